@@ -1,0 +1,5 @@
+module github.com/headpond/headpond/bench
+
+go 1.27.2
+
+require github.com/jackc/puddle/v2 v2.2.3

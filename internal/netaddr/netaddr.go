@@ -1,0 +1,53 @@
+// Package netaddr reads the two address forms the configuration knows,
+// "host:port" and "unix:/path", and dials and listens on them.
+package netaddr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// ErrInvalid is wrapped by every error Split returns.
+var ErrInvalid = errors.New("invalid address")
+
+// Split returns the network ("tcp" or "unix") and the address within it, as package net takes them.
+func Split(addr string) (network, address string, err error) {
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		if path == "" {
+			return "", "", fmt.Errorf("%w %q: no path after \"unix:\"", ErrInvalid, addr)
+		}
+		return "unix", path, nil
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", "", fmt.Errorf("%w %q: want host:port or unix:/path", ErrInvalid, addr)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {
+		return "", "", fmt.Errorf("%w %q: port %q is not a number from 0 to 65535", ErrInvalid, addr, port)
+	}
+	return "tcp", addr, nil
+}
+
+// Dial connects to addr. TCP connections have Nagle's algorithm off (package net's default).
+func Dial(ctx context.Context, addr string) (net.Conn, error) {
+	network, address, err := Split(addr)
+	if err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, network, address)
+}
+
+// Listen listens on addr.
+func Listen(ctx context.Context, addr string) (net.Listener, error) {
+	network, address, err := Split(addr)
+	if err != nil {
+		return nil, err
+	}
+	var lc net.ListenConfig
+	return lc.Listen(ctx, network, address)
+}
