@@ -1,0 +1,80 @@
+package listener
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"time"
+)
+
+// A failing accept (out of file descriptors, mostly) is tried again after
+// minBackoff, doubled up to maxBackoff: long enough not to spin, short enough
+// to be back soon after something was closed.
+const (
+	minBackoff = 5 * time.Millisecond
+	maxBackoff = time.Second
+)
+
+// acceptLoop accepts from l and runs serve in a goroutine for each connection,
+// until l fails for good or is closed; it returns that error.
+func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) error {
+	var delay time.Duration
+	for {
+		raw, err := l.Accept()
+		if err == nil {
+			if delay > 0 {
+				s.config().Logger.Info("accepting again", "address", l.Addr().String())
+				delay = 0
+			}
+			s.accepted.Add(1)
+			c := &Conn{raw: raw, accepted: time.Now()}
+			if !s.track(c) {
+				_ = raw.Close()
+				continue
+			}
+			go serve(c)
+			continue
+		}
+		if !temporary(err) {
+			return err
+		}
+		delay = s.backOff(l, delay, err)
+	}
+}
+
+// backOff waits after a temporary error and returns how long it did. It logs
+// while the delay grows and then keeps silent until accepting works again.
+func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Duration {
+	delay := min(max(2*last, minBackoff), maxBackoff)
+	s.CountError(ReasonAccept)
+	if delay != last {
+		s.config().Logger.Warn("cannot accept a connection, trying again",
+			"address", l.Addr().String(), "delay", delay, "error", err)
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.draining:
+	}
+	return delay
+}
+
+// temporary reports whether accepting may work again later: resources have run
+// out, or the client was gone before it was accepted.
+func temporary(err error) bool {
+	if errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS,
+		syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	t, ok := errors.AsType[interface {
+		error
+		Temporary() bool
+	}](err)
+	return ok && t.Temporary()
+}

@@ -1,0 +1,104 @@
+package listener
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+// Defaults of Config, used where a field is zero.
+const (
+	// DefaultMaxConns bounds memory: at roughly 10 KiB for a session's
+	// goroutine and buffers this is 100 MiB.
+	DefaultMaxConns = 10_000
+	// DefaultMaxQueue is how many connections may wait for a place. It follows
+	// what operating systems use as the longest accept backlog by default
+	// (net.core.somaxconn is 4096), at a quarter, because a waiting connection
+	// costs a goroutine here.
+	DefaultMaxQueue = 1024
+	// DefaultQueueTimeout is how long a connection waits for a place.
+	DefaultQueueTimeout = 5 * time.Second
+	// DefaultProxyTimeout is how long a trusted peer may take to send its
+	// PROXY header; balancers send it with the first packet.
+	DefaultProxyTimeout = 5 * time.Second
+)
+
+// ErrConfig is wrapped by every error about an invalid Config.
+var ErrConfig = errors.New("listener: invalid configuration")
+
+// Config describes a Server. The zero value is usable.
+type Config struct {
+	// Name and Protocol label logs and metrics; they cannot change later.
+	Name, Protocol string
+	// MaxConns is how many sessions may run at once; 0 = DefaultMaxConns.
+	MaxConns int
+	// MaxQueue is how many accepted connections may wait for one of the
+	// MaxConns places; 0 = DefaultMaxQueue, negative = none, a connection that
+	// finds no place is rejected at once.
+	MaxQueue int
+	// QueueTimeout is how long one waits; 0 = DefaultQueueTimeout.
+	QueueTimeout time.Duration
+	// AcceptProxy makes peers in TrustedProxies begin with a PROXY protocol
+	// header, version 1 or 2; the session then sees the addresses in it. A
+	// trusted peer without a valid header is rejected. Peers that are not
+	// trusted are served under their own address, and their bytes are never
+	// read as a header.
+	AcceptProxy bool
+	// TrustedProxies are the peers whose header is believed; empty with
+	// AcceptProxy = loopback only. Peers on a Unix socket are always trusted.
+	TrustedProxies []netip.Prefix
+	// ProxyTimeout bounds the reading of the header; 0 = DefaultProxyTimeout.
+	ProxyTimeout time.Duration
+	// AccessLog switches Server.Access on: one line per session or request.
+	AccessLog bool
+	// Logger receives the log; nil = slog.Default().
+	Logger *slog.Logger
+}
+
+// Verify reports every problem of c, joined; each wraps ErrConfig. It does not
+// change c.
+func (c Config) Verify() error {
+	var errs []error
+	bad := func(field string, value any, want string) {
+		errs = append(errs, fmt.Errorf("%w: listener %q: %s is %v, want %s", ErrConfig, c.Name, field, value, want))
+	}
+	if c.MaxConns < 0 {
+		bad("MaxConns", c.MaxConns, "0 (default) or more")
+	}
+	if c.QueueTimeout < 0 {
+		bad("QueueTimeout", c.QueueTimeout, "0 (default) or more")
+	}
+	if c.ProxyTimeout < 0 {
+		bad("ProxyTimeout", c.ProxyTimeout, "0 (default) or more")
+	}
+	for _, p := range c.TrustedProxies {
+		if !p.IsValid() {
+			bad("TrustedProxies", p, "valid prefixes such as 10.0.0.0/8")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// withDefaults returns c with every zero field filled.
+func (c Config) withDefaults() Config {
+	if c.MaxConns == 0 {
+		c.MaxConns = DefaultMaxConns
+	}
+	if c.MaxQueue == 0 {
+		c.MaxQueue = DefaultMaxQueue
+	}
+	c.MaxQueue = max(c.MaxQueue, 0)
+	if c.QueueTimeout == 0 {
+		c.QueueTimeout = DefaultQueueTimeout
+	}
+	if c.ProxyTimeout == 0 {
+		c.ProxyTimeout = DefaultProxyTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	c.Logger = c.Logger.With("listener", c.Name, "protocol", c.Protocol)
+	return c
+}

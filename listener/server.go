@@ -1,0 +1,158 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// Handler serves accepted connections.
+type Handler interface {
+	// ServeConn runs one session on c, which is a *Conn, and closes it. After
+	// the call the Server touches c only to close it. ctx ends when the time
+	// of a drain is over, and at Close. A panic ends this session only.
+	ServeConn(ctx context.Context, c net.Conn)
+}
+
+// HandlerFunc makes a function a Handler.
+type HandlerFunc func(ctx context.Context, c net.Conn)
+
+// ServeConn calls f.
+func (f HandlerFunc) ServeConn(ctx context.Context, c net.Conn) { f(ctx, c) }
+
+// Rejecter is a Handler that tells a rejected client why, in its protocol.
+type Rejecter interface {
+	// RejectConn may write a message to c; the Server closes c afterwards. It
+	// has a deadline of a second, and under a flood of rejections it is left
+	// out. reason wraps ErrRejected. The bytes of a client that owes a PROXY
+	// header have not been read.
+	RejectConn(c net.Conn, reason error)
+}
+
+// Server accepts connections and runs a Handler on each. All methods may be
+// called from any goroutine.
+type Server struct {
+	handler Handler
+	cfg     atomic.Pointer[Config] // with defaults
+	gate    gate
+	errors  errorCounts
+	full    rateLog
+	rejects chan struct{} // a place for each RejectConn under way
+
+	accepted, rejected atomic.Uint64
+	in, out            atomic.Uint64 // of connections that are gone
+
+	ctx      context.Context // of sessions
+	cancel   context.CancelFunc
+	draining chan struct{}
+	empty    chan struct{} // closed once draining and no connection is left
+
+	mu        sync.Mutex // never held across I/O, except closing sockets
+	stopped   bool       // draining is closed
+	emptied   bool       // empty is closed
+	name      string
+	address   string
+	listeners map[net.Listener]struct{}
+	conns     map[*Conn]struct{}
+}
+
+// maxRejecting bounds the goroutines that tell clients why they are rejected.
+const maxRejecting = 128
+
+// New returns a Server for cfg. h may be nil when only Listener is used.
+// Nothing runs until Serve or Listener; errors wrap ErrConfig.
+func New(cfg Config, h Handler) (*Server, error) {
+	if err := cfg.Verify(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		handler:   h,
+		name:      cfg.Name,
+		rejects:   make(chan struct{}, maxRejecting),
+		draining:  make(chan struct{}),
+		empty:     make(chan struct{}),
+		listeners: make(map[net.Listener]struct{}),
+		conns:     make(map[*Conn]struct{}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.apply(cfg)
+	return s, nil
+}
+
+// Update changes limits, PROXY settings and logging of a running Server. New
+// connections see it; running sessions are untouched, also when MaxConns
+// becomes smaller than their number. Name cannot change. On an error, which
+// wraps ErrConfig, nothing has changed.
+func (s *Server) Update(cfg Config) error {
+	if err := cfg.Verify(); err != nil {
+		return err
+	}
+	if cfg.Name != s.name {
+		return fmt.Errorf("%w: listener %q cannot be renamed to %q while it runs", ErrConfig, s.name, cfg.Name)
+	}
+	s.apply(cfg)
+	return nil
+}
+
+func (s *Server) apply(cfg Config) {
+	cfg = cfg.withDefaults()
+	s.cfg.Store(&cfg)
+	s.gate.resize(cfg.MaxConns, cfg.MaxQueue)
+}
+
+// Serve accepts connections from l and runs the Handler on each, until Drain
+// or Close, then it returns nil; sessions may still run. It closes l. A
+// permanent failure of l is returned. Several listeners may be served at once.
+func (s *Server) Serve(l net.Listener) error {
+	if s.handler == nil {
+		return errors.Join(l.Close(), fmt.Errorf("%w: listener %q has no handler", ErrConfig, s.name))
+	}
+	if !s.addListener(l) {
+		return l.Close()
+	}
+	err := s.acceptLoop(l, s.serveConn)
+	s.removeListener(l)
+	if s.isDraining() {
+		return nil
+	}
+	return fmt.Errorf("listener %q: accept on %s: %w", s.name, l.Addr(), err)
+}
+
+// Draining returns a channel that is closed when a drain begins: sessions
+// finish at their next boundary.
+func (s *Server) Draining() <-chan struct{} { return s.draining }
+
+func (s *Server) isDraining() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// addListener reports whether l may be served.
+func (s *Server) addListener(l net.Listener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return false
+	}
+	s.listeners[l] = struct{}{}
+	if s.address == "" {
+		s.address = l.Addr().String()
+	}
+	return true
+}
+
+func (s *Server) removeListener(l net.Listener) {
+	s.mu.Lock()
+	delete(s.listeners, l)
+	s.mu.Unlock()
+	_ = l.Close()
+}
+
+func (s *Server) config() *Config { return s.cfg.Load() }

@@ -1,0 +1,134 @@
+package listener
+
+import (
+	"errors"
+	"runtime/debug"
+	"time"
+)
+
+// rejectTime is how long a Rejecter may take to tell a client why.
+const rejectTime = time.Second
+
+// serveConn takes one accepted connection through admission, PROXY header and
+// session.
+func (s *Server) serveConn(c *Conn) {
+	defer s.forget(c)
+	defer c.Close()
+	defer s.recoverSession(c)
+	if !s.admit(c) {
+		return
+	}
+	defer s.gate.leave()
+	if !s.begin(c) {
+		return
+	}
+	s.handler.ServeConn(s.ctx, c)
+}
+
+// admit waits for a place; false means that the connection was rejected.
+func (s *Server) admit(c *Conn) bool {
+	cfg := s.config()
+	err := s.gate.enter(cfg.QueueTimeout)
+	if err == nil {
+		return true
+	}
+	s.rejected.Add(1)
+	s.CountError(ReasonRejected)
+	if more, ok := s.full.next(time.Now()); ok {
+		cfg.Logger.Warn("connection rejected", "client", c.RemoteAddr().String(),
+			"max_conns", cfg.MaxConns, "max_queue", cfg.MaxQueue, "error", err, "unlogged_before", more)
+	}
+	s.explain(c, err)
+	return false
+}
+
+// explain lets the handler tell a rejected client why.
+func (s *Server) explain(c *Conn, reason error) {
+	r, ok := s.handler.(Rejecter)
+	if !ok || errors.Is(reason, ErrDraining) {
+		return
+	}
+	select {
+	case s.rejects <- struct{}{}:
+	default:
+		return
+	}
+	defer func() { <-s.rejects }()
+	defer s.recoverSession(c)
+	_ = c.SetDeadline(time.Now().Add(rejectTime))
+	r.RejectConn(c, reason)
+	closeGently(c)
+}
+
+// closeGently sends what was written and waits until the client has it: closing
+// a socket with unread input would reset it and take the message away.
+func closeGently(c *Conn) {
+	if c.CloseWrite() != nil {
+		return
+	}
+	buf := make([]byte, 512)
+	for range 64 { // a client that keeps sending is cut off
+		if _, err := c.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// begin reads the PROXY header where one is due and marks the session as
+// running; false means that there is none to run.
+func (s *Server) begin(c *Conn) bool {
+	cfg := s.config()
+	if cfg.trusts(c.raw.RemoteAddr()) {
+		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
+			s.rejected.Add(1)
+			s.CountError(ReasonProxyHeader)
+			cfg.Logger.Warn("connection rejected", "client", c.raw.RemoteAddr().String(), "error", err)
+			return false
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.serving = !s.stopped
+	return c.serving
+}
+
+func (s *Server) recoverSession(c *Conn) {
+	if p := recover(); p != nil {
+		s.CountError(ReasonInternal)
+		s.config().Logger.Error("session panicked", "client", c.RemoteAddr().String(),
+			"panic", p, "stack", string(debug.Stack()))
+	}
+}
+
+// track registers an accepted connection; false = too late.
+func (s *Server) track(c *Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+// forget takes a closed connection off the books; a second call does nothing.
+func (s *Server) forget(c *Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.conns[c]; !ok {
+		return
+	}
+	delete(s.conns, c)
+	s.in.Add(c.in.Load())
+	s.out.Add(c.out.Load())
+	s.noteEmpty()
+}
+
+// noteEmpty tells Drain when the last connection is gone. mu is held.
+func (s *Server) noteEmpty() {
+	if s.stopped && !s.emptied && len(s.conns) == 0 {
+		s.emptied = true
+		close(s.empty)
+	}
+}
+

@@ -1,0 +1,105 @@
+package listener
+
+import (
+	"maps"
+	"sync"
+	"time"
+)
+
+// Reasons for CountError, the same in every protocol. They are the values of
+// the metric's label.
+const (
+	ReasonAccept              = "accept"               // the system refused to accept: EMFILE and the like
+	ReasonAuthFailed          = "auth_failed"          // wrong user or password
+	ReasonProtocol            = "protocol_error"       // the client broke its protocol
+	ReasonProxyHeader         = "proxy_header"         // a trusted peer sent no valid PROXY header
+	ReasonUpstreamUnavailable = "upstream_unavailable" // no endpoint could be reached
+	ReasonPoolExhausted       = "pool_exhausted"       // no upstream connection became free in time
+	ReasonBackendGone         = "backend_gone"         // the upstream connection broke in mid-session
+	ReasonClientGone          = "client_gone"          // the client broke off in mid-session
+	ReasonRejected            = "rejected"             // no place: too many connections
+	ReasonTimeout             = "timeout"              // nothing happened for too long
+	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed
+	ReasonUnknownDatabase     = "unknown_database"
+	ReasonUnknownRoute        = "unknown_route"
+	ReasonInternal            = "internal" // a bug: a session panicked
+)
+
+// Stats is a snapshot of a Server's counters.
+type Stats struct {
+	Name, Protocol string
+	Address        string // of the first listener; empty before Serve
+	Active, Queued int
+	MaxConns       int
+	Draining       bool
+	// Since the start. Accepted counts every accepted connection, Rejected
+	// those of them that never became a session.
+	Accepted, Rejected uint64
+	Errors             map[string]uint64 // by reason
+	BytesIn, BytesOut  uint64            // from and to clients, payload only
+}
+
+// Stats returns the current counters. The cost grows with the number of open
+// connections.
+func (s *Server) Stats() Stats {
+	cfg := s.config()
+	st := Stats{
+		Name: cfg.Name, Protocol: cfg.Protocol, MaxConns: cfg.MaxConns,
+		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(),
+		Errors: s.errors.snapshot(),
+	}
+	st.Active, st.Queued = s.gate.counts()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.Address = s.address
+	st.BytesIn, st.BytesOut = s.in.Load(), s.out.Load()
+	for c := range s.conns {
+		st.BytesIn += c.in.Load()
+		st.BytesOut += c.out.Load()
+	}
+	return st
+}
+
+// CountError adds one to the errors of a reason (see the Reason constants).
+func (s *Server) CountError(reason string) { s.errors.add(reason) }
+
+// errorCounts counts by reason; errors are rare, so a lock is good enough.
+type errorCounts struct {
+	mu sync.Mutex
+	n  map[string]uint64
+}
+
+func (e *errorCounts) add(reason string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.n == nil {
+		e.n = make(map[string]uint64)
+	}
+	e.n[reason]++
+}
+
+func (e *errorCounts) snapshot() map[string]uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.n)
+}
+
+// rateLog lets one line a second through, so that a flood of rejections does
+// not become a flood of log lines.
+type rateLog struct {
+	mu      sync.Mutex
+	last    time.Time
+	skipped int
+}
+
+// next reports whether to log now and how many were left out since the last.
+func (r *rateLog) next(now time.Time) (skipped int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.last.IsZero() && now.Sub(r.last) < time.Second {
+		r.skipped++
+		return 0, false
+	}
+	skipped, r.skipped, r.last = r.skipped, 0, now
+	return skipped, true
+}
