@@ -1,0 +1,182 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Acquire leases a resource: the idle one used last, or else, first come first
+// served, whichever comes first of one released and one newly opened. An error
+// is an *Error that wraps ErrClosed, ErrTimeout, ErrTooManyWaiters, ErrOpen or
+// the context's error.
+//
+// A resource granted in the very moment ctx ends is returned, not lost.
+func (p *Pool[T]) Acquire(ctx context.Context) (Lease[T], error) {
+	if ctx.Err() == nil {
+		p.mu.Lock()
+		c := &p.core
+		if n := len(c.idle) - 1; n >= 0 && c.hot {
+			s := c.idle[n]
+			if c.clock-s.idleSince <= int64(c.limits.CheckAfter) && (n >= c.limits.MinIdle || c.total >= c.limits.MaxSize) {
+				c.idle[n] = nil
+				c.idle = c.idle[:n]
+				s.gen++
+				gen := s.gen
+				c.acquired++
+				if gen == 1 {
+					c.fresh++
+				}
+				p.mu.Unlock()
+				return Lease[T]{s, gen}, nil
+			}
+		}
+		p.mu.Unlock()
+	}
+	return p.acquireSlow(ctx)
+}
+
+// acquireSlow is Acquire whenever more than the idle stack is involved.
+func (p *Pool[T]) acquireSlow(ctx context.Context) (Lease[T], error) {
+	start := p.now()
+	handed := false
+	var l Lease[T]
+	var err error
+	for again := true; again; {
+		l, handed, again, err = p.try(ctx, start)
+	}
+	if h := p.hooks.Acquired; h != nil {
+		h(ctx, AcquireEvent{
+			Took: time.Duration(p.now() - start), Waited: handed, Reused: err == nil && l.Reused(),
+			Direct: err == nil && l.s.direct, Err: err,
+		})
+	}
+	return l, err
+}
+
+// try takes an idle resource, opens one directly, or waits. again means that
+// the resource it found did not pass its check.
+func (p *Pool[T]) try(ctx context.Context, start int64) (l Lease[T], handed, again bool, err error) {
+	var e effects[T]
+	c := &p.core
+	p.mu.Lock()
+	if !c.closed {
+		p.touch(p.now())
+	}
+	switch {
+	case c.closed:
+		err = c.newError(ErrClosed, nil, 0)
+	case ctx.Err() != nil:
+		err = p.ctxError(ctx, start)
+	case len(c.idle) > 0:
+		s := c.popIdle()
+		if c.clock >= s.expires {
+			c.retire(s, ReasonLifetime, &e)
+			p.unlock(&e)
+			return l, false, true, nil
+		}
+		stale := p.config.Check != nil && c.clock-s.idleSince > int64(c.limits.CheckAfter)
+		l = c.lease(s)
+		p.hold(s)
+		c.settle(&e)
+		p.unlock(&e)
+		if stale && !p.passes(ctx, l) {
+			return Lease[T]{}, false, true, nil
+		}
+		return l, false, false, nil
+	case c.limits.Overflow == OverflowDirect && c.total >= c.limits.MaxSize:
+		c.direct++
+		p.mu.Unlock()
+		l, err = p.openDirect(ctx, start)
+		return l, false, false, err
+	case c.full():
+		c.rejected++
+		err = c.newError(ErrTooManyWaiters, nil, 0)
+	default:
+		l, err = p.wait(ctx, start)
+		return l, true, false, err
+	}
+	p.unlock(&e)
+	return l, false, false, err
+}
+
+// wait queues the caller and parks it. The lock is held on entry, not on return.
+func (p *Pool[T]) wait(ctx context.Context, start int64) (Lease[T], error) {
+	var e effects[T]
+	c := &p.core
+	w := p.waiters.Get().(*waiter[T])
+	w.since = start
+	w.parker, _ = ctx.Value(parkerKey{}).(Parker)
+	c.waited++
+	c.waiters.push(w)
+	c.settle(&e)
+	p.unlock(&e)
+	if err := w.park(ctx); err != nil {
+		p.mu.Lock()
+		if w.queued {
+			c.clock = max(c.clock, p.now())
+			c.waiters.remove(w)
+			err := p.ctxError(ctx, start)
+			p.mu.Unlock()
+			p.recycle(w)
+			return Lease[T]{}, err
+		}
+		p.mu.Unlock()
+		_ = w.park(context.WithoutCancel(ctx)) // it has been or is being woken
+	}
+	l, err := w.lease, w.err
+	p.recycle(w)
+	if err == nil {
+		p.waits.observe(time.Duration(p.now() - start))
+		if c.leakAfter > 0 {
+			p.mu.Lock()
+			p.hold(l.s)
+			p.mu.Unlock()
+		}
+	}
+	return l, err
+}
+
+// recycle keeps w for the next caller that waits.
+func (p *Pool[T]) recycle(w *waiter[T]) {
+	w.parker, w.lease, w.err = nil, Lease[T]{}, nil
+	p.waiters.Put(w)
+}
+
+// ctxError counts and describes the end of a caller's context. Under mu.
+func (p *Pool[T]) ctxError(ctx context.Context, start int64) error {
+	c := &p.core
+	kind, cause := context.Canceled, context.Cause(ctx)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		kind = ErrTimeout
+		c.timedOut++
+		if cause != ctx.Err() {
+			cause = errors.Join(ctx.Err(), cause)
+		}
+	} else {
+		c.canceled++
+	}
+	return c.newError(kind, cause, c.clock-start)
+}
+
+// passes runs Check on a lease just taken; a resource that fails is closed.
+func (p *Pool[T]) passes(ctx context.Context, l Lease[T]) bool {
+	failed := func() {
+		var e effects[T]
+		p.mu.Lock()
+		p.touch(p.now())
+		c := &p.core
+		c.acquired-- // it never was a lease anybody saw
+		if l.gen == 1 {
+			c.fresh--
+		}
+		l.s.gen++
+		c.retire(l.s, ReasonCheck, &e)
+		p.unlock(&e)
+	}
+	if err := p.guard("Check", func() error { return p.config.Check(ctx, l.s.value) }, failed); err != nil {
+		failed()
+		return false
+	}
+	return true
+}

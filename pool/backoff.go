@@ -1,0 +1,42 @@
+package pool
+
+import "time"
+
+const (
+	// backoffFirst is short: one lost packet must not keep callers waiting.
+	backoffFirst = 10 * time.Millisecond
+	// backoffMost bounds how long a backend that is up again stays unnoticed.
+	backoffMost = time.Second
+	// stalledRounds failed opens in a row, with nobody served in between, make
+	// waiters give up on the resources that are in use.
+	stalledRounds = 3
+)
+
+// backoff counts rounds of failed opens. Opens that ran side by side and failed
+// together are one round.
+type backoff struct {
+	round    uint64
+	failures int   // rounds in a row
+	stalled  int   // rounds since the last hand-over
+	retryAt  int64 // no open starts before
+}
+
+// failed records that an open of the given round failed; rnd is from [0, 1).
+func (b *backoff) failed(round uint64, now int64, rnd float64) {
+	if round != b.round {
+		return
+	}
+	b.round++
+	b.failures++
+	b.stalled++
+	d := backoffMost
+	if shift := b.failures - 1; shift < 7 {
+		d = min(backoffFirst<<shift, backoffMost)
+	}
+	b.retryAt = now + int64(float64(d)*(0.5+rnd/2))
+}
+
+func (b *backoff) reset() {
+	b.failures, b.stalled, b.retryAt = 0, 0, 0
+	b.round++
+}

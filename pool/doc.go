@@ -1,0 +1,68 @@
+// Package pool is a typed resource pool: connections, handles, anything that
+// is dear to open and safe to use again.
+//
+//	package main
+//
+//	import (
+//		"context"
+//		"fmt"
+//		"net"
+//
+//		"github.com/headpond/headpond/pool"
+//	)
+//
+//	func main() {
+//		ln, _ := net.Listen("tcp", "127.0.0.1:0")
+//		p, err := pool.New(pool.Config[net.Conn]{
+//			Name: "echo",
+//			Open: func(ctx context.Context) (net.Conn, error) {
+//				var d net.Dialer
+//				return d.DialContext(ctx, "tcp", ln.Addr().String())
+//			},
+//			Close:  func(c net.Conn) { c.Close() },
+//			Limits: pool.Limits{MaxSize: 4},
+//		})
+//		if err != nil {
+//			panic(err)
+//		}
+//		defer p.Close()
+//		err = p.With(context.Background(), func(c net.Conn) error {
+//			fmt.Println("connected to", c.RemoteAddr())
+//			return nil
+//		})
+//		fmt.Println(err)
+//	}
+//
+// # How it behaves
+//
+// An idle resource is leased last-in first-out, so that the surplus ages out.
+// When none is idle the caller waits, first come first served, for whichever
+// comes first: a lease that is released (the resource is handed over directly,
+// nobody can take it in between) or a new resource. Resources are opened by the
+// pool's own goroutines, never under its lock and several at a time; one whose
+// caller has left is kept for the next.
+//
+// # When opening fails
+//
+// The pool backs off exponentially, with jitter, from 10 ms to 1 s, and tries one
+// resource at a time until one opens. One failed open fails one waiting caller;
+// a second in a row fails every caller that waits, with the cause (ErrOpen),
+// and new ones at once until the next attempt. While other resources are open,
+// and so may come back, callers wait for those instead and are failed after
+// three attempts in a row during which nobody was served.
+//
+// # Callbacks
+//
+// Open, Check, Reset and Close run outside the pool's lock. One that panics (or
+// calls runtime.Goexit) does not harm the pool: a panic in Open counts as a
+// failed open with a *PanicError as its cause; in Check or Reset the resource is
+// closed as if the callback had returned an error; in Close the resource counts
+// as closed. Each is reported to Hooks.Panicked, or else logged with slog.
+//
+// # Concurrency
+//
+// Every method of Pool and Stats is safe for use by several goroutines. A Lease
+// belongs to whoever holds it. The pool starts goroutines only to open, check
+// and close resources and to run its timer, and none is left after Close once
+// every lease has come back and the callbacks under way have returned.
+package pool

@@ -1,0 +1,87 @@
+package pool
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"time"
+)
+
+// Reason says why a resource was closed.
+type Reason int
+
+// The reasons. ReasonDirect is an overflow resource that was released.
+const (
+	ReasonDiscarded Reason = iota
+	ReasonIdle
+	ReasonLifetime
+	ReasonCheck
+	ReasonReset
+	ReasonSurplus
+	ReasonDirect
+	ReasonShutdown
+	reasons
+)
+
+// String returns the reason in one word.
+func (r Reason) String() string {
+	names := [reasons]string{"discarded", "idle", "lifetime", "check", "reset", "surplus", "direct", "shutdown"}
+	if r < 0 || r >= reasons {
+		return "unknown"
+	}
+	return names[r]
+}
+
+// AcquireEvent tells Hooks.Acquired how an acquire went.
+type AcquireEvent struct {
+	Took   time.Duration
+	Waited bool // for a release or an open
+	Reused bool
+	Direct bool  // an overflow resource
+	Err    error // nil or an *Error
+}
+
+// Hooks observe a pool, for tracing. Each may be nil; each is called without
+// the pool's lock, by the goroutine that did the thing, and must not block.
+// Acquired makes every acquire read the clock twice.
+type Hooks struct {
+	Acquired func(ctx context.Context, e AcquireEvent)
+	Opened   func(took time.Duration, err error)
+	Closed   func(why Reason)
+	// Panicked gets panics of the callbacks; nil logs them with slog.Default.
+	Panicked func(*PanicError)
+}
+
+// guard runs one callback. It returns the callback's error, or a *PanicError if
+// it panicked. If the callback ends its goroutine instead, exited is called on
+// the way out, for what must happen in any case.
+func (p *Pool[T]) guard(callback string, f func() error, exited func()) (err error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		v := recover()
+		pe := &PanicError{Pool: p.name, Callback: callback, Value: v, Stack: debug.Stack()}
+		p.panics.Add(1)
+		p.reportPanic(pe)
+		err = pe
+		if v == nil {
+			exited() // runtime.Goexit: nothing after this function runs
+		}
+	}()
+	err = f()
+	returned = true
+	return err
+}
+
+// reportPanic hands pe to the hook or the log; a hook that panics itself is
+// not called again.
+func (p *Pool[T]) reportPanic(pe *PanicError) {
+	if p.hooks.Panicked == nil {
+		slog.Error("pool: panic in callback", "pool", pe.Pool, "callback", pe.Callback, "panic", pe.Value, "stack", string(pe.Stack))
+		return
+	}
+	defer func() { _ = recover() }()
+	p.hooks.Panicked(pe)
+}

@@ -1,0 +1,194 @@
+package httppool
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strconv"
+)
+
+// appendRequest appends req's head as it goes to an origin server (RFC 9112, section 3) and says how its body is
+// framed: its length, chunkedLength, or 0 without one. It refuses what would let a header value become a header.
+//
+// The fields that belong to the connection are written from req's own fields, never copied from req.Header: Host,
+// Content-Length, Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection and Upgrade. An upgrade is
+// asked for with both "Connection: Upgrade" and an Upgrade field in the header, as with net/http.
+func appendRequest(dst []byte, req *http.Request) ([]byte, int64, error) {
+	method := req.Method
+	if method == "" {
+		method = http.MethodGet
+	}
+	if !validToken(method) || method == http.MethodConnect {
+		return dst, 0, fmt.Errorf("%w: method %.40q", ErrInvalidRequest, req.Method)
+	}
+	host := req.Host
+	if host == "" {
+		host = req.URL.Host
+	}
+	target := req.URL.RequestURI()
+	if !validTarget(target) || !validHost(host) {
+		return dst, 0, fmt.Errorf("%w: target %.80q of host %.80q", ErrInvalidRequest, target, host)
+	}
+	dst = append(dst, method...)
+	dst = append(dst, ' ')
+	dst = append(dst, target...)
+	dst = append(dst, " HTTP/1.1\r\nHost: "...)
+	dst = append(dst, host...)
+	dst = append(dst, crlf...)
+	dst, err := appendFields(dst, req.Header, connectionField)
+	if err != nil {
+		return dst, 0, err
+	}
+	dst, length := appendFraming(dst, req)
+	dst, err = appendConnection(dst, req)
+	return append(dst, crlf...), length, err
+}
+
+// appendFields appends every field that skip does not name.
+func appendFields(dst []byte, header http.Header, skip func(string) bool) ([]byte, error) {
+	for name, values := range header {
+		if skip(name) {
+			continue
+		}
+		if !validToken(name) {
+			return dst, fmt.Errorf("%w: header name %.60q", ErrInvalidRequest, name)
+		}
+		for _, v := range values {
+			if !validValue(v) {
+				return dst, fmt.Errorf("%w: control character in the value of %s", ErrInvalidRequest, name)
+			}
+			dst = append(dst, name...)
+			dst = append(dst, ": "...)
+			dst = append(dst, v...)
+			dst = append(dst, crlf...)
+		}
+	}
+	return dst, nil
+}
+
+// connectionField names the fields appendRequest writes itself, in any case: a header map may hold any spelling.
+func connectionField(name string) bool {
+	switch len(name) {
+	case len("Host"), len("Connection"), len("Transfer-Encoding"), len("Content-Length"), len("Proxy-Connection"),
+		len("Trailer"): // also "Upgrade"; Keep-Alive is as long as Connection
+	default:
+		return false
+	}
+	switch textproto.CanonicalMIMEHeaderKey(name) {
+	case "Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection", "Keep-Alive", "Proxy-Connection",
+		"Upgrade":
+		return true
+	}
+	return false
+}
+
+func appendFraming(dst []byte, req *http.Request) ([]byte, int64) {
+	length := req.ContentLength
+	switch {
+	case req.Body == nil || req.Body == http.NoBody:
+		length = 0
+	case length <= 0 || len(req.Trailer) > 0:
+		length = chunkedLength
+	}
+	switch {
+	case length == chunkedLength:
+		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
+		if names := trailerNames(req.Trailer); len(names) > 0 {
+			dst = append(dst, "Trailer: "...)
+			for i, name := range names {
+				if i > 0 {
+					dst = append(dst, ", "...)
+				}
+				dst = append(dst, name...)
+			}
+			dst = append(dst, crlf...)
+		}
+	case length > 0 || req.Method == http.MethodPost || req.Method == http.MethodPut || req.Method == http.MethodPatch:
+		dst = append(dst, "Content-Length: "...)
+		dst = strconv.AppendInt(dst, length, 10)
+		dst = append(dst, crlf...)
+	}
+	return dst, length
+}
+
+// trailerNames lists the trailers that may be sent, sorted.
+func trailerNames(trailer http.Header) []string {
+	var names []string
+	for name := range trailer {
+		if validToken(name) && !forbiddenTrailer(textproto.CanonicalMIMEHeaderKey(name)) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func appendConnection(dst []byte, req *http.Request) ([]byte, error) {
+	if proto := upgradeOf(req.Header); proto != "" {
+		if !validValue(proto) {
+			return dst, fmt.Errorf("%w: Upgrade %.60q", ErrInvalidRequest, proto)
+		}
+		dst = append(dst, "Connection: Upgrade\r\nUpgrade: "...)
+		dst = append(dst, proto...)
+		return append(dst, crlf...), nil
+	}
+	if wantsClose(req) {
+		dst = append(dst, "Connection: close\r\n"...)
+	}
+	return dst, nil
+}
+
+func wantsClose(req *http.Request) bool {
+	return req.Close || hasToken(req.Header["Connection"], "close")
+}
+
+// upgradeOf returns the protocol that a header asks or agrees to switch to, "" for none.
+func upgradeOf(header http.Header) string {
+	if up := header["Upgrade"]; len(up) == 1 && hasToken(header["Connection"], "upgrade") {
+		return up[0]
+	}
+	return ""
+}
+
+func validTarget(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] == 0x7f {
+			return false
+		}
+	}
+	return s != "" && (s[0] == '/' || s == "*")
+}
+
+// validHost refuses what would end the Host line or change its meaning; it does not judge names.
+func validHost(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c <= ' ' || c >= 0x7f, c == '/', c == '@', c == ',', c == '?', c == '#', c == '\\', c == '"':
+			return false
+		}
+	}
+	return s != ""
+}
+
+// replayable says whether req may be sent again although a server may have seen it: it is idempotent
+// (RFC 9110, section 9.2.2), or its author says so with an Idempotency-Key.
+func replayable(req *http.Request) bool {
+	switch req.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	_, key := req.Header["Idempotency-Key"]
+	_, xkey := req.Header["X-Idempotency-Key"]
+	return key || xkey
+}
+
+var errRequestNil = errors.New("nil URL")
+
+func checkRequest(req *http.Request) error {
+	if req.URL == nil {
+		return fmt.Errorf("%w: %w", ErrInvalidRequest, errRequestNil)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package pool
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+)
+
+const (
+	// The first leakEvery acquires have their call stack taken, and then one
+	// in leakEvery: a leak that matters happens again and again.
+	leakEvery = 16
+	leakDepth = 16
+)
+
+// Leak is a lease held for longer than Config.LeakAfter.
+type Leak struct {
+	Pool string
+	Held time.Duration
+	// Site is the call stack of the Acquire, one "function file:line" per
+	// line, innermost first. It is taken for a sample of the acquires (the
+	// first 16, then one in 16) and empty for the others.
+	Site string
+}
+
+// hold is what is known of the present lease of a slot, when leaks are
+// looked for.
+type hold struct {
+	since    int64
+	site     []uintptr
+	reported bool
+}
+
+// hold notes who acquires s, for a sample. Under mu; called from Acquire.
+func (p *Pool[T]) hold(s *slot[T]) {
+	c := &p.core
+	if c.leakAfter == 0 || (c.acquired > leakEvery && c.acquired%leakEvery != 0) {
+		return
+	}
+	pcs := make([]uintptr, leakDepth)
+	s.hold.site = pcs[:runtime.Callers(3, pcs)]
+}
+
+// findLeaks returns the leases held for too long that were not reported yet.
+func (c *core[T]) findLeaks() []Leak {
+	if c.leakAfter == 0 {
+		return nil
+	}
+	var leaks []Leak
+	for s := c.all; s != nil; s = s.nxt {
+		if s.gen%2 == 1 && !s.hold.reported && c.clock-s.hold.since >= c.leakAfter {
+			s.hold.reported = true
+			leaks = append(leaks, Leak{c.name, time.Duration(c.clock - s.hold.since), site(s.hold.site)})
+		}
+	}
+	return leaks
+}
+
+// nextLeak is when the next lease becomes a leak.
+func (c *core[T]) nextLeak() int64 {
+	at := int64(never)
+	if c.leakAfter > 0 {
+		for s := c.all; s != nil; s = s.nxt {
+			if s.gen%2 == 1 && !s.hold.reported {
+				at = min(at, s.hold.since+c.leakAfter)
+			}
+		}
+	}
+	return at
+}
+
+// site renders a call stack, without the pool's own frames.
+func site(pcs []uintptr) string {
+	var b strings.Builder
+	frames := runtime.CallersFrames(pcs)
+	for more := len(pcs) > 0; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		if strings.Contains(f.Function, "headpond/pool.(*Pool") {
+			continue
+		}
+		fmt.Fprintf(&b, "%s %s:%d\n", f.Function, f.File, f.Line)
+	}
+	return b.String()
+}

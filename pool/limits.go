@@ -1,0 +1,170 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Defaults of Limits, and the bounds its fields are held to.
+const (
+	DefaultMaxSize     = 10
+	DefaultIdleTimeout = 5 * time.Minute
+	DefaultCheckAfter  = time.Second
+	DefaultOpenTimeout = 10 * time.Second
+	// DefaultOpenConcurrency lets a cold pool reach a usual size in one round
+	// of dials without a stampede on the backend.
+	DefaultOpenConcurrency = 16
+	// maxMaxSize bounds what one pool may hold; a larger figure is a mistake
+	// in the configuration (a process has fewer file descriptors).
+	maxMaxSize = 1 << 24
+)
+
+// Overflow says what Acquire does when the pool is full.
+type Overflow int
+
+const (
+	// OverflowWait waits for a resource to come back. The default.
+	OverflowWait Overflow = iota
+	// OverflowDirect opens a resource outside the pool for this one lease.
+	OverflowDirect
+)
+
+// String returns "wait" or "direct".
+func (o Overflow) String() string {
+	switch o {
+	case OverflowWait:
+		return "wait"
+	case OverflowDirect:
+		return "direct"
+	}
+	return fmt.Sprintf("overflow(%d)", int(o))
+}
+
+// ParseOverflow reads "wait" (or the empty string) and "direct".
+func ParseOverflow(s string) (Overflow, error) {
+	switch s {
+	case "", "wait":
+		return OverflowWait, nil
+	case "direct":
+		return OverflowDirect, nil
+	}
+	return 0, fmt.Errorf("%w: overflow %q is not one of wait, direct", ErrConfig, s)
+}
+
+// Limits is everything about a Pool's size and times that can change while it
+// runs. The zero value is valid and means the defaults.
+type Limits struct {
+	// MinIdle resources are kept warm and refilled ahead of demand. Idle
+	// resources near MaxLifetime are replaced before they expire. Default 0.
+	MinIdle int
+	// MaxSize bounds the resources the pool has open, is opening or is
+	// closing. Default 10.
+	MaxSize int
+	// MaxIdle bounds the idle resources: one released beyond it is closed.
+	// 0 means MaxSize.
+	MaxIdle int
+	// IdleTimeout closes resources idle for longer, down to MinIdle.
+	// 0 means 5 minutes, negative never.
+	IdleTimeout time.Duration
+	// MaxLifetime closes resources older than that, less a random part of up
+	// to a tenth, when they are idle or released; never while leased.
+	// 0 means unlimited.
+	MaxLifetime time.Duration
+	// AcquireTimeout bounds the wait in Acquire, besides the context.
+	// 0 means that only the context bounds it.
+	AcquireTimeout time.Duration
+	// MaxWaiters bounds the callers that wait while every place is taken;
+	// those beyond get ErrTooManyWaiters. 0 means unlimited, negative nobody.
+	MaxWaiters int
+	// CheckAfter makes Acquire run Config.Check on a resource that was idle
+	// for longer. 0 means 1 second, negative never.
+	CheckAfter time.Duration
+	// CheckInterval is how often idle resources are checked in the
+	// background. 0 means never.
+	CheckInterval time.Duration
+	// OpenTimeout bounds one call of Open, Reset or background Check.
+	// 0 means 10 seconds.
+	OpenTimeout time.Duration
+	// OpenConcurrency bounds the opens under way at once. 0 means 16.
+	OpenConcurrency int
+	// Overflow says what happens when the pool is full.
+	Overflow Overflow
+}
+
+// Validate reports everything that is wrong with l, nil if nothing is. The
+// errors wrap ErrConfig and name the field.
+func (l Limits) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
+	}
+	maxSize := l.MaxSize
+	if maxSize == 0 {
+		maxSize = DefaultMaxSize
+	}
+	if maxSize < 1 || maxSize > maxMaxSize {
+		bad("MaxSize %d is not from 1 to %d", l.MaxSize, maxMaxSize)
+	}
+	if l.MinIdle < 0 || l.MinIdle > maxSize {
+		bad("MinIdle %d is not from 0 to MaxSize (%d)", l.MinIdle, maxSize)
+	}
+	if l.MaxIdle < 0 {
+		bad("MaxIdle %d is negative", l.MaxIdle)
+	}
+	if l.MaxIdle > 0 && l.MaxIdle < l.MinIdle {
+		bad("MaxIdle %d is below MinIdle (%d)", l.MaxIdle, l.MinIdle)
+	}
+	if l.OpenConcurrency < 0 {
+		bad("OpenConcurrency %d is negative", l.OpenConcurrency)
+	}
+	if l.Overflow != OverflowWait && l.Overflow != OverflowDirect {
+		bad("Overflow %d is unknown", int(l.Overflow))
+	}
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"MaxLifetime", l.MaxLifetime}, {"AcquireTimeout", l.AcquireTimeout},
+		{"CheckInterval", l.CheckInterval}, {"OpenTimeout", l.OpenTimeout},
+	} {
+		if d.d < 0 {
+			bad("%s %v is negative", d.name, d.d)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// never is a point in time no clock reaches.
+const never = math.MaxInt64
+
+// withDefaults returns l with every zero that means a default replaced, and
+// every "never" made zero or MaxInt64 as the core wants it.
+func (l Limits) withDefaults() Limits {
+	if l.MaxSize == 0 {
+		l.MaxSize = DefaultMaxSize
+	}
+	if l.MaxIdle == 0 || l.MaxIdle > l.MaxSize {
+		l.MaxIdle = l.MaxSize
+	}
+	if l.IdleTimeout == 0 {
+		l.IdleTimeout = DefaultIdleTimeout
+	}
+	if l.IdleTimeout < 0 {
+		l.IdleTimeout = never
+	}
+	if l.CheckAfter == 0 {
+		l.CheckAfter = DefaultCheckAfter
+	}
+	if l.CheckAfter < 0 {
+		l.CheckAfter = never
+	}
+	if l.OpenTimeout == 0 {
+		l.OpenTimeout = DefaultOpenTimeout
+	}
+	if l.OpenConcurrency == 0 {
+		l.OpenConcurrency = DefaultOpenConcurrency
+	}
+	return l
+}

@@ -1,0 +1,280 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config makes a Pool. Open and Close are required.
+type Config[T any] struct {
+	// Name appears in errors, statistics and leak reports.
+	Name string
+	// Open makes a resource. ctx ends with Limits.OpenTimeout and when the pool
+	// is closed; it carries no values of the caller that waits (for an overflow
+	// resource it is derived from that caller's). Open must heed ctx.
+	Open func(ctx context.Context) (T, error)
+	// Close ends a resource. It runs in the goroutine that gave the resource up
+	// or in one of the pool's, and must not block for long: the resource's
+	// place is free only when it returns.
+	Close func(T)
+	// Check, optional, says whether an idle resource is still good. It runs in
+	// Acquire, with the caller's context, after CheckAfter, and in the
+	// background every CheckInterval. An error closes the resource.
+	Check func(ctx context.Context, v T) error
+	// Reset, optional, runs in Release and makes the resource ready for the
+	// next lease. ctx ends with Limits.OpenTimeout. An error closes the resource.
+	Reset func(ctx context.Context, v T) error
+
+	Limits
+
+	// Hooks observe the pool, for tracing.
+	Hooks Hooks
+	// LeakAfter reports leases held for longer to OnLeak, once each. 0 is off.
+	// It costs Acquire about a microsecond now and then, for the call stack,
+	// and its fast path.
+	LeakAfter time.Duration
+	OnLeak    func(Leak)
+}
+
+// Pool leases resources of type T. Make one with New and end it with Close or
+// Drain. All methods are safe for concurrent use.
+type Pool[T any] struct {
+	mu   sync.Mutex // no callback, wake-up or blocking operation while held
+	core core[T]
+
+	name    string
+	config  Config[T] // its Limits are only the first ones
+	hooks   *Hooks
+	start   time.Time
+	ctx     context.Context // of opens and background checks
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when a closed pool is empty
+	waiters sync.Pool     // *waiter[T]; the pool's own: channels must not leave a synctest bubble
+	waits   histogram
+	panics  atomic.Uint64
+	timer   *time.Timer // under mu, as is timerAt
+	timerAt int64       // when timer fires, never if it is not set
+	checker bool        // under mu: a background check is under way
+}
+
+// New makes a pool and starts to open MinIdle resources; it does not wait for
+// them. The error wraps ErrConfig.
+func New[T any](cfg Config[T]) (*Pool[T], error) {
+	errs := []error{cfg.Limits.Validate()}
+	if cfg.Open == nil {
+		errs = append(errs, fmt.Errorf("%w: Open is missing", ErrConfig))
+	}
+	if cfg.Close == nil {
+		errs = append(errs, fmt.Errorf("%w: Close is missing", ErrConfig))
+	}
+	if cfg.LeakAfter < 0 || (cfg.LeakAfter > 0) != (cfg.OnLeak != nil) {
+		errs = append(errs, fmt.Errorf("%w: LeakAfter (%v) and OnLeak go together", ErrConfig, cfg.LeakAfter))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("pool %q: %w", cfg.Name, err)
+	}
+	p := &Pool[T]{
+		name: cfg.Name, config: cfg, start: time.Now(),
+		done: make(chan struct{}), timerAt: never,
+	}
+	p.hooks = &p.config.Hooks
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.waiters.New = func() any { return &waiter[T]{ready: make(chan struct{}, 1)} }
+	p.core = core[T]{
+		name: cfg.Name, limits: cfg.Limits.withDefaults(), jitter: rand.Float64,
+		calm: cfg.Hooks.Acquired == nil && cfg.LeakAfter == 0, leakAfter: int64(cfg.LeakAfter),
+	}
+	var e effects[T]
+	p.mu.Lock()
+	p.core.settle(&e)
+	p.unlock(&e)
+	return p, nil
+}
+
+// now is the time on the pool's clock.
+func (p *Pool[T]) now() int64 { return int64(time.Since(p.start)) }
+
+// unlock ends a critical section: it sets the timer for what the core waits
+// for, unlocks, and performs the effects, closing resources in this goroutine.
+func (p *Pool[T]) unlock(e *effects[T]) {
+	p.schedule()
+	round := p.core.begun()
+	p.mu.Unlock()
+	p.perform(e, round)
+	p.closeChain(e.close)
+}
+
+// unlockAsync is unlock for the pool's own goroutines and for Drain: each
+// resource is closed in a goroutine of its own.
+func (p *Pool[T]) unlockAsync(e *effects[T]) {
+	p.schedule()
+	round := p.core.begun()
+	p.mu.Unlock()
+	p.perform(e, round)
+	for s := e.close; s != nil; {
+		next := s.chain
+		s.chain = nil
+		go p.closeChain(s)
+		s = next
+	}
+}
+
+func (p *Pool[T]) perform(e *effects[T], round uint64) {
+	for w := e.wake; w != nil; {
+		next := w.next
+		w.next = nil
+		w.wake()
+		w = next
+	}
+	for range e.opens {
+		go p.open(round)
+	}
+}
+
+// closeChain closes the resources of retired slots, linked by chain.
+func (p *Pool[T]) closeChain(s *slot[T]) {
+	for s != nil {
+		next := s.chain
+		s.chain = nil
+		p.closeSlot(s, next)
+		s = next
+	}
+}
+
+// closeSlot closes a retired slot's resource and frees its place. If that ends
+// the goroutine, the rest is closed in another.
+func (p *Pool[T]) closeSlot(s, rest *slot[T]) {
+	freed := func() {
+		var e effects[T]
+		p.mu.Lock()
+		p.touch(p.now())
+		p.core.gone(s, &e)
+		if p.core.empty() {
+			close(p.done)
+		}
+		p.unlock(&e)
+	}
+	_ = p.guard("Close", func() error { p.config.Close(s.value); return nil }, func() {
+		freed()
+		go p.closeChain(rest)
+	})
+	freed()
+	if p.hooks.Closed != nil {
+		p.hooks.Closed(s.why)
+	}
+}
+
+// With acquires a resource, runs fn with it and gives it back. If fn panics, or
+// returns an error that wraps ErrDiscard, the resource is discarded. The error
+// is Acquire's or fn's.
+func (p *Pool[T]) With(ctx context.Context, fn func(T) error) error {
+	l, err := p.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			l.Discard()
+		}
+	}()
+	err = fn(l.Value())
+	returned = true
+	if errors.Is(err, ErrDiscard) {
+		l.Discard()
+	} else {
+		l.Release()
+	}
+	return err
+}
+
+// Update changes every limit of the running pool. Idle resources beyond the new
+// ones are closed before it returns, leased ones when they come back; waiters
+// get the room that was added. The error wraps ErrConfig and changes nothing;
+// a closed pool returns ErrClosed.
+func (p *Pool[T]) Update(l Limits) error {
+	if err := l.Validate(); err != nil {
+		return fmt.Errorf("pool %q: %w", p.name, err)
+	}
+	return p.update(func(Limits) Limits { return l.withDefaults() })
+}
+
+// Resize changes MaxSize alone, as Update does. MinIdle is lowered with it, and
+// a MaxIdle that was the whole pool, or is above it now, becomes the new size.
+func (p *Pool[T]) Resize(maxSize int) error {
+	if maxSize < 1 || maxSize > maxMaxSize {
+		return fmt.Errorf("pool %q: %w: MaxSize %d is not from 1 to %d", p.name, ErrConfig, maxSize, maxMaxSize)
+	}
+	return p.update(func(l Limits) Limits {
+		if l.MaxIdle == l.MaxSize || l.MaxIdle > maxSize {
+			l.MaxIdle = maxSize
+		}
+		l.MaxSize, l.MinIdle = maxSize, min(l.MinIdle, maxSize)
+		return l
+	})
+}
+
+func (p *Pool[T]) update(change func(Limits) Limits) error {
+	var e effects[T]
+	p.mu.Lock()
+	if p.core.closed {
+		err := p.core.newError(ErrClosed, nil, 0)
+		p.mu.Unlock()
+		return err
+	}
+	p.touch(p.now())
+	p.core.update(change(p.core.limits), &e)
+	p.unlock(&e)
+	return nil
+}
+
+// Close refuses new leases and the callers that wait (ErrClosed), cancels the
+// opens under way and closes the idle resources before it returns; leased ones
+// are closed when they come back. A second Close does nothing.
+func (p *Pool[T]) Close() {
+	var e effects[T]
+	if p.shutdown(&e) {
+		p.unlock(&e)
+	}
+}
+
+// Drain is Close, and then waits until every lease has come back and every
+// resource is closed. When ctx ends first it returns ctx's error; resources
+// still out are closed when they come back, and Drain may be called again.
+func (p *Pool[T]) Drain(ctx context.Context) error {
+	var e effects[T]
+	if p.shutdown(&e) {
+		p.unlockAsync(&e)
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+	}
+	s := p.Stats()
+	return fmt.Errorf("pool %q: drain: %d leases are still out: %w", p.name, s.InUse+s.Direct, ctx.Err())
+}
+
+// shutdown returns true with the lock held, the first time.
+func (p *Pool[T]) shutdown(e *effects[T]) bool {
+	p.mu.Lock()
+	if p.core.closed {
+		p.mu.Unlock()
+		return false
+	}
+	p.cancel()
+	p.core.clock = p.now()
+	p.core.shutdown(e)
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	if p.core.empty() {
+		close(p.done)
+	}
+	return true
+}

@@ -1,0 +1,141 @@
+package pool
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// Stats is a snapshot of a pool, consistent but for AcquireSeconds, which may
+// lag behind by the callers being woken. Counters count since New.
+type Stats struct {
+	Name    string
+	MaxSize int
+	Idle    int
+	InUse   int
+	Opening int
+	// Busy resources are being checked in the background or closed.
+	// Idle + InUse + Opening + Busy never exceeds MaxSize, unless that was
+	// made smaller while the resources were leased.
+	Busy    int
+	Waiting int
+	// Direct is the number of overflow resources out, beyond MaxSize.
+	Direct int
+
+	Opened, OpenFailed uint64
+	Acquired           uint64 // leases given
+	Reused             uint64 // leases of a resource that had been leased before
+	Waited             uint64 // acquires that had to wait
+	TimedOut           uint64 // acquires ended by AcquireTimeout or the context's deadline
+	Rejected           uint64 // acquires refused: too many waiters
+	Canceled           uint64 // acquires whose context was cancelled
+	Released           uint64
+	Discarded          uint64
+	Overflowed         uint64 // resources opened outside the pool
+
+	ClosedIdle, ClosedLifetime, ClosedCheck, ClosedReset, ClosedSurplus uint64
+	Panics                                                              uint64 // callbacks that panicked
+
+	// AcquireSeconds is how long successful acquires took. Those served at
+	// once count in the lowest bucket and read no clock.
+	AcquireSeconds Histogram
+	// LastOpenError is the newest open error, nil if the newest open succeeded.
+	LastOpenError error
+}
+
+// HistogramBuckets is the number of buckets of a Histogram: 1 µs, 2 µs, 4 µs …
+// 33.6 s, and one without an upper bound.
+const HistogramBuckets = 27
+
+// Histogram counts durations in buckets whose bounds double.
+type Histogram struct {
+	// Counts holds the durations above BucketBound(i-1) and up to BucketBound(i).
+	Counts [HistogramBuckets]uint64
+	Sum    time.Duration // of all; those served at once count as 0
+}
+
+// BucketBound returns the inclusive upper bound of bucket i; the last bucket
+// has none and the largest Duration is returned.
+func BucketBound(i int) time.Duration {
+	if i >= HistogramBuckets-1 {
+		return never
+	}
+	return time.Microsecond << max(i, 0)
+}
+
+// Count returns the number of durations counted.
+func (h Histogram) Count() uint64 {
+	var n uint64
+	for _, c := range h.Counts {
+		n += c
+	}
+	return n
+}
+
+// Quantile returns the upper bound of the bucket that holds the q-quantile
+// (0 ≤ q ≤ 1), and 0 when nothing was counted. In the bucket without a bound it
+// returns the highest bound there is.
+func (h Histogram) Quantile(q float64) time.Duration {
+	total := h.Count()
+	if total == 0 {
+		return 0
+	}
+	rank := uint64(min(max(q, 0), 1) * float64(total))
+	var seen uint64
+	for i, c := range h.Counts {
+		seen += c
+		if seen > rank || seen == total {
+			return BucketBound(min(i, HistogramBuckets-2))
+		}
+	}
+	return BucketBound(HistogramBuckets - 2)
+}
+
+// bucketOf returns the bucket d belongs to.
+func bucketOf(d time.Duration) int {
+	if d <= time.Microsecond {
+		return 0
+	}
+	return min(bits.Len64(uint64((d-1)/time.Microsecond)), HistogramBuckets-1)
+}
+
+// histogram is a Histogram several goroutines may add to.
+type histogram struct {
+	counts [HistogramBuckets]atomic.Uint64
+	sum    atomic.Int64
+}
+
+func (h *histogram) observe(d time.Duration) {
+	h.counts[bucketOf(d)].Add(1)
+	h.sum.Add(int64(d))
+}
+
+func (h *histogram) snapshot() (s Histogram) {
+	for i := range h.counts {
+		s.Counts[i] = h.counts[i].Load()
+	}
+	s.Sum = time.Duration(h.sum.Load())
+	return s
+}
+
+// Stats returns a snapshot, in constant time.
+func (p *Pool[T]) Stats() Stats {
+	p.mu.Lock()
+	c := &p.core
+	s := Stats{
+		Name: p.name, MaxSize: c.limits.MaxSize, Idle: len(c.idle), InUse: c.inUse(), Opening: c.opening,
+		Busy: c.closing + c.checking, Waiting: c.waiters.n, Direct: c.direct,
+		Opened: c.opened, OpenFailed: c.openFailed, Acquired: c.acquired, Reused: c.acquired - c.fresh,
+		Waited: c.waited, TimedOut: c.timedOut, Rejected: c.rejected, Canceled: c.canceled,
+		Released: c.released, Discarded: c.discarded, Overflowed: c.overflowed,
+		ClosedIdle: c.closedFor[ReasonIdle], ClosedLifetime: c.closedFor[ReasonLifetime],
+		ClosedCheck: c.closedFor[ReasonCheck], ClosedReset: c.closedFor[ReasonReset],
+		ClosedSurplus: c.closedFor[ReasonSurplus], Panics: p.panics.Load(),
+		LastOpenError: c.lastErr,
+	}
+	immediate := c.acquired - c.handed
+	p.mu.Unlock()
+	s.AcquireSeconds = p.waits.snapshot()
+	s.AcquireSeconds.Counts[0] += immediate
+	return s
+}

@@ -1,0 +1,99 @@
+package pool
+
+import "context"
+
+// Parker lets something other than a goroutine wait in Acquire. A caller puts
+// its own in the context with WithParker; it is looked up only when the caller
+// has to wait.
+//
+// For every Acquire that waits, the pool calls Park once or twice and Unpark
+// at most once, from another goroutine, without holding its lock, and never
+// after that Acquire has returned. Unpark must not block.
+type Parker interface {
+	// Park blocks until Unpark has been called (also before Park) and returns
+	// nil, or until ctx ends and returns its error. It returns nil once per
+	// Unpark and never without one.
+	Park(ctx context.Context) error
+	// Unpark ends the present or the next Park.
+	Unpark()
+}
+
+type parkerKey struct{}
+
+// WithParker returns a context whose acquires wait with p. A Parker serves one
+// waiting Acquire at a time.
+func WithParker(ctx context.Context, p Parker) context.Context {
+	return context.WithValue(ctx, parkerKey{}, p)
+}
+
+// waiter is one caller waiting for a lease. Its links and result belong to the
+// pool's lock until it is woken, and to the caller from then on. Waiters are
+// used again; one that has been woken holds no token.
+type waiter[T any] struct {
+	prev, next *waiter[T]
+	queued     bool
+	ready      chan struct{} // capacity 1: a wake-up never blocks
+	parker     Parker        // nil: ready is used
+	since      int64         // when the acquire began
+	lease      Lease[T]      // the result, or
+	err        error
+}
+
+// park waits for wake, or for ctx to end.
+func (w *waiter[T]) park(ctx context.Context) error {
+	if w.parker != nil {
+		return w.parker.Park(ctx)
+	}
+	done := ctx.Done()
+	if done == nil {
+		<-w.ready
+		return nil
+	}
+	select {
+	case <-w.ready:
+		return nil
+	case <-done:
+		return ctx.Err()
+	}
+}
+
+// wake ends w's park. The caller must not touch w afterwards.
+func (w *waiter[T]) wake() {
+	if w.parker != nil {
+		w.parker.Unpark()
+		return
+	}
+	w.ready <- struct{}{}
+}
+
+// waiterList is a first-in first-out list with removal in constant time.
+type waiterList[T any] struct {
+	head, tail *waiter[T]
+	n          int
+}
+
+func (l *waiterList[T]) push(w *waiter[T]) {
+	w.queued, w.prev, w.next = true, l.tail, nil
+	if l.tail == nil {
+		l.head = w
+	} else {
+		l.tail.next = w
+	}
+	l.tail = w
+	l.n++
+}
+
+func (l *waiterList[T]) remove(w *waiter[T]) {
+	if w.prev == nil {
+		l.head = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		l.tail = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	w.queued, w.prev, w.next = false, nil, nil
+	l.n--
+}
