@@ -1,0 +1,227 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	startTimeout = 60 * time.Second // a slow, busy machine; crash recovery included
+	stopTimeout  = 20 * time.Second // then it is killed
+	startTries   = 5                // another process may take the port we found free
+)
+
+// Cluster is one PostgreSQL server with its own data. Its methods may be called by
+// several goroutines, except Stop, Kill and Restart, which belong to one at a time.
+type Cluster struct {
+	opts   options
+	server server
+	as     account
+	dir    string // holds data/ and log; the socket is in data/
+	port   int
+
+	mu   sync.Mutex // guards proc; never held while waiting for the process
+	proc *process
+}
+
+// Start starts a server and stops and removes it when the test ends. It fails the test,
+// naming the package to install, when there is none.
+func Start(t testing.TB, opts ...Option) *Cluster {
+	t.Helper()
+	c, err := start(opts)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := c.remove(); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	})
+	return c
+}
+
+func start(opts []Option) (*Cluster, error) {
+	o := options{auth: Trust}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	s, err := findServer()
+	if err != nil {
+		return nil, err
+	}
+	as, err := serverAccount()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{opts: o, server: s, as: as}
+	if err := c.create(); err != nil {
+		return nil, errors.Join(err, c.remove())
+	}
+	return c, nil
+}
+
+// create makes the data directory and starts the server on a free port.
+func (c *Cluster) create() error {
+	tmpl, err := template(c.server, c.as)
+	if err != nil {
+		return err
+	}
+	if c.dir, err = c.as.mkdir("hp-pg-"); err != nil {
+		return err
+	}
+	if err := copyTemplate(tmpl, c.data(), c.as); err != nil {
+		return err
+	}
+	if err := c.configure(); err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		if c.port, err = freePort(); err != nil {
+			return err
+		}
+		if err = c.launch(); err == nil {
+			break
+		}
+		if try == startTries || !strings.Contains(err.Error(), "Address already in use") {
+			return err
+		}
+	}
+	if c.opts.auth == MD5 {
+		return c.exec("SET password_encryption = 'md5'", fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", superuser, password))
+	}
+	return nil
+}
+
+// freePort finds a port nobody listens on, below the range the kernel takes outgoing
+// connections' ports from: while a killed server is down, nothing may slip onto its port.
+func freePort() (int, error) {
+	for range 100 {
+		port := 15000 + rand.IntN(17000) //nolint:gosec // not a secret
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			continue
+		}
+		return port, l.Close()
+	}
+	return 0, errors.New("no free port from 15000 to 31999")
+}
+
+// launch starts the server and waits until it answers.
+func (c *Cluster) launch() error {
+	logFile, err := os.Create(c.logPath())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = logFile.Close() }() // the server has its own descriptor
+	cmd := c.as.command(filepath.Join(c.server.bin, "postgres"), "-D", c.data(), "-p", strconv.Itoa(c.port))
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.dir, environment(), logFile, logFile
+	p, err := startProcess(cmd)
+	if err != nil {
+		return err
+	}
+	c.setProc(p)
+	return c.waitReady(p)
+}
+
+// waitReady connects until the server lets us in, it ends, or startTimeout has passed.
+func (c *Cluster) waitReady(p *process) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := pgx.Connect(ctx, c.socketDSN("postgres"))
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("the server ended while starting: %w\n%s", p.err, c.Log())
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("the server does not answer after %s: %w\n%s", startTimeout, err, c.Log()), killAll(p.pid))
+		case <-tick.C:
+		}
+	}
+}
+
+// Stop shuts the server down in fast mode: clients are told 57P01 and disconnected. It
+// returns when the server has ended; a stopped server stays stopped without error.
+func (c *Cluster) Stop(t testing.TB) {
+	t.Helper()
+	if err := c.stop(); err != nil {
+		t.Fatalf("pgtest: stop: %v", err)
+	}
+}
+
+// Kill ends the server and all its backends with SIGKILL, as a crash would: clients see
+// their connection reset without a word. It returns when the server has ended.
+func (c *Cluster) Kill(t testing.TB) {
+	t.Helper()
+	p := c.getProc()
+	if p == nil || p.ended() {
+		t.Fatal("pgtest: kill: the server is not running")
+	}
+	if err := killAll(p.pid); err != nil {
+		t.Fatalf("pgtest: kill: %v", err)
+	}
+	<-p.done
+}
+
+// Restart starts the server again on the same port and data, stopping it first when it
+// runs. It returns when the server answers.
+func (c *Cluster) Restart(t testing.TB) {
+	t.Helper()
+	if err := c.stop(); err != nil {
+		t.Fatalf("pgtest: restart: %v", err)
+	}
+	if err := c.launch(); err != nil {
+		t.Fatalf("pgtest: restart: %v", err)
+	}
+}
+
+func (c *Cluster) stop() error {
+	p := c.getProc()
+	if p == nil || p.ended() {
+		return nil
+	}
+	if err := p.signal(syscall.SIGINT); err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(stopTimeout):
+	}
+	err := killAll(p.pid)
+	<-p.done
+	return errors.Join(fmt.Errorf("the server did not stop within %s and was killed\n%s", stopTimeout, c.Log()), err)
+}
+
+// remove stops the server at once and deletes its files.
+func (c *Cluster) remove() error {
+	var err error
+	if p := c.getProc(); p != nil && !p.ended() {
+		err = killAll(p.pid)
+		<-p.done
+	}
+	if c.dir == "" {
+		return err
+	}
+	return errors.Join(err, os.RemoveAll(c.dir))
+}
+
+func (c *Cluster) setProc(p *process) { c.mu.Lock(); defer c.mu.Unlock(); c.proc = p }
+func (c *Cluster) getProc() *process  { c.mu.Lock(); defer c.mu.Unlock(); return c.proc }

@@ -1,0 +1,26 @@
+// Package pgtest starts throw-away PostgreSQL servers for tests.
+//
+//	func TestMain(m *testing.M) { pgtest.Main(m) }
+//
+//	func TestQuery(t *testing.T) {
+//		db := pgtest.Shared(t) // one server for the whole test binary
+//		conn := db.Connect(t)  // a *pgx.Conn as the superuser
+//		...
+//	}
+//
+// A test that changes settings, needs passwords or kills its server starts its own:
+//
+//	db := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM), pgtest.WithSetting("max_connections", "30"))
+//	db.CreateUser(t, "app", "secret")
+//	db.Kill(t)    // kill -9, as a crash would
+//	db.Restart(t) // the same address and data
+//
+// Any installed server from major version 13 on is used. Each cluster listens on a free
+// port of 127.0.0.1 and on a Unix socket, trades durability for speed (fsync off), and is
+// stopped and removed when the test ends. A test run by root starts the server as user
+// postgres or nobody, because PostgreSQL refuses to run as root. On Linux the server also
+// dies when the test binary is killed.
+//
+// Files made by initdb are kept in the temporary directory for a day and copied, so that
+// only the first test of a day pays for initdb.
+package pgtest

@@ -1,0 +1,61 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// apply makes cmd run as the account, and end with this process: should the test binary
+// be killed, the kernel sends SIGQUIT, on which PostgreSQL stops at once with its children.
+func (a account) apply(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT, Setpgid: true}
+	if a.drop {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)} //nolint:gosec // ids from the user database
+	}
+}
+
+// owns reports whether the file belongs to the account.
+func (a account) owns(info os.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == a.uid
+}
+
+// killAll ends the server and every process it started, as the kernel's out-of-memory
+// killer or a power cut would: with SIGKILL, without a chance to say goodbye.
+func killAll(pid int) error {
+	// Stopped first, so that it starts no further process while we list them.
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("stop process %d: %w", pid, err)
+	}
+	for _, child := range children(pid) {
+		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended by itself
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// children returns the direct children of pid, which are all of a PostgreSQL server's processes.
+func children(pid int) []int {
+	var pids []int
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		// pid (name) state ppid …; the name may hold spaces and parentheses.
+		_, rest, ok := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " ")
+		fields := strings.Fields(rest)
+		if !ok || len(fields) < 2 || fields[1] != strconv.Itoa(pid) {
+			continue
+		}
+		if child, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}

@@ -1,0 +1,23 @@
+//go:build !linux
+
+package pgtest
+
+import (
+	"os"
+	"os/exec"
+)
+
+// apply does nothing here: run the tests as a user who is not root.
+func (a account) apply(*exec.Cmd) {}
+
+// owns trusts the file's private mode, which the caller has checked.
+func (a account) owns(os.FileInfo) bool { return true }
+
+// killAll ends the server's first process; the others see it and end by themselves.
+func killAll(pid int) error {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	return p.Kill()
+}

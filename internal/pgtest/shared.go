@@ -1,0 +1,75 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// shared is the one cluster of this test binary.
+var shared struct {
+	mu        sync.Mutex // held while the cluster starts, so that it starts once
+	installed bool       // somebody will stop it
+	cluster   *Cluster
+	err       error
+	opts      []Option
+}
+
+// Main runs the tests, stops the cluster [Shared] may have started, and exits. Call it from TestMain.
+func Main(m interface{ Run() int }, opts ...Option) {
+	os.Exit(Runner(m, opts...).Run())
+}
+
+// Runner is [Main] for those who exit themselves: goleak.VerifyTestMain(pgtest.Runner(m)).
+func Runner(m interface{ Run() int }, opts ...Option) interface{ Run() int } {
+	return runner{m, opts}
+}
+
+type runner struct {
+	m    interface{ Run() int }
+	opts []Option
+}
+
+// Run runs the tests and then removes the shared cluster.
+func (r runner) Run() int {
+	shared.mu.Lock()
+	shared.installed, shared.opts = true, r.opts
+	shared.mu.Unlock()
+	code := r.m.Run()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.cluster == nil {
+		return code
+	}
+	if err := shared.cluster.remove(); err != nil {
+		fmt.Fprintf(os.Stderr, "pgtest: %v\n", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// Shared returns the test binary's one cluster, started by the first test that asks.
+// Tests share its databases and roles: they use names of their own, and never stop it.
+func Shared(t testing.TB) *Cluster {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if !shared.installed {
+		t.Fatal("pgtest: Shared needs func TestMain(m *testing.M) { pgtest.Main(m) }, or nobody stops the server")
+	}
+	if shared.cluster == nil && shared.err == nil {
+		shared.cluster, shared.err = start(shared.opts)
+	}
+	if shared.err != nil {
+		t.Fatalf("pgtest: %v", shared.err)
+	}
+	return shared.cluster
+}
+
+// IgnoreLeaks tells goleak not to count the goroutine that waits for a running server.
+func IgnoreLeaks() goleak.Option {
+	return goleak.IgnoreAnyFunction("github.com/headpond/headpond/internal/pgtest.(*process).run")
+}

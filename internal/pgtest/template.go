@@ -1,0 +1,113 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// templateAge is how long a kept data directory is trusted. Cleaners of temporary
+// directories remove single files after ten days or more; a day is far below that.
+const templateAge = 24 * time.Hour
+
+// superuser and password are the cluster's owner role. It is a test server on loopback.
+const (
+	superuser = "postgres"
+	password  = "pgtest-superuser"
+)
+
+// template returns a data directory made by initdb for this server and account,
+// making it when there is none of today. Concurrent processes may both make one; the
+// last step is a rename, so that a directory of that name is always whole.
+func template(s server, as account) (string, error) {
+	name := fmt.Sprintf("headpond-pgtest-%s-%d", s.version, as.uid)
+	dir := filepath.Join(tempDir(), name)
+	if fresh(dir, as) {
+		return dir, nil
+	}
+	work, err := as.mkdir("hp-initdb-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	data := filepath.Join(work, "data")
+	if err := initdb(s, as, work, data); err != nil {
+		return "", err
+	}
+	if fresh(dir, as) { // another process was faster
+		return dir, nil
+	}
+	if _, err := os.Lstat(dir); err == nil {
+		// Too old, or not ours: move it away under a name nobody looks for, then remove it.
+		if err := os.Rename(dir, filepath.Join(work, "old")); err != nil {
+			return "", fmt.Errorf("replace the old template: %w", err)
+		}
+	}
+	if err := os.Rename(data, dir); err != nil && !fresh(dir, as) {
+		return "", fmt.Errorf("keep the template: %w", err)
+	}
+	return dir, nil
+}
+
+// fresh reports whether dir is a data directory of ours, made less than templateAge ago.
+func fresh(dir string, as account) bool {
+	info, err := os.Lstat(dir)
+	if err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 || !as.owns(info) {
+		return false
+	}
+	control, err := os.Stat(filepath.Join(dir, "PG_VERSION"))
+	return err == nil && time.Since(control.ModTime()) < templateAge
+}
+
+// initdb makes a data directory.
+func initdb(s server, as account, work, data string) error {
+	pwfile := filepath.Join(work, "password")
+	if err := os.WriteFile(pwfile, []byte(password+"\n"), 0o600); err != nil {
+		return err
+	}
+	if err := as.chown(pwfile); err != nil {
+		return err
+	}
+	cmd := as.command(filepath.Join(s.bin, "initdb"), "--pgdata", data, "--username", superuser, "--pwfile", pwfile,
+		"--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync")
+	cmd.Dir = work
+	cmd.Env = environment()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// copyTemplate copies the template to dst as the server's account, so that the server owns the copy.
+func copyTemplate(src, dst string, as account) error {
+	cmd := as.command("cp", "-R", src, dst)
+	cmd.Dir = filepath.Dir(dst)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the template: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// environment is what the server's programs see: nothing of PG*, English messages, UTC
+// (initdb otherwise searches the time zone files for a match, which takes longer than the rest).
+func environment() []string {
+	env := []string{"TZ=UTC", "LC_ALL=C"}
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "PG") && !strings.HasPrefix(kv, "LC_") && !strings.HasPrefix(kv, "TZ=") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// tempDir is where clusters live: the system's temporary directory, unless its path is
+// too long for the Unix sockets inside (107 bytes in all) or private to root.
+func tempDir() string {
+	dir := os.TempDir()
+	if info, err := os.Stat(dir); len(dir) > 60 || err != nil || info.Mode().Perm()&0o001 == 0 {
+		return "/tmp"
+	}
+	return dir
+}
