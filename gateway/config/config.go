@@ -1,0 +1,270 @@
+package config
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Config is one configuration file, checked and with its defaults filled in. It is read-only once Load or Parse returned it.
+//
+// The conf tags are the keys of the file; doc.go describes the other tags.
+type Config struct {
+	File         string        `conf:"-"`                                                  // the name Load or Parse was given
+	Admin        string        `conf:"admin" type:"address"`                               // admin page address; empty: none
+	Engine       Engine        `conf:"engine" default:"auto"`                              // default auto
+	DrainTimeout time.Duration `conf:"drain_timeout" default:"30s" min:"0s" max:"24h"`     // how long sessions may finish when the gateway ends; default 30s
+	Log          Log           `conf:"log"`                                                //
+	Listeners    []Listener    `conf:"listeners" required:"true" maxlen:"1000"`            // at least one
+	Upstreams    []Upstream    `conf:"upstreams" required:"true" key:"Name" maxlen:"1000"` // in the order of the file
+
+	marks map[any]Position // where each field stands in the file, by the field's address
+}
+
+// Engine names how sessions are run.
+type Engine string
+
+// The engines. Both mean a goroutine per session in this version.
+const (
+	EngineAuto      Engine = "auto"
+	EngineGoroutine Engine = "goroutine"
+)
+
+func (Engine) values() []string { return []string{"auto", "goroutine"} }
+func (Engine) later() []string  { return []string{"uring", "epoll"} }
+
+// Log says how the gateway logs to standard error.
+type Log struct {
+	Format LogFormat `conf:"format" default:"text"` // text (default) or json
+	Level  LogLevel  `conf:"level" default:"info"`  // debug, info (default), warn or error
+}
+
+// LogFormat is text or json.
+type LogFormat string
+
+func (LogFormat) values() []string { return []string{"text", "json"} }
+
+// LogLevel is debug, info, warn or error.
+type LogLevel string
+
+func (LogLevel) values() []string { return []string{"debug", "info", "warn", "error"} }
+
+// Protocol is what a listener speaks.
+type Protocol string
+
+// The protocols of a listener.
+const (
+	TCP      Protocol = "tcp"
+	HTTP     Protocol = "http"
+	Postgres Protocol = "postgres"
+)
+
+func (Protocol) values() []string { return []string{"tcp", "http", "postgres"} }
+func (Protocol) later() []string  { return []string{"tunnel"} }
+
+// Listener is one address that clients connect to.
+type Listener struct {
+	Name           string            `conf:"name" required:"true" type:"name"`
+	Protocol       Protocol          `conf:"protocol" required:"true"`
+	Listen         string            `conf:"listen" required:"true" type:"address"` // host:port or unix:/path
+	Upstream       string            `conf:"upstream"`                              // where sessions go unless a route or database says otherwise
+	TLS            *ServerTLS        `conf:"tls"`                                   // nil: clear text
+	MaxConns       int               `conf:"max_conns" default:"10000" min:"1" max:"10000000"`
+	MaxQueue       int               `conf:"max_queue" min:"0" max:"10000000"` // connections waiting for a place; 0: package listener's default
+	QueueTimeout   time.Duration     `conf:"queue_timeout" default:"5s" min:"1ms" max:"1h"`
+	AccessLog      bool              `conf:"access_log"`                    // one log line per session or request
+	AcceptProxy    bool              `conf:"accept_proxy"`                  // expect a PROXY v1/v2 header from TrustedProxies
+	TrustedProxies []netip.Prefix    `conf:"trusted_proxies" maxlen:"1000"` // empty: loopback
+	Postgres       *PostgresListener `conf:"postgres"`                      // set exactly when Protocol is postgres
+	HTTP           *HTTPListener     `conf:"http"`                          // set exactly when Protocol is http
+	TCP            *TCPListener      `conf:"tcp"`                           // set exactly when Protocol is tcp
+}
+
+// ServerTLS is the certificate a listener shows to its clients.
+type ServerTLS struct {
+	Cert Path `conf:"cert" required:"true"` // PEM, leaf first
+	Key  Path `conf:"key" required:"true"`  // PEM
+}
+
+// PostgresListener is what only a postgres listener has.
+type PostgresListener struct {
+	Mode      PoolMode   `conf:"mode" default:"transaction"`
+	Auth      Auth       `conf:"auth"`                                                  // default: scram-sha-256 with a users file, else trust (refused off loopback unless written out)
+	UsersFile Path       `conf:"users_file"`                                            // lines of "user" "secret"
+	Databases []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
+}
+
+// PoolMode is how long a client keeps a server connection.
+type PoolMode string
+
+// The pool modes.
+const (
+	TransactionMode PoolMode = "transaction"
+	SessionMode     PoolMode = "session"
+)
+
+func (PoolMode) values() []string { return []string{"transaction", "session"} }
+func (PoolMode) later() []string  { return []string{"statement"} }
+
+// Auth is how clients of a postgres listener prove who they are.
+type Auth string
+
+// The ways to authenticate.
+const (
+	AuthTrust Auth = "trust"
+	AuthMD5   Auth = "md5"
+	AuthSCRAM Auth = "scram-sha-256"
+)
+
+func (Auth) values() []string { return []string{"trust", "md5", "scram-sha-256"} }
+
+// Database sends one database name, or "*" for every other one, to an upstream.
+type Database struct {
+	Name     string `conf:"-"`
+	Upstream string `conf:"upstream" required:"true"`
+}
+
+// HTTPListener is what only an http listener has.
+type HTTPListener struct {
+	Routes []Route `conf:"routes" maxlen:"10000"` // empty: everything goes to the listener's upstream
+}
+
+// Route sends requests to an upstream. The most specific route wins.
+type Route struct {
+	Host        string        `conf:"host"`                                      // empty: any
+	Path        string        `conf:"path" default:"/"`                          // prefix, by whole path segments
+	StripPrefix bool          `conf:"strip_prefix"`                              // forward without Path
+	Upstream    string        `conf:"upstream"`                                  // default: the listener's upstream
+	Timeout     time.Duration `conf:"timeout" default:"60s" min:"0s" max:"168h"` // until the response's header; 0: none
+}
+
+// TCPListener is what only a tcp listener has.
+type TCPListener struct {
+	IdleTimeout time.Duration `conf:"idle_timeout" default:"1h" min:"0s" max:"8760h"` // a session without a byte in either direction ends; 0: never
+	SendProxy   SendProxy     `conf:"send_proxy" default:"off"`                       // tell the backend the client's address
+}
+
+// SendProxy is the PROXY protocol version written to backends.
+type SendProxy string
+
+func (SendProxy) values() []string { return []string{"off", "v1", "v2"} }
+
+// Version returns 0, 1 or 2.
+func (s SendProxy) Version() int {
+	switch s {
+	case "v1":
+		return 1
+	case "v2":
+		return 2
+	}
+	return 0
+}
+
+// Upstream is a named set of endpoints, each with its own pool.
+type Upstream struct {
+	Name           string            `conf:"-" type:"name"`
+	Endpoints      []string          `conf:"endpoints" required:"true" type:"endpoint" maxlen:"1000"` // host:port, unix:/path, or one sqlite:/path alone
+	Balance        Balance           `conf:"balance" default:"p2c"`
+	ConnectTimeout time.Duration     `conf:"connect_timeout" default:"5s" min:"1ms" max:"10m"`
+	TLS            *ClientTLS        `conf:"tls"`    // nil: clear text
+	Health         *Health           `conf:"health"` // nil: no active check
+	Eject          Eject             `conf:"eject"`
+	Pool           Pool              `conf:"pool"`
+	Postgres       *PostgresUpstream `conf:"postgres"`
+
+	Protocol Protocol `conf:"-"` // of the listeners that use it; tcp when none does
+}
+
+// Balance is how an endpoint is picked.
+type Balance string
+
+func (Balance) values() []string { return []string{"p2c", "round_robin", "ring_hash", "first"} }
+
+// ClientTLS is how an upstream's connections are encrypted.
+type ClientTLS struct {
+	CA                 Path   `conf:"ca"`          // PEM; empty: the system's roots
+	ServerName         string `conf:"server_name"` // empty: the endpoint's host
+	InsecureSkipVerify bool   `conf:"insecure_skip_verify"`
+	Cert               Path   `conf:"cert"` // client certificate, with Key
+	Key                Path   `conf:"key"`
+}
+
+// Health is an upstream's active check: exactly one of HTTP, TCP and Postgres is set.
+type Health struct {
+	HTTP     string        `conf:"http"` // path of a GET that must answer 2xx or 3xx
+	TCP      bool          `conf:"tcp"`  // a connection must open
+	Postgres bool          `conf:"postgres"`
+	Interval time.Duration `conf:"interval" default:"2s" min:"10ms" max:"24h"`
+	Timeout  time.Duration `conf:"timeout" default:"1s" min:"1ms" max:"10m"`
+	Rise     int           `conf:"rise" default:"2" min:"1" max:"1000"` // successes until healthy
+	Fall     int           `conf:"fall" default:"3" min:"1" max:"1000"` // failures until unhealthy
+}
+
+// Eject is an upstream's passive check: consecutive failures put an endpoint out for Base, doubling up to Max.
+type Eject struct {
+	Failures int           `conf:"failures" default:"5" min:"0" max:"1000000"` // 0: off
+	Base     time.Duration `conf:"base" default:"1s" min:"1ms" max:"24h"`
+	Max      time.Duration `conf:"max" default:"1m" min:"1ms" max:"24h"`
+}
+
+// Pool is the limits of each endpoint's pool; see pool.Limits. Never is written "never".
+type Pool struct {
+	MinIdle        int           `conf:"min_idle" min:"0" max:"1000000"`
+	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"` // default 20 for postgres, 1000 for http, 10000 for tcp; readers of a SQLite file: 4
+	MaxIdle        int           `conf:"max_idle" min:"0" max:"1000000"` // 0: max_size
+	IdleTimeout    time.Duration `conf:"idle_timeout" default:"5m" min:"1ms" max:"8760h" never:"-1ns"`
+	MaxLifetime    time.Duration `conf:"max_lifetime" default:"never" min:"1ms" max:"8760h" never:"0s"`
+	AcquireTimeout time.Duration `conf:"acquire_timeout" default:"5s" min:"1ms" max:"24h" never:"0s"`
+	MaxWaiters     int           `conf:"max_waiters" default:"10000" min:"0" max:"10000000"` // 0: unlimited
+	CheckAfter     time.Duration `conf:"check_after" default:"1s" min:"1ms" max:"24h" never:"-1ns"`
+	CheckInterval  time.Duration `conf:"check_interval" default:"never" min:"10ms" max:"24h" never:"0s"`
+	Overflow       Overflow      `conf:"overflow" default:"wait"`
+}
+
+// Overflow is what a full pool does with one more request.
+type Overflow string
+
+// What a full pool does.
+const (
+	OverflowWait   Overflow = "wait"   // queue
+	OverflowDirect Overflow = "direct" // open a connection outside the pool
+)
+
+func (Overflow) values() []string { return []string{"wait", "direct"} }
+
+// PostgresUpstream is how the gateway logs in to a PostgreSQL server.
+type PostgresUpstream struct {
+	User     string `conf:"user"`
+	Password Secret `conf:"password"`
+	DBName   string `conf:"dbname"` // empty: the database the client asked for
+}
+
+// Path is a file's name; a relative one is taken from the folder of the configuration file.
+type Path string
+
+// Mark returns where the field that ptr points to (a pointer into c, for instance &c.Upstreams[0].Endpoints) stands in the file,
+// for problems that show only when the configuration is used. The position is the file alone when the field was not written.
+func (c *Config) Mark(ptr any) Position {
+	pos := c.marks[ptr]
+	pos.File = c.File
+	return pos
+}
+
+// Upstream returns the upstream of that name, or nil.
+func (c *Config) Upstream(name string) *Upstream {
+	for i := range c.Upstreams {
+		if c.Upstreams[i].Name == name {
+			return &c.Upstreams[i]
+		}
+	}
+	return nil
+}
+
+// SQLite returns the database file's path when the upstream is one.
+func (u *Upstream) SQLite() (path string, ok bool) {
+	if len(u.Endpoints) == 1 && len(u.Endpoints[0]) > len(sqlitePrefix) && u.Endpoints[0][:len(sqlitePrefix)] == sqlitePrefix {
+		return u.Endpoints[0][len(sqlitePrefix):], true
+	}
+	return "", false
+}
+
+const sqlitePrefix = "sqlite:"

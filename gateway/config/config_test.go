@@ -1,0 +1,247 @@
+package config_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+const small = `listeners:
+  - {name: raw, protocol: tcp, listen: "127.0.0.1:7000", upstream: echo}
+upstreams:
+  echo: {endpoints: ["127.0.0.1:9"]}
+`
+
+func TestDefaultsDependOnProtocol(t *testing.T) {
+	t.Setenv("HEADPOND_TEST_USER", "app")
+	cfg, problems := config.Load("testdata/good.yaml")
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	for name, want := range map[string]int{"pg": 20, "lite": 4, "api": 1000, "apiservers": 10_000} {
+		if got := cfg.Upstream(name).Pool.MaxSize; got != want {
+			t.Errorf("max_size of %s = %d, want %d", name, got, want)
+		}
+	}
+	if got := cfg.Upstream("pg").Postgres.Password.Reveal(); got != "s3cret" {
+		t.Errorf("password = %q, want the file's content without its line break", got)
+	}
+}
+
+func TestMinIdleLiftsTheDefaultMaxSize(t *testing.T) {
+	cfg, problems := config.Parse("c.yaml", []byte(strings.Replace(small, "[\"127.0.0.1:9\"]", "[\"127.0.0.1:9\"], pool: {min_idle: 20000}", 1)))
+	if problems.Err() != nil {
+		t.Fatal(problems)
+	}
+	if got := cfg.Upstreams[0].Pool.MaxSize; got != 20000 {
+		t.Errorf("max_size = %d, want 20000", got)
+	}
+}
+
+func TestMarkFindsTheField(t *testing.T) {
+	cfg, problems := config.Parse("c.yaml", []byte(small))
+	if problems.Err() != nil {
+		t.Fatal(problems)
+	}
+	if got := cfg.Mark(&cfg.Upstreams[0].Endpoints[0]).String(); got != "c.yaml:4:22" {
+		t.Errorf("position = %s", got)
+	}
+	if got := cfg.Mark(&cfg.Admin).String(); got != "c.yaml" {
+		t.Errorf("position of what was not written = %s", got)
+	}
+}
+
+// TestSecretIsNeverPrinted tries every way a secret could reach a log or an error.
+func TestSecretIsNeverPrinted(t *testing.T) {
+	secret := config.NewSecret("hunter2")
+	pg := config.PostgresUpstream{User: "app", Password: secret}
+	var out []string
+	for _, verb := range strings.Fields("%v %+v %#v %s %q %x %X %d %t %o") {
+		out = append(out, fmt.Sprintf(verb, secret), fmt.Sprintf(verb, &secret), fmt.Sprintf(verb, pg), fmt.Sprintf(verb, &pg))
+	}
+	js, err := json.Marshal(pg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "secret", secret, "upstream", pg)
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "secret", secret, "upstream", pg)
+	all := strings.Join(append(out, string(js), log.String()), "\n")
+	hexed := fmt.Sprintf("%x", "hunter2")
+	if strings.Contains(all, "hunter2") || strings.Contains(all, hexed) || strings.Contains(all, "104 117 110") {
+		t.Errorf("the secret shows in:\n%s", all)
+	}
+	if !strings.Contains(log.String(), "[redacted]") {
+		t.Errorf("log does not say that something is redacted:\n%s", log.String())
+	}
+	if secret.Reveal() != "hunter2" || (config.Secret{}).String() != "" {
+		t.Error("Reveal or the zero value is wrong")
+	}
+}
+
+func TestSecretIsNeverQuotedInProblems(t *testing.T) {
+	t.Setenv("HEADPOND_TEST_SECRET", "hunter2")
+	_, problems := config.Parse("c.yaml", []byte(`listeners:
+  - {name: db, protocol: postgres, listen: "127.0.0.1:7000", upstream: pg}
+upstreams:
+  pg: {endpoints: ["${HEADPOND_TEST_SECRET}"], postgres: {user: a, password: {x: hunter2}, dbname: "${HEADPOND_TEST_SECRET}${"}}
+`))
+	if problems.Err() == nil || strings.Contains(problems.String(), "hunter2") {
+		t.Errorf("problems:\n%s", problems)
+	}
+}
+
+func TestLoadRefusesWhatIsNotAConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	huge := filepath.Join(dir, "huge.yaml")
+	if err := os.WriteFile(huge, []byte(strings.Repeat("# filler\n", 200_000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(dir, "nowhere.yaml"): "no such file",
+		dir:                                "it is a folder",
+		huge:                               "larger than 1MiB",
+	} {
+		cfg, problems := config.Load(path)
+		if cfg != nil || len(problems) != 1 || !strings.Contains(problems.String(), want) {
+			t.Errorf("%s: %v, want %q", path, problems, want)
+		}
+	}
+}
+
+// TestAliasBomb expands to far more values than a file may have.
+func TestAliasBomb(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("x-e: &e [" + strings.Repeat("\"127.0.0.1:9\",", 900) + "]\nupstreams:\n")
+	for i := range 900 {
+		fmt.Fprintf(&b, "  u%d: {endpoints: *e}\n", i)
+	}
+	cfg, problems := config.Parse("bomb.yaml", []byte(b.String()))
+	if cfg != nil || !strings.Contains(problems.String(), "more than 100000 values") {
+		t.Errorf("not refused: %d problems", len(problems))
+	}
+}
+
+func TestProblemsAreBounded(t *testing.T) {
+	var b strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&b, "key%d: 1\n", i)
+	}
+	_, problems := config.Parse("many.yaml", []byte(b.String()))
+	if len(problems) != 101 || !strings.Contains(problems[100].Message, "more problems are not listed") {
+		t.Errorf("%d problems, last: %v", len(problems), problems[len(problems)-1])
+	}
+}
+
+// TestSchemaTags keeps every tag readable: a default that its own field refuses would be silently ignored.
+func TestSchemaTags(t *testing.T) {
+	seen := map[reflect.Type]bool{}
+	var walk func(reflect.Type)
+	walk = func(typ reflect.Type) {
+		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+			typ = typ.Elem()
+		}
+		if typ.Kind() != reflect.Struct || seen[typ] || typ.PkgPath() != reflect.TypeFor[config.Config]().PkgPath() {
+			return
+		}
+		seen[typ] = true
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			if text, ok := f.Tag.Lookup("default"); ok {
+				if err := config.SetTag(reflect.New(f.Type).Interface(), text, f.Tag); err != nil {
+					t.Errorf("%s.%s: default %q: %v", typ.Name(), f.Name, text, err)
+				}
+			}
+			walk(f.Type)
+		}
+	}
+	walk(config.Schema())
+	if len(seen) < 12 {
+		t.Errorf("only %d types seen", len(seen))
+	}
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]config.Size{"0B": 0, "512B": 512, "64KiB": 65536, "10MB": 10_000_000, "1GiB": 1 << 30} {
+		if got, err := config.ParseSize(text); err != nil || got != want {
+			t.Errorf("%s = %d, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{"64": "64KiB", "64k": `"64KiB"`, "5mb": `"5MiB"`, "-1B": "such as", "x": "such as", "": "such as", "99999999999GiB": "smaller"} {
+		if _, err := config.ParseSize(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestEditDistance compares with the definition, written without tables.
+func TestEditDistance(t *testing.T) {
+	var slow func(a, b string) int
+	slow = func(a, b string) int {
+		if a == "" || b == "" {
+			return len(a) + len(b)
+		}
+		cost := 1
+		if a[0] == b[0] {
+			cost = 0
+		}
+		best := min(slow(a[1:], b)+1, slow(a, b[1:])+1, slow(a[1:], b[1:])+cost)
+		if len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0] {
+			best = min(best, slow(a[2:], b[2:])+1)
+		}
+		return best
+	}
+	words := []string{"", "a", "ab", "ba", "abc", "acb", "cab", "abcd", "badc", "dcba", "aaaa"}
+	for _, a := range words {
+		for _, b := range words {
+			if got, want := config.EditDistance(a, b), slow(a, b); got != want {
+				t.Errorf("distance(%q, %q) = %d, want %d", a, b, got, want)
+			}
+		}
+	}
+}
+
+// FuzzParse: nothing panics; what is accepted, written out and read again is the same configuration, and is written out the same.
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte(small))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cfg, problems := config.Parse("fuzz.yaml", data)
+		if (cfg == nil) != (problems.Err() != nil) {
+			t.Fatalf("config %v with problems %v", cfg != nil, problems)
+		}
+		if cfg == nil {
+			return
+		}
+		first, err := cfg.YAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, problems := config.Parse("fuzz.yaml", first)
+		if again == nil {
+			t.Fatalf("refuses its own output:\n%s\n%s", problems, first)
+		}
+		second, err := again.YAML()
+		if err != nil || !slices.Equal(first, second) {
+			t.Fatalf("changed (%v):\n%s\nthen:\n%s", err, first, second)
+		}
+	})
+}

@@ -1,0 +1,351 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	yaml "go.yaml.in/yaml/v4"
+)
+
+// maxValues bounds how many values one file may have after its aliases are followed.
+const maxValues = 100_000
+
+// decoder walks YAML nodes and the schema side by side and keeps every problem it meets.
+type decoder struct {
+	file, dir string
+	lookup    func(string) (string, bool) // the environment
+	problems  Problems
+	marks     map[any]Position // by address of the field that was written
+	scope     string           // `upstream "pg"` while inside it
+	visited   int
+}
+
+// report adds a problem at pos.
+func (d *decoder) report(pos Position, format string, args ...any) {
+	pos.File = d.file
+	d.problems = append(d.problems, Problem{Position: pos, Scope: d.scope, Message: fmt.Sprintf(format, args...)})
+}
+
+// warn adds a warning at pos.
+func (d *decoder) warn(pos Position, format string, args ...any) {
+	d.report(pos, format, args...)
+	d.problems[len(d.problems)-1].Warning = true
+}
+
+func at(n *yaml.Node) Position { return Position{Line: n.Line, Column: n.Column} }
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// decode fills cfg from the document's root.
+func (d *decoder) decode(root *yaml.Node, cfg *Config) {
+	d.object(root, reflect.ValueOf(cfg).Elem(), "the file")
+}
+
+// follow resolves aliases and counts visits; nil means that the file has too many values (Parse reports it).
+func (d *decoder) follow(n *yaml.Node) *yaml.Node {
+	for hops := 0; n.Kind == yaml.AliasNode && n.Alias != nil && hops < 8; hops++ {
+		n = n.Alias
+	}
+	d.visited++
+	if d.visited > maxValues || n.Kind == yaml.AliasNode {
+		return nil
+	}
+	return n
+}
+
+// value decodes one node into one field; key is the field's name in the file.
+func (d *decoder) value(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
+	if n = d.follow(n); n == nil {
+		return
+	}
+	d.marks[v.Addr().Interface()] = at(n)
+	if isNull(n) {
+		d.report(at(n), "%s: has no value; give it one or leave the key out", key)
+		return
+	}
+	switch {
+	case isScalar(v.Type()):
+		d.scalar(n, v, key, tag)
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.object(n, v.Elem(), key)
+	case v.Kind() == reflect.Struct:
+		d.object(n, v, key)
+	case tag.Get("key") != "":
+		d.named(n, v, key, tag)
+	default:
+		d.list(n, v, key, tag)
+	}
+}
+
+// entry is one key of a mapping, merge keys resolved.
+type entry struct{ key, value *yaml.Node }
+
+// entries returns a mapping's keys in the order of the file, reports duplicates and keys that are not text, and follows "<<".
+func (d *decoder) entries(n *yaml.Node) []entry {
+	var own, merged []entry
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		switch {
+		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
+			merged = append(merged, d.mergeEntries(value)...)
+		case key.Kind != yaml.ScalarNode:
+			d.report(at(key), "a key must be plain text")
+		case seen[key.Value] != 0:
+			d.report(at(key), "duplicate key %q; it is already at line %d", clip(key.Value), seen[key.Value])
+		default:
+			seen[key.Value] = key.Line
+			own = append(own, entry{key, value})
+		}
+	}
+	for _, m := range merged {
+		if seen[m.key.Value] == 0 {
+			seen[m.key.Value] = m.key.Line
+			own = append(own, m)
+		}
+	}
+	return own
+}
+
+// mergeEntries returns the keys behind "<<": a mapping's, or those of a list of mappings, the first of which win. Merges do not nest.
+func (d *decoder) mergeEntries(value *yaml.Node) []entry {
+	n := d.follow(value)
+	if n == nil {
+		return nil
+	}
+	sources := []*yaml.Node{n}
+	if n.Kind == yaml.SequenceNode {
+		sources = n.Content
+	}
+	var out []entry
+	for _, s := range sources {
+		m := d.follow(s)
+		if m == nil {
+			return out
+		}
+		if m.Kind != yaml.MappingNode {
+			d.report(at(m), "\"<<\" merges mappings only, such as \"<<: *name\"")
+			continue
+		}
+		for i := 0; i+1 < len(m.Content); i += 2 {
+			if k := m.Content[i]; k.Kind == yaml.ScalarNode && k.ShortTag() != "!!merge" {
+				out = append(out, entry{k, m.Content[i+1]})
+			} else {
+				d.report(at(k), "a merged mapping cannot itself hold \"<<\" or keys that are not text")
+			}
+		}
+	}
+	return out
+}
+
+// object decodes a mapping into a struct.
+func (d *decoder) object(n *yaml.Node, v reflect.Value, key string) {
+	if n.Kind != yaml.MappingNode {
+		d.report(at(n), "%s: want keys and values (%s), got %s", key, strings.Join(firstKeys(v.Type()), ", "), describe(n))
+		return
+	}
+	fields := keysOf(v.Type())
+	written := map[string]bool{}
+	for _, e := range d.entries(n) {
+		name := e.key.Value
+		i, known := fields[name]
+		if !known {
+			d.unknownKey(e.key, v.Type())
+			continue
+		}
+		written[name] = true
+		f := v.Type().Field(i)
+		d.value(e.value, v.Field(i), name, f.Tag)
+	}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if name := f.Tag.Get("conf"); f.Tag.Get("required") != "" && !written[name] {
+			d.report(at(n), "%q is missing", name)
+		}
+	}
+}
+
+// unknownKey reports a key the schema does not have here, with the closest one that it has, or the place it belongs to.
+func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
+	name := key.Value
+	if t == reflect.TypeFor[Config]() && strings.HasPrefix(name, "x-") {
+		return
+	}
+	hint := didYouMean(name, sortedKeys(t))
+	if sections := sectionsWith(name); hint == "" && len(sections) > 0 {
+		hint = "; it belongs in " + strings.Join(sections, " or ")
+	}
+	if hint == "" {
+		hint = "; known here: " + strings.Join(sortedKeys(t), ", ")
+	}
+	d.report(at(key), "unknown key %q%s", clip(name), hint)
+}
+
+// list decodes a sequence.
+func (d *decoder) list(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
+	if n.Kind != yaml.SequenceNode {
+		d.report(at(n), "%s: want a list such as [a, b], got %s", key, describe(n))
+		return
+	}
+	if !d.fits(n, len(n.Content), key, tag) || len(n.Content) == 0 {
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	for i, item := range n.Content {
+		restore := d.enter(v.Type().Elem(), scopeName(item), i)
+		d.value(item, v.Index(i), key, tag)
+		restore()
+	}
+}
+
+// named decodes a mapping into a list of structs, each with its key in the field that the key tag names.
+func (d *decoder) named(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
+	if n.Kind != yaml.MappingNode {
+		d.report(at(n), "%s: want names with their settings, got %s", key, describe(n))
+		return
+	}
+	all := d.entries(n)
+	if !d.fits(n, len(all), key, tag) || len(all) == 0 {
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(all), len(all)))
+	for i, e := range all {
+		item := v.Index(i)
+		name := item.FieldByName(tag.Get("key"))
+		name.SetString(e.key.Value)
+		d.marks[name.Addr().Interface()] = at(e.key)
+		restore := d.enter(item.Type(), e.key.Value, i)
+		if short := tag.Get("scalar"); short != "" && e.value.Kind == yaml.ScalarNode {
+			f, _ := item.Type().FieldByName(short)
+			d.value(e.value, item.FieldByName(short), fmt.Sprintf("%s %q", key, clip(e.key.Value)), f.Tag)
+		} else {
+			d.value(e.value, item, fmt.Sprintf("%s %q", key, clip(e.key.Value)), "")
+		}
+		restore()
+	}
+}
+
+// fits reports whether a list has an allowed number of items.
+func (d *decoder) fits(n *yaml.Node, length int, key string, tag reflect.StructTag) bool {
+	var limit int
+	_, _ = fmt.Sscan(tag.Get("maxlen"), &limit)
+	switch {
+	case length == 0 && tag.Get("required") != "":
+		d.report(at(n), "%s: is empty; at least one is needed", key)
+	case limit > 0 && length > limit:
+		d.report(at(n), "%s: has %d entries; at most %d are possible", key, length, limit)
+	default:
+		return true
+	}
+	return false
+}
+
+// enter sets the scope for a listener or upstream and returns what restores it.
+func (d *decoder) enter(t reflect.Type, name string, index int) func() {
+	before := d.scope
+	kind := map[reflect.Type]string{reflect.TypeFor[Listener](): "listener", reflect.TypeFor[Upstream](): "upstream"}[t]
+	switch {
+	case kind == "":
+	case name == "":
+		d.scope = fmt.Sprintf("%s %d", kind, index+1)
+	default:
+		d.scope = fmt.Sprintf("%s %q", kind, clip(name))
+	}
+	return func() { d.scope = before }
+}
+
+// scopeName finds the plain "name" of a mapping ahead of decoding it.
+func scopeName(n *yaml.Node) string {
+	for n.Kind == yaml.AliasNode && n.Alias != nil && n.Alias.Kind != yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == "name" && n.Content[i+1].Kind == yaml.ScalarNode {
+				return n.Content[i+1].Value
+			}
+		}
+	}
+	return ""
+}
+
+// describe names what stands at a node, without quoting it: it may be a secret in the wrong place.
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "keys and values"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	return "a single value"
+}
+
+// clip shortens text that is quoted in a message.
+func clip(s string) string {
+	const most = 80
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// keysOf maps a struct type's keys in the file to its field indexes.
+func keysOf(t reflect.Type) map[string]int {
+	keys := map[string]int{}
+	for i := range t.NumField() {
+		if name := t.Field(i).Tag.Get("conf"); name != "" && name != "-" {
+			keys[name] = i
+		}
+	}
+	return keys
+}
+
+func sortedKeys(t reflect.Type) []string {
+	var keys []string
+	for k := range keysOf(t) {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// firstKeys gives a few keys of t as an example.
+func firstKeys(t reflect.Type) []string {
+	var keys []string
+	for i := range t.NumField() {
+		if name := t.Field(i).Tag.Get("conf"); name != "" && name != "-" && len(keys) < 3 {
+			keys = append(keys, name+": …")
+		}
+	}
+	return keys
+}
+
+// sectionsWith returns the sections of the file that know key, for instance `"pool" of an upstream`.
+func sectionsWith(key string) []string {
+	var out []string
+	for _, top := range []struct {
+		name string
+		t    reflect.Type
+	}{{"a listener", reflect.TypeFor[Listener]()}, {"an upstream", reflect.TypeFor[Upstream]()}} {
+		if _, ok := keysOf(top.t)[key]; ok {
+			out = append(out, top.name)
+		}
+		for i := range top.t.NumField() {
+			f := top.t.Field(i)
+			t := f.Type
+			if t.Kind() == reflect.Pointer {
+				t = t.Elem()
+			}
+			if t.Kind() != reflect.Struct || isScalar(t) {
+				continue
+			}
+			if _, ok := keysOf(t)[key]; ok {
+				out = append(out, fmt.Sprintf("%q of %s", f.Tag.Get("conf"), top.name))
+			}
+		}
+	}
+	return out
+}

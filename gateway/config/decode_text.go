@@ -1,0 +1,110 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/headpond/headpond/internal/netaddr"
+)
+
+// checkText applies the check that a field's type tag asks for and returns the text in its final form.
+func (d *decoder) checkText(text, kind string) (string, error) {
+	switch kind {
+	case "name":
+		return text, checkName(text)
+	case "address":
+		return text, checkListen(text)
+	case "endpoint":
+		return d.checkEndpoint(text)
+	}
+	return text, nil
+}
+
+// maxName bounds names: they are labels of metrics.
+const maxName = 64
+
+func checkName(text string) error {
+	for _, c := range text {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && !strings.ContainsRune("-_.", c) {
+			return fmt.Errorf("%q cannot be in a name; use letters, digits, \"-\", \"_\" and \".\"", c)
+		}
+	}
+	if len(text) > maxName {
+		return fmt.Errorf("longer than %d characters", maxName)
+	}
+	return nil
+}
+
+// checkListen checks an address to listen on.
+func checkListen(text string) error {
+	network, address, err := netaddr.Split(text)
+	if err != nil {
+		return plainAddress(text)
+	}
+	if network == "unix" {
+		return checkSocket(address)
+	}
+	return nil
+}
+
+// maxSocketPath is what fits into the kernel's socket address, less its closing zero.
+const maxSocketPath = 107
+
+func checkSocket(path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("want an absolute path after \"unix:\"")
+	}
+	if len(path) > maxSocketPath {
+		return fmt.Errorf("a socket's path can have at most %d characters, this one has %d", maxSocketPath, len(path))
+	}
+	return nil
+}
+
+// checkEndpoint checks the address of a backend; a relative SQLite path is resolved.
+func (d *decoder) checkEndpoint(text string) (string, error) {
+	if path, ok := strings.CutPrefix(text, sqlitePrefix); ok {
+		switch {
+		case path == "":
+			return text, errors.New("no path after \"sqlite:\"")
+		case strings.HasPrefix(path, ":memory:"), strings.Contains(path, "?"):
+			return text, errors.New("want the path of a database file after \"sqlite:\"; memory databases and parameters are not supported")
+		}
+		return sqlitePrefix + d.resolve(path), nil
+	}
+	if err := checkListen(text); err != nil {
+		return text, err
+	}
+	if host, port, err := net.SplitHostPort(text); err == nil && !strings.HasPrefix(text, "unix:") {
+		switch {
+		case host == "":
+			return text, fmt.Errorf("the host is missing; did you mean \"127.0.0.1:%s\"?", port)
+		case port == "0":
+			return text, errors.New("port 0 cannot be connected to")
+		}
+	}
+	return text, nil
+}
+
+// plainAddress explains why text is not an address.
+func plainAddress(text string) error {
+	scheme, rest, hasScheme := strings.Cut(text, "://")
+	switch {
+	case hasScheme:
+		return fmt.Errorf("want host:port or unix:/path without %q; did you mean %q?", scheme+"://", strings.TrimSuffix(rest, "/"))
+	case strings.HasPrefix(text, "/"):
+		return fmt.Errorf("want host:port or unix:/path; did you mean %q?", "unix:"+text)
+	}
+	if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+		return fmt.Errorf("want host:port or unix:/path; did you mean \"127.0.0.1:%d\"?", n)
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return errors.New("want host:port or unix:/path")
+	}
+	return fmt.Errorf("the port %q of host %q is not a number from 0 to 65535", clip(port), clip(host))
+}

@@ -1,0 +1,119 @@
+package config
+
+import "reflect"
+
+// Pool sizes that differ by protocol. PostgreSQL servers allow 100 connections by default, shared with everybody else; an HTTP server takes
+// thousands; a TCP upstream's pool holds one connection per running session and must not be what limits them.
+const (
+	postgresPoolSize = 20
+	httpPoolSize     = 1000
+	tcpPoolSize      = 10_000
+	sqliteReaders    = 4
+)
+
+// fillDefaults gives every field that the file leaves out its default. It moves nothing, so that marks stay valid.
+func (d *decoder) fillDefaults(cfg *Config) {
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		switch {
+		case l.Protocol == Postgres && l.Postgres == nil:
+			l.Postgres = &PostgresListener{}
+		case l.Protocol == HTTP && l.HTTP == nil:
+			l.HTTP = &HTTPListener{}
+		case l.Protocol == TCP && l.TCP == nil:
+			l.TCP = &TCPListener{}
+		}
+	}
+	d.fillStruct(reflect.ValueOf(cfg).Elem())
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		if pg := l.Postgres; pg != nil && pg.Auth == "" {
+			pg.Auth = AuthTrust
+			if pg.UsersFile != "" {
+				pg.Auth = AuthSCRAM
+			}
+		}
+		if l.HTTP == nil {
+			continue
+		}
+		for j := range l.HTTP.Routes {
+			if r := &l.HTTP.Routes[j]; r.Upstream == "" {
+				r.Upstream = l.Upstream
+			}
+		}
+	}
+}
+
+// fillStruct applies the default tags, depth first.
+func (d *decoder) fillStruct(v reflect.Value) {
+	for i := range v.NumField() {
+		tag := v.Type().Field(i).Tag
+		if name := tag.Get("conf"); name == "" || name == "-" {
+			continue
+		}
+		f := v.Field(i)
+		_, written := d.marks[f.Addr().Interface()]
+		switch {
+		case isScalar(f.Type()):
+			if text, ok := tag.Lookup("default"); ok && !written {
+				_ = d.set(f, text, tag) // the schema's own test keeps the tags well-formed
+			}
+		case f.Kind() == reflect.Pointer && !f.IsNil():
+			d.fillStruct(f.Elem())
+		case f.Kind() == reflect.Struct:
+			d.fillStruct(f)
+		case f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Struct && !isScalar(f.Type().Elem()):
+			for j := range f.Len() {
+				d.fillStruct(f.Index(j))
+			}
+		}
+	}
+}
+
+// fillPoolSize sets the pool size that depends on what the upstream is used for.
+func (d *decoder) fillPoolSize(u *Upstream) {
+	if _, written := d.marks[&u.Pool.MaxSize]; written {
+		return
+	}
+	_, sqlite := u.SQLite()
+	size := map[Protocol]int{Postgres: postgresPoolSize, HTTP: httpPoolSize, TCP: tcpPoolSize}[u.Protocol]
+	if sqlite {
+		size = sqliteReaders
+	}
+	u.Pool.MaxSize = max(size, u.Pool.MinIdle)
+}
+
+// finish writes out what the listeners' "upstream" key stands for: the database "*", the route without host and path.
+// It comes last, because it moves lists and with them the fields that marks know.
+func finish(cfg *Config) {
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		if l.Upstream == "" {
+			continue
+		}
+		if pg := l.Postgres; pg != nil && !hasDatabase(pg, "*") {
+			pg.Databases = append(pg.Databases, Database{Name: "*", Upstream: l.Upstream})
+		}
+		if h := l.HTTP; h != nil && !hasCatchAll(h) {
+			h.Routes = append(h.Routes, Route{Path: "/", Upstream: l.Upstream, Timeout: defaultRouteTimeout})
+		}
+	}
+}
+
+func hasDatabase(pg *PostgresListener, name string) bool {
+	for _, db := range pg.Databases {
+		if db.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func hasCatchAll(h *HTTPListener) bool {
+	for _, r := range h.Routes {
+		if r.Host == "" && r.Path == "/" {
+			return true
+		}
+	}
+	return false
+}

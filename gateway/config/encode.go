@@ -1,0 +1,119 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	yaml "go.yaml.in/yaml/v4"
+)
+
+// YAML returns the whole configuration as it is in force: defaults written out, variables expanded, paths resolved, secrets redacted
+// (one that came from a file shows "file:/path"). Parse accepts it under a name in the working directory, which relative paths start from.
+func (c *Config) YAML() ([]byte, error) {
+	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{encodeStruct(reflect.ValueOf(*c))}}
+	out, err := yaml.Dump(doc, yaml.WithIndent(2))
+	if err != nil {
+		return nil, fmt.Errorf("config: encode: %w", err)
+	}
+	return out, nil
+}
+
+// encodeStruct writes the fields that have a key, empty ones left out.
+func encodeStruct(v reflect.Value) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		name := f.Tag.Get("conf")
+		if name == "" || name == "-" {
+			continue
+		}
+		if value := encodeValue(v.Field(i), f.Tag); value != nil {
+			n.Content = append(n.Content, text(name, false), value)
+		}
+	}
+	return n
+}
+
+// encodeValue returns nil for what is left out: empty text and lists, absent sections.
+func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
+	if isScalar(v.Type()) {
+		return encodeScalar(v, tag)
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return nil
+		}
+		return encodeStruct(v.Elem())
+	case reflect.Struct:
+		return encodeStruct(v)
+	}
+	if v.Len() == 0 {
+		return nil
+	}
+	if key := tag.Get("key"); key != "" {
+		return encodeNamed(v, key)
+	}
+	n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+	for i := range v.Len() {
+		if item := encodeValue(v.Index(i), ""); item != nil {
+			n.Content = append(n.Content, item)
+		}
+	}
+	return n
+}
+
+func encodeNamed(v reflect.Value, key string) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	for i := range v.Len() {
+		item := v.Index(i)
+		n.Content = append(n.Content, text(item.FieldByName(key).String(), true), encodeStruct(item))
+	}
+	return n
+}
+
+func encodeScalar(v reflect.Value, tag reflect.StructTag) *yaml.Node {
+	switch x := v.Interface().(type) {
+	case Secret:
+		switch {
+		case x.IsZero():
+			return nil
+		case x.from != "":
+			return text(escape(x.from), true)
+		}
+		return text(redacted, true)
+	case netip.Prefix:
+		return text(x.String(), false)
+	case time.Duration:
+		if never, err := time.ParseDuration(tag.Get("never")); err == nil && x == never {
+			return text("never", false)
+		}
+		return text(x.String(), false)
+	case bool:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(x)}
+	case int:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.Itoa(x)}
+	case Size:
+		return text(x.String(), false)
+	}
+	if v.String() == "" {
+		return nil
+	}
+	return text(escape(v.String()), true)
+}
+
+// escape keeps Parse from expanding text a second time.
+func escape(s string) string { return strings.ReplaceAll(s, "${", "$${") }
+
+// text is a string node; quoted when its content is not ours and could look like something else.
+func text(s string, quoted bool) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
+	if quoted {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	return n
+}

@@ -1,0 +1,162 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	yaml "go.yaml.in/yaml/v4"
+)
+
+// maxFileBytes bounds a configuration file: room for ten thousand endpoints, and far below what would hurt to parse.
+const maxFileBytes = 1 << 20
+
+// Load reads and checks the file at path. The Config is nil when Problems holds anything but warnings.
+func Load(path string) (*Config, Problems) {
+	data, err := readFile(path, maxFileBytes)
+	if err != nil {
+		return nil, Problems{{Position: Position{File: path}, Message: err.Error()}}
+	}
+	return Parse(path, data)
+}
+
+// Parse checks data, the content of a file called name (for messages, and as the place relative paths start from).
+// The Config is nil when Problems holds anything but warnings. Besides data it reads the environment and the files that data names.
+func Parse(name string, data []byte) (*Config, Problems) {
+	d := &decoder{
+		file:   name,
+		dir:    filepath.Dir(name),
+		lookup: os.LookupEnv,
+		marks:  map[any]Position{},
+	}
+	cfg := &Config{File: name, marks: d.marks}
+	if root := d.parse(data); root != nil {
+		d.decode(root, cfg)
+		if d.visited > maxValues {
+			return nil, Problems{{Position: Position{File: name}, Message: fmt.Sprintf("more than %d values, counting each use of an alias", maxValues)}}
+		}
+		d.fillDefaults(cfg)
+		d.validate(cfg)
+	}
+	problems := d.problems.sorted()
+	if problems.Err() != nil {
+		return nil, problems
+	}
+	return cfg, problems
+}
+
+// readFile reads a file of at most limit bytes. Its errors name what is wrong, not the path: the caller says where it was written.
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %q: %w", path, plainError(err))
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("cannot read %q: it is a folder", path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot read %q: %w", path, plainError(err))
+	case int64(len(data)) > limit:
+		return nil, fmt.Errorf("cannot read %q: it is larger than %v", path, Size(limit))
+	}
+	return data, nil
+}
+
+// plainError takes the operation and path off an error of package os.
+func plainError(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// parse turns data into the root node of its only document, or reports why that is impossible and returns nil.
+func (d *decoder) parse(data []byte) *yaml.Node {
+	if len(data) > maxFileBytes {
+		d.report(Position{}, "the file is larger than %v", Size(maxFileBytes))
+		return nil
+	}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if pos, what := unreadable(data); what != "" {
+		d.report(pos, "%s; the file must be plain UTF-8 text", what)
+		return nil
+	}
+	var docs []yaml.Node
+	if err := yaml.Load(data, &docs, yaml.WithAllDocuments()); err != nil {
+		d.syntaxError(data, err)
+		return nil
+	}
+	if len(docs) == 0 || len(docs[0].Content) == 0 || isNull(docs[0].Content[0]) {
+		d.report(Position{}, "the file is empty; it needs at least \"listeners\" and \"upstreams\"")
+		return nil
+	}
+	if len(docs) > 1 {
+		d.report(Position{Line: docs[1].Line, Column: docs[1].Column}, "a second YAML document starts here; write one document per file")
+	}
+	return docs[0].Content[0]
+}
+
+// unreadable finds the first byte that cannot be in a YAML file.
+func unreadable(data []byte) (pos Position, what string) {
+	line, column := 1, 1
+	for i := 0; i < len(data); column++ {
+		r, n := utf8.DecodeRune(data[i:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			return Position{Line: line, Column: column}, fmt.Sprintf("the byte %#02x is not UTF-8", data[i])
+		case r == '\n':
+			line, column = line+1, 0
+		case r < ' ' && r != '\t' && r != '\r', r == 0x7f:
+			return Position{Line: line, Column: column}, fmt.Sprintf("the control character %#02x is not allowed", data[i])
+		}
+		i += n
+	}
+	return Position{}, ""
+}
+
+// syntaxError reports what the YAML parser said, in our form. It leaves anchor names out: an unquoted password may look like one.
+func (d *decoder) syntaxError(data []byte, err error) {
+	var load *yaml.LoadError
+	if !errors.As(err, &load) {
+		d.report(Position{}, "not valid YAML: the file cannot be read")
+		return
+	}
+	pos := Position{Line: load.Mark.Line, Column: load.Mark.Column}
+	message := load.Message
+	switch {
+	case strings.HasPrefix(message, "unknown anchor"):
+		message = "an alias (*name) whose anchor (&name) does not come before it; put quotes around a value that starts with *"
+	case strings.Contains(message, "cannot start any token") && byteAt(data, pos) == '\t':
+		message = "a tab in the indentation; use spaces"
+	case strings.Contains(message, "mapping values are not allowed"):
+		message += "; put quotes around a value that contains \": \""
+	case load.ContextMsg != "":
+		message = fmt.Sprintf("%s (%s that starts at line %d)", message, load.ContextMsg, load.ContextMark.Line)
+	}
+	d.report(pos, "not valid YAML: %s", message)
+}
+
+// byteAt returns the byte at a position, 0 when there is none. Lines before the character in question are ASCII or do not matter.
+func byteAt(data []byte, pos Position) byte {
+	for range pos.Line - 1 {
+		_, rest, ok := bytes.Cut(data, []byte("\n"))
+		if !ok {
+			return 0
+		}
+		data = rest
+	}
+	if pos.Column < 1 || pos.Column > len(data) {
+		return 0
+	}
+	return data[pos.Column-1]
+}

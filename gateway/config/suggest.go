@@ -1,0 +1,53 @@
+package config
+
+import "strings"
+
+// suggest returns the candidate closest to text when it is close enough to be a slip of the fingers, else "".
+func suggest(text string, candidates []string) string {
+	best, bestDistance := "", 1+max(1, len(text)/3)
+	lower := strings.ToLower(text)
+	for _, c := range candidates {
+		if d := editDistance(lower, strings.ToLower(c)); d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// didYouMean returns `; did you mean "x"?`, or "" when nothing is close.
+func didYouMean(text string, candidates []string) string {
+	if s := suggest(text, candidates); s != "" {
+		return `; did you mean "` + s + `"?`
+	}
+	return ""
+}
+
+// maxCompared bounds the quadratic comparison; no key, value or name is this long.
+const maxCompared = 64
+
+// editDistance is the Damerau-Levenshtein distance in its optimal string alignment form:
+// insertions, deletions, replacements and swaps of neighbours each cost 1.
+func editDistance(a, b string) int {
+	if len(a) > maxCompared || len(b) > maxCompared {
+		return maxCompared
+	}
+	var two, one, row [maxCompared + 1]int
+	for j := range len(b) + 1 {
+		one[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(row[j-1]+1, one[j]+1, one[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], two[j-2]+1)
+			}
+		}
+		two, one = one, row
+	}
+	return one[len(b)]
+}

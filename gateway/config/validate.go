@@ -1,0 +1,136 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// validate checks what involves more than one field.
+func (d *decoder) validate(cfg *Config) {
+	d.checkAdmin(cfg)
+	d.uniqueNames(cfg)
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		d.within("listener", l.Name, i, func() { d.checkListener(cfg, l) })
+	}
+	for i := range cfg.Upstreams {
+		u := &cfg.Upstreams[i]
+		d.within("upstream", u.Name, i, func() { d.checkUpstream(u) })
+	}
+	d.checkPorts(cfg)
+	finish(cfg)
+}
+
+// within runs check with the scope of one listener or upstream.
+func (d *decoder) within(kind, name string, index int, check func()) {
+	before := d.scope
+	d.scope = kind + " " + quoteOr(name, index)
+	check()
+	d.scope = before
+}
+
+// mark returns where a field was written, or else the first of the alternatives that was.
+func (d *decoder) mark(ptrs ...any) Position {
+	for _, p := range ptrs {
+		if pos, ok := d.marks[p]; ok {
+			return pos
+		}
+	}
+	return Position{}
+}
+
+// written reports whether the file has the field.
+func (d *decoder) written(ptr any) bool {
+	_, ok := d.marks[ptr]
+	return ok
+}
+
+func (d *decoder) checkAdmin(cfg *Config) {
+	if cfg.Admin != "" && !Loopback(cfg.Admin) {
+		d.warn(d.mark(&cfg.Admin), "admin: %q can be reached from other machines and has no password; it shows addresses and counts, changes nothing", cfg.Admin)
+	}
+}
+
+// Loopback reports whether only this machine can reach an address: a loopback IP, localhost, or a unix socket.
+func Loopback(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// uniqueNames refuses listeners that share a name. Upstreams are keys of a mapping, which cannot repeat.
+func (d *decoder) uniqueNames(cfg *Config) {
+	first := map[string]Position{}
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		pos := d.mark(&l.Name, l)
+		if before, ok := first[l.Name]; ok && l.Name != "" {
+			d.report(pos, "duplicate listener name %q; it is already at line %d", l.Name, before.Line)
+			continue
+		}
+		first[l.Name] = pos
+	}
+}
+
+// checkPorts refuses two listeners, or a listener and the admin page, on one address.
+func (d *decoder) checkPorts(cfg *Config) {
+	type taken struct{ address, by string }
+	var all []taken
+	claim := func(address, by string, ptr any) {
+		if address == "" {
+			return
+		}
+		for _, t := range all {
+			if overlap(t.address, address) {
+				d.report(d.mark(ptr), "%s: %q is already the address of %s (%s)", by, address, t.by, t.address)
+				return
+			}
+		}
+		all = append(all, taken{address, by})
+	}
+	claim(cfg.Admin, "admin", &cfg.Admin)
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		claim(l.Listen, "listener "+quoteOr(l.Name, i), &l.Listen)
+	}
+}
+
+// overlap reports whether two listen addresses cannot both be bound.
+func overlap(a, b string) bool {
+	if strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
+		return a == b
+	}
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB || portA == "0" {
+		return false
+	}
+	return sameHost(hostA, hostB)
+}
+
+func sameHost(a, b string) bool {
+	wild := func(h string) bool { return h == "" || h == "0.0.0.0" || h == "::" }
+	local := func(h string) bool { return h == "localhost" || h == "127.0.0.1" }
+	return a == b || wild(a) || wild(b) || local(a) && local(b)
+}
+
+// upstreamNames lists the upstreams, for suggestions.
+func upstreamNames(cfg *Config) []string {
+	names := make([]string, len(cfg.Upstreams))
+	for i := range cfg.Upstreams {
+		names[i] = cfg.Upstreams[i].Name
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,192 @@
+package config
+
+import (
+	"crypto/tls"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// defaultRouteTimeout is that of the route a listener's "upstream" key stands for; Route's tag has it too.
+const defaultRouteTimeout = 60 * time.Second
+
+func quoteOr(name string, index int) string {
+	if name == "" {
+		return strconv.Itoa(index + 1)
+	}
+	return strconv.Quote(clip(name))
+}
+
+func (d *decoder) checkListener(cfg *Config, l *Listener) {
+	d.checkSections(l)
+	d.reference(cfg, l, l.Upstream, &l.Upstream)
+	if len(l.TrustedProxies) > 0 && !l.AcceptProxy {
+		d.warn(d.mark(&l.TrustedProxies), "trusted_proxies: has no effect without accept_proxy: true")
+	}
+	if l.TLS != nil && l.TLS.Cert != "" && l.TLS.Key != "" && d.noProblemAt(&l.TLS.Cert, &l.TLS.Key) {
+		if _, err := tls.LoadX509KeyPair(string(l.TLS.Cert), string(l.TLS.Key)); err != nil {
+			d.report(d.mark(&l.TLS.Cert), "tls: %v", err)
+		}
+	}
+	switch l.Protocol {
+	case TCP:
+		if l.Upstream == "" && !d.written(&l.Upstream) {
+			d.report(d.mark(l), "\"upstream\" is missing")
+		}
+	case HTTP:
+		d.checkHTTP(cfg, l)
+	case Postgres:
+		d.checkPostgres(cfg, l)
+	}
+	d.checkLoop(cfg, l)
+}
+
+// noProblemAt reports whether none of the fields has a problem yet, so that one cause is not reported twice.
+func (d *decoder) noProblemAt(ptrs ...any) bool {
+	for _, ptr := range ptrs {
+		pos := d.mark(ptr)
+		for _, p := range d.problems {
+			if pos.Line > 0 && p.Line == pos.Line && p.Column == pos.Column {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// checkSections refuses settings of another protocol.
+func (d *decoder) checkSections(l *Listener) {
+	for _, s := range []struct {
+		protocol Protocol
+		set      bool
+		ptr      any
+	}{{TCP, l.TCP != nil, &l.TCP}, {HTTP, l.HTTP != nil, &l.HTTP}, {Postgres, l.Postgres != nil, &l.Postgres}} {
+		if s.set && l.Protocol != "" && l.Protocol != s.protocol {
+			d.report(d.mark(s.ptr), "%q: these settings are for another protocol; this listener's is %q", s.protocol, l.Protocol)
+		}
+	}
+}
+
+// reference checks that an upstream exists and is used by one protocol only, and notes which.
+func (d *decoder) reference(cfg *Config, l *Listener, name string, ptr any) {
+	if name == "" {
+		return
+	}
+	u := cfg.Upstream(name)
+	switch {
+	case u == nil:
+		hint := didYouMean(name, upstreamNames(cfg))
+		if hint == "" && len(cfg.Upstreams) > 0 {
+			hint = "; there are " + clip(strings.Join(upstreamNames(cfg), ", "))
+		}
+		d.report(d.mark(ptr, &l.Upstream, l), "unknown upstream %q%s", clip(name), hint)
+	case u.Protocol == "":
+		u.Protocol = l.Protocol
+	case u.Protocol != l.Protocol && l.Protocol != "":
+		d.report(d.mark(ptr, &l.Upstream, l), "upstream %q is already used by a %s listener, this one is %s; an upstream belongs to one protocol, write a second one",
+			clip(name), u.Protocol, l.Protocol)
+	}
+}
+
+func (d *decoder) checkHTTP(cfg *Config, l *Listener) {
+	if l.HTTP == nil {
+		return
+	}
+	if len(l.HTTP.Routes) == 0 && l.Upstream == "" && !d.written(&l.Upstream) && !d.written(&l.HTTP.Routes) {
+		d.report(d.mark(l), "nothing to forward to; give it \"upstream\" or \"routes\" under \"http\"")
+	}
+	seen := map[string]Position{}
+	for i := range l.HTTP.Routes {
+		r := &l.HTTP.Routes[i]
+		pos := d.mark(r)
+		if r.Upstream == "" && !d.written(&r.Upstream) {
+			d.report(pos, "route %d: \"upstream\" is missing", i+1)
+		}
+		d.reference(cfg, l, r.Upstream, &r.Upstream)
+		d.checkRoute(r)
+		key := strings.ToLower(r.Host) + " " + r.Path
+		if before, ok := seen[key]; ok {
+			d.report(pos, "duplicate route for host %q and path %q; it is already at line %d", clip(r.Host), clip(r.Path), before.Line)
+		}
+		seen[key] = pos
+	}
+}
+
+func (d *decoder) checkRoute(r *Route) {
+	switch {
+	case r.Path != "" && r.Path[0] != '/':
+		d.report(d.mark(&r.Path), "path: %q: want a path that starts with \"/\"; did you mean %q?", clip(r.Path), "/"+clip(r.Path))
+	case strings.ContainsAny(r.Path, "?#* "):
+		d.report(d.mark(&r.Path), "path: %q: a path is a plain prefix, without %q", clip(r.Path), "?#* ")
+	}
+	if strings.ContainsAny(r.Host, "/ *") || strings.Contains(r.Host, ":") && !strings.HasPrefix(r.Host, "[") {
+		d.report(d.mark(&r.Host), "host: %q: want a plain host name, without scheme, port, path or wildcard", clip(r.Host))
+	}
+}
+
+func (d *decoder) checkPostgres(cfg *Config, l *Listener) {
+	pg := l.Postgres
+	if pg == nil {
+		return
+	}
+	if len(pg.Databases) == 0 && l.Upstream == "" && !d.written(&l.Upstream) && !d.written(&pg.Databases) {
+		d.report(d.mark(l), "nothing to forward to; give it \"upstream\" or \"databases\" under \"postgres\"")
+	}
+	for i := range pg.Databases {
+		db := &pg.Databases[i]
+		if db.Name == "" {
+			d.report(d.mark(&db.Name), "databases: a name is empty; write \"*\" for every other database")
+		}
+		d.reference(cfg, l, db.Upstream, &db.Upstream)
+	}
+	d.checkAuth(l, pg)
+}
+
+// checkAuth enforces that nobody opens a database to the network without a password by leaving something out.
+func (d *decoder) checkAuth(l *Listener, pg *PostgresListener) {
+	usersWritten := d.written(&pg.UsersFile)
+	switch {
+	case pg.Auth == AuthTrust && usersWritten:
+		d.warn(d.mark(&pg.UsersFile), "users_file: has no effect with auth: trust; everybody may log in as anybody")
+	case pg.Auth != AuthTrust && !usersWritten:
+		d.report(d.mark(&pg.Auth), "auth: %q needs \"users_file\": lines of \"user\" \"secret\"", pg.Auth)
+	}
+	if pg.Auth != AuthTrust || Loopback(l.Listen) || l.Listen == "" {
+		return
+	}
+	if !d.written(&pg.Auth) {
+		d.report(d.mark(&l.Listen), "listen: %q can be reached from other machines, and nothing asks for a password; set \"users_file\" under \"postgres\","+
+			" or write auth: trust there if you mean it", l.Listen)
+		return
+	}
+	d.warn(d.mark(&pg.Auth), "auth: trust on %q lets every machine that reaches it log in as anybody", l.Listen)
+}
+
+// checkLoop refuses a listener that forwards to itself.
+func (d *decoder) checkLoop(cfg *Config, l *Listener) {
+	names := []string{l.Upstream}
+	if l.HTTP != nil {
+		for i := range l.HTTP.Routes {
+			names = append(names, l.HTTP.Routes[i].Upstream)
+		}
+	}
+	if l.Postgres != nil {
+		for i := range l.Postgres.Databases {
+			names = append(names, l.Postgres.Databases[i].Upstream)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		u := cfg.Upstream(name)
+		if u == nil {
+			continue
+		}
+		for j := range u.Endpoints {
+			if u.Endpoints[j] == l.Listen && l.Listen != "" {
+				d.report(d.mark(&u.Endpoints[j]), "%s", fmt.Sprintf("endpoint %q of upstream %q is this listener itself", l.Listen, clip(name)))
+			}
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"strings"
+)
+
+func (d *decoder) checkUpstream(u *Upstream) {
+	if err := checkName(u.Name); err != nil || u.Name == "" {
+		d.report(d.mark(&u.Name), "name: %q: want letters, digits, \"-\", \"_\" and \".\", at most %d", clip(u.Name), maxName)
+	}
+	if u.Protocol == "" {
+		d.warn(d.mark(&u.Name), "no listener uses it")
+		u.Protocol = TCP
+		if _, sqlite := u.SQLite(); sqlite || u.Postgres != nil {
+			u.Protocol = Postgres
+		}
+	}
+	d.fillPoolSize(u)
+	d.checkEndpoints(u)
+	d.checkClientTLS(u)
+	d.checkHealth(u)
+	d.checkPool(&u.Pool)
+	if u.Eject.Base > u.Eject.Max {
+		d.report(d.mark(&u.Eject.Base, &u.Eject.Max), "base: %v is more than max: %v", u.Eject.Base, u.Eject.Max)
+	}
+	if u.Postgres != nil && u.Protocol != Postgres {
+		d.report(d.mark(&u.Postgres), "\"postgres\": these settings are for another protocol; this upstream's is %q", u.Protocol)
+	}
+}
+
+// checkEndpoints refuses doubles, and whatever does not apply to a SQLite file.
+func (d *decoder) checkEndpoints(u *Upstream) {
+	first := map[string]Position{}
+	for i := range u.Endpoints {
+		e := u.Endpoints[i]
+		pos := d.mark(&u.Endpoints[i])
+		if before, ok := first[e]; ok {
+			d.report(pos, "duplicate endpoint %q; it is already at line %d", e, before.Line)
+			continue
+		}
+		first[e] = pos
+		if strings.HasPrefix(e, sqlitePrefix) && len(u.Endpoints) > 1 {
+			d.report(pos, "endpoint %q: a SQLite file must be the only endpoint of its upstream", e)
+		}
+	}
+	if _, sqlite := u.SQLite(); sqlite {
+		d.checkSQLite(u)
+	} else if u.Protocol == Postgres && len(u.Endpoints) > 0 && (u.Postgres == nil || !d.written(&u.Postgres.User)) {
+		d.report(d.mark(&u.Postgres, &u.Name), "\"user\" is missing under \"postgres\": who the gateway logs in as at the server")
+	}
+}
+
+func (d *decoder) checkSQLite(u *Upstream) {
+	if u.Protocol != Postgres {
+		d.report(d.mark(&u.Endpoints[0]), "endpoint %q: a SQLite file is served by postgres listeners only, this upstream is used by a %s listener",
+			u.Endpoints[0], u.Protocol)
+	}
+	for _, s := range []struct {
+		key string
+		ptr any
+	}{{"tls", &u.TLS}, {"health", &u.Health}, {"postgres", &u.Postgres}} {
+		if d.written(s.ptr) {
+			d.report(d.mark(s.ptr), "%q does not apply to a SQLite file", s.key)
+		}
+	}
+}
+
+func (d *decoder) checkClientTLS(u *Upstream) {
+	t := u.TLS
+	if t == nil {
+		return
+	}
+	if (t.Cert == "") != (t.Key == "") && d.written(&t.Cert) != d.written(&t.Key) {
+		d.report(d.mark(&t.Cert, &t.Key), "\"cert\" and \"key\" belong together; one is missing")
+	}
+	if t.Cert != "" && t.Key != "" && d.noProblemAt(&t.Cert, &t.Key) {
+		if _, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key)); err != nil {
+			d.report(d.mark(&t.Cert), "tls: %v", err)
+		}
+	}
+	if t.CA != "" && d.noProblemAt(&t.CA) {
+		pem, err := readFile(string(t.CA), maxNamedFileBytes)
+		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
+			d.report(d.mark(&t.CA), "ca: %q has no PEM certificate in it", string(t.CA))
+		}
+	}
+	if t.InsecureSkipVerify {
+		d.warn(d.mark(&t.InsecureSkipVerify), "insecure_skip_verify: true accepts any certificate; whoever sits between can read and change everything")
+	}
+}
+
+func (d *decoder) checkHealth(u *Upstream) {
+	h := u.Health
+	if h == nil {
+		return
+	}
+	kinds := 0
+	for _, set := range []bool{h.HTTP != "", h.TCP, h.Postgres} {
+		if set {
+			kinds++
+		}
+	}
+	if kinds != 1 && d.noProblemAt(&h.HTTP, &h.TCP, &h.Postgres) {
+		d.report(d.mark(&u.Health), "health: want exactly one of \"http: /path\", \"tcp: true\" and \"postgres: true\", got %d", kinds)
+	}
+	if h.HTTP != "" && h.HTTP[0] != '/' {
+		d.report(d.mark(&h.HTTP), "http: %q: want a path that starts with \"/\"", clip(h.HTTP))
+	}
+	if h.Postgres && u.Protocol != Postgres {
+		d.report(d.mark(&h.Postgres), "postgres: this check is for PostgreSQL servers; this upstream's protocol is %q", u.Protocol)
+	}
+}
+
+func (d *decoder) checkPool(p *Pool) {
+	if p.MinIdle > p.MaxSize {
+		d.report(d.mark(&p.MinIdle, &p.MaxSize), "min_idle: %d is more than max_size: %d", p.MinIdle, p.MaxSize)
+	}
+	if p.MaxIdle > p.MaxSize {
+		d.report(d.mark(&p.MaxIdle, &p.MaxSize), "max_idle: %d is more than max_size: %d", p.MaxIdle, p.MaxSize)
+	}
+	if p.MaxIdle > 0 && p.MinIdle > p.MaxIdle {
+		d.report(d.mark(&p.MinIdle, &p.MaxIdle), "min_idle: %d is more than max_idle: %d", p.MinIdle, p.MaxIdle)
+	}
+}
