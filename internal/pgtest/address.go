@@ -53,7 +53,7 @@ func (c *Cluster) Log() string {
 	return string(data)
 }
 
-func (c *Cluster) data() string    { return c.data() }
+func (c *Cluster) data() string    { return filepath.Join(c.dir, "data") }
 func (c *Cluster) logPath() string { return filepath.Join(c.dir, "log") }
 
 // socketDSN connects as the superuser over the Unix socket, which never asks for a password.
