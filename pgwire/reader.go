@@ -1,0 +1,274 @@
+package pgwire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// Sizes of a Reader's and a Writer's memory.
+const (
+	smallBuffer = 512       // kept by an idle Reader; most requests of short queries fit
+	largeBuffer = 16 << 10  // borrowed while messages flow; one read of a busy socket
+	maxLength   = 1<<30 - 1 // the largest message PostgreSQL itself sends or accepts
+)
+
+// DefaultMaxBody is the largest body, in bytes, that Reader.Body gathers in memory unless
+// MaxBody says otherwise. Larger ones can be read piece by piece with Chunk.
+const DefaultMaxBody = 1 << 20
+
+// Errors of a Reader.
+var (
+	// ErrLength reports a length word no message can have: garbage, or another protocol.
+	ErrLength = errors.New("pgwire: impossible message length")
+	// ErrTooLarge reports a message over a limit of this program, not of the protocol.
+	ErrTooLarge = errors.New("pgwire: message too large")
+)
+
+var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+
+// Header is what precedes a body.
+type Header struct {
+	Type byte
+	Len  int // bytes of body, without the length word
+}
+
+// Reader reads messages from a connection: Next for the header, then the body by Body (whole,
+// in memory), Chunk (piece by piece, for bodies of any size) or Skip. It reads ahead, as much
+// as one read of the connection gives. It may be used by one goroutine at a time.
+//
+// A Reader that was told to Release keeps 512 bytes; the 16 KiB it reads busy connections with
+// are borrowed from a pool.
+type Reader struct {
+	// MaxBody bounds Body, in bytes; 0 means DefaultMaxBody.
+	MaxBody int
+
+	src        io.Reader
+	buf        []byte // buf[start:end] is read and not yet consumed
+	start, end int
+	left       int // bytes of the current body not yet consumed
+	large      *[largeBuffer]byte
+	small      [smallBuffer]byte
+}
+
+// NewReader returns a Reader of src.
+func NewReader(src io.Reader) *Reader {
+	r := &Reader{src: src}
+	r.buf = r.small[:]
+	return r
+}
+
+// SetSource goes on with another source, such as the TLS connection made from the old one.
+// Bytes read ahead from the old source are an error: they came before the change.
+func (r *Reader) SetSource(src io.Reader) error {
+	if r.Buffered() > 0 {
+		return fmt.Errorf("%w: %d bytes sent before the change of transport", ErrMalformed, r.Buffered())
+	}
+	r.src = src
+	return nil
+}
+
+// Buffered returns how many bytes were read ahead and not consumed.
+func (r *Reader) Buffered() int { return r.end - r.start }
+
+// HasMessage reports whether a whole message lies in the buffer, so that reading it blocks not.
+func (r *Reader) HasMessage() bool {
+	b := r.buf[r.start:r.end]
+	return r.left == 0 && len(b) >= 5 && uint32(len(b)) >= 1+binary.BigEndian.Uint32(b[1:])
+}
+
+// Release gives the large buffer back if nothing is in it. Call it before waiting for long.
+func (r *Reader) Release() {
+	if r.large == nil || r.start != r.end {
+		return
+	}
+	largeBuffers.Put(r.large)
+	r.large, r.buf, r.start, r.end = nil, r.small[:], 0, 0
+}
+
+// Next skips what is left of the current body and reads the next header. At a clean end of the
+// source it returns io.EOF, in the middle of a message io.ErrUnexpectedEOF.
+func (r *Reader) Next() (Header, error) {
+	if err := r.Skip(); err != nil {
+		return Header{}, err
+	}
+	if err := r.fill(5); err != nil {
+		return Header{}, err
+	}
+	b := r.buf[r.start:]
+	n := binary.BigEndian.Uint32(b[1:])
+	if n < 4 || n > maxLength {
+		return Header{}, fmt.Errorf("%w: %d bytes in a message of type %q", ErrLength, n, b[0])
+	}
+	h := Header{Type: b[0], Len: int(n) - 4}
+	r.start += 5
+	r.left = h.Len
+	return h, nil
+}
+
+// Body returns what is left of the current body, whole. It is valid until the next call.
+// A body over MaxBody is an error wrapping ErrTooLarge, and can still be read by Chunk.
+func (r *Reader) Body() ([]byte, error) {
+	limit := r.MaxBody
+	if limit == 0 {
+		limit = DefaultMaxBody
+	}
+	n := r.left
+	switch {
+	case n > limit:
+		return nil, fmt.Errorf("%w: body of %d bytes, limit %d", ErrTooLarge, n, limit)
+	case n <= largeBuffer:
+		if err := r.fill(n); err != nil {
+			return nil, midMessage(err)
+		}
+		body := r.buf[r.start : r.start+n : r.start+n]
+		r.start, r.left = r.start+n, 0
+		return body, nil
+	}
+	return r.bigBody(n)
+}
+
+// bigBody gathers a body larger than the buffer, growing with what really arrives, so that a
+// length word alone does not make it allocate.
+func (r *Reader) bigBody(n int) ([]byte, error) {
+	body := make([]byte, 0, 2*largeBuffer)
+	for r.left > 0 {
+		chunk, err := r.Chunk()
+		if err != nil {
+			return nil, err
+		}
+		body = append(body, chunk...)
+	}
+	return body[:n:n], nil
+}
+
+// Peek returns the first n bytes of what is left of the body, or all if fewer are left,
+// without consuming them. n must not be over 16 KiB. They are valid until the next call.
+func (r *Reader) Peek(n int) ([]byte, error) {
+	n = min(n, r.left, largeBuffer)
+	if err := r.fill(n); err != nil {
+		return nil, midMessage(err)
+	}
+	return r.buf[r.start : r.start+n : r.start+n], nil
+}
+
+// Discard consumes the next n bytes of the body, which were seen by Peek.
+func (r *Reader) Discard(n int) {
+	n = min(n, r.left, r.Buffered())
+	r.start, r.left = r.start+n, r.left-n
+}
+
+// Chunk returns the next piece of the current body: what has arrived, at least one byte,
+// at most 16 KiB; nil at the end of the body. It is valid until the next call.
+func (r *Reader) Chunk() ([]byte, error) {
+	if r.left == 0 {
+		return nil, nil
+	}
+	want := 1
+	if r.left > smallBuffer {
+		want = smallBuffer + 1 // a large body is worth the large buffer
+	}
+	if err := r.fill(want); err != nil {
+		return nil, midMessage(err)
+	}
+	n := min(r.left, r.Buffered())
+	chunk := r.buf[r.start : r.start+n : r.start+n]
+	r.start, r.left = r.start+n, r.left-n
+	return chunk, nil
+}
+
+// Left returns how many bytes of the current body are not yet consumed.
+func (r *Reader) Left() int { return r.left }
+
+// Skip consumes the rest of the current body.
+func (r *Reader) Skip() error {
+	for r.left > 0 {
+		if _, err := r.Chunk(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Startup reads a start-up packet, which has no type byte, and returns what follows its length
+// word, valid until the next call. A packet over MaxStartup is an error wrapping ErrLength.
+func (r *Reader) Startup() ([]byte, error) {
+	if err := r.fill(4); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(r.buf[r.start:])
+	if n < 8 || n > MaxStartup {
+		return nil, fmt.Errorf("%w: start-up packet of %d bytes, want 8 to %d", ErrLength, n, MaxStartup)
+	}
+	if err := r.fill(int(n)); err != nil {
+		return nil, midMessage(err)
+	}
+	packet := r.buf[r.start+4 : r.start+int(n)]
+	r.start += int(n)
+	return packet, nil
+}
+
+// PeekStart returns the first n bytes of the source without consuming them, for telling other
+// protocols apart. n must not be over 512.
+func (r *Reader) PeekStart(n int) ([]byte, error) {
+	if err := r.fill(min(n, smallBuffer)); err != nil {
+		return nil, err
+	}
+	return r.buf[r.start : r.start+n], nil
+}
+
+// fill reads until n bytes (at most largeBuffer) are buffered.
+func (r *Reader) fill(n int) error {
+	if r.end-r.start >= n {
+		return nil
+	}
+	r.makeRoom(n)
+	for r.end-r.start < n {
+		got, err := r.src.Read(r.buf[r.end:])
+		r.end += got
+		if err != nil && r.end-r.start < n {
+			if errors.Is(err, io.EOF) && r.end > r.start {
+				return io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		if r.end == len(r.buf) && r.large == nil && got > 0 {
+			r.grow()
+		}
+	}
+	return nil
+}
+
+// makeRoom sees to it that n bytes fit between start and the end of the buffer.
+func (r *Reader) makeRoom(n int) {
+	if n > len(r.buf) {
+		r.grow()
+	}
+	if r.start == r.end {
+		r.start, r.end = 0, 0
+	}
+	if r.start+n > len(r.buf) || r.end == len(r.buf) {
+		r.end = copy(r.buf, r.buf[r.start:r.end])
+		r.start = 0
+	}
+}
+
+// grow changes to the large buffer.
+func (r *Reader) grow() {
+	if r.large != nil {
+		return
+	}
+	r.large = largeBuffers.Get().(*[largeBuffer]byte)
+	r.end = copy(r.large[:], r.buf[r.start:r.end])
+	r.start, r.buf = 0, r.large[:]
+}
+
+// midMessage makes the end of the source inside a message the error it is.
+func midMessage(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,143 @@
+package pgwire
+
+import (
+	"crypto/hmac"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MechanismSCRAM is the name of the SASL mechanism implemented here (RFC 5802, RFC 7677).
+// Channel binding (SCRAM-SHA-256-PLUS) is not offered.
+const MechanismSCRAM = "SCRAM-SHA-256"
+
+// ScramIterations is the work factor PostgreSQL uses for new secrets.
+const ScramIterations = 4096
+
+// maxScramIterations bounds the work a server can ask of a client.
+const maxScramIterations = 1_000_000
+
+const (
+	saltSize  = 16 // bytes, as PostgreSQL
+	nonceSize = 18 // random bytes in a nonce, as PostgreSQL
+)
+
+// ErrAuth is wrapped by errors that mean: the other side could not prove that it knows the
+// password.
+var ErrAuth = errors.New("pgwire: authentication failed")
+
+var base64Std = base64.StdEncoding.Strict()
+
+// ScramVerifier is what a server stores instead of a password.
+type ScramVerifier struct {
+	Iterations int
+	Salt       []byte
+	StoredKey  []byte // 32 bytes
+	ServerKey  []byte // 32 bytes
+}
+
+// NewScramVerifier computes the verifier of a password: some milliseconds of work. A nil salt
+// means a random one. Passwords are taken as they are: SASLprep, which changes some
+// passwords outside ASCII, is not applied.
+func NewScramVerifier(password string, salt []byte, iterations int) (ScramVerifier, error) {
+	if salt == nil {
+		salt = make([]byte, saltSize)
+		_, _ = rand.Read(salt)
+	}
+	salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
+	if err != nil {
+		return ScramVerifier{}, fmt.Errorf("pgwire: SCRAM: %w", err)
+	}
+	client := mac(salted, "Client Key")
+	stored := sha256.Sum256(client)
+	return ScramVerifier{Iterations: iterations, Salt: salt, StoredKey: stored[:], ServerKey: mac(salted, "Server Key")}, nil
+}
+
+// ParseScramVerifier reads "SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey", the form of
+// pg_authid.rolpassword. The error does not show the secret.
+func ParseScramVerifier(s string) (ScramVerifier, error) {
+	bad := fmt.Errorf("%w: SCRAM secret is not SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey", ErrMalformed)
+	rest, ok := strings.CutPrefix(s, MechanismSCRAM+"$")
+	params, keys, ok2 := strings.Cut(rest, "$")
+	iter, salt, ok3 := strings.Cut(params, ":")
+	stored, server, ok4 := strings.Cut(keys, ":")
+	if !ok || !ok2 || !ok3 || !ok4 {
+		return ScramVerifier{}, bad
+	}
+	var v ScramVerifier
+	var errs [4]error
+	v.Iterations, errs[0] = strconv.Atoi(iter)
+	v.Salt, errs[1] = base64Std.DecodeString(salt)
+	v.StoredKey, errs[2] = base64Std.DecodeString(stored)
+	v.ServerKey, errs[3] = base64Std.DecodeString(server)
+	if errors.Join(errs[:]...) != nil || v.Iterations < 1 || len(v.Salt) == 0 ||
+		len(v.StoredKey) != sha256.Size || len(v.ServerKey) != sha256.Size {
+		return ScramVerifier{}, bad
+	}
+	return v, nil
+}
+
+// MockScramVerifier returns a verifier no password satisfies, with a salt that is always the
+// same for the same user and secret. A server that goes through the exchange with it does not
+// show that a user is unknown. secret should be random and kept for the life of the process.
+func MockScramVerifier(secret []byte, user string) ScramVerifier {
+	seed := mac(secret, "salt "+user)
+	return ScramVerifier{
+		Iterations: ScramIterations,
+		Salt:       seed[:saltSize],
+		StoredKey:  mac(secret, "stored "+user),
+		ServerKey:  mac(secret, "server "+user),
+	}
+}
+
+// String returns the stored form. It is a secret.
+func (v ScramVerifier) String() string {
+	return fmt.Sprintf("%s$%d:%s$%s:%s", MechanismSCRAM, v.Iterations, base64Std.EncodeToString(v.Salt),
+		base64Std.EncodeToString(v.StoredKey), base64Std.EncodeToString(v.ServerKey))
+}
+
+func mac(key []byte, parts ...string) []byte {
+	h := hmac.New(sha256.New, key)
+	for _, p := range parts {
+		h.Write([]byte(p))
+	}
+	return h.Sum(nil)
+}
+
+// newNonce returns random printable characters without a comma.
+func newNonce() string {
+	b := make([]byte, nonceSize)
+	_, _ = rand.Read(b)
+	return base64Std.EncodeToString(b)
+}
+
+// attributes splits a SCRAM message "a=x,b=y" and checks that exactly the wanted letters come,
+// in that order. Extensions after them are ignored.
+func attributes(message, letters string) ([]string, error) {
+	parts := strings.Split(message, ",")
+	if len(parts) < len(letters) {
+		return nil, fmt.Errorf("%w: SCRAM message has %d attributes, want %d", ErrMalformed, len(parts), len(letters))
+	}
+	values := make([]string, len(letters))
+	for i := range values {
+		p := parts[i]
+		if len(p) < 2 || p[0] != letters[i] || p[1] != '=' {
+			return nil, fmt.Errorf("%w: SCRAM attribute %d is not %q", ErrMalformed, i+1, letters[i])
+		}
+		values[i] = p[2:]
+	}
+	return values, nil
+}
+
+func xor(a, b []byte) []byte {
+	out := make([]byte, len(a))
+	for i := range a {
+		out[i] = a[i] ^ b[i]
+	}
+	return out
+}

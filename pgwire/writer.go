@@ -1,0 +1,102 @@
+package pgwire
+
+import "io"
+
+// Writer gathers messages and writes them to a connection in one write per Flush, or per
+// 16 KiB. It may be used by one goroutine at a time. The first error of the connection is
+// kept and returned by every later Flush; what is written after it is dropped.
+type Writer struct {
+	dst   io.Writer
+	buf   []byte
+	large *[largeBuffer]byte
+	err   error
+	total uint64
+}
+
+// NewWriter returns a Writer to dst.
+func NewWriter(dst io.Writer) *Writer { return &Writer{dst: dst} }
+
+// SetDest goes on with another destination, such as the TLS connection made from the old one.
+// What was not flushed goes there.
+func (w *Writer) SetDest(dst io.Writer) { w.dst = dst }
+
+// Send adds a message.
+func (w *Writer) Send(m Message) { w.commit(m.Append(w.AvailableBuffer())) }
+
+// Header adds the five bytes before a body of n bytes, which must follow by Write.
+func (w *Writer) Header(typ byte, n int) { w.commit(AppendHeader(w.AvailableBuffer(), typ, n)) }
+
+// Write adds raw bytes; p is copied or written out before it returns. The error is always nil
+// unless the connection failed.
+func (w *Writer) Write(p []byte) (int, error) {
+	if len(w.buf)+len(p) <= largeBuffer {
+		w.buf = append(w.borrowed(), p...)
+		return len(p), w.err
+	}
+	if err := w.Flush(); err != nil {
+		return 0, err
+	}
+	if len(p) < largeBuffer {
+		w.buf = append(w.borrowed(), p...)
+		return len(p), nil
+	}
+	w.write(p)
+	return len(p), w.err
+}
+
+// AvailableBuffer returns an empty slice with the free part of the buffer as its capacity.
+// Append to it and pass the result to Write at once: then nothing is copied if it fitted.
+func (w *Writer) AvailableBuffer() []byte {
+	b := w.borrowed()
+	return b[len(b):]
+}
+
+// borrowed borrows the buffer if there is none, and returns it with its content.
+func (w *Writer) borrowed() []byte {
+	if w.large == nil {
+		w.large = largeBuffers.Get().(*[largeBuffer]byte)
+		w.buf = append(w.large[:0], w.buf...)
+	}
+	return w.buf
+}
+
+// commit takes over what was appended to AvailableBuffer.
+func (w *Writer) commit(b []byte) {
+	if len(w.buf)+len(b) <= largeBuffer && w.large != nil {
+		w.buf = append(w.buf, b...)
+		return
+	}
+	_, _ = w.Write(b)
+}
+
+// Buffered returns how many bytes wait for Flush.
+func (w *Writer) Buffered() int { return len(w.buf) }
+
+// Written returns how many bytes went to the connection.
+func (w *Writer) Written() uint64 { return w.total }
+
+// Flush writes out what is buffered and keeps the memory for the next message.
+func (w *Writer) Flush() error {
+	if len(w.buf) > 0 {
+		w.write(w.buf)
+		w.buf = w.buf[:0]
+	}
+	return w.err
+}
+
+// Release gives the buffer back if it is empty. Call it before waiting for long.
+func (w *Writer) Release() {
+	if w.large != nil && len(w.buf) == 0 {
+		largeBuffers.Put(w.large)
+		w.large, w.buf = nil, nil
+	}
+}
+
+func (w *Writer) write(p []byte) {
+	if w.err != nil {
+		return
+	}
+	n, err := w.dst.Write(p)
+	w.total += uint64(n)
+	w.err = err
+}
