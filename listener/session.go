@@ -131,4 +131,3 @@ func (s *Server) noteEmpty() {
 		close(s.empty)
 	}
 }
-

@@ -1,0 +1,58 @@
+package upstream
+
+import "time"
+
+// ejector is the state of the passive check: pure, it is told the time.
+type ejector struct {
+	cfg      Ejection // with defaults
+	failures int      // in a row
+	level    int      // ejections without a success between them
+	out      bool
+	until    time.Time // the end of the last ejection
+}
+
+// failure counts one; true means that it ejects the endpoint until e.until.
+// random is from 0 to 1.
+func (e *ejector) failure(now time.Time, random float64) bool {
+	e.failures++
+	if e.out || e.cfg.Failures < 0 || e.failures < e.cfg.Failures {
+		return false
+	}
+	d := e.cfg.Base
+	for range e.level {
+		if d >= e.cfg.Max/2 {
+			d = e.cfg.Max
+			break
+		}
+		d *= 2
+	}
+	e.level++
+	e.out = true
+	e.until = now.Add(d + time.Duration(random*float64(d)/10))
+	return true
+}
+
+// success ends the series of failures. An endpoint that is out stays out until
+// its time: the success may be that of an old connection.
+func (e *ejector) success() {
+	e.level = 0
+	e.failures = 0
+}
+
+// readmit takes the endpoint in again when its time has come, and reports
+// whether it did. The next failure ejects it again.
+func (e *ejector) readmit(now time.Time) bool {
+	if !e.out || now.Before(e.until) {
+		return false
+	}
+	e.out = false
+	e.failures = max(e.cfg.Failures-1, 0)
+	return true
+}
+
+// clear forgets everything, and reports whether the endpoint was out.
+func (e *ejector) clear() bool {
+	was := e.out
+	*e = ejector{cfg: e.cfg}
+	return was
+}

@@ -1,0 +1,189 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// endpoint is one address with its pool and its state. All methods may be
+// called from any goroutine.
+type endpoint[T any] struct {
+	addr    string
+	pool    *pool.Pool[T]
+	load    atomic.Int64 // leases out and callers that wait for one
+	usable  atomic.Bool  // neither down nor ejected
+	suspect atomic.Bool  // success has something to reset
+	log     *slog.Logger
+	changed func() // tells the Upstream that usable changed; called without mu
+
+	mu        sync.Mutex // guards what follows; never held across I/O
+	health    health
+	ejector   ejector
+	lastError string
+	readmit   *time.Timer
+	stopProbe context.CancelFunc
+	probing   chan struct{} // closed when the probe's goroutine is over
+	closed    bool
+}
+
+// newEndpoint makes the endpoint and its pool, which begins to warm up. Probing
+// begins with configure.
+func newEndpoint[T any](cfg *Config[T], addr string, limits pool.Limits, changed func()) (*endpoint[T], error) {
+	e := &endpoint[T]{
+		addr:    addr,
+		log:     cfg.Logger.With("upstream", cfg.Name, "endpoint", addr),
+		changed: changed,
+	}
+	e.usable.Store(true)
+	e.ejector.cfg = cfg.Ejection.withDefaults()
+	p, err := pool.New(pool.Config[T]{
+		Name:   cfg.Name + "/" + addr,
+		Open:   func(ctx context.Context) (T, error) { return e.open(ctx, cfg.Open) },
+		Close:  cfg.Close,
+		Check:  cfg.Check,
+		Reset:  cfg.Reset,
+		Limits: limits,
+	})
+	e.pool = p
+	return e, err
+}
+
+// open connects; what goes wrong counts against the endpoint, once for each
+// attempt however many callers wait for it.
+func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, string) (T, error)) (T, error) {
+	v, err := open(ctx, e.addr)
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		e.failed(err)
+	}
+	return v, err
+}
+
+func (e *endpoint[T]) acquire(ctx context.Context) (Lease[T], error) {
+	e.load.Add(1)
+	l, err := e.pool.Acquire(ctx)
+	if err != nil {
+		e.load.Add(-1)
+		return Lease[T]{}, err
+	}
+	return Lease[T]{lease: l, endpoint: e}, nil
+}
+
+// succeeded ends a series of failures.
+func (e *endpoint[T]) succeeded() {
+	if !e.suspect.Load() {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.suspect.Store(false)
+	e.ejector.success()
+}
+
+// failed counts a failure seen in use.
+func (e *endpoint[T]) failed(cause error) {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return
+	}
+	e.suspect.Store(true)
+	if cause != nil {
+		e.lastError = cause.Error()
+	}
+	ejected := e.ejector.failure(time.Now(), rand.Float64())
+	failures, until := e.ejector.failures, e.ejector.until
+	if ejected {
+		e.readmit = time.AfterFunc(time.Until(until), e.timeServed)
+	}
+	changed := e.settle()
+	e.mu.Unlock()
+	if ejected {
+		e.log.Warn("endpoint ejected", "failures", failures, "for", time.Until(until).Round(time.Millisecond), "error", cause)
+	}
+	if changed {
+		e.changed()
+	}
+}
+
+// timeServed ends an ejection.
+func (e *endpoint[T]) timeServed() {
+	e.mu.Lock()
+	back := !e.closed && e.ejector.readmit(time.Now())
+	changed := e.settle()
+	e.mu.Unlock()
+	if back {
+		e.log.Info("endpoint re-admitted")
+	}
+	if changed {
+		e.changed()
+	}
+}
+
+// probed takes the result of an active check.
+func (e *endpoint[T]) probed(err error) {
+	e.mu.Lock()
+	if err != nil {
+		e.lastError = err.Error()
+	}
+	flipped := e.health.observe(err == nil)
+	back := false
+	if flipped && err == nil { // newer evidence than the failures in use
+		back = e.ejector.clear()
+		e.stopReadmit()
+	}
+	changed := e.settle()
+	e.mu.Unlock()
+	switch {
+	case flipped && err != nil:
+		e.log.Warn("endpoint unhealthy", "error", err)
+	case flipped:
+		e.log.Info("endpoint healthy", "was_ejected", back)
+	}
+	if changed {
+		e.changed()
+	}
+}
+
+// settle derives usable and reports whether it changed. mu is held.
+func (e *endpoint[T]) settle() bool {
+	usable := !e.health.down && !e.ejector.out
+	return e.usable.Swap(usable) != usable
+}
+
+func (e *endpoint[T]) stopReadmit() {
+	if e.readmit != nil {
+		e.readmit.Stop()
+		e.readmit = nil
+	}
+}
+
+// close stops checks and closes the pool: idle connections now, leased ones
+// when they come back.
+func (e *endpoint[T]) close() {
+	e.stopProbing()
+	e.mu.Lock()
+	e.closed = true
+	e.stopReadmit()
+	e.mu.Unlock()
+	e.pool.Close()
+}
+
+// status describes the endpoint.
+func (e *endpoint[T]) status() EndpointStatus {
+	s := EndpointStatus{Address: e.addr, Leases: e.load.Load(), Pool: e.pool.Stats()}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.Healthy, s.Ejected = !e.health.down, e.ejector.out
+	if e.ejector.out {
+		s.EjectedUntil = e.ejector.until
+	}
+	s.Failures, s.LastError = e.ejector.failures, e.lastError
+	return s
+}

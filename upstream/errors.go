@@ -1,0 +1,83 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// ErrUnavailable is wrapped by every error of Acquire: no endpoint gave a
+// connection. Where a pool refused, the error wraps its error as well
+// (pool.ErrTimeout, pool.ErrTooManyWaiters, pool.ErrOpen, pool.ErrClosed,
+// context.Canceled); Exhausted tells a full pool from a dead endpoint.
+var ErrUnavailable = errors.New("upstream unavailable")
+
+// Error is what Acquire returns: which upstream, and what each endpoint that was
+// tried answered.
+type Error struct {
+	Upstream string
+	Causes   []EndpointError // in the order of the attempts
+}
+
+// EndpointError is one endpoint's answer.
+type EndpointError struct {
+	Endpoint string
+	Err      error
+}
+
+// Error names the upstream and every endpoint tried with its cause.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "upstream %q: no connection", e.Upstream)
+	if len(e.Causes) == 0 {
+		b.WriteString(": it has no endpoints")
+	}
+	for i, c := range e.Causes {
+		sep := ": "
+		if i > 0 {
+			sep = "; "
+		}
+		fmt.Fprintf(&b, "%sendpoint %s: %v", sep, c.Endpoint, c.Err)
+	}
+	return b.String()
+}
+
+// Unwrap returns ErrUnavailable and the causes.
+func (e *Error) Unwrap() []error {
+	errs := make([]error, 0, 1+len(e.Causes))
+	errs = append(errs, ErrUnavailable)
+	for _, c := range e.Causes {
+		errs = append(errs, c.Err)
+	}
+	return errs
+}
+
+// Exhausted reports whether err is Acquire's and means that a pool was at its
+// limit: too many waiters, or a time-out while every connection was in use.
+// The endpoints themselves may be well.
+func Exhausted(err error) bool {
+	pe, ok := errors.AsType[*pool.Error](err)
+	if !ok {
+		return false
+	}
+	return pe.Kind == pool.ErrTooManyWaiters || pe.Kind == pool.ErrTimeout && pe.InUse >= pe.MaxSize
+}
+
+// another reports whether another endpoint may do better after err. A caller
+// that waited for a busy endpoint until its time was over is not sent to wait
+// again; one whose connection was just not opened in time is.
+func another(err error) bool {
+	pe, ok := errors.AsType[*pool.Error](err)
+	if !ok {
+		return false
+	}
+	switch pe.Kind {
+	case pool.ErrOpen, pool.ErrTooManyWaiters, pool.ErrClosed:
+		return true
+	case pool.ErrTimeout:
+		return pe.InUse < pe.MaxSize
+	}
+	return false
+}

@@ -1,0 +1,30 @@
+package upstream
+
+// health is the state of an active check: pure, probe results in, changes out.
+type health struct {
+	rise, fall int
+	probed     bool // at least one result is known
+	down       bool
+	streak     int // results in a row that contradict the state
+}
+
+// observe takes the result of a probe and reports whether the state changed.
+func (h *health) observe(ok bool) bool {
+	first := !h.probed
+	h.probed = true
+	if ok != h.down { // the state is confirmed
+		h.streak = 0
+		return false
+	}
+	h.streak++
+	needed := h.fall
+	if h.down {
+		needed = h.rise
+	}
+	if !first && h.streak < needed {
+		return false
+	}
+	h.down = !h.down
+	h.streak = 0
+	return true
+}

@@ -1,0 +1,46 @@
+package upstream
+
+import "github.com/headpond/headpond/pool"
+
+// Lease is the right to use one connection until exactly one of Release,
+// Discard and Fail is called, once; a second call panics. It is a small value;
+// copies are the same lease.
+type Lease[T any] struct {
+	lease    pool.Lease[T]
+	endpoint *endpoint[T]
+}
+
+// Value returns the connection; not to be used after the lease has ended.
+func (l Lease[T]) Value() T { return l.lease.Value() }
+
+// Endpoint returns the address the connection goes to.
+func (l Lease[T]) Endpoint() string { return l.endpoint.addr }
+
+// Reused reports whether the connection had been leased before, so that it may
+// have gone stale and the work may be worth a retry on another.
+func (l Lease[T]) Reused() bool { return l.lease.Reused() }
+
+// OK tells that the endpoint works, without ending the lease; for connections
+// that will be discarded, and for long leases.
+func (l Lease[T]) OK() { l.endpoint.succeeded() }
+
+// Release gives the connection back for reuse and tells that the endpoint works.
+func (l Lease[T]) Release() {
+	l.lease.Release()
+	l.endpoint.load.Add(-1)
+	l.endpoint.succeeded()
+}
+
+// Discard closes the connection and says nothing about the endpoint.
+func (l Lease[T]) Discard() {
+	l.lease.Discard()
+	l.endpoint.load.Add(-1)
+}
+
+// Fail closes the connection and counts a failure of the endpoint, with err as
+// its cause.
+func (l Lease[T]) Fail(err error) {
+	l.lease.Discard()
+	l.endpoint.load.Add(-1)
+	l.endpoint.failed(err)
+}

@@ -1,0 +1,79 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// configure applies the checks' settings, at the beginning and at each Update.
+// The endpoint's state stays, except that without a probe it is healthy.
+func (e *endpoint[T]) configure(h Health, ej Ejection) {
+	e.stopProbing()
+	h = h.withDefaults()
+	e.mu.Lock()
+	e.ejector.cfg = ej.withDefaults()
+	if e.ejector.cfg.Failures < 0 {
+		e.ejector.clear()
+		e.stopReadmit()
+	}
+	e.health.rise, e.health.fall = h.Rise, h.Fall
+	if h.Probe == nil {
+		e.health = health{}
+	} else {
+		ctx, cancel := context.WithCancel(context.Background())
+		e.stopProbe, e.probing = cancel, make(chan struct{})
+		go e.probe(ctx, h, e.probing)
+	}
+	changed := e.settle()
+	e.mu.Unlock()
+	if changed {
+		e.changed()
+	}
+}
+
+// probe checks the endpoint at once and then every interval, until ctx ends.
+func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{}) {
+	defer close(over)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		err := probeOnce(ctx, h, e.addr)
+		if ctx.Err() != nil {
+			return
+		}
+		e.probed(err)
+		jitter := (rand.Float64()*2 - 1) * float64(h.Interval) / 10
+		timer.Reset(h.Interval + time.Duration(jitter))
+	}
+}
+
+// probeOnce runs one probe; a panic in it is a failure.
+func probeOnce(ctx context.Context, h Health, addr string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("health probe panicked: %v", p)
+		}
+	}()
+	return h.Probe(ctx, addr)
+}
+
+// stopProbing ends the probe's goroutine and waits for it.
+func (e *endpoint[T]) stopProbing() {
+	e.mu.Lock()
+	stop, over := e.stopProbe, e.probing
+	e.stopProbe, e.probing = nil, nil
+	e.mu.Unlock()
+	if stop != nil {
+		stop()
+		<-over
+	}
+}
