@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -55,18 +56,33 @@ func (r runner) Run() int {
 // Tests share its databases and roles: they use names of their own, and never stop it.
 func Shared(t testing.TB) *Cluster {
 	t.Helper()
+	c, err := startShared()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	return c
+}
+
+// SharedDSN returns the connection string of [Shared]'s superuser for examples, which
+// have no testing.TB. It panics when the server cannot be started.
+func SharedDSN() string {
+	c, err := startShared()
+	if err != nil {
+		panic(fmt.Sprintf("pgtest: %v", err))
+	}
+	return c.DSN(superuser, password, "postgres")
+}
+
+func startShared() (*Cluster, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if !shared.installed {
-		t.Fatal("pgtest: Shared needs func TestMain(m *testing.M) { pgtest.Main(m) }, or nobody stops the server")
+		return nil, errors.New("a shared server needs func TestMain(m *testing.M) { pgtest.Main(m) }, or nobody stops it")
 	}
 	if shared.cluster == nil && shared.err == nil {
 		shared.cluster, shared.err = start(shared.opts)
 	}
-	if shared.err != nil {
-		t.Fatalf("pgtest: %v", shared.err)
-	}
-	return shared.cluster
+	return shared.cluster, shared.err
 }
 
 // IgnoreLeaks tells goleak not to count the goroutine that waits for a running server.

@@ -1,0 +1,52 @@
+package pgpool_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/pool/pgpool"
+)
+
+func Example() {
+	ctx := context.Background()
+	db, err := pgpool.New(pgpool.Config{ConnString: databaseURL()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer db.Close()
+	for range 3 {
+		var sum int
+		err = db.With(ctx, func(conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, "select sum(n) from generate_series(1, 10) n").Scan(&sum)
+		})
+		fmt.Println(sum, err)
+	}
+	// Output:
+	// 55 <nil>
+	// 55 <nil>
+	// 55 <nil>
+}
+
+func ExamplePool_With_transaction() {
+	ctx := context.Background()
+	db, err := pgpool.New(pgpool.Config{ConnString: databaseURL()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer db.Close()
+	var balance int
+	err = db.With(ctx, func(conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "create temp table account (balance int) on commit drop"); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "insert into account values ($1) returning balance", 100).Scan(&balance)
+		})
+	})
+	fmt.Println(balance, err)
+	// Output: 100 <nil>
+}
