@@ -1,0 +1,177 @@
+package pgproxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
+)
+
+// Backend serves authenticated clients. NewPostgres makes one of PostgreSQL servers, package
+// pgproxy/sqlite one of a SQLite file. Methods may be called from any goroutine.
+type Backend interface {
+	// Serve runs the client's session until the client leaves (nil), ctx ends, or something
+	// fails. AuthenticationOk has been added to c.Writer and not been flushed; Serve sends
+	// ParameterStatus, BackendKeyData (c.Key), ReadyForQuery and everything after. After the
+	// call the proxy closes the connection; Serve need not.
+	Serve(ctx context.Context, c *Client) error
+	// Status is for metrics and the dashboard.
+	Status() upstream.Status
+	// Drain closes what the backend holds once it is not in use any more. Sessions must have
+	// been drained before.
+	Drain(ctx context.Context) error
+}
+
+// ErrDraining is returned by Client.NextIdle when the session is to end because the proxy is
+// draining. The client has not been told; Client.Goodbye does that.
+var ErrDraining = errors.New("pgproxy: draining")
+
+// Client is an authenticated client's connection. It belongs to Backend.Serve until that
+// returns, and unless said otherwise to one goroutine at a time.
+type Client struct {
+	Conn     net.Conn       // for deadlines and addresses; read and write by Reader and Writer
+	Reader   *pgwire.Reader // reads ahead
+	Writer   *pgwire.Writer // gathers; Flush before waiting for the client
+	User     string
+	Database string
+	// Params are the parameters of the start-up message that are settings: without user,
+	// database, replication and protocol options, and with those in "options" taken apart.
+	Params []pgwire.Param
+	// ApplicationName is the one given at start-up.
+	ApplicationName string
+	Mode            Mode
+	// Key is what to send as BackendKeyData; it is the proxy's own, unique to this client.
+	Key pgwire.BackendKeyData
+	// Logger has client, user, database and application_name as attributes.
+	Logger *slog.Logger
+
+	server   *listener.Server
+	state    atomic.Int32 // clientBusy, clientIdle, clientKicked
+	onCancel atomic.Pointer[func(ctx context.Context)]
+}
+
+// States of a Client with regard to a drain. Only an idle one is kicked, by a read deadline.
+const (
+	clientBusy int32 = iota
+	clientIdle
+	clientKicked
+)
+
+// Draining returns a channel that is closed when the proxy begins to drain.
+func (c *Client) Draining() <-chan struct{} { return c.server.Draining() }
+
+// CountError adds one to the listener's errors of a reason, one of listener's Reason constants.
+func (c *Client) CountError(reason string) { c.server.CountError(reason) }
+
+// AccessLog reports whether Access writes anything.
+func (c *Client) AccessLog() bool { return c.server.AccessLog() }
+
+// Access writes a line to the access log if that is on: for one session or transaction. The
+// client's address, user, database and application_name are added.
+func (c *Client) Access(ctx context.Context, attrs ...slog.Attr) {
+	if !c.server.AccessLog() {
+		return
+	}
+	c.server.Access(ctx, append([]slog.Attr{
+		slog.String("client", c.Conn.RemoteAddr().String()), slog.String("user", c.User),
+		slog.String("database", c.Database), slog.String("application_name", c.ApplicationName),
+	}, attrs...)...)
+}
+
+// OnCancel says what to do when this client's CancelRequest arrives, nil = nothing. fn is
+// called from another goroutine, at any time until OnCancel is called again or Serve returns,
+// possibly after the statement that was meant has ended.
+func (c *Client) OnCancel(fn func(ctx context.Context)) {
+	if fn == nil {
+		c.onCancel.Store(nil)
+		return
+	}
+	c.onCancel.Store(&fn)
+}
+
+// NextIdle waits for the next message at a boundary where the session could end: no
+// transaction open, nothing outstanding. It flushes Writer first if no message has arrived,
+// and gives buffers back while it waits. When the proxy drains it returns ErrDraining.
+func (c *Client) NextIdle() (pgwire.Header, error) {
+	if c.Reader.HasMessage() && !c.isDraining() {
+		return c.Reader.Next()
+	}
+	if err := c.Writer.Flush(); err != nil {
+		return pgwire.Header{}, err
+	}
+	c.Writer.Release()
+	c.Reader.Release()
+	c.state.Store(clientIdle)
+	if c.isDraining() {
+		return pgwire.Header{}, ErrDraining
+	}
+	h, err := c.Reader.Next()
+	if !c.state.CompareAndSwap(clientIdle, clientBusy) {
+		return pgwire.Header{}, ErrDraining
+	}
+	return h, err
+}
+
+// isDraining reports whether the proxy drains.
+func (c *Client) isDraining() bool {
+	select {
+	case <-c.server.Draining():
+		return true
+	default:
+		return false
+	}
+}
+
+// kick ends the wait of an idle client. Called from any goroutine, once Draining is closed.
+func (c *Client) kick() {
+	if c.state.CompareAndSwap(clientIdle, clientKicked) {
+		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// Goodbye tells the client that the gateway is shutting down (57P01), the last thing it is
+// told. It flushes.
+func (c *Client) Goodbye() error {
+	return c.Fatal(pgwire.StateAdminShutdown, "headpond is shutting down", "Connect again.")
+}
+
+// Error adds an ErrorResponse that does not end the session; hint may be empty. It does not
+// flush, and ReadyForQuery is left to the caller.
+func (c *Client) Error(code, message, hint string) {
+	c.Writer.Send(errorResponse(pgwire.SeverityError, code, message, hint))
+}
+
+// Fatal sends an ErrorResponse that ends the session and flushes.
+func (c *Client) Fatal(code, message, hint string) error {
+	c.Writer.Send(errorResponse(pgwire.SeverityFatal, code, message, hint))
+	return c.Writer.Flush()
+}
+
+func errorResponse(severity, code, message, hint string) *pgwire.ErrorResponse {
+	return &pgwire.ErrorResponse{
+		Severity: severity, SeverityUnlocalized: severity, Code: code, Message: message, Hint: hint,
+	}
+}
+
+// Mode says for how long a client has a server connection.
+type Mode int
+
+// The two modes.
+const (
+	Transaction Mode = iota // for a transaction; the default
+	Session                 // until the client leaves
+)
+
+// String returns "transaction" or "session".
+func (m Mode) String() string {
+	if m == Session {
+		return "session"
+	}
+	return "transaction"
+}
