@@ -1,0 +1,50 @@
+package sqlitepool
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+	"zombiezen.com/go/sqlite"
+)
+
+// Defaults of Config.
+const (
+	// DefaultBusyTimeout is SQLite's usual advice.
+	DefaultBusyTimeout = 5 * time.Second
+	// minReaders lets a few slow readers not starve the rest on small machines.
+	minReaders = 4
+)
+
+// Config is how a DB opens its connections. The zero value is valid.
+type Config struct {
+	// Readers are the limits of the pool of readers. MaxSize 0 means the
+	// number of CPUs, at least 4.
+	Readers pool.Limits
+	// Writer are the limits of the pool of the one writer: AcquireTimeout and
+	// MaxWaiters are used, MaxSize is always 1 and it never goes idle.
+	Writer pool.Limits
+	// BusyTimeout is how long a statement waits for a lock another process
+	// holds. 0 means 5 seconds. SQLite does not look at the context meanwhile.
+	BusyTimeout time.Duration
+	// ReadOnly opens the file read-only; it must exist.
+	ReadOnly bool
+	// Setup runs on every new connection, before a reader becomes
+	// query_only: register functions, create temporary views. Optional.
+	Setup func(conn *sqlite.Conn) error
+	// Teardown runs before a connection is closed. Optional.
+	Teardown func(conn *sqlite.Conn)
+}
+
+func (c Config) withDefaults() Config {
+	if c.Readers.MaxSize == 0 {
+		c.Readers.MaxSize = max(runtime.NumCPU(), minReaders)
+	}
+	if c.BusyTimeout <= 0 {
+		c.BusyTimeout = DefaultBusyTimeout
+	}
+	c.Writer.MaxSize, c.Writer.MinIdle, c.Writer.MaxIdle = 1, 0, 0
+	c.Writer.IdleTimeout, c.Writer.MaxLifetime = -1, 0
+	c.Writer.Overflow, c.Readers.Overflow = pool.OverflowWait, pool.OverflowWait
+	return c
+}

@@ -1,0 +1,51 @@
+// Package sqlitepool pools the connections of one SQLite file the way SQLite
+// likes it: one writer, several readers, write-ahead log.
+//
+//	package main
+//
+//	import (
+//		"context"
+//		"fmt"
+//		"log"
+//
+//		"github.com/headpond/headpond/pool/sqlitepool"
+//		"zombiezen.com/go/sqlite"
+//		"zombiezen.com/go/sqlite/sqlitex"
+//	)
+//
+//	func main() {
+//		db, err := sqlitepool.Open("app.db", sqlitepool.Config{})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		defer db.Close()
+//		err = db.Write(context.Background(), func(c *sqlite.Conn) error {
+//			return sqlitex.ExecuteScript(c, "CREATE TABLE IF NOT EXISTS t (x); INSERT INTO t VALUES (1)", nil)
+//		})
+//		fmt.Println(err)
+//	}
+//
+// # Connections
+//
+// Every connection runs in WAL mode with synchronous=NORMAL (a power cut may
+// lose the newest commits but never corrupts the file), foreign_keys=ON and the
+// busy time-out of the Config. Readers are query_only. Because all writes of
+// the process pass through the one writer, first come first served, they never
+// meet SQLITE_BUSY; only a writer in another process can make them wait, for
+// at most Config.BusyTimeout.
+//
+// Statements made with sqlite.Conn.Prepare are cached by their text for as long
+// as the connection lives, so use it for a fixed set of texts and
+// PrepareTransient for generated ones.
+//
+// # Checkpoints
+//
+// SQLite checkpoints after every 1,000 pages of log and the log file is cut
+// back to 64 MiB afterwards. A reader that holds its snapshot keeps the log from
+// being reused, so keep reads short. The last connection to close removes the log.
+//
+// # Read-only files
+//
+// A file, or a directory, without write permission is opened read-only: reads
+// work, Write returns ErrReadOnly, and DB.ReadOnly says so.
+package sqlitepool
