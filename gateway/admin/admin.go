@@ -1,0 +1,173 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// ReloadHeader must be on a POST to /api/v1/reload. A web page cannot send it to another origin without asking first, and is never allowed.
+const ReloadHeader = "X-Headpond-Reload"
+
+// ErrConfig is wrapped by New's errors.
+var ErrConfig = errors.New("admin: invalid configuration")
+
+// Config describes the admin pages. Snapshot is required.
+type Config struct {
+	// Snapshot returns the gateway's state; it is called for every request, by several goroutines at once.
+	Snapshot func() Snapshot
+	// Reload reads the configuration again and applies it; its error is shown to whoever asked. nil: /api/v1/reload does not exist.
+	// It is only ever called for clients on this machine (loopback or a unix socket) that send ReloadHeader.
+	Reload func(ctx context.Context) error
+	// LocalOnly says that the address is a loopback one: requests must name a loopback host then.
+	LocalOnly bool
+	// Logger gets scrape errors; nil = slog.Default().
+	Logger *slog.Logger
+}
+
+// handler serves the admin pages.
+type handler struct{ cfg Config }
+
+// New returns the admin pages. The handler is safe for concurrent use and keeps nothing between requests.
+func New(cfg Config) (http.Handler, error) {
+	if cfg.Snapshot == nil {
+		return nil, fmt.Errorf("%w: Snapshot is missing", ErrConfig)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	registry, err := newRegistry(cfg.Snapshot)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	h := &handler{cfg}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", h.dashboard)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorLog:      slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
+		ErrorHandling: promhttp.ContinueOnError, // one bad series must not hide the others
+	}))
+	mux.HandleFunc("GET /healthz", h.healthz)
+	mux.HandleFunc("GET /readyz", h.readyz)
+	mux.HandleFunc("GET /api/v1/status", h.status)
+	mux.HandleFunc("GET /api/v1/pools", h.pools)
+	if cfg.Reload != nil {
+		mux.HandleFunc("POST /api/v1/reload", h.reload)
+	}
+	return h.guard(mux), nil
+}
+
+// guard checks the host and sets the headers every answer has.
+func (h *handler) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.cfg.LocalOnly && !localHost(r.Host) {
+			http.Error(w, fmt.Sprintf("host %q is not this machine; use 127.0.0.1, [::1] or localhost", r.Host), http.StatusMisdirectedRequest)
+			return
+		}
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
+		w.Header().Set("Referrer-Policy", "no-referrer")
+		w.Header().Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// localHost reports whether a Host header names a loopback address.
+func localHost(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+func (h *handler) healthz(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = fmt.Fprintln(w, "ok")
+}
+
+// readyz answers 200 and "ready", or 503 and why not. Upstreams without a usable endpoint are named, and change nothing.
+func (h *handler) readyz(w http.ResponseWriter, _ *http.Request) {
+	s := h.cfg.Snapshot()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if !ready(s) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		if s.Draining {
+			_, _ = fmt.Fprintln(w, "draining")
+		}
+		for _, why := range s.NotReady {
+			_, _ = fmt.Fprintln(w, why)
+		}
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ready")
+	for _, u := range s.Upstreams {
+		if u.FailOpen {
+			_, _ = fmt.Fprintf(w, "upstream %q: every endpoint is out, all of them are tried\n", u.Name)
+		}
+	}
+}
+
+func (h *handler) status(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, status(h.cfg.Snapshot(), time.Now()))
+}
+
+func (h *handler) pools(w http.ResponseWriter, _ *http.Request) {
+	body := pools{Pools: []Pool{}}
+	for _, u := range h.cfg.Snapshot().Upstreams {
+		for _, e := range upstreamStatus(u).Endpoints {
+			body.Pools = append(body.Pools, e.Pool)
+		}
+	}
+	writeJSON(w, http.StatusOK, body)
+}
+
+// reloadResult is the body of the answer to a reload.
+type reloadResult struct {
+	Applied bool   `json:"applied"`
+	Error   string `json:"error"`
+}
+
+func (h *handler) reload(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case !localClient(r.RemoteAddr):
+		writeJSON(w, http.StatusForbidden, reloadResult{Error: "reload is possible from this machine only"})
+		return
+	case r.Header.Get(ReloadHeader) == "":
+		writeJSON(w, http.StatusForbidden, reloadResult{Error: "the header " + ReloadHeader + " is missing"})
+		return
+	}
+	if err := h.cfg.Reload(r.Context()); err != nil {
+		writeJSON(w, http.StatusUnprocessableEntity, reloadResult{Error: err.Error()})
+		return
+	}
+	writeJSON(w, http.StatusOK, reloadResult{Applied: true})
+}
+
+// localClient reports whether a connection comes from this machine: loopback, or a unix socket, whose clients have no IP address.
+func localClient(remote string) bool {
+	ap, err := netip.ParseAddrPort(remote)
+	return err != nil || ap.Addr().Unmap().IsLoopback()
+}
+
+func writeJSON(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(code)
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(body) // an error means that the client has left
+}

@@ -1,0 +1,229 @@
+
+"use strict";
+// Every value reaches the page as text (textContent, or a number in a style or a point list), never as markup.
+
+const SAMPLES = 90; // seconds of history in a sparkline
+const SVG = "http://www.w3.org/2000/svg";
+const byId = (id) => document.getElementById(id);
+
+function element(tag, className, text) {
+  const e = document.createElement(tag);
+  if (className) e.className = className;
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
+
+function setText(e, text) {
+  if (e.textContent !== String(text)) e.textContent = text;
+}
+
+function setTag(e, kind, text) {
+  e.className = "tag " + kind;
+  setText(e, text);
+}
+
+// numbers keeps a list of "label, value" pairs and returns a function that updates them.
+function numbers(list, labels) {
+  const values = labels.map((label) => {
+    const pair = element("div");
+    const value = element("dd", "", "–");
+    pair.append(element("dt", "", label), value);
+    list.append(pair);
+    return value;
+  });
+  return (...texts) => texts.forEach((t, i) => setText(values[i], t));
+}
+
+function count(n) {
+  if (n < 10000) return String(n);
+  const units = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  const [size, unit] = units.find(([s]) => n >= s);
+  return (n / size).toPrecision(3) + " " + unit;
+}
+
+function bytes(n) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let i = 0;
+  while (n >= 1024 && i < units.length - 1) { n /= 1024; i++; }
+  return (i === 0 ? n : n.toPrecision(3)) + " " + units[i];
+}
+
+function duration(seconds) {
+  if (seconds === 0) return "–";
+  if (seconds < 1e-3) return "≤ " + Math.round(seconds * 1e6) + " µs";
+  if (seconds < 1) return "≤ " + (seconds * 1e3).toPrecision(2) + " ms";
+  return "≤ " + seconds.toPrecision(2) + " s";
+}
+
+function uptime(s) {
+  s = Math.max(0, Math.floor(s));
+  const d = Math.floor(s / 86400), h = Math.floor(s / 3600) % 24, m = Math.floor(s / 60) % 60;
+  if (d > 0) return d + " d " + h + " h";
+  if (h > 0) return h + " h " + m + " min";
+  if (m > 0) return m + " min " + (s % 60) + " s";
+  return s + " s";
+}
+
+const percent = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(part === whole ? 0 : 1) + " %" : "–");
+
+// keep makes the children of parent match items: it creates what is new, removes what is gone and returns the views in order.
+function keep(parent, views, items, keyOf, create) {
+  const seen = new Set();
+  const out = items.map((item) => {
+    const key = keyOf(item);
+    seen.add(key);
+    if (!views.has(key)) {
+      views.set(key, create(item));
+      parent.append(views.get(key).root);
+    }
+    return views.get(key);
+  });
+  for (const [key, view] of views) {
+    if (!seen.has(key)) { view.root.remove(); views.delete(key); }
+  }
+  return out;
+}
+
+function sparkline(label) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "spark");
+  svg.setAttribute("viewBox", "0 0 " + (SAMPLES - 1) + " 30");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", label);
+  const area = document.createElementNS(SVG, "polygon");
+  const line = document.createElementNS(SVG, "polyline");
+  svg.append(area, line);
+  const history = [];
+  return {
+    root: svg,
+    add(value) {
+      history.push(value);
+      if (history.length > SAMPLES) history.shift();
+      const top = Math.max(1, ...history);
+      const from = SAMPLES - history.length;
+      const points = history.map((v, i) => (from + i) + "," + (29 - (27 * v) / top).toFixed(2));
+      line.setAttribute("points", points.join(" "));
+      area.setAttribute("points", from + ",30 " + points.join(" ") + " " + (SAMPLES - 1) + ",30");
+    },
+  };
+}
+
+function poolCard() {
+  const root = element("article", "card");
+  const head = element("div", "row");
+  const name = element("h4"), health = element("span", "tag");
+  head.append(name, health);
+  const spark = sparkline("connections in use during the last 90 seconds");
+  const bar = element("div", "bar"), used = element("span", "used"), idle = element("span", "idle");
+  bar.append(used, idle);
+  const list = element("dl", "numbers");
+  const set = numbers(list, ["in use", "idle", "waiting", "max", "reuse", "opened", "reused", "failed", "p50", "p99"]);
+  const error = element("p", "error");
+  root.append(head, spark.root, bar, list, error);
+  return {
+    root,
+    update(e) {
+      const p = e.pool;
+      setText(name, e.address);
+      if (!e.healthy) setTag(health, "bad", "unhealthy");
+      else if (e.ejected) setTag(health, "warn", "ejected");
+      else setTag(health, "good", "healthy");
+      spark.add(p.in_use + p.direct);
+      const size = Math.max(1, p.max_size);
+      used.style.width = Math.min(100, (100 * p.in_use) / size) + "%";
+      idle.style.width = Math.min(100, (100 * p.idle) / size) + "%";
+      set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), percent(p.reused, p.acquired),
+        count(p.opened), count(p.reused), count(p.open_failed), duration(p.acquire_seconds.p50), duration(p.acquire_seconds.p99));
+      const why = (!e.healthy || e.ejected || p.last_open_error) ? (e.last_error || p.last_open_error) : "";
+      setText(error, why);
+      error.hidden = !why;
+    },
+  };
+}
+
+function upstreamView() {
+  const root = element("div", "upstream");
+  const head = element("div", "row");
+  const name = element("h3"), protocol = element("span", "tag"), about = element("span", "quiet"), open = element("span", "tag warn", "every endpoint is out");
+  head.append(name, protocol, about, open);
+  const grid = element("div", "grid");
+  root.append(head, grid);
+  const cards = new Map();
+  return {
+    root,
+    update(u) {
+      setText(name, u.name);
+      setText(protocol, u.protocol);
+      setText(about, u.endpoints.length === 1 ? "" : u.balance + " over " + u.endpoints.length + " endpoints");
+      open.hidden = !u.fail_open;
+      keep(grid, cards, u.endpoints, (e) => e.address, poolCard).forEach((card, i) => card.update(u.endpoints[i]));
+    },
+  };
+}
+
+function listenerCard() {
+  const root = element("article", "card");
+  const head = element("div", "row");
+  const name = element("h4"), protocol = element("span", "tag");
+  head.append(name, protocol);
+  const address = element("p", "quiet");
+  const list = element("dl", "numbers");
+  const set = numbers(list, ["sessions", "queued", "accepted", "rejected", "errors", "in", "out", "max"]);
+  const error = element("p", "quiet");
+  root.append(head, address, list, error);
+  return {
+    root,
+    update(l) {
+      setText(name, l.name);
+      if (l.draining) setTag(protocol, "warn", "draining");
+      else setTag(protocol, "", l.protocol);
+      setText(address, l.address);
+      const errors = Object.entries(l.errors).filter(([, n]) => n > 0);
+      const total = errors.reduce((sum, [, n]) => sum + n, 0);
+      set(count(l.active), count(l.queued), count(l.accepted), count(l.rejected), count(total), bytes(l.bytes_in), bytes(l.bytes_out), count(l.max_conns));
+      setText(error, errors.map(([reason, n]) => reason + " " + count(n)).join(", "));
+    },
+  };
+}
+
+const upstreams = new Map(), listeners = new Map();
+const setFacts = numbers(byId("facts"), ["version", "up", "engine", "config"]);
+const setTotals = numbers(byId("totals"), ["sessions", "connections in use", "idle", "waiting", "reuse"]);
+
+function showState(s) {
+  const state = byId("state");
+  if (s.draining) setTag(state, "warn", "draining");
+  else if (!s.ready) setTag(state, "bad", "not ready");
+  else setTag(state, "good", "ready");
+  const notes = s.not_ready.slice();
+  if (s.reloads.last_error) notes.push("The last reload was refused, the old configuration keeps running:\n" + s.reloads.last_error);
+  const notice = byId("notice");
+  setText(notice, notes.join("\n"));
+  notice.hidden = notes.length === 0;
+}
+
+function show(s) {
+  showState(s);
+  setFacts(s.version, uptime(s.uptime_seconds), s.engine, s.config_file || "–");
+  const pools = s.upstreams.flatMap((u) => u.endpoints.map((e) => e.pool));
+  const sum = (list, pick) => list.reduce((total, x) => total + pick(x), 0);
+  setTotals(count(sum(s.listeners, (l) => l.active)), count(sum(pools, (p) => p.in_use + p.direct)), count(sum(pools, (p) => p.idle)),
+    count(sum(pools, (p) => p.waiting)), percent(sum(pools, (p) => p.reused), sum(pools, (p) => p.acquired)));
+  keep(byId("upstreams"), upstreams, s.upstreams, (u) => u.name, upstreamView).forEach((v, i) => v.update(s.upstreams[i]));
+  keep(byId("listeners"), listeners, s.listeners, (l) => l.name, listenerCard).forEach((v, i) => v.update(s.listeners[i]));
+}
+
+async function poll() {
+  if (!document.hidden) {
+    try {
+      const answer = await fetch("/api/v1/status", { cache: "no-store", signal: AbortSignal.timeout(5000) });
+      if (!answer.ok) throw new Error("status " + answer.status);
+      show(await answer.json());
+    } catch (err) {
+      setTag(byId("state"), "bad", "no answer");
+    }
+  }
+  setTimeout(poll, 1000);
+}
+poll();

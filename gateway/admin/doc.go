@@ -1,0 +1,27 @@
+// Package admin is Headpond's window for the operator: a dashboard, Prometheus metrics, health and a JSON API on one HTTP address.
+//
+//	handler, err := admin.New(admin.Config{Snapshot: gw.Snapshot, LocalOnly: true})
+//	if err != nil {
+//		return err
+//	}
+//	http.Serve(l, handler)
+//
+// Everything shown comes from one function, Config.Snapshot, which reads the counters of the pools, upstreams and listeners.
+//
+//	GET  /               dashboard: one page without external assets, refreshed every second
+//	GET  /metrics        Prometheus
+//	GET  /healthz        200 while the process can answer
+//	GET  /readyz         200 when every listener accepts connections, 503 while draining
+//	GET  /api/v1/status  everything, as JSON (type Status)
+//	GET  /api/v1/pools   the pools, as JSON: {"pools": [Pool, …]}
+//	POST /api/v1/reload  reads the configuration again; see Config.Reload
+//
+// Readiness does not depend on the upstreams: when a backend is down for every gateway, taking the gateways out of service as well would
+// only hide which of the two it is. /readyz names such upstreams in its body, /metrics has headpond_upstream_endpoint_healthy.
+//
+// # Safety
+//
+// The page's Content-Security-Policy allows nothing but its own script and style by hash, and the script writes values as text only, so
+// that a hostile name in a configuration or an error message stays text. With Config.LocalOnly a request must name a loopback host, which
+// stops web pages from reaching the address by DNS rebinding.
+package admin

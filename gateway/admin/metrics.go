@@ -1,0 +1,198 @@
+package admin
+
+import (
+	"runtime"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+)
+
+// collector turns one Snapshot into metrics at each scrape; nothing is kept in between.
+type collector struct{ snapshot func() Snapshot }
+
+// newRegistry returns the metrics of the gateway, the Go runtime and the process.
+func newRegistry(snapshot func() Snapshot) (*prometheus.Registry, error) {
+	r := prometheus.NewRegistry()
+	for _, c := range []prometheus.Collector{
+		collector{snapshot}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+var (
+	poolLabels     = []string{"upstream", "endpoint", "protocol"}
+	listenerLabels = []string{"listener", "protocol"}
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("headpond_"+name, help, labels, nil)
+}
+
+// metric is one number read from a T.
+type metric[T any] struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(T) float64
+}
+
+func gauge[T any](name, help string, labels []string, read func(T) float64) metric[T] {
+	return metric[T]{desc(name, help, labels...), prometheus.GaugeValue, read}
+}
+
+func counter[T any](name, help string, labels []string, read func(T) float64) metric[T] {
+	return metric[T]{desc(name, help, labels...), prometheus.CounterValue, read}
+}
+
+var poolMetrics = []metric[pool.Stats]{
+	gauge("pool_idle", "Connections that are open and free.", poolLabels, func(p pool.Stats) float64 { return float64(p.Idle) }),
+	gauge("pool_in_use", "Connections that are leased.", poolLabels, func(p pool.Stats) float64 { return float64(p.InUse) }),
+	gauge("pool_opening", "Connections being opened.", poolLabels, func(p pool.Stats) float64 { return float64(p.Opening) }),
+	gauge("pool_waiting", "Callers that wait for a connection.", poolLabels, func(p pool.Stats) float64 { return float64(p.Waiting) }),
+	gauge("pool_max_size", "Most connections the pool may have.", poolLabels, func(p pool.Stats) float64 { return float64(p.MaxSize) }),
+	gauge("pool_direct", "Connections out beyond max_size (overflow: direct).", poolLabels, func(p pool.Stats) float64 { return float64(p.Direct) }),
+	counter("pool_opened_total", "Connections opened.", poolLabels, func(p pool.Stats) float64 { return float64(p.Opened) }),
+	counter("pool_open_failed_total", "Connections that could not be opened.", poolLabels, func(p pool.Stats) float64 { return float64(p.OpenFailed) }),
+	counter("pool_acquired_total", "Leases given.", poolLabels, func(p pool.Stats) float64 { return float64(p.Acquired) }),
+	counter("pool_reused_total", "Leases of a connection that had been leased before.", poolLabels, func(p pool.Stats) float64 { return float64(p.Reused) }),
+	counter("pool_released_total", "Leases given back.", poolLabels, func(p pool.Stats) float64 { return float64(p.Released) }),
+	counter("pool_waited_total", "Acquires that had to wait.", poolLabels, func(p pool.Stats) float64 { return float64(p.Waited) }),
+	counter("pool_timeouts_total", "Acquires that timed out.", poolLabels, func(p pool.Stats) float64 { return float64(p.TimedOut) }),
+	counter("pool_rejected_total", "Acquires refused because too many were waiting.", poolLabels, func(p pool.Stats) float64 { return float64(p.Rejected) }),
+	counter("pool_canceled_total", "Acquires whose caller left.", poolLabels, func(p pool.Stats) float64 { return float64(p.Canceled) }),
+	counter("pool_overflowed_total", "Connections opened beyond max_size.", poolLabels, func(p pool.Stats) float64 { return float64(p.Overflowed) }),
+}
+
+var listenerMetrics = []metric[listener.Stats]{
+	gauge("listener_connections_active", "Sessions that run.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Active) }),
+	gauge("listener_connections_queued", "Connections that wait for a place.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Queued) }),
+	gauge("listener_connections_max", "Most sessions that may run.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MaxConns) }),
+	counter("listener_connections_accepted_total", "Connections accepted.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Accepted) }),
+	counter("listener_connections_rejected_total", "Connections that found no place.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Rejected) }),
+	counter("listener_received_bytes_total", "Bytes received from clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesIn) }),
+	counter("listener_sent_bytes_total", "Bytes sent to clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesOut) }),
+}
+
+var snapshotMetrics = []metric[Snapshot]{
+	gauge("draining", "1 while the gateway finishes its sessions to end.", nil, func(s Snapshot) float64 { return oneIf(s.Draining) }),
+	gauge("ready", "1 when every listener accepts connections.", nil, func(s Snapshot) float64 { return oneIf(ready(s)) }),
+	gauge("config_last_reload_successful", "0 when the last reload was refused.", nil, func(s Snapshot) float64 { return oneIf(s.Reloads.LastError == "") }),
+}
+
+var (
+	acquireDesc   = desc("pool_acquire_seconds", "How long successful acquires took; those served at once count as 0.", poolLabels...)
+	closedDesc    = desc("pool_closed_total", "Connections the pool closed, by reason.", append([]string{"reason"}, poolLabels...)...)
+	healthyDesc   = desc("upstream_endpoint_healthy", "1 when the active health check passes, or there is none.", poolLabels...)
+	ejectedDesc   = desc("upstream_endpoint_ejected", "1 while too many failures in a row keep the endpoint out.", poolLabels...)
+	failOpenDesc  = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
+	errorsDesc    = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
+	reloadsDesc   = desc("config_reloads_total", "Attempts to reload the configuration.", "result")
+	buildInfoDesc = desc("build_info", "1; the version is in the labels.", "version", "goversion", "engine")
+)
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, m := range poolMetrics {
+		ch <- m.desc
+	}
+	for _, m := range listenerMetrics {
+		ch <- m.desc
+	}
+	for _, m := range snapshotMetrics {
+		ch <- m.desc
+	}
+	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, failOpenDesc, errorsDesc, reloadsDesc, buildInfoDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.snapshot()
+	for _, m := range snapshotMetrics {
+		send(ch, m.desc, m.kind, m.read(s))
+	}
+	send(ch, buildInfoDesc, prometheus.GaugeValue, 1, s.Version, runtime.Version(), s.Engine)
+	send(ch, reloadsDesc, prometheus.CounterValue, float64(s.Reloads.Applied), "applied")
+	send(ch, reloadsDesc, prometheus.CounterValue, float64(s.Reloads.Refused), "refused")
+	for _, u := range s.Upstreams {
+		collectUpstream(ch, u)
+	}
+	for _, l := range s.Listeners {
+		for _, m := range listenerMetrics {
+			send(ch, m.desc, m.kind, m.read(l), l.Name, l.Protocol)
+		}
+		for reason, n := range l.Errors {
+			send(ch, errorsDesc, prometheus.CounterValue, float64(n), reason, l.Name, l.Protocol)
+		}
+	}
+}
+
+func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
+	send(ch, failOpenDesc, prometheus.GaugeValue, oneIf(u.FailOpen), u.Name, u.Protocol)
+	addresses := distinctAddresses(u.Endpoints)
+	for i, e := range u.Endpoints {
+		labels := []string{u.Name, addresses[i], u.Protocol}
+		send(ch, healthyDesc, prometheus.GaugeValue, oneIf(e.Healthy), labels...)
+		send(ch, ejectedDesc, prometheus.GaugeValue, oneIf(e.Ejected), labels...)
+		for _, m := range poolMetrics {
+			send(ch, m.desc, m.kind, m.read(e.Pool), labels...)
+		}
+		for reason, n := range map[string]uint64{
+			"idle": e.Pool.ClosedIdle, "lifetime": e.Pool.ClosedLifetime, "check": e.Pool.ClosedCheck,
+			"reset": e.Pool.ClosedReset, "surplus": e.Pool.ClosedSurplus, "discarded": e.Pool.Discarded,
+		} {
+			send(ch, closedDesc, prometheus.CounterValue, float64(n), append([]string{reason}, labels...)...)
+		}
+		sendHistogram(ch, e.Pool.AcquireSeconds, labels)
+	}
+}
+
+// sendHistogram turns a pool's buckets into cumulative ones. The last bucket has no bound, which Prometheus implies.
+func sendHistogram(ch chan<- prometheus.Metric, h pool.Histogram, labels []string) {
+	buckets := make(map[float64]uint64, pool.HistogramBuckets-1)
+	var sum uint64
+	for i, n := range h.Counts {
+		sum += n
+		if i < pool.HistogramBuckets-1 {
+			buckets[pool.BucketBound(i).Seconds()] = sum
+		}
+	}
+	m, err := prometheus.NewConstHistogram(acquireDesc, sum, h.Sum.Seconds(), buckets, valid(labels)...)
+	sendOr(ch, acquireDesc, m, err)
+}
+
+func send(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+	m, err := prometheus.NewConstMetric(d, kind, value, valid(labels)...)
+	sendOr(ch, d, m, err)
+}
+
+func sendOr(ch chan<- prometheus.Metric, d *prometheus.Desc, m prometheus.Metric, err error) {
+	if err != nil {
+		m = prometheus.NewInvalidMetric(d, err)
+	}
+	ch <- m
+}
+
+// valid makes label values UTF-8, which Prometheus insists on.
+func valid(labels []string) []string {
+	out := make([]string, len(labels))
+	for i, l := range labels {
+		out[i] = strings.ToValidUTF8(l, "�")
+	}
+	return out
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

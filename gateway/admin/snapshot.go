@@ -1,0 +1,35 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/upstream"
+)
+
+// Snapshot is the state of a gateway at one moment, as Config.Snapshot returns it.
+type Snapshot struct {
+	Version      string // of Headpond
+	Engine       string // how sessions run: "goroutine"
+	EngineReason string // why that one
+	ConfigFile   string
+	Started      time.Time
+	Draining     bool
+	NotReady     []string // why clients are not served, besides draining; empty: ready
+	Reloads      Reloads
+	Listeners    []listener.Stats
+	Upstreams    []Upstream
+}
+
+// Upstream is an upstream's state and what it is used for.
+type Upstream struct {
+	Protocol string // "tcp", "http", "postgres"
+	upstream.Status
+}
+
+// Reloads counts the attempts to reload the configuration.
+type Reloads struct {
+	Applied, Refused uint64
+	Last             time.Time // zero: none yet
+	LastError        string    // empty: the last one was applied
+}

@@ -1,0 +1,196 @@
+package admin
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// Status is the body of /api/v1/status. Fields may be added.
+type Status struct {
+	Version       string           `json:"version"`
+	GoVersion     string           `json:"go_version"`
+	Engine        string           `json:"engine"`
+	EngineReason  string           `json:"engine_reason"`
+	ConfigFile    string           `json:"config_file"`
+	Started       time.Time        `json:"started"`
+	UptimeSeconds float64          `json:"uptime_seconds"`
+	Ready         bool             `json:"ready"`
+	Draining      bool             `json:"draining"`
+	NotReady      []string         `json:"not_ready"`
+	Reloads       ReloadStatus     `json:"reloads"`
+	Listeners     []Listener       `json:"listeners"`
+	Upstreams     []UpstreamStatus `json:"upstreams"`
+}
+
+// ReloadStatus tells how reloads went.
+type ReloadStatus struct {
+	Applied   uint64     `json:"applied"`
+	Refused   uint64     `json:"refused"`
+	Last      *time.Time `json:"last"` // null: none yet
+	LastError string     `json:"last_error"`
+}
+
+// Listener is one listener.
+type Listener struct {
+	Name     string            `json:"name"`
+	Protocol string            `json:"protocol"`
+	Address  string            `json:"address"`
+	Active   int               `json:"active"`
+	Queued   int               `json:"queued"`
+	MaxConns int               `json:"max_conns"`
+	Draining bool              `json:"draining"`
+	Accepted uint64            `json:"accepted"`
+	Rejected uint64            `json:"rejected"`
+	Errors   map[string]uint64 `json:"errors"` // by reason
+	BytesIn  uint64            `json:"bytes_in"`
+	BytesOut uint64            `json:"bytes_out"`
+}
+
+// UpstreamStatus is one upstream.
+type UpstreamStatus struct {
+	Name      string     `json:"name"`
+	Protocol  string     `json:"protocol"`
+	Balance   string     `json:"balance"`
+	FailOpen  bool       `json:"fail_open"` // every endpoint is out, all of them are used
+	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// Endpoint is one endpoint of an upstream.
+type Endpoint struct {
+	Address      string     `json:"address"`
+	Healthy      bool       `json:"healthy"`
+	Ejected      bool       `json:"ejected"`
+	EjectedUntil *time.Time `json:"ejected_until"` // null: not ejected
+	Failures     int        `json:"failures"`
+	LastError    string     `json:"last_error"`
+	Pool         Pool       `json:"pool"`
+}
+
+// Pool is the pool of one endpoint, and an element of /api/v1/pools.
+type Pool struct {
+	Name           string    `json:"name"` // of the upstream
+	Protocol       string    `json:"protocol"`
+	Endpoint       string    `json:"endpoint"`
+	Idle           int       `json:"idle"`
+	InUse          int       `json:"in_use"`
+	Opening        int       `json:"opening"`
+	Waiting        int       `json:"waiting"`
+	MaxSize        int       `json:"max_size"`
+	Direct         int       `json:"direct"` // out, beyond max_size
+	Acquired       uint64    `json:"acquired"`
+	Reused         uint64    `json:"reused"`
+	ReuseRatio     float64   `json:"reuse_ratio"` // reused / acquired; 0 when nothing was acquired
+	Opened         uint64    `json:"opened"`
+	OpenFailed     uint64    `json:"open_failed"`
+	Waited         uint64    `json:"waited"`
+	TimedOut       uint64    `json:"timed_out"`
+	Rejected       uint64    `json:"rejected"`
+	Discarded      uint64    `json:"discarded"`
+	AcquireSeconds Quantiles `json:"acquire_seconds"`
+	LastOpenError  string    `json:"last_open_error"`
+}
+
+// Quantiles are upper bounds, in seconds, of how long that part of the acquires took at most.
+type Quantiles struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+}
+
+// pools is the body of /api/v1/pools.
+type pools struct {
+	Pools []Pool `json:"pools"`
+}
+
+// status turns a snapshot into what the API shows. Lists are never null.
+func status(s Snapshot, now time.Time) Status {
+	out := Status{
+		Version: s.Version, GoVersion: runtime.Version(), Engine: s.Engine, EngineReason: s.EngineReason, ConfigFile: s.ConfigFile,
+		Started: s.Started, UptimeSeconds: now.Sub(s.Started).Seconds(),
+		Ready: ready(s), Draining: s.Draining, NotReady: append([]string{}, s.NotReady...),
+		Reloads:   ReloadStatus{Applied: s.Reloads.Applied, Refused: s.Reloads.Refused, Last: timeOrNil(s.Reloads.Last), LastError: s.Reloads.LastError},
+		Listeners: make([]Listener, 0, len(s.Listeners)),
+		Upstreams: make([]UpstreamStatus, 0, len(s.Upstreams)),
+	}
+	for _, l := range s.Listeners {
+		out.Listeners = append(out.Listeners, listenerStatus(l))
+	}
+	for _, u := range s.Upstreams {
+		out.Upstreams = append(out.Upstreams, upstreamStatus(u))
+	}
+	return out
+}
+
+func ready(s Snapshot) bool { return !s.Draining && len(s.NotReady) == 0 }
+
+func listenerStatus(l listener.Stats) Listener {
+	errs := l.Errors
+	if errs == nil {
+		errs = map[string]uint64{}
+	}
+	return Listener{
+		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, MaxConns: l.MaxConns, Draining: l.Draining,
+		Accepted: l.Accepted, Rejected: l.Rejected, Errors: errs, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
+	}
+}
+
+func upstreamStatus(u Upstream) UpstreamStatus {
+	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, FailOpen: u.FailOpen, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
+	addresses := distinctAddresses(u.Endpoints)
+	for i, e := range u.Endpoints {
+		out.Endpoints = append(out.Endpoints, Endpoint{
+			Address: addresses[i], Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
+			Failures: e.Failures, LastError: e.LastError, Pool: poolStatus(u, addresses[i], e.Pool),
+		})
+	}
+	return out
+}
+
+func poolStatus(u Upstream, address string, p pool.Stats) Pool {
+	out := Pool{
+		Name: u.Name, Protocol: u.Protocol, Endpoint: address,
+		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, Direct: p.Direct,
+		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
+		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded,
+		AcquireSeconds: Quantiles{
+			P50: p.AcquireSeconds.Quantile(0.50).Seconds(),
+			P90: p.AcquireSeconds.Quantile(0.90).Seconds(),
+			P99: p.AcquireSeconds.Quantile(0.99).Seconds(),
+		},
+	}
+	if p.Acquired > 0 {
+		out.ReuseRatio = float64(p.Reused) / float64(p.Acquired)
+	}
+	if p.LastOpenError != nil {
+		out.LastOpenError = p.LastOpenError.Error()
+	}
+	return out
+}
+
+// distinctAddresses returns the endpoints' addresses with "#2", "#3" … after repeated ones: they label metrics, and a repeated label set
+// would make a whole scrape fail.
+func distinctAddresses(endpoints []upstream.EndpointStatus) []string {
+	out := make([]string, len(endpoints))
+	seen := map[string]int{}
+	for i, e := range endpoints {
+		out[i] = strings.ToValidUTF8(e.Address, "�")
+		seen[out[i]]++
+		if n := seen[out[i]]; n > 1 {
+			out[i] = fmt.Sprintf("%s#%d", out[i], n)
+		}
+	}
+	return out
+}
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
