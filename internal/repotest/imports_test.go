@@ -1,0 +1,140 @@
+package repotest_test
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// layer is the dependency rule of ARCHITECTURE.md for one directory and all below it.
+type layer struct {
+	dir     string   // relative to the repository; the longest match counts
+	imports []string // packages of ours it may import, each with all below; its own directory is understood
+	stdOnly bool     // no third-party package in code that is not a test
+}
+
+// leaves are the packages that know nothing of listeners and configuration.
+var leaves = []string{"pool", "pgwire", "internal", "mux", "route", "fiber"}
+
+// proxied is what a listener protocol may import: never another protocol, never the gateway.
+var proxied = append([]string{"upstream", "listener"}, leaves...)
+
+// layers is the map. A new directory needs a line here, and in ARCHITECTURE.md.
+var layers = []layer{
+	{dir: "cmd", imports: []string{"gateway", "internal"}},
+	{dir: "pool", imports: []string{"internal/bytebuf"}, stdOnly: true},
+	{dir: "pool/tcppool", imports: []string{"pool", "internal"}},
+	{dir: "pool/httppool", imports: []string{"pool", "internal"}},
+	{dir: "pool/pgpool", imports: []string{"pool", "internal"}},
+	{dir: "pool/sqlitepool", imports: []string{"pool", "internal"}},
+	{dir: "pgwire", imports: []string{"internal/bytebuf"}, stdOnly: true},
+	{dir: "mux/frame", imports: []string{"internal/bytebuf"}, stdOnly: true},
+	{dir: "mux", imports: []string{"mux/frame", "internal"}},
+	{dir: "route", imports: []string{"internal"}},
+	{dir: "fiber", imports: []string{"internal"}},
+	{dir: "upstream", imports: leaves},
+	{dir: "listener", imports: leaves},
+	{dir: "tcpproxy", imports: proxied},
+	{dir: "httpproxy", imports: proxied},
+	{dir: "pgproxy", imports: proxied},
+	{dir: "tunnel", imports: proxied},
+	{dir: "gateway", imports: append([]string{"tcpproxy", "httpproxy", "pgproxy", "tunnel"}, proxied...)},
+	{dir: "internal", imports: []string{"internal"}},
+	{dir: "internal/repotest", imports: []string{"gateway/config"}},
+	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
+	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
+	{dir: "integration", imports: []string{"gateway", "internal", "pgwire"}},
+}
+
+// testOnly are the packages only tests may import: they never reach the binary.
+var testOnly = []string{"internal/pgtest", "internal/repotest", "internal/simnet"}
+
+func TestImportDirection(t *testing.T) {
+	for _, f := range goFiles(t) {
+		l, ok := layerOf(f.dir())
+		if !ok {
+			t.Errorf("%s: directory %s is not in the map: add it to layers in internal/repotest/imports_test.go and to ARCHITECTURE.md", f.path, f.dir())
+			continue
+		}
+		for _, spec := range f.ast.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if why := forbidden(l, f, imported); why != "" {
+				t.Errorf("%s imports %s: %s", f.line(spec.Pos()), imported, why)
+			}
+		}
+	}
+}
+
+// forbidden says why a file of the layer may not import the package, or "".
+func forbidden(l layer, f goFile, imported string) string {
+	ours, ok := strings.CutPrefix(imported, module+"/")
+	if !ok {
+		if l.stdOnly && !f.isTest() && strings.Contains(strings.Split(imported, "/")[0], ".") {
+			return l.dir + " is for the standard library and internal/bytebuf only"
+		}
+		return ""
+	}
+	if slices.ContainsFunc(testOnly, func(p string) bool { return below(ours, p) }) {
+		if f.isTest() || below(f.dir(), "internal") || below(f.dir(), "integration") || below(f.dir(), "bench") {
+			return ""
+		}
+		return "only tests may"
+	}
+	if ours == l.dir || !l.stdOnly && below(ours, l.dir) {
+		return ""
+	}
+	if slices.ContainsFunc(l.imports, func(p string) bool { return below(ours, p) }) {
+		return ""
+	}
+	if f.isTest() && below(ours, "internal") {
+		return ""
+	}
+	return l.dir + " may import of ours only " + strings.Join(l.imports, ", ")
+}
+
+func TestImportRuleItself(t *testing.T) {
+	for _, c := range []struct {
+		file, imports string
+		allowed       bool
+	}{
+		{"tcpproxy/proxy.go", module + "/upstream", true},
+		{"tcpproxy/proxy.go", module + "/httpproxy", false},
+		{"tcpproxy/proxy.go", module + "/gateway", false},
+		{"tcpproxy/proxy_test.go", module + "/gateway/config", false},
+		{"pgproxy/sqlite/backend.go", module + "/pgproxy", true},
+		{"pgproxy/sqlite/backend.go", module + "/pool/sqlitepool", true},
+		{"pool/pool.go", "golang.org/x/sync/semaphore", false},
+		{"pool/pool.go", module + "/pool/tcppool", false},
+		{"pool/pool_test.go", "go.uber.org/goleak", true},
+		{"pool/pgpool/pgpool.go", module + "/pool", true},
+		{"pool/pgpool/pgpool.go", module + "/upstream", false},
+		{"pgwire/reader.go", "sync/atomic", true},
+		{"gateway/gateway.go", module + "/internal/pgtest", false},
+		{"gateway/gateway_test.go", module + "/internal/pgtest", true},
+		{"cmd/headpond/main.go", module + "/pool", false},
+	} {
+		f := goFile{path: c.file}
+		l, ok := layerOf(f.dir())
+		if why := forbidden(l, f, c.imports); !ok || (why == "") != c.allowed {
+			t.Errorf("%s importing %s: %q, want allowed = %v", c.file, c.imports, why, c.allowed)
+		}
+	}
+}
+
+// layerOf returns the layer with the longest directory that holds dir.
+func layerOf(dir string) (layer, bool) {
+	var best layer
+	for _, l := range layers {
+		if below(dir, l.dir) && len(l.dir) > len(best.dir) {
+			best = l
+		}
+	}
+	return best, best.dir != ""
+}
+
+// below reports whether p is dir or in it.
+func below(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
