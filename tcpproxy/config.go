@@ -1,0 +1,134 @@
+package tcpproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// Defaults, used where a field is zero.
+const (
+	DefaultIdleTimeout    = time.Hour
+	DefaultConnectTimeout = 10 * time.Second
+	// DefaultWarmAge is how long a connection waits for its client before it is
+	// replaced: servers close silent connections, kube-apiserver after 32 s.
+	DefaultWarmAge = 20 * time.Second
+	// DefaultMaxSize is the number of connections to one endpoint: as many as a
+	// listener has clients by default.
+	DefaultMaxSize = listener.DefaultMaxConns
+)
+
+// ErrConfig is wrapped by every error about an invalid Config.
+var ErrConfig = errors.New("tcpproxy: invalid configuration")
+
+// Config describes a Proxy. Upstream is required; it is not closed or drained
+// by the Proxy.
+type Config struct {
+	Listener listener.Config
+	// Upstream gives connections that were never used, see NewUpstream. The
+	// Proxy discards each after its one use.
+	Upstream *upstream.Upstream[net.Conn]
+	// IdleTimeout ends a session in which no byte moved in either direction
+	// for that long; 0 = DefaultIdleTimeout, negative = never.
+	IdleTimeout time.Duration
+	// ConnectTimeout bounds getting an upstream connection ready, and the TLS
+	// handshake with the client; 0 = DefaultConnectTimeout.
+	ConnectTimeout time.Duration
+	// SendProxy sends the client's addresses first, in a PROXY protocol header
+	// of version 1 or 2; 0 = none.
+	SendProxy int
+	// TLS terminates TLS from clients; nil = none.
+	TLS *tls.Config
+	// UpstreamTLS speaks TLS to the endpoints, after the PROXY header; nil =
+	// none. Without a ServerName the endpoint's host is used.
+	UpstreamTLS *tls.Config
+}
+
+// Verify reports every problem of c, joined; each wraps ErrConfig or
+// listener.ErrConfig.
+func (c Config) Verify() error {
+	errs := []error{c.Listener.Verify()}
+	if c.Upstream == nil {
+		errs = append(errs, fmt.Errorf("%w: listener %q: Upstream is missing", ErrConfig, c.Listener.Name))
+	}
+	if c.ConnectTimeout < 0 {
+		errs = append(errs, fmt.Errorf("%w: listener %q: ConnectTimeout %v is negative", ErrConfig, c.Listener.Name, c.ConnectTimeout))
+	}
+	if c.SendProxy < 0 || c.SendProxy > 2 {
+		errs = append(errs, fmt.Errorf("%w: listener %q: SendProxy is %d, want 0 (off), 1 or 2", ErrConfig, c.Listener.Name, c.SendProxy))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) withDefaults() *Config {
+	if c.IdleTimeout == 0 {
+		c.IdleTimeout = DefaultIdleTimeout
+	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = DefaultConnectTimeout
+	}
+	return &c
+}
+
+// UpstreamOptions are the settings of NewUpstream; the zero value is usable.
+type UpstreamOptions struct {
+	Balance upstream.Balance
+	// Pool: MinIdle is the number of connections kept ready for each endpoint;
+	// the defaults of WarmLimits apply.
+	Pool     pool.Limits
+	Health   upstream.Health
+	Ejection upstream.Ejection
+	Logger   *slog.Logger
+}
+
+// NewUpstream returns an upstream of plain connections as a Proxy needs it:
+// warm ones that were never used, replaced as they age. Close or Drain it.
+func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.Upstream[net.Conn], error) {
+	return upstream.New(upstream.Config[net.Conn]{
+		Name:      name,
+		Endpoints: endpoints,
+		Balance:   o.Balance,
+		Pool:      WarmLimits(o.Pool),
+		Open:      openWarm,
+		Close:     func(c net.Conn) { _ = c.Close() },
+		Health:    o.Health,
+		Ejection:  o.Ejection,
+		Logger:    o.Logger,
+	})
+}
+
+// WarmLimits returns l with the defaults that suit connections used once:
+// MaxSize DefaultMaxSize, MaxLifetime (the age of a warm connection, not of one
+// in use) DefaultWarmAge. Give Upstream.Update its result.
+func WarmLimits(l pool.Limits) pool.Limits {
+	if l.MaxSize == 0 {
+		l.MaxSize = max(DefaultMaxSize, l.MinIdle)
+	}
+	if l.MaxLifetime == 0 {
+		l.MaxLifetime = DefaultWarmAge
+	}
+	return l
+}
+
+// warmConn remembers when a connection was opened.
+type warmConn struct {
+	net.Conn
+	opened time.Time
+}
+
+func openWarm(ctx context.Context, endpoint string) (net.Conn, error) {
+	c, err := netaddr.Dial(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	return &warmConn{c, time.Now()}, nil
+}

@@ -1,0 +1,121 @@
+package tcpproxy
+
+import (
+	"io"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// spliceMin is the least queued data worth a splice: below it, two splices
+	// through a pipe cost more than a copy.
+	spliceMin = bufferSize
+	// spliceMax bounds one splice, so that slow destinations are seen to move.
+	spliceMax = 256 << 10
+)
+
+// fastReader reads a socket without holding a buffer while it waits.
+type fastReader struct {
+	raw syscall.RawConn
+}
+
+// newFastReader returns nil for what is not a plain stream socket.
+func newFastReader(c net.Conn) *fastReader {
+	var s syscall.Conn
+	switch c := c.(type) {
+	case *net.TCPConn:
+		s = c
+	case *net.UnixConn:
+		s = c
+	default:
+		return nil
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return &fastReader{raw}
+}
+
+// read waits for data and returns it in a buffer from buffers, which the caller
+// puts back; nil at the end of the stream (io.EOF) or on an error.
+func (f *fastReader) read() (buf *[bufferSize]byte, n int, err error) {
+	waitErr := f.raw.Read(func(fd uintptr) bool {
+		buf = buffers.Get().(*[bufferSize]byte)
+		for {
+			if n, err = unix.Read(int(fd), buf[:]); err != unix.EINTR {
+				break
+			}
+		}
+		if n > 0 {
+			return true
+		}
+		buffers.Put(buf)
+		buf = nil
+		return err != unix.EAGAIN
+	})
+	switch {
+	case n > 0:
+		return buf, n, nil
+	case waitErr != nil:
+		return nil, 0, waitErr
+	case err != nil:
+		return nil, 0, err
+	}
+	return nil, 0, io.EOF
+}
+
+// queued returns the number of bytes that can be read without waiting.
+func (f *fastReader) queued() (n int) {
+	_ = f.raw.Control(func(fd uintptr) {
+		n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+	})
+	return n
+}
+
+// copyFast copies what comes in pieces through a buffer, and splices what has
+// piled up. A splice takes no more than what is queued, so it never waits for
+// the source: no pipe is held by an idle session.
+func (r *relay) copyFast(src, dst *side, moved func(int)) (readErr, writeErr error) {
+	to, canSplice := dst.conn.(*net.TCPConn)
+	for {
+		buf, n, err := src.fast.read()
+		if err != nil {
+			return err, nil
+		}
+		full := n == bufferSize
+		m, err := dst.conn.Write(buf[:n])
+		buffers.Put(buf)
+		moved(m)
+		if err != nil {
+			return nil, err
+		}
+		if full && canSplice {
+			if err := r.splice(src, to, moved); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// splice moves data within the kernel as long as much is queued. Data that is
+// queued can be read even after a reset, so an error is the destination's.
+func (r *relay) splice(src *side, dst *net.TCPConn, moved func(int)) error {
+	for {
+		n := src.fast.queued()
+		if n < spliceMin {
+			return nil
+		}
+		m, err := dst.ReadFrom(&io.LimitedReader{R: src.conn, N: int64(min(n, spliceMax))})
+		r.session.proxy.spliced.Add(uint64(m))
+		moved(int(m))
+		if err != nil {
+			return err
+		}
+		if m == 0 {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package tcpproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"time"
+
+	proxyproto "github.com/pires/go-proxyproto"
+
+	"github.com/headpond/headpond/upstream"
+)
+
+// maxAttempts bounds the endpoints that accept a connection and then break it
+// before the client's first byte; none of that byte stream is lost by trying
+// another.
+const maxAttempts = 3
+
+// lease gets an upstream connection and makes it ready for the client's first
+// byte. The caller ends the lease.
+func (s *session) lease(ctx context.Context) (l upstream.Lease[net.Conn], server *side, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
+	defer cancel()
+	for range maxAttempts {
+		if l, err = s.acquireLive(ctx); err != nil {
+			return l, nil, err
+		}
+		var conn net.Conn
+		if conn, err = s.introduce(ctx, l); err == nil {
+			return l, newSide("upstream", conn, nil), nil
+		}
+		l.Fail(err)
+	}
+	return l, nil, &upstream.Error{
+		Upstream: s.cfg.Upstream.Name(),
+		Causes:   []upstream.EndpointError{{Endpoint: l.Endpoint(), Err: err}},
+	}
+}
+
+// acquireLive leases a connection the endpoint has not closed while it was
+// waiting for a client. Bytes that have arrived on it (the banner of a server
+// that speaks first) stay where they are, for the client.
+func (s *session) acquireLive(ctx context.Context) (upstream.Lease[net.Conn], error) {
+	began := time.Now()
+	key := ""
+	if host, _, err := net.SplitHostPort(s.client.RemoteAddr().String()); err == nil {
+		key = host
+	}
+	for {
+		l, err := s.cfg.Upstream.AcquireKey(ctx, key)
+		if err != nil {
+			return l, err
+		}
+		w, ok := l.Value().(*warmConn)
+		if !ok || w.opened.After(began) || alive(w.Conn) {
+			return l, nil
+		}
+		l.Discard()
+	}
+}
+
+// introduce sends what comes before the client's bytes: the PROXY header, the
+// TLS handshake. It returns the connection to copy on.
+func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (net.Conn, error) {
+	conn := l.Value()
+	if w, ok := conn.(*warmConn); ok {
+		conn = w.Conn
+	}
+	if s.cfg.SendProxy != 0 {
+		if err := s.sendHeader(ctx, conn); err != nil {
+			return nil, fmt.Errorf("PROXY header to %s: %w", l.Endpoint(), err)
+		}
+	}
+	if s.cfg.UpstreamTLS == nil {
+		return conn, nil
+	}
+	cfg := s.cfg.UpstreamTLS
+	if cfg.ServerName == "" {
+		cfg = cfg.Clone()
+		cfg.ServerName, _, _ = net.SplitHostPort(l.Endpoint())
+	}
+	tc := tls.Client(conn, cfg)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("TLS handshake with %s: %w", l.Endpoint(), err)
+	}
+	return tc, nil
+}
+
+// sendHeader writes the PROXY header (see listener for the protocol's source).
+// A client whose address is not TCP is announced as LOCAL or UNKNOWN.
+func (s *session) sendHeader(ctx context.Context, conn net.Conn) error {
+	h := proxyproto.HeaderProxyFromAddrs(byte(s.cfg.SendProxy), s.client.RemoteAddr(), s.client.LocalAddr())
+	b, err := h.Format()
+	if err != nil {
+		return err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetWriteDeadline(deadline)
+		defer conn.SetWriteDeadline(time.Time{})
+	}
+	_, err = conn.Write(b)
+	return err
+}

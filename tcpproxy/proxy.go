@@ -1,0 +1,59 @@
+package tcpproxy
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// Proxy serves TCP listeners. All methods are safe for concurrent use.
+type Proxy struct {
+	cfg     atomic.Pointer[Config] // with defaults
+	srv     *listener.Server
+	spliced atomic.Uint64 // bytes that never were in user space
+}
+
+// New returns a Proxy for cfg; nothing runs until Serve. The error wraps
+// ErrConfig or listener.ErrConfig.
+func New(cfg Config) (*Proxy, error) {
+	if err := cfg.Verify(); err != nil {
+		return nil, err
+	}
+	p := &Proxy{}
+	p.cfg.Store(cfg.withDefaults())
+	srv, err := listener.New(cfg.Listener, listener.HandlerFunc(p.serveConn))
+	if err != nil {
+		return nil, err
+	}
+	p.srv = srv
+	return p, nil
+}
+
+// Serve forwards connections from l until Drain or Close, then it returns nil;
+// it closes l. Several listeners may be served at once.
+func (p *Proxy) Serve(l net.Listener) error { return p.srv.Serve(l) }
+
+// Drain stops accepting and waits for the running streams to end by
+// themselves; when ctx ends first they are cut off and the error says how many.
+func (p *Proxy) Drain(ctx context.Context) error { return p.srv.Drain(ctx) }
+
+// Close stops accepting and cuts every stream off.
+func (p *Proxy) Close() { p.srv.Close() }
+
+// Update replaces the settings. New sessions see them, running ones are
+// untouched. On an error nothing has changed.
+func (p *Proxy) Update(cfg Config) error {
+	if err := cfg.Verify(); err != nil {
+		return err
+	}
+	if err := p.srv.Update(cfg.Listener); err != nil {
+		return err
+	}
+	p.cfg.Store(cfg.withDefaults())
+	return nil
+}
+
+// Stats returns the listener's counters.
+func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }

@@ -1,0 +1,204 @@
+package tcpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// side is one end of a relay. Each direction has a goroutine; one reads a side
+// while the other writes it.
+type side struct {
+	name    string
+	conn    net.Conn // the concrete connection, so that copying can splice
+	pending []byte   // read before the relay began
+	fast    *fastReader
+}
+
+func newSide(name string, conn net.Conn, pending []byte) *side {
+	return &side{name: name, conn: conn, pending: pending, fast: newFastReader(conn)}
+}
+
+// closeWrite passes a FIN on.
+func (s *side) closeWrite() error {
+	if h, ok := s.conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// resetOnClose makes Close send a reset.
+func (s *side) resetOnClose() {
+	conn := s.conn
+	if t, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS: no close_notify either
+		conn = t.NetConn()
+	}
+	if l, ok := conn.(interface{ SetLinger(int) error }); ok {
+		_ = l.SetLinger(0)
+	}
+	if conn != s.conn {
+		_ = conn.Close()
+	}
+}
+
+// relay copies between two sides until both directions have ended.
+type relay struct {
+	session        *session
+	client, server *side
+	firstByte      func()      // called when the server has sent something
+	heard          atomic.Bool // it has
+	idle           time.Duration
+	start          time.Time
+	last           atomic.Int64 // when bytes moved last, after start
+
+	mu     sync.Mutex
+	reason string // of the first failure
+	err    error
+	reset  bool // to be passed on as a reset
+}
+
+func newRelay(s *session, client, server *side) *relay {
+	return &relay{session: s, client: client, server: server, idle: s.cfg.IdleTimeout, start: time.Now()}
+}
+
+// run copies in both directions until they have ended or ctx does. The
+// connections are still open when it returns.
+func (r *relay) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { r.fail(listener.ReasonDrained, errDrained) })
+	defer stop()
+	if r.idle > 0 {
+		watch := newIdleWatch(r)
+		defer watch.stop()
+	}
+	var wg sync.WaitGroup
+	wg.Go(r.serverToClient)
+	r.clientToServer()
+	wg.Wait()
+}
+
+func (r *relay) clientToServer() {
+	r.direction(r.client, r.server, listener.ReasonClientGone, listener.ReasonBackendGone, func(n int) {
+		r.session.client.Count(r.uncounted(n), 0)
+		r.touch()
+	})
+}
+
+func (r *relay) serverToClient() {
+	r.direction(r.server, r.client, listener.ReasonBackendGone, listener.ReasonClientGone, func(n int) {
+		r.session.client.Count(0, r.uncounted(n))
+		r.touch()
+		if !r.heard.Load() {
+			r.heard.Store(true)
+			r.firstByte()
+		}
+	})
+}
+
+// uncounted is n unless the listener's connection counts by itself, as it does
+// under TLS.
+func (r *relay) uncounted(n int) int64 {
+	if r.session.cfg.TLS != nil {
+		return 0
+	}
+	return int64(n)
+}
+
+func (r *relay) touch() { r.last.Store(int64(time.Since(r.start))) }
+
+// direction copies from src to dst and passes on how it ended: the end of the
+// stream as a FIN, a broken source at once as a reset. When the destination is
+// broken, what it sent before may still be on its way to the source, so the
+// other direction is left to find its end.
+func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(int)) {
+	readErr, writeErr := r.copy(src, dst, moved)
+	switch {
+	case readErr == io.EOF:
+		if err := dst.closeWrite(); errors.Is(err, errors.ErrUnsupported) {
+			r.interrupt()
+		}
+	case readErr != nil:
+		r.fail(srcGone, fmt.Errorf("read from %s: %w", src.name, readErr))
+	default:
+		r.note(dstGone, fmt.Errorf("write to %s: %w", dst.name, writeErr))
+	}
+}
+
+// note records the first failure.
+func (r *relay) note(reason string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.reason, r.err, r.reset = reason, err, reason != listener.ReasonTimeout
+	}
+}
+
+// fail records a failure and ends both directions.
+func (r *relay) fail(reason string, err error) {
+	r.note(reason, err)
+	r.interrupt()
+}
+
+// interrupt wakes both directions wherever they wait.
+func (r *relay) interrupt() {
+	past := time.Unix(1, 0)
+	_ = r.client.conn.SetDeadline(past)
+	_ = r.server.conn.SetDeadline(past)
+}
+
+func (r *relay) outcome() (reason string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reason, r.err
+}
+
+func (r *relay) broken() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reset
+}
+
+// idleWatch ends a relay in which nothing moves. It costs one timer for each
+// session and nothing for each byte.
+type idleWatch struct {
+	r     *relay
+	timer *time.Timer
+	mu    sync.Mutex
+	over  bool
+}
+
+func newIdleWatch(r *relay) *idleWatch {
+	w := &idleWatch{r: r}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(r.idle, w.look)
+	return w
+}
+
+// look ends the relay, or comes back when it would be idle.
+func (w *idleWatch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
+	left := w.r.idle - (time.Since(w.r.start) - time.Duration(w.r.last.Load()))
+	if left > 0 {
+		w.timer.Reset(left)
+		return
+	}
+	w.r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errIdle, w.r.idle))
+}
+
+func (w *idleWatch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.timer.Stop()
+}

@@ -1,0 +1,122 @@
+package tcpproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/upstream"
+)
+
+// session is one client and the upstream connection it got.
+type session struct {
+	proxy  *Proxy
+	cfg    *Config
+	client *listener.Conn
+}
+
+// serveConn runs a session and closes nc; it is the listener's handler.
+func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
+	s := &session{proxy: p, cfg: p.cfg.Load(), client: nc.(*listener.Conn)}
+	defer s.client.Close()
+	client, err := s.clientSide(ctx)
+	if err != nil {
+		s.refuse(listener.ReasonTLS, err)
+		return
+	}
+	lease, server, err := s.lease(ctx)
+	if err != nil {
+		reason := listener.ReasonUpstreamUnavailable
+		if upstream.Exhausted(err) {
+			reason = listener.ReasonPoolExhausted
+		}
+		s.refuse(reason, err)
+		return
+	}
+	r := newRelay(s, client, server)
+	r.firstByte = lease.OK
+	r.run(ctx)
+	s.end(lease, r)
+}
+
+// clientSide returns the client's end as the relay copies it.
+func (s *session) clientSide(ctx context.Context) (*side, error) {
+	if s.cfg.TLS == nil {
+		raw, pending := s.client.Raw()
+		return newSide("client", raw, pending), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
+	defer cancel()
+	tc := tls.Server(s.client, s.cfg.TLS)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("TLS handshake with the client: %w", err)
+	}
+	return newSide("client", tc, nil), nil
+}
+
+// refuse ends a session that never reached an endpoint.
+func (s *session) refuse(reason string, err error) {
+	_ = s.client.SetLinger(0) // a reset, not the clean end of an empty stream
+	s.proxy.srv.CountError(reason)
+	s.proxy.srv.Logger().Warn("session failed", "client", s.client.RemoteAddr().String(),
+		"upstream", s.cfg.Upstream.Name(), "reason", reason, "error", err)
+	s.access("", err)
+}
+
+// end closes both connections, as resets when the stream broke, and accounts
+// for the session.
+func (s *session) end(lease upstream.Lease[net.Conn], r *relay) {
+	reason, err := r.outcome()
+	if r.broken() {
+		r.client.resetOnClose()
+		r.server.resetOnClose()
+	}
+	switch {
+	case reason == listener.ReasonBackendGone && !r.heard.Load():
+		lease.Fail(err)
+	default:
+		lease.Discard()
+	}
+	_ = r.client.conn.Close()
+	if err != nil {
+		s.proxy.srv.CountError(reason)
+		level := slog.LevelWarn
+		if reason == listener.ReasonClientGone || reason == listener.ReasonTimeout {
+			level = slog.LevelInfo // everyday life
+		}
+		s.proxy.srv.Logger().Log(context.Background(), level, "session broke off",
+			"client", s.client.RemoteAddr().String(), "upstream", s.cfg.Upstream.Name(),
+			"endpoint", lease.Endpoint(), "reason", reason, "error", err)
+	}
+	s.access(lease.Endpoint(), err)
+}
+
+// access writes the access log's line.
+func (s *session) access(endpoint string, err error) {
+	if !s.proxy.srv.AccessLog() {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("client", s.client.RemoteAddr().String()),
+		slog.String("upstream", s.cfg.Upstream.Name()),
+		slog.String("endpoint", endpoint),
+		slog.Duration("duration", time.Since(s.client.Accepted())),
+		slog.Uint64("bytes_in", s.client.BytesIn()),
+		slog.Uint64("bytes_out", s.client.BytesOut()),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("error", err.Error()))
+	}
+	s.proxy.srv.Access(context.Background(), attrs...)
+}
+
+// What ends a session from this side.
+var (
+	errIdle    = errors.New("no byte in either direction for the idle time-out")
+	errDrained = errors.New("the time to drain is over")
+)
