@@ -15,12 +15,9 @@ import (
 // Conn is a connection to an HTTP/1.1 server: what a pool of this package holds. It belongs to whoever leases it;
 // only Close may be called from elsewhere. While idle it holds no buffer.
 type Conn struct {
-	nc  net.Conn // what requests are written to: raw, or TLS over raw
-	raw *rawConn
-
-	idle     time.Duration // longest wait for one read or write of the current exchange; 0 = no limit
-	deadline bool          // a deadline is set on nc
-	closed   atomic.Bool
+	nc     net.Conn // what requests are written to: raw, or TLS over raw
+	raw    *rawConn
+	closed atomic.Bool
 }
 
 // NewConn makes a Conn of a connected socket and takes it over: with cfg it becomes a TLS client and does the
@@ -114,32 +111,6 @@ func (c *Conn) Alive() bool {
 	n, err := c.nc.Read(c.raw.probe[:])
 	c.raw.polling = false
 	return n == 0 && err == errWouldBlock
-}
-
-// Read reads within the exchange's idle limit.
-func (c *Conn) Read(p []byte) (int, error) {
-	if c.idle > 0 {
-		c.deadline = true
-		if err := c.nc.SetReadDeadline(time.Now().Add(c.idle)); err != nil {
-			return 0, err
-		}
-	}
-	return c.nc.Read(p)
-}
-
-// limitIdle sets the idle limit of body reads from now on and takes back the deadline that the wait for the head set.
-func (c *Conn) limitIdle(idle time.Duration) {
-	c.idle = idle
-	if c.deadline && idle <= 0 {
-		c.clearDeadline()
-	}
-}
-
-func (c *Conn) clearDeadline() {
-	if c.deadline {
-		c.deadline = false
-		_ = c.nc.SetDeadline(time.Time{}) // fails on a closed connection only, which the next use reports
-	}
 }
 
 // rawConn is the socket, under TLS if there is any. It can read without waiting.

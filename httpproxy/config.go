@@ -1,0 +1,129 @@
+package httpproxy
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// Defaults of Config and Route, used where a field is zero.
+const (
+	// DefaultReadHeaderTimeout bounds how long a client may take for a request's head (and the TLS handshake), so
+	// that slow ones cannot hold connections for nothing.
+	DefaultReadHeaderTimeout = 10 * time.Second
+	// DefaultKeepAlive is how long a client's connection may be idle between requests. It is longer than what
+	// balancers in front keep theirs (commonly 60s), so that those close first.
+	DefaultKeepAlive = 2 * time.Minute
+	// DefaultMaxHeaderBytes bounds a request's head; 64 KiB is four times what common servers take.
+	DefaultMaxHeaderBytes = 64 << 10
+	// DefaultMaxHeaderFields bounds the fields in it.
+	DefaultMaxHeaderFields = 256
+	// DefaultMaxStreams bounds the concurrent requests of one HTTP/2 connection.
+	DefaultMaxStreams = 250
+	// DefaultIdleTimeout ends a body or an upgraded connection that has not moved a byte for so long.
+	DefaultIdleTimeout = 10 * time.Minute
+)
+
+// requestIDField carries a request's id to the server and back in error answers.
+const requestIDField = "X-Request-Id"
+
+// ErrConfig is wrapped by every error about an invalid Config.
+var ErrConfig = errors.New("httpproxy: invalid configuration")
+
+// Upstream is where a route leads: pooled HTTP/1.1 connections to a set of endpoints. NewUpstream makes one.
+type Upstream = upstream.Upstream[*httppool.Conn]
+
+// Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via and Forwarded; the rest stays as
+// it was given to New.
+type Config struct {
+	// Listener is admission, PROXY protocol, access log and logger.
+	Listener listener.Config
+	// Routes say where requests go; a request that none matches is answered with 404.
+	Routes []Route
+	// TLS makes the listener speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. Without it HTTP/2 is spoken to clients
+	// that begin with it ("prior knowledge").
+	TLS *tls.Config
+	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are believed and extended; everybody
+	// else's are replaced. Empty = nobody's.
+	TrustedProxies []netip.Prefix
+	// NoForwarded leaves the Forwarded field (RFC 7239) out; X-Forwarded-For, -Proto and -Host are always set.
+	NoForwarded bool
+	// Via is the name this proxy adds to Via fields; "" = none.
+	Via string
+
+	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
+	KeepAlive         time.Duration // 0 = DefaultKeepAlive
+	MaxHeaderBytes    int           // 0 = DefaultMaxHeaderBytes
+	MaxHeaderFields   int           // 0 = DefaultMaxHeaderFields
+	MaxStreams        int           // 0 = DefaultMaxStreams
+}
+
+// Route sends requests for a host and a path to an upstream.
+//
+// Of all routes that match, the one with the most specific host is taken (exact before the longest "*.suffix" before
+// any), and among those the one with the longest path. A host without a matching path falls back to a less specific
+// one.
+type Route struct {
+	// Host is "app.example", "*.example" (any name below example, at any depth, but not example itself), or "" for
+	// every host. Case, a port and a trailing dot in the request do not matter.
+	Host string
+	// Path is a prefix in whole segments: "/api" matches "/api", "/api/" and "/api/x", never "/apix"; "/api/" matches
+	// "/api/" and below. "" and "/" match everything. It is compared with the decoded path.
+	Path string
+	// StripPrefix takes Path off before forwarding.
+	StripPrefix bool
+	// Upstream is required. The Proxy does not close it.
+	Upstream *Upstream
+
+	// Timeout bounds a request as a whole, both bodies included. 0 = no limit. Not for upgraded connections.
+	Timeout time.Duration
+	// ResponseTimeout bounds the wait for the response's head after the request is sent; then the client gets 504.
+	// 0 = 60s, negative = no limit.
+	ResponseTimeout time.Duration
+	// IdleTimeout bounds each wait for either side in the middle of a body or an upgraded connection.
+	// 0 = DefaultIdleTimeout, negative = no limit.
+	IdleTimeout time.Duration
+}
+
+// Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. It does not change c.
+func (c Config) Verify() error {
+	errs := []error{c.Listener.Verify()}
+	seen := make(map[[2]string]bool, len(c.Routes))
+	for i, r := range c.Routes {
+		if err := r.verify(); err != nil {
+			errs = append(errs, fmt.Errorf("%w: route %d (host %q, path %q): %w", ErrConfig, i, r.Host, r.Path, err))
+			continue
+		}
+		key := [2]string{canonicalHost(r.Host), canonicalPath(r.Path)}
+		if seen[key] {
+			errs = append(errs, fmt.Errorf("%w: route %d repeats host %q and path %q", ErrConfig, i, r.Host, r.Path))
+		}
+		seen[key] = true
+	}
+	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 {
+		errs = append(errs, fmt.Errorf("%w: limits and time-outs must not be negative", ErrConfig))
+	}
+	return errors.Join(errs...)
+}
+
+func (r Route) verify() error {
+	switch {
+	case r.Upstream == nil:
+		return errors.New("no upstream")
+	case r.Path != "" && r.Path[0] != '/':
+		return errors.New("the path does not begin with /")
+	case hasDotSegment(r.Path):
+		return errors.New("the path has a . or .. segment")
+	case !validHostPattern(r.Host):
+		return errors.New(`the host is not a name, "*.name" or empty (write no port)`)
+	case r.Timeout < 0:
+		return errors.New("negative timeout")
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+// Package httpproxy is the gateway's listener protocol "http": HTTP/1.1 and HTTP/2 from clients, routed by host and
+// path, forwarded over pooled HTTP/1.1 connections, streaming both ways.
+//
+//	api, err := httpproxy.NewUpstream("api", []string{"127.0.0.1:9001", "127.0.0.1:9002"}, httpproxy.UpstreamOptions{})
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	p, err := httpproxy.New(httpproxy.Config{Routes: []httpproxy.Route{{Path: "/", Upstream: api}}})
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	l, err := net.Listen("tcp", "127.0.0.1:8080")
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	log.Fatal(p.Serve(l))
+//
+// The life of a request: accept and admit (package listener), route (route.go), lease (upstream.go), exchange and
+// reply (httppool.Handler), count and log (done.go).
+//
+// # What it forwards, and how
+//
+// The method, the path as it was written, the query, Host and every end-to-end field go through unchanged; each
+// request is written anew in exactly one framing, so that the server cannot read other requests than this proxy did.
+// Requests that could be read in two ways are refused with 400, as are paths with "." or ".." segments (a server
+// resolves them and would serve another path than was routed). CONNECT is refused with 405.
+//
+// X-Forwarded-For, -Proto, -Host and Forwarded are extended if they come from a trusted proxy and replaced otherwise.
+// X-Request-Id is set unless the client sent a well-formed one.
+//
+// # What a client gets when something fails
+//
+// 404 for an unknown route; 502 if no endpoint can be reached or the answer is not HTTP; 503 with Retry-After if
+// every connection is in use; 504 if the server does not answer in time; in JSON if Accept prefers it, with the
+// upstream's name, the reason and the request's id. A response that breaks off half-way ends the client's connection
+// (HTTP/2: its stream) without a clean end.
+//
+// # Limits
+//
+// To servers only HTTP/1.1 is spoken, so gRPC, which needs HTTP/2 there, does not work; trailers themselves do.
+// HTTP/1.1 upgrades (WebSocket) pass; WebSocket over HTTP/2 (RFC 8441) does not. A server that logs connections in
+// (NTLM, Negotiate) cannot be used: its connections are never used twice.
+//
+// Unstable until 1.0.
+package httpproxy

@@ -1,0 +1,79 @@
+package httpproxy
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// done counts, logs and accounts for a forwarded request.
+func (p *Proxy) done(r *http.Request, upstream string, res httppool.Result) {
+	if res.Err != nil {
+		p.failed(r, upstream, res)
+	}
+	if !p.srv.AccessLog() {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("client", r.RemoteAddr), slog.String("method", r.Method), slog.String("host", r.Host),
+		slog.String("path", r.URL.Path), // no query: it may hold secrets
+		slog.String("proto", r.Proto), slog.Int("status", res.Status),
+		slog.Int64("bytes_in", res.BytesIn), slog.Int64("bytes_out", res.BytesOut),
+		slog.Duration("duration", res.Duration.Round(time.Microsecond)),
+		slog.String("upstream", upstream), slog.String("endpoint", res.Endpoint), slog.Bool("reused", res.Reused),
+	}
+	if res.Retries > 0 {
+		attrs = append(attrs, slog.Int("retries", res.Retries))
+	}
+	if res.Err != nil {
+		attrs = append(attrs, slog.String("error", res.Err.Error()))
+	}
+	p.srv.Access(r.Context(), attrs...)
+}
+
+// failed counts the failure and logs it: the server's side for the operator, the client's for those who look.
+func (p *Proxy) failed(r *http.Request, upstream string, res httppool.Result) {
+	reason := reasonOf(res.Err)
+	p.srv.CountError(reason)
+	level := slog.LevelWarn
+	if reason == listener.ReasonClientGone {
+		level = slog.LevelDebug
+	}
+	p.srv.Logger().Log(r.Context(), level, "request failed", "reason", reason, "client", r.RemoteAddr,
+		"method", r.Method, "path", r.URL.Path, "status", res.Status, "upstream", upstream, "endpoint", res.Endpoint,
+		"error", res.Err)
+}
+
+// reasonOf is the counter an error belongs to.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, httppool.ErrMalformedResponse), errors.Is(err, httppool.ErrInvalidRequest):
+		return listener.ReasonProtocol
+	case errors.Is(err, httppool.ErrServerGone):
+		return listener.ReasonBackendGone
+	case errors.Is(err, httppool.ErrClientGone), errors.Is(err, httppool.ErrRequestBody):
+		return listener.ReasonClientGone
+	}
+	switch httppool.StatusOf(err) {
+	case http.StatusServiceUnavailable:
+		return listener.ReasonPoolExhausted
+	case http.StatusGatewayTimeout:
+		return listener.ReasonTimeout
+	case http.StatusBadGateway:
+		return listener.ReasonUpstreamUnavailable
+	}
+	return listener.ReasonClientGone
+}
+
+// refuse answers a request that no upstream sees, and counts and logs it like the others.
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, reason, why string) {
+	p.srv.CountError(reason)
+	httppool.WriteError(w, r, status, why)
+	p.srv.Access(r.Context(), slog.String("client", r.RemoteAddr), slog.String("method", r.Method),
+		slog.String("host", r.Host), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),
+		slog.Int("status", status), slog.String("error", why))
+}

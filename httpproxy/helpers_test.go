@@ -1,0 +1,140 @@
+package httpproxy_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/headpond/headpond/httpproxy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds waits that end at once unless something is broken.
+const patience = 20 * time.Second
+
+// serveHTTP starts a net/http backend and returns its address.
+func serveHTTP(t testing.TB, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// serveRaw starts a backend that gives each connection to f and closes it afterwards.
+func serveRaw(t testing.TB, f func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(patience))
+				f(c)
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
+
+func newUpstream(t testing.TB, endpoints ...string) *httpproxy.Upstream {
+	t.Helper()
+	return newUpstreamWith(t, httpproxy.UpstreamOptions{}, endpoints...)
+}
+
+func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...string) *httpproxy.Upstream {
+	t.Helper()
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	u, err := httpproxy.NewUpstream("api", endpoints, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := u.Drain(ctx); err != nil {
+			t.Errorf("a lease did not come back: %v", err)
+		}
+	})
+	return u
+}
+
+type running struct {
+	*httpproxy.Proxy
+	addr, url string
+}
+
+// startProxy runs a Proxy until the test ends.
+func startProxy(t testing.TB, cfg httpproxy.Config) running {
+	t.Helper()
+	if cfg.Listener.Logger == nil {
+		cfg.Listener.Logger = slog.New(slog.DiscardHandler)
+	}
+	p, err := httpproxy.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- p.Serve(l) }()
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // whatever a test leaves open is cut off
+		_ = p.Drain(ctx)
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	scheme := "http://"
+	if cfg.TLS != nil {
+		scheme = "https://"
+	}
+	return running{p, l.Addr().String(), scheme + l.Addr().String()}
+}
+
+// do sends req and returns the response with its body.
+func do(t testing.TB, req *http.Request) (*http.Response, string) {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("reading the body: %v", err)
+	}
+	return resp, string(body)
+}
+
+func get(t testing.TB, url string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return do(t, req)
+}

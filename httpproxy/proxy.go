@@ -1,0 +1,196 @@
+package httpproxy
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// Proxy accepts HTTP/1.1 and HTTP/2 and forwards requests over pooled HTTP/1.1 connections. All methods are safe for
+// concurrent use.
+type Proxy struct {
+	srv   *listener.Server
+	http  *http.Server
+	tls   bool
+	table atomic.Pointer[table]
+}
+
+var _ http.Handler = (*Proxy)(nil)
+
+// New checks cfg and makes a Proxy. Its errors wrap ErrConfig or listener.ErrConfig.
+func New(cfg Config) (*Proxy, error) {
+	if err := cfg.Verify(); err != nil {
+		return nil, err
+	}
+	cfg.Listener.Protocol = "http"
+	srv, err := listener.New(cfg.Listener, nil)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{srv: srv, tls: cfg.TLS != nil}
+	t, err := p.newTable(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.table.Store(t)
+	p.http = p.newServer(cfg)
+	return p, nil
+}
+
+func (p *Proxy) newServer(cfg Config) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(cfg.TLS != nil)
+	protocols.SetUnencryptedHTTP2(cfg.TLS == nil)
+	s := &http.Server{
+		Handler:             p,
+		Protocols:           &protocols,
+		ReadHeaderTimeout:   cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
+		IdleTimeout:         cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
+		MaxHeaderBytes:      cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
+		MaxHeaderValueCount: cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: cmp.Or(cfg.MaxStreams, DefaultMaxStreams),
+			SendPingTimeout:      30 * time.Second, // a client that vanished is noticed although nothing is sent to it
+			PingTimeout:          15 * time.Second,
+		},
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     log.New(errorLog{p}, "", 0),
+	}
+	if cfg.TLS != nil {
+		s.TLSConfig = cfg.TLS.Clone()
+		if s.TLSConfig.MinVersion == 0 {
+			s.TLSConfig.MinVersion = tls.VersionTLS12
+		}
+	}
+	return s
+}
+
+// newTable makes the routes of cfg ready to serve.
+func (p *Proxy) newTable(cfg Config) (*table, error) {
+	return newTable(cfg.Routes, func(r Route) (*httppool.Handler, error) {
+		idle := cmp.Or(r.IdleTimeout, DefaultIdleTimeout)
+		t, err := httppool.NewTransport(httppool.Config{
+			Source:  source(r.Upstream),
+			Options: httppool.Options{ResponseHeaderTimeout: r.ResponseTimeout, IdleTimeout: max(idle, 0)},
+		})
+		if err != nil {
+			return nil, err
+		}
+		strip := ""
+		if r.StripPrefix {
+			strip = r.Path
+		}
+		name := r.Upstream.Name()
+		return httppool.NewHandler(httppool.HandlerConfig{
+			Transport:      t,
+			Name:           name,
+			StripPrefix:    strip,
+			TrustedProxies: cfg.TrustedProxies,
+			Forwarded:      !cfg.NoForwarded,
+			Via:            cfg.Via,
+			RequestID:      requestIDField,
+			Timeout:        r.Timeout,
+			IdleTimeout:    max(idle, 0),
+			OnDone:         func(r *http.Request, res httppool.Result) { p.done(r, name, res) },
+		})
+	})
+}
+
+// Serve accepts on l until Drain or Close and then returns nil. It takes l over. It may be called for several
+// listeners.
+func (p *Proxy) Serve(l net.Listener) error {
+	nl := p.srv.Listener(l)
+	var err error
+	if p.tls {
+		err = p.http.ServeTLS(nl, "", "")
+	} else {
+		err = p.http.Serve(nl)
+	}
+	select {
+	case <-p.srv.Draining():
+		return nil
+	default:
+		return err
+	}
+}
+
+// ServeHTTP routes and forwards one request; Serve's connections come here. It may also be mounted in another
+// program's server.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer p.recoverRequest()
+	if tg := p.route(w, r); tg != nil {
+		tg.handler.ServeHTTP(w, r)
+	}
+}
+
+// recoverRequest keeps a defect to the request it shows in.
+func (p *Proxy) recoverRequest() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+		p.srv.CountError(listener.ReasonInternal)
+		p.srv.Logger().Error("request handler panicked", "panic", v, "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// Update takes cfg's routes and listener settings over. Requests under way finish under the old ones. On an error
+// nothing has changed.
+func (p *Proxy) Update(cfg Config) error {
+	if err := cfg.Verify(); err != nil {
+		return err
+	}
+	t, err := p.newTable(cfg)
+	if err != nil {
+		return err
+	}
+	cfg.Listener.Protocol = "http"
+	if err := p.srv.Update(cfg.Listener); err != nil {
+		return err
+	}
+	p.table.Store(t)
+	return nil
+}
+
+// Drain stops accepting, closes idle connections and lets requests and upgraded connections finish; HTTP/2 clients
+// are told to go elsewhere. When ctx ends first, what is left is cut off and the error wraps ctx's.
+func (p *Proxy) Drain(ctx context.Context) error {
+	shut := make(chan struct{})
+	go func() {
+		defer close(shut)
+		_ = p.http.Shutdown(ctx) // its error is ctx's, which the listener's Drain reports with a count
+	}()
+	err := p.srv.Drain(ctx)
+	<-shut
+	if err != nil {
+		_ = p.http.Close()
+	}
+	return err
+}
+
+// Stats returns the listener's counters.
+func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
+
+// errorLog brings net/http's own messages (failed handshakes, malformed HTTP/2) into the log, at debug level: they
+// report what clients do and anybody can cause them.
+type errorLog struct{ p *Proxy }
+
+func (e errorLog) Write(b []byte) (int, error) {
+	e.p.srv.Logger().Log(context.Background(), slog.LevelDebug, string(bytes.TrimSpace(b)))
+	return len(b), nil
+}

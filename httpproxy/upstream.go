@@ -1,0 +1,98 @@
+package httpproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// Defaults of an upstream's pools.
+const (
+	// DefaultMaxSize is high because a response that streams keeps its connection.
+	DefaultMaxSize = 1024
+	// DefaultPoolIdleTimeout is below the keep-alive times of common servers (nginx 75s), so that our side closes
+	// an idle connection first and no request meets a server that is just closing it.
+	DefaultPoolIdleTimeout = 60 * time.Second
+	// DefaultAcquireTimeout is how long a request waits for a connection before it is answered with 503.
+	DefaultAcquireTimeout = 5 * time.Second
+	// DefaultMaxWaiters bounds the requests that wait for one endpoint.
+	DefaultMaxWaiters = 10_000
+)
+
+// UpstreamOptions are the optional parts of an upstream. The zero value is plain HTTP with every default.
+type UpstreamOptions struct {
+	Balance        upstream.Balance
+	Pool           pool.Limits // zero fields: see Limits
+	Health         upstream.Health
+	Ejection       upstream.Ejection
+	ConnectTimeout time.Duration // 0 = 5s; bounds connecting, and again the TLS handshake
+	TLS            *tls.Config   // nil = plain HTTP
+	Logger         *slog.Logger
+}
+
+// NewUpstream makes the upstream of a route: pooled HTTP/1.1 connections to endpoints ("host:port" or "unix:/path").
+// A connection is looked at before each use and after it, whatever o.Pool says. Close or Drain it in the end.
+func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*Upstream, error) {
+	dialer := &httppool.Dialer{DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
+	return upstream.New(upstream.Config[*httppool.Conn]{
+		Name:      name,
+		Endpoints: endpoints,
+		Balance:   o.Balance,
+		Pool:      Limits(o.Pool),
+		Open:      dialer.Open,
+		Close:     func(c *httppool.Conn) { c.Close() },
+		Check:     checkAlive,
+		Health:    o.Health,
+		Ejection:  o.Ejection,
+		Logger:    o.Logger,
+	})
+}
+
+// Limits fills the zero fields of l with the defaults for HTTP. Upstream.Update wants its limits from here.
+func Limits(l pool.Limits) pool.Limits {
+	if l.MaxSize == 0 {
+		l.MaxSize = DefaultMaxSize
+	}
+	if l.IdleTimeout == 0 {
+		l.IdleTimeout = DefaultPoolIdleTimeout
+	}
+	if l.AcquireTimeout == 0 {
+		l.AcquireTimeout = DefaultAcquireTimeout
+	}
+	if l.MaxWaiters == 0 {
+		l.MaxWaiters = DefaultMaxWaiters
+	}
+	if l.CheckAfter == 0 {
+		l.CheckAfter = -1 // the exchange looks at each connection anyway
+	}
+	return l
+}
+
+func checkAlive(_ context.Context, c *httppool.Conn) error {
+	if !c.Alive() {
+		return httppool.ErrServerGone
+	}
+	return nil
+}
+
+// source leases from u. Ring hashing goes by the client's address as the server is told it.
+func source(u *Upstream) httppool.Source {
+	return func(ctx context.Context, req *http.Request) (httppool.Lease, error) {
+		key := ""
+		if xff := req.Header["X-Forwarded-For"]; len(xff) > 0 {
+			key, _, _ = strings.Cut(xff[0], ",")
+		}
+		l, err := u.AcquireKey(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		return l, nil
+	}
+}

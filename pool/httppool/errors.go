@@ -1,0 +1,62 @@
+package httppool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+)
+
+// What can go wrong in an exchange. Every error of RoundTrip is an *Error that wraps one of these, an error of the
+// pool (pool.ErrTimeout, pool.ErrOpen, …), the dialer's, or the context's.
+var (
+	// ErrInvalidRequest: the request cannot be written without changing its meaning. Nothing was sent.
+	ErrInvalidRequest = errors.New("invalid request")
+	// ErrRequestBody: reading the request's body failed, or it is not as long as its Content-Length says.
+	ErrRequestBody = errors.New("cannot read the request body")
+	// ErrMalformedResponse: the server's answer is not HTTP/1.1 that everybody reads alike.
+	ErrMalformedResponse = errors.New("malformed response")
+	// ErrResponseTimeout: no response head arrived within Options.ResponseHeaderTimeout.
+	ErrResponseTimeout = errors.New("timed out waiting for the response")
+	// ErrIdleTimeout: a body stood still for longer than Options.IdleTimeout.
+	ErrIdleTimeout = errors.New("the body stood still for too long")
+	// ErrServerGone: the connection ended before the response did.
+	ErrServerGone = errors.New("the server closed the connection")
+	// ErrStale: every connection the pool gave was closed by the server while it was idle.
+	ErrStale = errors.New("no usable connection in the pool")
+	// ErrClosed: the Transport is closed.
+	ErrClosed = errors.New("transport is closed")
+)
+
+// Error says at which endpoint and in which step an exchange failed.
+type Error struct {
+	Endpoint string // "" if no connection was had
+	Step     string // "acquire", "send", "receive" or "body"
+	Reused   bool   // the connection had served a request before
+	Err      error
+}
+
+// Error names step, endpoint and cause.
+func (e *Error) Error() string {
+	if e.Endpoint == "" {
+		return fmt.Sprintf("http upstream: %s: %v", e.Step, e.Err)
+	}
+	return fmt.Sprintf("http upstream %s: %s: %v", e.Endpoint, e.Step, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Timeout says whether the error is a time-out, as net.Error has it.
+func (e *Error) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.Is(e.Err, ErrResponseTimeout) || errors.Is(e.Err, ErrIdleTimeout) ||
+		errors.Is(e.Err, context.DeadlineExceeded) || (errors.As(e.Err, &t) && t.Timeout())
+}
+
+// isNetError says that err came from the connection and not from what was on it.
+func isNetError(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+}

@@ -1,0 +1,392 @@
+package httppool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"os"
+	"sync"
+	"time"
+)
+
+// maxInterim bounds the 1xx responses before the final one.
+const maxInterim = 64
+
+// Lease is the right to use a Conn: pool.Lease[*Conn] with two facts more, and exactly what
+// upstream.Lease[*httppool.Conn] has. Exactly one of Release, Discard and Fail is called.
+type Lease interface {
+	Value() *Conn
+	Release()         // the connection is at a clean boundary
+	Discard()         // it is not; that is nobody's fault
+	Fail(cause error) // it is not, and the endpoint is to blame
+	Reused() bool     // it has been leased before
+	Endpoint() string // for messages
+}
+
+// Options are the limits of an exchange. The zero value is ready to use.
+type Options struct {
+	// ResponseHeaderTimeout bounds the wait for the response head once the request is written.
+	// 0 = 60s, negative = no limit (language models may think for minutes).
+	ResponseHeaderTimeout time.Duration
+	// ContinueTimeout is how long a request with "Expect: 100-continue" waits for leave before it sends its body
+	// anyway (RFC 9110, section 10.1.1). 0 = 1s.
+	ContinueTimeout time.Duration
+	// IdleTimeout bounds each wait for the server in the middle of a body, of the request as of the response.
+	// 0 or negative = no limit.
+	IdleTimeout time.Duration
+	// MaxHeaderBytes bounds the response head. 0 = 256 KiB.
+	MaxHeaderBytes int
+}
+
+const (
+	defaultHeaderTimeout   = 60 * time.Second
+	defaultContinueTimeout = time.Second
+	defaultMaxHeaderBytes  = 256 << 10
+)
+
+// Exchange sends req over l's connection and returns the response; its body streams. It is one attempt, without any
+// retry; Transport adds those.
+//
+// Exchange settles l: it is released once both messages were framed exactly and read to their end, nothing was
+// upgraded, nothing extra arrived, neither side asked to close, and the connection was not authenticated by NTLM or
+// Negotiate. In every other case the connection is closed: also when req's context ends, or when the response ends
+// while the request's body is still unread. The caller closes the response's body, which settles l at the latest.
+// Req's body is closed, possibly after Exchange has returned.
+//
+// A 101 response's Body is an io.ReadWriteCloser with a CloseWrite method.
+func Exchange(l Lease, req *http.Request, o Options) (*http.Response, error) {
+	x := newExchange(l, req, &o)
+	resp, err := x.run()
+	if err != nil && x.bodyIsOurs() {
+		closeBody(req)
+	}
+	return resp, err
+}
+
+// exchange is one request and its response on one connection.
+//
+// Two goroutines work on it: the caller's, which reads, and while there is a request body the uploader, which writes.
+// What both touch is guarded by mu.
+type exchange struct {
+	req   *http.Request
+	opt   *Options
+	lease Lease
+	conn  *Conn
+	rd    *reader
+	stop  func() bool // stops watching the context; nil if it never ends
+
+	interim func(code int, header http.Header) error // told of 1xx responses but 100 and 101; may be nil
+
+	head     head
+	resp     http.Response
+	body     body
+	answered bool // a byte of the response has arrived
+	accepted bool // the server's kernel may hold a byte of the request
+
+	mu        sync.Mutex // never held across I/O
+	upload    uploadState
+	uploadErr error
+	touched   bool // the request's body has been read from
+	abandoned bool // the exchange is over; the uploader must not start reading
+	failed    bool // no response came; whoever called may want to send a body nobody touched again
+	headRead  bool
+	deadline  bool // a deadline is set on conn
+	uploaded  chan struct{}
+	proceed   chan bool // "Expect: 100-continue": send the body or not
+}
+
+func newExchange(l Lease, req *http.Request, o *Options) *exchange {
+	return &exchange{lease: l, conn: l.Value(), req: req, opt: o}
+}
+
+var headPool = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// maxPooledHead is the largest request head whose buffer is kept.
+const maxPooledHead = 64 << 10
+
+func (x *exchange) run() (*http.Response, error) {
+	ctx := x.req.Context()
+	if err := ctx.Err(); err != nil {
+		x.lease.Release()
+		return nil, x.wrap("send", context.Cause(ctx))
+	}
+	buf := headPool.Get().(*[]byte)
+	block, length, err := appendRequest((*buf)[:0], x.req)
+	if err != nil {
+		headPool.Put(buf)
+		x.lease.Release()
+		return nil, x.wrap("send", err)
+	}
+	x.rd = getReader(x)
+	if ctx.Done() != nil {
+		x.stop = context.AfterFunc(ctx, func() { x.conn.Close() })
+	}
+	n, err := x.write(block)
+	x.accepted = n > 0
+	if *buf = block; cap(block) <= maxPooledHead {
+		headPool.Put(buf)
+	}
+	if err != nil {
+		return nil, x.fail("send", err)
+	}
+	if length == 0 {
+		x.upload = uploadDone
+		x.awaitHead()
+	} else {
+		x.startUpload(length)
+	}
+	return x.receive()
+}
+
+// write writes within the idle limit. Of the two goroutines only the one that sends calls it.
+func (x *exchange) write(p []byte) (int, error) {
+	if x.opt.IdleTimeout > 0 {
+		x.mu.Lock()
+		x.deadline = true
+		x.mu.Unlock()
+		if err := x.conn.nc.SetWriteDeadline(time.Now().Add(x.opt.IdleTimeout)); err != nil {
+			return 0, err
+		}
+	}
+	return x.conn.nc.Write(p)
+}
+
+// Read reads from the connection: the source of x.rd. While a body is read it keeps to the idle limit.
+func (x *exchange) Read(p []byte) (int, error) {
+	if x.opt.IdleTimeout > 0 && x.body.open {
+		x.mu.Lock()
+		x.deadline = true
+		x.mu.Unlock()
+		if err := x.conn.nc.SetReadDeadline(time.Now().Add(x.opt.IdleTimeout)); err != nil {
+			return 0, err
+		}
+	}
+	return x.conn.nc.Read(p)
+}
+
+// awaitHead starts the time-out for the response head: the request is written.
+func (x *exchange) awaitHead() {
+	d := orDefault(x.opt.ResponseHeaderTimeout, defaultHeaderTimeout)
+	if d < 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.headRead {
+		x.deadline = true
+		_ = x.conn.nc.SetReadDeadline(time.Now().Add(d)) // fails if closed; the pending read says so
+	}
+}
+
+// gotHead ends the time-out for the response head.
+func (x *exchange) gotHead() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.headRead = true
+	if x.deadline {
+		_ = x.conn.nc.SetReadDeadline(time.Time{})
+		x.deadline = x.opt.IdleTimeout > 0 // the uploader's may still be set
+	}
+}
+
+// receive reads interim responses and the final head.
+func (x *exchange) receive() (*http.Response, error) {
+	limit := x.opt.MaxHeaderBytes
+	if limit <= 0 {
+		limit = defaultMaxHeaderBytes
+	}
+	for range maxInterim {
+		block, err := x.rd.block(limit)
+		x.answered = x.answered || err == nil || x.rd.buffered() > 0
+		if err != nil {
+			return nil, x.fail("receive", err)
+		}
+		if x.head, err = parseHead(block, x.req.Method); err != nil {
+			return nil, x.fail("receive", malformed{err})
+		}
+		if x.head.status >= 200 || x.head.status == http.StatusSwitchingProtocols {
+			return x.respond()
+		}
+		if err := x.informed(); err != nil {
+			return nil, x.fail("receive", err)
+		}
+	}
+	return nil, x.fail("receive", malformed{fmt.Errorf("more than %d interim responses", maxInterim)})
+}
+
+// informed handles a 1xx response other than 101.
+func (x *exchange) informed() error {
+	trace := httptrace.ContextClientTrace(x.req.Context())
+	if x.head.status == http.StatusContinue {
+		if x.proceed != nil {
+			x.proceed <- true
+			x.proceed = nil
+		}
+		if trace != nil && trace.Got100Continue != nil {
+			trace.Got100Continue()
+		}
+	} else if x.interim != nil {
+		if err := x.interim(x.head.status, x.head.header); err != nil {
+			return err
+		}
+	}
+	if trace != nil && trace.Got1xxResponse != nil {
+		return trace.Got1xxResponse(x.head.status, textproto.MIMEHeader(x.head.header))
+	}
+	return nil
+}
+
+// respond makes the response of the final head and settles the lease if it has no body.
+func (x *exchange) respond() (*http.Response, error) {
+	x.gotHead()
+	if x.proceed != nil { // the server answers without wanting the body
+		x.proceed <- false
+		x.proceed = nil
+	}
+	h := &x.head
+	x.resp = http.Response{
+		Status: h.reason, StatusCode: h.status,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: h.minor,
+		Header: h.header, Trailer: h.trailer, ContentLength: h.length,
+		Close: !h.keepAlive, Request: x.req, Body: http.NoBody,
+	}
+	if h.minor == 0 {
+		x.resp.Proto = "HTTP/1.0"
+	}
+	if h.status == http.StatusSwitchingProtocols {
+		return x.switchProtocols()
+	}
+	switch {
+	case x.req.Method == http.MethodHead:
+		x.resp.ContentLength = h.declared
+	case h.length == chunkedLength:
+		x.resp.ContentLength = -1
+		x.resp.TransferEncoding = chunkedCoding
+	}
+	if h.length == 0 {
+		x.finish()
+		return &x.resp, nil
+	}
+	x.body.start(x)
+	x.resp.Body = &x.body
+	return &x.resp, nil
+}
+
+var chunkedCoding = []string{"chunked"}
+
+// finish settles the lease after the whole response has been read.
+func (x *exchange) finish() {
+	clean := x.rd.buffered() == 0
+	putReader(x.rd)
+	x.rd = nil
+	ok := x.head.keepAlive && clean && !wantsClose(x.req) &&
+		!connectionAuth(x.req.Header["Authorization"]) && !connectionAuth(x.req.Header["Proxy-Authorization"]) &&
+		x.uploadFinished()
+	if x.stop != nil && !x.stop() {
+		ok = false // the context has ended and the connection is being closed
+	}
+	if ok && x.deadline {
+		ok = x.conn.nc.SetDeadline(time.Time{}) == nil
+	}
+	if !ok || !x.conn.Alive() {
+		x.abandon()
+		x.conn.Close()
+		if good, is := x.lease.(interface{ OK() }); is {
+			good.OK() // the connection is done with; the endpoint did its part
+		}
+		x.lease.Discard()
+		return
+	}
+	x.lease.Release()
+}
+
+// drop settles the lease when the response's body is not wanted any more.
+func (x *exchange) drop() {
+	if x.stop != nil {
+		x.stop()
+	}
+	x.abandon()
+	x.conn.Close()
+	putReader(x.rd)
+	x.rd = nil
+	x.lease.Discard()
+}
+
+// fail settles the lease after an error of the connection or of a message on it and says what happened.
+func (x *exchange) fail(step string, err error) error {
+	if x.stop != nil {
+		x.stop()
+	}
+	x.mu.Lock()
+	x.failed = true
+	x.mu.Unlock()
+	upload := x.abandon()
+	x.conn.Close()
+	if x.rd != nil {
+		putReader(x.rd)
+		x.rd = nil
+	}
+	ctx := x.req.Context()
+	blame := true
+	switch {
+	case ctx.Err() != nil:
+		err, blame = context.Cause(ctx), false
+	case errors.Is(upload, ErrRequestBody):
+		err, blame = upload, false
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		if err, blame = ErrResponseTimeout, false; x.body.open || step == "send" {
+			err = ErrIdleTimeout
+		}
+	default:
+		blame = x.answered || !x.lease.Reused()
+		err = serverError(err, upload)
+	}
+	failed := x.wrap(step, err)
+	if blame {
+		x.lease.Fail(failed)
+	} else {
+		x.lease.Discard()
+	}
+	return failed
+}
+
+// malformed marks an error of the parser.
+type malformed struct{ error }
+
+func (m malformed) Unwrap() error { return m.error }
+
+// serverError puts the right sentinel before an error of reading the response.
+func serverError(err, upload error) error {
+	var bad malformed
+	switch {
+	case errors.As(err, &bad), errors.Is(err, errBareLF), errors.Is(err, errBareCR), errors.Is(err, errLineTooLong):
+		return fmt.Errorf("%w: %w", ErrMalformedResponse, err)
+	case upload != nil:
+		return fmt.Errorf("%w: %w", ErrServerGone, upload)
+	case err == io.EOF:
+		return fmt.Errorf("%w before it answered", ErrServerGone)
+	}
+	return fmt.Errorf("%w: %w", ErrServerGone, err)
+}
+
+func (x *exchange) wrap(step string, err error) error {
+	return &Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.lease.Reused(), Err: err}
+}
+
+// retryable says whether the failed exchange may be repeated on another connection: the keep-alive race, in which the
+// server closed an idle connection just as it was used. The connection had served before, no byte of an answer
+// came, and either no byte of the request was accepted or the request is idempotent.
+func (x *exchange) retryable() bool {
+	return x.lease.Reused() && !x.answered && x.req.Context().Err() == nil && !x.headRead &&
+		(!x.accepted || replayable(x.req)) && (x.bodyIsOurs() || x.req.GetBody != nil)
+}
+
+func closeBody(req *http.Request) {
+	if req.Body != nil {
+		_ = req.Body.Close() // its error concerns nobody: the request is over
+	}
+}

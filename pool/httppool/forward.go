@@ -1,0 +1,303 @@
+package httppool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// HandlerConfig describes a Handler. Target or a Transport with a Source is required.
+type HandlerConfig struct {
+	// Target is where requests go: "http://host:port/base" or https. The request's path follows the base, its query
+	// stays. With a Transport that has a Source, Target may be empty.
+	Target string
+	// Transport carries the requests. Nil = one of the Handler's own, with DefaultConfig's limits.
+	Transport *Transport
+	// Name names the upstream in answers to clients. "" = Target's host.
+	Name string
+	// StripPrefix is taken off the front of the path; the Handler is only given paths that begin with it.
+	StripPrefix string
+	// TargetHost sends Target's host in the Host field. By default the client's Host is preserved.
+	TargetHost bool
+	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are believed and extended. What anybody
+	// else sends in them is replaced.
+	TrustedProxies []netip.Prefix
+	// Forwarded adds the Forwarded field (RFC 7239) to X-Forwarded-For, -Proto and -Host.
+	Forwarded bool
+	// Via is the name this proxy adds to the Via field of requests and responses; "" = none.
+	Via string
+	// RequestID is the name of a field that carries an id of the request, to the server and in error answers. A
+	// well-formed one from the client is kept. "" = none.
+	RequestID string
+	// Timeout bounds a request as a whole, with both bodies. 0 = no limit. Upgraded connections are exempt.
+	Timeout time.Duration
+	// IdleTimeout bounds each wait for the client in the middle of a body, and of both sides of an upgraded
+	// connection. 0 = no limit. (Options.IdleTimeout does it for the server.)
+	IdleTimeout time.Duration
+	// OnDone is called after each request, in the request's goroutine.
+	OnDone func(r *http.Request, res Result)
+}
+
+// Result is what became of a forwarded request.
+type Result struct {
+	Info
+	Status   int   // sent to the client, 499 if it left before there was one
+	BytesIn  int64 // of the request's body
+	BytesOut int64 // of the response's body; both ways count after an upgrade
+	Duration time.Duration
+	Upgraded bool
+	Err      error // nil if both messages went through whole
+}
+
+// Handler forwards requests and streams both bodies with bounded memory. It is safe for concurrent use.
+//
+// It forwards what RFC 9110, section 7.6.1, says may be: fields of the connection, and those that Connection lists,
+// stay behind. Responses of unknown length, event streams and those with "X-Accel-Buffering: no" are flushed as they
+// come. Trailers and 103 responses pass, "Expect: 100-continue" is decided by the server, WebSockets and other
+// upgrades pass, except to HTTP/2 (which could carry requests past this proxy's rules) and of requests with a body.
+// CONNECT is refused. When a response breaks off the client's connection (HTTP/2: stream) is cut off too, so that the
+// client does not take it for whole.
+//
+// gRPC needs HTTP/2 on both sides; this Handler speaks HTTP/1.1 to the server.
+type Handler struct {
+	cfg    HandlerConfig
+	target *url.URL
+	own    *Transport // to close
+}
+
+var _ http.Handler = (*Handler)(nil)
+
+// Forward returns a Handler to target with a Transport of its own and every default. Close it in the end.
+func Forward(target string) (*Handler, error) {
+	return NewHandler(HandlerConfig{Target: target})
+}
+
+// NewHandler checks cfg and makes a Handler.
+func NewHandler(cfg HandlerConfig) (*Handler, error) {
+	h := &Handler{cfg: cfg, target: &url.URL{Scheme: "http", Host: "upstream"}}
+	if cfg.Target != "" {
+		u, err := url.Parse(cfg.Target)
+		if err != nil {
+			return nil, fmt.Errorf("httppool: target: %w", err)
+		}
+		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.User != nil {
+			return nil, fmt.Errorf("httppool: target %q is not of the form http://host:port/base", u.Redacted())
+		}
+		u.Path, u.RawPath = strings.TrimSuffix(u.Path, "/"), strings.TrimSuffix(u.RawPath, "/")
+		h.target = u
+	} else if cfg.Transport == nil || cfg.Transport.cfg.Source == nil {
+		return nil, errors.New("httppool: neither a Target nor a Transport with a Source")
+	}
+	if h.cfg.Name == "" {
+		h.cfg.Name = h.target.Host
+	}
+	if cfg.Via != "" && !validToken(cfg.Via) {
+		return nil, fmt.Errorf("httppool: Via name %q is not a token", cfg.Via)
+	}
+	if cfg.RequestID != "" {
+		if !validToken(cfg.RequestID) {
+			return nil, fmt.Errorf("httppool: RequestID %q is not a field name", cfg.RequestID)
+		}
+		h.cfg.RequestID = http.CanonicalHeaderKey(cfg.RequestID)
+	}
+	if cfg.Transport == nil {
+		t, err := NewTransport(Config{})
+		if err != nil {
+			return nil, err
+		}
+		h.cfg.Transport, h.own = t, t
+	}
+	return h, nil
+}
+
+// Close closes the Handler's own Transport, if it has one.
+func (h *Handler) Close() {
+	if h.own != nil {
+		h.own.Close()
+	}
+}
+
+// passage is one request on its way through a Handler. It belongs to the goroutine of ServeHTTP.
+type passage struct {
+	h     *Handler
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	in    *http.Request
+	out   *http.Request
+	up    *upload // nil without a request body
+	id    string
+	res   Result
+	wrote bool // the response's head was given to w
+}
+
+// ServeHTTP forwards r. It panics with http.ErrAbortHandler to cut a broken response off, as net/http wants it.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	p := &passage{h: h, w: w, in: r, rc: http.NewResponseController(w)}
+	cut := p.serve()
+	p.res.Duration = time.Since(start)
+	if h.cfg.OnDone != nil {
+		h.cfg.OnDone(r, p.res)
+	}
+	if cut {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// serve returns whether the response must be cut off.
+func (p *passage) serve() (cut bool) {
+	ctx := p.in.Context()
+	if p.h.cfg.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, p.h.cfg.Timeout)
+		defer cancel()
+	}
+	if p.h.cfg.RequestID != "" {
+		p.id = requestID(p.in.Header[p.h.cfg.RequestID])
+	}
+	if p.in.Method == http.MethodConnect {
+		p.refuse(http.StatusMethodNotAllowed, "CONNECT is not supported")
+		return false
+	}
+	p.outgoing(ctx)
+	resp, err := p.h.cfg.Transport.roundTrip(p.out, p.interim, &p.res.Info)
+	defer p.endUpload()
+	if err != nil {
+		p.res.Err = err
+		p.answerError(err)
+		return p.res.Status == statusClientGone
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		p.upgrade(resp)
+		return false
+	}
+	defer resp.Body.Close()
+	if p.res.Err = p.reply(resp); p.res.Err != nil {
+		return true
+	}
+	return false
+}
+
+// endUpload makes sure that nobody reads the client's body after ServeHTTP: a server may answer before it has read
+// the request, and then the uploader waits for a client that may never send the rest.
+func (p *passage) endUpload() {
+	if p.up == nil {
+		return
+	}
+	p.res.BytesIn = p.up.n.Load()
+	if !p.uploading() {
+		return
+	}
+	if err := p.rc.SetReadDeadline(time.Now()); err != nil {
+		return // not a server's connection; nothing to wait for
+	}
+	<-p.up.closed
+	p.res.BytesIn = p.up.n.Load()
+}
+
+// uploading says whether somebody still reads the client's body.
+func (p *passage) uploading() bool {
+	if p.up == nil {
+		return false
+	}
+	select {
+	case <-p.up.closed:
+		return false
+	default:
+		return true
+	}
+}
+
+// interim passes 1xx responses on. While the server side may write "100 Continue" by itself nothing else is written.
+func (p *passage) interim(code int, header http.Header) error {
+	if !p.in.ProtoAtLeast(1, 1) || p.in.Header["Expect"] != nil {
+		return nil
+	}
+	dst := p.w.Header()
+	copyEndToEnd(dst, header)
+	p.w.WriteHeader(code)
+	clear(dst)
+	return nil
+}
+
+// reply sends the response. Its error means that the client must not take what it got for the whole.
+func (p *passage) reply(resp *http.Response) error {
+	dst := p.w.Header()
+	copyEndToEnd(dst, resp.Header)
+	if dst["Content-Type"] == nil {
+		dst["Content-Type"] = nil // net/http would guess one
+	}
+	for name := range resp.Trailer {
+		dst["Trailer"] = append(dst["Trailer"], name)
+	}
+	announced := len(resp.Trailer)
+	p.addVia(dst, resp.ProtoMajor, resp.ProtoMinor)
+	p.res.Status, p.wrote = resp.StatusCode, true
+	p.w.WriteHeader(resp.StatusCode)
+	if resp.Body == http.NoBody {
+		return nil
+	}
+	flush := flushes(resp)
+	if flush {
+		_ = p.rc.Flush() // the client sees the head of a stream before its first byte; a dead one is noticed by Write
+	}
+	if err := p.copyBody(resp.Body, flush); err != nil {
+		return err
+	}
+	prefix := ""
+	if len(resp.Trailer) != announced {
+		prefix = http.TrailerPrefix
+	}
+	for name, values := range resp.Trailer {
+		dst[prefix+name] = values
+	}
+	return nil
+}
+
+func flushes(resp *http.Response) bool {
+	if resp.ContentLength < 0 {
+		return true
+	}
+	if v := resp.Header["X-Accel-Buffering"]; len(v) == 1 && strings.EqualFold(v[0], "no") {
+		return true
+	}
+	ct := resp.Header["Content-Type"]
+	return len(ct) == 1 && strings.HasPrefix(strings.ToLower(ct[0]), "text/event-stream")
+}
+
+func (p *passage) copyBody(body io.Reader, flush bool) error {
+	buf := copyPool.Get().(*[]byte)
+	defer copyPool.Put(buf)
+	idle := p.h.cfg.IdleTimeout
+	if idle > 0 {
+		defer p.rc.SetWriteDeadline(time.Time{}) // best effort: a connection that cannot has no deadline either
+	}
+	for {
+		n, err := body.Read(*buf)
+		if n > 0 {
+			if idle > 0 {
+				_ = p.rc.SetWriteDeadline(time.Now().Add(idle))
+			}
+			written, werr := p.w.Write((*buf)[:n])
+			p.res.BytesOut += int64(written)
+			if werr == nil && flush {
+				werr = p.rc.Flush()
+			}
+			if werr != nil && !errors.Is(werr, http.ErrNotSupported) {
+				return fmt.Errorf("%w: %w", ErrClientGone, werr)
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

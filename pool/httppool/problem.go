@@ -1,0 +1,187 @@
+package httppool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// ErrClientGone: the client closed its connection before it had the whole response.
+var ErrClientGone = errors.New("the client has gone")
+
+// statusClientGone is what logs show for a request whose client left before an answer; it is never sent.
+const statusClientGone = 499
+
+// retryAfterSeconds is the advice given with 503: long enough to matter, short enough for a pool under load.
+const retryAfterSeconds = 1
+
+// StatusOf returns the status that a gateway answers for an error of RoundTrip: 400 and 408 for the client's faults,
+// 503 if the pool has no connection to give, 504 for time-outs of the server, 502 for everything else that the server
+// did, and 499 if the client left.
+func StatusOf(err error) int {
+	var tooLarge *http.MaxBytesError
+	var pe *pool.Error
+	switch {
+	case errors.Is(err, context.Canceled) || errors.Is(err, ErrClientGone):
+		return statusClientGone
+	case errors.As(err, &tooLarge):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, ErrRequestBody) && errors.Is(err, os.ErrDeadlineExceeded):
+		return http.StatusRequestTimeout
+	case errors.Is(err, ErrRequestBody) || errors.Is(err, ErrInvalidRequest):
+		return http.StatusBadRequest
+	case errors.Is(err, pool.ErrOpen):
+		return http.StatusBadGateway
+	case errors.As(err, &pe):
+		if pe.LastOpenError != nil && pe.InUse < pe.MaxSize {
+			return http.StatusBadGateway
+		}
+		return http.StatusServiceUnavailable
+	case errors.Is(err, ErrClosed) || errors.Is(err, pool.ErrTimeout) || errors.Is(err, pool.ErrTooManyWaiters):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, ErrResponseTimeout) || errors.Is(err, ErrIdleTimeout) || errors.Is(err, context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusBadGateway
+}
+
+// reasonOf says in public words what happened; addresses and details are for the log.
+func reasonOf(err error) string {
+	switch status := StatusOf(err); {
+	case status == http.StatusRequestTimeout:
+		return "the request body did not arrive in time"
+	case status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge:
+		return "the request cannot be forwarded as it is"
+	case errors.Is(err, pool.ErrClosed) || errors.Is(err, ErrClosed):
+		return "shutting down"
+	case errors.Is(err, pool.ErrTooManyWaiters):
+		return "every connection is in use and too many requests wait for one"
+	case status == http.StatusServiceUnavailable:
+		return "every connection is in use and none became free in time"
+	case errors.Is(err, ErrResponseTimeout):
+		return "no response in time"
+	case status == http.StatusGatewayTimeout:
+		return "the time allowed for the request is over"
+	case errors.Is(err, ErrMalformedResponse):
+		return "malformed response"
+	case errors.Is(err, ErrServerGone):
+		return "the connection was closed without a response"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused"
+	}
+	return "cannot connect"
+}
+
+// problem is the body of an answer that this proxy gives itself.
+type problem struct {
+	Status    int    `json:"status"`
+	Error     string `json:"error"`
+	Upstream  string `json:"upstream,omitempty"`
+	Endpoint  string `json:"endpoint,omitempty"`
+	Reason    string `json:"reason"`
+	RequestID string `json:"request_id,omitempty"`
+}
+
+// answerError tells the client what went wrong, if nothing was sent yet and it is still there.
+func (p *passage) answerError(err error) {
+	p.res.Status = StatusOf(err)
+	if p.res.Status == statusClientGone {
+		return
+	}
+	if p.res.Status == http.StatusServiceUnavailable {
+		p.w.Header()["Retry-After"] = []string{strconv.Itoa(retryAfterSeconds)}
+	}
+	p.write(problem{Status: p.res.Status, Upstream: p.h.cfg.Name, Endpoint: p.res.Endpoint, Reason: reasonOf(err)})
+}
+
+// refuse answers a request that was not forwarded at all.
+func (p *passage) refuse(status int, reason string) {
+	p.res.Status = status
+	p.write(problem{Status: status, Reason: reason})
+}
+
+func (p *passage) write(pr problem) {
+	if p.in.ProtoMajor == 1 && p.uploading() {
+		p.w.Header()["Connection"] = []string{"close"} // the rest of the body is not waited for
+	}
+	p.wrote = true
+	p.res.BytesOut = writeProblem(p.w, p.in, pr, p.h.cfg.RequestID, p.id)
+}
+
+// WriteError answers r with status and a body that says why, in JSON if the client prefers that and in text
+// otherwise: the form a Handler's own errors have.
+func WriteError(w http.ResponseWriter, r *http.Request, status int, reason string) {
+	writeProblem(w, r, problem{Status: status, Reason: reason}, "", "")
+}
+
+func writeProblem(w http.ResponseWriter, r *http.Request, pr problem, idField, id string) int64 {
+	header := w.Header()
+	if id != "" {
+		header[idField] = []string{id}
+		pr.RequestID = id
+	}
+	pr.Error = http.StatusText(pr.Status)
+	var body bytes.Buffer
+	if prefersJSON(r.Header["Accept"]) {
+		header["Content-Type"] = []string{"application/json; charset=utf-8"}
+		_ = json.NewEncoder(&body).Encode(pr) // a struct of strings and numbers always encodes
+	} else {
+		header["Content-Type"] = []string{"text/plain; charset=utf-8"}
+		pr.text(&body)
+	}
+	header["X-Content-Type-Options"] = []string{"nosniff"}
+	header["Content-Length"] = []string{strconv.Itoa(body.Len())}
+	w.WriteHeader(pr.Status)
+	if r.Method == http.MethodHead {
+		return 0
+	}
+	n, _ := w.Write(body.Bytes()) // a client that does not listen to an error needs none
+	return int64(n)
+}
+
+func (pr *problem) text(b *bytes.Buffer) {
+	fmt.Fprintf(b, "%d %s: ", pr.Status, pr.Error)
+	if pr.Upstream != "" {
+		fmt.Fprintf(b, "upstream %q", pr.Upstream)
+		if pr.Endpoint != "" {
+			fmt.Fprintf(b, ", endpoint %s", pr.Endpoint)
+		}
+		b.WriteString(": ")
+	}
+	b.WriteString(pr.Reason)
+	if pr.RequestID != "" {
+		fmt.Fprintf(b, " (request %s)", pr.RequestID)
+	}
+	b.WriteByte('\n')
+}
+
+// prefersJSON says whether an Accept field ranks JSON above text (RFC 9110, section 12.5.1).
+func prefersJSON(accept []string) bool {
+	var jsonQ, textQ float64
+	tokens(accept, func(item string) bool {
+		kind, params, _ := strings.Cut(strings.ToLower(item), ";")
+		q := 1.0
+		if _, v, ok := strings.Cut(params, "q="); ok {
+			if f, err := strconv.ParseFloat(strings.TrimSpace(v), 64); err == nil {
+				q = f
+			}
+		}
+		switch kind = strings.TrimSpace(kind); {
+		case kind == "application/json" || strings.HasSuffix(kind, "+json"):
+			jsonQ = max(jsonQ, q)
+		case strings.HasPrefix(kind, "text/"):
+			textQ = max(textQ, q)
+		}
+		return true
+	})
+	return jsonQ > textQ
+}

@@ -1,0 +1,162 @@
+package httppool
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// upgrade passes a 101 on and then carries bytes both ways until both sides have ended, one has failed, or neither
+// moved a byte for IdleTimeout.
+func (p *passage) upgrade(resp *http.Response) {
+	server := resp.Body.(*upgraded)
+	defer server.Close()
+	client, brw, err := p.rc.Hijack()
+	if err != nil {
+		p.res.Err = fmt.Errorf("cannot take the client's connection over: %w", err)
+		p.refuse(http.StatusInternalServerError, "this connection cannot be upgraded")
+		return
+	}
+	defer client.Close()
+	p.res.Status, p.res.Upgraded, p.wrote = http.StatusSwitchingProtocols, true, true
+	if err := writeSwitching(client, resp); err != nil {
+		p.res.Err = fmt.Errorf("%w: %w", ErrClientGone, err)
+		return
+	}
+	_ = client.SetDeadline(time.Time{}) // net/http's; a closed connection shows in the relay
+	t := &tunnel{client: client, server: server, idle: p.h.cfg.IdleTimeout}
+	p.res.Err = t.run(brw.Reader)
+	p.res.BytesIn, p.res.BytesOut = t.in.Load(), t.out.Load()
+}
+
+func writeSwitching(client net.Conn, resp *http.Response) error {
+	header := http.Header{}
+	copyEndToEnd(header, resp.Header)
+	delete(header, "Content-Length")
+	head := append([]byte(nil), "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "...)
+	head = append(head, upgradeOf(resp.Header)...)
+	head = append(head, crlf...)
+	head, err := appendFields(head, header, func(string) bool { return false })
+	if err != nil {
+		return err
+	}
+	_, err = client.Write(append(head, crlf...))
+	return err
+}
+
+// tunnel carries bytes between a client and an upgraded connection.
+type tunnel struct {
+	client  net.Conn
+	server  *upgraded
+	idle    time.Duration
+	in, out atomic.Int64 // bytes from the client, from the server
+	moved   atomic.Int64 // when the last byte came from either side, in Unix nanoseconds
+}
+
+// run returns nil if both sides ended their streams themselves.
+func (t *tunnel) run(buffered *bufio.Reader) error {
+	t.moved.Store(time.Now().UnixNano())
+	var wg sync.WaitGroup
+	var fromServer error
+	wg.Go(func() {
+		fromServer = t.copy(t.client, t.server, &t.out)
+		if fromServer != nil {
+			t.close()
+		}
+	})
+	fromClient := t.copyClient(buffered)
+	if fromClient != nil {
+		t.close()
+	}
+	wg.Wait()
+	if fromClient != nil && !errors.Is(fromClient, net.ErrClosed) {
+		return fmt.Errorf("%w: %w", ErrClientGone, fromClient)
+	}
+	if fromServer != nil && !errors.Is(fromServer, net.ErrClosed) {
+		return fmt.Errorf("%w: %w", ErrServerGone, fromServer)
+	}
+	return nil
+}
+
+func (t *tunnel) close() {
+	t.client.Close()
+	t.server.Close()
+}
+
+// copyClient sends what net/http had read ahead, then the rest.
+func (t *tunnel) copyClient(buffered *bufio.Reader) error {
+	if n := buffered.Buffered(); n > 0 {
+		ahead, _ := buffered.Peek(n)
+		if _, err := t.server.Write(ahead); err != nil {
+			return err
+		}
+		t.in.Add(int64(n))
+	}
+	return t.copy(t.server, t.client, &t.in)
+}
+
+type deadliner interface {
+	io.Reader
+	SetReadDeadline(time.Time) error
+}
+
+// smallBuffer is what each direction of an upgraded connection holds while nothing moves; most messages of such
+// connections fit. A read that fills it borrows a large one for as long as reads fill that.
+const smallBuffer = 2 << 10
+
+// copy moves bytes until src ends, then half-closes dst.
+func (t *tunnel) copy(dst io.Writer, src deadliner, count *atomic.Int64) error {
+	small := make([]byte, smallBuffer)
+	for {
+		n, err := t.move(dst, src, small, count)
+		if n == len(small) && err == nil {
+			err = t.moveMuch(dst, src, count)
+		}
+		switch {
+		case err == io.EOF:
+			return closeWrite(dst)
+		case errors.Is(err, os.ErrDeadlineExceeded) && time.Since(time.Unix(0, t.moved.Load())) < t.idle:
+			// the other direction moved
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// moveMuch moves bytes with a large buffer until a read brings few or fails.
+func (t *tunnel) moveMuch(dst io.Writer, src deadliner, count *atomic.Int64) error {
+	buf := copyPool.Get().(*[]byte)
+	defer copyPool.Put(buf)
+	for {
+		n, err := t.move(dst, src, *buf, count)
+		if err != nil || n < smallBuffer {
+			return err
+		}
+	}
+}
+
+// move makes one read within the idle limit and writes what it brought.
+func (t *tunnel) move(dst io.Writer, src deadliner, buf []byte, count *atomic.Int64) (int, error) {
+	if t.idle > 0 {
+		last := time.Unix(0, t.moved.Load())
+		if err := src.SetReadDeadline(last.Add(t.idle)); err != nil {
+			return 0, err
+		}
+	}
+	n, err := src.Read(buf)
+	if n > 0 {
+		t.moved.Store(time.Now().UnixNano())
+		if _, werr := dst.Write(buf[:n]); werr != nil {
+			return n, werr
+		}
+		count.Add(int64(n))
+	}
+	return n, err
+}

@@ -1,0 +1,324 @@
+package httppool
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// Defaults of the pools a Transport makes for itself.
+const (
+	// DefaultMaxSize is the most connections per address: high, because an answer that streams keeps its connection.
+	DefaultMaxSize = 1024
+	// DefaultMaxIdle is the most idle connections per address.
+	DefaultMaxIdle = 100
+	// DefaultIdleTimeout is below the keep-alive times of common servers (nginx 75s), so that our side closes first.
+	DefaultIdleTimeout = 60 * time.Second
+)
+
+// Bounds of one RoundTrip.
+const (
+	maxAttempts = 3   // sends of one request
+	maxStale    = 256 // connections found dead at checkout before giving up: one restart may kill a whole pool's
+)
+
+// Source gives the connection for a request, within ctx. The request is for choosing only.
+type Source func(ctx context.Context, req *http.Request) (Lease, error)
+
+// Config describes a Transport. The zero value is ready to use.
+type Config struct {
+	Options
+
+	// Source replaces the pools per address; Pool, Dial, DialTimeout, TLS and TLSTimeout are then unused, and the
+	// request's URL no longer decides where it goes.
+	Source Source
+
+	// Pool limits the connections to each address. Zero fields mean this package's defaults (MaxSize 1024, MaxIdle
+	// 100, IdleTimeout 60s) and then those of pool.Limits.
+	Pool pool.Limits
+	// Dial connects to "host:port"; nil uses the standard library.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// DialTimeout bounds connecting, TLSTimeout the TLS handshake; 0 = 5s each.
+	DialTimeout, TLSTimeout time.Duration
+	// TLS is used for https URLs; nil = the standard library's defaults. ALPN is always "http/1.1".
+	TLS *tls.Config
+}
+
+// Transport is an http.RoundTripper over pooled HTTP/1.1 connections. It changes nothing about a message: it adds no
+// User-Agent or Accept-Encoding, decompresses nothing and knows no proxies or cookies. It is safe for concurrent use.
+//
+// A request is sent again, on another connection, only if the one it was sent on had served before, no byte of an
+// answer came, and either no byte of the request was accepted or it is idempotent (GET, HEAD, OPTIONS, TRACE, PUT,
+// DELETE, or with an Idempotency-Key), provided that its body is unread or GetBody is set.
+type Transport struct {
+	cfg    Config
+	plain  Dialer
+	secure Dialer
+
+	requests, retries, stale atomic.Uint64
+
+	mu     sync.RWMutex // not held while dialling or exchanging
+	pools  map[poolKey]*pool.Pool[*Conn]
+	closed bool
+}
+
+type poolKey struct {
+	secure  bool
+	address string
+}
+
+var _ http.RoundTripper = (*Transport)(nil)
+
+// NewTransport checks cfg and makes a Transport. Close it when it is no longer needed.
+func NewTransport(cfg Config) (*Transport, error) {
+	l := &cfg.Pool
+	if l.MaxSize == 0 {
+		l.MaxSize = DefaultMaxSize
+	}
+	if l.MaxIdle == 0 {
+		l.MaxIdle = min(DefaultMaxIdle, l.MaxSize)
+	}
+	if l.IdleTimeout == 0 {
+		l.IdleTimeout = DefaultIdleTimeout
+	}
+	if err := l.Validate(); err != nil {
+		return nil, fmt.Errorf("httppool: %w", err)
+	}
+	t := &Transport{cfg: cfg, pools: map[poolKey]*pool.Pool[*Conn]{}}
+	t.plain = Dialer{Dial: cfg.Dial, DialTimeout: cfg.DialTimeout, TLSTimeout: cfg.TLSTimeout}
+	t.secure = t.plain
+	if t.secure.TLS = cfg.TLS; cfg.TLS == nil {
+		t.secure.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	return t, nil
+}
+
+// Info is what became of a request besides its response.
+type Info struct {
+	Endpoint string // of the last connection used; "" if none was had
+	Reused   bool   // that connection had served before
+	Retries  int    // times the request was sent again
+}
+
+// RoundTrip implements http.RoundTripper. Its errors are *Error.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return t.roundTrip(req, nil, nil)
+}
+
+// roundTrip tells interim of 1xx responses and fills in info; both may be nil.
+func (t *Transport) roundTrip(req *http.Request, interim func(int, http.Header) error, info *Info) (*http.Response, error) {
+	t.requests.Add(1)
+	if err := checkRequest(req); err != nil {
+		closeBody(req)
+		return nil, &Error{Step: "send", Err: err}
+	}
+	for attempt := 1; ; attempt++ {
+		l, err := t.lease(req)
+		if err != nil {
+			closeBody(req)
+			return nil, err
+		}
+		x := newExchange(l, req, &t.cfg.Options)
+		x.interim = interim
+		if info != nil {
+			info.Endpoint, info.Reused, info.Retries = l.Endpoint(), l.Reused(), attempt-1
+		}
+		resp, err := x.run()
+		if err == nil {
+			return resp, nil
+		}
+		again := attempt < maxAttempts && x.retryable()
+		if again {
+			req, again = replay(req, x)
+		}
+		if !again {
+			if x.bodyIsOurs() {
+				closeBody(req)
+			}
+			return nil, err
+		}
+		t.retries.Add(1)
+	}
+}
+
+// replay returns req with a body that nobody has read.
+func replay(req *http.Request, x *exchange) (*http.Request, bool) {
+	if x.bodyIsOurs() {
+		return req, true
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return req, false
+	}
+	again := *req
+	again.Body = body
+	return &again, true
+}
+
+// lease gets a connection that is alive.
+func (t *Transport) lease(req *http.Request) (Lease, error) {
+	source := t.cfg.Source
+	if source == nil {
+		source = t.acquire
+	}
+	for range maxStale {
+		l, err := source(req.Context(), req)
+		if err != nil {
+			var known *Error
+			if errors.As(err, &known) {
+				return nil, err
+			}
+			return nil, &Error{Step: "acquire", Err: err}
+		}
+		if l.Value().Alive() {
+			return l, nil
+		}
+		t.stale.Add(1)
+		l.Value().Close()
+		l.Discard()
+	}
+	return nil, &Error{Step: "acquire", Err: ErrStale}
+}
+
+// poolLease makes a pool's lease a Lease.
+type poolLease struct {
+	pool.Lease[*Conn]
+	address string
+}
+
+func (l poolLease) Endpoint() string { return l.address }
+func (l poolLease) Fail(error)       { l.Discard() }
+
+// acquire is the Source of a Transport without one: a pool for each scheme and address.
+func (t *Transport) acquire(ctx context.Context, req *http.Request) (Lease, error) {
+	address, secure, err := addressOf(req)
+	if err != nil {
+		return nil, &Error{Step: "acquire", Err: err}
+	}
+	for {
+		p, err := t.poolFor(poolKey{secure, address})
+		if err != nil {
+			return nil, &Error{Endpoint: address, Step: "acquire", Err: err}
+		}
+		l, err := p.Acquire(ctx)
+		switch {
+		case err == nil:
+			return poolLease{l, address}, nil
+		case !errors.Is(err, pool.ErrClosed): // closed: forgotten by evict in this very moment, or by Close
+			return nil, &Error{Endpoint: address, Step: "acquire", Err: err}
+		}
+	}
+}
+
+func addressOf(req *http.Request) (address string, secure bool, err error) {
+	u := req.URL
+	port := "80"
+	switch u.Scheme {
+	case "http":
+	case "https":
+		secure, port = true, "443"
+	default:
+		return "", false, fmt.Errorf("%w: scheme %.20q is not http or https", ErrInvalidRequest, u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return "", false, fmt.Errorf("%w: no host in the URL", ErrInvalidRequest)
+	}
+	if u.Port() != "" {
+		return strings.ToLower(u.Host), secure, nil
+	}
+	return net.JoinHostPort(strings.ToLower(u.Hostname()), port), secure, nil
+}
+
+func (t *Transport) poolFor(key poolKey) (*pool.Pool[*Conn], error) {
+	t.mu.RLock()
+	p, closed := t.pools[key], t.closed
+	t.mu.RUnlock()
+	if p != nil || closed {
+		return p, closedError(closed)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.pools[key]; p != nil || t.closed {
+		return p, closedError(t.closed)
+	}
+	dialer := &t.plain
+	if key.secure {
+		dialer = &t.secure
+	}
+	p, err := pool.New(pool.Config[*Conn]{
+		Name:   key.address,
+		Open:   func(ctx context.Context) (*Conn, error) { return dialer.Open(ctx, key.address) },
+		Close:  func(c *Conn) { c.Close() },
+		Limits: t.cfg.Pool,
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.evict()
+	t.pools[key] = p
+	return p, nil
+}
+
+func closedError(closed bool) error {
+	if closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// maxPools is the number of addresses beyond which pools without a connection are forgotten: a program that visits
+// many hosts must not keep something of each.
+const maxPools = 256
+
+// evict forgets unused pools if there are many. mu is held.
+func (t *Transport) evict() {
+	if len(t.pools) < maxPools {
+		return
+	}
+	for key, p := range t.pools {
+		if s := p.Stats(); s.Idle+s.InUse+s.Opening+s.Waiting+s.Direct == 0 {
+			p.Close()
+			delete(t.pools, key)
+		}
+	}
+}
+
+// Stats is a snapshot of a Transport's counters.
+type Stats struct {
+	Requests uint64 // RoundTrips
+	Retries  uint64 // requests sent again after the keep-alive race
+	Stale    uint64 // connections found dead when leased
+	// Pools has an entry for each address; none with a Source.
+	Pools []pool.Stats
+}
+
+// Stats returns a snapshot.
+func (t *Transport) Stats() Stats {
+	s := Stats{Requests: t.requests.Load(), Retries: t.retries.Load(), Stale: t.stale.Load()}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, p := range t.pools {
+		s.Pools = append(s.Pools, p.Stats())
+	}
+	return s
+}
+
+// Close closes the idle connections now and those in use when their exchange ends. Later requests fail with
+// ErrClosed. It does not touch a Source.
+func (t *Transport) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, p := range t.pools {
+		p.Close()
+	}
+}

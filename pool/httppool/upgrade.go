@@ -1,0 +1,98 @@
+package httppool
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// upgraded is the Body of a 101 response: the raw connection, which never goes back to a pool.
+// One goroutine may read while another writes; Close may be called at any time.
+type upgraded struct {
+	x  *exchange
+	rd *reader // bytes that came with the head; nil once they are read. The reading goroutine's.
+}
+
+var _ io.ReadWriteCloser = (*upgraded)(nil)
+
+// switchProtocols hands the connection out if the request asked for what the server agrees to.
+func (x *exchange) switchProtocols() (*http.Response, error) {
+	asked, got := upgradeOf(x.req.Header), upgradeOf(x.head.header)
+	if asked == "" || !strings.EqualFold(asked, got) && !hasToken([]string{asked}, got) {
+		return nil, x.fail("receive", malformed{fmt.Errorf("101 to protocol %.40q, %.40q was asked for", got, asked)})
+	}
+	if !x.uploadFinished() {
+		return nil, x.fail("receive", malformed{fmt.Errorf("101 before the request's body was read")})
+	}
+	x.rd.src = nil
+	x.resp.Body = &upgraded{x: x, rd: x.rd}
+	x.rd = nil
+	if x.deadline {
+		_ = x.conn.nc.SetDeadline(time.Time{})
+	}
+	return &x.resp, nil
+}
+
+// Read gives the bytes that came with the head first.
+func (u *upgraded) Read(p []byte) (int, error) {
+	if u.rd == nil {
+		return u.x.conn.nc.Read(p)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n, _ := u.rd.read(p)
+	if u.rd.buffered() == 0 {
+		putReader(u.rd)
+		u.rd = nil
+	}
+	if n == 0 {
+		return u.x.conn.nc.Read(p)
+	}
+	return n, nil
+}
+
+func (u *upgraded) Write(p []byte) (int, error) { return u.x.conn.nc.Write(p) }
+
+// CloseWrite sends the end of the stream and leaves the other direction open.
+func (u *upgraded) CloseWrite() error { return closeWrite(u.x.conn.nc) }
+
+// SetReadDeadline bounds Reads, as net.Conn has it.
+func (u *upgraded) SetReadDeadline(t time.Time) error { return u.x.conn.nc.SetReadDeadline(t) }
+
+// Close ends both directions.
+func (u *upgraded) Close() error {
+	if u.x.conn.closed.Load() {
+		u.settle()
+		return nil
+	}
+	err := u.x.conn.Close()
+	u.settle()
+	return err
+}
+
+func (u *upgraded) settle() {
+	u.x.body.mu.Lock()
+	defer u.x.body.mu.Unlock()
+	if u.x.body.settled {
+		return
+	}
+	u.x.body.settled = true
+	if u.x.stop != nil {
+		u.x.stop()
+	}
+	u.x.lease.Discard()
+}
+
+// closeWrite half-closes c where its kind can, and closes nothing otherwise.
+func closeWrite(c any) error {
+	if raw, ok := c.(*rawConn); ok {
+		c = raw.Conn
+	}
+	if hc, ok := c.(interface{ CloseWrite() error }); ok {
+		return hc.CloseWrite()
+	}
+	return nil
+}
