@@ -130,17 +130,18 @@ type HTTPListener struct {
 
 // Route sends requests to an upstream. The most specific route wins.
 type Route struct {
-	Host        string        `conf:"host"`                                      // empty: any
-	Path        string        `conf:"path" default:"/"`                          // prefix, by whole path segments
-	StripPrefix bool          `conf:"strip_prefix"`                              // forward without Path
-	Upstream    string        `conf:"upstream"`                                  // default: the listener's upstream
-	Timeout     time.Duration `conf:"timeout" default:"60s" min:"0s" max:"168h"` // until the response's header; 0: none
+	Host        string        `conf:"host"`                                                         // empty: any
+	Path        string        `conf:"path" default:"/"`                                             // prefix, by whole path segments
+	StripPrefix bool          `conf:"strip_prefix"`                                                 // forward without Path
+	Upstream    string        `conf:"upstream"`                                                     // default: the listener's upstream
+	Timeout     time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`      // from the request to the response's header
+	IdleTimeout time.Duration `conf:"idle_timeout" default:"10m" min:"1ms" max:"168h" never:"-1ns"` // between two pieces of a body, or of an upgraded connection
 }
 
 // TCPListener is what only a tcp listener has.
 type TCPListener struct {
-	IdleTimeout time.Duration `conf:"idle_timeout" default:"1h" min:"0s" max:"8760h"` // a session without a byte in either direction ends; 0: never
-	SendProxy   SendProxy     `conf:"send_proxy" default:"off"`                       // tell the backend the client's address
+	IdleTimeout time.Duration `conf:"idle_timeout" default:"1h" min:"1ms" max:"8760h" never:"-1ns"` // a session without a byte in either direction ends
+	SendProxy   SendProxy     `conf:"send_proxy" default:"off"`                                     // tell the backend the client's address
 }
 
 // SendProxy is the PROXY protocol version written to backends.
@@ -206,16 +207,18 @@ type Eject struct {
 	Max      time.Duration `conf:"max" default:"1m" min:"1ms" max:"24h"`
 }
 
-// Pool is the limits of each endpoint's pool; see pool.Limits. Never is written "never".
+// Pool is the limits of each endpoint's pool; see pool.Limits. Where the default says "by protocol", it is, for postgres, http, tcp and
+// SQLite files: max_size 20, 1024, 10000, 4 (readers); idle_timeout 5m, 60s, 5m, 5m; max_lifetime never, never, 20s (how long a connection
+// that nobody has used yet is kept ready), never; check_after 1s, never, never, 1s.
 type Pool struct {
 	MinIdle        int           `conf:"min_idle" min:"0" max:"1000000"`
-	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"` // default 20 for postgres, 1000 for http, 10000 for tcp; readers of a SQLite file: 4
-	MaxIdle        int           `conf:"max_idle" min:"0" max:"1000000"` // 0: max_size
-	IdleTimeout    time.Duration `conf:"idle_timeout" default:"5m" min:"1ms" max:"8760h" never:"-1ns"`
-	MaxLifetime    time.Duration `conf:"max_lifetime" default:"never" min:"1ms" max:"8760h" never:"0s"`
+	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"`                  // by protocol
+	MaxIdle        int           `conf:"max_idle" min:"0" max:"1000000"`                  // 0: max_size
+	IdleTimeout    time.Duration `conf:"idle_timeout" min:"1ms" max:"8760h" never:"-1ns"` // by protocol
+	MaxLifetime    time.Duration `conf:"max_lifetime" min:"1ms" max:"8760h" never:"0s"`   // by protocol
 	AcquireTimeout time.Duration `conf:"acquire_timeout" default:"5s" min:"1ms" max:"24h" never:"0s"`
 	MaxWaiters     int           `conf:"max_waiters" default:"10000" min:"0" max:"10000000"` // 0: unlimited
-	CheckAfter     time.Duration `conf:"check_after" default:"1s" min:"1ms" max:"24h" never:"-1ns"`
+	CheckAfter     time.Duration `conf:"check_after" min:"1ms" max:"24h" never:"-1ns"`       // by protocol
 	CheckInterval  time.Duration `conf:"check_interval" default:"never" min:"10ms" max:"24h" never:"0s"`
 	Overflow       Overflow      `conf:"overflow" default:"wait"`
 }

@@ -26,7 +26,7 @@ func TestDefaultsDependOnProtocol(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	for name, want := range map[string]int{"pg": 20, "lite": 4, "api": 1000, "apiservers": 10_000} {
+	for name, want := range map[string]int{"pg": 20, "lite": 4, "api": 1024, "apiservers": 10_000} {
 		if got := cfg.Upstream(name).Pool.MaxSize; got != want {
 			t.Errorf("max_size of %s = %d, want %d", name, got, want)
 		}

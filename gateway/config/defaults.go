@@ -1,15 +1,22 @@
 package config
 
-import "reflect"
-
-// Pool sizes that differ by protocol. PostgreSQL servers allow 100 connections by default, shared with everybody else; an HTTP server takes
-// thousands; a TCP upstream's pool holds one connection per running session and must not be what limits them.
-const (
-	postgresPoolSize = 20
-	httpPoolSize     = 1000
-	tcpPoolSize      = 10_000
-	sqliteReaders    = 4
+import (
+	"reflect"
+	"time"
 )
+
+// poolDefaults are those of an upstream's pools by protocol. PostgreSQL servers allow 100 connections by default, shared with everybody else.
+// An HTTP server takes thousands; 60s is below the keep-alive time of common servers, so that our side closes first, and each exchange looks
+// at its connection anyway. A TCP upstream's pool holds one connection per session and must not be what limits them; servers close
+// connections that stay silent, kube-apiserver after 32s.
+var poolDefaults = map[Protocol]Pool{
+	Postgres: {MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second},
+	HTTP:     {MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
+	TCP:      {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1},
+}
+
+// sqliteReaders is the size of the pool of readers of a SQLite file.
+const sqliteReaders = 4
 
 // fillDefaults gives every field that the file leaves out its default. It moves nothing, so that marks stay valid.
 func (d *decoder) fillDefaults(cfg *Config) {
@@ -70,17 +77,24 @@ func (d *decoder) fillStruct(v reflect.Value) {
 	}
 }
 
-// fillPoolSize sets the pool size that depends on what the upstream is used for.
-func (d *decoder) fillPoolSize(u *Upstream) {
-	if _, written := d.marks[&u.Pool.MaxSize]; written {
-		return
+// fillPool sets the limits whose defaults depend on what the upstream is used for.
+func (d *decoder) fillPool(u *Upstream) {
+	p, defaults := &u.Pool, poolDefaults[u.Protocol]
+	if _, sqlite := u.SQLite(); sqlite {
+		defaults.MaxSize = sqliteReaders
 	}
-	_, sqlite := u.SQLite()
-	size := map[Protocol]int{Postgres: postgresPoolSize, HTTP: httpPoolSize, TCP: tcpPoolSize}[u.Protocol]
-	if sqlite {
-		size = sqliteReaders
+	if !d.written(&p.MaxSize) {
+		p.MaxSize = max(defaults.MaxSize, p.MinIdle)
 	}
-	u.Pool.MaxSize = max(size, u.Pool.MinIdle)
+	if !d.written(&p.IdleTimeout) {
+		p.IdleTimeout = defaults.IdleTimeout
+	}
+	if !d.written(&p.MaxLifetime) {
+		p.MaxLifetime = defaults.MaxLifetime
+	}
+	if !d.written(&p.CheckAfter) {
+		p.CheckAfter = defaults.CheckAfter
+	}
 }
 
 // finish writes out what the listeners' "upstream" key stands for: the database "*", the route without host and path.
@@ -95,7 +109,7 @@ func finish(cfg *Config) {
 			pg.Databases = append(pg.Databases, Database{Name: "*", Upstream: l.Upstream})
 		}
 		if h := l.HTTP; h != nil && !hasCatchAll(h) {
-			h.Routes = append(h.Routes, Route{Path: "/", Upstream: l.Upstream, Timeout: defaultRouteTimeout})
+			h.Routes = append(h.Routes, Route{Path: "/", Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout})
 		}
 	}
 }

@@ -9,8 +9,11 @@ import (
 	"time"
 )
 
-// defaultRouteTimeout is that of the route a listener's "upstream" key stands for; Route's tag has it too.
-const defaultRouteTimeout = 60 * time.Second
+// The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
+const (
+	defaultRouteTimeout     = 60 * time.Second
+	defaultRouteIdleTimeout = 10 * time.Minute
+)
 
 func quoteOr(name string, index int) string {
 	if name == "" {
@@ -22,7 +25,7 @@ func quoteOr(name string, index int) string {
 func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	d.checkSections(l)
 	d.reference(cfg, l, l.Upstream, &l.Upstream)
-	if len(l.TrustedProxies) > 0 && !l.AcceptProxy {
+	if len(l.TrustedProxies) > 0 && !l.AcceptProxy && l.Protocol != HTTP {
 		d.warn(d.mark(&l.TrustedProxies), "trusted_proxies: has no effect without accept_proxy: true")
 	}
 	if l.TLS != nil && l.TLS.Cert != "" && l.TLS.Key != "" && d.noProblemAt(&l.TLS.Cert, &l.TLS.Key) {
@@ -121,8 +124,12 @@ func (d *decoder) checkRoute(r *Route) {
 	case strings.ContainsAny(r.Path, "?#* "):
 		d.report(d.mark(&r.Path), "path: %q: a path is a plain prefix, without %q", clip(r.Path), "?#* ")
 	}
-	if strings.ContainsAny(r.Host, "/ *") || strings.Contains(r.Host, ":") && !strings.HasPrefix(r.Host, "[") {
-		d.report(d.mark(&r.Host), "host: %q: want a plain host name, without scheme, port, path or wildcard", clip(r.Host))
+	if strings.Contains(r.Path, "/./") || strings.Contains(r.Path+"/", "/../") || strings.HasSuffix(r.Path, "/.") {
+		d.report(d.mark(&r.Path), "path: %q: a path has no \".\" or \"..\" segments", clip(r.Path))
+	}
+	host := strings.TrimPrefix(r.Host, "*.")
+	if strings.ContainsAny(host, "/*@?# \t") || strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
+		d.report(d.mark(&r.Host), "host: %q: want a host name such as a.example or *.example, without scheme, port or path", clip(r.Host))
 	}
 }
 

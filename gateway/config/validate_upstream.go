@@ -17,7 +17,7 @@ func (d *decoder) checkUpstream(u *Upstream) {
 			u.Protocol = Postgres
 		}
 	}
-	d.fillPoolSize(u)
+	d.fillPool(u)
 	d.checkEndpoints(u)
 	d.checkClientTLS(u)
 	d.checkHealth(u)
