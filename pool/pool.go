@@ -34,7 +34,8 @@ type Config[T any] struct {
 
 	// Hooks observe the pool, for tracing.
 	Hooks Hooks
-	// LeakAfter reports leases held for longer to OnLeak, once each. 0 is off.
+	// LeakAfter reports leases held for longer to OnLeak, once each, from one of
+	// the pool's goroutines. 0 is off.
 	// It costs Acquire about a microsecond now and then, for the call stack,
 	// and its fast path.
 	LeakAfter time.Duration

@@ -1,0 +1,9 @@
+// Package pool holds the benchmarks of workload W6: what acquiring and
+// releasing a pooled resource costs, with the alternatives side by side.
+//
+//	cd bench && go test -run '^$' -bench 'PoolAcquire' -count 10 ./pool
+//
+// A name ends in /g=N for N goroutines on a pool of 64 and /g=N/size=S for
+// another size. BenchmarkPoolHandOff measures the time from a release to the
+// waiter's running, and how evenly 64 goroutines are served by one resource.
+package pool

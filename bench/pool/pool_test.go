@@ -1,0 +1,218 @@
+package pool_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+	"github.com/jackc/puddle/v2"
+)
+
+// arm is one kind of pool: use acquires a resource, runs f and releases it.
+type arm struct {
+	name string
+	// make opens a pool of the given size, every resource open already.
+	make func(tb testing.TB, size int) (use func(f func()))
+}
+
+type resource struct{ _ [64]byte }
+
+var arms = []arm{
+	{"headpond", headpond}, {"puddle", puddlePool}, {"channel", channel},
+	{"mutexslice", mutexSlice}, {"syncpool", syncPool},
+}
+
+func headpond(tb testing.TB, size int) func(func()) {
+	p, err := pool.New(pool.Config[*resource]{
+		Open:   func(context.Context) (*resource, error) { return new(resource), nil },
+		Close:  func(*resource) {},
+		Limits: pool.Limits{MaxSize: size},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(p.Close)
+	ctx := context.Background()
+	use := func(f func()) {
+		l, err := p.Acquire(ctx)
+		if err != nil {
+			tb.Error(err)
+			return
+		}
+		f()
+		l.Release()
+	}
+	fill(size, use)
+	return use
+}
+
+func puddlePool(tb testing.TB, size int) func(func()) {
+	p, err := puddle.NewPool(&puddle.Config[*resource]{
+		Constructor: func(context.Context) (*resource, error) { return new(resource), nil },
+		Destructor:  func(*resource) {},
+		MaxSize:     int32(size),
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(p.Close)
+	ctx := context.Background()
+	use := func(f func()) {
+		r, err := p.Acquire(ctx)
+		if err != nil {
+			tb.Error(err)
+			return
+		}
+		f()
+		r.Release()
+	}
+	fill(size, use)
+	return use
+}
+
+func channel(_ testing.TB, size int) func(func()) {
+	ch := make(chan *resource, size)
+	for range size {
+		ch <- new(resource)
+	}
+	return func(f func()) {
+		r := <-ch
+		f()
+		ch <- r
+	}
+}
+
+// mutexSlice is the floor for a pool that waits: no waiting order, no limits
+// but its size, no errors.
+func mutexSlice(_ testing.TB, size int) func(func()) {
+	var mu sync.Mutex
+	cond := sync.NewCond(&mu)
+	var idle []*resource
+	for range size {
+		idle = append(idle, new(resource))
+	}
+	return func(f func()) {
+		mu.Lock()
+		for len(idle) == 0 {
+			cond.Wait()
+		}
+		r := idle[len(idle)-1]
+		idle = idle[:len(idle)-1]
+		mu.Unlock()
+		f()
+		mu.Lock()
+		idle = append(idle, r)
+		mu.Unlock()
+		cond.Signal()
+	}
+}
+
+// syncPool never waits and never limits: the floor for handing out objects.
+func syncPool(testing.TB, int) func(func()) {
+	p := sync.Pool{New: func() any { return new(resource) }}
+	return func(f func()) {
+		r := p.Get()
+		f()
+		p.Put(r)
+	}
+}
+
+// fill opens size resources by holding them all at once.
+func fill(size int, use func(func())) {
+	var wg, held sync.WaitGroup
+	held.Add(size)
+	for range size {
+		wg.Go(func() { use(func() { held.Done(); held.Wait() }) })
+	}
+	wg.Wait()
+}
+
+func nothing() {}
+
+// spread runs use b.N times in all, on g goroutines.
+func spread(b *testing.B, g int, use func(func())) {
+	b.ReportAllocs()
+	b.ResetTimer()
+	if g == 1 {
+		for range b.N {
+			use(nothing)
+		}
+		return
+	}
+	var wg sync.WaitGroup
+	for i := range g {
+		wg.Go(func() {
+			for n := b.N*(i+1)/g - b.N*i/g; n > 0; n-- {
+				use(nothing)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkPoolAcquire(b *testing.B) {
+	for _, a := range arms {
+		b.Run(a.name, func(b *testing.B) {
+			for _, g := range []int{1, 2, 8, 64, 512} {
+				b.Run(fmt.Sprintf("g=%d", g), func(b *testing.B) {
+					spread(b, g, a.make(b, 64))
+				})
+			}
+			for _, g := range []int{2, 8, 64, 512} {
+				for _, size := range []int{1, 10} {
+					b.Run(fmt.Sprintf("g=%d/size=%d", g, size), func(b *testing.B) {
+						spread(b, g, a.make(b, size))
+					})
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkPoolHandOff has 64 goroutines share one resource. It reports the
+// time from the end of one holder's work to the next one's beginning, and the
+// longest wait over the median one (1 is perfectly fair).
+func BenchmarkPoolHandOff(b *testing.B) {
+	const g = 64
+	for _, a := range arms[:4] {
+		b.Run(a.name, func(b *testing.B) {
+			use := a.make(b, 1)
+			var left atomic.Int64 // when the resource was last let go
+			start := time.Now()
+			gaps, waits := make([][]int64, g), make([][]int64, g)
+			b.ResetTimer()
+			var wg sync.WaitGroup
+			for i := range g {
+				wg.Go(func() {
+					for n := b.N*(i+1)/g - b.N*i/g; n > 0; n-- {
+						asked := time.Since(start).Nanoseconds()
+						use(func() {
+							now := time.Since(start).Nanoseconds()
+							gaps[i] = append(gaps[i], now-left.Load())
+							waits[i] = append(waits[i], now-asked)
+							left.Store(time.Since(start).Nanoseconds())
+						})
+					}
+				})
+			}
+			wg.Wait()
+			b.StopTimer()
+			report(b, slices.Concat(gaps...), slices.Concat(waits...))
+		})
+	}
+}
+
+func report(b *testing.B, gaps, waits []int64) {
+	slices.Sort(gaps)
+	slices.Sort(waits)
+	at := func(v []int64, q float64) float64 { return float64(v[int(q*float64(len(v)-1))]) }
+	b.ReportMetric(at(gaps, 0.5), "p50-ns")
+	b.ReportMetric(at(gaps, 0.99), "p99-ns")
+	b.ReportMetric(at(gaps, 0.999), "p99.9-ns")
+	b.ReportMetric(at(waits, 1)/max(at(waits, 0.5), 1), "max/median-wait")
+}

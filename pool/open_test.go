@@ -1,0 +1,214 @@
+package pool_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+)
+
+func TestGrowsAtOnceWhenCold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, gate: make(chan struct{})}
+		p := b.start(pool.Limits{MaxSize: 20, OpenConcurrency: 8})
+		var rs []*result
+		for range 20 {
+			rs = append(rs, begin(ctx, p))
+		}
+		synctest.Wait()
+		want(t, "opening", p.Stats().Opening, 8)
+		close(b.gate)
+		synctest.Wait()
+		for _, r := range rs {
+			r.lease.Release()
+		}
+		want(t, "most at once", b.dials, 8)
+		want(t, "idle", p.Stats().Idle, 20)
+		b.end(p)
+	})
+}
+
+func TestReleaseBeatsSlowOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 2})
+		first := acquire(t, p)
+		b.set(func() { b.gate = make(chan struct{}) })
+		r := begin(ctx, p)
+		synctest.Wait()
+		want(t, "opening", p.Stats().Opening, 1)
+		first.Release()
+		synctest.Wait()
+		want(t, "handed over", r.done && r.err == nil && r.lease.Value() == first.Value(), true)
+		close(b.gate) // the open nobody waits for any more is kept
+		synctest.Wait()
+		want(t, "idle", p.Stats().Idle, 1)
+		r.lease.Release()
+		b.end(p)
+	})
+}
+
+func TestOpenOutlivesItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, gate: make(chan struct{})}
+		p := b.start(pool.Limits{})
+		cctx, cancel := context.WithCancel(ctx)
+		r := begin(cctx, p)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		wantErr(t, r.err, context.Canceled)
+		close(b.gate)
+		synctest.Wait()
+		l := acquire(t, p)
+		want(t, "reused", l.Reused(), false)
+		want(t, "opened", p.Stats().Opened, 1)
+		l.Release()
+		b.end(p)
+	})
+}
+
+func TestOneFailedOpenFailsOneCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, gate: make(chan struct{}), down: true}
+		p := b.start(pool.Limits{MaxSize: 1})
+		r1, r2 := begin(ctx, p), (*result)(nil)
+		synctest.Wait()
+		r2 = begin(ctx, p)
+		synctest.Wait()
+		close(b.gate)
+		synctest.Wait()
+		e := wantErr(t, r1.err, pool.ErrOpen, errDown)
+		want(t, "last open error", e.LastOpenError, errDown)
+		want(t, "the second waits", r2.done, false)
+		b.set(func() { b.down = false })
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		want(t, "the second is served", r2.done && r2.err == nil, true)
+		want(t, "last open error", p.Stats().LastOpenError, nil)
+		r2.lease.Release()
+		b.end(p)
+	})
+}
+
+// A thousand callers of a backend that is down all fail at once, with few opens,
+// and are served within a second of its return.
+func TestBackendDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, down: true}
+		p := b.start(pool.Limits{})
+		for range 60 {
+			rs := make([]*result, 1000)
+			for i := range rs {
+				rs[i] = begin(ctx, p)
+			}
+			time.Sleep(50 * time.Millisecond)
+			synctest.Wait()
+			for _, r := range rs {
+				if !r.done {
+					t.Fatal("a caller is not failed yet")
+				}
+				wantErr(t, r.err, pool.ErrOpen, errDown)
+			}
+			time.Sleep(time.Second)
+		}
+		if opens, _ := b.count(); opens > 200 {
+			t.Errorf("%d opens in a minute", opens)
+		}
+		b.set(func() { b.down = false })
+		time.Sleep(time.Second)
+		acquire(t, p).Release()
+		b.end(p)
+	})
+}
+
+func TestBackendDownWhileOthersAreInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 2})
+		holder := acquire(t, p)
+		b.set(func() { b.down = true })
+		r1 := begin(ctx, p)
+		synctest.Wait()
+		want(t, "the caller waits for the one in use", r1.done, false)
+		holder.Release()
+		synctest.Wait()
+		want(t, "and gets it", r1.done && r1.err == nil, true)
+		r2 := begin(ctx, p)
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		wantErr(t, r2.err, pool.ErrOpen, errDown) // three attempts, nothing came back
+		r1.lease.Release()
+		b.end(p)
+	})
+}
+
+func TestOpenTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, gate: make(chan struct{})}
+		p := b.start(pool.Limits{OpenTimeout: 3 * time.Second})
+		began := time.Now()
+		wantErr(t, acquireErr(p), pool.ErrOpen, context.DeadlineExceeded)
+		want(t, "took", time.Since(began), 3*time.Second)
+		r := begin(ctx, p)
+		synctest.Wait()
+		p.Close() // cancels the open under way
+		synctest.Wait()
+		wantErr(t, r.err, pool.ErrClosed)
+		b.end(p)
+	})
+}
+
+func TestOverflowDirect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1, Overflow: pool.OverflowDirect})
+		pooled, direct := acquire(t, p), acquire(t, p)
+		s := p.Stats()
+		want(t, "direct", s.Direct, 1)
+		want(t, "in use", s.InUse, 1)
+		direct.Release()
+		want(t, "direct closed", direct.Value().closed.Load(), true)
+		acquire(t, p).Discard()
+		b.set(func() { b.down = true })
+		wantErr(t, acquireErr(p), pool.ErrOpen, errDown)
+		b.set(func() { b.down = false })
+		last := acquire(t, p)
+		p.Close()
+		pooled.Release()
+		last.Release()
+		want(t, "overflowed", p.Stats().Overflowed, 3)
+		b.end(p)
+	})
+}
+
+func TestMinIdleIsRefilledAheadOfDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MinIdle: 2, MaxSize: 4})
+		synctest.Wait()
+		want(t, "warm", p.Stats().Idle, 2)
+		var ls []pool.Lease[*res]
+		for i, idle := range []int{2, 2, 1, 0} {
+			ls = append(ls, acquire(t, p))
+			synctest.Wait()
+			want(t, "idle", p.Stats().Idle, idle)
+			want(t, "in use", p.Stats().InUse, i+1)
+		}
+		ls[0].Discard()
+		synctest.Wait()
+		want(t, "idle after a discard", p.Stats().Idle, 1)
+		b.set(func() { b.down = true })
+		ls[1].Discard()
+		time.Sleep(10 * time.Second)
+		b.set(func() { b.down = false })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		want(t, "idle after an outage", p.Stats().Idle, 2)
+		ls[2].Release()
+		ls[3].Release()
+		b.end(p)
+	})
+}

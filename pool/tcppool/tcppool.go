@@ -1,0 +1,232 @@
+package tcppool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// The defaults of the study this package repeats (see the package doc).
+const (
+	DefaultMaxSize     = 10
+	DefaultIdleTimeout = 5 * time.Minute
+	// DefaultCheckInterval is how often idle connections are looked at, so that
+	// those the server has closed do not linger.
+	DefaultCheckInterval = time.Minute
+	// DefaultForgetAfter is how long an address without connections is kept.
+	DefaultForgetAfter = time.Minute
+)
+
+// ErrClosed is returned by Get and DialContext after Close. It is net.ErrClosed
+// and pool.ErrClosed too.
+var ErrClosed = fmt.Errorf("tcppool: %w: %w", pool.ErrClosed, net.ErrClosed)
+
+// Config makes a Dialer. The zero value is valid.
+type Config struct {
+	// Limits hold for each address. nil means MaxSize 10, IdleTimeout 5
+	// minutes, CheckInterval 1 minute and OverflowDirect; otherwise
+	// pool.Limits' own defaults count. With MinIdle an address is never
+	// forgotten.
+	Limits *pool.Limits
+	// Dial opens a connection; nil means net.Dialer's DialContext. Connections
+	// that do not give access to their socket (syscall.Conn), such as TLS ones,
+	// are never kept, because it cannot be looked at.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// ForgetAfter is how long an address without connections is remembered.
+	// 0 means a minute.
+	ForgetAfter time.Duration
+}
+
+// Dialer lends out connections by network and address. Its methods are safe
+// for concurrent use. End it with Close.
+type Dialer struct {
+	config Config
+	limits pool.Limits
+
+	mu     sync.Mutex // not held while dialling, checking or closing a connection
+	pools  map[key]*entry
+	closed bool
+	sweep  *time.Timer
+}
+
+type key struct{ network, address string }
+
+// entry is the pool of one address.
+type entry struct {
+	pool *pool.Pool[net.Conn]
+	busy int // Gets under way: the entry must not be forgotten
+	seen time.Time
+}
+
+// New makes a Dialer; it opens nothing. The error wraps pool.ErrConfig.
+func New(cfg Config) (*Dialer, error) {
+	limits := pool.Limits{MaxSize: DefaultMaxSize, IdleTimeout: DefaultIdleTimeout, CheckInterval: DefaultCheckInterval, Overflow: pool.OverflowDirect}
+	if cfg.Limits != nil {
+		limits = *cfg.Limits
+	}
+	err := limits.Validate()
+	if cfg.ForgetAfter < 0 {
+		err = errors.Join(err, fmt.Errorf("%w: ForgetAfter %v is negative", pool.ErrConfig, cfg.ForgetAfter))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tcppool: %w", err)
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = new(net.Dialer).DialContext
+	}
+	if cfg.ForgetAfter == 0 {
+		cfg.ForgetAfter = DefaultForgetAfter
+	}
+	return &Dialer{config: cfg, limits: limits, pools: make(map[key]*entry)}, nil
+}
+
+// DialContext is Get in the form that net/http and others ask for. What it
+// returns is a *Conn: its Close closes the connection; to keep it, the caller
+// calls Release.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := d.Get(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Get lends a connection to address: a kept one that is still open and quiet,
+// or a new one. The caller calls Release or Close. Errors are those of
+// pool.Pool.Acquire, wrapping the dial error, or ErrClosed.
+func (d *Dialer) Get(ctx context.Context, network, address string) (*Conn, error) {
+	k := key{network, address}
+	e, err := d.enter(k)
+	if err != nil {
+		return nil, err
+	}
+	defer d.leave(e)
+	for fresh := 0; ; {
+		l, err := e.pool.Acquire(ctx)
+		if err != nil {
+			if errors.Is(err, pool.ErrClosed) {
+				err = ErrClosed
+			}
+			return nil, fmt.Errorf("tcppool: connect to %s %s: %w", network, address, err)
+		}
+		seen := look(l.Value())
+		// One that was never lent may hold the server's greeting, and may have
+		// died while it was kept warm; one dialled just now is as good as any.
+		if seen == silent || (!l.Reused() && (seen != dead || fresh >= d.limits.MinIdle)) {
+			return &Conn{Conn: l.Value(), lease: l}, nil
+		}
+		if !l.Reused() {
+			fresh++
+		}
+		l.Discard()
+	}
+}
+
+// enter finds or makes the pool of an address and keeps it from being forgotten.
+func (d *Dialer) enter(k key) (*entry, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, ErrClosed
+	}
+	e := d.pools[k]
+	if e == nil {
+		p, err := pool.New(pool.Config[net.Conn]{
+			Name:   k.network + " " + k.address,
+			Open:   func(ctx context.Context) (net.Conn, error) { return d.config.Dial(ctx, k.network, k.address) },
+			Close:  func(c net.Conn) { _ = c.Close() },
+			Check:  alive,
+			Limits: d.limits,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("tcppool: %w", err)
+		}
+		e = &entry{pool: p}
+		d.pools[k] = e
+		if d.sweep == nil {
+			d.sweep = time.AfterFunc(d.config.ForgetAfter, d.forget)
+		}
+	}
+	e.busy++
+	return e, nil
+}
+
+// alive is the background check. Bytes that wait are judged when the connection
+// is lent, when it is known whether it was used.
+func alive(_ context.Context, c net.Conn) error {
+	if look(c) == dead {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+func (d *Dialer) leave(e *entry) {
+	d.mu.Lock()
+	e.busy--
+	e.seen = time.Now()
+	d.mu.Unlock()
+}
+
+// forget drops the pools of addresses that have had no connection for a while.
+// It runs by timer as long as there is any address.
+func (d *Dialer) forget() {
+	var empty []*entry
+	d.mu.Lock()
+	for k, e := range d.pools {
+		s := e.pool.Stats()
+		switch {
+		case e.busy > 0 || s.Idle+s.InUse+s.Opening+s.Busy+s.Direct > 0:
+			e.seen = time.Now()
+		case time.Since(e.seen) >= d.config.ForgetAfter:
+			delete(d.pools, k)
+			empty = append(empty, e)
+		}
+	}
+	switch {
+	case d.closed:
+	case len(d.pools) == 0:
+		d.sweep = nil
+	default:
+		d.sweep.Reset(d.config.ForgetAfter)
+	}
+	d.mu.Unlock()
+	for _, e := range empty {
+		e.pool.Close()
+	}
+}
+
+// Stats returns a snapshot of the pool of every known address.
+func (d *Dialer) Stats() []pool.Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	stats := make([]pool.Stats, 0, len(d.pools))
+	for _, e := range d.pools {
+		stats = append(stats, e.pool.Stats())
+	}
+	return stats
+}
+
+// Close closes the idle connections; those lent out stay usable and are closed
+// when they are released. A second Close does nothing.
+func (d *Dialer) Close() {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return
+	}
+	d.closed = true
+	if d.sweep != nil {
+		d.sweep.Stop()
+	}
+	pools := d.pools
+	d.pools = nil
+	d.mu.Unlock()
+	for _, e := range pools {
+		e.pool.Close()
+	}
+}

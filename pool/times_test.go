@@ -1,0 +1,221 @@
+package pool_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// hold leases n resources and releases them all.
+func hold(t *testing.T, p *pool.Pool[*res], n int) {
+	t.Helper()
+	var ls []pool.Lease[*res]
+	for range n {
+		ls = append(ls, acquire(t, p))
+	}
+	for _, l := range ls {
+		l.Release()
+	}
+}
+
+func TestSurplusAgesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MinIdle: 1, IdleTimeout: time.Minute})
+		hold(t, p, 5)
+		for range 7 { // one of them stays in use
+			time.Sleep(10 * time.Second)
+			acquire(t, p).Release()
+		}
+		synctest.Wait()
+		if n := p.Stats().Idle; n > 2 { // the one used, and one opened ahead of demand meanwhile
+			t.Errorf("%d idle", n)
+		}
+		time.Sleep(time.Hour)
+		want(t, "MinIdle stays", p.Stats().Idle, 1)
+		if n := p.Stats().ClosedIdle; n < 3 {
+			t.Errorf("%d closed for being idle", n)
+		}
+		if err := p.Update(pool.Limits{IdleTimeout: -1}); err != nil {
+			t.Error(err)
+		}
+		hold(t, p, 3)
+		time.Sleep(1000 * time.Hour)
+		want(t, "idle without a timeout", p.Stats().Idle, 3)
+		b.end(p)
+	})
+}
+
+func TestMaxIdle(t *testing.T) {
+	b := &backend{t: t}
+	p := b.start(pool.Limits{MaxIdle: 2})
+	hold(t, p, 5)
+	want(t, "idle", p.Stats().Idle, 2)
+	want(t, "surplus", p.Stats().ClosedSurplus, 3)
+	b.end(p)
+}
+
+func TestLifetime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxLifetime: time.Minute, IdleTimeout: -1})
+		idle, leased := acquire(t, p), acquire(t, p)
+		idle.Release()
+		time.Sleep(54*time.Second - time.Millisecond)
+		synctest.Wait()
+		want(t, "idle in its lifetime", p.Stats().Idle, 1)
+		time.Sleep(6*time.Second + 2*time.Millisecond)
+		synctest.Wait()
+		want(t, "idle past its lifetime", p.Stats().Idle, 0)
+		want(t, "leased past its lifetime", leased.Value().closed.Load(), false)
+		leased.Release()
+		want(t, "released past its lifetime", leased.Value().closed.Load(), true)
+		want(t, "closed", p.Stats().ClosedLifetime, 2)
+		b.end(p)
+	})
+}
+
+func TestReplacedBeforeExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MinIdle: 2, MaxLifetime: 10 * time.Second})
+		b.set(func() { b.gate = nil })
+		synctest.Wait()
+		for range 2000 {
+			time.Sleep(50 * time.Millisecond)
+			synctest.Wait()
+			if n := p.Stats().Idle; n < 2 || n > 4 {
+				t.Fatalf("%d idle", n)
+			}
+		}
+		if n := p.Stats().ClosedLifetime; n < 16 || n > 30 {
+			t.Errorf("%d expired in ten lifetimes of two", n)
+		}
+		b.end(p)
+	})
+}
+
+// checked adds a Check that fails for bad resources and counts its calls.
+func checked(calls *int) func(*pool.Config[*res]) {
+	return func(c *pool.Config[*res]) {
+		c.Check = func(_ context.Context, r *res) error {
+			*calls++
+			if r.bad.Load() {
+				return errDown
+			}
+			return nil
+		}
+	}
+}
+
+func TestCheckOnAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, calls := &backend{t: t}, 0
+		p := b.start(pool.Limits{CheckAfter: 2 * time.Second}, checked(&calls))
+		hold(t, p, 2)
+		time.Sleep(2 * time.Second)
+		acquire(t, p).Release()
+		want(t, "checks too early", calls, 0)
+		time.Sleep(2*time.Second + time.Millisecond)
+		l := acquire(t, p)
+		want(t, "checks", calls, 1)
+		want(t, "reused", l.Reused(), true)
+		l.Value().bad.Store(true)
+		l.Release()
+		time.Sleep(time.Minute)
+		next := acquire(t, p)
+		want(t, "checks", calls, 3)
+		want(t, "bad one closed", l.Value().closed.Load(), true)
+		s := p.Stats()
+		want(t, "closed by checks", s.ClosedCheck, 1)
+		want(t, "acquired", s.Acquired, 5)
+		want(t, "reused", s.Reused, 3)
+		next.Release()
+		b.end(p)
+	})
+}
+
+func TestCheckInBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, calls := &backend{t: t}, 0
+		p := b.start(pool.Limits{CheckInterval: time.Minute, IdleTimeout: -1, CheckAfter: -1}, checked(&calls))
+		l1, l2, l3 := acquire(t, p), acquire(t, p), acquire(t, p)
+		l1.Value().bad.Store(true)
+		l1.Release()
+		l2.Release()
+		l3.Release()
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		want(t, "idle", p.Stats().Idle, 2)
+		want(t, "bad one closed", l1.Value().closed.Load(), true)
+		want(t, "checks", calls, 3)
+		want(t, "used last is still first", acquire(t, p).Value(), l3.Value())
+		want(t, "then the one before", acquire(t, p).Value(), l2.Value())
+		want(t, "checks of what is leased", calls, 3)
+		for _, s := range []func(){p.Close, func() { time.Sleep(time.Hour) }} {
+			s()
+		}
+		want(t, "idle", p.Stats().Idle, 0)
+	})
+}
+
+// What is checked in the background goes to whoever waits for it, or is closed
+// with the pool.
+func TestBackgroundCheckUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		gate := make(chan struct{})
+		p := b.start(pool.Limits{MaxSize: 1, CheckInterval: time.Second}, func(c *pool.Config[*res]) {
+			c.Check = func(ctx context.Context, _ *res) error {
+				select {
+				case <-gate:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		})
+		acquire(t, p).Release()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		want(t, "busy", p.Stats().Busy, 1)
+		r := begin(ctx, p)
+		gate <- struct{}{}
+		synctest.Wait()
+		want(t, "served", r.done && r.err == nil, true)
+		r.lease.Release()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		want(t, "busy", p.Stats().Busy, 1)
+		b.end(p)
+	})
+}
+
+func TestReset(t *testing.T) {
+	b, calls := &backend{t: t}, 0
+	p := b.start(pool.Limits{}, func(c *pool.Config[*res]) {
+		c.Reset = func(ctx context.Context, r *res) error {
+			calls++
+			if _, ok := ctx.Deadline(); !ok {
+				t.Error("Reset has no deadline")
+			}
+			if r.bad.Load() {
+				return errDown
+			}
+			return nil
+		}
+	})
+	l := acquire(t, p)
+	l.Release()
+	l = acquire(t, p)
+	l.Value().bad.Store(true)
+	l.Release()
+	want(t, "closed", l.Value().closed.Load(), true)
+	want(t, "closed by Reset", p.Stats().ClosedReset, 1)
+	acquire(t, p).Discard()
+	want(t, "resets", calls, 2)
+	b.end(p)
+}
