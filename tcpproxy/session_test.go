@@ -1,0 +1,299 @@
+package tcpproxy_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/tcpproxy"
+	"github.com/headpond/headpond/upstream"
+)
+
+// freeAddr returns an address nothing listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func TestBackendDownAndBack(t *testing.T) {
+	addr := freeAddr(t)
+	var log lockedBuffer
+	p, proxy := start(t, []string{addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+		c.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	c := dial(t, proxy)
+	wantGone(t, c)
+	if n := p.Stats().Errors[listener.ReasonUpstreamUnavailable]; n != 1 {
+		t.Errorf("counted %d, want 1 upstream_unavailable", n)
+	}
+	line := log.String()
+	for _, part := range []string{c.LocalAddr().String(), "upstream=backends", addr, "refused"} {
+		if !strings.Contains(line, part) {
+			t.Errorf("the log lacks %q: %s", part, line)
+		}
+	}
+	serve(t, addr, echo)
+	deadline := time.Now().Add(patience)
+	for { // until the pool's back-off is over
+		c := dial(t, proxy)
+		io.WriteString(c, "hello")
+		if _, err := io.ReadFull(c, make([]byte, 5)); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the backend is back, but clients still fail")
+		}
+	}
+}
+
+func TestOtherEndpointWhenOneIsDown(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	p, addr := start(t, []string{freeAddr(t), backend.addr}, tcpproxy.UpstreamOptions{Balance: upstream.First}, nil)
+	for range 10 {
+		ask(t, dial(t, addr), "hello")
+	}
+	if errs := p.Stats().Errors; len(errs) > 0 {
+		t.Errorf("errors: %v, want none", errs)
+	}
+}
+
+// TestBanner has a server that speaks first: what arrives on a connection while
+// it waits for its client is the client's.
+func TestBanner(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		io.WriteString(c, "220 ready\r\n")
+		echo(c)
+	})
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 2}}, nil)
+	for range 5 {
+		c := dial(t, addr)
+		want(t, c, "220 ready\r\n")
+		ask(t, c, "HELO")
+		c.Close()
+	}
+}
+
+// TestStaleWarmConnection has a server that closes connections which wait for a
+// client, and then no longer: no client gets a dead one.
+func TestStaleWarmConnection(t *testing.T) {
+	closed := make(chan struct{}, 64)
+	var mu sync.Mutex
+	drop := 4
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		mu.Lock()
+		dropped := drop > 0
+		drop--
+		mu.Unlock()
+		if dropped {
+			c.Close()
+			closed <- struct{}{}
+			return
+		}
+		echo(c)
+	})
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 4}}, nil)
+	for range 4 {
+		<-closed
+	}
+	for range 8 {
+		ask(t, dial(t, addr), "alive?")
+	}
+}
+
+func TestWarmConnectionsServeOneClientEach(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]int{}
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		b, _ := io.ReadAll(c)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(b) > 0 {
+			seen[c.RemoteAddr().String()] += len(b)
+		}
+		io.WriteString(c, "done")
+	})
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 3}}, nil)
+	for range 12 {
+		c := dial(t, addr)
+		io.WriteString(c, "x")
+		c.CloseWrite()
+		want(t, c, "done")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen) != 12 {
+		t.Errorf("12 clients were served over %d connections", len(seen))
+	}
+}
+
+func TestIdleTimeout(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+		c.IdleTimeout = 50 * time.Millisecond
+	})
+	c := dial(t, addr)
+	io.WriteString(c, "x")
+	if b, _ := io.ReadAll(c); string(b) != "x" {
+		t.Errorf("got %q, want the echo and then the end", b)
+	}
+	p.Close()
+	if n := p.Stats().Errors[listener.ReasonTimeout]; n != 1 {
+		t.Errorf("errors: %v, want one timeout", p.Stats().Errors)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+		c.Listener.MaxConns, c.Listener.MaxQueue, c.Listener.QueueTimeout = 1, 1, patience
+	})
+	first := dial(t, addr)
+	ask(t, first, "first")
+	a, b := dial(t, addr), dial(t, addr) // one waits, one finds the queue full
+	gone := make(chan int, 2)
+	for i, c := range []*net.TCPConn{a, b} {
+		go func() {
+			io.WriteString(c, "queued")
+			_, err := io.ReadFull(c, make([]byte, 6))
+			if err != nil {
+				i = -1
+			}
+			gone <- i
+		}()
+	}
+	if i := <-gone; i != -1 {
+		t.Fatalf("client %d was served although there is no place", i)
+	}
+	first.Close()
+	if i := <-gone; i == -1 {
+		t.Error("the client in the queue was not served")
+	}
+	if st := p.Stats(); st.Rejected != 1 || st.Errors[listener.ReasonRejected] != 1 {
+		t.Errorf("rejected %d, errors %v, want 1", st.Rejected, st.Errors)
+	}
+}
+
+func TestPoolExhausted(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	p, addr := start(t, []string{backend.addr},
+		tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1, MaxWaiters: -1}}, nil)
+	first := dial(t, addr)
+	ask(t, first, "first")
+	wantGone(t, dial(t, addr))
+	if n := p.Stats().Errors[listener.ReasonPoolExhausted]; n != 1 {
+		t.Errorf("errors: %v, want one pool_exhausted", p.Stats().Errors)
+	}
+	ask(t, first, "undisturbed")
+}
+
+func TestDrain(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+	c := dial(t, addr)
+	ask(t, c, "before")
+	drained := make(chan error, 1)
+	go func() { drained <- p.Drain(context.Background()) }()
+	for !p.Stats().Draining {
+		ask(t, c, "while it begins")
+	}
+	ask(t, c, "running streams go on")
+	c.CloseWrite()
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDrainEnds(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+	c := dial(t, addr)
+	ask(t, c, "before")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := p.Drain(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Drain: %v, want context.Canceled", err)
+	}
+	wantGone(t, c)
+}
+
+func TestUpdateKeepsStreams(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	other := serve(t, "127.0.0.1:0", func(c *net.TCPConn) { io.WriteString(c, "other") })
+	up, err := tcpproxy.NewUpstream("other", []string{other.addr}, tcpproxy.UpstreamOptions{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+	c := dial(t, addr)
+	ask(t, c, "before")
+	cfg := tcpproxy.Config{Listener: listener.Config{Name: "test", Logger: quiet}, Upstream: up}
+	if err := p.Update(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, c, "after")
+	want(t, dial(t, addr), "other")
+	cfg.SendProxy = 3
+	if err := p.Update(cfg); !errors.Is(err, tcpproxy.ErrConfig) {
+		t.Errorf("Update with SendProxy 3: %v, want ErrConfig", err)
+	}
+}
+
+func TestUnixSockets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer l.Close()
+	wg.Go(func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		io.Copy(c, c)
+	})
+	_, addr := start(t, []string{"unix:" + path}, tcpproxy.UpstreamOptions{}, nil)
+	c := dial(t, addr)
+	ask(t, c, strings.Repeat("0123456789abcdef", 1<<13))
+	c.CloseWrite()
+	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
+		t.Errorf("after the end: %q, %v", b, err)
+	}
+}

@@ -1,0 +1,62 @@
+package tcpproxy_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/tcpproxy"
+)
+
+// certificates returns TLS settings of a server and of a client that trusts it.
+func certificates(t *testing.T) (server, client *tls.Config) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS()
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
+}
+
+func TestTLSFromClients(t *testing.T) {
+	server, client := certificates(t)
+	backend := serve(t, "127.0.0.1:0", echo)
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
+	c := tls.Client(dial(t, addr), client)
+	ask(t, c, "secret")
+	c.CloseWrite()
+	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
+		t.Errorf("after the half-close: %q, %v", b, err)
+	}
+	plain := dial(t, addr)
+	io.WriteString(plain, "this is no ClientHello, as anybody can see")
+	io.Copy(io.Discard, plain)
+	p.Close()
+	if n := p.Stats().Errors[listener.ReasonTLS]; n != 1 {
+		t.Errorf("errors: %v, want one tls", p.Stats().Errors)
+	}
+}
+
+func TestTLSToUpstream(t *testing.T) {
+	server, client := certificates(t)
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		tc := tls.Server(c, server)
+		io.Copy(tc, tc)
+		tc.CloseWrite()
+	})
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = client })
+	ask(t, dial(t, addr), "in clear here, not there")
+	p.Close()
+
+	stranger := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "example.com"}
+	p, addr = start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = stranger })
+	wantGone(t, dial(t, addr))
+	if n := p.Stats().Errors[listener.ReasonUpstreamUnavailable]; n != 1 {
+		t.Errorf("errors: %v, want one upstream_unavailable", p.Stats().Errors)
+	}
+}
