@@ -1,0 +1,126 @@
+package listener_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/headpond/headpond/listener"
+)
+
+func TestDrainWaitsForSessions(t *testing.T) {
+	var s *listener.Server
+	ready := make(chan struct{})
+	s, addr := start(t, listener.Config{}, listener.HandlerFunc(func(_ context.Context, c net.Conn) {
+		defer c.Close()
+		<-ready
+		io.WriteString(c, "hi")
+		<-s.Draining()
+		io.WriteString(c, "bye")
+	}))
+	close(ready) // s is set
+	c := dial(t, addr)
+	want(t, c, "hi")
+	drained := make(chan error, 1)
+	go func() { drained <- s.Drain(context.Background()) }()
+	want(t, c, "bye")
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+	if err := s.Drain(context.Background()); err != nil {
+		t.Errorf("second Drain: %v", err)
+	}
+	if _, err := net.Dial("tcp", addr); err == nil {
+		t.Error("the listener is still open")
+	}
+}
+
+func TestDrainCutsOff(t *testing.T) {
+	ended := make(chan error, 1)
+	s, addr := start(t, listener.Config{MaxConns: 1, QueueTimeout: patience}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
+		defer c.Close()
+		io.WriteString(c, "hi")
+		<-ctx.Done()
+		_, err := c.Read(make([]byte, 1))
+		ended <- err
+	}))
+	c := dial(t, addr)
+	want(t, c, "hi")
+	queued := dial(t, addr)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Drain(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Drain: %v, want context.Canceled", err)
+	}
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the session's read: %v, want net.ErrClosed", err)
+	}
+	wantGone(t, queued)
+}
+
+// TestHTTPServer puts a net/http server on the wrapped listener.
+func TestHTTPServer(t *testing.T) {
+	s, err := listener.New(listener.Config{Name: "web", Logger: quiet}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "hello "+r.RemoteAddr)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(s.Listener(tcp)) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	resp, err := client.Get("http://" + tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if st := s.Stats(); st.Active != 1 || st.BytesIn == 0 || st.BytesOut < uint64(len(b)) {
+		t.Errorf("with one idle connection: %+v", st)
+	}
+	client.CloseIdleConnections()
+	if err := s.Drain(t.Context()); err != nil { // the server closes the connection when the client has
+		t.Error(err)
+	}
+	if err := <-served; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("http.Server.Serve: %v, want net.ErrClosed", err)
+	}
+	if err := web.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if st := s.Stats(); st.Active != 0 || st.BytesIn == 0 {
+		t.Errorf("in the end: %+v", st)
+	}
+}
+
+// TestListenerClosed closes the wrapped listener before and while it accepts.
+func TestListenerClosed(t *testing.T) {
+	s, err := listener.New(listener.Config{Logger: quiet}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, early := range []bool{true, false} {
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := s.Listener(tcp)
+		if early {
+			l.Close()
+		} else {
+			go l.Close()
+		}
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Accept: %v, want net.ErrClosed", err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package listener_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	proxyproto "github.com/pires/go-proxyproto"
+
+	"github.com/headpond/headpond/listener"
+)
+
+func v2Header(t testing.TB, src, dst *net.TCPAddr) []byte {
+	t.Helper()
+	b, err := proxyproto.HeaderProxyFromAddrs(2, src, dst).Format()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestProxyHeaders(t *testing.T) {
+	src, dst := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1234}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 80}
+	for _, test := range []struct{ name, header, says string }{
+		{"v1", "PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n", "192.0.2.1:1234 192.0.2.2:80\n"},
+		{"v1 IPv6", "PROXY TCP6 2001:db8::1 2001:db8::2 1234 80\r\n", "[2001:db8::1]:1234 [2001:db8::2]:80\n"},
+		{"v1 unknown", "PROXY UNKNOWN\r\n", ""},
+		{"v2", string(v2Header(t, src, dst)), "192.0.2.1:1234 192.0.2.2:80\n"},
+		{"v2 local", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, addr := start(t, listener.Config{AcceptProxy: true}, sayClient)
+			c := dial(t, addr)
+			io.WriteString(c, test.header+"payload")
+			if test.says == "" {
+				test.says = c.LocalAddr().String() + " " + addr + "\n"
+			}
+			want(t, c, test.says+"payload")
+		})
+	}
+}
+
+func TestBadProxyHeaders(t *testing.T) {
+	for _, header := range []string{
+		"GET / HTTP/1.1\r\n\r\n",
+		"PROXY TCP4 nonsense\r\n",
+		"PROXY TCP4 192.0.2.1 192.0.2.2 1234 99999\r\n",
+		"PROXY TCP4 " + string(bytes.Repeat([]byte("1"), 500)) + "\r\n",
+		"\r\n\r\n\x00\r\nQUIT\n\x21\x12\x00\x0c\x01\x02\x03\x04\x05\x06\x07\x08\x00\x01\x00\x02", // UDP
+		"\r\n\r\n\x00\r\nQUIT\n\x21\x11\xff\xff",                                                 // 64 KiB of TLVs
+		"\r\n\r\n\x00\r\nQUIT\n\x31\x11\x00\x0c",
+		"",
+	} {
+		s, addr := start(t, listener.Config{AcceptProxy: true}, sayClient)
+		c := dial(t, addr)
+		io.WriteString(c, header)
+		c.CloseWrite()
+		wantGone(t, c)
+		s.Close()
+		if st := s.Stats(); st.Errors[listener.ReasonProxyHeader] != 1 || st.Rejected != 1 {
+			t.Errorf("%q: rejected %d, errors %v, want 1", header, st.Rejected, st.Errors)
+		}
+	}
+}
+
+func TestUntrustedPeersHaveNoHeader(t *testing.T) {
+	_, addr := start(t, listener.Config{
+		AcceptProxy:    true,
+		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+	}, sayClient)
+	c := dial(t, addr)
+	const header = "PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n"
+	io.WriteString(c, header)
+	want(t, c, c.LocalAddr().String()+" "+addr+"\n"+header)
+}
+
+func TestSilentProxy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer client.Close()
+		start := time.Now()
+		_, err := listener.ReadProxyHeader(server, 5*time.Second)
+		if !errors.Is(err, listener.ErrProxyHeader) || time.Since(start) != 5*time.Second {
+			t.Errorf("%v after %v, want ErrProxyHeader after 5s", err, time.Since(start))
+		}
+	})
+}
+
+// FuzzProxyHeader checks that no byte after a header is lost or added, however
+// the input is cut into packets, and that a header that was accepted gives the
+// addresses the library sees in the whole.
+func FuzzProxyHeader(f *testing.F) {
+	f.Add([]byte("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nrest"), uint8(3))
+	f.Add(append(v2Header(f, &net.TCPAddr{IP: net.IPv6loopback, Port: 1}, &net.TCPAddr{IP: net.IPv6loopback, Port: 2}), "rest"...), uint8(200))
+	f.Add([]byte("PROXY UNKNOWN\r\n"), uint8(255))
+	f.Fuzz(func(t *testing.T, input []byte, cut uint8) {
+		raw := &packets{data: input, size: int(cut) + 1}
+		c, err := listener.ReadProxyHeader(raw, time.Minute)
+		if err != nil {
+			return
+		}
+		rest, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		header := input[:len(input)-len(rest)]
+		if !bytes.HasSuffix(input, rest) || !bytes.HasPrefix(header, []byte("PROXY")) && !bytes.HasPrefix(header, proxyproto.SIGV2) {
+			t.Fatalf("header %q, rest %q, of %q", header, rest, input)
+		}
+		if bytes.HasPrefix(header, []byte("PROXY")) != bytes.HasSuffix(header, []byte("\r\n")) && header[0] == 'P' {
+			t.Fatalf("version 1 header %q does not end its line", header)
+		}
+		if c.RemoteAddr() == nil || c.LocalAddr() == nil {
+			t.Fatal("no address")
+		}
+	})
+}
+
+// packets is a connection that delivers data in pieces.
+type packets struct {
+	net.Conn
+	data []byte
+	size int
+}
+
+func (p *packets) Read(b []byte) (int, error) {
+	if len(p.data) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.data[:min(p.size, len(p.data))])
+	p.data = p.data[n:]
+	return n, nil
+}
+func (p *packets) RemoteAddr() net.Addr            { return &net.TCPAddr{} }
+func (p *packets) LocalAddr() net.Addr             { return &net.TCPAddr{} }
+func (p *packets) SetReadDeadline(time.Time) error { return nil }
