@@ -60,9 +60,7 @@ func (p *Pool[T]) try(ctx context.Context, start int64) (l Lease[T], handed, aga
 	var e effects[T]
 	c := &p.core
 	p.mu.Lock()
-	if !c.closed {
-		p.touch(p.now())
-	}
+	p.touch(start)
 	switch {
 	case c.closed:
 		err = c.newError(ErrClosed, nil, 0)

@@ -58,15 +58,15 @@ func (p *Pool[T]) schedule() {
 	}
 	at := int64(never)
 	if c.ticking {
-		if p.timerAt <= c.clock+tickLeast {
-			return
+		if !p.armed {
+			p.armed = true
+			at = c.clock + c.tickEvery()
+		} else if c.limits.AcquireTimeout == 0 && c.backoff.failures == 0 {
+			return // the usual case, on every hand-over
 		}
-		at = c.clock + c.tickEvery()
 	}
-	if w := c.waiters.head; w != nil {
-		if c.limits.AcquireTimeout > 0 {
-			at = min(at, w.since+int64(c.limits.AcquireTimeout))
-		}
+	if w := c.waiters.head; w != nil && c.limits.AcquireTimeout > 0 {
+		at = min(at, w.since+int64(c.limits.AcquireTimeout))
 	}
 	if c.backoff.failures > 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
 		at = min(at, c.backoff.retryAt)
@@ -126,7 +126,7 @@ func (p *Pool[T]) tick() {
 		p.mu.Unlock()
 		return
 	}
-	p.timerAt = never
+	p.timerAt, p.armed = never, false
 	c.clock = max(c.clock, p.now())
 	c.expireWaiters(&e)
 	c.reap(&e)

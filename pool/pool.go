@@ -60,6 +60,7 @@ type Pool[T any] struct {
 	panics  atomic.Uint64
 	timer   *time.Timer // under mu, as is timerAt
 	timerAt int64       // when timer fires, never if it is not set
+	armed   bool        // under mu: timerAt is no later than the next tick
 	checker bool        // under mu: a background check is under way
 }
 

@@ -183,6 +183,7 @@ func TestBackgroundCheckUnderWay(t *testing.T) {
 		synctest.Wait()
 		want(t, "busy", p.Stats().Busy, 1)
 		r := begin(ctx, p)
+		synctest.Wait()
 		gate <- struct{}{}
 		synctest.Wait()
 		want(t, "served", r.done && r.err == nil, true)

@@ -284,9 +284,14 @@ func TestWarmConnections(t *testing.T) {
 	s := listen(t)
 	d := dialer(t, tcppool.Config{Limits: &pool.Limits{MinIdle: 1, MaxSize: 2}})
 	c := get(t, d, s)
-	greeting := s.accept(t)
-	if _, err := io.WriteString(greeting, "220 hello\n"); err != nil {
-		t.Fatal(err)
+	for { // c's, or the one opened ahead of demand
+		greeting := s.accept(t)
+		if _, err := io.WriteString(greeting, "220 hello\n"); err != nil {
+			t.Fatal(err)
+		}
+		if greeting.RemoteAddr().String() == c.LocalAddr().String() {
+			break
+		}
 	}
 	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "220 hello\n" {
 		t.Errorf("greeting %q, %v", line, err)
