@@ -52,7 +52,7 @@ func (a account) chown(path string) error {
 
 // command returns a command that will run as the account.
 func (a account) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(name, args...) //nolint:gosec // programs of the installed server, arguments of our own
+	cmd := exec.Command(name, args...)
 	a.apply(cmd)
 	return cmd
 }

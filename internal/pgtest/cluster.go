@@ -89,7 +89,7 @@ func (c *Cluster) create() error {
 		return err
 	}
 	for try := 1; ; try++ {
-		if c.port, err = freePort(); err != nil {
+		if c.port, err = FreePort(); err != nil {
 			return err
 		}
 		if err = c.launch(); err == nil {
@@ -105,11 +105,11 @@ func (c *Cluster) create() error {
 	return nil
 }
 
-// freePort finds a port nobody listens on, below the range the kernel takes outgoing
-// connections' ports from: while a killed server is down, nothing may slip onto its port.
-func freePort() (int, error) {
+// FreePort finds a port of 127.0.0.1 nobody listens on, below the range the kernel takes
+// outgoing connections' ports from: while a killed server is down, nothing slips onto its port.
+func FreePort() (int, error) {
 	for range 100 {
-		port := 15000 + rand.IntN(17000) //nolint:gosec // not a secret
+		port := 15000 + rand.IntN(17000)
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
 			continue

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -50,9 +51,7 @@ func (c *Cluster) configure() error {
 	if err := c.write("postgresql.auto.conf", conf.String()); err != nil {
 		return err
 	}
-	hba := append(c.opts.hba[:len(c.opts.hba):len(c.opts.hba)],
-		"local all all trust",
-		"host all all 127.0.0.1/32 "+string(c.opts.auth), "")
+	hba := slices.Concat(c.opts.hba, []string{"local all all trust", "host all all 127.0.0.1/32 " + string(c.opts.auth), ""})
 	return c.write("pg_hba.conf", strings.Join(hba, "\n"))
 }
 

@@ -61,8 +61,8 @@ func candidates() []string {
 	}
 	var dirs []string
 	if p, err := exec.LookPath("initdb"); err == nil {
-		if real, err := filepath.EvalSymlinks(p); err == nil {
-			dirs = append(dirs, filepath.Dir(real))
+		if target, err := filepath.EvalSymlinks(p); err == nil {
+			dirs = append(dirs, filepath.Dir(target))
 		}
 	}
 	for _, pattern := range []string{

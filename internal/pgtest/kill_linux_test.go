@@ -22,7 +22,6 @@ func TestServerEndsWithKilledTest(t *testing.T) {
 		fmt.Println("RUNNING", c.Addr(), c.SocketDir())
 		select {} // until killed
 	}
-	//nolint:gosec // this very binary
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServerEndsWithKilledTest$", "-test.timeout=60s")
 	cmd.Env = append(os.Environ(), childEnv+"=1")
 	out, err := cmd.StdoutPipe()

@@ -94,7 +94,7 @@ func TestUnfinishedConnectionsAreNotReused(t *testing.T) {
 		"open transaction":   func(ctx context.Context, c *pgx.Conn) error { _, err := c.Begin(ctx); return err },
 		"failed transaction": failTransaction,
 		"unread rows": func(ctx context.Context, c *pgx.Conn) error {
-			_, err := c.Query(ctx, "select generate_series(1, 100000)") //nolint:rowserrcheck // left open on purpose
+			_, err := c.Query(ctx, "select generate_series(1, 100000)")
 			return err
 		},
 	} {
