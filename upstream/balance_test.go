@@ -1,0 +1,108 @@
+package upstream_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/headpond/headpond/upstream"
+)
+
+func TestP2CPrefersTheLessLoaded(t *testing.T) {
+	loads := []int64{5, 0, 9}
+	load := func(i int) int64 { return loads[i] }
+	for a := range 3 {
+		for b := range 2 {
+			draws := []int{a, b}
+			got := upstream.PickP2C(3, func(int) int { d := draws[0]; draws = draws[1:]; return d }, load)
+			other := b
+			if b >= a {
+				other++
+			}
+			if loads[got] != min(loads[a], loads[other]) {
+				t.Errorf("of %d and %d it took %d", a, other, got)
+			}
+		}
+	}
+	if got := upstream.PickP2C(1, nil, load); got != 0 {
+		t.Errorf("of one it took %d", got)
+	}
+}
+
+// TestP2CSpreads keeps every lease: loads stay close together.
+func TestP2CSpreads(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	loads := make([]int64, 10)
+	for range 10_000 {
+		loads[upstream.PickP2C(len(loads), random.IntN, func(i int) int64 { return loads[i] })]++
+	}
+	for i, n := range loads {
+		if n < 990 || n > 1010 {
+			t.Errorf("endpoint %d has %d of 10000 leases, want about 1000", i, n)
+		}
+	}
+}
+
+func addresses(n int) []string {
+	addrs := make([]string, n)
+	for i := range addrs {
+		addrs[i] = fmt.Sprintf("10.0.0.%d:6443", i+1)
+	}
+	return addrs
+}
+
+func none(int) bool { return false }
+
+func TestRingSharesAndChurn(t *testing.T) {
+	const keys, n = 20_000, 10
+	addrs := addresses(n)
+	all, fewer := upstream.NewRing(addrs), upstream.NewRing(addrs[:n-1])
+	counts := make([]int, n)
+	for k := range keys {
+		key := fmt.Sprintf("client-%d", k)
+		was, now := all.Lookup(key, none), fewer.Lookup(key, none)
+		counts[was]++
+		if was != n-1 && now != was {
+			t.Fatalf("%s moved from endpoint %d to %d although neither left", key, was, now)
+		}
+		skipped := all.Lookup(key, func(i int) bool { return i == n-1 })
+		if skipped != now {
+			t.Fatalf("%s goes to %d when endpoint %d is out, and to %d when it is removed", key, skipped, n-1, now)
+		}
+	}
+	for i, c := range counts {
+		if c < keys/n*6/10 || c > keys/n*14/10 {
+			t.Errorf("endpoint %d has %d keys, want %d ± 40 %%", i, c, keys/n)
+		}
+	}
+}
+
+func TestRingIgnoresOrder(t *testing.T) {
+	addrs := addresses(5)
+	turned := append(append([]string{}, addrs[2:]...), addrs[:2]...)
+	a, b := upstream.NewRing(addrs), upstream.NewRing(turned)
+	for k := range 1000 {
+		key := fmt.Sprint(k)
+		if x, y := addrs[a.Lookup(key, none)], turned[b.Lookup(key, none)]; x != y {
+			t.Fatalf("key %s: %s or %s, by the order of the endpoints", key, x, y)
+		}
+	}
+	if got := a.Lookup("x", func(int) bool { return true }); got != -1 {
+		t.Errorf("with everything skipped: %d, want -1", got)
+	}
+}
+
+func TestParseBalance(t *testing.T) {
+	for _, b := range []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First} {
+		if got, err := upstream.ParseBalance(b.String()); got != b || err != nil {
+			t.Errorf("%v: %v, %v", b, got, err)
+		}
+	}
+	if got, err := upstream.ParseBalance(""); got != upstream.P2C || err != nil {
+		t.Errorf("empty: %v, %v, want p2c", got, err)
+	}
+	if _, err := upstream.ParseBalance("best"); !errors.Is(err, upstream.ErrConfig) {
+		t.Errorf("best: %v, want ErrConfig", err)
+	}
+}

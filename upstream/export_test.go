@@ -1,0 +1,42 @@
+package upstream
+
+import "time"
+
+// PickP2C is the choice of two.
+func PickP2C(n int, random func(int) int, load func(int) int64) int { return p2c(n, random, load) }
+
+// Ring is the hash ring alone.
+type Ring = ring
+
+// NewRing returns a ring over addrs.
+func NewRing(addrs []string) Ring { return newRing(addrs) }
+
+// Lookup finds the endpoint of a key.
+func (r ring) Lookup(key string, skip func(int) bool) int { return r.lookup(key, skip) }
+
+// HealthState is the active check alone.
+type HealthState struct{ h health }
+
+// NewHealthState returns the state before the first probe.
+func NewHealthState(rise, fall int) *HealthState {
+	return &HealthState{health{rise: rise, fall: fall}}
+}
+
+// Observe takes a probe's result; the answer is whether the endpoint is up.
+func (s *HealthState) Observe(ok bool) (up, changed bool) {
+	changed = s.h.observe(ok)
+	return !s.h.down, changed
+}
+
+// EjectState is the passive check alone.
+type EjectState struct{ e ejector }
+
+// NewEjectState returns an endpoint without failures.
+func NewEjectState(cfg Ejection) *EjectState { return &EjectState{ejector{cfg: cfg.withDefaults()}} }
+
+// Failure, Success, Readmit, Out and Until are the state machine's.
+func (s *EjectState) Failure(now time.Time, random float64) bool { return s.e.failure(now, random) }
+func (s *EjectState) Success()                                   { s.e.success() }
+func (s *EjectState) Readmit(now time.Time) bool                 { return s.e.readmit(now) }
+func (s *EjectState) Out() bool                                  { return s.e.out }
+func (s *EjectState) Until() time.Time                           { return s.e.until }

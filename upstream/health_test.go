@@ -1,0 +1,144 @@
+package upstream_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// used acquires and releases n leases and returns how many each endpoint gave.
+func used(t *testing.T, u *upstream.Upstream[*conn], n int) map[string]int {
+	t.Helper()
+	counts := map[string]int{}
+	for range n {
+		l := acquire(t, u)
+		counts[l.Endpoint()]++
+		l.Release()
+	}
+	return counts
+}
+
+func TestActiveHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		cfg := b.config("a:1", "b:1")
+		cfg.Balance = upstream.RoundRobin
+		cfg.Health = upstream.Health{Probe: b.probe, Interval: time.Second, Rise: 2, Fall: 3}
+		u := start(t, cfg)
+		synctest.Wait()
+		b.set(b.sick, "a:1", true)
+		time.Sleep(2 * time.Second) // two probes at most
+		if n := used(t, u, 10)["a:1"]; n != 5 {
+			t.Errorf("before the fall: %d of 10 leases from a:1, want 5", n)
+		}
+		time.Sleep(3 * time.Second)
+		if n := used(t, u, 10)["a:1"]; n != 0 {
+			t.Errorf("after the fall: %d leases from a:1", n)
+		}
+		if e := u.Status().Endpoints[0]; e.Healthy || e.LastError != "sick" {
+			t.Errorf("status: %+v", e)
+		}
+		time.Sleep(time.Minute)
+		b.set(b.sick, "a:1", false)
+		time.Sleep(4 * time.Second)
+		if n := used(t, u, 10)["a:1"]; n != 5 {
+			t.Errorf("after the rise: %d of 10 leases from a:1, want 5", n)
+		}
+		if n, m := b.logged(`"endpoint unhealthy"`), b.logged(`"endpoint healthy"`); n != 1 || m != 1 {
+			t.Errorf("logged unhealthy %d and healthy %d times, want once each", n, m)
+		}
+		u.Close()
+	})
+}
+
+func TestFailOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		b.sick["a:1"], b.sick["b:1"] = true, true
+		cfg := b.config("a:1", "b:1")
+		cfg.Balance = upstream.RoundRobin
+		cfg.Health = upstream.Health{Probe: b.probe}
+		u := start(t, cfg)
+		synctest.Wait() // the first probes have decided
+		if st := u.Status(); !st.FailOpen {
+			t.Errorf("status: %+v, want FailOpen", st)
+		}
+		if got := used(t, u, 10); got["a:1"] != 5 || got["b:1"] != 5 {
+			t.Errorf("with every endpoint out: %v, want 5 each", got)
+		}
+		b.set(b.sick, "b:1", false)
+		time.Sleep(10 * time.Second)
+		if got := used(t, u, 10); got["b:1"] != 10 || u.Status().FailOpen {
+			t.Errorf("with b:1 in: %v", got)
+		}
+		if n := b.logged("every endpoint is out"); n != 1 {
+			t.Errorf("logged %d times, want once", n)
+		}
+		u.Close()
+	})
+}
+
+func TestEjectionInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		cfg := b.config("a:1", "b:1")
+		cfg.Balance = upstream.First
+		cfg.Ejection = upstream.Ejection{Failures: 2, Base: 10 * time.Second}
+		u := start(t, cfg)
+		acquire(t, u).Fail(errRefused)
+		acquire(t, u).Release() // ends the series
+		acquire(t, u).Fail(errRefused)
+		l := acquire(t, u)
+		l.OK() // as well
+		l.Discard()
+		for range 2 {
+			if l := acquire(t, u); l.Endpoint() != "a:1" {
+				t.Fatal("ejected too early")
+			} else {
+				l.Fail(errRefused)
+			}
+		}
+		if got := used(t, u, 3); got["b:1"] != 3 {
+			t.Errorf("after the ejection: %v, want b:1", got)
+		}
+		e := u.Status().Endpoints[0]
+		if !e.Ejected || !e.Healthy || e.LastError != errRefused.Error() || time.Until(e.EjectedUntil) < 10*time.Second {
+			t.Errorf("status: %+v", e)
+		}
+		time.Sleep(11 * time.Second)
+		if got := used(t, u, 3); got["a:1"] != 3 {
+			t.Errorf("after its time: %v, want a:1", got)
+		}
+		if n, m := b.logged(`"endpoint ejected"`), b.logged(`"endpoint re-admitted"`); n != 1 || m != 1 {
+			t.Errorf("logged ejected %d and re-admitted %d times, want once each", n, m)
+		}
+		u.Close()
+	})
+}
+
+// TestRefusedConnectionsEject has an endpoint that refuses: clients do not
+// notice, and after some it is not asked any more.
+func TestRefusedConnectionsEject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		b.down["a:1"] = true
+		cfg := b.config("a:1", "b:1")
+		cfg.Balance = upstream.First
+		cfg.Pool = pool.Limits{AcquireTimeout: time.Minute}
+		cfg.Ejection = upstream.Ejection{Failures: 3, Base: time.Hour}
+		u := start(t, cfg)
+		for range 20 {
+			if got := used(t, u, 1); got["b:1"] != 1 {
+				t.Fatalf("got %v", got)
+			}
+			time.Sleep(time.Second)
+		}
+		if e := u.Status().Endpoints[0]; !e.Ejected || e.Pool.OpenFailed != 3 {
+			t.Errorf("ejected %v after %d refusals, want 3", e.Ejected, e.Pool.OpenFailed)
+		}
+		u.Close()
+	})
+}
