@@ -1,0 +1,164 @@
+package forward_test
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+var workloads = []struct {
+	name string
+	body []byte
+}{
+	{"1MiB", make([]byte, 1<<20)},
+	{"get", nil},
+}
+
+// answer reads the request whole and sends 128 bytes to a GET, none to a POST.
+func answer(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(make([]byte, 128))
+	}
+}
+
+func BenchmarkForward(b *testing.B) {
+	server := httptest.NewServer(http.HandlerFunc(answer))
+	defer server.Close()
+	arms := []struct {
+		name  string
+		start func(*testing.B, string) string
+	}{
+		{"old", startOld}, {"stdlib", startStdlib}, {"headpond", startHeadpond}, {"gateway", startGateway},
+	}
+	for _, arm := range arms {
+		for _, w := range workloads {
+			b.Run(arm.name+"/"+w.name, func(b *testing.B) { run(b, arm.start(b, server.URL), w.body) })
+		}
+	}
+}
+
+// run sends b.N requests to url from as many clients as there are processors.
+func run(b *testing.B, url string, body []byte) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}}
+	defer client.CloseIdleConnections()
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := request(client, url, body); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+func request(client *http.Client, url string, body []byte) error {
+	var resp *http.Response
+	var err error
+	if body == nil {
+		resp, err = client.Get(url)
+	} else {
+		resp, err = client.Post(url, "application/octet-stream", bytes.NewReader(body))
+	}
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	return err
+}
+
+func serve(b *testing.B, h http.Handler) string {
+	s := httptest.NewServer(h)
+	b.Cleanup(s.Close)
+	return s.URL
+}
+
+// startOld is the study's old arm: the body read whole, a new transport for each request.
+func startOld(b *testing.B, target string) string {
+	return serve(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		req, err := http.NewRequestWithContext(r.Context(), r.Method, target+r.URL.Path, bytes.NewReader(body))
+		if err != nil {
+			return
+		}
+		t := &http.Transport{}
+		defer t.CloseIdleConnections()
+		resp, err := t.RoundTrip(req)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer resp.Body.Close()
+		answer, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return
+		}
+		w.WriteHeader(resp.StatusCode)
+		_, _ = w.Write(answer)
+	}))
+}
+
+func startStdlib(b *testing.B, target string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		b.Fatal(err)
+	}
+	t := &http.Transport{MaxIdleConns: 100, MaxIdleConnsPerHost: 100, IdleConnTimeout: 90 * time.Second, DisableCompression: true}
+	b.Cleanup(t.CloseIdleConnections)
+	return serve(b, &httputil.ReverseProxy{
+		Transport: t,
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u); r.SetXForwarded() },
+	})
+}
+
+func startHeadpond(b *testing.B, target string) string {
+	h, err := httppool.Forward(target)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(h.Close)
+	return serve(b, h)
+}
+
+func startGateway(b *testing.B, target string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		b.Fatal(err)
+	}
+	up, err := httpproxy.NewUpstream("api", []string{u.Host}, httpproxy.UpstreamOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(up.Close)
+	p, err := httpproxy.New(httpproxy.Config{
+		Listener: listener.Config{Logger: slog.New(slog.DiscardHandler)},
+		Routes:   []httpproxy.Route{{Upstream: up}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go p.Serve(l)
+	b.Cleanup(func() { _ = p.Drain(b.Context()) })
+	return "http://" + l.Addr().String()
+}
