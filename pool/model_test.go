@@ -79,6 +79,7 @@ func TestModel(t *testing.T) {
 			w := &world{T: t, rnd: rand.New(rand.NewPCG(seed, 0)), b: &backend{t: t}}
 			w.m.max = 1 + w.rnd.IntN(6)
 			w.p = w.b.start(pool.Limits{MaxSize: w.m.max, IdleTimeout: -1, AcquireTimeout: modelTimeout})
+			defer w.p.Close() // a failure must not leave clients waiting
 			w.m.maxIdle, w.b.limit = w.m.max, w.m.max
 			for range 150 {
 				w.step()

@@ -78,6 +78,22 @@ func TestLifetime(t *testing.T) {
 	})
 }
 
+// In a busy pool, too, a lease past its lifetime is the last of its resource.
+func TestLifetimeInABusyPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxLifetime: time.Minute})
+		leased := acquire(t, p)
+		for range 610 {
+			time.Sleep(100 * time.Millisecond)
+			acquire(t, p).Release()
+		}
+		leased.Release()
+		want(t, "closed", leased.Value().closed.Load(), true)
+		b.end(p)
+	})
+}
+
 func TestReplacedBeforeExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}

@@ -4,6 +4,7 @@
 //	cd bench && go test -run '^$' -bench 'PoolAcquire' -count 10 ./pool
 //
 // A name ends in /g=N for N goroutines on a pool of 64 and /g=N/size=S for
-// another size. BenchmarkPoolHandOff measures the time from a release to the
+// another size. BenchmarkPoolChecked has a health check due on every acquire.
+// BenchmarkPoolHandOff measures the time from a release to the
 // waiter's running, and how evenly 64 goroutines are served by one resource.
 package pool

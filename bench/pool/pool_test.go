@@ -174,6 +174,29 @@ func BenchmarkPoolAcquire(b *testing.B) {
 	}
 }
 
+// BenchmarkPoolChecked acquires a resource whose check is due each time: what
+// the pool adds to the check itself, which does nothing here.
+func BenchmarkPoolChecked(b *testing.B) {
+	p, err := pool.New(pool.Config[*resource]{
+		Open:   func(context.Context) (*resource, error) { return new(resource), nil },
+		Close:  func(*resource) {},
+		Check:  func(context.Context, *resource) error { return nil },
+		Limits: pool.Limits{CheckAfter: 1},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		l, err := p.Acquire(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
+		l.Release()
+	}
+}
+
 // BenchmarkPoolHandOff has 64 goroutines share one resource. It reports the
 // time from the end of one holder's work to the next one's beginning, and the
 // longest wait over the median one (1 is perfectly fair).
