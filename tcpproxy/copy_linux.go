@@ -16,9 +16,18 @@ const (
 	spliceMax = 256 << 10
 )
 
-// fastReader reads a socket without holding a buffer while it waits.
+// fastReader reads a socket without holding a buffer while it waits. It belongs
+// to the goroutine of its direction. Its functions are made once, because a
+// closure for each read would be an allocation for each read.
 type fastReader struct {
-	raw syscall.RawConn
+	raw     syscall.RawConn
+	tryRead func(fd uintptr) bool
+	tryPeek func(fd uintptr)
+
+	buf  *[bufferSize]byte // with n bytes; nil unless n > 0
+	n    int
+	err  error
+	left int // what tryPeek found
 }
 
 // newFastReader returns nil for what is not a plain stream socket.
@@ -36,43 +45,53 @@ func newFastReader(c net.Conn) *fastReader {
 	if err != nil {
 		return nil
 	}
-	return &fastReader{raw}
+	f := &fastReader{raw: raw}
+	f.tryRead, f.tryPeek = f.readFD, f.peekFD
+	return f
 }
 
 // read waits for data and returns it in a buffer from buffers, which the caller
 // puts back; nil at the end of the stream (io.EOF) or on an error.
 func (f *fastReader) read() (buf *[bufferSize]byte, n int, err error) {
-	waitErr := f.raw.Read(func(fd uintptr) bool {
-		buf = buffers.Get().(*[bufferSize]byte)
-		for {
-			if n, err = unix.Read(int(fd), buf[:]); err != unix.EINTR {
-				break
-			}
-		}
-		if n > 0 {
-			return true
-		}
-		buffers.Put(buf)
-		buf = nil
-		return err != unix.EAGAIN
-	})
+	f.n, f.err = 0, nil
+	waitErr := f.raw.Read(f.tryRead)
+	buf, f.buf = f.buf, nil
 	switch {
-	case n > 0:
-		return buf, n, nil
+	case f.n > 0:
+		return buf, f.n, nil
 	case waitErr != nil:
 		return nil, 0, waitErr
-	case err != nil:
-		return nil, 0, err
+	case f.err != nil:
+		return nil, 0, f.err
 	}
 	return nil, 0, io.EOF
 }
 
+// readFD reads once; false means that there is nothing to read yet.
+func (f *fastReader) readFD(fd uintptr) bool {
+	buf := buffers.Get().(*[bufferSize]byte)
+	for {
+		if f.n, f.err = unix.Read(int(fd), buf[:]); f.err != unix.EINTR {
+			break
+		}
+	}
+	if f.n > 0 {
+		f.buf = buf
+		return true
+	}
+	buffers.Put(buf)
+	return f.err != unix.EAGAIN
+}
+
 // queued returns the number of bytes that can be read without waiting.
-func (f *fastReader) queued() (n int) {
-	_ = f.raw.Control(func(fd uintptr) {
-		n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
-	})
-	return n
+func (f *fastReader) queued() int {
+	f.left = 0
+	_ = f.raw.Control(f.tryPeek)
+	return f.left
+}
+
+func (f *fastReader) peekFD(fd uintptr) {
+	f.left, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 }
 
 // copyFast copies what comes in pieces through a buffer, and splices what has

@@ -1,0 +1,124 @@
+package tcpproxy_test
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/tcpproxy"
+)
+
+// startBench runs a proxy before one backend, both ended with the benchmark.
+func startBench(b *testing.B, minIdle int, handle func(net.Conn)) (direct, proxied string) {
+	b.Helper()
+	backend, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := backend.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer c.Close(); handle(c) }()
+		}
+	}()
+	up, err := tcpproxy.NewUpstream("bench", []string{backend.Addr().String()},
+		tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: minIdle}, Logger: quiet})
+	if err != nil {
+		b.Fatal(err)
+	}
+	p, err := tcpproxy.New(tcpproxy.Config{Listener: listener.Config{Logger: quiet}, Upstream: up})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go p.Serve(l)
+	b.Cleanup(func() { p.Close(); up.Close(); backend.Close() })
+	return backend.Addr().String(), l.Addr().String()
+}
+
+// both runs f against the backend itself and through the proxy.
+func both(b *testing.B, minIdle int, handle func(net.Conn), f func(b *testing.B, addr string)) {
+	direct, proxied := startBench(b, minIdle, handle)
+	b.Run("direct", func(b *testing.B) { f(b, direct) })
+	b.Run("proxied", func(b *testing.B) { f(b, proxied) })
+}
+
+func benchEcho(c net.Conn) { io.Copy(c, c) }
+
+// BenchmarkRoundTrip is one byte there and back on a connection that stays.
+func BenchmarkRoundTrip(b *testing.B) {
+	both(b, 0, benchEcho, func(b *testing.B, addr string) {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+		buf := make([]byte, 1)
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := c.Write(buf); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(c, buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkConnect is a new client with one byte there and back.
+func BenchmarkConnect(b *testing.B) {
+	for name, minIdle := range map[string]int{"cold": 0, "warm": 32} {
+		b.Run(name, func(b *testing.B) {
+			both(b, minIdle, benchEcho, func(b *testing.B, addr string) {
+				buf := make([]byte, 1)
+				for b.Loop() {
+					c, err := net.Dial("tcp", addr)
+					if err != nil {
+						b.Fatal(err)
+					}
+					c.Write(buf)
+					if _, err := io.ReadFull(c, buf); err != nil {
+						b.Fatal(err)
+					}
+					c.Close()
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkBulk is a download; on Linux the proxy splices it.
+func BenchmarkBulk(b *testing.B) {
+	const chunk = 1 << 20
+	endless := func(c net.Conn) {
+		buf := make([]byte, chunk)
+		for {
+			if _, err := c.Write(buf); err != nil {
+				return
+			}
+		}
+	}
+	both(b, 0, endless, func(b *testing.B, addr string) {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+		buf := make([]byte, chunk)
+		b.SetBytes(chunk)
+		for b.Loop() {
+			if _, err := io.ReadFull(c, buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
