@@ -79,7 +79,8 @@ type Limits struct {
 	// those beyond get ErrTooManyWaiters. 0 means unlimited, negative nobody.
 	MaxWaiters int
 	// CheckAfter makes Acquire run Config.Check on a resource that was idle
-	// for longer. 0 means 1 second, negative never.
+	// for longer, measured to a quarter of it, but no finer than 5 ms.
+	// 0 means 1 second, negative never.
 	CheckAfter time.Duration
 	// CheckInterval is how often idle resources are checked in the
 	// background. 0 means never.
