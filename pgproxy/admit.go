@@ -1,0 +1,285 @@
+package pgproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// Sizes of the cancel keys we give out, in bytes.
+const (
+	keySize30 = 4
+	keySize32 = 32
+)
+
+// maxPreambles bounds the SSLRequest and GSSENCRequest packets before the StartupMessage: one
+// of each is what a client may send.
+const maxPreambles = 2
+
+// lingerTime is how long a client that was refused has to read why.
+const lingerTime = time.Second
+
+// greeting is a connection before it is a Client.
+type greeting struct {
+	proxy   *Proxy
+	set     *settings
+	conn    net.Conn
+	r       *pgwire.Reader
+	w       *pgwire.Writer
+	log     *slog.Logger
+	isTLS   bool
+	startup *pgwire.StartupMessage
+}
+
+// ServeConn serves one client; it implements listener.Handler.
+func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn) {
+	set := p.settings.Load()
+	g := &greeting{
+		proxy: p, set: set, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn),
+		log: p.srv.Logger().With("client", conn.RemoteAddr().String()),
+	}
+	defer func() { _ = g.conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(set.LoginTimeout))
+	c, backend, err := g.admit(ctx)
+	if err != nil {
+		g.refused(err)
+		return
+	}
+	if c == nil {
+		return // a cancel request, or gone
+	}
+	_ = g.conn.SetDeadline(time.Time{})
+	defer p.unregister(c)
+	p.serve(ctx, c, backend)
+	c.OnCancel(nil)
+	g.conn = c.Conn
+}
+
+// serve runs a session and reports how it ended.
+func (p *Proxy) serve(ctx context.Context, c *Client, b Backend) {
+	stop := context.AfterFunc(ctx, func() { _ = c.Conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	start := time.Now()
+	c.Logger.Debug("client connected", "mode", c.Mode.String())
+	err := b.Serve(ctx, c)
+	c.Writer.Release()
+	c.Reader.Release()
+	if err == nil || errors.Is(err, io.EOF) {
+		c.Logger.Debug("client left", "duration", time.Since(start))
+		return
+	}
+	c.Logger.Warn("session ended", "error", err, "duration", time.Since(start))
+}
+
+// refusal is an error a client is told before its session begins.
+type refusal struct {
+	code    string // SQLSTATE
+	message string
+	hint    string
+	reason  string // for CountError
+	cause   error  // for the log only
+}
+
+func (r *refusal) Error() string {
+	if r.cause != nil {
+		return fmt.Sprintf("%s: %v", r.message, r.cause)
+	}
+	return r.message
+}
+
+func (r *refusal) Unwrap() error { return r.cause }
+
+// admit reads start-up packets until there is an authenticated client. A nil client without an
+// error means that there is nothing more to do.
+func (g *greeting) admit(ctx context.Context) (*Client, Backend, error) {
+	done, err := g.readStartup(ctx)
+	if done || err != nil {
+		return nil, nil, err
+	}
+	m := g.startup
+	user, database := m.Get("user"), m.Get("database")
+	if user == "" {
+		return nil, nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonProtocol,
+			message: "no PostgreSQL user name specified in startup packet"}
+	}
+	if database == "" {
+		database = user
+	}
+	g.log = g.log.With("user", user, "database", database, "application_name", m.Get("application_name"))
+	params, err := settingsOf(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	g.negotiate()
+	if err := g.authenticate(user); err != nil {
+		return nil, nil, err
+	}
+	backend := g.set.backend(database)
+	if backend == nil {
+		return nil, nil, &refusal{code: pgwire.StateInvalidCatalogName, reason: listener.ReasonUnknownDatabase,
+			message: fmt.Sprintf("database %q does not exist", database),
+			hint:    "The gateway's configuration has no such database and no \"*\"."}
+	}
+	c := &Client{
+		Conn: g.conn, Reader: g.r, Writer: g.w, User: user, Database: database, Params: params,
+		ApplicationName: m.Get("application_name"), Mode: g.set.Mode, Logger: g.log, server: g.proxy.srv,
+	}
+	size := keySize30
+	if m.Version >= pgwire.Version32 {
+		size = keySize32
+	}
+	g.proxy.register(c, size)
+	return c, backend, nil
+}
+
+// readStartup reads packets up to the StartupMessage; done means that there will be none.
+func (g *greeting) readStartup(ctx context.Context) (done bool, err error) {
+	for range maxPreambles + 1 {
+		packet, err := g.r.Startup()
+		if err != nil {
+			return g.noStartup(err)
+		}
+		m, err := pgwire.DecodeStartup(packet)
+		if err != nil {
+			return false, malformed(err)
+		}
+		switch m := m.(type) {
+		case *pgwire.StartupMessage:
+			g.startup = m
+			return false, nil
+		case *pgwire.CancelRequest:
+			g.cancel(ctx, m)
+			return true, nil
+		case *pgwire.SSLRequest:
+			if err := g.answerSSL(ctx); err != nil {
+				return false, err
+			}
+		case *pgwire.GSSENCRequest:
+			if _, err := g.conn.Write([]byte{'N'}); err != nil {
+				return true, nil
+			}
+		}
+	}
+	return false, &refusal{code: pgwire.StateProtocolViolation, reason: listener.ReasonProtocol,
+		message: "too many encryption requests before the start-up packet"}
+}
+
+// noStartup judges an error of reading a start-up packet. Probes of load balancers connect and
+// leave; that is no error.
+func (g *greeting) noStartup(err error) (done bool, _ error) {
+	switch {
+	case errors.Is(err, io.EOF):
+		return true, nil
+	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, io.ErrUnexpectedEOF):
+		return false, malformed(err)
+	}
+	return false, err
+}
+
+func malformed(err error) error {
+	return &refusal{code: pgwire.StateProtocolViolation, reason: listener.ReasonProtocol,
+		message: "invalid start-up packet", cause: err}
+}
+
+// answerSSL goes on in TLS if that is configured.
+func (g *greeting) answerSSL(ctx context.Context) error {
+	if g.set.TLS == nil || g.isTLS {
+		_, err := g.conn.Write([]byte{'N'})
+		return err
+	}
+	if g.r.Buffered() > 0 { // what came unencrypted must not pass for encrypted
+		return malformed(fmt.Errorf("%w: %d bytes after SSLRequest", pgwire.ErrMalformed, g.r.Buffered()))
+	}
+	if _, err := g.conn.Write([]byte{'S'}); err != nil {
+		return err
+	}
+	t := tls.Server(g.conn, g.set.TLS)
+	if err := t.HandshakeContext(ctx); err != nil {
+		g.proxy.srv.CountError(listener.ReasonTLS)
+		return fmt.Errorf("TLS handshake: %w", err)
+	}
+	g.isTLS, g.conn = true, t
+	g.w.SetDest(t)
+	return g.r.SetSource(t)
+}
+
+// negotiate tells a client that asks for more than protocol 3.2 what it gets.
+func (g *greeting) negotiate() {
+	n := pgwire.NegotiateProtocolVersion{Version: min(g.startup.Version, pgwire.Version32)}
+	for _, p := range g.startup.Params {
+		if strings.HasPrefix(p.Name, "_pq_.") {
+			n.Options = append(n.Options, p.Name)
+		}
+	}
+	if g.startup.Version > pgwire.Version32 || len(n.Options) > 0 {
+		g.w.Send(&n)
+	}
+}
+
+// refused tells client, log and counters why there is no session.
+func (g *greeting) refused(err error) {
+	srv := g.proxy.srv
+	r, ok := errors.AsType[*refusal](err)
+	if !ok {
+		reason := listener.ReasonClientGone
+		if ne, isNet := errors.AsType[net.Error](err); isNet && ne.Timeout() {
+			reason = listener.ReasonTimeout
+		}
+		srv.CountError(reason)
+		g.log.Info("client gone before its session began", "error", err)
+		return
+	}
+	srv.CountError(r.reason)
+	g.log.Warn("client refused", "sqlstate", r.code, "error", err)
+	_ = g.conn.SetDeadline(time.Now().Add(lingerTime))
+	g.w.Send(errorResponse(pgwire.SeverityFatal, r.code, r.message, r.hint))
+	if g.w.Flush() == nil {
+		linger(g.conn)
+	}
+}
+
+// linger waits until a client that was told why it is refused has hung up: closing with unread
+// input resets the connection and takes the message away. The deadline is set already.
+func linger(conn net.Conn) {
+	if w, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	}
+	_, _ = io.CopyN(io.Discard, conn, pgwire.MaxStartup)
+}
+
+// RejectConn tells a client for whom there is no place why, once it has said hello.
+func (p *Proxy) RejectConn(conn net.Conn, reason error) {
+	r := pgwire.NewReader(conn)
+	for range maxPreambles + 1 {
+		packet, err := r.Startup()
+		if err != nil {
+			break
+		}
+		m, err := pgwire.DecodeStartup(packet)
+		if err != nil {
+			break
+		}
+		switch m.(type) {
+		case *pgwire.SSLRequest, *pgwire.GSSENCRequest:
+			if _, err := conn.Write([]byte{'N'}); err != nil {
+				return
+			}
+			continue
+		case *pgwire.CancelRequest:
+			return
+		}
+		break
+	}
+	message := fmt.Sprintf("too many connections: %v", reason)
+	_, _ = conn.Write(errorResponse(pgwire.SeverityFatal, pgwire.StateTooManyConnections, message,
+		"Raise max_conns of the listener, or connect later.").Append(nil))
+}

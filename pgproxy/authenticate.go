@@ -1,0 +1,169 @@
+package pgproxy
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// Auth is how clients prove who they are.
+type Auth int
+
+// The methods. With AuthMD5, users whose secret is a SCRAM verifier are asked for SCRAM, as
+// PostgreSQL does.
+const (
+	AuthSCRAM Auth = iota // SCRAM-SHA-256; the default
+	AuthMD5
+	AuthTrust // believe every name; for loopback and Unix sockets
+)
+
+// String returns the name the configuration uses.
+func (a Auth) String() string {
+	switch a {
+	case AuthSCRAM:
+		return "scram-sha-256"
+	case AuthMD5:
+		return "md5"
+	case AuthTrust:
+		return "trust"
+	}
+	return fmt.Sprintf("auth(%d)", int(a))
+}
+
+// ParseAuth reads "scram-sha-256" (or "scram"), "md5" and "trust".
+func ParseAuth(s string) (Auth, error) {
+	switch s {
+	case "scram-sha-256", "scram":
+		return AuthSCRAM, nil
+	case "md5":
+		return AuthMD5, nil
+	case "trust":
+		return AuthTrust, nil
+	}
+	return 0, fmt.Errorf("%w: auth %q is not one of scram-sha-256, md5, trust", ErrConfig, s)
+}
+
+// ParseMode reads "transaction" (or the empty string) and "session".
+func ParseMode(s string) (Mode, error) {
+	switch s {
+	case "", "transaction":
+		return Transaction, nil
+	case "session":
+		return Session, nil
+	}
+	return 0, fmt.Errorf("%w: mode %q is not one of transaction, session", ErrConfig, s)
+}
+
+// maxAuthBody bounds the messages of a client that is not authenticated, in bytes, as
+// PostgreSQL does (PG_MAX_AUTH_TOKEN_LENGTH).
+const maxAuthBody = 65535
+
+// authenticate lets the client prove that it is user, and adds AuthenticationOk.
+func (g *greeting) authenticate(user string) error {
+	g.r.MaxBody = maxAuthBody
+	defer func() { g.r.MaxBody = 0 }()
+	var err error
+	cred := g.set.credentials[user]
+	switch {
+	case g.set.Auth == AuthTrust:
+	case g.set.Auth == AuthMD5 && (cred == nil || cred.md5 != ""):
+		err = g.askMD5(cred)
+	default:
+		err = g.askSCRAM(user, cred)
+	}
+	switch {
+	case err == nil:
+		g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthOK})
+		return nil
+	case errors.Is(err, pgwire.ErrAuth):
+		return &refusal{code: pgwire.StateInvalidPassword, reason: listener.ReasonAuthFailed, cause: err,
+			message: fmt.Sprintf("password authentication failed for user %q", user)}
+	case errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrTooLarge):
+		return &refusal{code: pgwire.StateProtocolViolation, reason: listener.ReasonProtocol, cause: err,
+			message: "invalid authentication message"}
+	}
+	return err
+}
+
+// ask sends a request and returns the body of the client's answer.
+func (g *greeting) ask(request *pgwire.Authentication) ([]byte, error) {
+	g.w.Send(request)
+	if err := g.w.Flush(); err != nil {
+		return nil, err
+	}
+	h, err := g.r.Next()
+	if err != nil {
+		return nil, err
+	}
+	if h.Type != pgwire.TypePassword {
+		return nil, fmt.Errorf("%w: message of type %q in place of a password", pgwire.ErrMalformed, h.Type)
+	}
+	return g.r.Body()
+}
+
+func (g *greeting) askMD5(cred *credential) error {
+	request := &pgwire.Authentication{Kind: pgwire.AuthMD5}
+	_, _ = rand.Read(request.Salt[:])
+	body, err := g.ask(request)
+	if err != nil {
+		return err
+	}
+	var m pgwire.PasswordMessage
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	secret := "md5 of nobody" // costs what a real one costs
+	if cred != nil {
+		secret = cred.md5
+	}
+	ok := pgwire.VerifyMD5(secret, request.Salt, m.Password)
+	switch {
+	case cred == nil:
+		return fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
+	case !ok:
+		return fmt.Errorf("%w: wrong password", pgwire.ErrAuth)
+	}
+	return nil
+}
+
+// askSCRAM goes through the whole exchange also for users that do not exist.
+func (g *greeting) askSCRAM(user string, cred *credential) error {
+	verifier := pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
+	known := cred != nil && cred.scram != nil
+	if known {
+		verifier = cred.scram()
+	}
+	body, err := g.ask(&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{pgwire.MechanismSCRAM}})
+	if err != nil {
+		return err
+	}
+	var initial pgwire.SASLInitialResponse
+	if err := initial.Decode(body); err != nil {
+		return err
+	}
+	if subtle.ConstantTimeCompare([]byte(initial.Mechanism), []byte(pgwire.MechanismSCRAM)) != 1 {
+		return fmt.Errorf("%w: SASL mechanism %q was not offered", pgwire.ErrMalformed, initial.Mechanism)
+	}
+	exchange := pgwire.NewScramServer(verifier)
+	first, err := exchange.First(initial.Data)
+	if err != nil {
+		return err
+	}
+	body, err = g.ask(&pgwire.Authentication{Kind: pgwire.AuthSASLContinue, Data: first})
+	if err != nil {
+		return err
+	}
+	final, err := exchange.Final(body)
+	if err != nil {
+		if !known && errors.Is(err, pgwire.ErrAuth) {
+			return fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
+		}
+		return err
+	}
+	g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthSASLFinal, Data: final})
+	return nil
+}

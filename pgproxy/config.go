@@ -1,0 +1,80 @@
+package pgproxy
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// DefaultLoginTimeout bounds start-up and authentication, TLS included. PostgreSQL allows a
+// minute (authentication_timeout); a client close to its pooler needs much less.
+const DefaultLoginTimeout = 15 * time.Second
+
+// ErrConfig is wrapped by every error about an invalid configuration.
+var ErrConfig = errors.New("pgproxy: invalid configuration")
+
+// Config describes a Proxy.
+type Config struct {
+	// Listener has limits and logging. Its Protocol is set to "postgres" when empty.
+	Listener listener.Config
+	// Mode is for how long clients keep a server connection; the zero value is Transaction.
+	Mode Mode
+	// Auth is how clients prove who they are; the zero value is AuthSCRAM.
+	Auth Auth
+	// Users are the clients' names and secrets; not used by AuthTrust.
+	Users Users
+	// Databases maps the database a client asks for to what serves it; "*" is any other.
+	Databases map[string]Backend
+	// TLS, if set, is offered to clients. They may still connect without.
+	TLS *tls.Config
+	// LoginTimeout bounds start-up and authentication; 0 = DefaultLoginTimeout.
+	LoginTimeout time.Duration
+}
+
+// Verify reports every problem of c, joined; each wraps ErrConfig. It does not change c.
+func (c Config) Verify() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: listener %q: "+format, append([]any{ErrConfig, c.Listener.Name}, args...)...))
+	}
+	if c.Mode != Transaction && c.Mode != Session {
+		bad("mode %d is unknown", int(c.Mode))
+	}
+	if c.Auth < AuthSCRAM || c.Auth > AuthTrust {
+		bad("auth %d is unknown", int(c.Auth))
+	}
+	if c.Auth != AuthTrust && len(c.Users) == 0 {
+		bad("auth %s needs users", c.Auth)
+	}
+	for user, secret := range c.Users {
+		if _, err := newCredential(user, secret); err != nil {
+			bad("user %q: %w", user, err)
+		} else if c.Auth == AuthSCRAM && pgwire.IsMD5Secret(secret) {
+			bad("user %q has an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret", user)
+		}
+	}
+	if len(c.Databases) == 0 {
+		bad("no databases")
+	}
+	for name, b := range c.Databases {
+		if b == nil {
+			bad("database %q has no backend", name)
+		}
+	}
+	if c.LoginTimeout < 0 {
+		bad("LoginTimeout %v is negative", c.LoginTimeout)
+	}
+	return errors.Join(errs...)
+}
+
+// backend finds what serves a database, nil if nothing does.
+func (c *Config) backend(database string) Backend {
+	if b, ok := c.Databases[database]; ok {
+		return b
+	}
+	return c.Databases["*"]
+}

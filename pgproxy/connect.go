@@ -1,0 +1,281 @@
+package pgproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
+)
+
+// server is a connection to a PostgreSQL server. It belongs to one session at a time, or to
+// the pool.
+type server struct {
+	conn     net.Conn // with TLS if any
+	raw      net.Conn // without
+	r        *pgwire.Reader
+	w        *pgwire.Writer
+	endpoint string
+	key      pgwire.BackendKeyData
+	params   trackedParams
+	baseline []pgwire.Param // everything reported at start-up
+
+	settings string // the settings applied, as session.settingsKey has it
+	dirt     dirt
+	stmts    prepared
+	unnamed  uint64    // whose unnamed statement it has, as session.unnamedID has it; 0 = unknown
+	idleAt   time.Time // when it was last released
+}
+
+// dirt is what a client may have left in a server connection in transaction mode.
+type dirt byte
+
+const (
+	dirtSettings dirt = 1 << iota // SET, RESET
+	dirtListen
+	dirtPrepare // by SQL
+	dirtCursor  // maybe WITH HOLD
+)
+
+// connect opens a connection and authenticates.
+func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server, error) {
+	raw, err := netaddr.Dial(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{conn: raw, raw: raw, endpoint: endpoint}
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	err = s.login(ctx, cfg)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = s.conn.Close()
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		return nil, fmt.Errorf("PostgreSQL server %s: %w", endpoint, err)
+	}
+	return s, nil
+}
+
+// login brings a fresh connection to the first ReadyForQuery.
+func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
+	if cfg.TLS != nil {
+		if err := s.startTLS(ctx, cfg.TLS); err != nil {
+			return err
+		}
+	}
+	s.r, s.w = pgwire.NewReader(s.conn), pgwire.NewWriter(s.conn)
+	s.stmts.limit = cfg.StatementCache
+	if s.stmts.limit == 0 {
+		s.stmts.limit = DefaultStatementCache
+	}
+	m := pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: cfg.User}, {Name: "database", Value: cfg.DBName}}}
+	m.Params = append(m.Params, cfg.Params...)
+	s.w.Send(&m)
+	if err := s.w.Flush(); err != nil {
+		return err
+	}
+	if err := s.authenticate(cfg); err != nil {
+		return err
+	}
+	return s.readBaseline()
+}
+
+// startTLS asks the server for TLS and insists on it.
+func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
+	if _, err := s.raw.Write((&pgwire.SSLRequest{}).Append(nil)); err != nil {
+		return err
+	}
+	var answer [1]byte // one byte and no more: what follows belongs to TLS
+	if _, err := s.raw.Read(answer[:]); err != nil {
+		return err
+	}
+	if answer[0] != 'S' {
+		return errors.New("it does not offer TLS: enable ssl there, or remove tls from the upstream")
+	}
+	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+		host, _, err := net.SplitHostPort(s.endpoint)
+		if err != nil {
+			host = "localhost"
+		}
+		cfg = cfg.Clone()
+		cfg.ServerName = host
+	}
+	t := tls.Client(s.raw, cfg)
+	if err := t.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	s.conn = t
+	return nil
+}
+
+// authenticate answers the server's requests until AuthenticationOk.
+func (s *server) authenticate(cfg *PostgresConfig) error {
+	exchange := pgwire.NewScramClient(cfg.Password)
+	verified, asked := false, false
+	for {
+		m, err := s.authRequest()
+		if err != nil {
+			return err
+		}
+		switch m.Kind {
+		case pgwire.AuthOK:
+			if asked && !verified {
+				return fmt.Errorf("%w: the server ended SCRAM without proving itself", pgwire.ErrAuth)
+			}
+			return nil
+		case pgwire.AuthCleartext:
+			s.w.Send(&pgwire.PasswordMessage{Password: cfg.Password})
+		case pgwire.AuthMD5:
+			secret := pgwire.MD5Secret(cfg.User, cfg.Password)
+			s.w.Send(&pgwire.PasswordMessage{Password: pgwire.MD5Response(secret, m.Salt)})
+		case pgwire.AuthSASL:
+			asked = true
+			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: exchange.First()})
+		case pgwire.AuthSASLContinue:
+			data, err := exchange.Continue(m.Data)
+			if err != nil {
+				return err
+			}
+			s.w.Send(&pgwire.SASLResponse{Data: data})
+		case pgwire.AuthSASLFinal:
+			if err := exchange.Verify(m.Data); err != nil {
+				return err
+			}
+			verified = true
+		default:
+			return fmt.Errorf("it wants authentication by %s, which is not supported: use scram-sha-256, md5, password or trust", m.Kind)
+		}
+		if err := s.w.Flush(); err != nil {
+			return err
+		}
+	}
+}
+
+// authRequest reads the next Authentication message.
+func (s *server) authRequest() (*pgwire.Authentication, error) {
+	for {
+		h, err := s.r.Next()
+		if err != nil {
+			return nil, err
+		}
+		switch h.Type {
+		case pgwire.TypeAuthentication:
+			body, err := s.r.Body()
+			if err != nil {
+				return nil, err
+			}
+			m := new(pgwire.Authentication)
+			return m, m.Decode(body)
+		case pgwire.TypeErrorResponse:
+			return nil, s.readError()
+		case pgwire.TypeNoticeResponse, pgwire.TypeNegotiateProtocolVersion:
+		default:
+			return nil, fmt.Errorf("%w: type %q during authentication", errBackendProtocol, h.Type)
+		}
+	}
+}
+
+// readError reads the body of an ErrorResponse and returns it as an error.
+func (s *server) readError() error {
+	body, err := s.r.Body()
+	if err != nil {
+		return err
+	}
+	m := new(pgwire.ErrorResponse)
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	return m
+}
+
+// readBaseline reads what follows AuthenticationOk.
+func (s *server) readBaseline() error {
+	for {
+		h, err := s.r.Next()
+		if err != nil {
+			return err
+		}
+		if h.Type == pgwire.TypeErrorResponse {
+			return s.readError()
+		}
+		body, err := s.r.Body()
+		if err != nil {
+			return err
+		}
+		switch h.Type {
+		case pgwire.TypeReadyForQuery:
+			s.r.Release()
+			s.w.Release()
+			s.idleAt = time.Now()
+			return nil
+		case pgwire.TypeParameterStatus:
+			var m pgwire.ParameterStatus
+			if err := m.Decode(body); err != nil {
+				return err
+			}
+			s.params.set(m.Name, m.Value)
+			s.baseline = append(s.baseline, pgwire.Param(m))
+		case pgwire.TypeBackendKeyData:
+			if err := s.key.Decode(body); err != nil {
+				return err
+			}
+			s.key.Key = append([]byte(nil), s.key.Key...)
+		}
+	}
+}
+
+// closeServer says goodbye and closes.
+func closeServer(s *server) {
+	_ = s.conn.SetDeadline(time.Now().Add(closeTimeout))
+	s.w.Send(&pgwire.Terminate{})
+	_ = s.w.Flush()
+	_ = s.conn.Close()
+}
+
+// closeTimeout bounds the goodbye to a server whose connection may be dead.
+const closeTimeout = 100 * time.Millisecond
+
+// sendCancel asks the server to cancel what a connection does, and waits until the server has
+// dealt with that: it closes the connection then.
+func sendCancel(ctx context.Context, cfg *PostgresConfig, s *server) error {
+	raw, err := netaddr.Dial(ctx, s.endpoint)
+	if err != nil {
+		return err
+	}
+	defer raw.Close()
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	c := &server{conn: raw, raw: raw, endpoint: s.endpoint}
+	if cfg.TLS != nil {
+		if err := c.startTLS(ctx, cfg.TLS); err != nil {
+			return err
+		}
+	}
+	m := pgwire.CancelRequest{ProcessID: s.key.ProcessID, Key: s.key.Key}
+	if _, err := c.conn.Write(m.Append(nil)); err != nil {
+		return err
+	}
+	var b [1]byte
+	_, _ = c.conn.Read(b[:]) // the end of the connection, by EOF or reset
+	return ctx.Err()
+}
+
+// Probe returns a health check that connects and authenticates as the pool does, and leaves.
+func Probe(cfg PostgresConfig) upstream.Probe {
+	return func(ctx context.Context, endpoint string) error {
+		s, err := connect(ctx, &cfg, endpoint)
+		if err != nil {
+			return err
+		}
+		closeServer(s)
+		return nil
+	}
+}

@@ -1,0 +1,297 @@
+package pgproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// freshFor is how long an idle server connection is taken for alive without looking: looking
+// costs a system call.
+const freshFor = time.Millisecond
+
+// maxStale bounds the dead connections thrown away for one lease. After a restart of the server
+// a whole pool may be dead.
+const maxStale = 1000
+
+var (
+	// errCanceled means that the client's cancel request came while it waited for a lease.
+	errCanceled = errors.New("canceled while waiting for a server connection")
+	// errSettings is wrapped by errors of the server about a client's settings.
+	errSettings = errors.New("the server refuses a setting of the client")
+)
+
+// acquire leases a server connection that is alive and has the client's settings.
+func (s *session) acquire() error {
+	for range maxStale {
+		if err := s.lock(); err != nil {
+			return err
+		}
+		if s.lease.Reused() && time.Since(s.srv.idleAt) > freshFor && !s.srv.alive() {
+			s.unlock()
+			s.lease.Discard()
+			s.srv = nil
+			continue
+		}
+		break
+	}
+	if s.srv == nil {
+		return fmt.Errorf("upstream %q: every server connection was dead", s.b.cfg.Name)
+	}
+	s.st.reset()
+	s.sent = 0
+	if s.c.AccessLog() {
+		s.leaseAt = time.Now()
+	}
+	return s.sync()
+}
+
+// lock gets a lease; the client can cancel the wait.
+func (s *session) lock() error {
+	ctx, cancel := s.ctx, context.CancelFunc(nil)
+	ctx, cancel = context.WithCancel(ctx)
+	defer cancel()
+	s.cancelMu.Lock()
+	s.acquiring = cancel
+	s.cancelMu.Unlock()
+	lease, err := s.b.up.Acquire(ctx)
+	s.cancelMu.Lock()
+	s.acquiring = nil
+	if err == nil {
+		s.lease, s.srv = lease, lease.Value()
+		s.target = s.srv
+	}
+	s.cancelMu.Unlock()
+	if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
+		return errCanceled
+	}
+	return err
+}
+
+// unlock takes the server connection out of the reach of cancel requests. It returns once none
+// is under way; false means that one did not end in time, so that the connection cannot be
+// given to somebody else: the request might hit them.
+func (s *session) unlock() bool {
+	s.cancelMu.Lock()
+	s.target = nil
+	done := s.canceling
+	s.cancelMu.Unlock()
+	if done == nil {
+		return true
+	}
+	timer := time.NewTimer(cancelTimeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// cancelTimeout bounds how long a release waits for a cancel request under way.
+const cancelTimeout = 5 * time.Second
+
+// cancel implements Client.OnCancel: the request goes to the server connection the client has
+// leased at this moment, or ends its wait for one. Another goroutine's.
+func (s *session) cancel(ctx context.Context) {
+	s.cancelMu.Lock()
+	srv := s.target
+	if srv == nil || s.canceling != nil {
+		if s.acquiring != nil {
+			s.acquiring()
+		}
+		s.cancelMu.Unlock()
+		return
+	}
+	done := make(chan struct{})
+	s.canceling = done
+	s.cancelMu.Unlock()
+	if err := sendCancel(ctx, &s.b.cfg, srv); err != nil {
+		s.c.Logger.Warn("cancel request failed", "endpoint", srv.endpoint, "error", err)
+	}
+	s.cancelMu.Lock()
+	s.canceling = nil
+	s.cancelMu.Unlock()
+	close(done)
+}
+
+// sync gives the server connection the client's settings where they differ: one round trip.
+func (s *session) sync() error {
+	sql := s.syncSQL()
+	if sql == "" {
+		return nil
+	}
+	srv := s.srv
+	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	err := srv.exec(sql)
+	_ = srv.conn.SetDeadline(time.Time{})
+	if err != nil {
+		s.unlock()
+		s.lease.Discard()
+		s.srv = nil
+		if _, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {
+			return fmt.Errorf("%w: %w", errSettings, err)
+		}
+		return fmt.Errorf("PostgreSQL server %s: settings: %w", srv.endpoint, err)
+	}
+	if srv.dirt&dirtPrepare != 0 {
+		srv.stmts.clear()
+	}
+	srv.dirt, srv.settings, srv.unnamed = 0, s.settingsKey, 0
+	for i, known := range srv.params.known {
+		if known && srv.params.value[i] != s.reported.value[i] {
+			s.reported.value[i] = srv.params.value[i] // the server spells it its own way
+		}
+	}
+	return nil
+}
+
+// syncTimeout bounds the round trip that applies settings.
+const syncTimeout = 10 * time.Second
+
+// syncSQL returns what makes the server connection the client's, "" if it is already.
+func (s *session) syncSQL() string {
+	srv := s.srv
+	reset := srv.settings != s.settingsKey || srv.dirt&dirtSettings != 0
+	if !reset && srv.dirt == 0 && srv.params == s.reported {
+		return ""
+	}
+	var sql strings.Builder
+	for _, d := range []struct {
+		when bool
+		sql  string
+	}{
+		{srv.dirt&dirtCursor != 0, "CLOSE ALL;"},
+		{srv.dirt&dirtListen != 0, "UNLISTEN *;"},
+		{srv.dirt&dirtPrepare != 0, "DEALLOCATE ALL;"},
+		{reset, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"},
+	} {
+		if d.when {
+			sql.WriteString(d.sql)
+		}
+	}
+	sep := "SELECT "
+	set := func(name, value string) {
+		sql.WriteString(sep + "pg_catalog.set_config(" + quote(name) + "," + quote(value) + ",false)")
+		sep = ","
+	}
+	for i, name := range trackedNames {
+		if srv.params.known[i] && s.reported.known[i] && (reset || srv.params.value[i] != s.reported.value[i]) {
+			set(name, s.reported.value[i])
+		}
+	}
+	if reset {
+		for _, p := range s.extra {
+			set(p.Name, p.Value)
+		}
+	}
+	return sql.String()
+}
+
+// quote makes a string literal that means the same under every standard_conforming_strings.
+func quote(s string) string {
+	s = strings.ReplaceAll(s, "'", "''")
+	if strings.Contains(s, `\`) {
+		return "E'" + strings.ReplaceAll(s, `\`, `\\`) + "'"
+	}
+	return "'" + s + "'"
+}
+
+// exec runs a string of SQL for its effects. An error of the server is returned once the server
+// is ready again.
+func (s *server) exec(sql string) error {
+	s.w.Send(&pgwire.Query{SQL: sql})
+	if err := s.w.Flush(); err != nil {
+		return err
+	}
+	var failure error
+	for {
+		h, err := s.r.Next()
+		if err != nil {
+			return err
+		}
+		switch h.Type {
+		case pgwire.TypeErrorResponse:
+			failure = s.readError()
+		case pgwire.TypeParameterStatus:
+			if err := s.readParameter(nil); err != nil {
+				return err
+			}
+		case pgwire.TypeReadyForQuery:
+			body, err := s.r.Body()
+			if err != nil {
+				return err
+			}
+			var m pgwire.ReadyForQuery
+			if err := m.Decode(body); err != nil {
+				return err
+			}
+			if m.Status != pgwire.TxIdle && failure == nil {
+				failure = fmt.Errorf("%w: transaction status %q", errBackendProtocol, byte(m.Status))
+			}
+			return failure
+		}
+	}
+}
+
+// readParameter reads the body of a ParameterStatus and notes the value.
+func (s *server) readParameter(m *pgwire.ParameterStatus) error {
+	if m == nil {
+		m = new(pgwire.ParameterStatus)
+	}
+	body, err := s.r.Body()
+	if err != nil {
+		return err
+	}
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	s.params.set(m.Name, m.Value)
+	return nil
+}
+
+// alive reports whether an idle server connection still stands, without asking the server. It
+// takes in what the server said meanwhile, such as a changed parameter.
+func (s *server) alive() bool {
+	if quiet, err := silent(s.raw); quiet || err != nil {
+		return err == nil
+	}
+	_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
+	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
+	for {
+		h, err := s.r.Next()
+		if err != nil {
+			return isTimeout(err) && s.r.Buffered() == 0 // nothing but TLS housekeeping
+		}
+		switch h.Type {
+		case pgwire.TypeParameterStatus:
+			err = s.readParameter(nil)
+		case pgwire.TypeNoticeResponse, pgwire.TypeNotificationResponse:
+			err = s.r.Skip()
+		default:
+			return false
+		}
+		if err != nil {
+			return false
+		}
+		if quiet, err := silent(s.raw); s.r.Buffered() == 0 && quiet {
+			return err == nil
+		}
+	}
+}
+
+// aliveTimeout bounds the reading of what an idle server said: it has arrived already.
+const aliveTimeout = 10 * time.Millisecond
+
+func isTimeout(err error) bool {
+	t, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return ok && t.Timeout()
+}

@@ -1,0 +1,133 @@
+package pgproxy
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// settingsOf returns the settings in a start-up message, later ones replacing earlier ones:
+// the named ones and those in "options".
+func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
+	var list []pgwire.Param
+	for _, p := range m.Params {
+		switch {
+		case p.Name == "user" || p.Name == "database" || strings.HasPrefix(p.Name, "_pq_."):
+		case p.Name == "replication":
+			if !isFalse(p.Value) {
+				return nil, &refusal{code: pgwire.StateFeatureNotSupported, reason: listener.ReasonProtocol,
+					message: "replication connections are not supported through the gateway",
+					hint:    "Connect to the PostgreSQL server directly."}
+			}
+		case p.Name == "options":
+			more, err := parseOptions(p.Value)
+			if err != nil {
+				return nil, err
+			}
+			for _, o := range more {
+				list = putParam(list, o)
+			}
+		default:
+			list = putParam(list, p)
+		}
+	}
+	for _, p := range list {
+		if err := checkParam(p); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func isFalse(v string) bool {
+	switch strings.ToLower(v) {
+	case "", "false", "off", "no", "0", "f", "n":
+		return true
+	}
+	return false
+}
+
+// putParam adds p or replaces the one of the same name, which is not case-sensitive.
+func putParam(list []pgwire.Param, p pgwire.Param) []pgwire.Param {
+	for i := range list {
+		if strings.EqualFold(list[i].Name, p.Name) {
+			list[i].Value = p.Value
+			return list
+		}
+	}
+	return append(list, p)
+}
+
+// checkParam refuses what cannot be passed on safely: names no parameter has, and values that
+// mix backslashes with bytes outside ASCII, whose meaning depends on the client's encoding.
+func checkParam(p pgwire.Param) error {
+	for _, r := range p.Name {
+		if r != '_' && r != '.' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
+			return badParam(p.Name, "the name has characters no parameter name has")
+		}
+	}
+	if strings.Contains(p.Value, `\`) && strings.ContainsFunc(p.Value, func(r rune) bool { return r > 0x7f }) {
+		return badParam(p.Name, "the value mixes backslashes with characters outside ASCII")
+	}
+	return nil
+}
+
+func badParam(name, why string) error {
+	return &refusal{code: pgwire.StateInvalidParameterValue, reason: listener.ReasonProtocol,
+		message: fmt.Sprintf("start-up parameter %q: %s", name, why)}
+}
+
+// parseOptions takes the start-up parameter "options" apart: words separated by spaces, a
+// backslash keeping the next character, each "-c name=value", "-cname=value" or "--name=value".
+func parseOptions(s string) ([]pgwire.Param, error) {
+	words := splitOptions(s)
+	var list []pgwire.Param
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		var setting string
+		switch {
+		case word == "-c" && i+1 < len(words):
+			i++
+			setting = words[i]
+		case strings.HasPrefix(word, "--"):
+			setting = word[2:]
+		case strings.HasPrefix(word, "-c"):
+			setting = word[2:]
+		}
+		name, value, ok := strings.Cut(setting, "=")
+		if !ok || name == "" {
+			return nil, &refusal{code: pgwire.StateSyntaxError, reason: listener.ReasonProtocol,
+				message: fmt.Sprintf("invalid word %q in start-up parameter \"options\"", word),
+				hint:    "The gateway passes on -c name=value and --name=value."}
+		}
+		list = append(list, pgwire.Param{Name: strings.ReplaceAll(name, "-", "_"), Value: value})
+	}
+	return list, nil
+}
+
+func splitOptions(s string) []string {
+	var words []string
+	var word strings.Builder
+	in := false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case strings.IndexByte(" \t\n\v\f\r", c) >= 0:
+			if in {
+				words = append(words, word.String())
+				word.Reset()
+				in = false
+			}
+			continue
+		case c == '\\' && i+1 < len(s):
+			i++
+		}
+		word.WriteByte(s[i])
+		in = true
+	}
+	if in {
+		words = append(words, word.String())
+	}
+	return words
+}

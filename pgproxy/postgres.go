@@ -1,0 +1,162 @@
+package pgproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// DefaultMaxSize is how many server connections an endpoint's pool may have when
+// PostgresConfig.Pool.MaxSize is 0. A PostgreSQL server does best with a few for each core.
+const DefaultMaxSize = 20
+
+// PostgresConfig describes a Backend of PostgreSQL servers that hold the same database.
+type PostgresConfig struct {
+	// Name appears in errors, logs and metrics.
+	Name string
+	// Endpoints are "host:port" or "unix:/path" (the path of the socket itself, such as
+	// unix:/run/postgresql/.s.PGSQL.5432).
+	Endpoints []string
+	Balance   upstream.Balance
+	// Pool limits each endpoint's server connections. MaxSize 0 = DefaultMaxSize.
+	Pool     pool.Limits
+	Health   upstream.Health // its Probe may be one of Probe, upstream.TCPProbe
+	Ejection upstream.Ejection
+	// User, Password and DBName are used on every server connection, whatever the client's
+	// are. DBName "" = User.
+	User, Password, DBName string
+	// TLS, if set, is required from the servers. Without a ServerName the endpoint's host is.
+	TLS *tls.Config
+	// Params are start-up parameters of server connections, such as statement_timeout.
+	Params []pgwire.Param
+	// StatementCache is how many prepared statements a server connection keeps in transaction
+	// mode; 0 = DefaultStatementCache.
+	StatementCache int
+	Logger         *slog.Logger // nil = slog.Default()
+}
+
+// Postgres is a Backend of pooled connections to PostgreSQL servers. Methods may be called from
+// any goroutine.
+type Postgres struct {
+	cfg   PostgresConfig
+	up    *upstream.Upstream[*server]
+	stmts statements
+
+	baseline atomic.Pointer[[]pgwire.Param] // what the newest server connection reported
+
+	mu    sync.Mutex              // not held across I/O
+	valid map[pgwire.Param]string // start-up settings servers accepted, and what they made of them
+}
+
+// maxValid bounds the settings remembered as accepted.
+const maxValid = 1000
+
+var _ Backend = (*Postgres)(nil)
+
+// NewPostgres returns a Backend and starts warming Pool.MinIdle connections for each endpoint.
+// Errors wrap ErrConfig or upstream.ErrConfig.
+func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
+	if cfg.User == "" {
+		return nil, fmt.Errorf("%w: upstream %q: postgres.user is missing", ErrConfig, cfg.Name)
+	}
+	if cfg.StatementCache < 0 {
+		return nil, fmt.Errorf("%w: upstream %q: StatementCache %d is negative", ErrConfig, cfg.Name, cfg.StatementCache)
+	}
+	if cfg.DBName == "" {
+		cfg.DBName = cfg.User
+	}
+	b := &Postgres{cfg: cfg, valid: make(map[pgwire.Param]string)}
+	up, err := upstream.New(upstream.Config[*server]{
+		Name: cfg.Name, Endpoints: cfg.Endpoints, Balance: cfg.Balance, Pool: withMaxSize(cfg.Pool),
+		Open: b.open, Close: closeServer, Check: check,
+		Health: cfg.Health, Ejection: cfg.Ejection, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.up = up
+	return b, nil
+}
+
+func withMaxSize(l pool.Limits) pool.Limits {
+	if l.MaxSize == 0 {
+		l.MaxSize = max(DefaultMaxSize, l.MinIdle)
+	}
+	return l
+}
+
+// open connects for the pool.
+func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
+	s, err := connect(ctx, &b.cfg, endpoint)
+	if err == nil {
+		b.baseline.Store(&s.baseline)
+	}
+	return s, err
+}
+
+// Update changes endpoints, balance, limits and checks of a running backend. Connections to
+// endpoints that stay are kept.
+func (b *Postgres) Update(endpoints []string, balance upstream.Balance, l pool.Limits, h upstream.Health, e upstream.Ejection) error {
+	return b.up.Update(endpoints, balance, withMaxSize(l), h, e)
+}
+
+// Status implements Backend.
+func (b *Postgres) Status() upstream.Status { return b.up.Status() }
+
+// Drain implements Backend: no new leases; it waits until those out have come back, closes
+// everything, and returns ctx's error if that ends first.
+func (b *Postgres) Drain(ctx context.Context) error { return b.up.Drain(ctx) }
+
+// Close closes idle server connections now and leased ones when they come back.
+func (b *Postgres) Close() { b.up.Close() }
+
+// Serve implements Backend.
+func (b *Postgres) Serve(ctx context.Context, c *Client) error {
+	s := &session{b: b, c: c, ctx: ctx}
+	s.st.reset()
+	defer s.close()
+	c.OnCancel(s.cancel)
+	if err := s.begin(); err != nil {
+		return s.refuse(err)
+	}
+	return s.run()
+}
+
+// accepted returns what servers make of a start-up setting, if one has accepted it before.
+func (b *Postgres) accepted(p pgwire.Param) (value string, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	value, ok = b.valid[p]
+	return value, ok
+}
+
+// accept remembers what servers make of a start-up setting.
+func (b *Postgres) accept(p pgwire.Param, value string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.valid) >= maxValid {
+		clear(b.valid)
+	}
+	b.valid[p] = value
+}
+
+// check is the pool's: it asks an idle server connection for an answer.
+func check(ctx context.Context, s *server) error {
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(unixPast) })
+	err := s.exec("")
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return errors.Join(context.Cause(ctx), err)
+	}
+	return nil
+}

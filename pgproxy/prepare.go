@@ -1,0 +1,413 @@
+package pgproxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// In transaction mode prepared statements are the gateway's: a client's names are mapped to
+// names shared by all, and a statement is prepared again where a server connection lacks it.
+// The unnamed statement keeps its name; it is parsed again on a server connection whose unnamed
+// statement is not the client's.
+
+// lastUnnamed numbers unnamed statements, so that a server connection can tell whose it has.
+var lastUnnamed atomic.Uint64
+
+// parse forwards Parse.
+func (s *session) parse(h pgwire.Header) error {
+	start, err := s.c.Reader.Peek(peekSize)
+	if err != nil {
+		return err
+	}
+	i := bytes.IndexByte(start, 0)
+	if i < 0 {
+		return fmt.Errorf("%w: the name in Parse is longer than %d bytes", pgwire.ErrMalformed, len(start))
+	}
+	if i == 0 {
+		return s.parseUnnamed(h)
+	}
+	name := string(start[:i])
+	if h.Len > maxStatement {
+		if err := s.c.Reader.Skip(); err != nil {
+			return err
+		}
+		return s.locked(func() {
+			s.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf(
+				"prepared statement %q takes %d bytes, the limit in transaction mode is %d", name, h.Len, maxStatement))
+		})
+	}
+	body, err := s.c.Reader.Body()
+	if err != nil {
+		return err
+	}
+	return s.locked(func() { s.parseNamed(name, body[i+1:]) })
+}
+
+// locked runs fn with mu held, and then sends what fn put into s.out to the server.
+func (s *session) locked(fn func()) error {
+	s.mu.Lock()
+	fn()
+	s.mu.Unlock()
+	_, err := s.srv.w.Write(s.out)
+	if s.out = s.out[:0]; cap(s.out) > smallUnnamed {
+		s.out = nil
+	}
+	if err != nil {
+		return s.writeFailed(err)
+	}
+	return nil
+}
+
+// parseNamed gives the client a statement. mu is held.
+func (s *session) parseNamed(name string, body []byte) {
+	switch {
+	case s.st.skipping:
+		return
+	case s.stmts[name] != nil:
+		s.reject(pgwire.StateDuplicatePrepared, fmt.Sprintf("prepared statement %q already exists", name))
+		return
+	case s.stmtBytes+len(body) > maxClientStatements:
+		s.reject(pgwire.StateConfigLimitExceeded, fmt.Sprintf(
+			"the prepared statements of this client take more than %d bytes of text", maxClientStatements))
+		return
+	}
+	st := s.b.stmts.get(body)
+	if s.stmts == nil {
+		s.stmts = make(map[string]*statement)
+	}
+	s.stmts[name] = st
+	s.stmtBytes += len(st.body)
+	if s.srv.stmts.has(st) {
+		s.st.push(op{kind: opSaidParse, name: name})
+		s.sayLocal()
+		return
+	}
+	s.prepare(st, op{kind: opParse, st: st, name: name})
+}
+
+// parseUnnamed forwards Parse of the unnamed statement, and keeps its text if that is short.
+func (s *session) parseUnnamed(h pgwire.Header) error {
+	s.mu.Lock()
+	sent := s.st.push(op{kind: opParse})
+	s.mu.Unlock()
+	if !sent {
+		return s.c.Reader.Skip()
+	}
+	s.unnamedID = lastUnnamed.Add(1)
+	s.srv.unnamed = s.unnamedID
+	s.unnamedText = s.unnamedText[:0]
+	if h.Len > largeUnnamed {
+		s.unnamedText = nil
+		return s.raw(h)
+	}
+	body, err := s.c.Reader.Body()
+	if err != nil {
+		return err
+	}
+	s.unnamedText = append(s.unnamedText, body[1:]...)
+	s.srv.w.Header(h.Type, h.Len)
+	if _, err := s.srv.w.Write(body); err != nil {
+		return s.writeFailed(err)
+	}
+	return nil
+}
+
+// largeUnnamed is the largest unnamed statement kept in memory, in bytes.
+const largeUnnamed = 8 << 10
+
+// dropUnnamed notes that a Query destroys the unnamed statement.
+func (s *session) dropUnnamed() {
+	if s.unnamedID == 0 && s.srv.unnamed == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unnamedID, s.srv.unnamed = 0, 0
+	if cap(s.unnamedText) > smallUnnamed {
+		s.unnamedText = nil
+	}
+}
+
+// smallUnnamed is how much memory for an unnamed statement an idle client may keep, in bytes.
+const smallUnnamed = 1 << 10
+
+// prepare sends Parse for a statement under its name on servers; o is what will be answered.
+// mu is held.
+func (s *session) prepare(st *statement, o op) {
+	srv := s.srv
+	if srv.stmts.stale[st] {
+		delete(srv.stmts.stale, st)
+		s.closeOnServer(st)
+	}
+	if !s.st.push(o) {
+		return
+	}
+	evicted := srv.stmts.add(st)
+	s.sendParse(st.name, st.body)
+	if evicted != nil {
+		s.closeOnServer(evicted)
+	}
+}
+
+func (s *session) sendParse(name, body string) {
+	b := pgwire.AppendHeader(s.out, pgwire.TypeParse, len(name)+1+len(body))
+	s.out = append(append(append(b, name...), 0), body...)
+}
+
+// closeOnServer closes a statement the client knows nothing of. mu is held.
+func (s *session) closeOnServer(st *statement) {
+	if s.st.push(op{kind: opInjectedClose, st: st}) {
+		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: st.name}).Append(s.out)
+	}
+}
+
+// ensure sees to it that the server connection has the client's statement of a name, and
+// returns the name it has there. mu is held.
+func (s *session) ensure(name []byte) (string, *statement) {
+	if len(name) == 0 {
+		s.ensureUnnamed()
+		return "", nil
+	}
+	st := s.stmts[string(name)]
+	if st == nil {
+		return string(name), nil // the server's error is the best one
+	}
+	if !s.srv.stmts.has(st) {
+		s.prepare(st, op{kind: opInjectedParse, st: st})
+	}
+	return st.name, st
+}
+
+func (s *session) ensureUnnamed() {
+	srv := s.srv
+	if srv.unnamed == s.unnamedID && s.unnamedID != 0 {
+		return
+	}
+	if s.unnamedID != 0 && s.unnamedText != nil {
+		if s.st.push(op{kind: opInjectedParse}) {
+			s.sendParse("", string(s.unnamedText))
+			srv.unnamed = s.unnamedID
+		}
+		return
+	}
+	// The server's may be another client's: without it the server says what there is to say.
+	if s.st.push(op{kind: opInjectedClose}) {
+		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement}).Append(s.out)
+		srv.unnamed = 0
+	}
+}
+
+// bind forwards Bind with the statement's name on the server.
+func (s *session) bind(h pgwire.Header) error {
+	start, err := s.c.Reader.Peek(peekSize)
+	if err != nil {
+		return err
+	}
+	portal, name, n, err := pgwire.BindNames(start)
+	if err != nil {
+		return err
+	}
+	skip := false
+	err = s.locked(func() {
+		if skip = s.st.skipping; skip {
+			return
+		}
+		server, st := s.ensure(name)
+		s.st.push(op{kind: opBind, st: st})
+		s.out = pgwire.AppendHeader(s.out, pgwire.TypeBind, h.Len-len(name)+len(server))
+		s.out = append(append(s.out, portal...), 0)
+		s.out = append(append(s.out, server...), 0)
+	})
+	if skip || err != nil {
+		return errors.Join(err, s.c.Reader.Skip())
+	}
+	s.c.Reader.Discard(n)
+	return s.rest()
+}
+
+// describe forwards Describe likewise.
+func (s *session) describe() error {
+	m, err := s.named()
+	if err != nil {
+		return err
+	}
+	return s.locked(func() {
+		if s.st.skipping {
+			return
+		}
+		var st *statement
+		if m.Object == pgwire.ObjectStatement {
+			m.Name, st = s.ensure([]byte(m.Name))
+		}
+		s.st.push(op{kind: opDescribe, st: st})
+		s.out = m.Append(s.out)
+	})
+}
+
+// named decodes the body of a Describe or Close, which are alike.
+func (s *session) named() (m pgwire.Describe, err error) {
+	body, err := s.c.Reader.Body()
+	if err != nil {
+		return m, err
+	}
+	return m, m.Decode(body)
+}
+
+// closeObject handles Close: of one of the client's statements by itself, of anything else by
+// the server.
+func (s *session) closeObject() error {
+	m, err := s.named()
+	if err != nil {
+		return err
+	}
+	return s.locked(func() {
+		if s.st.skipping {
+			return
+		}
+		if st := s.stmts[m.Name]; st != nil && m.Object == pgwire.ObjectStatement {
+			delete(s.stmts, m.Name)
+			s.stmtBytes -= len(st.body)
+			s.st.push(op{kind: opSaidClose, st: st, name: m.Name})
+			s.sayLocal()
+			return
+		}
+		if m.Object == pgwire.ObjectStatement && m.Name == "" {
+			s.unnamedID, s.srv.unnamed = 0, 0
+		}
+		s.st.push(op{kind: opClose})
+		s.out = (*pgwire.Close)(&m).Append(s.out)
+	})
+}
+
+// sayLocal gives the client the answers of our own that are due. mu is held.
+func (s *session) sayLocal() {
+	for {
+		o, ok := s.st.local()
+		if !ok {
+			return
+		}
+		if o.kind == opSaidParse {
+			s.c.Writer.Send(&pgwire.ParseComplete{})
+			continue
+		}
+		s.c.Writer.Send(&pgwire.CloseComplete{})
+		if o.st != nil {
+			s.b.stmts.put(o.st)
+		}
+	}
+}
+
+// undo corrects the maps after an error: what was on its way was skipped by the server. mu is
+// held where a pump runs.
+func (s *session) undo() {
+	for _, o := range s.st.undone {
+		switch o.kind {
+		case opParse, opInjectedParse:
+			if o.st == nil {
+				s.srv.unnamed = 0
+				if o.kind == opParse {
+					s.unnamedID = 0
+				}
+				continue
+			}
+			s.srv.stmts.doubt(o.st)
+			s.forget(o.name, o.st)
+		case opSaidParse:
+			s.forget(o.name, s.stmts[o.name])
+		case opInjectedClose:
+			if o.st != nil {
+				s.srv.stmts.doubt(o.st)
+			}
+		case opSaidClose:
+			if s.stmts[o.name] == nil {
+				s.stmts[o.name] = o.st
+				s.stmtBytes += len(o.st.body)
+			} else {
+				s.b.stmts.put(o.st)
+			}
+		case opClose:
+			s.srv.unnamed = 0
+		}
+	}
+	s.st.undone = s.st.undone[:0]
+}
+
+// forget takes a name the client did not get after all.
+func (s *session) forget(name string, st *statement) {
+	if st == nil || name == "" || s.stmts[name] != st {
+		return
+	}
+	delete(s.stmts, name)
+	s.stmtBytes -= len(st.body)
+	s.b.stmts.put(st)
+}
+
+// deallocateAll notes that a server connection, and the client's view, lost all statements.
+func (s *session) deallocateAll() {
+	s.srv.stmts.clear()
+	s.srv.unnamed = 0
+	if s.c.Mode == Transaction {
+		s.forgetStatements()
+		s.unnamedID = 0
+	}
+}
+
+// reject answers a message that cannot be passed on with an error, as the server would: the
+// server is asked to parse what is no SQL, so that its error comes in turn and everything up to
+// the next Sync is skipped there as well as here; the client gets our text. mu is held.
+func (s *session) reject(code, message string) {
+	if s.st.push(op{kind: opRejected, err: errorResponse(pgwire.SeverityError, code, message, "")}) {
+		s.srv.unnamed = 0
+		s.sendParse("", rejectSQL+"\x00\x00\x00")
+	}
+}
+
+// rejectSQL is not SQL.
+const rejectSQL = "headpond: rejected"
+
+// deallocate handles DEALLOCATE of one of the client's statements, alone in a Query: the server
+// knows it by another name. mu is held.
+func (s *session) deallocate(h pgwire.Header) (done bool, err error) {
+	if len(s.stmts) == 0 || h.Len > peekSize || s.st.tx == pgwire.TxFailed {
+		return false, nil
+	}
+	b, err := s.c.Reader.Peek(len("DEALLOCATE"))
+	if err != nil || !bytes.EqualFold(b, []byte("DEALLOCATE")) {
+		return false, err
+	}
+	if b, err = s.c.Reader.Peek(h.Len); err != nil {
+		return false, err
+	}
+	name, ok := deallocated(string(bytes.TrimRight(b, "\x00")))
+	st := s.stmts[name]
+	if !ok || st == nil {
+		return false, nil
+	}
+	s.forget(name, st)
+	s.c.Writer.Send(&pgwire.CommandComplete{Tag: "DEALLOCATE"})
+	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: s.st.tx})
+	return true, s.c.Reader.Skip()
+}
+
+// deallocated returns the name in "DEALLOCATE [PREPARE] name"; ok is false for any other SQL.
+func deallocated(sql string) (name string, ok bool) {
+	rest := strings.TrimRight(strings.TrimSpace(sql), "; \t\n")
+	words := strings.Fields(rest)
+	if len(words) == 3 && strings.EqualFold(words[1], "PREPARE") {
+		words = append(words[:1], words[2])
+	}
+	if len(words) != 2 || !strings.EqualFold(words[0], "DEALLOCATE") || strings.EqualFold(words[1], "ALL") {
+		return "", false
+	}
+	name = words[1]
+	if inner, quoted := strings.CutPrefix(name, `"`); quoted {
+		inner, quoted = strings.CutSuffix(inner, `"`)
+		return inner, quoted && !strings.Contains(inner, `"`)
+	}
+	return strings.ToLower(name), !strings.ContainsAny(name, `"';-/`)
+}

@@ -1,0 +1,146 @@
+package pgproxy
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// Proxy is a running listener of protocol "postgres". Methods may be called from any goroutine.
+type Proxy struct {
+	srv        *listener.Server
+	settings   atomic.Pointer[settings]
+	mockSecret [32]byte // for users that do not exist; constant, so that they look constant
+	nextID     atomic.Uint32
+
+	mu      sync.Mutex // not held across I/O
+	clients map[uint32]*Client
+}
+
+// settings are a Config and what was computed from it.
+type settings struct {
+	Config
+	credentials map[string]*credential
+}
+
+var _ listener.Rejecter = (*Proxy)(nil)
+
+// New returns a Proxy for cfg; errors wrap ErrConfig or listener.ErrConfig. Nothing runs until
+// Serve. The backends stay the caller's: drain them after the Proxy.
+func New(cfg Config) (*Proxy, error) {
+	p := &Proxy{clients: make(map[uint32]*Client)}
+	_, _ = rand.Read(p.mockSecret[:])
+	var seed [4]byte
+	_, _ = rand.Read(seed[:])
+	p.nextID.Store(binary.BigEndian.Uint32(seed[:]))
+	set, err := prepare(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.settings.Store(set)
+	p.srv, err = listener.New(set.Listener, p)
+	return p, err
+}
+
+// prepare checks a Config and computes what sessions need of it.
+func prepare(cfg Config) (*settings, error) {
+	if err := cfg.Verify(); err != nil {
+		return nil, err
+	}
+	if cfg.LoginTimeout == 0 {
+		cfg.LoginTimeout = DefaultLoginTimeout
+	}
+	if cfg.Listener.Protocol == "" {
+		cfg.Listener.Protocol = "postgres"
+	}
+	set := &settings{Config: cfg, credentials: make(map[string]*credential, len(cfg.Users))}
+	for user, secret := range cfg.Users {
+		c, err := newCredential(user, secret)
+		if err != nil {
+			return nil, err
+		}
+		set.credentials[user] = c
+	}
+	return set, nil
+}
+
+// Serve accepts clients from l until Drain, then it returns nil. It closes l. Several
+// listeners may be served at once.
+func (p *Proxy) Serve(l net.Listener) error { return p.srv.Serve(l) }
+
+// Drain stops accepting, tells idle clients to go (57P01), lets the others finish their
+// transaction (in session mode: until they are not in a transaction), and waits. When ctx ends
+// first, the rest is cut off and the error says how many there were.
+func (p *Proxy) Drain(ctx context.Context) error {
+	done := make(chan struct{})
+	defer close(done)
+	go p.kickOnDrain(done)
+	return p.srv.Drain(ctx)
+}
+
+// kickOnDrain ends the wait of idle clients once the drain has begun.
+func (p *Proxy) kickOnDrain(done <-chan struct{}) {
+	select {
+	case <-p.srv.Draining():
+	case <-done:
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.clients {
+		c.kick()
+	}
+}
+
+// Update applies a new Config: new sessions see it, running ones are untouched.
+func (p *Proxy) Update(cfg Config) error {
+	set, err := prepare(cfg)
+	if err != nil {
+		return err
+	}
+	if err := p.srv.Update(set.Listener); err != nil {
+		return err
+	}
+	p.settings.Store(set)
+	return nil
+}
+
+// Stats returns the listener's counters.
+func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
+
+// register gives a client its key and makes it known for cancel requests and drains.
+func (p *Proxy) register(c *Client, keySize int) {
+	key := make([]byte, keySize)
+	_, _ = rand.Read(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id := p.nextID.Add(1)
+	for p.clients[id] != nil || id == 0 {
+		id = p.nextID.Add(1)
+	}
+	c.Key.ProcessID, c.Key.Key = id, key
+	p.clients[id] = c
+}
+
+func (p *Proxy) unregister(c *Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.clients, c.Key.ProcessID)
+}
+
+// find returns the client a cancel request means, nil if its key is wrong.
+func (p *Proxy) find(id uint32, key []byte) *Client {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.clients[id]
+	if c == nil || subtle.ConstantTimeCompare(c.Key.Key, key) != 1 {
+		return nil
+	}
+	return c
+}

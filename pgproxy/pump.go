@@ -1,0 +1,87 @@
+package pgproxy
+
+import (
+	"errors"
+	"time"
+)
+
+// unixSoon is a deadline for reading what has arrived already.
+func unixSoon() time.Time { return time.Now().Add(aliveTimeout) }
+
+// startPump starts a goroutine that reads the server for as long as both sides may speak: until
+// everything is answered, or in session mode until stopPump.
+func (s *session) startPump() {
+	s.mu.Lock()
+	s.pumping = true
+	s.mu.Unlock()
+	s.pumps.Go(s.pump)
+}
+
+// pump is the goroutine.
+func (s *session) pump() {
+	r := s.srv.r // the server connection stays leased while pumping
+	for {
+		h, err := r.Next()
+		s.mu.Lock()
+		if err == nil {
+			err = s.answer(h)
+		}
+		if err == nil && !r.HasMessage() {
+			err = s.c.Writer.Flush()
+			if err != nil {
+				err = errors.Join(errClientWrite, err)
+			}
+		}
+		if err != nil {
+			s.pumpFailed(err)
+		} else {
+			s.pumped()
+		}
+		over := !s.pumping
+		s.mu.Unlock()
+		if over {
+			return
+		}
+	}
+}
+
+// pumped looks whether the pump has done its work. mu is held.
+func (s *session) pumped() {
+	if s.pinned {
+		s.settle()
+		return
+	}
+	if !s.st.quiet() || s.srv.r.HasMessage() {
+		return
+	}
+	s.pumping = false
+	if !s.forwarding && s.st.free() {
+		_ = s.c.Writer.Flush()
+		s.release()
+	}
+	s.settle()
+}
+
+// pumpFailed ends the session from the pump. mu is held.
+func (s *session) pumpFailed(err error) {
+	s.pumping = false
+	switch {
+	case isTimeout(err) && !errors.Is(err, errClientWrite):
+		return // stopPump
+	case errors.Is(err, errClientWrite) || s.ctx.Err() != nil:
+		s.broken = err
+	default:
+		s.broken = s.pumpLost(err)
+	}
+	_ = s.c.Conn.SetReadDeadline(unixPast)
+}
+
+// pumpLost tells the client that its server connection broke. The lease stays, for the session's
+// goroutine may be using the connection; it is closed under it.
+func (s *session) pumpLost(cause error) error {
+	lost := s.reportLost(cause, false)
+	_ = s.c.Writer.Flush()
+	s.st.unsynced = true // in doubt: close discards it
+	_ = s.srv.conn.Close()
+	return lost
+}

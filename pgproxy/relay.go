@@ -1,0 +1,477 @@
+package pgproxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// pumpAfter is how many bytes may be on their way to a server that has not answered the first of
+// them before somebody must read its answers: a server that cannot write stops reading, and
+// what fits into the sockets' buffers is at least twice this.
+const pumpAfter = 32 << 10
+
+// peekSize is how much of a message is looked at to understand it. Names and tags are short.
+const peekSize = 1024
+
+// backendError says that a server connection broke. The client has been told.
+type backendError struct {
+	endpoint string
+	err      error
+}
+
+func (e *backendError) Error() string {
+	return fmt.Sprintf("PostgreSQL server %s: connection lost: %v", e.endpoint, e.err)
+}
+
+func (e *backendError) Unwrap() error { return e.err }
+
+// fromClient handles one message of the client, the header of which was read.
+func (s *session) fromClient(h pgwire.Header) error {
+	switch h.Type {
+	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind, pgwire.TypeDescribe, pgwire.TypeExecute,
+		pgwire.TypeClose, pgwire.TypeFunctionCall, pgwire.TypeSync, pgwire.TypeFlush,
+		pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
+	default:
+		return fmt.Errorf("%w: invalid frontend message type %q", pgwire.ErrMalformed, h.Type)
+	}
+	s.mu.Lock()
+	s.forwarding = s.srv != nil
+	if s.broken != nil {
+		defer s.mu.Unlock()
+		return s.broken
+	}
+	done, err := s.withoutServer(h)
+	s.mu.Unlock()
+	if done || err != nil {
+		return err
+	}
+	if s.srv == nil {
+		if ok, err := s.leaseFor(h); !ok {
+			return err
+		}
+	}
+	s.forwarding = true // no pump runs, or it is true already
+	if err := s.forward(h); err != nil {
+		return err
+	}
+	return nil
+}
+
+// withoutServer handles what needs no server connection. mu is held.
+func (s *session) withoutServer(h pgwire.Header) (done bool, err error) {
+	r := s.c.Reader
+	switch h.Type {
+	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
+		if s.srv == nil || !s.st.copyIn && s.st.empty() {
+			return true, r.Skip() // the rest of a COPY that failed; servers ignore it too
+		}
+	case pgwire.TypeQuery:
+		if s.c.Mode == Transaction && s.st.quiet() && !s.st.unsynced && !s.st.skipping {
+			return s.deallocate(h)
+		}
+	}
+	if s.srv != nil {
+		return false, nil
+	}
+	switch {
+	case h.Type == pgwire.TypeSync:
+		s.st.skipping = false
+		s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+		return true, r.Skip()
+	case h.Type == pgwire.TypeFlush || s.st.skipping:
+		return true, r.Skip()
+	}
+	return false, nil
+}
+
+// leaseFor leases a server connection for a message. When there is none, the client is told, and
+// what it sends up to the end of its request is dropped: false.
+func (s *session) leaseFor(h pgwire.Header) (bool, error) {
+	err := s.acquire()
+	if err == nil {
+		return true, nil
+	}
+	if s.ctx.Err() != nil {
+		return false, err
+	}
+	m := s.leaseError(err)
+	s.c.Logger.Warn("no server connection", "sqlstate", m.Code, "error", err)
+	s.c.Writer.Send(m)
+	s.st.reset()
+	if h.Type == pgwire.TypeQuery || h.Type == pgwire.TypeFunctionCall {
+		s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+	} else {
+		s.st.skipping = true
+	}
+	return false, s.c.Reader.Skip()
+}
+
+// forward sends one message on, in the form the server connection needs.
+func (s *session) forward(h pgwire.Header) error {
+	if err := s.pace(h.Len + 5); err != nil {
+		return err
+	}
+	if s.c.Mode == Transaction {
+		switch h.Type {
+		case pgwire.TypeParse:
+			return s.parse(h)
+		case pgwire.TypeBind:
+			return s.bind(h)
+		case pgwire.TypeDescribe:
+			return s.describe()
+		case pgwire.TypeClose:
+			return s.closeObject()
+		case pgwire.TypeQuery:
+			s.dropUnnamed()
+		}
+	}
+	s.note(h.Type)
+	return s.raw(h)
+}
+
+// pace starts the pump if what is on its way to the server becomes too much.
+func (s *session) pace(n int) error {
+	s.sent += n
+	if s.sent <= pumpAfter || s.pumping || s.st.empty() && !s.st.copyIn {
+		return nil
+	}
+	if err := s.flushServer(); err != nil {
+		return err
+	}
+	s.startPump()
+	return nil
+}
+
+// note tells the state machine of a message that goes on as it is.
+func (s *session) note(typ byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch typ {
+	case pgwire.TypeQuery:
+		s.st.push(op{kind: opQuery})
+	case pgwire.TypeFunctionCall:
+		s.st.push(op{kind: opFunction})
+	case pgwire.TypeSync:
+		s.st.push(op{kind: opSync})
+	case pgwire.TypeParse:
+		s.st.push(op{kind: opParse})
+	case pgwire.TypeBind:
+		s.st.push(op{kind: opBind})
+	case pgwire.TypeDescribe:
+		s.st.push(op{kind: opDescribe})
+	case pgwire.TypeExecute:
+		s.st.push(op{kind: opExecute})
+	case pgwire.TypeClose:
+		s.st.push(op{kind: opClose})
+	case pgwire.TypeFlush:
+		s.st.flushed = !s.st.empty()
+	case pgwire.TypeCopyDone, pgwire.TypeCopyFail:
+		s.st.copyDone()
+	}
+}
+
+// raw passes the message on as it is, piece by piece.
+func (s *session) raw(h pgwire.Header) error {
+	s.srv.w.Header(h.Type, h.Len)
+	return s.rest()
+}
+
+// rest passes on what is left of the client's message.
+func (s *session) rest() error {
+	for {
+		chunk, err := s.c.Reader.Chunk()
+		if err != nil {
+			return err
+		}
+		if chunk == nil {
+			return nil
+		}
+		if _, err := s.srv.w.Write(chunk); err != nil {
+			return s.writeFailed(err)
+		}
+	}
+}
+
+func (s *session) flushServer() error {
+	if err := s.srv.w.Flush(); err != nil {
+		return s.writeFailed(err)
+	}
+	return nil
+}
+
+// writeFailed handles a server connection that cannot be written to. It may have said why.
+func (s *session) writeFailed(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		return s.broken
+	}
+	if !s.pumping {
+		_ = s.srv.conn.SetReadDeadline(unixSoon())
+		for {
+			h, readErr := s.srv.r.Next()
+			if readErr != nil {
+				break
+			}
+			if h.Type == pgwire.TypeErrorResponse {
+				err = s.srv.readError()
+				break
+			}
+		}
+	}
+	return s.backendGone(err, false)
+}
+
+// turn sends what was gathered for the server, and reads its answers unless the pump does.
+func (s *session) turn() error {
+	if s.forwarding && s.srv != nil {
+		if err := s.flushServer(); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	s.forwarding = false
+	over, broken := s.pumping || s.srv == nil, s.broken
+	s.mu.Unlock()
+	if over || broken != nil {
+		return broken
+	}
+	for s.st.due() {
+		done, err := s.fromServer()
+		if done || err != nil {
+			return err
+		}
+	}
+	if s.st.quiet() {
+		s.sent = 0
+	}
+	switch {
+	case s.st.free():
+		s.release()
+	case s.st.flushed && !s.st.empty():
+		s.startPump()
+	}
+	return nil
+}
+
+// fromServer reads and handles one message of the server, the client's buffer being flushed
+// before it has to wait. done means that the server connection is gone and the session goes on.
+func (s *session) fromServer() (done bool, err error) {
+	r := s.srv.r
+	if !r.HasMessage() && s.c.Writer.Buffered() > 0 {
+		if err := s.c.Writer.Flush(); err != nil {
+			return false, err
+		}
+	}
+	h, err := r.Next()
+	if err == nil {
+		err = s.answer(h)
+	}
+	if err == nil {
+		return false, nil
+	}
+	var lost *backendError
+	if errors.As(err, &lost) || errors.Is(err, errClientWrite) {
+		return false, err
+	}
+	if s.ctx.Err() != nil {
+		return false, err
+	}
+	err = s.backendGone(err, true)
+	return err == nil, err
+}
+
+// errClientWrite marks a failure to write to the client.
+var errClientWrite = errors.New("cannot write to the client")
+
+// answer handles one message of the server, the header of which was read. Where a pump runs, mu
+// is held.
+func (s *session) answer(h pgwire.Header) error {
+	status := pgwire.TxStatus(0)
+	switch h.Type {
+	case pgwire.TypeReadyForQuery:
+		b, err := s.srv.r.Peek(1)
+		if err != nil {
+			return err
+		}
+		if len(b) != 1 || h.Len != 1 || !pgwire.TxStatus(b[0]).Valid() {
+			return fmt.Errorf("%w: ReadyForQuery", errBackendProtocol)
+		}
+		status = pgwire.TxStatus(b[0])
+	case pgwire.TypeParameterStatus:
+		return s.parameter()
+	case pgwire.TypeCommandComplete:
+		if err := s.commandDone(); err != nil {
+			return err
+		}
+	case pgwire.TypeErrorResponse:
+		if err := s.serverError(); err != nil {
+			return err
+		}
+	}
+	forward, err := s.st.answer(h.Type, status)
+	if err != nil {
+		return err
+	}
+	if h.Type == pgwire.TypeErrorResponse {
+		s.undo()
+	}
+	switch {
+	case h.Type == pgwire.TypeErrorResponse && s.st.failed.kind == opRejected:
+		s.c.Writer.Send(s.st.failed.err)
+		err = s.srv.r.Skip()
+	case forward:
+		err = s.toClient(h)
+	default:
+		err = s.srv.r.Skip()
+	}
+	s.sayLocal()
+	return err
+}
+
+// toClient passes the server's message on, piece by piece.
+func (s *session) toClient(h pgwire.Header) error {
+	w, r := s.c.Writer, s.srv.r
+	w.Header(h.Type, h.Len)
+	for r.Left() > 0 {
+		chunk, err := r.Chunk()
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(chunk); err != nil {
+			return fmt.Errorf("%w: %w", errClientWrite, err)
+		}
+	}
+	return nil
+}
+
+// parameter handles a ParameterStatus: the client hears of it if it changes its view.
+func (s *session) parameter() error {
+	var m pgwire.ParameterStatus
+	if err := s.srv.readParameter(&m); err != nil {
+		return err
+	}
+	if i := tracked(m.Name); i >= 0 {
+		if s.reported.known[i] && s.reported.value[i] == m.Value {
+			return nil
+		}
+		s.reported.value[i], s.reported.known[i] = m.Value, true
+	}
+	s.c.Writer.Send(&m)
+	return nil
+}
+
+// commandDone looks at the tag of a CommandComplete for what a client leaves behind.
+func (s *session) commandDone() error {
+	tag, err := s.srv.r.Peek(32)
+	if err != nil || len(tag) < 3 {
+		return err
+	}
+	srv := s.srv
+	switch tag[0] {
+	case 'S':
+		if bytes.Equal(tag, []byte("SET\x00")) {
+			srv.dirt |= dirtSettings
+		}
+	case 'R':
+		if bytes.Equal(tag, []byte("RESET\x00")) {
+			srv.dirt |= dirtSettings
+		}
+	case 'L':
+		if bytes.Equal(tag, []byte("LISTEN\x00")) {
+			srv.dirt |= dirtListen
+		}
+	case 'P':
+		if bytes.Equal(tag, []byte("PREPARE\x00")) {
+			srv.dirt |= dirtPrepare
+		}
+	case 'D':
+		switch {
+		case bytes.Equal(tag, []byte("DECLARE CURSOR\x00")):
+			srv.dirt |= dirtCursor
+		case bytes.Equal(tag, []byte("DISCARD ALL\x00")):
+			srv.dirt |= dirtSettings
+			s.deallocateAll()
+		case bytes.Equal(tag, []byte("DEALLOCATE ALL\x00")):
+			s.deallocateAll()
+		}
+	}
+	return nil
+}
+
+// serverError looks at an ErrorResponse: one that ends the server connection is returned as an
+// error, and not passed on yet.
+func (s *session) serverError() error {
+	b, err := s.srv.r.Peek(peekSize)
+	if err != nil {
+		return err
+	}
+	if bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00")) {
+		return s.srv.readError()
+	}
+	if o, ok := s.st.front(); ok && o.st != nil && bytes.Contains(b, []byte("\x00C0A000\x00")) {
+		s.srv.stmts.doubt(o.st) // cached plan must not change result type
+	}
+	return nil
+}
+
+// backendGone gives up a server connection that broke, counts, logs and tells the client. The
+// client may stay if what broke was one statement by itself: nothing it sent before is undone
+// without its knowledge, and nothing it sent after waits to run outside the transaction it was
+// meant for. Then the result is nil.
+func (s *session) backendGone(cause error, mayStay bool) error {
+	stay := mayStay && !s.pinned && s.st.ends == 1 && len(s.st.queue)-s.st.head <= maxAlone &&
+		s.st.tx == pgwire.TxIdle && !s.st.copyIn && !s.st.copyOut && s.c.Reader.Buffered() == 0 &&
+		s.srv.r.Left() == 0
+	lost := s.reportLost(cause, stay)
+	s.unlock()
+	if endpointFailed(cause) {
+		s.lease.Fail(lost)
+	} else {
+		s.lease.Discard()
+	}
+	s.srv = nil
+	s.st.reset()
+	if stay {
+		s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+		return nil
+	}
+	_ = s.c.Writer.Flush()
+	return lost
+}
+
+// reportLost counts and logs that a server connection broke, and tells the client, unless it is
+// in the middle of a message.
+func (s *session) reportLost(cause error, stay bool) *backendError {
+	lost := &backendError{endpoint: s.srv.endpoint, err: cause}
+	s.c.CountError(listener.ReasonBackendGone)
+	s.c.Logger.Warn("server connection lost", "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
+	if s.srv.r.Left() > 0 {
+		return lost
+	}
+	severity := pgwire.SeverityFatal
+	if stay {
+		severity = pgwire.SeverityError
+	}
+	code := pgwire.StateConnectionFailure
+	if m, ok := errors.AsType[*pgwire.ErrorResponse](cause); ok {
+		code = m.Code
+	}
+	s.c.Writer.Send(errorResponse(severity, code, lost.Error(), "Whether the statement took effect is not known."))
+	return lost
+}
+
+// endpointFailed reports whether a connection that broke says something about its server, and
+// not only about the session, as idle_in_transaction_session_timeout does.
+func endpointFailed(cause error) bool {
+	m, ok := errors.AsType[*pgwire.ErrorResponse](cause)
+	return !ok || m.Code[:min(2, len(m.Code))] == "57" && m.Code != pgwire.StateAdminShutdown
+}
+
+// maxAlone is how many messages one statement of the extended protocol takes: an injected Parse
+// (with Close before it and after it), Parse, Bind, Describe, Execute, Close, Sync.
+const maxAlone = 9

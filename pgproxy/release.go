@@ -1,0 +1,104 @@
+package pgproxy
+
+import (
+	"errors"
+	"time"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// resetTimeout bounds ROLLBACK and DISCARD ALL before a server connection is given back.
+const resetTimeout = 5 * time.Second
+
+// release gives a free server connection back. Where a pump may run, mu is held.
+func (s *session) release() {
+	srv := s.srv
+	s.srv = nil
+	s.cancelMu.Lock()
+	canceling := s.canceling != nil
+	s.cancelMu.Unlock()
+	if canceling {
+		_ = s.c.Writer.Flush() // the client need not wait for its own cancel request
+	}
+	if !s.unlock() {
+		s.lease.Discard()
+		return
+	}
+	srv.r.Release()
+	srv.w.Release()
+	srv.idleAt = time.Now()
+	if s.c.AccessLog() && !s.pinned {
+		s.access(s.leaseAt, "transaction", nil)
+	}
+	s.lease.Release()
+}
+
+// close ends the session's use of a server connection, in whatever state that is.
+func (s *session) close() {
+	defer s.forgetStatements()
+	s.c.OnCancel(nil)
+	s.stopPump()
+	if s.srv == nil {
+		return
+	}
+	if err := s.clean(); err != nil {
+		s.c.Logger.Debug("server connection discarded", "endpoint", s.srv.endpoint, "error", err)
+		s.unlock()
+		s.lease.Discard()
+		s.srv = nil
+		return
+	}
+	s.release()
+}
+
+// errInDoubt means that nobody knows what a server connection will say next.
+var errInDoubt = errors.New("its client left while it was busy")
+
+// clean makes the server connection fit for another client: it ends a transaction, and in
+// session mode everything else the client left.
+func (s *session) clean() error {
+	srv := s.srv
+	if !s.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 {
+		return errInDoubt
+	}
+	_ = srv.conn.SetDeadline(time.Now().Add(resetTimeout))
+	if s.st.tx != pgwire.TxIdle {
+		if err := srv.exec("ROLLBACK"); err != nil {
+			return err
+		}
+		s.st.tx = pgwire.TxIdle
+	}
+	if s.pinned {
+		if err := srv.exec("DISCARD ALL"); err != nil {
+			return err
+		}
+		srv.stmts.clear()
+		srv.dirt, srv.settings, srv.unnamed = 0, "", 0
+	}
+	return srv.conn.SetDeadline(time.Time{})
+}
+
+// stopPump ends the pump of a session whose client has left. A pump in the middle of an answer
+// leaves the connection in doubt.
+func (s *session) stopPump() {
+	// The pump may be writing, with mu held, to a client that does not read.
+	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
+	s.mu.Lock()
+	srv := s.srv
+	if srv != nil && s.pumping {
+		_ = srv.conn.SetReadDeadline(unixPast)
+	}
+	s.mu.Unlock()
+	s.pumps.Wait()
+	if srv != nil {
+		_ = srv.conn.SetReadDeadline(time.Time{})
+	}
+}
+
+// forgetStatements gives the client's references back.
+func (s *session) forgetStatements() {
+	for _, st := range s.stmts {
+		s.b.stmts.put(st)
+	}
+	s.stmts, s.stmtBytes = nil, 0
+}

@@ -1,0 +1,300 @@
+package pgproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// unixPast is a deadline that has passed.
+var unixPast = time.Unix(1, 0)
+
+// session is a client of a Postgres backend. Its goroutine reads the client, and in the common
+// case the server too: it sends what the client asked and reads until that is answered. Where
+// both may speak at once (session mode, Flush, long pipelines and COPY) a second goroutine, the
+// pump, reads the server.
+type session struct {
+	b   *Postgres
+	c   *Client
+	ctx context.Context
+
+	// mu guards everything down to the blank line while the pump runs, and c.Writer. It is held
+	// while writing to the client, never while reading, nor while writing to the server.
+	mu         sync.Mutex
+	st         state
+	lease      upstream.Lease[*server]
+	srv        *server // nil = none leased
+	pumping    bool
+	forwarding bool  // the session's goroutine is sending to srv
+	waiting    bool  // the session's goroutine waits for the client
+	broken     error // set by the pump: the session is over
+
+	pumps   sync.WaitGroup
+	sent    int  // bytes sent to srv since it was last quiet
+	pinned  bool // session mode: the lease lasts as long as the session
+	leaseAt time.Time
+
+	reported    trackedParams // the client's values of the parameters servers report
+	extra       []pgwire.Param
+	settingsKey string // extra, in one string
+	stmts       map[string]*statement
+	stmtBytes   int
+	unnamedID   uint64 // of the client's unnamed statement; 0 = none
+	unnamedText []byte // its Parse body after the name; nil = not kept
+	out         []byte // for the server, put together with mu held, sent without
+
+	cancelMu  sync.Mutex // not held across I/O
+	target    *server    // what a cancel request is sent to; nil = nothing
+	acquiring context.CancelFunc
+	canceling chan struct{} // closed when the cancel request under way is done; nil = none
+}
+
+// begin brings the session to its first ReadyForQuery.
+func (s *session) begin() error {
+	if s.b.baseline.Load() == nil {
+		if err := s.acquire(); err != nil {
+			return err
+		}
+	}
+	baseline := *s.b.baseline.Load()
+	for _, p := range baseline {
+		s.reported.set(p.Name, p.Value)
+	}
+	unknown := false
+	for _, p := range s.c.Params {
+		value, ok := s.b.accepted(p)
+		unknown = unknown || !ok
+		if !ok {
+			value = p.Value
+		}
+		if i := tracked(p.Name); i >= 0 && s.reported.known[i] {
+			s.reported.value[i] = value
+		} else {
+			s.extra = append(s.extra, p)
+		}
+	}
+	s.settingsKey = keyOf(s.extra)
+	if (unknown || s.c.Mode == Session) && s.srv == nil {
+		if err := s.acquire(); err != nil {
+			return err
+		}
+	} else if s.srv != nil {
+		if err := s.sync(); err != nil {
+			return err
+		}
+	}
+	if unknown {
+		s.noteAccepted()
+	}
+	if s.srv != nil && s.c.Mode == Transaction {
+		s.release()
+	}
+	s.greet(baseline)
+	if s.c.Mode == Session {
+		s.pinned = true
+		s.startPump()
+	}
+	return nil
+}
+
+// noteAccepted remembers what the server made of the client's settings.
+func (s *session) noteAccepted() {
+	for _, p := range s.c.Params {
+		value := p.Value
+		if i := tracked(p.Name); i >= 0 && s.reported.known[i] {
+			value = s.reported.value[i]
+		}
+		s.b.accept(p, value)
+	}
+}
+
+// keyOf gives equal settings equal keys.
+func keyOf(params []pgwire.Param) string {
+	var b strings.Builder
+	for _, p := range params {
+		b.WriteString(strings.ToLower(p.Name))
+		b.WriteByte('=')
+		b.WriteString(p.Value)
+		b.WriteByte(0)
+	}
+	return b.String()
+}
+
+// greet adds everything between AuthenticationOk and the first command.
+func (s *session) greet(baseline []pgwire.Param) {
+	w := s.c.Writer
+	for _, p := range baseline {
+		m := pgwire.ParameterStatus(p)
+		if i := tracked(p.Name); i >= 0 {
+			m.Value = s.reported.value[i]
+		}
+		w.Send(&m)
+	}
+	w.Send(&s.c.Key)
+	w.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+}
+
+// run carries the session until its end.
+func (s *session) run() error {
+	start := time.Now()
+	err := s.loop()
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrDraining):
+		s.mu.Lock()
+		_ = s.c.Goodbye()
+		s.mu.Unlock()
+		err = nil
+	case s.ctx.Err() != nil:
+		err = fmt.Errorf("cut off: %w", context.Cause(s.ctx))
+	default:
+		err = s.explain(err)
+	}
+	if s.c.AccessLog() && s.pinned {
+		s.access(start, "session", err)
+	}
+	return err
+}
+
+// loop handles one message after the other.
+func (s *session) loop() error {
+	for {
+		h, err := s.next()
+		if err != nil {
+			return err
+		}
+		if h.Type == pgwire.TypeTerminate {
+			return nil
+		}
+		if err := s.fromClient(h); err != nil {
+			return err
+		}
+		if !s.c.Reader.HasMessage() {
+			if err := s.turn(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// next waits for the client's next message.
+func (s *session) next() (pgwire.Header, error) {
+	if s.forwarding && s.c.Reader.HasMessage() {
+		return s.c.Reader.Next()
+	}
+	s.mu.Lock()
+	if s.broken != nil {
+		s.mu.Unlock()
+		return pgwire.Header{}, s.broken
+	}
+	if !s.pumping && s.srv == nil && !s.st.skipping {
+		s.mu.Unlock()
+		return s.c.NextIdle()
+	}
+	err := s.c.Writer.Flush()
+	s.waiting = true
+	s.settle()
+	s.mu.Unlock()
+	if err != nil {
+		return pgwire.Header{}, err
+	}
+	s.c.Reader.Release()
+	h, err := s.c.Reader.Next()
+	s.mu.Lock()
+	s.waiting = false
+	if s.broken != nil {
+		err = s.broken
+	} else if !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientKicked {
+		err = ErrDraining
+	}
+	s.mu.Unlock()
+	return h, err
+}
+
+// settle makes a client that waits at a boundary one that a drain may end. mu is held.
+func (s *session) settle() {
+	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.st.skipping || s.pinned && s.st.free()) {
+		return
+	}
+	s.c.state.Store(clientIdle)
+	if s.c.isDraining() {
+		s.c.kick()
+	}
+}
+
+// explain judges the error that ended the loop: it counts it, tells the client where there is
+// something to tell, and returns it for the log.
+func (s *session) explain(err error) error {
+	s.mu.Lock()
+	open := s.srv != nil && !(s.pinned && s.st.free())
+	s.mu.Unlock()
+	var lost *backendError
+	switch {
+	case errors.As(err, &lost):
+		return err // told already
+	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrTooLarge):
+		s.c.CountError(listener.ReasonProtocol)
+		s.mu.Lock()
+		_ = s.c.Fatal(pgwire.StateProtocolViolation, err.Error(), "")
+		s.mu.Unlock()
+		return err
+	case errors.Is(err, io.EOF) && !open:
+		return nil // without Terminate, but with nothing open
+	}
+	s.c.CountError(listener.ReasonClientGone)
+	return fmt.Errorf("client gone: %w", err)
+}
+
+// refuse ends a session that could not begin.
+func (s *session) refuse(err error) error {
+	m := s.leaseError(err)
+	m.Severity, m.SeverityUnlocalized = pgwire.SeverityFatal, pgwire.SeverityFatal
+	s.c.Writer.Send(m)
+	_ = s.c.Conn.SetDeadline(time.Now().Add(lingerTime))
+	if s.c.Writer.Flush() == nil {
+		linger(s.c.Conn)
+	}
+	return err
+}
+
+// leaseError makes an error of acquire one for the client, and counts it.
+func (s *session) leaseError(err error) *pgwire.ErrorResponse {
+	code, hint, reason := pgwire.StateConnectionFailure, "", listener.ReasonUpstreamUnavailable
+	m, isServer := errors.AsType[*pgwire.ErrorResponse](err)
+	switch {
+	case errors.Is(err, errCanceled):
+		return errorResponse(pgwire.SeverityError, pgwire.StateQueryCanceled,
+			"canceling statement due to user request (while waiting for a server connection)", "")
+	case upstream.Exhausted(err):
+		code, reason = pgwire.StateTooManyConnections, listener.ReasonPoolExhausted
+		hint = "Raise max_size, acquire_timeout or max_waiters of the pool, or make transactions shorter."
+	case errors.Is(err, pool.ErrClosed):
+		code = pgwire.StateAdminShutdown
+	case isServer && errors.Is(err, errSettings):
+		reason = listener.ReasonProtocol
+		s.c.CountError(reason)
+		return m
+	}
+	s.c.CountError(reason)
+	return errorResponse(pgwire.SeverityError, code, err.Error(), hint)
+}
+
+// access writes the line of a transaction or session.
+func (s *session) access(start time.Time, what string, err error) {
+	attrs := []slog.Attr{slog.String("status", what), slog.Duration("duration", time.Since(start)),
+		slog.String("upstream", s.b.cfg.Name)}
+	if err != nil {
+		attrs = append(attrs, slog.String("error", err.Error()))
+	}
+	s.c.Access(s.ctx, attrs...)
+}

@@ -1,0 +1,251 @@
+package pgproxy
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// opKind is what a message on its way to the server will be answered with.
+type opKind byte
+
+const (
+	opQuery         opKind = iota // anything, up to ReadyForQuery
+	opFunction                    // likewise
+	opSync                        // ReadyForQuery
+	opParse                       // ParseComplete
+	opBind                        // BindComplete
+	opDescribe                    // [ParameterDescription] RowDescription or NoData
+	opExecute                     // rows, and CommandComplete, EmptyQueryResponse or PortalSuspended
+	opClose                       // CloseComplete
+	opCopyEnd                     // nothing: where the client's COPY data ended
+	opInjectedParse               // ParseComplete, which the client did not ask for
+	opInjectedClose               // CloseComplete, likewise
+	opRejected                    // ErrorResponse, which is to be replaced by err
+	opSaidParse                   // nothing: ParseComplete is due to the client without asking
+	opSaidClose                   // nothing: CloseComplete is due to the client, likewise
+	opDeallocate                  // nothing: the answer to DEALLOCATE is due to the client
+)
+
+// op is a message the server has not answered yet, or an answer that must wait its turn.
+type op struct {
+	kind opKind
+	st   *statement // what it prepares, uses or closes; may be nil
+	name string     // the client's name of st
+	err  *pgwire.ErrorResponse
+}
+
+// extended reports whether an error before or in the op makes the server skip it.
+func (k opKind) extended() bool { return k != opQuery && k != opFunction && k != opSync }
+
+// ends reports whether the answer ends with ReadyForQuery.
+func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync }
+
+// errBackendProtocol is the cause when a server answers what was not asked.
+var errBackendProtocol = errors.New("pgproxy: unexpected message from the server")
+
+// state knows what a session has asked its server and what is still to be answered. It is
+// pure: it is told of each message in either direction, and says what to do with it. The
+// caller's lock guards it.
+type state struct {
+	queue    []op // queue[head:] is not answered yet
+	head     int
+	ends     int // ops in the queue that end with ReadyForQuery
+	tx       pgwire.TxStatus
+	unsynced bool // extended messages went out after the last Sync
+	skipping bool // the server ignores everything up to the next Sync
+	copyIn   bool // the client owes CopyData, CopyDone or CopyFail
+	copyOut  bool // the server is sending CopyData
+	flushed  bool // the client sent Flush: it waits for answers without a Sync
+
+	undone []op // extended messages that the last error made the server skip
+	failed op   // the one that failed
+}
+
+func (s *state) reset() { *s = state{queue: s.queue[:0], undone: s.undone[:0], tx: pgwire.TxIdle} }
+
+func (s *state) empty() bool { return s.head == len(s.queue) }
+
+// free reports whether the server could serve somebody else: all is answered, and no
+// transaction, pipeline or COPY is open.
+func (s *state) free() bool {
+	return s.empty() && s.tx == pgwire.TxIdle && !s.unsynced && !s.skipping && !s.copyIn && !s.copyOut
+}
+
+// clean reports whether a ROLLBACK would make it free.
+func (s *state) clean() bool {
+	return s.empty() && s.tx.Valid() && !s.unsynced && !s.skipping && !s.copyIn && !s.copyOut
+}
+
+// due reports whether the server will say something without hearing more from the client.
+func (s *state) due() bool { return !s.copyIn && s.ends > 0 || s.copyOut }
+
+// quiet reports whether the server has nothing to say until it hears more.
+func (s *state) quiet() bool { return s.empty() && !s.copyIn && !s.copyOut }
+
+// push notes a message that goes to the server, or an answer of our own to be given in turn.
+// What the server will ignore is not noted: false.
+func (s *state) push(o op) bool {
+	switch {
+	case o.kind == opSync && s.copyIn:
+		return false
+	case o.kind == opSync:
+		s.skipping, s.unsynced, s.flushed = false, false, false
+	case s.skipping:
+		return false
+	case o.kind.extended():
+		s.unsynced = true
+	}
+	if o.kind.ends() {
+		s.ends++
+	}
+	if s.empty() {
+		s.queue, s.head = s.queue[:0], 0
+	}
+	s.queue = append(s.queue, o)
+	return true
+}
+
+// copyDone notes that the client ended its COPY data.
+func (s *state) copyDone() {
+	if s.copyIn {
+		s.copyIn = false
+	} else if !s.empty() && !s.skipping {
+		s.queue = append(s.queue, op{kind: opCopyEnd})
+	}
+}
+
+// front returns the op the server is answering; ok is false when there is none.
+func (s *state) front() (o op, ok bool) {
+	if s.empty() {
+		return op{}, false
+	}
+	return s.queue[s.head], true
+}
+
+func (s *state) pop() op {
+	o := s.queue[s.head]
+	s.queue[s.head] = op{}
+	s.head++
+	if o.kind.ends() {
+		s.ends--
+	}
+	return o
+}
+
+// local returns the next answer of our own that is due now, taking it off the queue.
+func (s *state) local() (o op, ok bool) {
+	for {
+		o, ok = s.front()
+		switch {
+		case !ok:
+			return op{}, false
+		case o.kind == opCopyEnd:
+			s.pop()
+		case o.kind == opSaidParse || o.kind == opSaidClose:
+			return s.pop(), true
+		default:
+			return op{}, false
+		}
+	}
+}
+
+// answer notes a message of the server and reports whether the client is to have it. status is
+// the one of ReadyForQuery. After it, local answers may be due.
+func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err error) {
+	switch typ {
+	case pgwire.TypeReadyForQuery:
+		s.ready(status)
+		return true, nil
+	case pgwire.TypeErrorResponse:
+		s.fail()
+		return true, nil
+	case pgwire.TypeParseComplete:
+		return s.complete(typ, opParse, opInjectedParse)
+	case pgwire.TypeCloseComplete:
+		return s.complete(typ, opClose, opInjectedClose)
+	case pgwire.TypeBindComplete:
+		return s.complete(typ, opBind, opBind)
+	case pgwire.TypeNoData:
+		return s.complete(typ, opDescribe, opDescribe)
+	case pgwire.TypeRowDescription:
+		if o, ok := s.front(); ok && o.kind == opDescribe {
+			s.pop()
+		}
+	case pgwire.TypeCommandComplete, pgwire.TypeEmptyQueryResponse, pgwire.TypePortalSuspended:
+		s.copyOut = false
+		if o, ok := s.front(); ok && o.kind == opExecute {
+			s.pop()
+		}
+	case pgwire.TypeCopyInResponse:
+		s.copyStarts()
+	case pgwire.TypeCopyOutResponse:
+		s.copyOut = true
+	case pgwire.TypeCopyDone:
+		s.copyOut = false
+	case pgwire.TypeCopyBothResponse:
+		return false, fmt.Errorf("%w: CopyBothResponse", errBackendProtocol)
+	}
+	return true, nil
+}
+
+// complete takes off the op a completion belongs to. Injected ones are not forwarded.
+func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err error) {
+	o, ok := s.front()
+	if !ok || o.kind != asked && o.kind != injected {
+		return false, fmt.Errorf("%w: type %q", errBackendProtocol, typ)
+	}
+	s.pop()
+	return o.kind == asked, nil
+}
+
+// ready notes ReadyForQuery. Ops before the one it answers are gone with it.
+func (s *state) ready(status pgwire.TxStatus) {
+	s.tx, s.copyIn, s.copyOut = status, false, false
+	for !s.empty() {
+		if s.pop().kind.ends() {
+			return
+		}
+	}
+}
+
+// fail notes ErrorResponse: an error in the extended protocol makes the server ignore
+// everything up to the next Sync.
+func (s *state) fail() {
+	s.copyIn, s.copyOut = false, false
+	s.undone, s.failed = s.undone[:0], op{}
+	o, ok := s.front()
+	if !ok || !o.kind.extended() {
+		return
+	}
+	s.failed = o
+	for !s.empty() {
+		if o, _ = s.front(); o.kind == opSync {
+			return
+		}
+		s.undone = append(s.undone, s.pop())
+	}
+	s.skipping = true
+}
+
+// copyStarts notes CopyInResponse. The server ignores any Sync up to the end of the data, also
+// those under way already.
+func (s *state) copyStarts() {
+	s.copyIn = true
+	kept := s.queue[:s.head]
+	dropping := true
+	for i, o := range s.queue[s.head:] {
+		switch {
+		case i > 0 && o.kind == opCopyEnd && dropping:
+			dropping, s.copyIn = false, false
+			continue
+		case dropping && o.kind == opSync:
+			s.ends--
+			s.unsynced = true
+			continue
+		}
+		kept = append(kept, o)
+	}
+	s.queue = kept
+}

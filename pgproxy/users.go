@@ -1,0 +1,93 @@
+package pgproxy
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// Users maps names to secrets: a password, "md5" and a digest, or a SCRAM-SHA-256 verifier, as
+// in pg_authid.rolpassword. Do not log it.
+type Users map[string]string
+
+// maxUserLine bounds a line of a user list, in bytes.
+const maxUserLine = 64 << 10
+
+// ParseUsers reads a user list in PgBouncer's form: a line `"user" "secret"` for each user, a
+// quote in a name or secret doubled. Empty lines and lines beginning with ; or # are skipped;
+// what follows the secret is ignored. Errors name the line and never show a secret.
+func ParseUsers(r io.Reader) (Users, error) {
+	users := Users{}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxUserLine)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == ';' || line[0] == '#' {
+			continue
+		}
+		user, rest, ok := cutQuoted(line)
+		secret, _, ok2 := cutQuoted(strings.TrimSpace(rest))
+		if !ok || !ok2 || user == "" {
+			return nil, fmt.Errorf("%w: user list line %d: want \"user\" \"secret\", both in double quotes", ErrConfig, n)
+		}
+		if _, dup := users[user]; dup {
+			return nil, fmt.Errorf("%w: user list line %d: user %q appears twice", ErrConfig, n, user)
+		}
+		users[user] = secret
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%w: user list: %w", ErrConfig, err)
+	}
+	return users, nil
+}
+
+// cutQuoted takes a double-quoted string off the front of s.
+func cutQuoted(s string) (value, rest string, ok bool) {
+	if s == "" || s[0] != '"' {
+		return "", s, false
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		if s[i] != '"' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+1 < len(s) && s[i+1] == '"' {
+			b.WriteByte('"')
+			i++
+			continue
+		}
+		return b.String(), s[i+1:], true
+	}
+	return "", s, false
+}
+
+// credential is a user's secret, ready to verify with.
+type credential struct {
+	md5   string                      // MD5Secret form, "" if only SCRAM is possible
+	scram func() pgwire.ScramVerifier // nil if only md5 is possible; the work is done once
+}
+
+func newCredential(user, secret string) (*credential, error) {
+	switch {
+	case secret == "":
+		return nil, fmt.Errorf("%w: the secret is empty", ErrConfig)
+	case pgwire.IsMD5Secret(secret):
+		return &credential{md5: secret}, nil
+	case strings.HasPrefix(secret, pgwire.MechanismSCRAM+"$"):
+		v, err := pgwire.ParseScramVerifier(secret)
+		if err != nil {
+			return nil, err
+		}
+		return &credential{scram: func() pgwire.ScramVerifier { return v }}, nil
+	}
+	compute := sync.OnceValue(func() pgwire.ScramVerifier {
+		v, _ := pgwire.NewScramVerifier(secret, nil, pgwire.ScramIterations) // fails on bad lengths only
+		return v
+	})
+	return &credential{md5: pgwire.MD5Secret(user, secret), scram: compute}, nil
+}
