@@ -3,6 +3,7 @@ package tcpproxy_test
 import (
 	"io"
 	"net"
+	"runtime"
 	"testing"
 
 	"github.com/headpond/headpond/listener"
@@ -121,4 +122,36 @@ func BenchmarkBulk(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkIdleSession reports the memory of a session in which nothing moves:
+// heap and stacks, of the proxy and of the echo server's and client's ends.
+func BenchmarkIdleSession(b *testing.B) {
+	const sessions = 2000
+	_, addr := startBench(b, 0, func(c net.Conn) {
+		io.ReadFull(c, make([]byte, 1))
+		c.Write([]byte{1})
+		c.Read(make([]byte, 1))
+	})
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	conns := make([]net.Conn, sessions)
+	for i := range conns {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+		c.Write([]byte{1})
+		io.ReadFull(c, make([]byte, 1))
+		conns[i] = c
+	}
+	runtime.GC()
+	runtime.GC() // empties the buffer pool
+	runtime.ReadMemStats(&after)
+	used := after.HeapInuse + after.StackInuse - before.HeapInuse - before.StackInuse
+	b.ReportMetric(float64(used)/sessions, "B/session")
+	b.ReportMetric(0, "ns/op")
+	runtime.KeepAlive(conns)
 }

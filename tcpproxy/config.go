@@ -19,6 +19,10 @@ import (
 const (
 	DefaultIdleTimeout    = time.Hour
 	DefaultConnectTimeout = 10 * time.Second
+	// DefaultOpenTimeout bounds one attempt to connect to an endpoint: half of
+	// DefaultConnectTimeout, so that there is time for another endpoint when
+	// one does not answer.
+	DefaultOpenTimeout = 5 * time.Second
 	// DefaultWarmAge is how long a connection waits for its client before it is
 	// replaced: servers close silent connections, kube-apiserver after 32 s.
 	DefaultWarmAge = 20 * time.Second
@@ -35,10 +39,13 @@ var ErrConfig = errors.New("tcpproxy: invalid configuration")
 type Config struct {
 	Listener listener.Config
 	// Upstream gives connections that were never used, see NewUpstream. The
-	// Proxy discards each after its one use.
+	// Proxy discards each after its one use. With the balance RingHash the key
+	// is the client's IP address.
 	Upstream *upstream.Upstream[net.Conn]
 	// IdleTimeout ends a session in which no byte moved in either direction
-	// for that long; 0 = DefaultIdleTimeout, negative = never.
+	// for that long; 0 = DefaultIdleTimeout, negative = never. Bulk data is
+	// seen to move in steps of up to 256 KiB, so a receiver slower than that
+	// within the time-out may count as idle.
 	IdleTimeout time.Duration
 	// ConnectTimeout bounds getting an upstream connection ready, and the TLS
 	// handshake with the client; 0 = DefaultConnectTimeout.
@@ -108,13 +115,17 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.
 
 // WarmLimits returns l with the defaults that suit connections used once:
 // MaxSize DefaultMaxSize, MaxLifetime (the age of a warm connection, not of one
-// in use) DefaultWarmAge. Give Upstream.Update its result.
+// in use) DefaultWarmAge, OpenTimeout DefaultOpenTimeout. Give Upstream.Update
+// its result.
 func WarmLimits(l pool.Limits) pool.Limits {
 	if l.MaxSize == 0 {
 		l.MaxSize = max(DefaultMaxSize, l.MinIdle)
 	}
 	if l.MaxLifetime == 0 {
 		l.MaxLifetime = DefaultWarmAge
+	}
+	if l.OpenTimeout == 0 {
+		l.OpenTimeout = DefaultOpenTimeout
 	}
 	return l
 }

@@ -62,6 +62,7 @@ type relay struct {
 	reason string // of the first failure
 	err    error
 	reset  bool // to be passed on as a reset
+	over   bool // ended in good order, what fails now is of no interest
 }
 
 func newRelay(s *session, client, server *side) *relay {
@@ -121,7 +122,7 @@ func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(in
 	switch {
 	case readErr == io.EOF:
 		if err := dst.closeWrite(); errors.Is(err, errors.ErrUnsupported) {
-			r.interrupt()
+			r.finish() // no way to pass on half of an end
 		}
 	case readErr != nil:
 		r.fail(srcGone, fmt.Errorf("read from %s: %w", src.name, readErr))
@@ -134,7 +135,7 @@ func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(in
 func (r *relay) note(reason string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err == nil {
+	if r.err == nil && !r.over {
 		r.reason, r.err, r.reset = reason, err, reason != listener.ReasonTimeout
 	}
 }
@@ -142,6 +143,14 @@ func (r *relay) note(reason string, err error) {
 // fail records a failure and ends both directions.
 func (r *relay) fail(reason string, err error) {
 	r.note(reason, err)
+	r.interrupt()
+}
+
+// finish ends both directions in good order.
+func (r *relay) finish() {
+	r.mu.Lock()
+	r.over = true
+	r.mu.Unlock()
 	r.interrupt()
 }
 

@@ -38,9 +38,16 @@ func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
 		s.refuse(reason, err)
 		return
 	}
+	ended := false
+	defer func() {
+		if !ended { // a panic: the listener recovers, the connection must not stay
+			lease.Discard()
+		}
+	}()
 	r := newRelay(s, client, server)
 	r.firstByte = lease.OK
 	r.run(ctx)
+	ended = true
 	s.end(lease, r)
 }
 
@@ -59,9 +66,9 @@ func (s *session) clientSide(ctx context.Context) (*side, error) {
 	return newSide("client", tc, nil), nil
 }
 
-// refuse ends a session that never reached an endpoint.
+// refuse ends a session that never reached an endpoint. The client gets a FIN,
+// no reset: that could overtake its connect and look like a closed port.
 func (s *session) refuse(reason string, err error) {
-	_ = s.client.SetLinger(0) // a reset, not the clean end of an empty stream
 	s.proxy.srv.CountError(reason)
 	s.proxy.srv.Logger().Warn("session failed", "client", s.client.RemoteAddr().String(),
 		"upstream", s.cfg.Upstream.Name(), "reason", reason, "error", err)

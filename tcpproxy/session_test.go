@@ -164,11 +164,7 @@ func TestIdleTimeout(t *testing.T) {
 	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
 		c.IdleTimeout = 50 * time.Millisecond
 	})
-	c := dial(t, addr)
-	io.WriteString(c, "x")
-	if b, _ := io.ReadAll(c); string(b) != "x" {
-		t.Errorf("got %q, want the echo and then the end", b)
-	}
+	wantGone(t, dial(t, addr))
 	p.Close()
 	if n := p.Stats().Errors[listener.ReasonTimeout]; n != 1 {
 		t.Errorf("errors: %v, want one timeout", p.Stats().Errors)
@@ -295,5 +291,59 @@ func TestUnixSockets(t *testing.T) {
 	c.CloseWrite()
 	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
 		t.Errorf("after the end: %q, %v", b, err)
+	}
+}
+
+// TestNoHalfClose has upstream connections that cannot be half closed: the end
+// of one direction ends the session, in good order.
+func TestNoHalfClose(t *testing.T) {
+	up, err := upstream.New(upstream.Config[net.Conn]{
+		Name: "pipes", Endpoints: []string{"pipe:1"}, Logger: quiet,
+		Open: func(context.Context, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() { defer far.Close(); io.Copy(far, far) }()
+			return near, nil
+		},
+		Close: func(c net.Conn) { c.Close() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	p, addr := start(t, nil, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.Upstream = up })
+	c := dial(t, addr)
+	ask(t, c, "through a pipe")
+	c.CloseWrite()
+	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
+		t.Errorf("after the end: %q, %v", b, err)
+	}
+	if err := p.Drain(t.Context()); err != nil || len(p.Stats().Errors) > 0 {
+		t.Errorf("%v, errors %v", err, p.Stats().Errors)
+	}
+}
+
+// TestAccessLog wants one line for each session.
+func TestAccessLog(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	var log lockedBuffer
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+		c.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Listener.AccessLog = true
+	})
+	c := dial(t, addr)
+	ask(t, c, "12345")
+	c.CloseWrite()
+	if err := p.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	line := log.String()
+	for _, part := range []string{"msg=access", "listener=test", "client=" + c.LocalAddr().String(),
+		"endpoint=" + backend.addr, "bytes_in=5", "bytes_out=5"} {
+		if !strings.Contains(line, part) {
+			t.Errorf("the line lacks %q: %s", part, line)
+		}
+	}
+	if strings.Count(line, "\n") != 1 {
+		t.Errorf("want one line: %s", line)
 	}
 }

@@ -1,6 +1,7 @@
 package upstream_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,6 +139,37 @@ func TestRefusedConnectionsEject(t *testing.T) {
 		}
 		if e := u.Status().Endpoints[0]; !e.Ejected || e.Pool.OpenFailed != 3 {
 			t.Errorf("ejected %v after %d refusals, want 3", e.Ejected, e.Pool.OpenFailed)
+		}
+		u.Close()
+	})
+}
+
+// TestSilentEndpoint has an endpoint that answers nothing: callers get a
+// connection elsewhere after the open time-out, and soon at once.
+func TestSilentEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		cfg := b.config("a:1", "b:1")
+		cfg.Balance = upstream.First
+		cfg.Pool = pool.Limits{OpenTimeout: 2 * time.Second}
+		cfg.Ejection = upstream.Ejection{Failures: 2, Base: time.Hour}
+		cfg.Open = func(ctx context.Context, addr string) (*conn, error) {
+			if addr == "a:1" {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return b.open(ctx, addr)
+		}
+		u := start(t, cfg)
+		began := time.Now()
+		if got := used(t, u, 1); got["b:1"] != 1 || time.Since(began) != 2*time.Second {
+			t.Errorf("got %v after %v, want b:1 after the open time-out", got, time.Since(began))
+		}
+		time.Sleep(time.Minute)
+		used(t, u, 1)
+		began = time.Now()
+		if got := used(t, u, 5); got["b:1"] != 5 || time.Since(began) != 0 {
+			t.Errorf("got %v after %v, want b:1 at once", got, time.Since(began))
 		}
 		u.Close()
 	})
