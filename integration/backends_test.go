@@ -1,0 +1,141 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/headpond/headpond/internal/pgtest"
+)
+
+// httpBackend is a real HTTP server.
+//
+//	GET  /          "ok"
+//	POST /upload    reads the body, answers its length
+//	GET  /bytes/N   N bytes
+//	GET  /hold      sends the header and one byte, the rest after release
+//	GET  /wait      answers after release
+type httpBackend struct {
+	*httptest.Server
+	holding chan struct{} // one value for each request that has begun to hold
+	release func()        // lets all holding requests finish
+}
+
+func startHTTP(t testing.TB) *httpBackend {
+	t.Helper()
+	released := make(chan struct{})
+	b := &httpBackend{holding: make(chan struct{}, 100), release: sync.OnceFunc(func() { close(released) })}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("POST /upload", func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		if err == nil {
+			_, _ = fmt.Fprint(w, n)
+		}
+	})
+	mux.HandleFunc("GET /bytes/{n}", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.ParseInt(r.PathValue("n"), 10, 64)
+		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+		_, _ = io.CopyN(w, zeros{}, n)
+	})
+	hold := func(w http.ResponseWriter, r *http.Request) {
+		b.holding <- struct{}{}
+		select {
+		case <-released:
+		case <-r.Context().Done():
+			return
+		}
+		_, _ = io.WriteString(w, "released\n")
+	}
+	mux.HandleFunc("GET /wait", hold)
+	mux.HandleFunc("GET /hold", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "x")
+		_ = http.NewResponseController(w).Flush()
+		hold(w, r)
+	})
+	b.Server = httptest.NewServer(mux)
+	t.Cleanup(func() {
+		b.release()
+		b.CloseClientConnections()
+		b.Close()
+	})
+	return b
+}
+
+// cut closes the server's connections, also those in the middle of a response.
+func (b *httpBackend) cut() { b.CloseClientConnections() }
+
+// addr returns the server's "host:port".
+func (b *httpBackend) addr() string { return b.Listener.Addr().String() }
+
+// zeros is an endless source of zero bytes.
+type zeros struct{}
+
+// Read implements io.Reader.
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// startEcho starts a TCP server that returns what it gets, and returns its address and a
+// function that ends it with all its connections.
+func startEcho(t testing.TB) (addr string, kill func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &echo{conns: map[net.Conn]bool{}}
+	s.wg.Go(func() { s.accept(l) })
+	kill = sync.OnceFunc(func() {
+		_ = l.Close()
+		s.closeAll()
+		s.wg.Wait()
+	})
+	t.Cleanup(kill)
+	return l.Addr().String(), kill
+}
+
+type echo struct {
+	wg    sync.WaitGroup
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+}
+
+func (s *echo) accept(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		s.conns[c] = true
+		s.mu.Unlock()
+		s.wg.Go(func() { s.serve(c) })
+	}
+}
+
+func (s *echo) serve(c net.Conn) {
+	_, _ = io.Copy(c, c)
+	_ = c.Close()
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+}
+
+func (s *echo) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		_ = c.(*net.TCPConn).SetLinger(0) // reset, as a killed process's connections with unread data are
+		_ = c.Close()
+	}
+}
+
+// program returns the path of a PostgreSQL client program of the tested server's version.
+func program(t testing.TB, name string) string {
+	t.Helper()
+	return pgtest.Shared(t).Bin(name)
+}

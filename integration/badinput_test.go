@@ -1,0 +1,68 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+)
+
+// badInput is something that goes wrong, and who is told of it.
+type badInput struct {
+	name string
+	// do makes it happen and checks what the client is told in its own protocol.
+	do func(t *testing.T)
+	// reason is the counter of headpond_listener_errors_total that goes up by one at least.
+	reason string
+	// log are words of one line of the log.
+	log []string
+}
+
+// check makes each bad input happen and looks at what the gateway says, counts and holds
+// afterwards, while a bystander's requests must go on as if nothing had happened.
+func check(t *testing.T, g *gateway, listener string, bystander *load, cases []badInput) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			before, counted := g.footprint(), g.scrape().errors(listener, c.reason)
+			c.do(t)
+			eventually(t, "the counter "+c.reason+" goes up", func() error {
+				if now := g.scrape().errors(listener, c.reason); now <= counted {
+					return fmt.Errorf("it is %v", now)
+				}
+				return nil
+			})
+			g.awaitLog(c.log...)
+			g.awaitFootprint(before.plus(bystanderSlack))
+			if bystander != nil {
+				bystander.awaitMore(t, 5)
+			}
+		})
+	}
+	if bystander == nil {
+		return
+	}
+	bystander.end()
+	if n := bystander.failed.Load(); n > 0 {
+		t.Errorf("%d of %d requests of another client failed: %v", n, n+bystander.ok.Load(), bystander.lastError())
+	}
+}
+
+// bystanderSlack is what the bystander's own session may hold at the moment of a scrape.
+var bystanderSlack = footprint{descriptors: 4, goroutines: 6, sessions: 2, waiting: 1}
+
+func (f footprint) plus(more footprint) footprint {
+	return footprint{
+		descriptors: f.descriptors + more.descriptors, goroutines: f.goroutines + more.goroutines,
+		sessions: f.sessions + more.sessions, waiting: f.waiting + more.waiting,
+	}
+}
+
+// repeat makes something happen often enough that a leak of one each time shows.
+const repeat = 20
+
+func times(do func(t *testing.T)) func(t *testing.T) {
+	return func(t *testing.T) {
+		for range repeat {
+			do(t)
+		}
+	}
+}

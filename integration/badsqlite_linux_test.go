@@ -1,0 +1,48 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// TestReadOnlySQLiteFile runs the gateway as a user who may read the file and not write it; root may do everything.
+func TestReadOnlySQLiteFile(t *testing.T) {
+	dir := sharedDir(t)
+	file := filepath.Join(dir, "app.db")
+	makeDatabase(t, file)
+	if err := os.Chmod(file, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o555); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(dir, 0o755) })
+	listen := address(t)
+	g := startGateway(t, sqliteConfig(listen, file), verbose, unprivileged)
+	if out, code := psql(t, sqliteDSN(listen), "select n from t"); code != 0 || out != "1" {
+		t.Errorf("reading: %q, exit code %d", out, code)
+	}
+	wantState(t, tryQuery(t, sqliteDSN(listen), "insert into t values (2)"), "25006")
+	g.awaitLog("read-only")
+}
+
+// unprivileged runs the gateway as nobody when the test is run by root.
+func unprivileged(g *gateway) {
+	if os.Getuid() == 0 {
+		g.as = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+}
+
+// makeDatabase makes a SQLite file through a gateway that ends before it returns.
+func makeDatabase(t *testing.T, file string) {
+	t.Helper()
+	t.Run("make the file", func(t *testing.T) {
+		listen := address(t)
+		startGateway(t, sqliteConfig(listen, file))
+		if out, code := psql(t, sqliteDSN(listen), "create table t (n int); insert into t values (1)"); code != 0 {
+			t.Fatalf("exit code %d: %s", code, out)
+		}
+	})
+}

@@ -1,0 +1,11 @@
+// Package integration tests the headpond program as users run it: the built binary with
+// a configuration file, before real PostgreSQL servers, HTTP and TCP servers, with psql,
+// pgbench, curl, nc, pgx and psycopg as its clients, and with the faults of real life:
+// killed backends, vanished clients, wrong input, signals.
+//
+// It is a module of its own, so that its clients never enter the core's dependencies. Two
+// binaries are built once per run: the one users get, and one with the race detector for
+// the tests of faults. What is measured in the user's binary (memory) says so.
+//
+// Nothing waits blindly: a test states a condition and polls it until a deadline.
+package integration

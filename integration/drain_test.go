@@ -1,0 +1,162 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/pgtest"
+)
+
+// tcpConfig is one tcp listener before a backend; more is further keys of the listener.
+func tcpConfig(listen, backend, more string) string {
+	return fmt.Sprintf(`listeners:
+  - name: raw
+    protocol: tcp
+    listen: %s
+    upstream: echo
+%supstreams:
+  echo:
+    endpoints: [%s]
+    pool: {max_size: 100}
+`, listen, more, backend)
+}
+
+// awaitRefused waits until nobody listens on the address any more.
+func awaitRefused(t *testing.T, addr string) {
+	t.Helper()
+	eventually(t, "new connections to "+addr+" are refused", func() error {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = c.Close()
+			return fmt.Errorf("it accepts")
+		}
+		return nil
+	})
+}
+
+// TestDrainLetsSessionsFinish: at SIGTERM a request under way, a transaction and a byte
+// stream go on to their ends, idle clients are sent away, and the process ends with 0.
+func TestDrainLetsSessionsFinish(t *testing.T) {
+	db := newDatabase(t, pgtest.Start(t), "drain")
+	backend := startHTTP(t)
+	echoAddr, _ := startEcho(t)
+	web, sql, raw := address(t), address(t), address(t)
+	g := startGateway(t, join(httpConfig(web, "max_size: 4", backend.addr()),
+		db.pgConfig(t, sql, "transaction", "max_size: 4"), tcpConfig(raw, echoAddr, "")))
+
+	request := make(chan error, 1)
+	go func() {
+		code, body, err := get(httpClient(t), "http://"+web+"/wait")
+		if err == nil && (code != http.StatusOK || body != "released\n") {
+			err = fmt.Errorf("%d %q", code, body)
+		}
+		request <- err
+	}()
+	<-backend.holding
+	idle, busy := connect(t, db.dsn(sql)), connect(t, db.dsn(sql))
+	tx, err := busy.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := dial(t, raw)
+	ping(t, stream)
+
+	g.signal(syscall.SIGTERM)
+	for _, addr := range []string{web, sql, raw} {
+		awaitRefused(t, addr)
+	}
+	if code, _ := g.get("/readyz"); code != http.StatusServiceUnavailable && code != 0 {
+		t.Errorf("/readyz answers %d while draining", code)
+	}
+	ping(t, stream)
+	finishTransaction(t, tx)
+	_ = stream.Close()
+	backend.release()
+	if err := <-request; err != nil {
+		t.Errorf("the request that was under way: %v", err)
+	}
+	if code := g.awaitEnd(t, drainTimeout+10*time.Second); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	_, err = idle.Exec(t.Context(), "select 1")
+	if err == nil {
+		t.Error("an idle client was not disconnected")
+	}
+}
+
+func finishTransaction(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	if _, err := tx.Exec(t.Context(), "create table kept (n int)"); err != nil {
+		t.Errorf("a transaction that was open: %v", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Errorf("its commit: %v", err)
+	}
+}
+
+// dial opens a raw connection with a deadline on everything.
+func dial(t testing.TB, addr string) *net.TCPConn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.TCPConn)
+}
+
+// ping sends a line through an echo server and reads it back.
+func ping(t testing.TB, c net.Conn) {
+	t.Helper()
+	const line = "ping\n"
+	if _, err := io.WriteString(c, line); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, len(line))
+	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != line {
+		t.Fatalf("echo = %q, %v", buf, err)
+	}
+}
+
+// TestDrainTimeoutCutsOff: a session that does not end is cut off when drain_timeout is over.
+func TestDrainTimeoutCutsOff(t *testing.T) {
+	echoAddr, _ := startEcho(t)
+	raw := address(t)
+	g := startGateway(t, tcpConfig(raw, echoAddr, ""), withDrainTimeout(time.Second))
+	stream := dial(t, raw)
+	ping(t, stream)
+	g.signal(syscall.SIGTERM)
+	if n, err := stream.Read(make([]byte, 1)); err == nil {
+		t.Errorf("read %d bytes from a session that was to be cut off", n)
+	}
+	g.awaitEnd(t, patience)
+	g.awaitLog("drain")
+}
+
+// TestSecondSignalEndsAtOnce: who cannot wait sends another SIGTERM.
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	echoAddr, _ := startEcho(t)
+	raw := address(t)
+	g := startGateway(t, tcpConfig(raw, echoAddr, ""))
+	stream := dial(t, raw)
+	ping(t, stream)
+	g.signal(syscall.SIGTERM)
+	awaitRefused(t, raw)
+	if g.ended() {
+		t.Fatal("it ended at the first signal, with a session open")
+	}
+	g.signal(syscall.SIGTERM)
+	if code := g.awaitEnd(t, drainTimeout/2); code == 0 {
+		t.Error("exit code 0, though a session was cut off")
+	}
+}

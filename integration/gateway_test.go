@@ -1,0 +1,227 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/internal/pgtest"
+)
+
+const (
+	patience     = 30 * time.Second // for what takes milliseconds on an idle machine
+	drainTimeout = 20 * time.Second // in the configurations of these tests
+)
+
+// gateway is a running headpond.
+type gateway struct {
+	*process
+	t      testing.TB
+	config string // path of its configuration file
+	admin  string // address
+	drain  time.Duration
+	log    string // configuration of the log
+	built  func() (string, error)
+	as     *syscall.SysProcAttr
+}
+
+// option changes how a gateway is started.
+type option func(*gateway)
+
+// verbose logs at level debug, which has a line for everyday events too, such as a client that left.
+func verbose(g *gateway) { g.log = "log: {level: debug}\n" }
+
+// plain runs the binary users get instead of the one with the race detector.
+func plain(g *gateway) { g.built = plainBinary }
+
+// withDrainTimeout sets drain_timeout to something else than drainTimeout.
+func withDrainTimeout(d time.Duration) option { return func(g *gateway) { g.drain = d } }
+
+func built(t testing.TB, build func() (string, error)) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var (
+	portsMu sync.Mutex
+	ports   = map[int]bool{}
+)
+
+// address returns an unused "127.0.0.1:port", another one at each call.
+func address(t testing.TB) string {
+	t.Helper()
+	portsMu.Lock()
+	defer portsMu.Unlock()
+	for {
+		port, err := pgtest.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ports[port] {
+			ports[port] = true
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		}
+	}
+}
+
+// port returns the port of an address.
+func port(addr string) string {
+	_, p, _ := net.SplitHostPort(addr)
+	return p
+}
+
+// startGateway starts `headpond serve` with the configuration, to which it adds admin and
+// drain_timeout, and waits until it is ready. When the test ends the gateway must end
+// within its drain time-out, with exit code 0 and without a data race or panic in its log.
+func startGateway(t testing.TB, config string, opts ...option) *gateway {
+	t.Helper()
+	g := &gateway{
+		t: t, admin: address(t), config: filepath.Join(sharedDir(t), "headpond.yaml"),
+		drain: drainTimeout, built: raceBinary,
+	}
+	for _, opt := range opts {
+		opt(g)
+	}
+	g.write(config)
+	cmd := exec.Command(built(t, g.built), "serve", g.config)
+	cmd.SysProcAttr = g.as
+	g.process = start(t, cmd)
+	t.Cleanup(g.finish)
+	eventually(t, "the gateway is ready", func() error {
+		if g.ended() {
+			t.Fatalf("the gateway ended at start: %v\n%s", g.err, g.out)
+		}
+		if code, body := g.get("/readyz"); code != http.StatusOK {
+			return fmt.Errorf("/readyz: %d %s", code, body)
+		}
+		return nil
+	})
+	return g
+}
+
+// sharedDir is a temporary directory that a gateway running as another user can read.
+func sharedDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hp-it-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// write replaces the configuration file. A running gateway sees it at reload.
+func (g *gateway) write(config string) {
+	g.t.Helper()
+	text := fmt.Sprintf("admin: %s\ndrain_timeout: %s\n%s%s", g.admin, g.drain, g.log, config)
+	if err := os.WriteFile(g.config, []byte(text), 0o644); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// finish ends the gateway as an operator does, if the test has not, and reads its log.
+func (g *gateway) finish() {
+	if !g.ended() {
+		g.signal(syscall.SIGTERM)
+		select {
+		case <-g.done:
+		case <-time.After(g.drain + 10*time.Second):
+			g.signal(syscall.SIGQUIT) // for the goroutines in the log
+			<-g.done
+			g.t.Errorf("the gateway did not end after SIGTERM")
+		}
+		if code := g.cmd.ProcessState.ExitCode(); code != 0 {
+			g.t.Errorf("the gateway's exit code is %d", code)
+		}
+	}
+	for _, bad := range []string{"DATA RACE", "panic:", "goroutine 1 ["} {
+		if strings.Contains(g.out.String(), bad) {
+			g.t.Errorf("the gateway's output has %q", bad)
+		}
+	}
+	if g.t.Failed() {
+		g.t.Logf("configuration:\n%s\nlog of the gateway:\n%s", readFile(g.t, g.config), g.out)
+	}
+}
+
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func (g *gateway) signal(sig os.Signal) {
+	g.t.Helper()
+	if err := g.cmd.Process.Signal(sig); err != nil {
+		g.t.Errorf("signal %v: %v", sig, err)
+	}
+}
+
+// adminClient keeps no connection, so that it does not change what it measures.
+var adminClient = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// get fetches an admin page; code 0 means that there was no answer.
+func (g *gateway) get(path string) (code int, body string) {
+	resp, err := adminClient.Get("http://" + g.admin + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(data)
+}
+
+// awaitLog waits for a log line that holds all of the words, in any order and case.
+func (g *gateway) awaitLog(words ...string) string {
+	g.t.Helper()
+	var line string
+	eventually(g.t, fmt.Sprintf("a log line with %q", words), func() error {
+		if line = g.out.line(words...); line == "" {
+			return fmt.Errorf("none yet")
+		}
+		return nil
+	})
+	return line
+}
+
+// eventually polls until the condition holds, and fails the test when patience is at its end.
+func eventually(t testing.TB, what string, condition func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("not within %s: %s: %v", patience, what, err)
+		case <-tick.C:
+		}
+	}
+}

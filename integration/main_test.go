@@ -1,0 +1,54 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/headpond/headpond/internal/pgtest"
+)
+
+// buildDir holds the binaries under test.
+var buildDir string
+
+func TestMain(m *testing.M) {
+	var err error
+	if buildDir, err = os.MkdirTemp("", "hp-bin-"); err == nil {
+		err = os.Chmod(buildDir, 0o755) // a test runs the binary as another user
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := pgtest.Runner(m).Run()
+	if err := os.RemoveAll(buildDir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// plainBinary builds the program as `make build` does, once.
+var plainBinary = sync.OnceValues(func() (string, error) {
+	return build("headpond", []string{"CGO_ENABLED=0"}, "-trimpath", "-ldflags", "-s -w -X main.version=integration")
+})
+
+// raceBinary builds the program with the race detector, once.
+var raceBinary = sync.OnceValues(func() (string, error) {
+	return build("headpond-race", []string{"CGO_ENABLED=1"}, "-race")
+})
+
+func build(name string, env []string, flags ...string) (string, error) {
+	out := filepath.Join(buildDir, name)
+	args := append([]string{"build", "-o", out}, flags...)
+	cmd := exec.Command("go", append(args, "./cmd/headpond")...)
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), env...)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, text)
+	}
+	return out, nil
+}

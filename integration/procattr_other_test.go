@@ -1,0 +1,8 @@
+//go:build !linux
+
+package integration
+
+import "os/exec"
+
+// endWithParent does nothing: only Linux can tie a child's life to its parent's.
+func endWithParent(*exec.Cmd) {}

@@ -1,0 +1,136 @@
+package integration
+
+import (
+	"bytes"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// starts are commands to start on one thread that lives as long as the test binary: the
+// kernel ends a command with the thread that started it (see procattr_linux_test.go).
+var starts = sync.OnceValue(func() chan<- func() {
+	ch := make(chan func())
+	go startLoop(ch)
+	return ch
+})
+
+func startLoop(ch <-chan func()) {
+	runtime.LockOSThread()
+	for f := range ch {
+		f()
+	}
+}
+
+// process is a started command whose output is kept.
+type process struct {
+	cmd  *exec.Cmd
+	out  *output
+	done chan struct{} // closed when it has ended and err is set
+	err  error
+}
+
+// start starts a command; it is killed when the test ends, if it has not ended by then.
+func start(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{cmd: cmd, out: &output{}, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = p.out, p.out
+	endWithParent(cmd)
+	started := make(chan error)
+	starts() <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		t.Fatalf("start %s: %v", cmd.Path, err)
+	}
+	go p.wait()
+	t.Cleanup(func() {
+		if !p.ended() {
+			_ = cmd.Process.Kill() // it may end meanwhile
+		}
+		<-p.done
+	})
+	return p
+}
+
+func (p *process) wait() {
+	p.err = p.cmd.Wait()
+	close(p.done)
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitEnd waits until the process has ended and returns its exit code, -1 for a signal.
+func (p *process) awaitEnd(t testing.TB, limit time.Duration) int {
+	t.Helper()
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(limit):
+		t.Fatalf("%s has not ended after %s; its output:\n%s", p.cmd.Path, limit, p.out)
+		return -1
+	}
+}
+
+// run runs a command to its end and returns its combined output and exit code.
+func run(t testing.TB, limit time.Duration, name string, args ...string) (string, int) {
+	t.Helper()
+	p := start(t, exec.Command(name, args...))
+	code := p.awaitEnd(t, limit)
+	return p.out.String(), code
+}
+
+// shell runs a line as a user types it.
+func shell(t testing.TB, line string) (string, int) {
+	t.Helper()
+	return run(t, time.Minute, "sh", "-c", line)
+}
+
+// output collects what a process writes. It is safe for concurrent use.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+// String returns everything written so far.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// line returns the first line that holds all of the words, or "".
+func (o *output) line(words ...string) string {
+	for line := range strings.Lines(o.String()) {
+		if containsAll(line, words) {
+			return strings.TrimSuffix(line, "\n")
+		}
+	}
+	return ""
+}
+
+// containsAll ignores case.
+func containsAll(s string, words []string) bool {
+	s = strings.ToLower(s)
+	for _, w := range words {
+		if !strings.Contains(s, strings.ToLower(w)) {
+			return false
+		}
+	}
+	return true
+}
