@@ -1,0 +1,199 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/pool/sqlitepool"
+	"github.com/headpond/headpond/upstream"
+	"zombiezen.com/go/sqlite"
+)
+
+// Defaults of Config.
+const (
+	DefaultAcquireTimeout    = 30 * time.Second
+	DefaultIdleInTransaction = time.Minute
+	DefaultStallTimeout      = time.Minute
+	// DefaultMaxMessage leaves room for a large blob as a parameter.
+	DefaultMaxMessage = 64 << 20
+)
+
+// Config describes a Backend. Only Path is required.
+type Config struct {
+	// Name is the upstream's name in status and metrics; default Path.
+	Name string
+	// Path of the database file; it is created if it does not exist.
+	Path string
+	// Pool are the limits of the readers (MaxSize 0 = number of CPUs, at
+	// least 4). AcquireTimeout (0 = 30 s) and MaxWaiters hold for the queue
+	// for the writer too.
+	Pool pool.Limits
+	// BusyTimeout is how long a lock of another process is waited for. 0 = 5 s.
+	BusyTimeout time.Duration
+	// ReadOnly opens the file read-only.
+	ReadOnly bool
+	// IdleInTransaction ends a session that holds the writer or a snapshot and
+	// sends nothing for that long (SQLSTATE 25P03). 0 = 1 minute. A client can
+	// shorten it by SET idle_in_transaction_session_timeout.
+	IdleInTransaction time.Duration
+	// StatementTimeout interrupts statements that run longer, the time to send
+	// the rows included. 0 = unlimited. A client can shorten it by SET.
+	StatementTimeout time.Duration
+	// StallTimeout ends a session whose client does not take its rows: they
+	// hold a reader. 0 = 1 minute.
+	StallTimeout time.Duration
+	// MaxMessage bounds a message of a client, in bytes. 0 = 64 MiB.
+	MaxMessage int
+	// Logger gets errors of the file; default slog.Default.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&c.Pool.AcquireTimeout, DefaultAcquireTimeout)
+	set(&c.IdleInTransaction, DefaultIdleInTransaction)
+	set(&c.StallTimeout, DefaultStallTimeout)
+	if c.MaxMessage == 0 {
+		c.MaxMessage = DefaultMaxMessage
+	}
+	if c.Name == "" {
+		c.Name = c.Path
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Backend serves PostgreSQL clients from a SQLite file. It is safe for use by
+// several goroutines.
+type Backend struct {
+	cfg     Config
+	db      *sqlitepool.DB
+	states  sync.Map // *sqlite.Conn → *connState
+	started time.Time
+	// generation counts changes of the schema made through this backend.
+	generation atomic.Uint64
+}
+
+var _ pgproxy.Backend = (*Backend)(nil)
+
+// New opens the file. Errors are those of sqlitepool.Open: a missing directory,
+// a file that is no database, limits that make no sense.
+func New(cfg Config) (*Backend, error) {
+	b := &Backend{cfg: cfg.withDefaults(), started: time.Now()}
+	db, err := sqlitepool.Open(cfg.Path, sqlitepool.Config{
+		Readers: b.cfg.Pool,
+		Writer:  pool.Limits{AcquireTimeout: b.cfg.Pool.AcquireTimeout, MaxWaiters: b.cfg.Pool.MaxWaiters, OpenTimeout: b.cfg.Pool.OpenTimeout},
+
+		BusyTimeout: cfg.BusyTimeout, ReadOnly: cfg.ReadOnly,
+		Setup: b.setup, Teardown: b.teardown,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sqlite upstream %q: %w", b.cfg.Name, err)
+	}
+	b.db = db
+	if db.ReadOnly() && !cfg.ReadOnly {
+		b.cfg.Logger.Warn("sqlite file is not writable, serving it read-only", "path", cfg.Path)
+	}
+	return b, nil
+}
+
+// setup makes a new connection one that speaks PostgreSQL's functions and catalogs.
+func (b *Backend) setup(conn *sqlite.Conn) error {
+	cs := newConnState(conn)
+	if err := b.registerFunctions(cs); err != nil {
+		return fmt.Errorf("register functions: %w", err)
+	}
+	if err := createCatalog(conn); err != nil {
+		return fmt.Errorf("create catalog views: %w", err)
+	}
+	if err := conn.SetAuthorizer(cs); err != nil {
+		return err
+	}
+	b.states.Store(conn, cs)
+	return nil
+}
+
+func (b *Backend) teardown(conn *sqlite.Conn) {
+	if cs, ok := b.states.LoadAndDelete(conn); ok {
+		cs.(*connState).evict(0)
+	}
+}
+
+func (b *Backend) state(conn *sqlite.Conn) *connState {
+	cs, _ := b.states.Load(conn)
+	return cs.(*connState)
+}
+
+// Serve runs one client's session until it leaves or ctx ends.
+func (b *Backend) Serve(ctx context.Context, c *pgproxy.Client) error {
+	c.Reader.MaxBody = b.cfg.MaxMessage
+	s := &session{
+		b: b, c: c, ctx: ctx,
+		settings:   defaults(c.User),
+		statements: map[string]*prepared{}, portals: map[string]*portal{},
+	}
+	return s.serve()
+}
+
+// Status reports the two pools as endpoints "sqlite:PATH#writer" and
+// "sqlite:PATH#readers"; a read-only file has readers only.
+func (b *Backend) Status() upstream.Status {
+	stats := b.db.Stats()
+	st := upstream.Status{Name: b.cfg.Name, Balance: upstream.First.String()}
+	add := func(part string, p pool.Stats) {
+		e := upstream.EndpointStatus{Address: "sqlite:" + b.cfg.Path + part, Healthy: true, Leases: int64(p.InUse + p.Waiting), Pool: p}
+		if p.LastOpenError != nil {
+			e.Healthy, e.LastError = false, p.LastOpenError.Error()
+		}
+		st.Endpoints = append(st.Endpoints, e)
+	}
+	if !b.db.ReadOnly() {
+		add("#writer", stats.Writer)
+	}
+	add("#readers", stats.Readers)
+	return st
+}
+
+// Drain closes the connections once no session uses them any more, or returns
+// ctx's error.
+func (b *Backend) Drain(ctx context.Context) error { return b.db.Drain(ctx) }
+
+// Exec runs a script of SQLite's own SQL in one transaction, to create a schema
+// or sample data before clients come.
+func (b *Backend) Exec(ctx context.Context, script string) error {
+	err := b.db.Write(ctx, func(conn *sqlite.Conn) error {
+		for script != "" {
+			stmt, trailing, err := conn.PrepareTransient(script)
+			if err != nil {
+				return err
+			}
+			script = script[len(script)-trailing:]
+			for row := true; row && err == nil; {
+				row, err = stmt.Step()
+			}
+			stmt.Finalize()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	b.generation.Add(1)
+	return err
+}
+
+// keyOf is what pg_backend_pid answers.
+func keyOf(key pgwire.BackendKeyData) int64 { return int64(key.ProcessID) }

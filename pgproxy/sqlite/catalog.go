@@ -1,0 +1,220 @@
+package sqlite
+
+import (
+	"fmt"
+	"strings"
+
+	"zombiezen.com/go/sqlite"
+)
+
+// The catalogs are temporary views over sqlite_schema and the pragma functions,
+// so they are always up to date. The rewriter drops "pg_catalog." and turns
+// "information_schema.x" into information_schema_x. A relation's OID is 16384
+// plus its row in sqlite_schema; what SQLite makes without a row there (the
+// index of a primary key by rowid) has none and is not shown.
+var catalogViews = []struct{ name, query string }{
+	{"pg_namespace", `SELECT 2200 AS oid, 'public' AS nspname, 10 AS nspowner, NULL AS nspacl
+		UNION ALL SELECT 11, 'pg_catalog', 10, NULL UNION ALL SELECT 13000, 'information_schema', 10, NULL`},
+	{"pg_am", `SELECT 2 AS oid, 'heap' AS amname, 't' AS amtype UNION ALL SELECT 403, 'btree', 'i'`},
+	{"pg_roles", `SELECT 10 AS oid, current_user() AS rolname, 0 AS rolsuper, 1 AS rolinherit, 0 AS rolcreaterole, 0 AS rolcreatedb,
+		1 AS rolcanlogin, 0 AS rolreplication, -1 AS rolconnlimit, NULL AS rolpassword, NULL AS rolvaliduntil, 0 AS rolbypassrls, NULL AS rolconfig`},
+	{"pg_user", `SELECT current_user() AS usename, 10 AS usesysid, 0 AS usecreatedb, 0 AS usesuper`},
+	{"pg_database", `SELECT 5 AS oid, current_database() AS datname, 10 AS datdba, 6 AS encoding, 'c' AS datlocprovider, 0 AS datistemplate,
+		1 AS datallowconn, -1 AS datconnlimit, 1663 AS dattablespace, 'C' AS datcollate, 'C' AS datctype, NULL AS daticulocale, NULL AS datacl`},
+	{"pg_tablespace", `SELECT 1663 AS oid, 'pg_default' AS spcname, 10 AS spcowner, NULL AS spcacl, NULL AS spcoptions`},
+	{"pg_settings", `SELECT 'server_version' AS name, current_setting('server_version') AS setting, NULL AS unit, '' AS category, '' AS short_desc`},
+	{"pg_class", `SELECT CAST(16384 + s.rowid AS INTEGER) AS oid, s.name AS relname, 2200 AS relnamespace, 0 AS reltype, 0 AS reloftype, 10 AS relowner,
+		CASE s.type WHEN 'index' THEN 403 WHEN 'table' THEN 2 ELSE 0 END AS relam, 0 AS relfilenode, 0 AS reltablespace, 0 AS relpages, -1.0 AS reltuples,
+		0 AS reltoastrelid, EXISTS (SELECT 1 FROM main.sqlite_schema i WHERE i.type = 'index' AND i.tbl_name = s.name) AS relhasindex, 0 AS relisshared,
+		'p' AS relpersistence, CASE s.type WHEN 'table' THEN 'r' WHEN 'view' THEN 'v' ELSE 'i' END AS relkind,
+		(SELECT count(*) FROM pragma_table_xinfo(s.name)) AS relnatts, 0 AS relchecks, 0 AS relhasrules,
+		EXISTS (SELECT 1 FROM main.sqlite_schema t WHERE t.type = 'trigger' AND t.tbl_name = s.name) AS relhastriggers, 0 AS relhassubclass,
+		0 AS relrowsecurity, 0 AS relforcerowsecurity, 1 AS relispopulated, 'd' AS relreplident, 0 AS relispartition, NULL AS relacl, NULL AS reloptions,
+		NULL AS relpartbound FROM main.sqlite_schema s WHERE s.type IN ('table', 'view', 'index') AND (s.type = 'index' OR s.name NOT LIKE 'sqlite\_%' ESCAPE '\')`},
+	{"pg_attribute", `SELECT c.oid AS attrelid, x.name AS attname, pg_typeoid(x.type) AS atttypid, -1 AS atttypmod, -1 AS attlen,
+		x.cid + 1 AS attnum, (x."notnull" OR x.pk > 0) AS attnotnull, x.dflt_value IS NOT NULL AS atthasdef, 0 AS attisdropped, '' AS attidentity,
+		CASE x.hidden WHEN 2 THEN 's' WHEN 3 THEN 's' ELSE '' END AS attgenerated, 0 AS attcollation, 0 AS attndims, 1 AS attislocal, 0 AS attinhcount,
+		'p' AS attstorage, '' AS attcompression, -1 AS attstattarget, NULL AS attacl, NULL AS attoptions, NULL AS attfdwoptions
+		FROM pg_class c, pragma_table_xinfo(c.relname) x WHERE c.relkind IN ('r', 'v')
+		UNION ALL SELECT c.oid, coalesce(x.name, 'expr'), 25, -1, -1, x.seqno + 1, 0, 0, 0, '', '', 0, 0, 1, 0, 'p', '', -1, NULL, NULL, NULL
+		FROM pg_class c, pragma_index_info(c.relname) x WHERE c.relkind = 'i'`},
+	{"pg_attrdef", `SELECT c.oid + x.cid AS oid, c.oid AS adrelid, x.cid + 1 AS adnum, x.dflt_value AS adbin
+		FROM pg_class c, pragma_table_xinfo(c.relname) x WHERE c.relkind = 'r' AND x.dflt_value IS NOT NULL`},
+	{"pg_index", `SELECT i.oid AS indexrelid, t.oid AS indrelid, l."unique" AS indisunique, l.origin = 'pk' AS indisprimary, 0 AS indisclustered,
+		1 AS indisvalid, 1 AS indisready, 1 AS indislive, 1 AS indimmediate, 0 AS indisreplident, 0 AS indisexclusion, 0 AS indnullsnotdistinct,
+		(SELECT count(*) FROM pragma_index_info(l.name)) AS indnatts, (SELECT count(*) FROM pragma_index_info(l.name)) AS indnkeyatts,
+		(SELECT group_concat(k.cid + 1, ' ') FROM pragma_index_info(l.name) k) AS indkey, NULL AS indexprs,
+		CASE WHEN l.partial THEN (SELECT substr(s.sql, instr(upper(s.sql), ' WHERE ') + 7) FROM main.sqlite_schema s WHERE s.name = l.name) END AS indpred,
+		'CREATE ' || CASE WHEN l."unique" THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || l.name || ' ON ' || t.relname || ' USING btree (' ||
+		(SELECT group_concat(coalesce(k.name, '<expression>'), ', ') FROM pragma_index_info(l.name) k) || ')' AS indexdef
+		FROM pg_class t, pragma_index_list(t.relname) l JOIN pg_class i ON i.relname = l.name WHERE t.relkind = 'r'`},
+	{"pg_constraint", `SELECT t.oid * 100 + f.id AS oid, t.relname || '_' || group_concat(f."from", '_') || '_fkey' AS conname, 2200 AS connamespace,
+		'f' AS contype, 0 AS condeferrable, 0 AS condeferred, 1 AS convalidated, t.oid AS conrelid, 0 AS contypid, 0 AS conindid, 0 AS conparentid,
+		pg_regclass(f."table") AS confrelid, NULL AS conkey, NULL AS confkey,
+		'FOREIGN KEY (' || group_concat(f."from", ', ') || ') REFERENCES ' || f."table" || coalesce('(' || group_concat(f."to", ', ') || ')', '') ||
+		CASE f.on_update WHEN 'NO ACTION' THEN '' ELSE ' ON UPDATE ' || f.on_update END ||
+		CASE f.on_delete WHEN 'NO ACTION' THEN '' ELSE ' ON DELETE ' || f.on_delete END AS condef
+		FROM pg_class t, pragma_foreign_key_list(t.relname) f WHERE t.relkind = 'r' GROUP BY t.oid, f.id
+		UNION ALL SELECT i.indexrelid * 100 + 99, c.relname, 2200, CASE WHEN i.indisprimary THEN 'p' ELSE 'u' END, 0, 0, 1, i.indrelid, 0, i.indexrelid, 0,
+		0, i.indkey, NULL, CASE WHEN i.indisprimary THEN 'PRIMARY KEY ' ELSE 'UNIQUE ' END || substr(i.indexdef, instr(i.indexdef, '(', 1))
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname LIKE 'sqlite\_autoindex%' ESCAPE '\'`},
+	{"pg_tables", `SELECT 'public' AS schemaname, relname AS tablename, current_user() AS tableowner, NULL AS tablespace, relhasindex AS hasindexes,
+		0 AS hasrules, relhastriggers AS hastriggers, 0 AS rowsecurity FROM pg_class WHERE relkind = 'r'`},
+	{"pg_views", `SELECT 'public' AS schemaname, name AS viewname, current_user() AS viewowner, sql AS definition FROM main.sqlite_schema WHERE type = 'view'`},
+	{"pg_indexes", `SELECT 'public' AS schemaname, t.relname AS tablename, c.relname AS indexname, NULL AS tablespace, i.indexdef
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid`},
+	{"information_schema_schemata", `SELECT current_database() AS catalog_name, nspname AS schema_name, current_user() AS schema_owner FROM pg_namespace`},
+	{"information_schema_tables", `SELECT current_database() AS table_catalog, 'public' AS table_schema, relname AS table_name,
+		CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'BASE TABLE' END AS table_type, CASE relkind WHEN 'v' THEN 'NO' ELSE 'YES' END AS is_insertable_into
+		FROM pg_class WHERE relkind IN ('r', 'v')`},
+	{"information_schema_views", `SELECT current_database() AS table_catalog, 'public' AS table_schema, name AS table_name, sql AS view_definition
+		FROM main.sqlite_schema WHERE type = 'view'`},
+	{"information_schema_columns", `SELECT current_database() AS table_catalog, 'public' AS table_schema, c.relname AS table_name, a.attname AS column_name,
+		a.attnum AS ordinal_position, (SELECT d.adbin FROM pg_attrdef d WHERE d.adrelid = c.oid AND d.adnum = a.attnum) AS column_default,
+		CASE WHEN a.attnotnull THEN 'NO' ELSE 'YES' END AS is_nullable, format_type(a.atttypid, -1) AS data_type,
+		NULL AS character_maximum_length, NULL AS numeric_precision, NULL AS numeric_scale, pg_typname(a.atttypid) AS udt_name, 'pg_catalog' AS udt_schema,
+		'NO' AS is_identity, CASE a.attgenerated WHEN '' THEN 'NEVER' ELSE 'ALWAYS' END AS is_generated
+		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE c.relkind IN ('r', 'v')`},
+}
+
+// createCatalog makes the views on a new connection.
+func createCatalog(conn *sqlite.Conn) error {
+	if err := createTypes(conn); err != nil {
+		return err
+	}
+	if err := createEmpty(conn); err != nil {
+		return err
+	}
+	for _, v := range catalogViews {
+		if err := transient(conn, "CREATE TEMP VIEW "+v.name+" AS "+v.query); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+	}
+	return nil
+}
+
+// emptyViews are the empty catalogs that queries of the others join.
+var emptyViews = map[string]string{
+	"pg_collation":    "oid collname collnamespace collprovider",
+	"pg_description":  "objoid classoid objsubid description",
+	"pg_inherits":     "inhrelid inhparent inhseqno inhdetachpending",
+	"pg_extension":    "oid extname extversion extnamespace",
+	"pg_auth_members": "roleid member grantor admin_option",
+	"pg_enum":         "oid enumtypid enumsortorder enumlabel",
+	"pg_range":        "rngtypid rngsubtype",
+	"pg_proc":         "oid proname pronamespace prokind",
+	"pg_trigger":      "oid tgrelid tgname tgenabled tgisinternal tgparentid",
+	"pg_sequence":     "seqrelid seqtypid seqstart",
+	"pg_matviews":     "schemaname matviewname",
+}
+
+// createEmpty makes the empty views.
+func createEmpty(conn *sqlite.Conn) error {
+	for name, columns := range emptyViews {
+		list := "NULL AS " + strings.ReplaceAll(columns, " ", ", NULL AS ")
+		if err := transient(conn, "CREATE TEMP VIEW "+name+" AS SELECT "+list+" WHERE 0"); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// createTypes makes pg_type, and the functions the other views type columns by.
+func createTypes(conn *sqlite.Conn) error {
+	rows := make([]string, len(pgTypes))
+	for i, t := range pgTypes {
+		rows[i] = fmt.Sprintf("SELECT %d AS oid, %s AS typname, 11 AS typnamespace, 10 AS typowner, %d AS typlen, 'b' AS typtype, 'U' AS typcategory,"+
+			" 0 AS typrelid, 0 AS typelem, 0 AS typarray, 0 AS typbasetype, -1 AS typtypmod, 0 AS typcollation, 0 AS typnotnull, ',' AS typdelim,"+
+			" NULL AS typdefault, 1 AS typisdefined, 0 AS typinput, 0 AS typndims, 0 AS typreceive", t.oid, quoteString(t.typ), t.size)
+	}
+	err := conn.CreateFunction("pg_typeoid", &sqlite.FunctionImpl{NArgs: 1, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
+		oid := declaredOID(args[0].Text())
+		if oid == oidUnspecified {
+			oid = oidText
+		}
+		return sqlite.IntegerValue(int64(oid)), nil
+	}})
+	if err != nil {
+		return err
+	}
+	err = conn.CreateFunction("pg_typname", &sqlite.FunctionImpl{NArgs: 1, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
+		for _, t := range pgTypes {
+			if int64(t.oid) == args[0].Int64() {
+				return text(t.typ), nil
+			}
+		}
+		return text("text"), nil
+	}})
+	if err != nil {
+		return err
+	}
+	return transient(conn, "CREATE TEMP VIEW pg_type AS "+strings.Join(rows, " UNION ALL "))
+}
+
+func transient(conn *sqlite.Conn, query string) error {
+	stmt, _, err := conn.PrepareTransient(query)
+	if err != nil {
+		return err
+	}
+	_, err = stmt.Step()
+	stmt.Finalize()
+	return err
+}
+
+// emptyCatalogs are those SQLite has nothing to show in.
+var emptyCatalogs = func() map[string]bool {
+	m := map[string]bool{}
+	for _, s := range strings.Fields(`pg_policy pg_statistic_ext pg_publication pg_publication_rel pg_publication_namespace pg_trigger pg_inherits
+		pg_extension pg_proc pg_description pg_shdescription pg_seclabel pg_collation pg_auth_members pg_enum pg_range pg_foreign_table
+		pg_foreign_server pg_foreign_data_wrapper pg_subscription pg_language pg_operator pg_opclass pg_cast pg_conversion pg_depend
+		pg_event_trigger pg_rewrite pg_sequence pg_partitioned_table pg_default_acl pg_db_role_setting pg_stat_activity pg_locks
+		pg_prepared_xacts pg_cursors pg_matviews pg_sequences pg_aggregate pg_ts_config pg_ts_dict pg_ts_parser pg_ts_template
+		information_schema_routines information_schema_triggers information_schema_sequences information_schema_key_column_usage
+		information_schema_table_constraints information_schema_referential_constraints information_schema_constraint_column_usage`) {
+		m[s] = true
+	}
+	return m
+}()
+
+// emptyCatalog answers a query of a catalog that is always empty here with no
+// rows, without running it: such queries use syntax SQLite has not. nil if
+// tokens are another query. A catalog only joined by LEFT JOIN does not make
+// the result empty, and exists as an empty view.
+func emptyCatalog(tokens []token) *command {
+	if len(tokens) == 0 || !tokens[0].is("SELECT") {
+		return nil
+	}
+	empty := false
+	depth := 0
+	for i := endOfList(tokens, 1); i < len(tokens) && !(depth == 0 && tokens[i].isAny("WHERE", "GROUP", "ORDER", "UNION")); i++ {
+		switch t := tokens[i]; {
+		case t.is("("):
+			depth++
+		case t.is(")"):
+			depth--
+		case depth == 0 && emptyCatalogs[strings.ToLower(t.text)] && tokens[i-1].isAny("FROM", ",", "JOIN") && !tokens[i-2].isAny("LEFT", "OUTER"):
+			empty = true
+		}
+	}
+	if !empty {
+		return nil
+	}
+	return noRows(tokens)
+}
+
+// noRows makes the answer without rows, its columns named as the query has them.
+func noRows(tokens []token) *command {
+	p := &prepared{tokens: tokens}
+	cmd := &command{run: nothing}
+	for _, it := range selectItems(tokens) {
+		name := tokens[it.hi-1].name()
+		for k := it.hi; k < len(tokens) && k <= it.hi+1 && !tokens[k].is(","); k++ {
+			if !tokens[k].is("AS") && (tokens[it.hi].is("AS") || tokens[k].kind != kindIdent || k == it.hi && !tokens[k].is("FROM")) {
+				name = tokens[k].name()
+				break
+			}
+		}
+		cmd.fields = append(cmd.fields, field(p.columnName(name, &it), oidText))
+	}
+	return cmd
+}

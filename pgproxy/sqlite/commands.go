@@ -1,0 +1,231 @@
+package sqlite
+
+import (
+	"context"
+	"strings"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// command is a statement the session answers itself.
+type command struct {
+	fields []pgwire.Field // none: no rows
+	// run returns the tag and the rows.
+	run func(ctx context.Context, s *session) (tag string, rows [][]string, err error)
+	// endsFailed is set for what a failed transaction accepts.
+	endsFailed bool
+}
+
+// parseCommand recognises the commands of a session, transactions and
+// settings; nil if tokens are for SQLite.
+func parseCommand(tokens []token) (*command, error) {
+	arg := func(i int) token {
+		if i < len(tokens) && !tokens[i].is(";") {
+			return tokens[i]
+		}
+		return token{kind: kindOp}
+	}
+	switch t := tokens[0]; {
+	case t.is("BEGIN"), t.is("START") && arg(1).is("TRANSACTION"):
+		return parseBegin(tokens), nil
+	case t.isAny("COMMIT", "END") && !arg(1).is("PREPARED"):
+		return &command{endsFailed: true, run: func(ctx context.Context, s *session) (string, [][]string, error) {
+			tag, err := s.commit(ctx)
+			return tag, nil, err
+		}}, nil
+	case t.isAny("ROLLBACK", "ABORT"):
+		return parseRollback(tokens), nil
+	case t.is("SAVEPOINT") && arg(1).text != "":
+		return savepoint("SAVEPOINT", arg(1).name()), nil
+	case t.is("RELEASE"):
+		return savepoint("RELEASE", tokens[len(tokens)-1].name()), nil
+	case t.is("SET"):
+		return parseSet(tokens)
+	case t.is("SHOW"):
+		return parseShow(tokens)
+	case t.is("RESET"):
+		return simple("RESET", func(s *session) error { return s.reset(arg(1).name()) }), nil
+	case t.is("DISCARD"):
+		return simple("DISCARD "+strings.ToUpper(arg(1).text), func(s *session) error { return s.discard(arg(1).is("ALL")) }), nil
+	case t.is("DEALLOCATE"):
+		return simple("DEALLOCATE", func(s *session) error { return s.deallocate(tokens[len(tokens)-1]) }), nil
+	case t.is("LOCK"):
+		return simple("LOCK TABLE", func(*session) error { return unsupported("LOCK").hint("Begin with BEGIN IMMEDIATE.") }), nil
+	}
+	return nil, nil
+}
+
+func simple(tag string, fn func(s *session) error) *command {
+	return &command{run: func(_ context.Context, s *session) (string, [][]string, error) { return tag, nil, fn(s) }}
+}
+
+// parseBegin reads BEGIN with PostgreSQL's modes or SQLite's.
+func parseBegin(tokens []token) *command {
+	var m txMode
+	for i, t := range tokens {
+		switch {
+		case t.isAny("IMMEDIATE", "EXCLUSIVE"):
+			m = txImmediate
+		case t.is("ONLY") && tokens[i-1].is("READ"):
+			m = txReadOnly
+		case (t.is("SERIALIZABLE") || t.is("READ") && tokens[i-1].is("REPEATABLE")) && m == txReadCommitted:
+			m = txSerializable
+		}
+	}
+	tag := "BEGIN"
+	if tokens[0].is("START") {
+		tag = "START TRANSACTION"
+	}
+	return &command{run: func(ctx context.Context, s *session) (string, [][]string, error) { return tag, nil, s.begin(ctx, m) }}
+}
+
+func parseRollback(tokens []token) *command {
+	for i, t := range tokens {
+		if t.is("TO") {
+			c := savepoint("ROLLBACK TO", tokens[len(tokens)-1].name())
+			c.endsFailed = i > 0
+			return c
+		}
+	}
+	return &command{endsFailed: true, run: func(ctx context.Context, s *session) (string, [][]string, error) {
+		return "ROLLBACK", nil, s.rollbackBlock()
+	}}
+}
+
+func savepoint(what, name string) *command {
+	return &command{run: func(ctx context.Context, s *session) (string, [][]string, error) {
+		tag := map[string]string{"ROLLBACK TO": "ROLLBACK"}[what]
+		if tag == "" {
+			tag = what
+		}
+		return tag, nil, s.savepoint(ctx, what, name)
+	}}
+}
+
+// parseSet reads SET [SESSION|LOCAL] name {=|TO} value, SET TIME ZONE and SET TRANSACTION.
+func parseSet(tokens []token) (*command, error) {
+	i := 1
+	if len(tokens) > 2 && tokens[1].isAny("SESSION", "LOCAL") && !tokens[2].isAny("=", "TO") {
+		i = 2
+	}
+	if len(tokens) > i && tokens[len(tokens)-1].is(";") {
+		tokens = tokens[:len(tokens)-1]
+	}
+	if len(tokens) < i+2 {
+		return nil, sqlError(pgwire.StateSyntaxError, "syntax error in SET: want SET name = value")
+	}
+	switch {
+	case tokens[i].isAny("TRANSACTION", "CHARACTERISTICS"):
+		readOnly := tokens[len(tokens)-1].is("ONLY") && tokens[i].is("TRANSACTION")
+		return simple("SET", func(s *session) error { return s.setTransaction(readOnly) }), nil
+	case tokens[i].is("TIME"):
+		return simple("SET", func(s *session) error { return s.set("TimeZone", value2(tokens[i+2:])) }), nil
+	case tokens[i].isAny("NAMES"):
+		return simple("SET", func(s *session) error { return s.set("client_encoding", value2(tokens[i+1:])) }), nil
+	}
+	name := tokens[i].name()
+	for len(tokens) > i+2 && tokens[i+1].is(".") {
+		name, i = name+"."+tokens[i+2].name(), i+2
+	}
+	if len(tokens) < i+3 || !tokens[i+1].isAny("=", "TO") {
+		return nil, sqlError(pgwire.StateSyntaxError, "syntax error in SET: want SET %s = value", name)
+	}
+	if tokens[i+2].is("DEFAULT") {
+		return simple("SET", func(s *session) error { return s.reset(name) }), nil
+	}
+	return simple("SET", func(s *session) error { return s.set(name, value2(tokens[i+2:])) }), nil
+}
+
+// value2 joins the values of a SET as SHOW prints them.
+func value2(tokens []token) string {
+	var parts []string
+	for _, t := range tokens {
+		switch {
+		case t.is(","):
+		case t.kind == kindString:
+			parts = append(parts, stringValue(t.text))
+		case len(parts) > 0 && parts[len(parts)-1] == "-":
+			parts[len(parts)-1] = "-" + t.text
+		default:
+			parts = append(parts, t.name())
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func parseShow(tokens []token) (*command, error) {
+	if len(tokens) < 2 {
+		return nil, sqlError(pgwire.StateSyntaxError, "syntax error in SHOW: want SHOW name")
+	}
+	name := ""
+	for _, t := range tokens[1:] {
+		if !t.is(";") {
+			name += t.name()
+		}
+	}
+	switch strings.ToLower(name) {
+	case "all":
+		fields := []pgwire.Field{field("name", oidText), field("setting", oidText), field("description", oidText)}
+		return &command{fields: fields, run: func(_ context.Context, s *session) (string, [][]string, error) {
+			return "SHOW", s.showAll(), nil
+		}}, nil
+	case "timezone":
+		name = "TimeZone"
+	case "transactionisolationlevel":
+		name = "transaction_isolation"
+	}
+	return &command{fields: []pgwire.Field{field(name, oidText)}, run: func(_ context.Context, s *session) (string, [][]string, error) {
+		v, err := s.show(name)
+		return "SHOW", [][]string{{v}}, err
+	}}, nil
+}
+
+func (s *session) reset(name string) error {
+	initial := s.initial
+	if strings.EqualFold(name, "all") {
+		for key, v := range initial {
+			if s.settings[key] != v && !fixed[key] {
+				if err := s.set(key, v); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	v, ok := initial[strings.ToLower(name)]
+	if !ok {
+		delete(s.settings, strings.ToLower(name))
+		return nil
+	}
+	if fixed[strings.ToLower(name)] {
+		return nil
+	}
+	return s.set(name, v)
+}
+
+func (s *session) discard(all bool) error {
+	if !all {
+		return nil
+	}
+	if s.block {
+		return sqlError(pgwire.StateActiveTransaction, "DISCARD ALL cannot run inside a transaction block")
+	}
+	s.closePortals()
+	clear(s.statements)
+	return s.reset("all")
+}
+
+func (s *session) deallocate(t token) error {
+	if t.is("ALL") {
+		clear(s.statements)
+		return nil
+	}
+	if _, ok := s.statements[t.name()]; !ok {
+		return sqlError(pgwire.StateInvalidStatementName, "prepared statement %q does not exist", t.name())
+	}
+	delete(s.statements, t.name())
+	return nil
+}
+
+// nothing is a query without rows.
+func nothing(context.Context, *session) (string, [][]string, error) { return "SELECT 0", nil, nil }

@@ -1,0 +1,269 @@
+package sqlite
+
+import (
+	"container/list"
+	"errors"
+	"strings"
+
+	"github.com/headpond/headpond/pgwire"
+	"zombiezen.com/go/sqlite"
+)
+
+// maxCompiled bounds the compiled statements kept per connection: enough for
+// the statements of an application, small beside SQLite's page cache.
+const maxCompiled = 128
+
+// connState is what the backend keeps for each connection of the pools. It is
+// used by whoever has leased the connection.
+type connState struct {
+	conn      *sqlite.Conn
+	session   *session // who has it now; nil when idle
+	cache     map[string]*list.Element
+	order     *list.List // of *compiled, most recently used first
+	compiling bool
+	tables    map[string]bool          // read or written by the statement being compiled
+	schemas   map[string][]schemaField // by lower-case table name
+	schemaGen uint64
+}
+
+// schemaField is one column of a table.
+type schemaField struct {
+	name string
+	oid  uint32
+}
+
+// compiled is a statement of SQLite. It belongs to its connection.
+type compiled struct {
+	sql    string
+	stmt   *sqlite.Stmt
+	tables map[string]bool
+	busy   bool // under way in a portal
+	cached bool
+}
+
+func newConnState(conn *sqlite.Conn) *connState {
+	return &connState{conn: conn, cache: map[string]*list.Element{}, order: list.New(), schemas: map[string][]schemaField{}}
+}
+
+// compile prepares sql, from the cache if it is there and not under way.
+func (cs *connState) compile(rw *rewritten, src string) (*compiled, error) {
+	if e, ok := cs.cache[rw.sql]; ok && !e.Value.(*compiled).busy {
+		cs.order.MoveToFront(e)
+		c := e.Value.(*compiled)
+		c.busy = true
+		return c, nil
+	}
+	cs.compiling, cs.tables = true, map[string]bool{}
+	stmt, trailing, err := cs.conn.PrepareTransient(rw.sql)
+	cs.compiling = false
+	if err != nil {
+		return nil, compileError(err, rw, src)
+	}
+	if rest := tokenize(rw.sql[len(rw.sql)-trailing:]); len(rest) > 0 {
+		return nil, errors.Join(sqlError(pgwire.StateSyntaxError, "cannot insert multiple commands into a prepared statement"), stmt.Finalize())
+	}
+	c := &compiled{sql: rw.sql, stmt: stmt, tables: cs.tables, busy: true}
+	if _, taken := cs.cache[rw.sql]; !taken {
+		c.cached = true
+		cs.cache[rw.sql] = cs.order.PushFront(c)
+		cs.evict(maxCompiled)
+	}
+	return c, nil
+}
+
+// evict finalizes the least recently used statements beyond keep.
+func (cs *connState) evict(keep int) {
+	for e := cs.order.Back(); e != nil && cs.order.Len() > keep; {
+		prev, c := e.Prev(), e.Value.(*compiled)
+		if !c.busy {
+			cs.order.Remove(e)
+			delete(cs.cache, c.sql)
+			c.stmt.Finalize()
+		}
+		e = prev
+	}
+}
+
+// done gives a compiled statement back.
+func (c *compiled) done() {
+	if !c.cached {
+		c.stmt.Finalize()
+		return
+	}
+	c.stmt.Reset()
+	c.stmt.ClearBindings()
+	c.busy = false
+}
+
+// compileError adds the position in the client's text.
+func compileError(err error, rw *rewritten, src string) error {
+	resp := toResponse(err)
+	if offset, ok := sqlite.ErrorOffset(err); ok {
+		resp = resp.at(src, rw.position(offset))
+	}
+	return resp
+}
+
+// Authorize collects the tables of a statement while it is compiled and refuses
+// what would reach beyond the database file.
+func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
+	if !cs.compiling {
+		return sqlite.AuthResultOK
+	}
+	switch a.Type() {
+	case sqlite.OpAttach, sqlite.OpDetach:
+		return sqlite.AuthResultDeny
+	case sqlite.OpRead, sqlite.OpUpdate, sqlite.OpInsert, sqlite.OpDelete:
+		if a.Accessor() == "" && len(cs.tables) < maxCompiled {
+			cs.tables[strings.ToLower(a.Table())] = true
+		}
+	}
+	return sqlite.AuthResultOK
+}
+
+// schema returns the columns of a table, kept until the schema changes.
+func (cs *connState) schema(table string, generation uint64) []schemaField {
+	if cs.schemaGen != generation {
+		cs.schemaGen, cs.schemas = generation, map[string][]schemaField{}
+	}
+	table = strings.ToLower(table)
+	if fields, ok := cs.schemas[table]; ok {
+		return fields
+	}
+	stmt, _, err := cs.conn.PrepareTransient("SELECT name, type FROM pragma_table_xinfo(?1)")
+	if err != nil {
+		return nil
+	}
+	defer stmt.Finalize()
+	stmt.BindText(1, table)
+	fields := []schemaField{}
+	for {
+		row, err := stmt.Step()
+		if err != nil || !row {
+			break
+		}
+		fields = append(fields, schemaField{strings.ToLower(stmt.ColumnText(0)), declaredOID(stmt.ColumnText(1))})
+	}
+	if len(cs.schemas) < maxCompiled {
+		cs.schemas[table] = fields
+	}
+	return fields
+}
+
+// columnType returns the type of the column of that name in the tables of c,
+// unspecified if there is none or they differ.
+func (cs *connState) columnType(c *compiled, name string, generation uint64) uint32 {
+	var found uint32
+	name = strings.ToLower(name)
+	for table := range c.tables {
+		for _, f := range cs.schema(table, generation) {
+			if f.name != name {
+				continue
+			}
+			if found != oidUnspecified && found != f.oid {
+				return oidUnspecified
+			}
+			found = f.oid
+		}
+	}
+	return found
+}
+
+// describe settles the types of a statement's parameters and columns. Columns
+// whose type nothing tells stay unspecified.
+func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
+	ty := &typer{tokens: p.tokens, params: p.params, column: func(name string) uint32 {
+		return cs.columnType(c, name, generation)
+	}}
+	if p.rw.params > 0 {
+		for n, oid := range p.rw.casts {
+			if n <= len(p.params) && p.params[n-1] == oidUnspecified {
+				p.params[n-1] = oid
+			}
+		}
+		ty.inferParams(cs.insertTypes(p.tokens, generation))
+	}
+	p.columns = make([]column, c.stmt.ColumnCount())
+	items := selectItems(p.tokens)
+	for i := range p.columns {
+		oid := declaredOID(columnDecl(c.stmt, i))
+		p.columns[i].declared = oid != oidUnspecified
+		if it := itemOf(items, i, len(p.columns)); oid == oidUnspecified && it != nil {
+			oid = ty.sub(it.lo, it.hi)
+		}
+		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), itemOf(items, i, len(p.columns))), wireType(oid))
+	}
+}
+
+// wireType maps the types a parameter can be declared with to those results have.
+func wireType(oid uint32) uint32 {
+	switch oid {
+	case oidInt2, oidInt4, oidOID:
+		return oidInt8
+	case oidFloat4:
+		return oidFloat8
+	case oidVarchar, oidBpchar, oidName, oidUUID, oidTime, oidUnknown:
+		return oidText
+	case oidJSONB:
+		return oidJSON
+	}
+	return oid
+}
+
+// itemOf finds the expression of result column i of n: counted from the left
+// before the first star and from the right after the last.
+func itemOf(items []item, i, n int) *item {
+	for k := range items {
+		if items[k].star {
+			break
+		}
+		if k == i {
+			return &items[k]
+		}
+	}
+	for k := range items {
+		fromRight := len(items) - 1 - k
+		if items[len(items)-1-fromRight].star {
+			continue
+		}
+		if n-1-i == fromRight && noStarAfter(items, k) {
+			return &items[k]
+		}
+	}
+	return nil
+}
+
+func noStarAfter(items []item, k int) bool {
+	for _, it := range items[k:] {
+		if it.star {
+			return false
+		}
+	}
+	return true
+}
+
+// insertTypes returns the types of the columns an INSERT fills, in order.
+func (cs *connState) insertTypes(tokens []token, generation uint64) []uint32 {
+	table, names := insertTarget(tokens)
+	if table == "" {
+		return nil
+	}
+	fields := cs.schema(table, generation)
+	var types []uint32
+	if names == nil {
+		for _, f := range fields {
+			types = append(types, f.oid)
+		}
+		return types
+	}
+	for _, name := range names {
+		oid := uint32(oidUnspecified)
+		for _, f := range fields {
+			if strings.EqualFold(f.name, name) {
+				oid = f.oid
+			}
+		}
+		types = append(types, oid)
+	}
+	return types
+}

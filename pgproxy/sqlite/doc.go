@@ -1,0 +1,85 @@
+// Package sqlite serves a SQLite file to PostgreSQL clients: it is a
+// pgproxy.Backend for psql, drivers and tools, with no PostgreSQL behind it.
+//
+//	package main
+//
+//	import (
+//		"log"
+//		"net"
+//
+//		"github.com/headpond/headpond/listener"
+//		"github.com/headpond/headpond/pgproxy"
+//		"github.com/headpond/headpond/pgproxy/sqlite"
+//	)
+//
+//	func main() {
+//		b, err := sqlite.New(sqlite.Config{Path: "app.db"})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		p, err := pgproxy.New(pgproxy.Config{
+//			Listener:  listener.Config{Name: "db"},
+//			Auth:      pgproxy.AuthTrust,
+//			Databases: map[string]pgproxy.Backend{"*": b},
+//		})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		l, err := net.Listen("tcp", "127.0.0.1:6432")
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		log.Fatal(p.Serve(l)) // psql -h 127.0.0.1 -p 6432 app
+//	}
+//
+// # SQL
+//
+// The SQL is SQLite's. Translated are $1, casts (x::int8, CAST(x AS timestamp)),
+// E'…' and $$…$$ strings, ~ and ILIKE, FOR UPDATE, SERIAL, the schema names
+// public, pg_catalog and information_schema. LIKE ignores case, as in SQLite. What a
+// shared file cannot do (COPY, LISTEN, cursors, temporary tables, roles, PRAGMAs
+// that change something) is refused with SQLSTATE 0A000. psql's \d, \dt, \di,
+// \dv, \d NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
+//
+// # Types
+//
+// A column of a table is sent as its declared type: INTEGER and its relatives
+// as int8, REAL, FLOAT and DOUBLE as float8, BOOLEAN as bool, NUMERIC and
+// DECIMAL as numeric, TEXT, CHAR and VARCHAR as text, BLOB as bytea, DATE,
+// TIMESTAMP, DATETIME and TIMESTAMPTZ as such, JSON as json. An expression is
+// typed by its form: literals, casts, comparisons (bool), arithmetic, functions
+// with known results. If nothing tells, the extended protocol sends text, and
+// the simple protocol goes by the first row.
+//
+// SQLite lets a column hold values of another type. If one cannot be sent as
+// the column's type, the extended protocol ends the statement with SQLSTATE
+// 42804 and a hint to CAST; the simple protocol, which people use, sends its text.
+// Dates and times are read from the three forms of SQLite: text, integer seconds,
+// real Julian days. Parameters of these types are stored as text in UTC, as
+// CURRENT_TIMESTAMP writes it.
+//
+// A parameter whose type the client does not give gets that of the column or
+// expression it is compared with or put into. If nothing tells, it is reported
+// with OID 0, and a text that is exactly the way SQLite prints a number is bound
+// as that number.
+//
+// # Transactions
+//
+// The file has one writer and several readers in WAL mode. A statement outside
+// a block reads with a reader of its own, or takes the writer, first come first
+// served, until Sync or the end of the simple query. BEGIN means READ COMMITTED as
+// in PostgreSQL: each statement reads the newest commit, and the first write, or
+// SELECT … FOR UPDATE, takes the writer until the end of the block. So a client idle
+// in a block that has not written holds nothing. BEGIN ISOLATION LEVEL
+// SERIALIZABLE (or REPEATABLE READ) takes the writer at the first statement,
+// BEGIN IMMEDIATE at once, BEGIN READ ONLY keeps one snapshot. SAVEPOINT takes the
+// writer. Nobody meets SQLITE_BUSY, except from a writer in another process that
+// holds its lock for too long (55P03); a queue that is too long is 53300.
+//
+// A session that holds the writer or a snapshot and sends nothing is ended after
+// Config.IdleInTransaction (25P03). Rows are streamed while the reader stays at
+// work; a client that stops taking them is dropped after Config.StallTimeout. Cancel
+// requests, time-outs and the client's leaving interrupt the statement.
+//
+// Unstable until 1.0.
+package sqlite

@@ -1,0 +1,375 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/binary"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/pgwire"
+	"zombiezen.com/go/sqlite"
+)
+
+// maxKeptRow bounds the row buffer a session keeps between rows, in bytes.
+const maxKeptRow = 256 << 10
+
+// portal is a bound statement.
+type portal struct {
+	prep    *prepared
+	params  [][]byte
+	formats []int16 // of the parameters
+	columns []column
+	run     *running
+	done    bool
+	rows    [][]string // of a command, not yet sent
+	tag     string
+}
+
+// running is a statement under way.
+type running struct {
+	h       *handle
+	own     bool // h is released with the statement
+	c       *compiled
+	pending bool // a row has been stepped to and not been sent
+}
+
+func (r *running) close() {
+	r.c.done()
+	if r.own {
+		r.h.release()
+	}
+}
+
+func (s *session) closePortal(name string) {
+	if p := s.portals[name]; p != nil {
+		p.close()
+		delete(s.portals, name)
+	}
+}
+
+func (p *portal) close() {
+	if p.run != nil {
+		p.run.close()
+		p.run = nil
+	}
+}
+
+func (s *session) closePortals() {
+	for name := range s.portals {
+		s.closePortal(name)
+	}
+}
+
+// checkFailed refuses a statement in a failed transaction.
+func (s *session) checkFailed(p *prepared) error {
+	if s.failed && (p.command == nil || !p.command.endsFailed) {
+		return sqlError(pgwire.StateFailedTransaction, "current transaction is aborted, commands ignored until end of transaction block")
+	}
+	return nil
+}
+
+// runSimple runs one statement of a simple query. alone tells that it is the only one.
+func (s *session) runSimple(ctx context.Context, prep *prepared, alone bool) error {
+	if err := s.checkFailed(prep); err != nil {
+		return err
+	}
+	if prep.verb == "VACUUM" && prep.command == nil {
+		return s.vacuum(ctx, prep, alone)
+	}
+	p := &portal{prep: prep}
+	defer p.close()
+	if prep.command == nil {
+		if prep.rw.params > 0 {
+			return sqlError(pgwire.StateUndefinedParameter, "there is no parameter $1: a simple query has none")
+		}
+		if err := s.open(ctx, p, true); err != nil {
+			return err
+		}
+	} else if err := s.runCommand(ctx, p); err != nil {
+		return err
+	}
+	if fields := p.fields(); len(fields) > 0 {
+		s.c.Writer.Send(&pgwire.RowDescription{Fields: fields})
+	}
+	_, err := s.stream(p, 0, true)
+	return err
+}
+
+func (p *portal) fields() []pgwire.Field {
+	if p.prep.command != nil {
+		return p.prep.command.fields
+	}
+	fields := make([]pgwire.Field, len(p.columns))
+	for i := range p.columns {
+		fields[i] = p.columns[i].Field
+	}
+	return fields
+}
+
+// vacuum runs VACUUM, which SQLite allows outside a transaction only.
+func (s *session) vacuum(ctx context.Context, prep *prepared, alone bool) error {
+	if s.block || s.pinned != nil || !alone {
+		return sqlError(pgwire.StateActiveTransaction, "VACUUM cannot run inside a transaction block")
+	}
+	h, err := s.acquire(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer h.release()
+	h.conn.SetInterrupt(ctx.Done())
+	c, err := h.cs.compile(prep.rw, prep.src)
+	if err != nil {
+		return err
+	}
+	_, err = c.stmt.Step()
+	c.done()
+	if err == nil {
+		s.c.Writer.Send(&pgwire.CommandComplete{Tag: "VACUUM"})
+	}
+	return err
+}
+
+func (s *session) runCommand(ctx context.Context, p *portal) error {
+	tag, rows, err := p.prep.command.run(ctx, s)
+	p.tag, p.rows, p.done = tag, rows, false
+	return err
+}
+
+// open begins a statement: leases the connection, compiles, binds, and steps to
+// the first row, by which undeclared columns get a type if peek is set.
+func (s *session) open(ctx context.Context, p *portal, peek bool) error {
+	h, own, err := s.connFor(ctx, p.prep.write || p.prep.rw.locking && s.block && s.mode != txReadOnly && !s.b.db.ReadOnly())
+	if err != nil {
+		return err
+	}
+	h.conn.SetInterrupt(ctx.Done())
+	c, err := h.cs.compile(p.prep.rw, p.prep.src)
+	if err != nil {
+		if own {
+			h.release()
+		}
+		return err
+	}
+	p.run = &running{h: h, own: own, c: c}
+	if err := s.describeAgain(h.cs, c, p); err != nil {
+		return err
+	}
+	for i := range p.params {
+		if err := bindParam(c.stmt, i+1, paramType(p.prep.params, i), formatOf(p.formats, i), p.params[i]); err != nil {
+			return err
+		}
+	}
+	if p.run.pending, err = c.stmt.Step(); err != nil {
+		return err
+	}
+	if c.stmt.ColumnCount() != len(p.columns) {
+		return planChanged()
+	}
+	if peek {
+		peekTypes(p)
+	}
+	return nil
+}
+
+func planChanged() error {
+	return sqlError(pgwire.StateFeatureNotSupported, "cached plan must not change result type").hint("The schema changed: prepare the statement again.")
+}
+
+// describeAgain describes the statement if it never was or the schema changed
+// since, and sees to it that the client's picture of the columns still holds.
+func (s *session) describeAgain(cs *connState, c *compiled, p *portal) error {
+	gen := s.b.generation.Load()
+	if p.prep.described && p.prep.generation == gen {
+		if p.columns == nil {
+			p.columns = append([]column{}, p.prep.columns...)
+		}
+		return nil
+	}
+	first := !p.prep.described
+	old := p.prep.fields()
+	cs.describe(c, p.prep, gen)
+	p.prep.described, p.prep.generation = true, gen
+	now := p.prep.fields()
+	if !first && len(old) != len(now) {
+		return planChanged()
+	}
+	for i := range now {
+		if !first && old[i].TypeOID != now[i].TypeOID {
+			return planChanged()
+		}
+	}
+	if p.columns == nil {
+		p.columns = append([]column{}, p.prep.columns...)
+	}
+	return nil
+}
+
+// peekTypes types the columns nothing else does by the first row's values.
+func peekTypes(p *portal) {
+	for i := range p.columns {
+		if p.columns[i].TypeOID != oidUnspecified {
+			continue
+		}
+		oid := uint32(oidText)
+		if p.run.pending {
+			oid = map[sqlite.ColumnType]uint32{sqlite.TypeInteger: oidInt8, sqlite.TypeFloat: oidFloat8, sqlite.TypeBlob: oidBytea}[p.run.c.stmt.ColumnType(i)]
+		}
+		if oid == oidUnspecified {
+			oid = oidText
+		}
+		p.columns[i].Field = field(p.columns[i].Name, oid)
+	}
+}
+
+func paramType(types []uint32, i int) uint32 {
+	if i < len(types) {
+		return types[i]
+	}
+	return oidUnspecified
+}
+
+// formatOf applies the protocol's rule: none = text, one = for all, else each.
+func formatOf(formats []int16, i int) int16 {
+	switch {
+	case len(formats) == 1:
+		return formats[0]
+	case i < len(formats):
+		return formats[i]
+	}
+	return pgwire.FormatText
+}
+
+// stream sends rows until there are no more, or max if that is not 0, and then
+// the tag. suspended tells that max was reached. lenient sends a value that
+// does not fit its column's type as its text, for people.
+func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, err error) {
+	if p.prep.command != nil {
+		return s.streamCommand(p, limit), nil
+	}
+	n := 0
+	if p.run != nil {
+		written := s.c.Writer.Written()
+		for ; p.run.pending; n++ {
+			if limit > 0 && n == limit {
+				return true, nil
+			}
+			if err := s.sendRow(p, n, lenient); err != nil {
+				return false, err
+			}
+			if w := s.c.Writer.Written(); w != written {
+				written = w
+				if err := s.stalled(); err != nil {
+					return false, err
+				}
+			}
+			if p.run.pending, err = p.run.c.stmt.Step(); err != nil {
+				return false, err
+			}
+		}
+	}
+	s.complete(p, n)
+	return false, nil
+}
+
+// stalled gives the client another while to take the next rows, and reports
+// whether it has left.
+func (s *session) stalled() error {
+	err := s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
+	if err != nil || s.c.Writer.Flush() != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// complete ends the statement and sends its tag.
+func (s *session) complete(p *portal, n int) {
+	if p.run != nil && p.prep.changesRows() {
+		n = p.run.h.conn.Changes()
+	}
+	if p.prep.changesSchema() {
+		s.schemaChanged = true
+		s.b.generation.Add(1)
+	}
+	p.close()
+	p.done = true
+	s.c.Writer.Send(&pgwire.CommandComplete{Tag: p.prep.tag(n)})
+}
+
+func (s *session) streamCommand(p *portal, limit int) (suspended bool) {
+	for i, row := range p.rows {
+		if limit > 0 && i == limit {
+			p.rows = p.rows[i:]
+			return true
+		}
+		values := make([][]byte, len(row))
+		for k, v := range row {
+			values[k] = []byte(v)
+		}
+		s.c.Writer.Send(&pgwire.DataRow{Values: values})
+	}
+	p.rows, p.done = nil, true
+	s.c.Writer.Send(&pgwire.CommandComplete{Tag: p.tag})
+	return false
+}
+
+// sendRow encodes the current row as a DataRow.
+func (s *session) sendRow(p *portal, n int, lenient bool) error {
+	stmt := p.run.c.stmt
+	row := binary.BigEndian.AppendUint16(s.row[:0], uint16(len(p.columns)))
+	for i := range p.columns {
+		var v value
+		v, s.cell = readValue(stmt, i, s.cell)
+		at := len(row)
+		row = append(row, 0xff, 0xff, 0xff, 0xff) // NULL
+		if v.typ == sqlite.TypeNull {
+			continue
+		}
+		c := &p.columns[i]
+		var ok bool
+		if row, ok = c.encode(row, v); !ok {
+			if !lenient {
+				return misfit(c, v, n)
+			}
+			row = v.plain(row[:at+4])
+		}
+		binary.BigEndian.PutUint32(row[at:], uint32(len(row)-at-4))
+	}
+	s.c.Writer.Header(pgwire.TypeDataRow, len(row))
+	_, err := s.c.Writer.Write(row)
+	s.row = row
+	if cap(s.row) > maxKeptRow {
+		s.row = nil
+	}
+	if cap(s.cell) > maxKeptRow {
+		s.cell = nil
+	}
+	if err != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// misfit is the error for a value that does not fit its column's type: SQLite
+// lets a column hold anything, a PostgreSQL client reads one type.
+func misfit(c *column, v value, row int) error {
+	kind := strings.ToLower(strings.TrimPrefix(v.typ.String(), "SQLITE_"))
+	return sqlError(pgwire.StateDatatypeMismatch, "column %q is sent as %s, but row %d holds the %s %s",
+		c.Name, typeName(c.TypeOID), row+1, kind, strconv.Quote(clip(string(v.plain(nil))))).
+		hint(`To read such values, select CAST(%s AS TEXT).`, quoteIdent(c.Name))
+}
+
+// shiftPosition moves an error's position from one statement to the whole query.
+func shiftPosition(err error, sql, src string) error {
+	resp := toResponse(err)
+	at, convErr := strconv.Atoi(resp.Position)
+	if convErr != nil {
+		return err
+	}
+	if offset := strings.Index(sql, src); offset > 0 {
+		moved := *resp
+		moved.Position = strconv.Itoa(at + len([]rune(sql[:offset])))
+		return &moved
+	}
+	return err
+}

@@ -1,0 +1,44 @@
+package sqlite
+
+// Rewrite returns a statement in SQLite's dialect.
+func Rewrite(sql string) (string, error) {
+	rw, err := rewrite(sql)
+	if err != nil {
+		return "", err
+	}
+	return rw.sql, nil
+}
+
+// Literals returns the values of the string literals and the texts of quoted
+// names, in order.
+func Literals(sql string) (strings, names []string) {
+	for _, t := range tokenize(sql) {
+		switch t.kind {
+		case kindString:
+			strings = append(strings, stringValue(t.text))
+		case kindQuoted:
+			names = append(names, t.text)
+		}
+	}
+	return strings, names
+}
+
+// Covered reports whether the tokens of sql lie in order and inside it.
+func Covered(sql string) bool {
+	at := 0
+	for _, t := range tokenize(sql) {
+		if t.start < at || t.end <= t.start || t.end > len(sql) || sql[t.start:t.end] != t.text {
+			return false
+		}
+		at = t.end
+	}
+	return true
+}
+
+var SplitStatements = splitStatements
+
+// NumericRoundTrip encodes a decimal in binary and decodes it again.
+func NumericRoundTrip(s string) (string, error) { return parseNumeric(appendNumeric(nil, s)) }
+
+// NativeOK reports whether the driver's fields were found.
+func NativeOK() bool { return nativeOK }

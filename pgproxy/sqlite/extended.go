@@ -1,0 +1,242 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// extended handles a message of the extended protocol.
+func (s *session) extended(typ byte, body []byte) error {
+	var err error
+	switch typ {
+	case pgwire.TypeParse:
+		err = s.parse(body)
+	case pgwire.TypeBind:
+		err = s.bind(body)
+	case pgwire.TypeDescribe:
+		err = s.describe(body)
+	case pgwire.TypeExecute:
+		err = s.execute(body)
+	case pgwire.TypeClose:
+		err = s.close(body)
+	default:
+		err = protocolError("unexpected message type %q", typ)
+	}
+	if err != nil {
+		return s.fail(err, true)
+	}
+	return nil
+}
+
+func (s *session) parse(body []byte) error {
+	var m pgwire.Parse
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	if m.Name != "" && s.statements[m.Name] != nil {
+		return sqlError(pgwire.StateDuplicatePrepared, "prepared statement %q already exists", m.Name)
+	}
+	if len(s.statements) >= maxStatements {
+		return sqlError(pgwire.StateConfigLimitExceeded, "too many prepared statements (limit: %d)", maxStatements)
+	}
+	statements := splitStatements(m.Query)
+	if len(statements) > 1 {
+		return sqlError(pgwire.StateSyntaxError, "cannot insert multiple commands into a prepared statement")
+	}
+	src := ""
+	if len(statements) == 1 {
+		src = statements[0]
+	}
+	p, err := prepare(src, m.ParamTypes)
+	if err == nil {
+		err = s.checkFailed(p)
+	}
+	if err == nil && p.rw != nil && !p.described {
+		err = s.guarded(func(ctx context.Context) error { return s.describePrepared(ctx, p) })
+	}
+	if err != nil {
+		return shiftPosition(err, m.Query, src)
+	}
+	s.statements[m.Name] = p
+	s.c.Writer.Send(&pgwire.ParseComplete{})
+	return nil
+}
+
+// describePrepared compiles the statement to learn its types and mistakes.
+func (s *session) describePrepared(ctx context.Context, p *prepared) error {
+	h, own := s.pinned, false
+	if h == nil {
+		var err error
+		if h, err = s.acquire(ctx, false); err != nil {
+			return err
+		}
+		own = true
+	}
+	if own {
+		defer h.release()
+	}
+	h.conn.SetInterrupt(ctx.Done())
+	c, err := h.cs.compile(p.rw, p.src)
+	if err != nil {
+		return err
+	}
+	defer c.done()
+	gen := s.b.generation.Load()
+	h.cs.describe(c, p, gen)
+	p.described, p.generation = true, gen
+	return nil
+}
+
+func (s *session) bind(body []byte) error {
+	var m pgwire.Bind
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	prep := s.statements[m.Statement]
+	if prep == nil {
+		return sqlError(pgwire.StateInvalidStatementName, "prepared statement %q does not exist", m.Statement)
+	}
+	if err := s.checkFailed(prep); err != nil {
+		return err
+	}
+	if m.Portal != "" && s.portals[m.Portal] != nil {
+		return sqlError(pgwire.StateDuplicateCursor, "portal %q already exists", m.Portal)
+	}
+	if len(m.Params) != len(prep.params) {
+		return protocolError("bind message supplies %d parameters, but prepared statement %q requires %d", len(m.Params), m.Statement, len(prep.params))
+	}
+	if n := len(m.ParamFormats); n > 1 && n != len(m.Params) {
+		return protocolError("bind message has %d parameter formats for %d parameters", n, len(m.Params))
+	}
+	if n := len(m.ResultFormats); n > 1 && n != len(prep.fields()) {
+		return protocolError("bind message has %d result formats for %d columns", n, len(prep.fields()))
+	}
+	if len(s.portals) >= maxPortals {
+		return sqlError(pgwire.StateConfigLimitExceeded, "too many open portals (limit: %d)", maxPortals)
+	}
+	p := &portal{prep: prep, formats: m.ParamFormats, params: copyParams(m.Params)}
+	if prep.command == nil && !prep.empty() {
+		p.columns = append([]column{}, prep.columns...)
+		for i, f := range prep.fields() {
+			p.columns[i].Field = f
+			p.columns[i].Format = formatOf(m.ResultFormats, i)
+			if p.columns[i].Format != pgwire.FormatText && p.columns[i].Format != pgwire.FormatBinary {
+				return protocolError("unsupported result format %d", p.columns[i].Format)
+			}
+		}
+	}
+	s.closePortal(m.Portal)
+	s.portals[m.Portal] = p
+	s.c.Writer.Send(&pgwire.BindComplete{})
+	return nil
+}
+
+// copyParams copies the values, which alias the reader's buffer.
+func copyParams(params [][]byte) [][]byte {
+	out := make([][]byte, len(params))
+	for i, v := range params {
+		if v != nil {
+			out[i] = append([]byte{}, v...)
+		}
+	}
+	return out
+}
+
+func (s *session) describe(body []byte) error {
+	var m pgwire.Describe
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	var fields []pgwire.Field
+	if m.Object == pgwire.ObjectStatement {
+		prep := s.statements[m.Name]
+		if prep == nil {
+			return sqlError(pgwire.StateInvalidStatementName, "prepared statement %q does not exist", m.Name)
+		}
+		s.c.Writer.Send(&pgwire.ParameterDescription{Types: prep.params})
+		fields = prep.fields()
+	} else {
+		p := s.portals[m.Name]
+		if p == nil {
+			return sqlError(pgwire.StateInvalidCursorName, "portal %q does not exist", m.Name)
+		}
+		fields = p.fields()
+	}
+	if len(fields) == 0 {
+		s.c.Writer.Send(&pgwire.NoData{})
+		return nil
+	}
+	s.c.Writer.Send(&pgwire.RowDescription{Fields: fields})
+	return nil
+}
+
+func (s *session) execute(body []byte) error {
+	var m pgwire.Execute
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	p := s.portals[m.Portal]
+	if p == nil {
+		return sqlError(pgwire.StateInvalidCursorName, "portal %q does not exist", m.Portal)
+	}
+	if p.prep.empty() {
+		s.c.Writer.Send(&pgwire.EmptyQueryResponse{})
+		return nil
+	}
+	if err := s.checkFailed(p.prep); err != nil {
+		return err
+	}
+	suspended := false
+	err := s.guarded(func(ctx context.Context) (err error) {
+		suspended, err = s.executePortal(ctx, p, int(m.MaxRows))
+		return err
+	})
+	if err != nil {
+		p.close()
+		return err
+	}
+	if suspended {
+		s.c.Writer.Send(&pgwire.PortalSuspended{})
+	}
+	return nil
+}
+
+func (s *session) executePortal(ctx context.Context, p *portal, limit int) (suspended bool, err error) {
+	switch {
+	case p.prep.verb == "VACUUM" && p.prep.command == nil:
+		return false, s.vacuum(ctx, p.prep, true)
+	case p.done && p.prep.command == nil:
+		s.c.Writer.Send(&pgwire.CommandComplete{Tag: p.prep.tag(0)})
+		return false, nil
+	case p.run != nil:
+		p.run.h.conn.SetInterrupt(ctx.Done())
+	case p.prep.command == nil:
+		if err := s.open(ctx, p, false); err != nil {
+			return false, err
+		}
+	case p.rows == nil:
+		if err := s.runCommand(ctx, p); err != nil {
+			return false, err
+		}
+	}
+	suspended, err = s.stream(p, limit, false)
+	if p.run != nil {
+		p.run.h.conn.SetInterrupt(nil)
+	}
+	return suspended, err
+}
+
+func (s *session) close(body []byte) error {
+	var m pgwire.Close
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	if m.Object == pgwire.ObjectStatement {
+		delete(s.statements, m.Name)
+	} else {
+		s.closePortal(m.Name)
+	}
+	s.c.Writer.Send(&pgwire.CloseComplete{})
+	return nil
+}

@@ -1,0 +1,267 @@
+package sqlite
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+)
+
+// fn is a SQL function: its numbers of arguments and what it computes.
+type fn struct {
+	args []int
+	call func(cs *connState, args []sqlite.Value) (sqlite.Value, error)
+}
+
+func text(s string) sqlite.Value { return sqlite.TextValue(s) }
+
+func yes(b bool) sqlite.Value {
+	if b {
+		return sqlite.IntegerValue(1)
+	}
+	return sqlite.IntegerValue(0)
+}
+
+// constant makes a function that ignores its arguments.
+func constant(v sqlite.Value, args ...int) fn {
+	return fn{args, func(*connState, []sqlite.Value) (sqlite.Value, error) { return v, nil }}
+}
+
+// ofSession makes a function without arguments of the session that asks.
+func ofSession(f func(s *session) sqlite.Value) fn {
+	return fn{[]int{0}, func(cs *connState, _ []sqlite.Value) (sqlite.Value, error) {
+		if cs.session == nil {
+			return sqlite.Value{}, nil
+		}
+		return f(cs.session), nil
+	}}
+}
+
+// registerFunctions gives a connection the functions clients and catalog
+// queries of PostgreSQL call.
+func (b *Backend) registerFunctions(cs *connState) error {
+	for _, set := range []map[string]fn{b.sessionFunctions(), catalogFunctions(), valueFunctions()} {
+		for name, f := range set {
+			for _, n := range f.args {
+				impl := &sqlite.FunctionImpl{NArgs: n, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
+					return f.call(cs, args)
+				}}
+				if err := cs.conn.CreateFunction(name, impl); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// sessionFunctions are about the session, the server and the clock.
+func (b *Backend) sessionFunctions() map[string]fn {
+	user := ofSession(func(s *session) sqlite.Value { return text(s.c.User) })
+	database := ofSession(func(s *session) sqlite.Value { return text(s.c.Database) })
+	now := fn{[]int{0}, func(*connState, []sqlite.Value) (sqlite.Value, error) {
+		return text(time.Now().UTC().Format(timeLayout) + "+00"), nil
+	}}
+	schema := constant(text("public"), 0)
+	return map[string]fn{
+		"current_user": user, "session_user": user, "current_role": user,
+		"current_database": database, "current_catalog": database,
+		"current_schema": schema, "current_schemas": constant(text("{public}"), 1),
+		"now": now, "transaction_timestamp": now, "statement_timestamp": now, "clock_timestamp": now,
+		"pg_postmaster_start_time": constant(text(b.started.UTC().Format(timeLayout)+"+00"), 0),
+		"version":                  constant(text("PostgreSQL "+serverVersion+" compatible: Headpond on SQLite "+sqlite.Version), 0),
+		"pg_backend_pid":           ofSession(func(s *session) sqlite.Value { return sqlite.IntegerValue(keyOf(s.c.Key)) }),
+		"pg_is_in_recovery":        constant(yes(false), 0),
+		"inet_server_addr":         constant(sqlite.Value{}, 0), "inet_server_port": constant(sqlite.Value{}, 0),
+		"txid_current": constant(sqlite.IntegerValue(1), 0),
+		"current_setting": {[]int{1, 2}, func(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if cs.session == nil {
+				return sqlite.Value{}, nil
+			}
+			v, err := cs.session.show(args[0].Text())
+			if err != nil && len(args) == 2 && args[1].Int64() != 0 {
+				return sqlite.Value{}, nil
+			}
+			return text(v), err
+		}},
+		"set_config": {[]int{3}, func(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if cs.session == nil {
+				return sqlite.Value{}, nil
+			}
+			return text(args[1].Text()), cs.session.set(args[0].Text(), args[1].Text())
+		}},
+		"pg_database_size": {[]int{1}, func(*connState, []sqlite.Value) (sqlite.Value, error) {
+			info, err := os.Stat(b.cfg.Path)
+			if err != nil {
+				return sqlite.Value{}, err
+			}
+			return sqlite.IntegerValue(info.Size()), nil
+		}},
+	}
+}
+
+// valueFunctions compute on values: what the rewriter calls, and matching.
+func valueFunctions() map[string]fn {
+	return map[string]fn{
+		"regexp": {[]int{2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if isNull(args[0]) || isNull(args[1]) {
+				return sqlite.Value{}, nil
+			}
+			re, err := regexp.Compile(args[0].Text())
+			if err != nil {
+				return sqlite.Value{}, fmt.Errorf("invalid regular expression: %w", err)
+			}
+			return yes(re.MatchString(args[1].Text())), nil
+		}},
+		"pg_bool": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			v := args[0]
+			switch v.Type() {
+			case sqlite.TypeNull:
+				return sqlite.Value{}, nil
+			case sqlite.TypeText:
+				b, ok := parseBool(v.Text())
+				if !ok {
+					return sqlite.Value{}, fmt.Errorf("invalid input syntax for type boolean: %q", clip(v.Text()))
+				}
+				return yes(b), nil
+			}
+			return yes(v.Float() != 0), nil
+		}},
+		"pg_bytea": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if args[0].Type() != sqlite.TypeText {
+				return args[0], nil
+			}
+			b, ok := parseBytea(args[0].Text())
+			if !ok {
+				return sqlite.Value{}, fmt.Errorf("invalid input syntax for type bytea")
+			}
+			return sqlite.BlobValue(b), nil
+		}},
+		"quote_ident": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			return text(quoteIdent(args[0].Text())), nil
+		}},
+		"quote_literal": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			return text(quoteString(args[0].Text())), nil
+		}},
+		"pg_size_pretty": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			return text(pretty(args[0].Int64())), nil
+		}},
+		"array_to_string": {[]int{2, 3}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if isNull(args[0]) {
+				return sqlite.Value{}, nil
+			}
+			return text(strings.ReplaceAll(strings.Trim(args[0].Text(), "{}"), ",", args[1].Text())), nil
+		}},
+		"array_length": constant(sqlite.Value{}, 2), "array_upper": constant(sqlite.Value{}, 2),
+	}
+}
+
+func isNull(v sqlite.Value) bool { return v.Type() == sqlite.TypeNull }
+
+// pretty gives a size as PostgreSQL's pg_size_pretty does.
+func pretty(n int64) string {
+	units := []string{"bytes", "kB", "MB", "GB", "TB"}
+	i := 0
+	for n >= 10*1024 && i < len(units)-1 {
+		n, i = (n+512)/1024, i+1
+	}
+	return fmt.Sprintf("%d %s", n, units[i])
+}
+
+// catalogFunctions answer what psql and GUI tools ask about the catalogs.
+func catalogFunctions() map[string]fn {
+	truth, null := yes(true), sqlite.Value{}
+	return map[string]fn{
+		"pg_get_userbyid":     ofOwner(),
+		"pg_table_is_visible": constant(truth, 1), "pg_function_is_visible": constant(truth, 1), "pg_type_is_visible": constant(truth, 1),
+		"pg_encoding_to_char": constant(text("UTF8"), 1),
+		"format_type": {[]int{2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			return text(typeName(uint32(args[0].Int64()))), nil
+		}},
+		"pg_get_expr":     {[]int{2, 3}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return args[0], nil }},
+		"obj_description": constant(null, 1, 2), "shobj_description": constant(null, 2), "col_description": constant(null, 2),
+		"has_table_privilege": constant(truth, 2, 3), "has_schema_privilege": constant(truth, 2, 3), "has_database_privilege": constant(truth, 2, 3),
+		"has_column_privilege": constant(truth, 3, 4), "has_any_column_privilege": constant(truth, 2, 3), "pg_has_role": constant(truth, 2, 3),
+		"pg_table_size": constant(null, 1), "pg_relation_size": constant(null, 1, 2), "pg_total_relation_size": constant(null, 1), "pg_indexes_size": constant(null, 1),
+		"pg_partition_ancestors": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			return sqlite.IntegerValue(args[0].Int64()), nil
+		}},
+		"pg_relation_is_publishable": constant(yes(false), 1), "pg_relation_is_updatable": constant(sqlite.IntegerValue(0), 2),
+		"pg_get_function_result": constant(null, 1), "pg_get_function_arguments": constant(null, 1), "pg_get_partkeydef": constant(null, 1),
+		"pg_get_statisticsobjdef_columns": constant(null, 1), "pg_get_serial_sequence": constant(null, 2), "pg_get_triggerdef": constant(null, 1, 2),
+		"pg_regclass": {[]int{1}, regclass}, "to_regclass": {[]int{1}, regclass},
+		"pg_regtype": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if args[0].Type() == sqlite.TypeInteger {
+				return text(typeName(uint32(args[0].Int64()))), nil
+			}
+			for _, t := range pgTypes {
+				if t.typ == args[0].Text() || t.name == args[0].Text() {
+					return sqlite.IntegerValue(int64(t.oid)), nil
+				}
+			}
+			return sqlite.Value{}, nil
+		}},
+		"pg_regnamespace": constant(text("public"), 1), "pg_regproc": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return args[0], nil }},
+		"pg_regrole":           ofOwner(),
+		"pg_get_viewdef":       {[]int{1, 2}, lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND rowid = ?1 - 16384")},
+		"pg_get_indexdef":      {[]int{1, 3}, indexDef},
+		"pg_get_constraintdef": {[]int{1, 2}, lookup("SELECT condef FROM pg_constraint WHERE oid = ?1")},
+	}
+}
+
+func ofOwner() fn {
+	return fn{[]int{1}, func(cs *connState, _ []sqlite.Value) (sqlite.Value, error) {
+		if cs.session == nil {
+			return sqlite.Value{}, nil
+		}
+		return text(cs.session.c.User), nil
+	}}
+}
+
+// lookup makes a function that asks the same connection.
+func lookup(query string) func(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
+	return func(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
+		stmt, _, err := cs.conn.PrepareTransient(query)
+		if err != nil {
+			return sqlite.Value{}, err
+		}
+		defer stmt.Finalize()
+		if args[0].Type() == sqlite.TypeText && strings.Trim(args[0].Text(), "0123456789") != "" {
+			stmt.BindText(1, args[0].Text())
+		} else {
+			stmt.BindInt64(1, args[0].Int64())
+		}
+		row, err := stmt.Step()
+		if err != nil || !row || stmt.ColumnIsNull(0) {
+			return sqlite.Value{}, err
+		}
+		if stmt.ColumnType(0) == sqlite.TypeInteger {
+			return sqlite.IntegerValue(stmt.ColumnInt64(0)), nil
+		}
+		return text(stmt.ColumnText(0)), nil
+	}
+}
+
+// regclass turns the OID of a relation into its name, and a name into the OID.
+func regclass(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
+	if args[0].Type() == sqlite.TypeText && strings.Trim(args[0].Text(), "0123456789") != "" {
+		name := args[0].Text()[strings.LastIndexByte(args[0].Text(), '.')+1:]
+		return lookup("SELECT oid FROM pg_class WHERE relname = ?1 COLLATE NOCASE")(cs, []sqlite.Value{text(strings.Trim(name, `"`))})
+	}
+	if args[0].Type() == sqlite.TypeText {
+		return sqlite.IntegerValue(args[0].Int64()), nil
+	}
+	return lookup("SELECT relname FROM pg_class WHERE oid = ?1")(cs, args)
+}
+
+// indexDef gives the definition of an index, or with a column number the name
+// of that column.
+func indexDef(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
+	if len(args) == 3 && args[1].Int64() > 0 {
+		return lookup(fmt.Sprintf("SELECT attname FROM pg_attribute WHERE attrelid = ?1 AND attnum = %d", args[1].Int64()))(cs, args)
+	}
+	return lookup("SELECT indexdef FROM pg_index WHERE indexrelid = ?1")(cs, args)
+}

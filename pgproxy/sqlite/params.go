@@ -1,0 +1,198 @@
+package sqlite
+
+import "strconv"
+
+func paramNumber(t token) int {
+	if t.kind != kindParam {
+		return 0
+	}
+	n, _ := strconv.Atoi(t.text[1:])
+	return n
+}
+
+// inferParams fills the unspecified of ty.params, $1 first, from what stands
+// beside each parameter: a cast, the other side of an operator, the column it
+// is put into. insertColumns are the types of the columns an INSERT fills.
+func (ty *typer) inferParams(insertColumns []uint32) {
+	for i, t := range ty.tokens {
+		n := paramNumber(t)
+		if n < 1 || n > len(ty.params) || ty.params[n-1] != oidUnspecified {
+			continue
+		}
+		oid := ty.beside(i)
+		if oid == oidUnspecified {
+			if k := valuesIndex(ty.tokens, i); k >= 0 && k < len(insertColumns) {
+				oid = insertColumns[k]
+			}
+		}
+		ty.params[n-1] = oid
+	}
+}
+
+func (ty *typer) at(i int) token {
+	if i < 0 || i >= len(ty.tokens) {
+		return token{kind: kindOp}
+	}
+	return ty.tokens[i]
+}
+
+// beside infers the type of the parameter at token i from its neighbours.
+func (ty *typer) beside(i int) uint32 {
+	prev, next := ty.at(i-1), ty.at(i+1)
+	switch {
+	case prev.is("(") && ty.at(i-2).is("CAST") && next.is("AS"):
+		name, _ := typeAt(ty.tokens, i+2)
+		return castOID(name)
+	case prev.is("(") && ty.at(i-2).is("PG_BOOL") && next.is(")"):
+		return oidBool
+	case prev.is("(") && ty.at(i-2).is("PG_BYTEA") && next.is(")"):
+		return oidBytea
+	case prev.isAny("LIMIT", "OFFSET"):
+		return oidInt8
+	case prev.isAny("LIKE", "GLOB", "REGEXP", "MATCH", "||", "->", "->>", "ESCAPE"), next.isAny("||", "LIKE", "GLOB", "REGEXP"):
+		return oidText
+	case prev.isAny(comparisons...) && i > 1:
+		return ty.operandBefore(i - 2)
+	case prev.is("BETWEEN"):
+		return ty.operandBefore(i - 2)
+	case prev.is("AND") && ty.at(i-3).is("BETWEEN"):
+		return ty.operandBefore(i - 4)
+	case next.isAny(comparisons...):
+		return ty.operandAfter(i + 2)
+	case next.isAny("+", "-", "*", "/", "%"):
+		return number(ty.operandAfter(i + 2))
+	case prev.isAny("+", "-", "*", "/", "%") && i > 1:
+		return number(ty.operandBefore(i - 2))
+	}
+	if at := inList(ty.tokens, i); at > 0 {
+		return ty.operandBefore(at - 1)
+	}
+	return oidUnspecified
+}
+
+var comparisons = []string{"=", "==", "<>", "!=", "<", ">", "<=", ">=", "IS", "NOT"}
+
+// number keeps numeric types only: beside a plus there is nothing else.
+func number(oid uint32) uint32 {
+	switch oid {
+	case oidInt8, oidFloat8, oidNumeric, oidInt4:
+		return oid
+	}
+	return oidUnspecified
+}
+
+// operandBefore gives the type of the operand that ends at token end.
+func (ty *typer) operandBefore(end int) uint32 {
+	for end > 0 && ty.at(end).isAny("NOT", "IS") {
+		end--
+	}
+	r := rewriter{tokens: ty.tokens}
+	if end < 0 {
+		return oidUnspecified
+	}
+	return ty.sub(r.operandStart(end), end+1)
+}
+
+// operandAfter gives the type of the operand that begins at token i.
+func (ty *typer) operandAfter(i int) uint32 {
+	if i >= len(ty.tokens) {
+		return oidUnspecified
+	}
+	end := i
+	for ty.at(end+1).is(".") && end+2 < len(ty.tokens) {
+		end += 2
+	}
+	if ty.at(end+1).is("(") || ty.at(end).is("(") {
+		if !ty.at(end).is("(") {
+			end++
+		}
+		end = closing(ty.tokens, end)
+	}
+	return ty.sub(i, min(end+1, len(ty.tokens)))
+}
+
+// inList returns the token IN (or the NOT before it) of the list the parameter
+// at i is an element of, 0 if it is in none.
+func inList(tokens []token, i int) int {
+	for i--; i > 0; i-- {
+		t := tokens[i]
+		if t.is("(") {
+			if !tokens[i-1].is("IN") {
+				return 0
+			}
+			return i - 1
+		}
+		if !t.is(",") && t.kind != kindParam && t.kind != kindNumber && t.kind != kindString {
+			return 0
+		}
+	}
+	return 0
+}
+
+// valuesIndex returns the place in its row of VALUES of the parameter at i,
+// which must be an element of its own, -1 if it is not in one.
+func valuesIndex(tokens []token, i int) int {
+	if i+1 >= len(tokens) || i == 0 || !tokens[i+1].isAny(",", ")") || !tokens[i-1].isAny(",", "(") {
+		return -1
+	}
+	depth, index := 0, 0
+	for i--; i > 0; i-- {
+		switch t := tokens[i]; {
+		case t.is(")"):
+			depth++
+		case t.is("(") && depth > 0:
+			depth--
+		case t.is(",") && depth == 0:
+			index++
+		case t.is("("):
+			if p := tokens[i-1]; p.is("VALUES") || p.is(",") && rowsOfValues(tokens, i-1) {
+				return index
+			}
+			return -1
+		}
+	}
+	return -1
+}
+
+// rowsOfValues reports whether the comma at i stands between rows of VALUES.
+func rowsOfValues(tokens []token, i int) bool {
+	for i > 1 && tokens[i].is(",") && tokens[i-1].is(")") {
+		open := opening(tokens, i-1)
+		if open < 1 {
+			return false
+		}
+		if tokens[open-1].is("VALUES") {
+			return true
+		}
+		i = open - 1
+	}
+	return false
+}
+
+// insertTarget returns the table and the column names (nil for all) of an INSERT.
+func insertTarget(tokens []token) (table string, columns []string) {
+	i := mainVerb(tokens)
+	if i >= len(tokens) || !tokens[i].isAny("INSERT", "REPLACE") {
+		return "", nil
+	}
+	for i < len(tokens) && !tokens[i].is("INTO") {
+		i++
+	}
+	i++
+	if i+2 < len(tokens) && tokens[i+1].is(".") {
+		i += 2
+	}
+	if i >= len(tokens) {
+		return "", nil
+	}
+	table = tokens[i].name()
+	if i+2 < len(tokens) && tokens[i+1].is("AS") {
+		i += 2
+	}
+	if i+1 < len(tokens) && tokens[i+1].is("(") {
+		for _, it := range splitItems(tokens, i+2, closing(tokens, i+1)) {
+			columns = append(columns, tokens[it.lo].name())
+		}
+	}
+	return table, columns
+}

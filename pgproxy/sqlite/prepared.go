@@ -1,0 +1,201 @@
+package sqlite
+
+import (
+	"strings"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// prepared is a statement of a client: analysed, and once described with its
+// types known. It holds no connection.
+type prepared struct {
+	src        string // as the client sent it
+	rw         *rewritten
+	tokens     []token // of rw.sql
+	verb       string  // SELECT, INSERT, … behind a WITH too
+	write      bool    // needs the writer
+	command    *command
+	params     []uint32
+	columns    []column
+	described  bool
+	generation uint64 // of the schema it was described with
+}
+
+// readVerbs are the statements a reader runs.
+var readVerbs = map[string]bool{"SELECT": true, "VALUES": true, "EXPLAIN": true, "PRAGMA": true}
+
+// prepare analyses one statement. params are the types Parse declared.
+func prepare(src string, params []uint32) (*prepared, error) {
+	p := &prepared{src: src}
+	tokens := tokenize(src)
+	if len(tokens) == 0 {
+		return p, nil
+	}
+	cmd, err := parseCommand(tokens)
+	if err != nil || cmd != nil {
+		p.command, p.described = cmd, true
+		p.verb = strings.ToUpper(tokens[0].text)
+		return p, err
+	}
+	if err := refuse(tokens); err != nil {
+		return nil, err
+	}
+	if p.rw, err = rewrite(src); err != nil {
+		return nil, err
+	}
+	p.tokens = tokenize(p.rw.sql)
+	if cmd := emptyCatalog(p.tokens); p.rw.catalog && cmd != nil {
+		p.command, p.described, p.verb = cmd, true, "SELECT"
+		return p, nil
+	}
+	p.verb = strings.ToUpper(p.tokens[mainVerb(p.tokens)].text)
+	p.write = !readVerbs[p.verb]
+	p.params = make([]uint32, max(p.rw.params, len(params)))
+	for i, oid := range params {
+		if oid != oidUnknown {
+			p.params[i] = oid
+		}
+	}
+	return p, nil
+}
+
+// empty reports whether the statement is nothing but blanks and comments.
+func (p *prepared) empty() bool { return p.rw == nil && p.command == nil }
+
+// fields returns the description of the result, with the formats asked for;
+// none if there are no rows.
+func (p *prepared) fields() []pgwire.Field {
+	if p.command != nil {
+		return p.command.fields
+	}
+	fields := make([]pgwire.Field, len(p.columns))
+	for i := range p.columns {
+		fields[i] = p.columns[i].Field
+		if fields[i].TypeOID == oidUnspecified {
+			fields[i].TypeOID = oidText
+		}
+	}
+	return fields
+}
+
+// columnName gives a result column the name PostgreSQL would give it, where
+// SQLite names it by its whole expression: the function's, or ?column?.
+func (p *prepared) columnName(name string, it *item) string {
+	if it == nil || it.star || it.hi < len(p.tokens) && (p.tokens[it.hi].is("AS") || p.tokens[it.hi].name() == name) {
+		return name
+	}
+	t := p.tokens[it.lo]
+	switch {
+	case it.hi-it.lo > 1 && p.tokens[it.lo+1].is("("):
+		if closing(p.tokens, it.lo+1) != it.hi-1 {
+			break
+		}
+		if t.is("CAST") && p.tokens[it.lo+2].kind != kindIdent {
+			break
+		}
+		if t.is("CAST") {
+			return name
+		}
+		return strings.ToLower(t.name())
+	case t.kind == kindIdent || t.kind == kindQuoted:
+		if t.is("CASE") {
+			return "case"
+		}
+		return name
+	}
+	return "?column?"
+}
+
+// tag returns the command tag for n rows.
+func (p *prepared) tag(n int) string {
+	switch p.verb {
+	case "SELECT", "VALUES", "PRAGMA", "EXPLAIN":
+		return "SELECT " + itoa(n)
+	case "INSERT", "REPLACE":
+		return "INSERT 0 " + itoa(n)
+	case "UPDATE", "DELETE":
+		return p.verb + " " + itoa(n)
+	}
+	if len(p.tokens) < 2 {
+		return p.verb
+	}
+	second := strings.ToUpper(p.tokens[1].text)
+	if second == "UNIQUE" {
+		second = "INDEX"
+	}
+	switch p.verb {
+	case "CREATE", "DROP", "ALTER":
+		return p.verb + " " + second
+	}
+	return p.verb
+}
+
+// changesRows reports whether the tag counts changed rows.
+func (p *prepared) changesRows() bool {
+	switch p.verb {
+	case "INSERT", "REPLACE", "UPDATE", "DELETE":
+		return true
+	}
+	return false
+}
+
+// changesSchema reports whether types may be different after the statement.
+func (p *prepared) changesSchema() bool {
+	switch p.verb {
+	case "CREATE", "DROP", "ALTER", "VACUUM":
+		return true
+	}
+	return false
+}
+
+// readPragmas are the PRAGMAs that only report; those with true take an argument.
+var readPragmas = map[string]bool{
+	"table_info": true, "table_xinfo": true, "table_list": true, "index_list": true, "index_info": true, "index_xinfo": true,
+	"foreign_key_list": true, "foreign_key_check": true, "integrity_check": true, "quick_check": true,
+	"database_list": false, "collation_list": false, "function_list": false, "module_list": false, "pragma_list": false,
+	"compile_options": false, "user_version": false, "application_id": false, "page_count": false, "page_size": false,
+	"freelist_count": false, "encoding": false, "journal_mode": false, "schema_version": false, "data_version": false,
+	"synchronous": false, "foreign_keys": false, "busy_timeout": false, "cache_size": false,
+}
+
+// refuse returns a clear error for what PostgreSQL or SQLite could do but a
+// shared SQLite file cannot.
+func refuse(tokens []token) error {
+	second, third := token{kind: kindOp}, token{kind: kindOp}
+	if len(tokens) > 1 {
+		second = tokens[1]
+	}
+	if len(tokens) > 2 {
+		third = tokens[2]
+	}
+	switch first := tokens[0]; {
+	case first.isAny("LISTEN", "NOTIFY", "UNLISTEN", "COPY", "DECLARE", "FETCH", "MOVE", "CLOSE", "GRANT", "REVOKE", "COMMENT", "DO", "CALL",
+		"PREPARE", "EXECUTE", "CLUSTER", "REFRESH", "SECURITY", "IMPORT", "REASSIGN", "CHECKPOINT", "LOAD", "ATTACH", "DETACH", "TRUNCATE", "MERGE"):
+		return unsupported("%s", strings.ToUpper(first.text)).at("", 0)
+	case first.isAny("CREATE", "ALTER", "DROP") && second.isAny("EXTENSION", "FUNCTION", "PROCEDURE", "ROLE", "USER", "DATABASE", "SCHEMA",
+		"TYPE", "DOMAIN", "SEQUENCE", "MATERIALIZED", "POLICY", "RULE", "SERVER", "FOREIGN", "AGGREGATE", "LANGUAGE", "PUBLICATION", "SUBSCRIPTION", "TABLESPACE"):
+		return unsupported("%s %s", strings.ToUpper(first.text), strings.ToUpper(second.text))
+	case first.is("CREATE") && second.isAny("TEMP", "TEMPORARY"):
+		return unsupported("CREATE TEMPORARY").hint("Connections to the file are shared, so a temporary object would be seen by other sessions.")
+	case first.is("VACUUM") && (second.is("INTO") || third.is("INTO")):
+		return unsupported("VACUUM INTO")
+	case first.is("PRAGMA"):
+		return refusePragma(tokens)
+	}
+	return nil
+}
+
+func refusePragma(tokens []token) error {
+	i := 1
+	if len(tokens) > 3 && tokens[2].is(".") {
+		i = 3
+	}
+	if i >= len(tokens) {
+		return nil
+	}
+	args, ok := readPragmas[strings.ToLower(tokens[i].name())]
+	if !ok || !args && i+1 < len(tokens) {
+		return unsupported("this PRAGMA").hint("PRAGMAs that change a connection or the file are set by the gateway; those that report are allowed.")
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// Bounds of what one client can make the backend keep.
+const (
+	maxStatements = 1000
+	maxPortals    = 100
+)
+
+// session is one client. It is used by the goroutine of Serve, except for
+// guard, which a cancel request reaches from another.
+type session struct {
+	b     *Backend
+	c     *pgproxy.Client
+	ctx   context.Context
+	guard guard
+
+	settings, initial map[string]string
+	statements        map[string]*prepared
+	portals           map[string]*portal
+
+	block, failed bool // in a transaction block; failed in it
+	mode          txMode
+	savepoints    []string
+	pinned        *handle // the transaction's connection
+	schemaChanged bool
+
+	skipping  bool // an error in the extended protocol: skip to Sync
+	idle      bool // nothing outstanding: the session could end here
+	row, cell []byte
+}
+
+// Reasons a statement or session is interrupted.
+var (
+	errCanceled    = sqlError(pgwire.StateQueryCanceled, "canceling statement due to user request")
+	errTimeout     = sqlError(pgwire.StateQueryCanceled, "canceling statement due to statement timeout")
+	errClientGone  = errors.New("sqlite: client is gone")
+	errIdleTooLong = errors.New("sqlite: idle in transaction for too long")
+)
+
+func (s *session) serve() error {
+	defer func() {
+		s.leaveBlock()
+		_ = s.unpin(false)
+		s.closePortals()
+	}()
+	s.c.OnCancel(func(context.Context) { s.guard.interrupt(errCanceled) })
+	defer s.c.OnCancel(nil)
+	s.greet()
+	for {
+		h, err := s.next()
+		if err == nil {
+			err = s.dispatch(h)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF), errors.Is(err, errClientGone):
+			return nil
+		case errors.Is(err, pgproxy.ErrDraining):
+			return s.c.Goodbye()
+		case errors.Is(err, errIdleTooLong):
+			s.c.CountError(listener.ReasonTimeout)
+			return s.c.Fatal("25P03", "terminating connection due to idle-in-transaction timeout",
+				"Commit or roll back; an open transaction keeps others from writing.")
+		case s.ctx.Err() != nil:
+			return s.c.Goodbye()
+		case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed):
+			s.c.CountError(listener.ReasonProtocol)
+			return errors.Join(err, s.c.Fatal(pgwire.StateProtocolViolation, err.Error(), ""))
+		default:
+			return err
+		}
+	}
+}
+
+// greet sends what comes before the first ReadyForQuery.
+func (s *session) greet() {
+	for _, p := range s.c.Params {
+		if err := s.set(p.Name, p.Value); err != nil {
+			s.notice(pgwire.StateWarning, err.Error())
+		}
+	}
+	s.initial = make(map[string]string, len(s.settings))
+	for k, v := range s.settings {
+		s.initial[k] = v
+	}
+	for _, name := range reported {
+		s.c.Writer.Send(&pgwire.ParameterStatus{Name: name, Value: s.settings[strings.ToLower(name)]})
+	}
+	s.c.Writer.Send(&s.c.Key)
+	s.ready()
+}
+
+func (s *session) ready() {
+	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: s.status()})
+	s.idle = s.status() == pgwire.TxIdle
+}
+
+// next waits for the next message. While the session holds a connection the
+// wait is bounded.
+func (s *session) next() (pgwire.Header, error) {
+	if s.idle {
+		return s.c.NextIdle()
+	}
+	if s.c.Reader.HasMessage() {
+		return s.c.Reader.Next()
+	}
+	if err := s.c.Writer.Flush(); err != nil {
+		return pgwire.Header{}, errClientGone
+	}
+	if !s.holds() {
+		return s.c.Reader.Next()
+	}
+	limit := s.timeout("idle_in_transaction_session_timeout", s.b.cfg.IdleInTransaction)
+	if err := s.c.Conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		return pgwire.Header{}, errClientGone
+	}
+	h, err := s.c.Reader.Next()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return h, errIdleTooLong
+	}
+	return h, errors.Join(err, s.c.Conn.SetReadDeadline(time.Time{}))
+}
+
+// holds reports whether a connection is leased while nothing runs.
+func (s *session) holds() bool {
+	if s.pinned != nil {
+		return true
+	}
+	for _, p := range s.portals {
+		if p.run != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// dispatch handles one message. Errors it returns end the session.
+func (s *session) dispatch(h pgwire.Header) error {
+	s.idle = false
+	if s.skipping && h.Type != pgwire.TypeSync && h.Type != pgwire.TypeTerminate {
+		return s.c.Reader.Skip()
+	}
+	if h.Type == pgwire.TypeTerminate {
+		return io.EOF
+	}
+	body, err := s.c.Reader.Body()
+	if errors.Is(err, pgwire.ErrTooLarge) {
+		err = sqlError(pgwire.StateProgramLimitExceeded, "message of %d bytes is over the limit of %d", h.Len, s.c.Reader.MaxBody)
+		return s.fail(err, h.Type != pgwire.TypeQuery)
+	}
+	if err != nil {
+		return err
+	}
+	switch h.Type {
+	case pgwire.TypeQuery:
+		return s.query(body)
+	case pgwire.TypeSync:
+		return s.sync()
+	case pgwire.TypeFlush:
+		return s.flush()
+	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
+		return nil // left over from a COPY that was refused
+	case pgwire.TypeFunctionCall:
+		if err := s.fail(unsupported("the function call message"), false); err != nil {
+			return err
+		}
+		s.ready()
+		return nil
+	}
+	return s.extended(h.Type, body)
+}
+
+func (s *session) flush() error {
+	if err := s.c.Writer.Flush(); err != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// fail tells the client of an error and moves the transaction on. The result
+// is not nil if the session cannot go on.
+func (s *session) fail(err error, skip bool) error {
+	s.skipping = skip
+	if cause := context.Cause(s.ctx); cause != nil || errors.Is(err, errClientGone) {
+		return errClientGone
+	}
+	s.abort()
+	resp := toResponse(err)
+	switch resp.Code {
+	case pgwire.StateInternalError, pgwire.StateDataCorrupted, pgwire.StateDiskFull, pgwire.StateIOError:
+		s.c.CountError(listener.ReasonInternal)
+		s.c.Logger.Error("sqlite statement failed", "path", s.b.cfg.Path, "sqlstate", resp.Code, "error", err)
+	case pgwire.StateTooManyConnections:
+		s.c.CountError(listener.ReasonPoolExhausted)
+	}
+	s.c.Writer.Send(&resp.ErrorResponse)
+	if errors.Is(err, pgwire.ErrMalformed) {
+		return errors.Join(err, s.c.Writer.Flush())
+	}
+	return nil
+}
+
+func (s *session) notice(state, msg string) {
+	n := pgwire.NoticeResponse{ErrorResponse: sqlError(state, "%s", msg).ErrorResponse}
+	n.Severity, n.SeverityUnlocalized = pgwire.SeverityWarning, pgwire.SeverityWarning
+	s.c.Writer.Send(&n)
+}
+
+// query runs the statements of a simple query. Outside a block they are one
+// transaction.
+func (s *session) query(body []byte) error {
+	var m pgwire.Query
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	s.closePortal("")
+	delete(s.statements, "")
+	err := s.guarded(func(ctx context.Context) error { return s.simpleQuery(ctx, m.SQL) })
+	if err == nil {
+		err = s.endImplicit(true)
+	}
+	if err != nil {
+		if err := s.fail(err, false); err != nil {
+			return err
+		}
+	}
+	s.ready()
+	return nil
+}
+
+func (s *session) simpleQuery(ctx context.Context, sql string) error {
+	statements := splitStatements(sql)
+	if len(statements) == 0 {
+		s.c.Writer.Send(&pgwire.EmptyQueryResponse{})
+	}
+	for _, src := range statements {
+		p, err := prepare(src, nil)
+		if err == nil {
+			err = s.runSimple(ctx, p, len(statements) == 1)
+		}
+		if err != nil {
+			return shiftPosition(err, sql, src)
+		}
+	}
+	return nil
+}
+
+func (s *session) sync() error {
+	s.skipping = false
+	if err := s.endImplicit(true); err != nil {
+		if err := s.fail(err, false); err != nil {
+			return err
+		}
+	}
+	s.ready()
+	return nil
+}
+
+// guarded runs fn with a context that a cancel request, the statement
+// time-out, the client's leaving and the end of the session cancel.
+func (s *session) guarded(fn func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	s.guard.begin(s, cancel)
+	err := fn(ctx)
+	cause := context.Cause(ctx)
+	s.guard.end(s)
+	cancel(nil)
+	if s.pinned != nil {
+		s.pinned.conn.SetInterrupt(nil)
+	}
+	if err != nil && cause != nil {
+		return cause
+	}
+	return err
+}
+
+// isNetTimeout reports whether err is a deadline of the connection.
+func isNetTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+func protocolError(format string, args ...any) error {
+	return sqlError(pgwire.StateProtocolViolation, "%s", fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,120 @@
+package sqlite
+
+import (
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/pgwire"
+	driver "zombiezen.com/go/sqlite"
+)
+
+// serverVersion is the PostgreSQL version clients are told, because they choose
+// catalog queries by it: psql's of this version are the ones that are answered.
+const serverVersion = "15.0"
+
+// maxSettings and maxSetting bound what one session can make the backend keep.
+const (
+	maxSettings = 256
+	maxSetting  = 4096
+)
+
+// reported are the settings a client is told of by ParameterStatus.
+var reported = []string{
+	"application_name", "client_encoding", "DateStyle", "default_transaction_read_only", "in_hot_standby", "integer_datetimes",
+	"IntervalStyle", "is_superuser", "server_encoding", "server_version", "session_authorization", "standard_conforming_strings", "TimeZone",
+}
+
+// fixed are the settings that cannot be changed.
+var fixed = map[string]bool{
+	"server_version": true, "server_version_num": true, "server_encoding": true, "integer_datetimes": true,
+	"is_superuser": true, "session_authorization": true, "in_hot_standby": true, "max_identifier_length": true, "block_size": true,
+}
+
+// defaults returns the settings of a new session, by lower-case name.
+func defaults(user string) map[string]string {
+	return map[string]string{
+		"application_name": "", "client_encoding": "UTF8", "datestyle": "ISO, MDY", "default_transaction_read_only": "off",
+		"in_hot_standby": "off", "integer_datetimes": "on", "intervalstyle": "postgres", "is_superuser": "off",
+		"server_encoding": "UTF8", "server_version": serverVersion + " (Headpond, SQLite " + driver.Version + ")", "server_version_num": "150000",
+		"session_authorization": user, "standard_conforming_strings": "on", "timezone": "UTC", "search_path": "public",
+		"transaction_isolation": "read committed", "default_transaction_isolation": "read committed", "transaction_read_only": "off",
+		"statement_timeout": "0", "idle_in_transaction_session_timeout": "0", "lock_timeout": "0", "extra_float_digits": "1",
+		"client_min_messages": "notice", "bytea_output": "hex", "max_identifier_length": "63", "lc_collate": "C", "lc_ctype": "C",
+		"role": "none", "row_security": "on", "block_size": "4096",
+	}
+}
+
+// set changes a setting and tells the client if it is a reported one.
+func (s *session) set(name, val string) error {
+	key := strings.ToLower(name)
+	if fixed[key] {
+		return sqlError("55P02", "parameter %q cannot be changed", name)
+	}
+	if len(val) > maxSetting || len(s.settings) >= maxSettings && s.settings[key] == "" {
+		return sqlError(pgwire.StateConfigLimitExceeded, "too many or too long settings (limits: %d settings of %d bytes)", maxSettings, maxSetting)
+	}
+	switch key {
+	case "client_encoding":
+		if enc := strings.ToUpper(strings.NewReplacer("-", "", "_", "").Replace(val)); enc != "UTF8" && enc != "UNICODE" && enc != "SQLASCII" {
+			return sqlError(pgwire.StateFeatureNotSupported, "client encoding %q is not supported: SQLite keeps texts in UTF-8", val)
+		}
+		val = "UTF8"
+	case "standard_conforming_strings":
+		if val != "on" {
+			return sqlError(pgwire.StateFeatureNotSupported, "standard_conforming_strings can only be on")
+		}
+	case "statement_timeout", "idle_in_transaction_session_timeout":
+		if _, err := parseTimeout(val); err != nil {
+			return sqlError(pgwire.StateInvalidParameterValue, "invalid value for parameter %q: %q", name, val)
+		}
+	}
+	s.settings[key] = val
+	for _, r := range reported {
+		if strings.EqualFold(r, name) {
+			s.c.Writer.Send(&pgwire.ParameterStatus{Name: r, Value: val})
+		}
+	}
+	return nil
+}
+
+// timeout returns a setting that is a time-out, fallback if it is 0.
+func (s *session) timeout(name string, fallback time.Duration) time.Duration {
+	if d, err := parseTimeout(s.settings[name]); err == nil && d > 0 && (fallback == 0 || d < fallback) {
+		return d
+	}
+	return fallback
+}
+
+// parseTimeout reads a time-out as PostgreSQL has it: milliseconds, or with a unit.
+func parseTimeout(s string) (time.Duration, error) {
+	if ms, err := strconv.Atoi(s); err == nil {
+		if ms < 0 || ms > 1<<31-1 {
+			return 0, fmt.Errorf("%d ms is out of range", ms)
+		}
+		return time.Duration(ms) * time.Millisecond, nil
+	}
+	return time.ParseDuration(strings.ReplaceAll(strings.ReplaceAll(s, "min", "m"), " ", ""))
+}
+
+// show returns the value of a setting.
+func (s *session) show(name string) (string, error) {
+	if v, ok := s.settings[strings.ToLower(name)]; ok {
+		return v, nil
+	}
+	return "", sqlError(pgwire.StateUndefinedObject, "unrecognized configuration parameter %q", name)
+}
+
+// showAll returns every setting as SHOW ALL does.
+func (s *session) showAll() [][]string {
+	var rows [][]string
+	for name, v := range s.settings {
+		rows = append(rows, []string{name, v, ""})
+	}
+	sort.Slice(rows, func(i, j int) bool { return rows[i][0] < rows[j][0] })
+	return rows
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

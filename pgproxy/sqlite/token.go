@@ -1,0 +1,262 @@
+package sqlite
+
+import "strings"
+
+// kind is what a token is.
+type kind byte
+
+const (
+	kindIdent  kind = iota // plain identifier or keyword
+	kindQuoted             // "x", `x` or [x]
+	kindString             // 'x', E'x' or $tag$x$tag$
+	kindBlob               // x'00'
+	kindNumber
+	kindParam // $1, ?1, ?, :a, @a
+	kindOp    // everything else, one operator or punctuation mark
+)
+
+// token is one lexical element of a statement: sql[start:end].
+type token struct {
+	kind       kind
+	start, end int
+	text       string
+}
+
+// is reports whether t is the keyword or operator s (upper case).
+func (t token) is(s string) bool {
+	return (t.kind == kindIdent || t.kind == kindOp) && strings.EqualFold(t.text, s)
+}
+
+// isAny reports whether t is one of the keywords or operators.
+func (t token) isAny(list ...string) bool {
+	for _, s := range list {
+		if t.is(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// name returns the identifier t stands for, without quotes.
+func (t token) name() string {
+	if t.kind != kindQuoted || len(t.text) < 2 {
+		return t.text
+	}
+	q := t.text[len(t.text)-1:]
+	return strings.ReplaceAll(t.text[1:len(t.text)-1], q+q, q)
+}
+
+// operators of more than one byte, longest first.
+var operators = [...]string{"!~~*", "->>", "!~*", "!~~", "~~*", "#>>", "::", "||", "<=", ">=", "<>", "!=", "==", "<<", ">>", "->", "~*", "!~", "~~"}
+
+// tokenize splits sql into tokens and drops blanks and comments. It never
+// fails: what is unterminated reaches to the end, and SQLite then complains.
+func tokenize(sql string) []token {
+	tokens := make([]token, 0, len(sql)/4+4)
+	for i := 0; i < len(sql); {
+		if n := skipBlank(sql[i:]); n > 0 {
+			i += n
+			continue
+		}
+		k, n := scan(sql[i:])
+		tokens = append(tokens, token{k, i, i + n, sql[i : i+n]})
+		i += n
+	}
+	return tokens
+}
+
+// skipBlank returns the length of the blank or comment s begins with.
+func skipBlank(s string) int {
+	switch {
+	case s[0] == ' ' || s[0] >= '\t' && s[0] <= '\r':
+		return 1
+	case strings.HasPrefix(s, "--"):
+		if n := strings.IndexByte(s, '\n'); n >= 0 {
+			return n + 1
+		}
+		return len(s)
+	case strings.HasPrefix(s, "/*"):
+		if n := strings.Index(s[2:], "*/"); n >= 0 {
+			return n + 4
+		}
+		return len(s)
+	}
+	return 0
+}
+
+// scan returns the kind and length of the token s begins with.
+func scan(s string) (kind, int) {
+	c := s[0]
+	switch {
+	case c == '\'':
+		return kindString, quotedLen(s, '\'')
+	case c == '"' || c == '`':
+		return kindQuoted, quotedLen(s, c)
+	case c == '[' && isName(s[1:]):
+		return kindQuoted, strings.IndexByte(s, ']') + 1
+	case (c == 'e' || c == 'E') && len(s) > 1 && s[1] == '\'':
+		return kindString, 1 + escapedLen(s[1:])
+	case (c == 'x' || c == 'X') && len(s) > 1 && s[1] == '\'':
+		return kindBlob, 1 + quotedLen(s[1:], '\'')
+	case c == '$':
+		return scanDollar(s)
+	case c == '?' || (c == ':' || c == '@') && len(s) > 1 && isIdentStart(s[1]):
+		return kindParam, 1 + wordLen(s[1:])
+	case c >= '0' && c <= '9' || c == '.' && len(s) > 1 && s[1] >= '0' && s[1] <= '9':
+		return kindNumber, numberLen(s)
+	case isIdentStart(c):
+		return kindIdent, wordLen(s)
+	}
+	for _, op := range operators {
+		if strings.HasPrefix(s, op) {
+			return kindOp, len(op)
+		}
+	}
+	return kindOp, 1
+}
+
+// isName tells SQLite's [name] from a subscript: a letter first, closed.
+func isName(s string) bool {
+	return s != "" && isIdentStart(s[0]) && strings.IndexByte(s, ']') > 0
+}
+
+func scanDollar(s string) (kind, int) {
+	n := 1 + wordLen(s[1:])
+	if n > 1 && s[1] >= '0' && s[1] <= '9' {
+		return kindParam, n
+	}
+	if n < len(s) && s[n] == '$' && !strings.Contains(s[1:n], "$") {
+		tag := s[:n+1]
+		if end := strings.Index(s[n+1:], tag); end >= 0 {
+			return kindString, n + 1 + end + len(tag)
+		}
+		return kindString, len(s)
+	}
+	if n == 1 {
+		return kindOp, 1
+	}
+	return kindParam, n
+}
+
+// quotedLen is the length of a token quoted with q, doubled q inside.
+func quotedLen(s string, q byte) int {
+	for i := 1; i < len(s); i++ {
+		if s[i] != q {
+			continue
+		}
+		if i+1 == len(s) || s[i+1] != q {
+			return i + 1
+		}
+		i++
+	}
+	return len(s)
+}
+
+// escapedLen is quotedLen for an E” string, where a backslash escapes.
+func escapedLen(s string) int {
+	for i := 1; i < len(s); i++ {
+		switch {
+		case s[i] == '\\':
+			i++
+		case s[i] == '\'' && i+1 < len(s) && s[i+1] == '\'':
+			i++
+		case s[i] == '\'':
+			return i + 1
+		}
+	}
+	return len(s)
+}
+
+func isIdentStart(c byte) bool {
+	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
+}
+
+func wordLen(s string) int {
+	n := 0
+	for n < len(s) && (isIdentStart(s[n]) || s[n] >= '0' && s[n] <= '9') {
+		n++
+	}
+	return n
+}
+
+func numberLen(s string) int {
+	n := 0
+	for n < len(s) {
+		c := s[n]
+		sign := (c == '+' || c == '-') && n > 0 && (s[n-1] == 'e' || s[n-1] == 'E') && !strings.HasPrefix(s, "0x")
+		if !sign && c != '.' && wordLen(s[n:n+1]) == 0 {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// splitStatements cuts sql at the semicolons between statements; those inside
+// the body of CREATE TRIGGER do not count. Empty statements are left out.
+func splitStatements(sql string) []string {
+	var out []string
+	tokens := tokenize(sql)
+	first, depth := 0, 0
+	for i, t := range tokens {
+		if isTrigger(tokens[first:]) {
+			switch {
+			case t.is("BEGIN"), t.is("CASE"):
+				depth++
+			case t.is("END") && depth > 0:
+				depth--
+			}
+		}
+		if t.is(";") && depth == 0 {
+			if i > first {
+				out = append(out, sql[tokens[first].start:t.start])
+			}
+			first = i + 1
+		}
+	}
+	if first < len(tokens) {
+		out = append(out, sql[tokens[first].start:])
+	}
+	return out
+}
+
+func isTrigger(tokens []token) bool {
+	if len(tokens) < 3 || !tokens[0].is("CREATE") {
+		return false
+	}
+	return tokens[1].is("TRIGGER") || tokens[1].isAny("TEMP", "TEMPORARY") && tokens[2].is("TRIGGER")
+}
+
+// closing returns the index of the parenthesis that closes the one at open,
+// len(tokens) if none does.
+func closing(tokens []token, open int) int {
+	depth := 0
+	for i := open; i < len(tokens); i++ {
+		switch {
+		case tokens[i].is("("):
+			depth++
+		case tokens[i].is(")"):
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(tokens)
+}
+
+// opening returns the index of the parenthesis that the one at end closes, -1
+// if none.
+func opening(tokens []token, end int) int {
+	depth := 0
+	for i := end; i >= 0; i-- {
+		switch {
+		case tokens[i].is(")"):
+			depth++
+		case tokens[i].is("("):
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return -1
+}

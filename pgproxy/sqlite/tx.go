@@ -1,0 +1,263 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
+	"zombiezen.com/go/sqlite"
+)
+
+// txMode is how a transaction block reads and writes.
+type txMode int
+
+const (
+	// txReadCommitted reads with a reader per statement until its first
+	// write; that takes the writer until the block ends.
+	txReadCommitted txMode = iota
+	txSerializable         // takes the writer at its first statement
+	txImmediate            // takes the writer at once
+	txReadOnly             // one reader, one snapshot
+)
+
+// handle is a leased connection with its state.
+type handle struct {
+	lease pool.Lease[*sqlite.Conn]
+	conn  *sqlite.Conn
+	cs    *connState
+}
+
+// acquire leases a connection for this session.
+func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
+	get := s.b.db.AcquireReader
+	if write {
+		get = s.b.db.AcquireWriter
+	}
+	lease, err := get(ctx)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, cause
+		}
+		return nil, err
+	}
+	h := &handle{lease: lease, conn: lease.Value(), cs: s.b.state(lease.Value())}
+	h.cs.session = s
+	return h, nil
+}
+
+func (h *handle) release() {
+	h.cs.session = nil
+	h.lease.Release()
+}
+
+// connFor returns the connection a statement runs on; own means that it is for
+// this statement only and the caller releases it.
+func (s *session) connFor(ctx context.Context, write bool) (h *handle, own bool, err error) {
+	if s.pinned == nil {
+		switch {
+		case write && s.block && s.mode == txReadOnly:
+			return nil, false, sqlError(pgwire.StateReadOnlyTransaction, "cannot write in a read-only transaction")
+		case write, s.block && s.mode == txSerializable && !s.b.db.ReadOnly():
+			err = s.pin(ctx, true, "BEGIN IMMEDIATE")
+		case s.block && s.mode == txReadOnly:
+			err = s.pin(ctx, false, "BEGIN")
+		default:
+			h, err = s.acquire(ctx, false)
+			return h, true, err
+		}
+		if err != nil {
+			return nil, false, err
+		}
+	} else if write && s.block && s.mode == txReadOnly {
+		return nil, false, sqlError(pgwire.StateReadOnlyTransaction, "cannot write in a read-only transaction")
+	}
+	return s.pinned, false, nil
+}
+
+// pin leases a connection until the transaction ends, and begins it.
+func (s *session) pin(ctx context.Context, write bool, begin string) error {
+	h, err := s.acquire(ctx, write)
+	if err != nil {
+		return err
+	}
+	h.conn.SetInterrupt(ctx.Done())
+	if err := execute(h.conn, begin); err != nil {
+		h.release()
+		return err
+	}
+	h.conn.SetInterrupt(nil)
+	s.pinned = h
+	return nil
+}
+
+// execute runs a statement without rows, kept compiled by the driver.
+func execute(conn *sqlite.Conn, query string) error {
+	stmt, err := conn.Prepare(query)
+	if err != nil {
+		return err
+	}
+	_, err = stmt.Step()
+	stmt.Reset()
+	return err
+}
+
+// unpin ends the transaction of the pinned connection by COMMIT or ROLLBACK
+// and gives it back. Portals end with it.
+func (s *session) unpin(commit bool) error {
+	s.closePortals()
+	h := s.pinned
+	if h == nil {
+		return nil
+	}
+	s.pinned = nil
+	if s.schemaChanged {
+		s.schemaChanged = false
+		defer s.b.generation.Add(1)
+	}
+	defer h.release() // rolls back if it was not committed
+	if !commit {
+		return nil
+	}
+	return execute(h.conn, "COMMIT")
+}
+
+// endImplicit ends what Sync or the end of a simple query ends: a transaction
+// nobody began, and the portals outside a block.
+func (s *session) endImplicit(commit bool) error {
+	if s.block {
+		return nil
+	}
+	return s.unpin(commit)
+}
+
+func (s *session) begin(ctx context.Context, m txMode) error {
+	if s.block {
+		s.notice(pgwire.StateActiveTransaction, "there is already a transaction in progress")
+		return nil
+	}
+	if m == txReadCommitted && (s.settings["default_transaction_read_only"] == "on" || s.b.db.ReadOnly()) {
+		m = txReadOnly
+	}
+	if m == txImmediate && s.pinned == nil {
+		if err := s.pin(ctx, true, "BEGIN IMMEDIATE"); err != nil {
+			return err
+		}
+	}
+	s.block, s.mode, s.savepoints = true, m, nil
+	return nil
+}
+
+// setTransaction is SET TRANSACTION: only READ ONLY changes anything.
+func (s *session) setTransaction(readOnly bool) error {
+	if readOnly && s.block && s.pinned == nil {
+		s.mode = txReadOnly
+	}
+	return nil
+}
+
+func (s *session) commit(context.Context) (tag string, err error) {
+	if !s.block {
+		s.notice(pgwire.StateNoActiveTransaction, "there is no transaction in progress")
+		return "COMMIT", s.unpin(true)
+	}
+	failed := s.failed
+	s.leaveBlock()
+	if failed {
+		return "ROLLBACK", s.unpin(false)
+	}
+	return "COMMIT", s.unpin(true)
+}
+
+func (s *session) rollbackBlock() error {
+	if !s.block {
+		s.notice(pgwire.StateNoActiveTransaction, "there is no transaction in progress")
+	}
+	s.leaveBlock()
+	return s.unpin(false)
+}
+
+func (s *session) leaveBlock() {
+	s.block, s.failed, s.mode, s.savepoints = false, false, txReadCommitted, nil
+}
+
+// savepoint runs SAVEPOINT, RELEASE or ROLLBACK TO. They need the connection
+// the block writes with, so the first one takes the writer.
+func (s *session) savepoint(ctx context.Context, what, name string) error {
+	if !s.block {
+		return sqlError(pgwire.StateNoActiveTransaction, "%s can only be used in transaction blocks", what)
+	}
+	if what != "SAVEPOINT" && (s.pinned == nil || !s.hasSavepoint(name)) {
+		return sqlError("3B001", "savepoint %q does not exist", name)
+	}
+	h, _, err := s.connFor(ctx, s.mode != txReadOnly)
+	if err != nil {
+		return err
+	}
+	if what == "ROLLBACK TO" {
+		s.closePortals()
+	}
+	stmt, _, err := h.conn.PrepareTransient(what + " " + quoteIdent(name))
+	if err != nil {
+		return err
+	}
+	_, err = stmt.Step()
+	stmt.Finalize()
+	if err != nil {
+		return err
+	}
+	switch what {
+	case "SAVEPOINT":
+		s.savepoints = append(s.savepoints, name)
+	case "ROLLBACK TO":
+		s.failed = false
+		s.b.generation.Add(1)
+	case "RELEASE":
+		s.dropSavepoint(name)
+	}
+	return nil
+}
+
+func (s *session) hasSavepoint(name string) bool {
+	for _, have := range s.savepoints {
+		if have == name {
+			return true
+		}
+	}
+	return false
+}
+
+// dropSavepoint forgets the newest savepoint of that name and all after it.
+func (s *session) dropSavepoint(name string) {
+	for i := len(s.savepoints) - 1; i >= 0; i-- {
+		if s.savepoints[i] == name {
+			s.savepoints = s.savepoints[:i]
+			return
+		}
+	}
+}
+
+// abort marks the transaction failed after an error. A block without
+// savepoints can only be rolled back, so its connection is given back at once.
+func (s *session) abort() {
+	if !s.block {
+		_ = s.unpin(false)
+		return
+	}
+	s.failed = true
+	lost := s.pinned != nil && s.pinned.conn.AutocommitEnabled()
+	if len(s.savepoints) == 0 || lost {
+		s.savepoints = nil
+		_ = s.unpin(false)
+	}
+}
+
+// status is what ReadyForQuery reports.
+func (s *session) status() pgwire.TxStatus {
+	switch {
+	case s.failed:
+		return pgwire.TxFailed
+	case s.block:
+		return pgwire.TxActive
+	}
+	return pgwire.TxIdle
+}

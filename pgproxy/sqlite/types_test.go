@@ -1,0 +1,122 @@
+package sqlite_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/pgproxy/sqlite"
+	"github.com/jackc/pgx/v5"
+)
+
+func TestDriverFieldsAreWhereExpected(t *testing.T) {
+	if !sqlite.NativeOK() {
+		t.Error("the driver's fields moved: declared column types are lost")
+	}
+}
+
+func TestDeclaredTypes(t *testing.T) {
+	s := start(t)
+	for name, mode := range map[string]pgx.QueryExecMode{
+		"prepared": pgx.QueryExecModeCacheStatement, "described": pgx.QueryExecModeDescribeExec,
+		"exec": pgx.QueryExecModeExec, "simple": pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := s.connect(t)
+			var (
+				id, age  int64
+				nick     string
+				active   bool
+				score    float64
+				avatar   []byte
+				born, at time.Time
+				price    float64
+				email    *string
+			)
+			err := conn.QueryRow(t.Context(), `SELECT u.id AS x, name AS nick, active, score, avatar, born, seen, price, age, NULL
+				FROM users u WHERE id = $1`, mode, 1).Scan(&id, &nick, &active, &score, &avatar, &born, &at, &price, &age, &email)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if id != 1 || nick != "ada" || !active || score != 1.5 || !bytes.Equal(avatar, []byte{0, 255}) || price != 12.5 || age != 36 || email != nil {
+				t.Error("wrong values:", id, nick, active, score, avatar, price, age, email)
+			}
+			if born.Format(time.DateOnly) != "1815-12-10" || at.Format(time.DateTime) != "2026-01-02 03:04:05" {
+				t.Error("wrong times:", born, at)
+			}
+		})
+	}
+}
+
+func TestExpressionTypes(t *testing.T) {
+	conn := start(t).connect(t)
+	for sql, want := range map[string]any{
+		`SELECT 1`: int64(1), `SELECT 1.5`: 1.5, `SELECT 'a'`: "a", `SELECT x'01'`: []byte{1}, `SELECT true`: true,
+		`SELECT count(*) FROM users`: int64(2), `SELECT count(*) + 1 FROM users`: int64(3), `SELECT max(score) FROM users`: 2.0,
+		`SELECT sum(age) FROM users`: int64(121), `SELECT avg(age) FROM users`: 60.5, `SELECT coalesce(email, 'none') FROM users WHERE id = 2`: "none",
+		`SELECT EXISTS (SELECT 1 FROM users)`: true, `SELECT id = 1 FROM users WHERE id = 1`: true, `SELECT name || '!' FROM users WHERE id = 1`: "ada!",
+		`SELECT CASE WHEN active THEN 1 ELSE 0 END FROM users WHERE id = 1`: int64(1), `SELECT '7'::int`: int64(7), `SELECT 5::text`: "5",
+		`SELECT (SELECT id FROM users WHERE name = 'grace')`: int64(2), `WITH a AS (SELECT 1) SELECT 'x' FROM a`: "x",
+		`SELECT length(name) FROM users WHERE id = 1`: int64(3), `SELECT x FROM (SELECT id AS x FROM users) WHERE x = 2`: int64(2),
+		`SELECT row_number() OVER (ORDER BY id) FROM users LIMIT 1`: int64(1), `SELECT -age FROM users WHERE id = 1`: int64(-36),
+		`SELECT name LIKE 'ad%' AND active FROM users WHERE id = 1`: true, `SELECT active FROM users UNION SELECT 1 = 1`: false,
+		`SELECT id FROM names WHERE name = 'ada'`: int64(1), `SELECT round(score) FROM users WHERE id = 1`: 2.0,
+	} {
+		var got any
+		if err := conn.QueryRow(t.Context(), sql).Scan(&got); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		} else if b, ok := want.([]byte); ok {
+			if g, ok := got.([]byte); !ok || !bytes.Equal(g, b) {
+				t.Errorf("%s = %#v, want %#v", sql, got, want)
+			}
+		} else if got != want {
+			t.Errorf("%s = %#v, want %#v", sql, got, want)
+		}
+	}
+}
+
+func TestParameterTypes(t *testing.T) {
+	conn := start(t).connect(t)
+	at := time.Date(2026, 3, 4, 5, 6, 7, 123456000, time.UTC)
+	exec(t, conn, `INSERT INTO users (name, email, active, score, avatar, born, seen, price, age) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		"edsger", "42", true, 3.25, []byte("\x00raw"), at, at, 1.25, 72)
+	for sql, arg := range map[string]any{
+		`name = $1`: "edsger", `email = $1`: "42", `active = $1 AND id = 3`: true, `score = $1`: 3.25, `avatar = $1`: []byte("\x00raw"), `seen = $1`: at,
+		`price = $1`: 1.25, `age = $1`: 72, `age BETWEEN 70 AND $1 AND id = 3`: 73, `$1 < age AND id = 3`: 71, `age IN (1, $1)`: 72, `age + $1 = 73`: 1,
+		`lower(name) = $1`: "edsger", `id = $1::int8`: 3, `typeof(email) = 'text' AND id = $1`: 3, `id = (SELECT count(*) FROM users LIMIT $1)`: 1,
+		`id > 2 AND name LIKE $1`: "ed%",
+	} {
+		if id := one[int64](t, conn, `SELECT id FROM users WHERE `+sql, arg); id != 3 {
+			t.Errorf("%s with %v found user %d", sql, arg, id)
+		}
+	}
+	if v := one[string](t, conn, `SELECT $1`, "5"); v != "5" {
+		t.Errorf("untyped parameter came back as %q", v)
+	}
+	if v := one[string](t, conn, `SELECT typeof(email) FROM users WHERE id = 3`); v != "text" {
+		t.Errorf("a text was stored as %s", v)
+	}
+	_, err := conn.Exec(t.Context(), `SELECT * FROM users WHERE age = $1`, pgx.QueryExecModeExec, "many")
+	_ = err
+	_, err = conn.PgConn().ExecParams(t.Context(), `SELECT * FROM users WHERE age = $1`, [][]byte{[]byte("many")}, nil, nil, nil).Close()
+	wantState(t, err, "22P02", "text for an integer parameter")
+}
+
+func TestValueThatDoesNotFitItsColumn(t *testing.T) {
+	conn := start(t).connect(t)
+	exec(t, conn, `CREATE TABLE loose (n INTEGER)`)
+	exec(t, conn, `INSERT INTO loose VALUES (1), ('many')`, pgx.QueryExecModeSimpleProtocol)
+	rows, err := conn.Query(t.Context(), `SELECT n FROM loose ORDER BY rowid`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+	}
+	if pg := wantState(t, rows.Err(), "42804", "text in an integer column"); pg.Hint == "" {
+		t.Error("no hint to CAST")
+	}
+	results, err := conn.PgConn().Exec(t.Context(), `SELECT n FROM loose ORDER BY rowid`).ReadAll()
+	if err != nil || string(results[0].Rows[1][0]) != "many" {
+		t.Errorf("simple protocol: %v, %v", results, err)
+	}
+}

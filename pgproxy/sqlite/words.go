@@ -1,0 +1,158 @@
+package sqlite
+
+import (
+	"strings"
+)
+
+// word edits what begins with an identifier or keyword at token i.
+func (r *rewriter) word(i int) (int, error) {
+	t, next := r.tokens[i], r.at(i+1)
+	switch word := strings.ToLower(t.text); word {
+	case "pg_catalog":
+		if next.is(".") {
+			r.drop(i, i+1)
+			return i + 1, nil
+		}
+	case "information_schema":
+		if next.is(".") {
+			r.replace[i+1] = "_"
+			return i + 1, nil
+		}
+	case "public":
+		if next.is(".") && !r.at(i-1).is(".") {
+			r.replace[i] = "main"
+		}
+	case "operator":
+		return r.namedOperator(i), nil
+	case "collate":
+		return r.collate(i), nil
+	case "ilike":
+		r.replace[i] = "LIKE"
+	case "cast":
+		return i, r.cast(i)
+	case "array":
+		return r.array(i), nil
+	case "current_user", "session_user", "current_role", "current_schema", "current_catalog":
+		if !next.isAny("(", ".") && !r.at(i-1).isAny(".", "AS") {
+			r.replace[i] = t.text + "()"
+		}
+	case "for":
+		return r.locking(i), nil
+	case "serial", "bigserial", "smallserial", "serial4", "serial8":
+		if r.at(0).is("CREATE") && r.at(i-1).kind != kindOp {
+			r.replace[i] = "INTEGER"
+		}
+	case "default":
+		if next.is("NOW") && r.at(i+2).is("(") && r.at(i+3).is(")") && r.at(0).isAny("CREATE", "ALTER") {
+			r.drop(i+2, i+3)
+			r.replace[i+1] = "CURRENT_TIMESTAMP"
+			return i + 3, nil
+		}
+	}
+	return i, nil
+}
+
+// namedOperator edits OPERATOR(pg_catalog.~).
+func (r *rewriter) namedOperator(i int) int {
+	j := i + 2
+	if r.at(j + 1).is(".") {
+		j += 2
+	}
+	if !r.at(i+1).is("(") || !r.at(j+1).is(")") || r.at(j).kind != kindOp {
+		return i
+	}
+	to, ok := matchOperators[r.at(j).text]
+	if !ok {
+		to = r.at(j).text
+	}
+	r.match(i, j+1, to)
+	return j + 1
+}
+
+// collate drops PostgreSQL's default collation, which psql writes, and maps "C".
+func (r *rewriter) collate(i int) int {
+	j := i + 1
+	if r.at(j).is("pg_catalog") && r.at(j+1).is(".") {
+		j += 2
+	}
+	switch name := r.at(j).name(); {
+	case strings.EqualFold(name, "default"):
+		r.drop(i, j)
+		return j
+	case name == "C", name == "POSIX", name == "ucs_basic":
+		r.drop(i, j)
+		r.replace[j] = "COLLATE BINARY"
+		return j
+	}
+	return i
+}
+
+// cast edits CAST(x AS type) where SQLite would take the type's name for
+// another affinity. The operand is edited when its tokens come.
+func (r *rewriter) cast(i int) error {
+	if !r.at(i + 1).is("(") {
+		return nil
+	}
+	end := closing(r.tokens, i+1)
+	depth, as := 0, -1
+	for j := i + 1; j < end; j++ {
+		switch t := r.tokens[j]; {
+		case t.is("("):
+			depth++
+		case t.is(")"):
+			depth--
+		case t.is("AS") && depth == 1:
+			as = j
+		}
+	}
+	name, last := typeAt(r.tokens, as+1)
+	if as < 0 || name == "" || last != end-1 {
+		return nil
+	}
+	open, closed := castCode(name)
+	if open == "CAST(" {
+		r.drop(as+1, last)
+		r.replace[last] = strings.TrimSuffix(strings.TrimPrefix(closed, " AS "), ")")
+		return nil
+	}
+	r.replace[i] = strings.TrimSuffix(open, "(")
+	r.drop(as, last)
+	return nil
+}
+
+// array answers ARRAY(SELECT …) in queries of the catalog, where every list of
+// roles and privileges is empty here.
+func (r *rewriter) array(i int) int {
+	if !r.out.catalog || !r.at(i+1).is("(") || !r.at(i+2).is("SELECT") {
+		return i
+	}
+	end := closing(r.tokens, i+1)
+	if end == len(r.tokens) {
+		return i
+	}
+	r.drop(i, end)
+	r.replace[end] = "'{}'"
+	return end
+}
+
+// locking drops FOR UPDATE and its relatives at the end of a SELECT: the
+// statement then runs on the one writer, which is a stronger lock.
+func (r *rewriter) locking(i int) int {
+	if !r.at(i+1).isAny("UPDATE", "SHARE", "NO", "KEY") || i == 0 || !endsOperand(r.tokens[i-1]) {
+		return i
+	}
+	depth, j := 0, i
+	for ; j < len(r.tokens) && !(r.tokens[j].is(")") && depth == 0); j++ {
+		switch t := r.tokens[j]; {
+		case t.is("("):
+			depth++
+		case t.is(")"):
+			depth--
+		case !t.isAny("FOR", "UPDATE", "SHARE", "NO", "KEY", "OF", ",", ".", "NOWAIT", "SKIP", "LOCKED") && !r.at(j-1).isAny("OF", ",", "."):
+			return i
+		}
+	}
+	r.drop(i, j-1)
+	r.out.locking = true
+	return j - 1
+}
