@@ -2,6 +2,9 @@ package config
 
 import "strings"
 
+// Closest returns the candidate that text is most likely a slip of the fingers for, "" when none is close.
+func Closest(text string, candidates []string) string { return suggest(text, candidates) }
+
 // suggest returns the candidate closest to text when it is close enough to be a slip of the fingers, else "".
 func suggest(text string, candidates []string) string {
 	best, bestDistance := "", 1+max(1, len(text)/3)

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/headpond/headpond/gateway/admin"
+)
+
+// ctlTimeout bounds a question to a gateway; a reload may have to read and bind a lot.
+const ctlTimeout = 30 * time.Second
+
+// maxAnswer bounds what is read of an answer: ten thousand endpoints fit.
+const maxAnswer = 16 << 20
+
+// ctl is `headpond ctl status|reload`.
+func ctl(e env, args []string) int {
+	fs := flags(e, "ctl", "status|reload", "Asks the gateway whose admin page is at the address for its status, or to read its configuration file again.")
+	address := fs.String("admin", "127.0.0.1:9090", "`address` of the admin page: host:port or unix:/path")
+	asJSON := fs.Bool("json", false, "print the status as JSON")
+	if code, ok := parse(e, fs, args, 1, "want status or reload"); !ok {
+		return code
+	}
+	var err error
+	switch fs.Arg(0) {
+	case "status":
+		err = ctlStatus(e, *address, *asJSON)
+	case "reload":
+		err = ctlReload(e, *address)
+	default:
+		_, _ = fmt.Fprintf(e.stderr, "headpond ctl: unknown action %q; want status or reload\n", fs.Arg(0))
+		return exitUsage
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
+		return exitProblem
+	}
+	return exitOK
+}
+
+// ask sends one request to the admin page.
+func ask(address, method, path string) (code int, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), ctlTimeout)
+	defer cancel()
+	host := address
+	transport := &http.Transport{DisableKeepAlives: true}
+	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
+		host = "localhost"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, nil)
+	if err != nil {
+		return 0, nil, fmt.Errorf("admin address %q: want host:port or unix:/path", address)
+	}
+	req.Header.Set(admin.ReloadHeader, "1")
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return 0, nil, fmt.Errorf("no gateway answers at %s (is it running? -admin names its admin address): %w", address, errors.Unwrap(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	return resp.StatusCode, body, err
+}
+
+func ctlReload(e env, address string) error {
+	code, body, err := ask(address, http.MethodPost, "/api/v1/reload")
+	if err != nil {
+		return err
+	}
+	var answer struct{ Error string }
+	if code != http.StatusOK {
+		if json.Unmarshal(body, &answer) != nil || answer.Error == "" {
+			answer.Error = http.StatusText(code)
+		}
+		return fmt.Errorf("reload refused, the old configuration keeps running: %s", answer.Error)
+	}
+	_, _ = fmt.Fprintln(e.stdout, "reloaded")
+	return nil
+}
+
+func ctlStatus(e env, address string, asJSON bool) error {
+	code, body, err := ask(address, http.MethodGet, "/api/v1/status")
+	if err != nil {
+		return err
+	}
+	if code != http.StatusOK {
+		return fmt.Errorf("%s answers %d %s", address, code, http.StatusText(code))
+	}
+	if asJSON {
+		_, err := e.stdout.Write(body)
+		return err
+	}
+	var s admin.Status
+	if err := json.Unmarshal(body, &s); err != nil {
+		return fmt.Errorf("%s is not a gateway's admin page: %w", address, err)
+	}
+	printStatus(e.stdout, s)
+	return nil
+}
+
+func printStatus(w io.Writer, s admin.Status) {
+	state := "ready"
+	if s.Draining {
+		state = "draining"
+	} else if !s.Ready {
+		state = "not ready: " + strings.Join(s.NotReady, "; ")
+	}
+	up := time.Duration(s.UptimeSeconds) * time.Second
+	_, _ = fmt.Fprintf(w, "headpond %s, %s, up %v, engine %s\n\n", s.Version, state, up, s.Engine)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "LISTENER\tPROTOCOL\tADDRESS\tSESSIONS\tQUEUED\tACCEPTED\tREJECTED")
+	for _, l := range s.Listeners {
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\n", l.Name, l.Protocol, l.Address, l.Active, l.Queued, l.Accepted, l.Rejected)
+	}
+	_ = t.Flush()
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tIDLE\tWAITING\tREUSE")
+	for _, u := range s.Upstreams {
+		for _, ep := range u.Endpoints {
+			health := "healthy"
+			if !ep.Healthy {
+				health = "unhealthy"
+			} else if ep.Ejected {
+				health = "ejected"
+			}
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%.1f %%\n", u.Name, ep.Address, health, ep.Pool.InUse, ep.Pool.Idle, ep.Pool.Waiting, 100*ep.Pool.ReuseRatio)
+		}
+	}
+	_ = t.Flush()
+}

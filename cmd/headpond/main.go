@@ -1,0 +1,129 @@
+// Command headpond is a connection-pooling gateway for TCP, HTTP, PostgreSQL and SQLite.
+//
+//	headpond demo                  everything on this machine, without a file
+//	headpond serve headpond.yaml
+//	headpond check headpond.yaml
+//
+// Exit codes: 0 done, 1 a problem, 2 wrong usage.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// version is set by the linker.
+var version = "0.1.0-dev"
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitProblem = 1
+	exitUsage   = 2
+
+	exitPort = -1 // of runGateway: an address could not be bound
+)
+
+// command is one of the commands.
+type command struct {
+	name, args, about string
+	run               func(env, []string) int
+}
+
+// env is where a command writes.
+type env struct{ stdout, stderr io.Writer }
+
+// commands is filled in by init, because help lists it.
+var commands []command
+
+func init() {
+	commands = []command{
+		{"serve", "FILE", "run the gateway that FILE describes", serve},
+		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
+		{"check", "FILE", "print every problem of a configuration file", check},
+		{"ctl", "status|reload", "ask a running gateway, or have it read its file again", ctl},
+		{"version", "", "print the version", printVersion},
+		{"help", "", "print this", help},
+	}
+}
+
+func main() { os.Exit(run(env{os.Stdout, os.Stderr}, os.Args[1:])) }
+
+// run executes the command that args name.
+func run(e env, args []string) int {
+	if len(args) == 0 {
+		usage(e.stderr)
+		return exitUsage
+	}
+	name := args[0]
+	switch name {
+	case "-h", "-help", "--help":
+		name = "help"
+	case "-v", "-version", "--version":
+		name = "version"
+	}
+	var names []string
+	for _, c := range commands {
+		if c.name == name {
+			return c.run(e, args[1:])
+		}
+		names = append(names, c.name)
+	}
+	_, _ = fmt.Fprintf(e.stderr, "headpond: unknown command %q", name)
+	if hint := config.Closest(name, names); hint != "" {
+		_, _ = fmt.Fprintf(e.stderr, "; did you mean %q?", hint)
+	}
+	_, _ = fmt.Fprintln(e.stderr, "\nRun \"headpond help\" for the commands.")
+	return exitUsage
+}
+
+func usage(w io.Writer) {
+	_, _ = fmt.Fprintf(w, "Headpond %s: a connection-pooling gateway for TCP, HTTP, PostgreSQL and SQLite.\n\nUsage: headpond COMMAND [FLAGS] [ARGUMENTS]\n\n", version)
+	for _, c := range commands {
+		_, _ = fmt.Fprintf(w, "  %-20s %s\n", c.name+" "+c.args, c.about)
+	}
+	_, _ = fmt.Fprintln(w, "\n\"headpond COMMAND -h\" prints a command's flags. Exit codes: 0 done, 1 a problem, 2 wrong usage.")
+}
+
+func help(e env, _ []string) int {
+	usage(e.stdout)
+	return exitOK
+}
+
+func printVersion(e env, _ []string) int {
+	_, _ = fmt.Fprintf(e.stdout, "headpond %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return exitOK
+}
+
+// flags makes the flag set of a command.
+func flags(e env, name, args, about string) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(e.stderr)
+	fs.Usage = func() {
+		_, _ = fmt.Fprintf(fs.Output(), "Usage: headpond %s [FLAGS] %s\n\n%s\n", name, args, about)
+		fs.PrintDefaults()
+	}
+	return fs
+}
+
+// parse reads the flags and wants exactly n arguments. It returns the exit code when the command is not to run.
+func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (code int, ok bool) {
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK, false
+	case err != nil:
+		return exitUsage, false
+	case fs.NArg() != n:
+		_, _ = fmt.Fprintf(e.stderr, "headpond %s: %s\n", fs.Name(), missing)
+		fs.Usage()
+		return exitUsage, false
+	}
+	return exitOK, true
+}

@@ -1,0 +1,56 @@
+// Package gateway turns a configuration into running listeners: it builds the upstreams and proxies, serves them, applies a changed
+// configuration without touching connections it need not, and drains.
+//
+//	package main
+//
+//	import (
+//		"context"
+//		"fmt"
+//		"os"
+//		"os/signal"
+//
+//		"github.com/headpond/headpond/gateway"
+//		"github.com/headpond/headpond/gateway/config"
+//	)
+//
+//	func main() {
+//		cfg, problems := config.Load("headpond.yaml")
+//		fmt.Fprint(os.Stderr, problems)
+//		if cfg == nil {
+//			os.Exit(1)
+//		}
+//		gw, err := gateway.New(cfg, gateway.Options{})
+//		if err != nil {
+//			fmt.Fprintln(os.Stderr, err)
+//			os.Exit(1)
+//		}
+//		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+//		defer stop()
+//		if err := gw.Run(ctx); err != nil {
+//			os.Exit(1)
+//		}
+//	}
+//
+// # Reload
+//
+// Gateway.Reload applies the difference between two configurations, all of it or nothing:
+//
+//   - A listener or upstream that did not change is not touched. Certificates and user lists are read again and count as changed when
+//     their content did.
+//   - A changed one is updated in place: new sessions see it, running ones go on as they are. A new set of endpoints keeps the
+//     connections to those that stay.
+//   - A listener with another address opens the new one before it closes the old one; its sessions stay.
+//   - What cannot change in place (an upstream's TLS or login, a listener's protocol) is built anew on the same socket; sessions of the
+//     old one finish there, within the drain time-out.
+//   - What is gone drains.
+//
+// Everything that can fail is done first: files are read, new ports bound. If anything fails, what was prepared is closed again and the old
+// configuration goes on.
+//
+// # Ending
+//
+// When Run's context ends the gateway drains: it stops accepting, /readyz answers 503, sessions may finish within drain_timeout, then they
+// are closed. The admin page stays up until the end. Close ends everything at once.
+//
+// The files follow that life: build.go (configuration to listeners and upstreams), gateway.go (serve and drain), reload.go.
+package gateway

@@ -1,0 +1,232 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// Options are what a program, rather than the configuration file, decides. The zero value is usable.
+type Options struct {
+	// Logger gets the log; nil = standard error in the format and level of the configuration, which a reload may change.
+	Logger *slog.Logger
+	// Version is shown in the log, on the admin page and in metrics; empty = "development".
+	Version string
+	// Started, if set, is called by Run once everything is served.
+	Started func()
+}
+
+// Gateway is a running configuration. Make one with New. All methods are safe for concurrent use.
+type Gateway struct {
+	opts    Options
+	logger  *slog.Logger
+	logs    *logControl // nil when the program gave its own logger
+	started time.Time
+
+	// reloading is held by Reload and Drain, one at a time; long operations are allowed under it.
+	reloading sync.Mutex
+
+	// mu guards what follows and is never held across I/O. Reload and Drain, which hold reloading, may read without it.
+	mu       sync.Mutex
+	cfg      *config.Config
+	backends []*backend
+	services []*service
+	admin    *adminServer
+	running  bool // Run was called
+	draining bool
+	reloads  admin.Reloads
+
+	hard   context.Context // ends at Close
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup // serving, retiring
+	done   chan struct{}  // closed when everything is over
+}
+
+// New builds everything cfg asks for and binds every address. Nothing is served until Run; a Gateway that is not run must be closed.
+// Errors name the listener or upstream; those about an address wrap ErrListen.
+func New(cfg *config.Config, opts Options) (*Gateway, error) {
+	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), done: make(chan struct{})}
+	if g.opts.Version == "" {
+		g.opts.Version = "development"
+	}
+	if g.logger == nil {
+		g.logger, g.logs = newLog(os.Stderr, cfg.Log)
+	}
+	p, err := g.newPlan(cfg)
+	if err != nil {
+		return nil, err
+	}
+	g.hard, g.cancel = context.WithCancel(context.Background())
+	g.cfg, g.backends, g.services, g.admin = cfg, p.backends, p.services, p.admin
+	return g, nil
+}
+
+// Run serves until ctx ends, then drains within the configuration's drain_timeout, closes everything and returns: nil when every session
+// ended by itself, else an error that wraps ErrCutOff. It may be called once.
+func (g *Gateway) Run(ctx context.Context) error {
+	if err := g.serve(); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-g.hard.Done():
+	}
+	g.mu.Lock()
+	limit := g.cfg.DrainTimeout
+	g.mu.Unlock()
+	drain, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	err := g.Drain(drain)
+	g.Close()
+	return err
+}
+
+// serve starts everything that New prepared.
+func (g *Gateway) serve() error {
+	g.reloading.Lock()
+	defer g.reloading.Unlock()
+	g.mu.Lock()
+	if g.running || g.draining {
+		g.mu.Unlock()
+		return ErrClosed
+	}
+	g.running = true
+	services, adminServer := g.services, g.admin
+	g.mu.Unlock()
+
+	g.logger.Info("starting", "version", g.opts.Version, "engine", engine, "reason", engineReason(g.cfg.Engine), "config", g.cfg.File, "pid", os.Getpid())
+	for _, s := range services {
+		g.startService(s, s.socket)
+	}
+	if adminServer != nil {
+		g.startAdmin(adminServer)
+	}
+	if g.opts.Started != nil {
+		g.opts.Started()
+	}
+	return nil
+}
+
+// startService serves sock until it is retired or the proxy drains.
+func (g *Gateway) startService(s *service, sock *socket) {
+	g.logger.Info("listening", "listener", s.cfg.Name, "protocol", s.cfg.Protocol, "address", address(sock), "tls", s.cert != nil)
+	proxy := s.proxy
+	g.tasks.Go(func() {
+		err := proxy.Serve(sock)
+		if err == nil || sock.retired.Load() {
+			return
+		}
+		g.mu.Lock()
+		draining := g.draining
+		if !draining {
+			s.failed = err
+		}
+		g.mu.Unlock()
+		if !draining {
+			g.logger.Error("listener stopped", "listener", s.cfg.Name, "address", address(sock), "error", err)
+		}
+	})
+}
+
+// Drain stops accepting and waits until every session has ended by itself. When ctx ends first, or Close is called, the rest is cut off and
+// the error wraps ErrCutOff. The admin page stays up. Afterwards only Close is of use.
+func (g *Gateway) Drain(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(g.hard, cancel)()
+	g.mu.Lock()
+	first := !g.draining
+	g.draining = true // before the lock below: /readyz must tell at once
+	g.mu.Unlock()
+
+	g.reloading.Lock()
+	defer g.reloading.Unlock()
+	if first {
+		g.logger.Info("draining", "sessions", g.sessions(), "timeout", g.cfg.DrainTimeout)
+	}
+	begin := time.Now()
+	err := errors.Join(inParallel(g.services, func(s *service) error { return s.proxy.Drain(ctx) })...)
+	for _, s := range g.services {
+		s.socket.retire()
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrCutOff, err)
+		g.logger.Warn("drained, sessions were cut off", "duration", time.Since(begin), "error", err)
+	} else if first {
+		g.logger.Info("drained", "duration", time.Since(begin))
+	}
+	return err
+}
+
+// sessions counts the sessions that run.
+func (g *Gateway) sessions() int {
+	n := 0
+	for _, s := range g.services {
+		n += s.proxy.Stats().Active
+	}
+	return n
+}
+
+// backendGrace is how long connections to backends may take to be given up once no session is left.
+const backendGrace = 2 * time.Second
+
+// Close ends everything now: sessions are cut off, connections closed. It returns when nothing runs any more; a second Close only waits.
+func (g *Gateway) Close() {
+	g.cancel()
+	_ = g.Drain(g.hard)
+	g.mu.Lock()
+	select {
+	case <-g.done:
+		g.mu.Unlock()
+		return
+	default:
+		close(g.done)
+	}
+	g.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), backendGrace)
+	defer cancel()
+	for _, err := range inParallel(g.backends, func(b *backend) error { return b.impl.Drain(ctx) }) {
+		if err != nil {
+			g.logger.Warn("upstream was not closed cleanly", "error", err)
+		}
+	}
+	if g.admin != nil {
+		g.admin.close()
+	}
+	g.tasks.Wait()
+	g.logger.Info("stopped")
+}
+
+// inParallel runs fn for each item at once and returns the errors, nil where there was none.
+func inParallel[T any](items []T, fn func(T) error) []error {
+	errs := make([]error, len(items))
+	var wg sync.WaitGroup
+	for i, item := range items {
+		wg.Go(func() { errs[i] = fn(item) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// Addr returns the address a listener is bound to, as host:port or unix:/path, and "" when there is no such listener. It differs from the
+// configuration when that says port 0. The admin page's is Addr("admin") unless a listener has that name.
+func (g *Gateway) Addr(name string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.services {
+		if s.cfg.Name == name {
+			return address(s.socket)
+		}
+	}
+	if name == "admin" && g.admin != nil {
+		return address(g.admin.socket)
+	}
+	return ""
+}

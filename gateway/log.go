@@ -1,0 +1,74 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// logControl is a log whose level and format a reload can change, also for loggers that were derived from it before.
+type logControl struct {
+	level slog.LevelVar
+	json  atomic.Bool
+}
+
+// newLog returns a logger to w and what changes it.
+func newLog(w io.Writer, cfg config.Log) (*slog.Logger, *logControl) {
+	c := &logControl{}
+	c.apply(cfg)
+	options := &slog.HandlerOptions{Level: &c.level}
+	w = &lockedWriter{w: w}
+	return slog.New(formatHandler{slog.NewTextHandler(w, options), slog.NewJSONHandler(w, options), &c.json}), c
+}
+
+// apply sets level and format.
+func (c *logControl) apply(cfg config.Log) {
+	levels := map[config.LogLevel]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	c.level.Set(levels[cfg.Level])
+	c.json.Store(cfg.Format == "json")
+}
+
+// formatHandler writes text or JSON, whichever is in force when a line is written.
+type formatHandler struct {
+	text, json slog.Handler
+	asJSON     *atomic.Bool
+}
+
+var _ slog.Handler = formatHandler{}
+
+func (h formatHandler) current() slog.Handler {
+	if h.asJSON.Load() {
+		return h.json
+	}
+	return h.text
+}
+
+func (h formatHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.text.Enabled(ctx, l) }
+
+func (h formatHandler) Handle(ctx context.Context, r slog.Record) error {
+	return h.current().Handle(ctx, r)
+}
+
+func (h formatHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return formatHandler{h.text.WithAttrs(attrs), h.json.WithAttrs(attrs), h.asJSON}
+}
+
+func (h formatHandler) WithGroup(name string) slog.Handler {
+	return formatHandler{h.text.WithGroup(name), h.json.WithGroup(name), h.asJSON}
+}
+
+// lockedWriter keeps the lines of the two handlers apart; each handler locks for itself only.
+type lockedWriter struct {
+	w  io.Writer
+	mu sync.Mutex
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}

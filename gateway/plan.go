@@ -1,0 +1,317 @@
+package gateway
+
+import (
+	"fmt"
+	"net"
+	"reflect"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// plan is the way from the running configuration to another. Making it does everything that can fail and changes nothing that runs;
+// then either abort or commit is called.
+type plan struct {
+	cfg      *config.Config
+	backends []*backend // all of the new configuration, in its order
+	services []*service // likewise
+	admin    *adminServer
+
+	touched map[string]bool // upstreams whose proxies must be told: new ones, and those with another connect_timeout or tls
+
+	opened  []*socket  // bound for the plan
+	created []*backend // built for the plan
+
+	commits         []func() error // in-place updates, upstreams first
+	starts          []start        // what to serve
+	retiredSockets  []*socket
+	retiredProxies  []*service
+	retiredBackends []*backend
+	retiredAdmin    *adminServer
+	changes         []string // for the log
+}
+
+// start is one socket to serve by one service.
+type start struct {
+	service *service
+	socket  *socket
+}
+
+// abort closes what the plan opened.
+func (p *plan) abort() {
+	for _, s := range p.opened {
+		s.retire()
+	}
+	for _, b := range p.created {
+		b.drop()
+	}
+}
+
+// newPlan prepares cfg beside what g runs. g.reloading is held.
+func (g *Gateway) newPlan(cfg *config.Config) (*plan, error) {
+	p := &plan{cfg: cfg, touched: map[string]bool{}}
+	err := g.planBackends(p)
+	if err == nil {
+		err = g.planServices(p)
+	}
+	if err == nil {
+		err = g.planAdmin(p)
+	}
+	if err != nil {
+		p.abort()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *plan) change(format string, args ...any) {
+	p.changes = append(p.changes, fmt.Sprintf(format, args...))
+}
+
+// planBackends keeps, updates, builds and retires upstreams.
+func (g *Gateway) planBackends(p *plan) error {
+	old := map[string]*backend{}
+	for _, b := range g.backends {
+		old[b.cfg.Name] = b
+	}
+	for i := range p.cfg.Upstreams {
+		u := &p.cfg.Upstreams[i]
+		b, err := g.planBackend(p, u, old[u.Name])
+		if err != nil {
+			return err
+		}
+		p.backends = append(p.backends, b)
+		if old[u.Name] == b {
+			delete(old, u.Name)
+		}
+	}
+	for _, b := range g.backends {
+		if old[b.cfg.Name] == b {
+			p.retiredBackends = append(p.retiredBackends, b)
+			if p.cfg.Upstream(b.cfg.Name) == nil {
+				p.change("upstream %s removed", b.cfg.Name)
+			}
+		}
+	}
+	return nil
+}
+
+func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backend, error) {
+	files, err := fingerprintOf(upstreamFiles(u)...)
+	if err != nil {
+		return nil, fmt.Errorf("upstream %q: %w", u.Name, err)
+	}
+	if old == nil || !old.canUpdate(u, files) {
+		b, err := newBackend(u, g.logger)
+		if err != nil {
+			return nil, err
+		}
+		p.created = append(p.created, b)
+		p.touched[u.Name] = true
+		if old != nil {
+			p.change("upstream %s replaced", u.Name)
+		} else if g.cfg != nil {
+			p.change("upstream %s added", u.Name)
+		}
+		return b, nil
+	}
+	if reflect.DeepEqual(old.cfg, *u) && old.files == files {
+		return old, nil
+	}
+	s, err := settingsOf(u, g.logger)
+	if err != nil {
+		return nil, fmt.Errorf("upstream %q: %w", u.Name, err)
+	}
+	cfg := *u
+	p.touched[u.Name] = old.files != files || old.cfg.ConnectTimeout != u.ConnectTimeout || !reflect.DeepEqual(old.cfg.TLS, u.TLS)
+	p.change("upstream %s changed", u.Name)
+	p.commits = append(p.commits, func() error {
+		if err := old.impl.update(s); err != nil {
+			return fmt.Errorf("upstream %q: %w", u.Name, err)
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		old.cfg, old.files = cfg, files
+		return nil
+	})
+	return old, nil
+}
+
+// planServices keeps, updates, builds and retires listeners.
+func (g *Gateway) planServices(p *plan) error {
+	view := map[string]*backend{} // the backends as they will be after the commit
+	for _, b := range p.backends {
+		view[b.cfg.Name] = &backend{cfg: *p.cfg.Upstream(b.cfg.Name), impl: b.impl}
+	}
+	old := map[string]*service{}
+	for _, s := range g.services {
+		old[s.cfg.Name] = s
+	}
+	for i := range p.cfg.Listeners {
+		l := &p.cfg.Listeners[i]
+		if err := g.planService(p, l, old[l.Name], view); err != nil {
+			return err
+		}
+		delete(old, l.Name)
+	}
+	for _, s := range g.services {
+		if old[s.cfg.Name] == s {
+			p.retiredSockets = append(p.retiredSockets, s.socket)
+			p.retiredProxies = append(p.retiredProxies, s)
+			p.change("listener %s removed", s.cfg.Name)
+		}
+	}
+	return nil
+}
+
+func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view map[string]*backend) error {
+	hold := &certificate{}
+	if old != nil && old.cert != nil {
+		hold = old.cert
+	}
+	s, err := newSpec(l, view, hold, g.logger)
+	switch {
+	case err != nil:
+		return err
+	case old == nil:
+		return p.addService(s, hold)
+	case needsNewProxy(&old.cfg, l):
+		return p.replaceService(s, old)
+	}
+	p.services = append(p.services, old)
+	changed := !sameListener(old.cfg, *l) || old.files != s.files
+	for _, name := range upstreamsOf(l) {
+		changed = changed || p.touched[name]
+	}
+	if old.cfg.Listen != l.Listen {
+		return g.moveService(p, s, old, hold)
+	}
+	if changed {
+		p.change("listener %s changed", l.Name)
+		p.commits = append(p.commits, func() error { return g.updateService(old, s, hold) })
+	}
+	return nil
+}
+
+// updateService applies s in place.
+func (g *Gateway) updateService(svc *service, s *spec, hold *certificate) error {
+	if s.cert != nil {
+		hold.current.Store(s.cert)
+	}
+	if err := s.update(svc.proxy); err != nil {
+		return fmt.Errorf("listener %q: %w", s.cfg.Name, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	svc.cfg, svc.files, svc.cert = s.cfg, s.files, nil
+	if s.cert != nil {
+		svc.cert = hold
+	}
+	return nil
+}
+
+// addService binds and builds a listener that did not exist.
+func (p *plan) addService(s *spec, hold *certificate) error {
+	sock, err := bind(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	p.opened = append(p.opened, sock)
+	svc, err := newService(s, sock, hold)
+	if err != nil {
+		return err
+	}
+	p.services = append(p.services, svc)
+	p.starts = append(p.starts, start{svc, sock})
+	p.change("listener %s added", s.cfg.Name)
+	return nil
+}
+
+func newService(s *spec, sock *socket, hold *certificate) (*service, error) {
+	if s.cert != nil {
+		hold.current.Store(s.cert)
+	} else {
+		hold = nil
+	}
+	proxy, err := s.create()
+	if err != nil {
+		return nil, fmt.Errorf("listener %q: %w", s.cfg.Name, err)
+	}
+	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold}, nil
+}
+
+// replaceService builds a new proxy and has it take over the socket, or open the new address.
+func (p *plan) replaceService(s *spec, old *service) error {
+	var sock *socket
+	var err error
+	if old.cfg.Listen == s.cfg.Listen {
+		sock, err = old.socket.duplicate()
+		if err != nil {
+			return fmt.Errorf("listener %q: take over %s: %w", s.cfg.Name, s.cfg.Listen, err)
+		}
+	} else if sock, err = bind(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen); err != nil {
+		return err
+	}
+	p.opened = append(p.opened, sock)
+	svc, err := newService(s, sock, &certificate{})
+	if err != nil {
+		return err
+	}
+	if old.cfg.Listen == s.cfg.Listen {
+		p.commits = append(p.commits, func() error { old.socket.handOver(sock); return nil })
+	}
+	p.services = append(p.services, svc)
+	p.starts = append(p.starts, start{svc, sock})
+	p.retiredSockets = append(p.retiredSockets, old.socket)
+	p.retiredProxies = append(p.retiredProxies, old)
+	p.change("listener %s replaced", s.cfg.Name)
+	return nil
+}
+
+// moveService opens the new address for the same proxy; the old address is closed once the new one is served.
+func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificate) error {
+	sock, err := bind(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	p.opened = append(p.opened, sock)
+	p.starts = append(p.starts, start{svc, sock})
+	p.retiredSockets = append(p.retiredSockets, svc.socket)
+	p.change("listener %s moves from %s to %s", s.cfg.Name, svc.cfg.Listen, s.cfg.Listen)
+	p.commits = append(p.commits, func() error {
+		if err := g.updateService(svc, s, hold); err != nil {
+			return err
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		svc.socket = sock
+		return nil
+	})
+	return nil
+}
+
+// planAdmin opens the admin address when there is a new one.
+func (g *Gateway) planAdmin(p *plan) error {
+	if g.cfg != nil && g.cfg.Admin == p.cfg.Admin {
+		p.admin = g.admin
+		return nil
+	}
+	p.retiredAdmin = g.admin
+	if p.cfg.Admin == "" {
+		return nil
+	}
+	sock, err := bind("admin", p.cfg.Admin)
+	if err != nil {
+		return err
+	}
+	p.opened = append(p.opened, sock)
+	p.admin, err = g.newAdmin(sock, p.cfg.Admin)
+	return err
+}
+
+// address returns where a socket really listens: the port the system chose for port 0.
+func address(l net.Listener) string {
+	if l.Addr().Network() == "unix" {
+		return "unix:" + l.Addr().String()
+	}
+	return l.Addr().String()
+}

@@ -1,0 +1,153 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// ReloadFile reads the configuration file again and applies it. A file with problems is refused whole: every problem is logged, and the error
+// lists them.
+func (g *Gateway) ReloadFile() error {
+	g.mu.Lock()
+	file := g.cfg.File
+	g.mu.Unlock()
+	if file == "" {
+		return ErrNoFile
+	}
+	cfg, problems := config.Load(file)
+	for _, p := range problems {
+		level := g.logger.Error
+		if p.Warning {
+			level = g.logger.Warn
+		}
+		level("configuration", "problem", p.String())
+	}
+	if err := problems.Err(); err != nil {
+		g.noteReload(err)
+		g.logger.Error("reload refused, the old configuration keeps running", "config", file, "problems", len(problems))
+		return err
+	}
+	return g.Reload(cfg)
+}
+
+// Reload applies cfg, all of it or nothing: on an error the old configuration keeps running. The package comment says what happens to
+// what changed.
+func (g *Gateway) Reload(cfg *config.Config) error {
+	g.reloading.Lock()
+	defer g.reloading.Unlock()
+	err := g.reload(cfg)
+	g.noteReload(err)
+	if err != nil {
+		g.logger.Error("reload refused, the old configuration keeps running", "config", cfg.File, "error", err)
+	}
+	return err
+}
+
+func (g *Gateway) reload(cfg *config.Config) error {
+	g.mu.Lock()
+	refused := g.draining || !g.running
+	g.mu.Unlock()
+	if refused {
+		return fmt.Errorf("%w: nothing can be reloaded now", ErrClosed)
+	}
+	p, err := g.newPlan(cfg)
+	if err != nil {
+		return err
+	}
+	return g.commit(p)
+}
+
+func (g *Gateway) noteReload(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reloads.Last = time.Now()
+	if err != nil {
+		g.reloads.Refused++
+		g.reloads.LastError = err.Error()
+		return
+	}
+	g.reloads.Applied++
+	g.reloads.LastError = ""
+}
+
+// commit carries a plan out. Each step was checked when the plan was made; one that fails all the same is logged and the rest is done, for
+// half of the way back would be no better.
+func (g *Gateway) commit(p *plan) error {
+	for _, apply := range p.commits {
+		if err := apply(); err != nil {
+			g.logger.Error("a part of the new configuration was not applied", "error", err)
+		}
+	}
+	for _, s := range p.starts {
+		g.startService(s.service, s.socket)
+	}
+	if p.admin != nil && p.admin != g.admin {
+		g.startAdmin(p.admin)
+	}
+	g.mu.Lock()
+	g.cfg, g.backends, g.services, g.admin = p.cfg, p.backends, p.services, p.admin
+	g.mu.Unlock()
+	if g.logs != nil {
+		g.logs.apply(p.cfg.Log)
+	}
+	for _, s := range p.retiredSockets {
+		s.retire()
+	}
+	g.tasks.Go(func() { g.retire(p) })
+	if len(p.changes) == 0 {
+		p.changes = []string{"nothing"}
+	}
+	g.logger.Info("reloaded", "config", p.cfg.File, "changes", strings.Join(p.changes, ", "))
+	return nil
+}
+
+// retireGrace is how long a replaced upstream still gives connections: a session that read the old settings just before the reload may be
+// about to ask.
+const retireGrace = 5 * time.Second
+
+// retire drains what a reload took out of service.
+func (g *Gateway) retire(p *plan) {
+	if p.retiredAdmin != nil {
+		p.retiredAdmin.close()
+	}
+	ctx, cancel := context.WithTimeout(g.hard, p.cfg.DrainTimeout)
+	defer cancel()
+	inParallel(p.retiredProxies, func(s *service) error {
+		if err := s.proxy.Drain(ctx); err != nil {
+			g.logger.Warn("sessions of a removed listener were cut off", "listener", s.cfg.Name, "error", err)
+		}
+		return nil
+	})
+	inParallel(p.retiredBackends, func(b *backend) error {
+		b.retire(g.hard)
+		return nil
+	})
+}
+
+// retire closes a backend once nobody uses it any more, or hard ends.
+func (b *backend) retire(hard context.Context) {
+	grace := time.NewTimer(retireGrace)
+	defer grace.Stop()
+	select {
+	case <-grace.C:
+	case <-hard.Done():
+	}
+	if idle := b.impl.idle(); idle != nil {
+		select {
+		case <-idle:
+		case <-hard.Done():
+		}
+	}
+	_ = b.impl.Drain(hard) // its error is that hard ended: leases still out are closed when they come back
+}
+
+// drop closes a backend that was never used.
+func (b *backend) drop() {
+	ctx, cancel := context.WithTimeout(context.Background(), backendGrace)
+	defer cancel()
+	_ = b.impl.Drain(ctx)
+}

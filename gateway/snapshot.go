@@ -1,0 +1,41 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/headpond/headpond/gateway/admin"
+)
+
+// Snapshot returns the present state, as the admin pages show it.
+func (g *Gateway) Snapshot() admin.Snapshot {
+	g.mu.Lock()
+	s := admin.Snapshot{
+		Version: g.opts.Version, Engine: engine, EngineReason: engineReason(g.cfg.Engine), ConfigFile: g.cfg.File,
+		Started: g.started, Draining: g.draining, Reloads: g.reloads,
+	}
+	if !g.running {
+		s.NotReady = append(s.NotReady, "the listeners are not served yet")
+	}
+	services, backends := slices.Clone(g.services), slices.Clone(g.backends)
+	addresses := make([]string, len(services))
+	for i, svc := range services {
+		addresses[i] = address(svc.socket)
+		if svc.failed != nil {
+			s.NotReady = append(s.NotReady, fmt.Sprintf("listener %q stopped: %v", svc.cfg.Name, svc.failed))
+		}
+	}
+	for _, b := range backends {
+		s.Upstreams = append(s.Upstreams, admin.Upstream{Protocol: string(b.cfg.Protocol)})
+	}
+	g.mu.Unlock()
+	for i, svc := range services {
+		stats := svc.proxy.Stats()
+		stats.Address = addresses[i]
+		s.Listeners = append(s.Listeners, stats)
+	}
+	for i, b := range backends {
+		s.Upstreams[i].Status = b.impl.Status()
+	}
+	return s
+}

@@ -1,0 +1,91 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/headpond/headpond/internal/netaddr"
+)
+
+// socket is a bound address. It is accepted from by one proxy at a time.
+type socket struct {
+	net.Listener
+	retired atomic.Bool // closing it is our doing, not a failure
+}
+
+// bind listens on an address. what names who wants it, for the error, which wraps ErrListen.
+func bind(what, address string) (*socket, error) {
+	l, err := netaddr.Listen(context.Background(), address)
+	if errors.Is(err, syscall.EADDRINUSE) && removeStaleSocket(address) {
+		l, err = netaddr.Listen(context.Background(), address)
+	}
+	switch {
+	case err == nil:
+		return &socket{Listener: l}, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s: %w on %s: the address is in use by another program; stop that one or choose another address: %w", what, ErrListen, address, err)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("%s: %w on %s: no permission (ports below 1024 and some folders need more rights): %w", what, ErrListen, address, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%s: %w on %s: this machine has no such address: %w", what, ErrListen, address, err)
+	}
+	return nil, fmt.Errorf("%s: %w on %s: %w", what, ErrListen, address, err)
+}
+
+// removeStaleSocket removes a unix socket that nobody listens on any more, as a killed process leaves behind.
+func removeStaleSocket(address string) bool {
+	path, ok := strings.CutPrefix(address, "unix:")
+	if !ok {
+		return false
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
+		return false
+	}
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		_ = c.Close()
+		return false
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) && os.Remove(path) == nil
+}
+
+// duplicate returns a second listener on the same socket, so that another proxy can take over: connections that arrive in between wait in
+// the one backlog both have.
+func (s *socket) duplicate() (*socket, error) {
+	file, ok := s.Listener.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, fmt.Errorf("%T cannot be handed over", s.Listener)
+	}
+	f, err := file.File()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	return &socket{Listener: l}, nil
+}
+
+// handOver makes to the owner of a unix socket's path, so that closing s does not remove it.
+func (s *socket) handOver(to *socket) {
+	if old, ok := s.Listener.(*net.UnixListener); ok {
+		old.SetUnlinkOnClose(false)
+	}
+	if next, ok := to.Listener.(*net.UnixListener); ok {
+		next.SetUnlinkOnClose(true)
+	}
+}
+
+// retire closes the socket; whoever accepts from it sees that as the end, not as a failure.
+func (s *socket) retire() {
+	s.retired.Store(true)
+	_ = s.Close()
+}

@@ -1,0 +1,59 @@
+package gateway
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// certificate is a listener's current certificate. Handshakes read it, a reload replaces it.
+type certificate struct {
+	current atomic.Pointer[tls.Certificate]
+}
+
+// load reads the files of t.
+func loadCertificate(t *config.ServerTLS) (*tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key))
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	return &cert, nil
+}
+
+// serverConfig returns the TLS settings of a listener that shows the current certificate.
+func (c *certificate) serverConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current.Load(), nil },
+	}
+}
+
+// clientConfig returns the TLS settings towards an upstream, nil for clear text.
+func clientConfig(t *config.ClientTLS) (*tls.Config, error) {
+	if t == nil {
+		return nil, nil
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // asked for in so many words, and config warns
+	if t.CA != "" {
+		pem, err := os.ReadFile(string(t.CA))
+		if err != nil {
+			return nil, fmt.Errorf("tls: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls: %s has no PEM certificate in it", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		cert, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key))
+		if err != nil {
+			return nil, fmt.Errorf("tls: %w", err)
+		}
+		out.Certificates = []tls.Certificate{cert}
+	}
+	return out, nil
+}
