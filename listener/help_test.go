@@ -3,6 +3,7 @@ package listener_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -111,7 +112,7 @@ func want(t *testing.T, c net.Conn, text string) {
 func wantGone(t *testing.T, c net.Conn) {
 	t.Helper()
 	b, err := io.ReadAll(c)
-	if ne, ok := err.(net.Error); len(b) > 0 || ok && ne.Timeout() {
+	if ne, ok := errors.AsType[net.Error](err); len(b) > 0 || ok && ne.Timeout() {
 		t.Fatalf("got %q, %v, want the connection to be gone", b, err)
 	}
 }

@@ -1,6 +1,7 @@
 package tcpproxy
 
 import (
+	"errors"
 	"io"
 	"net"
 	"syscall"
@@ -71,7 +72,7 @@ func (f *fastReader) read() (buf *[bufferSize]byte, n int, err error) {
 func (f *fastReader) readFD(fd uintptr) bool {
 	buf := buffers.Get().(*[bufferSize]byte)
 	for {
-		if f.n, f.err = unix.Read(int(fd), buf[:]); f.err != unix.EINTR {
+		if f.n, f.err = unix.Read(int(fd), buf[:]); !errors.Is(f.err, unix.EINTR) {
 			break
 		}
 	}
@@ -80,7 +81,7 @@ func (f *fastReader) readFD(fd uintptr) bool {
 		return true
 	}
 	buffers.Put(buf)
-	return f.err != unix.EAGAIN
+	return !errors.Is(f.err, unix.EAGAIN)
 }
 
 // queued returns the number of bytes that can be read without waiting.

@@ -120,7 +120,7 @@ func (r *relay) touch() { r.last.Store(int64(time.Since(r.start))) }
 func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(int)) {
 	readErr, writeErr := r.copy(src, dst, moved)
 	switch {
-	case readErr == io.EOF:
+	case errors.Is(readErr, io.EOF):
 		if err := dst.closeWrite(); errors.Is(err, errors.ErrUnsupported) {
 			r.finish() // no way to pass on half of an end
 		}

@@ -62,7 +62,7 @@ func Exhausted(err error) bool {
 	if !ok {
 		return false
 	}
-	return pe.Kind == pool.ErrTooManyWaiters || pe.Kind == pool.ErrTimeout && pe.InUse >= pe.MaxSize
+	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrTimeout) && pe.InUse >= pe.MaxSize
 }
 
 // another reports whether another endpoint may do better after err. A caller
@@ -73,11 +73,8 @@ func another(err error) bool {
 	if !ok {
 		return false
 	}
-	switch pe.Kind {
-	case pool.ErrOpen, pool.ErrTooManyWaiters, pool.ErrClosed:
-		return true
-	case pool.ErrTimeout:
+	if errors.Is(pe.Kind, pool.ErrTimeout) {
 		return pe.InUse < pe.MaxSize
 	}
-	return false
+	return errors.Is(pe.Kind, pool.ErrOpen) || errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrClosed)
 }

@@ -99,7 +99,7 @@ func TestUpdateUnderLoad(t *testing.T) {
 	u := start(t, cfg)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	for range 8 {
+	for range 4 {
 		wg.Go(func() {
 			for {
 				select {
@@ -117,7 +117,7 @@ func TestUpdateUnderLoad(t *testing.T) {
 		})
 	}
 	sets := [][]string{{"a:1", "b:1"}, {"c:1"}, {"b:1", "c:1", "d:1"}, {"a:1"}}
-	for i := range 200 {
+	for i := range 60 {
 		err := u.Update(sets[i%len(sets)], upstream.Balance(i%4), pool.Limits{MaxSize: 8 + i%3, MinIdle: i % 3}, cfg.Health, upstream.Ejection{})
 		if err != nil {
 			t.Error(err)
