@@ -23,7 +23,9 @@
 // The method, the path as it was written, the query, Host and every end-to-end field go through unchanged; each
 // request is written anew in exactly one framing, so that the server cannot read other requests than this proxy did.
 // Requests that could be read in two ways are refused with 400, as are paths with "." or ".." segments (a server
-// resolves them and would serve another path than was routed). CONNECT is refused with 405.
+// resolves them and would serve another path than was routed). CONNECT is refused with 405. An HTTP/1.1 connection that
+// sent a body in chunks is closed after the answer, because the server side cannot see whether the request had a
+// Content-Length as well.
 //
 // X-Forwarded-For, -Proto, -Host and Forwarded are extended if they come from a trusted proxy and replaced otherwise.
 // X-Request-Id is set unless the client sent a well-formed one.

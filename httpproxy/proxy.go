@@ -119,6 +119,9 @@ func (p *Proxy) Serve(l net.Listener) error {
 	} else {
 		err = p.http.Serve(nl)
 	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
 	select {
 	case <-p.srv.Draining():
 		return nil
@@ -131,6 +134,11 @@ func (p *Proxy) Serve(l net.Listener) error {
 // program's server.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.recoverRequest()
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		// A request with Content-Length beside Transfer-Encoding must end its connection, so that what somebody else
+		// took for its body is not read as a request (RFC 9112, section 6.1). net/http does not tell the two apart.
+		w.Header()["Connection"] = []string{"close"}
+	}
 	if tg := p.route(w, r); tg != nil {
 		tg.handler.ServeHTTP(w, r)
 	}

@@ -200,7 +200,7 @@ func (x *exchange) receive() (*http.Response, error) {
 		limit = defaultMaxHeaderBytes
 	}
 	for range maxInterim {
-		block, err := x.rd.block(limit)
+		block, err := x.block(limit)
 		x.answered = x.answered || err == nil || x.rd.buffered() > 0
 		if err != nil {
 			return nil, x.fail("receive", err)
@@ -216,6 +216,19 @@ func (x *exchange) receive() (*http.Response, error) {
 		}
 	}
 	return nil, x.fail("receive", malformed{fmt.Errorf("more than %d interim responses", maxInterim)})
+}
+
+// block reads a response head. What is no HTTP/1 at all is refused at its first wrong byte: its sender may never send
+// an empty line.
+func (x *exchange) block(limit int) ([]byte, error) {
+	http1, err := x.rd.startsWith("HTTP/1.")
+	if err != nil {
+		return nil, err
+	}
+	if !http1 {
+		return nil, malformed{errors.New("not an HTTP/1 response")}
+	}
+	return x.rd.block(limit)
 }
 
 // informed handles a 1xx response other than 101.

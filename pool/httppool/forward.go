@@ -222,7 +222,9 @@ func (p *passage) interim(code int, header http.Header) error {
 	dst := p.w.Header()
 	copyEndToEnd(dst, header)
 	p.w.WriteHeader(code)
-	clear(dst)
+	for name := range header {
+		delete(dst, name)
+	}
 	return nil
 }
 

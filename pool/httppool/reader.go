@@ -73,6 +73,22 @@ func (rd *reader) fill(limit int) error {
 	return err
 }
 
+// startsWith says whether the next bytes are prefix, as soon as one is not; it takes nothing.
+func (rd *reader) startsWith(prefix string) (bool, error) {
+	for {
+		n := min(rd.buffered(), len(prefix))
+		if string(rd.buf[rd.r:rd.r+n]) != prefix[:n] {
+			return false, nil
+		}
+		if n == len(prefix) {
+			return true, nil
+		}
+		if err := rd.fill(bufferSize); err != nil {
+			return true, err
+		}
+	}
+}
+
 // block returns the bytes up to and including the first empty line, every line of it ended by CRLF and free of other
 // CRs. A bare LF is reported as soon as it arrives, so that a peer that ends its head with one is not waited for.
 func (rd *reader) block(limit int) ([]byte, error) {

@@ -1,0 +1,212 @@
+package httpproxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+)
+
+// deadAddr is an address where nobody listens.
+func deadAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// serveSilence accepts, reads and never answers.
+func serveSilence(t *testing.T) string {
+	return serveRaw(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+}
+
+// TestErrorAnswers: status, body in both forms, request id and counter of every failure before a response.
+func TestErrorAnswers(t *testing.T) {
+	garbage := serveRaw(t, func(c net.Conn) {
+		_, _ = http.ReadRequest(bufio.NewReader(c))
+		_, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.6\r\n")
+	})
+	closing := serveRaw(t, func(c net.Conn) { _, _ = http.ReadRequest(bufio.NewReader(c)) })
+	for name, tc := range map[string]struct {
+		backend, path  string
+		status         int
+		reason, metric string
+	}{
+		"refused":       {deadAddr(t), "/", 502, "connection refused", listener.ReasonUpstreamUnavailable},
+		"silent":        {serveSilence(t), "/", 504, "no response in time", listener.ReasonTimeout},
+		"not HTTP":      {garbage, "/", 502, "malformed response", listener.ReasonProtocol},
+		"closes":        {closing, "/", 502, "the connection was closed without a response", listener.ReasonBackendGone},
+		"unknown route": {closing, "/nowhere", 404, "no route for this host and path", listener.ReasonUnknownRoute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			route := httpproxy.Route{Path: "/known", Upstream: newUpstream(t, tc.backend), ResponseTimeout: 30 * time.Millisecond}
+			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{route}})
+			path := "/known"
+			if tc.path != "/" {
+				path = tc.path
+			}
+			req, err := http.NewRequest("POST", p.url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, body := do(t, req)
+			if resp.StatusCode != tc.status || !strings.Contains(body, tc.reason) {
+				t.Errorf("got %s %q", resp.Status, body)
+			}
+			req.Header.Set("Accept", "application/json, text/plain;q=0.5")
+			resp, body = do(t, req)
+			var answer struct {
+				Status                            int
+				Error, Upstream, Endpoint, Reason string
+				RequestID                         string `json:"request_id"`
+			}
+			if err := json.Unmarshal([]byte(body), &answer); err != nil {
+				t.Fatalf("%q: %v", body, err)
+			}
+			if answer.Status != tc.status || answer.Reason != tc.reason || answer.Error == "" {
+				t.Errorf("got %q", body)
+			}
+			if tc.status > 500 && (answer.Upstream != "api" || answer.RequestID == "" || answer.RequestID != resp.Header.Get("X-Request-Id")) {
+				t.Errorf("got %q with %v", body, resp.Header)
+			}
+			eventually(t, "both are counted", func() bool { return p.Stats().Errors[tc.metric] == 2 })
+		})
+	}
+}
+
+func TestPoolExhausted(t *testing.T) {
+	release := make(chan struct{})
+	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) { <-release })
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1, AcquireTimeout: 20 * time.Millisecond}}, backend)
+	p := startProxy(t, routeTo(u))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if resp, _ := get(t, p.url); resp.StatusCode != 200 {
+			t.Errorf("the first request got %s", resp.Status)
+		}
+	}()
+	eventually(t, "the connection is in use", func() bool { return u.Status().Endpoints[0].Pool.InUse == 1 })
+	resp, body := get(t, p.url)
+	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, `upstream "api"`) {
+		t.Errorf("got %s %v %q", resp.Status, resp.Header, body)
+	}
+	close(release)
+	<-done
+	if n := p.Stats().Errors[listener.ReasonPoolExhausted]; n != 1 {
+		t.Errorf("%d are counted", n)
+	}
+}
+
+// TestAnotherEndpoint takes over for one that refuses connections, for every method.
+func TestAnotherEndpoint(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	p := startProxy(t, routeTo(newUpstream(t, deadAddr(t), backend)))
+	for range 20 {
+		req, err := http.NewRequest("POST", p.url, strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, body := do(t, req); resp.StatusCode != 200 || body != "body" {
+			t.Fatalf("got %s %q", resp.Status, body)
+		}
+	}
+}
+
+// TestServerErrorsDoNotEject: an endpoint that answers 500 works as far as connections go.
+func TestServerErrorsDoNotEject(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
+	u := newUpstream(t, backend)
+	p := startProxy(t, routeTo(u))
+	for range 10 {
+		get(t, p.url)
+	}
+	if e := u.Status().Endpoints[0]; e.Failures != 0 || e.Ejected {
+		t.Errorf("the endpoint's state is %+v", e)
+	}
+}
+
+// TestHeaderLimits: too large, too many, too slow.
+func TestHeaderLimits(t *testing.T) {
+	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) {})
+	cfg := routeTo(newUpstream(t, backend))
+	cfg.ReadHeaderTimeout = 50 * time.Millisecond
+	p := startProxy(t, cfg)
+	for name, raw := range map[string]string{
+		"large": "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("x", 80<<10) + "\r\n\r\n",
+		"many":  "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("A: b\r\n", 300) + "\r\n",
+	} {
+		if got := sendRaw(t, p.addr, raw); len(got) != 1 || got[0] != 431 {
+			t.Errorf("%s: statuses %v, want 431", name, got)
+		}
+	}
+	c, err := net.Dial("tcp", p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost:")
+	if _, err := io.ReadAll(c); errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a slow head is waited for: %v", err)
+	}
+}
+
+// lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestAccessLog(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+	var log lockedBuffer
+	cfg := routeTo(newUpstream(t, backend))
+	cfg.Listener = listener.Config{Name: "web", AccessLog: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	p := startProxy(t, cfg)
+	for range 2 {
+		req, err := http.NewRequest("POST", p.url+"/path?token=secret", strings.NewReader("abc"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		do(t, req)
+	}
+	eventually(t, "the second line is there", func() bool { return strings.Contains(log.String(), "reused=true") })
+	for _, want := range []string{"msg=access", "listener=web", "method=POST", "path=/path ", "status=200", "bytes_in=3",
+		"bytes_out=5", "duration=", "upstream=api", "endpoint=" + backend, "reused=false"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in\n%s", want, log.String())
+		}
+	}
+	if strings.Contains(log.String(), "secret") {
+		t.Errorf("the query is logged:\n%s", log.String())
+	}
+}

@@ -1,0 +1,131 @@
+package httpproxy_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+const upgradeRequest = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n" +
+	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+
+// serveUpgrade upgrades and gives what follows to f; it fails if bytes come before its 101.
+func serveUpgrade(t *testing.T, f func(net.Conn, *bufio.Reader)) string {
+	return serveRaw(t, func(c net.Conn) {
+		br := bufio.NewReader(c)
+		req, err := http.ReadRequest(br)
+		if err != nil {
+			return
+		}
+		if req.Header.Get("Upgrade") != "websocket" || req.Header.Get("Sec-Websocket-Key") == "" {
+			t.Errorf("the server got %v", req.Header)
+		}
+		if n := br.Buffered(); n > 0 {
+			t.Errorf("%d bytes came before the 101", n)
+		}
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+			"Sec-WebSocket-Accept: x\r\n\r\ngreeting ")
+		f(c, br)
+	})
+}
+
+func echo(c net.Conn, br *bufio.Reader) { _, _ = io.Copy(c, br) }
+
+// dialUpgrade sends the request and more at once and reads the 101.
+func dialUpgrade(t *testing.T, addr, more string) (*net.TCPConn, *bufio.Reader) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, upgradeRequest+more); err != nil {
+		t.Fatal(err)
+	}
+	br := bufio.NewReader(c)
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != 101 || resp.Header.Get("Upgrade") != "websocket" || resp.Header.Get("Sec-Websocket-Accept") != "x" {
+		t.Fatalf("got %s %v", resp.Status, resp.Header)
+	}
+	return c.(*net.TCPConn), br
+}
+
+// TestUpgradePasses carries bytes both ways: those sent with the request, those sent with the 101, and half-close.
+func TestUpgradePasses(t *testing.T) {
+	p := startProxy(t, routeTo(newUpstream(t, serveUpgrade(t, echo))))
+	c, br := dialUpgrade(t, p.addr, "early ")
+	if _, err := io.WriteString(c, "late"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(br); err != nil || string(got) != "greeting early late" {
+		t.Errorf("read %q, %v", got, err)
+	}
+}
+
+// TestRefusedUpgrade is an ordinary answer.
+func TestRefusedUpgrade(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) })
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	if got := sendRaw(t, p.addr, upgradeRequest); len(got) != 2 || got[0] != 403 || got[1] != 403 {
+		t.Errorf("statuses are %v", got)
+	}
+}
+
+// TestDrainWaitsForUpgraded connections until its context ends.
+func TestDrainWaitsForUpgraded(t *testing.T) {
+	p := startProxy(t, routeTo(newUpstream(t, serveUpgrade(t, echo))))
+	c, br := dialUpgrade(t, p.addr, "")
+	if _, err := io.ReadFull(br, make([]byte, len("greeting "))); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	drained := make(chan error, 1)
+	go func() { drained <- p.Drain(ctx) }()
+	eventually(t, "the listener is closed", func() bool {
+		n, err := net.Dial("tcp", p.addr)
+		if err == nil {
+			n.Close()
+		}
+		return err != nil
+	})
+	if _, err := io.WriteString(c, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := br.ReadByte(); err != nil || b != 'x' {
+		t.Fatalf("read %q, %v while draining", b, err)
+	}
+	cancel()
+	if err := <-drained; !errors.Is(err, context.Canceled) {
+		t.Errorf("Drain: %v", err)
+	}
+	if b, err := br.ReadByte(); err == nil {
+		t.Errorf("read %q after the drain", b)
+	}
+}
+
+// TestUpgradedServerGone ends the client's connection too.
+func TestUpgradedServerGone(t *testing.T) {
+	leave := make(chan struct{})
+	p := startProxy(t, routeTo(newUpstream(t, serveUpgrade(t, func(c net.Conn, _ *bufio.Reader) {
+		<-leave
+		_ = c.(*net.TCPConn).SetLinger(0) // a reset, not an end
+	}))))
+	_, br := dialUpgrade(t, p.addr, "")
+	close(leave)
+	if _, err := io.Copy(io.Discard, br); err != nil {
+		t.Logf("the client saw %v", err)
+	}
+	eventually(t, "the error is counted", func() bool { return p.Stats().Errors["backend_gone"] == 1 })
+}
