@@ -12,6 +12,7 @@ import (
 // "information_schema.x" into information_schema_x. A relation's OID is 16384
 // plus its row in sqlite_schema; what SQLite makes without a row there (the
 // index of a primary key by rowid) has none and is not shown.
+// relhastriggers is true for every table, because psql shows foreign keys only then.
 var catalogViews = []struct{ name, query string }{
 	{"pg_namespace", `SELECT 2200 AS oid, 'public' AS nspname, 10 AS nspowner, NULL AS nspacl
 		UNION ALL SELECT 11, 'pg_catalog', 10, NULL UNION ALL SELECT 13000, 'information_schema', 10, NULL`},
@@ -28,10 +29,10 @@ var catalogViews = []struct{ name, query string }{
 		0 AS reltoastrelid, EXISTS (SELECT 1 FROM main.sqlite_schema i WHERE i.type = 'index' AND i.tbl_name = s.name) AS relhasindex, 0 AS relisshared,
 		'p' AS relpersistence, CASE s.type WHEN 'table' THEN 'r' WHEN 'view' THEN 'v' ELSE 'i' END AS relkind,
 		(SELECT count(*) FROM pragma_table_xinfo(s.name)) AS relnatts, 0 AS relchecks, 0 AS relhasrules,
-		EXISTS (SELECT 1 FROM main.sqlite_schema t WHERE t.type = 'trigger' AND t.tbl_name = s.name) AS relhastriggers, 0 AS relhassubclass,
+		s.type = 'table' AS relhastriggers, 0 AS relhassubclass,
 		0 AS relrowsecurity, 0 AS relforcerowsecurity, 1 AS relispopulated, 'd' AS relreplident, 0 AS relispartition, NULL AS relacl, NULL AS reloptions,
 		NULL AS relpartbound FROM main.sqlite_schema s WHERE s.type IN ('table', 'view', 'index') AND (s.type = 'index' OR s.name NOT LIKE 'sqlite\_%' ESCAPE '\')`},
-	{"pg_attribute", `SELECT c.oid AS attrelid, x.name AS attname, pg_typeoid(x.type) AS atttypid, -1 AS atttypmod, -1 AS attlen,
+	{"pg_attribute", `SELECT c.oid AS attrelid, x.name AS attname, pg_typeoid(CASE WHEN c.relkind = 'v' AND x.type IN ('BLOB', 'NUM') THEN '' ELSE x.type END) AS atttypid, -1 AS atttypmod, -1 AS attlen,
 		x.cid + 1 AS attnum, (x."notnull" OR x.pk > 0) AS attnotnull, x.dflt_value IS NOT NULL AS atthasdef, 0 AS attisdropped, '' AS attidentity,
 		CASE x.hidden WHEN 2 THEN 's' WHEN 3 THEN 's' ELSE '' END AS attgenerated, 0 AS attcollation, 0 AS attndims, 1 AS attislocal, 0 AS attinhcount,
 		'p' AS attstorage, '' AS attcompression, -1 AS attstattarget, NULL AS attacl, NULL AS attoptions, NULL AS attfdwoptions
@@ -56,7 +57,7 @@ var catalogViews = []struct{ name, query string }{
 		CASE f.on_delete WHEN 'NO ACTION' THEN '' ELSE ' ON DELETE ' || f.on_delete END AS condef
 		FROM pg_class t, pragma_foreign_key_list(t.relname) f WHERE t.relkind = 'r' GROUP BY t.oid, f.id
 		UNION ALL SELECT i.indexrelid * 100 + 99, c.relname, 2200, CASE WHEN i.indisprimary THEN 'p' ELSE 'u' END, 0, 0, 1, i.indrelid, 0, i.indexrelid, 0,
-		0, i.indkey, NULL, CASE WHEN i.indisprimary THEN 'PRIMARY KEY ' ELSE 'UNIQUE ' END || substr(i.indexdef, instr(i.indexdef, '(', 1))
+		0, i.indkey, NULL, CASE WHEN i.indisprimary THEN 'PRIMARY KEY ' ELSE 'UNIQUE ' END || substr(i.indexdef, instr(i.indexdef, '('))
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname LIKE 'sqlite\_autoindex%' ESCAPE '\'`},
 	{"pg_tables", `SELECT 'public' AS schemaname, relname AS tablename, current_user() AS tableowner, NULL AS tablespace, relhasindex AS hasindexes,
 		0 AS hasrules, relhastriggers AS hastriggers, 0 AS rowsecurity FROM pg_class WHERE relkind = 'r'`},
@@ -160,6 +161,19 @@ func transient(conn *sqlite.Conn, query string) error {
 	stmt.Finalize()
 	return err
 }
+
+// catalogBools are the columns of the catalogs that clients take for bool.
+var catalogBools = func() map[string]bool {
+	m := map[string]bool{}
+	for _, s := range strings.Fields(`relhasindex relisshared relhasrules relhastriggers relhassubclass relrowsecurity relforcerowsecurity
+		relispopulated relispartition attnotnull atthasdef attisdropped attislocal indisunique indisprimary indisclustered indisvalid indisready
+		indislive indimmediate indisreplident indisexclusion indnullsnotdistinct condeferrable condeferred convalidated rolsuper rolinherit
+		rolcreaterole rolcreatedb rolcanlogin rolreplication rolbypassrls datistemplate datallowconn typnotnull typisdefined hasindexes
+		hasrules hastriggers rowsecurity usecreatedb usesuper`) {
+		m[s] = true
+	}
+	return m
+}()
 
 // emptyCatalogs are those SQLite has nothing to show in.
 var emptyCatalogs = func() map[string]bool {

@@ -121,6 +121,12 @@ func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 	return sqlite.AuthResultOK
 }
 
+// schemaQuery leaves the type of a view's column empty where SQLite names only
+// an affinity that says nothing.
+const schemaQuery = `SELECT name, CASE WHEN type IN ('BLOB', 'NUM')
+	AND ?1 COLLATE NOCASE IN (SELECT name FROM sqlite_schema WHERE type = 'view' UNION ALL SELECT name FROM sqlite_temp_schema) THEN '' ELSE type END
+	FROM pragma_table_xinfo(?1)`
+
 // schema returns the columns of a table, kept until the schema changes.
 func (cs *connState) schema(table string, generation uint64) []schemaField {
 	if cs.schemaGen != generation {
@@ -130,7 +136,7 @@ func (cs *connState) schema(table string, generation uint64) []schemaField {
 	if fields, ok := cs.schemas[table]; ok {
 		return fields
 	}
-	stmt, _, err := cs.conn.PrepareTransient("SELECT name, type FROM pragma_table_xinfo(?1)")
+	stmt, _, err := cs.conn.PrepareTransient(schemaQuery)
 	if err != nil {
 		return nil
 	}
@@ -186,13 +192,26 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 	p.columns = make([]column, c.stmt.ColumnCount())
 	items := selectItems(p.tokens)
 	for i := range p.columns {
-		oid := declaredOID(columnDecl(c.stmt, i))
-		p.columns[i].declared = oid != oidUnspecified
-		if it := itemOf(items, i, len(p.columns)); oid == oidUnspecified && it != nil {
+		it := itemOf(items, i, len(p.columns))
+		oid := resultDecl(c, i, p.rw.catalog)
+		switch {
+		case it != nil && p.rw.catalog && catalogBools[p.tokens[it.hi-1].text]:
+			oid = oidBool
+		case it != nil && oid == oidUnspecified:
 			oid = ty.sub(it.lo, it.hi)
 		}
-		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), itemOf(items, i, len(p.columns))), wireType(oid))
+		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), it), wireType(oid))
 	}
+}
+
+// resultDecl returns the declared type of a result column. An expression inside
+// a view or subquery has its affinity for one; BLOB and NUM then say nothing.
+func resultDecl(c *compiled, i int, catalog bool) uint32 {
+	decl := columnDecl(c.stmt, i)
+	if (decl == "BLOB" || decl == "NUM") && (catalog || c.stmt.ColumnTableName(i) == "") {
+		return oidUnspecified
+	}
+	return declaredOID(decl)
 }
 
 // wireType maps the types a parameter can be declared with to those results have.

@@ -12,10 +12,9 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// column is one result column: its description and where its type comes from.
+// column is one result column.
 type column struct {
 	pgwire.Field
-	declared bool
 }
 
 // value is a value of SQLite: one of its five storage classes.

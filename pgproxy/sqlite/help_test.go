@@ -14,6 +14,7 @@ import (
 	"github.com/headpond/headpond/pgproxy/sqlite"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"go.uber.org/goleak"
 )
 
@@ -95,7 +96,7 @@ func (s *server) connect(t testing.TB) *pgx.Conn {
 	return conn
 }
 
-func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) string {
+func mustExec(t testing.TB, conn *pgx.Conn, sql string, args ...any) string {
 	t.Helper()
 	tag, err := conn.Exec(t.Context(), sql, args...)
 	if err != nil {
@@ -121,3 +122,6 @@ func wantState(t testing.TB, err error, state, what string) *pgconn.PgError {
 	}
 	return pg
 }
+
+// endlessQuery is a simple query that never ends.
+func endlessQuery() *pgproto3.Query { return &pgproto3.Query{String: endless} }

@@ -78,7 +78,7 @@ func TestExpressionTypes(t *testing.T) {
 func TestParameterTypes(t *testing.T) {
 	conn := start(t).connect(t)
 	at := time.Date(2026, 3, 4, 5, 6, 7, 123456000, time.UTC)
-	exec(t, conn, `INSERT INTO users (name, email, active, score, avatar, born, seen, price, age) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+	mustExec(t, conn, `INSERT INTO users (name, email, active, score, avatar, born, seen, price, age) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 		"edsger", "42", true, 3.25, []byte("\x00raw"), at, at, 1.25, 72)
 	for sql, arg := range map[string]any{
 		`name = $1`: "edsger", `email = $1`: "42", `active = $1 AND id = 3`: true, `score = $1`: 3.25, `avatar = $1`: []byte("\x00raw"), `seen = $1`: at,
@@ -104,8 +104,8 @@ func TestParameterTypes(t *testing.T) {
 
 func TestValueThatDoesNotFitItsColumn(t *testing.T) {
 	conn := start(t).connect(t)
-	exec(t, conn, `CREATE TABLE loose (n INTEGER)`)
-	exec(t, conn, `INSERT INTO loose VALUES (1), ('many')`, pgx.QueryExecModeSimpleProtocol)
+	mustExec(t, conn, `CREATE TABLE loose (n INTEGER)`)
+	mustExec(t, conn, `INSERT INTO loose VALUES (1), ('many')`, pgx.QueryExecModeSimpleProtocol)
 	rows, err := conn.Query(t.Context(), `SELECT n FROM loose ORDER BY rowid`)
 	if err != nil {
 		t.Fatal(err)

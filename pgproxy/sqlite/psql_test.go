@@ -1,0 +1,61 @@
+package sqlite_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func (s *server) psql(t *testing.T, command string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "psql", "-X", "-v", "ON_ERROR_STOP=1", s.url(""), "-c", command)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("psql -c %q: %v (is package postgresql-client installed?)\n%s", command, err, out)
+	}
+	return string(out)
+}
+
+func TestPsql(t *testing.T) {
+	s := start(t)
+	for command, want := range map[string][]string{
+		`\d`:                         {"public | users | table | demo", "public | names | view"},
+		`\dt`:                        {"users", "posts"},
+		`\dt+`:                       {"users", "heap"},
+		`\dv`:                        {"names | view"},
+		`\di`:                        {"posts_author | index | demo  | posts"},
+		`\d users`:                   {`Table "public.users"`, "id     | bigint", "name   | text", "not null", "UNIQUE CONSTRAINT, btree (name)", "seen   | timestamp without time zone", "CURRENT_TIMESTAMP", `TABLE "posts" CONSTRAINT "posts_author_fkey"`},
+		`\d+ posts`:                  {`"posts_author" btree (author)`, "FOREIGN KEY (author) REFERENCES users(id) ON DELETE CASCADE"},
+		`\d names`:                   {`View "public.names"`},
+		`\d posts_author`:            {`Index "public.posts_author"`, "author"},
+		`\d+ names`:                  {"View definition", "SELECT id, name"},
+		`\l`:                         {"demo | demo  | UTF8"},
+		`\du`:                        {"demo"},
+		`\dn`:                        {"public | demo"},
+		`\df`:                        {"(0 rows)"},
+		`\dx`:                        {"(0 rows)"},
+		`\dp`:                        {"public | users | table"},
+		`\ds`:                        {"Did not find any relations"},
+		`\conninfo`:                  {`database "demo" as user "demo"`},
+		`select count(*) from users`: {"count", "2", "(1 row)"},
+		`select 1; select 'a'`:       {"?column?"},
+		`values (1, 'x')`:            {"1 | x"},
+		`pragma table_info(posts)`:   {"author", "INTEGER"},
+		`show server_version`:        {"15.0"},
+		`select version(), current_user, current_database(), current_schema`:                                                {"PostgreSQL 15.0 compatible", "demo", "public"},
+		`set application_name = 'x'; show application_name`:                                                                 {"x"},
+		`select table_name, column_name, data_type, is_nullable from information_schema.columns where table_name = 'posts'`: {"author      | bigint    | NO"},
+		`select table_name from information_schema.tables where table_schema = 'public' order by 1`:                         {"names", "posts", "users"},
+		`insert into posts values (7, 1, E'two\nlines') returning id`:                                                       {"7", "INSERT 0 1"},
+		`update users set age = 37 where id = 1`:                                                                            {"UPDATE 1"},
+		`create table made (id serial primary key, at timestamp default now())`:                                             {"CREATE TABLE"},
+		`explain query plan select * from users`:                                                                            {"SCAN users"},
+	} {
+		out := s.psql(t, command)
+		for _, w := range want {
+			if !strings.Contains(strings.Join(strings.Fields(out), " "), strings.Join(strings.Fields(w), " ")) {
+				t.Errorf("psql -c %q lacks %q:\n%s", command, w, out)
+			}
+		}
+	}
+}
