@@ -14,8 +14,9 @@ import (
 )
 
 // badHTTPConfig has a route to a working backend, one to a dead one, one to a pool of a
-// single connection, and one with a short time-out; no route for other hosts.
-func badHTTPConfig(listen, alive, dead string) string {
+// single connection, one with a short time-out, and one to a backend whose connections
+// are cut; no route for other hosts.
+func badHTTPConfig(listen, alive, dead, cut string) string {
 	return fmt.Sprintf(`listeners:
   - name: web
     protocol: http
@@ -26,19 +27,21 @@ func badHTTPConfig(listen, alive, dead string) string {
         - {host: a.example, path: /, upstream: api}
         - {host: dead.example, path: /, upstream: dead}
         - {host: one.example, path: /, upstream: one}
+        - {host: cut.example, path: /, upstream: cut}
         - {host: slow.example, path: /, upstream: slow, timeout: 200ms}
 upstreams:
   api: {endpoints: [%s]}
   dead: {endpoints: [%s]}
   one: {endpoints: [%s], pool: {max_size: 1, acquire_timeout: 200ms}}
   slow: {endpoints: [%s]}
-`, listen, alive, dead, alive, alive)
+  cut: {endpoints: [%s]}
+`, listen, alive, dead, alive, alive, cut)
 }
 
 func TestHTTPBadInput(t *testing.T) {
-	backend := startHTTP(t)
+	backend, cut := startHTTP(t), startHTTP(t)
 	listen := address(t)
-	g := startGateway(t, badHTTPConfig(listen, backend.addr(), address(t)), verbose)
+	g := startGateway(t, badHTTPConfig(listen, backend.addr(), address(t), cut.addr()), verbose)
 	client := httpClient(t)
 	bystander := startLoad(t, 1, func(context.Context) error {
 		code, body, err := request(client, listen, "a.example", "/")
@@ -49,15 +52,17 @@ func TestHTTPBadInput(t *testing.T) {
 	})
 	bystander.awaitMore(t, 10)
 	check(t, g, "web", bystander, []badInput{
-		{"unknown route", times(status(client, listen, "other.example", "/x", http.StatusNotFound, "other.example")),
+		{"unknown route", times(status(client, listen, "other.example", "/x", http.StatusNotFound, "no route")),
 			"unknown_route", []string{"404", "other.example"}},
 		{"backend down", times(status(client, listen, "dead.example", "/", http.StatusBadGateway, "dead")),
 			"upstream_unavailable", []string{"upstream_unavailable", "dead"}},
-		{"response too late", status(client, listen, "slow.example", "/wait", http.StatusGatewayTimeout, "slow"),
-			"timeout", []string{"timeout", "slow"}},
+		{"response too late", func(t *testing.T) {
+			status(client, listen, "slow.example", "/wait", http.StatusGatewayTimeout, "slow")(t)
+			<-backend.holding
+		}, "timeout", []string{"timeout", "slow"}},
 		{"pool exhausted", func(t *testing.T) { exhaust(t, listen, backend, client) },
 			"pool_exhausted", []string{"pool_exhausted", "one"}},
-		{"backend gone in mid-response", func(t *testing.T) { cutResponse(t, listen, backend) },
+		{"backend gone in mid-response", func(t *testing.T) { cutResponse(t, listen, cut) },
 			"backend_gone", []string{"backend_gone"}},
 		{"client gone in mid-upload", times(func(t *testing.T) { cutUpload(t, listen) }),
 			"client_gone", []string{"client_gone"}},
@@ -70,7 +75,7 @@ func TestHTTPBadInput(t *testing.T) {
 func TestHTTPGarbage(t *testing.T) {
 	backend := startHTTP(t)
 	listen := address(t)
-	g := startGateway(t, badHTTPConfig(listen, backend.addr(), address(t)))
+	g := startGateway(t, badHTTPConfig(listen, backend.addr(), address(t), address(t)))
 	before := g.footprint()
 	for name, text := range map[string]string{
 		"binary":                       "\x00\x01\x02\xff\xfe garbage\r\n\r\n",
@@ -141,12 +146,12 @@ func exhaust(t *testing.T, listen string, backend *httpBackend, client *http.Cli
 	status(client, listen, "one.example", "/", http.StatusServiceUnavailable, "one")(t)
 }
 
-// cutResponse closes the backend's connections while a response is half sent.
+// cutResponse closes a backend's connections while a response is half sent.
 func cutResponse(t *testing.T, listen string, backend *httpBackend) {
 	t.Helper()
 	c := dial(t, listen)
 	defer c.Close()
-	if _, err := io.WriteString(c, "GET /hold HTTP/1.1\r\nHost: a.example\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(c, "GET /hold HTTP/1.1\r\nHost: cut.example\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	<-backend.holding
@@ -196,7 +201,7 @@ func reset(t *testing.T, c net.Conn) {
 func TestSlowHTTPClientIsSentAway(t *testing.T) {
 	backend := startHTTP(t)
 	listen := address(t)
-	startGateway(t, badHTTPConfig(listen, backend.addr(), address(t)))
+	startGateway(t, badHTTPConfig(listen, backend.addr(), address(t), address(t)))
 	c := dial(t, listen)
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a.exa"); err != nil {
 		t.Fatal(err)

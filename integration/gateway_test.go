@@ -157,8 +157,14 @@ func (g *gateway) finish() {
 		}
 	}
 	if g.t.Failed() {
-		g.t.Logf("configuration:\n%s\nlog of the gateway:\n%s", readFile(g.t, g.config), g.out)
+		g.t.Logf("configuration:\n%s\nend of the gateway's log:\n%s", readFile(g.t, g.config), tail(g.out.String(), 60))
 	}
+}
+
+// tail returns the last n lines.
+func tail(text string, n int) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 func readFile(t testing.TB, path string) string {

@@ -164,8 +164,10 @@ func TestPgxThroughTransactionPool(t *testing.T) {
 func testBatchAndCopy(t *testing.T, c *pgx.Conn) {
 	t.Helper()
 	ctx := t.Context()
+	if _, err := c.Exec(ctx, "create table points (id int, label text)"); err != nil {
+		t.Fatal(err)
+	}
 	batch := &pgx.Batch{}
-	batch.Queue("create table points (id int, label text)")
 	batch.Queue("insert into points values ($1, $2)", 1, "one")
 	batch.Queue("select count(*) from points").QueryRow(func(row pgx.Row) error {
 		var n int

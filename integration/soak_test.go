@@ -37,9 +37,9 @@ func TestSoak(t *testing.T) {
 	before := g.footprint()
 	client := httpClient(t)
 	loads := map[string]*load{
-		"http": startLoad(t, 4, func(context.Context) error { _, _, err := get(client, "http://"+web+"/bytes/100000"); return err }),
-		"sql":  startLoad(t, 4, query(db.dsn(sql))),
-		"tcp":  startLoad(t, 4, func(context.Context) error { return echoOnce(raw) }),
+		"http":   startLoad(t, 4, func(context.Context) error { _, _, err := get(client, "http://"+web+"/bytes/100000"); return err }),
+		"sql":    startLoad(t, 4, query(db.dsn(sql))),
+		"tcp":    startLoad(t, 4, func(context.Context) error { return echoOnce(raw) }),
 		"vanish": startLoad(t, 1, func(context.Context) error { return vanishOnce(web) }),
 	}
 	for start := time.Now(); time.Since(start) < length; {
