@@ -77,17 +77,48 @@ func (s *session) parseNamed(name string, body []byte) {
 		return
 	}
 	st := s.b.stmts.get(body)
-	if s.stmts == nil {
-		s.stmts = make(map[string]*statement)
-	}
-	s.stmts[name] = st
-	s.stmtBytes += len(st.body)
+	s.own(name, st)
 	if s.srv.stmts.has(st) {
 		s.st.push(op{kind: opSaidParse, name: name})
 		s.sayLocal()
 		return
 	}
 	s.prepare(st, op{kind: opParse, st: st, name: name})
+}
+
+// parseKnown answers Parse without a server connection if the statement is known to be good: a
+// client that prepares while others hold every connection need not wait for one. mu is held.
+func (s *session) parseKnown(h pgwire.Header) (done bool, err error) {
+	if h.Len > maxKnown {
+		return false, nil
+	}
+	body, err := s.c.Reader.Peek(h.Len)
+	if err != nil {
+		return false, err
+	}
+	i := bytes.IndexByte(body, 0)
+	if i <= 0 || s.stmts[string(body[:i])] != nil || s.stmtBytes+h.Len > maxClientStatements {
+		return false, nil
+	}
+	st := s.b.stmts.known(body[i+1:])
+	if st == nil {
+		return false, nil
+	}
+	s.own(string(body[:i]), st)
+	s.c.Writer.Send(&pgwire.ParseComplete{})
+	return true, s.c.Reader.Skip()
+}
+
+// maxKnown bounds the Parse messages parseKnown looks at, in bytes: what a Reader can show.
+const maxKnown = 16 << 10
+
+// own gives the client a statement under a name. mu is held.
+func (s *session) own(name string, st *statement) {
+	if s.stmts == nil {
+		s.stmts = make(map[string]*statement)
+	}
+	s.stmts[name] = st
+	s.stmtBytes += len(st.body)
 }
 
 // parseUnnamed forwards Parse of the unnamed statement, and keeps its text if that is short.

@@ -84,6 +84,8 @@ func (s *session) withoutServer(h pgwire.Header) (done bool, err error) {
 		return true, r.Skip()
 	case h.Type == pgwire.TypeFlush || s.st.skipping:
 		return true, r.Skip()
+	case h.Type == pgwire.TypeParse && s.c.Mode == Transaction:
+		return s.parseKnown(h)
 	}
 	return false, nil
 }

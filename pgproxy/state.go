@@ -197,6 +197,9 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 		return false, fmt.Errorf("%w: type %q", errBackendProtocol, typ)
 	}
 	s.pop()
+	if o.st != nil && asked == opParse {
+		o.st.valid.Store(true)
+	}
 	return o.kind == asked, nil
 }
 

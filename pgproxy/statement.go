@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"strconv"
 	"sync"
+	"sync/atomic"
 )
 
 // Limits of prepared statements in transaction mode.
@@ -23,6 +24,8 @@ type statement struct {
 	body string // of Parse after the name: query, NUL, types
 	name string // on servers
 	refs int    // clients that have it; guarded by statements.mu
+	// valid means that a server has accepted it: another client that prepares it need not ask.
+	valid atomic.Bool
 }
 
 // statements is the table of all of a backend.
@@ -44,6 +47,18 @@ func (t *statements) get(body []byte) *statement {
 			t.byBody = make(map[string]*statement)
 		}
 		t.byBody[st.body] = st
+	}
+	st.refs++
+	return st
+}
+
+// known returns the statement with a body if a server has accepted it, and counts a reference.
+func (t *statements) known(body []byte) *statement {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	st := t.byBody[string(body)]
+	if st == nil || !st.valid.Load() {
+		return nil
 	}
 	st.refs++
 	return st

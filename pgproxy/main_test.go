@@ -1,0 +1,133 @@
+package pgproxy_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pool"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(pgtest.Runner(m))
+}
+
+// gateway is a proxy before a server, for a test.
+type gateway struct {
+	*pgproxy.Proxy
+	backend *pgproxy.Postgres
+	addr    string
+	log     *lines
+}
+
+// start runs a proxy before the cluster; change may alter both configurations.
+func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgproxy.PostgresConfig)) *gateway {
+	t.Helper()
+	log := &lines{}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	pc := pgproxy.PostgresConfig{
+		Name: "pg", Endpoints: []string{db.Addr()}, User: db.Superuser(), Password: db.Password(), DBName: "postgres",
+		Pool: pool.Limits{MaxSize: 3, AcquireTimeout: 20 * time.Second}, Logger: logger,
+	}
+	cfg := pgproxy.Config{Listener: listener.Config{Name: "db", Logger: logger}, Auth: pgproxy.AuthTrust}
+	if change != nil {
+		change(&cfg, &pc)
+	}
+	backend, err := pgproxy.NewPostgres(pc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Databases == nil {
+		cfg.Databases = map[string]pgproxy.Backend{"*": backend}
+	}
+	p, err := pgproxy.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- p.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := p.Drain(ctx); err != nil {
+			t.Errorf("drain: %v", err)
+		}
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		if err := backend.Drain(ctx); err != nil {
+			t.Errorf("drain of the backend: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("log of the gateway:\n%s", log)
+		}
+	})
+	return &gateway{Proxy: p, backend: backend, addr: l.Addr().String(), log: log}
+}
+
+// dsn is how clients reach the gateway.
+func (g *gateway) dsn(more string) string {
+	host, port, _ := net.SplitHostPort(g.addr)
+	return "host=" + host + " port=" + port + " user=app dbname=app sslmode=disable " + more
+}
+
+// connect returns a pgx connection through the gateway, closed at the end of the test.
+func (g *gateway) connect(t testing.TB, more string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), g.dsn(more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// run runs a PostgreSQL client program against the gateway and returns its output.
+func (g *gateway) run(t testing.TB, db *pgtest.Cluster, program string, args ...string) (string, error) {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(g.addr)
+	cmd := exec.CommandContext(t.Context(), db.Bin(program), args...)
+	cmd.Env = []string{"PGHOST=" + host, "PGPORT=" + port, "PGUSER=app", "PGDATABASE=app", "PGPASSWORD=secret", "LC_ALL=C"}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// one runs a query that returns one value.
+func one[T any](t testing.TB, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	var v T
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+func do(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func transaction(*pgproxy.Config, *pgproxy.PostgresConfig) {}
+
+func session(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Mode = pgproxy.Session }
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func has(s, part string) bool { return strings.Contains(s, part) }
