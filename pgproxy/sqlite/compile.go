@@ -24,6 +24,7 @@ type connState struct {
 	tables    map[string]bool          // read or written by the statement being compiled
 	schemas   map[string][]schemaField // by lower-case table name
 	schemaGen uint64
+	callError error // of a function called by the step under way
 }
 
 // schemaField is one column of a table.
@@ -82,6 +83,17 @@ func (cs *connState) evict(keep int) {
 		}
 		e = prev
 	}
+}
+
+// step steps a statement. A function's error comes out here, because the driver
+// (1.4.2) loses it: the statement goes on with NULL, and its transaction is
+// rolled back for the error.
+func (cs *connState) step(c *compiled) (row bool, err error) {
+	cs.callError = nil
+	if row, err = c.stmt.Step(); err == nil && cs.callError != nil {
+		return false, cs.callError
+	}
+	return row, err
 }
 
 // done gives a compiled statement back.

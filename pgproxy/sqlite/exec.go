@@ -122,7 +122,7 @@ func (s *session) vacuum(ctx context.Context, prep *prepared, alone bool) error 
 	if err != nil {
 		return err
 	}
-	_, err = c.stmt.Step()
+	_, err = h.cs.step(c)
 	c.done()
 	if err == nil {
 		s.c.Writer.Send(&pgwire.CommandComplete{Tag: "VACUUM"})
@@ -160,7 +160,7 @@ func (s *session) open(ctx context.Context, p *portal, peek bool) error {
 			return err
 		}
 	}
-	if p.run.pending, err = c.stmt.Step(); err != nil {
+	if p.run.pending, err = h.cs.step(c); err != nil {
 		return err
 	}
 	if c.stmt.ColumnCount() != len(p.columns) {
@@ -263,7 +263,7 @@ func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, er
 					return false, err
 				}
 			}
-			if p.run.pending, err = p.run.c.stmt.Step(); err != nil {
+			if p.run.pending, err = p.run.h.cs.step(p.run.c); err != nil {
 				return false, err
 			}
 		}

@@ -7,8 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/pgwire"
 	"zombiezen.com/go/sqlite"
 )
+
+// stateInvalidRegexp is invalid_regular_expression.
+const stateInvalidRegexp = "2201B"
 
 // fn is a SQL function: its numbers of arguments and what it computes.
 type fn struct {
@@ -47,7 +51,11 @@ func (b *Backend) registerFunctions(cs *connState) error {
 		for name, f := range set {
 			for _, n := range f.args {
 				impl := &sqlite.FunctionImpl{NArgs: n, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
-					return f.call(cs, args)
+					v, err := f.call(cs, args)
+					if err != nil && cs.callError == nil {
+						cs.callError = err
+					}
+					return v, nil
 				}}
 				if err := cs.conn.CreateFunction(name, impl); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
@@ -112,7 +120,7 @@ func valueFunctions() map[string]fn {
 			}
 			re, err := regexp.Compile(args[0].Text())
 			if err != nil {
-				return sqlite.Value{}, fmt.Errorf("invalid regular expression: %w", err)
+				return sqlite.Value{}, sqlError(stateInvalidRegexp, "invalid regular expression: %v", err)
 			}
 			return yes(re.MatchString(args[1].Text())), nil
 		}},
@@ -124,7 +132,7 @@ func valueFunctions() map[string]fn {
 			case sqlite.TypeText:
 				b, ok := parseBool(v.Text())
 				if !ok {
-					return sqlite.Value{}, fmt.Errorf("invalid input syntax for type boolean: %q", clip(v.Text()))
+					return sqlite.Value{}, sqlError(pgwire.StateInvalidTextRepresent, "invalid input syntax for type boolean: %q", clip(v.Text()))
 				}
 				return yes(b), nil
 			}
@@ -136,7 +144,7 @@ func valueFunctions() map[string]fn {
 			}
 			b, ok := parseBytea(args[0].Text())
 			if !ok {
-				return sqlite.Value{}, fmt.Errorf("invalid input syntax for type bytea")
+				return sqlite.Value{}, sqlError(pgwire.StateInvalidTextRepresent, "invalid input syntax for type bytea")
 			}
 			return sqlite.BlobValue(b), nil
 		}},
