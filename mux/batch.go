@@ -1,0 +1,127 @@
+package mux
+
+// batch is what one write takes: control frames, then Data frames in order.
+// Payloads that are not copied are spliced in where segs says.
+type batch struct {
+	ctl  []byte    // frames that go first
+	out  []byte    // frames that keep their order
+	segs []segment // payloads that belong to waiting senders
+	ops  []*sendOp // those senders
+	size int       // bytes in all
+	asks int       // bytes in ctl that the other side provoked
+}
+
+// segment is a payload that goes out before out[at:].
+type segment struct {
+	at   int
+	data []byte
+}
+
+func (b *batch) empty() bool { return len(b.ctl)+len(b.out) == 0 }
+
+func (b *batch) reset() {
+	clear(b.segs)
+	clear(b.ops)
+	b.ctl, b.out, b.segs, b.ops, b.size, b.asks = b.ctl[:0], b.out[:0], b.segs[:0], b.ops[:0], 0, 0
+	if cap(b.out) > 4*batchSize { // a burst of Open frames; do not keep it
+		b.out = nil
+	}
+}
+
+// pieces appends the batch's bytes from offset skip on to dst, in the order they are sent.
+func (b *batch) pieces(dst [][]byte, skip int) [][]byte {
+	add := func(p []byte) {
+		if n := min(skip, len(p)); n > 0 {
+			p, skip = p[n:], skip-n
+		}
+		if len(p) > 0 {
+			dst = append(dst, p)
+		}
+	}
+	add(b.ctl)
+	at := 0
+	for _, s := range b.segs {
+		add(b.out[at:s.at])
+		add(s.data)
+		at = s.at
+	}
+	add(b.out[at:])
+	return dst
+}
+
+// sendOp is a sender that waits: for credit, for its turn, or until its payload is written.
+type sendOp struct {
+	ch     *channel
+	data   []byte
+	off    int   // data[:off] is in frames
+	pinned bool  // the batch being written refers to data
+	done   bool  // finished; err says how
+	err    error // why it failed
+	next   *sendOp
+	wait   waiter
+}
+
+// finish ends the operation and wakes its sender, unless a write still uses its data.
+func (o *sendOp) finish(err error) {
+	if o.done {
+		return
+	}
+	if o.err == nil {
+		o.err = err
+	}
+	if o.pinned {
+		return // unpin finishes it
+	}
+	o.done = true
+	o.wait.wake()
+}
+
+// waiter is one goroutine that waits for something under the session's lock.
+type waiter struct {
+	ready chan struct{} // capacity 1
+	next  *waiter
+}
+
+func newWaiter() waiter { return waiter{ready: make(chan struct{}, 1)} }
+
+func (w *waiter) wake() {
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+}
+
+// waiters is a queue of them.
+type waiters struct {
+	head *waiter
+}
+
+func (l *waiters) add(w *waiter) {
+	p := &l.head
+	for *p != nil {
+		p = &(*p).next
+	}
+	*p, w.next = w, nil
+}
+
+func (l *waiters) remove(w *waiter) {
+	for p := &l.head; *p != nil; p = &(*p).next {
+		if *p == w {
+			*p, w.next = w.next, nil
+			return
+		}
+	}
+}
+
+// wakeOne wakes the first and leaves it in the queue: it removes itself.
+func (l *waiters) wakeOne() {
+	if l.head != nil {
+		l.head.wake()
+	}
+}
+
+func (l *waiters) wakeAll() {
+	for w := l.head; w != nil; w = w.next {
+		w.wake()
+	}
+}

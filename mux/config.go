@@ -1,0 +1,142 @@
+package mux
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// Config is everything about one side of a session. The zero Config works.
+type Config struct {
+	// Name says who this side is, for the other side's logs. At most 255 bytes.
+	Name string
+	// MaxMessage bounds a message, sent or received, in bytes. Default 64 MiB, at most 1 GiB.
+	MaxMessage int
+	// MaxFrame bounds what is sent at once for one channel, in bytes: the longest
+	// that a small message waits for each competitor. Default 32 KiB; 1 KiB to 1 MiB.
+	MaxFrame int
+	// MaxChannels bounds the channels the other side may have open. Default 1024.
+	MaxChannels int
+	// AcceptBacklog bounds the channels opened by the other side and not yet
+	// accepted, for messages and streams each; more are refused. Default 128.
+	AcceptBacklog int
+	// ChannelWindow is how much a channel may receive ahead of its reader at
+	// first, in bytes, counting 64 for each frame. It grows to MaxChannelWindow
+	// when the reader keeps up with it, as long as the windows of all channels
+	// together fit in SessionWindow. Default 256 KiB; at least 4 KiB.
+	ChannelWindow int
+	// MaxChannelWindow bounds ChannelWindow's growth, in bytes. Default 16 MiB.
+	MaxChannelWindow int
+	// SessionWindow bounds what all channels together receive ahead of their
+	// readers, in bytes: with one large message being put together for a reader
+	// that waits for it, the memory the other side can make this one use.
+	// Default 64 MiB; at least ChannelWindow.
+	SessionWindow int
+	// KeepAlive is the silence after which the other side is asked for a sign of
+	// life. Default 15 s; negative: never.
+	KeepAlive time.Duration
+	// KeepAliveTimeout is how long it may take to give one. Default 15 s.
+	KeepAliveTimeout time.Duration
+	// HandshakeTimeout bounds the handshake as a whole. Default 10 s.
+	HandshakeTimeout time.Duration
+	// CloseTimeout bounds the time Close takes to write what Send accepted. Default 1 s.
+	CloseTimeout time.Duration
+	// PSK is a key both sides must know, at least 16 bytes; each proves it to the
+	// other without sending it. It does not encrypt: use TLS for that.
+	PSK []byte
+	// Token is presented to the other side's Authorize. At most 512 bytes, sent
+	// as it is: use it with TLS.
+	Token []byte
+	// Authorize, if set, decides whether to talk to the other side; its error
+	// ends the handshake (the other side is told only that it was denied). With a
+	// PSK it is asked after the proof.
+	Authorize func(ctx context.Context, p Peer) error
+	// Logger, if set, gets what nobody else is told: why a session ended.
+	Logger *slog.Logger
+}
+
+// Peer is what the handshake told about the other side. Name and Token are
+// claims; TLS and the PSK are proofs.
+type Peer struct {
+	Name     string
+	Token    []byte
+	Instance [16]byte // random, the same as long as the process lives
+	Addr     net.Addr
+	TLS      *tls.ConnectionState // nil without TLS
+	PSK      bool                 // it proved that it knows the key
+}
+
+// String is for logs.
+func (p Peer) String() string { return fmt.Sprintf("%q at %v", p.Name, p.Addr) }
+
+const (
+	maxMessageLimit = 1 << 30 // a size on the wire has 32 bits, and an int may have no more
+	minWindow       = 4 << 10
+	minPSK          = 16 // shorter ones can be guessed from one handshake
+)
+
+func orInt(v *int, d int) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+func orTime(v *time.Duration, d time.Duration) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+// withDefaults returns a copy with every zero replaced.
+func (c Config) withDefaults() Config {
+	orInt(&c.MaxMessage, 64<<20)
+	orInt(&c.MaxFrame, 32<<10)
+	orInt(&c.MaxChannels, 1024)
+	orInt(&c.AcceptBacklog, 128)
+	orInt(&c.ChannelWindow, 256<<10)
+	orInt(&c.MaxChannelWindow, max(16<<20, c.ChannelWindow))
+	orInt(&c.SessionWindow, max(64<<20, c.ChannelWindow))
+	orTime(&c.KeepAlive, 15*time.Second)
+	orTime(&c.KeepAliveTimeout, 15*time.Second)
+	orTime(&c.HandshakeTimeout, 10*time.Second)
+	orTime(&c.CloseTimeout, time.Second)
+	return c
+}
+
+// Verify says what is wrong with the Config, wrapping ErrConfig. It changes nothing.
+func (c Config) Verify() error {
+	c = c.withDefaults()
+	bad := func(field string, v any, want string) error {
+		return fmt.Errorf("%w: %s is %v, want %s", ErrConfig, field, v, want)
+	}
+	switch {
+	case len(c.Name) > frame.MaxHelloName:
+		return bad("the length of Name", len(c.Name), "at most 255 bytes")
+	case len(c.Token) > frame.MaxHelloToken:
+		return bad("the length of Token", len(c.Token), "at most 512 bytes")
+	case len(c.PSK) > 0 && len(c.PSK) < minPSK:
+		return bad("the length of PSK", len(c.PSK), "at least 16 bytes")
+	case c.MaxMessage < 1 || c.MaxMessage > maxMessageLimit:
+		return bad("MaxMessage", c.MaxMessage, "1 to 1 GiB")
+	case c.MaxFrame < frame.MinMaxFrame || c.MaxFrame > frame.MaxData:
+		return bad("MaxFrame", c.MaxFrame, "1 KiB to 1 MiB")
+	case c.MaxChannels < 0 || c.MaxChannels > 1<<20:
+		return bad("MaxChannels", c.MaxChannels, "0 to 1048576")
+	case c.AcceptBacklog < 1:
+		return bad("AcceptBacklog", c.AcceptBacklog, "at least 1")
+	case c.ChannelWindow < minWindow || c.ChannelWindow > 1<<30:
+		return bad("ChannelWindow", c.ChannelWindow, "4 KiB to 1 GiB")
+	case c.MaxChannelWindow < c.ChannelWindow || c.MaxChannelWindow > 1<<30:
+		return bad("MaxChannelWindow", c.MaxChannelWindow, "ChannelWindow to 1 GiB")
+	case c.SessionWindow < c.ChannelWindow || c.SessionWindow > 1<<30:
+		return bad("SessionWindow", c.SessionWindow, "ChannelWindow to 1 GiB")
+	case c.KeepAliveTimeout < 0 || c.HandshakeTimeout < 0 || c.CloseTimeout < 0:
+		return bad("a timeout", "negative", "a positive one")
+	}
+	return nil
+}

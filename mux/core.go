@@ -1,0 +1,229 @@
+package mux
+
+import (
+	"github.com/headpond/headpond/mux/frame"
+)
+
+const (
+	// batchSize is how many bytes one write takes at most, control frames aside:
+	// enough that a system call's price vanishes, little enough that a newcomer
+	// waits for microseconds.
+	batchSize = 64 << 10
+	// copyMax is the largest payload that is copied into the batch where the
+	// sender's own bytes could be written: copying 4 KiB costs less than waiting.
+	copyMax = 4 << 10
+	// maxAsks bounds the answers owed to a peer that does not read them, in bytes.
+	maxAsks = 32 << 10
+	// quantum is what priority 0 may send per round; each step doubles it.
+	quantum = 4 << 10
+)
+
+// core is one side of a session as a state machine: calls and frames go in,
+// frames and wake-ups come out. It has no goroutine, socket or clock of its own
+// and is not safe for concurrent use: the session's lock guards it.
+type core struct {
+	client     bool
+	maxMessage int
+	chunk      int    // largest payload of a frame sent
+	maxFrame   uint32 // largest body of a frame received
+	maxTheirs  int
+	maxMine    int
+	backlog    int
+	window     uint64 // first window of a channel, received
+	maxWindow  uint64
+	peerWindow uint64 // first window of a channel, sent
+	copyAll    bool   // never refer to senders' bytes in a batch
+	now        func() int64
+
+	channels     map[uint32]*channel
+	next         uint32 // number of the next channel this side opens
+	last         uint32 // highest number the other side opened
+	mine, theirs int
+	snd          credit
+	rcv          window
+	windows      uint64 // sum of the channels' receive windows
+	assembly     int    // bytes reserved for messages larger than their windows
+	reserveQueue []*channel
+
+	pend    *batch     // being filled
+	active  *channel   // last of a ring of channels with something to send
+	starved []*channel // channels that wait for the session's credit only
+	dirty   *channel   // channels whose limit is to be raised
+	grant   bool       // the session's is
+
+	pong       bool
+	pongOpaque uint64
+	pinged     int64 // when the ping outstanding was sent, ns
+	pings      uint64
+	rtt        int64 // ns; 0: unknown
+	frames     uint64
+	seen       uint64 // frames at the last tick
+	asked      bool   // a ping was sent for lack of any
+
+	accepts   [3][]*channel // by kind: opened by the other side, not yet accepted
+	accepters [3]waiters
+
+	drained  bool // this side takes no more channels
+	goneAway bool // the other side takes no more
+	empty    waiters
+	err      error // the session is over
+	counts   counters
+}
+
+// counters are totals since the session began.
+type counters struct {
+	bytesSent, bytesReceived          uint64 // payload
+	messagesSent, messagesReceived    uint64
+	opened, accepted, refused, resets uint64
+}
+
+// newCore starts a session from both sides' Hello.
+func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core {
+	c := &core{
+		client: client, now: now, maxMessage: cfg.MaxMessage, maxFrame: uint32(cfg.MaxFrame),
+		maxTheirs: cfg.MaxChannels, maxMine: int(peer.MaxChannels), backlog: cfg.AcceptBacklog,
+		window: uint64(cfg.ChannelWindow), maxWindow: uint64(cfg.MaxChannelWindow),
+		peerWindow: uint64(peer.ChannelWindow), channels: map[uint32]*channel{}, next: 2,
+		snd: credit{limit: uint64(peer.SessionWindow)}, rcv: newWindow(uint64(cfg.SessionWindow)), pend: &batch{},
+	}
+	if client {
+		c.next = 1
+	}
+	// A frame costs at most half a window, so that a receiver which has read
+	// everything always gives enough credit for the next one.
+	half := int(min(peer.ChannelWindow, peer.SessionWindow)/2) - frame.DataCost
+	c.chunk = min(cfg.MaxFrame, int(peer.MaxFrame), half) - 4 // the size goes into the first one's body
+	c.ping()
+	return c
+}
+
+// emit queues a Data frame without payload, in order.
+func (c *core) emit(f frame.Data) { c.pend.out = f.Append(c.pend.out) }
+
+// open makes a channel of this side's.
+func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*channel, error) {
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case c.drained || c.goneAway:
+		return nil, ErrDraining
+	case c.mine >= c.maxMine:
+		return nil, ErrTooManyChannels
+	case c.next > 1<<32-3:
+		return nil, ErrDraining // numbers are used once
+	}
+	ch := c.newChannel(c.next, kind, prio, id, name)
+	ch.mine = true
+	c.mine++
+	c.next += 2
+	c.counts.opened++
+	f := frame.Open{Channel: ch.num, Kind: kind, Priority: prio, ID: id, Name: []byte(name)}
+	c.pend.out = f.Append(c.pend.out)
+	return ch, nil
+}
+
+func (c *core) newChannel(num uint32, kind frame.Kind, prio frame.Priority, id ID, name string) *channel {
+	ch := &channel{
+		num: num, kind: kind, priority: prio, id: id, name: name,
+		snd: credit{limit: c.peerWindow}, rcv: newWindow(c.window),
+	}
+	ch.rcv.granted = c.now()
+	c.windows += ch.rcv.size
+	c.channels[num] = ch
+	return ch
+}
+
+// accept takes the oldest channel of a kind that the other side opened.
+func (c *core) accept(kind frame.Kind) *channel {
+	q := c.accepts[kind]
+	if len(q) == 0 {
+		return nil
+	}
+	ch := q[0]
+	q[0] = nil
+	c.accepts[kind] = q[1:]
+	if len(q) == 1 {
+		c.accepts[kind] = nil
+	}
+	c.counts.accepted++
+	if !ch.gone {
+		c.pend.ctl = frame.Accept{Channel: ch.num}.Append(c.pend.ctl)
+	}
+	return ch
+}
+
+// close ends both directions: Fin, and Stop if the other side may still send.
+func (c *core) close(ch *channel) {
+	c.endReceive(ch, ErrClosed)
+	if c.err != nil || ch.gone {
+		return
+	}
+	if !ch.recvOver {
+		c.pend.out = frame.Stop{Channel: ch.num}.Append(c.pend.out)
+	}
+	c.endSend(ch, ErrClosed)
+}
+
+// reset ends both directions at once and tells the other side why.
+func (c *core) reset(ch *channel, code frame.Code, reason string) {
+	c.counts.resets++
+	if c.err == nil && !ch.gone {
+		f := frame.Reset{Channel: ch.num, Code: code, Reason: []byte(reason)}
+		c.pend.out = f.Append(c.pend.out)
+	}
+	err := &ResetError{Code: code, Reason: reason}
+	c.endReceive(ch, err)
+	c.kill(ch, err)
+}
+
+// drain tells the other side that no more channels are taken.
+func (c *core) drain() {
+	if c.drained || c.err != nil {
+		return
+	}
+	c.drained = true
+	f := frame.GoAway{Last: c.last}
+	c.pend.ctl = f.Append(c.pend.ctl)
+}
+
+// fail ends the session: everything that waits is woken with err.
+func (c *core) fail(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	for _, ch := range c.channels {
+		c.kill(ch, err)
+	}
+	for k := range c.accepts {
+		for _, ch := range c.accepts[k] {
+			c.dropReady(ch)
+		}
+		c.accepts[k] = nil
+		c.accepters[k].wakeAll()
+	}
+	c.active, c.dirty, c.starved, c.reserveQueue = nil, nil, nil, nil
+	c.empty.wakeAll()
+}
+
+// ping asks for a sign of life, which also tells the round-trip time.
+func (c *core) ping() {
+	c.pings++
+	c.pinged = c.now()
+	c.pend.ctl = frame.Ping{Opaque: c.pings}.Append(c.pend.ctl)
+}
+
+// tick is called when a keep-alive period ends. It reports whether the other
+// side is dead, and whether a ping was sent and the timeout begins.
+func (c *core) tick() (dead, asking bool) {
+	if c.frames != c.seen {
+		c.seen, c.asked = c.frames, false
+		return false, false
+	}
+	if c.asked {
+		return true, false
+	}
+	c.asked = true
+	c.ping()
+	return false, true
+}

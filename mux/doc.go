@@ -1,0 +1,87 @@
+// Package mux carries messages and byte streams between two processes: any
+// number of channels over one connection, at about the price of writing to the
+// connection itself.
+//
+//	package main
+//
+//	import (
+//		"context"
+//		"fmt"
+//		"net"
+//
+//		"github.com/headpond/headpond/mux"
+//	)
+//
+//	func main() {
+//		ctx := context.Background()
+//		here, there := net.Pipe() // or TCP, TLS, a Unix socket
+//		go func() {
+//			server, err := mux.Server(ctx, there, mux.Config{})
+//			if err != nil {
+//				panic(err)
+//			}
+//			ch, err := server.Accept(ctx)
+//			if err != nil {
+//				panic(err)
+//			}
+//			m, err := ch.Receive(ctx)
+//			if err != nil {
+//				panic(err)
+//			}
+//			defer m.Release()
+//			ch.Send(ctx, append([]byte("hello, "), m.Bytes()...))
+//		}()
+//		client, err := mux.Client(ctx, here, mux.Config{})
+//		if err != nil {
+//			panic(err)
+//		}
+//		defer client.Close()
+//		ch, err := client.Open(ctx, "greetings")
+//		if err != nil {
+//			panic(err)
+//		}
+//		ch.Send(ctx, []byte("mux"))
+//		m, err := ch.Receive(ctx)
+//		if err != nil {
+//			panic(err)
+//		}
+//		fmt.Printf("%s\n", m.Bytes()) // hello, mux
+//		m.Release()
+//	}
+//
+// # Sessions and channels
+//
+// A [Session] is one connection shared. Either side opens channels in it, by
+// name and, if wanted, a 128-bit [ID]; opening costs no round trip. A [Channel]
+// carries messages whole, from 0 bytes to Config.MaxMessage; a [Stream] carries
+// bytes and is a net.Conn.
+//
+// # What is promised
+//
+//   - A large message is cut in frames of at most Config.MaxFrame bytes and those
+//     of different channels take turns by priority, so that a small message waits
+//     for one frame per competitor and not for whole messages.
+//   - A slow receiver stops nobody but its own senders. Each channel has credit of
+//     its own; the session's reader never waits for an application.
+//   - Memory is bounded by Config, whatever the other side sends.
+//   - A Send that fails because its context ended was not and will not be
+//     delivered, and [SafeToRetry] says so.
+//   - Every wait ends with its context or deadline, with the channel, and with the
+//     session. A silent peer is found dead by keep-alive. After Close nothing of a
+//     session is left: no goroutine, no timer, no buffer.
+//
+// Messages are not acknowledged: that Send returned does not mean that the other
+// side's application has the message. When the connection is lost the session is
+// lost with it, and ErrSessionLost is what everything returns then. Reconnecting
+// under a living session is reserved in the protocol and not part of this version.
+//
+// # Speed
+//
+// An undisturbed Send makes one system call on its caller's goroutine; senders
+// that meet share system calls, without waiting for one another by a timer.
+// Send and ReceiveInto do not allocate. On connections that are not plain
+// sockets (TLS, net.Pipe) a caller whose context can end leaves the writing to
+// the session's writer, because it could not be called back from it.
+//
+// The wire format is package mux/frame; the protocol is docs/mux-protocol.md.
+package mux

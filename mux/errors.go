@@ -1,0 +1,158 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// The errors of this package, to be tested with [errors.Is]. What is returned
+// is an [*Error] that wraps one of them and knows where it happened.
+var (
+	// ErrClosed: this side closed the channel (or that direction of it) before.
+	ErrClosed = fmt.Errorf("mux: channel closed: %w", net.ErrClosed)
+	// ErrPeerClosed: the other side reads no more from this channel.
+	ErrPeerClosed = errors.New("mux: the other side stopped receiving")
+	// ErrReset: the other side reset the channel; see [ResetError].
+	ErrReset = errors.New("mux: channel reset")
+	// ErrRefused: the other side did not take the channel. Nothing of it was used.
+	ErrRefused = errors.New("mux: channel refused")
+	// ErrSessionClosed: this side closed the session.
+	ErrSessionClosed = fmt.Errorf("mux: session closed: %w", net.ErrClosed)
+	// ErrSessionLost: the connection ended or failed.
+	ErrSessionLost = errors.New("mux: session lost")
+	// ErrDraining: one side takes no new channels in this session.
+	ErrDraining = errors.New("mux: session is draining")
+	// ErrDeadPeer: the other side has been silent for longer than the keep-alive allows.
+	ErrDeadPeer = errors.New("mux: the other side is silent")
+	// ErrProtocol: the other side sent what the protocol does not allow.
+	ErrProtocol = errors.New("mux: protocol violated")
+	// ErrTooLarge: a message is over the sender's or the receiver's MaxMessage.
+	ErrTooLarge = errors.New("mux: message too large")
+	// ErrShortBuffer: the message is larger than ReceiveInto's buffer; it stays queued.
+	ErrShortBuffer = errors.New("mux: buffer shorter than the message")
+	// ErrTooManyChannels: the other side does not allow more open channels.
+	ErrTooManyChannels = errors.New("mux: too many channels")
+	// ErrHandshake: the two sides did not come to terms.
+	ErrHandshake = errors.New("mux: handshake failed")
+	// ErrDenied: authentication or authorization failed, here or there.
+	ErrDenied = errors.New("mux: denied")
+	// ErrConfig: a Config or an option is not usable.
+	ErrConfig = errors.New("mux: invalid configuration")
+)
+
+// Error says which operation on which channel failed, and why.
+type Error struct {
+	Op      string // "send", "receive", "open", …
+	Channel uint32 // number on the wire; 0: the session
+	Name    string // the name the channel was opened with
+	Err     error
+	retry   bool
+}
+
+// Error describes the failure in one line.
+func (e *Error) Error() string {
+	where := ""
+	if e.Channel != 0 {
+		where = " on channel " + strconv.FormatUint(uint64(e.Channel), 10)
+		if e.Name != "" {
+			where += " " + strconv.Quote(e.Name)
+		}
+	}
+	return e.Op + where + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Timeout tells whether a deadline or a context's end was the cause.
+func (e *Error) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.Err, &t) && t.Timeout()
+}
+
+// Temporary is part of net.Error.
+func (e *Error) Temporary() bool { return e.Timeout() }
+
+var _ net.Error = (*Error)(nil)
+
+// SafeToRetry tells whether what failed with err had no effect at the other
+// side and never will: a message that was not sent whole, a channel that was
+// not taken. When it is false the effect is unknown.
+func SafeToRetry(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.retry
+}
+
+// ResetError is why a channel ended early. It wraps ErrReset.
+type ResetError struct {
+	Code   frame.Code
+	Reason string
+	Remote bool // the other side did it
+}
+
+// Error describes the reset in one line.
+func (e *ResetError) Error() string {
+	by := "by this side"
+	if e.Remote {
+		by = "by the other side"
+	}
+	s := "mux: channel reset " + by + ": " + e.Code.String()
+	if e.Reason != "" {
+		s += ": " + strconv.Quote(e.Reason)
+	}
+	return s
+}
+
+// Unwrap makes errors.Is(err, ErrReset) true, and ErrRefused or ErrTooLarge by the code.
+func (e *ResetError) Unwrap() []error {
+	switch e.Code {
+	case frame.CodeRefused:
+		return []error{ErrReset, ErrRefused}
+	case frame.CodeTooLarge:
+		return []error{ErrReset, ErrTooLarge}
+	case frame.CodeProtocol, frame.CodeFlow:
+		return []error{ErrReset, ErrProtocol}
+	}
+	return []error{ErrReset}
+}
+
+// protocolError is a violation by the other side that ends the session.
+func protocolError(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
+}
+
+// GoAwayError is why the other side ended the session. It wraps ErrSessionLost,
+// and ErrDenied, ErrHandshake or ErrProtocol by the code.
+type GoAwayError struct {
+	Code   frame.Code
+	Reason string
+}
+
+// Error describes it in one line.
+func (e *GoAwayError) Error() string {
+	s := "mux: the other side ended the session: " + e.Code.String()
+	if e.Reason != "" {
+		s += ": " + strconv.Quote(e.Reason)
+	}
+	return s
+}
+
+// Unwrap makes errors.Is work as the type says.
+func (e *GoAwayError) Unwrap() []error {
+	switch e.Code {
+	case frame.CodeDenied:
+		return []error{ErrSessionLost, ErrDenied}
+	case frame.CodeVersion:
+		return []error{ErrSessionLost, ErrHandshake}
+	case frame.CodeProtocol, frame.CodeFlow, frame.CodeFlood:
+		return []error{ErrSessionLost, ErrProtocol}
+	}
+	return []error{ErrSessionLost}
+}
+
+// refused tells whether err means that the other side never looked at the channel.
+func refused(err error) bool { return errors.Is(err, ErrRefused) }

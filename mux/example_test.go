@@ -1,0 +1,114 @@
+package mux_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// connect makes two sessions that talk to each other, as two processes would.
+func connect(cfg mux.Config) (client, server *mux.Session) {
+	here, there := net.Pipe()
+	made := make(chan *mux.Session)
+	go func() {
+		s, err := mux.Server(context.Background(), there, cfg)
+		if err != nil {
+			fmt.Println("server:", err)
+		}
+		made <- s
+	}()
+	client, err := mux.Client(context.Background(), here, cfg)
+	if err != nil {
+		fmt.Println("client:", err)
+	}
+	return client, <-made
+}
+
+func Example() {
+	ctx := context.Background()
+	client, server := connect(mux.Config{})
+	defer client.Close()
+	defer server.Close()
+
+	go func() {
+		ch, err := server.Accept(ctx)
+		if err != nil {
+			return
+		}
+		for {
+			m, err := ch.Receive(ctx)
+			if err != nil { // io.EOF: the client has closed its side
+				ch.Close()
+				return
+			}
+			ch.Send(ctx, append([]byte("echo: "), m.Bytes()...))
+			m.Release()
+		}
+	}()
+
+	ch, err := client.Open(ctx, "echo")
+	if err != nil {
+		panic(err)
+	}
+	ch.Send(ctx, []byte("one"))
+	ch.Send(ctx, []byte("two"))
+	ch.CloseWrite()
+	for {
+		m, err := ch.Receive(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		fmt.Printf("%s\n", m.Bytes())
+		m.Release()
+	}
+	// Output:
+	// echo: one
+	// echo: two
+}
+
+func ExampleSession_OpenStream() {
+	ctx := context.Background()
+	client, server := connect(mux.Config{PSK: []byte("a key of 16 bytes or more")})
+	defer client.Close()
+	defer server.Close()
+
+	go func() {
+		stream, err := server.AcceptStream(ctx)
+		if err != nil {
+			return
+		}
+		defer stream.Close()
+		io.Copy(stream, stream)
+	}()
+
+	stream, err := client.OpenStream(ctx, "copy")
+	if err != nil {
+		panic(err)
+	}
+	io.WriteString(stream, "any net.Conn will do")
+	stream.CloseWrite()
+	all, err := io.ReadAll(stream)
+	fmt.Printf("%s, %v\n", all, err)
+	// Output: any net.Conn will do, <nil>
+}
+
+func ExampleSafeToRetry() {
+	client, server := connect(mux.Config{ChannelWindow: 4096})
+	defer client.Close()
+	defer server.Close()
+
+	ch, err := client.Open(context.Background(), "nobody reads")
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	err = ch.Send(ctx, make([]byte, 1<<20))
+	fmt.Println(errors.Is(err, context.DeadlineExceeded), mux.SafeToRetry(err))
+	// Output: true true
+}

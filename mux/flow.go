@@ -1,0 +1,20 @@
+package mux
+
+// credit is what one side may still send: sums of the costs of Data frames.
+type credit struct {
+	sent, limit uint64
+}
+
+func (c *credit) left() uint64 { return c.limit - c.sent }
+
+// window is what one side lets the other send. Everything up to used has
+// reached the application or was dropped; got-used is held in memory.
+type window struct {
+	got, used, limit, size uint64
+	granted                int64 // when limit was last raised, ns
+}
+
+func newWindow(size uint64) window { return window{limit: size, size: size} }
+
+// due tells whether half of the window or less is open, so that raising the limit is worth a frame.
+func (w *window) due() bool { return w.limit-w.used <= w.size/2 }

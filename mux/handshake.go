@@ -1,0 +1,260 @@
+package mux
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// instance tells this process from the one that had its address before.
+var instance = func() (id [16]byte) {
+	rand.Read(id[:])
+	return id
+}()
+
+// handshake is the state of one.
+type handshake struct {
+	conn         net.Conn
+	cfg          *Config
+	client       bool
+	mine, theirs frame.Hello
+	transcript   []byte // both Hello frames, the client's first
+	peer         Peer
+	session      ID
+}
+
+// shakeHands agrees with the other side. On an error the other side was told.
+func shakeHands(ctx context.Context, conn net.Conn, cfg Config, client bool) (*handshake, error) {
+	h := &handshake{conn: conn, cfg: &cfg, client: client}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.HandshakeTimeout, os.ErrDeadlineExceeded)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	err := h.run(ctx)
+	if !stop() && ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", ErrHandshake, context.Cause(ctx))
+	}
+	var bye *GoAwayError
+	if err != nil && !errors.Is(err, ErrDenied) && !errors.As(err, &bye) {
+		err = fmt.Errorf("%w: %w", ErrHandshake, err)
+	}
+	return h, err
+}
+
+func (h *handshake) run(ctx context.Context) error {
+	if t, ok := h.conn.(*tls.Conn); ok {
+		if err := t.HandshakeContext(ctx); err != nil {
+			return err
+		}
+		state := t.ConnectionState()
+		h.peer.TLS = &state
+	}
+	h.peer.Addr = h.conn.RemoteAddr()
+	h.mine = frame.Hello{
+		MinVersion: frame.Version, MaxVersion: frame.Version,
+		MaxFrame: uint32(h.cfg.MaxFrame), MaxChannels: uint32(h.cfg.MaxChannels),
+		ChannelWindow: uint32(h.cfg.ChannelWindow), SessionWindow: uint32(h.cfg.SessionWindow),
+		Instance: instance, Name: []byte(h.cfg.Name), Token: h.cfg.Token,
+	}
+	rand.Read(h.mine.Nonce[:])
+	h.mine.KeepAlive = uint32(max(0, h.cfg.KeepAlive/time.Millisecond))
+	if len(h.cfg.PSK) > 0 {
+		h.mine.Offered, h.mine.Required = frame.FeaturePSK, frame.FeaturePSK
+	}
+	if h.client {
+		return h.asClient(ctx)
+	}
+	return h.asServer(ctx)
+}
+
+func (h *handshake) asClient(ctx context.Context) error {
+	hello := h.mine.Append([]byte(frame.Magic))
+	if _, err := h.conn.Write(hello); err != nil {
+		return err
+	}
+	h.transcript = append(h.transcript, hello[len(frame.Magic):]...)
+	if err := h.readHello(); err != nil {
+		return err
+	}
+	if err := h.agree(); err != nil {
+		return err
+	}
+	h.session = h.theirs.Session
+	if h.theirs.Offered&frame.FeaturePSK != 0 {
+		if err := h.prove(); err != nil {
+			return err
+		}
+		if err := h.verify(); err != nil {
+			return err
+		}
+	}
+	return h.authorize(ctx)
+}
+
+func (h *handshake) asServer(ctx context.Context) error {
+	if err := h.readHello(); err != nil {
+		return err
+	}
+	if err := h.agree(); err != nil {
+		return err
+	}
+	h.session = NewID()
+	h.mine.Session = h.session
+	h.mine.Offered &= h.theirs.Offered
+	psk := h.mine.Offered&frame.FeaturePSK != 0
+	if !psk { // with a key, its proof comes first
+		if err := h.authorize(ctx); err != nil {
+			return err
+		}
+	}
+	hello := h.mine.Append([]byte(frame.Magic))
+	h.transcript = append(h.transcript, hello[len(frame.Magic):]...)
+	if _, err := h.conn.Write(hello); err != nil || !psk {
+		return err
+	}
+	if err := h.verify(); err != nil {
+		return err
+	}
+	if err := h.authorize(ctx); err != nil {
+		return err
+	}
+	return h.prove()
+}
+
+// readHello reads the other side's magic and Hello.
+func (h *handshake) readHello() error {
+	magic := make([]byte, len(frame.Magic))
+	if _, err := io.ReadFull(h.conn, magic); err != nil {
+		return fmt.Errorf("the other side sent no greeting: %w", err)
+	}
+	if string(magic) != frame.Magic {
+		return protocolError("the other side began with %q: it speaks another protocol", magic)
+	}
+	head, body, err := h.readFrame(frame.TypeHello)
+	if err != nil {
+		return err
+	}
+	if err := h.theirs.Decode(head, body); err != nil {
+		return h.deny(frame.CodeProtocol, asProtocol(err))
+	}
+	h.transcript = append(head.Append(h.transcript), body...)
+	h.peer.Name, h.peer.Instance = string(h.theirs.Name), h.theirs.Instance
+	h.peer.Token = append([]byte(nil), h.theirs.Token...)
+	return nil
+}
+
+// readFrame reads one frame, which must be of type want, or a GoAway, which is
+// returned as an error.
+func (h *handshake) readFrame(want frame.Type) (head frame.Header, body []byte, err error) {
+	var buf [frame.HeaderSize]byte
+	if _, err := io.ReadFull(h.conn, buf[:]); err != nil {
+		return head, nil, err
+	}
+	if head, err = frame.ParseHeader(buf[:]); err != nil {
+		return head, nil, asProtocol(err)
+	}
+	if head.Type != want && head.Type != frame.TypeGoAway {
+		return head, nil, protocolError("%v in the handshake where %v belongs", head.Type, want)
+	}
+	body = make([]byte, head.Length) // at most MaxControl
+	if _, err = io.ReadFull(h.conn, body); err != nil || head.Type == want {
+		return head, body, err
+	}
+	var bye frame.GoAway
+	if err := bye.Decode(head, body); err != nil {
+		return head, nil, asProtocol(err)
+	}
+	return head, nil, &GoAwayError{Code: bye.Code, Reason: string(bye.Reason)}
+}
+
+// agree checks that both sides can work together.
+func (h *handshake) agree() error {
+	t := &h.theirs
+	switch {
+	case t.MinVersion > frame.Version || t.MaxVersion < frame.Version:
+		return h.deny(frame.CodeVersion, fmt.Errorf("the other side speaks versions %d to %d, this one %d", t.MinVersion, t.MaxVersion, frame.Version))
+	case t.Required&frame.FeaturePSK != 0 && len(h.cfg.PSK) == 0, h.mine.Required&frame.FeaturePSK != 0 && t.Offered&frame.FeaturePSK == 0:
+		return h.deny(frame.CodeDenied, fmt.Errorf("%w: one side has a PSK and the other has none: set the same Config.PSK on both", ErrDenied))
+	case t.Required&^h.mine.Offered != 0:
+		return h.deny(frame.CodeVersion, fmt.Errorf("the other side requires features %#x, which this one does not have", t.Required))
+	case h.client && t.Offered&^h.mine.Offered != 0:
+		return h.deny(frame.CodeProtocol, protocolError("features chosen that were not offered"))
+	case t.ChannelWindow < minWindow || t.SessionWindow < minWindow:
+		return h.deny(frame.CodeProtocol, protocolError("windows of %d and %d bytes, less than %d", t.ChannelWindow, t.SessionWindow, minWindow))
+	case t.MaxChannels > 1<<30:
+		return h.deny(frame.CodeProtocol, protocolError("%d channels allowed", t.MaxChannels))
+	}
+	return nil
+}
+
+// deny tells the other side why there will be no session. The client has said
+// its greeting before; the server says it now.
+func (h *handshake) deny(code frame.Code, err error) error {
+	reason := err.Error()
+	if code == frame.CodeDenied {
+		reason = "authentication or authorization failed"
+	}
+	var out []byte
+	if !h.client && len(h.transcript) == len(h.theirs.Append(nil)) {
+		out = append(out, frame.Magic...)
+	}
+	f := frame.GoAway{Code: code, Reason: []byte(reason)}
+	h.conn.Write(f.Append(out)) // it is told if it can be; err is what counts
+	return err
+}
+
+// authorize asks the application.
+func (h *handshake) authorize(ctx context.Context) error {
+	if h.cfg.Authorize == nil {
+		return nil
+	}
+	if err := h.cfg.Authorize(ctx, h.peer); err != nil {
+		return h.deny(frame.CodeDenied, fmt.Errorf("%w: %w", ErrDenied, err))
+	}
+	return nil
+}
+
+// proof is what a side that knows the key can compute of this handshake.
+func (h *handshake) proof(client bool) (sum [32]byte) {
+	mac := hmac.New(sha256.New, h.cfg.PSK)
+	side := "hpmux 1 server"
+	if client {
+		side = "hpmux 1 client"
+	}
+	mac.Write([]byte(side))
+	mac.Write(h.transcript)
+	mac.Sum(sum[:0])
+	return sum
+}
+
+func (h *handshake) prove() error {
+	f := frame.Auth{Proof: h.proof(h.client)}
+	_, err := h.conn.Write(f.Append(nil))
+	return err
+}
+
+func (h *handshake) verify() error {
+	head, body, err := h.readFrame(frame.TypeAuth)
+	if err != nil {
+		return err
+	}
+	var f frame.Auth
+	if err := f.Decode(head, body); err != nil {
+		return asProtocol(err)
+	}
+	want := h.proof(!h.client)
+	if !hmac.Equal(f.Proof[:], want[:]) {
+		return h.deny(frame.CodeDenied, fmt.Errorf("%w: the other side has another PSK", ErrDenied))
+	}
+	h.peer.PSK = true
+	return nil
+}

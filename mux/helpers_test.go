@@ -1,0 +1,148 @@
+package mux_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/headpond/headpond/mux"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var bg = context.Background()
+
+// transports are the kinds of connection a session runs on.
+var transports = map[string]func(t testing.TB) (client, server net.Conn){
+	"tcp": tcpPair,
+	"unix": func(t testing.TB) (client, server net.Conn) {
+		return socketPair(t, "unix", filepath.Join(t.TempDir(), "s"))
+	},
+	"pipe": func(testing.TB) (client, server net.Conn) { return net.Pipe() },
+	"tls":  tlsPair,
+}
+
+func tcpPair(t testing.TB) (client, server net.Conn) { return socketPair(t, "tcp", "127.0.0.1:0") }
+
+func socketPair(t testing.TB, network, address string) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := l.Accept()
+		accepted <- c
+	}()
+	client, err = net.Dial(network, l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server = <-accepted; server == nil {
+		t.Fatal("nothing accepted")
+	}
+	return client, server
+}
+
+func tlsPair(t testing.TB) (client, server net.Conn) {
+	cert := selfSigned(t)
+	client, server = tcpPair(t)
+	return tls.Client(client, &tls.Config{InsecureSkipVerify: true}), tls.Server(server, &tls.Config{Certificates: []tls.Certificate{cert}})
+}
+
+func selfSigned(t testing.TB) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"mux.test"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// sessions joins two over the transport and closes them when the test ends.
+func sessions(t testing.TB, transport string, client, server mux.Config) (c, s *mux.Session) {
+	t.Helper()
+	cc, sc := transports[transport](t)
+	return join(t, cc, sc, client, server)
+}
+
+func join(t testing.TB, cc, sc net.Conn, client, server mux.Config) (c, s *mux.Session) {
+	t.Helper()
+	type result struct {
+		s   *mux.Session
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		s, err := mux.Server(bg, sc, server)
+		done <- result{s, err}
+	}()
+	c, err := mux.Client(bg, cc, client)
+	r := <-done
+	if err != nil || r.err != nil {
+		t.Fatalf("client: %v; server: %v", err, r.err)
+	}
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() {
+			c.Close()
+			close(closed)
+		}()
+		r.s.Close()
+		<-closed
+	})
+	return c, r.s
+}
+
+// channels opens one channel for messages and returns both ends.
+func channels(t testing.TB, c, s *mux.Session, opts ...mux.Option) (here, there *mux.Channel) {
+	t.Helper()
+	here, err := c.Open(bg, t.Name(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if there, err = s.Accept(bg); err != nil {
+		t.Fatal(err)
+	}
+	return here, there
+}
+
+// pattern is n bytes that differ from place to place.
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + i>>16)
+	}
+	return b
+}
+
+// expect receives one message and compares it.
+func expect(t testing.TB, ch *mux.Channel, want []byte) {
+	t.Helper()
+	m, err := ch.Receive(bg)
+	if err != nil {
+		t.Fatalf("Receive: %v", err)
+	}
+	defer m.Release()
+	if !bytes.Equal(m.Bytes(), want) {
+		t.Fatalf("received %d bytes, not the %d sent", m.Len(), len(want))
+	}
+}

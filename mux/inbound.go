@@ -1,0 +1,276 @@
+package mux
+
+import (
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// inbound is a Data frame whose payload is on its way. b has room for it, at
+// the end of b.data; b is nil when the payload is to be thrown away. Between
+// begin and end the reader alone may touch b.data's tail.
+type inbound struct {
+	ch   *channel
+	b    *buffer
+	h    frame.Header
+	n    int  // payload bytes
+	tail bool // b is the last of ch.ready
+}
+
+// begin admits a Data frame before its payload is there. size is its first four
+// bytes if it is sized. An error ends the session; a violation that concerns
+// one channel resets that channel only. locked says that the lock is held until end.
+func (c *core) begin(h frame.Header, size uint32, locked bool) (in inbound, err error) {
+	c.frames++
+	cost := h.Cost()
+	in = inbound{h: h, n: int(h.Length)}
+	if h.Flags&frame.FlagSized != 0 {
+		in.n -= 4
+	}
+	if h.Length > c.maxFrame {
+		return in, protocolError("data frame of %d bytes, over the %d agreed", h.Length, c.maxFrame)
+	}
+	if c.rcv.got += cost; c.rcv.got > c.rcv.limit {
+		return in, protocolError("more data than the session has credit for")
+	}
+	ch, err := c.known(h.Channel)
+	if ch == nil {
+		c.useSession(cost)
+		return in, err
+	}
+	if ch.recvOver {
+		c.useSession(cost)
+		return in, c.violate(ch, frame.CodeProtocol, "data after fin")
+	}
+	if ch.rcv.got += cost; ch.rcv.got > ch.rcv.limit {
+		c.useSession(cost)
+		return in, c.violate(ch, frame.CodeFlow, "more data than the channel has credit for")
+	}
+	in.ch = ch
+	if ch.closed {
+		c.consume(ch, cost)
+		return in, nil
+	}
+	if ch.kind == frame.KindStream {
+		err = c.beginStream(&in, cost, locked)
+	} else {
+		err = c.beginMessage(&in, cost, size)
+	}
+	return in, err
+}
+
+// reject resets in's channel and throws the payload away.
+func (c *core) reject(in *inbound, cost uint64, code frame.Code, reason string) error {
+	ch := in.ch
+	in.ch = nil
+	c.consume(ch, cost)
+	return c.violate(ch, code, reason)
+}
+
+func (c *core) beginStream(in *inbound, cost uint64, locked bool) error {
+	ch := in.ch
+	switch {
+	case in.h.Flags&^frame.FlagFin != 0:
+		return c.reject(in, cost, frame.CodeProtocol, "message flags on a stream")
+	case in.n == 0 && in.h.Flags == 0:
+		return c.reject(in, cost, frame.CodeProtocol, "empty frame on a stream")
+	case in.n == 0:
+		return nil
+	}
+	if b := ch.ready.tail; locked && b != nil && cap(b.data)-len(b.data) >= in.n {
+		b.cost += cost
+		in.b, in.tail = b, true
+		return nil
+	}
+	in.b = newBuffer(in.n)
+	in.b.cost = cost
+	return nil
+}
+
+func (c *core) beginMessage(in *inbound, cost uint64, size uint32) error {
+	ch, fl := in.ch, in.h.Flags
+	if fl&(frame.FlagFin|frame.FlagAbort) != 0 {
+		switch {
+		case in.n != 0:
+			return c.reject(in, cost, frame.CodeProtocol, "fin with a payload on a channel of messages")
+		case fl == frame.FlagAbort && ch.partial == nil:
+			return c.reject(in, cost, frame.CodeProtocol, "abort without a message")
+		}
+		return nil
+	}
+	if first := ch.partial == nil; !first {
+		have := len(ch.partial.data) + in.n
+		if fl&frame.FlagSized != 0 || in.n == 0 || have > ch.size || (fl&frame.FlagMore == 0) != (have == ch.size) {
+			return c.reject(in, cost, frame.CodeProtocol, "parts that do not make up the message")
+		}
+		return c.beginPart(in, cost, have)
+	}
+	switch {
+	case fl == frame.FlagMore || fl&frame.FlagSized != 0 && int64(size) <= int64(in.n):
+		return c.reject(in, cost, frame.CodeProtocol, "message begun without its size")
+	case fl == 0 && in.n <= c.maxMessage:
+		in.b = newBuffer(in.n)
+		in.b.cost = cost
+		return nil
+	case fl == 0 || uint64(size) > uint64(c.maxMessage):
+		return c.reject(in, cost, frame.CodeTooLarge, "message over the receiver's bound")
+	}
+	// What the size says is believed up to the window, which was granted anyway.
+	ch.size = int(size)
+	ch.partial = newBuffer(int(min(uint64(size), max(ch.rcv.size, uint64(in.n)))))
+	return c.beginPart(in, cost, in.n)
+}
+
+// beginPart makes room for have bytes in the message being put together.
+func (c *core) beginPart(in *inbound, cost uint64, have int) error {
+	ch := in.ch
+	ch.partial.cost += cost
+	c.reserve(ch)
+	if cap(ch.partial.data) < have {
+		n := min(ch.size, max(have, 2*cap(ch.partial.data)))
+		if ch.reserved > 0 {
+			n = ch.size
+		}
+		ch.partial = ch.partial.grow(n)
+	}
+	in.b, ch.lent = ch.partial, true
+	return nil
+}
+
+// end takes the frame that begin admitted, its payload now in b.
+func (c *core) end(in inbound) error {
+	ch, b := in.ch, in.b
+	if ch == nil {
+		return nil
+	}
+	c.counts.bytesReceived += uint64(in.n)
+	switch {
+	case in.h.Flags&frame.FlagFin != 0 && ch.kind == frame.KindMessages:
+		return c.inFin(ch)
+	case in.h.Flags == frame.FlagAbort:
+		c.dropPartial(ch)
+		c.unreserve(ch)
+		return nil
+	case b == nil:
+	case in.tail:
+		ch.receivers.wakeOne()
+	case ch.lent:
+		c.endPart(ch, b, in.h.Flags)
+	case ch.closed || ch.recvOver:
+		c.consume(ch, b.cost)
+		b.release()
+	default:
+		c.deliver(ch, b)
+	}
+	if in.h.Flags&frame.FlagFin != 0 && !ch.recvOver {
+		return c.inFin(ch)
+	}
+	return nil
+}
+
+func (c *core) endPart(ch *channel, b *buffer, fl frame.Flags) {
+	ch.lent = false
+	switch {
+	case ch.closed || ch.recvOver:
+		c.dropPartial(ch)
+		c.unreserve(ch)
+	case fl&frame.FlagMore == 0:
+		ch.partial = nil
+		b.claim, ch.reserved = ch.reserved, 0
+		c.deliver(ch, b)
+	}
+}
+
+func (c *core) deliver(ch *channel, b *buffer) {
+	c.counts.messagesReceived++
+	ch.ready.push(b)
+	ch.receivers.wakeOne()
+}
+
+// take pops the next message, which must not be longer than limit. A nil buffer
+// and 0 mean that there is none yet; a nil buffer and n that it has n bytes.
+func (c *core) take(ch *channel, limit int) (b *buffer, n int) {
+	if b = ch.ready.head; b == nil {
+		return nil, 0
+	}
+	if n = len(b.data); n > limit {
+		return nil, n
+	}
+	ch.ready.pop()
+	c.consume(ch, b.cost)
+	b.cost = 0
+	c.unclaim(b)
+	return b, n
+}
+
+// consume gives the credit of data back that the application has or that was dropped.
+func (c *core) consume(ch *channel, cost uint64) {
+	c.useSession(cost)
+	ch.rcv.used += cost
+	if !ch.dirty && !ch.gone && ch.rcv.due() {
+		ch.dirty, ch.nextDirty = true, c.dirty
+		c.dirty = ch
+	}
+}
+
+func (c *core) useSession(cost uint64) {
+	c.rcv.used += cost
+	if c.rcv.due() {
+		c.grant = true
+	}
+}
+
+// reserve lets a message that its window does not hold be put together while a
+// receiver waits for it: its parts then count as read when they arrive. One
+// session puts together no more than maxMessage bytes of such messages at once;
+// the others wait for their turn.
+func (c *core) reserve(ch *channel) {
+	b := ch.partial
+	if b == nil || ch.ready.head != nil || ch.reserved == 0 && ch.receivers.head == nil {
+		return
+	}
+	if ch.reserved == 0 {
+		if uint64(ch.size)+frame.DataCost <= ch.rcv.size/2 && b.cost <= ch.rcv.size/4 {
+			return
+		}
+		if c.assembly+ch.size > c.maxMessage {
+			if !ch.queued {
+				ch.queued = true
+				c.reserveQueue = append(c.reserveQueue, ch)
+			}
+			return
+		}
+		ch.reserved = ch.size
+		c.assembly += ch.size
+	}
+	c.consume(ch, b.cost)
+	b.cost = 0
+}
+
+// unreserve gives up the reservation of the message being put together.
+func (c *core) unreserve(ch *channel) {
+	n := ch.reserved
+	ch.reserved = 0
+	c.freeAssembly(n)
+}
+
+// unclaim gives up the reservation of a message that is whole.
+func (c *core) unclaim(b *buffer) {
+	n := b.claim
+	b.claim = 0
+	c.freeAssembly(n)
+}
+
+// freeAssembly gives n bytes to the channels that wait for a reservation.
+func (c *core) freeAssembly(n int) {
+	if n == 0 {
+		return
+	}
+	c.assembly -= n
+	waiting := c.reserveQueue
+	c.reserveQueue = nil
+	for _, ch := range waiting {
+		ch.queued = false
+		if !ch.gone {
+			c.reserve(ch)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package mux
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/headpond/headpond/mux/frame"
+)
+
+const (
+	// readSize is the size of the read buffer: what one system call takes at most.
+	readSize = 64 << 10
+	// directMin is the least missing part of a payload that is read straight into
+	// its place; a smaller one is read into the read buffer with what follows it.
+	directMin = 2 << 10
+)
+
+// intake is the reader's own: bytes that came and were not parsed yet.
+type intake struct {
+	buf  []byte
+	r, w int // buf[r:w]
+}
+
+// read is the reader. It never waits for anything but bytes.
+func (s *Session) read() {
+	defer close(s.readerDone)
+	in := &intake{buf: make([]byte, readSize)}
+	err := s.readFrames(in)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var bye *GoAwayError
+	switch {
+	case s.core.err != nil && !s.dead && !s.closing:
+		s.fail(err)
+	case errors.Is(err, ErrProtocol) && !errors.As(err, &bye):
+		s.finish(fmt.Errorf("%w: %w", ErrSessionLost, err), frame.CodeProtocol, err.Error())
+	case errors.As(err, &bye):
+		s.fail(bye)
+	case s.closing:
+		s.over(err) // Close, or the writer, closes the connection
+	default:
+		s.fail(lost(err))
+	}
+}
+
+func (s *Session) readFrames(in *intake) error {
+	for {
+		n, err := s.conn.Read(in.buf[in.w:])
+		if n > 0 {
+			in.w += n
+			if err := s.parse(in); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if in.r == in.w {
+			in.r, in.w = 0, 0
+		} else if len(in.buf)-in.w < directMin+frame.HeaderSize+frame.MaxControl {
+			in.w = copy(in.buf, in.buf[in.r:in.w])
+			in.r = 0
+		}
+	}
+}
+
+// parse handles every frame that is whole in the buffer, and reads the rest of
+// a large one.
+func (s *Session) parse(in *intake) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for in.w-in.r >= frame.HeaderSize {
+		h, err := frame.ParseHeader(in.buf[in.r:in.w])
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		body := in.buf[in.r+frame.HeaderSize : in.w]
+		missing := int(h.Length) - len(body)
+		switch {
+		case missing >= directMin && h.Type == frame.TypeData && len(body) >= 4:
+			err = s.direct(in, h, body)
+		case missing > 0:
+			s.flush(nil, false)
+			return nil
+		default:
+			in.r += frame.HeaderSize + int(h.Length)
+			err = s.frame(h, body[:h.Length])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.flush(nil, false)
+	return nil
+}
+
+// frame handles one that is whole. mu is held.
+func (s *Session) frame(h frame.Header, body []byte) error {
+	if h.Type != frame.TypeData {
+		if err := s.core.input(h, body); err != nil {
+			return asProtocol(err)
+		}
+		return nil
+	}
+	in, err := s.core.begin(h, sizeOf(h, body), true)
+	if err != nil {
+		return asProtocol(err)
+	}
+	if in.b != nil {
+		in.b.data = append(in.b.data, body[len(body)-in.n:]...)
+	}
+	return asProtocol(s.core.end(in))
+}
+
+func sizeOf(h frame.Header, body []byte) uint32 {
+	if h.Flags&frame.FlagSized == 0 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(body)
+}
+
+func asProtocol(err error) error {
+	if err != nil && errors.Is(err, frame.ErrInvalid) {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return err
+}
+
+// direct handles a Data frame of which body is the beginning: the rest is read
+// to its place without mu, which is held again on return. The read buffer is
+// empty then.
+func (s *Session) direct(in *intake, h frame.Header, body []byte) error {
+	to, err := s.core.begin(h, sizeOf(h, body), false)
+	if err != nil {
+		return asProtocol(err)
+	}
+	missing := int(h.Length) - len(body)
+	body = body[int(h.Length)-to.n:]
+	var rest []byte
+	if to.b != nil {
+		n := len(to.b.data)
+		rest = to.b.data[n : n+to.n][:to.n]
+		rest = rest[copy(rest, body):]
+	}
+	in.r, in.w = 0, 0
+	s.flush(nil, false)
+	s.mu.Unlock()
+	if to.b != nil {
+		_, err = io.ReadFull(s.conn, rest)
+	} else {
+		err = skip(s.conn, missing, in.buf)
+	}
+	s.mu.Lock()
+	if to.b != nil && err == nil {
+		to.b.data = to.b.data[:len(to.b.data)+to.n]
+	}
+	return cmpErr(asProtocol(s.core.end(to)), err)
+}
+
+// skip reads n bytes and throws them away.
+func skip(r io.Reader, n int, buf []byte) error {
+	for n > 0 {
+		m, err := r.Read(buf[:min(n, len(buf))])
+		if n -= m; err != nil && n > 0 {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,243 @@
+package mux
+
+import "github.com/headpond/headpond/mux/frame"
+
+// push puts a small message or piece of a stream straight into the batch if
+// nothing is ahead of it and there is credit and room. data is copied.
+func (c *core) push(ch *channel, data []byte) bool {
+	b, cost := c.pend, uint64(len(data)+frame.DataCost)
+	if len(data) > copyMax || len(data) > c.chunk || ch.head != nil || c.active != nil ||
+		cost > ch.snd.left() || cost > c.snd.left() || b.size+len(data) > batchSize || len(b.out) > 2*batchSize {
+		return false
+	}
+	c.spend(ch, len(data))
+	n := len(b.out)
+	if cap(b.out)-n < frame.HeaderSize+len(data) {
+		b.out = append(b.out, make([]byte, frame.HeaderSize+len(data))...)[:n]
+	}
+	b.out = b.out[:n+frame.HeaderSize+len(data)]
+	frame.Header{Type: frame.TypeData, Channel: ch.num, Length: uint32(len(data))}.Put(b.out[n:])
+	copy(b.out[n+frame.HeaderSize:], data)
+	c.counts.messagesSent++
+	return true
+}
+
+// spend takes a frame of n payload bytes from the credit and counts it.
+func (c *core) spend(ch *channel, n int) {
+	ch.snd.sent += uint64(n + frame.DataCost)
+	c.snd.sent += uint64(n + frame.DataCost)
+	c.pend.size += n + frame.HeaderSize
+	c.counts.bytesSent += uint64(n)
+}
+
+// enqueue makes o wait for its turn. o.data is the caller's until o is done.
+func (c *core) enqueue(o *sendOp) {
+	ch := o.ch
+	if ch.tail == nil {
+		ch.head = o
+	} else {
+		ch.tail.next = o
+	}
+	ch.tail = o
+	c.activate(ch)
+}
+
+// activate puts the channel into the ring of those with something to send.
+func (c *core) activate(ch *channel) {
+	if ch.active || ch.head == nil {
+		return
+	}
+	if !c.canSend(ch) {
+		c.starve(ch)
+		return
+	}
+	ch.active, ch.deficit = true, 0
+	if c.active == nil {
+		ch.nextRun = ch
+	} else {
+		ch.nextRun, c.active.nextRun = c.active.nextRun, ch
+	}
+	c.active = ch
+}
+
+// starve remembers a channel that only the session's credit holds up.
+func (c *core) starve(ch *channel) {
+	if !ch.starved && c.snd.left() < ch.snd.left() {
+		ch.starved = true
+		c.starved = append(c.starved, ch)
+	}
+}
+
+// feed gives the channels that the session's credit held up another chance.
+func (c *core) feed() {
+	hungry := c.starved
+	c.starved = nil
+	for _, ch := range hungry {
+		ch.starved = false
+		c.activate(ch)
+	}
+}
+
+// piece is the payload of the channel's next frame, in bytes.
+func (c *core) piece(ch *channel) int {
+	return min(c.chunk, len(ch.head.data)-ch.head.off)
+}
+
+// canSend tells whether the channel has credit for its next frame. A stream
+// makes do with what there is.
+func (c *core) canSend(ch *channel) bool {
+	left := min(ch.snd.left(), c.snd.left())
+	if left < frame.DataCost {
+		return false
+	}
+	return uint64(c.piece(ch)) <= left-frame.DataCost || (ch.kind == frame.KindStream && left > frame.DataCost)
+}
+
+// fill adds to the batch until it is full: control frames that are due, then
+// Data frames by deficit round robin.
+func (c *core) fill() *batch {
+	b := c.pend
+	c.fillControl(b)
+	for c.active != nil && b.size < batchSize {
+		prev, ch := c.active, c.active.nextRun
+		ch.deficit += quantum << ch.priority
+		for ch.head != nil && b.size < batchSize && c.canSend(ch) && c.piece(ch) <= ch.deficit {
+			c.frame(b, ch)
+		}
+		if ch.head == nil || !c.canSend(ch) {
+			c.retire(prev, ch)
+			c.activate(ch) // or remember what it waits for
+		} else if c.piece(ch) > ch.deficit {
+			c.active = ch // next one's turn
+		} else {
+			ch.deficit = max(0, ch.deficit-quantum<<ch.priority) // the batch is full: its turn goes on
+		}
+	}
+	return b
+}
+
+// retire takes the channel after prev out of the ring.
+func (c *core) retire(prev, ch *channel) {
+	ch.active = false
+	if prev == ch {
+		c.active = nil
+	} else {
+		prev.nextRun = ch.nextRun
+	}
+	ch.nextRun = nil
+}
+
+// frame puts the next frame of the channel's first sender into the batch.
+func (c *core) frame(b *batch, ch *channel) {
+	o := ch.head
+	n := min(uint64(c.piece(ch)), min(ch.snd.left(), c.snd.left())-frame.DataCost)
+	data := o.data[o.off : o.off+int(n)]
+	f := frame.Data{Channel: ch.num, Size: uint32(len(o.data))}
+	if ch.kind == frame.KindMessages && o.off+len(data) < len(o.data) {
+		f.Flags = frame.FlagMore
+		if o.off == 0 {
+			f.Flags |= frame.FlagSized
+		}
+	}
+	b.out = f.Head(b.out, len(data))
+	o.off += len(data)
+	ch.deficit -= len(data)
+	c.spend(ch, len(data))
+	if c.copyAll || len(data) <= copyMax {
+		b.out = append(b.out, data...)
+	} else {
+		b.segs = append(b.segs, segment{len(b.out), data})
+		if !o.pinned {
+			o.pinned = true
+			b.ops = append(b.ops, o)
+		}
+	}
+	if o.off == len(o.data) {
+		c.shift(ch)
+		c.counts.messagesSent++
+		o.finish(nil)
+	}
+}
+
+func (c *core) shift(ch *channel) {
+	o := ch.head
+	if ch.head, o.next = o.next, nil; ch.head == nil {
+		ch.tail = nil
+	}
+}
+
+// fillControl adds the frames that were put off until a write was due.
+func (c *core) fillControl(b *batch) {
+	if c.pong {
+		c.pong = false
+		b.ctl = frame.Pong{Opaque: c.pongOpaque}.Append(b.ctl)
+	}
+	for ch := c.dirty; ch != nil; {
+		next := ch.nextDirty
+		ch.dirty, ch.nextDirty = false, nil
+		if !ch.gone && !ch.recvOver && !ch.closed {
+			c.tune(ch)
+			ch.rcv.limit = ch.rcv.used + ch.rcv.size
+			b.ctl = frame.Window{Channel: ch.num, Limit: ch.rcv.limit}.Append(b.ctl)
+		}
+		ch = next
+	}
+	c.dirty = nil
+	if c.grant {
+		c.grant = false
+		c.rcv.limit = c.rcv.used + c.rcv.size
+		b.ctl = frame.Window{Limit: c.rcv.limit}.Append(b.ctl)
+	}
+}
+
+// tune doubles the window of a channel whose reader empties half of it in less
+// than four round trips: the window is then what limits its rate.
+func (c *core) tune(ch *channel) {
+	now, w := c.now(), &ch.rcv
+	fast := now-w.granted < 4*c.rtt
+	w.granted = now
+	if fast && 2*w.size <= c.maxWindow && c.windows+w.size <= c.rcv.size {
+		c.windows += w.size
+		w.size *= 2
+	}
+}
+
+// wrote is told that the batch's bytes no longer refer to senders' data.
+func (c *core) wrote(b *batch, err error) {
+	for _, o := range b.ops {
+		o.pinned = false
+		if o.err != nil || err != nil || o.off == len(o.data) {
+			o.finish(err)
+		}
+	}
+}
+
+// cancel gives a waiting sender up. It reports whether the sender may go: not
+// before the write that uses its data is over.
+func (c *core) cancel(o *sendOp, err error) bool {
+	if o.done {
+		return true
+	}
+	ch := o.ch
+	for p, prev := &ch.head, (*sendOp)(nil); *p != nil; prev, p = *p, &(*p).next {
+		if *p != o {
+			continue
+		}
+		if *p = o.next; ch.tail == o {
+			ch.tail = prev
+		}
+		o.next = nil
+		if o.off > 0 && ch.kind == frame.KindMessages && ch.sendErr == nil {
+			c.emit(frame.Data{Channel: ch.num, Flags: frame.FlagAbort})
+		}
+		o.finish(err)
+		c.activate(ch)
+		return o.done
+	}
+	return false // all of it is in the batch being written
+}
+
+// idle tells whether there is nothing to write.
+func (c *core) idle() bool {
+	return c.pend.empty() && c.active == nil && !c.pong && c.dirty == nil && !c.grant
+}

@@ -1,0 +1,178 @@
+package mux
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"github.com/headpond/headpond/mux/frame"
+)
+
+var ops = sync.Pool{New: func() any { return &sendOp{wait: newWaiter()} }}
+
+func newOp(ch *channel, data []byte) *sendOp {
+	o := ops.Get().(*sendOp)
+	o.ch, o.data = ch, data
+	return o
+}
+
+// free gives o back. Nobody else knows it any more.
+func (o *sendOp) free() {
+	select {
+	case <-o.wait.ready:
+	default:
+	}
+	*o = sendOp{wait: waiter{ready: o.wait.ready}}
+	ops.Put(o)
+}
+
+// sendable says why nothing can be sent on ch, if so. mu is held.
+func (s *Session) sendable(ch *channel) error {
+	if ch.sendErr != nil {
+		return ch.sendErr
+	}
+	return s.core.err
+}
+
+// send puts data on the wire as one message or piece of a stream. sent counts
+// the bytes that went into frames. dl may be nil. mu is held.
+func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadline) (sent int, err error) {
+	patient := dl == nil && ctx.Done() == nil
+	if s.core.push(ch, data) {
+		s.flush(nil, patient)
+		return len(data), nil
+	}
+	o := newOp(ch, data)
+	s.core.enqueue(o)
+	s.flush(o, patient)
+	if !o.done {
+		s.await(ctx, o, dl)
+	}
+	sent, err = o.off, o.err
+	o.free()
+	return sent, err
+}
+
+// await waits until o is done, which is soon after ctx or the deadline ends.
+// mu is held, and given up while waiting.
+func (s *Session) await(ctx context.Context, o *sendOp, dl *deadline) {
+	if dl != nil {
+		dl.waiting.add(&o.wait)
+		defer dl.waiting.remove(&o.wait)
+	}
+	for !o.done {
+		var err error
+		if dl != nil && dl.expired {
+			err = os.ErrDeadlineExceeded
+		} else {
+			err = s.pause(ctx, &o.wait)
+		}
+		if err == nil {
+			continue
+		}
+		if !s.core.cancel(o, err) {
+			for !o.done { // until the write that uses the data is over
+				s.pause(context.Background(), &o.wait)
+			}
+		}
+		s.flush(nil, false)
+	}
+}
+
+// Send sends p as one message, of 0 bytes to MaxMessage. It returns when p is
+// in the connection's hands or copied; p may then be changed. It does not wait
+// for the other side, except for credit: when the receiver is slow, Send waits.
+//
+// When ctx ends, or the channel or session does, before all of p was handed
+// over, the message is never delivered, SafeToRetry is true and, unless the
+// session is over, the channel goes on. A nil error does not mean that the
+// message arrived: only an answer does.
+func (c *Channel) Send(ctx context.Context, p []byte) error {
+	s := c.s
+	if len(p) > s.core.maxMessage {
+		return c.error("send", ErrTooLarge, true)
+	}
+	if err := ctx.Err(); err != nil {
+		return c.error("send", context.Cause(ctx), true)
+	}
+	s.mu.Lock()
+	if err := s.sendable(c.ch); err != nil {
+		s.mu.Unlock()
+		return c.error("send", err, true)
+	}
+	n, err := s.send(ctx, c.ch, p, nil)
+	s.mu.Unlock()
+	if err != nil {
+		return c.error("send", err, n < len(p) || n == 0 && len(p) == 0)
+	}
+	return nil
+}
+
+// SendBatch sends several messages, in order, with as few writes as can be. It
+// returns how many were handed over; an error concerns the next one, as for Send.
+func (c *Channel) SendBatch(ctx context.Context, messages [][]byte) (n int, err error) {
+	s := c.s
+	patient := ctx.Done() == nil
+	for n < len(messages) {
+		s.mu.Lock()
+		if s.sendable(c.ch) == nil && ctx.Err() == nil {
+			for n < len(messages) && s.core.push(c.ch, messages[n]) {
+				n++
+			}
+			s.flush(nil, patient)
+		}
+		s.mu.Unlock()
+		if n < len(messages) {
+			if err := c.Send(ctx, messages[n]); err != nil {
+				return n, err
+			}
+			n++
+		}
+	}
+	return n, nil
+}
+
+// CloseWrite ends this direction: the other side receives what was sent before,
+// then io.EOF. Senders that wait fail with ErrClosed.
+func (c *Channel) CloseWrite() error { return c.s.closeWrite(c.ch) }
+
+func (s *Session) closeWrite(ch *channel) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.core.err != nil {
+		return &Error{Op: "close write", Channel: ch.num, Name: ch.name, Err: s.core.err}
+	}
+	s.core.endSend(ch, ErrClosed)
+	s.flush(nil, false)
+	return nil
+}
+
+// Close ends both directions. What was sent before is delivered; what was
+// received and not read is dropped, and the other side's senders fail with
+// ErrPeerClosed. It never blocks, and closing twice is fine.
+func (c *Channel) Close() error { return c.s.closeChannel(c.ch) }
+
+func (s *Session) closeChannel(ch *channel) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !ch.closed {
+		s.core.close(ch)
+		s.flush(nil, false)
+	}
+	return nil
+}
+
+// Reset ends both directions at once, for a reason that the other side is told:
+// its operations fail with a *ResetError. code is the application's, added to
+// frame.CodeApplication; reason is for people. What was sent and not received
+// yet may be lost.
+func (c *Channel) Reset(code uint16, reason string) { c.s.resetChannel(c.ch, code, reason) }
+
+func (s *Session) resetChannel(ch *channel, code uint16, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !ch.gone || !ch.closed {
+		s.core.reset(ch, frame.CodeApplication+frame.Code(code), reason)
+		s.flush(nil, false)
+	}
+}

@@ -1,0 +1,249 @@
+package mux
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// Session joins two processes over one connection. All its methods, and those
+// of its channels, may be called from any goroutine.
+type Session struct {
+	conn   net.Conn
+	raw    *rawWriter // nil: writing may block
+	cfg    Config
+	peer   Peer
+	number ID
+	log    *slog.Logger
+
+	// mu guards core and everything below. It is never held while waiting for
+	// the socket or for anything else.
+	mu       sync.Mutex
+	core     *core
+	flushing bool   // somebody is writing
+	handed   bool   // that somebody is the writer
+	spare    *batch // the other of two, swapped with core.pend
+	list     [][]byte
+	spill    []byte // bytes the socket did not take, to be written first
+	closing  bool   // write what there is, then end
+	dead     bool   // the connection is of no more use
+	timer    *time.Timer
+
+	kick       chan struct{} // tells the writer that flushing is its job now
+	done       chan struct{} // closed when core.err is set
+	writerDone chan struct{}
+	readerDone chan struct{}
+}
+
+// Client makes a session of conn, which must be new and connected to a process
+// that calls Server. It returns when both sides have come to terms, or with an
+// error that wraps ErrHandshake, ErrDenied, ErrConfig or the context's; conn is
+// closed then. The session owns conn from the call on.
+func Client(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
+	return start(ctx, conn, cfg, true)
+}
+
+// Server is Client's other side. Use it on an accepted connection, in a
+// goroutine of its own: it waits for the client.
+func Server(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
+	return start(ctx, conn, cfg, false)
+}
+
+func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Session, error) {
+	if err := cfg.Verify(); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	h, err := shakeHands(ctx, conn, cfg, client)
+	if err != nil {
+		closeNow(conn)
+		return nil, &Error{Op: "handshake", Err: err, retry: true}
+	}
+	s := &Session{
+		conn: conn, cfg: cfg, peer: h.peer, number: h.session, raw: newRawWriter(conn), log: cfg.Logger,
+		spare: &batch{}, kick: make(chan struct{}, 1), done: make(chan struct{}),
+		writerDone: make(chan struct{}), readerDone: make(chan struct{}),
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	began := time.Now()
+	s.core = newCore(cfg, client, &h.theirs, func() int64 { return int64(time.Since(began)) })
+	s.core.copyAll = s.raw == nil
+	go s.write()
+	go s.read()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cfg.KeepAlive > 0 && s.core.err == nil {
+		s.timer = time.AfterFunc(cfg.KeepAlive, s.tick)
+	}
+	s.flush(nil, false)
+	return s, nil
+}
+
+// tick runs when a keep-alive period ends.
+func (s *Session) tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.core.err != nil {
+		return
+	}
+	dead, asking := s.core.tick()
+	switch {
+	case dead:
+		s.fail(fmt.Errorf("%w: %w: no frame for %v", ErrSessionLost, ErrDeadPeer, s.cfg.KeepAlive+s.cfg.KeepAliveTimeout))
+	case asking:
+		s.flush(nil, false)
+		s.timer.Reset(s.cfg.KeepAliveTimeout)
+	default:
+		s.timer.Reset(s.cfg.KeepAlive)
+	}
+}
+
+// fail ends the session at once. mu is held.
+func (s *Session) fail(err error) {
+	s.over(err)
+	if !s.dead {
+		s.dead = true
+		closeNow(s.conn)
+	}
+	s.wakeWriter()
+}
+
+// over marks the session as ended, for the first reason given. mu is held.
+func (s *Session) over(err error) {
+	if s.core.err != nil {
+		return
+	}
+	s.core.fail(err)
+	close(s.done)
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	if !errors.Is(err, ErrSessionClosed) {
+		s.log.Info("mux: session ended", "peer", s.peer.Name, "address", s.peer.Addr, "error", err)
+	}
+}
+
+// finish ends the session for err, after what was accepted and a last frame
+// that says why are written, or CloseTimeout has passed. mu is held.
+func (s *Session) finish(err error, code frame.Code, reason string) {
+	if s.closing || s.dead {
+		return
+	}
+	s.over(err)
+	s.closing = true
+	f := frame.GoAway{Last: s.core.last, Code: code, Reason: []byte(reason)}
+	s.core.pend.ctl = f.Append(s.core.pend.ctl)
+	s.conn.SetWriteDeadline(time.Now().Add(s.cfg.CloseTimeout))
+	s.handOver()
+}
+
+// Close ends the session. What Send and Write accepted is written first, within
+// CloseTimeout; everything that waits returns ErrSessionClosed. When Close
+// returns no goroutine, timer or socket of the session is left. Closing twice
+// is fine. Use Drain to let the channels finish.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	s.finish(ErrSessionClosed, frame.CodeNone, "")
+	s.mu.Unlock()
+	<-s.writerDone
+	linger := time.NewTimer(s.cfg.CloseTimeout)
+	defer linger.Stop()
+	select { // the other side closes when it has read everything
+	case <-s.readerDone:
+	case <-linger.C:
+	}
+	closeNow(s.conn)
+	<-s.readerDone
+	return nil
+}
+
+// closeNow closes the connection without TLS's farewell, which may block.
+func closeNow(conn net.Conn) {
+	if t, ok := conn.(*tls.Conn); ok {
+		t.NetConn().Close()
+		return
+	}
+	conn.Close()
+}
+
+// Drain takes no more channels from the other side, tells it so, and waits until
+// all channels are over; then it closes the session. When ctx ends first, its
+// error is returned and the session goes on draining: call Close.
+func (s *Session) Drain(ctx context.Context) error {
+	s.mu.Lock()
+	s.core.drain()
+	s.flush(nil, false)
+	w := newWaiter()
+	s.core.empty.add(&w)
+	for s.core.err == nil && len(s.core.channels) > 0 {
+		if err := s.pause(ctx, &w); err != nil {
+			s.core.empty.remove(&w)
+			s.mu.Unlock()
+			return &Error{Op: "drain", Err: err}
+		}
+	}
+	s.core.empty.remove(&w)
+	s.mu.Unlock()
+	return s.Close()
+}
+
+// pause gives mu up until w is woken or ctx ends; it returns with mu held.
+func (s *Session) pause(ctx context.Context, w *waiter) error {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	if ctx.Done() == nil {
+		<-w.ready
+		return nil
+	}
+	select {
+	case <-w.ready:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Done is closed when the session has ended; Err says why.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Err is nil while the session lives; then it wraps ErrSessionClosed or ErrSessionLost.
+func (s *Session) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.err
+}
+
+// Draining tells whether either side takes no more channels.
+func (s *Session) Draining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.drained || s.core.goneAway || s.core.err != nil
+}
+
+// Peer is what is known about the other side.
+func (s *Session) Peer() Peer { return s.peer }
+
+// ID is the session's, the same on both sides, for logs.
+func (s *Session) ID() ID { return s.number }
+
+// lost wraps what ended the connection from outside.
+func lost(err error) error {
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: the other side closed the connection", ErrSessionLost)
+	}
+	return fmt.Errorf("%w: %w", ErrSessionLost, err)
+}
+
+const anySize = math.MaxInt

@@ -1,0 +1,198 @@
+package mux
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// Stream carries bytes, both ways. It is a net.Conn, with CloseWrite as TCP has
+// it. All methods may be called from any goroutine; a Write is not mixed with
+// others.
+type Stream struct {
+	s      *Session
+	ch     *channel
+	rd, wr deadline
+}
+
+var _ net.Conn = (*Stream)(nil)
+
+func newStream(s *Session, ch *channel) *Stream { return &Stream{s: s, ch: ch} }
+
+// Name is the name the stream was opened with.
+func (t *Stream) Name() string { return t.ch.name }
+
+// ID is the ID the stream was opened with; zero for none.
+func (t *Stream) ID() ID { return t.ch.id }
+
+// Number is the stream's number on the wire, unique in the session.
+func (t *Stream) Number() uint32 { return t.ch.num }
+
+// Session is the session the stream belongs to.
+func (t *Stream) Session() *Session { return t.s }
+
+// WaitAccepted waits until the other side's application has accepted the stream.
+func (t *Stream) WaitAccepted(ctx context.Context) error { return t.s.waitAccepted(ctx, t.ch) }
+
+// Read reads what there is, waiting for the first byte. The end is io.EOF after
+// the other side's CloseWrite or Close.
+func (t *Stream) Read(p []byte) (int, error) {
+	s, ch := t.s, t.ch
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.rd.expired && !ch.closed {
+		return 0, t.error("read", os.ErrDeadlineExceeded)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n := s.core.readStream(ch, p)
+	if n == 0 {
+		var err error
+		if n, err = t.awaitBytes(p); err != nil {
+			return 0, err
+		}
+	}
+	s.flush(nil, false)
+	return n, nil
+}
+
+// awaitBytes waits for at least one byte. mu is held, and given up while waiting.
+func (t *Stream) awaitBytes(p []byte) (n int, err error) {
+	s, ch := t.s, t.ch
+	w, alarm := waiterPool.Get().(*waiter), waiter{}
+	alarm.ready = w.ready
+	ch.receivers.add(w)
+	t.rd.waiting.add(&alarm)
+	for {
+		if n = s.core.readStream(ch, p); n > 0 {
+			break
+		}
+		if err = ch.recvErr; err == nil {
+			err = s.core.err
+		}
+		if err == nil && t.rd.expired {
+			err = os.ErrDeadlineExceeded
+		}
+		if err != nil {
+			break
+		}
+		s.pause(context.Background(), w)
+	}
+	t.rd.waiting.remove(&alarm)
+	ch.receivers.remove(w)
+	if ch.ready.head != nil {
+		ch.receivers.wakeOne()
+	}
+	freeWaiter(w)
+	switch {
+	case n > 0:
+		return n, nil
+	case err == io.EOF:
+		return 0, io.EOF
+	}
+	return 0, t.error("read", err)
+}
+
+// readStream moves bytes to p.
+func (c *core) readStream(ch *channel, p []byte) (n int) {
+	for n < len(p) {
+		b := ch.ready.head
+		if b == nil {
+			break
+		}
+		m := copy(p[n:], b.data[b.off:])
+		n += m
+		if b.off += m; b.off == len(b.data) {
+			ch.ready.pop()
+			c.consume(ch, b.cost)
+			b.release()
+		}
+	}
+	return n
+}
+
+// Write sends p. It returns when p is in the connection's hands or copied, and
+// waits for credit when the reader is slow. On an error n bytes were handed over.
+func (t *Stream) Write(p []byte) (n int, err error) {
+	s := t.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.sendable(t.ch); err != nil {
+		return 0, t.error("write", err)
+	}
+	if t.wr.expired {
+		return 0, t.error("write", os.ErrDeadlineExceeded)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n, err = s.send(context.Background(), t.ch, p, &t.wr)
+	if err != nil {
+		return n, t.error("write", err)
+	}
+	return n, nil
+}
+
+// CloseWrite ends this direction: the other side reads what was written before, then io.EOF.
+func (t *Stream) CloseWrite() error { return t.s.closeWrite(t.ch) }
+
+// Close ends both directions. What was written before is delivered; what was not
+// read is dropped, and the other side's writers fail with ErrPeerClosed.
+func (t *Stream) Close() error {
+	t.s.mu.Lock()
+	t.rd.stop()
+	t.wr.stop()
+	t.s.mu.Unlock()
+	return t.s.closeChannel(t.ch)
+}
+
+// Reset ends both directions at once, for a reason the other side is told; see [Channel.Reset].
+func (t *Stream) Reset(code uint16, reason string) { t.s.resetChannel(t.ch, code, reason) }
+
+// SetDeadline sets both deadlines; the zero time means none.
+func (t *Stream) SetDeadline(at time.Time) error {
+	return t.deadlines(at, &t.rd, &t.wr)
+}
+
+// SetReadDeadline bounds Read, also one that waits now.
+func (t *Stream) SetReadDeadline(at time.Time) error { return t.deadlines(at, &t.rd) }
+
+// SetWriteDeadline bounds Write, also one that waits now.
+func (t *Stream) SetWriteDeadline(at time.Time) error { return t.deadlines(at, &t.wr) }
+
+func (t *Stream) deadlines(at time.Time, ds ...*deadline) error {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	if t.ch.closed {
+		return t.error("set deadline", ErrClosed)
+	}
+	for _, d := range ds {
+		t.s.setDeadline(d, at)
+	}
+	return nil
+}
+
+// Addr is the address of a stream's end: the connection's below it, and the stream's name.
+type Addr struct {
+	Conn net.Addr
+	Name string
+}
+
+// Network is "mux".
+func (a Addr) Network() string { return "mux" }
+
+// String is the connection's address and the stream's name.
+func (a Addr) String() string { return a.Conn.String() + "/" + a.Name }
+
+// LocalAddr is an [Addr].
+func (t *Stream) LocalAddr() net.Addr { return Addr{t.s.conn.LocalAddr(), t.ch.name} }
+
+// RemoteAddr is an [Addr].
+func (t *Stream) RemoteAddr() net.Addr { return Addr{t.s.conn.RemoteAddr(), t.ch.name} }
+
+func (t *Stream) error(op string, err error) error {
+	return &Error{Op: op, Channel: t.ch.num, Name: t.ch.name, Err: err, retry: refused(err)}
+}

@@ -1,0 +1,169 @@
+package mux
+
+import "fmt"
+
+// rounds is how many batches of others' data a sender writes before the writer
+// takes over.
+const rounds = 4
+
+// flush writes what is queued, unless somebody else does already: then it is in
+// that one's next batch. So an undisturbed sender makes one system call and
+// wakes nobody, and many senders share theirs.
+//
+// own, if not nil, is the caller's operation: it writes at least until that is
+// done. patient says that the caller may wait for the socket. mu is held; it is
+// given up while writing.
+func (s *Session) flush(own *sendOp, patient bool) {
+	if s.flushing || s.dead || s.core.idle() {
+		return
+	}
+	if s.raw == nil && !patient {
+		s.handOver()
+		return
+	}
+	s.flushing = true
+	for i := 0; i < rounds || own != nil && !own.done; i++ {
+		b := s.core.fill()
+		if b.empty() {
+			break
+		}
+		if !s.writeBatch(b) || s.dead {
+			return
+		}
+		if s.core.idle() {
+			break
+		}
+	}
+	s.flushing = false
+	if s.closing || !s.core.idle() {
+		s.handOver()
+	}
+}
+
+// handOver makes flushing the writer's job unless somebody is at it, who hands
+// over in the end. mu is held.
+func (s *Session) handOver() {
+	if !s.flushing {
+		s.flushing, s.handed = true, true
+		s.wakeWriter()
+	}
+}
+
+func (s *Session) wakeWriter() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// writeBatch writes b, which is core.pend. It reports false when the socket did
+// not take everything; the writer then goes on. mu is held, and given up while
+// writing.
+func (s *Session) writeBatch(b *batch) (all bool) {
+	s.core.pend, s.spare = s.spare, nil
+	s.list = b.pieces(s.list[:0], 0)
+	list := s.list
+	s.mu.Unlock()
+	n, err := s.put(list)
+	s.mu.Lock()
+	total := 0
+	for _, p := range list {
+		total += len(p)
+	}
+	if all = n == total; !all && err == nil {
+		s.list = b.pieces(s.list[:0], n)
+		for _, p := range s.list {
+			s.spill = append(s.spill, p...)
+		}
+	}
+	clear(s.list)
+	if err != nil {
+		err = lost(fmt.Errorf("writing: %w", err))
+	}
+	s.core.wrote(b, err)
+	b.reset()
+	s.spare = b
+	if err != nil {
+		s.fail(err)
+		return true
+	}
+	if !all && !s.handed {
+		s.handed = true
+		s.wakeWriter()
+	}
+	return all
+}
+
+// put writes the pieces: all, or what the socket takes now if that can be had.
+func (s *Session) put(list [][]byte) (n int, err error) {
+	if s.raw != nil {
+		return s.raw.write(list)
+	}
+	if len(list) == 1 {
+		return s.conn.Write(list[0])
+	}
+	s.spill = s.spill[:0]
+	for _, p := range list {
+		s.spill = append(s.spill, p...)
+	}
+	n, err = s.conn.Write(s.spill)
+	s.spill = s.spill[:0]
+	return n, err
+}
+
+// write is the writer: it writes what nobody else may wait for.
+func (s *Session) write() {
+	defer close(s.writerDone)
+	for range s.kick {
+		s.mu.Lock()
+		s.drainOut()
+		over := s.dead || s.closing && !s.flushing && s.core.idle()
+		closing := s.closing && !s.dead
+		s.mu.Unlock()
+		if over {
+			if closing {
+				s.farewell()
+			}
+			return
+		}
+	}
+}
+
+// drainOut writes until there is nothing left. mu is held, given up while writing.
+func (s *Session) drainOut() {
+	if !s.handed {
+		return
+	}
+	for !s.dead {
+		if len(s.spill) > 0 {
+			p := s.spill
+			s.mu.Unlock()
+			_, err := s.conn.Write(p)
+			s.mu.Lock()
+			s.spill = s.spill[:0]
+			if err != nil {
+				s.fail(lost(fmt.Errorf("writing: %w", err)))
+				break
+			}
+			continue
+		}
+		b := s.core.fill()
+		if b.empty() {
+			break
+		}
+		s.writeBatch(b)
+	}
+	s.flushing, s.handed = false, false
+}
+
+// farewell ends this direction, so that the other side reads everything and
+// then the end; without that, closing may destroy what it has not read yet.
+func (s *Session) farewell() {
+	s.mu.Lock()
+	ours := s.core.err
+	s.mu.Unlock()
+	if half, ok := s.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && ours == ErrSessionClosed {
+		return // Close waits for the other side to close
+	}
+	closeNow(s.conn)
+}
