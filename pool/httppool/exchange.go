@@ -57,7 +57,7 @@ const (
 // while the request's body is still unread. The caller closes the response's body, which settles l at the latest.
 // Req's body is closed, possibly after Exchange has returned.
 //
-// A 101 response's Body is an io.ReadWriteCloser with a CloseWrite method.
+// A 101 response's Body is an io.ReadWriteCloser with a CloseWrite method; req's context no longer ends it.
 func Exchange(l Lease, req *http.Request, o Options) (*http.Response, error) {
 	x := newExchange(l, req, &o)
 	resp, err := x.run()
@@ -112,7 +112,7 @@ func (x *exchange) run() (*http.Response, error) {
 	ctx := x.req.Context()
 	if err := ctx.Err(); err != nil {
 		x.lease.Release()
-		return nil, x.wrap("send", context.Cause(ctx))
+		return nil, x.wrap("send", contextError(ctx))
 	}
 	buf := headPool.Get().(*[]byte)
 	block, length, err := appendRequest((*buf)[:0], x.req)
@@ -347,7 +347,7 @@ func (x *exchange) fail(step string, err error) error {
 	blame := true
 	switch {
 	case ctx.Err() != nil:
-		err, blame = context.Cause(ctx), false
+		err, blame = contextError(ctx), false
 	case errors.Is(upload, ErrRequestBody):
 		err, blame = upload, false
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -365,6 +365,15 @@ func (x *exchange) fail(step string, err error) error {
 		x.lease.Discard()
 	}
 	return failed
+}
+
+// contextError says that ctx has ended, and why if that is known.
+func contextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // malformed marks an error of the parser.

@@ -3,6 +3,7 @@ package httppool
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -26,6 +27,10 @@ func (x *exchange) switchProtocols() (*http.Response, error) {
 	if !x.uploadFinished() {
 		return nil, x.fail("receive", malformed{fmt.Errorf("101 before the request's body was read")})
 	}
+	if x.stop != nil && !x.stop() {
+		return nil, x.fail("receive", net.ErrClosed) // the context has ended
+	}
+	x.stop = nil // from here on whoever has the Body decides
 	x.rd.src = nil
 	x.resp.Body = &upgraded{x: x, rd: x.rd}
 	x.rd = nil
@@ -80,9 +85,6 @@ func (u *upgraded) settle() {
 		return
 	}
 	u.x.body.settled = true
-	if u.x.stop != nil {
-		u.x.stop()
-	}
 	u.x.lease.Discard()
 }
 

@@ -1,0 +1,111 @@
+package httppool_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+func TestHandlerConfig(t *testing.T) {
+	for _, cfg := range []httppool.HandlerConfig{
+		{}, {Target: "127.0.0.1:80"}, {Target: "ftp://a"}, {Target: "http://"}, {Target: "http://a?q"}, {Target: "http://u:p@a"},
+		{Target: "http://a", Via: "a b"}, {Target: "http://a", RequestID: "a:"}, {Transport: newTransport(t, httppool.Config{})},
+	} {
+		if _, err := httppool.NewHandler(cfg); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		} else if strings.Contains(err.Error(), "u:p") {
+			t.Errorf("the error shows a password: %v", err)
+		}
+	}
+}
+
+// serveForward starts a net/http server with a Handler before backend.
+func serveForward(t *testing.T, cfg httppool.HandlerConfig) string {
+	t.Helper()
+	h, err := httppool.NewHandler(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(h)
+	t.Cleanup(func() { s.Close(); h.Close(); http.DefaultClient.CloseIdleConnections() })
+	return s.URL
+}
+
+// TestTargetBaseAndHost puts the target's path before the request's, and its host in the place of the client's.
+func TestTargetBaseAndHost(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Host+" "+r.RequestURI)
+	}))
+	defer backend.Close()
+	host := strings.TrimPrefix(backend.URL, "http://")
+	url := serveForward(t, httppool.HandlerConfig{Target: backend.URL + "/base/", StripPrefix: "/api/", TargetHost: true})
+	for path, want := range map[string]string{
+		"/api/x?q=1": "/base/x?q=1", "/api": "/base/", "/api/a%2Fb": "/base/a%2Fb", "/api/%20": "/base/%20",
+	} {
+		resp, err := http.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(body) != host+" "+want {
+			t.Errorf("%s became %q, want %q", path, body, want)
+		}
+	}
+}
+
+// TestRequestTimeout bounds the whole request: 504 before the head, a broken body after it.
+func TestRequestTimeout(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/body" {
+			_, _ = io.WriteString(w, "part")
+			_ = http.NewResponseController(w).Flush()
+		}
+		<-r.Context().Done()
+	}))
+	defer backend.Close()
+	results := make(chan httppool.Result, 1)
+	url := serveForward(t, httppool.HandlerConfig{Target: backend.URL, Timeout: 50 * time.Millisecond,
+		OnDone: func(_ *http.Request, res httppool.Result) { results <- res }})
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusGatewayTimeout {
+		t.Errorf("got %s", resp.Status)
+	}
+	wantError(t, (<-results).Err, context.DeadlineExceeded)
+	resp, err = http.Get(url + "/body")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("a clean end after %q", body)
+	}
+	if res := <-results; res.Status != 200 || res.BytesOut != 4 || res.Err == nil {
+		t.Errorf("the result is %+v", res)
+	}
+}
+
+// TestHandlerWithoutAServer works with any ResponseWriter.
+func TestHandlerWithoutAServer(t *testing.T) {
+	s := serveAnswers(t, func(int64, int) string { return ok })
+	h, err := httppool.Forward(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader("body")))
+	if w.Code != 200 || w.Body.String() != "hi" {
+		t.Errorf("got %d %q", w.Code, w.Body)
+	}
+}
