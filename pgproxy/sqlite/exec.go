@@ -250,6 +250,7 @@ func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, er
 	n := 0
 	if p.run != nil {
 		written := s.c.Writer.Written()
+		_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
 		for ; p.run.pending; n++ {
 			if limit > 0 && n == limit {
 				return true, nil
@@ -259,7 +260,7 @@ func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, er
 			}
 			if w := s.c.Writer.Written(); w != written {
 				written = w
-				if err := s.stalled(); err != nil {
+				if err := s.moveOn(); err != nil {
 					return false, err
 				}
 			}
@@ -272,9 +273,9 @@ func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, er
 	return false, nil
 }
 
-// stalled gives the client another while to take the next rows, and reports
-// whether it has left.
-func (s *session) stalled() error {
+// moveOn gives the client, which took some rows, another while for the next,
+// and reports whether it has left.
+func (s *session) moveOn() error {
 	err := s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
 	if err != nil || s.c.Writer.Flush() != nil {
 		return errClientGone

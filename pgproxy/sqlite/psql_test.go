@@ -1,24 +1,37 @@
 package sqlite_test
 
 import (
+	"maps"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
 
-func (s *server) psql(t *testing.T, command string) string {
+// psql runs every command in one psql and returns the output of each.
+func (s *server) psql(t *testing.T, commands []string) map[string]string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "psql", "-X", "-v", "ON_ERROR_STOP=1", s.url(""), "-c", command)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("psql -c %q: %v (is package postgresql-client installed?)\n%s", command, err, out)
+	const marker = "-- next command --"
+	args := []string{"-X", s.url("")}
+	for _, c := range commands {
+		args = append(args, "-c", c, "-c", `\echo `+marker)
 	}
-	return string(out)
+	out, err := exec.CommandContext(t.Context(), "psql", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("psql: %v (is package postgresql-client installed?)\n%s", err, out)
+	}
+	outputs := map[string]string{}
+	for i, part := range strings.Split(string(out), marker) {
+		if i < len(commands) {
+			outputs[commands[i]] = part
+		}
+	}
+	return outputs
 }
 
 func TestPsql(t *testing.T) {
 	s := start(t)
-	for command, want := range map[string][]string{
+	wanted := map[string][]string{
 		`\d`:                         {"public | users | table | demo", "public | names | view"},
 		`\dt`:                        {"users", "posts"},
 		`\dt+`:                       {"users", "heap"},
@@ -50,12 +63,16 @@ func TestPsql(t *testing.T) {
 		`update users set age = 37 where id = 1`:                                                                            {"UPDATE 1"},
 		`create table made (id serial primary key, at timestamp default now())`:                                             {"CREATE TABLE"},
 		`explain query plan select * from users`:                                                                            {"SCAN users"},
-	} {
-		out := s.psql(t, command)
+	}
+	outputs := s.psql(t, slices.Sorted(maps.Keys(wanted)))
+	for command, want := range wanted {
 		for _, w := range want {
-			if !strings.Contains(strings.Join(strings.Fields(out), " "), strings.Join(strings.Fields(w), " ")) {
+			if out := outputs[command]; !strings.Contains(words(out), words(w)) {
 				t.Errorf("psql -c %q lacks %q:\n%s", command, w, out)
 			}
 		}
 	}
 }
+
+// words makes every run of blanks one.
+func words(s string) string { return strings.Join(strings.Fields(s), " ") }

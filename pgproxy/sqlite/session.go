@@ -68,7 +68,10 @@ func (s *session) serve() error {
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, io.EOF), errors.Is(err, errClientGone):
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, errClientGone) && s.ctx.Err() == nil:
+			s.c.CountError(listener.ReasonClientGone)
 			return nil
 		case errors.Is(err, pgproxy.ErrDraining):
 			return s.c.Goodbye()
@@ -199,6 +202,9 @@ func (s *session) fail(err error, skip bool) error {
 	if cause := context.Cause(s.ctx); cause != nil || errors.Is(err, errClientGone) {
 		return errClientGone
 	}
+	if errors.Is(err, pgwire.ErrMalformed) {
+		return err
+	}
 	s.abort()
 	resp := toResponse(err)
 	switch resp.Code {
@@ -209,9 +215,6 @@ func (s *session) fail(err error, skip bool) error {
 		s.c.CountError(listener.ReasonPoolExhausted)
 	}
 	s.c.Writer.Send(&resp.ErrorResponse)
-	if errors.Is(err, pgwire.ErrMalformed) {
-		return errors.Join(err, s.c.Writer.Flush())
-	}
 	return nil
 }
 
@@ -280,6 +283,7 @@ func (s *session) guarded(fn func(ctx context.Context) error) error {
 	cause := context.Cause(ctx)
 	s.guard.end(s)
 	cancel(nil)
+	_ = s.c.Conn.SetWriteDeadline(time.Time{})
 	if s.pinned != nil {
 		s.pinned.conn.SetInterrupt(nil)
 	}

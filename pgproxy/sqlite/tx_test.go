@@ -168,7 +168,7 @@ func TestMixedLoadSeesNoBusy(t *testing.T) {
 	setup := s.connect(t)
 	mustExec(t, setup, `CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER)`)
 	mustExec(t, setup, `INSERT INTO accounts WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 1000) SELECT i, 0 FROM r`)
-	const clients, rounds = 32, 40
+	const clients, rounds = 32, 20
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	written := int64(0)

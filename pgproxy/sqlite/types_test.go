@@ -96,9 +96,7 @@ func TestParameterTypes(t *testing.T) {
 	if v := one[string](t, conn, `SELECT typeof(email) FROM users WHERE id = 3`); v != "text" {
 		t.Errorf("a text was stored as %s", v)
 	}
-	_, err := conn.Exec(t.Context(), `SELECT * FROM users WHERE age = $1`, pgx.QueryExecModeExec, "many")
-	_ = err
-	_, err = conn.PgConn().ExecParams(t.Context(), `SELECT * FROM users WHERE age = $1`, [][]byte{[]byte("many")}, nil, nil, nil).Close()
+	_, err := conn.PgConn().ExecParams(t.Context(), `SELECT * FROM users WHERE age = $1`, [][]byte{[]byte("many")}, nil, nil, nil).Close()
 	wantState(t, err, "22P02", "text for an integer parameter")
 }
 
