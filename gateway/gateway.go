@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +43,9 @@ type Gateway struct {
 	running  bool // Run was called
 	draining bool
 	reloads  admin.Reloads
+	retiring []*service // removed by a reload, their sessions not over yet
+
+	cutOff error // guarded by reloading: what Drain returned the first time it had to cut sessions off
 
 	hard   context.Context // ends at Close
 	cancel context.CancelFunc
@@ -136,7 +140,7 @@ func (g *Gateway) startService(s *service, sock *socket) {
 }
 
 // Drain stops accepting and waits until every session has ended by itself. When ctx ends first, or Close is called, the rest is cut off and
-// the error wraps ErrCutOff. The admin page stays up. Afterwards only Close is of use.
+// the error wraps ErrCutOff, also that of every later Drain. The admin page stays up. Afterwards only Close is of use.
 func (g *Gateway) Drain(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -152,17 +156,21 @@ func (g *Gateway) Drain(ctx context.Context) error {
 		g.logger.Info("draining", "sessions", g.sessions(), "timeout", g.cfg.DrainTimeout)
 	}
 	begin := time.Now()
-	err := errors.Join(inParallel(g.services, func(s *service) error { return s.proxy.Drain(ctx) })...)
+	g.mu.Lock()
+	all := slices.Concat(g.services, g.retiring)
+	g.mu.Unlock()
+	err := errors.Join(inParallel(all, func(s *service) error { return s.proxy.Drain(ctx) })...)
 	for _, s := range g.services {
 		s.socket.retire()
 	}
-	if err != nil {
-		err = fmt.Errorf("%w: %w", ErrCutOff, err)
+	switch {
+	case err != nil:
+		g.cutOff = fmt.Errorf("%w: %w", ErrCutOff, err)
 		g.logger.Warn("drained, sessions were cut off", "duration", time.Since(begin), "error", err)
-	} else if first {
+	case first:
 		g.logger.Info("drained", "duration", time.Since(begin))
 	}
-	return err
+	return g.cutOff
 }
 
 // sessions counts the sessions that run.

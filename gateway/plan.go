@@ -165,7 +165,7 @@ func (g *Gateway) planServices(p *plan) error {
 
 func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view map[string]*backend) error {
 	hold := &certificate{}
-	if old != nil && old.cert != nil {
+	if old != nil && old.cert != nil && !needsNewProxy(&old.cfg, l) {
 		hold = old.cert
 	}
 	s, err := newSpec(l, view, hold, g.logger)
@@ -175,7 +175,7 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 	case old == nil:
 		return p.addService(s, hold)
 	case needsNewProxy(&old.cfg, l):
-		return p.replaceService(s, old)
+		return p.replaceService(s, old, hold)
 	}
 	p.services = append(p.services, old)
 	changed := !sameListener(old.cfg, *l) || old.files != s.files
@@ -240,7 +240,7 @@ func newService(s *spec, sock *socket, hold *certificate) (*service, error) {
 }
 
 // replaceService builds a new proxy and has it take over the socket, or open the new address.
-func (p *plan) replaceService(s *spec, old *service) error {
+func (p *plan) replaceService(s *spec, old *service, hold *certificate) error {
 	var sock *socket
 	var err error
 	if old.cfg.Listen == s.cfg.Listen {
@@ -252,7 +252,7 @@ func (p *plan) replaceService(s *spec, old *service) error {
 		return err
 	}
 	p.opened = append(p.opened, sock)
-	svc, err := newService(s, sock, &certificate{})
+	svc, err := newService(s, sock, hold)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,8 +38,6 @@ func (g *Gateway) ReloadFile() error {
 // Reload applies cfg, all of it or nothing: on an error the old configuration keeps running. The package comment says what happens to
 // what changed.
 func (g *Gateway) Reload(cfg *config.Config) error {
-	g.reloading.Lock()
-	defer g.reloading.Unlock()
 	err := g.reload(cfg)
 	g.noteReload(err)
 	if err != nil {
@@ -48,10 +47,12 @@ func (g *Gateway) Reload(cfg *config.Config) error {
 }
 
 func (g *Gateway) reload(cfg *config.Config) error {
-	g.mu.Lock()
-	refused := g.draining || !g.running
-	g.mu.Unlock()
-	if refused {
+	if !g.mayReload() { // without waiting: a drain holds the lock for as long as it lasts
+		return fmt.Errorf("%w: nothing can be reloaded now", ErrClosed)
+	}
+	g.reloading.Lock()
+	defer g.reloading.Unlock()
+	if !g.mayReload() {
 		return fmt.Errorf("%w: nothing can be reloaded now", ErrClosed)
 	}
 	p, err := g.newPlan(cfg)
@@ -59,6 +60,13 @@ func (g *Gateway) reload(cfg *config.Config) error {
 		return err
 	}
 	return g.commit(p)
+}
+
+// mayReload reports whether the gateway runs and is not about to end.
+func (g *Gateway) mayReload() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running && !g.draining
 }
 
 func (g *Gateway) noteReload(err error) {
@@ -90,6 +98,7 @@ func (g *Gateway) commit(p *plan) error {
 	}
 	g.mu.Lock()
 	g.cfg, g.backends, g.services, g.admin = p.cfg, p.backends, p.services, p.admin
+	g.retiring = append(g.retiring, p.retiredProxies...)
 	g.mu.Unlock()
 	if g.logs != nil {
 		g.logs.apply(p.cfg.Log)
@@ -122,6 +131,9 @@ func (g *Gateway) retire(p *plan) {
 		}
 		return nil
 	})
+	g.mu.Lock()
+	g.retiring = slices.DeleteFunc(g.retiring, func(s *service) bool { return slices.Contains(p.retiredProxies, s) })
+	g.mu.Unlock()
 	inParallel(p.retiredBackends, func(b *backend) error {
 		b.retire(g.hard)
 		return nil

@@ -26,10 +26,9 @@ func runDemo(e env, args []string) int {
 		_, _ = fmt.Fprint(e.stdout, d.YAML)
 		return exitOK
 	}
-	code := runGateway(e, d.Config, func(gw *gateway.Gateway) { _, _ = fmt.Fprintln(e.stdout, d.Lines(gw.Addr)) })
-	if code == exitPort {
+	code, portTaken := runGateway(e, d.Config, func(gw *gateway.Gateway) { _, _ = fmt.Fprintln(e.stdout, d.Lines(gw.Addr)) })
+	if portTaken {
 		_, _ = fmt.Fprintln(e.stderr, "headpond: try other ports: headpond demo -port-offset 1000")
-		return exitProblem
 	}
 	return code
 }

@@ -26,8 +26,6 @@ const (
 	exitOK      = 0
 	exitProblem = 1
 	exitUsage   = 2
-
-	exitPort = -1 // of runGateway: an address could not be bound
 )
 
 // command is one of the commands.

@@ -24,11 +24,13 @@ func serve(e env, args []string) int {
 	if cfg == nil {
 		return exitProblem
 	}
-	return runGateway(e, cfg, nil)
+	code, _ := runGateway(e, cfg, nil)
+	return code
 }
 
-// runGateway runs cfg until a signal. started, if set, is called once everything is served.
-func runGateway(e env, cfg *config.Config, started func(*gateway.Gateway)) int {
+// runGateway runs cfg until a signal. started, if set, is called once everything is served. portTaken reports that an address could not be
+// bound.
+func runGateway(e env, cfg *config.Config, started func(*gateway.Gateway)) (code int, portTaken bool) {
 	var gw *gateway.Gateway
 	options := gateway.Options{Version: version, Started: func() {
 		if started != nil {
@@ -38,10 +40,7 @@ func runGateway(e env, cfg *config.Config, started func(*gateway.Gateway)) int {
 	gw, err := gateway.New(cfg, options)
 	if err != nil {
 		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
-		if errors.Is(err, gateway.ErrListen) {
-			return exitPort
-		}
-		return exitProblem
+		return exitProblem, errors.Is(err, gateway.ErrListen)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -50,9 +49,9 @@ func runGateway(e env, cfg *config.Config, started func(*gateway.Gateway)) int {
 	err = gw.Run(ctx)
 	stop()
 	if forced.Load() || err != nil && !errors.Is(err, gateway.ErrCutOff) {
-		return exitProblem
+		return exitProblem, false
 	}
-	return exitOK // sessions that did not end in time were cut off as configured, and the log says so
+	return exitOK, false // sessions that did not end in time were cut off as configured, and the log says so
 }
 
 // onSignals ends or reloads the gateway on signals, until the function it returns is called.

@@ -66,6 +66,13 @@ function uptime(s) {
 
 const percent = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(part === whole ? 0 : 1) + " %" : "–");
 
+// reuse leaves out TCP, whose connections are never used twice: the next client would see the last one's bytes.
+function reuse(pools) {
+  const counted = pools.filter((p) => p.protocol !== "tcp");
+  const sum = (pick) => counted.reduce((total, p) => total + pick(p), 0);
+  return percent(sum((p) => p.reused), sum((p) => p.acquired));
+}
+
 // keep makes the children of parent match items: it creates what is new, removes what is gone and returns the views in order.
 function keep(parent, views, items, keyOf, create) {
   const seen = new Set();
@@ -133,7 +140,7 @@ function poolCard() {
       const size = Math.max(1, p.max_size);
       used.style.width = Math.min(100, (100 * p.in_use) / size) + "%";
       idle.style.width = Math.min(100, (100 * p.idle) / size) + "%";
-      set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), percent(p.reused, p.acquired),
+      set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), reuse([p]),
         count(p.opened), count(p.reused), count(p.open_failed), duration(p.acquire_seconds.p50), duration(p.acquire_seconds.p99));
       const why = (!e.healthy || e.ejected || p.last_open_error) ? (e.last_error || p.last_open_error) : "";
       setText(error, why);
@@ -155,7 +162,8 @@ function upstreamView() {
     update(u) {
       setText(name, u.name);
       setText(protocol, u.protocol);
-      setText(about, u.endpoints.length === 1 ? "" : u.balance + " over " + u.endpoints.length + " endpoints");
+      const file = u.endpoints.some((e) => e.address.startsWith("sqlite:"));
+      setText(about, file || u.endpoints.length === 1 ? "" : u.balance + " over " + u.endpoints.length + " endpoints");
       open.hidden = !u.fail_open;
       keep(grid, cards, u.endpoints, (e) => e.address, poolCard).forEach((card, i) => card.update(u.endpoints[i]));
     },
@@ -209,7 +217,7 @@ function show(s) {
   const pools = s.upstreams.flatMap((u) => u.endpoints.map((e) => e.pool));
   const sum = (list, pick) => list.reduce((total, x) => total + pick(x), 0);
   setTotals(count(sum(s.listeners, (l) => l.active)), count(sum(pools, (p) => p.in_use + p.direct)), count(sum(pools, (p) => p.idle)),
-    count(sum(pools, (p) => p.waiting)), percent(sum(pools, (p) => p.reused), sum(pools, (p) => p.acquired)));
+    count(sum(pools, (p) => p.waiting)), reuse(pools));
   keep(byId("upstreams"), upstreams, s.upstreams, (u) => u.name, upstreamView).forEach((v, i) => v.update(s.upstreams[i]));
   keep(byId("listeners"), listeners, s.listeners, (l) => l.name, listenerCard).forEach((v, i) => v.update(s.listeners[i]));
 }

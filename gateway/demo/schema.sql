@@ -24,16 +24,20 @@ CREATE VIEW sales AS
   FROM orders o JOIN products p ON p.id = o.product_id
   GROUP BY p.id;
 
-WITH first (i, name) AS (VALUES (0, 'Ada'), (1, 'Bela'), (2, 'Chloe'), (3, 'Dmitri'), (4, 'Edda'), (5, 'Farid'), (6, 'Grace'), (7, 'Hiro'),
-    (8, 'Ines'), (9, 'Jonas'), (10, 'Keiko'), (11, 'Luis'), (12, 'Mina'), (13, 'Nadia'), (14, 'Omar'), (15, 'Priya'), (16, 'Quinn'),
-    (17, 'Rosa'), (18, 'Sven'), (19, 'Tara')),
-  last (i, name) AS (VALUES (0, 'Brook'), (1, 'Weir'), (2, 'Rivers'), (3, 'Lake'), (4, 'Marsh'), (5, 'Spring'), (6, 'Ford'), (7, 'Mill'),
-    (8, 'Pond'), (9, 'Sluice')),
-  n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499)
+CREATE TEMP TABLE first (i INTEGER PRIMARY KEY, name TEXT);
+INSERT INTO first VALUES (0, 'Ada'), (1, 'Bela'), (2, 'Chloe'), (3, 'Dmitri'), (4, 'Edda'), (5, 'Farid'), (6, 'Grace'), (7, 'Hiro'),
+  (8, 'Ines'), (9, 'Jonas'), (10, 'Keiko'), (11, 'Luis'), (12, 'Mina'), (13, 'Nadia'), (14, 'Omar'), (15, 'Priya'), (16, 'Quinn'),
+  (17, 'Rosa'), (18, 'Sven'), (19, 'Tara');
+CREATE TEMP TABLE last (i INTEGER PRIMARY KEY, name TEXT);
+INSERT INTO last VALUES (0, 'Brook'), (1, 'Weir'), (2, 'Rivers'), (3, 'Lake'), (4, 'Marsh'), (5, 'Spring'), (6, 'Ford'), (7, 'Mill'),
+  (8, 'Pond'), (9, 'Sluice');
+WITH n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499)
 INSERT INTO users (id, name, email, active, created_at)
   SELECT n.i + 1, first.name || ' ' || last.name, lower(first.name) || '.' || lower(last.name) || (n.i + 1) || '@example.com',
     n.i % 7 <> 0, datetime('2025-01-01', '+' || (n.i * 17 % 365) || ' days', '+' || (n.i * 37 % 1440) || ' minutes')
-  FROM n JOIN first ON first.i = n.i % 20 JOIN last ON last.i = n.i / 20 % 10;
+  FROM n CROSS JOIN first ON first.i = n.i % 20 CROSS JOIN last ON last.i = n.i / 20 % 10;
+DROP TABLE temp.first;
+DROP TABLE temp.last;
 
 INSERT INTO products (name, price) VALUES
   ('Watering can', 18.5), ('Rain barrel', 89.0), ('Garden hose', 34.9), ('Pond pump', 129.0), ('Water lily', 12.25), ('Reed bundle', 7.8),

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// execute runs a command line and returns its exit code and output.
+func execute(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = run(env{&out, &err}, args)
+	return code, out.String(), err.String()
+}
+
+func TestUsage(t *testing.T) {
+	for line, want := range map[string]struct {
+		code   int
+		output string
+	}{
+		"":                        {2, "Usage: headpond COMMAND"},
+		"help":                    {0, "serve FILE"},
+		"--help":                  {0, "serve FILE"},
+		"version":                 {0, "headpond " + version},
+		"chekc x":                 {2, `unknown command "chekc"; did you mean "check"?`},
+		"frobnicate":              {2, `unknown command "frobnicate"`},
+		"serve":                   {2, "want one configuration file"},
+		"serve a b":               {2, "want one configuration file"},
+		"serve -h":                {0, "SIGHUP reads FILE again"},
+		"check -x":                {2, "flag provided but not defined"},
+		"demo x":                  {2, "takes no arguments"},
+		"ctl stauts":              {2, "unknown action"},
+		"demo -port-offset 99999": {1, "port out of range"},
+		"serve nowhere.yaml":      {1, "nowhere.yaml: cannot read"},
+	} {
+		code, stdout, stderr := execute(strings.Fields(line)...)
+		if code != want.code || !strings.Contains(stdout+stderr, want.output) {
+			t.Errorf("%q: exit %d, output:\n%s%s\nwant exit %d and %q", line, code, stdout, stderr, want.code, want.output)
+		}
+	}
+}
+
+func TestHelpListsNothingThatDoesNotExist(t *testing.T) {
+	_, stdout, _ := execute("help")
+	for _, later := range []string{"bench", "top"} {
+		if strings.Contains(stdout, later) {
+			t.Errorf("help mentions %s", later)
+		}
+	}
+}
+
+// TestExamples keeps the documented files acceptable, without a warning.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("examples: %v, %v", files, err)
+	}
+	readme, err := os.ReadFile("../../examples/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		code, stdout, stderr := execute("check", file)
+		if code != 0 || stderr != "" || !strings.Contains(stdout, ": ok, ") {
+			t.Errorf("%s: exit %d\n%s%s", file, code, stdout, stderr)
+		}
+		if !strings.Contains(string(readme), filepath.Base(file)) {
+			t.Errorf("%s is not in examples/README.md", file)
+		}
+		if code, stdout, stderr := execute("check", "-effective", file); code != 0 || !strings.Contains(stdout, "drain_timeout: ") {
+			t.Errorf("%s -effective: exit %d\n%s%s", file, code, stdout, stderr)
+		}
+	}
+}
+
+func TestCheckPrintsEveryProblem(t *testing.T) {
+	dir := t.TempDir()
+	users := filepath.Join(dir, "users.txt")
+	if err := os.WriteFile(users, []byte("alice secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "c.yaml")
+	text := `listeners:
+  - {name: db, protocol: postgres, listen: "127.0.0.1:6432", upstream: pg, postgres: {users_file: users.txt}}
+upstreams:
+  pg: {endpoints: ["127.0.0.1:5432"], postgres: {user: app}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := execute("check", file)
+	if code != 1 || !strings.Contains(stderr, file+":2:") || !strings.Contains(stderr, "user list line 1") || strings.Contains(stderr, "secret\n") {
+		t.Errorf("bad user list: exit %d\n%s", code, stderr)
+	}
+	text = strings.Replace(strings.Replace(text, "upstream: pg", "upstream: gp", 1), "user: app", "usr: app", 1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr = execute("check", file)
+	if code != 1 || !strings.Contains(stderr, `did you mean "pg"?`) || !strings.Contains(stderr, `did you mean "user"?`) {
+		t.Errorf("two problems: exit %d\n%s", code, stderr)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := "listeners: [{name: raw, protocol: tcp, listen: \"" + l.Addr().String() + "\", upstream: u}]\nupstreams: {u: {endpoints: [\"127.0.0.1:1\"]}}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := execute("serve", file)
+	if code != 1 || !strings.Contains(stderr, `listener "raw"`) || !strings.Contains(stderr, l.Addr().String()) {
+		t.Errorf("exit %d\n%s", code, stderr)
+	}
+}
+
+func TestDemoPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:31432") // 6432 + 25000
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	code, _, stderr := execute("demo", "-port-offset", "25000")
+	if code != 1 || !strings.Contains(stderr, `listener "db"`) || !strings.Contains(stderr, "-port-offset") {
+		t.Errorf("exit %d\n%s", code, stderr)
+	}
+}
+
+func TestDemoPrintsItsConfiguration(t *testing.T) {
+	code, stdout, stderr := execute("demo", "-print-config")
+	if code != 0 || !strings.Contains(stdout, "listen: 127.0.0.1:6432") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+func TestCtlWithoutGateway(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	for _, action := range []string{"status", "reload"} {
+		code, _, stderr := execute("ctl", "-admin", address, action)
+		if code != 1 || !strings.Contains(stderr, "no gateway answers at "+address) {
+			t.Errorf("%s: exit %d\n%s", action, code, stderr)
+		}
+	}
+}

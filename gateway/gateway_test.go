@@ -1,0 +1,181 @@
+package gateway_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/gateway"
+)
+
+// TestEveryProtocol serves TCP, HTTP and PostgreSQL (from a SQLite file) at once.
+func TestEveryProtocol(t *testing.T) {
+	g := run(t, parse(t, `
+admin: 127.0.0.1:0
+listeners:
+  - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: echo}
+  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web}
+  - {name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: lite}
+upstreams:
+  echo: {endpoints: ["{echo}"], pool: {min_idle: 1}}
+  web: {endpoints: ["{a}", "{b}"], health: {tcp: true}}
+  lite: {endpoints: ["sqlite:{dir}/app.db"]}
+`, "{echo}", echoServer(t), "{a}", webServer(t, "a"), "{b}", webServer(t, "b"), "{dir}", t.TempDir()))
+	echo(t, dial(t, g.Addr("raw")), "hello")
+	if code, body, err := get(client(t), "http://"+g.Addr("web")+"/"); err != nil || code != 200 || body != "a" && body != "b" {
+		t.Errorf("web: %d %q %v", code, body, err)
+	}
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, "postgres://me@"+g.Addr("db")+"/app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var n int64
+	if err := conn.QueryRow(ctx, "select 40 + 2").Scan(&n); err != nil || n != 42 {
+		t.Errorf("select: %d, %v", n, err)
+	}
+	code, body, err := get(client(t), "http://"+g.Addr("admin")+"/metrics")
+	if err != nil || code != 200 || !strings.Contains(body, `headpond_listener_connections_accepted_total{listener="db",protocol="postgres"} `) {
+		t.Errorf("metrics: %d %v\n%s", code, err, body)
+	}
+	if g.Addr("nobody") != "" {
+		t.Error("an address for a listener that does not exist")
+	}
+}
+
+func TestPortInUseNamesListenerAndAddress(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	address := l.Addr().String()
+	_, err = gateway.New(parse(t, tcpText, "{listen}", address, "{echo}", echoServer(t)), gateway.Options{})
+	if !errors.Is(err, gateway.ErrListen) || !strings.Contains(err.Error(), `listener "raw"`) || !strings.Contains(err.Error(), address) {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestBrokenSQLiteFileIsAnErrorAtStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "broken.db")
+	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := gateway.New(parse(t, `
+listeners: [{name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: lite}]
+upstreams: {lite: {endpoints: ["sqlite:{path}"]}}
+`, "{path}", path), gateway.Options{})
+	if err == nil || !strings.Contains(err.Error(), "lite") || !strings.Contains(err.Error(), path) {
+		t.Errorf("error = %v", err)
+	}
+}
+
+// TestDrainLetsSessionsFinish: the session that runs goes on, new ones are refused, /readyz says so, and Run returns nil once it has ended.
+func TestDrainLetsSessionsFinish(t *testing.T) {
+	g := run(t, parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
+	address, adminURL := g.Addr("raw"), "http://"+g.Addr("admin")
+	if code, body, err := get(client(t), adminURL+"/readyz"); code != 200 {
+		t.Fatalf("readyz before: %d %s %v", code, body, err)
+	}
+	c := dial(t, address)
+	echo(t, c, "before")
+	g.stop()
+	for code := 200; code != 503; {
+		var err error
+		if code, _, err = get(client(t), adminURL+"/readyz"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, body, err := get(client(t), adminURL+"/metrics"); code != 200 || !strings.Contains(body, "headpond_draining 1") {
+		t.Errorf("metrics while draining: %d, %v", code, err)
+	}
+	echo(t, c, "while draining")
+	if err := g.Reload(parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", "127.0.0.1:1")); !errors.Is(err, gateway.ErrClosed) {
+		t.Errorf("reload: %v", err)
+	}
+	_ = c.Close()
+	if err := <-g.result; err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if _, err := net.Dial("tcp", address); err == nil {
+		t.Error("still listening")
+	}
+}
+
+func TestDrainTimeoutCutsSessionsOff(t *testing.T) {
+	g := run(t, parse(t, strings.Replace(tcpText, "drain_timeout: 10s", "drain_timeout: 1ms", 1), "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
+	c := dial(t, g.Addr("raw"))
+	echo(t, c, "x")
+	g.stop()
+	if err := <-g.result; !errors.Is(err, gateway.ErrCutOff) || !strings.Contains(err.Error(), `"raw"`) {
+		t.Errorf("Run = %v", err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("the session lives")
+	}
+}
+
+// TestCloseEndsADrainAtOnce is what a second signal does.
+func TestCloseEndsADrainAtOnce(t *testing.T) {
+	g := run(t, parse(t, strings.Replace(tcpText, "drain_timeout: 10s", "drain_timeout: 24h", 1), "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
+	c := dial(t, g.Addr("raw"))
+	echo(t, c, "x")
+	g.stop()
+	g.Close()
+	if err := <-g.result; !errors.Is(err, gateway.ErrCutOff) {
+		t.Errorf("Run = %v", err)
+	}
+	g.Close()
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("the session lives")
+	}
+}
+
+func TestCloseWithoutRun(t *testing.T) {
+	gw, err := gateway.New(parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)), gateway.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := gw.Addr("raw")
+	gw.Close()
+	if err := gw.Run(context.Background()); !errors.Is(err, gateway.ErrClosed) {
+		t.Errorf("Run after Close = %v", err)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatalf("the address is still bound: %v", err)
+	}
+	_ = l.Close()
+}
+
+// TestStaleSocketIsReplaced: a killed process leaves its unix socket behind; one that is in use is not touched.
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := parse(t, tcpText, "{listen}", "unix:"+path, "{echo}", echoServer(t))
+	if _, err := gateway.New(cfg, gateway.Options{}); !errors.Is(err, gateway.ErrListen) {
+		t.Errorf("a socket in use: %v", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = l.Close()
+	g := run(t, cfg)
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	echo(t, c, "over unix")
+	if got := g.Addr("raw"); got != "unix:"+path {
+		t.Errorf("address = %s", got)
+	}
+}

@@ -1,0 +1,137 @@
+package gateway_test
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/gateway"
+)
+
+// certificate writes a new self-signed certificate for 127.0.0.1 to dir and returns it.
+func certificate(t *testing.T, dir string) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: keyDER}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// TestTLSComesAndGoesOnOneSocket: http becomes https and back on the same port, and a new certificate is shown after a reload.
+func TestTLSComesAndGoesOnOneSocket(t *testing.T) {
+	dir, web := t.TempDir(), webServer(t, "a")
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	plain := parse(t, webText, "{listen}", address, "{web}", web, "{more}", "")
+	withTLS := strings.Replace(webText, "upstream: web}", `upstream: web, tls: {cert: "{dir}/cert.pem", key: "{dir}/key.pem"}}`, 1)
+	g := run(t, plain)
+	want := certificate(t, dir)
+	shown := func() *x509.Certificate {
+		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the certificate is what is looked at
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		return c.ConnectionState().PeerCertificates[0]
+	}
+	tlsConfig := parse(t, withTLS, "{listen}", address, "{web}", web, "{more}", "", "{dir}", dir)
+	if err := g.Reload(tlsConfig); err != nil {
+		t.Fatal(err)
+	}
+	if !shown().Equal(want) {
+		t.Error("another certificate is shown")
+	}
+	want = certificate(t, dir)
+	if err := g.Reload(tlsConfig); err != nil {
+		t.Fatal(err)
+	}
+	if !shown().Equal(want) {
+		t.Error("the old certificate is shown after a reload")
+	}
+	if err := g.Reload(plain); err != nil {
+		t.Fatal(err)
+	}
+	if code, body, err := get(client(t), "http://"+address+"/"); err != nil || code != 200 || body != "a" {
+		t.Errorf("plain again: %d %q %v", code, body, err)
+	}
+}
+
+// TestReloadChangesProtocolOnOneSocket: a unix socket's path survives the change of hands.
+func TestReloadChangesProtocolOnOneSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	server := echoServer(t)
+	g := run(t, parse(t, webText, "{listen}", "unix:"+path, "{web}", webServer(t, "a"), "{more}", ""))
+	text := strings.Replace(tcpText, "name: raw", "name: web", 1)
+	if err := g.Reload(parse(t, text, "{listen}", "unix:"+path, "{echo}", server)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	echo(t, c, "raw now")
+	_ = c.Close()
+	g.Close()
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the socket is left behind")
+	}
+}
+
+// TestReloadChangesTheLog: the gateway's own log follows the configuration, also for loggers made before.
+func TestReloadChangesTheLog(t *testing.T) {
+	var out bytes.Buffer
+	logger, apply := gateway.NewLog(&out, "text", "info")
+	derived := logger.With("listener", "db")
+	derived.Info("one")
+	derived.Debug("hidden")
+	apply("json", "debug")
+	derived.Debug("two")
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], "msg=one listener=db") {
+		t.Fatalf("log:\n%s", out.String())
+	}
+	var line map[string]any
+	if err := json.Unmarshal([]byte(lines[1]), &line); err != nil || line["msg"] != "two" || line["listener"] != "db" {
+		t.Errorf("second line: %s, %v", lines[1], err)
+	}
+}
