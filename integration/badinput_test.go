@@ -22,6 +22,8 @@ func check(t *testing.T, g *gateway, listener string, bystander *load, cases []b
 	t.Helper()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			defer func(outer testing.TB) { g.t = outer }(g.t)
+			g.t = t // who fails when a condition does not come true
 			before, counted := g.footprint(), g.scrape().errors(listener, c.reason)
 			c.do(t)
 			eventually(t, "the counter "+c.reason+" goes up", func() error {

@@ -50,7 +50,6 @@ func (db database) pgConfig(t testing.TB, listen, mode, pool string) string {
   - name: db
     protocol: postgres
     listen: %s
-    upstream: pg
     postgres: {mode: %s, users_file: %s, databases: {%s: pg}}
 upstreams:
   pg:
