@@ -317,7 +317,7 @@ func (s *session) closeObject() error {
 
 // sayLocal gives the client the answers of our own that are due. mu is held.
 func (s *session) sayLocal() {
-	for {
+	for !s.partial {
 		o, ok := s.st.local()
 		if !ok {
 			return

@@ -22,6 +22,9 @@ func (s *session) pump() {
 	r := s.srv.r // the server connection stays leased while pumping
 	for {
 		h, err := r.Next()
+		if err == nil {
+			_, err = r.Peek(h.Len) // as much as fits, so that mu is not held while waiting
+		}
 		s.mu.Lock()
 		if err == nil {
 			err = s.answer(h)

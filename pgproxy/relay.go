@@ -335,12 +335,22 @@ func (s *session) answer(h pgwire.Header) error {
 	return err
 }
 
-// toClient passes the server's message on, piece by piece.
+// toClient passes the server's message on, piece by piece. The pump lets go of mu while it waits
+// for a piece: a server can stop in the middle of a message until it hears more.
 func (s *session) toClient(h pgwire.Header) error {
 	w, r := s.c.Writer, s.srv.r
 	w.Header(h.Type, h.Len)
+	s.partial = true
+	defer func() { s.partial = false }()
 	for r.Left() > 0 {
+		waits := s.pumping && r.Buffered() == 0
+		if waits {
+			s.mu.Unlock()
+		}
 		chunk, err := r.Chunk()
+		if waits {
+			s.mu.Lock()
+		}
 		if err != nil {
 			return err
 		}

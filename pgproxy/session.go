@@ -29,7 +29,8 @@ type session struct {
 	ctx context.Context
 
 	// mu guards everything down to the blank line while the pump runs, and c.Writer. It is held
-	// while writing to the client, never while reading, nor while writing to the server.
+	// while writing to the client, never while waiting for something to read, nor while writing
+	// to the server.
 	mu         sync.Mutex
 	st         state
 	lease      upstream.Lease[*server]
@@ -37,6 +38,7 @@ type session struct {
 	pumping    bool
 	forwarding bool  // the session's goroutine is sending to srv
 	waiting    bool  // the session's goroutine waits for the client
+	partial    bool  // a message to the client is written in part
 	broken     error // set by the pump: the session is over
 
 	pumps   sync.WaitGroup

@@ -1,0 +1,260 @@
+package pgproxy_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// users has one secret of each form; the password is always "secret".
+func users(t *testing.T) pgproxy.Users {
+	t.Helper()
+	v, err := pgwire.NewScramVerifier("secret", nil, pgwire.ScramIterations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := pgproxy.ParseUsers(strings.NewReader("; comment\n\"plain\" \"secret\"\n\"scram\" \"" + v.String() + "\"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func TestPasswords(t *testing.T) {
+	db := pgtest.Shared(t)
+	for _, auth := range []pgproxy.Auth{pgproxy.AuthSCRAM, pgproxy.AuthMD5} {
+		g := start(t, db, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+			c.Auth, c.Users = auth, users(t)
+			if auth == pgproxy.AuthMD5 {
+				c.Users["hashed"] = pgwire.MD5Secret("hashed", "secret")
+			}
+		})
+		try := func(user, password string) error {
+			conn, err := pgx.Connect(t.Context(), g.dsn("user="+user+" password="+password))
+			if err == nil {
+				err = conn.Close(t.Context())
+			}
+			return err
+		}
+		for _, user := range []string{"plain", "scram", "hashed", "nobody"} {
+			exists := user != "nobody" && (user != "hashed" || auth == pgproxy.AuthMD5)
+			if err := try(user, "secret"); (err == nil) != exists {
+				t.Errorf("%s: user %s with the right password: %v", auth, user, err)
+			}
+			err := try(user, "wrong")
+			if sqlstate(err) != "28P01" || !has(err.Error(), `password authentication failed for user "`+user+`"`) {
+				t.Errorf("%s: user %s with a wrong password: %v", auth, user, err)
+			}
+		}
+		if n := g.Stats().Errors[listener.ReasonAuthFailed]; n < 4 {
+			t.Errorf("%s: %d failures counted", auth, n)
+		}
+		if has(g.log.String(), "secret") {
+			t.Error("the log shows a password")
+		}
+	}
+}
+
+func TestUnknownDatabase(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		b, err := pgproxy.NewPostgres(*pc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		c.Databases = map[string]pgproxy.Backend{"known": b}
+	})
+	_, err := pgx.Connect(t.Context(), g.dsn("dbname=unknown"))
+	if sqlstate(err) != "3D000" || g.Stats().Errors[listener.ReasonUnknownDatabase] != 1 {
+		t.Fatalf("unknown database: %v, %v", err, g.Stats().Errors)
+	}
+	if !has(g.log.String(), "sqlstate=3D000") {
+		t.Error("nothing in the log")
+	}
+}
+
+func TestExhausted(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Pool.MaxSize, pc.Pool.AcquireTimeout = 1, 50*time.Millisecond
+	})
+	holder, other := g.connect(t, ""), g.connect(t, "")
+	do(t, holder, "begin")
+	for range 2 { // by the extended protocol and by the simple one
+		_, err := other.Exec(t.Context(), "select $1::int", 1)
+		if sqlstate(err) != "53300" || !has(err.Error(), `pool "pg/`) || !has(err.Error(), "max size 1: 1 in use") {
+			t.Fatalf("exhausted pool: %v", err)
+		}
+		if _, err := other.Exec(t.Context(), "select 1", pgx.QueryExecModeSimpleProtocol); sqlstate(err) != "53300" {
+			t.Fatalf("exhausted pool: %v", err)
+		}
+	}
+	do(t, holder, "commit")
+	if n := one[int](t, other, "select 3"); n != 3 {
+		t.Fatal("the client cannot go on")
+	}
+	if n := g.Stats().Errors[listener.ReasonPoolExhausted]; n != 4 {
+		t.Errorf("%d counted", n)
+	}
+}
+
+func TestTooManyClients(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.Listener.MaxConns, c.Listener.MaxQueue = 1, -1
+	})
+	g.connect(t, "")
+	for _, sslmode := range []string{"disable", "prefer"} {
+		if _, err := pgx.Connect(t.Context(), g.dsn("sslmode="+sslmode)); sqlstate(err) != "53300" {
+			t.Fatalf("second client: %v", err)
+		}
+	}
+}
+
+func TestBackendDown(t *testing.T) {
+	port, err := pgtest.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Endpoints = []string{"127.0.0.1:" + itoa(port)}
+	})
+	_, err = pgx.Connect(t.Context(), g.dsn(""))
+	if sqlstate(err) != "08006" || !has(err.Error(), "127.0.0.1:"+itoa(port)) || !has(err.Error(), "refused") {
+		t.Fatalf("backend down: %v", err)
+	}
+	if g.Stats().Errors[listener.ReasonUpstreamUnavailable] != 1 {
+		t.Error(g.Stats().Errors)
+	}
+}
+
+// TestGarbage sends what is no PostgreSQL start-up, and checks that others are served.
+func TestGarbage(t *testing.T) {
+	g := start(t, pgtest.Shared(t), nil)
+	for name, c := range map[string]struct {
+		send  string
+		reply bool
+	}{
+		"http":                {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", true},
+		"oversized":           {"\x00\x00\x40\x00\x00\x03\x00\x00", true},
+		"too short":           {"\x00\x00\x00\x04", true},
+		"truncated":           {"\x00\x00\x00\x20\x00\x03\x00\x00user", true},
+		"unterminated":        {"\x00\x00\x00\x0d\x00\x03\x00\x00user\x00", true},
+		"version 2":           {"\x00\x00\x00\x08\x00\x02\x00\x00", true},
+		"no user":             {"\x00\x00\x00\x09\x00\x03\x00\x00\x00", true},
+		"nothing":             {"", false},
+		"cancel for nobody":   {"\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01\x00\x00\x00\x02", false},
+		"ssl, ssl, ssl":       {strings.Repeat("\x00\x00\x00\x08\x04\xd2\x16\x2f", 4), true},
+		"unknown message":     {string((&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "a"}}}).Append(nil)) + "?\x00\x00\x00\x04", true},
+		"replication":         {string((&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "a"}, {Name: "replication", Value: "true"}}}).Append(nil)), true},
+		"random bytes inside": {string((&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "a"}}}).Append(nil)) + "Q\x00\x00\x00\x00xxx", true},
+	} {
+		conn, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte(c.send))
+		_ = conn.(*net.TCPConn).CloseWrite()
+		got, err := io.ReadAll(conn)
+		_ = conn.Close()
+		if err != nil || bytes.Contains(got, []byte("FATAL")) != c.reply {
+			t.Errorf("%s: answer %q, %v", name, got, err)
+		}
+	}
+	if n := one[int](t, g.connect(t, ""), "select 1"); n != 1 || g.Stats().Errors[listener.ReasonProtocol] < 5 {
+		t.Error(g.Stats().Errors)
+	}
+}
+
+func TestStartupParameters(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	a := g.connect(t, "application_name=first timezone=Asia/Tokyo options='-c statement_timeout=1234ms --search_path=pg_catalog,public'")
+	b := g.connect(t, "application_name=second extra_float_digits=0")
+	show := func(c *pgx.Conn, name, want string) {
+		t.Helper()
+		if got := one[string](t, c, "select current_setting($1)", name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	for range 3 {
+		show(a, "application_name", "first")
+		show(a, "TimeZone", "Asia/Tokyo")
+		show(a, "statement_timeout", "1234ms")
+		show(a, "search_path", "pg_catalog,public")
+		show(b, "application_name", "second")
+		show(b, "statement_timeout", "0")
+		show(b, "extra_float_digits", "0")
+		do(t, b, "set work_mem = '11MB'") // of no interest to a
+		show(a, "work_mem", "4MB")
+		do(t, b, "set datestyle = 'German'") // reported by the server: follows the client
+		show(b, "DateStyle", "German, DMY")
+		show(a, "DateStyle", "ISO, MDY")
+	}
+	for params, code := range map[string]string{
+		"no_such_parameter=1": "42704", "statement_timeout=never": "22023", "options='-x'": "42601", "options='-c x;y=1'": "22023",
+	} {
+		if _, err := pgx.Connect(t.Context(), g.dsn(params)); sqlstate(err) != code {
+			t.Errorf("%s: %v, want %s", params, err, code)
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	db := pgtest.Start(t, pgtest.WithTLS(), pgtest.WithAuth(pgtest.SCRAM))
+	cert, err := tls.LoadX509KeyPair(db.CAFile(), filepath.Join(filepath.Dir(db.CAFile()), "server.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+		pc.TLS = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a throw-away certificate
+	})
+	conn := g.connect(t, "sslmode=require")
+	if !one[bool](t, conn, "select ssl from pg_stat_ssl where pid=pg_backend_pid()") {
+		t.Error("no TLS to the server")
+	}
+	for range 3 {
+		if n := one[int](t, conn, "select 4"); n != 4 {
+			t.Fatal(n)
+		}
+	}
+	out, err := g.run(t, db, "psql", "-X", "-c", `\conninfo`, "sslmode=require")
+	if err != nil || !has(out, "SSL connection") {
+		t.Fatalf("psql: %v %s", err, out)
+	}
+	if _, err := os.Stat(db.CAFile()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestServerAuthentication(t *testing.T) {
+	for auth, hba := range map[pgtest.Auth]string{pgtest.SCRAM: "", pgtest.MD5: "", "password": "host all all 127.0.0.1/32 password"} {
+		options := []pgtest.Option{pgtest.WithHBA(hba)}
+		if hba == "" {
+			options = []pgtest.Option{pgtest.WithAuth(auth)}
+		} else {
+			options = append(options, pgtest.WithAuth(pgtest.SCRAM))
+		}
+		db := pgtest.Start(t, options...)
+		g := start(t, db, nil)
+		if n := one[int](t, g.connect(t, ""), "select 1"); n != 1 {
+			t.Error(auth)
+		}
+		bad := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Password = "not it" })
+		_, err := pgx.Connect(t.Context(), bad.dsn(""))
+		if sqlstate(err) != "08006" || !has(err.Error(), "28P01") || has(err.Error(), "not it") {
+			t.Errorf("%s: wrong password of the gateway: %v", auth, err)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package pgproxy_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy"
+)
+
+// TestRestartIsNotSeen restarts the server under idle clients.
+func TestRestartIsNotSeen(t *testing.T) {
+	for _, kill := range []bool{false, true} {
+		db := pgtest.Start(t)
+		g := start(t, db, nil)
+		var conns []*pgx.Conn
+		var work errgroup.Group
+		for range 6 {
+			conns = append(conns, g.connect(t, ""))
+		}
+		for _, c := range conns {
+			work.Go(func() error { _, err := c.Exec(t.Context(), "select pg_sleep(0.05)"); return err })
+		}
+		if err := work.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if kill {
+			db.Kill(t)
+		}
+		db.Restart(t)
+		for i, c := range conns {
+			if _, err := c.Exec(t.Context(), "select $1::int", i); err != nil {
+				t.Errorf("kill=%v client %d after the restart: %v", kill, i, err)
+			}
+		}
+	}
+}
+
+// TestKilledInQuery kills a server connection under a statement by itself: the client gets an
+// error and stays; and under a transaction: the client is sent away.
+func TestKilledInQuery(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, nil)
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheStatement} {
+		conn := g.connect(t, "")
+		done := make(chan error, 1)
+		go func() {
+			_, err := conn.Exec(t.Context(), "select pg_sleep(61)", mode)
+			done <- err
+		}()
+		waitFor(t, g, "pg_sleep(61)")
+		db.Exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where state='active' and query like '%pg_sleep(61)%' and pid <> pg_backend_pid()")
+		if err := <-done; sqlstate(err) != "57P01" || !has(err.Error(), db.Addr()) {
+			t.Errorf("killed query: %v", err)
+		}
+		if n := one[int](t, conn, "select 8"); n != 8 {
+			t.Error("the client cannot go on")
+		}
+	}
+	conn := g.connect(t, "")
+	do(t, conn, "begin")
+	pid := one[int](t, conn, "select pg_backend_pid()")
+	db.Exec(t, "select pg_terminate_backend("+itoa(pid)+")")
+	if _, err := conn.Exec(t.Context(), "select 1"); err == nil || !conn.IsClosed() {
+		t.Errorf("statement in a transaction that is lost: %v", err)
+	}
+	if g.Stats().Errors[listener.ReasonBackendGone] != 3 {
+		t.Error(g.Stats().Errors)
+	}
+}
+
+// TestClientGone lets clients leave in every state; what they began must not be seen by others.
+func TestClientGone(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create table if not exists gone (a int)", "truncate gone")
+	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
+		g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) { c.Mode, pc.Pool.MaxSize = mode, 1 })
+		for _, leave := range []func(*pgx.Conn){
+			func(c *pgx.Conn) { _ = c.Close(context.Background()) },
+			func(c *pgx.Conn) { _ = c.PgConn().Conn().Close() },
+			func(c *pgx.Conn) { _ = c.PgConn().Conn().(*net.TCPConn).SetLinger(0); _ = c.PgConn().Conn().Close() },
+		} {
+			conn := g.connect(t, "")
+			do(t, conn, "begin")
+			do(t, conn, "insert into gone values (1)")
+			leave(conn)
+			next := g.connect(t, "")
+			if n := one[int](t, next, "select count(*) from gone"); n != 0 {
+				t.Errorf("%s: %d rows of a transaction that was left are seen", mode, n)
+			}
+			if s := next.PgConn().TxStatus(); s != 'I' {
+				t.Errorf("%s: transaction status %c", mode, s)
+			}
+			_ = next.Close(t.Context())
+		}
+	}
+}
+
+// TestSessionsAreIsolated leaves everything a session can leave, and looks for it in the next.
+func TestSessionsAreIsolated(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.Mode, pc.Pool.MaxSize = pgproxy.Session, 1
+	})
+	first := g.connect(t, "application_name=first")
+	pid := one[int](t, first, "select pg_backend_pid()")
+	for _, sql := range []string{
+		"set work_mem='13MB'", "set role pg_monitor", "create temp table t1 (a int)", "select pg_advisory_lock(4711)",
+		"prepare p1 as select 1", "listen c1", "reset role", "declare cur cursor with hold for select 1",
+	} {
+		do(t, first, sql, pgx.QueryExecModeSimpleProtocol)
+	}
+	_ = first.Close(t.Context())
+	second := g.connect(t, "")
+	if n := one[int](t, second, "select pg_backend_pid()"); n != pid {
+		t.Fatal("not the same server connection: nothing is shown")
+	}
+	for sql, want := range map[string]string{
+		"select current_setting('work_mem')":                                "4MB",
+		"select count(*)::text from pg_class where relname='t1'":            "0",
+		"select count(*)::text from pg_locks where locktype='advisory'":     "0",
+		"select count(*)::text from pg_prepared_statements where name='p1'": "0",
+		"select count(*)::text from pg_listening_channels()":                "0",
+		"select count(*)::text from pg_cursors where name='cur'":            "0",
+		"select current_setting('application_name')":                        "",
+		"select (current_user = session_user)::text":                        "true",
+	} {
+		if got := one[string](t, second, sql); got != want {
+			t.Errorf("%s: %q, want %q", sql, got, want)
+		}
+	}
+}
+
+// TestTransactionsAreIsolated does the same with what can be undone in transaction mode.
+func TestTransactionsAreIsolated(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	first, second := g.connect(t, ""), g.connect(t, "")
+	for _, sql := range []string{"set work_mem='13MB'", "set session authorization default", "prepare p1 as select 1", "listen c1",
+		"declare cur cursor with hold for select 1"} {
+		do(t, first, sql, pgx.QueryExecModeSimpleProtocol)
+		for sql, want := range map[string]string{
+			"select current_setting('work_mem')":                                "4MB",
+			"select count(*)::text from pg_prepared_statements where name='p1'": "0",
+			"select count(*)::text from pg_listening_channels()":                "0",
+			"select count(*)::text from pg_cursors where name='cur'":            "0",
+		} {
+			if got := one[string](t, second, sql); got != want {
+				t.Errorf("%s: %q, want %q", sql, got, want)
+			}
+		}
+	}
+}
+
+// TestUnnamedStatementIsNotShared binds the unnamed statement of an earlier transaction after
+// somebody else used the server connection.
+func TestUnnamedStatementIsNotShared(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	a, b := g.connect(t, ""), g.connect(t, "")
+	prepare := func(c *pgx.Conn, sql string) {
+		t.Helper()
+		if _, err := c.PgConn().Prepare(t.Context(), "", sql, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prepare(a, "select 'a'")
+	prepare(b, "select 'b'")
+	for range 2 {
+		if r := a.PgConn().ExecPrepared(t.Context(), "", nil, nil, nil).Read(); r.Err != nil || string(r.Rows[0][0]) != "a" {
+			t.Fatalf("a's statement: %v %v", r.Rows, r.Err)
+		}
+	}
+	c := g.connect(t, "")
+	if r := c.PgConn().ExecPrepared(t.Context(), "", nil, nil, nil).Read(); sqlstate(r.Err) != "26000" {
+		t.Fatalf("an unnamed statement nobody prepared: %v %v", r.Rows, r.Err)
+	}
+}
+
+func TestListen(t *testing.T) {
+	g := start(t, pgtest.Shared(t), session)
+	conn := g.connect(t, "")
+	do(t, conn, "listen news")
+	pgtest.Shared(t).Exec(t, "notify news, 'hello'")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	n, err := conn.WaitForNotification(ctx)
+	if err != nil || n.Payload != "hello" {
+		t.Fatal(n, err)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
+		g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Mode = mode })
+		idle, busy := g.connect(t, ""), g.connect(t, "")
+		do(t, idle, "select 1")
+		do(t, busy, "begin")
+		drained := make(chan error, 1)
+		go func() { drained <- g.Drain(t.Context()) }()
+		if _, err := idle.WaitForNotification(t.Context()); sqlstate(err) != "57P01" {
+			t.Errorf("%s: idle client: %v", mode, err)
+		}
+		if n := one[int](t, busy, "select 2"); n != 2 {
+			t.Error("a transaction was not let go on")
+		}
+		do(t, busy, "commit")
+		if err := <-drained; err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if _, err := busy.Exec(t.Context(), "select 3"); err == nil {
+			t.Errorf("%s: a client goes on after the drain", mode)
+		}
+	}
+}
