@@ -35,6 +35,14 @@ func Covered(sql string) bool {
 	return true
 }
 
+// Tokens returns the texts of the tokens of sql.
+func Tokens(sql string) (texts []string) {
+	for _, t := range tokenize(sql) {
+		texts = append(texts, t.text)
+	}
+	return texts
+}
+
 var SplitStatements = splitStatements
 
 // NumericRoundTrip encodes a decimal in binary and decodes it again.

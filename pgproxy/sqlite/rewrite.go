@@ -258,17 +258,23 @@ func typeAt(tokens []token, i int) (name string, last int) {
 // assemble writes the edited statement and the map back to its source.
 func (r *rewriter) assemble() {
 	var b strings.Builder
-	at := 0
+	at, lastChanged := 0, false
 	for i, t := range r.tokens {
 		b.WriteString(r.sql[at:t.start])
-		b.WriteString(r.before[i])
-		r.out.marks = append(r.out.marks, mark{b.Len(), t.start})
 		text, changed := r.replace[i]
 		if !changed {
 			text = t.text
 		}
+		// An edited token must not grow together with its neighbour; only the
+		// "_" of information_schema_x is to.
+		edited := changed && text != "_" || r.before[i] != ""
+		if at == t.start && i > 0 && (edited || lastChanged) {
+			b.WriteByte(' ')
+		}
+		b.WriteString(r.before[i])
+		r.out.marks = append(r.out.marks, mark{b.Len(), t.start})
 		b.WriteString(text)
-		at = t.end
+		at, lastChanged = t.end, edited
 	}
 	b.WriteString(r.sql[at:])
 	r.out.sql = b.String()
