@@ -11,7 +11,7 @@ import (
 func TestReadOnlySQLiteFile(t *testing.T) {
 	dir := sharedDir(t)
 	file := filepath.Join(dir, "app.db")
-	makeDatabase(t, file)
+	makeDatabase(t, file, "create table t (n int); insert into t values (1)")
 	if err := os.Chmod(file, 0o444); err != nil {
 		t.Fatal(err)
 	}
@@ -33,16 +33,4 @@ func unprivileged(g *gateway) {
 	if os.Getuid() == 0 {
 		g.as = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
-}
-
-// makeDatabase makes a SQLite file through a gateway that ends before it returns.
-func makeDatabase(t *testing.T, file string) {
-	t.Helper()
-	t.Run("make the file", func(t *testing.T) {
-		listen := address(t)
-		startGateway(t, sqliteConfig(listen, file))
-		if out, code := psql(t, sqliteDSN(listen), "create table t (n int); insert into t values (1)"); code != 0 {
-			t.Fatalf("exit code %d: %s", code, out)
-		}
-	})
 }

@@ -25,26 +25,71 @@ func tryQuery(t *testing.T, dsn, sql string) error {
 	return err
 }
 
-func TestCorruptSQLiteFile(t *testing.T) {
-	dir := sharedDir(t)
-	file := filepath.Join(dir, "app.db")
-	if err := os.WriteFile(file, bytes.Repeat([]byte("this is no database\n"), 1000), 0o644); err != nil {
+// TestSQLiteFileThatIsNone: what is no database at all is refused at start, like any other mistake in the configuration.
+func TestSQLiteFileThatIsNone(t *testing.T) {
+	file := filepath.Join(sharedDir(t), "app.db")
+	text := bytes.Repeat([]byte("this is no database\n"), 1000)
+	if err := os.WriteFile(file, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	out := serveFails(t, sqliteConfig(address(t), file))
+	if !containsAll(out, []string{`"file"`, file, "not a database"}) {
+		t.Errorf("the message does not name the upstream, the file and the reason:\n%s", out)
+	}
+	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, text) {
+		t.Errorf("the gateway changed a file that is no database: %v", err)
+	}
+}
+
+// TestCorruptSQLiteFile: a database whose first page is whole and whose others are not opens, and fails when it is read.
+func TestCorruptSQLiteFile(t *testing.T) {
+	file := filepath.Join(sharedDir(t), "app.db")
+	makeDatabase(t, file, "create table big (id integer primary key, pad text); "+
+		"insert into big (pad) select hex(zeroblob(500)) from (with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000) select i from n); "+
+		"create table small (n int); insert into small values (1)")
+	damage(t, file)
 	listen, web := address(t), address(t)
 	backend := startHTTP(t)
-	g := startGateway(t, join(sqliteConfig(listen, file), httpConfig(web, "max_size: 1", backend.addr())), verbose)
-	err := tryQuery(t, sqliteDSN(listen), "select 1 from sqlite_master")
-	wantState(t, err, "XX001")
-	g.awaitLog("not a SQLite database")
-	if m := g.scrape(); m.sum("headpond_listener_errors_total", `listener="lite"`) == 0 && m.sum("headpond_pool_open_failed_total", `upstream="file"`) == 0 {
-		t.Error("no counter tells of the corrupt file")
+	g := startGateway(t, join(sqliteConfig(listen, file), httpConfig(web, "max_size: 2", backend.addr())), verbose)
+	client := httpClient(t)
+	bystander := startLoad(t, 1, func(context.Context) error { _, _, err := get(client, "http://"+web+"/"); return err })
+	bystander.awaitMore(t, 10)
+	check(t, g, "lite", bystander, []badInput{{"corrupt file", times(func(t *testing.T) {
+		if e := wantState(t, tryQuery(t, sqliteDSN(listen), "select sum(length(pad)) from big"), "XX001"); !strings.Contains(e.Message, "corrupt") {
+			t.Errorf("message %q", e.Message)
+		}
+	}), "internal", []string{"XX001", file}}})
+}
+
+// damage overwrites all pages of a database but the first, which has the schema.
+func damage(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if code, _, err := get(httpClient(t), "http://"+web+"/"); err != nil || code != 200 {
-		t.Errorf("another listener suffers: %d %v", code, err)
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
 	}
-	after, err := os.ReadFile(file)
-	if err != nil || !strings.HasPrefix(string(after), "this is no database") {
-		t.Error("the gateway changed a file that is no database")
+	const page = 4096
+	if info.Size() < 10*page {
+		t.Fatalf("the database has %d bytes: its log was not written back", info.Size())
 	}
+	if _, err := f.WriteAt(bytes.Repeat([]byte{0xa5}, int(info.Size())-page), page); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// makeDatabase makes a SQLite file through a gateway that ends before it returns.
+func makeDatabase(t *testing.T, file, sql string) {
+	t.Helper()
+	t.Run("make the file", func(t *testing.T) {
+		listen := address(t)
+		startGateway(t, sqliteConfig(listen, file))
+		if out, code := psql(t, sqliteDSN(listen), sql); code != 0 {
+			t.Fatalf("exit code %d: %s", code, out)
+		}
+	})
 }

@@ -16,7 +16,8 @@ has_server() {
 	has pg_config && [ -x "$(pg_config --bindir)/initdb" ]
 }
 
-has_psycopg() { has python3 && python3 -c 'import psycopg' 2>/dev/null; }
+# has_psycopg asks the Python on PATH and the system's, which packages are installed for.
+has_psycopg() { python3 -c 'import psycopg' 2>/dev/null || /usr/bin/python3 -c 'import psycopg' 2>/dev/null; }
 
 missing=
 # lacks reports whether the word is among the missing.
