@@ -54,6 +54,8 @@ type Client struct {
 	server   *listener.Server
 	state    atomic.Int32 // clientBusy, clientIdle, clientKicked
 	onCancel atomic.Pointer[func(ctx context.Context)]
+	turn     atomic.Uint32 // odd while the session waits for its server
+	seen     uint32        // turn at the last look of Proxy.watch, whose it is
 }
 
 // States of a Client with regard to a drain. Only an idle one is kicked, by a read deadline.
@@ -94,6 +96,13 @@ func (c *Client) OnCancel(fn func(ctx context.Context)) {
 	}
 	c.onCancel.Store(&fn)
 }
+
+// Working says that the session waits for something other than the client. When the client
+// leaves meanwhile, what OnCancel set is called. Done ends it.
+func (c *Client) Working() { c.turn.Add(1) }
+
+// Done ends what Working began.
+func (c *Client) Done() { c.turn.Add(1) }
 
 // NextIdle waits for the next message at a boundary where the session could end: no
 // transaction open, nothing outstanding. It flushes Writer first if no message has arrived,

@@ -72,7 +72,14 @@ func prepare(cfg Config) (*settings, error) {
 
 // Serve accepts clients from l until Drain, then it returns nil. It closes l. Several
 // listeners may be served at once.
-func (p *Proxy) Serve(l net.Listener) error { return p.srv.Serve(l) }
+func (p *Proxy) Serve(l net.Listener) error {
+	ctx, stop := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() { p.watch(ctx) })
+	defer watching.Wait()
+	defer stop()
+	return p.srv.Serve(l)
+}
 
 // Drain stops accepting, tells idle clients to go (57P01), lets the others finish their
 // transaction (in session mode: until they are not in a transaction), and waits. When ctx ends

@@ -93,7 +93,9 @@ func (s *session) withoutServer(h pgwire.Header) (done bool, err error) {
 // leaseFor leases a server connection for a message. When there is none, the client is told, and
 // what it sends up to the end of its request is dropped: false.
 func (s *session) leaseFor(h pgwire.Header) (bool, error) {
+	s.c.Working()
 	err := s.acquire()
+	s.c.Done()
 	if err == nil {
 		return true, nil
 	}
@@ -241,6 +243,10 @@ func (s *session) turn() error {
 	s.mu.Unlock()
 	if over || broken != nil {
 		return broken
+	}
+	if s.st.due() {
+		s.c.Working()
+		defer s.c.Done()
 	}
 	for s.st.due() {
 		done, err := s.fromServer()

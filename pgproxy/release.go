@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -43,12 +44,25 @@ func (s *session) close() {
 	}
 	if err := s.clean(); err != nil {
 		s.c.Logger.Debug("server connection discarded", "endpoint", s.srv.endpoint, "error", err)
+		if s.st.due() && s.broken == nil {
+			s.abandon()
+		}
 		s.unlock()
 		s.lease.Discard()
 		s.srv = nil
 		return
 	}
 	s.release()
+}
+
+// abandon cancels the statement nobody waits for any more: a server does not notice by itself
+// that its connection was closed before the statement ends.
+func (s *session) abandon() {
+	ctx, stop := context.WithTimeout(context.Background(), lingerTime)
+	defer stop()
+	if err := sendCancel(ctx, &s.b.cfg, s.srv); err != nil {
+		s.c.Logger.Debug("cancel of an abandoned statement failed", "endpoint", s.srv.endpoint, "error", err)
+	}
 }
 
 // errInDoubt means that nobody knows what a server connection will say next.

@@ -12,6 +12,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // TestRestartIsNotSeen restarts the server under idle clients.
@@ -98,6 +99,29 @@ func TestClientGone(t *testing.T) {
 				t.Errorf("%s: transaction status %c", mode, s)
 			}
 			_ = next.Close(t.Context())
+		}
+	}
+}
+
+// TestClientGoneInStatement lets a client leave while the server works for it.
+func TestClientGoneInStatement(t *testing.T) {
+	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
+		g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) { c.Mode, pc.Pool.MaxSize = mode, 1 })
+		conn := g.connect(t, "")
+		raw := conn.PgConn().Conn()
+		if _, err := raw.Write((&pgwire.Query{SQL: "select pg_sleep(600)"}).Append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, g, "pg_sleep(600)")
+		_ = raw.Close()
+		if n := one[int](t, g.connect(t, ""), "select 1"); n != 1 { // long before the statement would end
+			t.Error(n)
+		}
+		left := "select count(*) from pg_stat_activity where state='active' and query='select pg_sleep(600)'"
+		for direct := pgtest.Shared(t).Connect(t); one[int](t, direct, left) > 0; {
+			if t.Context().Err() != nil {
+				t.Fatal("the server still works for nobody")
+			}
 		}
 	}
 }

@@ -52,10 +52,10 @@ var pairs = []pair{
 	{of[pgwire.Describe](), in[pgproto3.Describe]()},
 	{of[pgwire.Execute](), in[pgproto3.Execute]()},
 	{of[pgwire.Flush](), in[pgproto3.Flush]()},
-	{of[pgwire.FunctionCall](), in[pgproto3.FunctionCall]()},
+	{of[pgwire.FunctionCall](), nil}, // pgproto3 refuses some that PostgreSQL takes
 	{of[pgwire.Parse](), in[pgproto3.Parse]()},
 	{of[pgwire.PasswordMessage](), in[pgproto3.PasswordMessage]()},
-	{of[pgwire.SASLInitialResponse](), in[pgproto3.SASLInitialResponse]()},
+	{of[pgwire.SASLInitialResponse](), nil}, // pgproto3 makes no data and empty data the same
 	{of[pgwire.SASLResponse](), in[pgproto3.SASLResponse]()},
 	{of[pgwire.Query](), in[pgproto3.Query]()},
 	{of[pgwire.Sync](), in[pgproto3.Sync]()},

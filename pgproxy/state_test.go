@@ -1,0 +1,181 @@
+package pgproxy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// play runs a script: ">PBES" are messages of the client, "<12CZI" of the server (Z with its
+// status after it). It returns the state.
+func play(t testing.TB, script string) *pgproxy.State {
+	t.Helper()
+	s := pgproxy.NewState()
+	for _, part := range strings.Fields(script) {
+		for i := 1; i < len(part); i++ {
+			if part[0] == '>' {
+				s.Client(part[i])
+				continue
+			}
+			typ, status := part[i], pgwire.TxStatus(0)
+			if typ == 'Z' {
+				i++
+				status = pgwire.TxStatus(part[i])
+			}
+			if err := s.Server(typ, status); err != nil {
+				t.Fatalf("%s: %v", script, err)
+			}
+		}
+	}
+	if problem := s.Check(); problem != "" {
+		t.Fatalf("%s: %s", script, problem)
+	}
+	return s
+}
+
+func TestState(t *testing.T) {
+	for _, c := range []struct {
+		what, script string
+		free, due    bool
+	}{
+		{"nothing sent", "", true, false},
+		{"query", ">Q", false, true},
+		{"query answered", ">Q <TDDCZI", true, false},
+		{"query fails", ">Q <EZI", true, false},
+		{"two queries, one answered", ">QQ <CZI", false, true},
+		{"in a transaction", ">Q <CZT", false, false},
+		{"in a failed transaction", ">Q <CZT >Q <EZE", false, false},
+		{"transaction over", ">Q <CZT >Q <CZI", true, false},
+		{"pipeline without Sync", ">PBE <12C", false, false},
+		{"pipeline", ">PBDES", false, true},
+		{"pipeline answered", ">PBDES <12nCZI", true, false},
+		{"pipeline fails", ">PBDESPBES <1EZI", false, true},
+		{"pipeline fails, all answered", ">PBDESPBES <1EZI12CZI", true, false},
+		{"error before Sync was sent", ">PBE <E", false, false},
+		{"what comes after an error is skipped", ">PBE <E >PBEQ", false, false},
+		{"Sync ends the skipping", ">PBE <E >PBES <ZI", true, false},
+		{"execute with a limit and Flush: PgDog#759", ">PBEH <12Ds", false, false},
+		{"the rest of that portal", ">PBEH <12Ds >ES <DCZI", true, false},
+		{"error at Sync", ">PBES <12CEZI", true, false},
+		{"copy in", ">Q <G", false, false},
+		{"copy in done", ">Q <G >ddc", false, true},
+		{"copy in answered", ">Q <G >ddc <CZI", true, false},
+		{"copy in fails early", ">Q <GEZI", true, false},
+		{"copy in by the extended protocol, Sync ignored", ">PBES <12G", false, false},
+		{"copy in by the extended protocol", ">PBES <12G >ddcS <CZI", true, false},
+		{"copy in without waiting", ">PBEdcS <12GCZI", true, false},
+		{"copy out", ">Q <Hddc", false, true},
+		{"copy out answered", ">Q <HddcCZI", true, false},
+		{"function call", ">F <VZI", true, false},
+		{"notice and notification", ">Q <NAS", false, true},
+	} {
+		s := play(t, c.script)
+		if s.Free() != c.free || s.Due() != c.due {
+			t.Errorf("%s (%s): free %v, due %v", c.what, c.script, s.Free(), s.Due())
+		}
+	}
+}
+
+// FuzzState plays clients' messages to a simple model of a server, in every interleaving, and
+// checks that the connection is never free while the server has something to say or a
+// transaction open, and that it is free once all is answered.
+func FuzzState(f *testing.F) {
+	f.Add([]byte("Q.PBES...."), false)
+	f.Add([]byte("PB.ES.PBES..Q..."), true)
+	f.Add([]byte("PPS.QQ...F."), true)
+	f.Fuzz(func(t *testing.T, script []byte, fails bool) {
+		s, srv := pgproxy.NewState(), &model{fails: fails}
+		for _, c := range script {
+			if strings.IndexByte("QFSPBDEC", c) >= 0 {
+				s.Client(c)
+				srv.queue = append(srv.queue, c)
+			} else {
+				srv.answer(t, s)
+			}
+			if s.Free() && (srv.busy() || srv.open) {
+				t.Fatalf("%q: free while the server is busy", script)
+			}
+		}
+		s.Client('S')
+		srv.queue = append(srv.queue, 'S')
+		for len(srv.queue) > 0 {
+			srv.answer(t, s)
+		}
+		if problem := s.Check(); problem != "" || !s.Free() {
+			t.Fatalf("%q: free %v at the end, %s", script, s.Free(), problem)
+		}
+	})
+}
+
+// model answers messages as a server does, one at a time. With fails, every third fails.
+type model struct {
+	queue    []byte
+	fails    bool
+	n        int
+	skipping bool
+	open     bool // a pipeline is
+}
+
+// busy reports whether an answer is to come.
+func (m *model) busy() bool {
+	for _, c := range m.queue {
+		if c == 'S' || !m.skipping {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *model) answer(t *testing.T, s *pgproxy.State) {
+	t.Helper()
+	if len(m.queue) == 0 {
+		return
+	}
+	c := m.queue[0]
+	m.queue = m.queue[1:]
+	if m.skipping && c != 'S' {
+		return
+	}
+	reply := map[byte]string{'Q': "TDCZ", 'F': "VZ", 'S': "Z", 'P': "1", 'B': "2", 'D': "tn", 'E': "DC", 'C': "3"}[c]
+	m.open = c != 'S' && c != 'Q' && c != 'F'
+	if c == 'S' {
+		m.skipping = false
+	}
+	if m.n++; m.fails && m.n%3 == 0 && c != 'S' {
+		reply = "E"
+		if !m.open {
+			reply = "EZ"
+		}
+		m.skipping = m.open
+	}
+	for _, r := range []byte(reply) {
+		if err := s.Server(r, pgwire.TxIdle); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDeallocated(t *testing.T) {
+	for sql, want := range map[string]string{
+		"deallocate a": "a", "DEALLOCATE PREPARE Ab;": "ab", `deallocate "Ab"`: "Ab", " deallocate  pdo_stmt_00000001 ; ": "pdo_stmt_00000001",
+		"deallocate all": "", "deallocate": "", "select 1": "", "deallocate a; select 1": "", `deallocate "a""b"`: "", "deallocate a--": "",
+	} {
+		if got, ok := pgproxy.Deallocated(sql); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %q %v", sql, got, ok)
+		}
+	}
+}
+
+func TestParseOptions(t *testing.T) {
+	got, err := pgproxy.ParseOptions(`-c a=1  -cb=two\ words --c-d=3`)
+	if err != nil || len(got) != 3 || got[1].Value != "two words" || got[2].Name != "c_d" {
+		t.Error(got, err)
+	}
+	for _, bad := range []string{"-c", "-x", "a=b", "-c a", "--=1"} {
+		if _, err := pgproxy.ParseOptions(bad); err == nil {
+			t.Errorf("%q accepted", bad)
+		}
+	}
+}
