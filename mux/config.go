@@ -17,8 +17,9 @@ type Config struct {
 	Name string
 	// MaxMessage bounds a message, sent or received, in bytes. Default 64 MiB, at most 1 GiB.
 	MaxMessage int
-	// MaxFrame bounds what is sent at once for one channel, in bytes: the longest
-	// that a small message waits for each competitor. Default 32 KiB; 1 KiB to 1 MiB.
+	// MaxFrame bounds what is sent at once for one channel while others want to
+	// send, in bytes: what a small message waits for each competitor. Default
+	// 32 KiB; 1 KiB to 1 MiB.
 	MaxFrame int
 	// MaxChannels bounds the channels the other side may have open. Default 1024.
 	MaxChannels int

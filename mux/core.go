@@ -9,6 +9,10 @@ const (
 	// enough that a system call's price vanishes, little enough that a newcomer
 	// waits for microseconds.
 	batchSize = 64 << 10
+	// bulkFrame and bulkBatch are what a channel gets that has the connection to
+	// itself: nobody waits for its frames, and each write wakes the other side.
+	bulkFrame = 256 << 10
+	bulkBatch = 512 << 10
 	// copyMax is the largest payload that is copied into the batch where the
 	// sender's own bytes could be written: copying 4 KiB costs less than waiting.
 	copyMax = 4 << 10
@@ -24,7 +28,8 @@ const (
 type core struct {
 	client     bool
 	maxMessage int
-	chunk      int    // largest payload of a frame sent
+	chunk      int    // largest payload of a frame sent when others want to send
+	bulk       int    // and when nobody does
 	maxFrame   uint32 // largest body of a frame received
 	maxTheirs  int
 	maxMine    int
@@ -80,7 +85,7 @@ type counters struct {
 // newCore starts a session from both sides' Hello.
 func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core {
 	c := &core{
-		client: client, now: now, maxMessage: cfg.MaxMessage, maxFrame: uint32(cfg.MaxFrame),
+		client: client, now: now, maxMessage: cfg.MaxMessage, maxFrame: offeredFrame(cfg),
 		maxTheirs: cfg.MaxChannels, maxMine: int(peer.MaxChannels), backlog: cfg.AcceptBacklog,
 		window: uint64(cfg.ChannelWindow), maxWindow: uint64(cfg.MaxChannelWindow),
 		peerWindow: uint64(peer.ChannelWindow), channels: map[uint32]*channel{}, next: 2,
@@ -93,9 +98,13 @@ func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core
 	// everything always gives enough credit for the next one.
 	half := int(min(peer.ChannelWindow, peer.SessionWindow)/2) - frame.DataCost
 	c.chunk = min(cfg.MaxFrame, int(peer.MaxFrame), half) - 4 // the size goes into the first one's body
+	c.bulk = max(c.chunk, min(bulkFrame, int(peer.MaxFrame)-4))
 	c.ping()
 	return c
 }
+
+// offeredFrame is the largest frame this side accepts: receiving one holds nobody up.
+func offeredFrame(cfg Config) uint32 { return uint32(max(cfg.MaxFrame, bulkFrame)) }
 
 // emit queues a Data frame without payload, in order.
 func (c *core) emit(f frame.Data) { c.pend.out = f.Append(c.pend.out) }

@@ -61,7 +61,7 @@ func (h *handshake) run(ctx context.Context) error {
 	h.peer.Addr = h.conn.RemoteAddr()
 	h.mine = frame.Hello{
 		MinVersion: frame.Version, MaxVersion: frame.Version,
-		MaxFrame: uint32(h.cfg.MaxFrame), MaxChannels: uint32(h.cfg.MaxChannels),
+		MaxFrame: offeredFrame(*h.cfg), MaxChannels: uint32(h.cfg.MaxChannels),
 		ChannelWindow: uint32(h.cfg.ChannelWindow), SessionWindow: uint32(h.cfg.SessionWindow),
 		Instance: instance, Name: []byte(h.cfg.Name), Token: h.cfg.Token,
 	}

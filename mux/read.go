@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"github.com/headpond/headpond/mux/frame"
 )
@@ -15,12 +16,16 @@ const (
 	// directMin is the least missing part of a payload that is read straight into
 	// its place; a smaller one is read into the read buffer with what follows it.
 	directMin = 2 << 10
+	// bulkRead is how much is read to find the next header of a large message;
+	// what else it brings is copied.
+	bulkRead = 4 << 10
 )
 
 // intake is the reader's own: bytes that came and were not parsed yet.
 type intake struct {
 	buf  []byte
-	r, w int // buf[r:w]
+	r, w int  // buf[r:w]
+	bulk bool // more of a large message follows: do not read it here
 }
 
 // read is the reader. It never waits for anything but bytes.
@@ -47,12 +52,17 @@ func (s *Session) read() {
 
 func (s *Session) readFrames(in *intake) error {
 	for {
-		n, err := s.conn.Read(in.buf[in.w:])
+		end := len(in.buf)
+		if in.bulk {
+			end = min(end, in.w+bulkRead)
+		}
+		n, err := s.conn.Read(in.buf[in.w:end])
 		if n > 0 {
 			in.w += n
 			if err := s.parse(in); err != nil {
 				return err
 			}
+			runtime.Gosched() // whoever was woken answers before the next look at the socket
 		}
 		if err != nil {
 			return err
@@ -86,6 +96,7 @@ func (s *Session) parse(in *intake) error {
 			return nil
 		default:
 			in.r += frame.HeaderSize + int(h.Length)
+			in.bulk = false
 			err = s.frame(h, body[:h.Length])
 		}
 		if err != nil {
@@ -145,6 +156,7 @@ func (s *Session) direct(in *intake, h frame.Header, body []byte) error {
 		rest = rest[copy(rest, body):]
 	}
 	in.r, in.w = 0, 0
+	in.bulk = h.Flags&frame.FlagMore != 0
 	s.flush(nil, false)
 	s.mu.Unlock()
 	if to.b != nil {

@@ -2,6 +2,9 @@ package mux
 
 import "github.com/headpond/headpond/mux/frame"
 
+// frameCost is the most that a frame takes of the credit besides its payload.
+const frameCost = frame.DataCost + 4 // the first of several says the message's size
+
 // push puts a small message or piece of a stream straight into the batch if
 // nothing is ahead of it and there is credit and room. data is copied.
 func (c *core) push(ch *channel, data []byte) bool {
@@ -22,7 +25,7 @@ func (c *core) push(ch *channel, data []byte) bool {
 	return true
 }
 
-// spend takes a frame of n payload bytes from the credit and counts it.
+// spend takes a frame with a body of n bytes from the credit and counts it.
 func (c *core) spend(ch *channel, n int) {
 	ch.snd.sent += uint64(n + frame.DataCost)
 	c.snd.sent += uint64(n + frame.DataCost)
@@ -78,19 +81,33 @@ func (c *core) feed() {
 	}
 }
 
-// piece is the payload of the channel's next frame, in bytes.
+// piece is the payload of the channel's next frame, in bytes. A channel that is
+// alone gets larger ones, as far as its credit goes.
 func (c *core) piece(ch *channel) int {
-	return min(c.chunk, len(ch.head.data)-ch.head.off)
+	limit := c.chunk
+	if c.active == ch && ch.nextRun == ch {
+		left := min(ch.snd.left(), c.snd.left())
+		limit = max(limit, int(min(uint64(c.bulk), max(left, frameCost)-frameCost)))
+	}
+	return min(limit, len(ch.head.data)-ch.head.off)
+}
+
+// room tells whether the batch takes another frame.
+func (c *core) room(b *batch) bool {
+	if c.active != nil && c.active.nextRun == c.active && !c.copyAll {
+		return b.size < bulkBatch
+	}
+	return b.size < batchSize
 }
 
 // canSend tells whether the channel has credit for its next frame. A stream
 // makes do with what there is.
 func (c *core) canSend(ch *channel) bool {
 	left := min(ch.snd.left(), c.snd.left())
-	if left < frame.DataCost {
+	if left < frameCost {
 		return false
 	}
-	return uint64(c.piece(ch)) <= left-frame.DataCost || (ch.kind == frame.KindStream && left > frame.DataCost)
+	return uint64(c.piece(ch)) <= left-frameCost || (ch.kind == frame.KindStream && left > frameCost)
 }
 
 // fill adds to the batch until it is full: control frames that are due, then
@@ -98,10 +115,10 @@ func (c *core) canSend(ch *channel) bool {
 func (c *core) fill() *batch {
 	b := c.pend
 	c.fillControl(b)
-	for c.active != nil && b.size < batchSize {
+	for c.active != nil && c.room(b) {
 		prev, ch := c.active, c.active.nextRun
 		ch.deficit += quantum << ch.priority
-		for ch.head != nil && b.size < batchSize && c.canSend(ch) && c.piece(ch) <= ch.deficit {
+		for ch.head != nil && c.room(b) && c.canSend(ch) && c.piece(ch) <= ch.deficit {
 			c.frame(b, ch)
 		}
 		if ch.head == nil || !c.canSend(ch) {
@@ -130,19 +147,20 @@ func (c *core) retire(prev, ch *channel) {
 // frame puts the next frame of the channel's first sender into the batch.
 func (c *core) frame(b *batch, ch *channel) {
 	o := ch.head
-	n := min(uint64(c.piece(ch)), min(ch.snd.left(), c.snd.left())-frame.DataCost)
+	n := min(uint64(c.piece(ch)), min(ch.snd.left(), c.snd.left())-frameCost)
 	data := o.data[o.off : o.off+int(n)]
-	f := frame.Data{Channel: ch.num, Size: uint32(len(o.data))}
+	f, body := frame.Data{Channel: ch.num, Size: uint32(len(o.data))}, len(data)
 	if ch.kind == frame.KindMessages && o.off+len(data) < len(o.data) {
 		f.Flags = frame.FlagMore
 		if o.off == 0 {
 			f.Flags |= frame.FlagSized
+			body += 4
 		}
 	}
 	b.out = f.Head(b.out, len(data))
 	o.off += len(data)
 	ch.deficit -= len(data)
-	c.spend(ch, len(data))
+	c.spend(ch, body)
 	if c.copyAll || len(data) <= copyMax {
 		b.out = append(b.out, data...)
 	} else {

@@ -1,0 +1,186 @@
+package mux
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/hashicorp/yamux"
+	"github.com/xtaci/smux"
+
+	"github.com/headpond/headpond/mux"
+)
+
+var bg = context.Background()
+
+// port is one end of a logical connection: whole messages in and out. A message
+// received is in p, or where the library put it, until the next recv.
+type port interface {
+	send(p []byte) error
+	recv(p []byte) ([]byte, error)
+}
+
+// arm makes n logical connections over some sockets; stop closes everything.
+type arm struct {
+	name string
+	open func(b *testing.B, n, sockets int) (here, there []port, stop func())
+}
+
+var arms = []arm{
+	{"raw", openRaw},
+	{"headpond", openHeadpond},
+	{"yamux", openYamux},
+	{"smux", openSmux},
+	{"study", openStudy},
+}
+
+func socketPair(b *testing.B) (client, server net.Conn) {
+	b.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(b, err)
+	defer l.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, _ := l.Accept()
+		accepted <- c
+	}()
+	client, err = net.Dial("tcp", l.Addr().String())
+	must(b, err)
+	return client, <-accepted
+}
+
+func must(b *testing.B, err error) {
+	if err != nil {
+		b.Helper()
+		b.Fatal(err)
+	}
+}
+
+func openHeadpond(b *testing.B, n, sockets int) (here, there []port, stop func()) {
+	var all []*mux.Session
+	for range sockets {
+		cc, sc := socketPair(b)
+		made := make(chan *mux.Session)
+		go func() {
+			s, _ := mux.Server(bg, sc, mux.Config{})
+			made <- s
+		}()
+		c, err := mux.Client(bg, cc, mux.Config{})
+		must(b, err)
+		all = append(all, c, <-made)
+	}
+	for i := range n {
+		s := i % sockets * 2
+		h, err := all[s].Open(bg, "bench")
+		must(b, err)
+		t, err := all[s+1].Accept(bg)
+		must(b, err)
+		here, there = append(here, &channel{Channel: h}), append(there, &channel{Channel: t})
+	}
+	return here, there, func() {
+		for i := 0; i < len(all); i += 2 {
+			go all[i].Close()
+			all[i+1].Close()
+		}
+	}
+}
+
+// channel receives small messages into p, and large ones where they are.
+type channel struct {
+	*mux.Channel
+	last mux.Message
+}
+
+func (c *channel) send(p []byte) error { return c.Send(bg, p) }
+
+func (c *channel) recv(p []byte) ([]byte, error) {
+	if len(p) <= 64<<10 {
+		n, err := c.ReceiveInto(bg, p)
+		return p[:n], err
+	}
+	c.last.Release()
+	var err error
+	c.last, err = c.Receive(bg)
+	return c.last.Bytes(), err
+}
+
+// framed is messages by hand over a stream of a multiplexer: length and bytes.
+// The multiplexers buffer received bytes themselves.
+type framed struct {
+	rw  io.ReadWriter
+	buf []byte
+	hdr [8]byte
+}
+
+func (f *framed) send(p []byte) error {
+	f.buf = append(binary.BigEndian.AppendUint64(f.buf[:0], uint64(len(p))), p...)
+	_, err := f.rw.Write(f.buf)
+	return err
+}
+
+func (f *framed) recv(p []byte) ([]byte, error) {
+	if _, err := io.ReadFull(f.rw, f.hdr[:]); err != nil {
+		return nil, err
+	}
+	p = p[:binary.BigEndian.Uint64(f.hdr[:])]
+	_, err := io.ReadFull(f.rw, p)
+	return p, err
+}
+
+func openYamux(b *testing.B, n, sockets int) (here, there []port, stop func()) {
+	var cs, ss []*yamux.Session
+	for range sockets {
+		cc, sc := socketPair(b)
+		cfg := yamux.DefaultConfig()
+		cfg.LogOutput = io.Discard
+		cfg.MaxStreamWindowSize = 16 << 20
+		c, err := yamux.Client(cc, cfg)
+		must(b, err)
+		s, err := yamux.Server(sc, cfg)
+		must(b, err)
+		cs, ss = append(cs, c), append(ss, s)
+	}
+	for i := range n {
+		h, err := cs[i%sockets].Open()
+		must(b, err)
+		t, err := ss[i%sockets].Accept()
+		must(b, err)
+		here, there = append(here, &framed{rw: h}), append(there, &framed{rw: t})
+	}
+	return here, there, func() {
+		for i := range cs {
+			cs[i].Close()
+			ss[i].Close()
+		}
+	}
+}
+
+func openSmux(b *testing.B, n, sockets int) (here, there []port, stop func()) {
+	var cs, ss []*smux.Session
+	for range sockets {
+		cc, sc := socketPair(b)
+		cfg := smux.DefaultConfig()
+		cfg.Version = 2
+		cfg.MaxReceiveBuffer, cfg.MaxStreamBuffer = 64<<20, 16<<20
+		c, err := smux.Client(cc, cfg)
+		must(b, err)
+		s, err := smux.Server(sc, cfg)
+		must(b, err)
+		cs, ss = append(cs, c), append(ss, s)
+	}
+	for i := range n {
+		h, err := cs[i%sockets].OpenStream()
+		must(b, err)
+		t, err := ss[i%sockets].AcceptStream()
+		must(b, err)
+		here, there = append(here, &framed{rw: h}), append(there, &framed{rw: t})
+	}
+	return here, there, func() {
+		for i := range cs {
+			cs[i].Close()
+			ss[i].Close()
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package mux
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// each runs fn once per arm, on n logical connections over some sockets.
+func each(b *testing.B, n, sockets int, fn func(b *testing.B, here, there []port)) {
+	for _, a := range arms {
+		b.Run(a.name, func(b *testing.B) {
+			here, there, stop := a.open(b, n, sockets)
+			b.ReportAllocs()
+			before := cpuTime()
+			fn(b, here, there)
+			b.StopTimer()
+			// Both sides and the runtime: steadier than time on a shared machine.
+			b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")
+			stop()
+		})
+	}
+}
+
+// cpuTime is what the process has used of the processors, user and system.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// roundTrip sends size bytes there and back, one at a time.
+func roundTrip(b *testing.B, size int) {
+	each(b, 1, 1, func(b *testing.B, here, there []port) {
+		go func() {
+			buf := make([]byte, size)
+			for {
+				m, err := there[0].recv(buf)
+				if err != nil || there[0].send(m) != nil {
+					return
+				}
+			}
+		}()
+		out, in := make([]byte, size), make([]byte, size)
+		b.SetBytes(int64(2 * size))
+		for b.Loop() {
+			if err := here[0].send(out); err != nil {
+				b.Fatal(err)
+			}
+			if m, err := here[0].recv(in); err != nil || len(m) != size {
+				b.Fatal(len(m), err)
+			}
+		}
+	})
+}
+
+func BenchmarkRoundTrip100B(b *testing.B)   { roundTrip(b, 100) }
+func BenchmarkRoundTrip1KiB(b *testing.B)   { roundTrip(b, 1<<10) }
+func BenchmarkRoundTrip200KiB(b *testing.B) { roundTrip(b, 200<<10) }
+func BenchmarkRoundTrip1MiB(b *testing.B)   { roundTrip(b, 1<<20) }
+
+// BenchmarkSend1KiB times the sender while the other side receives as fast as it can.
+func BenchmarkSend1KiB(b *testing.B) {
+	each(b, 1, 1, func(b *testing.B, here, there []port) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for buf := make([]byte, 1<<10); ; {
+				if m, err := there[0].recv(buf); err != nil || len(m) == 0 {
+					return
+				}
+			}
+		}()
+		p := make([]byte, 1<<10)
+		b.SetBytes(1 << 10)
+		for b.Loop() {
+			if err := here[0].send(p); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StopTimer()
+		here[0].send(nil)
+		<-done
+	})
+}
+
+// BenchmarkRecv1KiB times the receiver while the other side sends as fast as it can.
+func BenchmarkRecv1KiB(b *testing.B) {
+	each(b, 1, 1, func(b *testing.B, here, there []port) {
+		go func() {
+			for p := make([]byte, 1<<10); here[0].send(p) == nil; {
+			}
+		}()
+		buf := make([]byte, 1<<10)
+		b.SetBytes(1 << 10)
+		for b.Loop() {
+			if m, err := there[0].recv(buf); err != nil || len(m) != len(buf) {
+				b.Fatal(len(m), err)
+			}
+		}
+	})
+}
+
+// channelsBench sends 1 KiB messages on n logical connections at once; an
+// operation is one message received.
+func channelsBench(b *testing.B, n, sockets int) {
+	each(b, n, sockets, func(b *testing.B, here, there []port) {
+		if name := b.Name(); strings.HasSuffix(name, "/raw") || strings.HasSuffix(name, "/study") {
+			b.Log("one socket for each of", n)
+		}
+		b.SetBytes(1 << 10)
+		b.ResetTimer()
+		var wg sync.WaitGroup
+		for i := range here {
+			count := b.N / n
+			if i < b.N%n {
+				count++
+			}
+			wg.Go(func() {
+				p := make([]byte, 1<<10)
+				for range count {
+					if here[i].send(p) != nil {
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				buf := make([]byte, 1<<10)
+				for range count {
+					if m, err := there[i].recv(buf); err != nil || len(m) != len(buf) {
+						b.Error(len(m), err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func BenchmarkChannels256(b *testing.B) { channelsBench(b, 256, 4) }
+
+func BenchmarkChannels(b *testing.B) {
+	for _, n := range []int{1, 16, 256} {
+		for _, sockets := range []int{1, 4} {
+			if sockets > n {
+				continue
+			}
+			b.Run(fmt.Sprintf("channels=%d/sockets=%d", n, sockets), func(b *testing.B) { channelsBench(b, n, sockets) })
+		}
+	}
+}
