@@ -78,12 +78,6 @@ func address(t testing.TB) string {
 	}
 }
 
-// port returns the port of an address.
-func port(addr string) string {
-	_, p, _ := net.SplitHostPort(addr)
-	return p
-}
-
 // startGateway starts `headpond serve` with the configuration, to which it adds admin and
 // drain_timeout, and waits until it is ready. When the test ends the gateway must end
 // within its drain time-out, with exit code 0 and without a data race or panic in its log.
