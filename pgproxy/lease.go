@@ -52,11 +52,12 @@ func (s *session) acquire() error {
 
 // lock gets a lease; the client can cancel the wait.
 func (s *session) lock() error {
-	ctx, cancel := s.ctx, context.CancelFunc(nil)
-	ctx, cancel = context.WithCancel(ctx)
-	defer cancel()
+	if s.waitCtx == nil || s.waitCtx.Err() != nil { // one lasts until it is used
+		s.waitCtx, s.waitCancel = context.WithCancel(s.ctx)
+	}
+	ctx := s.waitCtx
 	s.cancelMu.Lock()
-	s.acquiring = cancel
+	s.acquiring = s.waitCancel
 	s.cancelMu.Unlock()
 	lease, err := s.b.up.Acquire(ctx)
 	s.cancelMu.Lock()

@@ -363,3 +363,32 @@ func TestCancelNeverHitsAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestCancelWhileWaiting cancels a client that waits for a server connection.
+func TestCancelWhileWaiting(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	holder, waiter := g.connect(t, ""), g.connect(t, "")
+	do(t, holder, "begin")
+	for range 2 {
+		done := make(chan error, 1)
+		go func() {
+			_, err := waiter.Exec(t.Context(), "select 1")
+			done <- err
+		}()
+		for g.backend.Status().Endpoints[0].Pool.Waiting == 0 {
+			if t.Context().Err() != nil {
+				t.Fatal("nobody waits")
+			}
+		}
+		if err := waiter.PgConn().CancelRequest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; sqlstate(err) != "57014" {
+			t.Fatalf("cancelled wait: %v", err)
+		}
+	}
+	do(t, holder, "commit")
+	if n := one[int](t, waiter, "select 1"); n != 1 {
+		t.Fatal(n)
+	}
+}

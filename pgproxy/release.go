@@ -38,6 +38,9 @@ func (s *session) release() {
 func (s *session) close() {
 	defer s.forgetStatements()
 	s.c.OnCancel(nil)
+	if s.waitCancel != nil {
+		s.waitCancel()
+	}
 	s.stopPump()
 	if s.srv == nil {
 		return

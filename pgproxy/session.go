@@ -46,6 +46,9 @@ type session struct {
 	pinned  bool // session mode: the lease lasts as long as the session
 	leaseAt time.Time
 
+	waitCtx    context.Context // of acquires; ended by a cancel request
+	waitCancel context.CancelFunc
+
 	reported    trackedParams // the client's values of the parameters servers report
 	extra       []pgwire.Param
 	settingsKey string // extra, in one string
