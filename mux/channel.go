@@ -134,6 +134,10 @@ func (c *core) forget(ch *channel) {
 	ch.gone = true
 	delete(c.channels, ch.num)
 	c.windows -= ch.rcv.size
+	for b := ch.ready.head; b != nil; b = b.next {
+		c.useSession(b.cost) // the channel's application has it, so to speak
+		b.cost = 0
+	}
 	if ch.mine {
 		c.mine--
 	} else {

@@ -29,14 +29,15 @@ type Config struct {
 	// ChannelWindow is how much a channel may receive ahead of its reader at
 	// first, in bytes, counting 64 for each frame. It grows to MaxChannelWindow
 	// when the reader keeps up with it, as long as the windows of all channels
-	// together fit in SessionWindow. Default 256 KiB; at least 4 KiB.
+	// together take no more than half of SessionWindow. Default 64 KiB; at least 4 KiB.
 	ChannelWindow int
 	// MaxChannelWindow bounds ChannelWindow's growth, in bytes. Default 16 MiB.
 	MaxChannelWindow int
-	// SessionWindow bounds what all channels together receive ahead of their
-	// readers, in bytes: with one large message being put together for a reader
-	// that waits for it, the memory the other side can make this one use.
-	// Default 64 MiB; at least ChannelWindow.
+	// SessionWindow bounds the windows of all channels together, in bytes: with
+	// one message of MaxMessage, which may be put together beyond its channel's
+	// window for a reader that waits for it, the memory the other side can make
+	// this one use. A channel whose window does not fit any more is refused.
+	// Default 128 MiB, which holds 1024 channels twice; at least ChannelWindow.
 	SessionWindow int
 	// KeepAlive is the silence after which the other side is asked for a sign of
 	// life. Default 15 s; negative: never.
@@ -99,9 +100,9 @@ func (c Config) withDefaults() Config {
 	orInt(&c.MaxFrame, 32<<10)
 	orInt(&c.MaxChannels, 1024)
 	orInt(&c.AcceptBacklog, 128)
-	orInt(&c.ChannelWindow, 256<<10)
+	orInt(&c.ChannelWindow, 64<<10)
 	orInt(&c.MaxChannelWindow, max(16<<20, c.ChannelWindow))
-	orInt(&c.SessionWindow, max(64<<20, c.ChannelWindow))
+	orInt(&c.SessionWindow, max(128<<20, c.ChannelWindow))
 	orTime(&c.KeepAlive, 15*time.Second)
 	orTime(&c.KeepAliveTimeout, 15*time.Second)
 	orTime(&c.HandshakeTimeout, 10*time.Second)

@@ -46,8 +46,9 @@ type core struct {
 	mine, theirs int
 	snd          credit
 	rcv          window
-	windows      uint64 // sum of the channels' receive windows
-	assembly     int    // bytes reserved for messages larger than their windows
+	windows      uint64 // sum of the channels' receive windows, at most budget
+	budget       uint64
+	assembly     int // bytes reserved for messages larger than their windows
 	reserveQueue []*channel
 
 	pend    *batch     // being filled
@@ -89,7 +90,8 @@ func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core
 		maxTheirs: cfg.MaxChannels, maxMine: int(peer.MaxChannels), backlog: cfg.AcceptBacklog,
 		window: uint64(cfg.ChannelWindow), maxWindow: uint64(cfg.MaxChannelWindow),
 		peerWindow: uint64(peer.ChannelWindow), channels: map[uint32]*channel{}, next: 2,
-		snd: credit{limit: uint64(peer.SessionWindow)}, rcv: newWindow(uint64(cfg.SessionWindow)), pend: &batch{},
+		snd: credit{limit: uint64(peer.SessionWindow)}, rcv: newWindow(uint64(offeredSession(cfg))), pend: &batch{},
+		budget: uint64(cfg.SessionWindow),
 	}
 	if client {
 		c.next = 1
@@ -102,6 +104,12 @@ func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core
 	c.ping()
 	return c
 }
+
+// offeredSession is the session's credit: twice what the windows of all channels
+// add up to, so that it is never what stops a peer that keeps to those. It would
+// stop all channels for the sake of one, even for good: messages half received
+// on many channels could use it up.
+func offeredSession(cfg Config) uint32 { return uint32(2 * cfg.SessionWindow) }
 
 // offeredFrame is the largest frame this side accepts: receiving one holds nobody up.
 func offeredFrame(cfg Config) uint32 { return uint32(max(cfg.MaxFrame, bulkFrame)) }
@@ -116,7 +124,7 @@ func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*
 		return nil, c.err
 	case c.drained || c.goneAway:
 		return nil, ErrDraining
-	case c.mine >= c.maxMine:
+	case c.mine >= c.maxMine, c.windows+c.window > c.budget:
 		return nil, ErrTooManyChannels
 	case c.next > 1<<32-3:
 		return nil, ErrDraining // numbers are used once

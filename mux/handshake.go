@@ -62,7 +62,7 @@ func (h *handshake) run(ctx context.Context) error {
 	h.mine = frame.Hello{
 		MinVersion: frame.Version, MaxVersion: frame.Version,
 		MaxFrame: offeredFrame(*h.cfg), MaxChannels: uint32(h.cfg.MaxChannels),
-		ChannelWindow: uint32(h.cfg.ChannelWindow), SessionWindow: uint32(h.cfg.SessionWindow),
+		ChannelWindow: uint32(h.cfg.ChannelWindow), SessionWindow: offeredSession(*h.cfg),
 		Instance: instance, Name: []byte(h.cfg.Name), Token: h.cfg.Token,
 	}
 	rand.Read(h.mine.Nonce[:])

@@ -228,7 +228,7 @@ func (c *core) reserve(ch *channel) {
 		return
 	}
 	if ch.reserved == 0 {
-		if uint64(ch.size)+frame.DataCost <= ch.rcv.size/2 && b.cost <= ch.rcv.size/4 {
+		if uint64(ch.size) <= ch.rcv.size/4 && b.cost <= ch.rcv.size/8 { // it fits for sure
 			return
 		}
 		if c.assembly+ch.size > c.maxMessage {

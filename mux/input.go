@@ -61,7 +61,7 @@ func (c *core) inOpen(h frame.Header, body []byte) error {
 	switch {
 	case c.drained:
 		return c.refuse(f.Channel, "draining")
-	case c.theirs >= c.maxTheirs:
+	case c.theirs >= c.maxTheirs, c.windows+c.window > c.budget:
 		return c.refuse(f.Channel, "too many channels")
 	case len(c.accepts[f.Kind]) >= c.backlog:
 		return c.refuse(f.Channel, "nobody accepts")

@@ -14,7 +14,8 @@ const (
 	// readSize is the size of the read buffer: what one system call takes at most.
 	readSize = 64 << 10
 	// directMin is the least missing part of a payload that is read straight into
-	// its place; a smaller one is read into the read buffer with what follows it.
+	// its place; a smaller one is read into the read buffer with what follows it,
+	// unless the frame is too large for that.
 	directMin = 2 << 10
 	// bulkRead is how much is read to find the next header of a large message;
 	// what else it brings is copied.
@@ -89,7 +90,7 @@ func (s *Session) parse(in *intake) error {
 		body := in.buf[in.r+frame.HeaderSize : in.w]
 		missing := int(h.Length) - len(body)
 		switch {
-		case missing >= directMin && h.Type == frame.TypeData && len(body) >= 4:
+		case (missing >= directMin || missing > 0 && h.Length > readSize/2) && h.Type == frame.TypeData && len(body) >= 4:
 			err = s.direct(in, h, body)
 		case missing > 0:
 			s.flush(nil, false)

@@ -3,17 +3,26 @@ package mux
 import (
 	"context"
 	"io"
-	"sync"
 )
 
-var waiterPool = sync.Pool{New: func() any { w := newWaiter(); return &w }}
+// newWaiter returns a waiter, a used one if there is. mu is held.
+func (s *Session) newWaiter() *waiter {
+	w := s.freeWaiters
+	if w == nil {
+		fresh := newWaiter()
+		return &fresh
+	}
+	s.freeWaiters, w.next = w.next, nil
+	return w
+}
 
-func freeWaiter(w *waiter) {
+// freeWaiter gives w, which is in no queue, back. mu is held.
+func (s *Session) freeWaiter(w *waiter) {
 	select {
 	case <-w.ready:
 	default:
 	}
-	waiterPool.Put(w)
+	s.freeWaiters, w.next = w, s.freeWaiters
 }
 
 // Receive waits for the next message. The caller owns it and calls Release when
@@ -64,7 +73,7 @@ func (c *Channel) next(ctx context.Context, limit int) (*buffer, int, error) {
 
 // awaitMessage waits for a message. mu is held, and given up while waiting.
 func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int) (b *buffer, n int, err error) {
-	w := waiterPool.Get().(*waiter)
+	w := s.newWaiter()
 	ch.receivers.add(w)
 	for {
 		if b, n = s.core.take(ch, limit); b != nil || n > 0 {
@@ -89,6 +98,6 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int) (b *
 	if ch.ready.head != nil {
 		ch.receivers.wakeOne()
 	}
-	freeWaiter(w)
+	s.freeWaiter(w)
 	return b, n, err
 }

@@ -209,12 +209,13 @@ func (c *core) fillControl(b *batch) {
 }
 
 // tune doubles the window of a channel whose reader empties half of it in less
-// than four round trips: the window is then what limits its rate.
+// than four round trips: the window is then what limits its rate. Half of the
+// budget is kept for channels to come.
 func (c *core) tune(ch *channel) {
 	now, w := c.now(), &ch.rcv
 	fast := now-w.granted < 4*c.rtt
 	w.granted = now
-	if fast && 2*w.size <= c.maxWindow && c.windows+w.size <= c.rcv.size {
+	if fast && 2*w.size <= c.maxWindow && c.windows+w.size <= c.budget/2 {
 		c.windows += w.size
 		w.size *= 2
 	}

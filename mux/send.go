@@ -3,27 +3,30 @@ package mux
 import (
 	"context"
 	"os"
-	"sync"
 
 	"github.com/headpond/headpond/mux/frame"
 )
 
-var ops = sync.Pool{New: func() any { return &sendOp{wait: newWaiter()} }}
-
-func newOp(ch *channel, data []byte) *sendOp {
-	o := ops.Get().(*sendOp)
+// newOp returns an operation, a used one if there is. mu is held.
+func (s *Session) newOp(ch *channel, data []byte) *sendOp {
+	o := s.freeOps
+	if o == nil {
+		o = &sendOp{wait: newWaiter()}
+	} else {
+		s.freeOps, o.next = o.next, nil
+	}
 	o.ch, o.data = ch, data
 	return o
 }
 
-// free gives o back. Nobody else knows it any more.
-func (o *sendOp) free() {
+// freeOp gives o back. Nobody else knows it any more. mu is held.
+func (s *Session) freeOp(o *sendOp) {
 	select {
 	case <-o.wait.ready:
 	default:
 	}
-	*o = sendOp{wait: waiter{ready: o.wait.ready}}
-	ops.Put(o)
+	*o = sendOp{wait: waiter{ready: o.wait.ready}, next: s.freeOps}
+	s.freeOps = o
 }
 
 // sendable says why nothing can be sent on ch, if so. mu is held.
@@ -42,14 +45,14 @@ func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadli
 		s.flush(nil, patient)
 		return len(data), nil
 	}
-	o := newOp(ch, data)
+	o := s.newOp(ch, data)
 	s.core.enqueue(o)
 	s.flush(o, patient)
 	if !o.done {
 		s.await(ctx, o, dl)
 	}
 	sent, err = o.off, o.err
-	o.free()
+	s.freeOp(o)
 	return sent, err
 }
 

@@ -38,6 +38,11 @@ type Session struct {
 	dead     bool   // the connection is of no more use
 	timer    *time.Timer
 
+	// What was waited with, kept for the next that wait. Not shared by sessions,
+	// so that a session belongs to one synctest bubble.
+	freeOps     *sendOp
+	freeWaiters *waiter
+
 	kick       chan struct{} // tells the writer that flushing is its job now
 	done       chan struct{} // closed when core.err is set
 	writerDone chan struct{}

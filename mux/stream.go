@@ -62,7 +62,7 @@ func (t *Stream) Read(p []byte) (int, error) {
 // awaitBytes waits for at least one byte. mu is held, and given up while waiting.
 func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 	s, ch := t.s, t.ch
-	w, alarm := waiterPool.Get().(*waiter), waiter{}
+	w, alarm := s.newWaiter(), waiter{}
 	alarm.ready = w.ready
 	ch.receivers.add(w)
 	t.rd.waiting.add(&alarm)
@@ -86,7 +86,7 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 	if ch.ready.head != nil {
 		ch.receivers.wakeOne()
 	}
-	freeWaiter(w)
+	s.freeWaiter(w)
 	switch {
 	case n > 0:
 		return n, nil

@@ -1,0 +1,135 @@
+package mux
+
+import (
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// Core is one side of a session without socket, goroutine or clock, for the model test.
+type Core struct {
+	c   *core
+	Now int64
+}
+
+// CoreChannel is a channel of a Core.
+type CoreChannel struct{ ch *channel }
+
+// NewCorePair makes two that have shaken hands.
+func NewCorePair(cfg Config, copyAll bool) (client, server *Core) {
+	cfg = cfg.withDefaults()
+	hello := frame.Hello{
+		MaxFrame: offeredFrame(cfg), MaxChannels: uint32(cfg.MaxChannels),
+		ChannelWindow: uint32(cfg.ChannelWindow), SessionWindow: offeredSession(cfg),
+	}
+	client, server = &Core{}, &Core{}
+	client.c = newCore(cfg, true, &hello, func() int64 { return client.Now })
+	server.c = newCore(cfg, false, &hello, func() int64 { return server.Now })
+	client.c.copyAll, server.c.copyAll = copyAll, copyAll
+	return client, server
+}
+
+// Output takes the next batch as the writer does; nil when there is nothing to write.
+func (c *Core) Output() (wire []byte) {
+	b := c.c.fill()
+	c.c.pend = &batch{}
+	for _, p := range b.pieces(nil, 0) {
+		wire = append(wire, p...)
+	}
+	c.c.wrote(b, nil)
+	return wire
+}
+
+// Input takes one frame as the reader does.
+func (c *Core) Input(h frame.Header, body []byte, locked bool) error {
+	if h.Type != frame.TypeData {
+		return c.c.input(h, body)
+	}
+	in, err := c.c.begin(h, sizeOf(h, body), locked)
+	if err != nil {
+		return err
+	}
+	if in.b != nil {
+		in.b.data = append(in.b.data, body[len(body)-in.n:]...)
+	}
+	return c.c.end(in)
+}
+
+// Open opens a channel of messages with a number in its ID.
+func (c *Core) Open(prio Priority, number byte) (CoreChannel, error) {
+	ch, err := c.c.open(frame.KindMessages, prio, ID{number}, "model")
+	return CoreChannel{ch}, err
+}
+
+// Accept takes a channel; false when there is none.
+func (c *Core) Accept() (CoreChannel, bool) {
+	ch := c.c.accept(frame.KindMessages)
+	return CoreChannel{ch}, ch != nil
+}
+
+// Number is the one it was opened with.
+func (ch CoreChannel) Number() byte { return ch.ch.id[0] }
+
+// Refused tells whether the other side did not take the channel.
+func (ch CoreChannel) Refused() bool { return refused(ch.ch.recvErr) }
+
+// CoreSend is a sender that waits.
+type CoreSend struct{ o *sendOp }
+
+// Send begins to send data; it may be done at once.
+func (c *Core) Send(ch CoreChannel, data []byte) CoreSend {
+	o := &sendOp{ch: ch.ch, data: data, wait: newWaiter()}
+	switch {
+	case ch.ch.sendErr != nil:
+		o.finish(ch.ch.sendErr)
+	case c.c.push(ch.ch, data):
+		o.off = len(data)
+		o.finish(nil)
+	default:
+		c.c.enqueue(o)
+	}
+	return CoreSend{o}
+}
+
+// Cancel gives it up; it reports whether the message will never be delivered.
+func (c *Core) Cancel(s CoreSend, err error) bool { return !s.o.done && c.c.cancel(s.o, err) }
+
+// Done tells whether it ended, and how.
+func (s CoreSend) Done() (bool, error) { return s.o.done, s.o.err }
+
+// Receive takes a message, as a receiver that is waiting; false when there is none.
+func (c *Core) Receive(ch CoreChannel) ([]byte, bool) {
+	b, _ := c.c.take(ch.ch, anySize)
+	if b == nil {
+		w := newWaiter()
+		ch.ch.receivers.add(&w)
+		c.c.reserve(ch.ch)
+		ch.ch.receivers.remove(&w)
+		return nil, false
+	}
+	return b.data, true
+}
+
+// End is why nothing more will be received; nil while something may.
+func (ch CoreChannel) End() error {
+	if ch.ch.ready.head != nil {
+		return nil
+	}
+	return ch.ch.recvErr
+}
+
+// CloseWrite, Close and Reset are the channel's.
+func (c *Core) CloseWrite(ch CoreChannel) { c.c.endSend(ch.ch, ErrClosed) }
+
+// Close ends both directions.
+func (c *Core) Close(ch CoreChannel) { c.c.close(ch.ch) }
+
+// Reset ends both directions at once.
+func (c *Core) Reset(ch CoreChannel) { c.c.reset(ch.ch, frame.CodeApplication, "model") }
+
+// Held is what is left of a session's state: channels, bytes received and not
+// read, bytes reserved.
+func (c *Core) Held() (channels int, buffered uint64, assembly int) {
+	return len(c.c.channels), c.c.rcv.got - c.c.rcv.used, c.c.assembly
+}
+
+// Windows is the sum of the channels' windows.
+func (c *Core) Windows() uint64 { return c.c.windows }
