@@ -15,7 +15,7 @@ type inbound struct {
 	tail bool // b is the last of ch.ready
 }
 
-// begin admits a Data frame before its payload is there. size is its first four
+// begin admits a Data frame, whose length is at most maxFrame, before its payload is there. size is its first four
 // bytes if it is sized. An error ends the session; a violation that concerns
 // one channel resets that channel only. locked says that the lock is held until end.
 func (c *core) begin(h frame.Header, size uint32, locked bool) (in inbound, err error) {
@@ -24,9 +24,6 @@ func (c *core) begin(h frame.Header, size uint32, locked bool) (in inbound, err 
 	in = inbound{h: h, n: int(h.Length)}
 	if h.Flags&frame.FlagSized != 0 {
 		in.n -= 4
-	}
-	if h.Length > c.maxFrame {
-		return in, protocolError("data frame of %d bytes, over the %d agreed", h.Length, c.maxFrame)
 	}
 	if c.rcv.got += cost; c.rcv.got > c.rcv.limit {
 		return in, protocolError("more data than the session has credit for")

@@ -87,6 +87,9 @@ func (s *Session) parse(in *intake) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
+		if h.Length > s.core.maxFrame {
+			return protocolError("frame of %d bytes, over the %d agreed", h.Length, s.core.maxFrame)
+		}
 		body := in.buf[in.r+frame.HeaderSize : in.w]
 		missing := int(h.Length) - len(body)
 		switch {

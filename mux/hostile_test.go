@@ -1,0 +1,267 @@
+package mux_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headpond/headpond/mux"
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// hostile is a peer that shakes hands properly and then sends what it likes.
+type hostile struct {
+	net.Conn
+	t testing.TB
+}
+
+// attack starts a server session and returns it with a hostile client.
+func attack(t testing.TB, cfg mux.Config) (*mux.Session, *hostile) {
+	t.Helper()
+	cc, sc := tcpPair(t)
+	t.Cleanup(func() { cc.Close() })
+	made := make(chan *mux.Session, 1)
+	go func() {
+		s, err := mux.Server(bg, sc, cfg)
+		if err != nil {
+			t.Error(err)
+		}
+		made <- s
+	}()
+	h := &hostile{cc, t}
+	hello := frame.Hello{
+		MinVersion: 1, MaxVersion: 1, MaxFrame: 32 << 10, MaxChannels: 10, ChannelWindow: 1 << 20, SessionWindow: 1 << 24,
+	}
+	h.send(hello.Append([]byte(frame.Magic)))
+	h.expectHello()
+	s := <-made
+	t.Cleanup(func() {
+		cc.Close()
+		s.Close()
+	})
+	return s, h
+}
+
+func (h *hostile) send(b []byte) { h.Write(b) } // it may be cut off
+
+func (h *hostile) expectHello() {
+	h.t.Helper()
+	buf := make([]byte, len(frame.Magic)+frame.HeaderSize)
+	if _, err := io.ReadFull(h, buf); err != nil {
+		h.t.Fatal(err)
+	}
+	head, err := frame.ParseHeader(buf[len(frame.Magic):])
+	if err != nil || head.Type != frame.TypeHello {
+		h.t.Fatal(head, err)
+	}
+	io.CopyN(io.Discard, h, int64(head.Length))
+}
+
+// next reads frames until one of the type comes.
+func (h *hostile) next(want frame.Type) (head frame.Header, body []byte) {
+	h.t.Helper()
+	for {
+		buf := make([]byte, frame.HeaderSize)
+		if _, err := io.ReadFull(h, buf); err != nil {
+			h.t.Fatalf("waiting for %v: %v", want, err)
+		}
+		head, err := frame.ParseHeader(buf)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		body = make([]byte, head.Length)
+		if _, err := io.ReadFull(h, body); err != nil {
+			h.t.Fatal(err)
+		}
+		if head.Type == want {
+			return head, body
+		}
+	}
+}
+
+func open(ch uint32, kind frame.Kind) []byte {
+	return (&frame.Open{Channel: ch, Kind: kind}).Append(nil)
+}
+
+func data(ch uint32, fl frame.Flags, size uint32, payload int) []byte {
+	f := frame.Data{Channel: ch, Flags: fl, Size: size, Payload: make([]byte, payload)}
+	return f.Append(nil)
+}
+
+func concat(parts ...[]byte) (all []byte) {
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+func TestViolationsEndTheSession(t *testing.T) {
+	huge := frame.Header{Type: frame.TypeData, Channel: 1, Length: 1 << 20}.Append(nil)
+	for name, wire := range map[string][]byte{
+		"garbage":             []byte(strings.Repeat("garbage ", 4)),
+		"frame too long":      concat(open(1, frame.KindStream), huge),
+		"length of 4 GiB":     {0x12, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0},
+		"even number":         open(2, frame.KindStream),
+		"number twice":        concat(open(1, frame.KindStream), open(1, frame.KindStream)),
+		"number going down":   concat(open(5, frame.KindStream), open(3, frame.KindStream)),
+		"unopened channel":    data(7, 0, 0, 1),
+		"window of unopened":  frame.Window{Channel: 9, Limit: 1}.Append(nil),
+		"hello again":         (&frame.Hello{MinVersion: 1, MaxVersion: 1, MaxFrame: 1 << 15}).Append(nil),
+		"accept by opener":    concat(open(1, frame.KindStream), frame.Accept{Channel: 1}.Append(nil)),
+		"auth out of season":  (&frame.Auth{}).Append(nil),
+		"reserved type":       {0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		"number of this side": data(2, 0, 0, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, h := attack(t, mux.Config{})
+			h.send(wire)
+			_, body := h.next(frame.TypeGoAway)
+			if code := frame.Code(binary.BigEndian.Uint32(body[4:])); code != frame.CodeProtocol {
+				t.Errorf("told %v, want protocol", code)
+			}
+			<-s.Done()
+			if err := s.Err(); !errors.Is(err, mux.ErrProtocol) || !errors.Is(err, mux.ErrSessionLost) {
+				t.Errorf("got %v, want ErrProtocol", err)
+			}
+		})
+	}
+}
+
+func TestViolationsResetOneChannel(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind frame.Kind
+		wire []byte
+		code frame.Code
+	}{
+		"overrun":               {frame.KindMessages, concat(data(1, 0, 0, 5000), data(1, 0, 0, 5000)), frame.CodeFlow},
+		"too many empty":        {frame.KindMessages, []byte(strings.Repeat(string(data(1, 0, 0, 0)), 200)), frame.CodeFlow},
+		"too large":             {frame.KindMessages, data(1, frame.FlagMore|frame.FlagSized, 1<<30, 1), frame.CodeTooLarge},
+		"more than its size":    {frame.KindMessages, concat(data(1, 3, 5, 4), data(1, 0, 0, 2)), frame.CodeProtocol},
+		"less than its size":    {frame.KindMessages, concat(data(1, 3, 5, 3), data(1, 0, 0, 1)), frame.CodeProtocol},
+		"empty part":            {frame.KindMessages, concat(data(1, 3, 5, 3), data(1, 1, 0, 0)), frame.CodeProtocol},
+		"part without a start":  {frame.KindMessages, data(1, 1, 0, 3), frame.CodeProtocol},
+		"size twice":            {frame.KindMessages, concat(data(1, 3, 5, 3), data(1, 3, 5, 1)), frame.CodeProtocol},
+		"abort of nothing":      {frame.KindMessages, data(1, frame.FlagAbort, 0, 0), frame.CodeProtocol},
+		"fin within a message":  {frame.KindMessages, concat(data(1, 3, 5, 3), data(1, frame.FlagFin, 0, 0)), frame.CodeProtocol},
+		"fin with a message":    {frame.KindMessages, data(1, frame.FlagFin, 0, 3), frame.CodeProtocol},
+		"data after fin":        {frame.KindMessages, concat(data(1, frame.FlagFin, 0, 0), data(1, 0, 0, 3)), frame.CodeProtocol},
+		"message flags, stream": {frame.KindStream, data(1, frame.FlagMore, 0, 3), frame.CodeProtocol},
+		"empty, stream":         {frame.KindStream, data(1, 0, 0, 0), frame.CodeProtocol},
+		"overrun, stream":       {frame.KindStream, concat(data(1, 0, 0, 5000), data(1, 0, 0, 5000)), frame.CodeFlow},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, h := attack(t, mux.Config{ChannelWindow: 8 << 10})
+			h.send(concat(open(1, c.kind), open(3, frame.KindMessages), c.wire))
+			head, body := h.next(frame.TypeReset)
+			if code := frame.Code(binary.BigEndian.Uint32(body)); head.Channel != 1 || code != c.code {
+				t.Errorf("reset of %d with %v %q, want 1 with %v", head.Channel, code, body[4:], c.code)
+			}
+			h.send(data(3, 0, 0, 77)) // the other channel goes on
+			for {
+				ch, err := s.Accept(bg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ch.Number() == 3 {
+					expect(t, ch, make([]byte, 77))
+					return
+				}
+			}
+		})
+	}
+}
+
+// TestFloods: whatever is repeated for as long as the session takes it, memory
+// stays where it is.
+func TestFloods(t *testing.T) {
+	for name, one := range map[string]func(i uint32) []byte{
+		"ping":           func(i uint32) []byte { return frame.Ping{Opaque: uint64(i)}.Append(nil) },
+		"open":           func(i uint32) []byte { return open(2*i+1, frame.KindMessages) },
+		"open and reset": func(i uint32) []byte { return concat(open(2*i+1, 1), (&frame.Reset{Channel: 2*i + 1}).Append(nil)) },
+		"open and fill": func(i uint32) []byte {
+			return concat(open(2*i+1, 1), data(2*i+1, 3, 64<<20, 16<<10))
+		},
+		"window": func(i uint32) []byte { return frame.Window{Limit: uint64(i)}.Append(nil) },
+		"goaway": func(uint32) []byte { return (&frame.GoAway{}).Append(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, h := attack(t, mux.Config{SessionWindow: 4 << 20, MaxChannels: 64, CloseTimeout: 10 * time.Millisecond})
+			before := heap()
+			h.SetWriteDeadline(time.Now().Add(2 * time.Second))
+			for sent, i := 0, uint32(0); sent < 8<<20; {
+				var wire []byte
+				for ; len(wire) < 64<<10; i++ {
+					wire = append(wire, one(i)...)
+				}
+				if _, err := h.Write(wire); err != nil {
+					break // cut off, or not read any more
+				}
+				sent += len(wire)
+			}
+			if grown := heap() - before; grown > 12<<20 {
+				t.Errorf("%d KiB held after the flood", grown>>10)
+			}
+			if b := s.Stats().Buffered; b > 4<<20 {
+				t.Errorf("%d bytes buffered", b)
+			}
+		})
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestSlowLoris: a peer that sends a byte now and then, and never a frame, is
+// dead to us: in the handshake and after.
+func TestSlowLoris(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cc, sc := net.Pipe()
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			for i := 0; ; i++ {
+				if _, err := cc.Write([]byte{frame.Magic[i%len(frame.Magic)]}); err != nil {
+					return
+				}
+				time.Sleep(3 * time.Second)
+			}
+		}()
+		began := time.Now()
+		if _, err := mux.Server(bg, sc, mux.Config{HandshakeTimeout: 5 * time.Second}); !errors.Is(err, mux.ErrHandshake) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("the handshake took %v", took)
+		}
+		cc.Close()
+		<-gone
+	})
+	synctest.Test(t, func(t *testing.T) {
+		cc, sc := net.Pipe()
+		drip := &dripper{Conn: cc}
+		c, s := join(t, drip, sc, mux.Config{KeepAlive: -1}, mux.Config{KeepAlive: 10 * time.Second, KeepAliveTimeout: 5 * time.Second})
+		synctest.Wait()
+		drip.slow.Store(true)
+		ch, err := c.Open(bg, "slow")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go ch.Send(bg, make([]byte, 10_000))
+		<-s.Done()
+		if err := s.Err(); !errors.Is(err, mux.ErrDeadPeer) {
+			t.Errorf("got %v, want ErrDeadPeer", err)
+		}
+		s.Close()
+		c.Close()
+	})
+}
