@@ -54,8 +54,8 @@ func TestReloadUnderLoadFailsNoRequest(t *testing.T) {
 			t.Errorf("a session that was there before reload %d: %v", i, err)
 		}
 	}
-	g.reload("listeners: [{name: web, protocool: http}]\n", "refused")
-	if line := g.awaitLog("protocool"); !strings.Contains(line, ":3:") {
+	g.reload("listeners: [{name: web, color: red}]\n", "refused")
+	if line := g.awaitLog("unknown key", "color"); !strings.Contains(line, ":3:") {
 		t.Errorf("the log does not say where in the file: %s", line)
 	}
 	requests.awaitMore(t, 100)
