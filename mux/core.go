@@ -18,6 +18,13 @@ const (
 	copyMax = 4 << 10
 	// maxAsks bounds the answers owed to a peer that does not read them, in bytes.
 	maxAsks = 32 << 10
+	// fastReader is the time in ns in which a reader empties half of its window
+	// whose window is worth doubling however short the round trip: with more under
+	// way the kernel sends more at once, which halves the price of a small write.
+	fastReader = 4e6
+	// maxPending bounds what opening and closing channels leaves to be written
+	// while the socket takes nothing, in bytes.
+	maxPending = 1 << 20
 	// quantum is what priority 0 may send per round; each step doubles it.
 	quantum = 4 << 10
 )
@@ -124,7 +131,7 @@ func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*
 		return nil, c.err
 	case c.drained || c.goneAway:
 		return nil, ErrDraining
-	case c.mine >= c.maxMine, c.windows+c.window > c.budget:
+	case c.mine >= c.maxMine, c.windows+c.window > c.budget, len(c.pend.out) > maxPending:
 		return nil, ErrTooManyChannels
 	case c.next > 1<<32-3:
 		return nil, ErrDraining // numbers are used once

@@ -34,7 +34,9 @@ var (
 	ErrTooLarge = errors.New("mux: message too large")
 	// ErrShortBuffer: the message is larger than ReceiveInto's buffer; it stays queued.
 	ErrShortBuffer = errors.New("mux: buffer shorter than the message")
-	// ErrTooManyChannels: the other side does not allow more open channels.
+	// ErrTooManyChannels: the other side does not allow more open channels, their
+	// windows would not fit in SessionWindow, or too many were opened and closed
+	// without the connection taking it.
 	ErrTooManyChannels = errors.New("mux: too many channels")
 	// ErrHandshake: the two sides did not come to terms.
 	ErrHandshake = errors.New("mux: handshake failed")

@@ -15,9 +15,10 @@ type inbound struct {
 	tail bool // b is the last of ch.ready
 }
 
-// begin admits a Data frame, whose length is at most maxFrame, before its payload is there. size is its first four
-// bytes if it is sized. An error ends the session; a violation that concerns
-// one channel resets that channel only. locked says that the lock is held until end.
+// begin admits a Data frame, whose length is at most maxFrame, before its
+// payload is there. size is its first four bytes if it is sized. locked says
+// that the lock is held until end. An error ends the session; a violation that
+// concerns one channel resets that channel only.
 func (c *core) begin(h frame.Header, size uint32, locked bool) (in inbound, err error) {
 	c.frames++
 	cost := h.Cost()

@@ -38,6 +38,9 @@ func (c *core) input(h frame.Header, body []byte) error {
 	return protocolError("%v after the handshake", h.Type)
 }
 
+// errFlood ends the session with frame.CodeFlood.
+var errFlood = protocolError("flood of frames that need an answer, and the answers are not read")
+
 // known finds the channel of a frame. nil without an error: one that is over.
 func (c *core) known(num uint32) (*channel, error) {
 	if ch := c.channels[num]; ch != nil {
@@ -88,7 +91,7 @@ func (c *core) answer(num uint32, code frame.Code, reason string) error {
 	f := frame.Reset{Channel: num, Code: code, Reason: []byte(reason)}
 	b.ctl = f.Append(b.ctl)
 	if b.asks += len(b.ctl) - n; b.asks > maxAsks {
-		return protocolError("flood of frames that need an answer, none of which is read")
+		return errFlood
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ const (
 	// its place; a smaller one is read into the read buffer with what follows it,
 	// unless the frame is too large for that.
 	directMin = 2 << 10
-	// bulkRead is how much is read to find the next header of a large message;
-	// what else it brings is copied.
+	// bulkRead is how much is read to find a large frame's header; what else it
+	// brings is copied.
 	bulkRead = 4 << 10
 )
 
@@ -26,7 +26,7 @@ const (
 type intake struct {
 	buf  []byte
 	r, w int  // buf[r:w]
-	bulk bool // more of a large message follows: do not read it here
+	bulk bool // the last data came in a large frame, and the next may: do not read it here
 }
 
 // read is the reader. It never waits for anything but bytes.
@@ -40,6 +40,8 @@ func (s *Session) read() {
 	switch {
 	case s.core.err != nil && !s.dead && !s.closing:
 		s.fail(err)
+	case errors.Is(err, errFlood):
+		s.finish(fmt.Errorf("%w: %w", ErrSessionLost, err), frame.CodeFlood, err.Error())
 	case errors.Is(err, ErrProtocol) && !errors.As(err, &bye):
 		s.finish(fmt.Errorf("%w: %w", ErrSessionLost, err), frame.CodeProtocol, err.Error())
 	case errors.As(err, &bye):
@@ -100,7 +102,7 @@ func (s *Session) parse(in *intake) error {
 			return nil
 		default:
 			in.r += frame.HeaderSize + int(h.Length)
-			in.bulk = false
+			in.bulk = in.bulk && h.Type != frame.TypeData
 			err = s.frame(h, body[:h.Length])
 		}
 		if err != nil {
@@ -160,7 +162,7 @@ func (s *Session) direct(in *intake, h frame.Header, body []byte) error {
 		rest = rest[copy(rest, body):]
 	}
 	in.r, in.w = 0, 0
-	in.bulk = h.Flags&frame.FlagMore != 0
+	in.bulk = true
 	s.flush(nil, false)
 	s.mu.Unlock()
 	if to.b != nil {

@@ -209,11 +209,11 @@ func (c *core) fillControl(b *batch) {
 }
 
 // tune doubles the window of a channel whose reader empties half of it in less
-// than four round trips: the window is then what limits its rate. Half of the
-// budget is kept for channels to come.
+// than four round trips, or than fastReader: the window is then what limits its
+// rate, or makes its writes small. Half of the budget is kept for channels to come.
 func (c *core) tune(ch *channel) {
 	now, w := c.now(), &ch.rcv
-	fast := now-w.granted < 4*c.rtt
+	fast := now-w.granted < max(4*c.rtt, fastReader)
 	w.granted = now
 	if fast && 2*w.size <= c.maxWindow && c.windows+w.size <= c.budget/2 {
 		c.windows += w.size
