@@ -55,7 +55,7 @@ func Open(path string, cfg Config) (*DB, error) {
 // a damaged file, and settles how a read-only one is opened.
 func (db *DB) probe() error {
 	conn, err := db.open(context.Background(), db.readOnly)
-	if err != nil && db.readOnly && sqlite.ErrCode(err).ToPrimary() == sqlite.ResultCantOpen && db.walMissing() {
+	if err != nil && db.readOnly && noSharedMemory(err) && db.walMissing() {
 		db.immutable = true
 		conn, err = db.open(context.Background(), true)
 	}
@@ -64,6 +64,13 @@ func (db *DB) probe() error {
 	}
 	db.closeConn(conn)
 	return nil
+}
+
+// noSharedMemory reports whether err may mean that SQLite could not make the
+// shared memory file: root hears "cannot open", others "read-only".
+func noSharedMemory(err error) bool {
+	code := sqlite.ErrCode(err).ToPrimary()
+	return code == sqlite.ResultCantOpen || code == sqlite.ResultReadOnly
 }
 
 func (db *DB) newPool(kind string, limits pool.Limits, reader bool) (*pool.Pool[*sqlite.Conn], error) {
