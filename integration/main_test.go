@@ -43,7 +43,7 @@ var raceBinary = sync.OnceValues(func() (string, error) {
 
 func build(name string, env []string, flags ...string) (string, error) {
 	out := filepath.Join(buildDir, name)
-	args := append([]string{"build", "-o", out}, flags...)
+	args := append([]string{"build", "-buildvcs=false", "-o", out}, flags...)
 	cmd := exec.Command("go", append(args, "./cmd/headpond")...)
 	cmd.Dir = ".."
 	cmd.Env = append(os.Environ(), env...)
