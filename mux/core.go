@@ -21,7 +21,7 @@ const (
 	// fastReader is the time in ns in which a reader empties half of its window
 	// whose window is worth doubling however short the round trip: with more under
 	// way the kernel sends more at once, which halves the price of a small write.
-	fastReader = 4e6
+	fastReader = 1e6
 	// maxPending bounds what opening and closing channels leaves to be written
 	// while the socket takes nothing, in bytes.
 	maxPending = 1 << 20

@@ -140,7 +140,9 @@ func (s *Session) drainOut() {
 			s.mu.Unlock()
 			_, err := s.conn.Write(p)
 			s.mu.Lock()
-			s.spill = s.spill[:0]
+			if s.spill = s.spill[:0]; cap(s.spill) > 2*batchSize {
+				s.spill = nil // a large sender was held up; do not keep so much for the next
+			}
 			if err != nil {
 				s.fail(lost(fmt.Errorf("writing: %w", err)))
 				break
