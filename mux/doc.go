@@ -56,6 +56,10 @@
 // carries messages whole, from 0 bytes to Config.MaxMessage; a [Stream] carries
 // bytes and is a net.Conn.
 //
+// A [Dialer] makes sessions by address, shares them among all that open channels
+// there, spreads channels over several connections if told to, and closes what
+// is idle. A channel stays on the connection it was opened on.
+//
 // # What is promised
 //
 //   - A large message is cut in frames of at most Config.MaxFrame bytes and those

@@ -1,0 +1,281 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Dialer opens channels by address, over sessions that it makes, shares and
+// closes when nobody has used them for a while. The zero Dialer works. Its
+// methods may be called from any goroutine; do not copy or change it once used.
+type Dialer struct {
+	// Dial connects. Default: TCP to "host:port", a Unix socket for "unix:/path".
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Config is every session's.
+	Config Config
+	// Sessions is how many sessions, each with a connection of its own, one address
+	// may have: one connection does not fill a fat link, nor several processors.
+	// A channel goes to the one with fewer channels of two picked at random.
+	// Default 1.
+	Sessions int
+	// IdleTimeout is how long a session without channels is kept. Default 1 min.
+	IdleTimeout time.Duration
+
+	mu     sync.Mutex // never held while dialling or closing
+	hosts  map[string]*host
+	closed bool
+	work   sync.WaitGroup  // dials under way
+	life   context.Context // of them; ends with Close
+	end    context.CancelFunc
+}
+
+// growAgain is how soon another session beside one that works is tried for
+// after one that could not be had.
+const growAgain = time.Second
+
+// host is what a Dialer knows of one address. Dialer.mu guards it.
+type host struct {
+	address  string
+	sessions []*shared
+	failed   time.Time // when the last dial did
+	call     *call     // dial under way
+}
+
+// shared is a session of a Dialer's.
+type shared struct {
+	*Session
+	used  bool // since the idle timer last looked
+	timer *time.Timer
+}
+
+// call is one dial, for everybody who waits for it.
+type call struct {
+	done chan struct{}
+	err  error
+}
+
+// ErrDialerClosed is returned by a Dialer that was closed.
+var ErrDialerClosed = fmt.Errorf("mux: dialer closed: %w", net.ErrClosed)
+
+// Open opens a channel for messages to the address, as [Session.Open] does.
+func (d *Dialer) Open(ctx context.Context, address, name string, opts ...Option) (ch *Channel, err error) {
+	err = d.with(ctx, address, func(s *Session) (err error) {
+		ch, err = s.Open(ctx, name, opts...)
+		return err
+	})
+	return ch, err
+}
+
+// OpenStream opens a stream to the address, as [Session.OpenStream] does.
+func (d *Dialer) OpenStream(ctx context.Context, address, name string, opts ...Option) (st *Stream, err error) {
+	err = d.with(ctx, address, func(s *Session) (err error) {
+		st, err = s.OpenStream(ctx, name, opts...)
+		return err
+	})
+	return st, err
+}
+
+// with calls fn with a session, and once more with another one when the first
+// turns out to be over or leaving.
+func (d *Dialer) with(ctx context.Context, address string, fn func(*Session) error) error {
+	for again := true; ; again = false {
+		s, err := d.session(ctx, address)
+		if err != nil {
+			return &Error{Op: "dial " + address, Err: err, retry: true}
+		}
+		err = fn(s)
+		over := errors.Is(err, ErrDraining) || errors.Is(err, ErrSessionLost) || errors.Is(err, ErrSessionClosed)
+		if err == nil || !again || !over {
+			return err
+		}
+	}
+}
+
+// session returns one that takes channels, dialling if there is none.
+func (d *Dialer) session(ctx context.Context, address string) (*Session, error) {
+	for {
+		d.mu.Lock()
+		if d.closed {
+			d.mu.Unlock()
+			return nil, ErrDialerClosed
+		}
+		h := d.host(address)
+		s := h.pick()
+		if h.call == nil && (s == nil || d.grows(h, s)) {
+			d.dial(ctx, h)
+		}
+		c := h.call
+		d.mu.Unlock()
+		if s != nil {
+			return s.Session, nil
+		}
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if c.err != nil {
+			return nil, c.err
+		}
+	}
+}
+
+// grows tells whether h should get another session, although s works. mu is held.
+func (d *Dialer) grows(h *host, s *shared) bool {
+	return len(h.sessions) < d.Sessions && s.Stats().Channels > 0 && time.Since(h.failed) > growAgain
+}
+
+// host returns what is known of the address. mu is held.
+func (d *Dialer) host(address string) *host {
+	h := d.hosts[address]
+	if h == nil {
+		if d.hosts == nil {
+			d.hosts = map[string]*host{}
+			d.life, d.end = context.WithCancel(context.Background())
+		}
+		h = &host{address: address}
+		d.hosts[address] = h
+	}
+	return h
+}
+
+// pick drops sessions that take no more channels, and returns the one with
+// fewer channels of two, or nil.
+func (h *host) pick() *shared {
+	kept := h.sessions[:0]
+	for _, s := range h.sessions {
+		if !s.Draining() {
+			kept = append(kept, s)
+		}
+	}
+	clear(h.sessions[len(kept):])
+	if h.sessions = kept; len(kept) == 0 {
+		return nil
+	}
+	a, b := kept[rand.IntN(len(kept))], kept[rand.IntN(len(kept))]
+	if a != b && b.Stats().Channels < a.Stats().Channels {
+		a = b
+	}
+	a.used = true
+	return a
+}
+
+// dial begins to make a session, with ctx's values. It goes on when ctx ends:
+// the session is kept for the next who asks. mu is held.
+func (d *Dialer) dial(ctx context.Context, h *host) {
+	cfg := d.Config.withDefaults()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cfg.HandshakeTimeout)
+	stop := context.AfterFunc(d.life, cancel)
+	c := &call{done: make(chan struct{})}
+	h.call = c
+	d.work.Go(func() {
+		defer cancel()
+		defer stop()
+		s, err := d.connect(ctx, h.address)
+		d.mu.Lock()
+		h.call, c.err = nil, err
+		late := d.closed
+		if err != nil {
+			h.failed = time.Now()
+			d.forget(h)
+		}
+		if err == nil && !late {
+			d.keep(h, s)
+		}
+		d.mu.Unlock()
+		if err == nil && late {
+			s.Close()
+		}
+		close(c.done)
+	})
+}
+
+func (d *Dialer) connect(ctx context.Context, address string) (*Session, error) {
+	dial := d.Dial
+	if dial == nil {
+		dial = dialAddress
+	}
+	conn, err := dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return Client(ctx, conn, d.Config)
+}
+
+func dialAddress(ctx context.Context, address string) (net.Conn, error) {
+	var nd net.Dialer
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return nd.DialContext(ctx, "unix", path)
+	}
+	return nd.DialContext(ctx, "tcp", address)
+}
+
+// keep adds a session and watches for it to be idle. mu is held.
+func (d *Dialer) keep(h *host, session *Session) {
+	s := &shared{Session: session, used: true}
+	idle := d.IdleTimeout
+	if idle == 0 {
+		idle = time.Minute
+	}
+	h.sessions = append(h.sessions, s)
+	s.timer = time.AfterFunc(idle, func() { d.idle(h, s, idle) })
+}
+
+// idle runs each IdleTimeout: it closes the session when nobody used it in between.
+func (d *Dialer) idle(h *host, s *shared, again time.Duration) {
+	d.mu.Lock()
+	keep := s.Err() == nil && (s.used || s.Stats().Channels > 0)
+	s.used = false
+	if d.closed {
+		d.mu.Unlock()
+		return
+	}
+	if keep {
+		s.timer.Reset(again)
+		d.mu.Unlock()
+		return
+	}
+	for i, o := range h.sessions {
+		if o == s {
+			h.sessions = append(h.sessions[:i], h.sessions[i+1:]...)
+			break
+		}
+	}
+	d.forget(h)
+	d.mu.Unlock()
+	s.Close()
+}
+
+// forget drops an address without sessions. mu is held.
+func (d *Dialer) forget(h *host) {
+	if len(h.sessions) == 0 && h.call == nil && d.hosts[h.address] == h {
+		delete(d.hosts, h.address)
+	}
+}
+
+// Close closes all sessions, and with them their channels, and makes Open fail.
+func (d *Dialer) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	var all []*shared
+	for _, h := range d.hosts {
+		all = append(all, h.sessions...)
+		h.sessions = nil
+	}
+	if d.end != nil {
+		d.end()
+	}
+	d.mu.Unlock()
+	d.work.Wait()
+	for _, s := range all {
+		s.timer.Stop()
+		s.Close()
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package mux_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// network is an address that hands out pipes to server sessions.
+type network struct {
+	mu    sync.Mutex
+	made  []*mux.Session
+	fail  error
+	ready sync.WaitGroup
+}
+
+func (n *network) dial(context.Context, string) (net.Conn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fail != nil {
+		return nil, n.fail
+	}
+	here, there := net.Pipe()
+	n.ready.Go(func() {
+		s, err := mux.Server(bg, there, mux.Config{})
+		if err == nil {
+			n.mu.Lock()
+			n.made = append(n.made, s)
+			n.mu.Unlock()
+		}
+	})
+	return here, nil
+}
+
+func (n *network) sessions() []*mux.Session {
+	n.ready.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.made
+}
+
+func (n *network) close() {
+	for _, s := range n.sessions() {
+		s.Close()
+	}
+}
+
+func TestDialerSharesSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		d := &mux.Dialer{Dial: n.dial, IdleTimeout: time.Minute}
+		var chans []*mux.Channel
+		for range 20 {
+			ch, err := d.Open(bg, "somewhere", "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			chans = append(chans, ch)
+		}
+		if got := len(n.sessions()); got != 1 {
+			t.Errorf("%d sessions for one address, want 1", got)
+		}
+		time.Sleep(time.Hour)
+		if err := chans[0].Session().Err(); err != nil {
+			t.Errorf("closed while channels are open: %v", err)
+		}
+		for i, ch := range chans {
+			ch.Close()
+			if i > 0 && ch.Session() != chans[0].Session() {
+				t.Error("another session")
+			}
+		}
+		time.Sleep(3 * time.Minute)
+		if chans[0].Session().Err() == nil {
+			t.Error("still open after it was idle")
+		}
+		d.Close()
+		n.close()
+	})
+}
+
+func TestDialerSpreadsOverSeveralSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		d := &mux.Dialer{Dial: n.dial, Sessions: 4}
+		for range 200 {
+			if _, err := d.OpenStream(bg, "somewhere", "x"); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		made := n.sessions()
+		if len(made) != 4 {
+			t.Fatalf("%d sessions, want 4", len(made))
+		}
+		for _, s := range made {
+			if c := s.Stats().Channels; c < 20 || c > 90 {
+				t.Errorf("%d of 200 channels on one of four sessions", c)
+			}
+		}
+		d.Close()
+		n.close()
+	})
+}
+
+func TestDialerReplacesASessionThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		d := &mux.Dialer{Dial: n.dial}
+		first, err := d.Open(bg, "somewhere", "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.sessions()[0].Close()
+		second, err := d.Open(bg, "somewhere", "x")
+		if err != nil || second.Session() == first.Session() {
+			t.Errorf("not replaced: %v", err)
+		}
+		d.Close()
+		n.close()
+		if _, err := d.Open(bg, "somewhere", "x"); !errors.Is(err, mux.ErrDialerClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+func TestDialerTellsWhyItCannot(t *testing.T) {
+	why := errors.New("no route")
+	d := &mux.Dialer{Dial: (&network{fail: why}).dial}
+	defer d.Close()
+	if _, err := d.Open(bg, "somewhere", "x"); !errors.Is(err, why) || !mux.SafeToRetry(err) {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithCancel(bg)
+	cancel()
+	slow := &mux.Dialer{Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	if _, err := slow.Open(ctx, "somewhere", "x"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	slow.Close()
+}
