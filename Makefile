@@ -7,7 +7,8 @@ GO      := $(shell command -v go 2>/dev/null || echo /usr/local/go/bin/go)
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-# Every module; go.work joins them. integration is tested last, alone: its load would slow the others' tests.
+# Every module; go.work joins them. integration is tested last, alone: its load would slow the others' tests;
+# and never from the cache, which does not know that its tests build and run the gateway.
 MODULES := . bench integration
 # 10 minutes is for a machine that does something else too; two idle cores need far less.
 TESTFLAGS := -race -timeout 10m
@@ -37,7 +38,7 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, a C compil
 test: test-deps ## Vet and test everything with -race, against real servers
 	$(GO) vet ./... ./bench/... ./integration/...
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ./bench/...
-	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./integration/...
+	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 ./integration/...
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done
