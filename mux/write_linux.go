@@ -4,15 +4,13 @@ import (
 	"net"
 	"syscall"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // rawWriter writes to a socket without ever waiting for it. One goroutine at a
 // time may use it.
 type rawWriter struct {
 	conn syscall.RawConn
-	iov  []unix.Iovec
+	iov  []syscall.Iovec
 	try  func(fd uintptr) bool
 	n    int
 	err  error
@@ -41,7 +39,7 @@ const maxIovecs = 1024
 func (w *rawWriter) write(pieces [][]byte) (int, error) {
 	w.iov = w.iov[:0]
 	for _, p := range pieces[:min(len(pieces), maxIovecs)] {
-		v := unix.Iovec{Base: &p[0]}
+		v := syscall.Iovec{Base: &p[0]}
 		v.SetLen(len(p))
 		w.iov = append(w.iov, v)
 	}
@@ -59,16 +57,16 @@ func (w *rawWriter) once(fd uintptr) bool {
 		var n uintptr
 		var errno syscall.Errno
 		if len(w.iov) == 1 {
-			n, _, errno = syscall.Syscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(w.iov[0].Base)), uintptr(w.iov[0].Len))
+			n, _, errno = syscall.Syscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(w.iov[0].Base)), uintptr(w.iov[0].Len))
 		} else {
-			n, _, errno = syscall.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&w.iov[0])), uintptr(len(w.iov)))
+			n, _, errno = syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&w.iov[0])), uintptr(len(w.iov)))
 		}
 		switch errno {
 		case 0:
 			w.n = int(n)
-		case unix.EINTR:
+		case syscall.EINTR:
 			continue
-		case unix.EAGAIN:
+		case syscall.EAGAIN:
 		default:
 			w.err = errno
 		}

@@ -104,6 +104,24 @@ func BenchmarkRecv1KiB(b *testing.B) {
 	})
 }
 
+// BenchmarkStalled is W4g: 1 KiB messages on 63 connections over one socket,
+// beside a 64th that is idle (none) or whose receiver never reads (one).
+func BenchmarkStalled(b *testing.B) {
+	for _, stalled := range []string{"none", "one"} {
+		b.Run(stalled, func(b *testing.B) {
+			each(b, 64, 1, func(b *testing.B, here, there []port) {
+				if stalled == "one" {
+					go func() { // until the benchmark closes everything
+						for p := make([]byte, 1<<10); here[0].send(p) == nil; {
+						}
+					}()
+				}
+				exchange(b, here[1:], there[1:])
+			})
+		})
+	}
+}
+
 // channelsBench sends 1 KiB messages on n logical connections at once; an
 // operation is one message received.
 func channelsBench(b *testing.B, n, sockets int) {
@@ -111,34 +129,40 @@ func channelsBench(b *testing.B, n, sockets int) {
 		if name := b.Name(); strings.HasSuffix(name, "/raw") || strings.HasSuffix(name, "/study") {
 			b.Log("one socket for each of", n)
 		}
-		b.SetBytes(1 << 10)
-		b.ResetTimer()
-		var wg sync.WaitGroup
-		for i := range here {
-			count := b.N / n
-			if i < b.N%n {
-				count++
-			}
-			wg.Go(func() {
-				p := make([]byte, 1<<10)
-				for range count {
-					if here[i].send(p) != nil {
-						return
-					}
-				}
-			})
-			wg.Go(func() {
-				buf := make([]byte, 1<<10)
-				for range count {
-					if m, err := there[i].recv(buf); err != nil || len(m) != len(buf) {
-						b.Error(len(m), err)
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
+		exchange(b, here, there)
 	})
+}
+
+// exchange moves b.N messages of 1 KiB, shared out to the connections.
+func exchange(b *testing.B, here, there []port) {
+	b.SetBytes(1 << 10)
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for i := range here {
+		n := len(here)
+		count := b.N / n
+		if i < b.N%n {
+			count++
+		}
+		wg.Go(func() {
+			p := make([]byte, 1<<10)
+			for range count {
+				if here[i].send(p) != nil {
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			buf := make([]byte, 1<<10)
+			for range count {
+				if m, err := there[i].recv(buf); err != nil || len(m) != len(buf) {
+					b.Error(len(m), err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func BenchmarkChannels256(b *testing.B) { channelsBench(b, 256, 4) }
