@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,16 +62,13 @@ func TestPortInUseNamesListenerAndAddress(t *testing.T) {
 	}
 }
 
-func TestBrokenSQLiteFileIsAnErrorAtStart(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "broken.db")
-	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 100)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+// TestUnusableSQLitePathIsAnErrorAtStart: unlike a broken file, which may be mended, it is a mistake in the configuration.
+func TestUnusableSQLitePathIsAnErrorAtStart(t *testing.T) {
 	_, err := gateway.New(parse(t, `
 listeners: [{name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: lite}]
-upstreams: {lite: {endpoints: ["sqlite:{path}"]}}
-`, "{path}", path), gateway.Options{})
-	if err == nil || !strings.Contains(err.Error(), "lite") || !strings.Contains(err.Error(), path) {
+upstreams: {lite: {endpoints: ["sqlite::memory:"]}}
+`), gateway.Options{})
+	if err == nil || !strings.Contains(err.Error(), "lite") || !strings.Contains(err.Error(), ":memory:") {
 		t.Errorf("error = %v", err)
 	}
 }

@@ -25,20 +25,29 @@ func tryQuery(t *testing.T, dsn, sql string) error {
 	return err
 }
 
-// TestSQLiteFileThatIsNone: what is no database at all is refused at start, like any other mistake in the configuration.
+// TestSQLiteFileThatIsNone: a file that is no database is its clients' trouble, nobody else's, and only until it is mended.
 func TestSQLiteFileThatIsNone(t *testing.T) {
 	file := filepath.Join(sharedDir(t), "app.db")
 	text := bytes.Repeat([]byte("this is no database\n"), 1000)
 	if err := os.WriteFile(file, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out := serveFails(t, sqliteConfig(address(t), file))
-	if !containsAll(out, []string{`"file"`, file, "not a database"}) {
-		t.Errorf("the message does not name the upstream, the file and the reason:\n%s", out)
-	}
+	listen, web := address(t), address(t)
+	backend := startHTTP(t)
+	g := startGateway(t, join(sqliteConfig(listen, file), httpConfig(web, "max_size: 2", backend.addr())), verbose)
+	client := httpClient(t)
+	bystander := startLoad(t, 1, func(context.Context) error { _, _, err := get(client, "http://"+web+"/"); return err })
+	bystander.awaitMore(t, 10)
+	check(t, g, "lite", bystander, []badInput{{"no database", times(func(t *testing.T) {
+		wantState(t, tryQuery(t, sqliteDSN(listen), "select 1"), "XX001")
+	}), "upstream_unavailable", []string{"XX001", file, "not a database"}}})
 	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, text) {
 		t.Errorf("the gateway changed a file that is no database: %v", err)
 	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a query works once the file is gone", func() error { return tryQuery(t, sqliteDSN(listen), "select 1") })
 }
 
 // TestCorruptSQLiteFile: a database whose first page is whole and whose others are not opens, and fails when it is read.

@@ -238,7 +238,7 @@ func (Overflow) values() []string { return []string{"wait", "direct"} }
 type PostgresUpstream struct {
 	User     string `conf:"user"`
 	Password Secret `conf:"password"`
-	DBName   string `conf:"dbname"` // empty: User, whatever database the client asked for
+	DBName   string `conf:"dbname"` // empty: User
 }
 
 // Path is a file's name; a relative one is taken from the folder of the configuration file.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"reflect"
 	"time"
 )
@@ -97,7 +98,7 @@ func (d *decoder) fillPool(u *Upstream) {
 	}
 }
 
-// finish writes out what the listeners' "upstream" key stands for: the database "*", the route without host and path.
+// finish writes out what the listeners' "upstream" key stands for: the upstream's own database, the route without host and path.
 // It comes last, because it moves lists and with them the fields that marks know.
 func finish(cfg *Config) {
 	for i := range cfg.Listeners {
@@ -106,12 +107,23 @@ func finish(cfg *Config) {
 			continue
 		}
 		if pg := l.Postgres; pg != nil && !hasDatabase(pg, "*") {
-			pg.Databases = append(pg.Databases, Database{Name: "*", Upstream: l.Upstream})
+			if name := databaseOf(cfg, l.Upstream); !hasDatabase(pg, name) {
+				pg.Databases = append(pg.Databases, Database{Name: name, Upstream: l.Upstream})
+			}
 		}
 		if h := l.HTTP; h != nil && !hasCatchAll(h) {
 			h.Routes = append(h.Routes, Route{Path: "/", Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout})
 		}
 	}
+}
+
+// databaseOf is the name clients ask for when they mean an upstream's database: a client that asks for another one must not end up in this
+// one. A SQLite file has no name of its own and answers to any.
+func databaseOf(cfg *Config, name string) string {
+	if u := cfg.Upstream(name); u != nil && u.Postgres != nil {
+		return cmp.Or(u.Postgres.DBName, u.Postgres.User, "*")
+	}
+	return "*"
 }
 
 func hasDatabase(pg *PostgresListener, name string) bool {

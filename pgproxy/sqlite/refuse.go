@@ -1,0 +1,24 @@
+package sqlite
+
+import (
+	"errors"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool/sqlitepool"
+)
+
+// Refuse ends the session of a client whose database file could not be opened,
+// as New's error err says: the client is told with its SQLSTATE, and the
+// refusal is counted and logged.
+func Refuse(c *pgproxy.Client, err error) error {
+	resp := toResponse(err)
+	if resp.Code == pgwire.StateInternalError || errors.Is(err, sqlitepool.ErrReadOnly) {
+		resp = sqlError(pgwire.StateIOError, "cannot open the database file").because(err).
+			hint("The gateway's log says why; it tries again when the next client comes.")
+	}
+	c.CountError(listener.ReasonUpstreamUnavailable)
+	c.Logger.Error("client refused: no database file", "sqlstate", resp.Code, "error", err)
+	return c.Fatal(resp.Code, resp.Message, resp.Hint)
+}
