@@ -62,17 +62,6 @@ func TestPortInUseNamesListenerAndAddress(t *testing.T) {
 	}
 }
 
-// TestUnusableSQLitePathIsAnErrorAtStart: unlike a broken file, which may be mended, it is a mistake in the configuration.
-func TestUnusableSQLitePathIsAnErrorAtStart(t *testing.T) {
-	_, err := gateway.New(parse(t, `
-listeners: [{name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: lite}]
-upstreams: {lite: {endpoints: ["sqlite::memory:"]}}
-`), gateway.Options{})
-	if err == nil || !strings.Contains(err.Error(), "lite") || !strings.Contains(err.Error(), ":memory:") {
-		t.Errorf("error = %v", err)
-	}
-}
-
 // TestDrainLetsSessionsFinish: the session that runs goes on, new ones are refused, /readyz says so, and Run returns nil once it has ended.
 func TestDrainLetsSessionsFinish(t *testing.T) {
 	g := run(t, parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
