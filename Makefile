@@ -32,7 +32,7 @@ run: build ## Build and start the demo: SQLite :6432, HTTP :8080, TCP :7000, adm
 build: ## Build bin/headpond, static
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/headpond ./cmd/headpond
 
-test-deps: ## Install what the tests need and is missing: PostgreSQL, a C compiler, curl, nc
+test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, a C compiler, curl, nc
 	@sh scripts/test-deps.sh
 
 test: test-deps ## Vet and test everything with -race, against real servers

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make test` needs and this machine has not: a PostgreSQL server with psql
-# and pgbench, a C compiler (for -race), curl and nc; psycopg too where it is packaged.
+# and pgbench, nginx, a C compiler (for -race), curl and nc; psycopg too where it is packaged.
 # Does nothing when all is there. Starts no service: the tests run servers of their own.
 set -eu
 
@@ -28,6 +28,7 @@ has psql && has pgbench || missing="$missing client"
 has cc || has gcc || missing="$missing cc"
 has curl || missing="$missing curl"
 has nc || missing="$missing nc"
+has nginx || [ -x /usr/sbin/nginx ] || missing="$missing nginx"
 has_psycopg || missing="$missing psycopg"
 [ -n "$missing" ] || exit 0
 
@@ -55,6 +56,20 @@ apt_no_cluster() {
 
 apt_restore() { as_root mv /etc/postgresql-common/createcluster.conf.headpond /etc/postgresql-common/createcluster.conf; }
 
+# apt_unstarted installs a package and keeps Debian from starting its service.
+apt_unstarted() {
+	policy=/usr/sbin/policy-rc.d
+	if [ -e $policy ]; then
+		apt install -y --no-install-recommends "$@"
+		return
+	fi
+	as_root sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
+	status=0
+	apt install -y --no-install-recommends "$@" || status=$?
+	as_root rm -f $policy
+	[ $status = 0 ] || exit $status
+}
+
 # apt installs packages without a question and without waiting long for a dead network.
 apt() {
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::http::Timeout=20 -o Acquire::Retries=1 "$@" </dev/null
@@ -74,6 +89,7 @@ install_apt() {
 	if lacks curl; then pkgs="$pkgs curl"; fi
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
 	[ -z "$pkgs" ] || apt install -y --no-install-recommends $pkgs
+	if lacks nginx; then apt_unstarted nginx-light; fi
 	optional apt install -y --no-install-recommends python3-psycopg
 }
 
@@ -90,6 +106,7 @@ install_dnf() {
 	if lacks cc; then pkgs="$pkgs gcc"; fi
 	if lacks curl; then pkgs="$pkgs curl"; fi
 	if lacks nc; then pkgs="$pkgs nmap-ncat"; fi
+	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	[ -z "$pkgs" ] || as_root dnf install -y -q $pkgs </dev/null
 	optional as_root dnf install -y -q python3-psycopg3
 }
@@ -100,6 +117,7 @@ install_apk() {
 	if lacks cc; then pkgs="$pkgs gcc musl-dev"; fi
 	if lacks curl; then pkgs="$pkgs curl"; fi
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
+	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	[ -z "$pkgs" ] || as_root apk add -q $pkgs </dev/null
 	optional as_root apk add -q py3-psycopg
 }
@@ -107,6 +125,7 @@ install_apk() {
 install_brew() {
 	if lacks postgresql || lacks client; then brew install -q postgresql@17 && brew link -q --force postgresql@17; fi
 	if lacks cc; then xcode-select --install; fi
+	if lacks nginx; then brew install -q nginx; fi
 }
 
 echo "test-deps: installing:$missing" >&2
