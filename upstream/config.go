@@ -39,7 +39,7 @@ type Config[T any] struct {
 	Pool pool.Limits
 	// Open connects to an endpoint; Close, Check and Reset are the pool's, see
 	// pool.Config. A failed Open counts against the endpoint, except when ctx
-	// was cancelled.
+	// was cancelled or when this machine was out of file descriptors or memory.
 	Open  func(ctx context.Context, endpoint string) (T, error)
 	Close func(T)
 	Check func(ctx context.Context, v T) error

@@ -93,10 +93,14 @@ func (e *endpoint[T]) failed(cause error) {
 		e.mu.Unlock()
 		return
 	}
-	e.suspect.Store(true)
 	if cause != nil {
 		e.lastError = cause.Error()
 	}
+	if shortage(cause) {
+		e.mu.Unlock()
+		return
+	}
+	e.suspect.Store(true)
 	ejected := e.ejector.failure(time.Now(), rand.Float64())
 	failures, until := e.ejector.failures, e.ejector.until
 	if ejected {
@@ -131,6 +135,10 @@ func (e *endpoint[T]) probed(err error) {
 	e.mu.Lock()
 	if err != nil {
 		e.lastError = err.Error()
+	}
+	if shortage(err) {
+		e.mu.Unlock()
+		return
 	}
 	flipped := e.health.observe(err == nil)
 	back := false

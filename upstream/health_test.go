@@ -2,6 +2,10 @@ package upstream_test
 
 import (
 	"context"
+	"errors"
+	"net"
+	"os"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,4 +177,33 @@ func TestSilentEndpoint(t *testing.T) {
 		}
 		u.Close()
 	})
+}
+
+// TestShortageEjectsNobody: when this process is out of file descriptors, the
+// endpoints are not to blame.
+func TestShortageEjectsNobody(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		fail := &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", errno)}
+		probes := make(chan struct{})
+		cfg := newBackends().config("a:1")
+		cfg.Open = func(context.Context, string) (*conn, error) { return nil, fail }
+		cfg.Health = upstream.Health{Interval: time.Millisecond, Probe: func(ctx context.Context, _ string) error {
+			select {
+			case probes <- struct{}{}:
+			case <-ctx.Done():
+			}
+			return fail
+		}}
+		cfg.Ejection = upstream.Ejection{Failures: 1, Base: time.Hour}
+		u := start(t, cfg)
+		if _, err := u.Acquire(context.Background()); !errors.Is(err, errno) {
+			t.Errorf("Acquire: %v, want %v", err, errno)
+		}
+		<-probes
+		<-probes // the first has been judged
+		e := u.Status().Endpoints[0]
+		if !e.Healthy || e.Ejected || e.Failures != 0 || e.LastError != fail.Error() {
+			t.Errorf("%v: endpoint %+v", errno, e)
+		}
+	}
 }

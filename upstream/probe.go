@@ -60,10 +60,10 @@ func httpProbe(path string, tlsConfig *tls.Config) Probe {
 		defer c.Close()
 		stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 		defer stop()
-		if tlsConfig != nil {
-			c = tls.Client(c, forHost(tlsConfig, host))
+		if tlsConfig == nil {
+			return ask(ctx, c, host, path)
 		}
-		return ask(ctx, c, host, path)
+		return ask(ctx, tls.Client(c, forHost(tlsConfig, host)), host, path)
 	}
 }
 

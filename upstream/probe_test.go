@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/upstream"
 )
@@ -108,5 +109,19 @@ func TestHTTPProbeUnixAndGarbage(t *testing.T) {
 	}
 	if err := upstream.HTTPProbe("/ok")(t.Context(), "nonsense"); err == nil {
 		t.Error("an address that is none passed")
+	}
+}
+
+// TestHTTPSProbeTimeout: the handshake hangs, and the deadline ends it.
+func TestHTTPSProbeTimeout(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // its backlog answers the connect
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := upstream.HTTPSProbe("/", nil)(ctx, l.Addr().String()); err == nil {
+		t.Error("a server that says nothing passed")
 	}
 }
