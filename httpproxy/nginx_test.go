@@ -91,7 +91,7 @@ func TestNginx(t *testing.T) {
 		"not found":     {method: "GET", path: "/none", status: 404, size: -1},
 		"post":          {method: "POST", path: "/post", body: func() io.Reader { return strings.NewReader("hello") }, status: 200, size: len("POST 5 127.0.0.1")},
 		"chunked post":  {method: "POST", path: "/post", body: func() io.Reader { return io.MultiReader(strings.NewReader("hello")) }, status: 200, size: -1},
-		"refused body":  {method: "POST", path: "/small", body: func() io.Reader { return bytes.NewReader(make([]byte, 4<<20)) }, status: 413, size: -1},
+		"refused body":  {method: "POST", path: "/small", body: func() io.Reader { return bytes.NewReader(make([]byte, 64<<10)) }, status: 413, size: -1},
 		"compressed":    {method: "GET", path: "/file", header: map[string]string{"Accept-Encoding": "gzip"}, status: 200, size: -1},
 		"not supported": {method: "PUT", path: "/file", body: func() io.Reader { return strings.NewReader("x") }, status: 405, size: -1},
 	} {
