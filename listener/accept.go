@@ -2,6 +2,7 @@ package listener
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"syscall"
 	"time"
@@ -23,7 +24,7 @@ func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) error {
 		raw, err := l.Accept()
 		if err == nil {
 			if delay > 0 {
-				s.config().Logger.Info("accepting again", "address", l.Addr().String())
+				s.logLimited(ReasonAccept, slog.LevelInfo, "accepting again", "address", l.Addr().String())
 				delay = 0
 			}
 			s.accepted.Add(1)
@@ -43,12 +44,13 @@ func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) error {
 }
 
 // backOff waits after a temporary error and returns how long it did. It logs
-// while the delay grows and then keeps silent until accepting works again.
+// while the delay grows and then keeps silent until accepting works again;
+// at the limit of open files that is all the time, hence logLimited.
 func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Duration {
 	delay := min(max(2*last, minBackoff), maxBackoff)
 	s.CountError(ReasonAccept)
 	if delay != last {
-		s.config().Logger.Warn("cannot accept a connection, trying again",
+		s.logLimited(ReasonAccept, slog.LevelWarn, "cannot accept a connection, trying again",
 			"address", l.Addr().String(), "delay", delay, "error", err)
 	}
 	timer := time.NewTimer(delay)
@@ -61,13 +63,16 @@ func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Dur
 }
 
 // temporary reports whether accepting may work again later: resources have run
-// out, or the client was gone before it was accepted.
+// out, or the error is that of the connection which was to be accepted (Linux
+// passes on its pending network error and a firewall's refusal, see accept(2)).
 func temporary(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return false
 	}
 	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS,
-		syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
+		syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR, syscall.EPERM, syscall.EPROTO,
+		syscall.ENOPROTOOPT, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN,
+		syscall.EHOSTUNREACH} {
 		if errors.Is(err, e) {
 			return true
 		}

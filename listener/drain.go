@@ -6,14 +6,20 @@ import (
 	"time"
 )
 
-// closeGrace is how long Drain and Close wait for sessions to return after
-// their connections were closed under them.
-const closeGrace = 2 * time.Second
+const (
+	// cutGrace is how long sessions have, once their context is cancelled, to
+	// end in their own way, before their connections are reset under them.
+	cutGrace = 250 * time.Millisecond
+	// closeGrace is how long Drain and Close wait for sessions to return after
+	// that.
+	closeGrace = 2 * time.Second
+)
 
 // Drain stops accepting, closes Draining, rejects connections that wait for a
 // place, and waits until every session is over. When ctx ends first, sessions'
-// contexts are cancelled and their connections closed, and the error wraps
-// ctx's and says how many there were. It may be called more than once.
+// contexts are cancelled, connections still open a moment later are reset (what
+// was cut off must not look complete), and the error wraps ctx's and says how
+// many there were. It may be called more than once.
 func (s *Server) Drain(ctx context.Context) error {
 	s.stop()
 	select {
@@ -61,16 +67,33 @@ func (s *Server) closeSessions() int {
 	s.cancel()
 	s.mu.Lock()
 	n := len(s.conns)
+	s.mu.Unlock()
+	if s.emptyWithin(cutGrace) {
+		return n
+	}
+	s.mu.Lock()
 	for c := range s.conns {
+		_ = c.SetLinger(0)
 		_ = c.raw.Close()
 	}
 	s.mu.Unlock()
-	timer := time.NewTimer(closeGrace)
+	if s.emptyWithin(closeGrace) {
+		return n
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.config().Logger.Error("sessions do not end although their connections are closed", "sessions", len(s.conns))
+	return n
+}
+
+// emptyWithin waits until every session is over, or for d.
+func (s *Server) emptyWithin(d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-s.empty:
+		return true
 	case <-timer.C:
-		s.config().Logger.Error("sessions do not end although their connections are closed", "of", n)
+		return false
 	}
-	return n
 }

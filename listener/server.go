@@ -39,7 +39,7 @@ type Server struct {
 	cfg     atomic.Pointer[Config] // with defaults
 	gate    gate
 	errors  errorCounts
-	full    rateLog
+	reports reportLimit
 	rejects chan struct{} // a place for each RejectConn under way
 
 	accepted, rejected atomic.Uint64

@@ -93,7 +93,7 @@ func TestUpdateRaisesLimit(t *testing.T) {
 	}
 }
 
-// failingListener fails with errs, and then blocks until it is closed.
+// failingListener fails with errs, nil being a connection that is gone, and then blocks until it is closed.
 type failingListener struct {
 	errs   chan error
 	closed chan struct{}
@@ -102,6 +102,10 @@ type failingListener struct {
 func (l *failingListener) Accept() (net.Conn, error) {
 	select {
 	case err := <-l.errs:
+		if err == nil {
+			c, _ := net.Pipe()
+			return c, c.Close()
+		}
 		return nil, err
 	case <-l.closed:
 		return nil, net.ErrClosed
@@ -145,6 +149,62 @@ func TestOutOfFiles(t *testing.T) {
 		s.Close()
 		if err := <-served; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestAtTheLimitOfFiles: every connection that ends lets one in, and the next
+// accept fails again. That must not be two lines in the log for each of them.
+func TestAtTheLimitOfFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out log
+		s, err := listener.New(listener.Config{Logger: out.logger()}, echo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const rounds = 100
+		l := &failingListener{make(chan error, 2*rounds), make(chan struct{})}
+		for range rounds {
+			l.errs <- &net.OpError{Op: "accept", Err: syscall.EMFILE}
+			l.errs <- nil
+		}
+		served := make(chan error)
+		go func() { served <- s.Serve(l) }()
+		for s.Stats().Accepted < rounds {
+			time.Sleep(time.Second) // fake time: lets the back-off pass
+		}
+		if n := strings.Count(out.String(), "\n"); n > 10 {
+			t.Errorf("%d lines within %d rounds of 5 ms", n, rounds)
+		}
+		s.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAcceptedConnectionIsBroken: accept(2) passes on the network errors of
+// the new connection; they say nothing about the listener.
+func TestAcceptedConnectionIsBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := listener.New(listener.Config{Logger: quiet}, echo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs := []error{syscall.EPROTO, syscall.ENETDOWN, syscall.EHOSTUNREACH, syscall.EPERM}
+		l := &failingListener{make(chan error, len(errs)), make(chan struct{})}
+		for _, err := range errs {
+			l.errs <- err
+		}
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(l) }()
+		time.Sleep(time.Minute) // fake time
+		if n := s.Stats().Errors[listener.ReasonAccept]; n != uint64(len(errs)) {
+			t.Errorf("%d errors survived, want %d", n, len(errs))
+		}
+		s.Close()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
 		}
 	})
 }

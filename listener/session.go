@@ -2,6 +2,7 @@ package listener
 
 import (
 	"errors"
+	"log/slog"
 	"runtime/debug"
 	"time"
 )
@@ -33,11 +34,8 @@ func (s *Server) admit(c *Conn) bool {
 		return true
 	}
 	s.rejected.Add(1)
-	s.CountError(ReasonRejected)
-	if more, ok := s.full.next(time.Now()); ok {
-		cfg.Logger.Warn("connection rejected", "client", c.RemoteAddr().String(),
-			"max_conns", cfg.MaxConns, "max_queue", cfg.MaxQueue, "error", err, "unlogged_before", more)
-	}
+	s.Report(ReasonRejected, slog.LevelWarn, "connection rejected", "client", c.RemoteAddr().String(),
+		"max_conns", cfg.MaxConns, "max_queue", cfg.MaxQueue, "error", err)
 	s.explain(c, err)
 	return false
 }
@@ -81,8 +79,10 @@ func (s *Server) begin(c *Conn) bool {
 	if cfg.trusts(c.raw.RemoteAddr()) {
 		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
 			s.rejected.Add(1)
-			s.CountError(ReasonProxyHeader)
-			cfg.Logger.Warn("connection rejected", "client", c.raw.RemoteAddr().String(), "error", err)
+			if !s.isDraining() { // else the drain closed the connection
+				s.Report(ReasonProxyHeader, slog.LevelWarn, "connection rejected",
+					"client", c.raw.RemoteAddr().String(), "error", err)
+			}
 			return false
 		}
 	}
@@ -94,8 +94,7 @@ func (s *Server) begin(c *Conn) bool {
 
 func (s *Server) recoverSession(c *Conn) {
 	if p := recover(); p != nil {
-		s.CountError(ReasonInternal)
-		s.config().Logger.Error("session panicked", "client", c.RemoteAddr().String(),
+		s.Report(ReasonInternal, slog.LevelError, "session panicked", "client", c.RemoteAddr().String(),
 			"panic", p, "stack", string(debug.Stack()))
 	}
 }

@@ -3,7 +3,6 @@ package listener
 import (
 	"maps"
 	"sync"
-	"time"
 )
 
 // Reasons for CountError, the same in every protocol. They are the values of
@@ -83,24 +82,4 @@ func (e *errorCounts) snapshot() map[string]uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return maps.Clone(e.n)
-}
-
-// rateLog lets one line a second through, so that a flood of rejections does
-// not become a flood of log lines.
-type rateLog struct {
-	mu      sync.Mutex
-	last    time.Time
-	skipped int
-}
-
-// next reports whether to log now and how many were left out since the last.
-func (r *rateLog) next(now time.Time) (skipped int, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.last.IsZero() && now.Sub(r.last) < time.Second {
-		r.skipped++
-		return 0, false
-	}
-	skipped, r.skipped, r.last = r.skipped, 0, now
-	return skipped, true
 }

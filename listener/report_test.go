@@ -1,0 +1,35 @@
+package listener_test
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+)
+
+func TestReportFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out log
+		s, err := listener.New(listener.Config{Logger: out.logger()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 {
+			s.Report(listener.ReasonUpstreamUnavailable, slog.LevelWarn, "session failed", "upstream", "api")
+		}
+		s.Report(listener.ReasonTLS, slog.LevelWarn, "other trouble is not hidden by it")
+		time.Sleep(time.Second) // fake time
+		s.Report(listener.ReasonUpstreamUnavailable, slog.LevelWarn, "session failed", "upstream", "api")
+		for text, want := range map[string]int{"upstream=api": 11, "unlogged_before=990": 1, "other trouble": 1} {
+			if n := strings.Count(out.String(), text); n != want {
+				t.Errorf("%d lines with %q, want %d", n, text, want)
+			}
+		}
+		if n := s.Stats().Errors[listener.ReasonUpstreamUnavailable]; n != 1001 {
+			t.Errorf("counted %d, want 1001", n)
+		}
+	})
+}
