@@ -9,6 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// reset reports whether the peer has reset the connection. It leaves the error
+// on the socket.
+func reset(c net.Conn) bool {
+	s, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return false
+	}
+	broken := false
+	_ = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(fds, 0)
+		broken = err == nil && n > 0 && fds[0].Revents&unix.POLLERR != 0
+	})
+	return broken
+}
+
 // alive reports whether a waiting connection is still open: nothing to read, or
 // bytes to read, but not the end of the stream and no error.
 func alive(c net.Conn) bool {

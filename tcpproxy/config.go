@@ -48,7 +48,10 @@ type Config struct {
 	// within the time-out may count as idle.
 	IdleTimeout time.Duration
 	// ConnectTimeout bounds getting an upstream connection ready, and the TLS
-	// handshake with the client; 0 = DefaultConnectTimeout.
+	// handshake with the client; 0 = DefaultConnectTimeout. A client that resets
+	// its connection, or closes it without having sent a byte, is dropped within
+	// about two seconds; one that closes after sending may want the answer and
+	// keeps its place until the time-out.
 	ConnectTimeout time.Duration
 	// SendProxy sends the client's addresses first, in a PROXY protocol header
 	// of version 1 or 2; 0 = none.

@@ -1,4 +1,14 @@
 package tcpproxy
 
+import "time"
+
 // Spliced returns the number of bytes moved by splice so far.
 func (p *Proxy) Spliced() uint64 { return p.spliced.Load() }
+
+// SetLookInterval replaces how often waiting sessions look for their clients,
+// until restore.
+func SetLookInterval(d time.Duration) (restore func()) {
+	was := lookInterval
+	lookInterval = d
+	return func() { lookInterval = was }
+}

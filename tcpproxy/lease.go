@@ -3,6 +3,7 @@ package tcpproxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -18,8 +19,24 @@ import (
 const maxAttempts = 3
 
 // lease gets an upstream connection and makes it ready for the client's first
-// byte. The caller ends the lease.
-func (s *session) lease(ctx context.Context) (l upstream.Lease[net.Conn], server *side, err error) {
+// byte. The caller ends the lease. The error is errClientGone when the client
+// has left, errDrained when ctx has ended.
+func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.Conn], *side, error) {
+	waiting, done := s.whileClientStays(ctx, client)
+	defer done()
+	l, server, err := s.attempt(waiting)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		err = errDrained
+	case waiting.Err() != nil:
+		err = errClientGone
+	}
+	return l, server, err
+}
+
+// attempt is lease within ConnectTimeout.
+func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], server *side, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
 	for range maxAttempts {
@@ -29,6 +46,10 @@ func (s *session) lease(ctx context.Context) (l upstream.Lease[net.Conn], server
 		var conn net.Conn
 		if conn, err = s.introduce(ctx, l); err == nil {
 			return l, newSide("upstream", conn, nil), nil
+		}
+		if errors.Is(ctx.Err(), context.Canceled) { // no fault of the endpoint
+			l.Discard()
+			return l, nil, err
 		}
 		l.Fail(err)
 	}

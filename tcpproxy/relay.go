@@ -75,8 +75,7 @@ func (r *relay) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { r.fail(listener.ReasonDrained, errDrained) })
 	defer stop()
 	if r.idle > 0 {
-		watch := newIdleWatch(r)
-		defer watch.stop()
+		defer r.watchIdle().stop()
 	}
 	var wg sync.WaitGroup
 	wg.Go(r.serverToClient)
@@ -173,41 +172,14 @@ func (r *relay) broken() bool {
 	return r.reset
 }
 
-// idleWatch ends a relay in which nothing moves. It costs one timer for each
-// session and nothing for each byte.
-type idleWatch struct {
-	r     *relay
-	timer *time.Timer
-	mu    sync.Mutex
-	over  bool
-}
-
-func newIdleWatch(r *relay) *idleWatch {
-	w := &idleWatch{r: r}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(r.idle, w.look)
-	return w
-}
-
-// look ends the relay, or comes back when it would be idle.
-func (w *idleWatch) look() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.over {
-		return
-	}
-	left := w.r.idle - (time.Since(w.r.start) - time.Duration(w.r.last.Load()))
-	if left > 0 {
-		w.timer.Reset(left)
-		return
-	}
-	w.r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errIdle, w.r.idle))
-}
-
-func (w *idleWatch) stop() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	w.timer.Stop()
+// watchIdle ends the relay when nothing moves in it: one timer for the session,
+// nothing for each byte.
+func (r *relay) watchIdle() *watch {
+	return newWatch(r.idle, func() time.Duration {
+		left := r.idle - (time.Since(r.start) - time.Duration(r.last.Load()))
+		if left <= 0 {
+			r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errIdle, r.idle))
+		}
+		return left
+	})
 }

@@ -29,13 +29,9 @@ func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
 		s.refuse(listener.ReasonTLS, err)
 		return
 	}
-	lease, server, err := s.lease(ctx)
+	lease, server, err := s.lease(ctx, client)
 	if err != nil {
-		reason := listener.ReasonUpstreamUnavailable
-		if upstream.Exhausted(err) {
-			reason = listener.ReasonPoolExhausted
-		}
-		s.refuse(reason, err)
+		s.refuse(reasonOf(err), err)
 		return
 	}
 	ended := false
@@ -66,13 +62,34 @@ func (s *session) clientSide(ctx context.Context) (*side, error) {
 	return newSide("client", tc, nil), nil
 }
 
-// refuse ends a session that never reached an endpoint. The client gets a FIN,
-// no reset: that could overtake its connect and look like a closed port.
+// reasonOf is the reason of lease's error.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, errClientGone):
+		return listener.ReasonClientGone
+	case errors.Is(err, errDrained):
+		return listener.ReasonDrained
+	case upstream.Exhausted(err):
+		return listener.ReasonPoolExhausted
+	}
+	return listener.ReasonUpstreamUnavailable
+}
+
+// refuse ends a session that never reached an endpoint. A client that has sent
+// nothing gets a FIN, because a reset could overtake its connect and look like a
+// closed port; what others have sent is lost, and the system resets them.
 func (s *session) refuse(reason string, err error) {
-	s.proxy.srv.CountError(reason)
-	s.proxy.srv.Logger().Warn("session failed", "client", s.client.RemoteAddr().String(),
+	s.proxy.srv.Report(reason, level(reason), "session failed", "client", s.client.RemoteAddr().String(),
 		"upstream", s.cfg.Upstream.Name(), "reason", reason, "error", err)
 	s.access("", err)
+}
+
+// level is that of the log line about a session that ended for reason.
+func level(reason string) slog.Level {
+	if reason == listener.ReasonClientGone || reason == listener.ReasonTimeout {
+		return slog.LevelInfo // everyday life
+	}
+	return slog.LevelWarn
 }
 
 // end closes both connections, as resets when the stream broke, and accounts
@@ -91,12 +108,7 @@ func (s *session) end(lease upstream.Lease[net.Conn], r *relay) {
 	}
 	_ = r.client.conn.Close()
 	if err != nil {
-		s.proxy.srv.CountError(reason)
-		level := slog.LevelWarn
-		if reason == listener.ReasonClientGone || reason == listener.ReasonTimeout {
-			level = slog.LevelInfo // everyday life
-		}
-		s.proxy.srv.Logger().Log(context.Background(), level, "session broke off",
+		s.proxy.srv.Report(reason, level(reason), "session broke off",
 			"client", s.client.RemoteAddr().String(), "upstream", s.cfg.Upstream.Name(),
 			"endpoint", lease.Endpoint(), "reason", reason, "error", err)
 	}

@@ -1,0 +1,101 @@
+package tcpproxy_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/tcpproxy"
+)
+
+// TestCutOffIsAReset: a stream that a drain cuts off must not look complete.
+func TestCutOffIsAReset(t *testing.T) {
+	for range 20 {
+		release := make(chan struct{})
+		backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+			io.WriteString(c, "the first half")
+			<-release
+		})
+		p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+		c := dial(t, addr)
+		want(t, c, "the first half")
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		p.Drain(ctx)
+		close(release)
+		if err := wantGone(t, c); !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("the client sees %v, want a reset", err)
+		}
+		if e := p.Stats().Errors; e[listener.ReasonDrained] != 1 || len(e) != 1 {
+			t.Fatalf("errors: %v, want one drained", e)
+		}
+	}
+}
+
+// TestDrainWhileAcquiring: the upstream is not to blame for a drain.
+func TestDrainWhileAcquiring(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", echo)
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}}, nil)
+	first := dial(t, addr)
+	ask(t, first, "first")
+	c := dial(t, addr)
+	for p.Stats().Active < 2 {
+		ask(t, first, "until the second is in")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	p.Drain(ctx)
+	wantGone(t, c)
+	if e := p.Stats().Errors; e[listener.ReasonDrained] != 2 || len(e) != 1 {
+		t.Errorf("errors: %v, want two drained", e)
+	}
+}
+
+// TestClientLeavesWhileAcquiring: whoever left gives up the place in the pool's
+// queue; whoever has only closed its sending side does not.
+func TestClientLeavesWhileAcquiring(t *testing.T) {
+	defer tcpproxy.SetLookInterval(time.Millisecond)()
+	leave := map[string]func(c *net.TCPConn){
+		"reset":                    func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
+		"reset with bytes unread":  func(c *net.TCPConn) { io.WriteString(c, "x"); c.SetLinger(0); c.Close() },
+		"closed and nothing sent":  func(c *net.TCPConn) { c.Close() },
+		"reset after a half-close": func(c *net.TCPConn) { io.WriteString(c, "x"); c.CloseWrite(); c.SetLinger(0); c.Close() },
+	}
+	for name, leave := range leave {
+		t.Run(name, func(t *testing.T) {
+			lines := make(chan string, 8)
+			backend := serve(t, "127.0.0.1:0", echo)
+			p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}},
+				func(c *tcpproxy.Config) {
+					c.ConnectTimeout = patience
+					c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))
+				})
+			first := dial(t, addr)
+			ask(t, first, "first")
+			half := dial(t, addr)
+			io.WriteString(half, "question")
+			half.CloseWrite()
+			leave(dial(t, addr))
+			if line := <-lines; !strings.Contains(line, "the client left while it waited") {
+				t.Error(line)
+			}
+			if e := p.Stats().Errors; e[listener.ReasonClientGone] != 1 || len(e) != 1 {
+				t.Errorf("errors: %v, want one client_gone", e)
+			}
+			first.Close()
+			want(t, half, "question")
+		})
+	}
+}
+
+type lineWriter chan string
+
+func (w lineWriter) Write(p []byte) (int, error) { w <- string(p); return len(p), nil }
