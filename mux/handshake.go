@@ -208,7 +208,7 @@ func (h *handshake) deny(code frame.Code, err error) error {
 		out = append(out, frame.Magic...)
 	}
 	f := frame.GoAway{Code: code, Reason: []byte(reason)}
-	h.conn.Write(f.Append(out)) // it is told if it can be; err is what counts
+	_, _ = h.conn.Write(f.Append(out)) // it is told if it can be; err is what counts
 	return err
 }
 

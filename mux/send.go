@@ -75,7 +75,7 @@ func (s *Session) await(ctx context.Context, o *sendOp, dl *deadline) {
 		}
 		if !s.core.cancel(o, err) {
 			for !o.done { // until the write that uses the data is over
-				s.pause(context.Background(), &o.wait)
+				_ = s.pause(context.Background(), &o.wait) // that context does not end
 			}
 		}
 		s.flush(nil, false)

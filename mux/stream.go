@@ -79,7 +79,7 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 		if err != nil {
 			break
 		}
-		s.pause(context.Background(), w)
+		_ = s.pause(context.Background(), w) // that context does not end
 	}
 	t.rd.waiting.remove(&alarm)
 	ch.receivers.remove(w)

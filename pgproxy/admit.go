@@ -165,7 +165,7 @@ func (g *greeting) readStartup(ctx context.Context) (done bool, err error) {
 			}
 		case *pgwire.GSSENCRequest:
 			if _, err := g.conn.Write([]byte{'N'}); err != nil {
-				return true, nil
+				return true, nil //nolint:nilerr // a client that has left is no error
 			}
 		}
 	}

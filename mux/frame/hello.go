@@ -19,8 +19,9 @@ const (
 
 const (
 	helloFixed = 116
-	// MaxHelloName and MaxHelloToken bound two fields of Hello, in bytes.
-	MaxHelloName  = 255
+	// MaxHelloName bounds a name in Hello, in bytes.
+	MaxHelloName = 255
+	// MaxHelloToken bounds the token in Hello, in bytes.
 	MaxHelloToken = 512
 )
 

@@ -102,8 +102,8 @@ func (c *compiled) done() {
 		c.stmt.Finalize()
 		return
 	}
-	c.stmt.Reset()
-	c.stmt.ClearBindings()
+	_ = c.stmt.Reset() // repeats the error of the last step, which was reported
+	_ = c.stmt.ClearBindings()
 	c.busy = false
 }
 

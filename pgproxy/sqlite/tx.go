@@ -97,7 +97,7 @@ func execute(conn *sqlite.Conn, query string) error {
 		return err
 	}
 	_, err = stmt.Step()
-	stmt.Reset()
+	_ = stmt.Reset() // repeats Step's error
 	return err
 }
 

@@ -306,7 +306,7 @@ func (x *exchange) finish() {
 		ok = x.conn.nc.SetDeadline(time.Time{}) == nil
 	}
 	if !ok || !x.conn.Alive() {
-		x.abandon()
+		_ = x.abandon()
 		x.conn.Close()
 		if good, is := x.lease.(interface{ OK() }); is {
 			good.OK() // the connection is done with; the endpoint did its part
@@ -322,7 +322,7 @@ func (x *exchange) drop() {
 	if x.stop != nil {
 		x.stop()
 	}
-	x.abandon()
+	_ = x.abandon()
 	x.conn.Close()
 	putReader(x.rd)
 	x.rd = nil
@@ -344,14 +344,14 @@ func (x *exchange) fail(step string, err error) error {
 		x.rd = nil
 	}
 	ctx := x.req.Context()
-	blame := true
+	blame := false
 	switch {
 	case ctx.Err() != nil:
-		err, blame = contextError(ctx), false
+		err = contextError(ctx)
 	case errors.Is(upload, ErrRequestBody):
-		err, blame = upload, false
+		err = upload
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		if err, blame = ErrResponseTimeout, false; x.body.open || step == "send" {
+		if err = ErrResponseTimeout; x.body.open || step == "send" {
 			err = ErrIdleTimeout
 		}
 	default:
