@@ -91,7 +91,7 @@ func ask(ctx context.Context, c net.Conn, host, path string) error {
 	if err := req.Write(c); err != nil {
 		return fmt.Errorf("health probe GET %s: %w", path, err)
 	}
-	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, probeHeaderBytes)), req)
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, probeHeaderBytes)), req) //nolint:bodyclose // closing c ends it; Close would read the rest
 	if err != nil {
 		return fmt.Errorf("health probe GET %s: %w", path, err)
 	}
