@@ -9,26 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// spliceMin is the least queued data worth a splice: below it, two splices
-	// through a pipe cost more than a copy.
-	spliceMin = bufferSize
-	// spliceMax bounds one splice, so that slow destinations are seen to move.
-	spliceMax = 256 << 10
-)
+// spliceMin is the least that is worth a splice: below it, two splices through
+// a pipe cost more than a copy.
+const spliceMin = bufferSize
 
-// fastReader reads a socket without holding a buffer while it waits. It belongs
-// to the goroutine of its direction. Its functions are made once, because a
-// closure for each read would be an allocation for each read.
+// fastReader reads a socket without holding a buffer or a pipe while it waits.
+// It belongs to the goroutine of its direction. Its functions are made once,
+// because a closure for each read would be an allocation for each read.
 type fastReader struct {
-	raw     syscall.RawConn
-	tryRead func(fd uintptr) bool
-	tryPeek func(fd uintptr)
+	raw       syscall.RawConn
+	tryRead   func(fd uintptr) bool
+	trySplice func(fd uintptr) bool
+	tryEmpty  func(fd uintptr) bool // called with the destination's
 
 	buf  *[bufferSize]byte // with n bytes; nil unless n > 0
+	pipe *pipe             // with n bytes; nil unless n > 0
 	n    int
 	err  error
-	left int // what tryPeek found
 }
 
 // newFastReader returns nil for what is not a plain stream socket.
@@ -47,7 +44,7 @@ func newFastReader(c net.Conn) *fastReader {
 		return nil
 	}
 	f := &fastReader{raw: raw}
-	f.tryRead, f.tryPeek = f.readFD, f.peekFD
+	f.tryRead, f.trySplice, f.tryEmpty = f.readFD, f.spliceFD, f.emptyFD
 	return f
 }
 
@@ -84,22 +81,88 @@ func (f *fastReader) readFD(fd uintptr) bool {
 	return !errors.Is(f.err, unix.EAGAIN)
 }
 
-// queued returns the number of bytes that can be read without waiting.
-func (f *fastReader) queued() int {
-	f.left = 0
-	_ = f.raw.Control(f.tryPeek)
-	return f.left
+// splice waits for data and moves it into a pipe, which then is f.pipe with f.n
+// bytes. Without an error and a pipe there was no pipe to be had.
+func (f *fastReader) splice() error {
+	f.n, f.err = 0, nil
+	if err := f.raw.Read(f.trySplice); err != nil && f.n == 0 {
+		return err
+	}
+	return f.err
 }
 
-func (f *fastReader) peekFD(fd uintptr) {
-	f.left, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+// spliceFD splices once; false means that there is nothing to read yet.
+func (f *fastReader) spliceFD(fd uintptr) bool {
+	if f.pipe = pipes.take(); f.pipe == nil {
+		return true
+	}
+	f.n, f.err = spliceOnce(int(fd), f.pipe.w, pipeSize)
+	if f.n > 0 {
+		return true
+	}
+	pipes.put(f.pipe)
+	f.pipe = nil
+	if f.err == nil {
+		f.err = io.EOF
+	}
+	return !errors.Is(f.err, unix.EAGAIN)
 }
 
-// copyFast copies what comes in pieces through a buffer, and splices what has
-// piled up. A splice takes no more than what is queued, so it never waits for
-// the source: no pipe is held by an idle session.
+// empty moves what is in the pipe to dst, and gives the pipe back.
+func (f *fastReader) empty(dst syscall.RawConn, moved func(int)) error {
+	p := f.pipe
+	for left := f.n; left > 0; left -= f.n {
+		f.n = left
+		err := dst.Write(f.tryEmpty)
+		if err == nil {
+			err = f.err
+		}
+		if err != nil {
+			f.pipe = nil
+			pipes.drop(p)
+			return err
+		}
+		moved(f.n)
+	}
+	f.pipe = nil
+	pipes.put(p)
+	return nil
+}
+
+// emptyFD moves up to f.n bytes and says in f.n how many it did; false means
+// that the destination takes nothing now.
+func (f *fastReader) emptyFD(fd uintptr) bool {
+	n, err := spliceOnce(f.pipe.r, int(fd), f.n)
+	if errors.Is(err, unix.EAGAIN) {
+		return false
+	}
+	if n == 0 && err == nil {
+		err = io.ErrUnexpectedEOF // not to happen: the pipe has something in it
+	}
+	f.n, f.err = n, err
+	return true
+}
+
+func spliceOnce(from, to, limit int) (int, error) {
+	for {
+		n, err := unix.Splice(from, nil, to, nil, limit, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		if !errors.Is(err, unix.EINTR) {
+			return max(int(n), 0), err
+		}
+	}
+}
+
+// unsupported reports whether the system cannot splice from a socket, or is not
+// allowed to (seccomp).
+func unsupported(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM)
+}
+
+// copyFast copies what comes in pieces through a buffer, and splices what comes
+// in bulk.
 func (r *relay) copyFast(src, dst *side, moved func(int)) (readErr, writeErr error) {
-	to, canSplice := dst.conn.(*net.TCPConn)
+	_, canSplice := dst.conn.(*net.TCPConn)
+	canSplice = canSplice && dst.fast != nil
 	for {
 		buf, n, err := src.fast.read()
 		if err != nil {
@@ -113,29 +176,34 @@ func (r *relay) copyFast(src, dst *side, moved func(int)) (readErr, writeErr err
 			return nil, err
 		}
 		if full && canSplice {
-			if err := r.splice(src, to, moved); err != nil {
-				return nil, err
+			readErr, writeErr = r.splice(src, dst, moved)
+			if unsupported(readErr) {
+				readErr, canSplice = nil, false
+			}
+			if readErr != nil || writeErr != nil {
+				return readErr, writeErr
 			}
 		}
 	}
 }
 
-// splice moves data within the kernel as long as much is queued. Data that is
-// queued can be read even after a reset, so an error is the destination's.
-func (r *relay) splice(src *side, dst *net.TCPConn, moved func(int)) error {
+// splice moves data within the kernel as long as it comes in bulk; without an
+// error the copying is to go on.
+func (r *relay) splice(src, dst *side, moved func(int)) (readErr, writeErr error) {
 	for {
-		n := src.fast.queued()
+		if err := src.fast.splice(); err != nil {
+			return err, nil
+		}
+		n := src.fast.n
+		if n == 0 {
+			return nil, nil
+		}
+		r.session.proxy.spliced.Add(uint64(n))
+		if err := src.fast.empty(dst.fast.raw, moved); err != nil {
+			return nil, err
+		}
 		if n < spliceMin {
-			return nil
-		}
-		m, err := dst.ReadFrom(&io.LimitedReader{R: src.conn, N: int64(min(n, spliceMax))})
-		r.session.proxy.spliced.Add(uint64(m))
-		moved(int(m))
-		if err != nil {
-			return err
-		}
-		if m == 0 {
-			return nil
+			return nil, nil
 		}
 	}
 }

@@ -1,0 +1,55 @@
+package tcpproxy_test
+
+import (
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/tcpproxy"
+)
+
+// TestPipesAreClosed: receivers that do not read hold pipes with data in them;
+// once they are gone the file descriptors are free, not at some later collection.
+func TestPipesAreClosed(t *testing.T) {
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		for buf := make([]byte, 1<<20); ; {
+			if _, err := c.Write(buf); err != nil {
+				return
+			}
+		}
+	})
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+	const clients = tcpproxy.MaxIdlePipes + 4
+	for range clients {
+		dial(t, addr)
+	}
+	for deadline := time.Now().Add(patience); ; {
+		if open, idle := tcpproxy.Pipes(); open-idle == clients {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("%d pipes are in use, want one for each of %d clients", open-idle, clients)
+		}
+		runtime.Gosched()
+	}
+	p.Close()
+	if open, idle := tcpproxy.Pipes(); open != idle || idle > tcpproxy.MaxIdlePipes {
+		t.Errorf("%d pipes are open, %d of them idle, want all and at most %d", open, idle, tcpproxy.MaxIdlePipes)
+	}
+}
+
+// TestPipesAreBounded: without a pipe a session copies.
+func TestPipesAreBounded(t *testing.T) {
+	n, giveBack := tcpproxy.TakeAllPipes()
+	defer giveBack()
+	if n == 0 || n > tcpproxy.MaxPipes {
+		t.Errorf("%d pipes were to be had, want 1 to %d", n, tcpproxy.MaxPipes)
+	}
+	const size = 4 << 20
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) { _, _ = c.Write(make([]byte, size)) })
+	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+	want(t, dial(t, addr), string(make([]byte, size)))
+	if s := p.Spliced(); s != 0 {
+		t.Errorf("%d bytes were spliced without a pipe", s)
+	}
+}
