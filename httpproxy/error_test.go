@@ -168,6 +168,33 @@ func TestHeaderLimits(t *testing.T) {
 	}
 }
 
+// TestGarbageIsCounted although net/http answers it by itself; well-formed requests and idle connections are not.
+func TestGarbageIsCounted(t *testing.T) {
+	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) {})
+	var log lockedBuffer
+	cfg := routeTo(newUpstream(t, backend))
+	cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	p := startProxy(t, cfg)
+	get(t, p.url)
+	h2, err := clientFor(t, "HTTP/2.0").Get(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h2.Body.Close()
+	if got := sendRaw(t, p.addr, ""); len(got) != 1 || got[0] != 200 {
+		t.Fatalf("statuses are %v", got)
+	}
+	if got := sendRaw(t, p.addr, "\x16\x03\x01\x02\x00\r\n\r\n"); len(got) != 1 || got[0] != 400 {
+		t.Errorf("statuses are %v", got)
+	}
+	eventually(t, "it is counted and logged", func() bool {
+		return p.Stats().Errors[listener.ReasonProtocol] > 0 && strings.Contains(log.String(), "request refused")
+	})
+	if n := p.Stats().Errors[listener.ReasonProtocol]; n != 1 {
+		t.Errorf("%d are counted", n)
+	}
+}
+
 // lockedBuffer is a log that may be read while it is written.
 type lockedBuffer struct {
 	mu sync.Mutex

@@ -50,6 +50,7 @@ func New(cfg Config) (*Proxy, error) {
 }
 
 func (p *Proxy) newServer(cfg Config) *http.Server {
+	watch := &refusals{note: p.noteRefused}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(cfg.TLS != nil)
@@ -67,6 +68,8 @@ func (p *Proxy) newServer(cfg Config) *http.Server {
 			PingTimeout:          15 * time.Second,
 		},
 		DisableGeneralOptionsHandler: true,
+		ConnContext:                  watch.connContext,
+		ConnState:                    watch.connState,
 		ErrorLog:                     log.New(errorLog{p}, "", 0),
 	}
 	if cfg.TLS != nil {
@@ -134,6 +137,7 @@ func (p *Proxy) Serve(l net.Listener) error {
 // program's server.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.recoverRequest()
+	handled(r)
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// A request with Content-Length beside Transfer-Encoding must end its connection, so that what somebody else
 		// took for its body is not read as a request (RFC 9112, section 6.1). net/http does not tell the two apart.
@@ -199,6 +203,9 @@ func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
 type errorLog struct{ p *Proxy }
 
 func (e errorLog) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("TLS handshake error")) {
+		e.p.srv.CountError(listener.ReasonTLS)
+	}
 	e.p.srv.Logger().Log(context.Background(), slog.LevelDebug, string(bytes.TrimSpace(b)))
 	return len(b), nil
 }
