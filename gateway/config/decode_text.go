@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -48,6 +49,24 @@ func checkListen(text string) error {
 	}
 	if network == "unix" {
 		return checkSocket(address)
+	}
+	return checkHost(address)
+}
+
+// checkHost refuses hosts that are neither an IP address nor could be a name.
+func checkHost(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return errors.New("want host:port or unix:/path")
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return nil
+	}
+	for _, c := range host {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && !strings.ContainsRune("-_.", c) {
+			return fmt.Errorf("%q cannot be in a host name; write names beyond ASCII in their xn-- form", c)
+		}
 	}
 	return nil
 }
