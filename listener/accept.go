@@ -51,7 +51,7 @@ func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Dur
 	s.CountError(ReasonAccept)
 	if delay != last {
 		s.logLimited(ReasonAccept, slog.LevelWarn, "cannot accept a connection, trying again",
-			"address", l.Addr().String(), "delay", delay, "error", err)
+			"address", l.Addr().String(), "delay", delay, "error", err, "hint", hint(err))
 	}
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -60,6 +60,17 @@ func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Dur
 	case <-s.draining:
 	}
 	return delay
+}
+
+// hint says what helps against err.
+func hint(err error) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return "raise the process's limit of open files (ulimit -n, LimitNOFILE) or lower max_conns: a session takes two to four"
+	case errors.Is(err, syscall.ENFILE):
+		return "the whole system is out of files: raise fs.file-max"
+	}
+	return "none needed unless it goes on"
 }
 
 // temporary reports whether accepting may work again later: resources have run

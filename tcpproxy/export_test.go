@@ -12,3 +12,10 @@ func SetLookInterval(d time.Duration) (restore func()) {
 	lookInterval = d
 	return func() { lookInterval = was }
 }
+
+// SetLastWords replaces lastWords until restore.
+func SetLastWords(d time.Duration) (restore func()) {
+	was := lastWords
+	lastWords = d
+	return func() { lastWords = was }
+}

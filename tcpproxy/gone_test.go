@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,7 +63,7 @@ func TestDrainWhileAcquiring(t *testing.T) {
 // TestClientLeavesWhileAcquiring: whoever left gives up the place in the pool's
 // queue; whoever has only closed its sending side does not.
 func TestClientLeavesWhileAcquiring(t *testing.T) {
-	defer tcpproxy.SetLookInterval(time.Millisecond)()
+	t.Cleanup(tcpproxy.SetLookInterval(time.Millisecond))
 	leave := map[string]func(c *net.TCPConn){
 		"reset":                    func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 		"reset with bytes unread":  func(c *net.TCPConn) { io.WriteString(c, "x"); c.SetLinger(0); c.Close() },
@@ -99,3 +100,36 @@ func TestClientLeavesWhileAcquiring(t *testing.T) {
 type lineWriter chan string
 
 func (w lineWriter) Write(p []byte) (int, error) { w <- string(p); return len(p), nil }
+
+// TestClientGoneWithBothDirectionsFull: the server reads nothing before it has
+// written all, and the client has left. What the client sent last, and nobody
+// takes, must not keep the session for the whole idle time-out.
+func TestClientGoneWithBothDirectionsFull(t *testing.T) {
+	t.Cleanup(tcpproxy.SetLastWords(time.Millisecond))
+	ended := make(chan error, 1)
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		_, err := c.Write(make([]byte, 256<<20))
+		ended <- err
+	})
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+	c := dial(t, addr)
+	want(t, c, "\x00")
+	c.SetWriteDeadline(time.Now().Add(time.Second))
+	if _, err := io.Copy(c, zeros{}); !errors.Is(err, os.ErrDeadlineExceeded) { // until every buffer is full
+		t.Fatal(err)
+	}
+	c.Close()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the server has written all of it to a client that is gone")
+		}
+	case <-time.After(patience / 4):
+		t.Error("the session stays although its client has left")
+	}
+}
+
+// zeros never end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }

@@ -13,6 +13,10 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
+// lastWords is how long the direction that is left may move nothing once the
+// other's destination is broken.
+var lastWords = 5 * time.Second
+
 // side is one end of a relay. Each direction has a goroutine; one reads a side
 // while the other writes it.
 type side struct {
@@ -61,8 +65,9 @@ type relay struct {
 	mu     sync.Mutex
 	reason string // of the first failure
 	err    error
-	reset  bool // to be passed on as a reset
-	over   bool // ended in good order, what fails now is of no interest
+	reset  bool   // to be passed on as a reset
+	left   *watch // on the direction that is left after a failed write
+	over   bool   // ended in good order, what fails now is of no interest
 }
 
 func newRelay(s *session, client, server *side) *relay {
@@ -81,6 +86,9 @@ func (r *relay) run(ctx context.Context) {
 	wg.Go(r.serverToClient)
 	r.clientToServer()
 	wg.Wait()
+	if r.left != nil {
+		r.left.stop()
+	}
 }
 
 func (r *relay) clientToServer() {
@@ -115,7 +123,7 @@ func (r *relay) touch() { r.last.Store(int64(time.Since(r.start))) }
 // direction copies from src to dst and passes on how it ended: the end of the
 // stream as a FIN, a broken source at once as a reset. When the destination is
 // broken, what it sent before may still be on its way to the source, so the
-// other direction is left to find its end.
+// other direction is left to find its end, as long as it moves.
 func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(int)) {
 	readErr, writeErr := r.copy(src, dst, moved)
 	switch {
@@ -127,7 +135,26 @@ func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(in
 		r.fail(srcGone, fmt.Errorf("read from %s: %w", src.name, readErr))
 	default:
 		r.note(dstGone, fmt.Errorf("write to %s: %w", dst.name, writeErr))
+		r.watchLeft()
 	}
+}
+
+// watchLeft ends the direction that is left when it moves nothing any more: its
+// destination may be waiting for the other one, which is over.
+func (r *relay) watchLeft() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left != nil {
+		return
+	}
+	broke := time.Since(r.start)
+	r.left = newWatch(lastWords, func() time.Duration {
+		left := lastWords - (time.Since(r.start) - max(broke, time.Duration(r.last.Load())))
+		if left <= 0 {
+			r.interrupt()
+		}
+		return left
+	})
 }
 
 // note records the first failure.
