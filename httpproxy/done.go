@@ -35,15 +35,14 @@ func (p *Proxy) done(r *http.Request, upstream string, res httppool.Result) {
 	p.srv.Access(r.Context(), attrs...)
 }
 
-// failed counts the failure and logs it: the server's side for the operator, the client's for those who look.
+// failed counts the failure and logs it: the server's side as a warning, the client's as information.
 func (p *Proxy) failed(r *http.Request, upstream string, res httppool.Result) {
 	reason := reasonOf(res.Err)
-	p.srv.CountError(reason)
 	level := slog.LevelWarn
 	if reason == listener.ReasonClientGone {
-		level = slog.LevelDebug
+		level = slog.LevelInfo
 	}
-	p.srv.Logger().Log(r.Context(), level, "request failed", "reason", reason, "client", r.RemoteAddr,
+	p.srv.Report(reason, level, "request failed", "reason", reason, "client", r.RemoteAddr,
 		"method", r.Method, "path", r.URL.Path, "status", res.Status, "upstream", upstream, "endpoint", res.Endpoint,
 		"error", res.Err)
 }
@@ -71,7 +70,8 @@ func reasonOf(err error) string {
 
 // refuse answers a request that no upstream sees, and counts and logs it like the others.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, reason, why string) {
-	p.srv.CountError(reason)
+	p.srv.Report(reason, slog.LevelInfo, "request refused", "reason", reason, "client", r.RemoteAddr,
+		"method", r.Method, "host", r.Host, "path", r.URL.Path, "status", status, "error", why)
 	httppool.WriteError(w, r, status, why)
 	p.srv.Access(r.Context(), slog.String("client", r.RemoteAddr), slog.String("method", r.Method),
 		slog.String("host", r.Host), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),

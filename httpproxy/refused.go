@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -81,6 +82,6 @@ const allSeen = ^uint64(0)
 
 // noteRefused counts and logs a connection that ended with a request nobody could read.
 func (p *Proxy) noteRefused(c net.Conn) {
-	p.srv.CountError(listener.ReasonProtocol)
-	p.srv.Logger().Info("request refused: malformed, incomplete, too large or too slow", "client", c.RemoteAddr().String())
+	p.srv.Report(listener.ReasonProtocol, slog.LevelInfo, "request refused: malformed, incomplete, too large or too slow",
+		"client", c.RemoteAddr().String())
 }
