@@ -32,7 +32,8 @@ type Config struct {
 	// Setup runs on every new connection, before a reader becomes
 	// query_only: register functions, create temporary views. Optional.
 	Setup func(conn *sqlite.Conn) error
-	// Teardown runs before a connection is closed. Optional.
+	// Teardown runs before a connection is closed, also one whose Setup failed.
+	// Optional.
 	Teardown func(conn *sqlite.Conn)
 }
 
@@ -45,6 +46,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.Writer.MaxSize, c.Writer.MinIdle, c.Writer.MaxIdle = 1, 0, 0
 	c.Writer.IdleTimeout, c.Writer.MaxLifetime = -1, 0
+	c.Writer.CheckAfter = time.Nanosecond // always: a write to a deleted file is lost
 	c.Writer.Overflow, c.Readers.Overflow = pool.OverflowWait, pool.OverflowWait
 	return c
 }

@@ -23,15 +23,38 @@ func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
 		return nil, fmt.Errorf("sqlitepool: %w", explain(ctx, err))
 	}
 	if err := db.configure(conn, reader); err != nil {
-		conn.Close()
+		db.closeConn(conn)
 		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
 	}
+	info, err := os.Stat(db.path)
+	if err != nil {
+		db.closeConn(conn)
+		return nil, fmt.Errorf("sqlitepool: %w", err)
+	}
+	db.files.Store(conn, info)
 	return conn, nil
+}
+
+// check tells whether the file a connection has open is still the one at the
+// path: what is written to a file that was deleted or replaced is lost.
+func (db *DB) check(conn *sqlite.Conn) error {
+	now, err := os.Stat(db.path)
+	if err != nil {
+		return fmt.Errorf("sqlitepool: %w", err)
+	}
+	if was, ok := db.files.Load(conn); !ok || !os.SameFile(was.(os.FileInfo), now) {
+		return fmt.Errorf("sqlitepool: %q was replaced by another file", db.path)
+	}
+	return nil
 }
 
 func (db *DB) openConn() (*sqlite.Conn, error) {
 	if !db.readOnly {
-		return sqlite.OpenConn(db.path, sqlite.OpenReadWrite|sqlite.OpenCreate)
+		flags := sqlite.OpenReadWrite
+		if !db.made {
+			flags |= sqlite.OpenCreate
+		}
+		return sqlite.OpenConn(db.path, flags)
 	}
 	if !db.immutable {
 		return sqlite.OpenConn(db.path, sqlite.OpenReadOnly)
@@ -104,6 +127,7 @@ func exec(conn *sqlite.Conn, query string) error {
 
 func (db *DB) closeConn(conn *sqlite.Conn) {
 	conn.SetInterrupt(nil)
+	db.files.Delete(conn)
 	if db.cfg.Teardown != nil {
 		db.cfg.Teardown(conn)
 	}

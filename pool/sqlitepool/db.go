@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	"github.com/headpond/headpond/pool"
 	"zombiezen.com/go/sqlite"
@@ -16,7 +17,9 @@ type DB struct {
 	path      string
 	cfg       Config
 	readOnly  bool
-	immutable bool // read-only, in a directory where the shared memory file cannot be made
+	immutable bool     // read-only, in a directory where the shared memory file cannot be made
+	made      bool     // the file exists: if it is gone later, no empty one takes its place
+	files     sync.Map // *sqlite.Conn → os.FileInfo of the file it opened
 	readers   *pool.Pool[*sqlite.Conn]
 	writer    *pool.Pool[*sqlite.Conn]
 }
@@ -63,6 +66,7 @@ func (db *DB) probe() error {
 		return err
 	}
 	db.closeConn(conn)
+	db.made = true
 	return nil
 }
 
@@ -75,10 +79,13 @@ func noSharedMemory(err error) bool {
 
 func (db *DB) newPool(kind string, limits pool.Limits, reader bool) (*pool.Pool[*sqlite.Conn], error) {
 	return pool.New(pool.Config[*sqlite.Conn]{
-		Name:   filepath.Base(db.path) + " " + kind,
-		Open:   func(ctx context.Context) (*sqlite.Conn, error) { return db.open(ctx, reader) },
-		Close:  db.closeConn,
-		Reset:  func(_ context.Context, conn *sqlite.Conn) error { return reset(conn, reader) },
+		Name:  filepath.Base(db.path) + " " + kind,
+		Open:  func(ctx context.Context) (*sqlite.Conn, error) { return db.open(ctx, reader) },
+		Close: db.closeConn,
+		Check: func(_ context.Context, conn *sqlite.Conn) error { return db.check(conn) },
+		Reset: func(_ context.Context, conn *sqlite.Conn) error {
+			return errors.Join(reset(conn, reader), db.check(conn))
+		},
 		Limits: limits,
 	})
 }

@@ -295,3 +295,48 @@ func TestReadOnlyFile(t *testing.T) {
 		})
 	}
 }
+
+func TestUnfinishedStatementDoesNotPinTheSnapshot(t *testing.T) {
+	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
+	err := db.Read(t.Context(), func(c *sqlite.Conn) error {
+		stmt, err := c.Prepare("SELECT x FROM t UNION ALL SELECT 2")
+		if err != nil {
+			return err
+		}
+		_, err = stmt.Step()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	script(t, db, "UPDATE t SET x = 42")
+	if n := get(t, db, "SELECT max(x) FROM t"); n != 42 {
+		t.Errorf("the next Read sees %d, want 42", n)
+	}
+}
+
+func TestDeletedFile(t *testing.T) {
+	db := open(t, sqlitepool.Config{})
+	get(t, db, "SELECT x FROM t")
+	moved := db.Path() + ".moved"
+	if err := os.Rename(db.Path(), moved); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Write(t.Context(), increment); !errors.Is(err, pool.ErrOpen) {
+		t.Errorf("write to a file that is gone: %v", err)
+	}
+	if _, err := os.Stat(db.Path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a new file was made in its place: %v", err)
+	}
+	if err := os.Rename(moved, db.Path()); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := db.AcquireReader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	if n := get(t, db, "SELECT x FROM t"); n != 0 {
+		t.Errorf("x = %d after the file came back", n)
+	}
+}

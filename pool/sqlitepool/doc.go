@@ -38,6 +38,11 @@
 // as the connection lives, so use it for a fixed set of texts and
 // PrepareTransient for generated ones.
 //
+// A file that is deleted or replaced while it is open is noticed before the next
+// write, after each use and after a second idle: its connections are closed, new
+// ones open what is at the path, and no empty file is made in its place. Do not move
+// or copy over a database in use all the same: SQLite cannot protect its log.
+//
 // # Checkpoints
 //
 // SQLite checkpoints after every 1,000 pages of log and the log file is cut
