@@ -9,6 +9,10 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
+// maxCachedSQL bounds the text of a statement kept compiled, in bytes: long ones
+// carry their values with them, and are seldom seen again.
+const maxCachedSQL = 16 << 10
+
 // maxCompiled bounds the compiled statements kept per connection: enough for
 // the statements of an application, small beside SQLite's page cache.
 const maxCompiled = 128
@@ -23,8 +27,9 @@ type connState struct {
 	compiling bool
 	tables    map[string]bool          // read or written by the statement being compiled
 	schemas   map[string][]schemaField // by lower-case table name
-	schemaGen uint64
-	callError error // of a function called by the step under way
+	schemaGen uint64                   // of schemas
+	seen      uint64                   // generation the connection itself has noticed
+	callError error                    // of a function called by the step under way
 }
 
 // schemaField is one column of a table.
@@ -38,7 +43,8 @@ type compiled struct {
 	sql    string
 	stmt   *sqlite.Stmt
 	tables map[string]bool
-	busy   bool // under way in a portal
+	gen    uint64 // of the schema it was compiled with
+	busy   bool   // under way in a portal
 	cached bool
 }
 
@@ -46,13 +52,21 @@ func newConnState(conn *sqlite.Conn) *connState {
 	return &connState{conn: conn, cache: map[string]*list.Element{}, order: list.New(), schemas: map[string][]schemaField{}}
 }
 
-// compile prepares sql, from the cache if it is there and not under way.
-func (cs *connState) compile(rw *rewritten, src string) (*compiled, error) {
+// compile prepares sql, from the cache if it is there, not under way and of
+// this generation of the schema: SQLite compiles an older one again only when
+// it is stepped, and until then describes what there was.
+func (cs *connState) compile(rw *rewritten, src string, generation uint64) (*compiled, error) {
 	if e, ok := cs.cache[rw.sql]; ok && !e.Value.(*compiled).busy {
-		cs.order.MoveToFront(e)
 		c := e.Value.(*compiled)
-		c.busy = true
-		return c, nil
+		if c.gen == generation {
+			cs.order.MoveToFront(e)
+			c.busy = true
+			return c, nil
+		}
+		cs.remove(e)
+	}
+	if err := cs.refresh(generation); err != nil {
+		return nil, err
 	}
 	cs.compiling, cs.tables = true, map[string]bool{}
 	stmt, trailing, err := cs.conn.PrepareTransient(rw.sql)
@@ -63,8 +77,8 @@ func (cs *connState) compile(rw *rewritten, src string) (*compiled, error) {
 	if rest := tokenize(rw.sql[len(rw.sql)-trailing:]); len(rest) > 0 {
 		return nil, errors.Join(sqlError(pgwire.StateSyntaxError, "cannot insert multiple commands into a prepared statement"), stmt.Finalize())
 	}
-	c := &compiled{sql: rw.sql, stmt: stmt, tables: cs.tables, busy: true}
-	if _, taken := cs.cache[rw.sql]; !taken {
+	c := &compiled{sql: rw.sql, stmt: stmt, tables: cs.tables, gen: generation, busy: true}
+	if _, taken := cs.cache[rw.sql]; !taken && len(rw.sql) <= maxCachedSQL {
 		c.cached = true
 		cs.cache[rw.sql] = cs.order.PushFront(c)
 		cs.evict(maxCompiled)
@@ -72,17 +86,36 @@ func (cs *connState) compile(rw *rewritten, src string) (*compiled, error) {
 	return c, nil
 }
 
+// refresh makes the connection notice that the schema was changed by another:
+// SQLite looks when it steps a statement, not when it compiles one.
+func (cs *connState) refresh(generation uint64) error {
+	if cs.seen == generation {
+		return nil
+	}
+	if err := execute(cs.conn, "SELECT 1 FROM main.sqlite_schema LIMIT 1"); err != nil {
+		return err
+	}
+	cs.seen = generation
+	return nil
+}
+
 // evict finalizes the least recently used statements beyond keep.
 func (cs *connState) evict(keep int) {
 	for e := cs.order.Back(); e != nil && cs.order.Len() > keep; {
-		prev, c := e.Prev(), e.Value.(*compiled)
-		if !c.busy {
-			cs.order.Remove(e)
-			delete(cs.cache, c.sql)
-			c.stmt.Finalize()
+		prev := e.Prev()
+		if !e.Value.(*compiled).busy {
+			cs.remove(e)
 		}
 		e = prev
 	}
+}
+
+// remove finalizes a statement of the cache.
+func (cs *connState) remove(e *list.Element) {
+	c := e.Value.(*compiled)
+	cs.order.Remove(e)
+	delete(cs.cache, c.sql)
+	c.stmt.Finalize()
 }
 
 // step steps a statement. A function's error comes out here, because the driver
@@ -117,7 +150,9 @@ func compileError(err error, rw *rewritten, src string) error {
 }
 
 // Authorize collects the tables of a statement while it is compiled and refuses
-// what would reach beyond the database file.
+// what would reach beyond the database file, or change the connection, which
+// others use next. A PRAGMA may take effect while it is compiled, behind
+// EXPLAIN too, so that the words of the statement are not enough to judge by.
 func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 	if !cs.compiling {
 		return sqlite.AuthResultOK
@@ -125,7 +160,14 @@ func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 	switch a.Type() {
 	case sqlite.OpAttach, sqlite.OpDetach:
 		return sqlite.AuthResultDeny
+	case sqlite.OpPragma:
+		if args, ok := readPragmas[strings.ToLower(a.Pragma())]; !ok || !args && a.PragmaArg() != "" {
+			return sqlite.AuthResultDeny
+		}
 	case sqlite.OpRead, sqlite.OpUpdate, sqlite.OpInsert, sqlite.OpDelete:
+		if a.Database() == "temp" && (a.Type() == sqlite.OpInsert || a.Type() == sqlite.OpDelete) { // all that creates or drops there
+			return sqlite.AuthResultDeny
+		}
 		if a.Accessor() == "" && len(cs.tables) < maxCompiled {
 			cs.tables[strings.ToLower(a.Table())] = true
 		}

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -58,7 +59,7 @@ func bindText(stmt *sqlite.Stmt, n int, oid uint32, s string) bool {
 	case oidFloat4, oidFloat8:
 		f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
 		stmt.BindFloat(n, f)
-		return err == nil
+		return err == nil && !math.IsNaN(f)
 	case oidNumeric:
 		return bindNumeric(stmt, n, strings.TrimSpace(s))
 	case oidBytea:
@@ -75,6 +76,9 @@ func bindText(stmt *sqlite.Stmt, n int, oid uint32, s string) bool {
 	return true
 }
 
+// sqliteDigits is how many digits SQLite prints of a float.
+const sqliteDigits = 15
+
 // bindGuess binds a text nothing is known about. One that is exactly how SQLite
 // prints a number is bound as that number, because SQLite, unlike PostgreSQL,
 // does not convert a text that meets a number in an expression.
@@ -83,15 +87,17 @@ func bindGuess(stmt *sqlite.Stmt, n int, s string) {
 		stmt.BindInt64(n, i)
 		return
 	}
-	if f, err := strconv.ParseFloat(s, 64); err == nil && isDecimal(s) && strconv.FormatFloat(f, 'f', -1, 64) == s {
-		stmt.BindFloat(n, f)
-		return
+	if len(s) <= sqliteDigits && strings.Contains(s, ".") {
+		if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) >= 1e-4 && isDecimal(s) && strconv.FormatFloat(f, 'f', -1, 64) == s {
+			stmt.BindFloat(n, f)
+			return
+		}
 	}
 	stmt.BindText(n, s)
 }
 
 // bindNumeric binds a decimal as SQLite keeps a NUMERIC: integer if it is one,
-// else float, and text when neither holds it exactly.
+// else the nearest float.
 func bindNumeric(stmt *sqlite.Stmt, n int, s string) bool {
 	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
 		stmt.BindInt64(n, i)
@@ -139,9 +145,9 @@ func bindBinary(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 	case oidInt8:
 		stmt.BindInt64(n, int64(binary.BigEndian.Uint64(raw)))
 	case oidFloat4:
-		stmt.BindFloat(n, float64(math.Float32frombits(binary.BigEndian.Uint32(raw))))
+		return bindFloat(stmt, n, float64(math.Float32frombits(binary.BigEndian.Uint32(raw))))
 	case oidFloat8:
-		stmt.BindFloat(n, math.Float64frombits(binary.BigEndian.Uint64(raw)))
+		return bindFloat(stmt, n, math.Float64frombits(binary.BigEndian.Uint64(raw)))
 	case oidBytea:
 		stmt.BindBytes(n, raw)
 	case oidNumeric:
@@ -154,7 +160,9 @@ func bindBinary(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 		h := hex.EncodeToString(raw)
 		stmt.BindText(n, h[:8]+"-"+h[8:12]+"-"+h[12:16]+"-"+h[16:20]+"-"+h[20:])
 	case oidDate, oidTime, oidTimestamp, oidTimestamptz:
-		stmt.BindText(n, binaryTime(oid, raw))
+		s, err := binaryTime(oid, raw)
+		stmt.BindText(n, s)
+		return err
 	case oidText, oidVarchar, oidBpchar, oidName, oidJSON, oidUnknown, oidUnspecified:
 		stmt.BindText(n, string(raw))
 	case oidJSONB:
@@ -168,14 +176,27 @@ func bindBinary(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 	return nil
 }
 
-func binaryTime(oid uint32, raw []byte) string {
-	if oid == oidDate {
-		days := int64(int32(binary.BigEndian.Uint32(raw)))
-		return time.Unix(days*86400+epoch2000, 0).UTC().Format(time.DateOnly)
+// bindFloat refuses NaN, of which SQLite would make NULL.
+func bindFloat(stmt *sqlite.Stmt, n int, f float64) error {
+	if math.IsNaN(f) {
+		return errors.New("SQLite cannot keep NaN")
 	}
-	micros := int64(binary.BigEndian.Uint64(raw))
-	if oid == oidTime {
-		return time.UnixMicro(micros).UTC().Format("15:04:05.999999")
+	stmt.BindFloat(n, f)
+	return nil
+}
+
+func binaryTime(oid uint32, raw []byte) (string, error) {
+	var t time.Time
+	switch oid {
+	case oidDate:
+		t = time.Unix(int64(int32(binary.BigEndian.Uint32(raw)))*86400+epoch2000, 0).UTC()
+	case oidTime:
+		return time.UnixMicro(int64(binary.BigEndian.Uint64(raw))).UTC().Format("15:04:05.999999"), nil
+	default:
+		t = time.UnixMicro(int64(binary.BigEndian.Uint64(raw))).Add(epoch2000 * time.Second).UTC()
 	}
-	return formatTime(time.UnixMicro(micros).Add(epoch2000*time.Second), oid)
+	if t.Year() < 1 || t.Year() > 9999 {
+		return "", errors.New("SQLite keeps the years 1 to 9999, and no infinity")
+	}
+	return formatTime(t, oid), nil
 }

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -34,7 +35,11 @@ type running struct {
 	pending bool // a row has been stepped to and not been sent
 }
 
+// close ends the statement. The interrupt goes first: one that comes later
+// would hit another statement of the connection, and an interrupted connection
+// would keep the parameters.
 func (r *running) close() {
+	r.h.conn.SetInterrupt(nil)
 	r.c.done()
 	if r.own {
 		r.h.release()
@@ -83,7 +88,7 @@ func (s *session) runSimple(ctx context.Context, prep *prepared, alone bool) err
 		if prep.rw.params > 0 {
 			return sqlError(pgwire.StateUndefinedParameter, "there is no parameter $1: a simple query has none")
 		}
-		if err := s.open(ctx, p, true); err != nil {
+		if err := s.openSimple(ctx, p); err != nil {
 			return err
 		}
 	} else if err := s.runCommand(ctx, p); err != nil {
@@ -93,6 +98,18 @@ func (s *session) runSimple(ctx context.Context, prep *prepared, alone bool) err
 		s.c.Writer.Send(&pgwire.RowDescription{Fields: fields})
 	}
 	_, err := s.stream(p, 0, true)
+	return err
+}
+
+// openSimple is open for a statement of which the client knows no columns yet,
+// so that a read can begin again when the schema turns out to be another.
+func (s *session) openSimple(ctx context.Context, p *portal) error {
+	err := s.open(ctx, p, true)
+	if errors.Is(err, errPlanChanged) && !p.prep.write {
+		p.close()
+		p.columns, p.prep.described = nil, false
+		err = s.open(ctx, p, true)
+	}
 	return err
 }
 
@@ -118,7 +135,7 @@ func (s *session) vacuum(ctx context.Context, prep *prepared, alone bool) error 
 	}
 	defer h.release()
 	h.conn.SetInterrupt(ctx.Done())
-	c, err := h.cs.compile(prep.rw, prep.src)
+	c, err := h.cs.compile(prep.rw, prep.src, s.b.generation.Load())
 	if err != nil {
 		return err
 	}
@@ -144,7 +161,8 @@ func (s *session) open(ctx context.Context, p *portal, peek bool) error {
 		return err
 	}
 	h.conn.SetInterrupt(ctx.Done())
-	c, err := h.cs.compile(p.prep.rw, p.prep.src)
+	gen := s.b.generation.Load()
+	c, err := h.cs.compile(p.prep.rw, p.prep.src, gen)
 	if err != nil {
 		if own {
 			h.release()
@@ -152,7 +170,7 @@ func (s *session) open(ctx context.Context, p *portal, peek bool) error {
 		return err
 	}
 	p.run = &running{h: h, own: own, c: c}
-	if err := s.describeAgain(h.cs, c, p); err != nil {
+	if err := s.describeAgain(h.cs, c, p, gen); err != nil {
 		return err
 	}
 	for i := range p.params {
@@ -163,7 +181,8 @@ func (s *session) open(ctx context.Context, p *portal, peek bool) error {
 	if p.run.pending, err = h.cs.step(c); err != nil {
 		return err
 	}
-	if c.stmt.ColumnCount() != len(p.columns) {
+	if c.stmt.ColumnCount() != len(p.columns) { // another process changed the schema
+		s.b.generation.Add(1)
 		return planChanged()
 	}
 	if peek {
@@ -172,14 +191,16 @@ func (s *session) open(ctx context.Context, p *portal, peek bool) error {
 	return nil
 }
 
+var errPlanChanged = errors.New("sqlite: the schema changed")
+
 func planChanged() error {
-	return sqlError(pgwire.StateFeatureNotSupported, "cached plan must not change result type").hint("The schema changed: prepare the statement again.")
+	return sqlError(pgwire.StateFeatureNotSupported, "cached plan must not change result type").because(errPlanChanged).
+		hint("The schema changed: prepare the statement again.")
 }
 
 // describeAgain describes the statement if it never was or the schema changed
 // since, and sees to it that the client's picture of the columns still holds.
-func (s *session) describeAgain(cs *connState, c *compiled, p *portal) error {
-	gen := s.b.generation.Load()
+func (s *session) describeAgain(cs *connState, c *compiled, p *portal, gen uint64) error {
 	if p.prep.described && p.prep.generation == gen {
 		if p.columns == nil {
 			p.columns = append([]column{}, p.prep.columns...)

@@ -77,12 +77,12 @@ func (s *session) describePrepared(ctx context.Context, p *prepared) error {
 		defer h.release()
 	}
 	h.conn.SetInterrupt(ctx.Done())
-	c, err := h.cs.compile(p.rw, p.src)
+	gen := s.b.generation.Load()
+	c, err := h.cs.compile(p.rw, p.src, gen)
 	if err != nil {
 		return err
 	}
 	defer c.done()
-	gen := s.b.generation.Load()
 	h.cs.describe(c, p, gen)
 	p.described, p.generation = true, gen
 	return nil

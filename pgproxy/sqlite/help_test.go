@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"go.uber.org/goleak"
+	driver "zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -125,3 +127,17 @@ func wantState(t testing.TB, err error, state, what string) *pgconn.PgError {
 
 // endlessQuery is a simple query that never ends.
 func endlessQuery() *pgproto3.Query { return &pgproto3.Query{String: endless} }
+
+func shortIdle(c *sqlite.Config) { c.IdleInTransaction = 50 * time.Millisecond }
+
+// foreign runs SQL on a connection that is not the backend's.
+func (s *server) foreign(t testing.TB, sql string) {
+	t.Helper()
+	conn, err := driver.OpenConn(s.path, driver.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sqlitex.ExecuteScript(conn, sql, nil), conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+}

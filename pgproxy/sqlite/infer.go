@@ -73,9 +73,11 @@ func (ty *typer) find(lo, hi int, ops []string) int {
 	for i := lo; i < hi; i++ {
 		t := ty.tokens[i]
 		switch {
-		case t.is("("), t.is("CASE"):
+		case t.is("("):
+			i = closing(ty.tokens, i)
+		case t.is("CASE"):
 			depth++
-		case t.is(")"), t.is("END") && depth > 0:
+		case t.is("END") && depth > 0:
 			depth--
 		case depth == 0 && t.isAny(ops...) && i > lo && endsOperand(ty.tokens[i-1]):
 			at = i

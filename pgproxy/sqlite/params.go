@@ -10,23 +10,54 @@ func paramNumber(t token) int {
 	return n
 }
 
+// paramList is a list in parentheses that is being read.
+type paramList struct {
+	open, index int  // of its parenthesis; of the element
+	in          bool // x IN (…)
+	row         bool // a row of VALUES
+}
+
 // inferParams fills the unspecified of ty.params, $1 first, from what stands
 // beside each parameter: a cast, the other side of an operator, the column it
-// is put into. insertColumns are the types of the columns an INSERT fills.
+// is put into, what its list is compared with. insertColumns are the types of
+// the columns an INSERT fills.
 func (ty *typer) inferParams(insertColumns []uint32) {
+	lists, rowEnd := []paramList{{}}, -1
 	for i, t := range ty.tokens {
-		n := paramNumber(t)
-		if n < 1 || n > len(ty.params) || ty.params[n-1] != oidUnspecified {
-			continue
-		}
-		oid := ty.beside(i)
-		if oid == oidUnspecified {
-			if k := valuesIndex(ty.tokens, i); k >= 0 && k < len(insertColumns) {
-				oid = insertColumns[k]
+		top := &lists[len(lists)-1]
+		switch {
+		case t.is("("):
+			prev := ty.at(i - 1)
+			row := prev.is("VALUES") || prev.is(",") && rowEnd == i-2
+			lists = append(lists, paramList{open: i, in: prev.is("IN"), row: row})
+		case t.is(")") && len(lists) > 1:
+			if top.row {
+				rowEnd = i
 			}
+			lists = lists[:len(lists)-1]
+		case t.is(","):
+			top.index++
+		case t.kind == kindParam:
+			ty.inferParam(i, *top, insertColumns)
 		}
-		ty.params[n-1] = oid
 	}
+}
+
+func (ty *typer) inferParam(i int, l paramList, insertColumns []uint32) {
+	n := paramNumber(ty.tokens[i])
+	if n < 1 || n > len(ty.params) || ty.params[n-1] != oidUnspecified {
+		return
+	}
+	oid := ty.beside(i)
+	alone := ty.at(i-1).isAny("(", ",") && ty.at(i+1).isAny(")", ",")
+	switch {
+	case oid != oidUnspecified || !alone:
+	case l.in:
+		oid = ty.operandBefore(l.open - 2)
+	case l.row && l.index < len(insertColumns):
+		oid = insertColumns[l.index]
+	}
+	ty.params[n-1] = oid
 }
 
 func (ty *typer) at(i int) token {
@@ -63,9 +94,6 @@ func (ty *typer) beside(i int) uint32 {
 		return number(ty.operandAfter(i + 2))
 	case prev.isAny("+", "-", "*", "/", "%") && i > 1:
 		return number(ty.operandBefore(i - 2))
-	}
-	if at := inList(ty.tokens, i); at > 0 {
-		return ty.operandBefore(at - 1)
 	}
 	return oidUnspecified
 }
@@ -109,64 +137,6 @@ func (ty *typer) operandAfter(i int) uint32 {
 		end = closing(ty.tokens, end)
 	}
 	return ty.sub(i, min(end+1, len(ty.tokens)))
-}
-
-// inList returns the token IN (or the NOT before it) of the list the parameter
-// at i is an element of, 0 if it is in none.
-func inList(tokens []token, i int) int {
-	for i--; i > 0; i-- {
-		t := tokens[i]
-		if t.is("(") {
-			if !tokens[i-1].is("IN") {
-				return 0
-			}
-			return i - 1
-		}
-		if !t.is(",") && t.kind != kindParam && t.kind != kindNumber && t.kind != kindString {
-			return 0
-		}
-	}
-	return 0
-}
-
-// valuesIndex returns the place in its row of VALUES of the parameter at i,
-// which must be an element of its own, -1 if it is not in one.
-func valuesIndex(tokens []token, i int) int {
-	if i+1 >= len(tokens) || i == 0 || !tokens[i+1].isAny(",", ")") || !tokens[i-1].isAny(",", "(") {
-		return -1
-	}
-	depth, index := 0, 0
-	for i--; i > 0; i-- {
-		switch t := tokens[i]; {
-		case t.is(")"):
-			depth++
-		case t.is("(") && depth > 0:
-			depth--
-		case t.is(",") && depth == 0:
-			index++
-		case t.is("("):
-			if p := tokens[i-1]; p.is("VALUES") || p.is(",") && rowsOfValues(tokens, i-1) {
-				return index
-			}
-			return -1
-		}
-	}
-	return -1
-}
-
-// rowsOfValues reports whether the comma at i stands between rows of VALUES.
-func rowsOfValues(tokens []token, i int) bool {
-	for i > 1 && tokens[i].is(",") && tokens[i-1].is(")") {
-		open := opening(tokens, i-1)
-		if open < 1 {
-			return false
-		}
-		if tokens[open-1].is("VALUES") {
-			return true
-		}
-		i = open - 1
-	}
-	return false
 }
 
 // insertTarget returns the table and the column names (nil for all) of an INSERT.

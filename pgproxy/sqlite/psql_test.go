@@ -66,6 +66,9 @@ func TestPsql(t *testing.T) {
 	}
 	outputs := s.psql(t, slices.Sorted(maps.Keys(wanted)))
 	for command, want := range wanted {
+		if strings.Contains(outputs[command], `\x`) {
+			t.Errorf("psql -c %q shows bytes where a name belongs:\n%s", command, outputs[command])
+		}
 		for _, w := range want {
 			if out := outputs[command]; !strings.Contains(words(out), words(w)) {
 				t.Errorf("psql -c %q lacks %q:\n%s", command, w, out)

@@ -37,6 +37,7 @@ type rewriter struct {
 	before  map[int]string // text in front of token i
 	replace map[int]string
 	started map[int]int // last token of a cast → first token of its operand
+	noLock  int         // no FOR before this token begins a locking clause
 	out     rewritten
 }
 
@@ -197,12 +198,19 @@ func (r *rewriter) doubleColon(i int) (int, error) {
 		r.out.casts[n] = castOID(name)
 	}
 	open, end := castCode(name)
+	if len(r.before[start]) > maxCasts {
+		return i, sqlError(pgwire.StateProgramLimitExceeded, "too many casts of one expression").at(r.sql, r.tokens[i].start)
+	}
 	r.before[start] = open + r.before[start]
 	r.drop(i, last)
 	r.replace[last] = end
 	r.started[last] = start
 	return last, nil
 }
+
+// maxCasts bounds what the casts of one expression put before it, in bytes:
+// about 1,000 of them, the depth of an expression at which SQLite gives up.
+const maxCasts = 5000
 
 // castCode returns the text before and after the operand of a cast.
 func castCode(name string) (open, end string) {
@@ -260,7 +268,7 @@ func (r *rewriter) assemble() {
 	var b strings.Builder
 	at, lastChanged := 0, false
 	for i, t := range r.tokens {
-		b.WriteString(r.sql[at:t.start])
+		b.WriteString(unnested(r.sql[at:t.start]))
 		text, changed := r.replace[i]
 		if !changed {
 			text = t.text
@@ -276,8 +284,17 @@ func (r *rewriter) assemble() {
 		b.WriteString(text)
 		at, lastChanged = t.end, edited
 	}
-	b.WriteString(r.sql[at:])
+	b.WriteString(unnested(r.sql[at:]))
 	r.out.sql = b.String()
+}
+
+// unnested returns the blanks and comments between two tokens without comments
+// that SQLite might see end elsewhere.
+func unnested(gap string) string {
+	if strings.Count(gap, "/*") < 2 {
+		return gap
+	}
+	return " "
 }
 
 // stringValue decodes a string token of any of the three notations.
@@ -290,28 +307,6 @@ func stringValue(text string) string {
 		return strings.ReplaceAll(strings.TrimSuffix(text[1:], "'"), "''", "'")
 	}
 	return unescape(strings.TrimSuffix(text[2:], "'"))
-}
-
-// unescape decodes the inside of an E” string.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch {
-		case s[i] == '\'' && i+1 < len(s) && s[i+1] == '\'':
-			i++
-			b.WriteByte('\'')
-		case s[i] != '\\' || i+1 == len(s):
-			b.WriteByte(s[i])
-		default:
-			i++
-			if k := strings.IndexByte("nrtbf", s[i]); k >= 0 {
-				b.WriteByte("\n\r\t\b\f"[k])
-			} else {
-				b.WriteByte(s[i])
-			}
-		}
-	}
-	return b.String()
 }
 
 func quoteString(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -29,6 +29,10 @@ func TestRewrite(t *testing.T) {
 		`select current_user, t.current_user from t`:  `select current_user(), t.current_user from t`,
 		`select 1 from t for update of t skip locked`: `select 1 from t `,
 		`create table t (id serial primary key)`:      `create table t (id INTEGER primary key)`,
+		`select E'\x41\u00e9\101\8\xg'`:               `select 'AéA8xg'`,
+		`select a$1, $1, a$$ from t`:                  `select a$1, ?1, a$$ from t`,
+		`select 1 /* a /* b */ , 2 */`:                `select 1`,
+		`select 1 /* a */ , 2 /* ' */`:                `select 1 /* a */ , 2 /* ' */`,
 		`select x -> '$.a' from t`:                    `select x -> '$.a' from t`,
 	} {
 		got, err := sqlite.Rewrite(in)

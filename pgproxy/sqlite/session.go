@@ -40,6 +40,7 @@ type session struct {
 	schemaChanged bool
 
 	skipping  bool // an error in the extended protocol: skip to Sync
+	limited   bool // the message under way must come in a limited time
 	idle      bool // nothing outstanding: the session could end here
 	row, cell []byte
 }
@@ -132,11 +133,39 @@ func (s *session) next() (pgwire.Header, error) {
 	if err := s.c.Conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return pgwire.Header{}, errClientGone
 	}
+	s.limited = true
 	h, err := s.c.Reader.Next()
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return h, errIdleTooLong
+	if err != nil || h.Len > minBodyRate {
+		return h, s.idleError(errors.Join(err, s.c.Conn.SetReadDeadline(time.Now().Add(limit+time.Duration(h.Len/minBodyRate)*time.Second))))
 	}
-	return h, errors.Join(err, s.c.Conn.SetReadDeadline(time.Time{}))
+	return h, nil
+}
+
+// minBodyRate is how slowly the rest of a long message may come while the
+// session holds a connection, in bytes per second.
+const minBodyRate = 64 << 10
+
+// idleError makes a read that came to its time limit errIdleTooLong.
+func (s *session) idleError(err error) error {
+	if s.limited && errors.Is(err, os.ErrDeadlineExceeded) {
+		return errIdleTooLong
+	}
+	return err
+}
+
+// body reads the message's body, or skips it, and ends the time limit of next.
+func (s *session) body(skip bool) (body []byte, err error) {
+	if skip {
+		err = s.c.Reader.Skip()
+	} else {
+		body, err = s.c.Reader.Body()
+	}
+	err = s.idleError(err)
+	if s.limited {
+		s.limited = false
+		err = errors.Join(err, s.c.Conn.SetReadDeadline(time.Time{}))
+	}
+	return body, err
 }
 
 // holds reports whether a connection is leased while nothing runs.
@@ -156,12 +185,13 @@ func (s *session) holds() bool {
 func (s *session) dispatch(h pgwire.Header) error {
 	s.idle = false
 	if s.skipping && h.Type != pgwire.TypeSync && h.Type != pgwire.TypeTerminate {
-		return s.c.Reader.Skip()
+		_, err := s.body(true)
+		return err
 	}
 	if h.Type == pgwire.TypeTerminate {
 		return io.EOF
 	}
-	body, err := s.c.Reader.Body()
+	body, err := s.body(false)
 	if errors.Is(err, pgwire.ErrTooLarge) {
 		err = sqlError(pgwire.StateProgramLimitExceeded, "message of %d bytes is over the limit of %d", h.Len, s.c.Reader.MaxBody)
 		return s.fail(err, h.Type != pgwire.TypeQuery)
@@ -282,11 +312,11 @@ func (s *session) guarded(fn func(ctx context.Context) error) error {
 	err := fn(ctx)
 	cause := context.Cause(ctx)
 	s.guard.end(s)
+	if s.pinned != nil {
+		s.pinned.conn.SetInterrupt(nil) // before cancel: it would hit open portals
+	}
 	cancel(nil)
 	_ = s.c.Conn.SetWriteDeadline(time.Time{})
-	if s.pinned != nil {
-		s.pinned.conn.SetInterrupt(nil)
-	}
 	if err != nil && cause != nil {
 		return cause
 	}

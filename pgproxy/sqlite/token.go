@@ -20,6 +20,7 @@ type token struct {
 	kind       kind
 	start, end int
 	text       string
+	span       int // from a parenthesis to its partner, in tokens; 0 if it has none
 }
 
 // is reports whether t is the keyword or operator s (upper case).
@@ -52,18 +53,32 @@ var operators = [...]string{"!~~*", "->>", "!~*", "!~~", "~~*", "#>>", "::", "||
 // tokenize splits sql into tokens and drops blanks and comments. It never
 // fails: what is unterminated reaches to the end, and SQLite then complains.
 func tokenize(sql string) []token {
-	tokens := make([]token, 0, len(sql)/4+4)
+	tokens := make([]token, 0, min(len(sql)/4+4, maxTokensAhead))
+	var open []int // parentheses not closed yet
 	for i := 0; i < len(sql); {
 		if n := skipBlank(sql[i:]); n > 0 {
 			i += n
 			continue
 		}
 		k, n := scan(sql[i:])
-		tokens = append(tokens, token{k, i, i + n, sql[i : i+n]})
+		at := len(tokens)
+		tokens = append(tokens, token{kind: k, start: i, end: i + n, text: sql[i : i+n]})
+		switch {
+		case tokens[at].is("("):
+			open = append(open, at)
+		case tokens[at].is(")") && len(open) > 0:
+			from := open[len(open)-1]
+			tokens[from].span, tokens[at].span = at-from, from-at
+			open = open[:len(open)-1]
+		}
 		i += n
 	}
 	return tokens
 }
+
+// maxTokensAhead bounds the room made for tokens before there are any: a
+// statement with a large literal is long and has few.
+const maxTokensAhead = 256
 
 // skipBlank returns the length of the blank or comment s begins with.
 func skipBlank(s string) int {
@@ -76,12 +91,28 @@ func skipBlank(s string) int {
 		}
 		return len(s)
 	case strings.HasPrefix(s, "/*"):
-		if n := strings.Index(s[2:], "*/"); n >= 0 {
-			return n + 4
-		}
-		return len(s)
+		return commentLen(s)
 	}
 	return 0
+}
+
+// commentLen is the length of a comment, in which others nest as in PostgreSQL;
+// to SQLite they do not.
+func commentLen(s string) int {
+	depth := 0
+	for i := 0; i+1 < len(s); i++ {
+		switch s[i : i+2] {
+		case "/*":
+			depth++
+			i++
+		case "*/":
+			i++
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(s)
 }
 
 // scan returns the kind and length of the token s begins with.
@@ -105,7 +136,7 @@ func scan(s string) (kind, int) {
 	case c >= '0' && c <= '9' || c == '.' && len(s) > 1 && s[1] >= '0' && s[1] <= '9':
 		return kindNumber, numberLen(s)
 	case isIdentStart(c):
-		return kindIdent, wordLen(s)
+		return kindIdent, identLen(s)
 	}
 	for _, op := range operators {
 		if strings.HasPrefix(s, op) {
@@ -179,6 +210,15 @@ func wordLen(s string) int {
 	return n
 }
 
+// identLen is the length of an identifier, which may contain a $ further on.
+func identLen(s string) int {
+	n := wordLen(s)
+	for n < len(s) && s[n] == '$' {
+		n += 1 + wordLen(s[n+1:])
+	}
+	return n
+}
+
 func numberLen(s string) int {
 	n := 0
 	for n < len(s) {
@@ -230,33 +270,17 @@ func isTrigger(tokens []token) bool {
 // closing returns the index of the parenthesis that closes the one at open,
 // len(tokens) if none does.
 func closing(tokens []token, open int) int {
-	depth := 0
-	for i := open; i < len(tokens); i++ {
-		switch {
-		case tokens[i].is("("):
-			depth++
-		case tokens[i].is(")"):
-			if depth--; depth == 0 {
-				return i
-			}
-		}
+	if open >= len(tokens) || tokens[open].span <= 0 {
+		return len(tokens)
 	}
-	return len(tokens)
+	return min(open+tokens[open].span, len(tokens))
 }
 
 // opening returns the index of the parenthesis that the one at end closes, -1
 // if none.
 func opening(tokens []token, end int) int {
-	depth := 0
-	for i := end; i >= 0; i-- {
-		switch {
-		case tokens[i].is(")"):
-			depth++
-		case tokens[i].is("("):
-			if depth--; depth == 0 {
-				return i
-			}
-		}
+	if tokens[end].span >= 0 {
+		return -1
 	}
-	return -1
+	return max(end+tokens[end].span, -1)
 }

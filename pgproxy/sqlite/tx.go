@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"strings"
 
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
@@ -219,7 +220,7 @@ func (s *session) savepoint(ctx context.Context, what, name string) error {
 
 func (s *session) hasSavepoint(name string) bool {
 	for _, have := range s.savepoints {
-		if have == name {
+		if strings.EqualFold(have, name) {
 			return true
 		}
 	}
@@ -229,7 +230,7 @@ func (s *session) hasSavepoint(name string) bool {
 // dropSavepoint forgets the newest savepoint of that name and all after it.
 func (s *session) dropSavepoint(name string) {
 	for i := len(s.savepoints) - 1; i >= 0; i-- {
-		if s.savepoints[i] == name {
+		if strings.EqualFold(s.savepoints[i], name) {
 			s.savepoints = s.savepoints[:i]
 			return
 		}

@@ -69,6 +69,9 @@ func TestSavepoints(t *testing.T) {
 	if n := one[int64](t, conn, `SELECT count(*) FROM posts`); n != 2 {
 		t.Errorf("%d posts", n)
 	}
+	for _, sql := range []string{`BEGIN`, `SAVEPOINT Foo`, `ROLLBACK TO SAVEPOINT foo`, `RELEASE FOO`, `COMMIT`} {
+		mustExec(t, conn, sql) // names fold, as identifiers do
+	}
 }
 
 func TestBatchIsOneTransaction(t *testing.T) {

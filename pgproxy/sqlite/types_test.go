@@ -2,11 +2,13 @@ package sqlite_test
 
 import (
 	"bytes"
+	"math"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/pgproxy/sqlite"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 func TestDriverFieldsAreWhereExpected(t *testing.T) {
@@ -116,5 +118,37 @@ func TestValueThatDoesNotFitItsColumn(t *testing.T) {
 	results, err := conn.PgConn().Exec(t.Context(), `SELECT n FROM loose ORDER BY rowid`).ReadAll()
 	if err != nil || string(results[0].Rows[1][0]) != "many" {
 		t.Errorf("simple protocol: %v, %v", results, err)
+	}
+}
+
+// A text nothing is known about is bound as a number only if SQLite would give
+// the same text back.
+func TestGuessedParametersKeepTheirText(t *testing.T) {
+	conn := start(t).connect(t)
+	mustExec(t, conn, `CREATE TABLE texts (x TEXT)`)
+	for _, s := range []string{"42", "-7", "1.5", "0.30000000000000004", "0.00001", "1234567890123456.5", "-0", "-0.0", "007", "1e5", "9223372036854775808", "", "."} {
+		_, err := conn.PgConn().ExecParams(t.Context(), `INSERT INTO texts SELECT $1`, [][]byte{[]byte(s)}, nil, nil, nil).Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := one[string](t, conn, `SELECT x FROM texts`); got != s {
+			t.Errorf("%q was stored as %q", s, got)
+		}
+		mustExec(t, conn, `DELETE FROM texts`)
+	}
+}
+
+// What SQLite cannot keep is refused, not changed.
+func TestValuesSQLiteCannotKeep(t *testing.T) {
+	conn := start(t).connect(t)
+	_, err := conn.Exec(t.Context(), `UPDATE users SET score = $1`, math.NaN())
+	wantState(t, err, "22P03", "NaN in binary")
+	_, err = conn.Exec(t.Context(), `UPDATE users SET score = $1`, pgx.QueryExecModeExec, "NaN")
+	wantState(t, err, "22P02", "NaN as text")
+	_, err = conn.Exec(t.Context(), `UPDATE users SET seen = $1`, pgtype.Timestamp{InfinityModifier: pgtype.Infinity, Valid: true})
+	wantState(t, err, "22P03", "infinity in binary")
+	mustExec(t, conn, `UPDATE users SET score = $1`, math.Inf(-1))
+	if f := one[float64](t, conn, `SELECT score FROM users LIMIT 1`); !math.IsInf(f, -1) {
+		t.Errorf("-Infinity came back as %v", f)
 	}
 }

@@ -22,6 +22,10 @@ func (r *rewriter) word(i int) (int, error) {
 		if next.is(".") && !r.at(i-1).is(".") {
 			r.replace[i] = "main"
 		}
+	case "u":
+		if next.is("&") && (r.at(i+2).kind == kindString || r.at(i+2).kind == kindQuoted) && r.at(i+2).start == t.end+1 {
+			return i, unsupported("U&'…'").hint("Write E'\\u0041'.").at(r.sql, t.start)
+		}
 	case "operator":
 		return r.namedOperator(i), nil
 	case "collate":
@@ -93,15 +97,15 @@ func (r *rewriter) cast(i int) error {
 	if !r.at(i + 1).is("(") {
 		return nil
 	}
-	end := closing(r.tokens, i+1)
-	depth, as := 0, -1
-	for j := i + 1; j < end; j++ {
+	end, as := closing(r.tokens, i+1), -1
+	if end == len(r.tokens) {
+		return nil
+	}
+	for j := end - 1; j > i+1 && as < 0; j-- {
 		switch t := r.tokens[j]; {
-		case t.is("("):
-			depth++
 		case t.is(")"):
-			depth--
-		case t.is("AS") && depth == 1:
+			j = opening(r.tokens, j)
+		case t.is("AS"):
 			as = j
 		}
 	}
@@ -141,14 +145,13 @@ func (r *rewriter) locking(i int) int {
 	if !r.at(i+1).isAny("UPDATE", "SHARE", "NO", "KEY") || i == 0 || !endsOperand(r.tokens[i-1]) {
 		return i
 	}
-	depth, j := 0, i
-	for ; j < len(r.tokens) && !(r.tokens[j].is(")") && depth == 0); j++ {
-		switch t := r.tokens[j]; {
-		case t.is("("):
-			depth++
-		case t.is(")"):
-			depth--
-		case !t.isAny("FOR", "UPDATE", "SHARE", "NO", "KEY", "OF", ",", ".", "NOWAIT", "SKIP", "LOCKED") && !r.at(j-1).isAny("OF", ",", "."):
+	if i < r.noLock {
+		return i
+	}
+	j := i
+	for ; j < len(r.tokens) && !r.tokens[j].is(")"); j++ {
+		if !r.tokens[j].isAny("FOR", "UPDATE", "SHARE", "NO", "KEY", "OF", ",", ".", "NOWAIT", "SKIP", "LOCKED") && !r.at(j-1).isAny("OF", ",", ".") {
+			r.noLock = j
 			return i
 		}
 	}

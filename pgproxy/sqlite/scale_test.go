@@ -1,0 +1,45 @@
+package sqlite_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Long statements take time in proportion to their length: these would run for
+// hours if it were its square.
+func TestLongStatements(t *testing.T) {
+	conn := start(t).connect(t)
+	mustExec(t, conn, `CREATE TABLE wide (a INTEGER, b TEXT)`)
+	var rows, list strings.Builder
+	var args []any
+	const n = 1000
+	for i := range n {
+		fmt.Fprintf(&rows, ", ($%d, $%d)", 2*i+1, 2*i+2)
+		fmt.Fprintf(&list, ", $%d", i+1)
+		args = append(args, i, "x")
+	}
+	if tag := mustExec(t, conn, `INSERT INTO wide VALUES `+rows.String()[2:], args...); tag != "INSERT 0 1000" {
+		t.Errorf("tag %q", tag)
+	}
+	ids := make([]any, n)
+	for i := range ids {
+		ids[i] = i
+	}
+	if got := one[int64](t, conn, `SELECT count(*) FROM wide WHERE a IN (`+list.String()[2:]+`)`, ids...); got != n {
+		t.Errorf("found %d", got)
+	}
+	for name, sql := range map[string]string{
+		"nested casts":       `SELECT ` + strings.Repeat("cast(", 1<<16),
+		"closed casts":       `SELECT ` + strings.Repeat("cast(", 1<<16) + "1" + strings.Repeat(" as int)", 1<<16),
+		"chained casts":      `SELECT 1` + strings.Repeat("::int", 1<<16),
+		"parentheses":        `SELECT ` + strings.Repeat("(", 1<<16) + "1" + strings.Repeat(")::int", 1<<16),
+		"arrays of catalogs": `SELECT ` + strings.Repeat("array(select ", 1<<16) + " from pg_class",
+		"locks":              `SELECT 1` + strings.Repeat(" for update of x", 1<<16) + " !",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	one[int64](t, conn, `SELECT 1`)
+}
