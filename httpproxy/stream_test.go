@@ -301,6 +301,9 @@ func TestEarlyAnswerToASlowUpload(t *testing.T) {
 		if err != nil && !errors.Is(err, io.EOF) || !strings.HasPrefix(string(answer), "HTTP/1.1 413 ") {
 			t.Errorf("got %q, %v", answer, err)
 		}
+		if !strings.Contains(string(answer), "Connection: close\r\n") {
+			t.Errorf("the client is not told that the connection ends: %q", answer)
+		}
 		c.Close()
 	}
 	if n := conns.Load(); n != 2 {

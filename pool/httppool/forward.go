@@ -184,21 +184,29 @@ func (p *passage) serve() (cut bool) {
 	return false
 }
 
-// endUpload makes sure that nobody reads the client's body after ServeHTTP: a server may answer before it has read
-// the request, and then the uploader waits for a client that may never send the rest.
+// endUpload makes sure that nobody waits for the client's body after ServeHTTP: a server may answer before it has read
+// the request, and then neither the uploader nor net/http, which skips what is left, may wait for a client that never
+// sends the rest. A body that was read whole is left alone: a deadline now would end the client's connection.
 func (p *passage) endUpload() {
 	if p.up == nil {
 		return
 	}
-	p.res.BytesIn = p.up.n.Load()
-	if !p.uploading() {
-		return
-	}
-	if err := p.rc.SetReadDeadline(time.Now()); err != nil {
-		return // not a server's connection; nothing to wait for
+	if !p.up.whole.Load() {
+		if err := p.up.end(); err != nil && p.uploading() {
+			p.res.BytesIn = p.up.n.Load()
+			return // not a server's connection; nothing can be woken
+		}
 	}
 	<-p.up.closed
 	p.res.BytesIn = p.up.n.Load()
+}
+
+// closeIfUnread tells a client that is answered before its body was read that the connection ends with the answer: the
+// rest of the body is not waited for, and a client that used the connection again would find it closed.
+func (p *passage) closeIfUnread() {
+	if p.up != nil && p.in.ProtoMajor == 1 && !p.up.whole.Load() {
+		p.w.Header()["Connection"] = []string{"close"}
+	}
 }
 
 // uploading says whether somebody still reads the client's body.
@@ -240,6 +248,7 @@ func (p *passage) reply(resp *http.Response) error {
 	}
 	announced := len(resp.Trailer)
 	p.addVia(dst, resp.ProtoMajor, resp.ProtoMinor)
+	p.closeIfUnread()
 	p.res.Status, p.wrote = resp.StatusCode, true
 	p.w.WriteHeader(resp.StatusCode)
 	if resp.Body == http.NoBody {

@@ -235,16 +235,40 @@ type upload struct {
 	passage *passage
 	idle    time.Duration
 	n       atomic.Int64
+	whole   atomic.Bool // read to its end: nothing of it is left on the client's connection
 	once    sync.Once
 	closed  chan struct{}
+
+	mu    sync.Mutex // makes one step of looking at ended and setting a deadline
+	ended bool
+}
+
+// begin sets the deadline of a read, unless the passage has ended: its deadline must not be put off.
+func (u *upload) begin() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.idle > 0 && !u.ended {
+		_ = u.passage.rc.SetReadDeadline(time.Now().Add(u.idle)) // best effort, as for writes
+	}
+	return !u.ended
+}
+
+// end wakes a read under way and lets no other begin. Its error says that the connection knows no deadlines.
+func (u *upload) end() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.ended = true
+	return u.passage.rc.SetReadDeadline(time.Now())
 }
 
 func (u *upload) Read(b []byte) (int, error) {
-	if u.idle > 0 {
-		_ = u.passage.rc.SetReadDeadline(time.Now().Add(u.idle)) // best effort, as for writes
+	if !u.begin() {
+		return 0, errAbandoned
 	}
 	n, err := u.passage.in.Body.Read(b)
-	u.n.Add(int64(n))
+	if u.n.Add(int64(n)) == u.passage.in.ContentLength || err == io.EOF {
+		u.whole.Store(true)
+	}
 	if err == io.EOF && len(u.passage.in.Trailer) > 0 {
 		if u.passage.out.Trailer == nil {
 			u.passage.out.Trailer = http.Header{}

@@ -110,9 +110,7 @@ func (p *passage) refuse(status int, reason string) {
 }
 
 func (p *passage) write(pr problem) {
-	if p.in.ProtoMajor == 1 && p.uploading() {
-		p.w.Header()["Connection"] = []string{"close"} // the rest of the body is not waited for
-	}
+	p.closeIfUnread()
 	p.wrote = true
 	p.res.BytesOut = writeProblem(p.w, p.in, pr, p.h.cfg.RequestID, p.id)
 }
