@@ -46,7 +46,6 @@ func (c Config) withDefaults() Config {
 	}
 	c.Writer.MaxSize, c.Writer.MinIdle, c.Writer.MaxIdle = 1, 0, 0
 	c.Writer.IdleTimeout, c.Writer.MaxLifetime = -1, 0
-	c.Writer.CheckAfter = time.Nanosecond // always: a write to a deleted file is lost
 	c.Writer.Overflow, c.Readers.Overflow = pool.OverflowWait, pool.OverflowWait
 	return c
 }

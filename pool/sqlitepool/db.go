@@ -149,7 +149,13 @@ func (db *DB) AcquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 	if db.writer == nil {
 		return pool.Lease[*sqlite.Conn]{}, fmt.Errorf("%w: %s", ErrReadOnly, db.path)
 	}
-	return db.writer.Acquire(ctx)
+	for {
+		lease, err := db.writer.Acquire(ctx)
+		if err != nil || db.check(lease.Value()) == nil {
+			return lease, err
+		}
+		lease.Discard() // the next one opens what is at the path now, or fails
+	}
 }
 
 // Stats returns the counters of both pools.
