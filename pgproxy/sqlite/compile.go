@@ -69,12 +69,16 @@ func (cs *connState) compile(rw *rewritten, src string, generation uint64) (*com
 		return nil, err
 	}
 	cs.compiling, cs.tables = true, map[string]bool{}
-	stmt, trailing, err := cs.conn.PrepareTransient(rw.sql)
+	sql := rw.sql
+	if rw.plain != "" {
+		sql = rw.plain
+	}
+	stmt, trailing, err := cs.conn.PrepareTransient(sql)
 	cs.compiling = false
 	if err != nil {
 		return nil, compileError(err, rw, src)
 	}
-	if rest := tokenize(rw.sql[len(rw.sql)-trailing:]); len(rest) > 0 {
+	if rest := tokenize(sql[len(sql)-trailing:]); len(rest) > 0 {
 		return nil, errors.Join(sqlError(pgwire.StateSyntaxError, "cannot insert multiple commands into a prepared statement"), stmt.Finalize())
 	}
 	c := &compiled{sql: rw.sql, stmt: stmt, tables: cs.tables, gen: generation, busy: true}
@@ -143,7 +147,7 @@ func (c *compiled) done() {
 // compileError adds the position in the client's text.
 func compileError(err error, rw *rewritten, src string) error {
 	resp := toResponse(err)
-	if offset, ok := sqlite.ErrorOffset(err); ok {
+	if offset, ok := sqlite.ErrorOffset(err); ok && rw.plain == "" {
 		resp = resp.at(src, rw.position(offset))
 	}
 	return resp

@@ -71,6 +71,8 @@ func toResponse(err error) *responseError {
 	case errors.Is(err, pool.ErrTimeout), errors.Is(err, pool.ErrTooManyWaiters):
 		return sqlError(pgwire.StateTooManyConnections, "no SQLite connection became free in time").because(err).
 			hint("Other sessions hold them: end long transactions, or raise pool.max_size or pool.acquire_timeout.")
+	case errors.Is(err, pool.ErrOpen):
+		return sqlError(pgwire.StateIOError, "cannot open the database file").because(err).hint("The gateway's log says why.")
 	case errors.Is(err, pool.ErrClosed):
 		return sqlError(pgwire.StateAdminShutdown, "the server is shutting down").because(err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

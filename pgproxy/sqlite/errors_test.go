@@ -2,11 +2,12 @@ package sqlite_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
-	"errors"
 	"github.com/headpond/headpond/pgproxy/sqlite"
 	"github.com/headpond/headpond/pool/sqlitepool"
 	"github.com/jackc/pgx/v5"
@@ -121,4 +122,23 @@ func TestCorruptFile(t *testing.T) {
 	damaged := serve(t, b, path).connect(t)
 	_, err = damaged.Exec(t.Context(), `SELECT sum(length(x)) FROM big`)
 	wantState(t, err, "XX001", "read of a damaged page")
+}
+
+func TestDeletedFile(t *testing.T) {
+	s := start(t)
+	conn := s.connect(t)
+	mustExec(t, conn, `UPDATE users SET age = 3`)
+	if err := os.Rename(s.path, s.path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := conn.Exec(t.Context(), `UPDATE users SET age = 4`)
+	if pg := wantState(t, err, "58030", "write to a deleted file"); strings.Contains(pg.Message, s.path) {
+		t.Errorf("the message names the file: %s", pg.Message)
+	}
+	if err := os.Rename(s.path+".moved", s.path); err != nil {
+		t.Fatal(err)
+	}
+	if n := one[int64](t, conn, `SELECT age FROM users LIMIT 1`); n != 3 {
+		t.Errorf("age %d", n)
+	}
 }

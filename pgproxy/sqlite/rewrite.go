@@ -14,6 +14,8 @@ type rewritten struct {
 	locking bool           // had FOR UPDATE or FOR SHARE
 	catalog bool           // reads pg_catalog or information_schema
 	params  int            // highest $n
+	inOrder bool           // $1, $2, … occur once each, in this order
+	plain   string         // sql with ? for each, if that is better; else ""
 	casts   map[int]uint32 // types of parameters that are cast, by number
 	marks   []mark
 }
@@ -118,6 +120,7 @@ func (r *rewriter) param(i int) error {
 	if n < 1 || n > maxParams {
 		return sqlError(pgwire.StateUndefinedParameter, "there is no parameter %s", t.text).at(r.sql, t.start)
 	}
+	r.out.inOrder = n == r.out.params+1 && (n == 1 || r.out.inOrder)
 	r.out.params = max(r.out.params, n)
 	r.replace[i] = "?" + t.text[1:]
 	return nil
@@ -286,6 +289,27 @@ func (r *rewriter) assemble() {
 	}
 	b.WriteString(unnested(r.sql[at:]))
 	r.out.sql = b.String()
+	if r.out.inOrder && r.out.params > manyParams {
+		r.out.plain = plainParams(r.out.sql)
+	}
+}
+
+// manyParams is from when on a parameter's number costs more than it is worth:
+// SQLite keeps numbers in a list, and the driver asks for each one's name.
+const manyParams = 500
+
+// plainParams turns every ?1 into ?.
+func plainParams(sql string) string {
+	var b strings.Builder
+	at := 0
+	for _, t := range tokenize(sql) {
+		if t.kind == kindParam {
+			b.WriteString(sql[at : t.start+1])
+			at = t.end
+		}
+	}
+	b.WriteString(sql[at:])
+	return b.String()
 }
 
 // unnested returns the blanks and comments between two tokens without comments

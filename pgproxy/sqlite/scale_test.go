@@ -13,13 +13,13 @@ func TestLongStatements(t *testing.T) {
 	mustExec(t, conn, `CREATE TABLE wide (a INTEGER, b TEXT)`)
 	var rows, list strings.Builder
 	var args []any
-	const n = 1000
+	const n = 8000
 	for i := range n {
 		fmt.Fprintf(&rows, ", ($%d, $%d)", 2*i+1, 2*i+2)
 		fmt.Fprintf(&list, ", $%d", i+1)
 		args = append(args, i, "x")
 	}
-	if tag := mustExec(t, conn, `INSERT INTO wide VALUES `+rows.String()[2:], args...); tag != "INSERT 0 1000" {
+	if tag := mustExec(t, conn, `INSERT INTO wide VALUES `+rows.String()[2:], args...); tag != "INSERT 0 8000" {
 		t.Errorf("tag %q", tag)
 	}
 	ids := make([]any, n)
@@ -30,12 +30,12 @@ func TestLongStatements(t *testing.T) {
 		t.Errorf("found %d", got)
 	}
 	for name, sql := range map[string]string{
-		"nested casts":       `SELECT ` + strings.Repeat("cast(", 1<<16),
-		"closed casts":       `SELECT ` + strings.Repeat("cast(", 1<<16) + "1" + strings.Repeat(" as int)", 1<<16),
-		"chained casts":      `SELECT 1` + strings.Repeat("::int", 1<<16),
-		"parentheses":        `SELECT ` + strings.Repeat("(", 1<<16) + "1" + strings.Repeat(")::int", 1<<16),
-		"arrays of catalogs": `SELECT ` + strings.Repeat("array(select ", 1<<16) + " from pg_class",
-		"locks":              `SELECT 1` + strings.Repeat(" for update of x", 1<<16) + " !",
+		"nested casts":       `SELECT ` + strings.Repeat("cast(", 1<<15),
+		"closed casts":       `SELECT ` + strings.Repeat("cast(", 1<<15) + "1" + strings.Repeat(" as int)", 1<<15),
+		"chained casts":      `SELECT 1` + strings.Repeat("::int", 1<<15),
+		"parentheses":        `SELECT ` + strings.Repeat("(", 1<<15) + "1" + strings.Repeat(")::int", 1<<15),
+		"arrays of catalogs": `SELECT ` + strings.Repeat("array(select ", 1<<15) + " from pg_class",
+		"locks":              `SELECT 1` + strings.Repeat(" for update of x", 1<<15) + " !",
 	} {
 		if _, err := conn.Exec(t.Context(), sql); err == nil {
 			t.Errorf("%s: accepted", name)
