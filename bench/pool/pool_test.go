@@ -24,7 +24,7 @@ type resource struct{ _ [64]byte }
 
 var arms = []arm{
 	{"headpond", headpond}, {"puddle", puddlePool}, {"channel", channel},
-	{"mutexslice", mutexSlice}, {"syncpool", syncPool},
+	{"mutexslice", mutexSlice}, {"syncpool", syncPool}, {"databasesql", databaseSQL},
 }
 
 func headpond(tb testing.TB, size int) func(func()) {
