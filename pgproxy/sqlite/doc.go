@@ -38,7 +38,8 @@
 // E'…' and $$…$$ strings, ~ and ILIKE, FOR UPDATE, SERIAL, the schema names
 // public, pg_catalog and information_schema. LIKE ignores case, as in SQLite. What a
 // shared file cannot do (COPY, LISTEN, cursors, temporary tables, roles, PRAGMAs
-// that change something) is refused with SQLSTATE 0A000. psql's \d, \dt, \di,
+// that change something) is refused with SQLSTATE 0A000, and what would change a
+// connection that others use next, however it is written, with 42501. psql's \d, \dt, \di,
 // \dv, \d NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
 //
 // # Types
@@ -61,7 +62,8 @@
 // A parameter whose type the client does not give gets that of the column or
 // expression it is compared with or put into. If nothing tells, it is reported
 // with OID 0, and a text that is exactly the way SQLite prints a number is bound
-// as that number.
+// as that number. NaN and infinite times, which SQLite would turn into something
+// else, are refused (22P02, 22P03).
 //
 // # Transactions
 //

@@ -45,7 +45,7 @@ func escape(b *strings.Builder, s string) int {
 		}
 		return n, end
 	}
-	n, end := 0, 0
+	var n, end int
 	switch s[0] {
 	case 'x':
 		if n, end = number(1, 1, 2, 16); end > 0 {

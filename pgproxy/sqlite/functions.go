@@ -149,7 +149,10 @@ func valueFunctions() map[string]fn {
 			return sqlite.BlobValue(b), nil
 		}},
 		"quote_ident": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
-			return text(quoteIdent(args[0].Text())), nil
+			if name := args[0].Text(); !plainName.MatchString(name) || reserved[strings.ToUpper(name)] {
+				return text(quoteIdent(name)), nil
+			}
+			return args[0], nil
 		}},
 		"quote_literal": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 			return text(quoteString(args[0].Text())), nil
@@ -166,6 +169,9 @@ func valueFunctions() map[string]fn {
 		"array_length": constant(sqlite.Value{}, 2), "array_upper": constant(sqlite.Value{}, 2),
 	}
 }
+
+// plainName matches what needs no quotes as an identifier.
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 func isNull(v sqlite.Value) bool { return v.Type() == sqlite.TypeNull }
 

@@ -54,7 +54,9 @@ func TestPsql(t *testing.T) {
 		`select 1; select 'a'`:       {"?column?"},
 		`values (1, 'x')`:            {"1 | x"},
 		`pragma table_info(posts)`:   {"author", "INTEGER"},
-		`show server_version`:        {"15.0"},
+		`SELECT quote_ident(relname) FROM pg_class WHERE substring(pg_catalog.quote_ident(relname),1,3)='use' AND relkind = 'r'`: {"users", "(1 row)"}, // completes a name
+		`select quote_ident('A b') || quote_ident('select')`:                                                                     {`"A b""select"`},
+		`show server_version`: {"15.0"},
 		`select version(), current_user, current_database(), current_schema`:                                                {"PostgreSQL 15.0 compatible", "demo", "public"},
 		`set application_name = 'x'; show application_name`:                                                                 {"x"},
 		`select table_name, column_name, data_type, is_nullable from information_schema.columns where table_name = 'posts'`: {"author      | bigint    | NO"},

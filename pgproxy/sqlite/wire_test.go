@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/headpond/headpond/pgproxy/sqlite"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/jackc/pgx/v5"
 )
@@ -176,5 +177,35 @@ func TestSchemaChangeUnderPreparedStatement(t *testing.T) {
 	wantState(t, err, "0A000", "prepared statement whose columns changed")
 	if tag := mustExec(t, a, `DELETE FROM c WHERE x = $1 RETURNING x`, pgx.QueryExecModeExec, 1); tag != "DELETE 1" {
 		t.Errorf("tag %q", tag)
+	}
+}
+
+// A statement another session dropped fails by its own error, and the session
+// and the connection go on.
+func TestDroppedTableUnderPreparedStatement(t *testing.T) {
+	s := start(t)
+	a, b := s.connect(t), s.connect(t)
+	mustExec(t, a, `CREATE TABLE gone (x INTEGER)`)
+	if _, err := a.Prepare(t.Context(), "g", `SELECT x FROM gone`); err != nil {
+		t.Fatal(err)
+	}
+	mustExec(t, b, `DROP TABLE gone`)
+	_, err := a.PgConn().ExecPrepared(t.Context(), "g", nil, nil, nil).Close()
+	wantState(t, err, "42P01", "prepared statement whose table was dropped")
+	mustExec(t, b, `CREATE TABLE gone (x TEXT)`)
+	_, err = a.PgConn().ExecPrepared(t.Context(), "g", nil, nil, nil).Close()
+	wantState(t, err, "0A000", "prepared statement whose column has another type")
+	if n := one[int64](t, a, `SELECT count(*) FROM users`); n != 2 {
+		t.Errorf("%d users", n)
+	}
+}
+
+// A message over the limit is refused without being kept, and the session goes on.
+func TestMessageOverTheLimit(t *testing.T) {
+	conn := start(t, func(c *sqlite.Config) { c.MaxMessage = 1 << 20 }).connect(t)
+	_, err := conn.Exec(t.Context(), `UPDATE users SET avatar = $1`, make([]byte, 2<<20))
+	wantState(t, err, "54000", "large parameter")
+	if n := one[int64](t, conn, `SELECT count(*) FROM users`); n != 2 {
+		t.Errorf("%d users", n)
 	}
 }
