@@ -1,0 +1,539 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a connection of a loop: a net.Conn over a TCP or Unix stream socket. Its fast way is
+// for fibers of its own loop; every method may be called from anywhere, at the price of a trip
+// to the loop. Idle, it holds no buffer.
+//
+// What Write took is sent at the end of the loop's turn with everything else (io_uring), so an
+// error about it is returned by a later call, as for bytes in the socket's buffer. Close sends
+// what is left first, for up to [closeTime].
+type Conn struct {
+	loop   atomic.Pointer[loop]
+	fd     int
+	unix   bool
+	local  atomic.Pointer[net.Addr]
+	remote atomic.Pointer[net.Addr]
+
+	// Everything below belongs to the loop's thread.
+	closed bool
+	rd, wr side
+	timer  timer
+	slot   uint32 // in the poller's table
+	streak uint8  // operations without a pause
+	abort  bool   // Close resets
+	epollConn
+	uringConn
+}
+
+// side is one direction of a connection.
+type side struct {
+	waiter   *coroutine   // parked until there is something to do
+	busy     bool         // a Read, or a Write, is under way
+	queue    []*coroutine // others that want to
+	deadline int64        // in the loop's clock; 0 = none
+}
+
+// maxStreak is how many operations a fiber may do in one go before others have a turn.
+const maxStreak = 64
+
+var (
+	_ net.Conn     = (*Conn)(nil)
+	_ syscall.Conn = (*Conn)(nil)
+)
+
+// newConn makes a connection of an open descriptor, which is in the mode the poller wants, and
+// hands it to l. Any thread may call it.
+func newConn(l *loop, fd int, isUnix bool) *Conn {
+	c := &Conn{fd: fd, unix: isUnix}
+	c.timer.conn = c
+	c.loop.Store(l)
+	l.conns.Add(1)
+	if l.here() {
+		c.attach(l)
+	} else if !l.post(func() { c.attach(l) }) {
+		c.closed = true
+		_ = unix.Close(fd)
+	}
+	return c
+}
+
+// attach makes l serve the connection, on l's thread.
+func (c *Conn) attach(l *loop) {
+	l.open[c] = struct{}{}
+	if err := l.poller.add(c); err != nil {
+		l.logger().Error("connection closed", "error", err)
+		c.closed = true
+		l.conns.Add(-1)
+		_ = unix.Close(c.fd)
+		c.gone(l)
+	}
+}
+
+// Read implements net.Conn. p is not kept after it returns.
+func (c *Conn) Read(p []byte) (n int, err error) {
+	l := c.loop.Load()
+	if !l.here() {
+		c.elsewhere(l, func(l *loop) { n, err = c.read(l, p) }, &err)
+	} else {
+		n, err = c.read(l, p)
+	}
+	if err != nil && err != io.EOF {
+		err = c.opError("read", err)
+	}
+	return n, err
+}
+
+// Write implements net.Conn. p is not kept after it returns.
+func (c *Conn) Write(p []byte) (n int, err error) {
+	l := c.loop.Load()
+	if !l.here() {
+		c.elsewhere(l, func(l *loop) { n, err = c.write(l, p) }, &err)
+	} else {
+		n, err = c.write(l, p)
+	}
+	if err != nil {
+		err = c.opError("write", err)
+	}
+	return n, err
+}
+
+// WaitReadable returns when a Read would not wait, so that a reader need not hold a buffer
+// while it waits; or with an error, as Read's, of the deadline or Close.
+func (c *Conn) WaitReadable() (err error) {
+	l := c.loop.Load()
+	if !l.here() {
+		c.elsewhere(l, func(l *loop) { err = c.waitReadable(l) }, &err)
+	} else {
+		err = c.waitReadable(l)
+	}
+	if err != nil {
+		err = c.opError("read", err)
+	}
+	return err
+}
+
+// Quiet reports that the connection is open and that nothing has arrived on it that was not
+// read: an idle pooled connection that is not quiet is of no use any more. It does not wait.
+// Only the connection's one user may call it, and not during a Read.
+func (c *Conn) Quiet() (quiet bool) {
+	l := c.loop.Load()
+	if !l.here() {
+		var err error
+		c.elsewhere(l, func(l *loop) { quiet = !c.closed && l.poller.quiet(c) }, &err)
+		return quiet && err == nil
+	}
+	return !c.closed && l.poller.quiet(c)
+}
+
+// elsewhere runs op on the connection's loop for a caller that is not there. A connection that
+// moved meanwhile is followed.
+func (c *Conn) elsewhere(l *loop, op func(*loop), err *error) {
+	for {
+		moved := false
+		ran := l.call(func() {
+			if now := c.loop.Load(); now != l {
+				l, moved = now, true
+				return
+			}
+			op(l)
+		})
+		if !ran {
+			*err = net.ErrClosed
+		}
+		if !moved {
+			return
+		}
+	}
+}
+
+func (c *Conn) read(l *loop, p []byte) (int, error) {
+	if err := c.begin(l, &c.rd); err != nil {
+		return 0, err
+	}
+	defer c.end(l, &c.rd)
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		n, err, done := l.poller.read(c, p)
+		if done {
+			if n == 0 && err == nil {
+				err = io.EOF
+			}
+			c.pause(l)
+			return n, err
+		}
+		if err := c.wait(l, &c.rd); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (c *Conn) waitReadable(l *loop) error {
+	if err := c.begin(l, &c.rd); err != nil {
+		return err
+	}
+	defer c.end(l, &c.rd)
+	for !l.poller.readable(c) {
+		if err := c.wait(l, &c.rd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Conn) write(l *loop, p []byte) (total int, err error) {
+	if err := c.begin(l, &c.wr); err != nil {
+		return 0, err
+	}
+	defer c.end(l, &c.wr)
+	for len(p) > 0 {
+		n, err, done := l.poller.write(c, p)
+		total += n
+		p = p[n:]
+		if err != nil {
+			return total, err
+		}
+		if len(p) == 0 {
+			break
+		}
+		if !done {
+			if err := c.wait(l, &c.wr); err != nil {
+				return total, err
+			}
+		} else {
+			c.pause(l)
+		}
+	}
+	return total, nil
+}
+
+// begin takes a side for one operation, and looks whether there is any use in it. The loop's
+// clock is as old as its turn: a deadline that has not passed by it is in time.
+func (c *Conn) begin(l *loop, s *side) error {
+	for s.busy {
+		s.queue = append(s.queue, l.current)
+		l.current.park()
+	}
+	s.busy = true
+	var err error
+	switch {
+	case c.closed:
+		err = net.ErrClosed
+	case s.deadline != 0 && l.now >= s.deadline:
+		err = os.ErrDeadlineExceeded
+	}
+	if err != nil {
+		c.end(l, s)
+	}
+	return err
+}
+
+// end gives the side to the next who wants it.
+func (c *Conn) end(l *loop, s *side) {
+	s.busy = false
+	if len(s.queue) > 0 {
+		l.ready(s.queue[0])
+		s.queue = s.queue[1:]
+	}
+}
+
+// wait parks the fiber until the side is woken, by the poller, the deadline or Close.
+func (c *Conn) wait(l *loop, s *side) error {
+	if c.closed {
+		return net.ErrClosed
+	}
+	if s.deadline != 0 {
+		if l.now >= s.deadline {
+			return os.ErrDeadlineExceeded
+		}
+		l.timers.arm(&c.timer, s.deadline)
+	}
+	c.streak = 0
+	s.waiter = l.current
+	s.waiter.park()
+	if c.closed {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// pause lets other fibers run when this connection has kept its own busy for long.
+func (c *Conn) pause(l *loop) {
+	if c.streak++; c.streak < maxStreak {
+		return
+	}
+	c.streak = 0
+	l.ready(l.current)
+	l.current.park()
+}
+
+// woken lets the side's waiter look again.
+func (s *side) woken(l *loop) {
+	if f := s.waiter; f != nil {
+		s.waiter = nil
+		l.ready(f)
+	}
+}
+
+// expired is called when the connection's timer fires.
+func (c *Conn) expired(l *loop) {
+	if c.lingering(l) {
+		return
+	}
+	for _, s := range []*side{&c.rd, &c.wr} {
+		switch {
+		case s.waiter == nil || s.deadline == 0:
+		case l.now >= s.deadline:
+			s.woken(l)
+		default:
+			l.timers.arm(&c.timer, s.deadline)
+		}
+	}
+}
+
+// pastDeadline stands for every deadline before the loop's clock began.
+const pastDeadline = 1
+
+// SetDeadline implements net.Conn. It costs no timer while deadlines only move later.
+func (c *Conn) SetDeadline(t time.Time) error {
+	return c.setDeadline(t, true, true)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	return c.setDeadline(t, true, false)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadline(t, false, true)
+}
+
+func (c *Conn) setDeadline(t time.Time, read, write bool) error {
+	var at int64
+	if !t.IsZero() {
+		at = max(int64(t.Sub(epoch)), pastDeadline)
+	}
+	set := func(l *loop) {
+		if read {
+			c.rd.deadline = at
+			c.deadlineMoved(l, &c.rd)
+		}
+		if write {
+			c.wr.deadline = at
+			c.deadlineMoved(l, &c.wr)
+		}
+	}
+	l := c.loop.Load()
+	if l.here() {
+		if c.closed {
+			return c.opError("set", net.ErrClosed)
+		}
+		set(l)
+		return nil
+	}
+	if !c.send(l, set) {
+		return c.opError("set", net.ErrClosed)
+	}
+	return nil
+}
+
+// deadlineMoved tells a side that waits.
+func (c *Conn) deadlineMoved(l *loop, s *side) {
+	switch {
+	case c.closed || s.waiter == nil || s.deadline == 0:
+	case s.deadline <= l.now:
+		s.woken(l)
+	default:
+		l.timers.arm(&c.timer, s.deadline)
+	}
+}
+
+// send runs fn on the connection's loop without waiting for it, and in the order of calls.
+func (c *Conn) send(l *loop, fn func(*loop)) bool {
+	return l.post(func() {
+		if now := c.loop.Load(); now != l {
+			c.send(now, fn)
+			return
+		}
+		fn(l)
+	})
+}
+
+// Close implements net.Conn. It does not wait; what was written is sent first.
+func (c *Conn) Close() error {
+	l := c.loop.Load()
+	if l.here() {
+		if c.closed {
+			return c.opError("close", net.ErrClosed)
+		}
+		c.close(l)
+		return nil
+	}
+	c.send(l, c.close)
+	return nil
+}
+
+func (c *Conn) close(l *loop) {
+	if c.closed {
+		return
+	}
+	c.RemoteAddr() // for the logs: afterwards the descriptor may be another's
+	c.closed = true
+	l.timers.disarm(&c.timer)
+	l.conns.Add(-1)
+	c.rd.woken(l)
+	c.wr.woken(l)
+	l.poller.close(c)
+}
+
+// gone is called by the poller when the descriptor is closed.
+func (c *Conn) gone(l *loop) {
+	l.timers.disarm(&c.timer)
+	delete(l.open, c)
+}
+
+// CloseWrite sends a FIN after what was written; reading goes on.
+func (c *Conn) CloseWrite() error {
+	l := c.loop.Load()
+	if l.here() {
+		if c.closed {
+			return c.opError("close", net.ErrClosed)
+		}
+		return l.poller.shutdown(c)
+	}
+	c.send(l, func(l *loop) {
+		if !c.closed {
+			_ = l.poller.shutdown(c)
+		}
+	})
+	return nil
+}
+
+// Adopt moves the connection to the loop of the fiber that calls it, which must be its only
+// user; nothing happens when something is in flight, or when the caller is no fiber. Using a
+// connection of another loop works, but each operation is a trip there and back.
+func (c *Conn) Adopt() {
+	l := c.loop.Load()
+	if l.here() {
+		return
+	}
+	f := currentFiber()
+	if f == nil {
+		return
+	}
+	moved := false
+	l.call(func() {
+		if c.loop.Load() != l || c.closed || c.rd.busy || c.wr.busy || l.poller.busy(c) {
+			return
+		}
+		l.timers.disarm(&c.timer)
+		l.poller.remove(c)
+		l.conns.Add(-1)
+		delete(l.open, c)
+		moved = true
+	})
+	if !moved {
+		return
+	}
+	to := f.loop
+	c.loop.Store(to)
+	to.conns.Add(1)
+	c.attach(to)
+}
+
+// Go runs fn as a fiber of the connection's loop.
+func (c *Conn) Go(fn func()) {
+	l := c.loop.Load()
+	if l.here() {
+		l.spawn(fn)
+		return
+	}
+	l.post(func() { l.spawn(fn) })
+}
+
+// SetLinger(0) makes Close reset the connection and drop what is unsent; any other value makes
+// it send that first, which is the default.
+func (c *Conn) SetLinger(seconds int) error {
+	set := func(l *loop) {
+		if c.closed {
+			return
+		}
+		c.abort = seconds == 0
+		linger := unix.Linger{}
+		if c.abort {
+			linger.Onoff = 1
+		}
+		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
+	}
+	if l := c.loop.Load(); l.here() {
+		set(l)
+	} else {
+		c.send(l, set)
+	}
+	return nil
+}
+
+// LocalAddr implements net.Conn.
+func (c *Conn) LocalAddr() net.Addr { return c.addr(&c.local, unix.Getsockname) }
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return c.addr(&c.remote, unix.Getpeername) }
+
+// addr asks the kernel at the first call. After Close what was not asked is not known.
+func (c *Conn) addr(known *atomic.Pointer[net.Addr], ask func(int) (unix.Sockaddr, error)) net.Addr {
+	if a := known.Load(); a != nil {
+		return *a
+	}
+	a := toAddr(nil, c.unix)
+	look := func(*loop) {
+		if c.closed {
+			return
+		}
+		if sa, err := ask(c.fd); err == nil {
+			a = toAddr(sa, c.unix)
+			known.Store(&a)
+		}
+	}
+	if l := c.loop.Load(); l.here() {
+		look(l)
+	} else {
+		var err error
+		c.elsewhere(l, look, &err)
+	}
+	return a
+}
+
+// opError wraps an error as package net does.
+func (c *Conn) opError(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the poller
+		err = os.NewSyscallError(op, errno)
+	}
+	var known *net.OpError
+	if errors.As(err, &known) {
+		return err
+	}
+	network := "tcp"
+	if c.unix {
+		network = "unix"
+	}
+	return &net.OpError{Op: op, Net: network, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}

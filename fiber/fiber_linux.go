@@ -1,0 +1,108 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"iter"
+	"log/slog"
+	"runtime/debug"
+)
+
+// getg returns the address of the running goroutine's descriptor: a number that tells a
+// fiber, which is a coroutine with a goroutine of its own, from everything else that runs.
+//
+//go:noescape
+func getg() uintptr
+
+// coroutine is a fiber: it runs on its loop's thread, between resume and park. All of it
+// belongs to the loop's thread.
+type coroutine struct {
+	loop  *loop
+	next  func() (struct{}, bool)
+	stop  func()
+	yield func(struct{}) bool
+	g     uintptr
+	fn    func()
+}
+
+// maxSpareFibers bounds the finished coroutines a loop keeps for the next sessions: making
+// one costs a goroutine and five allocations.
+const maxSpareFibers = 128
+
+// spawn starts fn as a fiber in the loop's present turn.
+func (l *loop) spawn(fn func()) {
+	l.fibers++
+	var f *coroutine
+	if n := len(l.spare); n > 0 {
+		f = l.spare[n-1]
+		l.spare[n-1] = nil
+		l.spare = l.spare[:n-1]
+	} else {
+		f = &coroutine{loop: l}
+		f.next, f.stop = iter.Pull(f.life)
+	}
+	f.fn = fn
+	l.ready(f)
+}
+
+// life is what runs in the coroutine: one function after the other.
+func (f *coroutine) life(yield func(struct{}) bool) {
+	l := f.loop
+	f.yield = yield
+	f.g = getg()
+	l.running.Store(f.g)
+	for {
+		f.once()
+		l.fibers--
+		if len(l.spare) >= maxSpareFibers || l.closing {
+			break
+		}
+		l.spare = append(l.spare, f)
+		if !yield(struct{}{}) {
+			break
+		}
+	}
+	l.running.Store(0) // the descriptor may serve another goroutine from now on
+}
+
+// once runs the fiber's function; its panic ends only itself.
+func (f *coroutine) once() {
+	defer func() {
+		f.fn = nil
+		if p := recover(); p != nil {
+			f.loop.panics++
+			f.loop.logger().Error("fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+	f.fn()
+}
+
+// park lets the loop go on until somebody calls ready (or, from elsewhere, wake) for f, once.
+func (f *coroutine) park() { f.yield(struct{}{}) }
+
+// resume runs f until it parks or ends.
+func (l *loop) resume(f *coroutine) {
+	l.current = f
+	l.running.Store(f.g)
+	f.next()
+	l.current = nil
+}
+
+// here reports whether the caller is a fiber of l, or l itself.
+func (l *loop) here() bool {
+	g := getg()
+	return l.running.Load() == g || l.self == g
+}
+
+// currentFiber returns the fiber the caller is, nil on a goroutine.
+func currentFiber() *coroutine {
+	g := getg()
+	if all := allLoops.Load(); all != nil {
+		for _, l := range *all {
+			if l.running.Load() == g {
+				return l.current
+			}
+		}
+	}
+	return nil
+}

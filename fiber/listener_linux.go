@@ -1,0 +1,228 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listener accepts connections for the loops of an engine: each connection lives on the loop
+// with the fewest. It is a net.Listener; Accept is cheap on a fiber of the listener's loop (see
+// Go) and a trip there from anywhere else.
+type Listener struct {
+	loop *loop
+	fd   int
+	unix bool
+	addr net.Addr
+	path string // of a Unix socket, removed by Close
+
+	// Everything below belongs to the loop's thread.
+	closed  bool
+	waiters []*coroutine
+	slot    uint32
+	backlog []int         // accepted by io_uring
+	failed  syscall.Errno // of io_uring's accept
+	armed   bool
+}
+
+var _ net.Listener = (*Listener)(nil)
+
+// listen takes over a copy of l's socket and closes l.
+func (e *Engine) listen(l net.Listener) (net.Listener, error) {
+	fd, isUnix, err := takeSocket(l)
+	if err != nil {
+		return nil, fmt.Errorf("fiber: listener on %s: %w", l.Addr(), err)
+	}
+	a := &Listener{loop: e.loops[0], fd: fd, unix: isUnix, addr: l.Addr()}
+	if u, ok := l.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(false)
+		a.path = l.Addr().String()
+	}
+	_ = l.Close()
+	if !isUnix {
+		inheritable(fd)
+	}
+	failed := net.ErrClosed
+	a.loop.call(func() {
+		if failed = unix.SetNonblock(fd, a.loop.poller.nonblocking()); failed == nil {
+			failed = a.loop.poller.addListener(a)
+		}
+		if failed == nil {
+			a.loop.open[a] = struct{}{}
+		}
+	})
+	if failed != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("fiber: listener on %s: %w", a.addr, failed)
+	}
+	return a, nil
+}
+
+// inheritable sets on a listening socket what every accepted one is to have, so that it costs
+// nothing per connection. The values are package net's.
+func inheritable(fd int) {
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
+}
+
+// Accept implements net.Listener; the connection is a *Conn.
+func (a *Listener) Accept() (net.Conn, error) {
+	fd, err := -1, error(net.ErrClosed)
+	if a.loop.here() {
+		fd, err = a.accept()
+	} else {
+		a.loop.call(func() { fd, err = a.accept() })
+	}
+	if err != nil {
+		if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the poller
+			err = os.NewSyscallError("accept", errno)
+		}
+		network := "tcp"
+		if a.unix {
+			network = "unix"
+		}
+		return nil, &net.OpError{Op: "accept", Net: network, Addr: a.addr, Err: err}
+	}
+	return newConn(a.loop.engine.lightest(), fd, a.unix), nil
+}
+
+func (a *Listener) accept() (int, error) {
+	for !a.closed {
+		if fd, err, done := a.loop.poller.accept(a); done {
+			return fd, err
+		}
+		a.waiters = append(a.waiters, a.loop.current)
+		a.loop.current.park()
+	}
+	return -1, net.ErrClosed
+}
+
+func (a *Listener) woken(l *loop) {
+	for _, f := range a.waiters {
+		l.ready(f)
+	}
+	a.waiters = a.waiters[:0]
+}
+
+// Go runs fn, an accepting loop, as a fiber of the listener's loop.
+func (a *Listener) Go(fn func()) {
+	if a.loop.here() {
+		a.loop.spawn(fn)
+	} else {
+		a.loop.post(func() { a.loop.spawn(fn) })
+	}
+}
+
+// Close implements net.Listener: it ends waiting Accepts and does not wait.
+func (a *Listener) Close() error {
+	if a.loop.here() {
+		a.shut()
+	} else {
+		a.loop.post(a.shut)
+	}
+	return nil
+}
+
+// shut is Close on the loop's thread.
+func (a *Listener) shut() {
+	if a.closed {
+		return
+	}
+	a.closed = true
+	if a.path != "" {
+		_ = os.Remove(a.path)
+	}
+	a.woken(a.loop)
+	a.loop.poller.closeListener(a)
+}
+
+// gone is called by the poller when the descriptor is closed.
+func (a *Listener) gone(l *loop) { delete(l.open, a) }
+
+// Addr implements net.Listener.
+func (a *Listener) Addr() net.Addr { return a.addr }
+
+// SyscallConn gives access to the socket, for handing it to another process.
+func (a *Listener) SyscallConn() (syscall.RawConn, error) { return rawFD(a.fd), nil }
+
+// rawFD is a syscall.RawConn for looking at a descriptor and setting its options.
+type rawFD int
+
+// Control implements syscall.RawConn.
+func (r rawFD) Control(fn func(fd uintptr)) error { fn(uintptr(r)); return nil }
+
+// Read implements syscall.RawConn: it is not supported, for what has been received may be in
+// the loop's hands.
+func (rawFD) Read(func(uintptr) bool) error { return errors.ErrUnsupported }
+
+// Write implements syscall.RawConn: it is not supported.
+func (rawFD) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
+
+// SyscallConn gives access to the socket for looking at it and for setting options: its Read
+// and Write return errors.ErrUnsupported. The descriptor must not be used after Close.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) { return rawFD(c.fd), nil }
+
+// takeSocket returns a descriptor of its own for a socket of package net. The original stays
+// open.
+func takeSocket(s any) (fd int, isUnix bool, err error) {
+	sc, ok := s.(syscall.Conn)
+	if !ok {
+		return -1, false, fmt.Errorf("%T is no socket: %w", s, errors.ErrUnsupported)
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return -1, false, err
+	}
+	var failed error
+	err = rc.Control(func(original uintptr) {
+		var kind int
+		if kind, failed = unix.GetsockoptInt(int(original), unix.SOL_SOCKET, unix.SO_TYPE); failed != nil {
+			return
+		}
+		if kind != unix.SOCK_STREAM {
+			failed = fmt.Errorf("not a stream socket: %w", errors.ErrUnsupported)
+			return
+		}
+		var domain int
+		if domain, failed = unix.GetsockoptInt(int(original), unix.SOL_SOCKET, unix.SO_DOMAIN); failed != nil {
+			return
+		}
+		isUnix = domain == unix.AF_UNIX
+		fd, failed = unix.FcntlInt(original, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if err == nil {
+		err = failed
+	}
+	return fd, isUnix, err
+}
+
+// toAddr makes a net.Addr of what the kernel says; nil becomes an empty address.
+func toAddr(sa unix.Sockaddr, isUnix bool) net.Addr {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return &net.TCPAddr{IP: net.IP(sa.Addr[:]), Port: sa.Port}
+	case *unix.SockaddrInet6:
+		a := &net.TCPAddr{IP: net.IP(sa.Addr[:]), Port: sa.Port}
+		if sa.ZoneId != 0 {
+			if i, err := net.InterfaceByIndex(int(sa.ZoneId)); err == nil {
+				a.Zone = i.Name
+			}
+		}
+		return a
+	case *unix.SockaddrUnix:
+		return &net.UnixAddr{Name: sa.Name, Net: "unix"}
+	}
+	if isUnix {
+		return &net.UnixAddr{Net: "unix"}
+	}
+	return &net.TCPAddr{}
+}

@@ -1,0 +1,292 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// poller is what a loop asks of the kernel: readiness or completion of what its connections
+// wait for. All methods are called on the loop's thread.
+//
+// read and write never block. done == false means that nothing could be done and that the
+// connection's side will be woken when there is something to do; spurious wake-ups are allowed.
+type poller interface {
+	// nonblocking reports whether descriptors must be in non-blocking mode, or must not.
+	nonblocking() bool
+	// add starts serving an open descriptor, connected or not.
+	add(c *Conn) error
+	// read reads into p, which is not kept.
+	read(c *Conn, p []byte) (n int, err error, done bool)
+	// write takes bytes of p, which is not kept; what it took may be sent later, and an error
+	// about it comes back from a later call.
+	write(c *Conn, p []byte) (n int, err error, done bool)
+	// readable reports whether read would be done, and sees to it that the side is woken when
+	// it would be.
+	readable(c *Conn) bool
+	// writable is the same for write. connect uses it.
+	writable(c *Conn) bool
+	// quiet reports that nothing has arrived, neither data nor the end.
+	quiet(c *Conn) bool
+	// shutdown sends a FIN after what was written.
+	shutdown(c *Conn) error
+	// busy reports whether the kernel works for c, so that it cannot be given away.
+	busy(c *Conn) bool
+	// remove gives c up but leaves its descriptor open; it must not be busy.
+	remove(c *Conn)
+	// close closes the descriptor once what was written is sent.
+	close(c *Conn)
+	// accept returns a connection that waits, if any; the listener is woken later otherwise.
+	accept(a *Listener) (fd int, err error, done bool)
+	addListener(a *Listener) error
+	closeListener(a *Listener)
+	// wait lets the kernel work until something has happened, wake is called, or the time has
+	// come (in the loop's clock; 0 = no limit, negative = do not wait). It makes ready what
+	// can go on.
+	wait(until int64)
+	// wake ends a wait; the only method for other threads.
+	wake()
+	// free gives everything back.
+	free()
+}
+
+// loop runs fibers on one thread. Fields belong to that thread unless they say otherwise.
+type loop struct {
+	engine  *Engine
+	poller  poller
+	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
+	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
+	turn    atomic.Uint64  // for the watchdog
+	active  atomic.Bool    // not waiting; for the watchdog
+	held    atomic.Uint64  // times the watchdog had something to say
+	conns   atomic.Int64   // connections that live here; read by Go and Listener to place new ones
+
+	current *coroutine
+	queue   []*coroutine // ready to run
+	behind  []*coroutine // the other half of the double buffer
+	spare   []*coroutine
+	fibers  int
+	panics  uint64
+	now     int64
+	timers  timers
+	closing bool
+	open    map[closer]struct{}
+
+	mu      sync.Mutex // held for a few instructions
+	posted  []func()   // guarded by mu
+	dead    bool       // guarded by mu: nothing is posted any more
+	waiting atomic.Bool
+	ended   chan struct{}
+}
+
+// closer is a connection or a listener.
+type closer interface{ Close() error }
+
+// allLoops lists the loops of all engines.
+var (
+	allLoops   atomic.Pointer[[]*loop]
+	allLoopsMu sync.Mutex
+)
+
+func publish(change func([]*loop) []*loop) {
+	allLoopsMu.Lock()
+	defer allLoopsMu.Unlock()
+	var old []*loop
+	if p := allLoops.Load(); p != nil {
+		old = *p
+	}
+	updated := change(append([]*loop(nil), old...))
+	allLoops.Store(&updated)
+}
+
+// start runs a loop on a thread of its own and returns when it works.
+func (e *Engine) start(kind Kind) (*loop, error) {
+	l := &loop{engine: e, open: make(map[closer]struct{}), ended: make(chan struct{})}
+	ready := make(chan error)
+	go l.run(kind, ready)
+	if err := <-ready; err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// run is the loop. The thread is locked before the first fiber exists, because coroutines stay
+// with the thread that made them, as io_uring's completions do.
+func (l *loop) run(kind Kind, ready chan<- error) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the loop
+	defer close(l.ended)
+	l.self = getg()
+	var err error
+	if kind == Uring {
+		l.poller, err = newUring(l)
+	} else {
+		l.poller, err = newEpoll(l)
+	}
+	if err != nil {
+		ready <- err
+		return
+	}
+	defer l.poller.free()
+	publish(func(all []*loop) []*loop { return append(all, l) })
+	defer publish(func(all []*loop) []*loop {
+		for i, o := range all {
+			if o == l {
+				return append(all[:i], all[i+1:]...)
+			}
+		}
+		return all
+	})
+	l.now = nanotime()
+	ready <- nil
+	for !l.finish() {
+		l.step()
+	}
+	for _, f := range l.spare {
+		f.stop()
+	}
+}
+
+// step is one turn: what others asked for, timers, fibers, then the kernel.
+func (l *loop) step() {
+	l.turn.Add(1)
+	l.runPosted()
+	l.expire()
+	l.runReady()
+	if l.over() {
+		return
+	}
+	until := l.timers.next()
+	if len(l.queue) > 0 {
+		until = -1
+	} else {
+		l.waiting.Store(true)
+		if l.hasPosted() {
+			until = -1
+		}
+	}
+	l.active.Store(false)
+	l.poller.wait(until)
+	l.active.Store(true)
+	l.waiting.Store(false)
+	l.now = nanotime()
+}
+
+// finish reports whether the loop ends; from then on nothing can be posted.
+func (l *loop) finish() bool {
+	if !l.over() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dead = len(l.posted) == 0
+	return l.dead
+}
+
+// over reports whether a closing loop has nothing left to run.
+func (l *loop) over() bool {
+	return l.closing && l.fibers == 0 && len(l.open) == 0 && len(l.queue) == 0
+}
+
+// ready lets f go on in this turn or the next. Only on the loop's thread.
+func (l *loop) ready(f *coroutine) { l.queue = append(l.queue, f) }
+
+// runReady resumes what is ready now; what becomes ready meanwhile waits for the next turn, so
+// that the kernel is asked in between.
+func (l *loop) runReady() {
+	batch := l.queue
+	l.queue = l.behind[:0]
+	for i, f := range batch {
+		batch[i] = nil
+		l.resume(f)
+	}
+	l.behind = batch[:0]
+}
+
+// post runs fn on the loop's thread, outside any fiber, soon. Any thread may call it; fn must
+// not park. It returns false when the loop has ended.
+func (l *loop) post(fn func()) bool {
+	l.mu.Lock()
+	if l.dead {
+		l.mu.Unlock()
+		return false
+	}
+	l.posted = append(l.posted, fn)
+	l.mu.Unlock()
+	if l.waiting.Swap(false) {
+		l.poller.wake()
+	}
+	return true
+}
+
+func (l *loop) hasPosted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.posted) > 0
+}
+
+func (l *loop) runPosted() {
+	l.mu.Lock()
+	posted := l.posted
+	l.posted = nil
+	l.mu.Unlock()
+	for _, fn := range posted {
+		fn()
+	}
+}
+
+// wake makes f ready from anywhere. f must be parked, or be about to park on its own thread.
+func (l *loop) wake(f *coroutine) {
+	if l.here() {
+		l.ready(f)
+		return
+	}
+	l.post(func() { l.ready(f) })
+}
+
+// call runs fn as a fiber of l and returns when it has ended. The caller may be a goroutine or
+// a fiber of another loop. It returns false, without having run fn, when the loop has ended.
+func (l *loop) call(fn func()) bool {
+	if f := currentFiber(); f != nil {
+		if !l.post(func() { l.spawn(func() { defer f.loop.wake(f); fn() }) }) {
+			return false
+		}
+		f.park()
+		return true
+	}
+	done := make(chan struct{})
+	if !l.post(func() { l.spawn(func() { defer close(done); fn() }) }) {
+		return false
+	}
+	<-done
+	return true
+}
+
+// sleep parks the current fiber.
+func (l *loop) sleep(d time.Duration) {
+	t := timer{fiber: l.current}
+	l.timers.arm(&t, nanotime()+int64(d))
+	t.fiber.park()
+}
+
+func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
+
+// rawWaits says whether a busy loop may wait in the kernel without telling Go's scheduler, which
+// is what makes it cheap: after 20 µs in an ordinary system call the scheduler takes the
+// processor away, wakes another thread, and every return has to fight for one. A raw wait keeps
+// its processor, so there must be another for the rest of the program, and the runtime must be
+// able to interrupt it (by its preemption signal) to stop the world.
+func rawWaits(loops int) bool {
+	return runtime.GOMAXPROCS(0) > loops && !asyncPreemptOff()
+}
+
+// timespec returns the time left until a point in the loop's clock, at least a microsecond.
+func (l *loop) timespec(until int64) unix.Timespec {
+	left := max(until-nanotime(), 1000)
+	return unix.NsecToTimespec(left)
+}

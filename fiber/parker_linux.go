@@ -1,0 +1,87 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"context"
+	"sync"
+)
+
+// Parker lets a fiber wait for what anybody may end, without holding its loop; it is a
+// pool.Parker. It belongs to the fiber that made it and serves one wait at a time.
+type Parker struct {
+	fiber *coroutine
+
+	mu      sync.Mutex // held for a few instructions
+	permit  bool       // Unpark came and no Park has taken it
+	waiting bool
+	ctx     context.Context // the one that ended is watching
+	stop    func() bool
+	ended   bool // ctx has
+}
+
+// NewParker returns a Parker for the calling fiber, nil on a goroutine.
+func NewParker() *Parker {
+	if f := currentFiber(); f != nil {
+		return &Parker{fiber: f}
+	}
+	return nil
+}
+
+// Park waits until Unpark has been called (also before), and returns nil, or until ctx ends, and
+// returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the watch stays for
+// the next Park with the same one.
+func (p *Parker) Park(ctx context.Context) error {
+	if ctx.Done() != nil && ctx != p.ctx {
+		if p.stop != nil {
+			p.stop()
+		}
+		p.mu.Lock()
+		p.ended = false
+		p.mu.Unlock()
+		p.ctx = ctx
+		p.stop = context.AfterFunc(ctx, func() { p.end(ctx) })
+	}
+	bounded := ctx.Done() != nil
+	for {
+		p.mu.Lock()
+		switch {
+		case p.permit:
+			p.permit = false
+			p.mu.Unlock()
+			return nil
+		case bounded && p.ended:
+			p.mu.Unlock()
+			return ctx.Err()
+		}
+		p.waiting = true
+		p.mu.Unlock()
+		p.fiber.park()
+	}
+}
+
+// Unpark ends the present or the next Park. Anybody may call it; it does not wait.
+func (p *Parker) Unpark() {
+	p.mu.Lock()
+	p.permit = true
+	p.wake()
+	p.mu.Unlock()
+}
+
+// end is called when a watched context ends.
+func (p *Parker) end(ctx context.Context) {
+	p.mu.Lock()
+	if p.ctx == ctx {
+		p.ended = true
+		p.wake()
+	}
+	p.mu.Unlock()
+}
+
+// wake makes the fiber look again, once. mu is held.
+func (p *Parker) wake() {
+	if p.waiting {
+		p.waiting = false
+		p.fiber.loop.wake(p.fiber)
+	}
+}

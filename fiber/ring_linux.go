@@ -1,0 +1,216 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The interface of io_uring as linux/io_uring.h has it; see io_uring_setup(2), io_uring_enter(2)
+// and io_uring_register(2).
+const (
+	opPollAdd     = 6
+	opAccept      = 13
+	opAsyncCancel = 14
+	opSend        = 26
+	opRecv        = 27
+
+	sqeBufferSelect = 1 << 5
+
+	recvPollFirst   = 1 << 0 // in ioprio: there is nothing yet, wait before the first try
+	acceptMultishot = 1 << 0 // in ioprio
+	pollMultishot   = 1 << 0 // in len
+
+	cqeBuffer   = 1 << 0 // a provided buffer was used; its number is in the upper half
+	cqeMore     = 1 << 1 // the request goes on
+	cqeNonEmpty = 1 << 2 // there is more to receive
+
+	setupCQSize       = 1 << 3
+	setupClamp        = 1 << 4
+	setupSubmitAll    = 1 << 7
+	setupSingleIssuer = 1 << 12
+	setupDeferTaskrun = 1 << 13
+
+	featSingleMmap = 1 << 0
+	featNoDrop     = 1 << 1
+	featExtArg     = 1 << 8
+
+	enterGetEvents = 1 << 0
+	enterExtArg    = 1 << 3
+
+	registerPbufRing = 22
+
+	offSQRing = 0
+	offSQEs   = 0x10000000
+)
+
+type ringParams struct {
+	sqEntries, cqEntries, flags, cpu, idle, features, wqFD uint32
+	_                                                      [3]uint32
+	sq                                                     struct {
+		head, tail, mask, entries, flags, dropped, array, _ uint32
+		_                                                   uint64
+	}
+	cq struct {
+		head, tail, mask, entries, overflow, cqes, flags, _ uint32
+		_                                                   uint64
+	}
+}
+
+type sqe struct {
+	opcode, flags uint8
+	ioprio        uint16
+	fd            int32
+	off, addr     uint64
+	len, opFlags  uint32
+	userData      uint64
+	bufGroup, _   uint16
+	_             uint32
+	_             [2]uint64
+}
+
+type cqe struct {
+	userData uint64
+	res      int32
+	flags    uint32
+}
+
+// enterArg is struct io_uring_getevents_arg.
+type enterArg struct {
+	_         uint64
+	_         uint32
+	_         uint32
+	timespec  uint64 // address
+	timeValue unix.Timespec
+}
+
+// ring is one io_uring, for the thread that made it.
+type ring struct {
+	fd                 int
+	rings, entries     []byte // mapped
+	sqes               []sqe
+	cqes               []cqe
+	sqHead, sqTail     *uint32
+	cqHead, cqTail     *uint32
+	sqMask, cqMask     uint32
+	tail, submitted    uint32
+	arg                *enterArg // on the heap, for as long as the ring
+	enters, operations uint64
+}
+
+func newRing(entries, completions uint32) (*ring, error) {
+	var p ringParams
+	p.flags = setupCQSize | setupClamp | setupSubmitAll | setupSingleIssuer | setupDeferTaskrun
+	p.cqEntries = completions
+	fd, _, errno := syscall.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(&p)), 0)
+	if errno != 0 {
+		return nil, fmt.Errorf("io_uring_setup: %w", errno)
+	}
+	r := &ring{fd: int(fd), arg: &enterArg{}}
+	unix.CloseOnExec(r.fd)
+	if missing := (featSingleMmap | featNoDrop | featExtArg) &^ p.features; missing != 0 {
+		r.free()
+		return nil, fmt.Errorf("io_uring: the kernel lacks features %#x", missing)
+	}
+	if err := r.mapRings(&p); err != nil {
+		r.free()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *ring) mapRings(p *ringParams) (err error) {
+	size := max(int(p.sq.array+p.sqEntries*4), int(p.cq.cqes)+int(p.cqEntries)*int(unsafe.Sizeof(cqe{})))
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
+	if r.rings, err = unix.Mmap(r.fd, offSQRing, size, prot, flags); err != nil {
+		return fmt.Errorf("io_uring: mmap: %w", err)
+	}
+	if r.entries, err = unix.Mmap(r.fd, offSQEs, int(p.sqEntries)*int(unsafe.Sizeof(sqe{})), prot, flags); err != nil {
+		return fmt.Errorf("io_uring: mmap: %w", err)
+	}
+	at := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.rings[off])) }
+	r.sqHead, r.sqTail, r.cqHead, r.cqTail = at(p.sq.head), at(p.sq.tail), at(p.cq.head), at(p.cq.tail)
+	r.sqMask, r.cqMask = *at(p.sq.mask), *at(p.cq.mask)
+	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.entries[0])), p.sqEntries)
+	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.rings[p.cq.cqes])), p.cqEntries)
+	for i, array := uint32(0), unsafe.Slice(at(p.sq.array), p.sqEntries); i < p.sqEntries; i++ {
+		array[i] = i // entry i always stands in place i
+	}
+	return nil
+}
+
+// next returns an empty entry to fill; it is submitted by the next enter. When the queue is
+// full it is submitted first.
+func (r *ring) next() *sqe {
+	if r.tail-atomic.LoadUint32(r.sqHead) == uint32(len(r.sqes)) {
+		r.enter(false, false, 0)
+	}
+	s := &r.sqes[r.tail&r.sqMask]
+	*s = sqe{}
+	r.tail++
+	return s
+}
+
+// enter submits what is queued and runs what the kernel put off. With wait it waits for one
+// completion, at most until the time left is over (0 = no limit); raw waits without telling
+// Go's scheduler.
+func (r *ring) enter(wait, raw bool, left int64) {
+	n := r.tail - r.submitted
+	atomic.StoreUint32(r.sqTail, r.tail)
+	flags, least := uintptr(enterGetEvents), uintptr(0)
+	var arg, size uintptr
+	if wait {
+		least = 1
+		if left > 0 {
+			flags |= enterExtArg
+			r.arg.timeValue = unix.NsecToTimespec(left)
+			r.arg.timespec = uint64(uintptr(unsafe.Pointer(&r.arg.timeValue)))
+			arg, size = uintptr(unsafe.Pointer(r.arg)), 24
+		}
+	}
+	r.enters++
+	r.operations += uint64(n)
+	if wait && !raw {
+		_, _, _ = syscall.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(n), least, flags, arg, size)
+	} else {
+		_, _, _ = syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(n), least, flags, arg, size)
+	}
+	// What was not taken (the kernel is short of memory, or was interrupted) is offered again.
+	r.submitted = atomic.LoadUint32(r.sqHead)
+}
+
+// completion returns the next completion, false if there is none.
+func (r *ring) completion() (cqe, bool) {
+	head := *r.cqHead
+	if head == atomic.LoadUint32(r.cqTail) {
+		return cqe{}, false
+	}
+	c := r.cqes[head&r.cqMask]
+	atomic.StoreUint32(r.cqHead, head+1)
+	return c, true
+}
+
+// register is io_uring_register(2).
+func (r *ring) register(op uintptr, arg unsafe.Pointer, n uintptr) error {
+	if _, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.fd), op, uintptr(arg), n, 0, 0); errno != 0 {
+		return fmt.Errorf("io_uring_register(%d): %w", op, errno)
+	}
+	return nil
+}
+
+// free closes the ring; the kernel has finished with every buffer when it returns, or the
+// buffers' memory outlives it.
+func (r *ring) free() {
+	_ = unix.Close(r.fd)
+	if r.rings != nil {
+		_ = unix.Munmap(r.rings)
+	}
+	if r.entries != nil {
+		_ = unix.Munmap(r.entries)
+	}
+}

@@ -1,0 +1,94 @@
+package fiber
+
+import "sync"
+
+// Mutex is a lock that may be held across I/O: waiting for it does not hold a loop. Goroutines
+// may use it too. Its zero value is unlocked; it must not be copied.
+type Mutex struct {
+	mu      sync.Mutex // held for a few instructions
+	locked  bool
+	waiters []*waiter // first come, first served
+}
+
+var _ sync.Locker = (*Mutex)(nil)
+
+// Lock waits for the lock.
+func (m *Mutex) Lock() {
+	m.mu.Lock()
+	if !m.locked {
+		m.locked = true
+		m.mu.Unlock()
+		return
+	}
+	w := newWaiter()
+	m.waiters = append(m.waiters, w)
+	m.mu.Unlock()
+	w.wait() // the lock is handed over
+}
+
+// Unlock hands the lock to who has waited longest. It panics when the lock is not held.
+func (m *Mutex) Unlock() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.locked {
+		panic("fiber: Unlock of an unlocked Mutex")
+	}
+	if len(m.waiters) == 0 {
+		m.locked = false
+		return
+	}
+	m.waiters[0].wake()
+	m.waiters[0] = nil
+	m.waiters = m.waiters[1:]
+	if len(m.waiters) == 0 {
+		m.waiters = nil
+	}
+}
+
+// Group waits for a number of fibers or goroutines to end, as sync.WaitGroup does, without
+// holding a loop. Its zero value is empty; it must not be copied.
+type Group struct {
+	mu      sync.Mutex // held for a few instructions
+	n       int
+	waiters []*waiter
+}
+
+// Add adds n, which may be negative. It panics when the sum becomes negative.
+func (g *Group) Add(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.n += n; g.n < 0 {
+		panic("fiber: negative Group")
+	}
+	if g.n == 0 {
+		for _, w := range g.waiters {
+			w.wake()
+		}
+		g.waiters = nil
+	}
+}
+
+// Done is Add(-1).
+func (g *Group) Done() { g.Add(-1) }
+
+// Go runs fn with [Go] and counts it until it ends.
+func (g *Group) Go(fn func()) {
+	g.Add(1)
+	Go(func() {
+		defer g.Done()
+		fn()
+	})
+}
+
+// Wait returns when the sum is 0.
+func (g *Group) Wait() {
+	g.mu.Lock()
+	if g.n == 0 {
+		g.mu.Unlock()
+		return
+	}
+	w := newWaiter()
+	g.waiters = append(g.waiters, w)
+	g.mu.Unlock()
+	w.wait()
+}

@@ -1,0 +1,99 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// rawRead and rawWrite are for calls that cannot block: they cost the scheduler nothing.
+func rawRead(fd int, b []byte) (int, syscall.Errno) {
+	n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	return int(n), errno
+}
+
+func rawWrite(fd int, b []byte) (int, syscall.Errno) {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+		uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
+	return int(n), errno
+}
+
+// nothingToRead reports that a socket is open and has neither data nor its end to give.
+func nothingToRead(fd int) bool {
+	var b [1]byte
+	for {
+		_, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), 1,
+			unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		if errno != unix.EINTR {
+			return errno == unix.EAGAIN
+		}
+	}
+}
+
+// wakeEvent makes an eventfd readable.
+func wakeEvent(fd int) {
+	one := [8]byte{0: 1}
+	for {
+		_, _, errno := syscall.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one[0])), 8)
+		if errno != unix.EINTR {
+			return
+		}
+	}
+}
+
+// asyncPreemptOff reports whether the runtime was told not to interrupt with signals.
+func asyncPreemptOff() bool {
+	for setting := range strings.SplitSeq(os.Getenv("GODEBUG"), ",") {
+		if setting == "asyncpreemptoff=1" {
+			return true
+		}
+	}
+	return false
+}
+
+// table finds the owner of a completion or an event. The generation tells a slot's present
+// owner from those before.
+type table struct {
+	slots []slot
+	spare []uint32
+}
+
+type slot struct {
+	owner      any
+	generation uint32
+}
+
+func (t *table) put(owner any) uint32 {
+	if n := len(t.spare); n > 0 {
+		i := t.spare[n-1]
+		t.spare = t.spare[:n-1]
+		t.slots[i].owner = owner
+		return i
+	}
+	t.slots = append(t.slots, slot{owner: owner})
+	return uint32(len(t.slots) - 1)
+}
+
+func (t *table) generation(i uint32) uint32 { return t.slots[i].generation }
+
+// get returns nil when the slot has another owner by now.
+func (t *table) get(i, generation uint32) any {
+	if int(i) >= len(t.slots) || t.slots[i].generation != generation {
+		return nil
+	}
+	return t.slots[i].owner
+}
+
+func (t *table) drop(i uint32) {
+	t.slots[i].owner = nil
+	t.slots[i].generation = (t.slots[i].generation + 1) & maxGeneration
+	t.spare = append(t.spare, i)
+}
+
+// maxGeneration leaves room for an operation's kind beside a generation.
+const maxGeneration = 1<<24 - 1

@@ -1,0 +1,556 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// uring is the poller on io_uring. A turn of the loop is one system call: it submits every
+// operation the turn's fibers asked for and waits for the next completions. Idle connections hold
+// no buffer: receives take one of the ring's when data comes. Writes are gathered in the loop's
+// buffers and sent at the end of the turn.
+type uring struct {
+	loop  *loop
+	ring  *ring
+	event int // eventfd that ends a wait
+	table table
+	recv  *recvBuffers
+	send  sendBuffers
+	dirty []*Conn // with something to send that is not being sent
+	given []*Conn // to which the last wait gave a receive buffer
+	idle  bool    // the last wait found nothing to do for long
+	raw   bool    // see rawWaits
+	limit int64   // closing connections are looked at no earlier
+}
+
+// uringConn is what the poller knows of a connection; the loop's thread owns it.
+type uringConn struct {
+	in      []byte        // received and not read yet, in the ring's buffer inID
+	inID    uint16        //
+	hasIn   bool          // in belongs to a buffer
+	state   recvState     // of the receive
+	more    bool          // the last receive left something
+	inErr   syscall.Errno // of the receive that ended the input
+	out     *sendBuffer   // being filled
+	sending *sendBuffer   // the kernel's
+	outErr  syscall.Errno // of a send
+	isDirty bool
+	fin     bool // shut down for writing when all is sent
+	finSent bool
+
+	connecting bool  // a poll for the end of a connect is under way
+	flight     uint8 // operations in the kernel's hands
+}
+
+type recvState uint8
+
+const (
+	recvNone  recvState = iota // no receive is under way, and nothing is there
+	recvArmed                  // one is under way
+	recvDone                   // in, or the end, or inErr is there
+	recvEnd                    // the end was seen
+)
+
+// Kinds of operation, in the user data beside slot and generation.
+const (
+	kindRecv = iota
+	kindSend
+	kindPoll
+	kindAccept
+	kindCancel
+	kindWake
+)
+
+// closeTime bounds how long a closed connection tries to send what was written before.
+const closeTime = 10 * time.Second
+
+// ringEntries is how many operations are submitted at most by one system call; more are
+// submitted by several.
+const ringEntries = 1024
+
+func newUring(l *loop) (poller, error) {
+	p := &uring{loop: l, event: -1, raw: rawWaits(l.engine.cfg.Loops)}
+	var err error
+	if p.ring, err = newRing(ringEntries, 8*ringEntries); err != nil {
+		return nil, err
+	}
+	if p.recv, err = newRecvBuffers(p.ring); err != nil {
+		p.free()
+		return nil, err
+	}
+	if p.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		p.free()
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	p.table.put(p) // wakeSlot
+	p.watchEvent()
+	if err := p.try(); err != nil {
+		p.free()
+		return nil, err
+	}
+	return p, nil
+}
+
+// try does one receive into a provided buffer, so that a kernel that lacks it is found out now.
+func (p *uring) try() error {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socketpair: %w", err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	if _, err := unix.Write(fds[1], []byte("x")); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	p.prepareRecv(fds[0], userData(kindCancel, 0, 0), false)
+	p.ring.enter(true, false, int64(time.Second))
+	for {
+		c, ok := p.ring.completion()
+		switch {
+		case !ok:
+			return errors.New("io_uring: a receive does not complete")
+		case c.userData&0xff != kindCancel:
+		case c.res < 0:
+			return fmt.Errorf("io_uring: receive: %w", syscall.Errno(-c.res))
+		case c.flags&cqeBuffer == 0:
+			return errors.New("io_uring: a receive used no provided buffer")
+		default:
+			id := uint16(c.flags >> 16)
+			p.recv.take(id, int(c.res))
+			p.recv.put(id)
+			return nil
+		}
+	}
+}
+
+func userData(kind, slot, generation uint32) uint64 {
+	return uint64(slot)<<32 | uint64(generation)<<8 | uint64(kind)
+}
+
+func (p *uring) dataOf(c *Conn, kind uint32) uint64 {
+	return userData(kind, c.slot, p.table.generation(c.slot))
+}
+
+func (p *uring) nonblocking() bool { return false } // else operations fail with EAGAIN
+
+func (p *uring) add(c *Conn) error {
+	c.slot = p.table.put(c)
+	return nil
+}
+
+func (p *uring) remove(c *Conn) {
+	p.settle() // what was received and not read goes with it
+	p.table.drop(c.slot)
+}
+
+// busy also says so of a connection with a receive under way.
+func (p *uring) busy(c *Conn) bool { return c.flight > 0 || c.out != nil }
+
+func (p *uring) read(c *Conn, b []byte) (int, error, bool) {
+	if !p.readable(c) {
+		return 0, nil, false
+	}
+	if len(c.in) == 0 {
+		if c.state == recvEnd || c.inErr == 0 {
+			c.state = recvEnd
+			return 0, nil, true
+		}
+		err := c.inErr
+		c.inErr, c.state = 0, recvEnd // an error is told once, then the end
+		return 0, err, true
+	}
+	n := copy(b, c.in)
+	if c.in = c.in[n:]; len(c.in) == 0 {
+		if c.hasIn {
+			p.recv.put(c.inID)
+		}
+		c.in, c.hasIn, c.state = nil, false, recvNone
+	}
+	return n, nil, true
+}
+
+func (p *uring) readable(c *Conn) bool {
+	if c.state == recvNone {
+		p.arm(c, !c.more)
+	}
+	return c.state != recvArmed
+}
+
+// arm starts a receive; pollFirst says that there is nothing to receive yet, as far as is known.
+func (p *uring) arm(c *Conn, pollFirst bool) {
+	p.prepareRecv(c.fd, p.dataOf(c, kindRecv), pollFirst)
+	c.state = recvArmed
+	c.flight++
+}
+
+func (p *uring) prepareRecv(fd int, data uint64, pollFirst bool) {
+	s := p.ring.next()
+	s.opcode, s.flags, s.fd, s.userData = opRecv, sqeBufferSelect, int32(fd), data
+	if pollFirst {
+		s.ioprio = recvPollFirst
+	}
+}
+
+// quiet lets a receive wait on the idle connection: it is the next reader's, and until then
+// tells that nothing has come.
+func (p *uring) quiet(c *Conn) bool {
+	if c.state == recvArmed {
+		return true
+	}
+	if c.state != recvNone || !nothingToRead(c.fd) {
+		return false
+	}
+	if p.loop.engine.cfg.Loops == 1 { // with more, what is in flight cannot move to another
+		p.arm(c, true)
+	}
+	return true
+}
+
+func (p *uring) write(c *Conn, b []byte) (int, error, bool) {
+	if c.outErr != 0 {
+		return 0, c.outErr, true
+	}
+	if c.fin {
+		return 0, unix.EPIPE, true
+	}
+	if c.out != nil && c.out.n == len(c.out.mem) {
+		if c.sending != nil {
+			return 0, nil, false // woken when that is sent
+		}
+		p.flush(c)
+	}
+	if c.out == nil {
+		if c.out = p.send.get(len(b)); c.out == nil {
+			return 0, unix.ENOMEM, true
+		}
+	}
+	n := copy(c.out.mem[c.out.n:], b)
+	c.out.n += n
+	p.mark(c)
+	return n, nil, true
+}
+
+func (p *uring) mark(c *Conn) {
+	if !c.isDirty && c.sending == nil {
+		c.isDirty = true
+		p.dirty = append(p.dirty, c)
+	}
+}
+
+// flush hands what was gathered to the kernel. Nothing of c is being sent.
+func (p *uring) flush(c *Conn) {
+	s := p.ring.next()
+	s.opcode, s.fd, s.userData = opSend, int32(c.fd), p.dataOf(c, kindSend)
+	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&c.out.mem[0]))), uint32(c.out.n)
+	s.opFlags = unix.MSG_NOSIGNAL | unix.MSG_WAITALL // all of it, or an error
+	c.sending, c.out = c.out, nil
+	c.flight++
+}
+
+// writable is only asked about a connect.
+func (p *uring) writable(c *Conn) bool {
+	if c.connecting {
+		return false
+	}
+	s := p.ring.next()
+	s.opcode, s.fd, s.userData = opPollAdd, int32(c.fd), p.dataOf(c, kindPoll)
+	s.opFlags = unix.POLLOUT
+	c.connecting = true
+	c.flight++
+	return false
+}
+
+func (p *uring) shutdown(c *Conn) error {
+	if c.fin {
+		return nil
+	}
+	c.fin = true
+	if c.out == nil && c.sending == nil {
+		return p.finish(c)
+	}
+	return nil
+}
+
+// finish sends the FIN.
+func (p *uring) finish(c *Conn) error {
+	c.finSent = true
+	return c.opError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
+}
+
+func (p *uring) close(c *Conn) {
+	if c.out != nil && (c.abort || c.outErr != 0) {
+		p.send.put(c.out)
+		c.out = nil
+	}
+	if c.hasIn {
+		p.recv.put(c.inID)
+	}
+	c.in, c.hasIn = nil, false
+	if c.state == recvArmed {
+		p.cancel(c, kindRecv)
+	}
+	if c.connecting {
+		p.cancel(c, kindPoll)
+	}
+	switch {
+	case c.sending != nil && c.abort:
+		p.cancel(c, kindSend)
+	case c.out != nil || c.sending != nil:
+		p.loop.timers.arm(&c.timer, p.loop.now+int64(closeTime))
+	}
+	p.closeIdle(c)
+}
+
+// closeIdle closes the descriptor of a closed connection the kernel has finished with.
+func (p *uring) closeIdle(c *Conn) {
+	if c.flight > 0 || c.out != nil {
+		return
+	}
+	p.table.drop(c.slot)
+	_ = unix.Close(c.fd)
+	c.gone(p.loop)
+}
+
+// lingering gives up sending for a closed connection whose time is over.
+func (c *Conn) lingering(l *loop) bool {
+	if !c.closed {
+		return false
+	}
+	p, ok := l.poller.(*uring)
+	if !ok {
+		return true
+	}
+	c.abort = true
+	if c.out != nil {
+		p.send.put(c.out)
+		c.out = nil
+	}
+	if c.flight > 0 {
+		p.cancel(c, kindSend)
+	}
+	p.closeIdle(c)
+	return true
+}
+
+// cancel asks the kernel to end an operation, which then completes.
+func (p *uring) cancel(c *Conn, kind uint32) {
+	s := p.ring.next()
+	s.opcode, s.fd, s.addr, s.userData = opAsyncCancel, -1, p.dataOf(c, kind), userData(kindCancel, 0, 0)
+}
+
+func (p *uring) addListener(a *Listener) error {
+	a.slot = p.table.put(a)
+	p.armListener(a)
+	return nil
+}
+
+func (p *uring) armListener(a *Listener) {
+	s := p.ring.next()
+	s.opcode, s.fd, s.ioprio, s.opFlags = opAccept, int32(a.fd), acceptMultishot, unix.SOCK_CLOEXEC
+	s.userData = userData(kindAccept, a.slot, p.table.generation(a.slot))
+	a.armed = true
+}
+
+func (p *uring) accept(a *Listener) (int, error, bool) {
+	if n := len(a.backlog); n > 0 {
+		fd := a.backlog[0]
+		a.backlog = a.backlog[1:]
+		return fd, nil, true
+	}
+	if err := a.failed; err != 0 {
+		a.failed = 0
+		return -1, err, true
+	}
+	if !a.armed {
+		p.armListener(a)
+	}
+	return -1, nil, false
+}
+
+func (p *uring) closeListener(a *Listener) {
+	for _, fd := range a.backlog {
+		_ = unix.Close(fd)
+	}
+	a.backlog = nil
+	if a.armed {
+		s := p.ring.next()
+		s.opcode, s.fd, s.addr = opAsyncCancel, -1, userData(kindAccept, a.slot, p.table.generation(a.slot))
+		s.userData = userData(kindCancel, 0, 0)
+		return // the accept's end closes it
+	}
+	p.table.drop(a.slot)
+	_ = unix.Close(a.fd)
+	a.gone(p.loop)
+}
+
+func (p *uring) watchEvent() {
+	s := p.ring.next()
+	s.opcode, s.fd, s.len, s.opFlags = opPollAdd, int32(p.event), pollMultishot, unix.POLLIN
+	s.userData = userData(kindWake, wakeSlot, 0)
+}
+
+// settle takes the receive buffers from connections that have not read them in their turn, so
+// that no number of fibers that are busy elsewhere can leave the others without.
+func (p *uring) settle() {
+	for i, c := range p.given {
+		p.given[i] = nil
+		if c.hasIn {
+			c.in, c.hasIn = append([]byte(nil), c.in...), false
+			p.recv.put(c.inID)
+		}
+	}
+	p.given = p.given[:0]
+}
+
+// wait submits and waits; see epoll.wait about raw.
+func (p *uring) wait(until int64) {
+	p.settle()
+	for i, c := range p.dirty {
+		p.dirty[i] = nil
+		c.isDirty = false
+		if c.out != nil && c.sending == nil {
+			p.flush(c)
+		}
+	}
+	p.dirty = p.dirty[:0]
+	wait, left := until >= 0, int64(0)
+	if until > 0 {
+		left = max(until-nanotime(), 1)
+	}
+	p.ring.enter(wait, p.raw && !p.idle, left)
+	n := 0
+	for {
+		c, ok := p.ring.completion()
+		if !ok {
+			break
+		}
+		n++
+		p.complete(c)
+	}
+	p.idle = wait && n == 0
+}
+
+func (p *uring) complete(e cqe) {
+	kind, slot, generation := uint32(e.userData&0xff), uint32(e.userData>>32), uint32(e.userData>>8)&maxGeneration
+	switch owner := p.table.get(slot, generation).(type) {
+	case *Conn:
+		p.completeConn(owner, kind, e)
+	case *Listener:
+		p.accepted(owner, e)
+	case *uring:
+		if kind == kindWake {
+			var b [8]byte
+			_, _ = rawRead(p.event, b[:])
+			if e.flags&cqeMore == 0 {
+				p.watchEvent()
+			}
+		}
+	}
+}
+
+func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
+	c.flight--
+	switch kind {
+	case kindRecv:
+		p.received(c, e)
+	case kindSend:
+		p.sent(c, e)
+	case kindPoll:
+		c.connecting = false
+		c.wr.woken(p.loop)
+	}
+	if c.closed {
+		p.closeIdle(c)
+	}
+}
+
+func (p *uring) received(c *Conn, e cqe) {
+	c.more = e.flags&cqeNonEmpty != 0
+	if e.flags&cqeBuffer != 0 {
+		id := uint16(e.flags >> 16)
+		in := p.recv.take(id, int(max(e.res, 0)))
+		if e.res <= 0 || c.closed {
+			p.recv.put(id)
+		} else {
+			c.in, c.inID, c.hasIn = in, id, true
+			p.given = append(p.given, c)
+		}
+	}
+	switch errno := syscall.Errno(max(-e.res, 0)); {
+	case c.closed:
+		c.state = recvEnd
+	case errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN:
+		p.arm(c, false) // buffers are back before the next turn
+	case e.res < 0:
+		c.state, c.inErr = recvDone, errno
+		c.rd.woken(p.loop)
+	default:
+		c.state = recvDone
+		c.rd.woken(p.loop)
+	}
+}
+
+func (p *uring) sent(c *Conn, e cqe) {
+	s := c.sending
+	c.sending = nil
+	switch {
+	case e.res < 0 && c.outErr == 0:
+		c.outErr = syscall.Errno(-e.res)
+	case e.res >= 0 && int(e.res) < s.n:
+		c.outErr = unix.EPIPE // MSG_WAITALL: only an error or a cancel ends it early
+	}
+	p.send.put(s)
+	switch {
+	case c.out == nil:
+	case c.outErr != 0 || c.closed && c.abort:
+		p.send.put(c.out)
+		c.out = nil
+	default:
+		p.flush(c)
+	}
+	if c.fin && !c.finSent && c.sending == nil && c.outErr == 0 {
+		_ = p.finish(c)
+	}
+	c.wr.woken(p.loop)
+}
+
+func (p *uring) accepted(a *Listener, e cqe) {
+	a.armed = e.flags&cqeMore != 0
+	switch {
+	case e.res >= 0 && a.closed:
+		_ = unix.Close(int(e.res))
+	case e.res >= 0:
+		a.backlog = append(a.backlog, int(e.res))
+	case !a.closed:
+		a.failed = syscall.Errno(-e.res)
+	}
+	if a.closed && !a.armed {
+		p.table.drop(a.slot)
+		_ = unix.Close(a.fd)
+		a.gone(p.loop)
+		return
+	}
+	a.woken(p.loop)
+}
+
+func (p *uring) wake() { wakeEvent(p.event) }
+
+func (p *uring) free() {
+	if p.ring != nil {
+		p.ring.free()
+	}
+	if p.recv != nil {
+		p.recv.free()
+	}
+	p.send.free()
+	if p.event >= 0 {
+		_ = unix.Close(p.event)
+	}
+}

@@ -1,0 +1,34 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+// waiter is a fiber or a goroutine that waits to be woken once.
+type waiter struct {
+	fiber *coroutine
+	done  chan struct{} // of a goroutine
+}
+
+// newWaiter is the caller's.
+func newWaiter() *waiter {
+	if f := currentFiber(); f != nil {
+		return &waiter{fiber: f}
+	}
+	return &waiter{done: make(chan struct{})}
+}
+
+func (w *waiter) wait() {
+	if w.fiber != nil {
+		w.fiber.park()
+		return
+	}
+	<-w.done
+}
+
+// wake may be called before wait.
+func (w *waiter) wake() {
+	if w.fiber != nil {
+		w.fiber.loop.wake(w.fiber)
+		return
+	}
+	close(w.done)
+}
