@@ -14,20 +14,22 @@ import (
 // writes are ordinary non-blocking system calls. One epoll_ctl per connection, none per request,
 // and no read that is bound to find nothing.
 type epoll struct {
-	loop   *loop
-	fd     int
-	event  int // eventfd that ends a wait
-	table  table
-	events [256]unix.EpollEvent
-	idle   bool // the last wait found nothing to do for long
-	raw    bool // see rawWaits
+	loop    *loop
+	fd      int
+	event   int // eventfd that ends a wait
+	table   table
+	events  [256]unix.EpollEvent
+	scratch []byte // of CopyTo, for as long as a piece takes
+	idle    bool   // the last wait found nothing to do for long
+	raw     bool   // see rawWaits
 }
 
 // epollConn is what the poller knows of a connection; the loop's thread owns it.
 type epollConn struct {
-	canRead  bool // not known to be empty
-	canWrite bool // not known to be full
-	hup      bool // the end is on its way behind the data
+	canRead  bool   // not known to be empty
+	canWrite bool   // not known to be full
+	hup      bool   // the end is on its way behind the data
+	stash    []byte // read by CopyTo and not written yet
 }
 
 const (
@@ -83,6 +85,11 @@ func (p *epoll) remove(c *Conn) {
 func (p *epoll) busy(*Conn) bool { return false }
 
 func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
+	if len(c.stash) > 0 {
+		n := copy(b, c.stash)
+		c.stash = c.stash[n:]
+		return n, nil, true
+	}
 	for c.canRead {
 		n, errno := rawRead(c.fd, b)
 		switch errno {
@@ -117,7 +124,7 @@ func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
 	return 0, nil, false
 }
 
-func (p *epoll) readable(c *Conn) bool { return c.canRead }
+func (p *epoll) readable(c *Conn) bool { return c.canRead || len(c.stash) > 0 }
 func (p *epoll) writable(c *Conn) bool { return c.canWrite }
 
 // quiet looks for itself when the last read may have left something.

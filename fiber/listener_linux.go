@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +21,9 @@ type Listener struct {
 	fd   int
 	unix bool
 	addr net.Addr
-	path string // of a Unix socket, removed by Close
+	path string // of a Unix socket
+
+	keepPath atomic.Bool // Close does not remove path
 
 	// Everything below belongs to the loop's thread.
 	closed  bool
@@ -33,7 +36,7 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// listen takes over a copy of l's socket and closes l.
+// listen takes over a copy of l's socket and closes l, so that nothing else polls it.
 func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	fd, isUnix, err := takeSocket(l)
 	if err != nil {
@@ -138,7 +141,7 @@ func (a *Listener) shut() {
 		return
 	}
 	a.closed = true
-	if a.path != "" {
+	if a.path != "" && !a.keepPath.Load() {
 		_ = os.Remove(a.path)
 	}
 	a.woken(a.loop)
@@ -151,8 +154,18 @@ func (a *Listener) gone(l *loop) { delete(l.open, a) }
 // Addr implements net.Listener.
 func (a *Listener) Addr() net.Addr { return a.addr }
 
-// SyscallConn gives access to the socket, for handing it to another process.
-func (a *Listener) SyscallConn() (syscall.RawConn, error) { return rawFD(a.fd), nil }
+// SetUnlinkOnClose says whether Close removes the file of a Unix socket, which is the default.
+func (a *Listener) SetUnlinkOnClose(unlink bool) { a.keepPath.Store(!unlink) }
+
+// File returns a copy of the socket, for another listener or process. It must not be called after
+// Close.
+func (a *Listener) File() (*os.File, error) {
+	fd, err := unix.FcntlInt(uintptr(a.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), "listener "+a.addr.String()), nil
+}
 
 // rawFD is a syscall.RawConn for looking at a descriptor and setting its options.
 type rawFD int

@@ -45,7 +45,9 @@ type uringConn struct {
 	fin     bool // shut down for writing when all is sent
 	finSent bool
 
-	connecting bool  // a poll for the end of a connect is under way
+	polling    bool  // a poll for data to splice is under way
+	splicing   bool  // and has found some, or the end
+	pollingOut bool  // a poll for room, or for the end of a connect, is under way
 	flight     uint8 // operations in the kernel's hands
 }
 
@@ -62,7 +64,8 @@ const (
 const (
 	kindRecv = iota
 	kindSend
-	kindPoll
+	kindPollIn
+	kindPollOut
 	kindAccept
 	kindCancel
 	kindWake
@@ -167,13 +170,18 @@ func (p *uring) read(c *Conn, b []byte) (int, error, bool) {
 		return 0, err, true
 	}
 	n := copy(b, c.in)
+	p.consume(c, n)
+	return n, nil, true
+}
+
+// consume drops n received bytes.
+func (p *uring) consume(c *Conn, n int) {
 	if c.in = c.in[n:]; len(c.in) == 0 {
 		if c.hasIn {
 			p.recv.put(c.inID)
 		}
 		c.in, c.hasIn, c.state = nil, false, recvNone
 	}
-	return n, nil, true
 }
 
 func (p *uring) readable(c *Conn) bool {
@@ -254,17 +262,20 @@ func (p *uring) flush(c *Conn) {
 	c.flight++
 }
 
-// writable is only asked about a connect.
+// writable is only asked about a connect, and by filled.
 func (p *uring) writable(c *Conn) bool {
-	if c.connecting {
-		return false
+	if !c.pollingOut {
+		p.poll(c, kindPollOut, unix.POLLOUT)
+		c.pollingOut = true
 	}
-	s := p.ring.next()
-	s.opcode, s.fd, s.userData = opPollAdd, int32(c.fd), p.dataOf(c, kindPoll)
-	s.opFlags = unix.POLLOUT
-	c.connecting = true
-	c.flight++
 	return false
+}
+
+// poll wakes a side when the socket is ready.
+func (p *uring) poll(c *Conn, kind, events uint32) {
+	s := p.ring.next()
+	s.opcode, s.fd, s.opFlags, s.userData = opPollAdd, int32(c.fd), events, p.dataOf(c, kind)
+	c.flight++
 }
 
 func (p *uring) shutdown(c *Conn) error {
@@ -296,8 +307,11 @@ func (p *uring) close(c *Conn) {
 	if c.state == recvArmed {
 		p.cancel(c, kindRecv)
 	}
-	if c.connecting {
-		p.cancel(c, kindPoll)
+	if c.polling {
+		p.cancel(c, kindPollIn)
+	}
+	if c.pollingOut {
+		p.cancel(c, kindPollOut)
 	}
 	switch {
 	case c.sending != nil && c.abort:
@@ -462,9 +476,12 @@ func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
 		p.received(c, e)
 	case kindSend:
 		p.sent(c, e)
-	case kindPoll:
-		c.connecting = false
+	case kindPollOut:
+		c.pollingOut = false
 		c.wr.woken(p.loop)
+	case kindPollIn:
+		c.polling, c.splicing = false, true
+		c.rd.woken(p.loop)
 	}
 	if c.closed {
 		p.closeIdle(c)

@@ -40,6 +40,7 @@ type settings struct {
 	limits    pool.Limits
 	health    upstream.Health
 	ejection  upstream.Ejection
+	dial      func(ctx context.Context, endpoint string) (net.Conn, error)
 	pgProbe   bool // the active check is PostgreSQL's own, which newPostgres knows how to make
 	logger    *slog.Logger
 }
@@ -51,7 +52,7 @@ const forever = 10 * 365 * 24 * time.Hour
 const manyWaiters = 1 << 30
 
 // settingsOf translates an upstream's configuration.
-func settingsOf(u *config.Upstream, logger *slog.Logger) (settings, error) {
+func (g *Gateway) settingsOf(u *config.Upstream) (settings, error) {
 	balance, err := upstream.ParseBalance(string(u.Balance))
 	if err != nil {
 		return settings{}, err
@@ -69,7 +70,7 @@ func settingsOf(u *config.Upstream, logger *slog.Logger) (settings, error) {
 		ejection.Failures = -1
 	}
 	pgProbe := u.Health != nil && u.Health.Postgres
-	return settings{u.Name, u.Endpoints, balance, limits, health, ejection, pgProbe, logger}, nil
+	return settings{u.Name, u.Endpoints, balance, limits, health, ejection, g.dial, pgProbe, g.logger}, nil
 }
 
 // limitsOf translates pool limits. The proxies' own defaults are kept out: config has filled in every value, so that what
@@ -119,13 +120,13 @@ func healthOf(u *config.Upstream) (upstream.Health, error) {
 }
 
 // newBackend builds an upstream; its pools begin to warm up at once.
-func newBackend(u *config.Upstream, logger *slog.Logger) (*backend, error) {
+func (g *Gateway) newBackend(u *config.Upstream) (*backend, error) {
 	wrap := func(err error) error { return fmt.Errorf("upstream %q: %w", u.Name, err) }
 	files, err := fingerprintOf(upstreamFiles(u)...)
 	if err != nil {
 		return nil, wrap(err)
 	}
-	s, err := settingsOf(u, logger)
+	s, err := g.settingsOf(u)
 	if err != nil {
 		return nil, wrap(err)
 	}
@@ -168,7 +169,7 @@ type tcpBackend struct{ *upstream.Upstream[net.Conn] }
 
 func newTCP(s settings) (backendImpl, error) {
 	u, err := tcpproxy.NewUpstream(s.name, s.endpoints, tcpproxy.UpstreamOptions{
-		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Logger: s.logger,
+		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Dial: s.dial, Logger: s.logger,
 	})
 	return tcpBackend{u}, err
 }

@@ -1,14 +1,49 @@
 package gateway
 
-import "github.com/headpond/headpond/gateway/config"
+import (
+	"context"
+	"fmt"
+	"net"
 
-// engine is how sessions run in this version: a goroutine each.
-const engine = "goroutine"
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/netaddr"
+)
 
-// engineReason says why that one.
-func engineReason(asked config.Engine) string {
-	if asked == config.EngineGoroutine {
-		return "configured"
+// newEngine starts what sessions run on.
+func (g *Gateway) newEngine(cfg *config.Config) error {
+	engine, err := fiber.New(fiber.Config{Engine: fiber.Kind(cfg.Engine), Loops: cfg.Loops, Logger: g.logger})
+	if err != nil {
+		return fmt.Errorf("engine %q: %w", cfg.Engine, err)
 	}
-	return "the only one of this version"
+	g.engine = engine
+	return nil
 }
+
+// dial connects to an endpoint for a session: the connection lives on the engine.
+func (g *Gateway) dial(ctx context.Context, endpoint string) (net.Conn, error) {
+	network, address, err := netaddr.Split(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	return g.engine.DialContext(ctx, network, address)
+}
+
+// onFibers reports whether the sessions of a protocol run on the engine; the others have goroutines.
+func onFibers(p config.Protocol) bool { return p == config.TCP }
+
+// adopt makes the socket's connections live on the engine. Nothing has been accepted from it yet.
+func (s *socket) adopt(e *fiber.Engine) error {
+	l, err := e.Listener(s.Listener)
+	if err != nil {
+		return err
+	}
+	if u, ok := l.(unlinker); ok {
+		u.SetUnlinkOnClose(s.unlink)
+	}
+	s.Listener = l
+	return nil
+}
+
+// unlinker is a listener on a unix socket.
+type unlinker interface{ SetUnlinkOnClose(unlink bool) }

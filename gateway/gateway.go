@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
 )
@@ -27,6 +28,7 @@ type Options struct {
 // Gateway is a running configuration. Make one with New. All methods are safe for concurrent use.
 type Gateway struct {
 	opts    Options
+	engine  *fiber.Engine
 	logger  *slog.Logger
 	logs    *logControl // nil when the program gave its own logger
 	started time.Time
@@ -63,9 +65,12 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	if g.logger == nil {
 		g.logger, g.logs = newLog(os.Stderr, cfg.Log)
 	}
+	if err := g.newEngine(cfg); err != nil {
+		return nil, err
+	}
 	p, err := g.newPlan(cfg)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, g.engine.Close())
 	}
 	g.hard, g.cancel = context.WithCancel(context.Background())
 	g.cfg, g.backends, g.services, g.admin = cfg, p.backends, p.services, p.admin
@@ -105,7 +110,7 @@ func (g *Gateway) serve() error {
 	services, adminServer := g.services, g.admin
 	g.mu.Unlock()
 
-	g.logger.Info("starting", "version", g.opts.Version, "engine", engine, "reason", engineReason(g.cfg.Engine), "config", g.cfg.File, "pid", os.Getpid())
+	g.logger.Info("starting", "version", g.opts.Version, "engine", g.engine.Kind(), "reason", g.engine.Reason(), "config", g.cfg.File, "pid", os.Getpid())
 	for _, s := range services {
 		g.startService(s, s.socket)
 	}
@@ -121,22 +126,33 @@ func (g *Gateway) serve() error {
 // startService serves sock until it is retired or the proxy drains.
 func (g *Gateway) startService(s *service, sock *socket) {
 	g.logger.Info("listening", "listener", s.cfg.Name, "protocol", s.cfg.Protocol, "address", address(sock), "tls", s.cert != nil)
+	if onFibers(s.cfg.Protocol) {
+		if err := sock.adopt(g.engine); err != nil {
+			g.stopped(s, sock, err)
+			return
+		}
+	}
 	proxy := s.proxy
 	g.tasks.Go(func() {
 		err := proxy.Serve(sock)
 		if err == nil || sock.retired.Load() {
 			return
 		}
-		g.mu.Lock()
-		draining := g.draining
-		if !draining {
-			s.failed = err
-		}
-		g.mu.Unlock()
-		if !draining {
-			g.logger.Error("listener stopped", "listener", s.cfg.Name, "address", address(sock), "error", err)
-		}
+		g.stopped(s, sock, err)
 	})
+}
+
+// stopped notes that a listener ended by itself.
+func (g *Gateway) stopped(s *service, sock *socket, err error) {
+	g.mu.Lock()
+	draining := g.draining
+	if !draining {
+		s.failed = err
+	}
+	g.mu.Unlock()
+	if !draining {
+		g.logger.Error("listener stopped", "listener", s.cfg.Name, "address", address(sock), "error", err)
+	}
 }
 
 // Drain stops accepting and waits until every session has ended by itself. When ctx ends first, or Close is called, the rest is cut off and
@@ -209,6 +225,7 @@ func (g *Gateway) Close() {
 		g.admin.close()
 	}
 	g.tasks.Wait()
+	_ = g.engine.Close()
 	g.logger.Info("stopped")
 }
 

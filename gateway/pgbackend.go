@@ -70,7 +70,7 @@ func newPostgres(u *config.Upstream, s settings) (backendImpl, error) {
 	}
 	cfg := pgproxy.PostgresConfig{
 		Name: s.name, Endpoints: s.endpoints, Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection,
-		TLS: tlsConfig, Logger: s.logger,
+		TLS: tlsConfig, Dial: s.dial, Logger: s.logger,
 	}
 	if pg := u.Postgres; pg != nil {
 		cfg.User, cfg.Password, cfg.DBName = pg.User, pg.Password.Reveal(), pg.DBName

@@ -101,7 +101,7 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 		return nil, fmt.Errorf("upstream %q: %w", u.Name, err)
 	}
 	if old == nil || !old.canUpdate(u, files) {
-		b, err := newBackend(u, g.logger)
+		b, err := g.newBackend(u)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 	if reflect.DeepEqual(old.cfg, *u) && old.files == files {
 		return old, nil
 	}
-	s, err := settingsOf(u, g.logger)
+	s, err := g.settingsOf(u)
 	if err != nil {
 		return nil, fmt.Errorf("upstream %q: %w", u.Name, err)
 	}

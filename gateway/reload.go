@@ -55,6 +55,9 @@ func (g *Gateway) reload(cfg *config.Config) error {
 	if !g.mayReload() {
 		return fmt.Errorf("%w: nothing can be reloaded now", ErrClosed)
 	}
+	if cfg.Engine != g.cfg.Engine || cfg.Loops != g.cfg.Loops {
+		g.logger.Warn("engine and loops change at the next start only", "engine", g.engine.Kind())
+	}
 	p, err := g.newPlan(cfg)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 func (g *Gateway) Snapshot() admin.Snapshot {
 	g.mu.Lock()
 	s := admin.Snapshot{
-		Version: g.opts.Version, Engine: engine, EngineReason: engineReason(g.cfg.Engine), ConfigFile: g.cfg.File,
+		Version: g.opts.Version, Engine: string(g.engine.Kind()), EngineReason: g.engine.Reason(), ConfigFile: g.cfg.File,
 		Started: g.started, Draining: g.draining, Reloads: g.reloads,
 	}
 	if !g.running {

@@ -17,6 +17,7 @@ import (
 type socket struct {
 	net.Listener
 	retired atomic.Bool // closing it is our doing, not a failure
+	unlink  bool        // closing it removes the file of a unix socket
 }
 
 // bind listens on an address. what names who wants it, for the error, which wraps ErrListen.
@@ -27,7 +28,7 @@ func bind(what, address string) (*socket, error) {
 	}
 	switch {
 	case err == nil:
-		return &socket{Listener: l}, nil
+		return &socket{Listener: l, unlink: true}, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s: %w on %s: the address is in use by another program; stop that one or choose another address: %w", what, ErrListen, address, err)
 	case errors.Is(err, syscall.EACCES):
@@ -76,11 +77,11 @@ func (s *socket) duplicate() (*socket, error) {
 
 // handOver makes to the owner of a unix socket's path, so that closing s does not remove it.
 func (s *socket) handOver(to *socket) {
-	if old, ok := s.Listener.(*net.UnixListener); ok {
-		old.SetUnlinkOnClose(false)
-	}
-	if next, ok := to.Listener.(*net.UnixListener); ok {
-		next.SetUnlinkOnClose(true)
+	s.unlink, to.unlink = false, true
+	for _, sock := range []*socket{s, to} {
+		if u, ok := sock.Listener.(unlinker); ok {
+			u.SetUnlinkOnClose(sock.unlink)
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // A failing accept (out of file descriptors, mostly) is tried again after
@@ -16,9 +18,15 @@ const (
 	maxBackoff = time.Second
 )
 
-// acceptLoop accepts from l and runs serve in a goroutine for each connection,
-// until l fails for good or is closed; it returns that error.
-func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) error {
+// acceptLoop accepts from l and runs serve for each connection, in a fiber or a
+// goroutine of its own, until l fails for good or is closed; it returns that
+// error.
+func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) (err error) {
+	fiber.RunOn(l, func() { err = s.acceptAll(l, serve) })
+	return err
+}
+
+func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 	var delay time.Duration
 	for {
 		raw, err := l.Accept()
@@ -33,7 +41,7 @@ func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) error {
 				_ = raw.Close()
 				continue
 			}
-			go serve(c)
+			fiber.Spawn(raw, func() { serve(c) })
 			continue
 		}
 		if !temporary(err) {
@@ -53,12 +61,14 @@ func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Dur
 		s.logLimited(ReasonAccept, slog.LevelWarn, "cannot accept a connection, trying again",
 			"address", l.Addr().String(), "delay", delay, "error", err, "hint", hint(err))
 	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.draining:
-	}
+	fiber.Block(func() {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-s.draining:
+		}
+	})
 	return delay
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // Why a connection was not served. All wrap ErrRejected.
@@ -48,6 +50,13 @@ func (g *gate) enter(timeout time.Duration) error {
 	place := g.queue.PushBack(ready)
 	g.mu.Unlock()
 
+	var err error
+	fiber.Block(func() { err = g.await(place, ready, timeout) })
+	return err
+}
+
+// await waits in the queue.
+func (g *gate) await(place *list.Element, ready <-chan error, timeout time.Duration) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {

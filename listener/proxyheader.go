@@ -43,11 +43,9 @@ func readProxyHeader(c *Conn, timeout time.Duration) error {
 	return nil
 }
 
-// trusts reports whether the peer's PROXY header is to be read.
+// trusts reports whether the PROXY header of a peer is to be read where headers
+// are accepted.
 func (c Config) trusts(peer net.Addr) bool {
-	if !c.AcceptProxy {
-		return false
-	}
 	tcp, ok := peer.(*net.TCPAddr)
 	if !ok {
 		_, unix := peer.(*net.UnixAddr)

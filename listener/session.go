@@ -1,10 +1,14 @@
 package listener
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"runtime/debug"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pool"
 )
 
 // rejectTime is how long a Rejecter may take to tell a client why.
@@ -23,7 +27,16 @@ func (s *Server) serveConn(c *Conn) {
 	if !s.begin(c) {
 		return
 	}
-	s.handler.ServeConn(s.ctx, c)
+	s.handler.ServeConn(s.sessionContext(), c)
+}
+
+// sessionContext is that of every session; a fiber's waits for a pool without
+// holding its loop.
+func (s *Server) sessionContext() context.Context {
+	if p := fiber.NewParker(); p != nil {
+		return pool.WithParker(s.ctx, p)
+	}
+	return s.ctx
 }
 
 // admit waits for a place; false means that the connection was rejected.
@@ -76,7 +89,7 @@ func closeGently(c *Conn) {
 // running; false means that there is none to run.
 func (s *Server) begin(c *Conn) bool {
 	cfg := s.config()
-	if cfg.trusts(c.raw.RemoteAddr()) {
+	if cfg.AcceptProxy && cfg.trusts(c.raw.RemoteAddr()) {
 		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
 			s.rejected.Add(1)
 			if !s.isDraining() { // else the drain closed the connection

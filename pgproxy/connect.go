@@ -44,7 +44,7 @@ const (
 
 // connect opens a connection and authenticates.
 func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server, error) {
-	raw, err := netaddr.Dial(ctx, endpoint)
+	raw, err := cfg.dial(ctx, endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +62,13 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 		return nil, fmt.Errorf("PostgreSQL server %s: %w", endpoint, err)
 	}
 	return s, nil
+}
+
+func (cfg *PostgresConfig) dial(ctx context.Context, endpoint string) (net.Conn, error) {
+	if cfg.Dial != nil {
+		return cfg.Dial(ctx, endpoint)
+	}
+	return netaddr.Dial(ctx, endpoint)
 }
 
 // login brings a fresh connection to the first ReadyForQuery.
@@ -246,7 +253,7 @@ const closeTimeout = 100 * time.Millisecond
 // sendCancel asks the server to cancel what a connection does, and waits until the server has
 // dealt with that: it closes the connection then.
 func sendCancel(ctx context.Context, cfg *PostgresConfig, s *server) error {
-	raw, err := netaddr.Dial(ctx, s.endpoint)
+	raw, err := cfg.dial(ctx, s.endpoint)
 	if err != nil {
 		return err
 	}

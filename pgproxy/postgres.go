@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 
@@ -35,6 +36,8 @@ type PostgresConfig struct {
 	User, Password, DBName string
 	// TLS, if set, is required from the servers. Without a ServerName the endpoint's host is.
 	TLS *tls.Config
+	// Dial connects to an endpoint; nil uses package net.
+	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
 	// Params are start-up parameters of server connections, such as statement_timeout.
 	Params []pgwire.Param
 	// StatementCache is how many prepared statements a server connection keeps in transaction

@@ -97,7 +97,9 @@ type UpstreamOptions struct {
 	Pool     pool.Limits
 	Health   upstream.Health
 	Ejection upstream.Ejection
-	Logger   *slog.Logger
+	// Dial connects to "host:port" or "unix:/path"; nil uses package net.
+	Dial   func(ctx context.Context, endpoint string) (net.Conn, error)
+	Logger *slog.Logger
 }
 
 // NewUpstream returns an upstream of plain connections as a Proxy needs it:
@@ -108,7 +110,7 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.
 		Endpoints: endpoints,
 		Balance:   o.Balance,
 		Pool:      WarmLimits(o.Pool),
-		Open:      openWarm,
+		Open:      o.openWarm,
 		Close:     func(c net.Conn) { _ = c.Close() },
 		Health:    o.Health,
 		Ejection:  o.Ejection,
@@ -139,8 +141,12 @@ type warmConn struct {
 	opened time.Time
 }
 
-func openWarm(ctx context.Context, endpoint string) (net.Conn, error) {
-	c, err := netaddr.Dial(ctx, endpoint)
+func (o *UpstreamOptions) openWarm(ctx context.Context, endpoint string) (net.Conn, error) {
+	dial := o.Dial
+	if dial == nil {
+		dial = netaddr.Dial
+	}
+	c, err := dial(ctx, endpoint)
 	if err != nil {
 		return nil, err
 	}

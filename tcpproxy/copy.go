@@ -2,6 +2,7 @@ package tcpproxy
 
 import (
 	"io"
+	"net"
 	"sync"
 )
 
@@ -25,10 +26,19 @@ func (r *relay) copy(src, dst *side, moved func(int)) (readErr, writeErr error) 
 			return nil, err
 		}
 	}
+	if c, ok := src.conn.(copier); ok {
+		return c.CopyTo(dst.conn, moved, func(n int) { r.session.proxy.spliced.Add(uint64(n)) })
+	}
 	if src.fast != nil {
 		return r.copyFast(src, dst, moved)
 	}
 	return copyPlain(src.conn, dst.conn, moved)
+}
+
+// copier is a connection of an engine (package fiber), which copies in its own
+// way.
+type copier interface {
+	CopyTo(dst net.Conn, moved, spliced func(int)) (readErr, writeErr error)
 }
 
 // copyPlain copies through a buffer it holds all the time.

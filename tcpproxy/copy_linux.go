@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/headpond/headpond/internal/splice"
 )
 
 // spliceMin is the least that is worth a splice: below it, two splices through
@@ -23,7 +25,7 @@ type fastReader struct {
 	tryEmpty  func(fd uintptr) bool // called with the destination's
 
 	buf  *[bufferSize]byte // with n bytes; nil unless n > 0
-	pipe *pipe             // with n bytes; nil unless n > 0
+	pipe *splice.Pipe      // with n bytes; nil unless n > 0
 	n    int
 	err  error
 }
@@ -93,14 +95,14 @@ func (f *fastReader) splice() error {
 
 // spliceFD splices once; false means that there is nothing to read yet.
 func (f *fastReader) spliceFD(fd uintptr) bool {
-	if f.pipe = pipes.take(); f.pipe == nil {
+	if f.pipe = splice.Take(); f.pipe == nil {
 		return true
 	}
-	f.n, f.err = spliceOnce(int(fd), f.pipe.w, pipeSize)
+	f.n, f.err = splice.Once(int(fd), f.pipe.W, splice.PipeSize)
 	if f.n > 0 {
 		return true
 	}
-	pipes.put(f.pipe)
+	splice.Put(f.pipe)
 	f.pipe = nil
 	if f.err == nil {
 		f.err = io.EOF
@@ -119,20 +121,20 @@ func (f *fastReader) empty(dst syscall.RawConn, moved func(int)) error {
 		}
 		if err != nil {
 			f.pipe = nil
-			pipes.drop(p)
+			splice.Drop(p)
 			return err
 		}
 		moved(f.n)
 	}
 	f.pipe = nil
-	pipes.put(p)
+	splice.Put(p)
 	return nil
 }
 
 // emptyFD moves up to f.n bytes and says in f.n how many it did; false means
 // that the destination takes nothing now.
 func (f *fastReader) emptyFD(fd uintptr) bool {
-	n, err := spliceOnce(f.pipe.r, int(fd), f.n)
+	n, err := splice.Once(f.pipe.R, int(fd), f.n)
 	if errors.Is(err, unix.EAGAIN) {
 		return false
 	}
@@ -141,21 +143,6 @@ func (f *fastReader) emptyFD(fd uintptr) bool {
 	}
 	f.n, f.err = n, err
 	return true
-}
-
-func spliceOnce(from, to, limit int) (int, error) {
-	for {
-		n, err := unix.Splice(from, nil, to, nil, limit, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
-		if !errors.Is(err, unix.EINTR) {
-			return max(int(n), 0), err
-		}
-	}
-}
-
-// unsupported reports whether the system cannot splice from a socket, or is not
-// allowed to (seccomp).
-func unsupported(err error) bool {
-	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM)
 }
 
 // copyFast copies what comes in pieces through a buffer, and splices what comes
@@ -177,7 +164,7 @@ func (r *relay) copyFast(src, dst *side, moved func(int)) (readErr, writeErr err
 		}
 		if full && canSplice {
 			readErr, writeErr = r.splice(src, dst, moved)
-			if unsupported(readErr) {
+			if splice.Unsupported(readErr) {
 				readErr, canSplice = nil, false
 			}
 			if readErr != nil || writeErr != nil {

@@ -1,26 +1,24 @@
 package tcpproxy
 
+import "github.com/headpond/headpond/internal/splice"
+
 const (
-	MaxPipes     = maxPipes
-	MaxIdlePipes = maxIdlePipes
+	MaxPipes     = splice.Max
+	MaxIdlePipes = splice.MaxIdle
 )
 
 // Pipes returns how many pipes the process has open and how many of them wait.
-func Pipes() (open, idle int) {
-	pipes.mu.Lock()
-	defer pipes.mu.Unlock()
-	return pipes.open, len(pipes.idle)
-}
+func Pipes() (open, idle int) { return splice.Open() }
 
 // TakeAllPipes leaves none, until they are given back.
 func TakeAllPipes() (n int, giveBack func()) {
-	var taken []*pipe
-	for p := pipes.take(); p != nil; p = pipes.take() {
+	var taken []*splice.Pipe
+	for p := splice.Take(); p != nil; p = splice.Take() {
 		taken = append(taken, p)
 	}
 	return len(taken), func() {
 		for _, p := range taken {
-			pipes.put(p)
+			splice.Put(p)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	proxyproto "github.com/pires/go-proxyproto"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -102,7 +103,9 @@ func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (ne
 		cfg.ServerName, _, _ = net.SplitHostPort(l.Endpoint())
 	}
 	tc := tls.Client(conn, cfg)
-	if err := tc.HandshakeContext(ctx); err != nil {
+	var err error
+	fiber.Block(func() { err = tc.HandshakeContext(ctx) })
+	if err != nil {
 		return nil, fmt.Errorf("TLS handshake with %s: %w", l.Endpoint(), err)
 	}
 	return tc, nil

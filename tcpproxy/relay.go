@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -17,7 +18,7 @@ import (
 // other's destination is broken.
 var lastWords = 5 * time.Second
 
-// side is one end of a relay. Each direction has a goroutine; one reads a side
+// side is one end of a relay. Each direction has a fiber or goroutine; one reads a side
 // while the other writes it.
 type side struct {
 	name    string
@@ -82,10 +83,10 @@ func (r *relay) run(ctx context.Context) {
 	if r.idle > 0 {
 		defer r.watchIdle().stop()
 	}
-	var wg sync.WaitGroup
-	wg.Go(r.serverToClient)
+	var other fiber.Group
+	other.Go(r.serverToClient)
 	r.clientToServer()
-	wg.Wait()
+	other.Wait()
 	if r.left != nil {
 		r.left.stop()
 	}

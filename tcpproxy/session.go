@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/upstream"
 )
@@ -56,7 +57,9 @@ func (s *session) clientSide(ctx context.Context) (*side, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
 	tc := tls.Server(s.client, s.cfg.TLS)
-	if err := tc.HandshakeContext(ctx); err != nil {
+	var err error
+	fiber.Block(func() { err = tc.HandshakeContext(ctx) })
+	if err != nil {
 		return nil, fmt.Errorf("TLS handshake with the client: %w", err)
 	}
 	return newSide("client", tc, nil), nil

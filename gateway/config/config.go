@@ -12,6 +12,7 @@ type Config struct {
 	File         string        `conf:"-"`                                                  // the name Load or Parse was given
 	Admin        string        `conf:"admin" type:"address"`                               // admin page address; empty: none
 	Engine       Engine        `conf:"engine" default:"auto"`                              // default auto
+	Loops        int           `conf:"loops" default:"0" min:"0" max:"1024"`               // threads that run sessions; default half the cores
 	DrainTimeout time.Duration `conf:"drain_timeout" default:"30s" min:"0s" max:"24h"`     // how long sessions may finish when the gateway ends; default 30s
 	Log          Log           `conf:"log"`                                                //
 	Listeners    []Listener    `conf:"listeners" required:"true" maxlen:"1000"`            // at least one
@@ -23,14 +24,15 @@ type Config struct {
 // Engine names how sessions are run.
 type Engine string
 
-// The engines. Both mean a goroutine per session in this version.
+// The engines; see package fiber.
 const (
 	EngineAuto      Engine = "auto"
+	EngineUring     Engine = "uring"
+	EngineEpoll     Engine = "epoll"
 	EngineGoroutine Engine = "goroutine"
 )
 
-func (Engine) values() []string { return []string{"auto", "goroutine"} }
-func (Engine) later() []string  { return []string{"uring", "epoll"} }
+func (Engine) values() []string { return []string{"auto", "uring", "epoll", "goroutine"} }
 
 // Log says how the gateway logs to standard error.
 type Log struct {

@@ -1,0 +1,264 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/headpond/headpond/internal/splice"
+)
+
+// scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
+const scratchSize = 64 << 10
+
+// spliceLimit bounds what one splice moves, so that other fibers are not held up for long.
+const spliceLimit = 256 << 10
+
+// CopyTo moves what c receives to dst until one of them ends: readErr is why c did, io.EOF at
+// the end of its stream; else writeErr is why dst did. moved is told of every piece. Between
+// connections of one loop nothing is held while there is nothing to move, and bulk is moved
+// within the kernel (unless splicing is not to be had), of which spliced is told too, if it is
+// not nil.
+func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
+	l := c.loop.Load()
+	d, ok := dst.(*Conn)
+	if !ok || !l.here() || d.loop.Load() != l {
+		return c.copyPlain(dst, moved)
+	}
+	if err := c.begin(l, &c.rd); err != nil {
+		return c.opError("read", err), nil
+	}
+	defer c.end(l, &c.rd)
+	if err := d.begin(l, &d.wr); err != nil {
+		return nil, d.opError("write", err)
+	}
+	defer d.end(l, &d.wr)
+	readErr, writeErr = c.copyTo(l, d, moved, spliced)
+	if readErr != io.EOF {
+		readErr = c.opError("read", readErr)
+	}
+	return readErr, d.opError("write", writeErr)
+}
+
+// copyPlain copies between connections that do not share a loop.
+func (c *Conn) copyPlain(dst net.Conn, moved func(int)) (readErr, writeErr error) {
+	var buf []byte
+	for {
+		if err := c.WaitReadable(); err != nil {
+			return err, nil
+		}
+		if buf == nil {
+			buf = make([]byte, scratchSize)
+		}
+		n, err := c.Read(buf)
+		if n > 0 {
+			m, err := dst.Write(buf[:n])
+			moved(m)
+			if err != nil {
+				return nil, err
+			}
+		}
+		if err != nil {
+			return err, nil
+		}
+	}
+}
+
+// copyTo is CopyTo between connections of l whose sides are taken.
+func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
+	canSplice := !c.unix && !d.unix
+	for {
+		n, full, readErr, writeErr := l.poller.move(c, d)
+		if n > 0 {
+			moved(n)
+		}
+		if readErr != nil || writeErr != nil {
+			return readErr, writeErr
+		}
+		switch {
+		case full && canSplice:
+			readErr, writeErr = c.spliceTo(l, d, moved, spliced)
+			if errors.Is(readErr, errors.ErrUnsupported) {
+				readErr, canSplice = nil, false
+			}
+		case n > 0:
+			c.pause(l)
+			continue
+		case l.poller.readable(c): // so it was d that had no room
+			writeErr = d.wait(l, &d.wr)
+		default:
+			readErr = c.wait(l, &c.rd)
+		}
+		if readErr != nil || writeErr != nil {
+			return readErr, writeErr
+		}
+	}
+}
+
+// spliceTo moves data within the kernel for as long as it comes in bulk.
+func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
+	for !l.poller.drained(d) { // what was written before comes first
+		if err := d.wait(l, &d.wr); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		for !l.poller.spliceable(c) {
+			if err := c.wait(l, &c.rd); err != nil {
+				return err, nil
+			}
+		}
+		pipe := splice.Take()
+		if pipe == nil {
+			return nil, nil
+		}
+		n, err := splice.Once(c.fd, pipe.W, spliceLimit)
+		if n == 0 {
+			splice.Put(pipe)
+			switch {
+			case err == nil:
+				return io.EOF, nil
+			case errors.Is(err, unix.EAGAIN):
+				l.poller.emptied(c)
+				continue
+			case splice.Unsupported(err):
+				return errors.ErrUnsupported, nil
+			}
+			return err, nil
+		}
+		if spliced != nil {
+			spliced(n)
+		}
+		if err := emptyPipe(l, d, pipe, n, moved); err != nil {
+			splice.Drop(pipe)
+			return nil, err
+		}
+		splice.Put(pipe)
+		if n < scratchSize {
+			return nil, nil
+		}
+		c.pause(l)
+	}
+}
+
+// emptyPipe moves n bytes from the pipe to d.
+func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) error {
+	for n > 0 {
+		if !l.poller.nonblocking() { // splice(2) heeds the socket's own mode only
+			setNonblock(d.fd, true)
+		}
+		m, err := splice.Once(pipe.R, d.fd, n)
+		if !l.poller.nonblocking() {
+			setNonblock(d.fd, false)
+		}
+		switch {
+		case m > 0:
+			moved(m)
+			n -= m
+		case errors.Is(err, unix.EAGAIN):
+			l.poller.filled(d)
+			if err := d.wait(l, &d.wr); err != nil {
+				return err
+			}
+		case err == nil:
+			return io.ErrUnexpectedEOF // not to happen: the pipe has something in it
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// setNonblock is unix.SetNonblock for a socket whose other flags are known.
+func setNonblock(fd int, on bool) {
+	flags := uintptr(unix.O_RDWR)
+	if on {
+		flags |= unix.O_NONBLOCK
+	}
+	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags)
+}
+
+// move implements poller: the received bytes are taken from where the kernel put them.
+func (p *uring) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
+	if !p.readable(c) {
+		return 0, false, nil, nil
+	}
+	if len(c.in) == 0 {
+		_, err, _ := p.read(c, nil)
+		if err == nil {
+			err = io.EOF
+		}
+		return 0, false, err, nil
+	}
+	full = len(c.in) == recvSize
+	for len(c.in) > 0 {
+		m, err, done := p.write(d, c.in)
+		if err != nil {
+			return n, false, nil, err
+		}
+		if !done {
+			return n, false, nil, nil
+		}
+		n += m
+		p.consume(c, m)
+	}
+	return n, full, nil, nil
+}
+
+func (p *uring) drained(d *Conn) bool { return d.out == nil && d.sending == nil || d.outErr != 0 }
+
+// spliceable lets a poll wait for data, where a receive would take it.
+func (p *uring) spliceable(c *Conn) bool {
+	if c.splicing {
+		c.splicing = false
+		return true
+	}
+	if !c.polling {
+		p.poll(c, kindPollIn, unix.POLLIN|unix.POLLRDHUP)
+		c.polling = true
+	}
+	return false
+}
+
+func (p *uring) emptied(*Conn) {}
+
+func (p *uring) filled(d *Conn) { p.writable(d) }
+
+// move implements poller: everything goes through the loop's one buffer, and what d has no room
+// for into one of c's own.
+func (p *epoll) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
+	if len(c.stash) > 0 {
+		n, err, _ := p.write(d, c.stash)
+		if c.stash = c.stash[n:]; len(c.stash) == 0 {
+			c.stash = nil
+		}
+		return n, false, nil, err
+	}
+	if p.scratch == nil {
+		p.scratch = make([]byte, scratchSize)
+	}
+	m, err, done := p.read(c, p.scratch)
+	switch {
+	case !done:
+		return 0, false, nil, nil
+	case err != nil:
+		return 0, false, err, nil
+	case m == 0:
+		return 0, false, io.EOF, nil
+	}
+	n, err, _ = p.write(d, p.scratch[:m])
+	if err == nil && n < m {
+		c.stash = append([]byte(nil), p.scratch[n:m]...)
+	}
+	return n, n == len(p.scratch), nil, err
+}
+
+func (p *epoll) drained(*Conn) bool      { return true }
+func (p *epoll) spliceable(c *Conn) bool { return c.canRead }
+func (p *epoll) emptied(c *Conn)         { c.canRead = false }
+func (p *epoll) filled(d *Conn)          { d.canWrite = false }

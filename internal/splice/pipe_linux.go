@@ -1,0 +1,131 @@
+package splice
+
+import (
+	"errors"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// PipeSize is as much as a process without privileges may ask for.
+	PipeSize = 1 << 20
+	// minPipe is the least worth having; the system gives less to a user who
+	// has many pipes already.
+	minPipe = 64 << 10
+	// Max bounds what receivers that do not read can hold: 128 file
+	// descriptors, 64 MiB of kernel memory (and what a user without privileges
+	// may have in pipes by default). Sessions that find none left copy.
+	Max = 64
+	// MaxIdle stay open for the next splice.
+	MaxIdle = 8
+)
+
+// Pipe is what a splice goes through. It belongs to whoever took it.
+type Pipe struct{ R, W int }
+
+// pipes are those of the process.
+var pipes pipePool
+
+// Take returns an empty pipe, or nil when there is none to be had. A pipe is to
+// be held only while there is something in it.
+func Take() *Pipe { return pipes.take() }
+
+// Put takes back a pipe that is empty.
+func Put(p *Pipe) { pipes.put(p) }
+
+// Drop closes a pipe, with what is in it.
+func Drop(p *Pipe) { pipes.drop(p) }
+
+// Open returns how many pipes the process has and how many of them wait.
+func Open() (open, idle int) {
+	pipes.mu.Lock()
+	defer pipes.mu.Unlock()
+	return pipes.open, len(pipes.idle)
+}
+
+// Once moves up to limit bytes between a pipe and a socket. It does not wait
+// where the socket is in non-blocking mode.
+func Once(from, to, limit int) (int, error) {
+	for {
+		n, err := unix.Splice(from, nil, to, nil, limit, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		if !errors.Is(err, unix.EINTR) {
+			return max(int(n), 0), err
+		}
+	}
+}
+
+// Unsupported reports whether the system cannot splice from a socket, or is not
+// allowed to (seccomp).
+func Unsupported(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM)
+}
+
+type pipePool struct {
+	mu   sync.Mutex
+	open int
+	idle []*Pipe // empty ones, the last used last
+}
+
+func (p *pipePool) take() *Pipe {
+	p.mu.Lock()
+	if n := len(p.idle) - 1; n >= 0 {
+		last := p.idle[n]
+		p.idle = p.idle[:n]
+		p.mu.Unlock()
+		return last
+	}
+	if p.open >= Max {
+		p.mu.Unlock()
+		return nil
+	}
+	p.open++
+	p.mu.Unlock()
+	if made := newPipe(); made != nil {
+		return made
+	}
+	p.mu.Lock()
+	p.open--
+	p.mu.Unlock()
+	return nil
+}
+
+func (p *pipePool) put(back *Pipe) {
+	p.mu.Lock()
+	if len(p.idle) < MaxIdle {
+		p.idle = append(p.idle, back)
+		p.mu.Unlock()
+		return
+	}
+	p.mu.Unlock()
+	p.drop(back)
+}
+
+func (p *pipePool) drop(old *Pipe) {
+	old.close()
+	p.mu.Lock()
+	p.open--
+	p.mu.Unlock()
+}
+
+// newPipe returns nil when the system has none, or only a small one.
+func newPipe() *Pipe {
+	var fds [2]int
+	if unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK) != nil {
+		return nil
+	}
+	p := &Pipe{R: fds[0], W: fds[1]}
+	if _, err := unix.FcntlInt(uintptr(p.W), unix.F_SETPIPE_SZ, PipeSize); err == nil {
+		return p
+	}
+	if size, err := unix.FcntlInt(uintptr(p.W), unix.F_GETPIPE_SZ, 0); err != nil || size < minPipe {
+		p.close()
+		return nil
+	}
+	return p
+}
+
+func (p *Pipe) close() {
+	_ = unix.Close(p.R)
+	_ = unix.Close(p.W)
+}
