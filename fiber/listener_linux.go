@@ -167,22 +167,36 @@ func (a *Listener) File() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "listener "+a.addr.String()), nil
 }
 
-// rawFD is a syscall.RawConn for looking at a descriptor and setting its options.
-type rawFD int
+// rawConn is a syscall.RawConn for looking at a socket and setting its options.
+type rawConn struct{ c *Conn }
 
-// Control implements syscall.RawConn.
-func (r rawFD) Control(fn func(fd uintptr)) error { fn(uintptr(r)); return nil }
+// Control implements syscall.RawConn. fn runs on the loop and must not wait.
+func (r rawConn) Control(fn func(fd uintptr)) (err error) {
+	look := func(*loop) {
+		if r.c.closed {
+			err = net.ErrClosed
+			return
+		}
+		fn(uintptr(r.c.fd))
+	}
+	if l := r.c.loop.Load(); l.here() {
+		look(l)
+	} else {
+		r.c.elsewhere(l, look, &err)
+	}
+	return err
+}
 
 // Read implements syscall.RawConn: it is not supported, for what has been received may be in
 // the loop's hands.
-func (rawFD) Read(func(uintptr) bool) error { return errors.ErrUnsupported }
+func (rawConn) Read(func(uintptr) bool) error { return errors.ErrUnsupported }
 
 // Write implements syscall.RawConn: it is not supported.
-func (rawFD) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
+func (rawConn) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
 
 // SyscallConn gives access to the socket for looking at it and for setting options: its Read
-// and Write return errors.ErrUnsupported. The descriptor must not be used after Close.
-func (c *Conn) SyscallConn() (syscall.RawConn, error) { return rawFD(c.fd), nil }
+// and Write return errors.ErrUnsupported.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) { return rawConn{c}, nil }
 
 // takeSocket returns a descriptor of its own for a socket of package net. The original stays
 // open.

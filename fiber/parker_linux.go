@@ -8,13 +8,15 @@ import (
 )
 
 // Parker lets a fiber wait for what anybody may end, without holding its loop; it is a
-// pool.Parker. It belongs to the fiber that made it and serves one wait at a time.
+// pool.Parker. It belongs to the fiber that made it and serves one wait at a time; a goroutine
+// that waits for the fiber (see Block) may use it too.
 type Parker struct {
 	fiber *coroutine
 
 	mu      sync.Mutex // held for a few instructions
 	permit  bool       // Unpark came and no Park has taken it
 	waiting bool
+	other   *waiter // a goroutine that waits, instead of the fiber
 	ctx     context.Context // the one that ended is watching
 	stop    func() bool
 	ended   bool // ctx has
@@ -55,8 +57,15 @@ func (p *Parker) Park(ctx context.Context) error {
 			return ctx.Err()
 		}
 		p.waiting = true
+		if currentFiber() == p.fiber {
+			p.mu.Unlock()
+			p.fiber.park()
+			continue
+		}
+		w := newWaiter()
+		p.other = w
 		p.mu.Unlock()
-		p.fiber.park()
+		w.wait()
 	}
 }
 
@@ -80,8 +89,14 @@ func (p *Parker) end(ctx context.Context) {
 
 // wake makes the fiber look again, once. mu is held.
 func (p *Parker) wake() {
-	if p.waiting {
-		p.waiting = false
-		p.fiber.loop.wake(p.fiber)
+	if !p.waiting {
+		return
 	}
+	p.waiting = false
+	if w := p.other; w != nil {
+		p.other = nil
+		w.wake()
+		return
+	}
+	p.fiber.loop.wake(p.fiber)
 }

@@ -29,8 +29,22 @@ func (g *Gateway) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	return g.engine.DialContext(ctx, network, address)
 }
 
-// onFibers reports whether the sessions of a protocol run on the engine; the others have goroutines.
-func onFibers(p config.Protocol) bool { return p == config.TCP }
+// onFibers reports whether the sessions of a listener run on the engine; the others have goroutines: those that compute or wait for
+// files, as SQLite does, would hold their loop.
+func onFibers(l *config.Listener, cfg *config.Config) bool {
+	switch l.Protocol {
+	case config.TCP:
+		return true
+	case config.Postgres:
+		for _, db := range l.Postgres.Databases {
+			if _, sqlite := cfg.Upstream(db.Upstream).SQLite(); sqlite {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
 
 // adopt makes the socket's connections live on the engine. Nothing has been accepted from it yet.
 func (s *socket) adopt(e *fiber.Engine) error {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 )
@@ -203,7 +204,9 @@ func (g *greeting) answerSSL(ctx context.Context) error {
 		return err
 	}
 	t := tls.Server(g.conn, g.set.TLS)
-	if err := t.HandshakeContext(ctx); err != nil {
+	var err error
+	fiber.Block(func() { err = t.HandshakeContext(ctx) })
+	if err != nil {
 		g.proxy.srv.CountError(listener.ReasonTLS)
 		return fmt.Errorf("TLS handshake: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -84,14 +85,17 @@ func (s *session) unlock() bool {
 	if done == nil {
 		return true
 	}
-	timer := time.NewTimer(cancelTimeout)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
-	}
+	ended := false
+	fiber.Block(func() {
+		timer := time.NewTimer(cancelTimeout)
+		defer timer.Stop()
+		select {
+		case <-done:
+			ended = true
+		case <-timer.C:
+		}
+	})
+	return ended
 }
 
 // cancelTimeout bounds how long a release waits for a cancel request under way.

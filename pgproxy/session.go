@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
@@ -31,7 +32,7 @@ type session struct {
 	// mu guards everything down to the blank line while the pump runs, and c.Writer. It is held
 	// while writing to the client, never while waiting for something to read, nor while writing
 	// to the server.
-	mu         sync.Mutex
+	mu         fiber.Mutex
 	st         state
 	lease      upstream.Lease[*server]
 	srv        *server // nil = none leased
@@ -41,7 +42,7 @@ type session struct {
 	partial    bool  // a message to the client is written in part
 	broken     error // set by the pump: the session is over
 
-	pumps   sync.WaitGroup
+	pumps   fiber.Group
 	sent    int  // bytes sent to srv since it was last quiet
 	pinned  bool // session mode: the lease lasts as long as the session
 	leaseAt time.Time

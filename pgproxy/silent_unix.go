@@ -12,6 +12,9 @@ import (
 // silent reports whether there is nothing to read from an idle connection: neither data nor its
 // end. It does not block.
 func silent(conn net.Conn) (bool, error) {
+	if q, ok := conn.(interface{ Quiet() bool }); ok {
+		return q.Quiet(), nil
+	}
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
 		return true, nil
