@@ -439,7 +439,15 @@ func (c *Conn) Adopt() {
 	}
 	moved := false
 	l.call(func() {
-		if c.loop.Load() != l || c.closed || c.rd.busy || c.wr.busy || l.poller.busy(c) {
+		if c.loop.Load() != l || c.closed || c.rd.busy || c.wr.busy {
+			return
+		}
+		for !l.poller.stop(c) {
+			if c.wait(l, &c.rd) != nil {
+				return
+			}
+		}
+		if l.poller.busy(c) {
 			return
 		}
 		l.timers.disarm(&c.timer)

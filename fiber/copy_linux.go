@@ -102,10 +102,18 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 
 // spliceTo moves data within the kernel for as long as it comes in bulk.
 func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
+	for !l.poller.stop(c) {
+		if err := c.wait(l, &c.rd); err != nil {
+			return err, nil
+		}
+	}
 	for !l.poller.drained(d) { // what was written before comes first
 		if err := d.wait(l, &d.wr); err != nil {
 			return nil, err
 		}
+	}
+	if l.poller.arrived(c) {
+		return nil, nil
 	}
 	for {
 		for !l.poller.spliceable(c) {
@@ -195,7 +203,7 @@ func (p *uring) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 		}
 		return 0, false, err, nil
 	}
-	full = len(c.in) == recvSize
+	full = len(c.in) >= recvSize
 	for len(c.in) > 0 {
 		m, err, done := p.write(d, c.in)
 		if err != nil {
@@ -209,6 +217,8 @@ func (p *uring) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 	}
 	return n, full, nil, nil
 }
+
+func (p *uring) arrived(c *Conn) bool { return len(c.in) > 0 || c.eof || c.inErr != 0 }
 
 func (p *uring) drained(d *Conn) bool { return d.out == nil && d.sending == nil || d.outErr != 0 }
 
@@ -259,6 +269,7 @@ func (p *epoll) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 }
 
 func (p *epoll) drained(*Conn) bool      { return true }
+func (p *epoll) arrived(*Conn) bool      { return false }
 func (p *epoll) spliceable(c *Conn) bool { return c.canRead }
 func (p *epoll) emptied(c *Conn)         { c.canRead = false }
 func (p *epoll) filled(d *Conn)          { d.canWrite = false }

@@ -83,6 +83,7 @@ func (p *epoll) remove(c *Conn) {
 }
 
 func (p *epoll) busy(*Conn) bool { return false }
+func (p *epoll) stop(*Conn) bool { return true }
 
 func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
 	if len(c.stash) > 0 {

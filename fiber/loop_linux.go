@@ -39,13 +39,16 @@ type poller interface {
 	// move moves bytes from c to d that can be moved without waiting; full says that there may
 	// be much more. Nothing moved and no error: readable tells which side to wait for.
 	move(c, d *Conn) (n int, full bool, readErr, writeErr error)
-	// The steps of splicing: drained says that nothing written before is left, spliceable that
-	// c has something, or sees to being woken; emptied and filled note that it has not, or that
-	// d has no room.
+	// The steps of splicing: arrived says that something received is still to be moved, drained
+	// that nothing written before is left, spliceable that c has something, or sees to being
+	// woken; emptied and filled note that it has not, or that d has no room.
+	arrived(c *Conn) bool
 	drained(d *Conn) bool
 	spliceable(c *Conn) bool
 	emptied(c *Conn)
 	filled(d *Conn)
+	// stop ends what receives ahead of Read; true = nothing does, else the reading side is woken.
+	stop(c *Conn) bool
 	// busy reports whether the kernel works for c, so that it cannot be given away.
 	busy(c *Conn) bool
 	// remove gives c up but leaves its descriptor open; it must not be busy.

@@ -16,7 +16,7 @@ type Parker struct {
 	mu      sync.Mutex // held for a few instructions
 	permit  bool       // Unpark came and no Park has taken it
 	waiting bool
-	other   *waiter // a goroutine that waits, instead of the fiber
+	other   *waiter         // a goroutine that waits, instead of the fiber
 	ctx     context.Context // the one that ended is watching
 	stop    func() bool
 	ended   bool // ctx has

@@ -23,6 +23,7 @@ const (
 	sqeBufferSelect = 1 << 5
 
 	recvPollFirst   = 1 << 0 // in ioprio: there is nothing yet, wait before the first try
+	recvMultishot   = 1 << 1 // in ioprio
 	acceptMultishot = 1 << 0 // in ioprio
 	pollMultishot   = 1 << 0 // in len
 

@@ -31,13 +31,21 @@ type uring struct {
 }
 
 // uringConn is what the poller knows of a connection; the loop's thread owns it.
+//
+// A receive goes on by itself (multishot) from the first Read to the end, so that a request costs
+// no operation for it and an idle connection tells by itself when something arrives. Where data
+// comes in bulk, or faster than it is read, single receives follow, which leave it in the socket.
 type uringConn struct {
-	in      []byte        // received and not read yet, in the ring's buffer inID
-	inID    uint16        //
-	hasIn   bool          // in belongs to a buffer
-	state   recvState     // of the receive
+	in      []byte        // received and not read yet
+	inID    uint16        // of the ring's buffer that in is in
+	hasIn   bool          // it is
+	armed   bool          // a receive is under way
+	stopped bool          // which is being cancelled
+	bulk    bool          // receive once at a time
 	more    bool          // the last receive left something
-	inErr   syscall.Errno // of the receive that ended the input
+	eof     bool          // the end was received
+	inErr   syscall.Errno // the error that ended the input, to be told once
+
 	out     *sendBuffer   // being filled
 	sending *sendBuffer   // the kernel's
 	outErr  syscall.Errno // of a send
@@ -51,14 +59,8 @@ type uringConn struct {
 	flight     uint8 // operations in the kernel's hands
 }
 
-type recvState uint8
-
-const (
-	recvNone  recvState = iota // no receive is under way, and nothing is there
-	recvArmed                  // one is under way
-	recvDone                   // in, or the end, or inErr is there
-	recvEnd                    // the end was seen
-)
+// maxAhead is how much is received before it is read; the sender waits then.
+const maxAhead = 64 << 10
 
 // Kinds of operation, in the user data beside slot and generation.
 const (
@@ -101,7 +103,8 @@ func newUring(l *loop) (poller, error) {
 	return p, nil
 }
 
-// try does one receive into a provided buffer, so that a kernel that lacks it is found out now.
+// try does one multishot receive into a provided buffer, so that a kernel that lacks it is found
+// out now.
 func (p *uring) try() error {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -112,7 +115,8 @@ func (p *uring) try() error {
 	if _, err := unix.Write(fds[1], []byte("x")); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	p.prepareRecv(fds[0], userData(kindCancel, 0, 0), false)
+	s := p.prepareRecv(fds[0], userData(kindCancel, 0, 0))
+	s.ioprio = recvMultishot
 	p.ring.enter(true, false, int64(time.Second))
 	for {
 		c, ok := p.ring.completion()
@@ -122,8 +126,8 @@ func (p *uring) try() error {
 		case c.userData&0xff != kindCancel:
 		case c.res < 0:
 			return fmt.Errorf("io_uring: receive: %w", syscall.Errno(-c.res))
-		case c.flags&cqeBuffer == 0:
-			return errors.New("io_uring: a receive used no provided buffer")
+		case c.flags&cqeBuffer == 0 || c.flags&cqeMore == 0:
+			return errors.New("io_uring: a receive used no provided buffer, or does not go on")
 		default:
 			id := uint16(c.flags >> 16)
 			p.recv.take(id, int(c.res))
@@ -149,11 +153,11 @@ func (p *uring) add(c *Conn) error {
 }
 
 func (p *uring) remove(c *Conn) {
-	p.settle() // what was received and not read goes with it
+	p.keep(c) // what was received and not read goes with it
 	p.table.drop(c.slot)
 }
 
-// busy also says so of a connection with a receive under way.
+// busy also says so of a connection with a receive under way; see stop.
 func (p *uring) busy(c *Conn) bool { return c.flight > 0 || c.out != nil }
 
 func (p *uring) read(c *Conn, b []byte) (int, error, bool) {
@@ -161,13 +165,11 @@ func (p *uring) read(c *Conn, b []byte) (int, error, bool) {
 		return 0, nil, false
 	}
 	if len(c.in) == 0 {
-		if c.state == recvEnd || c.inErr == 0 {
-			c.state = recvEnd
-			return 0, nil, true
+		if errno := c.inErr; errno != 0 {
+			c.inErr, c.eof = 0, true
+			return 0, errno, true
 		}
-		err := c.inErr
-		c.inErr, c.state = 0, recvEnd // an error is told once, then the end
-		return 0, err, true
+		return 0, nil, true
 	}
 	n := copy(b, c.in)
 	p.consume(c, n)
@@ -180,44 +182,62 @@ func (p *uring) consume(c *Conn, n int) {
 		if c.hasIn {
 			p.recv.put(c.inID)
 		}
-		c.in, c.hasIn, c.state = nil, false, recvNone
+		c.in, c.hasIn = nil, false
 	}
 }
 
 func (p *uring) readable(c *Conn) bool {
-	if c.state == recvNone {
-		p.arm(c, !c.more)
+	if p.arrived(c) {
+		return true
 	}
-	return c.state != recvArmed
+	if !c.armed {
+		p.arm(c)
+	}
+	return false
 }
 
-// arm starts a receive; pollFirst says that there is nothing to receive yet, as far as is known.
-func (p *uring) arm(c *Conn, pollFirst bool) {
-	p.prepareRecv(c.fd, p.dataOf(c, kindRecv), pollFirst)
-	c.state = recvArmed
+// arm starts a receive.
+func (p *uring) arm(c *Conn) {
+	s := p.prepareRecv(c.fd, p.dataOf(c, kindRecv))
+	if !c.bulk {
+		s.ioprio |= recvMultishot
+	}
+	if !c.more { // nothing to receive yet, as far as is known
+		s.ioprio |= recvPollFirst
+	}
+	c.armed = true
 	c.flight++
 }
 
-func (p *uring) prepareRecv(fd int, data uint64, pollFirst bool) {
+func (p *uring) prepareRecv(fd int, data uint64) *sqe {
 	s := p.ring.next()
 	s.opcode, s.flags, s.fd, s.userData = opRecv, sqeBufferSelect, int32(fd), data
-	if pollFirst {
-		s.ioprio = recvPollFirst
-	}
+	return s
 }
 
-// quiet lets a receive wait on the idle connection: it is the next reader's, and until then
-// tells that nothing has come.
-func (p *uring) quiet(c *Conn) bool {
-	if c.state == recvArmed {
-		return true
+// stop ends the receive that goes on by itself; true = it has ended. Else the reading side is
+// woken when it has.
+func (p *uring) stop(c *Conn) bool {
+	if c.armed && !c.stopped {
+		c.stopped = true
+		p.cancel(c, kindRecv)
 	}
-	if c.state != recvNone || !nothingToRead(c.fd) {
+	return !c.armed
+}
+
+// quiet needs no system call while a receive is under way, as it is on every connection that was
+// read from: what has arrived is known by the end of the turn.
+func (p *uring) quiet(c *Conn) bool {
+	if p.arrived(c) {
 		return false
 	}
-	if p.loop.engine.cfg.Loops == 1 { // with more, what is in flight cannot move to another
-		p.arm(c, true)
+	if c.armed {
+		return true
 	}
+	if !nothingToRead(c.fd) {
+		return false
+	}
+	p.arm(c)
 	return true
 }
 
@@ -304,9 +324,7 @@ func (p *uring) close(c *Conn) {
 		p.recv.put(c.inID)
 	}
 	c.in, c.hasIn = nil, false
-	if c.state == recvArmed {
-		p.cancel(c, kindRecv)
-	}
+	p.stop(c)
 	if c.polling {
 		p.cancel(c, kindPollIn)
 	}
@@ -415,10 +433,7 @@ func (p *uring) watchEvent() {
 func (p *uring) settle() {
 	for i, c := range p.given {
 		p.given[i] = nil
-		if c.hasIn {
-			c.in, c.hasIn = append([]byte(nil), c.in...), false
-			p.recv.put(c.inID)
-		}
+		p.keep(c)
 	}
 	p.given = p.given[:0]
 }
@@ -470,16 +485,18 @@ func (p *uring) complete(e cqe) {
 }
 
 func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
-	c.flight--
 	switch kind {
 	case kindRecv:
 		p.received(c, e)
 	case kindSend:
+		c.flight--
 		p.sent(c, e)
 	case kindPollOut:
+		c.flight--
 		c.pollingOut = false
 		c.wr.woken(p.loop)
 	case kindPollIn:
+		c.flight--
 		c.polling, c.splicing = false, true
 		c.rd.woken(p.loop)
 	}
@@ -488,29 +505,57 @@ func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
 	}
 }
 
+// received takes what a receive brought, or how it ended.
 func (p *uring) received(c *Conn, e cqe) {
-	c.more = e.flags&cqeNonEmpty != 0
-	if e.flags&cqeBuffer != 0 {
-		id := uint16(e.flags >> 16)
-		in := p.recv.take(id, int(max(e.res, 0)))
-		if e.res <= 0 || c.closed {
-			p.recv.put(id)
-		} else {
-			c.in, c.inID, c.hasIn = in, id, true
-			p.given = append(p.given, c)
-		}
+	if e.flags&cqeMore == 0 {
+		c.armed, c.stopped = false, false
+		c.flight--
 	}
+	if e.flags&cqeBuffer != 0 {
+		p.receivedData(c, uint16(e.flags>>16), int(max(e.res, 0)))
+	}
+	c.more = e.flags&cqeNonEmpty != 0
 	switch errno := syscall.Errno(max(-e.res, 0)); {
 	case c.closed:
-		c.state = recvEnd
-	case errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN:
-		p.arm(c, false) // buffers are back before the next turn
-	case e.res < 0:
-		c.state, c.inErr = recvDone, errno
-		c.rd.woken(p.loop)
+		return
+	case e.res > 0:
+		// In bulk what is not read yet is better left in the socket.
+		c.bulk = c.more && (c.bulk || e.res == recvSize)
+		if len(c.in) > maxAhead || c.bulk && e.flags&cqeMore != 0 {
+			p.stop(c)
+		}
+	case e.res == 0:
+		c.eof = true
+	case errno == unix.ECANCELED || errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN:
+		// Buffers are back before the next turn; readable goes on.
 	default:
-		c.state = recvDone
-		c.rd.woken(p.loop)
+		c.inErr = errno
+	}
+	c.rd.woken(p.loop)
+}
+
+// receivedData keeps n bytes of a buffer for the next Read: where they are, for as long as the
+// turn lasts, or behind what is still unread.
+func (p *uring) receivedData(c *Conn, id uint16, n int) {
+	data := p.recv.take(id, n)
+	switch {
+	case n == 0 || c.closed:
+	case len(c.in) == 0:
+		c.in, c.inID, c.hasIn = data, id, true
+		p.given = append(p.given, c)
+		return
+	default:
+		p.keep(c)
+		c.in = append(c.in, data...)
+	}
+	p.recv.put(id)
+}
+
+// keep moves what is unread from the ring's buffer to memory of the connection's own.
+func (p *uring) keep(c *Conn) {
+	if c.hasIn {
+		c.in, c.hasIn = append([]byte(nil), c.in...), false
+		p.recv.put(c.inID)
 	}
 }
 
