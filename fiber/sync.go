@@ -1,23 +1,35 @@
 package fiber
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Mutex is a lock that may be held across I/O: waiting for it does not hold a loop. Goroutines
 // may use it too. Its zero value is unlocked; it must not be copied.
 type Mutex struct {
-	mu      sync.Mutex // held for a few instructions
-	locked  bool
-	waiters []*waiter // first come, first served
+	state   atomic.Int32 // mutexFree, mutexHeld, mutexWanted
+	mu      sync.Mutex   // guards waiters; held for a few instructions
+	waiters []*waiter    // first come, first served
 }
+
+// States of a Mutex.
+const (
+	mutexFree   int32 = iota
+	mutexHeld         // nobody waits
+	mutexWanted       // there are waiters, or there were
+)
 
 var _ sync.Locker = (*Mutex)(nil)
 
 // Lock waits for the lock.
 func (m *Mutex) Lock() {
+	if m.state.CompareAndSwap(mutexFree, mutexHeld) {
+		return
+	}
 	m.mu.Lock()
-	if !m.locked {
-		m.locked = true
-		m.mu.Unlock()
+	if m.state.Swap(mutexWanted) == mutexFree {
+		m.mu.Unlock() // it was given back meanwhile
 		return
 	}
 	w := newWaiter()
@@ -28,21 +40,23 @@ func (m *Mutex) Lock() {
 
 // Unlock hands the lock to who has waited longest. It panics when the lock is not held.
 func (m *Mutex) Unlock() {
+	if m.state.CompareAndSwap(mutexHeld, mutexFree) {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.locked {
+	if m.state.Load() == mutexFree {
 		panic("fiber: Unlock of an unlocked Mutex")
 	}
 	if len(m.waiters) == 0 {
-		m.locked = false
+		m.waiters = nil
+		m.state.Store(mutexFree)
 		return
 	}
-	m.waiters[0].wake()
+	w := m.waiters[0]
 	m.waiters[0] = nil
 	m.waiters = m.waiters[1:]
-	if len(m.waiters) == 0 {
-		m.waiters = nil
-	}
+	w.wake()
 }
 
 // Group waits for a number of fibers or goroutines to end, as sync.WaitGroup does, without
