@@ -67,8 +67,10 @@ func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn) {
 
 // serve runs a session and reports how it ended.
 func (p *Proxy) serve(ctx context.Context, c *Client, b Backend) {
-	stop := context.AfterFunc(ctx, func() { _ = c.Conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutOff) }) // the context of all sessions
+	if ctx.Err() != nil {
+		c.cutOff() // registered too late for that
+	}
 	start := time.Now()
 	c.Logger.Debug("client connected", "mode", c.Mode.String())
 	err := b.Serve(ctx, c)

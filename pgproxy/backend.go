@@ -54,8 +54,9 @@ type Client struct {
 	server   *listener.Server
 	state    atomic.Int32 // clientBusy, clientIdle, clientKicked
 	onCancel atomic.Pointer[func(ctx context.Context)]
-	turn     atomic.Uint32 // odd while the session waits for its server
-	seen     uint32        // turn at the last look of Proxy.watch, whose it is
+	session  atomic.Pointer[session] // of a Postgres backend
+	turn     atomic.Uint32           // odd while the session waits for its server
+	seen     uint32                  // turn at the last look of Proxy.watch, whose it is
 }
 
 // States of a Client with regard to a drain. Only an idle one is kicked, by a read deadline.
@@ -141,6 +142,15 @@ func (c *Client) isDraining() bool {
 func (c *Client) kick() {
 	if c.state.CompareAndSwap(clientIdle, clientKicked) {
 		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// cutOff makes everything the session waits for fail, its context having ended. Called from any
+// goroutine.
+func (c *Client) cutOff() {
+	_ = c.Conn.SetDeadline(unixPast)
+	if s := c.session.Load(); s != nil {
+		s.cutOff()
 	}
 }
 

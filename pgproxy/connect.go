@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/internal/netaddr"
@@ -30,6 +31,10 @@ type server struct {
 	stmts    prepared
 	unnamed  uint64    // whose unnamed statement it has, as session.unnamedID has it; 0 = unknown
 	idleAt   time.Time // when it was last released
+
+	// cancelInDoubt means that a cancel request was sent, and nobody knows whether the server
+	// has dealt with it: the next statement might be the one it hits.
+	cancelInDoubt atomic.Bool
 }
 
 // dirt is what a client may have left in a server connection in transaction mode.

@@ -1,6 +1,10 @@
 package pgproxy
 
-import "github.com/headpond/headpond/pgwire"
+import (
+	"context"
+
+	"github.com/headpond/headpond/pgwire"
+)
 
 // Deallocated exposes deallocated.
 var Deallocated = deallocated
@@ -63,4 +67,17 @@ func (s *State) Check() string {
 		return "free although an answer is due"
 	}
 	return ""
+}
+
+// Statements returns how many statements the table has, and how many one server connection has
+// and may have.
+func (b *Postgres) Statements(ctx context.Context) (shared, onServer, doubtful int) {
+	lease, err := b.up.Acquire(ctx)
+	if err != nil {
+		return -1, -1, -1
+	}
+	defer lease.Release()
+	b.stmts.mu.Lock()
+	defer b.stmts.mu.Unlock()
+	return len(b.stmts.byKey), len(lease.Value().stmts.at), len(lease.Value().stmts.stale)
 }

@@ -44,7 +44,7 @@ func (s *session) acquire() error {
 		return fmt.Errorf("upstream %q: every server connection was dead", s.b.cfg.Name)
 	}
 	s.st.reset()
-	s.sent = 0
+	s.sent, s.prepared, s.fresh = 0, false, s.fresh[:0]
 	if s.c.AccessLog() {
 		s.leaseAt = time.Now()
 	}
@@ -68,10 +68,25 @@ func (s *session) lock() error {
 		s.target = s.srv
 	}
 	s.cancelMu.Unlock()
-	if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
+	switch {
+	case err != nil && ctx.Err() != nil && s.ctx.Err() == nil:
 		return errCanceled
+	case err == nil && s.ctx.Err() != nil: // cutOff may have been too early to see target
+		s.unlock()
+		s.lease.Discard()
+		s.srv = nil
+		return s.ctx.Err()
 	}
 	return err
+}
+
+// cutOff ends the wait for the server connection, if there is one. Another goroutine's.
+func (s *session) cutOff() {
+	s.cancelMu.Lock()
+	defer s.cancelMu.Unlock()
+	if s.target != nil {
+		_ = s.target.raw.Close()
+	}
 }
 
 // unlock takes the server connection out of the reach of cancel requests. It returns once none
@@ -117,6 +132,7 @@ func (s *session) cancel(ctx context.Context) {
 	s.canceling = done
 	s.cancelMu.Unlock()
 	if err := sendCancel(ctx, &s.b.cfg, srv); err != nil {
+		srv.cancelInDoubt.Store(true)
 		s.c.Logger.Warn("cancel request failed", "endpoint", srv.endpoint, "error", err)
 	}
 	s.cancelMu.Lock()
@@ -148,10 +164,15 @@ func (s *session) sync() error {
 		srv.stmts.clear()
 	}
 	srv.dirt, srv.settings, srv.unnamed = 0, s.settingsKey, 0
+	respelled := false
 	for i, known := range srv.params.known {
 		if known && srv.params.value[i] != s.reported.value[i] {
 			s.reported.value[i] = srv.params.value[i] // the server spells it its own way
+			respelled = true
 		}
+	}
+	if respelled {
+		s.replan()
 	}
 	return nil
 }

@@ -127,6 +127,8 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) error {
 	s.st.reset()
 	defer s.close()
 	c.OnCancel(s.cancel)
+	c.session.Store(s)
+	defer c.session.Store(nil)
 	if err := s.begin(); err != nil {
 		return s.refuse(err)
 	}

@@ -65,19 +65,25 @@ func (s *session) locked(fn func()) error {
 
 // parseNamed gives the client a statement. mu is held.
 func (s *session) parseNamed(name string, body []byte) {
+	if s.doubtful[name] && !s.st.skipping {
+		s.forget(name, s.stmts[name])
+	}
 	switch {
 	case s.st.skipping:
 		return
 	case s.stmts[name] != nil:
 		s.reject(pgwire.StateDuplicatePrepared, fmt.Sprintf("prepared statement %q already exists", name))
 		return
-	case s.stmtBytes+len(body) > maxClientStatements:
+	case s.stmtBytes+len(body)+statementOverhead > maxClientStatements:
 		s.reject(pgwire.StateConfigLimitExceeded, fmt.Sprintf(
-			"the prepared statements of this client take more than %d bytes of text", maxClientStatements))
+			"the prepared statements of this client take more than %d bytes", maxClientStatements))
 		return
 	}
-	st := s.b.stmts.get(body)
+	st := s.b.stmts.get(s.plan, body)
 	s.own(name, st)
+	if len(s.fresh) < maxAlone {
+		s.fresh = append(s.fresh, name)
+	}
 	if s.srv.stmts.has(st) {
 		s.st.push(op{kind: opSaidParse, name: name})
 		s.sayLocal()
@@ -97,10 +103,10 @@ func (s *session) parseKnown(h pgwire.Header) (done bool, err error) {
 		return false, err
 	}
 	i := bytes.IndexByte(body, 0)
-	if i <= 0 || s.stmts[string(body[:i])] != nil || s.stmtBytes+h.Len > maxClientStatements {
+	if i <= 0 || s.stmts[string(body[:i])] != nil || s.stmtBytes+h.Len+statementOverhead > maxClientStatements {
 		return false, nil
 	}
-	st := s.b.stmts.known(body[i+1:])
+	st := s.b.stmts.known(s.plan, body[i+1:])
 	if st == nil {
 		return false, nil
 	}
@@ -118,7 +124,8 @@ func (s *session) own(name string, st *statement) {
 		s.stmts = make(map[string]*statement)
 	}
 	s.stmts[name] = st
-	s.stmtBytes += len(st.body)
+	s.stmtBytes += st.cost()
+	delete(s.doubtful, name)
 }
 
 // parseUnnamed forwards Parse of the unnamed statement, and keeps its text if that is short.
@@ -178,10 +185,19 @@ func (s *session) prepare(st *statement, o op) {
 	if !s.st.push(o) {
 		return
 	}
-	evicted := srv.stmts.add(st)
+	s.prepared = true
+	if srv.dirt&dirtSettings != 0 {
+		srv.dirt |= dirtPrepare // under settings that are not those of st.plan
+	}
+	srv.stmts.add(st)
 	s.sendParse(st.name, st.body)
-	if evicted != nil {
-		s.closeOnServer(evicted)
+	for old := srv.stmts.surplus(); old != nil; old = srv.stmts.surplus() {
+		s.closeOnServer(old)
+	}
+	for range 2 { // more than this one can add
+		if old := srv.stmts.anyStale(); old != nil {
+			s.closeOnServer(old)
+		}
 	}
 }
 
@@ -198,21 +214,33 @@ func (s *session) closeOnServer(st *statement) {
 }
 
 // ensure sees to it that the server connection has the client's statement of a name, and
-// returns the name it has there. mu is held.
-func (s *session) ensure(name []byte) (string, *statement) {
+// returns the name it has there. Without ok the message that names it was rejected. mu is held.
+func (s *session) ensure(name []byte) (server string, st *statement, ok bool) {
 	if len(name) == 0 {
 		s.ensureUnnamed()
-		return "", nil
+		return "", nil, true
 	}
-	st := s.stmts[string(name)]
-	if st == nil {
-		return string(name), nil // the server's error is the best one
+	st = s.stmts[string(name)]
+	switch {
+	case st == nil && ours(name):
+		s.reject(pgwire.StateInvalidStatementName, fmt.Sprintf("prepared statement %q does not exist", name))
+		return "", nil, false
+	case st == nil:
+		return string(name), nil, true // by PREPARE in this transaction, or the server's error is the best one
+	case st.plan != s.plan:
+		old := st
+		st = s.b.stmts.get(s.plan, []byte(old.body))
+		s.b.stmts.put(old)
+		s.stmts[string(name)] = st
 	}
 	if !s.srv.stmts.has(st) {
 		s.prepare(st, op{kind: opInjectedParse, st: st})
 	}
-	return st.name, st
+	return st.name, st, true
 }
+
+// ours reports whether a name on the server is one of our own.
+func ours(name []byte) bool { return bytes.HasPrefix(name, []byte(namePrefix)) }
 
 func (s *session) ensureUnnamed() {
 	srv := s.srv
@@ -248,7 +276,10 @@ func (s *session) bind(h pgwire.Header) error {
 		if skip = s.st.skipping; skip {
 			return
 		}
-		server, st := s.ensure(name)
+		server, st, ok := s.ensure(name)
+		if skip = !ok; skip {
+			return
+		}
 		s.st.push(op{kind: opBind, st: st})
 		s.out = pgwire.AppendHeader(s.out, pgwire.TypeBind, h.Len-len(name)+len(server))
 		s.out = append(append(s.out, portal...), 0)
@@ -273,7 +304,10 @@ func (s *session) describe() error {
 		}
 		var st *statement
 		if m.Object == pgwire.ObjectStatement {
-			m.Name, st = s.ensure([]byte(m.Name))
+			var ok bool
+			if m.Name, st, ok = s.ensure([]byte(m.Name)); !ok {
+				return
+			}
 		}
 		s.st.push(op{kind: opDescribe, st: st})
 		s.out = m.Append(s.out)
@@ -300,9 +334,12 @@ func (s *session) closeObject() error {
 		if s.st.skipping {
 			return
 		}
-		if st := s.stmts[m.Name]; st != nil && m.Object == pgwire.ObjectStatement {
-			delete(s.stmts, m.Name)
-			s.stmtBytes -= len(st.body)
+		st := s.stmts[m.Name]
+		if m.Object == pgwire.ObjectStatement && (st != nil || ours([]byte(m.Name))) {
+			if st != nil {
+				delete(s.stmts, m.Name)
+				s.stmtBytes -= st.cost()
+			}
 			s.st.push(op{kind: opSaidClose, st: st, name: m.Name})
 			s.sayLocal()
 			return
@@ -333,8 +370,8 @@ func (s *session) sayLocal() {
 	}
 }
 
-// undo corrects the maps after an error: what was on its way was skipped by the server. mu is
-// held where a pump runs.
+// undo corrects the maps after an error: the server did nothing of what failed, and of what was
+// on its way after it. mu is held where a pump runs.
 func (s *session) undo() {
 	for _, o := range s.st.undone {
 		switch o.kind {
@@ -346,7 +383,7 @@ func (s *session) undo() {
 				}
 				continue
 			}
-			s.srv.stmts.doubt(o.st)
+			s.srv.stmts.remove(o.st)
 			s.forget(o.name, o.st)
 		case opSaidParse:
 			s.forget(o.name, s.stmts[o.name])
@@ -355,10 +392,11 @@ func (s *session) undo() {
 				s.srv.stmts.doubt(o.st)
 			}
 		case opSaidClose:
-			if s.stmts[o.name] == nil {
-				s.stmts[o.name] = o.st
-				s.stmtBytes += len(o.st.body)
-			} else {
+			switch {
+			case o.st == nil:
+			case s.stmts[o.name] == nil:
+				s.own(o.name, o.st)
+			default:
 				s.b.stmts.put(o.st)
 			}
 		case opClose:
@@ -374,7 +412,7 @@ func (s *session) forget(name string, st *statement) {
 		return
 	}
 	delete(s.stmts, name)
-	s.stmtBytes -= len(st.body)
+	s.stmtBytes -= st.cost()
 	s.b.stmts.put(st)
 }
 

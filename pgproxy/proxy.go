@@ -18,6 +18,7 @@ type Proxy struct {
 	settings   atomic.Pointer[settings]
 	mockSecret [32]byte // for users that do not exist; constant, so that they look constant
 	nextID     atomic.Uint32
+	cutting    sync.Once // arranges for cutOff
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
@@ -133,6 +134,15 @@ func (p *Proxy) register(c *Client, keySize int) {
 	}
 	c.Key.ProcessID, c.Key.Key = id, key
 	p.clients[id] = c
+}
+
+// cutOff ends every session, once its context has ended: at the end of a drain's patience.
+func (p *Proxy) cutOff() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.clients {
+		c.cutOff()
+	}
 }
 
 func (p *Proxy) unregister(c *Client) {

@@ -58,7 +58,7 @@ func (s *session) pumped() {
 		return
 	}
 	s.pumping = false
-	if !s.forwarding && s.st.free() {
+	if !s.forwarding && s.st.settled() {
 		_ = s.c.Writer.Flush()
 		s.release()
 	}

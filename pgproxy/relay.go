@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
@@ -207,24 +208,31 @@ func (s *session) flushServer() error {
 	return nil
 }
 
-// writeFailed handles a server connection that cannot be written to. It may have said why.
+// writeFailed handles a server connection that cannot be written to. It may have said why. The
+// session ends: a pump gets some time to pass on what was said, and no more, for the client may
+// not be reading.
 func (s *session) writeFailed(err error) error {
+	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
+	_ = s.srv.conn.SetReadDeadline(time.Now().Add(lingerTime))
 	s.mu.Lock()
+	if s.pumping {
+		s.mu.Unlock()
+		s.pumps.Wait()
+		s.mu.Lock()
+	}
 	defer s.mu.Unlock()
 	if s.broken != nil {
 		return s.broken
 	}
-	if !s.pumping {
-		_ = s.srv.conn.SetReadDeadline(unixSoon())
-		for {
-			h, readErr := s.srv.r.Next()
-			if readErr != nil {
-				break
-			}
-			if h.Type == pgwire.TypeErrorResponse {
-				err = s.srv.readError()
-				break
-			}
+	_ = s.srv.conn.SetReadDeadline(unixSoon())
+	for {
+		h, readErr := s.srv.r.Next()
+		if readErr != nil {
+			break
+		}
+		if h.Type == pgwire.TypeErrorResponse {
+			err = s.srv.readError()
+			break
 		}
 	}
 	return s.backendGone(err, false)
@@ -258,7 +266,7 @@ func (s *session) turn() error {
 		s.sent = 0
 	}
 	switch {
-	case s.st.free():
+	case s.st.settled():
 		s.release()
 	case s.st.flushed && !s.st.empty():
 		s.startPump()
@@ -301,6 +309,11 @@ var errClientWrite = errors.New("cannot write to the client")
 func (s *session) answer(h pgwire.Header) error {
 	status := pgwire.TxStatus(0)
 	switch h.Type {
+	case pgwire.TypeNotificationResponse:
+		if s.c.Mode == Transaction && s.srv.dirt&dirtListen == 0 {
+			s.srv.dirt |= dirtListen // a function did: it was another client's
+			return s.srv.r.Skip()
+		}
 	case pgwire.TypeReadyForQuery:
 		b, err := s.srv.r.Peek(1)
 		if err != nil {
@@ -378,9 +391,22 @@ func (s *session) parameter() error {
 			return nil
 		}
 		s.reported.value[i], s.reported.known[i] = m.Value, true
+		s.settingChanged()
+		if planned(trackedNames[i]) {
+			s.replan()
+		}
 	}
 	s.c.Writer.Send(&m)
 	return nil
+}
+
+// settingChanged notes that the server connection's settings are not what they were when it was
+// leased, and that statements may have been prepared under these.
+func (s *session) settingChanged() {
+	s.srv.dirt |= dirtSettings
+	if s.prepared {
+		s.srv.dirt |= dirtPrepare
+	}
 }
 
 // commandDone looks at the tag of a CommandComplete for what a client leaves behind.
@@ -393,11 +419,11 @@ func (s *session) commandDone() error {
 	switch tag[0] {
 	case 'S':
 		if bytes.Equal(tag, []byte("SET\x00")) {
-			srv.dirt |= dirtSettings
+			s.settingChanged()
 		}
 	case 'R':
 		if bytes.Equal(tag, []byte("RESET\x00")) {
-			srv.dirt |= dirtSettings
+			s.settingChanged()
 		}
 	case 'L':
 		if bytes.Equal(tag, []byte("LISTEN\x00")) {
@@ -412,10 +438,12 @@ func (s *session) commandDone() error {
 		case bytes.Equal(tag, []byte("DECLARE CURSOR\x00")):
 			srv.dirt |= dirtCursor
 		case bytes.Equal(tag, []byte("DISCARD ALL\x00")):
-			srv.dirt |= dirtSettings
+			s.settingChanged()
 			s.deallocateAll()
 		case bytes.Equal(tag, []byte("DEALLOCATE ALL\x00")):
 			s.deallocateAll()
+		case bytes.Equal(tag, []byte("DEALLOCATE\x00")):
+			srv.stmts.doubtAll()
 		}
 	}
 	return nil
@@ -431,8 +459,9 @@ func (s *session) serverError() error {
 	if bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00")) {
 		return s.srv.readError()
 	}
-	if o, ok := s.st.front(); ok && o.st != nil && bytes.Contains(b, []byte("\x00C0A000\x00")) {
-		s.srv.stmts.doubt(o.st) // cached plan must not change result type
+	o, ok := s.st.front()
+	if ok && o.st != nil && (bytes.Contains(b, []byte("\x00C0A000\x00")) || bytes.Contains(b, []byte("\x00C42P05\x00"))) {
+		s.srv.stmts.doubt(o.st) // cached plan must not change result type; or somebody else's has the name
 	}
 	return nil
 }
@@ -451,6 +480,14 @@ func (s *session) backendGone(cause error, mayStay bool) error {
 		s.lease.Fail(lost)
 	} else {
 		s.lease.Discard()
+	}
+	s.st.abandon()
+	s.undo()
+	for _, name := range s.fresh {
+		if s.doubtful == nil {
+			s.doubtful = make(map[string]bool)
+		}
+		s.doubtful[name] = true
 	}
 	s.srv = nil
 	s.st.reset()

@@ -11,7 +11,8 @@ import (
 // resetTimeout bounds ROLLBACK and DISCARD ALL before a server connection is given back.
 const resetTimeout = 5 * time.Second
 
-// release gives a free server connection back. Where a pump may run, mu is held.
+// release gives a settled server connection back, or throws it away where there is doubt about
+// it. Where a pump may run, mu is held.
 func (s *session) release() {
 	srv := s.srv
 	s.srv = nil
@@ -21,7 +22,7 @@ func (s *session) release() {
 	if canceling {
 		_ = s.c.Writer.Flush() // the client need not wait for its own cancel request
 	}
-	if !s.unlock() {
+	if !s.unlock() || !s.st.free() || srv.cancelInDoubt.Load() {
 		s.lease.Discard()
 		return
 	}
@@ -47,9 +48,11 @@ func (s *session) close() {
 	}
 	if err := s.clean(); err != nil {
 		s.c.Logger.Debug("server connection discarded", "endpoint", s.srv.endpoint, "error", err)
-		if s.st.due() && s.broken == nil {
+		if lost := (*backendError)(nil); s.st.due() && !errors.As(s.broken, &lost) {
 			s.abandon()
 		}
+		s.st.abandon()
+		s.undo()
 		s.unlock()
 		s.lease.Discard()
 		s.srv = nil
@@ -75,7 +78,7 @@ var errInDoubt = errors.New("its client left while it was busy")
 // session mode everything else the client left.
 func (s *session) clean() error {
 	srv := s.srv
-	if !s.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 {
+	if !s.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || srv.cancelInDoubt.Load() {
 		return errInDoubt
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(resetTimeout))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
@@ -52,7 +53,11 @@ type session struct {
 
 	reported    trackedParams // the client's values of the parameters servers report
 	extra       []pgwire.Param
-	settingsKey string // extra, in one string
+	settingsKey string                // extra, in one string
+	plan        unique.Handle[string] // the settings that give texts their meaning
+	prepared    bool                  // a named statement, since the server connection was leased
+	fresh       []string              // names of those given since then
+	doubtful    map[string]bool       // names the client may or may not think it has; nil = none
 	stmts       map[string]*statement
 	stmtBytes   int
 	unnamedID   uint64 // of the client's unnamed statement; 0 = none
@@ -90,6 +95,7 @@ func (s *session) begin() error {
 		}
 	}
 	s.settingsKey = keyOf(s.extra)
+	s.replan()
 	if (unknown || s.c.Mode == Session) && s.srv == nil {
 		if err := s.acquire(); err != nil {
 			return err
@@ -122,6 +128,29 @@ func (s *session) noteAccepted() {
 		}
 		s.b.accept(p, value)
 	}
+}
+
+// replan notes the settings under which the client's statements are prepared. Literals of some
+// types are read when a statement is, so that statements are shared under equal settings only.
+func (s *session) replan() {
+	var b strings.Builder
+	for i, name := range trackedNames {
+		if planned(name) {
+			b.WriteString(s.reported.value[i])
+			b.WriteByte(0)
+		}
+	}
+	b.WriteString(s.settingsKey)
+	s.plan = unique.Make(b.String())
+}
+
+// planned reports whether a tracked parameter can change the meaning of a text.
+func planned(name string) bool {
+	switch name {
+	case "client_encoding", "DateStyle", "IntervalStyle", "TimeZone", "standard_conforming_strings":
+		return true
+	}
+	return false
 }
 
 // keyOf gives equal settings equal keys.
@@ -229,7 +258,7 @@ func (s *session) next() (pgwire.Header, error) {
 
 // settle makes a client that waits at a boundary one that a drain may end. mu is held.
 func (s *session) settle() {
-	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.st.skipping || s.pinned && s.st.free()) {
+	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.st.skipping || s.pinned && s.st.settled()) {
 		return
 	}
 	s.c.state.Store(clientIdle)
@@ -242,7 +271,7 @@ func (s *session) settle() {
 // something to tell, and returns it for the log.
 func (s *session) explain(err error) error {
 	s.mu.Lock()
-	open := s.srv != nil && !(s.pinned && s.st.free())
+	open := s.srv != nil && !(s.pinned && s.st.settled())
 	s.mu.Unlock()
 	var lost *backendError
 	switch {

@@ -58,25 +58,50 @@ type state struct {
 	copyIn   bool // the client owes CopyData, CopyDone or CopyFail
 	copyOut  bool // the server is sending CopyData
 	flushed  bool // the client sent Flush: it waits for answers without a Sync
+	ignored  bool // a Sync is in the COPY data: the server ignores it, unless the COPY fails before
+	doubtful bool // nobody knows how often the server will say ReadyForQuery
 
 	undone []op // extended messages that the last error made the server skip
 	failed op   // the one that failed
 }
 
-func (s *state) reset() { *s = state{queue: s.queue[:0], undone: s.undone[:0], tx: pgwire.TxIdle} }
+func (s *state) reset() {
+	*s = state{queue: s.queue[:0], undone: s.undone[:0], tx: pgwire.TxIdle}
+	if cap(s.queue) > maxKeptOps || cap(s.undone) > maxKeptOps {
+		s.queue, s.undone = nil, nil
+	}
+}
+
+// maxKeptOps bounds the memory a client keeps from one lease to the next: what a statement of
+// the extended protocol takes, and some more.
+const maxKeptOps = 32
+
+// add puts an op at the end of the queue, the room of answered ones being used again.
+func (s *state) add(o op) {
+	if len(s.queue) == cap(s.queue) && s.head > len(s.queue)/2 {
+		n := copy(s.queue, s.queue[s.head:])
+		clear(s.queue[n:])
+		s.queue, s.head = s.queue[:n], 0
+	}
+	s.queue = append(s.queue, o)
+}
 
 func (s *state) empty() bool { return s.head == len(s.queue) }
 
 // free reports whether the server could serve somebody else: all is answered, and no
 // transaction, pipeline or COPY is open.
-func (s *state) free() bool {
-	return s.empty() && s.tx == pgwire.TxIdle && !s.unsynced && !s.skipping && !s.copyIn && !s.copyOut
+func (s *state) free() bool { return s.settled() && !s.doubtful }
+
+// settled is free without regard to doubt: a doubtful server has said all that is expected.
+func (s *state) settled() bool { return s.tx == pgwire.TxIdle && s.closed() }
+
+// closed reports whether nothing but a transaction may be open.
+func (s *state) closed() bool {
+	return s.empty() && !s.unsynced && !s.skipping && !s.copyIn && !s.copyOut
 }
 
 // clean reports whether a ROLLBACK would make it free.
-func (s *state) clean() bool {
-	return s.empty() && s.tx.Valid() && !s.unsynced && !s.skipping && !s.copyIn && !s.copyOut
-}
+func (s *state) clean() bool { return s.closed() && s.tx.Valid() && !s.doubtful }
 
 // due reports whether the server will say something without hearing more from the client.
 func (s *state) due() bool { return !s.copyIn && s.ends > 0 || s.copyOut }
@@ -89,6 +114,7 @@ func (s *state) quiet() bool { return s.empty() && !s.copyIn && !s.copyOut }
 func (s *state) push(o op) bool {
 	switch {
 	case o.kind == opSync && s.copyIn:
+		s.ignored = true
 		return false
 	case o.kind == opSync:
 		s.skipping, s.unsynced, s.flushed = false, false, false
@@ -103,7 +129,7 @@ func (s *state) push(o op) bool {
 	if s.empty() {
 		s.queue, s.head = s.queue[:0], 0
 	}
-	s.queue = append(s.queue, o)
+	s.add(o)
 	return true
 }
 
@@ -112,7 +138,7 @@ func (s *state) copyDone() {
 	if s.copyIn {
 		s.copyIn = false
 	} else if !s.empty() && !s.skipping {
-		s.queue = append(s.queue, op{kind: opCopyEnd})
+		s.add(op{kind: opCopyEnd})
 	}
 }
 
@@ -156,8 +182,7 @@ func (s *state) local() (o op, ok bool) {
 func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err error) {
 	switch typ {
 	case pgwire.TypeReadyForQuery:
-		s.ready(status)
-		return true, nil
+		return true, s.ready(status)
 	case pgwire.TypeErrorResponse:
 		s.fail()
 		return true, nil
@@ -174,7 +199,7 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 			s.pop()
 		}
 	case pgwire.TypeCommandComplete, pgwire.TypeEmptyQueryResponse, pgwire.TypePortalSuspended:
-		s.copyOut = false
+		s.copyOut, s.ignored = false, s.ignored && s.copyIn
 		if o, ok := s.front(); ok && o.kind == opExecute {
 			s.pop()
 		}
@@ -204,19 +229,25 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 }
 
 // ready notes ReadyForQuery. Ops before the one it answers are gone with it.
-func (s *state) ready(status pgwire.TxStatus) {
+func (s *state) ready(status pgwire.TxStatus) error {
 	s.tx, s.copyIn, s.copyOut = status, false, false
 	for !s.empty() {
 		if s.pop().kind.ends() {
-			return
+			return nil
 		}
 	}
+	if !s.doubtful {
+		return fmt.Errorf("%w: ReadyForQuery that answers nothing", errBackendProtocol)
+	}
+	s.skipping, s.unsynced = false, false
+	return nil
 }
 
 // fail notes ErrorResponse: an error in the extended protocol makes the server ignore
 // everything up to the next Sync.
 func (s *state) fail() {
 	s.copyIn, s.copyOut = false, false
+	s.doubtful = s.doubtful || s.ignored
 	s.undone, s.failed = s.undone[:0], op{}
 	o, ok := s.front()
 	if !ok || !o.kind.extended() {
@@ -232,6 +263,13 @@ func (s *state) fail() {
 	s.skipping = true
 }
 
+// abandon makes everything unanswered undone: the server is gone.
+func (s *state) abandon() {
+	for !s.empty() {
+		s.undone = append(s.undone, s.pop())
+	}
+}
+
 // copyStarts notes CopyInResponse. The server ignores any Sync up to the end of the data, also
 // those under way already.
 func (s *state) copyStarts() {
@@ -245,7 +283,7 @@ func (s *state) copyStarts() {
 			continue
 		case dropping && o.kind == opSync:
 			s.ends--
-			s.unsynced = true
+			s.unsynced, s.ignored = true, true
 			continue
 		}
 		kept = append(kept, o)

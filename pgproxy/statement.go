@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"unique"
 )
 
 // Limits of prepared statements in transaction mode.
@@ -12,51 +13,69 @@ const (
 	// DefaultStatementCache is how many prepared statements a server connection keeps; each
 	// costs the server a plan. The figure is PgBouncer's (max_prepared_statements).
 	DefaultStatementCache = 200
+	// maxServerText bounds the text of the statements of one server connection, in bytes: plans
+	// of long texts take many times as much of the server's memory.
+	maxServerText = 4 << 20
 	// maxStatement bounds one Parse message, in bytes: it is kept in memory to be sent again.
 	maxStatement = 256 << 10
-	// maxClientStatements bounds what the statements of one client may take, in bytes of text.
+	// maxClientStatements bounds what the statements of one client may take, in bytes.
 	maxClientStatements = 8 << 20
+	// statementOverhead is what a statement takes besides its text, in bytes.
+	statementOverhead = 256
 )
 
-// statement is a text (with parameter types) that clients have prepared. Clients that prepare
-// the same text share it, and so do server connections.
+// namePrefix begins the names of our statements on servers. Clients cannot reach them by it.
+const namePrefix = "headpond_"
+
+// statement is a text (with parameter types) that clients have prepared under the same settings.
+// They share it, and so do server connections.
 type statement struct {
-	body string // of Parse after the name: query, NUL, types
+	statementKey
 	name string // on servers
 	refs int    // clients that have it; guarded by statements.mu
 	// valid means that a server has accepted it: another client that prepares it need not ask.
 	valid atomic.Bool
 }
 
-// statements is the table of all of a backend.
-type statements struct {
-	mu     sync.Mutex // never held across I/O
-	byBody map[string]*statement
-	last   uint64
+// statementKey is what makes statements the same.
+type statementKey struct {
+	plan unique.Handle[string] // the settings that give the text its meaning
+	body string                // of Parse after the name: query, NUL, types
 }
 
-// get returns the statement with a body, making it if needed, and counts a reference.
-func (t *statements) get(body []byte) *statement {
+// cost is what a statement takes of maxClientStatements.
+func (s *statement) cost() int { return len(s.body) + statementOverhead }
+
+// statements is the table of all of a backend.
+type statements struct {
+	mu    sync.Mutex // never held across I/O
+	byKey map[statementKey]*statement
+	last  uint64
+}
+
+// get returns the statement with a body under settings, making it if needed, and counts a
+// reference.
+func (t *statements) get(plan unique.Handle[string], body []byte) *statement {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	st := t.byBody[string(body)]
+	st := t.byKey[statementKey{plan, string(body)}]
 	if st == nil {
 		t.last++
-		st = &statement{body: string(body), name: "headpond_" + strconv.FormatUint(t.last, 10)}
-		if t.byBody == nil {
-			t.byBody = make(map[string]*statement)
+		st = &statement{statementKey: statementKey{plan, string(body)}, name: namePrefix + strconv.FormatUint(t.last, 10)}
+		if t.byKey == nil {
+			t.byKey = make(map[statementKey]*statement)
 		}
-		t.byBody[st.body] = st
+		t.byKey[st.statementKey] = st
 	}
 	st.refs++
 	return st
 }
 
-// known returns the statement with a body if a server has accepted it, and counts a reference.
-func (t *statements) known(body []byte) *statement {
+// known returns the statement if a server has accepted it, and counts a reference.
+func (t *statements) known(plan unique.Handle[string], body []byte) *statement {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	st := t.byBody[string(body)]
+	st := t.byKey[statementKey{plan, string(body)}]
 	if st == nil || !st.valid.Load() {
 		return nil
 	}
@@ -70,7 +89,7 @@ func (t *statements) put(st *statement) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if st.refs--; st.refs == 0 {
-		delete(t.byBody, st.body)
+		delete(t.byKey, st.statementKey)
 	}
 }
 
@@ -78,6 +97,7 @@ func (t *statements) put(st *statement) {
 // first to go. Like the connection it belongs to one session at a time.
 type prepared struct {
 	limit int
+	text  int       // bytes
 	order list.List // of *statement, most recent first
 	at    map[*statement]*list.Element
 	stale map[*statement]bool // the server may still have it, under a plan that is no use
@@ -93,26 +113,33 @@ func (p *prepared) has(st *statement) bool {
 	return true
 }
 
-// add notes that the server has st. When there are too many, the one returned is to be closed.
-func (p *prepared) add(st *statement) (evicted *statement) {
+// add notes that the server has st. Until surplus returns nil there are too many.
+func (p *prepared) add(st *statement) {
 	if p.at == nil {
 		p.at = make(map[*statement]*list.Element)
 	}
 	if p.at[st] == nil {
 		p.at[st] = p.order.PushFront(st)
+		p.text += len(st.body)
 	}
-	if len(p.at) <= p.limit {
+}
+
+// surplus takes out a statement that is to be closed because there are too many, never the
+// newest; nil if there are not.
+func (p *prepared) surplus() *statement {
+	if len(p.at) < 2 || len(p.at) <= p.limit && p.text <= maxServerText {
 		return nil
 	}
-	evicted = p.order.Back().Value.(*statement)
-	p.remove(evicted)
-	return evicted
+	st := p.order.Back().Value.(*statement)
+	p.remove(st)
+	return st
 }
 
 func (p *prepared) remove(st *statement) {
 	if e := p.at[st]; e != nil {
 		p.order.Remove(e)
 		delete(p.at, st)
+		p.text -= len(st.body)
 	}
 }
 
@@ -126,9 +153,26 @@ func (p *prepared) doubt(st *statement) {
 	p.stale[st] = true
 }
 
+// doubtAll doubts every statement, after a DEALLOCATE of one of them, nobody knows which.
+func (p *prepared) doubtAll() {
+	for st := range p.at {
+		p.doubt(st)
+	}
+}
+
+// anyStale takes out a statement that is in doubt, to be closed; nil if there is none.
+func (p *prepared) anyStale() *statement {
+	for st := range p.stale {
+		delete(p.stale, st)
+		return st
+	}
+	return nil
+}
+
 // clear forgets all, after DEALLOCATE ALL.
 func (p *prepared) clear() {
 	p.order.Init()
 	clear(p.at)
 	clear(p.stale)
+	p.text = 0
 }
