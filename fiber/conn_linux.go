@@ -393,7 +393,7 @@ func (c *Conn) close(l *loop) {
 	if c.closed {
 		return
 	}
-	c.RemoteAddr() // for the logs: afterwards the descriptor may be another's
+	c.RemoteAddr() // for the logs; afterwards the descriptor may be another's
 	c.closed = true
 	l.timers.disarm(&c.timer)
 	l.conns.Add(-1)

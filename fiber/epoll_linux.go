@@ -27,6 +27,7 @@ type epoll struct {
 // epollConn is what the poller knows of a connection; the loop's thread owns it.
 type epollConn struct {
 	canRead  bool   // not known to be empty
+	unsure   bool   // but perhaps it is: nobody has looked since the last read
 	canWrite bool   // not known to be full
 	hup      bool   // the end is on its way behind the data
 	stash    []byte // read by CopyTo and not written yet
@@ -98,6 +99,7 @@ func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
 			if n < len(b) && !c.hup {
 				c.canRead = false // a short read has emptied it; what comes later is a new edge
 			}
+			c.unsure = true
 			return n, nil, true
 		case unix.EAGAIN:
 			c.canRead = false
@@ -125,11 +127,20 @@ func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
 	return 0, nil, false
 }
 
-func (p *epoll) readable(c *Conn) bool { return c.canRead || len(c.stash) > 0 }
+// readable looks for itself when the last read may have left nothing.
+func (p *epoll) readable(c *Conn) bool {
+	if len(c.stash) > 0 {
+		return true
+	}
+	if c.canRead && c.unsure {
+		c.canRead, c.unsure = !nothingToRead(c.fd), false
+	}
+	return c.canRead
+}
+
 func (p *epoll) writable(c *Conn) bool { return c.canWrite }
 
-// quiet looks for itself when the last read may have left something.
-func (p *epoll) quiet(c *Conn) bool { return !c.canRead || nothingToRead(c.fd) }
+func (p *epoll) quiet(c *Conn) bool { return !p.readable(c) || nothingToRead(c.fd) }
 
 func (p *epoll) shutdown(c *Conn) error {
 	return c.opError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
@@ -206,7 +217,7 @@ func (p *epoll) handle(ev *unix.EpollEvent) {
 			t.hup = true
 		}
 		if ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-			t.canRead = true
+			t.canRead, t.unsure = true, false
 			t.rd.woken(p.loop)
 		}
 		if ev.Events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {

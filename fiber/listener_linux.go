@@ -95,7 +95,15 @@ func (a *Listener) Accept() (net.Conn, error) {
 		}
 		return nil, &net.OpError{Op: "accept", Net: network, Addr: a.addr, Err: err}
 	}
-	return newConn(a.loop.engine.lightest(), fd, a.unix), nil
+	var remote net.Addr // asked now: after a reset nobody knows it
+	if sa, err := unix.Getpeername(fd); err == nil {
+		remote = toAddr(sa, a.unix)
+	}
+	c := newConn(a.loop.engine.lightest(), fd, a.unix)
+	if remote != nil {
+		c.remote.Store(&remote)
+	}
+	return c, nil
 }
 
 func (a *Listener) accept() (int, error) {

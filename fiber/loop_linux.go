@@ -73,6 +73,7 @@ type poller interface {
 type loop struct {
 	engine  *Engine
 	poller  poller
+	thread  int            // its id; set like self
 	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
 	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
 	turn    atomic.Uint64  // for the watchdog
@@ -134,7 +135,7 @@ func (e *Engine) start(kind Kind) (*loop, error) {
 func (l *loop) run(kind Kind, ready chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the loop
 	defer close(l.ended)
-	l.self = getg()
+	l.self, l.thread = getg(), unix.Gettid()
 	var err error
 	if kind == Uring {
 		l.poller, err = newUring(l)

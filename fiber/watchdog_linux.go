@@ -3,21 +3,29 @@
 package fiber
 
 import (
+	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"time"
 )
 
-// The watchdog looks every watchInterval; a fiber seen running in the same turn of its loop at
-// two looks has held it for at least that long.
+// watchInterval is how often the watchdog looks, and how long a fiber may hold its loop.
 const watchInterval = 10 * time.Millisecond
+
+// look is what the watchdog knows of a loop.
+type look struct {
+	turn   uint64        // at the last look
+	told   uint64        // the turn it has spoken about
+	since  time.Time     // when the turn was first seen to last; zero = it was not
+	queued time.Duration // how long the thread had waited for a processor then
+}
 
 // watch names the fibers that hold a loop. While nothing runs it costs a timer.
 func (e *Engine) watch() {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
-	seen := make([]uint64, len(e.loops))
-	told := make([]uint64, len(e.loops))
+	looks := make([]look, len(e.loops))
 	for {
 		select {
 		case <-e.stopWatch:
@@ -25,15 +33,41 @@ func (e *Engine) watch() {
 		case <-ticker.C:
 		}
 		for i, l := range e.loops {
-			turn := l.turn.Load()
-			if l.active.Load() && turn == seen[i] && turn != told[i] {
-				told[i] = turn
+			if looks[i].held(l) {
 				l.held.Add(1)
 				l.logger().Warn("a fiber holds its loop", "for_more_than", watchInterval, "stack", l.stack())
 			}
-			seen[i] = turn
 		}
 	}
+}
+
+// held reports, once for a turn, that a fiber has been running or waiting in it for more than
+// watchInterval: a loop whose thread gets no processor is not held by anybody.
+func (k *look) held(l *loop) bool {
+	turn := l.turn.Load()
+	if !l.active.Load() || turn != k.turn || turn == k.told {
+		k.turn, k.since = turn, time.Time{}
+		return false
+	}
+	queued := queuedFor(l.thread)
+	if k.since.IsZero() {
+		k.since, k.queued = time.Now(), queued
+		return false
+	}
+	if time.Since(k.since)-(queued-k.queued) < watchInterval*9/10 {
+		return false
+	}
+	k.told = turn
+	return true
+}
+
+// queuedFor returns how long a thread has waited for a processor, since it began.
+func queuedFor(thread int) time.Duration {
+	var ran, queued time.Duration
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", thread)); err == nil {
+		_, _ = fmt.Sscan(string(b), &ran, &queued)
+	}
+	return queued
 }
 
 // stack returns what the loop's fiber does at this moment, as far as a look at all goroutines
@@ -41,7 +75,7 @@ func (e *Engine) watch() {
 func (l *loop) stack() string {
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
-	for _, g := range strings.Split(string(buf), "\n\n") {
+	for g := range strings.SplitSeq(string(buf), "\n\n") {
 		head, _, _ := strings.Cut(g, "\n")
 		if strings.Contains(g, "fiber.(*coroutine).life") && !strings.Contains(head, "coroutine") {
 			return g

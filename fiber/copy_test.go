@@ -1,0 +1,180 @@
+package fiber_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+
+	"github.com/headpond/headpond/fiber"
+)
+
+// copier is a connection of a loop.
+type copier interface {
+	CopyTo(dst net.Conn, moved, spliced func(int)) (readErr, writeErr error)
+}
+
+// loops runs a test on the engines that have loops.
+func loops(t *testing.T, run func(t *testing.T, e *fiber.Engine)) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		if e.Kind() != fiber.Goroutine {
+			run(t, e)
+		}
+	})
+}
+
+// chain returns the ends of client → (in, out) → server, which a test joins by CopyTo.
+func chain(t *testing.T, e *fiber.Engine, network string) (client, in, out, server net.Conn) {
+	t.Helper()
+	client, in = pair(t, e, network)
+	out, server = pair(t, e, network)
+	t.Cleanup(func() {
+		for _, c := range []net.Conn{client, in, out, server} {
+			_ = c.Close()
+		}
+	})
+	return client, in, out, server
+}
+
+func TestCopyTo(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for _, network := range []string{"tcp", "unix"} {
+			for _, size := range []int{1, 1000, 16 << 10, 100_000, 8 << 20} {
+				client, in, out, server := chain(t, e, network)
+				want := random(t, size)
+				var moved, spliced int
+				copied := make(chan error, 1) // a send that waits would hold the loop
+				fiber.Spawn(in, func() {
+					readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, func(n int) { spliced += n })
+					if writeErr != nil {
+						t.Error(writeErr)
+					}
+					_ = out.Close()
+					copied <- readErr
+				})
+				go func() {
+					_, _ = client.Write(want)
+					_ = client.(interface{ CloseWrite() error }).CloseWrite()
+				}()
+				got, err := io.ReadAll(server)
+				if err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%s: got %d bytes, %v; want the %d that were sent", network, len(got), err, size)
+				}
+				if err := <-copied; err != io.EOF || moved != size {
+					t.Errorf("%s: CopyTo ended with %v after %d bytes, want EOF after %d", network, err, moved, size)
+				}
+				if bulk, small := size > 1<<20, size <= 16<<10; network == "tcp" && (bulk && spliced == 0 || small && spliced > 0) {
+					t.Errorf("%s: %d of %d bytes were spliced", network, spliced, size)
+				}
+			}
+		}
+	})
+}
+
+// Bulk in one direction, small pieces in the other, of the same two connections.
+func TestCopyToBothWays(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, in, out, server := chain(t, e, "tcp")
+		join := func(from, to net.Conn) {
+			fiber.Spawn(from, func() {
+				if _, err := from.(copier).CopyTo(to, func(int) {}, nil); err != nil {
+					t.Error(err)
+				}
+				_ = to.(interface{ CloseWrite() error }).CloseWrite()
+			})
+		}
+		join(in, out)
+		join(out, in)
+		want := random(t, 8<<20)
+		go func() { // the server answers each piece with its length
+			buf := make([]byte, 100_000)
+			for {
+				n, err := server.Read(buf)
+				if err != nil {
+					break
+				}
+				_, _ = server.Write(buf[:n/100])
+			}
+			_ = server.(interface{ CloseWrite() error }).CloseWrite()
+		}()
+		go func() {
+			_, _ = client.Write(want)
+			_ = client.(interface{ CloseWrite() error }).CloseWrite()
+		}()
+		n, err := io.Copy(io.Discard, client)
+		if err != nil || n == 0 || n > int64(len(want))/100 {
+			t.Errorf("%d bytes came back, %v", n, err)
+		}
+	})
+}
+
+func TestCopyToFails(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		_, in, out, server := chain(t, e, "tcp")
+		client2, in2 := pair(t, e, "tcp")
+		defer in2.Close()
+		ended := make(chan [2]error, 1)
+		start := func(from, to net.Conn) {
+			fiber.Spawn(from, func() {
+				readErr, writeErr := from.(copier).CopyTo(to, func(int) {}, nil)
+				ended <- [2]error{readErr, writeErr}
+			})
+		}
+		start(in, out)
+		_ = in.Close()
+		if err := <-ended; !errors.Is(err[0], net.ErrClosed) || err[1] != nil {
+			t.Errorf("closed source: %v, want net.ErrClosed from reading", err)
+		}
+		_ = server.(interface{ SetLinger(int) error }).SetLinger(0)
+		_ = server.Close()
+		on(out, func() { _, _ = out.Read(make([]byte, 1)) }) // the reset has come
+		start(in2, out)
+		go func() {
+			for err := error(nil); err == nil; {
+				_, err = client2.Write(make([]byte, 1000))
+			}
+		}()
+		if err := <-ended; err[0] != nil || !errors.Is(err[1], syscall.EPIPE) && !errors.Is(err[1], syscall.ECONNRESET) {
+			t.Errorf("reset destination: %v, want EPIPE or ECONNRESET from writing", err)
+		}
+		_ = client2.Close()
+	})
+}
+
+// A receiver that stops reading in the middle of bulk holds up nothing but its own stream, and
+// nothing is lost when it goes on.
+func TestCopyToSlowReceiver(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, in, out, server := chain(t, e, "tcp")
+		fiber.Spawn(in, func() {
+			_, _ = in.(copier).CopyTo(out, func(int) {}, nil)
+			_ = out.Close()
+		})
+		want := random(t, 32<<20)
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			_, _ = client.Write(want)
+			_ = client.(interface{ CloseWrite() error }).CloseWrite()
+		}()
+		first := make([]byte, 1000)
+		if _, err := io.ReadFull(server, first); err != nil {
+			t.Fatal(err)
+		}
+		other, echo := pair(t, e, "tcp") // the loop still serves others
+		on(other, func() { _, _ = other.Write([]byte("x")) })
+		on(echo, func() {
+			if _, err := echo.Read(make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+		})
+		_, _ = other.Close(), echo.Close()
+		rest, err := io.ReadAll(server)
+		if err != nil || !bytes.Equal(append(first, rest...), want) {
+			t.Errorf("got %d bytes, %v; want the %d that were sent", len(first)+len(rest), err, len(want))
+		}
+		<-sent
+	})
+}

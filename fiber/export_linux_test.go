@@ -1,0 +1,36 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import "github.com/headpond/headpond/internal/splice"
+
+// PipeFiles returns how many descriptors wait for the next splice.
+func PipeFiles() int {
+	open, _ := splice.Open()
+	return 2 * open
+}
+
+// PoisonFreed makes buffers unusable when they are given back.
+func PoisonFreed(on bool) { poisonFreed.Store(on) }
+
+// Buffers returns how many of the loops' buffers are in use. It must not be called on a fiber.
+func (e *Engine) Buffers() (receiving, sending int) {
+	for _, l := range e.loops {
+		l.call(func() {
+			if p, ok := l.poller.(*uring); ok {
+				p.settle()
+				receiving += p.recv.taken
+				sending += p.send.used
+			}
+		})
+	}
+	return receiving, sending
+}
+
+// Timers returns how many timers are armed.
+func (e *Engine) Timers() (n int) {
+	for _, l := range e.loops {
+		l.call(func() { n += len(l.timers) })
+	}
+	return n
+}

@@ -1,0 +1,15 @@
+//go:build !(linux && (amd64 || arm64))
+
+package fiber
+
+// PipeFiles returns 0.
+func PipeFiles() int { return 0 }
+
+// PoisonFreed does nothing where there are no buffers.
+func PoisonFreed(bool) {}
+
+// Buffers returns zeros.
+func (e *Engine) Buffers() (receiving, sending int) { return 0, 0 }
+
+// Timers returns 0.
+func (e *Engine) Timers() int { return 0 }

@@ -1,0 +1,406 @@
+package fiber_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pool"
+)
+
+var _ pool.Parker = (*fiber.Parker)(nil)
+
+// lines is a log that tests read.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+	on  chan struct{} // gets one for every line
+}
+
+func newLines() *lines { return &lines{on: make(chan struct{}, 1000)} }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.on <- struct{}{}
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func panicsHere() { panic("out of luck") }
+
+func TestPanicEndsOneFiber(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue // there it ends the program, as ever
+		}
+		log := newLines()
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
+		c, s := pair(t, e, "tcp")
+		fiber.Spawn(c, panicsHere)
+		<-log.on
+		on(c, func() { _, _ = c.Write([]byte("still here")) })
+		on(s, func() {
+			b := make([]byte, 10)
+			if _, err := io.ReadFull(s, b); err != nil {
+				t.Error(err)
+			}
+		})
+		if got := log.String(); !strings.Contains(got, "out of luck") || !strings.Contains(got, "panicsHere") {
+			t.Errorf("%s: the log does not name panic and place: %s", kind, got)
+		}
+		if n := e.Stats().Panics; n != 1 {
+			t.Errorf("%s: %d panics counted, want 1", kind, n)
+		}
+		_, _ = c.Close(), s.Close()
+	}
+}
+
+func holdsItsLoop(until <-chan struct{}) { <-until }
+
+func TestWatchdogNamesAFiberThatHoldsItsLoop(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue
+		}
+		log := newLines()
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
+		enough := make(chan struct{})
+		e.Go(func() { holdsItsLoop(enough) })
+		<-log.on
+		close(enough)
+		if got := log.String(); !strings.Contains(got, "holdsItsLoop") {
+			t.Errorf("%s: the log does not name it: %s", kind, got)
+		}
+		if n := e.Stats().Held; n != 1 {
+			t.Errorf("%s: %d times counted, want 1", kind, n)
+		}
+	}
+}
+
+func TestBlockLetsOthersRun(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		defer s.Close()
+		goOn := make(chan struct{})
+		ended := make(chan any, 1)
+		fiber.Spawn(c, func() {
+			defer func() { ended <- recover() }()
+			fiber.Block(func() { <-goOn })
+			fiber.Block(func() { panic("in Block") })
+		})
+		on(s, func() { close(goOn) }) // the same loop
+		if p := <-ended; p != "in Block" {
+			t.Errorf("recovered %v, want the panic of the blocked function", p)
+		}
+	})
+}
+
+func TestSleep(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		order := make(chan int, 3)
+		var all fiber.Group
+		for i, d := range []time.Duration{60 * time.Millisecond, 1, 30 * time.Millisecond} {
+			all.Add(1)
+			e.Go(func() {
+				defer all.Done()
+				start := time.Now()
+				fiber.Sleep(d)
+				if took := time.Since(start); took < d {
+					t.Errorf("slept %v, want %v at least", took, d)
+				}
+				order <- i
+			})
+		}
+		all.Wait()
+		if a, b, c := <-order, <-order, <-order; a != 1 || b != 2 || c != 0 {
+			t.Errorf("woke in the order %d %d %d, want 1 2 0", a, b, c)
+		}
+	})
+}
+
+// Fibers of several loops and goroutines take turns with one Mutex, held across waiting.
+func TestMutexAndGroupAcrossLoops(t *testing.T) {
+	for _, kind := range kinds(t) {
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 3})
+		var mu fiber.Mutex
+		var all fiber.Group
+		inside, count := 0, 0
+		turn := func() {
+			defer all.Done()
+			for i := range 100 {
+				mu.Lock()
+				inside++
+				if i%10 == 0 {
+					fiber.Sleep(time.Microsecond)
+				}
+				if inside != 1 {
+					t.Error("two hold the lock")
+				}
+				inside--
+				count++
+				mu.Unlock()
+			}
+		}
+		for i := range 30 {
+			all.Add(1)
+			if i%3 == 0 {
+				go turn()
+			} else {
+				e.Go(turn)
+			}
+		}
+		all.Wait()
+		if count != 3000 {
+			t.Errorf("%s: %d turns, want 3000", kind, count)
+		}
+	}
+}
+
+func TestUnlockOfUnlockedPanics(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	var mu fiber.Mutex
+	mu.Unlock()
+}
+
+func TestParker(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		defer s.Close()
+		if fiber.NewParker() != nil {
+			t.Error("a goroutine got a Parker")
+		}
+		cancelled, cancel := context.WithCancel(context.Background())
+		on(c, func() {
+			p := fiber.NewParker()
+			p.Unpark()
+			if err := p.Park(context.Background()); err != nil {
+				t.Errorf("Park after Unpark: %v", err)
+			}
+			go p.Unpark()
+			if err := p.Park(context.Background()); err != nil {
+				t.Errorf("Park and Unpark by a goroutine: %v", err)
+			}
+			fiber.Go(p.Unpark)
+			if err := p.Park(cancelled); err != nil {
+				t.Errorf("Park and Unpark by a fiber: %v", err)
+			}
+			go cancel()
+			if err := p.Park(cancelled); !errors.Is(err, context.Canceled) {
+				t.Errorf("Park with a context that ends: %v", err)
+			}
+			if err := p.Park(cancelled); !errors.Is(err, context.Canceled) {
+				t.Errorf("Park with a context that has ended: %v", err)
+			}
+			go p.Unpark()
+			if err := p.Park(context.Background()); err != nil {
+				t.Errorf("Park with another context: %v", err)
+			}
+			fiber.Block(func() { // a goroutine on the fiber's behalf
+				go p.Unpark()
+				if err := p.Park(context.Background()); err != nil {
+					t.Errorf("Park by a goroutine: %v", err)
+				}
+			})
+		})
+	})
+}
+
+// Sessions of every loop wait for one pool that is much too small.
+func TestPoolAcrossLoops(t *testing.T) {
+	for _, kind := range kinds(t) {
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 3})
+		p, err := pool.New(pool.Config[int]{
+			Open: func(context.Context) (int, error) { return 0, nil }, Close: func(int) {},
+			Limits: pool.Limits{MaxSize: 2},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all fiber.Group
+		for range 60 {
+			all.Add(1)
+			e.Go(func() {
+				defer all.Done()
+				ctx := context.Background()
+				if p := fiber.NewParker(); p != nil {
+					ctx = pool.WithParker(ctx, p)
+				}
+				for range 50 {
+					l, err := p.Acquire(ctx)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					fiber.Sleep(time.Microsecond)
+					l.Release()
+				}
+			})
+		}
+		all.Wait()
+		p.Close()
+	}
+}
+
+func TestQuiet(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		type quieter interface{ Quiet() bool }
+		ends := map[string]func(c net.Conn){
+			"data": func(c net.Conn) { _, _ = c.Write([]byte("x")) },
+			"end":  func(c net.Conn) { _ = c.Close() },
+			"reset": func(c net.Conn) {
+				_ = c.(interface{ SetLinger(int) error }).SetLinger(0)
+				_ = c.Close()
+			},
+		}
+		for name, end := range ends {
+			for _, used := range []bool{false, true} {
+				c, s := pair(t, e, "tcp")
+				if used { // what it knows of itself differs after a Read
+					on(c, func() { _, _ = c.Write([]byte("y")) })
+					on(s, func() { _, _ = s.Read(make([]byte, 1)) })
+				}
+				on(s, func() {
+					if !s.(quieter).Quiet() {
+						t.Errorf("%s, used %v: not quiet before anything arrived", name, used)
+					}
+				})
+				on(c, func() { end(c) })
+				on(s, func() { // the arrival is learnt within the loop's next turns
+					for s.(quieter).Quiet() {
+						fiber.Sleep(time.Millisecond)
+					}
+				})
+				_ = s.Close()
+				on(s, func() {
+					if s.(quieter).Quiet() {
+						t.Errorf("%s: quiet after Close", name)
+					}
+				})
+				_ = c.Close()
+			}
+		}
+	})
+}
+
+func TestWaitReadable(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		wait := s.(interface{ WaitReadable() error }).WaitReadable
+		on(c, func() { _, _ = c.Write([]byte("x")) })
+		on(s, func() {
+			for range 2 {
+				if err := wait(); err != nil {
+					t.Error(err)
+				}
+			}
+			_, _ = s.Read(make([]byte, 1))
+			_ = s.SetReadDeadline(time.Now().Add(time.Millisecond))
+			if err := wait(); err == nil {
+				t.Error("readable although nothing came")
+			}
+			_ = s.Close()
+			if err := wait(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("after Close: %v, want net.ErrClosed", err)
+			}
+		})
+	})
+}
+
+// A connection of one loop is used on another, with something unread, before and after it moved.
+func TestAdopt(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue
+		}
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 2})
+		c, s := pair(t, e, "tcp") // each on its own, for the loops share evenly
+		on(c, func() { _, _ = c.Write([]byte("one two")) })
+		on(s, func() { _, _ = io.ReadFull(s, make([]byte, 4)) })
+		on(c, func() {
+			b := make([]byte, 1)
+			if _, err := s.Read(b); err != nil || b[0] != 't' {
+				t.Errorf("%s: from another loop: %q, %v", kind, b, err)
+			}
+			s.(interface{ Adopt() }).Adopt()
+			b = make([]byte, 2)
+			if _, err := io.ReadFull(s, b); err != nil || string(b) != "wo" {
+				t.Errorf("%s: after Adopt: %q, %v", kind, b, err)
+			}
+			if _, err := s.Write([]byte("back")); err != nil {
+				t.Error(err)
+			}
+			if b = make([]byte, 4); true {
+				if _, err := io.ReadFull(c, b); err != nil || string(b) != "back" {
+					t.Errorf("%s: %q, %v", kind, b, err)
+				}
+			}
+			_ = s.Close()
+			if _, err := c.Read(b); err != io.EOF {
+				t.Errorf("%s: %v, want EOF", kind, err)
+			}
+		})
+		_ = c.Close()
+	}
+}
+
+// Data and a reset that are there together are both told.
+func TestResetBehindData(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for _, used := range []bool{false, true} {
+			l, err := e.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = l.Close()
+			if used {
+				_, _ = c.Write([]byte("before"))
+				on(s, func() { _, _ = io.ReadFull(s, make([]byte, 6)) })
+			}
+			on(s, func() {
+				_, _ = c.Write([]byte("last words")) // a goroutine's connection: it holds the loop until
+				_ = c.(*net.TCPConn).SetLinger(0)
+				_ = c.Close() // both have arrived
+				b, err := io.ReadAll(s)
+				if string(b) != "last words" || !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("used %v: got %q, %v; want the last words and ECONNRESET", used, b, err)
+				}
+			})
+			if s.RemoteAddr().String() != c.LocalAddr().String() {
+				t.Errorf("RemoteAddr %v after the reset, want %v", s.RemoteAddr(), c.LocalAddr())
+			}
+			_ = s.Close()
+		}
+	})
+}
