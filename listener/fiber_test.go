@@ -51,4 +51,3 @@ func TestPoolAcrossLoops(t *testing.T) {
 		_ = e.Close()
 	}
 }
-
