@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -131,37 +133,45 @@ func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 // authenticate answers the server's requests until AuthenticationOk.
 func (s *server) authenticate(cfg *PostgresConfig) error {
 	exchange := pgwire.NewScramClient(cfg.Password)
-	verified, asked := false, false
+	step := pgwire.AuthOK // the last one of SCRAM; AuthOK = not begun
 	for {
 		m, err := s.authRequest()
 		if err != nil {
 			return err
 		}
+		if err := inTurn(step, m.Kind); err != nil {
+			return err
+		}
 		switch m.Kind {
 		case pgwire.AuthOK:
-			if asked && !verified {
-				return fmt.Errorf("%w: the server ended SCRAM without proving itself", pgwire.ErrAuth)
-			}
 			return nil
 		case pgwire.AuthCleartext:
+			if cfg.TLS == nil && !cfg.AllowCleartext && !local(s.endpoint) {
+				return errors.New("it asks for the password in clear text on a connection without TLS: " +
+					"set tls for the upstream, or let the server use scram-sha-256")
+			}
 			s.w.Send(&pgwire.PasswordMessage{Password: cfg.Password})
 		case pgwire.AuthMD5:
 			secret := pgwire.MD5Secret(cfg.User, cfg.Password)
 			s.w.Send(&pgwire.PasswordMessage{Password: pgwire.MD5Response(secret, m.Salt)})
 		case pgwire.AuthSASL:
-			asked = true
+			if !slices.Contains(m.Mechanisms, pgwire.MechanismSCRAM) {
+				return fmt.Errorf("it offers SASL by %q, want %s", m.Mechanisms, pgwire.MechanismSCRAM)
+			}
+			step = m.Kind
 			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: exchange.First()})
 		case pgwire.AuthSASLContinue:
 			data, err := exchange.Continue(m.Data)
 			if err != nil {
 				return err
 			}
+			step = m.Kind
 			s.w.Send(&pgwire.SASLResponse{Data: data})
 		case pgwire.AuthSASLFinal:
 			if err := exchange.Verify(m.Data); err != nil {
 				return err
 			}
-			verified = true
+			step = m.Kind
 		default:
 			return fmt.Errorf("it wants authentication by %s, which is not supported: use scram-sha-256, md5, password or trust", m.Kind)
 		}
@@ -169,6 +179,29 @@ func (s *server) authenticate(cfg *PostgresConfig) error {
 			return err
 		}
 	}
+}
+
+// inTurn checks that a server takes every step of SCRAM once, in order, once it has begun.
+func inTurn(last, next pgwire.AuthKind) error {
+	switch {
+	case next == pgwire.AuthOK && (last == pgwire.AuthSASL || last == pgwire.AuthSASLContinue):
+		return fmt.Errorf("%w: the server ended SCRAM without proving itself", pgwire.ErrAuth)
+	case next == pgwire.AuthSASLContinue && last != pgwire.AuthSASL,
+		next == pgwire.AuthSASLFinal && last != pgwire.AuthSASLContinue,
+		next != pgwire.AuthOK && next != pgwire.AuthSASLContinue && next != pgwire.AuthSASLFinal && last != pgwire.AuthOK:
+		return fmt.Errorf("%w: the server asks for %s out of turn", pgwire.ErrAuth, next)
+	}
+	return nil
+}
+
+// local reports whether nobody but this machine sees what goes to an endpoint.
+func local(endpoint string) bool {
+	if strings.HasPrefix(endpoint, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(endpoint)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // authRequest reads the next Authentication message.

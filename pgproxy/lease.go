@@ -32,7 +32,7 @@ func (s *session) acquire() error {
 		if err := s.lock(); err != nil {
 			return err
 		}
-		if s.lease.Reused() && time.Since(s.srv.idleAt) > freshFor && !s.srv.alive() {
+		if s.lease.Reused() && (s.srv.r.Buffered() > 0 || time.Since(s.srv.idleAt) > freshFor) && !s.srv.alive() {
 			s.unlock()
 			s.lease.Discard()
 			s.srv = nil
@@ -149,15 +149,24 @@ func (s *session) sync() error {
 	}
 	srv := s.srv
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
-	err := srv.exec(sql)
+	var err error
+	if first := s.encodingSQL(sql); first != "" {
+		err = srv.exec(first)
+	}
+	if err == nil {
+		err = srv.exec(sql)
+	}
 	_ = srv.conn.SetDeadline(time.Time{})
+	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !m.Fatal() {
+		srv.dirt |= dirtSettings // and what it was: nothing was done
+		srv.unnamed = 0
+		s.release()
+		return fmt.Errorf("%w: %w", errSettings, err)
+	}
 	if err != nil {
 		s.unlock()
 		s.lease.Discard()
 		s.srv = nil
-		if _, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {
-			return fmt.Errorf("%w: %w", errSettings, err)
-		}
 		return fmt.Errorf("PostgreSQL server %s: settings: %w", srv.endpoint, err)
 	}
 	if srv.dirt&dirtPrepare != 0 {
@@ -217,6 +226,17 @@ func (s *session) syncSQL() string {
 		}
 	}
 	return sql.String()
+}
+
+// encodingSQL returns what must run before sql so that the server reads it in the client's
+// encoding; "" if that makes no difference.
+func (s *session) encodingSQL(sql string) string {
+	i := tracked("client_encoding")
+	if !s.reported.known[i] || s.srv.params.value[i] == s.reported.value[i] ||
+		!strings.ContainsFunc(sql, func(r rune) bool { return r > 0x7f }) {
+		return ""
+	}
+	return "SELECT pg_catalog.set_config('client_encoding'," + quote(s.reported.value[i]) + ",false)"
 }
 
 // quote makes a string literal that means the same under every standard_conforming_strings.
@@ -284,8 +304,10 @@ func (s *server) readParameter(m *pgwire.ParameterStatus) error {
 // alive reports whether an idle server connection still stands, without asking the server. It
 // takes in what the server said meanwhile, such as a changed parameter.
 func (s *server) alive() bool {
-	if quiet, err := silent(s.raw); quiet || err != nil {
-		return err == nil
+	if s.r.Buffered() == 0 {
+		if quiet, err := silent(s.raw); quiet || err != nil {
+			return err == nil
+		}
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
 	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()

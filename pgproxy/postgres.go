@@ -38,6 +38,9 @@ type PostgresConfig struct {
 	TLS *tls.Config
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
+	// AllowCleartext lets the password go in clear text, without TLS, over the network to a server
+	// that asks for that. Over loopback, a Unix socket or TLS it may always.
+	AllowCleartext bool
 	// Params are start-up parameters of server connections, such as statement_timeout.
 	Params []pgwire.Param
 	// StatementCache is how many prepared statements a server connection keeps in transaction
@@ -157,6 +160,7 @@ func (b *Postgres) accept(p pgwire.Param, value string) {
 func check(ctx context.Context, s *server) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(unixPast) })
 	err := s.exec("")
+	s.unnamed = 0 // any Query destroys it
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}

@@ -138,8 +138,9 @@ func (s *session) parseUnnamed(h pgwire.Header) error {
 	}
 	s.unnamedID = lastUnnamed.Add(1)
 	s.srv.unnamed = s.unnamedID
+	s.unnamedNew, s.unnamedOnce = true, false
 	s.unnamedText = s.unnamedText[:0]
-	if h.Len > largeUnnamed {
+	if h.Len > maxStatement {
 		s.unnamedText = nil
 		return s.raw(h)
 	}
@@ -155,9 +156,6 @@ func (s *session) parseUnnamed(h pgwire.Header) error {
 	return nil
 }
 
-// largeUnnamed is the largest unnamed statement kept in memory, in bytes.
-const largeUnnamed = 8 << 10
-
 // dropUnnamed notes that a Query destroys the unnamed statement.
 func (s *session) dropUnnamed() {
 	if s.unnamedID == 0 && s.srv.unnamed == 0 {
@@ -165,14 +163,28 @@ func (s *session) dropUnnamed() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.st.skipping {
+		return
+	}
 	s.unnamedID, s.srv.unnamed = 0, 0
 	if cap(s.unnamedText) > smallUnnamed {
 		s.unnamedText = nil
 	}
 }
 
-// smallUnnamed is how much memory for an unnamed statement an idle client may keep, in bytes.
-const smallUnnamed = 1 << 10
+// Sizes of unnamed statements, in bytes. One that is bound in the pipeline that parsed it will
+// hardly be bound again in a later transaction, on another server connection perhaps.
+const (
+	smallUnnamed = 1 << 10 // memory a client keeps from one statement to the next
+	largeUnnamed = 8 << 10 // kept until the next in any case; up to maxStatement if not bound yet
+)
+
+// trimUnnamed lets go of a large unnamed statement that has served its purpose.
+func (s *session) trimUnnamed() {
+	if s.unnamedOnce && cap(s.unnamedText) > largeUnnamed {
+		s.unnamedText = nil
+	}
+}
 
 // prepare sends Parse for a statement under its name on servers; o is what will be answered.
 // mu is held.
@@ -279,6 +291,9 @@ func (s *session) bind(h pgwire.Header) error {
 		server, st, ok := s.ensure(name)
 		if skip = !ok; skip {
 			return
+		}
+		if len(name) == 0 {
+			s.unnamedOnce = s.unnamedNew
 		}
 		s.st.push(op{kind: opBind, st: st})
 		s.out = pgwire.AppendHeader(s.out, pgwire.TypeBind, h.Len-len(name)+len(server))

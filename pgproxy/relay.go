@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/headpond/headpond/listener"
@@ -39,6 +40,9 @@ func (s *session) fromClient(h pgwire.Header) error {
 	default:
 		return fmt.Errorf("%w: invalid frontend message type %q", pgwire.ErrMalformed, h.Type)
 	}
+	if h.Len > maxBody(h.Type) {
+		return fmt.Errorf("%w: %d bytes in a message of type %q", pgwire.ErrMalformed, h.Len, h.Type)
+	}
 	s.mu.Lock()
 	s.forwarding = s.srv != nil
 	if s.broken != nil {
@@ -51,6 +55,10 @@ func (s *session) fromClient(h pgwire.Header) error {
 		return err
 	}
 	if s.srv == nil {
+		// A client that is slow to send must not hold a server connection meanwhile.
+		if _, err := s.c.Reader.Peek(h.Len); err != nil {
+			return err
+		}
 		if ok, err := s.leaseFor(h); !ok {
 			return err
 		}
@@ -61,6 +69,22 @@ func (s *session) fromClient(h pgwire.Header) error {
 	}
 	return nil
 }
+
+// maxBody is the largest body of a message. Servers hang up on longer ones, or answer them in a
+// way of their own.
+func maxBody(typ byte) int {
+	switch typ {
+	case pgwire.TypeSync, pgwire.TypeFlush, pgwire.TypeCopyDone:
+		return 0
+	case pgwire.TypeDescribe, pgwire.TypeExecute, pgwire.TypeClose, pgwire.TypeCopyFail:
+		return maxSmallBody
+	}
+	return math.MaxInt
+}
+
+// maxSmallBody is PostgreSQL's limit for messages that are short (PQ_SMALL_MESSAGE_LIMIT without
+// the length word), in bytes.
+const maxSmallBody = 10000 - 4
 
 // withoutServer handles what needs no server connection. mu is held.
 func (s *session) withoutServer(h pgwire.Header) (done bool, err error) {
@@ -161,6 +185,7 @@ func (s *session) note(typ byte) {
 	case pgwire.TypeFunctionCall:
 		s.st.push(op{kind: opFunction})
 	case pgwire.TypeSync:
+		s.unnamedNew = false
 		s.st.push(op{kind: opSync})
 	case pgwire.TypeParse:
 		s.st.push(op{kind: opParse})
@@ -268,7 +293,7 @@ func (s *session) turn() error {
 	switch {
 	case s.st.settled():
 		s.release()
-	case s.st.flushed && !s.st.empty():
+	case s.st.flushed && !s.st.empty(), s.st.copyIn: // a COPY can fail before its data ends
 		s.startPump()
 	}
 	return nil

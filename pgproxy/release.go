@@ -29,6 +29,7 @@ func (s *session) release() {
 	srv.r.Release()
 	srv.w.Release()
 	srv.idleAt = time.Now()
+	s.trimUnnamed()
 	if s.c.AccessLog() && !s.pinned {
 		s.access(s.leaseAt, "transaction", nil)
 	}

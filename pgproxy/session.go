@@ -61,6 +61,8 @@ type session struct {
 	stmts       map[string]*statement
 	stmtBytes   int
 	unnamedID   uint64 // of the client's unnamed statement; 0 = none
+	unnamedNew  bool   // no Sync came after its Parse
+	unnamedOnce bool   // and it was used since
 	unnamedText []byte // its Parse body after the name; nil = not kept
 	out         []byte // for the server, put together with mu held, sent without
 
@@ -280,7 +282,9 @@ func (s *session) explain(err error) error {
 	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrTooLarge):
 		s.c.CountError(listener.ReasonProtocol)
 		s.mu.Lock()
-		_ = s.c.Fatal(pgwire.StateProtocolViolation, err.Error(), "")
+		if !s.partial {
+			_ = s.c.Fatal(pgwire.StateProtocolViolation, err.Error(), "")
+		}
 		s.mu.Unlock()
 		return err
 	case errors.Is(err, io.EOF) && !open:
