@@ -161,9 +161,7 @@ func (l *loop) run(kind Kind, ready chan<- error) {
 	for !l.finish() {
 		l.step()
 	}
-	for _, f := range l.spare {
-		f.stop()
-	}
+	l.trim()
 }
 
 // step is one turn: what others asked for, timers, fibers, then the kernel.
@@ -188,7 +186,24 @@ func (l *loop) step() {
 	l.poller.wait(until)
 	l.active.Store(true)
 	l.waiting.Store(false)
+	before := l.now
 	l.now = nanotime()
+	if l.now-before > int64(idleAfter) {
+		l.trim()
+	}
+}
+
+// idleAfter is how long a loop waits for something to happen before it gives up what it keeps for
+// the next rush.
+const idleAfter = 5 * time.Millisecond
+
+// trim ends the spare coroutines.
+func (l *loop) trim() {
+	for i, f := range l.spare {
+		f.stop()
+		l.spare[i] = nil
+	}
+	l.spare = l.spare[:0]
 }
 
 // finish reports whether the loop ends; from then on nothing can be posted.
