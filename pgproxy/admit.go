@@ -36,18 +36,27 @@ type greeting struct {
 	conn    net.Conn
 	r       *pgwire.Reader
 	w       *pgwire.Writer
-	log     *slog.Logger
 	isTLS   bool
 	startup *pgwire.StartupMessage
+}
+
+// log returns a logger that knows what is known of the client so far.
+func (g *greeting) log() *slog.Logger {
+	l := g.proxy.srv.Logger().With("client", g.conn.RemoteAddr().String())
+	if g.startup != nil {
+		l = l.With("user", g.startup.Get("user"), "database", g.startup.Get("database"),
+			"application_name", g.startup.Get("application_name"))
+	}
+	return l
 }
 
 // ServeConn serves one client; it implements listener.Handler.
 func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn) {
 	set := p.settings.Load()
-	g := &greeting{
-		proxy: p, set: set, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn),
-		log: p.srv.Logger().With("client", conn.RemoteAddr().String()),
+	if lc, ok := conn.(*listener.Conn); ok {
+		conn = newClientConn(lc)
 	}
+	g := &greeting{proxy: p, set: set, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
 	defer func() { _ = g.conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(set.LoginTimeout))
 	c, backend, err := g.admit(ctx)
@@ -117,7 +126,6 @@ func (g *greeting) admit(ctx context.Context) (*Client, Backend, error) {
 	if database == "" {
 		database = user
 	}
-	g.log = g.log.With("user", user, "database", database, "application_name", m.Get("application_name"))
 	params, err := settingsOf(m)
 	if err != nil {
 		return nil, nil, err
@@ -134,8 +142,9 @@ func (g *greeting) admit(ctx context.Context) (*Client, Backend, error) {
 	}
 	c := &Client{
 		Conn: g.conn, Reader: g.r, Writer: g.w, User: user, Database: database, Params: params,
-		ApplicationName: m.Get("application_name"), Mode: g.set.Mode, Logger: g.log, server: g.proxy.srv,
+		ApplicationName: m.Get("application_name"), Mode: g.set.Mode, server: g.proxy.srv,
 	}
+	c.Logger = slog.New((*clientLog)(c))
 	size := keySize30
 	if m.Version >= pgwire.Version32 {
 		size = keySize32
@@ -240,11 +249,11 @@ func (g *greeting) refused(err error) {
 			reason = listener.ReasonTimeout
 		}
 		srv.CountError(reason)
-		g.log.Info("client gone before its session began", "error", err)
+		g.log().Info("client gone before its session began", "error", err)
 		return
 	}
 	srv.CountError(r.reason)
-	g.log.Warn("client refused", "sqlstate", r.code, "error", err)
+	g.log().Warn("client refused", "sqlstate", r.code, "error", err)
 	_ = g.conn.SetDeadline(time.Now().Add(lingerTime))
 	g.w.Send(errorResponse(pgwire.SeverityFatal, r.code, r.message, r.hint))
 	if g.w.Flush() == nil {

@@ -81,11 +81,40 @@ func (c *Client) Access(ctx context.Context, attrs ...slog.Attr) {
 	if !c.server.AccessLog() {
 		return
 	}
-	c.server.Access(ctx, append([]slog.Attr{
+	c.server.Access(ctx, append(c.attrs(), attrs...)...)
+}
+
+// attrs say who the client is.
+func (c *Client) attrs() []slog.Attr {
+	return []slog.Attr{
 		slog.String("client", c.Conn.RemoteAddr().String()), slog.String("user", c.User),
 		slog.String("database", c.Database), slog.String("application_name", c.ApplicationName),
-	}, attrs...)...)
+	}
 }
+
+// clientLog is the handler of a Client's Logger. It puts the attributes together when a line is
+// written: most clients never have one, and would hold some hundred bytes for it.
+type clientLog Client
+
+var _ slog.Handler = (*clientLog)(nil)
+
+func (l *clientLog) base() slog.Handler { return l.server.Logger().Handler() }
+
+func (l *clientLog) with() slog.Handler { return l.base().WithAttrs((*Client)(l).attrs()) }
+
+// Enabled implements slog.Handler.
+func (l *clientLog) Enabled(ctx context.Context, level slog.Level) bool {
+	return l.base().Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (l *clientLog) Handle(ctx context.Context, r slog.Record) error { return l.with().Handle(ctx, r) }
+
+// WithAttrs implements slog.Handler.
+func (l *clientLog) WithAttrs(attrs []slog.Attr) slog.Handler { return l.with().WithAttrs(attrs) }
+
+// WithGroup implements slog.Handler.
+func (l *clientLog) WithGroup(name string) slog.Handler { return l.with().WithGroup(name) }
 
 // OnCancel says what to do when this client's CancelRequest arrives, nil = nothing. fn is
 // called from another goroutine, at any time until OnCancel is called again or Serve returns,

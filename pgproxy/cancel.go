@@ -11,7 +11,7 @@ import (
 func (g *greeting) cancel(ctx context.Context, m *pgwire.CancelRequest) {
 	c := g.proxy.find(m.ProcessID, m.Key)
 	if c == nil {
-		g.log.Info("cancel request for no client", "process_id", m.ProcessID)
+		g.log().Info("cancel request for no client", "process_id", m.ProcessID)
 		return
 	}
 	fn := c.onCancel.Load()

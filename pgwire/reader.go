@@ -10,7 +10,7 @@ import (
 
 // Sizes of a Reader's and a Writer's memory.
 const (
-	smallBuffer = 512       // kept by an idle Reader; most requests of short queries fit
+	smallBuffer = 512       // kept by a Reader that cannot wait without one; most short queries fit
 	largeBuffer = 16 << 10  // borrowed while messages flow; one read of a busy socket
 	maxLength   = 1<<30 - 1 // the largest message PostgreSQL itself sends or accepts
 )
@@ -39,24 +39,30 @@ type Header struct {
 // in memory), Chunk (piece by piece, for bodies of any size) or Skip. It reads ahead, as much
 // as one read of the connection gives. It may be used by one goroutine at a time.
 //
-// A Reader that was told to Release keeps 512 bytes; the 16 KiB it reads busy connections with
-// are borrowed from a pool.
+// The 16 KiB it reads busy connections with are borrowed from a pool. A Reader that was told to
+// Release holds none while it waits if the source has a method WaitReadable() error, which
+// returns when a Read would not wait; otherwise it keeps 512 bytes. errors.ErrUnsupported from
+// WaitReadable means that the source has no such thing after all.
 type Reader struct {
 	// MaxBody bounds Body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int
 
 	src        io.Reader
-	buf        []byte // buf[start:end] is read and not yet consumed
+	wait       waiter // src, if it can; else nil
+	buf        []byte // buf[start:end] is read and not yet consumed; nil = none
 	start, end int
-	left       int // bytes of the current body not yet consumed
-	large      *[largeBuffer]byte
-	small      [smallBuffer]byte
+	left       int                // bytes of the current body not yet consumed
+	large      *[largeBuffer]byte // buf, if it is borrowed
+	small      *[smallBuffer]byte // kept once it was needed
 }
+
+// waiter is a source that can be waited for without a buffer.
+type waiter interface{ WaitReadable() error }
 
 // NewReader returns a Reader of src.
 func NewReader(src io.Reader) *Reader {
 	r := &Reader{src: src}
-	r.buf = r.small[:]
+	r.wait, _ = src.(waiter)
 	return r
 }
 
@@ -67,6 +73,7 @@ func (r *Reader) SetSource(src io.Reader) error {
 		return fmt.Errorf("%w: %d bytes sent before the change of transport", ErrMalformed, r.Buffered())
 	}
 	r.src = src
+	r.wait, _ = src.(waiter)
 	return nil
 }
 
@@ -85,7 +92,7 @@ func (r *Reader) Release() {
 		return
 	}
 	largeBuffers.Put(r.large)
-	r.large, r.buf, r.start, r.end = nil, r.small[:], 0, 0
+	r.large, r.buf, r.start, r.end = nil, nil, 0, 0
 }
 
 // Next skips what is left of the current body and reads the next header. At a clean end of the
@@ -224,6 +231,11 @@ func (r *Reader) fill(n int) error {
 	if r.end-r.start >= n {
 		return nil
 	}
+	if r.buf == nil {
+		if err := r.borrow(); err != nil {
+			return err
+		}
+	}
 	r.makeRoom(n)
 	for r.end-r.start < n {
 		got, err := r.src.Read(r.buf[r.end:])
@@ -238,6 +250,26 @@ func (r *Reader) fill(n int) error {
 			r.grow()
 		}
 	}
+	return nil
+}
+
+// borrow gets a buffer, once there is something to read if that can be waited for.
+func (r *Reader) borrow() error {
+	if r.wait != nil {
+		err := r.wait.WaitReadable()
+		if err == nil {
+			r.grow()
+			return nil
+		}
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+		r.wait = nil
+	}
+	if r.small == nil {
+		r.small = new([smallBuffer]byte)
+	}
+	r.buf = r.small[:]
 	return nil
 }
 

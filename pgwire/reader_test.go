@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
 	"testing"
 	"testing/iotest"
 
@@ -174,6 +175,54 @@ func BenchmarkRelay(b *testing.B) {
 		}
 		if err := w.Flush(); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// patient is a source that can be waited for.
+type patient struct {
+	io.Reader
+	waits []error // what WaitReadable returns; then nil
+	reads int
+}
+
+func (p *patient) WaitReadable() error {
+	if len(p.waits) == 0 {
+		return nil
+	}
+	err := p.waits[0]
+	p.waits = p.waits[1:]
+	return err
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	p.reads++
+	return p.Reader.Read(b)
+}
+
+// TestReaderWaits reads sources that can be waited for without a buffer.
+func TestReaderWaits(t *testing.T) {
+	messages := (&pgwire.Query{SQL: "select 1"}).Append((&pgwire.Sync{}).Append(nil))
+	for _, first := range []error{nil, os.ErrDeadlineExceeded, errors.ErrUnsupported} {
+		src := &patient{Reader: bytes.NewReader(messages), waits: []error{first}}
+		r := pgwire.NewReader(src)
+		if first == os.ErrDeadlineExceeded {
+			if _, err := r.Next(); !errors.Is(err, first) || src.reads > 0 {
+				t.Errorf("a wait that fails: %v after %d reads", err, src.reads)
+			}
+		}
+		for _, want := range []byte{pgwire.TypeSync, pgwire.TypeQuery} {
+			h, err := r.Next()
+			if err != nil || h.Type != want {
+				t.Fatalf("%v: %c, %v", first, h.Type, err)
+			}
+			if _, err := r.Body(); err != nil {
+				t.Fatal(err)
+			}
+			r.Release()
+		}
+		if _, err := r.Next(); !errors.Is(err, io.EOF) {
+			t.Errorf("%v: at the end: %v", first, err)
 		}
 	}
 }
