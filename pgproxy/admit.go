@@ -52,39 +52,62 @@ func (g *greeting) log() *slog.Logger {
 
 // ServeConn serves one client; it implements listener.Handler.
 func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn) {
+	// What is below a session on the stack is kept small, and of the greeting nothing is left:
+	// there are many clients, and most of them are idle.
+	c, backend := p.greet(ctx, conn)
+	if c == nil {
+		return
+	}
+	defer p.leave(c)
+	start := time.Now()
+	err := backend.Serve(ctx, c)
+	c.logEnd(start, err)
+}
+
+// greet returns the client that has been authenticated, nil if there is none: it was refused,
+// has gone, or was a cancel request.
+func (p *Proxy) greet(ctx context.Context, conn net.Conn) (*Client, Backend) {
 	set := p.settings.Load()
 	if lc, ok := conn.(*listener.Conn); ok {
 		conn = newClientConn(lc)
 	}
 	g := &greeting{proxy: p, set: set, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
-	defer func() { _ = g.conn.Close() }()
+	admitted := false
+	defer func() {
+		if !admitted {
+			_ = g.conn.Close()
+		}
+	}()
 	_ = conn.SetDeadline(time.Now().Add(set.LoginTimeout))
 	c, backend, err := g.admit(ctx)
 	if err != nil {
 		g.refused(err)
-		return
+		return nil, nil
 	}
 	if c == nil {
-		return // a cancel request, or gone
+		return nil, nil
 	}
 	_ = g.conn.SetDeadline(time.Time{})
-	defer p.unregister(c)
-	p.serve(ctx, c, backend)
-	c.OnCancel(nil)
-	g.conn = c.Conn
-}
-
-// serve runs a session and reports how it ended.
-func (p *Proxy) serve(ctx context.Context, c *Client, b Backend) {
+	admitted = true
 	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutOff) }) // the context of all sessions
 	if ctx.Err() != nil {
 		c.cutOff() // registered too late for that
 	}
-	start := time.Now()
 	c.Logger.Debug("client connected", "mode", c.Mode.String())
-	err := b.Serve(ctx, c)
+	return c, backend
+}
+
+// leave ends what greet began.
+func (p *Proxy) leave(c *Client) {
+	c.OnCancel(nil)
 	c.Writer.Release()
 	c.Reader.Release()
+	p.unregister(c)
+	_ = c.Conn.Close()
+}
+
+// logEnd reports how a session ended.
+func (c *Client) logEnd(start time.Time, err error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		c.Logger.Debug("client left", "duration", time.Since(start))
 		return

@@ -33,15 +33,13 @@ func (s *session) acquire() error {
 			return err
 		}
 		if s.lease.Reused() && (s.srv.r.Buffered() > 0 || time.Since(s.srv.idleAt) > freshFor) && !s.srv.alive() {
-			s.unlock()
-			s.lease.Discard()
-			s.srv = nil
+			s.discard()
 			continue
 		}
 		break
 	}
 	if s.srv == nil {
-		return fmt.Errorf("upstream %q: every server connection was dead", s.b.cfg.Name)
+		return s.allDead()
 	}
 	s.st.reset()
 	s.sent, s.prepared, s.fresh = 0, false, s.fresh[:0]
@@ -49,6 +47,17 @@ func (s *session) acquire() error {
 		s.leaseAt = time.Now()
 	}
 	return s.sync()
+}
+
+func (s *session) allDead() error {
+	return fmt.Errorf("upstream %q: every server connection was dead", s.b.cfg.Name)
+}
+
+// discard closes the server connection.
+func (s *session) discard() {
+	s.unlock()
+	s.lease.Discard()
+	s.srv = nil
 }
 
 // lock gets a lease; the client can cancel the wait.
@@ -72,9 +81,7 @@ func (s *session) lock() error {
 	case err != nil && ctx.Err() != nil && s.ctx.Err() == nil:
 		return errCanceled
 	case err == nil && s.ctx.Err() != nil: // cutOff may have been too early to see target
-		s.unlock()
-		s.lease.Discard()
-		s.srv = nil
+		s.discard()
 		return s.ctx.Err()
 	}
 	return err
@@ -143,11 +150,19 @@ func (s *session) cancel(ctx context.Context) {
 
 // sync gives the server connection the client's settings where they differ: one round trip.
 func (s *session) sync() error {
-	sql := s.syncSQL()
+	srv := s.srv
+	if srv.settings == s.settingsKey && srv.dirt == 0 && srv.params == s.reported {
+		return nil
+	}
+	return s.applySettings()
+}
+
+// applySettings is sync where something differs.
+func (s *session) applySettings() error {
+	sql, srv := s.syncSQL(), s.srv
 	if sql == "" {
 		return nil
 	}
-	srv := s.srv
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
 	var err error
 	if first := s.encodingSQL(sql); first != "" {
@@ -164,9 +179,7 @@ func (s *session) sync() error {
 		return fmt.Errorf("%w: %w", errSettings, err)
 	}
 	if err != nil {
-		s.unlock()
-		s.lease.Discard()
-		s.srv = nil
+		s.discard()
 		return fmt.Errorf("PostgreSQL server %s: settings: %w", srv.endpoint, err)
 	}
 	if srv.dirt&dirtPrepare != 0 {
@@ -193,9 +206,6 @@ const syncTimeout = 10 * time.Second
 func (s *session) syncSQL() string {
 	srv := s.srv
 	reset := srv.settings != s.settingsKey || srv.dirt&dirtSettings != 0
-	if !reset && srv.dirt == 0 && srv.params == s.reported {
-		return ""
-	}
 	var sql strings.Builder
 	for _, d := range []struct {
 		when bool

@@ -126,12 +126,8 @@ func (b *Postgres) Close() { b.up.Close() }
 
 // Serve implements Backend.
 func (b *Postgres) Serve(ctx context.Context, c *Client) error {
-	s := &session{b: b, c: c, ctx: ctx}
-	s.st.reset()
+	s := newSession(ctx, b, c)
 	defer s.close()
-	c.OnCancel(s.cancel)
-	c.session.Store(s)
-	defer c.session.Store(nil)
 	if err := s.begin(); err != nil {
 		return s.refuse(err)
 	}

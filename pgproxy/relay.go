@@ -38,18 +38,17 @@ func (s *session) fromClient(h pgwire.Header) error {
 		pgwire.TypeClose, pgwire.TypeFunctionCall, pgwire.TypeSync, pgwire.TypeFlush,
 		pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
 	default:
-		return fmt.Errorf("%w: invalid frontend message type %q", pgwire.ErrMalformed, h.Type)
+		return badMessage(h)
 	}
 	if h.Len > maxBody(h.Type) {
-		return fmt.Errorf("%w: %d bytes in a message of type %q", pgwire.ErrMalformed, h.Len, h.Type)
+		return badMessage(h)
 	}
 	s.mu.Lock()
 	s.forwarding = s.srv != nil
-	if s.broken != nil {
-		defer s.mu.Unlock()
-		return s.broken
+	done, err := false, s.broken
+	if err == nil {
+		done, err = s.withoutServer(h)
 	}
-	done, err := s.withoutServer(h)
 	s.mu.Unlock()
 	if done || err != nil {
 		return err
@@ -64,10 +63,11 @@ func (s *session) fromClient(h pgwire.Header) error {
 		}
 	}
 	s.forwarding = true // no pump runs, or it is true already
-	if err := s.forward(h); err != nil {
-		return err
-	}
-	return nil
+	return s.forward(h)
+}
+
+func badMessage(h pgwire.Header) error {
+	return fmt.Errorf("%w: type %q with %d bytes", pgwire.ErrMalformed, h.Type, h.Len)
 }
 
 // maxBody is the largest body of a message. Servers hang up on longer ones, or answer them in a
@@ -124,8 +124,13 @@ func (s *session) leaseFor(h pgwire.Header) (bool, error) {
 	if err == nil {
 		return true, nil
 	}
+	return false, s.notLeased(h, err)
+}
+
+// notLeased tells the client that there is no server connection for a message.
+func (s *session) notLeased(h pgwire.Header, err error) error {
 	if s.ctx.Err() != nil {
-		return false, err
+		return err
 	}
 	m := s.leaseError(err)
 	s.c.Logger.Warn("no server connection", "sqlstate", m.Code, "error", err)
@@ -136,7 +141,7 @@ func (s *session) leaseFor(h pgwire.Header) (bool, error) {
 	} else {
 		s.st.skipping = true
 	}
-	return false, s.c.Reader.Skip()
+	return s.c.Reader.Skip()
 }
 
 // forward sends one message on, in the form the server connection needs.
@@ -384,8 +389,7 @@ func (s *session) answer(h pgwire.Header) error {
 func (s *session) toClient(h pgwire.Header) error {
 	w, r := s.c.Writer, s.srv.r
 	w.Header(h.Type, h.Len)
-	s.partial = true
-	defer func() { s.partial = false }()
+	s.partial = true // and stays so if the message cannot be ended
 	for r.Left() > 0 {
 		waits := s.pumping && r.Buffered() == 0
 		if waits {
@@ -399,11 +403,14 @@ func (s *session) toClient(h pgwire.Header) error {
 			return err
 		}
 		if _, err := w.Write(chunk); err != nil {
-			return fmt.Errorf("%w: %w", errClientWrite, err)
+			return clientWriteError(err)
 		}
 	}
+	s.partial = false
 	return nil
 }
+
+func clientWriteError(err error) error { return fmt.Errorf("%w: %w", errClientWrite, err) }
 
 // parameter handles a ParameterStatus: the client hears of it if it changes its view.
 func (s *session) parameter() error {

@@ -40,6 +40,7 @@ func (s *session) release() {
 func (s *session) close() {
 	defer s.forgetStatements()
 	s.c.OnCancel(nil)
+	s.c.session.Store(nil)
 	if s.waitCancel != nil {
 		s.waitCancel()
 	}
@@ -54,9 +55,7 @@ func (s *session) close() {
 		}
 		s.st.abandon()
 		s.undo()
-		s.unlock()
-		s.lease.Discard()
-		s.srv = nil
+		s.discard()
 		return
 	}
 	s.release()

@@ -72,6 +72,14 @@ type session struct {
 	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 }
 
+func newSession(ctx context.Context, b *Postgres, c *Client) *session {
+	s := &session{b: b, c: c, ctx: ctx}
+	s.st.reset()
+	c.OnCancel(s.cancel)
+	c.session.Store(s)
+	return s
+}
+
 // begin brings the session to its first ReadyForQuery.
 func (s *session) begin() error {
 	if s.b.baseline.Load() == nil {
@@ -80,24 +88,7 @@ func (s *session) begin() error {
 		}
 	}
 	baseline := *s.b.baseline.Load()
-	for _, p := range baseline {
-		s.reported.set(p.Name, p.Value)
-	}
-	unknown := false
-	for _, p := range s.c.Params {
-		value, ok := s.b.accepted(p)
-		unknown = unknown || !ok
-		if !ok {
-			value = p.Value
-		}
-		if i := tracked(p.Name); i >= 0 && s.reported.known[i] {
-			s.reported.value[i] = value
-		} else {
-			s.extra = append(s.extra, p)
-		}
-	}
-	s.settingsKey = keyOf(s.extra)
-	s.replan()
+	unknown := s.takeSettings(baseline)
 	if (unknown || s.c.Mode == Session) && s.srv == nil {
 		if err := s.acquire(); err != nil {
 			return err
@@ -119,6 +110,29 @@ func (s *session) begin() error {
 		s.startPump()
 	}
 	return nil
+}
+
+// takeSettings notes what the client's settings are. Without having asked a server that is
+// unknown where none was asked before.
+func (s *session) takeSettings(baseline []pgwire.Param) (unknown bool) {
+	for _, p := range baseline {
+		s.reported.set(p.Name, p.Value)
+	}
+	for _, p := range s.c.Params {
+		value, ok := s.b.accepted(p)
+		unknown = unknown || !ok
+		if !ok {
+			value = p.Value
+		}
+		if i := tracked(p.Name); i >= 0 && s.reported.known[i] {
+			s.reported.value[i] = value
+		} else {
+			s.extra = append(s.extra, p)
+		}
+	}
+	s.settingsKey = keyOf(s.extra)
+	s.replan()
+	return unknown
 }
 
 // noteAccepted remembers what the server made of the client's settings.
@@ -184,7 +198,11 @@ func (s *session) greet(baseline []pgwire.Param) {
 // run carries the session until its end.
 func (s *session) run() error {
 	start := time.Now()
-	err := s.loop()
+	return s.ended(start, s.loop())
+}
+
+// ended judges how the loop ended, and tells the client.
+func (s *session) ended(start time.Time, err error) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrDraining):

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
@@ -140,8 +141,14 @@ func (b *Backend) state(conn *sqlite.Conn) *connState {
 	return cs.(*connState)
 }
 
-// Serve runs one client's session until it leaves or ctx ends.
-func (b *Backend) Serve(ctx context.Context, c *pgproxy.Client) error {
+// Serve runs one client's session until it leaves or ctx ends. SQLite computes and waits for files, which
+// would hold a fiber's loop: the session has a goroutine.
+func (b *Backend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
+	fiber.Block(func() { err = b.run(ctx, c) })
+	return err
+}
+
+func (b *Backend) run(ctx context.Context, c *pgproxy.Client) error {
 	c.Reader.MaxBody = b.cfg.MaxMessage
 	s := &session{
 		b: b, c: c, ctx: ctx,
