@@ -139,6 +139,18 @@ func (c *Conn) Quiet() (quiet bool) {
 	return !c.closed && l.poller.quiet(c)
 }
 
+// Ended reports that the peer has sent its end, or broken the connection, and that nothing before
+// that is unread. It does not wait. Like Quiet it is for the connection's one user.
+func (c *Conn) Ended() (ended bool) {
+	l := c.loop.Load()
+	if !l.here() {
+		var err error
+		c.elsewhere(l, func(l *loop) { ended = c.closed || l.poller.ended(c) }, &err)
+		return ended || err != nil
+	}
+	return c.closed || l.poller.ended(c)
+}
+
 // elsewhere runs op on the connection's loop for a caller that is not there. A connection that
 // moved meanwhile is followed.
 func (c *Conn) elsewhere(l *loop, op func(*loop), err *error) {

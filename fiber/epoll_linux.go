@@ -142,6 +142,8 @@ func (p *epoll) writable(c *Conn) bool { return c.canWrite }
 
 func (p *epoll) quiet(c *Conn) bool { return !p.readable(c) || nothingToRead(c.fd) }
 
+func (p *epoll) ended(c *Conn) bool { return c.hup && len(c.stash) == 0 && atEnd(c.fd) }
+
 func (p *epoll) shutdown(c *Conn) error {
 	return c.opError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
 }

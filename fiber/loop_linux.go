@@ -34,6 +34,8 @@ type poller interface {
 	writable(c *Conn) bool
 	// quiet reports that nothing has arrived, neither data nor the end.
 	quiet(c *Conn) bool
+	// ended reports that the end, or an error, is all there is to read.
+	ended(c *Conn) bool
 	// shutdown sends a FIN after what was written.
 	shutdown(c *Conn) error
 	// move moves bytes from c to d that can be moved without waiting; full says that there may

@@ -25,12 +25,27 @@ func rawWrite(fd int, b []byte) (int, syscall.Errno) {
 
 // nothingToRead reports that a socket is open and has neither data nor its end to give.
 func nothingToRead(fd int) bool {
+	_, errno := peek(fd)
+	return errno == unix.EAGAIN
+}
+
+// atEnd reports that a socket has nothing to give but its end, or an error.
+func atEnd(fd int) bool {
+	n, errno := peek(fd)
+	return n == 0 && errno != unix.EAGAIN
+}
+
+// peek looks for a byte without taking it or waiting.
+func peek(fd int) (n int, errno syscall.Errno) {
 	var b [1]byte
 	for {
-		_, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), 1,
+		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), 1,
 			unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
-		if errno != unix.EINTR {
-			return errno == unix.EAGAIN
+		switch {
+		case errno == 0:
+			return int(n), 0
+		case errno != unix.EINTR:
+			return 0, errno
 		}
 	}
 }

@@ -5,6 +5,7 @@ package fiber
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -159,6 +160,10 @@ func (p *uring) add(c *Conn) error {
 
 func (p *uring) remove(c *Conn) {
 	p.keep(c) // what was received and not read goes with it
+	for _, list := range []*[]*Conn{&p.dirty, &p.given, &p.heard} {
+		*list = slices.DeleteFunc(*list, func(o *Conn) bool { return o == c })
+	}
+	c.isDirty, c.heard = false, false
 	p.table.drop(c.slot)
 }
 
@@ -245,6 +250,8 @@ func (p *uring) quiet(c *Conn) bool {
 	p.arm(c)
 	return true
 }
+
+func (p *uring) ended(c *Conn) bool { return len(c.in) == 0 && (c.eof || c.inErr != 0) }
 
 func (p *uring) write(c *Conn, b []byte) (int, error, bool) {
 	if c.outErr != 0 {

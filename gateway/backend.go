@@ -190,7 +190,7 @@ func newHTTP(u *config.Upstream, s settings) (backendImpl, error) {
 	}
 	up, err := httpproxy.NewUpstream(s.name, s.endpoints, httpproxy.UpstreamOptions{
 		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Logger: s.logger,
-		ConnectTimeout: u.ConnectTimeout, TLS: tlsConfig,
+		ConnectTimeout: u.ConnectTimeout, TLS: tlsConfig, Dial: s.dial,
 	})
 	return httpBackend{up}, err
 }

@@ -32,18 +32,14 @@ func (g *Gateway) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 // onFibers reports whether the sessions of a listener run on the engine; the others have goroutines: those that compute or wait for
 // files, as SQLite does, would hold their loop.
 func onFibers(l *config.Listener, cfg *config.Config) bool {
-	switch l.Protocol {
-	case config.TCP:
-		return true
-	case config.Postgres:
+	if l.Protocol == config.Postgres {
 		for _, db := range l.Postgres.Databases {
 			if _, sqlite := cfg.Upstream(db.Upstream).SQLite(); sqlite {
 				return false
 			}
 		}
-		return true
 	}
-	return false
+	return true
 }
 
 // adopt makes the socket's connections live on the engine. Nothing has been accepted from it yet.

@@ -60,8 +60,8 @@ func TestNoDesynchronisation(t *testing.T) {
 		raw  string
 		want string // the one request that may reach the server; "" = none
 	}{
-		"both framings":            {raw: chunked + "Content-Length: 5\r\n\r\n0\r\n\r\n" + smuggled, want: "POST / "},
-		"both, length first":       {raw: post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, want: "POST / "},
+		"both framings":            {raw: chunked + "Content-Length: 5\r\n\r\n0\r\n\r\n" + smuggled},
+		"both, length first":       {raw: post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled},
 		"two lengths":              {raw: post + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n" + smuggled},
 		"list of lengths":          {raw: post + "Content-Length: 0, 44\r\n\r\n" + smuggled},
 		"signed length":            {raw: post + "Content-Length: +2\r\n\r\nhi"},

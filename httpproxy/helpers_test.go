@@ -14,9 +14,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/enginetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(enginetest.Runner(m)) }
 
 // patience bounds waits that end at once unless something is broken.
 const patience = 20 * time.Second
@@ -64,6 +65,7 @@ func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...str
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Dial = enginetest.Dial
 	u, err := httpproxy.NewUpstream("api", endpoints, o)
 	if err != nil {
 		t.Fatal(err)
@@ -96,6 +98,11 @@ func startProxy(t testing.TB, cfg httpproxy.Config) running {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if cfg.TLS == nil {
+		if l, err = enginetest.Listener(l); err != nil {
+			t.Fatal(err)
+		}
 	}
 	served := make(chan error, 1)
 	go func() { served <- p.Serve(l) }()

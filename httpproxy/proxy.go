@@ -11,9 +11,11 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -21,13 +23,24 @@ import (
 // Proxy accepts HTTP/1.1 and HTTP/2 and forwards requests over pooled HTTP/1.1 connections. All methods are safe for
 // concurrent use.
 type Proxy struct {
-	srv   *listener.Server
-	http  *http.Server
-	tls   bool
-	table atomic.Pointer[table]
+	srv      *listener.Server
+	standard *standard
+	tls      *tls.Config // nil = plain
+	limits   atomic.Pointer[limits]
+	table    atomic.Pointer[table]
+	sessions sessionSet
 }
 
-var _ http.Handler = (*Proxy)(nil)
+var (
+	_ http.Handler     = (*Proxy)(nil)
+	_ listener.Handler = (*Proxy)(nil)
+)
+
+// limits are the parts of a Config that sessions look at.
+type limits struct {
+	readHeader, keepAlive time.Duration
+	fields                int
+}
 
 // New checks cfg and makes a Proxy. Its errors wrap ErrConfig or listener.ErrConfig.
 func New(cfg Config) (*Proxy, error) {
@@ -35,17 +48,25 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	cfg.Listener.Protocol = "http"
-	srv, err := listener.New(cfg.Listener, nil)
-	if err != nil {
+	p := &Proxy{}
+	var err error
+	if p.srv, err = listener.New(cfg.Listener, p); err != nil {
 		return nil, err
 	}
-	p := &Proxy{srv: srv, tls: cfg.TLS != nil}
 	t, err := p.newTable(cfg)
 	if err != nil {
 		return nil, err
 	}
 	p.table.Store(t)
-	p.http = p.newServer(cfg)
+	p.limits.Store(&limits{
+		readHeader: cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
+		keepAlive:  cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
+		fields:     min(cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields), httpwire.MaxFields),
+	})
+	p.standard = &standard{http: p.newServer(cfg), conns: make(chan net.Conn), done: make(chan struct{})}
+	if cfg.TLS != nil {
+		p.tls = p.standard.http.TLSConfig.Clone()
+	}
 	return p, nil
 }
 
@@ -74,6 +95,7 @@ func (p *Proxy) newServer(cfg Config) *http.Server {
 	}
 	if cfg.TLS != nil {
 		s.TLSConfig = cfg.TLS.Clone()
+		s.TLSConfig.NextProtos = []string{"h2", "http/1.1"} // what makes net/http take handshaken connections of HTTP/2
 		if s.TLSConfig.MinVersion == 0 {
 			s.TLSConfig.MinVersion = tls.VersionTLS12
 		}
@@ -83,7 +105,7 @@ func (p *Proxy) newServer(cfg Config) *http.Server {
 
 // newTable makes the routes of cfg ready to serve.
 func (p *Proxy) newTable(cfg Config) (*table, error) {
-	return newTable(cfg.Routes, func(r Route) (*httppool.Handler, error) {
+	return newTable(cfg.Routes, func(r Route) (*target, error) {
 		idle := cmp.Or(r.IdleTimeout, DefaultIdleTimeout)
 		t, err := httppool.NewTransport(httppool.Config{
 			Source:  source(r.Upstream),
@@ -97,7 +119,7 @@ func (p *Proxy) newTable(cfg Config) (*table, error) {
 			strip = r.Path
 		}
 		name := r.Upstream.Name()
-		return httppool.NewHandler(httppool.HandlerConfig{
+		h, err := httppool.NewHandler(httppool.HandlerConfig{
 			Transport:      t,
 			Name:           name,
 			StripPrefix:    strip,
@@ -109,35 +131,44 @@ func (p *Proxy) newTable(cfg Config) (*table, error) {
 			IdleTimeout:    max(idle, 0),
 			OnDone:         func(r *http.Request, res httppool.Result) { p.done(r, name, res) },
 		})
+		if err != nil {
+			return nil, err
+		}
+		return &target{
+			path: canonicalPath(r.Path), handler: h, route: r, name: name, strip: len(strings.TrimSuffix(strip, "/")),
+			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
+			idle: max(idle, 0), response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
+		}, nil
 	})
 }
+
+// defaultResponseTimeout is what Route says.
+const defaultResponseTimeout = time.Minute
 
 // Serve accepts on l until Drain or Close and then returns nil. It takes l over. It may be called for several
 // listeners.
 func (p *Proxy) Serve(l net.Listener) error {
-	nl := p.srv.Listener(l)
-	var err error
-	if p.tls {
-		err = p.http.ServeTLS(nl, "", "")
-	} else {
-		err = p.http.Serve(nl)
-	}
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
+	return p.srv.Serve(l)
+}
+
+// isDraining reports whether the proxy drains.
+func (p *Proxy) isDraining() bool {
 	select {
 	case <-p.srv.Draining():
-		return nil
+		return true
 	default:
-		return err
+		return false
 	}
 }
 
-// ServeHTTP routes and forwards one request; Serve's connections come here. It may also be mounted in another
-// program's server.
+// ServeHTTP routes and forwards one request; what sessions do not serve themselves comes here. It may also be mounted
+// in another program's server.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.recoverRequest()
 	handled(r)
+	if h, ok := r.Context().Value(connKey{}).(*handed); ok && r.TLS == nil {
+		r.TLS = h.tls
+	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// A request with Content-Length beside Transfer-Encoding must end its connection, so that what somebody else
 		// took for its body is not read as a request (RFC 9112, section 6.1). net/http does not tell the two apart.
@@ -185,12 +216,15 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	shut := make(chan struct{})
 	go func() {
 		defer close(shut)
-		_ = p.http.Shutdown(ctx) // its error is ctx's, which the listener's Drain reports with a count
+		<-p.srv.Draining()
+		p.sessions.kick()
+		_ = p.standard.http.Shutdown(ctx) // its error is ctx's, which the listener's Drain reports with a count
+		_ = p.standard.Close()
 	}()
 	err := p.srv.Drain(ctx)
 	<-shut
 	if err != nil {
-		_ = p.http.Close()
+		_ = p.standard.http.Close()
 	}
 	return err
 }

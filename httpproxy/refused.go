@@ -25,13 +25,16 @@ type unread struct {
 	seen  atomic.Uint64 // bytes received up to the end of the last request
 }
 
-type unreadKey struct{}
+type (
+	unreadKey struct{}
+	connKey   struct{}
+)
 
 // connContext is http.Server.ConnContext.
 func (f *refusals) connContext(ctx context.Context, c net.Conn) context.Context {
 	u := new(unread)
 	f.conns.Store(c, u)
-	return context.WithValue(ctx, unreadKey{}, u)
+	return context.WithValue(context.WithValue(ctx, unreadKey{}, u), connKey{}, c)
 }
 
 // connState is http.Server.ConnState. An HTTP/1.1 connection becomes active with a well-formed request only; an HTTP/2
@@ -62,8 +65,8 @@ func (f *refusals) connState(c net.Conn, state http.ConnState) {
 
 // received is the number of bytes that came on c; 0 under TLS, whose own records say nothing.
 func received(c net.Conn) uint64 {
-	if lc, ok := c.(*listener.Conn); ok {
-		return lc.BytesIn()
+	if h, ok := c.(*handed); ok {
+		return h.BytesIn()
 	}
 	return 0
 }

@@ -2,8 +2,10 @@ package httpproxy
 
 import (
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
@@ -25,17 +27,24 @@ type suffix struct {
 type target struct {
 	path    string // without a trailing slash unless the route demands one; "" matches all
 	handler *httppool.Handler
+
+	route          Route
+	name           string // of the upstream
+	strip          int    // bytes of the decoded path to take off
+	trusted        []netip.Prefix
+	forwarded      bool
+	via            string
+	idle, response time.Duration // 0 = no limit
 }
 
-func newTable(routes []Route, handler func(Route) (*httppool.Handler, error)) (*table, error) {
+func newTable(routes []Route, ready func(Route) (*target, error)) (*table, error) {
 	t := &table{exact: map[string][]*target{}}
 	bySuffix := map[string][]*target{}
 	for _, r := range routes {
-		h, err := handler(r)
+		tg, err := ready(r)
 		if err != nil {
 			return nil, err
 		}
-		tg := &target{path: canonicalPath(r.Path), handler: h}
 		host := canonicalHost(r.Host)
 		switch name, wild := strings.CutPrefix(host, "*"); {
 		case host == "":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -34,13 +35,15 @@ type UpstreamOptions struct {
 	Ejection       upstream.Ejection
 	ConnectTimeout time.Duration // 0 = 5s; bounds connecting, and again the TLS handshake
 	TLS            *tls.Config   // nil = plain HTTP
-	Logger         *slog.Logger
+	// Dial connects to an endpoint; nil uses package net.
+	Dial   func(ctx context.Context, endpoint string) (net.Conn, error)
+	Logger *slog.Logger
 }
 
 // NewUpstream makes the upstream of a route: pooled HTTP/1.1 connections to endpoints ("host:port" or "unix:/path").
 // A connection is looked at before each use and after it, whatever o.Pool says. Close or Drain it in the end.
 func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*Upstream, error) {
-	dialer := &httppool.Dialer{DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
+	dialer := &httppool.Dialer{Dial: o.Dial, DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
 	return upstream.New(upstream.Config[*httppool.Conn]{
 		Name:      name,
 		Endpoints: endpoints,

@@ -15,7 +15,7 @@ type layer struct {
 }
 
 // leaves are the packages that know nothing of listeners and configuration.
-var leaves = []string{"pool", "pgwire", "internal", "mux", "route", "fiber"}
+var leaves = []string{"pool", "pgwire", "httpwire", "internal", "mux", "route", "fiber"}
 
 // proxied is what a listener protocol may import: never another protocol, never the gateway.
 var proxied = append([]string{"upstream", "listener"}, leaves...)
@@ -29,6 +29,7 @@ var layers = []layer{
 	{dir: "pool/pgpool", imports: []string{"pool", "internal"}},
 	{dir: "pool/sqlitepool", imports: []string{"pool", "internal"}},
 	{dir: "pgwire", imports: []string{"internal/bytebuf"}, stdOnly: true},
+	{dir: "httpwire", stdOnly: true},
 	{dir: "mux/frame", imports: []string{"internal/bytebuf"}, stdOnly: true},
 	{dir: "mux", imports: []string{"mux/frame", "internal"}},
 	{dir: "route", imports: []string{"internal"}},
@@ -42,13 +43,14 @@ var layers = []layer{
 	{dir: "gateway", imports: append([]string{"tcpproxy", "httpproxy", "pgproxy", "tunnel"}, proxied...)},
 	{dir: "internal", imports: []string{"internal"}},
 	{dir: "internal/repotest", imports: []string{"gateway/config"}},
+	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
 	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
 	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
 	{dir: "integration", imports: []string{"gateway", "internal", "pgwire"}},
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/pgtest", "internal/repotest", "internal/simnet"}
+var testOnly = []string{"internal/enginetest", "internal/pgtest", "internal/repotest", "internal/simnet"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {

@@ -104,13 +104,39 @@ func (c *Conn) Alive() bool {
 	if c.closed.Load() {
 		return false
 	}
+	if q, ok := c.raw.Conn.(quieter); ok {
+		if q.Quiet() {
+			return true
+		}
+		if c.nc == net.Conn(c.raw) {
+			return false
+		}
+		return c.ticket()
+	}
 	if c.raw.socket == nil || !canPoll {
 		return true
 	}
+	return c.ticket()
+}
+
+// quieter is a connection that knows by itself whether anything has arrived on it, such as one of package fiber.
+type quieter interface{ Quiet() bool }
+
+// ticket reads what has arrived under TLS; true if it was nothing but TLS's own.
+func (c *Conn) ticket() bool {
 	c.raw.polling = true
 	n, err := c.nc.Read(c.raw.probe[:])
 	c.raw.polling = false
 	return n == 0 && err == errWouldBlock
+}
+
+// NetConn returns the connection that messages are written to and read from: for code that frames them itself. The
+// rules of Exchange about what may be released hold for it too.
+func (c *Conn) NetConn() net.Conn {
+	if c.nc == net.Conn(c.raw) {
+		return c.raw.Conn
+	}
+	return c.nc
 }
 
 // rawConn is the socket, under TLS if there is any. It can read without waiting.
@@ -141,6 +167,12 @@ func newRawConn(nc net.Conn) *rawConn {
 func (c *rawConn) Read(p []byte) (int, error) {
 	if !c.polling {
 		return c.Conn.Read(p)
+	}
+	if q, ok := c.Conn.(quieter); ok {
+		if q.Quiet() {
+			return 0, errWouldBlock
+		}
+		return c.Conn.Read(p) // does not wait: something has arrived
 	}
 	c.dst = p
 	err := c.socket.Control(c.control)

@@ -93,14 +93,13 @@ type problem struct {
 
 // answerError tells the client what went wrong, if nothing was sent yet and it is still there.
 func (p *passage) answerError(err error) {
-	p.res.Status = StatusOf(err)
-	if p.res.Status == statusClientGone {
-		return
+	if StatusOf(err) != statusClientGone {
+		p.closeIfUnread()
+		p.wrote = true
 	}
-	if p.res.Status == http.StatusServiceUnavailable {
-		p.w.Header()["Retry-After"] = []string{strconv.Itoa(retryAfterSeconds)}
-	}
-	p.write(problem{Status: p.res.Status, Upstream: p.h.cfg.Name, Endpoint: p.res.Endpoint, Reason: reasonOf(err)})
+	p.res.Status, p.res.BytesOut = WriteFailure(p.w, p.in, err, Failure{
+		Upstream: p.h.cfg.Name, Endpoint: p.res.Endpoint, RequestIDField: p.h.cfg.RequestID, RequestID: p.id,
+	})
 }
 
 // refuse answers a request that was not forwarded at all.
@@ -113,6 +112,27 @@ func (p *passage) write(pr problem) {
 	p.closeIfUnread()
 	p.wrote = true
 	p.res.BytesOut = writeProblem(p.w, p.in, pr, p.h.cfg.RequestID, p.id)
+}
+
+// Failure is what an answer about a failed exchange says besides the reason.
+type Failure struct {
+	Upstream, Endpoint string
+	RequestIDField     string // "" = none
+	RequestID          string
+}
+
+// WriteFailure answers r as a Handler does when the exchange failed with err before anything was sent, and returns the
+// status and the bytes of body written. Nothing is written when the client has gone.
+func WriteFailure(w http.ResponseWriter, r *http.Request, err error, f Failure) (status int, written int64) {
+	status = StatusOf(err)
+	if status == statusClientGone {
+		return status, 0
+	}
+	if status == http.StatusServiceUnavailable {
+		w.Header()["Retry-After"] = []string{strconv.Itoa(retryAfterSeconds)}
+	}
+	pr := problem{Status: status, Upstream: f.Upstream, Endpoint: f.Endpoint, Reason: reasonOf(err)}
+	return status, writeProblem(w, r, pr, f.RequestIDField, f.RequestID)
 }
 
 // WriteError answers r with status and a body that says why, in JSON if the client prefers that and in text

@@ -1,0 +1,403 @@
+package httpproxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// lastWrite is how long a response's end waits for the request's last write to return.
+const lastWrite = time.Second
+
+// interim passes a 1xx response on; its head takes n bytes of the server's buffer.
+func (s *session) interim(n int) error {
+	if s.resp.Status != 100 { // nobody asked for leave to send a body
+		out := s.appendResponse(s.outgoing())
+		s.out = out
+		if err := s.toClient(out); err != nil {
+			return err
+		}
+	}
+	s.server.take(n)
+	return nil
+}
+
+// respond passes the final response on; its head takes n bytes of the server's buffer.
+func (s *session) respond(n int) error {
+	x := &s.ex
+	x.result.Status = s.resp.Status
+	if s.p.isDraining() || x.up != nil && !x.up.sent() { // the rest of the body is not waited for
+		x.close = true
+	}
+	out := s.appendResponse(s.outgoing())
+	s.out = out
+	s.server.take(n)
+	x.wrote = true
+	var err error
+	switch s.resp.Length {
+	case httpwire.Chunked:
+		err = s.chunkedBody(out)
+	case httpwire.Unframed:
+		err = s.unframedBody(out)
+	default:
+		err = s.lengthBody(out, s.resp.Length)
+	}
+	if err != nil {
+		return s.fail("body", err)
+	}
+	return nil
+}
+
+// toClient writes to the client within the idle limit.
+func (s *session) toClient(p []byte) error {
+	if d := s.ex.target.idle; d > 0 {
+		_ = s.client.conn.SetWriteDeadline(time.Now().Add(d))
+	}
+	n, err := s.client.conn.Write(p)
+	s.count(0, n)
+	if err != nil {
+		return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+	}
+	return nil
+}
+
+// fromServer reads once within the idle limit, in the middle of a body.
+func (s *session) fromServer() error {
+	if d := s.ex.target.idle; d > 0 {
+		s.deadline = true
+		_ = s.server.conn.SetReadDeadline(time.Now().Add(d))
+	}
+	_, err := s.server.fill()
+	if errors.Is(err, errFull) {
+		err = fmt.Errorf("%w: framing longer than %d bytes", httpwire.ErrMalformed, bufferSize)
+	}
+	return err
+}
+
+// unexpected turns an end of input into one that is not mistaken for the body's.
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// lengthBody sends head and body, in one write what there is.
+func (s *session) lengthBody(head []byte, left int64) error {
+	if k := int(min(left, int64(len(s.server.bytes())), int64(cap(head)-len(head)))); k > 0 {
+		head = append(head, s.server.bytes()[:k]...)
+		s.server.take(k)
+		left -= int64(k)
+		s.ex.result.BytesOut += int64(k)
+	}
+	if err := s.toClient(head); err != nil {
+		return err
+	}
+	for left > 0 {
+		if s.server.r == s.server.w {
+			if err := s.fromServer(); err != nil {
+				return unexpected(err)
+			}
+		}
+		k := int(min(left, int64(len(s.server.bytes()))))
+		if err := s.toClient(s.server.bytes()[:k]); err != nil {
+			return err
+		}
+		s.server.take(k)
+		left -= int64(k)
+		s.ex.result.BytesOut += int64(k)
+	}
+	return nil
+}
+
+// chunkedBody decodes a body and sends it in chunks of this proxy's own.
+func (s *session) chunkedBody(out []byte) error {
+	s.chunks.Reset()
+	for {
+		content, n, done, err := next(&s.chunks, &s.server)
+		if err != nil && !errors.Is(err, httpwire.ErrIncomplete) {
+			return err
+		}
+		if len(out)+len(content)+chunkOverhead > cap(out) && len(out) > 0 {
+			if err := s.toClient(out); err != nil {
+				return err
+			}
+			out = out[:0]
+		}
+		out = appendChunk(out, content)
+		s.ex.result.BytesOut += int64(len(content))
+		if done {
+			out = appendTrailers(append(out, "0\r\n"...), &s.chunks)
+			s.server.take(n)
+			return s.toClient(out)
+		}
+		s.server.take(n)
+		if err == nil && s.server.r < s.server.w {
+			continue
+		}
+		if len(out) > 0 { // at once: the next piece may take its time
+			if err := s.toClient(out); err != nil {
+				return err
+			}
+			out = out[:0]
+		}
+		if err := s.fromServer(); err != nil {
+			return unexpected(err)
+		}
+	}
+}
+
+// next decodes the next piece of a body, small enough to be put together with its framing.
+func next(c *httpwire.Chunks, from *stream) (content []byte, n int, done bool, err error) {
+	content, n, done, err = c.Next(from.upTo(bufferSize / 2))
+	if errors.Is(err, httpwire.ErrIncomplete) && len(from.bytes()) > bufferSize/2 { // long trailers
+		return c.Next(from.bytes())
+	}
+	return content, n, done, err
+}
+
+// unframedBody sends in chunks what comes up to the end of the connection.
+func (s *session) unframedBody(out []byte) error {
+	for {
+		for len(s.server.bytes()) > 0 {
+			content := s.server.upTo(bufferSize / 2)
+			if len(out)+len(content)+chunkOverhead > cap(out) {
+				if err := s.toClient(out); err != nil {
+					return err
+				}
+				out = out[:0]
+			}
+			out = appendChunk(out, content)
+			s.ex.result.BytesOut += int64(len(content))
+			s.server.take(len(content))
+		}
+		if len(out) > 0 {
+			if err := s.toClient(out); err != nil {
+				return err
+			}
+			out = out[:0]
+		}
+		if err := s.fromServer(); err == io.EOF {
+			return s.toClient(append(out, "0\r\n\r\n"...))
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// chunkOverhead is what a chunk takes besides its content, at most.
+const chunkOverhead = 24
+
+func appendChunk(dst, content []byte) []byte {
+	if len(content) == 0 {
+		return dst
+	}
+	dst = strconv.AppendUint(dst, uint64(len(content)), 16)
+	dst = append(dst, crlf...)
+	dst = append(dst, content...)
+	return append(dst, crlf...)
+}
+
+// appendTrailers appends what may come after the last chunk, and the empty line.
+func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
+	for i := range c.Trailer {
+		if f := &c.Trailer[i]; !httpwire.ForbiddenTrailer(f) {
+			dst = appendField(dst, f)
+		}
+	}
+	return append(dst, crlf...)
+}
+
+// How far the sending of a request's body has come.
+const (
+	uploadRunning int32 = iota
+	uploadLast          // read to its end; the last bytes are being written
+	uploadSent
+	uploadFailed
+)
+
+// uploading is the body of a request on its way, sent by a fiber of its own.
+type uploading struct {
+	over  fiber.Group
+	state atomic.Int32
+	at    atomic.Int64 // when the last byte was written, in Unix nanoseconds
+	err   error        // to be read once over is
+	n     int64        // bytes of content; likewise
+	in    stream       // what was read beyond the client's buffer; likewise
+}
+
+// sent reports whether the whole body has been written.
+func (u *uploading) sent() bool { return u.state.Load() == uploadSent }
+
+// startUpload sends the body as it comes, while the response is waited for.
+func (s *session) startUpload() {
+	up := &uploading{}
+	s.ex.up = up
+	up.in.use(s.client.conn)
+	up.over.Go(func() {
+		err := s.upload(up)
+		up.err = err
+		if err == nil {
+			up.at.Store(time.Now().UnixNano())
+			up.state.Store(uploadSent)
+			if s.awaiting.Load() { // the response's time begins
+				_ = s.server.conn.SetReadDeadline(time.Now())
+			}
+			return
+		}
+		up.state.Store(uploadFailed)
+		if errors.Is(err, httppool.ErrRequestBody) { // the request can never be completed
+			_ = s.ex.lease.Value().Close()
+		}
+	})
+}
+
+func (s *session) upload(up *uploading) error {
+	ahead := s.client.bytes()[s.ex.size:]
+	if s.req.Length == httpwire.Chunked {
+		return s.uploadChunks(up, ahead)
+	}
+	left := s.req.Length
+	for {
+		piece := ahead[:min(left, int64(len(ahead)))]
+		if left -= int64(len(piece)); left == 0 {
+			up.state.Store(uploadLast)
+		}
+		if err := s.toServer(piece); err != nil {
+			return err
+		}
+		up.n += int64(len(piece))
+		if left == 0 {
+			up.in.drop()
+			return nil
+		}
+		up.in.drop()
+		if err := s.moreBody(up, left); err != nil {
+			return err
+		}
+		ahead = up.in.bytes()
+	}
+}
+
+// moreBody reads once from the client, at most limit bytes, within the idle limit.
+func (s *session) moreBody(up *uploading, limit int64) error {
+	if d := s.ex.target.idle; d > 0 && up.state.Load() == uploadRunning {
+		_ = s.client.conn.SetReadDeadline(time.Now().Add(d))
+	}
+	n, err := up.in.fillUpTo(limit)
+	s.count(n, 0)
+	if err != nil {
+		return fmt.Errorf("%w: %w", httppool.ErrRequestBody, unexpected(err))
+	}
+	return nil
+}
+
+// toServer writes a piece of body within the idle limit.
+func (s *session) toServer(p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if d := s.ex.target.idle; d > 0 {
+		_ = s.server.conn.SetWriteDeadline(time.Now().Add(d))
+	}
+	_, err := s.server.conn.Write(p)
+	return err
+}
+
+// uploadChunks decodes a body and sends it in chunks of this proxy's own. What follows it is left in up.in.
+func (s *session) uploadChunks(up *uploading, ahead []byte) error {
+	s.upChunks.Reset()
+	up.in.put(ahead)
+	out := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(out)
+	for {
+		content, n, done, err := next(&s.upChunks, &up.in)
+		switch {
+		case errors.Is(err, httpwire.ErrIncomplete):
+			if err := s.moreBody(up, bufferSize); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return fmt.Errorf("%w: %w", httppool.ErrRequestBody, err)
+		}
+		piece := appendChunk(out[:0], content)
+		if done {
+			piece = appendTrailers(append(piece, "0\r\n"...), &s.upChunks)
+			up.state.Store(uploadLast)
+		}
+		if err := s.toServer(piece); err != nil {
+			return err
+		}
+		up.n += int64(len(content))
+		up.in.take(n)
+		if done {
+			return nil
+		}
+	}
+}
+
+// endUpload ends the sending of the body when the exchange is over, and reports whether it was sent whole. Without
+// that the client's connection ends too: what is left of the body would be taken for a request.
+func (s *session) endUpload() bool {
+	x := &s.ex
+	up := x.up
+	switch up.state.Load() {
+	case uploadRunning:
+		past := time.Unix(1, 0)
+		up.state.CompareAndSwap(uploadRunning, uploadFailed)
+		_ = s.client.conn.SetReadDeadline(past)
+		_ = s.server.conn.SetWriteDeadline(past)
+	case uploadLast:
+		_ = s.server.conn.SetWriteDeadline(time.Now().Add(lastWrite))
+	}
+	up.over.Wait()
+	x.result.BytesIn = up.n
+	if up.sent() {
+		return true
+	}
+	x.close = true
+	return false
+}
+
+// put makes a copy of b what is read next.
+func (s *stream) put(b []byte) {
+	if len(b) > 0 {
+		s.buf = buffers.Get().(*[bufferSize]byte)
+		s.r, s.w = 0, copy(s.buf[:], b)
+	}
+}
+
+// upTo returns at most n of the bytes that were read.
+func (s *stream) upTo(n int) []byte {
+	b := s.bytes()
+	return b[:min(n, len(b))]
+}
+
+// fillUpTo is fill for at most limit bytes.
+func (s *stream) fillUpTo(limit int64) (int, error) {
+	if limit >= bufferSize {
+		return s.fill()
+	}
+	c := s.conn
+	s.conn = limited{c, limit}
+	defer func() { s.conn = c }()
+	return s.fill()
+}
+
+// limited reads at most limit bytes at a time.
+type limited struct {
+	net.Conn
+	limit int64
+}
+
+// Read implements net.Conn.
+func (l limited) Read(p []byte) (int, error) { return l.Conn.Read(p[:min(int64(len(p)), l.limit)]) }

@@ -1,0 +1,6 @@
+//go:build !unix
+
+package httpproxy
+
+// peerEnded cannot tell.
+func peerEnded(uintptr) bool { return false }

@@ -1,0 +1,199 @@
+package httpproxy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// finish answers a request that failed, logs, and makes ready for the next one; false ends the session.
+func (s *session) finish(err error) bool {
+	x := &s.ex
+	x.result.Err = err
+	if err != nil {
+		s.failed(err)
+	}
+	if err != nil || s.p.srv.AccessLog() {
+		x.result.Duration = time.Since(s.now)
+		s.p.done(s.request(), x.target.name, x.result)
+	}
+	s.releaseOut()
+	if x.close || err != nil && x.wrote {
+		s.bye()
+		return false
+	}
+	s.client.take(x.size)
+	if x.inline {
+		s.client.take(int(x.body))
+	} else {
+		s.client.drop()
+		s.client.put(x.up.in.bytes())
+		x.up.in.drop()
+	}
+	s.client.release()
+	return true
+}
+
+// failed answers a request that failed before anything was sent.
+func (s *session) failed(err error) {
+	x := &s.ex
+	if x.wrote {
+		x.result.Status = s.resp.Status
+		return
+	}
+	if !x.inline && (x.up == nil || !x.up.sent()) {
+		x.close = true // the rest of the body would be taken for a request
+	}
+	w := newAnswer(x.close)
+	x.result.Status, x.result.BytesOut = httppool.WriteFailure(w, s.request(), err, httppool.Failure{
+		Upstream: x.target.name, Endpoint: x.result.Endpoint, RequestIDField: requestIDField, RequestID: string(x.id),
+	})
+	if w.status == 0 { // the client has gone
+		x.close = true
+		return
+	}
+	if s.toClient(w.bytes()) != nil {
+		x.close = true
+	}
+}
+
+// refuse answers a request that no upstream sees; false ends the session.
+func (s *session) refuse(status int, reason, why string) bool {
+	x := &s.ex
+	x.close = s.req.Close || s.req.Length != 0 && s.req.HasLength || s.req.Length == httpwire.Chunked
+	w := newAnswer(x.close)
+	s.p.refuse(w, s.request(), status, reason, why)
+	s.served = true
+	if err := s.write(w.bytes()); err != nil {
+		return false
+	}
+	if x.close {
+		s.bye()
+		return false
+	}
+	s.client.take(x.size)
+	s.client.release()
+	return true
+}
+
+// refuseHead answers a request whose head is not one everybody reads alike, and ends the connection.
+func (s *session) refuseHead(err error) {
+	s.p.noteRefused(s.lc)
+	w := newAnswer(true)
+	why := "malformed request"
+	if errors.Is(err, httpwire.ErrBothFramings) {
+		why = "both Content-Length and Transfer-Encoding"
+	}
+	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, why)
+	if s.write(w.bytes()) == nil {
+		s.bye()
+	}
+}
+
+// write is toClient where no route is known.
+func (s *session) write(p []byte) error {
+	_ = s.client.conn.SetWriteDeadline(time.Now().Add(s.p.limits.Load().readHeader))
+	n, err := s.client.conn.Write(p)
+	s.count(0, n)
+	return err
+}
+
+// Bounds of bye.
+const (
+	byeTime  = time.Second
+	byeReads = 64
+)
+
+// bye lets the client have what was written: closing a socket with unread input would reset it and take the answer
+// away.
+func (s *session) bye() {
+	if s.ex.up == nil && s.req.Length == 0 && s.client.r+s.ex.size == s.client.w {
+		return // nothing unread
+	}
+	c, ok := s.client.conn.(interface{ CloseWrite() error })
+	if !ok || c.CloseWrite() != nil {
+		return
+	}
+	s.client.drop()
+	_ = s.client.conn.SetReadDeadline(time.Now().Add(byeTime))
+	for range byeReads {
+		if _, err := s.client.fill(); err != nil {
+			return
+		}
+		s.client.drop()
+	}
+}
+
+// request makes a *http.Request of the head, for answers and logs that are not everyday ones. It has no body.
+func (s *session) request() *http.Request {
+	head := s.client.bytes()[:s.ex.size]
+	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
+	if err != nil { // net/http is stricter than httpwire in what concerns no framing
+		r = &http.Request{Method: string(s.req.Method), Host: string(s.req.Host), Header: http.Header{}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	}
+	if r.URL == nil {
+		r.URL = &url.URL{Path: "/"}
+	}
+	r.RemoteAddr = s.lc.RemoteAddr().String()
+	return r.WithContext(s.ctx)
+}
+
+// answer is a http.ResponseWriter for the proxy's own short answers.
+type answer struct {
+	header http.Header
+	status int
+	close  bool
+	body   bytes.Buffer
+}
+
+func newAnswer(closes bool) *answer { return &answer{header: http.Header{}, close: closes} }
+
+// Header implements http.ResponseWriter.
+func (a *answer) Header() http.Header { return a.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answer) WriteHeader(status int) { a.status = status }
+
+// Write implements http.ResponseWriter.
+func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
+
+// bytes is the whole message.
+func (a *answer) bytes() []byte {
+	var b bytes.Buffer
+	b.WriteString("HTTP/1.1 " + strconv.Itoa(a.status) + " " + http.StatusText(a.status) + crlf)
+	b.WriteString(dateField(time.Now()))
+	if a.close {
+		b.WriteString("Connection: close\r\n")
+	}
+	_ = a.header.Write(&b)
+	b.WriteString(crlf)
+	b.Write(a.body.Bytes())
+	return b.Bytes()
+}
+
+// ended reports whether the peer of a connection has sent its end, or broken it, and nothing before that is unread.
+func ended(c net.Conn) bool {
+	if e, ok := c.(interface{ Ended() bool }); ok {
+		return e.Ended()
+	}
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) { gone = peerEnded(fd) })
+	return gone || err != nil
+}

@@ -1,0 +1,386 @@
+package httpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// Bounds of one request.
+const (
+	maxAttempts = 3   // sends of one request
+	maxStale    = 256 // connections found dead at checkout: one restart may kill a whole pool's
+	maxInterim  = 64  // 1xx responses before the final one
+	// lookInterval is how often a session that waits for a response looks whether its client is still there.
+	lookInterval = time.Second
+)
+
+// exchange is what is known of the request that a session serves.
+type exchange struct {
+	target   *target
+	size     int // of the request's head in the client's buffer
+	lease    upstream.Lease[*httppool.Conn]
+	id       []byte     // the request's; in idBuf or in the head
+	idBuf    [20]byte   //
+	body     int64      // bytes of body that are in the client's buffer, or being uploaded
+	inline   bool       // the whole body is in the client's buffer
+	up       *uploading // nil unless a fiber sends the body
+	answered bool       // a byte of the response has arrived
+	accepted bool       // the server's kernel may hold a byte of the request
+	result   httppool.Result
+	close    bool // the client's connection ends with the response
+	wrote    bool // a byte of the response went to the client
+}
+
+// view looks at bytes as a string for as long as they do not change.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// serve forwards the request whose head takes size bytes of the client's buffer; false ends the session.
+func (s *session) serve(size int) bool {
+	s.ex = exchange{size: size}
+	x := &s.ex
+	path, raw, ok := s.path()
+	if !ok {
+		s.goLong()
+		return false
+	}
+	if hasDotSegment(path) {
+		return s.refuse(400, listener.ReasonProtocol, "the path has a . or .. segment")
+	}
+	x.target = s.p.table.Load().find(view(s.req.Host), path)
+	if x.target == nil {
+		return s.refuse(404, listener.ReasonUnknownRoute, "no route for this host and path")
+	}
+	if x.target.route.Timeout > 0 { // bounds everything: the standard server's context does that
+		s.goLong()
+		return false
+	}
+	x.close = s.req.Close || s.p.isDraining()
+	s.identify()
+	s.lookForBody()
+	err := s.attempts(raw)
+	again := s.finish(err)
+	s.served = true
+	return again
+}
+
+// path returns the decoded path of the target, and the target as it is to be forwarded.
+func (s *session) path() (decoded string, raw []byte, ok bool) {
+	raw = s.req.Target
+	path := view(raw)
+	if i := strings.IndexByte(path, '?'); i >= 0 {
+		path = path[:i]
+	}
+	if strings.IndexByte(path, '%') < 0 {
+		return path, raw, true
+	}
+	decoded, err := unescape(path)
+	return decoded, raw, err == nil
+}
+
+// identify takes over the request's id, or makes one.
+func (s *session) identify() {
+	x := &s.ex
+	n := 0
+	for i := range s.req.Fields {
+		if f := &s.req.Fields[i]; f.Known == httpwire.XRequestID {
+			n++
+			x.id = f.Value
+		}
+	}
+	if n != 1 || len(x.id) > maxRequestID || !httpwire.ValidToken(x.id) {
+		x.id = strconv.AppendUint(x.idBuf[:0], rand.Uint64()|1<<63, 16)
+	}
+}
+
+// maxRequestID bounds the id a client may choose: it goes into logs.
+const maxRequestID = 128
+
+// lookForBody sees whether the whole body has arrived with the head: then the request is sent in one write, and again
+// if need be. Any other is sent as it comes.
+func (s *session) lookForBody() {
+	x := &s.ex
+	switch length := s.req.Length; {
+	case length == httpwire.Chunked:
+	case length <= 0:
+		x.inline = true
+	case int64(len(s.client.bytes())-x.size) >= length:
+		x.inline, x.body = true, length
+	}
+}
+
+// attempts sends the request and passes the response on, more than once after the keep-alive race.
+func (s *session) attempts(raw []byte) error {
+	x := &s.ex
+	for attempt := 1; ; attempt++ {
+		if err := s.acquire(); err != nil {
+			return err
+		}
+		x.result.Retries = attempt - 1
+		err := s.exchange(raw)
+		if err == nil {
+			return nil
+		}
+		if x.wrote || attempt == maxAttempts || !s.retryable() {
+			return err
+		}
+	}
+}
+
+// retryable says whether the failed request may be sent again: the keep-alive race, in which the server closed an idle
+// connection just as it was used. It had served before, no byte of an answer came, nothing of the body is gone, and
+// either no byte of the request was accepted or it is idempotent.
+func (s *session) retryable() bool {
+	x := &s.ex
+	return x.result.Reused && !x.answered && x.inline && (!x.accepted || s.req.Idempotent())
+}
+
+// acquire leases a connection that is alive.
+func (s *session) acquire() error {
+	x := &s.ex
+	for range maxStale {
+		l, err := x.target.route.Upstream.AcquireKey(s.ctx, s.key())
+		if err != nil {
+			return &httppool.Error{Step: "acquire", Err: err}
+		}
+		if l.Value().Alive() {
+			x.lease = l
+			x.result.Endpoint, x.result.Reused = l.Endpoint(), l.Reused()
+			s.server.use(l.Value().NetConn())
+			if m, ok := s.server.conn.(interface{ Adopt() }); ok {
+				m.Adopt()
+			}
+			return nil
+		}
+		_ = l.Value().Close()
+		l.Discard()
+	}
+	return &httppool.Error{Step: "acquire", Err: httppool.ErrStale}
+}
+
+// exchange sends the request on the lease and passes the response on. It settles the lease. An error after the
+// response has begun means that the client must not take what it got for the whole.
+func (s *session) exchange(raw []byte) error {
+	x := &s.ex
+	if err := s.send(raw); err != nil {
+		return s.fail("send", err)
+	}
+	if !x.inline {
+		s.startUpload()
+	}
+	if err := s.receive(); err != nil {
+		return err
+	}
+	return s.settle()
+}
+
+// send writes the head, with the body if that is there.
+func (s *session) send(raw []byte) error {
+	x := &s.ex
+	out := s.appendRequest(s.outgoing(), raw)
+	if x.inline && x.body > 0 {
+		out = append(out, s.client.bytes()[x.size:x.size+int(x.body)]...)
+		x.result.BytesIn = x.body
+	}
+	s.out = out
+	s.limitWrite(s.server.conn, x.target.idle)
+	n, err := s.server.conn.Write(out)
+	x.accepted = n > 0
+	return err
+}
+
+// outgoing returns an empty buffer to put a message together in.
+func (s *session) outgoing() []byte {
+	if s.out == nil {
+		s.out = buffers.Get().(*[bufferSize]byte)[:0]
+	}
+	return s.out[:0]
+}
+
+// releaseOut gives the buffer back; one that has grown is left to the collector.
+func (s *session) releaseOut() {
+	if cap(s.out) == bufferSize {
+		buffers.Put((*[bufferSize]byte)(s.out[:bufferSize]))
+	}
+	s.out = nil
+}
+
+// limitWrite bounds writes where a connection's buffers may be full.
+func (s *session) limitWrite(c net.Conn, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	s.deadline = s.deadline || c == s.server.conn
+	_ = c.SetWriteDeadline(s.now.Add(d))
+}
+
+// receive reads interim responses and the final one, and passes them on.
+func (s *session) receive() error {
+	for range maxInterim {
+		n, err := s.responseHead()
+		if err != nil {
+			return s.fail("receive", err)
+		}
+		switch {
+		case s.resp.Status == 101:
+			return s.fail("receive", fmt.Errorf("%w: 101 although no upgrade was asked for", httpwire.ErrMalformed))
+		case s.resp.Status < 200:
+			if err := s.interim(n); err != nil {
+				return s.fail("receive", err)
+			}
+			continue
+		}
+		return s.respond(n)
+	}
+	return s.fail("receive", fmt.Errorf("%w: more than %d interim responses", httpwire.ErrMalformed, maxInterim))
+}
+
+// responseHead reads a response's head and returns its size.
+func (s *session) responseHead() (int, error) {
+	x := &s.ex
+	head := string(s.req.Method) == "HEAD"
+	for {
+		if s.server.r < s.server.w {
+			x.answered = true
+			n, err := s.resp.Parse(s.server.bytes(), head)
+			if err == nil || !errors.Is(err, httpwire.ErrIncomplete) {
+				return n, err
+			}
+		}
+		if err := s.awaitServer(); err != nil {
+			if errors.Is(err, errFull) {
+				err = fmt.Errorf("%w: head longer than %d bytes", httpwire.ErrMalformed, bufferSize)
+			}
+			return 0, err
+		}
+	}
+}
+
+// awaitServer reads once from the server, within the time-out for the response and for as long as the client stays.
+func (s *session) awaitServer() error {
+	limit := s.ex.target.response
+	until := time.Time{}
+	if limit > 0 && s.ex.up == nil {
+		until = s.now.Add(limit)
+	}
+	look := s.now.Add(lookInterval)
+	s.awaiting.Store(true)
+	defer s.awaiting.Store(false)
+	for {
+		next := look
+		if !until.IsZero() && until.Before(look) {
+			next = until
+		}
+		s.deadline = true
+		_ = s.server.conn.SetReadDeadline(next)
+		_, err := s.server.fill()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		now := time.Now()
+		if up := s.ex.up; up != nil && until.IsZero() && limit > 0 && up.sent() {
+			until = time.Unix(0, up.at.Load()).Add(limit)
+		}
+		switch {
+		case s.ctx.Err() != nil:
+			return context.Cause(s.ctx)
+		case s.clientGone():
+			return httppool.ErrClientGone
+		case !until.IsZero() && !now.Before(until):
+			return err
+		}
+		look = now.Add(lookInterval)
+	}
+}
+
+// clientGone reports whether the client has left: nothing of it is unread but its end.
+func (s *session) clientGone() bool {
+	if s.ex.up != nil && !s.ex.up.sent() {
+		return false // who reads the body sees it
+	}
+	if s.isTLS != nil {
+		return ended(s.lc)
+	}
+	return ended(s.client.conn)
+}
+
+// settle gives the lease back if the connection is at a clean boundary, and closes it otherwise.
+func (s *session) settle() error {
+	x := &s.ex
+	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth && !s.req.Close
+	if x.up != nil && !s.endUpload() {
+		clean = false
+	}
+	s.server.drop()
+	if clean && s.deadline {
+		clean = s.server.conn.SetDeadline(time.Time{}) == nil
+	}
+	s.deadline = false
+	if !clean || !x.lease.Value().Alive() {
+		_ = x.lease.Value().Close()
+		x.lease.OK() // the endpoint did its part
+		x.lease.Discard()
+		return nil
+	}
+	x.lease.Release()
+	return nil
+}
+
+// fail settles the lease after an error and says what happened.
+func (s *session) fail(step string, err error) error {
+	x := &s.ex
+	s.deadline = false
+	var upload error
+	if x.up != nil {
+		s.endUpload()
+		upload, x.close = x.up.err, true
+	}
+	_ = x.lease.Value().Close()
+	s.server.drop()
+	blame := false
+	switch {
+	case errors.Is(err, httppool.ErrClientGone):
+	case s.ctx.Err() != nil:
+		err = context.Cause(s.ctx)
+	case errors.Is(upload, httppool.ErrRequestBody):
+		err = upload
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		if err = httppool.ErrResponseTimeout; step != "receive" {
+			err = httppool.ErrIdleTimeout
+		}
+	default:
+		blame = x.answered || !x.lease.Reused()
+		err = serverError(err)
+	}
+	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.lease.Reused(), Err: err}
+	if blame {
+		x.lease.Fail(failed)
+	} else {
+		x.lease.Discard()
+	}
+	return failed
+}
+
+// serverError puts the right sentinel before an error of the server's connection.
+func serverError(err error) error {
+	switch {
+	case errors.Is(err, httpwire.ErrMalformed):
+		return fmt.Errorf("%w: %w", httppool.ErrMalformedResponse, err)
+	case err == io.EOF:
+		return fmt.Errorf("%w before it answered", httppool.ErrServerGone)
+	}
+	return fmt.Errorf("%w: %w", httppool.ErrServerGone, err)
+}

@@ -1,0 +1,294 @@
+package httpproxy
+
+import (
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+)
+
+const crlf = "\r\n"
+
+// peer is who sent a session's requests.
+type peer struct {
+	known bool
+	addr  netip.Addr // the zero Addr stands for a peer without an IP address
+	text  string     // "unknown" without
+}
+
+// from returns the session's peer.
+func (s *session) from() *peer {
+	if p := &s.peer; !p.known {
+		p.known, p.text = true, "unknown" // a Unix socket's
+		if ap, err := netip.ParseAddrPort(s.lc.RemoteAddr().String()); err == nil {
+			p.addr = ap.Addr().Unmap().WithZone("")
+			p.text = p.addr.String()
+		}
+	}
+	return &s.peer
+}
+
+// trusted reports whether what the client says of others is believed.
+func (s *session) trusted() bool {
+	trusted := s.ex.target.trusted
+	if len(trusted) == 0 {
+		return false
+	}
+	for _, prefix := range trusted {
+		if prefix.Contains(s.from().addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// key is what ring hashing goes by: the client's address as the server is told it.
+func (s *session) key() string {
+	if s.trusted() {
+		for i := range s.req.Fields {
+			if f := &s.req.Fields[i]; f.Known == httpwire.XForwardedFor {
+				first, _, _ := strings.Cut(view(f.Value), ",")
+				return strings.Clone(first)
+			}
+		}
+	}
+	return s.from().text
+}
+
+// appendRequest appends the request's head as it goes to the server (RFC 9112, section 3): the fields that go beyond
+// the next hop as they were written, then those this proxy answers for.
+func (s *session) appendRequest(dst, raw []byte) []byte {
+	r, t := &s.req, s.ex.target
+	dst = append(dst, r.Method...)
+	dst = append(dst, ' ')
+	dst = t.appendTarget(dst, raw)
+	dst = append(dst, " HTTP/1.1\r\nHost: "...)
+	dst = append(dst, r.Host...)
+	dst = append(dst, crlf...)
+	trusted := s.trusted()
+	var told forwarded
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		switch f.Known {
+		case httpwire.Other, httpwire.Authorization, httpwire.Date:
+		case httpwire.XForwardedFor, httpwire.XForwardedHost, httpwire.XForwardedProto, httpwire.Forwarded, httpwire.ForwardedRFC:
+			if !trusted || told.note(f, t.forwarded) {
+				continue
+			}
+		case httpwire.Via:
+			if t.via != "" {
+				told.via = appendJoined(told.via, f.Value)
+				continue
+			}
+		default:
+			continue // of this connection, or written below
+		}
+		dst = appendField(dst, f)
+	}
+	dst = s.appendForwarded(dst, &told)
+	dst = appendVia(dst, told.via, t.via)
+	dst = append(dst, requestIDField+": "...)
+	dst = append(dst, s.ex.id...)
+	dst = append(dst, crlf...)
+	return append(s.appendFraming(dst), crlf...)
+}
+
+// forwarded is what trusted peers have said, to be extended.
+type forwarded struct {
+	xff, rfc, via []byte
+	host, proto   bool
+}
+
+// note keeps a field back that is extended; the others go as they are.
+func (o *forwarded) note(f *httpwire.Field, extendRFC bool) bool {
+	switch f.Known {
+	case httpwire.XForwardedFor:
+		o.xff = appendJoined(o.xff, f.Value)
+		return true
+	case httpwire.ForwardedRFC:
+		if extendRFC {
+			o.rfc = appendJoined(o.rfc, f.Value)
+			return true
+		}
+	case httpwire.XForwardedHost:
+		o.host = true
+	case httpwire.XForwardedProto:
+		o.proto = true
+	}
+	return false
+}
+
+func appendJoined(list, value []byte) []byte {
+	if len(list) > 0 {
+		list = append(list, ", "...)
+	}
+	return append(list, value...)
+}
+
+func appendField(dst []byte, f *httpwire.Field) []byte {
+	dst = append(dst, f.Name...)
+	dst = append(dst, ": "...)
+	dst = append(dst, f.Value...)
+	return append(dst, crlf...)
+}
+
+// appendForwarded tells the server who asked.
+func (s *session) appendForwarded(dst []byte, told *forwarded) []byte {
+	p := s.from()
+	proto := "http"
+	if s.isTLS != nil {
+		proto = "https"
+	}
+	if p.addr.IsValid() || told.xff != nil {
+		dst = append(dst, "X-Forwarded-For: "...)
+		dst = append(dst, told.xff...)
+		if p.addr.IsValid() {
+			if told.xff != nil {
+				dst = append(dst, ", "...)
+			}
+			dst = append(dst, p.text...)
+		}
+		dst = append(dst, crlf...)
+	}
+	if !told.proto {
+		dst = append(dst, "X-Forwarded-Proto: "...)
+		dst = append(dst, proto...)
+		dst = append(dst, crlf...)
+	}
+	if !told.host {
+		dst = append(dst, "X-Forwarded-Host: "...)
+		dst = append(dst, s.req.Host...)
+		dst = append(dst, crlf...)
+	}
+	if !s.ex.target.forwarded {
+		return dst
+	}
+	dst = append(dst, "Forwarded: "...)
+	if told.rfc != nil {
+		dst = append(dst, told.rfc...)
+		dst = append(dst, ", "...)
+	}
+	dst = append(dst, "for="...)
+	if p.addr.Is6() {
+		dst = append(dst, `"[`...)
+		dst = append(dst, p.text...)
+		dst = append(dst, `]"`...)
+	} else {
+		dst = append(dst, p.text...)
+	}
+	dst = append(dst, ";proto="...)
+	dst = append(dst, proto...)
+	dst = append(dst, `;host="`...)
+	dst = append(dst, s.req.Host...) // holds no quote or backslash
+	return append(dst, "\"\r\n"...)
+}
+
+func appendVia(dst, before []byte, name string) []byte {
+	if name == "" {
+		return dst
+	}
+	dst = append(dst, "Via: "...)
+	if len(before) > 0 {
+		dst = append(dst, before...)
+		dst = append(dst, ", "...)
+	}
+	dst = append(dst, "1.1 "...)
+	dst = append(dst, name...)
+	return append(dst, crlf...)
+}
+
+// appendFraming says how the body is delimited, and whether the connection ends.
+func (s *session) appendFraming(dst []byte) []byte {
+	r := &s.req
+	switch {
+	case r.Length == httpwire.Chunked:
+		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
+	case r.Length > 0 || string(r.Method) == "POST" || string(r.Method) == "PUT" || string(r.Method) == "PATCH":
+		dst = append(dst, "Content-Length: "...)
+		dst = strconv.AppendInt(dst, max(r.Length, 0), 10)
+		dst = append(dst, crlf...)
+	}
+	return dst
+}
+
+// appendResponse appends the head of the final response as it goes to the client.
+func (s *session) appendResponse(dst []byte) []byte {
+	r := &s.resp
+	dst = append(dst, "HTTP/1.1 "...)
+	dst = append(dst, r.Reason...)
+	dst = append(dst, crlf...)
+	via := s.ex.target.via
+	var before []byte
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		if f.Known.Connectional() || r.Listed(f) {
+			continue
+		}
+		if f.Known == httpwire.Via && via != "" {
+			before = appendJoined(before, f.Value)
+			continue
+		}
+		dst = appendField(dst, f)
+	}
+	dst = appendVia(dst, before, via)
+	if r.Status < 200 {
+		return append(dst, crlf...)
+	}
+	if !r.HasDate {
+		dst = append(dst, dateField(s.now)...)
+	}
+	if r.Length == httpwire.Chunked || r.Length == httpwire.Unframed {
+		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
+	}
+	if s.ex.close {
+		dst = append(dst, "Connection: close\r\n"...)
+	}
+	return append(dst, crlf...)
+}
+
+// date is a Date field for one second.
+type date struct {
+	second int64
+	field  string
+}
+
+var today atomic.Pointer[date]
+
+// dateField is the field a response without one is given (RFC 9110, section 6.6.1).
+func dateField(now time.Time) string {
+	if d := today.Load(); d != nil && d.second == now.Unix() {
+		return d.field
+	}
+	d := &date{now.Unix(), "Date: " + now.UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT") + crlf}
+	today.Store(d)
+	return d.field
+}
+
+// appendTarget appends the request's target, less the prefix to strip.
+func (t *target) appendTarget(dst, raw []byte) []byte {
+	if t.strip == 0 {
+		return append(dst, raw...)
+	}
+	i, query := 0, len(raw)
+	if q := strings.IndexByte(view(raw), '?'); q >= 0 {
+		query = q
+	}
+	for n := t.strip; n > 0 && i < query; n-- { // n bytes of the decoded path
+		if raw[i] == '%' {
+			i += 2
+		}
+		i++
+	}
+	i = min(i, query)
+	if i == query || raw[i] != '/' {
+		dst = append(dst, '/')
+	}
+	return append(dst, raw[i:]...)
+}
+
+// unescape decodes a path.
+func unescape(path string) (string, error) { return url.PathUnescape(path) }

@@ -1,0 +1,331 @@
+package httpproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/listener"
+)
+
+// bufferSize is that of the buffers messages are read into and put together in. A head that does not fit goes the
+// long way (see standard).
+const bufferSize = 16 << 10
+
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// readable is a connection that can be waited for without a buffer.
+type readable interface{ WaitReadable() error }
+
+// stream reads one side of a session. While it waits it holds a buffer only where the connection cannot be waited for
+// without one.
+type stream struct {
+	conn net.Conn
+	wait readable
+	buf  *[bufferSize]byte
+	r, w int
+}
+
+func (s *stream) use(c net.Conn) {
+	s.conn = c
+	s.wait, _ = c.(readable)
+}
+
+func (s *stream) bytes() []byte {
+	if s.buf == nil {
+		return nil
+	}
+	return s.buf[s.r:s.w]
+}
+
+// take drops n bytes that were used.
+func (s *stream) take(n int) {
+	if s.r += n; s.r == s.w {
+		s.r, s.w = 0, 0
+	}
+}
+
+// release gives an empty buffer back.
+func (s *stream) release() {
+	if s.buf != nil && s.r == s.w {
+		buffers.Put(s.buf)
+		s.buf, s.r, s.w = nil, 0, 0
+	}
+}
+
+// drop forgets what was read and gives the buffer back.
+func (s *stream) drop() {
+	s.r, s.w = 0, 0
+	s.release()
+}
+
+// fill reads once. full means that there is no room.
+func (s *stream) fill() (n int, err error) {
+	if s.r == s.w && s.wait != nil {
+		s.release()
+		if err := s.wait.WaitReadable(); err != nil {
+			return 0, err
+		}
+	}
+	if s.buf == nil {
+		s.buf = buffers.Get().(*[bufferSize]byte)
+	}
+	if s.r > 0 {
+		s.w = copy(s.buf[:], s.buf[s.r:s.w])
+		s.r = 0
+	}
+	if s.w == len(s.buf) {
+		return 0, errFull
+	}
+	n, err = s.conn.Read(s.buf[s.w:])
+	s.w += n
+	if n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
+// errFull: a head, or a piece of framing, does not fit a buffer.
+var errFull = errors.New("larger than the buffer")
+
+// States of a session with regard to a drain. Only an idle one is kicked, by a deadline.
+const (
+	sessionBusy int32 = iota
+	sessionIdle
+	sessionKicked
+)
+
+// session is one client's connection, for as long as its requests are of the usual kind. One fiber (or goroutine)
+// runs it; a second one sends a request's body while the first waits for the response.
+type session struct {
+	p      *Proxy
+	ctx    context.Context
+	lc     *listener.Conn
+	client stream
+	isTLS  *tls.ConnectionState // nil without
+	counts bool                 // bytes are counted here; under TLS lc sees them
+	state  atomic.Int32
+	served bool // a request has been answered
+	now    time.Time
+	peer   peer
+
+	req      httpwire.Request
+	resp     httpwire.Response
+	chunks   httpwire.Chunks
+	upChunks httpwire.Chunks
+	server   stream
+	out      []byte      // a message on its way, put together
+	deadline bool        // one is set on the server's connection
+	awaiting atomic.Bool // a response's head is waited for
+	ex       exchange
+}
+
+// ServeConn serves one client; it implements listener.Handler.
+func (p *Proxy) ServeConn(ctx context.Context, nc net.Conn) {
+	lc := nc.(*listener.Conn)
+	defer lc.Close()
+	s := &session{p: p, ctx: ctx, lc: lc}
+	if !s.open() {
+		return
+	}
+	defer s.close()
+	p.sessions.add(s)
+	defer p.sessions.remove(s)
+	s.run()
+}
+
+// open brings the connection to its first request; false means that there is none, or that it is served already.
+func (s *session) open() bool {
+	cfg := s.p.limits.Load()
+	if s.p.tls == nil {
+		raw, pending := s.lc.Raw()
+		s.client.use(raw)
+		s.counts = true
+		if len(pending) > 0 {
+			s.client.buf = buffers.Get().(*[bufferSize]byte)
+			s.client.w = copy(s.client.buf[:], pending)
+		}
+		return true
+	}
+	h := s.p.standard.wrap(s.lc, s.lc, nil)
+	tc := tls.Server(h, s.p.tls)
+	_ = s.lc.SetDeadline(time.Now().Add(cfg.readHeader))
+	var err error
+	fiber.Block(func() { err = tc.HandshakeContext(s.ctx) })
+	if err != nil {
+		s.p.srv.CountError(listener.ReasonTLS)
+		s.p.srv.Logger().Debug("TLS handshake error", "client", s.lc.RemoteAddr().String(), "error", err)
+		_ = h.Close()
+		return false
+	}
+	_ = s.lc.SetDeadline(time.Time{})
+	state := tc.ConnectionState()
+	if state.NegotiatedProtocol == "h2" {
+		s.p.standard.serve(tc, h)
+		return false
+	}
+	s.isTLS = &state
+	s.client.use(tc)
+	return true
+}
+
+// close ends the session's hold on the connection.
+func (s *session) close() {
+	s.client.drop()
+	_ = s.client.conn.Close() // TLS says goodbye
+}
+
+// run serves one request after the other.
+func (s *session) run() {
+	for {
+		if s.client.r == s.client.w && !s.awaitRequest() {
+			return
+		}
+		switch n, err := s.readHead(); {
+		case errors.Is(err, errLong):
+			s.goLong()
+			return
+		case errors.Is(err, httpwire.ErrBothFramings):
+			s.refuseHead(err)
+			return
+		case err != nil:
+			s.p.noteRefused(s.lc)
+			return
+		default:
+			if !s.serve(n) {
+				return
+			}
+		}
+	}
+}
+
+// awaitRequest waits for the first byte of the next request.
+func (s *session) awaitRequest() bool {
+	s.state.Store(sessionIdle)
+	if s.p.isDraining() {
+		return false
+	}
+	cfg := s.p.limits.Load()
+	limit := cfg.readHeader
+	if s.served {
+		limit = cfg.keepAlive
+	}
+	_ = s.client.conn.SetReadDeadline(time.Now().Add(limit))
+	n, err := s.client.fill()
+	if !s.state.CompareAndSwap(sessionIdle, sessionBusy) {
+		return false // kicked
+	}
+	s.count(n, 0)
+	return err == nil
+}
+
+// kick ends the wait of an idle session. Any goroutine may call it once the drain has begun.
+func (s *session) kick() {
+	if s.state.CompareAndSwap(sessionIdle, sessionKicked) {
+		_ = s.client.conn.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// errLong: the request is none of those a session serves itself.
+var errLong = errors.New("for the standard server")
+
+// readHead reads a request's head. The error is errLong, ErrBothFramings, or that of reading.
+func (s *session) readHead() (int, error) {
+	s.now = time.Now()
+	late := false
+	for {
+		n, err := s.req.Parse(s.client.bytes())
+		switch {
+		case err == nil:
+			if !s.usual() {
+				return 0, errLong
+			}
+			return n, nil
+		case errors.Is(err, httpwire.ErrBothFramings):
+			return 0, err
+		case !errors.Is(err, httpwire.ErrIncomplete):
+			return 0, errLong // which refuses it
+		}
+		if !late {
+			late = true
+			_ = s.client.conn.SetReadDeadline(s.now.Add(s.p.limits.Load().readHeader))
+		}
+		got, err := s.client.fill()
+		s.count(got, 0)
+		if errors.Is(err, errFull) {
+			return 0, errLong
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// usual reports whether the request is one that a session serves itself: HTTP/1.1 in origin form, without anything
+// that concerns more than this message.
+func (s *session) usual() bool {
+	r := &s.req
+	if r.Minor != 1 || r.Unusual || r.Target[0] != '/' || r.Hosts != 1 || !httpwire.ValidHost(r.Host) ||
+		len(r.Fields) > s.p.limits.Load().fields {
+		return false
+	}
+	for _, c := range r.Target {
+		if c == '#' || c == '\\' {
+			return false
+		}
+	}
+	return string(r.Method) != "CONNECT"
+}
+
+// count adds to the connection's byte counters.
+func (s *session) count(in, out int) {
+	if s.counts {
+		s.lc.Count(int64(in), int64(out))
+	}
+}
+
+// goLong gives the connection to the standard server, with what was read ahead, for the rest of its life.
+func (s *session) goLong() {
+	ahead := append([]byte(nil), s.client.bytes()...)
+	s.client.drop()
+	_ = s.client.conn.SetDeadline(time.Time{})
+	h := s.p.standard.wrap(s.lc, s.client.conn, ahead)
+	h.tls = s.isTLS
+	s.p.sessions.remove(s)
+	s.p.standard.serve(h, h)
+}
+
+// sessionSet is what a drain kicks.
+type sessionSet struct {
+	mu  sync.Mutex // held for a few instructions
+	all map[*session]struct{}
+}
+
+func (t *sessionSet) add(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil {
+		t.all = make(map[*session]struct{})
+	}
+	t.all[s] = struct{}{}
+}
+
+func (t *sessionSet) remove(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, s)
+}
+
+func (t *sessionSet) kick() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for s := range t.all {
+		s.kick()
+	}
+}

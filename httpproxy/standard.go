@@ -1,0 +1,139 @@
+package httpproxy
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
+)
+
+// standard serves what sessions do not serve themselves, with net/http: HTTP/2, upgrades, Expect, HTTP/1.0, heads of
+// unusual form or size, and everything that is to be refused. Whoever hands a connection over waits until it is closed.
+type standard struct {
+	http  *http.Server
+	conns chan net.Conn
+	done  chan struct{} // closed when nothing is taken any more
+	stop  sync.Once
+	start sync.Once
+}
+
+// handed is a connection with what was read ahead of it. Its Close tells who handed it over.
+type handed struct {
+	net.Conn
+	lc     *listener.Conn
+	ahead  []byte
+	tls    *tls.ConnectionState // of Conn; nil without, or where Conn's user finds it
+	closed sync.Once
+	over   fiber.Group
+}
+
+func (st *standard) wrap(lc *listener.Conn, c net.Conn, ahead []byte) *handed {
+	h := &handed{Conn: c, lc: lc, ahead: ahead}
+	h.over.Add(1)
+	return h
+}
+
+// Read gives what was read ahead first.
+func (h *handed) Read(p []byte) (int, error) {
+	if len(h.ahead) > 0 {
+		n := copy(p, h.ahead)
+		if h.ahead = h.ahead[n:]; len(h.ahead) == 0 {
+			h.ahead = nil
+		}
+		return n, nil
+	}
+	n, err := h.Conn.Read(p)
+	if h.counts() {
+		h.lc.Count(int64(n), 0)
+	}
+	return n, err
+}
+
+// Write counts what lc does not see.
+func (h *handed) Write(p []byte) (int, error) {
+	n, err := h.Conn.Write(p)
+	if h.counts() {
+		h.lc.Count(0, int64(n))
+	}
+	return n, err
+}
+
+// counts reports whether bytes pass lc by: Conn is then what lc was made of.
+func (h *handed) counts() bool { return h.tls == nil && h.Conn != net.Conn(h.lc) }
+
+// CloseWrite sends a FIN and leaves the reading side open.
+func (h *handed) CloseWrite() error {
+	if c, ok := h.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return h.lc.CloseWrite()
+}
+
+// RemoteAddr is the client's, also behind a PROXY header.
+func (h *handed) RemoteAddr() net.Addr { return h.lc.RemoteAddr() }
+
+// LocalAddr is the listener's, also behind a PROXY header.
+func (h *handed) LocalAddr() net.Addr { return h.lc.LocalAddr() }
+
+// BytesIn is the number of bytes received from the client so far; 0 under TLS, whose own records say nothing.
+func (h *handed) BytesIn() uint64 {
+	if h.tls != nil {
+		return 0
+	}
+	return h.lc.BytesIn()
+}
+
+// Close closes the connection, once.
+func (h *handed) Close() (err error) {
+	h.closed.Do(func() {
+		if h.tls != nil {
+			_ = h.Conn.Close() // says goodbye
+		}
+		err = h.lc.Close()
+		h.over.Done()
+	})
+	return err
+}
+
+// serve gives c, which closes h with itself, to the standard server and waits until it is closed.
+func (st *standard) serve(c net.Conn, h *handed) {
+	st.start.Do(func() { go st.run() })
+	taken := false
+	fiber.Block(func() {
+		select {
+		case st.conns <- c:
+			taken = true
+		case <-st.done:
+		}
+	})
+	if !taken {
+		_ = c.Close()
+		_ = h.Close()
+	}
+	h.over.Wait()
+}
+
+// run is the standard server's accepting goroutine; it ends with close.
+func (st *standard) run() { _ = st.http.Serve(st) }
+
+// Accept implements net.Listener.
+func (st *standard) Accept() (net.Conn, error) {
+	select {
+	case c := <-st.conns:
+		return c, nil
+	case <-st.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (st *standard) Close() error {
+	st.stop.Do(func() { close(st.done) })
+	return nil
+}
+
+// Addr implements net.Listener; nobody asks for it.
+func (st *standard) Addr() net.Addr { return &net.TCPAddr{} }

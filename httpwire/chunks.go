@@ -1,0 +1,161 @@
+package httpwire
+
+import (
+	"fmt"
+)
+
+// Limits of the chunked coding. Extensions have no use anybody knows of; an endless series of them, or
+// of tiny chunks, is an attack.
+const (
+	maxSizeLine = 1 << 10  // bytes of a size line with its extensions
+	maxTrailer  = 16 << 10 // bytes of all trailer lines
+	slack       = 16 << 10 // bytes of framing allowed beyond one per byte of content
+)
+
+// Chunks decodes the chunked coding strictly (RFC 9112, section 7.1). Its zero value is ready for a
+// body.
+type Chunks struct {
+	// Trailer are the fields after the last chunk, once Next has said done. Their bytes are those
+	// given to that call.
+	Trailer []Field
+
+	state    chunkState
+	left     uint64
+	overhead int64
+}
+
+type chunkState uint8
+
+const (
+	chunkSize    chunkState = iota // a size line comes
+	chunkContent                   // left bytes of content come
+	chunkEnd                       // the CRLF after content comes
+	chunkTrailer                   // trailers and the empty line come
+	chunkDone
+)
+
+// Reset makes c ready for another body.
+func (c *Chunks) Reset() { *c = Chunks{Trailer: c.Trailer[:0]} }
+
+// Next decodes at the start of b: it returns the content it found, which is a part of b, and the bytes
+// of b that are done with. Content may be empty while there is progress. done means that the body has
+// ended. The error is ErrIncomplete when b has too little for a step, or wraps ErrMalformed.
+func (c *Chunks) Next(b []byte) (content []byte, n int, done bool, err error) {
+	for {
+		switch c.state {
+		case chunkSize:
+			k, err := c.sizeLine(b[n:])
+			if err != nil {
+				return nil, n, false, progress(n, err)
+			}
+			n += k
+		case chunkContent:
+			if n == len(b) {
+				return nil, n, false, progress(n, ErrIncomplete)
+			}
+			k := int(min(c.left, uint64(len(b)-n)))
+			content = b[n : n+k]
+			if c.left -= uint64(k); c.left == 0 {
+				c.state = chunkEnd
+			}
+			c.overhead -= int64(k)
+			return content, n + k, false, nil
+		case chunkEnd:
+			if len(b)-n < 2 {
+				return nil, n, false, progress(n, ErrIncomplete)
+			}
+			if b[n] != '\r' || b[n+1] != '\n' {
+				return nil, n, false, fmt.Errorf("%w: a chunk is longer than its size", ErrMalformed)
+			}
+			n += 2
+			c.state = chunkSize
+		case chunkTrailer:
+			k, err := c.trailers(b[n:])
+			if err != nil {
+				return nil, n, false, progress(n, err)
+			}
+			c.state = chunkDone
+			return nil, n + k, true, nil
+		default:
+			return nil, n, true, nil
+		}
+	}
+}
+
+// progress hides ErrIncomplete where something was done with.
+func progress(n int, err error) error {
+	if n > 0 && err == ErrIncomplete { //nolint:errorlint // never wrapped
+		return nil
+	}
+	return err
+}
+
+// sizeLine reads "1a2b;extension". Spaces after the digits are allowed because old servers pad with
+// them and every reader agrees on what they mean.
+func (c *Chunks) sizeLine(b []byte) (int, error) {
+	line, n, err := nextLine(b)
+	switch {
+	case err != nil:
+		return 0, err
+	case n == 0 && len(b) > maxSizeLine || len(line) > maxSizeLine:
+		return 0, fmt.Errorf("%w: chunk size line longer than %d bytes", ErrMalformed, maxSizeLine)
+	case n == 0:
+		return 0, ErrIncomplete
+	}
+	if c.overhead += int64(n) + 2; c.overhead > slack {
+		return 0, fmt.Errorf("%w: chunked body carries more framing than content", ErrMalformed)
+	}
+	digits := 0
+	for digits < len(line) && hexDigit(line[digits]) >= 0 {
+		c.left = c.left<<4 | uint64(hexDigit(line[digits]))
+		digits++
+	}
+	rest := line[digits:]
+	for len(rest) > 0 && rest[0] == ' ' {
+		rest = rest[1:]
+	}
+	if digits == 0 || digits > 15 || len(rest) > 0 && rest[0] != ';' || !validValue(rest) {
+		return 0, fmt.Errorf("%w: chunk size %.40q", ErrMalformed, line)
+	}
+	c.state = chunkContent
+	if c.left == 0 {
+		c.state = chunkTrailer
+	}
+	return n, nil
+}
+
+func (c *Chunks) trailers(b []byte) (n int, err error) {
+	c.Trailer, n, err = parseFields(c.Trailer[:0], b)
+	if err == ErrIncomplete && len(b) > maxTrailer || n > maxTrailer { //nolint:errorlint // never wrapped
+		err = fmt.Errorf("%w: trailers longer than %d bytes", ErrMalformed, maxTrailer)
+	}
+	return n, err
+}
+
+func hexDigit(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
+
+// ForbiddenTrailer reports whether a field frames, routes or secures a message, so that it must not
+// come after it (RFC 9110, section 6.5.1).
+func ForbiddenTrailer(f *Field) bool {
+	switch f.Known {
+	case Other, Date, Via, XRequestID:
+	default:
+		return true
+	}
+	for _, name := range [...]string{"set-cookie", "cookie", "content-encoding", "content-type", "content-range", "max-forwards"} {
+		if EqualFold(f.Name, name) {
+			return true
+		}
+	}
+	return false
+}

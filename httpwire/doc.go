@@ -1,0 +1,19 @@
+// Package httpwire reads HTTP/1.1 messages where they lie: heads, framing and the chunked coding of
+// RFC 9112, strictly, bounded, without copying and without allocating.
+//
+//	var req httpwire.Request
+//	n, err := req.Parse(buf)
+//	switch {
+//	case errors.Is(err, httpwire.ErrIncomplete): // read more and parse again
+//	case err != nil:                             // not a request everybody reads alike
+//	default:
+//		body := buf[n:] // req.Length bytes of it, or req.Chunked
+//	}
+//
+// It refuses what lets two readers of one byte stream disagree about where a message ends: bare CR
+// and LF, folded lines, space before a colon, repeated or signed Content-Length, Content-Length beside
+// Transfer-Encoding, codings other than a single chunked, chunk sizes that overflow.
+//
+// Everything is pure: bytes in, slices of the same bytes out. A Request, Response or Chunks belongs to
+// one user at a time; what it returns is valid as long as the bytes it was given.
+package httpwire

@@ -1,0 +1,141 @@
+package httpwire
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// Request is the head of a request. It may be used again for the next one; nothing of the former is
+// valid then.
+type Request struct {
+	Method []byte
+	Target []byte // as it was written: origin-form, absolute-form, * …
+	Minor  int    // of the version: HTTP/1.0 or HTTP/1.1
+	Fields []Field
+
+	Host   []byte // nil = none
+	Hosts  int    // how many Host fields there are
+	Length int64  // of the body in bytes, or Chunked; 0 = none
+	// HasLength: there is a Content-Length field, which matters where it says 0.
+	HasLength bool
+	// Close: the client wants the connection to end.
+	Close bool
+	// Unusual: something that concerns more than this message: Expect, Upgrade, TE, Trailer, fields
+	// listed by Connection.
+	Unusual bool
+	// ConnectionAuth: the credentials log in the connection (NTLM, Negotiate), so that nobody else
+	// may use it.
+	ConnectionAuth bool
+}
+
+// Parse reads a request's head at the start of b and returns the bytes it takes. The error is
+// ErrIncomplete or wraps ErrMalformed.
+func (r *Request) Parse(b []byte) (int, error) {
+	*r = Request{Fields: r.Fields[:0]}
+	line, n, err := nextLine(b)
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		return 0, r.early(b)
+	}
+	if err := r.parseLine(line); err != nil {
+		return 0, err
+	}
+	var size int
+	r.Fields, size, err = parseFields(r.Fields, b[n:])
+	if err != nil {
+		return 0, err
+	}
+	return n + size, r.judge()
+}
+
+// early refuses what can be no request although its first line is not there yet: whoever sent it may
+// never end the line.
+func (r *Request) early(b []byte) error {
+	if i := bytes.IndexByte(b, ' '); i == 0 || len(b) > 0 && !ValidToken(b[:max(i, 1)]) {
+		return fmt.Errorf("%w: request line %.60q", ErrMalformed, b)
+	}
+	return ErrIncomplete
+}
+
+// parseLine reads "METHOD target HTTP/1.x" (RFC 9112, section 3).
+func (r *Request) parseLine(line []byte) error {
+	method, rest, ok := bytes.Cut(line, []byte(" "))
+	target, version, ok2 := bytes.Cut(rest, []byte(" "))
+	if !ok || !ok2 || !ValidToken(method) || len(target) == 0 {
+		return fmt.Errorf("%w: request line %.60q", ErrMalformed, line)
+	}
+	for _, c := range target {
+		if c <= ' ' || c >= 0x7f {
+			return fmt.Errorf("%w: request target %.60q", ErrMalformed, target)
+		}
+	}
+	switch string(version) {
+	case "HTTP/1.1":
+		r.Minor = 1
+	case "HTTP/1.0":
+	default:
+		return fmt.Errorf("%w: version %.20q", ErrMalformed, version)
+	}
+	r.Method, r.Target = method, target
+	return nil
+}
+
+// judge draws the conclusions from the fields.
+func (r *Request) judge() error {
+	var f framing
+	var c connection
+	for i := range r.Fields {
+		field := &r.Fields[i]
+		switch field.Known {
+		case Other:
+		case ContentLength, TransferEncoding:
+			if err := f.add(field); err != nil {
+				return err
+			}
+		case Host:
+			r.Host = field.Value
+			r.Hosts++
+		case Connection:
+			c.add(field.Value)
+		case Expect, Upgrade, TE, Trailer:
+			r.Unusual = true
+		case Authorization:
+			r.ConnectionAuth = r.ConnectionAuth || connectionAuth(field.Value)
+		}
+	}
+	r.HasLength, r.Length = f.lengths > 0, f.length
+	if f.chunked {
+		r.Length = Chunked
+	}
+	r.Close = c.close
+	r.Unusual = r.Unusual || c.others
+	return nil
+}
+
+// Idempotent reports whether sending the request twice has the effect of sending it once (RFC 9110,
+// section 9.2.2).
+func (r *Request) Idempotent() bool {
+	switch string(r.Method) {
+	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
+		return true
+	}
+	for i := range r.Fields {
+		if f := &r.Fields[i]; f.Known == Other && (EqualFold(f.Name, "idempotency-key") || EqualFold(f.Name, "x-idempotency-key")) {
+			return true
+		}
+	}
+	return false
+}
+
+// ValidHost refuses what would end a Host line or change its meaning; it does not judge names.
+func ValidHost(s []byte) bool {
+	for _, c := range s {
+		switch {
+		case c <= ' ' || c >= 0x7f, c == '/', c == '@', c == ',', c == '?', c == '#', c == '\\', c == '"':
+			return false
+		}
+	}
+	return len(s) > 0
+}

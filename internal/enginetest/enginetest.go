@@ -1,0 +1,56 @@
+// Package enginetest runs a package's tests on the engine that HEADPOND_ENGINE names (auto, uring,
+// epoll or goroutine; default auto), so that the same tests show that all engines behave alike.
+//
+//	func TestMain(m *testing.M) { goleak.VerifyTestMain(enginetest.Runner(m)) }
+package enginetest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/netaddr"
+)
+
+var engine *fiber.Engine
+
+// Tests is what testing.M is.
+type Tests interface{ Run() int }
+
+type runner struct{ tests Tests }
+
+// Runner returns tests that have an engine while they run.
+func Runner(tests Tests) Tests { return runner{tests} }
+
+// Run implements Tests.
+func (r runner) Run() int {
+	kind, err := fiber.ParseKind(os.Getenv("HEADPOND_ENGINE"))
+	if err == nil {
+		engine, err = fiber.New(fiber.Config{Engine: kind, Loops: 2, Logger: slog.New(slog.DiscardHandler)})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := r.tests.Run()
+	if err := engine.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// Listener makes l one of the engine.
+func Listener(l net.Listener) (net.Listener, error) { return engine.Listener(l) }
+
+// Dial connects to "host:port" or "unix:/path" on the engine.
+func Dial(ctx context.Context, endpoint string) (net.Conn, error) {
+	network, address, err := netaddr.Split(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	return engine.DialContext(ctx, network, address)
+}
