@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
@@ -164,8 +165,8 @@ func (g *greeting) admit(ctx context.Context) (*Client, Backend, error) {
 			hint:    "The gateway's configuration has no such database and no \"*\"."}
 	}
 	c := &Client{
-		Conn: g.conn, Reader: g.r, Writer: g.w, User: user, Database: database, Params: params,
-		ApplicationName: m.Get("application_name"), Mode: g.set.Mode, server: g.proxy.srv,
+		Conn: g.conn, Reader: g.r, Writer: g.w, User: shared(user), Database: shared(database), Params: params,
+		ApplicationName: shared(m.Get("application_name")), Mode: g.set.Mode, server: g.proxy.srv,
 	}
 	c.Logger = slog.New((*clientLog)(c))
 	size := keySize30
@@ -175,6 +176,9 @@ func (g *greeting) admit(ctx context.Context) (*Client, Backend, error) {
 	g.proxy.register(c, size)
 	return c, backend, nil
 }
+
+// shared returns s as many clients have it, in the same memory.
+func shared(s string) string { return unique.Make(s).Value() }
 
 // readStartup reads packets up to the StartupMessage; done means that there will be none.
 func (g *greeting) readStartup(ctx context.Context) (done bool, err error) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/pgwire"
@@ -26,7 +27,8 @@ type server struct {
 	endpoint string
 	key      pgwire.BackendKeyData
 	params   trackedParams
-	baseline []pgwire.Param // everything reported at start-up
+	view     unique.Handle[trackedParams] // of params
+	baseline []pgwire.Param               // everything reported at start-up
 
 	settings string // the settings applied, as session.settingsKey has it
 	dirt     dirt
@@ -260,6 +262,7 @@ func (s *server) readBaseline() error {
 			s.r.Release()
 			s.w.Release()
 			s.idleAt = time.Now()
+			s.view = unique.Make(s.params)
 			return nil
 		case pgwire.TypeParameterStatus:
 			var m pgwire.ParameterStatus

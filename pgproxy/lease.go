@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
@@ -151,7 +152,7 @@ func (s *session) cancel(ctx context.Context) {
 // sync gives the server connection the client's settings where they differ: one round trip.
 func (s *session) sync() error {
 	srv := s.srv
-	if srv.settings == s.settingsKey && srv.dirt == 0 && srv.params == s.reported {
+	if srv.settings == s.settingsKey && srv.dirt == 0 && srv.view == s.reported {
 		return nil
 	}
 	return s.applySettings()
@@ -186,14 +187,14 @@ func (s *session) applySettings() error {
 		srv.stmts.clear()
 	}
 	srv.dirt, srv.settings, srv.unnamed = 0, s.settingsKey, 0
-	respelled := false
+	view := s.reported.Value()
 	for i, known := range srv.params.known {
-		if known && srv.params.value[i] != s.reported.value[i] {
-			s.reported.value[i] = srv.params.value[i] // the server spells it its own way
-			respelled = true
+		if known {
+			view.value[i] = srv.params.value[i] // the server spells it its own way
 		}
 	}
-	if respelled {
+	if respelled := unique.Make(view); respelled != s.reported {
+		s.reported = respelled
 		s.replan()
 	}
 	return nil
@@ -225,9 +226,10 @@ func (s *session) syncSQL() string {
 		sql.WriteString(sep + "pg_catalog.set_config(" + quote(name) + "," + quote(value) + ",false)")
 		sep = ","
 	}
+	view := s.reported.Value()
 	for i, name := range trackedNames {
-		if srv.params.known[i] && s.reported.known[i] && (reset || srv.params.value[i] != s.reported.value[i]) {
-			set(name, s.reported.value[i])
+		if srv.params.known[i] && view.known[i] && (reset || srv.params.value[i] != view.value[i]) {
+			set(name, view.value[i])
 		}
 	}
 	if reset {
@@ -241,12 +243,12 @@ func (s *session) syncSQL() string {
 // encodingSQL returns what must run before sql so that the server reads it in the client's
 // encoding; "" if that makes no difference.
 func (s *session) encodingSQL(sql string) string {
-	i := tracked("client_encoding")
-	if !s.reported.known[i] || s.srv.params.value[i] == s.reported.value[i] ||
+	i, view := tracked("client_encoding"), s.reported.Value()
+	if !view.known[i] || s.srv.params.value[i] == view.value[i] ||
 		!strings.ContainsFunc(sql, func(r rune) bool { return r > 0x7f }) {
 		return ""
 	}
-	return "SELECT pg_catalog.set_config('client_encoding'," + quote(s.reported.value[i]) + ",false)"
+	return "SELECT pg_catalog.set_config('client_encoding'," + quote(view.value[i]) + ",false)"
 }
 
 // quote makes a string literal that means the same under every standard_conforming_strings.
@@ -307,7 +309,9 @@ func (s *server) readParameter(m *pgwire.ParameterStatus) error {
 	if err := m.Decode(body); err != nil {
 		return err
 	}
-	s.params.set(m.Name, m.Value)
+	if s.params.set(m.Name, m.Value) >= 0 {
+		s.view = unique.Make(s.params)
+	}
 	return nil
 }
 

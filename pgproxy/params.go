@@ -33,10 +33,11 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 			list = putParam(list, p)
 		}
 	}
-	for _, p := range list {
+	for i, p := range list {
 		if err := checkParam(p); err != nil {
 			return nil, err
 		}
+		list[i] = pgwire.Param{Name: shared(p.Name), Value: shared(p.Value)}
 	}
 	return list, nil
 }

@@ -418,6 +418,7 @@ func (s *session) undo() {
 			s.srv.unnamed = 0
 		}
 	}
+	clear(s.st.undone)
 	s.st.undone = s.st.undone[:0]
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"time"
+	"unique"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
@@ -419,10 +420,12 @@ func (s *session) parameter() error {
 		return err
 	}
 	if i := tracked(m.Name); i >= 0 {
-		if s.reported.known[i] && s.reported.value[i] == m.Value {
+		view := s.reported.Value()
+		if view.known[i] && view.value[i] == m.Value {
 			return nil
 		}
-		s.reported.value[i], s.reported.known[i] = m.Value, true
+		view.value[i], view.known[i] = m.Value, true
+		s.reported = unique.Make(view)
 		s.settingChanged()
 		if planned(trackedNames[i]) {
 			s.replan()

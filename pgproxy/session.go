@@ -26,15 +26,15 @@ var unixPast = time.Unix(1, 0)
 // both may speak at once (session mode, Flush, long pipelines and COPY) a second goroutine, the
 // pump, reads the server.
 type session struct {
-	b   *Postgres
-	c   *Client
-	ctx context.Context
+	b     *Postgres
+	c     *Client
+	ctx   context.Context
+	*work // nil while the session is idle
 
 	// mu guards everything down to the blank line while the pump runs, and c.Writer. It is held
 	// while writing to the client, never while waiting for something to read, nor while writing
 	// to the server.
-	mu         fiber.Mutex
-	st         state
+	mu         fiber.Mutex // and st
 	lease      upstream.Lease[*server]
 	srv        *server // nil = none leased
 	pumping    bool
@@ -43,20 +43,17 @@ type session struct {
 	partial    bool  // a message to the client is written in part
 	broken     error // set by the pump: the session is over
 
-	pumps   fiber.Group
-	sent    int  // bytes sent to srv since it was last quiet
-	pinned  bool // session mode: the lease lasts as long as the session
-	leaseAt time.Time
+	pumps  fiber.Group
+	pinned bool // session mode: the lease lasts as long as the session
 
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
 
-	reported    trackedParams // the client's values of the parameters servers report
+	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
 	extra       []pgwire.Param
 	settingsKey string                // extra, in one string
 	plan        unique.Handle[string] // the settings that give texts their meaning
 	prepared    bool                  // a named statement, since the server connection was leased
-	fresh       []string              // names of those given since then
 	doubtful    map[string]bool       // names the client may or may not think it has; nil = none
 	stmts       map[string]*statement
 	stmtBytes   int
@@ -64,7 +61,6 @@ type session struct {
 	unnamedNew  bool   // no Sync came after its Parse
 	unnamedOnce bool   // and it was used since
 	unnamedText []byte // its Parse body after the name; nil = not kept
-	out         []byte // for the server, put together with mu held, sent without
 
 	cancelMu  sync.Mutex // not held across I/O
 	target    *server    // what a cancel request is sent to; nil = nothing
@@ -72,9 +68,23 @@ type session struct {
 	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 }
 
+// work is what a session needs while it is not idle. Idle ones share it.
+type work struct {
+	st      state
+	fresh   []string  // names of prepared statements given since the server connection was leased
+	out     []byte    // for the server, put together with mu held, sent without
+	sent    int       // bytes sent to srv since it was last quiet
+	leaseAt time.Time // for the access log
+}
+
+var works = sync.Pool{New: func() any {
+	w := new(work)
+	w.st.reset()
+	return w
+}}
+
 func newSession(ctx context.Context, b *Postgres, c *Client) *session {
-	s := &session{b: b, c: c, ctx: ctx}
-	s.st.reset()
+	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work), reported: unique.Make(trackedParams{})}
 	c.OnCancel(s.cancel)
 	c.session.Store(s)
 	return s
@@ -115,8 +125,9 @@ func (s *session) begin() error {
 // takeSettings notes what the client's settings are. Without having asked a server that is
 // unknown where none was asked before.
 func (s *session) takeSettings(baseline []pgwire.Param) (unknown bool) {
+	var view trackedParams
 	for _, p := range baseline {
-		s.reported.set(p.Name, p.Value)
+		view.set(p.Name, p.Value)
 	}
 	for _, p := range s.c.Params {
 		value, ok := s.b.accepted(p)
@@ -124,12 +135,13 @@ func (s *session) takeSettings(baseline []pgwire.Param) (unknown bool) {
 		if !ok {
 			value = p.Value
 		}
-		if i := tracked(p.Name); i >= 0 && s.reported.known[i] {
-			s.reported.value[i] = value
+		if i := tracked(p.Name); i >= 0 && view.known[i] {
+			view.value[i] = value
 		} else {
 			s.extra = append(s.extra, p)
 		}
 	}
+	s.reported = unique.Make(view)
 	s.settingsKey = keyOf(s.extra)
 	s.replan()
 	return unknown
@@ -137,10 +149,11 @@ func (s *session) takeSettings(baseline []pgwire.Param) (unknown bool) {
 
 // noteAccepted remembers what the server made of the client's settings.
 func (s *session) noteAccepted() {
+	view := s.reported.Value()
 	for _, p := range s.c.Params {
 		value := p.Value
-		if i := tracked(p.Name); i >= 0 && s.reported.known[i] {
-			value = s.reported.value[i]
+		if i := tracked(p.Name); i >= 0 && view.known[i] {
+			value = view.value[i]
 		}
 		s.b.accept(p, value)
 	}
@@ -150,9 +163,10 @@ func (s *session) noteAccepted() {
 // types are read when a statement is, so that statements are shared under equal settings only.
 func (s *session) replan() {
 	var b strings.Builder
+	view := s.reported.Value()
 	for i, name := range trackedNames {
 		if planned(name) {
-			b.WriteString(s.reported.value[i])
+			b.WriteString(view.value[i])
 			b.WriteByte(0)
 		}
 	}
@@ -183,11 +197,11 @@ func keyOf(params []pgwire.Param) string {
 
 // greet adds everything between AuthenticationOk and the first command.
 func (s *session) greet(baseline []pgwire.Param) {
-	w := s.c.Writer
+	w, view := s.c.Writer, s.reported.Value()
 	for _, p := range baseline {
 		m := pgwire.ParameterStatus(p)
 		if i := tracked(p.Name); i >= 0 {
-			m.Value = s.reported.value[i]
+			m.Value = view.value[i]
 		}
 		w.Send(&m)
 	}
@@ -254,7 +268,7 @@ func (s *session) next() (pgwire.Header, error) {
 	}
 	if !s.pumping && s.srv == nil && !s.st.skipping {
 		s.mu.Unlock()
-		return s.c.NextIdle()
+		return s.idle()
 	}
 	err := s.c.Writer.Flush()
 	s.waiting = true
@@ -273,6 +287,17 @@ func (s *session) next() (pgwire.Header, error) {
 		err = ErrDraining
 	}
 	s.mu.Unlock()
+	return h, err
+}
+
+// idle waits for the client's next message outside every transaction, and holds as little as can
+// be meanwhile.
+func (s *session) idle() (pgwire.Header, error) {
+	s.st.reset()
+	works.Put(s.work)
+	s.work = nil
+	h, err := s.c.NextIdle()
+	s.work = works.Get().(*work)
 	return h, err
 }
 
