@@ -85,11 +85,10 @@ func (c *Conn) attach(l *loop) {
 
 // Read implements net.Conn. p is not kept after it returns.
 func (c *Conn) Read(p []byte) (n int, err error) {
-	l := c.loop.Load()
-	if !l.here() {
-		c.elsewhere(l, func(l *loop) { n, err = c.read(l, p) }, &err)
-	} else {
+	if l := c.loop.Load(); l.here() {
 		n, err = c.read(l, p)
+	} else {
+		n, err = c.readElsewhere(l, p)
 	}
 	if err != nil && err != io.EOF {
 		err = c.opError("read", err)
@@ -97,13 +96,19 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
+// The operations of callers that are not on the loop are functions of their own, because what
+// their closures capture is allocated.
+func (c *Conn) readElsewhere(l *loop, p []byte) (n int, err error) {
+	c.elsewhere(l, func(l *loop) { n, err = c.read(l, p) }, &err)
+	return n, err
+}
+
 // Write implements net.Conn. p is not kept after it returns.
 func (c *Conn) Write(p []byte) (n int, err error) {
-	l := c.loop.Load()
-	if !l.here() {
-		c.elsewhere(l, func(l *loop) { n, err = c.write(l, p) }, &err)
-	} else {
+	if l := c.loop.Load(); l.here() {
 		n, err = c.write(l, p)
+	} else {
+		n, err = c.writeElsewhere(l, p)
 	}
 	if err != nil {
 		err = c.opError("write", err)
@@ -111,14 +116,18 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
+func (c *Conn) writeElsewhere(l *loop, p []byte) (n int, err error) {
+	c.elsewhere(l, func(l *loop) { n, err = c.write(l, p) }, &err)
+	return n, err
+}
+
 // WaitReadable returns when a Read would not wait, so that a reader need not hold a buffer
 // while it waits; or with an error, as Read's, of the deadline or Close.
 func (c *Conn) WaitReadable() (err error) {
-	l := c.loop.Load()
-	if !l.here() {
-		c.elsewhere(l, func(l *loop) { err = c.waitReadable(l) }, &err)
-	} else {
+	if l := c.loop.Load(); l.here() {
 		err = c.waitReadable(l)
+	} else {
+		err = c.waitElsewhere(l)
 	}
 	if err != nil {
 		err = c.opError("read", err)
@@ -126,29 +135,37 @@ func (c *Conn) WaitReadable() (err error) {
 	return err
 }
 
+func (c *Conn) waitElsewhere(l *loop) (err error) {
+	c.elsewhere(l, func(l *loop) { err = c.waitReadable(l) }, &err)
+	return err
+}
+
 // Quiet reports that the connection is open and that nothing has arrived on it that was not
 // read: an idle pooled connection that is not quiet is of no use any more. It does not wait.
 // Only the connection's one user may call it, and not during a Read.
-func (c *Conn) Quiet() (quiet bool) {
-	l := c.loop.Load()
-	if !l.here() {
-		var err error
-		c.elsewhere(l, func(l *loop) { quiet = !c.closed && l.poller.quiet(c) }, &err)
-		return quiet && err == nil
+func (c *Conn) Quiet() bool {
+	if l := c.loop.Load(); !l.here() {
+		return c.ask(l, func(l *loop) bool { return !c.closed && l.poller.quiet(c) })
+	} else {
+		return !c.closed && l.poller.quiet(c)
 	}
-	return !c.closed && l.poller.quiet(c)
 }
 
 // Ended reports that the peer has sent its end, or broken the connection, and that nothing before
 // that is unread. It does not wait. Like Quiet it is for the connection's one user.
-func (c *Conn) Ended() (ended bool) {
-	l := c.loop.Load()
-	if !l.here() {
-		var err error
-		c.elsewhere(l, func(l *loop) { ended = c.closed || l.poller.ended(c) }, &err)
-		return ended || err != nil
+func (c *Conn) Ended() bool {
+	if l := c.loop.Load(); !l.here() {
+		return !c.ask(l, func(l *loop) bool { return !c.closed && !l.poller.ended(c) })
+	} else {
+		return c.closed || l.poller.ended(c)
 	}
-	return c.closed || l.poller.ended(c)
+}
+
+// ask runs question on the connection's loop; false when that has ended.
+func (c *Conn) ask(l *loop, question func(*loop) bool) (answer bool) {
+	var err error
+	c.elsewhere(l, func(l *loop) { answer = question(l) }, &err)
+	return answer && err == nil
 }
 
 // elsewhere runs op on the connection's loop for a caller that is not there. A connection that
@@ -341,28 +358,29 @@ func (c *Conn) setDeadline(t time.Time, read, write bool) error {
 	if !t.IsZero() {
 		at = max(int64(t.Sub(epoch)), pastDeadline)
 	}
-	set := func(l *loop) {
-		if read {
-			c.rd.deadline = at
-			c.deadlineMoved(l, &c.rd)
-		}
-		if write {
-			c.wr.deadline = at
-			c.deadlineMoved(l, &c.wr)
-		}
-	}
 	l := c.loop.Load()
 	if l.here() {
 		if c.closed {
 			return c.opError("set", net.ErrClosed)
 		}
-		set(l)
+		c.moveDeadline(l, at, read, write)
 		return nil
 	}
-	if !c.send(l, set) {
+	if !c.send(l, func(l *loop) { c.moveDeadline(l, at, read, write) }) {
 		return c.opError("set", net.ErrClosed)
 	}
 	return nil
+}
+
+func (c *Conn) moveDeadline(l *loop, at int64, read, write bool) {
+	if read {
+		c.rd.deadline = at
+		c.deadlineMoved(l, &c.rd)
+	}
+	if write {
+		c.wr.deadline = at
+		c.deadlineMoved(l, &c.wr)
+	}
 }
 
 // deadlineMoved tells a side that waits.

@@ -61,6 +61,10 @@ func (s *session) toClient(p []byte) error {
 	if d := s.ex.target.idle; d > 0 {
 		_ = s.client.conn.SetWriteDeadline(time.Now().Add(d))
 	}
+	return s.writeClient(p)
+}
+
+func (s *session) writeClient(p []byte) error {
 	n, err := s.client.conn.Write(p)
 	s.count(0, n)
 	if err != nil {
@@ -98,7 +102,8 @@ func (s *session) lengthBody(head []byte, left int64) error {
 		left -= int64(k)
 		s.ex.result.BytesOut += int64(k)
 	}
-	if err := s.toClient(head); err != nil {
+	s.limitWrite(s.client.conn, s.ex.target.idle)
+	if err := s.writeClient(head); err != nil {
 		return err
 	}
 	for left > 0 {
