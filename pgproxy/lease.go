@@ -33,7 +33,7 @@ func (s *session) acquire() error {
 		if err := s.lock(); err != nil {
 			return err
 		}
-		if s.lease.Reused() && (s.srv.r.Buffered() > 0 || time.Since(s.srv.idleAt) > freshFor) && !s.srv.alive() {
+		if s.lease.Reused() && (s.srv.r.Buffered() > 0 || clock()-s.srv.idleAt > freshFor) && !s.srv.alive() {
 			s.discard()
 			continue
 		}

@@ -50,9 +50,9 @@ func (s *session) parse(h pgwire.Header) error {
 
 // locked runs fn with mu held, and then sends what fn put into s.out to the server.
 func (s *session) locked(fn func()) error {
-	s.mu.Lock()
+	s.hold()
 	fn()
-	s.mu.Unlock()
+	s.letGo()
 	_, err := s.srv.w.Write(s.out)
 	if s.out = s.out[:0]; cap(s.out) > smallUnnamed {
 		s.out = nil
@@ -130,9 +130,9 @@ func (s *session) own(name string, st *statement) {
 
 // parseUnnamed forwards Parse of the unnamed statement, and keeps its text if that is short.
 func (s *session) parseUnnamed(h pgwire.Header) error {
-	s.mu.Lock()
+	s.hold()
 	sent := s.st.push(op{kind: opParse})
-	s.mu.Unlock()
+	s.letGo()
 	if !sent {
 		return s.c.Reader.Skip()
 	}
@@ -161,8 +161,8 @@ func (s *session) dropUnnamed() {
 	if s.unnamedID == 0 && s.srv.unnamed == 0 {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.hold()
+	defer s.letGo()
 	if s.st.skipping {
 		return
 	}

@@ -11,6 +11,7 @@ func unixSoon() time.Time { return time.Now().Add(aliveTimeout) }
 // startPump starts a goroutine that reads the server for as long as both sides may speak: until
 // everything is answered, or in session mode until stopPump.
 func (s *session) startPump() {
+	s.both = true
 	s.mu.Lock()
 	s.pumping = true
 	s.mu.Unlock()

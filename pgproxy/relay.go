@@ -44,13 +44,13 @@ func (s *session) fromClient(h pgwire.Header) error {
 	if h.Len > maxBody(h.Type) {
 		return badMessage(h)
 	}
-	s.mu.Lock()
+	s.hold()
 	s.forwarding = s.srv != nil
 	done, err := false, s.broken
 	if err == nil {
 		done, err = s.withoutServer(h)
 	}
-	s.mu.Unlock()
+	s.letGo()
 	if done || err != nil {
 		return err
 	}
@@ -183,8 +183,8 @@ func (s *session) pace(n int) error {
 
 // note tells the state machine of a message that goes on as it is.
 func (s *session) note(typ byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.hold()
+	defer s.letGo()
 	switch typ {
 	case pgwire.TypeQuery:
 		s.st.push(op{kind: opQuery})
@@ -276,20 +276,17 @@ func (s *session) turn() error {
 			return err
 		}
 	}
-	s.mu.Lock()
+	s.hold()
 	s.forwarding = false
-	over, broken := s.pumping || s.srv == nil, s.broken
-	s.mu.Unlock()
+	pumping, broken := s.pumping, s.broken
+	over := pumping || s.srv == nil
+	s.letGo()
+	s.both = s.both && pumping
 	if over || broken != nil {
 		return broken
 	}
 	if s.st.due() {
-		s.c.Working()
-		defer s.c.Done()
-	}
-	for s.st.due() {
-		done, err := s.fromServer()
-		if done || err != nil {
+		if over, err := s.await(); over || err != nil {
 			return err
 		}
 	}
@@ -303,6 +300,17 @@ func (s *session) turn() error {
 		s.startPump()
 	}
 	return nil
+}
+
+// await passes on what the server is about to say.
+func (s *session) await() (over bool, err error) {
+	s.c.Working()
+	s.srv.r.Prepare()
+	for s.st.due() && !over && err == nil {
+		over, err = s.fromServer()
+	}
+	s.c.Done()
+	return over, err
 }
 
 // fromServer reads and handles one message of the server, the client's buffer being flushed

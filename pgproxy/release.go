@@ -28,7 +28,7 @@ func (s *session) release() {
 	}
 	srv.r.Release()
 	srv.w.Release()
-	srv.idleAt = time.Now()
+	srv.idleAt = clock()
 	s.trimUnnamed()
 	if s.c.AccessLog() && !s.pinned {
 		s.access(s.leaseAt, "transaction", nil)

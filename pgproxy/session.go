@@ -44,6 +44,7 @@ type session struct {
 	broken     error // set by the pump: the session is over
 
 	pumps  fiber.Group
+	both   bool // a pump may be running: mu is needed. The session's goroutine's
 	pinned bool // session mode: the lease lasts as long as the session
 
 	waitCtx    context.Context // of acquires; ended by a cancel request
@@ -82,6 +83,20 @@ var works = sync.Pool{New: func() any {
 	w.st.reset()
 	return w
 }}
+
+// hold locks mu where a pump may be running, for the session's goroutine.
+func (s *session) hold() {
+	if s.both {
+		s.mu.Lock()
+	}
+}
+
+// letGo ends what hold began.
+func (s *session) letGo() {
+	if s.both {
+		s.mu.Unlock()
+	}
+}
 
 func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work), reported: unique.Make(trackedParams{})}
@@ -261,32 +276,32 @@ func (s *session) next() (pgwire.Header, error) {
 	if s.forwarding && s.c.Reader.HasMessage() {
 		return s.c.Reader.Next()
 	}
-	s.mu.Lock()
+	s.hold()
 	if s.broken != nil {
-		s.mu.Unlock()
+		s.letGo()
 		return pgwire.Header{}, s.broken
 	}
 	if !s.pumping && s.srv == nil && !s.st.skipping {
-		s.mu.Unlock()
+		s.letGo()
 		return s.idle()
 	}
 	err := s.c.Writer.Flush()
 	s.waiting = true
 	s.settle()
-	s.mu.Unlock()
+	s.letGo()
 	if err != nil {
 		return pgwire.Header{}, err
 	}
 	s.c.Reader.Release()
 	h, err := s.c.Reader.Next()
-	s.mu.Lock()
+	s.hold()
 	s.waiting = false
 	if s.broken != nil {
 		err = s.broken
 	} else if !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientKicked {
 		err = ErrDraining
 	}
-	s.mu.Unlock()
+	s.letGo()
 	return h, err
 }
 

@@ -95,6 +95,10 @@ func (r *Reader) Release() {
 	r.large, r.buf, r.start, r.end = nil, nil, 0, 0
 }
 
+// Prepare borrows the large buffer now. Call it before reading what is about to arrive: it is
+// read in one go then, without being waited for first.
+func (r *Reader) Prepare() { r.grow() }
+
 // Next skips what is left of the current body and reads the next header. At a clean end of the
 // source it returns io.EOF, in the middle of a message io.ErrUnexpectedEOF.
 func (r *Reader) Next() (Header, error) {
