@@ -22,6 +22,7 @@ import (
 type server struct {
 	conn     net.Conn // with TLS if any
 	raw      net.Conn // without
+	mover    mover    // raw, if it can move to the loop of the fiber that uses it; else nil
 	r        *pgwire.Reader
 	w        *pgwire.Writer
 	endpoint string
@@ -57,6 +58,9 @@ var started = time.Now()
 // clock is a time that costs half of what time.Now does.
 func clock() time.Duration { return time.Since(started) }
 
+// mover is a connection of an engine's loop. On another one every operation is a trip there.
+type mover interface{ Adopt() }
+
 // connect opens a connection and authenticates.
 func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server, error) {
 	raw, err := cfg.dial(ctx, endpoint)
@@ -64,6 +68,7 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 		return nil, err
 	}
 	s := &server{conn: raw, raw: raw, endpoint: endpoint}
+	s.mover, _ = raw.(mover)
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	err = s.login(ctx, cfg)
 	if !stop() && err == nil {

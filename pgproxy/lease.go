@@ -37,6 +37,9 @@ func (s *session) acquire() error {
 			s.discard()
 			continue
 		}
+		if s.srv.mover != nil {
+			s.srv.mover.Adopt() // after alive: it forgets what has arrived until the loop looks again
+		}
 		break
 	}
 	if s.srv == nil {
