@@ -481,3 +481,25 @@ func TestCancelWithWrongKey(t *testing.T) {
 		t.Fatal(types)
 	}
 }
+
+// TestWhatTransactionModeKeeps holds docs/postgres.md to what it says about state that the gateway
+// sees no sign of, and about set_config() of parameters it does see.
+func TestWhatTransactionModeKeeps(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	first, second := g.connect(t, "timezone=UTC"), g.connect(t, "timezone=UTC")
+	for _, c := range []struct{ left, look, want string }{
+		{"select set_config('timezone','Asia/Tokyo',false)", "show timezone", "UTC"},
+		{"select set_config('work_mem','13MB',true)", "show work_mem", "4MB"},
+		{"select set_config('work_mem','13MB',false)", "show work_mem", "13MB"},
+		{"create temp table left_behind (a int)", "select count(*)::text from left_behind", "0"},
+		{"select pg_advisory_lock(99)", "select count(*)::text from pg_locks where locktype='advisory'", "1"},
+	} {
+		do(t, first, c.left, pgx.QueryExecModeSimpleProtocol)
+		if got := one[string](t, second, c.look, pgx.QueryExecModeSimpleProtocol); got != c.want {
+			t.Errorf("after %s: %s is %s, docs/postgres.md says %s", c.left, c.look, got, c.want)
+		}
+	}
+	if got := one[string](t, first, "show timezone"); got != "Asia/Tokyo" {
+		t.Errorf("the time zone does not follow its client: %s", got)
+	}
+}

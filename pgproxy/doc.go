@@ -50,7 +50,8 @@
 // sets by SET lasts until the end of the transaction, except for the parameters the server
 // reports (client_encoding, DateStyle, TimeZone, IntervalStyle, application_name,
 // standard_conforming_strings), which follow the client, as do those given at start-up. LISTEN,
-// temporary tables, WITH HOLD cursors and session-level advisory locks need session mode.
+// PREPARE and WITH HOLD cursors are undone; set_config(), temporary tables and session-level
+// advisory locks leave nothing the proxy could see, stay where they are, and need session mode.
 //
 // In session mode a client has one server connection from its first to its last message;
 // DISCARD ALL runs before somebody else gets it.
