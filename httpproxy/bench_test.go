@@ -62,4 +62,3 @@ func BenchmarkProxy(b *testing.B) {
 		})
 	}
 }
-
