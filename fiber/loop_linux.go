@@ -159,6 +159,7 @@ func (l *loop) run(kind Kind, ready chan<- error) {
 		return all
 	})
 	l.now = nanotime()
+	l.active.Store(true)
 	ready <- nil
 	for !l.finish() {
 		l.step()

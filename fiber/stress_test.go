@@ -187,7 +187,7 @@ func TestStress(t *testing.T) {
 		for kind != fiber.Goroutine { // the last sessions end by themselves
 			st := e.Stats()
 			recv, send := e.Buffers()
-			if st.Conns == 0 && st.Fibers == 0 && recv == 0 && send == 0 && e.Timers() <= 2 { // a sweep for each loop
+			if st.Conns == 0 && st.Fibers == 0 && recv == 0 && send == 0 && e.Timers() == 0 {
 				break
 			}
 			if t.Failed() {

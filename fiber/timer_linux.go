@@ -10,14 +10,13 @@ var epoch = time.Now()
 // nanotime is the loops' clock.
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
-// timer wakes a connection's waiters, one fiber, or the poller. It is embedded, so that arming
-// allocates nothing, and belongs to its loop's thread.
+// timer wakes a connection's waiters or one fiber. It is embedded, so that arming allocates
+// nothing, and belongs to its loop's thread.
 type timer struct {
 	when  int64
 	place int // in the heap, from 1; 0 = not armed
 	conn  *Conn
 	fiber *coroutine
-	sweep *uring
 }
 
 // timers is a binary heap by time. Deadlines are moved far more often than they are reached, so
@@ -98,8 +97,6 @@ func (l *loop) expire() {
 		switch {
 		case t.fiber != nil:
 			l.ready(t.fiber)
-		case t.sweep != nil:
-			t.sweep.sweep()
 		default:
 			t.conn.expired(l)
 		}

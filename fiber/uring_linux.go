@@ -18,20 +18,19 @@ import (
 // no buffer: receives take one of the ring's when data comes. Writes are gathered in the loop's
 // buffers and sent at the end of the turn.
 type uring struct {
-	loop    *loop
-	ring    *ring
-	event   int // eventfd that ends a wait
-	table   table
-	recv    *recvBuffers
-	send    sendBuffers
-	dirty   []*Conn // with something to send that is not being sent
-	given   []*Conn // to which the last wait gave a receive buffer
-	heard   []*Conn // that received something since the last sweep
-	sweeper timer
-	polls   []unix.PollFd // of sweep
-	idle    bool          // the last wait found nothing to do for long
-	raw     bool          // see rawWaits
-	limit   int64         // closing connections are looked at no earlier
+	loop  *loop
+	ring  *ring
+	event int // eventfd that ends a wait
+	table table
+	recv  *recvBuffers
+	send  sendBuffers
+	dirty []*Conn       // with something to send that is not being sent
+	given []*Conn       // to which the last wait gave a receive buffer
+	heard []*Conn       // that received something in the last wait
+	polls []unix.PollFd // of lookForResets
+	idle  bool          // the last wait found nothing to do for long
+	raw   bool          // see rawWaits
+	limit int64         // closing connections are looked at no earlier
 }
 
 // uringConn is what the poller knows of a connection; the loop's thread owns it.
@@ -45,7 +44,7 @@ type uringConn struct {
 	hasIn   bool          // it is
 	armed   bool          // a receive is under way
 	stopped bool          // which is being cancelled
-	heard   bool          // is in the poller's heard
+	broken  bool          // there is an error behind what was received
 	bulk    bool          // receive once at a time
 	more    bool          // the last receive left something
 	eof     bool          // the end was received
@@ -87,7 +86,6 @@ const ringEntries = 1024
 
 func newUring(l *loop) (poller, error) {
 	p := &uring{loop: l, event: -1, raw: rawWaits(l.engine.cfg.Loops)}
-	p.sweeper.sweep = p
 	var err error
 	if p.ring, err = newRing(ringEntries, 8*ringEntries); err != nil {
 		return nil, err
@@ -163,7 +161,7 @@ func (p *uring) remove(c *Conn) {
 	for _, list := range []*[]*Conn{&p.dirty, &p.given, &p.heard} {
 		*list = slices.DeleteFunc(*list, func(o *Conn) bool { return o == c })
 	}
-	c.isDirty, c.heard = false, false
+	c.isDirty = false
 	p.table.drop(c.slot)
 }
 
@@ -251,7 +249,7 @@ func (p *uring) quiet(c *Conn) bool {
 	return true
 }
 
-func (p *uring) ended(c *Conn) bool { return len(c.in) == 0 && (c.eof || c.inErr != 0) }
+func (p *uring) ended(c *Conn) bool { return len(c.in) == 0 && (c.eof || c.inErr != 0 || c.broken) }
 
 func (p *uring) write(c *Conn, b []byte) (int, error, bool) {
 	if c.outErr != 0 {
@@ -440,18 +438,14 @@ func (p *uring) watchEvent() {
 	s.userData = userData(kindWake, wakeSlot, 0)
 }
 
-// sweepInterval is how late a reset may be noticed that came together with data. The kernel (Linux
-// 6.18) wakes a multishot receive once for both, and it does not look again after the data.
-const sweepInterval = 50 * time.Millisecond
-
-// sweep looks at the connections that received something since the last time and wait for more,
-// with one system call for all of them, and starts the receive of those that are broken anew.
-func (p *uring) sweep() {
+// lookForResets looks at the connections that have just received something, with one system call for
+// all of them. The kernel (Linux 6.18) wakes a multishot receive once for data and a reset that come
+// together, and does not look again after the data: such a reset would never be told.
+func (p *uring) lookForResets() {
 	p.polls = p.polls[:0]
 	waiting := p.heard[:0]
 	for _, c := range p.heard {
-		c.heard = false
-		if !c.closed && c.armed && !c.stopped && !p.arrived(c) {
+		if !c.closed && c.armed && !c.stopped {
 			p.polls = append(p.polls, unix.PollFd{Fd: int32(c.fd)}) // errors are told unasked
 			waiting = append(waiting, c)
 		}
@@ -461,7 +455,7 @@ func (p *uring) sweep() {
 	}
 	for i, c := range waiting {
 		if p.polls[i].Revents != 0 {
-			c.more = true // do not wait for the first try
+			c.broken, c.more, c.bulk = true, true, true // the next receive tries at once
 			p.stop(c)
 		}
 	}
@@ -504,6 +498,7 @@ func (p *uring) wait(until int64) {
 		n++
 		p.complete(c)
 	}
+	p.lookForResets()
 	p.idle = wait && n == 0
 }
 
@@ -562,11 +557,7 @@ func (p *uring) received(c *Conn, e cqe) {
 	case c.closed:
 		return
 	case e.res > 0:
-		if !c.heard {
-			c.heard = true
-			p.heard = append(p.heard, c)
-			p.loop.timers.arm(&p.sweeper, p.loop.now+int64(sweepInterval))
-		}
+		p.heard = append(p.heard, c)
 		// In bulk what is not read yet is better left in the socket.
 		c.bulk = c.more && (c.bulk || e.res == recvSize)
 		if len(c.in) > maxAhead || c.bulk && e.flags&cqeMore != 0 {
