@@ -134,7 +134,7 @@ func (g *Gateway) startService(s *service, sock *socket) {
 	}
 	proxy := s.proxy
 	g.tasks.Go(func() {
-		err := proxy.Serve(sock)
+		err := proxy.Serve(sock.Listener) // what the engine made of it, so that accepting is a fiber too
 		if err == nil || sock.retired.Load() {
 			return
 		}
