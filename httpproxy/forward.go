@@ -152,9 +152,16 @@ func (s *session) retryable() bool {
 func (s *session) acquire() error {
 	x := &s.ex
 	for range maxStale {
+		if s.left() { // also while it waited for the last one
+			return httppool.ErrClientGone
+		}
 		l, err := x.target.route.Upstream.AcquireKey(s.ctx, s.key())
 		if err != nil {
 			return &httppool.Error{Step: "acquire", Err: err}
+		}
+		if s.left() {
+			l.Release() // nothing was sent on it
+			return httppool.ErrClientGone
 		}
 		if l.Value().Alive() {
 			x.lease = l
@@ -305,6 +312,18 @@ func (s *session) awaitServer() error {
 		look = now.Add(lookInterval)
 	}
 }
+
+// left reports whether the client has gone before anything was sent on its behalf: nobody needs an upstream connection
+// for it. It asks only where that costs nothing, or where the client has waited.
+func (s *session) left() bool {
+	if e, ok := s.client.conn.(interface{ Ended() bool }); ok {
+		return e.Ended()
+	}
+	return time.Since(s.now) > patient && s.clientGone()
+}
+
+// patient is how long a client may have waited without being looked for.
+const patient = 10 * time.Millisecond
 
 // clientGone reports whether the client has left: nothing of it is unread but its end.
 func (s *session) clientGone() bool {
