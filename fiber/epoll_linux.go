@@ -83,7 +83,7 @@ func (p *epoll) remove(c *Conn) {
 	p.table.drop(c.slot)
 }
 
-func (p *epoll) busy(*Conn) bool { return false }
+func (p *epoll) busy(c *Conn) bool { return len(c.stash) > 0 }
 func (p *epoll) stop(*Conn) bool { return true }
 
 func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {

@@ -12,11 +12,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tcpproxy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(enginetest.Runner(m)) }
 
 // patience ends a test that hangs; nothing is measured with it.
 const patience = 60 * time.Second
@@ -74,7 +75,7 @@ func echo(c *net.TCPConn) {
 // start runs a proxy before endpoints; change may adapt its configuration.
 func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change func(*tcpproxy.Config)) (p *tcpproxy.Proxy, addr string) {
 	t.Helper()
-	o.Logger = quiet
+	o.Logger, o.Dial = quiet, enginetest.Dial
 	up, err := tcpproxy.NewUpstream("backends", endpoints, o)
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +90,9 @@ func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change 
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err = enginetest.Listener(l); err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)

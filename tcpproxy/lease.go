@@ -89,6 +89,9 @@ func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (ne
 	if w, ok := conn.(*warmConn); ok {
 		conn = w.Conn
 	}
+	if c, ok := conn.(interface{ Adopt() }); ok { // to the client's loop
+		c.Adopt()
+	}
 	if s.cfg.SendProxy != 0 {
 		if err := s.sendHeader(ctx, conn); err != nil {
 			return nil, fmt.Errorf("PROXY header to %s: %w", l.Endpoint(), err)

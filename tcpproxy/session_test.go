@@ -8,11 +8,14 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
@@ -109,26 +112,30 @@ func TestBanner(t *testing.T) {
 // TestStaleWarmConnection has a server that closes connections which wait for a
 // client, and then no longer: no client gets a dead one.
 func TestStaleWarmConnection(t *testing.T) {
-	closed := make(chan struct{}, 64)
-	var mu sync.Mutex
-	drop := 4
+	const warm = 4
+	drop := make(chan struct{})
+	closed := make(chan struct{}, warm)
+	var accepted atomic.Int32
 	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
-		mu.Lock()
-		dropped := drop > 0
-		drop--
-		mu.Unlock()
-		if dropped {
-			c.Close()
-			closed <- struct{}{}
+		if accepted.Add(1) > warm {
+			echo(c)
 			return
 		}
-		echo(c)
+		<-drop
+		c.Close()
+		closed <- struct{}{}
 	})
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 4}}, nil)
-	for range 4 {
+	var up *upstream.Upstream[net.Conn]
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: warm}},
+		func(c *tcpproxy.Config) { up = c.Upstream })
+	for up.Status().Endpoints[0].Pool.Idle < warm {
+		runtime.Gosched()
+	}
+	close(drop)
+	for range warm {
 		<-closed
 	}
-	for range 8 {
+	for range 2 * warm {
 		ask(t, dial(t, addr), "alive?")
 	}
 }
@@ -302,7 +309,7 @@ func TestNoHalfClose(t *testing.T) {
 		Open: func(context.Context, string) (net.Conn, error) {
 			near, far := net.Pipe()
 			go func() { defer far.Close(); io.Copy(far, far) }()
-			return near, nil
+			return fiber.Wrap(near), nil
 		},
 		Close: func(c net.Conn) { c.Close() },
 	})
