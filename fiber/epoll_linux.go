@@ -84,7 +84,7 @@ func (p *epoll) remove(c *Conn) {
 }
 
 func (p *epoll) busy(c *Conn) bool { return len(c.stash) > 0 }
-func (p *epoll) stop(*Conn) bool { return true }
+func (p *epoll) stop(*Conn) bool   { return true }
 
 func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
 	if len(c.stash) > 0 {
