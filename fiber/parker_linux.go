@@ -31,17 +31,16 @@ func NewParker() *Parker {
 }
 
 // Park waits until Unpark has been called (also before), and returns nil, or until ctx ends, and
-// returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the watch stays for
-// the next Park with the same one.
+// returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the
+// watch stays for the next Park with the same one.
 func (p *Parker) Park(ctx context.Context) error {
 	if ctx.Done() != nil && ctx != p.ctx {
 		if p.stop != nil {
 			p.stop()
 		}
 		p.mu.Lock()
-		p.ended = false
+		p.ctx, p.ended = ctx, false
 		p.mu.Unlock()
-		p.ctx = ctx
 		p.stop = context.AfterFunc(ctx, func() { p.end(ctx) })
 	}
 	bounded := ctx.Done() != nil

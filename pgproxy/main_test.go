@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
@@ -20,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(pgtest.Runner(m))
+	goleak.VerifyTestMain(enginetest.Runner(pgtest.Runner(m)))
 }
 
 // gateway is a proxy before a server, for a test.
@@ -38,7 +39,7 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	pc := pgproxy.PostgresConfig{
 		Name: "pg", Endpoints: []string{db.Addr()}, User: db.Superuser(), Password: db.Password(), DBName: "postgres",
-		Pool: pool.Limits{MaxSize: 3, AcquireTimeout: 20 * time.Second}, Logger: logger,
+		Pool: pool.Limits{MaxSize: 3, AcquireTimeout: 20 * time.Second}, Dial: enginetest.Dial, Logger: logger,
 	}
 	cfg := pgproxy.Config{Listener: listener.Config{Name: "db", Logger: logger}, Auth: pgproxy.AuthTrust}
 	if change != nil {
@@ -57,6 +58,9 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err = enginetest.Listener(l); err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
