@@ -126,7 +126,7 @@ func (g *gateway) write(config string) {
 	g.t.Helper()
 	text := fmt.Sprintf("admin: %s\ndrain_timeout: %s\n%s%s", g.admin, g.drain, g.log, config)
 	if engine := os.Getenv("HEADPOND_ENGINE"); engine != "" { // the whole suite on one engine
-		text = "engine: " + engine + "\n" + text
+		text += "engine: " + engine + "\n" // last: tests ask for line numbers
 	}
 	if err := os.WriteFile(g.config, []byte(text), 0o644); err != nil {
 		g.t.Fatal(err)
