@@ -13,6 +13,11 @@ MODULES := . bench integration
 # 10 minutes is for a machine that does something else too; two idle cores need far less.
 TESTFLAGS := -race -timeout 10m
 
+# What a listener does is tested on each I/O engine, and builds where there is but one.
+ENGINES   := uring epoll goroutine
+SESSIONS  := ./listener ./tcpproxy ./httpproxy ./pgproxy
+PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
+
 FUZZTIME ?= 30s
 SOAK     ?= 30m
 BENCH    ?= .
@@ -37,8 +42,12 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, a C
 
 test: test-deps ## Vet and test everything with -race, against real servers
 	$(GO) vet ./... ./bench/... ./integration/...
+	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/...; done
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ./bench/...
-	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 ./integration/...
+	@set -e; for e in $(ENGINES); do echo "test on engine $$e"; \
+		HEADPOND_ENGINE=$$e CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 $(SESSIONS); \
+		HEADPOND_ENGINE=$$e CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 ./integration/...; done
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done
