@@ -1,0 +1,7 @@
+// Package backend has the servers that stand behind what is measured. They do as little as can be done, in a process of their
+// own, so that the cost of a proxy is not lost in its backend's.
+//
+//	b, err := backend.Listen("127.0.0.1:0", backend.HTTP)
+//	go b.Serve(ctx)
+//	fmt.Println(b.Addr())
+package backend

@@ -1,0 +1,137 @@
+package load_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/bench/internal/backend"
+	"github.com/headpond/headpond/bench/internal/load"
+)
+
+// serve starts a backend.
+func serve(t *testing.T, kind backend.Kind) *backend.Backend {
+	t.Helper()
+	b, err := backend.Listen("127.0.0.1:0", kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// ask runs a workload twice on one client and wants answers without an error.
+func ask(t *testing.T, addr string, w load.Workload, rate float64) load.Result {
+	t.Helper()
+	c, err := load.Open(t.Context(), load.Config{Addr: addr, Conns: 3, Threads: 2, Workload: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var r load.Result
+	for range 2 {
+		if r, err = c.Run(t.Context(), 50*time.Millisecond, rate); err != nil || r.Err != nil {
+			t.Fatal(err, r.Err)
+		}
+		if r.Ops == 0 || r.All < r.Ops || r.Latency.Count() < r.All {
+			t.Fatalf("%d operations, %d in all, %d latencies", r.Ops, r.All, r.Latency.Count())
+		}
+	}
+	return r
+}
+
+func TestWorkloads(t *testing.T) {
+	echo, web := serve(t, backend.Echo), serve(t, backend.HTTP)
+	for _, rate := range []float64{0, 500} {
+		ask(t, echo.Addr(), load.Echo(64), rate)
+		ask(t, web.Addr(), load.Get("/"), rate)
+		ask(t, web.Addr(), load.Post("/", 1<<20), rate/10)
+	}
+	before := web.Accepted()
+	r := ask(t, web.Addr(), load.PerConnection(load.Get("/")), 0)
+	if n := web.Accepted() - before; n < r.All {
+		t.Errorf("%d operations with a connection each were %d connections", r.All, n)
+	}
+}
+
+// TestBackendAgreesWithNetHTTP asks with the standard library's client, and the standard library's server with ours.
+func TestBackendAgreesWithNetHTTP(t *testing.T) {
+	web := serve(t, backend.HTTP)
+	resp, err := http.Get("http://" + web.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || len(body) != 128 {
+		t.Errorf("%d bytes, %v; want 128", len(body), err)
+	}
+	var got atomic.Int64
+	std := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		got.Add(n)
+	}))
+	defer std.Close()
+	r := ask(t, std.Listener.Addr().String(), load.Post("/x", 100_000), 0)
+	if n := got.Load(); n < r.All*100_000 {
+		t.Errorf("%d bytes of %d bodies arrived", n, r.All)
+	}
+}
+
+func TestErrorsAreCounted(t *testing.T) {
+	web := serve(t, backend.HTTP)
+	c, err := load.Open(t.Context(), load.Config{Addr: web.Addr(), Workload: load.Query("SELECT 1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := l.Addr().String()
+	l.Close()
+	d, err := load.Open(t.Context(), load.Config{Addr: gone, Conns: 2, Workload: load.PerConnection(load.Get("/"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if r, err := d.Run(t.Context(), 50*time.Millisecond, 0); err != nil || r.Err == nil || r.Errors == 0 || r.Ops != 0 {
+		t.Errorf("a server that is not there: %d operations, %d errors (%v), %v", r.Ops, r.Errors, r.Err, err)
+	}
+	if _, err := load.Open(t.Context(), load.Config{Addr: gone, Workload: load.Get("/")}); err == nil {
+		t.Error("connected to nobody")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Run(ctx, time.Hour, 0); err == nil {
+		t.Error("an interrupted run is no error")
+	}
+}
+
+// TestSelf measures a server with known delays. How well depends on the machine; that nothing is measured too short does not.
+func TestSelf(t *testing.T) {
+	r, err := load.Self(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Measured < r.Known-r.Known/64 {
+		t.Errorf("a mean delay of %v is measured as %v", r.Known, r.Measured)
+	}
+	if r.Omitted > 0.1 {
+		t.Errorf("of the operations due during a stall %.0f %% are missing", 100*r.Omitted)
+	}
+}

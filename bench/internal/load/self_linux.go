@@ -1,0 +1,145 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// SelfResult is what a generator made of a server whose delays are known.
+type SelfResult struct {
+	// Known is the mean time from the arrival of a request to its answer, by the server's own clock; Measured is the generator's mean.
+	Known, Measured time.Duration
+	// Omitted is the fraction of the operations due during a stall of the server that the generator does not show as late.
+	Omitted float64
+}
+
+// Error is the relative difference of Measured and Known.
+func (r SelfResult) Error() float64 { return float64(r.Measured-r.Known) / float64(r.Known) }
+
+// tolerance is how far off a generator may be.
+const tolerance = 0.02
+
+// Verdict is nil for a generator that is good enough.
+func (r SelfResult) Verdict() error {
+	switch {
+	case math.Abs(r.Error()) > tolerance:
+		return fmt.Errorf("the generator measures a delay of %v as %v, %+.1f %%: the machine is busy with something else, or the generator is broken",
+			r.Known.Round(time.Microsecond), r.Measured.Round(time.Microsecond), 100*r.Error())
+	case r.Omitted > 5*tolerance:
+		return fmt.Errorf("the generator does not show %.0f %% of the operations that a stall made late", 100*r.Omitted)
+	}
+	return nil
+}
+
+const (
+	selfDelay = 10 * time.Millisecond
+	selfRate  = 1000.0
+	selfStall = 100 * time.Millisecond
+)
+
+// Self checks a generator in about half a second: against a server that answers after 10 ms, and against one that answers at
+// once but for a stall of 100 ms.
+func Self(ctx context.Context) (SelfResult, error) {
+	slow, err := newDelayed(func(int64) time.Duration { return selfDelay })
+	if err != nil {
+		return SelfResult{}, err
+	}
+	defer slow.close()
+	r, err := runSelf(ctx, slow, Config{Conns: 2}, 250*time.Millisecond, 0)
+	if err != nil {
+		return SelfResult{}, err
+	}
+	res := SelfResult{Known: slow.mean(), Measured: r.Latency.Mean()}
+	stalls, err := newDelayed(func(i int64) time.Duration {
+		if i == 50 {
+			return selfStall
+		}
+		return 0
+	})
+	if err != nil {
+		return SelfResult{}, err
+	}
+	defer stalls.close()
+	if r, err = runSelf(ctx, stalls, Config{Conns: 1}, 250*time.Millisecond, selfRate); err != nil {
+		return SelfResult{}, err
+	}
+	// Of those due during the stall half waited for longer than half of it.
+	want := selfRate * (selfStall / 2).Seconds()
+	res.Omitted = max(0, 1-float64(r.Latency.Above(selfStall/2))/want)
+	return res, nil
+}
+
+func runSelf(ctx context.Context, s *delayed, cfg Config, d time.Duration, rate float64) (Result, error) {
+	cfg.Addr, cfg.Workload = s.l.Addr().String(), Echo(8)
+	c, err := Open(ctx, cfg)
+	if err != nil {
+		return Result{}, err
+	}
+	r, err := c.Run(ctx, d, rate)
+	return r, errors.Join(err, r.Err, c.Close())
+}
+
+// delayed is an echo server that waits before each answer and keeps book of how long it did.
+type delayed struct {
+	l     net.Listener
+	delay func(i int64) time.Duration
+	wg    sync.WaitGroup
+	n     atomic.Int64
+	total atomic.Int64
+}
+
+func newDelayed(delay func(int64) time.Duration) (*delayed, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s := &delayed{l: l, delay: delay}
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+func (s *delayed) mean() time.Duration { return time.Duration(s.total.Load() / max(s.n.Load(), 1)) }
+
+// close waits for the connections, which the client has closed.
+func (s *delayed) close() {
+	_ = s.l.Close()
+	s.wg.Wait()
+}
+
+func (s *delayed) accept() {
+	for {
+		c, err := s.l.Accept()
+		if err != nil {
+			return
+		}
+		s.wg.Go(func() { s.serve(c) })
+	}
+}
+
+func (s *delayed) serve(c net.Conn) {
+	defer c.Close()
+	var b [8]byte
+	for {
+		if _, err := io.ReadFull(c, b[:]); err != nil {
+			return
+		}
+		began := time.Now()
+		if d := s.delay(s.n.Add(1)); d > 0 {
+			// The runtime's timers are good to a millisecond, the kernel's to 0.1.
+			ts := syscall.NsecToTimespec(int64(d))
+			_ = syscall.Nanosleep(&ts, nil)
+		}
+		if _, err := c.Write(b[:]); err != nil {
+			return
+		}
+		s.total.Add(int64(time.Since(began)))
+	}
+}

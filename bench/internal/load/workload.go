@@ -1,0 +1,134 @@
+package load
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+)
+
+// Workload is one kind of operation: a request, and how its answer is known to be whole. Its functions may be called by several
+// generators at once.
+type Workload struct {
+	// Request is what is sent each time, unless Next is set.
+	Request []byte
+	// Next appends a request to dst.
+	Next func(dst []byte, r *rand.Rand) []byte
+	// Whole returns the length of the answer that b begins with, or 0 when more must be read.
+	Whole func(b []byte) (int, error)
+	// Fresh opens a connection for each operation, whose time includes that.
+	Fresh bool
+}
+
+// errAnswer is what every wrong answer wraps.
+var errAnswer = errors.New("wrong answer")
+
+// Echo sends n bytes and wants n back.
+func Echo(n int) Workload {
+	return Workload{Request: bytes.Repeat([]byte{'e'}, n), Whole: func(b []byte) (int, error) {
+		if len(b) < n {
+			return 0, nil
+		}
+		return n, nil
+	}}
+}
+
+// Get asks for a path by HTTP/1.1.
+func Get(path string) Workload {
+	return Workload{Request: []byte("GET " + path + " HTTP/1.1\r\nHost: bench.test\r\n\r\n"), Whole: wholeHTTP}
+}
+
+// Post sends a body of n bytes by HTTP/1.1.
+func Post(path string, n int) Workload {
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: bench.test\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n", path, n)
+	return Workload{Request: append([]byte(head), make([]byte, n)...), Whole: wholeHTTP}
+}
+
+// PerConnection makes each operation of w open a connection of its own; an HTTP request then says that it is the last.
+func PerConnection(w Workload) Workload {
+	w.Fresh = true
+	w.Request = bytes.Replace(w.Request, []byte("\r\n\r\n"), []byte("\r\nConnection: close\r\n\r\n"), 1)
+	return w
+}
+
+// maxHead bounds the head of an answer; servers of benchmarks send a few hundred bytes.
+const maxHead = 16 << 10
+
+// wholeHTTP wants status 200 and a Content-Length.
+func wholeHTTP(b []byte) (int, error) {
+	end := bytes.Index(b, []byte("\r\n\r\n"))
+	if end < 0 {
+		if len(b) > maxHead {
+			return 0, fmt.Errorf("%w: a head of more than %d bytes", errAnswer, maxHead)
+		}
+		return 0, nil
+	}
+	head := b[:end+2]
+	if len(head) < 12 || string(head[9:12]) != "200" {
+		return 0, fmt.Errorf("%w: %q", errAnswer, head[:min(len(head), 80)])
+	}
+	n, err := contentLength(head)
+	if err != nil || len(b) < end+4+n {
+		return 0, err
+	}
+	return end + 4 + n, nil
+}
+
+// contentLength finds the field in a head, whose lines end in CRLF.
+func contentLength(head []byte) (int, error) {
+	const field = "content-length:"
+	for len(head) > 0 {
+		line, rest, _ := bytes.Cut(head, []byte("\r\n"))
+		if len(line) > len(field) && bytes.EqualFold(line[:len(field)], []byte(field)) {
+			n, err := strconv.Atoi(string(bytes.TrimSpace(line[len(field):])))
+			if err != nil || n < 0 {
+				return 0, fmt.Errorf("%w: %q", errAnswer, line)
+			}
+			return n, nil
+		}
+		head = rest
+	}
+	return 0, fmt.Errorf("%w: no Content-Length", errAnswer)
+}
+
+// Query sends text as a PostgreSQL simple query.
+func Query(text string) Workload {
+	return Workload{Request: appendQuery(nil, text), Whole: wholeQuery}
+}
+
+// LookUp is the transaction of pgbench -S over rows accounts.
+func LookUp(rows int) Workload {
+	return Workload{Next: func(dst []byte, r *rand.Rand) []byte {
+		return appendQuery(dst, "SELECT abalance FROM pgbench_accounts WHERE aid = "+strconv.Itoa(1+r.IntN(rows))+";")
+	}, Whole: wholeQuery}
+}
+
+func appendQuery(dst []byte, text string) []byte {
+	dst = append(dst, 'Q')
+	dst = binary.BigEndian.AppendUint32(dst, uint32(4+len(text)+1))
+	dst = append(dst, text...)
+	return append(dst, 0)
+}
+
+// wholeQuery reads up to ReadyForQuery.
+func wholeQuery(b []byte) (int, error) {
+	n := 0
+	for len(b)-n >= 5 {
+		size := 1 + int(binary.BigEndian.Uint32(b[n+1:]))
+		if size < 5 || size > 1<<24 {
+			return 0, fmt.Errorf("%w: a message of %d bytes", errAnswer, size)
+		}
+		if b[n] == 'E' {
+			return 0, fmt.Errorf("%w: %q", errAnswer, b[n+5:min(n+size, len(b))])
+		}
+		if len(b)-n < size {
+			return 0, nil
+		}
+		if n += size; b[n-size] == 'Z' {
+			return n, nil
+		}
+	}
+	return 0, nil
+}

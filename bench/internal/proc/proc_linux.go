@@ -1,0 +1,305 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// stopTime is how long a process may take to end before it is killed.
+const stopTime = 5 * time.Second
+
+// Spec says what to start.
+type Spec struct {
+	Name string // in errors and for the log file
+	Path string
+	Args []string
+	Env  []string // added to the environment
+	// Unprivileged starts the process as user postgres or nobody when this one runs as root, for programs that refuse to be root.
+	Unprivileged bool
+	// Quit is the signal to ask for the end by. Default: SIGTERM.
+	Quit syscall.Signal
+}
+
+// Group is the processes of one benchmark and a folder for their files. Its methods may be called by several goroutines.
+type Group struct {
+	Dir string // removed by Stop
+
+	mu    sync.Mutex // guards procs
+	procs []*Process
+}
+
+// NewGroup makes the folder, which every user can enter.
+func NewGroup() (*Group, error) {
+	base := os.TempDir()
+	if len(base) > 60 { // the path of a Unix socket has 107 bytes
+		base = "/tmp"
+	}
+	dir, err := os.MkdirTemp(base, "hp-bench-")
+	if err != nil {
+		return nil, err
+	}
+	return &Group{Dir: dir}, os.Chmod(dir, 0o755)
+}
+
+// File writes a file that every process of the group can read.
+func (g *Group) File(name, content string) (string, error) {
+	path := filepath.Join(g.Dir, name)
+	return path, os.WriteFile(path, []byte(content), 0o644)
+}
+
+// Stop ends all processes, those started last first, and removes the folder.
+func (g *Group) Stop() error {
+	g.mu.Lock()
+	procs := g.procs
+	g.procs = nil
+	g.mu.Unlock()
+	for i := len(procs) - 1; i >= 0; i-- {
+		procs[i].Stop()
+	}
+	return os.RemoveAll(g.Dir)
+}
+
+// Process is one process under test, with its children.
+type Process struct {
+	Name string
+	pid  int
+	quit syscall.Signal
+	log  string
+	done chan struct{}
+	err  error // valid when done is closed
+}
+
+// Start starts a process, whose output goes to a file.
+func (g *Group) Start(s Spec) (*Process, error) {
+	log, err := os.Create(filepath.Join(g.Dir, fmt.Sprintf("%s-%d.log", s.Name, rand.Uint32())))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(s.Path, s.Args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = g.Dir, log, log, append(os.Environ(), s.Env...)
+	p := &Process{Name: s.Name, quit: s.Quit, log: log.Name(), done: make(chan struct{})}
+	if p.quit == 0 {
+		p.quit = syscall.SIGTERM
+	}
+	// With a group of its own a process does not see the interrupt meant for this one.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if p.quit == syscall.SIGINT || p.quit == syscall.SIGQUIT {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
+	}
+	if s.Unprivileged {
+		if cmd.SysProcAttr.Credential, err = Unprivileged(); err != nil {
+			return nil, err
+		}
+	}
+	started := make(chan error, 1)
+	go p.run(cmd, started)
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", s.Name, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.procs = append(g.procs, p)
+	return p, nil
+}
+
+// run keeps the thread that started the process: when that ends, the kernel takes it for the end of the parent.
+func (p *Process) run(cmd *exec.Cmd, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := cmd.Start()
+	if err == nil {
+		p.pid = cmd.Process.Pid
+	}
+	started <- err
+	if err == nil {
+		p.err = cmd.Wait()
+		close(p.done)
+	}
+}
+
+// Unprivileged returns whom to run as: nil when this process is not root's.
+func Unprivileged() (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+		}
+	}
+	return nil, errors.New("this program runs as root, and there is neither a user postgres nor nobody for what must not")
+}
+
+// Stop asks the process to end, then kills it and all it started. It returns when the process has ended.
+func (p *Process) Stop() {
+	if p.Ended() != nil {
+		return
+	}
+	_ = syscall.Kill(p.pid, p.quit)
+	select {
+	case <-p.done:
+	case <-time.After(stopTime):
+	}
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL) // the whole group
+	<-p.done
+}
+
+// Ended is nil while the process runs; else it says how the process ended, with its last output.
+func (p *Process) Ended() error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s has ended (%v): %s", p.Name, p.err, p.Log())
+	default:
+		return nil
+	}
+}
+
+// Log returns the end of what the process has written.
+func (p *Process) Log() string {
+	data, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-2000):])
+}
+
+// WaitListening returns when addr accepts a connection, or says why it does not within 15 seconds.
+func (p *Process) WaitListening(addr string) error {
+	deadline := time.Now().Add(15 * time.Second)
+	for {
+		c, err := net.DialTimeout("tcp", addr, time.Second)
+		if err == nil {
+			return c.Close()
+		}
+		if ended := p.Ended(); ended != nil {
+			return ended
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s does not answer at %s: %w\n%s", p.Name, addr, err, p.Log())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// pids are the process and its descendants.
+func (p *Process) pids() []int {
+	parent := map[int]int{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			parent[pid] = parentOf(pid)
+		}
+	}
+	all := []int{p.pid}
+	for i := 0; i < len(all); i++ {
+		for pid, pp := range parent {
+			if pp == all[i] {
+				all = append(all, pid)
+			}
+		}
+	}
+	return all
+}
+
+// parentOf is 0 for a process that is gone.
+func parentOf(pid int) int {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	// pid (name) state parent …; the name may hold anything.
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if len(fields) < 2 {
+		return 0
+	}
+	n, _ := strconv.Atoi(fields[1])
+	return n
+}
+
+// CPU is the processor time, user and system, of the process and its living descendants: utime and stime of /proc/PID/stat, but
+// from the process's own clock, which counts nanoseconds and not hundredths of a second. Interrupts and the kernel's half of
+// a loopback packet count for whoever sends.
+func (p *Process) CPU() (time.Duration, error) {
+	if err := p.Ended(); err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, pid := range p.pids() {
+		const schedClock = 2 // CPUCLOCK_SCHED of a whole process
+		var ts syscall.Timespec
+		_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, uintptr(^pid<<3|schedClock), uintptr(unsafe.Pointer(&ts)), 0)
+		if errno == 0 {
+			sum += time.Duration(ts.Nano())
+		} else if pid == p.pid {
+			return 0, fmt.Errorf("processor time of %s: %w", p.Name, errno)
+		}
+	}
+	return sum, nil
+}
+
+// Memory is the resident memory now and at its peak since ResetPeak, in bytes, summed over the process and its descendants.
+type Memory struct{ RSS, Peak int64 }
+
+// Memory reads VmRSS and VmHWM of /proc/PID/status.
+func (p *Process) Memory() Memory {
+	var m Memory
+	for _, pid := range p.pids() {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			continue
+		}
+		m.RSS += field(string(data), "VmRSS:")
+		m.Peak += field(string(data), "VmHWM:")
+	}
+	return m
+}
+
+// field reads a line such as "VmRSS:   1234 kB".
+func field(status, name string) int64 {
+	_, rest, _ := strings.Cut(status, name)
+	f := strings.Fields(rest)
+	if len(f) == 0 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(f[0], 10, 64)
+	return n << 10
+}
+
+// ResetPeak begins a new peak.
+func (p *Process) ResetPeak() {
+	for _, pid := range p.pids() {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) // another user's: its peak stays that of its life
+	}
+}
+
+// FreePort finds a port of 127.0.0.1 nobody listens on, below those the kernel gives to outgoing connections.
+func FreePort() (string, error) {
+	for range 100 {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(15000+rand.IntN(17000)))
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			return addr, l.Close()
+		}
+	}
+	return "", errors.New("no free port from 15000 to 31999")
+}
