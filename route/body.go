@@ -1,0 +1,171 @@
+package route
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/route/internal/bind"
+	"github.com/headpond/headpond/route/internal/jsonplan"
+)
+
+const (
+	typeJSON      = "application/json"
+	typeForm      = "application/x-www-form-urlencoded"
+	typeMultipart = "multipart/form-data"
+)
+
+// bindRequest fills and validates the request value. It returns what is wrong with the request, or nil.
+func (x *exchange) bindRequest(path PathValuer) *Problem {
+	e := x.ep
+	if b := e.bind; b != nil {
+		b.Defaults(x.req)
+		if e.hasPath {
+			x.bad = b.Path(path, x.req, x.bad)
+		}
+		if x.r.URL.RawQuery != "" {
+			var err error
+			if x.bad, err = b.Query(x.r.URL.RawQuery, x.req, x.bad); err != nil {
+				return &Problem{Status: http.StatusBadRequest, Detail: "the query is malformed: " + err.Error()}
+			}
+		}
+		if e.hasHead {
+			x.bad = b.Headers(x.r, x.req, x.bad)
+		}
+	}
+	if e.hasBody {
+		if p := x.bindBody(); p != nil {
+			return p
+		}
+	}
+	if e.check != nil {
+		x.found = e.check.Check(x.req, x.found)
+	}
+	if len(x.bad) > 0 || len(x.found) > 0 {
+		return x.invalid()
+	}
+	return nil
+}
+
+// bindBody fills the fields from the body, by its media type.
+func (x *exchange) bindBody() *Problem {
+	e := x.ep
+	mediaType, params := typeJSON, map[string]string(nil)
+	if ct := x.r.Header["Content-Type"]; len(ct) > 0 && ct[0] != typeJSON && ct[0] != "" {
+		if mediaType = ct[0]; mediaType != typeForm {
+			var err error
+			if mediaType, params, err = mime.ParseMediaType(ct[0]); err != nil {
+				return &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the Content-Type is malformed"}
+			}
+		}
+	}
+	if mediaType == typeMultipart && e.bind != nil {
+		return x.bindMultipart(params["boundary"])
+	}
+	codec := e.codecFor(mediaType)
+	isForm := mediaType == typeForm && e.bind != nil && e.bind.Has(bind.Body)
+	isJSON := mediaType == typeJSON || strings.HasPrefix(mediaType, "application/") && strings.HasSuffix(mediaType, "+json")
+	if codec == nil && !isForm && !isJSON || e.bind != nil && !e.bind.Has(bind.Body) {
+		if x.r.ContentLength == 0 {
+			return nil
+		}
+		return &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the body can be " + e.bodyTypes()}
+	}
+	if p := x.readBody(); p != nil || len(x.in) == 0 {
+		return p
+	}
+	switch {
+	case codec != nil:
+		if err := codec.Unmarshal(x.in, x.request()); err != nil {
+			return &Problem{Status: http.StatusBadRequest, Detail: "the body is malformed: " + err.Error(), Err: err}
+		}
+	case isForm:
+		var err error
+		if x.bad, err = e.bind.Form(x.in, e.maxFields, x.req, x.bad); err != nil {
+			return formProblem(err)
+		}
+	default:
+		if err := x.decoder.Decode(e.decode, x.in, x.req); err != nil {
+			return jsonProblem(err)
+		}
+	}
+	return nil
+}
+
+func formProblem(err error) *Problem {
+	if errors.Is(err, bind.ErrPairs) {
+		return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the form has too many fields", Err: err}
+	}
+	return &Problem{Status: http.StatusBadRequest, Detail: "the form is malformed: " + err.Error(), Err: err}
+}
+
+func jsonProblem(err error) *Problem {
+	p := &Problem{Status: http.StatusBadRequest, Detail: "the JSON is malformed", Err: err}
+	if j, ok := errors.AsType[*jsonplan.Error](err); ok {
+		p.Errors = []FieldError{{Pointer: fragment(j.Pointer), Detail: j.Reason}}
+	}
+	return p
+}
+
+// minRead is the room a body of unknown length is read into at first: more than most requests have.
+const minRead = 1024
+
+// readBody reads the whole body into x.in.
+func (x *exchange) readBody() *Problem {
+	e, r := x.ep, x.r
+	x.in = x.in[:0]
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	if r.ContentLength > e.maxBody {
+		return x.tooLarge()
+	}
+	if e.bodyTimeout > 0 {
+		control := http.NewResponseController(x.w)
+		if control.SetReadDeadline(time.Now().Add(e.bodyTimeout)) == nil {
+			defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // the connection failed: the next read says so
+		}
+	}
+	if need := max(minRead, int(r.ContentLength)+1); cap(x.in) < need { // one more, to read the end in one go
+		x.in = make([]byte, 0, need)
+	}
+	for {
+		if len(x.in) == cap(x.in) {
+			x.in = append(x.in, 0)[:len(x.in)]
+		}
+		n, err := r.Body.Read(x.in[len(x.in):cap(x.in)])
+		x.in = x.in[:len(x.in)+n]
+		if int64(len(x.in)) > e.maxBody {
+			return x.tooLarge()
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return readProblem(err)
+		}
+	}
+}
+
+// tooLarge refuses a body, and has net/http close the connection instead of reading the rest.
+func (x *exchange) tooLarge() *Problem {
+	if x.r.Body != nil {
+		_, _ = http.MaxBytesReader(x.w, x.r.Body, 0).Read(make([]byte, 1)) // it tells the server
+	}
+	return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the body is too large"}
+}
+
+// readProblem is what a client is told when its body could not be read.
+func readProblem(err error) *Problem {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the body is too large", Err: err}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &Problem{Status: http.StatusRequestTimeout, Detail: "the body took too long to arrive", Err: err}
+	}
+	return &Problem{Status: http.StatusBadRequest, Detail: "the body could not be read to its end", Err: err}
+}

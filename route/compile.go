@@ -1,0 +1,146 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/route/internal/bind"
+	"github.com/headpond/headpond/route/internal/check"
+	"github.com/headpond/headpond/route/internal/jsonplan"
+)
+
+// compile makes the plans of an endpoint. Its errors name the field and the reason.
+func (e *Endpoint) compile() error {
+	if e.respType.Kind() == reflect.Func && e.respType != reflect.TypeFor[Events]() || e.respType.Kind() == reflect.Chan {
+		return fmt.Errorf("the response type %v cannot be encoded", e.respType)
+	}
+	if err := e.compileRequest(); err != nil {
+		return err
+	}
+	e.compileResponse()
+	return nil
+}
+
+func (e *Endpoint) compileRequest() (err error) {
+	t := e.reqType
+	switch t.Kind() {
+	case reflect.Struct:
+		if e.bind, err = bind.Compile(t, reflect.TypeFor[Files]()); err != nil {
+			return err
+		}
+		e.hasPath = e.bind.Has(bind.Path)
+		e.hasHead = e.bind.Has(bind.Header) || e.bind.Has(bind.Cookie)
+		e.hasBody = e.bind.Has(bind.Body) || e.bind.Has(bind.File) || e.bind.Has(bind.Stream)
+		if err := e.checkFields(); err != nil {
+			return err
+		}
+		e.decode = jsonplan.OfFields(t, isBodyField)
+		if e.decode == nil {
+			if slices.ContainsFunc(e.bind.Fields, func(f bind.Field) bool { return f.Source != bind.Body }) && e.bind.Has(bind.Body) {
+				return fmt.Errorf("%v has json tags that only encoding/json knows (string, inline, a name twice, an embedded pointer) beside fields that are not from the body: put the body's fields into a struct of their own", t)
+			}
+			e.decode = jsonplan.Of(t)
+		}
+	case reflect.Slice, reflect.Map:
+		e.decode, e.hasBody = jsonplan.Of(t), true
+	default:
+		return fmt.Errorf("the request type %v is neither a struct nor a slice or map", t)
+	}
+	if e.hasBody && (e.method == http.MethodGet || e.method == http.MethodHead) {
+		return fmt.Errorf("%v has fields from the body, which %s has none of: give them a query, path, header or cookie tag", t, e.method)
+	}
+	e.check, err = check.Compile(t, nameField, e.rules)
+	if err == nil && e.check.Idle() {
+		e.check = nil
+	}
+	return err
+}
+
+// checkFields compares the fields with the pattern.
+func (e *Endpoint) checkFields() error {
+	for i := range e.bind.Fields {
+		f := &e.bind.Fields[i]
+		if f.Source == bind.Path && e.path != "" && !strings.Contains(e.path, "{"+f.Name+"}") && !strings.Contains(e.path, "{"+f.Name+"...}") {
+			return fmt.Errorf("field %s of %v comes from the path, and %q has no {%s}", f.Struct.Name, e.reqType, e.path, f.Name)
+		}
+		switch k := f.Struct.Type.Kind(); k {
+		case reflect.Func, reflect.Chan, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
+			return fmt.Errorf("field %s of %v cannot be filled: it is a %v", f.Struct.Name, e.reqType, k)
+		}
+	}
+	if e.bind.Has(bind.File) && e.bind.Has(bind.Stream) {
+		return errors.New("files are both streamed and kept: take one of Files and file tags")
+	}
+	return nil
+}
+
+// isBodyField reports whether JSON may fill a field.
+func isBodyField(sf reflect.StructField) bool {
+	if sf.Type == reflect.TypeFor[Files]() {
+		return false
+	}
+	for _, tag := range []bind.Source{bind.Path, bind.Query, bind.Header, bind.Cookie, bind.File} {
+		if _, ok := sf.Tag.Lookup(string(tag)); ok {
+			return false
+		}
+	}
+	return true
+}
+
+// nameField says what a violation of a field's rules calls it.
+func nameField(sf reflect.StructField) (in, name string) {
+	for _, tag := range []bind.Source{bind.Path, bind.Query, bind.Header, bind.Cookie, bind.File} {
+		if name, ok := sf.Tag.Lookup(string(tag)); ok {
+			return string(tag), name
+		}
+	}
+	if name, _, _ := strings.Cut(sf.Tag.Get("json"), ","); name != "" && name != "-" {
+		return string(bind.Body), name
+	}
+	if name, _, _ := strings.Cut(sf.Tag.Get("form"), ","); name != "" && name != "-" {
+		return string(bind.Body), name
+	}
+	return string(bind.Body), sf.Name
+}
+
+// statuser is a response that knows its status.
+type statuser interface{ HTTPStatus() int }
+
+func (e *Endpoint) compileResponse() {
+	t := e.respType
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[statuser]()) {
+		e.statusOf = func(x *exchange) int { return reflect.NewAt(t, x.resp).Interface().(statuser).HTTPStatus() }
+	}
+	known := e.status != 0
+	if !known {
+		e.status = http.StatusOK
+		if e.method == http.MethodPost {
+			e.status = http.StatusCreated
+		}
+	}
+	switch t {
+	case reflect.TypeFor[struct{}]():
+		if !known {
+			e.status = http.StatusNoContent
+		}
+		e.answer = func(x *exchange) { x.writeHeader(x.statusCode()) }
+		return
+	case reflect.TypeFor[Stream]():
+		e.answer = func(x *exchange) { x.stream((*Stream)(x.resp)) }
+	case reflect.TypeFor[File]():
+		e.answer = func(x *exchange) { x.file((*File)(x.resp)) }
+	case reflect.TypeFor[Events]():
+		e.answer = func(x *exchange) { x.events(*(*Events)(x.resp)) }
+	}
+	if e.answer != nil {
+		if !known {
+			e.status = http.StatusOK
+		}
+		return
+	}
+	e.encode = jsonplan.Of(t)
+}

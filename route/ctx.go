@@ -1,0 +1,73 @@
+package route
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+)
+
+// Ctx is what a handler knows of its request besides the request value. It is valid until the handler, or a
+// stream it returned, has ended; later each method panics with the route and the stack. It is not a
+// context.Context, so that nothing keeps it for longer by mistake: pass on Context().
+//
+// Its methods may be called by goroutines that the handler waits for. Header and SetStatus may not be called
+// at the same time as each other.
+type Ctx struct {
+	x   *exchange
+	gen uint64
+}
+
+// live returns the exchange, and panics when it is another request's by now.
+func (c *Ctx) live() *exchange {
+	if c.x.gen.Load() != c.gen {
+		c.stale()
+	}
+	return c.x
+}
+
+func (c *Ctx) stale() {
+	panic(fmt.Sprintf("route: the Ctx of %q was used after its handler had returned: copy what a goroutine needs, or call Detach before starting it\n%s",
+		c.x.ep.name(), debug.Stack()))
+}
+
+// Context returns the context of the http.Request: it is done when the client goes away or the handler
+// has returned. It is not pooled and may be kept.
+func (c *Ctx) Context() context.Context { return c.live().r.Context() }
+
+// Request returns the http.Request. It is not pooled, but its body has been read where the request type has
+// fields from the body, and net/http closes it when the handler has returned.
+func (c *Ctx) Request() *http.Request { return c.live().r }
+
+// Header returns the header of the response, to be changed before the handler returns.
+func (c *Ctx) Header() http.Header { return c.live().w.Header() }
+
+// SetStatus sets the status of the response, unless the handler returns an error.
+func (c *Ctx) SetStatus(code int) { c.live().status = code }
+
+// Route returns the pattern the handler was registered with, "" for one made by New.
+func (c *Ctx) Route() string { return c.live().ep.pattern }
+
+// Detach returns a copy of what may be needed when the handler has returned. Call it in the handler, not in
+// the goroutine it is for.
+func (c *Ctx) Detach() *Detached {
+	x := c.live()
+	r := x.r.Clone(context.WithoutCancel(x.r.Context()))
+	r.Body = http.NoBody
+	return &Detached{route: x.ep.pattern, r: r}
+}
+
+// Detached is what is left of a Ctx when the handler has returned. It may be kept.
+type Detached struct {
+	route string
+	r     *http.Request
+}
+
+// Context returns a context with the values of the request's (its trace, say), which is never done.
+func (d *Detached) Context() context.Context { return d.r.Context() }
+
+// Request returns a copy of the request, with no body.
+func (d *Detached) Request() *http.Request { return d.r }
+
+// Route returns the pattern the handler was registered with, "" for one made by New.
+func (d *Detached) Route() string { return d.route }

@@ -1,0 +1,81 @@
+// Package route turns functions with types into HTTP handlers: what comes in is bound, validated and
+// passed by value, what goes out is encoded, and every error is an RFC 9457 problem.
+//
+//	package main
+//
+//	import (
+//		"log"
+//		"net/http"
+//
+//		"github.com/headpond/headpond/route"
+//	)
+//
+//	type CreateUser struct {
+//		Team string `path:"team"`
+//		Name string `json:"name" validate:"required,max=100"`
+//		Age  int    `json:"age" validate:"min=1,max=150"`
+//	}
+//
+//	type User struct {
+//		ID   int    `json:"id"`
+//		Name string `json:"name"`
+//	}
+//
+//	func main() {
+//		mux := http.NewServeMux()
+//		route.Handle(mux, "POST /teams/{team}/users", func(c *route.Ctx, req CreateUser) (User, error) {
+//			return User{ID: 1, Name: req.Name}, nil
+//		})
+//		log.Fatal(http.ListenAndServe("127.0.0.1:8080", mux))
+//	}
+//
+// # Requests
+//
+// The request type is a struct (or a slice or map, which is a JSON body). A field comes from where its tag
+// says: path:"id", query:"page", header:"X-Tenant", cookie:"session", file:"avatar"; every other exported field
+// comes from the body, by its json name from JSON and by its form name, or else its json name, from a form.
+// default:"20" sets what is absent. Embedded structs are read as if their fields were here. Fields from text
+// are strings, numbers, booleans, time.Time (RFC 3339), time.Duration, types with UnmarshalText, pointers to
+// these, and slices of these (but from a path). A plan is compiled when the handler is made, which panics
+// with the field and the reason when a type is impossible.
+//
+// JSON is read by the rules of encoding/json, but strictly: names match exactly, none occurs twice, the text
+// is UTF-8, and the depth is bounded. A body may not fill a field that has another source.
+//
+// The tags validate and binding take the rules of github.com/go-playground/validator: required, omitempty,
+// omitnil, omitzero, isdefault, dive, min, max, len, eq, ne, gt, gte, lt, lte, oneof, unique, eqfield,
+// nefield, gtfield, gtefield, ltfield, ltefield, email, url, uri, http_url, uuid, uuid3, uuid4, uuid5, alpha, alphanum,
+// alphaunicode, alphanumunicode, ascii, printascii, numeric, number, hexadecimal, lowercase, uppercase, boolean, ip, ipv4,
+// ipv6, cidr, hostname_rfc1123, e164, base64, json, contains, containsany, excludes, excludesall, startswith, endswith,
+// datetime, rules joined by |, and rules of your own ([Rule]). A rule that is not known panics when the handler is
+// made. All violations are reported at once.
+//
+// # Responses
+//
+// A value is encoded as JSON with its Content-Length and written once. The status is that of the [Status] option,
+// or 201 for POST, 204 for struct{}, else 200; a response type with HTTPStatus() int, or [Ctx.SetStatus], decides per
+// response. [Stream], [File] and [Events] are answers that are not one value. [Codecs] adds other media types, [ETag]
+// conditional requests. Compression is for middleware, as everything else that is the router's.
+//
+// An error becomes a problem: a [*Problem] (see [Errorf]) as it is, an error with HTTPStatus() int or StatusCode() int with that
+// status and its text, what [MapError] knows, and everything else as 500, with the error in the log only. So
+// does a panic, with its stack in the log.
+//
+// # What is pooled, and the rules
+//
+// For each request in flight a route has one exchange from its pool: the request value, the buffers the
+// body is read into and the response is written from, and what [Ctx] reads. It goes back when the
+// handler and a stream it returned have ended.
+//
+//   - The request value is passed by value, and strings in it do not refer to pooled memory: keep it as you like.
+//   - A *Ctx is for the handler: after it has returned, each method panics with the route and the stack. It is never
+//     reused, so that a Ctx kept by mistake cannot read the next request.
+//   - [Ctx.Context] is the context of the http.Request, not pooled: pass it on to calls, and to goroutines that
+//     should end with the request. Ctx is no context.Context itself.
+//   - For a goroutine that outlives the handler call [Ctx.Detach] before starting it.
+//
+// With -race or the build tag debugpool no exchange is used twice and its buffers are poisoned, so that a test of your
+// service finds what breaks the rules. The analyzer of cmd/routevet finds contexts that escape.
+//
+// Everything here may be used by many goroutines at once, but for what belongs to one request.
+package route

@@ -1,0 +1,182 @@
+package route
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/headpond/headpond/route/internal/bind"
+	"github.com/headpond/headpond/route/internal/check"
+	"github.com/headpond/headpond/route/internal/jsonplan"
+)
+
+// Mux is where handlers are registered: http.ServeMux, chi's Router, an [API]. Patterns are those of
+// http.ServeMux, such as "POST /users/{id}".
+type Mux interface {
+	Handle(pattern string, handler http.Handler)
+}
+
+// Handle makes a handler of fn and registers it. It panics when the types cannot be bound, with the field
+// and the reason, and when the pattern has no method.
+func Handle[Req, Resp any](mux Mux, pattern string, fn func(c *Ctx, req Req) (Resp, error), opts ...Option) *Endpoint {
+	if api, ok := mux.(*API); ok {
+		opts = append(append([]Option(nil), api.opts...), opts...)
+	}
+	method, path, ok := strings.Cut(pattern, " ")
+	if !ok || method == "" {
+		panic(fmt.Sprintf("route: the pattern %q has no method: write \"GET %s\"", pattern, pattern))
+	}
+	e := newEndpoint(fn, method, strings.TrimSpace(path), opts)
+	mux.Handle(pattern, e)
+	return e
+}
+
+// New makes a handler of fn for routers with a registration of their own. Fields from the path are read by
+// http.Request.PathValue, which chi and echo's WrapHandler set too, and by [Endpoint.ServePath]. It
+// panics when the types cannot be bound, with the field and the reason.
+func New[Req, Resp any](fn func(c *Ctx, req Req) (Resp, error), opts ...Option) *Endpoint {
+	return newEndpoint(fn, "", "", opts)
+}
+
+// Endpoint is a handler made by Handle or New. It may serve any number of requests at once.
+type Endpoint struct {
+	settings
+	pattern      string // method and path
+	method, path string
+	reqType      reflect.Type
+	respType     reflect.Type
+
+	pool  sync.Pool // of *exchange
+	make  func() *exchange
+	clear func(*exchange)
+	call  func(*Ctx, *exchange) error // runs the function
+
+	bind    *bind.Plan // nil: the request type is no struct but the body
+	check   *check.Plan
+	decode  *jsonplan.Plan
+	encode  *jsonplan.Plan
+	answer  func(*exchange) // for responses that are not one value; nil for those that are
+	hasPath bool
+	hasHead bool // fields from headers or cookies
+	hasBody bool
+
+	statusOf func(*exchange) int // for response types that know their status
+}
+
+// name is what logs and panics call the handler.
+func (e *Endpoint) name() string {
+	if e.pattern == "" {
+		return "handler of " + e.reqType.String()
+	}
+	return e.pattern
+}
+
+// Pattern returns the pattern the handler was registered with, "" for one made by New.
+func (e *Endpoint) Pattern() string { return e.pattern }
+
+// values are an exchange and the values beside it, in one piece of memory.
+type values[Req, Resp any] struct {
+	exchange
+	req  Req
+	resp Resp
+}
+
+// newEndpoint compiles a handler.
+func newEndpoint[Req, Resp any](fn func(*Ctx, Req) (Resp, error), method, path string, opts []Option) *Endpoint {
+	e := &Endpoint{
+		settings: newSettings(opts), method: method, path: path,
+		reqType: reflect.TypeFor[Req](), respType: reflect.TypeFor[Resp](),
+	}
+	if method != "" {
+		e.pattern = method + " " + path
+	}
+	e.make = func() *exchange {
+		v := new(values[Req, Resp])
+		v.exchange.req, v.exchange.resp = unsafe.Pointer(&v.req), unsafe.Pointer(&v.resp)
+		return &v.exchange
+	}
+	e.clear = func(x *exchange) {
+		var req Req
+		var resp Resp
+		*(*Req)(x.req), *(*Resp)(x.resp) = req, resp
+	}
+	e.call = func(c *Ctx, x *exchange) (err error) {
+		*(*Resp)(x.resp), err = fn(c, *(*Req)(x.req))
+		return err
+	}
+	if fn == nil {
+		panic(fmt.Sprintf("route: %s has no function", e.name()))
+	}
+	if err := e.compile(); err != nil {
+		panic(fmt.Sprintf("route: %s: %v", e.name(), err))
+	}
+	return e
+}
+
+// ServeHTTP implements http.Handler.
+func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.ServePath(w, r, r) }
+
+// PathValuer gives the values of the wildcards in a pattern, as http.Request does.
+type PathValuer interface {
+	PathValue(name string) string
+}
+
+// ServePath is ServeHTTP with the path's values from elsewhere than the request, for routers that keep
+// them for themselves.
+func (e *Endpoint) ServePath(w http.ResponseWriter, r *http.Request, path PathValuer) {
+	x := e.get(w, r)
+	sound := false
+	defer func() {
+		if sound {
+			x.release(true)
+			return
+		}
+		v := recover()
+		x.panicked(v)
+		x.release(false)
+		if v == http.ErrAbortHandler { //nolint:errorlint // a panic with this very value is net/http's protocol
+			panic(v)
+		}
+	}()
+	x.serve(path)
+	sound = true
+}
+
+// serve binds, calls and answers.
+func (x *exchange) serve(path PathValuer) {
+	e := x.ep
+	if len(e.codecs) > 0 || x.r.Header["Accept"] != nil {
+		if !x.acceptable() {
+			x.fail(&Problem{Status: http.StatusNotAcceptable, Detail: "the response can be " + e.mediaTypes()})
+			return
+		}
+	}
+	if p := x.bindRequest(path); p != nil {
+		x.fail(p)
+		return
+	}
+	if err := e.call(x.handle(), x); err != nil {
+		x.fail(e.problem(err))
+		return
+	}
+	if e.answer != nil {
+		e.answer(x)
+		return
+	}
+	x.respond()
+}
+
+// panicked answers and logs a panic; v is nil when the handler has called runtime.Goexit.
+func (x *exchange) panicked(v any) {
+	if v == http.ErrAbortHandler { //nolint:errorlint // see ServePath
+		return
+	}
+	x.ep.log().Error("route: a handler panicked", "route", x.ep.name(), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	if !x.wrote {
+		x.fail(&Problem{Status: http.StatusInternalServerError, Detail: internalDetail})
+	}
+}

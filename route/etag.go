@@ -1,0 +1,40 @@
+package route
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"strings"
+)
+
+// notModified gives the response an entity tag and, when the client has it already, answers 304.
+func (x *exchange) notModified(h http.Header) bool {
+	if x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {
+		return false
+	}
+	tag := h.Get("ETag")
+	if tag == "" {
+		sum := sha256.Sum256(x.out)
+		tag = `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
+		h["Etag"] = []string{tag}
+	}
+	if !matches(x.r.Header["If-None-Match"], tag) {
+		return false
+	}
+	delete(h, "Content-Type")
+	x.writeHeader(http.StatusNotModified)
+	return true
+}
+
+// matches compares a tag with those of If-None-Match, weakly (RFC 9110, section 13.1.2).
+func matches(lines []string, tag string) bool {
+	tag = strings.TrimPrefix(tag, "W/")
+	for _, line := range lines {
+		for item := range strings.SplitSeq(line, ",") {
+			if item = strings.TrimSpace(item); item == "*" || strings.TrimPrefix(item, "W/") == tag {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,45 @@
+package route_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/headpond/headpond/route"
+)
+
+type createUser struct {
+	Team string `path:"team"`
+	Name string `json:"name" validate:"required,max=100"`
+	Age  int    `json:"age" validate:"min=1,max=150"`
+}
+
+type user struct {
+	Team string `json:"team"`
+	Name string `json:"name"`
+}
+
+func Example() {
+	mux := http.NewServeMux()
+	route.Handle(mux, "POST /teams/{team}/users", func(_ *route.Ctx, req createUser) (user, error) {
+		return user{Team: req.Team, Name: req.Name}, nil
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+
+	for _, body := range []string{`{"name":"Ada","age":36}`, `{"age":200}`} {
+		resp, err := http.Post(server.URL+"/teams/math/users", "application/json", strings.NewReader(body))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		answer, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		fmt.Println(resp.StatusCode, string(answer))
+	}
+	// Output:
+	// 201 {"team":"math","name":"Ada"}
+	// 422 {"title":"Unprocessable Entity","status":422,"detail":"2 values are invalid","errors":[{"pointer":"#/name","rule":"required","detail":"is required"},{"pointer":"#/age","rule":"max","detail":"must be at most 150"}]}
+}

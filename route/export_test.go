@@ -1,0 +1,4 @@
+package route
+
+// Poisoning is whether exchanges are used once.
+const Poisoning = poisoning

@@ -1,0 +1,302 @@
+// Package check validates values by the rules in their struct tags, compiled once per type.
+//
+// Tags are those of github.com/go-playground/validator, under the key validate or binding, and mean
+// the same; a differential test in bench/route compares the two. A field that is wrong is reported
+// once, by the first of its rules that fails, and every field is looked at. A valid value costs no
+// allocation.
+//
+//	Name string `validate:"required,max=100"`
+//
+// A plan is immutable and may be used by any number of goroutines.
+package check
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+)
+
+// Violation is a field that breaks a rule.
+type Violation struct {
+	In      string // what Namer says of the outermost field
+	Pointer string // the field, as a JSON pointer from the value that was checked
+	Rule    string
+	Param   string
+	Detail  string // for people
+}
+
+// Rule is a rule of the caller's: it is given the field's value, and what follows = in the tag.
+type Rule func(value any, param string) bool
+
+// Plan checks values of one type.
+type Plan struct{ root node }
+
+// Namer names a field in pointers, and says where it comes from.
+type Namer func(reflect.StructField) (in, name string)
+
+// Compile makes the plan of t. The error names the field whose tag cannot be applied to its type, or is
+// not known.
+func Compile(t reflect.Type, name Namer, custom map[string]Rule) (*Plan, error) {
+	c := compiler{name: name, custom: custom, structs: map[reflect.Type]*structPlan{}}
+	p := &Plan{}
+	err := c.value(&p.root, t, "", nil)
+	return p, err
+}
+
+// Idle reports whether there is nothing to check.
+func (p *Plan) Idle() bool {
+	n := &p.root
+	return len(n.steps) == 0 && (n.fields == nil || len(n.fields.fields) == 0)
+}
+
+// Check appends the violations of the value p points to, which has the plan's type.
+func (p *Plan) Check(ptr unsafe.Pointer, found []Violation) []Violation {
+	return p.root.check(ptr, ptr, found)
+}
+
+// node checks a value: its rules in order, then what is in it.
+type node struct {
+	typ      reflect.Type // without the pointers
+	pointers int          // to follow to get to the value
+	steps    []step
+	nilRule  *step       // fails when one of the pointers is nil; nil: nothing does
+	fields   *structPlan // of a struct, looked at after the steps
+	dive     *node       // for the elements of a slice, array or map
+}
+
+// step is a rule, or an end: omitempty and its like.
+type step struct {
+	name, param string
+	ok          func(p, parent unsafe.Pointer) bool // of a rule
+	omit        func(p unsafe.Pointer) bool         // of an end: true leaves
+	always      bool                                // run for nil pointers too
+}
+
+type structPlan struct{ fields []fieldPlan }
+
+type fieldPlan struct {
+	in     string
+	name   string // "" for an embedded struct: it adds nothing to pointers
+	offset uintptr
+	node   node
+}
+
+func (n *node) check(p, parent unsafe.Pointer, found []Violation) []Violation {
+	for range n.pointers {
+		if p = *(*unsafe.Pointer)(p); p == nil {
+			if n.nilRule == nil {
+				return found
+			}
+			return append(found, n.violation(n.nilRule))
+		}
+	}
+	for i := range n.steps {
+		s := &n.steps[i]
+		if s.omit != nil {
+			if s.omit(p) {
+				return found
+			}
+		} else if !s.ok(p, parent) {
+			return append(found, n.violation(s))
+		}
+	}
+	if n.fields != nil {
+		found = n.fields.check(p, found)
+	}
+	if n.dive != nil {
+		found = n.elements(p, parent, found)
+	}
+	return found
+}
+
+func (s *structPlan) check(p unsafe.Pointer, found []Violation) []Violation {
+	for i := range s.fields {
+		f := &s.fields[i]
+		before := len(found)
+		found = f.node.check(unsafe.Add(p, f.offset), p, found)
+		if len(found) > before {
+			prefix(found[before:], f.name)
+			if f.name != "" {
+				for j := range found[before:] {
+					found[before+j].In = f.in
+				}
+			}
+		}
+	}
+	return found
+}
+
+// prefix puts a name in front of the pointers of violations.
+func prefix(found []Violation, name string) {
+	if name == "" {
+		return
+	}
+	name = "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+	for i := range found {
+		found[i].Pointer = name + found[i].Pointer
+	}
+}
+
+// elements checks what a slice, array or map holds.
+func (n *node) elements(p, parent unsafe.Pointer, found []Violation) []Violation {
+	v := reflect.NewAt(n.typ, p).Elem()
+	if n.typ.Kind() == reflect.Map {
+		for it := v.MapRange(); it.Next(); {
+			e := reflect.New(n.typ.Elem())
+			e.Elem().Set(it.Value())
+			before := len(found)
+			found = n.dive.check(e.UnsafePointer(), parent, found)
+			prefix(found[before:], fmt.Sprint(it.Key()))
+		}
+		return found
+	}
+	for i := range v.Len() {
+		before := len(found)
+		found = n.dive.check(v.Index(i).Addr().UnsafePointer(), parent, found)
+		if len(found) > before {
+			prefix(found[before:], strconv.Itoa(i))
+		}
+	}
+	return found
+}
+
+// compiler makes the nodes of one plan.
+type compiler struct {
+	name    Namer
+	custom  map[string]Rule
+	structs map[reflect.Type]*structPlan // those made or being made, for types that hold themselves
+}
+
+var timeType = reflect.TypeFor[time.Time]()
+
+func nested(t reflect.Type) bool { return t.Kind() == reflect.Struct && !t.ConvertibleTo(timeType) }
+
+// value fills the node for a value of type t with the rules of a tag; parent is the struct it is in.
+func (c *compiler) value(n *node, t reflect.Type, tag string, parent reflect.Type) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+		n.pointers++
+	}
+	n.typ = t
+	first := true
+	for tag != "" {
+		var word string
+		word, tag, _ = strings.Cut(tag, ",")
+		if word == "dive" {
+			return c.dive(n, t, tag, parent)
+		}
+		s, err := c.step(word, t, parent, n.pointers > 0)
+		if err != nil {
+			return err
+		}
+		n.steps = append(n.steps, s)
+		if first && s.omit == nil && n.pointers > 0 {
+			n.nilRule = &s
+		}
+		first = false
+	}
+	if !nested(t) {
+		return nil
+	}
+	if made, ok := c.structs[t]; ok {
+		n.fields = made
+		return nil
+	}
+	s := &structPlan{}
+	c.structs[t] = s
+	n.fields = s
+	return c.fields(s, t)
+}
+
+func (c *compiler) dive(n *node, t reflect.Type, tag string, parent reflect.Type) error {
+	switch t.Kind() {
+	case reflect.Slice, reflect.Array, reflect.Map:
+	default:
+		return fmt.Errorf("dive needs a slice, array or map, not %v", t)
+	}
+	if n.pointers > 0 && len(n.steps) == 0 {
+		n.nilRule = &step{name: "dive"}
+	}
+	n.dive = &node{}
+	return c.value(n.dive, t.Elem(), tag, parent)
+}
+
+// fields fills the plan of a struct.
+func (c *compiler) fields(s *structPlan, t reflect.Type) error {
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		if !sf.IsExported() && !sf.Anonymous {
+			continue
+		}
+		tag, err := tagOf(sf)
+		if err != nil {
+			return err
+		}
+		if tag == "-" {
+			continue
+		}
+		f := fieldPlan{offset: sf.Offset}
+		if !sf.Anonymous {
+			f.in, f.name = c.name(sf)
+		}
+		if err := c.value(&f.node, sf.Type, tag, t); err != nil {
+			return fmt.Errorf("field %s of %v: %w", sf.Name, t, err)
+		}
+		if n := &f.node; len(n.steps) > 0 || n.nilRule != nil || n.dive != nil || n.fields != nil && !c.empty(n.fields, sf.Type) {
+			s.fields = append(s.fields, f)
+		}
+	}
+	return nil
+}
+
+// empty reports whether a struct that is not being made has nothing to check.
+func (c *compiler) empty(s *structPlan, t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return len(s.fields) == 0 && !c.holdsItself(t, t, map[reflect.Type]bool{})
+}
+
+// holdsItself reports whether a value of type in can hold one of type t.
+func (c *compiler) holdsItself(t, in reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[in] {
+		return false
+	}
+	seen[in] = true
+	switch in.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return in.Elem() == t || c.holdsItself(t, in.Elem(), seen)
+	case reflect.Struct:
+		for i := range in.NumField() {
+			if ft := in.Field(i).Type; ft == t || c.holdsItself(t, ft, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// tagOf returns the rules of a field.
+func tagOf(sf reflect.StructField) (string, error) {
+	v, hasV := sf.Tag.Lookup("validate")
+	b, hasB := sf.Tag.Lookup("binding")
+	switch {
+	case hasV && hasB && v != b:
+		return "", fmt.Errorf("field %s has the tags validate and binding, which differ", sf.Name)
+	case hasB:
+		return b, nil
+	}
+	return v, nil
+}
+
+// Tag returns the rules in the tags of a field, "" when it has none.
+func Tag(sf reflect.StructField) string {
+	tag, _ := tagOf(sf) // Compile has refused what is wrong
+	if tag == "-" {
+		return ""
+	}
+	return tag
+}

@@ -1,0 +1,221 @@
+// Package jsonplan encodes and decodes JSON by a plan compiled once per type.
+//
+// It is encoding/json, faster: [Plan.Append] gives the bytes json.Marshal gives for a pointer to the
+// value, and [Decoder.Decode] gives the value that json.Unmarshal gives, where names match exactly, no
+// name occurs twice and the text is UTF-8 (see Options); it refuses what breaks these rules. A type, or
+// a field, that the plan has no code for goes through encoding/json itself. Fuzzing compares both
+// directions with encoding/json.
+//
+// A plan is immutable and may be used by any number of goroutines. Memory is reached through unsafe
+// pointers: a caller passes a pointer to a value of exactly the plan's type.
+package jsonplan
+
+import (
+	"encoding"
+	"encoding/json"
+	"encoding/json/jsontext"
+	jsonv2 "encoding/json/v2"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// Options are the rules of decoding, as encoding/json/v2 takes them: those of encoding/json but for
+// names that differ in case or occur twice and for text that is not UTF-8.
+var Options = jsonv2.JoinOptions(json.DefaultOptionsV1(),
+	jsontext.AllowDuplicateNames(false),
+	jsontext.AllowInvalidUTF8(false),
+	jsonv2.MatchCaseInsensitiveNames(false),
+)
+
+type (
+	// decodeFunc reads the next value of the input into *p. What p points to is zero or a default.
+	decodeFunc func(d *Decoder, p unsafe.Pointer) *Error
+	// encodeFunc appends the JSON of *p.
+	encodeFunc func(dst []byte, p unsafe.Pointer) ([]byte, error)
+)
+
+// Plan encodes and decodes values of one type.
+type Plan struct {
+	dec decodeFunc
+	enc encodeFunc
+	// Compiled is false when the whole type goes through encoding/json.
+	Compiled bool
+}
+
+var plans sync.Map // reflect.Type → *Plan
+
+// Of returns the plan of t.
+func Of(t reflect.Type) *Plan {
+	if p, ok := plans.Load(t); ok {
+		return p.(*Plan)
+	}
+	c := compiler{enc: map[reflect.Type]bool{}, dec: map[reflect.Type]*decodeFunc{}}
+	p := &Plan{Compiled: c.compilable(t)}
+	p.enc, p.dec = c.encoder(t), c.decoder(t)
+	actual, _ := plans.LoadOrStore(t, p)
+	return actual.(*Plan)
+}
+
+// OfFields returns a plan that decodes into the fields of the struct t that keep accepts, which is asked
+// about fields at the top only (and those promoted from embedded structs). It returns nil when t has a
+// form that only encoding/json knows: then fields cannot be left out.
+func OfFields(t reflect.Type, keep func(reflect.StructField) bool) *Plan {
+	c := compiler{enc: map[reflect.Type]bool{}, dec: map[reflect.Type]*decodeFunc{}}
+	fields, ok := structFields(t, keep)
+	if !ok {
+		return nil
+	}
+	s := c.structDecoder(fields)
+	return &Plan{Compiled: true, dec: s.decode, enc: c.encoder(t)}
+}
+
+// Append appends the JSON of the value p points to, which has the plan's type, as json.Marshal(p) does.
+func (p *Plan) Append(dst []byte, ptr unsafe.Pointer) ([]byte, error) { return p.enc(dst, ptr) }
+
+// compiler makes the functions of one plan.
+type compiler struct {
+	enc map[reflect.Type]bool        // structs whose encoder is being made
+	dec map[reflect.Type]*decodeFunc // structs, by type; filled when made
+}
+
+var (
+	timeType = reflect.TypeFor[time.Time]()
+
+	marshalers = []reflect.Type{
+		reflect.TypeFor[json.Marshaler](), reflect.TypeFor[jsonv2.MarshalerTo](),
+		reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextAppender](),
+	}
+	unmarshalers = []reflect.Type{
+		reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[jsonv2.UnmarshalerFrom](),
+		reflect.TypeFor[encoding.TextUnmarshaler](),
+	}
+)
+
+// custom reports whether t or *t has one of the methods.
+func custom(t reflect.Type, methods []reflect.Type) bool {
+	for _, m := range methods {
+		if t.Implements(m) || reflect.PointerTo(t).Implements(m) {
+			return true
+		}
+	}
+	return t == reflect.TypeFor[json.Number]()
+}
+
+// compilable reports whether t itself, not counting what it holds, has code of ours.
+func (c *compiler) compilable(t reflect.Type) bool {
+	if custom(t, marshalers) || custom(t, unmarshalers) {
+		return false
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		_, ok := structFields(t, nil)
+		return ok
+	case reflect.Slice, reflect.Pointer:
+		return c.compilable(t.Elem())
+	case reflect.Map, reflect.Array, reflect.Interface, reflect.Func, reflect.Chan, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
+		return false
+	}
+	return true
+}
+
+// structField is a member of the JSON object of a struct.
+type structField struct {
+	name                string
+	offset              uintptr
+	typ                 reflect.Type
+	omitEmpty, omitZero bool
+}
+
+// maxFields bounds the fields of a compiled struct: what the decoder's set of seen names holds.
+const maxFields = 256
+
+// structFields returns the members of t in order, with those of embedded structs in their place, and
+// whether the plan has code for all their forms: no string option, no member name that two fields share,
+// no embedded pointer, no option of encoding/json/v2.
+func structFields(t reflect.Type, keep func(reflect.StructField) bool) ([]structField, bool) {
+	var fields []structField
+	ok := addFields(&fields, t, 0, keep)
+	names := map[string]bool{}
+	for _, f := range fields {
+		if names[f.name] {
+			return nil, false
+		}
+		names[f.name] = true
+	}
+	return fields, ok && len(fields) <= maxFields
+}
+
+func addFields(fields *[]structField, t reflect.Type, base uintptr, keep func(reflect.StructField) bool) bool {
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		tag, tagged := sf.Tag.Lookup("json")
+		if tag == "-" {
+			continue
+		}
+		name, options, _ := strings.Cut(tag, ",")
+		if sf.Anonymous && name == "" {
+			switch {
+			case sf.Type.Kind() == reflect.Struct && !custom(sf.Type, marshalers) && !custom(sf.Type, unmarshalers):
+				if options != "" || !addFields(fields, sf.Type, base+sf.Offset, keep) {
+					return false
+				}
+				continue
+			case sf.Type.Kind() != reflect.Struct && sf.IsExported() && sf.Type.Kind() != reflect.Pointer && sf.Type.Kind() != reflect.Interface:
+			default:
+				return false
+			}
+		}
+		if !sf.IsExported() {
+			if tagged {
+				return false
+			}
+			continue
+		}
+		if keep != nil && !keep(sf) {
+			continue
+		}
+		f := structField{name: sf.Name, offset: base + sf.Offset, typ: sf.Type}
+		if name != "" {
+			f.name = name
+		}
+		if !plainName(f.name) || !f.setOptions(options) {
+			return false
+		}
+		*fields = append(*fields, f)
+	}
+	return true
+}
+
+// setOptions applies what follows the name in a json tag and reports whether all of it is known.
+func (f *structField) setOptions(options string) bool {
+	for options != "" {
+		var o string
+		switch o, options, _ = strings.Cut(options, ","); o {
+		case "omitempty":
+			f.omitEmpty = true
+		case "omitzero":
+			f.omitZero = true
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// plainName reports whether a name is the same in a tag, in Go and in JSON.
+func plainName(name string) bool {
+	for _, r := range []byte(name) {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-', r == '.', r == '$':
+		default:
+			return false
+		}
+	}
+	return name != ""
+}
+
+// value returns what p points to, of type t, as encoding/json takes it: a pointer.
+func value(t reflect.Type, p unsafe.Pointer) any { return reflect.NewAt(t, p).Interface() }

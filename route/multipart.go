@@ -1,0 +1,178 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime/multipart"
+	"net/http"
+
+	"github.com/headpond/headpond/route/internal/bind"
+)
+
+// Files are the files of a multipart form, as they arrive: a request type that has a field of this type gets
+// its other fields first and then reads the files one after the other, without any being kept in memory or on
+// disk. So in the form the files have to come last. For files as a whole, take fields of type
+// *multipart.FileHeader or []*multipart.FileHeader with a file tag.
+type Files struct{ s *fileStream }
+
+// Upload is a file that is being received. It can be read until the next one is asked for.
+type Upload struct {
+	Field       string // name of the form's field
+	Name        string // that the client gives the file, without directories; do not trust it
+	ContentType string // that the client says; do not trust it
+	io.Reader
+}
+
+// fileStream is the state of Files.
+type fileStream struct {
+	x      *exchange
+	gen    uint64
+	reader *multipart.Reader
+	next   *multipart.Part // read already
+	seen   int
+	err    error // that All ends with for ever
+}
+
+// All returns the files in order. It can be read once. An error ends it: a *Problem that the handler can return as
+// it is, when the form is malformed, too large, has too many files or values after a file.
+func (f Files) All() iter.Seq2[*Upload, error] {
+	return func(yield func(*Upload, error) bool) {
+		if f.s == nil {
+			return
+		}
+		for {
+			u, err := f.s.upload()
+			if err == io.EOF {
+				return
+			}
+			if !yield(u, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// upload returns the next file, io.EOF after the last.
+func (s *fileStream) upload() (*Upload, error) {
+	if s.x.gen.Load() != s.gen {
+		(&Ctx{x: s.x, gen: s.gen}).stale()
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	part := s.next
+	if s.next = nil; part == nil {
+		var err error
+		if part, err = s.reader.NextPart(); err != nil {
+			if s.err = err; err != io.EOF {
+				s.err = readProblem(err)
+			}
+			return nil, s.err
+		}
+	}
+	if part.FileName() == "" {
+		s.err = &Problem{Status: http.StatusBadRequest, Detail: fmt.Sprintf("the form has its value %q after a file", part.FormName())}
+		return nil, s.err
+	}
+	if s.seen++; s.seen > s.x.ep.maxFiles {
+		s.err = tooManyFiles(s.x.ep.maxFiles)
+		return nil, s.err
+	}
+	return &Upload{Field: part.FormName(), Name: part.FileName(), ContentType: part.Header.Get("Content-Type"), Reader: uploadReader{part}}, nil
+}
+
+// uploadReader makes problems of what goes wrong with a file.
+type uploadReader struct{ part *multipart.Part }
+
+func (r uploadReader) Read(b []byte) (int, error) {
+	n, err := r.part.Read(b)
+	if err != nil && err != io.EOF {
+		err = readProblem(err)
+	}
+	return n, err
+}
+
+func tooManyFiles(limit int) *Problem {
+	return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("the form has more than %d files", limit)}
+}
+
+// bindMultipart fills the fields from a multipart form.
+func (x *exchange) bindMultipart(boundary string) *Problem {
+	e, r := x.ep, x.r
+	if r.ContentLength > e.maxUpload {
+		return x.tooLarge()
+	}
+	if boundary == "" {
+		return &Problem{Status: http.StatusBadRequest, Detail: "the multipart form has no boundary"}
+	}
+	r.Body = http.MaxBytesReader(x.w, r.Body, e.maxUpload)
+	if at := e.bind.StreamAt(x.req); at != nil {
+		s := &fileStream{x: x, gen: x.gen.Load(), reader: multipart.NewReader(r.Body, boundary)}
+		*(*Files)(at) = Files{s}
+		return x.streamValues(s)
+	}
+	if err := r.ParseMultipartForm(uploadMemory); err != nil {
+		if errors.Is(err, multipart.ErrMessageTooLarge) {
+			return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the form is too large", Err: err}
+		}
+		return readProblem(err)
+	}
+	x.form = r.MultipartForm
+	return x.bindForm(x.form)
+}
+
+// bindForm fills the fields from a form that has been read as a whole.
+func (x *exchange) bindForm(form *multipart.Form) *Problem {
+	e := x.ep
+	files, values := 0, 0
+	for _, f := range form.File {
+		files += len(f)
+	}
+	if files > e.maxFiles {
+		return tooManyFiles(e.maxFiles)
+	}
+	for name, texts := range form.Value {
+		if values += len(texts); values > e.maxFields {
+			return formProblem(bind.ErrPairs)
+		}
+		for i, text := range texts {
+			x.bad = e.bind.Value(name, text, i == 0, x.req, x.bad)
+		}
+	}
+	e.bind.Files(form.File, x.req)
+	return nil
+}
+
+// streamValues reads the values of a form up to its first file.
+func (x *exchange) streamValues(s *fileStream) *Problem {
+	e := x.ep
+	seen := map[string]bool{}
+	room := e.maxBody
+	for values := 0; ; values++ {
+		part, err := s.reader.NextPart()
+		switch {
+		case err == io.EOF:
+			s.err = io.EOF
+			return nil
+		case err != nil:
+			return readProblem(err)
+		case part.FileName() != "":
+			s.next = part
+			return nil
+		case values >= e.maxFields:
+			return formProblem(bind.ErrPairs)
+		}
+		text, err := io.ReadAll(io.LimitReader(part, room+1))
+		if err != nil {
+			return readProblem(err)
+		}
+		if room -= int64(len(text)); room < 0 {
+			return x.tooLarge()
+		}
+		name := part.FormName()
+		x.bad = e.bind.Value(name, string(text), !seen[name], x.req, x.bad)
+		seen[name] = true
+	}
+}

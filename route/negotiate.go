@@ -1,0 +1,122 @@
+package route
+
+import (
+	"encoding/xml"
+	"mime"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Codec is a media type besides JSON. Its functions may be called by many goroutines at once.
+type Codec struct {
+	// ContentType is the media type, without parameters that matter.
+	ContentType string
+	// Marshal appends v, a pointer to the response value, to dst and returns it.
+	Marshal func(dst []byte, v any) ([]byte, error)
+	// Unmarshal reads data into v, a pointer to the request value. Neither v nor what it holds may refer to data
+	// afterwards. It sees every field, also those from elsewhere than the body, which are set before.
+	Unmarshal func(data []byte, v any) error
+}
+
+// XML is application/xml by encoding/xml.
+var XML = Codec{
+	ContentType: "application/xml",
+	Marshal: func(dst []byte, v any) ([]byte, error) {
+		b, err := xml.Marshal(v)
+		return append(dst, b...), err
+	},
+	Unmarshal: xml.Unmarshal,
+}
+
+// codecFor returns the codec of a media type, nil when it is JSON's own or there is none.
+func (e *Endpoint) codecFor(mediaType string) *Codec {
+	for i := range e.codecs {
+		if e.codecs[i].ContentType == mediaType {
+			return &e.codecs[i]
+		}
+	}
+	return nil
+}
+
+// codec returns the codec that the client prefers for the response, nil for JSON's own.
+func (x *exchange) codec() *Codec {
+	if len(x.ep.codecs) == 0 {
+		return nil
+	}
+	return x.ep.codecFor(x.ep.preferred(x.r.Header["Accept"]))
+}
+
+// acceptable reports whether the client takes what the response can be.
+func (x *exchange) acceptable() bool {
+	accept := x.r.Header["Accept"]
+	if len(accept) == 0 || len(accept) == 1 && (accept[0] == "*/*" || accept[0] == typeJSON) {
+		return true
+	}
+	return x.ep.answer != nil || x.ep.preferred(accept) != ""
+}
+
+// offered returns the media types a response can be, best first.
+func (e *Endpoint) offered() []string {
+	types := []string{typeJSON}
+	for _, c := range e.codecs {
+		if c.ContentType != typeJSON {
+			types = append(types, c.ContentType)
+		}
+	}
+	return types
+}
+
+func (e *Endpoint) mediaTypes() string { return strings.Join(e.offered(), " or ") }
+
+// preferred returns the media type that Accept headers like best, "" when they like none.
+func (e *Endpoint) preferred(accept []string) string {
+	if len(accept) == 0 {
+		return typeJSON
+	}
+	best, bestQ := "", 0.0
+	for _, offer := range e.offered() {
+		if q := quality(accept, offer); q > bestQ {
+			best, bestQ = offer, q
+		}
+	}
+	return best
+}
+
+// quality is the weight that Accept headers give a media type: that of the most specific range it is in (RFC
+// 9110, section 12.5.1).
+func quality(accept []string, mediaType string) float64 {
+	kind, _, _ := strings.Cut(mediaType, "/")
+	q, specific := 0.0, -1
+	for _, line := range accept {
+		for item := range strings.SplitSeq(line, ",") {
+			pattern, params, err := mime.ParseMediaType(item)
+			if err != nil {
+				continue
+			}
+			level := slices.Index([]string{"*/*", kind + "/*", mediaType}, pattern)
+			if level <= specific {
+				continue
+			}
+			specific, q = level, 1
+			if w, ok := params["q"]; ok {
+				if q, err = strconv.ParseFloat(w, 64); err != nil {
+					q = 0
+				}
+			}
+		}
+	}
+	return q
+}
+
+// bodyTypes names the media types a body can be, for people.
+func (e *Endpoint) bodyTypes() string {
+	if e.bind != nil && !e.bind.Has("body") {
+		return typeMultipart
+	}
+	types := e.offered()
+	if e.bind != nil {
+		types = append(types, typeForm, typeMultipart)
+	}
+	return strings.Join(types, ", ")
+}

@@ -1,0 +1,164 @@
+package route
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/headpond/headpond/route/internal/check"
+)
+
+const (
+	// DefaultMaxBody is the default of MaxBody: far more than people type, and what a thousand
+	// requests at once may hold in memory.
+	DefaultMaxBody = 1 << 20
+	// DefaultMaxUpload is the default of MaxUpload.
+	DefaultMaxUpload = 32 << 20
+	// DefaultMaxDepth is the default of MaxDepth: deeper than documents people write.
+	DefaultMaxDepth = 64
+	// DefaultMaxFields is the default of MaxFields.
+	DefaultMaxFields = 1000
+	// DefaultMaxFiles is the default of MaxFiles.
+	DefaultMaxFiles = 20
+
+	// uploadMemory is what a form with files may hold in memory; the rest goes to temporary files.
+	uploadMemory = 1 << 20
+	// maxKeptBuffer bounds the buffers that go back to the pool: one large body must not hold its memory
+	// for ever.
+	maxKeptBuffer = 64 << 10
+)
+
+// Option sets something of a handler. The zero set of options is a good one.
+type Option func(*settings)
+
+// settings are what options set.
+type settings struct {
+	status        int
+	maxBody       int64
+	maxUpload     int64
+	maxDepth      int
+	maxFields     int
+	maxFiles      int
+	bodyTimeout   time.Duration
+	refuseUnknown bool
+	unpooled      bool
+	etag          bool
+	codecs        []Codec
+	rules         map[string]check.Rule
+	mapErrors     []func(error) *Problem
+	logger        *slog.Logger
+	doc           doc
+}
+
+// doc is what OpenAPI says of an operation beyond its types.
+type doc struct {
+	summary, description, id string
+	tags                     []string
+	errors                   []int
+	hidden                   bool
+}
+
+func newSettings(opts []Option) settings {
+	s := settings{
+		maxBody: DefaultMaxBody, maxUpload: DefaultMaxUpload, maxDepth: DefaultMaxDepth,
+		maxFields: DefaultMaxFields, maxFiles: DefaultMaxFiles, rules: map[string]check.Rule{},
+	}
+	for _, o := range opts {
+		o(&s)
+	}
+	return s
+}
+
+// Status sets the status of responses.
+func Status(code int) Option { return func(s *settings) { s.status = code } }
+
+// MaxBody bounds a body other than a multipart form, in bytes: beyond it the answer is 413. 0 or less
+// leaves the default, DefaultMaxBody.
+func MaxBody(n int64) Option { return func(s *settings) { s.maxBody = positive(n, DefaultMaxBody) } }
+
+// MaxUpload bounds a multipart form, in bytes, with all its files: beyond it the answer is 413. 0 or
+// less leaves the default, DefaultMaxUpload.
+func MaxUpload(n int64) Option {
+	return func(s *settings) { s.maxUpload = positive(n, DefaultMaxUpload) }
+}
+
+// MaxDepth bounds the nesting of JSON. 0 or less leaves the default, DefaultMaxDepth.
+func MaxDepth(n int) Option { return func(s *settings) { s.maxDepth = positive(n, DefaultMaxDepth) } }
+
+// MaxFields bounds the fields of a form. 0 or less leaves the default, DefaultMaxFields.
+func MaxFields(n int) Option {
+	return func(s *settings) { s.maxFields = positive(n, DefaultMaxFields) }
+}
+
+// MaxFiles bounds the files of a form. 0 or less leaves the default, DefaultMaxFiles.
+func MaxFiles(n int) Option { return func(s *settings) { s.maxFiles = positive(n, DefaultMaxFiles) } }
+
+func positive[T int | int64](n, otherwise T) T {
+	if n <= 0 {
+		return otherwise
+	}
+	return n
+}
+
+// BodyTimeout bounds how long a client may take to send the body: beyond it the answer is 408. The default 0
+// leaves that to the server's ReadTimeout. It has no effect on ResponseWriters without a deadline.
+func BodyTimeout(d time.Duration) Option { return func(s *settings) { s.bodyTimeout = d } }
+
+// RefuseUnknown refuses JSON with members that the request type does not have. By default they are
+// ignored.
+func RefuseUnknown() Option { return func(s *settings) { s.refuseUnknown = true } }
+
+// Unpooled gives every request memory of its own. It costs what pooling saves, and is there to compare
+// with and to rule out pooling as the cause of something.
+func Unpooled() Option { return func(s *settings) { s.unpooled = true } }
+
+// ETag gives responses to GET with status 200 an entity tag, a hash of the body, and answers 304 when
+// the client has that already. A handler that sets the header ETag itself decides what it is.
+func ETag() Option { return func(s *settings) { s.etag = true } }
+
+// Rule adds a rule for validate and binding tags, or replaces one. It is given the value of the field and
+// what follows = in the tag, and must be safe for use by many goroutines.
+func Rule(name string, ok func(value any, param string) bool) Option {
+	return func(s *settings) { s.rules[name] = ok }
+}
+
+// MapError adds a function that makes problems of a service's own errors, typically with errors.Is or
+// errors.As. The first that does not return nil decides, before everything this package knows.
+func MapError(f func(error) *Problem) Option {
+	return func(s *settings) { s.mapErrors = append(s.mapErrors, f) }
+}
+
+// Logger sets where panics and answers of status 500 are logged. The default is slog.Default() at the
+// time of logging.
+func Logger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
+
+// Codecs adds media types, which requests may have and clients may ask for by Accept. JSON comes first; a codec for
+// application/json replaces it.
+func Codecs(codecs ...Codec) Option {
+	return func(s *settings) { s.codecs = append(s.codecs, codecs...) }
+}
+
+// Summary describes the operation in OpenAPI: a line, and more when it is needed, in Markdown.
+func Summary(summary string, description ...string) Option {
+	return func(s *settings) {
+		s.doc.summary = summary
+		if len(description) > 0 {
+			s.doc.description = description[0]
+		}
+	}
+}
+
+// OperationID names the operation in OpenAPI. The default is made of method and path.
+func OperationID(id string) Option { return func(s *settings) { s.doc.id = id } }
+
+// Tags groups the operation in OpenAPI.
+func Tags(tags ...string) Option {
+	return func(s *settings) { s.doc.tags = append(s.doc.tags, tags...) }
+}
+
+// Errors names statuses of errors in OpenAPI, beyond those that binding makes.
+func Errors(statuses ...int) Option {
+	return func(s *settings) { s.doc.errors = append(s.doc.errors, statuses...) }
+}
+
+// Hidden keeps the operation out of OpenAPI.
+func Hidden() Option { return func(s *settings) { s.doc.hidden = true } }

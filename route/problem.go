@@ -1,0 +1,190 @@
+package route
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/headpond/headpond/route/internal/jsonplan"
+)
+
+// Problem is an error as clients see it: problem details of RFC 9457.
+type Problem struct {
+	// Type is a URI that names the kind of problem; "" is about:blank, for which the status says it all.
+	Type string `json:"type,omitempty"`
+	// Title says what kind of problem it is. The default is the text of the status.
+	Title string `json:"title,omitempty"`
+	// Status is the HTTP status. The default is 500.
+	Status int `json:"status"`
+	// Detail says what is wrong in this case.
+	Detail string `json:"detail,omitempty"`
+	// Instance is a URI of this occurrence.
+	Instance string `json:"instance,omitempty"`
+	// Errors are the values of the request that are wrong.
+	Errors []FieldError `json:"errors,omitempty"`
+	// Err is the cause, for errors.Is and the log. Clients do not see it.
+	Err error `json:"-"`
+}
+
+// FieldError is one value that is wrong.
+type FieldError struct {
+	// Pointer is the value's place in the body, as the fragment of a URI: "#/items/0/name". It is empty
+	// for values from elsewhere.
+	Pointer string `json:"pointer,omitempty"`
+	// In and Name are the place of a value that is not in the body: path, query, header, cookie or file.
+	In   string `json:"in,omitempty"`
+	Name string `json:"name,omitempty"`
+	// Rule is the rule of the validate tag that failed, "" for a value of the wrong type.
+	Rule string `json:"rule,omitempty"`
+	// Detail says what the value must be.
+	Detail string `json:"detail"`
+}
+
+// Errorf makes a problem of a status and a text for the client. With %w the cause is kept for errors.Is.
+func Errorf(status int, format string, args ...any) *Problem {
+	err := fmt.Errorf(format, args...)
+	return &Problem{Status: status, Detail: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// Error implements error.
+func (p *Problem) Error() string {
+	s := strconv.Itoa(p.Status) + " " + http.StatusText(p.Status)
+	if p.Detail != "" {
+		s += ": " + p.Detail
+	}
+	for _, e := range p.Errors {
+		s += "; " + strings.TrimSpace(e.Pointer+e.In+" "+e.Name) + " " + e.Detail
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (p *Problem) Unwrap() error { return p.Err }
+
+// HTTPStatus returns the status.
+func (p *Problem) HTTPStatus() int { return p.Status }
+
+// internalDetail is all a client learns of an error that was not meant for it.
+const internalDetail = "the server failed; its log says why"
+
+// problem makes what the client is told of an error.
+func (e *Endpoint) problem(err error) *Problem {
+	for _, f := range e.mapErrors {
+		if p := f(err); p != nil {
+			return p
+		}
+	}
+	if p, ok := errors.AsType[*Problem](err); ok {
+		return p
+	}
+	if s, ok := errors.AsType[interface {
+		error
+		HTTPStatus() int
+	}](err); ok {
+		return &Problem{Status: s.HTTPStatus(), Detail: s.Error(), Err: err}
+	}
+	if s, ok := errors.AsType[interface {
+		error
+		StatusCode() int
+	}](err); ok {
+		return &Problem{Status: s.StatusCode(), Detail: s.Error(), Err: err}
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return readProblem(err)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &Problem{Status: http.StatusServiceUnavailable, Detail: "the request took too long", Err: err}
+	}
+	return &Problem{Status: http.StatusInternalServerError, Detail: internalDetail, Err: err}
+}
+
+func (e *Endpoint) log() *slog.Logger {
+	if e.logger != nil {
+		return e.logger
+	}
+	return slog.Default()
+}
+
+var (
+	problemPlan = jsonplan.Of(reflect.TypeFor[Problem]())
+	problemType = []string{"application/problem+json"}
+)
+
+// fail answers with a problem.
+func (x *exchange) fail(p *Problem) {
+	out := *p
+	if out.Status < 100 || out.Status > 999 {
+		out.Status = http.StatusInternalServerError
+	}
+	if out.Title == "" {
+		out.Title = http.StatusText(out.Status)
+	}
+	ctx := x.r.Context()
+	if p.Err != nil && out.Status >= 500 && !(errors.Is(p.Err, context.Canceled) && ctx.Err() != nil) {
+		x.ep.log().ErrorContext(ctx, "route: a request failed", "route", x.ep.name(), "status", out.Status, "err", p.Err)
+	}
+	var err error
+	if x.out, err = problemPlan.Append(x.out[:0], unsafe.Pointer(&out)); err != nil {
+		x.out = append(x.out[:0], "{}"...)
+	}
+	h := x.w.Header()
+	delete(h, "Etag")
+	delete(h, "Content-Encoding")
+	delete(h, "Cache-Control")
+	h["Content-Type"] = problemType
+	h["X-Content-Type-Options"] = []string{"nosniff"}
+	x.write(out.Status)
+}
+
+// invalid makes the problem of what binding and validation found, all of it.
+func (x *exchange) invalid() *Problem {
+	p := &Problem{Status: http.StatusUnprocessableEntity}
+	for _, b := range x.bad {
+		e := FieldError{In: string(b.Field.Source), Name: b.Field.Name, Detail: b.Detail}
+		if e.In == "body" {
+			e = FieldError{Pointer: fragment("/" + escapePointer(b.Field.Name)), Detail: b.Detail}
+		}
+		p.Errors = append(p.Errors, e)
+	}
+	bound := len(p.Errors)
+	for _, v := range x.found {
+		e := FieldError{In: v.In, Name: strings.TrimPrefix(v.Pointer, "/"), Rule: v.Rule, Detail: v.Detail}
+		if e.In == "body" || e.In == "" {
+			e.In, e.Name, e.Pointer = "", "", fragment(v.Pointer)
+		}
+		if !reported(p.Errors[:bound], e) {
+			p.Errors = append(p.Errors, e)
+		}
+	}
+	p.Detail = "a value is invalid"
+	if n := len(p.Errors); n > 1 {
+		p.Detail = strconv.Itoa(n) + " values are invalid"
+	}
+	return p
+}
+
+// reported tells whether a value is known to be of the wrong type: then rules on it say nothing new.
+func reported(errs []FieldError, e FieldError) bool {
+	for _, o := range errs {
+		if o.Pointer == e.Pointer && o.In == e.In && o.Name == e.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func escapePointer(token string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(token)
+}
+
+// fragment writes a JSON pointer as the fragment of a URI, as RFC 9457 has it in its example.
+func fragment(pointer string) string {
+	return "#" + (&url.URL{Fragment: pointer}).EscapedFragment()
+}

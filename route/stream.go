@@ -1,0 +1,205 @@
+package route
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Stream is a response of any length. The Ctx stays valid until it has been written.
+type Stream struct {
+	// ContentType is the media type; the default is application/octet-stream.
+	ContentType string
+	// Body is read to its end, and closed when it is an io.Closer.
+	Body io.Reader
+	// Write is called instead of reading Body. What it writes reaches the client when net/http's buffer
+	// is full or Write returns; w is an http.Flusher where the server's is.
+	Write func(w io.Writer) error
+	// Size is the length in bytes, when it is known: then it is sent as Content-Length. 0 means unknown.
+	Size int64
+}
+
+// stream answers with a Stream.
+func (x *exchange) stream(s *Stream) {
+	if c, ok := s.Body.(io.Closer); ok {
+		defer c.Close()
+	}
+	h := x.w.Header()
+	if h["Content-Type"] == nil {
+		contentType := s.ContentType
+		if contentType == "" {
+			contentType = "application/octet-stream"
+		}
+		h["Content-Type"] = []string{contentType}
+	}
+	if s.Size > 0 {
+		h["Content-Length"] = []string{strconv.FormatInt(s.Size, 10)}
+	}
+	if s.Body == nil && s.Write == nil {
+		s.Body = http.NoBody
+	}
+	x.writeHeader(x.statusCode())
+	if x.r.Method == http.MethodHead {
+		return
+	}
+	var err error
+	if s.Write != nil {
+		err = s.Write(x.w)
+	} else {
+		_, err = io.Copy(x.w, s.Body)
+	}
+	x.ended(err)
+}
+
+// ended ends a response that has begun: after an error the connection is closed, for the client must
+// not take what it has for the whole.
+func (x *exchange) ended(err error) {
+	if err == nil {
+		return
+	}
+	if x.r.Context().Err() == nil {
+		x.ep.log().Warn("route: a stream ended early", "route", x.ep.name(), "err", err)
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// File is a response from a file, with ranges and conditional requests as http.ServeContent has them.
+type File struct {
+	// FS and Name are the file. A file that does not exist is answered by 404.
+	FS   fs.FS
+	Name string
+	// Content is the file instead, closed when it is an io.Closer; then Name only tells its type.
+	Content io.ReadSeeker
+	// ModTime is when Content was changed, for conditional requests; the zero time is unknown.
+	ModTime time.Time
+	// Download is the name under which browsers save the file, instead of showing it.
+	Download string
+}
+
+// file answers with a File.
+func (x *exchange) file(f *File) {
+	content, modTime := f.Content, f.ModTime
+	if content == nil {
+		if f.FS == nil {
+			x.fail(&Problem{Status: http.StatusInternalServerError, Detail: internalDetail, Err: errors.New("route: a File has neither FS nor Content")})
+			return
+		}
+		file, err := f.FS.Open(f.Name)
+		if err != nil {
+			x.fail(fileProblem(err))
+			return
+		}
+		defer file.Close()
+		info, err := file.Stat()
+		seeker, ok := file.(io.ReadSeeker)
+		if err == nil && info.IsDir() {
+			err = fs.ErrNotExist
+		}
+		if err == nil && !ok {
+			err = fmt.Errorf("route: files of %T cannot be read at any place", f.FS)
+		}
+		if err != nil {
+			x.fail(fileProblem(err))
+			return
+		}
+		content, modTime = seeker, info.ModTime()
+	} else if c, ok := content.(io.Closer); ok {
+		defer c.Close()
+	}
+	if f.Download != "" {
+		x.w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": f.Download}))
+	}
+	x.wrote = true
+	http.ServeContent(x.w, x.r, f.Name, modTime, content)
+}
+
+func fileProblem(err error) *Problem {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
+		return &Problem{Status: http.StatusNotFound, Detail: "there is no such file", Err: err}
+	case errors.Is(err, fs.ErrPermission):
+		return &Problem{Status: http.StatusForbidden, Detail: "the file may not be read", Err: err}
+	}
+	return &Problem{Status: http.StatusInternalServerError, Detail: internalDetail, Err: err}
+}
+
+// Event is one of a stream of server-sent events.
+type Event struct {
+	ID    string        // that a client sends as Last-Event-ID when it connects again
+	Name  string        // the event's type; "" is message
+	Data  any           // a string or []byte as it is, anything else as JSON
+	Retry time.Duration // how long clients wait before they connect again; 0 says nothing
+}
+
+// Events is a response of server-sent events: it is called with a function that sends one, at once, and ends the
+// response by returning. ctx is done when the client has gone. Set WriteTimeout of the server to 0, or move it by
+// http.ResponseController, for streams that last.
+type Events func(ctx context.Context, send func(Event) error) error
+
+// events answers with Events.
+func (x *exchange) events(run Events) {
+	h := x.w.Header()
+	h["Content-Type"] = []string{"text/event-stream"}
+	h["Cache-Control"] = []string{"no-store"}
+	h["X-Accel-Buffering"] = []string{"no"} // nginx would wait for its buffer to fill
+	x.writeHeader(x.statusCode())
+	control := http.NewResponseController(x.w)
+	_ = control.Flush() // the client learns that the stream is there; without a Flusher it has to wait
+	if run == nil || x.r.Method == http.MethodHead {
+		return
+	}
+	x.ended(run(x.r.Context(), func(e Event) error {
+		b, err := appendEvent(nil, e)
+		if err != nil {
+			return err
+		}
+		if _, err := x.w.Write(b); err != nil {
+			return fmt.Errorf("route: sending an event: %w", err)
+		}
+		return control.Flush()
+	}))
+}
+
+// appendEvent writes an event as the HTML standard has it (server-sent events, section 9.2.5).
+func appendEvent(dst []byte, e Event) ([]byte, error) {
+	if strings.ContainsAny(e.ID+e.Name, "\r\n\x00") {
+		return dst, errors.New("route: the id or name of an event has a line break")
+	}
+	if e.ID != "" {
+		dst = append(append(append(dst, "id: "...), e.ID...), '\n')
+	}
+	if e.Name != "" {
+		dst = append(append(append(dst, "event: "...), e.Name...), '\n')
+	}
+	if e.Retry > 0 {
+		dst = append(strconv.AppendInt(append(dst, "retry: "...), e.Retry.Milliseconds(), 10), '\n')
+	}
+	var data []byte
+	switch d := e.Data.(type) {
+	case nil:
+	case string:
+		data = []byte(d)
+	case []byte:
+		data = d
+	default:
+		var err error
+		if data, err = json.Marshal(d); err != nil {
+			return dst, fmt.Errorf("route: encoding an event: %w", err)
+		}
+	}
+	data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
+	data = bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
+	for line := range bytes.SplitSeq(data, []byte("\n")) {
+		dst = append(append(append(dst, "data: "...), line...), '\n')
+	}
+	return append(dst, '\n'), nil
+}
