@@ -20,16 +20,14 @@ PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 
 FUZZTIME ?= 30s
 SOAK     ?= 30m
-BENCH    ?= .
-COUNT    ?= 1
 
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-deps lint bench fuzz soak clean
+.PHONY: help run build test test-deps lint bench bench-quick bench-engine fuzz soak clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 run: build ## Build and start the demo: SQLite :6432, HTTP :8080, TCP :7000, admin :9090
 	bin/headpond demo
@@ -52,8 +50,14 @@ test: test-deps ## Vet and test everything with -race, against real servers
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done
 
-bench: ## Run the benchmarks of bench/ (BENCH=regexp, COUNT=n)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 0 ./bench/...
+bench: build ## Measure everything: tables, results.json, report.html in dist/bench (long; BENCHFLAGS=…)
+	bin/headpond bench -out dist/bench $(BENCHFLAGS) all
+
+bench-quick: build ## The same in six minutes
+	bin/headpond bench -out dist/bench-quick -quick $(BENCHFLAGS) all
+
+bench-engine: build ## Measure the gateway's engines beside HAProxy, nginx and PgBouncer
+	bin/headpond bench -out dist/bench-engine $(BENCHFLAGS) engine
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' FUZZTIME='$(FUZZTIME)' sh scripts/fuzz.sh

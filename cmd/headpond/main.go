@@ -46,6 +46,7 @@ func init() {
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
 		{"check", "FILE", "print every problem of a configuration file", check},
 		{"ctl", "status|reload", "ask a running gateway, or have it read its file again", ctl},
+		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
 		{"version", "", "print the version", printVersion},
 		{"help", "", "print this", help},
 	}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/headpond/headpond/bench/internal/arms"
+	"github.com/headpond/headpond/bench/internal/backend"
+	"github.com/headpond/headpond/bench/internal/run"
+	"github.com/headpond/headpond/bench/internal/suite"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitProblem     = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// command runs the command line.
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var err error
+	switch {
+	case len(args) == 4 && args[0] == "backend":
+		err = backend.Main(ctx, backend.Kind(args[1]), args[2], args[3])
+	case len(args) == 4 && args[0] == "arm":
+		err = arms.Main(ctx, args[1], args[2], args[3])
+	default:
+		return bench(ctx, args, stdout, stderr)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "headpond-bench:", err)
+		return exitProblem
+	}
+	return exitOK
+}
+
+// options are the flags.
+type options struct {
+	suite.Options
+	suites   []string
+	peers    string
+	rounds   int
+	seconds  float64
+	out      string
+	resume   bool
+	terminal bool
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("headpond bench", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		_, _ = fmt.Fprintf(stderr, "Usage: headpond bench [FLAGS] SUITE…\n       headpond bench compare OLD.json NEW.json\n\n"+
+			"Measures Headpond and its peers on this machine, writes results.json and report.html, and prints the tables.\n\nSuites:\n%s  %-8s all of them\n\nFlags:\n", suite.Names(), "all")
+		fs.PrintDefaults()
+	}
+	fs.BoolVar(&o.Quick, "quick", false, "fewer cases, 3 rounds of 0.4 s: everything in six minutes")
+	fs.StringVar(&o.peers, "peers", "", "`names` of the arms to measure, separated by commas, such as gateway-uring,haproxy (default: all)")
+	fs.IntVar(&o.rounds, "rounds", 0, "`number` of rounds of each arm (default: 5, quick 3)")
+	fs.Float64Var(&o.seconds, "seconds", 0, "`length` of a round (default: 2, quick 0.4)")
+	fs.StringVar(&o.out, "out", "headpond-bench-results", "`folder` for results.json and report.html")
+	fs.BoolVar(&o.resume, "resume", false, "take over the finished rounds of results.json in the folder")
+	fs.IntVar(&o.Loops, "loops", 0, "`number` of loops of the gateway, threads of HAProxy, workers of nginx (default: half the processors)")
+	fs.StringVar(&o.Headpond, "headpond", "", "`program` of the gateway (default: beside this one)")
+	// Flags may stand before and after the names.
+	for {
+		if err := fs.Parse(args); err != nil {
+			return o, err
+		}
+		if args = fs.Args(); len(args) == 0 {
+			break
+		}
+		o.suites = append(o.suites, args[0])
+		args = args[1:]
+	}
+	if len(o.suites) == 0 {
+		fs.Usage()
+		return o, errors.New("which suite?")
+	}
+	return o, o.defaults()
+}
+
+// defaults fills in what was not said.
+func (o *options) defaults() error {
+	rounds, seconds := 5, 2.0
+	if o.Quick {
+		rounds, seconds = 3, 0.4
+	}
+	if o.rounds <= 0 {
+		o.rounds = rounds
+	}
+	if o.seconds <= 0 {
+		o.seconds = seconds
+	}
+	if o.Loops <= 0 {
+		o.Loops = defaultLoops()
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	o.Self = self
+	if o.Headpond == "" {
+		o.Headpond = os.Getenv("HEADPOND_BENCH_GATEWAY")
+	}
+	if o.Headpond == "" {
+		o.Headpond = filepath.Join(filepath.Dir(self), "headpond")
+	}
+	if _, err := os.Stat(o.Headpond); err != nil {
+		return fmt.Errorf("no gateway to measure: %w (make build, or -headpond PROGRAM)", err)
+	}
+	info, err := os.Stderr.Stat()
+	o.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
+	return nil
+}
+
+// bench measures.
+func bench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case err != nil:
+		_, _ = fmt.Fprintln(stderr, "headpond bench:", err)
+		return exitUsage
+	}
+	err = measure(ctx, o, stdout, stderr)
+	switch {
+	case errors.Is(err, run.ErrInterrupted):
+		_, _ = fmt.Fprintf(stderr, "\nheadpond bench: interrupted; the finished rounds are in %s. To go on: headpond bench -resume %s\n", o.out, strings.Join(args, " "))
+		return exitInterrupted
+	case err != nil:
+		_, _ = fmt.Fprintln(stderr, "headpond bench:", err)
+		return exitProblem
+	}
+	return exitOK
+}

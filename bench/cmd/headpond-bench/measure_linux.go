@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/bench/internal/load"
+	"github.com/headpond/headpond/bench/internal/peers"
+	"github.com/headpond/headpond/bench/internal/proc"
+	"github.com/headpond/headpond/bench/internal/report"
+	"github.com/headpond/headpond/bench/internal/result"
+	"github.com/headpond/headpond/bench/internal/run"
+	"github.com/headpond/headpond/bench/internal/suite"
+)
+
+// defaultLoops is the gateway's own default.
+func defaultLoops() int { return max(1, runtime.NumCPU()/2) }
+
+// measure runs the suites and writes the reports. What is finished is reported after an interrupt too.
+func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+	// A generator and a backend each hold a thread in raw system calls that Go's scheduler does not see.
+	runtime.GOMAXPROCS(runtime.NumCPU() + load.Threads())
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	tools := peers.Find()
+	res, err := results(ctx, o, tools)
+	if err != nil {
+		return err
+	}
+	group, err := proc.NewGroup()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, group.Stop()) }()
+	env := &suite.Env{Options: o.Options, Starter: &peers.Starter{Group: group, Tools: tools, Headpond: o.Headpond, Self: o.Self, Loops: o.Loops}}
+	groups, err := env.Groups(o.suites)
+	if err != nil {
+		return err
+	}
+	for _, line := range res.Missing {
+		_, _ = fmt.Fprintln(stderr, line)
+	}
+	if res.Generator.Problem != "" {
+		_, _ = fmt.Fprintln(stderr, "warning:", res.Generator.Problem)
+	}
+	r := &run.Runner{Results: res, Path: filepath.Join(o.out, "results.json"), Log: stderr, Terminal: o.terminal}
+	if o.peers != "" {
+		wanted := strings.Split(o.peers, ",")
+		r.Only = func(arm string) bool { return contains(wanted, arm) }
+	}
+	failed := r.Run(ctx, groups)
+	if ctx.Err() != nil {
+		failed = run.ErrInterrupted
+	}
+	if err := res.Save(r.Path); err != nil {
+		return err
+	}
+	return errors.Join(failed, reports(o, res, stdout))
+}
+
+// reports writes what there is.
+func reports(o options, res *result.Results, stdout io.Writer) error {
+	if err := report.Terminal(stdout, res); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(stdout, "\n%s\n", filepath.Join(o.out, "results.json"))
+	return err
+}
+
+// contains reports whether an arm is wanted; "gateway" wants all of its engines.
+func contains(wanted []string, arm string) bool {
+	for _, w := range wanted {
+		if arm == w || strings.HasPrefix(arm, w+"-") {
+			return true
+		}
+	}
+	return false
+}
+
+// results makes the file's head, or takes over the one to resume.
+func results(ctx context.Context, o options, tools peers.Tools) (*result.Results, error) {
+	settings := result.Settings{Rounds: o.rounds, Seconds: o.seconds, Quick: o.Quick, Loops: o.Loops}
+	path := filepath.Join(o.out, "results.json")
+	if o.resume {
+		old, err := result.Load(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case old.Settings != settings:
+			return nil, fmt.Errorf("%s was measured with other settings (%+v); resume with the same flags, or leave -resume out", path, old.Settings)
+		default:
+			return old, nil
+		}
+	}
+	self, err := load.Self(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the generator's self-test: %w", err)
+	}
+	g := result.Generator{Threads: load.Threads(), KnownMicros: float64(self.Known) / 1e3, MeasuredMicros: float64(self.Measured) / 1e3, Omitted: self.Omitted}
+	if err := self.Verdict(); err != nil {
+		g.Problem = err.Error()
+	}
+	versions := tools.Versions()
+	versions["go"] = runtime.Version()
+	versions["headpond"] = version(ctx, o.Headpond)
+	return &result.Results{
+		Schema: result.Schema, Command: "headpond bench " + strings.Join(os.Args[1:], " "), Started: time.Now().UTC().Truncate(time.Second),
+		Machine: machine(), Versions: versions, Settings: settings, Generator: g, Missing: tools.Missing(), Cases: []*result.Case{},
+	}, nil
+}

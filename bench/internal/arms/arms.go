@@ -1,0 +1,128 @@
+// Package arms has the proxies that run in processes of this program: the studies' arms, rebuilt from their description, and
+// what a programmer would write in ten lines.
+package arms
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"time"
+
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// Main serves the kind at address before target until ctx ends.
+func Main(ctx context.Context, kind, address, target string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	if kind == "iocopy" {
+		return copyBytes(ctx, l, target)
+	}
+	h, err := handler(kind, target)
+	if err != nil {
+		return err
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	if err := s.Serve(l); ctx.Err() == nil {
+		return err
+	}
+	return s.Close()
+}
+
+func handler(kind, target string) (http.Handler, error) {
+	switch kind {
+	case "http-old":
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { buffered(w, r, target) }), nil
+	case "http-new":
+		return streamed(target), nil
+	case "http-library":
+		return httppool.Forward("http://" + target)
+	}
+	return nil, fmt.Errorf("no arm %q", kind)
+}
+
+// buffered is the old arm of the forwarder's study: the body is read whole, and each request has a transport of its own.
+func buffered(w http.ResponseWriter, r *http.Request, target string) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	req, err := http.NewRequestWithContext(r.Context(), r.Method, "http://"+target+r.URL.Path, bytes.NewReader(body))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	t := &http.Transport{}
+	defer t.CloseIdleConnections()
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	w.WriteHeader(resp.StatusCode)
+	_, _ = w.Write(answer)
+}
+
+// streamed is its new arm: the standard library's proxy over one transport that keeps 100 connections for 90 seconds.
+func streamed(target string) http.Handler {
+	return &httputil.ReverseProxy{
+		Transport: &http.Transport{MaxIdleConns: 100, MaxIdleConnsPerHost: 100, IdleConnTimeout: 90 * time.Second, DisableCompression: true},
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: target})
+			r.SetXForwarded()
+		},
+	}
+}
+
+// copyBytes is a TCP proxy of two io.Copy for each connection.
+func copyBytes(ctx context.Context, l net.Listener, target string) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		go copyConn(c.(*net.TCPConn), target) // ends with its connections
+	}
+}
+
+func copyConn(client *net.TCPConn, target string) {
+	defer client.Close()
+	c, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	server := c.(*net.TCPConn)
+	defer server.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = copyHalf(server, client)
+	}()
+	_ = copyHalf(client, server)
+	<-done
+}
+
+// copyHalf copies one direction and passes its end on.
+func copyHalf(dst, src *net.TCPConn) error {
+	_, err := io.Copy(dst, src)
+	return errors.Join(err, dst.CloseWrite())
+}

@@ -1,0 +1,208 @@
+package peers
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"text/template"
+
+	"github.com/headpond/headpond/bench/internal/proc"
+)
+
+//go:embed conf
+var confs embed.FS
+
+// templates are the configurations, by file name.
+var templates = template.Must(template.New("").ParseFS(confs, "conf/*"))
+
+// ErrMissing is what a start wraps when the program is not installed.
+var ErrMissing = errors.New("not installed")
+
+// Target is a running arm: where to connect and what to measure.
+type Target struct {
+	Addr string
+	// Proc is nil for an arm without a process of its own, such as no proxy at all.
+	Proc *proc.Process
+}
+
+// Starter starts arms in a group of processes.
+type Starter struct {
+	Group    *proc.Group
+	Tools    Tools
+	Headpond string // the gateway's program
+	Self     string // this program
+	Loops    int    // loops, threads or workers for each arm
+	n        int
+}
+
+// Gateway is an arm of ours.
+type Gateway struct {
+	Engine, Protocol, Target string
+	Warm                     int  // connections kept open ahead of demand
+	TLS                      bool // to the backend
+	SQLite                   bool
+	Postgres                 PostgresAccess
+}
+
+// PostgresAccess is how a pooler lets clients in and how it logs in itself.
+type PostgresAccess struct {
+	Auth, UsersFile      string // to clients: trust or scram-sha-256
+	TLSCert, TLSKey      string
+	DB, DBUser, Password string
+}
+
+// render writes a configuration for the arm.
+func (s *Starter) render(file, name string, data any) (string, error) {
+	var b strings.Builder
+	if err := templates.ExecuteTemplate(&b, file, data); err != nil {
+		return "", err
+	}
+	s.n++
+	return s.Group.File(fmt.Sprintf("%d-%s-%s", s.n, name, file), b.String())
+}
+
+// launch starts the process and waits until it listens.
+func (s *Starter) launch(spec proc.Spec, addr string) (*Target, error) {
+	p, err := s.Group.Start(spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.WaitListening(addr); err != nil {
+		p.Stop()
+		return nil, err
+	}
+	return &Target{Addr: addr, Proc: p}, nil
+}
+
+// StartGateway starts Headpond.
+func (s *Starter) StartGateway(g Gateway) (*Target, error) {
+	addr, err := proc.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	file, err := s.render("gateway.yaml", g.Engine, struct {
+		Gateway
+		PostgresAccess
+		Listen string
+		Loops  int
+	}{g, g.Postgres, addr, s.Loops})
+	if err != nil {
+		return nil, err
+	}
+	return s.launch(proc.Spec{Name: "headpond-" + g.Engine, Path: s.Headpond, Args: []string{"serve", file}}, addr)
+}
+
+// proxyConf is what the templates of HAProxy and nginx take.
+type proxyConf struct {
+	Name, Listen, Target, Dir, User, Module string
+	Threads                                 int
+	TLS                                     bool
+}
+
+// StartHAProxy starts HAProxy in mode "tcp" or "http". Without threads it takes its default, one for each processor.
+func (s *Starter) StartHAProxy(mode, target string, threads int, tls bool) (*Target, error) {
+	if s.Tools.HAProxy.Path == "" {
+		return nil, fmt.Errorf("haproxy: %w", ErrMissing)
+	}
+	addr, err := proc.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	file, err := s.render("haproxy-"+mode+".cfg", "haproxy", proxyConf{Listen: addr, Target: target, Threads: threads, TLS: tls})
+	if err != nil {
+		return nil, err
+	}
+	return s.launch(proc.Spec{Name: "haproxy", Path: s.Tools.HAProxy.Path, Args: []string{"-db", "-q", "-f", file}}, addr)
+}
+
+// StartNginx starts nginx in mode "stream" or "http".
+func (s *Starter) StartNginx(mode, target string, tls bool) (*Target, error) {
+	if s.Tools.Nginx.Path == "" || mode == "stream" && s.Tools.NoStream != "" {
+		return nil, fmt.Errorf("nginx: %w", ErrMissing)
+	}
+	addr, err := proc.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	s.n++
+	conf := proxyConf{Name: fmt.Sprint(s.n), Listen: addr, Target: target, Dir: s.Group.Dir, Threads: s.Loops, TLS: tls, Module: s.Tools.StreamModule}
+	if os.Getuid() == 0 {
+		conf.User = "root" // its temporary files are in our folder
+	}
+	file, err := s.render("nginx-"+mode+".conf", "nginx", conf)
+	if err != nil {
+		return nil, err
+	}
+	return s.launch(proc.Spec{Name: "nginx", Path: s.Tools.Nginx.Path, Args: []string{"-c", file, "-p", s.Group.Dir, "-e", "stderr"}}, addr)
+}
+
+// StartPgBouncer starts PgBouncer before the PostgreSQL server at target.
+func (s *Starter) StartPgBouncer(target string, access PostgresAccess) (*Target, error) {
+	if s.Tools.PgBouncer.Path == "" {
+		return nil, fmt.Errorf("pgbouncer: %w", ErrMissing)
+	}
+	addr, err := proc.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	listenHost, listenPort, err1 := net.SplitHostPort(addr)
+	host, port, err2 := net.SplitHostPort(target)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	file, err := s.render("pgbouncer.ini", "pgbouncer", struct {
+		PostgresAccess
+		ListenHost, ListenPort, Host, Port string
+	}{access, listenHost, listenPort, host, port})
+	if err != nil {
+		return nil, err
+	}
+	return s.launch(proc.Spec{Name: "pgbouncer", Path: s.Tools.PgBouncer.Path, Args: []string{file}, Unprivileged: true}, addr)
+}
+
+// StartSelf starts this program as a proxy of the given kind before target; see package arms.
+func (s *Starter) StartSelf(kind, target string) (*Target, error) {
+	addr, err := proc.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	return s.launch(proc.Spec{Name: kind, Path: s.Self, Args: []string{"arm", kind, addr, target}}, addr)
+}
+
+// StartBackend starts this program as a backend; its counters are at Stats.
+func (s *Starter) StartBackend(kind string) (*Backend, error) {
+	stats, err := proc.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	addr, err := proc.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.launch(proc.Spec{Name: "backend-" + kind, Path: s.Self, Args: []string{"backend", kind, addr, stats}}, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &Backend{Target: *t, stats: stats}, nil
+}
+
+// Backend is a running backend.
+type Backend struct {
+	Target
+	stats string
+}
+
+// Accepted asks how many connections the backend has had. Each question is a connection to the other port.
+func (b *Backend) Accepted() (int64, error) {
+	c, err := net.Dial("tcp", b.stats)
+	if err != nil {
+		return 0, fmt.Errorf("counters of %s: %w", b.Proc.Name, err)
+	}
+	defer c.Close()
+	var n int64
+	_, err = fmt.Fscan(c, &n)
+	return n, err
+}

@@ -1,0 +1,140 @@
+package peers
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// Tool is a program that a benchmark needs.
+type Tool struct {
+	Name    string
+	Path    string // empty when it is not installed
+	Version string
+	Advice  string // how to get it
+}
+
+// Tools are the programs of this machine.
+type Tools struct {
+	HAProxy, Nginx, PgBouncer, Postgres Tool
+	// StreamModule is the file of nginx's stream module, "" when it is built in. NoStream tells how to get it.
+	StreamModule, NoStream string
+}
+
+// Missing lists what is not installed and how to get it, a line each.
+func (t Tools) Missing() []string {
+	var lines []string
+	for _, tool := range []Tool{t.HAProxy, t.Nginx, t.PgBouncer, t.Postgres} {
+		if tool.Path == "" {
+			lines = append(lines, fmt.Sprintf("%s is not installed: %s", tool.Name, tool.Advice))
+		}
+	}
+	if t.Nginx.Path != "" && t.NoStream != "" {
+		lines = append(lines, "nginx has no stream module: "+t.NoStream)
+	}
+	return lines
+}
+
+// Versions are those of the programs that are installed.
+func (t Tools) Versions() map[string]string {
+	v := map[string]string{}
+	for _, tool := range []Tool{t.HAProxy, t.Nginx, t.PgBouncer, t.Postgres} {
+		if tool.Path != "" {
+			v[tool.Name] = tool.Version
+		}
+	}
+	return v
+}
+
+// Find looks for the programs.
+func Find() Tools {
+	t := Tools{
+		HAProxy:   find("haproxy", "-v", `ersion (\d[\w.]*)`, "apt-get install haproxy | dnf install haproxy | apk add haproxy"),
+		Nginx:     find("nginx", "-v", `nginx/(\S+)`, "apt-get install nginx-light | dnf install nginx | apk add nginx"),
+		PgBouncer: find("pgbouncer", "--version", `PgBouncer (\S+)`, "apt-get install pgbouncer | dnf install pgbouncer | apk add pgbouncer"),
+		Postgres:  findPostgres(),
+	}
+	t.findStream()
+	return t
+}
+
+// find looks in PATH and where administrators' programs are.
+func find(name, flag, version, advice string) Tool {
+	t := Tool{Name: name, Advice: advice}
+	for _, candidate := range []string{name, "/usr/sbin/" + name, "/usr/local/sbin/" + name, "/sbin/" + name} {
+		path, err := exec.LookPath(candidate)
+		if err != nil {
+			continue
+		}
+		t.Path = path
+		t.Version = ask(path, flag, version)
+		return t
+	}
+	return t
+}
+
+// ask runs a program for its version; "unknown" when it does not say.
+func ask(path, flag, pattern string) string {
+	out, err := exec.Command(path, flag).CombinedOutput()
+	if m := regexp.MustCompile(pattern).FindSubmatch(out); m != nil && err == nil {
+		return string(m[1])
+	}
+	return "unknown"
+}
+
+var digits = regexp.MustCompile(`\d+`)
+
+// findPostgres returns the newest server with initdb and pgbench beside it; Path is its folder.
+func findPostgres() Tool {
+	t := Tool{Name: "postgres", Advice: "apt-get install postgresql postgresql-contrib | dnf install postgresql-server postgresql-contrib | apk add postgresql postgresql-contrib"}
+	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	for _, pattern := range []string{"/usr/pgsql-*/bin", "/usr/libexec/postgresql*", "/usr/lib/postgresql*/bin", "/usr/local/pgsql/bin"} {
+		more, _ := filepath.Glob(pattern)
+		dirs = append(dirs, more...)
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return cmp.Compare(number(b), number(a)) })
+	if p, err := exec.LookPath("initdb"); err == nil {
+		dirs = append([]string{filepath.Dir(p)}, dirs...)
+	}
+	for _, dir := range dirs {
+		if isFile(filepath.Join(dir, "initdb")) && isFile(filepath.Join(dir, "pgbench")) {
+			t.Path = dir
+			t.Version = ask(filepath.Join(dir, "postgres"), "--version", `PostgreSQL\) (\S+)`)
+			break
+		}
+	}
+	return t
+}
+
+func number(path string) int {
+	n, _ := strconv.Atoi(digits.FindString(path))
+	return n
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// findStream looks for nginx's stream module, built in or to be loaded.
+func (t *Tools) findStream() {
+	if t.Nginx.Path == "" {
+		return
+	}
+	out, _ := exec.Command(t.Nginx.Path, "-V").CombinedOutput()
+	if regexp.MustCompile(`--with-stream(\s|$)`).Match(out) {
+		return
+	}
+	for _, path := range []string{"/usr/lib/nginx/modules/ngx_stream_module.so", "/usr/lib64/nginx/modules/ngx_stream_module.so"} {
+		if isFile(path) {
+			t.StreamModule = path
+			return
+		}
+	}
+	t.NoStream = "apt-get install libnginx-mod-stream | dnf install nginx-mod-stream | apk add nginx-mod-stream"
+}

@@ -1,0 +1,140 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/headpond/headpond/bench/internal/result"
+)
+
+// Terminal prints a table for each case.
+func Terminal(w io.Writer, r *result.Results) error {
+	var b strings.Builder
+	head(&b, r)
+	for _, c := range r.Cases {
+		table(&b, c)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// head says where, when and with what.
+func head(b *strings.Builder, r *result.Results) {
+	for _, line := range Facts(r) {
+		fmt.Fprintln(b, line)
+	}
+	for _, line := range r.Missing {
+		fmt.Fprintln(b, "Not measured:", line)
+	}
+}
+
+// Facts are the lines that every table needs beside it.
+func Facts(r *result.Results) []string {
+	var versions []string
+	for name, v := range r.Versions {
+		versions = append(versions, name+" "+v)
+	}
+	slices.Sort(versions)
+	g := r.Generator
+	lines := []string{
+		fmt.Sprintf("Machine: %d × %s, %s GiB, Linux %s, %s; load %.1f when it began", r.Machine.Cores, r.Machine.CPU, result.Format(float64(r.Machine.Memory)/(1<<30)), r.Machine.Kernel, r.Machine.OS, r.Machine.Load),
+		fmt.Sprintf("Measured %s: %d rounds of %g s of each arm in turn; %d loops, threads or workers each", r.Started.Format("2006-01-02 15:04 MST"), r.Settings.Rounds, r.Settings.Seconds, r.Settings.Loops),
+		"Versions: " + strings.Join(versions, ", "),
+		"Command: " + r.Command,
+		fmt.Sprintf("Generator: %d thread(s) of epoll; a known delay of %s µs measured as %s µs (%+.1f %%)", g.Threads, result.Format(g.KnownMicros), result.Format(g.MeasuredMicros), 100*(g.MeasuredMicros-g.KnownMicros)/max(g.KnownMicros, 1)),
+	}
+	if g.Problem != "" {
+		lines = append(lines, "Warning: "+g.Problem)
+	}
+	return lines
+}
+
+// table prints a case: medians, the spread of the first metric, and its ratio to the baseline.
+func table(b *strings.Builder, c *result.Case) {
+	fmt.Fprintf(b, "\n%s  %s\n", c.ID, c.Title)
+	if c.Rate > 0 {
+		fmt.Fprintf(b, "    %s op/s asked of each arm\n", result.Format(c.Rate))
+	}
+	if c.Claim != "" {
+		fmt.Fprintf(b, "    The study: %s; %s.\n", c.Claim, c.Because)
+	}
+	rows := [][]string{header(c)}
+	var errs []string
+	for _, a := range c.Arms {
+		if len(a.Rounds) > 0 {
+			rows = append(rows, row(c, a))
+		}
+		if a.Error != "" {
+			errs = append(errs, fmt.Sprintf("    %s: %s\n", a.Name, strings.ReplaceAll(strings.TrimSpace(a.Error), "\n", "\n      ")))
+		}
+	}
+	align(b, rows)
+	for _, e := range errs {
+		b.WriteString(e)
+	}
+}
+
+func header(c *result.Case) []string {
+	h := []string{""}
+	for i, id := range c.Metrics {
+		h = append(h, result.MetricOf(id).Label)
+		if i == 0 {
+			h = append(h, "min–max", "× "+c.Baseline)
+		}
+	}
+	return h
+}
+
+func row(c *result.Case, a *result.Arm) []string {
+	cells := []string{a.Name}
+	for i, id := range c.Metrics {
+		s := a.Stat(id)
+		text := "–"
+		if s.N > 0 {
+			text = result.Format(s.Median)
+		}
+		cells = append(cells, text)
+		if i > 0 {
+			continue
+		}
+		spread, ratio := "", ""
+		if s.N > 0 {
+			spread = result.Format(s.Min) + "–" + result.Format(s.Max)
+			if base := c.Arm(c.Baseline); base != nil {
+				ratio = result.RatioOf(a, base, id).String()
+			}
+			if a.Name == c.Baseline {
+				ratio = "1"
+			}
+		}
+		cells = append(cells, spread, ratio)
+	}
+	return cells
+}
+
+// align writes columns, the first to the left and the others to the right.
+func align(b *strings.Builder, rows [][]string) {
+	var width []int
+	for _, r := range rows {
+		for i, cell := range r {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, r := range rows {
+		for i, cell := range r {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+			if i == 0 {
+				b.WriteString("    " + cell + pad)
+			} else {
+				b.WriteString("  " + pad + cell)
+			}
+		}
+		b.WriteString("\n")
+	}
+}

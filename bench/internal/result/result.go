@@ -1,0 +1,153 @@
+package result
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/headpond/headpond/bench/internal/hist"
+)
+
+// Schema is the version of the format. A field that changes its meaning or goes makes a new one; a new field does not.
+const Schema = 1
+
+// ErrSchema means that a file was written by another version of the program.
+var ErrSchema = errors.New("not the results of this version")
+
+// Results is one benchmark run.
+type Results struct {
+	Schema    int               `json:"schema"`
+	Command   string            `json:"command"`
+	Started   time.Time         `json:"started"`
+	Machine   Machine           `json:"machine"`
+	Versions  map[string]string `json:"versions"` // of Headpond, Go and the peers
+	Settings  Settings          `json:"settings"`
+	Generator Generator         `json:"generator"`
+	Missing   []string          `json:"missing,omitempty"` // what was not measured, and what to install for it
+	Cases     []*Case           `json:"cases"`
+}
+
+// Machine is where it ran.
+type Machine struct {
+	CPU    string  `json:"cpu"`
+	Cores  int     `json:"cores"`
+	Memory int64   `json:"memory_bytes"`
+	Kernel string  `json:"kernel"`
+	OS     string  `json:"os"`
+	Load   float64 `json:"load"` // the average of the last minute when it began: above 0.5 something else was running
+}
+
+// Settings are what a resumed run must share with the one it continues.
+type Settings struct {
+	Rounds  int     `json:"rounds"`
+	Seconds float64 `json:"seconds"` // of each round
+	Quick   bool    `json:"quick"`
+	Loops   int     `json:"loops"` // of the gateway; threads of HAProxy and workers of nginx
+}
+
+// Generator is how good the load generator was on this machine.
+type Generator struct {
+	Threads int `json:"threads"`
+	// KnownMicros is the delay of a server, and MeasuredMicros what the generator made of it.
+	KnownMicros    float64 `json:"known_us"`
+	MeasuredMicros float64 `json:"measured_us"`
+	Omitted        float64 `json:"omitted"`
+	Problem        string  `json:"problem,omitempty"`
+}
+
+// Case is one table: a workload, measured on several arms.
+type Case struct {
+	ID       string   `json:"id"` // "W1c/64"
+	Suite    string   `json:"suite"`
+	Title    string   `json:"title"`
+	Note     string   `json:"note,omitempty"`
+	Claim    string   `json:"claim,omitempty"`   // what the study published
+	Because  string   `json:"because,omitempty"` // why we measure something else
+	Baseline string   `json:"baseline"`          // the arm that ratios are to
+	Metrics  []string `json:"metrics"`           // the first is the one that counts
+	Rate     float64  `json:"rate,omitempty"`    // operations per second asked for; 0 = as many as can be
+	Conns    int      `json:"conns,omitempty"`
+	Arms     []*Arm   `json:"arms"`
+}
+
+// Arm is one contestant.
+type Arm struct {
+	Name   string   `json:"name"`
+	Error  string   `json:"error,omitempty"` // why there is no figure, or not every round
+	Rounds []Sample `json:"rounds"`
+}
+
+// Sample is one round of one arm.
+type Sample struct {
+	Values  map[string]float64 `json:"values"`
+	Latency *hist.Histogram    `json:"latency,omitempty"`
+}
+
+// Load reads a file that Save wrote.
+func Load(path string) (*Results, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var version struct{ Schema int }
+	if err := json.Unmarshal(data, &version); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if version.Schema != Schema {
+		return nil, fmt.Errorf("%s: %w: it has schema %d, this program reads %d", path, ErrSchema, version.Schema, Schema)
+	}
+	var r Results
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &r, nil
+}
+
+// Save replaces the file at once, so that an interrupt leaves the old or the new one.
+func (r *Results) Save(path string) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// Case returns the case with the id, or nil.
+func (r *Results) Case(id string) *Case {
+	i := slices.IndexFunc(r.Cases, func(c *Case) bool { return c.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return r.Cases[i]
+}
+
+// Arm returns the arm with the name, or nil.
+func (c *Case) Arm(name string) *Arm {
+	i := slices.IndexFunc(c.Arms, func(a *Arm) bool { return a.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return c.Arms[i]
+}
+
+// Merged is the latencies of all rounds, or nil when none were taken.
+func (a *Arm) Merged() *hist.Histogram {
+	var all *hist.Histogram
+	for _, s := range a.Rounds {
+		if s.Latency == nil {
+			continue
+		}
+		if all == nil {
+			all = new(hist.Histogram)
+		}
+		all.Merge(s.Latency)
+	}
+	return all
+}

@@ -1,0 +1,131 @@
+package result
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Stat is a metric over the rounds of an arm. It is zero, with N 0, when no round has it.
+type Stat struct {
+	N                int
+	Min, Median, Max float64
+}
+
+// Stat collects a metric.
+func (a *Arm) Stat(metric string) Stat {
+	v := a.values(metric)
+	if len(v) == 0 {
+		return Stat{}
+	}
+	slices.Sort(v)
+	return Stat{N: len(v), Min: v[0], Median: median(v), Max: v[len(v)-1]}
+}
+
+func (a *Arm) values(metric string) []float64 {
+	var v []float64
+	if a == nil {
+		return nil
+	}
+	for _, s := range a.Rounds {
+		if x, ok := s.Values[metric]; ok {
+			v = append(v, x)
+		}
+	}
+	return v
+}
+
+// median wants a sorted, non-empty list.
+func median(v []float64) float64 {
+	n := len(v)
+	if n%2 == 1 {
+		return v[n/2]
+	}
+	return (v[n/2-1] + v[n/2]) / 2
+}
+
+// noisy is the half-width of a ratio's interval, relative to the ratio, above which it says little.
+const noisy = 0.10
+
+// Ratio is the quotient of two medians with a 95 % bootstrap interval.
+type Ratio struct {
+	Value, Low, High float64
+}
+
+// Valid reports whether there was anything to divide.
+func (r Ratio) Valid() bool { return r.Value > 0 && !math.IsInf(r.Value, 0) }
+
+// Noise reports whether the interval is so wide that the figure says little.
+func (r Ratio) Noise() bool { return (r.High-r.Low)/2 > noisy*r.Value }
+
+// Differs reports whether the interval leaves 1 out.
+func (r Ratio) Differs() bool { return r.Low > 1 || r.High < 1 }
+
+// Spread is the half-width of the interval in percent of the ratio.
+func (r Ratio) Spread() float64 { return 100 * (r.High - r.Low) / 2 / r.Value }
+
+// String is "0.87 ±3 %", with "noise" after it when it is.
+func (r Ratio) String() string {
+	if !r.Valid() {
+		return "–"
+	}
+	s := fmt.Sprintf("%.2f ±%.0f %%", r.Value, math.Ceil(r.Spread()))
+	if r.Noise() {
+		s += " noise"
+	}
+	return s
+}
+
+// RatioOf divides the medians of a metric of two arms. Rounds were taken in turn, so they are resampled in pairs when both arms
+// have as many: what slowed the machine down for a while slowed both.
+func RatioOf(a, b *Arm, metric string) Ratio {
+	x, y := a.values(metric), b.values(metric)
+	if len(x) == 0 || len(y) == 0 {
+		return Ratio{}
+	}
+	return bootstrap(x, y, len(x) == len(y))
+}
+
+// Independent is RatioOf for arms of different runs, whose rounds have nothing to do with each other.
+func Independent(a, b *Arm, metric string) Ratio {
+	x, y := a.values(metric), b.values(metric)
+	if len(x) == 0 || len(y) == 0 {
+		return Ratio{}
+	}
+	return bootstrap(x, y, false)
+}
+
+// resamples is enough for the second digit of an interval's ends.
+const resamples = 2000
+
+// bootstrap resamples with a fixed seed, so that a report is the same each time it is made.
+func bootstrap(x, y []float64, paired bool) Ratio {
+	rng := rand.New(rand.NewPCG(1, 2))
+	sx, sy := make([]float64, len(x)), make([]float64, len(y))
+	var ratios []float64
+	for range resamples {
+		for i := range sx {
+			j := rng.IntN(len(x))
+			sx[i] = x[j]
+			if paired {
+				sy[i] = y[j]
+			}
+		}
+		if !paired {
+			for i := range sy {
+				sy[i] = y[rng.IntN(len(y))]
+			}
+		}
+		slices.Sort(sx)
+		slices.Sort(sy)
+		ratios = append(ratios, median(sx)/median(sy))
+	}
+	slices.Sort(ratios)
+	sx, sy = slices.Sorted(slices.Values(x)), slices.Sorted(slices.Values(y))
+	r := Ratio{Value: median(sx) / median(sy), Low: ratios[resamples/40], High: ratios[resamples-1-resamples/40]}
+	if median(sy) == 0 {
+		return Ratio{}
+	}
+	return r
+}

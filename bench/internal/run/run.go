@@ -1,0 +1,334 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/headpond/headpond/bench/internal/result"
+)
+
+// Meter measures one arm in one case.
+type Meter interface {
+	// Round measures for about d, at rate operations per second if that is not 0.
+	Round(ctx context.Context, d time.Duration, rate float64) (result.Sample, error)
+	Close() error
+}
+
+// Arm is a contestant of a group: it is started once, and idle while the others are measured.
+type Arm struct {
+	Name  string
+	Start func(ctx context.Context) (Stopper, error)
+}
+
+// Stopper is what runs for an arm. Cases know its real type.
+type Stopper interface{ Stop() }
+
+// Case is a table to fill.
+type Case struct {
+	// Info goes into the results as it is, but for the arms. Its baseline is the first of Baselines that was measured.
+	Info      result.Case
+	Baselines []string
+	// Arms are the names of those that take part; empty means all of the group.
+	Arms []string
+	// Open prepares an arm for this case.
+	Open func(ctx context.Context, arm string, s Stopper) (Meter, error)
+	// RateOf is the case of whose slowest arm's throughput 70 % is asked here; "" for as fast as can be.
+	RateOf string
+	// Seconds replaces the length of a round when it is not 0.
+	Seconds float64
+	// Rounds bounds the rounds when it is not 0, for cases that take long.
+	Rounds int
+}
+
+// Group is cases that share their arms.
+type Group struct {
+	Name  string
+	Arms  []Arm
+	Cases []Case
+	// Prepare starts what is behind the arms.
+	Prepare func(ctx context.Context) error
+}
+
+// saturation is the part of the slowest arm's throughput that all arms are asked for at a fixed rate.
+const saturation = 0.7
+
+// roundOverhead is what a round takes beside its own time, for the estimate.
+const roundOverhead = 50 * time.Millisecond
+
+// Runner runs groups into Results.
+type Runner struct {
+	Results *result.Results
+	Path    string    // of results.json
+	Log     io.Writer // progress, a line that is written again and again
+	Only    func(arm string) bool
+
+	// Terminal writes one line over and over, and not one for each case.
+	Terminal bool
+
+	total, done time.Duration // of rounds
+	began       time.Time
+}
+
+// Run fills in what is missing. An interrupt (ctx) ends it within a moment; all finished rounds are saved.
+func (r *Runner) Run(ctx context.Context, groups []Group) error {
+	r.began = time.Now()
+	for _, g := range groups {
+		for _, c := range g.Cases {
+			r.total += time.Duration(len(r.armsOf(g, c))*r.rounds(c)) * (r.seconds(c) + roundOverhead)
+		}
+	}
+	for _, g := range groups {
+		if err := r.group(ctx, g); err != nil {
+			return err
+		}
+	}
+	r.clear()
+	return nil
+}
+
+func (r *Runner) rounds(c Case) int {
+	if c.Rounds > 0 {
+		return min(c.Rounds, r.Results.Settings.Rounds)
+	}
+	return r.Results.Settings.Rounds
+}
+
+func (r *Runner) seconds(c Case) time.Duration {
+	s := r.Results.Settings.Seconds
+	if c.Seconds > 0 {
+		s = c.Seconds
+	}
+	return time.Duration(s * float64(time.Second))
+}
+
+// armsOf lists the arms of a case.
+func (r *Runner) armsOf(g Group, c Case) []string {
+	var names []string
+	for _, a := range g.Arms {
+		if (len(c.Arms) == 0 || slices.Contains(c.Arms, a.Name)) && (r.Only == nil || r.Only(a.Name)) {
+			names = append(names, a.Name)
+		}
+	}
+	return names
+}
+
+// complete reports whether all rounds of a case are there already.
+func (r *Runner) complete(g Group, c Case) bool {
+	res := r.Results.Case(c.Info.ID)
+	if res == nil {
+		return false
+	}
+	for _, name := range r.armsOf(g, c) {
+		if a := res.Arm(name); a == nil || a.Error == "" && len(a.Rounds) < r.rounds(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// group starts the arms and measures the cases.
+func (r *Runner) group(ctx context.Context, g Group) error {
+	if !slices.ContainsFunc(g.Cases, func(c Case) bool { return !r.complete(g, c) }) {
+		for _, c := range g.Cases {
+			r.skip(g, c)
+		}
+		return nil
+	}
+	r.say("%s: starting", g.Name)
+	if g.Prepare != nil {
+		if err := g.Prepare(ctx); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			r.Results.Missing = append(r.Results.Missing, fmt.Sprintf("%s was not measured: %v", g.Name, err))
+			for _, c := range g.Cases {
+				r.skip(g, c)
+			}
+			return nil
+		}
+	}
+	running := map[string]Stopper{}
+	failed := map[string]string{}
+	defer func() {
+		for _, s := range running {
+			if s != nil {
+				s.Stop()
+			}
+		}
+	}()
+	for _, a := range g.Arms {
+		if r.Only != nil && !r.Only(a.Name) {
+			continue
+		}
+		s, err := a.Start(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			failed[a.Name] = err.Error()
+			continue
+		}
+		running[a.Name] = s
+	}
+	for _, c := range g.Cases {
+		if err := r.measure(ctx, g, c, running, failed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Runner) skip(g Group, c Case) {
+	r.done += time.Duration(len(r.armsOf(g, c))*r.rounds(c)) * (r.seconds(c) + roundOverhead)
+}
+
+// open makes the meters of a case, and the places for its results.
+func (r *Runner) open(ctx context.Context, g Group, c Case, running map[string]Stopper, failed map[string]string) (*result.Case, map[string]Meter, error) {
+	res := r.Results.Case(c.Info.ID)
+	if res == nil {
+		info := c.Info
+		res = &info
+		r.Results.Cases = append(r.Results.Cases, res)
+	}
+	meters := map[string]Meter{}
+	for _, name := range r.armsOf(g, c) {
+		arm := res.Arm(name)
+		if arm == nil {
+			arm = &result.Arm{Name: name}
+			res.Arms = append(res.Arms, arm)
+		}
+		if arm.Error = failed[name]; arm.Error != "" {
+			continue
+		}
+		m, err := c.Open(ctx, name, running[name])
+		if ctx.Err() != nil {
+			return res, meters, ctx.Err()
+		}
+		if err != nil {
+			arm.Error = err.Error()
+			continue
+		}
+		meters[name] = m
+	}
+	return res, meters, nil
+}
+
+// measure takes the rounds of a case.
+func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[string]Stopper, failed map[string]string) error {
+	if r.complete(g, c) {
+		r.skip(g, c)
+		return nil
+	}
+	res, meters, err := r.open(ctx, g, c, running, failed)
+	defer func() {
+		for _, m := range meters {
+			_ = m.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	if c.RateOf != "" {
+		if res.Rate = r.rate(c.RateOf); res.Rate == 0 {
+			r.skip(g, c)
+			return nil
+		}
+	}
+	for _, a := range res.Arms { // once before it counts: pools fill, pages are touched
+		if m := meters[a.Name]; m != nil && len(a.Rounds) < r.rounds(c) {
+			if _, err := m.Round(ctx, r.seconds(c)/4, res.Rate); ctx.Err() != nil {
+				return ctx.Err()
+			} else if err != nil {
+				a.Error = err.Error()
+				delete(meters, a.Name)
+				_ = m.Close()
+			}
+		}
+	}
+	for round := range r.rounds(c) {
+		for _, a := range res.Arms {
+			if err := r.round(ctx, c, res, a, meters[a.Name], round); err != nil {
+				return err
+			}
+		}
+	}
+	res.Baseline = baseline(res, c.Baselines)
+	return r.Results.Save(r.Path)
+}
+
+// round takes one round of one arm, unless it is there already.
+func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.Arm, m Meter, round int) error {
+	r.done += r.seconds(c) + roundOverhead
+	if m == nil || len(a.Rounds) > round || a.Error != "" {
+		return nil
+	}
+	if r.Terminal || round == 0 && a == res.Arms[0] {
+		r.say("%s %s, round %d of %d", res.ID, a.Name, round+1, r.rounds(c))
+	}
+	s, err := m.Round(ctx, r.seconds(c), res.Rate)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		a.Error = fmt.Sprintf("round %d: %v", round+1, err)
+	} else {
+		a.Rounds = append(a.Rounds, s)
+	}
+	res.Baseline = baseline(res, c.Baselines)
+	return r.Results.Save(r.Path)
+}
+
+// baseline is the first of the names that has figures.
+func baseline(c *result.Case, names []string) string {
+	for _, name := range names {
+		if a := c.Arm(name); a != nil && len(a.Rounds) > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// rate is 70 % of what the slowest arm of a case reached; an arm without a process, or that failed, does not count.
+func (r *Runner) rate(id string) float64 {
+	c := r.Results.Case(id)
+	if c == nil {
+		return 0
+	}
+	slowest := 0.0
+	for _, a := range c.Arms {
+		if s := a.Stat(result.Throughput); s.N > 0 && a.Error == "" && (slowest == 0 || s.Median < slowest) {
+			slowest = s.Median
+		}
+	}
+	return saturation * slowest
+}
+
+// say writes the progress line.
+func (r *Runner) say(format string, args ...any) {
+	left := time.Duration(0)
+	if r.total > 0 {
+		scale := 1.0
+		if elapsed := time.Since(r.began); r.done > 0 && elapsed > 5*time.Second {
+			scale = max(1, float64(elapsed)/float64(r.done))
+		}
+		left = time.Duration(float64(r.total-r.done) * scale)
+	}
+	before, after := "", "\n"
+	if r.Terminal {
+		before, after = "\r\x1b[K", ""
+	}
+	_, _ = fmt.Fprintf(r.Log, "%s%3.0f %%  %s left  %s%s", before, 100*float64(r.done)/float64(max(r.total, 1)), left.Round(time.Second), fmt.Sprintf(format, args...), after)
+}
+
+func (r *Runner) clear() {
+	if r.Terminal {
+		_, _ = fmt.Fprint(r.Log, "\r\x1b[K")
+	}
+}
+
+// ErrInterrupted is what the program ends with when it was told to.
+var ErrInterrupted = errors.New("interrupted")

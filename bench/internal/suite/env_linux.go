@@ -1,0 +1,164 @@
+package suite
+
+import (
+	"context"
+
+	"github.com/headpond/headpond/bench/internal/load"
+	"github.com/headpond/headpond/bench/internal/peers"
+	"github.com/headpond/headpond/bench/internal/run"
+)
+
+// Options are what the command line says.
+type Options struct {
+	Quick    bool
+	Headpond string // the gateway's program
+	Self     string // this program
+	Source   string // the source tree, "" without one
+	Loops    int
+}
+
+// Env is what the groups of one run share: backends are started when the first needs them.
+type Env struct {
+	Options
+	Starter *peers.Starter
+
+	echo, web, stream *peers.Backend
+	pg                *peers.Postgres
+	users             string // file with the clients of poolers
+}
+
+// armTarget is a running arm.
+type armTarget struct{ *peers.Target }
+
+// Stop ends the arm's process, if it has one.
+func (t armTarget) Stop() {
+	if t.Proc != nil {
+		t.Proc.Stop()
+	}
+}
+
+// backend starts a backend of a kind once.
+func (e *Env) backend(b **peers.Backend, kind string) error {
+	if *b != nil {
+		return nil
+	}
+	var err error
+	*b, err = e.Starter.StartBackend(kind)
+	return err
+}
+
+// postgres starts the server once.
+func (e *Env) postgres(ctx context.Context) error {
+	if e.pg != nil {
+		return nil
+	}
+	scale := 10
+	if e.Quick {
+		scale = 2
+	}
+	var err error
+	e.pg, err = e.Starter.StartPostgres(ctx, scale)
+	return err
+}
+
+// arm makes an arm of a function that starts it.
+func arm(name string, start func() (*peers.Target, error)) run.Arm {
+	return run.Arm{Name: name, Start: func(context.Context) (run.Stopper, error) {
+		t, err := start()
+		if err != nil {
+			return nil, err
+		}
+		return armTarget{t}, nil
+	}}
+}
+
+// engines are those of the gateway, best first.
+var engines = []string{"uring", "epoll", "goroutine"}
+
+// gateways are three arms, "gateway-uring" and so on, before what target says when they start.
+func (e *Env) gateways(protocol string, target func() string, change func(*peers.Gateway)) []run.Arm {
+	var arms []run.Arm
+	for _, engine := range engines {
+		arms = append(arms, arm("gateway-"+engine, func() (*peers.Target, error) {
+			g := peers.Gateway{Engine: engine, Protocol: protocol, Target: target()}
+			if change != nil {
+				change(&g)
+			}
+			return e.Starter.StartGateway(g)
+		}))
+	}
+	return arms
+}
+
+// direct is the arm without a proxy: the ceiling of generator and backend together.
+func direct(target func() string) run.Arm {
+	return arm("direct", func() (*peers.Target, error) { return &peers.Target{Addr: target()}, nil })
+}
+
+// loadMeter measures by a load generator.
+type loadMeter struct {
+	client   *load.Client
+	target   *peers.Target
+	accepted func() (int64, error) // connections of the backend, or nil
+}
+
+// openLoad is the Open of cases whose operations are a load.Workload.
+func (e *Env) openLoad(w load.Workload, conns int, backend func() *peers.Backend) func(context.Context, string, run.Stopper) (run.Meter, error) {
+	return func(ctx context.Context, _ string, s run.Stopper) (run.Meter, error) {
+		t := s.(armTarget).Target
+		client, err := load.Open(ctx, load.Config{Addr: t.Addr, Conns: conns, Workload: w})
+		if err != nil {
+			if client != nil {
+				_ = client.Close()
+			}
+			return nil, err
+		}
+		m := &loadMeter{client: client, target: t}
+		if backend != nil {
+			m.accepted = backend().Accepted
+		}
+		return m, nil
+	}
+}
+
+// Close closes the generator's connections.
+func (m *loadMeter) Close() error { return m.client.Close() }
+
+func (m *loadMeter) count() (int64, error) {
+	if m.accepted == nil {
+		return 0, nil
+	}
+	return m.accepted()
+}
+
+// maxErrors is the part of operations that may fail before a round is none.
+const maxErrors = 0.001
+
+// micros turns nanoseconds into microseconds.
+func micros[T ~int64](d T) float64 { return float64(d) / 1e3 }
+
+// account is what a process under test has cost since begin.
+type account struct {
+	target *peers.Target
+	cpu    int64 // nanoseconds, before
+}
+
+func begin(t *peers.Target) (account, error) {
+	a := account{target: t}
+	if t.Proc == nil {
+		return a, nil
+	}
+	t.Proc.ResetPeak()
+	d, err := t.Proc.CPU()
+	a.cpu = int64(d)
+	return a, err
+}
+
+// end returns the nanoseconds of processor time since begin, and the peak of memory in MiB.
+func (a account) end() (cpu int64, peak float64, err error) {
+	if a.target.Proc == nil {
+		return 0, 0, nil
+	}
+	d, err := a.target.Proc.CPU()
+	return int64(d) - a.cpu, float64(a.target.Proc.Memory().Peak) / (1 << 20), err
+}

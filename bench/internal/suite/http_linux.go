@@ -1,0 +1,88 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/headpond/headpond/bench/internal/load"
+	"github.com/headpond/headpond/bench/internal/peers"
+	"github.com/headpond/headpond/bench/internal/result"
+	"github.com/headpond/headpond/bench/internal/run"
+)
+
+// requestMetrics are those of HTTP, where connections to the backend are used again.
+var requestMetrics = append(latencyMetrics[:len(latencyMetrics):len(latencyMetrics)], result.Reuse)
+
+// webProxies are the arms before an HTTP backend. "old" and "new" are the study's.
+func (e *Env) webProxies(target func() string) []run.Arm {
+	arms := append([]run.Arm{direct(target)}, e.gateways("http", target, nil)...)
+	self := func(name, kind string) run.Arm {
+		return arm(name, func() (*peers.Target, error) { return e.Starter.StartSelf(kind, target()) })
+	}
+	return append(arms,
+		arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), e.Loops, false) }),
+		arm("haproxy-default", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), 0, false) }),
+		arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), false) }),
+		self("library", "http-library"), self("study-new", "http-new"), self("study-old", "http-old"),
+	)
+}
+
+func (e *Env) webTarget() string { return e.web.Addr }
+
+func (e *Env) prepareWeb(context.Context) error { return e.backend(&e.web, "http") }
+
+func (e *Env) webBackend() *peers.Backend { return e.web }
+
+// gets is W2b with some connections, as fast as can be and at 70 % of the slowest.
+func (e *Env) gets(suite string, arms []string, conns int) []run.Case {
+	id := fmt.Sprintf("W2b/%d", conns)
+	full := run.Case{
+		Info: result.Case{
+			ID: id, Suite: suite, Conns: conns, Metrics: requestMetrics,
+			Title: fmt.Sprintf("HTTP GET, 128 bytes, %d kept connections", conns),
+		},
+		Baselines: proxyBaselines, Arms: arms, Open: e.openLoad(load.Get("/"), conns, e.webBackend),
+	}
+	paced := full
+	paced.Info.ID, paced.RateOf = id+"@70", id
+	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
+	return []run.Case{full, paced}
+}
+
+// fast are the arms of which 70 % of the slowest still loads the others: without the study's.
+var fast = []string{"direct", "gateway-uring", "gateway-epoll", "gateway-goroutine", "haproxy", "haproxy-default", "nginx"}
+
+// http is workload W2.
+func (e *Env) http() []run.Group {
+	g := run.Group{Name: "HTTP", Arms: e.webProxies(e.webTarget), Prepare: e.prepareWeb}
+	g.Cases = append(g.Cases, run.Case{
+		Info: result.Case{
+			ID: "W2a", Suite: "http", Conns: 4, Metrics: requestMetrics,
+			Title:   "HTTP POST of 1 MiB, 4 kept connections",
+			Claim:   "1,057 → 2,516 op/s by streaming the body over a shared transport (study-old → study-new)",
+			Because: "client, proxy and server of the study were one process; here each is its own, on kept connections",
+		},
+		Baselines: append([]string{"study-new"}, proxyBaselines...), Open: e.openLoad(load.Post("/", 1<<20), 4, e.webBackend),
+	})
+	clients := []int{1, 64, 512}
+	if e.Quick {
+		clients = []int{64}
+	}
+	for _, n := range clients {
+		cases := e.gets("http", nil, n)
+		if n != 64 {
+			cases = cases[:1]
+		} else {
+			cases[1].RateOf, cases[1].Arms = cases[0].Info.ID, fast
+		}
+		g.Cases = append(g.Cases, cases...)
+	}
+	g.Cases = append(g.Cases, run.Case{
+		Info: result.Case{
+			ID: "W2e/clear", Suite: "http", Conns: 16, Metrics: requestMetrics,
+			Title: "HTTP GET, a client connection for each request, 16 at a time",
+		},
+		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Get("/")), 16, e.webBackend),
+	})
+	return []run.Group{g}
+}

@@ -1,0 +1,50 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/headpond/headpond/bench/internal/result"
+)
+
+// Round runs the generator and accounts for the process under test.
+func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (result.Sample, error) {
+	opened, err := m.count()
+	if err != nil {
+		return result.Sample{}, err
+	}
+	a, err := begin(m.target)
+	if err != nil {
+		return result.Sample{}, err
+	}
+	r, err := m.client.Run(ctx, d, rate)
+	if err != nil {
+		return result.Sample{}, err
+	}
+	cpu, peak, err := a.end()
+	if err != nil {
+		return result.Sample{}, err
+	}
+	if r.All == 0 || float64(r.Errors) > maxErrors*float64(r.All) {
+		return result.Sample{}, fmt.Errorf("%d of %d operations failed: %w", r.Errors, r.All+r.Errors, r.Err)
+	}
+	v := map[string]float64{
+		result.Throughput: r.Throughput(),
+		result.P50:        micros(r.Latency.Quantile(0.5)),
+		result.P99:        micros(r.Latency.Quantile(0.99)),
+		result.P999:       micros(r.Latency.Quantile(0.999)),
+	}
+	if m.target.Proc != nil {
+		v[result.CPU] = micros(cpu) / float64(r.All)
+		v[result.Peak] = peak
+	}
+	if m.accepted != nil {
+		now, err := m.count()
+		if err != nil {
+			return result.Sample{}, err
+		}
+		v[result.Reuse] = float64(r.All) / float64(max(now-opened, 1))
+	}
+	return result.Sample{Values: v, Latency: &r.Latency}, nil
+}

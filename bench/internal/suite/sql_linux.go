@@ -1,0 +1,83 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/headpond/headpond/bench/internal/load"
+	"github.com/headpond/headpond/bench/internal/peers"
+	"github.com/headpond/headpond/bench/internal/result"
+	"github.com/headpond/headpond/bench/internal/run"
+)
+
+// poolers are the arms before PostgreSQL in transaction mode on 20 server connections, clients let in without a password.
+func (e *Env) poolers() []run.Arm {
+	target := func() string { return e.pg.Addr }
+	arms := e.gateways("postgres", target, func(g *peers.Gateway) { g.Postgres = e.pg.Access() })
+	return append(arms, arm("pgbouncer", func() (*peers.Target, error) {
+		access := e.pg.Access()
+		access.UsersFile = e.users
+		return e.Starter.StartPgBouncer(target(), access)
+	}))
+}
+
+// preparePostgres starts the server and writes the users' file.
+func (e *Env) preparePostgres(ctx context.Context) error {
+	if err := e.postgres(ctx); err != nil {
+		return err
+	}
+	var err error
+	e.users, err = e.Starter.Group.File("users.txt", fmt.Sprintf("%q %q\n", peers.DBUser, peers.Password))
+	return err
+}
+
+// dialPostgres logs in at an address.
+func dialPostgres(addr, tls string) func(context.Context) (net.Conn, error) {
+	dsn := fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=%s", peers.DBUser, peers.Password, addr, peers.DB, tls)
+	return func(ctx context.Context) (net.Conn, error) {
+		c, err := pgconn.Connect(ctx, dsn)
+		if err != nil {
+			return nil, err
+		}
+		h, err := c.Hijack()
+		if err != nil {
+			return nil, err
+		}
+		return h.Conn, nil
+	}
+}
+
+// openQueries is the Open of cases with the simple protocol on kept connections.
+func (e *Env) openQueries(w func() load.Workload, conns int) func(context.Context, string, run.Stopper) (run.Meter, error) {
+	return func(ctx context.Context, _ string, s run.Stopper) (run.Meter, error) {
+		t := s.(armTarget).Target
+		client, err := load.Open(ctx, load.Config{Addr: t.Addr, Conns: conns, Workload: w(), Open: dialPostgres(t.Addr, "disable")})
+		if err != nil {
+			if client != nil {
+				_ = client.Close()
+			}
+			return nil, err
+		}
+		return &loadMeter{client: client, target: t}, nil
+	}
+}
+
+// lookUps is W3c in the simple protocol by our own generator, as fast as can be and at 70 % of the slowest.
+func (e *Env) lookUps(suite string, conns int) []run.Case {
+	id := fmt.Sprintf("W3c/simple/%d", conns)
+	full := run.Case{
+		Info: result.Case{
+			ID: id, Suite: suite, Conns: conns, Metrics: latencyMetrics,
+			Title: fmt.Sprintf("PostgreSQL, look-up by key (pgbench -S), %d clients on 20 server connections", conns),
+		},
+		Baselines: []string{"pgbouncer", "gateway-goroutine"},
+		Open:      e.openQueries(func() load.Workload { return load.LookUp(e.pg.Rows) }, conns),
+	}
+	paced := full
+	paced.Info.ID, paced.RateOf = id+"@70", id
+	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
+	return []run.Case{full, paced}
+}

@@ -1,0 +1,80 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/headpond/headpond/bench/internal/load"
+	"github.com/headpond/headpond/bench/internal/peers"
+	"github.com/headpond/headpond/bench/internal/result"
+	"github.com/headpond/headpond/bench/internal/run"
+)
+
+// latencyMetrics are those of most cases.
+var latencyMetrics = []string{result.CPU, result.Throughput, result.P50, result.P99, result.P999, result.Peak}
+
+// echoSize is the request and the answer of W1c.
+const echoSize = 64
+
+// byteProxies are the arms before a TCP backend: the gateway's engines, the peers, and a pair of goroutines.
+func (e *Env) byteProxies(target func() string) []run.Arm {
+	arms := append([]run.Arm{direct(target)}, e.gateways("tcp", target, nil)...)
+	return append(arms,
+		arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("tcp", target(), e.Loops, false) }),
+		arm("haproxy-default", func() (*peers.Target, error) { return e.Starter.StartHAProxy("tcp", target(), 0, false) }),
+		arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("stream", target(), false) }),
+		arm("iocopy", func() (*peers.Target, error) { return e.Starter.StartSelf("iocopy", target()) }),
+	)
+}
+
+// proxyBaselines are whom ratios are to, in order of preference.
+var proxyBaselines = []string{"haproxy", "nginx", "haproxy-default", "iocopy", "direct"}
+
+// echoTarget is the address of the echo backend.
+func (e *Env) echoTarget() string { return e.echo.Addr }
+
+func (e *Env) prepareEcho(context.Context) error { return e.backend(&e.echo, "echo") }
+
+// sustained is W1c with some clients, as fast as can be and at 70 % of the slowest.
+func (e *Env) sustained(suite string, arms []string, conns int) []run.Case {
+	id := fmt.Sprintf("W1c/%d", conns)
+	open := e.openLoad(load.Echo(echoSize), conns, nil)
+	full := run.Case{
+		Info: result.Case{
+			ID: id, Suite: suite, Conns: conns, Metrics: latencyMetrics,
+			Title: fmt.Sprintf("TCP, %d clients, %d bytes there and back", conns, echoSize),
+		},
+		Baselines: proxyBaselines, Arms: arms, Open: open,
+	}
+	paced := full
+	paced.Info.ID, paced.RateOf = id+"@70", id
+	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
+	return []run.Case{full, paced}
+}
+
+// tcp is workload W1 through the proxies.
+func (e *Env) tcp() []run.Group {
+	arms := e.byteProxies(e.echoTarget)
+	clients := []int{1, 16, 64, 256}
+	if e.Quick {
+		clients = []int{1, 64}
+	}
+	g := run.Group{Name: "TCP", Arms: arms, Prepare: e.prepareEcho}
+	for _, n := range clients {
+		cases := e.sustained("tcp", nil, n)
+		if n != 64 {
+			cases = cases[:1]
+		}
+		g.Cases = append(g.Cases, cases...)
+	}
+	g.Cases[0].Info.Claim = "4,700 → 103,900 op/s sustained, 22 times, by pooling"
+	g.Cases[0].Info.Because = "the study compared net.Dial with taking a connection from a map and had no proxy in the path; here every byte goes through the proxy"
+	g.Cases = append(g.Cases, run.Case{
+		Info: result.Case{
+			ID: "W1e", Suite: "tcp", Conns: 16, Metrics: latencyMetrics,
+			Title: "TCP, a connection for each 64 bytes there and back, 16 at a time",
+		},
+		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Echo(echoSize)), 16, nil),
+	})
+	return []run.Group{g}
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+)
+
+// benchName is the program that measures. It is one of its own, so that the peers it is built with are not part of this one.
+const benchName = "headpond-bench"
+
+// gatewayVariable tells it which gateway to measure.
+const gatewayVariable = "HEADPOND_BENCH_GATEWAY"
+
+// bench is `headpond bench …`: it turns into headpond-bench with the same arguments.
+func bench(e env, args []string) int {
+	self, err := os.Executable()
+	if err == nil {
+		self, err = filepath.EvalSymlinks(self)
+	}
+	var program string
+	if err == nil {
+		program, err = benchProgram(self, e.stderr)
+	}
+	if err == nil {
+		variables := append(os.Environ(), gatewayVariable+"="+self)
+		err = syscall.Exec(program, append([]string{program}, args...), variables)
+	}
+	_, _ = fmt.Fprintln(e.stderr, "headpond bench:", err)
+	return exitProblem
+}
+
+// errNoBench means that there is neither the program nor what it is built from.
+var errNoBench = errors.New(benchName + " is not installed: put the one of the same release beside headpond, or run headpond bench within the source tree")
+
+// benchProgram returns the program's path. Where headpond or the working directory is within the source tree, it is built there,
+// into bin/, if it is not up to date; otherwise it is beside headpond.
+func benchProgram(self string, stderr io.Writer) (string, error) {
+	for _, start := range []string{filepath.Dir(self), "."} {
+		if tree := sourceTree(start); tree != "" {
+			return buildBench(tree, stderr)
+		}
+	}
+	name := benchName
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	program := filepath.Join(filepath.Dir(self), name)
+	if _, err := os.Stat(program); err != nil {
+		return "", errNoBench
+	}
+	return program, nil
+}
+
+// sourceTree returns the nearest folder upwards that holds the source, or "".
+func sourceTree(dir string) string {
+	dir, err := filepath.Abs(dir)
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(dir, "bench", "cmd", benchName)); missing == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			break
+		}
+		dir = parent
+	}
+	return ""
+}
+
+// buildBench builds the program; Go knows whether anything changed.
+func buildBench(tree string, stderr io.Writer) (string, error) {
+	program := filepath.Join(tree, "bin", benchName)
+	cmd := exec.Command("go", "build", "-o", program, "./bench/cmd/"+benchName)
+	cmd.Dir, cmd.Stderr = tree, stderr
+	if os.Getenv("GOTOOLCHAIN") == "" {
+		cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+runtime.Version()+"+auto")
+	}
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("build %s in %s: %w", benchName, tree, err)
+	}
+	return program, nil
+}

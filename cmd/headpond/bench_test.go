@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestBenchIsFoundBesideTheBinary is an installation, far from any source.
+func TestBenchIsFoundBesideTheBinary(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	self := filepath.Join(dir, "headpond")
+	if _, err := benchProgram(self, os.Stderr); !errors.Is(err, errNoBench) {
+		t.Errorf("without the program: %v", err)
+	}
+	want := filepath.Join(dir, "headpond-bench")
+	if err := os.WriteFile(want, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := benchProgram(self, os.Stderr); got != want || err != nil {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+}
+
+// TestBenchIsBuiltInASourceTree wants Go's own words when that fails.
+func TestBenchIsBuiltInASourceTree(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "bench", "cmd", "headpond-bench"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	var stderr bytes.Buffer
+	if _, err := benchProgram(filepath.Join(dir, "bin", "headpond"), &stderr); err == nil || stderr.Len() == 0 {
+		t.Errorf("an empty tree was built: %v, %q", err, stderr.String())
+	}
+}
