@@ -57,7 +57,6 @@ type options struct {
 	suites   []string
 	peers    string
 	rounds   int
-	seconds  float64
 	out      string
 	resume   bool
 	terminal bool
@@ -75,7 +74,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.Quick, "quick", false, "fewer cases, 3 rounds of 0.4 s: everything in six minutes")
 	fs.StringVar(&o.peers, "peers", "", "`names` of the arms to measure, separated by commas, such as gateway-uring,haproxy (default: all)")
 	fs.IntVar(&o.rounds, "rounds", 0, "`number` of rounds of each arm (default: 5, quick 3)")
-	fs.Float64Var(&o.seconds, "seconds", 0, "`length` of a round (default: 2, quick 0.4)")
+	fs.Float64Var(&o.Seconds, "seconds", 0, "`length` of a round (default: 2, quick 0.4)")
 	fs.StringVar(&o.out, "out", "headpond-bench-results", "`folder` for results.json and report.html")
 	fs.BoolVar(&o.resume, "resume", false, "take over the finished rounds of results.json in the folder")
 	fs.IntVar(&o.Loops, "loops", 0, "`number` of loops of the gateway, threads of HAProxy, workers of nginx (default: half the processors)")
@@ -107,8 +106,8 @@ func (o *options) defaults() error {
 	if o.rounds <= 0 {
 		o.rounds = rounds
 	}
-	if o.seconds <= 0 {
-		o.seconds = seconds
+	if o.Seconds <= 0 {
+		o.Seconds = seconds
 	}
 	if o.Loops <= 0 {
 		o.Loops = defaultLoops()
@@ -127,9 +126,26 @@ func (o *options) defaults() error {
 	if _, err := os.Stat(o.Headpond); err != nil {
 		return fmt.Errorf("no gateway to measure: %w (make build, or -headpond PROGRAM)", err)
 	}
+	o.Source = sourceTree(filepath.Dir(self))
 	info, err := os.Stderr.Stat()
 	o.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
 	return nil
+}
+
+// sourceTree returns the nearest folder upwards, or of the working directory, that holds the source, or "".
+func sourceTree(dir string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		wd = dir
+	}
+	for _, d := range []string{dir, wd} {
+		for ; d != filepath.Dir(d); d = filepath.Dir(d) {
+			if _, err := os.Stat(filepath.Join(d, "bench", "cmd", "headpond-bench")); err == nil {
+				return d
+			}
+		}
+	}
+	return ""
 }
 
 // bench measures.

@@ -41,10 +41,11 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	}
 	defer func() { err = errors.Join(err, group.Stop()) }()
 	env := &suite.Env{Options: o.Options, Starter: &peers.Starter{Group: group, Tools: tools, Headpond: o.Headpond, Self: o.Self, Loops: o.Loops}}
-	groups, err := env.Groups(o.suites)
+	groups, missing, err := env.Groups(o.suites)
 	if err != nil {
 		return err
 	}
+	res.Missing = append(tools.Missing(), missing...)
 	for _, line := range res.Missing {
 		_, _ = fmt.Fprintln(stderr, line)
 	}
@@ -87,7 +88,7 @@ func contains(wanted []string, arm string) bool {
 
 // results makes the file's head, or takes over the one to resume.
 func results(ctx context.Context, o options, tools peers.Tools) (*result.Results, error) {
-	settings := result.Settings{Rounds: o.rounds, Seconds: o.seconds, Quick: o.Quick, Loops: o.Loops}
+	settings := result.Settings{Rounds: o.rounds, Seconds: o.Seconds, Quick: o.Quick, Loops: o.Loops}
 	path := filepath.Join(o.out, "results.json")
 	if o.resume {
 		old, err := result.Load(path)
@@ -114,6 +115,6 @@ func results(ctx context.Context, o options, tools peers.Tools) (*result.Results
 	versions["headpond"] = version(ctx, o.Headpond)
 	return &result.Results{
 		Schema: result.Schema, Command: "headpond bench " + strings.Join(os.Args[1:], " "), Started: time.Now().UTC().Truncate(time.Second),
-		Machine: machine(), Versions: versions, Settings: settings, Generator: g, Missing: tools.Missing(), Cases: []*result.Case{},
+		Machine: machine(), Versions: versions, Settings: settings, Generator: g, Cases: []*result.Case{},
 	}, nil
 }

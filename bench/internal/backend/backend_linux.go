@@ -15,15 +15,6 @@ import (
 	"github.com/headpond/headpond/bench/internal/poll"
 )
 
-// Kind is what a backend speaks.
-type Kind string
-
-// The kinds.
-const (
-	Echo Kind = "echo" // what comes goes back
-	HTTP Kind = "http" // GET: 128 bytes; a body is read to its end and answered by nothing
-)
-
 // bodySize is the answer to a GET.
 const bodySize = 128
 

@@ -5,3 +5,13 @@
 //	go b.Serve(ctx)
 //	fmt.Println(b.Addr())
 package backend
+
+// Kind is what a backend speaks.
+type Kind string
+
+// The kinds.
+const (
+	Echo   Kind = "echo"   // what comes goes back
+	HTTP   Kind = "http"   // GET: 128 bytes; a body is read to its end and answered by nothing
+	Stream Kind = "stream" // bulk both ways, see StreamHead
+)

@@ -3,22 +3,14 @@ package backend
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 )
 
-// Stream moves bulk: a client says in 9 bytes whether it sends ('u') or wants ('d') and how many bytes (big-endian). What it
-// sends is answered by one byte when all has arrived.
-const Stream Kind = "stream"
-
-// StreamHead is the 9 bytes.
-func StreamHead(up bool, size uint64) []byte {
-	direction := byte('d')
-	if up {
-		direction = 'u'
-	}
-	return binary.BigEndian.AppendUint64([]byte{direction}, size)
-}
+// StreamHead is how a client of a Stream backend begins: with the number of bytes that it will send and that it wants, both at the
+// same time. They may follow each other on one connection.
+func StreamHead(size int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(size)) }
 
 func serveStream(ctx context.Context, address string) error {
 	l, err := net.Listen("tcp", address)
@@ -41,29 +33,32 @@ const bulk = 256 << 10
 
 func streamConn(c *net.TCPConn) {
 	defer c.Close()
-	head := make([]byte, 9)
-	buf := make([]byte, bulk)
+	head := make([]byte, 8)
+	in, out := make([]byte, bulk), make([]byte, bulk)
 	for {
 		if _, err := io.ReadFull(c, head); err != nil {
 			return
 		}
-		size := int64(binary.BigEndian.Uint64(head[1:]))
-		var err error
-		if head[0] == 'u' {
-			if err = Discard(c, size, buf); err == nil {
-				_, err = c.Write(buf[:1])
-			}
-		} else {
-			err = Produce(c, size, buf)
-		}
-		if err != nil {
+		size := int64(binary.BigEndian.Uint64(head) & (1<<62 - 1))
+		if Exchange(c, size, in, out) != nil {
 			return
 		}
 	}
 }
 
-// Discard reads size bytes into buf and forgets them.
-func Discard(r io.Reader, size int64, buf []byte) error {
+// Exchange sends size bytes of out and receives as many into in, both at the same time.
+func Exchange(c net.Conn, size int64, in, out []byte) error {
+	sent := make(chan error, 1)
+	go func() { sent <- produce(c, size, out) }()
+	err := discard(c, size, in)
+	if err != nil {
+		_ = c.Close() // or the other half would wait
+	}
+	return errors.Join(err, <-sent)
+}
+
+// discard reads size bytes into buf and forgets them.
+func discard(r io.Reader, size int64, buf []byte) error {
 	for size > 0 {
 		n, err := r.Read(buf[:min(int64(len(buf)), size)])
 		if size -= int64(n); err != nil && size > 0 {
@@ -73,8 +68,8 @@ func Discard(r io.Reader, size int64, buf []byte) error {
 	return nil
 }
 
-// Produce writes size bytes of buf.
-func Produce(w io.Writer, size int64, buf []byte) error {
+// produce writes size bytes of buf.
+func produce(w io.Writer, size int64, buf []byte) error {
 	for size > 0 {
 		n, err := w.Write(buf[:min(int64(len(buf)), size)])
 		if size -= int64(n); err != nil {

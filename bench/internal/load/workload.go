@@ -132,3 +132,16 @@ func wholeQuery(b []byte) (int, error) {
 	}
 	return 0, nil
 }
+
+// Mixed is nine LookUps and one update by key.
+func Mixed(rows int) Workload {
+	w := LookUp(rows)
+	look := w.Next
+	w.Next = func(dst []byte, r *rand.Rand) []byte {
+		if r.IntN(10) > 0 {
+			return look(dst, r)
+		}
+		return appendQuery(dst, "UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = "+strconv.Itoa(1+r.IntN(rows))+";")
+	}
+	return w
+}

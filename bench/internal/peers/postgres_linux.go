@@ -31,7 +31,10 @@ type Postgres struct {
 	Rows   int    // in pgbench_accounts
 	// Cert and Key are a self-signed certificate that the server and the poolers use.
 	Cert, Key string
-	bin       string
+	// Secret is the bench user's password as the server keeps it (SCRAM-SHA-256$…). A pooler that knows it, and not the password
+	// alone, checks a client without deriving it anew.
+	Secret string
+	bin    string
 }
 
 // postgresConf keeps the disk out of the measurement.
@@ -121,6 +124,11 @@ func (pg *Postgres) fill(ctx context.Context, cred *syscall.Credential, port str
 			return fmt.Errorf("postgres: %s: %w", q, err)
 		}
 	}
+	rows, err := c.Exec(ctx, "SELECT rolpassword FROM pg_authid WHERE rolname = '"+DBUser+"'").ReadAll()
+	if err != nil || len(rows) != 1 || len(rows[0].Rows) != 1 {
+		return fmt.Errorf("postgres: read the password's secret: %w", err)
+	}
+	pg.Secret = string(rows[0].Rows[0][0])
 	return tool(ctx, cred, pg.Bin("pgbench"), "-h", pg.Socket, "-p", port, "-U", DBUser, "-i", "-q", "-s", fmt.Sprint(scale), DB)
 }
 

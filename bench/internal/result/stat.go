@@ -65,12 +65,23 @@ func (r Ratio) Differs() bool { return r.Low > 1 || r.High < 1 }
 // Spread is the half-width of the interval in percent of the ratio.
 func (r Ratio) Spread() float64 { return 100 * (r.High - r.Low) / 2 / r.Value }
 
+// Short is "0.87", or "1/150" for what is less than a twentieth.
+func (r Ratio) Short() string {
+	switch {
+	case !r.Valid():
+		return "–"
+	case r.Value < 0.05:
+		return "1/" + Format(math.Round(1/r.Value))
+	}
+	return Format(r.Value)
+}
+
 // String is "0.87 ±3 %", with "noise" after it when it is.
 func (r Ratio) String() string {
 	if !r.Valid() {
 		return "–"
 	}
-	s := fmt.Sprintf("%.2f ±%.0f %%", r.Value, math.Ceil(r.Spread()))
+	s := fmt.Sprintf("%s ±%.0f %%", r.Short(), math.Ceil(r.Spread()))
 	if r.Noise() {
 		s += " noise"
 	}

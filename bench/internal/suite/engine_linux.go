@@ -17,7 +17,7 @@ func (e *Env) engine() []run.Group {
 		sql.Cases = append(sql.Cases, e.lookUps("engine", 200)...)
 	}
 	sql.Cases = append(sql.Cases, e.idleClients("engine"))
-	return []run.Group{only(tcp), only(web), only(sql)}
+	return []run.Group{only(tcp), only(web), only(sql), only(e.streams("engine", bytes))}
 }
 
 // only leaves out the arms that no case of the group measures.

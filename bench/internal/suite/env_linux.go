@@ -15,6 +15,7 @@ type Options struct {
 	Self     string // this program
 	Source   string // the source tree, "" without one
 	Loops    int
+	Seconds  float64 // of a round
 }
 
 // Env is what the groups of one run share: backends are started when the first needs them.
@@ -24,7 +25,7 @@ type Env struct {
 
 	echo, web, stream *peers.Backend
 	pg                *peers.Postgres
-	users             string // file with the clients of poolers
+	users, sqlite     string // files: the clients of poolers, a database
 }
 
 // armTarget is a running arm.

@@ -30,7 +30,7 @@ func (e *Env) preparePostgres(ctx context.Context) error {
 		return err
 	}
 	var err error
-	e.users, err = e.Starter.Group.File("users.txt", fmt.Sprintf("%q %q\n", peers.DBUser, peers.Password))
+	e.users, err = e.Starter.Group.File("users.txt", fmt.Sprintf("%q %q\n", peers.DBUser, e.pg.Secret))
 	return err
 }
 

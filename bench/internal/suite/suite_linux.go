@@ -1,6 +1,7 @@
 package suite
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,13 +12,27 @@ import (
 // builder makes the groups of a suite.
 type builder struct {
 	name, about string
-	groups      func(*Env) []run.Group
+	groups      func(*Env) ([]run.Group, error)
 }
 
-var builders = []builder{
-	{"engine", "the gateway's engines beside HAProxy, nginx and PgBouncer", (*Env).engine},
-	{"tcp", "the TCP proxy: sustained, at a fixed rate, a connection each time", (*Env).tcp},
-	{"http", "the HTTP proxy: uploads, small answers, a connection each time", (*Env).http},
+// sure makes a builder's function of one that cannot fail.
+func sure(f func(*Env) []run.Group) func(*Env) ([]run.Group, error) {
+	return func(e *Env) ([]run.Group, error) { return f(e), nil }
+}
+
+var builders = append([]builder{
+	{"engine", "the gateway's engines beside HAProxy, nginx and PgBouncer", sure((*Env).engine)},
+	{"tcp", "the TCP proxy: sustained, at a fixed rate, a connection each time, bulk; the library", sure((*Env).tcp)},
+	{"http", "the HTTP proxy: uploads, small answers, a connection each time", sure((*Env).http)},
+	{"sql", "PostgreSQL and SQLite: the libraries, the poolers, pgbench, logins, idle clients", sure((*Env).sql)},
+}, goBuilders()...)
+
+func goBuilders() []builder {
+	var b []builder
+	for _, s := range goSuites {
+		b = append(b, builder{s.name, s.title + " in one process, beside its peers (needs the source tree)", func(e *Env) ([]run.Group, error) { return e.goGroups(s) }})
+	}
+	return b
 }
 
 // Names lists the suites with a word on each.
@@ -30,9 +45,8 @@ func Names() string {
 }
 
 // Groups returns the groups of the named suites; "all" is every one, of which engine is a part. A case that two suites have in
-// common is measured once.
-func (e *Env) Groups(names []string) ([]run.Group, error) {
-	var groups []run.Group
+// common is measured once. What "all" must leave out here is said in the second result, a line each.
+func (e *Env) Groups(names []string) (groups []run.Group, missing []string, err error) {
 	seen := map[string]bool{}
 	for _, name := range names {
 		found := false
@@ -41,7 +55,14 @@ func (e *Env) Groups(names []string) ([]run.Group, error) {
 				continue
 			}
 			found = true
-			for _, g := range s.groups(e) {
+			made, err := s.groups(e)
+			switch {
+			case err != nil && name == "all":
+				missing = append(missing, err.Error())
+			case err != nil:
+				return nil, nil, err
+			}
+			for _, g := range made {
 				g.Cases = slices.DeleteFunc(g.Cases, func(c run.Case) bool { return seen[c.Info.ID] })
 				for _, c := range g.Cases {
 					seen[c.Info.ID] = true
@@ -52,8 +73,11 @@ func (e *Env) Groups(names []string) ([]run.Group, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("no suite %q; there are\n%s", name, Names())
+			return nil, nil, fmt.Errorf("%w: no suite %q; there are\n%s", ErrSuite, name, Names())
 		}
 	}
-	return groups, nil
+	return groups, missing, nil
 }
+
+// ErrSuite means that a name is not that of a suite.
+var ErrSuite = errors.New("wrong suite")

@@ -76,5 +76,5 @@ func (e *Env) tcp() []run.Group {
 		},
 		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Echo(echoSize)), 16, nil),
 	})
-	return []run.Group{g}
+	return append([]run.Group{g, e.streams("tcp", nil)}, e.tcpLibrary()...)
 }

@@ -1,0 +1,224 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/bench/internal/result"
+	"github.com/headpond/headpond/bench/internal/run"
+)
+
+// goSuite is a package of bench/ whose testing.B benchmarks are a suite.
+type goSuite struct {
+	name, title, baseline string
+	claims                map[string]string // by benchmark, the study's figure
+	because               string
+	quick                 *regexp.Regexp // the cases of a quick run; nil = all
+}
+
+var goSuites = []goSuite{
+	{name: "pool", title: "pool core", baseline: "puddle", quick: regexp.MustCompile(`HandOff|g=(1|8|64)$`)},
+	{
+		name: "mux", title: "mux", baseline: "raw",
+		claims: map[string]string{
+			"RoundTrip100B": "20.1 µs, 1,176 B, 20 allocations", "RoundTrip1MiB": "5.7 ms, 6.5 MB, 260 allocations", "RoundTrip200KiB": "317 µs, 1.28 MB, 68 allocations",
+			"RoundTrip1KiB": "21.7 µs pooled", "Send1KiB": "7.2 µs, 10 allocations", "Recv1KiB": "7.3 µs",
+		},
+		because: "the study's figures predate its own demultiplexer, and it never measured raw TCP (arm raw)",
+		quick:   regexp.MustCompile(`^(RoundTrip100B|RoundTrip1MiB|Send1KiB|Channels256)`),
+	},
+	{
+		name: "route", title: "typed handlers", baseline: "gin",
+		claims: map[string]string{
+			"json": "20,782 ns pooled, 22,206 not", "form": "28,867 pooled, 27,392 not", "large": "24,970 pooled, 28,751 not",
+			"parallel": "7,840 pooled, 5,798 not", "get": "15,536 pooled, 17,237 not",
+		},
+		because: "the study's two arms both pooled gin's context and paid httptest's 4 KiB (arm harness), and its form arm measured its error path",
+	},
+}
+
+// goArms are the names that tell arms apart within a benchmark's name.
+var goArms = []string{
+	"headpond", "puddle", "channel", "mutexslice", "syncpool", "databasesql",
+	"raw", "yamux", "smux", "study", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib",
+}
+
+// goBenchmark runs one suite's compiled benchmarks.
+type goBenchmark struct {
+	dir, program string
+}
+
+// Stop has nothing to stop: each round is a process of its own.
+func (goBenchmark) Stop() {}
+
+// goGroups compiles a package's benchmarks, asks them for their names and makes a case of each.
+func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
+	if e.Source == "" {
+		return nil, fmt.Errorf("suite %s runs benchmarks of the source tree: run headpond bench within it", s.name)
+	}
+	b := goBenchmark{dir: filepath.Join(e.Source, "bench", s.name), program: filepath.Join(e.Starter.Group.Dir, s.name+".test")}
+	build := exec.Command("go", "test", "-c", "-o", b.program, ".")
+	build.Dir = b.dir
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the benchmarks of %s: %w\n%s", b.dir, err, out)
+	}
+	names, err := b.names()
+	if err != nil {
+		return nil, err
+	}
+	cases := map[string]*run.Case{}
+	var order []string
+	var arms []string
+	for _, name := range names {
+		id, arm := splitGo(name)
+		if s.quick != nil && e.Quick && !s.quick.MatchString(id) {
+			continue
+		}
+		c := cases[id]
+		if c == nil {
+			c = s.newCase(id)
+			cases[id] = c
+			order = append(order, id)
+		}
+		c.Arms = append(c.Arms, arm)
+		if !slices.Contains(arms, arm) {
+			arms = append(arms, arm)
+		}
+	}
+	g := run.Group{Name: s.title}
+	for _, name := range arms {
+		g.Arms = append(g.Arms, run.Arm{Name: name, Start: func(context.Context) (run.Stopper, error) { return b, nil }})
+	}
+	for _, id := range order {
+		c := cases[id]
+		c.Open = openGo(id, names)
+		c.Seconds = e.Seconds / 4
+		g.Cases = append(g.Cases, *c)
+	}
+	return []run.Group{g}, nil
+}
+
+func (s goSuite) newCase(id string) *run.Case {
+	c := &run.Case{Baselines: []string{s.baseline, "stdlib", "headpond"}, Info: result.Case{
+		ID: s.name + "/" + id, Suite: s.name, Title: s.title + ": " + id, Metrics: []string{result.NsOp, result.AllocsOp, result.BytesOp, result.CPUNs},
+	}}
+	for part := range strings.SplitSeq(id, "/") {
+		if claim, ok := s.claims[part]; ok {
+			c.Info.Claim, c.Info.Because = claim, s.because
+		}
+	}
+	return c
+}
+
+// names runs each benchmark once and lists them without "Benchmark".
+func (b goBenchmark) names() ([]string, error) {
+	cmd := exec.Command(b.program, "-test.run", "^$", "-test.bench", ".", "-test.benchtime", "1x")
+	cmd.Dir = b.dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", b.program, err, out)
+	}
+	var names []string
+	for line := range strings.Lines(string(out)) {
+		if name, _, ok := parseGo(line); ok {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, errors.New("no benchmarks in " + b.dir)
+	}
+	return names, nil
+}
+
+// splitGo takes the arm out of a name: "PoolAcquire/puddle/g=1" is case "PoolAcquire/g=1" of arm "puddle".
+func splitGo(name string) (id, arm string) {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		if i > 0 && slices.Contains(goArms, p) {
+			return strings.Join(slices.Delete(parts, i, i+1), "/"), p
+		}
+	}
+	return name, "headpond"
+}
+
+// procs is what testing appends to a name: the number of processors.
+var procs = regexp.MustCompile(`-\d+$`)
+
+// parseGo reads a line such as "BenchmarkX/y-2  100  12.3 ns/op  0 B/op  0 allocs/op". Metrics of a benchmark's own keep their unit as id.
+func parseGo(line string) (name string, values map[string]float64, ok bool) {
+	f := strings.Fields(line)
+	if len(f) < 4 || !strings.HasPrefix(f[0], "Benchmark") {
+		return "", nil, false
+	}
+	values = map[string]float64{}
+	for i := 2; i+1 < len(f); i += 2 {
+		v, err := strconv.ParseFloat(f[i], 64)
+		if err != nil {
+			return "", nil, false
+		}
+		values[goUnit(f[i+1])] = v
+	}
+	return procs.ReplaceAllString(strings.TrimPrefix(f[0], "Benchmark"), ""), values, true
+}
+
+func goUnit(unit string) string {
+	switch unit {
+	case "ns/op":
+		return result.NsOp
+	case "B/op":
+		return result.BytesOp
+	case "allocs/op":
+		return result.AllocsOp
+	case "cpu-ns/op":
+		return result.CPUNs
+	}
+	return unit
+}
+
+// goMeter runs one benchmark of one arm.
+type goMeter struct {
+	goBenchmark
+	name string
+}
+
+func openGo(id string, names []string) func(context.Context, string, run.Stopper) (run.Meter, error) {
+	return func(_ context.Context, arm string, s run.Stopper) (run.Meter, error) {
+		for _, name := range names {
+			if i, a := splitGo(name); i == id && a == arm {
+				return goMeter{s.(goBenchmark), name}, nil
+			}
+		}
+		return nil, fmt.Errorf("no arm %s in %s", arm, id)
+	}
+}
+
+// Close has nothing to close.
+func (goMeter) Close() error { return nil }
+
+// Round runs the benchmark alone, for about d.
+func (m goMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
+	var pattern []string
+	for part := range strings.SplitSeq("Benchmark"+m.name, "/") {
+		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	cmd := exec.CommandContext(ctx, m.program, "-test.run", "^$", "-test.bench", strings.Join(pattern, "/"), "-test.benchtime", d.String(), "-test.benchmem")
+	cmd.Dir = m.dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return result.Sample{}, fmt.Errorf("%s: %w\n%s", m.name, err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if name, values, ok := parseGo(line); ok && name == m.name {
+			return result.Sample{Values: values}, nil
+		}
+	}
+	return result.Sample{}, fmt.Errorf("%s: no figure in\n%s", m.name, out)
+}

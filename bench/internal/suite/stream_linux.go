@@ -1,0 +1,114 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/bench/internal/backend"
+	"github.com/headpond/headpond/bench/internal/peers"
+	"github.com/headpond/headpond/bench/internal/result"
+	"github.com/headpond/headpond/bench/internal/run"
+)
+
+// bytesPerSecond is how much a round moves each way for each second it is to last: 4 GiB in the 2 s of a full run.
+const bytesPerSecond = 2 << 30
+
+// streamBuffer is what one read or write moves.
+const streamBuffer = 256 << 10
+
+// streamMeter moves bulk both ways on some connections.
+type streamMeter struct {
+	target  *peers.Target
+	conns   []net.Conn
+	in, out [][]byte
+}
+
+func openStream(n int) func(context.Context, string, run.Stopper) (run.Meter, error) {
+	return func(ctx context.Context, _ string, s run.Stopper) (run.Meter, error) {
+		m := &streamMeter{target: s.(armTarget).Target}
+		for range n {
+			var d net.Dialer
+			c, err := d.DialContext(ctx, "tcp", m.target.Addr)
+			if err != nil {
+				return nil, errors.Join(err, m.Close())
+			}
+			m.conns = append(m.conns, c)
+			m.in, m.out = append(m.in, make([]byte, streamBuffer)), append(m.out, make([]byte, streamBuffer))
+		}
+		return m, nil
+	}
+}
+
+// Round moves d times bytesPerSecond each way, in all.
+func (m *streamMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
+	each := int64(d.Seconds() * bytesPerSecond / float64(len(m.conns)))
+	stop := context.AfterFunc(ctx, func() { _ = m.Close() })
+	defer stop()
+	a, err := begin(m.target)
+	if err != nil {
+		return result.Sample{}, err
+	}
+	began := time.Now()
+	errs := make([]error, len(m.conns))
+	var wg sync.WaitGroup
+	for i, c := range m.conns {
+		wg.Go(func() {
+			if _, errs[i] = c.Write(backend.StreamHead(each)); errs[i] == nil {
+				errs[i] = backend.Exchange(c, each, m.in[i], m.out[i])
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	if err := errors.Join(errs...); err != nil {
+		return result.Sample{}, err
+	}
+	moved := float64(each) * float64(2*len(m.conns))
+	v := map[string]float64{result.GBs: moved / 1e9 / took.Seconds()}
+	if m.target.Proc != nil {
+		cpu, peak, err := a.end()
+		if err != nil {
+			return result.Sample{}, err
+		}
+		v[result.CPUPerGiB] = float64(cpu) / 1e6 / (moved / (1 << 30))
+		v[result.Peak] = peak
+	}
+	return result.Sample{Values: v}, nil
+}
+
+// Close hangs up.
+func (m *streamMeter) Close() error {
+	for _, c := range m.conns {
+		_ = c.Close()
+	}
+	return nil
+}
+
+func (e *Env) streamTarget() string { return e.stream.Addr }
+
+func (e *Env) prepareStream(context.Context) error {
+	return e.backend(&e.stream, string(backend.Stream))
+}
+
+// streams is W1d.
+func (e *Env) streams(suite string, arms []string) run.Group {
+	g := run.Group{Name: suite + ", streams", Arms: e.byteProxies(e.streamTarget), Prepare: e.prepareStream}
+	counts := []int{1, 64}
+	if e.Quick {
+		counts = counts[:1]
+	}
+	for _, n := range counts {
+		g.Cases = append(g.Cases, run.Case{
+			Info: result.Case{
+				ID: fmt.Sprintf("W1d/%d", n), Suite: suite, Conns: n, Metrics: []string{result.CPUPerGiB, result.GBs, result.Peak},
+				Title: fmt.Sprintf("TCP, bulk both ways at once, %d connection(s)", n),
+			},
+			Baselines: proxyBaselines, Arms: arms, Open: openStream(n),
+		})
+	}
+	return g
+}
