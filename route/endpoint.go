@@ -36,7 +36,7 @@ func Handle[Req, Resp any](mux Mux, pattern string, fn func(c *Ctx, req Req) (Re
 }
 
 // New makes a handler of fn for routers with a registration of their own. Fields from the path are read by
-// http.Request.PathValue, which chi and echo's WrapHandler set too, and by [Endpoint.ServePath]. It
+// http.Request.PathValue, which chi sets too; for other routers there is [Endpoint.ServePath]. It
 // panics when the types cannot be bound, with the field and the reason.
 func New[Req, Resp any](fn func(c *Ctx, req Req) (Resp, error), opts ...Option) *Endpoint {
 	return newEndpoint(fn, "", "", opts)
@@ -124,6 +124,12 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.ServePa
 type PathValuer interface {
 	PathValue(name string) string
 }
+
+// PathFunc is a PathValuer that is a function, such as the Param method of an echo.Context.
+type PathFunc func(name string) string
+
+// PathValue implements PathValuer.
+func (f PathFunc) PathValue(name string) string { return f(name) }
 
 // ServePath is ServeHTTP with the path's values from elsewhere than the request, for routers that keep
 // them for themselves.

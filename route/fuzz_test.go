@@ -37,14 +37,14 @@ func bound(contentType, body string) (fuzzed, int) {
 // fromValues is what the form must give, by net/url and strconv; false where it must be refused.
 func fromValues(v url.Values) (want fuzzed, ok bool) {
 	want.A, want.C = v.Get("a"), v["c"]
-	if s := v.Get("b"); s != "" {
+	if s := strings.TrimSpace(v.Get("b")); s != "" {
 		n, err := strconv.ParseInt(s, 10, 8)
 		if err != nil {
 			return want, false
 		}
 		want.B = int8(n)
 	}
-	if s := v.Get("d"); s != "" {
+	if s := strings.TrimSpace(v.Get("d")); s != "" {
 		b, err := strconv.ParseBool(s)
 		if err != nil {
 			return want, false

@@ -250,11 +250,13 @@ func (p *Plan) Defaults(base unsafe.Pointer) {
 	}
 }
 
-// apply sets a field to a text. What is not text is left alone by an empty one, so that forms, which
-// send every field, can leave it out.
+// apply sets a field to a text. What is not text may have spaces around it, and is left alone by an empty
+// one, so that forms, which send every field, can leave it out.
 func (f *Field) apply(base unsafe.Pointer, text string, bad []Failure) []Failure {
-	if text == "" && !f.keeps {
-		return bad
+	if !f.keeps {
+		if text = strings.TrimSpace(text); text == "" {
+			return bad
+		}
 	}
 	if err := f.set(unsafe.Add(base, f.offset), text); err != nil {
 		bad = append(bad, Failure{Field: f, Detail: err.Error()})

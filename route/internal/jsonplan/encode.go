@@ -2,6 +2,7 @@ package jsonplan
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -257,10 +258,27 @@ var plainByte = func() (plain [256]bool) {
 	return plain
 }()
 
+// plainPrefix returns a number of bytes at the beginning of s that stand for themselves, perhaps not of all.
+func plainPrefix(s string) int {
+	b, i := unsafe.Slice(unsafe.StringData(s), len(s)), 0
+	for ; i+8 <= len(b); i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		// Below 0x20, or one of the five characters: a byte of x that is zero, borrowing as it is below 1.
+		special := (w - ones*' ') | zero(w^(ones*'"')) | zero(w^(ones*'\\')) | zero(w^(ones*'<')) | zero(w^(ones*'>')) | zero(w^(ones*'&'))
+		if (special|w)&highs != 0 {
+			break
+		}
+	}
+	return i
+}
+
+// zero has the high bit of the bytes of x that are zero, and perhaps of others above them.
+func zero(x uint64) uint64 { return (x - ones) & ^x }
+
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0
-	for i := 0; i < len(s); {
+	for i := plainPrefix(s); i < len(s); {
 		c := s[i]
 		if plainByte[c] {
 			i++

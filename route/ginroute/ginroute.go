@@ -1,0 +1,101 @@
+// Package ginroute registers handlers of package route with gin. It is a module of its own, so that
+// programs that use route without gin do not depend on it.
+//
+//	package main
+//
+//	import (
+//		"log"
+//
+//		"github.com/gin-gonic/gin"
+//
+//		"github.com/headpond/headpond/route"
+//		"github.com/headpond/headpond/route/ginroute"
+//	)
+//
+//	type Greet struct {
+//		Name string `path:"name" validate:"max=100"`
+//	}
+//
+//	func main() {
+//		router := gin.New()
+//		ginroute.Handle(router, "GET /hello/{name}", func(c *route.Ctx, req Greet) (string, error) {
+//			return "Hello, " + req.Name, nil
+//		})
+//		log.Fatal(router.Run("127.0.0.1:8080"))
+//	}
+//
+// Patterns are those of http.ServeMux; gin's groups put their path in front, and gin's middleware runs as
+// it does for gin's own handlers. What middleware has found out reaches a handler by the context of the
+// request (c.Request = c.Request.WithContext(…)), not by gin's context, which gin pools.
+package ginroute
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/headpond/headpond/route"
+)
+
+// Handle makes a handler of fn and registers it, as route.Handle does; it panics when that would, and for
+// patterns gin has no form for, such as one with a host or a wildcard within a segment.
+func Handle[Req, Resp any](router gin.IRoutes, pattern string, fn func(c *route.Ctx, req Req) (Resp, error), opts ...route.Option) *route.Endpoint {
+	return route.Handle(mux{router}, pattern, fn, opts...)
+}
+
+// Mux returns router as a route.Mux, for route.NewAPI.
+func Mux(router gin.IRoutes) route.Mux { return mux{router} }
+
+// mux registers with gin.
+type mux struct{ router gin.IRoutes }
+
+// Handle implements route.Mux.
+func (m mux) Handle(pattern string, handler http.Handler) {
+	method, path, _ := strings.Cut(pattern, " ")
+	m.router.Handle(method, ginPath(path), wrap(handler))
+}
+
+// wrap returns what gin calls.
+func wrap(handler http.Handler) gin.HandlerFunc {
+	e, ok := handler.(*route.Endpoint)
+	if !ok {
+		return gin.WrapH(handler)
+	}
+	return func(c *gin.Context) {
+		e.ServePath(c.Writer, c.Request, (*params)(&c.Params))
+	}
+}
+
+// params are the values of gin's wildcards, as route reads them.
+type params gin.Params
+
+// PathValue implements route.PathValuer.
+func (p *params) PathValue(name string) string {
+	value := gin.Params(*p).ByName(name)
+	return strings.TrimPrefix(value, "/") // of a wildcard for the rest; others have none
+}
+
+// ginPath writes a path of http.ServeMux as gin does: {name} is :name, {name...} is *name.
+func ginPath(path string) string {
+	if !strings.HasPrefix(path, "/") {
+		panic(fmt.Sprintf("ginroute: the path %q does not begin with /: gin has no patterns with a host", path))
+	}
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		name, ok := strings.CutPrefix(s, "{")
+		switch {
+		case s == "{$}":
+			segments[i] = ""
+		case !ok && !strings.ContainsAny(s, "{}:*"):
+		case ok && strings.HasSuffix(name, "...}"):
+			segments[i] = "*" + strings.TrimSuffix(name, "...}")
+		case ok && strings.HasSuffix(name, "}"):
+			segments[i] = ":" + strings.TrimSuffix(name, "}")
+		default:
+			panic(fmt.Sprintf("ginroute: gin has no form for the segment %q of %q", s, path))
+		}
+	}
+	return strings.Join(segments, "/")
+}
