@@ -41,6 +41,12 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = backend.Main(ctx, backend.Kind(args[1]), args[2], args[3])
 	case len(args) == 4 && args[0] == "arm":
 		err = arms.Main(ctx, args[1], args[2], args[3])
+	case len(args) == 3 && args[0] == "compare":
+		err = compareFiles(stdout, args[1], args[2])
+	case len(args) == 3 && args[0] == "report":
+		err = writePage(args[1], args[2])
+	case len(args) == 2 && args[0] == "table":
+		err = writeTable(stdout, args[1])
 	default:
 		return bench(ctx, args, stdout, stderr)
 	}
@@ -67,7 +73,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("headpond bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
-		_, _ = fmt.Fprintf(stderr, "Usage: headpond bench [FLAGS] SUITE…\n       headpond bench compare OLD.json NEW.json\n\n"+
+		_, _ = fmt.Fprintf(stderr, "Usage: headpond bench [FLAGS] SUITE…\n       headpond bench compare OLD.json NEW.json      what became worse; exit code 1 if anything did\n"+
+			"       headpond bench report RESULTS.json PAGE.html   the page again\n       headpond bench table RESULTS.json              the engine table in Markdown\n\n"+
 			"Measures Headpond and its peers on this machine, writes results.json and report.html, and prints the tables.\n\nSuites:\n%s  %-8s all of them\n\nFlags:\n", suite.Names(), "all")
 		fs.PrintDefaults()
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/bench/internal/compare"
 	"github.com/headpond/headpond/bench/internal/load"
 	"github.com/headpond/headpond/bench/internal/peers"
 	"github.com/headpond/headpond/bench/internal/proc"
@@ -72,8 +73,48 @@ func reports(o options, res *result.Results, stdout io.Writer) error {
 	if err := report.Terminal(stdout, res); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(stdout, "\n%s\n", filepath.Join(o.out, "results.json"))
+	data, page := filepath.Join(o.out, "results.json"), filepath.Join(o.out, "report.html")
+	if err := writePage(data, page); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(stdout, "\n%s\n%s\n", data, page)
 	return err
+}
+
+// writePage makes the page of a results.json.
+func writePage(data, path string) error {
+	res, err := result.Load(data)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(report.HTML(f, res), f.Close())
+}
+
+// writeTable prints the engine table of a results.json.
+func writeTable(stdout io.Writer, data string) error {
+	res, err := result.Load(data)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(stdout, report.Markdown(res))
+	return err
+}
+
+// compareFiles tells what changed from one results.json to another.
+func compareFiles(stdout io.Writer, before, after string) error {
+	a, err := result.Load(before)
+	if err != nil {
+		return err
+	}
+	b, err := result.Load(after)
+	if err != nil {
+		return err
+	}
+	return compare.Print(stdout, a, b)
 }
 
 // contains reports whether an arm is wanted; "gateway" wants all of its engines.

@@ -17,6 +17,10 @@ func Terminal(w io.Writer, r *result.Results) error {
 	for _, c := range r.Cases {
 		table(&b, c)
 	}
+	if rows := Summary(r); rows != nil {
+		b.WriteString("\nEngines beside the peers: CPU as a ratio to the peer's, p99 at the same rate (70 % of the slowest)\n")
+		align(&b, rows)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -59,7 +63,10 @@ func table(b *strings.Builder, c *result.Case) {
 		fmt.Fprintf(b, "    %s op/s asked of each arm\n", result.Format(c.Rate))
 	}
 	if c.Claim != "" {
-		fmt.Fprintf(b, "    The study: %s; %s.\n", c.Claim, c.Because)
+		fmt.Fprintf(b, "    The study measured: %s.\n    We measure something else because %s.\n", c.Claim, c.Because)
+	}
+	if c.Note != "" {
+		fmt.Fprintf(b, "    %s.\n", c.Note)
 	}
 	rows := [][]string{header(c)}
 	var errs []string

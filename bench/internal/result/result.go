@@ -78,12 +78,26 @@ type Arm struct {
 	Name   string   `json:"name"`
 	Error  string   `json:"error,omitempty"` // why there is no figure, or not every round
 	Rounds []Sample `json:"rounds"`
+	// Latency is that of the operations of all rounds; nil when none was taken.
+	Latency *hist.Histogram `json:"latency,omitempty"`
 }
 
 // Sample is one round of one arm.
 type Sample struct {
 	Values  map[string]float64 `json:"values"`
-	Latency *hist.Histogram    `json:"latency,omitempty"`
+	Latency *hist.Histogram    `json:"-"` // kept in the arm
+}
+
+// Add appends a round.
+func (a *Arm) Add(s Sample) {
+	a.Rounds = append(a.Rounds, s)
+	if s.Latency == nil {
+		return
+	}
+	if a.Latency == nil {
+		a.Latency = new(hist.Histogram)
+	}
+	a.Latency.Merge(s.Latency)
 }
 
 // Load reads a file that Save wrote.
@@ -135,19 +149,4 @@ func (c *Case) Arm(name string) *Arm {
 		return nil
 	}
 	return c.Arms[i]
-}
-
-// Merged is the latencies of all rounds, or nil when none were taken.
-func (a *Arm) Merged() *hist.Histogram {
-	var all *hist.Histogram
-	for _, s := range a.Rounds {
-		if s.Latency == nil {
-			continue
-		}
-		if all == nil {
-			all = new(hist.Histogram)
-		}
-		all.Merge(s.Latency)
-	}
-	return all
 }

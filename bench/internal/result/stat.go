@@ -71,7 +71,7 @@ func (r Ratio) Short() string {
 	case !r.Valid():
 		return "–"
 	case r.Value < 0.05:
-		return "1/" + Format(math.Round(1/r.Value))
+		return "1/" + thousands(int64(math.Round(1/r.Value)))
 	}
 	return Format(r.Value)
 }
@@ -88,55 +88,95 @@ func (r Ratio) String() string {
 	return s
 }
 
-// RatioOf divides the medians of a metric of two arms. Rounds were taken in turn, so they are resampled in pairs when both arms
-// have as many: what slowed the machine down for a while slowed both.
+// RatioOf divides the medians of a metric of two arms of a case. Rounds were taken in turn, so they are resampled in pairs when both
+// arms have as many: what slowed the machine down for a while slowed both.
 func RatioOf(a, b *Arm, metric string) Ratio {
 	x, y := a.values(metric), b.values(metric)
-	if len(x) == 0 || len(y) == 0 {
-		return Ratio{}
+	if len(x) == len(y) {
+		return bootstrap(paired(x, y))
 	}
-	return bootstrap(x, y, len(x) == len(y))
+	return bootstrap(quotient(alone(x), alone(y)))
 }
 
 // Independent is RatioOf for arms of different runs, whose rounds have nothing to do with each other.
 func Independent(a, b *Arm, metric string) Ratio {
+	return bootstrap(quotient(alone(a.values(metric)), alone(b.values(metric))))
+}
+
+// Independent2 is (a to b of one run) to (c to d of another): how a's ratio to its baseline b has changed from c's to d.
+func Independent2(a, b, c, d *Arm, metric string) Ratio {
+	return bootstrap(quotient(pair(a, b, metric), pair(c, d, metric)))
+}
+
+// statistic computes a figure from rounds, or with a source of randomness from a resample of them. It is NaN without rounds.
+type statistic func(r *rand.Rand) float64
+
+func pair(a, b *Arm, metric string) statistic {
 	x, y := a.values(metric), b.values(metric)
-	if len(x) == 0 || len(y) == 0 {
-		return Ratio{}
+	if len(x) == len(y) {
+		return paired(x, y)
 	}
-	return bootstrap(x, y, false)
+	return quotient(alone(x), alone(y))
+}
+
+// alone is the median of a list.
+func alone(v []float64) statistic {
+	s := make([]float64, len(v))
+	return func(r *rand.Rand) float64 {
+		if len(v) == 0 {
+			return math.NaN()
+		}
+		copy(s, v)
+		if r != nil {
+			for i := range s {
+				s[i] = v[r.IntN(len(v))]
+			}
+		}
+		slices.Sort(s)
+		return median(s)
+	}
+}
+
+// paired is the quotient of the medians of lists of one length whose elements belong together.
+func paired(x, y []float64) statistic {
+	sx, sy := make([]float64, len(x)), make([]float64, len(y))
+	return func(r *rand.Rand) float64 {
+		if len(x) == 0 {
+			return math.NaN()
+		}
+		copy(sx, x)
+		copy(sy, y)
+		if r != nil {
+			for i := range sx {
+				j := r.IntN(len(x))
+				sx[i], sy[i] = x[j], y[j]
+			}
+		}
+		slices.Sort(sx)
+		slices.Sort(sy)
+		return median(sx) / median(sy)
+	}
+}
+
+func quotient(a, b statistic) statistic {
+	return func(r *rand.Rand) float64 { return a(r) / b(r) }
 }
 
 // resamples is enough for the second digit of an interval's ends.
 const resamples = 2000
 
-// bootstrap resamples with a fixed seed, so that a report is the same each time it is made.
-func bootstrap(x, y []float64, paired bool) Ratio {
-	rng := rand.New(rand.NewPCG(1, 2))
-	sx, sy := make([]float64, len(x)), make([]float64, len(y))
-	var ratios []float64
-	for range resamples {
-		for i := range sx {
-			j := rng.IntN(len(x))
-			sx[i] = x[j]
-			if paired {
-				sy[i] = y[j]
-			}
-		}
-		if !paired {
-			for i := range sy {
-				sy[i] = y[rng.IntN(len(y))]
-			}
-		}
-		slices.Sort(sx)
-		slices.Sort(sy)
-		ratios = append(ratios, median(sx)/median(sy))
-	}
-	slices.Sort(ratios)
-	sx, sy = slices.Sorted(slices.Values(x)), slices.Sorted(slices.Values(y))
-	r := Ratio{Value: median(sx) / median(sy), Low: ratios[resamples/40], High: ratios[resamples-1-resamples/40]}
-	if median(sy) == 0 {
+// bootstrap resamples with a fixed seed, so that a report is the same each time it is made. The ratio is zero, and so not Valid,
+// when there is nothing to divide.
+func bootstrap(s statistic) Ratio {
+	value := s(nil)
+	if math.IsNaN(value) || math.IsInf(value, 0) || value <= 0 {
 		return Ratio{}
 	}
-	return r
+	rng := rand.New(rand.NewPCG(1, 2))
+	ratios := make([]float64, resamples)
+	for i := range ratios {
+		ratios[i] = s(rng)
+	}
+	slices.Sort(ratios)
+	return Ratio{Value: value, Low: ratios[resamples/40], High: ratios[resamples-1-resamples/40]}
 }

@@ -233,7 +233,7 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 		return err
 	}
 	if c.RateOf != "" {
-		if res.Rate = r.rate(c.RateOf); res.Rate == 0 {
+		if res.Rate = r.rate(c.RateOf, res); res.Rate == 0 {
 			r.skip(g, c)
 			return nil
 		}
@@ -276,7 +276,7 @@ func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.
 	if err != nil {
 		a.Error = fmt.Sprintf("round %d: %v", round+1, err)
 	} else {
-		a.Rounds = append(a.Rounds, s)
+		a.Add(s)
 	}
 	res.Baseline = baseline(res, c.Baselines)
 	return r.Results.Save(r.Path)
@@ -292,15 +292,15 @@ func baseline(c *result.Case, names []string) string {
 	return ""
 }
 
-// rate is 70 % of what the slowest arm of a case reached; an arm without a process, or that failed, does not count.
-func (r *Runner) rate(id string) float64 {
+// rate is 70 % of what the slowest arm of case id reached, of those that take part in the paced case too.
+func (r *Runner) rate(id string, paced *result.Case) float64 {
 	c := r.Results.Case(id)
 	if c == nil {
 		return 0
 	}
 	slowest := 0.0
 	for _, a := range c.Arms {
-		if s := a.Stat(result.Throughput); s.N > 0 && a.Error == "" && (slowest == 0 || s.Median < slowest) {
+		if s := a.Stat(result.Throughput); s.N > 0 && paced.Arm(a.Name) != nil && (slowest == 0 || s.Median < slowest) {
 			slowest = s.Median
 		}
 	}

@@ -73,7 +73,7 @@ func (e *Env) http() []run.Group {
 		if n != 64 {
 			cases = cases[:1]
 		} else {
-			cases[1].RateOf, cases[1].Arms = cases[0].Info.ID, fast
+			cases[1].Arms = fast
 		}
 		g.Cases = append(g.Cases, cases...)
 	}

@@ -190,7 +190,7 @@ func (e *Env) sqliteLibrary(q query) run.Group {
 	})
 	return run.Group{Name: "SQLite library", Prepare: e.sqliteFile, Arms: []run.Arm{unpooled, pooled}, Cases: []run.Case{{
 		Info: result.Case{
-			ID: "W3a/sqlite/" + q.name, Suite: "sql", Metrics: libraryMetrics, Claim: q.claimSQLite, Because: "another SQLite driver and another table",
+			ID: "W3a/sqlite/" + q.name, Suite: "sql", Metrics: libraryMetrics, Claim: q.claimSQLite, Because: "driver and table are others",
 			Title: fmt.Sprintf("SQLite library: %s, %d at a time", q.name, q.times),
 		},
 		Baselines: []string{"unpooled"}, Open: openLibrary,

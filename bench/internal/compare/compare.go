@@ -1,0 +1,134 @@
+// Package compare finds what has become slower between two results.json of one machine.
+//
+//	changes := compare.Compare(old, new)
+//	err := compare.Print(os.Stdout, old, new)
+//	if errors.Is(err, compare.ErrRegression) { … }
+package compare
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/bench/internal/result"
+)
+
+// ErrRegression means that something has become worse than chance explains.
+var ErrRegression = errors.New("regression")
+
+// threshold is the change that matters, when the interval excludes that there was none.
+const threshold = 0.05
+
+// Change is one metric of one arm in both files.
+type Change struct {
+	Case, Arm, Metric string
+	// Ratio is new to old, with a 95 % bootstrap interval. Where the case's baseline is in both files and the arm is another, it is
+	// the ratio of the ratios to the baseline: what the whole machine did that day falls out.
+	Ratio    result.Ratio
+	Relative bool
+	Verdict  Verdict
+}
+
+// Verdict is what a change means.
+type Verdict string
+
+// The verdicts.
+const (
+	Worse  Verdict = "worse"
+	Better Verdict = "better"
+	Same   Verdict = "same"
+	Noise  Verdict = "noise" // the interval is too wide to say
+)
+
+// Compare looks at the metrics that have a better and a worse: the first of each case, and p99 at a fixed rate.
+func Compare(old, new *result.Results) []Change {
+	var changes []Change
+	for _, c := range new.Cases {
+		before := old.Case(c.ID)
+		if before == nil {
+			continue
+		}
+		metrics := c.Metrics[:1]
+		if c.Rate > 0 && slices.Contains(c.Metrics, result.P99) {
+			metrics = append(slices.Clone(metrics), result.P99)
+		}
+		for _, a := range c.Arms {
+			for _, m := range metrics {
+				if ch, ok := compareArm(before, c, a, m); ok {
+					changes = append(changes, ch)
+				}
+			}
+		}
+	}
+	return changes
+}
+
+func compareArm(before, after *result.Case, a *result.Arm, metric string) (Change, bool) {
+	ch := Change{Case: after.ID, Arm: a.Name, Metric: metric}
+	ch.Ratio = result.Independent(a, before.Arm(a.Name), metric)
+	base := after.Baseline
+	if base != "" && base == before.Baseline && a.Name != base {
+		if r := result.Independent2(a, after.Arm(base), before.Arm(a.Name), before.Arm(base), metric); r.Valid() {
+			ch.Ratio, ch.Relative = r, true
+		}
+	}
+	if !ch.Ratio.Valid() {
+		return ch, false
+	}
+	ch.Verdict = verdict(ch.Ratio, result.MetricOf(metric).Better)
+	return ch, ch.Verdict != ""
+}
+
+// verdict weighs a ratio of new to old.
+func verdict(r result.Ratio, better string) Verdict {
+	low, high := r.Low, r.High
+	switch better {
+	case "higher":
+		low, high = 1/r.High, 1/r.Low
+	case "lower":
+	default:
+		return ""
+	}
+	switch {
+	case low > 1+threshold:
+		return Worse
+	case high < 1-threshold:
+		return Better
+	case r.Noise():
+		return Noise
+	}
+	return Same
+}
+
+// Print writes what changed and a count of what did not. The error is ErrRegression when something is worse.
+func Print(w io.Writer, old, new *result.Results) error {
+	var b strings.Builder
+	if old.Machine.CPU != new.Machine.CPU || old.Machine.Cores != new.Machine.Cores {
+		fmt.Fprintf(&b, "Two machines: %d × %s and %d × %s; what follows says little.\n", old.Machine.Cores, old.Machine.CPU, new.Machine.Cores, new.Machine.CPU)
+	}
+	if old.Settings != new.Settings {
+		fmt.Fprintf(&b, "Other settings: %+v and %+v.\n", old.Settings, new.Settings)
+	}
+	count := map[Verdict]int{}
+	for _, c := range Compare(old, new) {
+		count[c.Verdict]++
+		if c.Verdict == Same || c.Verdict == Noise {
+			continue
+		}
+		relative := ""
+		if c.Relative {
+			relative = ", to the baseline"
+		}
+		fmt.Fprintf(&b, "%-6s  %s %s, %s: × %.2f (95 %%: %.2f–%.2f%s)\n", c.Verdict, c.Case, c.Arm, result.MetricOf(c.Metric).Label, c.Ratio.Value, c.Ratio.Low, c.Ratio.High, relative)
+	}
+	fmt.Fprintf(&b, "%d worse, %d better, %d the same, %d too noisy to say\n", count[Worse], count[Better], count[Same], count[Noise])
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return err
+	}
+	if count[Worse] > 0 {
+		return fmt.Errorf("%w: %d figure(s) are worse by more than %.0f %%", ErrRegression, count[Worse], 100*threshold)
+	}
+	return nil
+}
