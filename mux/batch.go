@@ -1,8 +1,10 @@
 package mux
 
-// batch is what one write takes: control frames, then Data frames in order.
+// batch is what one write takes: frames without a number, control frames, then
+// Data frames in order.
 // Payloads that are not copied are spliced in where segs says.
 type batch struct {
+	free []byte    // frames that are never sent again: Ping, Pong
 	ctl  []byte    // frames that go first
 	out  []byte    // frames that keep their order
 	segs []segment // payloads that belong to waiting senders
@@ -17,8 +19,9 @@ type segment struct {
 	data []byte
 }
 
-func (b *batch) empty() bool { return len(b.ctl)+len(b.out) == 0 }
+func (b *batch) empty() bool { return len(b.free)+len(b.ctl)+len(b.out) == 0 }
 
+// reset empties the batch, but for free.
 func (b *batch) reset() {
 	clear(b.segs)
 	clear(b.ops)
@@ -38,6 +41,7 @@ func (b *batch) pieces(dst [][]byte, skip int) [][]byte {
 			dst = append(dst, p)
 		}
 	}
+	add(b.free)
 	add(b.ctl)
 	at := 0
 	for _, s := range b.segs {

@@ -133,6 +133,9 @@ func (c *core) forget(ch *channel) {
 	}
 	ch.gone = true
 	delete(c.channels, ch.num)
+	if c.replay != nil && c.err == nil {
+		c.replay.ended = append(c.replay.ended, ended{ch: ch})
+	}
 	c.windows -= ch.rcv.size
 	for b := ch.ready.head; b != nil; b = b.next {
 		c.useSession(b.cost) // the channel's application has it, so to speak

@@ -58,6 +58,9 @@ type Config struct {
 	// ends the handshake (the other side is told only that it was denied). With a
 	// PSK it is asked after the proof.
 	Authorize func(ctx context.Context, p Peer) error
+	// Resume, if set, makes sessions outlive their connections where the other side
+	// can do that too; see [Session.Resumable].
+	Resume *Resume
 	// Logger, if set, gets what nobody else is told: why a session ended.
 	Logger *slog.Logger
 }
@@ -139,6 +142,8 @@ func (c Config) Verify() error {
 		return bad("SessionWindow", c.SessionWindow, "ChannelWindow to 1 GiB")
 	case c.KeepAliveTimeout < 0 || c.HandshakeTimeout < 0 || c.CloseTimeout < 0:
 		return bad("a timeout", "negative", "a positive one")
+	case c.Resume != nil:
+		return c.Resume.verify()
 	}
 	return nil
 }

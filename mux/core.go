@@ -58,6 +58,8 @@ type core struct {
 	assembly     int // bytes reserved for messages larger than their windows
 	reserveQueue []*channel
 
+	replay *replay // nil: the session ends with its connection
+
 	pend    *batch     // being filled
 	active  *channel   // last of a ring of channels with something to send
 	starved []*channel // channels that wait for the session's credit only
@@ -234,7 +236,14 @@ func (c *core) fail(err error) {
 func (c *core) ping() {
 	c.pings++
 	c.pinged = c.now()
-	c.pend.ctl = frame.Ping{Opaque: c.pings}.Append(c.pend.ctl)
+	c.pend.free = frame.Ping{Opaque: c.pings}.Append(c.pend.free)
+}
+
+// suspend forgets what a connection that was lost owed and was owed.
+func (c *core) suspend() {
+	c.pong, c.pinged, c.asked = false, 0, false
+	c.pend.free = c.pend.free[:0]
+	c.replay.due = false
 }
 
 // tick is called when a keep-alive period ends. It reports whether the other

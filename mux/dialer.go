@@ -205,7 +205,11 @@ func (d *Dialer) connect(ctx context.Context, address string) (*Session, error) 
 	if err != nil {
 		return nil, err
 	}
-	return Client(ctx, conn, d.Config)
+	cfg := d.Config
+	if cfg.Resume != nil && cfg.Resume.Dial == nil {
+		cfg.Resume = cfg.Resume.with(func(ctx context.Context) (net.Conn, error) { return dial(ctx, address) })
+	}
+	return Client(ctx, conn, cfg)
 }
 
 func dialAddress(ctx context.Context, address string) (net.Conn, error) {

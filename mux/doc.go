@@ -70,14 +70,37 @@
 //   - Memory is bounded by Config, whatever the other side sends.
 //   - A Send that fails because its context ended was not and will not be
 //     delivered, and [SafeToRetry] says so.
+//   - With Config.Resume, what Send accepted arrives exactly once and in order
+//     even if connections are lost, as long as both processes live.
 //   - Every wait ends with its context or deadline, with the channel, and with the
 //     session. A silent peer is found dead by keep-alive. After Close nothing of a
 //     session is left: no goroutine, no timer, no buffer.
 //
-// Messages are not acknowledged: that Send returned does not mean that the other
-// side's application has the message. When the connection is lost the session is
-// lost with it, and ErrSessionLost is what everything returns then. Reconnecting
-// under a living session is reserved in the protocol and not part of this version.
+// That Send returned does not mean that the other side's application has the
+// message: only an answer does. When the connection is lost the session is lost
+// with it, and ErrSessionLost is what everything returns then.
+//
+// # Resumption
+//
+// With Config.Resume on both sides, the session outlives its connections: the
+// client makes another ([Resume].Dial, or the Dialer), and all channels go on
+// where they were, with nothing lost, doubled or out of order. What Send took and
+// the other side has not acknowledged is kept for that, bounded by Resume.Buffer;
+// a session that cannot be resumed in time ends with a [LostError], which names it.
+// A server passes one *Resume to all its calls of Server:
+//
+//	resume := &mux.Resume{}
+//	for {
+//		conn, err := listener.Accept()
+//		...
+//		go func() {
+//			s, err := mux.Server(ctx, conn, mux.Config{Resume: resume})
+//			if errors.Is(err, mux.ErrResumed) {
+//				return // a client has come back: its session goes on with conn
+//			}
+//			...
+//		}()
+//	}
 //
 // # Speed
 //

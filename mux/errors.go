@@ -22,8 +22,15 @@ var (
 	ErrRefused = errors.New("mux: channel refused")
 	// ErrSessionClosed: this side closed the session.
 	ErrSessionClosed = fmt.Errorf("mux: session closed: %w", net.ErrClosed)
-	// ErrSessionLost: the connection ended or failed.
+	// ErrSessionLost: the connection ended or failed, and the session with it. In
+	// a session that could be resumed, and was not, see [LostError].
 	ErrSessionLost = errors.New("mux: session lost")
+	// ErrResumed: the connection given to Server belongs to a session that was made
+	// before and goes on now. There is nothing to do.
+	ErrResumed = errors.New("mux: session resumed")
+	// ErrBackpressure: more is not acknowledged than Resume.Buffer holds, and
+	// Resume.Backpressure says not to wait. Nothing was sent.
+	ErrBackpressure = errors.New("mux: too much is not acknowledged")
 	// ErrDraining: one side takes no new channels in this session.
 	ErrDraining = errors.New("mux: session is draining")
 	// ErrDeadPeer: the other side has been silent for longer than the keep-alive allows.
@@ -155,6 +162,37 @@ func (e *GoAwayError) Unwrap() []error {
 	}
 	return []error{ErrSessionLost}
 }
+
+// LostError is why a session that could be resumed was lost nevertheless, and
+// what of this side's was not acknowledged by then: it may or may not have
+// reached the other side. It wraps ErrSessionLost.
+type LostError struct {
+	Err            error
+	Unacknowledged []Unacknowledged // by channel; messages whose Send failed are not among them
+}
+
+// Unacknowledged is what was sent on a channel and not acknowledged.
+type Unacknowledged struct {
+	Channel  uint32 // number on the wire
+	Name     string // the channel's, unless it was over long before
+	ID       ID
+	Stream   bool
+	Messages int    // the last so many that were sent; of a stream 0
+	Bytes    uint64 // payload
+}
+
+// Error describes it in one line.
+func (e *LostError) Error() string {
+	messages, bytes := 0, uint64(0)
+	for _, u := range e.Unacknowledged {
+		messages += u.Messages
+		bytes += u.Bytes
+	}
+	return fmt.Sprintf("%v (not acknowledged: %d messages, %d bytes on %d channels)", e.Err, messages, bytes, len(e.Unacknowledged))
+}
+
+// Unwrap returns the cause.
+func (e *LostError) Unwrap() error { return e.Err }
 
 // refused tells whether err means that the other side never looked at the channel.
 func refused(err error) bool { return errors.Is(err, ErrRefused) }

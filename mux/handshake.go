@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/headpond/headpond/mux/frame"
@@ -28,9 +29,11 @@ type handshake struct {
 	cfg          *Config
 	client       bool
 	mine, theirs frame.Hello
+	greeted      bool   // the server's magic is sent
 	transcript   []byte // both Hello frames, the client's first
 	peer         Peer
 	session      ID
+	ticket       *ticket // resumption was agreed
 }
 
 // shakeHands agrees with the other side. On an error the other side was told.
@@ -40,11 +43,11 @@ func shakeHands(ctx context.Context, conn net.Conn, cfg Config, client bool) (*h
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	err := h.run(ctx)
-	if !stop() && ctx.Err() != nil {
+	if !stop() && ctx.Err() != nil && !errors.Is(err, ErrResumed) {
 		return nil, fmt.Errorf("%w: %w", ErrHandshake, context.Cause(ctx))
 	}
 	var bye *GoAwayError
-	if err != nil && !errors.Is(err, ErrDenied) && !errors.As(err, &bye) {
+	if err != nil && !errors.Is(err, ErrResumed) && !errors.Is(err, ErrDenied) && !errors.As(err, &bye) {
 		err = fmt.Errorf("%w: %w", ErrHandshake, err)
 	}
 	return h, err
@@ -69,6 +72,10 @@ func (h *handshake) run(ctx context.Context) error {
 	h.mine.KeepAlive = uint32(max(0, h.cfg.KeepAlive/time.Millisecond))
 	if len(h.cfg.PSK) > 0 {
 		h.mine.Offered, h.mine.Required = frame.FeaturePSK, frame.FeaturePSK
+	}
+	if r := h.cfg.Resume; r != nil {
+		h.mine.Offered |= frame.FeatureResume
+		h.mine.Replay = uint32(r.buffer())
 	}
 	if h.client {
 		return h.asClient(ctx)
@@ -97,11 +104,26 @@ func (h *handshake) asClient(ctx context.Context) error {
 			return err
 		}
 	}
+	if h.theirs.Offered&frame.FeatureResume != 0 {
+		if err := h.readTicket(); err != nil {
+			return err
+		}
+	}
 	return h.authorize(ctx)
 }
 
 func (h *handshake) asServer(ctx context.Context) error {
-	if err := h.readHello(); err != nil {
+	if err := h.readMagic(); err != nil {
+		return err
+	}
+	head, body, err := h.readFrame(frame.TypeHello, frame.TypeResume)
+	if err != nil {
+		return err
+	}
+	if head.Type == frame.TypeResume {
+		return h.resume(ctx, head, body)
+	}
+	if err := h.hello(head, body); err != nil {
 		return err
 	}
 	if err := h.agree(); err != nil {
@@ -109,7 +131,9 @@ func (h *handshake) asServer(ctx context.Context) error {
 	}
 	h.session = NewID()
 	h.mine.Session = h.session
-	h.mine.Offered &= h.theirs.Offered
+	if h.mine.Offered &= h.theirs.Offered; h.mine.Offered&frame.FeatureResume == 0 {
+		h.mine.Replay = 0
+	}
 	psk := h.mine.Offered&frame.FeaturePSK != 0
 	if !psk { // with a key, its proof comes first
 		if err := h.authorize(ctx); err != nil {
@@ -117,8 +141,13 @@ func (h *handshake) asServer(ctx context.Context) error {
 		}
 	}
 	hello := h.mine.Append([]byte(frame.Magic))
+	h.greeted = true
 	h.transcript = append(h.transcript, hello[len(frame.Magic):]...)
-	if _, err := h.conn.Write(hello); err != nil || !psk {
+	if !psk {
+		_, err := h.conn.Write(h.giveTicket(hello))
+		return err
+	}
+	if _, err := h.conn.Write(hello); err != nil {
 		return err
 	}
 	if err := h.verify(); err != nil {
@@ -127,11 +156,38 @@ func (h *handshake) asServer(ctx context.Context) error {
 	if err := h.authorize(ctx); err != nil {
 		return err
 	}
-	return h.prove()
+	f := frame.Auth{Proof: h.proof(h.client)}
+	_, err = h.conn.Write(h.giveTicket(f.Append(nil)))
+	return err
 }
 
-// readHello reads the other side's magic and Hello.
-func (h *handshake) readHello() error {
+// giveTicket ends a server's handshake with what the client needs to resume, if
+// that was agreed.
+func (h *handshake) giveTicket(dst []byte) []byte {
+	if h.mine.Offered&frame.FeatureResume == 0 {
+		return dst
+	}
+	h.ticket = &ticket{instance: instance, window: h.cfg.Resume.window()}
+	rand.Read(h.ticket.token[:])
+	f := frame.Ticket{Token: h.ticket.token, Window: uint32(h.ticket.window / time.Millisecond)}
+	return f.Append(dst)
+}
+
+func (h *handshake) readTicket() error {
+	head, body, err := h.readFrame(frame.TypeTicket)
+	if err != nil {
+		return err
+	}
+	var f frame.Ticket
+	if err := f.Decode(head, body); err != nil {
+		return asProtocol(err)
+	}
+	h.ticket = &ticket{token: f.Token, instance: h.theirs.Instance, window: time.Duration(f.Window) * time.Millisecond}
+	return nil
+}
+
+// readMagic reads the other side's first bytes.
+func (h *handshake) readMagic() error {
 	magic := make([]byte, len(frame.Magic))
 	if _, err := io.ReadFull(h.conn, magic); err != nil {
 		return fmt.Errorf("the other side sent no greeting: %w", err)
@@ -139,10 +195,23 @@ func (h *handshake) readHello() error {
 	if string(magic) != frame.Magic {
 		return protocolError("the other side began with %q: it speaks another protocol", magic)
 	}
+	return nil
+}
+
+// readHello reads the server's magic and Hello.
+func (h *handshake) readHello() error {
+	if err := h.readMagic(); err != nil {
+		return err
+	}
 	head, body, err := h.readFrame(frame.TypeHello)
 	if err != nil {
 		return err
 	}
+	return h.hello(head, body)
+}
+
+// hello takes the other side's Hello.
+func (h *handshake) hello(head frame.Header, body []byte) error {
 	if err := h.theirs.Decode(head, body); err != nil {
 		return h.deny(frame.CodeProtocol, asProtocol(err))
 	}
@@ -152,9 +221,9 @@ func (h *handshake) readHello() error {
 	return nil
 }
 
-// readFrame reads one frame, which must be of type want, or a GoAway, which is
-// returned as an error.
-func (h *handshake) readFrame(want frame.Type) (head frame.Header, body []byte, err error) {
+// readFrame reads one frame, which must be of a type in want, or a GoAway, which
+// is returned as an error.
+func (h *handshake) readFrame(want ...frame.Type) (head frame.Header, body []byte, err error) {
 	var buf [frame.HeaderSize]byte
 	if _, err := io.ReadFull(h.conn, buf[:]); err != nil {
 		return head, nil, err
@@ -162,11 +231,12 @@ func (h *handshake) readFrame(want frame.Type) (head frame.Header, body []byte, 
 	if head, err = frame.ParseHeader(buf[:]); err != nil {
 		return head, nil, asProtocol(err)
 	}
-	if head.Type != want && head.Type != frame.TypeGoAway {
+	wanted := slices.Contains(want, head.Type)
+	if !wanted && head.Type != frame.TypeGoAway {
 		return head, nil, protocolError("%v in the handshake where %v belongs", head.Type, want)
 	}
 	body = make([]byte, head.Length) // at most MaxControl
-	if _, err = io.ReadFull(h.conn, body); err != nil || head.Type == want {
+	if _, err = io.ReadFull(h.conn, body); err != nil || wanted {
 		return head, body, err
 	}
 	var bye frame.GoAway
@@ -204,7 +274,7 @@ func (h *handshake) deny(code frame.Code, err error) error {
 		reason = "authentication or authorization failed"
 	}
 	var out []byte
-	if !h.client && len(h.transcript) == len(h.theirs.Append(nil)) {
+	if !h.client && !h.greeted {
 		out = append(out, frame.Magic...)
 	}
 	f := frame.GoAway{Code: code, Reason: []byte(reason)}

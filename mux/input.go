@@ -26,6 +26,15 @@ func (c *core) input(h frame.Header, body []byte) error {
 			c.rtt, c.pinged = max(1, c.now()-c.pinged), 0
 		}
 		return nil
+	case frame.TypeAck:
+		var f frame.Ack
+		if err := f.Decode(h, body); err != nil {
+			return err
+		}
+		if c.replay == nil {
+			break
+		}
+		return nil // the header has said it
 	case frame.TypeOpen:
 		return c.inOpen(h, body)
 	case frame.TypeGoAway:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime"
 
 	"github.com/headpond/headpond/mux/frame"
@@ -24,20 +25,23 @@ const (
 
 // intake is the reader's own: bytes that came and were not parsed yet.
 type intake struct {
+	l    *link
 	buf  []byte
 	r, w int  // buf[r:w]
 	bulk bool // the last data came in a large frame, and the next may: do not read it here
 }
 
-// read is the reader. It never waits for anything but bytes.
-func (s *Session) read() {
-	defer close(s.readerDone)
-	in := &intake{buf: make([]byte, readSize)}
+// read is l's reader. It never waits for anything but bytes.
+func (s *Session) read(l *link) {
+	defer close(l.readerDone)
+	in := &intake{l: l, buf: make([]byte, readSize)}
 	err := s.readFrames(in)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.leave(l)
 	var bye *GoAwayError
 	switch {
+	case l.lost: // whoever found out has done what there is to do
 	case s.core.err != nil && !s.dead && !s.closing:
 		s.fail(err)
 	case errors.Is(err, errFlood):
@@ -49,7 +53,7 @@ func (s *Session) read() {
 	case s.closing:
 		s.over(err) // Close, or the writer, closes the connection
 	default:
-		s.fail(lost(err))
+		s.lose(l, lost(err))
 	}
 }
 
@@ -59,7 +63,7 @@ func (s *Session) readFrames(in *intake) error {
 		if in.bulk {
 			end = min(end, in.w+bulkRead)
 		}
-		n, err := s.conn.Read(in.buf[in.w:end])
+		n, err := in.l.conn.Read(in.buf[in.w:end])
 		if n > 0 {
 			in.w += n
 			if err := s.parse(in); err != nil {
@@ -85,6 +89,9 @@ func (s *Session) parse(in *intake) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for in.w-in.r >= frame.HeaderSize {
+		if in.l.lost {
+			return net.ErrClosed // what else is here comes again on the next connection
+		}
 		h, err := frame.ParseHeader(in.buf[in.r:in.w])
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
@@ -96,8 +103,9 @@ func (s *Session) parse(in *intake) error {
 		missing := int(h.Length) - len(body)
 		switch {
 		case (missing >= directMin || missing > 0 && h.Length > readSize/2) && h.Type == frame.TypeData && len(body) >= 4:
-			err = s.direct(in, h, body)
+			err = s.large(in, h, body)
 		case missing > 0:
+			s.armAck()
 			s.flush(nil, false)
 			return nil
 		default:
@@ -109,12 +117,20 @@ func (s *Session) parse(in *intake) error {
 			return err
 		}
 	}
+	s.armAck()
 	s.flush(nil, false)
 	return nil
 }
 
 // frame handles one that is whole. mu is held.
 func (s *Session) frame(h frame.Header, body []byte) error {
+	if s.core.replay != nil {
+		return s.numbered(h, body)
+	}
+	return s.take(h, body)
+}
+
+func (s *Session) take(h frame.Header, body []byte) error {
 	if h.Type != frame.TypeData {
 		if err := s.core.input(h, body); err != nil {
 			return asProtocol(err)
@@ -166,15 +182,42 @@ func (s *Session) direct(in *intake, h frame.Header, body []byte) error {
 	s.flush(nil, false)
 	s.mu.Unlock()
 	if to.b != nil {
-		_, err = io.ReadFull(s.conn, rest)
+		_, err = io.ReadFull(in.l.conn, rest)
 	} else {
-		err = skip(s.conn, missing, in.buf)
+		err = skip(in.l.conn, missing, in.buf)
 	}
 	s.mu.Lock()
 	if to.b != nil && err == nil {
 		to.b.data = to.b.data[:len(to.b.data)+to.n]
 	}
 	return cmpErr(asProtocol(s.core.end(to)), err)
+}
+
+// large handles a Data frame of which body is the beginning, and much is missing.
+// In a session that can be resumed it is read whole before it is looked at:
+// otherwise half of it could be lost with the connection.
+func (s *Session) large(in *intake, h frame.Header, body []byte) error {
+	if s.core.replay == nil {
+		return s.direct(in, h, body)
+	}
+	b := newBuffer(int(h.Length))
+	defer b.release()
+	b.data = b.data[:h.Length]
+	rest := b.data[copy(b.data, body):]
+	in.r, in.w = 0, 0
+	in.bulk = true
+	s.armAck()
+	s.flush(nil, false)
+	s.mu.Unlock()
+	_, err := io.ReadFull(in.l.conn, rest)
+	s.mu.Lock()
+	switch {
+	case err != nil:
+		return err
+	case in.l.lost:
+		return net.ErrClosed
+	}
+	return s.frame(h, b.data)
 }
 
 // skip reads n bytes and throws them away.

@@ -1,6 +1,10 @@
 package mux
 
-import "github.com/headpond/headpond/mux/frame"
+import (
+	"encoding/binary"
+
+	"github.com/headpond/headpond/mux/frame"
+)
 
 // frameCost is the most that a frame takes of the credit besides its payload.
 const frameCost = frame.DataCost + 4 // the first of several says the message's size
@@ -94,7 +98,7 @@ func (c *core) piece(ch *channel) int {
 
 // room tells whether the batch takes another frame.
 func (c *core) room(b *batch) bool {
-	if c.active != nil && c.active.nextRun == c.active && !c.copyAll {
+	if c.active != nil && c.active.nextRun == c.active && !c.copyAll && c.replay == nil {
 		return b.size < bulkBatch
 	}
 	return b.size < batchSize
@@ -186,9 +190,8 @@ func (c *core) shift(ch *channel) {
 
 // fillControl adds the frames that were put off until a write was due.
 func (c *core) fillControl(b *batch) {
-	if c.pong {
-		c.pong = false
-		b.ctl = frame.Pong{Opaque: c.pongOpaque}.Append(b.ctl)
+	if c.replay == nil {
+		b.free = c.fillFree(b.free)
 	}
 	for ch := c.dirty; ch != nil; {
 		next := ch.nextDirty
@@ -206,6 +209,31 @@ func (c *core) fillControl(b *batch) {
 		c.rcv.limit = c.rcv.used + c.rcv.size
 		b.ctl = frame.Window{Limit: c.rcv.limit}.Append(b.ctl)
 	}
+}
+
+// fillFree appends the answers that are due and have no number.
+func (c *core) fillFree(dst []byte) []byte {
+	if c.pong {
+		c.pong = false
+		dst = frame.Pong{Opaque: c.pongOpaque}.Append(dst)
+	}
+	return dst
+}
+
+// fillLead appends what goes ahead of the next frames of the ring.
+func (c *core) fillLead(dst []byte) []byte {
+	r, n := c.replay, len(dst)
+	dst = append(dst, c.pend.free...)
+	c.pend.free = c.pend.free[:0]
+	dst = c.fillFree(dst)
+	for at := n; at < len(dst); at += frame.HeaderSize + 8 { // pings and pongs
+		binary.BigEndian.PutUint32(dst[at+12:], uint32(r.received))
+	}
+	if r.due {
+		r.told, r.since, r.due = r.received, 0, false
+		dst = frame.Ack{Last: r.received}.Append(dst)
+	}
+	return dst
 }
 
 // tune doubles the window of a channel whose reader empties half of it in less

@@ -45,6 +45,9 @@ func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadli
 		s.flush(nil, patient)
 		return len(data), nil
 	}
+	if r := s.core.replay; r != nil && r.backpressure && dl == nil && r.full() {
+		return 0, ErrBackpressure
+	}
 	o := s.newOp(ch, data)
 	s.core.enqueue(o)
 	s.flush(o, patient)
@@ -106,7 +109,7 @@ func (c *Channel) Send(ctx context.Context, p []byte) error {
 	n, err := s.send(ctx, c.ch, p, nil)
 	s.mu.Unlock()
 	if err != nil {
-		return c.error("send", err, n < len(p) || n == 0 && len(p) == 0)
+		return c.error("send", err, n < len(p) || n == 0)
 	}
 	return nil
 }

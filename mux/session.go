@@ -2,7 +2,6 @@ package mux
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,27 +14,30 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// Session joins two processes over one connection. All its methods, and those
+// Session joins two processes over one connection, or with Config.Resume over
+// one after the other. All its methods, and those
 // of its channels, may be called from any goroutine.
 type Session struct {
-	conn   net.Conn
-	raw    *rawWriter // nil: writing may block
 	cfg    Config
 	peer   Peer
 	number ID
 	log    *slog.Logger
+	ticket *ticket        // nil: the session ends with its connection
+	work   sync.WaitGroup // reconnecting
 
 	// mu guards core and everything below. It is never held while waiting for
 	// the socket or for anything else.
 	mu       sync.Mutex
 	core     *core
+	link     *link  // nil: suspended, without a connection
+	last     *link  // the newest there was
 	flushing bool   // somebody is writing
 	handed   bool   // that somebody is the writer
 	spare    *batch // the other of two, swapped with core.pend
 	list     [][]byte
 	spill    []byte // bytes the socket did not take, to be written first
 	closing  bool   // write what there is, then end
-	dead     bool   // the connection is of no more use
+	dead     bool   // no connection is of any more use
 	timer    *time.Timer
 
 	// What was waited with, kept for the next that wait. Not shared by sessions,
@@ -46,7 +48,6 @@ type Session struct {
 	kick       chan struct{} // tells the writer that flushing is its job now
 	done       chan struct{} // closed when core.err is set
 	writerDone chan struct{}
-	readerDone chan struct{}
 }
 
 // Client makes a session of conn, which must be new and connected to a process
@@ -64,29 +65,36 @@ func Server(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 }
 
 func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Session, error) {
-	if err := cfg.Verify(); err != nil {
+	err := cfg.Verify()
+	if err == nil && client && cfg.Resume != nil && cfg.Resume.Dial == nil {
+		err = fmt.Errorf("%w: Resume.Dial is not set: a client needs it to make another connection", ErrConfig)
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	h, err := shakeHands(ctx, conn, cfg, client)
 	if err != nil {
-		closeNow(conn)
+		if !errors.Is(err, ErrResumed) {
+			closeNow(conn)
+		}
 		return nil, &Error{Op: "handshake", Err: err, retry: true}
 	}
+	l := newLink(conn)
 	s := &Session{
-		conn: conn, cfg: cfg, peer: h.peer, number: h.session, raw: newRawWriter(conn), log: cfg.Logger,
-		spare: &batch{}, kick: make(chan struct{}, 1), done: make(chan struct{}),
-		writerDone: make(chan struct{}), readerDone: make(chan struct{}),
+		cfg: cfg, peer: h.peer, number: h.session, link: l, last: l, log: cfg.Logger,
+		spare: &batch{}, kick: make(chan struct{}, 1), done: make(chan struct{}), writerDone: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	began := time.Now()
 	s.core = newCore(cfg, client, &h.theirs, func() int64 { return int64(time.Since(began)) })
-	s.core.copyAll = s.raw == nil
+	s.core.copyAll = l.raw == nil
+	s.resumable(h)
 	go s.write()
-	go s.read()
+	go s.read(l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if cfg.KeepAlive > 0 && s.core.err == nil {
@@ -103,10 +111,15 @@ func (s *Session) tick() {
 	if s.core.err != nil {
 		return
 	}
+	if s.link == nil {
+		s.timer.Reset(s.cfg.KeepAlive)
+		return
+	}
 	dead, asking := s.core.tick()
 	switch {
 	case dead:
-		s.fail(fmt.Errorf("%w: %w: no frame for %v", ErrSessionLost, ErrDeadPeer, s.cfg.KeepAlive+s.cfg.KeepAliveTimeout))
+		s.lose(s.link, fmt.Errorf("%w: %w: no frame for %v", ErrSessionLost, ErrDeadPeer, s.cfg.KeepAlive+s.cfg.KeepAliveTimeout))
+		s.timer.Reset(s.cfg.KeepAlive)
 	case asking:
 		s.flush(nil, false)
 		s.timer.Reset(s.cfg.KeepAliveTimeout)
@@ -120,7 +133,9 @@ func (s *Session) fail(err error) {
 	s.over(err)
 	if !s.dead {
 		s.dead = true
-		closeNow(s.conn)
+		if s.link != nil {
+			closeNow(s.link.conn)
+		}
 	}
 	s.wakeWriter()
 }
@@ -129,6 +144,9 @@ func (s *Session) fail(err error) {
 func (s *Session) over(err error) {
 	if s.core.err != nil {
 		return
+	}
+	if s.ticket != nil {
+		err = s.surrender(err)
 	}
 	s.core.fail(err)
 	close(s.done)
@@ -147,10 +165,21 @@ func (s *Session) finish(err error, code frame.Code, reason string) {
 		return
 	}
 	s.over(err)
+	if s.link == nil {
+		s.fail(err)
+		return
+	}
 	s.closing = true
 	f := frame.GoAway{Last: s.core.last, Code: code, Reason: []byte(reason)}
-	s.core.pend.ctl = f.Append(s.core.pend.ctl)
-	s.conn.SetWriteDeadline(time.Now().Add(s.cfg.CloseTimeout))
+	if s.core.replay == nil {
+		s.core.pend.ctl = f.Append(s.core.pend.ctl)
+	} else {
+		if code == frame.CodeNone {
+			f.Code = frame.CodeOver // so that the other side does not wait for a connection
+		}
+		s.core.pend.out = f.Append(s.core.pend.out) // the last there is
+	}
+	s.link.conn.SetWriteDeadline(time.Now().Add(s.cfg.CloseTimeout))
 	s.handOver()
 }
 
@@ -161,26 +190,19 @@ func (s *Session) finish(err error, code frame.Code, reason string) {
 func (s *Session) Close() error {
 	s.mu.Lock()
 	s.finish(ErrSessionClosed, frame.CodeNone, "")
+	l := s.last
 	s.mu.Unlock()
 	<-s.writerDone
 	linger := time.NewTimer(s.cfg.CloseTimeout)
 	defer linger.Stop()
 	select { // the other side closes when it has read everything
-	case <-s.readerDone:
+	case <-l.readerDone:
 	case <-linger.C:
 	}
-	closeNow(s.conn)
-	<-s.readerDone
+	closeNow(l.conn)
+	<-l.readerDone
+	s.work.Wait()
 	return nil
-}
-
-// closeNow closes the connection without TLS's farewell, which may block.
-func closeNow(conn net.Conn) {
-	if t, ok := conn.(*tls.Conn); ok {
-		t.NetConn().Close()
-		return
-	}
-	conn.Close()
 }
 
 // Drain takes no more channels from the other side, tells it so, and waits until
@@ -236,6 +258,10 @@ func (s *Session) Draining() bool {
 	defer s.mu.Unlock()
 	return s.core.drained || s.core.goneAway || s.core.err != nil
 }
+
+// Resumable tells whether the session outlives its connection: both sides have
+// Config.Resume.
+func (s *Session) Resumable() bool { return s.ticket != nil }
 
 // Peer is what is known about the other side.
 func (s *Session) Peer() Peer { return s.peer }

@@ -10,6 +10,14 @@ type Stats struct {
 	BytesSent, BytesReceived          uint64        // payload
 	Buffered                          uint64        // bytes received and not read, with 64 for each frame
 	RTT                               time.Duration // of the last ping; 0: none answered yet
+
+	// Of a session that can be resumed.
+	Suspended      bool          // it has no connection now
+	Losses         uint64        // connections lost
+	Resumed        uint64        // times it went on with another
+	Gap            time.Duration // how long it was without one the last time it went on
+	Unacknowledged uint64        // bytes kept to be sent again, with their headers
+	SentAgain      uint64        // bytes sent more than once, with their headers
 }
 
 // Stats returns the session's counters.
@@ -17,10 +25,16 @@ func (s *Session) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := &s.core.counts
-	return Stats{
+	st := Stats{
 		Channels: len(s.core.channels), Opened: c.opened, Accepted: c.accepted, Refused: c.refused, Resets: c.resets,
 		MessagesSent: c.messagesSent, MessagesReceived: c.messagesReceived,
 		BytesSent: c.bytesSent, BytesReceived: c.bytesReceived,
 		Buffered: s.core.rcv.got - s.core.rcv.used, RTT: time.Duration(s.core.rtt),
 	}
+	if t := s.ticket; t != nil {
+		r := s.core.replay
+		st.Suspended, st.Losses, st.Resumed, st.Gap = s.link == nil, t.losses, t.resumed, t.lastGap
+		st.Unacknowledged, st.SentAgain = uint64(r.size()), r.again
+	}
+	return st
 }

@@ -188,10 +188,10 @@ func (a Addr) Network() string { return "mux" }
 func (a Addr) String() string { return a.Conn.String() + "/" + a.Name }
 
 // LocalAddr is an [Addr].
-func (t *Stream) LocalAddr() net.Addr { return Addr{t.s.conn.LocalAddr(), t.ch.name} }
+func (t *Stream) LocalAddr() net.Addr { return Addr{t.s.conn().LocalAddr(), t.ch.name} }
 
 // RemoteAddr is an [Addr].
-func (t *Stream) RemoteAddr() net.Addr { return Addr{t.s.conn.RemoteAddr(), t.ch.name} }
+func (t *Stream) RemoteAddr() net.Addr { return Addr{t.s.conn().RemoteAddr(), t.ch.name} }
 
 func (t *Stream) error(op string, err error) error {
 	return &Error{Op: op, Channel: t.ch.num, Name: t.ch.name, Err: err, retry: refused(err)}

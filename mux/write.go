@@ -14,10 +14,14 @@ const rounds = 4
 // done. patient says that the caller may wait for the socket. mu is held; it is
 // given up while writing.
 func (s *Session) flush(own *sendOp, patient bool) {
+	if s.core.replay != nil {
+		s.flushRing(own, patient)
+		return
+	}
 	if s.flushing || s.dead || s.core.idle() {
 		return
 	}
-	if s.raw == nil && !patient {
+	if s.link.raw == nil && !patient {
 		s.handOver()
 		return
 	}
@@ -64,12 +68,9 @@ func (s *Session) writeBatch(b *batch) (all bool) {
 	s.list = b.pieces(s.list[:0], 0)
 	list := s.list
 	s.mu.Unlock()
-	n, err := s.put(list)
+	n, err := s.put(s.link, list)
 	s.mu.Lock()
-	total := 0
-	for _, p := range list {
-		total += len(p)
-	}
+	total := length(list)
 	if all = n == total; !all && err == nil {
 		s.list = b.pieces(s.list[:0], n)
 		for _, p := range s.list {
@@ -82,6 +83,7 @@ func (s *Session) writeBatch(b *batch) (all bool) {
 	}
 	s.core.wrote(b, err)
 	b.reset()
+	b.free = b.free[:0]
 	s.spare = b
 	if err != nil {
 		s.fail(err)
@@ -95,20 +97,27 @@ func (s *Session) writeBatch(b *batch) (all bool) {
 }
 
 // put writes the pieces: all, or what the socket takes now if that can be had.
-func (s *Session) put(list [][]byte) (n int, err error) {
-	if s.raw != nil {
-		return s.raw.write(list)
+func (s *Session) put(l *link, list [][]byte) (n int, err error) {
+	if l.raw != nil {
+		return l.raw.write(list)
 	}
 	if len(list) == 1 {
-		return s.conn.Write(list[0])
+		return l.conn.Write(list[0])
 	}
 	s.spill = s.spill[:0]
 	for _, p := range list {
 		s.spill = append(s.spill, p...)
 	}
-	n, err = s.conn.Write(s.spill)
+	n, err = l.conn.Write(s.spill)
 	s.spill = s.spill[:0]
 	return n, err
+}
+
+func length(list [][]byte) (n int) {
+	for _, p := range list {
+		n += len(p)
+	}
+	return n
 }
 
 // write is the writer: it writes what nobody else may wait for.
@@ -116,8 +125,12 @@ func (s *Session) write() {
 	defer close(s.writerDone)
 	for range s.kick {
 		s.mu.Lock()
-		s.drainOut()
-		over := s.dead || s.closing && !s.flushing && s.core.idle()
+		if s.core.replay != nil {
+			s.drainRing()
+		} else {
+			s.drainOut()
+		}
+		over := s.dead || s.closing && !s.flushing && s.idle()
 		closing := s.closing && !s.dead
 		s.mu.Unlock()
 		if over {
@@ -138,7 +151,7 @@ func (s *Session) drainOut() {
 		if len(s.spill) > 0 {
 			p := s.spill
 			s.mu.Unlock()
-			_, err := s.conn.Write(p)
+			_, err := s.link.conn.Write(p)
 			s.mu.Lock()
 			if s.spill = s.spill[:0]; cap(s.spill) > 2*batchSize {
 				s.spill = nil // a large sender was held up; do not keep so much for the next
@@ -162,10 +175,10 @@ func (s *Session) drainOut() {
 // then the end; without that, closing may destroy what it has not read yet.
 func (s *Session) farewell() {
 	s.mu.Lock()
-	ours := s.core.err
+	ours, conn := s.core.err, s.last.conn
 	s.mu.Unlock()
-	if half, ok := s.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && ours == ErrSessionClosed {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && ours == ErrSessionClosed {
 		return // Close waits for the other side to close
 	}
-	closeNow(s.conn)
+	closeNow(conn)
 }

@@ -16,6 +16,7 @@ const (
 	CodeDenied      Code = 6 // authentication or authorization failed
 	CodeVersion     Code = 7 // no common version or feature
 	CodeFlood       Code = 8 // too many frames that need an answer
+	CodeOver        Code = 9 // the session is over, or not known here
 	CodeApplication Code = 0x100
 )
 
@@ -40,6 +41,8 @@ func (c Code) String() string {
 		return "version"
 	case CodeFlood:
 		return "flood"
+	case CodeOver:
+		return "over"
 	}
 	return fmt.Sprintf("code %d", uint32(c))
 }

@@ -24,14 +24,14 @@ const (
 // Type says what a frame is.
 type Type uint8
 
-// The frame types. Types from 0x80 on, and the ones named Reserved, are not
-// sent in version 1.
+// The frame types.
 const (
 	TypeHello   Type = 0x01
 	TypeAuth    Type = 0x02
-	TypeResume  Type = 0x03 // reserved for resumption
-	TypeResumed Type = 0x04 // reserved for resumption
-	TypeAck     Type = 0x05 // reserved for resumption
+	TypeResume  Type = 0x03
+	TypeResumed Type = 0x04
+	TypeAck     Type = 0x05
+	TypeTicket  Type = 0x06
 	TypePing    Type = 0x08
 	TypePong    Type = 0x09
 	TypeGoAway  Type = 0x0a
@@ -42,6 +42,10 @@ const (
 	TypeReset   Type = 0x14
 	TypeStop    Type = 0x15
 )
+
+// Sequenced tells whether frames of the type have a number in their direction
+// of a session that can be resumed, are acknowledged, and sent again when lost.
+func (t Type) Sequenced() bool { return t >= TypeGoAway }
 
 // Flags are bits whose meaning depends on the type; only Data has any.
 type Flags uint8
@@ -65,7 +69,7 @@ type Header struct {
 	Flags   Flags
 	Length  uint32 // of the body, bytes
 	Channel uint32 // 0: the session
-	Ack     uint32 // low bits of the count of sequenced frames received; 0 unless resumption was agreed
+	Ack     uint32 // low bits of the number of the last sequenced frame received; 0 unless resumption was agreed
 }
 
 // ErrInvalid is wrapped by every error of this package: the bytes are not a
@@ -101,17 +105,21 @@ type rule struct {
 
 // rules is indexed by type; a zero max with a zero scope is an unknown type.
 var rules = [TypeStop + 1]rule{
-	TypeHello:  {helloFixed, MaxControl, onSession},
-	TypeAuth:   {authSize, authSize, onSession},
-	TypePing:   {8, 8, onSession},
-	TypePong:   {8, 8, onSession},
-	TypeGoAway: {goAwayFixed, MaxControl, onSession},
-	TypeOpen:   {openFixed, MaxControl, onChannel},
-	TypeAccept: {0, 0, onChannel},
-	TypeData:   {0, MaxData, onChannel},
-	TypeWindow: {8, 8, onSession | onChannel},
-	TypeReset:  {4, MaxControl, onChannel},
-	TypeStop:   {4, 4, onChannel},
+	TypeHello:   {helloFixed, MaxControl, onSession},
+	TypeAuth:    {authSize, authSize, onSession},
+	TypeResume:  {resumeSize, resumeSize, onSession},
+	TypeResumed: {resumedSize, resumedSize, onSession},
+	TypeAck:     {8, 8, onSession},
+	TypeTicket:  {ticketSize, ticketSize, onSession},
+	TypePing:    {8, 8, onSession},
+	TypePong:    {8, 8, onSession},
+	TypeGoAway:  {goAwayFixed, MaxControl, onSession},
+	TypeOpen:    {openFixed, MaxControl, onChannel},
+	TypeAccept:  {0, 0, onChannel},
+	TypeData:    {0, MaxData, onChannel},
+	TypeWindow:  {8, 8, onSession | onChannel},
+	TypeReset:   {4, MaxControl, onChannel},
+	TypeStop:    {4, 4, onChannel},
 }
 
 // ParseHeader reads the header at the start of b. It checks everything that can
@@ -182,7 +190,7 @@ func (h Header) of(t Type, body []byte) error {
 }
 
 var names = map[Type]string{
-	TypeHello: "HELLO", TypeAuth: "AUTH", TypeResume: "RESUME", TypeResumed: "RESUMED", TypeAck: "ACK",
+	TypeHello: "HELLO", TypeAuth: "AUTH", TypeResume: "RESUME", TypeResumed: "RESUMED", TypeAck: "ACK", TypeTicket: "TICKET",
 	TypePing: "PING", TypePong: "PONG", TypeGoAway: "GOAWAY", TypeOpen: "OPEN", TypeAccept: "ACCEPT",
 	TypeData: "DATA", TypeWindow: "WINDOW", TypeReset: "RESET", TypeStop: "STOP",
 }

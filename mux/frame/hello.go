@@ -11,7 +11,7 @@ type Features uint32
 const (
 	// FeaturePSK: both sides prove that they know a shared key, with Auth.
 	FeaturePSK Features = 1 << iota
-	// FeatureResume: the session survives its socket. Reserved.
+	// FeatureResume: the session outlives its connection.
 	FeatureResume
 	// FeatureLinks: the session may have several sockets. Reserved.
 	FeatureLinks
@@ -21,6 +21,8 @@ const (
 	helloFixed = 116
 	// MaxHelloName bounds a name in Hello, in bytes.
 	MaxHelloName = 255
+	// MinReplay is the least a side that resumes may keep to send again, in bytes.
+	MinReplay = 64 << 10
 	// MaxHelloToken bounds the token in Hello, in bytes.
 	MaxHelloToken = 512
 )
@@ -40,6 +42,7 @@ type Hello struct {
 	Session                [16]byte // chosen by the server; zero in a client's first
 	Epoch                  uint32   // number of this socket in the session's life, from 0
 	Nonce                  [32]byte // random, of this handshake
+	Replay                 uint32   // with FeatureResume: how much the sender keeps to send again, bytes; else 0
 	Name                   []byte   // for logs, at most MaxHelloName bytes
 	Token                  []byte   // credentials for the other side's authorization, at most MaxHelloToken bytes
 }
@@ -60,7 +63,7 @@ func (f *Hello) Append(dst []byte) []byte {
 	dst = append(dst, f.Nonce[:]...)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(name)))
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(token)))
-	dst = binary.BigEndian.AppendUint32(dst, 0)
+	dst = binary.BigEndian.AppendUint32(dst, f.Replay)
 	dst = binary.BigEndian.AppendUint64(dst, 0)
 	dst = append(dst, name...)
 	return append(dst, token...)
@@ -81,13 +84,16 @@ func (f *Hello) Decode(h Header, body []byte) error {
 	copy(f.Session[:], body[48:])
 	f.Epoch = binary.BigEndian.Uint32(body[64:])
 	copy(f.Nonce[:], body[68:])
+	f.Replay = binary.BigEndian.Uint32(body[104:])
 	name, token := int(binary.BigEndian.Uint16(body[100:])), int(binary.BigEndian.Uint16(body[102:]))
 	switch {
-	case h.Ack != 0, body[2]|body[3] != 0, binary.BigEndian.Uint32(body[104:]) != 0, binary.BigEndian.Uint64(body[108:]) != 0:
+	case h.Ack != 0, body[2]|body[3] != 0, binary.BigEndian.Uint64(body[108:]) != 0:
 		return errReserved
 	case len(body) != helloFixed+name+token, name > MaxHelloName, token > MaxHelloToken:
 		return errLength
 	case f.MinVersion == 0, f.MinVersion > f.MaxVersion, f.Required&^f.Offered != 0, f.MaxFrame < MinMaxFrame, f.MaxFrame > MaxData:
+		return errValue
+	case (f.Replay != 0) != (f.Offered&FeatureResume != 0), f.Replay != 0 && f.Replay < MinReplay:
 		return errValue
 	}
 	f.Name, f.Token = body[helloFixed:helloFixed+name], body[helloFixed+name:]

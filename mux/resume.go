@@ -1,0 +1,388 @@
+package mux
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// Resume makes sessions outlive their connections, if both sides have one in
+// their Config: when the connection is lost the client makes another, and both
+// go on where they were. Channels and whoever waits on them notice nothing but
+// the time it takes. What Send accepted reaches the other side's queue exactly
+// once and in order, as long as both processes live and a connection comes about
+// within Window; otherwise the session ends with a [LostError].
+//
+// A server gives the same *Resume to every call of Server where clients may come
+// back: it is where their sessions are found. That call of Server returns
+// ErrResumed. Do not copy or change a Resume once it is in use; the zero value
+// works for servers, and for clients with a Dialer.
+type Resume struct {
+	// Dial makes another connection to the same server, as the first was made: a
+	// client's Config needs it. A Dialer sets it for its sessions.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Window is for how long a session without a connection is kept. The lesser of
+	// both sides' counts. Default 2 min.
+	Window time.Duration
+	// Buffer bounds what was sent and not acknowledged, in bytes; one batch of
+	// frames (64 KiB and a frame) may come on top. When it is full Send waits.
+	// It is allocated as needed. Default 4 MiB; 64 KiB to 1 GiB.
+	Buffer int
+	// Backpressure makes Send fail with ErrBackpressure where it would wait for
+	// room in Buffer. (Write on a Stream, and Send for credit, wait all the same.)
+	Backpressure bool
+	// MaxSuspended bounds a server's sessions that have no connection; more are
+	// lost with theirs. Default 1024.
+	MaxSuspended int
+
+	mu        sync.Mutex // never held while waiting
+	sessions  map[ID]*Session
+	suspended int
+}
+
+const (
+	// ackDelay is how long an acknowledgement may wait for a frame to travel with.
+	ackDelay = 25 * time.Millisecond
+	// redialFirst and redialMost bound the pause before another connection is tried for.
+	redialFirst = 20 * time.Millisecond
+	redialMost  = 5 * time.Second
+)
+
+// with returns a Resume of its own for a session, with the settings of r.
+func (r *Resume) with(dial func(ctx context.Context) (net.Conn, error)) *Resume {
+	return &Resume{Dial: dial, Window: r.Window, Buffer: r.Buffer, Backpressure: r.Backpressure}
+}
+
+func (r *Resume) window() time.Duration {
+	if r.Window == 0 {
+		return 2 * time.Minute
+	}
+	return r.Window
+}
+
+func (r *Resume) buffer() int {
+	if r.Buffer == 0 {
+		return 4 << 20
+	}
+	return r.Buffer
+}
+
+func (r *Resume) verify() error {
+	switch {
+	case r.buffer() < frame.MinReplay || r.buffer() > 1<<30:
+		return fmt.Errorf("%w: Resume.Buffer is %d, want 64 KiB to 1 GiB", ErrConfig, r.Buffer)
+	case r.window() < time.Millisecond || r.window() > 24*time.Hour:
+		return fmt.Errorf("%w: Resume.Window is %v, want 1 ms to 24 h", ErrConfig, r.Window)
+	case r.MaxSuspended < 0:
+		return fmt.Errorf("%w: Resume.MaxSuspended is %d, want a positive number", ErrConfig, r.MaxSuspended)
+	}
+	return nil
+}
+
+func (r *Resume) find(id ID) *Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sessions[id]
+}
+
+func (r *Resume) add(s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sessions == nil {
+		r.sessions = map[ID]*Session{}
+	}
+	r.sessions[s.number] = s
+}
+
+func (r *Resume) remove(s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.sessions, s.number)
+}
+
+// suspend counts one more session without a connection; false: that is too many.
+func (r *Resume) suspend() bool {
+	most := r.MaxSuspended
+	if most == 0 {
+		most = 1024
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.suspended >= most {
+		return false
+	}
+	r.suspended++
+	return true
+}
+
+func (r *Resume) unsuspend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.suspended--
+}
+
+// ticket is what a session that can be resumed knows besides its ring. The
+// session's lock guards what is below the line.
+type ticket struct {
+	cfg      *Resume
+	client   bool
+	token    [16]byte
+	instance [16]byte // the server's
+	key      [32]byte // of the client's TLS certificate; zero: none
+	window   time.Duration
+
+	// ---
+	epoch    uint32 // of the newest connection, or attempt at one
+	counted  bool   // in cfg.suspended
+	since    time.Time
+	expire   *time.Timer
+	ack      *time.Timer
+	cancel   context.CancelFunc // of reconnecting
+	losses   uint64             // connections
+	resumed  uint64
+	lastGap  time.Duration // from the last loss to going on
+	lastLoss error
+}
+
+// resumable sets the session up for resumption if that was agreed. Nobody else
+// has the session yet.
+func (s *Session) resumable(h *handshake) {
+	if h.ticket == nil {
+		return
+	}
+	t := h.ticket
+	t.cfg, t.client = s.cfg.Resume, h.client
+	t.window = min(t.window, t.cfg.window())
+	t.key = certificate(h.peer.TLS)
+	s.ticket = t
+	s.core.replay = &replay{
+		limit: t.cfg.buffer(), quarter: int(h.theirs.Replay / 4), backpressure: t.cfg.Backpressure,
+	}
+	if !h.client {
+		t.cfg.add(s)
+	}
+}
+
+// certificate is what stays the same of a client whose certificate is renewed.
+func certificate(state *tls.ConnectionState) (sum [32]byte) {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return sum
+	}
+	return sha256.Sum256(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
+}
+
+// conn is the session's newest connection, for its addresses.
+func (s *Session) conn() net.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last.conn
+}
+
+// lose gives l up for err: that is the end of a session that cannot be resumed.
+// mu is held.
+func (s *Session) lose(l *link, err error) {
+	t := s.ticket
+	if t == nil || s.core.err != nil || s.dead || s.link != l {
+		if s.link == l {
+			s.fail(err)
+		}
+		return
+	}
+	l.lost, s.link = true, nil
+	closeNow(l.conn)
+	s.core.suspend()
+	t.losses++
+	t.since, t.lastLoss = time.Now(), err
+	s.log.Info("mux: connection lost, session kept", "session", s.number, "peer", s.peer.Name, "window", t.window, "error", err)
+	if !t.client {
+		if t.counted = t.cfg.suspend(); !t.counted {
+			s.fail(fmt.Errorf("%w (too many sessions without a connection)", err))
+			return
+		}
+	}
+	loss := t.losses
+	t.expire = time.AfterFunc(t.window, func() { s.expired(loss) })
+	if t.client {
+		ctx, cancel := context.WithCancel(context.Background())
+		t.cancel = cancel
+		s.work.Go(func() { s.reconnect(ctx, l) })
+	}
+	s.flush(nil, false) // senders need not wait for the connection while there is room
+}
+
+// expired runs when a session has been without a connection for its window.
+func (s *Session) expired(loss uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.ticket; s.link == nil && t.losses == loss {
+		s.fail(fmt.Errorf("%w (and not resumed within %v)", t.lastLoss, t.window))
+	}
+}
+
+// surrender ends all that resumption has going, and says what is lost. mu is held.
+func (s *Session) surrender(err error) error {
+	t := s.ticket
+	if t.expire != nil {
+		t.expire.Stop()
+	}
+	if t.ack != nil {
+		t.ack.Stop()
+	}
+	if t.cancel != nil {
+		t.cancel()
+	}
+	if !t.client {
+		t.cfg.remove(s)
+	}
+	s.uncount()
+	if !errors.Is(err, ErrSessionLost) {
+		return err
+	}
+	if b := s.core.pend; len(b.ctl)+len(b.out) > 0 {
+		s.core.replay.take(b)
+		s.core.wrote(b, nil)
+		b.reset()
+	}
+	return &LostError{Err: err, Unacknowledged: s.core.replay.unacknowledged(s.core.channels)}
+}
+
+func (s *Session) uncount() {
+	if t := s.ticket; t.counted {
+		t.counted = false
+		t.cfg.unsuspend()
+	}
+}
+
+// attach goes on with conn: both sides have agreed, nobody uses an older
+// connection, and the other side has everything up to frame number last. mu is held.
+func (s *Session) attach(conn net.Conn, last uint64) error {
+	t := s.ticket
+	if !s.core.replay.rewind(last) {
+		return fmt.Errorf("%w: the other side has frame %d, this side keeps %d to %d",
+			ErrSessionLost, last, s.core.replay.acked, s.core.replay.sent)
+	}
+	t.expire.Stop()
+	s.uncount()
+	l := newLink(conn)
+	s.link, s.last = l, l
+	t.resumed++
+	t.lastGap = time.Since(t.since)
+	s.log.Info("mux: session resumed", "session", s.number, "peer", s.peer.Name, "epoch", t.epoch, "after", t.lastGap)
+	go s.read(l)
+	s.core.ping() // the way may be another
+	s.handOver()
+	return nil
+}
+
+// armAck makes sure that what was received is acknowledged soon. mu is held.
+func (s *Session) armAck() {
+	r := s.core.replay
+	if r == nil || r.armed || r.received == r.told || s.core.err != nil {
+		return
+	}
+	r.armed = true
+	if s.ticket.ack == nil {
+		s.ticket.ack = time.AfterFunc(ackDelay, s.ackNow)
+		return
+	}
+	s.ticket.ack.Reset(ackDelay)
+}
+
+func (s *Session) ackNow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.core.replay
+	r.armed = false
+	if s.link != nil && s.core.err == nil && r.received != r.told {
+		r.due = true
+		s.flush(nil, false)
+	}
+}
+
+// numbered takes a frame of a session that can be resumed. mu is held.
+func (s *Session) numbered(h frame.Header, body []byte) error {
+	r := s.core.replay
+	if err := r.heard(h.Ack); err != nil {
+		return protocolError("%v", err)
+	}
+	if err := s.take(h, body); err != nil {
+		return err
+	}
+	if h.Type.Sequenced() {
+		r.count(frame.HeaderSize + len(body))
+	}
+	return nil
+}
+
+// reconnect makes connections until one takes the session on, or it is over. It
+// begins when nobody uses the lost one any more.
+func (s *Session) reconnect(ctx context.Context, lost *link) {
+	<-lost.over
+	pause := redialFirst
+	for try := 0; ; try++ {
+		if try > 0 {
+			timer := time.NewTimer(pause/2 + rand.N(pause))
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
+			pause = min(2*pause, redialMost)
+		}
+		err := s.redial(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.log.Debug("mux: not resumed yet", "session", s.number, "attempt", try+1, "error", err)
+		if errors.Is(err, ErrSessionLost) || errors.Is(err, ErrDenied) {
+			s.mu.Lock()
+			s.fail(fmt.Errorf("%w: not resumed: %w", ErrSessionLost, err))
+			s.mu.Unlock()
+			return
+		}
+	}
+}
+
+// redial tries to resume once. An error that wraps ErrSessionLost or ErrDenied is final.
+func (s *Session) redial(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.HandshakeTimeout)
+	defer cancel()
+	conn, err := s.ticket.cfg.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	last, err := s.present(ctx, conn)
+	if err == nil {
+		s.mu.Lock()
+		if err = s.core.err; err == nil {
+			err = s.attach(conn, last)
+		}
+		s.mu.Unlock()
+	}
+	if err != nil {
+		closeNow(conn)
+	}
+	return err
+}
+
+// sign is the proof that its maker has the ticket of the session: of the frames
+// so far, without the proof itself.
+func (s *Session) sign(label string, frames ...[]byte) (sum [frame.ProofSize]byte) {
+	mac := hmac.New(sha256.New, append(s.ticket.token[:len(s.ticket.token):len(s.ticket.token)], s.cfg.PSK...))
+	mac.Write([]byte(label))
+	for _, f := range frames {
+		mac.Write(f)
+	}
+	mac.Sum(sum[:0])
+	return sum
+}

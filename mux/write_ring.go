@@ -1,0 +1,140 @@
+package mux
+
+import "fmt"
+
+// The write path of a session that can be resumed: batches are copied into the
+// ring, which is what is written. So a sender is done when its bytes are in the
+// ring, and what a lost connection swallowed is there to be written again.
+
+// idle tells whether there is nothing to write that can be. mu is held.
+func (s *Session) idle() bool {
+	r, c := s.core.replay, s.core
+	if r == nil {
+		return c.idle()
+	}
+	return !s.unwritten() && (r.full() && !s.closing || c.idle())
+}
+
+// unwritten tells whether there is something to write that needs no room. mu is held.
+func (s *Session) unwritten() bool {
+	r, l := s.core.replay, s.link
+	return r.write < r.end || r.due || s.core.pong || len(s.core.pend.free) > 0 || l != nil && l.off < len(l.lead)
+}
+
+// stage moves one batch into the ring, if there is one and it has room. mu is held.
+func (s *Session) stage() bool {
+	if s.core.replay.full() && !s.closing {
+		return false
+	}
+	b := s.core.fill()
+	if len(b.ctl)+len(b.out) == 0 {
+		return false
+	}
+	s.core.replay.take(b)
+	s.core.wrote(b, nil)
+	b.reset()
+	return true
+}
+
+// flushRing is flush. Without a connection it only stages. mu is held, and given
+// up while writing.
+func (s *Session) flushRing(own *sendOp, patient bool) {
+	if s.link == nil && s.core.err == nil {
+		for s.stage() {
+		}
+		return
+	}
+	if s.flushing || s.dead || s.idle() {
+		return
+	}
+	if s.link.raw == nil && !patient {
+		s.handOver()
+		return
+	}
+	s.flushing = true
+	for i := 0; i < rounds || own != nil && !own.done; i++ {
+		s.stage()
+		if !s.unwritten() {
+			break
+		}
+		if !s.writeRing() {
+			return
+		}
+		if s.idle() {
+			break
+		}
+	}
+	s.flushing = false
+	if s.closing || !s.idle() {
+		s.handOver()
+	}
+}
+
+// writeRing writes what the ring holds and was not written yet. It reports false
+// when the connection did not take everything, and the writer goes on, or when
+// it was lost. mu is held, and given up while writing.
+func (s *Session) writeRing() bool {
+	r, l, wait := s.core.replay, s.link, s.handed
+	if r.write == r.chunk && l.off == len(l.lead) {
+		l.lead, l.off = s.core.fillLead(l.lead[:0]), 0
+		r.chunk = r.end
+	}
+	list := s.list[:0]
+	if l.off < len(l.lead) {
+		list = append(list, l.lead[l.off:])
+	}
+	list = r.pieces(list)
+	s.list = list
+	l.users++
+	s.mu.Unlock()
+	n, err := s.putAll(l, list, wait)
+	s.mu.Lock()
+	total := length(list)
+	clear(s.list)
+	lead := min(n, len(l.lead)-l.off)
+	l.off += lead
+	r.write += uint64(n - lead)
+	if err != nil && !l.lost {
+		s.lose(l, lost(fmt.Errorf("writing: %w", err)))
+	}
+	s.leave(l)
+	switch {
+	case l.lost, s.dead:
+		s.flushing, s.handed = false, false
+		return false
+	case n < total && !wait:
+		s.handed = true
+		s.wakeWriter()
+		return false
+	}
+	return true
+}
+
+// putAll writes the pieces: what the socket takes now, or all if the caller may wait.
+func (s *Session) putAll(l *link, list [][]byte, wait bool) (n int, err error) {
+	if l.raw == nil || !wait {
+		return s.put(l, list)
+	}
+	for _, p := range list {
+		m, err := l.conn.Write(p)
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// drainRing is drainOut. mu is held, given up while writing.
+func (s *Session) drainRing() {
+	for s.handed && !s.dead && s.link != nil {
+		if !s.stage() && !s.unwritten() {
+			break
+		}
+		if !s.writeRing() {
+			return
+		}
+	}
+	if s.handed {
+		s.flushing, s.handed = false, false
+	}
+}
