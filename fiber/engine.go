@@ -43,7 +43,8 @@ var (
 type Config struct {
 	// Engine is the kind wanted; default Auto. Any other either works or is an error of New.
 	Engine Kind
-	// Loops is the number of threads that run fibers; default half the cores, at least 1. One
+	// Loops is the number of threads that run fibers; default half of GOMAXPROCS, at
+	// least 1. One
 	// loop carries what one core can do; connections stay on the loop they were given.
 	Loops int
 	// Logger gets panics of fibers and the watchdog's findings; default slog.Default().
@@ -67,7 +68,7 @@ func (c Config) withDefaults() Config {
 		c.Engine = Auto
 	}
 	if c.Loops == 0 {
-		c.Loops = max(1, runtime.NumCPU()/2)
+		c.Loops = max(1, runtime.GOMAXPROCS(0)/2)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

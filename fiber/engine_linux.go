@@ -199,24 +199,18 @@ type Stats struct {
 	Fibers int    // running or waiting
 	Panics uint64 // fibers ended by one
 	Held   uint64 // times the watchdog found a fiber holding its loop
-	// Enters counts the system calls of io_uring loops and Operations what they submitted.
-	Enters, Operations uint64
+	Turns  uint64 // of the loops: each asks the kernel once
 }
 
-// Stats asks the loops, which takes a moment.
+// Stats returns the state of the loops as of their last turn.
 func (e *Engine) Stats() Stats {
 	s := Stats{Loops: len(e.loops)}
 	for _, l := range e.loops {
 		s.Conns += int(l.conns.Load())
+		s.Fibers += int(l.shown.Load())
+		s.Panics += l.panics.Load()
 		s.Held += l.held.Load()
-		l.call(func() {
-			s.Fibers += l.fibers - 1 // not this one
-			s.Panics += l.panics
-			if p, ok := l.poller.(*uring); ok {
-				s.Enters += p.ring.enters
-				s.Operations += p.ring.operations
-			}
-		})
+		s.Turns += l.turn.Load()
 	}
 	return s
 }

@@ -163,20 +163,7 @@ func (p *epoll) addListener(a *Listener) error {
 	return nil
 }
 
-func (p *epoll) accept(a *Listener) (int, error, bool) {
-	for {
-		fd, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.fd), 0, 0, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0, 0)
-		switch errno {
-		case 0:
-			return int(fd), nil, true
-		case unix.EAGAIN:
-			return -1, nil, false
-		case unix.EINTR:
-		default:
-			return -1, errno, true
-		}
-	}
-}
+func (p *epoll) accept(a *Listener) (int, error, bool) { return acceptOne(a.fd, unix.SOCK_NONBLOCK) }
 
 func (p *epoll) closeListener(a *Listener) {
 	p.table.drop(a.slot)

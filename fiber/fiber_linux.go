@@ -70,7 +70,7 @@ func (f *coroutine) once() {
 	defer func() {
 		f.fn = nil
 		if p := recover(); p != nil {
-			f.loop.panics++
+			f.loop.panics.Add(1)
 			f.loop.logger().Error("fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		}
 	}()

@@ -29,9 +29,7 @@ type Listener struct {
 	closed  bool
 	waiters []*coroutine
 	slot    uint32
-	backlog []int         // accepted by io_uring
-	failed  syscall.Errno // of io_uring's accept
-	armed   bool
+	armed   bool // io_uring watches it
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -53,7 +51,7 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	}
 	failed := net.ErrClosed
 	a.loop.call(func() {
-		if failed = unix.SetNonblock(fd, a.loop.poller.nonblocking()); failed == nil {
+		if failed = unix.SetNonblock(fd, true); failed == nil {
 			failed = a.loop.poller.addListener(a)
 		}
 		if failed == nil {

@@ -78,7 +78,9 @@ type loop struct {
 	thread  int            // its id; set like self
 	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
 	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
-	turn    atomic.Uint64  // for the watchdog
+	turn    atomic.Uint64  // for the watchdog and Stats
+	shown   atomic.Int64   // fibers, for Stats
+	panics  atomic.Uint64  // fibers ended by one
 	active  atomic.Bool    // not waiting; for the watchdog
 	held    atomic.Uint64  // times the watchdog had something to say
 	conns   atomic.Int64   // connections that live here; read by Go and Listener to place new ones
@@ -88,7 +90,6 @@ type loop struct {
 	behind  []*coroutine // the other half of the double buffer
 	spare   []*coroutine
 	fibers  int
-	panics  uint64
 	now     int64
 	timers  timers
 	closing bool
@@ -188,6 +189,7 @@ func (l *loop) step() {
 			until = -1
 		}
 	}
+	l.shown.Store(int64(l.fibers))
 	l.active.Store(false)
 	l.poller.wait(until)
 	l.active.Store(true)

@@ -15,17 +15,15 @@ import (
 // and io_uring_register(2).
 const (
 	opPollAdd     = 6
-	opAccept      = 13
 	opAsyncCancel = 14
 	opSend        = 26
 	opRecv        = 27
 
 	sqeBufferSelect = 1 << 5
 
-	recvPollFirst   = 1 << 0 // in ioprio: there is nothing yet, wait before the first try
-	recvMultishot   = 1 << 1 // in ioprio
-	acceptMultishot = 1 << 0 // in ioprio
-	pollMultishot   = 1 << 0 // in len
+	recvPollFirst = 1 << 0 // in ioprio: there is nothing yet, wait before the first try
+	recvMultishot = 1 << 1 // in ioprio
+	pollMultishot = 1 << 0 // in len
 
 	cqeBuffer   = 1 << 0 // a provided buffer was used; its number is in the upper half
 	cqeMore     = 1 << 1 // the request goes on
@@ -92,16 +90,15 @@ type enterArg struct {
 
 // ring is one io_uring, for the thread that made it.
 type ring struct {
-	fd                 int
-	rings, entries     []byte // mapped
-	sqes               []sqe
-	cqes               []cqe
-	sqHead, sqTail     *uint32
-	cqHead, cqTail     *uint32
-	sqMask, cqMask     uint32
-	tail, submitted    uint32
-	arg                *enterArg // on the heap, for as long as the ring
-	enters, operations uint64
+	fd              int
+	rings, entries  []byte // mapped
+	sqes            []sqe
+	cqes            []cqe
+	sqHead, sqTail  *uint32
+	cqHead, cqTail  *uint32
+	sqMask, cqMask  uint32
+	tail, submitted uint32
+	arg             *enterArg // on the heap, for as long as the ring
 }
 
 func newRing(entries, completions uint32) (*ring, error) {
@@ -174,8 +171,6 @@ func (r *ring) enter(wait, raw bool, left int64) {
 			arg, size = uintptr(unsafe.Pointer(r.arg)), 24
 		}
 	}
-	r.enters++
-	r.operations += uint64(n)
 	if wait && !raw {
 		_, _, _ = syscall.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(n), least, flags, arg, size)
 	} else {

@@ -119,3 +119,19 @@ func (t *table) drop(i uint32) {
 
 // maxGeneration leaves room for an operation's kind beside a generation.
 const maxGeneration = 1<<24 - 1
+
+// acceptOne takes a connection from a listening socket, if one waits.
+func acceptOne(listener int, flags uintptr) (fd int, err error, done bool) {
+	for {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), 0, 0, unix.SOCK_CLOEXEC|flags, 0, 0)
+		switch errno {
+		case 0:
+			return int(n), nil, true
+		case unix.EAGAIN:
+			return -1, nil, false
+		case unix.EINTR:
+		default:
+			return -1, errno, true
+		}
+	}
+}

@@ -393,39 +393,30 @@ func (p *uring) addListener(a *Listener) error {
 	return nil
 }
 
+// armListener watches for connections. It does not let the kernel accept ahead of Accept: what it
+// had accepted when the listener is closed would be lost, as would the wake-up of another listener
+// on the same socket, which takes over.
 func (p *uring) armListener(a *Listener) {
 	s := p.ring.next()
-	s.opcode, s.fd, s.ioprio, s.opFlags = opAccept, int32(a.fd), acceptMultishot, unix.SOCK_CLOEXEC
+	s.opcode, s.fd, s.len, s.opFlags = opPollAdd, int32(a.fd), pollMultishot, unix.POLLIN
 	s.userData = userData(kindAccept, a.slot, p.table.generation(a.slot))
 	a.armed = true
 }
 
 func (p *uring) accept(a *Listener) (int, error, bool) {
-	if n := len(a.backlog); n > 0 {
-		fd := a.backlog[0]
-		a.backlog = a.backlog[1:]
-		return fd, nil, true
-	}
-	if err := a.failed; err != 0 {
-		a.failed = 0
-		return -1, err, true
-	}
-	if !a.armed {
+	fd, err, done := acceptOne(a.fd, 0)
+	if !done && !a.armed {
 		p.armListener(a)
 	}
-	return -1, nil, false
+	return fd, err, done
 }
 
 func (p *uring) closeListener(a *Listener) {
-	for _, fd := range a.backlog {
-		_ = unix.Close(fd)
-	}
-	a.backlog = nil
 	if a.armed {
 		s := p.ring.next()
 		s.opcode, s.fd, s.addr = opAsyncCancel, -1, userData(kindAccept, a.slot, p.table.generation(a.slot))
 		s.userData = userData(kindCancel, 0, 0)
-		return // the accept's end closes it
+		return // the poll's end closes it
 	}
 	p.table.drop(a.slot)
 	_ = unix.Close(a.fd)
@@ -508,7 +499,7 @@ func (p *uring) complete(e cqe) {
 	case *Conn:
 		p.completeConn(owner, kind, e)
 	case *Listener:
-		p.accepted(owner, e)
+		p.acceptable(owner, e)
 	case *uring:
 		if kind == kindWake {
 			var b [8]byte
@@ -622,20 +613,10 @@ func (p *uring) sent(c *Conn, e cqe) {
 	c.wr.woken(p.loop)
 }
 
-func (p *uring) accepted(a *Listener, e cqe) {
+func (p *uring) acceptable(a *Listener, e cqe) {
 	a.armed = e.flags&cqeMore != 0
-	switch {
-	case e.res >= 0 && a.closed:
-		_ = unix.Close(int(e.res))
-	case e.res >= 0:
-		a.backlog = append(a.backlog, int(e.res))
-	case !a.closed:
-		a.failed = syscall.Errno(-e.res)
-	}
 	if a.closed && !a.armed {
-		p.table.drop(a.slot)
-		_ = unix.Close(a.fd)
-		a.gone(p.loop)
+		p.closeListener(a)
 		return
 	}
 	a.woken(p.loop)

@@ -11,7 +11,8 @@ import (
 func (g *Gateway) Snapshot() admin.Snapshot {
 	g.mu.Lock()
 	s := admin.Snapshot{
-		Version: g.opts.Version, Engine: string(g.engine.Kind()), EngineReason: g.engine.Reason(), ConfigFile: g.cfg.File,
+		Version: g.opts.Version, Engine: string(g.engine.Kind()), EngineReason: g.engine.Reason(),
+		EngineStats: g.engine.Stats(), ConfigFile: g.cfg.File,
 		Started: g.started, Draining: g.draining, Reloads: g.reloads,
 	}
 	if !g.running {

@@ -196,6 +196,13 @@ function listenerCard() {
 }
 
 const upstreams = new Map(), listeners = new Map();
+function engine(s) {
+  const e = s.engine_stats;
+  if (!e.loops) return s.engine;
+  const trouble = e.panics || e.held ? `, ${e.panics} panics, held ${e.held} times` : "";
+  return `${s.engine}, ${e.loops} ${e.loops > 1 ? "loops" : "loop"}${trouble}`;
+}
+
 const setFacts = numbers(byId("facts"), ["version", "up", "engine", "config"]);
 const setTotals = numbers(byId("totals"), ["sessions", "connections in use", "idle", "waiting", "reuse"]);
 
@@ -213,7 +220,7 @@ function showState(s) {
 
 function show(s) {
   showState(s);
-  setFacts(s.version, uptime(s.uptime_seconds), s.engine, s.config_file || "–");
+  setFacts(s.version, uptime(s.uptime_seconds), engine(s), s.config_file || "–");
   const pools = s.upstreams.flatMap((u) => u.endpoints.map((e) => e.pool));
   const sum = (list, pick) => list.reduce((total, x) => total + pick(x), 0);
   setTotals(count(sum(s.listeners, (l) => l.active)), count(sum(pools, (p) => p.in_use + p.direct)), count(sum(pools, (p) => p.idle)),

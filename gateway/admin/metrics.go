@@ -83,6 +83,12 @@ var listenerMetrics = []metric[listener.Stats]{
 var snapshotMetrics = []metric[Snapshot]{
 	gauge("draining", "1 while the gateway finishes its sessions to end.", nil, func(s Snapshot) float64 { return oneIf(s.Draining) }),
 	gauge("ready", "1 when every listener accepts connections.", nil, func(s Snapshot) float64 { return oneIf(ready(s)) }),
+	gauge("engine_loops", "Threads that run fibers; 0 on the goroutine engine.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Loops) }),
+	gauge("engine_connections", "Open connections on loops, of clients and upstreams.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Conns) }),
+	gauge("engine_fibers", "Fibers that run or wait.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Fibers) }),
+	counter("engine_fiber_panics_total", "Fibers ended by a panic; the log has the stack.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Panics) }),
+	counter("engine_loop_held_total", "Times a fiber held its loop for more than 10 ms; the log has the stack.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Held) }),
+	counter("engine_turns_total", "Turns of the loops, each of which asks the kernel once.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Turns) }),
 	gauge("config_last_reload_successful", "0 when the last reload was refused.", nil, func(s Snapshot) float64 { return oneIf(s.Reloads.LastError == "") }),
 }
 

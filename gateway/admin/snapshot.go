@@ -3,6 +3,7 @@ package admin
 import (
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/upstream"
 )
@@ -10,8 +11,9 @@ import (
 // Snapshot is the state of a gateway at one moment, as Config.Snapshot returns it.
 type Snapshot struct {
 	Version      string // of Headpond
-	Engine       string // how sessions run: "goroutine"
+	Engine       string // how sessions run: "uring", "epoll" or "goroutine"
 	EngineReason string // why that one
+	EngineStats  fiber.Stats
 	ConfigFile   string
 	Started      time.Time
 	Draining     bool

@@ -17,6 +17,7 @@ type Status struct {
 	GoVersion     string           `json:"go_version"`
 	Engine        string           `json:"engine"`
 	EngineReason  string           `json:"engine_reason"`
+	EngineStats   EngineStats      `json:"engine_stats"`
 	ConfigFile    string           `json:"config_file"`
 	Started       time.Time        `json:"started"`
 	UptimeSeconds float64          `json:"uptime_seconds"`
@@ -26,6 +27,16 @@ type Status struct {
 	Reloads       ReloadStatus     `json:"reloads"`
 	Listeners     []Listener       `json:"listeners"`
 	Upstreams     []UpstreamStatus `json:"upstreams"`
+}
+
+// EngineStats are the engine's counters; without loops all are 0.
+type EngineStats struct {
+	Loops       int    `json:"loops"`
+	Connections int    `json:"connections"` // open, of clients and upstreams
+	Fibers      int    `json:"fibers"`
+	Panics      uint64 `json:"panics"` // fibers ended by one
+	Held        uint64 `json:"held"`   // times a fiber held its loop for more than 10 ms
+	Turns       uint64 `json:"turns"`
 }
 
 // ReloadStatus tells how reloads went.
@@ -111,8 +122,13 @@ type pools struct {
 // status turns a snapshot into what the API shows. Lists are never null.
 func status(s Snapshot, now time.Time) Status {
 	out := Status{
-		Version: s.Version, GoVersion: runtime.Version(), Engine: s.Engine, EngineReason: s.EngineReason, ConfigFile: s.ConfigFile,
-		Started: s.Started, UptimeSeconds: now.Sub(s.Started).Seconds(),
+		Version: s.Version, GoVersion: runtime.Version(), Engine: s.Engine, EngineReason: s.EngineReason,
+		EngineStats: EngineStats{
+			Loops: s.EngineStats.Loops, Connections: s.EngineStats.Conns, Fibers: s.EngineStats.Fibers,
+			Panics: s.EngineStats.Panics, Held: s.EngineStats.Held, Turns: s.EngineStats.Turns,
+		},
+		ConfigFile: s.ConfigFile,
+		Started:    s.Started, UptimeSeconds: now.Sub(s.Started).Seconds(),
 		Ready: ready(s), Draining: s.Draining, NotReady: append([]string{}, s.NotReady...),
 		Reloads:   ReloadStatus{Applied: s.Reloads.Applied, Refused: s.Reloads.Refused, Last: timeOrNil(s.Reloads.Last), LastError: s.Reloads.LastError},
 		Listeners: make([]Listener, 0, len(s.Listeners)),
