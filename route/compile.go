@@ -107,13 +107,13 @@ func nameField(sf reflect.StructField) (in, name string) {
 	return string(bind.Body), sf.Name
 }
 
-// statuser is a response that knows its status.
-type statuser interface{ HTTPStatus() int }
+// withStatus is a response that knows its status.
+type withStatus interface{ HTTPStatus() int }
 
 func (e *Endpoint) compileResponse() {
 	t := e.respType
-	if reflect.PointerTo(t).Implements(reflect.TypeFor[statuser]()) {
-		e.statusOf = func(x *exchange) int { return reflect.NewAt(t, x.resp).Interface().(statuser).HTTPStatus() }
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[withStatus]()) {
+		e.statusOf = func(x *exchange) int { return reflect.NewAt(t, x.resp).Interface().(withStatus).HTTPStatus() }
 	}
 	known := e.status != 0
 	if !known {

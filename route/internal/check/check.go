@@ -72,7 +72,6 @@ type step struct {
 	name, param string
 	ok          func(p, parent unsafe.Pointer) bool // of a rule
 	omit        func(p unsafe.Pointer) bool         // of an end: true leaves
-	always      bool                                // run for nil pointers too
 }
 
 type structPlan struct{ fields []fieldPlan }

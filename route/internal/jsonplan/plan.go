@@ -59,9 +59,9 @@ func Of(t reflect.Type) *Plan {
 	return actual.(*Plan)
 }
 
-// OfFields returns a plan that decodes into the fields of the struct t that keep accepts, which is asked
-// about fields at the top only (and those promoted from embedded structs). It returns nil when t has a
-// form that only encoding/json knows: then fields cannot be left out.
+// OfFields returns a plan for the fields of the struct t that keep accepts, which is asked about fields at
+// the top only (and those promoted from embedded structs). It returns nil when t has a form that only
+// encoding/json knows: then fields cannot be left out.
 func OfFields(t reflect.Type, keep func(reflect.StructField) bool) *Plan {
 	c := compiler{enc: map[reflect.Type]bool{}, dec: map[reflect.Type]*decodeFunc{}}
 	fields, ok := structFields(t, keep)
@@ -69,7 +69,7 @@ func OfFields(t reflect.Type, keep func(reflect.StructField) bool) *Plan {
 		return nil
 	}
 	s := c.structDecoder(fields)
-	return &Plan{Compiled: true, dec: s.decode, enc: c.encoder(t)}
+	return &Plan{Compiled: true, dec: s.decode, enc: c.structEncoder(fields)}
 }
 
 // Append appends the JSON of the value p points to, which has the plan's type, as json.Marshal(p) does.

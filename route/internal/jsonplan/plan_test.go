@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	jsonv2 "encoding/json/v2"
+	"errors"
 	"math"
 	"reflect"
 	"strings"
@@ -211,7 +212,7 @@ func TestErrorsPointToTheValue(t *testing.T) {
 		var v everything
 		d := jsonplan.Decoder{}
 		err := d.Decode(jsonplan.Of(reflect.TypeFor[everything]()), []byte(data), unsafe.Pointer(&v))
-		if e, ok := err.(*jsonplan.Error); !ok || e.Pointer != want {
+		if e, ok := errors.AsType[*jsonplan.Error](err); !ok || e.Pointer != want {
 			t.Errorf("%s: %v, want pointer %q", data, err, want)
 		}
 	}

@@ -1,0 +1,259 @@
+package route
+
+import (
+	"bytes"
+	"context"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/headpond/headpond/route/internal/bind"
+	"github.com/headpond/headpond/route/internal/jsonplan"
+)
+
+// Client is where Call sends requests to. It may be used by many goroutines at once, and may not be changed
+// while it is.
+type Client struct {
+	// BaseURL is put in front of the paths: "http://127.0.0.1:8080", say.
+	BaseURL string
+	// HTTP sends the requests; the default is http.DefaultClient.
+	HTTP *http.Client
+	// Header is sent with every request.
+	Header http.Header
+	// MaxResponse bounds a response that is one value, in bytes; the default is 32 MiB.
+	MaxResponse int64
+}
+
+const (
+	defaultMaxResponse = 32 << 20
+	// maxErrorText bounds what an error keeps of a response that is no problem.
+	maxErrorText = 512
+)
+
+// ErrResponseTooLarge means that a response is longer than Client.MaxResponse.
+var ErrResponseTooLarge = errors.New("route: the response is too large")
+
+// Call sends req to the handler of pattern, "POST /users/{id}" say, and returns its response: the other
+// side of Handle, with the same types. Fields go where their tags say; those that are zero are left out, so
+// that defaults apply: take a pointer where zero means something. The body is JSON.
+//
+// A response with a status of 400 or more is a *Problem, for errors.As; what a handler of Handle says is in it. With Resp Stream,
+// Body is the response and the caller closes it (it is an io.Closer). Files cannot be sent. ctx bounds the call, and the
+// reading of a Stream.
+func Call[Req, Resp any](ctx context.Context, c *Client, pattern string, req Req) (Resp, error) {
+	var resp Resp
+	method, path, ok := strings.Cut(pattern, " ")
+	if !ok {
+		return resp, fmt.Errorf("route: the pattern %q has no method", pattern)
+	}
+	r, err := c.request(ctx, method, strings.TrimSpace(path), reflect.ValueOf(&req).Elem())
+	if err != nil {
+		return resp, fmt.Errorf("route: %s: %w", pattern, err)
+	}
+	client := c.HTTP
+	if client == nil {
+		client = http.DefaultClient
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return resp, fmt.Errorf("route: %s: %w", pattern, err)
+	}
+	if s, ok := any(&resp).(*Stream); ok && answer.StatusCode < 400 {
+		*s = Stream{ContentType: answer.Header.Get("Content-Type"), Body: answer.Body, Size: max(answer.ContentLength, 0)}
+		return resp, nil
+	}
+	defer answer.Body.Close()
+	if err := c.receive(answer, &resp); err != nil {
+		return resp, fmt.Errorf("route: %s: %w", pattern, err)
+	}
+	return resp, nil
+}
+
+// receive reads a response into a value.
+func (c *Client) receive(answer *http.Response, to any) error {
+	limit := c.MaxResponse
+	if limit <= 0 {
+		limit = defaultMaxResponse
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading the response: %w", err)
+	case int64(len(body)) > limit:
+		return ErrResponseTooLarge
+	case answer.StatusCode >= 400:
+		return problemOf(answer, body)
+	case len(body) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(body, to); err != nil {
+		return fmt.Errorf("the response is not what is expected: %w", err)
+	}
+	return nil
+}
+
+// problemOf makes a problem of a response.
+func problemOf(answer *http.Response, body []byte) *Problem {
+	p := &Problem{}
+	mediaType, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type"))
+	if mediaType != "application/problem+json" || json.Unmarshal(body, p) != nil {
+		p = &Problem{Title: http.StatusText(answer.StatusCode), Detail: strings.ToValidUTF8(string(body[:min(len(body), maxErrorText)]), "")}
+	}
+	p.Status = answer.StatusCode
+	return p
+}
+
+// clientPlan is how a request of one type is sent.
+type clientPlan struct {
+	bind *bind.Plan     // nil: the request is the body
+	body *jsonplan.Plan // nil: there is none
+	err  error
+}
+
+var clientPlans sync.Map // reflect.Type → *clientPlan
+
+func clientPlanOf(t reflect.Type) *clientPlan {
+	if p, ok := clientPlans.Load(t); ok {
+		return p.(*clientPlan)
+	}
+	p := &clientPlan{}
+	if t.Kind() != reflect.Struct {
+		p.body = jsonplan.Of(t)
+	} else if p.bind, p.err = bind.Compile(t, reflect.TypeFor[Files]()); p.err == nil {
+		switch {
+		case p.bind.Has(bind.File) || p.bind.Has(bind.Stream):
+			p.err = fmt.Errorf("%v has files, which Call cannot send", t)
+		case p.bind.Has(bind.Body):
+			if p.body = jsonplan.OfFields(t, isBodyField); p.body == nil {
+				p.body = jsonplan.Of(t) // Handle refuses such a type unless all of it is the body
+			}
+		}
+	}
+	clientPlans.Store(t, p)
+	return p
+}
+
+// request makes the HTTP request of a request value.
+func (c *Client) request(ctx context.Context, method, path string, req reflect.Value) (*http.Request, error) {
+	p := clientPlanOf(req.Type())
+	if p.err != nil {
+		return nil, p.err
+	}
+	var body io.Reader
+	if p.body != nil {
+		b, err := p.body.Append(nil, unsafe.Pointer(req.Addr().Pointer()))
+		if err != nil {
+			return nil, fmt.Errorf("encoding the request: %w", err)
+		}
+		body = bytes.NewReader(b)
+	}
+	header, query := http.Header{}, url.Values{}
+	for k, v := range c.Header {
+		header[k] = v
+	}
+	if p.bind != nil {
+		for i := range p.bind.Fields {
+			var err error
+			if path, err = place(&p.bind.Fields[i], req, path, query, header); err != nil {
+				return nil, err
+			}
+		}
+	}
+	target := strings.TrimSuffix(c.BaseURL, "/") + strings.ReplaceAll(path, "{$}", "")
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	r, err := http.NewRequestWithContext(ctx, method, target, body)
+	if err != nil {
+		return nil, err
+	}
+	for k, v := range header {
+		r.Header[k] = v
+	}
+	if body != nil {
+		r.Header["Content-Type"] = jsonType
+	}
+	if r.Header["Accept"] == nil {
+		r.Header["Accept"] = []string{"application/json, */*;q=0.1"}
+	}
+	return r, nil
+}
+
+// place puts the value of a field where it belongs. It returns the path, with the value when that is it.
+func place(f *bind.Field, req reflect.Value, path string, query url.Values, header http.Header) (string, error) {
+	v := req.FieldByIndex(f.Index)
+	if f.Source == bind.Body || v.IsZero() && f.Source != bind.Path {
+		return path, nil
+	}
+	texts, err := textsOf(v)
+	if err != nil {
+		return path, fmt.Errorf("field %s: %w", f.Struct.Name, err)
+	}
+	switch f.Source {
+	case bind.Path:
+		if len(texts) == 0 || texts[0] == "" {
+			return path, fmt.Errorf("field %s: the path needs a value", f.Struct.Name)
+		}
+		rest := "{" + f.Name + "...}"
+		if !strings.Contains(path, rest) {
+			return strings.ReplaceAll(path, "{"+f.Name+"}", url.PathEscape(texts[0])), nil
+		}
+		segments := strings.Split(texts[0], "/")
+		for i := range segments {
+			segments[i] = url.PathEscape(segments[i])
+		}
+		return strings.ReplaceAll(path, rest, strings.Join(segments, "/")), nil
+	case bind.Query:
+		query[f.Name] = append(query[f.Name], texts...)
+	case bind.Header:
+		header[f.Name] = texts
+	case bind.Cookie:
+		cookie := (&http.Cookie{Name: f.Name, Value: texts[0]}).String()
+		if old := header.Get("Cookie"); old != "" {
+			cookie = old + "; " + cookie
+		}
+		header.Set("Cookie", cookie)
+	}
+	return path, nil
+}
+
+// textsOf writes a value as texts that binding reads: one, or one for each element of a slice.
+func textsOf(v reflect.Value) ([]string, error) {
+	for v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return nil, nil
+		}
+		v = v.Elem()
+	}
+	switch x := v.Interface().(type) {
+	case time.Time:
+		return []string{x.Format(time.RFC3339Nano)}, nil
+	case time.Duration:
+		return []string{x.String()}, nil
+	case encoding.TextMarshaler:
+		b, err := x.MarshalText()
+		return []string{string(b)}, err
+	}
+	if v.Kind() != reflect.Slice {
+		return []string{fmt.Sprint(v.Interface())}, nil
+	}
+	var texts []string
+	for i := range v.Len() {
+		t, err := textsOf(v.Index(i))
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, t...)
+	}
+	return texts, nil
+}

@@ -1,0 +1,137 @@
+package route_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/route"
+)
+
+type tree struct {
+	Name     string    `json:"name" validate:"required,min=1,max=10"`
+	Kind     string    `json:"kind" default:"oak" validate:"oneof=oak fir"`
+	Email    *string   `json:"email,omitempty" validate:"omitempty,email"`
+	Heights  []float64 `json:"heights" validate:"max=3,unique,dive,gt=0"`
+	Branches []*tree   `json:"branches"`
+	Planted  time.Time `json:"planted"`
+	Raw      []byte
+	Any      any               `json:"any"`
+	Labels   map[string]string `json:"labels"`
+	Hidden   string            `json:"-"`
+}
+
+func newAPI() (*route.API, *http.ServeMux) {
+	mux := http.NewServeMux()
+	api := route.NewAPI(mux, route.Info{Title: "Trees", Version: "1.2.3", Description: "About trees.", Servers: []string{"/"}}, route.Errors(401))
+	route.Handle(api, "POST /forests/{forest}/trees", func(_ *route.Ctx, req struct {
+		Forest int `path:"forest" validate:"min=1"`
+		tree
+	}) (tree, error) {
+		return req.tree, nil
+	}, route.Summary("Plant a tree", "In a *forest*."), route.Tags("trees"), route.Errors(409))
+	route.Handle(api, "GET /trees", func(_ *route.Ctx, req everySourceButPath) ([]tree, error) { return nil, nil })
+	route.Handle(api, "GET /trees/{$}", func(*route.Ctx, struct{}) (map[string]tree, error) { return nil, nil }, route.OperationID("allTrees"))
+	route.Handle(api, "DELETE /trees/{id}", func(_ *route.Ctx, req struct {
+		ID string `path:"id"`
+	}) (struct{}, error) {
+		return struct{}{}, nil
+	})
+	route.Handle(api, "POST /avatar", func(*route.Ctx, avatar) (route.Stream, error) { return route.Stream{}, nil })
+	route.Handle(api, "GET /watch", func(*route.Ctx, struct{}) (route.Events, error) { return nil, nil })
+	route.Handle(api, "PUT /list", func(*route.Ctx, []tree) (int, error) { return 0, nil }, route.Codecs(route.XML))
+	route.Handle(api, "GET /secret", func(*route.Ctx, struct{}) (int, error) { return 0, nil }, route.Hidden())
+	api.ServeDocs("/docs")
+	return api, mux
+}
+
+type everySourceButPath struct {
+	paging
+	Wait   time.Duration `query:"wait"`
+	Tenant string        `header:"x-tenant" validate:"required"`
+	Cookie string        `cookie:"c"`
+}
+
+// at returns what is at a path of keys in the document.
+func at(t *testing.T, doc any, keys ...string) any {
+	t.Helper()
+	for _, k := range keys {
+		m, ok := doc.(map[string]any)
+		if !ok || m[k] == nil {
+			t.Fatalf("the document has no %s in %v: %v", k, keys, doc)
+		}
+		doc = m[k]
+	}
+	return doc
+}
+
+func TestOpenAPI(t *testing.T) {
+	api, _ := newAPI()
+	var doc map[string]any
+	if err := json.Unmarshal(api.OpenAPI(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	want := func(want string, keys ...string) {
+		t.Helper()
+		got, err := json.Marshal(at(t, doc, keys...))
+		if err != nil || string(got) != want {
+			t.Errorf("%v is %s, want %s", keys, got, want)
+		}
+	}
+	want(`"3.1.0"`, "openapi")
+	want(`{"description":"About trees.","title":"Trees","version":"1.2.3"}`, "info")
+	want(`[{"url":"/"}]`, "servers")
+	schema := []string{"components", "schemas", "tree"}
+	property := func(name string) []string { return append(schema, "properties", name) }
+	want(`["name"]`, append(schema, "required")...)
+	want(`{"maxLength":10,"minLength":1,"type":"string"}`, property("name")...)
+	want(`{"default":"oak","enum":["oak","fir"],"type":"string"}`, property("kind")...)
+	want(`{"format":"email","type":["string","null"]}`, property("email")...)
+	want(`{"items":{"exclusiveMinimum":0,"format":"double","type":"number"},"maxItems":3,"type":"array","uniqueItems":true}`, property("heights")...)
+	want(`{"items":{"anyOf":[{"$ref":"#/components/schemas/tree"},{"type":"null"}]},"type":"array"}`, property("branches")...)
+	want(`{"format":"date-time","type":"string"}`, property("planted")...)
+	want(`{"contentEncoding":"base64","type":"string"}`, property("Raw")...)
+	want(`{"additionalProperties":{"type":"string"},"type":"object"}`, property("labels")...)
+	plant := []string{"paths", "/forests/{forest}/trees", "post"}
+	want(`"postForestsByForestTrees"`, append(plant, "operationId")...)
+	want(`[{"in":"path","name":"forest","required":true,"schema":{"format":"int64","minimum":1,"type":"integer"}}]`, append(plant, "parameters")...)
+	want(`["name"]`, append(plant, "requestBody", "content", "application/json", "schema", "required")...)
+	want(`{"$ref":"#/components/schemas/tree"}`, append(plant, "responses", "201", "content", "application/json", "schema")...)
+	for _, status := range []string{"400", "401", "409", "413", "415", "422", "default"} {
+		want(`{"$ref":"#/components/schemas/Problem"}`, append(plant, "responses", status, "content", "application/problem+json", "schema")...)
+	}
+	want(`[{"in":"query","name":"page","required":false,"schema":{"default":1,"format":"int64","minimum":1,"type":"integer"}},`+
+		`{"in":"query","name":"size","required":false,"schema":{"default":20,"format":"int64","maximum":100,"type":"integer"}},`+
+		`{"in":"query","name":"wait","required":false,"schema":{"type":"string"}},`+
+		`{"in":"header","name":"X-Tenant","required":true,"schema":{"type":"string"}},{"in":"cookie","name":"c","required":false,"schema":{"type":"string"}}]`,
+		"paths", "/trees", "get", "parameters")
+	want(`"allTrees"`, "paths", "/trees/", "get", "operationId")
+	want(`{"description":"No Content"}`, "paths", "/trees/{id}", "delete", "responses", "204")
+	want(`{"format":"binary","type":"string"}`, "paths", "/avatar", "post", "requestBody", "content", "multipart/form-data", "schema", "properties", "photo")
+	at(t, doc, "paths", "/watch", "get", "responses", "200", "content", "text/event-stream")
+	at(t, doc, "paths", "/list", "put", "responses", "200", "content", "application/xml")
+	if at(t, doc, "paths").(map[string]any)["/secret"] != nil {
+		t.Error("a hidden operation is shown")
+	}
+}
+
+func TestDocsPage(t *testing.T) {
+	api, mux := newAPI()
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	for path, part := range map[string]string{"/docs": `src="docs/page.js"`, "/docs/page.js": "fetch(source)", "/docs/page.css": "main", "/docs/openapi.json": string(api.OpenAPI())} {
+		resp, err := server.Client().Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != 200 || !strings.Contains(string(b), part) {
+			t.Errorf("%s: %d, %v: %.200s", path, resp.StatusCode, err, b)
+		}
+	}
+}
