@@ -9,7 +9,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Every module; go.work joins them. integration is tested last, alone: its load would slow the others' tests;
 # and never from the cache, which does not know that its tests build and run the gateway.
-MODULES := . bench integration
+MODULES := . bench cmd/routevet integration route/ginroute
 # 10 minutes is for a machine that does something else too; two idle cores need far less.
 TESTFLAGS := -race -timeout 10m
 
@@ -39,10 +39,10 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, a C
 	@sh scripts/test-deps.sh
 
 test: test-deps ## Vet and test everything with -race, against real servers
-	$(GO) vet ./... ./bench/... ./integration/...
+	$(GO) vet ./... ./bench/... ./cmd/routevet/... ./integration/... ./route/ginroute/...
 	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/...; done
-	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ./bench/...
+	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ./bench/... ./cmd/routevet/... ./route/ginroute/...
 	@set -e; for e in $(ENGINES); do echo "test on engine $$e"; \
 		HEADPOND_ENGINE=$$e CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 $(SESSIONS); \
 		HEADPOND_ENGINE=$$e CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 ./integration/...; done

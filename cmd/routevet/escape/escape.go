@@ -1,0 +1,205 @@
+// Package escape has the analyzer of routevet: it reports a *route.Ctx, or the files of a form, that may be used
+// after the handler has returned, when every method panics.
+//
+// Reported are
+//
+//   - a go statement, or time.AfterFunc, with a function that uses one, unless the handler waits afterwards: by
+//     a method called Wait, by receiving from a channel or by select;
+//   - one that is stored where it outlives the function: in a package variable, behind a field of something the
+//     function was given, in a map or slice that it was given, or sent to a channel.
+//
+// A function that a response holds, as Write of a route.Stream, may use its Ctx and is not reported.
+package escape
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/inspect"
+	"golang.org/x/tools/go/ast/inspector"
+	"golang.org/x/tools/go/types/typeutil"
+)
+
+// Analyzer reports contexts of package route that outlive their handlers.
+var Analyzer = &analysis.Analyzer{
+	Name:     "routeescape",
+	Doc:      "report a *route.Ctx that may be used after its handler has returned",
+	URL:      "https://pkg.go.dev/github.com/headpond/headpond/cmd/routevet/escape",
+	Requires: []*analysis.Analyzer{inspect.Analyzer},
+	Run:      run,
+}
+
+const routePath = "github.com/headpond/headpond/route"
+
+func run(pass *analysis.Pass) (any, error) {
+	if pass.Pkg.Path() == routePath {
+		return nil, nil // it makes them
+	}
+	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
+	nodes := []ast.Node{(*ast.GoStmt)(nil), (*ast.CallExpr)(nil), (*ast.AssignStmt)(nil), (*ast.SendStmt)(nil)}
+	in.WithStack(nodes, func(n ast.Node, push bool, stack []ast.Node) bool {
+		if !push {
+			return true
+		}
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			reportGo(pass, n, n.Call, stack)
+		case *ast.CallExpr:
+			if calls(pass, n, "time", "AfterFunc") {
+				reportGo(pass, n, n, stack)
+			}
+		case *ast.AssignStmt:
+			for i, left := range n.Lhs {
+				if i < len(n.Rhs) && scoped(pass, n.Rhs[i]) != "" && outlives(pass, left, stack) {
+					pass.Reportf(n.Pos(), "the %s is stored where it outlives its handler: store what is needed of it", scoped(pass, n.Rhs[i]))
+				}
+			}
+		case *ast.SendStmt:
+			if name := scoped(pass, n.Value); name != "" {
+				pass.Reportf(n.Pos(), "the %s is sent to a channel: whoever receives it may use it after its handler has returned", name)
+			}
+		}
+		return true
+	})
+	return nil, nil
+}
+
+// scoped returns what an expression is called when its type may only be used in a handler.
+func scoped(pass *analysis.Pass, e ast.Expr) string { return scopedType(pass.TypesInfo.TypeOf(e)) }
+
+func scopedType(t types.Type) string {
+	if t == nil {
+		return ""
+	}
+	t = types.Unalias(t)
+	if p, ok := t.(*types.Pointer); ok {
+		t = types.Unalias(p.Elem())
+	}
+	named, ok := t.(*types.Named)
+	if !ok || named.Obj().Pkg() == nil || named.Obj().Pkg().Path() != routePath {
+		return ""
+	}
+	switch name := named.Obj().Name(); name {
+	case "Ctx", "Files":
+		return "route." + name
+	}
+	return ""
+}
+
+// reportGo reports a call in another goroutine that is given a context, or whose function has captured one.
+func reportGo(pass *analysis.Pass, at ast.Node, call *ast.CallExpr, stack []ast.Node) {
+	if waits(pass, at, stack) {
+		return
+	}
+	ast.Inspect(call, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		if !ok {
+			return true
+		}
+		v, ok := pass.TypesInfo.Uses[id].(*types.Var)
+		if !ok || scopedType(v.Type()) == "" || call.Pos() <= v.Pos() && v.Pos() < call.End() && !v.IsField() {
+			return true
+		}
+		pass.Reportf(id.Pos(), "the %s %s is used by a goroutine that may outlive its handler: call Detach before, or pass what it needs", scopedType(v.Type()), id.Name)
+		return false
+	})
+}
+
+// waits reports whether the function around a statement waits for something after it.
+func waits(pass *analysis.Pass, at ast.Node, stack []ast.Node) bool {
+	body := enclosing(stack[:len(stack)-1])
+	if body == nil {
+		return false
+	}
+	found := false
+	ast.Inspect(body, func(n ast.Node) bool {
+		if found || n == nil {
+			return false
+		}
+		switch n := n.(type) {
+		case *ast.FuncLit, *ast.GoStmt:
+			return false // it waits elsewhere
+		case *ast.UnaryExpr:
+			found = n.Op == token.ARROW && n.Pos() > at.Pos()
+		case *ast.SelectStmt:
+			found = n.Pos() > at.Pos()
+		case *ast.RangeStmt:
+			_, channel := types.Unalias(pass.TypesInfo.TypeOf(n.X)).Underlying().(*types.Chan)
+			found = channel && n.Pos() > at.Pos()
+		case *ast.CallExpr:
+			s, ok := n.Fun.(*ast.SelectorExpr)
+			found = ok && s.Sel.Name == "Wait" && n.Pos() > at.Pos()
+		case *ast.DeferStmt:
+			s, ok := n.Call.Fun.(*ast.SelectorExpr)
+			found = ok && s.Sel.Name == "Wait"
+		}
+		return !found
+	})
+	return found
+}
+
+// enclosing returns the body of the innermost function around a node.
+func enclosing(stack []ast.Node) *ast.BlockStmt {
+	for i := len(stack) - 1; i >= 0; i-- {
+		switch f := stack[i].(type) {
+		case *ast.FuncLit:
+			return f.Body
+		case *ast.FuncDecl:
+			return f.Body
+		}
+	}
+	return nil
+}
+
+// outlives reports whether what is assigned to lives longer than the function: a package variable, or
+// something reached from a variable of elsewhere.
+func outlives(pass *analysis.Pass, left ast.Expr, stack []ast.Node) bool {
+	reached := false
+	for {
+		switch e := ast.Unparen(left).(type) {
+		case *ast.SelectorExpr:
+			if _, ok := pass.TypesInfo.Uses[e.Sel].(*types.Var); ok && pass.TypesInfo.Selections[e] == nil {
+				return true // a variable of another package
+			}
+			left, reached = e.X, true
+		case *ast.IndexExpr:
+			left, reached = e.X, true
+		case *ast.StarExpr:
+			left, reached = e.X, true
+		case *ast.Ident:
+			v, ok := pass.TypesInfo.ObjectOf(e).(*types.Var)
+			if !ok || e.Name == "_" {
+				return false
+			}
+			if v.Parent() == pass.Pkg.Scope() {
+				return true
+			}
+			body := enclosing(stack)
+			local := body != nil && body.Pos() <= v.Pos() && v.Pos() < body.End()
+			return !local && (reached || captured(v, stack))
+		default:
+			return false
+		}
+	}
+}
+
+// captured reports whether v belongs to a function around the innermost one.
+func captured(v *types.Var, stack []ast.Node) bool {
+	for i := len(stack) - 1; i >= 0; i-- {
+		if f, ok := stack[i].(*ast.FuncLit); ok {
+			return v.Pos() < f.Pos() || v.Pos() >= f.End()
+		}
+		if _, ok := stack[i].(*ast.FuncDecl); ok {
+			return false
+		}
+	}
+	return false
+}
+
+// calls reports whether a call is one of a function of a package.
+func calls(pass *analysis.Pass, call *ast.CallExpr, path, name string) bool {
+	f := typeutil.StaticCallee(pass.TypesInfo, call)
+	return f != nil && f.Pkg() != nil && f.Pkg().Path() == path && f.Name() == name
+}

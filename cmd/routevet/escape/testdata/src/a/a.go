@@ -1,0 +1,95 @@
+package a
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/route"
+)
+
+type service struct {
+	last *route.Ctx
+	all  map[string]*route.Ctx
+	list []*route.Ctx
+	jobs chan *route.Ctx
+}
+
+var global *route.Ctx
+
+func audit(*route.Ctx)          {}
+func work(context.Context)      {}
+func report(d *route.Detached)  { d.Route() }
+func (s *service) keep(*int)    {}
+func each(f func(c *route.Ctx)) {}
+
+type upload struct{ Files route.Files }
+
+func (s *service) goroutines(c *route.Ctx, req upload) (int, error) {
+	go audit(c)                                      // want `the route.Ctx c is used by a goroutine that may outlive its handler`
+	go func() { work(c.Context()) }()                // want `the route.Ctx c is used`
+	go func() { report(c.Detach()) }()               // want `the route.Ctx c is used`
+	go func() { _ = req.Files }()                    // want `the route.Files Files is used`
+	time.AfterFunc(time.Second, func() { audit(c) }) // want `the route.Ctx c is used`
+	d := c.Detach()
+	go report(d)
+	go func() { report(d) }()
+	ctx := c.Context()
+	go work(ctx)
+	go each(func(c *route.Ctx) { audit(c) })
+	return 0, nil
+}
+
+func waitsForGroup(c *route.Ctx, _ struct{}) (int, error) {
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() { defer wg.Done(); audit(c) }()
+	wg.Wait()
+	return 0, nil
+}
+
+func waitsAtEnd(c *route.Ctx, _ struct{}) (int, error) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { audit(c) })
+	go audit(c)
+	return 0, nil
+}
+
+func waitsForChannel(c *route.Ctx, _ struct{}) (int, error) {
+	done := make(chan int)
+	go func() { audit(c); done <- 1 }()
+	return <-done, nil
+}
+
+func waitsBefore(c *route.Ctx, _ struct{}) (int, error) {
+	var wg sync.WaitGroup
+	wg.Wait()
+	go audit(c) // want `the route.Ctx c is used`
+	return 0, nil
+}
+
+func (s *service) stores(c *route.Ctx, _ struct{}) (int, error) {
+	s.last = c     // want `the route.Ctx is stored where it outlives its handler`
+	s.all["x"] = c // want `the route.Ctx is stored`
+	s.list[0] = c  // want `the route.Ctx is stored`
+	global = c     // want `the route.Ctx is stored`
+	s.jobs <- c    // want `the route.Ctx is sent to a channel`
+	local := c
+	var here service
+	here.last = local
+	_ = here
+	return 0, nil
+}
+
+func captures() func(*route.Ctx) {
+	var kept *route.Ctx
+	_ = kept
+	return func(c *route.Ctx) {
+		kept = c // want `the route.Ctx is stored`
+	}
+}
+
+func streams(c *route.Ctx, _ struct{}) (route.Stream, error) {
+	return route.Stream{Write: func() { audit(c) }}, nil
+}
