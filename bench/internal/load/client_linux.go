@@ -40,6 +40,8 @@ type Client struct {
 type Result struct {
 	// Ops were answered within the run; All counts those answered while it ended too, and is what the server's cost is divided by.
 	Ops, All int64
+	// Reconnects counts the answers that were the last on their connection, by the server's decision.
+	Reconnects int64
 	// Errors counts failed operations; Err is the first.
 	Errors  int64
 	Err     error
@@ -57,12 +59,6 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 		cfg.Threads = Threads()
 	}
 	cfg.Threads = min(cfg.Threads, cfg.Conns)
-	if cfg.Open == nil {
-		cfg.Open = func(ctx context.Context) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", cfg.Addr)
-		}
-	}
 	c := &Client{cfg: cfg}
 	for i := range cfg.Threads {
 		w, err := newWorker(cfg, i)
@@ -87,7 +83,7 @@ func (c *Client) connect(ctx context.Context) error {
 			if cn.fd >= 0 {
 				continue
 			}
-			nc, err := c.cfg.Open(ctx)
+			nc, err := c.open(ctx)
 			if err != nil {
 				return fmt.Errorf("connect to %s: %w", c.cfg.Addr, err)
 			}
@@ -101,6 +97,14 @@ func (c *Client) connect(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (c *Client) open(ctx context.Context) (net.Conn, error) {
+	if c.cfg.Open != nil {
+		return c.cfg.Open(ctx)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", c.cfg.Addr)
 }
 
 // Run asks for d, at rate operations per second in all, or with rate 0 as fast as answers come. It returns early when ctx ends.
@@ -125,6 +129,7 @@ func (c *Client) Run(ctx context.Context, d time.Duration, rate float64) (Result
 	for _, r := range results[1:] {
 		all.Ops += r.Ops
 		all.All += r.All
+		all.Reconnects += r.Reconnects
 		all.Errors += r.Errors
 		all.Err = errors.Join(all.Err, r.Err)
 		all.Elapsed = max(all.Elapsed, r.Elapsed)

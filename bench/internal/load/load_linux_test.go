@@ -135,3 +135,12 @@ func TestSelf(t *testing.T) {
 		t.Errorf("of the operations due during a stall %.0f %% are missing", 100*r.Omitted)
 	}
 }
+
+// TestHonoursConnectionClose has a server that closes after each answer, and says so.
+func TestHonoursConnectionClose(t *testing.T) {
+	std := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") }))
+	defer std.Close()
+	if r := ask(t, std.Listener.Addr().String(), load.Get("/"), 0); r.Reconnects != r.All {
+		t.Errorf("%d operations, %d reconnects", r.All, r.Reconnects)
+	}
+}

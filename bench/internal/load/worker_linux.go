@@ -156,9 +156,10 @@ func (w *worker) turn(wait time.Duration) error {
 func (w *worker) begin(start time.Duration) {
 	c := w.idle[len(w.idle)-1]
 	w.idle = w.idle[:len(w.idle)-1]
-	if c.fd < 0 {
-		if !w.cfg.Workload.Fresh {
-			return
+	connecting := c.fd < 0
+	if connecting {
+		if w.cfg.Open != nil && !w.cfg.Workload.Fresh {
+			return // it failed, and to log in anew would be another operation
 		}
 		fd, err := poll.Dial(w.to, w.nextSource())
 		if err == nil {
@@ -175,7 +176,7 @@ func (w *worker) begin(start time.Duration) {
 		c.buf = w.cfg.Workload.Next(c.buf[:0], w.rand)
 		c.out = c.buf
 	}
-	if !w.cfg.Workload.Fresh { // a connection that is being made says when it is writable
+	if !connecting { // else it says when it is writable
 		w.flush(c)
 	}
 }
@@ -226,6 +227,11 @@ func (w *worker) receive(c *conn) {
 		}
 		size, err := w.cfg.Workload.Whole(b)
 		switch {
+		case errors.Is(err, ErrLast) && size == len(b) && c.busy:
+			w.drop(c)
+			w.res.Reconnects++
+			w.done(c)
+			return
 		case err != nil:
 			w.fail(c, err)
 			return

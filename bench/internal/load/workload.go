@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 )
 
 // Workload is one kind of operation: a request, and how its answer is known to be whole. Its functions may be called by several
@@ -16,11 +17,15 @@ type Workload struct {
 	Request []byte
 	// Next appends a request to dst.
 	Next func(dst []byte, r *rand.Rand) []byte
-	// Whole returns the length of the answer that b begins with, or 0 when more must be read.
+	// Whole returns the length of the answer that b begins with, or 0 when more must be read. The error ErrLast goes with a whole
+	// answer after which the server closes the connection, as it said.
 	Whole func(b []byte) (int, error)
 	// Fresh opens a connection for each operation, whose time includes that.
 	Fresh bool
 }
+
+// ErrLast marks an answer that is the last on its connection. The operation counts, and the next one connects anew.
+var ErrLast = errors.New("the last answer on this connection")
 
 // errAnswer is what every wrong answer wraps.
 var errAnswer = errors.New("wrong answer")
@@ -69,28 +74,29 @@ func wholeHTTP(b []byte) (int, error) {
 	if len(head) < 12 || string(head[9:12]) != "200" {
 		return 0, fmt.Errorf("%w: %q", errAnswer, head[:min(len(head), 80)])
 	}
-	n, err := contentLength(head)
-	if err != nil || len(b) < end+4+n {
-		return 0, err
+	n, err := strconv.Atoi(field(head, "content-length:"))
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%w: no Content-Length: %q", errAnswer, head)
+	}
+	switch {
+	case len(b) < end+4+n:
+		return 0, nil
+	case strings.EqualFold(field(head, "connection:"), "close"):
+		return end + 4 + n, ErrLast
 	}
 	return end + 4 + n, nil
 }
 
-// contentLength finds the field in a head, whose lines end in CRLF.
-func contentLength(head []byte) (int, error) {
-	const field = "content-length:"
+// field finds a field in a head, whose lines end in CRLF.
+func field(head []byte, name string) string {
 	for len(head) > 0 {
 		line, rest, _ := bytes.Cut(head, []byte("\r\n"))
-		if len(line) > len(field) && bytes.EqualFold(line[:len(field)], []byte(field)) {
-			n, err := strconv.Atoi(string(bytes.TrimSpace(line[len(field):])))
-			if err != nil || n < 0 {
-				return 0, fmt.Errorf("%w: %q", errAnswer, line)
-			}
-			return n, nil
+		if len(line) >= len(name) && strings.EqualFold(string(line[:len(name)]), name) {
+			return string(bytes.TrimSpace(line[len(name):]))
 		}
 		head = rest
 	}
-	return 0, fmt.Errorf("%w: no Content-Length", errAnswer)
+	return ""
 }
 
 // Query sends text as a PostgreSQL simple query.

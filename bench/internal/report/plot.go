@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/headpond/headpond/bench/internal/result"
@@ -114,7 +115,7 @@ func chart(title string, all []series, xs []tick) string {
 	if len(all) == 0 || highX <= lowX || lowY <= 0 {
 		return ""
 	}
-	const left, right, top, height = 44, 350, 22, 170
+	const left, right, top, height = 44, 338, 22, 170
 	lowY, highY = markBelow(lowY), markAbove(highY)
 	px := func(x float64) float64 {
 		return left + (right-left)*(math.Log(x)-math.Log(lowX))/(math.Log(highX)-math.Log(lowX))
@@ -127,7 +128,7 @@ func chart(title string, all []series, xs []tick) string {
 	s.open(title, float64(top+height+22+rows*14))
 	for y := lowY; y <= highY*1.001; y = nextMark(y) {
 		s.line(left, py(y), right, py(y), "grid")
-		s.text(left-4, py(y)+4, "name", result.Format(y))
+		s.text(left-4, py(y)+4, "name", strconv.FormatFloat(y, 'g', -1, 64))
 	}
 	for _, t := range xs {
 		if t.at >= lowX*0.999 && t.at <= highX*1.001 {
@@ -206,7 +207,7 @@ func concurrency(cases []*result.Case) string {
 	var xs []tick
 	byName := map[string]int{}
 	for _, c := range cases {
-		xs = append(xs, tick{float64(c.Conns), result.Format(float64(c.Conns))})
+		xs = append(xs, tick{float64(c.Conns), strconv.Itoa(c.Conns)})
 		for _, a := range c.Arms {
 			st := a.Stat(c.Metrics[0])
 			if st.N == 0 || st.Median <= 0 {

@@ -26,6 +26,7 @@ const (
 	CPUNs      = "cpu_ns_op"
 	Syscalls   = "syscalls_op"
 	Switches   = "switches_op"
+	Closed     = "closed_percent"
 )
 
 // Metric describes one kind of figure.
@@ -53,6 +54,7 @@ var metrics = map[string]Metric{
 	CPUNs:      {Label: "CPU ns/op", Better: "lower"},
 	Syscalls:   {Label: "syscalls/op", Better: "lower"},
 	Switches:   {Label: "switches/op", Better: "lower"},
+	Closed:     {Label: "closed %", Better: "lower"}, // kept connections that the server closed after an answer
 }
 
 // MetricOf describes a metric; one that is not known has its id for a label.

@@ -100,6 +100,7 @@ func direct(target func() string) run.Arm {
 type loadMeter struct {
 	client   *load.Client
 	target   *peers.Target
+	fresh    bool                  // a connection for each operation
 	accepted func() (int64, error) // connections of the backend, or nil
 }
 
@@ -114,7 +115,7 @@ func (e *Env) openLoad(w load.Workload, conns int, backend func() *peers.Backend
 			}
 			return nil, err
 		}
-		m := &loadMeter{client: client, target: t}
+		m := &loadMeter{client: client, target: t, fresh: w.Fresh}
 		if backend != nil {
 			m.accepted = backend().Accepted
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // requestMetrics are those of HTTP, where connections to the backend are used again.
-var requestMetrics = append(latencyMetrics[:len(latencyMetrics):len(latencyMetrics)], result.Reuse)
+var requestMetrics = append(latencyMetrics[:len(latencyMetrics):len(latencyMetrics)], result.Reuse, result.Closed)
 
 // webProxies are the arms before an HTTP backend. "old" and "new" are the study's.
 func (e *Env) webProxies(target func() string) []run.Arm {

@@ -35,6 +35,9 @@ func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (r
 		result.P99:        micros(r.Latency.Quantile(0.99)),
 		result.P999:       micros(r.Latency.Quantile(0.999)),
 	}
+	if r.Reconnects > 0 && !m.fresh {
+		v[result.Closed] = 100 * float64(r.Reconnects) / float64(r.All)
+	}
 	if m.target.Proc != nil {
 		v[result.CPU] = micros(cpu) / float64(r.All)
 		v[result.Peak] = peak
