@@ -68,10 +68,12 @@ func wakeEvent(fd int) {
 	}
 }
 
-// asyncPreemptOff reports whether the runtime was told not to interrupt with signals.
+// asyncPreemptOff reports whether the runtime was told not to interrupt with signals, as the
+// collector's check mode implies.
 func asyncPreemptOff() bool {
 	for setting := range strings.SplitSeq(os.Getenv("GODEBUG"), ",") {
-		if setting == "asyncpreemptoff=1" {
+		name, value, _ := strings.Cut(setting, "=")
+		if (name == "asyncpreemptoff" || name == "gccheckmark") && value != "0" {
 			return true
 		}
 	}
