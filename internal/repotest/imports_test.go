@@ -32,7 +32,8 @@ var layers = []layer{
 	{dir: "httpwire", stdOnly: true},
 	{dir: "mux/frame", imports: []string{"internal/bytebuf"}, stdOnly: true},
 	{dir: "mux", imports: []string{"mux/frame", "internal"}},
-	{dir: "route", imports: []string{"internal"}},
+	{dir: "route", imports: []string{"route/internal"}, stdOnly: true},
+	{dir: "route/ginroute", imports: []string{"route"}},
 	{dir: "fiber", imports: []string{"internal"}},
 	{dir: "upstream", imports: leaves},
 	{dir: "listener", imports: leaves},
@@ -46,7 +47,7 @@ var layers = []layer{
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
 	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
 	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
-	{dir: "integration", imports: []string{"gateway", "internal", "pgwire"}},
+	{dir: "integration", imports: []string{"gateway", "internal", "pgwire", "route"}},
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
