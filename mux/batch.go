@@ -84,6 +84,7 @@ func (o *sendOp) finish(err error) {
 type waiter struct {
 	ready chan struct{} // capacity 1
 	next  *waiter
+	at    *link // it waits by reading there
 }
 
 func newWaiter() waiter { return waiter{ready: make(chan struct{}, 1)} }
@@ -92,6 +93,16 @@ func (w *waiter) wake() {
 	select {
 	case w.ready <- struct{}{}:
 	default:
+	}
+	if w.at != nil {
+		w.at.conn.SetReadDeadline(longAgo)
+	}
+}
+
+// reads notes that w waits by reading from l, nil: no more. A nil w is nobody.
+func (w *waiter) reads(l *link) {
+	if w != nil {
+		w.at = l
 	}
 }
 

@@ -164,6 +164,18 @@ func (c *core) end(in inbound) error {
 	return nil
 }
 
+// lose is end for a frame whose payload will not come: the connection ended.
+func (c *core) lose(in inbound) {
+	if in.ch.lent {
+		in.ch.lent = false
+		c.dropPartial(in.ch)
+		c.unreserve(in.ch)
+		return
+	}
+	c.consume(in.ch, in.b.cost)
+	in.b.release()
+}
+
 func (c *core) endPart(ch *channel, b *buffer, fl frame.Flags) {
 	ch.lent = false
 	switch {

@@ -3,6 +3,7 @@ package mux
 import (
 	"crypto/tls"
 	"net"
+	"time"
 )
 
 // link is a connection under a session. The session's lock guards everything
@@ -15,6 +16,17 @@ type link struct {
 	over       chan struct{} // closed when it is lost and nobody uses it any more
 	readerDone chan struct{}
 
+	// Reading; see reader.go.
+	in      *intake
+	reading bool          // somebody is at it
+	ended   error         // why there is nothing more to read
+	turn    chan struct{} // tells the reader to look whether it is its turn
+	overdue bool          // nobody has read for standby
+	watched bool          // idle runs
+	turns   uint64        // how often nobody was reading
+	seen    uint64        // turns when idle was set
+	idle    *time.Timer
+
 	// Of a session that can be resumed: frames without a number, written before
 	// the next that have one, from off on.
 	lead []byte
@@ -23,7 +35,12 @@ type link struct {
 
 // newLink makes one with its reader as user.
 func newLink(conn net.Conn) *link {
-	return &link{conn: conn, raw: newRawWriter(conn), users: 1, over: make(chan struct{}), readerDone: make(chan struct{})}
+	l := &link{
+		conn: conn, raw: newRawWriter(conn), users: 1,
+		over: make(chan struct{}), readerDone: make(chan struct{}), turn: make(chan struct{}, 1),
+	}
+	l.in = &intake{l: l, buf: make([]byte, readSize)}
+	return l
 }
 
 // leave ends one use of l. mu is held.

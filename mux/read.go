@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"runtime"
 
 	"github.com/headpond/headpond/mux/frame"
 )
@@ -23,71 +21,68 @@ const (
 	bulkRead = 4 << 10
 )
 
-// intake is the reader's own: bytes that came and were not parsed yet.
+// intake is what came and was not parsed yet. It belongs to whoever reads.
 type intake struct {
 	l    *link
 	buf  []byte
 	r, w int  // buf[r:w]
 	bulk bool // the last data came in a large frame, and the next may: do not read it here
+
+	// A large frame of which the rest is read straight to its place.
+	big  bool
+	h    frame.Header
+	to   inbound // where core.begin wants it
+	hold *buffer // or, in a session that can be resumed, the whole body
+	rest []byte  // still to be filled
+	skip int     // still to be thrown away
 }
 
-// read is l's reader. It never waits for anything but bytes.
-func (s *Session) read(l *link) {
-	defer close(l.readerDone)
-	in := &intake{l: l, buf: make([]byte, readSize)}
-	err := s.readFrames(in)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer s.leave(l)
-	var bye *GoAwayError
-	switch {
-	case l.lost: // whoever found out has done what there is to do
-	case s.core.err != nil && !s.dead && !s.closing:
-		s.fail(err)
-	case errors.Is(err, errFlood):
-		s.finish(fmt.Errorf("%w: %w", ErrSessionLost, err), frame.CodeFlood, err.Error())
-	case errors.Is(err, ErrProtocol) && !errors.As(err, &bye):
-		s.finish(fmt.Errorf("%w: %w", ErrSessionLost, err), frame.CodeProtocol, err.Error())
-	case errors.As(err, &bye):
-		s.fail(bye)
-	case s.closing:
-		s.over(err) // Close, or the writer, closes the connection
-	default:
-		s.lose(l, lost(err))
-	}
-}
-
-func (s *Session) readFrames(in *intake) error {
-	for {
-		end := len(in.buf)
-		if in.bulk {
-			end = min(end, in.w+bulkRead)
+// fetch waits for bytes, of a large frame for all of them. An interruption
+// leaves everything as it can go on.
+func (in *intake) fetch() error {
+	for in.big {
+		var n int
+		var err error
+		switch {
+		case len(in.rest) > 0:
+			n, err = in.l.conn.Read(in.rest)
+			in.rest = in.rest[n:]
+		case in.skip > 0:
+			n, err = in.l.conn.Read(in.buf[:min(in.skip, len(in.buf))])
+			in.skip -= n
+		default:
+			return nil
 		}
-		n, err := in.l.conn.Read(in.buf[in.w:end])
-		if n > 0 {
-			in.w += n
-			if err := s.parse(in); err != nil {
-				return err
-			}
-			runtime.Gosched() // whoever was woken answers before the next look at the socket
-		}
-		if err != nil {
+		if err != nil && len(in.rest)+in.skip > 0 {
 			return err
 		}
-		if in.r == in.w {
-			in.r, in.w = 0, 0
-		} else if len(in.buf)-in.w < directMin+frame.HeaderSize+frame.MaxControl {
-			in.w = copy(in.buf, in.buf[in.r:in.w])
-			in.r = 0
-		}
 	}
+	if in.r == in.w {
+		in.r, in.w = 0, 0
+	} else if len(in.buf)-in.w < directMin+frame.HeaderSize+frame.MaxControl {
+		in.w = copy(in.buf, in.buf[in.r:in.w])
+		in.r = 0
+	}
+	end := len(in.buf)
+	if in.bulk {
+		end = min(end, in.w+bulkRead)
+	}
+	n, err := in.l.conn.Read(in.buf[in.w:end])
+	in.w += n
+	if n > 0 {
+		return nil // an error comes again
+	}
+	return err
 }
 
-// parse handles every frame that is whole in the buffer, and reads the rest of
-// a large one.
+// parse handles every frame that is whole in the buffer, or the large one that
+// is now. mu is held, and given up while writing.
 func (s *Session) parse(in *intake) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if in.big {
+		if err := s.large(in); err != nil {
+			return err
+		}
+	}
 	for in.w-in.r >= frame.HeaderSize {
 		if in.l.lost {
 			return net.ErrClosed // what else is here comes again on the next connection
@@ -103,7 +98,11 @@ func (s *Session) parse(in *intake) error {
 		missing := int(h.Length) - len(body)
 		switch {
 		case (missing >= directMin || missing > 0 && h.Length > readSize/2) && h.Type == frame.TypeData && len(body) >= 4:
-			err = s.large(in, h, body)
+			if err = s.begin(in, h, body); err == nil {
+				s.armAck()
+				s.flush(nil, false)
+				return nil
+			}
 		case missing > 0:
 			s.armAck()
 			s.flush(nil, false)
@@ -161,72 +160,61 @@ func asProtocol(err error) error {
 	return err
 }
 
-// direct handles a Data frame of which body is the beginning: the rest is read
-// to its place without mu, which is held again on return. The read buffer is
-// empty then.
-func (s *Session) direct(in *intake, h frame.Header, body []byte) error {
+// begin takes the header of a large Data frame of which body is the beginning:
+// the rest is read next, to its place. In a session that can be resumed that is
+// a buffer for the whole frame, which is looked at when it is there: half of it
+// could be lost with the connection. The read buffer is empty then. mu is held.
+func (s *Session) begin(in *intake, h frame.Header, body []byte) error {
+	in.big, in.h, in.bulk = true, h, true
+	in.r, in.w = 0, 0
+	if s.core.replay != nil {
+		in.hold = newBuffer(int(h.Length))
+		in.hold.data = in.hold.data[:h.Length]
+		in.rest = in.hold.data[copy(in.hold.data, body):]
+		return nil
+	}
 	to, err := s.core.begin(h, sizeOf(h, body), false)
 	if err != nil {
+		in.big = false
 		return asProtocol(err)
 	}
 	missing := int(h.Length) - len(body)
+	if in.to = to; to.b == nil {
+		in.skip = missing
+		return nil
+	}
 	body = body[int(h.Length)-to.n:]
-	var rest []byte
-	if to.b != nil {
-		n := len(to.b.data)
-		rest = to.b.data[n : n+to.n][:to.n]
-		rest = rest[copy(rest, body):]
+	n := len(to.b.data)
+	rest := to.b.data[n : n+to.n][:to.n]
+	in.rest = rest[copy(rest, body):]
+	return nil
+}
+
+// large takes the large frame, which is whole now. mu is held.
+func (s *Session) large(in *intake) error {
+	in.big, in.rest = false, nil
+	if b := in.hold; b != nil {
+		in.hold = nil
+		defer b.release()
+		if in.l.lost {
+			return net.ErrClosed
+		}
+		return s.frame(in.h, b.data)
 	}
-	in.r, in.w = 0, 0
-	in.bulk = true
-	s.flush(nil, false)
-	s.mu.Unlock()
+	to := in.to
+	in.to = inbound{}
 	if to.b != nil {
-		_, err = io.ReadFull(in.l.conn, rest)
-	} else {
-		err = skip(in.l.conn, missing, in.buf)
-	}
-	s.mu.Lock()
-	if to.b != nil && err == nil {
 		to.b.data = to.b.data[:len(to.b.data)+to.n]
 	}
-	return cmpErr(asProtocol(s.core.end(to)), err)
+	return asProtocol(s.core.end(to))
 }
 
-// large handles a Data frame of which body is the beginning, and much is missing.
-// In a session that can be resumed it is read whole before it is looked at:
-// otherwise half of it could be lost with the connection.
-func (s *Session) large(in *intake, h frame.Header, body []byte) error {
-	if s.core.replay == nil {
-		return s.direct(in, h, body)
+// drop gives up a large frame that will not be whole. mu is held.
+func (s *Session) drop(in *intake) {
+	if in.hold != nil {
+		in.hold.release()
+	} else if in.to.ch != nil && in.to.b != nil {
+		s.core.lose(in.to)
 	}
-	b := newBuffer(int(h.Length))
-	defer b.release()
-	b.data = b.data[:h.Length]
-	rest := b.data[copy(b.data, body):]
-	in.r, in.w = 0, 0
-	in.bulk = true
-	s.armAck()
-	s.flush(nil, false)
-	s.mu.Unlock()
-	_, err := io.ReadFull(in.l.conn, rest)
-	s.mu.Lock()
-	switch {
-	case err != nil:
-		return err
-	case in.l.lost:
-		return net.ErrClosed
-	}
-	return s.frame(h, b.data)
-}
-
-// skip reads n bytes and throws them away.
-func skip(r io.Reader, n int, buf []byte) error {
-	for n > 0 {
-		m, err := r.Read(buf[:min(n, len(buf))])
-		if n -= m; err != nil && n > 0 {
-			return err
-		}
-	}
-	return nil
+	in.big, in.rest, in.skip, in.hold, in.to = false, nil, 0, nil, inbound{}
 }

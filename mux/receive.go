@@ -75,6 +75,8 @@ func (c *Channel) next(ctx context.Context, limit int) (*buffer, int, error) {
 func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int) (b *buffer, n int, err error) {
 	w := s.newWaiter()
 	ch.receivers.add(w)
+	led := false
+	s.patient = ctx.Done() == nil
 	for {
 		if b, n = s.core.take(ch, limit); b != nil || n > 0 {
 			break
@@ -90,6 +92,10 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int) (b *
 		if ch.ready.head != nil {
 			continue
 		}
+		if ctx.Done() == nil && s.lead(w, nil) {
+			led = true
+			continue
+		}
 		if err = s.pause(ctx, w); err != nil {
 			break
 		}
@@ -97,6 +103,9 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int) (b *
 	ch.receivers.remove(w)
 	if ch.ready.head != nil {
 		ch.receivers.wakeOne()
+	}
+	if led {
+		s.led()
 	}
 	s.freeWaiter(w)
 	return b, n, err

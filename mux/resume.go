@@ -199,6 +199,7 @@ func (s *Session) lose(l *link, err error) {
 	}
 	l.lost, s.link = true, nil
 	closeNow(l.conn)
+	l.wakeReader()
 	s.core.suspend()
 	t.losses++
 	t.since, t.lastLoss = time.Now(), err

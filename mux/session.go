@@ -40,6 +40,9 @@ type Session struct {
 	dead     bool   // no connection is of any more use
 	timer    *time.Timer
 
+	waiting int  // goroutines in pause
+	patient bool // the last receiver that waited could read itself
+
 	// What was waited with, kept for the next that wait. Not shared by sessions,
 	// so that a session belongs to one synctest bubble.
 	freeOps     *sendOp
@@ -149,6 +152,7 @@ func (s *Session) over(err error) {
 		err = s.surrender(err)
 	}
 	s.core.fail(err)
+	s.last.wakeReader()
 	close(s.done)
 	if s.timer != nil {
 		s.timer.Stop()
@@ -228,8 +232,15 @@ func (s *Session) Drain(ctx context.Context) error {
 
 // pause gives mu up until w is woken or ctx ends; it returns with mu held.
 func (s *Session) pause(ctx context.Context, w *waiter) error {
+	s.waiting++
+	if l := s.link; l != nil && !l.reading {
+		l.wakeReader()
+	}
 	s.mu.Unlock()
-	defer s.mu.Lock()
+	defer func() {
+		s.mu.Lock()
+		s.waiting--
+	}()
 	if ctx.Done() == nil {
 		<-w.ready
 		return nil

@@ -66,6 +66,8 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 	alarm.ready = w.ready
 	ch.receivers.add(w)
 	t.rd.waiting.add(&alarm)
+	led := false
+	s.patient = t.rd.timer == nil
 	for {
 		if n = s.core.readStream(ch, p); n > 0 {
 			break
@@ -79,12 +81,19 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 		if err != nil {
 			break
 		}
+		if t.rd.timer == nil && s.lead(w, &alarm) {
+			led = true
+			continue
+		}
 		_ = s.pause(context.Background(), w) // that context does not end
 	}
 	t.rd.waiting.remove(&alarm)
 	ch.receivers.remove(w)
 	if ch.ready.head != nil {
 		ch.receivers.wakeOne()
+	}
+	if led {
+		s.led()
 	}
 	s.freeWaiter(w)
 	switch {
