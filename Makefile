@@ -24,7 +24,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-deps lint bench bench-quick bench-engine fuzz soak clean
+.PHONY: help run build test test-deps test-report lint bench bench-quick bench-engine fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,9 @@ test: test-deps ## Vet and test everything with -race, against real servers
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done
+
+test-report: ## Render the benchmarks' page in Chromium (apt-get install chromium; not part of make test, for its size)
+	$(GO) test -count 1 -tags browser -run Chromium ./bench/internal/report
 
 bench: build ## Measure everything: tables, results.json, report.html in dist/bench (long; BENCHFLAGS=…)
 	bin/headpond bench -out dist/bench $(BENCHFLAGS) all

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,6 +69,9 @@ func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
 	b := goBenchmark{dir: filepath.Join(e.Source, "bench", s.name), program: filepath.Join(e.Starter.Group.Dir, s.name+".test")}
 	build := exec.Command("go", "test", "-c", "-o", b.program, ".")
 	build.Dir = b.dir
+	if os.Getenv("GOTOOLCHAIN") == "" { // the one that built this program is there
+		build.Env = append(os.Environ(), "GOTOOLCHAIN="+runtime.Version()+"+auto")
+	}
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the benchmarks of %s: %w\n%s", b.dir, err, out)
 	}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/headpond/headpond/bench/internal/result"
+)
+
+// programs are built once: the gateway and this program, side by side as in a release.
+var programs string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "hp-bench-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	programs = dir
+	build := exec.Command("go", "build", "-o", dir+"/", "github.com/headpond/headpond/cmd/headpond", ".")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		panic(err)
+	}
+	return m.Run()
+}
+
+// bench makes a command whose temporary files are in a folder of its own.
+func benchCommand(t *testing.T, args ...string) (cmd *exec.Cmd, tmp string) {
+	t.Helper()
+	tmp, err := os.MkdirTemp("", "hp-") // short, for Unix sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command(filepath.Join(programs, "headpond-bench"), args...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	return cmd, tmp
+}
+
+// nothingLeft looks for processes and files of a run.
+func nothingLeft(t *testing.T, tmp string) {
+	t.Helper()
+	files, _ := filepath.Glob(filepath.Join(tmp, "*"))
+	for _, f := range files {
+		t.Errorf("%s is left", f)
+	}
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range lines {
+		if data, err := os.ReadFile(f); err == nil && bytes.Contains(data, []byte(tmp)) {
+			t.Errorf("a process is left: %q", data)
+		}
+	}
+}
+
+// load reads the results and fails on an arm of ours without figures.
+func loadResults(t *testing.T, dir string) *result.Results {
+	t.Helper()
+	res, err := result.Load(filepath.Join(dir, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// TestSuites runs every workload on one engine of the gateway, too short to say anything but that it runs.
+func TestSuites(t *testing.T) {
+	out := t.TempDir()
+	cmd, tmp := benchCommand(t, "-quick", "-rounds", "1", "-seconds", "0.04", "-out", out, "-peers", "direct,gateway-epoll,gateway-sqlite,gateway-postgres,tcppool,pgpool,sqlitepool,library", "tcp", "http", "sql")
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	res := loadResults(t, out)
+	if len(res.Cases) < 18 {
+		t.Errorf("%d cases\n%s", len(res.Cases), text)
+	}
+	for _, c := range res.Cases {
+		for _, a := range c.Arms {
+			if a.Error != "" || a.Stat(c.Metrics[0]).N == 0 && a.Name != "direct" {
+				t.Errorf("%s %s: %d rounds, %s", c.ID, a.Name, len(a.Rounds), a.Error)
+			}
+		}
+	}
+	if _, err := os.Stat(filepath.Join(out, "report.html")); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t, tmp)
+}
+
+// TestInterruptAndResume ends a run as Ctrl-C does, and goes on with it.
+func TestInterruptAndResume(t *testing.T) {
+	out := t.TempDir()
+	args := []string{"-quick", "-rounds", "2", "-seconds", "0.2", "-out", out, "-peers", "direct,gateway-epoll", "tcp"}
+	cmd, tmp := benchCommand(t, args...)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	for buf := make([]byte, 1024); !strings.Contains(text.String(), "W1c/64 direct"); {
+		n, err := stderr.Read(buf)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text.String())
+		}
+		text.Write(buf[:n])
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(&text, stderr)
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != exitInterrupted || !strings.Contains(text.String(), "-resume") {
+		t.Fatalf("%v\n%s", err, text.String())
+	}
+	nothingLeft(t, tmp)
+	before := loadResults(t, out)
+	kept := before.Case("W1c/1").Arm("gateway-epoll").Rounds
+	if len(kept) != 2 {
+		t.Fatalf("%d rounds are kept of a case that was done", len(kept))
+	}
+	cmd, tmp = benchCommand(t, append([]string{"-resume"}, args...)...)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	nothingLeft(t, tmp)
+	after := loadResults(t, out)
+	if got := after.Case("W1c/1").Arm("gateway-epoll").Rounds; len(got) != 2 || got[0].Values[result.CPU] != kept[0].Values[result.CPU] {
+		t.Error("a finished round was taken again")
+	}
+	if n := len(after.Case("W1e").Arm("gateway-epoll").Rounds); n != 2 {
+		t.Errorf("the last case has %d rounds", n)
+	}
+	var diff bytes.Buffer
+	if code := command(t.Context(), []string{"compare", out + "/results.json", out + "/results.json"}, &diff, io.Discard); code != exitOK || !strings.Contains(diff.String(), "0 worse") {
+		t.Errorf("a run compared with itself: exit %d\n%s", code, diff.String())
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"-h", exitOK, "Suites:"},
+		{"", exitUsage, "which suite?"},
+		{"-rounds x tcp", exitUsage, "invalid value"},
+		{"compare nowhere.json nowhere.json", exitProblem, "nowhere.json"},
+		{"-headpond /nowhere tcp", exitUsage, "make build"},
+	} {
+		var out bytes.Buffer
+		if code := command(t.Context(), strings.Fields(c.args), &out, &out); code != c.code || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%q: exit %d, want %d and %q\n%s", c.args, code, c.code, c.want, out.String())
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package result_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/headpond/headpond/bench/internal/result"
+)
+
+func armOf(values ...float64) *result.Arm {
+	a := &result.Arm{}
+	for _, v := range values {
+		a.Add(result.Sample{Values: map[string]float64{result.CPU: v}})
+	}
+	return a
+}
+
+func TestRatio(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		a, b           *result.Arm
+		text           string
+		noise, differs bool
+	}{
+		{"steady", armOf(8.7, 8.7, 8.7), armOf(10, 10, 10), "0.87 ±0 %", false, true},
+		{"slow phases hit both", armOf(8, 16, 32), armOf(10, 20, 40), "0.80 ±0 %", false, true},
+		{"noise", armOf(5, 10, 20), armOf(10, 10, 10), "1.00 ±75 % noise", true, false},
+		{"small", armOf(1, 1), armOf(150, 150), "1/150 ±0 %", false, true},
+		{"nothing to divide by", armOf(1, 1), armOf(0, 0), "–", false, false},
+		{"not measured", armOf(), armOf(1), "–", false, false},
+	} {
+		r := result.RatioOf(c.a, c.b, result.CPU)
+		if r.String() != c.text || r.Noise() != c.noise || r.Valid() && r.Differs() != c.differs {
+			t.Errorf("%s: %v, noise %v, differs %v", c.name, r, r.Noise(), r.Differs())
+		}
+		if again := result.RatioOf(c.a, c.b, result.CPU); again != r {
+			t.Errorf("%s: another time it is %v", c.name, again)
+		}
+	}
+	var none *result.Arm
+	if r := result.Independent(none, armOf(1), result.CPU); r.Valid() {
+		t.Errorf("an arm that is not there has ratio %v", r)
+	}
+}
+
+func TestStat(t *testing.T) {
+	if s := armOf(3, 1, 2, 10).Stat(result.CPU); s != (result.Stat{N: 4, Min: 1, Median: 2.5, Max: 10}) {
+		t.Errorf("%+v", s)
+	}
+	if s := armOf(3).Stat(result.P99); s.N != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestFormat(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "0", 0.0001: "0.0001", 0.126: "0.13", 9.994: "9.99", 9.996: "10.0", 99.94: "99.9", 99.96: "100", 1234.5: "1,235", -1234567: "-1,234,567", math.Inf(1): "–", math.NaN(): "–",
+	} {
+		if got := result.Format(v); got != want {
+			t.Errorf("%v is %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestLoadRefusesOtherSchemas(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.json")
+	r := &result.Results{Schema: result.Schema, Cases: []*result.Case{{ID: "x", Arms: []*result.Arm{armOf(1)}}}}
+	if err := r.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	back, err := result.Load(path)
+	if err != nil || back.Case("x") == nil || back.Case("y") != nil {
+		t.Fatal(err, back)
+	}
+	if err := os.WriteFile(path, []byte(`{"schema": 99}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := result.Load(path); !errors.Is(err, result.ErrSchema) {
+		t.Errorf("schema 99: %v", err)
+	}
+}

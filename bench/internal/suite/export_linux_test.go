@@ -1,0 +1,7 @@
+package suite
+
+// ParseGo and SplitGo are parseGo and splitGo.
+var (
+	ParseGo = parseGo
+	SplitGo = splitGo
+)
