@@ -31,7 +31,7 @@ func (s *Session) flush(own *sendOp, patient bool) {
 		if b.empty() {
 			break
 		}
-		if !s.writeBatch(b) || s.dead {
+		if !s.writeBatch(b, patient) || s.dead {
 			return
 		}
 		if s.core.idle() {
@@ -61,9 +61,9 @@ func (s *Session) wakeWriter() {
 }
 
 // writeBatch writes b, which is core.pend. It reports false when the socket did
-// not take everything; the writer then goes on. mu is held, and given up while
-// writing.
-func (s *Session) writeBatch(b *batch) (all bool) {
+// not take everything and the caller is not patient; the writer then goes on. mu
+// is held, and given up while writing.
+func (s *Session) writeBatch(b *batch, patient bool) (all bool) {
 	s.core.pend, s.spare = s.spare, nil
 	s.list = b.pieces(s.list[:0], 0)
 	list := s.list
@@ -71,6 +71,11 @@ func (s *Session) writeBatch(b *batch) (all bool) {
 	n, err := s.put(s.link, list)
 	s.mu.Lock()
 	total := length(list)
+	if n < total && err == nil && patient {
+		s.list = b.pieces(list[:0], n)
+		err = s.putRest(s.link, s.list)
+		n = total
+	}
 	if all = n == total; !all && err == nil {
 		s.list = b.pieces(s.list[:0], n)
 		for _, p := range s.list {
@@ -111,6 +116,25 @@ func (s *Session) put(l *link, list [][]byte) (n int, err error) {
 	n, err = l.conn.Write(s.spill)
 	s.spill = s.spill[:0]
 	return n, err
+}
+
+// putRest writes pieces that the socket did not take at once, waiting for it. mu
+// is held, and given up while writing.
+func (s *Session) putRest(l *link, list [][]byte) error {
+	s.waiting++ // so that somebody reads: the other side may wait for that
+	if !l.reading {
+		l.wakeReader()
+	}
+	s.mu.Unlock()
+	var err error
+	for _, p := range list {
+		if _, err = l.conn.Write(p); err != nil {
+			break
+		}
+	}
+	s.mu.Lock()
+	s.waiting--
+	return err
 }
 
 func length(list [][]byte) (n int) {
@@ -166,7 +190,7 @@ func (s *Session) drainOut() {
 		if b.empty() {
 			break
 		}
-		s.writeBatch(b)
+		s.writeBatch(b, true)
 	}
 	s.flushing, s.handed = false, false
 }

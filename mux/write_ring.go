@@ -57,7 +57,7 @@ func (s *Session) flushRing(own *sendOp, patient bool) {
 		if !s.unwritten() {
 			break
 		}
-		if !s.writeRing() {
+		if !s.writeRing(patient) {
 			return
 		}
 		if s.idle() {
@@ -71,10 +71,10 @@ func (s *Session) flushRing(own *sendOp, patient bool) {
 }
 
 // writeRing writes what the ring holds and was not written yet. It reports false
-// when the connection did not take everything, and the writer goes on, or when
-// it was lost. mu is held, and given up while writing.
-func (s *Session) writeRing() bool {
-	r, l, wait := s.core.replay, s.link, s.handed
+// when the connection did not take everything and the caller is not patient, and
+// the writer goes on, or when it was lost. mu is held, and given up while writing.
+func (s *Session) writeRing(patient bool) bool {
+	r, l := s.core.replay, s.link
 	if r.write == r.chunk && l.off == len(l.lead) {
 		l.lead, l.off = s.core.fillLead(l.lead[:0]), 0
 		r.chunk = r.end
@@ -87,13 +87,22 @@ func (s *Session) writeRing() bool {
 	s.list = list
 	l.users++
 	s.mu.Unlock()
-	n, err := s.putAll(l, list, wait)
+	n, err := s.put(l, list)
 	s.mu.Lock()
 	total := length(list)
-	clear(s.list)
 	lead := min(n, len(l.lead)-l.off)
 	l.off += lead
 	r.write += uint64(n - lead)
+	if n < total && err == nil && patient && !l.lost {
+		if s.list = list[:0]; l.off < len(l.lead) {
+			s.list = append(s.list, l.lead[l.off:])
+		}
+		s.list = r.pieces(s.list)
+		if err = s.putRest(l, s.list); err == nil {
+			n, l.off, r.write = total, len(l.lead), r.chunk
+		}
+	}
+	clear(s.list)
 	if err != nil && !l.lost {
 		s.lose(l, lost(fmt.Errorf("writing: %w", err)))
 	}
@@ -102,26 +111,12 @@ func (s *Session) writeRing() bool {
 	case l.lost, s.dead:
 		s.flushing, s.handed = false, false
 		return false
-	case n < total && !wait:
+	case n < total:
 		s.handed = true
 		s.wakeWriter()
 		return false
 	}
 	return true
-}
-
-// putAll writes the pieces: what the socket takes now, or all if the caller may wait.
-func (s *Session) putAll(l *link, list [][]byte, wait bool) (n int, err error) {
-	if l.raw == nil || !wait {
-		return s.put(l, list)
-	}
-	for _, p := range list {
-		m, err := l.conn.Write(p)
-		if n += m; err != nil {
-			return n, err
-		}
-	}
-	return n, nil
 }
 
 // drainRing is drainOut. mu is held, given up while writing.
@@ -130,7 +125,7 @@ func (s *Session) drainRing() {
 		if !s.stage() && !s.unwritten() {
 			break
 		}
-		if !s.writeRing() {
+		if !s.writeRing(true) {
 			return
 		}
 	}
