@@ -53,7 +53,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	if res.Generator.Problem != "" {
 		_, _ = fmt.Fprintln(stderr, "warning:", res.Generator.Problem)
 	}
-	r := &run.Runner{Results: res, Path: filepath.Join(o.out, "results.json"), Log: stderr, Terminal: o.terminal}
+	r := &run.Runner{Results: res, Path: filepath.Join(o.out, "results.json"), Log: stderr, Terminal: o.terminal, Extras: !o.Quick}
 	if o.peers != "" {
 		wanted := strings.Split(o.peers, ",")
 		r.Only = func(arm string) bool { return contains(wanted, arm) }

@@ -15,9 +15,6 @@ import (
 	"github.com/headpond/headpond/bench/internal/poll"
 )
 
-// bodySize is the answer to a GET.
-const bodySize = 128
-
 // Backend is a listening server.
 type Backend struct {
 	kind     Kind

@@ -14,4 +14,9 @@ const (
 	Echo   Kind = "echo"   // what comes goes back
 	HTTP   Kind = "http"   // GET: 128 bytes; a body is read to its end and answered by nothing
 	Stream Kind = "stream" // bulk both ways, see StreamHead
+	Std    Kind = "std"    // net/http: events, endless bodies
+	StdTLS Kind = "std-tls"
 )
+
+// bodySize is the answer to a GET.
+const bodySize = 128

@@ -4,34 +4,44 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync/atomic"
 )
 
 // Main serves a kind at address until ctx ends, and tells whoever connects to the stats address how many connections it has had.
 func Main(ctx context.Context, kind Kind, address, stats string) error {
-	if kind == Stream {
-		return serveStream(ctx, address)
-	}
 	l, err := net.Listen("tcp", stats)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	switch kind {
+	case Stream:
+		return serveStream(ctx, address)
+	case Std, StdTLS:
+		var accepted atomic.Int64
+		go tell(l, accepted.Load)
+		web, err := net.Listen("tcp", address)
+		if err != nil {
+			return err
+		}
+		return serveStd(ctx, web, kind == StdTLS, &accepted)
+	}
 	b, err := Listen(address, kind)
 	if err != nil {
 		return err
 	}
-	go b.tell(l)
+	go tell(l, b.Accepted)
 	return b.Serve(ctx)
 }
 
 // tell ends when the listener is closed.
-func (b *Backend) tell(l net.Listener) {
+func tell(l net.Listener, accepted func() int64) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		_, _ = fmt.Fprintln(c, b.Accepted())
+		_, _ = fmt.Fprintln(c, accepted())
 		_ = c.Close()
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/headpond/headpond/bench/internal/proc"
+	"github.com/headpond/headpond/bench/internal/selfsigned"
 )
 
 // The database of the benchmarks and who owns it.
@@ -142,7 +143,7 @@ func (pg *Postgres) Access() PostgresAccess {
 
 // certificate makes a self-signed certificate that all may read: it is for this run only.
 func (pg *Postgres) certificate(cred *syscall.Credential) error {
-	cert, key, err := SelfSigned()
+	cert, key, err := selfsigned.Make()
 	if err != nil {
 		return err
 	}

@@ -268,13 +268,13 @@ func (p *Process) Memory() Memory {
 		if err != nil {
 			continue
 		}
-		m.RSS += field(string(data), "VmRSS:")
-		m.Peak += field(string(data), "VmHWM:")
+		m.RSS += field(string(data), "\nVmRSS:") << 10
+		m.Peak += field(string(data), "\nVmHWM:") << 10
 	}
 	return m
 }
 
-// field reads a line such as "VmRSS:   1234 kB".
+// field reads the number of a line such as "VmRSS:   1234 kB".
 func field(status, name string) int64 {
 	_, rest, _ := strings.Cut(status, name)
 	f := strings.Fields(rest)
@@ -282,7 +282,7 @@ func field(status, name string) int64 {
 		return 0
 	}
 	n, _ := strconv.ParseInt(f[0], 10, 64)
-	return n << 10
+	return n
 }
 
 // ResetPeak begins a new peak.
@@ -290,6 +290,20 @@ func (p *Process) ResetPeak() {
 	for _, pid := range p.pids() {
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) // another user's: its peak stays that of its life
 	}
+}
+
+// Switches is the number of context switches, voluntary and not, of the living threads of the process and its descendants.
+func (p *Process) Switches() int64 {
+	var sum int64
+	for _, pid := range p.pids() {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/status", pid))
+		for _, path := range tasks {
+			if data, err := os.ReadFile(path); err == nil {
+				sum += field(string(data), "\nvoluntary_ctxt_switches:") + field(string(data), "\nnonvoluntary_ctxt_switches:")
+			}
+		}
+	}
+	return sum
 }
 
 // FreePort finds a port of 127.0.0.1 nobody listens on, below those the kernel gives to outgoing connections.

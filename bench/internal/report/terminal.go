@@ -84,12 +84,19 @@ func table(b *strings.Builder, c *result.Case) {
 	}
 }
 
+// shown are the metrics of which there is a figure.
+func shown(c *result.Case) []string {
+	return slices.DeleteFunc(slices.Clone(c.Metrics), func(id string) bool {
+		return id != c.Metrics[0] && !slices.ContainsFunc(c.Arms, func(a *result.Arm) bool { return a.Stat(id).N > 0 })
+	})
+}
+
 func header(c *result.Case) []string {
 	h := []string{""}
-	for i, id := range c.Metrics {
+	for i, id := range shown(c) {
 		h = append(h, result.MetricOf(id).Label)
 		if i == 0 {
-			h = append(h, "min–max", "× "+c.Baseline)
+			h = append(h, "min–max", strings.TrimSpace("× "+c.Baseline))
 		}
 	}
 	return h
@@ -97,7 +104,7 @@ func header(c *result.Case) []string {
 
 func row(c *result.Case, a *result.Arm) []string {
 	cells := []string{a.Name}
-	for i, id := range c.Metrics {
+	for i, id := range shown(c) {
 		s := a.Stat(id)
 		text := "–"
 		if s.N > 0 {

@@ -78,6 +78,8 @@ type Arm struct {
 	Name   string   `json:"name"`
 	Error  string   `json:"error,omitempty"` // why there is no figure, or not every round
 	Rounds []Sample `json:"rounds"`
+	// Extra are figures that were taken once, outside the rounds.
+	Extra map[string]float64 `json:"extra,omitempty"`
 	// Latency is that of the operations of all rounds; nil when none was taken.
 	Latency *hist.Histogram `json:"latency,omitempty"`
 }

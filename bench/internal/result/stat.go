@@ -33,6 +33,9 @@ func (a *Arm) values(metric string) []float64 {
 			v = append(v, x)
 		}
 	}
+	if x, ok := a.Extra[metric]; ok && len(v) == 0 {
+		v = append(v, x)
+	}
 	return v
 }
 

@@ -18,6 +18,11 @@ type Meter interface {
 	Close() error
 }
 
+// Extra is implemented by meters that have figures to take once, after the rounds.
+type Extra interface {
+	Extra(ctx context.Context, rate float64) (map[string]float64, error)
+}
+
 // Arm is a contestant of a group: it is started once, and idle while the others are measured.
 type Arm struct {
 	Name  string
@@ -65,6 +70,7 @@ type Runner struct {
 	Path    string    // of results.json
 	Log     io.Writer // progress, a line that is written again and again
 	Only    func(arm string) bool
+	Extras  bool // take the figures of Extra too
 
 	// Terminal writes one line over and over, and not one for each case.
 	Terminal bool
@@ -169,7 +175,7 @@ func (r *Runner) group(ctx context.Context, g Group) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			failed[a.Name] = err.Error()
+			failed[a.Name] = clip(err.Error())
 			continue
 		}
 		running[a.Name] = s
@@ -243,7 +249,7 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 			if _, err := m.Round(ctx, r.seconds(c)/4, res.Rate); ctx.Err() != nil {
 				return ctx.Err()
 			} else if err != nil {
-				a.Error = err.Error()
+				a.Error = clip(err.Error())
 				delete(meters, a.Name)
 				_ = m.Close()
 			}
@@ -257,7 +263,27 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 		}
 	}
 	res.Baseline = baseline(res, c.Baselines)
+	if err := r.extras(ctx, res, meters); err != nil {
+		return err
+	}
 	return r.Results.Save(r.Path)
+}
+
+// extras takes what is taken once. What fails is left out: it is no part of the comparison.
+func (r *Runner) extras(ctx context.Context, res *result.Case, meters map[string]Meter) error {
+	for _, a := range res.Arms {
+		m, ok := meters[a.Name].(Extra)
+		if !r.Extras || !ok || len(a.Rounds) == 0 {
+			continue
+		}
+		if values, err := m.Extra(ctx, res.Rate); err == nil {
+			a.Extra = values
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // round takes one round of one arm, unless it is there already.
@@ -274,12 +300,22 @@ func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.
 		return ctx.Err()
 	}
 	if err != nil {
-		a.Error = fmt.Sprintf("round %d: %v", round+1, err)
+		a.Error = clip(fmt.Sprintf("round %d: %v", round+1, err))
 	} else {
 		a.Add(s)
 	}
 	res.Baseline = baseline(res, c.Baselines)
 	return r.Results.Save(r.Path)
+}
+
+// maxError bounds an error in the reports: sixty connections that break say the same sixty times.
+const maxError = 600
+
+func clip(text string) string {
+	if len(text) > maxError {
+		return text[:maxError] + "…"
+	}
+	return text
 }
 
 // baseline is the first of the names that has figures.

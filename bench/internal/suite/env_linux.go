@@ -24,6 +24,7 @@ type Env struct {
 	Starter *peers.Starter
 
 	echo, web, stream *peers.Backend
+	std, stdTLS       *peers.Backend
 	pg                *peers.Postgres
 	users, sqlite     string // files: the clients of poolers, a database
 }
@@ -142,7 +143,8 @@ func micros[T ~int64](d T) float64 { return float64(d) / 1e3 }
 // account is what a process under test has cost since begin.
 type account struct {
 	target *peers.Target
-	cpu    int64 // nanoseconds, before
+	// Before: nanoseconds, and context switches.
+	cpu, switches int64
 }
 
 func begin(t *peers.Target) (account, error) {
@@ -152,7 +154,7 @@ func begin(t *peers.Target) (account, error) {
 	}
 	t.Proc.ResetPeak()
 	d, err := t.Proc.CPU()
-	a.cpu = int64(d)
+	a.cpu, a.switches = int64(d), t.Proc.Switches()
 	return a, err
 }
 
@@ -163,4 +165,12 @@ func (a account) end() (cpu int64, peak float64, err error) {
 	}
 	d, err := a.target.Proc.CPU()
 	return int64(d) - a.cpu, float64(a.target.Proc.Memory().Peak) / (1 << 20), err
+}
+
+// switched is the number of context switches since begin.
+func (a account) switched() int64 {
+	if a.target.Proc == nil {
+		return 0
+	}
+	return a.target.Proc.Switches() - a.switches
 }

@@ -13,16 +13,21 @@ import (
 // requestMetrics are those of HTTP, where connections to the backend are used again.
 var requestMetrics = append(latencyMetrics[:len(latencyMetrics):len(latencyMetrics)], result.Reuse, result.Closed)
 
-// webProxies are the arms before an HTTP backend. "old" and "new" are the study's.
+// fastProxies are the gateway and the peers before an HTTP backend, which may want TLS.
+func (e *Env) fastProxies(target func() string, tls bool) []run.Arm {
+	return append(e.gateways("http", target, func(g *peers.Gateway) { g.TLS = tls }),
+		arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), e.Loops, tls) }),
+		arm("haproxy-default", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), 0, tls) }),
+		arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), tls) }))
+}
+
+// webProxies are the arms before an HTTP backend. "study-old" and "study-new" are the study's.
 func (e *Env) webProxies(target func() string) []run.Arm {
-	arms := append([]run.Arm{direct(target)}, e.gateways("http", target, nil)...)
+	arms := append([]run.Arm{direct(target)}, e.fastProxies(target, false)...)
 	self := func(name, kind string) run.Arm {
 		return arm(name, func() (*peers.Target, error) { return e.Starter.StartSelf(kind, target()) })
 	}
 	return append(arms,
-		arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), e.Loops, false) }),
-		arm("haproxy-default", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), 0, false) }),
-		arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), false) }),
 		self("library", "http-library"), self("study-new", "http-new"), self("study-old", "http-old"),
 	)
 }
@@ -84,5 +89,5 @@ func (e *Env) http() []run.Group {
 		},
 		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Get("/")), 16, e.webBackend),
 	})
-	return []run.Group{g}
+	return append([]run.Group{g}, e.webExtras()...)
 }

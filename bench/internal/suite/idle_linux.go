@@ -2,8 +2,10 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,61 +14,73 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// idleMeter holds clients that do nothing.
+// idleMeter has clients that do nothing, for the length of a round: those of all arms at once would need too many descriptors.
 type idleMeter struct {
 	target *peers.Target
-	conns  []net.Conn
-	before int64 // resident memory without clients
+	open   func(context.Context) (net.Conn, error)
+	n      int
+	first  net.Conn
+	before int64 // resident memory with one client, and so with the pool
 }
 
 // dialers open the clients of W3d at a time; the server's backlog must hold them.
 const dialers = 16
 
-// openIdle connects n clients that log in and then wait.
+// openIdle makes n clients that log in and then wait.
 func openIdle(n int, dial func(addr string) func(context.Context) (net.Conn, error)) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(ctx context.Context, _ string, s run.Stopper) (run.Meter, error) {
 		t := s.(armTarget).Target
-		m := &idleMeter{target: t, conns: make([]net.Conn, n)}
-		open := dial(t.Addr)
-		first, err := open(ctx) // the first makes the pool, which is not the clients'
-		if err != nil {
+		m := &idleMeter{target: t, open: dial(t.Addr), n: n}
+		var err error
+		if m.first, err = m.open(ctx); err != nil {
 			return nil, err
 		}
-		defer first.Close()
 		m.before = t.Proc.Memory().RSS
-		var wg sync.WaitGroup
-		errs := make([]error, dialers)
-		for d := range dialers {
-			wg.Go(func() {
-				for i := d; i < n && errs[d] == nil && ctx.Err() == nil; i += dialers {
-					if m.conns[i], errs[d] = open(ctx); errs[d] != nil {
-						m.conns[i] = nil
-					}
-				}
-			})
-		}
-		wg.Wait()
-		for _, err := range errs {
-			if err != nil {
-				_ = m.Close()
-				return nil, fmt.Errorf("%d idle clients: %w", n, err)
-			}
-		}
 		return m, nil
 	}
 }
 
-// Round looks at what the process has and does while nobody asks for anything.
+// connect opens the clients.
+func (m *idleMeter) connect(ctx context.Context) ([]net.Conn, error) {
+	conns := make([]net.Conn, m.n)
+	var wg sync.WaitGroup
+	errs := make([]error, dialers)
+	for d := range dialers {
+		wg.Go(func() {
+			for i := d; i < m.n && errs[d] == nil && ctx.Err() == nil; i += dialers {
+				c, err := m.open(ctx)
+				if err != nil {
+					errs[d] = fmt.Errorf("client %d of %d: %w", i, m.n, err)
+					return
+				}
+				conns[i] = c
+			}
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(conns, func(c net.Conn) bool { return c == nil }), errors.Join(append(errs, ctx.Err())...)
+}
+
+// settle is how long a process may take to finish with what the clients' logins left to do, before it counts as idle.
+const settle = 500 * time.Millisecond
+
+// Round connects the clients and looks at what the process has and does while nobody asks for anything.
 func (m *idleMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
+	conns, err := m.connect(ctx)
+	defer closeAll(conns)
+	if err != nil {
+		return result.Sample{}, err
+	}
+	if err := pause(ctx, settle); err != nil {
+		return result.Sample{}, err
+	}
 	cpu, err := m.target.Proc.CPU()
 	if err != nil {
 		return result.Sample{}, err
 	}
 	began := time.Now()
-	select {
-	case <-ctx.Done():
-		return result.Sample{}, ctx.Err()
-	case <-time.After(d):
+	if err := pause(ctx, d); err != nil {
+		return result.Sample{}, err
 	}
 	after, err := m.target.Proc.CPU()
 	if err != nil {
@@ -74,21 +88,24 @@ func (m *idleMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 	}
 	rss := m.target.Proc.Memory().RSS
 	return result.Sample{Values: map[string]float64{
-		result.PerClient: float64(rss-m.before) / 1024 / float64(len(m.conns)),
+		result.PerClient: float64(rss-m.before) / 1024 / float64(m.n),
 		result.IdleCPU:   float64(after-cpu) / 1e6 / time.Since(began).Seconds(),
 		"rss_mib":        float64(rss) / (1 << 20),
 	}}, nil
 }
 
-// Close hangs up.
-func (m *idleMeter) Close() error {
-	for _, c := range m.conns {
-		if c != nil {
-			_ = c.Close()
-		}
+// pause waits, unless ctx ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
-	return nil
 }
+
+// Close hangs up.
+func (m *idleMeter) Close() error { return m.first.Close() }
 
 // idleClients is W3d.
 func (e *Env) idleClients(suite string) run.Case {
@@ -101,7 +118,7 @@ func (e *Env) idleClients(suite string) run.Case {
 			ID: "W3d", Suite: suite, Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, "rss_mib"},
 			Title: fmt.Sprintf("PostgreSQL, %s idle clients", result.Format(float64(n))),
 		},
-		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: 3,
+		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: 3, Seconds: max(1, e.Seconds),
 		Open: openIdle(n, func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }),
 	}
 }

@@ -2,6 +2,7 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,6 +27,7 @@ func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (r
 	if err != nil {
 		return result.Sample{}, err
 	}
+	switched := a.switched()
 	if r.All == 0 || float64(r.Errors) > maxErrors*float64(r.All) {
 		return result.Sample{}, fmt.Errorf("%d of %d operations failed: %w", r.Errors, r.All+r.Errors, r.Err)
 	}
@@ -41,6 +43,7 @@ func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (r
 	if m.target.Proc != nil {
 		v[result.CPU] = micros(cpu) / float64(r.All)
 		v[result.Peak] = peak
+		v[result.Switches] = float64(switched) / float64(r.All)
 	}
 	if m.accepted != nil {
 		now, err := m.count()
@@ -50,4 +53,24 @@ func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (r
 		v[result.Reuse] = float64(r.All) / float64(max(now-opened, 1))
 	}
 	return result.Sample{Values: v, Latency: &r.Latency}, nil
+}
+
+// traceTime is how long a process is traced.
+const traceTime = 300 * time.Millisecond
+
+// Extra counts the system calls of an operation by strace, which slows the process down and so is no part of a round.
+func (m *loadMeter) Extra(ctx context.Context, rate float64) (map[string]float64, error) {
+	if m.target.Proc == nil {
+		return nil, nil
+	}
+	trace, err := m.target.Proc.Trace()
+	if err != nil {
+		return nil, err
+	}
+	r, err := m.client.Run(ctx, traceTime, rate)
+	calls, err2 := trace.End()
+	if err := errors.Join(err, err2); err != nil || r.All == 0 {
+		return nil, err
+	}
+	return map[string]float64{result.Syscalls: float64(calls) / float64(r.All)}, nil
 }

@@ -1,4 +1,5 @@
-package peers
+// Package selfsigned makes certificates for a benchmark.
+package selfsigned
 
 import (
 	"crypto/ecdsa"
@@ -12,8 +13,8 @@ import (
 	"time"
 )
 
-// SelfSigned makes a certificate for 127.0.0.1 and its key, in PEM, good for a day.
-func SelfSigned() (cert, key []byte, err error) {
+// Make makes a certificate for 127.0.0.1 and its key, in PEM, good for a day.
+func Make() (cert, key []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err

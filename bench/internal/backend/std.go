@@ -1,0 +1,97 @@
+package backend
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/bench/internal/selfsigned"
+)
+
+// What the paths of a Std backend do, besides "/", which answers 128 bytes.
+const (
+	EventsPath = "/events" // an event stream: 10 events a second, each the time it was sent in nanoseconds
+	DownPath   = "/down"   // Huge bytes, as fast as they are taken
+	UpPath     = "/up"     // takes a body slowly
+)
+
+// Huge is the size of bodies that are not meant to end.
+const Huge = 1 << 30
+
+const (
+	eventInterval = 100 * time.Millisecond
+	// slowRead bytes each slowPause are 12 MiB/s.
+	slowRead  = 64 << 10
+	slowPause = 5 * time.Millisecond
+)
+
+// Slowly reads r until it ends, 64 KiB each 5 ms.
+func Slowly(r io.Reader) error {
+	buf := make([]byte, slowRead)
+	for {
+		if _, err := r.Read(buf); err != nil {
+			return err
+		}
+		time.Sleep(slowPause)
+	}
+}
+
+// serveStd is the standard library's server, over TLS if that is the kind.
+func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic.Int64) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc(EventsPath, events)
+	mux.HandleFunc(DownPath, down)
+	mux.HandleFunc(UpPath, func(_ http.ResponseWriter, r *http.Request) { _ = Slowly(r.Body) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, bodySize)) })
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ConnState: func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			accepted.Add(1)
+		}
+	}}
+	if secure {
+		cert, key, err := selfsigned.Make()
+		if err != nil {
+			return err
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return err
+		}
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12})
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(l); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func events(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx then passes each on at once
+	flush := http.NewResponseController(w)
+	tick := time.NewTicker(eventInterval)
+	defer tick.Stop()
+	for {
+		if _, err := fmt.Fprintf(w, "data: %d\n\n", time.Now().UnixNano()); err != nil || flush.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func down(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Length", strconv.Itoa(Huge))
+	_ = produce(w, Huge, make([]byte, bulk))
+}
