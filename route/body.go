@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
@@ -54,6 +55,12 @@ func (x *exchange) bindRequest(path PathValuer) *Problem {
 // bindBody fills the fields from the body, by its media type.
 func (x *exchange) bindBody() *Problem {
 	e := x.ep
+	if e.bodyTimeout > 0 {
+		control := http.NewResponseController(x.w)
+		if control.SetReadDeadline(time.Now().Add(e.bodyTimeout)) == nil {
+			defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // the connection failed: the next read says so
+		}
+	}
 	mediaType, params := typeJSON, map[string]string(nil)
 	if ct := x.r.Header["Content-Type"]; len(ct) > 0 && ct[0] != typeJSON && ct[0] != "" {
 		if mediaType = ct[0]; mediaType != typeForm {
@@ -80,7 +87,7 @@ func (x *exchange) bindBody() *Problem {
 	}
 	switch {
 	case codec != nil:
-		if err := codec.Unmarshal(x.in, x.request()); err != nil {
+		if err := x.unmarshal(codec); err != nil {
 			return &Problem{Status: http.StatusBadRequest, Detail: "the body is malformed: " + err.Error(), Err: err}
 		}
 	case isForm:
@@ -91,6 +98,27 @@ func (x *exchange) bindBody() *Problem {
 	default:
 		if err := x.decoder.Decode(e.decode, x.in, x.req); err != nil {
 			return jsonProblem(err)
+		}
+	}
+	return nil
+}
+
+// unmarshal decodes the body by a codec, which knows nothing of sources: into a value beside the request's,
+// of which only what may come from the body is taken.
+func (x *exchange) unmarshal(codec *Codec) error {
+	e := x.ep
+	if e.bind == nil {
+		return codec.Unmarshal(x.in, x.request())
+	}
+	to := reflect.NewAt(e.reqType, x.req).Elem()
+	v := reflect.New(e.reqType)
+	v.Elem().Set(to)
+	if err := codec.Unmarshal(x.in, v.Interface()); err != nil {
+		return err
+	}
+	for i := range e.bind.Fields {
+		if f := &e.bind.Fields[i]; f.Source == bind.Body {
+			to.FieldByIndex(f.Index).Set(v.Elem().FieldByIndex(f.Index))
 		}
 	}
 	return nil
@@ -123,12 +151,6 @@ func (x *exchange) readBody() *Problem {
 	}
 	if r.ContentLength > e.maxBody {
 		return x.tooLarge()
-	}
-	if e.bodyTimeout > 0 {
-		control := http.NewResponseController(x.w)
-		if control.SetReadDeadline(time.Now().Add(e.bodyTimeout)) == nil {
-			defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // the connection failed: the next read says so
-		}
 	}
 	if need := max(minRead, int(r.ContentLength)+1); cap(x.in) < need { // one more, to read the end in one go
 		x.in = make([]byte, 0, need)

@@ -114,6 +114,13 @@ func (e *Endpoint) compileResponse() {
 	t := e.respType
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[withStatus]()) {
 		e.statusOf = func(x *exchange) int { return reflect.NewAt(t, x.resp).Interface().(withStatus).HTTPStatus() }
+	} else if t.Kind() == reflect.Pointer && t.Implements(reflect.TypeFor[withStatus]()) {
+		e.statusOf = func(x *exchange) int {
+			if v := reflect.NewAt(t, x.resp).Elem(); !v.IsNil() {
+				return v.Interface().(withStatus).HTTPStatus()
+			}
+			return 0
+		}
 	}
 	known := e.status != 0
 	if !known {

@@ -14,8 +14,8 @@ type Codec struct {
 	ContentType string
 	// Marshal appends v, a pointer to the response value, to dst and returns it.
 	Marshal func(dst []byte, v any) ([]byte, error)
-	// Unmarshal reads data into v, a pointer to the request value. Neither v nor what it holds may refer to data
-	// afterwards. It sees every field, also those from elsewhere than the body, which are set before.
+	// Unmarshal reads data into v, a pointer to a value of the request type. Nothing in it may refer to data
+	// afterwards. What it sets of fields that come from elsewhere than the body does not count.
 	Unmarshal func(data []byte, v any) error
 }
 

@@ -99,8 +99,9 @@ func positive[T int | int64](n, otherwise T) T {
 	return n
 }
 
-// BodyTimeout bounds how long a client may take to send the body: beyond it the answer is 408. The default 0
-// leaves that to the server's ReadTimeout. It has no effect on ResponseWriters without a deadline.
+// BodyTimeout bounds how long a client may take to send the body, but for files that are streamed: beyond it the
+// answer is 408. The default 0 leaves that to the server's ReadTimeout. It has no effect on ResponseWriters without a
+// deadline.
 func BodyTimeout(d time.Duration) Option { return func(s *settings) { s.bodyTimeout = d } }
 
 // RefuseUnknown refuses JSON with members that the request type does not have. By default they are

@@ -158,6 +158,7 @@ func TestStatuses(t *testing.T) {
 	serve(t, "POST /", value)("POST", "/", "", "").want(t, 201, "1")
 	serve(t, "POST /", value, route.Status(202))("POST", "/", "", "").want(t, 202, "1")
 	serve(t, "GET /", func(*route.Ctx, struct{}) (teapot, error) { return teapot{true}, nil })("GET", "/", "", "").want(t, 418, `{"short":true}`)
+	serve(t, "GET /", func(*route.Ctx, struct{}) (*teapot, error) { return &teapot{true}, nil })("GET", "/", "", "").want(t, 418)
 	set := serve(t, "GET /", func(c *route.Ctx, _ struct{}) (*teapot, error) {
 		c.SetStatus(203)
 		c.Header().Set("X-Mine", "yes")
@@ -372,6 +373,12 @@ func TestNegotiation(t *testing.T) {
 	send := serve(t, "PUT /", func(_ *route.Ctx, req body) (body, error) { return req, nil }, route.Codecs(route.XML))
 	send("PUT", "/", "application/xml", "<body><name>x</name></body>", "Accept", "application/xml").want(t, 200, "<body><name>x</name></body>")
 	send("PUT", "/", "application/xml", "<body>").want(t, 400)
+	type mixed struct {
+		ID   int    `path:"id"`
+		Name string `json:"name" xml:"name"`
+	}
+	mix := serve(t, "PUT /{id}", func(_ *route.Ctx, req mixed) (mixed, error) { return req, nil }, route.Codecs(route.XML))
+	mix("PUT", "/7", "application/xml", "<mixed><ID>8</ID><name>x</name></mixed>").want(t, 200, `"ID":7,"name":"x"`)
 	for accept, want := range map[string]string{
 		"*/*": jsonType, "application/*;q=0.5": jsonType, "application/xml": "application/xml", "application/json;q=0.1, application/xml;q=0.2": "application/xml",
 		"text/html, */*;q=0.1": jsonType, "application/json;q=0, */*": "application/xml",

@@ -60,7 +60,7 @@ func (d *Decoder) Decode(p *Plan, data []byte, ptr unsafe.Pointer) error {
 		}
 	}
 	d.data = nil
-	clear(d.unknown)
+	clear(d.unknown[:cap(d.unknown)]) // they refer to data
 	if err != nil {
 		return err
 	}
