@@ -24,11 +24,49 @@ func NewCorePair(cfg Config, copyAll bool) (client, server *Core) {
 	client.c = newCore(cfg, true, &hello, func() int64 { return client.Now })
 	server.c = newCore(cfg, false, &hello, func() int64 { return server.Now })
 	client.c.copyAll, server.c.copyAll = copyAll, copyAll
+	if r := cfg.Resume; r != nil {
+		client.c.replay = &replay{limit: r.buffer(), quarter: r.buffer() / 4}
+		server.c.replay = &replay{limit: r.buffer(), quarter: r.buffer() / 4}
+	}
 	return client, server
+}
+
+// Cut loses the connection between two cores with all that is on it, and goes on
+// with another.
+func Cut(a, b *Core) bool {
+	a.c.suspend()
+	b.c.suspend()
+	return a.c.replay.rewind(b.c.replay.received) && b.c.replay.rewind(a.c.replay.received)
+}
+
+// Kept is how many bytes are kept to be sent again.
+func (c *Core) Kept() int { return c.c.replay.size() }
+
+// output is Output of a core that can resume.
+func (c *Core) output() (wire []byte) {
+	r := c.c.replay
+	if !r.full() {
+		if b := c.c.fill(); len(b.ctl)+len(b.out) > 0 {
+			r.take(b)
+			c.c.wrote(b, nil)
+			b.reset()
+		}
+	}
+	r.due = r.received != r.told
+	wire = c.c.fillLead(wire)
+	r.chunk = r.end
+	for _, p := range r.pieces(nil) {
+		wire = append(wire, p...)
+	}
+	r.write = r.chunk
+	return wire
 }
 
 // Output takes the next batch as the writer does; nil when there is nothing to write.
 func (c *Core) Output() (wire []byte) {
+	if c.c.replay != nil {
+		return c.output()
+	}
 	b := c.c.fill()
 	c.c.pend = &batch{}
 	for _, p := range b.pieces(nil, 0) {
@@ -40,6 +78,14 @@ func (c *Core) Output() (wire []byte) {
 
 // Input takes one frame as the reader does.
 func (c *Core) Input(h frame.Header, body []byte, locked bool) error {
+	if r := c.c.replay; r != nil {
+		if err := r.heard(h.Ack); err != nil {
+			return err
+		}
+		if h.Type.Sequenced() {
+			defer r.count(frame.HeaderSize + len(body))
+		}
+	}
 	if h.Type != frame.TypeData {
 		return c.c.input(h, body)
 	}
@@ -133,3 +179,22 @@ func (c *Core) Held() (channels int, buffered uint64, assembly int) {
 
 // Windows is the sum of the channels' windows.
 func (c *Core) Windows() uint64 { return c.c.windows }
+
+// ResumeFrame is what a client of the session would send to go on with it; the
+// proof is right unless forged.
+func ResumeFrame(s *Session, epoch uint32, last uint64, forged bool) []byte {
+	ask := frame.Resume{Version: 1, Epoch: epoch, Last: last, Session: s.number, Instance: instance}
+	wire := ask.Append(nil)
+	if !forged {
+		ask.Proof = s.sign(resumeLabel, wire[:len(wire)-frame.ProofSize])
+	}
+	return ask.Append(nil)
+}
+
+// Numbers are those of the last frames acknowledged, sent and received.
+func Numbers(s *Session) (acked, sent, received uint64, epoch uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.core.replay
+	return r.acked, r.sent, r.received, s.ticket.epoch
+}

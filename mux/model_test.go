@@ -21,6 +21,7 @@ type model struct {
 	wire  [2][]byte // on its way to cores[i]
 	pairs []*modelPair
 	next  uint64
+	cuts  int
 }
 
 // modelPair is a channel; ends[i] is at cores[i].
@@ -212,6 +213,62 @@ func (m *model) quiet() bool {
 	return len(m.wire[0])+len(m.wire[1]) == 0
 }
 
+// cut loses the connection and what is on its way.
+func (m *model) cut() {
+	m.cuts++
+	m.wire = [2][]byte{}
+	if !mux.Cut(m.cores[0], m.cores[1]) {
+		m.t.Fatal("not resumed")
+	}
+}
+
+// TestModelResume is TestModel on connections that are cut all the time.
+func TestModelResume(t *testing.T) {
+	for seed := range uint64(10) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			m := &model{t: t, r: rand.New(rand.NewPCG(seed, 9))}
+			const ring = 64 << 10
+			cfg := mux.Config{
+				ChannelWindow: 4096 << m.r.IntN(6), SessionWindow: 4 << 20, MaxMessage: 128 << 10,
+				MaxFrame: 1024 << m.r.IntN(6), MaxChannels: 20, AcceptBacklog: 30, Resume: &mux.Resume{Buffer: ring},
+			}
+			m.cores[0], m.cores[1] = mux.NewCorePair(cfg, seed%2 == 0)
+			m.run(2000, func() {
+				if m.r.IntN(12) == 0 {
+					m.cut()
+				}
+				if kept := max(m.cores[0].Kept(), m.cores[1].Kept()); kept > ring+(64<<10)+(256<<10)+4096 {
+					t.Fatalf("%d bytes kept, the bound is %d and a batch", kept, ring)
+				}
+			})
+			m.settle()
+			if m.cuts < 50 {
+				t.Errorf("only %d cuts", m.cuts)
+			}
+		})
+	}
+}
+
+// run does steps things at random, and also each time.
+func (m *model) run(steps int, also func()) {
+	for range steps {
+		side := m.r.IntN(2)
+		switch n := m.r.IntN(20); {
+		case n == 0 && len(m.pairs) < 40:
+			m.open(side)
+		case n == 1:
+			m.accept(side)
+		case n < 8:
+			m.move(side)
+		case len(m.pairs) > 0:
+			if p := m.pairs[m.r.IntN(len(m.pairs))]; p.known[side] {
+				m.act(p, side)
+			}
+		}
+		also()
+	}
+}
+
 func TestModel(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -221,21 +278,7 @@ func TestModel(t *testing.T) {
 				MaxFrame: 1024 << m.r.IntN(6), MaxChannels: 20, AcceptBacklog: 30,
 			}
 			m.cores[0], m.cores[1] = mux.NewCorePair(cfg, seed%2 == 0)
-			for range 3000 {
-				side := m.r.IntN(2)
-				switch n := m.r.IntN(20); {
-				case n == 0 && len(m.pairs) < 40:
-					m.open(side)
-				case n == 1:
-					m.accept(side)
-				case n < 8:
-					m.move(side)
-				case len(m.pairs) > 0:
-					if p := m.pairs[m.r.IntN(len(m.pairs))]; p.known[side] {
-						m.act(p, side)
-					}
-				}
-			}
+			m.run(3000, func() {})
 			m.settle()
 		})
 	}
