@@ -116,25 +116,22 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
-	if !l.poller.nonblocking() {
-		if err := unix.SetNonblock(fd, false); err != nil {
-			_ = unix.Close(fd)
-			return nil, os.NewSyscallError("fcntl", err)
-		}
-	}
 	c := newConn(l, fd, domain == unix.AF_UNIX)
-	if err == nil {
-		return c, nil
+	if err != nil {
+		err = c.connected(ctx, l, sa)
 	}
-	if err := c.connected(ctx, l); err != nil {
+	if err == nil && !l.poller.nonblocking() {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_RDWR)
+	}
+	if err != nil {
 		_ = c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-// connected waits for a connect under way.
-func (c *Conn) connected(ctx context.Context, l *loop) error {
+// connected waits for a connect under way. Connecting again tells how it went.
+func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
 	stop := context.AfterFunc(ctx, func() { l.post(func() { c.wr.woken(l) }) })
 	defer stop()
 	for {
@@ -146,13 +143,12 @@ func (c *Conn) connected(ctx context.Context, l *loop) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("connect: %w", context.Cause(ctx))
 		}
-		if code, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil {
-			return os.NewSyscallError("getsockopt", err)
-		} else if code != 0 {
-			return os.NewSyscallError("connect", unix.Errno(code))
-		}
-		if _, err := unix.Getpeername(c.fd); err == nil {
+		switch err := unix.Connect(c.fd, sa); err {
+		case nil, unix.EISCONN:
 			return nil
+		case unix.EALREADY, unix.EINPROGRESS, unix.EINTR:
+		default:
+			return os.NewSyscallError("connect", err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package fiber
 
 import (
 	"fmt"
+	"net"
 	"syscall"
 	"unsafe"
 
@@ -163,7 +164,9 @@ func (p *epoll) addListener(a *Listener) error {
 	return nil
 }
 
-func (p *epoll) accept(a *Listener) (int, error, bool) { return acceptOne(a.fd, unix.SOCK_NONBLOCK) }
+func (p *epoll) accept(a *Listener) (fd int, from net.Addr, err error, done bool) {
+	return acceptOne(a.fd, unix.SOCK_NONBLOCK)
+}
 
 func (p *epoll) closeListener(a *Listener) {
 	p.table.drop(a.slot)

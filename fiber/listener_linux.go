@@ -77,42 +77,42 @@ func inheritable(fd int) {
 
 // Accept implements net.Listener; the connection is a *Conn.
 func (a *Listener) Accept() (net.Conn, error) {
-	fd, err := -1, error(net.ErrClosed)
 	if a.loop.here() {
-		fd, err = a.accept()
-	} else {
-		a.loop.call(func() { fd, err = a.accept() })
+		return a.accept()
 	}
-	if err != nil {
-		if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the poller
-			err = os.NewSyscallError("accept", errno)
-		}
-		network := "tcp"
-		if a.unix {
-			network = "unix"
-		}
-		return nil, &net.OpError{Op: "accept", Net: network, Addr: a.addr, Err: err}
-	}
-	var remote net.Addr // asked now: after a reset nobody knows it
-	if sa, err := unix.Getpeername(fd); err == nil {
-		remote = toAddr(sa, a.unix)
-	}
-	c := newConn(a.loop.engine.lightest(), fd, a.unix)
-	if remote != nil {
-		c.remote.Store(&remote)
-	}
-	return c, nil
+	var c net.Conn
+	err := a.opError(net.ErrClosed)
+	a.loop.call(func() { c, err = a.accept() })
+	return c, err
 }
 
-func (a *Listener) accept() (int, error) {
+// accept is Accept on a fiber of the listener's loop.
+func (a *Listener) accept() (net.Conn, error) {
 	for !a.closed {
-		if fd, err, done := a.loop.poller.accept(a); done {
-			return fd, err
+		fd, from, err, done := a.loop.poller.accept(a)
+		switch {
+		case err != nil:
+			return nil, a.opError(err)
+		case done:
+			c := newConn(a.loop.engine.lightest(), fd, a.unix)
+			c.remote.Store(&from) // after a reset nobody could tell any more
+			return c, nil
 		}
 		a.waiters = append(a.waiters, a.loop.current)
 		a.loop.current.park()
 	}
-	return -1, net.ErrClosed
+	return nil, a.opError(net.ErrClosed)
+}
+
+func (a *Listener) opError(err error) error {
+	if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the poller
+		err = os.NewSyscallError("accept", errno)
+	}
+	network := "tcp"
+	if a.unix {
+		network = "unix"
+	}
+	return &net.OpError{Op: "accept", Net: network, Addr: a.addr, Err: err}
 }
 
 func (a *Listener) woken(l *loop) {

@@ -4,6 +4,7 @@ package fiber
 
 import (
 	"log/slog"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -58,7 +59,7 @@ type poller interface {
 	// close closes the descriptor once what was written is sent.
 	close(c *Conn)
 	// accept returns a connection that waits, if any; the listener is woken later otherwise.
-	accept(a *Listener) (fd int, err error, done bool)
+	accept(a *Listener) (fd int, from net.Addr, err error, done bool)
 	addListener(a *Listener) error
 	closeListener(a *Listener)
 	// wait lets the kernel work until something has happened, wake is called, or the time has

@@ -32,18 +32,20 @@ func NewParker() *Parker {
 
 // Park waits until Unpark has been called (also before), and returns nil, or until ctx ends, and
 // returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the
-// watch stays for the next Park with the same one.
+// watch on one that is used again stays; one that ends unwatched costs nobody anything.
 func (p *Parker) Park(ctx context.Context) error {
-	if ctx.Done() != nil && ctx != p.ctx {
-		if p.stop != nil {
-			p.stop()
-		}
+	bounded := ctx.Done() != nil
+	if bounded && (ctx != p.ctx || p.stop == nil) {
+		again := ctx == p.ctx
+		p.unwatch()
 		p.mu.Lock()
 		p.ctx, p.ended = ctx, false
 		p.mu.Unlock()
 		p.stop = context.AfterFunc(ctx, func() { p.end(ctx) })
+		if !again {
+			defer p.unwatch()
+		}
 	}
-	bounded := ctx.Done() != nil
 	for {
 		p.mu.Lock()
 		switch {
@@ -65,6 +67,13 @@ func (p *Parker) Park(ctx context.Context) error {
 		p.other = w
 		p.mu.Unlock()
 		w.wait()
+	}
+}
+
+func (p *Parker) unwatch() {
+	if p.stop != nil {
+		p.stop()
+		p.stop = nil
 	}
 }
 

@@ -3,6 +3,8 @@
 package fiber
 
 import (
+	"encoding/binary"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -123,17 +125,34 @@ func (t *table) drop(i uint32) {
 const maxGeneration = 1<<24 - 1
 
 // acceptOne takes a connection from a listening socket, if one waits.
-func acceptOne(listener int, flags uintptr) (fd int, err error, done bool) {
+func acceptOne(listener int, flags uintptr) (fd int, from net.Addr, err error, done bool) {
+	var sa unix.RawSockaddrAny
 	for {
-		n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), 0, 0, unix.SOCK_CLOEXEC|flags, 0, 0)
+		size := uint32(unix.SizeofSockaddrAny)
+		n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&sa)),
+			uintptr(unsafe.Pointer(&size)), unix.SOCK_CLOEXEC|flags, 0, 0)
 		switch errno {
 		case 0:
-			return int(n), nil, true
+			return int(n), peerAddr(&sa), nil, true
 		case unix.EAGAIN:
-			return -1, nil, false
+			return -1, nil, nil, false
 		case unix.EINTR:
 		default:
-			return -1, errno, true
+			return -1, nil, errno, true
 		}
 	}
+}
+
+// peerAddr makes a net.Addr of an accepted peer's; one on a Unix socket has no name that matters.
+func peerAddr(sa *unix.RawSockaddrAny) net.Addr {
+	port := func(p *uint16) int { return int(binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:])) }
+	switch sa.Addr.Family {
+	case unix.AF_INET:
+		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
+		return toAddr(&unix.SockaddrInet4{Addr: in.Addr, Port: port(&in.Port)}, false)
+	case unix.AF_INET6:
+		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
+		return toAddr(&unix.SockaddrInet6{Addr: in.Addr, Port: port(&in.Port), ZoneId: in.Scope_id}, false)
+	}
+	return &net.UnixAddr{Net: "unix"}
 }

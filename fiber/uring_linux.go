@@ -5,6 +5,7 @@ package fiber
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"syscall"
 	"time"
@@ -403,12 +404,11 @@ func (p *uring) armListener(a *Listener) {
 	a.armed = true
 }
 
-func (p *uring) accept(a *Listener) (int, error, bool) {
-	fd, err, done := acceptOne(a.fd, 0)
-	if !done && !a.armed {
+func (p *uring) accept(a *Listener) (fd int, from net.Addr, err error, done bool) {
+	if fd, from, err, done = acceptOne(a.fd, 0); !done && !a.armed {
 		p.armListener(a)
 	}
-	return fd, err, done
+	return fd, from, err, done
 }
 
 func (p *uring) closeListener(a *Listener) {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/pool"
@@ -169,7 +170,7 @@ type tcpBackend struct{ *upstream.Upstream[net.Conn] }
 
 func newTCP(s settings) (backendImpl, error) {
 	u, err := tcpproxy.NewUpstream(s.name, s.endpoints, tcpproxy.UpstreamOptions{
-		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Dial: s.dial, Logger: s.logger,
+		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Dial: s.dial, Go: fiber.Go, Logger: s.logger,
 	})
 	return tcpBackend{u}, err
 }
@@ -190,7 +191,7 @@ func newHTTP(u *config.Upstream, s settings) (backendImpl, error) {
 	}
 	up, err := httpproxy.NewUpstream(s.name, s.endpoints, httpproxy.UpstreamOptions{
 		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Logger: s.logger,
-		ConnectTimeout: u.ConnectTimeout, TLS: tlsConfig, Dial: s.dial,
+		ConnectTimeout: u.ConnectTimeout, TLS: tlsConfig, Dial: s.dial, Go: fiber.Go,
 	})
 	return httpBackend{up}, err
 }

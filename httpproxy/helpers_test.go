@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/enginetest"
 )
@@ -65,7 +66,7 @@ func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...str
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Dial = enginetest.Dial
+	o.Dial, o.Go = enginetest.Dial, fiber.Go
 	u, err := httpproxy.NewUpstream("api", endpoints, o)
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,10 @@ type Config[T any] struct {
 	// is closed; it carries no values of the caller that waits (for an overflow
 	// resource it is derived from that caller's). Open must heed ctx.
 	Open func(ctx context.Context) (T, error)
+	// Go starts fn, which calls Open, somewhere else than in the caller; nil is
+	// the go statement. It is called wherever a resource turns out to be
+	// needed, mostly in Acquire, and must not wait for fn.
+	Go func(fn func())
 	// Close ends a resource. It runs in the goroutine that gave the resource up
 	// or in one of the pool's, and must not block for long: the resource's
 	// place is free only when it returns.
@@ -84,6 +88,9 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 		name: cfg.Name, config: cfg, start: time.Now(),
 		done: make(chan struct{}), timerAt: never,
 	}
+	if p.config.Go == nil {
+		p.config.Go = func(fn func()) { go fn() }
+	}
 	p.hooks = &p.config.Hooks
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.waiters.New = func() any { return &waiter[T]{ready: make(chan struct{}, 1)} }
@@ -134,7 +141,7 @@ func (p *Pool[T]) perform(e *effects[T], round uint64) {
 		w = next
 	}
 	for range e.opens {
-		go p.open(round)
+		p.config.Go(func() { p.open(round) })
 	}
 }
 

@@ -98,7 +98,10 @@ type UpstreamOptions struct {
 	Health   upstream.Health
 	Ejection upstream.Ejection
 	// Dial connects to "host:port" or "unix:/path"; nil uses package net.
-	Dial   func(ctx context.Context, endpoint string) (net.Conn, error)
+	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
+	// Go starts a Dial, see pool.Config. fiber.Go saves what it costs to call
+	// in a goroutine, if Dial is an engine's: on a fiber it must not block.
+	Go     func(fn func())
 	Logger *slog.Logger
 }
 
@@ -111,6 +114,7 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.
 		Balance:   o.Balance,
 		Pool:      WarmLimits(o.Pool),
 		Open:      o.openWarm,
+		Go:        o.Go,
 		Close:     func(c net.Conn) { _ = c.Close() },
 		Health:    o.Health,
 		Ejection:  o.Ejection,

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tcpproxy"
@@ -75,7 +76,7 @@ func echo(c *net.TCPConn) {
 // start runs a proxy before endpoints; change may adapt its configuration.
 func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change func(*tcpproxy.Config)) (p *tcpproxy.Proxy, addr string) {
 	t.Helper()
-	o.Logger, o.Dial = quiet, enginetest.Dial
+	o.Logger, o.Dial, o.Go = quiet, enginetest.Dial, fiber.Go
 	up, err := tcpproxy.NewUpstream("backends", endpoints, o)
 	if err != nil {
 		t.Fatal(err)

@@ -46,6 +46,7 @@ func newEndpoint[T any](cfg *Config[T], addr string, limits pool.Limits, changed
 	p, err := pool.New(pool.Config[T]{
 		Name:   cfg.Name + "/" + addr,
 		Open:   func(ctx context.Context) (T, error) { return e.open(ctx, cfg.Open) },
+		Go:     cfg.Go,
 		Close:  cfg.Close,
 		Check:  cfg.Check,
 		Reset:  cfg.Reset,
