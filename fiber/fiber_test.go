@@ -365,3 +365,41 @@ func TestResetBehindData(t *testing.T) {
 		}
 	})
 }
+
+// While connections keep coming, what is there already goes on.
+func TestAcceptingLetsOthersRun(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		if e.Kind() == fiber.Goroutine {
+			return // the scheduler sees to it
+		}
+		l, err := e.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		const flood = 100
+		for range flood {
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		accepted, seen := 0, -1
+		fiber.RunOn(l, func() {
+			fiber.Go(func() { seen = accepted })
+			for accepted < flood {
+				c, err := l.Accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				accepted++
+				_ = c.Close()
+			}
+		})
+		if seen < 0 || seen >= flood/2 {
+			t.Errorf("another fiber ran after %d of %d connections, want it to run early", seen, flood)
+		}
+	})
+}

@@ -29,7 +29,8 @@ type Listener struct {
 	closed  bool
 	waiters []*coroutine
 	slot    uint32
-	armed   bool // io_uring watches it
+	armed   bool  // io_uring watches it
+	streak  uint8 // connections accepted without a pause
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -75,6 +76,9 @@ func inheritable(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
 }
 
+// maxAccepts is how many connections are accepted in one turn.
+const maxAccepts = 16
+
 // Accept implements net.Listener; the connection is a *Conn.
 func (a *Listener) Accept() (net.Conn, error) {
 	if a.loop.here() {
@@ -88,6 +92,11 @@ func (a *Listener) Accept() (net.Conn, error) {
 
 // accept is Accept on a fiber of the listener's loop.
 func (a *Listener) accept() (net.Conn, error) {
+	if a.streak++; a.streak > maxAccepts { // a flood must not keep out those who are there
+		a.streak = 0
+		a.loop.ready(a.loop.current)
+		a.loop.current.park()
+	}
 	for !a.closed {
 		fd, from, err, done := a.loop.poller.accept(a)
 		switch {
@@ -98,6 +107,7 @@ func (a *Listener) accept() (net.Conn, error) {
 			c.remote.Store(&from) // after a reset nobody could tell any more
 			return c, nil
 		}
+		a.streak = 0
 		a.waiters = append(a.waiters, a.loop.current)
 		a.loop.current.park()
 	}
