@@ -91,12 +91,15 @@ func run(b *testing.B, w workload, h http.Handler) {
 	b.ReportAllocs()
 	if !w.parallel {
 		c := newClient(w)
-		for b.Loop() {
+		b.ResetTimer()
+		defer reportCPU(b)()
+		for range b.N {
 			c.send(h)
 		}
 		return
 	}
 	b.ResetTimer()
+	defer reportCPU(b)()
 	b.RunParallel(func(pb *testing.PB) {
 		c := newClient(w)
 		for pb.Next() {

@@ -75,43 +75,42 @@ type texts struct {
 
 // numbers has the rules on other types, and what is made of several values.
 type numbers struct {
-	I      int               `json:"i" validate:"min=-1,max=2"`
-	I8     int8              `json:"i8" validate:"required,lt=2"`
-	U      uint              `json:"u" validate:"gt=1"`
-	F      float64           `json:"f" validate:"gte=0.5,lte=1.5"`
-	B      bool              `json:"b" validate:"required"`
-	Eq     int               `json:"eq" validate:"eq=1"`
-	Ne     uint8             `json:"ne" validate:"ne=1"`
-	One    int               `json:"one" validate:"oneof=1 2"`
-	OneU   uint16            `json:"oneu" validate:"omitempty,oneof=1 2"`
-	Took   time.Duration     `json:"took" validate:"max=1s"`
-	When   time.Time         `json:"when" validate:"omitempty,lt"`
-	P      *int              `json:"p" validate:"required,min=1"`
-	PO     *string           `json:"po" validate:"omitempty,min=2"`
-	PN     *int              `json:"pn" validate:"omitnil,min=1"`
-	PM     *int              `json:"pm" validate:"min=1"`
-	Z      int               `json:"z" validate:"omitzero,min=2"`
-	S      []string          `json:"s" validate:"required,min=1,max=2,dive,required,max=2"`
-	SS     [][]int           `json:"ss" validate:"dive,min=1,dive,min=1"`
-	SP     []*int            `json:"sp" validate:"dive,required,min=1"`
-	SO     []string          `json:"so" validate:"omitempty,unique"`
-	M      map[string]int    `json:"m" validate:"max=2,dive,min=1"`
-	MS     map[string]*inner `json:"ms" validate:"dive"`
-	N      inner             `json:"n"`
-	NR     inner             `json:"nr" validate:"required"`
-	NP     *inner            `json:"np"`
-	NPR    *inner            `json:"npr" validate:"required"`
-	NS     []inner           `json:"ns" validate:"dive"`
-	NX     []inner           `json:"nx"`
-	Loop   *loop             `json:"loop" validate:"omitempty"`
-	A      string            `json:"a" validate:"eqfield=Other"`
-	Other  string            `json:"other" validate:"nefield=A2"`
-	A2     string            `json:"a2" validate:"gtefield=Other"`
-	I2     int               `json:"i2" validate:"gtfield=I"`
-	I3     int               `json:"i3" validate:"ltefield=I2"`
-	Skip   inner             `json:"skip" validate:"-"`
-	Or     int               `json:"or" validate:"eq=1|gt=2"`
-	inner2 inner
+	I     int               `json:"i" validate:"min=-1,max=2"`
+	I8    int8              `json:"i8" validate:"required,lt=2"`
+	U     uint              `json:"u" validate:"gt=1"`
+	F     float64           `json:"f" validate:"gte=0.5,lte=1.5"`
+	B     bool              `json:"b" validate:"required"`
+	Eq    int               `json:"eq" validate:"eq=1"`
+	Ne    uint8             `json:"ne" validate:"ne=1"`
+	One   int               `json:"one" validate:"oneof=1 2"`
+	OneU  uint16            `json:"oneu" validate:"omitempty,oneof=1 2"`
+	Took  time.Duration     `json:"took" validate:"max=1s"`
+	When  time.Time         `json:"when" validate:"omitempty,lt"`
+	P     *int              `json:"p" validate:"required,min=1"`
+	PO    *string           `json:"po" validate:"omitempty,min=2"`
+	PN    *int              `json:"pn" validate:"omitnil,min=1"`
+	PM    *int              `json:"pm" validate:"min=1"`
+	Z     int               `json:"z" validate:"omitzero,min=2"`
+	S     []string          `json:"s" validate:"required,min=1,max=2,dive,required,max=2"`
+	SS    [][]int           `json:"ss" validate:"dive,min=1,dive,min=1"`
+	SP    []*int            `json:"sp" validate:"dive,required,min=1"`
+	SO    []string          `json:"so" validate:"omitempty,unique"`
+	M     map[string]int    `json:"m" validate:"max=2,dive,min=1"`
+	MS    map[string]*inner `json:"ms" validate:"dive"`
+	N     inner             `json:"n"`
+	NR    inner             `json:"nr" validate:"required"`
+	NP    *inner            `json:"np"`
+	NPR   *inner            `json:"npr" validate:"required"`
+	NS    []inner           `json:"ns" validate:"dive"`
+	NX    []inner           `json:"nx"`
+	Loop  *loop             `json:"loop" validate:"omitempty"`
+	A     string            `json:"a" validate:"eqfield=Other"`
+	Other string            `json:"other" validate:"nefield=A2"`
+	A2    string            `json:"a2" validate:"gtefield=Other"`
+	I2    int               `json:"i2" validate:"gtfield=I"`
+	I3    int               `json:"i3" validate:"ltefield=I2"`
+	Skip  inner             `json:"skip" validate:"-"`
+	Or    int               `json:"or" validate:"eq=1|gt=2"`
 }
 
 type inner struct {

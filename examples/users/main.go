@@ -2,7 +2,7 @@
 // it. Run it, then open http://127.0.0.1:9001/docs:
 //
 //	go run ./examples/users -db users.db
-//	curl -d '{"name":"Ada","email":"ada@example.com","age":36}' http://127.0.0.1:9001/api/users
+//	curl --json '{"name":"Ada","email":"ada@example.com","age":36}' http://127.0.0.1:9001/api/users
 //	curl http://127.0.0.1:9001/api/users
 //
 // examples/http.yaml has a gateway before backends at this address.
