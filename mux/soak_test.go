@@ -53,6 +53,9 @@ func TestSoak(t *testing.T) {
 		runtime.Gosched() // the test's time limit bounds it
 	}
 	st := c.Stats()
+	if err := errors.Join(c.Err(), s.Err()); err != nil {
+		t.Errorf("the session ended: client: %v; server: %v", c.Err(), s.Err())
+	}
 	t.Logf("%d operations, %d losses, %d resumed, %d bytes sent again", soak.done.Load(), st.Losses, st.Resumed, st.SentAgain)
 	if grown := heap() - before; grown > 16<<20 {
 		t.Errorf("%d KiB more than at the start", grown>>10)
@@ -186,9 +189,13 @@ func (k *soak) stream(r *rand.Rand) error {
 }
 
 // giveUp does what ends early: contexts that end, resets, closing in the middle.
+// It waits for the other side first: who opens and resets without is a flood.
 func (k *soak) giveUp(r *rand.Rand) error {
 	ch, err := k.c.Open(bg, "give up")
 	if err != nil {
+		return err
+	}
+	if err := ch.WaitAccepted(bg); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(bg)
