@@ -45,8 +45,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = compareFiles(stdout, args[1], args[2])
 	case len(args) == 3 && args[0] == "report":
 		err = writePage(args[1], args[2])
-	case len(args) == 2 && args[0] == "table":
-		err = writeTable(stdout, args[1])
+	case len(args) > 1 && args[0] == "tables":
+		err = updateFiles(args[1:])
 	default:
 		return bench(ctx, args, stdout, stderr)
 	}
@@ -74,7 +74,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
 		_, _ = fmt.Fprintf(stderr, "Usage: headpond bench [FLAGS] SUITE…\n       headpond bench compare OLD.json NEW.json      what became worse; exit code 1 if anything did\n"+
-			"       headpond bench report RESULTS.json PAGE.html   the page again\n       headpond bench table RESULTS.json              the engine table in Markdown\n\n"+
+			"       headpond bench report RESULTS.json PAGE.html   the page again\n       headpond bench tables FILE.md…                 the tables in Markdown files again\n\n"+
 			"Measures Headpond and its peers on this machine, writes results.json and report.html, and prints the tables.\n\nSuites:\n%s  %-8s all of them\n\nFlags:\n", suite.Names(), "all")
 		fs.PrintDefaults()
 	}
@@ -102,6 +102,19 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, errors.New("which suite?")
 	}
 	return o, o.defaults()
+}
+
+// command is the command line that measures this again, without what is of one machine only.
+func (o *options) command() string {
+	c := []string{"headpond bench"}
+	if o.Quick {
+		c = append(c, "-quick")
+	}
+	c = append(c, fmt.Sprintf("-rounds %d -seconds %g", o.rounds, o.Seconds))
+	if o.peers != "" {
+		c = append(c, "-peers "+o.peers)
+	}
+	return strings.Join(append(c, o.suites...), " ")
 }
 
 // defaults fills in what was not said.

@@ -19,6 +19,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 	"github.com/headpond/headpond/bench/internal/run"
 	"github.com/headpond/headpond/bench/internal/suite"
+	"github.com/headpond/headpond/bench/internal/tables"
 )
 
 // defaultLoops is the gateway's own default.
@@ -94,14 +95,18 @@ func writePage(data, path string) error {
 	return errors.Join(report.HTML(f, res), f.Close())
 }
 
-// writeTable prints the engine table of a results.json.
-func writeTable(stdout io.Writer, data string) error {
-	res, err := result.Load(data)
-	if err != nil {
-		return err
+// updateFiles draws the tables of Markdown files again.
+func updateFiles(paths []string) error {
+	for _, path := range paths {
+		text, err := tables.Update(path)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
-	_, err = io.WriteString(stdout, report.Markdown(res))
-	return err
+	return nil
 }
 
 // compareFiles tells what changed from one results.json to another.
@@ -155,7 +160,7 @@ func results(ctx context.Context, o options, tools peers.Tools) (*result.Results
 	versions["go"] = runtime.Version()
 	versions["headpond"] = version(ctx, o.Headpond)
 	return &result.Results{
-		Schema: result.Schema, Command: "headpond bench " + strings.Join(os.Args[1:], " "), Started: time.Now().UTC().Truncate(time.Second),
+		Schema: result.Schema, Command: o.command(), Started: time.Now().UTC().Truncate(time.Second),
 		Machine: machine(), Versions: versions, Settings: settings, Generator: g, Cases: []*result.Case{},
 	}, nil
 }

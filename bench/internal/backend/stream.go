@@ -22,7 +22,10 @@ func serveStream(ctx context.Context, address string) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return ctx.Err()
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
 		}
 		go streamConn(c.(*net.TCPConn)) // ends with its client
 	}

@@ -89,24 +89,65 @@ func unit(metric string) string {
 // summaryNote explains the table.
 const summaryNote = "Processor time for each operation as a ratio to the peer's (below 1 is better), with as many operations as each can do; " +
 	"then the 99th percentile of the latency at one fixed rate for all, 70 % of what the slowest could. " +
-	"Each has as many threads (loops, workers) as the other. Medians of rounds taken in turn."
+	"Each has as many threads (loops, workers) as the other, but for the engine goroutine, which takes all processors. Medians of rounds taken in turn."
 
-// Markdown is the summary as a table for a README, between which and the file it is from nobody types.
+// Markdown is the summary as a table, and where it was measured. It is empty when nothing of it was.
 func Markdown(r *result.Results) string {
 	rows := Summary(r)
 	if rows == nil {
 		return ""
 	}
 	var b strings.Builder
-	for i, row := range rows {
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
-		if i == 0 {
-			b.WriteString("|---|---" + strings.Repeat("|--:", len(row)-2) + "|\n")
-		}
-	}
+	markdownTable(&b, rows, 2)
 	fmt.Fprintf(&b, "\n%s\n\n", summaryNote)
 	for _, line := range Facts(r) {
 		fmt.Fprintf(&b, "- %s\n", line)
 	}
 	return b.String()
+}
+
+// MarkdownCases is every case as a section with a table.
+func MarkdownCases(r *result.Results) string {
+	var b strings.Builder
+	for i, c := range r.Cases {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "## %s: %s\n\n", c.ID, c.Title)
+		v := caseOf(c)
+		if v.Rate != "" {
+			fmt.Fprintf(&b, "%s op/s asked of each arm.\n\n", v.Rate)
+		}
+		if c.Claim != "" {
+			fmt.Fprintf(&b, "The study measured: %s. We measure something else because %s.\n\n", c.Claim, c.Because)
+		}
+		if c.Note != "" {
+			fmt.Fprintf(&b, "%s.\n\n", c.Note)
+		}
+		markdownTable(&b, v.Rows, 1)
+		for _, e := range v.Errors {
+			line, _, _ := strings.Cut(e, "\n")
+			fmt.Fprintf(&b, "\n%s\n", markdownText(line))
+		}
+	}
+	return b.String()
+}
+
+// markdownTable writes rows, of which the first is the head; the columns after the first left ones are figures.
+func markdownTable(b *strings.Builder, rows [][]string, left int) {
+	for i, row := range rows {
+		cells := make([]string, len(row))
+		for j, cell := range row {
+			cells[j] = markdownText(cell)
+		}
+		fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+		if i == 0 {
+			b.WriteString(strings.Repeat("|---", left) + strings.Repeat("|--:", len(row)-left) + "|\n")
+		}
+	}
+}
+
+// markdownText keeps a cell what it is.
+func markdownText(s string) string {
+	return strings.NewReplacer("|", "\\|", "<", "&lt;", "*", "\\*", "`", "\\`").Replace(s)
 }
