@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/headpond/headpond/route/internal/bind"
 	"github.com/headpond/headpond/route/internal/jsonplan"
@@ -151,7 +150,7 @@ func (c *Client) request(ctx context.Context, method, path string, req reflect.V
 	}
 	var body io.Reader
 	if p.body != nil {
-		b, err := p.body.Append(nil, unsafe.Pointer(req.Addr().Pointer()))
+		b, err := p.body.Append(nil, req.Addr().UnsafePointer())
 		if err != nil {
 			return nil, fmt.Errorf("encoding the request: %w", err)
 		}

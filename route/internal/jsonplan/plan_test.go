@@ -102,7 +102,7 @@ func compareEncode[T any](t *testing.T, v *T) {
 }
 
 var texts = []string{
-	`{}`, `null`, ` { } `, `[]`, `"x"`, `{"name":"Ada","age":36}`, `{"name":null,"age":null,"tags":null,"list":null,"pi":null,"map":null}`,
+	`{}`, `null`, ` { } `, `[]`, `[{},{},{},{},{},null,{"a":1}]`, `[true,false,null,true,true]`, `["AQ==",null,""]`, `"x"`, `{"name":"Ada","age":36}`, `{"name":null,"age":null,"tags":null,"list":null,"pi":null,"map":null}`,
 	`{"NAME":"x","Age":3}`, `{"name":"a","name":"b"}`, `{"x":1,"x":2}`, `{"x":1,"y":{"z":1,"z":2}}`, `{"\u0078":1,"x":2}`, `{"n\u0061me":"b"}`,
 	`{"name":"\u00e9\ud83d\ude00\n\"\\\/"}`, `{"name":"\ud800"}`, `{"name":"\x"}`, `{"name":"é😀"}`, "{\"name\":\"\xff\"}", "{\"name\":\"a\x01\"}", "{\"\xff\":1}",
 	`{"age":1.0}`, `{"age":1e2}`, `{"age":-0}`, `{"u":-0}`, `{"u":-1}`, `{"age":01}`, `{"age":-}`, `{"age":9223372036854775807}`, `{"age":9223372036854775808}`,
@@ -133,6 +133,9 @@ func compareAll(t *testing.T, data []byte) {
 	compareDecode[*small](t, data)
 	compareDecode[any](t, data)
 	compareDecode[[]string](t, data)
+	compareDecode[[]struct{}](t, data)
+	compareDecode[[]bool](t, data)
+	compareDecode[[][]byte](t, data)
 }
 
 func FuzzDecode(f *testing.F) {
