@@ -1,9 +1,11 @@
 package mux_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,4 +133,37 @@ func (v *valve) Close() error {
 func (v *valve) end() {
 	defer func() { recover() }() // closed before
 	close(v.stop)
+}
+
+// TestFullSocketHoldsNobody: senders without a context wait for a socket that
+// takes nothing; those with one beside them come back when it ends.
+func TestFullSocketHoldsNobody(t *testing.T) {
+	s, h := attack(t, mux.Config{KeepAlive: -1, CloseTimeout: 10 * time.Millisecond})
+	var patient, hurried sync.WaitGroup
+	p := make([]byte, 1000<<10)
+	for i := range 10 { // what the other side gives credit for, and more than the sockets hold
+		ch, err := s.Open(bg, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			patient.Go(func() { ch.Send(bg, p) })
+			continue
+		}
+		hurried.Go(func() {
+			ctx, cancel := context.WithTimeout(bg, 100*time.Millisecond)
+			defer cancel()
+			if err := ch.Send(ctx, p); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			ch.Send(ctx, p)
+			if ctx.Err() == nil {
+				t.Error("everything was sent: the socket was not full")
+			}
+		})
+	}
+	hurried.Wait()
+	s.Close()
+	patient.Wait()
+	h.Close()
 }

@@ -65,6 +65,13 @@ func (r *replay) room(n int) {
 	}
 }
 
+// shrink gives an empty ring's memory back. Nobody may be writing.
+func (r *replay) shrink() {
+	if r.head == r.end && r.write == r.end {
+		r.buf = nil
+	}
+}
+
 // slice is the bytes from off on that lie in one piece, to end at most.
 func (r *replay) slice(off, end uint64) []byte {
 	i := r.at(off)

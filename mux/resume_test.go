@@ -2,6 +2,7 @@ package mux_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type line struct {
 	t      testing.TB
 	pipes  bool
 	server mux.Config
+	tls    [2]*tls.Config          // of the client and the server; nil: plain
 	wrap   func(net.Conn) net.Conn // of the client's end; nil: none
 
 	mu       sync.Mutex
@@ -50,6 +52,9 @@ func (n *line) dial(context.Context) (net.Conn, error) {
 	n.conns = []net.Conn{here, there}
 	if n.wrap != nil {
 		here = n.wrap(here)
+	}
+	if n.tls[0] != nil {
+		here, there = tls.Client(here, n.tls[0]), tls.Server(there, n.tls[1])
 	}
 	n.work.Go(func() {
 		s, err := mux.Server(bg, there, n.server)
@@ -133,9 +138,8 @@ func checkNumbered(p []byte, i int) error {
 
 // reconnects cuts the connection until it was resumed so many times, while messages go both ways on some
 // channels, and counts what is lost, doubled, out of order or damaged: nothing.
-func reconnects(t *testing.T, times int, pipes bool) {
-	cfg := mux.Config{Resume: &mux.Resume{Buffer: 256 << 10}}
-	n := newLine(t, pipes, cfg)
+func reconnects(t *testing.T, times int, n *line) {
+	n.server.Resume = &mux.Resume{Buffer: 256 << 10}
 	c, s := n.join(mux.Config{Resume: &mux.Resume{Buffer: 128 << 10}})
 	var arrived atomic.Int64
 	progress := make(chan struct{}, 1)
@@ -202,8 +206,43 @@ func receiveNumbered(t *testing.T, ch *mux.Channel, arrived *atomic.Int64, progr
 }
 
 func TestReconnects(t *testing.T) {
-	t.Run("tcp", func(t *testing.T) { reconnects(t, 50, false) })
-	t.Run("pipe", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { reconnects(t, 50, true) }) })
+	t.Run("tcp", func(t *testing.T) { reconnects(t, 50, newLine(t, false, mux.Config{})) })
+	t.Run("tls", func(t *testing.T) {
+		n := newLine(t, false, mux.Config{})
+		n.tls = mutual(newAuthority(), "client.test")
+		reconnects(t, 20, n)
+	})
+	t.Run("pipe", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { reconnects(t, 50, newLine(t, true, mux.Config{})) })
+	})
+}
+
+// mutual is TLS in which both sides show certificates.
+func mutual(ca *authority, client string) [2]*tls.Config {
+	return [2]*tls.Config{
+		{Certificates: []tls.Certificate{ca.issue(client)}, RootCAs: ca.pool, ServerName: "server.test"},
+		{Certificates: []tls.Certificate{ca.issue("server.test")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool},
+	}
+}
+
+// TestResumedBySomebodyElse: the ticket alone is not enough where clients have certificates.
+func TestResumedBySomebodyElse(t *testing.T) {
+	ca := newAuthority()
+	n := newLine(t, false, mux.Config{Resume: &mux.Resume{}})
+	n.tls = mutual(ca, "client.test")
+	c, s := n.join(mux.Config{})
+	n.mu.Lock()
+	n.tls = mutual(ca, "client.test") // the same name with another key
+	n.mu.Unlock()
+	n.cut(1)
+	<-c.Done()
+	if err := c.Err(); !errors.Is(err, mux.ErrDenied) || !errors.Is(err, mux.ErrSessionLost) {
+		t.Errorf("got %v, want ErrDenied", err)
+	}
+	if s.Err() != nil {
+		t.Errorf("the server's session: %v", s.Err())
+	}
+	n.end(c, s)
 }
 
 var errDown = errors.New("no way")

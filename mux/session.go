@@ -122,8 +122,13 @@ func (s *Session) tick() {
 	switch {
 	case dead:
 		s.lose(s.link, fmt.Errorf("%w: %w: no frame for %v", ErrSessionLost, ErrDeadPeer, s.cfg.KeepAlive+s.cfg.KeepAliveTimeout))
-		s.timer.Reset(s.cfg.KeepAlive)
+		if s.core.err == nil {
+			s.timer.Reset(s.cfg.KeepAlive)
+		}
 	case asking:
+		if !s.flushing && s.core.replay != nil {
+			s.core.replay.shrink()
+		}
 		s.flush(nil, false)
 		s.timer.Reset(s.cfg.KeepAliveTimeout)
 	default:

@@ -25,7 +25,7 @@ func TestSoak(t *testing.T) {
 		if length, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("HEADPOND_SOAK: %v", err)
 		}
-		t.Run("1000 reconnects", func(t *testing.T) { reconnects(t, 1000, false) })
+		t.Run("1000 reconnects", func(t *testing.T) { reconnects(t, 1000, newLine(t, false, mux.Config{})) })
 	}
 	ctx, cancel := context.WithTimeout(bg, length)
 	defer cancel()

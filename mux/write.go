@@ -31,7 +31,7 @@ func (s *Session) flush(own *sendOp, patient bool) {
 		if b.empty() {
 			break
 		}
-		if !s.writeBatch(b, patient) || s.dead {
+		if !s.writeBatch(b, own, patient) || s.dead {
 			return
 		}
 		if s.core.idle() {
@@ -61,9 +61,10 @@ func (s *Session) wakeWriter() {
 }
 
 // writeBatch writes b, which is core.pend. It reports false when the socket did
-// not take everything and the caller is not patient; the writer then goes on. mu
+// not take everything, and the writer goes on. A patient caller waits for the
+// socket, unless b refers to data of another than own, who may want it back. mu
 // is held, and given up while writing.
-func (s *Session) writeBatch(b *batch, patient bool) (all bool) {
+func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
 	s.core.pend, s.spare = s.spare, nil
 	s.list = b.pieces(s.list[:0], 0)
 	list := s.list
@@ -71,7 +72,7 @@ func (s *Session) writeBatch(b *batch, patient bool) (all bool) {
 	n, err := s.put(s.link, list)
 	s.mu.Lock()
 	total := length(list)
-	if n < total && err == nil && patient {
+	if alone := len(b.ops) == 0 || len(b.ops) == 1 && b.ops[0] == own; n < total && err == nil && patient && alone {
 		s.list = b.pieces(list[:0], n)
 		err = s.putRest(s.link, s.list)
 		n = total
@@ -190,7 +191,7 @@ func (s *Session) drainOut() {
 		if b.empty() {
 			break
 		}
-		s.writeBatch(b, true)
+		s.writeBatch(b, nil, false)
 	}
 	s.flushing, s.handed = false, false
 }
