@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -187,9 +188,18 @@ func (c *Cluster) Restart(t testing.TB) {
 	if err := c.stop(); err != nil {
 		t.Fatalf("pgtest: restart: %v", err)
 	}
-	if err := c.launch(); err != nil {
+	err := c.launch()
+	for until := time.Now().Add(startTimeout); err != nil && time.Now().Before(until) && c.oldOnesLeft(); err = c.launch() {
+		runtime.Gosched()
+	}
+	if err != nil {
 		t.Fatalf("pgtest: restart: %v", err)
 	}
+}
+
+// oldOnesLeft reports that the server did not start because a process of the one killed before it has not ended yet.
+func (c *Cluster) oldOnesLeft() bool {
+	return strings.Contains(c.Log(), "pre-existing shared memory block")
 }
 
 func (c *Cluster) stop() error {
