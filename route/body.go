@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -152,12 +153,13 @@ func (x *exchange) readBody() *Problem {
 	if r.ContentLength > e.maxBody {
 		return x.tooLarge()
 	}
-	if need := max(minRead, int(r.ContentLength)+1); cap(x.in) < need { // one more, to read the end in one go
+	// One more than there is, to read the end in one go; but no more than is kept, for the length is only claimed.
+	if need := int(min(max(minRead, r.ContentLength+1), maxKeptBuffer)); cap(x.in) < need {
 		x.in = make([]byte, 0, need)
 	}
 	for {
 		if len(x.in) == cap(x.in) {
-			x.in = append(x.in, 0)[:len(x.in)]
+			x.in = slices.Grow(x.in, len(x.in))
 		}
 		n, err := r.Body.Read(x.in[len(x.in):cap(x.in)])
 		x.in = x.in[:len(x.in)+n]

@@ -212,3 +212,33 @@ type discard struct {
 func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// The files of a form are part of the request, and end with it.
+func TestFilesAfterTheHandlerAreCaught(t *testing.T) {
+	type upload struct{ Files route.Files }
+	var kept upload
+	h := route.New(func(_ *route.Ctx, req upload) (int, error) {
+		kept = req
+		return 0, nil
+	})
+	contentType, body := form(t, "@a", "1")
+	request(h, "POST", "/", contentType, body)
+	message := caught(func() {
+		for range kept.Files.All() {
+			break
+		}
+	})
+	if !strings.Contains(message, "used after its handler had returned") {
+		t.Errorf("%q", message)
+	}
+}
+
+// Without pooling everything is the same, but for what it costs.
+func TestUnpooled(t *testing.T) {
+	h := route.New(func(c *route.Ctx, req createUser) (string, error) { return req.Name + c.Route(), nil }, route.Unpooled())
+	for _, name := range []string{"Ada", "Eve"} {
+		if w := request(h, "POST", "/", jsonType, `{"name":"`+name+`","age":3}`); w.Body.String() != `"`+name+`"` {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+}

@@ -242,8 +242,15 @@ func TestLimits(t *testing.T) {
 			t.Errorf("a chunked body of %d bytes: status %d, want %d", size, w.Code, want)
 		}
 	}
-	r := httptest.NewRequest("POST", "/", failingReader{})
+	large := route.New(func(_ *route.Ctx, req body) (int, error) { return len(req.Name), nil }, route.MaxBody(1<<50))
+	claim := httptest.NewRequest("POST", "/", strings.NewReader(`{"name":"`+strings.Repeat("x", 1<<20)+`"}`))
+	claim.ContentLength = 1 << 49 // nobody has the memory for that
 	w := httptest.NewRecorder()
+	if large.ServeHTTP(w, claim); w.Body.String() != "1048576" {
+		t.Errorf("a body that claims to be large: %d %s", w.Code, w.Body)
+	}
+	r := httptest.NewRequest("POST", "/", failingReader{})
+	w = httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	if w.Code != 400 {
 		t.Errorf("a broken body: status %d", w.Code)
