@@ -78,10 +78,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 			"Measures Headpond and its peers on this machine, writes results.json and report.html, and prints the tables.\n\nSuites:\n%s  %-8s all of them\n\nFlags:\n", suite.Names(), "all")
 		fs.PrintDefaults()
 	}
-	fs.BoolVar(&o.Quick, "quick", false, "fewer cases, 3 rounds of 0.4 s: everything in six minutes")
+	fs.BoolVar(&o.Quick, "quick", false, "fewer cases, 3 rounds of 0.3 s: everything in six minutes")
 	fs.StringVar(&o.peers, "peers", "", "`names` of the arms to measure, separated by commas, such as gateway-uring,haproxy (default: all)")
 	fs.IntVar(&o.rounds, "rounds", 0, "`number` of rounds of each arm (default: 5, quick 3)")
-	fs.Float64Var(&o.Seconds, "seconds", 0, "`length` of a round (default: 2, quick 0.4)")
+	fs.Float64Var(&o.Seconds, "seconds", 0, "`length` of a round (default: 2, quick 0.3)")
 	fs.StringVar(&o.out, "out", "headpond-bench-results", "`folder` for results.json and report.html")
 	fs.BoolVar(&o.resume, "resume", false, "take over the finished rounds of results.json in the folder")
 	fs.IntVar(&o.Loops, "loops", 0, "`number` of loops of the gateway, threads of HAProxy, workers of nginx (default: half the processors)")
@@ -121,7 +121,7 @@ func (o *options) command() string {
 func (o *options) defaults() error {
 	rounds, seconds := 5, 2.0
 	if o.Quick {
-		rounds, seconds = 3, 0.4
+		rounds, seconds = 3, 0.3
 	}
 	if o.rounds <= 0 {
 		o.rounds = rounds

@@ -94,10 +94,10 @@ func streamed(target string) http.Handler {
 func copyBytes(ctx context.Context, l net.Listener, target string) error {
 	for {
 		c, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return err
 		}
 		go copyConn(c.(*net.TCPConn), target) // ends with its connections

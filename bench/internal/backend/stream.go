@@ -21,10 +21,10 @@ func serveStream(ctx context.Context, address string) error {
 	defer stop()
 	for {
 		c, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return err
 		}
 		go streamConn(c.(*net.TCPConn)) // ends with its client

@@ -1,7 +1,7 @@
 // Package compare finds what has become slower between two results.json of one machine.
 //
-//	changes := compare.Compare(old, new)
-//	err := compare.Print(os.Stdout, old, new)
+//	changes := compare.Compare(old, now)
+//	err := compare.Print(os.Stdout, old, now)
 //	if errors.Is(err, compare.ErrRegression) { … }
 package compare
 
@@ -43,9 +43,9 @@ const (
 )
 
 // Compare looks at the metrics that have a better and a worse: the first of each case, and p99 at a fixed rate.
-func Compare(old, new *result.Results) []Change {
+func Compare(old, now *result.Results) []Change {
 	var changes []Change
-	for _, c := range new.Cases {
+	for _, c := range now.Cases {
 		before := old.Case(c.ID)
 		if before == nil {
 			continue
@@ -103,16 +103,16 @@ func verdict(r result.Ratio, better string) Verdict {
 }
 
 // Print writes what changed and a count of what did not. The error is ErrRegression when something is worse.
-func Print(w io.Writer, old, new *result.Results) error {
+func Print(w io.Writer, old, now *result.Results) error {
 	var b strings.Builder
-	if old.Machine.CPU != new.Machine.CPU || old.Machine.Cores != new.Machine.Cores {
-		fmt.Fprintf(&b, "Two machines: %d × %s and %d × %s; what follows says little.\n", old.Machine.Cores, old.Machine.CPU, new.Machine.Cores, new.Machine.CPU)
+	if old.Machine.CPU != now.Machine.CPU || old.Machine.Cores != now.Machine.Cores {
+		fmt.Fprintf(&b, "Two machines: %d × %s and %d × %s; what follows says little.\n", old.Machine.Cores, old.Machine.CPU, now.Machine.Cores, now.Machine.CPU)
 	}
-	if old.Settings != new.Settings {
-		fmt.Fprintf(&b, "Other settings: %+v and %+v.\n", old.Settings, new.Settings)
+	if old.Settings != now.Settings {
+		fmt.Fprintf(&b, "Other settings: %+v and %+v.\n", old.Settings, now.Settings)
 	}
 	count := map[Verdict]int{}
-	for _, c := range Compare(old, new) {
+	for _, c := range Compare(old, now) {
 		count[c.Verdict]++
 		if c.Verdict == Same || c.Verdict == Noise {
 			continue

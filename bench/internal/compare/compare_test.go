@@ -22,9 +22,9 @@ func results(gateway, peer []float64) *result.Results {
 	return &result.Results{Cases: []*result.Case{c}}
 }
 
-func verdictOf(t *testing.T, old, new *result.Results) compare.Change {
+func verdictOf(t *testing.T, old, now *result.Results) compare.Change {
 	t.Helper()
-	for _, c := range compare.Compare(old, new) {
+	for _, c := range compare.Compare(old, now) {
 		if c.Arm == "gateway-uring" && c.Metric == result.CPU {
 			return c
 		}

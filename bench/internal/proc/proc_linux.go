@@ -164,11 +164,17 @@ func (p *Process) Stop() {
 	<-p.done
 }
 
+// ErrEnded means that a process is gone.
+var ErrEnded = errors.New("the process has ended")
+
 // Ended is nil while the process runs; else it says how the process ended, with its last output.
 func (p *Process) Ended() error {
 	select {
 	case <-p.done:
-		return fmt.Errorf("%s has ended (%v): %s", p.Name, p.err, p.Log())
+		if p.err == nil {
+			return fmt.Errorf("%s: %w by itself: %s", p.Name, ErrEnded, p.Log())
+		}
+		return fmt.Errorf("%s: %w (%w): %s", p.Name, ErrEnded, p.err, p.Log())
 	default:
 		return nil
 	}

@@ -92,6 +92,14 @@ func (e *Env) gateways(protocol string, target func() string, change func(*peers
 	return arms
 }
 
+// defaults are arms with a peer's default settings, which a quick run does without.
+func (e *Env) defaults(arms ...run.Arm) []run.Arm {
+	if e.Quick {
+		return nil
+	}
+	return arms
+}
+
 // direct is the arm without a proxy: the ceiling of generator and backend together.
 func direct(target func() string) run.Arm {
 	return arm("direct", func() (*peers.Target, error) { return &peers.Target{Addr: target()}, nil })

@@ -15,10 +15,10 @@ var requestMetrics = append(latencyMetrics[:len(latencyMetrics):len(latencyMetri
 
 // fastProxies are the gateway and the peers before an HTTP backend, which may want TLS.
 func (e *Env) fastProxies(target func() string, tls bool) []run.Arm {
-	return append(e.gateways("http", target, func(g *peers.Gateway) { g.TLS = tls }),
-		arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), e.Loops, tls) }),
-		arm("haproxy-default", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), 0, tls) }),
-		arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), tls) }))
+	arms := append(e.gateways("http", target, func(g *peers.Gateway) { g.TLS = tls }),
+		arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), e.Loops, tls) }))
+	arms = append(arms, e.defaults(arm("haproxy-default", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), 0, tls) }))...)
+	return append(arms, arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), tls) }))
 }
 
 // webProxies are the arms before an HTTP backend. "study-old" and "study-new" are the study's.
