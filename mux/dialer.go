@@ -21,8 +21,10 @@ type Dialer struct {
 	Config Config
 	// Sessions is how many sessions, each with a connection of its own, one address
 	// may have: one connection does not fill a fat link, nor several processors.
-	// A channel goes to the one with fewer channels of two picked at random.
-	// Default 1.
+	// A channel goes to the one with less queued, or else fewer channels, of two
+	// picked at random, and stays there: its messages keep their order. Sessions
+	// that are without a connection, to be resumed, are used only if there is no
+	// other. Default 1.
 	Sessions int
 	// IdleTimeout is how long a session without channels is kept. Default 1 min.
 	IdleTimeout time.Duration
@@ -145,8 +147,36 @@ func (d *Dialer) host(address string) *host {
 	return h
 }
 
-// pick drops sessions that take no more channels, and returns the one with
-// fewer channels of two, or nil.
+// load is how busy a session is.
+type load struct {
+	suspended bool // without a connection, to be resumed
+	queued    int  // bytes to be written, in steps of a batch: less is gone before it is read
+	channels  int
+}
+
+func (s *Session) load() load {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.core
+	n := len(c.pend.out)
+	if r := c.replay; r != nil {
+		n += int(r.end - min(r.write, r.end))
+	}
+	if c.active != nil || s.handed {
+		n += batchSize // senders wait for their turn, or the socket is full
+	}
+	return load{suspended: s.link == nil, queued: n / batchSize, channels: len(c.channels)}
+}
+
+func (l load) less(m load) bool {
+	if l.queued != m.queued {
+		return l.queued < m.queued
+	}
+	return l.channels < m.channels
+}
+
+// pick drops sessions that take no more channels, and returns the less loaded of
+// two, or nil.
 func (h *host) pick() *shared {
 	kept := h.sessions[:0]
 	for _, s := range h.sessions {
@@ -158,9 +188,18 @@ func (h *host) pick() *shared {
 	if h.sessions = kept; len(kept) == 0 {
 		return nil
 	}
-	a, b := kept[rand.IntN(len(kept))], kept[rand.IntN(len(kept))]
-	if a != b && b.Stats().Channels < a.Stats().Channels {
-		a = b
+	var a, b *shared
+	var first load
+	for n, i := len(kept), rand.IntN(len(kept)); n > 0 && b == nil; n, i = n-1, i+1 {
+		s := kept[i%len(kept)]
+		switch l := s.load(); {
+		case a == nil || first.suspended:
+			a, first = s, l
+		case !l.suspended:
+			if b = s; l.less(first) {
+				a = s
+			}
+		}
 	}
 	a.used = true
 	return a

@@ -148,3 +148,49 @@ func TestDialerTellsWhyItCannot(t *testing.T) {
 	}
 	slow.Close()
 }
+
+// TestDialerResumes: channels of a Dialer with Resume outlive the connection, and
+// new ones go where there is a connection.
+func TestDialerResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}})
+		d := &mux.Dialer{
+			Dial:     func(ctx context.Context, _ string) (net.Conn, error) { return n.dial(ctx) },
+			Config:   mux.Config{Resume: &mux.Resume{}},
+			Sessions: 2,
+		}
+		first, err := d.Open(bg, "somewhere", "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := <-n.sessions
+		there, err := s.Accept(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.cut(0)
+		first.Send(bg, []byte("over the next"))
+		expect(t, there, []byte("over the next"))
+
+		second, err := d.Open(bg, "somewhere", "x") // makes the second session beside it
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := <-n.sessions
+		synctest.Wait()
+		n.set(errDown)
+		n.cut(0) // the newest: the second session's
+		synctest.Wait()
+		for range 20 {
+			ch, err := d.Open(bg, "somewhere", "x")
+			if err != nil || ch.Session() != first.Session() {
+				t.Fatalf("opened in the session without a connection, %v", err)
+			}
+		}
+		second.Close()
+		d.Close()
+		s.Close()
+		other.Close()
+		n.work.Wait()
+	})
+}

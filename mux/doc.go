@@ -57,8 +57,9 @@
 // bytes and is a net.Conn.
 //
 // A [Dialer] makes sessions by address, shares them among all that open channels
-// there, spreads channels over several connections if told to, and closes what
-// is idle. A channel stays on the connection it was opened on.
+// there, spreads channels over several connections if told to (to the less queued
+// of two), and closes what is idle. A channel stays in the session it was opened
+// in, so that its order holds.
 //
 // # What is promised
 //
@@ -105,7 +106,10 @@
 // # Speed
 //
 // An undisturbed Send makes one system call on its caller's goroutine; senders
-// that meet share system calls, without waiting for one another by a timer.
+// that meet share system calls, without waiting for one another by a timer. A
+// receiver that waits alone on a plain socket, with a context that cannot end and
+// no deadline, reads the socket itself, which saves waking it: that is the fastest
+// way to receive. Others are woken by the session's reader.
 // Send and ReceiveInto do not allocate. On connections that are not plain
 // sockets (TLS, net.Pipe) a caller whose context can end leaves the writing to
 // the session's writer, because it could not be called back from it.

@@ -224,7 +224,7 @@ func (m *model) cut() {
 
 // TestModelResume is TestModel on connections that are cut all the time.
 func TestModelResume(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := &model{t: t, r: rand.New(rand.NewPCG(seed, 9))}
 			const ring = 64 << 10
@@ -270,7 +270,7 @@ func (m *model) run(steps int, also func()) {
 }
 
 func TestModel(t *testing.T) {
-	for seed := range uint64(24) {
+	for seed := range uint64(16) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := &model{t: t, r: rand.New(rand.NewPCG(seed, 7))}
 			cfg := mux.Config{

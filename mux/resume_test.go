@@ -206,14 +206,14 @@ func receiveNumbered(t *testing.T, ch *mux.Channel, arrived *atomic.Int64, progr
 }
 
 func TestReconnects(t *testing.T) {
-	t.Run("tcp", func(t *testing.T) { reconnects(t, 50, newLine(t, false, mux.Config{})) })
+	t.Run("tcp", func(t *testing.T) { reconnects(t, 30, newLine(t, false, mux.Config{})) })
 	t.Run("tls", func(t *testing.T) {
 		n := newLine(t, false, mux.Config{})
 		n.tls = mutual(newAuthority(), "client.test")
-		reconnects(t, 20, n)
+		reconnects(t, 10, n)
 	})
 	t.Run("pipe", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { reconnects(t, 50, newLine(t, true, mux.Config{})) })
+		synctest.Test(t, func(t *testing.T) { reconnects(t, 30, newLine(t, true, mux.Config{})) })
 	})
 }
 

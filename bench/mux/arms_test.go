@@ -31,6 +31,7 @@ type arm struct {
 var arms = []arm{
 	{"raw", openRaw},
 	{"headpond", openHeadpond},
+	{"resumable", openResumable},
 	{"yamux", openYamux},
 	{"smux", openSmux},
 	{"study", openStudy},
@@ -59,15 +60,25 @@ func must(b *testing.B, err error) {
 }
 
 func openHeadpond(b *testing.B, n, sockets int) (here, there []port, stop func()) {
+	return openMux(b, n, sockets, mux.Config{})
+}
+
+// openResumable is openHeadpond with sessions that keep what is not acknowledged.
+func openResumable(b *testing.B, n, sockets int) (here, there []port, stop func()) {
+	never := func(context.Context) (net.Conn, error) { return nil, net.ErrClosed }
+	return openMux(b, n, sockets, mux.Config{Resume: &mux.Resume{Dial: never}})
+}
+
+func openMux(b *testing.B, n, sockets int, cfg mux.Config) (here, there []port, stop func()) {
 	var all []*mux.Session
 	for range sockets {
 		cc, sc := socketPair(b)
 		made := make(chan *mux.Session)
 		go func() {
-			s, _ := mux.Server(bg, sc, mux.Config{})
+			s, _ := mux.Server(bg, sc, cfg)
 			made <- s
 		}()
-		c, err := mux.Client(bg, cc, mux.Config{})
+		c, err := mux.Client(bg, cc, cfg)
 		must(b, err)
 		all = append(all, c, <-made)
 	}
