@@ -29,7 +29,7 @@ func bench(e env, args []string) int {
 	}
 	if err == nil {
 		variables := append(os.Environ(), gatewayVariable+"="+self)
-		err = syscall.Exec(program, append([]string{program}, args...), variables)
+		err = syscall.Exec(program, append([]string{program}, args...), variables) //nolint:gosec // the path is ours, the arguments are the user's
 	}
 	_, _ = fmt.Fprintln(e.stderr, "headpond bench:", err)
 	return exitProblem
@@ -76,7 +76,7 @@ func sourceTree(dir string) string {
 // buildBench builds the program; Go knows whether anything changed.
 func buildBench(tree string, stderr io.Writer) (string, error) {
 	program := filepath.Join(tree, "bin", benchName)
-	cmd := exec.Command("go", "build", "-o", program, "./bench/cmd/"+benchName)
+	cmd := exec.Command("go", "build", "-o", program, "./bench/cmd/"+benchName) //nolint:gosec // the path is ours
 	cmd.Dir, cmd.Stderr = tree, stderr
 	if os.Getenv("GOTOOLCHAIN") == "" {
 		cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+runtime.Version()+"+auto")

@@ -33,10 +33,16 @@ func Main(ctx context.Context, kind, address, target string) error {
 		return err
 	}
 	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
-	if err := s.Serve(l); ctx.Err() == nil {
+	err = unlessDone(ctx, s.Serve(l))
+	return errors.Join(err, s.Close())
+}
+
+// unlessDone is err, unless the listener was closed because ctx has ended.
+func unlessDone(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
 		return err
 	}
-	return s.Close()
+	return nil
 }
 
 func handler(kind, target string) (http.Handler, error) {
@@ -94,11 +100,8 @@ func streamed(target string) http.Handler {
 func copyBytes(ctx context.Context, l net.Listener, target string) error {
 	for {
 		c, err := l.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err != nil {
-			return err
+			return unlessDone(ctx, err)
 		}
 		go copyConn(c.(*net.TCPConn), target) // ends with its connections
 	}
