@@ -85,7 +85,15 @@ type waiter struct {
 	ready chan struct{} // capacity 1
 	next  *waiter
 	at    *link // it waits by reading there
+
+	// Of a receiver that reads, and has a buffer of its own for a small message.
+	into   []byte
+	n      int
+	filled bool // into has one of n bytes
 }
+
+// takes tells whether a message of n bytes can go into the receiver's own buffer.
+func (w *waiter) takes(n int) bool { return w.into != nil && !w.filled && n <= len(w.into) }
 
 func newWaiter() waiter { return waiter{ready: make(chan struct{}, 1)} }
 

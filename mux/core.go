@@ -58,6 +58,10 @@ type core struct {
 	assembly     int // bytes reserved for messages larger than their windows
 	reserveQueue []*channel
 
+	// The receiver that reads, if any, and its channel. Parsing stops when it has a message.
+	eager    *channel
+	receiver *waiter
+
 	replay *replay // nil: the session ends with its connection
 
 	pend    *batch     // being filled

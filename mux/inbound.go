@@ -13,6 +13,7 @@ type inbound struct {
 	h    frame.Header
 	n    int  // payload bytes
 	tail bool // b is the last of ch.ready
+	into bool // it goes to core.receiver's own buffer
 }
 
 // begin admits a Data frame, whose length is at most maxFrame, before its
@@ -50,7 +51,7 @@ func (c *core) begin(h frame.Header, size uint32, locked bool) (in inbound, err 
 	if ch.kind == frame.KindStream {
 		err = c.beginStream(&in, cost, locked)
 	} else {
-		err = c.beginMessage(&in, cost, size)
+		err = c.beginMessage(&in, cost, size, locked)
 	}
 	return in, err
 }
@@ -83,7 +84,7 @@ func (c *core) beginStream(in *inbound, cost uint64, locked bool) error {
 	return nil
 }
 
-func (c *core) beginMessage(in *inbound, cost uint64, size uint32) error {
+func (c *core) beginMessage(in *inbound, cost uint64, size uint32, locked bool) error {
 	ch, fl := in.ch, in.h.Flags
 	if fl&(frame.FlagFin|frame.FlagAbort) != 0 {
 		switch {
@@ -104,6 +105,10 @@ func (c *core) beginMessage(in *inbound, cost uint64, size uint32) error {
 	switch {
 	case fl == frame.FlagMore || fl&frame.FlagSized != 0 && int64(size) <= int64(in.n):
 		return c.reject(in, cost, frame.CodeProtocol, "message begun without its size")
+	case fl == 0 && locked && c.eager == ch && c.receiver.takes(min(in.n, c.maxMessage+1)) && ch.ready.head == nil:
+		in.into = true
+		c.consume(ch, cost)
+		return nil
 	case fl == 0 && in.n <= c.maxMessage:
 		in.b = newBuffer(in.n)
 		in.b.cost = cost

@@ -26,6 +26,7 @@ type intake struct {
 	l    *link
 	buf  []byte
 	r, w int  // buf[r:w]
+	more bool // there may be whole frames in it
 	bulk bool // the last data came in a large frame, and the next may: do not read it here
 
 	// A large frame of which the rest is read straight to its place.
@@ -78,12 +79,17 @@ func (in *intake) fetch() error {
 // parse handles every frame that is whole in the buffer, or the large one that
 // is now. mu is held, and given up while writing.
 func (s *Session) parse(in *intake) error {
+	in.more = false
 	if in.big {
 		if err := s.large(in); err != nil {
 			return err
 		}
 	}
 	for in.w-in.r >= frame.HeaderSize {
+		if e := s.core.eager; e != nil && (s.core.receiver.filled || e.ready.head != nil) {
+			in.more = true // for its next turn, or whoever waits then
+			break
+		}
 		if in.l.lost {
 			return net.ErrClosed // what else is here comes again on the next connection
 		}
@@ -139,6 +145,11 @@ func (s *Session) take(h frame.Header, body []byte) error {
 	in, err := s.core.begin(h, sizeOf(h, body), true)
 	if err != nil {
 		return asProtocol(err)
+	}
+	if in.into {
+		w := s.core.receiver
+		w.n, w.filled = copy(w.into, body[len(body)-in.n:]), true
+		s.core.counts.messagesReceived++
 	}
 	if in.b != nil {
 		in.b.data = append(in.b.data, body[len(body)-in.n:]...)

@@ -97,13 +97,16 @@ func (s *Session) standbyOver(l *link) {
 func (s *Session) readOnce(l *link, w, alarm *waiter) {
 	l.reading = true
 	l.users++
-	w.reads(l)
-	alarm.reads(l)
-	s.mu.Unlock()
-	err := l.in.fetch()
-	s.mu.Lock()
-	w.reads(nil)
-	alarm.reads(nil)
+	var err error
+	if !l.in.more {
+		w.reads(l)
+		alarm.reads(l)
+		s.mu.Unlock()
+		err = l.in.fetch()
+		s.mu.Lock()
+		w.reads(nil)
+		alarm.reads(nil)
+	}
 	if l.raw != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		l.conn.SetReadDeadline(time.Time{})
 		err = nil
@@ -118,14 +121,17 @@ func (s *Session) readOnce(l *link, w, alarm *waiter) {
 	}
 }
 
-// lead reads on a receiver's goroutine, if it is alone. It reports false when it
-// must wait for another. mu is held, and given up while reading.
-func (s *Session) lead(w, alarm *waiter) bool {
+// lead reads on the goroutine of ch's receiver, if it is alone: until it has
+// something, which may be in its own buffer then. It reports false when it must
+// wait for another. mu is held, and given up while reading.
+func (s *Session) lead(ch *channel, w, alarm *waiter) bool {
 	l := s.link
 	if l == nil || l.raw == nil || l.reading || l.ended != nil || s.waiting > 0 {
 		return false
 	}
+	s.core.eager, s.core.receiver = ch, w
 	s.readOnce(l, w, alarm)
+	s.core.eager, s.core.receiver = nil, nil
 	return l.ended == nil
 }
 

@@ -3,6 +3,7 @@ package mux_test
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -135,4 +136,45 @@ func TestWhoReadsTakesTurns(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestMessagesOfAllSizesInto: receivers with a buffer of their own, of messages
+// that are empty, fit, do not, and come many at once.
+func TestMessagesOfAllSizesInto(t *testing.T) {
+	c, s := sessions(t, "tcp", mux.Config{}, mux.Config{})
+	here, there := channels(t, c, s)
+	sizes := []int{0, 1, 500, 1024, 1025, 5000, 40_000, 0, 3}
+	go func() {
+		for range 200 {
+			for _, n := range sizes {
+				if err := here.Send(bg, pattern(n)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		here.CloseWrite()
+	}()
+	small, large := make([]byte, 1024), make([]byte, 64<<10)
+	for range 200 {
+		for _, want := range sizes {
+			p := small
+			n, err := there.ReceiveInto(bg, p)
+			if want > len(small) {
+				if !errors.Is(err, mux.ErrShortBuffer) || n != want {
+					t.Fatalf("%d bytes into 1024: %d, %v", want, n, err)
+				}
+				p = large
+				n, err = there.ReceiveInto(bg, p)
+			}
+			if err != nil || string(p[:n]) != string(pattern(want)) {
+				t.Fatalf("received %d bytes of %d, %v", n, want, err)
+			}
+		}
+	}
+	if n, err := there.ReceiveInto(bg, small); err != io.EOF || n != 0 {
+		t.Errorf("at the end: %d, %v", n, err)
+	}
+	if b := s.Stats().Buffered; b != 0 {
+		t.Errorf("%d bytes buffered", b)
+	}
 }

@@ -22,6 +22,7 @@ func (s *Session) freeWaiter(w *waiter) {
 	case <-w.ready:
 	default:
 	}
+	w.into, w.n, w.filled = nil, 0, false
 	s.freeWaiters, w.next = w, s.freeWaiters
 }
 
@@ -29,7 +30,7 @@ func (s *Session) freeWaiter(w *waiter) {
 // done with it. After the other side's CloseWrite or Close, and everything sent
 // before, the error is io.EOF.
 func (c *Channel) Receive(ctx context.Context) (Message, error) {
-	b, _, err := c.next(ctx, anySize)
+	b, _, err := c.next(ctx, anySize, nil)
 	if err != nil {
 		return Message{}, err
 	}
@@ -40,28 +41,31 @@ func (c *Channel) Receive(ctx context.Context) (Message, error) {
 // than p stays where it is; the error wraps ErrShortBuffer then and n is the
 // length it takes.
 func (c *Channel) ReceiveInto(ctx context.Context, p []byte) (n int, err error) {
-	b, n, err := c.next(ctx, len(p))
+	b, n, err := c.next(ctx, len(p), p)
 	if err != nil {
 		return n, err
 	}
-	copy(p, b.data)
-	b.release()
+	if b != nil {
+		copy(p, b.data)
+		b.release()
+	}
 	return n, nil
 }
 
-// next takes the next message of at most limit bytes.
-func (c *Channel) next(ctx context.Context, limit int) (*buffer, int, error) {
-	s := c.s
+// next takes the next message of at most limit bytes. If p is not nil it may be
+// in p, and b is nil.
+func (c *Channel) next(ctx context.Context, limit int, p []byte) (b *buffer, n int, err error) {
+	s, there := c.s, true
 	s.mu.Lock()
-	b, n := s.core.take(c.ch, limit)
-	var err error
-	if b == nil && n == 0 {
-		b, n, err = s.awaitMessage(ctx, c.ch, limit)
+	if b, n = s.core.take(c.ch, limit); b == nil && n == 0 {
+		b, n, there, err = s.awaitMessage(ctx, c.ch, limit, p)
+	} else if b == nil {
+		there = false
 	}
 	s.flush(nil, false)
 	s.mu.Unlock()
 	switch {
-	case b != nil:
+	case there:
 		return b, n, nil
 	case err == nil:
 		err = ErrShortBuffer
@@ -71,14 +75,21 @@ func (c *Channel) next(ctx context.Context, limit int) (*buffer, int, error) {
 	return nil, n, c.error("receive", err, false)
 }
 
-// awaitMessage waits for a message. mu is held, and given up while waiting.
-func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int) (b *buffer, n int, err error) {
+// awaitMessage waits for a message; there says that it is in b or p. mu is held,
+// and given up while waiting.
+func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int, p []byte) (b *buffer, n int, there bool, err error) {
 	w := s.newWaiter()
 	ch.receivers.add(w)
+	w.into = p
 	led := false
 	s.patient = ctx.Done() == nil
 	for {
+		if w.filled {
+			n, there = w.n, true
+			break
+		}
 		if b, n = s.core.take(ch, limit); b != nil || n > 0 {
+			there = b != nil
 			break
 		}
 		if err = ch.recvErr; err == nil {
@@ -92,9 +103,11 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int) (b *
 		if ch.ready.head != nil {
 			continue
 		}
-		if ctx.Done() == nil && s.lead(w, nil) {
-			led = true
-			continue
+		if ctx.Done() == nil {
+			ok := s.lead(ch, w, nil)
+			if led = led || ok; ok || w.filled {
+				continue
+			}
 		}
 		if err = s.pause(ctx, w); err != nil {
 			break
@@ -108,5 +121,5 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int) (b *
 		s.led()
 	}
 	s.freeWaiter(w)
-	return b, n, err
+	return b, n, there, err
 }

@@ -81,7 +81,7 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 		if err != nil {
 			break
 		}
-		if t.rd.timer == nil && s.lead(w, &alarm) {
+		if t.rd.timer == nil && s.lead(ch, w, &alarm) {
 			led = true
 			continue
 		}
