@@ -25,7 +25,7 @@ const threshold = 0.05
 type Change struct {
 	Case, Arm, Metric string
 	// Ratio is new to old, with a 95 % bootstrap interval. Where the case's baseline is in both files and the arm is another, it is
-	// the ratio of the ratios to the baseline: what the whole machine did that day falls out.
+	// the ratio of the ratios to the baseline: what the whole machine did that day falls out. Baselines are not compared themselves.
 	Ratio    result.Ratio
 	Relative bool
 	Verdict  Verdict
@@ -67,29 +67,41 @@ func Compare(old, now *result.Results) []Change {
 
 func compareArm(before, after *result.Case, a *result.Arm, metric string) (Change, bool) {
 	ch := Change{Case: after.ID, Arm: a.Name, Metric: metric}
+	better := result.MetricOf(metric).Better
 	ch.Ratio = result.Independent(a, before.Arm(a.Name), metric)
-	base := after.Baseline
-	if base != "" && base == before.Baseline && a.Name != base {
+	if !ch.Ratio.Valid() || better == "" {
+		return ch, false
+	}
+	ch.Verdict = verdict(ch.Ratio, better)
+	if base := after.Baseline; base != "" && base == before.Baseline {
+		if a.Name == base {
+			return ch, false // what others are measured by
+		}
 		if r := result.Independent2(a, after.Arm(base), before.Arm(a.Name), before.Arm(base), metric); r.Valid() {
+			ch.Verdict = both(ch.Verdict, verdict(r, better))
 			ch.Ratio, ch.Relative = r, true
 		}
 	}
-	if !ch.Ratio.Valid() {
-		return ch, false
+	return ch, true
+}
+
+// both is what a figure and its ratio to the baseline say together. A machine that was faster or slower that day moves one of them; a
+// change of ours moves both.
+func both(alone, relative Verdict) Verdict {
+	switch {
+	case alone == relative:
+		return alone
+	case alone == Noise || relative == Noise:
+		return Noise
 	}
-	ch.Verdict = verdict(ch.Ratio, result.MetricOf(metric).Better)
-	return ch, ch.Verdict != ""
+	return Same
 }
 
 // verdict weighs a ratio of new to old.
 func verdict(r result.Ratio, better string) Verdict {
 	low, high := r.Low, r.High
-	switch better {
-	case "higher":
+	if better == "higher" {
 		low, high = 1/r.High, 1/r.Low
-	case "lower":
-	default:
-		return ""
 	}
 	switch {
 	case low > 1+threshold:

@@ -43,6 +43,7 @@ func TestVerdicts(t *testing.T) {
 		{"the same", []float64{10, 10, 10.2, 9.9, 10}, []float64{20, 20, 20, 20, 20}, compare.Same},
 		{"the whole machine is slower", []float64{15, 15, 15.1, 15, 15}, []float64{30, 30, 30, 30, 30.1}, compare.Same},
 		{"we are slower", []float64{12, 12, 12.1, 12, 12}, []float64{20, 20, 20, 20, 20}, compare.Worse},
+		{"the peer alone is faster", []float64{10, 10, 10.1, 10, 10}, []float64{15, 15, 15.1, 15, 15}, compare.Same},
 		{"we are faster", []float64{8, 8, 8.1, 8, 8}, []float64{20, 20, 20, 20, 20}, compare.Better},
 		{"who knows", []float64{5, 30, 10, 18, 12}, []float64{20, 20, 20, 20, 20}, compare.Noise},
 	} {
@@ -60,7 +61,7 @@ func TestPrint(t *testing.T) {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 	b.Reset()
-	if err := compare.Print(&b, base, base); err != nil || !strings.Contains(b.String(), "0 worse, 0 better, 2 the same") {
+	if err := compare.Print(&b, base, base); err != nil || !strings.Contains(b.String(), "0 worse, 0 better, 1 the same") {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 }

@@ -139,8 +139,8 @@ func (s *Starter) StartNginx(mode, target string, tls bool) (*Target, error) {
 	return s.launch(proc.Spec{Name: "nginx", Path: s.Tools.Nginx.Path, Args: []string{"-c", file, "-p", s.Group.Dir, "-e", "stderr"}}, addr)
 }
 
-// StartPgBouncer starts PgBouncer before the PostgreSQL server at target.
-func (s *Starter) StartPgBouncer(target string, access PostgresAccess) (*Target, error) {
+// StartPgBouncer starts PgBouncer before the PostgreSQL server at target: one process, or a pair that share the port.
+func (s *Starter) StartPgBouncer(target string, access PostgresAccess, pair bool) (*Target, error) {
 	if s.Tools.PgBouncer.Path == "" {
 		return nil, fmt.Errorf("pgbouncer: %w", ErrMissing)
 	}
@@ -156,11 +156,16 @@ func (s *Starter) StartPgBouncer(target string, access PostgresAccess) (*Target,
 	file, err := s.render("pgbouncer.ini", "pgbouncer", struct {
 		PostgresAccess
 		ListenHost, ListenPort, Host, Port string
-	}{access, listenHost, listenPort, host, port})
+		Pair                               bool
+	}{access, listenHost, listenPort, host, port, pair})
 	if err != nil {
 		return nil, err
 	}
-	return s.launch(proc.Spec{Name: "pgbouncer", Path: s.Tools.PgBouncer.Path, Args: []string{file}, Unprivileged: true}, addr)
+	spec := proc.Spec{Name: "pgbouncer", Path: s.Tools.PgBouncer.Path, Args: []string{file}, Unprivileged: true}
+	if pair {
+		spec.Path, spec.Args = "/bin/sh", []string{"-c", `"$0" "$1" & "$0" "$1" & wait`, s.Tools.PgBouncer.Path, file}
+	}
+	return s.launch(spec, addr)
 }
 
 // StartSelf starts this program as a proxy of the given kind before target; see package arms.

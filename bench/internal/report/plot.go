@@ -19,7 +19,7 @@ const (
 
 // arms have the same colour everywhere; others share what is left.
 var armClass = map[string]int{
-	"gateway-uring": 0, "gateway-epoll": 1, "gateway-goroutine": 2, "haproxy": 3, "haproxy-default": 4, "nginx": 5, "pgbouncer": 6, "direct": 7,
+	"gateway-uring": 0, "gateway-epoll": 1, "gateway-goroutine": 2, "haproxy": 3, "haproxy-default": 4, "nginx": 5, "pgbouncer": 6, "pgbouncer-2": 10, "direct": 7,
 	"headpond": 0, "tcppool": 0, "pgpool": 0, "sqlitepool": 0, "gateway-sqlite": 0, "library": 1, "pooled": 0, "ginroute": 1,
 }
 

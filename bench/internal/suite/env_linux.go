@@ -92,7 +92,7 @@ func (e *Env) gateways(protocol string, target func() string, change func(*peers
 	return arms
 }
 
-// defaults are arms with a peer's default settings, which a quick run does without.
+// defaults are arms with other settings of a peer, which a quick run does without.
 func (e *Env) defaults(arms ...run.Arm) []run.Arm {
 	if e.Quick {
 		return nil

@@ -17,11 +17,15 @@ import (
 func (e *Env) poolers() []run.Arm {
 	target := func() string { return e.pg.Addr }
 	arms := e.gateways("postgres", target, func(g *peers.Gateway) { g.Postgres = e.pg.Access() })
-	return append(arms, arm("pgbouncer", func() (*peers.Target, error) {
-		access := e.pg.Access()
-		access.UsersFile = e.users
-		return e.Starter.StartPgBouncer(target(), access)
-	}))
+	pgbouncer := func(name string, pair bool) run.Arm {
+		return arm(name, func() (*peers.Target, error) {
+			access := e.pg.Access()
+			access.UsersFile = e.users
+			return e.Starter.StartPgBouncer(target(), access, pair)
+		})
+	}
+	arms = append(arms, pgbouncer("pgbouncer", false))
+	return append(arms, e.defaults(pgbouncer("pgbouncer-2", true))...)
 }
 
 // preparePostgres starts the server and writes the users' file.

@@ -49,7 +49,7 @@ func (e *Env) logins(tls bool) run.Group {
 	}
 	target := func() string { return e.pg.Addr }
 	arms := append([]run.Arm{direct(target)}, e.gateways("postgres", target, func(g *peers.Gateway) { g.Postgres = access() })...)
-	arms = append(arms, arm("pgbouncer", func() (*peers.Target, error) { return e.Starter.StartPgBouncer(target(), access()) }))
+	arms = append(arms, arm("pgbouncer", func() (*peers.Target, error) { return e.Starter.StartPgBouncer(target(), access(), false) }))
 	return run.Group{Name: "PostgreSQL logins", Arms: arms, Prepare: e.preparePostgres, Cases: []run.Case{{
 		Info: result.Case{
 			ID: "W3b/" + name, Suite: "sql", Conns: logins, Metrics: latencyMetrics,
