@@ -37,7 +37,7 @@ var goSuites = []goSuite{
 		because: "the study's figures predate its own demultiplexer, and it never measured raw TCP (arm raw)",
 		quick:   regexp.MustCompile(`^(RoundTrip100B|RoundTrip1MiB|Send1KiB|Channels256)`),
 	},
-	{name: "forward", title: "HTTP forwarding in one process", baseline: "stdlib", claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
+	{name: "forward", title: "HTTP forwarding", baseline: "stdlib", claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
 		because: "machine and Go version are others"},
 	{
 		name: "route", title: "typed handlers", baseline: "gin",
