@@ -17,7 +17,8 @@ import (
 type Dialer struct {
 	// Dial connects. Default: TCP to "host:port", a Unix socket for "unix:/path".
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Config is every session's.
+	// Config is every session's. Of its Resume, Dial is not used: sessions are
+	// resumed where they were made.
 	Config Config
 	// Sessions is how many sessions, each with a connection of its own, one address
 	// may have: one connection does not fill a fat link, nor several processors.
@@ -245,7 +246,7 @@ func (d *Dialer) connect(ctx context.Context, address string) (*Session, error) 
 		return nil, err
 	}
 	cfg := d.Config
-	if cfg.Resume != nil && cfg.Resume.Dial == nil {
+	if cfg.Resume != nil {
 		cfg.Resume = cfg.Resume.with(func(ctx context.Context) (net.Conn, error) { return dial(ctx, address) })
 	}
 	return Client(ctx, conn, cfg)
