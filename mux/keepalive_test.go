@@ -139,6 +139,7 @@ func (v *valve) end() {
 // takes nothing; those with one beside them come back when it ends.
 func TestFullSocketHoldsNobody(t *testing.T) {
 	s, h := attack(t, mux.Config{KeepAlive: -1, CloseTimeout: 10 * time.Millisecond})
+	h.Conn.(*net.TCPConn).SetReadBuffer(32 << 10)
 	var patient, hurried sync.WaitGroup
 	p := make([]byte, 1000<<10)
 	for i := range 10 { // what the other side gives credit for, and more than the sockets hold
