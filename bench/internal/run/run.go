@@ -210,7 +210,9 @@ func (r *Runner) open(ctx context.Context, g Group, c Case, running map[string]S
 		if arm.Error = failed[name]; arm.Error != "" {
 			continue
 		}
-		m, err := c.Open(ctx, name, running[name])
+		limited, cancel := context.WithTimeout(ctx, patience)
+		m, err := c.Open(limited, name, running[name])
+		cancel()
 		if ctx.Err() != nil {
 			return res, meters, ctx.Err()
 		}
@@ -246,7 +248,7 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 	}
 	for _, a := range res.Arms { // once before it counts: pools fill, pages are touched
 		if m := meters[a.Name]; m != nil && len(a.Rounds) < r.rounds(c) {
-			if _, err := m.Round(ctx, r.seconds(c)/4, res.Rate); ctx.Err() != nil {
+			if _, err := patiently(ctx, m, r.seconds(c)/4, res.Rate); ctx.Err() != nil {
 				return ctx.Err()
 			} else if err != nil {
 				a.Error = clip(err.Error())
@@ -295,7 +297,7 @@ func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.
 	if r.Terminal || round == 0 && a == res.Arms[0] {
 		r.say("%s %s, round %d of %d", res.ID, a.Name, round+1, r.rounds(c))
 	}
-	s, err := m.Round(ctx, r.seconds(c), res.Rate)
+	s, err := patiently(ctx, m, r.seconds(c), res.Rate)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -307,6 +309,23 @@ func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.
 	res.Baseline = baseline(res, c.Baselines)
 	return r.Results.Save(r.Path)
 }
+
+// patience is how much longer than its time a round may take before its arm is given up: what is measured may hang.
+const patience = 2 * time.Minute
+
+// patiently takes a round.
+func patiently(ctx context.Context, m Meter, d time.Duration, rate float64) (result.Sample, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, d+patience, errHangs)
+	defer cancel()
+	s, err := m.Round(ctx, d, rate)
+	if err != nil && errors.Is(context.Cause(ctx), errHangs) {
+		err = fmt.Errorf("%w: %w", errHangs, err)
+	}
+	return s, err
+}
+
+// errHangs means that a round has not ended.
+var errHangs = fmt.Errorf("no end %v after the end of the round", patience)
 
 // maxError bounds an error in the reports: sixty connections that break say the same sixty times.
 const maxError = 600

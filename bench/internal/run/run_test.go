@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headpond/headpond/bench/internal/hist"
@@ -139,6 +140,32 @@ func TestInterruptKeepsFinishedRounds(t *testing.T) {
 	if err := r.Run(t.Context(), []run.Group{third.group()}); err != nil || len(third.events) > 0 {
 		t.Errorf("a complete run was taken up again: %v, %v", third.events, err)
 	}
+}
+
+// hanging is a meter that ends only when it is told to.
+type hanging struct{}
+
+func (hanging) Stop()        {}
+func (hanging) Close() error { return nil }
+func (hanging) Round(ctx context.Context, _ time.Duration, _ float64) (result.Sample, error) {
+	<-ctx.Done()
+	return result.Sample{}, ctx.Err()
+}
+
+func TestAnArmThatHangsIsGivenUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.json")
+	synctest.Test(t, func(t *testing.T) {
+		r := &run.Runner{Results: &result.Results{Settings: result.Settings{Rounds: 1, Seconds: 1}}, Path: path, Log: io.Discard}
+		err := r.Run(t.Context(), []run.Group{{
+			Arms: []run.Arm{{Name: "a", Start: func(context.Context) (run.Stopper, error) { return hanging{}, nil }}},
+			Cases: []run.Case{{Info: result.Case{ID: "x", Metrics: []string{result.CPU}}, Open: func(context.Context, string, run.Stopper) (run.Meter, error) {
+				return hanging{}, nil
+			}}},
+		}})
+		if a := r.Results.Case("x").Arm("a"); err != nil || !strings.Contains(a.Error, "no end 2m0s after") {
+			t.Errorf("%v, %q", err, a.Error)
+		}
+	})
 }
 
 func TestWhatFailsIsToldAndTheRestMeasured(t *testing.T) {

@@ -195,6 +195,8 @@ func (m loginMeter) once(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() }) // a pooler that does not answer must not hold us
+	defer stop()
 	w := load.Query("SELECT 1")
 	if _, err := c.Write(w.Request); err != nil {
 		return err
