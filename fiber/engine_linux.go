@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,8 @@ type Engine struct {
 	loops  []*loop
 
 	stopWatch chan struct{}
+	wakeWatch chan struct{} // capacity 1
+	noWatch   atomic.Bool   // the watchdog sleeps until a loop wakes it
 	watching  sync.WaitGroup
 	closing   sync.Once
 }
@@ -36,7 +39,7 @@ func New(cfg Config) (*Engine, error) {
 		if cfg.Engine != Auto && cfg.Engine != kind {
 			continue
 		}
-		e := &Engine{cfg: cfg, kind: kind, stopWatch: make(chan struct{})}
+		e := &Engine{cfg: cfg, kind: kind, stopWatch: make(chan struct{}), wakeWatch: make(chan struct{}, 1)}
 		if kind == Goroutine {
 			e.reason = because(cfg.Engine, "neither io_uring nor epoll works", missing)
 			return e, nil

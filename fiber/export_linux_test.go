@@ -10,6 +10,9 @@ func PipeFiles() int {
 	return 2 * open
 }
 
+// WatchRests reports whether the watchdog sleeps.
+func (e *Engine) WatchRests() bool { return e.noWatch.Load() }
+
 // PoisonFreed makes buffers unusable when they are given back.
 func PoisonFreed(on bool) { poisonFreed.Store(on) }
 

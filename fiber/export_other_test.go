@@ -5,6 +5,9 @@ package fiber
 // PipeFiles returns 0.
 func PipeFiles() int { return 0 }
 
+// WatchRests returns true: there is none.
+func (e *Engine) WatchRests() bool { return true }
+
 // PoisonFreed does nothing where there are no buffers.
 func PoisonFreed(bool) {}
 

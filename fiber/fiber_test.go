@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -78,6 +79,9 @@ func TestWatchdogNamesAFiberThatHoldsItsLoop(t *testing.T) {
 		}
 		log := newLines()
 		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
+		for !e.WatchRests() { // nothing runs yet
+			runtime.Gosched()
+		}
 		enough := make(chan struct{})
 		e.Go(func() { holdsItsLoop(enough) })
 		<-log.on

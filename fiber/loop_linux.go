@@ -194,6 +194,7 @@ func (l *loop) step() {
 	l.active.Store(false)
 	l.poller.wait(until)
 	l.active.Store(true)
+	l.engine.watchAgain()
 	l.waiting.Store(false)
 	before := l.now
 	l.now = nanotime()

@@ -21,7 +21,7 @@ type look struct {
 	queued time.Duration // how long the thread had waited for a processor then
 }
 
-// watch names the fibers that hold a loop. While nothing runs it costs a timer.
+// watch names the fibers that hold a loop. While nothing runs it sleeps.
 func (e *Engine) watch() {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
@@ -30,13 +30,43 @@ func (e *Engine) watch() {
 		select {
 		case <-e.stopWatch:
 			return
+		case <-e.wakeWatch:
+			ticker.Reset(watchInterval)
 		case <-ticker.C:
 		}
+		calm := true
 		for i, l := range e.loops {
+			calm = calm && !l.active.Load() && looks[i].turn == l.turn.Load()
 			if looks[i].held(l) {
 				l.held.Add(1)
 				l.logger().Warn("a fiber holds its loop", "for_more_than", watchInterval, "stack", l.stack())
 			}
+		}
+		if calm {
+			e.rest(ticker)
+		}
+	}
+}
+
+// rest stops the ticker until a loop runs again: the loop says that it does and then looks at
+// noWatch, which is set here before the loops are looked at.
+func (e *Engine) rest(ticker *time.Ticker) {
+	e.noWatch.Store(true)
+	for _, l := range e.loops {
+		if l.active.Load() {
+			e.noWatch.Store(false)
+			return
+		}
+	}
+	ticker.Stop()
+}
+
+// watchAgain wakes the watchdog; a loop that goes on calls it.
+func (e *Engine) watchAgain() {
+	if e.noWatch.Load() && e.noWatch.CompareAndSwap(true, false) {
+		select {
+		case e.wakeWatch <- struct{}{}:
+		default:
 		}
 	}
 }
