@@ -26,6 +26,7 @@ type uring struct {
 	recv  *recvBuffers
 	send  sendBuffers
 	dirty []*Conn       // with something to send that is not being sent
+	ahead [][]byte      // spare buffers for what is received before it is read
 	given []*Conn       // to which the last wait gave a receive buffer
 	heard []*Conn       // that received something in the last wait
 	polls []unix.PollFd // of lookForResets
@@ -43,6 +44,7 @@ type uringConn struct {
 	in      []byte        // received and not read yet
 	inID    uint16        // of the ring's buffer that in is in
 	hasIn   bool          // it is
+	own     []byte        // the poller's buffer that in is in; nil = none
 	armed   bool          // a receive is under way
 	stopped bool          // which is being cancelled
 	broken  bool          // there is an error behind what was received
@@ -66,6 +68,13 @@ type uringConn struct {
 
 // maxAhead is how much is received before it is read; the sender waits then.
 const maxAhead = 64 << 10
+
+// aheadSize is that of a buffer for it, with what may come in the turn in which the limit is
+// reached; more is rare and takes memory of its own. A loop keeps maxSpareAhead of them.
+const (
+	aheadSize     = 96 << 10
+	maxSpareAhead = 32
+)
 
 // Kinds of operation, in the user data beside slot and generation.
 const (
@@ -188,11 +197,24 @@ func (p *uring) read(c *Conn, b []byte) (int, error, bool) {
 // consume drops n received bytes.
 func (p *uring) consume(c *Conn, n int) {
 	if c.in = c.in[n:]; len(c.in) == 0 {
-		if c.hasIn {
-			p.recv.put(c.inID)
-		}
-		c.in, c.hasIn = nil, false
+		p.dropIn(c)
 	}
+}
+
+// dropIn gives up what is unread, and its buffer.
+func (p *uring) dropIn(c *Conn) {
+	if c.hasIn {
+		p.recv.put(c.inID)
+	}
+	if c.own != nil {
+		if len(p.ahead) < maxSpareAhead {
+			p.ahead = append(p.ahead, c.own)
+		}
+		if poisonFreed.Load() {
+			fill(c.own[:cap(c.own)])
+		}
+	}
+	c.in, c.hasIn, c.own = nil, false, nil
 }
 
 func (p *uring) readable(c *Conn) bool {
@@ -331,10 +353,7 @@ func (p *uring) close(c *Conn) {
 		p.send.put(c.out)
 		c.out = nil
 	}
-	if c.hasIn {
-		p.recv.put(c.inID)
-	}
-	c.in, c.hasIn = nil, false
+	p.dropIn(c)
 	p.stop(c)
 	if c.polling {
 		p.cancel(c, kindPollIn)
@@ -576,17 +595,28 @@ func (p *uring) receivedData(c *Conn, id uint16, n int) {
 		return
 	default:
 		p.keep(c)
+		if n := len(c.in) + len(data); n <= len(c.own) && cap(c.in) < n { // there is room at the front
+			c.in = c.own[:copy(c.own, c.in)]
+		}
 		c.in = append(c.in, data...)
 	}
 	p.recv.put(id)
 }
 
-// keep moves what is unread from the ring's buffer to memory of the connection's own.
+// keep moves what is unread from the ring's buffer to one of the poller's.
 func (p *uring) keep(c *Conn) {
-	if c.hasIn {
-		c.in, c.hasIn = append([]byte(nil), c.in...), false
-		p.recv.put(c.inID)
+	if !c.hasIn {
+		return
 	}
+	if n := len(p.ahead); n > 0 {
+		c.own = p.ahead[n-1]
+		p.ahead[n-1] = nil
+		p.ahead = p.ahead[:n-1]
+	} else {
+		c.own = make([]byte, aheadSize)
+	}
+	c.in, c.hasIn = c.own[:copy(c.own, c.in)], false
+	p.recv.put(c.inID)
 }
 
 func (p *uring) sent(c *Conn, e cqe) {

@@ -339,7 +339,7 @@ func (s *session) clientGone() bool {
 // settle gives the lease back if the connection is at a clean boundary, and closes it otherwise.
 func (s *session) settle() error {
 	x := &s.ex
-	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth && !s.req.Close
+	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth
 	if x.up != nil && !s.endUpload() {
 		clean = false
 	}

@@ -96,6 +96,7 @@ func (f *fastReader) splice() error {
 // spliceFD splices once; false means that there is nothing to read yet.
 func (f *fastReader) spliceFD(fd uintptr) bool {
 	if f.pipe = splice.Take(); f.pipe == nil {
+		f.n, f.err = 0, nil // not of the try before the wait
 		return true
 	}
 	f.n, f.err = splice.Once(int(fd), f.pipe.W, splice.PipeSize)
