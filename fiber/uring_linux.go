@@ -49,6 +49,7 @@ type uringConn struct {
 	stopped bool          // which is being cancelled
 	broken  bool          // there is an error behind what was received
 	bulk    bool          // receive once at a time
+	calm    uint8         // small receives since, that left nothing
 	more    bool          // the last receive left something
 	eof     bool          // the end was received
 	inErr   syscall.Errno // the error that ended the input, to be told once
@@ -568,8 +569,7 @@ func (p *uring) received(c *Conn, e cqe) {
 		return
 	case e.res > 0:
 		p.heard = append(p.heard, c)
-		// In bulk what is not read yet is better left in the socket.
-		c.bulk = c.more && (c.bulk || e.res == recvSize)
+		c.weigh(int(e.res))
 		if len(c.in) > maxAhead || c.bulk && e.flags&cqeMore != 0 {
 			p.stop(c)
 		}
@@ -581,6 +581,24 @@ func (p *uring) received(c *Conn, e cqe) {
 		c.inErr = errno
 	}
 	c.rd.woken(p.loop)
+}
+
+// calmAfter is how many small receives in a row end bulk.
+const calmAfter = 8
+
+// weigh tells by a receive of n bytes whether data comes in bulk: then what is not read yet is
+// better left in the socket, for a receive that goes on by itself takes up to half a megabyte more.
+func (c *Conn) weigh(n int) {
+	switch {
+	case n == recvSize && c.more:
+		c.bulk, c.calm = true, 0
+	case n == recvSize || c.more || !c.bulk:
+		c.calm = 0
+	default:
+		if c.calm++; c.calm >= calmAfter {
+			c.bulk, c.calm = false, 0
+		}
+	}
 }
 
 // receivedData keeps n bytes of a buffer for the next Read: where they are, for as long as the
