@@ -1,6 +1,7 @@
 package tcpproxy_test
 
 import (
+	"io"
 	"net"
 	"runtime"
 	"testing"
@@ -52,4 +53,25 @@ func TestPipesAreBounded(t *testing.T) {
 	if s := p.Spliced(); s != 0 {
 		t.Errorf("%d bytes were spliced without a pipe", s)
 	}
+}
+
+// TestPipesRunOutDuringAWait: the last try before the wait found nothing; that is not how the one
+// after it ends.
+func TestPipesRunOutDuringAWait(t *testing.T) {
+	const size = 4 << 20
+	goOn := make(chan struct{})
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		_, _ = c.Write(make([]byte, size))
+		<-goOn
+		_, _ = c.Write(make([]byte, size))
+	})
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+	c := dial(t, addr)
+	if _, err := io.ReadFull(c, make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	_, giveBack := tcpproxy.TakeAllPipes()
+	defer giveBack()
+	close(goOn)
+	want(t, c, string(make([]byte, size)))
 }
