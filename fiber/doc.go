@@ -28,7 +28,7 @@
 // [Auto] takes the first that works: io_uring (Linux 6.1 or newer, where a container's seccomp
 // filter allows it), epoll, goroutines. [Engine.Reason] says why. A loop is locked to its thread;
 // while it is busy it waits in the kernel without telling Go's scheduler, if GOMAXPROCS leaves
-// the rest of the program a processor: a program that lives on fibers sets it to the number of
+// the rest of the program a processor. With more loops than half the cores, set it to the number of
 // cores and loops together.
 //
 // # Memory
