@@ -144,6 +144,9 @@ func (o *options) defaults() error {
 	if o.Headpond == "" {
 		o.Headpond = filepath.Join(filepath.Dir(self), "headpond")
 	}
+	if o.Headpond, err = filepath.Abs(o.Headpond); err != nil { // it is started in another folder
+		return err
+	}
 	if _, err := os.Stat(o.Headpond); err != nil {
 		return fmt.Errorf("no gateway to measure: %w (make build, or -headpond PROGRAM)", err)
 	}

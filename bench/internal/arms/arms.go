@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/pool/httppool"
@@ -51,6 +53,8 @@ func handler(kind, target string) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { buffered(w, r, target) }), nil
 	case "http-new":
 		return streamed(target), nil
+	case "http-reverseproxy":
+		return reverseProxy(target), nil
 	case "http-library":
 		return httppool.Forward("http://" + target)
 	}
@@ -95,6 +99,40 @@ func streamed(target string) http.Handler {
 		},
 	}
 }
+
+// reverseProxy is the standard library's proxy with its best settings: no bound on the connections it keeps, buffers used again,
+// nothing compressed, nothing logged, bodies written 64 KiB at a time.
+func reverseProxy(target string) http.Handler {
+	backend := &url.URL{Scheme: "http", Host: target}
+	return &httputil.ReverseProxy{
+		Transport: &http.Transport{
+			MaxIdleConnsPerHost: 1 << 14, IdleConnTimeout: 90 * time.Second, DisableCompression: true,
+			WriteBufferSize: proxyBuffer, ReadBufferSize: 4 << 10,
+		},
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(backend)
+			r.SetXForwarded()
+		},
+		BufferPool: new(buffers),
+		ErrorLog:   log.New(io.Discard, "", 0),
+	}
+}
+
+const proxyBuffer = 64 << 10
+
+// buffers is an httputil.BufferPool.
+type buffers struct{ pool sync.Pool }
+
+// Get implements httputil.BufferPool.
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[proxyBuffer]byte); ok {
+		return p[:]
+	}
+	return make([]byte, proxyBuffer)
+}
+
+// Put implements httputil.BufferPool.
+func (b *buffers) Put(p []byte) { b.pool.Put((*[proxyBuffer]byte)(p)) }
 
 // copyBytes is a TCP proxy of two io.Copy for each connection.
 func copyBytes(ctx context.Context, l net.Listener, target string) error {

@@ -169,12 +169,12 @@ func (s *Starter) StartPgBouncer(target string, access PostgresAccess, pair bool
 }
 
 // StartSelf starts this program as a proxy of the given kind before target; see package arms.
-func (s *Starter) StartSelf(kind, target string) (*Target, error) {
+func (s *Starter) StartSelf(kind, target string, env ...string) (*Target, error) {
 	addr, err := proc.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	return s.launch(proc.Spec{Name: kind, Path: s.Self, Args: []string{"arm", kind, addr, target}}, addr)
+	return s.launch(proc.Spec{Name: kind, Path: s.Self, Args: []string{"arm", kind, addr, target}, Env: env}, addr)
 }
 
 // StartBackend starts this program as a backend; its counters are at Stats.

@@ -17,6 +17,7 @@ var summaryRows = []summaryRow{
 	{"W1c/64", "TCP, 64 clients", "nginx"},
 	{"W2b/64", "HTTP GET, 64 connections", "haproxy"},
 	{"W2b/64", "HTTP GET, 64 connections", "nginx"},
+	{"W2b/64", "HTTP GET, 64 connections", "reverseproxy"},
 	{"W3c/simple/32", "PostgreSQL look-up, 32 clients", "pgbouncer"},
 	{"W3c/simple/200", "PostgreSQL look-up, 200 clients", "pgbouncer"},
 	{"W1d/1", "TCP, bulk on one connection", "haproxy"},

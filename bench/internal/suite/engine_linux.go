@@ -6,18 +6,15 @@ import (
 
 // engine is workload W7: each engine of the gateway beside the programs it is compared with.
 func (e *Env) engine() []run.Group {
-	bytes := []string{"direct", "gateway-uring", "gateway-epoll", "gateway-goroutine", "haproxy", "nginx"}
-	if !e.Quick {
-		bytes = append(bytes, "haproxy-default")
-	}
-	tcp := run.Group{Name: "engine, TCP", Arms: e.byteProxies(e.echoTarget), Prepare: e.prepareEcho, Cases: e.sustained("engine", bytes, 64)}
-	web := run.Group{Name: "engine, HTTP", Arms: e.webProxies(e.webTarget), Prepare: e.prepareWeb, Cases: e.gets("engine", bytes, 64)}
+	tcp := run.Group{Name: "engine, TCP", Arms: e.byteProxies(e.echoTarget), Prepare: e.prepareEcho, Cases: e.sustained("engine", fast, 64)}
+	standard := append([]string{"reverseproxy", "reverseproxy-default"}, fast...)
+	web := run.Group{Name: "engine, HTTP", Arms: e.webProxies(e.webTarget), Prepare: e.prepareWeb, Cases: e.gets("engine", standard, 64)}
 	sql := run.Group{Name: "engine, PostgreSQL", Arms: e.poolers(), Prepare: e.preparePostgres, Cases: e.lookUps("engine", 32)}
 	if !e.Quick {
 		sql.Cases = append(sql.Cases, e.lookUps("engine", 200)...)
 	}
 	sql.Cases = append(sql.Cases, e.idleClients("engine"))
-	return []run.Group{only(tcp), only(web), only(sql), only(e.streams("engine", bytes))}
+	return []run.Group{only(tcp), only(web), only(sql), only(e.streams("engine", fast))}
 }
 
 // only leaves out the arms that no case of the group measures.

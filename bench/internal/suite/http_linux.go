@@ -21,15 +21,16 @@ func (e *Env) fastProxies(target func() string, tls bool) []run.Arm {
 	return append(arms, arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), tls) }))
 }
 
-// webProxies are the arms before an HTTP backend. "study-old" and "study-new" are the study's.
+// webProxies are the arms before an HTTP backend. "reverseproxy" is the standard library's, with as many threads as the others have;
+// "study-old" and "study-new" are the study's.
 func (e *Env) webProxies(target func() string) []run.Arm {
 	arms := append([]run.Arm{direct(target)}, e.fastProxies(target, false)...)
-	self := func(name, kind string) run.Arm {
-		return arm(name, func() (*peers.Target, error) { return e.Starter.StartSelf(kind, target()) })
+	self := func(name, kind string, env ...string) run.Arm {
+		return arm(name, func() (*peers.Target, error) { return e.Starter.StartSelf(kind, target(), env...) })
 	}
-	return append(arms,
-		self("library", "http-library"), self("study-new", "http-new"), self("study-old", "http-old"),
-	)
+	arms = append(arms, self("reverseproxy", "http-reverseproxy", fmt.Sprintf("GOMAXPROCS=%d", e.Loops)))
+	arms = append(arms, e.defaults(self("reverseproxy-default", "http-reverseproxy"))...)
+	return append(arms, self("library", "http-library"), self("study-new", "http-new"), self("study-old", "http-old"))
 }
 
 func (e *Env) webTarget() string { return e.web.Addr }
@@ -49,12 +50,12 @@ func (e *Env) gets(suite string, arms []string, conns int) []run.Case {
 		Baselines: proxyBaselines, Arms: arms, Open: e.openLoad(load.Get("/"), conns, e.webBackend),
 	}
 	paced := full
-	paced.Info.ID, paced.RateOf = id+"@70", id
+	paced.Info.ID, paced.RateOf, paced.Arms = id+"@70", id, fast
 	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
 	return []run.Case{full, paced}
 }
 
-// fast are the arms of which 70 % of the slowest still loads the others: without the study's.
+// fast are the arms of which 70 % of the slowest still loads the others: without those of the standard library and the study's.
 var fast = []string{"direct", "gateway-uring", "gateway-epoll", "gateway-goroutine", "haproxy", "haproxy-default", "nginx"}
 
 // http is workload W2.
@@ -77,8 +78,6 @@ func (e *Env) http() []run.Group {
 		cases := e.gets("http", nil, n)
 		if n != 64 {
 			cases = cases[:1]
-		} else {
-			cases[1].Arms = fast
 		}
 		g.Cases = append(g.Cases, cases...)
 	}
