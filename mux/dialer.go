@@ -166,7 +166,7 @@ func (s *Session) load() load {
 	if c.active != nil || s.handed {
 		n += batchSize // senders wait for their turn, or the socket is full
 	}
-	return load{suspended: s.link == nil, queued: n / batchSize, channels: len(c.channels)}
+	return load{suspended: s.mute(), queued: n / batchSize, channels: len(c.channels)}
 }
 
 func (l load) less(m load) bool {

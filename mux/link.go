@@ -12,6 +12,8 @@ type link struct {
 	conn       net.Conn
 	raw        *rawWriter    // nil: writing may block
 	lost       bool          // the session has given it up and closed it
+	broken     bool          // writing failed: nothing is written any more, and the reader sees what had come
+	grace      *time.Timer   // how long it may take to
 	users      int           // goroutines that read or write it now
 	over       chan struct{} // closed when it is lost and nobody uses it any more
 	readerDone chan struct{}
@@ -47,6 +49,31 @@ func newLink(conn net.Conn) *link {
 func (s *Session) leave(l *link) {
 	if l.users--; l.users == 0 && l.lost {
 		close(l.over)
+	}
+}
+
+// mute tells whether nothing can be written now. mu is held.
+func (s *Session) mute() bool { return s.dead || s.link == nil || s.link.broken }
+
+// broke stops writing to l, which failed with err. What the other side sent may
+// be there nevertheless, its farewell at the end, which tells a session that is
+// over from one that goes on with another connection: the reader takes it up to
+// the end of the connection, which is near, or CloseTimeout. mu is held.
+func (s *Session) broke(l *link, err error) {
+	switch {
+	case l.lost || l.broken:
+	case s.core.err != nil:
+		s.lose(l, err)
+	default:
+		l.broken = true
+		l.grace = time.AfterFunc(s.cfg.CloseTimeout, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if !l.lost {
+				s.lose(l, err)
+			}
+		})
+		l.wakeReader()
 	}
 }
 

@@ -43,8 +43,10 @@ func (s *Session) read(l *link) {
 			s.mu.Lock()
 		}
 	}
-	if l.idle != nil {
-		l.idle.Stop()
+	for _, timer := range []*time.Timer{l.idle, l.grace} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	s.drop(l.in)
 	s.ended(l, l.ended)
@@ -55,7 +57,7 @@ func (s *Session) readersTurn(l *link) bool {
 	if l.reading {
 		return false
 	}
-	if l.raw == nil || l.overdue || l.lost || s.core.err != nil || s.waiting > 0 || !s.patient {
+	if l.raw == nil || l.overdue || l.lost || l.broken || s.core.err != nil || s.waiting > 0 || !s.patient {
 		l.overdue = false
 		return true
 	}
@@ -140,7 +142,7 @@ func (s *Session) led() {
 	l := s.link
 	switch {
 	case l == nil || l.reading:
-	case s.waiting > 0 || s.core.err != nil:
+	case s.waiting > 0 || l.broken || s.core.err != nil:
 		l.wakeReader()
 	default:
 		s.watch(l)

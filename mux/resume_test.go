@@ -378,6 +378,81 @@ func TestCloseIsNoLoss(t *testing.T) {
 	}
 }
 
+// TestFailedWriteHidesNothing: what the other side sent before it closed counts,
+// its farewell too, though writing to it fails before that is read.
+func TestFailedWriteHidesNothing(t *testing.T) {
+	for _, resume := range []bool{false, true} {
+		hold := &held{there: make(chan struct{})}
+		wrap := func(c net.Conn) net.Conn {
+			hold.Conn = c
+			return hold
+		}
+		n := newLine(t, false, mux.Config{CloseTimeout: 10 * time.Second})
+		n.wrap = wrap
+		var c, s *mux.Session
+		if resume {
+			n.server.Resume = &mux.Resume{}
+			c, s = n.join(mux.Config{CloseTimeout: 10 * time.Second})
+		} else {
+			here, there := tcpPair(t)
+			c, s = join(t, wrap(here), there, mux.Config{CloseTimeout: 10 * time.Second}, n.server)
+		}
+		here, there := channels(t, c, s)
+		if err := there.Send(bg, []byte("first")); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, here, []byte("first"))
+		hold.on.Store(true)
+		for range 3 {
+			if err := there.Send(bg, []byte("last words")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		closed := make(chan struct{})
+		go func() {
+			s.Close()
+			close(closed)
+		}()
+		<-s.Done()
+		if err := here.Send(bg, []byte("answer")); err != nil && !errors.Is(err, mux.ErrSessionLost) {
+			t.Errorf("resume %v: %v", resume, err)
+		}
+		close(hold.there)
+		for range 3 {
+			expect(t, here, []byte("last words"))
+		}
+		<-c.Done()
+		if err := c.Err(); !errors.Is(err, mux.ErrSessionLost) || c.Stats().Losses != 0 {
+			t.Errorf("resume %v: got %v after %d losses", resume, err, c.Stats().Losses)
+		}
+		n.end(c, s)
+		<-closed
+	}
+}
+
+// held is a connection on which, once on, writing fails and what comes is passed
+// on when there is closed.
+type held struct {
+	net.Conn
+	on    atomic.Bool
+	there chan struct{}
+}
+
+func (h *held) Write(p []byte) (int, error) {
+	if h.on.Load() {
+		return 0, net.ErrClosed
+	}
+	return h.Conn.Write(p)
+}
+
+func (h *held) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	if h.on.Load() {
+		<-h.there
+	}
+	return n, err
+}
+
 // TestSilentConnectionIsReplaced: a connection that swallows everything is found
 // out by keep-alive, and the session goes on with another.
 func TestSilentConnectionIsReplaced(t *testing.T) {

@@ -174,7 +174,7 @@ func (s *Session) finish(err error, code frame.Code, reason string) {
 		return
 	}
 	s.over(err)
-	if s.link == nil {
+	if s.mute() {
 		s.fail(err)
 		return
 	}

@@ -1,10 +1,19 @@
 package mux
 
-import "fmt"
+import (
+	"fmt"
+	"io"
+	"time"
+)
 
 // rounds is how many batches of others' data a sender writes before the writer
 // takes over.
 const rounds = 4
+
+// maxDiscard is how much is read, to be thrown away, after a last frame that
+// tells the other side what it did wrong, in bytes: a connection closed before
+// what came is read loses what it has sent.
+const maxDiscard = 1 << 20
 
 // flush writes what is queued, unless somebody else does already: then it is in
 // that one's next batch. So an undisturbed sender makes one system call and
@@ -18,7 +27,7 @@ func (s *Session) flush(own *sendOp, patient bool) {
 		s.flushRing(own, patient)
 		return
 	}
-	if s.flushing || s.dead || s.core.idle() {
+	if s.flushing || s.mute() || s.core.idle() {
 		return
 	}
 	if s.link.raw == nil && !patient {
@@ -31,7 +40,7 @@ func (s *Session) flush(own *sendOp, patient bool) {
 		if b.empty() {
 			break
 		}
-		if !s.writeBatch(b, own, patient) || s.dead {
+		if !s.writeBatch(b, own, patient) {
 			return
 		}
 		if s.core.idle() {
@@ -61,7 +70,7 @@ func (s *Session) wakeWriter() {
 }
 
 // writeBatch writes b, which is core.pend. It reports false when the socket did
-// not take everything, and the writer goes on. A patient caller waits for the
+// not take everything, and the writer goes on, or when it failed. A patient caller waits for the
 // socket, unless b refers to data of another than own, who may want it back. mu
 // is held, and given up while writing.
 func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
@@ -69,12 +78,13 @@ func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
 	s.list = b.pieces(s.list[:0], 0)
 	list := s.list
 	s.mu.Unlock()
-	n, err := s.put(s.link, list)
+	l := s.link
+	n, err := s.put(l, list)
 	s.mu.Lock()
 	total := length(list)
 	if alone := len(b.ops) == 0 || len(b.ops) == 1 && b.ops[0] == own; n < total && err == nil && patient && alone {
 		s.list = b.pieces(list[:0], n)
-		err = s.putRest(s.link, s.list)
+		err = s.putRest(l, s.list)
 		n = total
 	}
 	if all = n == total; !all && err == nil {
@@ -91,15 +101,19 @@ func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
 	b.reset()
 	b.free = b.free[:0]
 	s.spare = b
-	if err != nil {
-		s.fail(err)
-		return true
-	}
-	if !all && !s.handed {
+	switch {
+	case err != nil:
+		s.broke(l, err)
+	case s.dead:
+	case !all && !s.handed:
 		s.handed = true
 		s.wakeWriter()
+		return false
+	default:
+		return all
 	}
-	return all
+	s.flushing, s.handed = false, false
+	return false
 }
 
 // put writes the pieces: all, or what the socket takes now if that can be had.
@@ -172,7 +186,7 @@ func (s *Session) drainOut() {
 	if !s.handed {
 		return
 	}
-	for !s.dead {
+	for !s.mute() {
 		if len(s.spill) > 0 {
 			p := s.spill
 			s.mu.Unlock()
@@ -182,7 +196,7 @@ func (s *Session) drainOut() {
 				s.spill = nil // a large sender was held up; do not keep so much for the next
 			}
 			if err != nil {
-				s.fail(lost(fmt.Errorf("writing: %w", err)))
+				s.broke(s.link, lost(fmt.Errorf("writing: %w", err)))
 				break
 			}
 			continue
@@ -202,8 +216,14 @@ func (s *Session) farewell() {
 	s.mu.Lock()
 	ours, conn := s.core.err, s.last.conn
 	s.mu.Unlock()
-	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && ours == ErrSessionClosed {
-		return // Close waits for the other side to close
+	half, ok := conn.(interface{ CloseWrite() error })
+	ok = ok && half.CloseWrite() == nil
+	switch {
+	case ours == ErrSessionClosed && (ok || s.ticket != nil):
+		return // Close waits for the other side, which closes as it has been told
+	case ours != ErrSessionClosed && ok: // the reader has gone
+		conn.SetReadDeadline(time.Now().Add(s.cfg.CloseTimeout))
+		_, _ = io.CopyN(io.Discard, conn, maxDiscard)
 	}
 	closeNow(conn)
 }

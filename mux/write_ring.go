@@ -39,12 +39,12 @@ func (s *Session) stage() bool {
 // flushRing is flush. Without a connection it only stages. mu is held, and given
 // up while writing.
 func (s *Session) flushRing(own *sendOp, patient bool) {
-	if s.link == nil && s.core.err == nil {
+	if s.mute() && s.core.err == nil {
 		for s.stage() {
 		}
 		return
 	}
-	if s.flushing || s.dead || s.idle() {
+	if s.flushing || s.mute() || s.idle() {
 		return
 	}
 	if s.link.raw == nil && !patient {
@@ -103,12 +103,12 @@ func (s *Session) writeRing(patient bool) bool {
 		}
 	}
 	clear(s.list)
-	if err != nil && !l.lost {
-		s.lose(l, lost(fmt.Errorf("writing: %w", err)))
+	if err != nil {
+		s.broke(l, lost(fmt.Errorf("writing: %w", err)))
 	}
 	s.leave(l)
 	switch {
-	case l.lost, s.dead:
+	case l.lost, l.broken, s.dead:
 		s.flushing, s.handed = false, false
 		return false
 	case n < total:
@@ -121,7 +121,7 @@ func (s *Session) writeRing(patient bool) bool {
 
 // drainRing is drainOut. mu is held, given up while writing.
 func (s *Session) drainRing() {
-	for s.handed && !s.dead && s.link != nil {
+	for s.handed && !s.mute() {
 		if !s.stage() && !s.unwritten() {
 			break
 		}
