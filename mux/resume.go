@@ -41,7 +41,8 @@ type Resume struct {
 	// room in Buffer. (Write on a Stream, and Send for credit, wait all the same.)
 	Backpressure bool
 	// MaxSuspended bounds a server's sessions that have no connection; more are
-	// lost with theirs. Default 1024.
+	// lost with theirs. One whose client has come back already is not among them.
+	// Default 1024.
 	MaxSuspended int
 
 	mu        sync.Mutex // never held while waiting
@@ -143,6 +144,7 @@ type ticket struct {
 	// ---
 	epoch    uint32 // of the newest connection, or attempt at one
 	counted  bool   // in cfg.suspended
+	taken    bool   // over, by a client that has come back: not to be counted
 	since    time.Time
 	expire   *time.Timer
 	ack      *time.Timer
@@ -204,11 +206,8 @@ func (s *Session) lose(l *link, err error) {
 	t.losses++
 	t.since, t.lastLoss = time.Now(), err
 	s.log.Info("mux: connection lost, session kept", "session", s.number, "peer", s.peer.Name, "window", t.window, "error", err)
-	if !t.client {
-		if t.counted = t.cfg.suspend(); !t.counted {
-			s.fail(fmt.Errorf("%w (too many sessions without a connection)", err))
-			return
-		}
+	if !t.client && !t.taken && !s.count() {
+		return
 	}
 	loss := t.losses
 	t.expire = time.AfterFunc(t.window, func() { s.expired(loss) })
@@ -254,6 +253,16 @@ func (s *Session) surrender(err error) error {
 		b.reset()
 	}
 	return &LostError{Err: err, Unacknowledged: s.core.replay.unacknowledged(s.core.channels)}
+}
+
+// count adds the session to those without a connection, or ends it if that is
+// too many. mu is held.
+func (s *Session) count() bool {
+	t := s.ticket
+	if t.counted = t.counted || t.cfg.suspend(); !t.counted {
+		s.fail(fmt.Errorf("%w (too many sessions without a connection)", t.lastLoss))
+	}
+	return t.counted
 }
 
 func (s *Session) uncount() {

@@ -104,6 +104,7 @@ func (s *Session) takeOver(h *handshake, ask *frame.Resume, wire []byte) error {
 	}
 	t.epoch = ask.Epoch
 	if s.link != nil {
+		t.taken = true
 		s.lose(s.link, fmt.Errorf("%w: the client has made another connection", ErrSessionLost))
 	}
 	old := s.last
@@ -114,13 +115,16 @@ func (s *Session) takeOver(h *handshake, ask *frame.Resume, wire []byte) error {
 	s.mu.Unlock()
 	out := answer.Append(nil)
 	answer.Proof = s.sign(resumedLabel, wire, out[:len(out)-frame.ProofSize])
-	if _, err := h.conn.Write(answer.Append([]byte(frame.Magic))); err != nil {
-		return err
-	}
+	_, err := h.conn.Write(answer.Append([]byte(frame.Magic)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.core.err != nil || t.epoch != ask.Epoch {
-		return unknown
+		return unknown // who took it from this client answers for it
+	}
+	t.taken = false
+	if err != nil {
+		s.count()
+		return err
 	}
 	if err := s.attach(h.conn, ask.Last); err != nil {
 		s.fail(err)

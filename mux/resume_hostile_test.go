@@ -190,6 +190,47 @@ func TestTooManySuspended(t *testing.T) {
 	})
 }
 
+// TestComingBackIsNotSuspension: a client that comes back before the server has
+// noticed that it was gone is taken, also when the server keeps as many sessions
+// without a connection as it may.
+func TestComingBackIsNotSuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		resume := &mux.Resume{MaxSuspended: 1}
+		full := newLine(t, true, mux.Config{Resume: resume})
+		suspended, kept := full.join(mux.Config{})
+		full.set(errDown)
+		full.cut(1)
+		synctest.Wait()
+
+		var now *severed
+		n := newLine(t, true, mux.Config{Resume: resume})
+		n.wrap = func(c net.Conn) net.Conn {
+			now = &severed{Conn: c}
+			return now
+		}
+		c, s := n.join(mux.Config{})
+		here, there := channels(t, c, s)
+		for i := range 3 {
+			old := now
+			old.sever()
+			synctest.Wait()
+			if err := here.Send(bg, pattern(i)); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, there, pattern(i))
+			if st := s.Stats(); st.Resumed != uint64(i+1) {
+				t.Errorf("resumed %d times, want %d", st.Resumed, i+1)
+			}
+			old.Conn.Close()
+		}
+		if kept.Err() != nil {
+			t.Errorf("the session without a connection: %v", kept.Err())
+		}
+		n.end(c, s)
+		full.end(suspended, kept)
+	})
+}
+
 // severed is a client's connection of which the client alone loses sight: the
 // server's end lives on, with what is on its way.
 type severed struct {
