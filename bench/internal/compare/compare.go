@@ -24,7 +24,7 @@ const threshold = 0.05
 // Change is one metric of one arm in both files.
 type Change struct {
 	Case, Arm, Metric string
-	// Ratio is new to old, with a 95 % bootstrap interval. Where the case's baseline is in both files and the arm is another, it is
+	// Ratio is new to old, with a 95 % interval. Where the case's baseline is in both files and the arm is another, it is
 	// the ratio of the ratios to the baseline: what the whole machine did that day falls out. Baselines are not compared themselves.
 	Ratio    result.Ratio
 	Relative bool
@@ -114,6 +114,64 @@ func verdict(r result.Ratio, better string) Verdict {
 	return Same
 }
 
+// Pair is the ratio of one arm to its baseline, in both files.
+type Pair struct {
+	Case, Arm, Metric string
+	Old, Now          result.Ratio
+}
+
+// agreement is how far apart two runs may have a ratio and still agree.
+const agreement = 0.10
+
+// Agrees reports whether the runs say the same.
+func (p Pair) Agrees() bool {
+	apart := p.Now.Value / p.Old.Value
+	return apart <= 1+agreement && apart >= 1/(1+agreement)
+}
+
+// Noise reports whether one of the runs has said itself that the figure is noise.
+func (p Pair) Noise() bool { return p.Old.Noise() || p.Now.Noise() }
+
+// Pairs are the ratios that the tables of both files show.
+func Pairs(old, now *result.Results) []Pair {
+	var pairs []Pair
+	for _, c := range now.Cases {
+		before := old.Case(c.ID)
+		if before == nil || c.Baseline == "" || c.Baseline != before.Baseline {
+			continue
+		}
+		for _, a := range c.Arms {
+			m := c.Metrics[0]
+			p := Pair{c.ID, a.Name, m, result.RatioOf(before.Arm(a.Name), before.Arm(c.Baseline), m), result.RatioOf(a, c.Arm(c.Baseline), m)}
+			if a.Name != c.Baseline && p.Old.Valid() && p.Now.Valid() {
+				pairs = append(pairs, p)
+			}
+		}
+	}
+	return pairs
+}
+
+// agree writes how well the ratios of two runs agree, and those that differ though neither run has called them noise.
+func agree(b *strings.Builder, pairs []Pair) {
+	sure, same, noise, noiseSame := 0, 0, 0, 0
+	for _, p := range pairs {
+		switch {
+		case p.Noise():
+			noise++
+			if p.Agrees() {
+				noiseSame++
+			}
+			continue
+		case p.Agrees():
+			same++
+		default:
+			fmt.Fprintf(b, "differs  %s %s, %s to the baseline: %s, then %s\n", p.Case, p.Arm, result.MetricOf(p.Metric).Label, p.Old, p.Now)
+		}
+		sure++
+	}
+	fmt.Fprintf(b, "Ratios to the baselines: %d of %d agree within %.0f %%; of %d more that a run has marked as noise, %d do\n", same, sure, 100*agreement, noise, noiseSame)
+}
+
 // Print writes what changed and a count of what did not. The error is ErrRegression when something is worse.
 func Print(w io.Writer, old, now *result.Results) error {
 	var b strings.Builder
@@ -136,6 +194,7 @@ func Print(w io.Writer, old, now *result.Results) error {
 		fmt.Fprintf(&b, "%-6s  %s %s, %s: × %.2f (95 %%: %.2f–%.2f%s)\n", c.Verdict, c.Case, c.Arm, result.MetricOf(c.Metric).Label, c.Ratio.Value, c.Ratio.Low, c.Ratio.High, relative)
 	}
 	fmt.Fprintf(&b, "%d worse, %d better, %d the same, %d too noisy to say\n", count[Worse], count[Better], count[Same], count[Noise])
+	agree(&b, Pairs(old, now))
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return err
 	}

@@ -65,3 +65,22 @@ func TestPrint(t *testing.T) {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 }
+
+// TestAgreement has a second run whose ratio is another by 20 %, and one that is noise.
+func TestAgreement(t *testing.T) {
+	base := results([]float64{10, 10, 10}, []float64{20, 20, 20})
+	for _, c := range []struct {
+		name    string
+		gateway []float64
+		want    string
+	}{
+		{"the same", []float64{10.5, 10.5, 10.5}, "1 of 1 agree within 10 %; of 0 more"},
+		{"other", []float64{12, 12, 12}, "differs  W1c/64 gateway-uring, CPU µs/op to the baseline: 0.50 ±0 %, then 0.60 ±0 %\nRatios to the baselines: 0 of 1 agree"},
+		{"noise", []float64{10, 12, 15}, "0 of 0 agree within 10 %; of 1 more that a run has marked as noise, 0 do"},
+	} {
+		var b strings.Builder
+		if err := compare.Print(&b, base, results(c.gateway, []float64{20, 20, 20})); err != nil && !errors.Is(err, compare.ErrRegression) || !strings.Contains(b.String(), c.want) {
+			t.Errorf("%s: %v\n%s", c.name, err, b.String())
+		}
+	}
+}

@@ -3,6 +3,7 @@ package result_test
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,7 +29,11 @@ func TestRatio(t *testing.T) {
 		{"steady", armOf(8.7, 8.7, 8.7), armOf(10, 10, 10), "0.87 ±0 %", false, true},
 		{"slow phases hit both", armOf(8, 16, 32), armOf(10, 20, 40), "0.80 ±0 %", false, true},
 		{"noise", armOf(5, 10, 20), armOf(10, 10, 10), "1.00 ±75 % noise", true, false},
-		{"small", armOf(1, 1), armOf(150, 150), "1/150 ±0 %", false, true},
+		{"one bad round in nine", armOf(9, 9, 9, 9, 30, 9, 9, 9, 9), armOf(10, 10, 10, 10, 10, 10, 10, 10, 10), "0.90 ±0 %", false, true},
+		{"one bad round of the peer in six", armOf(9, 9, 9, 9, 9, 9), armOf(10, 10, 10, 20, 10, 10), "0.90 ±25 % noise", true, true},
+		{"a round less", armOf(9, 9, 9), armOf(10, 10, 10, 99), "0.90 ±0 %", false, true},
+		{"small", armOf(1, 1, 1), armOf(150, 150, 150), "1/150 ±0 %", false, true},
+		{"too few rounds", armOf(1, 1), armOf(2, 2), "0.50 of 2 round(s), noise", true, false},
 		{"nothing to divide by", armOf(1, 1), armOf(0, 0), "–", false, false},
 		{"not measured", armOf(), armOf(1), "–", false, false},
 	} {
@@ -80,5 +85,41 @@ func TestLoadRefusesOtherSchemas(t *testing.T) {
 	}
 	if _, err := result.Load(path); !errors.Is(err, result.ErrSchema) {
 		t.Errorf("schema 99: %v", err)
+	}
+}
+
+// TestIntervalsHoldTheTruth draws samples around a known ratio: 95 of 100 intervals are to hold it, whatever the noise's shape.
+func TestIntervalsHoldTheTruth(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for name, noise := range map[string]func() float64{
+		"normal":      func() float64 { return 0.05 * rng.NormFloat64() },
+		"with spikes": func() float64 { return 0.02*rng.NormFloat64() + 0.5*float64(rng.IntN(8)/7) },
+	} {
+		sample := func(center float64, n int) *result.Arm {
+			a := armOf()
+			for range n {
+				a.Add(result.Sample{Values: map[string]float64{result.CPU: center * math.Exp(noise())}})
+			}
+			return a
+		}
+		const tries = 2000
+		paired, apart, both := 0, 0, 0
+		in := func(r result.Ratio) int {
+			if r.Low <= 0.8 && 0.8 <= r.High {
+				return 1
+			}
+			return 0
+		}
+		for range tries {
+			a, b, c, d := sample(8, 9), sample(10, 9), sample(12, 9), sample(12, 9)
+			paired += in(result.RatioOf(a, b, result.CPU))
+			apart += in(result.Independent(a, b, result.CPU))
+			both += in(result.Independent2(a, b, c, d, result.CPU))
+		}
+		for what, n := range map[string]int{"RatioOf": paired, "Independent": apart, "Independent2": both} {
+			if share := float64(n) / tries; share < 0.94 || share > 0.985 {
+				t.Errorf("%s, noise %s: %.1f %% of the intervals hold the truth", what, name, 100*share)
+			}
+		}
 	}
 }
