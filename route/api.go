@@ -75,13 +75,17 @@ func (a *API) ServeDocs(path string) {
 		w.Header().Set("Cache-Control", "no-cache")
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(a.OpenAPI()))
 	}))
-	for url, name := range map[string]string{"": "page.html", "/page.js": "page.js", "/page.css": "page.css"} {
+	home, base := "", path[strings.LastIndexByte(path, '/')+1:]
+	if path == "" {
+		home, base = "/{$}", "."
+	}
+	for url, name := range map[string]string{home: "page.html", "/page.js": "page.js", "/page.css": "page.css"} {
 		content, err := page.ReadFile("page/" + name)
 		if err != nil {
 			panic(err) // it is compiled in
 		}
 		if name == "page.html" { // its links are relative, and there is no slash at the end
-			content = bytes.ReplaceAll(content, []byte("{{base}}"), []byte(path[strings.LastIndexByte(path, '/')+1:]))
+			content = bytes.ReplaceAll(content, []byte("{{base}}"), []byte(base))
 		}
 		a.mux.Handle("GET "+path+url, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src *; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

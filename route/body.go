@@ -59,7 +59,7 @@ func (x *exchange) bindBody() *Problem {
 	if e.bodyTimeout > 0 {
 		control := http.NewResponseController(x.w)
 		if control.SetReadDeadline(time.Now().Add(e.bodyTimeout)) == nil {
-			defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // the connection failed: the next read says so
+			defer func() { _ = control.SetReadDeadline(x.readDeadline()) }() // what fails here, the next read says
 		}
 	}
 	mediaType, params := typeJSON, map[string]string(nil)
@@ -71,10 +71,13 @@ func (x *exchange) bindBody() *Problem {
 			}
 		}
 	}
+	if c := x.r.Header["Content-Encoding"]; len(c) > 0 && c[0] != "" && !strings.EqualFold(c[0], "identity") {
+		return &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the body has the Content-Encoding " + c[0] + "; send it without"}
+	}
 	if mediaType == typeMultipart && e.bind != nil {
 		return x.bindMultipart(params["boundary"])
 	}
-	codec := e.codecFor(mediaType)
+	codec := e.reader(mediaType)
 	isForm := mediaType == typeForm && e.bind != nil && e.bind.Has(bind.Body)
 	isJSON := mediaType == typeJSON || strings.HasPrefix(mediaType, "application/") && strings.HasSuffix(mediaType, "+json")
 	if codec == nil && !isForm && !isJSON || e.bind != nil && !e.bind.Has(bind.Body) {
@@ -83,10 +86,13 @@ func (x *exchange) bindBody() *Problem {
 		}
 		return &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the body can be " + e.bodyTypes()}
 	}
-	if p := x.readBody(); p != nil || len(x.in) == 0 {
+	if p := x.readBody(); p != nil {
 		return p
 	}
 	switch {
+	case len(x.in) == 0 && isForm && x.r.PostForm != nil: // middleware has read it
+		return x.bindValues(x.r.PostForm)
+	case len(x.in) == 0:
 	case codec != nil:
 		if err := x.unmarshal(codec); err != nil {
 			return &Problem{Status: http.StatusBadRequest, Detail: "the body is malformed: " + err.Error(), Err: err}
@@ -104,9 +110,19 @@ func (x *exchange) bindBody() *Problem {
 	return nil
 }
 
+// readDeadline is the deadline of reading once the body has been bound: none, but for files that are still to come,
+// which have the server's own.
+func (x *exchange) readDeadline() time.Time {
+	server, ok := x.r.Context().Value(http.ServerContextKey).(*http.Server)
+	if !ok || server.ReadTimeout <= 0 || x.ep.bind == nil || !x.ep.bind.Has(bind.Stream) {
+		return time.Time{}
+	}
+	return time.Now().Add(server.ReadTimeout)
+}
+
 // unmarshal decodes the body by a codec, which knows nothing of sources: into a value beside the request's,
 // of which only what may come from the body is taken.
-func (x *exchange) unmarshal(codec *Codec) error {
+func (x *exchange) unmarshal(codec *codec) error {
 	e := x.ep
 	if e.bind == nil {
 		return codec.Unmarshal(x.in, x.request())
@@ -175,10 +191,11 @@ func (x *exchange) readBody() *Problem {
 	}
 }
 
-// tooLarge refuses a body, and has net/http close the connection instead of reading the rest.
+// tooLarge refuses a body, and has net/http close the connection instead of reading the rest. Nothing of the body is
+// waited for: with Expect: 100-continue none of it has been sent.
 func (x *exchange) tooLarge() *Problem {
-	if x.r.Body != nil {
-		_, _ = http.MaxBytesReader(x.w, x.r.Body, 0).Read(make([]byte, 1)) // it tells the server
+	if x.r.ProtoMajor == 1 {
+		x.w.Header()["Connection"] = []string{"close"}
 	}
 	return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the body is too large"}
 }

@@ -133,7 +133,10 @@ func clientPlanOf(t reflect.Type) *clientPlan {
 		case p.bind.Has(bind.File) || p.bind.Has(bind.Stream):
 			p.err = fmt.Errorf("%v has files, which Call cannot send", t)
 		case p.bind.Has(bind.Body):
-			if p.body = jsonplan.OfFields(t, isBodyField); p.body == nil {
+			if !jsonplan.EncodesItself(t) {
+				p.body = jsonplan.OfFields(t, isBodyField)
+			}
+			if p.body == nil {
 				p.body = jsonplan.Of(t) // Handle refuses such a type unless all of it is the body
 			}
 		}

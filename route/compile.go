@@ -15,14 +15,22 @@ import (
 
 // compile makes the plans of an endpoint. Its errors name the field and the reason.
 func (e *Endpoint) compile() error {
-	if e.respType.Kind() == reflect.Func && e.respType != reflect.TypeFor[Events]() || e.respType.Kind() == reflect.Chan {
-		return fmt.Errorf("the response type %v cannot be encoded", e.respType)
+	if found := jsonplan.Impossible(e.respType); found != nil && !ownAnswer(e.respType) {
+		return fmt.Errorf("the response type %v cannot be encoded: it holds a %v", e.respType, found)
+	}
+	if e.status != 0 && !finalStatus(e.status) {
+		return fmt.Errorf("%d is not the status of a response", e.status)
 	}
 	if err := e.compileRequest(); err != nil {
 		return err
 	}
 	e.compileResponse()
 	return nil
+}
+
+// ownAnswer reports whether a response type is answered otherwise than by encoding it.
+func ownAnswer(t reflect.Type) bool {
+	return t == reflect.TypeFor[Stream]() || t == reflect.TypeFor[File]() || t == reflect.TypeFor[Events]()
 }
 
 func (e *Endpoint) compileRequest() (err error) {
@@ -38,10 +46,12 @@ func (e *Endpoint) compileRequest() (err error) {
 		if err := e.checkFields(); err != nil {
 			return err
 		}
-		e.decode = jsonplan.OfFields(t, isBodyField)
+		if !jsonplan.DecodesItself(t) {
+			e.decode = jsonplan.OfFields(t, isBodyField)
+		}
 		if e.decode == nil {
 			if slices.ContainsFunc(e.bind.Fields, func(f bind.Field) bool { return f.Source != bind.Body }) && e.bind.Has(bind.Body) {
-				return fmt.Errorf("%v has json tags that only encoding/json knows (string, inline, a name twice, an embedded pointer) beside fields that are not from the body: put the body's fields into a struct of their own", t)
+				return fmt.Errorf("%v has a method that decodes it, or json tags that only encoding/json knows (string, inline, a name twice, an embedded pointer), beside fields that are not from the body: put the body's fields into a struct of their own", t)
 			}
 			e.decode = jsonplan.Of(t)
 		}
@@ -67,9 +77,8 @@ func (e *Endpoint) checkFields() error {
 		if f.Source == bind.Path && e.path != "" && !strings.Contains(e.path, "{"+f.Name+"}") && !strings.Contains(e.path, "{"+f.Name+"...}") {
 			return fmt.Errorf("field %s of %v comes from the path, and %q has no {%s}", f.Struct.Name, e.reqType, e.path, f.Name)
 		}
-		switch k := f.Struct.Type.Kind(); k {
-		case reflect.Func, reflect.Chan, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
-			return fmt.Errorf("field %s of %v cannot be filled: it is a %v", f.Struct.Name, e.reqType, k)
+		if found := jsonplan.Impossible(f.Struct.Type); f.Source == bind.Body && found != nil {
+			return fmt.Errorf("field %s of %v cannot be filled: it holds a %v", f.Struct.Name, e.reqType, found)
 		}
 	}
 	if e.bind.Has(bind.File) && e.bind.Has(bind.Stream) {
@@ -95,6 +104,9 @@ func isBodyField(sf reflect.StructField) bool {
 func nameField(sf reflect.StructField) (in, name string) {
 	for _, tag := range []bind.Source{bind.Path, bind.Query, bind.Header, bind.Cookie, bind.File} {
 		if name, ok := sf.Tag.Lookup(string(tag)); ok {
+			if tag == bind.Header {
+				name = http.CanonicalHeaderKey(name)
+			}
 			return string(tag), name
 		}
 	}

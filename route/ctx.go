@@ -14,8 +14,9 @@ import (
 // Its methods may be called by goroutines that the handler waits for. Header and SetStatus may not be called
 // at the same time as each other.
 type Ctx struct {
-	x   *exchange
-	gen uint64
+	x      *exchange
+	gen    uint64
+	status int // that the handler set, or 0
 }
 
 // live returns the exchange, and panics when it is another request's by now.
@@ -31,19 +32,40 @@ func (c *Ctx) stale() {
 		c.x.ep.name(), debug.Stack()))
 }
 
+// request returns the request. It looks twice, for a goroutine that comes too late may meet the next one's.
+func (c *Ctx) request() *http.Request {
+	r := c.live().r
+	c.live()
+	return r
+}
+
 // Context returns the context of the http.Request: it is done when the client goes away or the handler
 // has returned. It is not pooled and may be kept.
-func (c *Ctx) Context() context.Context { return c.live().r.Context() }
+func (c *Ctx) Context() context.Context { return c.request().Context() }
 
 // Request returns the http.Request. It is not pooled, but its body has been read where the request type has
 // fields from the body, and net/http closes it when the handler has returned.
-func (c *Ctx) Request() *http.Request { return c.live().r }
+func (c *Ctx) Request() *http.Request { return c.request() }
 
 // Header returns the header of the response, to be changed before the handler returns.
-func (c *Ctx) Header() http.Header { return c.live().w.Header() }
+func (c *Ctx) Header() http.Header {
+	w := c.live().w
+	c.live() // see request
+	return w.Header()
+}
 
-// SetStatus sets the status of the response, unless the handler returns an error.
-func (c *Ctx) SetStatus(code int) { c.live().status = code }
+// SetStatus sets the status of the response, unless the handler returns an error. It panics when code is no
+// status of a response: below 200 or above 999.
+func (c *Ctx) SetStatus(code int) {
+	c.live()
+	if !finalStatus(code) {
+		panic(fmt.Sprintf("route: %d is not the status of a response", code))
+	}
+	c.status = code
+}
+
+// finalStatus reports whether net/http takes code as the status of a response, not as news before it.
+func finalStatus(code int) bool { return 200 <= code && code <= 999 }
 
 // Route returns the pattern the handler was registered with, "" for one made by New.
 func (c *Ctx) Route() string { return c.live().ep.pattern }
@@ -51,10 +73,10 @@ func (c *Ctx) Route() string { return c.live().ep.pattern }
 // Detach returns a copy of what may be needed when the handler has returned. Call it in the handler, not in
 // the goroutine it is for.
 func (c *Ctx) Detach() *Detached {
-	x := c.live()
-	r := x.r.Clone(context.WithoutCancel(x.r.Context()))
+	r := c.request()
+	r = r.Clone(context.WithoutCancel(r.Context()))
 	r.Body = http.NoBody
-	return &Detached{route: x.ep.pattern, r: r}
+	return &Detached{route: c.x.ep.pattern, r: r}
 }
 
 // Detached is what is left of a Ctx when the handler has returned. It may be kept.

@@ -183,6 +183,6 @@ func (x *exchange) panicked(v any) {
 	}
 	x.ep.log().Error("route: a handler panicked", "route", x.ep.name(), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	if !x.wrote {
-		x.fail(&Problem{Status: http.StatusInternalServerError, Detail: internalDetail})
+		x.send(&Problem{Status: http.StatusInternalServerError, Detail: internalDetail})
 	}
 }

@@ -30,10 +30,16 @@ func (x *exchange) notModified(h http.Header) bool {
 func matches(lines []string, tag string) bool {
 	tag = strings.TrimPrefix(tag, "W/")
 	for _, line := range lines {
-		for item := range strings.SplitSeq(line, ",") {
-			if item = strings.TrimSpace(item); item == "*" || strings.TrimPrefix(item, "W/") == tag {
+		if strings.TrimSpace(line) == "*" {
+			return true
+		}
+		for line != "" { // tags are in quotes, and may have commas
+			_, rest, _ := strings.Cut(line, `"`)
+			item, after, ok := strings.Cut(rest, `"`)
+			if ok && `"`+item+`"` == tag {
 				return true
 			}
+			line = after
 		}
 	}
 	return false

@@ -17,12 +17,12 @@ type exchange struct {
 	// gen counts the requests served. Ctx values of earlier ones differ.
 	gen atomic.Uint64
 
-	ep     *Endpoint
-	w      http.ResponseWriter
-	r      *http.Request
-	status int // that the handler set, or 0
-	wrote  bool
-	form   *multipart.Form // that this package has read; it may have temporary files
+	ep    *Endpoint
+	w     http.ResponseWriter
+	r     *http.Request
+	ctx   *Ctx // of this request, nil before the handler is called
+	wrote bool
+	form  *multipart.Form // that this package has read; it may have temporary files
 
 	req, resp unsafe.Pointer // to the request and response values beside the exchange
 
@@ -48,6 +48,7 @@ func (x *exchange) handle() *Ctx {
 	c := &x.handles[0]
 	x.handles = x.handles[1:]
 	c.x, c.gen = x, x.gen.Load()
+	x.ctx = c
 	return c
 }
 
@@ -74,7 +75,7 @@ func (x *exchange) release(reuse bool) {
 	if x.form != nil {
 		_ = x.form.RemoveAll() // what cannot be removed now is the system's to clean up
 	}
-	x.w, x.r, x.status, x.wrote, x.form = nil, nil, 0, false, nil
+	x.w, x.r, x.ctx, x.wrote, x.form = nil, nil, nil, false, nil
 	if len(x.bad) > 0 || len(x.found) > 0 {
 		clear(x.bad)
 		clear(x.found)

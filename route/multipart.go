@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"mime"
 	"mime/multipart"
 	"net/http"
 
@@ -63,7 +64,8 @@ func (s *fileStream) upload() (*Upload, error) {
 		return nil, s.err
 	}
 	part := s.next
-	if s.next = nil; part == nil {
+	s.next = nil
+	for part == nil || noFile(part) {
 		var err error
 		if part, err = s.reader.NextPart(); err != nil {
 			if s.err = err; err != io.EOF {
@@ -113,36 +115,54 @@ func (x *exchange) bindMultipart(boundary string) *Problem {
 		*(*Files)(at) = Files{s}
 		return x.streamValues(s)
 	}
-	if err := r.ParseMultipartForm(uploadMemory); err != nil {
-		if errors.Is(err, multipart.ErrMessageTooLarge) {
-			return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the form is too large", Err: err}
+	form := r.MultipartForm // middleware has read it, and net/http removes its files
+	if form == nil {
+		var err error
+		if form, err = multipart.NewReader(r.Body, boundary).ReadForm(uploadMemory); err != nil {
+			if errors.Is(err, multipart.ErrMessageTooLarge) {
+				return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the form is too large", Err: err}
+			}
+			return readProblem(err)
 		}
-		return readProblem(err)
+		x.form = form
 	}
-	x.form = r.MultipartForm
-	return x.bindForm(x.form)
+	return x.bindForm(form)
 }
 
 // bindForm fills the fields from a form that has been read as a whole.
 func (x *exchange) bindForm(form *multipart.Form) *Problem {
 	e := x.ep
-	files, values := 0, 0
+	files := 0
 	for _, f := range form.File {
 		files += len(f)
 	}
 	if files > e.maxFiles {
 		return tooManyFiles(e.maxFiles)
 	}
-	for name, texts := range form.Value {
-		if values += len(texts); values > e.maxFields {
-			return formProblem(bind.ErrPairs)
-		}
-		for i, text := range texts {
-			x.bad = e.bind.Value(name, text, i == 0, x.req, x.bad)
-		}
+	if p := x.bindValues(form.Value); p != nil {
+		return p
 	}
 	e.bind.Files(form.File, x.req)
 	return nil
+}
+
+// bindValues fills the fields from the values of a form.
+func (x *exchange) bindValues(values map[string][]string) *Problem {
+	n := 0
+	for _, texts := range values {
+		if n += len(texts); n > x.ep.maxFields {
+			return formProblem(bind.ErrPairs)
+		}
+	}
+	x.bad = x.ep.bind.Values(values, x.req, x.bad)
+	return nil
+}
+
+// noFile reports whether a part is what browsers send for a file that was not chosen: its name is empty.
+func noFile(part *multipart.Part) bool {
+	_, params, _ := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
+	name, ok := params["filename"]
+	return ok && name == ""
 }
 
 // streamValues reads the values of a form up to its first file.
@@ -163,6 +183,8 @@ func (x *exchange) streamValues(s *fileStream) *Problem {
 			return nil
 		case values >= e.maxFields:
 			return formProblem(bind.ErrPairs)
+		case noFile(part):
+			continue
 		}
 		text, err := io.ReadAll(io.LimitReader(part, room+1))
 		if err != nil {

@@ -10,12 +10,15 @@ import (
 
 // Codec is a media type besides JSON. Its functions may be called by many goroutines at once.
 type Codec struct {
-	// ContentType is the media type, without parameters that matter.
+	// ContentType is the media type, as it is sent; parameters, such as a charset, do not matter for which requests
+	// it is chosen.
 	ContentType string
-	// Marshal appends v, a pointer to the response value, to dst and returns it.
+	// Marshal appends v, a pointer to the response value, to dst and returns it. When it is nil, responses are not of
+	// this type.
 	Marshal func(dst []byte, v any) ([]byte, error)
 	// Unmarshal reads data into v, a pointer to a value of the request type. Nothing in it may refer to data
-	// afterwards. What it sets of fields that come from elsewhere than the body does not count.
+	// afterwards. What it sets of fields that come from elsewhere than the body does not count. When it is nil, requests
+	// are not of this type.
 	Unmarshal func(data []byte, v any) error
 }
 
@@ -29,22 +32,32 @@ var XML = Codec{
 	Unmarshal: xml.Unmarshal,
 }
 
-// codecFor returns the codec of a media type, nil when it is JSON's own or there is none.
-func (e *Endpoint) codecFor(mediaType string) *Codec {
-	for i := range e.codecs {
-		if e.codecs[i].ContentType == mediaType {
-			return &e.codecs[i]
-		}
+// codec is a Codec and its media type without parameters.
+type codec struct {
+	Codec
+	mediaType string
+}
+
+// reader returns the codec for requests of a media type, nil when it is JSON's own or there is none.
+func (e *Endpoint) reader(mediaType string) *codec {
+	i := slices.IndexFunc(e.codecs, func(c codec) bool { return c.mediaType == mediaType && c.Unmarshal != nil })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &e.codecs[i]
 }
 
 // codec returns the codec that the client prefers for the response, nil for JSON's own.
-func (x *exchange) codec() *Codec {
+func (x *exchange) codec() *codec {
 	if len(x.ep.codecs) == 0 {
 		return nil
 	}
-	return x.ep.codecFor(x.ep.preferred(x.r.Header["Accept"]))
+	mediaType := x.ep.preferred(x.r.Header["Accept"])
+	i := slices.IndexFunc(x.ep.codecs, func(c codec) bool { return c.mediaType == mediaType && c.Marshal != nil })
+	if i < 0 {
+		return nil
+	}
+	return &x.ep.codecs[i]
 }
 
 // acceptable reports whether the client takes what the response can be.
@@ -60,8 +73,8 @@ func (x *exchange) acceptable() bool {
 func (e *Endpoint) offered() []string {
 	types := []string{typeJSON}
 	for _, c := range e.codecs {
-		if c.ContentType != typeJSON {
-			types = append(types, c.ContentType)
+		if c.mediaType != typeJSON && c.Marshal != nil {
+			types = append(types, c.mediaType)
 		}
 	}
 	return types
@@ -71,7 +84,7 @@ func (e *Endpoint) mediaTypes() string { return strings.Join(e.offered(), " or "
 
 // preferred returns the media type that Accept headers like best, "" when they like none.
 func (e *Endpoint) preferred(accept []string) string {
-	if len(accept) == 0 {
+	if len(accept) == 0 || len(accept) == 1 && accept[0] == "" {
 		return typeJSON
 	}
 	best, bestQ := "", 0.0
@@ -94,6 +107,9 @@ func quality(accept []string, mediaType string) float64 {
 			if err != nil {
 				continue
 			}
+			if pattern == "*" { // what some old clients say
+				pattern = "*/*"
+			}
 			level := slices.Index([]string{"*/*", kind + "/*", mediaType}, pattern)
 			if level <= specific {
 				continue
@@ -114,7 +130,12 @@ func (e *Endpoint) bodyTypes() string {
 	if e.bind != nil && !e.bind.Has("body") {
 		return typeMultipart
 	}
-	types := e.offered()
+	types := []string{typeJSON}
+	for _, c := range e.codecs {
+		if c.mediaType != typeJSON && c.Unmarshal != nil {
+			types = append(types, c.mediaType)
+		}
+	}
 	if e.bind != nil {
 		types = append(types, typeForm, typeMultipart)
 	}

@@ -151,7 +151,9 @@ func (e *Endpoint) describeBody(schemas *schema.Set) object {
 		content[typeJSON] = object{"schema": fields(jsonName, bind.Body)}
 		content[typeForm] = object{"schema": fields(formName, bind.Body)}
 		for _, c := range e.codecs {
-			content[c.ContentType] = object{"schema": fields(jsonName, bind.Body)}
+			if c.Unmarshal != nil {
+				content[c.mediaType] = object{"schema": fields(jsonName, bind.Body)}
+			}
 		}
 	}
 	if e.bind.Has(bind.File) || e.bind.Has(bind.Stream) {

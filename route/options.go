@@ -1,7 +1,9 @@
 package route
 
 import (
+	"fmt"
 	"log/slog"
+	"mime"
 	"time"
 
 	"github.com/headpond/headpond/route/internal/check"
@@ -42,7 +44,7 @@ type settings struct {
 	refuseUnknown bool
 	unpooled      bool
 	etag          bool
-	codecs        []Codec
+	codecs        []codec
 	rules         map[string]check.Rule
 	mapErrors     []func(error) *Problem
 	logger        *slog.Logger
@@ -133,9 +135,17 @@ func MapError(f func(error) *Problem) Option {
 func Logger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
 
 // Codecs adds media types, which requests may have and clients may ask for by Accept. JSON comes first; a codec for
-// application/json replaces it.
+// application/json replaces it. It panics when a ContentType is no media type.
 func Codecs(codecs ...Codec) Option {
-	return func(s *settings) { s.codecs = append(s.codecs, codecs...) }
+	return func(s *settings) {
+		for _, c := range codecs {
+			mediaType, _, err := mime.ParseMediaType(c.ContentType)
+			if err != nil {
+				panic(fmt.Sprintf("route: a codec has the media type %q: %v", c.ContentType, err))
+			}
+			s.codecs = append(s.codecs, codec{c, mediaType})
+		}
+	}
 }
 
 // Summary describes the operation in OpenAPI: a line, and more when it is needed, in Markdown.

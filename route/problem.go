@@ -117,18 +117,28 @@ var (
 	problemType = []string{"application/problem+json"}
 )
 
-// fail answers with a problem.
+// fail logs and answers a problem.
 func (x *exchange) fail(p *Problem) {
+	if p.Status >= 500 || !finalStatus(p.Status) {
+		cause, ctx := p.Err, x.r.Context()
+		if cause == nil {
+			cause = p
+		}
+		if !errors.Is(cause, context.Canceled) || ctx.Err() == nil {
+			x.ep.log().ErrorContext(ctx, "route: a request failed", "route", x.ep.name(), "status", p.Status, "err", cause)
+		}
+	}
+	x.send(p)
+}
+
+// send answers with a problem.
+func (x *exchange) send(p *Problem) {
 	out := *p
-	if out.Status < 100 || out.Status > 999 {
+	if !finalStatus(out.Status) {
 		out.Status = http.StatusInternalServerError
 	}
 	if out.Title == "" {
 		out.Title = http.StatusText(out.Status)
-	}
-	ctx := x.r.Context()
-	if p.Err != nil && out.Status >= 500 && !(errors.Is(p.Err, context.Canceled) && ctx.Err() != nil) {
-		x.ep.log().ErrorContext(ctx, "route: a request failed", "route", x.ep.name(), "status", out.Status, "err", p.Err)
 	}
 	var err error
 	if x.out, err = problemPlan.Append(x.out[:0], unsafe.Pointer(&out)); err != nil {
@@ -155,9 +165,12 @@ func (x *exchange) invalid() *Problem {
 	}
 	bound := len(p.Errors)
 	for _, v := range x.found {
-		e := FieldError{In: v.In, Name: strings.TrimPrefix(v.Pointer, "/"), Rule: v.Rule, Detail: v.Detail}
+		e := FieldError{In: v.In, Rule: v.Rule, Detail: v.Detail}
 		if e.In == "body" || e.In == "" {
-			e.In, e.Name, e.Pointer = "", "", fragment(v.Pointer)
+			e.In, e.Pointer = "", fragment(v.Pointer)
+		} else {
+			name, _, _ := strings.Cut(strings.TrimPrefix(v.Pointer, "/"), "/") // elements of a list have the list's
+			e.Name = strings.NewReplacer("~1", "/", "~0", "~").Replace(name)
 		}
 		if !reported(p.Errors[:bound], e) {
 			p.Errors = append(p.Errors, e)

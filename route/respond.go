@@ -16,12 +16,14 @@ func (x *exchange) response() any { return reflect.NewAt(x.ep.respType, x.resp).
 
 // statusCode is the status of a response that is no error.
 func (x *exchange) statusCode() int {
-	if x.status != 0 {
-		return x.status
+	if x.ctx.status != 0 {
+		return x.ctx.status
 	}
 	if x.ep.statusOf != nil {
-		if s := x.ep.statusOf(x); s != 0 {
+		if s := x.ep.statusOf(x); finalStatus(s) {
 			return s
+		} else if s != 0 {
+			panic(fmt.Sprintf("route: HTTPStatus of %v returned %d, which is not the status of a response", x.ep.respType, s))
 		}
 	}
 	return x.ep.status
@@ -59,7 +61,7 @@ func (x *exchange) respond() {
 
 // write sends x.out.
 func (x *exchange) write(status int) {
-	if status == http.StatusNoContent || status == http.StatusNotModified {
+	if status == http.StatusNoContent || status == http.StatusResetContent || status == http.StatusNotModified {
 		x.writeHeader(status)
 		return
 	}

@@ -68,7 +68,7 @@ func TestBindsFromEverySource(t *testing.T) {
 	}
 	a := send("GET", "/things/seven/x?level=mid&page=0&size=1000&small=256&exact=maybe&wait=long&since=today&ratio=NaN", "", "")
 	a.want(t, 422, `"in":"path","name":"id"`, `"name":"level"`, `"name":"page","rule":"min"`, `"name":"size","rule":"max"`, `"name":"small"`,
-		`"name":"exact"`, `"name":"wait"`, `"name":"since"`, `"name":"ratio"`, `"in":"header","name":"x-tenant","rule":"required"`, `"detail":"10 values are invalid"`)
+		`"name":"exact"`, `"name":"wait"`, `"name":"since"`, `"name":"ratio"`, `"in":"header","name":"X-Tenant","rule":"required"`, `"detail":"10 values are invalid"`)
 	if ct := a.header.Get("Content-Type"); ct != "application/problem+json" {
 		t.Errorf("Content-Type %q", ct)
 	}
@@ -331,6 +331,23 @@ var impossible = map[string]struct {
 			B int `json:"b,string"`
 		}]("POST /")
 	}, "struct of their own"},
+	"decodes itself": {func() { handle[selfMadeBeside]("POST /{id}") }, "a method that decodes it"},
+	"func within":    {func() { handle[struct{ A []struct{ F func() } }]("POST /") }, "it holds a func()"},
+	"status":         {func() { route.New(func(*route.Ctx, struct{}) (int, error) { return 0, nil }, route.Status(100)) }, "not the status"},
+	"chan within": {func() {
+		route.New(func(*route.Ctx, struct{}) (map[string]struct{ C chan int }, error) { return nil, nil })
+	}, "cannot be encoded"},
+	"Host": {func() {
+		handle[struct {
+			A string `header:"host"`
+		}]("GET /")
+	}, "Request.Host"},
+	"one form name": {func() {
+		handle[struct {
+			A int `json:"a" form:"x"`
+			B int `json:"b" form:"x"`
+		}]("POST /")
+	}, "one name in forms"},
 	"no method":   {func() { handle[struct{}]("/") }, "no method"},
 	"response":    {func() { route.New(func(*route.Ctx, struct{}) (chan int, error) { return nil, nil }) }, "cannot be encoded"},
 	"no function": {func() { route.New[struct{}, int](nil) }, "no function"},

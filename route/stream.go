@@ -136,7 +136,7 @@ func fileProblem(err error) *Problem {
 type Event struct {
 	ID    string        // that a client sends as Last-Event-ID when it connects again
 	Name  string        // the event's type; "" is message
-	Data  any           // a string or []byte as it is, anything else as JSON
+	Data  any           // a string or []byte as it is, anything else as JSON; nil is none, and then clients see no event
 	Retry time.Duration // how long clients wait before they connect again; 0 says nothing
 }
 
@@ -186,6 +186,7 @@ func appendEvent(dst []byte, e Event) ([]byte, error) {
 	var data []byte
 	switch d := e.Data.(type) {
 	case nil:
+		return append(dst, '\n'), nil
 	case string:
 		data = []byte(d)
 	case []byte:

@@ -83,7 +83,9 @@ func Compile(t, stream reflect.Type) (*Plan, error) {
 		case Query:
 			p.query = append(p.query, *f)
 		case Header:
-			f.Name = http.CanonicalHeaderKey(f.Name)
+			if f.Name = http.CanonicalHeaderKey(f.Name); f.Name == "Host" {
+				return nil, fmt.Errorf("field %s of %v comes from the header Host, which net/http keeps in Request.Host", f.Struct.Name, t)
+			}
 			p.header = append(p.header, *f)
 		case Cookie:
 			p.cookie = append(p.cookie, *f)
@@ -117,6 +119,12 @@ func (p *Plan) check() error {
 			return fmt.Errorf("the fields %s and %s of %v have one source, %s", other, f.Struct.Name, p.Type, key)
 		}
 		seen[key] = f.Struct.Name
+		if f.Source == Body && f.set != nil {
+			if other, ok := seen["form "+f.Form]; ok {
+				return fmt.Errorf("the fields %s and %s of %v have one name in forms, %s", other, f.Struct.Name, p.Type, f.Form)
+			}
+			seen["form "+f.Form] = f.Struct.Name
+		}
 		if f.HasDefault {
 			if f.set == nil {
 				return fmt.Errorf("field %s of %v cannot have a default: %v is made of more than one value", f.Struct.Name, p.Type, f.Struct.Type)
@@ -382,6 +390,19 @@ func (p *Plan) Value(name, text string, first bool, base unsafe.Pointer, bad []F
 	for i := range p.form {
 		if f := &p.form[i]; f.Form == name && (first || f.many) {
 			return f.apply(base, text, bad)
+		}
+	}
+	return bad
+}
+
+// Values fills fields from a form that has been read as a whole.
+func (p *Plan) Values(values map[string][]string, base unsafe.Pointer, bad []Failure) []Failure {
+	for i := range p.form {
+		f := &p.form[i]
+		for j, text := range values[f.Form] {
+			if j == 0 || f.many {
+				bad = f.apply(base, text, bad)
+			}
 		}
 	}
 	return bad

@@ -11,8 +11,10 @@
 package check
 
 import (
+	"encoding"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -143,13 +145,16 @@ func prefix(found []Violation, name string) {
 func (n *node) elements(p, parent unsafe.Pointer, found []Violation) []Violation {
 	v := reflect.NewAt(n.typ, p).Elem()
 	if n.typ.Kind() == reflect.Map {
+		first := len(found)
 		for it := v.MapRange(); it.Next(); {
 			e := reflect.New(n.typ.Elem())
 			e.Elem().Set(it.Value())
 			before := len(found)
-			found = n.dive.check(e.UnsafePointer(), parent, found)
-			prefix(found[before:], fmt.Sprint(it.Key()))
+			if found = n.dive.check(e.UnsafePointer(), parent, found); len(found) > before {
+				prefix(found[before:], keyName(it.Key()))
+			}
 		}
+		slices.SortStableFunc(found[first:], func(a, b Violation) int { return strings.Compare(a.Pointer, b.Pointer) })
 		return found
 	}
 	for i := range v.Len() {
@@ -160,6 +165,16 @@ func (n *node) elements(p, parent unsafe.Pointer, found []Violation) []Violation
 		}
 	}
 	return found
+}
+
+// keyName is the member name that encoding/json gives a key of a map.
+func keyName(key reflect.Value) string {
+	if m, ok := key.Interface().(encoding.TextMarshaler); ok && key.Kind() != reflect.String {
+		if b, err := m.MarshalText(); err == nil {
+			return string(b)
+		}
+	}
+	return fmt.Sprint(key)
 }
 
 // compiler makes the nodes of one plan.
@@ -238,7 +253,7 @@ func (c *compiler) fields(s *structPlan, t reflect.Type) error {
 			continue
 		}
 		f := fieldPlan{offset: sf.Offset}
-		if !sf.Anonymous {
+		if !promoted(sf) {
 			f.in, f.name = c.name(sf)
 		}
 		if err := c.value(&f.node, sf.Type, tag, t); err != nil {
@@ -249,6 +264,16 @@ func (c *compiler) fields(s *structPlan, t reflect.Type) error {
 		}
 	}
 	return nil
+}
+
+// promoted reports whether the fields of an embedded struct are in the place of the struct, for encoding/json.
+func promoted(sf reflect.StructField) bool {
+	t := sf.Type
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+	return sf.Anonymous && t.Kind() == reflect.Struct && name == ""
 }
 
 // empty reports whether a struct that is not being made has nothing to check.

@@ -2,7 +2,6 @@ package jsonplan
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"encoding/json/jsontext"
 	jsonv2 "encoding/json/v2"
 	"errors"
@@ -319,22 +318,70 @@ func standard(t reflect.Type) decodeFunc {
 		if err != nil {
 			return err
 		}
-		return d.wrap(jsonv2.Unmarshal(raw, value(t, p), Options))
+		if err := jsonv2.Unmarshal(raw, value(t, p), Options); err != nil {
+			if located := jsonv2.Unmarshal(raw, reflect.New(t).Interface(), locating); located != nil {
+				err = located
+			}
+			return d.wrap(err)
+		}
+		return nil
 	}
 }
 
 // wrap makes an Error of what encoding/json says about a value that begins before d.pos.
 func (d *Decoder) wrap(err error) *Error {
-	if err == nil {
-		return nil
-	}
 	e := &Error{Offset: d.pos, Reason: strings.TrimPrefix(err.Error(), "json: ")}
-	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		e.Reason = "found " + t.Value + " where " + t.Type.Kind().String() + " is expected"
+	if s, ok := errors.AsType[*jsonv2.SemanticError](err); ok {
+		e.Pointer, e.Reason = string(s.JSONPointer), "found "+kindName(s.JSONKind)+" where "+wanted(s.GoType)+" is expected"
+		if s.Err != nil && s.JSONKind != '0' {
+			e.Reason = s.Err.Error()
+		}
 	} else if s, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		e.Pointer, e.Reason = string(s.JSONPointer), s.Err.Error()
 	}
 	return e
+}
+
+// kindName names a kind of JSON.
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	case 't', 'f':
+		return "a boolean"
+	}
+	return "null"
+}
+
+// wanted names what is decoded into a type.
+func wanted(t reflect.Type) string {
+	switch {
+	case t == nil:
+		return "something else"
+	case t == timeType:
+		return "a time such as 2006-01-02T15:04:05Z"
+	case custom(t, unmarshalers):
+		return "a text"
+	}
+	switch k := t.Kind(); k {
+	case reflect.Bool:
+		return "a boolean"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+		return "an integer of " + strconv.Itoa(t.Bits()) + " bits"
+	case reflect.Float32, reflect.Float64:
+		return "a number of " + strconv.Itoa(t.Bits()) + " bits"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	}
+	return "a string"
 }
 
 // Forget drops buffers of more than size bytes.

@@ -30,6 +30,9 @@ var Options = jsonv2.JoinOptions(json.DefaultOptionsV1(),
 	jsonv2.MatchCaseInsensitiveNames(false),
 )
 
+// locating are the options with errors that say where.
+var locating = jsonv2.JoinOptions(Options, json.ReportErrorsWithLegacySemantics(false))
+
 type (
 	// decodeFunc reads the next value of the input into *p. What p points to is zero or a default.
 	decodeFunc func(d *Decoder, p unsafe.Pointer) *Error
@@ -74,6 +77,39 @@ func OfFields(t reflect.Type, keep func(reflect.StructField) bool) *Plan {
 
 // Append appends the JSON of the value p points to, which has the plan's type, as json.Marshal(p) does.
 func (p *Plan) Append(dst []byte, ptr unsafe.Pointer) ([]byte, error) { return p.enc(dst, ptr) }
+
+// DecodesItself and EncodesItself report whether t has a method for it, which encoding/json would call.
+func DecodesItself(t reflect.Type) bool { return custom(t, unmarshalers) }
+
+// EncodesItself is DecodesItself for the other direction.
+func EncodesItself(t reflect.Type) bool { return custom(t, marshalers) }
+
+// Impossible returns a type within t that has no form in JSON, a function or a channel, nil when there is none.
+func Impossible(t reflect.Type) reflect.Type { return impossible(t, map[reflect.Type]bool{}) }
+
+func impossible(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
+	if seen[t] || custom(t, marshalers) || custom(t, unmarshalers) {
+		return nil
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Func, reflect.Chan, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
+		return t
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return impossible(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			sf := t.Field(i)
+			if sf.Tag.Get("json") == "-" || !sf.IsExported() && !sf.Anonymous {
+				continue
+			}
+			if found := impossible(sf.Type, seen); found != nil {
+				return found
+			}
+		}
+	}
+	return nil
+}
 
 // compiler makes the functions of one plan.
 type compiler struct {

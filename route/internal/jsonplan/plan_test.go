@@ -207,7 +207,7 @@ func TestDepthIsBounded(t *testing.T) {
 func TestErrorsPointToTheValue(t *testing.T) {
 	for data, want := range map[string]string{
 		`{"nested":[{},{"name":3}]}`:    "/nested/1/name",
-		`{"map":{"a/b":"x"}}`:           "/map",
+		`{"map":{"a/b":"x"}}`:           "/map/a~1b",
 		`{"age":"3"}`:                   "/age",
 		`{"list":{"next":{"name":{}}}}`: "/list/next/name",
 		`[]`:                            "",
