@@ -99,11 +99,9 @@ func TestSuites(t *testing.T) {
 	nothingLeft(t, tmp)
 }
 
-// TestInterruptAndResume ends a run as Ctrl-C does, and goes on with it.
-func TestInterruptAndResume(t *testing.T) {
-	out := t.TempDir()
-	args := []string{"-quick", "-rounds", "2", "-seconds", "0.2", "-out", out, "-peers", "direct,gateway-epoll", "tcp"}
-	cmd, tmp := benchCommand(t, args...)
+// startUntil starts a run and reads what it says until it has said something. The rest is to be read before Wait.
+func startUntil(t *testing.T, cmd *exec.Cmd, said string) (text *bytes.Buffer, rest io.Reader) {
+	t.Helper()
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -111,18 +109,49 @@ func TestInterruptAndResume(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var text bytes.Buffer
-	for buf := make([]byte, 1024); !strings.Contains(text.String(), "W1c/64 direct"); {
+	text = new(bytes.Buffer)
+	for buf := make([]byte, 1024); !strings.Contains(text.String(), said); {
 		n, err := stderr.Read(buf)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text.String())
 		}
 		text.Write(buf[:n])
 	}
+	return text, stderr
+}
+
+// TestKilledRunIsSweptUp kills a run as nothing can be cleaned up after, and starts another.
+func TestKilledRunIsSweptUp(t *testing.T) {
+	args := []string{"-rounds", "1", "-seconds", "0.05", "-out", t.TempDir(), "-quick", "-peers", "direct,gateway-epoll", "tcp"}
+	cmd, tmp := benchCommand(t, args...)
+	_, rest := startUntil(t, cmd, "W1c/1 direct")
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, rest)
+	_ = cmd.Wait()
+	if left, _ := filepath.Glob(filepath.Join(tmp, "hp-bench-*")); len(left) != 1 {
+		t.Fatalf("a killed run leaves %q", left)
+	}
+	cmd, _ = benchCommand(t, args...)
+	cmd.Env = append(cmd.Env, "TMPDIR="+tmp)
+	text, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(text), "removed what a killed run has left: "+tmp) {
+		t.Errorf("%v\n%s", err, text)
+	}
+	nothingLeft(t, tmp)
+}
+
+// TestInterruptAndResume ends a run as Ctrl-C does, and goes on with it.
+func TestInterruptAndResume(t *testing.T) {
+	out := t.TempDir()
+	args := []string{"-quick", "-rounds", "2", "-seconds", "0.2", "-out", out, "-peers", "direct,gateway-epoll", "tcp"}
+	cmd, tmp := benchCommand(t, args...)
+	text, rest := startUntil(t, cmd, "W1c/64 direct")
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = io.Copy(&text, stderr)
+	_, _ = io.Copy(text, rest)
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != exitInterrupted || !strings.Contains(text.String(), "-resume") {
 		t.Fatalf("%v\n%s", err, text.String())
 	}

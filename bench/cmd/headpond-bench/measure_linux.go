@@ -37,6 +37,13 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
+	swept, err := proc.Sweep()
+	for _, line := range swept {
+		_, _ = fmt.Fprintln(stderr, line)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "warning:", err)
+	}
 	group, err := proc.NewGroup()
 	if err != nil {
 		return err

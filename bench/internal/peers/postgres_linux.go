@@ -162,7 +162,7 @@ func tool(ctx context.Context, cred *syscall.Credential, path string, args ...st
 	if cred != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
 	}
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := proc.Output(cmd); err != nil {
 		return fmt.Errorf("%s: %w\n%s", filepath.Base(path), err, strings.TrimSpace(string(out)))
 	}
 	return nil

@@ -43,15 +43,23 @@ type Group struct {
 
 // NewGroup makes the folder, which every user can enter.
 func NewGroup() (*Group, error) {
-	base := os.TempDir()
-	if len(base) > 60 { // the path of a Unix socket has 107 bytes
-		base = "/tmp"
-	}
-	dir, err := os.MkdirTemp(base, "hp-bench-")
+	dir, err := os.MkdirTemp(base(), prefix)
 	if err != nil {
 		return nil, err
 	}
-	return &Group{Dir: dir}, os.Chmod(dir, 0o755)
+	err = errors.Join(os.WriteFile(filepath.Join(dir, ownerFile), []byte(identity(os.Getpid())), 0o644), os.Chmod(dir, 0o755))
+	return &Group{Dir: dir}, err
+}
+
+// prefix is how the folders' names begin.
+const prefix = "hp-bench-"
+
+// base is where the folders are.
+func base() string {
+	if dir := os.TempDir(); len(dir) <= 60 { // the path of a Unix socket has 107 bytes
+		return dir
+	}
+	return "/tmp"
 }
 
 // File writes a file that every process of the group can read.
@@ -60,15 +68,17 @@ func (g *Group) File(name, content string) (string, error) {
 	return path, os.WriteFile(path, []byte(content), 0o644)
 }
 
-// Stop ends all processes, those started last first, and removes the folder.
+// Stop ends all processes and removes the folder.
 func (g *Group) Stop() error {
 	g.mu.Lock()
 	procs := g.procs
 	g.procs = nil
 	g.mu.Unlock()
-	for i := len(procs) - 1; i >= 0; i-- {
-		procs[i].Stop()
+	var wg sync.WaitGroup
+	for _, p := range procs {
+		wg.Go(p.Stop)
 	}
+	wg.Wait()
 	return os.RemoveAll(g.Dir)
 }
 
@@ -209,37 +219,45 @@ func (p *Process) WaitListening(addr string) error {
 
 // pids are the process and its descendants.
 func (p *Process) pids() []int {
-	parent := map[int]int{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			parent[pid] = parentOf(pid)
-		}
-	}
 	all := []int{p.pid}
 	for i := 0; i < len(all); i++ {
-		for pid, pp := range parent {
-			if pp == all[i] {
-				all = append(all, pid)
-			}
-		}
+		all = append(all, children(all[i])...)
 	}
 	return all
 }
 
-// parentOf is 0 for a process that is gone.
-func parentOf(pid int) int {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
+// children are the processes that the threads of one have started.
+func children(pid int) []int {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/children", pid))
+	if len(lists) == 0 {
+		return childrenBySearch(strconv.Itoa(pid))
 	}
-	// pid (name) state parent …; the name may hold anything.
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(fields) < 2 {
-		return 0
+	var found []int
+	for _, path := range lists {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for field := range strings.FieldsSeq(string(data)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				found = append(found, child)
+			}
+		}
 	}
-	n, _ := strconv.Atoi(fields[1])
-	return n
+	return found
+}
+
+// childrenBySearch is for kernels without those lists (CONFIG_PROC_CHILDREN): it asks every process for its parent.
+func childrenBySearch(parent string) []int {
+	var found []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if f := stat(pid); err == nil && len(f) > 1 && f[1] == parent {
+			found = append(found, pid)
+		}
+	}
+	return found
 }
 
 // CPU is the processor time, user and system, of the process and its living descendants: utime and stime of /proc/PID/stat, but

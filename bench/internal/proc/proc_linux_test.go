@@ -2,6 +2,7 @@ package proc_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -92,5 +93,46 @@ func TestSaysWhyNothingListens(t *testing.T) {
 	}
 	if _, err := g.Start(proc.Spec{Name: "absent", Path: "/nowhere"}); err == nil || !strings.Contains(err.Error(), "start absent") {
 		t.Errorf("a program that does not exist: %v", err)
+	}
+}
+
+// TestSweepRemovesWhatAKilledRunHasLeft has the folders of a run that is gone, of one that lives, and of nobody.
+func TestSweepRemovesWhatAKilledRunHasLeft(t *testing.T) {
+	tmp, err := os.MkdirTemp("", "hp-") // short, or the group would go elsewhere
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	t.Setenv("TMPDIR", tmp)
+	living, dead := group(t), group(t)
+	foreign := filepath.Join(tmp, "hp-bench-other")
+	if err := os.Mkdir(foreign, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p, err := dead.Start(proc.Spec{Name: "left", Path: "/bin/sh", Args: []string{"-c", "sleep 60 & wait"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := filepath.Join(dead.Dir, "owner")
+	data, err := os.ReadFile(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As if a process of this number had begun at another time.
+	if err := os.WriteFile(owner, append(data, '1'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := proc.Sweep()
+	if err != nil || len(lines) != 1 || !strings.Contains(lines[0], dead.Dir) {
+		t.Errorf("%q, %v", lines, err)
+	}
+	await(t, "the end of what was left", func() bool { return p.Ended() != nil })
+	if _, err := os.Stat(dead.Dir); !os.IsNotExist(err) {
+		t.Error("the folder of the dead run is still there")
+	}
+	for _, dir := range []string{living.Dir, foreign} {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
 	}
 }

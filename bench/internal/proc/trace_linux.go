@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,7 @@ func (p *Process) Trace() (*Trace, error) {
 		args = append(args, "-p", strconv.Itoa(pid))
 	}
 	t.cmd = exec.Command(path, args...)
+	t.cmd.Dir = filepath.Dir(p.log) // where Sweep looks
 	if err := t.cmd.Start(); err != nil {
 		return nil, err
 	}

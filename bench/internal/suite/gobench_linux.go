@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/bench/internal/proc"
 	"github.com/headpond/headpond/bench/internal/result"
 	"github.com/headpond/headpond/bench/internal/run"
 )
@@ -74,7 +75,7 @@ func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
 	if os.Getenv("GOTOOLCHAIN") == "" { // the one that built this program is there
 		build.Env = append(os.Environ(), "GOTOOLCHAIN="+runtime.Version()+"+auto")
 	}
-	if out, err := build.CombinedOutput(); err != nil {
+	if out, err := proc.Output(build); err != nil {
 		return nil, fmt.Errorf("build the benchmarks of %s: %w\n%s", b.dir, err, out)
 	}
 	names, err := b.names()
@@ -129,7 +130,7 @@ func (s goSuite) newCase(id string) *run.Case {
 func (b goBenchmark) names() ([]string, error) {
 	cmd := exec.Command(b.program, "-test.run", "^$", "-test.bench", ".", "-test.benchtime", "1x")
 	cmd.Dir = b.dir
-	out, err := cmd.CombinedOutput()
+	out, err := proc.Output(cmd)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", b.program, err, out)
 	}
@@ -218,7 +219,7 @@ func (m goMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.
 	}
 	cmd := exec.CommandContext(ctx, m.program, "-test.run", "^$", "-test.bench", strings.Join(pattern, "/"), "-test.benchtime", d.String(), "-test.benchmem")
 	cmd.Dir = m.dir
-	out, err := cmd.CombinedOutput()
+	out, err := proc.Output(cmd)
 	if err != nil {
 		return result.Sample{}, fmt.Errorf("%s: %w\n%s", m.name, err, out)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/hist"
 	"github.com/headpond/headpond/bench/internal/load"
 	"github.com/headpond/headpond/bench/internal/peers"
+	"github.com/headpond/headpond/bench/internal/proc"
 	"github.com/headpond/headpond/bench/internal/result"
 	"github.com/headpond/headpond/bench/internal/run"
 )
@@ -61,7 +62,7 @@ func (m pgbenchMeter) Round(ctx context.Context, d time.Duration, _ float64) (re
 	seconds := strconv.Itoa(max(1, int(math.Round(d.Seconds()))))
 	cmd := exec.CommandContext(ctx, m.path, append(m.args, "-T", seconds, peers.DB)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "PGPASSWORD="+peers.Password)
-	out, err := cmd.CombinedOutput()
+	out, err := proc.Output(cmd)
 	if err != nil {
 		return result.Sample{}, fmt.Errorf("pgbench: %w: %s", err, pgbenchError.Find(out))
 	}
