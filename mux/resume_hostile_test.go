@@ -315,10 +315,12 @@ func TestFencing(t *testing.T) {
 	if st := s.Stats(); st.Resumed == 0 {
 		t.Errorf("never resumed: %+v", st)
 	}
-	n.end(c, s)
-	for _, c := range olds {
-		c.Close()
+	c.Close()
+	s.Close()
+	for _, old := range olds { // one may have been severed in its handshake
+		old.Close()
 	}
+	n.end(c, s)
 }
 
 // TestResumeOverTLS, with a PSK and streams, and both sides write-blocked when
