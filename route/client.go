@@ -43,12 +43,13 @@ const (
 var ErrResponseTooLarge = errors.New("route: the response is too large")
 
 // Call sends req to the handler of pattern, "POST /users/{id}" say, and returns its response: the other
-// side of Handle, with the same types. Fields go where their tags say; those that are zero are left out, so
-// that defaults apply: take a pointer where zero means something. The body is JSON.
+// side of Handle, with the same types. Fields go where their tags say; those that are zero are left out of path, query,
+// headers, cookies and forms, so that defaults apply: take a pointer where zero means something. The body is JSON, or a
+// multipart form when the type has files (see [FileOf] and [FilesOf]); then values come first.
 //
-// A response with a status of 400 or more is a *Problem, for errors.As; what a handler of Handle says is in it. With Resp Stream,
-// Body is the response and the caller closes it (it is an io.Closer). Files cannot be sent. ctx bounds the call, and the
-// reading of a Stream.
+// A response with a status of 300 or more, but for redirects that the http.Client follows, is a *Problem, for errors.As; what
+// a handler of Handle says is in it. With Resp Stream, Body is the response and the caller closes it (it is an
+// io.Closer). ctx bounds the call, and the reading of a Stream.
 func Call[Req, Resp any](ctx context.Context, c *Client, pattern string, req Req) (Resp, error) {
 	var resp Resp
 	method, path, ok := strings.Cut(pattern, " ")
@@ -67,7 +68,7 @@ func Call[Req, Resp any](ctx context.Context, c *Client, pattern string, req Req
 	if err != nil {
 		return resp, fmt.Errorf("route: %s: %w", pattern, err)
 	}
-	if s, ok := any(&resp).(*Stream); ok && answer.StatusCode < 400 {
+	if s, ok := any(&resp).(*Stream); ok && answer.StatusCode < 300 {
 		*s = Stream{ContentType: answer.Header.Get("Content-Type"), Body: answer.Body, Size: max(answer.ContentLength, 0)}
 		return resp, nil
 	}
@@ -90,7 +91,7 @@ func (c *Client) receive(answer *http.Response, to any) error {
 		return fmt.Errorf("reading the response: %w", err)
 	case int64(len(body)) > limit:
 		return ErrResponseTooLarge
-	case answer.StatusCode >= 400:
+	case answer.StatusCode >= 300:
 		return problemOf(answer, body)
 	case len(body) == 0:
 		return nil
@@ -114,9 +115,10 @@ func problemOf(answer *http.Response, body []byte) *Problem {
 
 // clientPlan is how a request of one type is sent.
 type clientPlan struct {
-	bind *bind.Plan     // nil: the request is the body
-	body *jsonplan.Plan // nil: there is none
-	err  error
+	bind  *bind.Plan     // nil: the request is the body
+	body  *jsonplan.Plan // nil: there is none, or it is a form
+	files bool           // then it is a form
+	err   error
 }
 
 var clientPlans sync.Map // reflect.Type → *clientPlan
@@ -131,7 +133,7 @@ func clientPlanOf(t reflect.Type) *clientPlan {
 	} else if p.bind, p.err = bind.Compile(t, reflect.TypeFor[Files]()); p.err == nil {
 		switch {
 		case p.bind.Has(bind.File) || p.bind.Has(bind.Stream):
-			p.err = fmt.Errorf("%v has files, which Call cannot send", t)
+			p.files = true
 		case p.bind.Has(bind.Body):
 			if !jsonplan.EncodesItself(t) {
 				p.body = jsonplan.OfFields(t, isBodyField)
@@ -151,13 +153,8 @@ func (c *Client) request(ctx context.Context, method, path string, req reflect.V
 	if p.err != nil {
 		return nil, p.err
 	}
-	var body io.Reader
-	if p.body != nil {
-		b, err := p.body.Append(nil, req.Addr().UnsafePointer())
-		if err != nil {
-			return nil, fmt.Errorf("encoding the request: %w", err)
-		}
-		body = bytes.NewReader(b)
+	if i := strings.IndexByte(path, '/'); i > 0 {
+		path = path[i:] // what is in front is a host, for the server's mux
 	}
 	header, query := http.Header{}, url.Values{}
 	for k, v := range c.Header {
@@ -175,27 +172,50 @@ func (c *Client) request(ctx context.Context, method, path string, req reflect.V
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	r, err := http.NewRequestWithContext(ctx, method, target, body)
+	if header["Accept"] == nil {
+		header["Accept"] = []string{"application/json, */*;q=0.1"}
+	}
+	r, err := http.NewRequestWithContext(ctx, method, target, nil)
 	if err != nil {
 		return nil, err
 	}
-	for k, v := range header {
-		r.Header[k] = v
-	}
-	if body != nil {
+	r.Header = header
+	return r, p.setBody(r, req)
+}
+
+// setBody gives a request its body.
+func (p *clientPlan) setBody(r *http.Request, req reflect.Value) error {
+	switch {
+	case p.files:
+		form, err := multipartOf(p.bind, req)
+		if err != nil {
+			return err
+		}
+		r.Body, r.ContentLength = form.reader(), form.size
+		r.Header["Content-Type"] = []string{form.writer.FormDataContentType()}
+	case p.body != nil:
+		b, err := p.body.Append(nil, req.Addr().UnsafePointer())
+		if err != nil {
+			return fmt.Errorf("encoding the request: %w", err)
+		}
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+		r.Body, _ = r.GetBody()
+		r.ContentLength = int64(len(b))
 		r.Header["Content-Type"] = jsonType
 	}
-	if r.Header["Accept"] == nil {
-		r.Header["Accept"] = []string{"application/json, */*;q=0.1"}
-	}
-	return r, nil
+	return nil
 }
 
 // place puts the value of a field where it belongs. It returns the path, with the value when that is it.
 func place(f *bind.Field, req reflect.Value, path string, query url.Values, header http.Header) (string, error) {
 	v := req.FieldByIndex(f.Index)
-	if f.Source == bind.Body || v.IsZero() && f.Source != bind.Path {
+	switch f.Source {
+	case bind.Body, bind.File, bind.Stream:
 		return path, nil
+	case bind.Query, bind.Header, bind.Cookie:
+		if v.IsZero() {
+			return path, nil
+		}
 	}
 	texts, err := textsOf(v)
 	if err != nil {
@@ -203,30 +223,40 @@ func place(f *bind.Field, req reflect.Value, path string, query url.Values, head
 	}
 	switch f.Source {
 	case bind.Path:
-		if len(texts) == 0 || texts[0] == "" {
-			return path, fmt.Errorf("field %s: the path needs a value", f.Struct.Name)
-		}
-		rest := "{" + f.Name + "...}"
-		if !strings.Contains(path, rest) {
-			return strings.ReplaceAll(path, "{"+f.Name+"}", url.PathEscape(texts[0])), nil
-		}
-		segments := strings.Split(texts[0], "/")
-		for i := range segments {
-			segments[i] = url.PathEscape(segments[i])
-		}
-		return strings.ReplaceAll(path, rest, strings.Join(segments, "/")), nil
+		return placeInPath(f, path, strings.Join(texts, ""))
 	case bind.Query:
 		query[f.Name] = append(query[f.Name], texts...)
 	case bind.Header:
 		header[f.Name] = texts
 	case bind.Cookie:
-		cookie := (&http.Cookie{Name: f.Name, Value: texts[0]}).String() //nolint:gosec // what a client sends has no attributes
+		c := &http.Cookie{Name: f.Name, Value: texts[0], Quoted: strings.ContainsAny(texts[0], " ,")} //nolint:gosec // what a client sends has no attributes
+		if err := c.Valid(); err != nil {
+			return path, fmt.Errorf("field %s: %w", f.Struct.Name, err)
+		}
+		cookie := c.String()
 		if old := header.Get("Cookie"); old != "" {
 			cookie = old + "; " + cookie
 		}
 		header.Set("Cookie", cookie)
 	}
 	return path, nil
+}
+
+// placeInPath puts a value in the place of a wildcard.
+func placeInPath(f *bind.Field, path, text string) (string, error) {
+	wildcard, segments := "{"+f.Name+"...}", strings.Split(text, "/")
+	if !strings.Contains(path, wildcard) {
+		if wildcard, segments = "{"+f.Name+"}", []string{text}; text == "" {
+			return path, fmt.Errorf("field %s: the path needs a value", f.Struct.Name)
+		}
+	}
+	for i, s := range segments {
+		if s == "." || s == ".." {
+			return path, fmt.Errorf("field %s: %q in a path means another path", f.Struct.Name, s)
+		}
+		segments[i] = url.PathEscape(s)
+	}
+	return strings.ReplaceAll(path, wildcard, strings.Join(segments, "/")), nil
 }
 
 // textsOf writes a value as texts that binding reads: one, or one for each element of a slice.
@@ -237,7 +267,13 @@ func textsOf(v reflect.Value) ([]string, error) {
 		}
 		v = v.Elem()
 	}
-	switch x := v.Interface().(type) {
+	value := v.Interface()
+	if m, ok := value.(encoding.TextMarshaler); !ok && v.CanAddr() {
+		if m, ok = v.Addr().Interface().(encoding.TextMarshaler); ok {
+			value = m
+		}
+	}
+	switch x := value.(type) {
 	case time.Time:
 		return []string{x.Format(time.RFC3339Nano)}, nil
 	case time.Duration:

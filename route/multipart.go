@@ -16,7 +16,10 @@ import (
 // its other fields first and then reads the files one after the other, without any being kept in memory or on
 // disk. So in the form the files have to come last. For files as a whole, take fields of type
 // *multipart.FileHeader or []*multipart.FileHeader with a file tag.
-type Files struct{ s *fileStream }
+type Files struct {
+	s    *fileStream
+	list []*Upload // by FilesOf
+}
 
 // Upload is a file that is being received. It can be read until the next one is asked for.
 type Upload struct {
@@ -40,6 +43,11 @@ type fileStream struct {
 // it is, when the form is malformed, too large, has too many files or values after a file.
 func (f Files) All() iter.Seq2[*Upload, error] {
 	return func(yield func(*Upload, error) bool) {
+		for _, u := range f.list {
+			if !yield(u, nil) {
+				return
+			}
+		}
 		if f.s == nil {
 			return
 		}
@@ -112,7 +120,7 @@ func (x *exchange) bindMultipart(boundary string) *Problem {
 	r.Body = http.MaxBytesReader(x.w, r.Body, e.maxUpload)
 	if at := e.bind.StreamAt(x.req); at != nil {
 		s := &fileStream{x: x, gen: x.gen.Load(), reader: multipart.NewReader(r.Body, boundary)}
-		*(*Files)(at) = Files{s}
+		*(*Files)(at) = Files{s: s}
 		return x.streamValues(s)
 	}
 	form := r.MultipartForm // middleware has read it, and net/http removes its files

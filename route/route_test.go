@@ -287,6 +287,11 @@ var impossible = map[string]struct {
 			A []int `path:"a"`
 		}]("GET /{a}")
 	}, "one value"},
+	"slice in cookie": {func() {
+		handle[struct {
+			A []string `cookie:"a"`
+		}]("GET /")
+	}, "one value"},
 	"func": {func() { handle[struct{ A func() }]("POST /") }, "cannot be filled"},
 	"rule": {func() {
 		handle[struct {

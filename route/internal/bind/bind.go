@@ -231,14 +231,17 @@ func (f *Field) compile() error {
 	if f.set == nil && f.Source != Body {
 		return fmt.Errorf("comes from %s, and %v is not made of text", f.Source, t)
 	}
-	if f.many && f.Source == Path {
-		return errors.New("comes from a path, which has one value, and is a slice")
+	if f.many && (f.Source == Path || f.Source == Cookie) {
+		return fmt.Errorf("comes from a %s, which has one value, and is a slice", f.Source)
 	}
 	if f.many && f.HasDefault {
 		return errors.New("is a slice and has a default")
 	}
 	return nil
 }
+
+// Text reports whether a text, or several, can fill the field, as in forms.
+func (f *Field) Text() bool { return f.set != nil }
 
 // Has reports whether fields come from a source. Body means fields that JSON or forms fill.
 func (p *Plan) Has(s Source) bool {
