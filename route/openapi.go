@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,9 @@ func describe(info Info, endpoints []*Endpoint) []byte {
 	paths := object{}
 	ids := map[string]int{}
 	for _, e := range endpoints {
+		if !slices.Contains(openMethods, e.method) {
+			continue // OpenAPI 3.1 has no place for it
+		}
 		path := openPath(e.path)
 		item, ok := paths[path].(object)
 		if !ok {
@@ -58,6 +62,10 @@ func describe(info Info, endpoints []*Endpoint) []byte {
 		panic(fmt.Sprintf("route: the OpenAPI document: %v", err)) // it is made of maps, slices, strings and numbers
 	}
 	return b
+}
+
+var openMethods = []string{
+	http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete, http.MethodOptions, http.MethodHead, http.MethodPatch, http.MethodTrace,
 }
 
 // openPath writes the path of a pattern as OpenAPI does.
@@ -94,23 +102,7 @@ func (e *Endpoint) describe(schemas *schema.Set) object {
 	if len(e.doc.tags) > 0 {
 		op["tags"] = e.doc.tags
 	}
-	var parameters []object
-	if e.bind != nil {
-		for i := range e.bind.Fields {
-			f := &e.bind.Fields[i]
-			switch f.Source {
-			case bind.Path, bind.Query, bind.Header, bind.Cookie:
-				s := schemas.Field(f.Struct)
-				if f.Struct.Type == reflect.TypeFor[time.Duration]() { // a number in JSON, 1m30s here
-					s = object{"type": "string"}
-				}
-				parameters = append(parameters, object{
-					"name": f.Name, "in": string(f.Source), "schema": s,
-					"required": f.Source == bind.Path || schema.Required(f.Struct) && !f.HasDefault,
-				})
-			}
-		}
-	}
+	parameters := e.describeParameters(schemas)
 	if len(parameters) > 0 {
 		op["parameters"] = parameters
 	}
@@ -120,6 +112,43 @@ func (e *Endpoint) describe(schemas *schema.Set) object {
 	return op
 }
 
+var wildcard = regexp.MustCompile(`\{([^{}$.]+)(\.\.\.)?\}`)
+
+// describeParameters makes what comes from elsewhere than the body.
+func (e *Endpoint) describeParameters(schemas *schema.Set) (parameters []object) {
+	declared := map[string]bool{}
+	if e.bind != nil {
+		for i := range e.bind.Fields {
+			f := &e.bind.Fields[i]
+			switch f.Source {
+			case bind.Path, bind.Query, bind.Header, bind.Cookie:
+				declared[f.Name] = declared[f.Name] || f.Source == bind.Path
+				parameters = append(parameters, object{
+					"name": f.Name, "in": string(f.Source), "schema": textSchema(schemas, f),
+					"required": f.Source == bind.Path || schema.Required(f.Struct) && !f.HasDefault,
+				})
+			}
+		}
+	}
+	for _, found := range wildcard.FindAllStringSubmatch(e.path, -1) {
+		if name := found[1]; !declared[name] { // the handler does not ask for it, but OpenAPI does
+			parameters = append(parameters, object{"name": name, "in": "path", "schema": object{"type": "string"}, "required": true})
+		}
+	}
+	return parameters
+}
+
+// textSchema is the schema of a field that is made of texts.
+func textSchema(schemas *schema.Set, f *bind.Field) object {
+	s := schema.NotNull(schemas.Field(f.Struct))
+	if t := f.Struct.Type; t == reflect.TypeFor[time.Duration]() || t == reflect.TypeFor[*time.Duration]() { // a number in JSON, 1m30s here
+		if s = (object{"type": "string"}); f.HasDefault {
+			s["default"] = f.Default
+		}
+	}
+	return s
+}
+
 // describeBody makes the body of an operation, in each media type it may have.
 func (e *Endpoint) describeBody(schemas *schema.Set) object {
 	content := object{}
@@ -127,7 +156,7 @@ func (e *Endpoint) describeBody(schemas *schema.Set) object {
 		content[typeJSON] = object{"schema": schemas.Type(e.reqType)}
 		return object{"content": content, "required": true}
 	}
-	fields := func(named func(*bind.Field) string, sources ...bind.Source) object {
+	fields := func(form bool, sources ...bind.Source) object {
 		s := schema.Object()
 		for i := range e.bind.Fields {
 			f := &e.bind.Fields[i]
@@ -139,25 +168,25 @@ func (e *Endpoint) describeBody(schemas *schema.Set) object {
 				s.Set(f.Name, object{"type": "array", "items": object{"type": "string", "format": "binary"}}, schema.Required(f.Struct))
 			case f.Source == bind.File:
 				s.Set(f.Name, object{"type": "string", "format": "binary"}, schema.Required(f.Struct))
-			default:
-				s.Set(named(f), schemas.Field(f.Struct), schema.Required(f.Struct) && !f.HasDefault)
+			case form && f.Text():
+				s.Set(f.Form, textSchema(schemas, f), schema.Required(f.Struct) && !f.HasDefault)
+			case !form && f.Struct.Tag.Get("json") != "-":
+				s.Set(f.Name, schemas.Field(f.Struct), schema.Required(f.Struct) && !f.HasDefault)
 			}
 		}
 		return s.JSON()
 	}
-	jsonName := func(f *bind.Field) string { return f.Name }
-	formName := func(f *bind.Field) string { return f.Form }
 	if e.bind.Has(bind.Body) {
-		content[typeJSON] = object{"schema": fields(jsonName, bind.Body)}
-		content[typeForm] = object{"schema": fields(formName, bind.Body)}
+		content[typeJSON] = object{"schema": fields(false, bind.Body)}
+		content[typeForm] = object{"schema": fields(true, bind.Body)}
 		for _, c := range e.codecs {
 			if c.Unmarshal != nil {
-				content[c.mediaType] = object{"schema": fields(jsonName, bind.Body)}
+				content[c.mediaType] = object{"schema": fields(false, bind.Body)}
 			}
 		}
 	}
 	if e.bind.Has(bind.File) || e.bind.Has(bind.Stream) {
-		content[typeMultipart] = object{"schema": fields(formName, bind.Body, bind.File, bind.Stream)}
+		content[typeMultipart] = object{"schema": fields(true, bind.Body, bind.File, bind.Stream)}
 		delete(content, typeForm)
 	}
 	return object{"content": content}

@@ -23,6 +23,14 @@ type tree struct {
 	Any      any               `json:"any"`
 	Labels   map[string]string `json:"labels"`
 	Hidden   string            `json:"-"`
+	Wait     time.Duration     `json:"wait" default:"1.5s"`
+	Tags     []string          `json:"tags" validate:"required,min=1"`
+}
+
+type numbered struct {
+	Number int           `json:"number,string"`
+	Wait   time.Duration `json:"wait" form:"w" default:"1s"`
+	Deep   map[string]int
 }
 
 func newAPI() (*route.API, *http.ServeMux) {
@@ -44,6 +52,9 @@ func newAPI() (*route.API, *http.ServeMux) {
 	route.Handle(api, "POST /avatar", func(*route.Ctx, avatar) (route.Stream, error) { return route.Stream{}, nil })
 	route.Handle(api, "GET /watch", func(*route.Ctx, struct{}) (route.Events, error) { return nil, nil })
 	route.Handle(api, "PUT /list", func(*route.Ctx, []tree) (int, error) { return 0, nil }, route.Codecs(route.XML))
+	route.Handle(api, "POST /numbered", func(*route.Ctx, numbered) (numbered, error) { return numbered{}, nil })
+	route.Handle(api, "PURGE /trees", func(*route.Ctx, struct{}) (int, error) { return 0, nil }) // OpenAPI cannot say it
+	route.Handle(api, "GET /forests/{forest}/paths/{rest...}", func(*route.Ctx, struct{}) (int, error) { return 0, nil })
 	route.Handle(api, "GET /secret", func(*route.Ctx, struct{}) (int, error) { return 0, nil }, route.Hidden())
 	api.ServeDocs("/docs")
 	return api, mux
@@ -51,7 +62,9 @@ func newAPI() (*route.API, *http.ServeMux) {
 
 type everySourceButPath struct {
 	paging
-	Wait   time.Duration `query:"wait"`
+	Wait   time.Duration `query:"wait" default:"2s"`
+	Few    []int         `query:"few" validate:"max=3"`
+	Maybe  *int          `query:"maybe" default:"5"`
 	Tenant string        `header:"x-tenant" validate:"required"`
 	Cookie string        `cookie:"c"`
 }
@@ -87,26 +100,28 @@ func TestOpenAPI(t *testing.T) {
 	want(`[{"url":"/"}]`, "servers")
 	schema := []string{"components", "schemas", "tree"}
 	property := func(name string) []string { return append(schema, "properties", name) }
-	want(`["name"]`, append(schema, "required")...)
+	want(`["name","tags"]`, append(schema, "required")...)
 	want(`{"maxLength":10,"minLength":1,"type":"string"}`, property("name")...)
 	want(`{"default":"oak","enum":["oak","fir"],"type":"string"}`, property("kind")...)
 	want(`{"format":"email","type":["string","null"]}`, property("email")...)
-	want(`{"items":{"exclusiveMinimum":0,"format":"double","type":"number"},"maxItems":3,"type":"array","uniqueItems":true}`, property("heights")...)
-	want(`{"items":{"anyOf":[{"$ref":"#/components/schemas/tree"},{"type":"null"}]},"type":"array"}`, property("branches")...)
+	want(`{"items":{"exclusiveMinimum":0,"format":"double","type":"number"},"maxItems":3,"type":["array","null"],"uniqueItems":true}`, property("heights")...)
+	want(`{"items":{"anyOf":[{"$ref":"#/components/schemas/tree"},{"type":"null"}]},"type":["array","null"]}`, property("branches")...)
 	want(`{"format":"date-time","type":"string"}`, property("planted")...)
-	want(`{"contentEncoding":"base64","type":"string"}`, property("Raw")...)
-	want(`{"additionalProperties":{"type":"string"},"type":"object"}`, property("labels")...)
+	want(`{"contentEncoding":"base64","type":["string","null"]}`, property("Raw")...)
+	want(`{"additionalProperties":{"type":"string"},"type":["object","null"]}`, property("labels")...)
 	plant := []string{"paths", "/forests/{forest}/trees", "post"}
 	want(`"postForestsByForestTrees"`, append(plant, "operationId")...)
 	want(`[{"in":"path","name":"forest","required":true,"schema":{"format":"int64","minimum":1,"type":"integer"}}]`, append(plant, "parameters")...)
-	want(`["name"]`, append(plant, "requestBody", "content", "application/json", "schema", "required")...)
+	want(`["name","tags"]`, append(plant, "requestBody", "content", "application/json", "schema", "required")...)
 	want(`{"$ref":"#/components/schemas/tree"}`, append(plant, "responses", "201", "content", "application/json", "schema")...)
 	for _, status := range []string{"400", "401", "409", "413", "415", "422", "default"} {
 		want(`{"$ref":"#/components/schemas/Problem"}`, append(plant, "responses", status, "content", "application/problem+json", "schema")...)
 	}
 	want(`[{"in":"query","name":"page","required":false,"schema":{"default":1,"format":"int64","minimum":1,"type":"integer"}},`+
 		`{"in":"query","name":"size","required":false,"schema":{"default":20,"format":"int64","maximum":100,"type":"integer"}},`+
-		`{"in":"query","name":"wait","required":false,"schema":{"type":"string"}},`+
+		`{"in":"query","name":"wait","required":false,"schema":{"default":"2s","type":"string"}},`+
+		`{"in":"query","name":"few","required":false,"schema":{"items":{"format":"int64","type":"integer"},"maxItems":3,"type":"array"}},`+
+		`{"in":"query","name":"maybe","required":false,"schema":{"default":5,"format":"int64","type":"integer"}},`+
 		`{"in":"header","name":"X-Tenant","required":true,"schema":{"type":"string"}},{"in":"cookie","name":"c","required":false,"schema":{"type":"string"}}]`,
 		"paths", "/trees", "get", "parameters")
 	want(`"allTrees"`, "paths", "/trees/", "get", "operationId")
@@ -114,6 +129,15 @@ func TestOpenAPI(t *testing.T) {
 	want(`{"format":"binary","type":"string"}`, "paths", "/avatar", "post", "requestBody", "content", "multipart/form-data", "schema", "properties", "photo")
 	at(t, doc, "paths", "/watch", "get", "responses", "200", "content", "text/event-stream")
 	at(t, doc, "paths", "/list", "put", "responses", "200", "content", "application/xml")
+	want(`[{"in":"path","name":"forest","required":true,"schema":{"type":"string"}},{"in":"path","name":"rest","required":true,"schema":{"type":"string"}}]`,
+		"paths", "/forests/{forest}/paths/{rest}", "get", "parameters")
+	want(`{"default":1500000000,"format":"int64","type":"integer"}`, property("wait")...)
+	want(`{"type":"string"}`, "components", "schemas", "numbered", "properties", "number")
+	want(`{"items":{"type":"string"},"minItems":1,"type":"array"}`, property("tags")...)
+	want(`{"number":{"type":"string"},"w":{"default":"1s","type":"string"}}`, "paths", "/numbered", "post", "requestBody", "content", "application/x-www-form-urlencoded", "schema", "properties")
+	if at(t, doc, "paths", "/trees").(map[string]any)["purge"] != nil {
+		t.Error("OpenAPI 3.1 has no place for PURGE")
+	}
 	if at(t, doc, "paths").(map[string]any)["/secret"] != nil {
 		t.Error("a hidden operation is shown")
 	}

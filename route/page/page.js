@@ -53,8 +53,31 @@ function input(api, parameter) {
   return { label, field, parameter, many: schema.type === "array" };
 }
 
+// upload makes inputs for a multipart form: its files, and its values.
+function upload(api, schema) {
+  const required = schema.required || [];
+  return Object.entries(schema.properties || {}).map(([name, of]) => {
+    of = resolve(api, of);
+    const many = (Array.isArray(of.type) ? of.type[0] : of.type) === "array", item = many ? resolve(api, of.items) : of;
+    const file = item.format === "binary";
+    const field = element("input", { name, required: required.includes(name), type: file ? "file" : "text", multiple: file && many, value: file ? "" : of.default ?? "" });
+    const label = element("label", {}, element("span", {}, name + (field.required ? " *" : ""), " ", element("span", { className: "hint" }, file ? "file" : hint(of))), field);
+    return { label, field, many, name };
+  });
+}
+
+// multipart makes the form; files come last, as handlers that stream them need it.
+function multipart(fields) {
+  const form = new FormData();
+  for (const { field, many, name } of fields) {
+    if (field.type !== "file" && field.value !== "") (many ? field.value.split(",") : [field.value]).forEach((v) => form.append(name, v.trim()));
+  }
+  for (const { field, name } of fields) for (const file of field.files || []) form.append(name, file);
+  return form;
+}
+
 // request makes what fetch takes of a form.
-function request(path, method, inputs, body) {
+function request(path, method, inputs, body, fields) {
   const query = new URLSearchParams(), headers = {};
   for (const { field, parameter, many } of inputs) {
     const value = field.value;
@@ -71,13 +94,14 @@ function request(path, method, inputs, body) {
     headers["Content-Type"] = "application/json";
     options.body = body.value;
   }
+  if (fields) options.body = multipart(fields);
   return [query.size ? `${path}?${query}` : path, options];
 }
 
-async function send(base, path, method, inputs, body, out) {
+async function send(base, path, method, inputs, body, fields, out) {
   out.replaceChildren("…");
   try {
-    const [url, options] = request(path, method, inputs, body);
+    const [url, options] = request(path, method, inputs, body, fields);
     const response = await fetch(base + url, options);
     let text = await response.text();
     try { text = JSON.stringify(JSON.parse(text), null, 2); } catch { /* not JSON */ }
@@ -93,15 +117,18 @@ async function send(base, path, method, inputs, body, out) {
 function operation(api, path, method, op) {
   const base = (api.servers && api.servers[0].url) || "";
   const inputs = (op.parameters || []).map((p) => input(api, p));
-  const content = op.requestBody && op.requestBody.content["application/json"];
+  const types = (op.requestBody && op.requestBody.content) || {}, parts = types["multipart/form-data"];
+  const fields = parts && upload(api, resolve(api, parts.schema));
+  const content = !fields && types["application/json"];
   const body = content && element("textarea", { name: "body", spellcheck: false, value: JSON.stringify(example(api, content.schema), null, 2) });
   const out = element("div", { ariaLive: "polite" });
   const form = element("form", {}, op.description || "", ...inputs.map((i) => i.label));
   if (body) form.append(element("label", { className: "body" }, "Body", body));
+  if (fields) form.append(...fields.map((f) => f.label));
   form.append(element("button", {}, "Send"), out);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    send(base, path, method, inputs, body, out);
+    send(base, path, method, inputs, body, fields, out);
   });
   return element("details", { id: op.operationId },
     element("summary", {}, element("span", { className: "method" }, method.toUpperCase()), element("code", {}, path), " ", op.summary || ""), form);

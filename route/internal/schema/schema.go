@@ -6,6 +6,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,11 +68,15 @@ func (s *Set) Type(t reflect.Type) map[string]any {
 		return map[string]any{"type": "number", "format": "double"}
 	case reflect.Slice, reflect.Array:
 		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
-			return map[string]any{"type": "string", "contentEncoding": "base64"}
+			return nullable(map[string]any{"type": "string", "contentEncoding": "base64"})
 		}
-		return map[string]any{"type": "array", "items": s.Type(t.Elem())}
+		array := map[string]any{"type": "array", "items": s.Type(t.Elem())}
+		if t.Kind() == reflect.Slice {
+			return nullable(array) // it is null when it is nil
+		}
+		return array
 	case reflect.Map:
-		return map[string]any{"type": "object", "additionalProperties": s.Type(t.Elem())}
+		return nullable(map[string]any{"type": "object", "additionalProperties": s.Type(t.Elem())})
 	case reflect.Struct:
 		return s.structure(t)
 	}
@@ -88,6 +93,16 @@ func nullable(m map[string]any) map[string]any {
 		return m
 	}
 	return map[string]any{"anyOf": []any{m, map[string]any{"type": "null"}}}
+}
+
+// NotNull takes null from a schema that Type or Field has returned.
+func NotNull(m map[string]any) map[string]any {
+	if names, ok := m["type"].([]string); ok {
+		m["type"] = names[0]
+	} else if choice, ok := m["anyOf"].([]any); ok {
+		return choice[0].(map[string]any)
+	}
+	return m
 }
 
 // structure returns a reference to the component of a struct, or the schema of one without a name.
@@ -180,6 +195,12 @@ func Required(sf reflect.StructField) bool {
 // Field returns the schema of a field: that of its type, with its rules and its default.
 func (s *Set) Field(sf reflect.StructField) map[string]any {
 	schema := s.Type(sf.Type)
+	if _, options, _ := strings.Cut(sf.Tag.Get("json"), ","); slices.Contains(strings.Split(options, ","), "string") {
+		schema = map[string]any{"type": "string"}
+	}
+	if Required(sf) {
+		schema = NotNull(schema)
+	}
 	if text, ok := sf.Tag.Lookup("default"); ok {
 		schema["default"] = literal(sf.Type, text)
 	}
@@ -208,6 +229,12 @@ func (s *Set) Field(sf reflect.StructField) map[string]any {
 
 // literal is the JSON value of a text for a type.
 func literal(t reflect.Type, text string) any {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if d, err := time.ParseDuration(text); err == nil && t == reflect.TypeFor[time.Duration]() {
+		return d.Nanoseconds()
+	}
 	switch t.Kind() {
 	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
