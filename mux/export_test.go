@@ -198,3 +198,10 @@ func Numbers(s *Session) (acked, sent, received uint64, epoch uint32) {
 	r := s.core.replay
 	return r.acked, r.sent, r.received, s.ticket.epoch
 }
+
+// Waiting is how many goroutines wait in the session.
+func Waiting(s *Session) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting
+}

@@ -25,6 +25,11 @@ type hostile struct {
 func attack(t testing.TB, cfg mux.Config) (*mux.Session, *hostile) {
 	t.Helper()
 	cc, sc := tcpPair(t)
+	return attackOver(t, cc, sc, cfg)
+}
+
+func attackOver(t testing.TB, cc, sc net.Conn, cfg mux.Config) (*mux.Session, *hostile) {
+	t.Helper()
 	t.Cleanup(func() { cc.Close() })
 	made := make(chan *mux.Session, 1)
 	go func() {
@@ -66,23 +71,27 @@ func (h *hostile) expectHello() {
 // next reads frames until one of the type comes.
 func (h *hostile) next(want frame.Type) (head frame.Header, body []byte) {
 	h.t.Helper()
-	for {
-		buf := make([]byte, frame.HeaderSize)
-		if _, err := io.ReadFull(h, buf); err != nil {
-			h.t.Fatalf("waiting for %v: %v", want, err)
-		}
-		head, err := frame.ParseHeader(buf)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		body = make([]byte, head.Length)
-		if _, err := io.ReadFull(h, body); err != nil {
-			h.t.Fatal(err)
-		}
-		if head.Type == want {
-			return head, body
-		}
+	for head.Type != want {
+		head, body = h.frame()
 	}
+	return head, body
+}
+
+func (h *hostile) frame() (head frame.Header, body []byte) {
+	h.t.Helper()
+	buf := make([]byte, frame.HeaderSize)
+	if _, err := io.ReadFull(h, buf); err != nil {
+		h.t.Fatal(err)
+	}
+	head, err := frame.ParseHeader(buf)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	body = make([]byte, head.Length)
+	if _, err := io.ReadFull(h, body); err != nil {
+		h.t.Fatal(err)
+	}
+	return head, body
 }
 
 func open(ch uint32, kind frame.Kind) []byte {

@@ -1,16 +1,19 @@
 package mux_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headpond/headpond/mux"
+	"github.com/headpond/headpond/mux/frame"
 )
 
 // TestKeepAlive: an idle session lives on as long as the other side answers, and
@@ -135,36 +138,102 @@ func (v *valve) end() {
 	close(v.stop)
 }
 
-// TestFullSocketHoldsNobody: senders without a context wait for a socket that
-// takes nothing; those with one beside them come back when it ends.
+// TestFullSocketHoldsNobody: a sender without a context waits for a socket that
+// takes nothing; those with one come back when it ends, whatever of theirs was to
+// be written with his, and their messages are not delivered. All others are.
 func TestFullSocketHoldsNobody(t *testing.T) {
-	s, h := attack(t, mux.Config{KeepAlive: -1, CloseTimeout: 10 * time.Millisecond})
-	h.Conn.(*net.TCPConn).SetReadBuffer(32 << 10)
+	t.Run("patient first", func(t *testing.T) { fullSocket(t, true) })
+	t.Run("hurried first", func(t *testing.T) { fullSocket(t, false) })
+}
+
+func fullSocket(t *testing.T, patientFirst bool) {
+	cc, sc := tcpPair(t)
+	cc.(*net.TCPConn).SetReadBuffer(16 << 10)
+	sc.(*net.TCPConn).SetWriteBuffer(16 << 10)
+	s, h := attackOver(t, cc, sc, mux.Config{KeepAlive: -1, MaxFrame: 8 << 10})
+	p := pattern(1000 << 10) // less than there is credit for, more than the sockets hold
 	var patient, hurried sync.WaitGroup
-	p := make([]byte, 1000<<10)
-	for i := range 10 { // what the other side gives credit for, and more than the sockets hold
+	begin := func(wg *sync.WaitGroup, ctx context.Context) uint32 {
 		ch, err := s.Open(bg, "x")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i%2 == 0 {
-			patient.Go(func() { ch.Send(bg, p) })
-			continue
-		}
-		hurried.Go(func() {
-			ctx, cancel := context.WithTimeout(bg, 100*time.Millisecond)
-			defer cancel()
-			if err := ch.Send(ctx, p); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-				t.Error(err)
+		before := mux.Waiting(s)
+		wg.Go(func() {
+			err := ch.Send(ctx, p)
+			if !errors.Is(err, ctx.Err()) || err != nil && !mux.SafeToRetry(err) {
+				t.Errorf("Send: %v", err)
 			}
-			ch.Send(ctx, p)
-			if ctx.Err() == nil {
-				t.Error("everything was sent: the socket was not full")
+			if err != nil {
+				patient.Go(func() { ch.Send(bg, p[:5]) })
 			}
 		})
+		for mux.Waiting(s) == before { // the test's time limit bounds it
+			runtime.Gosched()
+		}
+		return ch.Number()
 	}
-	hurried.Wait()
-	s.Close()
+	got, want := received{}, map[uint32]int{} // channel to length of its message
+	giveUp := func(cancel func()) {
+		for sent, still := uint64(0), 0; still < 100; still++ { // written, or stuck
+			if now := s.Stats().BytesSent; now != sent {
+				sent, still = now, 0
+			}
+			runtime.Gosched()
+		}
+		cancel()
+		hurried.Wait() // for good, if one of them waits for the socket
+	}
+	if patientFirst {
+		want[begin(&patient, bg)] = len(p)
+	} else {
+		ctx, cancel := context.WithCancel(bg)
+		want[begin(&hurried, ctx)] = 5
+		giveUp(cancel)
+	}
+	for range 3 {
+		ctx, cancel := context.WithCancel(bg)
+		want[begin(&hurried, ctx)] = 5
+		last := begin(&patient, bg)
+		want[last] = len(p)
+		// The frames of all take turns now, also in the batch the socket does not take.
+		for got[last] == nil {
+			got.take(t, h)
+		}
+		giveUp(cancel)
+	}
+	for ch, n := range want {
+		for len(got[ch]) < n {
+			got.take(t, h)
+		}
+	}
 	patient.Wait()
-	h.Close()
+	go s.Close()
+	for got.take(t, h) {
+	}
+	for ch, n := range want {
+		if !bytes.Equal(got[ch], p[:n]) {
+			t.Errorf("channel %d: got %d bytes, want %d", ch, len(got[ch]), n)
+		}
+	}
+}
+
+// received is what came of each channel's message, so far.
+type received map[uint32][]byte
+
+// take reads a frame; false: the last.
+func (r received) take(t *testing.T, h *hostile) bool {
+	t.Helper()
+	head, body := h.frame()
+	switch {
+	case head.Type != frame.TypeData:
+		return head.Type != frame.TypeGoAway
+	case head.Flags&frame.FlagAbort != 0:
+		r[head.Channel] = nil
+	case head.Flags&frame.FlagSized != 0:
+		r[head.Channel] = body[4:]
+	default:
+		r[head.Channel] = append(r[head.Channel], body...)
+	}
+	return true
 }
