@@ -32,6 +32,7 @@ type Conn struct {
 	closed bool
 	rd, wr side
 	timer  timer
+	tired  int64  // when WaitReadableFor gives up; 0 = none is under way
 	slot   uint32 // in the poller's table
 	streak uint8  // operations without a pause
 	abort  bool   // Close resets
@@ -42,6 +43,7 @@ type Conn struct {
 // side is one direction of a connection.
 type side struct {
 	waiter   *coroutine   // parked until there is something to do
+	then     func()       // or what is run as a fiber then
 	busy     bool         // a Read, or a Write, is under way
 	queue    []*coroutine // others that want to
 	deadline int64        // in the loop's clock; 0 = none
@@ -138,6 +140,49 @@ func (c *Conn) WaitReadable() (err error) {
 func (c *Conn) waitElsewhere(l *loop) (err error) {
 	c.elsewhere(l, func(l *loop) { err = c.waitReadable(l) }, &err)
 	return err
+}
+
+// WaitReadableFor is WaitReadable for as long as patience lasts, and some time more; ready tells
+// which ended. Measuring it costs nothing where something arrives in time, again and again. On
+// another loop or a goroutine it has all the patience there is.
+func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
+	l := c.loop.Load()
+	if !l.here() {
+		return true, c.WaitReadable()
+	}
+	if err := c.begin(l, &c.rd); err != nil {
+		return false, c.opError("read", err)
+	}
+	c.tired = l.now + int64(patience)
+	for ready = l.poller.readable(c); !ready && err == nil && l.now < c.tired; ready = l.poller.readable(c) {
+		l.timers.arm(&c.timer, c.tired)
+		err = c.wait(l, &c.rd)
+	}
+	c.tired = 0
+	c.end(l, &c.rd)
+	return ready, c.opError("read", err)
+}
+
+// OnReadable has fn run as a fiber of the connection's loop, once, as soon as a Read would not
+// wait, be it for the deadline or Close. Unlike a fiber in WaitReadable it takes no stack
+// meanwhile, which is what a connection costs that is idle for long. It is for the connection's
+// one user, on its loop and with no Read under way; false, and nothing happens, elsewhere.
+func (c *Conn) OnReadable(fn func()) bool {
+	l := c.loop.Load()
+	if !l.here() || c.rd.busy || c.rd.then != nil {
+		return false
+	}
+	deadline := c.rd.deadline
+	if c.closed || deadline != 0 && l.now >= deadline || l.poller.readable(c) {
+		l.spawn(fn)
+		return true
+	}
+	if deadline != 0 {
+		l.timers.arm(&c.timer, deadline)
+	}
+	c.streak = 0
+	c.rd.then = fn
+	return true
 }
 
 // Quiet reports that the connection is open and that nothing has arrived on it that was not
@@ -311,11 +356,18 @@ func (c *Conn) pause(l *loop) {
 	l.current.park()
 }
 
+// waits reports whether anybody is to be woken.
+func (s *side) waits() bool { return s.waiter != nil || s.then != nil }
+
 // woken lets the side's waiter look again.
 func (s *side) woken(l *loop) {
 	if f := s.waiter; f != nil {
 		s.waiter = nil
 		l.ready(f)
+	}
+	if fn := s.then; fn != nil {
+		s.then = nil
+		l.spawn(fn)
 	}
 }
 
@@ -324,9 +376,16 @@ func (c *Conn) expired(l *loop) {
 	if c.lingering(l) {
 		return
 	}
+	if c.tired != 0 {
+		if l.now >= c.tired {
+			c.rd.woken(l)
+		} else {
+			l.timers.arm(&c.timer, c.tired)
+		}
+	}
 	for _, s := range []*side{&c.rd, &c.wr} {
 		switch {
-		case s.waiter == nil || s.deadline == 0:
+		case !s.waits() || s.deadline == 0:
 		case l.now >= s.deadline:
 			s.woken(l)
 		default:
@@ -386,7 +445,7 @@ func (c *Conn) moveDeadline(l *loop, at int64, read, write bool) {
 // deadlineMoved tells a side that waits.
 func (c *Conn) deadlineMoved(l *loop, s *side) {
 	switch {
-	case c.closed || s.waiter == nil || s.deadline == 0:
+	case c.closed || !s.waits() || s.deadline == 0:
 	case s.deadline <= l.now:
 		s.woken(l)
 	default:

@@ -22,11 +22,17 @@ type pgBackend struct {
 var _ pgproxy.Backend = (*pgBackend)(nil)
 
 // Serve implements pgproxy.Backend.
-func (b *pgBackend) Serve(ctx context.Context, c *pgproxy.Client) error {
-	b.mu.Lock()
-	b.sessions++
-	b.mu.Unlock()
-	defer b.leave()
+func (b *pgBackend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
+	if c.Session == nil { // else it was suspended, and counted
+		b.mu.Lock()
+		b.sessions++
+		b.mu.Unlock()
+	}
+	defer func() {
+		if err != pgproxy.ErrSuspended { //nolint:errorlint // returned as it is
+			b.leave()
+		}
+	}()
 	return b.Backend.Serve(ctx, c)
 }
 

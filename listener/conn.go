@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -16,16 +17,30 @@ import (
 // goroutine while another writes.
 type Conn struct {
 	raw      net.Conn
-	remote   net.Addr // from the PROXY header; nil = raw's
-	local    net.Addr
-	pending  []byte // read past the PROXY header; belongs to the next Read
+	header   *proxyHeader // nil = none came
 	accepted time.Time
 	in, out  atomic.Uint64
 
-	serving bool // a session runs on it; guarded by Server.mu
+	server  *Server               // that runs a Handler on it; nil = none does
+	resume  func(context.Context) // goes on with a suspended session; nil = it is not
+	serving bool                  // a session runs on it; guarded by Server.mu
 	closing sync.Once
 	closed  error
 	onClose func() // run once, after raw is closed
+}
+
+// proxyHeader is what a PROXY header said.
+type proxyHeader struct {
+	remote, local net.Addr
+	pending       []byte // read past the header; belongs to the next Read
+}
+
+// pending returns what was read past the PROXY header and not used yet.
+func (c *Conn) pending() []byte {
+	if c.header == nil {
+		return nil
+	}
+	return c.header.pending
 }
 
 var (
@@ -41,17 +56,39 @@ var (
 // concrete type matters, as for splicing; report what was copied with Count.
 // After Raw only Close, the addresses and the counters of c are to be used.
 func (c *Conn) Raw() (raw net.Conn, pending []byte) {
-	pending, c.pending = c.pending, nil
+	if c.header != nil {
+		pending, c.header.pending = c.header.pending, nil
+	}
 	return c.raw, pending
+}
+
+// waiter is a connection of an engine's loop; see fiber.Conn.
+type waiter interface {
+	WaitReadable() error
+	WaitReadableFor(patience time.Duration) (ready bool, err error)
+	OnReadable(fn func()) bool
+}
+
+// Suspend lets a session that is idle for long take no stack: when it returns true, the Handler
+// (or the resume that runs) is to return at once, without closing the connection, and resume is
+// called, with a context of its own, as soon as there is something to read, the read deadline has
+// passed or the connection was closed. What was said of ServeConn then goes for resume. It is for
+// the fiber that runs the session; false where the accepted connection is none of an engine's
+// loop, or has unread bytes after its PROXY header.
+func (c *Conn) Suspend(resume func(context.Context)) bool {
+	if _, ok := c.raw.(waiter); !ok || c.server == nil || len(c.pending()) > 0 {
+		return false
+	}
+	c.resume = resume
+	return true
 }
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
-	if len(c.pending) > 0 {
-		n := copy(p, c.pending)
-		c.pending = c.pending[n:]
-		if len(c.pending) == 0 {
-			c.pending = nil
+	if pending := c.pending(); len(pending) > 0 {
+		n := copy(p, pending)
+		if c.header.pending = pending[n:]; n == len(pending) {
+			c.header.pending = nil
 		}
 		c.in.Add(uint64(n))
 		return n, nil
@@ -59,6 +96,32 @@ func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.raw.Read(p)
 	c.in.Add(uint64(n))
 	return n, err
+}
+
+// WaitReadable returns when a Read would not wait, so that nobody need hold a buffer meanwhile. The
+// error is errors.ErrUnsupported where the accepted connection is none of an engine's loop.
+func (c *Conn) WaitReadable() error {
+	if len(c.pending()) > 0 {
+		return nil
+	}
+	w, ok := c.raw.(waiter)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return w.WaitReadable()
+}
+
+// WaitReadableFor is WaitReadable for as long as patience lasts, and some time more; ready is
+// false when it has ended. See Suspend for what to do then.
+func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
+	if len(c.pending()) > 0 {
+		return true, nil
+	}
+	w, ok := c.raw.(waiter)
+	if !ok {
+		return false, errors.ErrUnsupported
+	}
+	return w.WaitReadableFor(patience)
 }
 
 // Write implements net.Conn.
@@ -79,15 +142,15 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 // WriteTo lets io.Copy from c use what the two connections have (splice). The
 // byte counter moves at its end.
 func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
-	if pending := c.pending; len(pending) > 0 {
+	if pending := c.pending(); len(pending) > 0 {
 		n, err := w.Write(pending)
-		c.pending = pending[n:]
+		c.header.pending = pending[n:]
 		c.in.Add(uint64(n))
 		total = int64(n)
 		if err != nil {
 			return total, err
 		}
-		c.pending = nil
+		c.header.pending = nil
 	}
 	n, err := io.Copy(w, c.raw)
 	c.in.Add(uint64(n))
@@ -134,8 +197,8 @@ func (c *Conn) Close() error {
 
 // RemoteAddr is the client's address: the PROXY header's, or the peer's.
 func (c *Conn) RemoteAddr() net.Addr {
-	if c.remote != nil {
-		return c.remote
+	if c.header != nil && c.header.remote != nil {
+		return c.header.remote
 	}
 	return c.raw.RemoteAddr()
 }
@@ -143,8 +206,8 @@ func (c *Conn) RemoteAddr() net.Addr {
 // LocalAddr is the address the client connected to: the PROXY header's, or the
 // listener's.
 func (c *Conn) LocalAddr() net.Addr {
-	if c.local != nil {
-		return c.local
+	if c.header != nil && c.header.local != nil {
+		return c.header.local
 	}
 	return c.raw.LocalAddr()
 }

@@ -30,8 +30,9 @@ func readProxyHeader(c *Conn, timeout time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("%w from %s: %w", ErrProxyHeader, c.raw.RemoteAddr(), err)
 	}
+	c.header = &proxyHeader{}
 	if n := br.Buffered(); n > 0 {
-		c.pending, _ = br.Peek(n) // br is dropped here, c keeps its buffer
+		c.header.pending, _ = br.Peek(n) // br is dropped here, c keeps its buffer
 	}
 	if header.Command.IsLocal() || header.TransportProtocol.IsUnspec() {
 		return nil
@@ -39,7 +40,7 @@ func readProxyHeader(c *Conn, timeout time.Duration) error {
 	if !header.TransportProtocol.IsStream() {
 		return fmt.Errorf("%w from %s: it announces a datagram protocol", ErrProxyHeader, c.raw.RemoteAddr())
 	}
-	c.remote, c.local = header.SourceAddr, header.DestinationAddr
+	c.header.remote, c.header.local = header.SourceAddr, header.DestinationAddr
 	return nil
 }
 

@@ -17,17 +17,50 @@ const rejectTime = time.Second
 // serveConn takes one accepted connection through admission, PROXY header and
 // session.
 func (s *Server) serveConn(c *Conn) {
-	defer s.forget(c)
-	defer c.Close()
+	admitted := false
+	defer func() {
+		if !admitted {
+			_ = c.Close()
+			s.forget(c)
+		}
+	}()
 	defer s.recoverSession(c)
 	if !s.admit(c) {
 		return
 	}
-	defer s.gate.leave()
-	if !s.begin(c) {
+	admitted, c.server = true, s
+	s.carry(c, func(ctx context.Context) {
+		if s.begin(c) {
+			s.handler.ServeConn(ctx, c)
+		}
+	})
+}
+
+// carry runs a session to its end, or to where it suspends itself.
+func (s *Server) carry(c *Conn, part func(context.Context)) {
+	defer s.parted(c)
+	defer s.recoverSession(c)
+	part(s.sessionContext())
+}
+
+// parted ends a session, unless it has only suspended itself.
+func (s *Server) parted(c *Conn) {
+	if c.resume != nil {
+		if !c.raw.(waiter).OnReadable(c.goOn) { //nolint:forcetypeassert // Suspend has looked
+			fiber.Spawn(c.raw, c.goOn)
+		}
 		return
 	}
-	s.handler.ServeConn(s.sessionContext(), c)
+	s.gate.leave()
+	_ = c.Close()
+	s.forget(c)
+}
+
+// goOn resumes a suspended session.
+func (c *Conn) goOn() {
+	resume := c.resume
+	c.resume = nil
+	c.server.carry(c, resume)
 }
 
 // sessionContext is that of every session; a fiber's waits for a pool without
@@ -107,6 +140,7 @@ func (s *Server) begin(c *Conn) bool {
 
 func (s *Server) recoverSession(c *Conn) {
 	if p := recover(); p != nil {
+		c.resume = nil
 		s.Report(ReasonInternal, slog.LevelError, "session panicked", "client", c.RemoteAddr().String(),
 			"panic", p, "stack", string(debug.Stack()))
 	}

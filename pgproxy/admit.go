@@ -59,19 +59,14 @@ func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn) {
 	if c == nil {
 		return
 	}
-	defer p.leave(c)
-	start := time.Now()
-	err := backend.Serve(ctx, c)
-	c.logEnd(start, err)
+	c.since, c.backend = clock(), backend
+	c.carry(ctx)
 }
 
 // greet returns the client that has been authenticated, nil if there is none: it was refused,
 // has gone, or was a cancel request.
 func (p *Proxy) greet(ctx context.Context, conn net.Conn) (*Client, Backend) {
 	set := p.settings.Load()
-	if lc, ok := conn.(*listener.Conn); ok {
-		conn = newClientConn(lc)
-	}
 	g := &greeting{proxy: p, set: set, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
 	admitted := false
 	defer func() {
@@ -94,7 +89,7 @@ func (p *Proxy) greet(ctx context.Context, conn net.Conn) (*Client, Backend) {
 	if ctx.Err() != nil {
 		c.cutOff() // registered too late for that
 	}
-	c.Logger.Debug("client connected", "mode", c.Mode.String())
+	c.Logger().Debug("client connected", "mode", c.Mode.String())
 	return c, backend
 }
 
@@ -108,12 +103,13 @@ func (p *Proxy) leave(c *Client) {
 }
 
 // logEnd reports how a session ended.
-func (c *Client) logEnd(start time.Time, err error) {
+func (c *Client) logEnd(err error) {
+	took := clock() - c.since
 	if err == nil || errors.Is(err, io.EOF) {
-		c.Logger.Debug("client left", "duration", time.Since(start))
+		c.Logger().Debug("client left", "duration", took)
 		return
 	}
-	c.Logger.Warn("session ended", "error", err, "duration", time.Since(start))
+	c.Logger().Warn("session ended", "error", err, "duration", took)
 }
 
 // refusal is an error a client is told before its session begins.
@@ -166,9 +162,8 @@ func (g *greeting) admit(ctx context.Context) (*Client, Backend, error) {
 	}
 	c := &Client{
 		Conn: g.conn, Reader: g.r, Writer: g.w, User: shared(user), Database: shared(database), Params: params,
-		ApplicationName: shared(m.Get("application_name")), Mode: g.set.Mode, server: g.proxy.srv,
+		ApplicationName: shared(m.Get("application_name")), Mode: g.set.Mode, proxy: g.proxy,
 	}
-	c.Logger = slog.New((*clientLog)(c))
 	size := keySize30
 	if m.Version >= pgwire.Version32 {
 		size = keySize32

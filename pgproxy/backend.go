@@ -19,7 +19,8 @@ type Backend interface {
 	// Serve runs the client's session until the client leaves (nil), ctx ends, or something
 	// fails. AuthenticationOk has been added to c.Writer and not been flushed; Serve sends
 	// ParameterStatus, BackendKeyData (c.Key), ReadyForQuery and everything after. After the
-	// call the proxy closes the connection; Serve need not.
+	// call the proxy closes the connection; Serve need not. Where it returns ErrSuspended the
+	// session is not over: it is called again, see Client.Session.
 	Serve(ctx context.Context, c *Client) error
 	// Status is for metrics and the dashboard.
 	Status() upstream.Status
@@ -32,12 +33,16 @@ type Backend interface {
 // draining. The client has not been told; Client.Goodbye does that.
 var ErrDraining = errors.New("pgproxy: draining")
 
+// ErrSuspended is returned by Client.NextIdle when the client has been idle for a while; see
+// Client.Session.
+var ErrSuspended = errors.New("pgproxy: session suspended")
+
 // Client is an authenticated client's connection. It belongs to Backend.Serve until that
 // returns, and unless said otherwise to one goroutine at a time.
 type Client struct {
 	Conn     net.Conn       // for deadlines and addresses; read and write by Reader and Writer
-	Reader   *pgwire.Reader // reads ahead
-	Writer   *pgwire.Writer // gathers; Flush before waiting for the client
+	Reader   *pgwire.Reader // reads ahead; new after ErrSuspended
+	Writer   *pgwire.Writer // gathers; Flush before waiting for the client; new after ErrSuspended
 	User     string
 	Database string
 	// Params are the parameters of the start-up message that are settings: without user,
@@ -48,11 +53,16 @@ type Client struct {
 	Mode            Mode
 	// Key is what to send as BackendKeyData; it is the proxy's own, unique to this client.
 	Key pgwire.BackendKeyData
-	// Logger has client, user, database and application_name as attributes.
-	Logger *slog.Logger
+	// Session is the backend's, nil at first: what goes on when the client has been idle for so
+	// long that the session gives up its stack, Reader and Writer. Unless it is nil, NextIdle may
+	// return ErrSuspended. Serve then returns that, at once and as it is, and is called again when
+	// there is something to read, possibly on another goroutine. It begins with NextIdle.
+	Session any
 
-	server   *listener.Server
-	state    atomic.Int32 // clientBusy, clientIdle, clientKicked
+	proxy    *Proxy
+	backend  Backend
+	since    time.Duration // clock when the session began
+	state    atomic.Int32  // clientBusy, clientIdle, clientKicked
 	onCancel atomic.Pointer[func(ctx context.Context)]
 	session  atomic.Pointer[session] // of a Postgres backend
 	turn     atomic.Uint32           // odd while the session waits for its server
@@ -67,21 +77,21 @@ const (
 )
 
 // Draining returns a channel that is closed when the proxy begins to drain.
-func (c *Client) Draining() <-chan struct{} { return c.server.Draining() }
+func (c *Client) Draining() <-chan struct{} { return c.proxy.srv.Draining() }
 
 // CountError adds one to the listener's errors of a reason, one of listener's Reason constants.
-func (c *Client) CountError(reason string) { c.server.CountError(reason) }
+func (c *Client) CountError(reason string) { c.proxy.srv.CountError(reason) }
 
 // AccessLog reports whether Access writes anything.
-func (c *Client) AccessLog() bool { return c.server.AccessLog() }
+func (c *Client) AccessLog() bool { return c.proxy.srv.AccessLog() }
 
 // Access writes a line to the access log if that is on: for one session or transaction. The
 // client's address, user, database and application_name are added.
 func (c *Client) Access(ctx context.Context, attrs ...slog.Attr) {
-	if !c.server.AccessLog() {
+	if !c.proxy.srv.AccessLog() {
 		return
 	}
-	c.server.Access(ctx, append(c.attrs(), attrs...)...)
+	c.proxy.srv.Access(ctx, append(c.attrs(), attrs...)...)
 }
 
 // attrs say who the client is.
@@ -92,13 +102,16 @@ func (c *Client) attrs() []slog.Attr {
 	}
 }
 
+// Logger has client, user, database and application_name as attributes.
+func (c *Client) Logger() *slog.Logger { return slog.New((*clientLog)(c)) }
+
 // clientLog is the handler of a Client's Logger. It puts the attributes together when a line is
 // written: most clients never have one, and would hold some hundred bytes for it.
 type clientLog Client
 
 var _ slog.Handler = (*clientLog)(nil)
 
-func (l *clientLog) base() slog.Handler { return l.server.Logger().Handler() }
+func (l *clientLog) base() slog.Handler { return l.proxy.srv.Logger().Handler() }
 
 func (l *clientLog) with() slog.Handler { return l.base().WithAttrs((*Client)(l).attrs()) }
 
@@ -136,7 +149,8 @@ func (c *Client) Done() { c.turn.Add(1) }
 
 // NextIdle waits for the next message at a boundary where the session could end: no
 // transaction open, nothing outstanding. It flushes Writer first if no message has arrived,
-// and gives buffers back while it waits. When the proxy drains it returns ErrDraining.
+// and gives buffers back while it waits. When the proxy drains it returns ErrDraining, and when
+// the client keeps it waiting it may return ErrSuspended, see Session.
 func (c *Client) NextIdle() (pgwire.Header, error) {
 	if c.Reader.HasMessage() && !c.isDraining() {
 		return c.Reader.Next()
@@ -150,6 +164,9 @@ func (c *Client) NextIdle() (pgwire.Header, error) {
 	if c.isDraining() {
 		return pgwire.Header{}, ErrDraining
 	}
+	if c.Session != nil && c.suspend() {
+		return pgwire.Header{}, ErrSuspended
+	}
 	h, err := c.Reader.Next()
 	if !c.state.CompareAndSwap(clientIdle, clientBusy) {
 		return pgwire.Header{}, ErrDraining
@@ -157,10 +174,47 @@ func (c *Client) NextIdle() (pgwire.Header, error) {
 	return h, err
 }
 
+// patience is how long an idle client's session keeps its stack.
+const patience = 500 * time.Millisecond
+
+// suspend waits for the client, and when that takes long, arranges for the session to go on with
+// Serve; else it returns false, with what there is to read, or an error, still there.
+func (c *Client) suspend() bool {
+	conn, ok := c.Conn.(*listener.Conn)
+	if !ok || c.Reader.Buffered() > 0 {
+		return false
+	}
+	if ready, err := conn.WaitReadableFor(patience); ready || err != nil || !conn.Suspend(c.goOn) {
+		return false
+	}
+	c.Reader, c.Writer = nil, nil
+	return true
+}
+
+// goOn resumes a suspended session.
+func (c *Client) goOn(ctx context.Context) {
+	c.Reader, c.Writer = pgwire.NewReader(c.Conn), pgwire.NewWriter(c.Conn)
+	c.carry(ctx)
+}
+
+// carry runs the session to its end, or to where it is suspended.
+func (c *Client) carry(ctx context.Context) {
+	suspended := false
+	defer func() {
+		if !suspended {
+			c.proxy.leave(c)
+		}
+	}()
+	err := c.backend.Serve(ctx, c)
+	if suspended = err == ErrSuspended; !suspended { //nolint:errorlint // Serve returns it as it is
+		c.logEnd(err)
+	}
+}
+
 // isDraining reports whether the proxy drains.
 func (c *Client) isDraining() bool {
 	select {
-	case <-c.server.Draining():
+	case <-c.proxy.srv.Draining():
 		return true
 	default:
 		return false

@@ -144,7 +144,7 @@ func (s *session) cancel(ctx context.Context) {
 	s.cancelMu.Unlock()
 	if err := sendCancel(ctx, &s.b.cfg, srv); err != nil {
 		srv.cancelInDoubt.Store(true)
-		s.c.Logger.Warn("cancel request failed", "endpoint", srv.endpoint, "error", err)
+		s.c.Logger().Warn("cancel request failed", "endpoint", srv.endpoint, "error", err)
 	}
 	s.cancelMu.Lock()
 	s.canceling = nil

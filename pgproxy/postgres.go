@@ -128,6 +128,9 @@ func (b *Postgres) Close() { b.up.Close() }
 func (b *Postgres) Serve(ctx context.Context, c *Client) error {
 	s := newSession(ctx, b, c)
 	defer s.close()
+	if s.resumed {
+		return s.run()
+	}
 	if err := s.begin(); err != nil {
 		return s.refuse(err)
 	}

@@ -38,18 +38,21 @@ func (s *session) release() {
 
 // close ends the session's use of a server connection, in whatever state that is.
 func (s *session) close() {
-	defer s.forgetStatements()
 	s.c.OnCancel(nil)
 	s.c.session.Store(nil)
 	if s.waitCancel != nil {
 		s.waitCancel()
 	}
+	if s.asleep {
+		return // another session goes on with what stands
+	}
+	defer s.forgetStatements()
 	s.stopPump()
 	if s.srv == nil {
 		return
 	}
 	if err := s.clean(); err != nil {
-		s.c.Logger.Debug("server connection discarded", "endpoint", s.srv.endpoint, "error", err)
+		s.c.Logger().Debug("server connection discarded", "endpoint", s.srv.endpoint, "error", err)
 		if lost := (*backendError)(nil); s.st.due() && !errors.As(s.broken, &lost) {
 			s.abandon()
 		}
@@ -67,7 +70,7 @@ func (s *session) abandon() {
 	ctx, stop := context.WithTimeout(context.Background(), lingerTime)
 	defer stop()
 	if err := sendCancel(ctx, &s.b.cfg, s.srv); err != nil {
-		s.c.Logger.Debug("cancel of an abandoned statement failed", "endpoint", s.srv.endpoint, "error", err)
+		s.c.Logger().Debug("cancel of an abandoned statement failed", "endpoint", s.srv.endpoint, "error", err)
 	}
 }
 

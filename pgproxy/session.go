@@ -50,11 +50,23 @@ type session struct {
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
 
+	*standing
+	prepared bool // a named statement, since the server connection was leased
+	resumed  bool // it was suspended before
+	asleep   bool // it is suspended
+
+	cancelMu  sync.Mutex // not held across I/O
+	target    *server    // what a cancel request is sent to; nil = nothing
+	acquiring context.CancelFunc
+	canceling chan struct{} // closed when the cancel request under way is done; nil = none
+}
+
+// standing is what a session is while it is idle: what its client has set, and its statements.
+type standing struct {
 	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
 	extra       []pgwire.Param
 	settingsKey string                // extra, in one string
 	plan        unique.Handle[string] // the settings that give texts their meaning
-	prepared    bool                  // a named statement, since the server connection was leased
 	doubtful    map[string]bool       // names the client may or may not think it has; nil = none
 	stmts       map[string]*statement
 	stmtBytes   int
@@ -62,11 +74,6 @@ type session struct {
 	unnamedNew  bool   // no Sync came after its Parse
 	unnamedOnce bool   // and it was used since
 	unnamedText []byte // its Parse body after the name; nil = not kept
-
-	cancelMu  sync.Mutex // not held across I/O
-	target    *server    // what a cancel request is sent to; nil = nothing
-	acquiring context.CancelFunc
-	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 }
 
 // work is what a session needs while it is not idle. Idle ones share it.
@@ -99,7 +106,11 @@ func (s *session) letGo() {
 }
 
 func newSession(ctx context.Context, b *Postgres, c *Client) *session {
-	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work), reported: unique.Make(trackedParams{})}
+	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work)}
+	if s.standing, s.resumed = c.Session.(*standing); !s.resumed {
+		s.standing = &standing{reported: unique.Make(trackedParams{})}
+		c.Session = s.standing
+	}
 	c.OnCancel(s.cancel)
 	c.session.Store(s)
 	return s
@@ -234,6 +245,9 @@ func (s *session) run() error {
 func (s *session) ended(start time.Time, err error) error {
 	switch {
 	case err == nil:
+	case err == ErrSuspended: //nolint:errorlint // as NextIdle returned it
+		s.asleep = true
+		return err
 	case errors.Is(err, ErrDraining):
 		s.mu.Lock()
 		_ = s.c.Goodbye()
@@ -312,6 +326,9 @@ func (s *session) idle() (pgwire.Header, error) {
 	works.Put(s.work)
 	s.work = nil
 	h, err := s.c.NextIdle()
+	if err == ErrSuspended { //nolint:errorlint // that is what it returns
+		return h, err
+	}
 	s.work = works.Get().(*work)
 	return h, err
 }

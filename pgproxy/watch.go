@@ -24,7 +24,7 @@ func (p *Proxy) watch(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for _, c := range p.abandoned() {
-			c.Logger.Info("client left during a statement: canceling it")
+			c.Logger().Info("client left during a statement: canceling it")
 			if fn := c.onCancel.Load(); fn != nil {
 				cancels.Go(func() {
 					ctx, stop := context.WithTimeout(ctx, cancelTimeout)

@@ -43,6 +43,9 @@ func (r runner) Run() int {
 	return code
 }
 
+// Kind is the engine that was chosen.
+func Kind() fiber.Kind { return engine.Kind() }
+
 // Listener makes l one of the engine.
 func Listener(l net.Listener) (net.Listener, error) { return engine.Listener(l) }
 

@@ -19,6 +19,6 @@ func Refuse(c *pgproxy.Client, err error) error {
 			hint("The gateway's log says why; it tries again when the next client comes.")
 	}
 	c.CountError(listener.ReasonUpstreamUnavailable)
-	c.Logger.Error("client refused: no database file", "sqlstate", resp.Code, "error", err)
+	c.Logger().Error("client refused: no database file", "sqlstate", resp.Code, "error", err)
 	return c.Fatal(resp.Code, resp.Message, resp.Hint)
 }

@@ -240,7 +240,7 @@ func (s *session) fail(err error, skip bool) error {
 	switch resp.Code {
 	case pgwire.StateInternalError, pgwire.StateDataCorrupted, pgwire.StateDiskFull, pgwire.StateIOError:
 		s.c.CountError(listener.ReasonInternal)
-		s.c.Logger.Error("sqlite statement failed", "path", s.b.cfg.Path, "sqlstate", resp.Code, "error", err)
+		s.c.Logger().Error("sqlite statement failed", "path", s.b.cfg.Path, "sqlstate", resp.Code, "error", err)
 	case pgwire.StateTooManyConnections:
 		s.c.CountError(listener.ReasonPoolExhausted)
 	}

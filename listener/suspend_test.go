@@ -1,0 +1,138 @@
+package listener_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
+)
+
+// napper echoes byte by byte, and is suspended in between.
+func napper(t *testing.T) listener.Handler {
+	return listener.HandlerFunc(func(_ context.Context, c net.Conn) {
+		lc := c.(*listener.Conn)
+		var goOn func(context.Context)
+		goOn = func(ctx context.Context) {
+			if ctx.Err() != nil {
+				return
+			}
+			b := make([]byte, 1)
+			if _, err := c.Read(b); err != nil {
+				return
+			}
+			if b[0] == '!' {
+				lc.Suspend(goOn) // a panic is the end all the same
+				panic("ouch")
+			}
+			_, _ = c.Write(b)
+			if !lc.Suspend(goOn) {
+				t.Error("not suspended")
+			}
+		}
+		if !lc.Suspend(goOn) {
+			t.Error("not suspended")
+		}
+	})
+}
+
+// startOn is start on an engine; ok is false where that runs sessions on goroutines.
+func startOn(t *testing.T, h listener.Handler) (s *listener.Server, addr string, ok bool) {
+	t.Helper()
+	e, err := fiber.New(fiber.Config{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err = listener.New(listener.Config{Name: "test", Protocol: "tcp", Logger: quiet}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := e.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Close()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+		_ = e.Close()
+	})
+	return s, l.Addr().String(), e.Kind() != fiber.Goroutine
+}
+
+func TestSuspendedSessionsGoOn(t *testing.T) {
+	s, addr, ok := startOn(t, napper(t))
+	if !ok {
+		return
+	}
+	one, two := dial(t, addr), dial(t, addr)
+	for range 3 {
+		ask(t, one, "a")
+		ask(t, two, "b")
+	}
+	if st := s.Stats(); st.Active != 2 {
+		t.Errorf("%d sessions, want 2", st.Active)
+	}
+	_, _ = io.WriteString(one, "!")
+	wantGone(t, one)
+	ask(t, two, "c")
+	two.CloseWrite()
+	wantGone(t, two)
+	drained := make(chan error, 1)
+	go func() { drained <- s.Drain(t.Context()) }()
+	if err := <-drained; err != nil {
+		t.Errorf("a session is left: %v", err)
+	}
+	if n := s.Stats().Errors[listener.ReasonInternal]; n != 1 {
+		t.Errorf("counted %d panics, want 1", n)
+	}
+}
+
+func TestCloseEndsSuspendedSessions(t *testing.T) {
+	s, addr, ok := startOn(t, napper(t))
+	if !ok {
+		return
+	}
+	c := dial(t, addr)
+	ask(t, c, "a")
+	s.Close()
+	wantGone(t, c)
+	if st := s.Stats(); st.Active != 0 {
+		t.Errorf("%d sessions are left", st.Active)
+	}
+}
+
+// A connection that a Listener hands out belongs to its user: nobody would go on with it.
+func TestNoSuspendWithoutHandler(t *testing.T) {
+	s, err := listener.New(listener.Config{Name: "test", Protocol: "tcp", Logger: quiet}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := fiber.New(fiber.Config{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := e.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handed := s.Listener(l)
+	client := dial(t, l.Addr().String())
+	c, err := handed.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.(*listener.Conn).Suspend(func(context.Context) {}) {
+		t.Error("suspended")
+	}
+	_ = c.Close()
+	wantGone(t, client)
+	_ = handed.Close()
+	s.Close()
+	_ = e.Close()
+}

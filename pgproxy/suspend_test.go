@@ -1,0 +1,105 @@
+package pgproxy_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+)
+
+// watched tells when a session has been suspended.
+type watched struct {
+	pgproxy.Backend // nil; Serve uses pg
+	pg              atomic.Pointer[pgproxy.Postgres]
+	suspended       chan struct{}
+}
+
+func (w *watched) Serve(ctx context.Context, c *pgproxy.Client) error {
+	err := w.pg.Load().Serve(ctx, c)
+	if errors.Is(err, pgproxy.ErrSuspended) {
+		w.suspended <- struct{}{}
+	}
+	return err
+}
+
+// startWatched returns a proxy and what tells of suspended sessions, which sessions on goroutines
+// never are.
+func startWatched(t *testing.T) (*gateway, <-chan struct{}) {
+	w := &watched{suspended: make(chan struct{}, 16)}
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.Databases = map[string]pgproxy.Backend{"*": w}
+	})
+	w.pg.Store(g.backend)
+	if enginetest.Kind() == fiber.Goroutine {
+		close(w.suspended)
+	}
+	return g, w.suspended
+}
+
+// A client that was idle for long finds everything as it left it.
+func TestSuspendedSession(t *testing.T) {
+	g, suspended := startWatched(t)
+	conn := g.connect(t, "application_name=patient timezone=Asia/Tokyo")
+	do(t, conn, "set datestyle to 'SQL, DMY'")
+	if _, err := conn.Prepare(t.Context(), "later", "select $1::int + 1"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		<-suspended
+		if n := one[int](t, conn, "later", 41); n != 42 {
+			t.Errorf("the prepared statement says %d", n)
+		}
+		if s := one[string](t, conn, "select current_setting('datestyle') || current_setting('timezone') || current_setting('application_name')"); s != "SQL, DMYAsia/Tokyopatient" {
+			t.Errorf("settings are %s", s)
+		}
+	}
+	<-suspended
+	if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
+		t.Errorf("a cancel request for an idle client: %v", err)
+	}
+	do(t, conn, "begin")
+	do(t, conn, "commit")
+	if err := conn.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := g.Drain(t.Context()); err != nil {
+		t.Errorf("a session is left: %v", err)
+	}
+}
+
+func TestDrainTellsSuspendedClients(t *testing.T) {
+	g, suspended := startWatched(t)
+	conn := g.connect(t, "")
+	do(t, conn, "select 1")
+	<-suspended
+	drained := make(chan error, 1)
+	go func() { drained <- g.Drain(t.Context()) }()
+	if _, err := conn.WaitForNotification(t.Context()); sqlstate(err) != "57P01" {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
+// A client that has gone leaves nothing behind.
+func TestSuspendedClientLeaves(t *testing.T) {
+	g, suspended := startWatched(t)
+	conn := g.connect(t, "")
+	do(t, conn, "select 1")
+	<-suspended
+	if err := conn.PgConn().Conn().Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if st := g.Stats(); st.Active != 0 {
+		t.Errorf("%d sessions, want none", st.Active)
+	}
+}
