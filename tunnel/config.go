@@ -1,0 +1,100 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// Defaults, used where a field is zero.
+const (
+	// DefaultMaxStreams bounds the streams that one peer may have open: with a
+	// small buffer for each direction and two goroutines 20 MB at the side that dials.
+	DefaultMaxStreams = 1024
+	// DefaultMaxSessions bounds the sessions of a server, of all peers.
+	DefaultMaxSessions = 256
+	// DefaultResumeWindow is how long a session without a socket is kept.
+	DefaultResumeWindow = 2 * time.Minute
+)
+
+const (
+	// maxStreamsLimit is what the windows of a session leave room for: mux's
+	// SessionWindow (1 GiB at most) over the window of a stream.
+	maxStreamsLimit = 1 << 13
+	streamWindow    = 64 << 10
+	minPSK          = 16
+	maxName         = 255
+)
+
+// Config is what both ends of a tunnel have in common.
+type Config struct {
+	// Name says to the other side who this one is; it is what Server.Open calls a
+	// peer. A server believes it if the peer's certificate has it, as common name or
+	// as DNS name, or if there is no certificate (whoever has the PSK may use any
+	// name). Empty: what the certificate says.
+	Name string
+	// PSK is a key that both sides must have, at least 16 bytes. It does not
+	// encrypt; use TLS for that.
+	PSK []byte
+	// Policy is what the other side may have connected here.
+	Policy Policy
+	// MaxStreams bounds the streams one peer may have open to this side, in all of
+	// its sessions; 0 = DefaultMaxStreams, at most 8192. More are refused with ErrBusy.
+	MaxStreams int
+	// ResumeWindow is for how long a session that has lost its socket waits for
+	// another; the lesser of both sides' counts. 0 = DefaultResumeWindow.
+	ResumeWindow time.Duration
+	// Logger gets what happens to sessions and what was refused; nil =
+	// slog.Default().
+	Logger *slog.Logger
+}
+
+// verify reports every problem of c, joined; each wraps ErrConfig.
+func (c *Config) verify() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
+	}
+	if len(c.Name) > maxName {
+		bad("Name has %d bytes, want at most %d", len(c.Name), maxName)
+	}
+	if len(c.PSK) > 0 && len(c.PSK) < minPSK {
+		bad("PSK has %d bytes, want at least %d", len(c.PSK), minPSK)
+	}
+	if c.MaxStreams < 0 || c.MaxStreams > maxStreamsLimit {
+		bad("MaxStreams is %d, want 0 (default) to %d", c.MaxStreams, maxStreamsLimit)
+	}
+	if c.Policy.Timeout < 0 {
+		bad("Policy.Timeout %v is negative", c.Policy.Timeout)
+	}
+	if w := c.ResumeWindow; w != 0 && (w < time.Millisecond || w > 24*time.Hour) {
+		bad("ResumeWindow is %v, want 1ms to 24h", w)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxStreams == 0 {
+		c.MaxStreams = DefaultMaxStreams
+	}
+	if c.ResumeWindow == 0 {
+		c.ResumeWindow = DefaultResumeWindow
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// mux is the configuration of a session.
+func (c *Config) mux(resume *mux.Resume) mux.Config {
+	window := 2 * c.MaxStreams * streamWindow // half of it is for windows that grow
+	return mux.Config{
+		Name: c.Name, PSK: c.PSK, Resume: resume, Logger: c.Logger,
+		MaxChannels: c.MaxStreams, AcceptBacklog: c.MaxStreams,
+		ChannelWindow: streamWindow, SessionWindow: min(max(window, 128<<20), 1<<30),
+	}
+}

@@ -1,0 +1,125 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// Conn is a connection through a tunnel, as the side that asked for it has it. It
+// is a net.Conn, with CloseWrite as TCP has it. Its methods may be called from any
+// goroutine; on a fiber wrap it with fiber.Wrap.
+type Conn struct {
+	st      *mux.Stream
+	tunnel  string
+	reached atomic.Bool // the target was; the byte that says so is read
+	abort   atomic.Bool // Close is a reset
+}
+
+var _ net.Conn = (*Conn)(nil)
+
+// Read reads what the target sends. The first one tells whether it was reached:
+// the error wraps ErrRefused, ErrUnreachable or ErrBusy if it was not. io.EOF is the
+// target's end; one that broke the connection gives ErrBroken.
+func (c *Conn) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		n, err := c.st.Read(p)
+		if err != nil {
+			return 0, c.error(err)
+		}
+		if c.reached.Load() {
+			return n, nil
+		}
+		if p[0] != connected {
+			return 0, c.error(fmt.Errorf("%w: the stream begins with the byte %#02x", ErrProtocol, p[0]))
+		}
+		c.reached.Store(true)
+		if n = copy(p, p[1:n]); n > 0 {
+			return n, nil
+		}
+	}
+}
+
+// await waits for the target to be reached.
+func (c *Conn) await(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.st.SetReadDeadline(time.Unix(1, 0)) })
+	var b [1]byte
+	_, err := c.st.Read(b[:])
+	switch {
+	case !stop() && ctx.Err() != nil:
+		return c.error(context.Cause(ctx))
+	case err != nil:
+		return c.error(err)
+	case b[0] != connected:
+		return c.error(fmt.Errorf("%w: the stream begins with the byte %#02x", ErrProtocol, b[0]))
+	}
+	c.reached.Store(true)
+	return nil
+}
+
+// Write sends p to the target; what is written before the target is reached waits
+// for it.
+func (c *Conn) Write(p []byte) (int, error) {
+	n, err := c.st.Write(p)
+	if err != nil {
+		err = c.error(err)
+	}
+	return n, err
+}
+
+// CloseWrite ends what is sent; the target's connection gets a FIN.
+func (c *Conn) CloseWrite() error { return c.st.CloseWrite() }
+
+// SetLinger makes Close break the target's connection with a reset if seconds is
+// 0, as it does for a net.TCPConn; other values do nothing.
+func (c *Conn) SetLinger(seconds int) error {
+	c.abort.Store(seconds == 0)
+	return nil
+}
+
+// Close ends both directions.
+func (c *Conn) Close() error {
+	if c.abort.Load() {
+		c.st.Reset(codeBroken, "the client's connection broke")
+	}
+	return c.st.Close()
+}
+
+// Addr is the address of the end of a Conn.
+type Addr struct{ Tunnel, Target string }
+
+// Network is "tunnel".
+func (a Addr) Network() string { return "tunnel" }
+
+// String is the tunnel's name and the target.
+func (a Addr) String() string { return a.Tunnel + "/" + a.Target }
+
+// LocalAddr is that of the socket the tunnel uses.
+func (c *Conn) LocalAddr() net.Addr { return c.st.LocalAddr() }
+
+// RemoteAddr is an [Addr].
+func (c *Conn) RemoteAddr() net.Addr { return Addr{c.tunnel, c.st.Name()} }
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(at time.Time) error { return c.st.SetDeadline(at) }
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(at time.Time) error { return c.st.SetReadDeadline(at) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(at time.Time) error { return c.st.SetWriteDeadline(at) }
+
+func (c *Conn) error(err error) error {
+	if err = explain(err); err == nil || err == io.EOF {
+		return err
+	}
+	return &Error{Tunnel: c.tunnel, Target: c.st.Name(), Err: err}
+}

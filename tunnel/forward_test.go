@@ -1,0 +1,246 @@
+package tunnel_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/headpond/headpond/tunnel"
+)
+
+func TestForward(t *testing.T) {
+	target := echoServer(t)
+	e := start(t, options{server: allow("127.0.0.0/8:*")})
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			c, err := e.client.Open(soon(t), target)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			exchange(t, c, "hello")
+			if c.RemoteAddr().String() != "far/"+target {
+				t.Errorf("remote address %v", c.RemoteAddr())
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, "the streams are over", func() bool { return e.server.Tunnel().Streams == 0 && e.client.Stats().Streams == 0 })
+	near, far := e.client.Stats(), e.server.Tunnel()
+	if near.Sessions != 1 || near.Opened != 50 || far.Accepted != 50 || far.Refused+far.Failed != 0 {
+		t.Errorf("near %+v\nfar %+v", near, far)
+	}
+	if len(far.Connected) != 1 || far.Connected[0] != "branch" || near.BytesOut != far.BytesIn || near.BytesOut != 250 {
+		t.Errorf("near %+v\nfar %+v", near, far)
+	}
+}
+
+// The first bytes are on their way before the far side has said a word.
+func TestOpenCostsNoRoundTrip(t *testing.T) {
+	dialled := make(chan struct{})
+	target := echoServer(t)
+	e := start(t, options{server: func(c *tunnel.ServerConfig) {
+		c.Policy = policy("127.0.0.1:*")
+		c.Policy.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			<-dialled
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", address)
+		}
+	}})
+	c, err := e.client.Open(soon(t), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("early")); err != nil {
+		t.Fatal(err)
+	}
+	close(dialled)
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "early" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestHalfClose(t *testing.T) {
+	question := bytes.Repeat([]byte("question "), 30_000)
+	t.Run("client first", func(t *testing.T) {
+		target := backend(t, func(c net.Conn) {
+			got, err := io.ReadAll(c)
+			if err != nil || !bytes.Equal(got, question) {
+				t.Errorf("the backend got %d bytes, %v", len(got), err)
+			}
+			_, _ = c.Write([]byte("answer"))
+		})
+		c := open(t, start(t, options{server: allow(target)}), target)
+		if _, err := c.Write(question); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(c); err != nil || string(got) != "answer" {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+	t.Run("backend first", func(t *testing.T) {
+		got := make(chan []byte, 1)
+		target := backend(t, func(c net.Conn) {
+			_, _ = c.Write([]byte("banner"))
+			_ = c.(*net.TCPConn).CloseWrite()
+			b, _ := io.ReadAll(c)
+			got <- b
+		})
+		c := open(t, start(t, options{server: allow(target)}), target)
+		if b, err := io.ReadAll(c); err != nil || string(b) != "banner" {
+			t.Errorf("%q, %v", b, err)
+		}
+		if _, err := c.Write(question); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if b := <-got; !bytes.Equal(b, question) {
+			t.Errorf("the backend got %d bytes", len(b))
+		}
+	})
+}
+
+// A connection that breaks is a reset at the other end, and never looks complete.
+func TestReset(t *testing.T) {
+	t.Run("by the backend", func(t *testing.T) {
+		target := backend(t, func(c net.Conn) {
+			_, _ = io.ReadFull(c, make([]byte, 1))
+			_ = c.(*net.TCPConn).SetLinger(0)
+		})
+		c := open(t, start(t, options{server: allow(target)}), target)
+		_, _ = c.Write([]byte("x"))
+		if _, err := io.ReadAll(c); !errors.Is(err, tunnel.ErrBroken) || !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("by the client", func(t *testing.T) {
+		begun, ended := make(chan struct{}), make(chan error, 1)
+		target := backend(t, func(c net.Conn) {
+			_, _ = io.ReadFull(c, make([]byte, 1))
+			close(begun)
+			_, err := io.Copy(io.Discard, c)
+			ended <- err
+		})
+		c := open(t, start(t, options{server: allow(target)}), target)
+		_, _ = c.Write([]byte("x"))
+		<-begun
+		_ = c.SetLinger(0)
+		_ = c.Close()
+		if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the backend saw %v", err)
+		}
+	})
+}
+
+// The socket between the gateways is cut again and again while data flows both
+// ways; every byte arrives once, in order.
+func TestResume(t *testing.T) {
+	const size = 8 << 20
+	target := echoServer(t)
+	e := start(t, options{server: allow(target)})
+	c := open(t, e, target)
+	want := sha256.New()
+	var sent sync.WaitGroup
+	sent.Go(func() {
+		rnd := rand.NewChaCha8([32]byte{1})
+		piece := make([]byte, 64<<10)
+		for n := 0; n < size; n += len(piece) {
+			_, _ = rnd.Read(piece)
+			want.Write(piece)
+			if _, err := c.Write(piece); err != nil {
+				t.Errorf("write: %v", err)
+				return
+			}
+		}
+		_ = c.CloseWrite()
+	})
+	got := sha256.New()
+	total, cuts := 0, 0
+	for buf := make([]byte, 32<<10); ; {
+		n, err := c.Read(buf)
+		got.Write(buf[:n])
+		total += n
+		if total > (cuts+1)<<20 && cuts < 5 {
+			cuts++
+			e.sockets.cut()
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", total, err)
+		}
+	}
+	sent.Wait()
+	if total != size || !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
+		t.Errorf("%d bytes of %d came back, or others than were sent", total, size)
+	}
+	if st := e.client.Stats(); st.Resumed < 1 || st.Broken < st.Resumed || st.Made != 1 || st.Lost != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A tunnel whose server is away for good loses its streams and makes a session
+// again when there is a server.
+func TestReconnect(t *testing.T) {
+	target := echoServer(t)
+	e := start(t, options{server: allow(target)})
+	c := open(t, e, target)
+	exchange(t, c, "one")
+	e.server.Close()
+	if _, err := io.ReadAll(c); err == nil {
+		t.Error("a stream that was cut off looks complete")
+	}
+	eventually(t, "a failure to connect", func() bool {
+		_, err := e.client.Open(soon(t), target)
+		return errors.Is(err, tunnel.ErrNotConnected)
+	})
+	l, err := net.Listen("tcp", e.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cfg tunnel.ServerConfig
+	allow(target)(&cfg)
+	cfg.PSK = key
+	again, err := tunnel.NewServer(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	go again.Serve(l)
+	eventually(t, "a new session", func() bool {
+		c, err := e.client.Dial(soon(t), target)
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		exchange(t, c, "two")
+		return true
+	})
+}
+
+func open(t testing.TB, e *ends, target string) *tunnel.Conn {
+	t.Helper()
+	c, err := e.client.Open(soon(t), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}

@@ -1,0 +1,168 @@
+package tunnel_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/mux"
+	"github.com/headpond/headpond/tunnel"
+)
+
+// listenAgain binds an address that another listener has just left.
+func listenAgain(t testing.TB, address string) (l net.Listener) {
+	t.Helper()
+	eventually(t, "the address is free", func() (free bool) {
+		var err error
+		l, err = net.Listen("tcp", address)
+		return err == nil
+	})
+	return l
+}
+
+// raw is a session with a server that is not a Client's.
+func raw(t testing.TB, address string, cfg mux.Config) *mux.Session {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.PSK = key
+	s, err := mux.Client(soon(t), conn, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// A dial ends when whoever asked for it has left.
+func TestDialDoesNotOutliveItsClient(t *testing.T) {
+	begun, ended := make(chan struct{}, 1), make(chan struct{}, 1)
+	e := start(t, options{server: func(c *tunnel.ServerConfig) {
+		c.Policy = policy("0.0.0.0/0:*")
+		c.Policy.Timeout = patience * 10
+		c.Policy.Dial = func(ctx context.Context, _ string) (net.Conn, error) {
+			begun <- struct{}{}
+			<-ctx.Done()
+			ended <- struct{}{}
+			return nil, ctx.Err()
+		}
+	}})
+	c := open(t, e, "192.0.2.1:80")
+	<-begun
+	_ = c.SetLinger(0)
+	_ = c.Close()
+	<-ended
+	eventually(t, "no stream is left", func() bool { return e.server.Tunnel().Streams == 0 })
+
+	c = open(t, e, "192.0.2.1:80") // and with the session
+	<-begun
+	e.client.Close()
+	<-ended
+	_ = c.Close()
+}
+
+// One peer has its streams, however many sessions it makes.
+func TestMaxStreams(t *testing.T) {
+	target := echoServer(t)
+	e := start(t, options{
+		server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxStreams = 4 },
+		client: func(c *tunnel.ClientConfig) { c.Sessions = 2 },
+	})
+	eventually(t, "two sessions", func() bool { return e.server.Tunnel().Sessions == 2 })
+	for range 4 {
+		exchange(t, open(t, e, target), "hello")
+	}
+	if _, err := e.client.Dial(soon(t), target); !errors.Is(err, tunnel.ErrBusy) {
+		t.Errorf("the fifth: %v", err)
+	}
+}
+
+func TestMaxSessions(t *testing.T) {
+	e := start(t, options{server: func(c *tunnel.ServerConfig) { c.MaxSessions = 1 }})
+	eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
+	s := raw(t, e.address, mux.Config{Name: "other"})
+	<-s.Done()
+	eventually(t, "the log", func() bool { return e.serverLog.line("no session with a peer", "sessions are open") != "" })
+	if st := e.server.Tunnel(); st.Sessions != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Names that are no targets, messages instead of streams, and a flood of streams
+// are refused one by one, and nobody else notices.
+func TestHostilePeer(t *testing.T) {
+	target := echoServer(t)
+	e := start(t, options{server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxStreams = 32 }})
+	good := open(t, e, target)
+	exchange(t, good, "hello")
+	bad := raw(t, e.address, mux.Config{Name: "bad"})
+	for _, name := range []string{"", "x", "\x00\xff", "upstream:", "upstream:../../etc", ":1", "unix:", "unix:relative", "127.0.0.1:99999",
+		"127.0.0.1:-1", "[::1%lo]:1", "0x7f.1:1", strings.Repeat("a", 500) + ":1", "\n\r\x1b[31m:1"} {
+		st, err := bad.OpenStream(soon(t), name)
+		if err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		if _, err := io.ReadAll(st); !errors.Is(err, mux.ErrReset) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if _, err := bad.Open(soon(t), "a channel for messages"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2000 { // more than it may have open; none is ever read or closed
+		st, err := bad.OpenStream(soon(t), target)
+		if err != nil {
+			if !errors.Is(err, mux.ErrTooManyChannels) {
+				t.Errorf("%v", err)
+			}
+			break
+		}
+		_, _ = st.Write([]byte("x"))
+	}
+	if st := e.server.Tunnel(); st.Streams > 2*32+1 {
+		t.Errorf("%+v", st)
+	}
+	exchange(t, good, "still there")
+	if line := e.serverLog.line("\x1b"); line != "" {
+		t.Errorf("the log holds control characters: %q", line)
+	}
+}
+
+// A server that is no tunnel is recognized.
+func TestNotATunnel(t *testing.T) {
+	muxServer := backend(t, func(c net.Conn) {
+		s, err := mux.Server(bg, c, mux.Config{PSK: key})
+		if err != nil {
+			return
+		}
+		defer s.Close()
+		for {
+			st, err := s.AcceptStream(bg)
+			if err != nil {
+				return
+			}
+			_, _ = st.Write([]byte("HTTP/1.1 400 Bad Request"))
+		}
+	})
+	client, err := tunnel.NewClient(tunnel.ClientConfig{Address: muxServer, Config: tunnel.Config{PSK: key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.Dial(soon(t), "upstream:x"); !errors.Is(err, tunnel.ErrProtocol) {
+		t.Errorf("%v", err)
+	}
+	c, err := client.Open(soon(t), "upstream:x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 10)); !errors.Is(err, tunnel.ErrProtocol) {
+		t.Errorf("%v", err)
+	}
+}

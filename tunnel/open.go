@@ -1,0 +1,78 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// Open opens a connection to a target at the server's side. It costs no round
+// trip: whether the target may and can be reached shows when the Conn is read. It
+// waits for a session only while the first attempt to have one is under way; ctx
+// bounds that. The error is an *Error and wraps ErrNotConnected, ErrBusy, ErrClosed
+// or ErrConfig.
+func (c *Client) Open(ctx context.Context, target string) (*Conn, error) {
+	return open(ctx, c.sessions, c.cfg.Tunnel, "", target, func(stale bool, changed <-chan struct{}) error {
+		c.mu.Lock()
+		failed := c.failed
+		c.mu.Unlock()
+		if failed != nil {
+			return fmt.Errorf("%w to %s: %w", ErrNotConnected, c.cfg.Address, failed)
+		}
+		if stale {
+			c.lookNow()
+		}
+		select {
+		case <-changed:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrNotConnected, context.Cause(ctx))
+		}
+	})
+}
+
+// Dial is Open, and waits until the target is reached: a round trip, for those
+// who want to know before they send anything. The error may wrap ErrRefused,
+// ErrUnreachable or ctx's too.
+func (c *Client) Dial(ctx context.Context, target string) (*Conn, error) {
+	conn, err := c.Open(ctx, target)
+	return dialled(ctx, conn, err)
+}
+
+// Open is Client.Open the other way: to a target at the side of a peer, by the name
+// it has connected with. A peer that has no session now is ErrNotConnected at once.
+func (s *Server) Open(ctx context.Context, peer, target string) (*Conn, error) {
+	return open(ctx, s.sessions, peer, peer, target, func(bool, <-chan struct{}) error {
+		return fmt.Errorf("%w: no session of peer %q", ErrNotConnected, peer)
+	})
+}
+
+// Dial is Client.Dial the other way.
+func (s *Server) Dial(ctx context.Context, peer, target string) (*Conn, error) {
+	conn, err := s.Open(ctx, peer, target)
+	return dialled(ctx, conn, err)
+}
+
+func open(ctx context.Context, t *sessions, name, peer, target string, idle func(bool, <-chan struct{}) error) (*Conn, error) {
+	err := CheckTarget(target)
+	var st *mux.Stream
+	if err == nil {
+		st, err = t.open(ctx, peer, target, idle)
+	}
+	if err != nil {
+		return nil, &Error{Tunnel: name, Target: target, Err: err}
+	}
+	return &Conn{st: st, tunnel: name}, nil
+}
+
+func dialled(ctx context.Context, c *Conn, err error) (*Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	if err := c.await(ctx); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}

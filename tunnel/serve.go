@@ -1,0 +1,179 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// connected is the first byte to the side that opened a stream: the target has
+// been reached.
+const connected = 0
+
+// lastWords is how long a backend that takes nothing more may still send something.
+const lastWords = 5 * time.Second
+
+// refuse tells both sides' logs why there is no connection for a stream.
+func (t *sessions) refuse(p *peer, st *mux.Stream, err error) {
+	reset(st, err)
+	if errors.Is(err, ErrUnreachable) {
+		t.counts.failed.Add(1)
+	} else {
+		t.counts.refused.Add(1)
+	}
+	t.refused.warn(t.log, "tunnel: stream refused", "tunnel", t.name, "peer", p.name, "target", st.Name(), "error", err)
+}
+
+// serve connects a stream that the other side has opened to its target, and
+// relays until both directions have ended.
+func (t *sessions) serve(p *peer, st *mux.Stream) {
+	defer st.Close()
+	ctx, cancel := context.WithCancel(t.life)
+	defer cancel()
+	r := &relay{st: st, dialled: make(chan struct{}), giveUp: cancel}
+	var up sync.WaitGroup
+	up.Go(r.up)
+	conn, err := t.policy.Load().connect(ctx, st.Name())
+	switch {
+	case err == nil:
+		r.conn = conn
+		close(r.dialled)
+		r.down()
+	case r.left.Load() || t.life.Err() != nil: // nobody waits for the answer
+		close(r.dialled)
+	default:
+		close(r.dialled)
+		t.refuse(p, st, err)
+	}
+	up.Wait()
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// relay is a stream and the connection dialled for it. up and down run at the same
+// time, each reading one and writing the other.
+type relay struct {
+	st      *mux.Stream
+	conn    net.Conn      // nil until dialled is closed, and after it if there is none
+	dialled chan struct{} //
+	giveUp  func()        // ends the dialling
+	left    atomic.Bool   // the other side has, while it was dialled
+}
+
+// up moves what the stream brings to the connection. What comes before there is
+// one waits; a stream that breaks meanwhile ends the dialling.
+func (r *relay) up() {
+	readErr, writeErr := copyBytes(waiting{r}, r.st)
+	select {
+	case <-r.dialled:
+	default:
+		if !errors.Is(readErr, io.EOF) {
+			r.left.Store(true)
+			r.giveUp()
+		}
+		<-r.dialled
+	}
+	switch {
+	case r.conn == nil:
+	case errors.Is(readErr, io.EOF):
+		if h, ok := r.conn.(interface{ CloseWrite() error }); ok {
+			_ = h.CloseWrite()
+		} else {
+			r.abort()
+		}
+	case writeErr != nil: // what the backend said before is still on its way
+		_ = r.conn.SetReadDeadline(time.Now().Add(lastWords))
+	default:
+		r.abort()
+	}
+}
+
+// down tells the opener that the target was reached, and moves what it sends.
+func (r *relay) down() {
+	if _, err := r.st.Write([]byte{connected}); err != nil {
+		r.abort()
+		return
+	}
+	readErr, writeErr := copyBytes(r.st, r.conn)
+	switch {
+	case writeErr != nil:
+		r.abort()
+	case errors.Is(readErr, io.EOF):
+		_ = r.st.CloseWrite()
+	default:
+		reset(r.st, refuse(ErrBroken, "%v", readErr))
+	}
+}
+
+// abort breaks the connection as a reset, so that what was cut off does not look
+// complete, and stops reading the stream.
+func (r *relay) abort() {
+	if l, ok := r.conn.(interface{ SetLinger(int) error }); ok {
+		_ = l.SetLinger(0)
+	}
+	_ = r.conn.Close()
+	_ = r.st.Close()
+}
+
+// waiting writes to a relay's connection once there is one.
+type waiting struct{ r *relay }
+
+var errNotDialled = errors.New("tunnel: there is no connection")
+
+func (w waiting) Write(p []byte) (int, error) {
+	<-w.r.dialled
+	if w.r.conn == nil {
+		return 0, errNotDialled
+	}
+	return w.r.conn.Write(p)
+}
+
+// A direction in which nothing moves holds a small buffer; while it is filled at
+// one go, a large one.
+const (
+	smallBuffer = 2 << 10
+	largeBuffer = 32 << 10
+)
+
+var (
+	smallBuffers = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
+	largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+)
+
+// copyBytes moves bytes until src ends (readErr says why) or dst does (writeErr).
+func copyBytes(dst io.Writer, src io.Reader) (readErr, writeErr error) {
+	small := smallBuffers.Get().(*[smallBuffer]byte)
+	defer smallBuffers.Put(small)
+	buf := small[:]
+	var large *[largeBuffer]byte
+	defer func() {
+		if large != nil {
+			largeBuffers.Put(large)
+		}
+	}()
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case err != nil:
+			return err, nil
+		case large == nil && n == smallBuffer:
+			large = largeBuffers.Get().(*[largeBuffer]byte)
+			buf = large[:]
+		case large != nil && n <= smallBuffer:
+			largeBuffers.Put(large)
+			large, buf = nil, small[:]
+		}
+	}
+}

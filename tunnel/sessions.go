@@ -1,0 +1,259 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/mux"
+	"github.com/headpond/headpond/mux/frame"
+)
+
+// sessions are the live sessions of one end of a tunnel, and the streams in them.
+// Methods may be called from any goroutine.
+type sessions struct {
+	name    string // for errors and the log
+	log     *slog.Logger
+	policy  atomic.Pointer[Policy]
+	streams atomic.Int64 // limit of each peer's
+	life    context.Context
+	end     context.CancelFunc
+	refused logLimit
+
+	counts struct{ opened, accepted, refused, failed atomic.Uint64 }
+
+	mu      sync.Mutex // never held while waiting
+	peers   map[string]*peer
+	changed chan struct{} // closed, and replaced, when anything below did
+	made    uint64
+	lost    uint64
+	past    traffic // of sessions that are over
+	leaving bool    // no more sessions
+	work    sync.WaitGroup
+}
+
+// peer is whoever has one or more sessions under one name.
+type peer struct {
+	name     string
+	sessions []*mux.Session
+	streams  atomic.Int64 // open, which the peer asked for
+}
+
+func newSessions(name string, cfg *Config) *sessions {
+	t := &sessions{name: name, log: cfg.Logger, peers: map[string]*peer{}, changed: make(chan struct{})}
+	t.life, t.end = context.WithCancel(context.Background())
+	t.apply(cfg)
+	return t
+}
+
+// apply changes what may change while sessions run.
+func (t *sessions) apply(cfg *Config) {
+	policy := cfg.Policy
+	t.policy.Store(&policy)
+	t.streams.Store(int64(cfg.MaxStreams))
+}
+
+// notify wakes whoever waits for a change. mu is held.
+func (t *sessions) notify() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// tell is notify for whoever does not hold mu.
+func (t *sessions) tell() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.notify()
+}
+
+// add takes a session over, of which there may be so many; on an error it is the
+// caller's to close.
+func (t *sessions) add(name string, s *mux.Session, most int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, p := range t.peers {
+		n += len(p.sessions)
+	}
+	switch {
+	case t.leaving:
+		return ErrClosed
+	case most > 0 && n >= most:
+		return fmt.Errorf("tunnel: %d sessions are open, the most there may be", n)
+	}
+	p := t.peers[name]
+	if p == nil {
+		p = &peer{name: name}
+		t.peers[name] = p
+	}
+	p.sessions = append(p.sessions, s)
+	t.made++
+	t.notify()
+	t.work.Go(func() { t.acceptStreams(p, s) })
+	return nil
+}
+
+// acceptStreams serves what the other side opens until the session is over.
+func (t *sessions) acceptStreams(p *peer, s *mux.Session) {
+	t.log.Info("tunnel: session begun", "tunnel", t.name, "peer", s.Peer().Name, "address", s.Peer().Addr.String(), "session", s.ID().String())
+	for {
+		st, err := s.AcceptStream(context.Background())
+		if err != nil {
+			break
+		}
+		if p.streams.Add(1) > t.streams.Load() {
+			p.streams.Add(-1)
+			t.refuse(p, st, refuse(ErrBusy, "the peer has as many streams open as the far side allows"))
+			continue
+		}
+		t.counts.accepted.Add(1)
+		t.work.Go(func() {
+			defer p.streams.Add(-1)
+			t.serve(p, st)
+		})
+	}
+	<-s.Done()
+	_ = s.Close() // its goroutines
+	t.remove(p, s)
+}
+
+func (t *sessions) remove(p *peer, s *mux.Session) {
+	err, lost := s.Err(), false
+	if errors.Is(err, mux.ErrSessionLost) {
+		bye, told := errors.AsType[*mux.GoAwayError](err)
+		lost = !told || bye.Code != frame.CodeOver && bye.Code != frame.CodeNone
+	}
+	t.mu.Lock()
+	p.sessions = slices.DeleteFunc(p.sessions, func(o *mux.Session) bool { return o == s })
+	if len(p.sessions) == 0 && t.peers[p.name] == p {
+		delete(t.peers, p.name)
+	}
+	t.past.add(s.Stats())
+	if lost {
+		t.lost++
+	}
+	t.notify()
+	t.mu.Unlock()
+	level := slog.LevelInfo
+	if lost {
+		level = slog.LevelWarn
+	}
+	t.log.Log(context.Background(), level, "tunnel: session over", "tunnel", t.name, "peer", s.Peer().Name, "session", s.ID().String(), "error", err)
+}
+
+// pick returns the session of a peer that is best for one more stream: one that
+// has a socket, with the fewest streams. stale tells whether there are only such
+// that take no more, and changed is closed when another pick may find another.
+func (t *sessions) pick(name string) (best *mux.Session, stale bool, changed <-chan struct{}, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.peers[name]; p != nil {
+		var least mux.Stats
+		for _, s := range p.sessions {
+			if s.Draining() {
+				stale = true
+				continue
+			}
+			st := s.Stats()
+			if best == nil || st.Suspended != least.Suspended && least.Suspended || st.Suspended == least.Suspended && st.Channels < least.Channels {
+				best, least = s, st
+			}
+		}
+	}
+	if best == nil && t.leaving {
+		err = ErrClosed
+	}
+	return best, stale && best == nil, t.changed, err
+}
+
+// open opens a stream in a session of the peer. Without one it asks idle, which
+// may wait for a change, or says why not to.
+func (t *sessions) open(ctx context.Context, name, target string, idle func(stale bool, changed <-chan struct{}) error) (*mux.Stream, error) {
+	for {
+		s, stale, changed, err := t.pick(name)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			if err := idle(stale, changed); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		st, err := s.OpenStream(ctx, target)
+		switch {
+		case err == nil:
+			t.counts.opened.Add(1)
+			return st, nil
+		case errors.Is(err, mux.ErrDraining) && !s.Draining():
+			t.retire(s)
+			continue
+		case errors.Is(err, mux.ErrDraining), errors.Is(err, mux.ErrSessionLost), errors.Is(err, mux.ErrSessionClosed):
+			continue // it is not picked again
+		}
+		return nil, explain(err)
+	}
+}
+
+// retire ends a session that has used up its numbers for streams (2³¹ of them)
+// once those that are open are over.
+func (t *sessions) retire(s *mux.Session) {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = s.Drain(now) // it begins
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.leaving {
+		t.work.Go(func() { _ = s.Drain(t.life) })
+	}
+}
+
+// drain takes no more sessions and streams and waits until those there are have
+// ended. When ctx ends first, the rest is cut off and the error says how much.
+func (t *sessions) drain(ctx context.Context) error {
+	all := t.leave()
+	var wg sync.WaitGroup
+	for _, s := range all {
+		wg.Go(func() { _ = s.Drain(ctx) })
+	}
+	wg.Wait()
+	cut := 0
+	for _, s := range all {
+		if s.Err() == nil {
+			cut += s.Stats().Channels
+		}
+	}
+	t.close()
+	if cut > 0 {
+		return fmt.Errorf("tunnel %q: drain: %d streams cut off: %w", t.name, cut, context.Cause(ctx))
+	}
+	return nil
+}
+
+// leave takes no more sessions and returns those there are.
+func (t *sessions) leave() []*mux.Session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leaving = true
+	t.notify()
+	var all []*mux.Session
+	for _, p := range t.peers {
+		all = append(all, p.sessions...)
+	}
+	return all
+}
+
+// close ends everything now and returns when nothing runs any more.
+func (t *sessions) close() {
+	t.end()
+	var wg sync.WaitGroup
+	for _, s := range t.leave() {
+		wg.Go(func() { _ = s.Close() })
+	}
+	wg.Wait()
+	t.work.Wait()
+}

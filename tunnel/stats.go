@@ -1,0 +1,99 @@
+package tunnel
+
+import (
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// Stats is one end of a tunnel at one moment. Counters count since the start.
+type Stats struct {
+	Name      string
+	Connected []string // names of the peers that have a session, in order
+	Sessions  int      // there are, Suspended among them
+	Suspended int      // without a socket now, waiting for another
+	Streams   int      // open, whichever side asked
+
+	Made    uint64 // sessions begun
+	Lost    uint64 // sessions that ended by no side's will
+	Broken  uint64 // sockets that sessions have lost
+	Resumed uint64 // times a session went on with another socket
+
+	Opened   uint64 // streams this side asked for
+	Accepted uint64 // streams the other side asked for
+	Refused  uint64 // of those, by policy or limit
+	Failed   uint64 // of those, because the target could not be reached
+
+	BytesIn, BytesOut uint64 // payload, from and to the other side
+}
+
+// traffic is what ended sessions leave behind.
+type traffic struct{ in, out, broken, resumed uint64 }
+
+func (t *traffic) add(s mux.Stats) {
+	t.in += s.BytesReceived
+	t.out += s.BytesSent
+	t.broken += s.Losses
+	t.resumed += s.Resumed
+}
+
+// stats adds everything up.
+func (t *sessions) stats() Stats {
+	s := Stats{
+		Name: t.name, Opened: t.counts.opened.Load(), Accepted: t.counts.accepted.Load(),
+		Refused: t.counts.refused.Load(), Failed: t.counts.failed.Load(),
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum := t.past
+	for name, p := range t.peers {
+		s.Connected = append(s.Connected, name)
+		for _, session := range p.sessions {
+			st := session.Stats()
+			s.Sessions++
+			s.Streams += st.Channels
+			if st.Suspended {
+				s.Suspended++
+			}
+			sum.add(st)
+		}
+	}
+	slices.Sort(s.Connected)
+	s.Made, s.Lost = t.made, t.lost
+	s.Broken, s.Resumed, s.BytesIn, s.BytesOut = sum.broken, sum.resumed, sum.in, sum.out
+	return s
+}
+
+// linesPerSecond is what a logLimit lets through: a peer that asks for what it may
+// not have, a thousand times a second, must not fill the log.
+const linesPerSecond = 10
+
+// logLimit bounds the lines of one kind; the first after a gap says how many are
+// missing.
+type logLimit struct {
+	mu      sync.Mutex
+	began   time.Time
+	lines   int
+	skipped int
+}
+
+func (l *logLimit) warn(log *slog.Logger, msg string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); now.Sub(l.began) >= time.Second {
+		l.began, l.lines = now, 0
+	}
+	if l.lines >= linesPerSecond {
+		l.skipped++
+		return
+	}
+	l.lines++
+	if l.skipped > 0 {
+		args = append(args, "unlogged_before", l.skipped)
+		l.skipped = 0
+	}
+	log.Warn(msg, args...)
+}
