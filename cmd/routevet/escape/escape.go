@@ -3,10 +3,12 @@
 //
 // Reported are
 //
-//   - a go statement, or time.AfterFunc, with a function that uses one, unless the handler waits afterwards: by
-//     a method called Wait, by receiving from a channel or by select;
+//   - a go statement, time.AfterFunc, or a method Go as that of sync.WaitGroup, with a function that uses one or is given
+//     a struct that holds one, unless the handler waits afterwards: by a method called Wait, by receiving from a
+//     channel or by select;
 //   - one that is stored where it outlives the function: in a package variable, behind a field of something the
-//     function was given, in a map or slice that it was given, or sent to a channel.
+//     function was given, in a map or slice that it was given, or sent to a channel; by itself, in a composite literal,
+//     appended, or captured by a function.
 //
 // A function that a response holds, as Write of a route.Stream, may use its Ctx and is not reported.
 package escape
@@ -47,17 +49,17 @@ func run(pass *analysis.Pass) (any, error) {
 		case *ast.GoStmt:
 			reportGo(pass, n, n.Call, stack)
 		case *ast.CallExpr:
-			if calls(pass, n, "time", "AfterFunc") {
+			if calls(pass, n, "time", "AfterFunc") || startsGoroutine(pass, n) {
 				reportGo(pass, n, n, stack)
 			}
 		case *ast.AssignStmt:
 			for i, left := range n.Lhs {
-				if i < len(n.Rhs) && scoped(pass, n.Rhs[i]) != "" && outlives(pass, left, stack) {
-					pass.Reportf(n.Pos(), "the %s is stored where it outlives its handler: store what is needed of it", scoped(pass, n.Rhs[i]))
+				if i < len(n.Rhs) && carries(pass, n.Rhs[i]) != "" && outlives(pass, left, stack) {
+					pass.Reportf(n.Pos(), "the %s is stored where it outlives its handler: store what is needed of it", carries(pass, n.Rhs[i]))
 				}
 			}
 		case *ast.SendStmt:
-			if name := scoped(pass, n.Value); name != "" {
+			if name := carries(pass, n.Value); name != "" {
 				pass.Reportf(n.Pos(), "the %s is sent to a channel: whoever receives it may use it after its handler has returned", name)
 			}
 		}
@@ -88,23 +90,113 @@ func scopedType(t types.Type) string {
 	return ""
 }
 
+// holds returns what a struct, or one behind a pointer, has in its fields that may only be used in a handler.
+func holds(t types.Type, depth int) string {
+	t = types.Unalias(t)
+	if p, ok := t.Underlying().(*types.Pointer); ok {
+		t = p.Elem()
+	}
+	s, ok := t.Underlying().(*types.Struct)
+	if !ok || depth == 0 {
+		return ""
+	}
+	for f := range s.Fields() {
+		if name := scopedType(f.Type()); name != "" {
+			return name
+		}
+		if name := holds(f.Type(), depth-1); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// carries returns what an expression has in it that may only be used in a handler.
+func carries(pass *analysis.Pass, e ast.Expr) string {
+	e = ast.Unparen(e)
+	if name := scoped(pass, e); name != "" {
+		return name
+	}
+	var parts []ast.Expr
+	switch e := e.(type) {
+	case *ast.UnaryExpr:
+		if e.Op == token.AND {
+			parts = []ast.Expr{e.X}
+		}
+	case *ast.CompositeLit:
+		parts = e.Elts
+	case *ast.KeyValueExpr:
+		parts = []ast.Expr{e.Value}
+	case *ast.CallExpr:
+		if id, ok := e.Fun.(*ast.Ident); ok && pass.TypesInfo.Uses[id] == types.Universe.Lookup("append") {
+			parts = e.Args[1:]
+		}
+	case *ast.FuncLit:
+		name := ""
+		uses(pass, e, func(_ *ast.Ident, found string) { name = found })
+		return name
+	}
+	for _, p := range parts {
+		if name := carries(pass, p); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// uses calls f with each variable from outside of n that n uses and that may only be used in a handler.
+func uses(pass *analysis.Pass, n ast.Node, f func(id *ast.Ident, name string)) {
+	whole := map[*ast.Ident]bool{} // not only for one of their fields
+	ast.Inspect(n, func(at ast.Node) bool {
+		if s, ok := at.(*ast.SelectorExpr); ok {
+			if id, ok := s.X.(*ast.Ident); ok {
+				selection := pass.TypesInfo.Selections[s]
+				whole[id] = selection != nil && selection.Kind() == types.MethodVal
+			}
+		}
+		id, ok := at.(*ast.Ident)
+		if !ok {
+			return true
+		}
+		v, ok := pass.TypesInfo.Uses[id].(*types.Var)
+		if !ok || n.Pos() <= v.Pos() && v.Pos() < n.End() && !v.IsField() {
+			return true
+		}
+		name := scopedType(v.Type())
+		called, selected := whole[id]
+		if name == "" && !v.IsField() && v.Kind() != types.RecvVar && v.Parent() != pass.Pkg.Scope() && (called || !selected) {
+			name = holds(v.Type(), 2)
+		}
+		if name != "" {
+			f(id, name)
+		}
+		return true
+	})
+}
+
 // reportGo reports a call in another goroutine that is given a context, or whose function has captured one.
 func reportGo(pass *analysis.Pass, at ast.Node, call *ast.CallExpr, stack []ast.Node) {
 	if waits(pass, at, stack) {
 		return
 	}
-	ast.Inspect(call, func(n ast.Node) bool {
-		id, ok := n.(*ast.Ident)
-		if !ok {
-			return true
-		}
-		v, ok := pass.TypesInfo.Uses[id].(*types.Var)
-		if !ok || scopedType(v.Type()) == "" || call.Pos() <= v.Pos() && v.Pos() < call.End() && !v.IsField() {
-			return true
-		}
-		pass.Reportf(id.Pos(), "the %s %s is used by a goroutine that may outlive its handler: call Detach before, or pass what it needs", scopedType(v.Type()), id.Name)
-		return false
+	uses(pass, call, func(id *ast.Ident, name string) {
+		pass.Reportf(id.Pos(), "the %s %s is used by a goroutine that may outlive its handler: call Detach before, or pass what it needs", name, id.Name)
 	})
+}
+
+// startsGoroutine reports whether a call is of a method Go of something that can be waited for.
+func startsGoroutine(pass *analysis.Pass, call *ast.CallExpr) bool {
+	s, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || s.Sel.Name != "Go" {
+		return false
+	}
+	selection := pass.TypesInfo.Selections[s]
+	if selection == nil {
+		return false
+	}
+	wait, _, _ := types.LookupFieldOrMethod(selection.Recv(), true, pass.Pkg, "Wait")
+	_, ok = wait.(*types.Func)
+	return ok
 }
 
 // waits reports whether the function around a statement waits for something after it.

@@ -93,3 +93,43 @@ func captures() func(*route.Ctx) {
 func streams(c *route.Ctx, _ struct{}) (route.Stream, error) {
 	return route.Stream{Write: func() { audit(c) }}, nil
 }
+
+type job struct{ c *route.Ctx }
+
+func (j *job) run() {}
+
+type jobs struct{ first job }
+
+var anything any
+
+func groups(c *route.Ctx, req upload) (int, error) {
+	var wg sync.WaitGroup
+	wg.Go(func() { audit(c) }) // want `the route.Ctx c is used`
+	j := &job{c: c}
+	go j.run()                 // want `the route.Ctx j is used`
+	go func(jobs) {}(jobs{*j}) // want `the route.Ctx j is used`
+	go func(upload) {}(req)    // want `the route.Files req is used`
+	name := struct {
+		upload
+		text string
+	}{req, "x"}
+	go func() { _ = name.text }()
+	return 0, nil
+}
+
+func (j *job) receiver() { go j.run() }
+
+func (s *service) carries(c *route.Ctx, _ struct{}) (int, error) {
+	s.list = append(s.list, c)     // want `the route.Ctx is stored`
+	anything = &job{c}             // want `the route.Ctx is stored`
+	anything = jobs{first: job{c}} // want `the route.Ctx is stored`
+	anything = func() { audit(c) } // want `the route.Ctx is stored`
+	anything = []any{c.Detach(), 1}
+	queue := make(chan jobs, 1)
+	queue <- jobs{job{c}} // want `the route.Ctx is sent to a channel`
+	local := []*route.Ctx{}
+	local = append(local, c)
+	f := func() { audit(c) }
+	f()
+	return len(local), nil
+}
