@@ -356,6 +356,11 @@ var impossible = map[string]struct {
 	"no method":   {func() { handle[struct{}]("/") }, "no method"},
 	"response":    {func() { route.New(func(*route.Ctx, struct{}) (chan int, error) { return nil, nil }) }, "cannot be encoded"},
 	"no function": {func() { route.New[struct{}, int](nil) }, "no function"},
+	"unique": {func() {
+		handle[struct {
+			A []struct{ B any } `validate:"unique"`
+		}]("POST /")
+	}, "cannot compare"},
 	"both tags": {func() {
 		handle[struct {
 			A int `query:"a" validate:"min=1" binding:"min=2"`

@@ -69,7 +69,25 @@ func (x *exchange) ended(err error) {
 	if x.r.Context().Err() == nil {
 		x.ep.log().Warn("route: a stream ended early", "route", x.ep.name(), "err", err)
 	}
+	if _, wrapped := x.w.(unwrapper); wrapped {
+		cutOff(x.w) // a router's middleware may recover from the panic, as gin.Recovery does
+	}
 	panic(http.ErrAbortHandler)
+}
+
+// unwrapper is a ResponseWriter around another.
+type unwrapper interface{ Unwrap() http.ResponseWriter }
+
+// cutOff closes the connection below a ResponseWriter, where it can be taken from the server, as in HTTP/1.
+func cutOff(w http.ResponseWriter) {
+	for u, ok := w.(unwrapper); ok; u, ok = w.(unwrapper) {
+		w = u.Unwrap()
+	}
+	if h, ok := w.(http.Hijacker); ok {
+		if conn, _, err := h.Hijack(); err == nil {
+			conn.Close()
+		}
+	}
 }
 
 // File is a response from a file, with ranges and conditional requests as http.ServeContent has them.

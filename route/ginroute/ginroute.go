@@ -24,7 +24,8 @@
 //		log.Fatal(router.Run("127.0.0.1:8080"))
 //	}
 //
-// Patterns are those of http.ServeMux; gin's groups put their path in front, and gin's middleware runs as
+// Patterns are written as those of http.ServeMux, and match as gin's do: a path that ends with a slash is that path only,
+// and GET is not HEAD. gin's groups put their path in front, and gin's middleware runs as
 // it does for gin's own handlers. What middleware has found out reaches a handler by the context of the
 // request (c.Request = c.Request.WithContext(…)), not by gin's context, which gin pools.
 package ginroute
@@ -63,18 +64,28 @@ func wrap(handler http.Handler) gin.HandlerFunc {
 	if !ok {
 		return gin.WrapH(handler)
 	}
-	return func(c *gin.Context) {
-		e.ServePath(c.Writer, c.Request, (*params)(&c.Params))
+	if strings.HasSuffix(e.Pattern(), "...}") {
+		return func(c *gin.Context) { e.ServePath(c.Writer, c.Request, (*restParams)(&c.Params)) }
 	}
+	return func(c *gin.Context) { e.ServePath(c.Writer, c.Request, (*params)(&c.Params)) }
 }
 
 // params are the values of gin's wildcards, as route reads them.
 type params gin.Params
 
 // PathValue implements route.PathValuer.
-func (p *params) PathValue(name string) string {
+func (p *params) PathValue(name string) string { return gin.Params(*p).ByName(name) }
+
+// restParams are params of a path that ends with a wildcard for the rest, the value of which begins with a slash for gin.
+type restParams gin.Params
+
+// PathValue implements route.PathValuer.
+func (p *restParams) PathValue(name string) string {
 	value := gin.Params(*p).ByName(name)
-	return strings.TrimPrefix(value, "/") // of a wildcard for the rest; others have none
+	if last := (*p)[len(*p)-1]; last.Key == name {
+		return strings.TrimPrefix(value, "/")
+	}
+	return value
 }
 
 // ginPath writes a path of http.ServeMux as gin does: {name} is :name, {name...} is *name.

@@ -1,7 +1,10 @@
 package ginroute_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -77,5 +80,45 @@ func TestPatternsGinDoesNotHave(t *testing.T) {
 			}()
 			ginroute.Handle(newRouter(), pattern, func(*route.Ctx, struct{}) (int, error) { return 0, nil })
 		}()
+	}
+}
+
+// What a client sends in a segment stays as it is.
+func TestSlashesInSegments(t *testing.T) {
+	router := newRouter()
+	router.UseRawPath = true
+	type request struct {
+		A    string `path:"a"`
+		Rest string `path:"rest"`
+	}
+	echo := func(_ *route.Ctx, req request) (request, error) { return req, nil }
+	ginroute.Handle(router, "GET /x/{a}/{rest...}", echo)
+	ginroute.Handle(router, "GET /y/{name}", hello)
+	for target, want := range map[string]string{"/x/%2Fb/c/d": `{"A":"/b","Rest":"c/d"}`, "/x/b/": `{"A":"b","Rest":""}`, "/y/%2Fb": `"Hello, /b"`} {
+		if w := get(router, target); w.Body.String() != want {
+			t.Errorf("%s: %d %s, want %s", target, w.Code, w.Body, want)
+		}
+	}
+}
+
+// gin.Recovery recovers from the panic that ends a response, so the connection has to be closed otherwise.
+func TestAStreamThatFailsIsCutOff(t *testing.T) {
+	router := newRouter()
+	router.Use(gin.RecoveryWithWriter(io.Discard))
+	ginroute.Handle(router, "GET /stream", func(*route.Ctx, struct{}) (route.Stream, error) {
+		return route.Stream{Write: func(w io.Writer) error {
+			_, _ = io.WriteString(w, strings.Repeat("x", 1<<16))
+			return errors.New("broken")
+		}}, nil
+	}, route.Logger(slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(router)
+	defer server.Close()
+	resp, err := server.Client().Get(server.URL + "/stream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("the response ends after %d bytes as if it were whole", len(b))
 	}
 }

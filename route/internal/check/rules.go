@@ -238,7 +238,7 @@ func unique(t reflect.Type, param string) (func(p, _ unsafe.Pointer) bool, error
 	for elem.Kind() == reflect.Pointer && elem == t.Elem() {
 		elem = elem.Elem()
 	}
-	if param != "" || !elem.Comparable() || elem.Kind() == reflect.Interface {
+	if param != "" || !elem.Comparable() || holdsInterface(elem) {
 		return nil, fmt.Errorf("unique cannot compare the elements of %v", t)
 	}
 	return func(p, _ unsafe.Pointer) bool {
@@ -260,6 +260,23 @@ func unique(t reflect.Type, param string) (func(p, _ unsafe.Pointer) bool, error
 		}
 		return true
 	}, nil
+}
+
+// holdsInterface reports whether values of t may hold what cannot be compared, which panics.
+func holdsInterface(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Array:
+		return holdsInterface(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if holdsInterface(t.Field(i).Type) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // add reports whether v, or what it points to, is new to the set.
