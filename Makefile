@@ -56,7 +56,7 @@ test-report: ## Render the benchmarks' page in Chromium (apt-get install chromiu
 bench: build ## Measure everything: tables, results.json, report.html in dist/bench (long; BENCHFLAGS=…)
 	bin/headpond bench -out dist/bench $(BENCHFLAGS) all
 
-bench-quick: build ## The same in six minutes
+bench-quick: build ## The same in five minutes
 	bin/headpond bench -out dist/bench-quick -quick $(BENCHFLAGS) all
 
 bench-engine: build ## Measure the gateway's engines beside HAProxy, nginx and PgBouncer

@@ -49,7 +49,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, group.Stop()) }()
-	env := &suite.Env{Options: o.Options, Starter: &peers.Starter{Group: group, Tools: tools, Headpond: o.Headpond, Self: o.Self, Loops: o.Loops}}
+	env := &suite.Env{Options: o.Options, Log: stderr, Starter: &peers.Starter{Group: group, Tools: tools, Headpond: o.Headpond, Self: o.Self, Loops: o.Loops}}
 	groups, missing, err := env.Groups(o.suites)
 	if err != nil {
 		return err

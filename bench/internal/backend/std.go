@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,12 +18,9 @@ import (
 // What the paths of a Std backend do, besides "/", which answers 128 bytes.
 const (
 	EventsPath = "/events" // an event stream: 10 events a second, each the time it was sent in nanoseconds
-	DownPath   = "/down"   // Huge bytes, as fast as they are taken
-	UpPath     = "/up"     // takes a body slowly
+	DownPath   = "/down"   // ?size= bytes, as fast as they are taken
+	UpPath     = "/up"     // takes a body, for the duration ?slow= slowly, and answers with its size
 )
-
-// Huge is the size of bodies that are not meant to end.
-const Huge = 1 << 30
 
 const (
 	eventInterval = 100 * time.Millisecond
@@ -31,15 +29,22 @@ const (
 	slowPause = 5 * time.Millisecond
 )
 
-// Slowly reads r until it ends, 64 KiB each 5 ms.
-func Slowly(r io.Reader) error {
+// Slowly reads r to its end and returns how much there was: 64 KiB each 5 ms for a while, then as fast as it comes.
+func Slowly(r io.Reader, while time.Duration) (int64, error) {
 	buf := make([]byte, slowRead)
-	for {
-		if _, err := r.Read(buf); err != nil {
-			return err
+	total := int64(0)
+	for began := time.Now(); time.Since(began) < while; time.Sleep(slowPause) {
+		n, err := r.Read(buf)
+		total += int64(n)
+		if errors.Is(err, io.EOF) {
+			return total, nil
 		}
-		time.Sleep(slowPause)
+		if err != nil {
+			return total, err
+		}
 	}
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, r, buf) // io.Discard would bring a buffer of its own
+	return total + n, err
 }
 
 // serveStd is the standard library's server, over TLS if that is the kind.
@@ -47,7 +52,7 @@ func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic
 	mux := http.NewServeMux()
 	mux.HandleFunc(EventsPath, events)
 	mux.HandleFunc(DownPath, down)
-	mux.HandleFunc(UpPath, func(_ http.ResponseWriter, r *http.Request) { _ = Slowly(r.Body) })
+	mux.HandleFunc(UpPath, up)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, bodySize)) })
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ConnState: func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
@@ -91,7 +96,25 @@ func events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func down(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Length", strconv.Itoa(Huge))
-	_ = produce(w, Huge, make([]byte, bulk))
+func down(w http.ResponseWriter, r *http.Request) {
+	size, err := strconv.ParseInt(r.FormValue("size"), 10, 64)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+	_ = Produce(w, size, make([]byte, bulk)) // the client sees that it is short
+}
+
+func up(w http.ResponseWriter, r *http.Request) {
+	slow, err := time.ParseDuration(r.URL.Query().Get("slow"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	n, err := Slowly(r.Body, slow)
+	if err != nil {
+		return // the client is gone
+	}
+	_, _ = fmt.Fprint(w, n)
 }

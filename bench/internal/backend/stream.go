@@ -52,7 +52,7 @@ func streamConn(c *net.TCPConn) {
 // Exchange sends size bytes of out and receives as many into in, both at the same time.
 func Exchange(c net.Conn, size int64, in, out []byte) error {
 	sent := make(chan error, 1)
-	go func() { sent <- produce(c, size, out) }()
+	go func() { sent <- Produce(c, size, out) }()
 	err := discard(c, size, in)
 	if err != nil {
 		_ = c.Close() // or the other half would wait
@@ -71,8 +71,8 @@ func discard(r io.Reader, size int64, buf []byte) error {
 	return nil
 }
 
-// produce writes size bytes of buf.
-func produce(w io.Writer, size int64, buf []byte) error {
+// Produce writes size bytes of buf.
+func Produce(w io.Writer, size int64, buf []byte) error {
 	for size > 0 {
 		n, err := w.Write(buf[:min(int64(len(buf)), size)])
 		if size -= int64(n); err != nil {

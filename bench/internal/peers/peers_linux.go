@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"text/template"
 
 	"github.com/headpond/headpond/bench/internal/proc"
@@ -35,7 +36,7 @@ type Starter struct {
 	Headpond string // the gateway's program
 	Self     string // this program
 	Loops    int    // loops, threads or workers for each arm
-	n        int
+	n        atomic.Int64
 }
 
 // Gateway is an arm of ours.
@@ -60,8 +61,7 @@ func (s *Starter) render(file, name string, data any) (string, error) {
 	if err := templates.ExecuteTemplate(&b, file, data); err != nil {
 		return "", err
 	}
-	s.n++
-	return s.Group.File(fmt.Sprintf("%d-%s-%s", s.n, name, file), b.String())
+	return s.Group.File(fmt.Sprintf("%d-%s-%s", s.n.Add(1), name, file), b.String())
 }
 
 // launch starts the process and waits until it listens.
@@ -127,8 +127,7 @@ func (s *Starter) StartNginx(mode, target string, tls bool) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.n++
-	conf := proxyConf{Name: fmt.Sprint(s.n), Listen: addr, Target: target, Dir: s.Group.Dir, Threads: s.Loops, TLS: tls, Module: s.Tools.StreamModule}
+	conf := proxyConf{Name: fmt.Sprint(s.n.Add(1)), Listen: addr, Target: target, Dir: s.Group.Dir, Threads: s.Loops, TLS: tls, Module: s.Tools.StreamModule}
 	if os.Getuid() == 0 {
 		conf.User = "root" // its temporary files are in our folder
 	}

@@ -330,10 +330,16 @@ func (p *Process) Switches() int64 {
 	return sum
 }
 
-// FreePort finds a port of 127.0.0.1 nobody listens on, below those the kernel gives to outgoing connections.
+// given are the ports that FreePort has given.
+var given sync.Map
+
+// FreePort finds a port of 127.0.0.1 nobody listens on, below those the kernel gives to outgoing connections. It gives none twice.
 func FreePort() (string, error) {
 	for range 100 {
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(15000+rand.IntN(17000)))
+		if _, before := given.LoadOrStore(addr, true); before {
+			continue
+		}
 		l, err := net.Listen("tcp", addr)
 		if err == nil {
 			return addr, l.Close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/bench/internal/result"
@@ -47,6 +48,8 @@ type Case struct {
 	Seconds float64
 	// Rounds bounds the rounds when it is not 0, for cases that take long.
 	Rounds int
+	// Cold means that every round begins from nothing, so that there is nothing to warm up.
+	Cold bool
 }
 
 // Group is cases that share their arms.
@@ -61,8 +64,11 @@ type Group struct {
 // saturation is the part of the slowest arm's throughput that all arms are asked for at a fixed rate.
 const saturation = 0.7
 
+// warm is how long an arm runs before its first round, at least: pools fill, pages are touched.
+const warm = 100 * time.Millisecond
+
 // roundOverhead is what a round takes beside its own time, for the estimate.
-const roundOverhead = 50 * time.Millisecond
+const roundOverhead = 20 * time.Millisecond
 
 // Runner runs groups into Results.
 type Runner struct {
@@ -84,7 +90,7 @@ func (r *Runner) Run(ctx context.Context, groups []Group) error {
 	r.began = time.Now()
 	for _, g := range groups {
 		for _, c := range g.Cases {
-			r.total += time.Duration(len(r.armsOf(g, c))*r.rounds(c)) * (r.seconds(c) + roundOverhead)
+			r.total += r.cost(g, c)
 		}
 	}
 	for _, g := range groups {
@@ -109,6 +115,20 @@ func (r *Runner) seconds(c Case) time.Duration {
 		s = c.Seconds
 	}
 	return time.Duration(s * float64(time.Second))
+}
+
+// warmUp is how long an arm runs before its first round.
+func (r *Runner) warmUp(c Case) time.Duration {
+	if c.Cold {
+		return 0
+	}
+	return max(warm, r.seconds(c)/4)
+}
+
+// cost is how long a case takes.
+func (r *Runner) cost(g Group, c Case) time.Duration {
+	each := time.Duration(r.rounds(c))*(r.seconds(c)+roundOverhead) + r.warmUp(c)
+	return time.Duration(len(r.armsOf(g, c))) * each
 }
 
 // armsOf lists the arms of a case.
@@ -157,28 +177,10 @@ func (r *Runner) group(ctx context.Context, g Group) error {
 			return nil
 		}
 	}
-	running := map[string]Stopper{}
-	failed := map[string]string{}
-	defer func() {
-		for _, s := range running {
-			if s != nil {
-				s.Stop()
-			}
-		}
-	}()
-	for _, a := range g.Arms {
-		if r.Only != nil && !r.Only(a.Name) {
-			continue
-		}
-		s, err := a.Start(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			failed[a.Name] = clip(err.Error())
-			continue
-		}
-		running[a.Name] = s
+	running, failed := r.start(ctx, g)
+	defer stop(running)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	for _, c := range g.Cases {
 		if err := r.measure(ctx, g, c, running, failed); err != nil {
@@ -188,8 +190,39 @@ func (r *Runner) group(ctx context.Context, g Group) error {
 	return nil
 }
 
-func (r *Runner) skip(g Group, c Case) {
-	r.done += time.Duration(len(r.armsOf(g, c))*r.rounds(c)) * (r.seconds(c) + roundOverhead)
+func (r *Runner) skip(g Group, c Case) { r.done += r.cost(g, c) }
+
+// start starts the arms, all at the same time, for nothing is measured yet. What fails is said in the second result.
+func (r *Runner) start(ctx context.Context, g Group) (running map[string]Stopper, failed map[string]string) {
+	running, failed = map[string]Stopper{}, map[string]string{}
+	var mu sync.Mutex // guards both
+	var wg sync.WaitGroup
+	for _, a := range g.Arms {
+		if r.Only != nil && !r.Only(a.Name) {
+			continue
+		}
+		wg.Go(func() {
+			s, err := a.Start(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[a.Name] = clip(err.Error())
+				return
+			}
+			running[a.Name] = s
+		})
+	}
+	wg.Wait()
+	return running, failed
+}
+
+// stop stops them.
+func stop(running map[string]Stopper) {
+	var wg sync.WaitGroup
+	for _, s := range running {
+		wg.Go(s.Stop)
+	}
+	wg.Wait()
 }
 
 // open makes the meters of a case, and the places for its results.
@@ -246,16 +279,8 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 			return nil
 		}
 	}
-	for _, a := range res.Arms { // once before it counts: pools fill, pages are touched
-		if m := meters[a.Name]; m != nil && len(a.Rounds) < r.rounds(c) {
-			if _, err := patiently(ctx, m, r.seconds(c)/4, res.Rate); ctx.Err() != nil {
-				return ctx.Err()
-			} else if err != nil {
-				a.Error = clip(err.Error())
-				delete(meters, a.Name)
-				_ = m.Close()
-			}
-		}
+	if err := r.warm(ctx, c, res, meters); err != nil {
+		return err
 	}
 	for round := range r.rounds(c) {
 		for _, a := range res.Arms {
@@ -269,6 +294,27 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 		return err
 	}
 	return r.Results.Save(r.Path)
+}
+
+// warm takes a round that does not count of each arm.
+func (r *Runner) warm(ctx context.Context, c Case, res *result.Case, meters map[string]Meter) error {
+	for _, a := range res.Arms {
+		r.done += r.warmUp(c)
+		m := meters[a.Name]
+		if c.Cold || m == nil || len(a.Rounds) >= r.rounds(c) {
+			continue
+		}
+		_, err := patiently(ctx, m, r.warmUp(c), res.Rate)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			a.Error = clip(err.Error())
+			delete(meters, a.Name)
+			_ = m.Close()
+		}
+	}
+	return nil
 }
 
 // extras takes what is taken once. What fails is left out: it is no part of the comparison.
@@ -311,7 +357,7 @@ func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.
 }
 
 // patience is how much longer than its time a round may take before its arm is given up: what is measured may hang.
-const patience = 2 * time.Minute
+const patience = time.Minute
 
 // patiently takes a round.
 func patiently(ctx context.Context, m Meter, d time.Duration, rate float64) (result.Sample, error) {

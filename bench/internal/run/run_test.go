@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 // diary is arms and meters that write down what happens to them.
 type diary struct {
+	mu     sync.Mutex // arms start and stop at the same time
 	events []string
 	fail   string // an event that fails
 	end    func() // called at the 5th round
@@ -25,6 +27,8 @@ type diary struct {
 }
 
 func (d *diary) note(event string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.events = append(d.events, event)
 	if event == d.fail {
 		return errors.New("it broke")
@@ -92,6 +96,7 @@ func TestArmsTakeTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "start a, start b, warm a, warm b, a, b, a, b, a, b, "
+	slices.Sort(d.events[:2])
 	got := strings.Join(d.events, ", ")
 	if !strings.HasPrefix(got, want) {
 		t.Errorf("%s\nwant first %s", got, want)

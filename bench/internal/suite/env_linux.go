@@ -2,6 +2,7 @@ package suite
 
 import (
 	"context"
+	"io"
 
 	"github.com/headpond/headpond/bench/internal/load"
 	"github.com/headpond/headpond/bench/internal/peers"
@@ -22,6 +23,7 @@ type Options struct {
 type Env struct {
 	Options
 	Starter *peers.Starter
+	Log     io.Writer
 
 	echo, web, stream *peers.Backend
 	std, stdTLS       *peers.Backend

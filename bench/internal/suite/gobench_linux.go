@@ -25,6 +25,30 @@ type goSuite struct {
 	claims                map[string]string // by benchmark, the study's figure
 	because               string
 	quick                 *regexp.Regexp // the cases of a quick run; nil = all
+	variants              []goVariant    // what it is run with; nil = once, with nothing
+}
+
+// goVariant is how benchmarks are run: every one makes a case of its own.
+type goVariant struct {
+	suffix string // of the case
+	args   []string
+	env    []string
+	quick  bool // in quick runs too
+}
+
+// processors are -cpu 1, 2 and 4, with and without a collector.
+func processors() []goVariant {
+	var variants []goVariant
+	for _, gc := range []string{"", "off"} {
+		for _, cpu := range []string{"1", "2", "4"} {
+			v := goVariant{suffix: "/cpu=" + cpu, args: []string{"-test.cpu", cpu}, quick: cpu == "2" && gc == ""}
+			if gc != "" {
+				v.suffix, v.env = v.suffix+"/gogc="+gc, []string{"GOGC=" + gc}
+			}
+			variants = append(variants, v)
+		}
+	}
+	return variants
 }
 
 var goSuites = []goSuite{
@@ -41,7 +65,7 @@ var goSuites = []goSuite{
 	{name: "forward", title: "HTTP forwarding", baseline: "stdlib", claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
 		because: "machine and Go version are others"},
 	{
-		name: "route", title: "typed handlers", baseline: "gin",
+		name: "route", title: "typed handlers", baseline: "gin", variants: processors(),
 		claims: map[string]string{
 			"json": "20,782 ns pooled, 22,206 not", "form": "28,867 pooled, 27,392 not", "large": "24,970 pooled, 28,751 not",
 			"parallel": "7,840 pooled, 5,798 not", "get": "15,536 pooled, 17,237 not",
@@ -53,7 +77,7 @@ var goSuites = []goSuite{
 // goArms are the names that tell arms apart within a benchmark's name.
 var goArms = []string{
 	"headpond", "puddle", "channel", "mutexslice", "syncpool", "databasesql",
-	"raw", "yamux", "smux", "study", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
+	"raw", "resumable", "yamux", "smux", "study", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
 }
 
 // goBenchmark runs one suite's compiled benchmarks.
@@ -66,25 +90,56 @@ func (goBenchmark) Stop() {}
 
 // goGroups compiles a package's benchmarks, asks them for their names and makes a case of each.
 func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
+	b, err := e.compile(s)
+	if err != nil {
+		return nil, err
+	}
+	names, err := b.names()
+	if err != nil {
+		return nil, err
+	}
+	variants := s.variants
+	if variants == nil {
+		variants = []goVariant{{quick: true}}
+	}
+	g := run.Group{Name: s.title}
+	for _, v := range variants {
+		if v.quick || !e.Quick {
+			g.Cases = append(g.Cases, e.goCases(s, names, v)...)
+		}
+	}
+	for _, c := range g.Cases {
+		for _, name := range c.Arms {
+			if !slices.ContainsFunc(g.Arms, func(a run.Arm) bool { return a.Name == name }) {
+				g.Arms = append(g.Arms, run.Arm{Name: name, Start: func(context.Context) (run.Stopper, error) { return b, nil }})
+			}
+		}
+	}
+	return []run.Group{g}, nil
+}
+
+// compile makes the program of a package's benchmarks.
+func (e *Env) compile(s goSuite) (goBenchmark, error) {
 	if e.Source == "" {
-		return nil, fmt.Errorf("suite %s runs benchmarks of the source tree: run headpond bench within it", s.name)
+		return goBenchmark{}, fmt.Errorf("suite %s runs benchmarks of the source tree: run headpond bench within it", s.name)
 	}
 	b := goBenchmark{dir: filepath.Join(e.Source, "bench", s.name), program: filepath.Join(e.Starter.Group.Dir, s.name+".test")}
+	_, _ = fmt.Fprintln(e.Log, "building the benchmarks of", s.name)
 	build := exec.Command("go", "test", "-c", "-o", b.program, ".")
 	build.Dir = b.dir
 	if os.Getenv("GOTOOLCHAIN") == "" { // the one that built this program is there
 		build.Env = append(os.Environ(), "GOTOOLCHAIN="+runtime.Version()+"+auto")
 	}
 	if out, err := proc.Output(build); err != nil {
-		return nil, fmt.Errorf("build the benchmarks of %s: %w\n%s", b.dir, err, out)
+		return b, fmt.Errorf("build the benchmarks of %s: %w\n%s", b.dir, err, out)
 	}
-	names, err := b.names()
-	if err != nil {
-		return nil, err
-	}
+	return b, nil
+}
+
+// goCases are the cases of some benchmarks, run in one way.
+func (e *Env) goCases(s goSuite, names []string, v goVariant) []run.Case {
 	cases := map[string]*run.Case{}
 	var order []string
-	var arms []string
 	for _, name := range names {
 		id, arm := splitGo(name)
 		if s.quick != nil && e.Quick && !s.quick.MatchString(id) {
@@ -92,26 +147,26 @@ func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
 		}
 		c := cases[id]
 		if c == nil {
-			c = s.newCase(id)
+			c = s.newCase(id + v.suffix)
+			c.Cold = true
+			c.Open = openGo(id, names, v)
+			c.Seconds = e.Seconds / 4
+			if s.variants != nil {
+				c.Seconds = e.Seconds / 8
+			}
+			if e.Quick {
+				c.Seconds, c.Rounds = 0.04, 5
+			}
 			cases[id] = c
 			order = append(order, id)
 		}
 		c.Arms = append(c.Arms, arm)
-		if !slices.Contains(arms, arm) {
-			arms = append(arms, arm)
-		}
 	}
-	g := run.Group{Name: s.title}
-	for _, name := range arms {
-		g.Arms = append(g.Arms, run.Arm{Name: name, Start: func(context.Context) (run.Stopper, error) { return b, nil }})
-	}
+	var list []run.Case
 	for _, id := range order {
-		c := cases[id]
-		c.Open = openGo(id, names)
-		c.Seconds = e.Seconds / 4
-		g.Cases = append(g.Cases, *c)
+		list = append(list, *cases[id])
 	}
-	return []run.Group{g}, nil
+	return list
 }
 
 func (s goSuite) newCase(id string) *run.Case {
@@ -195,13 +250,14 @@ func goUnit(unit string) string {
 type goMeter struct {
 	goBenchmark
 	name string
+	how  goVariant
 }
 
-func openGo(id string, names []string) func(context.Context, string, run.Stopper) (run.Meter, error) {
+func openGo(id string, names []string, v goVariant) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(_ context.Context, arm string, s run.Stopper) (run.Meter, error) {
 		for _, name := range names {
 			if i, a := splitGo(name); i == id && a == arm {
-				return goMeter{s.(goBenchmark), name}, nil
+				return goMeter{s.(goBenchmark), name, v}, nil
 			}
 		}
 		return nil, fmt.Errorf("no arm %s in %s", arm, id)
@@ -217,8 +273,9 @@ func (m goMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.
 	for part := range strings.SplitSeq("Benchmark"+m.name, "/") {
 		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
 	}
-	cmd := exec.CommandContext(ctx, m.program, "-test.run", "^$", "-test.bench", strings.Join(pattern, "/"), "-test.benchtime", d.String(), "-test.benchmem")
-	cmd.Dir = m.dir
+	args := append([]string{"-test.run", "^$", "-test.bench", strings.Join(pattern, "/"), "-test.benchtime", d.String(), "-test.benchmem"}, m.how.args...)
+	cmd := exec.CommandContext(ctx, m.program, args...)
+	cmd.Dir, cmd.Env = m.dir, append(os.Environ(), m.how.env...)
 	out, err := proc.Output(cmd)
 	if err != nil {
 		return result.Sample{}, fmt.Errorf("%s: %w\n%s", m.name, err, out)

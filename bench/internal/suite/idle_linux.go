@@ -62,7 +62,7 @@ func (m *idleMeter) connect(ctx context.Context) ([]net.Conn, error) {
 }
 
 // settle is how long a process may take to finish with what the clients' logins left to do, before it counts as idle.
-const settle = 500 * time.Millisecond
+const settle = 300 * time.Millisecond
 
 // Round connects the clients and looks at what the process has and does while nobody asks for anything.
 func (m *idleMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
@@ -109,16 +109,16 @@ func (m *idleMeter) Close() error { return m.first.Close() }
 
 // idleClients is W3d.
 func (e *Env) idleClients(suite string) run.Case {
-	n := 10_000
+	n, seconds := 10_000, max(1, e.Seconds)
 	if e.Quick {
-		n = 2_000
+		n, seconds = 2_000, 0.2
 	}
 	return run.Case{
 		Info: result.Case{
 			ID: "W3d", Suite: suite, Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, "rss_mib"},
 			Title: fmt.Sprintf("PostgreSQL, %s idle clients", result.Format(float64(n))),
 		},
-		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: 3, Seconds: max(1, e.Seconds),
+		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: 3, Seconds: seconds,
 		Open: openIdle(n, func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }),
 	}
 }

@@ -2,6 +2,7 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 
@@ -45,6 +46,10 @@ func dialPostgres(addr, tls string) func(context.Context) (net.Conn, error) {
 		c, err := pgconn.Connect(ctx, dsn)
 		if err != nil {
 			return nil, err
+		}
+		// After a slow write a reader of the package's own waits for the next byte, which it must not have.
+		if err := c.SyncConn(ctx); err != nil {
+			return nil, errors.Join(err, c.Close(ctx))
 		}
 		h, err := c.Hijack()
 		if err != nil {

@@ -107,8 +107,16 @@ func (e *Env) postgresLibrary(how string, q query) run.Group {
 				ID: "W3a/" + how + "/" + q.name, Suite: "sql", Metrics: libraryMetrics, Claim: q.claim, Because: because,
 				Title: fmt.Sprintf("PostgreSQL library over %s: %s, %d at a time", how, q.name, q.times),
 			},
-			Baselines: []string{"unpooled"}, Open: openLibrary,
+			Baselines: []string{"unpooled"}, Open: openLibrary, Rounds: e.slowRounds(q),
 		}}}
+}
+
+// slowRounds bounds the rounds of a quick run where one operation without a pool takes half a second.
+func (e *Env) slowRounds(q query) int {
+	if e.Quick && q.times > 1 {
+		return 5
+	}
+	return 0
 }
 
 func (e *Env) pgxArm(how string, q query, ask func(context.Context, *pgx.Conn) error) run.Arm {

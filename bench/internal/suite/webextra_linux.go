@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,9 +26,9 @@ import (
 func (e *Env) webExtras() []run.Group {
 	std := func() string { return e.std.Addr }
 	secure := func() string { return e.stdTLS.Addr }
-	subscribers := 1000
+	subscribers, body, slow, listen := 1000, int64(128<<20), max(1, e.Seconds), max(1, e.Seconds)
 	if e.Quick {
-		subscribers = 200
+		subscribers, body, slow, listen = 200, 8<<20, 0.4, 0.3
 	}
 	plain := run.Group{
 		Name: "HTTP streams", Arms: append([]run.Arm{direct(std)}, e.fastProxies(std, false)...),
@@ -34,15 +36,16 @@ func (e *Env) webExtras() []run.Group {
 		Cases: []run.Case{{
 			Info: result.Case{
 				ID: "W2c", Suite: "http", Conns: 2 * slowBodies, Metrics: []string{result.Peak, result.GBs},
-				Title: fmt.Sprintf("HTTP, memory: %d uploads and %d downloads of 1 GiB, whose readers take 12 MiB/s; cut off at the end of the round", slowBodies, slowBodies),
+				Title: fmt.Sprintf("HTTP, memory: %d uploads and %d downloads of %d MiB at a time, whose readers take 12 MiB/s at first", slowBodies, slowBodies, body>>20),
+				Note:  "every body is read to its end and counted; they are shorter than the 1 GiB of the workload's description, for what streams keeps none of them",
 			},
-			Baselines: proxyBaselines, Seconds: max(1, e.Seconds), Open: openSlow,
+			Baselines: proxyBaselines, Seconds: slow, Rounds: 3, Cold: true, Open: openSlow(body),
 		}, {
 			Info: result.Case{
 				ID: "W2d", Suite: "http", Conns: subscribers, Metrics: []string{result.CPU, result.P50, result.P99, result.PerClient},
 				Title: fmt.Sprintf("HTTP, %s event streams of 10 events a second: cost of an event, and how late it arrives", result.Format(float64(subscribers))),
 			},
-			Baselines: proxyBaselines, Seconds: max(1, e.Seconds), Open: openEvents(subscribers),
+			Baselines: proxyBaselines, Seconds: listen, Rounds: 5, Open: openEvents(subscribers),
 		}},
 	}
 	tls := run.Group{
@@ -63,26 +66,30 @@ func (e *Env) webExtras() []run.Group {
 type streamsMeter struct {
 	target *peers.Target
 	n      int
-	// serve sends a request and reads until the connection is closed.
-	serve func(m *streamsMeter, i int, c net.Conn) error
+	// serve sends a request on connection i and reads its answer. A round of duration d has begun.
+	serve func(m *streamsMeter, i int, c net.Conn, d time.Duration) error
+	// whole rounds end with the last answer; others hang up after d.
+	whole  bool
+	sample func(m *streamsMeter, v map[string]float64, took time.Duration, a account) error
 
 	moved  atomic.Int64
 	opened atomic.Int64
 	timed  atomic.Bool // events count
-	mu     sync.Mutex  // guards delays
+	mu     sync.Mutex  // guards what follows
 	delays *hist.Histogram
-	sample func(m *streamsMeter, v map[string]float64, took time.Duration, a account) error
+	failed error // the first
+	ended  int   // connections that have
 }
 
 // Close has nothing to close.
 func (m *streamsMeter) Close() error { return nil }
 
-// Round opens the connections, waits until each has an answer, looks for d, and hangs up.
+// Round opens the connections, waits until each has begun, looks for d or to the end, and hangs up.
 func (m *streamsMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
 	m.moved.Store(0)
 	m.opened.Store(0)
 	m.timed.Store(false)
-	m.delays = new(hist.Histogram)
+	m.delays, m.failed, m.ended = new(hist.Histogram), nil, 0
 	before := int64(0)
 	if m.target.Proc != nil {
 		before = m.target.Proc.Memory().RSS
@@ -90,7 +97,7 @@ func (m *streamsMeter) Round(ctx context.Context, d time.Duration, _ float64) (r
 	conns, err := m.dial(ctx)
 	var wg sync.WaitGroup
 	for i, c := range conns {
-		wg.Go(func() { _ = m.serve(m, i, c) }) // it ends when it is cut off
+		wg.Go(func() { m.end(m.serve(m, i, c, d)) })
 	}
 	defer wg.Wait()
 	defer closeAll(conns)
@@ -106,12 +113,40 @@ func (m *streamsMeter) Round(ctx context.Context, d time.Duration, _ float64) (r
 	}
 	m.timed.Store(true)
 	began := time.Now()
-	if err := pause(ctx, d); err != nil {
+	if err := m.last(ctx, d, conns, &wg); err != nil {
 		return result.Sample{}, err
 	}
-	took := time.Since(began)
+	return m.take(a, time.Since(began), before)
+}
+
+// end notes how a connection has ended.
+func (m *streamsMeter) end(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.ended++
+	if m.failed == nil {
+		m.failed = err
+	}
+}
+
+// last waits for d, or for the last answer.
+func (m *streamsMeter) last(ctx context.Context, d time.Duration, conns []net.Conn, wg *sync.WaitGroup) error {
+	if !m.whole {
+		return pause(ctx, d)
+	}
+	stop := context.AfterFunc(ctx, func() { closeAll(conns) })
+	defer stop()
+	wg.Wait()
+	return ctx.Err()
+}
+
+// take makes the round's figures, if no connection has ended that should not have, or not as it should.
+func (m *streamsMeter) take(a account, took time.Duration, before int64) (result.Sample, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failed != nil || !m.whole && m.ended > 0 {
+		return result.Sample{}, fmt.Errorf("%d of %d connections have ended: %w", m.ended, m.n, m.failed)
+	}
 	v := map[string]float64{}
 	if m.target.Proc != nil {
 		v[result.PerClient] = float64(m.target.Proc.Memory().RSS-before) / 1024 / float64(m.n)
@@ -153,7 +188,9 @@ func (m *streamsMeter) await(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("of %d connections %d have an answer after 10 s", m.n, m.opened.Load())
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return fmt.Errorf("of %d connections %d have an answer after 10 s, %d have ended: %w", m.n, m.opened.Load(), m.ended, m.failed)
 		}
 	}
 	return nil
@@ -164,7 +201,7 @@ func openEvents(n int) func(context.Context, string, run.Stopper) (run.Meter, er
 	return func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
 		return &streamsMeter{target: s.(armTarget).Target, n: n, serve: subscribe, sample: func(m *streamsMeter, v map[string]float64, took time.Duration, a account) error {
 			if m.delays.Count() == 0 {
-				return errors.New("no event arrived")
+				return fmt.Errorf("no event arrived within %v", took)
 			}
 			v[result.P50], v[result.P99] = micros(m.delays.Quantile(0.5)), micros(m.delays.Quantile(0.99))
 			if m.target.Proc == nil {
@@ -178,19 +215,31 @@ func openEvents(n int) func(context.Context, string, run.Stopper) (run.Meter, er
 }
 
 // subscribe reads events and how old each is.
-func subscribe(m *streamsMeter, _ int, c net.Conn) error {
+func subscribe(m *streamsMeter, _ int, c net.Conn, _ time.Duration) error {
 	if _, err := c.Write([]byte("GET " + backend.EventsPath + " HTTP/1.1\r\nHost: bench.test\r\n\r\n")); err != nil {
 		return err
 	}
-	r := bufio.NewReaderSize(c, 1024)
+	resp, err := http.ReadResponse(bufio.NewReaderSize(c, 1024), nil)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("the event stream's answer is %s", resp.Status)
+	}
+	lines := bufio.NewReaderSize(resp.Body, 64)
 	for first := true; ; first = false {
-		line, err := r.ReadString('\n')
-		for ; err == nil && !strings.HasPrefix(line, "data: "); line, err = r.ReadString('\n') {
+		line, err := lines.ReadString('\n')
+		if errors.Is(err, net.ErrClosed) {
+			return nil // the round is over
 		}
 		if err != nil {
 			return err
 		}
-		sent, err := strconv.ParseInt(strings.TrimSpace(line[len("data: "):]), 10, 64)
+		text, ok := strings.CutPrefix(strings.TrimSpace(line), "data: ")
+		if !ok {
+			continue
+		}
+		sent, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return err
 		}
@@ -210,49 +259,60 @@ func subscribe(m *streamsMeter, _ int, c net.Conn) error {
 const slowBodies = 32
 
 // openSlow is the Open of W2c: the first half downloads and reads slowly, the other uploads to who reads slowly.
-func openSlow(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
-	return &streamsMeter{target: s.(armTarget).Target, n: 2 * slowBodies, serve: slowly, sample: func(m *streamsMeter, v map[string]float64, took time.Duration, a account) error {
-		v[result.GBs] = float64(m.moved.Load()) / 1e9 / took.Seconds()
-		if m.target.Proc == nil {
-			return nil
-		}
-		_, peak, err := a.end()
-		v[result.Peak] = peak
-		return err
-	}}, nil
+func openSlow(size int64) func(context.Context, string, run.Stopper) (run.Meter, error) {
+	return func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
+		return &streamsMeter{target: s.(armTarget).Target, n: 2 * slowBodies, whole: true, serve: func(m *streamsMeter, i int, c net.Conn, d time.Duration) error {
+			if i%2 == 0 {
+				return download(m, c, size, d)
+			}
+			return upload(m, c, size, d)
+		}, sample: func(m *streamsMeter, v map[string]float64, took time.Duration, a account) error {
+			if moved := m.moved.Load(); moved != size*int64(m.n) {
+				return fmt.Errorf("%d bytes of %d bodies of %d have arrived", moved, m.n, size)
+			}
+			v[result.GBs] = float64(m.moved.Load()) / 1e9 / took.Seconds()
+			if m.target.Proc == nil {
+				return nil
+			}
+			_, peak, err := a.end()
+			v[result.Peak] = peak
+			return err
+		}}, nil
+	}
 }
 
-// slowly is one connection of W2c.
-func slowly(m *streamsMeter, i int, c net.Conn) error {
-	if i%2 == 0 {
-		if _, err := c.Write([]byte("GET " + backend.DownPath + " HTTP/1.1\r\nHost: bench.test\r\n\r\n")); err != nil {
-			return err
-		}
-		m.opened.Add(1)
-		return backend.Slowly(counted{c, &m.moved})
-	}
-	if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: bench.test\r\nContent-Length: %d\r\n\r\n", backend.UpPath, backend.Huge); err != nil {
+// download reads a body slowly for d, and then to its end.
+func download(m *streamsMeter, c net.Conn, size int64, d time.Duration) error {
+	if _, err := fmt.Fprintf(c, "GET %s?size=%d HTTP/1.1\r\nHost: bench.test\r\n\r\n", backend.DownPath, size); err != nil {
 		return err
 	}
 	m.opened.Add(1)
-	for buf := make([]byte, streamBuffer); ; {
-		n, err := c.Write(buf)
-		m.moved.Add(int64(n))
-		if err != nil {
-			return err
-		}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
 	}
+	n, err := backend.Slowly(resp.Body, d)
+	m.moved.Add(n)
+	return err
 }
 
-// counted counts what is read.
-type counted struct {
-	net.Conn
-	n *atomic.Int64
-}
-
-// Read implements io.Reader.
-func (c counted) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.n.Add(int64(n))
-	return n, err
+// upload writes a body to who reads it slowly for d, and wants it acknowledged.
+func upload(m *streamsMeter, c net.Conn, size int64, d time.Duration) error {
+	if _, err := fmt.Fprintf(c, "POST %s?slow=%s HTTP/1.1\r\nHost: bench.test\r\nContent-Length: %d\r\n\r\n", backend.UpPath, d, size); err != nil {
+		return err
+	}
+	m.opened.Add(1)
+	if err := backend.Produce(c, size, make([]byte, streamBuffer)); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || string(answer) != strconv.FormatInt(size, 10) {
+		return fmt.Errorf("an upload of %d bytes was answered %s, %q, %w", size, resp.Status, answer, err)
+	}
+	m.moved.Add(size)
+	return nil
 }
