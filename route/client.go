@@ -153,6 +153,7 @@ func (c *Client) request(ctx context.Context, method, path string, req reflect.V
 	if p.err != nil {
 		return nil, p.err
 	}
+	path = plainPath(path)
 	if i := strings.IndexByte(path, '/'); i > 0 {
 		path = path[i:] // what is in front is a host, for the server's mux
 	}

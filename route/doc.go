@@ -67,7 +67,8 @@
 // body is read into and the response is written from, and what [Ctx] reads. It goes back when the
 // handler and a stream it returned have ended.
 //
-//   - The request value is passed by value, and strings in it do not refer to pooled memory: keep it as you like.
+//   - The request value is passed by value, and strings in it do not refer to pooled memory: keep it as you like, but
+//     for files, which are removed when the handler has returned.
 //   - A *Ctx is for the handler: after it has returned, each method panics with the route and the stack. It is never
 //     reused, so that a Ctx kept by mistake cannot read the next request.
 //   - [Ctx.Context] is the context of the http.Request, not pooled: pass it on to calls, and to goroutines that

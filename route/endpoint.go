@@ -46,7 +46,7 @@ func New[Req, Resp any](fn func(c *Ctx, req Req) (Resp, error), opts ...Option) 
 type Endpoint struct {
 	settings
 	pattern      string // method and path
-	method, path string
+	method, path string // path in the form of http.ServeMux
 	reqType      reflect.Type
 	respType     reflect.Type
 
@@ -88,7 +88,7 @@ type values[Req, Resp any] struct {
 // newEndpoint compiles a handler.
 func newEndpoint[Req, Resp any](fn func(*Ctx, Req) (Resp, error), method, path string, opts []Option) *Endpoint {
 	e := &Endpoint{
-		settings: newSettings(opts), method: method, path: path,
+		settings: newSettings(opts), method: method, path: plainPath(path),
 		reqType: reflect.TypeFor[Req](), respType: reflect.TypeFor[Resp](),
 	}
 	if method != "" {
@@ -115,6 +115,31 @@ func newEndpoint[Req, Resp any](fn func(*Ctx, Req) (Resp, error), method, path s
 		panic(fmt.Sprintf("route: %s: %v", e.name(), err))
 	}
 	return e
+}
+
+// plainPath writes a path of chi as http.ServeMux does: {id:[0-9]+} is {id}, and a * at the end {*...}.
+func plainPath(path string) string {
+	if before, ok := strings.CutSuffix(path, "/*"); ok {
+		path = before + "/{*...}"
+	}
+	var plain strings.Builder
+	depth, skip := 0, false
+	for _, c := range path {
+		switch c {
+		case '{':
+			depth++
+		case '}':
+			if depth--; depth == 0 {
+				skip = false
+			}
+		case ':':
+			skip = skip || depth == 1
+		}
+		if !skip {
+			plain.WriteRune(c)
+		}
+	}
+	return plain.String()
 }
 
 // ServeHTTP implements http.Handler.

@@ -3,6 +3,7 @@ package route_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -70,5 +71,30 @@ func TestOnEveryRouter(t *testing.T) {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 		})
+	}
+}
+
+// chi's own patterns work as they are: a path of several segments is *, and segments may have a form.
+func TestPatternsOfChi(t *testing.T) {
+	type request struct {
+		ID   int    `path:"id"`
+		Rest string `path:"*"`
+	}
+	r := chi.NewRouter()
+	api := route.NewAPI(r, route.Info{})
+	route.Handle(api, "GET /files/{id:[0-9]{1,3}}/*", func(_ *route.Ctx, req request) (request, error) { return req, nil })
+	api.ServeDocs("/docs")
+	server := httptest.NewServer(r)
+	defer server.Close()
+	c := &route.Client{BaseURL: server.URL, HTTP: server.Client()}
+	req := request{7, "a/b c"}
+	if got, err := route.Call[request, request](t.Context(), c, "GET /files/{id:[0-9]{1,3}}/*", req); err != nil || got != req {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := route.Call[request, request](t.Context(), c, "GET /files/{id:[0-9]{1,3}}/*", request{7777, "x"}); err == nil {
+		t.Error("a segment of another form was taken")
+	}
+	if !strings.Contains(string(api.OpenAPI()), `"/files/{id}/{*}"`) {
+		t.Errorf("%s", api.OpenAPI())
 	}
 }
