@@ -167,7 +167,7 @@ func TestAnArmThatHangsIsGivenUp(t *testing.T) {
 				return hanging{}, nil
 			}}},
 		}})
-		if a := r.Results.Case("x").Arm("a"); err != nil || !strings.Contains(a.Error, "no end 2m0s after") {
+		if a := r.Results.Case("x").Arm("a"); err != nil || !strings.Contains(a.Error, "no end 1m0s after") {
 			t.Errorf("%v, %q", err, a.Error)
 		}
 	})
