@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -56,15 +57,18 @@ func (s *session) respond(n int) error {
 	return nil
 }
 
-// toClient writes to the client within the idle limit.
-func (s *session) toClient(p []byte) error {
-	if d := s.ex.target.idle; d > 0 {
-		_ = s.client.conn.SetWriteDeadline(time.Now().Add(d))
+// within is the time of a deadline d from now; none without d. It is to be set in any case: what was set for something
+// else would last.
+func within(d time.Duration) time.Time {
+	if d <= 0 {
+		return time.Time{}
 	}
-	return s.writeClient(p)
+	return time.Now().Add(d)
 }
 
-func (s *session) writeClient(p []byte) error {
+// toClient writes to the client within the idle limit.
+func (s *session) toClient(p []byte) error {
+	_ = s.client.conn.SetWriteDeadline(within(s.ex.target.idle))
 	n, err := s.client.conn.Write(p)
 	s.count(0, n)
 	if err != nil {
@@ -75,11 +79,14 @@ func (s *session) writeClient(p []byte) error {
 
 // fromServer reads once within the idle limit, in the middle of a body.
 func (s *session) fromServer() error {
-	if d := s.ex.target.idle; d > 0 {
-		s.deadline = true
-		_ = s.server.conn.SetReadDeadline(time.Now().Add(d))
-	}
+	s.deadline = true
+	until := within(s.ex.target.idle)
+	_ = s.server.conn.SetReadDeadline(until)
 	_, err := s.server.fill()
+	for errors.Is(err, os.ErrDeadlineExceeded) && (until.IsZero() || time.Now().Before(until)) {
+		_ = s.server.conn.SetReadDeadline(until) // the end of an upload woke a wait for the head that was over
+		_, err = s.server.fill()
+	}
 	if errors.Is(err, errFull) {
 		err = fmt.Errorf("%w: framing longer than %d bytes", httpwire.ErrMalformed, bufferSize)
 	}
@@ -102,8 +109,7 @@ func (s *session) lengthBody(head []byte, left int64) error {
 		left -= int64(k)
 		s.ex.result.BytesOut += int64(k)
 	}
-	s.limitWrite(s.client.conn, s.ex.target.idle)
-	if err := s.writeClient(head); err != nil {
+	if err := s.toClient(head); err != nil {
 		return err
 	}
 	for left > 0 {
@@ -233,7 +239,7 @@ const (
 type uploading struct {
 	over  fiber.Group
 	state atomic.Int32
-	at    atomic.Int64 // when the last byte was written, in Unix nanoseconds
+	at    atomic.Int64 // when the last byte was written, or no more was, in Unix nanoseconds; 0 = goes on
 	err   error        // to be read once over is
 	n     int64        // bytes of content; likewise
 	in    stream       // what was read beyond the client's buffer; likewise
@@ -242,28 +248,33 @@ type uploading struct {
 // sent reports whether the whole body has been written.
 func (u *uploading) sent() bool { return u.state.Load() == uploadSent }
 
+// ended reports whether nothing more of the body is sent.
+func (u *uploading) ended() bool { return u.at.Load() != 0 }
+
 // startUpload sends the body as it comes, while the response is waited for.
 func (s *session) startUpload() {
 	up := &uploading{}
 	s.ex.up = up
 	up.in.use(s.client.conn)
 	up.over.Go(func() {
-		err := s.upload(up)
-		up.err = err
-		if err == nil {
-			up.at.Store(time.Now().UnixNano())
+		up.err = s.upload(up)
+		if up.err == nil {
 			up.state.Store(uploadSent)
-			if s.awaiting.Load() { // the response's time begins
-				_ = s.server.conn.SetReadDeadline(time.Now())
-			}
-			return
+		} else {
+			up.state.Store(uploadFailed)
 		}
-		up.state.Store(uploadFailed)
-		if errors.Is(err, httppool.ErrRequestBody) { // the request can never be completed
-			_ = s.ex.lease.Value().Close()
+		up.at.Store(time.Now().UnixNano())
+		if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
+			_ = s.ex.lease.Value().Close() // the request can never be completed, or the server takes nothing
+		}
+		if s.awaiting.Load() { // the response's time begins
+			_ = s.server.conn.SetReadDeadline(time.Now())
 		}
 	})
 }
+
+// errAbandoned: the exchange was over before the body was sent.
+var errAbandoned = errors.New("the exchange is over")
 
 func (s *session) upload(up *uploading) error {
 	ahead := s.client.bytes()[s.ex.size:]
@@ -273,10 +284,8 @@ func (s *session) upload(up *uploading) error {
 	left := s.req.Length
 	for {
 		piece := ahead[:min(left, int64(len(ahead)))]
-		if left -= int64(len(piece)); left == 0 {
-			up.state.Store(uploadLast)
-		}
-		if err := s.toServer(piece); err != nil {
+		left -= int64(len(piece))
+		if err := s.toServer(up, piece, left == 0); err != nil {
 			return err
 		}
 		up.n += int64(len(piece))
@@ -294,24 +303,33 @@ func (s *session) upload(up *uploading) error {
 
 // moreBody reads once from the client, at most limit bytes, within the idle limit.
 func (s *session) moreBody(up *uploading, limit int64) error {
-	if d := s.ex.target.idle; d > 0 && up.state.Load() == uploadRunning {
-		_ = s.client.conn.SetReadDeadline(time.Now().Add(d))
+	_ = s.client.conn.SetReadDeadline(within(s.ex.target.idle))
+	if up.state.Load() == uploadFailed { // endUpload's deadline may have come before this one
+		return errAbandoned
 	}
 	n, err := up.in.fillUpTo(limit)
 	s.count(n, 0)
-	if err != nil {
+	switch {
+	case err != nil && up.state.Load() == uploadFailed:
+		return errAbandoned
+	case err != nil:
 		return fmt.Errorf("%w: %w", httppool.ErrRequestBody, unexpected(err))
 	}
 	return nil
 }
 
 // toServer writes a piece of body within the idle limit.
-func (s *session) toServer(p []byte) error {
+func (s *session) toServer(up *uploading, p []byte, last bool) error {
 	if len(p) == 0 {
 		return nil
 	}
-	if d := s.ex.target.idle; d > 0 {
-		_ = s.server.conn.SetWriteDeadline(time.Now().Add(d))
+	_ = s.server.conn.SetWriteDeadline(within(s.ex.target.idle))
+	next := uploadRunning
+	if last {
+		next = uploadLast
+	}
+	if !up.state.CompareAndSwap(uploadRunning, next) { // endUpload's deadline may have come before this one
+		return errAbandoned
 	}
 	_, err := s.server.conn.Write(p)
 	return err
@@ -337,9 +355,8 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 		piece := appendChunk(out[:0], content)
 		if done {
 			piece = appendTrailers(append(piece, "0\r\n"...), &s.upChunks)
-			up.state.Store(uploadLast)
 		}
-		if err := s.toServer(piece); err != nil {
+		if err := s.toServer(up, piece, done); err != nil {
 			return err
 		}
 		up.n += int64(len(content))
@@ -355,13 +372,12 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 func (s *session) endUpload() bool {
 	x := &s.ex
 	up := x.up
-	switch up.state.Load() {
-	case uploadRunning:
+	switch {
+	case up.state.CompareAndSwap(uploadRunning, uploadFailed):
 		past := time.Unix(1, 0)
-		up.state.CompareAndSwap(uploadRunning, uploadFailed)
 		_ = s.client.conn.SetReadDeadline(past)
 		_ = s.server.conn.SetWriteDeadline(past)
-	case uploadLast:
+	case up.state.Load() == uploadLast:
 		_ = s.server.conn.SetWriteDeadline(time.Now().Add(lastWrite))
 	}
 	up.over.Wait()

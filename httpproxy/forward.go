@@ -38,6 +38,7 @@ type exchange struct {
 	body     int64      // bytes of body that are in the client's buffer, or being uploaded
 	inline   bool       // the whole body is in the client's buffer
 	up       *uploading // nil unless a fiber sends the body
+	sent     time.Time  // when the request's head was, last
 	answered bool       // a byte of the response has arrived
 	accepted bool       // the server's kernel may hold a byte of the request
 	result   httppool.Result
@@ -134,7 +135,7 @@ func (s *session) attempts(raw []byte) error {
 		if err == nil {
 			return nil
 		}
-		if x.wrote || attempt == maxAttempts || !s.retryable() {
+		if x.wrote || attempt == maxAttempts || !s.retryable(err) {
 			return err
 		}
 	}
@@ -142,10 +143,10 @@ func (s *session) attempts(raw []byte) error {
 
 // retryable says whether the failed request may be sent again: the keep-alive race, in which the server closed an idle
 // connection just as it was used. It had served before, no byte of an answer came, nothing of the body is gone, and
-// either no byte of the request was accepted or it is idempotent.
-func (s *session) retryable() bool {
+// either no byte of the request was accepted or it is idempotent. A server that is only slow has the request.
+func (s *session) retryable(err error) bool {
 	x := &s.ex
-	return x.result.Reused && !x.answered && x.inline && (!x.accepted || s.req.Idempotent())
+	return errors.Is(err, httppool.ErrServerGone) && x.result.Reused && !x.answered && x.inline && (!x.accepted || s.req.Idempotent())
 }
 
 // acquire leases a connection that is alive.
@@ -203,7 +204,11 @@ func (s *session) send(raw []byte) error {
 		x.result.BytesIn = x.body
 	}
 	s.out = out
-	s.limitWrite(s.server.conn, x.target.idle)
+	x.sent = time.Now()
+	if d := x.target.idle; d > 0 {
+		s.deadline = true
+		_ = s.server.conn.SetWriteDeadline(x.sent.Add(d))
+	}
 	n, err := s.server.conn.Write(out)
 	x.accepted = n > 0
 	return err
@@ -223,15 +228,6 @@ func (s *session) releaseOut() {
 		buffers.Put((*[bufferSize]byte)(s.out[:bufferSize]))
 	}
 	s.out = nil
-}
-
-// limitWrite bounds writes where a connection's buffers may be full.
-func (s *session) limitWrite(c net.Conn, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	s.deadline = s.deadline || c == s.server.conn
-	_ = c.SetWriteDeadline(s.now.Add(d))
 }
 
 // receive reads interim responses and the final one, and passes them on.
@@ -281,9 +277,9 @@ func (s *session) awaitServer() error {
 	limit := s.ex.target.response
 	until := time.Time{}
 	if limit > 0 && s.ex.up == nil {
-		until = s.now.Add(limit)
+		until = s.ex.sent.Add(limit)
 	}
-	look := s.now.Add(lookInterval)
+	look := s.ex.sent.Add(lookInterval)
 	s.awaiting.Store(true)
 	defer s.awaiting.Store(false)
 	for {
@@ -298,7 +294,7 @@ func (s *session) awaitServer() error {
 			return err
 		}
 		now := time.Now()
-		if up := s.ex.up; up != nil && until.IsZero() && limit > 0 && up.sent() {
+		if up := s.ex.up; up != nil && until.IsZero() && limit > 0 && up.ended() {
 			until = time.Unix(0, up.at.Load()).Add(limit)
 		}
 		switch {
@@ -327,7 +323,7 @@ const patient = 10 * time.Millisecond
 
 // clientGone reports whether the client has left: nothing of it is unread but its end.
 func (s *session) clientGone() bool {
-	if s.ex.up != nil && !s.ex.up.sent() {
+	if s.ex.up != nil && !s.ex.up.ended() {
 		return false // who reads the body sees it
 	}
 	if s.isTLS != nil {
@@ -376,6 +372,8 @@ func (s *session) fail(step string, err error) error {
 		err = context.Cause(s.ctx)
 	case errors.Is(upload, httppool.ErrRequestBody):
 		err = upload
+	case errors.Is(upload, os.ErrDeadlineExceeded) && errors.Is(err, net.ErrClosed): // see startUpload
+		err = httppool.ErrIdleTimeout
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		if err = httppool.ErrResponseTimeout; step != "receive" {
 			err = httppool.ErrIdleTimeout

@@ -220,13 +220,17 @@ func (s *session) appendResponse(dst []byte) []byte {
 	r := &s.resp
 	dst = append(dst, "HTTP/1.1 "...)
 	dst = append(dst, r.Reason...)
+	if len(r.Reason) == len("200") {
+		dst = append(dst, ' ') // which some leave out with the phrase (RFC 9112, section 4)
+	}
 	dst = append(dst, crlf...)
 	via := s.ex.target.via
+	bodiless := r.Status < 200 || r.Status == 204
 	var before []byte
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if f.Known.Connectional() || r.Listed(f) {
-			continue
+		if f.Known.Connectional() || r.Listed(f) || bodiless && f.Known == httpwire.ContentLength {
+			continue // a length here would make some readers wait for a body (RFC 9110, section 8.6)
 		}
 		if f.Known == httpwire.Via && via != "" {
 			before = appendJoined(before, f.Value)

@@ -112,5 +112,8 @@ func (r *Response) judge(head bool) error {
 	return nil
 }
 
-// Listed reports whether a Connection field names the field, which then goes no further.
-func (r *Response) Listed(f *Field) bool { return r.others && listed(r.Fields, f.Name) }
+// Listed reports whether a Connection field names the field, which then goes no further. Content-Length frames the
+// message whatever is said of it.
+func (r *Response) Listed(f *Field) bool {
+	return r.others && f.Known != ContentLength && listed(r.Fields, f.Name)
+}
