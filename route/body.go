@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"mime"
+	"mime/multipart"
 	"net/http"
 	"os"
 	"reflect"
@@ -204,6 +205,9 @@ func (x *exchange) tooLarge() *Problem {
 func readProblem(err error) *Problem {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the body is too large", Err: err}
+	}
+	if errors.Is(err, multipart.ErrMessageTooLarge) {
+		return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the form is too large", Err: err}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return &Problem{Status: http.StatusRequestTimeout, Detail: "the body took too long to arrive", Err: err}

@@ -295,3 +295,16 @@ func TestBodyTimeoutLeavesFilesTheServersTime(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A part of a form may have a head of 10 MiB at most, whether its files are kept or streamed.
+func TestHeadsOfPartsAreBounded(t *testing.T) {
+	body := "--x\r\nContent-Disposition: form-data; name=\"A\"\r\nX-Long: " + strings.Repeat("y", 11<<20) + "\r\n\r\nhello\r\n--x--\r\n"
+	for name, h := range map[string]http.Handler{
+		"kept":     route.New(func(*route.Ctx, struct{ A string }) (int, error) { return 1, nil }),
+		"streamed": route.New(func(*route.Ctx, struct{ F route.Files }) (int, error) { return 1, nil }),
+	} {
+		if w := request(h, "POST", "/", "multipart/form-data; boundary=x", body); w.Code != 413 {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+}

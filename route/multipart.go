@@ -1,7 +1,6 @@
 package route
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -127,9 +126,6 @@ func (x *exchange) bindMultipart(boundary string) *Problem {
 	if form == nil {
 		var err error
 		if form, err = multipart.NewReader(r.Body, boundary).ReadForm(uploadMemory); err != nil {
-			if errors.Is(err, multipart.ErrMessageTooLarge) {
-				return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the form is too large", Err: err}
-			}
 			return readProblem(err)
 		}
 		x.form = form
