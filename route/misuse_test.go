@@ -187,7 +187,7 @@ func TestPooledRequestsAllocateLittle(t *testing.T) {
 		most              float64
 	}{
 		"JSON": {post, jsonType, `{"name":"Ada","email":"ada@example.com","age":36,"country":"GB"}`, 3},
-		"form": {post, formType, `name=Ada&email=ada@example.com&age=36&country=GB`, 3},
+		"form": {post, formType, `name=Ada+L&email=ada%40example.com&age=36&country=GB`, 3},
 		"GET":  {get, "", "", 0},
 	} {
 		body := strings.NewReader(c.body)

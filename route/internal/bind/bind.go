@@ -354,6 +354,7 @@ func pairs(fields []Field, raw string, limit int, borrowed bool, base unsafe.Poi
 		}
 		escaped := strings.IndexByte(pair, '%') >= 0 || strings.IndexByte(pair, '+') >= 0
 		name, text, _ := strings.Cut(pair, "=")
+		sent := text
 		var err error
 		if escaped {
 			if name, err = url.QueryUnescape(name); err != nil {
@@ -369,7 +370,7 @@ func pairs(fields []Field, raw string, limit int, borrowed bool, base unsafe.Poi
 				continue
 			}
 			seen[i/64] |= 1 << (i % 64)
-			if borrowed && f.keeps {
+			if borrowed && f.keeps && unsafe.StringData(text) == unsafe.StringData(sent) {
 				text = strings.Clone(text)
 			}
 			bad = f.apply(base, text, bad)
