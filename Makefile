@@ -35,7 +35,7 @@ run: build ## Build and start the demo: SQLite :6432, HTTP :8080, TCP :7000, adm
 build: ## Build bin/headpond, static
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/headpond ./cmd/headpond
 
-test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, a C compiler, curl, nc
+test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, Chromium, a C compiler, curl, nc
 	@sh scripts/test-deps.sh
 
 test: test-deps ## Vet and test everything with -race, against real servers
@@ -43,6 +43,7 @@ test: test-deps ## Vet and test everything with -race, against real servers
 	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/...; done
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ./bench/... ./cmd/routevet/... ./route/ginroute/...
+	@$(MAKE) --no-print-directory test-report
 	@set -e; for e in $(ENGINES); do echo "test on engine $$e"; \
 		HEADPOND_ENGINE=$$e CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 $(SESSIONS); \
 		HEADPOND_ENGINE=$$e CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 ./integration/...; done
@@ -50,8 +51,10 @@ test: test-deps ## Vet and test everything with -race, against real servers
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done
 
-test-report: ## Render the benchmarks' page in Chromium (apt-get install chromium; not part of make test, for its size)
-	$(GO) test -count 1 -tags browser -run Chromium ./bench/internal/report
+test-report: ## Render the benchmarks' page in Chromium, if there is one
+	@for c in chromium chromium-browser google-chrome; do if command -v $$c >/dev/null 2>&1; then \
+		exec $(GO) test -count 1 -tags browser -run Chromium ./bench/internal/report; fi; done; \
+		echo "no Chromium here: how the benchmarks' page looks is not tested"
 
 bench: build ## Measure everything: tables, results.json, report.html in dist/bench (long; BENCHFLAGS=…)
 	bin/headpond bench -out dist/bench $(BENCHFLAGS) all

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make test` needs and this machine has not: a PostgreSQL server with psql
-# and pgbench, nginx, a C compiler (for -race), curl and nc; psycopg too where it is packaged.
+# and pgbench, nginx, a C compiler (for -race), curl and nc; psycopg and Chromium too where they are packaged.
 # Does nothing when all is there. Starts no service: the tests run servers of their own.
 set -eu
 
@@ -19,6 +19,9 @@ has_server() {
 # has_psycopg asks the Python on PATH and the system's, which packages are installed for.
 has_psycopg() { python3 -c 'import psycopg' 2>/dev/null || /usr/bin/python3 -c 'import psycopg' 2>/dev/null; }
 
+# has_chromium looks for what `make test-report` takes.
+has_chromium() { has chromium || has chromium-browser || has google-chrome; }
+
 missing=
 # lacks reports whether the word is among the missing.
 lacks() { case " $missing " in *" $1 "*) true ;; *) false ;; esac; }
@@ -30,14 +33,17 @@ has curl || missing="$missing curl"
 has nc || missing="$missing nc"
 has nginx || [ -x /usr/sbin/nginx ] || missing="$missing nginx"
 has_psycopg || missing="$missing psycopg"
+has_chromium || missing="$missing chromium"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ]; then
 	as_root() { "$@"; }
 elif has sudo; then
-	# For psycopg alone nobody is asked for a password.
-	ask=
-	[ "$missing" != " psycopg" ] || ask=-n
+	# For what is optional nobody is asked for a password.
+	ask=-n
+	for m in $missing; do
+		[ "$m" = psycopg ] || [ "$m" = chromium ] || ask=
+	done
 	as_root() { sudo $ask "$@"; }
 else
 	as_root() {
@@ -90,13 +96,16 @@ install_apt() {
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
 	[ -z "$pkgs" ] || apt install -y --no-install-recommends $pkgs
 	if lacks nginx; then apt_unstarted nginx-light; fi
-	optional apt install -y --no-install-recommends python3-psycopg
+	optional psycopg apt install -y --no-install-recommends python3-psycopg
+	optional chromium apt install -y --no-install-recommends chromium
 }
 
-# optional installs psycopg if the distribution has it; its one test says when it has not.
+# optional NAME COMMAND installs what one test alone uses, if the distribution has it.
 optional() {
-	if lacks psycopg; then
-		"$@" || echo "test-deps: no psycopg here; the test that uses it will be skipped" >&2
+	name=$1
+	shift
+	if lacks "$name"; then
+		"$@" || echo "test-deps: no $name here; the test that uses it will be skipped" >&2
 	fi
 }
 
@@ -108,7 +117,8 @@ install_dnf() {
 	if lacks nc; then pkgs="$pkgs nmap-ncat"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	[ -z "$pkgs" ] || as_root dnf install -y -q $pkgs </dev/null
-	optional as_root dnf install -y -q python3-psycopg3
+	optional psycopg as_root dnf install -y -q python3-psycopg3
+	optional chromium as_root dnf install -y -q chromium
 }
 
 install_apk() {
@@ -119,7 +129,8 @@ install_apk() {
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	[ -z "$pkgs" ] || as_root apk add -q $pkgs </dev/null
-	optional as_root apk add -q py3-psycopg
+	optional psycopg as_root apk add -q py3-psycopg
+	optional chromium as_root apk add -q chromium
 }
 
 install_brew() {

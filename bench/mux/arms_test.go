@@ -1,10 +1,13 @@
 package mux
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"io"
 	"net"
+	"os"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/yamux"
@@ -37,9 +40,27 @@ var arms = []arm{
 	{"study", openStudy},
 }
 
+// congestion is the congestion control of all sockets: the kernel's default, not
+// that of the machine. bbr, which some have, paces what is sent by timers, also
+// over loopback, at a rate that it guesses anew each time: the same bytes then
+// cost twice as much in one run as in the next. Set HEADPOND_CONGESTION for another.
+var congestion = cmp.Or(os.Getenv("HEADPOND_CONGESTION"), "cubic")
+
+// control sets it on a socket before it is connected.
+func control(_, _ string, c syscall.RawConn) error {
+	var err error
+	if e := c.Control(func(fd uintptr) {
+		err = syscall.SetsockoptString(int(fd), syscall.IPPROTO_TCP, syscall.TCP_CONGESTION, congestion)
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
 func socketPair(b *testing.B) (client, server net.Conn) {
 	b.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	lc := net.ListenConfig{Control: control}
+	l, err := lc.Listen(bg, "tcp", "127.0.0.1:0")
 	must(b, err)
 	defer l.Close()
 	accepted := make(chan net.Conn, 1)
@@ -47,7 +68,8 @@ func socketPair(b *testing.B) (client, server net.Conn) {
 		c, _ := l.Accept()
 		accepted <- c
 	}()
-	client, err = net.Dial("tcp", l.Addr().String())
+	d := net.Dialer{Control: control}
+	client, err = d.Dial("tcp", l.Addr().String())
 	must(b, err)
 	return client, <-accepted
 }

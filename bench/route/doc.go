@@ -1,7 +1,8 @@
 // Package route measures workload W5 of WORKLOADS.md: what a handler costs that binds, validates and answers.
 //
-//	go test -run '^$' -bench Route -count 10 -cpu 1,2,4 ./route > new.txt && benchstat -col /arm new.txt
+//	go test -run '^$' -bench Route -count 10 -cpu 1,2,4 ./route
 //	GOGC=off go test …
+//	route/compare.sh allocated pooled    # by benchstat, the arms in turn
 //
 // Every arm is served requests made once and answers into one recorder that is reset, both the same for all:
 // "harness" is a handler that does nothing, which is what this costs (to be subtracted). "gin" binds with ShouldBind and answers with

@@ -15,45 +15,71 @@ import (
 	"github.com/headpond/headpond/bench/internal/report"
 )
 
-// TestPageInChromium renders the page for a desk, a phone and in the dark: nothing on the console, nothing to fetch, nothing wider than
-// the window. `make test-report` runs it.
+// measure is added to the test's own copy of the page: it says how wide the page has become, what it has loaded, and its colour.
+const measure = `<script>parent.postMessage("wide " + document.documentElement.scrollWidth + " window " + innerWidth +
+	" loaded " + performance.getEntriesByType("resource").length + " svg " + document.querySelectorAll("svg").length +
+	" background " + getComputedStyle(document.body).backgroundColor, "*")</script></body>`
+
+// frame shows the page in a window of any width, which headless Chromium does not.
+const frame = `<!doctype html><title>nothing</title><script>addEventListener("message", e => document.title = e.data)</script>
+<iframe src="report.html" style="border: 0; width: WIDTHpx; height: 800px"></iframe>`
+
+// TestPageInChromium renders the page for a desk, a phone, in the dark and for print: nothing on the console, nothing to fetch, nothing
+// wider than the window. `make test-report` runs it, and `make test` where there is a Chromium.
 func TestPageInChromium(t *testing.T) {
 	var page bytes.Buffer
 	if err := report.HTML(&page, sample()); err != nil {
 		t.Fatal(err)
 	}
-	// The test's own copy says how wide it has become, and what it has loaded.
-	const measure = `<script>document.title = "wide " + document.documentElement.scrollWidth + " window " + innerWidth + " loaded " + performance.getEntriesByType("resource").length + " svg " + document.querySelectorAll("svg").length</script></body>`
-	html := strings.Replace(page.String(), "</body>", measure, 1)
-	path := filepath.Join(t.TempDir(), "report.html")
-	if err := os.WriteFile(path, []byte(html), 0o644); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return "file://" + path
 	}
-	for name, flags := range map[string][]string{
-		"desk":  {"--window-size=1400,900"},
-		"phone": {"--window-size=500,800"}, // the narrowest that headless Chromium makes
-		"dark":  {"--window-size=1400,900", "--blink-settings=preferredColorScheme=0"},
+	write("report.html", strings.Replace(page.String(), "</body>", measure, 1))
+	for _, c := range []struct {
+		name, width, background string
+		flags                   []string
+	}{
+		{"desk", "1400", "rgb(255, 255, 255)", nil},
+		{"phone", "360", "rgb(255, 255, 255)", nil},
+		{"dark", "1400", "rgb(21, 24, 28)", []string{"--blink-settings=preferredColorScheme=0"}},
 	} {
-		args := append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--user-data-dir=" + t.TempDir(), "--dump-dom"}, flags...)
-		cmd := exec.Command(chromium(t), append(args, "file://"+path)...)
-		var dom, log bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &dom, &log
-		if err := cmd.Run(); err != nil {
-			t.Fatalf("%s: %v\n%s", name, err, log.String())
-		}
-		if strings.Contains(log.String(), "CONSOLE") {
-			t.Errorf("%s: the console says\n%s", name, log.String())
-		}
-		m := regexp.MustCompile(`<title>wide (\d+) window (\d+) loaded (\d+) svg (\d+)</title>`).FindStringSubmatch(dom.String())
+		dom := browse(t, append(c.flags, "--dump-dom", write(c.name+".html", strings.Replace(frame, "WIDTH", c.width, 1)))...)
+		m := regexp.MustCompile(`<title>wide (\d+) window (\d+) loaded (\d+) svg (\d+) background (.*)</title>`).FindStringSubmatch(dom)
 		if m == nil {
-			t.Fatalf("%s: not rendered:\n%.2000s", name, dom.String())
+			t.Fatalf("%s: not rendered:\n%.2000s", c.name, dom)
 		}
 		wide, _ := strconv.Atoi(m[1])
-		window, _ := strconv.Atoi(m[2])
-		if wide > window || m[3] != "0" || m[4] != "13" {
-			t.Errorf("%s: %s", name, m[0])
+		window, _ := strconv.Atoi(c.width)
+		if m[2] != c.width || wide > window || m[3] != "0" || m[4] != "13" || m[5] != c.background {
+			t.Errorf("%s: %s", c.name, m[0])
 		}
 	}
+	pdf := filepath.Join(dir, "report.pdf")
+	browse(t, "--print-to-pdf="+pdf, write("plain.html", page.String()))
+	if data, err := os.ReadFile(pdf); err != nil || !bytes.HasPrefix(data, []byte("%PDF")) {
+		t.Errorf("not printed: %v", err)
+	}
+}
+
+// browse runs Chromium, whose console must stay empty, and returns what it writes.
+func browse(t *testing.T, args ...string) string {
+	t.Helper()
+	common := []string{"--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--allow-file-access-from-files", "--user-data-dir=" + t.TempDir(), "--window-size=1500,900"}
+	cmd := exec.Command(chromium(t), append(common, args...)...)
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, log.String())
+	}
+	if strings.Contains(log.String(), "CONSOLE") {
+		t.Errorf("%q: the console says\n%s", args, log.String())
+	}
+	return out.String()
 }
 
 func chromium(t *testing.T) string {

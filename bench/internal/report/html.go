@@ -13,12 +13,18 @@ import (
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Parse(pageText))
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"noise": noise}).Parse(pageText))
+
+// noise reports whether a cell says that its figure is.
+func noise(cell string) bool {
+	return strings.HasSuffix(cell, "noise") || strings.HasSuffix(cell, "(noise)")
+}
 
 // view is what the page shows.
 type view struct {
 	Title   string
 	Facts   []string
+	HowTo   []string
 	Missing []string
 	Summary [][]string
 	Note    string
@@ -41,7 +47,7 @@ type caseView struct {
 
 // HTML writes one page that needs no other file and runs no script.
 func HTML(w io.Writer, r *result.Results) error {
-	v := view{Title: "Headpond benchmarks, " + r.Started.Format("2006-01-02"), Facts: Facts(r), Missing: r.Missing, Summary: Summary(r), Note: summaryNote}
+	v := view{Title: "Headpond benchmarks, " + r.Started.Format("2006-01-02"), Facts: Facts(r), HowTo: howTo, Missing: r.Missing, Summary: Summary(r), Note: summaryNote}
 	for _, c := range r.Cases {
 		i := slices.IndexFunc(v.Suites, func(s suiteView) bool { return s.Name == c.Suite })
 		if i < 0 {

@@ -42,7 +42,7 @@ func (e *Env) sustained(suite string, arms []string, conns int) []run.Case {
 	full := run.Case{
 		Info: result.Case{
 			ID: id, Suite: suite, Conns: conns, Metrics: latencyMetrics,
-			Title: fmt.Sprintf("TCP, %d clients, %d bytes there and back", conns, echoSize),
+			Title: fmt.Sprintf("TCP, %s, %d bytes there and back", clients(conns), echoSize),
 		},
 		Baselines: proxyBaselines, Arms: arms, Open: open,
 	}
@@ -50,6 +50,14 @@ func (e *Env) sustained(suite string, arms []string, conns int) []run.Case {
 	paced.Info.ID, paced.RateOf = id+"@70", id
 	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
 	return []run.Case{full, paced}
+}
+
+// clients is "1 client" or "64 clients".
+func clients(n int) string {
+	if n == 1 {
+		return "1 client"
+	}
+	return fmt.Sprintf("%d clients", n)
 }
 
 // warmArm keeps 64 connections to the backend open ahead of demand.
@@ -71,12 +79,12 @@ func namesOf(arms []run.Arm) []string {
 // tcp is workload W1 through the proxies.
 func (e *Env) tcp() []run.Group {
 	arms := e.byteProxies(e.echoTarget)
-	clients := []int{1, 16, 64, 256}
+	counts := []int{1, 16, 64, 256}
 	if e.Quick {
-		clients = []int{1, 64}
+		counts = []int{1, 64}
 	}
 	g := run.Group{Name: "TCP", Arms: arms, Prepare: e.prepareEcho}
-	for _, n := range clients {
+	for _, n := range counts {
 		cases := e.sustained("tcp", nil, n)
 		if n != 64 {
 			cases = cases[:1]
