@@ -49,12 +49,17 @@ var ErrResponseTooLarge = errors.New("route: the response is too large")
 //
 // A response with a status of 300 or more, but for redirects that the http.Client follows, is a *Problem, for errors.As; what
 // a handler of Handle says is in it. With Resp Stream, Body is the response and the caller closes it (it is an
-// io.Closer). ctx bounds the call, and the reading of a Stream.
+// io.Closer); that is what to take for handlers that return a File or Events too. ctx bounds the call, and the reading
+// of a Stream.
 func Call[Req, Resp any](ctx context.Context, c *Client, pattern string, req Req) (Resp, error) {
 	var resp Resp
 	method, path, ok := strings.Cut(pattern, " ")
 	if !ok {
 		return resp, fmt.Errorf("route: the pattern %q has no method", pattern)
+	}
+	switch any(&resp).(type) {
+	case *File, *Events:
+		return resp, fmt.Errorf("route: %s: a response that is no value is read as a Stream, not as %T", pattern, resp)
 	}
 	r, err := c.request(ctx, method, strings.TrimSpace(path), reflect.ValueOf(&req).Elem())
 	if err != nil {

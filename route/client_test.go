@@ -112,6 +112,9 @@ func TestCallFails(t *testing.T) {
 	if _, err := route.Call[id, int](t.Context(), c, "GET /{id}", id{"1"}); err == nil {
 		t.Error("a string was taken for a number")
 	}
+	if _, err := route.Call[id, route.Events](t.Context(), c, "GET /{id}", id{"1"}); err == nil {
+		t.Error("a stream was read as a value")
+	}
 	c.MaxResponse = 50
 	if _, err := route.Call[id, string](t.Context(), c, "GET /{id}", id{"1"}); !errors.Is(err, route.ErrResponseTooLarge) {
 		t.Errorf("%v", err)
