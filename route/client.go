@@ -274,8 +274,8 @@ func textsOf(v reflect.Value) ([]string, error) {
 		v = v.Elem()
 	}
 	value := v.Interface()
-	if m, ok := value.(encoding.TextMarshaler); !ok && v.CanAddr() {
-		if m, ok = v.Addr().Interface().(encoding.TextMarshaler); ok {
+	if _, ok := value.(encoding.TextMarshaler); !ok && v.CanAddr() {
+		if m, ok := v.Addr().Interface().(encoding.TextMarshaler); ok {
 			value = m
 		}
 	}

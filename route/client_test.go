@@ -158,7 +158,7 @@ func TestCallSendsFiles(t *testing.T) {
 		return f
 	}
 	c := client(t, "POST /", func(c *route.Ctx, req avatar) ([]string, error) {
-		got := append(req.Tags, req.Name, text(req.Photo), fmt.Sprint(c.Request().ContentLength > 0))
+		got := slices.Concat(req.Tags, []string{req.Name, text(req.Photo), fmt.Sprint(c.Request().ContentLength > 0)})
 		for _, f := range req.Others {
 			got = append(got, text(f))
 		}
