@@ -18,13 +18,16 @@ ENGINES   := uring epoll goroutine
 SESSIONS  := ./listener ./tcpproxy ./httpproxy ./pgproxy
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 
+# What `make dist` builds for; the benchmarks are for Linux.
+RELEASES  := linux/amd64 linux/arm64 darwin/arm64 windows/amd64
+
 FUZZTIME ?= 30s
 SOAK     ?= 30m
 
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-deps test-report lint bench bench-quick bench-engine fuzz soak clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -34,6 +37,9 @@ run: build ## Build and start the demo: SQLite :6432, HTTP :8080, TCP :7000, adm
 
 build: ## Build bin/headpond, static
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/headpond ./cmd/headpond
+
+dist: ## Build a release: archives with headpond and headpond-bench, and their checksums, in dist
+	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' sh scripts/dist.sh $(RELEASES)
 
 test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, Chromium, a C compiler, curl, nc
 	@sh scripts/test-deps.sh
