@@ -308,3 +308,30 @@ func TestHeadsOfPartsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// What is wrong with a body does not make a larger response of it.
+func TestViolationsAreBounded(t *testing.T) {
+	type lists struct {
+		A []int          `json:"a" validate:"dive,min=1"`
+		B []Base         `json:"b" validate:"dive"`
+		C map[string]int `json:"c" validate:"dive,min=1"`
+	}
+	h := route.New(func(*route.Ctx, lists) (int, error) { return 1, nil })
+	for _, body := range []string{
+		`{"a":[` + strings.Repeat("0,", 300000) + `0]}`, `{"b":[` + strings.Repeat("{},", 300000) + `{}]}`, `{"c":{` + members(20000) + `},"a":[0]}`,
+	} {
+		w := request(h, "POST", "/", jsonType, body)
+		var p route.Problem
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 422 || len(p.Errors) != 100 || !strings.HasPrefix(p.Detail, "many") {
+			t.Errorf("%d, %v, %d errors in %d bytes: %s", w.Code, err, len(p.Errors), w.Body.Len(), p.Detail)
+		}
+	}
+}
+
+func members(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"%d":0`, i)
+	}
+	return b.String()[1:]
+}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/headpond/headpond/route/internal/check"
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
 
@@ -179,6 +180,9 @@ func (x *exchange) invalid() *Problem {
 	p.Detail = "a value is invalid"
 	if n := len(p.Errors); n > 1 {
 		p.Detail = strconv.Itoa(n) + " values are invalid"
+	}
+	if len(x.found) >= check.MaxViolations {
+		p.Detail = "many values are invalid, among them these"
 	}
 	return p
 }

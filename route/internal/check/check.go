@@ -30,6 +30,10 @@ type Violation struct {
 	Detail  string // for people
 }
 
+// MaxViolations bounds what is found in one value, for a body of a megabyte may hold half a million elements: Check
+// stops there, and people have enough to do.
+const MaxViolations = 100
+
 // Rule is a rule of the caller's: it is given the field's value, and what follows = in the tag.
 type Rule func(value any, param string) bool
 
@@ -54,7 +58,7 @@ func (p *Plan) Idle() bool {
 	return len(n.steps) == 0 && (n.fields == nil || len(n.fields.fields) == 0)
 }
 
-// Check appends the violations of the value p points to, which has the plan's type.
+// Check appends the violations of the value p points to, which has the plan's type, MaxViolations at most.
 func (p *Plan) Check(ptr unsafe.Pointer, found []Violation) []Violation {
 	return p.root.check(ptr, ptr, found)
 }
@@ -115,6 +119,9 @@ func (n *node) check(p, parent unsafe.Pointer, found []Violation) []Violation {
 
 func (s *structPlan) check(p unsafe.Pointer, found []Violation) []Violation {
 	for i := range s.fields {
+		if len(found) >= MaxViolations {
+			return found
+		}
 		f := &s.fields[i]
 		before := len(found)
 		found = f.node.check(unsafe.Add(p, f.offset), p, found)
@@ -146,7 +153,7 @@ func (n *node) elements(p, parent unsafe.Pointer, found []Violation) []Violation
 	v := reflect.NewAt(n.typ, p).Elem()
 	if n.typ.Kind() == reflect.Map {
 		first := len(found)
-		for it := v.MapRange(); it.Next(); {
+		for it := v.MapRange(); len(found) < MaxViolations && it.Next(); {
 			e := reflect.New(n.typ.Elem())
 			e.Elem().Set(it.Value())
 			before := len(found)
@@ -157,7 +164,7 @@ func (n *node) elements(p, parent unsafe.Pointer, found []Violation) []Violation
 		slices.SortStableFunc(found[first:], func(a, b Violation) int { return strings.Compare(a.Pointer, b.Pointer) })
 		return found
 	}
-	for i := range v.Len() {
+	for i := 0; i < v.Len() && len(found) < MaxViolations; i++ {
 		before := len(found)
 		found = n.dive.check(v.Index(i).Addr().UnsafePointer(), parent, found)
 		if len(found) > before {
