@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/pool"
@@ -42,7 +41,8 @@ type settings struct {
 	health    upstream.Health
 	ejection  upstream.Ejection
 	dial      func(ctx context.Context, endpoint string) (net.Conn, error)
-	pgProbe   bool // the active check is PostgreSQL's own, which newPostgres knows how to make
+	start     func(fn func()) // pool.Config.Go
+	pgProbe   bool            // the active check is PostgreSQL's own, which newPostgres knows how to make
 	logger    *slog.Logger
 }
 
@@ -62,7 +62,10 @@ func (g *Gateway) settingsOf(u *config.Upstream) (settings, error) {
 	if err != nil {
 		return settings{}, err
 	}
-	health, err := healthOf(u)
+	dial, start := g.dialer(u)
+	health, err := healthOf(u, func(ctx context.Context, endpoint string) (net.Conn, error) {
+		return g.through(ctx, u.Tunnel, endpoint, true)
+	})
 	if err != nil {
 		return settings{}, err
 	}
@@ -71,7 +74,7 @@ func (g *Gateway) settingsOf(u *config.Upstream) (settings, error) {
 		ejection.Failures = -1
 	}
 	pgProbe := u.Health != nil && u.Health.Postgres
-	return settings{u.Name, u.Endpoints, balance, limits, health, ejection, g.dial, pgProbe, g.logger}, nil
+	return settings{u.Name, u.Endpoints, balance, limits, health, ejection, dial, start, pgProbe, g.logger}, nil
 }
 
 // limitsOf translates pool limits. The proxies' own defaults are kept out: config has filled in every value, so that what
@@ -87,7 +90,7 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 		AcquireTimeout: p.AcquireTimeout, MaxWaiters: p.MaxWaiters, CheckAfter: p.CheckAfter, CheckInterval: p.CheckInterval,
 		OpenTimeout: u.ConnectTimeout, Overflow: overflow,
 	}
-	if l.MaxLifetime == 0 && u.Protocol == config.TCP {
+	if l.MaxLifetime == 0 && (u.Protocol == config.TCP || u.Protocol == config.TunnelProtocol) {
 		l.MaxLifetime = forever
 	}
 	if l.AcquireTimeout == 0 {
@@ -99,18 +102,22 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 	return l, l.Validate()
 }
 
-// healthOf translates the active check; PostgreSQL's own probe is added by newPostgres.
-func healthOf(u *config.Upstream) (upstream.Health, error) {
+// healthOf translates the active check; PostgreSQL's own probe is added by newPostgres. through dials by the upstream's tunnel, if it has one.
+func healthOf(u *config.Upstream, through func(ctx context.Context, endpoint string) (net.Conn, error)) (upstream.Health, error) {
 	if u.Health == nil {
 		return upstream.Health{}, nil
 	}
 	h := upstream.Health{Interval: u.Health.Interval, Timeout: u.Health.Timeout, Rise: u.Health.Rise, Fall: u.Health.Fall}
+	tlsConfig, err := clientConfig(u.TLS)
+	if err != nil {
+		return h, err
+	}
 	switch {
+	case u.Health.HTTP != "" && u.Tunnel != "":
+		h.Probe = farHTTP(u.Health.HTTP, tlsConfig, through)
+	case u.Health.TCP && u.Tunnel != "":
+		h.Probe = farTCP(through)
 	case u.Health.HTTP != "" && u.TLS != nil:
-		tlsConfig, err := clientConfig(u.TLS)
-		if err != nil {
-			return h, err
-		}
 		h.Probe = upstream.HTTPSProbe(u.Health.HTTP, tlsConfig)
 	case u.Health.HTTP != "":
 		h.Probe = upstream.HTTPProbe(u.Health.HTTP)
@@ -139,6 +146,8 @@ func (g *Gateway) newBackend(u *config.Upstream) (*backend, error) {
 		b.impl, err = newPostgres(u, s)
 	case u.Protocol == config.HTTP:
 		b.impl, err = newHTTP(u, s)
+	case u.Protocol == config.TunnelProtocol:
+		b.impl, err = newOffered(u, s)
 	default:
 		b.impl, err = newTCP(s)
 	}
@@ -150,7 +159,7 @@ func (g *Gateway) newBackend(u *config.Upstream) (*backend, error) {
 
 // fixed returns the parts of an upstream that need a new backend when they change.
 func fixed(u *config.Upstream) config.Upstream {
-	f := config.Upstream{Name: u.Name, Protocol: u.Protocol, TLS: u.TLS, ConnectTimeout: u.ConnectTimeout, Postgres: u.Postgres}
+	f := config.Upstream{Name: u.Name, Protocol: u.Protocol, Tunnel: u.Tunnel, TLS: u.TLS, ConnectTimeout: u.ConnectTimeout, Postgres: u.Postgres}
 	if _, sqlite := u.SQLite(); sqlite {
 		f = *u
 	}
@@ -170,7 +179,7 @@ type tcpBackend struct{ *upstream.Upstream[net.Conn] }
 
 func newTCP(s settings) (backendImpl, error) {
 	u, err := tcpproxy.NewUpstream(s.name, s.endpoints, tcpproxy.UpstreamOptions{
-		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Dial: s.dial, Go: fiber.Go, Logger: s.logger,
+		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Dial: s.dial, Go: s.start, Logger: s.logger,
 	})
 	return tcpBackend{u}, err
 }
@@ -191,7 +200,7 @@ func newHTTP(u *config.Upstream, s settings) (backendImpl, error) {
 	}
 	up, err := httpproxy.NewUpstream(s.name, s.endpoints, httpproxy.UpstreamOptions{
 		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Logger: s.logger,
-		ConnectTimeout: u.ConnectTimeout, TLS: tlsConfig, Dial: s.dial, Go: fiber.Go,
+		ConnectTimeout: u.ConnectTimeout, TLS: tlsConfig, Dial: s.dial, Go: s.start,
 	})
 	return httpBackend{up}, err
 }

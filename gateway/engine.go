@@ -32,6 +32,9 @@ func (g *Gateway) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 // onFibers reports whether the sessions of a listener run on the engine; the others have goroutines: those that compute or wait for
 // files, as SQLite does, would hold their loop.
 func onFibers(l *config.Listener, cfg *config.Config) bool {
+	if l.Protocol == config.TunnelProtocol {
+		return false // package mux reads and writes sockets in its own way
+	}
 	if l.Protocol == config.Postgres {
 		for _, db := range l.Postgres.Databases {
 			if _, sqlite := cfg.Upstream(db.Upstream).SQLite(); sqlite {

@@ -31,7 +31,7 @@ func fingerprintOf(paths ...config.Path) (fingerprint, error) {
 func listenerFiles(l *config.Listener) []config.Path {
 	var files []config.Path
 	if l.TLS != nil {
-		files = append(files, l.TLS.Cert, l.TLS.Key)
+		files = append(files, l.TLS.Cert, l.TLS.Key, l.TLS.ClientCA)
 	}
 	if l.Postgres != nil {
 		files = append(files, l.Postgres.UsersFile)
@@ -39,9 +39,11 @@ func listenerFiles(l *config.Listener) []config.Path {
 	return files
 }
 
-func upstreamFiles(u *config.Upstream) []config.Path {
-	if u.TLS == nil {
+func upstreamFiles(u *config.Upstream) []config.Path { return tlsFiles(u.TLS) }
+
+func tlsFiles(t *config.ClientTLS) []config.Path {
+	if t == nil {
 		return nil
 	}
-	return []config.Path{u.TLS.CA, u.TLS.Cert, u.TLS.Key}
+	return []config.Path{t.CA, t.Cert, t.Key}
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ type Gateway struct {
 	cfg      *config.Config
 	backends []*backend
 	services []*service
+	links    map[string]*link // tunnels that this gateway makes, by name
 	admin    *adminServer
 	running  bool // Run was called
 	draining bool
@@ -172,10 +174,7 @@ func (g *Gateway) Drain(ctx context.Context) error {
 		g.logger.Info("draining", "sessions", g.sessions(), "timeout", g.cfg.DrainTimeout)
 	}
 	begin := time.Now()
-	g.mu.Lock()
-	all := slices.Concat(g.services, g.retiring)
-	g.mu.Unlock()
-	err := errors.Join(inParallel(all, func(s *service) error { return s.proxy.Drain(ctx) })...)
+	err := g.drainAll(ctx)
 	for _, s := range g.services {
 		s.socket.retire()
 	}
@@ -187,6 +186,45 @@ func (g *Gateway) Drain(ctx context.Context) error {
 		g.logger.Info("drained", "duration", time.Since(begin))
 	}
 	return g.cutOff
+}
+
+// drainAll drains listeners and tunnels. A tunnel that sessions of this gateway go out through is drained when they, and then the connections
+// kept ready for them, are over.
+func (g *Gateway) drainAll(ctx context.Context) error {
+	type drainer interface {
+		Drain(ctx context.Context) error
+	}
+	var first, last []drainer
+	used := map[string]bool{}
+	var far []*backend
+	for _, b := range g.backends {
+		if t := g.cfg.Tunnel(b.cfg.Tunnel); t != nil {
+			used[cmp.Or(t.Listener, t.Name)] = true
+			far = append(far, b)
+		}
+	}
+	g.mu.Lock()
+	for _, s := range slices.Concat(g.services, g.retiring) {
+		if s.cfg.Protocol == config.TunnelProtocol && used[s.cfg.Name] {
+			last = append(last, s.proxy)
+		} else {
+			first = append(first, s.proxy)
+		}
+	}
+	for name, l := range g.links {
+		if used[name] {
+			last = append(last, l.client)
+		} else {
+			first = append(first, l.client)
+		}
+	}
+	g.mu.Unlock()
+	errs := inParallel(first, func(d drainer) error { return d.Drain(ctx) })
+	if len(last) > 0 {
+		_ = inParallel(far, func(b *backend) error { return b.impl.Drain(ctx) }) // what is out comes back closed
+		errs = append(errs, inParallel(last, func(d drainer) error { return d.Drain(ctx) })...)
+	}
+	return errors.Join(errs...)
 }
 
 // sessions counts the sessions that run.

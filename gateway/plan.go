@@ -21,6 +21,10 @@ type plan struct {
 	opened  []*socket  // bound for the plan
 	created []*backend // built for the plan
 
+	links        map[string]*link // tunnels of the new configuration that this gateway makes, by name
+	createdLinks []*link          // made for the plan
+	retiredLinks []*link
+
 	commits         []func() error // in-place updates, upstreams first
 	starts          []start        // what to serve
 	retiredSockets  []*socket
@@ -44,12 +48,18 @@ func (p *plan) abort() {
 	for _, b := range p.created {
 		b.drop()
 	}
+	for _, l := range p.createdLinks {
+		l.client.Close()
+	}
 }
 
 // newPlan prepares cfg beside what g runs. g.reloading is held.
 func (g *Gateway) newPlan(cfg *config.Config) (*plan, error) {
 	p := &plan{cfg: cfg, touched: map[string]bool{}}
-	err := g.planBackends(p)
+	err := g.planLinks(p)
+	if err == nil {
+		err = g.planBackends(p)
+	}
 	if err == nil {
 		err = g.planServices(p)
 	}
@@ -168,7 +178,7 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 	if old != nil && old.cert != nil && !needsNewProxy(&old.cfg, l) {
 		hold = old.cert
 	}
-	s, err := newSpec(l, view, hold, g.logger)
+	s, err := g.newSpec(l, view, hold)
 	switch {
 	case err != nil:
 		return err

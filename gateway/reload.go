@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -100,7 +101,7 @@ func (g *Gateway) commit(p *plan) error {
 		g.startAdmin(p.admin)
 	}
 	g.mu.Lock()
-	g.cfg, g.backends, g.services, g.admin = p.cfg, p.backends, p.services, p.admin
+	g.cfg, g.backends, g.services, g.links, g.admin = p.cfg, p.backends, p.services, p.links, p.admin
 	g.retiring = append(g.retiring, p.retiredProxies...)
 	g.mu.Unlock()
 	if g.logs != nil {
@@ -137,10 +138,19 @@ func (g *Gateway) retire(p *plan) {
 	g.mu.Lock()
 	g.retiring = slices.DeleteFunc(g.retiring, func(s *service) bool { return slices.Contains(p.retiredProxies, s) })
 	g.mu.Unlock()
+	var links sync.WaitGroup
+	for _, l := range p.retiredLinks {
+		links.Go(func() {
+			if err := l.client.Drain(ctx); err != nil {
+				g.logger.Warn("connections through a removed tunnel were cut off", "tunnel", l.cfg.Name, "error", err)
+			}
+		})
+	}
 	inParallel(p.retiredBackends, func(b *backend) error {
 		b.retire(g.hard)
 		return nil
 	})
+	links.Wait()
 }
 
 // retire closes a backend once nobody uses it any more, or hard ends.

@@ -45,13 +45,13 @@ type spec struct {
 }
 
 // newSpec translates l. hold is where handshakes will find the certificate.
-func newSpec(l *config.Listener, backends map[string]*backend, hold *certificate, logger *slog.Logger) (*spec, error) {
+func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold *certificate) (*spec, error) {
 	wrap := func(err error) error { return fmt.Errorf("listener %q: %w", l.Name, err) }
 	files, err := fingerprintOf(listenerFiles(l)...)
 	if err != nil {
 		return nil, wrap(err)
 	}
-	s := &spec{cfg: *l, files: files}
+	s, logger := &spec{cfg: *l, files: files}, g.logger
 	var serverTLS *tls.Config
 	if l.TLS != nil {
 		if s.cert, err = loadCertificate(l.TLS); err != nil {
@@ -64,6 +64,8 @@ func newSpec(l *config.Listener, backends map[string]*backend, hold *certificate
 		err = s.tcp(l, backends, serverTLS, logger)
 	case config.HTTP:
 		err = s.http(l, backends, serverTLS, logger)
+	case config.TunnelProtocol:
+		err = s.tunnel(g, l, serverTLS)
 	default:
 		err = s.postgres(l, backends, serverTLS, logger)
 	}
@@ -189,5 +191,6 @@ func sameListener(a, b config.Listener) bool {
 
 // needsNewProxy reports whether the proxy of a cannot become b's in place.
 func needsNewProxy(a, b *config.Listener) bool {
-	return a.Protocol != b.Protocol || a.Protocol == config.HTTP && (a.TLS == nil) != (b.TLS == nil)
+	return a.Protocol != b.Protocol || a.Protocol == config.HTTP && (a.TLS == nil) != (b.TLS == nil) ||
+		a.Protocol == config.TunnelProtocol && a.Tunnel.ResumeWindow != b.Tunnel.ResumeWindow
 }

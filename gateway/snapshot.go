@@ -29,6 +29,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	for _, b := range backends {
 		s.Upstreams = append(s.Upstreams, admin.Upstream{Protocol: string(b.cfg.Protocol)})
 	}
+	s.Tunnels = g.tunnels()
 	g.mu.Unlock()
 	for i, svc := range services {
 		stats := svc.proxy.Stats()

@@ -123,3 +123,8 @@ func (c *Conn) error(err error) error {
 	}
 	return &Error{Tunnel: c.tunnel, Target: c.st.Name(), Err: err}
 }
+
+// Leaving reports whether the session that carries the connection takes no more
+// streams: one side drains it, or it is over. A connection that is idle in a pool
+// should be closed then, or it holds up the drain.
+func (c *Conn) Leaving() bool { return c.st.Session().Draining() }

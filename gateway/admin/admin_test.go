@@ -18,6 +18,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/tunnel"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -41,6 +42,10 @@ func snapshot() admin.Snapshot {
 		Upstreams: []admin.Upstream{
 			{Protocol: "postgres", Status: upstream.Status{Name: "pg", Balance: "p2c", Endpoints: []upstream.EndpointStatus{endpoint, endpoint, bad}}},
 			{Protocol: "tcp", Status: upstream.Status{Name: hostile, FailOpen: true}},
+		},
+		Tunnels: []admin.Tunnel{
+			{Side: admin.Listens, Stats: tunnel.Stats{Name: "peers", Connected: []string{hostile}, Sessions: 2, Streams: 3, Resumed: 4}},
+			{Side: admin.Connects, Stats: tunnel.Stats{Name: "peers", Refused: 5}},
 		},
 	}
 }

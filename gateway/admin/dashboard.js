@@ -66,9 +66,9 @@ function uptime(s) {
 
 const percent = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(part === whole ? 0 : 1) + " %" : "–");
 
-// reuse leaves out TCP, whose connections are never used twice: the next client would see the last one's bytes.
+// reuse leaves out TCP, also what a tunnel brings, whose connections are never used twice: the next client would see the last one's bytes.
 function reuse(pools) {
-  const counted = pools.filter((p) => p.protocol !== "tcp");
+  const counted = pools.filter((p) => p.protocol !== "tcp" && p.protocol !== "tunnel");
   const sum = (pick) => counted.reduce((total, p) => total + pick(p), 0);
   return percent(sum((p) => p.reused), sum((p) => p.acquired));
 }
@@ -195,7 +195,30 @@ function listenerCard() {
   };
 }
 
-const upstreams = new Map(), listeners = new Map();
+function tunnelCard() {
+  const root = element("article", "card");
+  const head = element("div", "row");
+  const name = element("h4"), state = element("span", "tag");
+  head.append(name, state);
+  const peers = element("p", "quiet");
+  const list = element("dl", "numbers");
+  const set = numbers(list, ["sessions", "connections", "opened", "accepted", "refused", "failed", "resumed", "lost", "in", "out"]);
+  root.append(head, peers, list);
+  return {
+    root,
+    update(t) {
+      setText(name, t.name);
+      if (t.sessions === 0) setTag(state, t.side === "connect" ? "bad" : "", t.side === "connect" ? "not connected" : "no peers");
+      else if (t.suspended > 0) setTag(state, "warn", t.suspended + " without a socket");
+      else setTag(state, "good", "connected");
+      setText(peers, t.side === "listen" ? t.connected.join(", ") : "");
+      set(count(t.sessions), count(t.streams), count(t.opened), count(t.accepted), count(t.refused), count(t.failed), count(t.resumed), count(t.lost),
+        bytes(t.bytes_in), bytes(t.bytes_out));
+    },
+  };
+}
+
+const upstreams = new Map(), listeners = new Map(), tunnels = new Map();
 function engine(s) {
   const e = s.engine_stats;
   if (!e.loops) return s.engine;
@@ -226,6 +249,8 @@ function show(s) {
   setTotals(count(sum(s.listeners, (l) => l.active)), count(sum(pools, (p) => p.in_use + p.direct)), count(sum(pools, (p) => p.idle)),
     count(sum(pools, (p) => p.waiting)), reuse(pools));
   keep(byId("upstreams"), upstreams, s.upstreams, (u) => u.name, upstreamView).forEach((v, i) => v.update(s.upstreams[i]));
+  byId("tunnels-section").hidden = s.tunnels.length === 0;
+  keep(byId("tunnels"), tunnels, s.tunnels, (t) => t.side + t.name, tunnelCard).forEach((v, i) => v.update(s.tunnels[i]));
   keep(byId("listeners"), listeners, s.listeners, (l) => l.name, listenerCard).forEach((v, i) => v.update(s.listeners[i]));
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/tunnel"
 )
 
 // collector turns one Snapshot into metrics at each scrape; nothing is kept in between.
@@ -30,6 +31,7 @@ func newRegistry(snapshot func() Snapshot) (*prometheus.Registry, error) {
 var (
 	poolLabels     = []string{"upstream", "endpoint", "protocol"}
 	listenerLabels = []string{"listener", "protocol"}
+	tunnelLabels   = []string{"tunnel", "side"}
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -80,6 +82,22 @@ var listenerMetrics = []metric[listener.Stats]{
 	counter("listener_sent_bytes_total", "Bytes sent to clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesOut) }),
 }
 
+var tunnelMetrics = []metric[tunnel.Stats]{
+	gauge("tunnel_sessions", "Sessions with other gateways, those without a socket among them.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Sessions) }),
+	gauge("tunnel_sessions_suspended", "Sessions that have lost their socket and wait for another.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Suspended) }),
+	gauge("tunnel_streams", "Connections through the tunnel that are open.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Streams) }),
+	counter("tunnel_sessions_total", "Sessions begun.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Made) }),
+	counter("tunnel_lost_total", "Sessions that ended by no side's will, with their connections.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Lost) }),
+	counter("tunnel_sockets_lost_total", "Sockets that sessions have lost.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Broken) }),
+	counter("tunnel_resumed_total", "Times a session went on with another socket.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Resumed) }),
+	counter("tunnel_opened_total", "Connections this gateway asked for.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Opened) }),
+	counter("tunnel_accepted_total", "Connections the other side asked for.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Accepted) }),
+	counter("tunnel_refused_total", "Connections the other side asked for and policy or limits forbade.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Refused) }),
+	counter("tunnel_failed_total", "Connections the other side asked for and whose target could not be reached.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Failed) }),
+	counter("tunnel_received_bytes_total", "Bytes received through the tunnel.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.BytesIn) }),
+	counter("tunnel_sent_bytes_total", "Bytes sent through the tunnel.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.BytesOut) }),
+}
+
 var snapshotMetrics = []metric[Snapshot]{
 	gauge("draining", "1 while the gateway finishes its sessions to end.", nil, func(s Snapshot) float64 { return oneIf(s.Draining) }),
 	gauge("ready", "1 when every listener accepts connections.", nil, func(s Snapshot) float64 { return oneIf(ready(s)) }),
@@ -114,6 +132,9 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range snapshotMetrics {
 		ch <- m.desc
 	}
+	for _, m := range tunnelMetrics {
+		ch <- m.desc
+	}
 	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, failOpenDesc, errorsDesc, reloadsDesc, buildInfoDesc} {
 		ch <- d
 	}
@@ -130,6 +151,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(ch, reloadsDesc, prometheus.CounterValue, float64(s.Reloads.Refused), "refused")
 	for _, u := range s.Upstreams {
 		collectUpstream(ch, u)
+	}
+	for _, t := range s.Tunnels {
+		for _, m := range tunnelMetrics {
+			send(ch, m.desc, m.kind, m.read(t.Stats), t.Name, t.Side)
+		}
 	}
 	for _, l := range s.Listeners {
 		for _, m := range listenerMetrics {

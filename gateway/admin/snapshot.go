@@ -5,6 +5,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/tunnel"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -21,6 +22,19 @@ type Snapshot struct {
 	Reloads      Reloads
 	Listeners    []listener.Stats
 	Upstreams    []Upstream
+	Tunnels      []Tunnel
+}
+
+// The sides of a tunnel.
+const (
+	Connects = "connect" // the gateway keeps the sessions; the name is the tunnel's
+	Listens  = "listen"  // peers do; the name is the listener's
+)
+
+// Tunnel is one end of a tunnel.
+type Tunnel struct {
+	Side string // Connects or Listens
+	tunnel.Stats
 }
 
 // Upstream is an upstream's state and what it is used for.

@@ -27,6 +27,27 @@ type Status struct {
 	Reloads       ReloadStatus     `json:"reloads"`
 	Listeners     []Listener       `json:"listeners"`
 	Upstreams     []UpstreamStatus `json:"upstreams"`
+	Tunnels       []TunnelStatus   `json:"tunnels"`
+}
+
+// TunnelStatus is one end of a tunnel. Counters count since the start.
+type TunnelStatus struct {
+	Name        string   `json:"name"`      // the tunnel's, or of side "listen" the listener's
+	Side        string   `json:"side"`      // "connect" or "listen"
+	Connected   []string `json:"connected"` // names of the peers that have a session; of side "connect" one, empty name
+	Sessions    int      `json:"sessions"`
+	Suspended   int      `json:"suspended"` // sessions that wait for another socket
+	Streams     int      `json:"streams"`   // connections that are open
+	Made        uint64   `json:"made"`      // sessions
+	Lost        uint64   `json:"lost"`      // sessions, with their connections
+	SocketsLost uint64   `json:"sockets_lost"`
+	Resumed     uint64   `json:"resumed"`
+	Opened      uint64   `json:"opened"`   // connections this gateway asked for
+	Accepted    uint64   `json:"accepted"` // connections the other side asked for
+	Refused     uint64   `json:"refused"`  // of those, by policy or limit
+	Failed      uint64   `json:"failed"`   // of those, because the target could not be reached
+	BytesIn     uint64   `json:"bytes_in"`
+	BytesOut    uint64   `json:"bytes_out"`
 }
 
 // EngineStats are the engine's counters; without loops all are 0.
@@ -133,12 +154,20 @@ func status(s Snapshot, now time.Time) Status {
 		Reloads:   ReloadStatus{Applied: s.Reloads.Applied, Refused: s.Reloads.Refused, Last: timeOrNil(s.Reloads.Last), LastError: s.Reloads.LastError},
 		Listeners: make([]Listener, 0, len(s.Listeners)),
 		Upstreams: make([]UpstreamStatus, 0, len(s.Upstreams)),
+		Tunnels:   make([]TunnelStatus, 0, len(s.Tunnels)),
 	}
 	for _, l := range s.Listeners {
 		out.Listeners = append(out.Listeners, listenerStatus(l))
 	}
 	for _, u := range s.Upstreams {
 		out.Upstreams = append(out.Upstreams, upstreamStatus(u))
+	}
+	for _, t := range s.Tunnels {
+		out.Tunnels = append(out.Tunnels, TunnelStatus{
+			Name: t.Name, Side: t.Side, Connected: append([]string{}, t.Connected...), Sessions: t.Sessions, Suspended: t.Suspended, Streams: t.Streams,
+			Made: t.Made, Lost: t.Lost, SocketsLost: t.Broken, Resumed: t.Resumed, Opened: t.Opened, Accepted: t.Accepted,
+			Refused: t.Refused, Failed: t.Failed, BytesIn: t.BytesIn, BytesOut: t.BytesOut,
+		})
 	}
 	return out
 }

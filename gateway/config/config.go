@@ -9,14 +9,15 @@ import (
 //
 // The conf tags are the keys of the file; doc.go describes the other tags.
 type Config struct {
-	File         string        `conf:"-"`                                                  // the name Load or Parse was given
-	Admin        string        `conf:"admin" type:"address"`                               // admin page address; empty: none
-	Engine       Engine        `conf:"engine" default:"auto"`                              // default auto
-	Loops        int           `conf:"loops" default:"0" min:"0" max:"1024"`               // threads that run sessions; default half the cores
-	DrainTimeout time.Duration `conf:"drain_timeout" default:"30s" min:"0s" max:"24h"`     // how long sessions may finish when the gateway ends; default 30s
-	Log          Log           `conf:"log"`                                                //
-	Listeners    []Listener    `conf:"listeners" required:"true" maxlen:"1000"`            // at least one
-	Upstreams    []Upstream    `conf:"upstreams" required:"true" key:"Name" maxlen:"1000"` // in the order of the file
+	File         string        `conf:"-"`                                                     // the name Load or Parse was given
+	Admin        string        `conf:"admin" type:"address"`                                  // admin page address; empty: none
+	Engine       Engine        `conf:"engine" default:"auto"`                                 // default auto
+	Loops        int           `conf:"loops" default:"0" min:"0" max:"1024"`                  // threads that run sessions; default half the cores
+	DrainTimeout time.Duration `conf:"drain_timeout" default:"30s" min:"0s" max:"24h"`        // how long sessions may finish when the gateway ends; default 30s
+	Log          Log           `conf:"log"`                                                   //
+	Listeners    []Listener    `conf:"listeners" required:"checked" maxlen:"1000"`            // at least one, unless there are Tunnels
+	Upstreams    []Upstream    `conf:"upstreams" required:"checked" key:"Name" maxlen:"1000"` // in the order of the file; at least one, unless all is tunnels
+	Tunnels      []Tunnel      `conf:"tunnels" key:"Name" maxlen:"1000"`                      // to other gateways
 
 	marks map[any]Position // where each field stands in the file, by the field's address
 }
@@ -55,13 +56,13 @@ type Protocol string
 
 // The protocols of a listener.
 const (
-	TCP      Protocol = "tcp"
-	HTTP     Protocol = "http"
-	Postgres Protocol = "postgres"
+	TCP            Protocol = "tcp"
+	HTTP           Protocol = "http"
+	Postgres       Protocol = "postgres"
+	TunnelProtocol Protocol = "tunnel" // other gateways connect; of an upstream: they may name it
 )
 
-func (Protocol) values() []string { return []string{"tcp", "http", "postgres"} }
-func (Protocol) later() []string  { return []string{"tunnel"} }
+func (Protocol) values() []string { return []string{"tcp", "http", "postgres", "tunnel"} }
 
 // Listener is one address that clients connect to.
 type Listener struct {
@@ -79,12 +80,15 @@ type Listener struct {
 	Postgres       *PostgresListener `conf:"postgres"`                      // set exactly when Protocol is postgres
 	HTTP           *HTTPListener     `conf:"http"`                          // set exactly when Protocol is http
 	TCP            *TCPListener      `conf:"tcp"`                           // set exactly when Protocol is tcp
+	Tunnel         *TunnelListener   `conf:"tunnel"`                        // set exactly when Protocol is tunnel
 }
 
 // ServerTLS is the certificate a listener shows to its clients.
 type ServerTLS struct {
 	Cert Path `conf:"cert" required:"true"` // PEM, leaf first
 	Key  Path `conf:"key" required:"true"`  // PEM
+	// ClientCA makes a tunnel listener ask for certificates of one of these authorities; PEM.
+	ClientCA Path `conf:"client_ca"`
 }
 
 // PostgresListener is what only a postgres listener has.
@@ -146,6 +150,18 @@ type TCPListener struct {
 	SendProxy   SendProxy     `conf:"send_proxy" default:"off"`                                     // tell the backend the client's address
 }
 
+// TunnelListener is what only a tunnel listener has. Peers that connect have a certificate (tls: client_ca), the PSK, or both.
+type TunnelListener struct {
+	PSK          Secret        `conf:"psk"`                                             // at least 16 bytes
+	Peers        []string      `conf:"peers" type:"name" maxlen:"1000"`                 // who may connect; empty: whoever authenticates
+	Upstreams    []string      `conf:"upstreams" maxlen:"1000"`                         // what peers may name
+	Allow        []string      `conf:"allow" type:"rule" maxlen:"1000"`                 // what peers may have dialled: host:port, CIDR:port, unix:/path
+	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"`   // connecting to one of these
+	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`   // connections a peer may have open
+	MaxSessions  int           `conf:"max_sessions" default:"256" min:"1" max:"100000"` // of all peers
+	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"`   // a session without a socket is kept for
+}
+
 // SendProxy is the PROXY protocol version written to backends.
 type SendProxy string
 
@@ -173,6 +189,7 @@ type Upstream struct {
 	Eject          Eject             `conf:"eject"`
 	Pool           Pool              `conf:"pool"`
 	Postgres       *PostgresUpstream `conf:"postgres"`
+	Tunnel         string            `conf:"tunnel"` // the endpoints are dialled by the other side of this tunnel
 
 	Protocol Protocol `conf:"-"` // of the listeners that use it; tcp when none does
 }
@@ -243,6 +260,24 @@ type PostgresUpstream struct {
 	DBName   string `conf:"dbname"` // empty: User
 }
 
+// Tunnel is a way to another gateway, one that this gateway connects to (Connect), or one that a peer of a tunnel listener has made
+// (Listener and Peer, and nothing else).
+type Tunnel struct {
+	Name         string        `conf:"-" type:"name"`
+	Connect      string        `conf:"connect" type:"address"`                        // the other gateway's tunnel listener
+	Listener     string        `conf:"listener"`                                      // a tunnel listener of this gateway
+	Peer         string        `conf:"peer" type:"name"`                              // the name a peer connects to Listener with
+	As           string        `conf:"as" type:"name"`                                // this gateway's name there; empty: what its certificate says
+	TLS          *ClientTLS    `conf:"tls"`                                           // nil: clear text
+	PSK          Secret        `conf:"psk"`                                           // at least 16 bytes
+	Sessions     int           `conf:"sessions" default:"1" min:"1" max:"64"`         // sockets kept
+	Upstreams    []string      `conf:"upstreams" maxlen:"1000"`                       // what the other side may name here
+	Allow        []string      `conf:"allow" type:"rule" maxlen:"1000"`               // what the other side may have dialled here
+	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"` // connecting to one of these
+	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"` // connections the other side may have open here
+	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"` // a session without a socket is kept for
+}
+
 // Path is a file's name; a relative one is taken from the folder of the configuration file.
 type Path string
 
@@ -259,6 +294,16 @@ func (c *Config) Upstream(name string) *Upstream {
 	for i := range c.Upstreams {
 		if c.Upstreams[i].Name == name {
 			return &c.Upstreams[i]
+		}
+	}
+	return nil
+}
+
+// Tunnel returns the tunnel of that name, or nil.
+func (c *Config) Tunnel(name string) *Tunnel {
+	for i := range c.Tunnels {
+		if c.Tunnels[i].Name == name {
+			return &c.Tunnels[i]
 		}
 	}
 	return nil

@@ -20,6 +20,7 @@ type decoder struct {
 	marks     map[any]Position // by address of the field that was written
 	scope     string           // `upstream "pg"` while inside it
 	visited   int
+	root      Position // where the document begins
 }
 
 // report adds a problem at pos.
@@ -162,7 +163,7 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, key string) {
 	}
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
-		if name := f.Tag.Get("conf"); f.Tag.Get("required") != "" && !written[name] {
+		if name := f.Tag.Get("conf"); f.Tag.Get("required") == "true" && !written[name] {
 			d.report(at(n), "%q is missing", name)
 		}
 	}
@@ -243,10 +244,10 @@ func (d *decoder) fits(n *yaml.Node, length int, key string, tag reflect.StructT
 	return false
 }
 
-// enter sets the scope for a listener or upstream and returns what restores it.
+// enter sets the scope for a listener, upstream or tunnel and returns what restores it.
 func (d *decoder) enter(t reflect.Type, name string, index int) func() {
 	before := d.scope
-	kind := map[reflect.Type]string{reflect.TypeFor[Listener](): "listener", reflect.TypeFor[Upstream](): "upstream"}[t]
+	kind := map[reflect.Type]string{reflect.TypeFor[Listener](): "listener", reflect.TypeFor[Upstream](): "upstream", reflect.TypeFor[Tunnel](): "tunnel"}[t]
 	switch {
 	case kind == "":
 	case name == "":
@@ -329,7 +330,7 @@ func sectionsWith(key string) []string {
 	for _, top := range []struct {
 		name string
 		t    reflect.Type
-	}{{"a listener", reflect.TypeFor[Listener]()}, {"an upstream", reflect.TypeFor[Upstream]()}} {
+	}{{"a listener", reflect.TypeFor[Listener]()}, {"an upstream", reflect.TypeFor[Upstream]()}, {"a tunnel", reflect.TypeFor[Tunnel]()}} {
 		if _, ok := keysOf(top.t)[key]; ok {
 			out = append(out, top.name)
 		}

@@ -21,6 +21,8 @@ func (d *decoder) checkText(text, kind string) (string, error) {
 		return text, checkListen(text)
 	case "endpoint":
 		return d.checkEndpoint(text)
+	case "rule":
+		return text, checkRule(text)
 	}
 	return text, nil
 }
@@ -47,8 +49,11 @@ func checkListen(text string) error {
 	if err != nil {
 		return plainAddress(text)
 	}
-	if network == "unix" {
+	switch network {
+	case "unix":
 		return checkSocket(address)
+	case "upstream":
+		return errors.New("an upstream cannot be listened on or connected to by name")
 	}
 	return checkHost(address)
 }
@@ -94,6 +99,9 @@ func (d *decoder) checkEndpoint(text string) (string, error) {
 			return text, errors.New("want the path of a database file after \"sqlite:\"; memory databases and parameters are not supported")
 		}
 		return sqlitePrefix + d.resolve(path), nil
+	}
+	if name, ok := strings.CutPrefix(text, upstreamPrefix); ok {
+		return text, checkFarName(name)
 	}
 	if err := checkListen(text); err != nil {
 		return text, err

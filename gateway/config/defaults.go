@@ -11,10 +11,14 @@ import (
 // at its connection anyway. A TCP upstream's pool holds one connection per session and must not be what limits them; servers close
 // connections that stay silent, kube-apiserver after 32s.
 var poolDefaults = map[Protocol]Pool{
-	Postgres: {MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second},
-	HTTP:     {MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
-	TCP:      {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1},
+	Postgres:       {MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second},
+	HTTP:           {MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
+	TCP:            {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1},
+	TunnelProtocol: {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1},
 }
+
+// throughInterval is how soon connections that are idle in a pool are closed when the tunnel they go through drains; they would hold it up.
+const throughInterval = 2 * time.Second
 
 // sqliteReaders is the size of the pool of readers of a SQLite file.
 const sqliteReaders = 4
@@ -30,6 +34,8 @@ func (d *decoder) fillDefaults(cfg *Config) {
 			l.HTTP = &HTTPListener{}
 		case l.Protocol == TCP && l.TCP == nil:
 			l.TCP = &TCPListener{}
+		case l.Protocol == TunnelProtocol && l.Tunnel == nil:
+			l.Tunnel = &TunnelListener{}
 		}
 	}
 	d.fillStruct(reflect.ValueOf(cfg).Elem())
@@ -95,6 +101,9 @@ func (d *decoder) fillPool(u *Upstream) {
 	}
 	if !d.written(&p.CheckAfter) {
 		p.CheckAfter = defaults.CheckAfter
+	}
+	if u.Tunnel != "" && !d.written(&p.CheckInterval) && u.Protocol == HTTP {
+		p.CheckInterval = throughInterval
 	}
 }
 

@@ -37,6 +37,9 @@ func Parse(name string, data []byte) (*Config, Problems) {
 	}
 	cfg := &Config{File: name, marks: d.marks}
 	if root := d.parse(data); root != nil {
+		if root.Kind == yaml.MappingNode {
+			d.root = at(root)
+		}
 		d.decode(root, cfg)
 		if d.visited > maxValues {
 			return nil, Problems{{Position: Position{File: name}, Message: fmt.Sprintf("more than %d values, counting each use of an alias", maxValues)}}

@@ -10,14 +10,19 @@ import (
 // validate checks what involves more than one field.
 func (d *decoder) validate(cfg *Config) {
 	d.checkAdmin(cfg)
+	d.checkNeeds(cfg)
 	d.uniqueNames(cfg)
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
 		d.within("listener", l.Name, i, func() { d.checkListener(cfg, l) })
 	}
+	for i := range cfg.Tunnels {
+		t := &cfg.Tunnels[i]
+		d.within("tunnel", t.Name, i, func() { d.checkTunnel(cfg, t) })
+	}
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
-		d.within("upstream", u.Name, i, func() { d.checkUpstream(u) })
+		d.within("upstream", u.Name, i, func() { d.checkUpstream(u); d.checkThrough(cfg, u) })
 	}
 	d.checkPorts(cfg)
 	finish(cfg)

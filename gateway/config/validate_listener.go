@@ -24,7 +24,9 @@ func quoteOr(name string, index int) string {
 
 func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	d.checkSections(l)
-	d.reference(cfg, l, l.Upstream, &l.Upstream)
+	if l.Protocol != TunnelProtocol {
+		d.reference(cfg, l, l.Upstream, &l.Upstream)
+	}
 	if len(l.TrustedProxies) > 0 && !l.AcceptProxy && l.Protocol != HTTP {
 		d.warn(d.mark(&l.TrustedProxies), "trusted_proxies: has no effect without accept_proxy: true")
 	}
@@ -42,6 +44,11 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 		d.checkHTTP(cfg, l)
 	case Postgres:
 		d.checkPostgres(cfg, l)
+	case TunnelProtocol:
+		d.checkTunnelListener(cfg, l)
+	}
+	if l.TLS != nil && l.Protocol != TunnelProtocol && d.written(&l.TLS.ClientCA) {
+		d.report(d.mark(&l.TLS.ClientCA), "client_ca: only tunnel listeners ask for client certificates")
 	}
 	d.checkLoop(cfg, l)
 }
@@ -65,7 +72,7 @@ func (d *decoder) checkSections(l *Listener) {
 		protocol Protocol
 		set      bool
 		ptr      any
-	}{{TCP, l.TCP != nil, &l.TCP}, {HTTP, l.HTTP != nil, &l.HTTP}, {Postgres, l.Postgres != nil, &l.Postgres}} {
+	}{{TCP, l.TCP != nil, &l.TCP}, {HTTP, l.HTTP != nil, &l.HTTP}, {Postgres, l.Postgres != nil, &l.Postgres}, {TunnelProtocol, l.Tunnel != nil, &l.Tunnel}} {
 		if s.set && l.Protocol != "" && l.Protocol != s.protocol {
 			d.report(d.mark(s.ptr), "%q: these settings are for another protocol; this listener's is %q", s.protocol, l.Protocol)
 		}
@@ -80,17 +87,22 @@ func (d *decoder) reference(cfg *Config, l *Listener, name string, ptr any) {
 	u := cfg.Upstream(name)
 	switch {
 	case u == nil:
-		hint := didYouMean(name, upstreamNames(cfg))
-		if hint == "" && len(cfg.Upstreams) > 0 {
-			hint = "; there are " + clip(strings.Join(upstreamNames(cfg), ", "))
-		}
-		d.report(d.mark(ptr, &l.Upstream, l), "unknown upstream %q%s", clip(name), hint)
+		d.unknown(d.mark(ptr, &l.Upstream, l), "upstream", name, upstreamNames(cfg))
 	case u.Protocol == "":
 		u.Protocol = l.Protocol
 	case u.Protocol != l.Protocol && l.Protocol != "":
 		d.report(d.mark(ptr, &l.Upstream, l), "upstream %q is already used by a %s listener, this one is %s; an upstream belongs to one protocol, write a second one",
 			clip(name), u.Protocol, l.Protocol)
 	}
+}
+
+// unknown reports a name that nothing has.
+func (d *decoder) unknown(pos Position, kind, name string, known []string) {
+	hint := didYouMean(name, known)
+	if hint == "" && len(known) > 0 {
+		hint = "; there are " + clip(strings.Join(known, ", "))
+	}
+	d.report(pos, "unknown %s %q%s", kind, clip(name), hint)
 }
 
 func (d *decoder) checkHTTP(cfg *Config, l *Listener) {

@@ -1,5 +1,6 @@
-// Package netaddr reads the two address forms the configuration knows,
-// "host:port" and "unix:/path", and dials and listens on them.
+// Package netaddr reads the address forms the configuration knows, "host:port",
+// "unix:/path" and, at the other end of a tunnel, "upstream:name"; it dials and
+// listens on the first two.
 package netaddr
 
 import (
@@ -14,13 +15,17 @@ import (
 // ErrInvalid is wrapped by every error Split returns.
 var ErrInvalid = errors.New("invalid address")
 
-// Split returns the network ("tcp" or "unix") and the address within it, as package net takes them.
+// Split returns the network ("tcp" or "unix") and the address within it, as package net takes them; or
+// "upstream", which package net does not know, and the name.
 func Split(addr string) (network, address string, err error) {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		if path == "" {
 			return "", "", fmt.Errorf("%w %q: no path after \"unix:\"", ErrInvalid, addr)
 		}
 		return "unix", path, nil
+	}
+	if name, ok := strings.CutPrefix(addr, "upstream:"); ok && name != "" && strings.Trim(name, "0123456789") != "" {
+		return "upstream", name, nil
 	}
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
