@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -72,7 +73,16 @@ func (s *session) serve(size int) bool {
 	x.close = s.req.Close || s.p.isDraining()
 	s.identify()
 	s.lookForBody()
+	if !x.inline && s.isTLS != nil {
+		s.goLong()
+		return false
+	}
 	err := s.attempts(raw)
+	if errors.Is(err, errLong) {
+		s.releaseOut()
+		s.goLong()
+		return false
+	}
 	again := s.finish(err)
 	s.served = true
 	return again
@@ -111,7 +121,9 @@ func (s *session) identify() {
 const maxRequestID = 128
 
 // lookForBody sees whether the whole body has arrived with the head: then the request is sent in one write, and again
-// if need be. Any other is sent as it comes.
+// if need be. Any other is sent as it comes, by a second fiber. Where either side speaks TLS it goes to the standard
+// server, which has goroutines: a read that finds a KeyUpdate locks what a write that waits for the peer has locked, and
+// a peer could stop the loop that way.
 func (s *session) lookForBody() {
 	x := &s.ex
 	switch length := s.req.Length; {
@@ -163,6 +175,10 @@ func (s *session) acquire() error {
 		if s.left() {
 			l.Release() // nothing was sent on it
 			return httppool.ErrClientGone
+		}
+		if _, secure := l.Value().NetConn().(*tls.Conn); secure && !x.inline {
+			l.Release()
+			return errLong
 		}
 		if l.Value().Alive() {
 			x.lease = l

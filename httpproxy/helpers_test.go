@@ -100,10 +100,8 @@ func startProxy(t testing.TB, cfg httpproxy.Config) running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.TLS == nil {
-		if l, err = enginetest.Listener(l); err != nil {
-			t.Fatal(err)
-		}
+	if l, err = enginetest.Listener(l); err != nil {
+		t.Fatal(err)
 	}
 	served := make(chan error, 1)
 	go func() { served <- p.Serve(l) }()

@@ -1,0 +1,164 @@
+package httpproxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/httpproxy"
+)
+
+// certificates returns a server's configuration and that of its clients.
+func certificates(t testing.TB) (server, client *tls.Config) {
+	t.Helper()
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
+}
+
+// trafficKeys derives a TLS 1.3 key and nonce for AES-128-GCM from a line of a key log (RFC 8446, section 7.3).
+func trafficKeys(t *testing.T, keyLog, name string) (cipher.AEAD, []byte) {
+	t.Helper()
+	_, line, _ := strings.Cut(keyLog, name+" ")
+	fields := strings.Fields(line)
+	if len(fields) < 2 {
+		t.Fatalf("no %s among %q", name, keyLog)
+	}
+	secret, err := hex.DecodeString(fields[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	expand := func(label string, n int) []byte {
+		info := binary.BigEndian.AppendUint16(nil, uint16(n))
+		info = append(append(info, byte(len("tls13 "+label))), "tls13 "+label+"\x00"...)
+		key, err := hkdf.Expand(sha256.New, secret, string(info), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	block, err := aes.NewCipher(expand("key", 16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return aead, expand("iv", 12)
+}
+
+// keyUpdate is the record that asks the peer for new keys (RFC 8446, section 4.6.3), after seq others.
+func keyUpdate(aead cipher.AEAD, iv []byte, seq byte) []byte {
+	iv[11] ^= seq
+	message := []byte{24, 0, 0, 1, 1, 22}
+	header := []byte{23, 3, 3, 0, byte(len(message) + aead.Overhead())}
+	return aead.Seal(header, iv, message, header)
+}
+
+// TestKeyUpdateDuringADuplexExchange: a client that reads nothing of its answer, sends a body and asks for new keys
+// meanwhile waits alone; everybody else is served.
+func TestKeyUpdateDuringADuplexExchange(t *testing.T) {
+	stuck := make(chan struct{})
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			return
+		}
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		for piece := make([]byte, 1<<20); ; {
+			_ = rc.SetWriteDeadline(time.Now().Add(pause))
+			if _, err := w.Write(piece); err != nil {
+				close(stuck)
+				_, _ = io.Copy(io.Discard, r.Body)
+				return
+			}
+		}
+	})
+	server, client := certificates(t)
+	client.MinVersion, client.NextProtos = tls.VersionTLS13, []string{"http/1.1"}
+	var keyLog bytes.Buffer
+	client.KeyLogWriter = &keyLog
+	up := newUpstream(t, backend)
+	p := startProxy(t, httpproxy.Config{TLS: server, Routes: []httpproxy.Route{{Upstream: up}}})
+	plain := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up}}})
+
+	raw, err := net.Dial("tcp", p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	_ = raw.SetDeadline(time.Now().Add(patience))
+	c := tls.Client(raw, client)
+	if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc"); err != nil {
+		t.Fatal(err)
+	}
+	aead, iv := trafficKeys(t, keyLog.String(), "CLIENT_TRAFFIC_SECRET_0")
+	<-stuck
+	if _, err := raw.Write(append(keyUpdate(aead, iv, 1), "no record"...)); err != nil {
+		t.Fatal(err)
+	}
+	for range 8 { // on every loop
+		other, br := dialRaw(t, plain.addr)
+		if resp, _ := roundTrip(t, other, br, getRoot); resp.StatusCode != 200 {
+			t.Error(resp.Status)
+		}
+	}
+}
+
+// TestUploadOverTLS on either side, in pieces, both framings, and the connection used again.
+func TestUploadOverTLS(t *testing.T) {
+	echo := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
+	server, client := certificates(t)
+	client.NextProtos = []string{"http/1.1"}
+	secure := httptest.NewUnstartedServer(http.HandlerFunc(echo))
+	secure.TLS = server.Clone()
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	toSecure := newUpstreamWith(t, httpproxy.UpstreamOptions{TLS: client.Clone()}, secure.Listener.Addr().String())
+	for name, cfg := range map[string]httpproxy.Config{
+		"client": {TLS: server, Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveHTTP(t, echo))}}},
+		"server": {Routes: []httpproxy.Route{{Upstream: toSecure}}},
+		"both":   {TLS: server, Routes: []httpproxy.Route{{Upstream: toSecure}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProxy(t, cfg)
+			c, br := dialRaw(t, p.addr)
+			if cfg.TLS != nil {
+				c = tls.Client(c, client)
+				br = bufio.NewReader(c)
+			}
+			for _, parts := range [][2]string{
+				{"Content-Length: 6\r\n\r\nabcdef", ""},
+				{"Content-Length: 6\r\n\r\nabc", "def"},
+				{"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", "3\r\ndef\r\n0\r\n\r\n"},
+			} {
+				if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\n"+parts[0]); err != nil {
+					t.Fatal(err)
+				}
+				if resp, body := roundTrip(t, c, br, parts[1]); body != "abcdef" {
+					t.Errorf("%q: %s %q", parts, resp.Status, body)
+				}
+			}
+			if u := cfg.Routes[0].Upstream.Status(); u.Endpoints[0].Leases != 0 {
+				t.Errorf("%d leases are out", u.Endpoints[0].Leases)
+			}
+		})
+	}
+}
