@@ -166,11 +166,10 @@ func (e *Endpoint) ServePath(w http.ResponseWriter, r *http.Request, path PathVa
 			x.release(true)
 			return
 		}
-		v := recover()
-		x.panicked(v)
+		abort := x.panicked(recover())
 		x.release(false)
-		if v == http.ErrAbortHandler { //nolint:errorlint // a panic with this very value is net/http's protocol
-			panic(v)
+		if abort {
+			panic(http.ErrAbortHandler)
 		}
 	}()
 	x.serve(path)
@@ -201,13 +200,17 @@ func (x *exchange) serve(path PathValuer) {
 	x.respond()
 }
 
-// panicked answers and logs a panic; v is nil when the handler has called runtime.Goexit.
-func (x *exchange) panicked(v any) {
-	if v == http.ErrAbortHandler { //nolint:errorlint // see ServePath
-		return
+// panicked logs and answers a panic; v is nil when the handler has called runtime.Goexit. It reports whether the
+// connection has to be closed: by the handler's wish, or because a part of the response has been sent.
+func (x *exchange) panicked(v any) (abort bool) {
+	if v == http.ErrAbortHandler { //nolint:errorlint // a panic with this very value is net/http's protocol
+		return true
 	}
 	x.ep.log().Error("route: a handler panicked", "route", x.ep.name(), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-	if !x.wrote {
-		x.send(&Problem{Status: http.StatusInternalServerError, Detail: internalDetail})
+	if x.wrote {
+		x.cutOff()
+		return true
 	}
+	x.send(&Problem{Status: http.StatusInternalServerError, Detail: internalDetail})
+	return false
 }

@@ -21,8 +21,7 @@ func (x *exchange) notModified(h http.Header) bool {
 	if !matches(x.r.Header["If-None-Match"], tag) {
 		return false
 	}
-	delete(h, "Content-Type")
-	x.writeHeader(http.StatusNotModified)
+	x.write(http.StatusNotModified)
 	return true
 }
 

@@ -62,6 +62,7 @@ func (x *exchange) respond() {
 // write sends x.out.
 func (x *exchange) write(status int) {
 	if status == http.StatusNoContent || status == http.StatusResetContent || status == http.StatusNotModified {
+		delete(x.w.Header(), "Content-Type")
 		x.writeHeader(status)
 		return
 	}

@@ -69,18 +69,22 @@ func (x *exchange) ended(err error) {
 	if x.r.Context().Err() == nil {
 		x.ep.log().Warn("route: a stream ended early", "route", x.ep.name(), "err", err)
 	}
-	if _, wrapped := x.w.(unwrapper); wrapped {
-		cutOff(x.w) // a router's middleware may recover from the panic, as gin.Recovery does
-	}
+	x.cutOff()
 	panic(http.ErrAbortHandler)
 }
 
 // unwrapper is a ResponseWriter around another.
 type unwrapper interface{ Unwrap() http.ResponseWriter }
 
-// cutOff closes the connection below a ResponseWriter, where it can be taken from the server, as in HTTP/1.
-func cutOff(w http.ResponseWriter) {
-	for u, ok := w.(unwrapper); ok; u, ok = w.(unwrapper) {
+// cutOff closes the connection below a ResponseWriter of a router's, where it can be taken from the server, as in
+// HTTP/1: middleware may recover from the panic that does it otherwise, as gin.Recovery does.
+func (x *exchange) cutOff() {
+	u, ok := x.w.(unwrapper)
+	if !ok {
+		return
+	}
+	w := x.w
+	for ; ok; u, ok = w.(unwrapper) {
 		w = u.Unwrap()
 	}
 	if h, ok := w.(http.Hijacker); ok {

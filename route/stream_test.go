@@ -48,20 +48,22 @@ func (c closer) Close() error { close(c.closed); return nil }
 
 // A client can tell a stream that failed from one that has ended.
 func TestAStreamThatFailsIsCutOff(t *testing.T) {
-	server := httptest.NewServer(route.New(func(*route.Ctx, struct{}) (route.Stream, error) {
-		return route.Stream{Write: func(w io.Writer) error {
-			_, _ = io.WriteString(w, strings.Repeat("x", 1<<16))
-			return errors.New("broken")
-		}}, nil
-	}, route.Logger(slog.New(slog.DiscardHandler))))
-	defer server.Close()
-	resp, err := server.Client().Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if _, err := io.ReadAll(resp.Body); err == nil {
-		t.Error("the response ends as if it were whole")
+	for name, end := range map[string]func() error{"error": func() error { return errors.New("broken") }, "panic": func() error { panic("broken") }} {
+		server := httptest.NewServer(route.New(func(*route.Ctx, struct{}) (route.Stream, error) {
+			return route.Stream{Write: func(w io.Writer) error {
+				_, _ = io.WriteString(w, strings.Repeat("x", 1<<16))
+				return end()
+			}}, nil
+		}, quiet))
+		defer server.Close()
+		resp, err := server.Client().Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.ReadAll(resp.Body); err == nil {
+			t.Errorf("%s: the response ends as if it were whole", name)
+		}
 	}
 }
 
