@@ -11,11 +11,12 @@ type Kind string
 
 // The kinds.
 const (
-	Echo   Kind = "echo"   // what comes goes back
-	HTTP   Kind = "http"   // GET: 128 bytes; a body is read to its end and answered by nothing
-	Stream Kind = "stream" // bulk both ways, see StreamHead
-	Std    Kind = "std"    // net/http: events, endless bodies
-	StdTLS Kind = "std-tls"
+	Echo    Kind = "echo"     // what comes goes back
+	HTTP    Kind = "http"     // GET: 128 bytes; a body is read to its end and answered by nothing
+	Stream  Kind = "stream"   // bulk both ways, see StreamHead
+	EchoTLS Kind = "echo-tls" // the same over TLS 1.3
+	Std     Kind = "std"      // net/http: events, long bodies
+	StdTLS  Kind = "std-tls"
 )
 
 // bodySize is the answer to a GET.

@@ -17,6 +17,8 @@ func Main(ctx context.Context, kind Kind, address, stats string) error {
 	switch kind {
 	case Stream:
 		return serveStream(ctx, address)
+	case EchoTLS:
+		return serveEchoTLS(ctx, address)
 	case Std, StdTLS:
 		var accepted atomic.Int64
 		go tell(l, accepted.Load)

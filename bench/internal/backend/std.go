@@ -60,15 +60,12 @@ func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic
 		}
 	}}
 	if secure {
-		cert, key, err := selfsigned.Make()
+		cfg, err := serverTLS()
 		if err != nil {
 			return err
 		}
-		pair, err := tls.X509KeyPair(cert, key)
-		if err != nil {
-			return err
-		}
-		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12})
+		cfg.NextProtos = []string{"http/1.1"}
+		l = tls.NewListener(l, cfg)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
@@ -76,6 +73,16 @@ func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic
 		return err
 	}
 	return nil
+}
+
+// serverTLS is TLS with a certificate of this run. Clients that ask for 1.3 get it.
+func serverTLS() (*tls.Config, error) {
+	cert, key, err := selfsigned.Make()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, err
 }
 
 func events(w http.ResponseWriter, r *http.Request) {

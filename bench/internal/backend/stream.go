@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -17,6 +18,27 @@ func serveStream(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
+	return serveEach(ctx, l, streamConn)
+}
+
+// serveEchoTLS gives back what comes, over TLS.
+func serveEchoTLS(ctx context.Context, address string) error {
+	cfg, err := serverTLS()
+	if err != nil {
+		return err
+	}
+	l, err := tls.Listen("tcp", address, cfg)
+	if err != nil {
+		return err
+	}
+	return serveEach(ctx, l, func(c net.Conn) {
+		defer c.Close()
+		_, _ = io.Copy(c, c) // until the client hangs up, in whatever way
+	})
+}
+
+// serveEach serves each connection on a goroutine, which ends with its client.
+func serveEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	for {
@@ -27,14 +49,14 @@ func serveStream(ctx context.Context, address string) error {
 		if err != nil {
 			return err
 		}
-		go streamConn(c.(*net.TCPConn)) // ends with its client
+		go serve(c)
 	}
 }
 
 // bulk is what one write moves.
 const bulk = 256 << 10
 
-func streamConn(c *net.TCPConn) {
+func streamConn(c net.Conn) {
 	defer c.Close()
 	head := make([]byte, 8)
 	in, out := make([]byte, bulk), make([]byte, bulk)

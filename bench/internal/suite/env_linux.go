@@ -25,10 +25,11 @@ type Env struct {
 	Starter *peers.Starter
 	Log     io.Writer
 
-	echo, web, stream *peers.Backend
-	std, stdTLS       *peers.Backend
-	pg                *peers.Postgres
-	users, sqlite     string // files: the clients of poolers, a database
+	echo, echoTLS *peers.Backend
+	web, stream   *peers.Backend
+	std, stdTLS   *peers.Backend
+	pg            *peers.Postgres
+	users, sqlite string // files: the clients of poolers, a database
 }
 
 // armTarget is a running arm.

@@ -110,5 +110,9 @@ func (e *Env) tcp() []run.Group {
 		},
 		Baselines: proxyBaselines, Arms: namesOf(arms), Open: e.openLoad(load.PerConnection(load.Echo(echoSize)), 16, nil),
 	})
-	return append([]run.Group{g, e.streams("tcp", nil)}, e.tcpLibrary()...)
+	groups := append([]run.Group{g, e.streams("tcp", nil)}, e.tcpLibrary()...)
+	if !e.Quick {
+		groups = append(groups, e.tcpToTLS())
+	}
+	return groups
 }

@@ -2,11 +2,16 @@ package suite
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 
+	"github.com/headpond/headpond/bench/internal/backend"
+	"github.com/headpond/headpond/bench/internal/load"
+	"github.com/headpond/headpond/bench/internal/peers"
 	"github.com/headpond/headpond/bench/internal/result"
 	"github.com/headpond/headpond/bench/internal/run"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/tcppool"
 )
 
@@ -22,6 +27,15 @@ func (e *Env) tcpLibrary() []run.Group {
 		},
 		Baselines: []string{"dial"}, Open: openLibrary,
 	}}}
+	establishTLS := run.Group{Name: "TCP library, TLS", Prepare: e.prepareEchoTLS, Arms: []run.Arm{
+		e.dialTLSArm("dial", 100), e.pooledTLSArm("pool", 100),
+	}, Cases: []run.Case{{
+		Info: result.Case{
+			ID: "W1a/tls", Suite: "tcp", Metrics: libraryMetrics, Title: "TCP library: 100 times connect, shake hands (TLS 1.3) and close, or get and release",
+			Note: "tcppool keeps no TLS connection, for it cannot look into one; this is package pool itself, which does not look, as the study's did not",
+		},
+		Baselines: []string{"dial"}, Open: openLibrary,
+	}}}
 	body := make([]byte, 1<<10)
 	realistic := run.Group{Name: "TCP library", Prepare: e.prepareEcho, Arms: []run.Arm{
 		e.dialArm("dial", 1, body), e.pooledArm("tcppool", 1, body),
@@ -33,7 +47,7 @@ func (e *Env) tcpLibrary() []run.Group {
 		},
 		Baselines: []string{"dial"}, Open: openLibrary,
 	}}}
-	return []run.Group{establish, realistic}
+	return []run.Group{establish, establishTLS, realistic}
 }
 
 // dialArm connects, exchanges body if there is one, and closes, n times.
@@ -73,6 +87,66 @@ func (e *Env) pooledArm(name string, n int, body []byte) run.Arm {
 			return nil
 		})}, nil
 	})
+}
+
+func (e *Env) prepareEchoTLS(context.Context) error {
+	return e.backend(&e.echoTLS, string(backend.EchoTLS))
+}
+
+// dialTLS opens a TLS 1.3 connection to the echo backend. Nothing is read on it, so that there is no session to resume.
+func (e *Env) dialTLS(ctx context.Context) (net.Conn, error) {
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}} //nolint:gosec // the certificate is of this run
+	return d.DialContext(ctx, "tcp", e.echoTLS.Addr)
+}
+
+// dialTLSArm connects and closes, n times.
+func (e *Env) dialTLSArm(name string, n int) run.Arm {
+	return libraryArm(name, func(context.Context) (library, error) {
+		return library{op: times(n, func(ctx context.Context) error {
+			c, err := e.dialTLS(ctx)
+			if err != nil {
+				return err
+			}
+			return c.Close()
+		})}, nil
+	})
+}
+
+// pooledTLSArm takes connections from a pool of 10 and gives them back.
+func (e *Env) pooledTLSArm(name string, n int) run.Arm {
+	return libraryArm(name, func(context.Context) (library, error) {
+		p, err := pool.New(pool.Config[net.Conn]{
+			Name: "echo", Limits: pool.Limits{MaxSize: tcppool.DefaultMaxSize},
+			Open: e.dialTLS, Close: func(c net.Conn) { _ = c.Close() },
+		})
+		if err != nil {
+			return library{}, err
+		}
+		return library{close: p.Close, op: times(n, func(ctx context.Context) error {
+			l, err := p.Acquire(ctx)
+			if err == nil {
+				l.Release()
+			}
+			return err
+		})}, nil
+	})
+}
+
+// tcpToTLS is W1b through the proxy with TLS to the backend.
+func (e *Env) tcpToTLS() run.Group {
+	target := func() string { return e.echoTLS.Addr }
+	secure := func(g *peers.Gateway) { g.TLS = true }
+	arms := append(e.gateways("tcp", target, secure), arm("gateway-warm", func() (*peers.Target, error) {
+		return e.Starter.StartGateway(peers.Gateway{Engine: "auto", Protocol: "tcp", Target: target(), Warm: 64, TLS: true})
+	}), arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("tcp", target(), e.Loops, true) }))
+	return run.Group{Name: "TCP to TLS", Arms: arms, Prepare: e.prepareEchoTLS, Cases: []run.Case{{
+		Info: result.Case{
+			ID: "W1b/tls", Suite: "tcp", Conns: 16, Metrics: latencyMetrics,
+			Title: "TCP, a connection for each 1 KiB there and back, 16 at a time, TLS to the backend",
+			Note:  "-warm has TCP connections open already, without a handshake, which comes after the PROXY header: every session shakes hands anew",
+		},
+		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Echo(1<<10)), 16, nil),
+	}}}
 }
 
 func exchange(c net.Conn, body, answer []byte) error {

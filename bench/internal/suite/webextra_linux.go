@@ -37,7 +37,7 @@ func (e *Env) webExtras() []run.Group {
 			Info: result.Case{
 				ID: "W2c", Suite: "http", Conns: 2 * slowBodies, Metrics: []string{result.Peak, result.GBs},
 				Title: fmt.Sprintf("HTTP, memory: %d uploads and %d downloads of %d MiB at a time, whose readers take 12 MiB/s at first", slowBodies, slowBodies, body>>20),
-				Note:  "every body is read to its end and counted; they are shorter than the 1 GiB of the workload's description, for what streams keeps none of them",
+				Note:  "every body is read to its end and counted; that they are shorter than 1 GiB changes nothing for a proxy that streams",
 			},
 			Baselines: proxyBaselines, Seconds: slow, Rounds: 3, Cold: true, Open: openSlow(body),
 		}, {
