@@ -233,6 +233,18 @@ func TestFilesAfterTheHandlerAreCaught(t *testing.T) {
 	}
 }
 
+// Nothing is sent to another client by what is left of a stream of events.
+func TestSendingAfterTheEndIsCaught(t *testing.T) {
+	var kept func(route.Event) error
+	h := route.New(func(*route.Ctx, struct{}) (route.Events, error) {
+		return func(_ context.Context, send func(route.Event) error) error { kept = send; return nil }, nil
+	})
+	request(h, "GET", "/", "", "")
+	if message := caught(func() { _ = kept(route.Event{Data: "late"}) }); !strings.Contains(message, "used after its handler had returned") {
+		t.Errorf("%q", message)
+	}
+}
+
 // Without pooling everything is the same, but for what it costs.
 func TestUnpooled(t *testing.T) {
 	h := route.New(func(c *route.Ctx, req createUser) (string, error) { return req.Name + c.Route(), nil }, route.Unpooled())

@@ -163,7 +163,7 @@ type Event struct {
 }
 
 // Events is a response of server-sent events: it is called with a function that sends one, at once, and ends the
-// response by returning. ctx is done when the client has gone. Set WriteTimeout of the server to 0, or move it by
+// response by returning; send is for one goroutine at a time, and panics afterwards. ctx is done when the client has gone. Set WriteTimeout of the server to 0, or move it by
 // http.ResponseController, for streams that last.
 type Events func(ctx context.Context, send func(Event) error) error
 
@@ -179,12 +179,14 @@ func (x *exchange) events(run Events) {
 	if run == nil || x.r.Method == http.MethodHead {
 		return
 	}
+	c, w := x.ctx, x.w
 	x.ended(run(x.r.Context(), func(e Event) error {
+		c.live() // a goroutine that comes too late must not write to the next client
 		b, err := appendEvent(nil, e)
 		if err != nil {
 			return err
 		}
-		if _, err := x.w.Write(b); err != nil {
+		if _, err := w.Write(b); err != nil {
 			return fmt.Errorf("route: sending an event: %w", err)
 		}
 		return control.Flush()
