@@ -32,13 +32,22 @@ func main() {
 }
 
 func run(args []string) error {
-	usage := errors.New("want \"serve ADDRESS\" or \"load [FLAGS] DIRECT TUNNEL\"")
+	usage := errors.New("want \"serve ADDRESS\", \"delay TIME DEVICE DEVICE\" or \"load [FLAGS] DIRECT TUNNEL\"")
 	if len(args) < 2 {
 		return usage
 	}
 	switch args[0] {
 	case "serve":
 		return serve(args[1])
+	case "delay":
+		if len(args) != 4 {
+			return usage
+		}
+		by, err := time.ParseDuration(args[1])
+		if err != nil {
+			return err
+		}
+		return delay(by, args[2], args[3])
 	case "load":
 		flags := flag.NewFlagSet("load", flag.ContinueOnError)
 		l := load{}

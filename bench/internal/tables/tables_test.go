@@ -3,6 +3,7 @@ package tables_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestDocumentsSayWhatTheDataSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drawn := 0
+	tablesDrawn := 0
 	for _, path := range append(files, repository+"/README.md") {
 		want, err := tables.Update(path)
 		if err != nil {
@@ -33,10 +34,35 @@ func TestDocumentsSayWhatTheDataSay(t *testing.T) {
 		if string(got) != want {
 			t.Errorf("%s shows other figures than its results; run scripts/bench-tables.sh", path)
 		}
-		drawn += strings.Count(want, "<!-- bench:")
+		tablesDrawn += strings.Count(want, "<!-- bench:")
 	}
-	if drawn == 0 {
+	if tablesDrawn == 0 {
 		t.Error("no document shows a table")
+	}
+}
+
+// drawn is a table from data; figure is what only such a table may hold.
+var (
+	drawn  = regexp.MustCompile(`(?s)<!-- bench:.*?<!-- /bench -->`)
+	figure = regexp.MustCompile(`(?i)\d[\d,.]* ?(?:[µnm]s\b|(?:ops?|req|requests|transactions|queries)/s|tps\b|[KMG]i?B/|allocs?\b|allocations|times (?:as|fast|less|more|cheap)|[x×] (?:as|fast|less|more)|% (?:of (?:the )?(?:cpu|haproxy|nginx|pgbouncer)|less|more|fast|cheap))`)
+)
+
+// TestReadmeTypesNoFigure looks for figures in the README that no table of data has: every one is to be drawn.
+func TestReadmeTypesNoFigure(t *testing.T) {
+	for text, want := range map[string]int{
+		"94.6 µs → 251ns": 2, "2 times as fast as nginx, 40 % less CPU": 2, "100,000 req/s and 3 allocs": 2, "0.8 KiB/client at 2 GB/s": 2,
+		"needs Go 1.21, port 6432, two times a day, on 2 cores, 100 % tested": 0,
+	} {
+		if got := figure.FindAllString(text, -1); len(got) != want {
+			t.Errorf("in %q are the figures %q, want %d", text, got, want)
+		}
+	}
+	data, err := os.ReadFile(repository + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if typed := figure.FindAllString(drawn.ReplaceAllString(string(data), ""), -1); len(typed) > 0 {
+		t.Errorf("the README has figures that were typed: %q; a table of bench:summary is drawn from data", typed)
 	}
 }
 
