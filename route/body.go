@@ -76,6 +76,7 @@ func (x *exchange) bindBody() *Problem {
 		return &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the body has the Content-Encoding " + c[0] + "; send it without"}
 	}
 	if mediaType == typeMultipart && e.bind != nil {
+		x.named = true
 		return x.bindMultipart(params["boundary"])
 	}
 	codec := e.reader(mediaType)
@@ -90,6 +91,7 @@ func (x *exchange) bindBody() *Problem {
 	if p := x.readBody(); p != nil {
 		return p
 	}
+	x.named = isForm
 	switch {
 	case len(x.in) == 0 && isForm && x.r.PostForm != nil: // middleware has read it
 		return x.bindValues(x.r.PostForm)

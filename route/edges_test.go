@@ -63,7 +63,13 @@ func TestPointersSayWhere(t *testing.T) {
 		Odd   string   `query:"a/b~c" validate:"required"`
 		Count int      `header:"x-count" validate:"min=1"`
 	}
+	type forms struct {
+		Tags []string `json:"tags" form:"tag" validate:"dive,max=2"`
+		N    int      `json:"n" form:"no/1" validate:"min=1"`
+	}
 	for name, c := range map[string][2]string{
+		"in a form":                    {pointers[forms](t, formType, "/", "tag=abc&no%2F1=x"), "422 #/no~11, #/tag/0  max"},
+		"in JSON":                      {pointers[forms](t, jsonType, "/", `{"tags":["abc"]}`), "422 #/tags/0  max, #/n  min"},
 		"embedded with a name":         {pointers[named](t, jsonType, "/", `{"base":{}}`), "422 #/base/x  required"},
 		"embedded pointer":             {pointers[promoted](t, jsonType, "/", `{"x":""}`), "422 #/x  required"},
 		"embedded scalar":              {pointers[scalar](t, jsonType, "/", `{}`), "422 #/Nickname  required"},

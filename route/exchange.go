@@ -22,6 +22,7 @@ type exchange struct {
 	r     *http.Request
 	ctx   *Ctx // of this request, nil before the handler is called
 	wrote bool
+	named bool            // by a form: its fields have their form names
 	form  *multipart.Form // that this package has read; it may have temporary files
 
 	req, resp unsafe.Pointer // to the request and response values beside the exchange
@@ -75,7 +76,7 @@ func (x *exchange) release(reuse bool) {
 	if x.form != nil {
 		_ = x.form.RemoveAll() // what cannot be removed now is the system's to clean up
 	}
-	x.w, x.r, x.ctx, x.wrote, x.form = nil, nil, nil, false, nil
+	x.w, x.r, x.ctx, x.wrote, x.named, x.form = nil, nil, nil, false, false, nil
 	if len(x.bad) > 0 || len(x.found) > 0 {
 		clear(x.bad)
 		clear(x.found)

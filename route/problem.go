@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/headpond/headpond/route/internal/bind"
 	"github.com/headpond/headpond/route/internal/check"
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
@@ -36,8 +37,8 @@ type Problem struct {
 
 // FieldError is one value that is wrong.
 type FieldError struct {
-	// Pointer is the value's place in the body, as the fragment of a URI: "#/items/0/name". It is empty
-	// for values from elsewhere.
+	// Pointer is the value's place in the body, as the fragment of a URI: "#/items/0/name"; in a form it begins with the
+	// name of the form's field. It is empty for values from elsewhere.
 	Pointer string `json:"pointer,omitempty"`
 	// In and Name are the place of a value that is not in the body: path, query, header, cookie or file.
 	In   string `json:"in,omitempty"`
@@ -160,7 +161,7 @@ func (x *exchange) invalid() *Problem {
 	for _, b := range x.bad {
 		e := FieldError{In: string(b.Field.Source), Name: b.Field.Name, Detail: b.Detail}
 		if e.In == "body" {
-			e = FieldError{Pointer: fragment("/" + escapePointer(b.Field.Name)), Detail: b.Detail}
+			e = FieldError{Pointer: fragment(x.place("/" + escapePointer(b.Field.Name))), Detail: b.Detail}
 		}
 		p.Errors = append(p.Errors, e)
 	}
@@ -168,7 +169,7 @@ func (x *exchange) invalid() *Problem {
 	for _, v := range x.found {
 		e := FieldError{In: v.In, Rule: v.Rule, Detail: v.Detail}
 		if e.In == "body" || e.In == "" {
-			e.In, e.Pointer = "", fragment(v.Pointer)
+			e.In, e.Pointer = "", fragment(x.place(v.Pointer))
 		} else {
 			name, _, _ := strings.Cut(strings.TrimPrefix(v.Pointer, "/"), "/") // elements of a list have the list's
 			e.Name = strings.NewReplacer("~1", "/", "~0", "~").Replace(name)
@@ -185,6 +186,20 @@ func (x *exchange) invalid() *Problem {
 		p.Detail = "many values are invalid, among them these"
 	}
 	return p
+}
+
+// place returns where a value is in the body: in a form under its form name.
+func (x *exchange) place(pointer string) string {
+	if !x.named {
+		return pointer
+	}
+	first, rest, _ := strings.Cut(strings.TrimPrefix(pointer, "/"), "/")
+	for i := range x.ep.bind.Fields {
+		if f := &x.ep.bind.Fields[i]; f.Source == bind.Body && escapePointer(f.Name) == first {
+			return strings.TrimSuffix("/"+escapePointer(f.Form)+"/"+rest, "/")
+		}
+	}
+	return pointer
 }
 
 // reported tells whether a value is known to be of the wrong type: then rules on it say nothing new.
