@@ -187,6 +187,9 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, run.ErrInterrupted):
 		_, _ = fmt.Fprintf(stderr, "\nheadpond bench: interrupted; the finished rounds are in %s. To go on: headpond bench -resume %s\n", o.out, strings.Join(args, " "))
 		return exitInterrupted
+	case errors.Is(err, errPeer) || errors.Is(err, suite.ErrSuite):
+		_, _ = fmt.Fprintln(stderr, "headpond bench:", err)
+		return exitUsage
 	case err != nil:
 		_, _ = fmt.Fprintln(stderr, "headpond bench:", err)
 		return exitProblem

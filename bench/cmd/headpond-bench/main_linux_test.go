@@ -99,6 +99,21 @@ func TestSuites(t *testing.T) {
 	nothingLeft(t, tmp)
 }
 
+// TestWrongNames wants to hear what there is.
+func TestWrongNames(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"-peers gateway,haproxi tcp", `no such arm as "haproxi"; there are dial, direct, gateway-epoll`},
+		{"tpc", `no suite "tpc"; there are`},
+	} {
+		cmd, tmp := benchCommand(t, append([]string{"-out", t.TempDir()}, strings.Fields(c.args)...)...)
+		text, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != exitUsage || !strings.Contains(string(text), c.want) {
+			t.Errorf("%s: exit %d\n%s", c.args, code, text)
+		}
+		nothingLeft(t, tmp)
+	}
+}
+
 // startUntil starts a run and reads what it says until it has said something. The rest is to be read before Wait.
 func startUntil(t *testing.T, cmd *exec.Cmd, said string) (text *bytes.Buffer, rest io.Reader) {
 	t.Helper()

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,6 +66,9 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	r := &run.Runner{Results: res, Path: filepath.Join(o.out, "results.json"), Log: stderr, Terminal: o.terminal, Extras: !o.Quick}
 	if o.peers != "" {
 		wanted := strings.Split(o.peers, ",")
+		if err := known(wanted, groups); err != nil {
+			return err
+		}
 		r.Only = func(arm string) bool { return contains(wanted, arm) }
 	}
 	failed := r.Run(ctx, groups)
@@ -127,6 +132,26 @@ func compareFiles(stdout io.Writer, before, after string) error {
 		return err
 	}
 	return compare.Print(stdout, a, b)
+}
+
+// errPeer means that -peers names nobody.
+var errPeer = errors.New("no such arm")
+
+// known is an error if a wanted name is that of no arm.
+func known(wanted []string, groups []run.Group) error {
+	arms := map[string]bool{}
+	for _, g := range groups {
+		for _, a := range g.Arms {
+			arms[a.Name] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(arms))
+	for _, w := range wanted {
+		if !slices.ContainsFunc(names, func(arm string) bool { return contains([]string{w}, arm) }) {
+			return fmt.Errorf("-peers: %w as %q; there are %s", errPeer, w, strings.Join(names, ", "))
+		}
+	}
+	return nil
 }
 
 // contains reports whether an arm is wanted; "gateway" wants all of its engines.

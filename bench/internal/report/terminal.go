@@ -35,8 +35,24 @@ func Terminal(w io.Writer, r *result.Results) error {
 		b.WriteString("\nEngines beside the peers: CPU as a ratio to the peer's, p99 at the same rate (70 % of the slowest)\n")
 		align(&b, rows)
 	}
+	problems(&b, r)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// problems repeats at the end what is easily missed among the tables.
+func problems(b *strings.Builder, r *result.Results) {
+	for _, c := range r.Cases {
+		for _, a := range c.Arms {
+			if a.Error != "" {
+				line, _, _ := strings.Cut(a.Error, "\n")
+				fmt.Fprintf(b, "\nNo figure, or not of every round: %s %s: %s", c.ID, a.Name, line)
+			}
+		}
+	}
+	if !strings.HasSuffix(b.String(), "\n") {
+		b.WriteString("\n")
+	}
 }
 
 // head says where, when and with what.
