@@ -174,6 +174,9 @@ func (c *Client) request(ctx context.Context, method, path string, req reflect.V
 			}
 		}
 	}
+	if left := wildcard.FindString(path); left != "" {
+		return nil, fmt.Errorf("%v has no field for %s of the path", req.Type(), left)
+	}
 	target := strings.TrimSuffix(c.BaseURL, "/") + strings.ReplaceAll(path, "{$}", "")
 	if len(query) > 0 {
 		target += "?" + query.Encode()

@@ -106,6 +106,9 @@ func TestCallFails(t *testing.T) {
 	if _, err := route.Call[id, string](t.Context(), c, "GET /{id}", id{}); err == nil {
 		t.Error("an empty value in the path was sent")
 	}
+	if _, err := route.Call[struct{}, string](t.Context(), c, "GET /{id}", struct{}{}); err == nil || !strings.Contains(err.Error(), "{id}") {
+		t.Errorf("a wildcard was sent: %v", err)
+	}
 	if _, err := route.Call[id, string](t.Context(), c, "/{id}", id{"1"}); err == nil {
 		t.Error("a pattern without method was sent")
 	}
