@@ -51,7 +51,7 @@ func (rec *recorder) seen() []string {
 }
 
 // TestNoDesynchronisation sends requests that readers have been known to understand differently. Each is refused with
-// 400 (or 501 for codings) and never reaches the server, or it reaches it as exactly the one request that is noted.
+// 400 and never reaches the server, or it reaches it as exactly the one request that is noted.
 func TestNoDesynchronisation(t *testing.T) {
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	const post = "POST / HTTP/1.1\r\nHost: a\r\n"
@@ -88,7 +88,14 @@ func TestNoDesynchronisation(t *testing.T) {
 		"length 0 in Connection":   {raw: post + "Connection: content-length\r\nContent-Length: 2\r\n\r\nhi", want: "POST / hi"},
 		"coding in Connection":     {raw: chunked + "Connection: transfer-encoding\r\n\r\n2\r\nhi\r\n0\r\n\r\n", want: "POST / hi"},
 		"trailer with a length":    {raw: chunked + "\r\n2\r\nhi\r\n0\r\nContent-Length: 9\r\n\r\n", want: "POST / hi"},
-		"HTTP/1.0 with coding":     {raw: "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, want: "POST / "},
+		"HTTP/1.0 with coding":     {raw: "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled},
+		"HTTP/1.0, then coding":    {raw: "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nPOST / HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled, want: "GET / "},
+		"bare LF":                  {raw: "GET / HTTP/1.1\nHost: a\n\n"},
+		"one bare LF":              {raw: "GET / HTTP/1.1\r\nHost: a\nA: b\r\n\r\n"},
+		"folded field":             {raw: "GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n c\r\n\r\n"},
+		"the same length twice":    {raw: post + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi"},
+		"version":                  {raw: "GET / HTTP/1.2\r\nHost: a\r\n\r\n"},
+		"short":                    {raw: "GET /\r\n\r\n"},
 		"absolute form":            {raw: "GET http://a/x?y HTTP/1.1\r\nHost: b\r\n\r\n", want: "GET /x?y "},
 		"upgrade to h2c":           {raw: "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n", want: "GET / "},
 		"CONNECT":                  {raw: "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n" + smuggled},

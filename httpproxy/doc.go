@@ -23,9 +23,13 @@
 // The method, the path as it was written, the query, Host and every end-to-end field go through unchanged; each
 // request is written anew in exactly one framing, so that the server cannot read other requests than this proxy did.
 // Requests that could be read in two ways are refused with 400, as are paths with "." or ".." segments (a server
-// resolves them and would serve another path than was routed). CONNECT is refused with 405. An HTTP/1.1 connection that
-// sent a body in chunks is closed after the answer, because the server side cannot see whether the request had a
-// Content-Length as well.
+// resolves them and would serve another path than was routed). CONNECT is refused with 405.
+//
+// The session reads heads with package httpwire. A connection with HTTP/1.0, an upgrade, Expect, TE, Trailer or fields
+// that Connection lists, with a target that is no path, or with a head larger than 16 KiB is served by net/http from
+// there on, which refuses the same but reads bare line feeds, folded fields and equal repeated lengths in the one way
+// RFC 9112 gives them. It ends the connection after a request of HTTP/1.0 and after one with a body in chunks, because
+// it does not tell what else such a request said about its length.
 //
 // X-Forwarded-For, -Proto, -Host and Forwarded are extended if they come from a trusted proxy and replaced otherwise.
 // X-Request-Id is set unless the client sent a well-formed one.

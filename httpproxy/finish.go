@@ -3,11 +3,11 @@ package httpproxy
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -87,12 +87,10 @@ func (s *session) refuse(status int, reason, why string) bool {
 
 // refuseHead answers a request whose head is not one everybody reads alike, and ends the connection.
 func (s *session) refuseHead(err error) {
+	s.ex = exchange{}
 	s.p.noteRefused(s.lc)
 	w := newAnswer(true)
-	why := "malformed request"
-	if errors.Is(err, httpwire.ErrBothFramings) {
-		why = "both Content-Length and Transfer-Encoding"
-	}
+	why := strings.TrimPrefix(err.Error(), httpwire.ErrMalformed.Error()+": ")
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, why)
 	if s.write(w.bytes()) == nil {
 		s.bye()

@@ -169,9 +169,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h, ok := r.Context().Value(connKey{}).(*handed); ok && r.TLS == nil {
 		r.TLS = h.tls
 	}
-	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+	if r.ProtoMajor == 1 && (len(r.TransferEncoding) > 0 || r.ProtoMinor == 0) {
 		// A request with Content-Length beside Transfer-Encoding must end its connection, so that what somebody else
-		// took for its body is not read as a request (RFC 9112, section 6.1). net/http does not tell the two apart.
+		// took for its body is not read as a request, and one of HTTP/1.0 with Transfer-Encoding too (RFC 9112, section
+		// 6.1). net/http tells neither.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	if tg := p.route(w, r); tg != nil {

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -191,7 +192,7 @@ func (s *session) run() {
 		case errors.Is(err, errLong):
 			s.goLong()
 			return
-		case errors.Is(err, httpwire.ErrBothFramings):
+		case errors.Is(err, httpwire.ErrMalformed):
 			s.refuseHead(err)
 			return
 		case err != nil:
@@ -235,7 +236,10 @@ func (s *session) kick() {
 // errLong: the request is none of those a session serves itself.
 var errLong = errors.New("for the standard server")
 
-// readHead reads a request's head. The error is errLong, ErrBothFramings, or that of reading.
+// http2Preface is the first line of an HTTP/2 connection (RFC 9113, section 3.4).
+const http2Preface = "PRI * HTTP/2.0\r\n"
+
+// readHead reads a request's head. The error is errLong, wraps httpwire.ErrMalformed, or is that of reading.
 func (s *session) readHead() (int, error) {
 	s.now = time.Now()
 	late := false
@@ -247,10 +251,11 @@ func (s *session) readHead() (int, error) {
 				return 0, errLong
 			}
 			return n, nil
-		case errors.Is(err, httpwire.ErrBothFramings):
+		case errors.Is(err, httpwire.ErrIncomplete):
+		case errors.Is(err, httpwire.ErrTooMany), !s.served && bytes.HasPrefix(s.client.bytes(), []byte(http2Preface)):
+			return 0, errLong // whose limit may be another
+		default:
 			return 0, err
-		case !errors.Is(err, httpwire.ErrIncomplete):
-			return 0, errLong // which refuses it
 		}
 		if !late {
 			late = true

@@ -106,6 +106,9 @@ func (r *Request) judge() error {
 		}
 	}
 	r.HasLength, r.Length = f.lengths > 0, f.length
+	if f.chunked && r.Minor == 0 {
+		return fmt.Errorf("%w: Transfer-Encoding in an HTTP/1.0 request", ErrMalformed)
+	}
 	if f.chunked {
 		r.Length = Chunked
 	}

@@ -48,6 +48,7 @@ func TestRequest(t *testing.T) {
 		{name: "signed length", head: "POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "huge length", head: "POST / HTTP/1.1\r\nContent-Length: 9223372036854775808\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "other coding", head: "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", want: httpwire.ErrMalformed},
+		{name: "coding in HTTP/1.0", head: "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "two codings", head: "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "space before colon", head: "GET / HTTP/1.1\r\nHost : a\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "folded", head: "GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n", want: httpwire.ErrMalformed},
