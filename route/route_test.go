@@ -336,9 +336,10 @@ var impossible = map[string]struct {
 			B int `json:"b,string"`
 		}]("POST /")
 	}, "struct of their own"},
-	"decodes itself": {func() { handle[selfMadeBeside]("POST /{id}") }, "a method that decodes it"},
-	"func within":    {func() { handle[struct{ A []struct{ F func() } }]("POST /") }, "it holds a func()"},
-	"status":         {func() { route.New(func(*route.Ctx, struct{}) (int, error) { return 0, nil }, route.Status(100)) }, "not the status"},
+	"decodes itself":   {func() { handle[selfMadeBeside]("POST /{id}") }, "a method that decodes it"},
+	"embedded pointer": {func() { handle[struct{ *paging }]("POST /") }, "embed the struct itself"},
+	"func within":      {func() { handle[struct{ A []struct{ F func() } }]("POST /") }, "it holds a func()"},
+	"status":           {func() { route.New(func(*route.Ctx, struct{}) (int, error) { return 0, nil }, route.Status(100)) }, "not the status"},
 	"chan within": {func() {
 		route.New(func(*route.Ctx, struct{}) (map[string]struct{ C chan int }, error) { return nil, nil })
 	}, "cannot be encoded"},

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"unsafe"
 )
@@ -152,6 +153,8 @@ func (p *Plan) add(t reflect.Type, base uintptr, index []int, stream reflect.Typ
 				return err
 			}
 			continue
+		case source == "" && sf.Anonymous && sf.Type.Kind() == reflect.Pointer && elsewhere(sf.Type.Elem(), nil):
+			return fmt.Errorf("field %s of %v is an embedded pointer, and has fields that are not from the body: embed the struct itself", sf.Name, t)
 		case !sf.IsExported():
 			if source != "" {
 				return fmt.Errorf("field %s of %v comes from %s and is not exported", sf.Name, t, source)
@@ -168,6 +171,23 @@ func (p *Plan) add(t reflect.Type, base uintptr, index []int, stream reflect.Typ
 		p.Fields = append(p.Fields, f)
 	}
 	return nil
+}
+
+// elsewhere reports whether a struct has a field, of its own or embedded, that is not from the body.
+func elsewhere(t reflect.Type, around []reflect.Type) bool {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || slices.Contains(around, t) {
+		return false
+	}
+	for i := range t.NumField() {
+		f := Field{Struct: t.Field(i)}
+		if source, err := f.tags(); source != "" || err != nil || f.Struct.Anonymous && elsewhere(f.Struct.Type, append(around, t)) {
+			return true
+		}
+	}
+	return false
 }
 
 // tags reads where the field comes from, and under which name.
