@@ -9,10 +9,11 @@ const (
 	// enough that a system call's price vanishes, little enough that a newcomer
 	// waits for microseconds.
 	batchSize = 64 << 10
-	// bulkFrame and bulkBatch are what a channel gets that has the connection to
-	// itself: nobody waits for its frames, and each write wakes the other side.
+	// bulkFrame and bulkBatch are what a channel gets at most that has the
+	// connection to itself: nobody waits for its frames, and each write wakes the
+	// other side. They get less where the socket does not take that much at once.
 	bulkFrame = 256 << 10
-	bulkBatch = 512 << 10
+	bulkBatch = 1088 << 10 // a message of 1 MiB in frames
 	// copyMax is the largest payload that is copied into the batch where the
 	// sender's own bytes could be written: copying 4 KiB costs less than waiting.
 	copyMax = 4 << 10
@@ -21,7 +22,7 @@ const (
 	// fastReader is the time in ns in which a reader empties half of its window
 	// whose window is worth doubling however short the round trip: with more under
 	// way the kernel sends more at once, which halves the price of a small write.
-	fastReader = 1e6
+	fastReader = 4e6
 	// maxPending bounds what opening and closing channels leaves to be written
 	// while the socket takes nothing, in bytes.
 	maxPending = 1 << 20
@@ -65,10 +66,12 @@ type core struct {
 	replay *replay // nil: the session ends with its connection
 
 	pend    *batch     // being filled
+	burst   int        // a channel that is alone gets so much of a batch
 	active  *channel   // last of a ring of channels with something to send
 	starved []*channel // channels that wait for the session's credit only
-	dirty   *channel   // channels whose limit is to be raised
+	dirty   *channel   // channels whose limit is to be raised with what is written next
 	grant   bool       // the session's is
+	urgent  bool       // one of these cannot wait for something else to be written
 
 	pong       bool
 	pongOpaque uint64
@@ -104,7 +107,7 @@ func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core
 		window: uint64(cfg.ChannelWindow), maxWindow: uint64(cfg.MaxChannelWindow),
 		peerWindow: uint64(peer.ChannelWindow), channels: map[uint32]*channel{}, next: 2,
 		snd: credit{limit: uint64(peer.SessionWindow)}, rcv: newWindow(uint64(offeredSession(cfg))), pend: &batch{},
-		budget: uint64(cfg.SessionWindow),
+		budget: uint64(cfg.SessionWindow), burst: bulkFrame,
 	}
 	if client {
 		c.next = 1
@@ -125,7 +128,7 @@ func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core
 func offeredSession(cfg Config) uint32 { return uint32(2 * cfg.SessionWindow) }
 
 // offeredFrame is the largest frame this side accepts: receiving one holds nobody up.
-func offeredFrame(cfg Config) uint32 { return uint32(max(cfg.MaxFrame, bulkFrame)) }
+func offeredFrame(cfg Config) uint32 { return uint32(max(cfg.MaxFrame, bulkFrame+4)) }
 
 // emit queues a Data frame without payload, in order.
 func (c *core) emit(f frame.Data) { c.pend.out = f.Append(c.pend.out) }
@@ -157,7 +160,7 @@ func (c *core) newChannel(num uint32, kind frame.Kind, prio frame.Priority, id I
 		num: num, kind: kind, priority: prio, id: id, name: name,
 		snd: credit{limit: c.peerWindow}, rcv: newWindow(c.window),
 	}
-	ch.rcv.granted = c.now()
+	ch.rcv.since = c.now()
 	c.windows += ch.rcv.size
 	c.channels[num] = ch
 	return ch

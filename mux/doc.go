@@ -106,7 +106,10 @@
 // # Speed
 //
 // An undisturbed Send makes one system call on its caller's goroutine; senders
-// that meet share system calls, without waiting for one another by a timer. A
+// that meet share system calls, without waiting for one another by a timer. When
+// small messages follow each other within microseconds, and nobody waits for an
+// answer in between, the session's writer writes them, many with each system
+// call: as soon as a processor is free, or the sender waits for something. A
 // receiver that waits alone on a plain socket, with a context that cannot end and
 // no deadline, reads the socket itself, which saves waking it: that is the fastest
 // way to receive. Others are woken by the session's reader.

@@ -11,10 +11,15 @@ func (c *credit) left() uint64 { return c.limit - c.sent }
 // reached the application or was dropped; got-used is held in memory.
 type window struct {
 	got, used, limit, size uint64
-	granted                int64 // when limit was last raised, ns
+	measured               uint64 // used, when the reader's speed was last looked at
+	since                  int64  // when that was, ns
 }
 
 func newWindow(size uint64) window { return window{limit: size, size: size} }
 
-// due tells whether half of the window or less is open, so that raising the limit is worth a frame.
+// low tells whether three quarters of the window or less are open, so that
+// raising the limit is worth a place in what is written anyway.
+func (w *window) low() bool { return w.limit-w.used <= w.size/4*3 }
+
+// due tells whether half of the window or less is open: the limit is to be raised now.
 func (w *window) due() bool { return w.limit-w.used <= w.size/2 }

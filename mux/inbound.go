@@ -220,17 +220,20 @@ func (c *core) take(ch *channel, limit int) (b *buffer, n int) {
 func (c *core) consume(ch *channel, cost uint64) {
 	c.useSession(cost)
 	ch.rcv.used += cost
-	if !ch.dirty && !ch.gone && ch.rcv.due() {
+	if ch.gone || !ch.rcv.low() {
+		return
+	}
+	if !ch.dirty {
 		ch.dirty, ch.nextDirty = true, c.dirty
 		c.dirty = ch
 	}
+	c.urgent = c.urgent || ch.rcv.due()
 }
 
 func (c *core) useSession(cost uint64) {
 	c.rcv.used += cost
-	if c.rcv.due() {
-		c.grant = true
-	}
+	c.grant = c.grant || c.rcv.low()
+	c.urgent = c.urgent || c.rcv.due()
 }
 
 // reserve lets a message that its window does not hold be put together while a

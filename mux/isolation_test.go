@@ -3,8 +3,12 @@ package mux_test
 import (
 	"context"
 	"errors"
+	"net"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/headpond/headpond/mux"
 )
@@ -124,4 +128,64 @@ func TestManySendersOneChannel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStreamOfSmallMessagesSharesWrites: a sender that sends without a pause does
+// not make a system call for each message, and one who waits for answers does not
+// wait for others. (With several processors the writer may be as fast as the sender.)
+func TestStreamOfSmallMessagesSharesWrites(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, resume := range []*mux.Resume{nil, {}} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newLine(t, true, mux.Config{Resume: resume})
+			counted := &counter{}
+			n.wrap = func(c net.Conn) net.Conn {
+				counted.Conn = c
+				return counted
+			}
+			c, s := n.join(mux.Config{})
+			here, there := channels(t, c, s)
+			const messages = 2000
+			go func() {
+				for i := range messages {
+					if err := here.Send(bg, pattern(i%50)); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			before := counted.writes.Load()
+			for i := range messages {
+				expect(t, there, pattern(i%50))
+			}
+			if w := counted.writes.Load() - before; w > messages/2 {
+				t.Errorf("%d writes for %d messages", w, messages)
+			}
+			before = counted.writes.Load()
+			for i := range 100 {
+				if err := here.Send(bg, pattern(i)); err != nil {
+					t.Fatal(err)
+				}
+				expect(t, there, pattern(i))
+				if err := there.Send(bg, pattern(i)); err != nil {
+					t.Fatal(err)
+				}
+				expect(t, here, pattern(i))
+			}
+			if w := counted.writes.Load() - before; w < 100 {
+				t.Errorf("%d writes for 100 messages that were waited for", w)
+			}
+			n.end(c, s)
+		})
+	}
+}
+
+// counter is a connection that counts its writes.
+type counter struct {
+	net.Conn
+	writes atomic.Int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
 }

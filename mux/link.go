@@ -20,6 +20,7 @@ type link struct {
 
 	// Reading; see reader.go.
 	in      *intake
+	rawIn   *rawReader    // nil: there is Read only
 	reading bool          // somebody is at it
 	ended   error         // why there is nothing more to read
 	turn    chan struct{} // tells the reader to look whether it is its turn
@@ -38,7 +39,7 @@ type link struct {
 // newLink makes one with its reader as user.
 func newLink(conn net.Conn) *link {
 	l := &link{
-		conn: conn, raw: newRawWriter(conn), users: 1,
+		conn: conn, raw: newRawWriter(conn), rawIn: newRawReader(conn), users: 1,
 		over: make(chan struct{}), readerDone: make(chan struct{}), turn: make(chan struct{}, 1),
 	}
 	l.in = &intake{l: l, buf: make([]byte, readSize)}

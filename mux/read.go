@@ -45,6 +45,10 @@ func (in *intake) fetch() error {
 		var n int
 		var err error
 		switch {
+		case len(in.rest) > 0 && in.l.rawIn != nil:
+			n, err = in.l.rawIn.read(in.rest, in.buf[:bulkRead]) // buf is empty
+			in.w = max(0, n-len(in.rest))
+			in.rest = in.rest[n-in.w:]
 		case len(in.rest) > 0:
 			n, err = in.l.conn.Read(in.rest)
 			in.rest = in.rest[n:]

@@ -82,6 +82,7 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int, p []
 	ch.receivers.add(w)
 	w.into = p
 	led := false
+	s.quick = 0
 	s.patient = ctx.Done() == nil
 	for {
 		if w.filled {

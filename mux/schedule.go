@@ -91,7 +91,7 @@ func (c *core) piece(ch *channel) int {
 	limit := c.chunk
 	if c.active == ch && ch.nextRun == ch {
 		left := min(ch.snd.left(), c.snd.left())
-		limit = max(limit, int(min(uint64(c.bulk), max(left, frameCost)-frameCost)))
+		limit = max(limit, int(min(uint64(min(c.bulk, c.burst)), max(left, frameCost)-frameCost)))
 	}
 	return min(limit, len(ch.head.data)-ch.head.off)
 }
@@ -99,9 +99,19 @@ func (c *core) piece(ch *channel) int {
 // room tells whether the batch takes another frame.
 func (c *core) room(b *batch) bool {
 	if c.active != nil && c.active.nextRun == c.active && !c.copyAll && c.replay == nil {
-		return b.size < bulkBatch
+		return b.size < c.burst
 	}
 	return b.size < batchSize
+}
+
+// took notes how much of a batch the socket took at once: what it did not take
+// holds up whoever comes next.
+func (c *core) took(n, size int) {
+	if n < size {
+		c.burst = max(batchSize, n)
+	} else if size >= c.burst {
+		c.burst = min(2*c.burst, bulkBatch)
+	}
 }
 
 // canSend tells whether the channel has credit for its next frame. A stream
@@ -203,7 +213,7 @@ func (c *core) fillControl(b *batch) {
 		}
 		ch = next
 	}
-	c.dirty = nil
+	c.dirty, c.urgent = nil, false
 	if c.grant {
 		c.grant = false
 		c.rcv.limit = c.rcv.used + c.rcv.size
@@ -240,9 +250,13 @@ func (c *core) fillLead(dst []byte) []byte {
 // than four round trips, or than fastReader: the window is then what limits its
 // rate, or makes its writes small. Half of the budget is kept for channels to come.
 func (c *core) tune(ch *channel) {
-	now, w := c.now(), &ch.rcv
-	fast := now-w.granted < max(4*c.rtt, fastReader)
-	w.granted = now
+	w := &ch.rcv
+	if w.used-w.measured < w.size/2 {
+		return
+	}
+	now := c.now()
+	fast := now-w.since < max(4*c.rtt, fastReader)
+	w.measured, w.since = w.used, now
 	if fast && 2*w.size <= c.maxWindow && c.windows+w.size <= c.budget/2 {
 		c.windows += w.size
 		w.size *= 2
@@ -284,7 +298,7 @@ func (c *core) cancel(o *sendOp, err error) bool {
 	return false // all of it is in the batch being written
 }
 
-// idle tells whether there is nothing to write.
+// idle tells whether there is nothing that must be written.
 func (c *core) idle() bool {
-	return c.pend.empty() && c.active == nil && !c.pong && c.dirty == nil && !c.grant
+	return c.pend.empty() && c.active == nil && !c.pong && !c.urgent
 }

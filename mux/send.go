@@ -42,7 +42,9 @@ func (s *Session) sendable(ch *channel) error {
 func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadline) (sent int, err error) {
 	patient := dl == nil && ctx.Done() == nil
 	if s.core.push(ch, data) {
-		s.flush(nil, patient)
+		if !s.stream() {
+			s.flush(nil, patient)
+		}
 		return len(data), nil
 	}
 	if r := s.core.replay; r != nil && r.backpressure && dl == nil && r.full() {

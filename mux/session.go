@@ -40,6 +40,11 @@ type Session struct {
 	dead     bool   // no connection is of any more use
 	timer    *time.Timer
 
+	// Small sends; see stream.
+	lastSend int64  // when the last was, ns
+	quick    int    // how many came soon after one another, with nobody waiting for an answer
+	streamed uint64 // messages sent when the writer was called for them
+
 	waiting int  // goroutines in pause
 	patient bool // the last receiver that waited could read itself
 

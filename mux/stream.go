@@ -67,6 +67,7 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 	ch.receivers.add(w)
 	t.rd.waiting.add(&alarm)
 	led := false
+	s.quick = 0
 	s.patient = t.rd.timer == nil
 	for {
 		if n = s.core.readStream(ch, p); n > 0 {

@@ -53,6 +53,46 @@ func (s *Session) flush(own *sendOp, patient bool) {
 	}
 }
 
+const (
+	// soon is the time in ns within which small sends follow each other in a stream
+	// of them, each with a system call of its own.
+	soon = 8e3
+	// streak is how many make a stream.
+	streak = 16
+	// company is how many messages the writer should find when it is called for a
+	// stream; streamless is how many senders write themselves after it found less.
+	company    = 8
+	streamless = 256
+)
+
+// stream tells whether the small message just queued is one of a stream of them,
+// between which nobody here waits for an answer: then the writer writes it, with
+// those that follow until it comes to it. mu is held.
+func (s *Session) stream() bool {
+	if s.flushing {
+		return true
+	}
+	now := s.core.now()
+	if now-s.lastSend > soon {
+		s.quick = 0
+	}
+	s.lastSend = now
+	if s.quick++; s.quick <= streak || s.mute() {
+		return false
+	}
+	s.streamed = s.core.counts.messagesSent
+	s.handOver()
+	return true
+}
+
+// streamOver is called when the writer has nothing left to write: if it was
+// woken for little, the next senders write themselves. mu is held.
+func (s *Session) streamOver() {
+	if s.quick > streak && s.core.counts.messagesSent-s.streamed < company {
+		s.quick = -streamless
+	}
+}
+
 // handOver makes flushing the writer's job unless somebody is at it, who hands
 // over in the end. mu is held.
 func (s *Session) handOver() {
@@ -82,6 +122,7 @@ func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
 	n, err := s.put(l, list)
 	s.mu.Lock()
 	total := length(list)
+	s.core.took(n, total)
 	if alone := len(b.ops) == 0 || len(b.ops) == 1 && b.ops[0] == own; n < total && err == nil && patient && alone {
 		s.list = b.pieces(list[:0], n)
 		err = s.putRest(l, s.list)
@@ -201,12 +242,16 @@ func (s *Session) drainOut() {
 			}
 			continue
 		}
+		if s.core.idle() {
+			break
+		}
 		b := s.core.fill()
 		if b.empty() {
 			break
 		}
 		s.writeBatch(b, nil, false)
 	}
+	s.streamOver()
 	s.flushing, s.handed = false, false
 }
 

@@ -18,18 +18,29 @@ type rawWriter struct {
 
 // newRawWriter returns nil for connections that are not plain sockets.
 func newRawWriter(conn net.Conn) *rawWriter {
-	switch conn.(type) {
-	case *net.TCPConn, *net.UnixConn:
-	default:
-		return nil
-	}
-	rc, err := conn.(syscall.Conn).SyscallConn()
-	if err != nil {
+	rc := plainSocket(conn)
+	if rc == nil {
 		return nil
 	}
 	w := &rawWriter{conn: rc}
 	w.try = w.once
 	return w
+}
+
+// plainSocket is the socket below conn if there is nothing in between, or nil.
+func plainSocket(conn net.Conn) syscall.RawConn {
+	var rc syscall.RawConn
+	var err error
+	switch c := conn.(type) {
+	case *net.TCPConn:
+		rc, err = c.SyscallConn()
+	case *net.UnixConn:
+		rc, err = c.SyscallConn()
+	}
+	if err != nil {
+		return nil
+	}
+	return rc
 }
 
 // maxIovecs is what the kernel takes at once (IOV_MAX).

@@ -23,7 +23,7 @@ func (s *Session) unwritten() bool {
 
 // stage moves one batch into the ring, if there is one and it has room. mu is held.
 func (s *Session) stage() bool {
-	if s.core.replay.full() && !s.closing {
+	if s.core.idle() || s.core.replay.full() && !s.closing {
 		return false
 	}
 	b := s.core.fill()
@@ -130,6 +130,7 @@ func (s *Session) drainRing() {
 		}
 	}
 	if s.handed {
+		s.streamOver()
 		s.flushing, s.handed = false, false
 	}
 }
