@@ -43,6 +43,7 @@ type Gateway struct {
 	backends []*backend
 	services []*service
 	links    map[string]*link // tunnels that this gateway makes, by name
+	retired  map[string]int   // tunnels that drain after a reload
 	admin    *adminServer
 	running  bool // Run was called
 	draining bool
@@ -53,14 +54,16 @@ type Gateway struct {
 
 	hard   context.Context // ends at Close
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // serving, retiring
-	done   chan struct{}  // closed when everything is over
+	tasks  sync.WaitGroup // serving, retiring, watchTunnels
+
+	watching sync.Once     // watchTunnels
+	done     chan struct{} // closed when everything is over
 }
 
 // New builds everything cfg asks for and binds every address. Nothing is served until Run; a Gateway that is not run must be closed.
 // Errors name the listener or upstream; those about an address wrap ErrListen.
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
-	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), done: make(chan struct{})}
+	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), done: make(chan struct{}), retired: map[string]int{}}
 	if g.opts.Version == "" {
 		g.opts.Version = "development"
 	}
@@ -119,6 +122,7 @@ func (g *Gateway) serve() error {
 	if adminServer != nil {
 		g.startAdmin(adminServer)
 	}
+	g.watchTunnels(g.cfg)
 	if g.opts.Started != nil {
 		g.opts.Started()
 	}

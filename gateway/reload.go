@@ -104,6 +104,7 @@ func (g *Gateway) commit(p *plan) error {
 	g.cfg, g.backends, g.services, g.links, g.admin = p.cfg, p.backends, p.services, p.links, p.admin
 	g.retiring = append(g.retiring, p.retiredProxies...)
 	g.mu.Unlock()
+	g.watchTunnels(p.cfg)
 	if g.logs != nil {
 		g.logs.apply(p.cfg.Log)
 	}
@@ -140,17 +141,27 @@ func (g *Gateway) retire(p *plan) {
 	g.mu.Unlock()
 	var links sync.WaitGroup
 	for _, l := range p.retiredLinks {
-		links.Go(func() {
-			if err := l.client.Drain(ctx); err != nil {
-				g.logger.Warn("connections through a removed tunnel were cut off", "tunnel", l.cfg.Name, "error", err)
-			}
-		})
+		links.Go(func() { g.retireLink(ctx, l) })
 	}
 	inParallel(p.retiredBackends, func(b *backend) error {
 		b.retire(g.hard)
 		return nil
 	})
 	links.Wait()
+}
+
+// retireLink drains a tunnel that was removed or replaced.
+func (g *Gateway) retireLink(ctx context.Context, l *link) {
+	count := func(n int) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.retired[l.cfg.Name] += n
+	}
+	count(1)
+	defer count(-1)
+	if err := l.client.Drain(ctx); err != nil {
+		g.logger.Warn("connections through a removed tunnel were cut off", "tunnel", l.cfg.Name, "error", err)
+	}
 }
 
 // retire closes a backend once nobody uses it any more, or hard ends.

@@ -350,20 +350,15 @@ func TestTunnelWrongPSK(t *testing.T) {
 func TestTunnelDrain(t *testing.T) {
 	for _, who := range []string{"near", "far"} {
 		t.Run(who, func(t *testing.T) {
-			echoAddr, _ := startEcho(t)
-			backend := startHTTP(t)
-			peers, raw, web := address(t), address(t), address(t)
-			far := startGateway(t, farConfig(peers, "", map[string]string{"echo": echoAddr, "api": backend.addr()}))
-			near := startGateway(t, join(nearConfigListeners(raw), fmt.Sprintf(`listeners:
-  - {name: web, protocol: http, listen: "%s", upstream: api}
-upstreams:
-  api: {endpoints: ["upstream:api"], tunnel: far}
-`, web))+fmt.Sprintf("tunnels:\n  far: {connect: \"%s\", as: near, psk: %s}\n", peers, tunnelPSK))
+			p := startPair(t)
 			client := httpClient(t)
-			if code, _, err := get(client, "http://"+web+"/"); code != http.StatusOK || err != nil { // its connection stays, idle
+			if code, _, err := get(client, "http://"+p.web+"/"); code != http.StatusOK || err != nil { // its connection stays, idle
 				t.Fatal(code, err)
 			}
-			c, err := net.Dial("tcp", raw)
+			if out, code := psql(t, p.db.dsn(p.sql), "select 1"); code != 0 { // and this one's
+				t.Fatal(out)
+			}
+			c, err := net.Dial("tcp", p.raw)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -375,7 +370,7 @@ upstreams:
 			if _, err := io.ReadFull(c, make([]byte, 8)); err != nil {
 				t.Fatal(err)
 			}
-			leaves := map[string]*gateway{"near": near, "far": far}[who]
+			leaves := map[string]*gateway{"near": p.near, "far": p.far}[who]
 			leaves.signal(syscall.SIGTERM)
 			leaves.awaitLog("draining")
 			go func() {

@@ -99,6 +99,10 @@ func (c *Client) SetPolicy(p Policy) error {
 // Stats returns the counters.
 func (c *Client) Stats() Stats { return c.sessions.stats() }
 
+// Leaving reports whether a session is drained, by either side, while streams in it
+// are open: those that are kept idle should be closed.
+func (c *Client) Leaving() bool { return c.sessions.draining("") }
+
 // Drain connects no more and takes no more streams from the server, tells it so,
 // and waits until the open streams have ended. When ctx ends first they are cut off
 // and the error says how many.

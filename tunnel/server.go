@@ -137,6 +137,9 @@ func (s *Server) Stats() listener.Stats {
 // Tunnel returns the tunnel's counters.
 func (s *Server) Tunnel() Stats { return s.sessions.stats() }
 
+// Leaving is Client.Leaving for the sessions of a peer.
+func (s *Server) Leaving(peer string) bool { return s.sessions.draining(peer) }
+
 // serveConn makes a session of a connection, or gives it to the session that it
 // resumes; both outlive the call.
 func (s *Server) serveConn(ctx context.Context, nc net.Conn) {

@@ -257,3 +257,11 @@ func (t *sessions) close() {
 	wg.Wait()
 	t.work.Wait()
 }
+
+// draining reports whether a session of the peer drains and has streams.
+func (t *sessions) draining(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.peers[name]
+	return p != nil && slices.ContainsFunc(p.sessions, func(s *mux.Session) bool { return s.Draining() && s.Stats().Channels > 0 })
+}

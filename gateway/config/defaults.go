@@ -17,9 +17,6 @@ var poolDefaults = map[Protocol]Pool{
 	TunnelProtocol: {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1},
 }
 
-// throughInterval is how soon connections that are idle in a pool are closed when the tunnel they go through drains; they would hold it up.
-const throughInterval = 2 * time.Second
-
 // sqliteReaders is the size of the pool of readers of a SQLite file.
 const sqliteReaders = 4
 
@@ -101,9 +98,6 @@ func (d *decoder) fillPool(u *Upstream) {
 	}
 	if !d.written(&p.CheckAfter) {
 		p.CheckAfter = defaults.CheckAfter
-	}
-	if u.Tunnel != "" && !d.written(&p.CheckInterval) && u.Protocol == HTTP {
-		p.CheckInterval = throughInterval
 	}
 }
 

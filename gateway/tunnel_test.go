@@ -1,0 +1,123 @@
+package gateway_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/admin"
+)
+
+const farText = `
+listeners:
+  - {name: peers, protocol: tunnel, listen: "{listen}", tunnel: {psk: a key of these two gateways, upstreams: [echo], allow: [{allow}]}}
+upstreams:
+  echo: {endpoints: ["{echo}"], health: {tcp: true}, pool: {min_idle: 2}}
+`
+
+const nearText = `
+tunnels:
+  far: {connect: "{far}", as: near, psk: a key of these two gateways{more}}
+listeners:
+  - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: echo}
+upstreams:
+  echo: {endpoints: ["upstream:echo"], tunnel: far, health: {tcp: true, interval: 50ms}}
+`
+
+// exchange sends a line and its end, and wants the line back and the end.
+func exchange(addr, text string) error {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(c, text); err != nil {
+		return err
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return err
+	}
+	if got, err := io.ReadAll(c); err != nil || string(got) != text {
+		return errors.Join(err, errors.New("it did not come back whole"))
+	}
+	return nil
+}
+
+// TestTunnelIsReplacedAndRemoved runs both gateways here, where goleak sees what they leave.
+func TestTunnelIsReplacedAndRemoved(t *testing.T) {
+	echo := echoServer(t)
+	far := run(t, parse(t, farText, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", echo))
+	peers := far.Addr("peers")
+	near := run(t, parse(t, nearText, "{far}", peers, "{more}", ""))
+	raw := near.Addr("raw")
+	for range 5 {
+		if err := exchange(raw, strings.Repeat("through ", 10_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := tunnelOf(t, near.Gateway)
+	if before.Side != admin.Connects || before.Sessions != 1 || before.Opened < 5 {
+		t.Errorf("%+v", before)
+	}
+	if err := near.Reload(parse(t, nearText, "{far}", peers, "{more}", ", allow: [\"127.0.0.1:1\"]")); err != nil { // policy only
+		t.Fatal(err)
+	}
+	if s := tunnelOf(t, near.Gateway); s.Made != before.Made || s.Opened < before.Opened {
+		t.Errorf("another session for another policy: %+v", s)
+	}
+	if err := near.Reload(parse(t, nearText, "{far}", peers, "{more}", ", sessions: 3")); err != nil {
+		t.Fatal(err)
+	}
+	if err := exchange(raw, "again"); err != nil {
+		t.Fatal(err)
+	}
+	if err := far.Reload(parse(t, farText, "{listen}", "127.0.0.1:0", "{allow}", `"10.0.0.0/8:*"`, "{echo}", echo)); err != nil {
+		t.Fatal(err)
+	}
+	if err := exchange(raw, "and again"); err != nil {
+		t.Fatal(err)
+	}
+	plain := "listeners: [{name: raw, protocol: tcp, listen: \"127.0.0.1:0\", upstream: echo}]\nupstreams: {echo: {endpoints: [\"{echo}\"]}}"
+	if err := near.Reload(parse(t, plain, "{echo}", echo)); err != nil { // no tunnel any more
+		t.Fatal(err)
+	}
+	if err := exchange(near.Addr("raw"), "direct"); err != nil {
+		t.Fatal(err)
+	}
+	if s := near.Snapshot(); len(s.Tunnels) != 0 {
+		t.Errorf("%+v", s.Tunnels)
+	}
+}
+
+func tunnelOf(t *testing.T, g *gateway.Gateway) admin.Tunnel {
+	t.Helper()
+	s := g.Snapshot()
+	if len(s.Tunnels) != 1 {
+		t.Fatalf("%d tunnels", len(s.Tunnels))
+	}
+	return s.Tunnels[0]
+}
+
+// TestTunnelReloadIsAllOrNothing: a configuration that cannot be had leaves no tunnel behind.
+func TestTunnelReloadIsAllOrNothing(t *testing.T) {
+	echo := echoServer(t)
+	far := run(t, parse(t, farText, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", echo))
+	near := run(t, parse(t, nearText, "{far}", far.Addr("peers"), "{more}", ""))
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	bad := strings.Replace(nearText, "listen: \"127.0.0.1:0\"", "listen: \""+taken.Addr().String()+"\"", 1)
+	if err := near.Reload(parse(t, bad, "{far}", far.Addr("peers"), "{more}", ", sessions: 5")); !errors.Is(err, gateway.ErrListen) {
+		t.Fatal(err)
+	}
+	if err := exchange(near.Addr("raw"), "still there"); err != nil {
+		t.Error(err)
+	}
+}
