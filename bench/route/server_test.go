@@ -1,6 +1,7 @@
 package route_test
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -14,7 +15,8 @@ import (
 //	ROUTE_ARM=gin ROUTE_LISTEN=127.0.0.1:9300 ROUTE_FOR=20s go test -run '^TestServe$' ./route
 //
 // Without ROUTE_ARM it checks that an arm can be served. Beside the arms of the benchmark there is "prepared", which
-// reads the body and writes an answer made before: what a framework that costs nothing would reach on net/http.
+// reads the body and writes an answer made before: what a framework that costs nothing would reach on net/http. /cpu
+// answers with the processor time of the process in ns.
 func TestServe(t *testing.T) {
 	arm, listen, lasts := "pooled", "127.0.0.1:0", time.Duration(0)
 	if name := os.Getenv("ROUTE_ARM"); name != "" {
@@ -35,7 +37,14 @@ func TestServe(t *testing.T) {
 		if a.name != arm {
 			continue
 		}
-		server := &http.Server{Handler: a.make()}
+		handler := a.make()
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/cpu" {
+				fmt.Fprint(w, cpuTime())
+				return
+			}
+			handler.ServeHTTP(w, r)
+		})}
 		go server.Serve(ln)
 		resp, err := http.Get("http://" + ln.Addr().String() + "/api/users")
 		if err != nil || resp.StatusCode != http.StatusOK {
