@@ -10,7 +10,8 @@
 //     function was given, in a map or slice that it was given, or sent to a channel; by itself, in a composite literal,
 //     appended, or captured by a function.
 //
-// A function that a response holds, as Write of a route.Stream, may use its Ctx and is not reported.
+// A function that a response holds, as Write of a route.Stream, may use its Ctx and is not reported. Files are
+// looked for in functions that have a Ctx.
 package escape
 
 import (
@@ -54,12 +55,12 @@ func run(pass *analysis.Pass) (any, error) {
 			}
 		case *ast.AssignStmt:
 			for i, left := range n.Lhs {
-				if i < len(n.Rhs) && carries(pass, n.Rhs[i]) != "" && outlives(pass, left, stack) {
+				if i < len(n.Rhs) && ends(pass, carries(pass, n.Rhs[i]), stack) && outlives(pass, left, stack) {
 					pass.Reportf(n.Pos(), "the %s is stored where it outlives its handler: store what is needed of it", carries(pass, n.Rhs[i]))
 				}
 			}
 		case *ast.SendStmt:
-			if name := carries(pass, n.Value); name != "" {
+			if name := carries(pass, n.Value); ends(pass, name, stack) {
 				pass.Reportf(n.Pos(), "the %s is sent to a channel: whoever receives it may use it after its handler has returned", name)
 			}
 		}
@@ -88,6 +89,31 @@ func scopedType(t types.Type) string {
 		return "route." + name
 	}
 	return ""
+}
+
+// ends reports whether what scoped and its like have named ends with a handler: files do in handlers only, for
+// clients have some to send.
+func ends(pass *analysis.Pass, name string, stack []ast.Node) bool {
+	if name != "route.Files" {
+		return name != ""
+	}
+	for _, n := range stack {
+		var params *ast.FieldList
+		switch f := n.(type) {
+		case *ast.FuncDecl:
+			params = f.Type.Params
+		case *ast.FuncLit:
+			params = f.Type.Params
+		default:
+			continue
+		}
+		for _, p := range params.List {
+			if scoped(pass, p.Type) == "route.Ctx" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // holds returns what a struct, or one behind a pointer, has in its fields that may only be used in a handler.
@@ -180,6 +206,9 @@ func reportGo(pass *analysis.Pass, at ast.Node, call *ast.CallExpr, stack []ast.
 		return
 	}
 	uses(pass, call, func(id *ast.Ident, name string) {
+		if !ends(pass, name, stack) {
+			return
+		}
 		pass.Reportf(id.Pos(), "the %s %s is used by a goroutine that may outlive its handler: call Detach before, or pass what it needs", name, id.Name)
 	})
 }

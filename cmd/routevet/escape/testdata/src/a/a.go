@@ -133,3 +133,10 @@ func (s *service) carries(c *route.Ctx, _ struct{}) (int, error) {
 	f()
 	return len(local), nil
 }
+
+// A client sends files as it likes.
+func client(send func(upload)) {
+	files := upload{}
+	go send(files)
+	anything = files.Files
+}
