@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
-// Dialer opens channels by address, over sessions that it makes, shares and
-// closes when nobody has used them for a while. The zero Dialer works. Its
-// methods may be called from any goroutine; do not copy or change it once used.
+// Dialer joins this process to others over one or more connections each. It
+// opens channels by address, over sessions that it makes, shares and closes when
+// nobody has used them for a while; each has a connection of its own, and with
+// Config.Resume outlives it by itself. The zero Dialer works. Its methods may be
+// called from any goroutine; do not copy or change it once used.
 type Dialer struct {
 	// Dial connects. Default: TCP to "host:port", a Unix socket for "unix:/path".
 	Dial func(ctx context.Context, address string) (net.Conn, error)
@@ -29,6 +32,10 @@ type Dialer struct {
 	Sessions int
 	// IdleTimeout is how long a session without channels is kept. Default 1 min.
 	IdleTimeout time.Duration
+	// OnSession, if set, is called with each session made, on a goroutine of its
+	// own: to accept the channels that the other side opens. It should return when
+	// Accept fails, which it does when the session is over. Close waits for it.
+	OnSession func(address string, s *Session)
 
 	mu     sync.Mutex // never held while dialling or closing
 	hosts  map[string]*host
@@ -36,6 +43,7 @@ type Dialer struct {
 	work   sync.WaitGroup  // dials under way
 	life   context.Context // of them; ends with Close
 	end    context.CancelFunc
+	served sync.WaitGroup // calls of OnSession
 }
 
 // growAgain is how soon another session beside one that works is tried for
@@ -46,6 +54,7 @@ const growAgain = time.Second
 type host struct {
 	address  string
 	sessions []*shared
+	leaving  []*shared // that take no more channels, until the idle timer finds them
 	failed   time.Time // when the last dial did
 	call     *call     // dial under way
 }
@@ -176,12 +185,14 @@ func (l load) less(m load) bool {
 	return l.channels < m.channels
 }
 
-// pick drops sessions that take no more channels, and returns the less loaded of
-// two, or nil.
+// pick puts sessions aside that take no more channels, and returns the less
+// loaded of two others, or nil.
 func (h *host) pick() *shared {
 	kept := h.sessions[:0]
 	for _, s := range h.sessions {
-		if !s.Draining() {
+		if s.Draining() {
+			h.leaving = append(h.leaving, s)
+		} else {
 			kept = append(kept, s)
 		}
 	}
@@ -269,6 +280,9 @@ func (d *Dialer) keep(h *host, session *Session) {
 	}
 	h.sessions = append(h.sessions, s)
 	s.timer = time.AfterFunc(idle, func() { d.idle(h, s, idle) })
+	if d.OnSession != nil {
+		d.served.Go(func() { d.OnSession(h.address, session) })
+	}
 }
 
 // idle runs each IdleTimeout: it closes the session when nobody used it in between.
@@ -285,12 +299,8 @@ func (d *Dialer) idle(h *host, s *shared, again time.Duration) {
 		d.mu.Unlock()
 		return
 	}
-	for i, o := range h.sessions {
-		if o == s {
-			h.sessions = append(h.sessions[:i], h.sessions[i+1:]...)
-			break
-		}
-	}
+	gone := func(o *shared) bool { return o == s }
+	h.sessions, h.leaving = slices.DeleteFunc(h.sessions, gone), slices.DeleteFunc(h.leaving, gone)
 	d.forget(h)
 	d.mu.Unlock()
 	s.Close()
@@ -298,7 +308,7 @@ func (d *Dialer) idle(h *host, s *shared, again time.Duration) {
 
 // forget drops an address without sessions. mu is held.
 func (d *Dialer) forget(h *host) {
-	if len(h.sessions) == 0 && h.call == nil && d.hosts[h.address] == h {
+	if len(h.sessions)+len(h.leaving) == 0 && h.call == nil && d.hosts[h.address] == h {
 		delete(d.hosts, h.address)
 	}
 }
@@ -309,8 +319,8 @@ func (d *Dialer) Close() error {
 	d.closed = true
 	var all []*shared
 	for _, h := range d.hosts {
-		all = append(all, h.sessions...)
-		h.sessions = nil
+		all = append(append(all, h.sessions...), h.leaving...)
+		h.sessions, h.leaving = nil, nil
 	}
 	if d.end != nil {
 		d.end()
@@ -321,5 +331,40 @@ func (d *Dialer) Close() error {
 		s.timer.Stop()
 		s.Close()
 	}
+	d.served.Wait()
 	return nil
+}
+
+// Status is what a Dialer has to one address at one moment.
+type Status struct {
+	Sessions  int // that take channels, each with a connection of its own if not suspended
+	Suspended int // of these, that have none, to be resumed
+	// Stats is the sum of the sessions' that take channels; RTT is the shortest
+	// known, Gap the longest, Suspended means all of them.
+	Stats
+}
+
+// Status tells how the address is joined. It is the zero Status when nothing is
+// open to it.
+func (d *Dialer) Status(address string) Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var st Status
+	h := d.hosts[address]
+	if h == nil {
+		return st
+	}
+	for _, s := range h.sessions {
+		if s.Draining() {
+			continue
+		}
+		one := s.Session.Stats()
+		st.Sessions++
+		if one.Suspended {
+			st.Suspended++
+		}
+		st.Stats.add(&one)
+	}
+	st.Stats.Suspended = st.Sessions > 0 && st.Suspended == st.Sessions
+	return st
 }

@@ -194,3 +194,126 @@ func TestDialerResumes(t *testing.T) {
 		n.work.Wait()
 	})
 }
+
+// TestSeveralConnectionsAreOne: a Dialer with several connections to an address is
+// one thing: channels are spread, either side opens them, each connection is
+// resumed by itself, one Status tells all and one Close ends it.
+func TestSeveralConnectionsAreOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}})
+		back := make(chan *mux.Channel)
+		d := &mux.Dialer{
+			Dial:     func(ctx context.Context, _ string) (net.Conn, error) { return n.dial(ctx) },
+			Config:   mux.Config{Resume: &mux.Resume{}},
+			Sessions: 3,
+			OnSession: func(address string, s *mux.Session) {
+				for {
+					ch, err := s.Accept(bg)
+					if err != nil {
+						return
+					}
+					back <- ch
+				}
+			},
+		}
+		if st := d.Status("there"); st != (mux.Status{}) {
+			t.Errorf("before the first channel: %+v", st)
+		}
+		var here []*mux.Channel
+		for range 60 {
+			ch, err := d.Open(bg, "there", "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			here = append(here, ch)
+			synctest.Wait()
+		}
+		var servers []*mux.Session
+		var there []*mux.Channel
+		for range 3 {
+			s := <-n.sessions
+			servers = append(servers, s)
+			for range s.Stats().Channels {
+				ch, err := s.Accept(bg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				there = append(there, ch)
+			}
+		}
+		if st := d.Status("there"); st.Sessions != 3 || st.Channels != 60 || st.Opened != 60 || len(there) != 60 {
+			t.Fatalf("60 channels: %+v", st)
+		}
+		for i, ch := range here { // numbers repeat from session to session: match by content
+			if err := ch.Send(bg, []byte{byte(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.cut(0) // one of the three
+		synctest.Wait()
+		seen := map[byte]bool{}
+		for _, ch := range there {
+			m, err := ch.Receive(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[m.Bytes()[0]] = true
+			m.Release()
+		}
+		if st := d.Status("there"); len(seen) != 60 || st.Sessions != 3 || st.Resumed != 1 || st.Stats.Suspended {
+			t.Errorf("after one connection was lost: %d messages, %+v", len(seen), st)
+		}
+		for _, s := range servers {
+			ch, err := s.Open(bg, "back")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ch.Send(bg, []byte("hello"))
+			expect(t, <-back, []byte("hello"))
+		}
+		n.set(errDown)
+		n.cut(1)
+		synctest.Wait()
+		if st := d.Status("there"); st.Sessions != 3 || st.Suspended != 1 || st.Stats.Suspended {
+			t.Errorf("without the newest connection: %+v", st)
+		}
+		d.Close()
+		if st := d.Status("there"); st != (mux.Status{}) {
+			t.Errorf("after Close: %+v", st)
+		}
+		for _, s := range servers {
+			s.Close()
+		}
+		n.work.Wait()
+	})
+}
+
+// TestDialerClosesWhatLeaves: a session that the other side drains is no more
+// used, and Close ends it all the same.
+func TestDialerClosesWhatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		d := &mux.Dialer{Dial: n.dial, OnSession: func(_ string, s *mux.Session) { s.Accept(bg) }}
+		first, err := d.Open(bg, "somewhere", "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		old := n.sessions()[0]
+		drained := make(chan error)
+		go func() { drained <- old.Drain(bg) }()
+		synctest.Wait()
+		second, err := d.Open(bg, "somewhere", "x")
+		if err != nil || second.Session() == first.Session() {
+			t.Fatalf("in the session that leaves: %v", err)
+		}
+		d.Close()
+		if first.Session().Err() == nil {
+			t.Error("the session that leaves is open")
+		}
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+		n.close()
+	})
+}

@@ -38,3 +38,25 @@ func (s *Session) Stats() Stats {
 	}
 	return st
 }
+
+// add sums up what can be.
+func (st *Stats) add(o *Stats) {
+	st.Channels += o.Channels
+	st.Opened += o.Opened
+	st.Accepted += o.Accepted
+	st.Refused += o.Refused
+	st.Resets += o.Resets
+	st.MessagesSent += o.MessagesSent
+	st.MessagesReceived += o.MessagesReceived
+	st.BytesSent += o.BytesSent
+	st.BytesReceived += o.BytesReceived
+	st.Buffered += o.Buffered
+	if st.RTT == 0 || o.RTT > 0 && o.RTT < st.RTT {
+		st.RTT = o.RTT
+	}
+	st.Losses += o.Losses
+	st.Resumed += o.Resumed
+	st.Gap = max(st.Gap, o.Gap)
+	st.Unacknowledged += o.Unacknowledged
+	st.SentAgain += o.SentAgain
+}
