@@ -27,7 +27,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine fuzz soak clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,9 @@ bench-quick: build ## The same in five minutes
 
 bench-engine: build ## Measure the gateway's engines beside HAProxy, nginx and PgBouncer
 	bin/headpond bench -out dist/bench-engine $(BENCHFLAGS) engine
+
+bench-tunnel: build ## Measure the time to first byte through a tunnel across 20 ms of delay (needs root, iproute2)
+	GO='$(GO)' sh scripts/bench-tunnel.sh
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' FUZZTIME='$(FUZZTIME)' sh scripts/fuzz.sh

@@ -2,13 +2,22 @@ package integration
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -435,4 +444,91 @@ func TestTunnelReload(t *testing.T) {
 		return nil
 	})
 	still()
+}
+
+// TestTunnelCertificates lets in who has a certificate of the CA, under a listed name.
+func TestTunnelCertificates(t *testing.T) {
+	dir := sharedDir(t)
+	for _, ca := range []string{"ca", "other"} {
+		issue(t, dir, ca, "far", "branch", "depot")
+	}
+	echoAddr, _ := startEcho(t)
+	peers := address(t)
+	far := startGateway(t, fmt.Sprintf(`listeners:
+  - name: peers
+    protocol: tunnel
+    listen: %s
+    tls: {cert: %[2]s/ca-far.crt, key: %[2]s/ca-far.key, client_ca: %[2]s/ca.crt}
+    tunnel: {peers: [branch], allow: ["%s"]}
+`, peers, dir, echoAddr))
+	near := func(ca, name, as string) (*gateway, string) {
+		raw := address(t)
+		return startGateway(t, fmt.Sprintf(`tunnels:
+  far: {connect: "%s", tls: {ca: %[2]s/ca.crt, server_name: far, cert: %[2]s/%s-%s.crt, key: %[2]s/%[3]s-%[4]s.key}%s}
+listeners:
+  - {name: raw, protocol: tcp, listen: "%s", upstream: echo}
+upstreams:
+  echo: {endpoints: ["%s"], tunnel: far}
+`, peers, dir, ca, name, as, raw, echoAddr)), raw
+	}
+	_, raw := near("ca", "branch", ", as: branch.example") // a name of the certificate, but not one of peers
+	far.awaitLog("no session with a peer", "branch.example", "not one of those")
+	if err := exchange(raw, "x"); err == nil {
+		t.Error("a peer that is not listed")
+	}
+	_, raw = near("ca", "branch", "")
+	eventually(t, "the peer is let in", func() error { return exchange(raw, "hello") })
+	_, raw = near("ca", "depot", ", as: branch")
+	far.awaitLog("no session with a peer", `branch`, "its certificate says", "depot")
+	if err := exchange(raw, "x"); err == nil {
+		t.Error("a peer under another's name")
+	}
+	g, raw := near("other", "branch", "")
+	far.awaitLog("no session with a peer", "certificate", "unknown authority")
+	g.awaitLog("cannot connect", "tunnel=far")
+	if err := exchange(raw, "x"); err == nil {
+		t.Error("a peer of another CA")
+	}
+}
+
+// issue makes a CA, and certificates for the names, as files ca.crt, ca-NAME.crt and ca-NAME.key.
+func issue(t testing.TB, dir, ca string, names ...string) {
+	t.Helper()
+	write := func(name, kind string, der []byte) {
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	make := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if signer == nil {
+			signer = key
+		}
+		template.NotAfter = time.Now().Add(time.Hour)
+		der, err := x509.CreateCertificate(crand.Reader, template, parent, key.Public(), signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key, der
+	}
+	root := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tunnel CA"}, IsCA: true, BasicConstraintsValid: true}
+	rootKey, der := make(root, root, nil)
+	write(ca+".crt", "CERTIFICATE", der)
+	for i, name := range names {
+		leaf := &x509.Certificate{
+			SerialNumber: big.NewInt(int64(i + 2)), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, name + ".example"},
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		}
+		key, der := make(leaf, root, rootKey)
+		write(ca+"-"+name+".crt", "CERTIFICATE", der)
+		private, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(ca+"-"+name+".key", "PRIVATE KEY", private)
+	}
 }
