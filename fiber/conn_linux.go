@@ -24,30 +24,33 @@ import (
 type Conn struct {
 	loop   atomic.Pointer[loop]
 	fd     int
-	unix   bool
 	local  atomic.Pointer[net.Addr]
 	remote atomic.Pointer[net.Addr]
 
-	// Everything below belongs to the loop's thread.
-	closed bool
+	// Everything below belongs to the loop's thread, but for unix, which does not change. There may
+	// be very many connections: the order of fields leaves no gaps.
 	rd, wr side
 	timer  timer
 	tired  int64  // when WaitReadableFor gives up; 0 = none is under way
 	slot   uint32 // in the poller's table
 	streak uint8  // operations without a pause
-	abort  bool   // Close resets
+	unix   bool   // a Unix socket
+	closed bool
+	abort  bool // Close resets
 	epollConn
 	uringConn
 }
 
 // side is one direction of a connection.
 type side struct {
-	waiter   *coroutine   // parked until there is something to do
-	then     func()       // or what is run as a fiber then
-	busy     bool         // a Read, or a Write, is under way
-	queue    []*coroutine // others that want to
-	deadline int64        // in the loop's clock; 0 = none
+	waiter   *coroutine // parked until there is something to do
+	then     func()     // or what is run as a fiber then
+	busy     bool       // a Read, or a Write, is under way
+	queue    *sideQueue // others that want to; nil = nobody ever did
+	deadline int64      // in the loop's clock; 0 = none
 }
+
+type sideQueue struct{ waiting []*coroutine }
 
 // maxStreak is how many operations a fiber may do in one go before others have a turn.
 const maxStreak = 64
@@ -75,7 +78,7 @@ func newConn(l *loop, fd int, isUnix bool) *Conn {
 
 // attach makes l serve the connection, on l's thread.
 func (c *Conn) attach(l *loop) {
-	l.open[c] = struct{}{}
+	l.open++
 	if err := l.poller.add(c); err != nil {
 		l.logger().Error("connection closed", "error", err)
 		c.closed = true
@@ -300,7 +303,10 @@ func (c *Conn) write(l *loop, p []byte) (total int, err error) {
 // clock is as old as its turn: a deadline that has not passed by it is in time.
 func (c *Conn) begin(l *loop, s *side) error {
 	for s.busy {
-		s.queue = append(s.queue, l.current)
+		if s.queue == nil {
+			s.queue = new(sideQueue)
+		}
+		s.queue.waiting = append(s.queue.waiting, l.current)
 		l.current.park()
 	}
 	s.busy = true
@@ -320,9 +326,9 @@ func (c *Conn) begin(l *loop, s *side) error {
 // end gives the side to the next who wants it.
 func (c *Conn) end(l *loop, s *side) {
 	s.busy = false
-	if len(s.queue) > 0 {
-		l.ready(s.queue[0])
-		s.queue = s.queue[1:]
+	if q := s.queue; q != nil && len(q.waiting) > 0 {
+		l.ready(q.waiting[0])
+		q.waiting = q.waiting[1:]
 	}
 }
 
@@ -494,7 +500,7 @@ func (c *Conn) close(l *loop) {
 // gone is called by the poller when the descriptor is closed.
 func (c *Conn) gone(l *loop) {
 	l.timers.disarm(&c.timer)
-	delete(l.open, c)
+	l.open--
 }
 
 // CloseWrite sends a FIN after what was written; reading goes on.
@@ -542,7 +548,7 @@ func (c *Conn) Adopt() {
 		l.timers.disarm(&c.timer)
 		l.poller.remove(c)
 		l.conns.Add(-1)
-		delete(l.open, c)
+		l.open--
 		moved = true
 	})
 	if !moved {

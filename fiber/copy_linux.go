@@ -242,10 +242,10 @@ func (p *uring) filled(d *Conn) { p.writable(d) }
 // move implements poller: everything goes through the loop's one buffer, and what d has no room
 // for into one of c's own.
 func (p *epoll) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
-	if len(c.stash) > 0 {
-		n, err, _ := p.write(d, c.stash)
-		if c.stash = c.stash[n:]; len(c.stash) == 0 {
-			c.stash = nil
+	if len(c.in) > 0 {
+		n, err, _ := p.write(d, c.in)
+		if c.in = c.in[n:]; len(c.in) == 0 {
+			c.in = nil
 		}
 		return n, false, nil, err
 	}
@@ -263,7 +263,7 @@ func (p *epoll) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 	}
 	n, err, _ = p.write(d, p.scratch[:m])
 	if err == nil && n < m {
-		c.stash = append([]byte(nil), p.scratch[n:m]...)
+		c.in = append([]byte(nil), p.scratch[n:m]...)
 	}
 	return n, n == len(p.scratch), nil, err
 }

@@ -101,13 +101,14 @@ func (e *Engine) stopAll() {
 // shut closes everything that is open on the loop, which then ends.
 func (l *loop) shut() {
 	l.closing = true
-	for c := range l.open {
-		if c, ok := c.(*Conn); ok {
-			c.close(l)
-			continue
+	l.poller.each(func(owner any) {
+		switch o := owner.(type) {
+		case *Conn:
+			o.close(l)
+		case *Listener:
+			o.shut()
 		}
-		c.(*Listener).shut()
-	}
+	})
 }
 
 // Go runs fn as a fiber of the loop with the fewest connections, or as a goroutine.

@@ -27,11 +27,10 @@ type epoll struct {
 
 // epollConn is what the poller knows of a connection; the loop's thread owns it.
 type epollConn struct {
-	canRead  bool   // not known to be empty
-	unsure   bool   // but perhaps it is: nobody has looked since the last read
-	canWrite bool   // not known to be full
-	hup      bool   // the end is on its way behind the data
-	stash    []byte // read by CopyTo and not written yet
+	canRead  bool // not known to be empty
+	unsure   bool // but perhaps it is: nobody has looked since the last read
+	canWrite bool // not known to be full
+	hup      bool // the end is on its way behind the data
 }
 
 const (
@@ -84,13 +83,13 @@ func (p *epoll) remove(c *Conn) {
 	p.table.drop(c.slot)
 }
 
-func (p *epoll) busy(c *Conn) bool { return len(c.stash) > 0 }
+func (p *epoll) busy(c *Conn) bool { return len(c.in) > 0 }
 func (p *epoll) stop(*Conn) bool   { return true }
 
 func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
-	if len(c.stash) > 0 {
-		n := copy(b, c.stash)
-		c.stash = c.stash[n:]
+	if len(c.in) > 0 {
+		n := copy(b, c.in)
+		c.in = c.in[n:]
 		return n, nil, true
 	}
 	for c.canRead {
@@ -130,7 +129,7 @@ func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
 
 // readable looks for itself when the last read may have left nothing.
 func (p *epoll) readable(c *Conn) bool {
-	if len(c.stash) > 0 {
+	if len(c.in) > 0 {
 		return true
 	}
 	if c.canRead && c.unsure {
@@ -143,7 +142,7 @@ func (p *epoll) writable(c *Conn) bool { return c.canWrite }
 
 func (p *epoll) quiet(c *Conn) bool { return !p.readable(c) || nothingToRead(c.fd) }
 
-func (p *epoll) ended(c *Conn) bool { return c.hup && len(c.stash) == 0 && atEnd(c.fd) }
+func (p *epoll) ended(c *Conn) bool { return c.hup && len(c.in) == 0 && atEnd(c.fd) }
 
 func (p *epoll) shutdown(c *Conn) error {
 	return c.opError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
@@ -223,6 +222,8 @@ func (p *epoll) handle(ev *unix.EpollEvent) {
 		_, _ = rawRead(p.event, b[:])
 	}
 }
+
+func (p *epoll) each(fn func(owner any)) { p.table.each(fn) }
 
 func (p *epoll) wake() { wakeEvent(p.event) }
 

@@ -56,7 +56,7 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 			failed = a.loop.poller.addListener(a)
 		}
 		if failed == nil {
-			a.loop.open[a] = struct{}{}
+			a.loop.open++
 		}
 	})
 	if failed != nil {
@@ -165,7 +165,7 @@ func (a *Listener) shut() {
 }
 
 // gone is called by the poller when the descriptor is closed.
-func (a *Listener) gone(l *loop) { delete(l.open, a) }
+func (a *Listener) gone(l *loop) { l.open-- }
 
 // Addr implements net.Listener.
 func (a *Listener) Addr() net.Addr { return a.addr }

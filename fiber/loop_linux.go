@@ -68,6 +68,8 @@ type poller interface {
 	wait(until int64)
 	// wake ends a wait; the only method for other threads.
 	wake()
+	// each calls fn for every connection and listener; fn may close them.
+	each(fn func(owner any))
 	// free gives everything back.
 	free()
 }
@@ -94,7 +96,7 @@ type loop struct {
 	now     int64
 	timers  timers
 	closing bool
-	open    map[closer]struct{}
+	open    int // connections and listeners
 
 	mu      sync.Mutex // held for a few instructions
 	posted  []func()   // guarded by mu
@@ -102,9 +104,6 @@ type loop struct {
 	waiting atomic.Bool
 	ended   chan struct{}
 }
-
-// closer is a connection or a listener.
-type closer interface{ Close() error }
 
 // allLoops lists the loops of all engines.
 var (
@@ -125,7 +124,7 @@ func publish(change func([]*loop) []*loop) {
 
 // start runs a loop on a thread of its own and returns when it works.
 func (e *Engine) start(kind Kind) (*loop, error) {
-	l := &loop{engine: e, open: make(map[closer]struct{}), ended: make(chan struct{})}
+	l := &loop{engine: e, ended: make(chan struct{})}
 	ready := make(chan error)
 	go l.run(kind, ready)
 	if err := <-ready; err != nil {
@@ -229,7 +228,7 @@ func (l *loop) finish() bool {
 
 // over reports whether a closing loop has nothing left to run.
 func (l *loop) over() bool {
-	return l.closing && l.fibers == 0 && len(l.open) == 0 && len(l.queue) == 0
+	return l.closing && l.fibers == 0 && l.open == 0 && len(l.queue) == 0
 }
 
 // ready lets f go on in this turn or the next. Only on the loop's thread.

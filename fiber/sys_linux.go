@@ -121,6 +121,14 @@ func (t *table) drop(i uint32) {
 	t.spare = append(t.spare, i)
 }
 
+func (t *table) each(fn func(owner any)) {
+	for i := range t.slots {
+		if owner := t.slots[i].owner; owner != nil {
+			fn(owner)
+		}
+	}
+}
+
 // maxGeneration leaves room for an operation's kind beside a generation.
 const maxGeneration = 1<<24 - 1
 

@@ -25,14 +25,14 @@ type uring struct {
 	table table
 	recv  *recvBuffers
 	send  sendBuffers
-	dirty []*Conn       // with something to send that is not being sent
-	ahead [][]byte      // spare buffers for what is received before it is read
-	given []*Conn       // to which the last wait gave a receive buffer
-	heard []*Conn       // that received something in the last wait
-	polls []unix.PollFd // of lookForResets
-	idle  bool          // the last wait found nothing to do for long
-	raw   bool          // see rawWaits
-	limit int64         // closing connections are looked at no earlier
+	dirty []*Conn        // with something to send that is not being sent
+	ahead []*aheadBuffer // spare buffers for what is received before it is read
+	given []*Conn        // to which the last wait gave a receive buffer
+	heard []*Conn        // that received something in the last wait
+	polls []unix.PollFd  // of lookForResets
+	idle  bool           // the last wait found nothing to do for long
+	raw   bool           // see rawWaits
+	limit int64          // closing connections are looked at no earlier
 }
 
 // uringConn is what the poller knows of a connection; the loop's thread owns it.
@@ -41,10 +41,10 @@ type uring struct {
 // no operation for it and an idle connection tells by itself when something arrives. Where data
 // comes in bulk, or faster than it is read, single receives follow, which leave it in the socket.
 type uringConn struct {
-	in      []byte        // received and not read yet
+	in      []byte        // received and not read yet; with epoll too, by CopyTo
 	inID    uint16        // of the ring's buffer that in is in
 	hasIn   bool          // it is
-	own     []byte        // the poller's buffer that in is in; nil = none
+	own     *aheadBuffer  // the poller's buffer that in is in; nil = none
 	armed   bool          // a receive is under way
 	stopped bool          // which is being cancelled
 	broken  bool          // there is an error behind what was received
@@ -76,6 +76,8 @@ const (
 	aheadSize     = 96 << 10
 	maxSpareAhead = 32
 )
+
+type aheadBuffer [aheadSize]byte
 
 // Kinds of operation, in the user data beside slot and generation.
 const (
@@ -212,7 +214,7 @@ func (p *uring) dropIn(c *Conn) {
 			p.ahead = append(p.ahead, c.own)
 		}
 		if poisonFreed.Load() {
-			fill(c.own[:cap(c.own)])
+			fill(c.own[:])
 		}
 	}
 	c.in, c.hasIn, c.own = nil, false, nil
@@ -613,8 +615,8 @@ func (p *uring) receivedData(c *Conn, id uint16, n int) {
 		return
 	default:
 		p.keep(c)
-		if n := len(c.in) + len(data); n <= len(c.own) && cap(c.in) < n { // there is room at the front
-			c.in = c.own[:copy(c.own, c.in)]
+		if n := len(c.in) + len(data); c.own != nil && n <= aheadSize && cap(c.in) < n { // there is room at the front
+			c.in = c.own[:copy(c.own[:], c.in)]
 		}
 		c.in = append(c.in, data...)
 	}
@@ -631,9 +633,9 @@ func (p *uring) keep(c *Conn) {
 		p.ahead[n-1] = nil
 		p.ahead = p.ahead[:n-1]
 	} else {
-		c.own = make([]byte, aheadSize)
+		c.own = new(aheadBuffer)
 	}
-	c.in, c.hasIn = c.own[:copy(c.own, c.in)], false
+	c.in, c.hasIn = c.own[:copy(c.own[:], c.in)], false
 	p.recv.put(c.inID)
 }
 
@@ -669,6 +671,8 @@ func (p *uring) acceptable(a *Listener, e cqe) {
 	}
 	a.woken(p.loop)
 }
+
+func (p *uring) each(fn func(owner any)) { p.table.each(fn) }
 
 func (p *uring) wake() { wakeEvent(p.event) }
 

@@ -175,7 +175,7 @@ func (c *Client) NextIdle() (pgwire.Header, error) {
 }
 
 // patience is how long an idle client's session keeps its stack.
-const patience = 500 * time.Millisecond
+const patience = 100 * time.Millisecond
 
 // suspend waits for the client, and when that takes long, arranges for the session to go on with
 // Serve; else it returns false, with what there is to read, or an error, still there.

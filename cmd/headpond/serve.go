@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -46,7 +47,12 @@ func runGateway(e env, cfg *config.Config, started func(*gateway.Gateway)) (code
 	defer cancel()
 	var forced atomic.Bool
 	stop := onSignals(gw, cancel, &forced)
+	done := make(chan struct{})
+	var tidying sync.WaitGroup
+	tidying.Go(func() { tidy(done) })
 	err = gw.Run(ctx)
+	close(done)
+	tidying.Wait()
 	stop()
 	if forced.Load() || err != nil && !errors.Is(err, gateway.ErrCutOff) {
 		return exitProblem, false

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+// After a rush (many logins, a burst of large requests) the collector keeps what the rush took for
+// the next one: the heap may stay at twice what is in use, and the stacks of sessions that have
+// become idle stay until the next collection, which an idle process waits minutes for. So that idle
+// clients cost what they hold, memory is collected and given back once the rush is over.
+const (
+	tidyLook  = time.Second
+	tidyQuiet = 256 << 10        // bytes allocated between two looks of a process that has nothing to do
+	tidyWorth = 4 << 20          // bytes allocated since the last time, to make it worth while
+	tidyPause = 10 * time.Second // between two times, so that load that comes and goes is left alone
+)
+
+// tidier decides when to give memory back.
+type tidier struct {
+	last, tidied uint64 // bytes allocated by the last look, and by the last time
+	at           time.Time
+}
+
+// due is told how much has been allocated in all.
+func (t *tidier) due(now time.Time, allocated uint64) bool {
+	quiet := allocated-t.last < tidyQuiet
+	t.last = allocated
+	if !quiet || allocated-t.tidied < tidyWorth || now.Sub(t.at) < tidyPause {
+		return false
+	}
+	t.tidied, t.at = allocated, now
+	return true
+}
+
+// tidy gives memory back until done is closed.
+func tidy(done <-chan struct{}) {
+	var t tidier
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	ticker := time.NewTicker(tidyLook)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case now := <-ticker.C:
+			metrics.Read(sample)
+			if t.due(now, sample[0].Value.Uint64()) {
+				debug.FreeOSMemory()
+			}
+		}
+	}
+}
