@@ -63,7 +63,10 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	if res.Generator.Problem != "" {
 		_, _ = fmt.Fprintln(stderr, "warning:", res.Generator.Problem)
 	}
-	r := &run.Runner{Results: res, Path: filepath.Join(o.out, "results.json"), Log: stderr, Terminal: o.terminal, Extras: !o.Quick}
+	r := &run.Runner{Results: res, Path: filepath.Join(o.out, "results.json"), Log: stderr, Terminal: o.terminal, Extras: !o.Quick, Others: func() func() float64 {
+		before := group.Usage()
+		return func() float64 { return group.Usage().Others(before) }
+	}}
 	if o.peers != "" {
 		wanted := strings.Split(o.peers, ",")
 		if err := known(wanted, groups); err != nil {

@@ -72,6 +72,10 @@ func compareArm(before, after *result.Case, a *result.Arm, metric string) (Chang
 	if !ch.Ratio.Valid() || better == "" {
 		return ch, false
 	}
+	if before.Disturbed() || after.Disturbed() {
+		ch.Verdict = Noise
+		return ch, true
+	}
 	ch.Verdict = verdict(ch.Ratio, better)
 	if base := after.Baseline; base != "" && base == before.Baseline {
 		if a.Name == base {
@@ -142,7 +146,7 @@ func Pairs(old, now *result.Results) []Pair {
 		}
 		for _, a := range c.Arms {
 			m := c.Metrics[0]
-			p := Pair{c.ID, a.Name, m, result.RatioOf(before.Arm(a.Name), before.Arm(c.Baseline), m), result.RatioOf(a, c.Arm(c.Baseline), m)}
+			p := Pair{c.ID, a.Name, m, before.Ratio(before.Arm(a.Name), before.Arm(c.Baseline), m), c.Ratio(a, c.Arm(c.Baseline), m)}
 			if a.Name != c.Baseline && p.Old.Valid() && p.Now.Valid() {
 				pairs = append(pairs, p)
 			}

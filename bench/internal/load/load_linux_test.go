@@ -46,7 +46,7 @@ func ask(t *testing.T, addr string, w load.Workload, rate float64) load.Result {
 		if r, err = c.Run(t.Context(), 50*time.Millisecond, rate); err != nil || r.Err != nil {
 			t.Fatal(err, r.Err)
 		}
-		if r.Ops == 0 || r.All < r.Ops || r.Latency.Count() < r.All {
+		if r.All == 0 || r.All < r.Ops || r.Latency.Count() < r.All {
 			t.Fatalf("%d operations, %d in all, %d latencies", r.Ops, r.All, r.Latency.Count())
 		}
 	}

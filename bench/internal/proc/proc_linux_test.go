@@ -96,6 +96,34 @@ func TestSaysWhyNothingListens(t *testing.T) {
 	}
 }
 
+// TestOthersAreNotOurs works, in a child and here, and counts it as its own.
+func TestOthersAreNotOurs(t *testing.T) {
+	g := group(t)
+	before := g.Usage()
+	p, err := g.Start(proc.Spec{Name: "busy", Path: "/bin/sh", Args: []string{"-c", "while :; do :; done"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "0.2 s of processor time", func() bool {
+		d, err := p.CPU()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d > 200*time.Millisecond
+	})
+	after := g.Usage()
+	if own := after.Own - before.Own; own < 200*time.Millisecond {
+		t.Errorf("of its own it knows %v", own)
+	}
+	if others := after.Others(before); others < 0 || others > 1 || after.Total <= before.Total {
+		t.Errorf("others have used %v of %v", others, after.Total-before.Total)
+	}
+	busy := proc.Usage{Total: 10, Busy: 8, Own: 5}
+	if others := busy.Others(proc.Usage{Total: 0, Busy: 0, Own: 0}); others != 0.3 {
+		t.Errorf("8 of 10 busy, 5 of them ours: others have %v", others)
+	}
+}
+
 // TestSweepRemovesWhatAKilledRunHasLeft has the folders of a run that is gone, of one that lives, and of nobody.
 func TestSweepRemovesWhatAKilledRunHasLeft(t *testing.T) {
 	tmp, err := os.MkdirTemp("", "hp-") // short, or the group would go elsewhere

@@ -40,6 +40,7 @@ type suiteView struct {
 type caseView struct {
 	*result.Case
 	Rate   string
+	Noise  string // why all is
 	Rows   [][]string
 	Errors []string
 	Plots  []template.HTML
@@ -66,6 +67,9 @@ func caseOf(c *result.Case) caseView {
 	v := caseView{Case: c, Rows: [][]string{header(c)}}
 	if c.Rate > 0 {
 		v.Rate = result.Format(c.Rate)
+	}
+	if c.Disturbed() {
+		v.Noise = disturbed(c)
 	}
 	for _, a := range c.Arms {
 		if len(a.Rounds) > 0 {

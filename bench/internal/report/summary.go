@@ -45,7 +45,7 @@ func Summary(r *result.Results) [][]string {
 		row := []string{s.label, fmt.Sprintf("%s %s %s", s.peer, result.Format(peer.Stat(metric).Median), unit(metric))}
 		for _, name := range summaryArms {
 			text := "–"
-			if ratio := result.RatioOf(c.Arm(name), peer, metric); ratio.Valid() {
+			if ratio := c.Ratio(c.Arm(name), peer, metric); ratio.Valid() {
 				text = ratio.Short()
 				if ratio.Noise() {
 					text += " (noise)"
@@ -124,6 +124,9 @@ func MarkdownCases(r *result.Results) string {
 		}
 		if c.Note != "" {
 			fmt.Fprintf(&b, "%s.\n\n", c.Note)
+		}
+		if c.Disturbed() {
+			fmt.Fprintf(&b, "%s.\n\n", disturbed(c))
 		}
 		markdownTable(&b, v.Rows, 1)
 		for _, e := range v.Errors {

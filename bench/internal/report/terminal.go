@@ -13,7 +13,7 @@ import (
 // howTo explains what stands in the tables.
 var howTo = []string{
 	"Figures are medians of the rounds, which the arms take in turn. The first column is the one that counts.",
-	"× X is an arm's figure divided by X's in the same round, the median of these; ± is its 95 % interval. It says noise where that is wider than 10 %: such a figure proves nothing.",
+	"× X is an arm's figure divided by X's in the same round, the median of these; ± is its 95 % interval. It says noise where that is wider than 10 %, or where other programs used more than 10 % of the processors: such a figure proves nothing.",
 	"CPU µs/op is the processor time of the process under test, all threads and children, for each operation. Throughput is shared with the generator and the backend, which run on the same machine.",
 	"direct is the generator before the backend with nothing between: the most that can be measured here.",
 	"@70 asks every arm for the same rate, 70 % of what the slowest can. An operation's time begins when it was due, so that a stall counts for all that it has delayed.",
@@ -98,6 +98,9 @@ func table(b *strings.Builder, c *result.Case) {
 	if c.Note != "" {
 		fmt.Fprintf(b, "    %s.\n", c.Note)
 	}
+	if c.Disturbed() {
+		fmt.Fprintf(b, "    %s.\n", disturbed(c))
+	}
 	rows := [][]string{header(c)}
 	var errs []string
 	for _, a := range c.Arms {
@@ -112,6 +115,11 @@ func table(b *strings.Builder, c *result.Case) {
 	for _, e := range errs {
 		b.WriteString(e)
 	}
+}
+
+// disturbed says how much of the machine was not the benchmark's.
+func disturbed(c *result.Case) string {
+	return fmt.Sprintf("Noise: other programs used %.0f %% of the processors meanwhile", 100*c.Others)
 }
 
 // shown are the metrics of which there is a figure.
@@ -148,7 +156,7 @@ func row(c *result.Case, a *result.Arm) []string {
 		if s.N > 0 {
 			spread = result.Format(s.Min) + "–" + result.Format(s.Max)
 			if base := c.Arm(c.Baseline); base != nil {
-				ratio = result.RatioOf(a, base, id).String()
+				ratio = c.Ratio(a, base, id).String()
 			}
 			if a.Name == c.Baseline {
 				ratio = "1"

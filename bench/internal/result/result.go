@@ -70,7 +70,9 @@ type Case struct {
 	Metrics  []string `json:"metrics"`           // the first is the one that counts
 	Rate     float64  `json:"rate,omitempty"`    // operations per second asked for; 0 = as many as can be
 	Conns    int      `json:"conns,omitempty"`
-	Arms     []*Arm   `json:"arms"`
+	// Others is the part of the processors' time, from 0 to 1, that other programs have used meanwhile.
+	Others float64 `json:"others,omitempty"`
+	Arms   []*Arm  `json:"arms"`
 }
 
 // Arm is one contestant.

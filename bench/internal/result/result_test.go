@@ -51,6 +51,16 @@ func TestRatio(t *testing.T) {
 	}
 }
 
+// TestOthersMakeNoise has a case that others disturbed.
+func TestOthersMakeNoise(t *testing.T) {
+	for others, want := range map[float64]string{0.05: "0.50 ±0 %", 0.3: "0.50 ±0 % noise"} {
+		c := &result.Case{Others: others}
+		if got := c.Ratio(armOf(1, 1, 1), armOf(2, 2, 2), result.CPU).String(); got != want {
+			t.Errorf("others had %v of the machine: %q, want %q", others, got, want)
+		}
+	}
+}
+
 func TestStat(t *testing.T) {
 	if s := armOf(3, 1, 2, 10).Stat(result.CPU); s != (result.Stat{N: 4, Min: 1, Median: 2.5, Max: 10}) {
 		t.Errorf("%+v", s)

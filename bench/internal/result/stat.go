@@ -54,6 +54,8 @@ const noisy = 0.10
 type Ratio struct {
 	Value, Low, High float64
 	N                int // rounds, of the side that has fewer
+	// Disturbed means that other programs have used much of the machine meanwhile.
+	Disturbed bool
 }
 
 // Valid reports whether there was anything to divide.
@@ -62,8 +64,8 @@ func (r Ratio) Valid() bool { return r.Value > 0 && !math.IsInf(r.Value, 0) }
 // fewest is the number of rounds below which nothing can be said of how sure a ratio is.
 const fewest = 3
 
-// Noise reports whether the interval is so wide that the figure says little.
-func (r Ratio) Noise() bool { return (r.High-r.Low)/2 > noisy*r.Value }
+// Noise reports whether the interval is so wide that the figure says little, or the machine was not the benchmark's.
+func (r Ratio) Noise() bool { return r.Disturbed || (r.High-r.Low)/2 > noisy*r.Value }
 
 // Differs reports whether the interval leaves 1 out.
 func (r Ratio) Differs() bool { return r.Low > 1 || r.High < 1 }
@@ -93,6 +95,19 @@ func (r Ratio) String() string {
 		return fmt.Sprintf("%s ±%.0f %% noise", r.Short(), math.Ceil(r.Spread()))
 	}
 	return fmt.Sprintf("%s ±%.0f %%", r.Short(), math.Ceil(r.Spread()))
+}
+
+// disturbing is the part of the machine above which others disturb.
+const disturbing = 0.10
+
+// Disturbed reports whether others have used much of the machine while the case was measured.
+func (c *Case) Disturbed() bool { return c.Others > disturbing }
+
+// Ratio is RatioOf two arms of the case.
+func (c *Case) Ratio(a, b *Arm, metric string) Ratio {
+	r := RatioOf(a, b, metric)
+	r.Disturbed = c.Disturbed()
+	return r
 }
 
 // RatioOf is how many times as large a metric is for arm a as for arm b of the same case. Arms take turns, so a round of one is divided

@@ -77,6 +77,8 @@ type Runner struct {
 	Log     io.Writer // progress, a line that is written again and again
 	Only    func(arm string) bool
 	Extras  bool // take the figures of Extra too
+	// Others begins to watch the machine; what it returns tells which part of the processors' time others have used since. nil = nobody knows.
+	Others func() (since func() float64)
 
 	// Terminal writes one line over and over, and not one for each case.
 	Terminal bool
@@ -282,6 +284,10 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 	if err := r.warm(ctx, c, res, meters); err != nil {
 		return err
 	}
+	others := func() float64 { return 0 }
+	if r.Others != nil {
+		others = r.Others()
+	}
 	for round := range r.rounds(c) {
 		for _, a := range res.Arms {
 			if err := r.round(ctx, c, res, a, meters[a.Name], round); err != nil {
@@ -289,6 +295,7 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 			}
 		}
 	}
+	res.Others = others()
 	res.Baseline = baseline(res, c.Baselines)
 	if err := r.extras(ctx, res, meters); err != nil {
 		return err

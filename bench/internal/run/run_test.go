@@ -92,6 +92,7 @@ func runner(t *testing.T, rounds int) *run.Runner {
 func TestArmsTakeTurns(t *testing.T) {
 	d := &diary{}
 	r := runner(t, 3)
+	r.Others = func() func() float64 { return func() float64 { return 0.25 } }
 	if err := r.Run(t.Context(), []run.Group{d.group()}); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestArmsTakeTurns(t *testing.T) {
 	if !strings.HasPrefix(got, want) {
 		t.Errorf("%s\nwant first %s", got, want)
 	}
-	if c := r.Results.Case("full"); c.Baseline != "b" || len(c.Arm("a").Rounds) != 3 || c.Arm("a").Latency.Count() != 3 {
+	if c := r.Results.Case("full"); c.Baseline != "b" || c.Others != 0.25 || len(c.Arm("a").Rounds) != 3 || c.Arm("a").Latency.Count() != 3 {
 		t.Errorf("%+v", c)
 	}
 	c := r.Results.Case("paced")

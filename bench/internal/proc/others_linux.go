@@ -1,0 +1,66 @@
+package proc
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Usage is what the machine has done and what of it was this program's, since the machine or the program began.
+type Usage struct {
+	Total, Busy, Own time.Duration
+}
+
+// Usage reads the processors' time and that of this process, its processes and those that have ended.
+func (g *Group) Usage() Usage {
+	u := machineUsage()
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var r syscall.Rusage
+		if syscall.Getrusage(who, &r) == nil {
+			u.Own += time.Duration(r.Utime.Nano() + r.Stime.Nano())
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.procs {
+		if d, err := p.CPU(); err == nil { // else it has ended, and is counted above
+			u.Own += d
+		}
+	}
+	return u
+}
+
+// Others is the part of the processors' time that others have used since before, from 0 to 1: other programs, and other virtual
+// machines as far as the kernel knows of them.
+func (u Usage) Others(before Usage) float64 {
+	total := u.Total - before.Total
+	if total <= 0 {
+		return 0
+	}
+	others := (u.Busy - before.Busy) - (u.Own - before.Own)
+	return min(1, max(0, float64(others)/float64(total)))
+}
+
+// machineUsage reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
+func machineUsage() Usage {
+	const tick = 10 * time.Millisecond
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return Usage{}
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	var u Usage
+	for i, field := range strings.Fields(line) {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil || i > 8 {
+			continue
+		}
+		u.Total += time.Duration(n) * tick
+		if i != 4 && i != 5 {
+			u.Busy += time.Duration(n) * tick
+		}
+	}
+	return u
+}
