@@ -117,5 +117,12 @@
 // sockets (TLS, net.Pipe) a caller whose context can end leaves the writing to
 // the session's writer, because it could not be called back from it.
 //
+// # Fibers
+//
+// A session has goroutines of its own, also where its callers are fibers (package
+// fiber): give it plain sockets; connections of an engine work, but each read and
+// write is a trip to the engine's loop. On a fiber wrap a Stream with fiber.Wrap,
+// and call what may wait on a Channel or Session in fiber.Block.
+//
 // The wire format is package mux/frame; the protocol is docs/mux-protocol.md.
 package mux

@@ -16,10 +16,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/mux"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(enginetest.Runner(m)) }
 
 var bg = context.Background()
 
@@ -29,8 +30,30 @@ var transports = map[string]func(t testing.TB) (client, server net.Conn){
 	"unix": func(t testing.TB) (client, server net.Conn) {
 		return socketPair(t, "unix", filepath.Join(t.TempDir(), "s"))
 	},
-	"pipe": func(testing.TB) (client, server net.Conn) { return net.Pipe() },
-	"tls":  tlsPair,
+	"pipe":  func(testing.TB) (client, server net.Conn) { return net.Pipe() },
+	"tls":   tlsPair,
+	"fiber": fiberPair,
+}
+
+// fiberPair is a connection whose ends are those of an engine (HEADPOND_ENGINE).
+func fiberPair(t testing.TB) (client, server net.Conn) {
+	t.Helper()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := enginetest.Listener(inner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if client, err = enginetest.Dial(bg, l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return client, server
 }
 
 func tcpPair(t testing.TB) (client, server net.Conn) { return socketPair(t, "tcp", "127.0.0.1:0") }

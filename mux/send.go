@@ -44,6 +44,9 @@ func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadli
 	if s.core.push(ch, data) {
 		if !s.stream() {
 			s.flush(nil, patient)
+			if s.core.copyAll {
+				s.lastSend = s.core.now() // the write took its time
+			}
 		}
 		return len(data), nil
 	}

@@ -92,32 +92,57 @@ func openResumable(b *testing.B, n, sockets int) (here, there []port, stop func(
 }
 
 func openMux(b *testing.B, n, sockets int, cfg mux.Config) (here, there []port, stop func()) {
-	var all []*mux.Session
+	var conns [][2]net.Conn
 	for range sockets {
 		cc, sc := socketPair(b)
-		made := make(chan *mux.Session)
-		go func() {
-			s, _ := mux.Server(bg, sc, cfg)
-			made <- s
-		}()
-		c, err := mux.Client(bg, cc, cfg)
-		must(b, err)
-		all = append(all, c, <-made)
+		conns = append(conns, [2]net.Conn{cc, sc})
+	}
+	return openOver(b, n, conns, cfg)
+}
+
+// openOver opens n channels, shared out to sessions over the connections.
+func openOver(b *testing.B, n int, conns [][2]net.Conn, cfg mux.Config) (here, there []port, stop func()) {
+	var all [][2]*mux.Session
+	for _, pair := range conns {
+		c, s := join(b, pair[0], pair[1], cfg)
+		all = append(all, [2]*mux.Session{c, s})
 	}
 	for i := range n {
-		s := i % sockets * 2
-		h, err := all[s].Open(bg, "bench")
+		pair := all[i%len(all)]
+		h, err := pair[0].Open(bg, "bench")
 		must(b, err)
-		t, err := all[s+1].Accept(bg)
+		t, err := pair[1].Accept(bg)
 		must(b, err)
 		here, there = append(here, &channel{Channel: h}), append(there, &channel{Channel: t})
 	}
 	return here, there, func() {
-		for i := 0; i < len(all); i += 2 {
-			go all[i].Close()
-			all[i+1].Close()
+		for _, pair := range all {
+			closeBoth(pair[0], pair[1])
 		}
 	}
+}
+
+// join makes a session.
+func join(b *testing.B, cc, sc net.Conn, cfg mux.Config) (c, s *mux.Session) {
+	b.Helper()
+	made := make(chan *mux.Session)
+	go func() {
+		s, _ := mux.Server(bg, sc, cfg)
+		made <- s
+	}()
+	c, err := mux.Client(bg, cc, cfg)
+	must(b, err)
+	return c, <-made
+}
+
+func closeBoth(c, s *mux.Session) {
+	closed := make(chan struct{})
+	go func() {
+		c.Close()
+		close(closed)
+	}()
+	s.Close()
+	<-closed
 }
 
 // channel receives small messages into p, and large ones where they are.

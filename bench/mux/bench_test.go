@@ -40,27 +40,30 @@ func cpuTime() time.Duration {
 
 // roundTrip sends size bytes there and back, one at a time.
 func roundTrip(b *testing.B, size int) {
-	each(b, 1, 1, func(b *testing.B, here, there []port) {
-		go func() {
-			buf := make([]byte, size)
-			for {
-				m, err := there[0].recv(buf)
-				if err != nil || there[0].send(m) != nil {
-					return
-				}
-			}
-		}()
-		out, in := make([]byte, size), make([]byte, size)
-		b.SetBytes(int64(2 * size))
-		for b.Loop() {
-			if err := here[0].send(out); err != nil {
-				b.Fatal(err)
-			}
-			if m, err := here[0].recv(in); err != nil || len(m) != size {
-				b.Fatal(len(m), err)
+	each(b, 1, 1, func(b *testing.B, here, there []port) { pingPong(b, here[0], there[0], size) })
+}
+
+// pingPong sends size bytes to there, which sends them back. It leaves there waiting.
+func pingPong(b *testing.B, here, there port, size int) {
+	go func() {
+		buf := make([]byte, size)
+		for {
+			m, err := there.recv(buf)
+			if err != nil || there.send(m) != nil {
+				return
 			}
 		}
-	})
+	}()
+	out, in := make([]byte, size), make([]byte, size)
+	b.SetBytes(int64(2 * size))
+	for b.Loop() {
+		if err := here.send(out); err != nil {
+			b.Fatal(err)
+		}
+		if m, err := here.recv(in); err != nil || len(m) != size {
+			b.Fatal(len(m), err)
+		}
+	}
 }
 
 func BenchmarkRoundTrip100B(b *testing.B)   { roundTrip(b, 100) }
