@@ -3,13 +3,13 @@ package httpproxy_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -146,7 +146,6 @@ func TestServerErrorsDoNotEject(t *testing.T) {
 func TestHeaderLimits(t *testing.T) {
 	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) {})
 	cfg := routeTo(newUpstream(t, backend))
-	cfg.ReadHeaderTimeout = 50 * time.Millisecond
 	p := startProxy(t, cfg)
 	for name, raw := range map[string]string{
 		"large": "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("x", 80<<10) + "\r\n\r\n",
@@ -156,14 +155,10 @@ func TestHeaderLimits(t *testing.T) {
 			t.Errorf("%s: statuses %v, want 431", name, got)
 		}
 	}
-	c, err := net.Dial("tcp", p.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	cfg.ReadHeaderTimeout = 50 * time.Millisecond
+	c, _ := dialRaw(t, startProxy(t, cfg).addr)
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost:")
-	if _, err := io.ReadAll(c); errors.Is(err, context.DeadlineExceeded) {
+	if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a slow head is waited for: %v", err)
 	}
 }

@@ -178,8 +178,9 @@ func (a *answer) bytes() []byte {
 	return b.Bytes()
 }
 
-// ended reports whether the peer of a connection has sent its end, or broken it, and nothing before that is unread.
-func ended(c net.Conn) bool {
+// ended reports whether the peer of a connection has sent its end, or broken it, and nothing before that is unread: what
+// the connection knows itself, or else look finds out.
+func ended(c net.Conn, look func(fd uintptr) bool) bool {
 	if e, ok := c.(interface{ Ended() bool }); ok {
 		return e.Ended()
 	}
@@ -192,6 +193,6 @@ func ended(c net.Conn) bool {
 		return true
 	}
 	gone := false
-	err = raw.Control(func(fd uintptr) { gone = peerEnded(fd) })
+	err = raw.Control(func(fd uintptr) { gone = look(fd) })
 	return gone || err != nil
 }

@@ -343,9 +343,9 @@ func (s *session) clientGone() bool {
 		return false // who reads the body sees it
 	}
 	if s.isTLS != nil {
-		return ended(s.lc)
+		return ended(s.lc, func(fd uintptr) bool { return peerEnded(fd) || peerSaidGoodbye(fd) })
 	}
-	return ended(s.client.conn)
+	return ended(s.client.conn, peerEnded)
 }
 
 // settle gives the lease back if the connection is at a clean boundary, and closes it otherwise.

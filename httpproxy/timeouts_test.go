@@ -192,3 +192,18 @@ func TestServerThatReadsNoBody(t *testing.T) {
 		t.Error(resp.Status)
 	}
 }
+
+// TestServerGoneInMidUpload is the server's fault, not that of the client, who takes its time.
+func TestServerGoneInMidUpload(t *testing.T) {
+	backend := serveRaw(t, func(c net.Conn) {
+		br := bufio.NewReader(c)
+		if _, err := http.ReadRequest(br); err == nil {
+			_ = c.(*net.TCPConn).SetLinger(0)
+		}
+	})
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend)}}})
+	c, br := dialRaw(t, p.addr)
+	if resp, body := roundTrip(t, c, br, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc"); resp.StatusCode != http.StatusBadGateway || !resp.Close {
+		t.Errorf("%s, close %v: %s", resp.Status, resp.Close, body)
+	}
+}

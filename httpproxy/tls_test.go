@@ -162,3 +162,36 @@ func TestUploadOverTLS(t *testing.T) {
 		})
 	}
 }
+
+// TestTLSClientGoneCancelsTheServer: also one that says goodbye, which leaves bytes before the end of its socket.
+func TestTLSClientGoneCancelsTheServer(t *testing.T) {
+	asked, closed := make(chan struct{}, 2), make(chan struct{}, 2)
+	backend := serveRaw(t, func(c net.Conn) {
+		br := bufio.NewReader(c)
+		if readRequest(br) == nil {
+			asked <- struct{}{}
+			if _, err := br.ReadByte(); err == io.EOF {
+				closed <- struct{}{}
+			}
+		}
+	})
+	server, client := certificates(t)
+	p := startProxy(t, httpproxy.Config{TLS: server, Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend)}}})
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		client.MinVersion, client.MaxVersion = version, version
+		raw, _ := dialRaw(t, p.addr)
+		c := tls.Client(raw, client)
+		if _, err := io.WriteString(c, getRoot); err != nil {
+			t.Fatal(err)
+		}
+		<-asked
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-closed:
+		case <-time.After(patience):
+			t.Fatalf("TLS %x: the server's connection is still open", version)
+		}
+	}
+}

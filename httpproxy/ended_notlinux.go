@@ -1,0 +1,6 @@
+//go:build !linux
+
+package httpproxy
+
+// peerSaidGoodbye cannot tell.
+func peerSaidGoodbye(uintptr) bool { return false }
