@@ -69,7 +69,7 @@ func TestPageInChromium(t *testing.T) {
 // browse runs Chromium, whose console must stay empty, and returns what it writes.
 func browse(t *testing.T, args ...string) string {
 	t.Helper()
-	common := []string{"--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--allow-file-access-from-files", "--user-data-dir=" + t.TempDir(), "--window-size=1500,900"}
+	common := []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr", "--allow-file-access-from-files", "--user-data-dir=" + t.TempDir(), "--window-size=1500,900"}
 	cmd := exec.Command(chromium(t), append(common, args...)...)
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,7 +95,7 @@ func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := b.names()
+	found, err := b.list()
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,7 @@ func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
 	g := run.Group{Name: s.title}
 	for _, v := range variants {
 		if v.quick || !e.Quick {
-			g.Cases = append(g.Cases, e.goCases(s, names, v)...)
+			g.Cases = append(g.Cases, e.goCases(s, found, v)...)
 		}
 	}
 	for _, c := range g.Cases {
@@ -137,11 +138,11 @@ func (e *Env) compile(s goSuite) (goBenchmark, error) {
 }
 
 // goCases are the cases of some benchmarks, run in one way.
-func (e *Env) goCases(s goSuite, names []string, v goVariant) []run.Case {
+func (e *Env) goCases(s goSuite, found []goFound, v goVariant) []run.Case {
 	cases := map[string]*run.Case{}
 	var order []string
-	for _, name := range names {
-		id, arm := splitGo(name)
+	for _, f := range found {
+		id, arm := splitGo(f.name)
 		if s.quick != nil && e.Quick && !s.quick.MatchString(id) {
 			continue
 		}
@@ -149,7 +150,7 @@ func (e *Env) goCases(s goSuite, names []string, v goVariant) []run.Case {
 		if c == nil {
 			c = s.newCase(id + v.suffix)
 			c.Cold = true
-			c.Open = openGo(id, names, v)
+			c.Open = openGo(id, found, v)
 			c.Seconds = e.Seconds / 4
 			if s.variants != nil {
 				c.Seconds = e.Seconds / 8
@@ -161,6 +162,11 @@ func (e *Env) goCases(s goSuite, names []string, v goVariant) []run.Case {
 			order = append(order, id)
 		}
 		c.Arms = append(c.Arms, arm)
+		for _, m := range f.metrics {
+			if !slices.Contains(c.Info.Metrics, m) {
+				c.Info.Metrics = append(c.Info.Metrics, m)
+			}
+		}
 	}
 	var list []run.Case
 	for _, id := range order {
@@ -181,24 +187,30 @@ func (s goSuite) newCase(id string) *run.Case {
 	return c
 }
 
-// names runs each benchmark once and lists them without "Benchmark".
-func (b goBenchmark) names() ([]string, error) {
+// goFound is a benchmark, without "Benchmark", and what it reports.
+type goFound struct {
+	name    string
+	metrics []string
+}
+
+// list runs each benchmark once.
+func (b goBenchmark) list() ([]goFound, error) {
 	cmd := exec.Command(b.program, "-test.run", "^$", "-test.bench", ".", "-test.benchtime", "1x")
 	cmd.Dir = b.dir
 	out, err := proc.Output(cmd)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", b.program, err, out)
 	}
-	var names []string
+	var found []goFound
 	for line := range strings.Lines(string(out)) {
-		if name, _, ok := parseGo(line); ok {
-			names = append(names, name)
+		if name, values, ok := parseGo(line); ok {
+			found = append(found, goFound{name, slices.Sorted(maps.Keys(values))})
 		}
 	}
-	if len(names) == 0 {
+	if len(found) == 0 {
 		return nil, errors.New("no benchmarks in " + b.dir)
 	}
-	return names, nil
+	return found, nil
 }
 
 // splitGo takes the arm out of a name: "PoolAcquire/puddle/g=1" is case "PoolAcquire/g=1" of arm "puddle".
@@ -253,11 +265,11 @@ type goMeter struct {
 	how  goVariant
 }
 
-func openGo(id string, names []string, v goVariant) func(context.Context, string, run.Stopper) (run.Meter, error) {
+func openGo(id string, found []goFound, v goVariant) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(_ context.Context, arm string, s run.Stopper) (run.Meter, error) {
-		for _, name := range names {
-			if i, a := splitGo(name); i == id && a == arm {
-				return goMeter{s.(goBenchmark), name, v}, nil
+		for _, f := range found {
+			if i, a := splitGo(f.name); i == id && a == arm {
+				return goMeter{s.(goBenchmark), f.name, v}, nil
 			}
 		}
 		return nil, fmt.Errorf("no arm %s in %s", arm, id)
