@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -47,6 +48,7 @@ func tidy(done <-chan struct{}) {
 		case now := <-ticker.C:
 			metrics.Read(sample)
 			if t.due(now, sample[0].Value.Uint64()) {
+				runtime.GC() // what pools have kept goes with the second collection
 				debug.FreeOSMemory()
 			}
 		}
