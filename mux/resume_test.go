@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -510,7 +511,8 @@ func TestOneSideWithoutResume(t *testing.T) {
 	}
 }
 
-// TestNothingAllocates: a message sent and received, with resumption and without.
+// TestNothingAllocates: a message or some bytes of a stream sent and received, with
+// resumption and without.
 func TestNothingAllocates(t *testing.T) {
 	for _, resume := range []bool{false, true} {
 		var cfg mux.Config
@@ -525,22 +527,50 @@ func TestNothingAllocates(t *testing.T) {
 			c, s = sessions(t, "tcp", cfg, cfg)
 		}
 		here, there := channels(t, c, s)
+		near, err := c.OpenStream(bg, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		far, err := s.AcceptStream(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
 		p, q := make([]byte, 1024), make([]byte, 1024)
-		round := func() {
-			for _, pair := range [2][2]*mux.Channel{{here, there}, {there, here}} {
-				if err := pair[0].Send(bg, p); err != nil {
-					t.Fatal(err)
+		for kind, round := range map[string]func() error{
+			"messages": func() error {
+				for _, pair := range [2][2]*mux.Channel{{here, there}, {there, here}} {
+					if err := pair[0].Send(bg, p); err != nil {
+						return err
+					}
+					if _, err := pair[1].ReceiveInto(bg, q); err != nil {
+						return err
+					}
 				}
-				if _, err := pair[1].ReceiveInto(bg, q); err != nil {
+				return nil
+			},
+			"streams": func() error {
+				for _, pair := range [2][2]*mux.Stream{{near, far}, {far, near}} {
+					if _, err := pair[0].Write(p); err != nil {
+						return err
+					}
+					if _, err := io.ReadFull(pair[1], q); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		} {
+			once := func() {
+				if err := round(); err != nil {
 					t.Fatal(err)
 				}
 			}
-		}
-		for range 1000 {
-			round()
-		}
-		if n := testing.AllocsPerRun(2000, round); n > 0 && !raceEnabled {
-			t.Errorf("resumption %v: %v allocations for a round trip", resume, n)
+			for range 1000 {
+				once()
+			}
+			if n := testing.AllocsPerRun(2000, once); n > 0 && !raceEnabled {
+				t.Errorf("%s, resumption %v: %v allocations for a round trip", kind, resume, n)
+			}
 		}
 		n.end(c, s)
 	}

@@ -62,10 +62,11 @@ func (t *Stream) Read(p []byte) (int, error) {
 // awaitBytes waits for at least one byte. mu is held, and given up while waiting.
 func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 	s, ch := t.s, t.ch
-	w, alarm := s.newWaiter(), waiter{}
-	alarm.ready = w.ready
+	w, alarm := s.newWaiter(), s.newWaiter()
+	own := alarm.ready
+	alarm.ready = w.ready // one goroutine waits for both
 	ch.receivers.add(w)
-	t.rd.waiting.add(&alarm)
+	t.rd.waiting.add(alarm)
 	led := false
 	s.quick = 0
 	s.patient = t.rd.timer == nil
@@ -82,13 +83,14 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 		if err != nil {
 			break
 		}
-		if t.rd.timer == nil && s.lead(ch, w, &alarm) {
+		if t.rd.timer == nil && s.lead(ch, w, alarm) {
 			led = true
 			continue
 		}
 		_ = s.pause(context.Background(), w) // that context does not end
 	}
-	t.rd.waiting.remove(&alarm)
+	t.rd.waiting.remove(alarm)
+	alarm.ready = own
 	ch.receivers.remove(w)
 	if ch.ready.head != nil {
 		ch.receivers.wakeOne()
@@ -97,6 +99,7 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 		s.led()
 	}
 	s.freeWaiter(w)
+	s.freeWaiter(alarm)
 	switch {
 	case n > 0:
 		return n, nil
