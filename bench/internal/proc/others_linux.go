@@ -1,9 +1,13 @@
 package proc
 
 import (
+	"bytes"
+	"compress/gzip"
+	"io"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -43,8 +47,30 @@ func (u Usage) Others(before Usage) float64 {
 	return min(1, max(0, float64(others)/float64(total)))
 }
 
+// interruptsApart reports whether the kernel charges interrupts, which are mostly those of our own traffic, to no process. It is so
+// where the kernel does not say: then others are rather thought to use too little than too much.
+var interruptsApart = sync.OnceValue(func() bool {
+	release, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	for _, path := range []string{"/proc/config.gz", "/boot/config-" + strings.TrimSpace(string(release))} {
+		f, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		defer f.Close()
+		var r io.Reader = f
+		if strings.HasSuffix(path, ".gz") {
+			if r, err = gzip.NewReader(f); err != nil {
+				continue
+			}
+		}
+		if config, err := io.ReadAll(r); err == nil {
+			return bytes.Contains(config, []byte("\nCONFIG_IRQ_TIME_ACCOUNTING=y"))
+		}
+	}
+	return true
+})
+
 // machineUsage reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
-// Interrupts are not counted as work: most are for our own traffic, and the kernel may charge them to no process.
 func machineUsage() Usage {
 	const tick = 10 * time.Millisecond
 	data, err := os.ReadFile("/proc/stat")
@@ -59,7 +85,8 @@ func machineUsage() Usage {
 			continue
 		}
 		u.Total += time.Duration(n) * tick
-		if i <= 3 || i == 8 {
+		interrupt := i == 6 || i == 7
+		if i <= 3 || i == 8 || interrupt && !interruptsApart() {
 			u.Busy += time.Duration(n) * tick
 		}
 	}
