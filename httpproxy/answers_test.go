@@ -91,3 +91,39 @@ func answersIn(raw string) (answers []string) {
 		}
 	}
 }
+
+// TestLargeResponseHead passes to clients of every protocol alike, up to 256 KiB; the connection serves on.
+func TestLargeResponseHead(t *testing.T) {
+	const size = 100 << 10
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/endless" {
+			for i := range 40 {
+				w.Header().Set(fmt.Sprint("Large-", i), strings.Repeat("x", 8<<10))
+			}
+		}
+		w.Header().Set("Large", strings.Repeat("x", size))
+		_, _ = io.WriteString(w, strings.Repeat("body", 10_000))
+	})
+	up := newUpstream(t, backend)
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up}}})
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		client := clientFor(t, proto)
+		for _, path := range []string{"/", "/", "/endless", "/"} {
+			resp, err := client.Get(p.url + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if path == "/endless" {
+				if resp.StatusCode != http.StatusBadGateway {
+					t.Errorf("%s %s: %s", proto, path, resp.Status)
+				}
+				continue
+			}
+			if len(resp.Header.Get("Large")) != size || len(body) != 40_000 || err != nil {
+				t.Errorf("%s %s: %s, a field of %d bytes, %d of body, %v", proto, path, resp.Status, len(resp.Header.Get("Large")), len(body), err)
+			}
+		}
+	}
+}

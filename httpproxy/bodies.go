@@ -392,8 +392,8 @@ func (s *session) endUpload() bool {
 // put makes a copy of b what is read next.
 func (s *stream) put(b []byte) {
 	if len(b) > 0 {
-		s.buf = buffers.Get().(*[bufferSize]byte)
-		s.r, s.w = 0, copy(s.buf[:], b)
+		s.buf = buffers.Get().(*[bufferSize]byte)[:]
+		s.r, s.w = 0, copy(s.buf, b)
 	}
 }
 

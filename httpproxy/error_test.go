@@ -109,9 +109,7 @@ func TestPoolExhausted(t *testing.T) {
 	}
 	close(release)
 	<-done
-	if n := p.Stats().Errors[listener.ReasonPoolExhausted]; n != 1 {
-		t.Errorf("%d are counted", n)
-	}
+	eventually(t, "one is counted", func() bool { return p.Stats().Errors[listener.ReasonPoolExhausted] == 1 })
 }
 
 // TestAnotherEndpoint takes over for one that refuses connections, for every method.

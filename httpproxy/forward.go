@@ -279,10 +279,14 @@ func (s *session) responseHead() (int, error) {
 				return n, err
 			}
 		}
-		if err := s.awaitServer(); err != nil {
-			if errors.Is(err, errFull) {
-				err = fmt.Errorf("%w: head longer than %d bytes", httpwire.ErrMalformed, bufferSize)
+		err := s.awaitServer()
+		if errors.Is(err, errFull) {
+			if s.server.grow(maxResponseHead) {
+				continue
 			}
+			err = fmt.Errorf("%w: head longer than %d bytes", httpwire.ErrMalformed, maxResponseHead)
+		}
+		if err != nil {
 			return 0, err
 		}
 	}

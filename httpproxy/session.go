@@ -16,8 +16,11 @@ import (
 )
 
 // bufferSize is that of the buffers messages are read into and put together in. A head that does not fit goes the
-// long way (see standard).
-const bufferSize = 16 << 10
+// long way (see standard) if it is a request's; for a response's the buffer grows up to maxResponseHead.
+const (
+	bufferSize      = 16 << 10
+	maxResponseHead = 256 << 10 // what package httppool takes
+)
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
@@ -29,7 +32,7 @@ type readable interface{ WaitReadable() error }
 type stream struct {
 	conn net.Conn
 	wait readable
-	buf  *[bufferSize]byte
+	buf  []byte // of bufferSize bytes, from buffers, unless it has grown
 	r, w int
 }
 
@@ -55,7 +58,9 @@ func (s *stream) take(n int) {
 // release gives an empty buffer back.
 func (s *stream) release() {
 	if s.buf != nil && s.r == s.w {
-		buffers.Put(s.buf)
+		if len(s.buf) == bufferSize {
+			buffers.Put((*[bufferSize]byte)(s.buf))
+		}
 		s.buf, s.r, s.w = nil, 0, 0
 	}
 }
@@ -75,10 +80,10 @@ func (s *stream) fill() (n int, err error) {
 		}
 	}
 	if s.buf == nil {
-		s.buf = buffers.Get().(*[bufferSize]byte)
+		s.buf = buffers.Get().(*[bufferSize]byte)[:]
 	}
 	if s.r > 0 {
-		s.w = copy(s.buf[:], s.buf[s.r:s.w])
+		s.w = copy(s.buf, s.buf[s.r:s.w])
 		s.r = 0
 	}
 	if s.w == len(s.buf) {
@@ -90,6 +95,18 @@ func (s *stream) fill() (n int, err error) {
 		err = nil
 	}
 	return n, err
+}
+
+// grow makes room for a head that fills the buffer; false when it is as large as it may be.
+func (s *stream) grow(limit int) bool {
+	if len(s.buf) >= limit {
+		return false
+	}
+	larger := make([]byte, 2*len(s.buf))
+	n := copy(larger, s.bytes())
+	s.drop()
+	s.buf, s.w = larger, n
+	return true
 }
 
 // errFull: a head, or a piece of framing, does not fit a buffer.
@@ -149,8 +166,7 @@ func (s *session) open() bool {
 		s.client.use(raw)
 		s.counts = true
 		if len(pending) > 0 {
-			s.client.buf = buffers.Get().(*[bufferSize]byte)
-			s.client.w = copy(s.client.buf[:], pending)
+			s.client.put(pending)
 		}
 		return true
 	}

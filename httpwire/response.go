@@ -108,6 +108,9 @@ func (r *Response) judge(head bool) error {
 		r.Length = Unframed
 	}
 	r.Reusable = r.Minor == 1 && r.Length != Unframed && r.Status != 101 && !c.close && !auth
+	if r.Status == 204 && (f.chunked || f.length > 0) { // who says so may send a body
+		r.Reusable = false
+	}
 	r.others = c.others
 	return nil
 }
