@@ -85,20 +85,23 @@ func TestIdleNever(t *testing.T) {
 		},
 	})
 	for _, first := range []string{"", "/unknown", "/some"} {
-		c, br := dialRaw(t, p.addr)
-		if first != "" {
-			roundTrip(t, c, br, "GET "+first+" HTTP/1.1\r\nHost: a\r\n\r\n")
-		}
-		if _, body := roundTrip(t, c, br, "GET /never HTTP/1.1\r\nHost: a\r\n\r\n"); body != "ab" {
-			t.Errorf("after %q: %q", first, body)
-		}
-		if _, err := io.WriteString(c, "POST /never HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx"); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(pause)
-		if resp, body := roundTrip(t, c, br, "y"); body != "ab" {
-			t.Errorf("upload after %q: %s %q", first, resp.Status, body)
-		}
+		t.Run("after "+first, func(t *testing.T) {
+			t.Parallel()
+			c, br := dialRaw(t, p.addr)
+			if first != "" {
+				roundTrip(t, c, br, "GET "+first+" HTTP/1.1\r\nHost: a\r\n\r\n")
+			}
+			if _, body := roundTrip(t, c, br, "GET /never HTTP/1.1\r\nHost: a\r\n\r\n"); body != "ab" {
+				t.Errorf("got %q", body)
+			}
+			if _, err := io.WriteString(c, "POST /never HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx"); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(pause)
+			if resp, body := roundTrip(t, c, br, "y"); body != "ab" {
+				t.Errorf("upload: %s %q", resp.Status, body)
+			}
+		})
 	}
 }
 
