@@ -161,5 +161,5 @@ func (e *Endpoint) compileResponse() {
 		}
 		return
 	}
-	e.encode = jsonplan.Of(t)
+	e.encode, e.created = jsonplan.Of(t), !known && e.method == ""
 }

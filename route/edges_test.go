@@ -123,7 +123,7 @@ func TestFormsThatMiddlewareHasRead(t *testing.T) {
 		t.Errorf("more fields than MaxFields: %d", w.Code)
 	}
 	// A query that is malformed has nothing to do with a form.
-	if w := request(h, "POST", "/?x=%zz", multi, body); w.Code != 200 {
+	if w := request(h, "POST", "/?x=%zz", multi, body); w.Code != 201 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
@@ -170,6 +170,12 @@ func TestStatusesThatAreNone(t *testing.T) {
 			if resp.StatusCode != want {
 				t.Errorf("%s %d: status %d, want %d", name, code, resp.StatusCode, want)
 			}
+		}
+	}
+	anyMethod := route.New(func(*route.Ctx, struct{}) (int, error) { return 1, nil })
+	for method, want := range map[string]int{"GET": 200, "PUT": 200, "POST": 201} { // as in Handle
+		if w := request(anyMethod, method, "/", "", ""); w.Code != want {
+			t.Errorf("%s: %d", method, w.Code)
 		}
 	}
 	serve(t, "GET /", func(c *route.Ctx, _ struct{}) (int, error) { c.SetStatus(205); return 1, nil })("GET", "/", "", "").want(t, 205)

@@ -63,6 +63,7 @@ type Endpoint struct {
 	hasPath bool
 	hasHead bool // fields from headers or cookies
 	hasBody bool
+	created bool // a POST is answered by 201, in handlers for any method
 
 	statusOf func(*exchange) int // for response types that know their status
 }

@@ -162,7 +162,7 @@ func TestNothingIsLeftOver(t *testing.T) {
 			t.Errorf("status %d", w.Code)
 		}
 		request(h, "POST", "/", jsonType, `{"a":"x","b":2,"c":[9,`)
-		if w := request(h, "POST", "/", jsonType, `{}`); w.Code != 200 || w.Body.String() != `{"a":"","b":null,"c":null}` {
+		if w := request(h, "POST", "/", jsonType, `{}`); w.Code != 201 || w.Body.String() != `{"a":"","b":null,"c":null}` {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	}

@@ -26,6 +26,9 @@ func (x *exchange) statusCode() int {
 			panic(fmt.Sprintf("route: HTTPStatus of %v returned %d, which is not the status of a response", x.ep.respType, s))
 		}
 	}
+	if x.ep.created && x.r.Method == http.MethodPost {
+		return http.StatusCreated
+	}
 	return x.ep.status
 }
 

@@ -259,7 +259,7 @@ func TestBodyTimeout(t *testing.T) {
 		t.Errorf("status %d", resp.StatusCode)
 	}
 	quick, err := server.Client().Post(server.URL, jsonType, strings.NewReader(`{"a":1}`))
-	if err != nil || quick.StatusCode != 200 {
+	if err != nil || quick.StatusCode != 201 {
 		t.Fatalf("%v, %v", quick, err)
 	}
 	quick.Body.Close()
