@@ -50,8 +50,8 @@ fi
 ip -n $near addr add 10.77.0.1/24 dev hp0
 ip -n $far addr add 10.77.0.2/24 dev hp1
 for ns in $near $far; do ip -n $ns link set lo up; done
-ip -n $near link set hp0 up
-ip -n $far link set hp1 up
+ip -n $near link set hp0 up txqueuelen 10000 # a program that was not run for a moment must not lose packets
+ip -n $far link set hp1 up txqueuelen 10000
 
 cat >"$dir/far.yaml" <<END
 listeners:

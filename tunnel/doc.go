@@ -42,8 +42,9 @@
 // # On the wire
 //
 // Each connection is a stream of package mux whose name is the target. The side
-// that accepts it dials and then sends the byte 0, and after it what the backend
-// sends; or it resets the stream with a code (1 refused by policy, 2 the backend
+// that accepts it dials and then sends the byte 0, followed by what the backend
+// sends: at once if the stream's ID is 1 and fifteen zeros, otherwise with the first
+// of that; or it resets the stream with a code (1 refused by policy, 2 the backend
 // cannot be reached, 3 no room) and a reason. The opener may send at once. The end
 // of either direction is the end of the stream's direction, and a broken connection
 // is a reset with code 4. The first thing that happens to be lost on the way is

@@ -13,7 +13,11 @@ import (
 // bounds that. The error is an *Error and wraps ErrNotConnected, ErrBusy, ErrClosed
 // or ErrConfig.
 func (c *Client) Open(ctx context.Context, target string) (*Conn, error) {
-	return open(ctx, c.sessions, c.cfg.Tunnel, "", target, func(stale bool, changed <-chan struct{}) error {
+	return c.open(ctx, target, mux.ID{})
+}
+
+func (c *Client) open(ctx context.Context, target string, id mux.ID) (*Conn, error) {
+	return open(ctx, c.sessions, c.cfg.Tunnel, "", target, id, func(stale bool, changed <-chan struct{}) error {
 		c.mu.Lock()
 		failed := c.failed
 		c.mu.Unlock()
@@ -36,29 +40,33 @@ func (c *Client) Open(ctx context.Context, target string) (*Conn, error) {
 // who want to know before they send anything. The error may wrap ErrRefused,
 // ErrUnreachable or ctx's too.
 func (c *Client) Dial(ctx context.Context, target string) (*Conn, error) {
-	conn, err := c.Open(ctx, target)
+	conn, err := c.open(ctx, target, tellAtOnce)
 	return dialled(ctx, conn, err)
 }
 
 // Open is Client.Open the other way: to a target at the side of a peer, by the name
 // it has connected with. A peer that has no session now is ErrNotConnected at once.
 func (s *Server) Open(ctx context.Context, peer, target string) (*Conn, error) {
-	return open(ctx, s.sessions, peer, peer, target, func(bool, <-chan struct{}) error {
+	return s.open(ctx, peer, target, mux.ID{})
+}
+
+func (s *Server) open(ctx context.Context, peer, target string, id mux.ID) (*Conn, error) {
+	return open(ctx, s.sessions, peer, peer, target, id, func(bool, <-chan struct{}) error {
 		return fmt.Errorf("%w: no session of peer %q", ErrNotConnected, peer)
 	})
 }
 
 // Dial is Client.Dial the other way.
 func (s *Server) Dial(ctx context.Context, peer, target string) (*Conn, error) {
-	conn, err := s.Open(ctx, peer, target)
+	conn, err := s.open(ctx, peer, target, tellAtOnce)
 	return dialled(ctx, conn, err)
 }
 
-func open(ctx context.Context, t *sessions, name, peer, target string, idle func(bool, <-chan struct{}) error) (*Conn, error) {
+func open(ctx context.Context, t *sessions, name, peer, target string, id mux.ID, idle func(bool, <-chan struct{}) error) (*Conn, error) {
 	err := CheckTarget(target)
 	var st *mux.Stream
 	if err == nil {
-		st, err = t.open(ctx, peer, target, idle)
+		st, err = t.open(ctx, peer, target, id, idle)
 	}
 	if err != nil {
 		return nil, &Error{Tunnel: name, Target: target, Err: err}

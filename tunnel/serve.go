@@ -13,8 +13,11 @@ import (
 )
 
 // connected is the first byte to the side that opened a stream: the target has
-// been reached.
+// been reached. It travels with what the target sends first, unless the opener
+// waits for it and has said so by the ID of the stream.
 const connected = 0
+
+var tellAtOnce = mux.ID{1}
 
 // lastWords is how long a backend that takes nothing more may still send something.
 const lastWords = 5 * time.Second
@@ -97,11 +100,17 @@ func (r *relay) up() {
 
 // down tells the opener that the target was reached, and moves what it sends.
 func (r *relay) down() {
-	if _, err := r.st.Write([]byte{connected}); err != nil {
-		r.abort()
-		return
+	out := &greeting{st: r.st}
+	if r.st.ID() == tellAtOnce {
+		if _, err := out.Write(nil); err != nil {
+			r.abort()
+			return
+		}
 	}
-	readErr, writeErr := copyBytes(r.st, r.conn)
+	readErr, writeErr := copyBytes(out, r.conn)
+	if errors.Is(readErr, io.EOF) && !out.said {
+		_, writeErr = out.Write(nil)
+	}
 	switch {
 	case writeErr != nil:
 		r.abort()
@@ -110,6 +119,21 @@ func (r *relay) down() {
 	default:
 		reset(r.st, refuse(ErrBroken, "%v", readErr))
 	}
+}
+
+// greeting writes to a stream, before all else that the target was reached.
+type greeting struct {
+	st   *mux.Stream
+	said bool
+}
+
+func (g *greeting) Write(p []byte) (int, error) {
+	if g.said {
+		return g.st.Write(p)
+	}
+	g.said = true
+	n, err := g.st.Write(append([]byte{connected}, p...))
+	return max(n-1, 0), err
 }
 
 // abort breaks the connection as a reset, so that what was cut off does not look

@@ -172,7 +172,7 @@ func (t *sessions) pick(name string) (best *mux.Session, stale bool, changed <-c
 
 // open opens a stream in a session of the peer. Without one it asks idle, which
 // may wait for a change, or says why not to.
-func (t *sessions) open(ctx context.Context, name, target string, idle func(stale bool, changed <-chan struct{}) error) (*mux.Stream, error) {
+func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idle func(stale bool, changed <-chan struct{}) error) (*mux.Stream, error) {
 	for {
 		s, stale, changed, err := t.pick(name)
 		if err != nil {
@@ -184,7 +184,7 @@ func (t *sessions) open(ctx context.Context, name, target string, idle func(stal
 			}
 			continue
 		}
-		st, err := s.OpenStream(ctx, target)
+		st, err := s.OpenStream(ctx, target, mux.WithID(id))
 		switch {
 		case err == nil:
 			t.counts.opened.Add(1)
