@@ -2,10 +2,12 @@ package route_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -158,4 +160,33 @@ func TestDocsPage(t *testing.T) {
 			t.Errorf("%s: %d, %v: %.200s", path, resp.StatusCode, err, b)
 		}
 	}
+}
+
+// Handlers may be registered while the API is served and described.
+func TestRegistrationWhileServing(t *testing.T) {
+	mux := http.NewServeMux()
+	api := route.NewAPI(mux, route.Info{})
+	api.ServeDocs("/docs")
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 10 {
+				pattern := fmt.Sprintf("POST /%d/%d/{forest}", g, i)
+				route.Handle(api, pattern, func(_ *route.Ctx, req struct {
+					Forest int `path:"forest"`
+					tree
+				}) (tree, error) {
+					return req.tree, nil
+				})
+				path := fmt.Sprintf("/%d/%d/7", g, i)
+				if w := request(mux, "POST", path, jsonType, `{"name":"x","tags":["y"]}`); w.Code != 201 {
+					t.Errorf("%s: %d %s", path, w.Code, w.Body)
+				}
+				if w := request(mux, "GET", "/docs/openapi.json", "", ""); !strings.Contains(w.Body.String(), fmt.Sprintf("/%d/%d/{forest}", g, i)) {
+					t.Errorf("%s is not described", pattern)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
