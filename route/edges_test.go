@@ -228,7 +228,10 @@ func TestMediaTypes(t *testing.T) {
 			t.Errorf("Accept %q: %d %s %s", accept, a.status, a.header.Get("Content-Type"), a.body)
 		}
 	}
-	send("POST", "/", jsonType, "{}", "Accept", "text/x-in").want(t, 406)
+	refused := send("POST", "/", jsonType, "{}", "Accept", "text/x-in")
+	if refused.want(t, 406); refused.header.Get("Vary") != "Accept" {
+		t.Errorf("header %v", refused.header)
+	}
 	send("POST", "/", "text/x-in; a=b", "x").want(t, 201)
 	send("POST", "/", "text/csv", "x").want(t, 415, "text/x-in")
 	send("POST", "/", jsonType, "\x1f\x8b", "Content-Encoding", "gzip").want(t, 415, "gzip")

@@ -182,6 +182,9 @@ func (x *exchange) serve(path PathValuer) {
 	e := x.ep
 	if len(e.codecs) > 0 || x.r.Header["Accept"] != nil {
 		if !x.acceptable() {
+			if len(e.codecs) > 0 {
+				x.w.Header().Add("Vary", "Accept")
+			}
 			x.fail(&Problem{Status: http.StatusNotAcceptable, Detail: "the response can be " + e.mediaTypes()})
 			return
 		}

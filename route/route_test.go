@@ -282,6 +282,11 @@ var impossible = map[string]struct {
 			A map[string]int `query:"a"`
 		}]("GET /")
 	}, "not made of text"},
+	"bytes in query": {func() {
+		handle[struct {
+			A []byte `query:"a"`
+		}]("GET /")
+	}, "not made of text"},
 	"slice in path": {func() {
 		handle[struct {
 			A []int `path:"a"`

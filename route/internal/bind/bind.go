@@ -242,7 +242,7 @@ func (f *Field) compile() error {
 		return nil
 	}
 	f.set, f.keeps = scalar(t)
-	if f.set == nil && t.Kind() == reflect.Slice {
+	if f.set == nil && t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 { // bytes are base64 in JSON, and not numbers in text
 		var elem setter
 		if elem, f.keeps = scalar(t.Elem()); elem != nil {
 			f.set, f.many = appender(t, elem), true
