@@ -242,7 +242,7 @@ func (f *Field) compile() error {
 		return nil
 	}
 	f.set, f.keeps = scalar(t)
-	if f.set == nil && t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 { // bytes are base64 in JSON, and not numbers in text
+	if f.set == nil && t.Kind() == reflect.Slice && !isByte(t.Elem()) {
 		var elem setter
 		if elem, f.keeps = scalar(t.Elem()); elem != nil {
 			f.set, f.many = appender(t, elem), true
@@ -258,6 +258,11 @@ func (f *Field) compile() error {
 		return errors.New("is a slice and has a default")
 	}
 	return nil
+}
+
+// isByte reports whether slices of t are bytes: base64 in JSON, and so not numbers in text.
+func isByte(t reflect.Type) bool {
+	return t.Kind() == reflect.Uint8 && !reflect.PointerTo(t).Implements(textType)
 }
 
 // Text reports whether a text, or several, can fill the field, as in forms.
