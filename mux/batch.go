@@ -86,10 +86,22 @@ type waiter struct {
 	next  *waiter
 	at    *link // it waits by reading there
 
-	// Of a receiver that reads, and has a buffer of its own for a small message.
+	// Of a receiver that reads, and has memory of its own for a message.
 	into   []byte
 	n      int
-	filled bool // into has one of n bytes
+	filled bool    // into has one of n bytes
+	own    *buffer // into as a buffer, while a large message is put together there
+}
+
+// lend returns the receiver's own memory as an empty buffer. The receiver alone
+// reads into it, and only until it returns: see core.recall.
+func (w *waiter) lend() *buffer {
+	if w.own == nil {
+		w.own = &buffer{class: -1}
+	}
+	w.own.data, w.own.owner = w.into[:0:len(w.into)], w
+	w.own.refs.Store(1)
+	return w.own
 }
 
 // takes tells whether a message of n bytes can go into the receiver's own buffer.

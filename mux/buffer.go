@@ -23,8 +23,9 @@ type buffer struct {
 	gen   uint32 // grows each time the buffer is given back
 	class int8   // -1: not from a class
 	refs  atomic.Int32
-	cost  uint64 // credit it holds until the application has it
-	claim int    // bytes of core.assembly it holds until then
+	cost  uint64  // credit it holds until the application has it
+	claim int     // bytes of core.assembly it holds until then
+	owner *waiter // data is this receiver's own memory
 }
 
 // classOf is the class that holds n bytes, or -1.
@@ -65,6 +66,9 @@ func (b *buffer) release() {
 	}
 	b.gen++
 	b.data, b.off, b.next, b.cost, b.claim = b.data[:0], 0, nil, 0, 0
+	if b.owner != nil {
+		b.data, b.owner = nil, nil
+	}
 	if b.class >= 0 {
 		classes[b.class].Put(b)
 	}

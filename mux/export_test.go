@@ -205,3 +205,19 @@ func Waiting(s *Session) int {
 	defer s.mu.Unlock()
 	return s.waiting
 }
+
+// Leads tells whether a receiver reads the connection itself.
+func Leads(s *Session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.eager != nil && s.link.reading
+}
+
+// Lent tells whether a message is being put together in the memory of the
+// receiver that reads.
+func Lent(s *Session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.core.receiver
+	return w != nil && w.own != nil && w.own.owner != nil && s.link.reading
+}

@@ -110,7 +110,9 @@ func (c *core) beginMessage(in *inbound, cost uint64, size uint32, locked bool) 
 		c.consume(ch, cost)
 		return nil
 	case fl == 0 && in.n <= c.maxMessage:
-		in.b = newBuffer(in.n)
+		if in.b = c.borrow(ch, in.n); in.b == nil {
+			in.b = newBuffer(in.n)
+		}
 		in.b.cost = cost
 		return nil
 	case fl == 0 || uint64(size) > uint64(c.maxMessage):
@@ -118,13 +120,63 @@ func (c *core) beginMessage(in *inbound, cost uint64, size uint32, locked bool) 
 	}
 	// What the size says is believed up to the window, which was granted anyway.
 	ch.size = int(size)
-	ch.partial = newBuffer(int(min(uint64(size), max(ch.rcv.size, uint64(in.n)))))
+	if ch.partial = c.borrow(ch, ch.size); ch.partial == nil {
+		ch.partial = newBuffer(int(min(uint64(size), max(ch.rcv.size, uint64(in.n)))))
+	}
 	return c.beginPart(in, cost, in.n)
+}
+
+// borrow returns the memory of the receiver that reads, for a message of n bytes
+// on its channel, or nil.
+func (c *core) borrow(ch *channel, n int) *buffer {
+	if c.eager != ch || ch.ready.head != nil || !c.receiver.takes(n) {
+		return nil
+	}
+	return c.receiver.lend()
+}
+
+// recall moves a message of ch's that is put together in a receiver's own memory
+// b to a buffer: the receiver goes, or another is about to read. in is the frame
+// whose payload is on its way, if any, and rest what is missing of it; where that
+// goes now is returned.
+func (c *core) recall(ch *channel, b *buffer, in *inbound, rest []byte) []byte {
+	have, room := len(b.data), len(b.data)
+	if in != nil {
+		room += in.n
+	}
+	if ch.partial == b {
+		room = max(room, min(ch.size, int(ch.rcv.size)))
+	}
+	g := newBuffer(room)
+	g.data, g.cost = append(g.data, b.data...), b.cost
+	if ch.partial == b {
+		ch.partial = g
+	}
+	if in != nil {
+		got := in.n - len(rest)
+		copy(g.data[have:have+got], b.data[have:have+got])
+		in.b, rest = g, g.data[have+got:have+in.n]
+	}
+	b.release()
+	return rest
+}
+
+// fillOwner hands a message to the receiver in whose memory it was put together.
+func (c *core) fillOwner(ch *channel, b *buffer) {
+	c.counts.messagesReceived++
+	c.consume(ch, b.cost)
+	b.cost = 0
+	c.unclaim(b)
+	b.owner.n, b.owner.filled = len(b.data), true
+	b.release()
 }
 
 // beginPart makes room for have bytes in the message being put together.
 func (c *core) beginPart(in *inbound, cost uint64, have int) error {
 	ch := in.ch
+	if o := ch.partial.owner; o != nil && (c.eager != ch || c.receiver != o) {
+		c.recall(ch, ch.partial, nil, nil)
+	}
 	ch.partial.cost += cost
 	c.reserve(ch)
 	if cap(ch.partial.data) < have {
@@ -195,6 +247,10 @@ func (c *core) endPart(ch *channel, b *buffer, fl frame.Flags) {
 }
 
 func (c *core) deliver(ch *channel, b *buffer) {
+	if b.owner != nil {
+		c.fillOwner(ch, b)
+		return
+	}
 	c.counts.messagesReceived++
 	ch.ready.push(b)
 	ch.receivers.wakeOne()

@@ -99,6 +99,9 @@ func (s *Session) standbyOver(l *link) {
 func (s *Session) readOnce(l *link, w, alarm *waiter) {
 	l.reading = true
 	l.users++
+	if b := l.in.to.b; b != nil && b.owner != nil && b.owner != w {
+		s.recall(l.in.to.ch, b)
+	}
 	var err error
 	if !l.in.more {
 		w.reads(l)
@@ -121,6 +124,16 @@ func (s *Session) readOnce(l *link, w, alarm *waiter) {
 		l.ended = err
 		l.wakeReader()
 	}
+}
+
+// recall moves what is put together in a receiver's own memory b to a buffer.
+// Nobody reads. mu is held.
+func (s *Session) recall(ch *channel, b *buffer) {
+	if in := s.last.in; in.big && in.to.b == b {
+		in.rest = s.core.recall(ch, b, &in.to, in.rest)
+		return
+	}
+	s.core.recall(ch, b, nil, nil)
 }
 
 // lead reads on the goroutine of ch's receiver, if it is alone: until it has

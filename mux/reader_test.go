@@ -1,9 +1,11 @@
 package mux_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -177,4 +179,172 @@ func TestMessagesOfAllSizesInto(t *testing.T) {
 	if b := s.Stats().Buffered; b != 0 {
 		t.Errorf("%d bytes buffered", b)
 	}
+}
+
+// TestLargeMessagesInto: messages that are put together in the memory of their
+// receiver, who takes turns at reading with the session.
+func TestLargeMessagesInto(t *testing.T) {
+	c, s := sessions(t, "tcp", mux.Config{}, mux.Config{ChannelWindow: 256 << 10})
+	here, there := channels(t, c, s)
+	ctx, cancel := context.WithCancel(bg)
+	var wg sync.WaitGroup
+	wg.Go(func() { // now and then somebody waits who does not read
+		for ctx.Err() == nil {
+			short, stop := context.WithTimeout(ctx, 100*time.Microsecond)
+			s.Accept(short)
+			stop()
+			runtime.Gosched()
+		}
+	})
+	sizes := []int{1 << 20, 10, 300_000, 66_000, 0, 700_000, 33_000, 1 << 20, 900_000}
+	wg.Go(func() {
+		for range 4 {
+			for _, n := range sizes {
+				if err := here.Send(bg, pattern(n)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	p := make([]byte, 1<<20)
+	for range 4 {
+		for _, want := range sizes {
+			n, err := there.ReceiveInto(bg, p)
+			if err != nil || !bytes.Equal(p[:n], pattern(want)) {
+				t.Fatalf("received %d bytes of %d, %v", n, want, err)
+			}
+			clear(p[:n])
+		}
+	}
+	cancel()
+	wg.Wait()
+	if b := s.Stats().Buffered; b != 0 {
+		t.Errorf("%d bytes buffered", b)
+	}
+}
+
+// leading is a session whose receiver on channel 1 reads the connection itself,
+// again and again into p, which it passes on. Channel 3 is there too.
+func leading(t *testing.T, p []byte) (s *mux.Session, h *hostile, one, three *mux.Channel, done chan error, got chan int) {
+	s, h = attack(t, mux.Config{ChannelWindow: 4 << 20})
+	h.send(concat(open(1, frame.KindMessages), open(3, frame.KindMessages)))
+	one, err := s.Accept(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if three, err = s.Accept(bg); err != nil {
+		t.Fatal(err)
+	}
+	done, got = make(chan error, 1), make(chan int, 1)
+	go func() {
+		for {
+			n, err := one.ReceiveInto(bg, p)
+			if err != nil {
+				done <- err
+				return
+			}
+			if n > 1 {
+				got <- n
+			}
+		}
+	}()
+	for !mux.Leads(s) { // the test's time limit bounds it
+		h.send(data(1, 0, 0, 1))
+		runtime.Gosched()
+	}
+	return s, h, one, three, done, got
+}
+
+// TestReceiverGoesInMidMessage: a receiver whose channel is closed while a message
+// comes into its memory gets it back, and the session goes on.
+func TestReceiverGoesInMidMessage(t *testing.T) {
+	for name, wire := range map[string][]byte{
+		"first frame":   data(1, 3, 600_000, 200_000),
+		"a later one":   concat(data(1, 3, 600_000, 100_000), data(1, 1, 0, 100_000)),
+		"only one":      data(1, 0, 0, 200_000),
+		"another reads": concat(data(1, 3, 600_000, 100_000), data(1, 1, 0, 100_000)),
+		"between two":   data(1, 3, 600_000, 150_000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := make([]byte, 600_000)
+			s, h, one, three, done, _ := leading(t, p)
+			cut := len(wire) - 50_000
+			if name == "between two" {
+				cut = len(wire)
+			}
+			h.send(wire[:50_000])
+			for !mux.Lent(s) {
+				runtime.Gosched()
+			}
+			ctx, cancel := context.WithCancel(bg)
+			var wg sync.WaitGroup
+			if name == "another reads" {
+				wg.Go(func() { s.Accept(ctx) })
+				for mux.Waiting(s) == 0 {
+					runtime.Gosched()
+				}
+			}
+			h.send(wire[50_000:cut])
+			for name == "another reads" && mux.Leads(s) {
+				runtime.Gosched()
+			}
+			cancel()
+			wg.Wait()
+			one.Close()
+			if err := <-done; !errors.Is(err, mux.ErrClosed) {
+				t.Fatalf("got %v, want ErrClosed", err)
+			}
+			for i := range p {
+				p[i] = 7 // the race detector sees who else writes
+			}
+			h.send(concat(wire[cut:], data(3, 0, 0, 77)))
+			expect(t, three, make([]byte, 77))
+			for i := range p {
+				if p[i] != 7 {
+					t.Fatalf("written to at %d after it was given back", i)
+				}
+			}
+		})
+	}
+}
+
+// TestAnotherReadsOn: somebody begins to wait who does not read, so that the
+// session's reader takes over while a message comes into a receiver's memory.
+func TestAnotherReadsOn(t *testing.T) {
+	p, whole := make([]byte, 600_000), pattern(600_000)
+	s, h, _, _, done, got := leading(t, p)
+	var wire []byte
+	for at := 0; at < len(whole); at += 150_000 {
+		f := frame.Data{Channel: 1, Flags: frame.FlagMore, Payload: whole[at : at+150_000]}
+		switch {
+		case at == 0:
+			f.Flags, f.Size = frame.FlagMore|frame.FlagSized, uint32(len(whole))
+		case at+150_000 == len(whole):
+			f.Flags = 0
+		}
+		wire = f.Append(wire)
+	}
+	h.send(wire[:100_000])
+	for !mux.Lent(s) {
+		runtime.Gosched()
+	}
+	ctx, cancel := context.WithCancel(bg)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Accept(ctx) })
+	for mux.Waiting(s) == 0 {
+		runtime.Gosched()
+	}
+	h.send(wire[100_000:200_000])
+	for mux.Lent(s) { // the rest of the second frame goes elsewhere
+		runtime.Gosched()
+	}
+	h.send(wire[200_000:])
+	if n := <-got; !bytes.Equal(p[:n], whole) {
+		t.Errorf("received %d bytes of %d, or others", n, len(whole))
+	}
+	cancel()
+	wg.Wait()
+	s.Close()
+	<-done
 }

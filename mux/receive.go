@@ -37,9 +37,10 @@ func (c *Channel) Receive(ctx context.Context) (Message, error) {
 	return Message{b: b, gen: b.gen}, nil
 }
 
-// ReceiveInto waits for the next message and copies it to p. A message longer
-// than p stays where it is; the error wraps ErrShortBuffer then and n is the
-// length it takes.
+// ReceiveInto waits for the next message and puts it into p, straight from the
+// connection where it can. A message longer than p stays where it is; the error
+// wraps ErrShortBuffer then and n is the length it takes. On other errors p may
+// have been written to.
 func (c *Channel) ReceiveInto(ctx context.Context, p []byte) (n int, err error) {
 	b, n, err := c.next(ctx, len(p), p)
 	if err != nil {
@@ -113,6 +114,9 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int, p []
 		if err = s.pause(ctx, w); err != nil {
 			break
 		}
+	}
+	if own := w.own; own != nil && own.owner != nil { // given up in mid-message
+		s.recall(ch, own)
 	}
 	ch.receivers.remove(w)
 	if ch.ready.head != nil {

@@ -113,7 +113,7 @@ func openOver(b *testing.B, n int, conns [][2]net.Conn, cfg mux.Config) (here, t
 		must(b, err)
 		t, err := pair[1].Accept(bg)
 		must(b, err)
-		here, there = append(here, &channel{Channel: h}), append(there, &channel{Channel: t})
+		here, there = append(here, channel{h}), append(there, channel{t})
 	}
 	return here, there, func() {
 		for _, pair := range all {
@@ -145,23 +145,14 @@ func closeBoth(c, s *mux.Session) {
 	<-closed
 }
 
-// channel receives small messages into p, and large ones where they are.
-type channel struct {
-	*mux.Channel
-	last mux.Message
-}
+// channel is a port as it is.
+type channel struct{ *mux.Channel }
 
-func (c *channel) send(p []byte) error { return c.Send(bg, p) }
+func (c channel) send(p []byte) error { return c.Send(bg, p) }
 
-func (c *channel) recv(p []byte) ([]byte, error) {
-	if len(p) <= 64<<10 {
-		n, err := c.ReceiveInto(bg, p)
-		return p[:n], err
-	}
-	c.last.Release()
-	var err error
-	c.last, err = c.Receive(bg)
-	return c.last.Bytes(), err
+func (c channel) recv(p []byte) ([]byte, error) {
+	n, err := c.ReceiveInto(bg, p)
+	return p[:n], err
 }
 
 // framed is messages by hand over a stream of a multiplexer: length and bytes.
