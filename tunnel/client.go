@@ -131,6 +131,9 @@ const (
 // session: another one is made while the streams in it go on.
 const lookInterval = 2 * time.Second
 
+// dialTimeout bounds connecting to a server that does not answer; mux bounds the rest.
+const dialTimeout = 10 * time.Second
+
 // keep keeps one session until ctx ends.
 func (c *Client) keep(ctx context.Context) {
 	for pause := firstPause; ; {
@@ -185,7 +188,9 @@ func (c *Client) lookNow() {
 
 // connect makes a session.
 func (c *Client) connect(ctx context.Context) (*mux.Session, error) {
-	conn, err := c.dial(ctx)
+	dialling, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := c.dial(dialling)
 	if err != nil {
 		return nil, err
 	}

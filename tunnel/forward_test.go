@@ -196,6 +196,40 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// Nothing is opened in a session that has no socket: who asks waits, not for ever.
+func TestOpenWithoutSocket(t *testing.T) {
+	target := echoServer(t)
+	e := start(t, options{server: allow(target)})
+	running := open(t, e, target)
+	exchange(t, running, "before")
+	e.sockets.block(true)
+	e.sockets.cut()
+	eventually(t, "the loss is seen", func() bool { return e.client.Stats().Suspended == 1 })
+	ctx, cancel := context.WithCancel(soon(t))
+	failed := make(chan error, 1)
+	go func() {
+		_, err := e.client.Open(ctx, target)
+		failed <- err
+	}()
+	cancel()
+	if err := <-failed; !errors.Is(err, tunnel.ErrNotConnected) || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	opened := make(chan error, 1)
+	go func() {
+		c, err := e.client.Dial(soon(t), target)
+		if err == nil {
+			_ = c.Close()
+		}
+		opened <- err
+	}()
+	e.sockets.block(false)
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+	exchange(t, running, "after")
+}
+
 // A tunnel whose server is away for good loses its streams and makes a session
 // again when there is a server.
 func TestReconnect(t *testing.T) {

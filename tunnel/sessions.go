@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/headpond/headpond/mux"
 	"github.com/headpond/headpond/mux/frame"
@@ -145,41 +146,73 @@ func (t *sessions) remove(p *peer, s *mux.Session) {
 	t.log.Log(context.Background(), level, "tunnel: session over", "tunnel", t.name, "peer", s.Peer().Name, "session", s.ID().String(), "error", err)
 }
 
-// pick returns the session of a peer that is best for one more stream: one that
-// has a socket, with the fewest streams. stale tells whether there are only such
-// that take no more, and changed is closed when another pick may find another.
-func (t *sessions) pick(name string) (best *mux.Session, stale bool, changed <-chan struct{}, err error) {
+// choice is what pick has found.
+type choice struct {
+	best      *mux.Session
+	suspended bool            // there is none, but one that waits for another socket
+	stale     bool            // there are only such that take no more streams
+	changed   <-chan struct{} // closed when another pick may find another
+	leaving   bool            // there will be none
+}
+
+// pick finds the session of a peer that is best for one more stream: one that has a
+// socket, with the fewest streams.
+func (t *sessions) pick(name string) (c choice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p := t.peers[name]; p != nil {
-		var least mux.Stats
-		for _, s := range p.sessions {
-			if s.Draining() {
-				stale = true
-				continue
-			}
-			st := s.Stats()
-			if best == nil || st.Suspended != least.Suspended && least.Suspended || st.Suspended == least.Suspended && st.Channels < least.Channels {
-				best, least = s, st
-			}
+	c.changed, c.leaving = t.changed, t.leaving
+	p := t.peers[name]
+	if p == nil {
+		return c
+	}
+	least := 0
+	for _, s := range p.sessions {
+		st := s.Stats()
+		switch {
+		case s.Draining():
+			c.stale = true
+		case st.Suspended:
+			c.suspended = true
+		case c.best == nil || st.Channels < least:
+			c.best, least = s, st.Channels
 		}
 	}
-	if best == nil && t.leaving {
-		err = ErrClosed
+	return c
+}
+
+// lookAgain is how often those who want a stream look whether a session that has
+// lost its socket has another. (Who has a stream just waits.)
+const lookAgain = 25 * time.Millisecond
+
+// awaitSocket waits a little. It fails when ctx ends: a stream that was opened now
+// would wait as long as the session does.
+func awaitSocket(ctx context.Context, changed <-chan struct{}) error {
+	timer := time.NewTimer(lookAgain)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: the session has lost its socket, and has no other yet: %w", ErrNotConnected, context.Cause(ctx))
 	}
-	return best, stale && best == nil, t.changed, err
+	return nil
 }
 
 // open opens a stream in a session of the peer. Without one it asks idle, which
 // may wait for a change, or says why not to.
 func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idle func(stale bool, changed <-chan struct{}) error) (*mux.Stream, error) {
 	for {
-		s, stale, changed, err := t.pick(name)
-		if err != nil {
-			return nil, err
-		}
+		c := t.pick(name)
+		s := c.best
 		if s == nil {
-			if err := idle(stale, changed); err != nil {
+			err := ErrClosed
+			switch {
+			case c.suspended:
+				err = awaitSocket(ctx, c.changed)
+			case !c.leaving:
+				err = idle(c.stale, c.changed)
+			}
+			if err != nil {
 				return nil, err
 			}
 			continue
