@@ -54,7 +54,7 @@ func (f *coroutine) life(yield func(struct{}) bool) {
 	for {
 		f.once()
 		l.fibers--
-		if len(l.spare) >= maxSpareFibers || l.closing {
+		if len(l.spare) >= maxSpareFibers && !keepFibers || l.closing {
 			break
 		}
 		l.spare = append(l.spare, f)

@@ -178,7 +178,7 @@ func (l *loop) step() {
 		return
 	}
 	until := l.timers.next()
-	if len(l.spare) > 0 && (until == 0 || until > l.now+int64(idleAfter)) {
+	if len(l.spare) > 0 && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
 		until = l.now + int64(idleAfter) // to give them up
 	}
 	if len(l.queue) > 0 {
@@ -197,7 +197,7 @@ func (l *loop) step() {
 	l.waiting.Store(false)
 	before := l.now
 	l.now = nanotime()
-	if l.now-before >= int64(idleAfter) {
+	if l.now-before >= int64(idleAfter) && !keepFibers {
 		l.trim()
 	}
 }

@@ -37,16 +37,23 @@ func (p *Proxy) watch(ctx context.Context) {
 }
 
 // abandoned returns the clients that have gone although their server has been working since the
-// last look.
+// last look. The connections are looked at without mu: a loop's is asked by a trip there, and a
+// session on that loop may be waiting for mu.
 func (p *Proxy) abandoned() (gone []*Client) {
+	var working []*Client
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, c := range p.clients {
 		turn := c.turn.Load()
-		if turn&1 == 1 && turn == c.seen && hungUp(c.Conn) {
-			gone = append(gone, c)
+		if turn&1 == 1 && turn == c.seen {
+			working = append(working, c)
 		}
 		c.seen = turn
+	}
+	p.mu.Unlock()
+	for _, c := range working {
+		if turn := c.turn.Load(); hungUp(c.Conn) && turn&1 == 1 && turn == c.turn.Load() {
+			gone = append(gone, c)
+		}
 	}
 	return gone
 }

@@ -19,3 +19,14 @@ func SetLastWords(d time.Duration) (restore func()) {
 	lastWords = d
 	return func() { lastWords = was }
 }
+
+// Watch is what looks at a session from time to time.
+type Watch struct{ w *watch }
+
+// NewWatch begins to look.
+func NewWatch(first time.Duration, look func() time.Duration) Watch {
+	return Watch{newWatch(first, look)}
+}
+
+// Stop ends it.
+func (w Watch) Stop() { w.w.stop() }

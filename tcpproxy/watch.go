@@ -3,14 +3,15 @@ package tcpproxy
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // watch calls look after a while and again after each duration look returns,
 // until that is 0 or stop. It costs one timer and no goroutine.
 type watch struct {
-	mu    sync.Mutex
+	mu    fiber.Mutex // look may make a trip to the loop of the fiber that stops it
 	timer *time.Timer
 	over  bool
 }
