@@ -187,7 +187,8 @@ func (s *spec) tunnel(g *Gateway, l *config.Listener, serverTLS *tls.Config) err
 		Listener: listenerConfig(l, g.logger), TLS: serverTLS, Peers: t.Peers, MaxSessions: t.MaxSessions,
 		Insecure: config.Loopback(l.Listen), // config has refused it elsewhere, and warned
 		Config: tunnel.Config{
-			PSK: []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, Logger: g.logger,
+			Name: l.Name, // for the peers' logs
+			PSK:  []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, Logger: g.logger,
 		},
 	}
 	if serverTLS != nil && l.TLS.ClientCA != "" {
