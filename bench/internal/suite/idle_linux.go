@@ -61,8 +61,9 @@ func (m *idleMeter) connect(ctx context.Context) ([]net.Conn, error) {
 	return slices.DeleteFunc(conns, func(c net.Conn) bool { return c == nil }), errors.Join(append(errs, ctx.Err())...)
 }
 
-// settle is how long a process may take to finish with what the clients' logins left to do, before it counts as idle.
-const settle = 300 * time.Millisecond
+// settle is how long a process may take to finish with what the clients' logins left to do, before it counts as idle: the
+// gateway gives memory back once nothing has happened for a second or two.
+const settle = 4 * time.Second
 
 // Round connects the clients and looks at what the process has and does while nobody asks for anything.
 func (m *idleMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
@@ -109,16 +110,16 @@ func (m *idleMeter) Close() error { return m.first.Close() }
 
 // idleClients is W3d.
 func (e *Env) idleClients(suite string) run.Case {
-	n, seconds := 10_000, max(1, e.Seconds)
+	n, seconds, rounds := 10_000, max(1, e.Seconds), 3
 	if e.Quick {
-		n, seconds = 2_000, 0.2
+		n, seconds, rounds = 2_000, 0.2, 1
 	}
 	return run.Case{
 		Info: result.Case{
 			ID: "W3d", Suite: suite, Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, "rss_mib"},
 			Title: fmt.Sprintf("PostgreSQL, %s idle clients", result.Format(float64(n))),
 		},
-		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: 3, Seconds: seconds,
+		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds,
 		Open: openIdle(n, func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }),
 	}
 }
