@@ -251,7 +251,7 @@ func (c *Conn) read(l *loop, p []byte) (int, error) {
 			if n == 0 && err == nil {
 				err = io.EOF
 			}
-			c.pause(l)
+			_ = c.pause(l) // what was read is the caller's
 			return n, err
 		}
 		if err := c.wait(l, &c.rd); err != nil {
@@ -289,11 +289,12 @@ func (c *Conn) write(l *loop, p []byte) (total int, err error) {
 			break
 		}
 		if !done {
-			if err := c.wait(l, &c.wr); err != nil {
-				return total, err
-			}
+			err = c.wait(l, &c.wr)
 		} else {
-			c.pause(l)
+			err = c.pause(l)
+		}
+		if err != nil {
+			return total, err
 		}
 	}
 	return total, nil
@@ -352,14 +353,19 @@ func (c *Conn) wait(l *loop, s *side) error {
 	return nil
 }
 
-// pause lets other fibers run when this connection has kept its own busy for long.
-func (c *Conn) pause(l *loop) {
+// pause lets other fibers run when this connection has kept its own busy for long. They may close
+// it: then the descriptor may be another's already.
+func (c *Conn) pause(l *loop) error {
 	if c.streak++; c.streak < maxStreak {
-		return
+		return nil
 	}
 	c.streak = 0
 	l.ready(l.current)
 	l.current.park()
+	if c.closed {
+		return net.ErrClosed
+	}
+	return nil
 }
 
 // waits reports whether anybody is to be woken.

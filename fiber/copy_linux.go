@@ -73,6 +73,9 @@ func (c *Conn) copyPlain(dst net.Conn, moved func(int)) (readErr, writeErr error
 func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	canSplice := !c.unix && !d.unix
 	for {
+		if readErr, writeErr := closedMeanwhile(c, d); readErr != nil || writeErr != nil {
+			return readErr, writeErr
+		}
 		n, full, readErr, writeErr := l.poller.move(c, d)
 		if n > 0 {
 			moved(n)
@@ -87,8 +90,7 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 				readErr, canSplice = nil, false
 			}
 		case n > 0:
-			c.pause(l)
-			continue
+			_ = c.pause(l)
 		case l.poller.readable(c): // so it was d that had no room
 			writeErr = d.wait(l, &d.wr)
 		default:
@@ -98,6 +100,18 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 			return readErr, writeErr
 		}
 	}
+}
+
+// closedMeanwhile tells which of two connections others have closed while a fiber waited for the
+// other one: its descriptor may be another's already.
+func closedMeanwhile(c, d *Conn) (readErr, writeErr error) {
+	switch {
+	case c.closed:
+		return net.ErrClosed, nil
+	case d.closed:
+		return nil, net.ErrClosed
+	}
+	return nil, nil
 }
 
 // spliceTo moves data within the kernel for as long as it comes in bulk.
@@ -116,10 +130,14 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		return nil, nil
 	}
 	for {
-		for !l.poller.spliceable(c) {
+		if readErr, writeErr := closedMeanwhile(c, d); readErr != nil || writeErr != nil {
+			return readErr, writeErr
+		}
+		if !l.poller.spliceable(c) {
 			if err := c.wait(l, &c.rd); err != nil {
 				return err, nil
 			}
+			continue
 		}
 		pipe := splice.Take()
 		if pipe == nil {
@@ -150,7 +168,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		if n < scratchSize {
 			return nil, nil
 		}
-		c.pause(l)
+		_ = c.pause(l)
 	}
 }
 

@@ -1,0 +1,163 @@
+package fiber_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+)
+
+// bystanders are connections opened right after others were closed, so that some of them have got
+// their descriptors.
+type bystanders [][2]net.Conn
+
+func newBystanders(t *testing.T, e *fiber.Engine, network string) (b bystanders) {
+	t.Helper()
+	for range 8 {
+		c, s := pair(t, e, network)
+		b.add(t, c, s)
+	}
+	return b
+}
+
+func (b *bystanders) add(t *testing.T, c, s net.Conn) {
+	*b = append(*b, [2]net.Conn{c, s})
+	t.Cleanup(func() { _, _ = c.Close(), s.Close() })
+	_, _ = c.Write([]byte("my own"))
+	_, _ = s.Write([]byte("my own"))
+}
+
+// untouched checks that what each end sends is all that the other gets.
+func (b bystanders) untouched(t *testing.T) {
+	t.Helper()
+	for _, ends := range b {
+		for i, to := range ends {
+			_ = to.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = ends[1-i].(interface{ CloseWrite() error }).CloseWrite()
+			if got, err := io.ReadAll(to); err != nil || string(got) != "my own" {
+				t.Errorf("a connection that nobody else knows got %q, %v", got, err)
+			}
+		}
+	}
+}
+
+// gone waits until the loop has closed what was to be closed.
+func gone(c net.Conn) {
+	done := make(chan struct{})
+	go func() { // a goroutine's trips make the loop turn
+		defer close(done)
+		for range 20 {
+			on(c, func() { fiber.Sleep(time.Microsecond) })
+		}
+	}()
+	<-done
+}
+
+// A destination that is closed while CopyTo waits for its source gets nothing more, and nor does
+// whoever has its descriptor by then.
+func TestCopyToAClosedDestination(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for _, network := range []string{"tcp", "unix"} {
+			client, in, out, _ := chain(t, e, network)
+			ended := make(chan [2]error, 1)
+			fiber.Spawn(in, func() {
+				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, nil)
+				ended <- [2]error{readErr, writeErr}
+			})
+			gone(in)
+			_ = out.Close()
+			gone(in)
+			others := newBystanders(t, e, network)
+			_, _ = client.Write([]byte("secret"))
+			if err := <-ended; err[0] != nil || !errors.Is(err[1], net.ErrClosed) {
+				t.Errorf("%s: CopyTo to a closed connection: %v, want net.ErrClosed from writing", network, err)
+			}
+			others.untouched(t)
+		}
+	})
+}
+
+// A source that is closed while CopyTo waits for room in its destination is not read any more.
+func TestCopyToFromAClosedSource(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for _, network := range []string{"tcp", "unix"} {
+			client, in, out, server := chain(t, e, network)
+			ended := make(chan [2]error, 1)
+			fiber.Spawn(in, func() {
+				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, nil)
+				ended <- [2]error{readErr, writeErr}
+			})
+			_ = client.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)) // until nothing has room any more
+			for err := error(nil); err == nil; {
+				_, err = client.Write(make([]byte, 1<<20))
+			}
+			_ = in.Close()
+			gone(in)
+			others := newBystanders(t, e, network)
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			if err := <-ended; !errors.Is(err[0], net.ErrClosed) || err[1] != nil {
+				t.Errorf("%s: CopyTo from a closed connection: %v, want net.ErrClosed from reading", network, err)
+			}
+			others.untouched(t)
+		}
+	})
+}
+
+// A connection that is closed while its writer lets others run gets nothing more.
+func TestWriteToAClosedConnection(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer s.Close()
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		const almost = 63 // operations; after one more the fiber lets others run
+		on(s, func() { _, _ = s.Write(make([]byte, almost)) })
+		ended := make(chan error, 1)
+		var others bystanders
+		fiber.Spawn(c, func() {
+			for i := range almost {
+				_, _ = c.Read(make([]byte, 1))
+				if i == 0 {
+					fiber.Sleep(time.Millisecond) // all has come
+				}
+			}
+			fiber.Go(func() {
+				_ = c.Close()
+				others = openHere(t, l)
+			})
+			_, err := c.Write(bytes.Repeat([]byte("secret"), 4<<20))
+			ended <- err
+		})
+		go func() { _, _ = io.Copy(io.Discard, s) }()
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Write: %v, want net.ErrClosed", err)
+		}
+		gone(s)
+		others.untouched(t)
+	})
+}
+
+// openHere opens bystanders of package net without letting other fibers run.
+func openHere(t *testing.T, l net.Listener) (b bystanders) {
+	for range 4 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Error(err)
+			return b
+		}
+		s, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+			return b
+		}
+		b.add(t, c, s)
+	}
+	return b
+}
