@@ -240,11 +240,14 @@ func (p *uring) arrived(c *Conn) bool { return len(c.in) > 0 || c.eof || c.inErr
 
 func (p *uring) drained(d *Conn) bool { return d.out == nil && d.sending == nil || d.outErr != 0 }
 
-// spliceable lets a poll wait for data, where a receive would take it.
+// spliceable lets a poll wait for data, where a receive would take it. It looks again, for the poll
+// may be of an earlier copying, whose data is gone: splice(2) would hold the loop then.
 func (p *uring) spliceable(c *Conn) bool {
 	if c.splicing {
 		c.splicing = false
-		return true
+		if !nothingToRead(c.fd) {
+			return true
+		}
 	}
 	if !c.polling {
 		p.poll(c, kindPollIn, unix.POLLIN|unix.POLLRDHUP)

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 )
@@ -176,5 +178,54 @@ func TestCopyToSlowReceiver(t *testing.T) {
 			t.Errorf("got %d bytes, %v; want the %d that were sent", len(first)+len(rest), err, len(want))
 		}
 		<-sent
+	})
+}
+
+// CopyTo is ended by a deadline while it waits for more bulk, and begun again: what told it then that
+// there is something to move is of no use any more, and the loop must not wait for more.
+func TestCopyToAgainAfterADeadline(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, in, out, server := chain(t, e, "tcp")
+		spliced := make(chan int, 1000)
+		ended := make(chan error, 1)
+		start := func() {
+			fiber.Spawn(in, func() {
+				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(n int) { spliced <- n })
+				if writeErr != nil {
+					t.Error(writeErr)
+				}
+				ended <- readErr
+			})
+		}
+		bulk := func(n int) { // arrives at once
+			go func() { _, _ = client.Write(bytes.Repeat([]byte("x"), n)) }()
+			if _, err := io.ReadFull(server, make([]byte, n)); err != nil {
+				t.Error(err)
+			}
+		}
+		start()
+		for len(spliced) == 0 {
+			bulk(4 << 20)
+		}
+		for range 5 {
+			_ = in.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+			if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("CopyTo: %v, want a deadline error", err)
+			}
+			_ = in.SetReadDeadline(time.Time{})
+			start()
+			bulk(16 << 10) // one receive's worth, and no more
+			_ = in.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+			if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("CopyTo: %v, want a deadline error", err)
+			}
+			_ = in.SetReadDeadline(time.Time{})
+			start()
+			for n := len(spliced); len(spliced) == n; {
+				bulk(4 << 20)
+			}
+		}
+		_ = in.Close()
+		<-ended
 	})
 }
