@@ -71,21 +71,26 @@ func newConn(l *loop, fd int, isUnix bool) *Conn {
 		c.attach(l)
 	} else if !l.post(func() { c.attach(l) }) {
 		c.closed = true
+		l.conns.Add(-1)
 		_ = unix.Close(fd)
 	}
 	return c
 }
 
-// attach makes l serve the connection, on l's thread.
+// attach makes l serve the connection, on l's thread. A loop that closes everything closes this
+// one, too.
 func (c *Conn) attach(l *loop) {
-	l.open++
-	if err := l.poller.add(c); err != nil {
+	if !l.closing {
+		err := l.poller.add(c)
+		if err == nil {
+			l.open++
+			return
+		}
 		l.logger().Error("connection closed", "error", err)
-		c.closed = true
-		l.conns.Add(-1)
-		_ = unix.Close(c.fd)
-		c.gone(l)
 	}
+	c.closed = true
+	l.conns.Add(-1)
+	_ = unix.Close(c.fd)
 }
 
 // Read implements net.Conn. p is not kept after it returns.
@@ -573,7 +578,7 @@ func (c *Conn) Go(fn func()) {
 		l.spawn(fn)
 		return
 	}
-	l.post(func() { l.spawn(fn) })
+	l.launch(fn)
 }
 
 // SetLinger(0) makes Close reset the connection and drop what is unsent; any other value makes

@@ -117,6 +117,9 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 		return nil, os.NewSyscallError("connect", err)
 	}
 	c := newConn(l, fd, domain == unix.AF_UNIX)
+	if c.closed {
+		return nil, net.ErrClosed
+	}
 	if err != nil {
 		err = c.connected(ctx, l, sa)
 	}

@@ -111,14 +111,13 @@ func (l *loop) shut() {
 	})
 }
 
-// Go runs fn as a fiber of the loop with the fewest connections, or as a goroutine.
+// Go runs fn as a fiber of the loop with the fewest connections, or as a goroutine, also after Close.
 func (e *Engine) Go(fn func()) {
 	if e.kind == Goroutine {
 		go fn()
 		return
 	}
-	l := e.lightest()
-	l.post(func() { l.spawn(fn) })
+	e.lightest().launch(fn)
 }
 
 func (e *Engine) lightest() *loop {

@@ -45,6 +45,14 @@ func (l *loop) spawn(fn func()) {
 	l.ready(f)
 }
 
+// launch runs fn as a fiber, for any thread. When the loop has ended fn runs on a goroutine, and finds
+// everything closed: who waits for its end must not wait for ever.
+func (l *loop) launch(fn func()) {
+	if !l.post(func() { l.spawn(fn) }) {
+		go fn()
+	}
+}
+
 // life is what runs in the coroutine: one function after the other.
 func (f *coroutine) life(yield func(struct{}) bool) {
 	l := f.loop

@@ -52,6 +52,9 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	}
 	failed := net.ErrClosed
 	a.loop.call(func() {
+		if a.loop.closing {
+			return
+		}
 		if failed = unix.SetNonblock(fd, true); failed == nil {
 			failed = a.loop.poller.addListener(a)
 		}
@@ -137,7 +140,7 @@ func (a *Listener) Go(fn func()) {
 	if a.loop.here() {
 		a.loop.spawn(fn)
 	} else {
-		a.loop.post(func() { a.loop.spawn(fn) })
+		a.loop.launch(fn)
 	}
 }
 
