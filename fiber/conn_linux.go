@@ -543,7 +543,7 @@ func (c *Conn) Adopt() {
 	if f == nil {
 		return
 	}
-	moved := false
+	to := f.loop
 	l.call(func() {
 		if c.loop.Load() != l || c.closed || c.rd.busy || c.wr.busy {
 			return
@@ -560,15 +560,11 @@ func (c *Conn) Adopt() {
 		l.poller.remove(c)
 		l.conns.Add(-1)
 		l.open--
-		moved = true
+		// What others ask for from now on, such as Close, comes to the new loop after this.
+		to.conns.Add(1)
+		to.post(func() { c.attach(to) })
+		c.loop.Store(to)
 	})
-	if !moved {
-		return
-	}
-	to := f.loop
-	c.loop.Store(to)
-	to.conns.Add(1)
-	c.attach(to)
 }
 
 // Go runs fn as a fiber of the connection's loop.
