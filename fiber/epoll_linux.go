@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +39,9 @@ const (
 	listenerEvents = unix.EPOLLIN
 	wakeSlot       = 0 // of the eventfd
 )
+
+// longestWait is far below what 32 bits of milliseconds hold; the loop waits again after it.
+const longestWait = 24 * time.Hour
 
 func newEpoll(l *loop) (poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -181,7 +185,8 @@ func (p *epoll) wait(until int64) {
 	case until < 0:
 		ms = 0
 	case until > 0:
-		ms = int((max(until-nanotime(), 0) + 1e6 - 1) / 1e6)
+		left := min(max(until-nanotime(), 0), int64(longestWait))
+		ms = int((left + 1e6 - 1) / 1e6)
 	}
 	var n uintptr
 	var errno syscall.Errno

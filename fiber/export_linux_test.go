@@ -2,7 +2,11 @@
 
 package fiber
 
-import "github.com/headpond/headpond/internal/splice"
+import (
+	"time"
+
+	"github.com/headpond/headpond/internal/splice"
+)
 
 // PipeFiles returns how many descriptors wait for the next splice.
 func PipeFiles() int {
@@ -37,3 +41,6 @@ func (e *Engine) Timers() (n int) {
 	}
 	return n
 }
+
+// SleepEnd returns when, in the loops' clock, a Sleep that begins now ends.
+func SleepEnd(d time.Duration) int64 { return later(d) }

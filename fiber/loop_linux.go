@@ -308,7 +308,7 @@ func (l *loop) call(fn func()) bool {
 // sleep parks the current fiber.
 func (l *loop) sleep(d time.Duration) {
 	t := timer{fiber: l.current}
-	l.timers.arm(&t, nanotime()+int64(d))
+	l.timers.arm(&t, later(d))
 	t.fiber.park()
 }
 

@@ -2,13 +2,25 @@
 
 package fiber
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // epoch is what the loops' clock counts from; it is monotonic.
 var epoch = time.Now()
 
 // nanotime is the loops' clock.
 func nanotime() int64 { return int64(time.Since(epoch)) }
+
+// later is a time from now in the loops' clock, or its end.
+func later(d time.Duration) int64 {
+	now := nanotime()
+	if int64(d) > math.MaxInt64-now {
+		return math.MaxInt64
+	}
+	return now + int64(d)
+}
 
 // timer wakes a connection's waiters or one fiber. It is embedded, so that arming allocates
 // nothing, and belongs to its loop's thread.
