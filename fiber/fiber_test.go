@@ -407,3 +407,41 @@ func TestAcceptingLetsOthersRun(t *testing.T) {
 		}
 	})
 }
+
+// Whoever looks whether something has arrived does not take the reset that has.
+func TestLookingLeavesTheReset(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		type looker interface {
+			Quiet() bool
+			Ended() bool
+			WaitReadable() error
+		}
+		for name, look := range map[string]func(looker){
+			"Quiet":        func(l looker) { l.Quiet() },
+			"Ended":        func(l looker) { l.Ended() },
+			"WaitReadable": func(l looker) { _ = l.WaitReadable() },
+		} {
+			for _, size := range []int{0, 1, 7} { // nothing read before; all there was; and more room than that
+				c, s := pair(t, e, "tcp")
+				if size > 0 {
+					on(c, func() { _, _ = c.Write([]byte("x")) })
+					on(s, func() { _, _ = s.Read(make([]byte, size)) })
+				}
+				on(c, func() {
+					_ = c.(interface{ SetLinger(int) error }).SetLinger(0)
+					_ = c.Close()
+				})
+				on(s, func() {
+					for range 3 {
+						look(s.(looker))
+						fiber.Sleep(time.Millisecond)
+					}
+					if _, err := s.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+						t.Errorf("Read after %s, %d: %v, want ECONNRESET", name, size, err)
+					}
+				})
+				_ = s.Close()
+			}
+		}
+	})
+}

@@ -25,38 +25,29 @@ func rawWrite(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// nothingToRead reports that a socket is open and has neither data nor its end to give.
+// nothingToRead reports that a socket is open and has neither data nor its end to give. It asks for the
+// socket's state, for trying to read, even with MSG_PEEK, takes an error that is to be told: a reset
+// would look like an end afterwards.
 func nothingToRead(fd int) bool {
-	_, errno := peek(fd)
-	return errno == unix.EAGAIN
+	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+	return pollNow(state[:]) && state[0].Revents == 0
 }
 
 // atEnd reports that a socket has nothing to give but its end, or an error.
 func atEnd(fd int) bool {
-	n, errno := peek(fd)
-	return n == 0 && errno != unix.EAGAIN
-}
-
-// peek looks for a byte without taking it or waiting.
-func peek(fd int) (n int, errno syscall.Errno) {
-	var b [1]byte
-	for {
-		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), 1,
-			unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
-		switch {
-		case errno == 0:
-			return int(n), 0
-		case errno != unix.EINTR:
-			return 0, errno
-		}
+	if nothingToRead(fd) {
+		return false
 	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	return n == 0 && err == nil
 }
 
-// pollNow fills in what is known of descriptors, without waiting.
-func pollNow(fds []unix.PollFd) {
+// pollNow fills in what is known of descriptors, without waiting; false = the system does not tell.
+func pollNow(fds []unix.PollFd) bool {
 	var none unix.Timespec
-	_, _, _ = syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)),
+	_, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)),
 		uintptr(unsafe.Pointer(&none)), 0, 0, 0)
+	return errno == 0 || errno == unix.EINTR // interrupted: nothing is known of any
 }
 
 // wakeEvent makes an eventfd readable.
