@@ -290,15 +290,12 @@ func (c *Conn) write(l *loop, p []byte) (total int, err error) {
 		if err != nil {
 			return total, err
 		}
-		if len(p) == 0 {
-			break
-		}
 		if !done {
 			err = c.wait(l, &c.wr)
 		} else {
 			err = c.pause(l)
 		}
-		if err != nil {
+		if err != nil && len(p) > 0 {
 			return total, err
 		}
 	}

@@ -445,3 +445,25 @@ func TestLookingLeavesTheReset(t *testing.T) {
 		}
 	})
 }
+
+// A fiber that writes without end, to a peer that takes everything, lets others run.
+func TestWriterLetsOthersRun(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer s.Close()
+		defer c.Close()
+		go func() { _, _ = io.Copy(io.Discard, s) }()
+		on(c, func() {
+			written, seen := 0, -1
+			fiber.Go(func() { seen = written })
+			for ; written < 1000 && seen < 0; written++ {
+				if _, err := c.Write([]byte("x")); err != nil {
+					t.Error(err)
+				}
+			}
+			if seen < 0 {
+				t.Errorf("no other fiber ran during %d writes", written)
+			}
+		})
+	})
+}
