@@ -5,10 +5,10 @@ package fiber
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,15 +20,25 @@ func (e *Engine) dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
+	return e.dialAny(ctx, network, targets)
+}
+
+// dialAny tries addresses in turn; none of them gets more than its share of ctx's time, so that one
+// that does not answer leaves some to the others.
+func (e *Engine) dialAny(ctx context.Context, network string, targets []unix.Sockaddr) (net.Conn, error) {
 	l := e.lightest()
 	if f := currentFiber(); f != nil && f.loop.engine == e {
 		l = f.loop
 	}
-	var errs []error
-	for _, t := range targets {
+	var errs dialErrors
+	for i, t := range targets {
 		var c *Conn
 		err := error(net.ErrClosed)
-		attempt := func() { c, err = connect(ctx, l, t) }
+		attempt := func() {
+			ctx, cancel := share(ctx, len(targets)-i)
+			defer cancel()
+			c, err = connect(ctx, l, t)
+		}
 		if l.here() {
 			attempt()
 		} else {
@@ -42,8 +52,48 @@ func (e *Engine) dial(ctx context.Context, network, address string) (net.Conn, e
 			break
 		}
 	}
-	return nil, errors.Join(errs...)
+	if len(errs) == 1 {
+		return nil, errs[0]
+	}
+	return nil, &net.OpError{Op: "dial", Net: network, Err: errs}
 }
+
+// leastShare is what an address gets of the time left, as far as there is so much.
+const leastShare = 2 * time.Second
+
+// share bounds a context for the next of n attempts, as package net does.
+func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok || n == 1 {
+		return ctx, func() {}
+	}
+	left := time.Until(deadline)
+	return context.WithTimeout(ctx, max(left/time.Duration(n), min(left, leastShare)))
+}
+
+// dialErrors is why each of several addresses failed.
+type dialErrors []error
+
+func (e dialErrors) Error() string   { return errors.Join(e...).Error() }
+func (e dialErrors) Unwrap() []error { return e }
+
+// Timeout tells that of the last, behind which there was no time left.
+func (e dialErrors) Timeout() bool {
+	if len(e) == 0 {
+		return false
+	}
+	ne, ok := errors.AsType[net.Error](e[len(e)-1])
+	return ok && ne.Timeout()
+}
+
+// contextEnded is why a context ended; net.OpError knows by it whether that was a time-out.
+type contextEnded struct{ err, cause error }
+
+func ended(ctx context.Context) error { return contextEnded{ctx.Err(), context.Cause(ctx)} }
+
+func (e contextEnded) Error() string   { return "connect: " + e.cause.Error() }
+func (e contextEnded) Unwrap() []error { return []error{e.err, e.cause} }
+func (e contextEnded) Timeout() bool   { return errors.Is(e.err, context.DeadlineExceeded) }
 
 // resolve makes socket addresses of an address; names are looked up, which does not hold the
 // loop.
@@ -55,11 +105,21 @@ func resolve(ctx context.Context, network, address string) ([]unix.Sockaddr, err
 		return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
 	}
 	if ap, err := netip.ParseAddrPort(address); err == nil && ap.Addr().Zone() == "" {
+		if is4 := ap.Addr().Unmap().Is4(); network != "tcp" && is4 != (network == "tcp4") {
+			err := &net.AddrError{Err: "no suitable address", Addr: ap.Addr().String()}
+			return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+		}
 		return []unix.Sockaddr{sockaddr(ap)}, nil
 	}
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	switch { // nobody's name is this host
+	case host == "" && network == "tcp6":
+		host = "::1"
+	case host == "":
+		host = "127.0.0.1"
 	}
 	var ips []netip.Addr
 	var port int
@@ -94,8 +154,8 @@ func sockaddr(ap netip.AddrPort) unix.Sockaddr {
 
 // connect runs as a fiber of l.
 func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
+	if ctx.Err() != nil {
+		return nil, ended(ctx)
 	}
 	domain := unix.AF_UNIX
 	switch sa.(type) {
@@ -135,7 +195,7 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 
 // connected waits for a connect under way. Connecting again tells how it went.
 func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
-	stop := context.AfterFunc(ctx, func() { l.post(func() { c.wr.woken(l) }) })
+	stop := context.AfterFunc(ctx, func() { c.send(l, c.wr.woken) }) // it may have moved by then
 	defer stop()
 	for {
 		if !l.poller.writable(c) {
@@ -144,7 +204,7 @@ func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
 			}
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("connect: %w", context.Cause(ctx))
+			return ended(ctx)
 		}
 		switch err := unix.Connect(c.fd, sa); err {
 		case nil, unix.EISCONN:

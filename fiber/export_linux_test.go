@@ -3,7 +3,12 @@
 package fiber
 
 import (
+	"context"
+	"net"
+	"net/netip"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/headpond/headpond/internal/splice"
 )
@@ -44,3 +49,12 @@ func (e *Engine) Timers() (n int) {
 
 // SleepEnd returns when, in the loops' clock, a Sleep that begins now ends.
 func SleepEnd(d time.Duration) int64 { return later(d) }
+
+// DialAny connects to the first of several addresses that can be connected to.
+func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn, error) {
+	var targets []unix.Sockaddr
+	for _, a := range addrs {
+		targets = append(targets, sockaddr(a))
+	}
+	return e.dialAny(ctx, "tcp", targets)
+}

@@ -1,0 +1,109 @@
+package fiber_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+)
+
+// deaf returns the address of a socket on ip that lets nobody connect and refuses nobody: its queue
+// is full.
+func deaf(t *testing.T, ip [4]byte, port int) *net.TCPAddr {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: ip, Port: port}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := &net.TCPAddr{IP: ip[:], Port: sa.(*syscall.SockaddrInet4).Port}
+	c, err := net.Dial("tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return addr
+}
+
+// What dialing tells of a failure is what package net tells.
+func TestDialErrors(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		to := deaf(t, [4]byte{127, 0, 0, 1}, 0)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := e.DialContext(ctx, "tcp", to.String())
+		if ne, ok := err.(net.Error); !ok || !ne.Timeout() {
+			t.Errorf("time-out: %#v: want a net.Error whose Timeout is true", err)
+		}
+		cancelled, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		_, err = e.DialContext(cancelled, "tcp", to.String())
+		if ne, ok := err.(net.Error); !ok || ne.Timeout() || !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %#v: want a net.Error whose Timeout is false, and context.Canceled", err)
+		}
+		closed, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = closed.Close()
+		_, err = e.DialContext(t.Context(), "tcp", closed.Addr().String())
+		if _, ok := err.(*net.OpError); !ok || !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("refused: %#v, want a *net.OpError", err)
+		}
+		_, err = e.DialContext(t.Context(), "tcp6", closed.Addr().String())
+		if _, ok := errors.AsType[*net.AddrError](err); !ok {
+			t.Errorf("an IPv4 address by tcp6: %v, want a *net.AddrError", err)
+		}
+	})
+}
+
+// No host is this one, as for package net.
+func TestDialWithoutHost(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		c, err := e.DialContext(t.Context(), "tcp4", ":"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	})
+}
+
+// An address that does not answer leaves time for the next.
+func TestDialTriesTheNextAddress(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		good := l.Addr().(*net.TCPAddr)
+		mute := deaf(t, [4]byte{127, 0, 0, 2}, good.Port)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		c, err := e.DialAny(ctx, mute.AddrPort(), good.AddrPort())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	})
+}
