@@ -171,7 +171,10 @@ func (p *epoll) accept(a *Listener) (fd int, from net.Addr, err error, done bool
 	return acceptOne(a.fd, unix.SOCK_NONBLOCK)
 }
 
+// closeListener also says that nothing of the socket matters any more, for a copy of it (see File) may
+// stay open.
 func (p *epoll) closeListener(a *Listener) {
+	_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, a.fd, nil)
 	p.table.drop(a.slot)
 	_ = unix.Close(a.fd)
 	a.gone(p.loop)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -44,7 +45,9 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	a := &Listener{loop: e.loops[0], fd: fd, unix: isUnix, addr: l.Addr()}
 	if u, ok := l.(*net.UnixListener); ok {
 		u.SetUnlinkOnClose(false)
-		a.path = l.Addr().String()
+		if a.path = l.Addr().String(); strings.HasPrefix(a.path, "@") {
+			a.path = "" // an abstract address is no file
+		}
 	}
 	_ = l.Close()
 	if !isUnix {
