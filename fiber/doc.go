@@ -17,7 +17,7 @@
 // else that waits holds it, and with it every other fiber of the loop: a channel, a sync.Mutex
 // that somebody holds across I/O, a file, a name look-up, a long computation. Such things go into
 // [Block]; a lock that is held across I/O is a [Mutex], a [Group] stands for a sync.WaitGroup and
-// [Sleep] for time.Sleep. All of these work on a goroutine as well. A watchdog names a fiber that
+// [Sleep] for time.Sleep; TLS whose one fiber reads while another writes is a [TLSConn]. All of these work on a goroutine as well. A watchdog names a fiber that
 // held its loop for more than 10 ms.
 //
 // A panic ends its fiber, is logged with its stack, and leaves the loop running. runtime.Goexit

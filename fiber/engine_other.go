@@ -52,6 +52,9 @@ func Go(fn func()) { go fn() }
 // Block calls fn.
 func Block(fn func()) { fn() }
 
+// onFiber reports false: there are none.
+func onFiber() bool { return false }
+
 // Sleep is time.Sleep.
 func Sleep(d time.Duration) { time.Sleep(d) }
 

@@ -114,3 +114,6 @@ func currentFiber() *coroutine {
 	}
 	return nil
 }
+
+// onFiber reports whether the caller is a fiber.
+func onFiber() bool { return currentFiber() != nil }

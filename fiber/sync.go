@@ -38,6 +38,9 @@ func (m *Mutex) Lock() {
 	w.wait() // the lock is handed over
 }
 
+// tryLock takes the lock if that needs no waiting.
+func (m *Mutex) tryLock() bool { return m.state.CompareAndSwap(mutexFree, mutexHeld) }
+
 // Unlock hands the lock to who has waited longest. It panics when the lock is not held.
 func (m *Mutex) Unlock() {
 	if m.state.CompareAndSwap(mutexHeld, mutexFree) {

@@ -1,0 +1,184 @@
+package fiber
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+)
+
+// TLSConn is a *tls.Conn whose one fiber may read while another writes. crypto/tls holds a sync.Mutex
+// while it writes to the connection underneath, and takes it when reading as well, to send an alert or
+// to answer a key update: were the writer to wait for a peer that does not read, the reader would hold
+// the loop, and both for ever. So on fibers crypto/tls writes to memory, and Write sends that without
+// the lock. On goroutines it is a *tls.Conn.
+//
+// The *tls.Conn inside must not be written to or closed on a fiber.
+type TLSConn struct {
+	*tls.Conn
+	under *gathering
+}
+
+// TLSServer is tls.Server for fibers.
+func TLSServer(c net.Conn, cfg *tls.Config) *TLSConn {
+	under := &gathering{Conn: c}
+	return &TLSConn{tls.Server(under, cfg), under}
+}
+
+// TLSClient is tls.Client for fibers.
+func TLSClient(c net.Conn, cfg *tls.Config) *TLSConn {
+	under := &gathering{Conn: c}
+	return &TLSConn{tls.Client(under, cfg), under}
+}
+
+// tlsPiece is a record's worth.
+const tlsPiece = 16 << 10
+
+// farewell bounds how long close_notify may take, as in crypto/tls.
+const farewell = 5 * time.Second
+
+// NetConn returns the connection that TLSServer or TLSClient was given.
+func (t *TLSConn) NetConn() net.Conn { return t.under.Conn }
+
+// Write implements net.Conn. After an error all later ones return it.
+func (t *TLSConn) Write(p []byte) (total int, err error) {
+	for first := true; first || len(p) > 0; first = false {
+		n, err := t.Conn.Write(p[:min(len(p), tlsPiece)])
+		if err == nil {
+			err = t.under.flush()
+		}
+		if err != nil {
+			return total, err
+		}
+		total += n
+		p = p[n:]
+	}
+	return total, nil
+}
+
+// Handshake is HandshakeContext without a bound.
+func (t *TLSConn) Handshake() error { return t.HandshakeContext(context.Background()) }
+
+// HandshakeContext runs the handshake if it has not been run. It computes for a while: see Block.
+func (t *TLSConn) HandshakeContext(ctx context.Context) error {
+	err := t.Conn.HandshakeContext(ctx)
+	if failed := t.under.flush(); err == nil {
+		err = failed
+	}
+	return err
+}
+
+// CloseWrite sends close_notify, which ends the writing half.
+func (t *TLSConn) CloseWrite() error {
+	err := t.Conn.CloseWrite()
+	if onFiber() {
+		_ = t.under.Conn.SetWriteDeadline(time.Now().Add(farewell))
+		if failed := t.under.flush(); err == nil {
+			err = failed
+		}
+		_ = t.under.Conn.SetWriteDeadline(time.Unix(1, 0))
+	}
+	return err
+}
+
+// SetDeadline implements net.Conn.
+func (t *TLSConn) SetDeadline(at time.Time) error { return t.under.Conn.SetDeadline(at) }
+
+// SetWriteDeadline implements net.Conn.
+func (t *TLSConn) SetWriteDeadline(at time.Time) error { return t.under.Conn.SetWriteDeadline(at) }
+
+// records holds *[]byte with room for a record, empty.
+var records = sync.Pool{New: func() any { b := make([]byte, 0, tlsPiece+1<<10); return &b }}
+
+// gathering is what crypto/tls writes to: on a fiber it keeps the bytes.
+type gathering struct {
+	net.Conn
+	sending Mutex // held across I/O, by whoever sends
+
+	mu      sync.Mutex // held for a few instructions
+	pending *[]byte    // of records; nil = nothing
+	err     error      // of sending
+}
+
+// Write implements net.Conn. On a fiber it does not wait.
+func (g *gathering) Write(p []byte) (int, error) {
+	if !onFiber() {
+		return g.Conn.Write(p)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err != nil {
+		return 0, g.err
+	}
+	if g.pending == nil {
+		g.pending = records.Get().(*[]byte)
+	}
+	*g.pending = append(*g.pending, p...)
+	return len(p), nil
+}
+
+// Read implements net.Conn. What is to be sent, an answer of the handshake for one, is sent first.
+func (g *gathering) Read(p []byte) (int, error) {
+	if g.waits() && g.sending.tryLock() {
+		_ = g.send() // Write tells
+		g.sending.Unlock()
+	}
+	return g.Conn.Read(p)
+}
+
+// SetWriteDeadline leaves deadlines to TLSConn's methods: crypto/tls sets one around close_notify,
+// which is sent after that.
+func (g *gathering) SetWriteDeadline(at time.Time) error {
+	if onFiber() {
+		return nil
+	}
+	return g.Conn.SetWriteDeadline(at)
+}
+
+// Close sends close_notify, unless somebody is sending, who is interrupted then.
+func (g *gathering) Close() error {
+	if g.waits() && g.sending.tryLock() {
+		_ = g.Conn.SetWriteDeadline(time.Now().Add(farewell))
+		_ = g.send()
+		g.sending.Unlock()
+	}
+	return g.Conn.Close()
+}
+
+// waits reports whether something is to be sent.
+func (g *gathering) waits() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pending != nil && g.err == nil
+}
+
+// flush returns when everything gathered before it was called has been sent, or with the first error
+// of sending.
+func (g *gathering) flush() error {
+	g.sending.Lock()
+	defer g.sending.Unlock()
+	return g.send()
+}
+
+// send sends what there is. sending is held.
+func (g *gathering) send() error {
+	for {
+		g.mu.Lock()
+		out, err := g.pending, g.err
+		g.pending = nil
+		g.mu.Unlock()
+		if out == nil || err != nil {
+			return err
+		}
+		_, err = g.Conn.Write(*out)
+		*out = (*out)[:0]
+		records.Put(out)
+		if err != nil {
+			g.mu.Lock()
+			g.err = err
+			g.mu.Unlock()
+			return err
+		}
+	}
+}

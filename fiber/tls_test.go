@@ -1,0 +1,183 @@
+package fiber_test
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+)
+
+func serverConfig(t *testing.T) *tls.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+}
+
+// A TLS client that stops reading and then sends what is no record: the fiber that reads wants to
+// send an alert, for which crypto/tls wants the lock that the fiber that writes holds while it waits.
+// The loop must go on.
+func TestTLSClientThatStopsReadingAndSendsRubbish(t *testing.T) {
+	cfg := serverConfig(t)
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		l, err := e.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
+		server := fiber.TLSServer(s, cfg)
+		shaken := make(chan error, 1)
+		fiber.Spawn(s, func() {
+			var err error
+			fiber.Block(func() { err = server.Handshake() })
+			shaken <- err
+		})
+		client := tls.Client(raw, &tls.Config{InsecureSkipVerify: true})
+		if err := client.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-shaken; err != nil {
+			t.Fatal(err)
+		}
+		var pieces atomic.Int64
+		read := make(chan struct{})
+		var over fiber.Group
+		over.Add(2)
+		fiber.Spawn(s, func() {
+			defer over.Done()
+			for err := error(nil); err == nil; pieces.Add(1) {
+				_, err = server.Write(make([]byte, 1<<10))
+			}
+		})
+		fiber.Spawn(s, func() {
+			defer over.Done()
+			for wrote := -1; wrote != int(pieces.Load()); { // until the writer has no room any more
+				wrote = int(pieces.Load())
+				fiber.Sleep(50 * time.Millisecond)
+			}
+			if _, err := server.Read(make([]byte, 100)); err == nil {
+				t.Error("rubbish was read")
+			}
+			close(read)
+		})
+		_, _ = raw.Write(make([]byte, 100))
+		<-read
+		on(s, func() {}) // the loop goes on
+		_ = raw.Close()
+		over.Wait()
+		_ = server.Close()
+	})
+}
+
+// tlsPair returns two ends of a TLS connection, with the handshake done.
+func tlsPair(t *testing.T, e *fiber.Engine, cfg *tls.Config) (client, server *fiber.TLSConn) {
+	t.Helper()
+	c, s := pair(t, e, "tcp")
+	client = fiber.TLSClient(c, &tls.Config{InsecureSkipVerify: true})
+	server = fiber.TLSServer(s, cfg)
+	var both fiber.Group
+	for _, end := range []*fiber.TLSConn{client, server} {
+		both.Add(1)
+		fiber.Spawn(end.NetConn(), func() {
+			defer both.Done()
+			if err := end.Handshake(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	return client, server
+}
+
+func TestTLSBothWays(t *testing.T) {
+	cfg := serverConfig(t)
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		client, server := tlsPair(t, e, cfg)
+		want := random(t, 4<<20)
+		fiber.Spawn(server.NetConn(), func() {
+			if _, err := io.Copy(server, server); err != nil {
+				t.Error(err)
+			}
+			if err := server.CloseWrite(); err != nil {
+				t.Error(err)
+			}
+		})
+		fiber.Spawn(client.NetConn(), func() {
+			if n, err := client.Write(want); n != len(want) || err != nil {
+				t.Errorf("Write = %d, %v", n, err)
+			}
+			if err := client.CloseWrite(); err != nil {
+				t.Error(err)
+			}
+		})
+		on(client.NetConn(), func() {
+			got, err := io.ReadAll(client)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("got %d bytes, %v; want the %d that were sent", len(got), err, len(want))
+			}
+			_ = client.Close()
+		})
+		on(server.NetConn(), func() { _ = server.Close() })
+	})
+}
+
+// A Close without CloseWrite says farewell, and a deadline ends a Write that waits.
+func TestTLSCloseAndDeadline(t *testing.T) {
+	cfg := serverConfig(t)
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		client, server := tlsPair(t, e, cfg)
+		on(server.NetConn(), func() {
+			_, _ = server.Write([]byte("bye"))
+			_ = server.Close()
+		})
+		on(client.NetConn(), func() {
+			if b, err := io.ReadAll(client); string(b) != "bye" || err != nil {
+				t.Errorf("got %q, %v", b, err)
+			}
+			_ = client.Close()
+		})
+		client, server = tlsPair(t, e, cfg)
+		on(server.NetConn(), func() {
+			_ = server.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+			err := error(nil)
+			for err == nil {
+				_, err = server.Write(make([]byte, 1<<20))
+			}
+			if ne, ok := errors.AsType[net.Error](err); !ok || !ne.Timeout() {
+				t.Errorf("Write to a client that does not read: %v, want a time-out", err)
+			}
+			if _, err := server.Write([]byte("x")); err == nil {
+				t.Error("a Write after one that failed succeeded")
+			}
+			_ = server.NetConn().(interface{ SetLinger(int) error }).SetLinger(0)
+			_ = server.Close()
+		})
+		_ = client.Close()
+	})
+}
