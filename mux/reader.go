@@ -19,7 +19,7 @@ import (
 
 // standby is how long a connection may go unread: what answers pings, and finds
 // the end of the connection, when the application does something else.
-const standby = time.Millisecond
+const standby = 5 * time.Millisecond
 
 // longAgo is a deadline that interrupts a Read.
 var longAgo = time.Unix(1, 0)
