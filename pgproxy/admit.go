@@ -2,7 +2,6 @@ package pgproxy
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -236,7 +235,7 @@ func (g *greeting) answerSSL(ctx context.Context) error {
 	if _, err := g.conn.Write([]byte{'S'}); err != nil {
 		return err
 	}
-	t := tls.Server(g.conn, g.set.TLS)
+	t := fiber.TLSServer(g.conn, g.set.TLS)
 	var err error
 	fiber.Block(func() { err = t.HandshakeContext(ctx) })
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/upstream"
@@ -135,7 +136,7 @@ func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 		cfg = cfg.Clone()
 		cfg.ServerName = host
 	}
-	t := tls.Client(s.raw, cfg)
+	t := fiber.TLSClient(s.raw, cfg)
 	if err := t.HandshakeContext(ctx); err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package tcpproxy
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -105,7 +104,7 @@ func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (ne
 		cfg = cfg.Clone()
 		cfg.ServerName, _, _ = net.SplitHostPort(l.Endpoint())
 	}
-	tc := tls.Client(conn, cfg)
+	tc := fiber.TLSClient(conn, cfg)
 	var err error
 	fiber.Block(func() { err = tc.HandshakeContext(ctx) })
 	if err != nil {

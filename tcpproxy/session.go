@@ -2,7 +2,6 @@ package tcpproxy
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,7 +55,7 @@ func (s *session) clientSide(ctx context.Context) (*side, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
-	tc := tls.Server(s.client, s.cfg.TLS)
+	tc := fiber.TLSServer(s.client, s.cfg.TLS)
 	var err error
 	fiber.Block(func() { err = tc.HandshakeContext(ctx) })
 	if err != nil {
