@@ -73,10 +73,6 @@ func (s *session) serve(size int) bool {
 	x.close = s.req.Close || s.p.isDraining()
 	s.identify()
 	s.lookForBody()
-	if !x.inline && s.isTLS != nil {
-		s.goLong()
-		return false
-	}
 	err := s.attempts(raw)
 	if errors.Is(err, errLong) {
 		s.releaseOut()
@@ -121,9 +117,9 @@ func (s *session) identify() {
 const maxRequestID = 128
 
 // lookForBody sees whether the whole body has arrived with the head: then the request is sent in one write, and again
-// if need be. Any other is sent as it comes, by a second fiber. Where either side speaks TLS it goes to the standard
-// server, which has goroutines: a read that finds a KeyUpdate locks what a write that waits for the peer has locked, and
-// a peer could stop the loop that way.
+// if need be. Any other is sent as it comes, by a second fiber. Where the server speaks TLS it goes to the standard server,
+// which has goroutines: a read that finds a KeyUpdate locks what a write that waits for the peer has locked, and a peer
+// could stop the loop that way. (A client's connection is a fiber.TLSConn, which knows better.)
 func (s *session) lookForBody() {
 	x := &s.ex
 	switch length := s.req.Length; {

@@ -171,7 +171,7 @@ func (s *session) open() bool {
 		return true
 	}
 	h := s.p.standard.wrap(s.lc, s.lc, nil)
-	tc := tls.Server(h, s.p.tls)
+	tc := fiber.TLSServer(h, s.p.tls)
 	_ = s.lc.SetDeadline(time.Now().Add(cfg.readHeader))
 	var err error
 	fiber.Block(func() { err = tc.HandshakeContext(s.ctx) })
@@ -184,7 +184,7 @@ func (s *session) open() bool {
 	_ = s.lc.SetDeadline(time.Time{})
 	state := tc.ConnectionState()
 	if state.NegotiatedProtocol == "h2" {
-		s.p.standard.serve(tc, h)
+		s.p.standard.serve(tc.Conn, h) // on goroutines
 		return false
 	}
 	s.isTLS = &state

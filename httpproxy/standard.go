@@ -11,7 +11,7 @@ import (
 )
 
 // standard serves what sessions do not serve themselves, with net/http: HTTP/2, upgrades, Expect, HTTP/1.0, heads of
-// unusual form or size, and bodies that take more than a read where either side speaks TLS. Whoever hands a connection
+// unusual form or size, and bodies that take more than a read where the server speaks TLS. Whoever hands a connection
 // over waits until it is closed.
 type standard struct {
 	http  *http.Server
