@@ -119,7 +119,7 @@ func (e *Env) idleClients(suite string) run.Case {
 			ID: "W3d", Suite: suite, Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, "rss_mib"},
 			Title: fmt.Sprintf("PostgreSQL, %s idle clients", result.Format(float64(n))),
 		},
-		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds,
+		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds, Cold: true, // a round is long, and begins and ends with nobody there
 		Open: openIdle(n, func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }),
 	}
 }
