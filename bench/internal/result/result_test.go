@@ -58,6 +58,10 @@ func TestOthersMakeNoise(t *testing.T) {
 		if got := c.Ratio(armOf(1, 1, 1), armOf(2, 2, 2), result.CPU).String(); got != want {
 			t.Errorf("others had %v of the machine: %q, want %q", others, got, want)
 		}
+		c.Metrics = []string{result.Peak, result.CPU}
+		if c.Disturbed() {
+			t.Errorf("others had %v of the machine: memory is disturbed", others)
+		}
 	}
 }
 

@@ -100,13 +100,19 @@ func (r Ratio) String() string {
 // disturbing is the part of the machine above which others disturb.
 const disturbing = 0.10
 
-// Disturbed reports whether others have used much of the machine while the case was measured.
-func (c *Case) Disturbed() bool { return c.Others > disturbing }
+// Disturbed reports whether others have used much of the machine while the case was measured, and whether that matters for the figure
+// that counts.
+func (c *Case) Disturbed() bool { return len(c.Metrics) > 0 && c.disturbs(c.Metrics[0]) }
+
+// disturbs is false for what does not depend on who else wants the processors: memory.
+func (c *Case) disturbs(metric string) bool {
+	return c.Others > disturbing && !slices.Contains([]string{PerClient, Peak, AllocsOp, BytesOp}, metric)
+}
 
 // Ratio is RatioOf two arms of the case.
 func (c *Case) Ratio(a, b *Arm, metric string) Ratio {
 	r := RatioOf(a, b, metric)
-	r.Disturbed = c.Disturbed()
+	r.Disturbed = c.disturbs(metric)
 	return r
 }
 
