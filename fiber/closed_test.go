@@ -161,3 +161,36 @@ func openHere(t *testing.T, l net.Listener) (b bystanders) {
 	}
 	return b
 }
+
+// A connection that is closed while it waits with patience is not looked at any more.
+func TestWaitReadableForOnAClosedConnection(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer s.Close()
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ended := make(chan error, 1)
+		fiber.Spawn(c, func() {
+			_, err := c.(interface {
+				WaitReadableFor(patience time.Duration) (bool, error)
+			}).WaitReadableFor(time.Hour)
+			ended <- err
+		})
+		gone(c)
+		var others bystanders
+		on(c, func() {
+			_ = c.Close()
+			var opened fiber.Group
+			opened.Go(func() { others = openHere(t, l) }) // in the turn in which the other looks again
+			opened.Wait()
+		})
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%v, want net.ErrClosed", err)
+		}
+		gone(s)
+		others.untouched(t)
+	})
+}

@@ -162,7 +162,10 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 		return false, c.opError("read", err)
 	}
 	c.tired = l.now + int64(patience)
-	for ready = l.poller.readable(c); !ready && err == nil && l.now < c.tired; ready = l.poller.readable(c) {
+	for err == nil { // after an error the descriptor may be another's
+		if ready = l.poller.readable(c); ready || l.now >= c.tired {
+			break
+		}
 		l.timers.arm(&c.timer, c.tired)
 		err = c.wait(l, &c.rd)
 	}
