@@ -20,8 +20,9 @@
 // [Sleep] for time.Sleep; TLS whose one fiber reads while another writes is a [TLSConn]. All of these work on a goroutine as well. A watchdog names a fiber that
 // held its loop for more than 10 ms.
 //
-// A panic ends its fiber, is logged with its stack, and leaves the loop running. runtime.Goexit
-// must not be called on a fiber (in tests: no t.FailNow).
+// A panic ends its fiber, is logged with its stack, and leaves the loop running; runtime.Goexit ends
+// its fiber. Two things a fiber must not do while it waits: hold its thread (runtime.LockOSThread), which
+// ends the program, and be within a coroutine of its own (iter.Pull), which panics.
 //
 // # Engines
 //

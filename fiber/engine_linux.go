@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,8 +165,8 @@ func Go(fn func()) {
 }
 
 // Block runs fn, which may wait for anything or compute for long, on a goroutine, and returns
-// when it has ended; other fibers run meanwhile. On a goroutine it calls fn. A panic of fn is
-// the caller's.
+// when it has ended; other fibers run meanwhile. On a goroutine it calls fn. A panic of fn, or its
+// runtime.Goexit, is the caller's.
 func Block(fn func()) {
 	f := currentFiber()
 	if f == nil {
@@ -173,16 +174,21 @@ func Block(fn func()) {
 		return
 	}
 	var trouble any
+	returned := false
 	go func() {
 		defer func() {
 			trouble = recover()
 			f.loop.post(func() { f.loop.ready(f) })
 		}()
 		fn()
+		returned = true
 	}()
 	f.park()
-	if trouble != nil {
+	switch {
+	case trouble != nil:
 		panic(trouble)
+	case !returned:
+		runtime.Goexit()
 	}
 }
 

@@ -3,6 +3,7 @@
 package fiber
 
 import (
+	"errors"
 	"iter"
 	"log/slog"
 	"runtime/debug"
@@ -73,16 +74,25 @@ func (f *coroutine) life(yield func(struct{}) bool) {
 	l.running.Store(0) // the descriptor may serve another goroutine from now on
 }
 
-// once runs the fiber's function; its panic ends only itself.
+// errGoexit stands for a runtime.Goexit on its way to the loop.
+var errGoexit = errors.New("fiber: runtime.Goexit")
+
+// once runs the fiber's function; its panic ends only itself. So does runtime.Goexit: iter.Pull would
+// pass that on to the loop, and passes on a panic instead, from which resumeFrom recovers.
 func (f *coroutine) once() {
+	returned := false
 	defer func() {
 		f.fn = nil
 		if p := recover(); p != nil {
 			f.loop.panics.Add(1)
 			f.loop.logger().Error("fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		} else if !returned {
+			f.loop.running.Store(0) // see life
+			panic(errGoexit)
 		}
 	}()
 	f.fn()
+	returned = true
 }
 
 // park lets the loop go on until somebody calls ready (or, from elsewhere, wake) for f, once.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"runtime"
@@ -465,5 +466,50 @@ func TestWriterLetsOthersRun(t *testing.T) {
 				t.Errorf("no other fiber ran during %d writes", written)
 			}
 		})
+	})
+}
+
+// runtime.Goexit ends its fiber, as it does a goroutine, also out of Block; the loop lives.
+func TestGoexitEndsOneFiber(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		defer s.Close()
+		for name, fn := range map[string]func(){
+			"Goexit":          runtime.Goexit,
+			"Goexit in Block": func() { fiber.Block(runtime.Goexit) },
+		} {
+			on(c, func() {
+				fn()
+				t.Errorf("%s: the fiber went on", name)
+			})
+			on(c, func() {}) // the loop goes on
+		}
+		if e.Kind() == fiber.Goroutine {
+			return
+		}
+		for e.Stats().Fibers > 0 {
+			fiber.Sleep(time.Millisecond)
+		}
+	})
+}
+
+// A coroutine within a fiber that waits for the fiber's loop would wait for itself.
+func TestCoroutineWithinAFiber(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		defer s.Close()
+		on(c, func() {
+			next, stop := iter.Pull(func(func(int) bool) { _, _ = c.Read(make([]byte, 1)) })
+			defer stop()
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			next()
+		})
+		on(c, func() {})
 	})
 }

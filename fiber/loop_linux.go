@@ -239,11 +239,30 @@ func (l *loop) ready(f *coroutine) { l.queue = append(l.queue, f) }
 func (l *loop) runReady() {
 	batch := l.queue
 	l.queue = l.behind[:0]
-	for i, f := range batch {
-		batch[i] = nil
-		l.resume(f)
+	for i := 0; i < len(batch); {
+		i = l.resumeFrom(batch, i)
 	}
 	l.behind = batch[:0]
+}
+
+// resumeFrom resumes the fibers of a batch from the i-th to the last, or to one that calls
+// runtime.Goexit, and returns which is next.
+func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
+	defer func() {
+		if p := recover(); p == errGoexit { //nolint:errorlint // once made it
+			l.current = nil
+			l.fibers--
+		} else if p != nil {
+			panic(p)
+		}
+	}()
+	for next = i; next < len(batch); {
+		f := batch[next]
+		batch[next] = nil
+		next++
+		l.resume(f)
+	}
+	return next
 }
 
 // post runs fn on the loop's thread, outside any fiber, soon. Any thread may call it; fn must
@@ -296,6 +315,9 @@ func (l *loop) call(fn func()) bool {
 		}
 		f.park()
 		return true
+	}
+	if unix.Gettid() == l.thread {
+		panic("fiber: a coroutine within a fiber (iter.Pull) cannot wait: it would hold the loop for ever")
 	}
 	done := make(chan struct{})
 	if !l.post(func() { l.spawn(func() { defer close(done); fn() }) }) {
