@@ -200,21 +200,21 @@ func (c *Conn) OnReadable(fn func()) bool {
 // read: an idle pooled connection that is not quiet is of no use any more. It does not wait.
 // Only the connection's one user may call it, and not during a Read.
 func (c *Conn) Quiet() bool {
-	if l := c.loop.Load(); !l.here() {
+	l := c.loop.Load()
+	if !l.here() {
 		return c.ask(l, func(l *loop) bool { return !c.closed && l.poller.quiet(c) })
-	} else {
-		return !c.closed && l.poller.quiet(c)
 	}
+	return !c.closed && l.poller.quiet(c)
 }
 
 // Ended reports that the peer has sent its end, or broken the connection, and that nothing before
 // that is unread. It does not wait. Like Quiet it is for the connection's one user.
 func (c *Conn) Ended() bool {
-	if l := c.loop.Load(); !l.here() {
+	l := c.loop.Load()
+	if !l.here() {
 		return !c.ask(l, func(l *loop) bool { return !c.closed && !l.poller.ended(c) })
-	} else {
-		return c.closed || l.poller.ended(c)
 	}
+	return c.closed || l.poller.ended(c)
 }
 
 // ask runs question on the connection's loop; false when that has ended.

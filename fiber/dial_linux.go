@@ -33,7 +33,7 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []unix.Soc
 	var errs dialErrors
 	for i, t := range targets {
 		var c *Conn
-		err := error(net.ErrClosed)
+		err := net.ErrClosed
 		attempt := func() {
 			ctx, cancel := share(ctx, len(targets)-i)
 			defer cancel()

@@ -46,13 +46,13 @@ func TestDialErrors(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := e.DialContext(ctx, "tcp", to.String())
-		if ne, ok := err.(net.Error); !ok || !ne.Timeout() {
+		if ne, ok := errors.AsType[net.Error](err); !ok || !ne.Timeout() {
 			t.Errorf("time-out: %#v: want a net.Error whose Timeout is true", err)
 		}
 		cancelled, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Millisecond, cancel)
 		_, err = e.DialContext(cancelled, "tcp", to.String())
-		if ne, ok := err.(net.Error); !ok || ne.Timeout() || !errors.Is(err, context.Canceled) {
+		if ne, ok := errors.AsType[net.Error](err); !ok || ne.Timeout() || !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %#v: want a net.Error whose Timeout is false, and context.Canceled", err)
 		}
 		closed, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func TestDialErrors(t *testing.T) {
 		}
 		_ = closed.Close()
 		_, err = e.DialContext(t.Context(), "tcp", closed.Addr().String())
-		if _, ok := err.(*net.OpError); !ok || !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, ok := errors.AsType[*net.OpError](err); !ok || !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("refused: %#v, want a *net.OpError", err)
 		}
 		_, err = e.DialContext(t.Context(), "tcp6", closed.Addr().String())

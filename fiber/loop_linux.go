@@ -344,9 +344,3 @@ func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
 func rawWaits(loops int) bool {
 	return runtime.GOMAXPROCS(0) > loops && !asyncPreemptOff()
 }
-
-// timespec returns the time left until a point in the loop's clock, at least a microsecond.
-func (l *loop) timespec(until int64) unix.Timespec {
-	left := max(until-nanotime(), 1000)
-	return unix.NsecToTimespec(left)
-}

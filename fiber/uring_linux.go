@@ -32,7 +32,6 @@ type uring struct {
 	polls []unix.PollFd  // of lookForResets
 	idle  bool           // the last wait found nothing to do for long
 	raw   bool           // see rawWaits
-	limit int64          // closing connections are looked at no earlier
 }
 
 // uringConn is what the poller knows of a connection; the loop's thread owns it.
