@@ -227,7 +227,7 @@ func TestLargeMessagesInto(t *testing.T) {
 // leading is a session whose receiver on channel 1 reads the connection itself,
 // again and again into p, which it passes on. Channel 3 is there too.
 func leading(t *testing.T, p []byte) (s *mux.Session, h *hostile, one, three *mux.Channel, done chan error, got chan int) {
-	s, h = attack(t, mux.Config{ChannelWindow: 4 << 20})
+	s, h = attack(t, mux.Config{ChannelWindow: 4 << 20, CloseTimeout: 10 * time.Millisecond})
 	h.send(concat(open(1, frame.KindMessages), open(3, frame.KindMessages)))
 	one, err := s.Accept(bg)
 	if err != nil {
