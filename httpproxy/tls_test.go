@@ -156,9 +156,7 @@ func TestUploadOverTLS(t *testing.T) {
 					t.Errorf("%q: %s %q", parts, resp.Status, body)
 				}
 			}
-			if u := cfg.Routes[0].Upstream.Status(); u.Endpoints[0].Leases != 0 {
-				t.Errorf("%d leases are out", u.Endpoints[0].Leases)
-			}
+			eventually(t, "no lease is out", func() bool { return cfg.Routes[0].Upstream.Status().Endpoints[0].Leases == 0 })
 		})
 	}
 }
