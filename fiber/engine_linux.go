@@ -206,6 +206,7 @@ type Stats struct {
 	Loops  int
 	Conns  int    // open connections
 	Fibers int    // running or waiting
+	Spare  int    // ended, and kept for the next
 	Panics uint64 // fibers ended by one
 	Held   uint64 // times the watchdog found a fiber holding its loop
 	Turns  uint64 // of the loops: each asks the kernel once
@@ -217,6 +218,7 @@ func (e *Engine) Stats() Stats {
 	for _, l := range e.loops {
 		s.Conns += int(l.conns.Load())
 		s.Fibers += int(l.shown.Load())
+		s.Spare += int(l.kept.Load())
 		s.Panics += l.panics.Load()
 		s.Held += l.held.Load()
 		s.Turns += l.turn.Load()

@@ -72,7 +72,7 @@ func (*Parker) Unpark() {}
 
 // Stats are the counters of an engine; without loops all are 0.
 type Stats struct {
-	Loops, Conns, Fibers int
+	Loops, Conns, Fibers, Spare int
 	Panics, Held, Turns  uint64
 }
 

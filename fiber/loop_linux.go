@@ -83,6 +83,7 @@ type loop struct {
 	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
 	turn    atomic.Uint64  // for the watchdog and Stats
 	shown   atomic.Int64   // fibers, for Stats
+	kept    atomic.Int64   // spare, for Stats
 	panics  atomic.Uint64  // fibers ended by one
 	active  atomic.Bool    // not waiting; for the watchdog
 	held    atomic.Uint64  // times the watchdog had something to say
@@ -190,6 +191,7 @@ func (l *loop) step() {
 		}
 	}
 	l.shown.Store(int64(l.fibers))
+	l.kept.Store(int64(len(l.spare)))
 	l.active.Store(false)
 	l.poller.wait(until)
 	l.active.Store(true)

@@ -3,6 +3,7 @@ package fiber
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -91,6 +92,12 @@ func (t *TLSConn) SetWriteDeadline(at time.Time) error { return t.under.Conn.Set
 // records holds *[]byte with room for a record, empty.
 var records = sync.Pool{New: func() any { b := make([]byte, 0, tlsPiece+1<<10); return &b }}
 
+// maxGathered is how much waits for a peer that does not read: a record, and answers to the key updates
+// it sends meanwhile.
+const maxGathered = 4 * tlsPiece
+
+var errDeaf = errors.New("fiber: the TLS peer asks for more than it reads")
+
 // gathering is what crypto/tls writes to: on a fiber it keeps the bytes.
 type gathering struct {
 	net.Conn
@@ -113,6 +120,10 @@ func (g *gathering) Write(p []byte) (int, error) {
 	}
 	if g.pending == nil {
 		g.pending = records.Get().(*[]byte)
+	}
+	if len(*g.pending) > maxGathered {
+		g.err = errDeaf
+		return 0, g.err
 	}
 	*g.pending = append(*g.pending, p...)
 	return len(p), nil

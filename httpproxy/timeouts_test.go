@@ -136,13 +136,15 @@ func TestResponseTimeoutIsNoReasonToSendAgain(t *testing.T) {
 	t.Cleanup(func() { close(done) })
 	up := newUpstream(t, backend)
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ResponseTimeout: short}}})
-	c, br := dialRaw(t, p.addr)
-	roundTrip(t, c, br, getRoot)
-	if resp, _ := roundTrip(t, c, br, getRoot); resp.StatusCode != http.StatusGatewayTimeout {
-		t.Error(resp.Status)
-	}
-	if n := up.Status().Endpoints[0].Pool.Opened; n != 1 {
-		t.Errorf("it was sent on %d connections", n)
+	for i, head := range []string{getRoot, "GET / HTTP/1.0\r\nHost: a\r\n\r\n"} {
+		c, br := dialRaw(t, p.addr)
+		roundTrip(t, c, br, getRoot)
+		if resp, _ := roundTrip(t, c, br, head); resp.StatusCode != http.StatusGatewayTimeout {
+			t.Errorf("%q: %s", head, resp.Status)
+		}
+		if n := up.Status().Endpoints[0].Pool.Opened; n != uint64(i+1) {
+			t.Errorf("%q: %d connections were opened", head, n)
+		}
 	}
 }
 

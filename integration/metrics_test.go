@@ -60,7 +60,7 @@ func (g *gateway) footprint() footprint {
 	pooled := m.sum("headpond_pool_idle") + m.sum("headpond_pool_opening")
 	return footprint{
 		descriptors: m.sum("process_open_fds") - pooled - m.sum("headpond_pool_in_use"),
-		goroutines:  m.sum("go_goroutines"),
+		goroutines:  m.sum("go_goroutines") - m.sum("headpond_engine_spare_fibers"), // the race detector's are all kept
 		sessions:    m.sum("headpond_listener_connections_active") + m.sum("headpond_pool_in_use"),
 		waiting:     m.sum("headpond_pool_waiting") + m.sum("headpond_listener_connections_queued"),
 	}

@@ -104,6 +104,7 @@ var snapshotMetrics = []metric[Snapshot]{
 	gauge("engine_loops", "Threads that run fibers; 0 on the goroutine engine.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Loops) }),
 	gauge("engine_connections", "Open connections on loops, of clients and upstreams.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Conns) }),
 	gauge("engine_fibers", "Fibers that run or wait.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Fibers) }),
+	gauge("engine_spare_fibers", "Fibers that ended and are kept for the next.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Spare) }),
 	counter("engine_fiber_panics_total", "Fibers ended by a panic; the log has the stack.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Panics) }),
 	counter("engine_loop_held_total", "Times a fiber held its loop for more than 10 ms; the log has the stack.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Held) }),
 	counter("engine_turns_total", "Turns of the loops, each of which asks the kernel once.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Turns) }),

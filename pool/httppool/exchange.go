@@ -86,6 +86,7 @@ type exchange struct {
 	body     body
 	answered bool // a byte of the response has arrived
 	accepted bool // the server's kernel may hold a byte of the request
+	broken   bool // the connection failed, which a time-out is not
 
 	mu        sync.Mutex // never held across I/O
 	upload    uploadState
@@ -355,6 +356,7 @@ func (x *exchange) fail(step string, err error) error {
 			err = ErrIdleTimeout
 		}
 	default:
+		x.broken = true
 		blame = x.answered || !x.lease.Reused()
 		err = serverError(err, upload)
 	}
@@ -403,7 +405,7 @@ func (x *exchange) wrap(step string, err error) error {
 // server closed an idle connection just as it was used. The connection had served before, no byte of an answer
 // came, and either no byte of the request was accepted or the request is idempotent.
 func (x *exchange) retryable() bool {
-	return x.lease.Reused() && !x.answered && x.req.Context().Err() == nil && !x.headRead &&
+	return x.broken && x.lease.Reused() && !x.answered && x.req.Context().Err() == nil && !x.headRead &&
 		(!x.accepted || replayable(x.req)) && (x.bodyIsOurs() || x.req.GetBody != nil)
 }
 
