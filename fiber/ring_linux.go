@@ -143,9 +143,10 @@ func (r *ring) mapRings(p *ringParams) (err error) {
 }
 
 // next returns an empty entry to fill; it is submitted by the next enter. When the queue is
-// full it is submitted first.
+// full it is submitted first, again and again if the kernel is short of memory: an entry that was
+// overwritten would be an operation that never ends.
 func (r *ring) next() *sqe {
-	if r.tail-atomic.LoadUint32(r.sqHead) == uint32(len(r.sqes)) {
+	for r.tail-atomic.LoadUint32(r.sqHead) == uint32(len(r.sqes)) {
 		r.enter(false, false, 0)
 	}
 	s := &r.sqes[r.tail&r.sqMask]
