@@ -73,7 +73,7 @@ func (*Parker) Unpark() {}
 // Stats are the counters of an engine; without loops all are 0.
 type Stats struct {
 	Loops, Conns, Fibers, Spare int
-	Panics, Held, Turns  uint64
+	Panics, Held, Turns         uint64
 }
 
 // Stats returns zeros.

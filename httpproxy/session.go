@@ -71,6 +71,19 @@ func (s *stream) drop() {
 	s.release()
 }
 
+// tires gives the buffer back and waits; it returns true when that takes long, and nothing ends the wait.
+func (s *stream) tires() bool {
+	w, ok := s.wait.(interface {
+		WaitReadableFor(patience time.Duration) (ready bool, err error)
+	})
+	if !ok {
+		return false
+	}
+	s.release()
+	ready, err := w.WaitReadableFor(patience)
+	return !ready && err == nil // an error comes again
+}
+
 // fill reads once. full means that there is no room.
 func (s *stream) fill() (n int, err error) {
 	if s.r == s.w && s.wait != nil {
@@ -130,8 +143,10 @@ type session struct {
 	counts bool                 // bytes are counted here; under TLS lc sees them
 	state  atomic.Int32
 	served bool // a request has been answered
-	now    time.Time
-	peer   peer
+	// suspended: the client has been idle for so long that the session gave up its stack; resume goes on.
+	suspended bool
+	now       time.Time
+	peer      peer
 
 	req      httpwire.Request
 	resp     httpwire.Response
@@ -147,15 +162,36 @@ type session struct {
 // ServeConn serves one client; it implements listener.Handler.
 func (p *Proxy) ServeConn(ctx context.Context, nc net.Conn) {
 	lc := nc.(*listener.Conn)
-	defer lc.Close()
 	s := &session{p: p, ctx: ctx, lc: lc}
-	if !s.open() {
-		return
+	opened := false
+	defer func() {
+		if !opened {
+			_ = lc.Close()
+		}
+	}()
+	if opened = s.open(); opened {
+		p.sessions.add(s)
+		s.carry()
 	}
-	defer s.close()
-	p.sessions.add(s)
-	defer p.sessions.remove(s)
+}
+
+// carry runs the session to its end, or to where it is suspended.
+func (s *session) carry() {
+	defer func() {
+		if s.suspended {
+			return
+		}
+		s.p.sessions.remove(s)
+		s.close()
+		_ = s.lc.Close()
+	}()
 	s.run()
+}
+
+// resume goes on with a suspended session.
+func (s *session) resume(ctx context.Context) {
+	s.ctx = ctx
+	s.carry()
 }
 
 // open brings the connection to its first request; false means that there is none, or that it is served already.
@@ -222,18 +258,30 @@ func (s *session) run() {
 	}
 }
 
-// awaitRequest waits for the first byte of the next request.
+// patience is how long an idle client's session keeps its stack.
+const patience = 100 * time.Millisecond
+
+// awaitRequest waits for the first byte of the next request; false = there is none, or the session is suspended.
 func (s *session) awaitRequest() bool {
-	s.state.Store(sessionIdle)
-	if s.p.isDraining() {
-		return false
+	if s.suspended {
+		s.suspended = false // and the deadline stands
+	} else {
+		s.state.Store(sessionIdle)
+		if s.p.isDraining() {
+			return false
+		}
+		cfg := s.p.limits.Load()
+		limit := cfg.readHeader
+		if s.served {
+			limit = cfg.keepAlive
+		}
+		_ = s.client.conn.SetReadDeadline(time.Now().Add(limit))
+		if s.client.tires() && s.lc.Suspend(s.resume) {
+			s.suspended = true
+			s.req, s.resp, s.out = httpwire.Request{}, httpwire.Response{}, nil // they may hold on to buffers
+			return false
+		}
 	}
-	cfg := s.p.limits.Load()
-	limit := cfg.readHeader
-	if s.served {
-		limit = cfg.keepAlive
-	}
-	_ = s.client.conn.SetReadDeadline(time.Now().Add(limit))
 	n, err := s.client.fill()
 	if !s.state.CompareAndSwap(sessionIdle, sessionBusy) {
 		return false // kicked

@@ -46,6 +46,9 @@ func (r runner) Run() int {
 // Kind is the engine that was chosen.
 func Kind() fiber.Kind { return engine.Kind() }
 
+// Fibers returns how many run or wait, 0 on the goroutine engine.
+func Fibers() int { return engine.Stats().Fibers }
+
 // Listener makes l one of the engine.
 func Listener(l net.Listener) (net.Listener, error) { return engine.Listener(l) }
 
