@@ -45,7 +45,7 @@ func onFibers(l *config.Listener, cfg *config.Config) bool {
 	return true
 }
 
-// adopt makes the socket's connections live on the engine. Nothing has been accepted from it yet.
+// adopt makes the socket's connections live on the engine. Nothing has been accepted from it yet, and nobody else knows it.
 func (s *socket) adopt(e *fiber.Engine) error {
 	l, err := e.Listener(s.Listener)
 	if err != nil {

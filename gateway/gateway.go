@@ -132,12 +132,6 @@ func (g *Gateway) serve() error {
 // startService serves sock until it is retired or the proxy drains.
 func (g *Gateway) startService(s *service, sock *socket) {
 	g.logger.Info("listening", "listener", s.cfg.Name, "protocol", s.cfg.Protocol, "address", address(sock), "tls", s.cert != nil)
-	if onFibers(&s.cfg, g.cfg) {
-		if err := sock.adopt(g.engine); err != nil {
-			g.stopped(s, sock, err)
-			return
-		}
-	}
 	proxy := s.proxy
 	g.tasks.Go(func() {
 		err := proxy.Serve(sock.Listener) // what the engine made of it, so that accepting is a fiber too

@@ -175,7 +175,8 @@ func (g *Gateway) planServices(p *plan) error {
 
 func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view map[string]*backend) error {
 	hold := &certificate{}
-	if old != nil && old.cert != nil && !needsNewProxy(&old.cfg, l) {
+	replace := old != nil && (needsNewProxy(&old.cfg, l) || old.fibers != onFibers(l, p.cfg))
+	if old != nil && old.cert != nil && !replace {
 		hold = old.cert
 	}
 	s, err := g.newSpec(l, view, hold)
@@ -183,9 +184,9 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 	case err != nil:
 		return err
 	case old == nil:
-		return p.addService(s, hold)
-	case needsNewProxy(&old.cfg, l):
-		return p.replaceService(s, old, hold)
+		return g.addService(p, s, hold)
+	case replace:
+		return g.replaceService(p, s, old, hold)
 	}
 	p.services = append(p.services, old)
 	changed := !sameListener(old.cfg, *l) || old.files != s.files
@@ -220,23 +221,44 @@ func (g *Gateway) updateService(svc *service, s *spec, hold *certificate) error 
 }
 
 // addService binds and builds a listener that did not exist.
-func (p *plan) addService(s *spec, hold *certificate) error {
-	sock, err := bind(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen)
-	if err != nil {
-		return err
-	}
-	p.opened = append(p.opened, sock)
-	svc, err := newService(s, sock, hold)
+func (g *Gateway) addService(p *plan, s *spec, hold *certificate) error {
+	svc, err := g.newService(p, s, nil, hold)
 	if err != nil {
 		return err
 	}
 	p.services = append(p.services, svc)
-	p.starts = append(p.starts, start{svc, sock})
+	p.starts = append(p.starts, start{svc, svc.socket})
 	p.change("listener %s added", s.cfg.Name)
 	return nil
 }
 
-func newService(s *spec, sock *socket, hold *certificate) (*service, error) {
+// open makes the socket of a listener, on the engine if its sessions are: a second one on old's, to take over from it, or one at the
+// listener's address.
+func (g *Gateway) open(p *plan, l *config.Listener, old *socket) (sock *socket, err error) {
+	what := fmt.Sprintf("listener %q", l.Name)
+	if old == nil {
+		sock, err = bind(what, l.Listen)
+	} else if sock, err = old.duplicate(); err != nil {
+		err = fmt.Errorf("%s: take over %s: %w", what, l.Listen, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.opened = append(p.opened, sock)
+	if onFibers(l, p.cfg) {
+		if err := sock.adopt(g.engine); err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	return sock, nil
+}
+
+// newService opens the socket of a listener (see open) and builds what serves it.
+func (g *Gateway) newService(p *plan, s *spec, old *socket, hold *certificate) (*service, error) {
+	sock, err := g.open(p, &s.cfg, old)
+	if err != nil {
+		return nil, err
+	}
 	if s.cert != nil {
 		hold.current.Store(s.cert)
 	} else {
@@ -246,31 +268,24 @@ func newService(s *spec, sock *socket, hold *certificate) (*service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listener %q: %w", s.cfg.Name, err)
 	}
-	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold}, nil
+	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold, fibers: onFibers(&s.cfg, p.cfg)}, nil
 }
 
 // replaceService builds a new proxy and has it take over the socket, or open the new address.
-func (p *plan) replaceService(s *spec, old *service, hold *certificate) error {
-	var sock *socket
-	var err error
+func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certificate) error {
+	var from *socket
 	if old.cfg.Listen == s.cfg.Listen {
-		sock, err = old.socket.duplicate()
-		if err != nil {
-			return fmt.Errorf("listener %q: take over %s: %w", s.cfg.Name, s.cfg.Listen, err)
-		}
-	} else if sock, err = bind(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen); err != nil {
-		return err
+		from = old.socket
 	}
-	p.opened = append(p.opened, sock)
-	svc, err := newService(s, sock, hold)
+	svc, err := g.newService(p, s, from, hold)
 	if err != nil {
 		return err
 	}
-	if old.cfg.Listen == s.cfg.Listen {
-		p.commits = append(p.commits, func() error { old.socket.handOver(sock); return nil })
+	if from != nil {
+		p.commits = append(p.commits, func() error { from.handOver(svc.socket); return nil })
 	}
 	p.services = append(p.services, svc)
-	p.starts = append(p.starts, start{svc, sock})
+	p.starts = append(p.starts, start{svc, svc.socket})
 	p.retiredSockets = append(p.retiredSockets, old.socket)
 	p.retiredProxies = append(p.retiredProxies, old)
 	p.change("listener %s replaced", s.cfg.Name)
@@ -279,11 +294,10 @@ func (p *plan) replaceService(s *spec, old *service, hold *certificate) error {
 
 // moveService opens the new address for the same proxy; the old address is closed once the new one is served.
 func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificate) error {
-	sock, err := bind(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen)
+	sock, err := g.open(p, &s.cfg, nil)
 	if err != nil {
 		return err
 	}
-	p.opened = append(p.opened, sock)
 	p.starts = append(p.starts, start{svc, sock})
 	p.retiredSockets = append(p.retiredSockets, svc.socket)
 	p.change("listener %s moves from %s to %s", s.cfg.Name, svc.cfg.Listen, s.cfg.Listen)

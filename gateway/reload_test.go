@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
@@ -83,6 +86,62 @@ func TestReloadMovesAListener(t *testing.T) {
 	if got := g.Snapshot().Listeners[0].Address; got != g.Addr("raw") {
 		t.Errorf("shown address = %s", got)
 	}
+}
+
+// TestReloadAddsADatabase: a listener and its upstream come in one reload, from nothing and in place of another protocol.
+func TestReloadAddsADatabase(t *testing.T) {
+	text := `
+listeners: [{name: {name}, protocol: postgres, listen: "{listen}", upstream: lite}]
+upstreams: {lite: {endpoints: ["sqlite:{dir}/app.db"]}}
+`
+	for _, name := range []string{"raw", "db"} {
+		t.Run(name, func(t *testing.T) {
+			g := run(t, parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
+			if err := g.Reload(parse(t, text, "{name}", name, "{listen}", "127.0.0.1:0", "{dir}", t.TempDir())); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := pgx.Connect(t.Context(), "postgres://me@"+g.Addr(name)+"/app")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close(context.Background()) }()
+			var n int64
+			if err := conn.QueryRow(t.Context(), "select 40 + 2").Scan(&n); err != nil || n != 42 {
+				t.Errorf("select: %d, %v", n, err)
+			}
+		})
+	}
+}
+
+// TestReloadIsSeenWhole: the admin page, metrics and Addr may be read at any moment of a reload that moves, adds and removes listeners.
+func TestReloadIsSeenWhole(t *testing.T) {
+	server := echoServer(t)
+	versions := []*config.Config{
+		parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", server),
+		parse(t, tcpText, "{listen}", "localhost:0", "{echo}", server),
+		parse(t, strings.Replace(tcpText, "name: raw", "name: other", 1), "{listen}", "127.0.0.1:0", "{echo}", server),
+	}
+	g := run(t, versions[0])
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !done.Load() {
+			s := g.Snapshot()
+			if len(s.Listeners) != 1 || s.Listeners[0].Address == "" {
+				t.Errorf("listeners = %+v", s.Listeners)
+				return
+			}
+			_ = g.Addr("raw")
+		}
+	})
+	for i := range 30 {
+		if err := g.Reload(versions[i%len(versions)]); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	done.Store(true)
+	wg.Wait()
 }
 
 // TestReloadIsAllOrNothing: one listener can be bound, the other cannot; afterwards everything is as before.

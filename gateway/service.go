@@ -29,6 +29,7 @@ type service struct {
 	files  fingerprint
 	proxy  proxy
 	socket *socket
+	fibers bool         // its sessions run on the engine
 	cert   *certificate // the one handshakes read; nil without TLS
 	failed error        // why it stopped serving by itself
 }
