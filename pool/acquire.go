@@ -66,6 +66,9 @@ func (p *Pool[T]) try(ctx context.Context, start int64) (l Lease[T], handed, aga
 		err = c.newError(ErrClosed, nil, 0)
 	case ctx.Err() != nil:
 		err = p.ctxError(ctx, start)
+	case c.timeLeft(start) <= 0: // spent on checks
+		c.timedOut++
+		err = c.newError(ErrTimeout, nil, c.clock-start)
 	case len(c.idle) > 0:
 		s := c.popIdle()
 		if c.clock >= s.expires {
@@ -77,8 +80,9 @@ func (p *Pool[T]) try(ctx context.Context, start int64) (l Lease[T], handed, aga
 		l = c.lease(s)
 		p.hold(s)
 		c.settle(&e)
+		most := min(c.timeLeft(start), c.limits.OpenTimeout)
 		p.unlock(&e)
-		if stale && !p.passes(ctx, l) {
+		if stale && !p.passes(ctx, l, most) {
 			return Lease[T]{}, false, true, nil
 		}
 		return l, false, false, nil
@@ -157,8 +161,17 @@ func (p *Pool[T]) ctxError(ctx context.Context, start int64) error {
 	return c.newError(kind, cause, c.clock-start)
 }
 
-// passes runs Check on a lease just taken; a resource that fails is closed.
-func (p *Pool[T]) passes(ctx context.Context, l Lease[T]) bool {
+// timeLeft is what AcquireTimeout leaves of an acquire that began at start.
+func (c *core[T]) timeLeft(start int64) time.Duration {
+	if c.limits.AcquireTimeout == 0 {
+		return longest
+	}
+	return c.limits.AcquireTimeout - time.Duration(c.clock-start)
+}
+
+// passes runs Check, for most at the longest, on a lease just taken; a resource
+// that fails is closed.
+func (p *Pool[T]) passes(ctx context.Context, l Lease[T], most time.Duration) bool {
 	failed := func() {
 		var e effects[T]
 		p.mu.Lock()
@@ -172,7 +185,11 @@ func (p *Pool[T]) passes(ctx context.Context, l Lease[T]) bool {
 		c.retire(l.s, ReasonCheck, &e)
 		p.unlock(&e)
 	}
-	if err := p.guard("Check", func() error { return p.config.Check(ctx, l.s.value) }, failed); err != nil {
+	if err := p.guard("Check", func() error {
+		ctx, cancel := context.WithTimeout(ctx, most)
+		defer cancel()
+		return p.config.Check(ctx, l.s.value)
+	}, failed); err != nil {
 		failed()
 		return false
 	}

@@ -72,7 +72,8 @@ type Limits struct {
 	// to a tenth, when they are idle or released; never while leased.
 	// 0 means unlimited.
 	MaxLifetime time.Duration
-	// AcquireTimeout bounds the wait in Acquire, besides the context.
+	// AcquireTimeout bounds the wait in Acquire, checks of idle resources
+	// included, besides the context.
 	// 0 means that only the context bounds it.
 	AcquireTimeout time.Duration
 	// MaxWaiters bounds the callers that wait while every place is taken;
@@ -85,7 +86,7 @@ type Limits struct {
 	// CheckInterval is how often idle resources are checked in the
 	// background. 0 means never.
 	CheckInterval time.Duration
-	// OpenTimeout bounds one call of Open, Reset or background Check.
+	// OpenTimeout bounds one call of Open, Reset or Check.
 	// 0 means 10 seconds.
 	OpenTimeout time.Duration
 	// OpenConcurrency bounds the opens under way at once. 0 means 16.
@@ -137,8 +138,13 @@ func (l Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// never is a point in time no clock reaches.
-const never = math.MaxInt64
+const (
+	// never is a point in time no clock reaches.
+	never = math.MaxInt64
+	// longest bounds every duration, at 146 years: sums with the time must not
+	// overflow.
+	longest = time.Duration(never / 2)
+)
 
 // withDefaults returns l with every zero that means a default replaced, and
 // every "never" made zero or MaxInt64 as the core wants it.
@@ -151,6 +157,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.IdleTimeout == 0 {
 		l.IdleTimeout = DefaultIdleTimeout
+	}
+	for _, d := range []*time.Duration{&l.IdleTimeout, &l.MaxLifetime, &l.AcquireTimeout, &l.CheckAfter, &l.CheckInterval, &l.OpenTimeout} {
+		*d = min(*d, longest)
 	}
 	if l.IdleTimeout < 0 {
 		l.IdleTimeout = never

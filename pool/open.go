@@ -45,8 +45,11 @@ func (p *Pool[T]) callOpen(ctx context.Context, timeout time.Duration, s *slot[T
 }
 
 // openDirect opens an overflow resource, in the caller's goroutine and with its
-// context. The caller has counted it in core.direct.
+// context, which Close ends too. The caller has counted it in core.direct.
 func (p *Pool[T]) openDirect(ctx context.Context, start int64) (Lease[T], error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.ctx, cancel)()
 	s := &slot[T]{pool: p, direct: true}
 	var l Lease[T]
 	var failure error
@@ -57,7 +60,11 @@ func (p *Pool[T]) openDirect(ctx context.Context, start int64) (Lease[T], error)
 		if err != nil {
 			c.direct--
 			c.openFailed++
-			failure = c.newError(ErrOpen, err, c.clock-start)
+			kind := ErrOpen
+			if c.closed {
+				kind = ErrClosed
+			}
+			failure = c.newError(kind, err, c.clock-start)
 		} else {
 			c.born(s)
 			c.overflowed++

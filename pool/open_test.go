@@ -212,3 +212,23 @@ func TestMinIdleIsRefilledAheadOfDemand(t *testing.T) {
 		b.end(p)
 	})
 }
+
+func TestCloseEndsAnOverflowOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1, Overflow: pool.OverflowDirect})
+		l := acquire(t, p)
+		b.set(func() { b.gate = make(chan struct{}) }) // for ever
+		r := begin(ctx, p)
+		synctest.Wait()
+		want(t, "direct", p.Stats().Direct, 1)
+		began := time.Now()
+		p.Close()
+		synctest.Wait()
+		want(t, "done", r.done, true)
+		want(t, "time", time.Since(began), 0)
+		wantErr(t, r.err, pool.ErrClosed)
+		l.Release()
+		b.end(p)
+	})
+}

@@ -27,8 +27,9 @@ type Config[T any] struct {
 	// place is free only when it returns.
 	Close func(T)
 	// Check, optional, says whether an idle resource is still good. It runs in
-	// Acquire, with the caller's context, after CheckAfter, and in the
-	// background every CheckInterval. An error closes the resource.
+	// Acquire after CheckAfter, with the caller's context, bounded by what is
+	// left of AcquireTimeout, and in the background every CheckInterval. ctx
+	// ends with Limits.OpenTimeout, too. An error closes the resource.
 	Check func(ctx context.Context, v T) error
 	// Reset, optional, runs in Release and makes the resource ready for the
 	// next lease. ctx ends with Limits.OpenTimeout. An error closes the resource.

@@ -236,3 +236,94 @@ func TestReset(t *testing.T) {
 	want(t, "resets", calls, 2)
 	b.end(p)
 }
+
+// stalls makes p's Check wait for its context, and tells how many are waiting.
+func stalls(c *pool.Config[*res]) {
+	c.Check = func(ctx context.Context, _ *res) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+}
+
+func TestCheckThatHangsIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 3, AcquireTimeout: 4 * time.Second, OpenTimeout: 3 * time.Second}, stalls)
+		hold(t, p, 3)
+		time.Sleep(time.Minute)
+		began := time.Now()
+		_, err := p.Acquire(ctx) // a check of three seconds, one of one
+		wantErr(t, err, pool.ErrTimeout)
+		want(t, "waited", time.Since(began), 4*time.Second)
+		want(t, "timed out", p.Stats().TimedOut, 1)
+		want(t, "closed by checks", p.Stats().ClosedCheck, 2)
+
+		if err := p.Update(pool.Limits{MaxSize: 3, OpenTimeout: 3 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		began = time.Now()
+		acquire(t, p).Release() // the last one is checked in vain, and a new one opened
+		want(t, "waited without AcquireTimeout", time.Since(began), 3*time.Second)
+		b.end(p)
+	})
+}
+
+func TestWaitAfterAFailedCheckCountsFromTheBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1, AcquireTimeout: time.Second}, func(c *pool.Config[*res]) {
+			c.Check = func(context.Context, *res) error {
+				time.Sleep(600 * time.Millisecond)
+				return errDown
+			}
+		})
+		hold(t, p, 1)
+		time.Sleep(time.Minute)
+		b.set(func() { b.gate = make(chan struct{}) })
+		first := begin(ctx, p) // checks
+		time.Sleep(100 * time.Millisecond)
+		second := begin(ctx, p) // waits for what the first one has
+		time.Sleep(900 * time.Millisecond)
+		synctest.Wait()
+		if !first.done {
+			t.Fatal("the first waits for longer than a second")
+		}
+		want(t, "waiting", p.Stats().Waiting, 1)
+		want(t, "waited", wantErr(t, first.err, pool.ErrTimeout).Waited, time.Second)
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		wantErr(t, second.err, pool.ErrTimeout)
+		b.end(p)
+	})
+}
+
+// TestEndlessLimits: the largest duration is a way to say never. It must not
+// overflow into a time that has passed, after which the timer would be set for
+// nothing else.
+func TestEndlessLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const endless = time.Duration(1<<63 - 1)
+		b := &backend{t: t}
+		checks := 0
+		p := b.start(pool.Limits{
+			MaxSize: 1, IdleTimeout: time.Minute, MaxLifetime: endless, AcquireTimeout: endless,
+			CheckAfter: endless, CheckInterval: endless, OpenTimeout: endless,
+		}, func(c *pool.Config[*res]) {
+			c.Check = func(context.Context, *res) error { checks++; return nil }
+		})
+		time.Sleep(time.Hour)
+		l := acquire(t, p)
+		r := begin(ctx, p)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		want(t, "done", r.done, false)
+		l.Release()
+		synctest.Wait()
+		r.lease.Release()
+		time.Sleep(2 * time.Minute)
+		want(t, "idle", p.Stats().Idle, 0)
+		want(t, "closed for being idle", p.Stats().ClosedIdle, 1)
+		want(t, "checks", checks, 0)
+		b.end(p)
+	})
+}

@@ -66,20 +66,29 @@ func (w *waiter[T]) wake() {
 	w.ready <- struct{}{}
 }
 
-// waiterList is a first-in first-out list with removal in constant time.
+// waiterList is in the order in which the acquires began, which is nearly always
+// that of the pushes; removal takes constant time.
 type waiterList[T any] struct {
 	head, tail *waiter[T]
 	n          int
 }
 
 func (l *waiterList[T]) push(w *waiter[T]) {
-	w.queued, w.prev, w.next = true, l.tail, nil
-	if l.tail == nil {
-		l.head = w
-	} else {
-		l.tail.next = w
+	after := l.tail
+	for after != nil && after.since > w.since { // w has spent time on a check
+		after = after.prev
 	}
-	l.tail = w
+	next := &l.head
+	if after != nil {
+		next = &after.next
+	}
+	w.queued, w.prev, w.next = true, after, *next
+	*next = w
+	if w.next == nil {
+		l.tail = w
+	} else {
+		w.next.prev = w
+	}
 	l.n++
 }
 
