@@ -134,13 +134,9 @@ func (c *core) forget(ch *channel) {
 	ch.gone = true
 	delete(c.channels, ch.num)
 	if c.replay != nil && c.err == nil {
-		c.replay.ended = append(c.replay.ended, ended{ch: ch})
+		c.replay.forget(ch)
 	}
-	c.windows -= ch.rcv.size
-	for b := ch.ready.head; b != nil; b = b.next {
-		c.useSession(b.cost) // the channel's application has it, so to speak
-		b.cost = 0
-	}
+	c.windows -= ch.rcv.size - (ch.rcv.got - ch.rcv.used) // what was not read keeps its place, see consume
 	if ch.mine {
 		c.mine--
 	} else {

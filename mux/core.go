@@ -23,8 +23,8 @@ const (
 	// whose window is worth doubling however short the round trip: with more under
 	// way the kernel sends more at once, which halves the price of a small write.
 	fastReader = 4e6
-	// maxPending bounds what opening and closing channels leaves to be written
-	// while the socket takes nothing, in bytes.
+	// maxPending bounds what opening and closing channels, by either side, leaves to
+	// be written while the socket takes nothing, in bytes: no more are opened.
 	maxPending = 1 << 20
 	// quantum is what priority 0 may send per round; each step doubles it.
 	quantum = 4 << 10

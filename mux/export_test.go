@@ -39,6 +39,9 @@ func Cut(a, b *Core) bool {
 	return a.c.replay.rewind(b.c.replay.received) && b.c.replay.rewind(a.c.replay.received)
 }
 
+// Ended is how many channels are remembered that are over, and not acknowledged.
+func (c *Core) Ended() int { return len(c.c.replay.ended) }
+
 // Kept is how many bytes are kept to be sent again.
 func (c *Core) Kept() int { return c.c.replay.size() }
 

@@ -1,12 +1,14 @@
 package mux_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -273,4 +275,132 @@ func TestSlowLoris(t *testing.T) {
 		s.Close()
 		c.Close()
 	})
+}
+
+// TestAnswersNotRead: whoever opens channels and does not read what the
+// application says about them is stopped, and not collected for.
+func TestAnswersNotRead(t *testing.T) {
+	cc, sc := net.Pipe() // holds nothing: the server's writer waits with its first answer
+	s, h := attackOver(t, cc, sc, mux.Config{CloseTimeout: time.Millisecond})
+	var answered atomic.Uint64
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		reason := strings.Repeat("no ", 100)
+		for {
+			ch, err := s.Accept(bg)
+			if err != nil {
+				return
+			}
+			ch.Reset(1, reason)
+			answered.Add(1)
+		}
+	}()
+	const many = 20_000 // of more than 300 bytes each
+	opened := 0
+	for ; opened < many; opened++ {
+		if _, err := h.Write(open(uint32(2*opened+1), frame.KindMessages)); err != nil {
+			break
+		}
+		for s.Err() == nil && answered.Load()+s.Stats().Refused <= uint64(opened) {
+			runtime.Gosched()
+		}
+	}
+	if opened < many {
+		<-over
+	}
+	if opened == many {
+		t.Fatalf("%d channels opened and reset, and not one answer read", opened)
+	}
+	if err := s.Err(); !errors.Is(err, mux.ErrProtocol) {
+		t.Errorf("got %v, want ErrProtocol", err)
+	}
+}
+
+// TestUnreadKeepsItsPlace: what was sent on channels that are over already counts
+// until the application has read it, or closed them.
+func TestUnreadKeepsItsPlace(t *testing.T) {
+	const window = 1 << 20
+	c, s := sessions(t, "tcp", mux.Config{}, mux.Config{SessionWindow: window})
+	send := func() error {
+		ch, err := c.Open(bg, "full")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ch.Close()
+		if err := ch.Send(bg, make([]byte, 32<<10)); err != nil {
+			return err
+		}
+		return ch.WaitAccepted(bg)
+	}
+	var held []*mux.Channel
+	for {
+		accepted := make(chan *mux.Channel, 1)
+		ctx, cancel := context.WithCancel(bg)
+		go func() {
+			ch, _ := s.Accept(ctx)
+			accepted <- ch
+		}()
+		err := send()
+		cancel()
+		ch := <-accepted
+		if ch != nil {
+			held = append(held, ch)
+		}
+		if err != nil {
+			if !errors.Is(err, mux.ErrRefused) {
+				t.Fatal(err)
+			}
+			break
+		}
+		if len(held) > 2*window/(32<<10) {
+			t.Fatalf("%d channels of 32 KiB hold more than the %d allowed", len(held), window)
+		}
+	}
+	if b := s.Stats().Buffered; b < window/2 || b > window {
+		t.Errorf("%d bytes buffered", b)
+	}
+	for i, ch := range held {
+		if i%2 == 0 {
+			expect(t, ch, make([]byte, 32<<10))
+			continue
+		}
+		ch.Close()
+	}
+	if b := s.Stats().Buffered; b != 0 {
+		t.Errorf("%d bytes buffered", b)
+	}
+	here, there := channels(t, c, s)
+	if err := here.Send(bg, []byte("again")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, there, []byte("again"))
+}
+
+// TestEndedNotAcknowledged: channels that a peer opens and resets while it
+// acknowledges nothing are not remembered for ever.
+func TestEndedNotAcknowledged(t *testing.T) {
+	client, server := mux.NewCorePair(mux.Config{Resume: &mux.Resume{}}, true)
+	for range 5000 {
+		ch, err := client.Open(mux.PriorityNormal, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client.Reset(ch)
+		for wire := client.Output(); len(wire) > 0; {
+			head, err := frame.ParseHeader(wire)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := wire[frame.HeaderSize:][:head.Length]
+			wire = wire[frame.HeaderSize+len(body):]
+			if err := server.Input(head, body, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		server.Accept()
+	}
+	if n := server.Ended(); n > 1024 {
+		t.Errorf("%d channels remembered", n)
+	}
 }

@@ -40,7 +40,7 @@ func (c *core) begin(h frame.Header, size uint32, locked bool) (in inbound, err 
 		return in, c.violate(ch, frame.CodeProtocol, "data after fin")
 	}
 	if ch.rcv.got += cost; ch.rcv.got > ch.rcv.limit {
-		c.useSession(cost)
+		c.consume(ch, cost)
 		return in, c.violate(ch, frame.CodeFlow, "more data than the channel has credit for")
 	}
 	in.ch = ch
@@ -276,7 +276,11 @@ func (c *core) take(ch *channel, limit int) (b *buffer, n int) {
 func (c *core) consume(ch *channel, cost uint64) {
 	c.useSession(cost)
 	ch.rcv.used += cost
-	if ch.gone || !ch.rcv.low() {
+	if ch.gone {
+		c.windows -= cost
+		return
+	}
+	if !ch.rcv.low() {
 		return
 	}
 	if !ch.dirty {

@@ -73,6 +73,8 @@ func (c *core) inOpen(h frame.Header, body []byte) error {
 	switch {
 	case c.drained:
 		return c.refuse(f.Channel, "draining")
+	case len(c.pend.out) > maxPending:
+		return c.refuse(f.Channel, "what was said about others is not read")
 	case c.theirs >= c.maxTheirs, c.windows+c.window > c.budget:
 		return c.refuse(f.Channel, "too many channels")
 	case len(c.accepts[f.Kind]) >= c.backlog:

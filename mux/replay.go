@@ -31,9 +31,13 @@ type replay struct {
 
 // ended is a channel that is over while frames of it are not acknowledged.
 type ended struct {
-	ch  *channel
+	was Unacknowledged
 	seq uint64 // of its last frame, or a later one; 0: that is not in the ring yet
 }
+
+// maxEnded bounds them: a peer that opens and resets channels and acknowledges
+// nothing could make this side remember as many as it likes.
+const maxEnded = 1024
 
 var errBadAck = errors.New("acknowledgement of a frame that was not sent")
 
@@ -169,6 +173,14 @@ func (r *replay) ack(n uint64) error {
 	return nil
 }
 
+// forget keeps what is to be said of a channel that is over now.
+func (r *replay) forget(ch *channel) {
+	if len(r.ended) == maxEnded {
+		r.ended = r.ended[1:]
+	}
+	r.ended = append(r.ended, ended{was: ch.describe()})
+}
+
 // pieces appends what is to be written next to dst.
 func (r *replay) pieces(dst [][]byte) [][]byte {
 	for off := r.write; off < r.chunk; {
@@ -233,14 +245,17 @@ func (r *replay) unacknowledged(channels map[uint32]*channel) (all []Unacknowled
 }
 
 func (r *replay) describe(channels map[uint32]*channel, num uint32) Unacknowledged {
-	ch := channels[num]
 	for i := range r.ended {
-		if r.ended[i].ch.num == num {
-			ch = r.ended[i].ch
+		if r.ended[i].was.Channel == num {
+			return r.ended[i].was
 		}
 	}
-	if ch == nil {
-		return Unacknowledged{Channel: num}
+	if ch := channels[num]; ch != nil {
+		return ch.describe()
 	}
-	return Unacknowledged{Channel: num, Name: ch.name, ID: ch.id, Stream: ch.kind == frame.KindStream}
+	return Unacknowledged{Channel: num}
+}
+
+func (ch *channel) describe() Unacknowledged {
+	return Unacknowledged{Channel: ch.num, Name: ch.name, ID: ch.id, Stream: ch.kind == frame.KindStream}
 }

@@ -160,7 +160,9 @@ func (s *Session) closeWrite(ch *channel) error {
 
 // Close ends both directions. What was sent before is delivered; what was
 // received and not read is dropped, and the other side's senders fail with
-// ErrPeerClosed. It never blocks, and closing twice is fine.
+// ErrPeerClosed. It never blocks, and closing twice is fine. Close every channel
+// that is not read to its end, also after the other side's Close: what was not
+// read keeps its part of Config.SessionWindow until then.
 func (c *Channel) Close() error { return c.s.closeChannel(c.ch) }
 
 func (s *Session) closeChannel(ch *channel) error {

@@ -153,7 +153,8 @@ func (t *Stream) Write(p []byte) (n int, err error) {
 func (t *Stream) CloseWrite() error { return t.s.closeWrite(t.ch) }
 
 // Close ends both directions. What was written before is delivered; what was not
-// read is dropped, and the other side's writers fail with ErrPeerClosed.
+// read is dropped, and the other side's writers fail with ErrPeerClosed. Close every
+// stream, see [Channel.Close].
 func (t *Stream) Close() error {
 	t.s.mu.Lock()
 	t.rd.stop()
