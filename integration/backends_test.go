@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/internal/pgtest"
 )
@@ -69,6 +70,16 @@ func startHTTP(t testing.TB) *httpBackend {
 
 // cut closes the server's connections, also those in the middle of a response.
 func (b *httpBackend) cut() { b.CloseClientConnections() }
+
+// awaitHold waits until a request holds.
+func (b *httpBackend) awaitHold(t testing.TB) {
+	t.Helper()
+	select {
+	case <-b.holding:
+	case <-time.After(patience):
+		t.Fatalf("no request has come within %s", patience)
+	}
+}
 
 // addr returns the server's "host:port".
 func (b *httpBackend) addr() string { return b.Listener.Addr().String() }

@@ -28,11 +28,11 @@ func badHTTPConfig(listen, alive, dead, cut string) string {
         - {host: dead.example, path: /, upstream: dead}
         - {host: one.example, path: /, upstream: one}
         - {host: cut.example, path: /, upstream: cut}
-        - {host: slow.example, path: /, upstream: slow, timeout: 200ms}
+        - {host: slow.example, path: /, upstream: slow, timeout: 2s}
 upstreams:
   api: {endpoints: [%s]}
   dead: {endpoints: [%s]}
-  one: {endpoints: [%s], pool: {max_size: 1, acquire_timeout: 200ms}}
+  one: {endpoints: [%s], pool: {max_size: 1, acquire_timeout: 2s}}
   slow: {endpoints: [%s]}
   cut: {endpoints: [%s]}
 `, listen, alive, dead, alive, alive, cut)
@@ -58,7 +58,7 @@ func TestHTTPBadInput(t *testing.T) {
 			"upstream_unavailable", []string{"upstream_unavailable", "dead"}},
 		{"response too late", func(t *testing.T) {
 			status(client, listen, "slow.example", "/wait", http.StatusGatewayTimeout, "slow")(t)
-			<-backend.holding
+			backend.awaitHold(t)
 		}, "timeout", []string{"timeout", "slow"}},
 		{"pool exhausted", func(t *testing.T) { exhaust(t, listen, backend, client) },
 			"pool_exhausted", []string{"pool_exhausted", "one"}},
@@ -142,7 +142,7 @@ func exhaust(t *testing.T, listen string, backend *httpBackend, client *http.Cli
 	if _, err := io.WriteString(c, "GET /hold HTTP/1.1\r\nHost: one.example\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	<-backend.holding
+	backend.awaitHold(t)
 	status(client, listen, "one.example", "/", http.StatusServiceUnavailable, "one")(t)
 }
 
@@ -154,7 +154,7 @@ func cutResponse(t *testing.T, listen string, backend *httpBackend) {
 	if _, err := io.WriteString(c, "GET /hold HTTP/1.1\r\nHost: cut.example\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	<-backend.holding
+	backend.awaitHold(t)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		t.Fatal(err)

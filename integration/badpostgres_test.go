@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/headpond/headpond/internal/pgtest"
 )
@@ -22,7 +23,7 @@ func TestPostgresBadInput(t *testing.T) {
 	server := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
 	db := newDatabase(t, server, "bad")
 	listen := address(t)
-	g := startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 3"), verbose)
+	g := startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 3, acquire_timeout: 30s"), verbose)
 	bystander := startLoad(t, 1, query(db.dsn(listen)))
 	bystander.awaitMore(t, 10)
 	good := db.dsn(listen)
@@ -133,7 +134,14 @@ func afterLogin(dsn string, data []byte, state string) func(t *testing.T) {
 		if _, err := h.Conn.Write(data); err != nil {
 			t.Fatal(err)
 		}
-		wantErrorResponse(t, h.Conn, state)
+		// The Frontend, not the connection: pgconn reads ahead after a write that was slow.
+		answer, err := h.Frontend.Receive()
+		if e, ok := answer.(*pgproto3.ErrorResponse); !ok || e.Code != state {
+			t.Errorf("answer %#v, %v, want an ErrorResponse with SQLSTATE %s", answer, err, state)
+		}
+		if more, err := h.Frontend.Receive(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("after it %#v, %v, want the end", more, err)
+		}
 	}
 }
 
@@ -219,7 +227,7 @@ func awaitActive(t *testing.T, server *pgtest.Cluster, user string) {
 func TestPostgresPoolExhausted(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t), "full")
 	listen := address(t)
-	g := startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 1, acquire_timeout: 200ms"), verbose)
+	g := startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 1, acquire_timeout: 2s"), verbose)
 	holder := connect(t, db.dsn(listen))
 	tx, err := holder.Begin(t.Context())
 	if err != nil {

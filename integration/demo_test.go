@@ -98,5 +98,5 @@ func httpClient(t testing.TB) *http.Client {
 	t.Helper()
 	tr := &http.Transport{MaxIdleConnsPerHost: 64}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 2 * time.Minute}
+	return &http.Client{Transport: tr, Timeout: 5 * time.Minute}
 }

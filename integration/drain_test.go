@@ -59,7 +59,7 @@ func TestDrainLetsSessionsFinish(t *testing.T) {
 		}
 		request <- err
 	}()
-	<-backend.holding
+	backend.awaitHold(t)
 	idle, busy := connect(t, db.dsn(sql)), connect(t, db.dsn(sql))
 	tx, err := busy.Begin(t.Context())
 	if err != nil {

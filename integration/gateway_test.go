@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	patience     = 30 * time.Second // for what takes milliseconds on an idle machine
+	patience     = time.Minute      // for what takes milliseconds on an idle machine
 	drainTimeout = 20 * time.Second // in the configurations of these tests
 )
 
@@ -181,7 +181,7 @@ func (g *gateway) signal(sig os.Signal) {
 }
 
 // adminClient keeps no connection, so that it does not change what it measures.
-var adminClient = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+var adminClient = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // get fetches an admin page; code 0 means that there was no answer.
 func (g *gateway) get(path string) (code int, body string) {

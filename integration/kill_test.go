@@ -74,7 +74,7 @@ func (l *load) awaitMore(t testing.TB, n int64) {
 }
 
 // opTimeout is how long an operation may hang at worst: a client must get an answer, be it an error.
-const opTimeout = 20 * time.Second
+const opTimeout = 40 * time.Second
 
 // query connects, asks twice and leaves, as short-lived clients do.
 func query(dsn string) func(ctx context.Context) error {

@@ -34,7 +34,7 @@ func TestMuxFromPython(t *testing.T) {
 			if key != "" {
 				args = append(args, key)
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			out, err := exec.CommandContext(ctx, python, args...).CombinedOutput()
 			l.Close()

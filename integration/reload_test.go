@@ -32,7 +32,7 @@ func TestReloadUnderLoadFailsNoRequest(t *testing.T) {
 	a, b, c := startHTTP(t), startHTTP(t), startHTTP(t)
 	web, sql := address(t), address(t)
 	config := func(poolSize int, backends ...string) string {
-		size := fmt.Sprintf("max_size: %d", poolSize)
+		size := fmt.Sprintf("max_size: %d, acquire_timeout: 30s", poolSize)
 		return join(httpConfig(web, size, backends...), db.pgConfig(t, sql, "transaction", size))
 	}
 	g := startGateway(t, config(8, a.addr(), b.addr()))
