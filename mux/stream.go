@@ -149,6 +149,29 @@ func (t *Stream) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
+// WaitStopped waits until nothing more can be written, and says why: the error wraps
+// ErrPeerClosed when the other side reads no more, ErrReset, ErrClosed after
+// CloseWrite or Close here, or what ended the session. When ctx ends first it is
+// ctx's. Whoever relays to the stream from a source that may be silent for long
+// learns by it that nobody waits for what comes.
+func (t *Stream) WaitStopped(ctx context.Context) error {
+	s, ch := t.s, t.ch
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := newWaiter()
+	ch.watch.add(&w)
+	defer ch.watch.remove(&w)
+	for {
+		err := s.sendable(ch)
+		if err == nil {
+			err = s.pause(ctx, &w)
+		}
+		if err != nil {
+			return t.error("wait", err)
+		}
+	}
+}
+
 // CloseWrite ends this direction: the other side reads what was written before, then io.EOF.
 func (t *Stream) CloseWrite() error { return t.s.closeWrite(t.ch) }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/tunnel"
 )
@@ -277,4 +278,73 @@ func open(t testing.TB, e *ends, target string) *tunnel.Conn {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+// A backend that says nothing is left when nobody waits for it any more: its client
+// has closed after a half-close, or its session is over.
+func TestSilentBackend(t *testing.T) {
+	for name, leave := range map[string]func(e *ends, c *tunnel.Conn){
+		"the client closes": func(_ *ends, c *tunnel.Conn) { _ = c.Close() },
+		"the client breaks": func(_ *ends, c *tunnel.Conn) {
+			_ = c.SetLinger(0)
+			_ = c.Close()
+		},
+		"its gateway closes":     func(e *ends, _ *tunnel.Conn) { e.client.Close() },
+		"the far gateway closes": func(e *ends, _ *tunnel.Conn) { e.server.Close() },
+		"the socket is lost for good": func(e *ends, _ *tunnel.Conn) {
+			e.sockets.block(true)
+			e.sockets.cut()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked, over := make(chan struct{}), make(chan struct{})
+			target := backend(t, func(c net.Conn) {
+				_, _ = io.Copy(io.Discard, c) // up to the client's end
+				close(asked)
+				<-over
+			})
+			closed := &closing{over: make(chan struct{})}
+			t.Cleanup(func() { close(over) })
+			e := start(t, options{server: func(c *tunnel.ServerConfig) {
+				allow(target)(c)
+				c.ResumeWindow = 50 * time.Millisecond
+				c.Policy.Dial = closed.dial
+			}})
+			c := open(t, e, target)
+			_, _ = c.Write([]byte("question"))
+			if err := c.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			<-asked
+			go leave(e, c)
+			select {
+			case <-closed.over:
+			case <-soon(t).Done():
+				t.Error("the far side waits for a backend that says nothing")
+			}
+		})
+	}
+}
+
+// closing is a connection whose Close is seen.
+type closing struct {
+	*net.TCPConn
+	once sync.Once
+	over chan struct{}
+}
+
+func (c *closing) dial(ctx context.Context, address string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	c.TCPConn = conn.(*net.TCPConn)
+	return c, nil
+}
+
+func (c *closing) Close() error {
+	c.once.Do(func() { close(c.over) })
+	return c.TCPConn.Close()
 }

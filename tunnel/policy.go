@@ -184,6 +184,9 @@ func ParseRule(text string) (Rule, error) {
 		if r.prefix, err = netip.ParsePrefix(host); err != nil {
 			return bad("%q is no prefix of addresses such as 10.0.0.0/8", host)
 		}
+		if r.prefix.Addr().Is4In6() {
+			return bad("write a prefix of IPv4 addresses as such: it would match nothing")
+		}
 		if r.prefix != r.prefix.Masked() {
 			return bad("the address has bits beyond its prefix; did you mean %q?", net.JoinHostPort(r.prefix.Masked().String(), ports))
 		}

@@ -116,7 +116,7 @@ func TestUpdatePolicy(t *testing.T) {
 }
 
 func TestParseRule(t *testing.T) {
-	for _, text := range []string{"", "host", ":5432", "host:", "host:0", "host:65536", "host:9-8", "host:http", "10.0.0.1/8:80",
+	for _, text := range []string{"", "host", ":5432", "host:", "host:0", "host:65536", "host:9-8", "host:http", "10.0.0.1/8:80", "[::ffff:10.0.0.0/104]:80",
 		"10.0.0.0/33:80", "*.example.org:443", "unix:", "unix:relative", "ho st:1", "fe80::1%eth0:80", "[fe80::1%eth0]:80", "1:2:3:4"} {
 		if r, err := tunnel.ParseRule(text); !errors.Is(err, tunnel.ErrConfig) {
 			t.Errorf("%q: %v, %v", text, r, err)

@@ -19,7 +19,8 @@ const connected = 0
 
 var tellAtOnce = mux.ID{1}
 
-// lastWords is how long a backend that takes nothing more may still send something.
+// lastWords is how long a backend that takes nothing more, or whose client is gone,
+// may still be silent or send something.
 const lastWords = 5 * time.Second
 
 // refuse tells both sides' logs why there is no connection for a stream.
@@ -39,7 +40,7 @@ func (t *sessions) serve(p *peer, st *mux.Stream) {
 	defer st.Close()
 	ctx, cancel := context.WithCancel(t.life)
 	defer cancel()
-	r := &relay{st: st, dialled: make(chan struct{}), giveUp: cancel}
+	r := &relay{st: st, dialled: make(chan struct{}), ctx: ctx, giveUp: cancel}
 	var up sync.WaitGroup
 	up.Go(r.up)
 	conn, err := t.policy.Load().connect(ctx, st.Name())
@@ -48,6 +49,8 @@ func (t *sessions) serve(p *peer, st *mux.Stream) {
 		r.conn = conn
 		close(r.dialled)
 		r.down()
+		r.heard.Store(true)
+		cancel()
 	case r.left.Load() || t.life.Err() != nil: // nobody waits for the answer
 		close(r.dialled)
 	default:
@@ -64,10 +67,12 @@ func (t *sessions) serve(p *peer, st *mux.Stream) {
 // time, each reading one and writing the other.
 type relay struct {
 	st      *mux.Stream
-	conn    net.Conn      // nil until dialled is closed, and after it if there is none
-	dialled chan struct{} //
-	giveUp  func()        // ends the dialling
-	left    atomic.Bool   // the other side has, while it was dialled
+	conn    net.Conn        // nil until dialled is closed, and after it if there is none
+	dialled chan struct{}   //
+	ctx     context.Context // until down, or the tunnel, has ended
+	giveUp  func()          // ends the dialling
+	left    atomic.Bool     // the other side has, while it was dialled
+	heard   atomic.Bool     // down has ended
 }
 
 // up moves what the stream brings to the connection. What comes before there is
@@ -88,10 +93,24 @@ func (r *relay) up() {
 	case errors.Is(readErr, io.EOF):
 		if h, ok := r.conn.(interface{ CloseWrite() error }); ok {
 			_ = h.CloseWrite()
+			r.attend()
 		} else {
 			r.abort()
 		}
 	case writeErr != nil: // what the backend said before is still on its way
+		_ = r.conn.SetReadDeadline(time.Now().Add(lastWords))
+	default:
+		r.abort()
+	}
+}
+
+// attend looks, once everything was passed on, whether anybody still waits for what
+// the connection says, while down does: it may be silent for ever.
+func (r *relay) attend() {
+	err := r.st.WaitStopped(r.ctx)
+	switch {
+	case r.heard.Load(), errors.Is(err, mux.ErrClosed): // down has ended, or is about to
+	case errors.Is(err, mux.ErrPeerClosed):
 		_ = r.conn.SetReadDeadline(time.Now().Add(lastWords))
 	default:
 		r.abort()
