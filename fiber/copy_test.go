@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -186,11 +187,11 @@ func TestCopyToSlowReceiver(t *testing.T) {
 func TestCopyToAgainAfterADeadline(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, in, out, server := chain(t, e, "tcp")
-		spliced := make(chan int, 1000)
+		var spliced atomic.Int64
 		ended := make(chan error, 1)
 		start := func() {
 			fiber.Spawn(in, func() {
-				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(n int) { spliced <- n })
+				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(int) { spliced.Add(1) })
 				if writeErr != nil {
 					t.Error(writeErr)
 				}
@@ -204,7 +205,7 @@ func TestCopyToAgainAfterADeadline(t *testing.T) {
 			}
 		}
 		start()
-		for len(spliced) == 0 {
+		for spliced.Load() == 0 {
 			bulk(4 << 20)
 		}
 		for range 5 {
@@ -221,7 +222,7 @@ func TestCopyToAgainAfterADeadline(t *testing.T) {
 			}
 			_ = in.SetReadDeadline(time.Time{})
 			start()
-			for n := len(spliced); len(spliced) == n; {
+			for n := spliced.Load(); spliced.Load() == n; {
 				bulk(4 << 20)
 			}
 		}
