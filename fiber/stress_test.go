@@ -167,13 +167,17 @@ func TestStress(t *testing.T) {
 	fiber.PoisonFreed(true)
 	defer fiber.PoisonFreed(false)
 	before := openFiles(t)
+	rounds := 6
+	if testing.Short() { // under the collector's check mode, which takes many times as long
+		rounds = 2
+	}
 	for _, kind := range kinds(t) {
 		e := newEngine(t, fiber.Config{Engine: kind, Loops: 2})
 		s := startStressed(t, e)
 		var clients sync.WaitGroup
 		for i := range 16 {
 			clients.Go(func() {
-				for round := range 12 {
+				for round := range rounds {
 					if err := s.client(uint64(i*1000 + round)); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 						t.Errorf("%s: %v", kind, err)
 						return
@@ -208,7 +212,7 @@ func TestStress(t *testing.T) {
 // The same under the collector's check mode, which marks everything a second time with the world
 // stopped and reports what the first marking missed.
 func TestStressCheckMark(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestStress$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestStress$", "-test.short")
 	cmd.Env = append(os.Environ(), "GODEBUG=gccheckmark=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
