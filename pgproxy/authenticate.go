@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 )
@@ -135,7 +136,7 @@ func (g *greeting) askSCRAM(user string, cred *credential) error {
 	verifier := pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
 	known := cred != nil && cred.scram != nil
 	if known {
-		verifier = cred.scram()
+		fiber.Block(func() { verifier = cred.scram() }) // it computes for milliseconds, the first time
 	}
 	body, err := g.ask(&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{pgwire.MechanismSCRAM}})
 	if err != nil {

@@ -34,6 +34,7 @@ type server struct {
 
 	settings string // the settings applied, as session.settingsKey has it
 	dirt     dirt
+	shared   bool // used in transaction mode: it may hold what dirt does not know of
 	stmts    prepared
 	unnamed  uint64        // whose unnamed statement it has, as session.unnamedID has it; 0 = unknown
 	idleAt   time.Duration // when it was last released, by clock
@@ -175,7 +176,8 @@ func (s *server) authenticate(cfg *PostgresConfig) error {
 			step = m.Kind
 			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: exchange.First()})
 		case pgwire.AuthSASLContinue:
-			data, err := exchange.Continue(m.Data)
+			var data []byte
+			fiber.Block(func() { data, err = exchange.Continue(m.Data) }) // it computes for milliseconds
 			if err != nil {
 				return err
 			}

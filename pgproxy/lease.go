@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 	"unique"
@@ -49,6 +50,15 @@ func (s *session) acquire() error {
 	s.sent, s.prepared, s.fresh = 0, false, s.fresh[:0]
 	if s.c.AccessLog() {
 		s.leaseAt = time.Now()
+	}
+	if s.srv.shared && s.c.Mode == Session {
+		_ = s.srv.conn.SetDeadline(time.Now().Add(resetTimeout))
+		if err := s.srv.wipe(); err != nil {
+			endpoint := s.srv.endpoint
+			s.discard()
+			return fmt.Errorf("PostgreSQL server %s: DISCARD ALL: %w", endpoint, err)
+		}
+		_ = s.srv.conn.SetDeadline(time.Time{})
 	}
 	return s.sync()
 }
@@ -209,7 +219,7 @@ const syncTimeout = 10 * time.Second
 // syncSQL returns what makes the server connection the client's, "" if it is already.
 func (s *session) syncSQL() string {
 	srv := s.srv
-	reset := srv.settings != s.settingsKey || srv.dirt&dirtSettings != 0
+	reset := s.unsure || srv.settings != s.settingsKey || srv.dirt&dirtSettings != 0
 	var sql strings.Builder
 	for _, d := range []struct {
 		when bool
@@ -353,10 +363,6 @@ func (s *server) alive() bool {
 // aliveTimeout bounds the reading of what an idle server said: it has arrived already.
 const aliveTimeout = 10 * time.Millisecond
 
-func isTimeout(err error) bool {
-	t, ok := errors.AsType[interface {
-		error
-		Timeout() bool
-	}](err)
-	return ok && t.Timeout()
-}
+// isTimeout reports whether a deadline of ours has passed. A peer whose machine has gone makes a
+// timeout too (ETIMEDOUT), which is the end of its connection.
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 	"unique"
 
@@ -168,10 +169,26 @@ func (s *session) forward(h pgwire.Header) error {
 	return s.raw(h)
 }
 
+// maxOwed bounds the messages of one client that wait for their answers, 40 bytes each. What goes to
+// a server is bounded by the sockets' buffers; what the gateway answers itself is not.
+const maxOwed = 1 << 20
+
+// errPipeline is the end of a client that has more answers to come than maxOwed.
+var errPipeline = fmt.Errorf("more than %d messages wait for an answer", maxOwed)
+
 // pace starts the pump if what is on its way to the server becomes too much.
 func (s *session) pace(n int) error {
 	s.sent += n
-	if s.sent <= pumpAfter || s.pumping || s.st.empty() && !s.st.copyIn {
+	if s.sent <= pumpAfter {
+		return nil
+	}
+	s.hold()
+	owed, alone := len(s.st.queue)-s.st.head, s.pumping || s.st.empty() && !s.st.copyIn
+	s.letGo()
+	if owed > maxOwed {
+		return errPipeline
+	}
+	if alone {
 		return nil
 	}
 	if err := s.flushServer(); err != nil {
@@ -503,11 +520,16 @@ func (s *session) serverError() error {
 		return s.srv.readError()
 	}
 	o, ok := s.st.front()
-	if ok && o.st != nil && (bytes.Contains(b, []byte("\x00C0A000\x00")) || bytes.Contains(b, []byte("\x00C42P05\x00"))) {
-		s.srv.stmts.doubt(o.st) // cached plan must not change result type; or somebody else's has the name
+	if ok && o.st != nil && slices.ContainsFunc(statementErrors, func(code []byte) bool { return bytes.Contains(b, code) }) {
+		s.srv.stmts.doubt(o.st)
 	}
 	return nil
 }
+
+// statementErrors are in an ErrorResponse about a prepared statement that is not what the gateway
+// took it for: its plan must not change its result type; somebody else's has the name; a function
+// has deallocated it.
+var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42P05\x00"), []byte("\x00C26000\x00")}
 
 // backendGone gives up a server connection that broke, counts, logs and tells the client. The
 // client may stay if what broke was one statement by itself: nothing it sent before is undone
@@ -567,7 +589,7 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 // not only about the session, as idle_in_transaction_session_timeout does.
 func endpointFailed(cause error) bool {
 	m, ok := errors.AsType[*pgwire.ErrorResponse](cause)
-	return !ok || m.Code[:min(2, len(m.Code))] == "57" && m.Code != pgwire.StateAdminShutdown
+	return !ok || m.Code == pgwire.StateCrashShutdown || m.Code == pgwire.StateCannotConnectNow
 }
 
 // maxAlone is how many messages one statement of the extended protocol takes: an injected Parse

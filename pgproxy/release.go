@@ -29,6 +29,7 @@ func (s *session) release() {
 	srv.r.Release()
 	srv.w.Release()
 	srv.idleAt = clock()
+	srv.shared = !s.pinned
 	s.trimUnnamed()
 	if s.c.AccessLog() && !s.pinned {
 		s.access(s.leaseAt, "transaction", nil)
@@ -81,7 +82,8 @@ var errInDoubt = errors.New("its client left while it was busy")
 // session mode everything else the client left.
 func (s *session) clean() error {
 	srv := s.srv
-	if !s.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || srv.cancelInDoubt.Load() {
+	torn := s.c.Reader.Left() > 0 // the server may wait for the rest of the client's last message
+	if torn || !s.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || srv.cancelInDoubt.Load() {
 		return errInDoubt
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(resetTimeout))
@@ -92,13 +94,21 @@ func (s *session) clean() error {
 		s.st.tx = pgwire.TxIdle
 	}
 	if s.pinned {
-		if err := srv.exec("DISCARD ALL"); err != nil {
+		if err := srv.wipe(); err != nil {
 			return err
 		}
-		srv.stmts.clear()
-		srv.dirt, srv.settings, srv.unnamed = 0, "", 0
 	}
 	return srv.conn.SetDeadline(time.Time{})
+}
+
+// wipe undoes all that clients left in a server connection.
+func (s *server) wipe() error {
+	if err := s.exec("DISCARD ALL"); err != nil {
+		return err
+	}
+	s.stmts.clear()
+	s.dirt, s.settings, s.unnamed, s.shared = 0, "", 0, false
+	return nil
 }
 
 // stopPump ends the pump of a session whose client has left. A pump in the middle of an answer

@@ -46,6 +46,7 @@ type session struct {
 	pumps  fiber.Group
 	both   bool // a pump may be running: mu is needed. The session's goroutine's
 	pinned bool // session mode: the lease lasts as long as the session
+	unsure bool // no server has seen the client's settings: half a DateStyle adds to what was set before
 
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
@@ -124,8 +125,8 @@ func (s *session) begin() error {
 		}
 	}
 	baseline := *s.b.baseline.Load()
-	unknown := s.takeSettings(baseline)
-	if (unknown || s.c.Mode == Session) && s.srv == nil {
+	s.unsure = s.takeSettings(baseline)
+	if (s.unsure || s.c.Mode == Session) && s.srv == nil {
 		if err := s.acquire(); err != nil {
 			return err
 		}
@@ -134,8 +135,9 @@ func (s *session) begin() error {
 			return err
 		}
 	}
-	if unknown {
+	if s.unsure {
 		s.noteAccepted()
+		s.unsure = false
 	}
 	if s.srv != nil && s.c.Mode == Transaction {
 		s.release()
@@ -238,7 +240,13 @@ func (s *session) greet(baseline []pgwire.Param) {
 // run carries the session until its end.
 func (s *session) run() error {
 	start := time.Now()
-	return s.ended(start, s.loop())
+	err := s.loop()
+	s.hold()
+	if s.broken != nil {
+		err = s.broken // and not what that did to the session's goroutine
+	}
+	s.letGo()
+	return s.ended(start, err)
 }
 
 // ended judges how the loop ended, and tells the client.
@@ -355,18 +363,25 @@ func (s *session) explain(err error) error {
 	case errors.As(err, &lost):
 		return err // told already
 	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrTooLarge):
-		s.c.CountError(listener.ReasonProtocol)
-		s.mu.Lock()
-		if !s.partial {
-			_ = s.c.Fatal(pgwire.StateProtocolViolation, err.Error(), "")
-		}
-		s.mu.Unlock()
-		return err
+		return s.protocolError(pgwire.StateProtocolViolation, err)
+	case errors.Is(err, errPipeline):
+		return s.protocolError(pgwire.StateProgramLimitExceeded, err)
 	case errors.Is(err, io.EOF) && !open:
 		return nil // without Terminate, but with nothing open
 	}
 	s.c.CountError(listener.ReasonClientGone)
 	return fmt.Errorf("client gone: %w", err)
+}
+
+// protocolError tells the client what it did wrong, unless it is in the middle of a message.
+func (s *session) protocolError(code string, err error) error {
+	s.c.CountError(listener.ReasonProtocol)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.partial {
+		_ = s.c.Fatal(code, err.Error(), "")
+	}
+	return err
 }
 
 // refuse ends a session that could not begin.

@@ -25,7 +25,6 @@ const (
 	opRejected                    // ErrorResponse, which is to be replaced by err
 	opSaidParse                   // nothing: ParseComplete is due to the client without asking
 	opSaidClose                   // nothing: CloseComplete is due to the client, likewise
-	opDeallocate                  // nothing: the answer to DEALLOCATE is due to the client
 )
 
 // op is a message the server has not answered yet, or an answer that must wait its turn.
@@ -122,6 +121,8 @@ func (s *state) push(o op) bool {
 		return false
 	case o.kind.extended():
 		s.unsynced = true
+	default: // what was not synced is as over as it is, once it is answered
+		s.unsynced, s.flushed = false, false
 	}
 	if o.kind.ends() {
 		s.ends++

@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"errors"
+	"os"
 	"sync"
 	"time"
 )
@@ -46,7 +48,7 @@ func (g *guard) begin(s *session, cancel context.CancelCauseFunc) {
 // the session's Reader, which the session does not touch before guard.end.
 func (s *session) watchClient(done chan<- struct{}) {
 	defer close(done)
-	if _, err := s.c.Reader.PeekStart(1); err != nil && !isNetTimeout(err) {
+	if _, err := s.c.Reader.PeekStart(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		s.guard.interrupt(errClientGone)
 	}
 }

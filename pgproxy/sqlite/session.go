@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -321,12 +320,6 @@ func (s *session) guarded(fn func(ctx context.Context) error) error {
 		return cause
 	}
 	return err
-}
-
-// isNetTimeout reports whether err is a deadline of the connection.
-func isNetTimeout(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout()
 }
 
 func protocolError(format string, args ...any) error {
