@@ -12,6 +12,7 @@ import (
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -33,12 +34,7 @@ func newOffered(u *config.Upstream, s settings) (backendImpl, error) {
 		if err != nil || tlsConfig == nil {
 			return c, err
 		}
-		cfg := tlsConfig
-		if cfg.ServerName == "" {
-			cfg = cfg.Clone()
-			cfg.ServerName, _, _ = net.SplitHostPort(endpoint)
-		}
-		tc := tls.Client(c, cfg)
+		tc := tls.Client(c, tlsclient.For(tlsConfig, endpoint))
 		if err := tc.HandshakeContext(ctx); err != nil {
 			_ = c.Close()
 			return nil, err

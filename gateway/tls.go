@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/tlsclient"
 )
 
 // certificate is a listener's current certificate. Handshakes read it, a reload replaces it.
@@ -32,12 +33,13 @@ func (c *certificate) serverConfig() *tls.Config {
 	}
 }
 
-// clientConfig returns the TLS settings towards an upstream, nil for clear text.
+// clientConfig returns the TLS settings towards an upstream, with sessions to resume, nil for clear text.
 func clientConfig(t *config.ClientTLS) (*tls.Config, error) {
 	if t == nil {
 		return nil, nil
 	}
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // asked for in so many words, and config warns
+	out.ClientSessionCache = tlsclient.NewSessions()
 	if t.CA != "" {
 		pem, err := os.ReadFile(string(t.CA))
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
@@ -59,7 +60,9 @@ type Config struct {
 	// TLS terminates TLS from clients; nil = none.
 	TLS *tls.Config
 	// UpstreamTLS speaks TLS to the endpoints, after the PROXY header; nil =
-	// none. Without a ServerName the endpoint's host is used.
+	// none. Without a ServerName the endpoint's host is used. Sessions are
+	// resumed: without a ClientSessionCache the Proxy keeps its own, unless
+	// there is VerifyPeerCertificate, which is not called for resumed ones.
 	UpstreamTLS *tls.Config
 }
 
@@ -86,6 +89,7 @@ func (c Config) withDefaults() *Config {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = DefaultConnectTimeout
 	}
+	c.UpstreamTLS = tlsclient.WithSessions(c.UpstreamTLS)
 	return &c
 }
 

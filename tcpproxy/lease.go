@@ -10,6 +10,7 @@ import (
 	proxyproto "github.com/pires/go-proxyproto"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -99,12 +100,7 @@ func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (ne
 	if s.cfg.UpstreamTLS == nil {
 		return conn, nil
 	}
-	cfg := s.cfg.UpstreamTLS
-	if cfg.ServerName == "" {
-		cfg = cfg.Clone()
-		cfg.ServerName, _, _ = net.SplitHostPort(l.Endpoint())
-	}
-	tc := fiber.TLSClient(conn, cfg)
+	tc := fiber.TLSClient(conn, tlsclient.For(s.cfg.UpstreamTLS, l.Endpoint()))
 	var err error
 	fiber.Block(func() { err = tc.HandshakeContext(ctx) })
 	if err != nil {

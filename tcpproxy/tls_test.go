@@ -60,3 +60,24 @@ func TestTLSToUpstream(t *testing.T) {
 		t.Errorf("errors: %v, want one upstream_unavailable", p.Stats().Errors)
 	}
 }
+
+// TestUpstreamSessionsAreResumed: only the first connection to an endpoint has a full handshake.
+func TestUpstreamSessionsAreResumed(t *testing.T) {
+	server, client := certificates(t)
+	resumed := make(chan bool, 3)
+	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		tc := tls.Server(c, server)
+		if tc.Handshake() == nil {
+			resumed <- tc.ConnectionState().DidResume
+		}
+		io.Copy(tc, tc)
+		tc.CloseWrite()
+	})
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = client })
+	for i := range 3 {
+		ask(t, dial(t, addr), "hello")
+		if got := <-resumed; got != (i > 0) {
+			t.Errorf("connection %d: resumed is %v", i, got)
+		}
+	}
+}

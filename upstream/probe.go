@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/internal/tlsclient"
 )
 
 // probeHeaderBytes bounds what a probed HTTP server may answer with.
@@ -32,13 +33,13 @@ func TCPProbe() Probe {
 // a status from 200 to 399; redirects are not followed.
 func HTTPProbe(path string) Probe { return httpProbe(path, nil) }
 
-// HTTPSProbe is HTTPProbe over TLS. Without a ServerName in cfg the endpoint's
-// host is used.
+// HTTPSProbe is HTTPProbe over TLS, with sessions that are resumed. Without a
+// ServerName in cfg the endpoint's host is used.
 func HTTPSProbe(path string, cfg *tls.Config) Probe {
 	if cfg == nil {
 		cfg = &tls.Config{}
 	}
-	return httpProbe(path, cfg)
+	return httpProbe(path, tlsclient.WithSessions(cfg))
 }
 
 func httpProbe(path string, tlsConfig *tls.Config) Probe {
@@ -63,21 +64,8 @@ func httpProbe(path string, tlsConfig *tls.Config) Probe {
 		if tlsConfig == nil {
 			return ask(ctx, c, host, path)
 		}
-		return ask(ctx, tls.Client(c, forHost(tlsConfig, host)), host, path)
+		return ask(ctx, tls.Client(c, tlsclient.For(tlsConfig, endpoint)), host, path)
 	}
-}
-
-// forHost returns cfg with a server name.
-func forHost(cfg *tls.Config, hostport string) *tls.Config {
-	if cfg.ServerName != "" || cfg.InsecureSkipVerify {
-		return cfg
-	}
-	cfg = cfg.Clone()
-	cfg.ServerName = hostport
-	if name, _, err := net.SplitHostPort(hostport); err == nil {
-		cfg.ServerName = name
-	}
-	return cfg
 }
 
 // ask does one request on c and judges the status.

@@ -49,7 +49,7 @@ type Config struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// DialTimeout bounds connecting, TLSTimeout the TLS handshake; 0 = 5s each.
 	DialTimeout, TLSTimeout time.Duration
-	// TLS is used for https URLs; nil = the standard library's defaults. ALPN is always "http/1.1".
+	// TLS is used for https URLs; nil = the standard library's defaults. See Dialer.TLS.
 	TLS *tls.Config
 }
 
@@ -93,13 +93,14 @@ func NewTransport(cfg Config) (*Transport, error) {
 	if err := l.Validate(); err != nil {
 		return nil, fmt.Errorf("httppool: %w", err)
 	}
-	t := &Transport{cfg: cfg, pools: map[poolKey]*pool.Pool[*Conn]{}}
-	t.plain = Dialer{Dial: cfg.Dial, DialTimeout: cfg.DialTimeout, TLSTimeout: cfg.TLSTimeout}
-	t.secure = t.plain
-	if t.secure.TLS = cfg.TLS; cfg.TLS == nil {
-		t.secure.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if cfg.TLS == nil {
+		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	return t, nil
+	return &Transport{
+		cfg: cfg, pools: map[poolKey]*pool.Pool[*Conn]{},
+		plain:  Dialer{Dial: cfg.Dial, DialTimeout: cfg.DialTimeout},
+		secure: Dialer{Dial: cfg.Dial, DialTimeout: cfg.DialTimeout, TLSTimeout: cfg.TLSTimeout, TLS: cfg.TLS},
+	}, nil
 }
 
 // Info is what became of a request besides its response.

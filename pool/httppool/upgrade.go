@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/headpond/headpond/internal/idleconn"
 )
 
 // upgraded is the Body of a 101 response: the raw connection, which never goes back to a pool.
@@ -90,7 +92,7 @@ func (u *upgraded) settle() {
 
 // closeWrite half-closes c where its kind can, and closes nothing otherwise.
 func closeWrite(c any) error {
-	if raw, ok := c.(*rawConn); ok {
+	if raw, ok := c.(*idleconn.Raw); ok {
 		c = raw.Conn
 	}
 	if hc, ok := c.(interface{ CloseWrite() error }); ok {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/pool"
 )
 
@@ -113,7 +114,7 @@ func (c *Conn) Release() (kept bool) {
 	if before&ended != 0 {
 		return false
 	}
-	if before != 0 || !c.calm() || look(c.Conn) != silent {
+	if before != 0 || !c.calm() || look(c.Conn) != idleconn.Silent {
 		c.lease.Discard()
 		return false
 	}

@@ -39,9 +39,25 @@
 // it back. Even then a connection is kept only if no Read or Write is under way,
 // none has failed, and a look at the socket, without blocking or taking a
 // byte, shows it open with nothing waiting in it. The look is repeated before
-// the connection is lent again. TLS inside the connection, an upgrade, or a
-// reader that may have buffered more than it used are reasons not to release.
+// the connection is lent again. TLS of your own inside the connection, an upgrade,
+// or a reader that may have buffered more than it used are reasons not to release.
 // Where a socket cannot be looked at (Windows), nothing is kept.
+//
+// # TLS
+//
+// With Config.TLS the Dialer does the handshake, so that a connection opened ahead
+// of demand (MinIdle) or kept has it behind it. A look reads what belongs to TLS
+// itself, such as the session tickets of TLS 1.3; what is meant for the caller, the
+// greeting of a server that speaks first, stays for the first Read.
+//
+// New connections resume sessions of earlier ones, up to 8 per address, which saves
+// the server's certificate and its signature. TLS 1.3's tickets are meant for one
+// connection each: each is used once as long as there is another, and the last one
+// again. A server that refuses it then (or, as PostgreSQL, gives none) costs a full
+// handshake, nothing else. Tickets come after the handshake: a connection that
+// nobody reads from or looks at brings none. With Config.TLS.VerifyPeerCertificate,
+// which is not called for resumed sessions, none are, unless there is a
+// ClientSessionCache.
 //
 // # Defaults
 //

@@ -2,7 +2,11 @@
 
 package tcppool
 
-import "net"
+import (
+	"net"
 
-// look cannot look at a socket on this system, so that nothing is kept.
-func look(net.Conn) state { return unknown }
+	"github.com/headpond/headpond/internal/idleconn"
+)
+
+// peek cannot look at a socket on this system, so that nothing is kept.
+func peek(net.Conn) idleconn.State { return idleconn.Unknown }

@@ -5,17 +5,19 @@ package tcppool
 import (
 	"net"
 	"syscall"
+
+	"github.com/headpond/headpond/internal/idleconn"
 )
 
-// look peeks at one byte of c's socket, without blocking and without taking it.
-func look(c net.Conn) state {
+// peek peeks at one byte of c's socket, without blocking and without taking it.
+func peek(c net.Conn) idleconn.State {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
-		return unknown
+		return idleconn.Unknown
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
-		return dead
+		return idleconn.Dead
 	}
 	var n int
 	var perr error
@@ -27,11 +29,11 @@ func look(c net.Conn) state {
 	})
 	switch {
 	case err != nil:
-		return dead
+		return idleconn.Dead
 	case perr == syscall.EAGAIN || perr == syscall.EWOULDBLOCK:
-		return silent
+		return idleconn.Silent
 	case perr != nil || n == 0:
-		return dead
+		return idleconn.Dead
 	}
-	return pending
+	return idleconn.Pending
 }

@@ -2,12 +2,15 @@ package tcppool
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
+	"github.com/headpond/headpond/internal/idleconn"
+	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/pool"
 )
 
@@ -34,9 +37,14 @@ type Config struct {
 	// forgotten.
 	Limits *pool.Limits
 	// Dial opens a connection; nil means net.Dialer's DialContext. Connections
-	// that do not give access to their socket (syscall.Conn), such as TLS ones,
-	// are never kept, because it cannot be looked at.
+	// that do not give access to their socket (syscall.Conn), such as a
+	// *tls.Conn, are never kept, because it cannot be looked at: see TLS.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// TLS speaks TLS on the connections Dial opens; nil does not. The handshake
+	// is a part of opening, so that connections kept warm have done it. The
+	// server's name is the address's host if ServerName is empty. Sessions are
+	// resumed, see the package doc; a ClientSessionCache replaces the Dialer's.
+	TLS *tls.Config
 	// ForgetAfter is how long an address without connections is remembered.
 	// 0 means a minute.
 	ForgetAfter time.Duration
@@ -82,6 +90,7 @@ func New(cfg Config) (*Dialer, error) {
 	if cfg.ForgetAfter == 0 {
 		cfg.ForgetAfter = DefaultForgetAfter
 	}
+	cfg.TLS = tlsclient.WithSessions(cfg.TLS)
 	return &Dialer{config: cfg, limits: limits, pools: make(map[key]*entry)}, nil
 }
 
@@ -117,7 +126,7 @@ func (d *Dialer) Get(ctx context.Context, network, address string) (*Conn, error
 		seen := look(l.Value())
 		// One that was never lent may hold the server's greeting, and may have
 		// died while it was kept warm; one dialled just now is as good as any.
-		if seen == silent || (!l.Reused() && (seen != dead || fresh >= d.limits.MinIdle)) {
+		if seen == idleconn.Silent || (!l.Reused() && (seen != idleconn.Dead || fresh >= d.limits.MinIdle)) {
 			return &Conn{Conn: l.Value(), lease: l}, nil
 		}
 		if !l.Reused() {
@@ -138,7 +147,7 @@ func (d *Dialer) enter(k key) (*entry, error) {
 	if e == nil {
 		p, err := pool.New(pool.Config[net.Conn]{
 			Name:   k.network + " " + k.address,
-			Open:   func(ctx context.Context) (net.Conn, error) { return d.config.Dial(ctx, k.network, k.address) },
+			Open:   func(ctx context.Context) (net.Conn, error) { return d.open(ctx, k) },
 			Close:  func(c net.Conn) { _ = c.Close() },
 			Check:  alive,
 			Limits: d.limits,
@@ -156,10 +165,23 @@ func (d *Dialer) enter(k key) (*entry, error) {
 	return e, nil
 }
 
+// open connects to k.
+func (d *Dialer) open(ctx context.Context, k key) (net.Conn, error) {
+	c, err := d.config.Dial(ctx, k.network, k.address)
+	if err != nil || d.config.TLS == nil {
+		return c, err
+	}
+	endpoint := k.address
+	if k.network == "unix" {
+		endpoint = "unix:" + k.address
+	}
+	return secure(ctx, c, tlsclient.For(d.config.TLS, endpoint))
+}
+
 // alive is the background check. Bytes that wait are judged when the connection
 // is lent, when it is known whether it was used.
 func alive(_ context.Context, c net.Conn) error {
-	if look(c) == dead {
+	if look(c) == idleconn.Dead {
 		return net.ErrClosed
 	}
 	return nil

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package httppool
+package idleconn
 
 // Sockets cannot be polled portably here; a connection that died while idle is noticed by the exchange instead.
 const canPoll = false

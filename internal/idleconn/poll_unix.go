@@ -1,6 +1,6 @@
 //go:build unix
 
-package httppool
+package idleconn
 
 import (
 	"io"

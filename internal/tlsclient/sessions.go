@@ -1,0 +1,123 @@
+// Package tlsclient prepares tls.Configs for connections to upstreams: the server's name, and sessions
+// that are resumed, which saves the server's certificate, its signature and our checking of both.
+package tlsclient
+
+import (
+	"crypto/tls"
+	"net"
+	"sync"
+
+	"github.com/headpond/headpond/internal/netaddr"
+)
+
+const (
+	// maxEndpoints bounds the endpoints whose sessions are kept.
+	maxEndpoints = 256
+	// maxSessions is how many are kept of one endpoint: half of what a cold pool opens at once
+	// (pool.DefaultOpenConcurrency), at about 2 KiB each.
+	maxSessions = 8
+)
+
+// Sessions is a tls.ClientSessionCache that keeps several sessions per endpoint. The newest is used first.
+// TLS 1.3's tickets are meant for one connection each (RFC 8446, appendix C.4), so one is taken out when it is
+// used; the last of an endpoint stays, for a server that gives fewer than are used, and for TLS 1.2, where
+// a session is resumed again and again. A server that takes no ticket twice does a full handshake then.
+type Sessions struct {
+	mu        sync.Mutex // held for a few instructions
+	endpoints map[string][]*tls.ClientSessionState
+}
+
+var _ tls.ClientSessionCache = (*Sessions)(nil)
+
+// NewSessions returns an empty cache, for one upstream: sessions must not be shared by configurations
+// that trust or authenticate differently.
+func NewSessions() *Sessions {
+	return &Sessions{endpoints: make(map[string][]*tls.ClientSessionState)}
+}
+
+// Get implements tls.ClientSessionCache.
+func (s *Sessions) Get(key string) (*tls.ClientSessionState, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.endpoints[key]
+	n := len(kept) - 1
+	if n < 0 {
+		return nil, false
+	}
+	session := kept[n]
+	if n > 0 {
+		kept[n] = nil
+		s.endpoints[key] = kept[:n]
+	}
+	return session, true
+}
+
+// Put implements tls.ClientSessionCache. nil forgets all of the key.
+func (s *Sessions) Put(key string, session *tls.ClientSessionState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept, known := s.endpoints[key]
+	switch {
+	case session == nil:
+		delete(s.endpoints, key)
+		return
+	case !known && len(s.endpoints) >= maxEndpoints:
+		for other := range s.endpoints { // some other is forgotten
+			delete(s.endpoints, other)
+			break
+		}
+	case len(kept) == maxSessions:
+		kept = append(kept[:0], kept[1:]...)
+	}
+	s.endpoints[key] = append(kept, session)
+}
+
+// endpointSessions is Sessions as one endpoint's connections see it: servers of one name need not know each other's
+// tickets.
+type endpointSessions struct {
+	*Sessions
+	endpoint string
+}
+
+func (e endpointSessions) Get(key string) (*tls.ClientSessionState, bool) {
+	return e.Sessions.Get(e.endpoint + " " + key)
+}
+
+func (e endpointSessions) Put(key string, session *tls.ClientSessionState) {
+	e.Sessions.Put(e.endpoint+" "+key, session)
+}
+
+// WithSessions returns cfg, or a copy with Sessions of its own. What has a cache keeps it; what checks
+// certificates in VerifyPeerCertificate gets none, because that is not called for a resumed session.
+func WithSessions(cfg *tls.Config) *tls.Config {
+	if cfg == nil || cfg.ClientSessionCache != nil || cfg.SessionTicketsDisabled || cfg.VerifyPeerCertificate != nil {
+		return cfg
+	}
+	cfg = cfg.Clone()
+	cfg.ClientSessionCache = NewSessions()
+	return cfg
+}
+
+// For returns a copy of cfg for connections to endpoint ("host:port" or "unix:/path"): with the host as server
+// name, "localhost" for a Unix socket, if it has none, and with the endpoint's part of its Sessions.
+func For(cfg *tls.Config, endpoint string) *tls.Config {
+	cfg = cfg.Clone()
+	if cfg.ServerName == "" {
+		cfg.ServerName = serverName(endpoint)
+	}
+	if sessions, ok := cfg.ClientSessionCache.(*Sessions); ok {
+		cfg.ClientSessionCache = endpointSessions{sessions, endpoint}
+	}
+	return cfg
+}
+
+func serverName(endpoint string) string {
+	if network, _, err := netaddr.Split(endpoint); err == nil && network == "unix" {
+		return "localhost"
+	}
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return endpoint
+	}
+	return host
+}
