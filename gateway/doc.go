@@ -39,7 +39,10 @@
 //     their content did.
 //   - A changed one is updated in place: new sessions see it, running ones go on as they are. A new set of endpoints keeps the
 //     connections to those that stay.
-//   - A listener with another address opens the new one before it closes the old one; its sessions stay.
+//   - A listener with another address opens the new one before it closes the old one; its sessions stay. Names and addresses may change
+//     hands: whoever gets an address that the gateway has takes the socket over. One that only overlaps (0.0.0.0:80 for 127.0.0.1:80)
+//     is refused.
+//   - A listener that has stopped by itself is built anew.
 //   - What cannot change in place (an upstream's TLS or login, a listener's protocol) is built anew on the same socket; sessions of the
 //     old one finish there, within the drain time-out.
 //   - What is gone drains.
@@ -52,5 +55,6 @@
 // When Run's context ends the gateway drains: it stops accepting, /readyz answers 503, sessions may finish within drain_timeout, then they
 // are closed. The admin page stays up until the end. Close ends everything at once.
 //
-// The files follow that life: build.go (configuration to listeners and upstreams), gateway.go (serve and drain), reload.go.
+// The files follow that life: service.go and backend.go (configuration to listeners and upstreams), plan.go and opening.go (from one
+// configuration to another), gateway.go (serve and drain), reload.go.
 package gateway

@@ -36,6 +36,8 @@ type Gateway struct {
 
 	// reloading is held by Reload and Drain, one at a time; long operations are allowed under it.
 	reloading sync.Mutex
+	// loading is held by ReloadFile, and taken before reloading.
+	loading sync.Mutex
 
 	// mu guards what follows and is never held across I/O. Reload and Drain, which hold reloading, may read without it.
 	mu       sync.Mutex
@@ -56,14 +58,14 @@ type Gateway struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // serving, retiring, watchTunnels
 
-	watching sync.Once     // watchTunnels
-	done     chan struct{} // closed when everything is over
+	watching sync.Once // watchTunnels
+	closing  sync.Once // closeAll
 }
 
 // New builds everything cfg asks for and binds every address. Nothing is served until Run; a Gateway that is not run must be closed.
 // Errors name the listener or upstream; those about an address wrap ErrListen.
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
-	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), done: make(chan struct{}), retired: map[string]int{}}
+	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), retired: map[string]int{}}
 	if g.opts.Version == "" {
 		g.opts.Version = "development"
 	}
@@ -73,11 +75,14 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	if err := g.newEngine(cfg); err != nil {
 		return nil, err
 	}
+	g.hard, g.cancel = context.WithCancel(context.Background())
 	p, err := g.newPlan(cfg)
 	if err != nil {
+		g.cancel()
 		return nil, errors.Join(err, g.engine.Close())
 	}
-	g.hard, g.cancel = context.WithCancel(context.Background())
+	g.mu.Lock() // tunnels are up already, and peers may ask
+	defer g.mu.Unlock()
 	g.cfg, g.backends, g.services, g.admin = cfg, p.backends, p.services, p.admin
 	return g, nil
 }
@@ -145,13 +150,13 @@ func (g *Gateway) startService(s *service, sock *socket) {
 // stopped notes that a listener ended by itself.
 func (g *Gateway) stopped(s *service, sock *socket, err error) {
 	g.mu.Lock()
-	draining := g.draining
+	draining, name := g.draining, s.cfg.Name
 	if !draining {
 		s.failed = err
 	}
 	g.mu.Unlock()
 	if !draining {
-		g.logger.Error("listener stopped", "listener", s.cfg.Name, "address", address(sock), "error", err)
+		g.logger.Error("listener stopped", "listener", name, "address", address(sock), "error", err)
 	}
 }
 
@@ -241,15 +246,11 @@ const backendGrace = 2 * time.Second
 func (g *Gateway) Close() {
 	g.cancel()
 	_ = g.Drain(g.hard)
-	g.mu.Lock()
-	select {
-	case <-g.done:
-		g.mu.Unlock()
-		return
-	default:
-		close(g.done)
-	}
-	g.mu.Unlock()
+	g.closing.Do(g.closeAll)
+}
+
+// closeAll closes what a drain leaves.
+func (g *Gateway) closeAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), backendGrace)
 	defer cancel()
 	for _, err := range inParallel(g.backends, func(b *backend) error { return b.impl.Drain(ctx) }) {

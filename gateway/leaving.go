@@ -69,11 +69,6 @@ func (g *Gateway) closeIdle(b *backend) {
 	if b.impl.update(none) != nil {
 		return // closed
 	}
-	pinch := time.NewTimer(idlePinch)
-	defer pinch.Stop()
-	select {
-	case <-pinch.C:
-	case <-g.hard.Done():
-	}
+	wait(g.hard, idlePinch)
 	_ = b.impl.update(s)
 }

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"fmt"
-	"net"
 	"reflect"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -42,12 +41,8 @@ type start struct {
 
 // abort closes what the plan opened.
 func (p *plan) abort() {
-	for _, s := range p.opened {
-		s.retire()
-	}
-	for _, b := range p.created {
-		b.drop()
-	}
+	retireAll(p.opened)
+	inParallel(p.created, func(b *backend) error { b.drop(); return nil })
 	for _, l := range p.createdLinks {
 		l.client.Close()
 	}
@@ -175,7 +170,7 @@ func (g *Gateway) planServices(p *plan) error {
 
 func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view map[string]*backend) error {
 	hold := &certificate{}
-	replace := old != nil && (needsNewProxy(&old.cfg, l) || old.fibers != onFibers(l, p.cfg))
+	replace := old != nil && (needsNewProxy(&old.cfg, l) || old.fibers != onFibers(l, p.cfg) || g.hasFailed(old))
 	if old != nil && old.cert != nil && !replace {
 		hold = old.cert
 	}
@@ -220,7 +215,7 @@ func (g *Gateway) updateService(svc *service, s *spec, hold *certificate) error 
 	return nil
 }
 
-// addService binds and builds a listener that did not exist.
+// addService opens and builds a listener that did not exist.
 func (g *Gateway) addService(p *plan, s *spec, hold *certificate) error {
 	svc, err := g.newService(p, s, nil, hold)
 	if err != nil {
@@ -232,30 +227,9 @@ func (g *Gateway) addService(p *plan, s *spec, hold *certificate) error {
 	return nil
 }
 
-// open makes the socket of a listener, on the engine if its sessions are: a second one on old's, to take over from it, or one at the
-// listener's address.
-func (g *Gateway) open(p *plan, l *config.Listener, old *socket) (sock *socket, err error) {
-	what := fmt.Sprintf("listener %q", l.Name)
-	if old == nil {
-		sock, err = bind(what, l.Listen)
-	} else if sock, err = old.duplicate(); err != nil {
-		err = fmt.Errorf("%s: take over %s: %w", what, l.Listen, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	p.opened = append(p.opened, sock)
-	if onFibers(l, p.cfg) {
-		if err := sock.adopt(g.engine); err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
-		}
-	}
-	return sock, nil
-}
-
-// newService opens the socket of a listener (see open) and builds what serves it.
-func (g *Gateway) newService(p *plan, s *spec, old *socket, hold *certificate) (*service, error) {
-	sock, err := g.open(p, &s.cfg, old)
+// newService opens the socket of a listener (see open) and builds what serves it; old is what served it before, if anything.
+func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificate) (*service, error) {
+	sock, err := g.openListener(p, &s.cfg, old)
 	if err != nil {
 		return nil, err
 	}
@@ -271,18 +245,11 @@ func (g *Gateway) newService(p *plan, s *spec, old *socket, hold *certificate) (
 	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold, fibers: onFibers(&s.cfg, p.cfg)}, nil
 }
 
-// replaceService builds a new proxy and has it take over the socket, or open the new address.
+// replaceService builds a new proxy for a listener; the sessions of the old one finish there.
 func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certificate) error {
-	var from *socket
-	if old.cfg.Listen == s.cfg.Listen {
-		from = old.socket
-	}
-	svc, err := g.newService(p, s, from, hold)
+	svc, err := g.newService(p, s, old, hold)
 	if err != nil {
 		return err
-	}
-	if from != nil {
-		p.commits = append(p.commits, func() error { from.handOver(svc.socket); return nil })
 	}
 	p.services = append(p.services, svc)
 	p.starts = append(p.starts, start{svc, svc.socket})
@@ -294,7 +261,7 @@ func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certifica
 
 // moveService opens the new address for the same proxy; the old address is closed once the new one is served.
 func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificate) error {
-	sock, err := g.open(p, &s.cfg, nil)
+	sock, err := g.openListener(p, &s.cfg, svc)
 	if err != nil {
 		return err
 	}
@@ -319,23 +286,16 @@ func (g *Gateway) planAdmin(p *plan) error {
 		p.admin = g.admin
 		return nil
 	}
-	p.retiredAdmin = g.admin
+	if p.retiredAdmin = g.admin; g.admin != nil {
+		p.retiredSockets = append(p.retiredSockets, g.admin.socket)
+	}
 	if p.cfg.Admin == "" {
 		return nil
 	}
-	sock, err := bind("admin", p.cfg.Admin)
+	sock, err := g.open(p, "admin", p.cfg.Admin, nil)
 	if err != nil {
 		return err
 	}
-	p.opened = append(p.opened, sock)
 	p.admin, err = g.newAdmin(sock, p.cfg.Admin)
 	return err
-}
-
-// address returns where a socket really listens: the port the system chose for port 0.
-func address(l net.Listener) string {
-	if l.Addr().Network() == "unix" {
-		return "unix:" + l.Addr().String()
-	}
-	return l.Addr().String()
 }

@@ -17,9 +17,14 @@ func (g *Gateway) ReloadFile() error {
 	g.mu.Lock()
 	file := g.cfg.File
 	g.mu.Unlock()
-	if file == "" {
+	switch {
+	case file == "":
 		return ErrNoFile
+	case !g.mayReload():
+		return g.refuse(errNotNow, file)
 	}
+	g.loading.Lock() // or a file that was read earlier could be applied later
+	defer g.loading.Unlock()
 	cfg, problems := config.Load(file)
 	for _, p := range problems {
 		level := g.logger.Error
@@ -39,22 +44,30 @@ func (g *Gateway) ReloadFile() error {
 // Reload applies cfg, all of it or nothing: on an error the old configuration keeps running. The package comment says what happens to
 // what changed.
 func (g *Gateway) Reload(cfg *config.Config) error {
-	err := g.reload(cfg)
-	g.noteReload(err)
-	if err != nil {
-		g.logger.Error("reload refused, the old configuration keeps running", "config", cfg.File, "error", err)
+	if err := g.reload(cfg); err != nil {
+		return g.refuse(err, cfg.File)
 	}
+	g.noteReload(nil)
+	return nil
+}
+
+// refuse notes that a reload was refused.
+func (g *Gateway) refuse(err error, file string) error {
+	g.noteReload(err)
+	g.logger.Error("reload refused, the old configuration keeps running", "config", file, "error", err)
 	return err
 }
 
+var errNotNow = fmt.Errorf("%w: nothing can be reloaded now", ErrClosed)
+
 func (g *Gateway) reload(cfg *config.Config) error {
 	if !g.mayReload() { // without waiting: a drain holds the lock for as long as it lasts
-		return fmt.Errorf("%w: nothing can be reloaded now", ErrClosed)
+		return errNotNow
 	}
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
 	if !g.mayReload() {
-		return fmt.Errorf("%w: nothing can be reloaded now", ErrClosed)
+		return errNotNow
 	}
 	if cfg.Engine != g.cfg.Engine || cfg.Loops != g.cfg.Loops {
 		g.logger.Warn("engine and loops change at the next start only", "engine", g.engine.Kind())
@@ -108,9 +121,7 @@ func (g *Gateway) commit(p *plan) error {
 	if g.logs != nil {
 		g.logs.apply(p.cfg.Log)
 	}
-	for _, s := range p.retiredSockets {
-		s.retire()
-	}
+	retireAll(p.retiredSockets)
 	g.tasks.Go(func() { g.retire(p) })
 	if len(p.changes) == 0 {
 		p.changes = []string{"nothing"}
@@ -118,6 +129,9 @@ func (g *Gateway) commit(p *plan) error {
 	g.logger.Info("reloaded", "config", p.cfg.File, "changes", strings.Join(p.changes, ", "))
 	return nil
 }
+
+// acceptGrace is how long connections that a removed listener has just accepted may take to become sessions, which a drain lets finish.
+const acceptGrace = time.Second
 
 // retireGrace is how long a replaced upstream still gives connections: a session that read the old settings just before the reload may be
 // about to ask.
@@ -127,6 +141,9 @@ const retireGrace = 5 * time.Second
 func (g *Gateway) retire(p *plan) {
 	if p.retiredAdmin != nil {
 		p.retiredAdmin.close()
+	}
+	if len(p.retiredProxies) > 0 {
+		wait(g.hard, acceptGrace)
 	}
 	ctx, cancel := context.WithTimeout(g.hard, p.cfg.DrainTimeout)
 	defer cancel()
@@ -166,12 +183,7 @@ func (g *Gateway) retireLink(ctx context.Context, l *link) {
 
 // retire closes a backend once nobody uses it any more, or hard ends.
 func (b *backend) retire(hard context.Context) {
-	grace := time.NewTimer(retireGrace)
-	defer grace.Stop()
-	select {
-	case <-grace.C:
-	case <-hard.Done():
-	}
+	wait(hard, retireGrace)
 	if idle := b.impl.idle(); idle != nil {
 		select {
 		case <-idle:
@@ -179,6 +191,16 @@ func (b *backend) retire(hard context.Context) {
 		}
 	}
 	_ = b.impl.Drain(hard) // its error is that hard ended: leases still out are closed when they come back
+}
+
+// wait waits for d, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // drop closes a backend that was never used.

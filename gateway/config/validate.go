@@ -97,7 +97,7 @@ func (d *decoder) checkPorts(cfg *Config) {
 			return
 		}
 		for _, t := range all {
-			if overlap(t.address, address) {
+			if Overlap(t.address, address) {
 				d.report(d.mark(ptr), "%s: %q is already the address of %s (%s)", by, address, t.by, t.address)
 				return
 			}
@@ -111,8 +111,8 @@ func (d *decoder) checkPorts(cfg *Config) {
 	}
 }
 
-// overlap reports whether two listen addresses cannot both be bound.
-func overlap(a, b string) bool {
+// Overlap reports whether two addresses to listen on cannot both be bound, as far as can be told without looking names up.
+func Overlap(a, b string) bool {
 	if strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
 		return a == b
 	}

@@ -1,0 +1,221 @@
+package gateway_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// engineKinds are what `engine` may say; those that this system has not become another one.
+var engineKinds = []string{"auto", "epoll", "goroutine"}
+
+// freeAddresses returns n addresses that nobody listens on, and that the system gives nobody who asks for any port.
+func freeAddresses(t *testing.T, n int) []string {
+	t.Helper()
+	var free []string
+	for len(free) < n {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		free = append(free, l.Addr().String())
+	}
+	return free
+}
+
+const pairText = `
+engine: {engine}
+admin: {admin}
+drain_timeout: 10s
+listeners:
+  - {name: {first}, protocol: tcp, listen: "{a}", upstream: echo}
+  - {name: {second}, protocol: {protocol}, listen: "{b}", upstream: {upstream}}
+upstreams:
+  echo: {endpoints: ["{echo}"]}
+  web: {endpoints: ["{echo}"]}
+`
+
+// pair is pairText with the values of its keys, in the order below.
+func pair(t *testing.T, engine, echo string, values ...string) *config.Config {
+	t.Helper()
+	pairs := []string{"{engine}", engine, "{echo}", echo}
+	for i, key := range []string{"{admin}", "{first}", "{a}", "{second}", "{b}", "{protocol}", "{upstream}"} {
+		pairs = append(pairs, key, values[i])
+	}
+	return parse(t, pairText, pairs...)
+}
+
+// TestReloadExchangesAddresses: names and addresses change hands within one reload, and whoever connects meanwhile is served.
+func TestReloadExchangesAddresses(t *testing.T) {
+	server := echoServer(t)
+	for _, engine := range engineKinds {
+		t.Run(engine, func(t *testing.T) {
+			free, unix := freeAddresses(t, 3), "unix:"+filepath.Join(t.TempDir(), "s")
+			x, y, page := free[0], free[1], free[2]
+			g := run(t, pair(t, engine, server, page, "one", x, "two", y, "tcp", "echo"))
+			var done atomic.Bool
+			var wg sync.WaitGroup
+			for _, address := range []string{x, y} {
+				wg.Go(func() {
+					for !done.Load() {
+						if err := exchange(address, "hello"); err != nil {
+							t.Errorf("%s: %v", address, err)
+							return
+						}
+					}
+				})
+			}
+			c := dial(t, x)
+			echo(t, c, "before")
+			for i, cfg := range []*config.Config{
+				pair(t, engine, server, page, "two", x, "one", y, "tcp", "echo"),      // exchanged
+				pair(t, engine, server, page, "two", x, "three", y, "tcp", "echo"),    // renamed
+				pair(t, engine, server, page, "three", x, "two", y, "tcp", "echo"),    // again
+				pair(t, engine, server, unix, "four", x, "five", y, "tcp", "echo"),    // all at once, the page moves
+				pair(t, engine, server, page, "five", x, "four", y, "tcp", "echo"),    // and back
+				pair(t, engine, server, page, "five", x, "four", unix, "http", "web"), // another protocol
+				pair(t, engine, server, unix, "five", x, "four", page, "tcp", "echo"), // the page's place for a listener's
+				pair(t, engine, server, page, "five", x, "four", unix, "http", "web"), // and back
+				pair(t, engine, server, page, "five", unix, "four", x, "http", "web"), // and so on
+				pair(t, engine, server, page, "one", x, "two", y, "tcp", "echo"),
+			} {
+				if i == 5 { // y is given up
+					done.Store(true)
+					wg.Wait()
+				}
+				if err := g.Reload(cfg); err != nil {
+					t.Fatalf("reload %d: %v", i, err)
+				}
+				l := cfg.Listeners
+				if g.Addr(l[0].Name) != l[0].Listen || g.Addr(l[1].Name) != l[1].Listen || g.Addr("admin") != cfg.Admin {
+					t.Fatalf("reload %d: %s %s %s", i, g.Addr(l[0].Name), g.Addr(l[1].Name), g.Addr("admin"))
+				}
+			}
+			echo(t, c, "after") // the session of the first name is still there
+			for _, address := range []string{x, y} {
+				if err := exchange(address, "again"); err != nil {
+					t.Error(err)
+				}
+			}
+			if code, _, err := get(client(t), "http://"+page+"/healthz"); code != 200 {
+				t.Errorf("the page: %d %v", code, err)
+			}
+		})
+	}
+}
+
+// TestAddressesAreFreeAfterAReload: what a reload gives up, and what a refused one had opened, can be had again at once.
+func TestAddressesAreFreeAfterAReload(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	server := echoServer(t)
+	for _, engine := range engineKinds {
+		t.Run(engine, func(t *testing.T) {
+			free, other := freeAddresses(t, 3), "unix:"+filepath.Join(t.TempDir(), "s")
+			x, y, page := free[0], free[1], free[2]
+			first := pair(t, engine, server, page, "one", x, "two", "127.0.0.1:0", "tcp", "echo")
+			second := pair(t, engine, server, other, "one", y, "two", "127.0.0.1:0", "tcp", "echo")
+			bad := pair(t, engine, server, other, "one", y, "two", taken.Addr().String(), "tcp", "echo")
+			g := run(t, first)
+			for i := range 20 {
+				if err := g.Reload(bad); !errors.Is(err, gateway.ErrListen) || !strings.Contains(err.Error(), `"two"`) {
+					t.Fatalf("%d: %v", i, err)
+				}
+				for _, cfg := range []*config.Config{second, first} {
+					if err := g.Reload(cfg); err != nil {
+						t.Fatalf("%d: %v", i, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestReloadSaysWhoHasTheAddress: an address that overlaps one of the gateway's own cannot be had in the same reload, and is no other
+// program's.
+func TestReloadSaysWhoHasTheAddress(t *testing.T) {
+	server, free := echoServer(t), freeAddresses(t, 2)
+	x, page := free[0], free[1]
+	g := run(t, pair(t, "auto", server, page, "one", x, "two", "127.0.0.1:0", "tcp", "echo"))
+	_, port, _ := net.SplitHostPort(x)
+	err := g.Reload(pair(t, "auto", server, page, "one", "0.0.0.0:"+port, "two", "127.0.0.1:0", "tcp", "echo"))
+	if !errors.Is(err, gateway.ErrListen) || !strings.Contains(err.Error(), `listener "one" has it, as `+x) {
+		t.Errorf("Reload = %v", err)
+	}
+	_, port, _ = net.SplitHostPort(page)
+	err = g.Reload(pair(t, "auto", server, "localhost:"+port, "one", x, "two", "127.0.0.1:0", "tcp", "echo"))
+	if !errors.Is(err, gateway.ErrListen) || !strings.Contains(err.Error(), "the admin page has it, as "+page) {
+		t.Errorf("Reload = %v", err)
+	}
+	echo(t, dial(t, x), "as before")
+}
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestEveryCloseWaits: a request that is never finished keeps the admin page, and with it each Close, from ending at once.
+func TestEveryCloseWaits(t *testing.T) {
+	var log lines
+	ready := make(chan struct{})
+	g, err := gateway.New(parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)),
+		gateway.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Started: func() { close(ready) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(t.Context()) }()
+	<-ready
+	page := dial(t, g.Addr("admin"))
+	if _, err := io.WriteString(page, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := page.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if g.Close(); !strings.Contains(log.String(), "msg=stopped") {
+				t.Error("Close has returned before the end")
+			}
+		})
+	}
+	wg.Wait()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

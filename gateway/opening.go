@@ -1,0 +1,111 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// openListener makes the socket of a listener, see open, on the engine if its sessions are.
+func (g *Gateway) openListener(p *plan, l *config.Listener, old *service) (*socket, error) {
+	what := fmt.Sprintf("listener %q", l.Name)
+	sock, err := g.open(p, what, l.Listen, old)
+	if err == nil && onFibers(l, p.cfg) {
+		if err = sock.adopt(g.engine); err != nil {
+			err = fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	return sock, err
+}
+
+// open makes the socket for an address. One that this gateway listens on already, for whomever, is taken over, so that names and
+// addresses may change hands in one reload and no client is refused meanwhile: p, whose addresses are distinct, takes it from its owner.
+// old is the service that asks, if it runs.
+func (g *Gateway) open(p *plan, what, listen string, old *service) (*socket, error) {
+	from := g.holder(listen, old)
+	if from == nil {
+		sock, err := bind(what, listen)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = g.explainInUse(what, listen, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		p.opened = append(p.opened, sock)
+		return sock, nil
+	}
+	sock, err := from.duplicate()
+	if err != nil {
+		return nil, fmt.Errorf("%s: take over %s: %w", what, listen, err)
+	}
+	p.opened = append(p.opened, sock)
+	p.commits = append(p.commits, func() error { from.handOver(sock); return nil })
+	return sock, nil
+}
+
+// holder returns the socket that already listens on an address, nil if there is none.
+func (g *Gateway) holder(listen string, old *service) *socket {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	anyPort := strings.HasSuffix(listen, ":0") && !strings.HasPrefix(listen, "unix:") // which every listener has one of its own for
+	for _, s := range g.services {
+		if s.cfg.Listen == listen && s.failed == nil && (s == old || !anyPort) {
+			return s.socket
+		}
+	}
+	if g.admin != nil && g.cfg.Admin == listen && !anyPort {
+		return g.admin.socket
+	}
+	return nil
+}
+
+// explainInUse is err when the address is in use by another program, and says so when it is by this gateway.
+func (g *Gateway) explainInUse(what, listen string, err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ours := func(who, has string) error {
+		return fmt.Errorf("%s: %w on %s: %s has it, as %s, and keeps it until the reload is done: free it with one reload and take it with the next, or restart: %w",
+			what, ErrListen, listen, who, has, syscall.EADDRINUSE)
+	}
+	for _, s := range g.services {
+		if config.Overlap(s.cfg.Listen, listen) {
+			return ours(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen)
+		}
+	}
+	if g.admin != nil && config.Overlap(g.cfg.Admin, listen) {
+		return ours("the admin page", g.cfg.Admin)
+	}
+	return err
+}
+
+// hasFailed reports whether a listener has stopped by itself.
+func (g *Gateway) hasFailed(s *service) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return s.failed != nil
+}
+
+// retireAll closes sockets and waits until their addresses are free: a listener on the engine is closed by its loop, in one of its next
+// turns, each of which answers one Accept.
+func retireAll(sockets []*socket) {
+	for _, s := range sockets {
+		s.retire()
+	}
+	for _, s := range sockets {
+		for range 3 { // close, have the kernel forget, be told
+			_, _ = s.Accept()
+		}
+	}
+}
+
+// address returns where a socket really listens: the port the system chose for port 0.
+func address(l net.Listener) string {
+	if l.Addr().Network() == "unix" {
+		return "unix:" + l.Addr().String()
+	}
+	return l.Addr().String()
+}
