@@ -194,3 +194,30 @@ func TestWaitReadableForOnAClosedConnection(t *testing.T) {
 		others.untouched(t)
 	})
 }
+
+// The address of a listener that a goroutine has closed is free, also while its Accept was waiting.
+func TestClosedListenerFreesItsAddress(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		address := "127.0.0.1:0"
+		for range 50 {
+			l, err := e.Listen("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			address = l.Addr().String()
+			accepted := make(chan error, 1)
+			go func() {
+				accepted <- fiber.Serve(l, func(c net.Conn) { _ = c.Close() })
+			}()
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+				t.Fatalf("Serve = %v", err)
+			}
+			if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+				t.Fatalf("the second Close = %v", err)
+			}
+		}
+	})
+}

@@ -7,6 +7,9 @@ import (
 	"iter"
 	"log/slog"
 	"runtime/debug"
+	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // getg returns the address of the running goroutine's descriptor: a number that tells a
@@ -123,6 +126,13 @@ func currentFiber() *coroutine {
 		}
 	}
 	return nil
+}
+
+// onLoop reports whether the caller runs on the thread of a loop, which must not wait.
+func onLoop() bool {
+	thread := unix.Gettid()
+	all := allLoops.Load()
+	return all != nil && slices.ContainsFunc(*all, func(l *loop) bool { return l.thread == thread })
 }
 
 // onFiber reports whether the caller is a fiber.

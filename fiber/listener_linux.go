@@ -24,7 +24,9 @@ type Listener struct {
 	addr net.Addr
 	path string // of a Unix socket
 
-	keepPath atomic.Bool // Close does not remove path
+	keepPath atomic.Bool   // Close does not remove path
+	closing  atomic.Bool   // Close was called
+	freed    chan struct{} // closed when the descriptor is
 
 	// Everything below belongs to the loop's thread.
 	closed  bool
@@ -42,7 +44,7 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fiber: listener on %s: %w", l.Addr(), err)
 	}
-	a := &Listener{loop: e.loops[0], fd: fd, unix: isUnix, addr: l.Addr()}
+	a := &Listener{loop: e.loops[0], fd: fd, unix: isUnix, addr: l.Addr(), freed: make(chan struct{})}
 	if u, ok := l.(*net.UnixListener); ok {
 		u.SetUnlinkOnClose(false)
 		if a.path = l.Addr().String(); strings.HasPrefix(a.path, "@") {
@@ -91,7 +93,7 @@ func (a *Listener) Accept() (net.Conn, error) {
 		return a.accept()
 	}
 	var c net.Conn
-	err := a.opError(net.ErrClosed)
+	err := a.opError("accept", net.ErrClosed)
 	a.loop.call(func() { c, err = a.accept() })
 	return c, err
 }
@@ -107,7 +109,7 @@ func (a *Listener) accept() (net.Conn, error) {
 		fd, from, err, done := a.loop.poller.accept(a)
 		switch {
 		case err != nil:
-			return nil, a.opError(err)
+			return nil, a.opError("accept", err)
 		case done:
 			c := newConn(a.loop.engine.lightest(), fd, a.unix)
 			c.remote.Store(&from) // after a reset nobody could tell any more
@@ -117,18 +119,18 @@ func (a *Listener) accept() (net.Conn, error) {
 		a.waiters = append(a.waiters, a.loop.current)
 		a.loop.current.park()
 	}
-	return nil, a.opError(net.ErrClosed)
+	return nil, a.opError("accept", net.ErrClosed)
 }
 
-func (a *Listener) opError(err error) error {
+func (a *Listener) opError(op string, err error) error {
 	if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the poller
-		err = os.NewSyscallError("accept", errno)
+		err = os.NewSyscallError(op, errno)
 	}
 	network := "tcp"
 	if a.unix {
 		network = "unix"
 	}
-	return &net.OpError{Op: "accept", Net: network, Addr: a.addr, Err: err}
+	return &net.OpError{Op: op, Net: network, Addr: a.addr, Err: err}
 }
 
 func (a *Listener) woken(l *loop) {
@@ -147,12 +149,21 @@ func (a *Listener) Go(fn func()) {
 	}
 }
 
-// Close implements net.Listener: it ends waiting Accepts and does not wait.
+// Close implements net.Listener: it ends waiting Accepts. On a goroutine it returns when the address
+// is free for others, so no lock may be held that a fiber of the engine could wait for; on a fiber it
+// does not wait.
 func (a *Listener) Close() error {
-	if a.loop.here() {
+	if a.closing.Swap(true) {
+		return a.opError("close", net.ErrClosed)
+	}
+	switch {
+	case a.loop.here():
 		a.shut()
-	} else {
-		a.loop.post(a.shut)
+	case a.loop.post(a.shut) && !onLoop():
+		select {
+		case <-a.freed:
+		case <-a.loop.ended:
+		}
 	}
 	return nil
 }
@@ -171,7 +182,10 @@ func (a *Listener) shut() {
 }
 
 // gone is called by the poller when the descriptor is closed.
-func (a *Listener) gone(l *loop) { l.open-- }
+func (a *Listener) gone(l *loop) {
+	l.open--
+	close(a.freed)
+}
 
 // Addr implements net.Listener.
 func (a *Listener) Addr() net.Addr { return a.addr }

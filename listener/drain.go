@@ -3,6 +3,9 @@ package listener
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net"
+	"slices"
 	"time"
 )
 
@@ -43,23 +46,28 @@ func (s *Server) Close() {
 
 // stop ends accepting and begins the drain, once.
 func (s *Server) stop() {
+	for _, l := range s.refuseAll() {
+		_ = l.Close() // without the lock, for it may wait for a loop whose sessions want that
+	}
+}
+
+// refuseAll begins the drain and returns the listeners to close.
+func (s *Server) refuseAll() []net.Listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return
+		return nil
 	}
 	s.stopped = true
 	close(s.draining)
 	s.gate.close()
-	for l := range s.listeners {
-		_ = l.Close()
-	}
 	for c := range s.conns {
 		if !c.serving { // queued, or its PROXY header is being read
 			_ = c.raw.Close()
 		}
 	}
 	s.noteEmpty()
+	return slices.Collect(maps.Keys(s.listeners))
 }
 
 // closeSessions cuts off what still runs and returns how many that were.
