@@ -348,3 +348,39 @@ func (c *closing) Close() error {
 	c.once.Do(func() { close(c.over) })
 	return c.TCPConn.Close()
 }
+
+// A stream that the far gateway cuts off when it closes never looks complete: neither
+// one whose backend has not spoken yet, nor one whose backend is being dialled.
+func TestClosingDoesNotLookComplete(t *testing.T) {
+	asked, over := make(chan struct{}, 1), make(chan struct{})
+	target := backend(t, func(c net.Conn) {
+		_, _ = io.Copy(io.Discard, c)
+		asked <- struct{}{}
+		<-over
+	})
+	dialling := make(chan struct{}, 1)
+	slow := func(ctx context.Context) (net.Conn, error) {
+		dialling <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	defer close(over)
+	for range 20 {
+		e := start(t, options{server: func(c *tunnel.ServerConfig) {
+			allow(target)(c)
+			c.Policy.Upstreams = map[string]func(context.Context) (net.Conn, error){"slow": slow}
+		}})
+		silent, undialled := open(t, e, target), open(t, e, "upstream:slow")
+		_, _ = silent.Write([]byte("question"))
+		_ = silent.CloseWrite()
+		<-asked
+		<-dialling
+		e.server.Close()
+		for _, c := range []*tunnel.Conn{silent, undialled} {
+			if _, err := io.ReadAll(c); err == nil {
+				t.Errorf("%v looks complete", c.RemoteAddr())
+			}
+		}
+		e.client.Close()
+	}
+}

@@ -51,7 +51,10 @@ func (t *sessions) serve(p *peer, st *mux.Stream) {
 		r.down()
 		r.heard.Store(true)
 		cancel()
-	case r.left.Load() || t.life.Err() != nil: // nobody waits for the answer
+	case t.life.Err() != nil:
+		close(r.dialled)
+		reset(st, refuse(ErrBroken, "the far side closes"))
+	case r.left.Load(): // nobody waits for the answer
 		close(r.dialled)
 	default:
 		close(r.dialled)
@@ -155,14 +158,14 @@ func (g *greeting) Write(p []byte) (int, error) {
 	return max(n-1, 0), err
 }
 
-// abort breaks the connection as a reset, so that what was cut off does not look
-// complete, and stops reading the stream.
+// abort breaks the connection and the stream as resets, so that what was cut off
+// does not look complete, at either end.
 func (r *relay) abort() {
 	if l, ok := r.conn.(interface{ SetLinger(int) error }); ok {
 		_ = l.SetLinger(0)
 	}
 	_ = r.conn.Close()
-	_ = r.st.Close()
+	reset(r.st, refuse(ErrBroken, "what it was connected to is gone"))
 }
 
 // waiting writes to a relay's connection once there is one.
