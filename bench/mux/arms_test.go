@@ -3,6 +3,7 @@ package mux
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"github.com/hashicorp/yamux"
 	"github.com/xtaci/smux"
 
+	"github.com/headpond/headpond/bench/internal/selfsigned"
 	"github.com/headpond/headpond/mux"
 )
 
@@ -57,6 +59,7 @@ func control(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
+// socketPair is a connection, over TLS 1.3 with HEADPOND_TLS=1.
 func socketPair(b *testing.B) (client, server net.Conn) {
 	b.Helper()
 	lc := net.ListenConfig{Control: control}
@@ -71,7 +74,26 @@ func socketPair(b *testing.B) (client, server net.Conn) {
 	d := net.Dialer{Control: control}
 	client, err = d.Dial("tcp", l.Addr().String())
 	must(b, err)
+	if os.Getenv("HEADPOND_TLS") != "" {
+		return overTLS(b, client, <-accepted)
+	}
 	return client, <-accepted
+}
+
+// overTLS is a pair over TLS 1.3, whose hands are shaken.
+func overTLS(b *testing.B, client, server net.Conn) (net.Conn, net.Conn) {
+	b.Helper()
+	cert, key, err := selfsigned.Make()
+	must(b, err)
+	pair, err := tls.X509KeyPair(cert, key)
+	must(b, err)
+	c := tls.Client(client, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}) //nolint:gosec // the certificate is of this run
+	s := tls.Server(server, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13})
+	shaken := make(chan error, 1)
+	go func() { shaken <- s.Handshake() }()
+	must(b, c.Handshake())
+	must(b, <-shaken)
+	return c, s
 }
 
 func must(b *testing.B, err error) {

@@ -3,6 +3,7 @@ package route_test
 import (
 	"context"
 	"net/http"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -42,6 +43,10 @@ var arms = []struct {
 	{"allocated", func() http.Handler { return routeArm(route.Unpooled()) }},
 	{"pooled", func() http.Handler { return routeArm() }},
 	{"ginroute", ginrouteArm},
+	{"study", func() http.Handler {
+		return studyArm(func() *studyContext { return new(studyContext) }, func(*studyContext) {})
+	}},
+	{"studypooled", studyPooledArm},
 }
 
 func ginArm() http.Handler {
@@ -56,6 +61,44 @@ func ginArm() http.Handler {
 		c.JSON(http.StatusCreated, user{ID: 1, Name: req.Name, Email: req.Email, Age: req.Age, Country: req.Country})
 	})
 	r.GET("/api/users", func(c *gin.Context) { c.JSON(http.StatusOK, sample) })
+	return r
+}
+
+// studyContext is what the study's two arms differ in: a context of their own for each request, new or from a pool. gin's own context
+// is pooled in both.
+type studyContext struct {
+	req  createUser
+	resp user
+	err  error
+}
+
+func studyPooledArm() http.Handler {
+	pool := sync.Pool{New: func() any { return new(studyContext) }}
+	return studyArm(func() *studyContext { return pool.Get().(*studyContext) }, func(s *studyContext) {
+		*s = studyContext{}
+		pool.Put(s)
+	})
+}
+
+func studyArm(get func() *studyContext, put func(*studyContext)) http.Handler {
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.POST("/api/users", func(c *gin.Context) {
+		s := get()
+		defer put(s)
+		if s.err = c.ShouldBind(&s.req); s.err != nil {
+			c.JSON(http.StatusUnprocessableEntity, gin.H{"error": s.err.Error()})
+			return
+		}
+		s.resp = user{ID: 1, Name: s.req.Name, Email: s.req.Email, Age: s.req.Age, Country: s.req.Country}
+		c.JSON(http.StatusCreated, &s.resp)
+	})
+	r.GET("/api/users", func(c *gin.Context) {
+		s := get()
+		defer put(s)
+		s.resp = sample
+		c.JSON(http.StatusOK, &s.resp)
+	})
 	return r
 }
 

@@ -56,6 +56,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
+	maps.Copy(res.Versions, env.Versions)
 	res.Missing = append(tools.Missing(), missing...)
 	for _, line := range res.Missing {
 		_, _ = fmt.Fprintln(stderr, line)

@@ -62,7 +62,7 @@ func Listen(address string, kind Kind) (*Backend, error) {
 // Addr is where the backend listens.
 func (b *Backend) Addr() string { return b.addr }
 
-// Accepted is the number of connections so far: operations divided by its growth is how often a proxy uses each.
+// Accepted is the number of connections so far: operations divided by its growth is how many a proxy has served by each that it opened.
 func (b *Backend) Accepted() int64 { return b.accepted.Load() }
 
 // Serve serves until ctx ends, on a thread of its own.

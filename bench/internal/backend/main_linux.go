@@ -18,7 +18,9 @@ func Main(ctx context.Context, kind Kind, address, stats string) error {
 	case Stream:
 		return serveStream(ctx, address)
 	case EchoTLS:
-		return serveEchoTLS(ctx, address)
+		var accepted atomic.Int64
+		go tell(l, accepted.Load)
+		return serveEchoTLS(ctx, address, &accepted)
 	case Std, StdTLS:
 		var accepted atomic.Int64
 		go tell(l, accepted.Load)

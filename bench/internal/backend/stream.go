@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 )
 
 // StreamHead is how a client of a Stream backend begins: with the number of bytes that it will send and that it wants, both at the
@@ -22,7 +23,7 @@ func serveStream(ctx context.Context, address string) error {
 }
 
 // serveEchoTLS gives back what comes, over TLS.
-func serveEchoTLS(ctx context.Context, address string) error {
+func serveEchoTLS(ctx context.Context, address string, accepted *atomic.Int64) error {
 	cfg, err := serverTLS()
 	if err != nil {
 		return err
@@ -33,6 +34,7 @@ func serveEchoTLS(ctx context.Context, address string) error {
 	}
 	return serveEach(ctx, l, func(c net.Conn) {
 		defer c.Close()
+		accepted.Add(1)
 		_, _ = io.Copy(c, c) // until the client hangs up, in whatever way
 	})
 }

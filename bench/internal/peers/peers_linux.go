@@ -155,8 +155,8 @@ func (s *Starter) StartPgBouncer(target string, access PostgresAccess, pair bool
 	file, err := s.render("pgbouncer.ini", "pgbouncer", struct {
 		PostgresAccess
 		ListenHost, ListenPort, Host, Port string
-		Pair                               bool
-	}{access, listenHost, listenPort, host, port, pair})
+		Pair, Prepared                     bool
+	}{access, listenHost, listenPort, host, port, pair, atLeast(s.Tools.PgBouncer.Version, 1, 21)})
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (s *Starter) StartSelf(kind, target string, env ...string) (*Target, error)
 	return s.launch(proc.Spec{Name: kind, Path: s.Self, Args: []string{"arm", kind, addr, target}, Env: env}, addr)
 }
 
-// StartBackend starts this program as a backend; its counters are at Stats.
+// StartBackend starts this program as a backend, whose counters are at a port of their own.
 func (s *Starter) StartBackend(kind string) (*Backend, error) {
 	stats, err := proc.FreePort()
 	if err != nil {
@@ -199,7 +199,7 @@ type Backend struct {
 	stats string
 }
 
-// Accepted asks how many connections the backend has had. Each question is a connection to the other port.
+// Accepted asks how many connections the backend has had. Each question is a connection to another port.
 func (b *Backend) Accepted() (int64, error) {
 	c, err := net.Dial("tcp", b.stats)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -36,6 +37,8 @@ type Postgres struct {
 	// alone, checks a client without deriving it anew.
 	Secret string
 	bin    string
+	// watch is a connection of the administrator, by the Unix socket.
+	watch *pgconn.PgConn
 }
 
 // postgresConf keeps the disk out of the measurement.
@@ -119,7 +122,7 @@ func (pg *Postgres) fill(ctx context.Context, cred *syscall.Credential, port str
 			return fmt.Errorf("postgres: %w\n%s", err, pg.Proc.Log())
 		}
 	}
-	defer c.Close(ctx)
+	pg.watch = c
 	for _, q := range []string{"CREATE ROLE " + DBUser + " LOGIN PASSWORD '" + Password + "'", "CREATE DATABASE " + DB + " OWNER " + DBUser} {
 		if _, err := c.Exec(ctx, q).ReadAll(); err != nil {
 			return fmt.Errorf("postgres: %s: %w", q, err)
@@ -131,6 +134,25 @@ func (pg *Postgres) fill(ctx context.Context, cred *syscall.Credential, port str
 	}
 	pg.Secret = string(rows[0].Rows[0][0])
 	return tool(ctx, cred, pg.Bin("pgbench"), "-h", pg.Socket, "-p", port, "-U", DBUser, "-i", "-q", "-s", fmt.Sprint(scale), DB)
+}
+
+// Counter returns a function that asks how many sessions the database has had; nil before PostgreSQL 14, which does not know. It is for
+// one goroutine at a time.
+func (pg *Postgres) Counter() func() (int64, error) {
+	if _, err := pg.sessions(); err != nil {
+		return nil
+	}
+	return pg.sessions
+}
+
+func (pg *Postgres) sessions() (int64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	rows, err := pg.watch.Exec(ctx, "SELECT sessions FROM pg_stat_database WHERE datname = '"+DB+"'").ReadAll()
+	if err != nil || len(rows) != 1 || len(rows[0].Rows) != 1 {
+		return 0, fmt.Errorf("postgres: count the sessions: %w", err)
+	}
+	return strconv.ParseInt(string(rows[0].Rows[0][0]), 10, 64)
 }
 
 // Bin is the path of a program of the installation.

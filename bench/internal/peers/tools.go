@@ -34,6 +34,9 @@ func (t Tools) Missing() []string {
 			lines = append(lines, fmt.Sprintf("%s is not installed: %s", tool.Name, tool.Advice))
 		}
 	}
+	if _, err := exec.LookPath("strace"); err != nil {
+		lines = append(lines, "strace is not installed, so that no system calls are counted: apt-get install strace | dnf install strace | apk add strace")
+	}
 	if t.Nginx.Path != "" && t.NoStream != "" {
 		lines = append(lines, "nginx has no stream module: "+t.NoStream)
 	}
@@ -45,7 +48,7 @@ func (t Tools) Versions() map[string]string {
 	v := map[string]string{}
 	for _, tool := range []Tool{t.HAProxy, t.Nginx, t.PgBouncer, t.Postgres} {
 		if tool.Path != "" {
-			v[tool.Name] = tool.Version
+			v[tool.Name] = tool.dated()
 		}
 	}
 	return v
@@ -109,6 +112,26 @@ func findPostgres() Tool {
 		}
 	}
 	return t
+}
+
+// atLeast reports whether a version such as "1.18.0" is that or a later one.
+func atLeast(version string, major, minor int) bool {
+	var a, b int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &a, &b); n < 2 {
+		return false
+	}
+	return a > major || a == major && b >= minor
+}
+
+// newest were the versions when this was written. Debian 12 has HAProxy 2.6, nginx 1.22 and PgBouncer 1.18.
+var newest = map[string][2]int{"haproxy": {3, 2}, "nginx": {1, 28}, "pgbouncer": {1, 24}}
+
+// dated says of a version what a reader should know.
+func (t Tool) dated() string {
+	if n, ok := newest[t.Name]; ok && t.Version != "unknown" && !atLeast(t.Version, n[0], n[1]) {
+		return fmt.Sprintf("%s (old: %d.%d is out)", t.Version, n[0], n[1])
+	}
+	return t.Version
 }
 
 func number(path string) int {

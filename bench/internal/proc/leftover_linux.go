@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // ownerFile says in a group's folder whose it is.
@@ -44,8 +45,9 @@ func stat(pid int) []string {
 // abandoned reports whether a folder's owner is gone for sure. Another boot's is; one of another namespace may live.
 func abandoned(dir string) bool {
 	data, err := os.ReadFile(filepath.Join(dir, ownerFile))
-	if err != nil {
-		return false // not ours, or just being made
+	if err != nil { // being made, or half removed
+		info, err := os.Stat(dir)
+		return err == nil && time.Since(info.ModTime()) > time.Hour
 	}
 	owner := strings.Fields(string(data))
 	here := strings.Fields(place())

@@ -72,7 +72,6 @@ var interruptsApart = sync.OnceValue(func() bool {
 
 // machineUsage reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
 func machineUsage() Usage {
-	const tick = 10 * time.Millisecond
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return Usage{}

@@ -260,9 +260,10 @@ func childrenBySearch(parent string) []int {
 	return found
 }
 
-// CPU is the processor time, user and system, of the process and its living descendants: utime and stime of /proc/PID/stat, but
-// from the process's own clock, which counts nanoseconds and not hundredths of a second. Interrupts and the kernel's half of
-// a loopback packet count for whoever sends.
+// CPU is the processor time, user and system, of the process and its descendants: utime and stime of /proc/PID/stat, but from the
+// process's own clock, which counts nanoseconds and not hundredths of a second, and has that of threads that have ended too; for
+// descendants that have ended cutime and cstime, in hundredths. Interrupts and the kernel's half of a loopback packet count for
+// whoever sends.
 func (p *Process) CPU() (time.Duration, error) {
 	if err := p.Ended(); err != nil {
 		return 0, err
@@ -273,12 +274,28 @@ func (p *Process) CPU() (time.Duration, error) {
 		var ts syscall.Timespec
 		_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, uintptr(^pid<<3|schedClock), uintptr(unsafe.Pointer(&ts)), 0)
 		if errno == 0 {
-			sum += time.Duration(ts.Nano())
+			sum += time.Duration(ts.Nano()) + ended(pid)
 		} else if pid == p.pid {
 			return 0, fmt.Errorf("processor time of %s: %w", p.Name, errno)
 		}
 	}
 	return sum, nil
+}
+
+// tick is the unit of processor times in /proc.
+const tick = 10 * time.Millisecond
+
+// ended is what the children of a process that have ended, and theirs, have used.
+func ended(pid int) time.Duration {
+	const cutime, cstime = 13, 14
+	var sum time.Duration
+	if f := stat(pid); len(f) > cstime {
+		for _, field := range f[cutime : cstime+1] {
+			n, _ := strconv.ParseInt(field, 10, 64)
+			sum += time.Duration(n) * tick
+		}
+	}
+	return sum
 }
 
 // Memory is the resident memory now and at its peak since ResetPeak, in bytes, summed over the process and its descendants.

@@ -60,6 +60,27 @@ func TestCountsTheWorkOfChildren(t *testing.T) {
 	}
 }
 
+// TestCountsTheWorkOfChildrenThatHaveEnded starts a shell whose child works for a while, and waits for it.
+func TestCountsTheWorkOfChildrenThatHaveEnded(t *testing.T) {
+	g := group(t)
+	p, err := g.Start(proc.Spec{Name: "worked", Path: "/bin/sh", Args: []string{"-c", "(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done); echo done; sleep 60 & wait"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := time.Duration(0)
+	await(t, "the end of the child", func() bool {
+		d, err := p.CPU()
+		if err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, d)
+		return strings.Contains(p.Log(), "done")
+	})
+	if d, err := p.CPU(); err != nil || d < most-50*time.Millisecond || d < 20*time.Millisecond {
+		t.Errorf("after the child's end it has used %v, before %v (%v)", d, most, err)
+	}
+}
+
 func TestStopLeavesNothing(t *testing.T) {
 	g := group(t)
 	p, err := g.Start(proc.Spec{Name: "stubborn", Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; echo here; echo $$; sleep 60 & wait; wait"}, Quit: 9})

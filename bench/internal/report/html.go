@@ -42,6 +42,8 @@ type caseView struct {
 	Rate   string
 	Noise  string // why all is
 	Rows   [][]string
+	Less   string // what Net is
+	Net    [][]string
 	Errors []string
 	Plots  []template.HTML
 }
@@ -64,7 +66,10 @@ func HTML(w io.Writer, r *result.Results) error {
 }
 
 func caseOf(c *result.Case) caseView {
-	v := caseView{Case: c, Rows: [][]string{header(c)}}
+	v := caseView{Case: c, Rows: rows(c)}
+	if net := c.Net(); net != nil {
+		v.Less, v.Net = lessFloor(c), rows(net)
+	}
 	if c.Rate > 0 {
 		v.Rate = result.Format(c.Rate)
 	}
@@ -72,9 +77,6 @@ func caseOf(c *result.Case) caseView {
 		v.Noise = disturbed(c)
 	}
 	for _, a := range c.Arms {
-		if len(a.Rounds) > 0 {
-			v.Rows = append(v.Rows, row(c, a))
-		}
 		if a.Error != "" {
 			v.Errors = append(v.Errors, a.Name+": "+a.Error)
 		}

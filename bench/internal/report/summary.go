@@ -129,6 +129,10 @@ func MarkdownCases(r *result.Results) string {
 			fmt.Fprintf(&b, "%s.\n\n", disturbed(c))
 		}
 		markdownTable(&b, v.Rows, 1)
+		if v.Net != nil {
+			fmt.Fprintf(&b, "\n%s\n\n", v.Less)
+			markdownTable(&b, v.Net, 1)
+		}
 		for _, e := range v.Errors {
 			line, _, _ := strings.Cut(e, "\n")
 			fmt.Fprintf(&b, "\n%s\n", markdownText(line))

@@ -17,7 +17,7 @@ var howTo = []string{
 	"CPU µs/op is the processor time of the process under test, all threads and children, for each operation. Throughput is shared with the generator and the backend, which run on the same machine.",
 	"direct is the generator before the backend with nothing between: the most that can be measured here.",
 	"@70 asks every arm for the same rate, 70 % of what the slowest can. An operation's time begins when it was due, so that a stall counts for all that it has delayed.",
-	"op/connection is how many operations each connection to the backend has served.",
+	"op/opened connection is how many operations a round had for each connection to the backend that was opened in it; all of them where none was. That of a library is since its pool was made.",
 }
 
 // Terminal prints a table for each case.
@@ -101,20 +101,32 @@ func table(b *strings.Builder, c *result.Case) {
 	if c.Disturbed() {
 		fmt.Fprintf(b, "    %s.\n", disturbed(c))
 	}
-	rows := [][]string{header(c)}
-	var errs []string
+	align(b, rows(c))
+	for _, a := range c.Arms {
+		if a.Error != "" {
+			fmt.Fprintf(b, "    %s: %s\n", a.Name, strings.ReplaceAll(strings.TrimSpace(a.Error), "\n", "\n      "))
+		}
+	}
+	if net := c.Net(); net != nil {
+		fmt.Fprintf(b, "    %s\n", lessFloor(c))
+		align(b, rows(net))
+	}
+}
+
+// rows are a case's table with its head.
+func rows(c *result.Case) [][]string {
+	table := [][]string{header(c)}
 	for _, a := range c.Arms {
 		if len(a.Rounds) > 0 {
-			rows = append(rows, row(c, a))
-		}
-		if a.Error != "" {
-			errs = append(errs, fmt.Sprintf("    %s: %s\n", a.Name, strings.ReplaceAll(strings.TrimSpace(a.Error), "\n", "\n      ")))
+			table = append(table, row(c, a))
 		}
 	}
-	align(b, rows)
-	for _, e := range errs {
-		b.WriteString(e)
-	}
+	return table
+}
+
+// lessFloor says what the second table is.
+func lessFloor(c *result.Case) string {
+	return "Less " + c.Floor + ", which does nothing and so costs what measuring costs:"
 }
 
 // disturbed says how much of the machine was not the benchmark's.

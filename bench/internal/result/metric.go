@@ -14,6 +14,8 @@ const (
 	P50        = "p50_us"
 	P99        = "p99_us"
 	P999       = "p999_us"
+	Mean       = "mean_us"
+	RSS        = "rss_mib"
 	Peak       = "peak_mib"
 	Reuse      = "reuse"
 	GBs        = "gb_s"
@@ -42,8 +44,10 @@ var metrics = map[string]Metric{
 	P50:        {Label: "p50 µs", Better: "lower"},
 	P99:        {Label: "p99 µs", Better: "lower"},
 	P999:       {Label: "p99.9 µs", Better: "lower"},
+	Mean:       {Label: "mean µs", Better: "lower"},
+	RSS:        {Label: "resident MiB", Better: "lower"},
 	Peak:       {Label: "peak MiB", Better: "lower"},
-	Reuse:      {Label: "op/connection"},
+	Reuse:      {Label: "op/opened connection"},
 	GBs:        {Label: "GB/s", Better: "higher"},
 	CPUPerGiB:  {Label: "CPU ms/GiB", Better: "lower"},
 	PerClient:  {Label: "KiB/client", Better: "lower"},
@@ -52,6 +56,7 @@ var metrics = map[string]Metric{
 	AllocsOp:   {Label: "allocs/op", Better: "lower"},
 	BytesOp:    {Label: "B/op", Better: "lower"},
 	CPUNs:      {Label: "CPU ns/op", Better: "lower"},
+	"MB/s":     {Label: "MB/s", Better: "higher"},
 	Syscalls:   {Label: "syscalls/op", Better: "lower"},
 	Switches:   {Label: "switches/op", Better: "lower"},
 	Closed:     {Label: "closed %", Better: "lower"}, // kept connections that the server closed after an answer

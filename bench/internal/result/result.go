@@ -67,6 +67,7 @@ type Case struct {
 	Claim    string   `json:"claim,omitempty"`   // what the study published
 	Because  string   `json:"because,omitempty"` // why we measure something else
 	Baseline string   `json:"baseline"`          // the arm that ratios are to
+	Floor    string   `json:"floor,omitempty"`   // the arm that costs what measuring costs; see Net
 	Metrics  []string `json:"metrics"`           // the first is the one that counts
 	Rate     float64  `json:"rate,omitempty"`    // operations per second asked for; 0 = as many as can be
 	Conns    int      `json:"conns,omitempty"`
@@ -102,6 +103,32 @@ func (a *Arm) Add(s Sample) {
 		a.Latency = new(hist.Histogram)
 	}
 	a.Latency.Merge(s.Latency)
+}
+
+// Net is the case with what measuring costs subtracted: from each round of an arm the same round of the floor. It is nil without a floor
+// that was measured.
+func (c *Case) Net() *Case {
+	floor := c.Arm(c.Floor)
+	if floor == nil || len(floor.Rounds) == 0 {
+		return nil
+	}
+	net := *c
+	net.Arms = nil
+	for _, a := range c.Arms {
+		if a == floor {
+			continue
+		}
+		n := &Arm{Name: a.Name, Error: a.Error}
+		for i := range min(len(a.Rounds), len(floor.Rounds)) {
+			v := map[string]float64{}
+			for id, x := range a.Rounds[i].Values {
+				v[id] = x - floor.Rounds[i].Values[id]
+			}
+			n.Rounds = append(n.Rounds, Sample{Values: v})
+		}
+		net.Arms = append(net.Arms, n)
+	}
+	return &net
 }
 
 // Load reads a file that Save wrote.

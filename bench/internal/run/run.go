@@ -46,6 +46,8 @@ type Case struct {
 	RateOf string
 	// Seconds replaces the length of a round when it is not 0.
 	Seconds float64
+	// Beside is about how many seconds a round takes beside its length, for the estimate; it may take four times as many.
+	Beside float64
 	// Rounds bounds the rounds when it is not 0, for cases that take long.
 	Rounds int
 	// Cold means that every round begins from nothing, so that there is nothing to warm up.
@@ -116,7 +118,14 @@ func (r *Runner) seconds(c Case) time.Duration {
 	if c.Seconds > 0 {
 		s = c.Seconds
 	}
-	return time.Duration(s * float64(time.Second))
+	return duration(s)
+}
+
+func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+
+// takes is about how long a round is on its way.
+func (r *Runner) takes(c Case) time.Duration {
+	return r.seconds(c) + duration(c.Beside) + roundOverhead
 }
 
 // warmUp is how long an arm runs before its first round.
@@ -129,7 +138,7 @@ func (r *Runner) warmUp(c Case) time.Duration {
 
 // cost is how long a case takes.
 func (r *Runner) cost(g Group, c Case) time.Duration {
-	each := time.Duration(r.rounds(c))*(r.seconds(c)+roundOverhead) + r.warmUp(c)
+	each := time.Duration(r.rounds(c))*r.takes(c) + r.warmUp(c)
 	return time.Duration(len(r.armsOf(g, c))) * each
 }
 
@@ -311,7 +320,7 @@ func (r *Runner) warm(ctx context.Context, c Case, res *result.Case, meters map[
 		if c.Cold || m == nil || len(a.Rounds) >= r.rounds(c) {
 			continue
 		}
-		_, err := patiently(ctx, m, r.warmUp(c), res.Rate)
+		_, err := patiently(ctx, m, r.warmUp(c), c.Beside, res.Rate)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -343,14 +352,14 @@ func (r *Runner) extras(ctx context.Context, res *result.Case, meters map[string
 
 // round takes one round of one arm, unless it is there already.
 func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.Arm, m Meter, round int) error {
-	r.done += r.seconds(c) + roundOverhead
+	r.done += r.takes(c)
 	if m == nil || len(a.Rounds) > round || a.Error != "" {
 		return nil
 	}
 	if r.Terminal || round == 0 && a == res.Arms[0] {
 		r.say("%s %s, round %d of %d", res.ID, a.Name, round+1, r.rounds(c))
 	}
-	s, err := patiently(ctx, m, r.seconds(c), res.Rate)
+	s, err := patiently(ctx, m, r.seconds(c), c.Beside, res.Rate)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -367,8 +376,8 @@ func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.
 const patience = time.Minute
 
 // patiently takes a round.
-func patiently(ctx context.Context, m Meter, d time.Duration, rate float64) (result.Sample, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, d+patience, errHangs)
+func patiently(ctx context.Context, m Meter, d time.Duration, beside, rate float64) (result.Sample, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, d+4*duration(beside)+patience, errHangs)
 	defer cancel()
 	s, err := m.Round(ctx, d, rate)
 	if err != nil && errors.Is(context.Cause(ctx), errHangs) {

@@ -13,8 +13,7 @@ func (e *Env) engine() []run.Group {
 	if !e.Quick {
 		sql.Cases = append(sql.Cases, e.lookUps("engine", 200)...)
 	}
-	sql.Cases = append(sql.Cases, e.idleClients("engine"))
-	return []run.Group{only(tcp), only(web), only(sql), only(e.streams("engine", fast))}
+	return []run.Group{only(tcp), only(web), only(sql), e.idleClients("engine"), only(e.streams("engine", fast))}
 }
 
 // only leaves out the arms that no case of the group measures.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/headpond/headpond/bench/internal/load"
 	"github.com/headpond/headpond/bench/internal/peers"
+	"github.com/headpond/headpond/bench/internal/result"
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
@@ -24,6 +25,8 @@ type Env struct {
 	Options
 	Starter *peers.Starter
 	Log     io.Writer
+	// Versions are those of the peers that are built in. Groups fills it.
+	Versions map[string]string
 
 	echo, echoTLS *peers.Backend
 	web, stream   *peers.Backend
@@ -112,8 +115,9 @@ func direct(target func() string) run.Arm {
 type loadMeter struct {
 	client   *load.Client
 	target   *peers.Target
-	fresh    bool                  // a connection for each operation
-	accepted func() (int64, error) // connections of the backend, or nil
+	fresh    bool     // a connection for each operation
+	strict   bool     // no operation may fail
+	accepted accepted // by the backend
 }
 
 // openLoad is the Open of cases whose operations are a load.Workload.
@@ -138,15 +142,36 @@ func (e *Env) openLoad(w load.Workload, conns int, backend func() *peers.Backend
 // Close closes the generator's connections.
 func (m *loadMeter) Close() error { return m.client.Close() }
 
-func (m *loadMeter) count() (int64, error) {
-	if m.accepted == nil {
+// accepted tells how many connections a backend has had; nil when nobody knows.
+type accepted func() (int64, error)
+
+func (a accepted) count() (int64, error) {
+	if a == nil {
 		return 0, nil
 	}
-	return m.accepted()
+	return a()
+}
+
+// reuse adds to v how many of the operations there were for each connection opened since there were so many.
+func (a accepted) reuse(v map[string]float64, operations float64, before int64) error {
+	if a == nil {
+		return nil
+	}
+	now, err := a()
+	v[result.Reuse] = operations / float64(max(now-before, 1))
+	return err
 }
 
 // maxErrors is the part of operations that may fail before a round is none.
 const maxErrors = 0.001
+
+// tooMany reports whether so many operations have failed that the round is none.
+func (m *loadMeter) tooMany(r load.Result) bool {
+	if m.strict {
+		return r.Errors > 0
+	}
+	return float64(r.Errors) > maxErrors*float64(r.All)
+}
 
 // micros turns nanoseconds into microseconds.
 func micros[T ~int64](d T) float64 { return float64(d) / 1e3 }

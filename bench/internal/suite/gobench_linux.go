@@ -2,6 +2,7 @@ package suite
 
 import (
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,11 +24,14 @@ import (
 
 // goSuite is a package of bench/ whose testing.B benchmarks are a suite.
 type goSuite struct {
-	name, title, baseline string
+	name, workload, title string
+	baseline              string
+	floor                 string            // the arm whose figures are subtracted in a second table
 	claims                map[string]string // by benchmark, the study's figure
 	because               string
 	quick                 *regexp.Regexp // the cases of a quick run; nil = all
 	variants              []goVariant    // what it is run with; nil = once, with nothing
+	share                 float64        // a round is this part of one of other suites
 }
 
 // goVariant is how benchmarks are run: every one makes a case of its own.
@@ -34,7 +39,8 @@ type goVariant struct {
 	suffix string // of the case
 	args   []string
 	env    []string
-	quick  bool // in quick runs too
+	quick  bool           // in quick runs too
+	only   *regexp.Regexp // the cases; nil = all
 }
 
 // processors are -cpu 1, 2 and 4, with and without a collector.
@@ -53,20 +59,21 @@ func processors() []goVariant {
 }
 
 var goSuites = []goSuite{
-	{name: "pool", title: "pool core", baseline: "puddle", quick: regexp.MustCompile(`HandOff|g=(1|8|64)$`)},
+	{name: "pool", workload: "W6", title: "pool core", baseline: "puddle", share: 0.25, quick: regexp.MustCompile(`HandOff|g=(1|8|64)$`)},
 	{
-		name: "mux", title: "mux", baseline: "raw",
+		name: "mux", workload: "W4", title: "mux", baseline: "raw", share: 0.25,
 		claims: map[string]string{
 			"RoundTrip100B": "20.1 µs, 1,176 B, 20 allocations", "RoundTrip1MiB": "5.7 ms, 6.5 MB, 260 allocations", "RoundTrip200KiB": "317 µs, 1.28 MB, 68 allocations",
 			"RoundTrip1KiB": "21.7 µs pooled", "Send1KiB": "7.2 µs, 10 allocations", "Recv1KiB": "7.3 µs",
 		},
-		because: "the study's figures predate its own demultiplexer, and it never measured raw TCP (arm raw)",
-		quick:   regexp.MustCompile(`^(RoundTrip100B|RoundTrip1MiB|Send1KiB|Channels256)`),
+		because:  "the study's figures predate its own demultiplexer, and it never measured raw TCP (arm raw)",
+		variants: []goVariant{{quick: true}, {suffix: "/tls", env: []string{"HEADPOND_TLS=1"}, only: regexp.MustCompile(`^(RoundTrip|Send|Recv|Channels)`)}},
+		quick:    regexp.MustCompile(`^(RoundTrip100B|RoundTrip1MiB|Send1KiB|Channels256)`),
 	},
-	{name: "forward", title: "HTTP forwarding", baseline: "stdlib", claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
+	{name: "forward", workload: "W2", title: "HTTP forwarding in one process", baseline: "stdlib", share: 0.25, claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
 		because: "machine and Go version are others"},
 	{
-		name: "route", title: "typed handlers", baseline: "gin", variants: processors(),
+		name: "route", workload: "W5", title: "typed handlers", baseline: "gin", floor: "harness", share: 0.125, variants: processors(),
 		claims: map[string]string{
 			"json": "20,782 ns pooled, 22,206 not", "form": "28,867 pooled, 27,392 not", "large": "24,970 pooled, 28,751 not",
 			"parallel": "7,840 pooled, 5,798 not", "get": "15,536 pooled, 17,237 not",
@@ -78,7 +85,7 @@ var goSuites = []goSuite{
 // goArms are the names that tell arms apart within a benchmark's name.
 var goArms = []string{
 	"headpond", "puddle", "channel", "mutexslice", "syncpool", "databasesql",
-	"raw", "resumable", "yamux", "smux", "study", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
+	"raw", "resumable", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
 }
 
 // goBenchmark runs one suite's compiled benchmarks.
@@ -134,7 +141,28 @@ func (e *Env) compile(s goSuite) (goBenchmark, error) {
 	if out, err := proc.Output(build); err != nil {
 		return b, fmt.Errorf("build the benchmarks of %s: %w\n%s", b.dir, err, out)
 	}
+	info, err := buildinfo.ReadFile(b.program)
+	if err != nil {
+		return b, err
+	}
+	e.addVersions(info)
 	return b, nil
+}
+
+// peerModules are the peers that are built in, by their module.
+var peerModules = map[string]string{
+	"github.com/jackc/puddle/v2": "puddle", "github.com/jackc/pgx/v5": "pgx", "zombiezen.com/go/sqlite": "zombiezen sqlite", "modernc.org/sqlite": "modernc sqlite",
+	"github.com/hashicorp/yamux": "yamux", "github.com/xtaci/smux": "smux",
+	"github.com/gin-gonic/gin": "gin", "github.com/danielgtaylor/huma/v2": "huma", "github.com/go-fuego/fuego": "fuego",
+}
+
+// addVersions notes those of the peers that a program is built with.
+func (e *Env) addVersions(info *debug.BuildInfo) {
+	for _, m := range info.Deps {
+		if name, ok := peerModules[m.Path]; ok {
+			e.Versions[name] = m.Version
+		}
+	}
 }
 
 // goCases are the cases of some benchmarks, run in one way.
@@ -143,7 +171,7 @@ func (e *Env) goCases(s goSuite, found []goFound, v goVariant) []run.Case {
 	var order []string
 	for _, f := range found {
 		id, arm := splitGo(f.name)
-		if s.quick != nil && e.Quick && !s.quick.MatchString(id) {
+		if e.Quick && s.quick != nil && !s.quick.MatchString(id) || v.only != nil && !v.only.MatchString(id) {
 			continue
 		}
 		c := cases[id]
@@ -151,10 +179,7 @@ func (e *Env) goCases(s goSuite, found []goFound, v goVariant) []run.Case {
 			c = s.newCase(id + v.suffix)
 			c.Cold = true
 			c.Open = openGo(id, found, v)
-			c.Seconds = e.Seconds / 4
-			if s.variants != nil {
-				c.Seconds = e.Seconds / 8
-			}
+			c.Seconds = e.Seconds * s.share
 			if e.Quick {
 				c.Seconds, c.Rounds = 0.04, 5
 			}
@@ -177,7 +202,7 @@ func (e *Env) goCases(s goSuite, found []goFound, v goVariant) []run.Case {
 
 func (s goSuite) newCase(id string) *run.Case {
 	c := &run.Case{Baselines: []string{s.baseline, "stdlib", "headpond"}, Info: result.Case{
-		ID: s.name + "/" + id, Suite: s.name, Title: s.title + ": " + id, Metrics: []string{result.NsOp, result.AllocsOp, result.BytesOp, result.CPUNs},
+		ID: s.name + "/" + id, Suite: s.name, Title: s.workload + " " + s.title + ": " + id, Floor: s.floor, Metrics: []string{result.NsOp, result.AllocsOp, result.BytesOp, result.CPUNs},
 	}}
 	for part := range strings.SplitSeq(id, "/") {
 		if claim, ok := s.claims[part]; ok {

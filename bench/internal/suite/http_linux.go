@@ -3,6 +3,8 @@ package suite
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/headpond/headpond/bench/internal/load"
 	"github.com/headpond/headpond/bench/internal/peers"
@@ -11,7 +13,7 @@ import (
 )
 
 // requestMetrics are those of HTTP, where connections to the backend are used again.
-var requestMetrics = append(latencyMetrics[:len(latencyMetrics):len(latencyMetrics)], result.Reuse, result.Closed)
+var requestMetrics = append(slices.Clone(latencyMetrics), result.Closed)
 
 // fastProxies are the gateway and the peers before an HTTP backend, which may want TLS.
 func (e *Env) fastProxies(target func() string, tls bool) []run.Arm {
@@ -45,7 +47,7 @@ func (e *Env) gets(suite string, arms []string, conns int) []run.Case {
 	full := run.Case{
 		Info: result.Case{
 			ID: id, Suite: suite, Conns: conns, Metrics: requestMetrics,
-			Title: fmt.Sprintf("HTTP GET, 128 bytes, %d kept connections", conns),
+			Title: fmt.Sprintf("HTTP GET, 128 bytes, %s", strings.Replace(connections(conns), "connection", "kept connection", 1)),
 		},
 		Baselines: proxyBaselines, Arms: arms, Open: e.openLoad(load.Get("/"), conns, e.webBackend),
 	}

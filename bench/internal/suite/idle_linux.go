@@ -91,7 +91,7 @@ func (m *idleMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 	return result.Sample{Values: map[string]float64{
 		result.PerClient: float64(rss-m.before) / 1024 / float64(m.n),
 		result.IdleCPU:   float64(after-cpu) / 1e6 / time.Since(began).Seconds(),
-		"rss_mib":        float64(rss) / (1 << 20),
+		result.RSS:       float64(rss) / (1 << 20),
 	}}, nil
 }
 
@@ -108,18 +108,20 @@ func pause(ctx context.Context, d time.Duration) error {
 // Close hangs up.
 func (m *idleMeter) Close() error { return m.first.Close() }
 
-// idleClients is W3d.
-func (e *Env) idleClients(suite string) run.Case {
-	n, seconds, rounds := 10_000, max(1, e.Seconds), 3
+// idleClients is W3d, before processes that have done nothing else: what they had needed for that and give back later would be
+// subtracted from what the clients need.
+func (e *Env) idleClients(suite string) run.Group {
+	n, seconds, rounds := 10_000, max(1, e.Seconds), 5
 	if e.Quick {
 		n, seconds, rounds = 2_000, 0.2, 1
 	}
-	return run.Case{
+	return run.Group{Name: "PostgreSQL, idle", Arms: e.poolers()[1:], Prepare: e.preparePostgres, Cases: []run.Case{{
 		Info: result.Case{
-			ID: "W3d", Suite: suite, Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, "rss_mib"},
+			ID: "W3d", Suite: suite, Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, result.RSS},
 			Title: fmt.Sprintf("PostgreSQL, %s idle clients", result.Format(float64(n))),
 		},
 		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds, Cold: true, // a round is long, and begins and ends with nobody there
-		Open: openIdle(n, func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }),
-	}
+		Beside: settle.Seconds() + float64(n)/2500,
+		Open:   openIdle(n, func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }),
+	}}}
 }

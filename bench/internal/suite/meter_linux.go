@@ -11,7 +11,7 @@ import (
 
 // Round runs the generator and accounts for the process under test.
 func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (result.Sample, error) {
-	opened, err := m.count()
+	opened, err := m.accepted.count()
 	if err != nil {
 		return result.Sample{}, err
 	}
@@ -28,7 +28,7 @@ func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (r
 		return result.Sample{}, err
 	}
 	switched := a.switched()
-	if r.All == 0 || float64(r.Errors) > maxErrors*float64(r.All) {
+	if r.All == 0 || m.tooMany(r) {
 		return result.Sample{}, fmt.Errorf("%d of %d operations failed: %w", r.Errors, r.All+r.Errors, r.Err)
 	}
 	v := map[string]float64{
@@ -45,14 +45,8 @@ func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (r
 		v[result.Peak] = peak
 		v[result.Switches] = float64(switched) / float64(r.All)
 	}
-	if m.accepted != nil {
-		now, err := m.count()
-		if err != nil {
-			return result.Sample{}, err
-		}
-		v[result.Reuse] = float64(r.All) / float64(max(now-opened, 1))
-	}
-	return result.Sample{Values: v, Latency: &r.Latency}, nil
+	err = m.accepted.reuse(v, float64(r.All), opened)
+	return result.Sample{Values: v, Latency: &r.Latency}, err
 }
 
 // traceTime is how long a process is traced.

@@ -25,11 +25,12 @@ import (
 
 // pgbenchMeter runs pgbench for a number of transactions: it can only be told whole seconds, and a quick run has none.
 type pgbenchMeter struct {
-	target  *peers.Target
-	path    string
-	args    []string
-	clients int
-	tps     float64 // of the last round
+	target   *peers.Target
+	path     string
+	args     []string
+	clients  int
+	tps      float64 // of the last round
+	accepted accepted
 }
 
 // firstTransactions is what each client does in the first round, which tells how fast it is.
@@ -44,7 +45,7 @@ func (e *Env) openPgbench(clients int, args ...string) func(context.Context, str
 			return nil, err
 		}
 		common := []string{"-h", host, "-p", port, "-U", peers.DBUser, "-n", "-c", strconv.Itoa(clients), "-j", strconv.Itoa(min(load.Threads(), clients))}
-		return &pgbenchMeter{target: t, path: e.pg.Bin("pgbench"), args: append(common, args...), clients: clients}, nil
+		return &pgbenchMeter{target: t, path: e.pg.Bin("pgbench"), args: append(common, args...), clients: clients, accepted: e.pg.Counter()}, nil
 	}
 }
 
@@ -60,6 +61,10 @@ var (
 
 // Round runs for about d.
 func (m *pgbenchMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
+	opened, err := m.accepted.count()
+	if err != nil {
+		return result.Sample{}, err
+	}
 	a, err := begin(m.target)
 	if err != nil {
 		return result.Sample{}, err
@@ -86,11 +91,11 @@ func (m *pgbenchMeter) Round(ctx context.Context, d time.Duration, _ float64) (r
 		return result.Sample{}, fmt.Errorf("pgbench said: %s", out)
 	}
 	m.tps = rate
-	v := map[string]float64{result.Throughput: rate, "mean_us": mean * 1000}
+	v := map[string]float64{result.Throughput: rate, result.Mean: mean * 1000}
 	if m.target.Proc != nil {
 		v[result.CPU], v[result.Peak] = micros(cpu)/count, peak
 	}
-	return result.Sample{Values: v}, nil
+	return result.Sample{Values: v}, m.accepted.reuse(v, count, opened)
 }
 
 func number(re *regexp.Regexp, out []byte) float64 {
@@ -106,23 +111,24 @@ func number(re *regexp.Regexp, out []byte) float64 {
 }
 
 // pgbenchMetrics are what pgbench tells.
-var pgbenchMetrics = []string{result.CPU, result.Throughput, "mean_us", result.Peak}
+var pgbenchMetrics = []string{result.CPU, result.Throughput, result.Mean, result.Peak, result.Reuse}
 
 // pgbench is W3c by pgbench.
 func (e *Env) pgbench() []run.Case {
-	clients, seconds, rounds := []int{1, 32, 200, 1000}, max(2, e.Seconds), 0
+	counts, seconds, rounds := []int{1, 32, 200, 1000}, max(2, e.Seconds), 0
 	if e.Quick {
-		clients, seconds, rounds = []int{32}, 0.3, 5
+		counts, seconds, rounds = []int{32}, 0.3, 5
 	}
 	var cases []run.Case
 	add := func(name string, n int, title string, args ...string) {
 		c := run.Case{
 			Info: result.Case{
 				ID: fmt.Sprintf("W3c/%s/%d", name, n), Suite: "sql", Conns: n, Metrics: pgbenchMetrics,
-				Title: fmt.Sprintf("pgbench %s, %d clients on 20 server connections", title, n),
+				Title: fmt.Sprintf("pgbench %s, %s on 20 server connections", title, clients(n)),
 				Note:  "pgbench's clients log in within the round, and that is in the processor time",
 			},
 			Baselines: []string{"pgbouncer", "gateway-goroutine"}, Open: e.openPgbench(n, args...), Seconds: seconds, Rounds: rounds,
+			Arms: namesOf(e.poolers()[1:]), // the server alone logs in a client in another way
 		}
 		if strings.Contains(name, "prepared") {
 			c.Info.Note += "; PgBouncer before 1.21 refuses named prepared statements in transaction mode"
@@ -130,10 +136,7 @@ func (e *Env) pgbench() []run.Case {
 		cases = append(cases, c)
 	}
 	for _, mode := range []string{"simple", "extended", "prepared"} {
-		for _, n := range clients {
-			if mode != "simple" && n != 32 {
-				continue
-			}
+		for _, n := range counts {
 			add("pgbench-"+mode, n, "-S -M "+mode, "-S", "-M", mode)
 		}
 	}
@@ -145,9 +148,9 @@ func (e *Env) pgbench() []run.Case {
 
 // loginMeter connects, asks once and disconnects, again and again.
 type loginMeter struct {
-	target *peers.Target
-	dial   func(context.Context) (net.Conn, error)
-	cpu    bool
+	target   *peers.Target
+	dial     func(context.Context) (net.Conn, error)
+	accepted accepted
 }
 
 // logins is how many clients of W3b do that at a time.
@@ -157,6 +160,10 @@ func (m loginMeter) Close() error { return nil }
 
 // Round counts the logins of d.
 func (m loginMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
+	opened, err := m.accepted.count()
+	if err != nil {
+		return result.Sample{}, err
+	}
 	a, err := begin(m.target)
 	if err != nil {
 		return result.Sample{}, err
@@ -193,10 +200,11 @@ func (m loginMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 		result.Throughput: float64(all.Count()) / took.Seconds(),
 		result.P50:        micros(all.Quantile(0.5)), result.P99: micros(all.Quantile(0.99)), result.P999: micros(all.Quantile(0.999)),
 	}
-	if m.cpu {
-		v[result.CPU], v[result.Peak] = micros(cpu)/float64(max(all.Count(), 1)), peak
+	n := float64(max(all.Count(), 1))
+	if m.target.Proc != nil {
+		v[result.CPU], v[result.Peak] = micros(cpu)/n, peak
 	}
-	return result.Sample{Values: v, Latency: all}, nil
+	return result.Sample{Values: v, Latency: all}, m.accepted.reuse(v, n, opened)
 }
 
 // once is one login, SELECT 1 and a goodbye.

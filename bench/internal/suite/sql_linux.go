@@ -14,10 +14,11 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// poolers are the arms before PostgreSQL in transaction mode on 20 server connections, clients let in without a password.
+// poolers are the server alone, and the arms before it in transaction mode on 20 server connections, which let clients in without a
+// password.
 func (e *Env) poolers() []run.Arm {
 	target := func() string { return e.pg.Addr }
-	arms := e.gateways("postgres", target, func(g *peers.Gateway) { g.Postgres = e.pg.Access() })
+	arms := append([]run.Arm{direct(target)}, e.gateways("postgres", target, func(g *peers.Gateway) { g.Postgres = e.pg.Access() })...)
 	pgbouncer := func(name string, pair bool) run.Arm {
 		return arm(name, func() (*peers.Target, error) {
 			access := e.pg.Access()
@@ -59,9 +60,9 @@ func dialPostgres(addr, tls string) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// openQueries is the Open of cases with the simple protocol on kept connections.
+// openQueries is the Open of cases with the simple protocol on kept connections, none of which may fail.
 func (e *Env) openQueries(w func() load.Workload, conns int) func(context.Context, string, run.Stopper) (run.Meter, error) {
-	return func(ctx context.Context, _ string, s run.Stopper) (run.Meter, error) {
+	return func(ctx context.Context, name string, s run.Stopper) (run.Meter, error) {
 		t := s.(armTarget).Target
 		client, err := load.Open(ctx, load.Config{Addr: t.Addr, Conns: conns, Workload: w(), Open: dialPostgres(t.Addr, "disable")})
 		if err != nil {
@@ -70,23 +71,34 @@ func (e *Env) openQueries(w func() load.Workload, conns int) func(context.Contex
 			}
 			return nil, err
 		}
-		return &loadMeter{client: client, target: t}, nil
+		m := &loadMeter{client: client, target: t, strict: true}
+		if name != "gateway-sqlite" {
+			m.accepted = e.pg.Counter()
+		}
+		return m, nil
 	}
 }
+
+// maxDirect is the number of clients above which there is no arm without a pooler: the server takes 400.
+const maxDirect = 200
 
 // lookUps is W3c in the simple protocol by our own generator, as fast as can be and at 70 % of the slowest.
 func (e *Env) lookUps(suite string, conns int) []run.Case {
 	id := fmt.Sprintf("W3c/simple/%d", conns)
+	arms := namesOf(e.poolers())
+	if conns > maxDirect {
+		arms = arms[1:]
+	}
 	full := run.Case{
 		Info: result.Case{
 			ID: id, Suite: suite, Conns: conns, Metrics: latencyMetrics,
-			Title: fmt.Sprintf("PostgreSQL, look-up by key (pgbench -S), %d clients on 20 server connections", conns),
+			Title: fmt.Sprintf("PostgreSQL, look-up by key (pgbench -S), %s on 20 server connections", clients(conns)),
 		},
-		Baselines: []string{"pgbouncer", "gateway-goroutine"},
-		Open:      e.openQueries(func() load.Workload { return load.LookUp(e.pg.Rows) }, conns),
+		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Arms: arms,
+		Open: e.openQueries(func() load.Workload { return load.LookUp(e.pg.Rows) }, conns),
 	}
 	paced := full
-	paced.Info.ID, paced.RateOf = id+"@70", id
+	paced.Info.ID, paced.RateOf, paced.Arms = id+"@70", id, namesOf(e.poolers()[1:])
 	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
 	return []run.Case{full, paced}
 }

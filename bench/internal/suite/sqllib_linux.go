@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql's driver "pgx"
+	_ "modernc.org/sqlite"             // its driver "sqlite"
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
@@ -82,23 +83,23 @@ func (e *Env) postgresLibrary(how string, q query) run.Group {
 	}
 	unpooled := libraryArm("unpooled", func(context.Context) (library, error) {
 		dsn := e.dsn(how)
-		return library{op: times(q.times, func(ctx context.Context) error {
+		return repeated(q.times, func(ctx context.Context) error {
 			c, err := pgx.Connect(ctx, dsn)
 			if err != nil {
 				return err
 			}
 			defer c.Close(ctx)
 			return ask(ctx, c)
-		})}, nil
+		}), nil
 	})
 	pooled := libraryArm("pgpool", func(context.Context) (library, error) {
 		p, err := pgpool.New(pgpool.Config{ConnString: e.dsn(how), Limits: limits})
 		if err != nil {
 			return library{}, err
 		}
-		return library{close: p.Close, op: times(q.times, func(ctx context.Context) error {
+		return repeated(q.times, func(ctx context.Context) error {
 			return p.With(ctx, func(c *pgx.Conn) error { return ask(ctx, c) })
-		})}, nil
+		}).pooling(openedBy(p.Stats), p.Close), nil
 	})
 	return run.Group{Name: "PostgreSQL library", Prepare: e.preparePostgres,
 		Arms: []run.Arm{unpooled, pooled, e.pgxArm(how, q, ask), e.databaseSQLArm(how, q)},
@@ -125,31 +126,36 @@ func (e *Env) pgxArm(how string, q query, ask func(context.Context, *pgx.Conn) e
 		if err != nil {
 			return library{}, err
 		}
-		return library{close: p.Close, op: times(q.times, func(ctx context.Context) error {
+		return repeated(q.times, func(ctx context.Context) error {
 			return p.AcquireFunc(ctx, func(c *pgxpool.Conn) error { return ask(ctx, c.Conn()) })
-		})}, nil
+		}).pooling(func() int64 { return p.Stat().NewConnsCount() }, p.Close), nil
 	})
 }
 
 func (e *Env) databaseSQLArm(how string, q query) run.Arm {
 	return libraryArm("databasesql", func(context.Context) (library, error) {
-		db, err := sql.Open("pgx", e.dsn(how))
-		if err != nil {
-			return library{}, err
-		}
-		db.SetMaxOpenConns(5)
-		db.SetMaxIdleConns(5)
-		return library{close: func() { _ = db.Close() }, op: times(q.times, func(ctx context.Context) error {
-			rows, err := db.QueryContext(ctx, q.postgres)
-			if err != nil {
-				return err
-			}
-			defer rows.Close()
-			for rows.Next() {
-			}
-			return rows.Err()
-		})}, nil
+		return databaseSQL("pgx", e.dsn(how), q.postgres, q.times)
 	})
+}
+
+// databaseSQL is the pool inside database/sql, which closes none of its five connections.
+func databaseSQL(driver, dsn, query string, n int) (library, error) {
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		return library{}, err
+	}
+	db.SetMaxOpenConns(limits.MaxSize)
+	db.SetMaxIdleConns(limits.MaxSize)
+	return repeated(n, func(ctx context.Context) error {
+		rows, err := db.QueryContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+		}
+		return rows.Err()
+	}).pooling(func() int64 { return int64(db.Stats().OpenConnections) }, func() { _ = db.Close() }), nil
 }
 
 // sqliteFile makes a database with the table of pgbench once, and returns its path.
@@ -180,25 +186,30 @@ const sqliteRows = 100_000
 func (e *Env) sqliteLibrary(q query) run.Group {
 	ask := func(c *sqlite.Conn) error { return sqlitex.Execute(c, q.sqlite, nil) }
 	unpooled := libraryArm("unpooled", func(context.Context) (library, error) {
-		return library{op: times(q.times, func(context.Context) error {
+		return repeated(q.times, func(context.Context) error {
 			c, err := sqlite.OpenConn(e.sqlite, sqlite.OpenReadWrite)
 			if err != nil {
 				return err
 			}
 			defer c.Close()
 			return ask(c)
-		})}, nil
+		}), nil
 	})
 	pooled := libraryArm("sqlitepool", func(context.Context) (library, error) {
 		db, err := sqlitepool.Open(e.sqlite, sqlitepool.Config{Readers: limits})
 		if err != nil {
 			return library{}, err
 		}
-		return library{close: db.Close, op: times(q.times, func(ctx context.Context) error { return db.Read(ctx, ask) })}, nil
+		return repeated(q.times, func(ctx context.Context) error { return db.Read(ctx, ask) }).
+			pooling(openedBy(func() pool.Stats { return db.Stats().Readers }), db.Close), nil
 	})
-	return run.Group{Name: "SQLite library", Prepare: e.sqliteFile, Arms: []run.Arm{unpooled, pooled}, Cases: []run.Case{{
+	standard := libraryArm("databasesql", func(context.Context) (library, error) {
+		return databaseSQL("sqlite", "file:"+e.sqlite, q.sqlite, q.times)
+	})
+	return run.Group{Name: "SQLite library", Prepare: e.sqliteFile, Arms: []run.Arm{unpooled, pooled, standard}, Cases: []run.Case{{
 		Info: result.Case{
 			ID: "W3a/sqlite/" + q.name, Suite: "sql", Metrics: libraryMetrics, Claim: q.claimSQLite, Because: "driver and table are others",
+			Note:  "databasesql is that pool over modernc.org/sqlite, whose SQLite the other arms use too, by another driver",
 			Title: fmt.Sprintf("SQLite library: %s, %d at a time", q.name, q.times),
 		},
 		Baselines: []string{"unpooled"}, Open: openLibrary,

@@ -3,6 +3,7 @@ package suite
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/headpond/headpond/bench/internal/load"
 	"github.com/headpond/headpond/bench/internal/peers"
@@ -12,6 +13,9 @@ import (
 
 // sql is workload W3.
 func (e *Env) sql() []run.Group {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		e.addVersions(info)
+	}
 	steady := run.Group{Name: "PostgreSQL", Arms: e.poolers(), Prepare: e.preparePostgres}
 	clients := []int{1, 32, 200, 1000}
 	if e.Quick {
@@ -25,8 +29,7 @@ func (e *Env) sql() []run.Group {
 		steady.Cases = append(steady.Cases, cases...)
 	}
 	steady.Cases = append(steady.Cases, e.pgbench()...)
-	steady.Cases = append(steady.Cases, e.idleClients("sql"))
-	groups := append(e.sqlLibrary(), steady, e.logins(false), e.sqliteWire())
+	groups := append(e.sqlLibrary(), steady, e.idleClients("sql"), e.logins(false), e.sqliteWire())
 	if !e.Quick {
 		groups = append(groups, e.logins(true))
 	}
@@ -57,9 +60,9 @@ func (e *Env) logins(tls bool) run.Group {
 			Note:  "the client's half of SCRAM costs it about a millisecond, which bounds the rate",
 		},
 		Baselines: []string{"pgbouncer", "direct"},
-		Open: func(_ context.Context, name string, s run.Stopper) (run.Meter, error) {
+		Open: func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
 			t := s.(armTarget).Target
-			return loginMeter{target: t, dial: dialPostgres(t.Addr, mode), cpu: name != "direct"}, nil
+			return loginMeter{target: t, dial: dialPostgres(t.Addr, mode), accepted: e.pg.Counter()}, nil
 		},
 	}}}
 }

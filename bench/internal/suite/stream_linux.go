@@ -14,8 +14,11 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// bytesPerSecond is how much a round moves each way for each second it is to last: 4 GiB in the 2 s of a full run.
-const bytesPerSecond = 2 << 30
+// bulkBytes is what a round of a full run moves each way in all, and bulkTime about how many times as long as other rounds that takes.
+const (
+	bulkBytes = 4 << 30
+	bulkTime  = 5
+)
 
 // streamBuffer is what one read or write moves.
 const streamBuffer = 256 << 10
@@ -43,9 +46,12 @@ func openStream(n int) func(context.Context, string, run.Stopper) (run.Meter, er
 	}
 }
 
-// Round moves d times bytesPerSecond each way, in all.
+// bulk is what each of n connections moves each way in a round of so many seconds.
+func bulk(seconds float64, n int) int64 { return int64(seconds * bulkBytes / bulkTime / float64(n)) }
+
+// Round moves as much as belongs to its length, however long that takes.
 func (m *streamMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
-	each := int64(d.Seconds() * bytesPerSecond / float64(len(m.conns)))
+	each := bulk(d.Seconds(), len(m.conns))
 	stop := context.AfterFunc(ctx, func() { _ = m.Close() })
 	defer stop()
 	a, err := begin(m.target)
@@ -94,6 +100,22 @@ func (e *Env) prepareStream(context.Context) error {
 	return e.backend(&e.stream, string(backend.Stream))
 }
 
+// connections is "1 connection" or "64 connections".
+func connections(n int) string {
+	if n == 1 {
+		return "1 connection"
+	}
+	return fmt.Sprintf("%d connections", n)
+}
+
+// size is a number of bytes as people write it.
+func size(n int64) string {
+	if n >= 1<<30 {
+		return result.Format(float64(n)/(1<<30)) + " GiB"
+	}
+	return result.Format(float64(n)/(1<<20)) + " MiB"
+}
+
 // streams is W1d.
 func (e *Env) streams(suite string, arms []string) run.Group {
 	g := run.Group{Name: suite + ", streams", Arms: e.byteProxies(e.streamTarget), Prepare: e.prepareStream}
@@ -101,13 +123,14 @@ func (e *Env) streams(suite string, arms []string) run.Group {
 	if e.Quick {
 		counts = counts[:1]
 	}
+	seconds := e.Seconds * bulkTime
 	for _, n := range counts {
 		g.Cases = append(g.Cases, run.Case{
 			Info: result.Case{
 				ID: fmt.Sprintf("W1d/%d", n), Suite: suite, Conns: n, Metrics: []string{result.CPUPerGiB, result.GBs, result.Peak},
-				Title: fmt.Sprintf("TCP, bulk both ways at once, %d connection(s)", n),
+				Title: fmt.Sprintf("TCP, bulk both ways at once, %s of %s each way", connections(n), size(bulk(seconds, n))),
 			},
-			Baselines: proxyBaselines, Arms: arms, Open: openStream(n),
+			Baselines: proxyBaselines, Arms: arms, Open: openStream(n), Seconds: seconds,
 		})
 	}
 	return g

@@ -47,6 +47,7 @@ func Names() string {
 // Groups returns the groups of the named suites; "all" is every one, of which engine is a part. A case that two suites have in
 // common is measured once. What "all" must leave out here is said in the second result, a line each.
 func (e *Env) Groups(names []string) (groups []run.Group, missing []string, err error) {
+	e.Versions = map[string]string{}
 	seen := map[string]bool{}
 	for _, name := range names {
 		found := false

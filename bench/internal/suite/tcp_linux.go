@@ -11,7 +11,7 @@ import (
 )
 
 // latencyMetrics are those of most cases.
-var latencyMetrics = []string{result.CPU, result.Throughput, result.P50, result.P99, result.P999, result.Peak, result.Switches, result.Syscalls}
+var latencyMetrics = []string{result.CPU, result.Throughput, result.P50, result.P99, result.P999, result.Peak, result.Switches, result.Syscalls, result.Reuse}
 
 // echoSize is the request and the answer of W1c.
 const echoSize = 64
@@ -33,12 +33,14 @@ var proxyBaselines = []string{"haproxy", "nginx", "haproxy-default", "iocopy", "
 // echoTarget is the address of the echo backend.
 func (e *Env) echoTarget() string { return e.echo.Addr }
 
+func (e *Env) echoBackend() *peers.Backend { return e.echo }
+
 func (e *Env) prepareEcho(context.Context) error { return e.backend(&e.echo, "echo") }
 
 // sustained is W1c with some clients, as fast as can be and at 70 % of the slowest.
 func (e *Env) sustained(suite string, arms []string, conns int) []run.Case {
 	id := fmt.Sprintf("W1c/%d", conns)
-	open := e.openLoad(load.Echo(echoSize), conns, nil)
+	open := e.openLoad(load.Echo(echoSize), conns, e.echoBackend)
 	full := run.Case{
 		Info: result.Case{
 			ID: id, Suite: suite, Conns: conns, Metrics: latencyMetrics,
@@ -102,13 +104,13 @@ func (e *Env) tcp() []run.Group {
 			ID: "W1b/proxy", Suite: "tcp", Conns: 16, Metrics: latencyMetrics,
 			Title: "TCP, a connection for each 1 KiB there and back, 16 at a time; -warm has connections to the backend open already",
 		},
-		Baselines: []string{"gateway-uring", "gateway-epoll", "gateway-goroutine"}, Open: e.openLoad(load.PerConnection(load.Echo(1<<10)), 16, nil),
+		Baselines: []string{"gateway-uring", "gateway-epoll", "gateway-goroutine"}, Open: e.openLoad(load.PerConnection(load.Echo(1<<10)), 16, e.echoBackend),
 	}, run.Case{
 		Info: result.Case{
 			ID: "W1e", Suite: "tcp", Conns: 16, Metrics: latencyMetrics,
 			Title: "TCP, a connection for each 64 bytes there and back, 16 at a time",
 		},
-		Baselines: proxyBaselines, Arms: namesOf(arms), Open: e.openLoad(load.PerConnection(load.Echo(echoSize)), 16, nil),
+		Baselines: proxyBaselines, Arms: namesOf(arms), Open: e.openLoad(load.PerConnection(load.Echo(echoSize)), 16, e.echoBackend),
 	})
 	groups := append([]run.Group{g, e.streams("tcp", nil)}, e.tcpLibrary()...)
 	if !e.Quick {

@@ -18,7 +18,7 @@ import (
 // tcpLibrary is W1a and W1b: the library in a program, without a proxy.
 func (e *Env) tcpLibrary() []run.Group {
 	establish := run.Group{Name: "TCP library", Prepare: e.prepareEcho, Arms: []run.Arm{
-		e.dialArm("dial", 100, nil), e.pooledArm("tcppool", 100, nil),
+		e.dialArm("dial", 100, nil), e.studyArm(100, nil), e.pooledArm("tcppool", 100, nil),
 	}, Cases: []run.Case{{
 		Info: result.Case{
 			ID: "W1a", Suite: "tcp", Metrics: libraryMetrics, Title: "TCP library: 100 times connect and close, or get and release",
@@ -38,7 +38,7 @@ func (e *Env) tcpLibrary() []run.Group {
 	}}}
 	body := make([]byte, 1<<10)
 	realistic := run.Group{Name: "TCP library", Prepare: e.prepareEcho, Arms: []run.Arm{
-		e.dialArm("dial", 1, body), e.pooledArm("tcppool", 1, body),
+		e.dialArm("dial", 1, body), e.studyArm(1, body), e.pooledArm("tcppool", 1, body),
 	}, Cases: []run.Case{{
 		Info: result.Case{
 			ID: "W1b", Suite: "tcp", Metrics: libraryMetrics, Title: "TCP library: 1 KiB there and back, with a connection each time or a pooled one",
@@ -54,7 +54,7 @@ func (e *Env) tcpLibrary() []run.Group {
 func (e *Env) dialArm(name string, n int, body []byte) run.Arm {
 	return libraryArm(name, func(context.Context) (library, error) {
 		answer := make([]byte, len(body))
-		return library{op: times(n, func(ctx context.Context) error {
+		return repeated(n, func(ctx context.Context) error {
 			var d net.Dialer
 			c, err := d.DialContext(ctx, "tcp", e.echo.Addr)
 			if err != nil {
@@ -62,7 +62,24 @@ func (e *Env) dialArm(name string, n int, body []byte) run.Arm {
 			}
 			defer c.Close()
 			return exchange(c, body, answer)
-		})}, nil
+		}), nil
+	})
+}
+
+// studyArm is the same by the study's pool.
+func (e *Env) studyArm(n int, body []byte) run.Arm {
+	return libraryArm("study", func(context.Context) (library, error) {
+		p := &studyPool{conns: map[string][]*studyConn{}}
+		answer := make([]byte, len(body))
+		return repeated(n, func(context.Context) error {
+			c, err := p.get(e.echo.Addr)
+			if err != nil {
+				return err
+			}
+			err = exchange(c, body, answer)
+			p.release(c)
+			return err
+		}).pooling(p.opened, p.close), nil
 	})
 }
 
@@ -74,7 +91,13 @@ func (e *Env) pooledArm(name string, n int, body []byte) run.Arm {
 			return library{}, err
 		}
 		answer := make([]byte, len(body))
-		return library{close: d.Close, op: times(n, func(ctx context.Context) error {
+		opened := func() (sum int64) {
+			for _, s := range d.Stats() {
+				sum += int64(s.Opened)
+			}
+			return sum
+		}
+		return repeated(n, func(ctx context.Context) error {
 			c, err := d.Get(ctx, "tcp", e.echo.Addr)
 			if err != nil {
 				return err
@@ -85,7 +108,7 @@ func (e *Env) pooledArm(name string, n int, body []byte) run.Arm {
 			}
 			c.Release()
 			return nil
-		})}, nil
+		}).pooling(opened, d.Close), nil
 	})
 }
 
@@ -102,13 +125,13 @@ func (e *Env) dialTLS(ctx context.Context) (net.Conn, error) {
 // dialTLSArm connects and closes, n times.
 func (e *Env) dialTLSArm(name string, n int) run.Arm {
 	return libraryArm(name, func(context.Context) (library, error) {
-		return library{op: times(n, func(ctx context.Context) error {
+		return repeated(n, func(ctx context.Context) error {
 			c, err := e.dialTLS(ctx)
 			if err != nil {
 				return err
 			}
 			return c.Close()
-		})}, nil
+		}), nil
 	})
 }
 
@@ -122,13 +145,13 @@ func (e *Env) pooledTLSArm(name string, n int) run.Arm {
 		if err != nil {
 			return library{}, err
 		}
-		return library{close: p.Close, op: times(n, func(ctx context.Context) error {
+		return repeated(n, func(ctx context.Context) error {
 			l, err := p.Acquire(ctx)
 			if err == nil {
 				l.Release()
 			}
 			return err
-		})}, nil
+		}).pooling(openedBy(p.Stats), p.Close), nil
 	})
 }
 
@@ -145,7 +168,7 @@ func (e *Env) tcpToTLS() run.Group {
 			Title: "TCP, a connection for each 1 KiB there and back, 16 at a time, TLS to the backend",
 			Note:  "-warm has TCP connections open already, without a handshake, which comes after the PROXY header: every session shakes hands anew",
 		},
-		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Echo(1<<10)), 16, nil),
+		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Echo(1<<10)), 16, func() *peers.Backend { return e.echoTLS }),
 	}}}
 }
 

@@ -26,24 +26,27 @@ import (
 func (e *Env) webExtras() []run.Group {
 	std := func() string { return e.std.Addr }
 	secure := func() string { return e.stdTLS.Addr }
-	subscribers, body, slow, listen := 1000, int64(128<<20), max(1, e.Seconds), max(1, e.Seconds)
+	// Shorter rounds have shorter bodies.
+	subscribers, body, slow, listen := 1000, int64(min(1, e.Seconds)*(1<<30)), max(1, e.Seconds), max(1, e.Seconds)
 	if e.Quick {
 		subscribers, body, slow, listen = 200, 8<<20, 0.4, 0.3
 	}
+	bodies := float64(2*slowBodies) * float64(body)
 	plain := run.Group{
 		Name: "HTTP streams", Arms: append([]run.Arm{direct(std)}, e.fastProxies(std, false)...),
 		Prepare: func(context.Context) error { return e.backend(&e.std, string(backend.Std)) },
 		Cases: []run.Case{{
 			Info: result.Case{
 				ID: "W2c", Suite: "http", Conns: 2 * slowBodies, Metrics: []string{result.Peak, result.GBs},
-				Title: fmt.Sprintf("HTTP, memory: %d uploads and %d downloads of %d MiB at a time, whose readers take 12 MiB/s at first", slowBodies, slowBodies, body>>20),
-				Note:  "every body is read to its end and counted; that they are shorter than 1 GiB changes nothing for a proxy that streams",
+				Title: fmt.Sprintf("HTTP, memory: %d uploads and %d downloads of %s at a time, whose readers take 12 MiB/s at first", slowBodies, slowBodies, size(body)),
+				Note:  fmt.Sprintf("every body is read slowly for %g s, then to its end as fast as it comes, and counted", slow),
 			},
-			Baselines: proxyBaselines, Seconds: slow, Rounds: 3, Cold: true, Open: openSlow(body),
+			Baselines: proxyBaselines, Arms: slowArms, Seconds: slow, Beside: bodies / 1e9, Rounds: 5, Cold: true, Open: openSlow(body),
 		}, {
 			Info: result.Case{
 				ID: "W2d", Suite: "http", Conns: subscribers, Metrics: []string{result.CPU, result.P50, result.P99, result.PerClient},
 				Title: fmt.Sprintf("HTTP, %s event streams of 10 events a second: cost of an event, and how late it arrives", result.Format(float64(subscribers))),
+				Note:  "what a proxy adds to the delay of an event is the difference to direct",
 			},
 			Baselines: proxyBaselines, Seconds: listen, Rounds: 5, Open: openEvents(subscribers),
 		}},
@@ -272,6 +275,9 @@ func subscribe(m *streamsMeter, _ int, c net.Conn, _ time.Duration) error {
 		}
 	}
 }
+
+// slowArms are those of W2c, where every one more moves 64 GiB more each round.
+var slowArms = []string{"direct", "gateway-uring", "gateway-epoll", "gateway-goroutine", "haproxy", "nginx"}
 
 // slowBodies is how many bodies of W2c go each way.
 const slowBodies = 32

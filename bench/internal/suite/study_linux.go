@@ -1,0 +1,71 @@
+package suite
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// studyPool is the pool of the pooled-proxy study, from its description: one mutex over everything, held while it dials; at most 10
+// connections for each address and a direct one beyond; a connection is lent again without a look at whether it still lives. What was
+// idle for 5 minutes was closed each minute, which no round lives to see.
+type studyPool struct {
+	mu    sync.Mutex // guards what follows
+	conns map[string][]*studyConn
+	dials int64
+}
+
+// studyConn is a connection of it.
+type studyConn struct {
+	net.Conn
+	pooled, inUse bool
+	last          time.Time
+}
+
+// studySize is the bound for each address.
+const studySize = 10
+
+func (p *studyPool) get(addr string) (*studyConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns[addr] {
+		if !c.inUse {
+			c.inUse, c.last = true, time.Now()
+			return c, nil
+		}
+	}
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	p.dials++
+	c := &studyConn{Conn: conn, inUse: true, last: time.Now()}
+	if c.pooled = len(p.conns[addr]) < studySize; c.pooled {
+		p.conns[addr] = append(p.conns[addr], c)
+	}
+	return c, nil
+}
+
+func (p *studyPool) release(c *studyConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.inUse, c.last = false, time.Now(); !c.pooled {
+		_ = c.Close()
+	}
+}
+
+func (p *studyPool) opened() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dials
+}
+
+func (p *studyPool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conns := range p.conns {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}
+}
