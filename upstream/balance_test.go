@@ -106,3 +106,17 @@ func TestParseBalance(t *testing.T) {
 		t.Errorf("best: %v, want ErrConfig", err)
 	}
 }
+
+// TestRoundRobinSpreadsWhatFails: the turns of an endpoint that refuses go to the others in equal parts, and do not
+// disturb theirs.
+func TestRoundRobinSpreadsWhatFails(t *testing.T) {
+	b := newBackends()
+	b.down["b:1"] = true
+	cfg := b.config("a:1", "b:1", "c:1", "d:1")
+	cfg.Balance = upstream.RoundRobin
+	cfg.Ejection.Failures = -1
+	u := start(t, cfg)
+	if got := used(t, u, 120); got["a:1"] != 40 || got["c:1"] != 40 || got["d:1"] != 40 {
+		t.Errorf("got %v, want 40 each of a:1, c:1 and d:1", got)
+	}
+}

@@ -70,9 +70,10 @@ type Health struct {
 }
 
 // Ejection is the passive check: Failures in a row (connections that could not
-// be opened, leases ended by Fail) take an endpoint out for Base. Once back, one
-// failure more doubles the time, up to Max; a success (Release, OK) ends the
-// series. Up to a tenth is added at random to each time.
+// be opened, leases ended by Fail) take an endpoint out for Base. Then a
+// connection is opened, and closed, beside the pool: when that fails, or when it
+// is back and one more failure is seen, the time is doubled, up to Max; a success
+// (Release, OK) ends the series. Up to a tenth is added at random to each time.
 type Ejection struct {
 	Failures  int           // 0 = DefaultEjectFailures, negative = never eject
 	Base, Max time.Duration // 0 = DefaultEjectBase, DefaultEjectMax

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -21,13 +22,17 @@ type endpoint[T any] struct {
 	usable  atomic.Bool  // neither down nor ejected
 	suspect atomic.Bool  // success has something to reset
 	log     *slog.Logger
-	changed func() // tells the Upstream that usable changed; called without mu
+	changed func()                      // tells the Upstream that usable changed; called without mu
+	try     func(context.Context) error // opens a connection and closes it
+	ctx     context.Context             // of trials
+	cancel  context.CancelFunc
 
 	mu        sync.Mutex // guards what follows; never held across I/O
 	health    health
 	ejector   ejector
 	lastError string
 	readmit   *time.Timer
+	trialTime time.Duration
 	stopProbe context.CancelFunc
 	probing   chan struct{} // closed when the probe's goroutine is over
 	closed    bool
@@ -40,6 +45,14 @@ func newEndpoint[T any](cfg *Config[T], addr string, limits pool.Limits, changed
 		addr:    addr,
 		log:     cfg.Logger.With("upstream", cfg.Name, "endpoint", addr),
 		changed: changed,
+	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.try = func(ctx context.Context) error {
+		v, err := cfg.Open(ctx, addr)
+		if err == nil {
+			cfg.Close(v)
+		}
+		return err
 	}
 	e.usable.Store(true)
 	e.ejector.cfg = cfg.Ejection.withDefaults()
@@ -101,12 +114,8 @@ func (e *endpoint[T]) failed(cause error) {
 		e.mu.Unlock()
 		return
 	}
-	e.suspect.Store(true)
-	ejected := e.ejector.failure(time.Now(), rand.Float64())
+	ejected := e.fail()
 	failures, until := e.ejector.failures, e.ejector.until
-	if ejected {
-		e.readmit = time.AfterFunc(time.Until(until), e.timeServed)
-	}
 	changed := e.settle()
 	e.mu.Unlock()
 	if ejected {
@@ -117,18 +126,52 @@ func (e *endpoint[T]) failed(cause error) {
 	}
 }
 
-// timeServed ends an ejection.
+// fail counts a failure and reports whether it ejects the endpoint. mu is held.
+func (e *endpoint[T]) fail() bool {
+	e.suspect.Store(true)
+	ejected := e.ejector.failure(time.Now(), rand.Float64())
+	if ejected {
+		e.readmit = time.AfterFunc(time.Until(e.ejector.until), e.timeServed)
+	}
+	return ejected
+}
+
+// timeServed ends an ejection, if a connection can be opened: it is not for
+// clients to find out that one still cannot.
 func (e *endpoint[T]) timeServed() {
+	err := e.trial()
 	e.mu.Lock()
 	back := !e.closed && e.ejector.readmit(time.Now())
+	again := back && err != nil && !shortage(err) && e.fail()
+	if again {
+		e.lastError = err.Error()
+	}
+	until := e.ejector.until
 	changed := e.settle()
 	e.mu.Unlock()
-	if back {
+	switch {
+	case again:
+		e.log.Warn("endpoint stays ejected", "for", time.Until(until).Round(time.Millisecond), "error", err)
+	case back:
 		e.log.Info("endpoint re-admitted")
 	}
 	if changed {
 		e.changed()
 	}
+}
+
+// trial opens a connection beside the pool; a panic in it is a failure.
+func (e *endpoint[T]) trial() (err error) {
+	e.mu.Lock()
+	ctx, cancel := context.WithTimeout(e.ctx, e.trialTime)
+	e.mu.Unlock()
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("opening a connection panicked: %v", p)
+		}
+	}()
+	return e.try(ctx)
 }
 
 // probed takes the result of an active check.
@@ -176,6 +219,7 @@ func (e *endpoint[T]) stopReadmit() {
 // close stops checks and closes the pool: idle connections now, leased ones
 // when they come back.
 func (e *endpoint[T]) close() {
+	e.cancel()
 	e.stopProbing()
 	e.mu.Lock()
 	e.closed = true

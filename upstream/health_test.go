@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -206,4 +207,80 @@ func TestShortageEjectsNobody(t *testing.T) {
 			t.Errorf("%v: endpoint %+v", errno, e)
 		}
 	}
+}
+
+// TestReadmissionIsTriedFirst: when an endpoint's time is over it is the upstream that finds out whether it answers
+// again, not the clients that happen to come then.
+func TestReadmissionIsTriedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		var silent atomic.Bool
+		var tries atomic.Int64
+		silent.Store(true)
+		cfg := b.config("a:1", "b:1")
+		cfg.Balance = upstream.First
+		cfg.Pool = pool.Limits{OpenTimeout: 2 * time.Second}
+		cfg.Ejection = upstream.Ejection{Failures: 1, Base: 10 * time.Second, Max: 30 * time.Second}
+		cfg.Open = func(ctx context.Context, addr string) (*conn, error) {
+			if addr == "a:1" && silent.Load() {
+				tries.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return b.open(ctx, addr)
+		}
+		u := start(t, cfg)
+		used(t, u, 1) // finds out
+		for i := range 300 {
+			began := time.Now()
+			if got := used(t, u, 1); got["b:1"] != 1 || time.Since(began) != 0 {
+				t.Fatalf("second %d: got %v after %v, want b:1 at once", i, got, time.Since(began))
+			}
+			time.Sleep(time.Second)
+		}
+		if n := tries.Load(); n < 8 || n > 12 { // after 10, 20 and then every 30 seconds, and up to a tenth
+			t.Errorf("tried %d times in five minutes", n)
+		}
+		silent.Store(false)
+		time.Sleep(time.Minute)
+		if got := used(t, u, 3); got["a:1"] != 3 {
+			t.Errorf("when it answers again: %v, want a:1", got)
+		}
+		if n := b.logged(`"endpoint re-admitted"`); n != 1 {
+			t.Errorf("logged re-admitted %d times, want once", n)
+		}
+		u.Close()
+		if opened := b.opened["a:1"] + b.opened["b:1"]; int(b.closed.Load()) != opened {
+			t.Errorf("%d opened, %d closed", opened, b.closed.Load())
+		}
+	})
+}
+
+// TestCloseEndsTheTrial: nothing waits for an endpoint of a closed upstream.
+func TestCloseEndsTheTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newBackends().config("a:1")
+		cfg.Ejection = upstream.Ejection{Failures: 1, Base: time.Second}
+		trials := 0
+		cfg.Open = func(ctx context.Context, _ string) (*conn, error) {
+			trials++
+			if trials == 1 {
+				return nil, errRefused
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		u := start(t, cfg)
+		if _, err := u.Acquire(t.Context()); err == nil {
+			t.Fatal("a connection out of nowhere")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		began := time.Now()
+		u.Close()
+		synctest.Wait()
+		if trials < 2 || time.Since(began) != 0 {
+			t.Errorf("%d trials, over after %v", trials, time.Since(began))
+		}
+	})
 }

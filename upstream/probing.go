@@ -1,19 +1,23 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/headpond/headpond/pool"
 )
 
 // configure applies the checks' settings, at the beginning and at each Update.
 // The endpoint's state stays, except that without a probe it is healthy.
-func (e *endpoint[T]) configure(h Health, ej Ejection) {
+func (e *endpoint[T]) configure(h Health, ej Ejection, l pool.Limits) {
 	e.stopProbing()
 	h = h.withDefaults()
 	e.mu.Lock()
 	e.ejector.cfg = ej.withDefaults()
+	e.trialTime = cmp.Or(l.OpenTimeout, pool.DefaultOpenTimeout)
 	if e.ejector.cfg.Failures < 0 {
 		e.ejector.clear()
 		e.stopReadmit()

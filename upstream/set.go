@@ -13,12 +13,16 @@ type set[T any] struct {
 	in       []*endpoint[T] // those that are usable; all of them when none is
 	failOpen bool           // none is usable
 	ring     ring           // over all; only for RingHash
-	turn     *atomic.Uint64 // RoundRobin's, shared by successive sets
+	turns    *turns         // RoundRobin's, shared by successive sets
 }
 
+// turns are RoundRobin's: of first choices, and of those after a failure, which
+// must not shift the first ones.
+type turns struct{ first, other atomic.Uint64 }
+
 // newSet makes the set of endpoints that are usable now.
-func newSet[T any](b Balance, all []*endpoint[T], r ring, turn *atomic.Uint64) *set[T] {
-	s := &set[T]{balance: b, all: all, ring: r, turn: turn}
+func newSet[T any](b Balance, all []*endpoint[T], r ring, t *turns) *set[T] {
+	s := &set[T]{balance: b, all: all, ring: r, turns: t}
 	for _, e := range all {
 		if e.usable.Load() {
 			s.in = append(s.in, e)
@@ -38,7 +42,7 @@ func (s *set[T]) pick(key string) *endpoint[T] {
 	if s.balance == RingHash && key != "" {
 		return s.onRing(key, func(e *endpoint[T]) bool { return !s.failOpen && !e.usable.Load() }, s.in)
 	}
-	return s.among(s.in)
+	return s.among(s.in, &s.turns.first)
 }
 
 // pickOther chooses an endpoint that was not tried: of those that are in, or
@@ -54,7 +58,7 @@ func (s *set[T]) pickOther(key string, tried []*endpoint[T]) *endpoint[T] {
 	if s.balance == RingHash && key != "" {
 		return s.onRing(key, func(e *endpoint[T]) bool { return !slices.Contains(rest, e) }, rest)
 	}
-	return s.among(rest)
+	return s.among(rest, &s.turns.other)
 }
 
 // onRing returns the key's endpoint, or any candidate when all are skipped
@@ -67,12 +71,12 @@ func (s *set[T]) onRing(key string, skip func(*endpoint[T]) bool, candidates []*
 	return s.all[i]
 }
 
-func (s *set[T]) among(candidates []*endpoint[T]) *endpoint[T] {
+func (s *set[T]) among(candidates []*endpoint[T], turn *atomic.Uint64) *endpoint[T] {
 	switch s.balance {
 	case First:
 		return candidates[0]
 	case RoundRobin:
-		return candidates[int((s.turn.Add(1)-1)%uint64(len(candidates)))]
+		return candidates[int((turn.Add(1)-1)%uint64(len(candidates)))]
 	}
 	return candidates[p2c(len(candidates), rand.IntN, func(i int) int64 { return candidates[i].load.Load() })]
 }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"slices"
 	"time"
 
 	"github.com/headpond/headpond/pool"
@@ -8,15 +9,19 @@ import (
 
 // Status is a snapshot for metrics and dashboards.
 type Status struct {
-	Name      string
-	Balance   string // as ParseBalance reads it
-	FailOpen  bool   // every endpoint is out, all of them are used
+	Name     string
+	Balance  string // as ParseBalance reads it
+	FailOpen bool   // every endpoint is out, all of them are used
+	// Endpoints are those in use, and after them those that Update has removed,
+	// until their leases have come back. One that was removed and added again
+	// may be in it twice.
 	Endpoints []EndpointStatus
 }
 
 // EndpointStatus is a snapshot of one endpoint.
 type EndpointStatus struct {
 	Address      string
+	Removed      bool      // gets no more leases
 	Healthy      bool      // as the active check has it; true without one
 	Ejected      bool      // by the passive check
 	EjectedUntil time.Time // zero unless Ejected
@@ -28,11 +33,20 @@ type EndpointStatus struct {
 
 // Status returns the present state of every endpoint.
 func (u *Upstream[T]) Status() Status {
-	s := u.set.Load()
+	u.mu.Lock()
+	s, leaving := u.set.Load(), slices.Clone(u.leaving)
+	u.mu.Unlock()
 	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), FailOpen: s.failOpen}
-	st.Endpoints = make([]EndpointStatus, len(s.all))
-	for i, e := range s.all {
-		st.Endpoints[i] = e.status()
+	st.Endpoints = make([]EndpointStatus, 0, len(s.all)+len(leaving))
+	for _, e := range s.all {
+		st.Endpoints = append(st.Endpoints, e.status())
+	}
+	for _, e := range leaving {
+		if e.load.Load() > 0 {
+			gone := e.status()
+			gone.Removed = true
+			st.Endpoints = append(st.Endpoints, gone)
+		}
 	}
 	return st
 }

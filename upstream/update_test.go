@@ -3,6 +3,8 @@ package upstream_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -136,4 +138,41 @@ func TestUpdateUnderLoad(t *testing.T) {
 	if int(b.closed.Load()) != opened {
 		t.Errorf("%d opened, %d closed", opened, b.closed.Load())
 	}
+}
+
+// TestStatusShowsWhatIsRemoved: an endpoint that was removed is shown until its leases have come back, also when it
+// was added again.
+func TestStatusShowsWhatIsRemoved(t *testing.T) {
+	cfg := newBackends().config("a:1", "b:1")
+	cfg.Balance = upstream.First
+	u := start(t, cfg)
+	held := acquire(t, u)
+	show := func() (shown []string) {
+		for _, e := range u.Status().Endpoints {
+			state := ""
+			if e.Removed {
+				state = " removed"
+			}
+			shown = append(shown, fmt.Sprintf("%s%s %d", e.Address, state, e.Pool.InUse))
+		}
+		return shown
+	}
+	update := func(endpoints ...string) {
+		t.Helper()
+		if err := u.Update(endpoints, upstream.First, pool.Limits{}, upstream.Health{}, upstream.Ejection{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, endpoints ...string) {
+		t.Helper()
+		if got := show(); !slices.Equal(got, endpoints) {
+			t.Errorf("%s: %q, want %q", what, got, endpoints)
+		}
+	}
+	update("b:1")
+	want("removed", "b:1 0", "a:1 removed 1")
+	update("a:1", "b:1")
+	want("added again", "a:1 0", "b:1 0", "a:1 removed 1")
+	held.Release()
+	want("released", "a:1 0", "b:1 0")
 }

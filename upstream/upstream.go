@@ -15,14 +15,14 @@ import (
 // Upstream leases connections to the best of its endpoints. Make one with New
 // and end it with Close or Drain. All methods are safe for concurrent use.
 type Upstream[T any] struct {
-	cfg  Config[T] // as given to New; what Update changes is in set and the pools
-	set  atomic.Pointer[set[T]]
-	turn atomic.Uint64
+	cfg   Config[T] // as given to New; what Update changes is in set and the pools
+	set   atomic.Pointer[set[T]]
+	turns turns
 
-	updating sync.Mutex // held by Update, Drain and Close, one at a time
-	mu       sync.Mutex // guards the making of sets; never held across I/O
-	leaving  []*endpoint[T]
-	closed   bool
+	updating sync.Mutex     // held by Update, Drain and Close, one at a time
+	closed   bool           // guarded by updating
+	mu       sync.Mutex     // guards the making of sets, and leaving; never held across I/O
+	leaving  []*endpoint[T] // removed, with leases out as of the last Update
 }
 
 // New makes an Upstream; its pools begin to warm up and its probes to run. The
@@ -35,7 +35,7 @@ func New[T any](cfg Config[T]) (*Upstream[T], error) {
 		cfg.Logger = slog.Default()
 	}
 	u := &Upstream[T]{cfg: cfg}
-	u.set.Store(newSet[T](cfg.Balance, nil, nil, &u.turn))
+	u.set.Store(newSet[T](cfg.Balance, nil, nil, &u.turns))
 	if err := u.Update(cfg.Endpoints, cfg.Balance, cfg.Pool, cfg.Health, cfg.Ejection); err != nil {
 		u.Close()
 		return nil, err
@@ -110,14 +110,20 @@ func (u *Upstream[T]) Update(endpoints []string, b Balance, l pool.Limits, h Hea
 	if b == RingHash {
 		r = newRing(endpoints)
 	}
-	u.publish(func(*set[T]) *set[T] { return newSet(b, all, r, &u.turn) })
+	removed := without(old, all)
+	u.publish(func(*set[T]) *set[T] {
+		u.leaving = slices.DeleteFunc(append(u.leaving, removed...), func(e *endpoint[T]) bool { return e.load.Load() == 0 })
+		return newSet(b, all, r, &u.turns)
+	})
 	for _, e := range all {
 		if !slices.Contains(added, e) {
 			_ = e.pool.Update(l) // valid, and only Close closes the pools
 		}
-		e.configure(h, ej)
+		e.configure(h, ej, l)
 	}
-	u.remove(without(old, all))
+	for _, e := range removed {
+		e.close()
+	}
 	return nil
 }
 
@@ -142,17 +148,9 @@ func (u *Upstream[T]) build(old []*endpoint[T], addrs []string, l pool.Limits) (
 	return all, added, nil
 }
 
-// remove closes endpoints, and forgets those removed earlier that are empty.
-func (u *Upstream[T]) remove(gone []*endpoint[T]) {
-	for _, e := range gone {
-		e.close()
-	}
-	u.leaving = slices.DeleteFunc(append(u.leaving, gone...), func(e *endpoint[T]) bool { return e.load.Load() == 0 })
-}
-
 // refresh makes the set anew after an endpoint's state has changed.
 func (u *Upstream[T]) refresh() {
-	u.publish(func(s *set[T]) *set[T] { return newSet(s.balance, s.all, s.ring, s.turn) })
+	u.publish(func(s *set[T]) *set[T] { return newSet(s.balance, s.all, s.ring, s.turns) })
 }
 
 func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
@@ -177,7 +175,9 @@ func (u *Upstream[T]) shutdown() []*endpoint[T] {
 	u.updating.Lock()
 	defer u.updating.Unlock()
 	u.closed = true
-	all := append(slices.Clone(u.set.Load().all), u.leaving...)
+	u.mu.Lock()
+	all := slices.Concat(u.set.Load().all, u.leaving)
+	u.mu.Unlock()
 	for _, e := range all {
 		e.close()
 	}
