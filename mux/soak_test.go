@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -16,8 +17,9 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// TestSoak keeps a session busy with all that it can do while its connections are
-// cut, for a second or HEADPOND_SOAK (`make soak`), and looks for what is left over.
+// TestSoak keeps a session busy with all that it can do, slow receivers among it,
+// while its connections are delayed and cut, for a second or HEADPOND_SOAK (`make
+// soak`). Everything is compared, and at the end nothing may be left over.
 func TestSoak(t *testing.T) {
 	length := time.Second
 	if text := os.Getenv("HEADPOND_SOAK"); text != "" {
@@ -30,15 +32,19 @@ func TestSoak(t *testing.T) {
 	ctx, cancel := context.WithTimeout(bg, length)
 	defer cancel()
 	n := newLine(t, false, mux.Config{Resume: &mux.Resume{Buffer: 256 << 10}})
+	n.wrap = sometimesSlow()
 	c, s := n.join(mux.Config{Resume: &mux.Resume{Buffer: 256 << 10}})
 	soak := &soak{t: t, c: c, s: s, progress: make(chan struct{}, 1), data: pattern(2 << 20)}
 	soak.serve()
-	before, goroutines := heap(), runtime.NumGoroutine()
+	before, goroutines, files := heap(), runtime.NumGoroutine(), descriptors()
 	for i := range 4 {
 		soak.loads.Go(func() { soak.repeat(ctx, uint64(i), soak.messages) })
 		soak.loads.Go(func() { soak.repeat(ctx, uint64(i), soak.stream) })
 		soak.loads.Go(func() { soak.repeat(ctx, uint64(i), soak.giveUp) })
+		soak.ordered(ctx, uint64(i), time.Duration(i)*300*time.Microsecond)
 	}
+	half := int64(0)
+	began := time.Now()
 	for i := 0; ctx.Err() == nil; i++ {
 		for want := soak.done.Load() + 20; ctx.Err() == nil && soak.done.Load() < want; {
 			select {
@@ -47,16 +53,20 @@ func TestSoak(t *testing.T) {
 			}
 		}
 		n.cut(i % 2)
+		if half == 0 && time.Since(began) > length/2 {
+			half = heap()
+		}
 	}
 	soak.loads.Wait()
-	for c.Stats().Channels > 0 || s.Stats().Channels > 0 || runtime.NumGoroutine() > goroutines {
+	for c.Stats().Channels > 0 || s.Stats().Channels > 0 || runtime.NumGoroutine() > goroutines || descriptors() > files {
 		runtime.Gosched() // the test's time limit bounds it
 	}
 	st := c.Stats()
 	if err := errors.Join(c.Err(), s.Err()); err != nil {
 		t.Errorf("the session ended: client: %v; server: %v", c.Err(), s.Err())
 	}
-	t.Logf("%d operations, %d losses, %d resumed, %d bytes sent again", soak.done.Load(), st.Losses, st.Resumed, st.SentAgain)
+	t.Logf("%d operations, %d numbered messages, %d losses, %d resumed, %d bytes sent again; heap %d KiB, at half time %d, at the end %d",
+		soak.done.Load(), soak.arrived.Load(), st.Losses, st.Resumed, st.SentAgain, before>>10, half>>10, heap()>>10)
 	if grown := heap() - before; grown > 16<<20 {
 		t.Errorf("%d KiB more than at the start", grown>>10)
 	}
@@ -67,7 +77,7 @@ func TestSoak(t *testing.T) {
 type soak struct {
 	t              *testing.T
 	c, s           *mux.Session
-	done           atomic.Int64
+	done, arrived  atomic.Int64
 	progress       chan struct{}
 	data           []byte
 	loads, servers sync.WaitGroup
@@ -109,6 +119,74 @@ func (k *soak) serve() {
 			})
 		}
 	})
+}
+
+// ordered sends numbered messages on one channel until ctx ends, and wants each of
+// them back once and in order; a receiver that is slow takes its time for each.
+func (k *soak) ordered(ctx context.Context, seed uint64, slow time.Duration) {
+	ch, err := k.c.Open(bg, "numbered")
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	var sent atomic.Int64
+	k.loads.Go(func() {
+		defer ch.CloseWrite()
+		r := rand.New(rand.NewPCG(seed, 4))
+		for ctx.Err() == nil {
+			if err := ch.Send(bg, numbered(r, int(sent.Load()))); err != nil {
+				k.t.Errorf("send: %v", err)
+				return
+			}
+			sent.Add(1)
+		}
+	})
+	k.loads.Go(func() {
+		defer ch.Close()
+		for i := 0; ; i++ {
+			m, err := ch.Receive(bg)
+			if err == io.EOF && int64(i) == sent.Load() {
+				return
+			}
+			if err == nil {
+				err = checkNumbered(m.Bytes(), i)
+				m.Release()
+			}
+			if err != nil {
+				k.t.Errorf("after %d messages of %d: %v", i, sent.Load(), err)
+				return
+			}
+			k.arrived.Add(1)
+			if slow > 0 {
+				<-time.After(slow)
+			}
+		}
+	})
+}
+
+// sometimesSlow delays what every third connection sends.
+func sometimesSlow() func(net.Conn) net.Conn {
+	n := 0
+	return func(c net.Conn) net.Conn {
+		if n++; n%3 > 0 {
+			return c
+		}
+		return &delayed{c}
+	}
+}
+
+type delayed struct{ net.Conn }
+
+func (d *delayed) Write(p []byte) (int, error) {
+	<-time.After(rand.N(2 * time.Millisecond))
+	return d.Conn.Write(p)
+}
+
+func (d *delayed) CloseWrite() error { return d.Conn.(*net.TCPConn).CloseWrite() }
+
+// descriptors counts those of the process, where that can be had.
+func descriptors() int {
+	files, _ := os.ReadDir("/proc/self/fd")
+	return len(files)
 }
 
 // repeat runs one until ctx ends.
