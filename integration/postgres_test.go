@@ -41,11 +41,22 @@ func (db database) pgbenchInit(t testing.TB) {
 // pool is the inside of the upstream's pool mapping.
 func (db database) pgConfig(t testing.TB, listen, mode, pool string) string {
 	t.Helper()
-	users := filepath.Join(sharedDir(t), "users.txt")
+	return db.pgConfigWith(db.usersFile(t), listen, mode, pool)
+}
+
+// usersFile is a users_file with the database's user.
+func (db database) usersFile(t testing.TB) string {
+	t.Helper()
+	file := filepath.Join(sharedDir(t), "users.txt")
 	line := fmt.Sprintf("%q %q\n", db.user, db.password)
-	if err := os.WriteFile(users, []byte(line), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(line), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	return file
+}
+
+// pgConfigWith is pgConfig with a users_file that is there.
+func (db database) pgConfigWith(users, listen, mode, pool string) string {
 	return fmt.Sprintf(`listeners:
   - name: db
     protocol: postgres
