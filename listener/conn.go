@@ -203,6 +203,10 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.raw.RemoteAddr()
 }
 
+// Proxied reports whether the connection began with a PROXY header: then it has
+// been read from.
+func (c *Conn) Proxied() bool { return c.header != nil }
+
 // LocalAddr is the address the client connected to: the PROXY header's, or the
 // listener's.
 func (c *Conn) LocalAddr() net.Addr {

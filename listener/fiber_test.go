@@ -2,10 +2,12 @@ package listener_test
 
 import (
 	"context"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 )
 
@@ -49,5 +51,47 @@ func TestPoolAcrossLoops(t *testing.T) {
 		all.Wait()
 		p.Close()
 		_ = e.Close()
+	}
+}
+
+// TestListenerDoesNotHoldTheLoop: connections of an engine wait for Accept, and the engine goes on.
+func TestListenerDoesNotHoldTheLoop(t *testing.T) {
+	e, err := fiber.New(fiber.Config{Loops: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	srv, err := listener.New(listener.Config{Logger: quiet}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	raw, err := e.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := srv.Listener(raw)
+	for range 2 {
+		c, err := net.Dial("tcp", raw.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	c, err := l.Accept() // the other one waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for srv.Stats().Active < 2 {
+	}
+	for range 100 {
+		ran := make(chan struct{})
+		e.Go(func() { close(ran) })
+		select {
+		case <-ran:
+		case <-time.After(patience):
+			t.Fatal("the loop stands still")
+		}
 	}
 }

@@ -3,6 +3,8 @@ package listener
 import (
 	"net"
 	"sync"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // Listener returns l with the Server's admission, PROXY header reading,
@@ -72,11 +74,13 @@ func (l *netListener) offer(c *Conn) {
 	if !l.srv.begin(c) {
 		return
 	}
-	select {
-	case l.ready <- c:
-		handed = true
-	case <-l.done:
-	}
+	fiber.Block(func() {
+		select {
+		case l.ready <- c:
+			handed = true
+		case <-l.done:
+		}
+	})
 }
 
 // Close implements net.Listener.

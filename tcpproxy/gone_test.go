@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestCutOffIsAReset: a stream that a drain cuts off must not look complete.
@@ -95,6 +97,48 @@ func TestClientLeavesWhileAcquiring(t *testing.T) {
 			want(t, half, "question")
 		})
 	}
+}
+
+// TestHalfClosedBehindABalancer: the engine may have received what a client sent after its PROXY header, so that only
+// its end is left in the socket. It waits for the answer all the same.
+func TestHalfClosedBehindABalancer(t *testing.T) {
+	t.Cleanup(tcpproxy.SetLookInterval(time.Millisecond))
+	lines, opening, goOn := make(chan string, 8), make(chan struct{}), make(chan struct{})
+	backend := serve(t, "127.0.0.1:0", echo)
+	up, err := upstream.New(upstream.Config[net.Conn]{
+		Name: "slow", Endpoints: []string{backend.addr}, Logger: quiet,
+		Open: func(ctx context.Context, endpoint string) (net.Conn, error) {
+			opening <- struct{}{}
+			<-goOn
+			return enginetest.Dial(ctx, endpoint)
+		},
+		Close: func(c net.Conn) { _ = c.Close() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+		c.ConnectTimeout, c.Upstream, c.Listener.AcceptProxy = patience, up, true
+		c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))
+	})
+	come := func() *net.TCPConn {
+		c := dial(t, addr)
+		io.WriteString(c, "PROXY TCP4 192.0.2.7 198.51.100.1 5555 443\r\n")
+		<-opening
+		return c
+	}
+	half := come()
+	io.WriteString(half, "question")
+	half.CloseWrite()
+	gone := come()
+	gone.SetLinger(0)
+	gone.Close()
+	if line := <-lines; !strings.Contains(line, "the client left while it waited") {
+		t.Error(line)
+	}
+	close(goOn)
+	want(t, half, "question")
 }
 
 type lineWriter chan string

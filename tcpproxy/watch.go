@@ -54,9 +54,13 @@ var errClientGone = errors.New("the client left while it waited for an upstream 
 // is taken for gone, once it has waited for a lookInterval.
 func (s *session) whileClientStays(ctx context.Context, client *side) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	silent := s.cfg.TLS == nil && len(client.pending) == 0 // as far as the socket can tell
+	silent := s.cfg.TLS == nil && len(client.pending) == 0
+	ended := func() bool { return !alive(s.client) }
+	if e, ok := client.conn.(interface{ Ended() bool }); ok && s.client.Proxied() {
+		ended = e.Ended // the engine may hold what the socket does not show any more
+	}
 	w := newWatch(lookInterval, func() time.Duration {
-		if reset(s.client) || silent && !alive(s.client) {
+		if reset(s.client) || silent && ended() {
 			cancel(errClientGone)
 			return 0
 		}

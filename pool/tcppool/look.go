@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"sync/atomic"
 
 	"github.com/headpond/headpond/internal/idleconn"
 )
@@ -31,7 +32,7 @@ type secureConn struct {
 	*tls.Conn
 	raw   *idleconn.Raw
 	first [1]byte // read by a look, if there
-	there bool
+	there atomic.Bool
 }
 
 // secure does the handshake on c, which it closes on an error.
@@ -46,18 +47,18 @@ func secure(ctx context.Context, c net.Conn, cfg *tls.Config) (net.Conn, error) 
 }
 
 func (s *secureConn) look() idleconn.State {
-	if s.there {
+	if s.there.Load() {
 		return idleconn.Pending
 	}
 	state, took := s.raw.Look(&s.first)
-	s.there = took
+	s.there.Store(took)
 	return state
 }
 
 // Read implements net.Conn.
 func (s *secureConn) Read(p []byte) (int, error) {
-	if s.there && len(p) > 0 {
-		p[0], s.there = s.first[0], false
+	if len(p) > 0 && s.there.CompareAndSwap(true, false) {
+		p[0] = s.first[0]
 		return 1, nil
 	}
 	return s.Conn.Read(p)
