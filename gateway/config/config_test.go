@@ -87,15 +87,53 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 	}
 }
 
+// TestSecretIsNeverQuotedInProblems writes passwords where people write them by mistake.
 func TestSecretIsNeverQuotedInProblems(t *testing.T) {
 	t.Setenv("HEADPOND_TEST_SECRET", "hunter2")
-	_, problems := config.Parse("c.yaml", []byte(`listeners:
+	t.Setenv("HEADPOND_TEST_URL", "postgres://app:hunter2@db:5432/app?sslmode=hunter2")
+	t.Setenv("HEADPOND_TEST_PAIR", "app:hunter2")
+	for text, want := range map[string]string{
+		`endpoints: ["${HEADPOND_TEST_SECRET}"], postgres: {user: a, password: {x: hunter2}, dbname: "${HEADPOND_TEST_SECRET}${"}`: "want host:port",
+		`endpoints: ["postgres://app:hunter2@db:5432/app"]`:                                                                        `did you mean "db:5432"?`,
+		`endpoints: ["postgres://app:hunt@er2/hunter2@db:5432"]`:                                                                   `did you mean "db:5432"?`,
+		`endpoints: ["postgresql://db/app?user=app&password=hunter2"]`:                                                             "want host:port",
+		`endpoints: ["host=db user=app Password=hunter2"]`:                                                                         "want host:port",
+		`endpoints: ["app:hunter2@db:5432"]`:                                                                                       "want host:port",
+		`endpoints: ["${HEADPOND_TEST_URL}"]`:                                                                                      `did you mean "db:5432"?`,
+		`endpoints: ["${HEADPOND_TEST_PAIR}"]`:                                                                                     "the port is not a number",
+		`endpoints: ["db:5432"], postgres: {user: app, password:hunter2}`:                                                          `want a space after "password:"`,
+		`endpoints: ["db:5432"], postgres: {user: app, passwort:hunter2}`:                                                          `unknown key "passwort:…`,
+		`endpoints: ["db:5432"], postgres: {user: app, password=hunter2}`:                                                          "unknown key",
+		`endpoints: ["db:5432"], postgres: {user: app, password: !vault hunter2}`:                                                  `tag "!vault" has no meaning here`,
+		`endpoints: ["db:5432"], postgres: {user: app, password: !!binary aHVudGVyMg==}`:                                           `tag "!!binary" has no meaning here`,
+	} {
+		_, problems := config.Parse("c.yaml", []byte(`listeners:
   - {name: db, protocol: postgres, listen: "127.0.0.1:7000", upstream: pg}
 upstreams:
-  pg: {endpoints: ["${HEADPOND_TEST_SECRET}"], postgres: {user: a, password: {x: hunter2}, dbname: "${HEADPOND_TEST_SECRET}${"}}
+  pg: {`+text+`}
 `))
-	if problems.Err() == nil || strings.Contains(problems.String(), "hunter2") {
-		t.Errorf("problems:\n%s", problems)
+		if got := problems.String(); problems.Err() == nil || !strings.Contains(got, want) || strings.Contains(got, "hunt") || strings.Contains(got, "er2") {
+			t.Errorf("%s\n%swant %q", text, got, want)
+		}
+	}
+}
+
+// TestEmptyVariableIsNoPassword: without a password the gateway would log in all the same where the server lets it.
+func TestEmptyVariableIsNoPassword(t *testing.T) {
+	t.Setenv("HEADPOND_TEST_EMPTY", "")
+	for text, want := range map[string]string{
+		`${HEADPOND_TEST_EMPTY}`:   "password: is empty",
+		`${HEADPOND_TEST_EMPTY:-}`: "",
+		``:                         "",
+	} {
+		_, problems := config.Parse("c.yaml", []byte(`listeners:
+  - {name: db, protocol: postgres, listen: "127.0.0.1:7000", upstream: pg}
+upstreams:
+  pg: {endpoints: ["db:5432"], postgres: {user: app, password: "`+text+`"}}
+`))
+		if got := problems.String(); (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
 	}
 }
 
@@ -108,7 +146,7 @@ func TestLoadRefusesWhatIsNotAConfiguration(t *testing.T) {
 	for path, want := range map[string]string{
 		filepath.Join(dir, "nowhere.yaml"): "no such file",
 		dir:                                "it is a folder",
-		huge:                               "larger than 1MiB",
+		huge:                               "larger than 1024 KiB",
 	} {
 		cfg, problems := config.Load(path)
 		if cfg != nil || len(problems) != 1 || !strings.Contains(problems.String(), want) {
@@ -166,19 +204,6 @@ func TestSchemaTags(t *testing.T) {
 	walk(config.Schema())
 	if len(seen) < 12 {
 		t.Errorf("only %d types seen", len(seen))
-	}
-}
-
-func TestSize(t *testing.T) {
-	for text, want := range map[string]config.Size{"0B": 0, "512B": 512, "64KiB": 65536, "10MB": 10_000_000, "1GiB": 1 << 30} {
-		if got, err := config.ParseSize(text); err != nil || got != want {
-			t.Errorf("%s = %d, %v", text, got, err)
-		}
-	}
-	for text, want := range map[string]string{"64": "64KiB", "64k": `"64KiB"`, "5mb": `"5MiB"`, "-1B": "such as", "x": "such as", "": "such as", "99999999999GiB": "smaller"} {
-		if _, err := config.ParseSize(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
-		}
 	}
 }
 

@@ -62,6 +62,10 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 		return
 	}
 	d.marks[v.Addr().Interface()] = at(n)
+	if tag := n.ShortTag(); !strings.HasPrefix(tag, "!!") || tag == "!!binary" {
+		d.report(at(n), "%s: the tag %q has no meaning here", key, clip(tag))
+		return
+	}
 	if isNull(n) {
 		d.report(at(n), "%s: has no value; give it one or leave the key out", key)
 		return
@@ -171,8 +175,12 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, key string) {
 
 // unknownKey reports a key the schema does not have here, with the closest one that it has, or the place it belongs to.
 func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
-	name := key.Value
+	name, value, glued := strings.Cut(key.Value, ":") // what is glued to it may be a password
 	if t == reflect.TypeFor[Config]() && strings.HasPrefix(name, "x-") {
+		return
+	}
+	if _, known := keysOf(t)[name]; known && glued {
+		d.report(at(key), "want a space after \"%s:\"", name)
 		return
 	}
 	hint := didYouMean(name, sortedKeys(t))
@@ -181,6 +189,9 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
 	}
 	if hint == "" {
 		hint = "; known here: " + strings.Join(sortedKeys(t), ", ")
+	}
+	if name = withoutPassword(name); glued && value != "" {
+		name = clip(name) + ":…"
 	}
 	d.report(at(key), "unknown key %q%s", clip(name), hint)
 }
@@ -289,6 +300,22 @@ func clip(s string) string {
 	const most = 80
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// withoutPassword leaves out of text that is quoted in a message what stands before an "@", in a URL a user and a password, and behind
+// "password=".
+func withoutPassword(s string) string {
+	if at := strings.LastIndexByte(s, '@'); at >= 0 {
+		begin := 0
+		if scheme := strings.Index(s, "://"); scheme >= 0 && scheme < at {
+			begin = scheme + len("://")
+		}
+		s = s[:begin] + "…" + s[at:]
+	}
+	if i := strings.Index(strings.ToLower(s), "password="); i >= 0 && i+len("password=") <= len(s) {
+		s = s[:i+len("password=")] + "…"
 	}
 	return s
 }

@@ -38,16 +38,20 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, key string, tag reflect.
 		d.report(at(n), "%s: want a single value, got %s", key, describe(n))
 		return
 	}
+	secret := v.Type() == reflect.TypeFor[Secret]()
 	text, err := expand(n.Value, d.lookup)
+	if err == nil && secret && text == "" && n.Value != "" && !strings.Contains(n.Value, ":-") {
+		err = fmt.Errorf("is empty; write ${NAME:-} if it may be")
+	}
 	if err == nil {
 		err = d.set(v, text, tag)
 	}
 	switch {
 	case err == nil:
-	case v.Type() == reflect.TypeFor[Secret]():
+	case secret:
 		d.report(at(n), "%s: %v", key, err)
 	default:
-		d.report(at(n), "%s: %q: %v", key, clip(n.Value), err)
+		d.report(at(n), "%s: %q: %v", key, clip(withoutPassword(n.Value)), err)
 	}
 }
 
@@ -66,10 +70,6 @@ func (d *decoder) set(v reflect.Value, text string, tag reflect.StructTag) error
 		return setBool(p, text)
 	case *int:
 		return setInt(p, text, tag)
-	case *Size:
-		size, err := parseSize(text)
-		*p = size
-		return err
 	case enum:
 		return setEnum(v, p, text)
 	}

@@ -122,16 +122,19 @@ func plainAddress(text string) error {
 	scheme, rest, hasScheme := strings.Cut(text, "://")
 	switch {
 	case hasScheme:
-		return fmt.Errorf("want host:port or unix:/path without %q; did you mean %q?", scheme+"://", strings.TrimSuffix(rest, "/"))
+		rest = rest[strings.LastIndexByte(rest, '@')+1:]
+		if end := strings.IndexAny(rest, "/?"); end >= 0 {
+			rest = rest[:end]
+		}
+		return fmt.Errorf("want host:port or unix:/path without %q; did you mean %q?", clip(scheme)+"://", clip(rest))
 	case strings.HasPrefix(text, "/"):
 		return fmt.Errorf("want host:port or unix:/path; did you mean %q?", "unix:"+text)
 	}
 	if n, err := strconv.ParseUint(text, 10, 16); err == nil {
 		return fmt.Errorf("want host:port or unix:/path; did you mean \"127.0.0.1:%d\"?", n)
 	}
-	host, port, err := net.SplitHostPort(text)
-	if err != nil {
+	if _, _, err := net.SplitHostPort(text); err != nil {
 		return errors.New("want host:port or unix:/path")
 	}
-	return fmt.Errorf("the port %q of host %q is not a number from 0 to 65535", clip(port), clip(host))
+	return errors.New("the port is not a number from 0 to 65535")
 }

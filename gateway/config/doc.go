@@ -13,7 +13,7 @@
 //
 // # Values
 //
-// Durations are written 250ms, 30s, 5m, 1h30m; some also take "never". Sizes are 64KiB or 10MB. Addresses are host:port or unix:/path,
+// Durations are written 250ms, 30s, 5m, 1h30m; some also take "never". Addresses are host:port or unix:/path,
 // endpoints also sqlite:/path. In every string value ${NAME} stands for an environment variable (an unset one is a problem),
 // ${NAME:-default} has a default, and $${ is a plain ${. A password may be file:/path: the file's content without its last line break.
 // Relative paths start at the folder of the configuration file. YAML anchors, aliases and merge keys (<<) work; top-level keys that start

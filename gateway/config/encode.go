@@ -97,8 +97,6 @@ func encodeScalar(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(x)}
 	case int:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.Itoa(x)}
-	case Size:
-		return text(x.String(), false)
 	}
 	if v.String() == "" {
 		return nil

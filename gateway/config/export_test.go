@@ -8,9 +8,6 @@ func Schema() reflect.Type { return reflect.TypeFor[Config]() }
 // EditDistance is editDistance.
 func EditDistance(a, b string) int { return editDistance(a, b) }
 
-// ParseSize is parseSize.
-func ParseSize(text string) (Size, error) { return parseSize(text) }
-
 // SetTag stores text in the value p points to as the field with that tag would.
 func SetTag(p any, text string, tag reflect.StructTag) error {
 	d := &decoder{}

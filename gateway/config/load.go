@@ -69,7 +69,7 @@ func readFile(path string, limit int64) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot read %q: %w", path, plainError(err))
 	case int64(len(data)) > limit:
-		return nil, fmt.Errorf("cannot read %q: it is larger than %v", path, Size(limit))
+		return nil, fmt.Errorf("cannot read %q: it is larger than %d KiB", path, limit>>10)
 	}
 	return data, nil
 }
@@ -86,7 +86,7 @@ func plainError(err error) error {
 // parse turns data into the root node of its only document, or reports why that is impossible and returns nil.
 func (d *decoder) parse(data []byte) *yaml.Node {
 	if len(data) > maxFileBytes {
-		d.report(Position{}, "the file is larger than %v", Size(maxFileBytes))
+		d.report(Position{}, "the file is larger than %d KiB", maxFileBytes>>10)
 		return nil
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))

@@ -1,0 +1,59 @@
+package gateway_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// TestCheckRefusesWhatNewRefuses, and creates and connects to nothing.
+func TestCheckRefusesWhatNewRefuses(t *testing.T) {
+	for name, c := range map[string]struct{ listener, users, want string }{
+		"good":             {`protocol: http, http: {routes: [{path: /a, upstream: web}, {path: /b, upstream: web}]}`, "", ""},
+		"good database":    {`protocol: postgres, upstream: pg, postgres: {users_file: users.txt}`, "\"a\" \"secret\"\n", ""},
+		"good file":        {`protocol: postgres, upstream: lite`, "", ""},
+		"same host":        {`protocol: http, http: {routes: [{host: a.example, upstream: web}, {host: A.example., upstream: web}]}`, "", `repeats host "A.example."`},
+		"no users":         {`protocol: postgres, upstream: pg, postgres: {users_file: users.txt}`, "", "needs users"},
+		"unusable secrets": {`protocol: postgres, upstream: pg, postgres: {users_file: users.txt, auth: scram-sha-256}`, "\"a\" \"md5" + strings.Repeat("0", 32) + "\"\n\"b\" \"md5" + strings.Repeat("1", 32) + "\"\n", `user "a" has an md5 secret`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, "headpond.yaml")
+			text := strings.NewReplacer("{listener}", c.listener).Replace(`listeners:
+  - {name: it, listen: "127.0.0.1:0", {listener}}
+upstreams:
+  web: {endpoints: ["127.0.0.1:1"], health: {tcp: true}, pool: {min_idle: 3}}
+  pg: {endpoints: ["127.0.0.1:1"], postgres: {user: app}, health: {postgres: true}, pool: {min_idle: 3}}
+  lite: {endpoints: ["sqlite:app.db"]}
+`)
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "users.txt"), []byte(c.users), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cfg, problems := config.Load(file)
+			if cfg == nil {
+				t.Fatal(problems)
+			}
+			problems = gateway.Check(cfg)
+			if got := problems.String(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) || got != "" && (!strings.HasPrefix(got, file+":2:") || strings.Count(got, "\n") > 1) {
+				t.Errorf("Check:\n%swant %q", got, c.want)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "app.db")); err == nil {
+				t.Error("the database was created")
+			}
+			g, err := gateway.New(cfg, gateway.Options{})
+			if (err == nil) != (c.want == "") {
+				t.Errorf("New: %v", err)
+			}
+			if err == nil {
+				g.Close()
+			}
+		})
+	}
+}
