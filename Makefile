@@ -82,7 +82,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SOAK (30m) each, looking for leaks
 	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak$$' ./mux
 	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak$$' ./tunnel
-	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak$$' ./integration
+	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak' ./integration
 
 clean: ## Remove what build made
 	rm -rf bin dist

@@ -1,0 +1,143 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestSoakTunnel moves connections through a tunnel between two gateways while its sockets
+// are cut and both reload, for a second; or for HEADPOND_SOAK (`make soak`), and then the
+// far one is killed and started again each round. Cuts and reloads must not be noticed; what a kill cuts off must
+// not look complete; and the near gateway must hold no more at the end.
+func TestSoakTunnel(t *testing.T) {
+	length, kill := time.Second, false
+	if text := os.Getenv("HEADPOND_SOAK"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("HEADPOND_SOAK: %v", err)
+		}
+		kill = true
+	}
+	echoAddr, _ := startEcho(t)
+	backend := startHTTP(t)
+	peers, raw, web := address(t), address(t), address(t)
+	farText := farConfig(peers, fmt.Sprintf("%q", backend.addr()), map[string]string{"echo": echoAddr})
+	far := startGateway(t, farText)
+	cut := startCutter(t, peers)
+	near := startGateway(t, join(nearConfigListeners(raw), fmt.Sprintf(`listeners:
+  - {name: web, protocol: http, listen: "%s", upstream: api}
+upstreams:
+  api: {endpoints: ["%s"], tunnel: far}
+`, web, backend.addr()))+fmt.Sprintf("tunnels:\n  far: {connect: \"%s\", as: near, psk: %s}\n", cut.addr, tunnelPSK))
+	client := httpClient(t)
+	if err := echoSum(raw, 1); err != nil {
+		t.Fatal(err)
+	}
+	before := near.footprint()
+	var kills atomic.Int64 // counted before and after each
+	must := func(op func() error) func(context.Context) error {
+		return func(context.Context) error {
+			before := kills.Load()
+			err := op()
+			switch {
+			case errors.Is(err, errTruncated):
+				t.Error(err)
+			case err != nil && before%2 == 0 && kills.Load() == before:
+				t.Errorf("though nothing worse happened than lost sockets: %v", err)
+			}
+			return err
+		}
+	}
+	loads := []*load{
+		startLoad(t, 4, must(func() error { return echoSum(raw, 1<<rand.IntN(20)) })),
+		startLoad(t, 2, must(func() error { _, _, err := get(client, "http://"+web+"/bytes/30000"); return err })),
+		startLoad(t, 1, func(context.Context) error {
+			<-time.After(10 * time.Millisecond) // one that comes at once, again and again, leaves nothing to the others
+			return vanishOnce(web)
+		}),
+	}
+	more := func() {
+		for _, l := range loads {
+			l.awaitMore(t, 5)
+		}
+	}
+	for start := time.Now(); time.Since(start) < length; {
+		for range 3 {
+			more()
+			cut.cut()
+		}
+		near.signal(syscall.SIGHUP)
+		far.signal(syscall.SIGHUP)
+		more()
+		if !kill {
+			continue
+		}
+		kills.Add(1)
+		far.signal(syscall.SIGKILL)
+		<-far.done
+		far = startGateway(t, farText)
+		more()
+		kills.Add(1)
+	}
+	for i, l := range loads {
+		l.end()
+		t.Logf("%d: %d operations, %d failed in %d kills, last error %v", i, l.ok.Load(), l.failed.Load(), kills.Load()/2, l.lastError())
+	}
+	client.CloseIdleConnections()
+	near.awaitFootprint(before)
+	if m := near.scrape(); m.sum("headpond_tunnel_resumed_total") < 1 || m.sum("headpond_tunnel_streams") > m.sum("headpond_pool_idle") {
+		t.Errorf("resumed %v, streams %v, idle %v", m.sum("headpond_tunnel_resumed_total"), m.sum("headpond_tunnel_streams"), m.sum("headpond_pool_idle"))
+	}
+	if code, body := near.get("/readyz"); code != http.StatusOK {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+}
+
+// errTruncated: the beginning of an answer, and then an end as if it were all.
+var errTruncated = errors.New("truncated")
+
+// echoSum sends n bytes and their end through a new connection and wants them back, and the end.
+func echoSum(addr string, n int) error {
+	c, err := net.DialTimeout("tcp", addr, opTimeout)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(opTimeout))
+	want := make(chan []byte, 1)
+	go func() {
+		sum := sha256.New()
+		_, err := io.Copy(io.MultiWriter(c, sum), io.LimitReader(rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}), int64(n)))
+		if err == nil {
+			_ = c.(*net.TCPConn).CloseWrite()
+		}
+		want <- sum.Sum(nil)
+	}()
+	sum := sha256.New()
+	got, err := io.Copy(sum, c)
+	if err != nil {
+		_ = c.Close()
+	}
+	sent := <-want
+	switch {
+	case err != nil:
+		return err
+	case got == 0:
+		return errors.New("no answer")
+	case got != int64(n) || !bytes.Equal(sum.Sum(nil), sent):
+		return fmt.Errorf("%w: %d bytes of %d, or others", errTruncated, got, n)
+	}
+	return nil
+}
