@@ -6,12 +6,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // engines are those this system has; each test runs on all of them. On Linux epoll must be
 // there, and io_uring unless the kernel says why not.

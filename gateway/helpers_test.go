@@ -11,13 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // parse reads a configuration; "{dir}" and the other pairs are replaced first.
 func parse(t *testing.T, text string, pairs ...string) *config.Config {

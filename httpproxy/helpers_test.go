@@ -11,14 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(enginetest.Runner(m)) }
+func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
 // patience bounds waits that end at once unless something is broken.
 const patience = 20 * time.Second

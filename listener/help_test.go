@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patience ends a test that hangs; nothing is measured with it.
 const patience = 30 * time.Second

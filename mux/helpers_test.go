@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/mux"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(enginetest.Runner(m)) }
+func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
 var bg = context.Background()
 

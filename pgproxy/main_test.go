@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(enginetest.Runner(pgtest.Runner(m)))
+	leaktest.Main(enginetest.Runner(pgtest.Runner(m)))
 }
 
 // gateway is a proxy before a server, for a test.

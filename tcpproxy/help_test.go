@@ -10,15 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tcpproxy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(enginetest.Runner(m)) }
+func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
 // patience ends a test that hangs; nothing is measured with it.
 const patience = 60 * time.Second

@@ -12,13 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var (
 	bg  = context.Background()

@@ -13,13 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var errRefused = errors.New("refused")
 

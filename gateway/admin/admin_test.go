@@ -13,16 +13,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"go.uber.org/goleak"
 
 	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tunnel"
 	"github.com/headpond/headpond/upstream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const hostile = `</script><img src=x onerror=alert(1)>"'` + "\xff"
 

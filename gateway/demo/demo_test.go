@@ -13,14 +13,14 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/demo"
+	"github.com/headpond/headpond/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var discard = slog.New(slog.DiscardHandler)
 

@@ -1,7 +1,7 @@
 // Package enginetest runs a package's tests on the engine that HEADPOND_ENGINE names (auto, uring,
 // epoll or goroutine; default auto), so that the same tests show that all engines behave alike.
 //
-//	func TestMain(m *testing.M) { goleak.VerifyTestMain(enginetest.Runner(m)) }
+//	func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 package enginetest
 
 import (

@@ -10,13 +10,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/goleak"
 
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(pgtest.Runner(m))
+	leaktest.Main(pgtest.Runner(m))
 }
 
 func connect(t *testing.T, dsn string) (*pgx.Conn, error) {

@@ -24,7 +24,7 @@ func Main(m interface{ Run() int }, opts ...Option) {
 	os.Exit(Runner(m, opts...).Run())
 }
 
-// Runner is [Main] for those who exit themselves: goleak.VerifyTestMain(pgtest.Runner(m)).
+// Runner is [Main] for those who exit themselves: leaktest.Main(pgtest.Runner(m)).
 func Runner(m interface{ Run() int }, opts ...Option) interface{ Run() int } {
 	return runner{m, opts}
 }

@@ -51,7 +51,7 @@ var layers = []layer{
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/enginetest", "internal/pgtest", "internal/repotest", "internal/simnet"}
+var testOnly = []string{"internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/simnet"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {

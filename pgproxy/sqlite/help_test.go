@@ -9,18 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgproxy/sqlite"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
-	"go.uber.org/goleak"
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const schema = `
 CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, email VARCHAR(100), active BOOLEAN DEFAULT 1,

@@ -12,12 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patience bounds waits that end at once unless something is broken.
 const patience = 20 * time.Second

@@ -10,14 +10,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/goleak"
 
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/pgpool"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Runner(m)) }
+func TestMain(m *testing.M) { leaktest.Main(pgtest.Runner(m)) }
 
 // databaseURL is where the examples connect to.
 func databaseURL() string { return pgtest.SharedDSN() }

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/sqlitepool"
-	"go.uber.org/goleak"
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func open(t *testing.T, cfg sqlitepool.Config) *sqlitepool.DB {
 	t.Helper()

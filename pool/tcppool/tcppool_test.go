@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/tcppool"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var (
 	ctx                                                         = context.Background()
