@@ -19,13 +19,7 @@ import (
 // the configuration is reloaded, and looks for what is left over. It takes a few seconds,
 // or HEADPOND_SOAK (`make soak`).
 func TestSoak(t *testing.T) {
-	length := 5 * time.Second
-	if text := os.Getenv("HEADPOND_SOAK"); text != "" {
-		var err error
-		if length, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("HEADPOND_SOAK: %v", err)
-		}
-	}
+	length, _ := soakLength(t, 5*time.Second)
 	server := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
 	db := newDatabase(t, server, "soak")
 	backend := startHTTP(t)
@@ -66,6 +60,20 @@ func TestSoak(t *testing.T) {
 	if code, body := g.get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
+}
+
+// soakLength is short, or HEADPOND_SOAK if that is set.
+func soakLength(t *testing.T, short time.Duration) (length time.Duration, set bool) {
+	t.Helper()
+	text := os.Getenv("HEADPOND_SOAK")
+	if text == "" {
+		return short, false
+	}
+	length, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("HEADPOND_SOAK: %v", err)
+	}
+	return length, true
 }
 
 // echoOnce sends a line through the tcp listener and reads it back.

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -22,14 +21,7 @@ import (
 // far one is killed and started again each round. Cuts and reloads must not be noticed; what a kill cuts off must
 // not look complete; and the near gateway must hold no more at the end.
 func TestSoakTunnel(t *testing.T) {
-	length, kill := time.Second, false
-	if text := os.Getenv("HEADPOND_SOAK"); text != "" {
-		var err error
-		if length, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("HEADPOND_SOAK: %v", err)
-		}
-		kill = true
-	}
+	length, kill := soakLength(t, time.Second)
 	echoAddr, _ := startEcho(t)
 	backend := startHTTP(t)
 	peers, raw, web := address(t), address(t), address(t)
@@ -47,22 +39,9 @@ upstreams:
 	}
 	before := near.footprint()
 	var kills atomic.Int64 // counted before and after each
-	must := func(op func() error) func(context.Context) error {
-		return func(context.Context) error {
-			before := kills.Load()
-			err := op()
-			switch {
-			case errors.Is(err, errTruncated):
-				t.Error(err)
-			case err != nil && before%2 == 0 && kills.Load() == before:
-				t.Errorf("though nothing worse happened than lost sockets: %v", err)
-			}
-			return err
-		}
-	}
 	loads := []*load{
-		startLoad(t, 4, must(func() error { return echoSum(raw, 1<<rand.IntN(20)) })),
-		startLoad(t, 2, must(func() error { _, _, err := get(client, "http://"+web+"/bytes/30000"); return err })),
+		startLoad(t, 4, unlessKilled(t, &kills, func() error { return echoSum(raw, 1<<rand.IntN(20)) })),
+		startLoad(t, 2, unlessKilled(t, &kills, func() error { _, _, err := get(client, "http://"+web+"/bytes/30000"); return err })),
 		startLoad(t, 1, func(context.Context) error {
 			<-time.After(10 * time.Millisecond) // one that comes at once, again and again, leaves nothing to the others
 			return vanishOnce(web)
@@ -102,6 +81,22 @@ upstreams:
 	}
 	if code, body := near.get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)
+	}
+}
+
+// unlessKilled is an operation that may fail only while the far gateway is killed, and then
+// not as if it had come to its end.
+func unlessKilled(t *testing.T, kills *atomic.Int64, op func() error) func(context.Context) error {
+	return func(context.Context) error {
+		before := kills.Load()
+		err := op()
+		switch {
+		case errors.Is(err, errTruncated):
+			t.Error(err)
+		case err != nil && before%2 == 0 && kills.Load() == before:
+			t.Errorf("though nothing worse happened than lost sockets: %v", err)
+		}
+		return err
 	}
 }
 
