@@ -124,11 +124,11 @@ func TestCloseEndsADrainAtOnce(t *testing.T) {
 }
 
 func TestCloseWithoutRun(t *testing.T) {
-	gw, err := gateway.New(parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)), gateway.Options{})
+	address := freeAddresses(t, 1)[0]
+	gw, err := gateway.New(parse(t, tcpText, "{listen}", address, "{echo}", echoServer(t)), gateway.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := gw.Addr("raw")
 	gw.Close()
 	if err := gw.Run(context.Background()); !errors.Is(err, gateway.ErrClosed) {
 		t.Errorf("Run after Close = %v", err)

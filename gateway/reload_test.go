@@ -66,8 +66,8 @@ func TestReloadUnderLoad(t *testing.T) {
 // TestReloadMovesAListener: sessions stay, the new address serves, the old one does not.
 func TestReloadMovesAListener(t *testing.T) {
 	server := echoServer(t)
-	g := run(t, parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", server))
-	old := g.Addr("raw")
+	old := freeAddresses(t, 1)[0]
+	g := run(t, parse(t, tcpText, "{listen}", old, "{echo}", server))
 	c := dial(t, old)
 	echo(t, c, "before")
 	if err := g.Reload(parse(t, tcpText, "{listen}", "localhost:0", "{echo}", server)); err != nil {
@@ -151,12 +151,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = taken.Close() }()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	freeAddress := free.Addr().String()
-	_ = free.Close()
+	freeAddress := freeAddresses(t, 1)[0]
 	server := echoServer(t)
 	g := run(t, parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", server))
 	err = g.Reload(parse(t, `

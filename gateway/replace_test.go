@@ -54,13 +54,7 @@ func certificate(t *testing.T, dir string) *x509.Certificate {
 
 // TestTLSComesAndGoesOnOneSocket: http becomes https and back on the same port, and a new certificate is shown after a reload.
 func TestTLSComesAndGoesOnOneSocket(t *testing.T) {
-	dir, web := t.TempDir(), webServer(t, "a")
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
+	dir, web, address := t.TempDir(), webServer(t, "a"), freeAddresses(t, 1)[0]
 	plain := parse(t, webText, "{listen}", address, "{web}", web, "{more}", "")
 	withTLS := strings.Replace(webText, "upstream: web}", `upstream: web, tls: {cert: "{dir}/cert.pem", key: "{dir}/key.pem"}}`, 1)
 	g := run(t, plain)
