@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http/httptest"
+	"runtime"
 	"testing"
 
 	"github.com/headpond/headpond/listener"
@@ -79,5 +80,49 @@ func TestUpstreamSessionsAreResumed(t *testing.T) {
 		if got := <-resumed; got != (i > 0) {
 			t.Errorf("connection %d: resumed is %v", i, got)
 		}
+	}
+}
+
+// TestIdleTLSSessionHoldsNoBuffer: what an idle session takes is that of TLS, not room for a stream.
+func TestIdleTLSSessionHoldsNoBuffer(t *testing.T) {
+	const sessions = 64
+	server, client := certificates(t)
+	backend := serve(t, "127.0.0.1:0", echo)
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC() // pools give up what they hold at the second
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	open := func() {
+		c := tls.Client(dial(t, addr), client)
+		ask(t, c, "hello")
+	}
+	open() // what the first one takes, others share
+	before := heap()
+	for range sessions {
+		open()
+	}
+	each := (int64(heap()) - int64(before)) / sessions
+	t.Logf("%d bytes each", each)
+	if each > 32<<10 {
+		t.Errorf("an idle session takes %d bytes of heap, with the client's end; a buffer of a stream has %d", each, 32<<10)
+	}
+}
+
+// TestTLSInPiecesOfAllSizes: what goes through the small buffer and what through the large one stays in order.
+func TestTLSInPiecesOfAllSizes(t *testing.T) {
+	server, client := certificates(t)
+	backend := serve(t, "127.0.0.1:0", echo)
+	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
+	c := tls.Client(dial(t, addr), client)
+	for _, n := range []int{1, 1023, 1024, 1025, 16 << 10, 2, 100_000, 1024, 3} {
+		piece := make([]byte, n)
+		for i := range piece {
+			piece[i] = byte('a' + (i+n)%26)
+		}
+		ask(t, c, string(piece))
 	}
 }
