@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the archives of a release into dist/: headpond and, on Linux, headpond-bench beside it, where `headpond bench` looks.
+# Builds the archives of a release into dist/: headpond and, beside it where `headpond bench` looks, headpond-bench.
 #
 #	VERSION=v0.1.0 LDFLAGS='-s -w -X main.version=v0.1.0' scripts/dist.sh linux/amd64 linux/arm64
 set -eu
@@ -16,7 +16,7 @@ for platform in "$@"; do
 	rm -rf "dist/$name"
 	mkdir "dist/$name"
 	"$GO" build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "dist/$name/headpond$exe" ./cmd/headpond
-	[ "$GOOS" != linux ] || "$GO" build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "dist/$name/headpond-bench" ./bench/cmd/headpond-bench
+	"$GO" build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "dist/$name/headpond-bench$exe" ./bench/cmd/headpond-bench
 	cp LICENSE README.md CHANGELOG.md "dist/$name/"
 	tar -C dist -czf "dist/$name.tar.gz" "$name"
 	rm -rf "dist/$name"

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"syscall"
 )
 
 // benchName is the program that measures. It is one of its own, so that the peers it is built with are not part of this one.
@@ -28,8 +27,10 @@ func bench(e env, args []string) int {
 		program, err = benchProgram(self, e.stderr)
 	}
 	if err == nil {
-		variables := append(os.Environ(), gatewayVariable+"="+self)
-		err = syscall.Exec(program, append([]string{program}, args...), variables) //nolint:gosec // the path is ours, the arguments are the user's
+		var code int
+		if code, err = become(program, args, append(os.Environ(), gatewayVariable+"="+self)); err == nil {
+			return code
+		}
 	}
 	_, _ = fmt.Fprintln(e.stderr, "headpond bench:", err)
 	return exitProblem
@@ -46,15 +47,19 @@ func benchProgram(self string, stderr io.Writer) (string, error) {
 			return buildBench(tree, stderr)
 		}
 	}
-	name := benchName
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
-	program := filepath.Join(filepath.Dir(self), name)
+	program := filepath.Join(filepath.Dir(self), executable(benchName))
 	if _, err := os.Stat(program); err != nil {
 		return "", errNoBench
 	}
 	return program, nil
+}
+
+// executable is the file name of a program.
+func executable(name string) string {
+	if runtime.GOOS == "windows" {
+		return name + ".exe"
+	}
+	return name
 }
 
 // sourceTree returns the nearest folder upwards that holds the source, or "".
@@ -75,7 +80,7 @@ func sourceTree(dir string) string {
 
 // buildBench builds the program; Go knows whether anything changed.
 func buildBench(tree string, stderr io.Writer) (string, error) {
-	program := filepath.Join(tree, "bin", benchName)
+	program := filepath.Join(tree, "bin", executable(benchName))
 	cmd := exec.Command("go", "build", "-o", program, "./bench/cmd/"+benchName) //nolint:gosec // the path is ours
 	cmd.Dir, cmd.Stderr = tree, stderr
 	if os.Getenv("GOTOOLCHAIN") == "" {

@@ -18,14 +18,6 @@ import (
 	"github.com/headpond/headpond/bench/internal/suite"
 )
 
-// Exit codes.
-const (
-	exitOK          = 0
-	exitProblem     = 1
-	exitUsage       = 2
-	exitInterrupted = 130
-)
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once, and the kernel what it has started
@@ -42,13 +34,10 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = backend.Main(ctx, backend.Kind(args[1]), args[2], args[3])
 	case len(args) == 4 && args[0] == "arm":
 		err = arms.Main(ctx, args[1], args[2], args[3])
-	case len(args) == 3 && args[0] == "compare":
-		err = compareFiles(stdout, args[1], args[2])
-	case len(args) == 3 && args[0] == "report":
-		err = writePage(args[1], args[2])
-	case len(args) > 1 && args[0] == "tables":
-		err = updateFiles(args[1:])
 	default:
+		if code, ok := resultsCommand(args, stdout, stderr); ok {
+			return code
+		}
 		return bench(ctx, args, stdout, stderr)
 	}
 	if err != nil {
@@ -74,9 +63,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs := flag.NewFlagSet("headpond bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() {
-		_, _ = fmt.Fprintf(stderr, "Usage: headpond bench [FLAGS] SUITE…\n       headpond bench compare OLD.json NEW.json      what became worse; exit code 1 if anything did\n"+
-			"       headpond bench report RESULTS.json PAGE.html   the page again\n       headpond bench tables FILE.md…                 the tables in Markdown files again\n\n"+
-			"Measures Headpond and its peers on this machine, writes results.json and report.html, and prints the tables.\n\nSuites:\n%s  %-8s all of them\n\nFlags:\n", suite.Names(), "all")
+		_, _ = fmt.Fprintf(stderr, "%s\nSuites:\n%s  %-8s all of them\n\nFlags:\n", usage, suite.Names(), "all")
 		fs.PrintDefaults()
 	}
 	fs.BoolVar(&o.Quick, "quick", false, "fewer cases, 9 rounds of 0.1 s: everything in five minutes")

@@ -204,6 +204,7 @@ func TestUsage(t *testing.T) {
 		{"", exitUsage, "which suite?"},
 		{"-rounds x tcp", exitUsage, "invalid value"},
 		{"compare nowhere.json nowhere.json", exitProblem, "nowhere.json"},
+		{"compare nowhere.json", exitUsage, "1 argument"},
 		{"-headpond /nowhere tcp", exitUsage, "make build"},
 	} {
 		var out bytes.Buffer

@@ -8,6 +8,10 @@ import (
 )
 
 func main() {
-	_, _ = fmt.Fprintln(os.Stderr, "headpond-bench: needs Linux: it reads what processes cost from /proc and asks by epoll")
-	os.Exit(1)
+	code, ok := resultsCommand(os.Args[1:], os.Stdout, os.Stderr)
+	if !ok {
+		_, _ = fmt.Fprintf(os.Stderr, "headpond bench: measuring needs Linux: what processes cost is read from /proc, and the generator asks by epoll\n\n%s", usage)
+		code = exitUsage
+	}
+	os.Exit(code)
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headpond/headpond/bench/internal/compare"
 	"github.com/headpond/headpond/bench/internal/load"
 	"github.com/headpond/headpond/bench/internal/peers"
 	"github.com/headpond/headpond/bench/internal/proc"
@@ -21,7 +20,6 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 	"github.com/headpond/headpond/bench/internal/run"
 	"github.com/headpond/headpond/bench/internal/suite"
-	"github.com/headpond/headpond/bench/internal/tables"
 )
 
 // defaultLoops is the gateway's own default.
@@ -96,46 +94,6 @@ func reports(o options, res *result.Results, stdout io.Writer) error {
 	}
 	_, err := fmt.Fprintf(stdout, "\n%s\n%s\n", data, page)
 	return err
-}
-
-// writePage makes the page of a results.json.
-func writePage(data, path string) error {
-	res, err := result.Load(data)
-	if err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(report.HTML(f, res), f.Close())
-}
-
-// updateFiles draws the tables of Markdown files again.
-func updateFiles(paths []string) error {
-	for _, path := range paths {
-		text, err := tables.Update(path)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// compareFiles tells what changed from one results.json to another.
-func compareFiles(stdout io.Writer, before, after string) error {
-	a, err := result.Load(before)
-	if err != nil {
-		return err
-	}
-	b, err := result.Load(after)
-	if err != nil {
-		return err
-	}
-	return compare.Print(stdout, a, b)
 }
 
 // errPeer means that -peers names nobody.

@@ -70,7 +70,7 @@ var goSuites = []goSuite{
 		variants: []goVariant{{quick: true}, {suffix: "/tls", env: []string{"HEADPOND_TLS=1"}, only: regexp.MustCompile(`^(RoundTrip|Send|Recv|Channels)`)}},
 		quick:    regexp.MustCompile(`^(RoundTrip100B|RoundTrip1MiB|Send1KiB|Channels256)`),
 	},
-	{name: "forward", workload: "W2", title: "HTTP forwarding in one process", baseline: "stdlib", share: 0.25, claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
+	{name: "forward", workload: "W2", title: "HTTP forwarding", baseline: "stdlib", share: 0.25, claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
 		because: "machine and Go version are others"},
 	{
 		name: "route", workload: "W5", title: "typed handlers", baseline: "gin", floor: "harness", share: 0.125, variants: processors(),

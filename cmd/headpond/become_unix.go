@@ -1,0 +1,10 @@
+//go:build unix
+
+package main
+
+import "syscall"
+
+// become turns this process into another program. It returns only when that fails.
+func become(program string, args, variables []string) (code int, err error) {
+	return 0, syscall.Exec(program, append([]string{program}, args...), variables) //nolint:gosec // the path is ours, the arguments are the user's
+}
