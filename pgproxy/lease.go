@@ -47,7 +47,7 @@ func (s *session) acquire() error {
 		return s.allDead()
 	}
 	s.st.reset()
-	s.sent, s.prepared, s.fresh = 0, false, s.fresh[:0]
+	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
 	if s.c.AccessLog() {
 		s.leaseAt = time.Now()
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -41,12 +42,54 @@ func (s *session) parse(h pgwire.Header) error {
 				"prepared statement %q takes %d bytes, the limit in transaction mode is %d", name, h.Len, maxStatement))
 		})
 	}
+	if err := s.learn(start[:i], false); err != nil {
+		return err
+	}
 	body, err := s.c.Reader.Body()
 	if err != nil {
 		return err
 	}
 	return s.locked(func() { s.parseNamed(name, body[i+1:]) })
 }
+
+// learn waits for the answers to what the client sent before, where a message about a statement
+// cannot be judged without: the client has the name although it should not, or the other way
+// round, and that may be because what it sent was skipped; or a Query may be deallocating it. The
+// message must not have been consumed.
+func (s *session) learn(name []byte, has bool) error {
+	s.hold()
+	st := s.stmts[string(name)]
+	known := len(name) == 0 || s.st.ends == 0 || s.st.copyIn || s.st.queries == 0 && (st != nil) == has &&
+		!s.uncertain(string(name)) && !(st != nil && s.uncertain(st.name)) && len(s.pending) < maxPending
+	pumping := s.pumping
+	s.learning = !known
+	s.letGo()
+	if known {
+		return nil
+	}
+	s.srv.w.Send(&pgwire.Flush{})
+	if err := s.flushServer(); err != nil {
+		return err
+	}
+	s.c.Working()
+	defer s.c.Done()
+	for !pumping && !s.st.empty() && !s.st.copyIn {
+		if _, err := s.fromServer(); err != nil {
+			return err
+		}
+	}
+	s.pumps.Wait() // it has ended, or will when it has learned
+	s.both, s.learning = false, false
+	s.pending, s.synced = s.pending[:0], 0
+	return s.broken
+}
+
+// maxPending bounds session.pending.
+const maxPending = 1000
+
+// uncertain reports whether what the client sent about a statement before the last Sync has perhaps
+// been skipped.
+func (s *session) uncertain(name string) bool { return slices.Contains(s.pending[:s.synced], name) }
 
 // locked runs fn with mu held, and then sends what fn put into s.out to the server.
 func (s *session) locked(fn func()) error {
@@ -84,7 +127,12 @@ func (s *session) parseNamed(name string, body []byte) {
 	if len(s.fresh) < maxAlone {
 		s.fresh = append(s.fresh, name)
 	}
-	if s.srv.stmts.has(st) {
+	s.pending = append(s.pending, name)
+	switch {
+	case !s.srv.stmts.has(st):
+	case s.st.tx == pgwire.TxFailed || s.uncertain(st.name): // the server is to say what it thinks of it
+		s.srv.stmts.doubt(st)
+	default:
 		s.st.push(op{kind: opSaidParse, name: name})
 		s.sayLocal()
 		return
@@ -130,14 +178,16 @@ func (s *session) own(name string, st *statement) {
 
 // parseUnnamed forwards Parse of the unnamed statement, and keeps its text if that is short.
 func (s *session) parseUnnamed(h pgwire.Header) error {
+	id := lastUnnamed.Add(1)
 	s.hold()
-	sent := s.st.push(op{kind: opParse})
+	sent := s.st.push(op{kind: opParse, id: id})
+	if sent {
+		s.unnamedID, s.srv.unnamed = id, id
+	}
 	s.letGo()
 	if !sent {
 		return s.c.Reader.Skip()
 	}
-	s.unnamedID = lastUnnamed.Add(1)
-	s.srv.unnamed = s.unnamedID
 	s.unnamedNew, s.unnamedOnce = true, false
 	s.unnamedText = s.unnamedText[:0]
 	if h.Len > maxStatement {
@@ -190,7 +240,7 @@ func (s *session) trimUnnamed() {
 // mu is held.
 func (s *session) prepare(st *statement, o op) {
 	srv := s.srv
-	if srv.stmts.stale[st] {
+	if srv.stmts.stale[st] || s.uncertain(st.name) {
 		delete(srv.stmts.stale, st)
 		s.closeOnServer(st)
 	}
@@ -198,6 +248,7 @@ func (s *session) prepare(st *statement, o op) {
 		return
 	}
 	s.prepared = true
+	s.pending = append(s.pending, st.name)
 	if srv.dirt&dirtSettings != 0 {
 		srv.dirt |= dirtPrepare // under settings that are not those of st.plan
 	}
@@ -221,6 +272,7 @@ func (s *session) sendParse(name, body string) {
 // closeOnServer closes a statement the client knows nothing of. mu is held.
 func (s *session) closeOnServer(st *statement) {
 	if s.st.push(op{kind: opInjectedClose, st: st}) {
+		s.pending = append(s.pending, st.name)
 		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: st.name}).Append(s.out)
 	}
 }
@@ -260,7 +312,7 @@ func (s *session) ensureUnnamed() {
 		return
 	}
 	if s.unnamedID != 0 && s.unnamedText != nil {
-		if s.st.push(op{kind: opInjectedParse}) {
+		if s.st.push(op{kind: opInjectedParse, id: s.unnamedID}) {
 			s.sendParse("", string(s.unnamedText))
 			srv.unnamed = s.unnamedID
 		}
@@ -280,6 +332,9 @@ func (s *session) bind(h pgwire.Header) error {
 		return err
 	}
 	portal, name, n, err := pgwire.BindNames(start)
+	if err == nil {
+		err = s.learn(name, true)
+	}
 	if err != nil {
 		return err
 	}
@@ -331,6 +386,13 @@ func (s *session) describe() error {
 
 // named decodes the body of a Describe or Close, which are alike.
 func (s *session) named() (m pgwire.Describe, err error) {
+	start, err := s.c.Reader.Peek(peekSize)
+	if err == nil && len(start) > 1 && start[0] == pgwire.ObjectStatement {
+		err = s.learn(start[1:len(start)-1], true)
+	}
+	if err != nil {
+		return m, err
+	}
 	body, err := s.c.Reader.Body()
 	if err != nil {
 		return m, err
@@ -354,6 +416,7 @@ func (s *session) closeObject() error {
 			if st != nil {
 				delete(s.stmts, m.Name)
 				s.stmtBytes -= st.cost()
+				s.pending = append(s.pending, m.Name)
 			}
 			s.st.push(op{kind: opSaidClose, st: st, name: m.Name})
 			s.sayLocal()
@@ -388,17 +451,22 @@ func (s *session) sayLocal() {
 // undo corrects the maps after an error: the server did nothing of what failed, and of what was
 // on its way after it. mu is held where a pump runs.
 func (s *session) undo() {
-	for _, o := range s.st.undone {
+	for _, o := range slices.Backward(s.st.undone) {
 		switch o.kind {
 		case opParse, opInjectedParse:
 			if o.st == nil {
-				s.srv.unnamed = 0
-				if o.kind == opParse {
+				if s.srv.unnamed == o.id {
+					s.srv.unnamed = 0
+				}
+				if s.unnamedID == o.id && o.kind == opParse {
 					s.unnamedID = 0
 				}
 				continue
 			}
 			s.srv.stmts.remove(o.st)
+			if slices.Index(s.pending, o.st.name) != lastIndex(s.pending, o.st.name) {
+				s.srv.stmts.doubt(o.st) // prepared once more since
+			}
 			s.forget(o.name, o.st)
 		case opSaidParse:
 			s.forget(o.name, s.stmts[o.name])
@@ -414,12 +482,19 @@ func (s *session) undo() {
 			default:
 				s.b.stmts.put(o.st)
 			}
-		case opClose:
-			s.srv.unnamed = 0
 		}
 	}
 	clear(s.st.undone)
 	s.st.undone = s.st.undone[:0]
+}
+
+func lastIndex(names []string, name string) int {
+	for i, n := range slices.Backward(names) {
+		if n == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // forget takes a name the client did not get after all.
@@ -432,13 +507,12 @@ func (s *session) forget(name string, st *statement) {
 	s.b.stmts.put(st)
 }
 
-// deallocateAll notes that a server connection, and the client's view, lost all statements.
+// deallocateAll notes that a server connection, and the client's view, lost all statements but the
+// unnamed one.
 func (s *session) deallocateAll() {
 	s.srv.stmts.clear()
-	s.srv.unnamed = 0
 	if s.c.Mode == Transaction {
 		s.forgetStatements()
-		s.unnamedID = 0
 	}
 }
 

@@ -55,7 +55,7 @@ func (s *session) pumped() {
 		s.settle()
 		return
 	}
-	if !s.st.quiet() || s.srv.r.HasMessage() {
+	if (!s.st.quiet() || s.srv.r.HasMessage()) && !(s.learning && (s.st.empty() || s.st.copyIn)) {
 		return
 	}
 	s.pumping = false

@@ -169,7 +169,7 @@ func (s *session) forward(h pgwire.Header) error {
 	return s.raw(h)
 }
 
-// maxOwed bounds the messages of one client that wait for their answers, 40 bytes each. What goes to
+// maxOwed bounds the messages of one client that wait for their answers, 48 bytes each. What goes to
 // a server is bounded by the sockets' buffers; what the gateway answers itself is not.
 const maxOwed = 1 << 20
 
@@ -208,7 +208,7 @@ func (s *session) note(typ byte) {
 	case pgwire.TypeFunctionCall:
 		s.st.push(op{kind: opFunction})
 	case pgwire.TypeSync:
-		s.unnamedNew = false
+		s.unnamedNew, s.synced = false, len(s.pending)
 		s.st.push(op{kind: opSync})
 	case pgwire.TypeParse:
 		s.st.push(op{kind: opParse})
@@ -308,7 +308,7 @@ func (s *session) turn() error {
 		}
 	}
 	if s.st.quiet() {
-		s.sent = 0
+		s.sent, s.pending, s.synced = 0, s.pending[:0], 0
 	}
 	switch {
 	case s.st.settled():

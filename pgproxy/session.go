@@ -40,6 +40,7 @@ type session struct {
 	pumping    bool
 	forwarding bool  // the session's goroutine is sending to srv
 	waiting    bool  // the session's goroutine waits for the client
+	learning   bool  // the session's goroutine waits for the pump, see learn
 	partial    bool  // a message to the client is written in part
 	broken     error // set by the pump: the session is over
 
@@ -81,6 +82,8 @@ type standing struct {
 type work struct {
 	st      state
 	fresh   []string  // names of prepared statements given since the server connection was leased
+	pending []string  // names of statements, clients' and servers', prepared or closed in requests not all answered
+	synced  int       // those of pending before the last Sync: what came after is skipped with them, or not at all
 	out     []byte    // for the server, put together with mu held, sent without
 	sent    int       // bytes sent to srv since it was last quiet
 	leaseAt time.Time // for the access log

@@ -32,6 +32,7 @@ type op struct {
 	kind opKind
 	st   *statement // what it prepares, uses or closes; may be nil
 	name string     // the client's name of st
+	id   uint64     // of the unnamed statement it parses, as session.unnamedID has it
 	err  *pgwire.ErrorResponse
 }
 
@@ -51,6 +52,7 @@ type state struct {
 	queue    []op // queue[head:] is not answered yet
 	head     int
 	ends     int // ops in the queue that end with ReadyForQuery
+	queries  int // those of them that are Query: what it does is not known before it is answered
 	tx       pgwire.TxStatus
 	unsynced bool // extended messages went out after the last Sync
 	skipping bool // the server ignores everything up to the next Sync
@@ -127,6 +129,9 @@ func (s *state) push(o op) bool {
 	if o.kind.ends() {
 		s.ends++
 	}
+	if o.kind == opQuery {
+		s.queries++
+	}
 	if s.empty() {
 		s.queue, s.head = s.queue[:0], 0
 	}
@@ -157,6 +162,9 @@ func (s *state) pop() op {
 	s.head++
 	if o.kind.ends() {
 		s.ends--
+	}
+	if o.kind == opQuery {
+		s.queries--
 	}
 	return o
 }

@@ -1,0 +1,172 @@
+package pgproxy_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// TestSameAsDirect has clients send the server what chance gives them, through the gateway and
+// directly: the answers must be the same, whatever other clients do on the same server connections.
+func TestSameAsDirect(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create table if not exists differential (a int)")
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize, pc.StatementCache = 2, 3 })
+	var all sync.WaitGroup
+	for client := range uint64(4) {
+		all.Go(func() {
+			for script := range uint64(scripts) {
+				compare(t, g.addr, db.Addr(), client, script)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// scripts is how many each client runs.
+const scripts = 25
+
+// compare runs a script both ways.
+func compare(t *testing.T, gateway, direct string, client, script uint64) {
+	var transcripts [2][]string
+	for i, addr := range []string{gateway, direct} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w := newWire(t, conn)
+		user := pgwire.Param{Name: "user", Value: "postgres"}
+		if _, err := w.Write((&pgwire.StartupMessage{Params: []pgwire.Param{user, {Name: "database", Value: "postgres"}}}).Append(nil)); err != nil {
+			t.Error(err)
+			return
+		}
+		if _, err := w.answers(func(typ byte) bool { return typ == pgwire.TypeReadyForQuery }); err != nil {
+			t.Error(err)
+			return
+		}
+		transcripts[i] = playScript(w, rand.New(rand.NewPCG(client, script)))
+		_ = w.Close()
+	}
+	for i, got := range transcripts[0] {
+		if want := transcripts[1][min(i, len(transcripts[1])-1)]; got != want {
+			t.Errorf("client %d, script %d: through the gateway and directly\n%s\n%s\nafter\n%s", client, script, got, want, strings.Join(transcripts[0][max(0, i-4):i], "\n"))
+			return
+		}
+	}
+}
+
+// playScript sends steps by chance and returns what was sent and answered in each.
+func playScript(w *wire, r *rand.Rand) (transcript []string) {
+	for range 12 {
+		sent, request := "", []byte(nil)
+		for range 1 + r.IntN(8) {
+			m := chance(r)
+			for _, m := range m {
+				sent += fmt.Sprintf("%T%+v ", m, m)
+				request = m.Append(request)
+			}
+		}
+		request = (&pgwire.Sync{}).Append(request)
+		request = query("").Append(request)
+		for len(request) > 0 { // in pieces
+			n := len(request)
+			if r.IntN(2) == 0 {
+				n = 1 + r.IntN(n)
+			}
+			if _, err := w.Write(request[:n]); err != nil {
+				return append(transcript, err.Error())
+			}
+			request = request[n:]
+		}
+		last := byte(0)
+		got, err := w.answers(func(typ byte) bool {
+			over := last == pgwire.TypeEmptyQueryResponse && typ == pgwire.TypeReadyForQuery
+			last = typ
+			return over
+		})
+		got, _, failed := strings.Cut(got, `Z"E"`) // what is said to Parse then differs for statements the server has
+		transcript = append(transcript, sent+" → "+got)
+		if err != nil {
+			return append(transcript, "the end")
+		}
+		if failed {
+			return transcript
+		}
+	}
+	return transcript
+}
+
+// answers reads up to a message that is the last, and notes what does not differ between servers.
+func (w *wire) answers(last func(typ byte) bool) (string, error) {
+	var b strings.Builder
+	for {
+		typ, body, err := w.try()
+		switch {
+		case err != nil:
+			return b.String(), err
+		case typ == pgwire.TypeParameterStatus || typ == pgwire.TypeNoticeResponse:
+			continue
+		case typ == pgwire.TypeErrorResponse:
+			var m pgwire.ErrorResponse
+			_ = m.Decode([]byte(body))
+			body = m.Severity + strings.ReplaceAll(m.Code, pgwire.StateDuplicatePrepared, pgwire.StateSyntaxError) // which is found first differs
+		case typ == pgwire.TypeRowDescription || typ == pgwire.TypeParameterDescription || typ == pgwire.TypeFunctionCallResponse:
+			body = ""
+		}
+		fmt.Fprintf(&b, "%c%q ", typ, body)
+		if last(typ) {
+			return b.String(), nil
+		}
+	}
+}
+
+// chance returns messages that belong together.
+func chance(r *rand.Rand) []pgwire.Message {
+	of := func(s ...string) string { return s[r.IntN(len(s))] }
+	sql := of("select 1", "select generate_series(1,5)", "select 1/0", "selec", "begin", "commit", "rollback", "select $1::int",
+		"declare c cursor for select generate_series(1,9)", "fetch 2 from c", "copy differential from stdin", "copy (select 1) to stdout",
+		"select repeat('x',99)", "savepoint a", "rollback to a")
+	name, portal := of("", "", "s1", "s2", "s3", "s4"), of("", "", "", "p1")
+	object := of("S", "P")[0]
+	target := of("s1", "s2", "s3")
+	if object == 'P' {
+		target = portal
+	}
+	var params [][]byte
+	if r.IntN(3) == 0 {
+		params = [][]byte{[]byte("7")}
+	}
+	data := &pgwire.CopyData{Data: []byte(of("1\n", "2\n3\n", "bad\n", ""))}
+	var end pgwire.Message = &pgwire.CopyDone{}
+	if r.IntN(3) == 0 {
+		end = &pgwire.CopyFail{Message: "no"}
+	}
+	switch r.IntN(12) {
+	case 0, 1:
+		return []pgwire.Message{&pgwire.Parse{Name: name, Query: of(sql, "select "+of("1", "2", "3", "4", "5"))}}
+	case 2:
+		return []pgwire.Message{&pgwire.Bind{Statement: of("s1", "s2", "s3"), Portal: portal, Params: params}}
+	case 3:
+		return []pgwire.Message{&pgwire.Describe{Object: object, Name: target}}
+	case 4:
+		return []pgwire.Message{&pgwire.Close{Object: object, Name: target}}
+	case 5:
+		return []pgwire.Message{&pgwire.Flush{}}
+	case 6, 7:
+		return []pgwire.Message{&pgwire.Sync{}}
+	case 8:
+		return []pgwire.Message{query(of(sql, "select 1; select 2", "begin; select 1/0", "deallocate all", "select 1; commit; select 1/0")), data, end}
+	case 9:
+		return []pgwire.Message{&pgwire.FunctionCall{Function: 1598}} // random()
+	}
+	return []pgwire.Message{&pgwire.Parse{Name: name, Query: sql}, &pgwire.Bind{Statement: name, Portal: portal, Params: params},
+		&pgwire.Describe{Object: 'P', Name: portal}, &pgwire.Execute{Portal: portal, MaxRows: uint32(r.IntN(3))}, data, end}
+}
