@@ -120,9 +120,11 @@
 // # Fibers
 //
 // A session has goroutines of its own, also where its callers are fibers (package
-// fiber): give it plain sockets; connections of an engine work, but each read and
-// write is a trip to the engine's loop. On a fiber wrap a Stream with fiber.Wrap,
-// and call what may wait on a Channel or Session in fiber.Block.
+// fiber). Of a connection of an engine it takes the socket from the loop when hands
+// are shaken, which may be on a fiber, because each read and write would be a trip
+// there; make TLS over what Detach of such a connection returns. On a fiber wrap a
+// Stream with fiber.Wrap, and call what may wait on a Channel or Session in
+// fiber.Block.
 //
 // The wire format is package mux/frame; the protocol is docs/mux-protocol.md.
 package mux

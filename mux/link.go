@@ -36,13 +36,29 @@ type link struct {
 	off  int
 }
 
-// newLink makes one with its reader as user.
-func newLink(conn net.Conn) *link {
+// detach takes a connection of an I/O engine (package fiber) from its loop, where each
+// operation of a session's goroutines would be a trip; others it returns as they are.
+// ahead is what was read of it already. Whoever calls it holds no lock.
+func detach(conn net.Conn) (plain net.Conn, ahead []byte) {
+	if d, ok := conn.(interface {
+		Detach() (net.Conn, []byte, error)
+	}); ok {
+		if plain, ahead, err := d.Detach(); err == nil {
+			return plain, ahead
+		}
+	}
+	return conn, nil // an error is met again
+}
+
+// newLink makes one with its reader as user, and what was read already.
+func newLink(conn net.Conn, ahead []byte) *link {
 	l := &link{
 		conn: conn, raw: newRawWriter(conn), rawIn: newRawReader(conn), users: 1,
 		over: make(chan struct{}), readerDone: make(chan struct{}), turn: make(chan struct{}, 1),
 	}
-	l.in = &intake{l: l, buf: make([]byte, readSize)}
+	l.in = &intake{l: l, buf: make([]byte, max(readSize, len(ahead)))}
+	l.in.w = copy(l.in.buf, ahead)
+	l.in.more = l.in.w > 0
 	return l
 }
 

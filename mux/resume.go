@@ -273,8 +273,9 @@ func (s *Session) uncount() {
 }
 
 // attach goes on with conn: both sides have agreed, nobody uses an older
-// connection, and the other side has everything up to frame number last. mu is held.
-func (s *Session) attach(conn net.Conn, last uint64) error {
+// connection, and the other side has everything up to frame number last. ahead is what
+// was read of conn already. mu is held.
+func (s *Session) attach(conn net.Conn, ahead []byte, last uint64) error {
 	t := s.ticket
 	if !s.core.replay.rewind(last) {
 		return fmt.Errorf("%w: the other side has frame %d, this side keeps %d to %d",
@@ -282,7 +283,7 @@ func (s *Session) attach(conn net.Conn, last uint64) error {
 	}
 	t.expire.Stop()
 	s.uncount()
-	l := newLink(conn)
+	l := newLink(conn, ahead)
 	s.link, s.last = l, l
 	t.resumed++
 	t.lastGap = time.Since(t.since)
@@ -373,9 +374,11 @@ func (s *Session) redial(ctx context.Context) error {
 	}
 	last, err := s.present(ctx, conn)
 	if err == nil {
+		var ahead []byte
+		conn, ahead = detach(conn)
 		s.mu.Lock()
 		if err = s.core.err; err == nil {
-			err = s.attach(conn, last)
+			err = s.attach(conn, ahead, last)
 		}
 		s.mu.Unlock()
 	}

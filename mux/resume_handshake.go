@@ -116,9 +116,14 @@ func (s *Session) takeOver(h *handshake, ask *frame.Resume, wire []byte) error {
 	out := answer.Append(nil)
 	answer.Proof = s.sign(resumedLabel, wire, out[:len(out)-frame.ProofSize])
 	_, err := h.conn.Write(answer.Append([]byte(frame.Magic)))
+	var ahead []byte
+	if err == nil {
+		h.conn, ahead = detach(h.conn)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.core.err != nil || t.epoch != ask.Epoch {
+		closeNow(h.conn)
 		return unknown // who took it from this client answers for it
 	}
 	t.taken = false
@@ -126,7 +131,8 @@ func (s *Session) takeOver(h *handshake, ask *frame.Resume, wire []byte) error {
 		s.count()
 		return err
 	}
-	if err := s.attach(h.conn, ask.Last); err != nil {
+	if err := s.attach(h.conn, ahead, ask.Last); err != nil {
+		closeNow(h.conn)
 		s.fail(err)
 		return err
 	}

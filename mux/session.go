@@ -89,7 +89,7 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 		}
 		return nil, &Error{Op: "handshake", Err: err, retry: true}
 	}
-	l := newLink(conn)
+	l := newLink(detach(conn))
 	s := &Session{
 		cfg: cfg, peer: h.peer, number: h.session, link: l, last: l, log: cfg.Logger,
 		spare: &batch{}, kick: make(chan struct{}, 1), done: make(chan struct{}), writerDone: make(chan struct{}),

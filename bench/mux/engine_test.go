@@ -11,9 +11,8 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// BenchmarkEngine runs a session over connections of each engine. Its callers
-// are goroutines, so that each read and write is a trip to the engine's loop and
-// back; "direct" is a plain socket, which needs none. "fiber" calls a stream over
+// BenchmarkEngine runs a session over connections of each engine, which it takes
+// from their loops; "direct" is a plain socket. "fiber" calls a stream over
 // a plain socket from fibers, as a listener's session does with one of a tunnel.
 func BenchmarkEngine(b *testing.B) {
 	b.Run("direct", func(b *testing.B) { engineRounds(b, openHeadpond) })

@@ -1,0 +1,62 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+)
+
+// Detach makes the connection one of package net, for code that runs on goroutines and would make
+// a trip to the loop for each operation. ahead is what was received and not read: it comes before
+// what conn reads. What was written is sent first, and Reads and Writes under way end first. On an
+// error the connection is what it was before, or closed; otherwise it is over as this one.
+func (c *Conn) Detach() (conn net.Conn, ahead []byte, err error) {
+	take := func(l *loop) { conn, ahead, err = c.detach(l) }
+	if l := c.loop.Load(); l.here() {
+		take(l)
+	} else {
+		c.elsewhere(l, take, &err)
+	}
+	return conn, ahead, c.opError("detach", err)
+}
+
+func (c *Conn) detach(l *loop) (net.Conn, []byte, error) {
+	for _, s := range []*side{&c.rd, &c.wr} {
+		if err := c.begin(l, s); err != nil {
+			return nil, nil, err
+		}
+		defer c.end(l, s)
+	}
+	for !l.poller.drained(c) {
+		if err := c.wait(l, &c.wr); err != nil {
+			return nil, nil, err
+		}
+	}
+	for !l.poller.stop(c) {
+		if err := c.wait(l, &c.rd); err != nil {
+			return nil, nil, err
+		}
+	}
+	switch {
+	case c.inErr != 0:
+		return nil, nil, c.inErr
+	case c.outErr != 0:
+		return nil, nil, c.outErr
+	case c.flight > 0:
+		return nil, nil, errors.New("the kernel has an operation under way")
+	}
+	c.RemoteAddr() // for who asks this one
+	ahead := bytes.Clone(c.in)
+	l.timers.disarm(&c.timer)
+	l.poller.remove(c)
+	c.in, c.closed = nil, true
+	l.conns.Add(-1)
+	l.open--
+	f := os.NewFile(uintptr(c.fd), "socket")
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	return conn, ahead, err
+}
