@@ -80,9 +80,9 @@ func (p *Pool[T]) try(ctx context.Context, start int64) (l Lease[T], handed, aga
 		l = c.lease(s)
 		p.hold(s)
 		c.settle(&e)
-		most := min(c.timeLeft(start), c.limits.OpenTimeout)
+		until := p.start.Add(time.Duration(c.clock) + min(c.timeLeft(start), c.limits.OpenTimeout))
 		p.unlock(&e)
-		if stale && !p.passes(ctx, l, most) {
+		if stale && !p.passes(ctx, l, until) {
 			return Lease[T]{}, false, true, nil
 		}
 		return l, false, false, nil
@@ -169,9 +169,9 @@ func (c *core[T]) timeLeft(start int64) time.Duration {
 	return c.limits.AcquireTimeout - time.Duration(c.clock-start)
 }
 
-// passes runs Check, for most at the longest, on a lease just taken; a resource
-// that fails is closed.
-func (p *Pool[T]) passes(ctx context.Context, l Lease[T], most time.Duration) bool {
+// passes runs Check, until then at the longest, on a lease just taken; a
+// resource that fails is closed.
+func (p *Pool[T]) passes(ctx context.Context, l Lease[T], until time.Time) bool {
 	failed := func() {
 		var e effects[T]
 		p.mu.Lock()
@@ -186,9 +186,9 @@ func (p *Pool[T]) passes(ctx context.Context, l Lease[T], most time.Duration) bo
 		p.unlock(&e)
 	}
 	if err := p.guard("Check", func() error {
-		ctx, cancel := context.WithTimeout(ctx, most)
-		defer cancel()
-		return p.config.Check(ctx, l.s.value)
+		b := &bounded{Context: ctx, at: until}
+		defer b.end()
+		return p.config.Check(b, l.s.value)
 	}, failed); err != nil {
 		failed()
 		return false

@@ -327,3 +327,57 @@ func TestEndlessLimits(t *testing.T) {
 		b.end(p)
 	})
 }
+
+// TestContextOfACheck: it is the caller's in all but its end.
+func TestContextOfACheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		b := &backend{t: t}
+		var kept context.Context
+		look := func(context.Context) {}
+		p := b.start(pool.Limits{MaxSize: 1, OpenTimeout: 3 * time.Second}, func(c *pool.Config[*res]) {
+			c.Check = func(ctx context.Context, _ *res) error {
+				kept = ctx
+				look(ctx)
+				return nil
+			}
+		})
+		check := func(ctx context.Context, f func(context.Context)) {
+			t.Helper()
+			look = f
+			time.Sleep(time.Minute)
+			kept = nil
+			l, err := p.Acquire(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Release()
+			if kept == nil {
+				t.Fatal("no check")
+			}
+			<-kept.Done()
+			want(t, "over afterwards", kept.Err() != nil, true)
+		}
+		acquire(t, p).Release()
+		check(context.WithValue(ctx, key{}, "value"), func(ctx context.Context) {
+			want(t, "value", ctx.Value(key{}), any("value"))
+			want(t, "error", ctx.Err(), nil)
+			at, ok := ctx.Deadline()
+			want(t, "deadline", ok && at.Equal(time.Now().Add(3*time.Second)), true)
+			<-ctx.Done()
+			want(t, "ended by", ctx.Err(), context.DeadlineExceeded)
+			want(t, "ended at its deadline", time.Until(at), 0)
+		})
+		sooner, cancel := context.WithTimeout(ctx, time.Minute+time.Second)
+		defer cancel()
+		check(sooner, func(ctx context.Context) {
+			at, _ := ctx.Deadline()
+			want(t, "deadline", time.Until(at), time.Second)
+			child, stop := context.WithCancel(ctx)
+			stop()
+			<-child.Done()
+		})
+		check(ctx, func(context.Context) {}) // nobody looks at it
+		b.end(p)
+	})
+}

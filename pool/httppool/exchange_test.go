@@ -169,12 +169,14 @@ func TestTimeouts(t *testing.T) {
 			_, _ = io.Copy(io.Discard, br)
 		}
 	})
-	short := httppool.Options{ResponseHeaderTimeout: 20 * time.Millisecond, IdleTimeout: 20 * time.Millisecond}
-	tr := newTransport(t, httppool.Config{Options: short})
+	const short = 20 * time.Millisecond
+	tr := newTransport(t, httppool.Config{Options: httppool.Options{ResponseHeaderTimeout: short, IdleTimeout: patience}})
 	_, _, err := exchange(tr, newRequest(t, "GET", s.url, nil))
 	wantError(t, err, httppool.ErrResponseTimeout)
 	_, _, err = exchange(tr, newRequest(t, "POST", s.url, strings.NewReader("x")))
 	wantError(t, err, httppool.ErrResponseTimeout)
+	wantIdle(t, tr, 0)
+	tr = newTransport(t, httppool.Config{Options: httppool.Options{ResponseHeaderTimeout: patience, IdleTimeout: short}})
 	_, _, err = exchange(tr, newRequest(t, "GET", s.url+"/body", nil))
 	wantError(t, err, httppool.ErrIdleTimeout)
 	if got := httppool.StatusOf(err); got != http.StatusGatewayTimeout {
@@ -383,7 +385,7 @@ func TestCloseBeforeTheEnd(t *testing.T) {
 
 func TestPoolLimitsAndClose(t *testing.T) {
 	s := serveAnswers(t, func(int64, int) string { return ok })
-	tr := newTransport(t, httppool.Config{Pool: pool.Limits{MaxSize: 1, AcquireTimeout: 10 * time.Millisecond}})
+	tr := newTransport(t, httppool.Config{Pool: pool.Limits{MaxSize: 1, AcquireTimeout: time.Second}})
 	held, err := tr.RoundTrip(newRequest(t, "GET", s.url, nil))
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func TestRequestTimeout(t *testing.T) {
 	}))
 	defer backend.Close()
 	results := make(chan httppool.Result, 1)
-	url := serveForward(t, httppool.HandlerConfig{Target: backend.URL, Timeout: 50 * time.Millisecond,
+	url := serveForward(t, httppool.HandlerConfig{Target: backend.URL, Timeout: time.Second,
 		OnDone: func(_ *http.Request, res httppool.Result) { results <- res }})
 	resp, err := http.Get(url)
 	if err != nil {

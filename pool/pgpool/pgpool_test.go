@@ -199,7 +199,7 @@ func awaitSleepers(t *testing.T, c *pgx.Conn, n int) {
 }
 
 func TestExhaustedPoolNamesItsState(t *testing.T) {
-	db := open(t, pgpool.Config{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 50 * time.Millisecond}, Name: "small"})
+	db := open(t, pgpool.Config{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 2 * time.Second}, Name: "small"})
 	lease, err := db.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

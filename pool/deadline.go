@@ -1,0 +1,57 @@
+package pool
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// bounded is context.WithTimeout for a callback that mostly does not look at
+// its context: until somebody asks for Done it costs no timer.
+type bounded struct {
+	context.Context // the caller's
+	at              time.Time
+
+	mu     sync.Mutex // held for a few instructions
+	inner  context.Context
+	cancel context.CancelFunc
+	ended  bool
+}
+
+func (b *bounded) Deadline() (time.Time, bool) {
+	if at, ok := b.Context.Deadline(); ok && at.Before(b.at) {
+		return at, true
+	}
+	return b.at, true
+}
+
+func (b *bounded) real() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.inner == nil {
+		b.inner, b.cancel = context.WithDeadline(b.Context, b.at)
+		if b.ended {
+			b.cancel()
+		}
+	}
+	return b.inner
+}
+
+func (b *bounded) Done() <-chan struct{} { return b.real().Done() }
+
+func (b *bounded) Err() error {
+	if err := b.Context.Err(); err != nil {
+		return err
+	}
+	return b.real().Err()
+}
+
+// end ends the context when the callback has returned.
+func (b *bounded) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	if b.cancel != nil {
+		b.cancel()
+	}
+}
