@@ -55,7 +55,11 @@ func TestErrorAnswers(t *testing.T) {
 		"unknown route": {closing, "/nowhere", 404, "no route for this host and path", listener.ReasonUnknownRoute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			route := httpproxy.Route{Path: "/known", Upstream: newUpstream(t, tc.backend), ResponseTimeout: 30 * time.Millisecond}
+			limit := patience
+			if tc.status == 504 {
+				limit = 30 * time.Millisecond
+			}
+			route := httpproxy.Route{Path: "/known", Upstream: newUpstream(t, tc.backend), ResponseTimeout: limit}
 			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{route}})
 			path := "/known"
 			if tc.path != "/" {
@@ -93,7 +97,8 @@ func TestErrorAnswers(t *testing.T) {
 func TestPoolExhausted(t *testing.T) {
 	release := make(chan struct{})
 	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) { <-release })
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1, AcquireTimeout: 20 * time.Millisecond}}, backend)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 1, MaxSize: 1, AcquireTimeout: 20 * time.Millisecond}}, backend)
+	eventually(t, "the connection is open", func() bool { return u.Status().Endpoints[0].Pool.Idle == 1 })
 	p := startProxy(t, routeTo(u))
 	done := make(chan struct{})
 	go func() {

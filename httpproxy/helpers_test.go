@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
 // patience bounds waits that end at once unless something is broken.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // serveHTTP starts a net/http backend and returns its address.
 func serveHTTP(t testing.TB, h http.HandlerFunc) string {

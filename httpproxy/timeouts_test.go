@@ -13,12 +13,6 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// pause is how long a side of these tests does nothing, short is a time-out that passes meanwhile.
-const (
-	pause = 400 * time.Millisecond
-	short = 150 * time.Millisecond
-)
-
 // readRequest reads one request with its body.
 func readRequest(br *bufio.Reader) error {
 	req, err := http.ReadRequest(br)
@@ -68,134 +62,146 @@ const getRoot = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 // TestIdleNever: without an idle limit no other time-out ends a body that pauses, in either direction, also after a
 // request on the same connection that had one.
 func TestIdleNever(t *testing.T) {
+	for _, first := range []string{"", "/unknown", "/some"} {
+		t.Run("after "+first, func(t *testing.T) {
+			t.Parallel()
+			paced(t, func(t testing.TB, unit time.Duration) { idleNever(t, unit, first) })
+		})
+	}
+}
+
+func idleNever(t testing.TB, unit time.Duration, first string) {
 	never := serveRaw(t, func(c net.Conn) {
 		br := bufio.NewReader(c)
 		for readRequest(br) == nil {
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
-			<-time.After(3 * pause) // longer than a session waits without looking for its client
+			<-time.After(time.Second + 2*unit) // longer than a session waits without looking for its client
 			_, _ = io.WriteString(c, "1\r\nb\r\n0\r\n\r\n")
 		}
 	})
 	p := startProxy(t, httpproxy.Config{
-		ReadHeaderTimeout: short,
-		KeepAlive:         short,
+		ReadHeaderTimeout: unit,
+		KeepAlive:         unit,
 		Routes: []httpproxy.Route{
 			{Path: "/never", Upstream: newUpstream(t, never), IdleTimeout: -1},
-			{Path: "/some", Upstream: newUpstream(t, never), IdleTimeout: 5 * pause},
+			{Path: "/some", Upstream: newUpstream(t, never), IdleTimeout: time.Second + 10*unit},
 		},
 	})
-	for _, first := range []string{"", "/unknown", "/some"} {
-		t.Run("after "+first, func(t *testing.T) {
-			t.Parallel()
-			c, br := dialRaw(t, p.addr)
-			if first != "" {
-				roundTrip(t, c, br, "GET "+first+" HTTP/1.1\r\nHost: a\r\n\r\n")
-			}
-			if _, body := roundTrip(t, c, br, "GET /never HTTP/1.1\r\nHost: a\r\n\r\n"); body != "ab" {
-				t.Errorf("got %q", body)
-			}
-			if _, err := io.WriteString(c, "POST /never HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx"); err != nil {
-				t.Fatal(err)
-			}
-			<-time.After(pause)
-			if resp, body := roundTrip(t, c, br, "y"); body != "ab" {
-				t.Errorf("upload: %s %q", resp.Status, body)
-			}
-		})
+	c, br := dialRaw(t, p.addr)
+	if first != "" {
+		roundTrip(t, c, br, "GET "+first+" HTTP/1.1\r\nHost: a\r\n\r\n")
+	}
+	if _, body := roundTrip(t, c, br, "GET /never HTTP/1.1\r\nHost: a\r\n\r\n"); body != "ab" {
+		t.Errorf("got %q", body)
+	}
+	if _, err := io.WriteString(c, "POST /never HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx"); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(3 * unit)
+	if resp, body := roundTrip(t, c, br, "y"); body != "ab" {
+		t.Errorf("upload: %s %q", resp.Status, body)
 	}
 }
 
 // TestSlowAnswerWithAShortIdleTimeout: the wait for the response's head does not count for the idle limit of its body.
 func TestSlowAnswerWithAShortIdleTimeout(t *testing.T) {
-	backend := serveRaw(t, func(c net.Conn) {
-		br := bufio.NewReader(c)
-		for readRequest(br) == nil {
-			<-time.After(pause)
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+	paced(t, func(t testing.TB, unit time.Duration) {
+		backend := serveRaw(t, func(c net.Conn) {
+			br := bufio.NewReader(c)
+			for readRequest(br) == nil {
+				<-time.After(3 * unit)
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+			}
+		})
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), IdleTimeout: unit}}})
+		c, br := dialRaw(t, p.addr)
+		for range 2 {
+			if _, body := roundTrip(t, c, br, getRoot); body != "ok" {
+				t.Errorf("got %q", body)
+			}
 		}
 	})
-	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), IdleTimeout: short}}})
-	c, br := dialRaw(t, p.addr)
-	for range 2 {
-		if _, body := roundTrip(t, c, br, getRoot); body != "ok" {
-			t.Errorf("got %q", body)
-		}
-	}
 }
 
 // TestResponseTimeoutIsNoReasonToSendAgain: the server has the request.
 func TestResponseTimeoutIsNoReasonToSendAgain(t *testing.T) {
-	done := make(chan struct{})
-	backend := serveRaw(t, func(c net.Conn) {
-		br := bufio.NewReader(c)
-		if readRequest(br) == nil {
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+	paced(t, func(t testing.TB, unit time.Duration) {
+		done := make(chan struct{})
+		backend := serveRaw(t, func(c net.Conn) {
+			br := bufio.NewReader(c)
+			if readRequest(br) == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+			}
+			<-done
+		})
+		t.Cleanup(func() { close(done) })
+		up := newUpstream(t, backend)
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ResponseTimeout: unit}}})
+		for i, head := range []string{getRoot, "GET / HTTP/1.0\r\nHost: a\r\n\r\n"} {
+			c, br := dialRaw(t, p.addr)
+			roundTrip(t, c, br, getRoot)
+			if resp, _ := roundTrip(t, c, br, head); resp.StatusCode != http.StatusGatewayTimeout {
+				t.Errorf("%q: %s", head, resp.Status)
+			}
+			if n := up.Status().Endpoints[0].Pool.Opened; n != uint64(i+1) {
+				t.Errorf("%q: %d connections were opened", head, n)
+			}
 		}
-		<-done
 	})
-	t.Cleanup(func() { close(done) })
-	up := newUpstream(t, backend)
-	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ResponseTimeout: short}}})
-	for i, head := range []string{getRoot, "GET / HTTP/1.0\r\nHost: a\r\n\r\n"} {
-		c, br := dialRaw(t, p.addr)
-		roundTrip(t, c, br, getRoot)
-		if resp, _ := roundTrip(t, c, br, head); resp.StatusCode != http.StatusGatewayTimeout {
-			t.Errorf("%q: %s", head, resp.Status)
-		}
-		if n := up.Status().Endpoints[0].Pool.Opened; n != uint64(i+1) {
-			t.Errorf("%q: %d connections were opened", head, n)
-		}
-	}
 }
 
 // TestWaitingForAConnectionIsNotTheServersTime: the response's time begins when the request is sent.
 func TestWaitingForAConnectionIsNotTheServersTime(t *testing.T) {
-	backend := serveRaw(t, func(c net.Conn) {
-		br := bufio.NewReader(c)
-		for readRequest(br) == nil {
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
-			<-time.After(pause)
-			_, _ = io.WriteString(c, "k")
+	paced(t, func(t testing.TB, unit time.Duration) {
+		backend := serveRaw(t, func(c net.Conn) {
+			br := bufio.NewReader(c)
+			for readRequest(br) == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
+				<-time.After(3 * unit)
+				_, _ = io.WriteString(c, "k")
+			}
+		})
+		up := newUpstreamWith(t, httpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}, backend)
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ResponseTimeout: unit, IdleTimeout: patience}}})
+		first, br := dialRaw(t, p.addr)
+		if _, err := io.WriteString(first, getRoot); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := br.Peek(1); err != nil { // it has the only connection
+			t.Fatal(err)
+		}
+		second, br2 := dialRaw(t, p.addr)
+		if resp, body := roundTrip(t, second, br2, getRoot); body != "ok" {
+			t.Errorf("%s %q", resp.Status, body)
+		}
+		if _, body := readAnswer(t, br); body != "ok" {
+			t.Error(body)
 		}
 	})
-	up := newUpstreamWith(t, httpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}}, backend)
-	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ResponseTimeout: short, IdleTimeout: 2 * pause}}})
-	first, br := dialRaw(t, p.addr)
-	if _, err := io.WriteString(first, getRoot); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := br.Peek(1); err != nil { // it has the only connection
-		t.Fatal(err)
-	}
-	second, br2 := dialRaw(t, p.addr)
-	if resp, body := roundTrip(t, second, br2, getRoot); body != "ok" {
-		t.Errorf("%s %q", resp.Status, body)
-	}
-	if _, body := readAnswer(t, br); body != "ok" {
-		t.Error(body)
-	}
 }
 
 // TestServerThatReadsNoBody: a server that neither takes a body nor answers holds nobody for ever.
 func TestServerThatReadsNoBody(t *testing.T) {
-	done := make(chan struct{})
-	backend := serveRaw(t, func(net.Conn) { <-done })
-	t.Cleanup(func() { close(done) })
-	p := startProxy(t, httpproxy.Config{
-		Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), IdleTimeout: short, ResponseTimeout: short}},
-	})
-	c, br := dialRaw(t, p.addr)
-	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
-	go func() {
-		for piece := []byte(strings.Repeat("x", 1<<16)); ; {
-			if _, err := c.Write(piece); err != nil {
-				return
+	paced(t, func(t testing.TB, unit time.Duration) {
+		done := make(chan struct{})
+		backend := serveRaw(t, func(net.Conn) { <-done })
+		t.Cleanup(func() { close(done) })
+		p := startProxy(t, httpproxy.Config{
+			Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), IdleTimeout: unit, ResponseTimeout: unit}},
+		})
+		c, br := dialRaw(t, p.addr)
+		_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
+		go func() {
+			for piece := []byte(strings.Repeat("x", 1<<16)); ; {
+				if _, err := c.Write(piece); err != nil {
+					return
+				}
 			}
+		}()
+		if resp, _ := readAnswer(t, br); resp.StatusCode != http.StatusGatewayTimeout {
+			t.Error(resp.Status)
 		}
-	}()
-	if resp, _ := readAnswer(t, br); resp.StatusCode != http.StatusGatewayTimeout {
-		t.Error(resp.Status)
-	}
+	})
 }
 
 // TestServerGoneInMidUpload is the server's fault, not that of the client, who takes its time.

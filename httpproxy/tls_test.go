@@ -83,7 +83,7 @@ func TestKeyUpdateDuringADuplexExchange(t *testing.T) {
 		rc := http.NewResponseController(w)
 		_ = rc.EnableFullDuplex()
 		for piece := make([]byte, 1<<20); ; {
-			_ = rc.SetWriteDeadline(time.Now().Add(pause))
+			_ = rc.SetWriteDeadline(time.Now().Add(400 * time.Millisecond))
 			if _, err := w.Write(piece); err != nil {
 				close(stuck)
 				_, _ = io.Copy(io.Discard, r.Body)

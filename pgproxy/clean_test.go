@@ -261,7 +261,7 @@ func TestNameAfterServerWasLost(t *testing.T) {
 // TestCancelInDoubt leaves a cancel request unanswered: the server may still get to it, so the
 // connection must not go to somebody else.
 func TestCancelInDoubt(t *testing.T) {
-	g, f := startFake(t, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.LoginTimeout = 300 * time.Millisecond })
+	g, f := startFake(t, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.LoginTimeout = 2 * time.Second })
 	logged := make(chan struct{})
 	var a *wire
 	go func() { defer close(logged); a = g.dial(t) }()

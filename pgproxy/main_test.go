@@ -66,7 +66,7 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 	served := make(chan error, 1)
 	go func() { served <- p.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := p.Drain(ctx); err != nil {
 			t.Errorf("drain: %v", err)

@@ -88,7 +88,7 @@ func TestUnknownDatabase(t *testing.T) {
 
 func TestExhausted(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Pool.MaxSize, pc.Pool.AcquireTimeout = 1, 50*time.Millisecond
+		pc.Pool.MaxSize, pc.Pool.AcquireTimeout = 1, time.Second
 	})
 	holder, other := g.connect(t, ""), g.connect(t, "")
 	do(t, holder, "begin")

@@ -301,7 +301,7 @@ func TestBodyTimeoutLeavesFilesTheServersTime(t *testing.T) {
 		}
 		return 1, nil
 	}, route.BodyTimeout(time.Minute)))
-	server.Config.ReadTimeout = 50 * time.Millisecond
+	server.Config.ReadTimeout = time.Second
 	server.Start()
 	defer server.Close()
 	got := exchangeRaw(t, server.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: 1000\r\n\r\n"+

@@ -246,7 +246,7 @@ func TestBodyTimeout(t *testing.T) {
 	type body struct {
 		A int `json:"a"`
 	}
-	server := httptest.NewServer(route.New(func(_ *route.Ctx, req body) (int, error) { return req.A, nil }, route.BodyTimeout(20*time.Millisecond)))
+	server := httptest.NewServer(route.New(func(_ *route.Ctx, req body) (int, error) { return req.A, nil }, route.BodyTimeout(500*time.Millisecond)))
 	defer server.Close()
 	slow, client := io.Pipe()
 	defer client.Close()

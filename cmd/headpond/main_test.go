@@ -127,12 +127,12 @@ func TestPortInUse(t *testing.T) {
 }
 
 func TestDemoPortInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:31432") // 6432 + 25000
+	l, err := net.Listen("tcp", "127.0.0.1:9432") // 6432 + 3000; no other test takes a port below 10000
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	code, _, stderr := execute("demo", "-port-offset", "25000")
+	code, _, stderr := execute("demo", "-port-offset", "3000")
 	if code != 1 || !strings.Contains(stderr, `listener "db"`) || !strings.Contains(stderr, "-port-offset") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}

@@ -75,7 +75,7 @@ func serve(t testing.TB, b *sqlite.Backend, path string) *server {
 	served := make(chan error, 1)
 	go func() { served <- p.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := errors.Join(p.Drain(ctx), b.Drain(ctx), <-served); err != nil {
 			t.Error("drain:", err)
@@ -128,7 +128,7 @@ func wantState(t testing.TB, err error, state, what string) *pgconn.PgError {
 // endlessQuery is a simple query that never ends.
 func endlessQuery() *pgproto3.Query { return &pgproto3.Query{String: endless} }
 
-func shortIdle(c *sqlite.Config) { c.IdleInTransaction = 50 * time.Millisecond }
+func shortIdle(c *sqlite.Config) { c.IdleInTransaction = 300 * time.Millisecond }
 
 // foreign runs SQL on a connection that is not the backend's.
 func (s *server) foreign(t testing.TB, sql string) {
