@@ -72,10 +72,10 @@ func (s *Server) refuseAll() []net.Listener {
 
 // closeSessions cuts off what still runs and returns how many that were.
 func (s *Server) closeSessions() int {
-	s.cancel()
 	s.mu.Lock()
-	n := len(s.conns)
+	n := len(s.conns) // before any of them can have ended for it
 	s.mu.Unlock()
+	s.cancel()
 	if s.emptyWithin(cutGrace) {
 		return n
 	}
