@@ -18,19 +18,22 @@ import (
 // The *tls.Conn inside must not be written to or closed on a fiber.
 type TLSConn struct {
 	*tls.Conn
-	under *gathering
+	under  *gathering
+	shaken bool    // the handshake is over
+	hasOne bool    // one is to be read first
+	one    [1]byte // by buffered
 }
 
 // TLSServer is tls.Server for fibers.
 func TLSServer(c net.Conn, cfg *tls.Config) *TLSConn {
 	under := &gathering{Conn: c}
-	return &TLSConn{tls.Server(under, cfg), under}
+	return &TLSConn{Conn: tls.Server(under, cfg), under: under}
 }
 
 // TLSClient is tls.Client for fibers.
 func TLSClient(c net.Conn, cfg *tls.Config) *TLSConn {
 	under := &gathering{Conn: c}
-	return &TLSConn{tls.Client(under, cfg), under}
+	return &TLSConn{Conn: tls.Client(under, cfg), under: under}
 }
 
 // tlsPiece is a record's worth.
@@ -41,6 +44,72 @@ const farewell = 5 * time.Second
 
 // NetConn returns the connection that TLSServer or TLSClient was given.
 func (t *TLSConn) NetConn() net.Conn { return t.under.Conn }
+
+// Read implements net.Conn.
+func (t *TLSConn) Read(p []byte) (n int, err error) {
+	if !t.hasOne || len(p) == 0 {
+		return t.Conn.Read(p)
+	}
+	p[0], t.hasOne = t.one[0], false
+	if len(p) > 1 {
+		n, _ = t.readNow(p[1:]) // the next Read tells of an error
+	}
+	return 1 + n, nil
+}
+
+// readNow is Read of what has been received; the error is errNothing where that is not enough.
+func (t *TLSConn) readNow(p []byte) (int, error) {
+	t.under.dry = true
+	defer func() { t.under.dry = false }()
+	return t.Conn.Read(p)
+}
+
+// buffered reports whether Read has something to tell that the connection underneath knows nothing of
+// any more.
+func (t *TLSConn) buffered() bool {
+	if !t.shaken && t.Handshake() != nil {
+		return true
+	}
+	if !t.hasOne {
+		n, err := t.readNow(t.one[:])
+		if n == 0 {
+			return err != errNothing //nolint:errorlint // crypto/tls returns it as it is
+		}
+		t.hasOne = true
+	}
+	return true
+}
+
+// readable is a connection of a loop, or one that knows about one.
+type readable interface {
+	WaitReadable() error
+	WaitReadableFor(patience time.Duration) (ready bool, err error)
+}
+
+// WaitReadable is Conn's, and that of the connection underneath, so that a Read may still wait for the
+// rest of a record. The error is errors.ErrUnsupported where that connection has no such method.
+func (t *TLSConn) WaitReadable() error {
+	r, ok := t.under.Conn.(readable)
+	switch {
+	case !ok:
+		return errors.ErrUnsupported
+	case t.buffered():
+		return nil
+	}
+	return r.WaitReadable()
+}
+
+// WaitReadableFor is Conn's; see WaitReadable.
+func (t *TLSConn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
+	r, ok := t.under.Conn.(readable)
+	switch {
+	case !ok:
+		return false, errors.ErrUnsupported
+	case t.buffered():
+		return true, nil
+	}
+	return r.WaitReadableFor(patience)
+}
 
 // Write implements net.Conn. After an error all later ones return it.
 func (t *TLSConn) Write(p []byte) (total int, err error) {
@@ -67,6 +136,7 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	if failed := t.under.flush(); err == nil {
 		err = failed
 	}
+	t.shaken = err == nil
 	return err
 }
 
@@ -101,6 +171,7 @@ var errDeaf = errors.New("fiber: the TLS peer asks for more than it reads")
 // gathering is what crypto/tls writes to: on a fiber it keeps the bytes.
 type gathering struct {
 	net.Conn
+	dry     bool  // Read does not wait; the reader's
 	sending Mutex // held across I/O, by whoever sends
 
 	mu      sync.Mutex // held for a few instructions
@@ -135,8 +206,21 @@ func (g *gathering) Read(p []byte) (int, error) {
 		_ = g.send() // Write tells
 		g.sending.Unlock()
 	}
+	if g.dry {
+		return 0, errNothing
+	}
 	return g.Conn.Read(p)
 }
+
+// errNothing is what a connection says that has nothing now. crypto/tls takes it for a time-out, after
+// which it can be read again.
+var errNothing net.Error = nothing{}
+
+type nothing struct{}
+
+func (nothing) Error() string   { return "fiber: nothing has been received" }
+func (nothing) Timeout() bool   { return true }
+func (nothing) Temporary() bool { return true }
 
 // SetWriteDeadline leaves deadlines to TLSConn's methods: crypto/tls sets one around close_notify,
 // which is sent after that.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -180,4 +181,67 @@ func TestTLSCloseAndDeadline(t *testing.T) {
 		})
 		_ = client.Close()
 	})
+}
+
+// WaitReadable knows of what crypto/tls has decrypted or received already, of which the connection
+// underneath tells nothing, and loses nothing of it; many records and none in a read, of all sizes.
+func TestTLSWaitReadable(t *testing.T) {
+	cfg := serverConfig(t)
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, server := tlsPair(t, e, cfg)
+		want := random(t, 300<<10)
+		fiber.Spawn(client.NetConn(), func() {
+			for rest, n := want, 1; len(rest) > 0; n = n*3%5003 + 1 {
+				n = min(n, len(rest))
+				if _, err := client.Write(rest[:n]); err != nil {
+					t.Error(err)
+					return
+				}
+				rest = rest[n:]
+			}
+			_ = client.CloseWrite()
+		})
+		on(server.NetConn(), func() {
+			if ready, err := server.WaitReadableFor(time.Hour); !ready || err != nil {
+				t.Errorf("WaitReadableFor = %v, %v", ready, err)
+			}
+			var got []byte
+			buf := make([]byte, 2000)
+			for size := 1; ; size = size*7%1999 + 1 {
+				if err := server.WaitReadable(); err != nil {
+					t.Error(err)
+					return
+				}
+				n, err := server.Read(buf[:size])
+				got = append(got, buf[:n]...)
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("got %d bytes, want the %d that were sent", len(got), len(want))
+			}
+			if err := server.WaitReadable(); err != nil {
+				t.Errorf("at the end: %v, want nil: a Read does not wait", err)
+			}
+		})
+		on(client.NetConn(), func() {
+			if ready, err := client.WaitReadableFor(time.Millisecond); ready || err != nil {
+				t.Errorf("nothing was sent, and WaitReadableFor = %v, %v", ready, err)
+			}
+			_ = client.SetReadDeadline(time.Unix(1, 0))
+			if err := client.WaitReadable(); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("WaitReadable = %v, want the deadline", err)
+			}
+			_ = client.Close()
+		})
+		on(server.NetConn(), func() { _ = server.Close() })
+	})
+	if err := fiber.TLSServer(nil, cfg).WaitReadable(); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("of no loop: %v", err)
+	}
 }

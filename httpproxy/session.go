@@ -27,6 +27,11 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 // readable is a connection that can be waited for without a buffer.
 type readable interface{ WaitReadable() error }
 
+// tirable is one that can be waited for, for a while.
+type tirable interface {
+	WaitReadableFor(patience time.Duration) (ready bool, err error)
+}
+
 // stream reads one side of a session. While it waits it holds a buffer only where the connection cannot be waited for
 // without one.
 type stream struct {
@@ -73,9 +78,7 @@ func (s *stream) drop() {
 
 // tires gives the buffer back and waits; it returns true when that takes long, and nothing ends the wait.
 func (s *stream) tires() bool {
-	w, ok := s.wait.(interface {
-		WaitReadableFor(patience time.Duration) (ready bool, err error)
-	})
+	w, ok := s.wait.(tirable)
 	if !ok {
 		return false
 	}
@@ -88,7 +91,10 @@ func (s *stream) tires() bool {
 func (s *stream) fill() (n int, err error) {
 	if s.r == s.w && s.wait != nil {
 		s.release()
-		if err := s.wait.WaitReadable(); err != nil {
+		switch err := s.wait.WaitReadable(); {
+		case errors.Is(err, errors.ErrUnsupported):
+			s.wait = nil
+		case err != nil:
 			return 0, err
 		}
 	}

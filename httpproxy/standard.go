@@ -2,9 +2,11 @@ package httpproxy
 
 import (
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
@@ -51,6 +53,22 @@ func (h *handed) Read(p []byte) (int, error) {
 		h.lc.Count(int64(n), 0)
 	}
 	return n, err
+}
+
+// WaitReadable is fiber.Conn's, where Conn has it.
+func (h *handed) WaitReadable() error {
+	if w, ok := h.Conn.(readable); ok && len(h.ahead) == 0 {
+		return w.WaitReadable()
+	}
+	return errors.ErrUnsupported
+}
+
+// WaitReadableFor is fiber.Conn's, where Conn has it.
+func (h *handed) WaitReadableFor(patience time.Duration) (ready bool, err error) {
+	if w, ok := h.Conn.(tirable); ok && len(h.ahead) == 0 {
+		return w.WaitReadableFor(patience)
+	}
+	return false, errors.ErrUnsupported
 }
 
 // Write counts what lc does not see.

@@ -1,6 +1,8 @@
 package httpproxy_test
 
 import (
+	"bufio"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -23,6 +25,10 @@ func startIdle(t *testing.T, cfg httpproxy.Config) (p running, c net.Conn, ask, 
 	p = startProxy(t, cfg)
 	before := enginetest.Fibers() // one of them accepts
 	c, br := dialRaw(t, p.addr)
+	if cfg.TLS != nil {
+		c = tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+		br = bufio.NewReader(c)
+	}
 	ask = func() {
 		if resp, body := roundTrip(t, c, br, getRoot); resp.StatusCode != http.StatusOK || body != "ok" {
 			t.Errorf("%s %q", resp.Status, body)
@@ -41,7 +47,13 @@ func startIdle(t *testing.T, cfg httpproxy.Config) (p running, c net.Conn, ask, 
 
 // A client that was idle for long is served as before.
 func TestSuspendedSession(t *testing.T) {
-	p, c, ask, suspended := startIdle(t, httpproxy.Config{})
+	t.Run("plain", func(t *testing.T) { idleAgainAndAgain(t, httpproxy.Config{}) })
+	server, _ := certificates(t)
+	t.Run("tls", func(t *testing.T) { idleAgainAndAgain(t, httpproxy.Config{TLS: server}) })
+}
+
+func idleAgainAndAgain(t *testing.T, cfg httpproxy.Config) {
+	p, c, ask, suspended := startIdle(t, cfg)
 	for range 3 {
 		ask()
 		suspended()

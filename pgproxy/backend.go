@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/upstream"
@@ -180,11 +181,21 @@ const patience = 100 * time.Millisecond
 // suspend waits for the client, and when that takes long, arranges for the session to go on with
 // Serve; else it returns false, with what there is to read, or an error, still there.
 func (c *Client) suspend() bool {
-	conn, ok := c.Conn.(*listener.Conn)
+	accepted := c.Conn
+	if t, ok := c.Conn.(*fiber.TLSConn); ok {
+		accepted = t.NetConn()
+	}
+	conn, ok := accepted.(*listener.Conn)
 	if !ok || c.Reader.Buffered() > 0 {
 		return false
 	}
-	if ready, err := conn.WaitReadableFor(patience); ready || err != nil || !conn.Suspend(c.goOn) {
+	w, ok := c.Conn.(interface {
+		WaitReadableFor(patience time.Duration) (ready bool, err error)
+	})
+	if !ok {
+		return false
+	}
+	if ready, err := w.WaitReadableFor(patience); ready || err != nil || !conn.Suspend(c.goOn) {
 		return false
 	}
 	c.Reader, c.Writer = nil, nil

@@ -2,7 +2,9 @@ package pgproxy_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 
@@ -29,9 +31,10 @@ func (w *watched) Serve(ctx context.Context, c *pgproxy.Client) error {
 
 // startWatched returns a proxy and what tells of suspended sessions, which sessions on goroutines
 // never are.
-func startWatched(t *testing.T) (*gateway, <-chan struct{}) {
+func startWatched(t *testing.T, secure *tls.Config) (*gateway, <-chan struct{}) {
 	w := &watched{suspended: make(chan struct{}, 16)}
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.TLS = secure
 		c.Databases = map[string]pgproxy.Backend{"*": w}
 	})
 	w.pg.Store(g.backend)
@@ -41,10 +44,20 @@ func startWatched(t *testing.T) (*gateway, <-chan struct{}) {
 	return g, w.suspended
 }
 
+// withAndWithoutTLS runs a test for clients of either kind; sslmode is theirs.
+func withAndWithoutTLS(t *testing.T, run func(t *testing.T, secure *tls.Config, sslmode string)) {
+	t.Run("plain", func(t *testing.T) { run(t, nil, "") })
+	s := httptest.NewTLSServer(nil) // for its certificate
+	defer s.Close()
+	t.Run("tls", func(t *testing.T) { run(t, &tls.Config{Certificates: s.TLS.Certificates}, "sslmode=require ") })
+}
+
 // A client that was idle for long finds everything as it left it.
-func TestSuspendedSession(t *testing.T) {
-	g, suspended := startWatched(t)
-	conn := g.connect(t, "application_name=patient timezone=Asia/Tokyo")
+func TestSuspendedSession(t *testing.T) { withAndWithoutTLS(t, idleAgainAndAgain) }
+
+func idleAgainAndAgain(t *testing.T, secure *tls.Config, sslmode string) {
+	g, suspended := startWatched(t, secure)
+	conn := g.connect(t, sslmode+"application_name=patient timezone=Asia/Tokyo")
 	do(t, conn, "set datestyle to 'SQL, DMY'")
 	if _, err := conn.Prepare(t.Context(), "later", "select $1::int + 1"); err != nil {
 		t.Fatal(err)
@@ -72,9 +85,11 @@ func TestSuspendedSession(t *testing.T) {
 	}
 }
 
-func TestDrainTellsSuspendedClients(t *testing.T) {
-	g, suspended := startWatched(t)
-	conn := g.connect(t, "")
+func TestDrainTellsSuspendedClients(t *testing.T) { withAndWithoutTLS(t, drainWhileIdle) }
+
+func drainWhileIdle(t *testing.T, secure *tls.Config, sslmode string) {
+	g, suspended := startWatched(t, secure)
+	conn := g.connect(t, sslmode)
 	do(t, conn, "select 1")
 	<-suspended
 	drained := make(chan error, 1)
@@ -89,7 +104,7 @@ func TestDrainTellsSuspendedClients(t *testing.T) {
 
 // A client that has gone leaves nothing behind.
 func TestSuspendedClientLeaves(t *testing.T) {
-	g, suspended := startWatched(t)
+	g, suspended := startWatched(t, nil)
 	conn := g.connect(t, "")
 	do(t, conn, "select 1")
 	<-suspended
