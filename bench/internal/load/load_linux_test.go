@@ -42,11 +42,11 @@ func ask(t *testing.T, addr string, w load.Workload, rate float64) load.Result {
 	}
 	defer c.Close()
 	var r load.Result
-	for range 2 {
+	for i := 0; i < 2 || r.All == 0 && t.Context().Err() == nil; i++ { // nothing is answered in 50 ms on a machine that is busy enough
 		if r, err = c.Run(t.Context(), 50*time.Millisecond, rate); err != nil || r.Err != nil {
 			t.Fatal(err, r.Err)
 		}
-		if r.All == 0 || r.All < r.Ops || r.Latency.Count() < r.All {
+		if r.All < r.Ops || r.Latency.Count() < r.All {
 			t.Fatalf("%d operations, %d in all, %d latencies", r.Ops, r.All, r.Latency.Count())
 		}
 	}

@@ -24,12 +24,12 @@ func group(t *testing.T) *proc.Group {
 	return g
 }
 
-// await polls until ok, for at most ten seconds.
+// await polls until ok, for at most two minutes.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
+	for end := time.Now().Add(2 * time.Minute); !ok(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatal("never: " + what)
 		}
