@@ -291,7 +291,8 @@ func linger(conn net.Conn) {
 	_, _ = io.CopyN(io.Discard, conn, pgwire.MaxStartup)
 }
 
-// RejectConn tells a client for whom there is no place why, once it has said hello.
+// RejectConn tells a client for whom there is no place why, once it has said hello. A cancel request
+// needs none: it is how a place becomes free.
 func (p *Proxy) RejectConn(conn net.Conn, reason error) {
 	r := pgwire.NewReader(conn)
 	for range maxPreambles + 1 {
@@ -303,13 +304,15 @@ func (p *Proxy) RejectConn(conn net.Conn, reason error) {
 		if err != nil {
 			break
 		}
-		switch m.(type) {
+		switch m := m.(type) {
 		case *pgwire.SSLRequest, *pgwire.GSSENCRequest:
 			if _, err := conn.Write([]byte{'N'}); err != nil {
 				return
 			}
 			continue
 		case *pgwire.CancelRequest:
+			g := &greeting{proxy: p, set: p.settings.Load(), conn: conn}
+			g.cancel(context.Background(), m)
 			return
 		}
 		break

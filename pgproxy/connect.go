@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -308,7 +309,7 @@ const closeTimeout = 100 * time.Millisecond
 // sendCancel asks the server to cancel what a connection does, and waits until the server has
 // dealt with that: it closes the connection then.
 func sendCancel(ctx context.Context, cfg *PostgresConfig, s *server) error {
-	raw, err := cfg.dial(ctx, s.endpoint)
+	raw, err := cfg.dial(ctx, s.address())
 	if err != nil {
 		return err
 	}
@@ -328,6 +329,15 @@ func sendCancel(ctx context.Context, cfg *PostgresConfig, s *server) error {
 	var b [1]byte
 	_, _ = c.conn.Read(b[:]) // the end of the connection, by EOF or reset
 	return ctx.Err()
+}
+
+// address is where the server itself is: its endpoint's name may stand for several.
+func (s *server) address() string {
+	host, port, err := net.SplitHostPort(s.endpoint)
+	if tcp, ok := s.raw.RemoteAddr().(*net.TCPAddr); ok && err == nil && net.ParseIP(host) == nil && strconv.Itoa(tcp.Port) == port {
+		return tcp.String()
+	}
+	return s.endpoint
 }
 
 // Probe returns a health check that connects and authenticates as the pool does, and leaves.

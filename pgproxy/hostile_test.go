@@ -3,9 +3,11 @@ package pgproxy_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -191,5 +193,72 @@ func TestQueryEndsPipeline(t *testing.T) {
 	w.send(query("select 1"), &pgwire.Parse{Query: "select 1"}, &pgwire.Flush{})
 	if types, _ := w.until(pgwire.TypeParseComplete); types != "TDCZ1" {
 		t.Fatal(types)
+	}
+}
+
+// TestCancelWithoutPlace cancels when there is no place for another client.
+func TestCancelWithoutPlace(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.Listener.MaxConns, c.Listener.MaxQueue = 1, -1
+	})
+	conn := g.connect(t, "")
+	over := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), "select pg_sleep(61)")
+		over <- err
+	}()
+	waitFor(t, g, "pg_sleep(61)")
+	if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-over; sqlstate(err) != "57014" {
+		t.Error(err)
+	}
+}
+
+// TestCancelGoesToTheSameServer cancels where the name of the server stands for another one since.
+func TestCancelGoesToTheSameServer(t *testing.T) {
+	db := pgtest.Shared(t)
+	var dialed sync.Map
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		name := "localhost:" + itoa(db.Port())
+		pc.Endpoints, pc.Pool.MaxSize = []string{name}, 1
+		pc.Dial = func(ctx context.Context, endpoint string) (net.Conn, error) {
+			if _, again := dialed.LoadOrStore(endpoint, true); again {
+				return nil, errors.New("another server")
+			}
+			return enginetest.Dial(ctx, db.Addr())
+		}
+	})
+	w := g.dial(t)
+	w.send(query("select pg_sleep(63)"))
+	waitFor(t, g, "pg_sleep(63)")
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newWire(t, conn).send(&pgwire.CancelRequest{ProcessID: w.key.ProcessID, Key: w.key.Key})
+	if _, body := w.until(pgwire.TypeReadyForQuery); !has(body, "C57014\x00") {
+		t.Errorf("%q", body)
+	}
+}
+
+// TestManySettings gives more settings at start-up than anybody needs.
+func TestManySettings(t *testing.T) {
+	g := start(t, pgtest.Shared(t), nil)
+	m := &pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "app"}}}
+	for i := range 500 {
+		m.Params = append(m.Params, pgwire.Param{Name: "a." + itoa(i), Value: "1"})
+	}
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWire(t, conn)
+	if _, err := w.Write(m.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if typ, body := w.read(); typ != pgwire.TypeErrorResponse || !has(body, "C54000\x00") {
+		t.Errorf("%c %q", typ, body)
 	}
 }

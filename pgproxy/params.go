@@ -33,6 +33,10 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 			list = putParam(list, p)
 		}
 	}
+	if len(list) > maxSettings {
+		return nil, &refusal{code: pgwire.StateProgramLimitExceeded, reason: listener.ReasonProtocol,
+			message: fmt.Sprintf("%d settings in the start-up packet, the limit is %d", len(list), maxSettings)}
+	}
 	for i, p := range list {
 		if err := checkParam(p); err != nil {
 			return nil, err
@@ -41,6 +45,10 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 	}
 	return list, nil
 }
+
+// maxSettings bounds the settings a client gives at start-up: each costs some of every change of
+// server connection.
+const maxSettings = 100
 
 func isFalse(v string) bool {
 	switch strings.ToLower(v) {
