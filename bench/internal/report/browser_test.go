@@ -39,7 +39,6 @@ func TestPageInChromium(t *testing.T) {
 		}
 		return "file://" + path
 	}
-	write("report.html", strings.Replace(page.String(), "</body>", measure, 1))
 	for _, c := range []struct {
 		name, width, background string
 		flags                   []string
@@ -47,7 +46,13 @@ func TestPageInChromium(t *testing.T) {
 		{"desk", "1400", "rgb(255, 255, 255)", nil},
 		{"phone", "360", "rgb(255, 255, 255)", nil},
 		{"dark", "1400", "rgb(21, 24, 28)", []string{"--blink-settings=preferredColorScheme=0"}},
+		{"paper", "1030", "rgb(255, 255, 255)", nil}, // A4, 12 mm of margin, in its breadth
 	} {
+		text := page.String()
+		if c.name == "paper" {
+			text = strings.Replace(text, "@media print", "@media screen", 1)
+		}
+		write("report.html", strings.Replace(text, "</body>", measure, 1))
 		dom := browse(t, append(c.flags, "--dump-dom", write(c.name+".html", strings.Replace(frame, "WIDTH", c.width, 1)))...)
 		m := regexp.MustCompile(`<title>wide (\d+) window (\d+) loaded (\d+) svg (\d+) background (.*)</title>`).FindStringSubmatch(dom)
 		if m == nil {

@@ -13,11 +13,19 @@ import (
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{"noise": noise}).Parse(pageText))
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"noise": noise, "grid": grid}).Parse(pageText))
 
 // noise reports whether a cell says that its figure is.
 func noise(cell string) bool {
 	return strings.HasSuffix(cell, "noise") || strings.HasSuffix(cell, "(noise)")
+}
+
+// grid is what the page's template of a table takes.
+func grid(rows [][]string, base string) any {
+	return struct {
+		Rows [][]string
+		Base string // the first cell of the row that others are compared with
+	}{rows, base}
 }
 
 // view is what the page shows.
@@ -83,7 +91,7 @@ func caseOf(c *result.Case) caseView {
 	}
 	drawn := []string{c.Metrics[0]}
 	for _, id := range []string{result.Throughput, result.GBs, result.Peak} {
-		if slices.Contains(c.Metrics, id) {
+		if slices.Contains(c.Metrics, id) && id != c.Metrics[0] {
 			drawn = append(drawn, id)
 		}
 	}
@@ -99,6 +107,12 @@ func (v *caseView) plot(drawing string) {
 	if drawing != "" {
 		v.Plots = append(v.Plots, template.HTML(drawing))
 	}
+}
+
+// family is a title for cases of which only the number of clients differs: what stands before it in theirs.
+func family(name string, c *result.Case) string {
+	what, _, _ := strings.Cut(c.Title, ",")
+	return name + ": " + what
 }
 
 // charts draws the families of cases that differ in their number of clients only.
@@ -122,7 +136,7 @@ func charts(cases []caseView) []template.HTML {
 			continue
 		}
 		if d := concurrency(families[name]); d != "" {
-			drawn = append(drawn, template.HTML("<figure><figcaption>"+template.HTMLEscapeString(name)+"</figcaption>"+d+"</figure>"))
+			drawn = append(drawn, template.HTML("<figure><figcaption>"+template.HTMLEscapeString(family(name, families[name][0]))+"</figcaption>"+d+"</figure>"))
 		}
 	}
 	return drawn

@@ -115,7 +115,7 @@ func chart(title string, all []series, xs []tick) string {
 	if len(all) == 0 || highX <= lowX || lowY <= 0 {
 		return ""
 	}
-	const left, right, top, height = 44, 338, 22, 170
+	const left, right, top, height = 54, 338, 22, 170
 	lowY, highY = markBelow(lowY), markAbove(highY)
 	px := func(x float64) float64 {
 		return left + (right-left)*(math.Log(x)-math.Log(lowX))/(math.Log(highX)-math.Log(lowX))
@@ -125,15 +125,17 @@ func chart(title string, all []series, xs []tick) string {
 	}
 	var s svg
 	rows := (len(all) + 1) / 2
-	s.open(title, float64(top+height+22+rows*14))
+	s.open(title, float64(top+height+26+rows*14))
 	for y := lowY; y <= highY*1.001; y = nextMark(y) {
 		s.line(left, py(y), right, py(y), "grid")
-		s.text(left-4, py(y)+4, "name", strconv.FormatFloat(y, 'g', -1, 64))
+		if decades := math.Log10(highY / lowY); decades < 4 || isPower(y) {
+			s.text(left-4, py(y)+4, "name", mark(y))
+		}
 	}
 	for _, t := range xs {
 		if t.at >= lowX*0.999 && t.at <= highX*1.001 {
 			s.line(px(t.at), top, px(t.at), top+height, "grid")
-			s.text(px(t.at), top+height+13, "tick", t.text)
+			s.text(px(t.at), top+height+15, "tick", t.text)
 		}
 	}
 	for i, l := range all {
@@ -142,12 +144,25 @@ func chart(title string, all []series, xs []tick) string {
 			fmt.Fprintf(&points, "%.1f,%.1f ", px(l.x[j]), py(l.y[j]))
 		}
 		fmt.Fprintf(&s, `<polyline points="%s" class="%s l"><title>%s</title></polyline>`, points.String(), class(l.name), html.EscapeString(l.name))
-		x, y := float64(left+(i%2)*158), float64(top+height+30+(i/2)*14)
+		x, y := float64(left+(i%2)*152), float64(top+height+33+(i/2)*14)
 		fmt.Fprintf(&s, `<line x1="%.0f" y1="%.0f" x2="%.0f" y2="%.0f" class="%s l"/>`, x, y-4, x+22, y-4, class(l.name))
 		s.text(x+27, y, "value", l.name)
 	}
 	s.WriteString("</svg>")
 	return s.String()
+}
+
+// mark writes a value of an axis.
+func mark(v float64) string {
+	if v >= 1000 {
+		return result.Format(v)
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
+}
+
+// isPower reports whether a mark is a power of ten.
+func isPower(v float64) bool {
+	return math.Abs(math.Log10(v)-math.Round(math.Log10(v))) < 1e-9
 }
 
 // markBelow is the largest of 1, 2, 5, 10, 20, … that is not above v.
@@ -198,7 +213,7 @@ func percentiles(c *result.Case) string {
 		}
 		all = append(all, l)
 	}
-	return chart("latency in µs by percentile", all, []tick{{2, "50 %"}, {10, "90 %"}, {100, "99 %"}, {1000, "99.9 %"}, {10000, "99.99 %"}})
+	return chart("latency in µs by percentile, lower is better", all, []tick{{2, "50 %"}, {10, "90 %"}, {100, "99 %"}, {1000, "99.9 %"}, {10000, "99.99 %"}})
 }
 
 // concurrency draws the first metric of cases that differ in their connections only.
@@ -223,5 +238,6 @@ func concurrency(cases []*result.Case) string {
 			all[i].y = append(all[i].y, st.Median)
 		}
 	}
-	return chart(result.MetricOf(cases[0].Metrics[0]).Label+" against clients", all, xs)
+	m := result.MetricOf(cases[0].Metrics[0])
+	return chart(m.Label+" against clients, "+m.Better+" is better", all, xs)
 }

@@ -75,15 +75,24 @@ func Facts(r *result.Results) []string {
 	g := r.Generator
 	lines := []string{
 		fmt.Sprintf("Machine: %d × %s, %s GiB, Linux %s, %s; load %.1f when it began", r.Machine.Cores, r.Machine.CPU, result.Format(float64(r.Machine.Memory)/(1<<30)), r.Machine.Kernel, r.Machine.OS, r.Machine.Load),
-		fmt.Sprintf("Measured %s: %d rounds of %g s of each arm in turn; %d loops, threads or workers each", r.Started.Format("2006-01-02 15:04 MST"), r.Settings.Rounds, r.Settings.Seconds, r.Settings.Loops),
+		fmt.Sprintf("Measured %s: %s of %g s of each arm in turn; %s each", r.Started.Format("2006-01-02 15:04 MST"), plural(r.Settings.Rounds, "round", "rounds"), r.Settings.Seconds,
+			plural(r.Settings.Loops, "loop, thread or worker", "loops, threads or workers")),
 		"Versions: " + strings.Join(versions, ", "),
 		"Command: " + r.Command,
-		fmt.Sprintf("Generator: %d thread(s) of epoll; a known delay of %s µs measured as %s µs (%+.1f %%)", g.Threads, result.Format(g.KnownMicros), result.Format(g.MeasuredMicros), 100*(g.MeasuredMicros-g.KnownMicros)/max(g.KnownMicros, 1)),
+		fmt.Sprintf("Generator: %s of epoll; a known delay of %s µs measured as %s µs (%+.1f %%)", plural(g.Threads, "thread", "threads"), result.Format(g.KnownMicros), result.Format(g.MeasuredMicros), 100*(g.MeasuredMicros-g.KnownMicros)/max(g.KnownMicros, 1)),
 	}
 	if g.Problem != "" {
 		lines = append(lines, "Warning: "+g.Problem)
 	}
 	return lines
+}
+
+// plural is a number of things.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // table prints a case: medians, the spread of the first metric, and its ratio to the baseline.

@@ -57,7 +57,7 @@ func (e *Env) logins(tls bool) run.Group {
 		Info: result.Case{
 			ID: "W3b/" + name, Suite: "sql", Conns: logins, Metrics: latencyMetrics,
 			Title: fmt.Sprintf("PostgreSQL: log in (SCRAM-SHA-256, %s), SELECT 1, leave; %d clients at a time", name, logins),
-			Note:  "the client's half of SCRAM costs it about a millisecond, which bounds the rate",
+			Note:  "The client's half of SCRAM costs it about a millisecond, which bounds the rate",
 		},
 		Baselines: []string{"pgbouncer", "direct"},
 		Open: func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
@@ -85,12 +85,12 @@ func (e *Env) sqliteWire() run.Group {
 	}
 	one := func(id, title string, w load.Workload) run.Case {
 		return run.Case{
-			Info:      result.Case{ID: id, Suite: "sql", Conns: 32, Metrics: latencyMetrics, Title: title, Note: "a statement that fails, with SQLITE_BUSY say, fails the round"},
+			Info:      result.Case{ID: id, Suite: "sql", Conns: 32, Metrics: latencyMetrics, Title: title, Note: "A statement that fails, with SQLITE_BUSY say, fails the round"},
 			Baselines: []string{"gateway-postgres"}, Open: e.openQueries(func() load.Workload { return w }, 32),
 		}
 	}
 	return run.Group{Name: "SQLite over the wire", Arms: arms, Prepare: prepare, Cases: []run.Case{
-		one("W3e/read", "look-up by key, 32 clients, a SQLite file or PostgreSQL behind the gateway", load.LookUp(sqliteRows)),
-		one("W3e/mixed", "the same with 10 % updates", load.Mixed(sqliteRows)),
+		one("W3e/read", "Look-up by key, 32 clients, a SQLite file or PostgreSQL behind the gateway", load.LookUp(sqliteRows)),
+		one("W3e/mixed", "The same with 10 % updates", load.Mixed(sqliteRows)),
 	}}
 }

@@ -39,14 +39,14 @@ func (e *Env) webExtras() []run.Group {
 			Info: result.Case{
 				ID: "W2c", Suite: "http", Conns: 2 * slowBodies, Metrics: []string{result.Peak, result.GBs},
 				Title: fmt.Sprintf("HTTP, memory: %d uploads and %d downloads of %s at a time, whose readers take 12 MiB/s at first", slowBodies, slowBodies, size(body)),
-				Note:  fmt.Sprintf("every body is read slowly for %g s, then to its end as fast as it comes, and counted", slow),
+				Note:  fmt.Sprintf("Every body is read slowly for %g s, then to its end as fast as it comes, and counted", slow),
 			},
 			Baselines: proxyBaselines, Arms: slowArms, Seconds: slow, Beside: bodies / 1e9, Rounds: 5, Cold: true, Open: openSlow(body),
 		}, {
 			Info: result.Case{
 				ID: "W2d", Suite: "http", Conns: subscribers, Metrics: []string{result.CPU, result.P50, result.P99, result.PerClient},
 				Title: fmt.Sprintf("HTTP, %s event streams of 10 events a second: cost of an event, and how late it arrives", result.Format(float64(subscribers))),
-				Note:  "what a proxy adds to the delay of an event is the difference to direct",
+				Note:  "What a proxy adds to the delay of an event is the difference to direct",
 			},
 			Baselines: proxyBaselines, Seconds: listen, Rounds: 5, Open: openEvents(subscribers),
 		}},
