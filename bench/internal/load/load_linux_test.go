@@ -122,17 +122,34 @@ func TestErrorsAreCounted(t *testing.T) {
 	}
 }
 
-// TestSelf measures a server with known delays. How well depends on the machine; that nothing is measured too short does not.
+// TestSelf measures a server with known delays. By how much they are measured too long depends on what else the machine does, which is
+// why headpond-bench looks at that and not a test; that nothing is measured too short does not.
 func TestSelf(t *testing.T) {
 	r, err := load.Self(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Measured < r.Known-r.Known/64 {
+	if r.Measured < r.Known {
 		t.Errorf("a mean delay of %v is measured as %v", r.Known, r.Measured)
 	}
 	if r.Omitted > 0.1 {
 		t.Errorf("of the operations due during a stall %.0f %% are missing", 100*r.Omitted)
+	}
+}
+
+// TestVerdict has generators that are good enough, and some that are broken.
+func TestVerdict(t *testing.T) {
+	const known = 10 * time.Millisecond
+	for r, good := range map[load.SelfResult]bool{
+		{Known: known, Measured: known}:                              true,
+		{Known: known, Measured: known * 1019 / 1000, Omitted: 0.09}: true,
+		{Known: known, Measured: known * 1021 / 1000}:                false,
+		{Known: known, Measured: known * 979 / 1000}:                 false,
+		{Known: known, Measured: known, Omitted: 0.5}:                false, // waits for an answer before it asks again
+	} {
+		if err := r.Verdict(); (err == nil) != good {
+			t.Errorf("%+v: %v", r, err)
+		}
 	}
 }
 

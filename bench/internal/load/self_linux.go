@@ -15,7 +15,7 @@ import (
 
 // SelfResult is what a generator made of a server whose delays are known.
 type SelfResult struct {
-	// Known is the mean time from the arrival of a request to its answer, by the server's own clock; Measured is the generator's mean.
+	// Known is the mean time from a request to its answer, by the server's own clock; Measured is the generator's mean.
 	Known, Measured time.Duration
 	// Omitted is the fraction of the operations due during a stall of the server that the generator does not show as late.
 	Omitted float64
@@ -146,9 +146,10 @@ func (s *delayed) serve(c net.Conn) {
 			ts := syscall.NsecToTimespec(int64(d))
 			_ = syscall.Nanosleep(&ts, nil)
 		}
+		// Before the answer is sent: after it this thread may wait for a processor while the client has the answer already.
+		s.total.Add(int64(time.Since(began)))
 		if _, err := c.Write(b[:]); err != nil {
 			return
 		}
-		s.total.Add(int64(time.Since(began)))
 	}
 }
