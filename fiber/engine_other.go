@@ -70,6 +70,8 @@ func (*Parker) Park(ctx context.Context) error { return ctx.Err() }
 // Unpark does nothing.
 func (*Parker) Unpark() {}
 
+func (*Parker) mine() bool { return false }
+
 // Stats are the counters of an engine; without loops all are 0.
 type Stats struct {
 	Loops, Conns, Fibers, Spare int

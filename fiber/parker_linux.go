@@ -30,6 +30,9 @@ func NewParker() *Parker {
 	return nil
 }
 
+// mine reports whether it is the calling fiber's.
+func (p *Parker) mine() bool { return p.fiber == currentFiber() }
+
 // Park waits until Unpark has been called (also before), and returns nil, or until ctx ends, and
 // returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the
 // watch on one that is used again stays; one that ends unwatched costs nobody anything.

@@ -84,7 +84,8 @@ func (o *sendOp) finish(err error) {
 type waiter struct {
 	ready chan struct{} // capacity 1
 	next  *waiter
-	at    *link // it waits by reading there
+	at    *link  // it waits by reading there
+	by    Parker // or by this, and not by ready
 
 	// Of a receiver that reads, and has memory of its own for a message.
 	into   []byte
@@ -116,6 +117,9 @@ func (w *waiter) wake() {
 	}
 	if w.at != nil {
 		w.at.conn.SetReadDeadline(longAgo)
+	}
+	if w.by != nil {
+		w.by.Unpark()
 	}
 }
 

@@ -123,8 +123,8 @@
 // fiber). Of a connection of an engine it takes the socket from the loop when hands
 // are shaken, which may be on a fiber, because each read and write would be a trip
 // there; make TLS over what Detach of such a connection returns. On a fiber wrap a
-// Stream with fiber.Wrap, and call what may wait on a Channel or Session in
-// fiber.Block.
+// Stream with fiber.Wrap, which waits by ReadParked and WriteParked, and call what
+// may wait on a Channel or Session in fiber.Block.
 //
 // The wire format is package mux/frame; the protocol is docs/mux-protocol.md.
 package mux

@@ -22,7 +22,7 @@ func (s *Session) freeWaiter(w *waiter) {
 	case <-w.ready:
 	default:
 	}
-	w.into, w.n, w.filled = nil, 0, false
+	w.into, w.n, w.filled, w.by = nil, 0, false, nil
 	s.freeWaiters, w.next = w, s.freeWaiters
 }
 

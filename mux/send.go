@@ -38,8 +38,8 @@ func (s *Session) sendable(ch *channel) error {
 }
 
 // send puts data on the wire as one message or piece of a stream. sent counts
-// the bytes that went into frames. dl may be nil. mu is held.
-func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadline) (sent int, err error) {
+// the bytes that went into frames. dl and by may be nil. mu is held.
+func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadline, by Parker) (sent int, err error) {
 	patient := dl == nil && ctx.Done() == nil
 	if s.core.push(ch, data) {
 		if !s.stream() {
@@ -54,6 +54,7 @@ func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadli
 		return 0, ErrBackpressure
 	}
 	o := s.newOp(ch, data)
+	o.wait.by = by
 	s.core.enqueue(o)
 	s.flush(o, patient)
 	if !o.done {
@@ -111,7 +112,7 @@ func (c *Channel) Send(ctx context.Context, p []byte) error {
 		s.mu.Unlock()
 		return c.error("send", err, true)
 	}
-	n, err := s.send(ctx, c.ch, p, nil)
+	n, err := s.send(ctx, c.ch, p, nil, nil)
 	s.mu.Unlock()
 	if err != nil {
 		return c.error("send", err, n < len(p) || n == 0)

@@ -251,6 +251,9 @@ func (s *Session) pause(ctx context.Context, w *waiter) error {
 		s.mu.Lock()
 		s.waiting--
 	}()
+	if w.by != nil {
+		return w.by.Park(ctx)
+	}
 	if ctx.Done() == nil {
 		<-w.ready
 		return nil

@@ -38,7 +38,18 @@ func (t *Stream) WaitAccepted(ctx context.Context) error { return t.s.waitAccept
 
 // Read reads what there is, waiting for the first byte. The end is io.EOF after
 // the other side's CloseWrite or Close.
-func (t *Stream) Read(p []byte) (int, error) {
+func (t *Stream) Read(p []byte) (int, error) { return t.ReadParked(p, nil) }
+
+// Parker is how a caller waits that must not block its thread, such as a fiber (package
+// fiber has one): Park returns when Unpark has been called, be it before, or ctx ends.
+// One call at a time may use it; to return without cause does no harm.
+type Parker = interface {
+	Park(ctx context.Context) error
+	Unpark()
+}
+
+// ReadParked is Read for a caller that waits by a Parker; nil is Read.
+func (t *Stream) ReadParked(p []byte, by Parker) (int, error) {
 	s, ch := t.s, t.ch
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +62,7 @@ func (t *Stream) Read(p []byte) (int, error) {
 	n := s.core.readStream(ch, p)
 	if n == 0 {
 		var err error
-		if n, err = t.awaitBytes(p); err != nil {
+		if n, err = t.awaitBytes(p, by); err != nil {
 			return 0, err
 		}
 	}
@@ -60,16 +71,17 @@ func (t *Stream) Read(p []byte) (int, error) {
 }
 
 // awaitBytes waits for at least one byte. mu is held, and given up while waiting.
-func (t *Stream) awaitBytes(p []byte) (n int, err error) {
+func (t *Stream) awaitBytes(p []byte, by Parker) (n int, err error) {
 	s, ch := t.s, t.ch
 	w, alarm := s.newWaiter(), s.newWaiter()
 	own := alarm.ready
 	alarm.ready = w.ready // one goroutine waits for both
+	w.by, alarm.by = by, by
 	ch.receivers.add(w)
 	t.rd.waiting.add(alarm)
 	led := false
 	s.quick = 0
-	s.patient = t.rd.timer == nil
+	s.patient = t.rd.timer == nil && by == nil
 	for {
 		if n = s.core.readStream(ch, p); n > 0 {
 			break
@@ -83,7 +95,7 @@ func (t *Stream) awaitBytes(p []byte) (n int, err error) {
 		if err != nil {
 			break
 		}
-		if t.rd.timer == nil && s.lead(ch, w, alarm) {
+		if t.rd.timer == nil && by == nil && s.lead(ch, w, alarm) {
 			led = true
 			continue
 		}
@@ -129,7 +141,10 @@ func (c *core) readStream(ch *channel, p []byte) (n int) {
 
 // Write sends p. It returns when p is in the connection's hands or copied, and
 // waits for credit when the reader is slow. On an error n bytes were handed over.
-func (t *Stream) Write(p []byte) (n int, err error) {
+func (t *Stream) Write(p []byte) (n int, err error) { return t.WriteParked(p, nil) }
+
+// WriteParked is Write for a caller that waits by a Parker; nil is Write.
+func (t *Stream) WriteParked(p []byte, by Parker) (n int, err error) {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +157,7 @@ func (t *Stream) Write(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	n, err = s.send(context.Background(), t.ch, p, &t.wr)
+	n, err = s.send(context.Background(), t.ch, p, &t.wr, by)
 	if err != nil {
 		return n, t.error("write", err)
 	}

@@ -26,12 +26,16 @@ var _ net.Conn = (*Conn)(nil)
 // Read reads what the target sends. The first one tells whether it was reached:
 // the error wraps ErrRefused, ErrUnreachable or ErrBusy if it was not. io.EOF is the
 // target's end; one that broke the connection gives ErrBroken.
-func (c *Conn) Read(p []byte) (int, error) {
+func (c *Conn) Read(p []byte) (int, error) { return c.ReadParked(p, nil) }
+
+// ReadParked is Read for a caller that waits by a Parker, as fiber.Wrap makes fibers do; nil is
+// Read.
+func (c *Conn) ReadParked(p []byte, by mux.Parker) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	for {
-		n, err := c.st.Read(p)
+		n, err := c.st.ReadParked(p, by)
 		if err != nil {
 			return 0, c.error(err)
 		}
@@ -67,8 +71,11 @@ func (c *Conn) await(ctx context.Context) error {
 
 // Write sends p to the target; what is written before the target is reached waits
 // for it.
-func (c *Conn) Write(p []byte) (int, error) {
-	n, err := c.st.Write(p)
+func (c *Conn) Write(p []byte) (int, error) { return c.WriteParked(p, nil) }
+
+// WriteParked is Write for a caller that waits by a Parker; nil is Write.
+func (c *Conn) WriteParked(p []byte, by mux.Parker) (int, error) {
+	n, err := c.st.WriteParked(p, by)
 	if err != nil {
 		err = c.error(err)
 	}
