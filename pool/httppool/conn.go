@@ -20,6 +20,7 @@ type Conn struct {
 	nc     net.Conn // what requests are written to: raw, or TLS over raw
 	raw    *idleconn.Raw
 	probe  [1]byte // Alive's
+	opened time.Time
 	closed atomic.Bool
 }
 
@@ -28,14 +29,14 @@ type Conn struct {
 func NewConn(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Conn, error) {
 	raw := idleconn.New(nc)
 	if cfg == nil {
-		return &Conn{nc: raw, raw: raw}, nil
+		return &Conn{nc: raw, raw: raw, opened: time.Now()}, nil
 	}
 	tc := raw.Client(cfg)
 	if err := tc.HandshakeContext(ctx); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
-	return &Conn{nc: tc, raw: raw}, nil
+	return &Conn{nc: tc, raw: raw, opened: time.Now()}, nil
 }
 
 // Dialer opens Conns. The zero value dials plain TCP and Unix sockets.

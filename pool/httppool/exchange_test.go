@@ -416,3 +416,23 @@ func TestRefusedConnection(t *testing.T) {
 		t.Errorf("status is %d", got)
 	}
 }
+
+// TestServerThatHangsUpAtOnce is not dialled again and again for one request; nor does it pass for one whose
+// connections have died while they were idle.
+func TestServerThatHangsUpAtOnce(t *testing.T) {
+	s := serveRaw(t, func(int64, net.Conn, *bufio.Reader) {})
+	dialled := 0
+	tr := newTransport(t, httppool.Config{Dial: func(ctx context.Context, address string) (net.Conn, error) {
+		dialled++
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err == nil {
+			_, _ = c.Read(make([]byte, 1)) // the end
+		}
+		return c, err
+	}})
+	_, _, err := exchange(tr, newRequest(t, "GET", s.url, nil))
+	wantError(t, err, httppool.ErrServerGone)
+	if dialled > 3 {
+		t.Errorf("dialled %d times for one request", dialled)
+	}
+}

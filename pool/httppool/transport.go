@@ -29,6 +29,7 @@ const (
 const (
 	maxAttempts = 3   // sends of one request
 	maxStale    = 256 // connections found dead at checkout before giving up: one restart may kill a whole pool's
+	maxFresh    = 2   // of them, those that were opened meanwhile: a server that hangs up at once will go on so
 )
 
 // Source gives the connection for a request, within ctx. The request is for choosing only.
@@ -171,6 +172,8 @@ func (t *Transport) lease(req *http.Request) (Lease, error) {
 	if source == nil {
 		source = t.acquire
 	}
+	var found time.Time // when the first dead one was
+	fresh := 0          // dead ones opened since
 	for range maxStale {
 		l, err := source(req.Context(), req)
 		if err != nil {
@@ -185,7 +188,18 @@ func (t *Transport) lease(req *http.Request) (Lease, error) {
 		}
 		t.stale.Add(1)
 		l.Value().Close()
-		l.Discard()
+		if found.IsZero() {
+			found = time.Now()
+		} else if l.Value().opened.After(found) {
+			fresh++
+		}
+		if fresh < maxFresh {
+			l.Discard()
+			continue
+		}
+		gone := &Error{Endpoint: l.Endpoint(), Step: "acquire", Err: fmt.Errorf("%w as soon as it was opened", ErrServerGone)}
+		l.Fail(gone)
+		return nil, gone
 	}
 	return nil, &Error{Step: "acquire", Err: ErrStale}
 }
