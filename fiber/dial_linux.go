@@ -157,19 +157,22 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 	if ctx.Err() != nil {
 		return nil, ended(ctx)
 	}
-	domain := unix.AF_UNIX
-	switch sa.(type) {
+	domain, to := unix.AF_UNIX, netip.Addr{}
+	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
-		domain = unix.AF_INET
+		domain, to = unix.AF_INET, netip.AddrFrom4(sa.Addr)
 	case *unix.SockaddrInet6:
-		domain = unix.AF_INET6
+		domain, to = unix.AF_INET6, netip.AddrFrom16(sa.Addr)
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	if domain != unix.AF_UNIX {
-		inheritable(fd)
+		noDelay(fd)
+		if !to.IsLoopback() { // a peer on this machine cannot vanish without a word
+			keepAlive(fd)
+		}
 	}
 	err = unix.Connect(fd, sa)
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
@@ -190,14 +193,26 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 		_ = c.Close()
 		return nil, err
 	}
+	if !to.IsUnspecified() { // else it is another's
+		a := toAddr(sa, c.unix)
+		c.remote.Store(&a)
+	}
 	return c, nil
 }
 
-// connected waits for a connect under way. Connecting again tells how it went.
+// connected waits for a connect under way. Connecting again tells how it went, which on one machine is
+// known at once.
 func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
 	stop := context.AfterFunc(ctx, func() { c.send(l, c.wr.woken) }) // it may have moved by then
 	defer stop()
 	for {
+		switch err := unix.Connect(c.fd, sa); err {
+		case nil, unix.EISCONN:
+			return nil
+		case unix.EALREADY, unix.EINPROGRESS, unix.EINTR:
+		default:
+			return os.NewSyscallError("connect", err)
+		}
 		if !l.poller.writable(c) {
 			if err := c.wait(l, &c.wr); err != nil {
 				return err
@@ -205,13 +220,6 @@ func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
 		}
 		if ctx.Err() != nil {
 			return ended(ctx)
-		}
-		switch err := unix.Connect(c.fd, sa); err {
-		case nil, unix.EISCONN:
-			return nil
-		case unix.EALREADY, unix.EINPROGRESS, unix.EINTR:
-		default:
-			return os.NewSyscallError("connect", err)
 		}
 	}
 }

@@ -53,7 +53,8 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	}
 	_ = l.Close()
 	if !isUnix {
-		inheritable(fd)
+		noDelay(fd) // accepted connections have it from the listening one, for nothing
+		keepAlive(fd)
 	}
 	failed := net.ErrClosed
 	a.loop.call(func() {
@@ -74,10 +75,10 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	return a, nil
 }
 
-// inheritable sets on a listening socket what every accepted one is to have, so that it costs
-// nothing per connection. The values are package net's.
-func inheritable(fd int) {
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+func noDelay(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
+
+// keepAlive has the kernel look for the peer while nothing comes. The values are package net's.
+func keepAlive(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
