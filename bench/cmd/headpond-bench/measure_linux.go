@@ -138,7 +138,12 @@ func results(ctx context.Context, o options, tools peers.Tools) (*result.Results
 			return nil, err
 		case old.Settings != settings:
 			return nil, fmt.Errorf("%s was measured with other settings (%+v); resume with the same flags, or leave -resume out", path, old.Settings)
+		case old.Versions["headpond"] != version(ctx, o.Headpond):
+			return nil, fmt.Errorf("%s has rounds of headpond %s, and this is %s; leave -resume out", path, old.Versions["headpond"], version(ctx, o.Headpond))
 		default:
+			if c := o.command(); !strings.HasSuffix(old.Command, c) {
+				old.Command += ", then " + c
+			}
 			return old, nil
 		}
 	}

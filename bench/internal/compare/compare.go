@@ -186,7 +186,11 @@ func Print(w io.Writer, old, now *result.Results) error {
 		fmt.Fprintf(&b, "Other settings: %+v and %+v.\n", old.Settings, now.Settings)
 	}
 	count := map[Verdict]int{}
-	for _, c := range Compare(old, now) {
+	changes := Compare(old, now)
+	if len(changes) == 0 {
+		b.WriteString("The two have no figure in common: they are of different suites or arms.\n")
+	}
+	for _, c := range changes {
 		count[c.Verdict]++
 		if c.Verdict == Same || c.Verdict == Noise {
 			continue
@@ -198,6 +202,9 @@ func Print(w io.Writer, old, now *result.Results) error {
 		fmt.Fprintf(&b, "%-6s  %s %s, %s: × %.2f (95 %%: %.2f–%.2f%s)\n", c.Verdict, c.Case, c.Arm, result.MetricOf(c.Metric).Label, c.Ratio.Value, c.Ratio.Low, c.Ratio.High, relative)
 	}
 	fmt.Fprintf(&b, "%d worse, %d better, %d the same, %d too noisy to say\n", count[Worse], count[Better], count[Same], count[Noise])
+	if 2*count[Noise] > len(changes) {
+		b.WriteString("Most of it says nothing: measure more or longer rounds, on a machine that does nothing else.\n")
+	}
 	agree(&b, Pairs(old, now))
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return err

@@ -17,6 +17,9 @@ const Schema = 1
 // ErrSchema means that a file was written by another version of the program.
 var ErrSchema = errors.New("not the results of this version")
 
+// ErrFormat means that a file is no results at all, or damaged.
+var ErrFormat = errors.New("not a results.json of headpond bench")
+
 // Results is one benchmark run.
 type Results struct {
 	Schema    int               `json:"schema"`
@@ -139,16 +142,33 @@ func Load(path string) (*Results, error) {
 	}
 	var version struct{ Schema int }
 	if err := json.Unmarshal(data, &version); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w: %w", path, ErrFormat, err)
 	}
 	if version.Schema != Schema {
-		return nil, fmt.Errorf("%s: %w: it has schema %d, this program reads %d", path, ErrSchema, version.Schema, Schema)
+		return nil, fmt.Errorf("%s: %w: it has schema %d, this program reads %d; measure again, or use the headpond-bench that wrote it", path, ErrSchema, version.Schema, Schema)
 	}
 	var r Results
-	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	err = json.Unmarshal(data, &r)
+	if err == nil {
+		err = r.whole()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", path, ErrFormat, err)
 	}
 	return &r, nil
+}
+
+// whole is an error if something is missing that every file has which Save wrote.
+func (r *Results) whole() error {
+	for i, c := range r.Cases {
+		if c == nil || c.ID == "" || len(c.Metrics) == 0 {
+			return fmt.Errorf("case %d has no name or no metrics", i)
+		}
+		if slices.Contains(c.Arms, nil) {
+			return fmt.Errorf("case %s has an arm that is none", c.ID)
+		}
+	}
+	return nil
 }
 
 // Save replaces the file at once, so that an interrupt leaves the old or the new one.

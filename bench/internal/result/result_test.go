@@ -86,7 +86,7 @@ func TestFormat(t *testing.T) {
 
 func TestLoadRefusesOtherSchemas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.json")
-	r := &result.Results{Schema: result.Schema, Cases: []*result.Case{{ID: "x", Arms: []*result.Arm{armOf(1)}}}}
+	r := &result.Results{Schema: result.Schema, Cases: []*result.Case{{ID: "x", Metrics: []string{result.CPU}, Arms: []*result.Arm{armOf(1)}}}}
 	if err := r.Save(path); err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +99,14 @@ func TestLoadRefusesOtherSchemas(t *testing.T) {
 	}
 	if _, err := result.Load(path); !errors.Is(err, result.ErrSchema) {
 		t.Errorf("schema 99: %v", err)
+	}
+	for _, damaged := range []string{"", "[1]", `{"schema": "one"}`, `{"schema": 1, "cases": [{`, `{"schema": 1, "cases": [null]}`, `{"schema": 1, "cases": [{"id": "x"}]}`, `{"schema": 1, "cases": [{"id": "x", "metrics": ["y"], "arms": [null]}]}`} {
+		if err := os.WriteFile(path, []byte(damaged), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := result.Load(path); !errors.Is(err, result.ErrFormat) {
+			t.Errorf("%q: %v", damaged, err)
+		}
 	}
 }
 
