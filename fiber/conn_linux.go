@@ -545,7 +545,7 @@ func (c *Conn) Adopt() {
 	}
 	to := f.loop
 	l.call(func() {
-		if c.loop.Load() != l || c.closed || c.rd.busy || c.wr.busy {
+		if c.loop.Load() != l || c.closed || c.rd.busy || c.wr.busy || c.rd.then != nil {
 			return
 		}
 		for !l.poller.stop(c) {
