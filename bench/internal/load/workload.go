@@ -47,8 +47,13 @@ func Get(path string) Workload {
 
 // Post sends a body of n bytes by HTTP/1.1.
 func Post(path string, n int) Workload {
-	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: bench.test\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n", path, n)
-	return Workload{Request: append([]byte(head), make([]byte, n)...), Whole: wholeHTTP}
+	return PostBody(path, "application/octet-stream", make([]byte, n))
+}
+
+// PostBody sends a body of some type by HTTP/1.1.
+func PostBody(path, contentType string, body []byte) Workload {
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: bench.test\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", path, contentType, len(body))
+	return Workload{Request: append([]byte(head), body...), Whole: wholeHTTP}
 }
 
 // PerConnection makes each operation of w open a connection of its own; an HTTP request then says that it is the last.
@@ -61,7 +66,7 @@ func PerConnection(w Workload) Workload {
 // maxHead bounds the head of an answer; servers of benchmarks send a few hundred bytes.
 const maxHead = 16 << 10
 
-// wholeHTTP wants status 200 and a Content-Length.
+// wholeHTTP wants a status from 200 to 299 and a Content-Length.
 func wholeHTTP(b []byte) (int, error) {
 	end := bytes.Index(b, []byte("\r\n\r\n"))
 	if end < 0 {
@@ -71,7 +76,7 @@ func wholeHTTP(b []byte) (int, error) {
 		return 0, nil
 	}
 	head := b[:end+2]
-	if len(head) < 12 || string(head[9:12]) != "200" {
+	if len(head) < 12 || head[9] != '2' {
 		return 0, fmt.Errorf("%w: %q", errAnswer, head[:min(len(head), 80)])
 	}
 	n, err := strconv.Atoi(field(head, "content-length:"))

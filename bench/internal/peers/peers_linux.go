@@ -176,6 +176,15 @@ func (s *Starter) StartSelf(kind, target string, env ...string) (*Target, error)
 	return s.launch(proc.Spec{Name: kind, Path: s.Self, Args: []string{"arm", kind, addr, target}, Env: env}, addr)
 }
 
+// StartProgram starts a program that serves HTTP or whatever at the address that its environment tells.
+func (s *Starter) StartProgram(name, path string, args []string, env func(addr string) []string) (*Target, error) {
+	addr, err := proc.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	return s.launch(proc.Spec{Name: name, Path: path, Args: args, Env: env(addr)}, addr)
+}
+
 // StartBackend starts this program as a backend, whose counters are at a port of their own.
 func (s *Starter) StartBackend(kind string) (*Backend, error) {
 	stats, err := proc.FreePort()

@@ -100,7 +100,13 @@ func Markdown(r *result.Results) string {
 	}
 	var b strings.Builder
 	markdownTable(&b, rows, 2)
-	fmt.Fprintf(&b, "\n%s\n\n", summaryNote)
+	fmt.Fprintf(&b, "\n%s\n\n%s", summaryNote, MarkdownFacts(r))
+	return b.String()
+}
+
+// MarkdownFacts is where and with what it was measured, as a list.
+func MarkdownFacts(r *result.Results) string {
+	var b strings.Builder
 	for _, line := range Facts(r) {
 		fmt.Fprintf(&b, "- %s\n", line)
 	}
@@ -115,30 +121,45 @@ func MarkdownCases(r *result.Results) string {
 			b.WriteString("\n")
 		}
 		fmt.Fprintf(&b, "## %s: %s\n\n", c.ID, c.Title)
-		v := caseOf(c)
-		if v.Rate != "" {
-			fmt.Fprintf(&b, "%s op/s asked of each arm.\n\n", v.Rate)
-		}
-		if c.Claim != "" {
-			fmt.Fprintf(&b, "The study measured: %s. We measure something else because %s.\n\n", c.Claim, c.Because)
-		}
-		if c.Note != "" {
-			fmt.Fprintf(&b, "%s.\n\n", c.Note)
-		}
-		if c.Disturbed() {
-			fmt.Fprintf(&b, "%s.\n\n", disturbed(c))
-		}
-		markdownTable(&b, v.Rows, 1)
-		if v.Net != nil {
-			fmt.Fprintf(&b, "\n%s\n\n", v.Less)
-			markdownTable(&b, v.Net, 1)
-		}
-		for _, e := range v.Errors {
-			line, _, _ := strings.Cut(e, "\n")
-			fmt.Fprintf(&b, "\n%s\n", markdownText(line))
-		}
+		markdownCase(&b, c)
 	}
 	return b.String()
+}
+
+// MarkdownCase is one case's table.
+func MarkdownCase(r *result.Results, id string) (string, error) {
+	c := r.Case(id)
+	if c == nil {
+		return "", fmt.Errorf("there is no case %q", id)
+	}
+	var b strings.Builder
+	markdownCase(&b, c)
+	return b.String(), nil
+}
+
+func markdownCase(b *strings.Builder, c *result.Case) {
+	v := caseOf(c)
+	if v.Rate != "" {
+		fmt.Fprintf(b, "%s op/s asked of each arm.\n\n", v.Rate)
+	}
+	if c.Claim != "" {
+		fmt.Fprintf(b, "The study measured: %s. We measure something else because %s.\n\n", c.Claim, c.Because)
+	}
+	if c.Note != "" {
+		fmt.Fprintf(b, "%s.\n\n", c.Note)
+	}
+	if c.Disturbed() {
+		fmt.Fprintf(b, "%s.\n\n", disturbed(c))
+	}
+	markdownTable(b, v.Rows, 1)
+	if v.Net != nil {
+		fmt.Fprintf(b, "\n%s\n\n", v.Less)
+		markdownTable(b, v.Net, 1)
+	}
+	for _, e := range v.Errors {
+		line, _, _ := strings.Cut(e, "\n")
+		fmt.Fprintf(b, "\n%s\n", markdownText(line))
+	}
 }
 
 // markdownTable writes rows, of which the first is the head; the columns after the first left ones are figures.

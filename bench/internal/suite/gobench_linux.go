@@ -32,6 +32,7 @@ type goSuite struct {
 	quick                 *regexp.Regexp // the cases of a quick run; nil = all
 	variants              []goVariant    // what it is run with; nil = once, with nothing
 	share                 float64        // a round is this part of one of other suites
+	more                  func(*Env, goBenchmark) run.Group
 }
 
 // goVariant is how benchmarks are run: every one makes a case of its own.
@@ -73,7 +74,7 @@ var goSuites = []goSuite{
 	{name: "forward", workload: "W2", title: "HTTP forwarding", baseline: "stdlib", share: 0.25, claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
 		because: "machine and Go version are others"},
 	{
-		name: "route", workload: "W5", title: "typed handlers", baseline: "gin", floor: "harness", share: 0.125, variants: processors(),
+		name: "route", workload: "W5", title: "typed handlers", baseline: "gin", floor: "harness", share: 0.125, variants: processors(), more: (*Env).routeServers,
 		claims: map[string]string{
 			"json": "20,782 ns pooled, 22,206 not", "form": "28,867 pooled, 27,392 not", "large": "24,970 pooled, 28,751 not",
 			"parallel": "7,840 pooled, 5,798 not", "get": "15,536 pooled, 17,237 not",
@@ -122,6 +123,9 @@ func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
 				g.Arms = append(g.Arms, run.Arm{Name: name, Start: func(context.Context) (run.Stopper, error) { return b, nil }})
 			}
 		}
+	}
+	if s.more != nil {
+		return []run.Group{g, s.more(e, b)}, nil
 	}
 	return []run.Group{g}, nil
 }

@@ -4,8 +4,14 @@
 //	<!-- bench:summary docs/benchmarks/engine.json -->
 //	<!-- /bench -->
 //
-// What is between the two lines is replaced. "summary" is the engines beside the peers, "cases" every case; the path is relative to
-// the Markdown file.
+// What is between the two lines is replaced; the path is relative to the Markdown file. After bench: stands
+//
+//	summary FILE                          the engines beside the peers, and where that was measured
+//	facts FILE                            where, when and with what it was measured
+//	cases FILE                            every case
+//	case FILE ID                          one
+//	pivot FILE METRIC CASES ARM/ARM…      a line for each case that the regular expression CASES matches, a column for each arm, and
+//	                                      one for each ratio of two arms. What its group matches is the line's name.
 package tables
 
 import (
@@ -19,7 +25,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-var region = regexp.MustCompile(`(?s)(<!-- bench:(\w+) (\S+) -->\n).*?(<!-- /bench -->)`)
+var region = regexp.MustCompile(`(?s)(<!-- bench:(\w+) ([^\n]+) -->\n).*?(<!-- /bench -->)`)
 
 // Update returns the text of a Markdown file with its tables as the results have them. Comparing it with the file's text tells whether
 // somebody has typed a figure.
@@ -35,7 +41,8 @@ func Update(path string) (string, error) {
 	var failed error
 	updated := region.ReplaceAllStringFunc(text, func(match string) string {
 		m := region.FindStringSubmatch(match)
-		table, err := draw(m[2], filepath.Join(filepath.Dir(path), m[3]))
+		args := strings.Fields(m[3])
+		table, err := draw(m[2], filepath.Join(filepath.Dir(path), args[0]), args[1:])
 		if err != nil && failed == nil {
 			failed = fmt.Errorf("%s: %w", path, err)
 		}
@@ -44,16 +51,22 @@ func Update(path string) (string, error) {
 	return updated, failed
 }
 
-func draw(what, data string) (string, error) {
+func draw(what, data string, args []string) (string, error) {
 	r, err := result.Load(data)
 	if err != nil {
 		return "", err
 	}
-	switch what {
-	case "summary":
+	switch {
+	case what == "summary" && len(args) == 0:
 		return report.Markdown(r), nil
-	case "cases":
+	case what == "facts" && len(args) == 0:
+		return report.MarkdownFacts(r), nil
+	case what == "cases" && len(args) == 0:
 		return report.MarkdownCases(r), nil
+	case what == "case" && len(args) == 1:
+		return report.MarkdownCase(r, args[0])
+	case what == "pivot" && len(args) >= 2:
+		return report.MarkdownPivot(r, args[0], args[1], args[2:])
 	}
-	return "", fmt.Errorf("there is no table %q; there are summary and cases", what)
+	return "", fmt.Errorf("there is no table %q with %d argument(s); there are summary, facts, cases, case and pivot", what, len(args))
 }
