@@ -19,9 +19,10 @@ func look(c net.Conn) idleconn.State {
 		if t.Quiet() {
 			return idleconn.Silent
 		}
-		if e, ok := c.(interface{ Ended() bool }); ok && e.Ended() {
+		if e, ok := c.(interface{ Ended() bool }); ok && e.Ended() || peek(c) == idleconn.Dead {
 			return idleconn.Dead
 		}
+		return idleconn.Pending // the socket does not show what the engine has taken
 	}
 	return peek(c)
 }

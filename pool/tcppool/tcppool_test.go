@@ -14,12 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/tcppool"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
 var (
 	ctx                                                         = context.Background()
