@@ -7,6 +7,9 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
+// OpenFiles is openFiles.
+func OpenFiles(cfg *config.Config) uint64 { return openFiles(cfg) }
+
 // NewLog is newLog; apply changes format and level.
 func NewLog(w io.Writer, format, level string) (logger *slog.Logger, apply func(format, level string)) {
 	settings := func(format, level string) config.Log {

@@ -121,6 +121,7 @@ func (g *Gateway) serve() error {
 	g.mu.Unlock()
 
 	g.logger.Info("starting", "version", g.opts.Version, "engine", g.engine.Kind(), "reason", g.engine.Reason(), "config", g.cfg.File, "pid", os.Getpid())
+	g.checkOpenFiles(g.cfg)
 	for _, s := range services {
 		g.startService(s, s.socket)
 	}

@@ -26,7 +26,7 @@ func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
 	var free []string
 	for len(free) < n {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(18_000)))
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
 		}

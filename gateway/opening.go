@@ -89,19 +89,6 @@ func (g *Gateway) hasFailed(s *service) bool {
 	return s.failed != nil
 }
 
-// retireAll closes sockets and waits until their addresses are free: a listener on the engine is closed by its loop, in one of its next
-// turns, each of which answers one Accept.
-func retireAll(sockets []*socket) {
-	for _, s := range sockets {
-		s.retire()
-	}
-	for _, s := range sockets {
-		for range 3 { // close, have the kernel forget, be told
-			_, _ = s.Accept()
-		}
-	}
-}
-
 // address returns where a socket really listens: the port the system chose for port 0.
 func address(l net.Listener) string {
 	if l.Addr().Network() == "unix" {

@@ -41,7 +41,9 @@ type start struct {
 
 // abort closes what the plan opened.
 func (p *plan) abort() {
-	retireAll(p.opened)
+	for _, s := range p.opened {
+		s.retire()
+	}
 	inParallel(p.created, func(b *backend) error { b.drop(); return nil })
 	for _, l := range p.createdLinks {
 		l.client.Close()

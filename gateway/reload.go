@@ -117,11 +117,14 @@ func (g *Gateway) commit(p *plan) error {
 	g.cfg, g.backends, g.services, g.links, g.admin = p.cfg, p.backends, p.services, p.links, p.admin
 	g.retiring = append(g.retiring, p.retiredProxies...)
 	g.mu.Unlock()
+	g.checkOpenFiles(p.cfg)
 	g.watchTunnels(p.cfg)
 	if g.logs != nil {
 		g.logs.apply(p.cfg.Log)
 	}
-	retireAll(p.retiredSockets)
+	for _, s := range p.retiredSockets {
+		s.retire()
+	}
 	g.tasks.Go(func() { g.retire(p) })
 	if len(p.changes) == 0 {
 		p.changes = []string{"nothing"}

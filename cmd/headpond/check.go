@@ -9,12 +9,13 @@ import (
 
 // check is `headpond check FILE`.
 func check(e env, args []string) int {
-	fs := flags(e, "check", "FILE", "Prints every problem of a configuration file, a line each, and exits with 1 if it could not be used. Binds and connects to nothing.")
+	fs := flags("check", "FILE", "Prints every problem of a configuration file, a line each, and exits with 1 if it could not be used. Binds and connects to nothing.")
 	effective := fs.Bool("effective", false, "print the configuration in force, with every default, secrets left out")
-	if code, ok := parse(e, fs, args, 1, "want one configuration file"); !ok {
+	args, code, ok := parse(e, fs, args, 1, "want one configuration file")
+	if !ok {
 		return code
 	}
-	cfg, problems := config.Load(fs.Arg(0))
+	cfg, problems := config.Load(args[0])
 	if cfg != nil {
 		problems = append(problems, gateway.Check(cfg)...)
 	}
@@ -31,6 +32,6 @@ func check(e env, args []string) int {
 		_, _ = e.stdout.Write(text)
 		return exitOK
 	}
-	_, _ = fmt.Fprintf(e.stdout, "%s: ok, %d listeners, %d upstreams\n", fs.Arg(0), len(cfg.Listeners), len(cfg.Upstreams))
+	_, _ = fmt.Fprintf(e.stdout, "%s: ok, %d listeners, %d upstreams\n", args[0], len(cfg.Listeners), len(cfg.Upstreams))
 	return exitOK
 }

@@ -23,20 +23,21 @@ const maxAnswer = 16 << 20
 
 // ctl is `headpond ctl status|reload`.
 func ctl(e env, args []string) int {
-	fs := flags(e, "ctl", "status|reload", "Asks the gateway whose admin page is at the address for its status, or to read its configuration file again.")
+	fs := flags("ctl", "status|reload", "Asks the gateway whose admin page is at the address for its status, or to read its configuration file again.")
 	address := fs.String("admin", "127.0.0.1:9090", "`address` of the admin page: host:port or unix:/path")
 	asJSON := fs.Bool("json", false, "print the status as JSON")
-	if code, ok := parse(e, fs, args, 1, "want status or reload"); !ok {
+	args, code, ok := parse(e, fs, args, 1, "want status or reload")
+	if !ok {
 		return code
 	}
 	var err error
-	switch fs.Arg(0) {
+	switch args[0] {
 	case "status":
 		err = ctlStatus(e, *address, *asJSON)
 	case "reload":
 		err = ctlReload(e, *address)
 	default:
-		_, _ = fmt.Fprintf(e.stderr, "headpond ctl: unknown action %q; want status or reload\n", fs.Arg(0))
+		_, _ = fmt.Fprintf(e.stderr, "headpond ctl: unknown action %q; want status or reload\n", args[0])
 		return exitUsage
 	}
 	if err != nil {
@@ -78,15 +79,21 @@ func ctlReload(e env, address string) error {
 	if err != nil {
 		return err
 	}
-	var answer struct{ Error string }
-	if code != http.StatusOK {
-		if json.Unmarshal(body, &answer) != nil || answer.Error == "" {
-			answer.Error = http.StatusText(code)
-		}
-		return fmt.Errorf("reload refused, the old configuration keeps running: %s", answer.Error)
+	var answer struct {
+		Applied bool
+		Error   string
 	}
-	_, _ = fmt.Fprintln(e.stdout, "reloaded")
-	return nil
+	_ = json.Unmarshal(body, &answer) // what is no answer of a gateway says neither
+	switch {
+	case answer.Applied:
+		_, _ = fmt.Fprintln(e.stdout, "reloaded")
+		return nil
+	case answer.Error != "":
+		return fmt.Errorf("reload refused, the old configuration keeps running: %s", answer.Error)
+	case code == http.StatusNotFound:
+		return fmt.Errorf("the admin page at %s takes no reloads, for it is not on a loopback address or unix socket; send SIGHUP to the gateway instead", address)
+	}
+	return fmt.Errorf("%s answers %d %s; is it a gateway's admin page?", address, code, http.StatusText(code))
 }
 
 func ctlStatus(e env, address string, asJSON bool) error {

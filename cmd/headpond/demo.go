@@ -9,11 +9,11 @@ import (
 
 // runDemo is `headpond demo`.
 func runDemo(e env, args []string) int {
-	fs := flags(e, "demo", "", "Runs a gateway with a SQLite database, two HTTP backends and an echo server behind it, all on this machine.")
+	fs := flags("demo", "", "Runs a gateway with a SQLite database, two HTTP backends and an echo server behind it, all on this machine.")
 	data := fs.String("data", "", "`folder` for the database, created if missing and kept (default: a temporary one)")
 	offset := fs.Int("port-offset", 0, "`number` added to the ports 6432, 7000, 8080 and 9090")
 	show := fs.Bool("print-config", false, "print the configuration file the demo runs, and do not run it")
-	if code, ok := parse(e, fs, args, 0, "takes no arguments"); !ok {
+	if _, code, ok := parse(e, fs, args, 0, "takes no arguments"); !ok {
 		return code
 	}
 	d, err := demo.Start(demo.Options{Data: *data, PortOffset: *offset})
@@ -26,7 +26,7 @@ func runDemo(e env, args []string) int {
 		_, _ = fmt.Fprint(e.stdout, d.YAML)
 		return exitOK
 	}
-	code, portTaken := runGateway(e, d.Config, func(gw *gateway.Gateway) { _, _ = fmt.Fprintln(e.stdout, d.Lines(gw.Addr)) })
+	code, portTaken := runGateway(e, d.Config, nil, func(gw *gateway.Gateway) { _, _ = fmt.Fprintln(e.stdout, d.Lines(gw.Addr)) })
 	if portTaken {
 		_, _ = fmt.Fprintln(e.stderr, "headpond: try other ports: headpond demo -port-offset 1000")
 	}

@@ -101,9 +101,8 @@ func printVersion(e env, _ []string) int {
 }
 
 // flags makes the flag set of a command.
-func flags(e env, name, args, about string) *flag.FlagSet {
+func flags(name, args, about string) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.SetOutput(e.stderr)
 	fs.Usage = func() {
 		_, _ = fmt.Fprintf(fs.Output(), "Usage: headpond %s [FLAGS] %s\n\n%s\n", name, args, about)
 		fs.PrintDefaults()
@@ -111,18 +110,27 @@ func flags(e env, name, args, about string) *flag.FlagSet {
 	return fs
 }
 
-// parse reads the flags and wants exactly n arguments. It returns the exit code when the command is not to run.
-func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (code int, ok bool) {
+// parse reads the flags, which may also follow arguments, and returns the arguments, of which exactly n are wanted. Without ok the command
+// is not to run, and code is the exit code.
+func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
+	fs.SetOutput(io.Discard)
 	err := fs.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK, false
-	case err != nil:
-		return exitUsage, false
-	case fs.NArg() != n:
-		_, _ = fmt.Fprintf(e.stderr, "headpond %s: %s\n", fs.Name(), missing)
-		fs.Usage()
-		return exitUsage, false
+	for ; err == nil && fs.NArg() > 0; err = fs.Parse(fs.Args()[1:]) {
+		rest = append(rest, fs.Arg(0))
 	}
-	return exitOK, true
+	if errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(e.stdout)
+		fs.Usage()
+		return nil, exitOK, false
+	}
+	if err == nil && len(rest) == n {
+		return rest, exitOK, true
+	}
+	if err == nil {
+		err = errors.New(missing)
+	}
+	_, _ = fmt.Fprintf(e.stderr, "headpond %s: %v\n", fs.Name(), err)
+	fs.SetOutput(e.stderr)
+	fs.Usage()
+	return nil, exitUsage, false
 }

@@ -16,24 +16,32 @@ import (
 
 // serve is `headpond serve FILE`.
 func serve(e env, args []string) int {
-	fs := flags(e, "serve", "FILE", "Runs until SIGTERM or SIGINT, then lets sessions finish; a second signal ends at once. SIGHUP reads FILE again.")
-	if code, ok := parse(e, fs, args, 1, "want one configuration file"); !ok {
+	fs := flags("serve", "FILE", "Runs until SIGTERM or SIGINT, then lets sessions finish; a second signal ends at once. SIGHUP reads FILE again.")
+	args, code, ok := parse(e, fs, args, 1, "want one configuration file")
+	if !ok {
 		return code
 	}
-	cfg, problems := config.Load(fs.Arg(0))
+	hangups := make(chan os.Signal, 1)     // one that waits is enough: it reads the file as it is then
+	signal.Notify(hangups, syscall.SIGHUP) // already here: it would end a gateway that is about to start
+	defer signal.Stop(hangups)
+	cfg, problems := config.Load(args[0])
 	_, _ = fmt.Fprint(e.stderr, problems)
 	if cfg == nil {
 		return exitProblem
 	}
-	code, _ := runGateway(e, cfg, nil)
+	code, _ = runGateway(e, cfg, hangups, nil)
 	return code
 }
 
-// runGateway runs cfg until a signal. started, if set, is called once everything is served. portTaken reports that an address could not be
-// bound.
-func runGateway(e env, cfg *config.Config, started func(*gateway.Gateway)) (code int, portTaken bool) {
+// runGateway runs cfg until a signal, and reads its file again at each of hangups. started, if set, is called once everything is served.
+// portTaken reports that an address could not be bound.
+func runGateway(e env, cfg *config.Config, hangups <-chan os.Signal, started func(*gateway.Gateway)) (code int, portTaken bool) {
+	signal.Ignore(syscall.SIGPIPE) // whoever reads the log may go away; clients stay
+	defer signal.Reset(syscall.SIGPIPE)
 	var gw *gateway.Gateway
+	ready, done := make(chan struct{}), make(chan struct{})
 	options := gateway.Options{Version: version, Started: func() {
+		close(ready)
 		if started != nil {
 			started(gw)
 		}
@@ -45,48 +53,56 @@ func runGateway(e env, cfg *config.Config, started func(*gateway.Gateway)) (code
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, endSignals(cfg)...)
+	defer signal.Stop(signals)
 	var forced atomic.Bool
-	stop := onSignals(gw, cancel, &forced)
-	done := make(chan struct{})
-	var tidying sync.WaitGroup
-	tidying.Go(func() { tidy(done) })
+	var tasks sync.WaitGroup
+	tasks.Go(func() { endOn(signals, gw, cancel, &forced, done) })
+	tasks.Go(func() { tidy(done) })
+	go reloadOn(hangups, gw, ready, done) // not waited for: what the file names may be a pipe that nobody writes to
 	err = gw.Run(ctx)
 	close(done)
-	tidying.Wait()
-	stop()
+	tasks.Wait()
 	if forced.Load() || err != nil && !errors.Is(err, gateway.ErrCutOff) {
 		return exitProblem, false
 	}
 	return exitOK, false // sessions that did not end in time were cut off as configured, and the log says so
 }
 
-// onSignals ends or reloads the gateway on signals, until the function it returns is called.
-func onSignals(gw *gateway.Gateway, drain func(), forced *atomic.Bool) (stop func()) {
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
-	done := make(chan struct{})
-	go func() {
-		draining := false
-		for {
-			select {
-			case <-done:
-				return
-			case s := <-signals:
-				switch {
-				case s == syscall.SIGHUP:
-					go func() { _ = gw.ReloadFile() }() // it logs; not here, so that a slow one cannot keep signals waiting
-				case draining:
-					forced.Store(true)
-					go gw.Close()
-				default:
-					draining = true
-					drain()
-				}
-			}
+// endSignals are the signals that end a gateway. One that has no file to read again also ends with its terminal, unless nohup said otherwise.
+func endSignals(cfg *config.Config) []os.Signal {
+	ends := []os.Signal{syscall.SIGTERM, os.Interrupt}
+	if cfg.File == "" && !signal.Ignored(syscall.SIGHUP) {
+		ends = append(ends, syscall.SIGHUP)
+	}
+	return ends
+}
+
+// endOn drains at the first signal and closes at the second, until done is closed.
+func endOn(signals <-chan os.Signal, gw *gateway.Gateway, drain func(), forced *atomic.Bool, done <-chan struct{}) {
+	for act := drain; ; act = func() { forced.Store(true); go gw.Close() } {
+		select {
+		case <-done:
+			return
+		case <-signals:
+			act()
 		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		close(done)
+	}
+}
+
+// reloadOn reads the configuration file again at each signal, from ready until done is closed.
+func reloadOn(hangups <-chan os.Signal, gw *gateway.Gateway, ready, done <-chan struct{}) {
+	select {
+	case <-ready:
+	case <-done:
+	}
+	for {
+		select {
+		case <-done:
+			return
+		case <-hangups:
+			_ = gw.ReloadFile() // it logs
+		}
 	}
 }

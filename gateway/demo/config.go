@@ -26,15 +26,18 @@ listeners:
     protocol: postgres
     listen: {postgres}
     upstream: sqlite
+    max_conns: 1000
     postgres: {auth: trust}
   - name: web
     protocol: http
     listen: {http}
     upstream: web
+    max_conns: 1000
   - name: echo
     protocol: tcp
     listen: {tcp}
     upstream: echo
+    max_conns: 1000
 upstreams:
   sqlite:
     endpoints: [{database}]

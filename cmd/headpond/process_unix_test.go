@@ -1,0 +1,190 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/headpond/headpond/gateway/demo"
+)
+
+// runVariable makes this test's program headpond itself.
+const runVariable = "HEADPOND_TEST_RUN"
+
+func init() {
+	if os.Getenv(runVariable) != "" {
+		os.Exit(run(env{os.Stdout, os.Stderr}, os.Args[1:]))
+	}
+}
+
+// process is headpond, running.
+type process struct {
+	cmd *exec.Cmd
+	log *bufio.Scanner
+	out io.ReadCloser // what log reads
+}
+
+// startProcess runs headpond; shell, if any, is a command that comes before.
+func startProcess(t *testing.T, shell string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command("/bin/sh", append([]string{"-c", shell + ` exec "$0" "$@"`, os.Args[0]}, args...)...)}
+	p.cmd.Env = append(os.Environ(), runVariable+"=1", "TMPDIR="+t.TempDir())
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout, p.cmd.Stderr = w, w
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	p.out, p.log = r, bufio.NewScanner(r)
+	t.Cleanup(func() { _, _, _ = p.cmd.Process.Kill(), p.cmd.Wait(), r.Close() })
+	return p
+}
+
+// until reads the log up to a line that contains text, and returns that.
+func (p *process) until(t *testing.T, text string) string {
+	t.Helper()
+	var read strings.Builder
+	for p.log.Scan() {
+		if strings.Contains(p.log.Text(), text) {
+			return p.log.Text()
+		}
+		read.WriteString(p.log.Text() + "\n")
+	}
+	t.Fatalf("the log ends without %q:\n%s", text, read.String())
+	return ""
+}
+
+func (p *process) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var addressAttr = regexp.MustCompile(`address=(\S+)`)
+
+// configFile writes a configuration; more is added to its upstreams.
+func configFile(t *testing.T, more string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := "admin: 127.0.0.1:0\nlisteners: [{name: raw, protocol: tcp, listen: \"127.0.0.1:0\", upstream: u}]\nupstreams:\n  u: {endpoints: [\"127.0.0.1:1\"]}\n" + more
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestLogReaderGoes: clients stay when whoever reads the log has gone.
+func TestLogReaderGoes(t *testing.T) {
+	p := startProcess(t, "", "serve", configFile(t, ""))
+	page := addressAttr.FindStringSubmatch(p.until(t, "admin page"))[1]
+	_ = p.out.Close()
+	p.signal(t, syscall.SIGHUP)
+	for reloads := ""; !strings.Contains(reloads, `"applied": 1`); { // that line was logged, to nobody
+		resp, err := http.Get("http://" + page + "/api/v1/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if reloads = string(body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	p.signal(t, syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHangupWhileStarting is for later, and not the end.
+func TestHangupWhileStarting(t *testing.T) {
+	file := configFile(t, "  pg: {endpoints: [\"127.0.0.1:1\"], postgres: {user: u, password: \"file:secret\"}}\n")
+	secret := filepath.Join(filepath.Dir(file), "secret")
+	if err := syscall.Mkfifo(secret, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, "", "serve", file)
+	for _, line := range []string{"admin page", "msg=reloaded"} {
+		w, err := os.OpenFile(secret, os.O_WRONLY, 0) // waits until the file is read
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line == "admin page" {
+			p.signal(t, syscall.SIGHUP)
+		}
+		if _, err := io.WriteString(w, "secret\n"); err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Close()
+		p.until(t, line)
+	}
+	p.signal(t, syscall.SIGTERM)
+	p.until(t, "msg=stopped")
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// demoOffset is one at which the demo's ports are free.
+func demoOffset() string {
+	for {
+		offset, taken := 4000+rand.IntN(14_000), false
+		for _, port := range []int{demo.PostgresPort, demo.HTTPPort, demo.TCPPort, demo.AdminPort} {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+offset))
+			if err != nil {
+				taken = true
+				break
+			}
+			_ = l.Close()
+		}
+		if !taken {
+			return strconv.Itoa(offset)
+		}
+	}
+}
+
+// TestDemoEndsWithItsTerminal and removes its database, but not under nohup.
+func TestDemoEndsWithItsTerminal(t *testing.T) {
+	p := startProcess(t, "", "demo", "-port-offset", demoOffset())
+	database := strings.Fields(p.until(t, "  database "))[1]
+	p.signal(t, syscall.SIGHUP)
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(database); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the database: %v", err)
+	}
+	p = startProcess(t, `trap "" HUP;`, "demo", "-port-offset", demoOffset())
+	p.until(t, "  database ")
+	p.signal(t, syscall.SIGHUP)
+	p.signal(t, syscall.SIGTERM)
+	p.until(t, "msg=stopped")
+}
+
+// TestTooFewOpenFiles are told of at the start, unless more can be had.
+func TestTooFewOpenFiles(t *testing.T) {
+	p := startProcess(t, "ulimit -n 300;", "serve", configFile(t, ""))
+	if line := p.until(t, "limit of open files"); !strings.Contains(line, "=300 ") || !strings.Contains(line, "=20101") {
+		t.Error(line)
+	}
+	p.until(t, "admin page")
+}

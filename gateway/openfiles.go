@@ -1,0 +1,37 @@
+package gateway
+
+import (
+	"slices"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// ownFiles is what a gateway has open besides connections: the engine, log, admin page and its clients, files that are read.
+const ownFiles = 100
+
+// openFiles is how many files cfg may have open at least once everything is in use: a client each, and the connections behind them, of which
+// there are no more than the pools or the clients allow. What goes through tunnels is left out.
+func openFiles(cfg *config.Config) uint64 {
+	total := ownFiles
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		if total++; l.Protocol == config.TunnelProtocol {
+			total += l.Tunnel.MaxSessions
+		} else {
+			total += l.MaxConns
+		}
+	}
+	for i := range cfg.Upstreams {
+		u := &cfg.Upstreams[i]
+		clients := 0
+		for j := range cfg.Listeners {
+			if l := &cfg.Listeners[j]; slices.Contains(upstreamsOf(l), u.Name) {
+				clients += l.MaxConns
+			}
+		}
+		if u.Tunnel == "" {
+			total += min(clients, len(u.Endpoints)*u.Pool.MaxSize)
+		}
+	}
+	return uint64(total) //nolint:gosec // none of these is negative
+}
