@@ -194,15 +194,22 @@ func (t *Stream) CloseWrite() error { return t.s.closeWrite(t.ch) }
 // read is dropped, and the other side's writers fail with ErrPeerClosed. Close every
 // stream, see [Channel.Close].
 func (t *Stream) Close() error {
-	t.s.mu.Lock()
-	t.rd.stop()
-	t.wr.stop()
-	t.s.mu.Unlock()
+	t.stopDeadlines()
 	return t.s.closeChannel(t.ch)
 }
 
+func (t *Stream) stopDeadlines() {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.rd.stop()
+	t.wr.stop()
+}
+
 // Reset ends both directions at once, for a reason the other side is told; see [Channel.Reset].
-func (t *Stream) Reset(code uint16, reason string) { t.s.resetChannel(t.ch, code, reason) }
+func (t *Stream) Reset(code uint16, reason string) {
+	t.stopDeadlines()
+	t.s.resetChannel(t.ch, code, reason)
+}
 
 // SetDeadline sets both deadlines; the zero time means none.
 func (t *Stream) SetDeadline(at time.Time) error {

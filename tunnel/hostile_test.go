@@ -111,8 +111,15 @@ func TestHostilePeer(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	if _, err := bad.Open(soon(t), "a channel for messages"); err != nil {
-		t.Fatal(err)
+	for range 100 { // more than it may have open: each is refused
+		ch, err := bad.Open(soon(t), "a channel for messages")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = ch.Send(soon(t), make([]byte, 1000))
+		if _, err := ch.Receive(soon(t)); !errors.Is(err, mux.ErrReset) {
+			t.Fatal(err)
+		}
 	}
 	for range 2000 { // more than it may have open; none is ever read or closed
 		st, err := bad.OpenStream(soon(t), target)

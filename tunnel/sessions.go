@@ -95,7 +95,20 @@ func (t *sessions) add(name string, s *mux.Session, most int) error {
 	t.made++
 	t.notify()
 	t.work.Go(func() { t.acceptStreams(p, s) })
+	t.work.Go(func() { refuseChannels(s) })
 	return nil
+}
+
+// refuseChannels refuses channels for messages until the session is over: nobody would
+// ever read them, and they would hold up a drain.
+func refuseChannels(s *mux.Session) {
+	for {
+		ch, err := s.Accept(context.Background())
+		if err != nil {
+			return
+		}
+		ch.Reset(codeRefused, "a tunnel carries streams only")
+	}
 }
 
 // acceptStreams serves what the other side opens until the session is over.
