@@ -48,7 +48,7 @@ type Config struct {
 	// the rows included. 0 = unlimited. A client can shorten it by SET.
 	StatementTimeout time.Duration
 	// StallTimeout ends a session whose client does not take its rows: they
-	// hold a reader. 0 = 1 minute.
+	// hold a reader. While others wait for one it is a twelfth. 0 = 1 minute.
 	StallTimeout time.Duration
 	// MaxMessage bounds a message of a client, in bytes. 0 = 64 MiB.
 	MaxMessage int
@@ -83,6 +83,7 @@ type Backend struct {
 	cfg     Config
 	db      *sqlitepool.DB
 	states  sync.Map // *sqlite.Conn → *connState
+	crowd   crowd
 	started time.Time
 	// generation counts changes of the schema made through this backend.
 	generation atomic.Uint64

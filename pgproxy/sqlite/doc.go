@@ -80,7 +80,8 @@
 //
 // A session that holds the writer or a snapshot and sends nothing is ended after
 // Config.IdleInTransaction (25P03). Rows are streamed while the reader stays at
-// work; a client that stops taking them is dropped after Config.StallTimeout. Cancel
+// work; a client that stops taking them is dropped after Config.StallTimeout, or a
+// twelfth of that while others wait. Cancel
 // requests, time-outs and the client's leaving interrupt the statement.
 //
 // Unstable until 1.0.

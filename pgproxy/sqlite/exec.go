@@ -271,6 +271,8 @@ func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, er
 	n := 0
 	if p.run != nil {
 		written := s.c.Writer.Written()
+		defer s.b.crowd.sending(s, p.run.h.write)()
+		s.hurried.Store(false)
 		_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
 		for ; p.run.pending; n++ {
 			if limit > 0 && n == limit {
@@ -297,6 +299,7 @@ func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, er
 // moveOn gives the client, which took some rows, another while for the next,
 // and reports whether it has left.
 func (s *session) moveOn() error {
+	s.hurried.Store(false)
 	err := s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
 	if err != nil || s.c.Writer.Flush() != nil {
 		return errClientGone
@@ -339,7 +342,16 @@ func (s *session) streamCommand(p *portal, limit int) (suspended bool) {
 func (s *session) sendRow(p *portal, n int, lenient bool) error {
 	stmt := p.run.c.stmt
 	row := binary.BigEndian.AppendUint16(s.row[:0], uint16(len(p.columns)))
+	s.large = s.large[:0]
 	for i := range p.columns {
+		c := &p.columns[i]
+		l, ok := c.isLarge(stmt, i)
+		if ok {
+			row = binary.BigEndian.AppendUint32(row, uint32(l.size))
+			l.at = len(row)
+			s.large = append(s.large, l)
+			continue
+		}
 		var v value
 		v, s.cell = readValue(stmt, i, s.cell)
 		at := len(row)
@@ -347,8 +359,6 @@ func (s *session) sendRow(p *portal, n int, lenient bool) error {
 		if v.typ == sqlite.TypeNull {
 			continue
 		}
-		c := &p.columns[i]
-		var ok bool
 		if row, ok = c.encode(row, v); !ok {
 			if !lenient {
 				return misfit(c, v, n)
@@ -357,8 +367,7 @@ func (s *session) sendRow(p *portal, n int, lenient bool) error {
 		}
 		binary.BigEndian.PutUint32(row[at:], uint32(len(row)-at-4))
 	}
-	s.c.Writer.Header(pgwire.TypeDataRow, len(row))
-	_, err := s.c.Writer.Write(row)
+	err := s.writeRow(stmt, row)
 	s.row = row
 	if cap(s.row) > maxKeptRow {
 		s.row = nil
@@ -366,10 +375,7 @@ func (s *session) sendRow(p *portal, n int, lenient bool) error {
 	if cap(s.cell) > maxKeptRow {
 		s.cell = nil
 	}
-	if err != nil {
-		return errClientGone
-	}
-	return nil
+	return err
 }
 
 // misfit is the error for a value that does not fit its column's type: SQLite

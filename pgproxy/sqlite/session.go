@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/listener"
@@ -42,6 +43,8 @@ type session struct {
 	limited   bool // the message under way must come in a limited time
 	idle      bool // nothing outstanding: the session could end here
 	row, cell []byte
+	large     []large     // values of the row under way that are not in row
+	hurried   atomic.Bool // others wait for its connection and its client has taken nothing since
 }
 
 // Reasons a statement or session is interrupted.

@@ -26,6 +26,7 @@ type handle struct {
 	lease pool.Lease[*sqlite.Conn]
 	conn  *sqlite.Conn
 	cs    *connState
+	write bool // it is the writer
 }
 
 // acquire leases a connection for this session.
@@ -34,14 +35,16 @@ func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 	if write {
 		get = s.b.db.AcquireWriter
 	}
+	over := s.b.waiting(write)
 	lease, err := get(ctx)
+	over()
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
 		return nil, err
 	}
-	h := &handle{lease: lease, conn: lease.Value(), cs: s.b.state(lease.Value())}
+	h := &handle{lease: lease, conn: lease.Value(), cs: s.b.state(lease.Value()), write: write}
 	h.cs.session = s
 	return h, nil
 }

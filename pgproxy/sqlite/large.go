@@ -1,0 +1,95 @@
+package sqlite
+
+import (
+	"encoding/hex"
+	"io"
+
+	"github.com/headpond/headpond/pgwire"
+	"zombiezen.com/go/sqlite"
+)
+
+const (
+	// largeValue is from when on a text or blob is sent from SQLite's memory, piece by piece, in bytes:
+	// copies of it, twice as long in hex, would take several times its size.
+	largeValue = 64 << 10
+	// maxRow is the largest DataRow a client accepts, in bytes: PostgreSQL's limit for a message.
+	maxRow = 1<<30 - 1 - 4
+)
+
+// large is a value of a row that has not been copied.
+type large struct {
+	at   int // in the row: behind its length
+	col  int
+	size int // as sent, in bytes
+	hex  bool
+}
+
+// isLarge reports whether a column of the current row is sent piece by piece.
+func (c *column) isLarge(stmt *sqlite.Stmt, i int) (l large, ok bool) {
+	if c.TypeOID != oidText && c.TypeOID != oidBytea {
+		return l, false
+	}
+	typ := stmt.ColumnType(i)
+	if typ != sqlite.TypeText && typ != sqlite.TypeBlob {
+		return l, false
+	}
+	if l.size = stmt.ColumnLen(i); l.size < largeValue {
+		return l, false
+	}
+	l.col = i
+	if l.hex = typ == sqlite.TypeBlob; c.TypeOID == oidBytea {
+		l.hex = c.Format == pgwire.FormatText
+	}
+	if l.hex {
+		l.size = 2 + 2*l.size
+	}
+	return l, true
+}
+
+// writeRow sends a row and the large values that belong in it.
+func (s *session) writeRow(stmt *sqlite.Stmt, row []byte) error {
+	total := len(row)
+	for _, l := range s.large {
+		total += l.size
+	}
+	if total > maxRow {
+		return sqlError(pgwire.StateProgramLimitExceeded, "a row of %d bytes is too long to send, the limit is %d", total, maxRow).
+			hint("Select parts of its values by substr().")
+	}
+	w, at := s.c.Writer, 0
+	w.Header(pgwire.TypeDataRow, total)
+	for _, l := range s.large {
+		_, _ = w.Write(row[at:l.at]) // the Writer keeps the error
+		at = l.at
+		if err := s.writeLarge(stmt.ColumnReader(l.col), l.hex); err != nil {
+			return err
+		}
+	}
+	if _, err := w.Write(row[at:]); err != nil {
+		return errClientGone
+	}
+	return nil
+}
+
+// writeLarge sends a value while the client takes some of it in time.
+func (s *session) writeLarge(value io.Reader, hexed bool) error {
+	dst := io.Writer(s.c.Writer)
+	if hexed {
+		_, _ = io.WriteString(dst, `\x`)
+		dst = hex.NewEncoder(dst)
+	}
+	if cap(s.cell) < largeValue {
+		s.cell = make([]byte, largeValue)
+	}
+	piece := s.cell[:largeValue]
+	for {
+		n, _ := value.Read(piece) // of memory: all there is, then 0
+		if n == 0 {
+			return nil
+		}
+		_, _ = dst.Write(piece[:n])
+		if err := s.moveOn(); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,50 @@
+//go:build !race
+
+package sqlite_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// A large value is sent from SQLite's memory: copies of it, in hex, took several times as much.
+func TestLargeValueIsNotCopied(t *testing.T) {
+	const size = 64 << 20
+	c := start(t).wire(t)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	c.w.Send(&pgwire.Query{SQL: fmt.Sprintf(`SELECT 1, zeroblob(%d), NULL, 'end'`, size)})
+	if err := c.w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	length := 0
+	for typ := byte(0); typ != pgwire.TypeReadyForQuery; {
+		h, err := c.r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if typ = h.Type; typ == pgwire.TypeDataRow {
+			length = h.Len
+		}
+		if err := c.r.Skip(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if want := 2 + 4 + 1 + 4 + 2 + 2*size + 4 + 4 + 3; length != want {
+		t.Errorf("a row of %d bytes, want %d", length, want)
+	}
+	if got := after.TotalAlloc - before.TotalAlloc; got > size/4 {
+		t.Errorf("%d bytes were allocated to send a blob of %d", got, size)
+	}
+}
+
+// A row that no message can carry is an error, and not a message with an impossible length.
+func TestRowOverTheLimit(t *testing.T) {
+	c := start(t).wire(t)
+	c.w.Send(&pgwire.Query{SQL: `SELECT zeroblob(600000000)`})
+	c.want(c.until(pgwire.TypeReadyForQuery), "T", "E 54000", "Z I")
+}
