@@ -133,7 +133,8 @@ function poolCard() {
     update(e) {
       const p = e.pool;
       setText(name, e.address);
-      if (!e.healthy) setTag(health, "bad", "unhealthy");
+      if (e.removed) setTag(health, "warn", "removed");
+      else if (!e.healthy) setTag(health, "bad", "unhealthy");
       else if (e.ejected) setTag(health, "warn", "ejected");
       else setTag(health, "good", "healthy");
       spark.add(p.in_use + p.direct);

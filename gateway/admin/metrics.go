@@ -173,8 +173,10 @@ func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 	addresses := distinctAddresses(u.Endpoints)
 	for i, e := range u.Endpoints {
 		labels := []string{u.Name, addresses[i], u.Protocol}
-		send(ch, healthyDesc, prometheus.GaugeValue, oneIf(e.Healthy), labels...)
-		send(ch, ejectedDesc, prometheus.GaugeValue, oneIf(e.Ejected), labels...)
+		if !e.Removed { // nobody looks after its health any more
+			send(ch, healthyDesc, prometheus.GaugeValue, oneIf(e.Healthy), labels...)
+			send(ch, ejectedDesc, prometheus.GaugeValue, oneIf(e.Ejected), labels...)
+		}
 		for _, m := range poolMetrics {
 			send(ch, m.desc, m.kind, m.read(e.Pool), labels...)
 		}

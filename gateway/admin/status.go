@@ -96,6 +96,7 @@ type UpstreamStatus struct {
 // Endpoint is one endpoint of an upstream.
 type Endpoint struct {
 	Address      string     `json:"address"`
+	Removed      bool       `json:"removed"` // by a reload; here until its connections have come back
 	Healthy      bool       `json:"healthy"`
 	Ejected      bool       `json:"ejected"`
 	EjectedUntil *time.Time `json:"ejected_until"` // null: not ejected
@@ -190,7 +191,7 @@ func upstreamStatus(u Upstream) UpstreamStatus {
 	addresses := distinctAddresses(u.Endpoints)
 	for i, e := range u.Endpoints {
 		out.Endpoints = append(out.Endpoints, Endpoint{
-			Address: addresses[i], Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
+			Address: addresses[i], Removed: e.Removed, Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
 			Failures: e.Failures, LastError: e.LastError, Pool: poolStatus(u, addresses[i], e.Pool),
 		})
 	}
