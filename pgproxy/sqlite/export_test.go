@@ -43,7 +43,11 @@ func Tokens(sql string) (texts []string) {
 	return texts
 }
 
-var SplitStatements = splitStatements
+// SplitStatements exposes splitStatements.
+func SplitStatements(sql string) []string {
+	statements, _ := splitStatements(sql)
+	return statements
+}
 
 // NumericRoundTrip encodes a decimal in binary and decodes it again.
 func NumericRoundTrip(s string) (string, error) { return parseNumeric(appendNumeric(nil, s)) }

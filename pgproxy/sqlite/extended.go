@@ -40,7 +40,10 @@ func (s *session) parse(body []byte) error {
 	if len(s.statements) >= maxStatements {
 		return sqlError(pgwire.StateConfigLimitExceeded, "too many prepared statements (limit: %d)", maxStatements)
 	}
-	statements := splitStatements(m.Query)
+	statements, err := splitStatements(m.Query)
+	if err != nil {
+		return err
+	}
 	if len(statements) > 1 {
 		return sqlError(pgwire.StateSyntaxError, "cannot insert multiple commands into a prepared statement")
 	}

@@ -5,6 +5,7 @@ package sqlite_test
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/pgwire"
@@ -47,4 +48,14 @@ func TestRowOverTheLimit(t *testing.T) {
 	c := start(t).wire(t)
 	c.w.Send(&pgwire.Query{SQL: `SELECT zeroblob(600000000)`})
 	c.want(c.until(pgwire.TypeReadyForQuery), "T", "E 54000", "Z I")
+}
+
+// A statement that would take gigabytes to analyse is refused.
+func TestStatementOfManyWords(t *testing.T) {
+	c := start(t).wire(t)
+	c.w.Send(&pgwire.Query{SQL: "SELECT " + strings.Repeat("(", 16<<20)})
+	c.want(c.until(pgwire.TypeReadyForQuery), "E 54000", "Z I")
+	c.w.Send(&pgwire.Parse{Query: "SELECT " + strings.Repeat("(", 16<<20)})
+	c.w.Send(&pgwire.Sync{})
+	c.want(c.until(pgwire.TypeReadyForQuery), "E 54000", "Z I")
 }

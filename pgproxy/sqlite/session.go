@@ -279,7 +279,10 @@ func (s *session) query(body []byte) error {
 }
 
 func (s *session) simpleQuery(ctx context.Context, sql string) error {
-	statements := splitStatements(sql)
+	statements, err := splitStatements(sql)
+	if err != nil {
+		return err
+	}
 	if len(statements) == 0 {
 		s.c.Writer.Send(&pgwire.EmptyQueryResponse{})
 	}

@@ -1,6 +1,10 @@
 package sqlite
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/headpond/headpond/pgwire"
+)
 
 // kind is what a token is.
 type kind byte
@@ -55,7 +59,7 @@ var operators = [...]string{"!~~*", "->>", "!~*", "!~~", "~~*", "#>>", "::", "||
 func tokenize(sql string) []token {
 	tokens := make([]token, 0, min(len(sql)/4+4, maxTokensAhead))
 	var open []int // parentheses not closed yet
-	for i := 0; i < len(sql); {
+	for i := 0; i < len(sql) && len(tokens) <= maxTokens; {
 		if n := skipBlank(sql[i:]); n > 0 {
 			i += n
 			continue
@@ -75,6 +79,10 @@ func tokenize(sql string) []token {
 	}
 	return tokens
 }
+
+// maxTokens bounds the tokens of what a client sends at once: each takes a hundred bytes or two while the
+// statement is prepared. Statements that long are lists of values, which can be parameters.
+const maxTokens = 1 << 21
 
 // maxTokensAhead bounds the room made for tokens before there are any: a
 // statement with a large literal is long and has few.
@@ -234,9 +242,13 @@ func numberLen(s string) int {
 
 // splitStatements cuts sql at the semicolons between statements; those inside
 // the body of CREATE TRIGGER do not count. Empty statements are left out.
-func splitStatements(sql string) []string {
+// More than maxTokens are an error.
+func splitStatements(sql string) ([]string, error) {
 	var out []string
 	tokens := tokenize(sql)
+	if len(tokens) > maxTokens {
+		return nil, sqlError(pgwire.StateProgramLimitExceeded, "more than %d words in a message", maxTokens).hint("Give values as parameters, or send fewer statements at once.")
+	}
 	first, depth := 0, 0
 	for i, t := range tokens {
 		if isTrigger(tokens[first:]) {
@@ -257,7 +269,7 @@ func splitStatements(sql string) []string {
 	if first < len(tokens) {
 		out = append(out, sql[tokens[first].start:])
 	}
-	return out
+	return out, nil
 }
 
 func isTrigger(tokens []token) bool {
