@@ -2,6 +2,7 @@ package pgproxy_test
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -169,4 +170,58 @@ func chance(r *rand.Rand) []pgwire.Message {
 	}
 	return []pgwire.Message{&pgwire.Parse{Name: name, Query: sql}, &pgwire.Bind{Statement: name, Portal: portal, Params: params},
 		&pgwire.Describe{Object: 'P', Name: portal}, &pgwire.Execute{Portal: portal, MaxRows: uint32(r.IntN(3))}, data, end}
+}
+
+// TestLeaveAnywhere has clients leave in the middle of what chance lets them send. The next client of
+// the server connection finds nothing of it.
+func TestLeaveAnywhere(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create table if not exists differential (a int)")
+	for mode, change := range map[uint64]func(*pgproxy.Config, *pgproxy.PostgresConfig){0: transaction, 1: session} {
+		g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+			change(c, pc)
+			pc.Pool.MaxSize = 1
+		})
+		for round := range uint64(scripts) {
+			r := rand.New(rand.NewPCG(mode, round))
+			w := g.dial(t)
+			var request []byte
+			for range 1 + r.IntN(12) {
+				for _, m := range chance(r) {
+					request = m.Append(request)
+				}
+			}
+			go func() { _, _ = io.Copy(io.Discard, w.Conn) }()
+			request = request[:r.IntN(len(request))]
+			for len(request) > 0 {
+				n := 1 + r.IntN(len(request))
+				if _, err := w.Write(request[:n]); err != nil {
+					break // after a FATAL error
+				}
+				request = request[n:]
+			}
+			_ = w.Close()
+			next := g.dial(t)
+			next.send(query("select 'next'; select count(*) from pg_cursors; select count(*) from pg_prepared_statements where name not like 'headpond_%'; show transaction_isolation"),
+				&pgwire.Parse{Query: "select 'extended'"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{})
+			got := ""
+			for range 2 {
+				answer, err := next.answers(func(typ byte) bool { return typ == pgwire.TypeReadyForQuery })
+				if err != nil {
+					t.Fatalf("mode %d, round %d: %s, %v", mode, round, got+answer, err)
+				}
+				got += answer
+			}
+			if want := strings.Join([]string{`T""`, row1("next"), `C"SELECT 1\x00"`, `T""`, row1("0"), `C"SELECT 1\x00"`, `T""`, row1("0"), `C"SELECT 1\x00"`,
+				`T""`, row1("read committed"), `C"SHOW\x00"`, `Z"I"`, `1""`, `2""`, row1("extended"), `C"SELECT 1\x00"`, `Z"I"`, ""}, " "); got != want {
+				t.Fatalf("mode %d, round %d: the next client got\n%s\nwant\n%s", mode, round, got, want)
+			}
+			_ = next.Close()
+		}
+	}
+}
+
+// row1 is a DataRow of one value as answers notes it.
+func row1(value string) string {
+	return fmt.Sprintf("D%q", "\x00\x01\x00\x00\x00"+string(rune(len(value)))+value)
 }
