@@ -46,6 +46,17 @@ func (b *bounded) Err() error {
 	return b.real().Err()
 }
 
+// Value is the caller's, but for what package context keeps there itself.
+func (b *bounded) Value(key any) any {
+	b.mu.Lock()
+	from := b.inner
+	b.mu.Unlock()
+	if from == nil {
+		from = b.Context
+	}
+	return from.Value(key)
+}
+
 // end ends the context when the callback has returned.
 func (b *bounded) end() {
 	b.mu.Lock()

@@ -359,13 +359,16 @@ func TestContextOfACheck(t *testing.T) {
 			want(t, "over afterwards", kept.Err() != nil, true)
 		}
 		acquire(t, p).Release()
-		check(context.WithValue(ctx, key{}, "value"), func(ctx context.Context) {
+		parent, cancelParent := context.WithCancel(context.WithValue(ctx, key{}, "value"))
+		defer cancelParent()
+		check(parent, func(ctx context.Context) {
 			want(t, "value", ctx.Value(key{}), any("value"))
 			want(t, "error", ctx.Err(), nil)
 			at, ok := ctx.Deadline()
 			want(t, "deadline", ok && at.Equal(time.Now().Add(3*time.Second)), true)
 			<-ctx.Done()
 			want(t, "ended by", ctx.Err(), context.DeadlineExceeded)
+			want(t, "cause", context.Cause(ctx), context.DeadlineExceeded)
 			want(t, "ended at its deadline", time.Until(at), 0)
 		})
 		sooner, cancel := context.WithTimeout(ctx, time.Minute+time.Second)
