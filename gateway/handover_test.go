@@ -5,17 +5,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/freeport"
 )
 
 // engineKinds are what `engine` may say; those that this system has not become another one.
@@ -25,16 +24,12 @@ var engineKinds = []string{"auto", "epoll", "goroutine"}
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
 	var free []string
-	for len(free) < n {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(18_000)))
-		if errors.Is(err, syscall.EADDRINUSE) {
-			continue
-		}
+	for range n {
+		port, err := freeport.Get()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = l.Close() }()
-		free = append(free, l.Addr().String())
+		free = append(free, fmt.Sprintf("127.0.0.1:%d", port))
 	}
 	return free
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/internal/freeport"
 )
 
 const (
@@ -67,7 +67,7 @@ func address(t testing.TB) string {
 	portsMu.Lock()
 	defer portsMu.Unlock()
 	for {
-		port, err := pgtest.FreePort()
+		port, err := freeport.Get()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,6 +15,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/freeport"
 )
 
 const (
@@ -90,7 +90,7 @@ func (c *Cluster) create() error {
 		return err
 	}
 	for try := 1; ; try++ {
-		if c.port, err = FreePort(); err != nil {
+		if c.port, err = freeport.Get(); err != nil {
 			return err
 		}
 		if err = c.launch(); err == nil {
@@ -104,20 +104,6 @@ func (c *Cluster) create() error {
 		return c.exec("SET password_encryption = 'md5'", fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", superuser, password))
 	}
 	return nil
-}
-
-// FreePort finds a port of 127.0.0.1 nobody listens on, below the range the kernel takes
-// outgoing connections' ports from: while a killed server is down, nothing slips onto its port.
-func FreePort() (int, error) {
-	for range 100 {
-		port := 15000 + rand.IntN(17000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			continue
-		}
-		return port, l.Close()
-	}
-	return 0, errors.New("no free port from 15000 to 31999")
 }
 
 // launch starts the server and waits until it answers.

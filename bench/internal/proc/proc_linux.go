@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"github.com/headpond/headpond/internal/freeport"
 )
 
 // stopTime is how long a process may take to end before it is killed.
@@ -347,20 +349,8 @@ func (p *Process) Switches() int64 {
 	return sum
 }
 
-// given are the ports that FreePort has given.
-var given sync.Map
-
-// FreePort finds a port of 127.0.0.1 nobody listens on, below those the kernel gives to outgoing connections. It gives none twice.
+// FreePort finds a port of 127.0.0.1 nobody listens on; see package freeport.
 func FreePort() (string, error) {
-	for range 100 {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(15000+rand.IntN(17000)))
-		if _, before := given.LoadOrStore(addr, true); before {
-			continue
-		}
-		l, err := net.Listen("tcp", addr)
-		if err == nil {
-			return addr, l.Close()
-		}
-	}
-	return "", errors.New("no free port from 15000 to 31999")
+	port, err := freeport.Get()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
