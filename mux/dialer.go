@@ -40,7 +40,7 @@ type Dialer struct {
 	mu     sync.Mutex // never held while dialling or closing
 	hosts  map[string]*host
 	closed bool
-	work   sync.WaitGroup  // dials under way
+	work   sync.WaitGroup  // dials under way, sessions being closed
 	life   context.Context // of them; ends with Close
 	end    context.CancelFunc
 	served sync.WaitGroup // calls of OnSession
@@ -192,6 +192,9 @@ func (h *host) pick() *shared {
 	for _, s := range h.sessions {
 		if s.Draining() {
 			h.leaving = append(h.leaving, s)
+			if s.Err() != nil {
+				s.timer.Reset(0) // it is over: what it holds need not wait
+			}
 		} else {
 			kept = append(kept, s)
 		}
@@ -302,8 +305,10 @@ func (d *Dialer) idle(h *host, s *shared, again time.Duration) {
 	gone := func(o *shared) bool { return o == s }
 	h.sessions, h.leaving = slices.DeleteFunc(h.sessions, gone), slices.DeleteFunc(h.leaving, gone)
 	d.forget(h)
+	d.work.Add(1) // Close waits for it
 	d.mu.Unlock()
 	s.Close()
+	d.work.Done()
 }
 
 // forget drops an address without sessions. mu is held.

@@ -130,6 +130,27 @@ func TestDialerReplacesASessionThatIsOver(t *testing.T) {
 	})
 }
 
+// TestDialerKeepsNothingOfWhatIsOver: a server that ends every session as soon as it is
+// made does not leave them all here until the idle timer finds them.
+func TestDialerKeepsNothingOfWhatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		d := &mux.Dialer{Dial: n.dial, IdleTimeout: time.Hour}
+		for i := range 20 {
+			if _, err := d.Open(bg, "somewhere", "x"); err != nil {
+				t.Fatal(err)
+			}
+			n.sessions()[i].Close()
+			synctest.Wait()
+		}
+		if held := d.Held(); held > 2 { // the last one, which nobody has asked for since
+			t.Errorf("%d sessions are kept", held)
+		}
+		d.Close()
+		n.close()
+	})
+}
+
 func TestDialerTellsWhyItCannot(t *testing.T) {
 	why := errors.New("no route")
 	d := &mux.Dialer{Dial: (&network{fail: why}).dial}

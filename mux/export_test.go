@@ -39,6 +39,16 @@ func Cut(a, b *Core) bool {
 	return a.c.replay.rewind(b.c.replay.received) && b.c.replay.rewind(a.c.replay.received)
 }
 
+// Held is how many sessions d has, those that are over among them.
+func (d *Dialer) Held() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, h := range d.hosts {
+		n += len(h.sessions) + len(h.leaving)
+	}
+	return n
+}
+
 // Ended is how many channels are remembered that are over, and not acknowledged.
 func (c *Core) Ended() int { return len(c.c.replay.ended) }
 
