@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -159,6 +160,14 @@ func sourceTree(dir string) string {
 	return ""
 }
 
+// resuming are the arguments that go on with a run.
+func resuming(args []string) []string {
+	if slices.Contains(args, "-resume") || slices.Contains(args, "--resume") {
+		return args
+	}
+	return append([]string{"-resume"}, args...)
+}
+
 // bench measures.
 func bench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stderr)
@@ -172,7 +181,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err = measure(ctx, o, stdout, stderr)
 	switch {
 	case errors.Is(err, run.ErrInterrupted):
-		_, _ = fmt.Fprintf(stderr, "\nheadpond bench: interrupted; the finished rounds are in %s. To go on: headpond bench -resume %s\n", o.out, strings.Join(args, " "))
+		_, _ = fmt.Fprintf(stderr, "\nheadpond bench: interrupted; the finished rounds are in %s. To go on: headpond bench %s\n", o.out, strings.Join(resuming(args), " "))
 		return exitInterrupted
 	case errors.Is(err, errPeer) || errors.Is(err, suite.ErrSuite):
 		_, _ = fmt.Fprintln(stderr, "headpond bench:", err)

@@ -99,11 +99,19 @@ func (s *Starter) StartGateway(g Gateway) (*Target, error) {
 type proxyConf struct {
 	Name, Listen, Target, Dir, User, Module string
 	Threads                                 int
-	TLS                                     bool
+	TLS, Bulk                               bool
 }
 
-// StartHAProxy starts HAProxy in mode "tcp" or "http". Without threads it takes its default, one for each processor.
-func (s *Starter) StartHAProxy(mode, target string, threads int, tls bool) (*Target, error) {
+// HAProxy is an arm of HAProxy.
+type HAProxy struct {
+	Mode, Target string // "tcp" or "http"
+	Threads      int    // 0 is its default, one for each processor
+	TLS          bool   // to the backend
+	Bulk         bool   // HTTP only: larger buffers, which cost memory and spare time with large bodies
+}
+
+// StartHAProxy starts HAProxy.
+func (s *Starter) StartHAProxy(h HAProxy) (*Target, error) {
 	if s.Tools.HAProxy.Path == "" {
 		return nil, fmt.Errorf("haproxy: %w", ErrMissing)
 	}
@@ -111,7 +119,7 @@ func (s *Starter) StartHAProxy(mode, target string, threads int, tls bool) (*Tar
 	if err != nil {
 		return nil, err
 	}
-	file, err := s.render("haproxy-"+mode+".cfg", "haproxy", proxyConf{Listen: addr, Target: target, Threads: threads, TLS: tls})
+	file, err := s.render("haproxy-"+h.Mode+".cfg", "haproxy", proxyConf{Listen: addr, Target: h.Target, Threads: h.Threads, TLS: h.TLS, Bulk: h.Bulk})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 func (e *Env) engine() []run.Group {
 	tcp := run.Group{Name: "engine, TCP", Arms: e.byteProxies(e.echoTarget), Prepare: e.prepareEcho, Cases: e.sustained("engine", fast, 64)}
 	standard := append([]string{"reverseproxy", "reverseproxy-default"}, fast...)
-	web := run.Group{Name: "engine, HTTP", Arms: e.webProxies(e.webTarget), Prepare: e.prepareWeb, Cases: e.gets("engine", standard, 64)}
+	web := run.Group{Name: "engine, HTTP", Arms: e.webProxies(e.webTarget, false), Prepare: e.prepareWeb, Cases: e.gets("engine", standard, 64)}
 	sql := run.Group{Name: "engine, PostgreSQL", Arms: e.poolers(), Prepare: e.preparePostgres, Cases: e.lookUps("engine", 32)}
 	if !e.Quick {
 		sql.Cases = append(sql.Cases, e.lookUps("engine", 200)...)

@@ -15,18 +15,22 @@ import (
 // requestMetrics are those of HTTP, where connections to the backend are used again.
 var requestMetrics = append(slices.Clone(latencyMetrics), result.Closed)
 
-// fastProxies are the gateway and the peers before an HTTP backend, which may want TLS.
-func (e *Env) fastProxies(target func() string, tls bool) []run.Arm {
-	arms := append(e.gateways("http", target, func(g *peers.Gateway) { g.TLS = tls }),
-		arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), e.Loops, tls) }))
-	arms = append(arms, e.defaults(arm("haproxy-default", func() (*peers.Target, error) { return e.Starter.StartHAProxy("http", target(), 0, tls) }))...)
+// fastProxies are the gateway and the peers before an HTTP backend, which may want TLS; with bulk the peers are set up for large bodies.
+func (e *Env) fastProxies(target func() string, tls, bulk bool) []run.Arm {
+	haproxy := func(name string, threads int) run.Arm {
+		return arm(name, func() (*peers.Target, error) {
+			return e.Starter.StartHAProxy(peers.HAProxy{Mode: "http", Target: target(), Threads: threads, TLS: tls, Bulk: bulk})
+		})
+	}
+	arms := append(e.gateways("http", target, func(g *peers.Gateway) { g.TLS = tls }), haproxy("haproxy", e.Loops))
+	arms = append(arms, e.defaults(haproxy("haproxy-default", 0))...)
 	return append(arms, arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), tls) }))
 }
 
 // webProxies are the arms before an HTTP backend. "reverseproxy" is the standard library's, with as many threads as the others have;
 // "study-old" and "study-new" are the study's.
-func (e *Env) webProxies(target func() string) []run.Arm {
-	arms := append([]run.Arm{direct(target)}, e.fastProxies(target, false)...)
+func (e *Env) webProxies(target func() string, bulk bool) []run.Arm {
+	arms := append([]run.Arm{direct(target)}, e.fastProxies(target, false, bulk)...)
 	self := func(name, kind string, env ...string) run.Arm {
 		return arm(name, func() (*peers.Target, error) { return e.Starter.StartSelf(kind, target(), env...) })
 	}
@@ -62,8 +66,7 @@ var fast = []string{"direct", "gateway-uring", "gateway-epoll", "gateway-gorouti
 
 // http is workload W2.
 func (e *Env) http() []run.Group {
-	g := run.Group{Name: "HTTP", Arms: e.webProxies(e.webTarget), Prepare: e.prepareWeb}
-	g.Cases = append(g.Cases, run.Case{
+	uploads := run.Group{Name: "HTTP, uploads", Arms: e.webProxies(e.webTarget, true), Prepare: e.prepareWeb, Cases: []run.Case{{
 		Info: result.Case{
 			ID: "W2a", Suite: "http", Conns: 4, Metrics: requestMetrics,
 			Title:   "HTTP POST of 1 MiB, 4 kept connections",
@@ -71,7 +74,8 @@ func (e *Env) http() []run.Group {
 			Because: "client, proxy and server of the study were one process; here each is its own, on kept connections",
 		},
 		Baselines: append([]string{"study-new"}, proxyBaselines...), Open: e.openLoad(load.Post("/", 1<<20), 4, e.webBackend),
-	})
+	}}}
+	g := run.Group{Name: "HTTP", Arms: e.webProxies(e.webTarget, false), Prepare: e.prepareWeb}
 	clients := []int{1, 64, 512}
 	if e.Quick {
 		clients = []int{64}
@@ -90,5 +94,5 @@ func (e *Env) http() []run.Group {
 		},
 		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Get("/")), 16, e.webBackend),
 	})
-	return append([]run.Group{g}, e.webExtras()...)
+	return append([]run.Group{uploads, g}, e.webExtras()...)
 }

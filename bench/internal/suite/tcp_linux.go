@@ -19,8 +19,12 @@ const echoSize = 64
 // byteProxies are the arms before a TCP backend: the gateway's engines, the peers, and a pair of goroutines.
 func (e *Env) byteProxies(target func() string) []run.Arm {
 	arms := append([]run.Arm{direct(target)}, e.gateways("tcp", target, nil)...)
-	arms = append(arms, arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("tcp", target(), e.Loops, false) }))
-	arms = append(arms, e.defaults(arm("haproxy-default", func() (*peers.Target, error) { return e.Starter.StartHAProxy("tcp", target(), 0, false) }))...)
+	arms = append(arms, arm("haproxy", func() (*peers.Target, error) {
+		return e.Starter.StartHAProxy(peers.HAProxy{Mode: "tcp", Target: target(), Threads: e.Loops})
+	}))
+	arms = append(arms, e.defaults(arm("haproxy-default", func() (*peers.Target, error) {
+		return e.Starter.StartHAProxy(peers.HAProxy{Mode: "tcp", Target: target()})
+	}))...)
 	return append(arms,
 		arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("stream", target(), false) }),
 		arm("iocopy", func() (*peers.Target, error) { return e.Starter.StartSelf("iocopy", target()) }),

@@ -160,7 +160,9 @@ func (e *Env) tcpToTLS() run.Group {
 	secure := func(g *peers.Gateway) { g.TLS = true }
 	arms := append(e.gateways("tcp", target, secure), arm("gateway-warm", func() (*peers.Target, error) {
 		return e.Starter.StartGateway(peers.Gateway{Engine: "auto", Protocol: "tcp", Target: target(), Warm: 64, TLS: true})
-	}), arm("haproxy", func() (*peers.Target, error) { return e.Starter.StartHAProxy("tcp", target(), e.Loops, true) }))
+	}), arm("haproxy", func() (*peers.Target, error) {
+		return e.Starter.StartHAProxy(peers.HAProxy{Mode: "tcp", Target: target(), Threads: e.Loops, TLS: true})
+	}))
 	return run.Group{Name: "TCP to TLS", Arms: arms, Prepare: e.prepareEchoTLS, Cases: []run.Case{{
 		Info: result.Case{
 			ID: "W1b/tls", Suite: "tcp", Conns: 16, Metrics: latencyMetrics,

@@ -33,7 +33,7 @@ func (e *Env) webExtras() []run.Group {
 	}
 	bodies := float64(2*slowBodies) * float64(body)
 	plain := run.Group{
-		Name: "HTTP streams", Arms: append([]run.Arm{direct(std)}, e.fastProxies(std, false)...),
+		Name: "HTTP streams", Arms: append([]run.Arm{direct(std)}, e.fastProxies(std, false, false)...),
 		Prepare: func(context.Context) error { return e.backend(&e.std, string(backend.Std)) },
 		Cases: []run.Case{{
 			Info: result.Case{
@@ -51,13 +51,15 @@ func (e *Env) webExtras() []run.Group {
 			Baselines: proxyBaselines, Seconds: listen, Rounds: 5, Open: openEvents(subscribers),
 		}},
 	}
+	old := arm("study-old", func() (*peers.Target, error) { return e.Starter.StartSelf("https-old", secure()) })
 	tls := run.Group{
-		Name: "HTTP to TLS", Arms: e.fastProxies(secure, true),
+		Name: "HTTP to TLS", Arms: append(e.fastProxies(secure, true, false), old),
 		Prepare: func(context.Context) error { return e.backend(&e.stdTLS, string(backend.StdTLS)) },
 		Cases: []run.Case{{
 			Info: result.Case{
 				ID: "W2e/tls", Suite: "http", Conns: 16, Metrics: requestMetrics,
 				Title: "HTTP GET, a client connection for each request, 16 at a time, TLS to the backend",
+				Note:  "study-old opens a connection to the backend for each: what it needs more is what using them again saves",
 			},
 			Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Get("/")), 16, func() *peers.Backend { return e.stdTLS }),
 		}},
