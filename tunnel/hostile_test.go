@@ -6,9 +6,11 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/headpond/headpond/mux"
+	"github.com/headpond/headpond/mux/frame"
 	"github.com/headpond/headpond/tunnel"
 )
 
@@ -171,5 +173,48 @@ func TestNotATunnel(t *testing.T) {
 	defer c.Close()
 	if _, err := c.Read(make([]byte, 10)); !errors.Is(err, tunnel.ErrProtocol) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestOpenAndReset: streams that are reset in the breath in which they are opened make
+// nobody dial.
+func TestOpenAndReset(t *testing.T) {
+	var dialled atomic.Int64
+	target := echoServer(t)
+	e := start(t, options{
+		server: func(c *tunnel.ServerConfig) {
+			c.Insecure, c.PSK = true, nil
+			c.Policy = policy("192.0.2.0/24:*", target)
+			c.Policy.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+				if address == target {
+					var d net.Dialer
+					return d.DialContext(ctx, "tcp", target)
+				}
+				dialled.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		},
+		client: func(c *tunnel.ClientConfig) { c.PSK = nil },
+	})
+	conn, err := net.Dial("tcp", e.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	hello := frame.Hello{MinVersion: 1, MaxVersion: 1, MaxFrame: 32 << 10, MaxChannels: 10, ChannelWindow: 64 << 10, SessionWindow: 1 << 20}
+	const many = 900 // less than may be opened before somebody accepts
+	wire := hello.Append([]byte(frame.Magic))
+	for i := range uint32(many) {
+		wire = (&frame.Open{Channel: 2*i + 1, Kind: frame.KindStream, Name: []byte("192.0.2.1:80")}).Append(wire)
+		wire = (&frame.Reset{Channel: 2*i + 1, Code: frame.CodeCanceled}).Append(wire)
+	}
+	if _, err := conn.Write(wire); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all are served", func() bool { return e.server.Tunnel().Accepted == many })
+	exchange(t, open(t, e, target), "hello")
+	if n := dialled.Load(); n > many/10 { // those between whose open and reset a read ended
+		t.Errorf("%d dialled", n)
 	}
 }

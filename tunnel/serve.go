@@ -38,6 +38,9 @@ func (t *sessions) refuse(p *peer, st *mux.Stream, err error) {
 // relays until both directions have ended.
 func (t *sessions) serve(p *peer, st *mux.Stream) {
 	defer st.Close()
+	if _, err := st.Write(nil); err != nil && !errors.Is(err, mux.ErrPeerClosed) {
+		return // reset already: whoever opens and resets without end makes nobody dial
+	}
 	ctx, cancel := context.WithCancel(t.life)
 	defer cancel()
 	r := &relay{st: st, dialled: make(chan struct{}), ctx: ctx, giveUp: cancel}
