@@ -36,9 +36,9 @@ type uring struct {
 
 // uringConn is what the poller knows of a connection; the loop's thread owns it.
 //
-// A receive goes on by itself (multishot) from the first Read to the end, so that a request costs
-// no operation for it and an idle connection tells by itself when something arrives. Where data
-// comes in bulk, or faster than it is read, single receives follow, which leave it in the socket.
+// The first receive is a single one. After a small message they go on by themselves (multishot), so
+// that a request costs no operation for it and an idle connection tells by itself when something
+// arrives. Where data comes in bulk, or faster than it is read, single receives leave it in the socket.
 type uringConn struct {
 	in      []byte        // received and not read yet; with epoll too, by CopyTo
 	inID    uint16        // of the ring's buffer that in is in
@@ -164,6 +164,7 @@ func (p *uring) nonblocking() bool { return false } // else operations fail with
 
 func (p *uring) add(c *Conn) error {
 	c.slot = p.table.put(c)
+	c.bulk, c.calm = true, calmAfter-1 // the first receive tells
 	return nil
 }
 
