@@ -35,7 +35,7 @@ type Resume struct {
 	Window time.Duration
 	// Buffer bounds what was sent and not acknowledged, in bytes; one batch of
 	// frames (64 KiB and a frame) may come on top. When it is full Send waits.
-	// It is allocated as needed. Default 4 MiB; 64 KiB to 1 GiB.
+	// It is allocated as needed, in powers of two. Default 4 MiB; 64 KiB to 1 GiB.
 	Buffer int
 	// Backpressure makes Send fail with ErrBackpressure where it would wait for
 	// room in Buffer. (Write on a Stream, and Send for credit, wait all the same.)
