@@ -500,7 +500,7 @@ func issue(t testing.TB, dir, ca string, names ...string) {
 			t.Fatal(err)
 		}
 	}
-	make := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
+	issue := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 		if err != nil {
 			t.Fatal(err)
@@ -516,14 +516,14 @@ func issue(t testing.TB, dir, ca string, names ...string) {
 		return key, der
 	}
 	root := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tunnel CA"}, IsCA: true, BasicConstraintsValid: true}
-	rootKey, der := make(root, root, nil)
+	rootKey, der := issue(root, root, nil)
 	write(ca+".crt", "CERTIFICATE", der)
 	for i, name := range names {
 		leaf := &x509.Certificate{
 			SerialNumber: big.NewInt(int64(i + 2)), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, name + ".example"},
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		}
-		key, der := make(leaf, root, rootKey)
+		key, der := issue(leaf, root, rootKey)
 		write(ca+"-"+name+".crt", "CERTIFICATE", der)
 		private, err := x509.MarshalPKCS8PrivateKey(key)
 		if err != nil {
