@@ -121,10 +121,10 @@
 //
 // A session has goroutines of its own, also where its callers are fibers (package
 // fiber). Of a connection of an engine it takes the socket from the loop when hands
-// are shaken, which may be on a fiber, because each read and write would be a trip
-// there; make TLS over what Detach of such a connection returns. On a fiber wrap a
-// Stream with fiber.Wrap, which waits by ReadParked and WriteParked, and call what
-// may wait on a Channel or Session in fiber.Block.
+// are shaken, because each read and write would be a trip there; make TLS over what
+// Detach of such a connection returns. On a fiber wrap a Stream with fiber.Wrap,
+// which waits by ReadParked and WriteParked, and call everything else that may wait,
+// Client and Server first of all, in fiber.Block.
 //
 // The wire format is package mux/frame; the protocol is docs/mux-protocol.md.
 package mux
