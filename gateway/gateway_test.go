@@ -24,7 +24,7 @@ listeners:
 upstreams:
   echo: {endpoints: ["{echo}"], pool: {min_idle: 1}}
   web: {endpoints: ["{a}", "{b}"], health: {tcp: true}}
-  lite: {endpoints: ["sqlite:{dir}/app.db"]}
+  lite: {endpoints: ["sqlite:{dir}/app.db"], pool: {acquire_timeout: 1m}}
 `, "{echo}", echoServer(t), "{a}", webServer(t, "a"), "{b}", webServer(t, "b"), "{dir}", t.TempDir()))
 	echo(t, dial(t, g.Addr("raw")), "hello")
 	if code, body, err := get(client(t), "http://"+g.Addr("web")+"/"); err != nil || code != 200 || body != "a" && body != "b" {

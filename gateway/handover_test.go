@@ -2,11 +2,11 @@ package gateway_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,16 +20,16 @@ import (
 // engineKinds are what `engine` may say; those that this system has not become another one.
 var engineKinds = []string{"auto", "epoll", "goroutine"}
 
-// freeAddresses returns n addresses that nobody listens on, and that the system gives nobody who asks for any port.
+// freeAddresses returns n addresses that nobody listens on, and that nobody else gets.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
-	var free []string
-	for range n {
+	free := make([]string, n)
+	for i := range free {
 		port, err := freeport.Get()
 		if err != nil {
 			t.Fatal(err)
 		}
-		free = append(free, fmt.Sprintf("127.0.0.1:%d", port))
+		free[i] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
 	return free
 }

@@ -92,7 +92,7 @@ func TestReloadMovesAListener(t *testing.T) {
 func TestReloadAddsADatabase(t *testing.T) {
 	text := `
 listeners: [{name: {name}, protocol: postgres, listen: "{listen}", upstream: lite}]
-upstreams: {lite: {endpoints: ["sqlite:{dir}/app.db"]}}
+upstreams: {lite: {endpoints: ["sqlite:{dir}/app.db"], pool: {acquire_timeout: 1m}}}
 `
 	for _, name := range []string{"raw", "db"} {
 		t.Run(name, func(t *testing.T) {

@@ -22,6 +22,7 @@ func sqliteConfig(listen, file string) string {
 upstreams:
   file:
     endpoints: ["sqlite:%s"]
+    pool: {acquire_timeout: 1m}
 `, listen, file)
 }
 

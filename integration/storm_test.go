@@ -103,7 +103,7 @@ func (s *storm) config() string {
 upstreams:
   api: {endpoints: [%s], balance: %s, pool: {%s}, %s}
   echo: {endpoints: [%s], balance: %s}
-  file: {endpoints: ["sqlite:%s/storm.db"]}
+  file: {endpoints: ["sqlite:%s/storm.db"], pool: {acquire_timeout: 30s}}
   offered: {endpoints: [%s]}
   through: {endpoints: ["%s"], tunnel: far}
 `, s.listen["web"], s.one("true", "false"), s.listen["secure"], s.dir, s.listen["raw"], 100+s.rnd.IntN(100), s.listen["lite"],

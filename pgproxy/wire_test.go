@@ -23,7 +23,7 @@ type wire struct {
 }
 
 func newWire(t testing.TB, conn net.Conn) *wire {
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second)) // a test that hangs says where
+	_ = conn.SetDeadline(time.Now().Add(3 * time.Minute)) // a test that hangs says where
 	t.Cleanup(func() { _ = conn.Close() })
 	return &wire{Conn: conn, t: t, r: pgwire.NewReader(conn)}
 }
