@@ -6,8 +6,16 @@ import (
 	"net"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/headpond/headpond/gateway/config"
+)
+
+// An address that is in use is tried again for startGrace at the start: Linux closes the sockets of a process with io_uring that was killed
+// some 20 ms after the process is gone, and its successor may be sooner.
+const (
+	startGrace = time.Second
+	startPause = 5 * time.Millisecond
 )
 
 // openListener makes the socket of a listener, see open, on the engine if its sessions are.
@@ -29,6 +37,9 @@ func (g *Gateway) open(p *plan, what, listen string, old *service) (*socket, err
 	from := g.holder(listen, old)
 	if from == nil {
 		sock, err := bind(what, listen)
+		for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = bind(what, listen) {
+			time.Sleep(startPause)
+		}
 		if errors.Is(err, syscall.EADDRINUSE) {
 			err = g.explainInUse(what, listen, err)
 		}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -187,4 +188,35 @@ func TestTooFewOpenFiles(t *testing.T) {
 		t.Error(line)
 	}
 	p.until(t, "admin page")
+}
+
+// TestRestartAfterAKill: the successor of a killed process has its address, however soon it comes. Both read a password from a pipe, which
+// tells how far they are.
+func TestRestartAfterAKill(t *testing.T) {
+	file := configFile(t, "  pg: {endpoints: [\"127.0.0.1:1\"], postgres: {user: u, password: \"file:secret\"}}\n")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	offset, _ := strconv.Atoi(demoOffset())
+	text = bytes.Replace(text, []byte(`"127.0.0.1:0"`), fmt.Appendf(nil, `"127.0.0.1:%d"`, demo.PostgresPort+offset), 1)
+	secret := filepath.Join(filepath.Dir(file), "secret")
+	if err := errors.Join(os.WriteFile(file, text, 0o600), syscall.Mkfifo(secret, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var running *process
+	for range 4 {
+		p := startProcess(t, "", "serve", file)
+		w, err := os.OpenFile(secret, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if running != nil {
+			_, _ = running.cmd.Process.Kill(), running.cmd.Wait()
+		}
+		_, _ = io.WriteString(w, "secret\n")
+		_ = w.Close()
+		p.until(t, "admin page")
+		running = p
+	}
 }
