@@ -50,7 +50,8 @@ type Config struct {
 	// StallTimeout ends a session whose client does not take its rows: they
 	// hold a reader. While others wait for one it is a twelfth. 0 = 1 minute.
 	StallTimeout time.Duration
-	// MaxMessage bounds a message of a client, in bytes. 0 = 64 MiB.
+	// MaxMessage bounds a message of a client, in bytes, and four times that what
+	// its prepared statements take, and its portals. 0 = 64 MiB.
 	MaxMessage int
 	// Logger gets errors of the file; default slog.Default.
 	Logger *slog.Logger

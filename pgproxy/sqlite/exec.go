@@ -53,6 +53,15 @@ func (s *session) closePortal(name string) {
 	}
 }
 
+// cost is about what its parameters take, in bytes.
+func (p *portal) cost() int {
+	n := 0
+	for _, v := range p.params {
+		n += len(v)
+	}
+	return n
+}
+
 func (p *portal) close() {
 	if p.run != nil {
 		p.run.close()

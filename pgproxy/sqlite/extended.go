@@ -61,8 +61,27 @@ func (s *session) parse(body []byte) error {
 	if err != nil {
 		return shiftPosition(err, m.Query, src)
 	}
+	delete(s.statements, m.Name) // the unnamed one gives way
+	if err := room(s, "prepared statements", s.statements, (*prepared).cost, p); err != nil {
+		return err
+	}
 	s.statements[m.Name] = p
 	s.c.Writer.Send(&pgwire.ParseComplete{})
+	return nil
+}
+
+// room reports an error if a client would keep too many bytes with one more.
+func room[T any](s *session, what string, kept map[string]T, cost func(T) int, more T) error {
+	total := cost(more)
+	if total <= maxSmall {
+		return nil
+	}
+	for _, k := range kept {
+		total += cost(k)
+	}
+	if limit := keptMessages * s.b.cfg.MaxMessage; total > limit {
+		return sqlError(pgwire.StateConfigLimitExceeded, "%s take %d bytes (limit: %d)", what, total, limit)
+	}
 	return nil
 }
 
@@ -130,6 +149,9 @@ func (s *session) bind(body []byte) error {
 		}
 	}
 	s.closePortal(m.Portal)
+	if err := room(s, "open portals", s.portals, (*portal).cost, p); err != nil {
+		return err
+	}
 	s.portals[m.Portal] = p
 	s.c.Writer.Send(&pgwire.BindComplete{})
 	return nil

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"strings"
+	"unsafe"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -61,6 +62,15 @@ func prepare(src string, params []uint32) (*prepared, error) {
 
 // empty reports whether the statement is nothing but blanks and comments.
 func (p *prepared) empty() bool { return p.rw == nil && p.command == nil }
+
+// cost is about what the statement takes, in bytes.
+func (p *prepared) cost() int {
+	n := len(p.src) + len(p.tokens)*int(unsafe.Sizeof(token{}))
+	if p.rw != nil {
+		n += len(p.rw.sql) + len(p.rw.marks)*int(unsafe.Sizeof(mark{}))
+	}
+	return n
+}
 
 // fields returns the description of the result, with the formats asked for;
 // none if there are no rows.

@@ -19,6 +19,8 @@ import (
 const (
 	maxStatements = 1000
 	maxPortals    = 100
+	keptMessages  = 4        // its statements, and its portals' parameters, take at most so many times Config.MaxMessage
+	maxSmall      = 64 << 10 // what does not count, in bytes: there are not that many
 )
 
 // session is one client. It is used by the goroutine of Serve, except for

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/pgproxy/sqlite"
@@ -207,5 +208,38 @@ func TestMessageOverTheLimit(t *testing.T) {
 	wantState(t, err, "54000", "large parameter")
 	if n := one[int64](t, conn, `SELECT count(*) FROM users`); n != 2 {
 		t.Errorf("%d users", n)
+	}
+}
+
+// What a client keeps is bounded in bytes.
+func TestWhatAClientKeepsIsBounded(t *testing.T) {
+	c := start(t, func(c *sqlite.Config) { c.MaxMessage = 1 << 20 }).wire(t)
+	ask := func(messages ...pgwire.Message) string {
+		t.Helper()
+		for _, m := range messages {
+			c.w.Send(m)
+		}
+		return c.until(pgwire.TypeReadyForQuery)[0]
+	}
+	many := "SELECT 1 IN (1" + strings.Repeat(",1", 10000) + ")"
+	for i := 0; ask(&pgwire.Parse{Name: fmt.Sprint(i), Query: many}, &pgwire.Sync{}) != "E 53400"; i++ {
+		if i > 20 {
+			t.Fatal("statements are not bounded")
+		}
+	}
+	if got := ask(&pgwire.Parse{Name: "small", Query: "SELECT length($1)"}, &pgwire.Sync{}); got != "1" {
+		t.Errorf("a small statement: %s", got)
+	}
+	ask(&pgwire.Query{SQL: "BEGIN"})
+	bind := &pgwire.Bind{Statement: "small", Params: [][]byte{make([]byte, 900<<10)}}
+	for i := 0; ; i++ {
+		bind.Portal = fmt.Sprint(i)
+		got := ask(bind, &pgwire.Sync{})
+		if got == "E 53400" {
+			break
+		}
+		if got != "2" || i > 20 {
+			t.Fatalf("portal %d: %s", i, got)
+		}
 	}
 }
