@@ -209,7 +209,7 @@ func TestListen(t *testing.T) {
 	conn := g.connect(t, "")
 	do(t, conn, "listen news")
 	pgtest.Shared(t).Exec(t, "notify news, 'hello'")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	n, err := conn.WaitForNotification(ctx)
 	if err != nil || n.Payload != "hello" {

@@ -235,7 +235,7 @@ func query(sql string) *pgwire.Query { return &pgwire.Query{SQL: sql} }
 
 // bounded is a context for a test's last steps.
 func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -33,7 +33,7 @@ func open(t *testing.T, cfg pgpool.Config) *pgpool.Pool {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := db.Drain(ctx); err != nil {
 			t.Error(err)
@@ -187,7 +187,7 @@ func TestCancelledQueryIsStoppedOnTheServer(t *testing.T) {
 
 // awaitSleepers waits until n backends of TestCancelledQuery… sleep.
 func awaitSleepers(t *testing.T, c *pgx.Conn, n int) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for got := -1; got != n; {
 		err := c.QueryRow(ctx, "select count(*) from pg_stat_activity where application_name = 'cancel-me' and wait_event = 'PgSleep'").Scan(&got)
@@ -244,7 +244,7 @@ func TestServerKilledAndBack(t *testing.T) {
 		t.Fatal("a killed server answered")
 	}
 	c.Restart(t)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := db.With(t.Context(), func(conn *pgx.Conn) error { return conn.Ping(t.Context()) })
 		if err == nil {

@@ -32,7 +32,7 @@ func open(t *testing.T, cfg sqlitepool.Config) *sqlitepool.DB {
 
 func drain(t *testing.T, db *sqlitepool.DB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := db.Drain(ctx); err != nil {
 		t.Error("drain:", err)
