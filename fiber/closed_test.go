@@ -36,7 +36,7 @@ func (b bystanders) untouched(t *testing.T) {
 	t.Helper()
 	for _, ends := range b {
 		for i, to := range ends {
-			_ = to.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = to.SetReadDeadline(time.Now().Add(time.Minute))
 			_ = ends[1-i].(interface{ CloseWrite() error }).CloseWrite()
 			if got, err := io.ReadAll(to); err != nil || string(got) != "my own" {
 				t.Errorf("a connection that nobody else knows got %q, %v", got, err)
@@ -218,6 +218,38 @@ func TestClosedListenerFreesItsAddress(t *testing.T) {
 			if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 				t.Fatalf("the second Close = %v", err)
 			}
+		}
+	})
+}
+
+// Ended tells of a peer's end that nobody waits for: at once, after the first message, and after bulk.
+func TestEndedWithoutARead(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		for _, size := range []int{0, 1, 100 << 10} {
+			c, peer := pair(t, e, "tcp")
+			looker, ok := c.(interface{ Ended() bool })
+			if !ok {
+				return // the goroutine engine's
+			}
+			on(peer, func() { _, _ = peer.Write(make([]byte, size)) })
+			on(c, func() {
+				if _, err := io.ReadFull(c, make([]byte, size)); err != nil {
+					t.Error(err)
+				}
+				if looker.Ended() {
+					t.Errorf("%d bytes: the peer is still there", size)
+				}
+			})
+			on(peer, func() { _ = peer.Close() })
+			on(c, func() {
+				for !looker.Ended() {
+					if t.Context().Err() != nil {
+						t.Fatal("the end is not told")
+					}
+					fiber.Sleep(time.Millisecond)
+				}
+			})
+			_ = c.Close()
 		}
 	})
 }

@@ -274,7 +274,10 @@ func (p *uring) quiet(c *Conn) bool {
 	return true
 }
 
-func (p *uring) ended(c *Conn) bool { return len(c.in) == 0 && (c.eof || c.inErr != 0 || c.broken) }
+// ended asks the system only where no receive is under way that would tell.
+func (p *uring) ended(c *Conn) bool {
+	return len(c.in) == 0 && (c.eof || c.inErr != 0 || c.broken || !c.armed && atEnd(c.fd))
+}
 
 func (p *uring) write(c *Conn, b []byte) (int, error, bool) {
 	if c.outErr != 0 {
