@@ -95,14 +95,12 @@ func (d *decoder) entries(n *yaml.Node) []entry {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		switch {
-		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
-			merged = append(merged, d.mergeEntries(value)...)
 		case key.Kind != yaml.ScalarNode:
 			d.report(at(key), "a key must be plain text")
-		case seen[key.Value] != 0:
-			d.report(at(key), "duplicate key %q; it is already at line %d", clip(key.Value), seen[key.Value])
+		case d.repeats(seen, key):
+		case key.ShortTag() == "!!merge":
+			merged = d.mergeEntries(value)
 		default:
-			seen[key.Value] = key.Line
 			own = append(own, entry{key, value})
 		}
 	}
@@ -113,6 +111,16 @@ func (d *decoder) entries(n *yaml.Node) []entry {
 		}
 	}
 	return own
+}
+
+// repeats reports a key that seen, the lines of a mapping's keys, has already, and notes it otherwise.
+func (d *decoder) repeats(seen map[string]int, key *yaml.Node) bool {
+	if line := seen[key.Value]; line != 0 {
+		d.report(at(key), "duplicate key %q; it is already at line %d", clip(key.Value), line)
+		return true
+	}
+	seen[key.Value] = key.Line
+	return false
 }
 
 // mergeEntries returns the keys behind "<<": a mapping's, or those of a list of mappings, the first of which win. Merges do not nest.
@@ -135,11 +143,13 @@ func (d *decoder) mergeEntries(value *yaml.Node) []entry {
 			d.report(at(m), "\"<<\" merges mappings only, such as \"<<: *name\"")
 			continue
 		}
+		seen := map[string]int{}
 		for i := 0; i+1 < len(m.Content); i += 2 {
-			if k := m.Content[i]; k.Kind == yaml.ScalarNode && k.ShortTag() != "!!merge" {
-				out = append(out, entry{k, m.Content[i+1]})
-			} else {
+			switch k := m.Content[i]; {
+			case k.Kind != yaml.ScalarNode || k.ShortTag() == "!!merge":
 				d.report(at(k), "a merged mapping cannot itself hold \"<<\" or keys that are not text")
+			case !d.repeats(seen, k):
+				out = append(out, entry{k, m.Content[i+1]})
 			}
 		}
 	}
