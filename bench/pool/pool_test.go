@@ -138,6 +138,7 @@ func nothing() {}
 func spread(b *testing.B, g int, use func(func())) {
 	b.ReportAllocs()
 	b.ResetTimer()
+	defer reportCPU(b)()
 	if g == 1 {
 		for range b.N {
 			use(nothing)
@@ -191,6 +192,7 @@ func BenchmarkPoolChecked(b *testing.B) {
 	}
 	defer p.Close()
 	b.ReportAllocs()
+	defer reportCPU(b)()
 	for b.Loop() {
 		l, err := p.Acquire(context.Background())
 		if err != nil {
@@ -215,6 +217,7 @@ func BenchmarkPoolHandOff(b *testing.B) {
 			start := time.Now()
 			gaps, waits := make([][]int64, g), make([][]int64, g)
 			b.ResetTimer()
+			done := reportCPU(b)
 			var wg sync.WaitGroup
 			for i := range g {
 				wg.Go(func() {
@@ -231,6 +234,7 @@ func BenchmarkPoolHandOff(b *testing.B) {
 			}
 			wg.Wait()
 			b.StopTimer()
+			done()
 			report(b, slices.Concat(gaps...), slices.Concat(waits...))
 		})
 	}

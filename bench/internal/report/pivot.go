@@ -27,7 +27,9 @@ func MarkdownPivot(r *result.Results, metric, pattern string, ratios []string) (
 		if m == nil {
 			continue
 		}
-		most = max(most, c.Others)
+		if c.DisturbedIn(metric) {
+			most = max(most, c.Others)
+		}
 		if net := c.Net(); net != nil {
 			c = net
 		}
@@ -55,7 +57,7 @@ func MarkdownPivot(r *result.Results, metric, pattern string, ratios []string) (
 	}
 	var b strings.Builder
 	markdownTable(&b, rows, 1)
-	if most > 0.005 {
+	if most > 0 {
 		fmt.Fprintf(&b, "\nOther programs used up to %.0f %% of the processors meanwhile.\n", 100*most)
 	}
 	return b.String(), nil

@@ -102,17 +102,17 @@ const disturbing = 0.10
 
 // Disturbed reports whether others have used much of the machine while the case was measured, and whether that matters for the figure
 // that counts.
-func (c *Case) Disturbed() bool { return len(c.Metrics) > 0 && c.disturbs(c.Metrics[0]) }
+func (c *Case) Disturbed() bool { return len(c.Metrics) > 0 && c.DisturbedIn(c.Metrics[0]) }
 
-// disturbs is false for what does not depend on who else wants the processors: memory.
-func (c *Case) disturbs(metric string) bool {
+// DisturbedIn is Disturbed for any figure. It is false for what does not depend on who else wants the processors: memory.
+func (c *Case) DisturbedIn(metric string) bool {
 	return c.Others > disturbing && !slices.Contains([]string{PerClient, Peak, AllocsOp, BytesOp}, metric)
 }
 
 // Ratio is RatioOf two arms of the case.
 func (c *Case) Ratio(a, b *Arm, metric string) Ratio {
 	r := RatioOf(a, b, metric)
-	r.Disturbed = c.disturbs(metric)
+	r.Disturbed = c.DisturbedIn(metric)
 	return r
 }
 

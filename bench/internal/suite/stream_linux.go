@@ -124,6 +124,9 @@ func (e *Env) streams(suite string, arms []string) run.Group {
 		counts = counts[:1]
 	}
 	seconds := e.Seconds * bulkTime
+	if e.Quick {
+		seconds = e.Seconds * 2
+	}
 	for _, n := range counts {
 		g.Cases = append(g.Cases, run.Case{
 			Info: result.Case{
