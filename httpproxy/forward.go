@@ -24,6 +24,7 @@ import (
 const (
 	maxAttempts = 3   // sends of one request
 	maxStale    = 256 // connections found dead at checkout: one restart may kill a whole pool's
+	maxFresh    = 2   // of them, those that were opened meanwhile: a server that hangs up at once will go on so
 	maxInterim  = 64  // 1xx responses before the final one
 	// lookInterval is how often a session that waits for a response looks whether its client is still there.
 	lookInterval = time.Second
@@ -160,6 +161,8 @@ func (s *session) retryable(err error) bool {
 // acquire leases a connection that is alive.
 func (s *session) acquire() error {
 	x := &s.ex
+	var found time.Time // when the first dead one was
+	fresh := 0          // dead ones opened since
 	for range maxStale {
 		if s.left() { // also while it waited for the last one
 			return httppool.ErrClientGone
@@ -186,7 +189,18 @@ func (s *session) acquire() error {
 			return nil
 		}
 		_ = l.Value().Close()
-		l.Discard()
+		if found.IsZero() {
+			found = time.Now()
+		} else if l.Value().Opened().After(found) {
+			fresh++
+		}
+		if fresh < maxFresh {
+			l.Discard()
+			continue
+		}
+		gone := &httppool.Error{Endpoint: l.Endpoint(), Step: "acquire", Err: fmt.Errorf("%w as soon as it was opened", httppool.ErrServerGone)}
+		l.Fail(gone)
+		return gone
 	}
 	return &httppool.Error{Step: "acquire", Err: httppool.ErrStale}
 }

@@ -65,7 +65,9 @@ func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...str
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Dial, o.Go = enginetest.Dial, fiber.Go
+	if o.Go = fiber.Go; o.Dial == nil {
+		o.Dial = enginetest.Dial
+	}
 	u, err := httpproxy.NewUpstream("api", endpoints, o)
 	if err != nil {
 		t.Fatal(err)

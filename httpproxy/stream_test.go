@@ -2,6 +2,7 @@ package httpproxy_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/enginetest"
 )
 
 func routeTo(u *httpproxy.Upstream) httpproxy.Config {
@@ -308,5 +310,27 @@ func TestEarlyAnswerToASlowUpload(t *testing.T) {
 	}
 	if n := conns.Load(); n != 2 {
 		t.Errorf("%d connections to the server, want 2", n)
+	}
+}
+
+// TestServerThatHangsUpAtOnce is not dialled again and again for one request.
+func TestServerThatHangsUpAtOnce(t *testing.T) {
+	var dialled atomic.Int64
+	dial := func(ctx context.Context, endpoint string) (net.Conn, error) {
+		dialled.Add(1)
+		c, err := enginetest.Dial(ctx, endpoint)
+		if err == nil {
+			_, _ = c.Read(make([]byte, 1)) // the end
+		}
+		return c, err
+	}
+	up := newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial}, serveRaw(t, func(net.Conn) {}))
+	p := startProxy(t, routeTo(up))
+	c, br := dialRaw(t, p.addr)
+	if resp, _ := roundTrip(t, c, br, getRoot); resp.StatusCode != http.StatusBadGateway {
+		t.Errorf("the status is %d", resp.StatusCode)
+	}
+	if n := dialled.Load(); n > 3 {
+		t.Errorf("dialled %d times for one request", n)
 	}
 }
