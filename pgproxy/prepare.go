@@ -58,9 +58,7 @@ func (s *session) parse(h pgwire.Header) error {
 // message must not have been consumed.
 func (s *session) learn(name []byte, has bool) error {
 	s.hold()
-	st := s.stmts[string(name)]
-	known := len(name) == 0 || s.st.ends == 0 || s.st.copyIn || s.st.queries == 0 && (st != nil) == has &&
-		!s.uncertain(string(name)) && !(st != nil && s.uncertain(st.name)) && len(s.pending) < maxPending
+	known := len(name) == 0 || s.st.ends == 0 || s.st.copyIn || s.st.queries == 0 && s.certain(string(name), has)
 	pumping := s.pumping
 	s.learning = !known
 	s.letGo()
@@ -82,6 +80,13 @@ func (s *session) learn(name []byte, has bool) error {
 	s.both, s.learning = false, false
 	s.pending, s.synced = s.pending[:0], 0
 	return s.broken
+}
+
+// certain reports whether the client has a name, or has it not, as it should, whatever the answers
+// to come are. mu is held.
+func (s *session) certain(name string, has bool) bool {
+	st := s.stmts[name]
+	return (st != nil) == has && !s.uncertain(name) && !(has && s.uncertain(st.name)) && len(s.pending) < maxPending
 }
 
 // maxPending bounds session.pending.
