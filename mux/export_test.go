@@ -234,3 +234,11 @@ func Lent(s *Session) bool {
 	w := s.core.receiver
 	return w != nil && w.own != nil && w.own.owner != nil && s.link.reading
 }
+
+// Elsewhere tells whether a large frame is on its way into a buffer of the session's.
+func Elsewhere(s *Session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := s.last.in
+	return in.big && in.to.b != nil && in.to.b.owner == nil
+}

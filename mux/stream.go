@@ -70,6 +70,14 @@ func (t *Stream) ReadParked(p []byte, by Parker) (int, error) {
 	return n, nil
 }
 
+// Quiet reports that a Read would wait: the stream is open, and nothing has arrived on it, be it bytes or
+// the end. What is idle in a pool and not quiet is of no use any more.
+func (t *Stream) Quiet() bool {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.ch.ready.head == nil && t.ch.recvErr == nil && t.s.core.err == nil && !t.ch.closed
+}
+
 // awaitBytes waits for at least one byte. mu is held, and given up while waiting.
 func (t *Stream) awaitBytes(p []byte, by Parker) (n int, err error) {
 	s, ch := t.s, t.ch
