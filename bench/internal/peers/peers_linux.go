@@ -146,6 +146,9 @@ func (s *Starter) StartNginx(mode, target string, tls bool) (*Target, error) {
 	return s.launch(proc.Spec{Name: "nginx", Path: s.Tools.Nginx.Path, Args: []string{"-c", file, "-p", s.Group.Dir, "-e", "stderr"}}, addr)
 }
 
+// both runs a program twice and ends both with itself.
+const both = `trap 'kill $a $b' TERM; "$0" "$1" & a=$!; "$0" "$1" & b=$!; wait; wait`
+
 // StartPgBouncer starts PgBouncer before the PostgreSQL server at target: one process, or a pair that share the port.
 func (s *Starter) StartPgBouncer(target string, access PostgresAccess, pair bool) (*Target, error) {
 	if s.Tools.PgBouncer.Path == "" {
@@ -170,7 +173,7 @@ func (s *Starter) StartPgBouncer(target string, access PostgresAccess, pair bool
 	}
 	spec := proc.Spec{Name: "pgbouncer", Path: s.Tools.PgBouncer.Path, Args: []string{file}, Unprivileged: true}
 	if pair {
-		spec.Path, spec.Args = "/bin/sh", []string{"-c", `"$0" "$1" & "$0" "$1" & wait`, s.Tools.PgBouncer.Path, file}
+		spec.Path, spec.Args = "/bin/sh", []string{"-c", both, s.Tools.PgBouncer.Path, file}
 	}
 	return s.launch(spec, addr)
 }
