@@ -141,7 +141,7 @@ func (g *Gateway) tunnelServer(listener string) *tunnel.Server {
 }
 
 // throughConn is a connection through a tunnel as pools see it: once the tunnel drains or is lost it is no longer quiet, so that it is
-// closed when it is idle, and then reading fails, so that nobody waits for what made it unquiet.
+// closed when it is idle, and then reading fails, so that nobody waits for what made it unquiet; nor is it once something has arrived.
 type throughConn struct {
 	net.Conn
 	inner   *tunnel.Conn
@@ -156,7 +156,7 @@ func (c *throughConn) Quiet() bool {
 		c.leaving.Store(true)
 		return false
 	}
-	return true
+	return c.inner.Quiet()
 }
 
 // Read implements net.Conn.

@@ -131,6 +131,10 @@ func (c *Conn) error(err error) error {
 	return &Error{Tunnel: c.tunnel, Target: c.st.Name(), Err: err}
 }
 
+// Quiet reports that nothing has arrived that was not read, neither bytes nor the end; also where it is
+// not known yet whether the target was reached (see Open).
+func (c *Conn) Quiet() bool { return !c.reached.Load() || c.st.Quiet() }
+
 // Leaving reports whether the session that carries the connection takes no more
 // streams: one side drains it, or it is over. A connection that is idle in a pool
 // should be closed then, or it holds up the drain.

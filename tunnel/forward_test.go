@@ -270,6 +270,35 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
+// What arrives on a connection that nobody reads is seen, be it bytes or the end.
+func TestQuiet(t *testing.T) {
+	speak, leave := make(chan struct{}), make(chan struct{})
+	target := backend(t, func(c net.Conn) {
+		<-speak
+		_, _ = io.WriteString(c, "x")
+		<-leave
+	})
+	e := start(t, options{server: allow(target)})
+	c, err := e.client.Dial(soon(t), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if !c.Quiet() {
+		t.Error("nothing was sent")
+	}
+	close(speak)
+	eventually(t, "a byte", func() bool { return !c.Quiet() })
+	if _, err := c.Read(make([]byte, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if !c.Quiet() {
+		t.Error("everything was read")
+	}
+	close(leave)
+	eventually(t, "the end", func() bool { return !c.Quiet() })
+}
+
 func open(t testing.TB, e *ends, target string) *tunnel.Conn {
 	t.Helper()
 	c, err := e.client.Open(soon(t), target)
