@@ -293,7 +293,7 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 	if err := r.warm(ctx, c, res, meters); err != nil {
 		return err
 	}
-	others := func() float64 { return 0 }
+	others, before := func() float64 { return 0 }, res.Others // those of the rounds that are resumed
 	if r.Others != nil {
 		others = r.Others()
 	}
@@ -303,8 +303,8 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 				return err
 			}
 		}
+		res.Others = max(before, others())
 	}
-	res.Others = others()
 	res.Baseline = baseline(res, c.Baselines)
 	if err := r.extras(ctx, res, meters); err != nil {
 		return err
