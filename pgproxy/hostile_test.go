@@ -1,7 +1,6 @@
 package pgproxy_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -128,33 +127,6 @@ func TestSessionAfterTransactions(t *testing.T) {
 			t.Errorf("%s: %s, want %s", look, got, want)
 		}
 	}
-}
-
-// TestEndlessPipeline asks without end for what the gateway answers itself, while the server is
-// busy: what it owes must be bounded.
-func TestEndlessPipeline(t *testing.T) {
-	g, f := startFake(t, nil)
-	logged := make(chan *wire, 1)
-	go func() { logged <- g.dial(t) }()
-	srv := <-f.conns
-	w := <-logged
-	w.send(&pgwire.Parse{Query: "slow"}, &pgwire.Flush{})
-	srv.read()
-	request := bytes.Repeat(bytesOf(&pgwire.Close{Object: 'S', Name: "headpond_"}), 1000)
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		for range 2000 {
-			if _, err := w.Write(request); err != nil {
-				return
-			}
-		}
-	}()
-	if _, body := w.until(pgwire.TypeErrorResponse); !has(body, "C54000\x00") {
-		t.Errorf("%q", body)
-	}
-	_ = w.Close()
-	<-written
 }
 
 // TestStatementLostUnseen loses prepared statements by means the gateway does not see.
