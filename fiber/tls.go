@@ -21,7 +21,7 @@ type TLSConn struct {
 	under  *gathering
 	shaken bool    // the handshake is over
 	hasOne bool    // one is to be read first
-	one    [1]byte // by buffered
+	one    [1]byte // by Buffered
 }
 
 // TLSServer is tls.Server for fibers.
@@ -64,9 +64,10 @@ func (t *TLSConn) readNow(p []byte) (int, error) {
 	return t.Conn.Read(p)
 }
 
-// buffered reports whether Read has something to tell that the connection underneath knows nothing of
-// any more.
-func (t *TLSConn) buffered() bool {
+// Buffered reports whether a Read has something to tell that the connection underneath knows nothing of
+// any more: a record that was received together with another. It does not wait, and is for whoever
+// reads, after the handshake.
+func (t *TLSConn) Buffered() bool {
 	if !t.shaken && t.Handshake() != nil {
 		return true
 	}
@@ -93,7 +94,7 @@ func (t *TLSConn) WaitReadable() error {
 	switch {
 	case !ok:
 		return errors.ErrUnsupported
-	case t.buffered():
+	case t.Buffered():
 		return nil
 	}
 	return r.WaitReadable()
@@ -105,7 +106,7 @@ func (t *TLSConn) WaitReadableFor(patience time.Duration) (ready bool, err error
 	switch {
 	case !ok:
 		return false, errors.ErrUnsupported
-	case t.buffered():
+	case t.Buffered():
 		return true, nil
 	}
 	return r.WaitReadableFor(patience)

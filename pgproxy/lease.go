@@ -34,7 +34,7 @@ func (s *session) acquire() error {
 		if err := s.lock(); err != nil {
 			return err
 		}
-		if s.lease.Reused() && (s.srv.r.Buffered() > 0 || clock()-s.srv.idleAt > freshFor) && !s.srv.alive() {
+		if s.lease.Reused() && (s.srv.heard() || clock()-s.srv.idleAt > freshFor) && !s.srv.alive() {
 			s.discard()
 			continue
 		}
@@ -331,10 +331,8 @@ func (s *server) readParameter(m *pgwire.ParameterStatus) error {
 // alive reports whether an idle server connection still stands, without asking the server. It
 // takes in what the server said meanwhile, such as a changed parameter.
 func (s *server) alive() bool {
-	if s.r.Buffered() == 0 {
-		if quiet, err := silent(s.raw); quiet || err != nil {
-			return err == nil
-		}
+	if quiet, err := s.quiet(); quiet || err != nil {
+		return err == nil
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
 	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
@@ -354,10 +352,28 @@ func (s *server) alive() bool {
 		if err != nil {
 			return false
 		}
-		if quiet, err := silent(s.raw); s.r.Buffered() == 0 && quiet {
+		if quiet, err := s.quiet(); quiet {
 			return err == nil
 		}
 	}
+}
+
+// heard reports whether something has been received from the server that nobody has looked at: a Reader
+// reads ahead, and so does TLS.
+func (s *server) heard() bool {
+	if s.r.Buffered() > 0 {
+		return true
+	}
+	t, ok := s.conn.(*fiber.TLSConn)
+	return ok && t.Buffered()
+}
+
+// quiet reports whether nothing has come from the server that was not read.
+func (s *server) quiet() (bool, error) {
+	if s.heard() {
+		return false, nil
+	}
+	return silent(s.raw)
 }
 
 // aliveTimeout bounds the reading of what an idle server said: it has arrived already.
