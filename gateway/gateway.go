@@ -18,7 +18,8 @@ import (
 
 // Options are what a program, rather than the configuration file, decides. The zero value is usable.
 type Options struct {
-	// Logger gets the log; nil = standard error in the format and level of the configuration, which a reload may change.
+	// Logger gets the log; nil = standard error in the format and level of the configuration, which a reload may change, written from a
+	// goroutine of its own. Sessions that share a thread wait while a Logger writes.
 	Logger *slog.Logger
 	// Version is shown in the log, on the admin page and in metrics; empty = "development".
 	Version string
@@ -73,13 +74,16 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 		g.logger, g.logs = newLog(os.Stderr, cfg.Log)
 	}
 	if err := g.newEngine(cfg); err != nil {
+		g.logs.close()
 		return nil, err
 	}
 	g.hard, g.cancel = context.WithCancel(context.Background())
 	p, err := g.newPlan(cfg)
 	if err != nil {
 		g.cancel()
-		return nil, errors.Join(err, g.engine.Close())
+		err = errors.Join(err, g.engine.Close())
+		g.logs.close()
+		return nil, err
 	}
 	g.mu.Lock() // tunnels are up already, and peers may ask
 	defer g.mu.Unlock()
@@ -265,6 +269,7 @@ func (g *Gateway) closeAll() {
 	g.tasks.Wait()
 	_ = g.engine.Close()
 	g.logger.Info("stopped")
+	g.logs.close()
 }
 
 // inParallel runs fn for each item at once and returns the errors, nil where there was none.

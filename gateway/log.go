@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -14,16 +13,19 @@ import (
 type logControl struct {
 	level slog.LevelVar
 	json  atomic.Bool
+	lines *lineWriter
 }
 
-// newLog returns a logger to w and what changes it.
+// newLog returns a logger to w and what changes and, at last, closes it.
 func newLog(w io.Writer, cfg config.Log) (*slog.Logger, *logControl) {
-	c := &logControl{}
+	c := &logControl{lines: newLineWriter(w)}
 	c.apply(cfg)
 	options := &slog.HandlerOptions{Level: &c.level}
-	w = &lockedWriter{w: w}
-	return slog.New(formatHandler{slog.NewTextHandler(w, options), slog.NewJSONHandler(w, options), &c.json}), c
+	return slog.New(formatHandler{slog.NewTextHandler(c.lines, options), slog.NewJSONHandler(c.lines, options), &c.json}), c
 }
+
+// close writes what was logged, and reports whether it could. What is logged later is lost.
+func (c *logControl) close() bool { return c == nil || c.lines.close() }
 
 // apply sets level and format.
 func (c *logControl) apply(cfg config.Log) {
@@ -59,16 +61,4 @@ func (h formatHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h formatHandler) WithGroup(name string) slog.Handler {
 	return formatHandler{h.text.WithGroup(name), h.json.WithGroup(name), h.asJSON}
-}
-
-// lockedWriter keeps the lines of the two handlers apart; each handler locks for itself only.
-type lockedWriter struct {
-	w  io.Writer
-	mu sync.Mutex
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }

@@ -114,12 +114,13 @@ func TestReloadChangesProtocolOnOneSocket(t *testing.T) {
 // TestReloadChangesTheLog: the gateway's own log follows the configuration, also for loggers made before.
 func TestReloadChangesTheLog(t *testing.T) {
 	var out bytes.Buffer
-	logger, apply := gateway.NewLog(&out, "text", "info")
+	logger, apply, flush := gateway.NewLog(&out, "text", "info")
 	derived := logger.With("listener", "db")
 	derived.Info("one")
 	derived.Debug("hidden")
 	apply("json", "debug")
 	derived.Debug("two")
+	flush()
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], "msg=one listener=db") {
 		t.Fatalf("log:\n%s", out.String())

@@ -116,6 +116,30 @@ func TestLogReaderGoes(t *testing.T) {
 	}
 }
 
+// TestLogReaderPauses: clients are served all the same, and the end is not held up.
+func TestLogReaderPauses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := "listeners: [{name: web, protocol: http, listen: \"127.0.0.1:0\", upstream: u, access_log: true}]\nupstreams: {u: {endpoints: [\"127.0.0.1:1\"]}}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, "", "serve", file)
+	address := addressAttr.FindStringSubmatch(p.until(t, "msg=listening"))[1]
+	long := strings.Repeat("x", 1000) // which the log has, so that the pipe is soon full
+	for range 200 {
+		resp, err := http.Get("http://" + address + "/" + long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	http.DefaultClient.CloseIdleConnections()
+	p.signal(t, syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestHangupWhileStarting is for later, and not the end.
 func TestHangupWhileStarting(t *testing.T) {
 	file := configFile(t, "  pg: {endpoints: [\"127.0.0.1:1\"], postgres: {user: u, password: \"file:secret\"}}\n")
