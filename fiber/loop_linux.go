@@ -89,6 +89,7 @@ type loop struct {
 	held    atomic.Uint64  // times the watchdog had something to say
 	conns   atomic.Int64   // connections that live here; read by Go and Listener to place new ones
 
+	doing   requests // the other half of asked
 	current *coroutine
 	queue   []*coroutine // ready to run
 	behind  []*coroutine // the other half of the double buffer
@@ -100,11 +101,32 @@ type loop struct {
 	open    int // connections and listeners
 
 	mu      sync.Mutex // held for a few instructions
-	posted  []func()   // guarded by mu
-	dead    bool       // guarded by mu: nothing is posted any more
+	asked   requests   // guarded by mu: since the last turn
+	dead    bool       // guarded by mu: nothing is asked for any more
 	waiting atomic.Bool
 	ended   chan struct{}
 }
+
+// requests are what other threads want of a loop.
+type requests struct {
+	posted []func()
+	woken  []*coroutine
+}
+
+func (r *requests) none() bool { return len(r.posted) == 0 && len(r.woken) == 0 }
+
+// clear keeps the room for the next ones, unless there were many.
+func (r *requests) clear() {
+	if cap(r.posted)+cap(r.woken) > maxRoom {
+		*r = requests{}
+		return
+	}
+	clear(r.posted)
+	clear(r.woken)
+	r.posted, r.woken = r.posted[:0], r.woken[:0]
+}
+
+const maxRoom = 4096
 
 // allLoops lists the loops of all engines.
 var (
@@ -224,7 +246,7 @@ func (l *loop) finish() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dead = len(l.posted) == 0
+	l.dead = l.asked.none()
 	return l.dead
 }
 
@@ -275,28 +297,36 @@ func (l *loop) post(fn func()) bool {
 		l.mu.Unlock()
 		return false
 	}
-	l.posted = append(l.posted, fn)
+	l.asked.posted = append(l.asked.posted, fn)
 	l.mu.Unlock()
+	l.nudge()
+	return true
+}
+
+// nudge ends the loop's wait.
+func (l *loop) nudge() {
 	if l.waiting.Swap(false) {
 		l.poller.wake()
 	}
-	return true
 }
 
 func (l *loop) hasPosted() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.posted) > 0
+	return !l.asked.none()
 }
 
 func (l *loop) runPosted() {
 	l.mu.Lock()
-	posted := l.posted
-	l.posted = nil
+	l.asked, l.doing = l.doing, l.asked
 	l.mu.Unlock()
-	for _, fn := range posted {
+	for _, fn := range l.doing.posted {
 		fn()
 	}
+	for _, f := range l.doing.woken {
+		l.ready(f)
+	}
+	l.doing.clear()
 }
 
 // wake makes f ready from anywhere. f must be parked, or be about to park on its own thread.
@@ -305,7 +335,14 @@ func (l *loop) wake(f *coroutine) {
 		l.ready(f)
 		return
 	}
-	l.post(func() { l.ready(f) })
+	l.mu.Lock()
+	if l.dead {
+		l.mu.Unlock()
+		return
+	}
+	l.asked.woken = append(l.asked.woken, f)
+	l.mu.Unlock()
+	l.nudge()
 }
 
 // call runs fn as a fiber of l and returns when it has ended. The caller may be a goroutine or
