@@ -119,6 +119,7 @@ func (e *Env) idleClients(suite string) run.Group {
 		Info: result.Case{
 			ID: "W3d", Suite: suite, Conns: n, Metrics: []string{result.PerClient, result.IdleCPU, result.RSS},
 			Title: fmt.Sprintf("PostgreSQL, %s idle clients", result.Format(float64(n))),
+			Note:  "KiB/client is by how much the resident memory of a process that has done nothing else has grown, with all that it needs once",
 		},
 		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds, Cold: true, // a round is long, and begins and ends with nobody there
 		Beside: settle.Seconds() + float64(n)/2500,
