@@ -22,6 +22,7 @@ type TLSConn struct {
 	shaken bool    // the handshake is over
 	hasOne bool    // one is to be read first
 	one    [1]byte // by Buffered
+	failed error   // of a Read that has not been asked for yet; told by the next
 }
 
 // TLSServer is tls.Server for fibers.
@@ -47,21 +48,30 @@ func (t *TLSConn) NetConn() net.Conn { return t.under.Conn }
 
 // Read implements net.Conn.
 func (t *TLSConn) Read(p []byte) (n int, err error) {
-	if !t.hasOne || len(p) == 0 {
+	switch {
+	case len(p) == 0, !t.hasOne && t.failed == nil:
 		return t.Conn.Read(p)
+	case !t.hasOne:
+		err, t.failed = t.failed, nil
+		return 0, err
 	}
 	p[0], t.hasOne = t.one[0], false
-	if len(p) > 1 {
-		n, _ = t.readNow(p[1:]) // the next Read tells of an error
+	if len(p) > 1 && t.failed == nil {
+		n = t.readNow(p[1:])
 	}
 	return 1 + n, nil
 }
 
-// readNow is Read of what has been received; the error is errNothing where that is not enough.
-func (t *TLSConn) readNow(p []byte) (int, error) {
+// readNow is Read of what has been received. An error is kept for the next Read, for crypto/tls tells of
+// some only once.
+func (t *TLSConn) readNow(p []byte) int {
 	t.under.dry = true
 	defer func() { t.under.dry = false }()
-	return t.Conn.Read(p)
+	n, err := t.Conn.Read(p)
+	if err != errNothing { //nolint:errorlint // crypto/tls returns it as it is
+		t.failed = err
+	}
+	return n
 }
 
 // Buffered reports whether a Read has something to tell that the connection underneath knows nothing of
@@ -71,14 +81,10 @@ func (t *TLSConn) Buffered() bool {
 	if !t.shaken && t.Handshake() != nil {
 		return true
 	}
-	if !t.hasOne {
-		n, err := t.readNow(t.one[:])
-		if n == 0 {
-			return err != errNothing //nolint:errorlint // crypto/tls returns it as it is
-		}
-		t.hasOne = true
+	if !t.hasOne && t.failed == nil {
+		t.hasOne = t.readNow(t.one[:]) > 0
 	}
-	return true
+	return t.hasOne || t.failed != nil
 }
 
 // readable is a connection of a loop, or one that knows about one.
