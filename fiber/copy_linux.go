@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -73,7 +74,7 @@ func (c *Conn) copyPlain(dst net.Conn, moved func(int)) (readErr, writeErr error
 func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	canSplice := !c.unix && !d.unix
 	for {
-		if readErr, writeErr := closedMeanwhile(c, d); readErr != nil || writeErr != nil {
+		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
 			return readErr, writeErr
 		}
 		n, full, readErr, writeErr := l.poller.move(c, d)
@@ -102,14 +103,20 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 	}
 }
 
-// closedMeanwhile tells which of two connections others have closed while a fiber waited for the
-// other one: its descriptor may be another's already.
-func closedMeanwhile(c, d *Conn) (readErr, writeErr error) {
+// overMeanwhile tells which of two connections others have closed while a fiber waited for the other
+// one, so that its descriptor may be another's already; or whose deadline has passed, also where bulk
+// comes so fast that nobody waits.
+func overMeanwhile(l *loop, c, d *Conn) (readErr, writeErr error) {
+	late := func(s *side) bool { return s.deadline != 0 && l.now >= s.deadline }
 	switch {
 	case c.closed:
 		return net.ErrClosed, nil
 	case d.closed:
 		return nil, net.ErrClosed
+	case late(&c.rd):
+		return os.ErrDeadlineExceeded, nil
+	case late(&d.wr):
+		return nil, os.ErrDeadlineExceeded
 	}
 	return nil, nil
 }
@@ -130,7 +137,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		return nil, nil
 	}
 	for {
-		if readErr, writeErr := closedMeanwhile(c, d); readErr != nil || writeErr != nil {
+		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
 			return readErr, writeErr
 		}
 		if !l.poller.spliceable(c) {

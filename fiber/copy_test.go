@@ -230,3 +230,61 @@ func TestCopyToAgainAfterADeadline(t *testing.T) {
 		<-ended
 	})
 }
+
+// A deadline ends CopyTo also where there is always more to move.
+func TestCopyToDeadlineInBulk(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, in := plainPair(t, e)
+		server, out := plainPair(t, e)
+		var moved atomic.Int64
+		ended := make(chan [2]error, 1)
+		fiber.Spawn(in, func() {
+			readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved.Add(int64(n)) }, nil)
+			_ = out.Close()
+			ended <- [2]error{readErr, writeErr}
+		})
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for err := error(nil); err == nil; {
+				_, err = client.Write(make([]byte, 1<<20))
+			}
+		}()
+		full := int64(-1) // what the server's side has room for
+		for full != moved.Load() || full == 0 {
+			full = moved.Load()
+			time.Sleep(50 * time.Millisecond)
+		}
+		_ = in.SetReadDeadline(time.Unix(1, 0))
+		if _, err := io.Copy(io.Discard, server); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err[0], os.ErrDeadlineExceeded) || err[1] != nil {
+			t.Errorf("CopyTo: %v, want a deadline error from reading", err)
+		}
+		if n := moved.Load() - full; n > 1<<20 {
+			t.Errorf("%d bytes were moved after the deadline", n)
+		}
+		_ = in.Close()
+		_ = client.Close()
+		<-sent
+	})
+}
+
+// plainPair returns a connection of package net and its other end, which is the engine's.
+func plainPair(t *testing.T, e *fiber.Engine) (plain, other net.Conn) {
+	t.Helper()
+	l, err := e.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if plain, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if other, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = plain.Close(), other.Close() })
+	return plain, other
+}
