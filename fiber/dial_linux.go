@@ -186,6 +186,10 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 	if err != nil {
 		err = c.connected(ctx, l, sa)
 	}
+	if err == nil && toItself(fd, sa) {
+		err = os.NewSyscallError("connect", unix.ECONNREFUSED) // as it is but for that
+		_ = c.SetLinger(0)                                     // and the port is the server's again
+	}
 	if err == nil && !l.poller.nonblocking() {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_RDWR)
 	}
@@ -222,4 +226,20 @@ func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
 			return ended(ctx)
 		}
 	}
+}
+
+// toItself reports whether a socket that was to connect to sa has met itself: where nobody listens on a
+// port from which the system takes those of outgoing connections, that happens once in a while.
+func toItself(fd int, sa unix.Sockaddr) bool {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		local, _ := unix.Getsockname(fd)
+		l, ok := local.(*unix.SockaddrInet4)
+		return ok && l.Port == sa.Port && (l.Addr == sa.Addr || sa.Addr == [4]byte{})
+	case *unix.SockaddrInet6:
+		local, _ := unix.Getsockname(fd)
+		l, ok := local.(*unix.SockaddrInet6)
+		return ok && l.Port == sa.Port && (l.Addr == sa.Addr || sa.Addr == [16]byte{})
+	}
+	return false
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -106,4 +107,40 @@ func TestDialTriesTheNextAddress(t *testing.T) {
 		}
 		_ = c.Close()
 	})
+}
+
+// A connection that has met itself is none: it would keep the server from its port. By chance it takes
+// some ten thousand attempts.
+func TestDialToItself(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(fd)
+		if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+			t.Fatal(err)
+		}
+		sa, err := syscall.Getsockname(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := sa.(*syscall.SockaddrInet4).Port
+		if !own {
+			l, err := net.Listen("tcp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			port = l.Addr().(*net.TCPAddr).Port
+		}
+		if err := syscall.Connect(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: port}); err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range []string{"127.0.0.1", "0.0.0.0"} {
+			if got := fiber.ToItself(fd, netip.AddrPortFrom(netip.MustParseAddr(to), uint16(port))); got != own {
+				t.Errorf("%s: ToItself = %v, want %v", to, got, own)
+			}
+		}
+	}
 }

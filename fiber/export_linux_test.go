@@ -58,3 +58,6 @@ func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn
 	}
 	return e.dialAny(ctx, "tcp", targets)
 }
+
+// ToItself is asked about every dialled IPv4 connection.
+func ToItself(fd int, to netip.AddrPort) bool { return toItself(fd, sockaddr(to)) }
