@@ -282,6 +282,9 @@ func (s *session) awaitRequest() bool {
 			limit = cfg.keepAlive
 		}
 		_ = s.client.conn.SetReadDeadline(time.Now().Add(limit))
+		if s.state.Load() == sessionKicked { // whose deadline it may have replaced
+			return false
+		}
 		if s.client.tires() && s.lc.Suspend(s.resume) {
 			s.suspended = true
 			s.req, s.resp, s.out = httpwire.Request{}, httpwire.Response{}, nil // they may hold on to buffers

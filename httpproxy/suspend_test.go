@@ -2,18 +2,23 @@ package httpproxy_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/listener"
 )
 
 // startIdle returns a proxy with a client that has had an answer, and what waits until the client's
@@ -91,4 +96,65 @@ func TestDrainEndsSuspendedSessions(t *testing.T) {
 	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
 		t.Errorf("%q, %v, want the end", b, err)
 	}
+}
+
+// A drain that begins while a session is about to wait ends that wait, too.
+func TestDrainJustBeforeTheWait(t *testing.T) {
+	p, err := httpproxy.New(httpproxy.Config{
+		ReadHeaderTimeout: time.Hour, Listener: listener.Config{Logger: slog.New(slog.DiscardHandler)},
+		Routes: []httpproxy.Route{{Upstream: newUpstream(t, "127.0.0.1:1")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	drained, served := make(chan error, 1), make(chan error, 1)
+	begin := func() { go func() { drained <- p.Drain(ctx) }() }
+	go func() { served <- p.Serve(&slowClock{l, begin}) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := errors.Join(<-drained, <-served); err != nil {
+		t.Error(err)
+	}
+}
+
+// slowClock is a listener whose connections set no deadline to come before one that has passed is set.
+type slowClock struct {
+	net.Listener
+	begin func()
+}
+
+func (l *slowClock) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &slowConn{Conn: c, begin: l.begin, passed: make(chan struct{})}, nil
+}
+
+type slowConn struct {
+	net.Conn
+	begin         func()
+	first, second sync.Once
+	passed        chan struct{}
+}
+
+func (c *slowConn) SetReadDeadline(at time.Time) error {
+	if at.Before(time.Now()) {
+		defer c.second.Do(func() { close(c.passed) })
+	} else {
+		c.first.Do(func() {
+			c.begin()
+			<-c.passed
+		})
+	}
+	return c.Conn.SetReadDeadline(at)
 }
