@@ -236,38 +236,36 @@ func TestCopyToDeadlineInBulk(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, in := plainPair(t, e)
 		server, out := plainPair(t, e)
-		var moved atomic.Int64
-		ended := make(chan [2]error, 1)
+		_ = client.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		for err := error(nil); err == nil; { // as much as there is room for
+			_, err = client.Write(make([]byte, 1<<20))
+		}
+		moved, late := 0, -1 // in all, and after the deadline
+		ended := make(chan struct{})
 		fiber.Spawn(in, func() {
-			readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved.Add(int64(n)) }, nil)
-			_ = out.Close()
-			ended <- [2]error{readErr, writeErr}
-		})
-		sent := make(chan struct{})
-		go func() {
-			defer close(sent)
-			for err := error(nil); err == nil; {
-				_, err = client.Write(make([]byte, 1<<20))
+			defer close(ended)
+			defer out.Close()
+			readErr, writeErr := in.(copier).CopyTo(out, func(n int) {
+				if moved += n; late >= 0 {
+					late += n
+				}
+			}, func(int) {
+				if late < 0 {
+					late = 0
+					_ = in.SetReadDeadline(time.Unix(1, 0))
+				}
+			})
+			if !errors.Is(readErr, os.ErrDeadlineExceeded) || writeErr != nil {
+				t.Errorf("CopyTo: %v, %v; want a deadline error from reading", readErr, writeErr)
 			}
-		}()
-		full := int64(-1) // what the server's side has room for
-		for full != moved.Load() || full == 0 {
-			full = moved.Load()
-			time.Sleep(50 * time.Millisecond)
+		})
+		n, err := io.Copy(io.Discard, server)
+		if <-ended; err != nil || n != int64(moved) {
+			t.Errorf("%d bytes came, %v; %d were moved", n, err, moved)
 		}
-		_ = in.SetReadDeadline(time.Unix(1, 0))
-		if _, err := io.Copy(io.Discard, server); err != nil {
-			t.Error(err)
+		if late < 0 || late > 1<<20 {
+			t.Errorf("%d bytes were moved after the deadline, %d in all", late, moved)
 		}
-		if err := <-ended; !errors.Is(err[0], os.ErrDeadlineExceeded) || err[1] != nil {
-			t.Errorf("CopyTo: %v, want a deadline error from reading", err)
-		}
-		if n := moved.Load() - full; n > 1<<20 {
-			t.Errorf("%d bytes were moved after the deadline", n)
-		}
-		_ = in.Close()
-		_ = client.Close()
-		<-sent
 	})
 }
 
