@@ -48,7 +48,8 @@ func (c *Conn) detach(l *loop) (net.Conn, []byte, error) {
 	case c.flight > 0:
 		return nil, nil, errors.New("the kernel has an operation under way")
 	}
-	c.RemoteAddr() // for who asks this one
+	c.LocalAddr() // for who asks this one
+	c.RemoteAddr()
 	ahead := bytes.Clone(c.in)
 	l.timers.disarm(&c.timer)
 	l.poller.remove(c)

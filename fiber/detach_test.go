@@ -50,6 +50,9 @@ func TestDetach(t *testing.T) {
 					t.Errorf("the connection of before: %v", err)
 				}
 				_ = s.Close() // means nothing any more
+				if s.LocalAddr().String() != plain.LocalAddr().String() || s.RemoteAddr().String() != plain.RemoteAddr().String() {
+					t.Errorf("addresses: %v and %v, want %v and %v", s.LocalAddr(), s.RemoteAddr(), plain.LocalAddr(), plain.RemoteAddr())
+				}
 				rest, err := io.ReadAll(plain)
 				if got := string(ahead) + string(rest); got != "two three" || err != nil {
 					t.Errorf("%q and %q, %v", ahead, rest, err)

@@ -90,6 +90,14 @@ func (e *Engine) Close() error {
 	return nil
 }
 
+// Trim gives memory back to the system that loops keep for the next rush, soon. It costs the next
+// connections some page faults, so it is for when a rush is over.
+func (e *Engine) Trim() {
+	for _, l := range e.loops {
+		l.post(l.poller.spare)
+	}
+}
+
 func (e *Engine) stopAll() {
 	for _, l := range e.loops {
 		l.post(l.shut)

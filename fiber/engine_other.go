@@ -33,6 +33,9 @@ func New(cfg Config) (*Engine, error) {
 // Close ends the engine.
 func (e *Engine) Close() error { return nil }
 
+// Trim has nothing to give back.
+func (e *Engine) Trim() {}
+
 // Go runs fn as a goroutine.
 func (e *Engine) Go(fn func()) { go fn() }
 

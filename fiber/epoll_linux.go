@@ -235,6 +235,8 @@ func (p *epoll) each(fn func(owner any)) { p.table.each(fn) }
 
 func (p *epoll) wake() { wakeEvent(p.event) }
 
+func (p *epoll) spare() { p.scratch = nil }
+
 func (p *epoll) free() {
 	_ = unix.Close(p.event)
 	_ = unix.Close(p.fd)

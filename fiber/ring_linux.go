@@ -181,6 +181,9 @@ func (r *ring) enter(wait, raw bool, left int64) {
 	r.submitted = atomic.LoadUint32(r.sqHead)
 }
 
+// empty reports that no completion waits to be taken.
+func (r *ring) empty() bool { return *r.cqHead == atomic.LoadUint32(r.cqTail) }
+
 // completion returns the next completion, false if there is none.
 func (r *ring) completion() (cqe, bool) {
 	head := *r.cqHead

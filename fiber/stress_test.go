@@ -178,6 +178,7 @@ func TestStress(t *testing.T) {
 		for i := range 16 {
 			clients.Go(func() {
 				for round := range rounds {
+					e.Trim() // at any time
 					if err := s.client(uint64(i*1000 + round)); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 						t.Errorf("%s: %v", kind, err)
 						return

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -163,6 +165,13 @@ func (g *Gateway) stopped(s *service, sock *socket, err error) {
 	if !draining {
 		g.logger.Error("listener stopped", "listener", name, "address", address(sock), "error", err)
 	}
+}
+
+// Trim gives memory back to the system that is kept for the next rush.
+func (g *Gateway) Trim() {
+	g.engine.Trim()
+	runtime.GC() // what pools have kept goes with the second collection
+	debug.FreeOSMemory()
 }
 
 // Drain stops accepting and waits until every session has ended by itself. When ctx ends first, or Close is called, the rest is cut off and

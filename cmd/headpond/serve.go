@@ -59,7 +59,7 @@ func runGateway(e env, cfg *config.Config, hangups <-chan os.Signal, started fun
 	var forced atomic.Bool
 	var tasks sync.WaitGroup
 	tasks.Go(func() { endOn(signals, gw, cancel, &forced, done) })
-	tasks.Go(func() { tidy(done) })
+	tasks.Go(func() { tidy(done, gw.Trim) })
 	go reloadOn(hangups, gw, ready, done) // not waited for: what the file names may be a pipe that nobody writes to
 	err = gw.Run(ctx)
 	close(done)

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"runtime"
-	"runtime/debug"
 	"runtime/metrics"
 	"time"
 )
@@ -35,8 +33,8 @@ func (t *tidier) due(now time.Time, allocated uint64) bool {
 	return true
 }
 
-// tidy gives memory back until done is closed.
-func tidy(done <-chan struct{}) {
+// tidy has trim give memory back, until done is closed.
+func tidy(done <-chan struct{}, trim func()) {
 	var t tidier
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	ticker := time.NewTicker(tidyLook)
@@ -48,8 +46,7 @@ func tidy(done <-chan struct{}) {
 		case now := <-ticker.C:
 			metrics.Read(sample)
 			if t.due(now, sample[0].Value.Uint64()) {
-				runtime.GC() // what pools have kept goes with the second collection
-				debug.FreeOSMemory()
+				trim()
 			}
 		}
 	}
