@@ -133,7 +133,8 @@ func (g *Gateway) commit(p *plan) error {
 	return nil
 }
 
-// acceptGrace is how long connections that a removed listener has just accepted may take to become sessions, which a drain lets finish.
+// acceptGrace is how long connections that a removed listener has just accepted may take to become sessions, which a drain lets finish;
+// and connections that are being opened through a replaced tunnel.
 const acceptGrace = time.Second
 
 // retireGrace is how long a replaced upstream still gives connections: a session that read the old settings just before the reload may be
@@ -159,6 +160,9 @@ func (g *Gateway) retire(p *plan) {
 	g.mu.Lock()
 	g.retiring = slices.DeleteFunc(g.retiring, func(s *service) bool { return slices.Contains(p.retiredProxies, s) })
 	g.mu.Unlock()
+	if len(p.retiredLinks) > 0 {
+		wait(g.hard, acceptGrace) // who has just taken the old one may still open a connection
+	}
 	var links sync.WaitGroup
 	for _, l := range p.retiredLinks {
 		links.Go(func() { g.retireLink(ctx, l) })

@@ -104,6 +104,22 @@ func (g *Gateway) dialer(u *config.Upstream) (dial func(ctx context.Context, end
 // through opens a connection through a tunnel. wait says whether to wait until it stands: connections that are pooled are worth the round
 // trip, because then another endpoint can be tried; one that has its client waiting is not.
 func (g *Gateway) through(ctx context.Context, name, target string, wait bool) (*tunnel.Conn, error) {
+	for {
+		conn, by, err := g.throughNow(ctx, name, target, wait)
+		if err == nil || by == nil || !errors.Is(err, tunnel.ErrClosed) {
+			return conn, err
+		}
+		g.mu.Lock()
+		replaced := g.links[name] != nil && g.links[name].client != by
+		g.mu.Unlock()
+		if !replaced {
+			return nil, err
+		}
+	}
+}
+
+// throughNow is through what the tunnel is now; by is the client that was asked, if it is one.
+func (g *Gateway) throughNow(ctx context.Context, name, target string, wait bool) (conn *tunnel.Conn, by *tunnel.Client, err error) {
 	g.mu.Lock()
 	var client *tunnel.Client
 	var server *tunnel.Server
@@ -119,15 +135,17 @@ func (g *Gateway) through(ctx context.Context, name, target string, wait bool) (
 	g.mu.Unlock()
 	switch {
 	case client != nil && wait:
-		return client.Dial(ctx, target)
+		conn, err = client.Dial(ctx, target)
 	case client != nil:
-		return client.Open(ctx, target)
+		conn, err = client.Open(ctx, target)
 	case server != nil && wait:
-		return server.Dial(ctx, peer, target)
+		conn, err = server.Dial(ctx, peer, target)
 	case server != nil:
-		return server.Open(ctx, peer, target)
+		conn, err = server.Open(ctx, peer, target)
+	default:
+		err = fmt.Errorf("tunnel %q: %w", name, errStarting)
 	}
-	return nil, fmt.Errorf("tunnel %q: %w", name, errStarting)
+	return conn, client, err
 }
 
 // tunnelServer returns a running tunnel listener, or nil. mu is held.

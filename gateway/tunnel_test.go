@@ -2,9 +2,12 @@ package gateway_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,6 +95,41 @@ func TestTunnelIsReplacedAndRemoved(t *testing.T) {
 	if s := near.Snapshot(); len(s.Tunnels) != 0 {
 		t.Errorf("%+v", s.Tunnels)
 	}
+}
+
+// TestTunnelIsReplacedUnderLoad: nobody is turned away who asks at that moment.
+func TestTunnelIsReplacedUnderLoad(t *testing.T) {
+	far := run(t, parse(t, farText, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", echoServer(t)))
+	peers := far.Addr("peers")
+	near := run(t, parse(t, nearText, "{far}", peers, "{more}", ""))
+	raw := near.Addr("raw")
+	var done atomic.Bool
+	var served atomic.Int64
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for !done.Load() {
+				if err := exchange(raw, "through"); err != nil {
+					t.Errorf("after %d: %v", served.Load(), err)
+					return
+				}
+				served.Add(1)
+			}
+		})
+	}
+	for i := range 8 {
+		before := served.Load()
+		if err := near.Reload(parse(t, nearText, "{far}", peers, "{more}", fmt.Sprintf(", sessions: %d", 1+i%2))); err != nil {
+			t.Error(err)
+		}
+		for served.Load() < before+20 && !t.Failed() {
+			if err := exchange(raw, "and I"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	done.Store(true)
+	clients.Wait()
 }
 
 func tunnelOf(t *testing.T, g *gateway.Gateway) admin.Tunnel {
