@@ -17,7 +17,8 @@ import (
 // scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
 const scratchSize = 64 << 10
 
-// spliceLimit bounds what one splice moves, so that other fibers are not held up for long.
+// spliceLimit bounds what one splice moves, and what is moved without a pause, so that other fibers are not
+// held up for long.
 const spliceLimit = 256 << 10
 
 // CopyTo moves what c receives to dst until one of them ends: readErr is why c did, io.EOF at
@@ -136,6 +137,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	if l.poller.arrived(c) {
 		return nil, nil
 	}
+	since := 0 // bytes, without a pause
 	for {
 		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
 			return readErr, writeErr
@@ -174,6 +176,9 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		splice.Put(pipe)
 		if n < scratchSize {
 			return nil, nil
+		}
+		if since += n; since >= spliceLimit {
+			since, c.streak = 0, maxStreak // the others' turn
 		}
 		_ = c.pause(l)
 	}

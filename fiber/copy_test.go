@@ -269,6 +269,50 @@ func TestCopyToDeadlineInBulk(t *testing.T) {
 	})
 }
 
+// Bulk that comes as fast as it is moved on leaves others their turns.
+func TestCopyToHoldsNobodyUp(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, in := plainPair(t, e)
+		server, out := plainPair(t, e)
+		moved, most := 0, 0 // in all, and between two turns of another
+		ended := make(chan struct{})
+		var both fiber.Group
+		both.Add(2)
+		fiber.Spawn(in, func() {
+			defer both.Done()
+			defer close(ended)
+			defer out.Close()
+			if readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
+				t.Errorf("CopyTo: %v, %v", readErr, writeErr)
+			}
+		})
+		fiber.Spawn(in, func() {
+			defer both.Done()
+			for last := 0; ; fiber.Sleep(0) {
+				most = max(most, moved-last)
+				last = moved
+				select {
+				case <-ended:
+					return
+				default:
+				}
+			}
+		})
+		go func() {
+			for range 64 {
+				_, _ = client.Write(make([]byte, 1<<20))
+			}
+			_ = client.Close()
+		}()
+		if n, err := io.Copy(io.Discard, server); n != 64<<20 || err != nil {
+			t.Errorf("%d bytes came, %v", n, err)
+		}
+		if both.Wait(); most > 1<<20 {
+			t.Errorf("%d bytes were moved in one go", most)
+		}
+	})
+}
+
 // plainPair returns a connection of package net and its other end, which is the engine's.
 func plainPair(t *testing.T, e *fiber.Engine) (plain, other net.Conn) {
 	t.Helper()
