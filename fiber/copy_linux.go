@@ -17,7 +17,7 @@ import (
 // scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
 const scratchSize = 64 << 10
 
-// spliceLimit bounds what one splice moves, and what is moved without a pause, so that other fibers are not
+// spliceLimit bounds what one splice moves; after twice as much there is a pause, so that other fibers are not
 // held up for long.
 const spliceLimit = 256 << 10
 
@@ -177,7 +177,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		if n < scratchSize {
 			return nil, nil
 		}
-		if since += n; since >= spliceLimit {
+		if since += n; since >= 2*spliceLimit {
 			since, c.streak = 0, maxStreak // the others' turn
 		}
 		_ = c.pause(l)
