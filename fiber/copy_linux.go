@@ -17,9 +17,14 @@ import (
 // scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
 const scratchSize = 64 << 10
 
-// spliceLimit bounds what one splice moves; after twice as much there is a pause, so that other fibers are not
-// held up for long.
-const spliceLimit = 256 << 10
+// spliceLimit bounds what one splice moves: what a pipe holds. After spliceTurn there is a pause, so that other
+// fibers are not held up for long, which is a millisecond or two. Smaller pieces and turns cost more the more
+// connections there are, for each turn finds its own data cold: with 64 of them a quarter of a turn was twice
+// as dear.
+const (
+	spliceLimit = splice.PipeSize
+	spliceTurn  = 4 << 20
+)
 
 // CopyTo moves what c receives to dst until one of them ends: readErr is why c did, io.EOF at
 // the end of its stream; else writeErr is why dst did. moved is told of every piece. Between
@@ -177,7 +182,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		if n < scratchSize {
 			return nil, nil
 		}
-		if since += n; since >= 2*spliceLimit {
+		if since += n; since >= spliceTurn {
 			since, c.streak = 0, maxStreak // the others' turn
 		}
 		_ = c.pause(l)
