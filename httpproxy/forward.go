@@ -22,10 +22,8 @@ import (
 
 // Bounds of one request.
 const (
-	maxAttempts = 3   // sends of one request
-	maxStale    = 256 // connections found dead at checkout: one restart may kill a whole pool's
-	maxFresh    = 2   // of them, those that were opened meanwhile: a server that hangs up at once will go on so
-	maxInterim  = 64  // 1xx responses before the final one
+	maxAttempts = 3  // sends of one request
+	maxInterim  = 64 // 1xx responses before the final one
 	// lookInterval is how often a session that waits for a response looks whether its client is still there.
 	lookInterval = time.Second
 )
@@ -161,9 +159,8 @@ func (s *session) retryable(err error) bool {
 // acquire leases a connection that is alive.
 func (s *session) acquire() error {
 	x := &s.ex
-	var found time.Time // when the first dead one was
-	fresh := 0          // dead ones opened since
-	for range maxStale {
+	var dead httppool.Stale
+	for {
 		if s.left() { // also while it waited for the last one
 			return httppool.ErrClientGone
 		}
@@ -188,21 +185,10 @@ func (s *session) acquire() error {
 			}
 			return nil
 		}
-		_ = l.Value().Close()
-		if found.IsZero() {
-			found = time.Now()
-		} else if l.Value().Opened().After(found) {
-			fresh++
+		if err := dead.Next(l); err != nil {
+			return err
 		}
-		if fresh < maxFresh {
-			l.Discard()
-			continue
-		}
-		gone := &httppool.Error{Endpoint: l.Endpoint(), Step: "acquire", Err: fmt.Errorf("%w as soon as it was opened", httppool.ErrServerGone)}
-		l.Fail(gone)
-		return gone
 	}
-	return &httppool.Error{Step: "acquire", Err: httppool.ErrStale}
 }
 
 // exchange sends the request on the lease and passes the response on. It settles the lease. An error after the
@@ -345,11 +331,11 @@ func (s *session) left() bool {
 	if e, ok := s.client.conn.(interface{ Ended() bool }); ok {
 		return e.Ended()
 	}
-	return time.Since(s.now) > patient && s.clientGone()
+	return time.Since(s.now) > unwatched && s.clientGone()
 }
 
-// patient is how long a client may have waited without being looked for.
-const patient = 10 * time.Millisecond
+// unwatched is how long a client may have waited without being looked for.
+const unwatched = 10 * time.Millisecond
 
 // clientGone reports whether the client has left: nothing of it is unread but its end.
 func (s *session) clientGone() bool {

@@ -114,9 +114,6 @@ func (c *Conn) Alive() bool {
 	return state == idleconn.Silent || state == idleconn.Unknown
 }
 
-// Opened returns when the connection was made.
-func (c *Conn) Opened() time.Time { return c.opened }
-
 // NetConn returns the connection that messages are written to and read from: for code that frames them itself. The
 // rules of Exchange about what may be released hold for it too.
 func (c *Conn) NetConn() net.Conn {

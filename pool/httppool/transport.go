@@ -27,9 +27,7 @@ const (
 
 // Bounds of one RoundTrip.
 const (
-	maxAttempts = 3   // sends of one request
-	maxStale    = 256 // connections found dead at checkout before giving up: one restart may kill a whole pool's
-	maxFresh    = 2   // of them, those that were opened meanwhile: a server that hangs up at once will go on so
+	maxAttempts = 3 // sends of one request
 )
 
 // Source gives the connection for a request, within ctx. The request is for choosing only.
@@ -172,9 +170,8 @@ func (t *Transport) lease(req *http.Request) (Lease, error) {
 	if source == nil {
 		source = t.acquire
 	}
-	var found time.Time // when the first dead one was
-	fresh := 0          // dead ones opened since
-	for range maxStale {
+	var dead Stale
+	for {
 		l, err := source(req.Context(), req)
 		if err != nil {
 			var known *Error
@@ -187,21 +184,10 @@ func (t *Transport) lease(req *http.Request) (Lease, error) {
 			return l, nil
 		}
 		t.stale.Add(1)
-		l.Value().Close()
-		if found.IsZero() {
-			found = time.Now()
-		} else if l.Value().opened.After(found) {
-			fresh++
+		if err := dead.Next(l); err != nil {
+			return nil, err
 		}
-		if fresh < maxFresh {
-			l.Discard()
-			continue
-		}
-		gone := &Error{Endpoint: l.Endpoint(), Step: "acquire", Err: fmt.Errorf("%w as soon as it was opened", ErrServerGone)}
-		l.Fail(gone)
-		return nil, gone
 	}
-	return nil, &Error{Step: "acquire", Err: ErrStale}
 }
 
 // poolLease makes a pool's lease a Lease.
