@@ -146,11 +146,15 @@ func (g *Gateway) retire(p *plan) {
 	if p.retiredAdmin != nil {
 		p.retiredAdmin.close()
 	}
-	if len(p.retiredProxies) > 0 {
+	if len(p.retiredProxies)+len(p.retiredLinks) > 0 {
 		wait(g.hard, acceptGrace)
 	}
 	ctx, cancel := context.WithTimeout(g.hard, p.cfg.DrainTimeout)
 	defer cancel()
+	var links sync.WaitGroup
+	for _, l := range p.retiredLinks {
+		links.Go(func() { g.retireLink(ctx, l) })
+	}
 	inParallel(p.retiredProxies, func(s *service) error {
 		if err := s.proxy.Drain(ctx); err != nil {
 			g.logger.Warn("sessions of a removed listener were cut off", "listener", s.cfg.Name, "error", err)
@@ -160,13 +164,6 @@ func (g *Gateway) retire(p *plan) {
 	g.mu.Lock()
 	g.retiring = slices.DeleteFunc(g.retiring, func(s *service) bool { return slices.Contains(p.retiredProxies, s) })
 	g.mu.Unlock()
-	if len(p.retiredLinks) > 0 {
-		wait(g.hard, acceptGrace) // who has just taken the old one may still open a connection
-	}
-	var links sync.WaitGroup
-	for _, l := range p.retiredLinks {
-		links.Go(func() { g.retireLink(ctx, l) })
-	}
 	inParallel(p.retiredBackends, func(b *backend) error {
 		b.retire(g.hard)
 		return nil
