@@ -364,6 +364,11 @@ func (c *Conn) pause(l *loop) error {
 	if c.streak++; c.streak < maxStreak {
 		return nil
 	}
+	return c.yield(l)
+}
+
+// yield lets other fibers run; see pause.
+func (c *Conn) yield(l *loop) error {
 	c.streak = 0
 	l.ready(l.current)
 	l.current.park()

@@ -18,9 +18,8 @@ import (
 const scratchSize = 64 << 10
 
 // spliceLimit bounds what one splice moves: what a pipe holds. After spliceTurn there is a pause, so that other
-// fibers are not held up for long, which is a millisecond or two. Smaller pieces and turns cost more the more
-// connections there are, for each turn finds its own data cold: with 64 of them a quarter of a turn was twice
-// as dear.
+// fibers are not held up for long, which is a millisecond or two. Smaller pieces and turns cost more, and the more
+// the more connections there are, for each turn finds its own data cold; W1d shows it.
 const (
 	spliceLimit = splice.PipeSize
 	spliceTurn  = 4 << 20
@@ -183,9 +182,9 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 			return nil, nil
 		}
 		if since += n; since >= spliceTurn {
-			since, c.streak = 0, maxStreak // the others' turn
+			since = 0
+			_ = c.yield(l) // overMeanwhile tells
 		}
-		_ = c.pause(l)
 	}
 }
 
@@ -259,7 +258,7 @@ func (p *uring) drained(d *Conn) bool { return d.out == nil && d.sending == nil 
 
 // spliceable asks the system, for splice(2) would hold the loop when there is nothing, and leaves it to
 // a poll to tell when there is something: a receive would take it. Bulk comes faster than it is moved
-// on, so that asking first saves most polls, and half of what 64 connections cost.
+// on, so that asking first saves most polls.
 func (p *uring) spliceable(c *Conn) bool {
 	if !nothingToRead(c.fd) {
 		return true

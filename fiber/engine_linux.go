@@ -94,7 +94,7 @@ func (e *Engine) Close() error {
 // connections some page faults, so it is for when a rush is over.
 func (e *Engine) Trim() {
 	for _, l := range e.loops {
-		l.post(l.poller.spare)
+		l.post(l.poller.trim)
 	}
 }
 

@@ -235,7 +235,7 @@ func (p *epoll) each(fn func(owner any)) { p.table.each(fn) }
 
 func (p *epoll) wake() { wakeEvent(p.event) }
 
-func (p *epoll) spare() { p.scratch = nil }
+func (p *epoll) trim() { p.scratch = nil }
 
 func (p *epoll) free() {
 	_ = unix.Close(p.event)

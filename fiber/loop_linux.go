@@ -70,8 +70,8 @@ type poller interface {
 	wake()
 	// each calls fn for every connection and listener; fn may close them.
 	each(fn func(owner any))
-	// spare gives back the memory that is kept for the next rush, as far as nothing is in it.
-	spare()
+	// trim gives back the memory that is kept for the next rush, as far as nothing is in it.
+	trim()
 	// free gives everything back.
 	free()
 }

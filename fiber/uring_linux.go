@@ -678,10 +678,10 @@ func (p *uring) each(fn func(owner any)) { p.table.each(fn) }
 
 func (p *uring) wake() { wakeEvent(p.event) }
 
-// spare leaves the buffers mapped, for the kernel may use them at any time. Between turns nothing is in
+// trim leaves the buffers mapped, for the kernel may use them at any time. Between turns nothing is in
 // those for receiving: completions come while the loop waits only (setupDeferTaskrun), and are taken
 // then, unless a full ring was submitted meanwhile.
-func (p *uring) spare() {
+func (p *uring) trim() {
 	clear(p.ahead)
 	p.ahead = p.ahead[:0]
 	if p.recv.taken == 0 && p.ring.empty() {

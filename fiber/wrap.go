@@ -10,9 +10,9 @@ import (
 // Wrap makes a connection that is no engine's, such as a stream of a multiplexed session or a
 // net.Pipe, usable on a fiber: what may wait in it does so on a goroutine (see Block), which costs
 // some microseconds a call on a fiber and nothing elsewhere; or by a Parker, where c has the
-// methods ReadParked and WriteParked of package mux's streams, and its Close does not wait. It returns a connection of an engine,
-// and TLS over one, as it is. The result's CloseWrite returns errors.ErrUnsupported where c has
-// none; its NetConn returns c.
+// methods ReadParked and WriteParked of package mux's streams, and its Close does not wait. It
+// returns a connection of an engine, and TLS over one, as it is. The result's CloseWrite returns
+// errors.ErrUnsupported where c has none; its NetConn returns c.
 func Wrap(c net.Conn) net.Conn {
 	for inner := c; inner != nil; {
 		switch t := inner.(type) {

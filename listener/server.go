@@ -111,7 +111,10 @@ func (s *Server) Serve(l net.Listener) error {
 		return errors.Join(l.Close(), fmt.Errorf("%w: listener %q has no handler", ErrConfig, s.name))
 	}
 	if !s.addListener(l) {
-		return l.Close()
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
 	}
 	err := s.acceptLoop(l, s.serveConn)
 	s.removeListener(l)
