@@ -25,6 +25,7 @@ type portal struct {
 	done    bool
 	rows    [][]string // of a command, not yet sent
 	tag     string
+	last    bool // ends a simple query, and so the transaction around it
 }
 
 // running is a statement under way.
@@ -83,15 +84,15 @@ func (s *session) checkFailed(p *prepared) error {
 	return nil
 }
 
-// runSimple runs one statement of a simple query. alone tells that it is the only one.
-func (s *session) runSimple(ctx context.Context, prep *prepared, alone bool) error {
+// runSimple runs one statement of a simple query. alone tells that it is the only one, last that none follows.
+func (s *session) runSimple(ctx context.Context, prep *prepared, alone, last bool) error {
 	if err := s.checkFailed(prep); err != nil {
 		return err
 	}
 	if prep.verb == "VACUUM" && prep.command == nil {
 		return s.vacuum(ctx, prep, alone)
 	}
-	p := &portal{prep: prep}
+	p := &portal{prep: prep, last: last}
 	defer p.close()
 	if prep.command == nil {
 		if prep.rw.params > 0 {
@@ -275,7 +276,7 @@ func formatOf(formats []int16, i int) int16 {
 // does not fit its column's type as its text, for people.
 func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, err error) {
 	if p.prep.command != nil {
-		return s.streamCommand(p, limit), nil
+		return s.streamCommand(p, limit)
 	}
 	n := 0
 	if p.run != nil {
@@ -301,8 +302,7 @@ func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, er
 			}
 		}
 	}
-	s.complete(p, n)
-	return false, nil
+	return false, s.complete(p, n)
 }
 
 // moveOn gives the client, which took some rows, another while for the next,
@@ -317,7 +317,7 @@ func (s *session) moveOn() error {
 }
 
 // complete ends the statement and sends its tag.
-func (s *session) complete(p *portal, n int) {
+func (s *session) complete(p *portal, n int) error {
 	if p.run != nil && p.prep.changesRows() {
 		n = p.run.h.conn.Changes()
 	}
@@ -327,14 +327,26 @@ func (s *session) complete(p *portal, n int) {
 	}
 	p.close()
 	p.done = true
-	s.c.Writer.Send(&pgwire.CommandComplete{Tag: p.prep.tag(n)})
+	return s.confirm(p, p.prep.tag(n))
 }
 
-func (s *session) streamCommand(p *portal, limit int) (suspended bool) {
+// confirm sends the tag of a statement that has run. What only COMMIT can refuse (a full disk, a deferred
+// constraint) is not confirmed: the last statement of a simple query commits first.
+func (s *session) confirm(p *portal, tag string) error {
+	if p.last {
+		if err := s.endImplicit(true); err != nil {
+			return err
+		}
+	}
+	s.c.Writer.Send(&pgwire.CommandComplete{Tag: tag})
+	return nil
+}
+
+func (s *session) streamCommand(p *portal, limit int) (suspended bool, err error) {
 	for i, row := range p.rows {
 		if limit > 0 && i == limit {
 			p.rows = p.rows[i:]
-			return true
+			return true, nil
 		}
 		values := make([][]byte, len(row))
 		for k, v := range row {
@@ -343,8 +355,7 @@ func (s *session) streamCommand(p *portal, limit int) (suspended bool) {
 		s.c.Writer.Send(&pgwire.DataRow{Values: values})
 	}
 	p.rows, p.done = nil, true
-	s.c.Writer.Send(&pgwire.CommandComplete{Tag: p.tag})
-	return false
+	return false, s.confirm(p, p.tag)
 }
 
 // sendRow encodes the current row as a DataRow.

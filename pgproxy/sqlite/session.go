@@ -288,10 +288,10 @@ func (s *session) simpleQuery(ctx context.Context, sql string) error {
 	if len(statements) == 0 {
 		s.c.Writer.Send(&pgwire.EmptyQueryResponse{})
 	}
-	for _, src := range statements {
+	for i, src := range statements {
 		p, err := prepare(src, nil)
 		if err == nil {
-			err = s.runSimple(ctx, p, len(statements) == 1)
+			err = s.runSimple(ctx, p, len(statements) == 1, i == len(statements)-1)
 		}
 		if err != nil {
 			return shiftPosition(err, sql, src)

@@ -45,6 +45,32 @@ func TestTransactions(t *testing.T) {
 	mustExec(t, a, `ROLLBACK`)
 }
 
+// TestWhatCommitRefusesIsNotConfirmed: nobody is told of a statement as done that the end of its transaction undoes.
+func TestWhatCommitRefusesIsNotConfirmed(t *testing.T) {
+	conn := start(t).connect(t)
+	mustExec(t, conn, `CREATE TABLE replies (post INTEGER REFERENCES posts(id) DEFERRABLE INITIALLY DEFERRED)`)
+	for sql, confirmed := range map[string]int{
+		`INSERT INTO replies VALUES (99)`:                      0,
+		`INSERT INTO replies VALUES (99); SELECT 1`:            1,
+		`INSERT INTO replies VALUES (99); SHOW server_version`: 1,
+	} {
+		results, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
+		wantState(t, err, "23503", sql)
+		n := 0
+		for _, r := range results {
+			if r.CommandTag.String() != "" {
+				n++
+			}
+		}
+		if n != confirmed {
+			t.Errorf("%s: %d statements are confirmed, want %d", sql, n, confirmed)
+		}
+		if n := one[int64](t, conn, `SELECT count(*) FROM replies`); n != 0 {
+			t.Errorf("%s: left %d rows", sql, n)
+		}
+	}
+}
+
 func TestSavepoints(t *testing.T) {
 	conn := start(t).connect(t)
 	tx, err := conn.Begin(t.Context())
