@@ -55,8 +55,8 @@ type Config struct {
 	// as it is: use it with TLS.
 	Token []byte
 	// Authorize, if set, decides whether to talk to the other side; its error
-	// ends the handshake (the other side is told only that it was denied). With a
-	// PSK it is asked after the proof.
+	// ends the handshake (the other side is told only that it was denied, unless
+	// the error wraps a [*Refusal]). With a PSK it is asked after the proof.
 	Authorize func(ctx context.Context, p Peer) error
 	// Resume, if set, makes sessions outlive their connections where the other side
 	// can do that too; see [Session.Resumable].
@@ -74,6 +74,7 @@ type Peer struct {
 	Addr     net.Addr
 	TLS      *tls.ConnectionState // nil without TLS
 	PSK      bool                 // it proved that it knows the key
+	Resumes  bool                 // to Authorize only: it comes back to a session that it has
 }
 
 // String is for logs.

@@ -18,8 +18,9 @@ var (
 	ErrPeerClosed = errors.New("mux: the other side stopped receiving")
 	// ErrReset: the other side reset the channel; see [ResetError].
 	ErrReset = errors.New("mux: channel reset")
-	// ErrRefused: the other side did not take the channel. Nothing of it was used.
-	ErrRefused = errors.New("mux: channel refused")
+	// ErrRefused: the other side did not take the channel, of which nothing was
+	// used, or for now the session.
+	ErrRefused = errors.New("mux: refused")
 	// ErrSessionClosed: this side closed the session.
 	ErrSessionClosed = fmt.Errorf("mux: session closed: %w", net.ErrClosed)
 	// ErrSessionLost: the connection ended or failed, and the session with it. In
@@ -135,7 +136,7 @@ func protocolError(format string, args ...any) error {
 }
 
 // GoAwayError is why the other side ended the session. It wraps ErrSessionLost,
-// and ErrDenied, ErrHandshake or ErrProtocol by the code.
+// and ErrDenied, ErrRefused, ErrHandshake or ErrProtocol by the code.
 type GoAwayError struct {
 	Code   frame.Code
 	Reason string
@@ -155,6 +156,8 @@ func (e *GoAwayError) Unwrap() []error {
 	switch e.Code {
 	case frame.CodeDenied:
 		return []error{ErrSessionLost, ErrDenied}
+	case frame.CodeRefused:
+		return []error{ErrSessionLost, ErrRefused}
 	case frame.CodeVersion:
 		return []error{ErrSessionLost, ErrHandshake}
 	case frame.CodeProtocol, frame.CodeFlow, frame.CodeFlood:
@@ -162,6 +165,19 @@ func (e *GoAwayError) Unwrap() []error {
 	}
 	return []error{ErrSessionLost}
 }
+
+// Refusal is an error for Config.Authorize that turns the other side away for now:
+// it is told the reason, with [frame.CodeRefused], and may come again. On both sides
+// the error of Client or Server wraps ErrRefused.
+type Refusal struct {
+	Reason string // for people; about 1000 bytes of it are sent
+}
+
+// Error is the reason.
+func (r *Refusal) Error() string { return "mux: refused: " + r.Reason }
+
+// Unwrap makes errors.Is(err, ErrRefused) true.
+func (r *Refusal) Unwrap() error { return ErrRefused }
 
 // LostError is why a session that could be resumed was lost nevertheless, and
 // what of this side's was not acknowledged by then: it may or may not have

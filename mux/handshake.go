@@ -270,6 +270,9 @@ func (h *handshake) agree() error {
 // its greeting before; the server says it now.
 func (h *handshake) deny(code frame.Code, err error) error {
 	reason := err.Error()
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		reason = refusal.Reason
+	}
 	if code == frame.CodeDenied {
 		reason = "authentication or authorization failed"
 	}
@@ -287,7 +290,11 @@ func (h *handshake) authorize(ctx context.Context) error {
 	if h.cfg.Authorize == nil {
 		return nil
 	}
-	if err := h.cfg.Authorize(ctx, h.peer); err != nil {
+	err := h.cfg.Authorize(ctx, h.peer)
+	if _, refusal := errors.AsType[*Refusal](err); refusal {
+		return h.deny(frame.CodeRefused, err)
+	}
+	if err != nil {
 		return h.deny(frame.CodeDenied, fmt.Errorf("%w: %w", ErrDenied, err))
 	}
 	return nil

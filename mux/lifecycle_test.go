@@ -3,6 +3,7 @@ package mux_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -276,6 +277,23 @@ func TestAuthorize(t *testing.T) {
 	}
 	if strings.Contains(cErr.Error(), "secret") {
 		t.Errorf("the client was told too much: %v", cErr)
+	}
+}
+
+// TestRefusal: who is turned away for now is told why.
+func TestRefusal(t *testing.T) {
+	full := func(context.Context, mux.Peer) error {
+		return fmt.Errorf("here: %w", &mux.Refusal{Reason: "all taken"})
+	}
+	key := []byte("0123456789abcdef")
+	for _, psk := range [][]byte{nil, key} {
+		cErr, sErr := refusedHandshake(t, mux.Config{PSK: psk}, mux.Config{PSK: psk, Authorize: full})
+		if !errors.Is(cErr, mux.ErrRefused) || !errors.Is(sErr, mux.ErrRefused) || errors.Is(cErr, mux.ErrDenied) {
+			t.Errorf("client %v, server %v; want ErrRefused", cErr, sErr)
+		}
+		if bye, ok := errors.AsType[*mux.GoAwayError](cErr); !ok || bye.Reason != "all taken" {
+			t.Errorf("the client was told %v", cErr)
+		}
 	}
 }
 

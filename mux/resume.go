@@ -355,7 +355,7 @@ func (s *Session) reconnect(ctx context.Context, lost *link) {
 			return
 		}
 		s.log.Debug("mux: not resumed yet", "session", s.number, "attempt", try+1, "error", err)
-		if errors.Is(err, ErrSessionLost) || errors.Is(err, ErrDenied) {
+		if (errors.Is(err, ErrSessionLost) || errors.Is(err, ErrDenied)) && !errors.Is(err, ErrRefused) {
 			s.mu.Lock()
 			s.fail(fmt.Errorf("%w: not resumed: %w", ErrSessionLost, err))
 			s.mu.Unlock()
@@ -364,7 +364,8 @@ func (s *Session) reconnect(ctx context.Context, lost *link) {
 	}
 }
 
-// redial tries to resume once. An error that wraps ErrSessionLost or ErrDenied is final.
+// redial tries to resume once. An error that wraps ErrSessionLost or ErrDenied is final,
+// unless it wraps ErrRefused, which is for now.
 func (s *Session) redial(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.HandshakeTimeout)
 	defer cancel()

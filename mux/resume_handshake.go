@@ -84,7 +84,7 @@ func (h *handshake) resume(ctx context.Context, head frame.Header, body []byte) 
 		return h.deny(frame.CodeDenied, fmt.Errorf("%w: resuming session %v without its ticket, or as somebody else", ErrDenied, s.number))
 	}
 	who := s.peer
-	who.Addr, who.TLS = h.peer.Addr, h.peer.TLS
+	who.Addr, who.TLS, who.Resumes = h.peer.Addr, h.peer.TLS, true
 	h.peer = who
 	if err := h.authorize(ctx); err != nil {
 		return err

@@ -246,6 +246,29 @@ func TestResumedBySomebodyElse(t *testing.T) {
 	n.end(c, s)
 }
 
+// TestResumingRefusedForNow: the client comes again.
+func TestResumingRefusedForNow(t *testing.T) {
+	asked := 0 // by one connection after the other
+	n := newLine(t, false, mux.Config{Resume: &mux.Resume{}, Authorize: func(_ context.Context, p mux.Peer) error {
+		if asked++; p.Resumes != (asked > 1) {
+			t.Errorf("asked for the %dth time: %+v", asked, p)
+		}
+		if asked == 2 || asked == 3 {
+			return &mux.Refusal{Reason: "not yet"}
+		}
+		return nil
+	}})
+	c, s := n.join(mux.Config{})
+	here, there := channels(t, c, s)
+	n.cut(0)
+	here.Send(bg, pattern(1000))
+	expect(t, there, pattern(1000))
+	if st := c.Stats(); st.Resumed != 1 || c.Err() != nil {
+		t.Errorf("%+v, %v", st, c.Err())
+	}
+	n.end(c, s)
+}
+
 var errDown = errors.New("no way")
 
 // TestSuspended: without a connection everything waits, and goes on with the next;

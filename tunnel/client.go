@@ -198,7 +198,7 @@ func (c *Client) connect(ctx context.Context) (*mux.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.sessions.add("", s, 0); err != nil {
+	if err := c.sessions.add("", s, func() {}); err != nil {
 		_ = s.Close()
 		return nil, err
 	}

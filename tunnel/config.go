@@ -16,6 +16,9 @@ const (
 	DefaultMaxStreams = 1024
 	// DefaultMaxSessions bounds the sessions of a server, of all peers.
 	DefaultMaxSessions = 256
+	// minPeerSessions is what one peer may have at least by default: a tunnel with one
+	// session, and the one that replaces it.
+	minPeerSessions = 2
 	// DefaultResumeWindow is how long a session without a socket is kept.
 	DefaultResumeWindow = 2 * time.Minute
 )

@@ -84,17 +84,6 @@ func TestMaxStreams(t *testing.T) {
 	}
 }
 
-func TestMaxSessions(t *testing.T) {
-	e := start(t, options{server: func(c *tunnel.ServerConfig) { c.MaxSessions = 1 }})
-	eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
-	s := raw(t, e.address, mux.Config{Name: "other"})
-	<-s.Done()
-	eventually(t, "the log", func() bool { return e.serverLog.line("no session with a peer", "sessions are open") != "" })
-	if st := e.server.Tunnel(); st.Sessions != 1 {
-		t.Errorf("%+v", st)
-	}
-}
-
 // Names that are no targets, messages instead of streams, and a flood of streams
 // are refused one by one, and nobody else notices.
 func TestHostilePeer(t *testing.T) {

@@ -26,8 +26,15 @@ type ServerConfig struct {
 	TLS *tls.Config
 	// Peers are the names that may connect; empty = all that authenticate.
 	Peers []string
-	// MaxSessions bounds the sessions of all peers; 0 = DefaultMaxSessions.
+	// MaxSessions bounds the sessions of all peers; 0 = DefaultMaxSessions. Sessions
+	// that have lost their socket and may be resumed count.
 	MaxSessions int
+	// MaxSessionsPerPeer bounds those of one peer, so that one cannot keep the others
+	// out; 0 = a quarter of MaxSessions, at least 2. A peer is whoever has the same
+	// certificate key; without a certificate, the same IP address (of IPv6 the /64
+	// network; all of a Unix socket's peers are one). Who is over either bound is told
+	// so and comes again.
+	MaxSessionsPerPeer int
 	// Insecure says that peers without PSK and certificate are meant to be served.
 	Insecure bool
 }
@@ -43,6 +50,9 @@ func (c ServerConfig) Verify() error {
 	if c.MaxSessions < 0 {
 		bad("MaxSessions %d is negative", c.MaxSessions)
 	}
+	if c.MaxSessionsPerPeer < 0 {
+		bad("MaxSessionsPerPeer %d is negative", c.MaxSessionsPerPeer)
+	}
 	certificates := c.TLS != nil && c.TLS.ClientAuth == tls.RequireAndVerifyClientCert
 	if len(c.PSK) == 0 && !certificates && !c.Insecure {
 		bad("nothing authenticates peers: set PSK, or TLS with RequireAndVerifyClientCert")
@@ -57,6 +67,7 @@ type Server struct {
 	cfg      atomic.Pointer[ServerConfig] // with defaults
 	listener *listener.Server
 	sessions *sessions
+	places   places
 	resume   *mux.Resume
 }
 
@@ -79,6 +90,9 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 func (s *Server) defaults(cfg ServerConfig) ServerConfig {
 	if cfg.MaxSessions == 0 {
 		cfg.MaxSessions = DefaultMaxSessions
+	}
+	if cfg.MaxSessionsPerPeer == 0 {
+		cfg.MaxSessionsPerPeer = max(minPeerSessions, cfg.MaxSessions/4)
 	}
 	if cfg.Config.Logger == nil {
 		cfg.Config.Logger = cfg.Listener.Logger
@@ -135,7 +149,11 @@ func (s *Server) Stats() listener.Stats {
 }
 
 // Tunnel returns the tunnel's counters.
-func (s *Server) Tunnel() Stats { return s.sessions.stats() }
+func (s *Server) Tunnel() Stats {
+	st := s.sessions.stats()
+	st.TurnedAway = s.places.turnedAway()
+	return st
+}
 
 // Leaving is Client.Leaving for the sessions of a peer.
 func (s *Server) Leaving(peer string) bool { return s.sessions.draining(peer) }
@@ -153,8 +171,16 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 		conn = tls.Server(conn, cfg.TLS)
 	}
 	mc := cfg.mux(s.resume)
+	leave := func() {} // gives the place back
 	mc.Authorize = func(_ context.Context, p mux.Peer) error {
 		_, err := cfg.identify(p)
+		if err != nil || p.Resumes { // it has a place
+			return err
+		}
+		who := holder(p, nc.RemoteAddr())
+		if err = s.places.take(who, cfg.MaxSessions, cfg.MaxSessionsPerPeer); err == nil {
+			leave = func() { s.places.give(who) }
+		}
 		return err
 	}
 	session, err := mux.Server(ctx, conn, mc)
@@ -163,14 +189,18 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	}
 	if err == nil {
 		name, _ := cfg.identify(session.Peer())
-		if err = s.sessions.add(name, session, cfg.MaxSessions); err == nil {
+		if err = s.sessions.add(name, session, leave); err == nil {
 			return
 		}
 		_ = session.Close()
 	}
+	leave()
 	reason := listener.ReasonProtocol
-	if errors.Is(err, mux.ErrDenied) {
+	switch {
+	case errors.Is(err, mux.ErrDenied):
 		reason = listener.ReasonAuthFailed
+	case errors.Is(err, mux.ErrRefused):
+		reason = listener.ReasonRejected
 	}
 	s.listener.Report(reason, slog.LevelWarn, "tunnel: no session with a peer", "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
 }

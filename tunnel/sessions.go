@@ -71,20 +71,13 @@ func (t *sessions) tell() {
 	t.notify()
 }
 
-// add takes a session over, of which there may be so many; on an error it is the
+// add takes a session over, and calls over when it has ended; on an error it is the
 // caller's to close.
-func (t *sessions) add(name string, s *mux.Session, most int) error {
+func (t *sessions) add(name string, s *mux.Session, over func()) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := 0
-	for _, p := range t.peers {
-		n += len(p.sessions)
-	}
-	switch {
-	case t.leaving:
+	if t.leaving {
 		return ErrClosed
-	case most > 0 && n >= most:
-		return fmt.Errorf("tunnel: %d sessions are open, the most there may be", n)
 	}
 	p := t.peers[name]
 	if p == nil {
@@ -94,7 +87,10 @@ func (t *sessions) add(name string, s *mux.Session, most int) error {
 	p.sessions = append(p.sessions, s)
 	t.made++
 	t.notify()
-	t.work.Go(func() { t.acceptStreams(p, s) })
+	t.work.Go(func() {
+		defer over()
+		t.acceptStreams(p, s)
+	})
 	t.work.Go(func() { refuseChannels(s) })
 	return nil
 }

@@ -17,10 +17,13 @@ type Stats struct {
 	Suspended int      // without a socket now, waiting for another
 	Streams   int      // open, whichever side asked
 
-	Made    uint64 // sessions begun
-	Lost    uint64 // sessions that ended by no side's will
-	Broken  uint64 // sockets that sessions have lost
-	Resumed uint64 // times a session went on with another socket
+	Made uint64 // sessions begun
+	// TurnedAway counts sessions of peers that a server did not take because there
+	// were MaxSessions, or MaxSessionsPerPeer of one peer's.
+	TurnedAway uint64
+	Lost       uint64 // sessions that ended by no side's will
+	Broken     uint64 // sockets that sessions have lost
+	Resumed    uint64 // times a session went on with another socket
 
 	Opened   uint64 // streams this side asked for
 	Accepted uint64 // streams the other side asked for

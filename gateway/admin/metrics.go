@@ -87,6 +87,7 @@ var tunnelMetrics = []metric[tunnel.Stats]{
 	gauge("tunnel_sessions_suspended", "Sessions that have lost their socket and wait for another.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Suspended) }),
 	gauge("tunnel_streams", "Connections through the tunnel that are open.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Streams) }),
 	counter("tunnel_sessions_total", "Sessions begun.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Made) }),
+	counter("tunnel_turned_away_total", "Sessions of peers not taken, because there were max_sessions or max_sessions_per_peer.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.TurnedAway) }),
 	counter("tunnel_lost_total", "Sessions that ended by no side's will, with their connections.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Lost) }),
 	counter("tunnel_sockets_lost_total", "Sockets that sessions have lost.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Broken) }),
 	counter("tunnel_resumed_total", "Times a session went on with another socket.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Resumed) }),

@@ -36,10 +36,11 @@ type TunnelStatus struct {
 	Side        string   `json:"side"`      // "connect" or "listen"
 	Connected   []string `json:"connected"` // names of the peers that have a session; of side "connect" one, empty name
 	Sessions    int      `json:"sessions"`
-	Suspended   int      `json:"suspended"` // sessions that wait for another socket
-	Streams     int      `json:"streams"`   // connections that are open
-	Made        uint64   `json:"made"`      // sessions
-	Lost        uint64   `json:"lost"`      // sessions, with their connections
+	Suspended   int      `json:"suspended"`   // sessions that wait for another socket
+	Streams     int      `json:"streams"`     // connections that are open
+	Made        uint64   `json:"made"`        // sessions
+	TurnedAway  uint64   `json:"turned_away"` // sessions that were too many
+	Lost        uint64   `json:"lost"`        // sessions, with their connections
 	SocketsLost uint64   `json:"sockets_lost"`
 	Resumed     uint64   `json:"resumed"`
 	Opened      uint64   `json:"opened"`   // connections this gateway asked for
@@ -166,7 +167,7 @@ func status(s Snapshot, now time.Time) Status {
 	for _, t := range s.Tunnels {
 		out.Tunnels = append(out.Tunnels, TunnelStatus{
 			Name: t.Name, Side: t.Side, Connected: append([]string{}, t.Connected...), Sessions: t.Sessions, Suspended: t.Suspended, Streams: t.Streams,
-			Made: t.Made, Lost: t.Lost, SocketsLost: t.Broken, Resumed: t.Resumed, Opened: t.Opened, Accepted: t.Accepted,
+			Made: t.Made, TurnedAway: t.TurnedAway, Lost: t.Lost, SocketsLost: t.Broken, Resumed: t.Resumed, Opened: t.Opened, Accepted: t.Accepted,
 			Refused: t.Refused, Failed: t.Failed, BytesIn: t.BytesIn, BytesOut: t.BytesOut,
 		})
 	}

@@ -159,6 +159,7 @@ type TunnelListener struct {
 	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"`   // connecting to one of these
 	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`   // connections a peer may have open
 	MaxSessions  int           `conf:"max_sessions" default:"256" min:"1" max:"100000"` // of all peers
+	PeerSessions int           `conf:"max_sessions_per_peer" min:"0" max:"100000"`      // of one; 0: a quarter of max_sessions, at least 2
 	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"`   // a session without a socket is kept for
 }
 

@@ -63,6 +63,9 @@ func (d *decoder) checkTunnelListener(cfg *Config, l *Listener) {
 		d.checkCA(&l.TLS.ClientCA, "client_ca")
 	}
 	d.checkPSK(&t.PSK)
+	if t.PeerSessions > t.MaxSessions {
+		d.report(d.mark(&t.PeerSessions), "max_sessions_per_peer: %d is more than max_sessions: %d, which is for all peers", t.PeerSessions, t.MaxSessions)
+	}
 	local := Loopback(l.Listen)
 	switch {
 	case l.Listen == "":
