@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
@@ -51,7 +50,7 @@ func ctl(e env, args []string) int {
 func ask(address, method, path string) (code int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), ctlTimeout)
 	defer cancel()
-	host := address
+	host, _, _ := strings.Cut(strings.TrimPrefix(address, "http://"), "/") // as it stands in a browser
 	transport := &http.Transport{DisableKeepAlives: true}
 	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
 		host = "localhost"
@@ -114,35 +113,4 @@ func ctlStatus(e env, address string, asJSON bool) error {
 	}
 	printStatus(e.stdout, s)
 	return nil
-}
-
-func printStatus(w io.Writer, s admin.Status) {
-	state := "ready"
-	if s.Draining {
-		state = "draining"
-	} else if !s.Ready {
-		state = "not ready: " + strings.Join(s.NotReady, "; ")
-	}
-	up := time.Duration(s.UptimeSeconds) * time.Second
-	_, _ = fmt.Fprintf(w, "headpond %s, %s, up %v, engine %s\n\n", s.Version, state, up, s.Engine)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "LISTENER\tPROTOCOL\tADDRESS\tSESSIONS\tQUEUED\tACCEPTED\tREJECTED")
-	for _, l := range s.Listeners {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\n", l.Name, l.Protocol, l.Address, l.Active, l.Queued, l.Accepted, l.Rejected)
-	}
-	_ = t.Flush()
-	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tIDLE\tWAITING\tREUSE")
-	for _, u := range s.Upstreams {
-		for _, ep := range u.Endpoints {
-			health := "healthy"
-			if !ep.Healthy {
-				health = "unhealthy"
-			} else if ep.Ejected {
-				health = "ejected"
-			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%.1f %%\n", u.Name, ep.Address, health, ep.Pool.InUse, ep.Pool.Idle, ep.Pool.Waiting, 100*ep.Pool.ReuseRatio)
-		}
-	}
-	_ = t.Flush()
 }

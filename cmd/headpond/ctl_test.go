@@ -1,11 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/headpond/headpond/gateway/admin"
 )
 
 func TestFlagsFollowArguments(t *testing.T) {
@@ -19,9 +22,45 @@ func TestFlagsFollowArguments(t *testing.T) {
 
 func TestHelpIsNoError(t *testing.T) {
 	for _, command := range []string{"serve", "check", "demo", "ctl"} {
-		if code, stdout, stderr := execute(command, "-h"); code != exitOK || !strings.HasPrefix(stdout, "Usage: headpond "+command) || stderr != "" {
-			t.Errorf("%s: exit %d\n%s%s", command, code, stdout, stderr)
+		for _, args := range [][]string{{command, "-h"}, {"help", command}} {
+			if code, stdout, stderr := execute(args...); code != exitOK || !strings.HasPrefix(stdout, "Usage: headpond "+command) || stderr != "" {
+				t.Errorf("%s: exit %d\n%s%s", args, code, stdout, stderr)
+			}
 		}
+	}
+	if code, _, stderr := execute("help", "sreve"); code != exitUsage || !strings.Contains(stderr, `did you mean "serve"?`) {
+		t.Errorf("help sreve: exit %d\n%s", code, stderr)
+	}
+}
+
+// TestStatusSaysWhatIsWrong: whoever asks at night wants the errors, not only the counts.
+func TestStatusSaysWhatIsWrong(t *testing.T) {
+	status := admin.Status{
+		Version: "v1", Ready: true, Engine: "uring", Reloads: admin.ReloadStatus{LastError: "c.yaml:3:1: no"},
+		Listeners: []admin.Listener{{Name: "db", Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}}, {Name: "web"}},
+		Upstreams: []admin.UpstreamStatus{{Name: "pg", FailOpen: true, Endpoints: []admin.Endpoint{
+			{Address: "a:1", Healthy: true, Failures: 2, LastError: "refused\x1b[2J"},
+			{Address: "b:1", Healthy: true, LastError: "long ago"},
+			{Address: "c:1", LastError: "dead"},
+		}}},
+		Tunnels: []admin.TunnelStatus{{Name: "main", Side: "listen", Connected: []string{"branch"}}},
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status) }))
+	defer s.Close()
+	code, stdout, stderr := execute("ctl", "status", "-admin", s.URL+"/") // as copied from a browser
+	if code != exitOK || stderr != "" {
+		t.Fatalf("exit %d\n%s", code, stderr)
+	}
+	for _, want := range []string{
+		"auth_failed=1,timeout=2\n", "reload was refused, the old configuration keeps running: c.yaml:3:1: no\n", "every endpoint is out",
+		"endpoint a:1 is failing: refused [2J\n", "endpoint c:1 is unhealthy: dead\n", "main    listen",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	if strings.Contains(stdout, "long ago") {
+		t.Errorf("an endpoint that works is in trouble:\n%s", stdout)
 	}
 }
 

@@ -48,7 +48,7 @@ func init() {
 		{"ctl", "status|reload", "ask a running gateway, or have it read its file again", ctl},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
 		{"version", "", "print the version", printVersion},
-		{"help", "", "print this", help},
+		{"help", "[COMMAND]", "print this, or about a command", help},
 	}
 }
 
@@ -60,7 +60,10 @@ func run(e env, args []string) int {
 		usage(e.stderr)
 		return exitUsage
 	}
-	name := args[0]
+	name, args := args[0], args[1:]
+	if name == "help" && len(args) > 0 {
+		name, args = args[0], []string{"-h"}
+	}
 	switch name {
 	case "-h", "-help", "--help":
 		name = "help"
@@ -70,7 +73,7 @@ func run(e env, args []string) int {
 	var names []string
 	for _, c := range commands {
 		if c.name == name {
-			return c.run(e, args[1:])
+			return c.run(e, args)
 		}
 		names = append(names, c.name)
 	}
@@ -87,7 +90,7 @@ func usage(w io.Writer) {
 	for _, c := range commands {
 		_, _ = fmt.Fprintf(w, "  %-20s %s\n", c.name+" "+c.args, c.about)
 	}
-	_, _ = fmt.Fprintln(w, "\n\"headpond COMMAND -h\" prints a command's flags. Exit codes: 0 done, 1 a problem, 2 wrong usage.")
+	_, _ = fmt.Fprintln(w, "\n\"headpond help COMMAND\" prints a command's flags. Exit codes: 0 done, 1 a problem, 2 wrong usage.")
 }
 
 func help(e env, _ []string) int {

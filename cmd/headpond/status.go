@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/headpond/headpond/gateway/admin"
+)
+
+// printStatus writes what a gateway says of itself: the counts, and below them whatever is wrong.
+func printStatus(w io.Writer, s admin.Status) {
+	state := "ready"
+	if s.Draining {
+		state = "draining"
+	} else if !s.Ready {
+		state = "not ready: " + strings.Join(s.NotReady, "; ")
+	}
+	up := time.Duration(s.UptimeSeconds) * time.Second
+	_, _ = fmt.Fprintf(w, "headpond %s, %s, up %v, engine %s\n\n", s.Version, state, up, s.Engine)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "LISTENER\tPROTOCOL\tADDRESS\tSESSIONS\tQUEUED\tACCEPTED\tREJECTED\tERRORS")
+	for _, l := range s.Listeners {
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", l.Name, l.Protocol, l.Address, l.Active, l.Queued, l.Accepted, l.Rejected, reasons(l.Errors))
+	}
+	_ = t.Flush()
+	if len(s.Upstreams) > 0 {
+		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tIDLE\tWAITING\tREUSE")
+		for _, u := range s.Upstreams {
+			for _, ep := range u.Endpoints {
+				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%.1f %%\n",
+					u.Name, ep.Address, health(ep), ep.Pool.InUse, ep.Pool.Idle, ep.Pool.Waiting, 100*ep.Pool.ReuseRatio)
+			}
+		}
+		_ = t.Flush()
+	}
+	if len(s.Tunnels) > 0 {
+		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		_, _ = fmt.Fprintln(t, "\nTUNNEL\tSIDE\tSESSIONS\tSUSPENDED\tSTREAMS\tLOST\tPEERS")
+		for _, n := range s.Tunnels {
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, n.Side, n.Sessions, n.Suspended, n.Streams, n.Lost, strings.Join(n.Connected, ","))
+		}
+		_ = t.Flush()
+	}
+	if wrong := troubles(s); len(wrong) > 0 {
+		_, _ = fmt.Fprintf(w, "\nTROUBLE\n%s\n", strings.Join(wrong, "\n"))
+	}
+}
+
+// reasons are errors as reason=count, the names in order.
+func reasons(errors map[string]uint64) string {
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(errors)) {
+		if n := errors[reason]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s=%d", reason, n))
+		}
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ",")
+}
+
+// health is an endpoint's in one word. One that failed last, and was not taken out for it, is failing.
+func health(ep admin.Endpoint) string {
+	switch {
+	case ep.Removed:
+		return "removed"
+	case !ep.Healthy:
+		return "unhealthy"
+	case ep.Ejected:
+		return "ejected"
+	case ep.Failures > 0:
+		return "failing"
+	}
+	return "healthy"
+}
+
+// troubles are sentences about a refused reload, and about each endpoint and upstream that does not work.
+func troubles(s admin.Status) (lines []string) {
+	if e := s.Reloads.LastError; e != "" {
+		lines = append(lines, "the last reload was refused, the old configuration keeps running: "+printable(e))
+	}
+	for _, u := range s.Upstreams {
+		if u.FailOpen {
+			lines = append(lines, fmt.Sprintf("upstream %s: every endpoint is out, all of them are tried", u.Name))
+		}
+		for _, ep := range u.Endpoints {
+			if h := health(ep); h != "healthy" && ep.LastError != "" {
+				lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s is %s: %s", u.Name, ep.Address, h, printable(ep.LastError)))
+			}
+		}
+	}
+	return lines
+}
+
+// printable keeps what a server said from being an order to the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' {
+			return r
+		}
+		return ' '
+	}, s)
+}
