@@ -53,6 +53,7 @@ type options struct {
 	suite.Options
 	suites   []string
 	peers    string
+	only     string
 	rounds   int
 	out      string
 	resume   bool
@@ -69,6 +70,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	fs.BoolVar(&o.Quick, "quick", false, "fewer cases, 9 rounds of 0.1 s: everything in five minutes")
 	fs.StringVar(&o.peers, "peers", "", "`names` of the arms to measure, separated by commas, such as gateway-uring,haproxy (default: all)")
+	fs.StringVar(&o.only, "only", "", "`pattern` of the cases to measure, such as '^W3c/simple' (default: all of the suites)")
 	fs.IntVar(&o.rounds, "rounds", 0, "`number` of rounds of each arm (default: 9; some cases take fewer)")
 	fs.Float64Var(&o.Seconds, "seconds", 0, "`length` of a round (default: 1, quick 0.1; some cases take longer)")
 	fs.StringVar(&o.out, "out", "headpond-bench-results", "`folder` for results.json and report.html")
@@ -102,6 +104,9 @@ func (o *options) command() string {
 	c = append(c, fmt.Sprintf("-rounds %d -seconds %g", o.rounds, o.Seconds))
 	if o.peers != "" {
 		c = append(c, "-peers "+o.peers)
+	}
+	if o.only != "" {
+		c = append(c, fmt.Sprintf("-only '%s'", o.only))
 	}
 	return strings.Join(append(c, o.suites...), " ")
 }
@@ -183,7 +188,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, run.ErrInterrupted):
 		_, _ = fmt.Fprintf(stderr, "\nheadpond bench: interrupted; the finished rounds are in %s. To go on: headpond bench %s\n", o.out, strings.Join(resuming(args), " "))
 		return exitInterrupted
-	case errors.Is(err, errPeer) || errors.Is(err, suite.ErrSuite):
+	case errors.Is(err, errPeer) || errors.Is(err, errCase) || errors.Is(err, suite.ErrSuite):
 		_, _ = fmt.Fprintln(stderr, "headpond bench:", err)
 		return exitUsage
 	case err != nil:

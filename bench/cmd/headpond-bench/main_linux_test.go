@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -103,6 +104,8 @@ func TestSuites(t *testing.T) {
 func TestWrongNames(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-peers gateway,haproxi tcp", `no such arm as "haproxi"; there are dial, direct, gateway-epoll`},
+		{"-only W9 tcp", `no such case as "W9"; there are W1c/1, `},
+		{"-only ( tcp", "missing closing )"},
 		{"tpc", `no suite "tpc"; there are`},
 	} {
 		cmd, tmp := benchCommand(t, append([]string{"-out", t.TempDir()}, strings.Fields(c.args)...)...)
@@ -112,6 +115,30 @@ func TestWrongNames(t *testing.T) {
 		}
 		nothingLeft(t, tmp)
 	}
+}
+
+// TestOnlySomeCases measures one case, and the one that tells how fast it is to go.
+func TestOnlySomeCases(t *testing.T) {
+	out := t.TempDir()
+	cmd, tmp := benchCommand(t, "-quick", "-rounds", "3", "-seconds", "0.02", "-out", out, "-peers", "direct,gateway-epoll", "-only", "^W1c/64@70$", "tcp")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	var ids []string
+	res := loadResults(t, out)
+	for _, c := range res.Cases {
+		ids = append(ids, c.ID)
+		if a := c.Arm("gateway-epoll"); a == nil || len(a.Rounds) != 3 || a.Error != "" {
+			t.Errorf("%s: %+v", c.ID, a)
+		}
+	}
+	if !slices.Equal(ids, []string{"W1c/64", "W1c/64@70"}) {
+		t.Errorf("measured %v", ids)
+	}
+	if !strings.Contains(res.Command, "-only '^W1c/64@70$' tcp") {
+		t.Errorf("the command that measures it again: %s", res.Command)
+	}
+	nothingLeft(t, tmp)
 }
 
 // startUntil starts a run and reads what it says until it has said something. The rest is to be read before Wait.
@@ -173,8 +200,8 @@ func TestInterruptAndResume(t *testing.T) {
 	nothingLeft(t, tmp)
 	before := loadResults(t, out)
 	kept := before.Case("W1c/1").Arm("gateway-epoll").Rounds
-	if len(kept) != 2 {
-		t.Fatalf("%d rounds are kept of a case that was done", len(kept))
+	if len(kept) != 1 {
+		t.Fatalf("%d rounds are kept of a case whose first was done", len(kept))
 	}
 	cmd, tmp = benchCommand(t, append([]string{"-resume"}, args...)...)
 	if text, err := cmd.CombinedOutput(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -66,6 +67,11 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 		before := group.Usage()
 		return func() float64 { return group.Usage().Others(before) }
 	}}
+	if o.only != "" {
+		if err := only(o.only, groups); err != nil {
+			return err
+		}
+	}
 	if o.peers != "" {
 		wanted := strings.Split(o.peers, ",")
 		if err := known(wanted, groups); err != nil {
@@ -94,6 +100,34 @@ func reports(o options, res *result.Results, stdout io.Writer) error {
 	}
 	_, err := fmt.Fprintf(stdout, "\n%s\n%s\n", data, page)
 	return err
+}
+
+// errCase means that -only matches no case.
+var errCase = errors.New("no such case")
+
+// only leaves in the groups the cases that a pattern matches, and those that say how fast these are to go.
+func only(pattern string, groups []run.Group) error {
+	matches, err := regexp.Compile(pattern)
+	if err != nil {
+		return fmt.Errorf("-only: %w: %w", errCase, err)
+	}
+	var names []string
+	found := false
+	for i := range groups {
+		all := groups[i].Cases
+		paced := map[string]bool{}
+		for _, c := range all {
+			names = append(names, c.Info.ID)
+			if matches.MatchString(c.Info.ID) {
+				paced[c.RateOf], found = true, true
+			}
+		}
+		groups[i].Cases = slices.DeleteFunc(all, func(c run.Case) bool { return !paced[c.Info.ID] && !matches.MatchString(c.Info.ID) })
+	}
+	if !found {
+		return fmt.Errorf("-only: %w as %q; there are %s", errCase, pattern, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // errPeer means that -peers names nobody.

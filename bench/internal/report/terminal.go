@@ -13,7 +13,7 @@ import (
 // howTo explains what stands in the tables.
 var howTo = []string{
 	"Figures are medians of the rounds, which the arms take in turn. The first column is the one that counts.",
-	"× X is an arm's figure divided by X's in the same round, the median of these; ± is its 95 % interval. It says noise where that is wider than 10 %, or where other programs used more than 10 % of the processors: such a figure proves nothing.",
+	"× X is an arm's figure divided by X's in the same round, the median of these; ± is its 95 % interval. It says noise where that is wider than 7 %, or where other programs used more than 10 % of the processors: such a figure proves nothing.",
 	"CPU µs/op is the processor time of the process under test, all threads and children, for each operation. Throughput is shared with the generator and the backend, which run on the same machine.",
 	"direct is the generator before the backend with nothing between: the most that can be measured here.",
 	"@70 asks every arm for the same rate, 70 % of what the slowest can. An operation's time begins when it was due, so that a stall counts for all that it has delayed.",

@@ -24,7 +24,7 @@ type Extra interface {
 	Extra(ctx context.Context, rate float64) (map[string]float64, error)
 }
 
-// Arm is a contestant of a group: it is started once, and idle while the others are measured.
+// Arm is a contestant of a group: it is started anew for each turn of a run, and idle while the others are measured.
 type Arm struct {
 	Name  string
 	Start func(ctx context.Context) (Stopper, error)
@@ -66,8 +66,13 @@ type Group struct {
 // saturation is the part of the slowest arm's throughput that all arms are asked for at a fixed rate.
 const saturation = 0.7
 
-// warm is how long an arm runs before its first round, at least: pools fill, pages are touched.
-const warm = 100 * time.Millisecond
+// turns is how often the arms of a group are started anew, each time for a part of the rounds. Where a process's memory has come to
+// lie, or which processor its threads woke up on, moves a figure by up to a fifth for as long as the process lives: rounds of one process
+// agree with each other, and not with those of the next run.
+const turns = 3
+
+// warm is how long an arm runs before the first round of a turn, at least: pools fill, pages are touched.
+const warm = 60 * time.Millisecond
 
 // roundOverhead is what a round takes beside its own time, for the estimate.
 const roundOverhead = 20 * time.Millisecond
@@ -94,7 +99,9 @@ func (r *Runner) Run(ctx context.Context, groups []Group) error {
 	r.began = time.Now()
 	for _, g := range groups {
 		for _, c := range g.Cases {
-			r.total += r.cost(g, c)
+			for turn := range turns {
+				r.total += r.cost(g, c, turn)
+			}
 		}
 	}
 	for _, g := range groups {
@@ -128,7 +135,10 @@ func (r *Runner) takes(c Case) time.Duration {
 	return r.seconds(c) + duration(c.Beside) + roundOverhead
 }
 
-// warmUp is how long an arm runs before its first round.
+// until is the number of rounds that there are after a turn; turn -1 is before the first.
+func (r *Runner) until(c Case, turn int) int { return r.rounds(c) * (turn + 1) / turns }
+
+// warmUp is how long an arm runs before the first round of a turn.
 func (r *Runner) warmUp(c Case) time.Duration {
 	if c.Cold {
 		return 0
@@ -136,10 +146,13 @@ func (r *Runner) warmUp(c Case) time.Duration {
 	return max(warm, r.seconds(c)/4)
 }
 
-// cost is how long a case takes.
-func (r *Runner) cost(g Group, c Case) time.Duration {
-	each := time.Duration(r.rounds(c))*r.takes(c) + r.warmUp(c)
-	return time.Duration(len(r.armsOf(g, c))) * each
+// cost is how long a turn of a case takes.
+func (r *Runner) cost(g Group, c Case, turn int) time.Duration {
+	rounds := r.until(c, turn) - r.until(c, turn-1)
+	if rounds == 0 {
+		return 0
+	}
+	return time.Duration(len(r.armsOf(g, c))) * (time.Duration(rounds)*r.takes(c) + r.warmUp(c))
 }
 
 // armsOf lists the arms of a case.
@@ -153,55 +166,75 @@ func (r *Runner) armsOf(g Group, c Case) []string {
 	return names
 }
 
-// complete reports whether all rounds of a case are there already, of which nobody may want any.
-func (r *Runner) complete(g Group, c Case) bool {
+// complete reports whether all rounds of a case up to a turn's last are there already, of which nobody may want any.
+func (r *Runner) complete(g Group, c Case, turn int) bool {
+	wanted := r.until(c, turn)
 	res := r.Results.Case(c.Info.ID)
 	if res == nil {
-		return len(r.armsOf(g, c)) == 0
+		return wanted == 0 || len(r.armsOf(g, c)) == 0
 	}
 	for _, name := range r.armsOf(g, c) {
-		if a := res.Arm(name); a == nil || a.Error == "" && len(a.Rounds) < r.rounds(c) {
+		if a := res.Arm(name); a == nil || a.Error == "" && len(a.Rounds) < wanted {
 			return false
 		}
 	}
 	return true
 }
 
-// group starts the arms and measures the cases.
+// group measures the cases, with the arms started anew for each turn.
 func (r *Runner) group(ctx context.Context, g Group) error {
-	if !slices.ContainsFunc(g.Cases, func(c Case) bool { return !r.complete(g, c) }) {
-		for _, c := range g.Cases {
-			r.skip(g, c)
+	prepared := false
+	for turn := range turns {
+		if !slices.ContainsFunc(g.Cases, func(c Case) bool { return !r.complete(g, c, turn) }) {
+			r.skip(g, turn)
+			continue
 		}
-		return nil
-	}
-	r.say("%s: starting", g.Name)
-	if g.Prepare != nil {
-		if err := g.Prepare(ctx); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
+		r.say("%s: starting", g.Name)
+		if g.Prepare != nil && !prepared {
+			if err := g.Prepare(ctx); err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				r.Results.Missing = append(r.Results.Missing, fmt.Sprintf("%s was not measured: %v", g.Name, err))
+				for ; turn < turns; turn++ {
+					r.skip(g, turn)
+				}
+				return nil
 			}
-			r.Results.Missing = append(r.Results.Missing, fmt.Sprintf("%s was not measured: %v", g.Name, err))
-			for _, c := range g.Cases {
-				r.skip(g, c)
-			}
-			return nil
+			prepared = true
 		}
-	}
-	running, failed := r.start(ctx, g)
-	defer stop(running)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	for _, c := range g.Cases {
-		if err := r.measure(ctx, g, c, running, failed); err != nil {
+		if err := r.turn(ctx, g, turn); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Runner) skip(g Group, c Case) { r.done += r.cost(g, c) }
+// turn starts the arms, takes their part of the rounds of each case, and stops them.
+func (r *Runner) turn(ctx context.Context, g Group, turn int) error {
+	running, failed := r.start(ctx, g)
+	defer stop(running)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	for _, c := range g.Cases {
+		if r.complete(g, c, turn) {
+			r.done += r.cost(g, c, turn)
+			continue
+		}
+		if err := r.measure(ctx, g, c, turn, running, failed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// skip counts a turn as done.
+func (r *Runner) skip(g Group, turn int) {
+	for _, c := range g.Cases {
+		r.done += r.cost(g, c, turn)
+	}
+}
 
 // start starts the arms, all at the same time, for nothing is measured yet. What fails is said in the second result.
 func (r *Runner) start(ctx context.Context, g Group) (running map[string]Stopper, failed map[string]string) {
@@ -236,8 +269,8 @@ func stop(running map[string]Stopper) {
 	wg.Wait()
 }
 
-// open makes the meters of a case, and the places for its results.
-func (r *Runner) open(ctx context.Context, g Group, c Case, running map[string]Stopper, failed map[string]string) (*result.Case, map[string]Meter, error) {
+// open makes the meters of a case, and the places for its results. An arm that failed in a turn is left out of the later ones.
+func (r *Runner) open(ctx context.Context, g Group, c Case, turn int, running map[string]Stopper, failed map[string]string) (*result.Case, map[string]Meter, error) {
 	res := r.Results.Case(c.Info.ID)
 	if res == nil {
 		info := c.Info
@@ -251,7 +284,10 @@ func (r *Runner) open(ctx context.Context, g Group, c Case, running map[string]S
 			arm = &result.Arm{Name: name}
 			res.Arms = append(res.Arms, arm)
 		}
-		if arm.Error = failed[name]; arm.Error != "" {
+		if turn == 0 || arm.Error == "" {
+			arm.Error = failed[name]
+		}
+		if arm.Error != "" {
 			continue
 		}
 		limited, cancel := context.WithTimeout(ctx, patience)
@@ -269,13 +305,9 @@ func (r *Runner) open(ctx context.Context, g Group, c Case, running map[string]S
 	return res, meters, nil
 }
 
-// measure takes the rounds of a case.
-func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[string]Stopper, failed map[string]string) error {
-	if r.complete(g, c) {
-		r.skip(g, c)
-		return nil
-	}
-	res, meters, err := r.open(ctx, g, c, running, failed)
+// measure takes a turn's rounds of a case.
+func (r *Runner) measure(ctx context.Context, g Group, c Case, turn int, running map[string]Stopper, failed map[string]string) error {
+	res, meters, err := r.open(ctx, g, c, turn, running, failed)
 	defer func() {
 		for _, m := range meters {
 			_ = m.Close()
@@ -284,20 +316,20 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 	if err != nil {
 		return err
 	}
-	if c.RateOf != "" {
+	if c.RateOf != "" && res.Rate == 0 {
 		if res.Rate = r.rate(c.RateOf, res); res.Rate == 0 {
-			r.skip(g, c)
+			r.done += r.cost(g, c, turn)
 			return nil
 		}
 	}
-	if err := r.warm(ctx, c, res, meters); err != nil {
+	if err := r.warm(ctx, c, turn, res, meters); err != nil {
 		return err
 	}
 	others, before := func() float64 { return 0 }, res.Others // those of the rounds that are resumed
 	if r.Others != nil {
 		others = r.Others()
 	}
-	for round := range r.rounds(c) {
+	for round := r.until(c, turn-1); round < r.until(c, turn); round++ {
 		for _, a := range res.Arms {
 			if err := r.round(ctx, c, res, a, meters[a.Name], round); err != nil {
 				return err
@@ -306,18 +338,20 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, running map[strin
 		res.Others = max(before, others())
 	}
 	res.Baseline = baseline(res, c.Baselines)
-	if err := r.extras(ctx, res, meters); err != nil {
-		return err
+	if turn == turns-1 {
+		if err := r.extras(ctx, res, meters); err != nil {
+			return err
+		}
 	}
 	return r.Results.Save(r.Path)
 }
 
 // warm takes a round that does not count of each arm.
-func (r *Runner) warm(ctx context.Context, c Case, res *result.Case, meters map[string]Meter) error {
+func (r *Runner) warm(ctx context.Context, c Case, turn int, res *result.Case, meters map[string]Meter) error {
 	for _, a := range res.Arms {
 		r.done += r.warmUp(c)
 		m := meters[a.Name]
-		if c.Cold || m == nil || len(a.Rounds) >= r.rounds(c) {
+		if c.Cold || m == nil || len(a.Rounds) >= r.until(c, turn) {
 			continue
 		}
 		_, err := patiently(ctx, m, r.warmUp(c), c.Beside, res.Rate)

@@ -91,19 +91,23 @@ func runner(t *testing.T, rounds int) *run.Runner {
 
 func TestArmsTakeTurns(t *testing.T) {
 	d := &diary{}
-	r := runner(t, 3)
+	r := runner(t, 6)
 	r.Others = func() func() float64 { return func() float64 { return 0.25 } }
 	if err := r.Run(t.Context(), []run.Group{d.group()}); err != nil {
 		t.Fatal(err)
 	}
-	want := "start a, start b, warm a, warm b, a, b, a, b, a, b, "
+	want := "start a, start b, warm a, warm b, a, b, a, b, "
 	slices.Sort(d.events[:2])
 	got := strings.Join(d.events, ", ")
+	starts := len(slices.DeleteFunc(slices.Clone(d.events), func(e string) bool { return e != "start a" }))
 	if !strings.HasPrefix(got, want) {
 		t.Errorf("%s\nwant first %s", got, want)
 	}
-	if c := r.Results.Case("full"); c.Baseline != "b" || c.Others != 0.25 || len(c.Arm("a").Rounds) != 3 || c.Arm("a").Latency.Count() != 3 {
+	if c := r.Results.Case("full"); c.Baseline != "b" || c.Others != 0.25 || len(c.Arm("a").Rounds) != 6 || c.Arm("a").Latency.Count() != 6 {
 		t.Errorf("%+v", c)
+	}
+	if starts != 3 {
+		t.Errorf("arm a was started %d times, want anew for each third of the rounds: %s", starts, got)
 	}
 	c := r.Results.Case("paced")
 	if c.Rate != 700 || len(c.Arm("a").Rounds) != 2 || c.Arm("b") != nil {
