@@ -340,6 +340,18 @@ func (c *Conn) end(l *loop, s *side) {
 
 // wait parks the fiber until the side is woken, by the poller, the deadline or Close.
 func (c *Conn) wait(l *loop, s *side) error {
+	if err := c.await(l, s, l.current); err != nil {
+		return err
+	}
+	l.current.park()
+	if c.closed {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// await makes f, which is about to park, the one whom the side wakes.
+func (c *Conn) await(l *loop, s *side, f *coroutine) error {
 	if c.closed {
 		return net.ErrClosed
 	}
@@ -350,11 +362,7 @@ func (c *Conn) wait(l *loop, s *side) error {
 		l.timers.arm(&c.timer, s.deadline)
 	}
 	c.streak = 0
-	s.waiter = l.current
-	s.waiter.park()
-	if c.closed {
-		return net.ErrClosed
-	}
+	s.waiter = f
 	return nil
 }
 

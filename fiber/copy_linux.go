@@ -29,7 +29,8 @@ const (
 // the end of its stream; else writeErr is why dst did. moved is told of every piece. Between
 // connections of one loop nothing is held while there is nothing to move, and bulk is moved
 // within the kernel (unless splicing is not to be had), of which spliced is told too, if it is
-// not nil.
+// not nil. The loop calls moved, not the fiber: it must neither wait nor end its goroutine
+// (runtime.Goexit). A panic of it is the caller's.
 func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
 	l := c.loop.Load()
 	d, ok := dst.(*Conn)
@@ -77,33 +78,71 @@ func (c *Conn) copyPlain(dst net.Conn, moved func(int)) (readErr, writeErr error
 
 // copyTo is CopyTo between connections of l whose sides are taken.
 func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
-	canSplice := !c.unix && !d.unix
+	k := &copying{loop: l, fiber: l.current, c: c, d: d, moved: moved, canSplice: !c.unix && !d.unix}
+	step := k.step
 	for {
-		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
+		k.fiber.parkUntil(step)
+		switch {
+		case k.trouble != nil:
+			panic(k.trouble)
+		case k.readErr != nil || k.writeErr != nil:
+			return k.readErr, k.writeErr
+		}
+		readErr, writeErr = c.spliceTo(l, d, moved, spliced)
+		if errors.Is(readErr, errors.ErrUnsupported) {
+			readErr, k.canSplice = nil, false
+		}
+		if readErr != nil || writeErr != nil {
 			return readErr, writeErr
+		}
+	}
+}
+
+// copying is what a fiber in CopyTo waits for: the loop does it in the fiber's stead.
+type copying struct {
+	loop      *loop
+	fiber     *coroutine
+	c, d      *Conn
+	moved     func(int)
+	canSplice bool
+
+	readErr, writeErr error
+	trouble           any // a panic of moved
+}
+
+// step moves what can be moved. It is over when there is an error, or bulk to splice.
+func (k *copying) step() (over bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			k.trouble, over = p, true
+		}
+	}()
+	for l, c, d := k.loop, k.c, k.d; ; {
+		if k.readErr, k.writeErr = overMeanwhile(l, c, d); k.readErr != nil || k.writeErr != nil {
+			return true
 		}
 		n, full, readErr, writeErr := l.poller.move(c, d)
 		if n > 0 {
-			moved(n)
-		}
-		if readErr != nil || writeErr != nil {
-			return readErr, writeErr
+			k.moved(n)
 		}
 		switch {
-		case full && canSplice:
-			readErr, writeErr = c.spliceTo(l, d, moved, spliced)
-			if errors.Is(readErr, errors.ErrUnsupported) {
-				readErr, canSplice = nil, false
-			}
+		case readErr != nil || writeErr != nil:
+			k.readErr, k.writeErr = readErr, writeErr
+			return true
+		case full && k.canSplice:
+			return true
 		case n > 0:
-			_ = c.pause(l)
+			if c.streak++; c.streak >= maxStreak {
+				c.streak = 0
+				l.ready(k.fiber)
+				return false
+			}
 		case l.poller.readable(c): // so it was d that had no room
-			writeErr = d.wait(l, &d.wr)
+			k.writeErr = d.await(l, &d.wr, k.fiber)
+			return k.writeErr != nil
 		default:
-			readErr = c.wait(l, &c.rd)
-		}
-		if readErr != nil || writeErr != nil {
-			return readErr, writeErr
+			k.readErr = c.await(l, &c.rd, k.fiber)
+			return k.readErr != nil
 		}
 	}
 }

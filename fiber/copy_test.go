@@ -269,6 +269,31 @@ func TestCopyToDeadlineInBulk(t *testing.T) {
 	})
 }
 
+// A panic of moved is that of who called CopyTo, also where the loop has called it.
+func TestCopyToPanics(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, in, out, server := chain(t, e, "tcp")
+		pieces, panicked := 0, make(chan any, 1)
+		fiber.Spawn(in, func() {
+			defer func() { panicked <- recover() }()
+			_, _ = in.(copier).CopyTo(out, func(int) {
+				if pieces++; pieces == 3 {
+					panic("third")
+				}
+			}, nil)
+		})
+		for range 3 { // each is there before the next is sent
+			_, err := client.Write([]byte("piece"))
+			if _, err2 := io.ReadFull(server, make([]byte, 5)); err != nil || err2 != nil {
+				t.Fatal(err, err2)
+			}
+		}
+		if got := <-panicked; got != "third" {
+			t.Errorf("CopyTo ended with the panic %v, want that of moved", got)
+		}
+	})
+}
+
 // Bulk that comes as fast as it is moved on leaves others their turns.
 func TestCopyToHoldsNobodyUp(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {

@@ -27,6 +27,7 @@ type coroutine struct {
 	yield func(struct{}) bool
 	g     uintptr
 	fn    func()
+	step  func() (over bool) // see parkUntil
 }
 
 // maxSpareFibers bounds the finished coroutines a loop keeps for the next sessions: making
@@ -101,9 +102,27 @@ func (f *coroutine) once() {
 // park lets the loop go on until somebody calls ready (or, from elsewhere, wake) for f, once.
 func (f *coroutine) park() { f.yield(struct{}{}) }
 
-// resume runs f until it parks or ends.
+// parkUntil parks f until step is over: now, and each time that somebody wakes f, the loop calls step
+// on its own stack. What is done in this way again and again costs no switch to f and back. step must
+// neither park nor panic.
+func (f *coroutine) parkUntil(step func() (over bool)) {
+	if step() {
+		return
+	}
+	f.step = step
+	f.park()
+}
+
+// resume runs f until it parks or ends, or what it has parked for.
 func (l *loop) resume(f *coroutine) {
 	l.current = f
+	if f.step != nil {
+		if !f.step() {
+			l.current = nil
+			return
+		}
+		f.step = nil
+	}
 	l.running.Store(f.g)
 	f.next()
 	l.current = nil
