@@ -34,8 +34,8 @@ func printStatus(w io.Writer, s admin.Status) {
 		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tIDLE\tWAITING\tREUSE")
 		for _, u := range s.Upstreams {
 			for _, ep := range u.Endpoints {
-				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%.1f %%\n",
-					u.Name, ep.Address, health(ep), ep.Pool.InUse, ep.Pool.Idle, ep.Pool.Waiting, 100*ep.Pool.ReuseRatio)
+				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n",
+					u.Name, ep.Address, health(ep), ep.Pool.InUse, ep.Pool.Idle, ep.Pool.Waiting, reuse(ep.Pool))
 			}
 		}
 		_ = t.Flush()
@@ -80,6 +80,14 @@ func health(ep admin.Endpoint) string {
 		return "failing"
 	}
 	return "healthy"
+}
+
+// reuse is the part of the leases that found an open connection that had been used. TCP's, also what a tunnel brings, are used once.
+func reuse(p admin.Pool) string {
+	if p.Acquired == 0 || p.Protocol == "tcp" || p.Protocol == "tunnel" {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*p.ReuseRatio)
 }
 
 // troubles are sentences about a refused reload, and about each endpoint and upstream that does not work.

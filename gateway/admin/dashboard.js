@@ -136,6 +136,7 @@ function poolCard() {
       if (e.removed) setTag(health, "warn", "removed");
       else if (!e.healthy) setTag(health, "bad", "unhealthy");
       else if (e.ejected) setTag(health, "warn", "ejected");
+      else if (e.failures > 0) setTag(health, "warn", "failing");
       else setTag(health, "good", "healthy");
       spark.add(p.in_use + p.direct);
       const size = Math.max(1, p.max_size);
@@ -143,7 +144,7 @@ function poolCard() {
       idle.style.width = Math.min(100, (100 * p.idle) / size) + "%";
       set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), reuse([p]),
         count(p.opened), count(p.reused), count(p.open_failed), duration(p.acquire_seconds.p50), duration(p.acquire_seconds.p99));
-      const why = (!e.healthy || e.ejected || p.last_open_error) ? (e.last_error || p.last_open_error) : "";
+      const why = (!e.healthy || e.ejected || e.failures > 0 || p.last_open_error) ? (e.last_error || p.last_open_error) : "";
       setText(error, why);
       error.hidden = !why;
     },
@@ -166,6 +167,7 @@ function upstreamView() {
       const file = u.endpoints.some((e) => e.address.startsWith("sqlite:"));
       setText(about, file || u.endpoints.length === 1 ? "" : u.balance + " over " + u.endpoints.length + " endpoints");
       open.hidden = !u.fail_open;
+      root.classList.toggle("wide", u.endpoints.length > 1);
       keep(grid, cards, u.endpoints, (e) => e.address, poolCard).forEach((card, i) => card.update(u.endpoints[i]));
     },
   };
@@ -237,6 +239,8 @@ function showState(s) {
   else setTag(state, "good", "ready");
   const notes = s.not_ready.slice();
   if (s.reloads.last_error) notes.push("The last reload was refused, the old configuration keeps running:\n" + s.reloads.last_error);
+  const out = s.upstreams.filter((u) => u.fail_open || u.endpoints.every((e) => !e.healthy)).map((u) => u.name);
+  if (out.length > 0) notes.push("No endpoint is in, the reasons are below: " + out.join(", "));
   const notice = byId("notice");
   setText(notice, notes.join("\n"));
   notice.hidden = notes.length === 0;
