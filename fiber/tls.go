@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/headpond/headpond/internal/idleconn"
 )
 
 // TLSConn is a *tls.Conn whose one fiber may read while another writes. crypto/tls holds a sync.Mutex
@@ -21,9 +23,11 @@ type TLSConn struct {
 	under  *gathering
 	shaken bool    // the handshake is over
 	hasOne bool    // one is to be read first
-	one    [1]byte // by Buffered
+	one    [1]byte // by Buffered or Quiet
 	failed error   // of a Read that has not been asked for yet; told by the next
 }
+
+var _ idleconn.Teller = (*TLSConn)(nil)
 
 // TLSServer is tls.Server for fibers.
 func TLSServer(c net.Conn, cfg *tls.Config) *TLSConn {
@@ -57,16 +61,16 @@ func (t *TLSConn) Read(p []byte) (n int, err error) {
 	}
 	p[0], t.hasOne = t.one[0], false
 	if len(p) > 1 && t.failed == nil {
-		n = t.readNow(p[1:])
+		n = t.readNow(p[1:], readsNothing)
 	}
 	return 1 + n, nil
 }
 
-// readNow is Read of what has been received. An error is kept for the next Read, for crypto/tls tells of
-// some only once.
-func (t *TLSConn) readNow(p []byte) int {
-	t.under.dry = true
-	defer func() { t.under.dry = false }()
+// readNow is Read of what has been received, by crypto/tls or as how says. An error is kept for the next
+// Read, for crypto/tls tells of some only once.
+func (t *TLSConn) readNow(p []byte, how reading) int {
+	t.under.how = how
+	defer func() { t.under.how = readsAll }()
 	n, err := t.Conn.Read(p)
 	if err != errNothing { //nolint:errorlint // crypto/tls returns it as it is
 		t.failed = err
@@ -82,10 +86,35 @@ func (t *TLSConn) Buffered() bool {
 		return true
 	}
 	if !t.hasOne && t.failed == nil {
-		t.hasOne = t.readNow(t.one[:]) > 0
+		t.hasOne = t.readNow(t.one[:], readsNothing) > 0
 	}
 	return t.hasOne || t.failed != nil
 }
+
+// Quiet is Conn's: the connection is open, and nothing has arrived for a Read. TLS's own messages, such as
+// the session tickets that a server sends whenever it likes, are dealt with and do not count; a record
+// that has arrived in part does. Where the connection underneath does not tell what has arrived (it is
+// neither an engine's nor the system's), only what came together with something else is known of. It
+// is false before the handshake.
+func (t *TLSConn) Quiet() bool {
+	u := t.under
+	if u.look == nil {
+		u.look = idleconn.New(u.Conn)
+	}
+	switch {
+	case !t.shaken, t.hasOne, t.failed != nil:
+		return false
+	case u.emptied && u.look.Look() == idleconn.Silent:
+		return true
+	}
+	t.hasOne = t.readNow(t.one[:], readsArrived) > 0
+	u.emptied = !t.hasOne && t.failed == nil && u.received.Whole()
+	return u.emptied
+}
+
+// Ended is Conn's: the peer has said that it sends no more, or the connection is broken, and nothing
+// before that is unread.
+func (t *TLSConn) Ended() bool { return !t.Quiet() && !t.hasOne && t.failed != nil }
 
 // readable is a connection of a loop, or one that knows about one.
 type readable interface {
@@ -175,10 +204,23 @@ const maxGathered = 4 * tlsPiece
 
 var errDeaf = errors.New("fiber: the TLS peer asks for more than it reads")
 
+// reading is what a gathering's Read does.
+type reading uint8
+
+const (
+	readsAll     reading = iota // and waits for it
+	readsArrived                // without waiting, and without sending
+	readsNothing
+)
+
 // gathering is what crypto/tls writes to: on a fiber it keeps the bytes.
 type gathering struct {
 	net.Conn
-	dry     bool  // Read does not wait; the reader's
+	how      reading          // the reader's, as all up to emptied
+	look     *idleconn.Looker // at Conn; nil = nobody asked yet
+	received idleconn.Records
+	emptied  bool // crypto/tls has nothing left of what was received
+
 	sending Mutex // held across I/O, by whoever sends
 
 	mu      sync.Mutex // held for a few instructions
@@ -209,14 +251,25 @@ func (g *gathering) Write(p []byte) (int, error) {
 
 // Read implements net.Conn. What is to be sent, an answer of the handshake for one, is sent first.
 func (g *gathering) Read(p []byte) (int, error) {
-	if g.waits() && g.sending.tryLock() {
+	if g.how != readsArrived && g.waits() && g.sending.tryLock() {
 		_ = g.send() // Write tells
 		g.sending.Unlock()
 	}
-	if g.dry {
+	if g.how == readsNothing || g.how == readsArrived && !g.arrived() {
 		return 0, errNothing
 	}
-	return g.Conn.Read(p)
+	n, err := g.Conn.Read(p)
+	if n > 0 {
+		g.emptied = false
+		g.received.Pass(p[:n])
+	}
+	return n, err
+}
+
+// arrived reports whether a Read would not wait.
+func (g *gathering) arrived() bool {
+	state := g.look.Look()
+	return state == idleconn.Pending || state == idleconn.Dead
 }
 
 // errNothing is what a connection says that has nothing now. crypto/tls takes it for a time-out, after

@@ -1,14 +1,7 @@
 package fiber_test
 
 import (
-	"bytes"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"net"
 	"os"
@@ -17,55 +10,11 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/tlstest"
 )
-
-// sealer makes a client's records (RFC 8446, section 5.2), for what crypto/tls does not send.
-type sealer struct {
-	aead cipher.AEAD
-	iv   []byte
-	next uint64
-}
-
-// newSealer takes the secret from a key log of a connection with TLS_AES_128_GCM_SHA256.
-func newSealer(t *testing.T, keyLog string) *sealer {
-	t.Helper()
-	_, line, _ := strings.Cut(keyLog, "CLIENT_TRAFFIC_SECRET_0 ")
-	secret, err := hex.DecodeString(strings.Fields(line)[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	expand := func(label string, n int) []byte {
-		label = "tls13 " + label
-		info := string([]byte{0, byte(n), byte(len(label))}) + label + "\x00"
-		b, err := hkdf.Expand(sha256.New, secret, info, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	block, err := aes.NewCipher(expand("key", 16))
-	if err != nil {
-		t.Fatal(err)
-	}
-	aead, err := cipher.NewGCM(block)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &sealer{aead: aead, iv: expand("iv", 12)}
-}
-
-func (s *sealer) record(kind byte, content string) []byte {
-	nonce := bytes.Clone(s.iv)
-	low := nonce[4:]
-	binary.BigEndian.PutUint64(low, binary.BigEndian.Uint64(low)^s.next)
-	s.next++
-	head := binary.BigEndian.AppendUint16([]byte{23, 3, 3}, uint16(len(content)+1+s.aead.Overhead()))
-	return s.aead.Seal(head, nonce, append([]byte(content), kind), head)
-}
 
 // crypto/tls tells of some errors once, without a word at the next Read. Looking ahead must not lose them.
 func TestTLSBufferedKeepsErrors(t *testing.T) {
-	const data, handshake = 23, 22
 	const ticket = "\x04\x00\x00\x0f" + "\x00\x00\x00\x01" + "\x00\x00\x00\x00" + "\x01n" + "\x00\x01t" + "\x00\x00" // which only servers send
 	cfg := serverConfig(t)
 	loops(t, func(t *testing.T, e *fiber.Engine) {
@@ -83,12 +32,12 @@ func TestTLSBufferedKeepsErrors(t *testing.T) {
 			if client.ConnectionState().CipherSuite != tls.TLS_AES_128_GCM_SHA256 {
 				return // a machine without instructions for it
 			}
-			seal := newSealer(t, keyLog.String())
-			sent := seal.record(data, "x")
+			seal := tlstest.NewSealer(t, keyLog.String(), "CLIENT")
+			sent := seal.Record(tlstest.Data, "x")
 			if more != "" {
-				sent = append(sent, seal.record(data, more)...)
+				sent = append(sent, seal.Record(tlstest.Data, more)...)
 			}
-			sent = append(sent, seal.record(handshake, ticket)...)
+			sent = append(sent, seal.Record(tlstest.Handshake, ticket)...)
 			if _, err := c.Write(sent); err != nil {
 				t.Fatal(err)
 			}

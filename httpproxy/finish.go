@@ -3,12 +3,10 @@ package httpproxy
 import (
 	"bufio"
 	"bytes"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
@@ -176,23 +174,4 @@ func (a *answer) bytes() []byte {
 	b.WriteString(crlf)
 	b.Write(a.body.Bytes())
 	return b.Bytes()
-}
-
-// ended reports whether the peer of a connection has sent its end, or broken it, and nothing before that is unread: what
-// the connection knows itself, or else look finds out.
-func ended(c net.Conn, look func(fd uintptr) bool) bool {
-	if e, ok := c.(interface{ Ended() bool }); ok {
-		return e.Ended()
-	}
-	sc, ok := c.(syscall.Conn)
-	if !ok {
-		return false
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return true
-	}
-	gone := false
-	err = raw.Control(func(fd uintptr) { gone = look(fd) })
-	return gone || err != nil
 }

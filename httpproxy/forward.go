@@ -2,7 +2,6 @@ package httpproxy
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/upstream"
@@ -72,13 +73,7 @@ func (s *session) serve(size int) bool {
 	x.close = s.req.Close || s.p.isDraining()
 	s.identify()
 	s.lookForBody()
-	err := s.attempts(raw)
-	if errors.Is(err, errLong) {
-		s.releaseOut()
-		s.goLong()
-		return false
-	}
-	again := s.finish(err)
+	again := s.finish(s.attempts(raw))
 	s.served = true
 	return again
 }
@@ -116,9 +111,7 @@ func (s *session) identify() {
 const maxRequestID = 128
 
 // lookForBody sees whether the whole body has arrived with the head: then the request is sent in one write, and again
-// if need be. Any other is sent as it comes, by a second fiber. Where the server speaks TLS it goes to the standard server,
-// which has goroutines: a read that finds a KeyUpdate locks what a write that waits for the peer has locked, and a peer
-// could stop the loop that way. (A client's connection is a fiber.TLSConn, which knows better.)
+// if need be. Any other is sent as it comes, by a second fiber.
 func (s *session) lookForBody() {
 	x := &s.ex
 	switch length := s.req.Length; {
@@ -172,22 +165,26 @@ func (s *session) acquire() error {
 			l.Release() // nothing was sent on it
 			return httppool.ErrClientGone
 		}
-		if _, secure := l.Value().NetConn().(*tls.Conn); secure && !x.inline {
-			l.Release()
-			return errLong
-		}
 		if l.Value().Alive() {
 			x.lease = l
 			x.result.Endpoint, x.result.Reused = l.Endpoint(), l.Reused()
 			s.server.use(l.Value().NetConn())
-			if m, ok := s.server.conn.(interface{ Adopt() }); ok {
-				m.Adopt()
-			}
+			adopt(s.server.conn)
 			return nil
 		}
 		if err := dead.Next(l); err != nil {
 			return err
 		}
+	}
+}
+
+// adopt brings an engine's connection to the loop of the session, which saves a trip there for each operation.
+func adopt(c net.Conn) {
+	if t, ok := c.(*fiber.TLSConn); ok {
+		c = t.NetConn()
+	}
+	if m, ok := c.(interface{ Adopt() }); ok {
+		m.Adopt()
 	}
 }
 
@@ -328,8 +325,8 @@ func (s *session) awaitServer() error {
 // left reports whether the client has gone before anything was sent on its behalf: nobody needs an upstream connection
 // for it. It asks only where that costs nothing, or where the client has waited.
 func (s *session) left() bool {
-	if e, ok := s.client.conn.(interface{ Ended() bool }); ok {
-		return e.Ended()
+	if t, ok := s.client.conn.(idleconn.Teller); ok && s.isTLS == nil {
+		return t.Ended()
 	}
 	return time.Since(s.now) > unwatched && s.clientGone()
 }
@@ -342,10 +339,7 @@ func (s *session) clientGone() bool {
 	if s.ex.up != nil && !s.ex.up.ended() {
 		return false // who reads the body sees it
 	}
-	if s.isTLS != nil {
-		return ended(s.lc, func(fd uintptr) bool { return peerEnded(fd) || peerSaidGoodbye(fd) })
-	}
-	return ended(s.client.conn, peerEnded)
+	return idleconn.New(s.client.conn).Look() == idleconn.Dead
 }
 
 // settle gives the lease back if the connection is at a clean boundary, and closes it otherwise.

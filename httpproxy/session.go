@@ -146,7 +146,7 @@ type session struct {
 	lc     *listener.Conn
 	client stream
 	isTLS  *tls.ConnectionState // nil without
-	counts bool                 // bytes are counted here; under TLS lc sees them
+	counts bool                 // bytes are counted here, and not below TLS
 	state  atomic.Int32
 	served bool // a request has been answered
 	// suspended: the client has been idle for so long that the session gave up its stack; resume goes on.
@@ -203,8 +203,8 @@ func (s *session) resume(ctx context.Context) {
 // open brings the connection to its first request; false means that there is none, or that it is served already.
 func (s *session) open() bool {
 	cfg := s.p.limits.Load()
+	raw, pending := s.lc.Raw()
 	if s.p.tls == nil {
-		raw, pending := s.lc.Raw()
 		s.client.use(raw)
 		s.counts = true
 		if len(pending) > 0 {
@@ -212,9 +212,9 @@ func (s *session) open() bool {
 		}
 		return true
 	}
-	h := s.p.standard.wrap(s.lc, s.lc, nil)
+	h := s.p.standard.wrap(s.lc, raw, pending)
 	tc := fiber.TLSServer(h, s.p.tls)
-	_ = s.lc.SetDeadline(time.Now().Add(cfg.readHeader))
+	_ = raw.SetDeadline(time.Now().Add(cfg.readHeader))
 	var err error
 	fiber.Block(func() { err = tc.HandshakeContext(s.ctx) })
 	if err != nil {
@@ -223,7 +223,7 @@ func (s *session) open() bool {
 		_ = h.Close()
 		return false
 	}
-	_ = s.lc.SetDeadline(time.Time{})
+	_ = raw.SetDeadline(time.Time{})
 	state := tc.ConnectionState()
 	if state.NegotiatedProtocol == "h2" {
 		s.p.standard.serve(tc.Conn, h) // on goroutines

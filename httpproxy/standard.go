@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/listener"
 )
 
 // standard serves what sessions do not serve themselves, with net/http: HTTP/2, upgrades, Expect, HTTP/1.0, heads of
-// unusual form or size, and bodies that take more than a read where the server speaks TLS. Whoever hands a connection
-// over waits until it is closed.
+// unusual form or size. Whoever hands a connection over waits until it is closed.
 type standard struct {
 	http  *http.Server
 	conns chan net.Conn
@@ -57,18 +57,37 @@ func (h *handed) Read(p []byte) (int, error) {
 
 // WaitReadable is fiber.Conn's, where Conn has it.
 func (h *handed) WaitReadable() error {
-	if w, ok := h.Conn.(readable); ok && len(h.ahead) == 0 {
-		return w.WaitReadable()
+	w, ok := h.Conn.(readable)
+	switch {
+	case !ok:
+		return errors.ErrUnsupported
+	case len(h.ahead) > 0:
+		return nil
 	}
-	return errors.ErrUnsupported
+	return w.WaitReadable()
 }
 
 // WaitReadableFor is fiber.Conn's, where Conn has it.
 func (h *handed) WaitReadableFor(patience time.Duration) (ready bool, err error) {
-	if w, ok := h.Conn.(tirable); ok && len(h.ahead) == 0 {
-		return w.WaitReadableFor(patience)
+	w, ok := h.Conn.(tirable)
+	switch {
+	case !ok:
+		return false, errors.ErrUnsupported
+	case len(h.ahead) > 0:
+		return true, nil
 	}
-	return false, errors.ErrUnsupported
+	return w.WaitReadableFor(patience)
+}
+
+// Quiet tells what Conn does, for TLS on h.
+func (h *handed) Quiet() bool {
+	state := idleconn.New(h.Conn).Look()
+	return len(h.ahead) == 0 && (state == idleconn.Silent || state == idleconn.Unknown)
+}
+
+// Ended is Quiet's counterpart.
+func (h *handed) Ended() bool {
+	return len(h.ahead) == 0 && idleconn.New(h.Conn).Look() == idleconn.Dead
 }
 
 // Write counts what lc does not see.
@@ -80,8 +99,8 @@ func (h *handed) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// counts reports whether bytes pass lc by: Conn is then what lc was made of.
-func (h *handed) counts() bool { return h.tls == nil && h.Conn != net.Conn(h.lc) }
+// counts reports whether the bytes are those of the connection that was accepted.
+func (h *handed) counts() bool { return h.tls == nil }
 
 // CloseWrite sends a FIN and leaves the reading side open.
 func (h *handed) CloseWrite() error {

@@ -3,23 +3,17 @@ package httpproxy_test
 import (
 	"bufio"
 	"bytes"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
-	"encoding/hex"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/tlstest"
 )
 
 // certificates returns a server's configuration and that of its clients.
@@ -30,46 +24,6 @@ func certificates(t testing.TB) (server, client *tls.Config) {
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
 	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
-}
-
-// trafficKeys derives a TLS 1.3 key and nonce for AES-128-GCM from a line of a key log (RFC 8446, section 7.3).
-func trafficKeys(t *testing.T, keyLog, name string) (cipher.AEAD, []byte) {
-	t.Helper()
-	_, line, _ := strings.Cut(keyLog, name+" ")
-	fields := strings.Fields(line)
-	if len(fields) < 2 {
-		t.Fatalf("no %s among %q", name, keyLog)
-	}
-	secret, err := hex.DecodeString(fields[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	expand := func(label string, n int) []byte {
-		info := binary.BigEndian.AppendUint16(nil, uint16(n))
-		info = append(append(info, byte(len("tls13 "+label))), "tls13 "+label+"\x00"...)
-		key, err := hkdf.Expand(sha256.New, secret, string(info), n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return key
-	}
-	block, err := aes.NewCipher(expand("key", 16))
-	if err != nil {
-		t.Fatal(err)
-	}
-	aead, err := cipher.NewGCM(block)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return aead, expand("iv", 12)
-}
-
-// keyUpdate is the record that asks the peer for new keys (RFC 8446, section 4.6.3), after seq others.
-func keyUpdate(aead cipher.AEAD, iv []byte, seq byte) []byte {
-	iv[11] ^= seq
-	message := []byte{24, 0, 0, 1, 1, 22}
-	header := []byte{23, 3, 3, 0, byte(len(message) + aead.Overhead())}
-	return aead.Seal(header, iv, message, header)
 }
 
 // TestKeyUpdateDuringADuplexExchange: a client that reads nothing of its answer, sends a body and asks for new keys
@@ -109,9 +63,10 @@ func TestKeyUpdateDuringADuplexExchange(t *testing.T) {
 	if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc"); err != nil {
 		t.Fatal(err)
 	}
-	aead, iv := trafficKeys(t, keyLog.String(), "CLIENT_TRAFFIC_SECRET_0")
+	seal := tlstest.NewSealer(t, keyLog.String(), "CLIENT")
+	seal.Next = 1
 	<-stuck
-	if _, err := raw.Write(append(keyUpdate(aead, iv, 1), "no record"...)); err != nil {
+	if _, err := raw.Write(append(seal.Record(tlstest.Handshake, tlstest.KeyUpdate), "no record"...)); err != nil {
 		t.Fatal(err)
 	}
 	for range 8 { // on every loop

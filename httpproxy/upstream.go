@@ -38,7 +38,7 @@ type UpstreamOptions struct {
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
 	// Go starts a Dial, see pool.Config. fiber.Go saves what it costs to call in a goroutine, if Dial is an engine's: on
-	// a fiber it must not block. It is not used with TLS, whose handshake would hold the loop.
+	// a fiber it must not block.
 	Go     func(fn func())
 	Logger *slog.Logger
 }
@@ -47,17 +47,13 @@ type UpstreamOptions struct {
 // A connection is looked at before each use and after it, whatever o.Pool says. Close or Drain it in the end.
 func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*Upstream, error) {
 	dialer := &httppool.Dialer{Dial: o.Dial, DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
-	start := o.Go
-	if o.TLS != nil {
-		start = nil
-	}
 	return upstream.New(upstream.Config[*httppool.Conn]{
 		Name:      name,
 		Endpoints: endpoints,
 		Balance:   o.Balance,
 		Pool:      Limits(o.Pool),
 		Open:      dialer.Open,
-		Go:        start,
+		Go:        o.Go,
 		Close:     func(c *httppool.Conn) { c.Close() },
 		Check:     checkAlive,
 		Health:    o.Health,

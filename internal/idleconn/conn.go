@@ -1,7 +1,6 @@
 package idleconn
 
 import (
-	"crypto/tls"
 	"net"
 	"syscall"
 )
@@ -13,124 +12,70 @@ type State int
 const (
 	Silent  State = iota // open, and nothing to read
 	Pending              // something to read
-	Dead                 // closed by the peer, or broken
+	Dead                 // closed by the peer, or broken, with nothing to read before that
 	Unknown              // this connection does not tell
 )
 
-// Teller is a connection that knows by itself what has arrived on it, such as package fiber's: its socket does not
-// show what the engine has taken already.
+// Teller is a connection that knows by itself what has arrived on it: package fiber's, whose socket does not show what
+// the engine has taken already, and its TLSConn.
 type Teller interface {
 	Quiet() bool // open, and nothing to read
+	Ended() bool // ended by the peer, or broken, and nothing to read before that
 }
 
-// Raw is a connection that can be read without waiting, for TLS to stand on or by itself. It belongs to whoever
-// reads it; Close and what else a net.Conn allows may be called from elsewhere.
-type Raw struct {
-	net.Conn
-	teller  Teller          // nil if the connection is none
-	socket  syscall.RawConn // nil if it is not a socket
-	control func(fd uintptr)
-	secure  *tls.Conn // nil without TLS
-	records records   // of TLS
-	emptied bool      // TLS has nothing left of what was read: Look has seen it
-	polling bool      // Read returns errWouldBlock instead of waiting
-
-	dst []byte // of the read under way
-	n   int
-	err error
+// Looker looks at one connection. It is for that connection's one user, and not for during a Read.
+type Looker struct {
+	teller Teller          // nil if the connection is none
+	socket syscall.RawConn // nil if it is not a socket that can be asked
+	blind  bool            // that nothing has come is not known
+	peek   func(fd uintptr)
+	state  State // that peek found
 }
 
-// New takes c over.
-func New(c net.Conn) *Raw {
-	r := &Raw{Conn: c}
-	r.teller, _ = c.(Teller)
-	if sc, ok := c.(syscall.Conn); ok {
+// New returns a Looker for c.
+func New(c net.Conn) *Looker {
+	l := &Looker{}
+	if l.teller, _ = c.(Teller); l.teller != nil {
+		// TLS knows what it has received, but not whether more could be known of what is underneath.
+		if t, ok := c.(interface{ NetConn() net.Conn }); ok {
+			l.blind = New(t.NetConn()).blind
+		}
+		return l
+	}
+	sc, ok := c.(syscall.Conn)
+	if ok && canPeek {
 		if socket, err := sc.SyscallConn(); err == nil {
-			r.socket = socket
+			l.socket = socket
+			l.peek = func(fd uintptr) { l.state = peek(fd) }
 		}
 	}
-	r.control = func(fd uintptr) { r.n, r.err = pollRead(fd, r.dst) }
-	return r
+	l.blind = l.socket == nil
+	return l
 }
 
-// Client makes r a TLS connection, once, before anything was read from it. From then on r is for looking and closing
-// only.
-func (r *Raw) Client(cfg *tls.Config) *tls.Conn {
-	r.secure = tls.Client(r, cfg)
-	return r.secure
-}
-
-// NetConn returns the connection underneath.
-func (r *Raw) NetConn() net.Conn { return r.Conn }
-
-// Look reads one byte into p without waiting; took says that it did. Under TLS that is a byte of its contents: TLS's
-// own messages, such as the session tickets a server sends whenever it likes, are dealt with and do not count, and a
-// record that has arrived in part is Pending.
-func (r *Raw) Look(p *[1]byte) (state State, took bool) {
+// Look tells, without waiting, what could be read. It takes nothing.
+func (l *Looker) Look() State {
+	state := Silent
 	switch {
-	case r.teller != nil:
-		if (r.secure == nil || r.emptied) && r.teller.Quiet() {
-			return Silent, false
+	case l.teller != nil:
+		state = tell(l.teller)
+	case l.socket != nil:
+		if state = Dead; l.socket.Control(l.peek) == nil { // it is not closed
+			state = l.state
 		}
-	case r.socket == nil || !canPoll:
-		return Unknown, false
 	}
-	r.polling = true
-	var n int
-	var err error
-	if r.secure != nil {
-		n, err = r.secure.Read(p[:])
-	} else {
-		n, err = r.Read(p[:])
+	if state == Silent && l.blind {
+		return Unknown
 	}
-	r.polling = false
+	return state
+}
+
+func tell(t Teller) State {
 	switch {
-	case n > 0:
-		return Pending, true
-	case err != errWouldBlock: //nolint:errorlint // crypto/tls returns it as it is
-		return Dead, false
-	case !r.records.whole():
-		return Pending, false
+	case t.Quiet():
+		return Silent
+	case t.Ended():
+		return Dead
 	}
-	r.emptied = true
-	return Silent, false
+	return Pending
 }
-
-// Read waits for bytes unless Look is looking.
-func (r *Raw) Read(p []byte) (int, error) {
-	n, err := r.read(p)
-	if n > 0 && r.secure != nil {
-		r.emptied = false
-		r.records.pass(p[:n])
-	}
-	return n, err
-}
-
-func (r *Raw) read(p []byte) (int, error) {
-	switch {
-	case !r.polling:
-		return r.Conn.Read(p)
-	case r.teller == nil:
-		r.dst = p
-		err := r.socket.Control(r.control)
-		r.dst = nil
-		if err != nil {
-			return 0, err
-		}
-		return r.n, r.err
-	case r.teller.Quiet():
-		return 0, errWouldBlock
-	}
-	return r.Conn.Read(p) // does not wait: something has arrived
-}
-
-// wouldBlock is a net.Error that crypto/tls does not take for the end of the connection.
-type wouldBlock struct{}
-
-var errWouldBlock error = wouldBlock{}
-
-var _ net.Error = wouldBlock{}
-
-func (wouldBlock) Error() string   { return "nothing to read yet" }
-func (wouldBlock) Timeout() bool   { return true }
-func (wouldBlock) Temporary() bool { return true }

@@ -1,3 +1,3 @@
 // Package idleconn looks at connections that wait in a pool, without waiting: whether they are open, and whether
-// anything has arrived on them. Under TLS that takes reading, because what has arrived may be TLS's own.
+// anything has arrived on them. It is the one rule for connections of package net, of an engine, and for TLS over either.
 package idleconn

@@ -3,15 +3,15 @@ package idleconn
 // recordHeader is type, version and length of a TLS record (RFC 8446, section 5.1).
 const recordHeader = 5
 
-// records follows the boundaries of TLS records in a stream, which crypto/tls reads ahead and does not show.
-type records struct {
+// Records follows the boundaries of TLS records in a stream, which crypto/tls reads ahead and does not show.
+type Records struct {
 	head int // bytes of a header seen, if it is not whole yet
 	high int // the first byte of the length in it
 	left int // bytes of the present record to come
 }
 
-// pass takes the next bytes of the stream.
-func (r *records) pass(p []byte) {
+// Pass takes the next bytes of the stream.
+func (r *Records) Pass(p []byte) {
 	for len(p) > 0 {
 		if r.left > 0 {
 			n := min(r.left, len(p))
@@ -29,5 +29,5 @@ func (r *records) pass(p []byte) {
 	}
 }
 
-// whole reports whether no record has arrived in part.
-func (r *records) whole() bool { return r.head == 0 && r.left == 0 }
+// Whole reports whether no record has arrived in part.
+func (r *Records) Whole() bool { return r.head == 0 && r.left == 0 }

@@ -24,8 +24,8 @@ var proxied = append([]string{"upstream", "listener"}, leaves...)
 var layers = []layer{
 	{dir: "cmd", imports: []string{"gateway", "internal"}},
 	{dir: "pool", imports: []string{"internal/bytebuf"}, stdOnly: true},
-	{dir: "pool/tcppool", imports: []string{"pool", "internal"}},
-	{dir: "pool/httppool", imports: []string{"pool", "internal"}},
+	{dir: "pool/tcppool", imports: []string{"pool", "fiber", "internal"}},
+	{dir: "pool/httppool", imports: []string{"pool", "fiber", "internal"}},
 	{dir: "pool/pgpool", imports: []string{"pool", "internal"}},
 	{dir: "pool/sqlitepool", imports: []string{"pool", "internal"}},
 	{dir: "pgwire", imports: []string{"internal/bytebuf"}, stdOnly: true},
@@ -51,7 +51,7 @@ var layers = []layer{
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/simnet"}
+var testOnly = []string{"internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/simnet", "internal/tlstest"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/internal/tlsclient"
@@ -18,25 +19,28 @@ import (
 // only Close may be called from elsewhere. While idle it holds no buffer.
 type Conn struct {
 	nc     net.Conn // what requests are written to: raw, or TLS over raw
-	raw    *idleconn.Raw
-	probe  [1]byte // Alive's
+	raw    net.Conn
+	look   *idleconn.Looker // at nc
 	opened time.Time
 	closed atomic.Bool
 }
 
 // NewConn makes a Conn of a connected socket and takes it over: with cfg it becomes a TLS client and does the
-// handshake within ctx, without it requests are sent in the clear. On an error nc is closed.
+// handshake within ctx, without it requests are sent in the clear. On an error nc is closed. On a fiber nc must be an
+// engine's.
 func NewConn(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Conn, error) {
-	raw := idleconn.New(nc)
-	if cfg == nil {
-		return &Conn{nc: raw, raw: raw, opened: time.Now()}, nil
+	raw := nc
+	if cfg != nil {
+		tc := fiber.TLSClient(raw, cfg)
+		var err error
+		fiber.Block(func() { err = tc.HandshakeContext(ctx) })
+		if err != nil {
+			_ = raw.Close()
+			return nil, fmt.Errorf("TLS handshake: %w", err)
+		}
+		nc = tc
 	}
-	tc := raw.Client(cfg)
-	if err := tc.HandshakeContext(ctx); err != nil {
-		nc.Close()
-		return nil, fmt.Errorf("TLS handshake: %w", err)
-	}
-	return &Conn{nc: tc, raw: raw, opened: time.Now()}, nil
+	return &Conn{nc: nc, raw: raw, look: idleconn.New(nc), opened: time.Now()}, nil
 }
 
 // Dialer opens Conns. The zero value dials plain TCP and Unix sockets.
@@ -99,26 +103,21 @@ func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	return c.raw.Conn.Close()
+	return c.raw.Close()
 }
 
 // Alive says whether the connection can carry a request: the peer has neither closed it nor sent anything, because a
-// byte that nobody asked for would be taken for the next answer. It never blocks. TLS session tickets, which a server
-// sends whenever it likes, are read and do not count. Sockets of a kind that cannot be asked (not the operating
-// system's, or not on a Unix) are taken to be alive.
+// byte that nobody asked for would be taken for the next answer. It never blocks. TLS's own messages, such as session
+// tickets, which a server sends whenever it likes, are read and do not count. Sockets of a kind that cannot be asked
+// (not the operating system's, or not on a Unix) are taken to be alive.
 func (c *Conn) Alive() bool {
 	if c.closed.Load() {
 		return false
 	}
-	state, _ := c.raw.Look(&c.probe)
+	state := c.look.Look()
 	return state == idleconn.Silent || state == idleconn.Unknown
 }
 
-// NetConn returns the connection that messages are written to and read from: for code that frames them itself. The
-// rules of Exchange about what may be released hold for it too.
-func (c *Conn) NetConn() net.Conn {
-	if c.nc == net.Conn(c.raw) {
-		return c.raw.Conn
-	}
-	return c.nc
-}
+// NetConn returns the connection that messages are written to and read from: for code that frames them itself. It is
+// what was connected, or a *fiber.TLSConn. The rules of Exchange about what may be released hold for it too.
+func (c *Conn) NetConn() net.Conn { return c.nc }

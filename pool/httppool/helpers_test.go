@@ -12,11 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
 // patience bounds waits that end at once unless something is broken.
 const patience = time.Minute

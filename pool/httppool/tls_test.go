@@ -12,9 +12,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
-	"syscall"
 	"testing"
 
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
@@ -56,28 +56,10 @@ func (g *gatherer) flush() {
 	g.buf = nil
 }
 
-// quietConn knows by itself whether anything has arrived on it, as an engine's connection does.
-type quietConn struct{ *net.TCPConn }
-
-func (c quietConn) Quiet() bool {
-	quiet := false
-	raw, err := c.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) {
-			_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-			quiet = err == syscall.EAGAIN
-		})
-	}
-	return err == nil && quiet
-}
-
 // TestTLSRecordsReadAhead: crypto/tls reads what has arrived, and gives out a record at a time. An answer nobody asked
 // for that came with the one before must not wait there for the next request, whoever looks at the connection.
 func TestTLSRecordsReadAhead(t *testing.T) {
-	for name, wrap := range map[string]func(net.Conn) net.Conn{
-		"socket": func(c net.Conn) net.Conn { return c },
-		"engine": func(c net.Conn) net.Conn { return quietConn{c.(*net.TCPConn)} },
-	} {
+	for name, dial := range map[string]func(context.Context, string) (net.Conn, error){"socket": nil, "engine": enginetest.Dial} {
 		t.Run(name, func(t *testing.T) {
 			url, client := serveTLS(t, func(n int64, tc *tls.Conn, br *bufio.Reader, flush func()) {
 				for {
@@ -90,13 +72,7 @@ func TestTLSRecordsReadAhead(t *testing.T) {
 					flush()
 				}
 			})
-			tr := newTransport(t, httppool.Config{TLS: client, Dial: func(ctx context.Context, address string) (net.Conn, error) {
-				c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-				if err != nil {
-					return nil, err
-				}
-				return wrap(c), nil
-			}})
+			tr := newTransport(t, httppool.Config{TLS: client, Dial: dial})
 			for range 3 {
 				wantBody(t, tr, newRequest(t, "GET", url, nil), "mine")
 			}

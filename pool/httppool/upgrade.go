@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"time"
-
-	"github.com/headpond/headpond/internal/idleconn"
 )
 
 // upgraded is the Body of a 101 response: the raw connection, which never goes back to a pool.
@@ -92,9 +90,6 @@ func (u *upgraded) settle() {
 
 // closeWrite half-closes c where its kind can, and closes nothing otherwise.
 func closeWrite(c any) error {
-	if raw, ok := c.(*idleconn.Raw); ok {
-		c = raw.Conn
-	}
 	if hc, ok := c.(interface{ CloseWrite() error }); ok {
 		return hc.CloseWrite()
 	}

@@ -1,11 +1,13 @@
 //go:build unix
 
-package httpproxy
+package idleconn
 
 import "syscall"
 
-// peerEnded reports whether a socket has nothing to read but its end, or an error.
-func peerEnded(fd uintptr) bool {
+const canPeek = true
+
+// peek looks for one byte on the non-blocking socket fd.
+func peek(fd uintptr) State {
 	var b [1]byte
 	for {
 		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
@@ -13,8 +15,10 @@ func peerEnded(fd uintptr) bool {
 		case err == syscall.EINTR:
 			continue
 		case err == syscall.EAGAIN || err == syscall.EWOULDBLOCK:
-			return false
+			return Silent
+		case err != nil || n == 0:
+			return Dead
 		}
-		return err != nil || n == 0
+		return Pending
 	}
 }

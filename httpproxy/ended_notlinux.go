@@ -1,6 +1,0 @@
-//go:build !linux
-
-package httpproxy
-
-// peerSaidGoodbye cannot tell.
-func peerSaidGoodbye(uintptr) bool { return false }

@@ -1,0 +1,77 @@
+// Package tlstest makes TLS 1.3 records for tests, of what crypto/tls does not send when it is told to.
+package tlstest
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"strings"
+	"testing"
+)
+
+// Types of a record's content (RFC 8446, section 5.1).
+const (
+	Alert     = 21
+	Handshake = 22
+	Data      = 23
+)
+
+// Contents of records.
+const (
+	CloseNotify = "\x01\x00"             // an Alert
+	KeyUpdate   = "\x18\x00\x00\x01\x01" // a Handshake message that asks for the peer's
+)
+
+// Sealer makes one side's records (RFC 8446, section 5.2).
+type Sealer struct {
+	Next uint64 // the number of records that side has sent with these keys
+	aead cipher.AEAD
+	iv   []byte
+}
+
+// NewSealer takes the first traffic secret of "CLIENT" or "SERVER" from a key log of a connection with
+// TLS_AES_128_GCM_SHA256.
+func NewSealer(t testing.TB, keyLog, side string) *Sealer {
+	t.Helper()
+	_, line, _ := strings.Cut(keyLog, side+"_TRAFFIC_SECRET_0 ")
+	fields := strings.Fields(line)
+	if len(fields) < 2 {
+		t.Fatalf("no secret of the %s among %q", side, keyLog)
+	}
+	secret, err := hex.DecodeString(fields[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	expand := func(label string, n int) []byte {
+		label = "tls13 " + label
+		info := string([]byte{0, byte(n), byte(len(label))}) + label + "\x00"
+		b, err := hkdf.Expand(sha256.New, secret, info, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	block, err := aes.NewCipher(expand("key", 16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Sealer{aead: aead, iv: expand("iv", 12)}
+}
+
+// Record returns the next record.
+func (s *Sealer) Record(kind byte, content string) []byte {
+	nonce := bytes.Clone(s.iv)
+	low := nonce[4:]
+	binary.BigEndian.PutUint64(low, binary.BigEndian.Uint64(low)^s.Next)
+	s.Next++
+	head := binary.BigEndian.AppendUint16([]byte{Data, 3, 3}, uint16(len(content)+1+s.aead.Overhead()))
+	return s.aead.Seal(head, nonce, append([]byte(content), kind), head)
+}
