@@ -18,7 +18,7 @@ var (
 	// ErrTooManyWaiters: Limits.MaxWaiters callers wait already.
 	ErrTooManyWaiters = errors.New("too many callers are waiting")
 	// ErrOpen: a resource cannot be opened; the error wraps the cause.
-	ErrOpen = errors.New("cannot open a resource")
+	ErrOpen = errors.New("open failed")
 )
 
 // ErrConfig is wrapped by every error about a Config or Limits.
@@ -43,15 +43,22 @@ type Error struct {
 	LastOpenError error
 }
 
-// Error says what happened, to which pool, and in which state it was.
+// Error says what happened and to which pool, and its sizes if they are why.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "pool %q: %v", e.Pool, e.Kind)
 	if e.Waited > 0 {
 		fmt.Fprintf(&b, " after %v", e.Waited.Round(time.Microsecond))
 	}
+	full := errors.Is(e.Kind, ErrTimeout) || errors.Is(e.Kind, ErrTooManyWaiters)
+	if full && e.Opening > 0 && e.InUse < e.MaxSize {
+		b.WriteString(" while one was being opened")
+	}
 	if e.Cause != nil && e.Cause != e.Kind {
 		fmt.Fprintf(&b, ": %v", e.Cause)
+	}
+	if !full {
+		return b.String() // the sizes have no part in it
 	}
 	fmt.Fprintf(&b, " (max size %d: %d in use, %d idle, %d opening; %d waiting", e.MaxSize, e.InUse, e.Idle, e.Opening, e.Waiting)
 	if e.LastOpenError != nil && e.LastOpenError != e.Cause {

@@ -103,6 +103,25 @@ func acquireErrCtx(ctx context.Context, p *pool.Pool[*res]) error {
 	return err
 }
 
+func TestErrorSaysWhatMatters(t *testing.T) {
+	down := errors.New("refused")
+	for text, e := range map[string]*pool.Error{
+		`pool "db": pool is closed`: {Kind: pool.ErrClosed, MaxSize: 3},
+		`pool "db": open failed after 2s: refused`: {
+			Kind: pool.ErrOpen, Cause: down, LastOpenError: down, Waited: 2 * time.Second, MaxSize: 3,
+		},
+		`pool "db": timed out waiting for a resource after 5s (max size 3: 3 in use, 0 idle, 0 opening; 7 waiting)`: {
+			Kind: pool.ErrTimeout, Waited: 5 * time.Second, MaxSize: 3, InUse: 3, Waiting: 7,
+		},
+		`pool "db": timed out waiting for a resource after 5s while one was being opened (max size 3: 2 in use, 0 idle, 1 opening; 0 waiting; last open error: refused)`: {
+			Kind: pool.ErrTimeout, Waited: 5 * time.Second, MaxSize: 3, InUse: 2, Opening: 1, LastOpenError: down,
+		},
+	} {
+		e.Pool = "db"
+		want(t, "error", e.Error(), text)
+	}
+}
+
 func TestNobodyWaits(t *testing.T) {
 	b := &backend{t: t}
 	p := b.start(pool.Limits{MaxSize: 2, MaxWaiters: -1})

@@ -36,5 +36,5 @@ func Example() {
 	// got 1 reused: false
 	// got 1 reused: true
 	// closed 1
-	// pool "numbers": pool is closed (max size 1: 0 in use, 0 idle, 0 opening; 0 waiting)
+	// pool "numbers": pool is closed
 }

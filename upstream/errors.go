@@ -27,19 +27,22 @@ type EndpointError struct {
 	Err      error
 }
 
-// Error names the upstream and every endpoint tried with its cause.
+// Error names the upstream and every endpoint tried, once, with its cause.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "upstream %q: no connection", e.Upstream)
 	if len(e.Causes) == 0 {
 		b.WriteString(": it has no endpoints")
 	}
-	for i, c := range e.Causes {
-		sep := ": "
-		if i > 0 {
-			sep = "; "
+	sep := ": "
+	for _, c := range e.Causes {
+		b.WriteString(sep)
+		sep = "; "
+		cause := c.Err.Error()
+		if !strings.Contains(cause, c.Endpoint) { // as the name of a pool does
+			fmt.Fprintf(&b, "endpoint %s: ", c.Endpoint)
 		}
-		fmt.Fprintf(&b, "%sendpoint %s: %v", sep, c.Endpoint, c.Err)
+		b.WriteString(cause)
 	}
 	return b.String()
 }
