@@ -45,8 +45,14 @@ func attackOver(t testing.TB, cc, sc net.Conn, cfg mux.Config) (*mux.Session, *h
 	hello := frame.Hello{
 		MinVersion: 1, MaxVersion: 1, MaxFrame: 32 << 10, MaxChannels: 10, ChannelWindow: 1 << 20, SessionWindow: 1 << 24,
 	}
+	if cfg.Resume != nil {
+		hello.Offered, hello.Replay = frame.FeatureResume, frame.MinReplay
+	}
 	h.send(hello.Append([]byte(frame.Magic)))
 	h.expectHello()
+	if cfg.Resume != nil {
+		h.next(frame.TypeTicket)
+	}
 	s := <-made
 	t.Cleanup(func() {
 		cc.Close()
@@ -188,40 +194,80 @@ func TestViolationsResetOneChannel(t *testing.T) {
 	}
 }
 
-// TestFloods: whatever is repeated for as long as the session takes it, memory
-// stays where it is.
+// floods are what a hostile peer may repeat: the i-th frames of each.
+var floods = map[string]func(i uint32) []byte{
+	"ping":           func(i uint32) []byte { return frame.Ping{Opaque: uint64(i)}.Append(nil) },
+	"pong":           func(i uint32) []byte { return frame.Pong{Opaque: uint64(i)}.Append(nil) },
+	"ack":            func(uint32) []byte { return frame.Ack{}.Append(nil) }, // a violation without resumption
+	"open":           func(i uint32) []byte { return open(2*i+1, frame.KindMessages) },
+	"open and reset": func(i uint32) []byte { return concat(open(2*i+1, 1), (&frame.Reset{Channel: 2*i + 1}).Append(nil)) },
+	"open and fill": func(i uint32) []byte {
+		return concat(open(2*i+1, 1), data(2*i+1, 3, 64<<20, 16<<10))
+	},
+	"long names": func(i uint32) []byte {
+		return (&frame.Open{Channel: 2*i + 1, Kind: frame.KindStream, Name: make([]byte, 512)}).Append(nil)
+	},
+	"window":         func(i uint32) []byte { return frame.Window{Limit: uint64(i)}.Append(nil) },
+	"channel window": onOne(func(i uint32) []byte { return frame.Window{Channel: 1, Limit: 1<<20 + uint64(i)}.Append(nil) }),
+	"empty messages": onOne(func(uint32) []byte { return data(1, 0, 0, 0) }),
+	"small parts": onOne(func(i uint32) []byte {
+		if i == 1 {
+			return data(1, 3, 64<<20, 1)
+		}
+		return data(1, frame.FlagMore, 0, 1)
+	}),
+	"stop":  onOne(func(uint32) []byte { return frame.Stop{Channel: 1}.Append(nil) }),
+	"reset": onOne(func(uint32) []byte { return (&frame.Reset{Channel: 1, Reason: make([]byte, 500)}).Append(nil) }),
+	"data of a channel that is over": onOne(func(i uint32) []byte {
+		if i == 1 {
+			return (&frame.Reset{Channel: 1}).Append(nil)
+		}
+		return data(1, 0, 0, 1000)
+	}),
+	"goaway": func(uint32) []byte { return (&frame.GoAway{}).Append(nil) },
+}
+
+// onOne opens channel 1 and goes on with what next returns from 1 on.
+func onOne(next func(i uint32) []byte) func(i uint32) []byte {
+	return func(i uint32) []byte {
+		if i == 0 {
+			return open(1, frame.KindMessages)
+		}
+		return next(i)
+	}
+}
+
+// TestFloods: whatever is repeated for as long as the session takes it, by a peer
+// that neither reads nor acknowledges anything, memory stays where it is.
 func TestFloods(t *testing.T) {
-	for name, one := range map[string]func(i uint32) []byte{
-		"ping":           func(i uint32) []byte { return frame.Ping{Opaque: uint64(i)}.Append(nil) },
-		"open":           func(i uint32) []byte { return open(2*i+1, frame.KindMessages) },
-		"open and reset": func(i uint32) []byte { return concat(open(2*i+1, 1), (&frame.Reset{Channel: 2*i + 1}).Append(nil)) },
-		"open and fill": func(i uint32) []byte {
-			return concat(open(2*i+1, 1), data(2*i+1, 3, 64<<20, 16<<10))
-		},
-		"window": func(i uint32) []byte { return frame.Window{Limit: uint64(i)}.Append(nil) },
-		"goaway": func(uint32) []byte { return (&frame.GoAway{}).Append(nil) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, h := attack(t, mux.Config{SessionWindow: 4 << 20, MaxChannels: 64, CloseTimeout: 10 * time.Millisecond})
-			before := heap()
-			h.SetWriteDeadline(time.Now().Add(2 * time.Second))
-			for sent, i := 0, uint32(0); sent < 8<<20; {
-				var wire []byte
-				for ; len(wire) < 64<<10; i++ {
-					wire = append(wire, one(i)...)
-				}
-				if _, err := h.Write(wire); err != nil {
-					break // cut off, or not read any more
-				}
-				sent += len(wire)
-			}
-			if grown := heap() - before; grown > 12<<20 {
-				t.Errorf("%d KiB held after the flood", grown>>10)
-			}
-			if b := s.Stats().Buffered; b > 4<<20 {
-				t.Errorf("%d bytes buffered", b)
-			}
+	for name, one := range floods {
+		t.Run(name, func(t *testing.T) { flood(t, mux.Config{}, one) })
+		t.Run(name+", resumable", func(t *testing.T) {
+			flood(t, mux.Config{Resume: &mux.Resume{Buffer: 64 << 10, Window: time.Millisecond}}, one)
 		})
+	}
+}
+
+func flood(t *testing.T, cfg mux.Config, one func(i uint32) []byte) {
+	cfg.SessionWindow, cfg.MaxChannels, cfg.CloseTimeout = 1<<20, 16, 10*time.Millisecond
+	s, h := attack(t, cfg)
+	before := heap()
+	h.SetWriteDeadline(time.Now().Add(2 * time.Second))
+	for sent, i := 0, uint32(0); sent < 2<<20; {
+		var wire []byte
+		for ; len(wire) < 64<<10; i++ {
+			wire = append(wire, one(i)...)
+		}
+		if _, err := h.Write(wire); err != nil {
+			break // cut off, or not read any more
+		}
+		sent += len(wire)
+	}
+	if grown := heap() - before; grown > 3<<20 {
+		t.Errorf("%d KiB held after the flood", grown>>10)
+	}
+	if b := s.Stats().Buffered; b > 1<<20 {
+		t.Errorf("%d bytes buffered", b)
 	}
 }
 
