@@ -22,21 +22,23 @@ import (
 // error about it is returned by a later call, as for bytes in the socket's buffer. Close sends
 // what is left first, for up to [closeTime].
 type Conn struct {
-	loop   atomic.Pointer[loop]
-	fd     int
-	local  atomic.Pointer[net.Addr]
-	remote atomic.Pointer[net.Addr]
+	loop atomic.Pointer[loop]
+	fd   int
+	rare atomic.Pointer[rareConn] // nil = none of it was needed yet
 
-	// Everything below belongs to the loop's thread, but for unix, which does not change. There may
-	// be very many connections: the order of fields leaves no gaps.
+	// Everything below belongs to the loop's thread, but for peer and unix, which do not change. There
+	// may be very many connections, and most of them idle: the order of fields leaves no gaps.
 	rd, wr side
-	timer  timer
-	tired  int64  // when WaitReadableFor gives up; 0 = none is under way
+	then   func() // is run as a fiber as soon as there is something to read
 	slot   uint32 // in the poller's table
-	streak uint8  // operations without a pause
-	unix   bool   // a Unix socket
+	timer  int32  // place in the loop's timers, from 1; 0 = not armed
+	peer   peer4
+	streak uint8 // operations without a pause
+	unix   bool  // a Unix socket
 	closed bool
 	abort  bool // Close resets
+	// A Read, or a Write, is under way.
+	reading, writing bool
 	epollConn
 	uringConn
 }
@@ -44,13 +46,39 @@ type Conn struct {
 // side is one direction of a connection.
 type side struct {
 	waiter   *coroutine // parked until there is something to do
-	then     func()     // or what is run as a fiber then
-	busy     bool       // a Read, or a Write, is under way
-	queue    *sideQueue // others that want to; nil = nobody ever did
 	deadline int64      // in the loop's clock; 0 = none
 }
 
-type sideQueue struct{ waiting []*coroutine }
+// rareConn is what most connections do not need.
+type rareConn struct {
+	local, remote atomic.Pointer[net.Addr]
+
+	rd, wr []*coroutine // that want to read and write when others have done so; the loop's
+}
+
+// rarely makes room for what most connections do not need.
+func (c *Conn) rarely() *rareConn {
+	if c.rare.Load() == nil {
+		c.rare.CompareAndSwap(nil, new(rareConn))
+	}
+	return c.rare.Load()
+}
+
+// queue is that of one of c's sides.
+func (r *rareConn) queue(c *Conn, s *side) *[]*coroutine {
+	if s == &c.rd {
+		return &r.rd
+	}
+	return &r.wr
+}
+
+// busy is whether an operation on one of c's sides is under way.
+func (c *Conn) busy(s *side) *bool {
+	if s == &c.rd {
+		return &c.reading
+	}
+	return &c.writing
+}
 
 // maxStreak is how many operations a fiber may do in one go before others have a turn.
 const maxStreak = 64
@@ -62,9 +90,11 @@ var (
 
 // newConn makes a connection of an open descriptor, which is in the mode the poller wants, and
 // hands it to l. Any thread may call it.
-func newConn(l *loop, fd int, isUnix bool) *Conn {
-	c := &Conn{fd: fd, unix: isUnix}
-	c.timer.conn = c
+func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
+	c := &Conn{fd: fd, unix: isUnix, peer: from.ip4}
+	if from.other != nil {
+		c.rarely().remote.Store(&from.other)
+	}
 	c.loop.Store(l)
 	l.conns.Add(1)
 	if l.here() {
@@ -161,15 +191,16 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	if err := c.begin(l, &c.rd); err != nil {
 		return false, c.opError("read", err)
 	}
-	c.tired = l.now + int64(patience)
+	f := l.current
+	f.tired = l.now + int64(patience)
 	for err == nil { // after an error the descriptor may be another's
-		if ready = l.poller.readable(c); ready || l.now >= c.tired {
+		if ready = l.poller.readable(c); ready || l.now >= f.tired {
 			break
 		}
-		l.timers.arm(&c.timer, c.tired)
+		l.timers.arm(c, f.tired)
 		err = c.wait(l, &c.rd)
 	}
-	c.tired = 0
+	f.tired = 0
 	c.end(l, &c.rd)
 	return ready, c.opError("read", err)
 }
@@ -180,7 +211,7 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 // one user, on its loop and with no Read under way; false, and nothing happens, elsewhere.
 func (c *Conn) OnReadable(fn func()) bool {
 	l := c.loop.Load()
-	if !l.here() || c.rd.busy || c.rd.then != nil {
+	if !l.here() || c.reading || c.then != nil {
 		return false
 	}
 	deadline := c.rd.deadline
@@ -189,10 +220,12 @@ func (c *Conn) OnReadable(fn func()) bool {
 		return true
 	}
 	if deadline != 0 {
-		l.timers.arm(&c.timer, deadline)
+		l.timers.arm(c, deadline)
+	} else {
+		l.timers.disarm(c) // it may be for long
 	}
 	c.streak = 0
-	c.rd.then = fn
+	c.then = fn
 	return true
 }
 
@@ -308,14 +341,13 @@ func (c *Conn) write(l *loop, p []byte) (total int, err error) {
 // begin takes a side for one operation, and looks whether there is any use in it. The loop's
 // clock is as old as its turn: a deadline that has not passed by it is in time.
 func (c *Conn) begin(l *loop, s *side) error {
-	for s.busy {
-		if s.queue == nil {
-			s.queue = new(sideQueue)
-		}
-		s.queue.waiting = append(s.queue.waiting, l.current)
+	busy := c.busy(s)
+	for *busy {
+		q := c.rarely().queue(c, s)
+		*q = append(*q, l.current)
 		l.current.park()
 	}
-	s.busy = true
+	*busy = true
 	var err error
 	switch {
 	case c.closed:
@@ -331,10 +363,12 @@ func (c *Conn) begin(l *loop, s *side) error {
 
 // end gives the side to the next who wants it.
 func (c *Conn) end(l *loop, s *side) {
-	s.busy = false
-	if q := s.queue; q != nil && len(q.waiting) > 0 {
-		l.ready(q.waiting[0])
-		q.waiting = q.waiting[1:]
+	*c.busy(s) = false
+	if r := c.rare.Load(); r != nil {
+		if q := r.queue(c, s); len(*q) > 0 {
+			l.ready((*q)[0])
+			*q = (*q)[1:]
+		}
 	}
 }
 
@@ -359,7 +393,7 @@ func (c *Conn) await(l *loop, s *side, f *coroutine) error {
 		if l.now >= s.deadline {
 			return os.ErrDeadlineExceeded
 		}
-		l.timers.arm(&c.timer, s.deadline)
+		l.timers.arm(c, s.deadline)
 	}
 	c.streak = 0
 	s.waiter = f
@@ -387,7 +421,7 @@ func (c *Conn) yield(l *loop) error {
 }
 
 // waits reports whether anybody is to be woken.
-func (s *side) waits() bool { return s.waiter != nil || s.then != nil }
+func (c *Conn) waits(s *side) bool { return s.waiter != nil || s == &c.rd && c.then != nil }
 
 // woken lets the side's waiter look again.
 func (s *side) woken(l *loop) {
@@ -395,9 +429,26 @@ func (s *side) woken(l *loop) {
 		s.waiter = nil
 		l.ready(f)
 	}
-	if fn := s.then; fn != nil {
-		s.then = nil
+}
+
+// wakeReader lets who waits for something to read look again.
+func (c *Conn) wakeReader(l *loop) {
+	c.rd.woken(l)
+	if fn := c.then; fn != nil {
+		c.then = nil
 		l.spawn(fn)
+	}
+}
+
+// wakeWriter lets who waits for room look again.
+func (c *Conn) wakeWriter(l *loop) { c.wr.woken(l) }
+
+// wake is that for one of c's sides.
+func (c *Conn) wake(l *loop, s *side) {
+	if s == &c.rd {
+		c.wakeReader(l)
+	} else {
+		c.wakeWriter(l)
 	}
 }
 
@@ -406,21 +457,15 @@ func (c *Conn) expired(l *loop) {
 	if c.lingering(l) {
 		return
 	}
-	if c.tired != 0 {
-		if l.now >= c.tired {
-			c.rd.woken(l)
+	if f := c.rd.waiter; f != nil && f.tired != 0 {
+		if l.now >= f.tired {
+			c.wakeReader(l)
 		} else {
-			l.timers.arm(&c.timer, c.tired)
+			l.timers.arm(c, f.tired)
 		}
 	}
 	for _, s := range []*side{&c.rd, &c.wr} {
-		switch {
-		case !s.waits() || s.deadline == 0:
-		case l.now >= s.deadline:
-			s.woken(l)
-		default:
-			l.timers.arm(&c.timer, s.deadline)
-		}
+		c.deadlineMoved(l, s)
 	}
 }
 
@@ -475,11 +520,11 @@ func (c *Conn) moveDeadline(l *loop, at int64, read, write bool) {
 // deadlineMoved tells a side that waits.
 func (c *Conn) deadlineMoved(l *loop, s *side) {
 	switch {
-	case c.closed || !s.waits() || s.deadline == 0:
+	case c.closed || !c.waits(s) || s.deadline == 0:
 	case s.deadline <= l.now:
-		s.woken(l)
+		c.wake(l, s)
 	default:
-		l.timers.arm(&c.timer, s.deadline)
+		l.timers.arm(c, s.deadline)
 	}
 }
 
@@ -512,18 +557,20 @@ func (c *Conn) close(l *loop) {
 	if c.closed {
 		return
 	}
-	c.RemoteAddr() // for the logs; afterwards the descriptor may be another's
+	if !c.peer.known() {
+		c.RemoteAddr() // for the logs; afterwards the descriptor may be another's
+	}
 	c.closed = true
-	l.timers.disarm(&c.timer)
+	l.timers.disarm(c)
 	l.conns.Add(-1)
-	c.rd.woken(l)
-	c.wr.woken(l)
+	c.wakeReader(l)
+	c.wakeWriter(l)
 	l.poller.close(c)
 }
 
 // gone is called by the poller when the descriptor is closed.
 func (c *Conn) gone(l *loop) {
-	l.timers.disarm(&c.timer)
+	l.timers.disarm(c)
 	l.open--
 }
 
@@ -558,7 +605,7 @@ func (c *Conn) Adopt() {
 	}
 	to := f.loop
 	l.call(func() {
-		if c.loop.Load() != l || c.closed || c.rd.busy || c.wr.busy || c.rd.then != nil {
+		if c.loop.Load() != l || c.closed || c.reading || c.writing || c.then != nil {
 			return
 		}
 		for !l.poller.stop(c) {
@@ -569,7 +616,7 @@ func (c *Conn) Adopt() {
 		if l.poller.busy(c) {
 			return
 		}
-		l.timers.disarm(&c.timer)
+		l.timers.disarm(c)
 		l.poller.remove(c)
 		l.conns.Add(-1)
 		l.open--
@@ -613,15 +660,24 @@ func (c *Conn) SetLinger(seconds int) error {
 }
 
 // LocalAddr implements net.Conn.
-func (c *Conn) LocalAddr() net.Addr { return c.addr(&c.local, unix.Getsockname) }
+func (c *Conn) LocalAddr() net.Addr {
+	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.local }, unix.Getsockname)
+}
 
 // RemoteAddr implements net.Conn.
-func (c *Conn) RemoteAddr() net.Addr { return c.addr(&c.remote, unix.Getpeername) }
+func (c *Conn) RemoteAddr() net.Addr {
+	if c.peer.known() {
+		return c.peer.addr()
+	}
+	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.remote }, unix.Getpeername)
+}
 
 // addr asks the kernel at the first call. After Close what was not asked is not known.
-func (c *Conn) addr(known *atomic.Pointer[net.Addr], ask func(int) (unix.Sockaddr, error)) net.Addr {
-	if a := known.Load(); a != nil {
-		return *a
+func (c *Conn) addr(place func(*rareConn) *atomic.Pointer[net.Addr], ask func(int) (unix.Sockaddr, error)) net.Addr {
+	if r := c.rare.Load(); r != nil {
+		if a := place(r).Load(); a != nil {
+			return *a
+		}
 	}
 	a := toAddr(nil, c.unix)
 	look := func(*loop) {
@@ -630,7 +686,7 @@ func (c *Conn) addr(known *atomic.Pointer[net.Addr], ask func(int) (unix.Sockadd
 		}
 		if sa, err := ask(c.fd); err == nil {
 			a = toAddr(sa, c.unix)
-			known.Store(&a)
+			place(c.rarely()).Store(&a)
 		}
 	}
 	if l := c.loop.Load(); l.here() {

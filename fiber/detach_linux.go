@@ -51,7 +51,7 @@ func (c *Conn) detach(l *loop) (net.Conn, []byte, error) {
 	c.LocalAddr() // for who asks this one
 	c.RemoteAddr()
 	ahead := bytes.Clone(c.in)
-	l.timers.disarm(&c.timer)
+	l.timers.disarm(c)
 	l.poller.remove(c)
 	c.in, c.closed = nil, true
 	l.conns.Add(-1)

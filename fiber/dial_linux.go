@@ -179,7 +179,11 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
-	c := newConn(l, fd, domain == unix.AF_UNIX)
+	from := peer{}
+	if !to.IsUnspecified() { // else it is another's
+		from = peerOf(sa)
+	}
+	c := newConn(l, fd, domain == unix.AF_UNIX, from)
 	if c.closed {
 		return nil, net.ErrClosed
 	}
@@ -197,17 +201,13 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 		_ = c.Close()
 		return nil, err
 	}
-	if !to.IsUnspecified() { // else it is another's
-		a := toAddr(sa, c.unix)
-		c.remote.Store(&a)
-	}
 	return c, nil
 }
 
 // connected waits for a connect under way. Connecting again tells how it went, which on one machine is
 // known at once.
 func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
-	stop := context.AfterFunc(ctx, func() { c.send(l, c.wr.woken) }) // it may have moved by then
+	stop := context.AfterFunc(ctx, func() { c.send(l, c.wakeWriter) }) // it may have moved by then
 	defer stop()
 	for {
 		switch err := unix.Connect(c.fd, sa); err {

@@ -160,7 +160,7 @@ func (e *Engine) Conn(c net.Conn) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fiber: connection of %s: %w", c.RemoteAddr(), err)
 	}
-	return newConn(l, fd, isUnix), nil
+	return newConn(l, fd, isUnix, peer{}), nil
 }
 
 // Go runs fn as a fiber of the caller's loop, or as a goroutine when the caller is no fiber.

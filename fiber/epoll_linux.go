@@ -4,7 +4,6 @@ package fiber
 
 import (
 	"fmt"
-	"net"
 	"syscall"
 	"time"
 	"unsafe"
@@ -167,7 +166,7 @@ func (p *epoll) addListener(a *Listener) error {
 	return nil
 }
 
-func (p *epoll) accept(a *Listener) (fd int, from net.Addr, err error, done bool) {
+func (p *epoll) accept(a *Listener) (fd int, from peer, err error, done bool) {
 	return acceptOne(a.fd, unix.SOCK_NONBLOCK)
 }
 
@@ -217,11 +216,11 @@ func (p *epoll) handle(ev *unix.EpollEvent) {
 		}
 		if ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 			t.canRead, t.unsure = true, false
-			t.rd.woken(p.loop)
+			t.wakeReader(p.loop)
 		}
 		if ev.Events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 			t.canWrite = true
-			t.wr.woken(p.loop)
+			t.wakeWriter(p.loop)
 		}
 	case *Listener:
 		t.woken(p.loop)

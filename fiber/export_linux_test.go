@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -61,3 +62,6 @@ func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn
 
 // ToItself is asked about every dialled IPv4 connection.
 func ToItself(fd int, to netip.AddrPort) bool { return toItself(fd, sockaddr(to)) }
+
+// ConnSize is what a connection takes of the heap.
+const ConnSize = unsafe.Sizeof(Conn{})

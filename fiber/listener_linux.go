@@ -112,9 +112,7 @@ func (a *Listener) accept() (net.Conn, error) {
 		case err != nil:
 			return nil, a.opError("accept", err)
 		case done:
-			c := newConn(a.loop.engine.lightest(), fd, a.unix)
-			c.remote.Store(&from) // after a reset nobody could tell any more
-			return c, nil
+			return newConn(a.loop.engine.lightest(), fd, a.unix, from), nil
 		}
 		a.streak = 0
 		a.waiters = append(a.waiters, a.loop.current)
@@ -267,26 +265,4 @@ func takeSocket(s any) (fd int, isUnix bool, err error) {
 		err = failed
 	}
 	return fd, isUnix, err
-}
-
-// toAddr makes a net.Addr of what the kernel says; nil becomes an empty address.
-func toAddr(sa unix.Sockaddr, isUnix bool) net.Addr {
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return &net.TCPAddr{IP: net.IP(sa.Addr[:]), Port: sa.Port}
-	case *unix.SockaddrInet6:
-		a := &net.TCPAddr{IP: net.IP(sa.Addr[:]), Port: sa.Port}
-		if sa.ZoneId != 0 {
-			if i, err := net.InterfaceByIndex(int(sa.ZoneId)); err == nil {
-				a.Zone = i.Name
-			}
-		}
-		return a
-	case *unix.SockaddrUnix:
-		return &net.UnixAddr{Name: sa.Name, Net: "unix"}
-	}
-	if isUnix {
-		return &net.UnixAddr{Net: "unix"}
-	}
-	return &net.TCPAddr{}
 }

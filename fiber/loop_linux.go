@@ -4,7 +4,6 @@ package fiber
 
 import (
 	"log/slog"
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -59,7 +58,7 @@ type poller interface {
 	// close closes the descriptor once what was written is sent.
 	close(c *Conn)
 	// accept returns a connection that waits, if any; the listener is woken later otherwise.
-	accept(a *Listener) (fd int, from net.Addr, err error, done bool)
+	accept(a *Listener) (fd int, from peer, err error, done bool)
 	addListener(a *Listener) error
 	closeListener(a *Listener)
 	// wait lets the kernel work until something has happened, wake is called, or the time has
@@ -370,9 +369,8 @@ func (l *loop) call(fn func()) bool {
 
 // sleep parks the current fiber.
 func (l *loop) sleep(d time.Duration) {
-	t := timer{fiber: l.current}
-	l.timers.arm(&t, later(d))
-	t.fiber.park()
+	l.timers.sleep(l.current, later(d))
+	l.current.park()
 }
 
 func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }

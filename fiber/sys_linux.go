@@ -3,8 +3,6 @@
 package fiber
 
 import (
-	"encoding/binary"
-	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -124,7 +122,7 @@ func (t *table) each(fn func(owner any)) {
 const maxGeneration = 1<<24 - 1
 
 // acceptOne takes a connection from a listening socket, if one waits.
-func acceptOne(listener int, flags uintptr) (fd int, from net.Addr, err error, done bool) {
+func acceptOne(listener int, flags uintptr) (fd int, from peer, err error, done bool) {
 	var sa unix.RawSockaddrAny
 	for {
 		size := uint32(unix.SizeofSockaddrAny)
@@ -132,26 +130,12 @@ func acceptOne(listener int, flags uintptr) (fd int, from net.Addr, err error, d
 			uintptr(unsafe.Pointer(&size)), unix.SOCK_CLOEXEC|flags, 0, 0)
 		switch errno {
 		case 0:
-			return int(n), peerAddr(&sa), nil, true
+			return int(n), acceptedPeer(&sa), nil, true
 		case unix.EAGAIN:
-			return -1, nil, nil, false
+			return -1, peer{}, nil, false
 		case unix.EINTR:
 		default:
-			return -1, nil, errno, true
+			return -1, peer{}, errno, true
 		}
 	}
-}
-
-// peerAddr makes a net.Addr of an accepted peer's; one on a Unix socket has no name that matters.
-func peerAddr(sa *unix.RawSockaddrAny) net.Addr {
-	port := func(p *uint16) int { return int(binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:])) }
-	switch sa.Addr.Family {
-	case unix.AF_INET:
-		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
-		return toAddr(&unix.SockaddrInet4{Addr: in.Addr, Port: port(&in.Port)}, false)
-	case unix.AF_INET6:
-		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
-		return toAddr(&unix.SockaddrInet6{Addr: in.Addr, Port: port(&in.Port), ZoneId: in.Scope_id}, false)
-	}
-	return &net.UnixAddr{Net: "unix"}
 }

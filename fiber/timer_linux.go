@@ -22,45 +22,68 @@ func later(d time.Duration) int64 {
 	return now + int64(d)
 }
 
-// timer wakes a connection's waiters or one fiber. It is embedded, so that arming allocates
-// nothing, and belongs to its loop's thread.
+// timer wakes a connection's waiters, or a fiber that sleeps.
 type timer struct {
 	when  int64
-	place int // in the heap, from 1; 0 = not armed
-	conn  *Conn
+	conn  *Conn // whose timer field says where this is
 	fiber *coroutine
 }
 
 // timers is a binary heap by time. Deadlines are moved far more often than they are reached, so
 // moving one later costs nothing: a connection's timer fires at the earliest time it was ever
-// armed for, and is armed again then. The heap changes about once per time-out, not per request.
-type timers []*timer
+// armed for, and is armed again then. The heap changes about once per time-out, not per request. It
+// belongs to its loop's thread.
+type timers []timer
 
-func (h *timers) arm(t *timer, when int64) {
-	switch {
-	case t.place == 0:
-		t.when = when
-		*h = append(*h, t)
-		t.place = len(*h)
-		h.up(t.place)
-	case when < t.when:
-		t.when = when
-		h.up(t.place)
+// arm has c.expired called at a time, or before.
+func (h *timers) arm(c *Conn, when int64) {
+	switch i := int(c.timer); {
+	case i == 0:
+		h.add(timer{when: when, conn: c})
+	case when < (*h)[i-1].when:
+		(*h)[i-1].when = when
+		h.up(i)
 	}
 }
 
-func (h *timers) disarm(t *timer) {
-	if t.place == 0 {
-		return
+// sleep makes f ready at a time.
+func (h *timers) sleep(f *coroutine, when int64) { h.add(timer{when: when, fiber: f}) }
+
+func (h *timers) add(t timer) {
+	*h = append(*h, t)
+	h.placed(len(*h))
+	h.up(len(*h))
+}
+
+// disarm forgets what arm was told of c.
+func (h *timers) disarm(c *Conn) {
+	if c.timer != 0 {
+		h.remove(int(c.timer))
 	}
-	i, n := t.place, len(*h)
+}
+
+// remove takes the i-th out.
+func (h *timers) remove(i int) {
+	n := len(*h)
 	h.swap(i, n)
-	(*h)[n-1] = nil
+	if c := (*h)[n-1].conn; c != nil {
+		c.timer = 0
+	}
+	(*h)[n-1] = timer{}
 	*h = (*h)[:n-1]
-	t.place = 0
 	if i < n {
 		h.down(i)
 		h.up(i)
+	}
+	if len(*h) == 0 && cap(*h) > maxRoom {
+		*h = nil
+	}
+}
+
+// placed tells a connection where its timer is.
+func (h timers) placed(i int) {
+	if c := h[i-1].conn; c != nil {
+		c.timer = int32(i)
 	}
 }
 
@@ -74,7 +97,8 @@ func (h timers) next() int64 {
 
 func (h timers) swap(i, j int) {
 	h[i-1], h[j-1] = h[j-1], h[i-1]
-	h[i-1].place, h[j-1].place = i, j
+	h.placed(i)
+	h.placed(j)
 }
 
 func (h timers) up(i int) {
@@ -105,11 +129,10 @@ func (h timers) down(i int) {
 func (l *loop) expire() {
 	for len(l.timers) > 0 && l.timers[0].when <= l.now {
 		t := l.timers[0]
-		l.timers.disarm(t)
-		switch {
-		case t.fiber != nil:
+		l.timers.remove(1)
+		if t.fiber != nil {
 			l.ready(t.fiber)
-		default:
+		} else {
 			t.conn.expired(l)
 		}
 	}

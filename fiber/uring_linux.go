@@ -5,7 +5,6 @@ package fiber
 import (
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"syscall"
 	"time"
@@ -370,7 +369,7 @@ func (p *uring) close(c *Conn) {
 	case c.sending != nil && c.abort:
 		p.cancel(c, kindSend)
 	case c.out != nil || c.sending != nil:
-		p.loop.timers.arm(&c.timer, p.loop.now+int64(closeTime))
+		p.loop.timers.arm(c, p.loop.now+int64(closeTime))
 	}
 	p.closeIdle(c)
 }
@@ -428,7 +427,7 @@ func (p *uring) armListener(a *Listener) {
 	a.armed = true
 }
 
-func (p *uring) accept(a *Listener) (fd int, from net.Addr, err error, done bool) {
+func (p *uring) accept(a *Listener) (fd int, from peer, err error, done bool) {
 	if fd, from, err, done = acceptOne(a.fd, 0); !done && !a.armed {
 		p.armListener(a)
 	}
@@ -545,11 +544,11 @@ func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
 	case kindPollOut:
 		c.flight--
 		c.pollingOut = false
-		c.wr.woken(p.loop)
+		c.wakeWriter(p.loop)
 	case kindPollIn:
 		c.flight--
 		c.polling = false
-		c.rd.woken(p.loop)
+		c.wakeReader(p.loop)
 	}
 	if c.closed {
 		p.closeIdle(c)
@@ -584,7 +583,7 @@ func (p *uring) received(c *Conn, e cqe) {
 	default:
 		c.inErr = errno
 	}
-	c.rd.woken(p.loop)
+	c.wakeReader(p.loop)
 }
 
 // calmAfter is how many small receives in a row end bulk.
@@ -662,7 +661,7 @@ func (p *uring) sent(c *Conn, e cqe) {
 	if c.fin && !c.finSent && c.sending == nil && c.outErr == 0 {
 		_ = p.finish(c)
 	}
-	c.wr.woken(p.loop)
+	c.wakeWriter(p.loop)
 }
 
 func (p *uring) acceptable(a *Listener, e cqe) {
