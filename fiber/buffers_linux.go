@@ -146,10 +146,12 @@ func newRecvBuffers(r *ring) (*recvBuffers, error) {
 	for i := range uint16(recvCount) {
 		b.put(i)
 	}
+	b.publish()
 	return b, nil
 }
 
-// take returns the first n bytes of a buffer the kernel has filled; put gives it back.
+// take returns the first n bytes of a buffer the kernel has filled; put gives it back, with the next
+// publish.
 func (b *recvBuffers) take(id uint16, n int) []byte {
 	b.taken++
 	at := int(id) * recvSize
@@ -166,10 +168,13 @@ func (b *recvBuffers) put(id uint16) {
 	e := &entries[b.tail%recvCount]
 	e.addr, e.len, e.id = uint64(uintptr(unsafe.Pointer(&b.mem[at]))), recvSize, id
 	b.tail++
-	// The kernel may look as soon as the tail has moved. There is no 16-bit atomic store; the
-	// one of 32 bits takes the first entry's id, which is beside the tail, with it.
-	both := (*uint32)(unsafe.Pointer(&entries[0].id))
-	atomic.StoreUint32(both, uint32(entries[0].id)|uint32(b.tail)<<16)
+}
+
+// publish lets the kernel have what was put. There is no 16-bit atomic store; the one of 32 bits
+// takes the first entry's id, which is beside the tail, with it.
+func (b *recvBuffers) publish() {
+	first := (*bufEntry)(unsafe.Pointer(&b.ring[0]))
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&first.id)), uint32(first.id)|uint32(b.tail)<<16)
 }
 
 func (b *recvBuffers) free() {

@@ -184,16 +184,13 @@ func (r *ring) enter(wait, raw bool, left int64) {
 // empty reports that no completion waits to be taken.
 func (r *ring) empty() bool { return *r.cqHead == atomic.LoadUint32(r.cqTail) }
 
-// completion returns the next completion, false if there is none.
-func (r *ring) completion() (cqe, bool) {
-	head := *r.cqHead
-	if head == atomic.LoadUint32(r.cqTail) {
-		return cqe{}, false
-	}
-	c := r.cqes[head&r.cqMask]
-	atomic.StoreUint32(r.cqHead, head+1)
-	return c, true
-}
+// completions returns the numbers of the first completion that was not taken, and of the one after
+// the last; at gives each, and taken hands their room back to the kernel.
+func (r *ring) completions() (from, to uint32) { return *r.cqHead, atomic.LoadUint32(r.cqTail) }
+
+func (r *ring) at(i uint32) cqe { return r.cqes[i&r.cqMask] }
+
+func (r *ring) taken(to uint32) { atomic.StoreUint32(r.cqHead, to) }
 
 // register is io_uring_register(2).
 func (r *ring) register(op uintptr, arg unsafe.Pointer, n uintptr) error {

@@ -18,19 +18,20 @@ import (
 // no buffer: receives take one of the ring's when data comes. Writes are gathered in the loop's
 // buffers and sent at the end of the turn.
 type uring struct {
-	loop  *loop
-	ring  *ring
-	event int // eventfd that ends a wait
-	table table
-	recv  *recvBuffers
-	send  sendBuffers
-	dirty []*Conn        // with something to send that is not being sent
-	ahead []*aheadBuffer // spare buffers for what is received before it is read
-	given []*Conn        // to which the last wait gave a receive buffer
-	heard []*Conn        // that received something in the last wait
-	polls []unix.PollFd  // of lookForResets
-	idle  bool           // the last wait found nothing to do for long
-	raw   bool           // see rawWaits
+	loop   *loop
+	ring   *ring
+	event  int // eventfd that ends a wait
+	table  table
+	recv   *recvBuffers
+	send   sendBuffers
+	dirty  []*Conn        // with something to send that is not being sent
+	ahead  []*aheadBuffer // spare buffers for what is received before it is read
+	given  []*Conn        // to which the last wait gave a receive buffer
+	heard  []*Conn        // that received something since lookForResets looked
+	looked int64          // when that was
+	polls  []unix.PollFd  // of lookForResets
+	idle   bool           // the last wait found nothing to do for long
+	raw    bool           // see rawWaits
 }
 
 // uringConn is what the poller knows of a connection; the loop's thread owns it.
@@ -50,6 +51,7 @@ type uringConn struct {
 	calm    uint8         // small receives since, that left nothing
 	more    bool          // the last receive left something
 	eof     bool          // the end was received
+	isHeard bool          // see uring.heard
 	inErr   syscall.Errno // the error that ended the input, to be told once
 
 	out     *sendBuffer   // being filled
@@ -132,11 +134,11 @@ func (p *uring) try() error {
 	s := p.prepareRecv(fds[0], userData(kindCancel, 0, 0))
 	s.ioprio = recvMultishot
 	p.ring.enter(true, false, int64(time.Second))
-	for {
-		c, ok := p.ring.completion()
-		switch {
-		case !ok:
+	for i, end := p.ring.completions(); ; i++ {
+		if i == end {
 			return errors.New("io_uring: a receive does not complete")
+		}
+		switch c := p.ring.at(i); {
 		case c.userData&0xff != kindCancel:
 		case c.res < 0:
 			return fmt.Errorf("io_uring: receive: %w", syscall.Errno(-c.res))
@@ -146,6 +148,7 @@ func (p *uring) try() error {
 			id := uint16(c.flags >> 16)
 			p.recv.take(id, int(c.res))
 			p.recv.put(id)
+			p.ring.taken(end)
 			return nil
 		}
 	}
@@ -172,7 +175,7 @@ func (p *uring) remove(c *Conn) {
 	for _, list := range []*[]*Conn{&p.dirty, &p.given, &p.heard} {
 		*list = slices.DeleteFunc(*list, func(o *Conn) bool { return o == c })
 	}
-	c.isDirty = false
+	c.isDirty, c.isHeard = false, false
 	p.table.drop(c.slot)
 }
 
@@ -452,13 +455,33 @@ func (p *uring) watchEvent() {
 	s.userData = userData(kindWake, wakeSlot, 0)
 }
 
-// lookForResets looks at the connections that have just received something, with one system call for
-// all of them. The kernel (Linux 6.18) wakes a multishot receive once for data and a reset that come
-// together, and does not look again after the data: such a reset would never be told.
+// lookInterval bounds how long a reset that has come with data stays unknown. A loop that is busy looks
+// no more often, for most connections will have received something again by then.
+const lookInterval = 2 * time.Millisecond
+
+// lookSoon looks for resets, unless it has done so less than a lookInterval ago: then the loop waits no
+// longer than until it is over.
+func (p *uring) lookSoon(until int64) int64 {
+	due := p.looked + int64(lookInterval)
+	if p.loop.now >= due {
+		p.looked = p.loop.now
+		p.lookForResets()
+		return until
+	}
+	if until == 0 {
+		return due
+	}
+	return min(until, due)
+}
+
+// lookForResets looks at the connections that have received something since it did so last, with one
+// system call for all of them. The kernel (Linux 6.18) wakes a multishot receive once for data and a reset
+// that come together, and does not look again after the data: such a reset would never be told.
 func (p *uring) lookForResets() {
 	p.polls = p.polls[:0]
 	waiting := p.heard[:0]
 	for _, c := range p.heard {
+		c.isHeard = false
 		if !c.closed && c.armed && !c.stopped {
 			p.polls = append(p.polls, unix.PollFd{Fd: int32(c.fd)}) // errors are told unasked
 			waiting = append(waiting, c)
@@ -490,6 +513,10 @@ func (p *uring) settle() {
 // wait submits and waits; see epoll.wait about raw.
 func (p *uring) wait(until int64) {
 	p.settle()
+	p.recv.publish() // the kernel takes them within enter only (setupDeferTaskrun)
+	if len(p.heard) > 0 {
+		until = p.lookSoon(until)
+	}
 	for i, c := range p.dirty {
 		p.dirty[i] = nil
 		c.isDirty = false
@@ -503,17 +530,12 @@ func (p *uring) wait(until int64) {
 		left = max(until-nanotime(), 1)
 	}
 	p.ring.enter(wait, p.raw && !p.idle, left)
-	n := 0
-	for {
-		c, ok := p.ring.completion()
-		if !ok {
-			break
-		}
-		n++
-		p.complete(c)
+	from, to := p.ring.completions()
+	for i := from; i != to; i++ {
+		p.complete(p.ring.at(i))
 	}
-	p.lookForResets()
-	p.idle = wait && n == 0
+	p.ring.taken(to)
+	p.idle = wait && from == to
 }
 
 func (p *uring) complete(e cqe) {
@@ -571,7 +593,10 @@ func (p *uring) received(c *Conn, e cqe) {
 	case c.closed:
 		return
 	case e.res > 0:
-		p.heard = append(p.heard, c)
+		if !c.isHeard {
+			c.isHeard = true
+			p.heard = append(p.heard, c)
+		}
 		c.weigh(int(e.res))
 		if len(c.in) > maxAhead || c.bulk && e.flags&cqeMore != 0 {
 			p.stop(c)
