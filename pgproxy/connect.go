@@ -37,7 +37,7 @@ type server struct {
 	dirt     dirt
 	shared   bool // used in transaction mode: it may hold what dirt does not know of
 	stmts    prepared
-	unnamed  uint64        // whose unnamed statement it has, as session.unnamedID has it; 0 = unknown
+	unnamed  uint64        // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
 	idleAt   time.Duration // when it was last released, by clock
 
 	// cancelInDoubt means that a cancel request was sent, and nobody knows whether the server

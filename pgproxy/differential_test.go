@@ -68,7 +68,7 @@ func compare(t *testing.T, gateway, direct string, client, script uint64) {
 func playScript(w *wire, r *rand.Rand) (transcript []string) {
 	for range 12 {
 		sent, request := "", []byte(nil)
-		for range 1 + r.IntN(8) {
+		for range 1 + r.IntN(14) {
 			m := chance(r)
 			for _, m := range m {
 				sent += fmt.Sprintf("%T%+v ", m, m)
@@ -134,10 +134,10 @@ func chance(r *rand.Rand) []pgwire.Message {
 	of := func(s ...string) string { return s[r.IntN(len(s))] }
 	sql := of("select 1", "select generate_series(1,5)", "select 1/0", "selec", "begin", "commit", "rollback", "select $1::int",
 		"declare c cursor for select generate_series(1,9)", "fetch 2 from c", "copy differential from stdin", "copy (select 1) to stdout",
-		"select repeat('x',99)", "savepoint a", "rollback to a")
+		"select repeat('x',99)", "savepoint a", "rollback to a", "deallocate all")
 	name, portal := of("", "", "s1", "s2", "s3", "s4"), of("", "", "", "p1")
 	object := of("S", "P")[0]
-	target := of("s1", "s2", "s3")
+	target := of("", "s1", "s2", "s3")
 	if object == 'P' {
 		target = portal
 	}
@@ -152,9 +152,9 @@ func chance(r *rand.Rand) []pgwire.Message {
 	}
 	switch r.IntN(12) {
 	case 0, 1:
-		return []pgwire.Message{&pgwire.Parse{Name: name, Query: of(sql, "select "+of("1", "2", "3", "4", "5"))}}
+		return []pgwire.Message{&pgwire.Parse{Name: name, Query: of(sql, fmt.Sprint("select ", r.IntN(1000)), of("deallocate all", "discard plans"))}}
 	case 2:
-		return []pgwire.Message{&pgwire.Bind{Statement: of("s1", "s2", "s3"), Portal: portal, Params: params}}
+		return []pgwire.Message{&pgwire.Bind{Statement: of("", "", "s1", "s2", "s3"), Portal: portal, Params: params}, &pgwire.Execute{Portal: portal}, data, end}
 	case 3:
 		return []pgwire.Message{&pgwire.Describe{Object: object, Name: target}}
 	case 4:

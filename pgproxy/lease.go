@@ -48,6 +48,7 @@ func (s *session) acquire() error {
 	}
 	s.st.reset()
 	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
+	s.unnamedNew, s.sweeping = false, false
 	if s.c.AccessLog() {
 		s.leaseAt = time.Now()
 	}

@@ -6,18 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/headpond/headpond/pgwire"
 )
 
 // In transaction mode prepared statements are the gateway's: a client's names are mapped to
 // names shared by all, and a statement is prepared again where a server connection lacks it.
-// The unnamed statement keeps its name; it is parsed again on a server connection whose unnamed
-// statement is not the client's.
-
-// lastUnnamed numbers unnamed statements, so that a server connection can tell whose it has.
-var lastUnnamed atomic.Uint64
 
 // parse forwards Parse.
 func (s *session) parse(h pgwire.Header) error {
@@ -54,11 +48,11 @@ func (s *session) parse(h pgwire.Header) error {
 
 // learn waits for the answers to what the client sent before, where a message about a statement
 // cannot be judged without: the client has the name although it should not, or the other way
-// round, and that may be because what it sent was skipped; or a Query may be deallocating it. The
+// round, and that may be because what it sent was skipped; or something may be deallocating it. The
 // message must not have been consumed.
 func (s *session) learn(name []byte, has bool) error {
 	s.hold()
-	known := len(name) == 0 || s.st.ends == 0 || s.st.copyIn || s.st.queries == 0 && s.certain(string(name), has)
+	known := s.st.empty() || s.st.copyIn || s.knows(name, has)
 	pumping := s.pumping
 	s.learning = !known
 	s.letGo()
@@ -79,7 +73,19 @@ func (s *session) learn(name []byte, has bool) error {
 	s.pumps.Wait() // it has ended, or will when it has learned
 	s.both, s.learning = false, false
 	s.pending, s.synced = s.pending[:0], 0
+	if s.st.empty() {
+		s.changesDone(lastOfAll)
+	}
 	return s.broken
+}
+
+// knows reports whether a message that uses a statement, or is to make it, can be judged before what is
+// on its way to the server is answered. mu is held.
+func (s *session) knows(name []byte, has bool) bool {
+	if len(name) == 0 {
+		return s.knowsUnnamed()
+	}
+	return !s.sweeping && (s.st.ends == 0 || s.st.queries == 0 && s.certain(string(name), has))
 }
 
 // certain reports whether the client has a name, or has it not, as it should, whatever the answers
@@ -181,66 +187,6 @@ func (s *session) own(name string, st *statement) {
 	delete(s.doubtful, name)
 }
 
-// parseUnnamed forwards Parse of the unnamed statement, and keeps its text if that is short.
-func (s *session) parseUnnamed(h pgwire.Header) error {
-	id := lastUnnamed.Add(1)
-	s.hold()
-	sent := s.st.push(op{kind: opParse, id: id})
-	if sent {
-		s.unnamedID, s.srv.unnamed = id, id
-	}
-	s.letGo()
-	if !sent {
-		return s.c.Reader.Skip()
-	}
-	s.unnamedNew, s.unnamedOnce = true, false
-	s.unnamedText = s.unnamedText[:0]
-	if h.Len > maxStatement {
-		s.unnamedText = nil
-		return s.raw(h)
-	}
-	body, err := s.c.Reader.Body()
-	if err != nil {
-		return err
-	}
-	s.unnamedText = append(s.unnamedText, body[1:]...)
-	s.srv.w.Header(h.Type, h.Len)
-	if _, err := s.srv.w.Write(body); err != nil {
-		return s.writeFailed(err)
-	}
-	return nil
-}
-
-// dropUnnamed notes that a Query destroys the unnamed statement.
-func (s *session) dropUnnamed() {
-	if s.unnamedID == 0 && s.srv.unnamed == 0 {
-		return
-	}
-	s.hold()
-	defer s.letGo()
-	if s.st.skipping {
-		return
-	}
-	s.unnamedID, s.srv.unnamed = 0, 0
-	if cap(s.unnamedText) > smallUnnamed {
-		s.unnamedText = nil
-	}
-}
-
-// Sizes of unnamed statements, in bytes. One that is bound in the pipeline that parsed it will
-// hardly be bound again in a later transaction, on another server connection perhaps.
-const (
-	smallUnnamed = 1 << 10 // memory a client keeps from one statement to the next
-	largeUnnamed = 8 << 10 // kept until the next in any case; up to maxStatement if not bound yet
-)
-
-// trimUnnamed lets go of a large unnamed statement that has served its purpose.
-func (s *session) trimUnnamed() {
-	if s.unnamedOnce && cap(s.unnamedText) > largeUnnamed {
-		s.unnamedText = nil
-	}
-}
-
 // prepare sends Parse for a statement under its name on servers; o is what will be answered.
 // mu is held.
 func (s *session) prepare(st *statement, o op) {
@@ -311,25 +257,6 @@ func (s *session) ensure(name []byte) (server string, st *statement, ok bool) {
 // ours reports whether a name on the server is one of our own.
 func ours(name []byte) bool { return bytes.HasPrefix(name, []byte(namePrefix)) }
 
-func (s *session) ensureUnnamed() {
-	srv := s.srv
-	if srv.unnamed == s.unnamedID && s.unnamedID != 0 {
-		return
-	}
-	if s.unnamedID != 0 && s.unnamedText != nil {
-		if s.st.push(op{kind: opInjectedParse, id: s.unnamedID}) {
-			s.sendParse("", string(s.unnamedText))
-			srv.unnamed = s.unnamedID
-		}
-		return
-	}
-	// The server's may be another client's: without it the server says what there is to say.
-	if s.st.push(op{kind: opInjectedClose}) {
-		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement}).Append(s.out)
-		srv.unnamed = 0
-	}
-}
-
 // bind forwards Bind with the statement's name on the server.
 func (s *session) bind(h pgwire.Header) error {
 	start, err := s.c.Reader.Peek(peekSize)
@@ -353,8 +280,9 @@ func (s *session) bind(h pgwire.Header) error {
 			return
 		}
 		if len(name) == 0 {
-			s.unnamedOnce = s.unnamedNew
+			s.unnamed.once = s.unnamedNew
 		}
+		s.sweeping = s.sweeping || st != nil && st.sweeps || len(name) == 0 && s.unnamed.sweeps
 		s.st.push(op{kind: opBind, st: st})
 		s.out = pgwire.AppendHeader(s.out, pgwire.TypeBind, h.Len-len(name)+len(server))
 		s.out = append(append(s.out, portal...), 0)
@@ -428,9 +356,12 @@ func (s *session) closeObject() error {
 			return
 		}
 		if m.Object == pgwire.ObjectStatement && m.Name == "" {
-			s.unnamedID, s.srv.unnamed = 0, 0
+			if _, ok := s.change(op{kind: opClose}, true); ok {
+				s.noUnnamed()
+			}
+		} else {
+			s.st.push(op{kind: opClose})
 		}
-		s.st.push(op{kind: opClose})
 		s.out = (*pgwire.Close)(&m).Append(s.out)
 	})
 }
@@ -460,13 +391,7 @@ func (s *session) undo() {
 		switch o.kind {
 		case opParse, opInjectedParse:
 			if o.st == nil {
-				if s.srv.unnamed == o.id {
-					s.srv.unnamed = 0
-				}
-				if s.unnamedID == o.id && o.kind == opParse {
-					s.unnamedID = 0
-				}
-				continue
+				continue // unnamed
 			}
 			s.srv.stmts.remove(o.st)
 			if slices.Index(s.pending, o.st.name) != lastIndex(s.pending, o.st.name) {
@@ -525,7 +450,7 @@ func (s *session) deallocateAll() {
 // server is asked to parse what is no SQL, so that its error comes in turn and everything up to
 // the next Sync is skipped there as well as here; the client gets our text. mu is held.
 func (s *session) reject(code, message string) {
-	if s.st.push(op{kind: opRejected, err: errorResponse(pgwire.SeverityError, code, message, "")}) {
+	if _, ok := s.change(op{kind: opRejected, err: errorResponse(pgwire.SeverityError, code, message, "")}, false); ok {
 		s.srv.unnamed = 0
 		s.sendParse("", rejectSQL+"\x00\x00\x00")
 	}

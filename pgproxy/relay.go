@@ -161,8 +161,6 @@ func (s *session) forward(h pgwire.Header) error {
 			return s.describe()
 		case pgwire.TypeClose:
 			return s.closeObject()
-		case pgwire.TypeQuery:
-			s.dropUnnamed()
 		}
 	}
 	s.note(h.Type)
@@ -204,7 +202,9 @@ func (s *session) note(typ byte) {
 	defer s.letGo()
 	switch typ {
 	case pgwire.TypeQuery:
-		s.st.push(op{kind: opQuery})
+		if !s.dropUnnamed() {
+			s.st.push(op{kind: opQuery})
+		}
 	case pgwire.TypeFunctionCall:
 		s.st.push(op{kind: opFunction})
 	case pgwire.TypeSync:
@@ -309,6 +309,7 @@ func (s *session) turn() error {
 	}
 	if s.st.quiet() {
 		s.sent, s.pending, s.synced = 0, s.pending[:0], 0
+		s.changesDone(lastOfAll)
 	}
 	switch {
 	case s.st.settled():
@@ -389,12 +390,17 @@ func (s *session) answer(h pgwire.Header) error {
 		if err := s.serverError(); err != nil {
 			return err
 		}
+	case pgwire.TypeParseComplete:
+		if o, ok := s.st.front(); ok && o.id != 0 {
+			s.changesDone(o.id)
+		}
 	}
 	forward, err := s.st.answer(h.Type, status)
 	if err != nil {
 		return err
 	}
 	if h.Type == pgwire.TypeErrorResponse {
+		s.undoUnnamed(s.st.undone)
 		s.undo()
 	}
 	switch {
@@ -548,6 +554,7 @@ func (s *session) backendGone(cause error, mayStay bool) error {
 	}
 	s.st.abandon()
 	s.undo()
+	s.loseUnnamed()
 	for _, name := range s.fresh {
 		if s.doubtful == nil {
 			s.doubtful = make(map[string]bool)

@@ -30,6 +30,7 @@ func (s *session) release() {
 	srv.w.Release()
 	srv.idleAt = clock()
 	srv.shared = !s.pinned
+	s.changesDone(lastOfAll)
 	s.trimUnnamed()
 	if s.c.AccessLog() && !s.pinned {
 		s.access(s.leaseAt, "transaction", nil)
@@ -59,6 +60,7 @@ func (s *session) close() {
 		}
 		s.st.abandon()
 		s.undo()
+		s.loseUnnamed()
 		s.discard()
 		return
 	}

@@ -72,21 +72,23 @@ type standing struct {
 	doubtful    map[string]bool       // names the client may or may not think it has; nil = none
 	stmts       map[string]*statement
 	stmtBytes   int
-	unnamedID   uint64 // of the client's unnamed statement; 0 = none
-	unnamedNew  bool   // no Sync came after its Parse
-	unnamedOnce bool   // and it was used since
-	unnamedText []byte // its Parse body after the name; nil = not kept
+	unnamed     unnamed
 }
 
 // work is what a session needs while it is not idle. Idle ones share it.
 type work struct {
-	st      state
-	fresh   []string  // names of prepared statements given since the server connection was leased
-	pending []string  // names of statements, clients' and servers', prepared or closed in requests not all answered
-	synced  int       // those of pending before the last Sync: what came after is skipped with them, or not at all
-	out     []byte    // for the server, put together with mu held, sent without
-	sent    int       // bytes sent to srv since it was last quiet
-	leaseAt time.Time // for the access log
+	st         state
+	fresh      []string // names of prepared statements given since the server connection was leased
+	pending    []string // names of statements, clients' and servers', prepared or closed in requests not all answered
+	synced     int      // those of pending before the last Sync: what came after is skipped with them, or not at all
+	changes    []change // of the unnamed statement; changes[changed:] are not all answered
+	changed    int
+	spare      []byte    // room for the text of an unnamed statement
+	unnamedNew bool      // no Sync came after the Parse of the unnamed statement
+	sweeping   bool      // a statement that takes others away was bound since the server connection was leased
+	out        []byte    // for the server, put together with mu held, sent without
+	sent       int       // bytes sent to srv since it was last quiet
+	leaseAt    time.Time // for the access log
 }
 
 var works = sync.Pool{New: func() any {

@@ -32,7 +32,7 @@ type op struct {
 	kind opKind
 	st   *statement // what it prepares, uses or closes; may be nil
 	name string     // the client's name of st
-	id   uint64     // of the unnamed statement it parses, as session.unnamedID has it
+	id   uint64     // of the change of the unnamed statement it is, as session.changes has it; 0 = none
 	err  *pgwire.ErrorResponse
 }
 

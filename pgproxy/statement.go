@@ -33,6 +33,8 @@ type statement struct {
 	statementKey
 	name string // on servers
 	refs int    // clients that have it; guarded by statements.mu
+	// sweeps means that it takes named statements away.
+	sweeps bool
 	// valid means that a server has accepted it: another client that prepares it need not ask.
 	valid atomic.Bool
 }
@@ -61,7 +63,7 @@ func (t *statements) get(plan unique.Handle[string], body []byte) *statement {
 	st := t.byKey[statementKey{plan, string(body)}]
 	if st == nil {
 		t.last++
-		st = &statement{statementKey: statementKey{plan, string(body)}, name: namePrefix + strconv.FormatUint(t.last, 10)}
+		st = &statement{statementKey: statementKey{plan, string(body)}, name: namePrefix + strconv.FormatUint(t.last, 10), sweeps: sweeps(body)}
 		if t.byKey == nil {
 			t.byKey = make(map[statementKey]*statement)
 		}
