@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
 )
 
@@ -82,17 +83,21 @@ func anchors(text string) map[string]bool {
 	return names
 }
 
-// TestConfigurationsInDocumentsParse takes every YAML block that is a whole configuration,
-// as people will copy it.
-func TestConfigurationsInDocumentsParse(t *testing.T) {
+// TestConfigurationsInDocumentsPass gives `headpond check` every YAML block, as people will copy it, but for those that
+// are indented: they are parts of others.
+func TestConfigurationsInDocumentsPass(t *testing.T) {
 	found := false
 	for name, text := range markdown(t) {
 		for _, m := range mdYAML.FindAllStringSubmatch(text, -1) {
-			if !strings.Contains(m[1], "\nlisteners:") && !strings.HasPrefix(m[1], "listeners:") {
+			if strings.HasPrefix(m[1], " ") {
 				continue
 			}
 			found = found || name == "README.md"
-			if _, problems := config.Parse(name, []byte(m[1])); problems.Err() != nil {
+			cfg, problems := config.Parse(name, []byte(m[1]))
+			if cfg != nil {
+				problems = append(problems, gateway.Check(cfg)...)
+			}
+			if problems.Err() != nil {
 				t.Errorf("a configuration in %s is refused:\n%s\n%s", name, problems, m[1])
 			}
 		}
