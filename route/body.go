@@ -152,7 +152,7 @@ func formProblem(err error) *Problem {
 }
 
 func jsonProblem(err error) *Problem {
-	p := &Problem{Status: http.StatusBadRequest, Detail: "the JSON is malformed", Err: err}
+	p := &Problem{Status: http.StatusBadRequest, Detail: "the JSON cannot be read", Err: err}
 	if j, ok := errors.AsType[*jsonplan.Error](err); ok {
 		p.Errors = []FieldError{{Pointer: fragment(j.Pointer), Detail: j.Reason}}
 	}

@@ -106,7 +106,7 @@ func TestBindsAndValidatesJSON(t *testing.T) {
 		`"pointer":"#/items/1/count","rule":"gte"`, `"pointer":"#/notes/a~1b","rule":"max"`, `"pointer":"#/kind"`, `"detail":"6 values are invalid"`)
 	send("PUT", path, jsonType, "").want(t, 422, `#/email`, `#/items`)
 	for _, bad := range []string{`{`, `[]`, `{"email":1}`, `{} x`, `{"items":[{"name":{}}]}`, `{"email":"a","email":"b"}`, "{\"email\":\"\xff\"}"} {
-		send("PUT", path, jsonType, bad).want(t, 400, "the JSON is malformed", "pointer")
+		send("PUT", path, jsonType, bad).want(t, 400, "the JSON cannot be read", "pointer")
 	}
 	send("PUT", path, jsonType, `{"items":[{"name":{}}]}`).want(t, 400, `"#/items/0/name"`)
 	send("PUT", path, "text/plain", good).want(t, 415, "application/json")

@@ -17,7 +17,7 @@ type HandlerConfig struct {
 	// Target is where requests go: "http://host:port/base" or https. The request's path follows the base, its query
 	// stays. With a Transport that has a Source, Target may be empty.
 	Target string
-	// Transport carries the requests. Nil = one of the Handler's own, with DefaultConfig's limits.
+	// Transport carries the requests. Nil = one of the Handler's own, with Config's defaults.
 	Transport *Transport
 	// Name names the upstream in answers to clients. "" = Target's host.
 	Name string
@@ -84,7 +84,8 @@ func NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if cfg.Target != "" {
 		u, err := url.Parse(cfg.Target)
 		if err != nil {
-			return nil, fmt.Errorf("httppool: target: %w", err)
+			// Only the reason: the URL may have a password in it.
+			return nil, fmt.Errorf("httppool: the target is not of the form http://host:port/base: %w", errors.Unwrap(err))
 		}
 		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.User != nil {
 			return nil, fmt.Errorf("httppool: target %q is not of the form http://host:port/base", u.Redacted())

@@ -14,7 +14,7 @@ import (
 
 func TestHandlerConfig(t *testing.T) {
 	for _, cfg := range []httppool.HandlerConfig{
-		{}, {Target: "127.0.0.1:80"}, {Target: "ftp://a"}, {Target: "http://"}, {Target: "http://a?q"}, {Target: "http://u:p@a"},
+		{}, {Target: "127.0.0.1:80"}, {Target: "ftp://a"}, {Target: "http://"}, {Target: "http://a?q"}, {Target: "http://u:p@a"}, {Target: "http://u:p@a:b"},
 		{Target: "http://a", Via: "a b"}, {Target: "http://a", RequestID: "a:"}, {Transport: newTransport(t, httppool.Config{})},
 	} {
 		if _, err := httppool.NewHandler(cfg); err == nil {

@@ -35,8 +35,9 @@ type Config struct {
 	// ConnConfig is what every connection is opened with; it must come from
 	// pgx.ParseConfig. It is copied.
 	ConnConfig *pgx.ConnConfig
-	// Limits are the pool's sizes and times. If MaxSize is 0 it becomes 5, and a MinIdle
-	// of 0 becomes 2; every other zero means what it means to package pool.
+	// Limits are the pool's sizes and times. If MaxSize is 0 it becomes 5, and then a
+	// MinIdle of 0 becomes 2; with MaxSize set, MinIdle is taken as it stands. Every
+	// other zero means what it means to package pool.
 	Limits pool.Limits
 	// AfterConnect, optional, prepares each new connection: types, settings. An error
 	// closes it and counts as a failed open.
