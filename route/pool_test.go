@@ -82,7 +82,7 @@ func oneRequest(ctx context.Context, server *httptest.Server, kind int, id strin
 	case 3:
 		body, status, want = json(strings.Repeat(id, 40)), 422, `"#/text"`
 	case 4:
-		body, status, want = json("x")[:20], 400, "malformed"
+		body, status, want = json("x")[:20], 400, "cannot be read"
 	case 5:
 		contentType, body, want = formType, "text=x%20"+id+"&list=a"+id, fmt.Sprintf(`{"ID":%q,"Q":"q%s","H":"h%s","text":"x %s","list":["a%s"]}`, id, id, id, id, id)
 	case 6:
