@@ -2,7 +2,9 @@ package pool_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/headpond/headpond/pool"
 )
@@ -37,4 +39,62 @@ func Example() {
 	// got 1 reused: true
 	// closed 1
 	// pool "numbers": pool is closed
+}
+
+// A function that finds its resource broken says so by ErrDiscard: the pool closes it and opens another.
+func ExamplePool_With() {
+	p, err := pool.New(pool.Config[*[]string]{
+		Name:  "scratch",
+		Open:  func(context.Context) (*[]string, error) { return new([]string), nil },
+		Close: func(*[]string) {}, // nothing to close, but that has to be said
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Close()
+	for _, fail := range []bool{false, true, false} {
+		err := p.With(context.Background(), func(lines *[]string) error {
+			*lines = append(*lines, "line")
+			fmt.Println(len(*lines))
+			if fail {
+				return fmt.Errorf("the lines are torn: %w", pool.ErrDiscard)
+			}
+			return nil
+		})
+		if err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// 1
+	// 2
+	// the lines are torn: resource is not fit for reuse
+	// 1
+}
+
+// Whoever waits for too long learns why: the pool is full, or nothing can be opened.
+func ExampleError() {
+	p, err := pool.New(pool.Config[int]{
+		Name:   "one",
+		Open:   func(context.Context) (int, error) { return 1, nil },
+		Close:  func(int) {},
+		Limits: pool.Limits{MaxSize: 1, AcquireTimeout: time.Millisecond},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Close()
+	lease, err := p.Acquire(context.Background())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Release()
+	_, err = p.Acquire(context.Background())
+	if e, ok := errors.AsType[*pool.Error](err); ok && errors.Is(err, pool.ErrTimeout) {
+		fmt.Printf("pool %s: %d of %d in use\n", e.Pool, e.InUse, e.MaxSize)
+	}
+	// Output: pool one: 1 of 1 in use
 }

@@ -1,6 +1,8 @@
 package route_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -42,4 +44,28 @@ func Example() {
 	// Output:
 	// 201 {"team":"math","name":"Ada"}
 	// 422 {"title":"Unprocessable Entity","status":422,"detail":"2 values are invalid","errors":[{"pointer":"#/name","rule":"required","detail":"is required"},{"pointer":"#/age","rule":"max","detail":"must be at most 150"}]}
+}
+
+// The errors of your own packages become problems in one place, and the client of the same types gets them back.
+func ExampleMapError() {
+	errSoldOut := errors.New("sold out")
+	mux := http.NewServeMux()
+	api := route.NewAPI(mux, route.Info{Title: "Shop", Version: "1.0.0"}, route.MapError(func(err error) *route.Problem {
+		if errors.Is(err, errSoldOut) {
+			return route.Errorf(http.StatusConflict, "no more of it: %v", err)
+		}
+		return nil // as every other error
+	}))
+	route.Handle(api, "POST /teams/{team}/users", func(_ *route.Ctx, req createUser) (user, error) {
+		return user{}, fmt.Errorf("places of %s: %w", req.Team, errSoldOut)
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+
+	client := &route.Client{BaseURL: server.URL}
+	_, err := route.Call[createUser, user](context.Background(), client, "POST /teams/{team}/users", createUser{Team: "math", Name: "Ada", Age: 36})
+	if p, ok := errors.AsType[*route.Problem](err); ok {
+		fmt.Println(p.Status, p.Detail)
+	}
+	// Output: 409 no more of it: places of math: sold out
 }
