@@ -88,16 +88,7 @@ func intSetter(t reflect.Type) setter {
 		if err != nil {
 			return numberError(err, "an integer", bits)
 		}
-		switch bits {
-		case 8:
-			*(*int8)(p) = int8(n)
-		case 16:
-			*(*int16)(p) = int16(n)
-		case 32:
-			*(*int32)(p) = int32(n)
-		default:
-			*(*int64)(p) = n
-		}
+		store(p, bits, uint64(n))
 		return nil
 	}
 }
@@ -109,17 +100,22 @@ func uintSetter(t reflect.Type) setter {
 		if err != nil {
 			return numberError(err, "an integer that is not negative", bits)
 		}
-		switch bits {
-		case 8:
-			*(*uint8)(p) = uint8(n)
-		case 16:
-			*(*uint16)(p) = uint16(n)
-		case 32:
-			*(*uint32)(p) = uint32(n)
-		default:
-			*(*uint64)(p) = n
-		}
+		store(p, bits, n)
 		return nil
+	}
+}
+
+// store writes the lower bits of n, an integer with or without a sign.
+func store(p unsafe.Pointer, bits int, n uint64) {
+	switch bits {
+	case 8:
+		*(*uint8)(p) = uint8(n)
+	case 16:
+		*(*uint16)(p) = uint16(n)
+	case 32:
+		*(*uint32)(p) = uint32(n)
+	default:
+		*(*uint64)(p) = n
 	}
 }
 

@@ -86,7 +86,7 @@ func (d *Decoder) integer() ([]byte, *Error) {
 }
 
 func intDecoder(t reflect.Type) decodeFunc {
-	size, bitSize := t.Size(), t.Bits()
+	bitSize := t.Bits()
 	return func(d *Decoder, p unsafe.Pointer) *Error {
 		text, err := d.integer()
 		if err != nil || text == nil {
@@ -96,22 +96,13 @@ func intDecoder(t reflect.Type) decodeFunc {
 		if parseErr != nil {
 			return d.errorf("the number is out of range for " + strconv.Itoa(bitSize) + " bits")
 		}
-		switch size {
-		case 1:
-			*(*int8)(p) = int8(n)
-		case 2:
-			*(*int16)(p) = int16(n)
-		case 4:
-			*(*int32)(p) = int32(n)
-		default:
-			*(*int64)(p) = n
-		}
+		store(p, bitSize, uint64(n))
 		return nil
 	}
 }
 
 func uintDecoder(t reflect.Type) decodeFunc {
-	size, bitSize := t.Size(), t.Bits()
+	bitSize := t.Bits()
 	return func(d *Decoder, p unsafe.Pointer) *Error {
 		text, err := d.integer()
 		if err != nil || text == nil {
@@ -121,17 +112,22 @@ func uintDecoder(t reflect.Type) decodeFunc {
 		if parseErr != nil {
 			return d.errorf("the number is negative or out of range for " + strconv.Itoa(bitSize) + " bits")
 		}
-		switch size {
-		case 1:
-			*(*uint8)(p) = uint8(n)
-		case 2:
-			*(*uint16)(p) = uint16(n)
-		case 4:
-			*(*uint32)(p) = uint32(n)
-		default:
-			*(*uint64)(p) = n
-		}
+		store(p, bitSize, n)
 		return nil
+	}
+}
+
+// store writes the lower bits of n, an integer with or without a sign.
+func store(p unsafe.Pointer, bits int, n uint64) {
+	switch bits {
+	case 8:
+		*(*uint8)(p) = uint8(n)
+	case 16:
+		*(*uint16)(p) = uint16(n)
+	case 32:
+		*(*uint32)(p) = uint32(n)
+	default:
+		*(*uint64)(p) = n
 	}
 }
 
