@@ -87,7 +87,7 @@ func (e *Env) tcp() []run.Group {
 	arms := e.byteProxies(e.echoTarget)
 	counts := []int{1, 16, 64, 256}
 	if e.Quick {
-		counts = []int{1, 64}
+		counts = []int{64}
 	}
 	g := run.Group{Name: "TCP", Arms: arms, Prepare: e.prepareEcho}
 	for _, n := range counts {

@@ -27,9 +27,9 @@ func (e *Env) webExtras() []run.Group {
 	std := func() string { return e.std.Addr }
 	secure := func() string { return e.stdTLS.Addr }
 	// Shorter rounds have shorter bodies.
-	subscribers, body, slow, listen := 1000, int64(min(1, e.Seconds)*(1<<30)), max(1, e.Seconds), max(1, e.Seconds)
+	subscribers, body, slow, listen, rounds := 1000, int64(min(1, e.Seconds)*(1<<30)), max(1, e.Seconds), max(1, e.Seconds), 5
 	if e.Quick {
-		subscribers, body, slow, listen = 200, 8<<20, 0.4, 0.3
+		subscribers, body, slow, listen, rounds = 200, 8<<20, 0.4, 0.3, 3
 	}
 	bodies := float64(2*slowBodies) * float64(body)
 	plain := run.Group{
@@ -41,14 +41,14 @@ func (e *Env) webExtras() []run.Group {
 				Title: fmt.Sprintf("HTTP, memory: %d uploads and %d downloads of %s at a time, whose readers take 12 MiB/s at first", slowBodies, slowBodies, size(body)),
 				Note:  fmt.Sprintf("Every body is read slowly for %g s, then to its end as fast as it comes, and counted", slow),
 			},
-			Baselines: proxyBaselines, Arms: slowArms, Seconds: slow, Beside: bodies / 1e9, Rounds: 5, Cold: true, Open: openSlow(body),
+			Baselines: proxyBaselines, Arms: slowArms, Seconds: slow, Beside: bodies / 1e9, Rounds: rounds, Cold: true, Open: openSlow(body),
 		}, {
 			Info: result.Case{
 				ID: "W2d", Suite: "http", Conns: subscribers, Metrics: []string{result.CPU, result.P50, result.P99, result.PerClient},
 				Title: fmt.Sprintf("HTTP, %s event streams of 10 events a second: cost of an event, and how late it arrives", result.Format(float64(subscribers))),
 				Note:  "What a proxy adds to the delay of an event is the difference to direct",
 			},
-			Baselines: proxyBaselines, Seconds: listen, Rounds: 5, Open: openEvents(subscribers),
+			Baselines: proxyBaselines, Seconds: listen, Rounds: rounds, Open: openEvents(subscribers),
 		}},
 	}
 	old := arm("study-old", func() (*peers.Target, error) { return e.Starter.StartSelf("https-old", secure()) })
