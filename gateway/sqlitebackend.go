@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,57 +17,100 @@ import (
 )
 
 // newSQLite opens a SQLite file. Nothing of it changes in place: a reload that changes it opens the file a second time, and the old
-// connections are closed when their sessions have left. A file that does not open is like a server that is down: the gateway serves
-// everybody else, and this upstream's clients are told why.
+// connections are closed when their sessions have left. A file that does not open, or not soon, is like a server that is down: the gateway
+// serves everybody else, and this upstream's clients are told why.
 func newSQLite(u *config.Upstream, s settings) (backendImpl, error) {
 	path, _ := u.SQLite()
 	f := &sqliteFile{cfg: sqlite.Config{Name: s.name, Path: path, Pool: s.limits, Logger: s.logger}}
-	if _, err := f.open(); errors.Is(err, sqlitepool.ErrPath) || errors.Is(err, pool.ErrConfig) {
+	ctx, cancel := context.WithTimeout(context.Background(), openPatience)
+	defer cancel()
+	_, err := f.open(ctx)
+	switch {
+	case errors.Is(err, sqlitepool.ErrPath) || errors.Is(err, pool.ErrConfig):
 		return nil, err
+	case errors.Is(err, errOpening):
+		s.logger.Warn("the sqlite file is slow to open, its clients wait", "upstream", s.name, "path", path)
 	}
 	return &pgBackend{Backend: f}, nil
 }
 
-// reopenAfter is the least time between two attempts to open a file.
-const reopenAfter = time.Second
+const (
+	// openPatience is how long the start, or a reload, waits for a file to open.
+	openPatience = 2 * time.Second
+	// reopenAfter is the least time between two attempts to open a file.
+	reopenAfter = time.Second
+)
+
+// errOpening: a lock of another process, or a network file system that does not answer, can hold up SQLite for any time.
+var errOpening = errors.New("the sqlite file is still being opened: is it locked, or on a file system that does not answer?")
 
 // sqliteFile opens its file when it can: at once, or else when a client comes.
 type sqliteFile struct {
 	cfg sqlite.Config
 
-	mu      sync.Mutex // held while the file is opened: the clients that wait want it too
+	mu      sync.Mutex // never held across I/O
 	backend *sqlite.Backend
-	err     error     // why backend is nil
-	again   time.Time // not before this
+	err     error         // why backend is nil
+	opening chan struct{} // closed when the attempt under way has ended; nil: none is
+	again   time.Time     // no attempt before this
 	drained bool
 }
 
 var _ pgproxy.Backend = (*sqliteFile)(nil)
 
-// open returns the open file, or why there is none.
-func (f *sqliteFile) open() (*sqlite.Backend, error) {
+// open returns the open file, or why there is none; both are nil once the file is drained. It waits for an attempt until ctx ends.
+func (f *sqliteFile) open(ctx context.Context) (*sqlite.Backend, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := time.Now()
-	if f.backend != nil || f.drained || now.Before(f.again) {
-		return f.backend, f.err
+	if f.backend == nil && f.opening == nil && !f.drained && !time.Now().Before(f.again) {
+		f.opening = make(chan struct{})
+		go f.attempt()
 	}
-	failed := f.err != nil
-	f.backend, f.err = sqlite.New(f.cfg)
-	f.again = now.Add(reopenAfter)
-	switch {
-	case f.err != nil && !failed:
-		f.cfg.Logger.Error("cannot open the sqlite file, trying again when clients come",
-			"upstream", f.cfg.Name, "path", f.cfg.Path, "error", f.err)
-	case f.err == nil && failed:
-		f.cfg.Logger.Info("sqlite file opened", "upstream", f.cfg.Name, "path", f.cfg.Path)
+	if opening := f.opening; opening != nil {
+		f.mu.Unlock()
+		select {
+		case <-opening:
+		case <-ctx.Done():
+		}
+		f.mu.Lock()
+		if f.opening == opening {
+			return nil, errOpening
+		}
 	}
 	return f.backend, f.err
 }
 
+// attempt is the goroutine of one attempt to open the file. Drain waits for it for as long as it may; a file that opens later is closed.
+func (f *sqliteFile) attempt() {
+	backend, err := sqlite.New(f.cfg)
+	if f.opened(backend, err) && backend != nil {
+		_ = backend.Drain(context.Background()) // nobody has a connection
+	}
+}
+
+// opened notes how an attempt ended, and reports whether the file has been drained meanwhile.
+func (f *sqliteFile) opened(backend *sqlite.Backend, err error) (drained bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	failed := f.err != nil
+	close(f.opening)
+	f.opening, f.again, f.err = nil, time.Now().Add(reopenAfter), err
+	switch {
+	case err != nil && !failed:
+		f.cfg.Logger.Error("cannot open the sqlite file, trying again when clients come",
+			"upstream", f.cfg.Name, "path", f.cfg.Path, "error", err)
+	case err == nil && failed:
+		f.cfg.Logger.Info("sqlite file opened", "upstream", f.cfg.Name, "path", f.cfg.Path)
+	}
+	f.backend = backend
+	return f.drained
+}
+
 // Serve implements pgproxy.Backend.
 func (f *sqliteFile) Serve(ctx context.Context, c *pgproxy.Client) error {
-	b, err := f.open()
+	wait, cancel := context.WithTimeout(ctx, cmp.Or(f.cfg.Pool.AcquireTimeout, sqlite.DefaultAcquireTimeout))
+	b, err := f.open(wait)
+	cancel()
 	switch {
 	case err != nil:
 		return sqlite.Refuse(c, err)
@@ -79,6 +124,9 @@ func (f *sqliteFile) Serve(ctx context.Context, c *pgproxy.Client) error {
 func (f *sqliteFile) Status() upstream.Status {
 	f.mu.Lock()
 	b, err := f.backend, f.err
+	if b == nil && f.opening != nil {
+		err = errOpening
+	}
 	f.mu.Unlock()
 	if b != nil {
 		return b.Status()
@@ -93,11 +141,13 @@ func (f *sqliteFile) Status() upstream.Status {
 // Drain implements pgproxy.Backend.
 func (f *sqliteFile) Drain(ctx context.Context) error {
 	f.mu.Lock()
-	b := f.backend
 	f.drained = true
 	f.mu.Unlock()
-	if b == nil {
-		return nil
+	switch b, err := f.open(ctx); {
+	case b != nil:
+		return b.Drain(ctx)
+	case errors.Is(err, errOpening):
+		return fmt.Errorf("upstream %q: %w", f.cfg.Name, err)
 	}
-	return b.Drain(ctx)
+	return nil
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -118,8 +119,21 @@ func (h *handler) readyz(w http.ResponseWriter, _ *http.Request) {
 	for _, u := range s.Upstreams {
 		if u.FailOpen {
 			_, _ = fmt.Fprintf(w, "upstream %q: every endpoint is out, all of them are tried\n", u.Name)
+		} else if why := outOfUse(u); why != "" {
+			_, _ = fmt.Fprintf(w, "upstream %q: %s\n", u.Name, why)
 		}
 	}
+}
+
+// outOfUse says why an upstream has no usable endpoint although none was taken out by checks, as a SQLite file that is not open; "" if it has.
+func outOfUse(u Upstream) (why string) {
+	for _, e := range u.Endpoints {
+		if e.Healthy {
+			return ""
+		}
+		why = cmp.Or(e.LastError, why)
+	}
+	return why
 }
 
 func (h *handler) status(w http.ResponseWriter, _ *http.Request) {
