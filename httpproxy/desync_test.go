@@ -61,6 +61,9 @@ func TestNoDesynchronisation(t *testing.T) {
 		want string // the one request that may reach the server; "" = none
 	}{
 		"both framings":            {raw: chunked + "Content-Length: 5\r\n\r\n0\r\n\r\n" + smuggled},
+		"both, in a long head":     {raw: chunked + "A: " + strings.Repeat("a", 20000) + "\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + smuggled},
+		"two lengths, a long head": {raw: post + "A: " + strings.Repeat("a", 40000) + "\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello" + smuggled},
+		"a long head":              {raw: post + "A: " + strings.Repeat("a", 40000) + "\r\nContent-Length: 2\r\n\r\nhi", want: "POST / hi"},
 		"both, length first":       {raw: post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled},
 		"two lengths":              {raw: post + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n" + smuggled},
 		"list of lengths":          {raw: post + "Content-Length: 0, 44\r\n\r\n" + smuggled},

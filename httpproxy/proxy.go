@@ -39,7 +39,7 @@ var (
 // limits are the parts of a Config that sessions look at.
 type limits struct {
 	readHeader, keepAlive time.Duration
-	fields                int
+	head, fields          int
 }
 
 // New checks cfg and makes a Proxy. Its errors wrap ErrConfig or listener.ErrConfig.
@@ -61,6 +61,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.limits.Store(&limits{
 		readHeader: cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
 		keepAlive:  cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
+		head:       cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
 		fields:     min(cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields), httpwire.MaxFields),
 	})
 	p.standard = &standard{http: p.newServer(cfg), conns: make(chan net.Conn), done: make(chan struct{})}

@@ -320,7 +320,7 @@ func (s *session) readHead() (int, error) {
 		n, err := s.req.Parse(s.client.bytes())
 		switch {
 		case err == nil:
-			if !s.usual() {
+			if n > bufferSize || !s.usual() {
 				return 0, errLong
 			}
 			return n, nil
@@ -337,6 +337,9 @@ func (s *session) readHead() (int, error) {
 		got, err := s.client.fill()
 		s.count(got, 0)
 		if errors.Is(err, errFull) {
+			if s.client.grow(s.p.limits.Load().head) {
+				continue // net/http takes what it should not: nothing goes there unread
+			}
 			return 0, errLong
 		}
 		if err != nil {
