@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,9 +108,12 @@ func refuseChannels(s *mux.Session) {
 	}
 }
 
+// called is the name the peer has proved, by a certificate for instance, or else the one it says of itself.
+func (p *peer) called(s *mux.Session) string { return cmp.Or(p.name, s.Peer().Name) }
+
 // acceptStreams serves what the other side opens until the session is over.
 func (t *sessions) acceptStreams(p *peer, s *mux.Session) {
-	t.log.Info("tunnel: session begun", "tunnel", t.name, "peer", s.Peer().Name, "address", s.Peer().Addr.String(), "session", s.ID().String())
+	t.log.Info("tunnel: session begun", "tunnel", t.name, "peer", p.called(s), "address", s.Peer().Addr.String(), "session", s.ID().String())
 	for {
 		st, err := s.AcceptStream(context.Background())
 		if err != nil {
@@ -152,7 +156,7 @@ func (t *sessions) remove(p *peer, s *mux.Session) {
 	if lost {
 		level = slog.LevelWarn
 	}
-	t.log.Log(context.Background(), level, "tunnel: session over", "tunnel", t.name, "peer", s.Peer().Name, "session", s.ID().String(), "error", err)
+	t.log.Log(context.Background(), level, "tunnel: session over", "tunnel", t.name, "peer", p.called(s), "session", s.ID().String(), "error", err)
 }
 
 // choice is what pick has found.
