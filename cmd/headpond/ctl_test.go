@@ -43,7 +43,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 			{Address: "b:1", Healthy: true, LastError: "long ago"},
 			{Address: "c:1", LastError: "dead"},
 		}}},
-		Tunnels: []admin.TunnelStatus{{Name: "main", Side: "listen", Connected: []string{"branch"}}},
+		Tunnels: []admin.TunnelStatus{{Name: "main", Side: "listen", Connected: []string{"branch"}}, {Name: "far", Side: "connect"}},
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status) }))
 	defer s.Close()
@@ -54,6 +54,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	for _, want := range []string{
 		"auth_failed=1,timeout=2\n", "reload was refused, the old configuration keeps running: c.yaml:3:1: no\n", "every endpoint is out",
 		"endpoint a:1 is failing: refused [2J\n", "endpoint c:1 is unhealthy: dead\n", "main    listen",
+		"tunnel far is not connected",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)

@@ -95,6 +95,11 @@ func troubles(s admin.Status) (lines []string) {
 	if e := s.Reloads.LastError; e != "" {
 		lines = append(lines, "the last reload was refused, the old configuration keeps running: "+printable(e))
 	}
+	for _, t := range s.Tunnels {
+		if t.Side == admin.Connects && t.Sessions == 0 {
+			lines = append(lines, fmt.Sprintf("tunnel %s is not connected; the log says why", t.Name))
+		}
+	}
 	for _, u := range s.Upstreams {
 		if u.FailOpen {
 			lines = append(lines, fmt.Sprintf("upstream %s: every endpoint is out, all of them are tried", u.Name))
