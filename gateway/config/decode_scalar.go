@@ -138,10 +138,10 @@ func setDuration(p *time.Duration, text string, tag reflect.StructTag) error {
 	}
 	value, err := parseDuration(text)
 	if err != nil {
-		if never != "" {
-			return fmt.Errorf("%w, or never", err)
+		if never == "" || strings.HasSuffix(err.Error(), "?") {
+			return err
 		}
-		return err
+		return fmt.Errorf("%w, or never", err)
 	}
 	low, _ := time.ParseDuration(tag.Get("min"))
 	high, _ := time.ParseDuration(tag.Get("max"))

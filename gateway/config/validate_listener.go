@@ -32,7 +32,7 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	}
 	if l.TLS != nil && l.TLS.Cert != "" && l.TLS.Key != "" && d.noProblemAt(&l.TLS.Cert, &l.TLS.Key) {
 		if _, err := tls.LoadX509KeyPair(string(l.TLS.Cert), string(l.TLS.Key)); err != nil {
-			d.report(d.mark(&l.TLS.Cert), "tls: %v", err)
+			d.report(d.mark(&l.TLS.Cert), "tls: %q with %q: %s", l.TLS.Cert, l.TLS.Key, strings.TrimPrefix(err.Error(), "tls: "))
 		}
 	}
 	switch l.Protocol {
