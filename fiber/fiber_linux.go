@@ -28,7 +28,7 @@ type coroutine struct {
 	g     uintptr
 	fn    func()
 	step  func() (over bool) // see parkUntil
-	tired int64 // when Conn.WaitReadableFor gives up; 0 = none is under way
+	tired int64              // when Conn.WaitReadableFor gives up; 0 = none is under way
 }
 
 // maxSpareFibers bounds the finished coroutines a loop keeps for the next sessions: making
