@@ -36,7 +36,7 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 				delay = 0
 			}
 			s.accepted.Add(1)
-			c := &Conn{raw: raw, accepted: time.Now()}
+			c := &Conn{raw: raw, accepted: time.Since(began)}
 			if !s.track(c) {
 				_ = raw.Close()
 				continue

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -15,19 +14,23 @@ import (
 // addresses of the PROXY header when there was one, and counted. It is a
 // net.Conn and may be used as one; like any net.Conn it may be read by one
 // goroutine while another writes.
-type Conn struct {
+type Conn struct { // of 80 bytes, one of the allocator's sizes: there may be very many
 	raw      net.Conn
-	header   *proxyHeader // nil = none came
-	accepted time.Time
+	header   *proxyHeader  // nil = none came
+	accepted time.Duration // since began
 	in, out  atomic.Uint64
 
-	server  *Server               // that runs a Handler on it; nil = none does
-	resume  func(context.Context) // goes on with a suspended session; nil = it is not
-	serving bool                  // a session runs on it; guarded by Server.mu
-	closing sync.Once
-	closed  error
-	onClose func() // run once, after raw is closed
+	server *Server               // that it was admitted to; nil = not yet
+	resume func(context.Context) // goes on with a suspended session; nil = it is not
+	closed atomic.Bool
+	handed bool // by a netListener: its session ends with Close
+
+	serving bool  // a session runs on it; guarded by Server.mu
+	place   int32 // in Server.conns, from 1; 0 = none; guarded by Server.mu
 }
+
+// began is when the program did.
+var began = time.Now()
 
 // proxyHeader is what a PROXY header said.
 type proxyHeader struct {
@@ -76,7 +79,7 @@ type waiter interface {
 // the fiber that runs the session; false where the accepted connection is none of an engine's
 // loop, or has unread bytes after its PROXY header.
 func (c *Conn) Suspend(resume func(context.Context)) bool {
-	if _, ok := c.raw.(waiter); !ok || c.server == nil || len(c.pending()) > 0 {
+	if _, ok := c.raw.(waiter); !ok || c.server == nil || c.handed || len(c.pending()) > 0 {
 		return false
 	}
 	c.resume = resume
@@ -184,15 +187,17 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// Close closes the connection, once; later calls return the first one's error.
+// Close closes the connection, once; later calls do nothing and return nil.
 func (c *Conn) Close() error {
-	c.closing.Do(func() {
-		c.closed = c.raw.Close()
-		if c.onClose != nil {
-			c.onClose()
-		}
-	})
-	return c.closed
+	if c.closed.Swap(true) {
+		return nil
+	}
+	err := c.raw.Close()
+	if c.handed {
+		c.server.gate.leave()
+		c.server.forget(c)
+	}
+	return err
 }
 
 // RemoteAddr is the client's address: the PROXY header's, or the peer's.
@@ -229,7 +234,7 @@ func (c *Conn) BytesIn() uint64 { return c.in.Load() }
 func (c *Conn) BytesOut() uint64 { return c.out.Load() }
 
 // Accepted is when the connection was accepted.
-func (c *Conn) Accepted() time.Time { return c.accepted }
+func (c *Conn) Accepted() time.Time { return began.Add(c.accepted) }
 
 // SetDeadline implements net.Conn.
 func (c *Conn) SetDeadline(t time.Time) error { return c.raw.SetDeadline(t) }

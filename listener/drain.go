@@ -61,7 +61,7 @@ func (s *Server) refuseAll() []net.Listener {
 	s.stopped = true
 	close(s.draining)
 	s.gate.close()
-	for c := range s.conns {
+	for _, c := range s.conns {
 		if !c.serving { // queued, or its PROXY header is being read
 			_ = c.raw.Close()
 		}
@@ -80,7 +80,7 @@ func (s *Server) closeSessions() int {
 		return n
 	}
 	s.mu.Lock()
-	for c := range s.conns {
+	for _, c := range s.conns {
 		_ = c.SetLinger(0)
 		_ = c.raw.Close()
 	}

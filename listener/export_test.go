@@ -3,7 +3,11 @@ package listener
 import (
 	"net"
 	"time"
+	"unsafe"
 )
+
+// ConnSize is what a Conn takes of the heap.
+const ConnSize = unsafe.Sizeof(Conn{})
 
 // ReadProxyHeader reads the header raw begins with.
 func ReadProxyHeader(raw net.Conn, timeout time.Duration) (*Conn, error) {

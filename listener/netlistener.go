@@ -67,10 +67,7 @@ func (l *netListener) offer(c *Conn) {
 	if !l.srv.admit(c) {
 		return
 	}
-	c.onClose = func() {
-		l.srv.gate.leave()
-		l.srv.forget(c)
-	}
+	c.server, c.handed = l.srv, true
 	if !l.srv.begin(c) {
 		return
 	}

@@ -56,7 +56,7 @@ type Server struct {
 	name      string
 	address   string
 	listeners map[net.Listener]struct{}
-	conns     map[*Conn]struct{}
+	conns     []*Conn
 }
 
 // maxRejecting bounds the goroutines that tell clients why they are rejected.
@@ -75,7 +75,6 @@ func New(cfg Config, h Handler) (*Server, error) {
 		draining:  make(chan struct{}),
 		empty:     make(chan struct{}),
 		listeners: make(map[net.Listener]struct{}),
-		conns:     make(map[*Conn]struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.apply(cfg)

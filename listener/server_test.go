@@ -250,3 +250,10 @@ func TestConfigErrors(t *testing.T) {
 		t.Errorf("got %v, want three problems", err)
 	}
 }
+
+// The allocator's sizes: one byte more would cost each idle client sixteen.
+func TestConnSize(t *testing.T) {
+	if listener.ConnSize > 80 {
+		t.Errorf("a Conn takes %d bytes, want no more than 80", listener.ConnSize)
+	}
+}

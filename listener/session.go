@@ -153,7 +153,8 @@ func (s *Server) track(c *Conn) bool {
 	if s.stopped {
 		return false
 	}
-	s.conns[c] = struct{}{}
+	s.conns = append(s.conns, c)
+	c.place = int32(len(s.conns))
 	return true
 }
 
@@ -161,10 +162,14 @@ func (s *Server) track(c *Conn) bool {
 func (s *Server) forget(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.conns[c]; !ok {
+	if c.place == 0 {
 		return
 	}
-	delete(s.conns, c)
+	last := len(s.conns) - 1
+	moved := s.conns[last]
+	s.conns[c.place-1], moved.place = moved, c.place
+	s.conns[last], c.place = nil, 0
+	s.conns = s.conns[:last]
 	s.in.Add(c.in.Load())
 	s.out.Add(c.out.Load())
 	s.noteEmpty()

@@ -53,7 +53,7 @@ func (s *Server) Stats() Stats {
 	defer s.mu.Unlock()
 	st.Address = s.address
 	st.BytesIn, st.BytesOut = s.in.Load(), s.out.Load()
-	for c := range s.conns {
+	for _, c := range s.conns {
 		st.BytesIn += c.in.Load()
 		st.BytesOut += c.out.Load()
 	}
