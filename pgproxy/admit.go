@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"time"
 	"unique"
 
@@ -37,6 +38,7 @@ type greeting struct {
 	r       *pgwire.Reader
 	w       *pgwire.Writer
 	isTLS   bool
+	packet  string // that startup was in
 	startup *pgwire.StartupMessage
 }
 
@@ -54,17 +56,14 @@ func (g *greeting) log() *slog.Logger {
 func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn) {
 	// What is below a session on the stack is kept small, and of the greeting nothing is left:
 	// there are many clients, and most of them are idle.
-	c, backend := p.greet(ctx, conn)
-	if c == nil {
-		return
+	if c := p.greet(ctx, conn); c != nil {
+		c.carry(ctx)
 	}
-	c.since, c.backend = clock(), backend
-	c.carry(ctx)
 }
 
 // greet returns the client that has been authenticated, nil if there is none: it was refused,
 // has gone, or was a cancel request.
-func (p *Proxy) greet(ctx context.Context, conn net.Conn) (*Client, Backend) {
+func (p *Proxy) greet(ctx context.Context, conn net.Conn) *Client {
 	set := p.settings.Load()
 	g := &greeting{proxy: p, set: set, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
 	admitted := false
@@ -74,13 +73,13 @@ func (p *Proxy) greet(ctx context.Context, conn net.Conn) (*Client, Backend) {
 		}
 	}()
 	_ = conn.SetDeadline(time.Now().Add(set.LoginTimeout))
-	c, backend, err := g.admit(ctx)
+	c, err := g.admit(ctx)
 	if err != nil {
 		g.refused(err)
-		return nil, nil
+		return nil
 	}
 	if c == nil {
-		return nil, nil
+		return nil
 	}
 	_ = g.conn.SetDeadline(time.Time{})
 	admitted = true
@@ -89,7 +88,7 @@ func (p *Proxy) greet(ctx context.Context, conn net.Conn) (*Client, Backend) {
 		c.cutOff() // registered too late for that
 	}
 	c.Logger().Debug("client connected", "mode", c.Mode.String())
-	return c, backend
+	return c
 }
 
 // leave ends what greet began.
@@ -103,7 +102,10 @@ func (p *Proxy) leave(c *Client) {
 
 // logEnd reports how a session ended.
 func (c *Client) logEnd(err error) {
-	took := clock() - c.since
+	var took time.Duration
+	if conn, ok := c.accepted(); ok {
+		took = time.Since(conn.Accepted())
+	}
 	if err == nil || errors.Is(err, io.EOF) {
 		c.Logger().Debug("client left", "duration", took)
 		return
@@ -131,15 +133,38 @@ func (r *refusal) Unwrap() error { return r.cause }
 
 // admit reads start-up packets until there is an authenticated client. A nil client without an
 // error means that there is nothing more to do.
-func (g *greeting) admit(ctx context.Context) (*Client, Backend, error) {
+func (g *greeting) admit(ctx context.Context) (*Client, error) {
 	done, err := g.readStartup(ctx)
 	if done || err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	login := g.set.logins.find(g.packet)
+	if login == nil {
+		if login, err = g.login(); err != nil {
+			return nil, err
+		}
+	}
+	g.negotiate()
+	if err := g.authenticate(login.User); err != nil {
+		return nil, err
+	}
+	if login.backend == nil {
+		return nil, &refusal{code: pgwire.StateInvalidCatalogName, reason: listener.ReasonUnknownDatabase,
+			message: fmt.Sprintf("database %q does not exist", login.Database),
+			hint:    "The gateway's configuration has no such database and no \"*\"."}
+	}
+	g.set.logins.keep(g.packet, login)
+	c := &Client{Conn: g.conn, Reader: g.r, Writer: g.w, Login: login}
+	g.proxy.register(c)
+	return c, nil
+}
+
+// login takes the StartupMessage apart.
+func (g *greeting) login() (*Login, error) {
 	m := g.startup
 	user, database := m.Get("user"), m.Get("database")
 	if user == "" {
-		return nil, nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonProtocol,
+		return nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonProtocol,
 			message: "no PostgreSQL user name specified in startup packet"}
 	}
 	if database == "" {
@@ -147,28 +172,49 @@ func (g *greeting) admit(ctx context.Context) (*Client, Backend, error) {
 	}
 	params, err := settingsOf(m)
 	if err != nil {
-		return nil, nil, err
-	}
-	g.negotiate()
-	if err := g.authenticate(user); err != nil {
-		return nil, nil, err
-	}
-	backend := g.set.backend(database)
-	if backend == nil {
-		return nil, nil, &refusal{code: pgwire.StateInvalidCatalogName, reason: listener.ReasonUnknownDatabase,
-			message: fmt.Sprintf("database %q does not exist", database),
-			hint:    "The gateway's configuration has no such database and no \"*\"."}
-	}
-	c := &Client{
-		Conn: g.conn, Reader: g.r, Writer: g.w, User: shared(user), Database: shared(database), Params: params,
-		ApplicationName: shared(m.Get("application_name")), Mode: g.set.Mode, proxy: g.proxy,
+		return nil, err
 	}
 	size := keySize30
 	if m.Version >= pgwire.Version32 {
 		size = keySize32
 	}
-	g.proxy.register(c, size)
-	return c, backend, nil
+	return &Login{
+		User: shared(user), Database: shared(database), Params: params,
+		ApplicationName: shared(m.Get("application_name")), Mode: g.set.Mode,
+		proxy: g.proxy, backend: g.set.backend(database), keySize: size,
+	}, nil
+}
+
+// logins are those of the clients that have been let in under the present settings, by start-up packet: most
+// clients of an application send the same one, again and again.
+type logins struct {
+	mu       sync.Mutex // held for a few instructions
+	byPacket map[string]*Login
+}
+
+// Bounds of what logins keep: the packets of usual clients take about 100 bytes.
+const (
+	maxLogins      = 1000
+	maxLoginPacket = 1 << 10
+)
+
+// find returns nil if there is none.
+func (l *logins) find(packet string) *Login {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byPacket[packet]
+}
+
+func (l *logins) keep(packet string, login *Login) {
+	if len(packet) > maxLoginPacket {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.byPacket) >= maxLogins {
+		clear(l.byPacket)
+	}
+	l.byPacket[packet] = login
 }
 
 // shared returns s as many clients have it, in the same memory.
@@ -187,7 +233,7 @@ func (g *greeting) readStartup(ctx context.Context) (done bool, err error) {
 		}
 		switch m := m.(type) {
 		case *pgwire.StartupMessage:
-			g.startup = m
+			g.packet, g.startup = string(packet), m
 			return false, nil
 		case *pgwire.CancelRequest:
 			g.cancel(ctx, m)

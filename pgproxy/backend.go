@@ -19,7 +19,7 @@ import (
 type Backend interface {
 	// Serve runs the client's session until the client leaves (nil), ctx ends, or something
 	// fails. AuthenticationOk has been added to c.Writer and not been flushed; Serve sends
-	// ParameterStatus, BackendKeyData (c.Key), ReadyForQuery and everything after. After the
+	// ParameterStatus, BackendKeyData (c.Key()), ReadyForQuery and everything after. After the
 	// call the proxy closes the connection; Serve need not. Where it returns ErrSuspended the
 	// session is not over: it is called again, see Client.Session.
 	Serve(ctx context.Context, c *Client) error
@@ -40,34 +40,51 @@ var ErrSuspended = errors.New("pgproxy: session suspended")
 
 // Client is an authenticated client's connection. It belongs to Backend.Serve until that
 // returns, and unless said otherwise to one goroutine at a time.
-type Client struct {
-	Conn     net.Conn       // for deadlines and addresses; read and write by Reader and Writer
-	Reader   *pgwire.Reader // reads ahead; new after ErrSuspended
-	Writer   *pgwire.Writer // gathers; Flush before waiting for the client; new after ErrSuspended
-	User     string
-	Database string
-	// Params are the parameters of the start-up message that are settings: without user,
-	// database, replication and protocol options, and with those in "options" taken apart.
-	Params []pgwire.Param
-	// ApplicationName is the one given at start-up.
-	ApplicationName string
-	Mode            Mode
-	// Key is what to send as BackendKeyData; it is the proxy's own, unique to this client.
-	Key pgwire.BackendKeyData
+type Client struct { // of 80 bytes, one of the allocator's sizes: there may be very many
+	Conn   net.Conn       // for deadlines and addresses; read and write by Reader and Writer
+	Reader *pgwire.Reader // reads ahead; new after ErrSuspended
+	Writer *pgwire.Writer // gathers; Flush before waiting for the client; new after ErrSuspended
+	*Login
 	// Session is the backend's, nil at first: what goes on when the client has been idle for so
 	// long that the session gives up its stack, Reader and Writer. Unless it is nil, NextIdle may
 	// return ErrSuspended. Serve then returns that, at once and as it is, and is called again when
 	// there is something to read, possibly on another goroutine. It begins with NextIdle.
 	Session any
 
-	proxy    *Proxy
-	backend  Backend
-	since    time.Duration // clock when the session began
-	state    atomic.Int32  // clientBusy, clientIdle, clientKicked
-	onCancel atomic.Pointer[func(ctx context.Context)]
-	session  atomic.Pointer[session] // of a Postgres backend
-	turn     atomic.Uint32           // odd while the session waits for its server
-	seen     uint32                  // turn at the last look of Proxy.watch, whose it is
+	worker atomic.Pointer[worker] // nil = nobody works for the client
+	id     uint32                 // the process ID it is told; Proxy.clients has it under that
+	state  atomic.Int32           // clientBusy, clientIdle, clientKicked
+	turn   atomic.Uint32          // odd while the session waits for its server
+	seen   uint32                 // turn at the last look of Proxy.watch, whose it is
+}
+
+// Login is what a client said at start-up. Clients that said the same share one: it must not be changed.
+type Login struct {
+	User, Database string
+	// Params are the parameters of the start-up message that are settings: without user,
+	// database, replication and protocol options, and with those in "options" taken apart.
+	Params []pgwire.Param
+	// ApplicationName is the one given at start-up.
+	ApplicationName string
+	Mode            Mode
+
+	proxy   *Proxy
+	backend Backend
+	keySize int // bytes of the key for cancel requests
+}
+
+// worker is who can be told that a client wants no more of what is being done for it.
+type worker struct {
+	onCancel func(ctx context.Context) // as Client.OnCancel was told
+	session  *session                  // or the session of a Postgres backend
+}
+
+func (w *worker) cancel(ctx context.Context) {
+	if w.session != nil {
+		w.session.cancel(ctx)
+	} else {
+		w.onCancel(ctx)
+	}
 }
 
 // States of a Client with regard to a drain. Only an idle one is kicked, by a read deadline.
@@ -135,10 +152,10 @@ func (l *clientLog) WithGroup(name string) slog.Handler { return l.with().WithGr
 // possibly after the statement that was meant has ended.
 func (c *Client) OnCancel(fn func(ctx context.Context)) {
 	if fn == nil {
-		c.onCancel.Store(nil)
+		c.worker.Store(nil)
 		return
 	}
-	c.onCancel.Store(&fn)
+	c.worker.Store(&worker{onCancel: fn})
 }
 
 // Working says that the session waits for something other than the client. When the client
@@ -175,17 +192,17 @@ func (c *Client) NextIdle() (pgwire.Header, error) {
 	return h, err
 }
 
-// patience is how long an idle client's session keeps its stack.
-const patience = 100 * time.Millisecond
+// patience is how long an idle client's session keeps its stack; firstPatience that of one that has asked for
+// nothing yet: many may log in at once and then be idle, and what a stack takes is never given back entirely.
+const (
+	patience      = 100 * time.Millisecond
+	firstPatience = 5 * time.Millisecond
+)
 
 // suspend waits for the client, and when that takes long, arranges for the session to go on with
 // Serve; else it returns false, with what there is to read, or an error, still there.
 func (c *Client) suspend() bool {
-	accepted := c.Conn
-	if t, ok := c.Conn.(*fiber.TLSConn); ok {
-		accepted = t.NetConn()
-	}
-	conn, ok := accepted.(*listener.Conn)
+	conn, ok := c.accepted()
 	if !ok || c.Reader.Buffered() > 0 {
 		return false
 	}
@@ -195,11 +212,25 @@ func (c *Client) suspend() bool {
 	if !ok {
 		return false
 	}
-	if ready, err := w.WaitReadableFor(patience); ready || err != nil || !conn.Suspend(c.goOn) {
+	wait := patience
+	if c.turn.Load() == 0 {
+		wait = firstPatience
+	}
+	if ready, err := w.WaitReadableFor(wait); ready || err != nil || !conn.Suspend(c.goOn) {
 		return false
 	}
 	c.Reader, c.Writer = nil, nil
 	return true
+}
+
+// accepted is the connection below Conn.
+func (c *Client) accepted() (conn *listener.Conn, ok bool) {
+	accepted := c.Conn
+	if t, ok := c.Conn.(*fiber.TLSConn); ok {
+		accepted = t.NetConn()
+	}
+	conn, ok = accepted.(*listener.Conn)
+	return conn, ok
 }
 
 // goOn resumes a suspended session.
@@ -243,8 +274,8 @@ func (c *Client) kick() {
 // goroutine.
 func (c *Client) cutOff() {
 	_ = c.Conn.SetDeadline(unixPast)
-	if s := c.session.Load(); s != nil {
-		s.cutOff()
+	if w := c.worker.Load(); w != nil && w.session != nil {
+		w.session.cutOff()
 	}
 }
 

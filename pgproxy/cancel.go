@@ -14,11 +14,11 @@ func (g *greeting) cancel(ctx context.Context, m *pgwire.CancelRequest) {
 		g.log().Info("cancel request for no client", "process_id", m.ProcessID)
 		return
 	}
-	fn := c.onCancel.Load()
-	if fn == nil {
+	w := c.worker.Load()
+	if w == nil {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, g.set.LoginTimeout)
 	defer stop()
-	(*fn)(ctx)
+	w.cancel(ctx)
 }

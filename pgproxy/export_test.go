@@ -2,9 +2,13 @@ package pgproxy
 
 import (
 	"context"
+	"unsafe"
 
 	"github.com/headpond/headpond/pgwire"
 )
+
+// ClientSize is what a Client takes of the heap.
+const ClientSize = unsafe.Sizeof(Client{})
 
 // Deallocated exposes deallocated.
 var Deallocated = deallocated

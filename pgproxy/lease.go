@@ -247,7 +247,7 @@ func (s *session) syncSQL() string {
 		}
 	}
 	if reset {
-		for _, p := range s.extra {
+		for _, p := range settingsOfKey(s.settingsKey) {
 			set(p.Name, p.Value)
 		}
 	}

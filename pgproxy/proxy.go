@@ -2,14 +2,16 @@ package pgproxy
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
-	"crypto/subtle"
+	"crypto/sha256"
 	"encoding/binary"
 	"net"
 	"sync"
 	"sync/atomic"
 
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // Proxy is a running listener of protocol "postgres". Methods may be called from any goroutine.
@@ -17,6 +19,7 @@ type Proxy struct {
 	srv        *listener.Server
 	settings   atomic.Pointer[settings]
 	mockSecret [32]byte // for users that do not exist; constant, so that they look constant
+	keySecret  [32]byte // of which clients' keys for cancel requests are made
 	nextID     atomic.Uint32
 	cutting    sync.Once // arranges for cutOff
 
@@ -28,6 +31,7 @@ type Proxy struct {
 type settings struct {
 	Config
 	credentials map[string]*credential
+	logins      logins
 }
 
 var _ listener.Rejecter = (*Proxy)(nil)
@@ -37,6 +41,7 @@ var _ listener.Rejecter = (*Proxy)(nil)
 func New(cfg Config) (*Proxy, error) {
 	p := &Proxy{clients: make(map[uint32]*Client)}
 	_, _ = rand.Read(p.mockSecret[:])
+	_, _ = rand.Read(p.keySecret[:])
 	var seed [4]byte
 	_, _ = rand.Read(seed[:])
 	p.nextID.Store(binary.BigEndian.Uint32(seed[:]))
@@ -61,6 +66,7 @@ func prepare(cfg Config) (*settings, error) {
 		cfg.Listener.Protocol = "postgres"
 	}
 	set := &settings{Config: cfg, credentials: make(map[string]*credential, len(cfg.Users))}
+	set.logins.byPacket = make(map[string]*Login)
 	for user, secret := range cfg.Users {
 		c, err := newCredential(user, secret)
 		if err != nil {
@@ -122,18 +128,24 @@ func (p *Proxy) Update(cfg Config) error {
 // Stats returns the listener's counters.
 func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
 
-// register gives a client its key and makes it known for cancel requests and drains.
-func (p *Proxy) register(c *Client, keySize int) {
-	key := make([]byte, keySize)
-	_, _ = rand.Read(key)
+// register makes a client known for cancel requests and drains.
+func (p *Proxy) register(c *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id := p.nextID.Add(1)
 	for p.clients[id] != nil || id == 0 {
 		id = p.nextID.Add(1)
 	}
-	c.Key.ProcessID, c.Key.Key = id, key
+	c.id = id
 	p.clients[id] = c
+}
+
+// Key is what to send as BackendKeyData; it is the proxy's own, unique to this client. Nobody who has seen
+// others' keys can tell it, and no idle client has to hold it.
+func (c *Client) Key() pgwire.BackendKeyData {
+	mac := hmac.New(sha256.New, c.proxy.keySecret[:])
+	_, _ = mac.Write(binary.BigEndian.AppendUint32(nil, c.id))
+	return pgwire.BackendKeyData{ProcessID: c.id, Key: mac.Sum(nil)[:c.keySize]}
 }
 
 // cutOff ends every session, once its context has ended: at the end of a drain's patience.
@@ -148,15 +160,15 @@ func (p *Proxy) cutOff() {
 func (p *Proxy) unregister(c *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.clients, c.Key.ProcessID)
+	delete(p.clients, c.id)
 }
 
 // find returns the client a cancel request means, nil if its key is wrong.
 func (p *Proxy) find(id uint32, key []byte) *Client {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	c := p.clients[id]
-	if c == nil || subtle.ConstantTimeCompare(c.Key.Key, key) != 1 {
+	p.mu.Unlock()
+	if c == nil || !hmac.Equal(c.Key().Key, key) {
 		return nil
 	}
 	return c

@@ -40,8 +40,7 @@ func (s *session) release() {
 
 // close ends the session's use of a server connection, in whatever state that is.
 func (s *session) close() {
-	s.c.OnCancel(nil)
-	s.c.session.Store(nil)
+	s.c.worker.Store(nil)
 	if s.waitCancel != nil {
 		s.waitCancel()
 	}

@@ -52,10 +52,12 @@ type session struct {
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
 
-	*standing
+	clientView
+	clientStatements
 	prepared bool // a named statement, since the server connection was leased
 	resumed  bool // it was suspended before
 	asleep   bool // it is suspended
+	worker   worker
 
 	cancelMu  sync.Mutex // not held across I/O
 	target    *server    // what a cancel request is sent to; nil = nothing
@@ -63,16 +65,51 @@ type session struct {
 	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 }
 
-// standing is what a session is while it is idle: what its client has set, and its statements.
-type standing struct {
+// clientView is what a client has set. Idle clients with the same settings share it.
+type clientView struct {
 	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
-	extra       []pgwire.Param
-	settingsKey string                // extra, in one string
-	plan        unique.Handle[string] // the settings that give texts their meaning
-	doubtful    map[string]bool       // names the client may or may not think it has; nil = none
+	settingsKey string                       // those of others, in one string; see keyOf
+	plan        unique.Handle[string]        // the settings that give texts their meaning
+}
+
+// clientStatements are a client's prepared statements.
+type clientStatements struct {
+	doubtful    map[string]bool // names the client may or may not think it has; nil = none
 	stmts       map[string]*statement
 	stmtBytes   int
 	unnamed     unnamed
+}
+
+// none reports whether nothing is lost without them.
+func (s *clientStatements) none() bool {
+	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamedID == 0 && !s.unnamedNew
+}
+
+// resting is what goes on of a session that is suspended, in Client.Session. Without statements that is
+// the view alone, a pointer.
+type resting struct {
+	view unique.Handle[clientView]
+	clientStatements
+}
+
+// layDown makes what goes on.
+func (s *session) layDown() any {
+	view := unique.Make(s.clientView)
+	if s.none() {
+		return view
+	}
+	return &resting{view: view, clientStatements: s.clientStatements}
+}
+
+// takeUp takes that back.
+func (s *session) takeUp(rest any) {
+	s.resumed = true
+	switch r := rest.(type) {
+	case unique.Handle[clientView]:
+		s.clientView = r.Value()
+	case *resting:
+		s.clientView, s.clientStatements = r.view.Value(), r.clientStatements
+	}
 }
 
 // work is what a session needs while it is not idle. Idle ones share it.
@@ -113,12 +150,14 @@ func (s *session) letGo() {
 
 func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work)}
-	if s.standing, s.resumed = c.Session.(*standing); !s.resumed {
-		s.standing = &standing{reported: unique.Make(trackedParams{})}
-		c.Session = s.standing
+	if c.Session != nil {
+		s.takeUp(c.Session)
+	} else {
+		s.reported = unique.Make(trackedParams{})
+		c.Session = (*resting)(nil) // until it is suspended
 	}
-	c.OnCancel(s.cancel)
-	c.session.Store(s)
+	s.worker.session = s
+	c.worker.Store(&s.worker)
 	return s
 }
 
@@ -159,6 +198,7 @@ func (s *session) begin() error {
 // unknown where none was asked before.
 func (s *session) takeSettings(baseline []pgwire.Param) (unknown bool) {
 	var view trackedParams
+	var extra []pgwire.Param
 	for _, p := range baseline {
 		view.set(p.Name, p.Value)
 	}
@@ -171,11 +211,11 @@ func (s *session) takeSettings(baseline []pgwire.Param) (unknown bool) {
 		if i := tracked(p.Name); i >= 0 && view.known[i] {
 			view.value[i] = value
 		} else {
-			s.extra = append(s.extra, p)
+			extra = append(extra, p)
 		}
 	}
 	s.reported = unique.Make(view)
-	s.settingsKey = keyOf(s.extra)
+	s.settingsKey = keyOf(extra)
 	s.replan()
 	return unknown
 }
@@ -216,16 +256,26 @@ func planned(name string) bool {
 	return false
 }
 
-// keyOf gives equal settings equal keys.
+// keyOf puts settings into one string. Neither has zeros, and names have no equals sign.
 func keyOf(params []pgwire.Param) string {
 	var b strings.Builder
 	for _, p := range params {
-		b.WriteString(strings.ToLower(p.Name))
+		b.WriteString(p.Name)
 		b.WriteByte('=')
 		b.WriteString(p.Value)
 		b.WriteByte(0)
 	}
 	return b.String()
+}
+
+// settingsOfKey undoes keyOf.
+func settingsOfKey(key string) (params []pgwire.Param) {
+	for setting := range strings.SplitSeq(strings.TrimSuffix(key, "\x00"), "\x00") {
+		if name, value, ok := strings.Cut(setting, "="); ok {
+			params = append(params, pgwire.Param{Name: name, Value: value})
+		}
+	}
+	return params
 }
 
 // greet adds everything between AuthenticationOk and the first command.
@@ -238,7 +288,8 @@ func (s *session) greet(baseline []pgwire.Param) {
 		}
 		w.Send(&m)
 	}
-	w.Send(&s.c.Key)
+	key := s.c.Key()
+	w.Send(&key)
 	w.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 }
 
@@ -259,7 +310,7 @@ func (s *session) ended(start time.Time, err error) error {
 	switch {
 	case err == nil:
 	case err == ErrSuspended: //nolint:errorlint // as NextIdle returned it
-		s.asleep = true
+		s.asleep, s.c.Session = true, s.layDown()
 		return err
 	case errors.Is(err, ErrDraining):
 		s.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // watched tells when a session has been suspended.
@@ -116,5 +117,20 @@ func TestSuspendedClientLeaves(t *testing.T) {
 	}
 	if st := g.Stats(); st.Active != 0 {
 		t.Errorf("%d sessions, want none", st.Active)
+	}
+}
+
+// The unnamed statement outlasts a long wait, too.
+func TestSuspendedUnnamedStatement(t *testing.T) {
+	g, suspended := startWatched(t, nil)
+	w := g.dial(t)
+	w.send(&pgwire.Parse{Query: "select 'name' || 'less'"}, &pgwire.Sync{})
+	w.until(pgwire.TypeReadyForQuery)
+	for range 2 { // the first may have come before the statement
+		<-suspended
+		w.send(&pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{})
+		if _, bodies := w.until(pgwire.TypeReadyForQuery); !has(bodies, "nameless") {
+			t.Errorf("the statement says %q", bodies)
+		}
 	}
 }

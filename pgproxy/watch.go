@@ -25,11 +25,11 @@ func (p *Proxy) watch(ctx context.Context) {
 		}
 		for _, c := range p.abandoned() {
 			c.Logger().Info("client left during a statement: canceling it")
-			if fn := c.onCancel.Load(); fn != nil {
+			if w := c.worker.Load(); w != nil {
 				cancels.Go(func() {
 					ctx, stop := context.WithTimeout(ctx, cancelTimeout)
 					defer stop()
-					(*fn)(ctx)
+					w.cancel(ctx)
 				})
 			}
 		}

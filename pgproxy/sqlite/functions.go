@@ -81,7 +81,7 @@ func (b *Backend) sessionFunctions() map[string]fn {
 		"now": now, "transaction_timestamp": now, "statement_timestamp": now, "clock_timestamp": now,
 		"pg_postmaster_start_time": constant(text(b.started.UTC().Format(timeLayout)+"+00"), 0),
 		"version":                  constant(text("PostgreSQL "+serverVersion+" compatible: Headpond on SQLite "+sqlite.Version), 0),
-		"pg_backend_pid":           ofSession(func(s *session) sqlite.Value { return sqlite.IntegerValue(keyOf(s.c.Key)) }),
+		"pg_backend_pid":           ofSession(func(s *session) sqlite.Value { return sqlite.IntegerValue(keyOf(s.c.Key())) }),
 		"pg_is_in_recovery":        constant(yes(false), 0),
 		"inet_server_addr":         constant(sqlite.Value{}, 0), "inet_server_port": constant(sqlite.Value{}, 0),
 		"txid_current": constant(sqlite.IntegerValue(1), 0),

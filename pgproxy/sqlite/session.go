@@ -109,7 +109,8 @@ func (s *session) greet() {
 	for _, name := range reported {
 		s.c.Writer.Send(&pgwire.ParameterStatus{Name: name, Value: s.settings[strings.ToLower(name)]})
 	}
-	s.c.Writer.Send(&s.c.Key)
+	key := s.c.Key()
+	s.c.Writer.Send(&key)
 	s.ready()
 }
 
