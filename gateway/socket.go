@@ -33,6 +33,8 @@ func bind(what, address string) (*socket, error) {
 		return nil, fmt.Errorf("%s: %w on %s: the address is in use by another program; stop that one or choose another address: %w", what, ErrListen, address, err)
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("%s: %w on %s: no permission (ports below 1024 and some folders need more rights): %w", what, ErrListen, address, err)
+	case errors.Is(err, syscall.ENOENT):
+		return nil, fmt.Errorf("%s: %w on %s: its folder does not exist; create it first: %w", what, ErrListen, address, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("%s: %w on %s: this machine has no such address: %w", what, ErrListen, address, err)
 	}

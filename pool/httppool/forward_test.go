@@ -2,13 +2,19 @@ package httppool_test
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
@@ -107,5 +113,23 @@ func TestHandlerWithoutAServer(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader("body")))
 	if w.Code != 200 || w.Body.String() != "hi" {
 		t.Errorf("got %d %q", w.Code, w.Body)
+	}
+}
+
+// TestAnswersTellWhyThereIsNoConnection, in words without addresses: those are for the log.
+func TestAnswersTellWhyThereIsNoConnection(t *testing.T) {
+	for want, cause := range map[string]error{
+		"cannot connect: its name cannot be resolved":     &net.DNSError{Name: "secret.internal", Err: "no such host"},
+		"cannot connect: its certificate is not accepted": &tls.CertificateVerificationError{Err: errors.New("x509: unknown authority")},
+		"cannot connect: it does not answer in TLS":       tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"},
+		"connection refused":                              syscall.ECONNREFUSED,
+		"cannot connect":                                  errors.New("secret.internal: whatever"),
+	} {
+		w := httptest.NewRecorder()
+		err := &pool.Error{Kind: pool.ErrOpen, Cause: fmt.Errorf("TLS handshake: %w", cause)}
+		status, _ := httppool.WriteFailure(w, httptest.NewRequest("GET", "/", nil), err, httppool.Failure{Upstream: "api"})
+		if body := w.Body.String(); status != 502 || !strings.HasSuffix(body, `"api": `+want+"\n") || strings.Contains(body, "secret") {
+			t.Errorf("%v: %d %q, want %q", cause, status, body, want)
+		}
 	}
 }

@@ -3,9 +3,11 @@ package httppool
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -77,6 +79,20 @@ func reasonOf(err error) string {
 		return "the connection was closed without a response"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused"
+	}
+	return reasonOfConnecting(err)
+}
+
+// reasonOfConnecting tells apart what its operator mends in different places: names, certificates, ports.
+func reasonOfConnecting(err error) string {
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return "cannot connect: its name cannot be resolved"
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "cannot connect: its certificate is not accepted"
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return "cannot connect: it does not answer in TLS"
 	}
 	return "cannot connect"
 }
