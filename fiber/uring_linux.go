@@ -455,23 +455,23 @@ func (p *uring) watchEvent() {
 	s.userData = userData(kindWake, wakeSlot, 0)
 }
 
-// lookInterval bounds how long a reset that has come with data stays unknown. A loop that is busy looks
-// no more often, for most connections will have received something again by then.
-const lookInterval = 2 * time.Millisecond
+// lookInterval is how often a busy loop looks for resets that have come with data. One that waits for
+// long does so once more after another lookInterval; timers shorter than the system's tick cost too much
+// to set one for each wait.
+const lookInterval = 10 * time.Millisecond
 
-// lookSoon looks for resets, unless it has done so less than a lookInterval ago: then the loop waits no
-// longer than until it is over.
+// lookSoon looks for resets if it is time, and bounds a wait otherwise.
 func (p *uring) lookSoon(until int64) int64 {
-	due := p.looked + int64(lookInterval)
-	if p.loop.now >= due {
-		p.looked = p.loop.now
+	now := p.loop.now
+	if now >= p.looked+int64(lookInterval) {
+		p.looked = now
 		p.lookForResets()
 		return until
 	}
-	if until == 0 {
-		return due
+	if limit := now + int64(lookInterval); until == 0 || until > limit {
+		return limit
 	}
-	return min(until, due)
+	return until
 }
 
 // lookForResets looks at the connections that have received something since it did so last, with one
