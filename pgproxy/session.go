@@ -74,15 +74,15 @@ type clientView struct {
 
 // clientStatements are a client's prepared statements.
 type clientStatements struct {
-	doubtful    map[string]bool // names the client may or may not think it has; nil = none
-	stmts       map[string]*statement
-	stmtBytes   int
-	unnamed     unnamed
+	doubtful  map[string]bool // names the client may or may not think it has; nil = none
+	stmts     map[string]*statement
+	stmtBytes int
+	unnamed   unnamed
 }
 
 // none reports whether nothing is lost without them.
 func (s *clientStatements) none() bool {
-	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamedID == 0 && !s.unnamedNew
+	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0
 }
 
 // resting is what goes on of a session that is suspended, in Client.Session. Without statements that is
