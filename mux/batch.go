@@ -33,6 +33,9 @@ func (b *batch) reset() {
 
 // pieces appends the batch's bytes from offset skip on to dst, in the order they are sent.
 func (b *batch) pieces(dst [][]byte, skip int) [][]byte {
+	if skip == 0 && len(b.free)+len(b.ctl)+len(b.segs) == 0 { // a small message
+		return append(dst, b.out)
+	}
 	add := func(p []byte) {
 		if n := min(skip, len(p)); n > 0 {
 			p, skip = p[n:], skip-n

@@ -25,6 +25,7 @@ type link struct {
 	ended   error         // why there is nothing more to read
 	turn    chan struct{} // tells the reader to look whether it is its turn
 	overdue bool          // nobody has read for standby
+	standby time.Duration // how long that is now
 	watched bool          // idle runs
 	turns   uint64        // how often nobody was reading
 	seen    uint64        // turns when idle was set

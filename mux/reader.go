@@ -15,11 +15,18 @@ import (
 // waking another one, which is most of what a round trip costs. Everybody else
 // waits for the session's reader. While receivers read for themselves that one
 // stands by, and takes over when somebody waits who cannot read (for credit, for
-// a channel, with a context that may end), or when nobody has read for standby.
+// a channel, with a context that may end), or when nobody has read for a while.
 
 // standby is how long a connection may go unread: what answers pings, and finds
-// the end of the connection, when the application does something else.
-const standby = 5 * time.Millisecond
+// the end of the connection, when the application does something else. It doubles,
+// up to standbyMost, each time that receivers turn out to have read meanwhile: a
+// timer that fires has the runtime wake an idle processor, which then waits for the
+// socket beside the one that works, and each large message is half received there
+// while it is half sent here.
+const (
+	standby     = 5 * time.Millisecond
+	standbyMost = 8 * standby
+)
 
 // longAgo is a deadline that interrupts a Read.
 var longAgo = time.Unix(1, 0)
@@ -73,10 +80,10 @@ func (s *Session) watch(l *link) {
 	}
 	l.watched, l.seen = true, l.turns
 	if l.idle == nil {
-		l.idle = time.AfterFunc(standby, func() { s.standbyOver(l) })
+		l.idle, l.standby = time.AfterFunc(standby, func() { s.standbyOver(l) }), standby
 		return
 	}
-	l.idle.Reset(standby)
+	l.idle.Reset(l.standby)
 }
 
 func (s *Session) standbyOver(l *link) {
@@ -86,8 +93,10 @@ func (s *Session) standbyOver(l *link) {
 	switch {
 	case l.reading || l.ended != nil:
 	case l.turns != l.seen:
+		l.standby = min(2*l.standby, standbyMost)
 		s.watch(l)
 	default:
+		l.standby = standby
 		l.overdue = true
 		l.wakeReader()
 	}

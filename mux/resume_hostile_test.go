@@ -373,7 +373,7 @@ func FuzzResume(f *testing.F) {
 	f.Add(uint32(0), uint64(1<<40), true, uint8(90), byte(0x80))
 	f.Add(uint32(1), uint64(2), false, uint8(95), byte(0))
 	f.Fuzz(func(t *testing.T, epoch uint32, last uint64, forged bool, at uint8, flip byte) {
-		cfg := mux.Config{Resume: &mux.Resume{}, KeepAlive: -1, HandshakeTimeout: 100 * time.Millisecond}
+		cfg := mux.Config{Resume: &mux.Resume{}, KeepAlive: -1}
 		n := newLine(t, true, cfg)
 		c, s := n.join(mux.Config{KeepAlive: -1})
 		defer n.end(c, s)

@@ -57,8 +57,10 @@ const (
 	// soon is the time in ns within which small sends follow each other in a stream
 	// of them, each with a system call of its own.
 	soon = 8e3
-	// streak is how many make a stream.
-	streak = 16
+	// streak is how many make a stream, and untimed how many of them need not be soon: who
+	// waits for answers does not look at the clock.
+	streak  = 16
+	untimed = 4
 	// company is how many messages the writer should find when it is called for a
 	// stream; streamless is how many senders write themselves after it found less.
 	company    = 8
@@ -72,12 +74,15 @@ func (s *Session) stream() bool {
 	if s.flushing {
 		return true
 	}
+	if s.quick++; s.quick > 0 && s.quick < untimed {
+		return false
+	}
 	now := s.core.now()
-	if now-s.lastSend > soon {
+	if s.quick != untimed && now-s.lastSend > soon {
 		s.quick = 0
 	}
 	s.lastSend = now
-	if s.quick++; s.quick <= streak || s.mute() {
+	if s.quick <= streak || s.mute() {
 		return false
 	}
 	s.streamed = s.core.counts.messagesSent
