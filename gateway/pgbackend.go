@@ -6,6 +6,7 @@ import (
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // pgBackend is an upstream of postgres listeners. It counts its sessions, because a backend must not be drained under a session that runs:
@@ -80,6 +81,9 @@ func newPostgres(u *config.Upstream, s settings) (backendImpl, error) {
 	}
 	if pg := u.Postgres; pg != nil {
 		cfg.User, cfg.Password, cfg.DBName = pg.User, pg.Password.Reveal(), pg.DBName
+		for _, p := range pg.Params {
+			cfg.Params = append(cfg.Params, pgwire.Param(p))
+		}
 	}
 	probe := pgproxy.Probe(cfg)
 	if s.pgProbe {

@@ -83,6 +83,18 @@ func checkParam(p pgwire.Param) error {
 	return nil
 }
 
+// checkServerParam refuses what cannot be a setting of server connections.
+func checkServerParam(p pgwire.Param) error {
+	switch name := strings.ToLower(p.Name); {
+	case name == "" || name == "user" || name == "database" || name == "options" || name == "replication" ||
+		name == "role" || name == "session_authorization" || strings.HasPrefix(name, "_pq_."):
+		return fmt.Errorf("%q is no setting for server connections", p.Name)
+	case strings.ContainsRune(p.Value, 0):
+		return fmt.Errorf("the value of %q has a NUL character in it", p.Name)
+	}
+	return checkParam(p)
+}
+
 func badParam(name, why string) error {
 	return &refusal{code: pgwire.StateInvalidParameterValue, reason: listener.ReasonProtocol,
 		message: fmt.Sprintf("start-up parameter %q: %s", name, why)}

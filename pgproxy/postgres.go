@@ -41,7 +41,9 @@ type PostgresConfig struct {
 	// AllowCleartext lets the password go in clear text, without TLS, over the network to a server
 	// that asks for that. Over loopback, a Unix socket or TLS it may always.
 	AllowCleartext bool
-	// Params are start-up parameters of server connections, such as statement_timeout.
+	// Params are settings of server connections, such as statement_timeout, given at start-up. A client's
+	// own settings take their place for that client; RESET goes back to them. Not possible are user,
+	// database, options, replication, and role and session_authorization, which a change of role undoes.
 	Params []pgwire.Param
 	// StatementCache is how many prepared statements a server connection keeps in transaction
 	// mode; 0 = DefaultStatementCache.
@@ -75,6 +77,11 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	}
 	if cfg.StatementCache < 0 {
 		return nil, fmt.Errorf("%w: upstream %q: StatementCache %d is negative", ErrConfig, cfg.Name, cfg.StatementCache)
+	}
+	for _, p := range cfg.Params {
+		if err := checkServerParam(p); err != nil {
+			return nil, fmt.Errorf("%w: upstream %q: %w", ErrConfig, cfg.Name, err)
+		}
 	}
 	if cfg.DBName == "" {
 		cfg.DBName = cfg.User

@@ -259,6 +259,14 @@ type PostgresUpstream struct {
 	User     string `conf:"user"`
 	Password Secret `conf:"password"`
 	DBName   string `conf:"dbname"` // empty: User
+	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
+	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
+}
+
+// Param is a PostgreSQL setting.
+type Param struct {
+	Name  string `conf:"-"`
+	Value string `conf:"value" required:"true"`
 }
 
 // Tunnel is a way to another gateway, one that this gateway connects to (Connect), or one that a peer of a tunnel listener has made

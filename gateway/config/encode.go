@@ -56,7 +56,7 @@ func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 		return nil
 	}
 	if key := tag.Get("key"); key != "" {
-		return encodeNamed(v, key)
+		return encodeNamed(v, key, tag.Get("scalar"))
 	}
 	n := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
 	for i := range v.Len() {
@@ -67,11 +67,16 @@ func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 	return n
 }
 
-func encodeNamed(v reflect.Value, key string) *yaml.Node {
+// encodeNamed writes a list as a mapping; short is the field that stands for an item by itself where it has no other.
+func encodeNamed(v reflect.Value, key, short string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	for i := range v.Len() {
 		item := v.Index(i)
-		n.Content = append(n.Content, text(item.FieldByName(key).String(), true), encodeStruct(item))
+		value := encodeStruct(item)
+		if short != "" && len(keysOf(item.Type())) == 1 {
+			value = encodeScalar(item.FieldByName(short), "")
+		}
+		n.Content = append(n.Content, text(item.FieldByName(key).String(), true), value)
 	}
 	return n
 }

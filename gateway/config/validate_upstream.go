@@ -28,6 +28,41 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	if u.Postgres != nil && u.Protocol != Postgres {
 		d.report(d.mark(&u.Postgres), "\"postgres\": these settings are for another protocol; this upstream's is %q", u.Protocol)
 	}
+	if u.Postgres != nil {
+		d.checkParams(u.Postgres.Params)
+	}
+}
+
+// checkParams refuses names that no setting has, and those that are not a connection's to set.
+func (d *decoder) checkParams(params []Param) {
+	seen := map[string]bool{}
+	for i := range params {
+		p := &params[i]
+		name, pos := strings.ToLower(p.Name), d.mark(&p.Name)
+		switch {
+		case name == "user" || name == "database":
+			d.report(pos, "params: %q is not a setting; write \"user\" and \"dbname\" beside params", p.Name)
+		case name == "role" || name == "session_authorization":
+			d.report(pos, "params: %q would not outlive a client that changes its role; log in as the user it should be", p.Name)
+		case name == "options":
+			d.report(pos, "params: write the settings in \"options\" one by one")
+		case name == "replication" || strings.HasPrefix(name, "_pq_."):
+			d.report(pos, "params: %q is not possible through the gateway", p.Name)
+		case name == "" || strings.ContainsFunc(name, notInParam):
+			d.report(pos, "params: %q: want the name of a setting: letters, digits, \"_\" and \".\"", clip(p.Name))
+		case seen[name]:
+			d.report(pos, "params: %q is there twice; case makes no difference", p.Name)
+		}
+		seen[name] = true
+		if strings.ContainsRune(p.Value, 0) {
+			d.report(d.mark(&p.Value), "params: the value of %q has a NUL character in it", clip(p.Name))
+		}
+	}
+}
+
+// notInParam reports whether a character can be in no setting's name.
+func notInParam(r rune) bool {
+	return r != '_' && r != '.' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
 }
 
 // checkEndpoints refuses doubles, and whatever does not apply to a SQLite file.
@@ -77,7 +112,7 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 	}
 	if t.Cert != "" && t.Key != "" && d.noProblemAt(&t.Cert, &t.Key) {
 		if _, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key)); err != nil {
-			d.report(d.mark(&t.Cert), "tls: %v", err)
+			d.report(d.mark(&t.Cert), "tls: %q with %q: %s", t.Cert, t.Key, strings.TrimPrefix(err.Error(), "tls: "))
 		}
 	}
 	if t.CA != "" && d.noProblemAt(&t.CA) {

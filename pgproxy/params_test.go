@@ -1,0 +1,76 @@
+package pgproxy_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// TestParams has settings for server connections: clients have them, their own come first, and what
+// a client sets is gone for the next.
+func TestParams(t *testing.T) {
+	for mode, change := range map[string]func(*pgproxy.Config, *pgproxy.PostgresConfig){"transaction": transaction, "session": session} {
+		g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+			change(c, pc)
+			pc.Pool.MaxSize = 1
+			pc.Params = []pgwire.Param{
+				{Name: "statement_timeout", Value: "17s"}, {Name: "application_name", Value: "gateway"},
+				{Name: "Search_Path", Value: "pg_temp, public"}, {Name: "DateStyle", Value: "SQL, DMY"}, {Name: "app.tenant", Value: `it's \ one`},
+			}
+		})
+		defaults := map[string]string{"statement_timeout": "17s", "application_name": "gateway", "search_path": "pg_temp, public", "datestyle": "SQL, DMY", "app.tenant": `it's \ one`}
+		own := map[string]string{"statement_timeout": "3s", "application_name": "mine", "search_path": "public", "datestyle": "ISO, MDY", "app.tenant": "two"}
+		for _, c := range []struct {
+			client string
+			sql    []string
+			want   map[string]string
+		}{
+			{"", nil, defaults},
+			{"statement_timeout=3s application_name=mine search_path=public datestyle='ISO, MDY' app.tenant=two", nil, own},
+			{"", nil, defaults},
+			{"", []string{"set statement_timeout='1s'; set search_path=pg_catalog; set datestyle=German; set application_name=x; set app.tenant=y"}, nil},
+			{"", nil, defaults},
+			{"", []string{"set statement_timeout='1s'", "reset all"}, defaults},
+			{"", []string{"set app.tenant='three'", "discard all"}, defaults},
+		} {
+			conn := g.connect(t, c.client)
+			for _, sql := range c.sql {
+				do(t, conn, sql, pgx.QueryExecModeSimpleProtocol)
+			}
+			for name, want := range c.want {
+				if got := one[string](t, conn, "show "+name, pgx.QueryExecModeSimpleProtocol); got != want {
+					t.Errorf("%s mode, client %q after %q: %s is %q, want %q", mode, c.client, c.sql, name, got, want)
+				}
+			}
+			if name := conn.PgConn().ParameterStatus("application_name"); c.want != nil && name != c.want["application_name"] {
+				t.Errorf("%s mode, client %q: it is told that application_name is %q", mode, c.client, name)
+			}
+			_ = conn.Close(context.Background())
+		}
+	}
+}
+
+// TestParamsThatAreRefused by the gateway, or by the server.
+func TestParamsThatAreRefused(t *testing.T) {
+	for _, p := range []pgwire.Param{
+		{Name: ""}, {Name: "user", Value: "x"}, {Name: "Database", Value: "x"}, {Name: "options", Value: "-c a=b"}, {Name: "replication", Value: "true"},
+		{Name: "ROLE", Value: "x"}, {Name: "session_authorization", Value: "x"}, {Name: "_pq_.x", Value: "y"}, {Name: "a b", Value: "x"}, {Name: "a", Value: "\x00"},
+	} {
+		if b, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{Name: "pg", Endpoints: []string{"127.0.0.1:1"}, User: "app", Params: []pgwire.Param{p}}); !errors.Is(err, pgproxy.ErrConfig) {
+			t.Errorf("%+v: %v", p, err)
+			b.Close()
+		}
+	}
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Params = []pgwire.Param{{Name: "statement_timeot", Value: "1s"}}
+	})
+	if _, err := pgx.Connect(t.Context(), g.dsn("")); sqlstate(err) != "08006" || !has(err.Error(), "statement_timeot") {
+		t.Errorf("a setting the server does not know: %v", err)
+	}
+}
