@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -79,6 +81,36 @@ func TestExamples(t *testing.T) {
 		}
 	}
 }
+
+// TestConfigurationsInDocuments takes every YAML block of the documentation, as people will copy it, but for those that are indented: they
+// are parts of others.
+func TestConfigurationsInDocuments(t *testing.T) {
+	docs, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(docs) < 5 {
+		t.Fatalf("documents: %v, %v", docs, err)
+	}
+	dir := t.TempDir()
+	for _, doc := range append(docs, "../../README.md") {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range yamlBlock.FindAllSubmatch(text, -1) {
+			if block[1][0] == ' ' {
+				continue
+			}
+			file := filepath.Join(dir, fmt.Sprintf("%s-%d.yaml", filepath.Base(doc), i+1))
+			if err := os.WriteFile(file, block[1], 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if code, _, stderr := execute("check", file); code != 0 {
+				t.Errorf("%s, block %d:\n%s\n%s", doc, i+1, stderr, block[1])
+			}
+		}
+	}
+}
+
+var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.+?)^```[ \t]*$")
 
 func TestCheckPrintsEveryProblem(t *testing.T) {
 	dir := t.TempDir()

@@ -7,16 +7,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/headpond/headpond/gateway"
-	"github.com/headpond/headpond/gateway/config"
 )
 
 var (
 	mdLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	mdHeading = regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
 	mdFence   = regexp.MustCompile("(?ms)^```.*?^```[ \t]*$")
-	mdYAML    = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```[ \t]*$")
 	slugDrop  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
@@ -81,28 +77,4 @@ func anchors(text string) map[string]bool {
 		names[strings.ReplaceAll(slug, " ", "-")] = true
 	}
 	return names
-}
-
-// TestConfigurationsInDocumentsPass gives `headpond check` every YAML block, as people will copy it, but for those that
-// are indented: they are parts of others.
-func TestConfigurationsInDocumentsPass(t *testing.T) {
-	found := false
-	for name, text := range markdown(t) {
-		for _, m := range mdYAML.FindAllStringSubmatch(text, -1) {
-			if strings.HasPrefix(m[1], " ") {
-				continue
-			}
-			found = found || name == "README.md"
-			cfg, problems := config.Parse(name, []byte(m[1]))
-			if cfg != nil {
-				problems = append(problems, gateway.Check(cfg)...)
-			}
-			if problems.Err() != nil {
-				t.Errorf("a configuration in %s is refused:\n%s\n%s", name, problems, m[1])
-			}
-		}
-	}
-	if !found {
-		t.Error("README.md shows no configuration")
-	}
 }

@@ -43,7 +43,7 @@ var layers = []layer{
 	{dir: "tunnel", imports: proxied},
 	{dir: "gateway", imports: append([]string{"tcpproxy", "httpproxy", "pgproxy", "tunnel"}, proxied...)},
 	{dir: "internal", imports: []string{"internal"}},
-	{dir: "internal/repotest", imports: []string{"gateway"}},
+	{dir: "internal/repotest", imports: []string{"gateway/config"}},
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
 	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
 	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
