@@ -5,6 +5,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -77,4 +78,53 @@ func anchors(text string) map[string]bool {
 		names[strings.ReplaceAll(slug, " ", "-")] = true
 	}
 	return names
+}
+
+// TestArchitectureIsOfThisTree compares the map of ARCHITECTURE.md, and the one of TestImportDirection, with the directories there are.
+func TestArchitectureIsOfThisTree(t *testing.T) {
+	mapped := architecture(t)
+	named := slices.Concat(mapped, testOnly)
+	for _, l := range layers {
+		named = append(named, l.dir)
+	}
+	for _, dir := range named {
+		if !exists(filepath.Join(root(t), dir)) {
+			t.Errorf("ARCHITECTURE.md or internal/repotest has %s, which does not exist", dir)
+		}
+	}
+	for dir := range packages(t) {
+		found := slices.ContainsFunc(mapped, func(m string) bool { return m != "internal" && below(dir, m) })
+		if !found {
+			t.Errorf("the map of ARCHITECTURE.md lacks %s", dir)
+		}
+	}
+}
+
+// architecture returns the directories in the map of ARCHITECTURE.md, those of internal among them.
+func architecture(t *testing.T) (dirs []string) {
+	_, table, _ := strings.Cut(markdown(t)["ARCHITECTURE.md"], "## The map")
+	table, _, _ = strings.Cut(table, "\n## ")
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		first := ""
+		for _, m := range mdCode.FindAllStringSubmatch(cells[1], -1) {
+			dir := strings.TrimSuffix(m[1], "/")
+			if first == "" {
+				first = dir
+			} else if !exists(filepath.Join(root(t), dir)) {
+				dir = path.Join(path.Dir(first), dir) // `pool/tcppool/`, `httppool/`
+			}
+			dirs = append(dirs, dir)
+		}
+		if first != "internal" {
+			continue
+		}
+		for _, m := range mdCode.FindAllStringSubmatch(cells[2], -1) {
+			dirs = append(dirs, "internal/"+m[1])
+		}
+	}
+	return dirs
 }

@@ -23,14 +23,14 @@ var proxied = append([]string{"upstream", "listener"}, leaves...)
 // layers is the map. A new directory needs a line here, and in ARCHITECTURE.md.
 var layers = []layer{
 	{dir: "cmd", imports: []string{"gateway", "internal"}},
-	{dir: "pool", imports: []string{"internal/bytebuf"}, stdOnly: true},
+	{dir: "pool", stdOnly: true},
 	{dir: "pool/tcppool", imports: []string{"pool", "fiber", "internal"}},
 	{dir: "pool/httppool", imports: []string{"pool", "fiber", "internal"}},
 	{dir: "pool/pgpool", imports: []string{"pool", "internal"}},
 	{dir: "pool/sqlitepool", imports: []string{"pool", "internal"}},
-	{dir: "pgwire", imports: []string{"internal/bytebuf"}, stdOnly: true},
+	{dir: "pgwire", stdOnly: true},
 	{dir: "httpwire", stdOnly: true},
-	{dir: "mux/frame", imports: []string{"internal/bytebuf"}, stdOnly: true},
+	{dir: "mux/frame", stdOnly: true},
 	{dir: "mux", imports: []string{"mux/frame", "internal"}},
 	{dir: "route", imports: []string{"route/internal"}, stdOnly: true},
 	{dir: "route/ginroute", imports: []string{"route"}},
@@ -51,7 +51,7 @@ var layers = []layer{
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/simnet", "internal/tlstest"}
+var testOnly = []string{"internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/tlstest"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {
@@ -77,7 +77,7 @@ func forbidden(l layer, f goFile, imported string) string {
 	ours, ok := strings.CutPrefix(imported, module+"/")
 	if !ok {
 		if l.stdOnly && !f.isTest() && strings.Contains(strings.Split(imported, "/")[0], ".") {
-			return l.dir + " is for the standard library and internal/bytebuf only"
+			return l.dir + " is for the standard library only"
 		}
 		return ""
 	}
