@@ -18,17 +18,20 @@ import (
 // each runs fn once per arm, on n logical connections over some sockets.
 func each(b *testing.B, n, sockets int, fn func(b *testing.B, here, there []port)) {
 	for _, a := range arms {
-		b.Run(a.name, func(b *testing.B) {
-			here, there, stop := a.open(b, n, sockets)
-			b.ReportAllocs()
-			before := cpuTime()
-			fn(b, here, there)
-			b.StopTimer()
-			// Both sides and the runtime: steadier than time on a shared machine.
-			b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")
-			stop()
-		})
+		b.Run(a.name, func(b *testing.B) { measure(b, a, n, sockets, fn) })
 	}
+}
+
+// measure runs fn for one arm.
+func measure(b *testing.B, a arm, n, sockets int, fn func(b *testing.B, here, there []port)) {
+	here, there, stop := a.open(b, n, sockets)
+	b.ReportAllocs()
+	before := cpuTime()
+	fn(b, here, there)
+	b.StopTimer()
+	// Both sides and the runtime: steadier than time on a shared machine.
+	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")
+	stop()
 }
 
 // cpuTime is what the process has used of the processors, user and system.
