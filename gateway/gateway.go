@@ -25,8 +25,12 @@ type Options struct {
 	Logger *slog.Logger
 	// Version is shown in the log, on the admin page and in metrics; empty = "development".
 	Version string
+	// Warnings are what config.Load found in the configuration and let pass; they are logged at the start.
+	Warnings config.Problems
 	// Started, if set, is called by Run once everything is served.
 	Started func()
+	// Reloading, if set, is called when ReloadFile begins, by whomever it was called, and over when that has ended.
+	Reloading func() (over func(err error))
 }
 
 // Gateway is a running configuration. Make one with New. All methods are safe for concurrent use.
@@ -79,6 +83,8 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 		g.logs.close()
 		return nil, err
 	}
+	g.logger.Info("starting", "version", g.opts.Version, "engine", g.engine.Kind(), "reason", g.engine.Reason(), "config", cfg.File, "pid", os.Getpid())
+	g.logProblems(opts.Warnings)
 	g.hard, g.cancel = context.WithCancel(context.Background())
 	p, err := g.newPlan(cfg)
 	if err != nil {
@@ -126,7 +132,6 @@ func (g *Gateway) serve() error {
 	services, adminServer := g.services, g.admin
 	g.mu.Unlock()
 
-	g.logger.Info("starting", "version", g.opts.Version, "engine", g.engine.Kind(), "reason", g.engine.Reason(), "config", g.cfg.File, "pid", os.Getpid())
 	g.checkOpenFiles(g.cfg)
 	for _, s := range services {
 		g.startService(s, s.socket)

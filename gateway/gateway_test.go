@@ -1,8 +1,11 @@
 package gateway_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -11,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/config"
 )
 
 // TestEveryProtocol serves TCP, HTTP and PostgreSQL (from a SQLite file) at once.
@@ -59,6 +63,35 @@ func TestPortInUseNamesListenerAndAddress(t *testing.T) {
 	_, err = gateway.New(parse(t, tcpText, "{listen}", address, "{echo}", echoServer(t)), gateway.Options{})
 	if !errors.Is(err, gateway.ErrListen) || !strings.Contains(err.Error(), `listener "raw"`) || !strings.Contains(err.Error(), address) {
 		t.Errorf("error = %v", err)
+	}
+}
+
+// TestLogBeginsWithTheStart: before whatever health checks say, and with the file's warnings as lines of the log.
+func TestLogBeginsWithTheStart(t *testing.T) {
+	text := strings.Replace(tcpText, "upstreams:", "upstreams:\n  spare: {endpoints: [\"127.0.0.1:1\"], health: {tcp: true}}", 1)
+	cfg, warnings := config.Parse("test.yaml", []byte(strings.NewReplacer("{listen}", "127.0.0.1:0", "{echo}", echoServer(t)).Replace(text)))
+	if cfg == nil || len(warnings) != 1 {
+		t.Fatal(warnings)
+	}
+	r, w := io.Pipe()
+	lines := make(chan string, 100)
+	go func() {
+		for scan := bufio.NewScanner(r); scan.Scan(); {
+			lines <- scan.Text()
+		}
+		close(lines)
+	}()
+	g, err := gateway.New(cfg, gateway.Options{Logger: slog.New(slog.NewTextHandler(w, nil)), Warnings: warnings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Close()
+	_ = w.Close()
+	first, second := <-lines, <-lines
+	if !strings.Contains(first, "msg=starting ") || !strings.Contains(second, "level=WARN") || !strings.Contains(second, "no listener uses it") {
+		t.Errorf("the log begins with\n%s\n%s", first, second)
+	}
+	for range lines {
 	}
 }
 

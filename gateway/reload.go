@@ -13,7 +13,11 @@ import (
 
 // ReloadFile reads the configuration file again and applies it. A file with problems is refused whole: every problem is logged, and the error
 // lists them.
-func (g *Gateway) ReloadFile() error {
+func (g *Gateway) ReloadFile() (err error) {
+	if g.opts.Reloading != nil {
+		over := g.opts.Reloading()
+		defer func() { over(err) }()
+	}
 	g.mu.Lock()
 	file := g.cfg.File
 	g.mu.Unlock()
@@ -26,6 +30,17 @@ func (g *Gateway) ReloadFile() error {
 	g.loading.Lock() // or a file that was read earlier could be applied later
 	defer g.loading.Unlock()
 	cfg, problems := config.Load(file)
+	g.logProblems(problems)
+	if err := problems.Err(); err != nil {
+		g.noteReload(err)
+		g.logger.Error("reload refused, the old configuration keeps running", "config", file, "problems", len(problems))
+		return err
+	}
+	return g.Reload(cfg)
+}
+
+// logProblems logs what was found in a configuration, a line each.
+func (g *Gateway) logProblems(problems config.Problems) {
 	for _, p := range problems {
 		level := g.logger.Error
 		if p.Warning {
@@ -33,12 +48,6 @@ func (g *Gateway) ReloadFile() error {
 		}
 		level("configuration", "problem", p.String())
 	}
-	if err := problems.Err(); err != nil {
-		g.noteReload(err)
-		g.logger.Error("reload refused, the old configuration keeps running", "config", file, "problems", len(problems))
-		return err
-	}
-	return g.Reload(cfg)
 }
 
 // Reload applies cfg, all of it or nothing: on an error the old configuration keeps running. The package comment says what happens to

@@ -25,22 +25,22 @@ func serve(e env, args []string) int {
 	signal.Notify(hangups, syscall.SIGHUP) // already here: it would end a gateway that is about to start
 	defer signal.Stop(hangups)
 	cfg, problems := config.Load(args[0])
-	_, _ = fmt.Fprint(e.stderr, problems)
 	if cfg == nil {
+		_, _ = fmt.Fprint(e.stderr, problems)
 		return exitProblem
 	}
-	code, _ = runGateway(e, cfg, hangups, nil)
+	code, _ = runGateway(e, cfg, problems, hangups, nil)
 	return code
 }
 
 // runGateway runs cfg until a signal, and reads its file again at each of hangups. started, if set, is called once everything is served.
-// portTaken reports that an address could not be bound.
-func runGateway(e env, cfg *config.Config, hangups <-chan os.Signal, started func(*gateway.Gateway)) (code int, portTaken bool) {
+// warnings, of the file, are logged. portTaken reports that an address could not be bound.
+func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-chan os.Signal, started func(*gateway.Gateway)) (code int, portTaken bool) {
 	signal.Ignore(syscall.SIGPIPE) // whoever reads the log may go away; clients stay
 	defer signal.Reset(syscall.SIGPIPE)
 	var gw *gateway.Gateway
 	ready, done := make(chan struct{}), make(chan struct{})
-	options := gateway.Options{Version: version, Started: func() {
+	options := gateway.Options{Version: version, Warnings: warnings, Started: func() {
 		close(ready)
 		if started != nil {
 			started(gw)
