@@ -86,7 +86,7 @@ var goSuites = []goSuite{
 // goArms are the names that tell arms apart within a benchmark's name.
 var goArms = []string{
 	"headpond", "puddle", "channel", "mutexslice", "syncpool", "databasesql",
-	"raw", "resumable", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
+	"kernel", "raw", "resumable", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
 }
 
 // goBenchmark runs one suite's compiled benchmarks.

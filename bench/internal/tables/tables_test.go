@@ -48,9 +48,6 @@ var (
 	figure = regexp.MustCompile(`(?i)\d[\d,.]* ?(?:[µnm]s\b|(?:ops?|req|requests|transactions|queries)/s|tps\b|[KMG]i?B/|allocs?\b|allocations|times (?:as|fast|less|more|cheap)|[x×] (?:as|fast|less|more)|% (?:of (?:the )?(?:cpu|haproxy|nginx|pgbouncer)|less|more|fast|cheap))`)
 )
 
-// typed are the documents that may hold figures of no committed results: mux.md tells of runs with settings that headpond bench has not.
-var typed = map[string]bool{"mux.md": true}
-
 // TestDocumentsTypeNoFigure looks for figures that no table of data has: every one is to be drawn.
 func TestDocumentsTypeNoFigure(t *testing.T) {
 	for text, want := range map[string]int{
@@ -71,10 +68,10 @@ func TestDocumentsTypeNoFigure(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := drawn.ReplaceAllString(string(data), "")
-		if found := figure.FindAllString(text, -1); len(found) > 0 && !typed[filepath.Base(path)] {
+		if found := figure.FindAllString(text, -1); len(found) > 0 {
 			t.Errorf("%s has figures that were typed: %q; tables are drawn from data, see scripts/bench-tables.sh", path, found)
 		}
-		if cells := cell.FindAllString(text, -1); len(cells) > 0 && !typed[filepath.Base(path)] {
+		if cells := cell.FindAllString(text, -1); len(cells) > 0 {
 			t.Errorf("%s has a table that was typed, with %q", path, cells)
 		}
 	}
