@@ -135,7 +135,7 @@ func (s *session) notLeased(h pgwire.Header, err error) error {
 		return err
 	}
 	m := s.leaseError(err)
-	s.c.Logger().Warn("no server connection", "sqlstate", m.Code, "error", err)
+	s.c.Logger().Warn("no server connection", "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
 	s.c.Writer.Send(m)
 	s.st.reset()
 	if h.Type == pgwire.TypeQuery || h.Type == pgwire.TypeFunctionCall {
@@ -576,7 +576,7 @@ func (s *session) backendGone(cause error, mayStay bool) error {
 func (s *session) reportLost(cause error, stay bool) *backendError {
 	lost := &backendError{endpoint: s.srv.endpoint, err: cause}
 	s.c.CountError(listener.ReasonBackendGone)
-	s.c.Logger().Warn("server connection lost", "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
+	s.c.Logger().Warn("server connection lost", "upstream", s.b.cfg.Name, "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
 	if s.srv.r.Left() > 0 {
 		return lost
 	}
