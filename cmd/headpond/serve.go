@@ -38,15 +38,21 @@ func serve(e env, args []string) int {
 func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-chan os.Signal, started func(*gateway.Gateway)) (code int, portTaken bool) {
 	signal.Ignore(syscall.SIGPIPE) // whoever reads the log may go away; clients stay
 	defer signal.Reset(syscall.SIGPIPE)
+	notify, err := newNotifier()
+	if err != nil {
+		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
+	}
+	defer notify.close()
 	var gw *gateway.Gateway
 	ready, done := make(chan struct{}), make(chan struct{})
-	options := gateway.Options{Version: version, Warnings: warnings, Started: func() {
+	options := gateway.Options{Version: version, Warnings: warnings, Reloading: notify.reloading, Started: func() {
 		close(ready)
+		notify.ready()
 		if started != nil {
 			started(gw)
 		}
 	}}
-	gw, err := gateway.New(cfg, options)
+	gw, err = gateway.New(cfg, options)
 	if err != nil {
 		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
 		return exitProblem, errors.Is(err, gateway.ErrListen)
@@ -58,8 +64,9 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	defer signal.Stop(signals)
 	var forced atomic.Bool
 	var tasks sync.WaitGroup
-	tasks.Go(func() { endOn(signals, gw, cancel, &forced, done) })
+	tasks.Go(func() { endOn(signals, gw, func() { notify.stopping(); cancel() }, &forced, done) })
 	tasks.Go(func() { tidy(done, gw.Trim) })
+	tasks.Go(func() { notify.keepAlive(done, gw.Alive) })
 	go reloadOn(hangups, gw, ready, done) // not waited for: what the file names may be a pipe that nobody writes to
 	err = gw.Run(ctx)
 	close(done)

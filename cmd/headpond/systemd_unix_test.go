@@ -1,0 +1,112 @@
+//go:build unix
+
+package main
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// systemd is the socket that a service manager listens on.
+type systemd struct{ *net.UnixConn }
+
+// startSystemd listens, and has processes of this test told where.
+func startSystemd(t *testing.T, name string) systemd {
+	t.Helper()
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute)) // a test that hangs says where
+	t.Setenv("NOTIFY_SOCKET", name)
+	return systemd{conn}
+}
+
+// next returns the next message, those for the watchdog left out unless that is what is wanted.
+func (s systemd) next(t *testing.T, want string) string {
+	t.Helper()
+	for buf := make([]byte, 4096); ; {
+		n, err := s.Read(buf)
+		if err != nil {
+			t.Fatalf("%v, instead of %s", err, want)
+		}
+		if got := string(buf[:n]); got != "WATCHDOG=1" || want == got {
+			if !strings.HasPrefix(got, want) {
+				t.Fatalf("got %q, want %s", got, want)
+			}
+			return got
+		}
+	}
+}
+
+// TestSystemdIsTold that the gateway is ready when its listeners are, of every reload, of the end, and that it is alive.
+func TestSystemdIsTold(t *testing.T) {
+	file := configFile(t, "")
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager := startSystemd(t, filepath.Join(t.TempDir(), "notify"))
+	t.Setenv("WATCHDOG_USEC", "20000")
+	p := startProcess(t, "", "serve", file)
+	manager.next(t, "READY=1\n")
+	page := addressAttr.FindStringSubmatch(p.until(t, "admin page"))[1]
+	resp, err := http.Get("http://" + page + "/readyz")
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp, err)
+	}
+	_ = resp.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	manager.next(t, "WATCHDOG=1")
+	manager.next(t, "WATCHDOG=1")
+	last := int64(0)
+	for _, c := range []struct{ text, status string }{{string(good), "serving"}, {"nonsense: 1", "serving; the last reload was refused: invalid configuration: " + file + ":1:1: unknown key"}, {string(good), "serving"}} {
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.signal(t, syscall.SIGHUP)
+		_, usec, _ := strings.Cut(manager.next(t, "RELOADING=1\nMONOTONIC_USEC="), "USEC=")
+		if n, err := strconv.ParseInt(usec, 10, 64); err != nil || n < last {
+			t.Errorf("MONOTONIC_USEC=%s after %d", usec, last)
+		} else {
+			last = n
+		}
+		manager.next(t, "READY=1\nSTATUS="+c.status)
+	}
+	p.signal(t, syscall.SIGTERM)
+	manager.next(t, "STOPPING=1\n")
+	p.until(t, "msg=stopped")
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSystemdIsNotThere: a gateway that is told of a socket nobody listens on serves all the same.
+func TestSystemdIsNotThere(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "nobody"))
+	p := startProcess(t, "", "serve", configFile(t, ""))
+	p.until(t, "NOTIFY_SOCKET")
+	p.until(t, "admin page")
+}
+
+func TestWatchdogOf(t *testing.T) {
+	for _, c := range []struct {
+		usec, pid string
+		want      time.Duration
+	}{
+		{"", "", 0}, {"x", "", 0}, {"-1", "", 0}, {"0", "", 0}, {"9223372036854775807", "", 0},
+		{"30000000", "", 30 * time.Second}, {"30000000", strconv.Itoa(os.Getpid()), 30 * time.Second}, {"30000000", "1", 0},
+	} {
+		if got := watchdogOf(c.usec, c.pid); got != c.want {
+			t.Errorf("%q %q: %v", c.usec, c.pid, got)
+		}
+	}
+}
