@@ -141,7 +141,7 @@ func (c *core) fill() *batch {
 		} else if c.piece(ch) > ch.deficit {
 			c.active = ch // next one's turn
 		} else {
-			ch.deficit = max(0, ch.deficit-quantum<<ch.priority) // the batch is full: its turn goes on
+			ch.deficit -= quantum << ch.priority // the batch is full: its turn goes on, with what is left of it
 		}
 	}
 	return b
