@@ -355,6 +355,22 @@ func TestTunnelWrongPSK(t *testing.T) {
 	near.awaitLog("session failed", "not connected")
 }
 
+// TestTunnelMaxSessionsPerPeer: a peer that wants more sessions than it may have is told so, and goes on with those it has.
+func TestTunnelMaxSessionsPerPeer(t *testing.T) {
+	echoAddr, _ := startEcho(t)
+	peers, raw := address(t), address(t)
+	far := startGateway(t, strings.Replace(farConfig(peers, `"127.0.0.1:*"`, nil), "tunnel: {", "tunnel: {max_sessions_per_peer: 1, ", 1))
+	near := startGateway(t, strings.Replace(nearConfig(peers, raw, echoAddr), "as: near,", "as: near, sessions: 2,", 1))
+	near.awaitLog("cannot connect", "tunnel=far", "this peer has 1 sessions open, the most one may have")
+	far.awaitLog("no session with a peer", "reason=rejected", "the most one may have")
+	if err := exchange(raw, "through the one there is"); err != nil {
+		t.Error(err)
+	}
+	if m := far.scrape(); m.sum("headpond_tunnel_turned_away_total") < 1 || m.sum("headpond_tunnel_sessions") != 1 {
+		t.Errorf("turned away %v, sessions %v", m.sum("headpond_tunnel_turned_away_total"), m.sum("headpond_tunnel_sessions"))
+	}
+}
+
 // TestTunnelDrain: at SIGTERM either gateway lets the streams finish.
 func TestTunnelDrain(t *testing.T) {
 	for _, who := range []string{"near", "far"} {
