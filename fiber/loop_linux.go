@@ -18,9 +18,7 @@ import (
 // read and write never block. done == false means that nothing could be done and that the
 // connection's side will be woken when there is something to do; spurious wake-ups are allowed.
 type poller interface {
-	// nonblocking reports whether descriptors must be in non-blocking mode, or must not.
-	nonblocking() bool
-	// add starts serving an open descriptor, connected or not.
+	// add starts serving an open descriptor in non-blocking mode, connected or not.
 	add(c *Conn) error
 	// read reads into p, which is not kept.
 	read(c *Conn, p []byte) (n int, err error, done bool)
@@ -83,6 +81,7 @@ type loop struct {
 	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
 	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
 	turn    atomic.Uint64  // for the watchdog and Stats
+	dozens  atomic.Uint64  // of fibers resumed, for the watchdog
 	shown   atomic.Int64   // fibers, for Stats
 	kept    atomic.Int64   // spare, for Stats
 	panics  atomic.Uint64  // fibers ended by one
@@ -284,7 +283,9 @@ func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	for next = i; next < len(batch); {
 		f := batch[next]
 		batch[next] = nil
-		next++
+		if next++; next%12 == 0 {
+			l.dozens.Add(1)
+		}
 		l.resume(f)
 	}
 	return next

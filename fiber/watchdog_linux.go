@@ -15,10 +15,21 @@ const watchInterval = 10 * time.Millisecond
 
 // look is what the watchdog knows of a loop.
 type look struct {
-	turn   uint64        // at the last look
-	told   uint64        // the turn it has spoken about
-	since  time.Time     // when the turn was first seen to last; zero = it was not
+	at     moment        // of the last look
+	told   moment        // that it has spoken about
+	since  time.Time     // when the moment was first seen to last; zero = it was not
 	queued time.Duration // how long the thread had waited for a processor then
+}
+
+// moment tells what a loop does from what it did before: a turn may last long when many fibers have
+// something to do.
+type moment struct {
+	turn, dozens uint64
+	fiber        uintptr
+}
+
+func (l *loop) moment() moment {
+	return moment{turn: l.turn.Load(), dozens: l.dozens.Load(), fiber: l.running.Load()}
 }
 
 // watch names the fibers that hold a loop. While nothing runs it sleeps.
@@ -36,7 +47,7 @@ func (e *Engine) watch() {
 		}
 		calm := true
 		for i, l := range e.loops {
-			calm = calm && !l.active.Load() && looks[i].turn == l.turn.Load()
+			calm = calm && !l.active.Load() && looks[i].at == l.moment()
 			if looks[i].held(l) {
 				l.held.Add(1)
 				l.logger().Warn("a fiber holds its loop", "for_more_than", watchInterval, "stack", l.stack())
@@ -71,12 +82,12 @@ func (e *Engine) watchAgain() {
 	}
 }
 
-// held reports, once for a turn, that a fiber has been running or waiting in it for more than
-// watchInterval: a loop whose thread gets no processor is not held by anybody.
+// held reports, once, that a fiber has been running for more than watchInterval: a loop whose thread
+// gets no processor is not held by anybody.
 func (k *look) held(l *loop) bool {
-	turn := l.turn.Load()
-	if !l.active.Load() || turn != k.turn || turn == k.told {
-		k.turn, k.since = turn, time.Time{}
+	at := l.moment()
+	if !l.active.Load() || at != k.at || at == k.told {
+		k.at, k.since = at, time.Time{}
 		return false
 	}
 	queued := queuedFor(l.thread)
@@ -87,7 +98,7 @@ func (k *look) held(l *loop) bool {
 	if time.Since(k.since)-(queued-k.queued) < watchInterval*9/10 {
 		return false
 	}
-	k.told = turn
+	k.told = at
 	return true
 }
 
