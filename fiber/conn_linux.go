@@ -88,7 +88,7 @@ var (
 	_ syscall.Conn = (*Conn)(nil)
 )
 
-// newConn makes a connection of an open descriptor, which is in the mode the poller wants, and
+// newConn makes a connection of an open descriptor, which is in non-blocking mode, and
 // hands it to l. Any thread may call it.
 func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	c := &Conn{fd: fd, unix: isUnix, peer: from.ip4}

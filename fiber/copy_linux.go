@@ -7,12 +7,14 @@ import (
 	"io"
 	"net"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/headpond/headpond/internal/splice"
 )
+
+// spliceLeast is the least that a splice must move for the next to be worth while.
+const spliceLeast = 16 << 10
 
 // scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
 const scratchSize = 64 << 10
@@ -217,7 +219,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 			return nil, err
 		}
 		splice.Put(pipe)
-		if n < scratchSize {
+		if n < spliceLeast {
 			return nil, nil
 		}
 		if since += n; since >= spliceTurn {
@@ -230,13 +232,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 // emptyPipe moves n bytes from the pipe to d.
 func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) error {
 	for n > 0 {
-		if !l.poller.nonblocking() { // splice(2) heeds the socket's own mode only
-			setNonblock(d.fd, true)
-		}
 		m, err := splice.Once(pipe.R, d.fd, n)
-		if !l.poller.nonblocking() {
-			setNonblock(d.fd, false)
-		}
 		switch {
 		case m > 0:
 			moved(m)
@@ -253,15 +249,6 @@ func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) erro
 		}
 	}
 	return nil
-}
-
-// setNonblock is unix.SetNonblock for a socket whose other flags are known.
-func setNonblock(fd int, on bool) {
-	flags := uintptr(unix.O_RDWR)
-	if on {
-		flags |= unix.O_NONBLOCK
-	}
-	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags)
 }
 
 // move implements poller: the received bytes are taken from where the kernel put them.
@@ -295,21 +282,13 @@ func (p *uring) arrived(c *Conn) bool { return len(c.in) > 0 || c.eof || c.inErr
 
 func (p *uring) drained(d *Conn) bool { return d.out == nil && d.sending == nil || d.outErr != 0 }
 
-// spliceable asks the system, for splice(2) would hold the loop when there is nothing, and leaves it to
-// a poll to tell when there is something: a receive would take it. Bulk comes faster than it is moved
-// on, so that asking first saves most polls.
-func (p *uring) spliceable(c *Conn) bool {
-	if !nothingToRead(c.fd) {
-		return true
-	}
-	if !c.polling {
-		p.poll(c, kindPollIn, unix.POLLIN|unix.POLLRDHUP)
-		c.polling = true
-	}
-	return false
-}
+func (p *uring) spliceable(c *Conn) bool { return !c.polling }
 
-func (p *uring) emptied(*Conn) {}
+// emptied has a poll tell when there is something, for a receive would take it.
+func (p *uring) emptied(c *Conn) {
+	p.poll(c, kindPollIn, unix.POLLIN|unix.POLLRDHUP)
+	c.polling = true
+}
 
 func (p *uring) filled(d *Conn) { p.writable(d) }
 

@@ -194,9 +194,6 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 		err = os.NewSyscallError("connect", unix.ECONNREFUSED) // as it is but for that
 		_ = c.SetLinger(0)                                     // and the port is the server's again
 	}
-	if err == nil && !l.poller.nonblocking() {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_RDWR)
-	}
 	if err != nil {
 		_ = c.Close()
 		return nil, err

@@ -152,7 +152,7 @@ func (e *Engine) Conn(c net.Conn) (net.Conn, error) {
 	}
 	fd, isUnix, err := takeSocket(c)
 	if err == nil {
-		if err = unix.SetNonblock(fd, l.poller.nonblocking()); err != nil {
+		if err = unix.SetNonblock(fd, true); err != nil {
 			_ = unix.Close(fd)
 		}
 	}

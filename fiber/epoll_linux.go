@@ -69,8 +69,6 @@ func (p *epoll) control(op, fd int, events, slot uint32) error {
 	return nil
 }
 
-func (p *epoll) nonblocking() bool { return true }
-
 func (p *epoll) add(c *Conn) error {
 	c.slot = p.table.put(c)
 	c.epollConn = epollConn{}
@@ -167,7 +165,7 @@ func (p *epoll) addListener(a *Listener) error {
 }
 
 func (p *epoll) accept(a *Listener) (fd int, from peer, err error, done bool) {
-	return acceptOne(a.fd, unix.SOCK_NONBLOCK)
+	return acceptOne(a.fd)
 }
 
 // closeListener also says that nothing of the socket matters any more, for a copy of it (see File) may

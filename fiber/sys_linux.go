@@ -122,12 +122,12 @@ func (t *table) each(fn func(owner any)) {
 const maxGeneration = 1<<24 - 1
 
 // acceptOne takes a connection from a listening socket, if one waits.
-func acceptOne(listener int, flags uintptr) (fd int, from peer, err error, done bool) {
+func acceptOne(listener int) (fd int, from peer, err error, done bool) {
 	var sa unix.RawSockaddrAny
 	for {
 		size := uint32(unix.SizeofSockaddrAny)
 		n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&sa)),
-			uintptr(unsafe.Pointer(&size)), unix.SOCK_CLOEXEC|flags, 0, 0)
+			uintptr(unsafe.Pointer(&size)), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0, 0)
 		switch errno {
 		case 0:
 			return int(n), acceptedPeer(&sa), nil, true

@@ -119,20 +119,21 @@ func newUring(l *loop) (poller, error) {
 	return p, nil
 }
 
-// try does one multishot receive into a provided buffer, so that a kernel that lacks it is found
-// out now.
+// try has a multishot receive into a provided buffer wait on a socket in non-blocking mode, so that a
+// kernel that lacks one of these is found out now.
 func (p *uring) try() error {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("socketpair: %w", err)
 	}
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
+	s := p.prepareRecv(fds[0], userData(kindCancel, 0, 0))
+	s.ioprio = recvMultishot
+	p.ring.enter(false, false, 0)
 	if _, err := unix.Write(fds[1], []byte("x")); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	s := p.prepareRecv(fds[0], userData(kindCancel, 0, 0))
-	s.ioprio = recvMultishot
 	p.ring.enter(true, false, int64(time.Second))
 	for i, end := p.ring.completions(); ; i++ {
 		if i == end {
@@ -161,8 +162,6 @@ func userData(kind, slot, generation uint32) uint64 {
 func (p *uring) dataOf(c *Conn, kind uint32) uint64 {
 	return userData(kind, c.slot, p.table.generation(c.slot))
 }
-
-func (p *uring) nonblocking() bool { return false } // else operations fail with EAGAIN
 
 func (p *uring) add(c *Conn) error {
 	c.slot = p.table.put(c)
@@ -431,7 +430,7 @@ func (p *uring) armListener(a *Listener) {
 }
 
 func (p *uring) accept(a *Listener) (fd int, from peer, err error, done bool) {
-	if fd, from, err, done = acceptOne(a.fd, 0); !done && !a.armed {
+	if fd, from, err, done = acceptOne(a.fd); !done && !a.armed {
 		p.armListener(a)
 	}
 	return fd, from, err, done
