@@ -2,6 +2,7 @@ package mux
 
 import (
 	"context"
+	"fmt"
 	"os"
 
 	"github.com/headpond/headpond/mux/frame"
@@ -102,7 +103,7 @@ func (s *Session) await(ctx context.Context, o *sendOp, dl *deadline) {
 func (c *Channel) Send(ctx context.Context, p []byte) error {
 	s := c.s
 	if len(p) > s.core.maxMessage {
-		return c.error("send", ErrTooLarge, true)
+		return c.error("send", fmt.Errorf("%w: %d bytes, and MaxMessage is %d", ErrTooLarge, len(p), s.core.maxMessage), true)
 	}
 	if err := ctx.Err(); err != nil {
 		return c.error("send", context.Cause(ctx), true)
