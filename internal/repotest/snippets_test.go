@@ -26,7 +26,9 @@ func TestGoInTheDocumentationNamesWhatThereIs(t *testing.T) {
 	for name, text := range markdown(t) {
 		for _, m := range regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(text, -1) {
 			blocks++
-			ours.check(t, name, m[1])
+			if err := ours.check(t, name, m[1]); err != nil {
+				t.Errorf("%s: this is no Go: %v\n%s", name, err, m[1])
+			}
 		}
 	}
 	if blocks == 0 {
@@ -38,8 +40,12 @@ func TestGoInTheDocumentationNamesWhatThereIs(t *testing.T) {
 				continue
 			}
 			for _, block := range new(comment.Parser).Parse(f.ast.Doc.Text()).Content {
-				if code, ok := block.(*comment.Code); ok && strings.HasPrefix(code.Text, "package main") {
-					ours.check(t, f.path, code.Text)
+				code, ok := block.(*comment.Code)
+				if !ok {
+					continue
+				}
+				if err := ours.check(t, f.path, code.Text); err != nil && strings.HasPrefix(code.Text, "package ") { // else it may be YAML
+					t.Errorf("%s: this is no Go: %v\n%s", f.path, err, code.Text)
 				}
 			}
 		}
@@ -145,8 +151,8 @@ func (a apis) checkFields(t *testing.T, where string, lit *ast.CompositeLit) {
 	}
 }
 
-// check takes a program, declarations, or statements as they stand in a function.
-func (a apis) check(t *testing.T, where, code string) {
+// check takes a program, declarations, or statements as they stand in a function. The error says that it is no Go.
+func (a apis) check(t *testing.T, where, code string) error {
 	var file *ast.File
 	var err error
 	for _, frame := range [][2]string{{"", ""}, {"package p\n", ""}, {"package p\nfunc _() {\n", "\n}"}} {
@@ -155,8 +161,7 @@ func (a apis) check(t *testing.T, where, code string) {
 		}
 	}
 	if err != nil {
-		t.Errorf("%s: this is no Go: %v\n%s", where, err, code)
-		return
+		return err
 	}
 	a = maps.Clone(a)
 	for _, spec := range file.Imports { // somebody else's package of the same name
@@ -175,4 +180,5 @@ func (a apis) check(t *testing.T, where, code string) {
 		}
 		return true
 	})
+	return nil
 }
