@@ -115,17 +115,22 @@ func (s *session) bye() {
 	if s.ex.up == nil && s.req.Length == 0 && s.client.r+s.ex.size == s.client.w {
 		return // nothing unread
 	}
-	c, ok := s.client.conn.(interface{ CloseWrite() error })
+	s.client.bye()
+}
+
+// bye ends the sending, and reads on for a while.
+func (s *stream) bye() {
+	c, ok := s.conn.(interface{ CloseWrite() error })
 	if !ok || c.CloseWrite() != nil {
 		return
 	}
-	s.client.drop()
-	_ = s.client.conn.SetReadDeadline(time.Now().Add(byeTime))
+	s.drop()
+	_ = s.conn.SetReadDeadline(time.Now().Add(byeTime))
 	for range byeReads {
-		if _, err := s.client.fill(); err != nil {
+		if _, err := s.fill(); err != nil {
 			return
 		}
-		s.client.drop()
+		s.drop()
 	}
 }
 
@@ -138,6 +143,9 @@ func (s *session) request() *http.Request {
 	}
 	if r.URL == nil {
 		r.URL = &url.URL{Path: "/"}
+	}
+	if s.stream != nil {
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
 	}
 	r.RemoteAddr = s.lc.RemoteAddr().String()
 	return r.WithContext(s.ctx)

@@ -168,6 +168,10 @@ func (s *session) acquire() error {
 		if l.Value().Alive() {
 			x.lease = l
 			x.result.Endpoint, x.result.Reused = l.Endpoint(), l.Reused()
+			if s.stream != nil && !s.stream.uses(l.Value()) {
+				l.Release() // nothing was sent on it
+				return httppool.ErrClientGone
+			}
 			s.server.use(l.Value().NetConn())
 			adopt(s.server.conn)
 			return nil
@@ -345,6 +349,9 @@ func (s *session) clientGone() bool {
 // settle gives the lease back if the connection is at a clean boundary, and closes it otherwise.
 func (s *session) settle() error {
 	x := &s.ex
+	if s.stream != nil {
+		s.stream.uses(nil)
+	}
 	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth
 	if x.up != nil && !s.endUpload() {
 		clean = false
@@ -372,6 +379,9 @@ func (s *session) fail(step string, err error) error {
 	if x.up != nil {
 		s.endUpload()
 		upload, x.close = x.up.err, true
+	}
+	if s.stream != nil && !s.stream.uses(nil) {
+		err = httppool.ErrClientGone
 	}
 	_ = x.lease.Value().Close()
 	s.server.drop()

@@ -90,7 +90,11 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 		dst = appendField(dst, f)
 	}
 	dst = s.appendForwarded(dst, &told)
-	dst = appendVia(dst, told.via, t.via)
+	version := "1.1 "
+	if s.stream != nil {
+		version = "2.0 "
+	}
+	dst = appendVia(dst, told.via, version, t.via)
 	dst = append(dst, requestIDField+": "...)
 	dst = append(dst, s.ex.id...)
 	dst = append(dst, crlf...)
@@ -187,7 +191,7 @@ func (s *session) appendForwarded(dst []byte, told *forwarded) []byte {
 	return append(dst, "\"\r\n"...)
 }
 
-func appendVia(dst, before []byte, name string) []byte {
+func appendVia(dst, before []byte, version, name string) []byte {
 	if name == "" {
 		return dst
 	}
@@ -196,7 +200,7 @@ func appendVia(dst, before []byte, name string) []byte {
 		dst = append(dst, before...)
 		dst = append(dst, ", "...)
 	}
-	dst = append(dst, "1.1 "...)
+	dst = append(dst, version...)
 	dst = append(dst, name...)
 	return append(dst, crlf...)
 }
@@ -238,7 +242,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 		}
 		dst = appendField(dst, f)
 	}
-	dst = appendVia(dst, before, via)
+	dst = appendVia(dst, before, "1.1 ", via)
 	if r.Status < 200 {
 		return append(dst, crlf...)
 	}

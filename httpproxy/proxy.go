@@ -39,7 +39,7 @@ var (
 // limits are the parts of a Config that sessions look at.
 type limits struct {
 	readHeader, keepAlive time.Duration
-	head, fields          int
+	head, fields, streams int
 }
 
 // New checks cfg and makes a Proxy. Its errors wrap ErrConfig or listener.ErrConfig.
@@ -61,12 +61,17 @@ func New(cfg Config) (*Proxy, error) {
 	p.limits.Store(&limits{
 		readHeader: cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
 		keepAlive:  cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
+		streams:    cmp.Or(cfg.MaxStreams, DefaultMaxStreams),
 		head:       cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
 		fields:     min(cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields), httpwire.MaxFields),
 	})
 	p.standard = &standard{http: p.newServer(cfg), conns: make(chan net.Conn), done: make(chan struct{})}
 	if cfg.TLS != nil {
-		p.tls = p.standard.http.TLSConfig.Clone()
+		p.tls = cfg.TLS.Clone()
+		p.tls.NextProtos = []string{"h2", "http/1.1"}
+		if p.tls.MinVersion == 0 {
+			p.tls.MinVersion = tls.VersionTLS12
+		}
 	}
 	return p, nil
 }
@@ -75,33 +80,18 @@ func (p *Proxy) newServer(cfg Config) *http.Server {
 	watch := &refusals{note: p.noteRefused}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(cfg.TLS != nil)
-	protocols.SetUnencryptedHTTP2(cfg.TLS == nil)
-	s := &http.Server{
-		Handler:             p,
-		Protocols:           &protocols,
-		ReadHeaderTimeout:   cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
-		IdleTimeout:         cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
-		MaxHeaderBytes:      cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
-		MaxHeaderValueCount: cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields),
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: cmp.Or(cfg.MaxStreams, DefaultMaxStreams),
-			SendPingTimeout:      30 * time.Second, // a client that vanished is noticed although nothing is sent to it
-			PingTimeout:          15 * time.Second,
-		},
+	return &http.Server{
+		Handler:                      p,
+		Protocols:                    &protocols,
+		ReadHeaderTimeout:            cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
+		IdleTimeout:                  cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
+		MaxHeaderBytes:               cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
+		MaxHeaderValueCount:          cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields),
 		DisableGeneralOptionsHandler: true,
 		ConnContext:                  watch.connContext,
 		ConnState:                    watch.connState,
 		ErrorLog:                     log.New(errorLog{p}, "", 0),
 	}
-	if cfg.TLS != nil {
-		s.TLSConfig = cfg.TLS.Clone()
-		s.TLSConfig.NextProtos = []string{"h2", "http/1.1"} // what makes net/http take handshaken connections of HTTP/2
-		if s.TLSConfig.MinVersion == 0 {
-			s.TLSConfig.MinVersion = tls.VersionTLS12
-		}
-	}
-	return s
 }
 
 // newTable makes the routes of cfg ready to serve.
@@ -234,7 +224,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 // Stats returns the listener's counters.
 func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
 
-// errorLog brings net/http's own messages (failed handshakes, malformed HTTP/2) into the log, at debug level: they
+// errorLog brings net/http's own messages into the log, at debug level: they
 // report what clients do and anybody can cause them.
 type errorLog struct{ p *Proxy }
 

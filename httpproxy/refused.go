@@ -21,7 +21,6 @@ type refusals struct {
 // unread is what is known of a connection's bytes that no handler has seen.
 type unread struct {
 	begun atomic.Bool   // a request has begun and was not handed to the handler yet
-	http2 atomic.Bool   // its frames come and go between requests
 	seen  atomic.Uint64 // bytes received up to the end of the last request
 }
 
@@ -37,8 +36,7 @@ func (f *refusals) connContext(ctx context.Context, c net.Conn) context.Context 
 	return context.WithValue(context.WithValue(ctx, unreadKey{}, u), connKey{}, c)
 }
 
-// connState is http.Server.ConnState. An HTTP/1.1 connection becomes active with a well-formed request only; an HTTP/2
-// one becomes active and idle by its preface.
+// connState is http.Server.ConnState. A connection becomes active with a well-formed request only.
 func (f *refusals) connState(c net.Conn, state http.ConnState) {
 	v, ok := f.conns.Load(c)
 	if !ok {
@@ -49,21 +47,19 @@ func (f *refusals) connState(c net.Conn, state http.ConnState) {
 	case http.StateActive:
 		u.begun.Store(true)
 	case http.StateIdle:
-		if u.begun.Swap(false) {
-			u.http2.Store(true)
-		}
+		u.begun.Store(false)
 		u.seen.Store(received(c))
 	case http.StateHijacked:
 		f.conns.Delete(c)
 	case http.StateClosed:
 		f.conns.Delete(c)
-		if !u.http2.Load() && (u.begun.Load() || received(c) > u.seen.Load()) {
+		if u.begun.Load() || received(c) > u.seen.Load() {
 			f.note(c)
 		}
 	}
 }
 
-// received is the number of bytes that came on c; 0 under TLS, whose own records say nothing.
+// received is the number of bytes that came on c, as far as handed knows.
 func received(c net.Conn) uint64 {
 	if h, ok := c.(*handed); ok {
 		return h.BytesIn()
@@ -75,7 +71,6 @@ func received(c net.Conn) uint64 {
 func handled(r *http.Request) {
 	if u, ok := r.Context().Value(unreadKey{}).(*unread); ok {
 		u.begun.Store(false)
-		u.http2.Store(r.ProtoMajor > 1)
 		u.seen.Store(allSeen)
 	}
 }

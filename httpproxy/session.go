@@ -153,6 +153,7 @@ type session struct {
 	suspended bool
 	now       time.Time
 	peer      peer
+	stream    *h2Stream // that the client is; nil in HTTP/1.1
 
 	req      httpwire.Request
 	resp     httpwire.Response
@@ -225,12 +226,12 @@ func (s *session) open() bool {
 	}
 	_ = raw.SetDeadline(time.Time{})
 	state := tc.ConnectionState()
-	if state.NegotiatedProtocol == "h2" {
-		s.p.standard.serve(tc.Conn, h) // on goroutines
-		return false
-	}
 	s.isTLS = &state
 	s.client.use(tc)
+	if state.NegotiatedProtocol == "h2" {
+		s.goHTTP2()
+		return false
+	}
 	return true
 }
 
@@ -249,6 +250,9 @@ func (s *session) run() {
 		switch n, err := s.readHead(); {
 		case errors.Is(err, errLong):
 			s.goLong()
+			return
+		case errors.Is(err, errHTTP2):
+			s.goHTTP2()
 			return
 		case errors.Is(err, httpwire.ErrMalformed):
 			s.refuseHead(err)
@@ -306,8 +310,10 @@ func (s *session) kick() {
 	}
 }
 
-// errLong: the request is none of those a session serves itself.
-var errLong = errors.New("for the standard server")
+var (
+	errLong  = errors.New("for the standard server") // the request is none of those a session serves itself
+	errHTTP2 = errors.New("for HTTP/2")              // the connection is
+)
 
 // http2Preface is the first line of an HTTP/2 connection (RFC 9113, section 3.4).
 const http2Preface = "PRI * HTTP/2.0\r\n"
@@ -325,7 +331,9 @@ func (s *session) readHead() (int, error) {
 			}
 			return n, nil
 		case errors.Is(err, httpwire.ErrIncomplete):
-		case errors.Is(err, httpwire.ErrTooMany), !s.served && bytes.HasPrefix(s.client.bytes(), []byte(http2Preface)):
+		case !s.served && s.isTLS == nil && bytes.HasPrefix(s.client.bytes(), []byte(http2Preface)):
+			return 0, errHTTP2
+		case errors.Is(err, httpwire.ErrTooMany):
 			return 0, errLong // whose limit may be another
 		default:
 			return 0, err
@@ -377,36 +385,39 @@ func (s *session) goLong() {
 	s.client.drop()
 	_ = s.client.conn.SetDeadline(time.Time{})
 	h := s.p.standard.wrap(s.lc, s.client.conn, ahead)
-	h.tls = s.isTLS
+	h.tls, h.stream = s.isTLS, s.stream
 	s.p.sessions.remove(s)
 	s.p.standard.serve(h, h)
 }
 
+// kicked is what has to be told of a drain. Its kick does not wait.
+type kicked interface{ kick() }
+
 // sessionSet is what a drain kicks.
 type sessionSet struct {
 	mu  sync.Mutex // held for a few instructions
-	all map[*session]struct{}
+	all map[kicked]struct{}
 }
 
-func (t *sessionSet) add(s *session) {
+func (t *sessionSet) add(k kicked) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.all == nil {
-		t.all = make(map[*session]struct{})
+		t.all = make(map[kicked]struct{})
 	}
-	t.all[s] = struct{}{}
+	t.all[k] = struct{}{}
 }
 
-func (t *sessionSet) remove(s *session) {
+func (t *sessionSet) remove(k kicked) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.all, s)
+	delete(t.all, k)
 }
 
 func (t *sessionSet) kick() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for s := range t.all {
-		s.kick()
+	for k := range t.all {
+		k.kick()
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// standard serves what sessions do not serve themselves, with net/http: HTTP/2, upgrades, Expect, HTTP/1.0, heads of
+// standard serves what sessions do not serve themselves, with net/http: upgrades, Expect, HTTP/1.0, heads of
 // unusual form or size. Whoever hands a connection over waits until it is closed.
 type standard struct {
 	http  *http.Server
@@ -29,6 +29,7 @@ type handed struct {
 	lc     *listener.Conn
 	ahead  []byte
 	tls    *tls.ConnectionState // of Conn; nil without, or where Conn's user finds it
+	stream *h2Stream            // that Conn is; nil in HTTP/1.1
 	closed sync.Once
 	over   fiber.Group
 }
@@ -100,7 +101,7 @@ func (h *handed) Write(p []byte) (int, error) {
 }
 
 // counts reports whether the bytes are those of the connection that was accepted.
-func (h *handed) counts() bool { return h.tls == nil }
+func (h *handed) counts() bool { return h.tls == nil && h.stream == nil }
 
 // CloseWrite sends a FIN and leaves the reading side open.
 func (h *handed) CloseWrite() error {
@@ -116,9 +117,10 @@ func (h *handed) RemoteAddr() net.Addr { return h.lc.RemoteAddr() }
 // LocalAddr is the listener's, also behind a PROXY header.
 func (h *handed) LocalAddr() net.Addr { return h.lc.LocalAddr() }
 
-// BytesIn is the number of bytes received from the client so far; 0 under TLS, whose own records say nothing.
+// BytesIn is the number of bytes received from the client so far; 0 under TLS, whose own
+// records say nothing, and HTTP/2.
 func (h *handed) BytesIn() uint64 {
-	if h.tls != nil {
+	if !h.counts() {
 		return 0
 	}
 	return h.lc.BytesIn()
@@ -127,10 +129,12 @@ func (h *handed) BytesIn() uint64 {
 // Close closes the connection, once.
 func (h *handed) Close() (err error) {
 	h.closed.Do(func() {
-		if h.tls != nil {
-			_ = h.Conn.Close() // says goodbye
+		if !h.counts() {
+			err = h.Conn.Close() // TLS says goodbye
 		}
-		err = h.lc.Close()
+		if h.stream == nil {
+			err = h.lc.Close()
+		}
 		h.over.Done()
 	})
 	return err

@@ -1,0 +1,431 @@
+package httpproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"math"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// Bounds of an HTTP/2 connection.
+const (
+	h2Window     = 256 << 10 // of body that a stream holds for its server
+	h2AllWindow  = 1 << 20   // and all streams together
+	maxOut       = 64 << 10  // of frames that wait for the client, and a frame more
+	h2Preface    = http2Preface + "\r\nSM\r\n\r\n"
+	pingAfter    = 30 * time.Second // of silence: a client that has vanished is noticed although nothing is sent to it
+	pongWithin   = 15 * time.Second
+	maxBlock     = 2       // times the limit of a head: a block of fields is smaller than what it stands for, but need not be
+	maxFragments = 64      // frames of one block
+	tableSize    = 4 << 10 // of the client's compression, as everybody has it
+)
+
+// http2 is a client's HTTP/2 connection. One fiber reads it; each stream has one of its own, which serves it as a
+// session does a connection with one request. What they send is put together in out, and whoever finds nobody at
+// it sends it.
+type http2 struct {
+	p       *Proxy
+	ctx     context.Context
+	lc      *listener.Conn
+	conn    net.Conn
+	isTLS   *tls.ConnectionState // nil without
+	counts  bool                 // see session
+	in      stream
+	limits  *limits
+	decoder *hpack.Decoder
+	over    fiber.Group // the streams' fibers
+
+	// The reader's.
+	last      uint32 // the highest stream
+	block     []byte // of fields, as far as it has come
+	content   []byte // of a frame
+	fields    h2Head
+	blockOf   uint32 // the stream; 0 = none is under way
+	blockEnds bool   // END_STREAM
+	fragments int
+	settled   bool      // SETTINGS have come
+	begun     time.Time // of a frame or block that is under way; zero = none is
+	heard     time.Time
+	pinged    bool
+
+	mu       sync.Mutex // held for a few instructions
+	streams  map[uint32]*h2Stream
+	window   int64     // that the client gives
+	idle     time.Time // since when there has been no stream; zero = there are some
+	initial  int64     // of each stream
+	taken    int64     // of body, not yet given back to the client
+	out      []byte
+	flushing bool
+	patience time.Duration // with a client that does not read
+	starved  int           // writers that wait
+	emptied  bool
+	draining bool
+	gone     bool  // GOAWAY is sent
+	err      error // of sending, or why it is over
+}
+
+// goHTTP2 serves the connection, whose first bytes may be there, in HTTP/2.
+func (s *session) goHTTP2() {
+	h := &http2{
+		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, in: s.client, limits: s.p.limits.Load(),
+		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, patience: DefaultIdleTimeout,
+	}
+	s.client = stream{conn: s.client.conn}
+	h.fields.limit = h.limits.head
+	h.decoder = hpack.NewDecoder(tableSize, h.fields.field)
+	h.p.sessions.remove(s)
+	h.p.sessions.add(h)
+	defer h.p.sessions.remove(h)
+	h.draining = h.p.isDraining()
+	h.end(h.serve())
+}
+
+// kick begins the end: see sessionSet.
+func (h *http2) kick() {
+	h.mu.Lock()
+	h.draining = true
+	h.mu.Unlock()
+	_ = h.conn.SetReadDeadline(time.Unix(1, 0)) // the reader looks
+}
+
+// errH2Over: nothing more is to come, and nothing is wrong.
+var errH2Over = errors.New("the connection is over")
+
+// serve reads frames until there is no use in it.
+func (h *http2) serve() error {
+	h.heard = time.Now()
+	h.begun, h.idle = h.heard, h.heard
+	out := appendFrame(h.out, 4*6, frameSettings, 0, 0)
+	out = appendSetting(out, settingStreams, uint32(h.limits.streams))
+	out = appendSetting(out, settingWindow, h2Window)
+	out = appendSetting(out, settingFrame, maxFrame)
+	out = appendSetting(out, settingHeaderList, uint32(h.limits.head))
+	h.out = appendWindow(out, 0, h2AllWindow-(64<<10-1))
+	if err := h.need(len(h2Preface)); err != nil {
+		return err
+	}
+	if string(h.in.upTo(len(h2Preface))) != h2Preface {
+		return codeProtocol
+	}
+	h.in.take(len(h2Preface))
+	for {
+		if h.blockOf == 0 {
+			h.begun = time.Time{}
+		}
+		if err := h.frame(); err != nil {
+			return err
+		}
+	}
+}
+
+// need waits until n bytes are there, or the connection is over.
+func (h *http2) need(n int) error {
+	for len(h.in.bytes()) < n {
+		if err := h.fill(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill reads once. It looks after the connection meanwhile.
+func (h *http2) fill() error {
+	for {
+		by, err := h.deadline(time.Now())
+		if err != nil {
+			return err
+		}
+		if err := h.flush(); err != nil {
+			return err
+		}
+		_ = h.conn.SetReadDeadline(by)
+		if h.isDraining() && !h.isGone() {
+			continue // kick's deadline may have come before this one
+		}
+		n, err := h.in.fill()
+		if h.counts {
+			h.lc.Count(int64(n), 0)
+		}
+		if n > 0 {
+			h.heard, h.pinged = time.Now(), false
+			return nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+func (h *http2) isDraining() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.draining
+}
+
+func (h *http2) isGone() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gone
+}
+
+// deadline says when the reader is to look again. The error says that it is over.
+func (h *http2) deadline(now time.Time) (time.Time, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.draining && !h.gone {
+		h.goAway(codeNone)
+	}
+	switch by := h.begun.Add(h.limits.readHeader); {
+	case h.err != nil:
+		return by, h.err
+	case h.gone && len(h.streams) == 0:
+		return by, errH2Over
+	case !h.begun.IsZero() && !now.Before(by):
+		return by, os.ErrDeadlineExceeded
+	case !h.begun.IsZero():
+		return by, nil
+	case len(h.streams) == 0:
+		if by = h.idle.Add(h.limits.keepAlive); !now.Before(by) {
+			h.goAway(codeNone)
+			return by, errH2Over
+		}
+		return by, nil
+	}
+	by := h.heard.Add(pingAfter)
+	if h.pinged {
+		by = by.Add(pongWithin)
+	}
+	if now.Before(by) {
+		return by, nil
+	}
+	if h.pinged {
+		return by, os.ErrDeadlineExceeded
+	}
+	h.pinged = true
+	h.out = append(appendFrame(h.out, 8, framePing, 0, 0), "headpond"...)
+	return by.Add(pongWithin), nil
+}
+
+// rest is called when there is no stream any more. mu is held.
+func (h *http2) rest() {
+	h.idle = time.Now()
+	switch {
+	case h.gone:
+		_ = h.conn.SetReadDeadline(time.Unix(1, 0)) // the reader looks
+	case h.limits.keepAlive < pingAfter: // else it does so in time
+		_ = h.conn.SetReadDeadline(h.idle.Add(h.limits.keepAlive))
+	}
+}
+
+// goAway says that no stream after the last one will be served. mu is held.
+func (h *http2) goAway(code h2Code) {
+	if h.gone {
+		return
+	}
+	h.gone = true
+	h.out = appendFrame(h.out, 8, frameGoAway, 0, 0)
+	h.out = binary.BigEndian.AppendUint32(h.out, h.last)
+	h.out = binary.BigEndian.AppendUint32(h.out, uint32(code))
+}
+
+// end closes the connection, and returns when nothing runs on it any more.
+func (h *http2) end(err error) {
+	code, broken := errors.AsType[h2Code](err)
+	h.mu.Lock()
+	if broken {
+		h.gone = false // what was said before was another matter
+		h.goAway(code)
+	}
+	h.mu.Unlock()
+	if broken {
+		h.p.noteRefused(h.lc)
+	}
+	h.patience = byeTime
+	_ = h.flush()
+	h.mu.Lock()
+	if h.err == nil {
+		h.err = net.ErrClosed
+	}
+	for _, st := range h.streams {
+		st.fail(errStreamReset)
+	}
+	h.mu.Unlock()
+	if broken {
+		h.in.bye()
+	}
+	h.in.drop()
+	_ = h.conn.Close()
+	h.over.Wait()
+}
+
+// flush sends what is to be sent, unless somebody else does.
+func (h *http2) flush() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.flushing {
+		return h.err
+	}
+	h.flushing = true
+	for len(h.out) > 0 && h.err == nil {
+		out := h.out
+		h.out = nil
+		h.mu.Unlock()
+		_ = h.conn.SetWriteDeadline(time.Now().Add(h.patience))
+		n, err := h.conn.Write(out)
+		if h.counts {
+			h.lc.Count(0, int64(n))
+		}
+		h.mu.Lock()
+		putOut(out)
+		if err != nil {
+			h.broken(err)
+		}
+		h.wakeWriters()
+	}
+	h.flushing = false
+	return h.err
+}
+
+// outgoing returns what is to be sent, to be appended to. mu is held.
+func (h *http2) outgoing() []byte {
+	if h.out == nil {
+		h.out = buffers.Get().(*[bufferSize]byte)[:0]
+	}
+	return h.out
+}
+
+// putOut takes it back.
+func putOut(b []byte) {
+	if cap(b) == bufferSize {
+		buffers.Put((*[bufferSize]byte)(b[:bufferSize]))
+	}
+}
+
+// broken ends the connection, whose reader looks. mu is held.
+func (h *http2) broken(err error) {
+	if h.err == nil {
+		h.err = err
+	}
+	for _, st := range h.streams {
+		st.fail(errStreamReset)
+	}
+	_ = h.conn.SetReadDeadline(time.Unix(1, 0))
+}
+
+// wakeWriters is called with mu held when there is room, or none is needed.
+func (h *http2) wakeWriters() {
+	if h.starved == 0 {
+		return
+	}
+	for _, st := range h.streams {
+		st.writer.wake()
+	}
+}
+
+// giveBack lets the client send n bytes of body more, when that is worth a frame. mu is held.
+func (h *http2) giveBack(n int64) {
+	if h.taken += n; h.taken >= h2AllWindow/4 {
+		h.out = appendWindow(h.out, 0, h.taken)
+		h.taken = 0
+	}
+}
+
+// open makes a stream of a request; the error is an h2Code.
+func (h *http2) open(id uint32, ends bool) error {
+	if h.fields.bad {
+		return h.refuse(id, codeProtocol)
+	}
+	st := &h2Stream{h: h, id: id, ended: ends, head: h.fields.method == "HEAD", left: h.fields.length}
+	st.chunked = !ends && st.left < 0
+	if h.fields.large {
+		h.answerLarge(st)
+		return nil
+	}
+	var ok bool
+	if st.in, ok = h.fields.appendHTTP1(nil, ends); !ok {
+		return h.refuse(id, codeProtocol)
+	}
+	h.mu.Lock()
+	if h.gone || len(h.streams) >= h.limits.streams {
+		h.mu.Unlock()
+		return h.refuse(id, codeRefused)
+	}
+	st.window = h.initial
+	h.streams[id] = st
+	h.idle = time.Time{}
+	h.mu.Unlock()
+	h.over.Go(st.serve)
+	return nil
+}
+
+// refuse resets a stream.
+func (h *http2) refuse(id uint32, code h2Code) error {
+	if code == codeProtocol {
+		h.p.noteRefused(h.lc)
+	}
+	h.mu.Lock()
+	h.out = appendReset(h.out, id, code)
+	h.mu.Unlock()
+	return h.control()
+}
+
+// answerLarge answers a request whose head is too large.
+func (h *http2) answerLarge(st *h2Stream) {
+	h.p.noteRefused(h.lc)
+	st.block = appendStatus(nil, 431)
+	_ = st.sendFields(true)
+	h.mu.Lock()
+	if !st.ended {
+		h.out = appendReset(h.out, st.id, codeNone)
+	}
+	h.mu.Unlock()
+}
+
+// control keeps the answers to a client that does not read them within bounds.
+func (h *http2) control() error {
+	h.mu.Lock()
+	full := len(h.out) >= maxOut
+	busy := h.flushing
+	h.mu.Unlock()
+	switch {
+	case full && busy:
+		return codeCalm // somebody waits for the client already
+	case full:
+		return h.flush()
+	}
+	return nil
+}
+
+// reset ends a stream as its client wants.
+func (h *http2) reset(id uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if st := h.streams[id]; st != nil {
+		st.fail(errStreamReset)
+	}
+}
+
+// abort ends a stream for what its client did.
+func (h *http2) abort(st *h2Stream, code h2Code) error {
+	h.mu.Lock()
+	if st.err == nil {
+		h.out = appendReset(h.out, st.id, code)
+		st.fail(httppool.ErrClientGone)
+	}
+	h.mu.Unlock()
+	return h.control()
+}
+
+// maxWindow is the largest there may be (RFC 9113, section 6.9.1).
+const maxWindow = math.MaxInt32

@@ -1,0 +1,389 @@
+package httpproxy
+
+import (
+	"encoding/binary"
+	"strconv"
+	"time"
+)
+
+// frame reads a frame and does what it says. The error is an h2Code if the client has broken a rule.
+func (h *http2) frame() error {
+	if err := h.need(1); err != nil { // which may take its time
+		return err
+	}
+	if h.begun.IsZero() {
+		h.begun = h.heard
+	}
+	if err := h.need(frameHead); err != nil {
+		return err
+	}
+	b := h.in.upTo(frameHead)
+	n := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
+	kind, flags, id := b[3], b[4], binary.BigEndian.Uint32(b[5:])&(1<<31-1)
+	h.in.take(frameHead)
+	switch {
+	case n > maxFrame:
+		return codeSize
+	case !h.settled && kind != frameSettings:
+		return codeProtocol
+	case h.blockOf != 0 && (kind != frameContinuation || id != h.blockOf):
+		return codeProtocol
+	case kind == frameData:
+		return h.data(id, n, flags)
+	}
+	h.content = h.content[:0]
+	for n > 0 {
+		if err := h.need(1); err != nil {
+			return err
+		}
+		piece := h.in.upTo(n)
+		h.content = append(h.content, piece...)
+		n -= len(piece)
+		h.in.take(len(piece))
+	}
+	err := h.act(kind, flags, id, h.content)
+	if cap(h.content) > 1<<10 {
+		h.content = nil
+	}
+	return err
+}
+
+// act does what a frame says that is no DATA.
+func (h *http2) act(kind, flags byte, id uint32, b []byte) error {
+	switch kind {
+	case frameHeaders:
+		return h.headers(flags, id, b)
+	case frameContinuation:
+		if h.blockOf == 0 {
+			return codeProtocol
+		}
+		return h.fragment(b, flags&flagEndHeaders != 0)
+	case framePriority:
+		if id == 0 {
+			return codeProtocol
+		}
+		return sized(b, 5)
+	case frameReset:
+		if id == 0 || id > h.last {
+			return codeProtocol
+		}
+		h.reset(id)
+		return sized(b, 4)
+	case frameSettings:
+		return h.settings(flags, id, b)
+	case framePushPromise:
+		return codeProtocol
+	case framePing:
+		return h.ping(flags, id, b)
+	case frameGoAway:
+		if id != 0 {
+			return codeProtocol
+		}
+		return nil // it will close the connection when it has its answers
+	case frameWindow:
+		return h.windowUpdate(id, b)
+	}
+	return nil // of an extension
+}
+
+func sized(b []byte, n int) error {
+	if len(b) != n {
+		return codeSize
+	}
+	return nil
+}
+
+// unpad takes the padding off (RFC 9113, section 6.1).
+func unpad(flags byte, b []byte) ([]byte, error) {
+	if flags&flagPadded == 0 {
+		return b, nil
+	}
+	if len(b) == 0 || int(b[0]) >= len(b) {
+		return nil, codeProtocol
+	}
+	return b[1 : len(b)-int(b[0])], nil
+}
+
+func (h *http2) headers(flags byte, id uint32, b []byte) error {
+	if id%2 == 0 {
+		return codeProtocol
+	}
+	b, err := unpad(flags, b)
+	if err != nil {
+		return err
+	}
+	if flags&flagPriority != 0 {
+		if len(b) < 5 {
+			return codeSize
+		}
+		b = b[5:]
+	}
+	h.blockOf, h.blockEnds, h.fragments, h.block = id, flags&flagEndStream != 0, 0, h.block[:0]
+	return h.fragment(b, flags&flagEndHeaders != 0)
+}
+
+// fragment takes a piece of a block; with the last one it acts on it.
+func (h *http2) fragment(b []byte, last bool) error {
+	h.block = append(h.block, b...)
+	if h.fragments++; h.fragments > maxFragments || len(h.block) > maxBlock*h.limits.head {
+		return codeCalm
+	}
+	if !last {
+		return nil
+	}
+	id := h.blockOf
+	h.blockOf = 0
+	h.mu.Lock()
+	st := h.streams[id]
+	h.mu.Unlock()
+	h.fields.reset(id <= h.last)
+	if _, err := h.decoder.Write(h.block); err != nil {
+		return codeCompression
+	}
+	if h.decoder.Close() != nil {
+		return codeCompression
+	}
+	if cap(h.block) > bufferSize {
+		h.block = nil
+	}
+	switch {
+	case id > h.last:
+		h.last = id
+		return h.open(id, h.blockEnds)
+	case st == nil:
+		return nil // it is over, which the client may not know yet
+	}
+	return h.trailers(st)
+}
+
+// trailers ends a request's body.
+func (h *http2) trailers(st *h2Stream) error {
+	h.mu.Lock()
+	ended := st.ended
+	h.mu.Unlock()
+	switch {
+	case ended:
+		return h.abort(st, codeClosed)
+	case !h.blockEnds || h.fields.bad || h.fields.large || st.left > 0:
+		return h.abort(st, codeProtocol)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	st.finish(h.fields.fields)
+	return nil
+}
+
+// finish ends the request; mu is held.
+func (st *h2Stream) finish(trailers []byte) {
+	if st.chunked {
+		st.in = append(append(append(st.in, "0\r\n"...), trailers...), crlf...)
+	}
+	st.ended = true
+	st.reader.wake()
+}
+
+// data passes a piece of body on as it comes.
+func (h *http2) data(id uint32, n int, flags byte) error {
+	if id == 0 || id > h.last {
+		return codeProtocol
+	}
+	padding := 0
+	if flags&flagPadded != 0 {
+		if n == 0 {
+			return codeSize
+		}
+		if err := h.need(1); err != nil {
+			return err
+		}
+		if padding = int(h.in.bytes()[0]); padding >= n {
+			return codeProtocol
+		}
+		h.in.take(1)
+		padding++ // with its length
+	}
+	st, err := h.body(id, n, n-padding)
+	if err != nil {
+		return err
+	}
+	h.begun = time.Time{} // the stream's session looks after how long a body takes
+	if err := h.pour(st, n-padding, flags&flagEndStream != 0); err != nil {
+		return err
+	}
+	return h.pour(nil, padding-1, false)
+}
+
+// body finds out to whom a DATA frame of n bytes with that much content goes; nil = nobody wants it.
+func (h *http2) body(id uint32, n, content int) (*h2Stream, error) {
+	h.mu.Lock()
+	st := h.streams[id]
+	if st == nil || st.err != nil {
+		h.giveBack(int64(n))
+		h.mu.Unlock()
+		return nil, nil
+	}
+	code := codeNone
+	switch {
+	case st.ended:
+		code = codeClosed
+	case st.received+int64(n) > h2Window:
+		code = codeFlow
+	case st.left >= 0 && int64(content) > st.left:
+		code = codeProtocol
+	}
+	if code != codeNone {
+		h.giveBack(int64(n))
+		h.mu.Unlock()
+		return nil, h.abort(st, code)
+	}
+	st.received += int64(n)
+	if st.left >= 0 {
+		st.left -= int64(content)
+	}
+	st.compact()
+	if st.chunked && content > 0 {
+		st.in = append(strconv.AppendUint(st.in, uint64(content), 16), crlf...)
+	}
+	h.mu.Unlock()
+	return st, nil
+}
+
+// compact makes room for what is to be read.
+func (st *h2Stream) compact() {
+	if st.at > 0 {
+		st.in = st.in[:copy(st.in, st.in[st.at:])]
+		st.at = 0
+	}
+}
+
+// pour takes n bytes and appends them to what st is to read; nil = nobody reads them.
+func (h *http2) pour(st *h2Stream, n int, ends bool) error {
+	for n > 0 {
+		if err := h.need(1); err != nil {
+			return err
+		}
+		piece := h.in.upTo(n)
+		if st != nil {
+			h.mu.Lock()
+			st.in = append(st.in, piece...)
+			if n == len(piece) && st.chunked {
+				st.in = append(st.in, crlf...)
+			}
+			st.reader.wake()
+			h.mu.Unlock()
+		}
+		n -= len(piece)
+		h.in.take(len(piece))
+	}
+	if st == nil || !ends {
+		return nil
+	}
+	if st.left > 0 {
+		return h.abort(st, codeProtocol)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	st.finish(nil)
+	return nil
+}
+
+func (h *http2) settings(flags byte, id uint32, b []byte) error {
+	switch {
+	case id != 0:
+		return codeProtocol
+	case flags&flagAck != 0:
+		if len(b) != 0 || !h.settled {
+			return codeSize
+		}
+		return nil
+	case len(b)%6 != 0:
+		return codeSize
+	}
+	h.settled = true
+	h.mu.Lock()
+	for ; len(b) > 0; b = b[6:] {
+		if err := h.setting(binary.BigEndian.Uint16(b), binary.BigEndian.Uint32(b[2:])); err != nil {
+			h.mu.Unlock()
+			return err
+		}
+	}
+	h.out = appendFrame(h.out, 0, frameSettings, flagAck, 0)
+	h.wakeWriters()
+	h.mu.Unlock()
+	return h.control()
+}
+
+// setting takes one over. mu is held.
+func (h *http2) setting(id uint16, value uint32) error {
+	switch id {
+	case settingPush:
+		if value > 1 {
+			return codeProtocol
+		}
+	case settingFrame: // more than everybody takes is not used
+		if value < maxFrame || value >= 1<<24 {
+			return codeProtocol
+		}
+	case settingWindow:
+		if value > maxWindow {
+			return codeFlow
+		}
+		more := int64(value) - h.initial
+		h.initial = int64(value)
+		for _, st := range h.streams {
+			if st.window += more; st.window > maxWindow {
+				return codeFlow
+			}
+		}
+	}
+	return nil
+}
+
+func (h *http2) ping(flags byte, id uint32, b []byte) error {
+	switch {
+	case id != 0:
+		return codeProtocol
+	case len(b) != 8:
+		return codeSize
+	case flags&flagAck != 0:
+		return nil
+	}
+	h.mu.Lock()
+	h.out = append(appendFrame(h.out, 8, framePing, flagAck, 0), b...)
+	h.mu.Unlock()
+	return h.control()
+}
+
+func (h *http2) windowUpdate(id uint32, b []byte) error {
+	if len(b) != 4 {
+		return codeSize
+	}
+	n := int64(binary.BigEndian.Uint32(b) & maxWindow)
+	if id > h.last || n == 0 && id == 0 {
+		return codeProtocol
+	}
+	h.mu.Lock()
+	if id == 0 {
+		defer h.mu.Unlock()
+		if h.window += n; h.window > maxWindow {
+			return codeFlow
+		}
+		h.wakeWriters()
+		return nil
+	}
+	st := h.streams[id]
+	if st == nil {
+		h.mu.Unlock()
+		return nil
+	}
+	st.window += n
+	over := st.window > maxWindow
+	st.writer.wake()
+	h.mu.Unlock()
+	switch {
+	case n == 0:
+		return h.abort(st, codeProtocol)
+	case over:
+		return h.abort(st, codeFlow)
+	}
+	return nil
+}

@@ -1,0 +1,449 @@
+package httpproxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// h2Stream is one request of an HTTP/2 connection and its response. To who serves it, it is a connection on which
+// that request has come in HTTP/1.1, and no other will. One fiber reads while another writes; what they share with the
+// connection's is guarded by the connection's mu.
+type h2Stream struct {
+	h       *http2
+	id      uint32
+	head    bool // it asks for a head only
+	chunked bool // the request's body has no length of its own
+
+	// Guarded by h.mu.
+	in       []byte // of the request, as HTTP/1.1
+	at       int    // read of it
+	left     int64  // of the body with a length
+	received int64  // of body, not yet given back to the client's window
+	ended    bool   // the client has sent all
+	err      error  // it is over
+	window   int64  // that the client gives; it may be negative
+	reader   h2Waiter
+	writer   h2Waiter
+	server   *httppool.Conn // that the request is on
+	finished bool           // the response has been sent whole
+	closed   bool
+
+	// The writer's.
+	resp   httpwire.Response
+	chunks httpwire.Chunks
+	began  bool   // the final head is sent
+	rest   []byte // of what was written, in part
+	toSend int64  // of a body with a length
+	block  []byte // of fields
+}
+
+// h2Waiter is one side's wait.
+type h2Waiter struct {
+	by    time.Time    // the deadline
+	wait  *fiber.Group // nil = nobody waits
+	timer *time.Timer  // nil = none was needed yet
+}
+
+var _ net.Conn = (*h2Stream)(nil)
+
+var errStreamReset = fmt.Errorf("%w: it has reset the stream", httppool.ErrClientGone)
+
+// Read gives the request, and waits at its end: there is nothing more to come, and the client is still there.
+func (st *h2Stream) Read(p []byte) (int, error) {
+	h := st.h
+	h.mu.Lock()
+	for st.at == len(st.in) && st.err == nil {
+		if !st.wait(&st.reader) {
+			h.mu.Unlock()
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+	if st.err != nil {
+		defer h.mu.Unlock()
+		return 0, st.err
+	}
+	n := copy(p, st.in[st.at:])
+	if st.at += n; st.at == len(st.in) {
+		st.in, st.at = st.in[:0], 0
+	}
+	more := st.giveBack()
+	h.mu.Unlock()
+	if more {
+		return n, h.flush()
+	}
+	return n, nil
+}
+
+// giveBack lets the client send again what has been taken, when that is worth a frame; true = there is one to send. mu
+// is held.
+func (st *h2Stream) giveBack() bool {
+	taken := st.received - int64(len(st.in)-st.at) // or more: some of in is framing
+	if taken <= 0 || taken < h2Window/4 && !st.ended {
+		return false
+	}
+	if !st.ended {
+		st.h.out = appendWindow(st.h.out, st.id, taken)
+	}
+	st.received -= taken
+	st.h.giveBack(taken)
+	return true
+}
+
+// wait waits until somebody wakes it; false = the deadline has passed. mu is held, and given up meanwhile.
+func (st *h2Stream) wait(w *h2Waiter) bool {
+	if !w.by.IsZero() {
+		left := time.Until(w.by)
+		switch {
+		case left <= 0:
+			return false
+		case w.timer == nil:
+			w.timer = time.AfterFunc(left, st.look)
+		default:
+			w.timer.Reset(left)
+		}
+	}
+	g := new(fiber.Group)
+	g.Add(1)
+	w.wait = g
+	st.h.mu.Unlock()
+	g.Wait()
+	st.h.mu.Lock()
+	return true
+}
+
+// look lets who waits look again.
+func (st *h2Stream) look() {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	st.reader.wake()
+	st.writer.wake()
+}
+
+// wake is called with mu held.
+func (w *h2Waiter) wake() {
+	if g := w.wait; g != nil {
+		w.wait = nil
+		g.Done()
+	}
+}
+
+func (w *h2Waiter) stop() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// fail ends the stream; mu is held.
+func (st *h2Stream) fail(err error) {
+	if st.err == nil {
+		st.err = err
+	}
+	st.reader.wake()
+	st.writer.wake()
+	if st.server != nil && !st.finished {
+		_ = st.server.Close() // nobody waits for its answer
+	}
+}
+
+// uses says which connection is to be closed when the client resets the stream; false = it has.
+func (st *h2Stream) uses(c *httppool.Conn) bool {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	st.server = c
+	return st.err == nil
+}
+
+// Quiet and Ended are those of idleconn.Teller.
+func (st *h2Stream) Quiet() bool {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	return st.err == nil && st.at == len(st.in)
+}
+
+// Ended reports whether the client does not want the answer any more.
+func (st *h2Stream) Ended() bool {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	return st.err != nil
+}
+
+// Write takes the response, as HTTP/1.1.
+func (st *h2Stream) Write(p []byte) (int, error) {
+	total := len(p)
+	if len(st.rest) > 0 {
+		p = append(st.rest, p...)
+		st.rest = nil
+	}
+	for len(p) > 0 {
+		n, err := st.pass(p)
+		if errors.Is(err, httpwire.ErrIncomplete) {
+			st.rest = bytes.Clone(p[n:])
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		p = p[n:]
+	}
+	return total, st.h.flush()
+}
+
+// pass passes on what p begins with, and returns how much that is.
+func (st *h2Stream) pass(p []byte) (int, error) {
+	switch {
+	case !st.began:
+		n, err := st.resp.Parse(p, st.head)
+		if err != nil {
+			return 0, err
+		}
+		return n, st.sendHead()
+	case st.finished:
+		return 0, errors.New("more than a response")
+	case st.resp.Length == httpwire.Chunked:
+		return st.passChunks(p)
+	case st.resp.Length == httpwire.Unframed: // net/http's own refusals, which Close ends
+		return len(p), st.sendData(p, false)
+	}
+	k := int(min(st.toSend, int64(len(p))))
+	st.toSend -= int64(k)
+	if k < len(p) && st.toSend == 0 {
+		return 0, errors.New("more than a response")
+	}
+	return k, st.sendData(p[:k], st.toSend == 0)
+}
+
+// sendHead sends the head of an interim or of the final response.
+func (st *h2Stream) sendHead() error {
+	r := &st.resp
+	if r.Status == 101 {
+		return errors.New("a response that HTTP/2 has no form for")
+	}
+	final := r.Status >= 200
+	st.block = appendStatus(st.block[:0], r.Status)
+	for i := range r.Fields {
+		if f := &r.Fields[i]; !f.Known.Connectional() {
+			st.block = appendCoded(st.block, f)
+		}
+	}
+	st.toSend = r.Length
+	st.began = final
+	return st.sendFields(final && r.Length == 0)
+}
+
+// sendFields sends the block.
+func (st *h2Stream) sendFields(last bool) error {
+	h := st.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := st.room(); err != nil {
+		return err
+	}
+	if !h.emptied {
+		h.emptied = true
+		st.block = append([]byte{emptyTable}, st.block...)
+	}
+	h.out = appendBlock(h.outgoing(), st.block, st.id, last)
+	st.finished = last
+	return nil
+}
+
+// passChunks passes the content of chunks on, together with the end if that is there.
+func (st *h2Stream) passChunks(p []byte) (total int, err error) {
+	var held []byte
+	for {
+		content, n, done, err := st.chunks.Next(p[total:])
+		if errors.Is(err, httpwire.ErrMalformed) {
+			return 0, err
+		}
+		if len(held) > 0 && (len(content) > 0 || err != nil || done && len(st.chunks.Trailer) > 0) {
+			if err := st.sendData(held, false); err != nil {
+				return 0, err
+			}
+			held = nil
+		}
+		total += n
+		switch {
+		case err != nil:
+			return total, err
+		case done && len(st.chunks.Trailer) > 0:
+			st.block = st.block[:0]
+			for i := range st.chunks.Trailer {
+				st.block = appendCoded(st.block, &st.chunks.Trailer[i])
+			}
+			return total, st.sendFields(true)
+		case done:
+			return total, st.sendData(held, true)
+		}
+		if len(content) > 0 {
+			held = content
+		}
+		if total == len(p) {
+			if len(held) > 0 {
+				return total, st.sendData(held, false)
+			}
+			return total, nil
+		}
+	}
+}
+
+// sendData sends content, as far as the client gives room for it.
+func (st *h2Stream) sendData(p []byte, last bool) error {
+	h := st.h
+	for {
+		h.mu.Lock()
+		if err := st.room(); err != nil {
+			h.mu.Unlock()
+			return err
+		}
+		n := int(min(int64(len(p)), maxFrame, st.window, h.window))
+		if n <= 0 && len(p) > 0 { // wait for the client
+			if len(h.out) > 0 && !h.flushing {
+				h.mu.Unlock()
+				if err := h.flush(); err != nil {
+					return err
+				}
+				continue
+			}
+			h.starved++
+			ok := st.wait(&st.writer)
+			h.starved--
+			h.mu.Unlock()
+			if !ok {
+				return os.ErrDeadlineExceeded
+			}
+			continue
+		}
+		ends := last && n == len(p)
+		flags := byte(0)
+		if ends {
+			flags = flagEndStream
+		}
+		h.out = append(appendFrame(h.outgoing(), n, frameData, flags, st.id), p[:n]...)
+		st.window -= int64(n)
+		h.window -= int64(n)
+		st.finished = ends
+		h.mu.Unlock()
+		if p = p[n:]; len(p) == 0 {
+			return nil
+		}
+	}
+}
+
+// room waits until there is some for a frame. mu is held.
+func (st *h2Stream) room() error {
+	for st.err == nil && len(st.h.out) >= maxOut {
+		if !st.h.flushing {
+			st.h.mu.Unlock()
+			err := st.h.flush()
+			st.h.mu.Lock()
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		st.h.starved++
+		ok := st.wait(&st.writer)
+		st.h.starved--
+		if !ok {
+			return os.ErrDeadlineExceeded
+		}
+	}
+	return st.err
+}
+
+// Close ends the stream. A response that is not whole ends with a reset, and so does a request that nobody reads to
+// its end.
+func (st *h2Stream) Close() error {
+	h := st.h
+	h.mu.Lock()
+	if st.closed {
+		h.mu.Unlock()
+		return nil
+	}
+	st.closed = true
+	switch {
+	case st.err != nil:
+	case st.began && st.resp.Length == httpwire.Unframed:
+		h.out = appendFrame(h.outgoing(), 0, frameData, flagEndStream, st.id)
+	case !st.finished:
+		h.out = appendReset(h.out, st.id, codeInternal)
+	case !st.ended:
+		h.out = appendReset(h.out, st.id, codeNone)
+	}
+	st.fail(net.ErrClosed)
+	st.reader.stop()
+	st.writer.stop()
+	if n := st.received; n > 0 {
+		st.received = 0
+		h.giveBack(n)
+	}
+	delete(h.streams, st.id)
+	if len(h.streams) == 0 {
+		h.rest()
+	}
+	h.mu.Unlock()
+	return h.flush()
+}
+
+// LocalAddr implements net.Conn.
+func (st *h2Stream) LocalAddr() net.Addr { return st.h.lc.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (st *h2Stream) RemoteAddr() net.Addr { return st.h.lc.RemoteAddr() }
+
+// SetDeadline implements net.Conn.
+func (st *h2Stream) SetDeadline(t time.Time) error { return st.setDeadline(t, true, true) }
+
+// SetReadDeadline implements net.Conn.
+func (st *h2Stream) SetReadDeadline(t time.Time) error { return st.setDeadline(t, true, false) }
+
+// SetWriteDeadline implements net.Conn.
+func (st *h2Stream) SetWriteDeadline(t time.Time) error { return st.setDeadline(t, false, true) }
+
+func (st *h2Stream) setDeadline(t time.Time, read, write bool) error {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	if read {
+		st.reader.by = t
+		st.reader.wake()
+	}
+	if write {
+		st.writer.by = t
+		st.writer.wake()
+	}
+	return nil
+}
+
+// serve runs the request's session.
+func (st *h2Stream) serve() {
+	h := st.h
+	ctx := h.ctx
+	if p := fiber.NewParker(); p != nil { // a fiber's own
+		ctx = pool.WithParker(ctx, p)
+	}
+	s := &session{p: h.p, ctx: ctx, lc: h.lc, isTLS: h.isTLS, stream: st}
+	s.client.use(st)
+	defer func() { _ = st.Close() }()
+	if n, err := s.client.fill(); n == 0 || err != nil {
+		return
+	}
+	switch n, err := s.readHead(); {
+	case errors.Is(err, errLong):
+		s.goLong()
+	case errors.Is(err, httpwire.ErrMalformed):
+		s.refuseHead(err)
+	case err != nil:
+	default:
+		s.serve(n)
+	}
+	s.client.drop()
+}
