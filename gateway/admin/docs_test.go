@@ -3,6 +3,7 @@ package admin_test
 import (
 	"bufio"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -30,6 +31,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			}
 		}
 	}
+	known := map[string]bool{}
 	exported := bufio.NewScanner(get(newHandler(t, admin.Config{}), "/metrics").Body)
 	for exported.Scan() {
 		name, ok := strings.CutPrefix(exported.Text(), "# TYPE headpond_")
@@ -37,6 +39,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			continue
 		}
 		name, _, _ = strings.Cut(name, " ")
+		known[name] = true
 		if documented[name] == "" {
 			t.Errorf("headpond_%s stands in no table of docs/runbook.md or docs/tunnel.md", name)
 		}
@@ -47,5 +50,20 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for name, file := range documented {
 		t.Errorf("docs/%s has %s, which is not exported", file, name)
+	}
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("documents: %v, %v", files, err)
+	}
+	for _, file := range files { // alerts and the like
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`headpond_([a-z_]+[a-z])`).FindAllStringSubmatch(string(text), -1) {
+			if !known[name[1]] {
+				t.Errorf("%s names headpond_%s, which is not exported", file, name[1])
+			}
+		}
 	}
 }

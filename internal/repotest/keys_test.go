@@ -2,6 +2,7 @@ package repotest_test
 
 import (
 	"fmt"
+	"go/ast"
 	"reflect"
 	"regexp"
 	"strings"
@@ -154,4 +155,33 @@ func fieldOf(typ reflect.Type, key string) (reflect.StructField, bool) {
 		}
 	}
 	return reflect.StructField{}, false
+}
+
+// TestDocumentedReasons compares the reasons for errors in docs/runbook.md with package listener's, both ways.
+func TestDocumentedReasons(t *testing.T) {
+	_, table, _ := strings.Cut(markdown(t)["docs/runbook.md"], "\n| `reason` | |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	documented := map[string]bool{}
+	for line := range strings.Lines(table) {
+		for _, m := range mdCode.FindAllStringSubmatch(strings.Split(line, "|")[1], -1) {
+			documented[m[1]] = true
+		}
+	}
+	for _, f := range packages(t)["listener"] {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || f.isTest() || !strings.HasPrefix(spec.Names[0].Name, "Reason") {
+				return true
+			}
+			reason := strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`)
+			if !documented[reason] {
+				t.Errorf("docs/runbook.md does not explain the reason %s", reason)
+			}
+			delete(documented, reason)
+			return true
+		})
+	}
+	for reason := range documented {
+		t.Errorf("docs/runbook.md explains the reason %s, which there is not", reason)
+	}
 }
