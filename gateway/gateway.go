@@ -52,12 +52,11 @@ type Gateway struct {
 	backends []*backend
 	services []*service
 	links    map[string]*link // tunnels that this gateway makes, by name
-	retired  map[string]int   // tunnels that drain after a reload
 	admin    *adminServer
 	running  bool // Run was called
 	draining bool
 	reloads  admin.Reloads
-	retiring []*service // removed by a reload, their sessions not over yet
+	leavers  []leaver // taken out of service by a reload; replaced as a whole
 
 	cutOff error // guarded by reloading: what Drain returned the first time it had to cut sessions off
 
@@ -72,7 +71,7 @@ type Gateway struct {
 // New builds everything cfg asks for and binds every address. Nothing is served until Run; a Gateway that is not run must be closed.
 // Errors name the listener or upstream; those about an address wrap ErrListen.
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
-	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), retired: map[string]int{}}
+	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now()}
 	if g.opts.Version == "" {
 		g.opts.Version = "development"
 	}
@@ -226,7 +225,7 @@ func (g *Gateway) drainAll(ctx context.Context) error {
 		}
 	}
 	g.mu.Lock()
-	for _, s := range slices.Concat(g.services, g.retiring) {
+	for _, s := range slices.Concat(g.services, g.leavingServices()) {
 		if s.cfg.Protocol == config.TunnelProtocol && used[s.cfg.Name] {
 			last = append(last, s.proxy)
 		} else {

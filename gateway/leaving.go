@@ -55,7 +55,7 @@ func (g *Gateway) leaves(name string) bool {
 			return true
 		}
 	}
-	return g.retired[name] > 0
+	return g.tunnelLeaves(name)
 }
 
 // closeIdle closes what a backend's pools keep idle. reloading is held.

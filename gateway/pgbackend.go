@@ -47,6 +47,13 @@ func (b *pgBackend) leave() {
 	}
 }
 
+// using counts the sessions.
+func (b *pgBackend) using() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sessions
+}
+
 // idle implements backendImpl.
 func (b *pgBackend) idle() <-chan struct{} {
 	b.mu.Lock()

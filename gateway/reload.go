@@ -124,7 +124,7 @@ func (g *Gateway) commit(p *plan) error {
 	}
 	g.mu.Lock()
 	g.cfg, g.backends, g.services, g.links, g.admin = p.cfg, p.backends, p.services, p.links, p.admin
-	g.retiring = append(g.retiring, p.retiredProxies...)
+	g.leavers = slices.Concat(g.leavers, leaversOf(p))
 	g.mu.Unlock()
 	g.checkOpenFiles(p.cfg)
 	g.watchTunnels(p.cfg)
@@ -168,13 +168,12 @@ func (g *Gateway) retire(p *plan) {
 		if err := s.proxy.Drain(ctx); err != nil {
 			g.logger.Warn("sessions of a removed listener were cut off", "listener", s.cfg.Name, "error", err)
 		}
+		g.left(s)
 		return nil
 	})
-	g.mu.Lock()
-	g.retiring = slices.DeleteFunc(g.retiring, func(s *service) bool { return slices.Contains(p.retiredProxies, s) })
-	g.mu.Unlock()
 	inParallel(p.retiredBackends, func(b *backend) error {
 		b.retire(g.hard)
+		g.left(b)
 		return nil
 	})
 	links.Wait()
@@ -182,13 +181,7 @@ func (g *Gateway) retire(p *plan) {
 
 // retireLink drains a tunnel that was removed or replaced.
 func (g *Gateway) retireLink(ctx context.Context, l *link) {
-	count := func(n int) {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.retired[l.cfg.Name] += n
-	}
-	count(1)
-	defer count(-1)
+	defer g.left(l)
 	if err := l.client.Drain(ctx); err != nil {
 		g.logger.Warn("connections through a removed tunnel were cut off", "tunnel", l.cfg.Name, "error", err)
 	}

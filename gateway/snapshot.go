@@ -30,7 +30,12 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		s.Upstreams = append(s.Upstreams, admin.Upstream{Protocol: string(b.cfg.Protocol)})
 	}
 	s.Tunnels = g.tunnels()
+	leavers := g.leavers
 	g.mu.Unlock()
+	for _, l := range leavers {
+		l.shown.Active = l.active()
+		s.Retiring = append(s.Retiring, l.shown)
+	}
 	for i, svc := range services {
 		stats := svc.proxy.Stats()
 		stats.Address = addresses[i]

@@ -48,6 +48,14 @@ func printStatus(w io.Writer, s admin.Status) {
 		}
 		_ = t.Flush()
 	}
+	if len(s.Retiring) > 0 {
+		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		_, _ = fmt.Fprintln(t, "\nREMOVED BY A RELOAD\tNAME\tSTILL ACTIVE\tFOR")
+		for _, r := range s.Retiring {
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%v\n", r.Kind, r.Name, r.Active, s.Started.Add(up).Sub(r.Since).Truncate(time.Second))
+		}
+		_ = t.Flush()
+	}
 	if wrong := troubles(s); len(wrong) > 0 {
 		_, _ = fmt.Fprintf(w, "\nTROUBLE\n%s\n", strings.Join(wrong, "\n"))
 	}

@@ -47,6 +47,11 @@ func snapshot() admin.Snapshot {
 			{Side: admin.Listens, Stats: tunnel.Stats{Name: "peers", Connected: []string{hostile}, Sessions: 2, Streams: 3, Resumed: 4}},
 			{Side: admin.Connects, Stats: tunnel.Stats{Name: "peers", Refused: 5}},
 		},
+		Retiring: []admin.Retiring{
+			{Kind: admin.RetiringListener, Name: "db", Protocol: "postgres", Active: 2, Since: time.Unix(1e9, 0)},
+			{Kind: admin.RetiringListener, Name: "db", Protocol: "postgres", Active: 3, Since: time.Unix(2e9, 0)},
+			{Kind: admin.RetiringUpstream, Name: hostile, Protocol: "tcp"},
+		},
 	}
 }
 
@@ -100,7 +105,7 @@ func TestStatusHasNoNullLists(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Listeners == nil || s.Upstreams == nil || s.NotReady == nil || !s.Ready {
+	if s.Listeners == nil || s.Upstreams == nil || s.NotReady == nil || s.Tunnels == nil || s.Retiring == nil || !s.Ready {
 		t.Errorf("status = %s", w.Body)
 	}
 }
@@ -140,6 +145,7 @@ func TestMetrics(t *testing.T) {
 		`headpond_listener_errors_total{listener="db",protocol="postgres",reason="auth_failed"} 2`,
 		`headpond_upstream_fail_open{protocol="postgres",upstream="pg"} 0`,
 		`headpond_pool_closed_total{endpoint="127.0.0.1:5432",protocol="postgres",reason="idle",upstream="pg"} 0`,
+		`headpond_retiring_active{kind="listener",name="db"} 5`,
 		"go_goroutines ",
 	} {
 		if !strings.Contains(w.Body.String(), line) {

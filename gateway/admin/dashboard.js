@@ -221,7 +221,26 @@ function tunnelCard() {
   };
 }
 
-const upstreams = new Map(), listeners = new Map(), tunnels = new Map();
+function retiringCard() {
+  const root = element("article", "card");
+  const head = element("div", "row");
+  const name = element("h4");
+  head.append(name, element("span", "tag warn", "draining"));
+  const kind = element("p", "quiet");
+  const list = element("dl", "numbers");
+  const set = numbers(list, ["active", "for"]);
+  root.append(head, kind, list);
+  return {
+    root,
+    update(r) {
+      setText(name, r.name);
+      setText(kind, r.kind + (r.kind === "tunnel" ? "" : ", " + r.protocol));
+      set(count(r.active), uptime((Date.now() - Date.parse(r.since)) / 1000));
+    },
+  };
+}
+
+const upstreams = new Map(), listeners = new Map(), tunnels = new Map(), retiring = new Map();
 function engine(s) {
   const e = s.engine_stats;
   if (!e.loops) return s.engine;
@@ -254,6 +273,8 @@ function show(s) {
   setTotals(count(sum(s.listeners, (l) => l.active)), count(sum(pools, (p) => p.in_use + p.direct)), count(sum(pools, (p) => p.idle)),
     count(sum(pools, (p) => p.waiting)), reuse(pools));
   keep(byId("upstreams"), upstreams, s.upstreams, (u) => u.name, upstreamView).forEach((v, i) => v.update(s.upstreams[i]));
+  byId("retiring-section").hidden = s.retiring.length === 0;
+  keep(byId("retiring"), retiring, s.retiring, (r) => r.kind + r.name + r.since, retiringCard).forEach((v, i) => v.update(s.retiring[i]));
   byId("tunnels-section").hidden = s.tunnels.length === 0;
   keep(byId("tunnels"), tunnels, s.tunnels, (t) => t.side + t.name, tunnelCard).forEach((v, i) => v.update(s.tunnels[i]));
   keep(byId("listeners"), listeners, s.listeners, (l) => l.name, listenerCard).forEach((v, i) => v.update(s.listeners[i]));

@@ -119,6 +119,7 @@ var (
 	ejectedDesc   = desc("upstream_endpoint_ejected", "1 while too many failures in a row keep the endpoint out.", poolLabels...)
 	failOpenDesc  = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
 	errorsDesc    = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
+	retiringDesc  = desc("retiring_active", "What still uses a listener (sessions), upstream (sessions or connections) or tunnel (connections) that a reload has removed or replaced.", "kind", "name")
 	reloadsDesc   = desc("config_reloads_total", "Attempts to reload the configuration.", "result")
 	buildInfoDesc = desc("build_info", "1; the version is in the labels.", "version", "goversion", "engine")
 )
@@ -137,7 +138,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range tunnelMetrics {
 		ch <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, failOpenDesc, errorsDesc, reloadsDesc, buildInfoDesc} {
+	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, failOpenDesc, errorsDesc, retiringDesc, reloadsDesc, buildInfoDesc} {
 		ch <- d
 	}
 }
@@ -151,6 +152,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(ch, buildInfoDesc, prometheus.GaugeValue, 1, s.Version, runtime.Version(), s.Engine)
 	send(ch, reloadsDesc, prometheus.CounterValue, float64(s.Reloads.Applied), "applied")
 	send(ch, reloadsDesc, prometheus.CounterValue, float64(s.Reloads.Refused), "refused")
+	for key, active := range retiringByName(s.Retiring) {
+		send(ch, retiringDesc, prometheus.GaugeValue, float64(active), key[:]...)
+	}
 	for _, u := range s.Upstreams {
 		collectUpstream(ch, u)
 	}
@@ -167,6 +171,15 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			send(ch, errorsDesc, prometheus.CounterValue, float64(n), reason, l.Name, l.Protocol)
 		}
 	}
+}
+
+// retiringByName adds up those of a kind and name: there is one for each reload that replaced it.
+func retiringByName(list []Retiring) map[[2]string]int {
+	sums := map[[2]string]int{}
+	for _, r := range list {
+		sums[[2]string{r.Kind, r.Name}] += r.Active
+	}
+	return sums
 }
 
 func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {

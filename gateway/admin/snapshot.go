@@ -23,6 +23,23 @@ type Snapshot struct {
 	Listeners    []listener.Stats
 	Upstreams    []Upstream
 	Tunnels      []Tunnel
+	Retiring     []Retiring
+}
+
+// Kinds of Retiring.
+const (
+	RetiringListener = "listener"
+	RetiringUpstream = "upstream"
+	RetiringTunnel   = "tunnel"
+)
+
+// Retiring is something that a reload has removed, or replaced by another of the same name, and that is still used.
+type Retiring struct {
+	Kind     string // RetiringListener, RetiringUpstream or RetiringTunnel
+	Name     string
+	Protocol string
+	Active   int // a listener's sessions, an upstream's sessions or connections, a tunnel's connections
+	Since    time.Time
 }
 
 // The sides of a tunnel.

@@ -28,6 +28,16 @@ type Status struct {
 	Listeners     []Listener       `json:"listeners"`
 	Upstreams     []UpstreamStatus `json:"upstreams"`
 	Tunnels       []TunnelStatus   `json:"tunnels"`
+	Retiring      []RetiringStatus `json:"retiring"`
+}
+
+// RetiringStatus is something that a reload has removed or replaced and that is still used.
+type RetiringStatus struct {
+	Kind     string    `json:"kind"` // "listener", "upstream" or "tunnel"
+	Name     string    `json:"name"`
+	Protocol string    `json:"protocol"`
+	Active   int       `json:"active"` // a listener's sessions, an upstream's sessions or connections, a tunnel's connections
+	Since    time.Time `json:"since"`
 }
 
 // TunnelStatus is one end of a tunnel. Counters count since the start.
@@ -157,6 +167,10 @@ func status(s Snapshot, now time.Time) Status {
 		Listeners: make([]Listener, 0, len(s.Listeners)),
 		Upstreams: make([]UpstreamStatus, 0, len(s.Upstreams)),
 		Tunnels:   make([]TunnelStatus, 0, len(s.Tunnels)),
+		Retiring:  make([]RetiringStatus, 0, len(s.Retiring)),
+	}
+	for _, r := range s.Retiring {
+		out.Retiring = append(out.Retiring, RetiringStatus(r))
 	}
 	for _, l := range s.Listeners {
 		out.Listeners = append(out.Listeners, listenerStatus(l))
