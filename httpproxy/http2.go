@@ -40,7 +40,8 @@ type http2 struct {
 	lc      *listener.Conn
 	conn    net.Conn
 	isTLS   *tls.ConnectionState // nil without
-	counts  bool                 // see session
+	peer    peer
+	counts  bool // see session
 	in      stream
 	limits  *limits
 	decoder *hpack.Decoder
@@ -69,6 +70,7 @@ type http2 struct {
 	flushing bool
 	patience time.Duration // with a client that does not read
 	starved  int           // writers that wait
+	widened  bool          // there is room for what they have, of which they are told once for all frames that came together
 	emptied  bool
 	draining bool
 	gone     bool  // GOAWAY is sent
@@ -81,6 +83,7 @@ func (s *session) goHTTP2() {
 		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, in: s.client, limits: s.p.limits.Load(),
 		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, patience: DefaultIdleTimeout,
 	}
+	h.peer = *s.from()
 	s.client = stream{conn: s.client.conn}
 	h.fields.limit = h.limits.head
 	h.decoder = hpack.NewDecoder(tableSize, h.fields.field)
@@ -149,6 +152,12 @@ func (h *http2) fill() error {
 		if err := h.flush(); err != nil {
 			return err
 		}
+		h.mu.Lock()
+		if h.widened {
+			h.widened = false
+			h.wakeWriters()
+		}
+		h.mu.Unlock()
 		_ = h.conn.SetReadDeadline(by)
 		if h.isDraining() && !h.isGone() {
 			continue // kick's deadline may have come before this one

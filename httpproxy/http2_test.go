@@ -571,3 +571,34 @@ func TestHTTP2PingFlood(t *testing.T) {
 		t.Error("a client that reads nothing is listened to for ever")
 	}
 }
+
+// TestHTTP2AnswersWithoutBody and interim ones.
+func TestHTTP2AnswersWithoutBody(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/204":
+			w.Header().Set("Link", "</a>")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusNoContent)
+		case "/304":
+			w.WriteHeader(http.StatusNotModified)
+		default:
+			_, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For")+" "+r.Header.Get("Cookie")+" "+r.Header.Get("Via"))
+		}
+	})
+	cfg := routeTo(newUpstream(t, backend))
+	cfg.Via = "pond"
+	p := startProxy(t, cfg)
+	h := dialH2(t, p.addr)
+	for i, want := range []string{"103204", "304", "200", "200 127.0.0.1 a=1; b=2 2.0 pond"} {
+		method, path := "GET", []string{"/204", "/304", "/", "/"}[i]
+		if i == 2 {
+			method = "HEAD"
+		}
+		id := uint32(2*i + 1)
+		h.ask(id, true, ":method", method, ":scheme", "http", ":path", path, ":authority", "a", "cookie", "a=1", "cookie", "b=2")
+		if got := h.outcome(id); got != want {
+			t.Errorf("%s %s: %q, want %q", method, path, got, want)
+		}
+	}
+}

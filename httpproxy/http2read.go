@@ -307,7 +307,7 @@ func (h *http2) settings(flags byte, id uint32, b []byte) error {
 		}
 	}
 	h.out = appendFrame(h.out, 0, frameSettings, flagAck, 0)
-	h.wakeWriters()
+	h.widened = true
 	h.mu.Unlock()
 	return h.control()
 }
@@ -367,7 +367,7 @@ func (h *http2) windowUpdate(id uint32, b []byte) error {
 		if h.window += n; h.window > maxWindow {
 			return codeFlow
 		}
-		h.wakeWriters()
+		h.widened = true
 		return nil
 	}
 	st := h.streams[id]
@@ -377,7 +377,7 @@ func (h *http2) windowUpdate(id uint32, b []byte) error {
 	}
 	st.window += n
 	over := st.window > maxWindow
-	st.writer.wake()
+	h.widened = true
 	h.mu.Unlock()
 	switch {
 	case n == 0:

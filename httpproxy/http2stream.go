@@ -430,7 +430,7 @@ func (st *h2Stream) serve() {
 	if p := fiber.NewParker(); p != nil { // a fiber's own
 		ctx = pool.WithParker(ctx, p)
 	}
-	s := &session{p: h.p, ctx: ctx, lc: h.lc, isTLS: h.isTLS, stream: st}
+	s := &session{p: h.p, ctx: ctx, lc: h.lc, isTLS: h.isTLS, peer: h.peer, stream: st}
 	s.client.use(st)
 	defer func() { _ = st.Close() }()
 	if n, err := s.client.fill(); n == 0 || err != nil {
