@@ -120,7 +120,7 @@ func (c *Conn) attach(l *loop) {
 	}
 	c.closed = true
 	l.conns.Add(-1)
-	_ = unix.Close(c.fd)
+	closeSocket(c.fd)
 }
 
 // Read implements net.Conn. p is not kept after it returns.
@@ -544,7 +544,7 @@ func (c *Conn) Close() error {
 	l := c.loop.Load()
 	if l.here() {
 		if c.closed {
-			return c.opError("close", net.ErrClosed)
+			return errClosedAgain
 		}
 		c.close(l)
 		return nil
@@ -552,6 +552,9 @@ func (c *Conn) Close() error {
 	c.send(l, c.close)
 	return nil
 }
+
+// errClosedAgain is made once: that something is closed twice is an everyday event.
+var errClosedAgain error = &net.OpError{Op: "close", Net: "socket", Err: net.ErrClosed}
 
 func (c *Conn) close(l *loop) {
 	if c.closed {

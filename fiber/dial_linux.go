@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +31,13 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []unix.Soc
 	if f := currentFiber(); f != nil && f.loop.engine == e {
 		l = f.loop
 	}
+	if len(targets) == 1 && l.here() {
+		c, err := connect(ctx, l, targets[0])
+		if err != nil {
+			return nil, dialError(network, targets[0], err)
+		}
+		return c, nil
+	}
 	var errs dialErrors
 	for i, t := range targets {
 		var c *Conn
@@ -47,7 +55,7 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []unix.Soc
 		if err == nil {
 			return c, nil
 		}
-		errs = append(errs, &net.OpError{Op: "dial", Net: network, Addr: toAddr(t, network == "unix"), Err: err})
+		errs = append(errs, dialError(network, t, err))
 		if ctx.Err() != nil {
 			break
 		}
@@ -56,6 +64,10 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []unix.Soc
 		return nil, errs[0]
 	}
 	return nil, &net.OpError{Op: "dial", Net: network, Err: errs}
+}
+
+func dialError(network string, target unix.Sockaddr, err error) error {
+	return &net.OpError{Op: "dial", Net: network, Addr: toAddr(target, network == "unix"), Err: err}
 }
 
 // leastShare is what an address gets of the time left, as far as there is so much.
@@ -164,9 +176,9 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 	case *unix.SockaddrInet6:
 		domain, to = unix.AF_INET6, netip.AddrFrom16(sa.Addr)
 	}
-	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+	fd, errno := newSocket(domain)
+	if errno != 0 {
+		return nil, os.NewSyscallError("socket", errno)
 	}
 	if domain != unix.AF_UNIX {
 		noDelay(fd)
@@ -174,9 +186,9 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 			keepAlive(fd)
 		}
 	}
-	err = unix.Connect(fd, sa)
+	err := connectSocket(fd, sa)
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		_ = unix.Close(fd)
+		closeSocket(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
 	from := peer{}
@@ -204,15 +216,18 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 // connected waits for a connect under way. Connecting again tells how it went, which on one machine is
 // known at once.
 func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
-	stop := context.AfterFunc(ctx, func() { c.send(l, c.wakeWriter) }) // it may have moved by then
-	defer stop()
+	watching := false
 	for {
-		switch err := unix.Connect(c.fd, sa); err {
+		switch err := connectSocket(c.fd, sa); err {
 		case nil, unix.EISCONN:
 			return nil
 		case unix.EALREADY, unix.EINPROGRESS, unix.EINTR:
 		default:
 			return os.NewSyscallError("connect", err)
+		}
+		if !watching {
+			watching = true
+			defer context.AfterFunc(ctx, func() { c.send(l, c.wakeWriter) })() // it may have moved by then
 		}
 		if !l.poller.writable(c) {
 			if err := c.wait(l, &c.wr); err != nil {
@@ -230,13 +245,13 @@ func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
 func toItself(fd int, sa unix.Sockaddr) bool {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
-		local, _ := unix.Getsockname(fd)
-		l, ok := local.(*unix.SockaddrInet4)
-		return ok && l.Port == sa.Port && (l.Addr == sa.Addr || sa.Addr == [4]byte{})
+		local, ok := localAddr(fd)
+		l := (*unix.RawSockaddrInet4)(unsafe.Pointer(&local))
+		return ok && l.Family == unix.AF_INET && l.Port == bigEndian(sa.Port) && (l.Addr == sa.Addr || sa.Addr == [4]byte{})
 	case *unix.SockaddrInet6:
-		local, _ := unix.Getsockname(fd)
-		l, ok := local.(*unix.SockaddrInet6)
-		return ok && l.Port == sa.Port && (l.Addr == sa.Addr || sa.Addr == [16]byte{})
+		local, ok := localAddr(fd)
+		l := (*unix.RawSockaddrInet6)(unsafe.Pointer(&local))
+		return ok && l.Family == unix.AF_INET6 && l.Port == bigEndian(sa.Port) && (l.Addr == sa.Addr || sa.Addr == [16]byte{})
 	}
 	return false
 }

@@ -63,8 +63,9 @@ func newEpoll(l *loop) (poller, error) {
 
 func (p *epoll) control(op, fd int, events, slot uint32) error {
 	ev := unix.EpollEvent{Events: events, Fd: int32(slot), Pad: int32(p.table.generation(slot))}
-	if err := unix.EpollCtl(p.fd, op, fd, &ev); err != nil {
-		return fmt.Errorf("epoll_ctl: %w", err)
+	if _, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(p.fd), uintptr(op), uintptr(fd),
+		uintptr(unsafe.Pointer(&ev)), 0, 0); errno != 0 {
+		return fmt.Errorf("epoll_ctl: %w", errno)
 	}
 	return nil
 }
@@ -146,12 +147,12 @@ func (p *epoll) quiet(c *Conn) bool { return !p.readable(c) || nothingToRead(c.f
 func (p *epoll) ended(c *Conn) bool { return c.hup && len(c.in) == 0 && atEnd(c.fd) }
 
 func (p *epoll) shutdown(c *Conn) error {
-	return c.opError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
+	return c.opError("shutdown", shutdownSocket(c.fd))
 }
 
 func (p *epoll) close(c *Conn) {
 	p.table.drop(c.slot)
-	_ = unix.Close(c.fd)
+	closeSocket(c.fd)
 	c.gone(p.loop)
 }
 

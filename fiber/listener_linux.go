@@ -75,14 +75,14 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	return a, nil
 }
 
-func noDelay(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
+func noDelay(fd int) { setOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
 
 // keepAlive has the kernel look for the peer while nothing comes. The values are package net's.
 func keepAlive(fd int) {
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15)
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
+	setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
 }
 
 // maxAccepts is how many connections are accepted in one turn.

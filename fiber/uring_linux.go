@@ -351,7 +351,7 @@ func (p *uring) shutdown(c *Conn) error {
 // finish sends the FIN.
 func (p *uring) finish(c *Conn) error {
 	c.finSent = true
-	return c.opError("shutdown", unix.Shutdown(c.fd, unix.SHUT_WR))
+	return c.opError("shutdown", shutdownSocket(c.fd))
 }
 
 func (p *uring) close(c *Conn) {
@@ -382,7 +382,7 @@ func (p *uring) closeIdle(c *Conn) {
 		return
 	}
 	p.table.drop(c.slot)
-	_ = unix.Close(c.fd)
+	closeSocket(c.fd)
 	c.gone(p.loop)
 }
 
