@@ -38,6 +38,9 @@ func (p *Parker) mine() bool { return p.fiber == currentFiber() }
 // watch on one that is used again stays; one that ends unwatched costs nobody anything.
 func (p *Parker) Park(ctx context.Context) error {
 	bounded := ctx.Done() != nil
+	if bounded && p.stop == nil && p.soon() {
+		return nil
+	}
 	if bounded && (ctx != p.ctx || p.stop == nil) {
 		again := ctx == p.ctx
 		p.unwatch()
@@ -71,6 +74,29 @@ func (p *Parker) Park(ctx context.Context) error {
 		p.mu.Unlock()
 		w.wait()
 	}
+}
+
+// soon lets the fibers run that are ready, and takes the permit that one of them gave, such as that which
+// opens a connection to a server nearby: then the context need not be watched.
+func (p *Parker) soon() bool {
+	if p.take() {
+		return true
+	}
+	if !p.mine() {
+		return false
+	}
+	p.fiber.loop.ready(p.fiber)
+	p.fiber.park()
+	return p.take()
+}
+
+// take reports whether there was a permit.
+func (p *Parker) take() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	had := p.permit
+	p.permit = false
+	return had
 }
 
 func (p *Parker) unwatch() {

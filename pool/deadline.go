@@ -43,6 +43,12 @@ func (b *bounded) Err() error {
 	if err := b.Context.Err(); err != nil {
 		return err
 	}
+	b.mu.Lock()
+	lasts := b.inner == nil && !b.ended && time.Now().Before(b.at)
+	b.mu.Unlock()
+	if lasts {
+		return nil
+	}
 	return b.real().Err()
 }
 

@@ -32,10 +32,10 @@ var errExited = errors.New("the Open callback called runtime.Goexit")
 // callOpen runs Config.Open into s.value.
 func (p *Pool[T]) callOpen(ctx context.Context, timeout time.Duration, s *slot[T], exited func()) error {
 	began := p.now()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+	within := &bounded{Context: ctx, at: time.Now().Add(timeout)}
+	defer within.end()
 	err := p.guard("Open", func() (err error) {
-		s.value, err = p.config.Open(ctx)
+		s.value, err = p.config.Open(within)
 		return err
 	}, exited)
 	if p.hooks.Opened != nil {
