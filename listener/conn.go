@@ -223,8 +223,12 @@ func (c *Conn) LocalAddr() net.Addr {
 
 // Count adds to the byte counters what was copied past Read and Write.
 func (c *Conn) Count(in, out int64) {
-	c.in.Add(uint64(max(in, 0)))
-	c.out.Add(uint64(max(out, 0)))
+	if in > 0 {
+		c.in.Add(uint64(in))
+	}
+	if out > 0 {
+		c.out.Add(uint64(out))
+	}
 }
 
 // BytesIn is the number of bytes received from the client so far.

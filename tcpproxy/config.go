@@ -44,9 +44,9 @@ type Config struct {
 	// is the client's IP address.
 	Upstream *upstream.Upstream[net.Conn]
 	// IdleTimeout ends a session in which no byte moved in either direction
-	// for that long; 0 = DefaultIdleTimeout, negative = never. Data is seen to
-	// move in steps of up to 32 KiB, so a receiver slower than that within the
-	// time-out may count as idle.
+	// for that long, or up to an eighth longer; 0 = DefaultIdleTimeout, negative =
+	// never. Data is seen to move in steps of up to 32 KiB, so a receiver slower
+	// than that within the time-out may count as idle.
 	IdleTimeout time.Duration
 	// ConnectTimeout bounds getting an upstream connection ready, and the TLS
 	// handshake with the client; 0 = DefaultConnectTimeout. A client that resets

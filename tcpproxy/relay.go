@@ -60,8 +60,6 @@ type relay struct {
 	firstByte      func()      // called when the server has sent something
 	heard          atomic.Bool // it has
 	idle           time.Duration
-	start          time.Time
-	last           atomic.Int64 // when bytes moved last, after start
 
 	mu     sync.Mutex
 	reason string // of the first failure
@@ -72,7 +70,7 @@ type relay struct {
 }
 
 func newRelay(s *session, client, server *side) *relay {
-	return &relay{session: s, client: client, server: server, idle: s.cfg.IdleTimeout, start: time.Now()}
+	return &relay{session: s, client: client, server: server, idle: s.cfg.IdleTimeout}
 }
 
 // run copies in both directions until they have ended or ctx does. The
@@ -81,7 +79,9 @@ func (r *relay) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { r.fail(listener.ReasonDrained, errDrained) })
 	defer stop()
 	if r.idle > 0 {
-		defer r.watchIdle().stop()
+		defer r.watchProgress(r.idle, func() {
+			r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errIdle, r.idle))
+		}).stop()
 	}
 	var other fiber.Group
 	other.Go(r.serverToClient)
@@ -95,14 +95,12 @@ func (r *relay) run(ctx context.Context) {
 func (r *relay) clientToServer() {
 	r.direction(r.client, r.server, listener.ReasonClientGone, listener.ReasonBackendGone, func(n int) {
 		r.session.client.Count(r.uncounted(n), 0)
-		r.touch()
 	})
 }
 
 func (r *relay) serverToClient() {
 	r.direction(r.server, r.client, listener.ReasonBackendGone, listener.ReasonClientGone, func(n int) {
 		r.session.client.Count(0, r.uncounted(n))
-		r.touch()
 		if !r.heard.Load() {
 			r.heard.Store(true)
 			r.firstByte()
@@ -118,8 +116,6 @@ func (r *relay) uncounted(n int) int64 {
 	}
 	return int64(n)
 }
-
-func (r *relay) touch() { r.last.Store(int64(time.Since(r.start))) }
 
 // direction copies from src to dst and passes on how it ended: the end of the
 // stream as a FIN, a broken source at once as a reset. When the destination is
@@ -148,14 +144,7 @@ func (r *relay) watchLeft() {
 	if r.left != nil {
 		return
 	}
-	broke := time.Since(r.start)
-	r.left = newWatch(lastWords, func() time.Duration {
-		left := lastWords - (time.Since(r.start) - max(broke, time.Duration(r.last.Load())))
-		if left <= 0 {
-			r.interrupt()
-		}
-		return left
-	})
+	r.left = r.watchProgress(lastWords, r.interrupt)
 }
 
 // note records the first failure.
@@ -200,14 +189,25 @@ func (r *relay) broken() bool {
 	return r.reset
 }
 
-// watchIdle ends the relay when nothing moves in it: one timer for the session,
-// nothing for each byte.
-func (r *relay) watchIdle() *watch {
-	return newWatch(r.idle, func() time.Duration {
-		left := r.idle - (time.Since(r.start) - time.Duration(r.last.Load()))
-		if left <= 0 {
-			r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errIdle, r.idle))
+// looks is how often a time-out looks for progress while it lasts, which makes it late by one of them at
+// most: looking at the clock for each piece would be among the dearest things about a small one.
+const looks = 8
+
+// watchProgress calls expired when no byte has moved for as long as patience: one timer, nothing for
+// each piece.
+func (r *relay) watchProgress(patience time.Duration, expired func()) *watch {
+	moved := func() uint64 { return r.session.client.BytesIn() + r.session.client.BytesOut() }
+	step := max(patience/looks, 1)
+	seen, since := moved(), time.Now()
+	return newWatch(step, func() time.Duration {
+		now := time.Now()
+		if n := moved(); n != seen {
+			seen, since = n, now
 		}
-		return left
+		left := patience - now.Sub(since)
+		if left <= 0 {
+			expired()
+		}
+		return min(left, step)
 	})
 }
