@@ -56,9 +56,7 @@ func TestHandshakeViolations(t *testing.T) {
 			if _, err := io.WriteString(here, c.wire); err != nil {
 				t.Fatal(err)
 			}
-			if err := here.(*net.TCPConn).CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			_ = here.(*net.TCPConn).CloseWrite() // the other side may have closed already
 			if err := <-done; !errors.Is(err, mux.ErrHandshake) && !errors.Is(err, mux.ErrDenied) {
 				t.Errorf("the server: %v", err)
 			}
