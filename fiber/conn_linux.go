@@ -662,6 +662,26 @@ func (c *Conn) SetLinger(seconds int) error {
 	return nil
 }
 
+// SetKeepAlive has the kernel look for the peer while nothing comes, or not. It is on from the start but
+// for connections dialled to this machine, where only an address that is translated can vanish silently.
+func (c *Conn) SetKeepAlive(on bool) error {
+	set := func(*loop) {
+		switch {
+		case c.closed || c.unix:
+		case on:
+			keepAlive(c.fd)
+		default:
+			_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+		}
+	}
+	if l := c.loop.Load(); l.here() {
+		set(l)
+	} else {
+		c.send(l, set)
+	}
+	return nil
+}
+
 // LocalAddr implements net.Conn.
 func (c *Conn) LocalAddr() net.Addr {
 	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.local }, unix.Getsockname)

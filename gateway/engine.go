@@ -29,6 +29,22 @@ func (g *Gateway) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	return g.engine.DialContext(ctx, network, address)
 }
 
+// dialKept is dial for connections that are kept and used by one client after the other. Those to this machine need keep-alive like all
+// others: their address may be translated to another machine's, which can vanish silently. It costs four system calls, which a
+// connection for one TCP session only is not worth.
+func (g *Gateway) dialKept(ctx context.Context, endpoint string) (net.Conn, error) {
+	c, err := g.dial(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if to, ok := c.RemoteAddr().(*net.TCPAddr); ok && to.IP.IsLoopback() {
+		if k, ok := c.(interface{ SetKeepAlive(on bool) error }); ok {
+			_ = k.SetKeepAlive(true)
+		}
+	}
+	return c, nil
+}
+
 // onFibers reports whether the sessions of a listener run on the engine; the others have goroutines: those that compute or wait for
 // files, as SQLite does, would hold their loop.
 func onFibers(l *config.Listener, cfg *config.Config) bool {

@@ -88,8 +88,10 @@ func (g *Gateway) dialer(u *config.Upstream) (dial func(ctx context.Context, end
 	switch {
 	case u.Tunnel == "" && u.Protocol == config.TunnelProtocol:
 		return nil, nil // package net's: the users are goroutines
-	case u.Tunnel == "":
+	case u.Tunnel == "" && u.Protocol == config.TCP:
 		return g.dial, fiber.Go
+	case u.Tunnel == "":
+		return g.dialKept, fiber.Go
 	}
 	name, wait := u.Tunnel, u.Protocol != config.TCP
 	return func(ctx context.Context, endpoint string) (net.Conn, error) {
