@@ -14,12 +14,13 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// version is set by the linker.
-var version = "0.1.0-dev"
+// version is set by the linker, or else what Go knows of the build: the tag that `go install` was given, or the commit.
+var version string
 
 // Exit codes.
 const (
@@ -41,6 +42,9 @@ type env struct{ stdout, stderr io.Writer }
 var commands []command
 
 func init() {
+	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
+		version = info.Main.Version // "(devel)" where it knows nothing
+	}
 	commands = []command{
 		{"serve", "FILE", "run the gateway that FILE describes", serve},
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
