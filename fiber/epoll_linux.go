@@ -95,7 +95,7 @@ func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
 		return n, nil, true
 	}
 	for c.canRead {
-		n, errno := rawRead(c.fd, b)
+		n, errno := rawReceive(c.fd, b)
 		switch errno {
 		case 0:
 			if n < len(b) && !c.hup {
@@ -115,7 +115,7 @@ func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
 
 func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
 	for c.canWrite {
-		n, errno := rawWrite(c.fd, b)
+		n, errno := rawSend(c.fd, b)
 		switch errno {
 		case 0:
 			return n, nil, true
