@@ -23,23 +23,24 @@ const maxAttempts = 3
 // byte. The caller ends the lease. The error is errClientGone when the client
 // has left, errDrained when ctx has ended.
 func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.Conn], *side, error) {
-	waiting, done := s.whileClientStays(ctx, client)
-	defer done()
+	waiting, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
+	defer cancel()
+	s.watch = s.watchClient(client, cancel)
 	l, server, err := s.attempt(waiting)
+	if err == nil {
+		return l, server, nil
+	}
 	switch {
-	case err == nil:
 	case ctx.Err() != nil:
 		err = errDrained
-	case waiting.Err() != nil:
+	case errors.Is(waiting.Err(), context.Canceled):
 		err = errClientGone
 	}
 	return l, server, err
 }
 
-// attempt is lease within ConnectTimeout.
+// attempt is lease while ctx lasts, which ends when the client has left.
 func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], server *side, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
-	defer cancel()
 	for range maxAttempts {
 		if l, err = s.acquireLive(ctx); err != nil {
 			return l, nil, err
@@ -66,8 +67,8 @@ func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], serv
 func (s *session) acquireLive(ctx context.Context) (upstream.Lease[net.Conn], error) {
 	began := time.Now()
 	key := ""
-	if host, _, err := net.SplitHostPort(s.client.RemoteAddr().String()); err == nil {
-		key = host
+	if a, ok := s.client.RemoteAddr().(*net.TCPAddr); ok {
+		key = a.AddrPort().Addr().Unmap().String()
 	}
 	for {
 		l, err := s.cfg.Upstream.AcquireKey(ctx, key)

@@ -13,6 +13,7 @@ type Proxy struct {
 	cfg     atomic.Pointer[Config] // with defaults
 	srv     *listener.Server
 	spliced atomic.Uint64 // bytes that never were in user space
+	relays  relays
 }
 
 // New returns a Proxy for cfg; nothing runs until Serve. The error wraps

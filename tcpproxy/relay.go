@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +61,10 @@ type relay struct {
 	firstByte      func()      // called when the server has sent something
 	heard          atomic.Bool // it has
 	idle           time.Duration
+	quiet          progress // how long nothing has moved, if idle is set
+
+	place int          // in relays; guarded by relays.mu
+	ends  atomic.Int32 // of streams, that were seen
 
 	mu     sync.Mutex
 	reason string // of the first failure
@@ -76,17 +81,19 @@ func newRelay(s *session, client, server *side) *relay {
 // run copies in both directions until they have ended or ctx does. The
 // connections are still open when it returns.
 func (r *relay) run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, func() { r.fail(listener.ReasonDrained, errDrained) })
-	defer stop()
+	r.session.proxy.relays.add(ctx, r)
+	defer r.session.proxy.relays.remove(r)
 	if r.idle > 0 {
-		defer r.watchProgress(r.idle, func() {
-			r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errIdle, r.idle))
-		}).stop()
+		r.quiet = progress{relay: r, patience: r.idle, expired: r.idled}
+		r.session.watch.turnTo(r.quiet.begin(), r.quiet.look)
+	} else {
+		r.session.watch.stop()
 	}
 	var other fiber.Group
 	other.Go(r.serverToClient)
 	r.clientToServer()
 	other.Wait()
+	r.session.stopWatch()
 	if r.left != nil {
 		r.left.stop()
 	}
@@ -124,6 +131,7 @@ func (r *relay) uncounted(n int) int64 {
 func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(int)) {
 	readErr, writeErr := r.copy(src, dst, moved)
 	switch {
+	case errors.Is(readErr, io.EOF) && r.ends.Add(1) == 2: // Close says it
 	case errors.Is(readErr, io.EOF):
 		if err := dst.closeWrite(); errors.Is(err, errors.ErrUnsupported) {
 			r.finish() // no way to pass on half of an end
@@ -144,7 +152,8 @@ func (r *relay) watchLeft() {
 	if r.left != nil {
 		return
 	}
-	r.left = r.watchProgress(lastWords, r.interrupt)
+	p := &progress{relay: r, patience: lastWords, expired: r.interrupt}
+	r.left = newWatch(p.begin(), p.look)
 }
 
 // note records the first failure.
@@ -189,25 +198,87 @@ func (r *relay) broken() bool {
 	return r.reset
 }
 
+func (r *relay) idled() {
+	r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errIdle, r.idle))
+}
+
 // looks is how often a time-out looks for progress while it lasts, which makes it late by one of them at
 // most: looking at the clock for each piece would be among the dearest things about a small one.
 const looks = 8
 
-// watchProgress calls expired when no byte has moved for as long as patience: one timer, nothing for
-// each piece.
-func (r *relay) watchProgress(patience time.Duration, expired func()) *watch {
-	moved := func() uint64 { return r.session.client.BytesIn() + r.session.client.BytesOut() }
-	step := max(patience/looks, 1)
-	seen, since := moved(), time.Now()
-	return newWatch(step, func() time.Duration {
-		now := time.Now()
-		if n := moved(); n != seen {
-			seen, since = n, now
-		}
-		left := patience - now.Sub(since)
-		if left <= 0 {
-			expired()
-		}
-		return min(left, step)
-	})
+// progress calls expired when no byte has moved for as long as patience, if its look is what a watch calls:
+// one timer, nothing for each piece.
+type progress struct {
+	relay    *relay
+	patience time.Duration
+	expired  func()
+	seen     uint64
+	since    time.Time
 }
+
+// begin returns when to look first.
+func (p *progress) begin() time.Duration {
+	p.seen, p.since = p.moved(), time.Now()
+	return p.step()
+}
+
+func (p *progress) moved() uint64 {
+	c := p.relay.session.client
+	return c.BytesIn() + c.BytesOut()
+}
+
+func (p *progress) step() time.Duration { return max(p.patience/looks, 1) }
+
+func (p *progress) look() time.Duration {
+	now := time.Now()
+	if n := p.moved(); n != p.seen {
+		p.seen, p.since = n, now
+	}
+	left := p.patience - now.Sub(p.since)
+	if left <= 0 {
+		p.expired()
+	}
+	return min(left, p.step())
+}
+
+// relays are those that run, to be cut off when the context of all sessions ends: to watch it for each of them
+// would cost more.
+type relays struct {
+	watching sync.Once
+
+	mu  sync.Mutex // held for a few instructions
+	all []*relay
+}
+
+// add takes r in until remove. If ctx has ended, r is cut off at once.
+func (s *relays) add(ctx context.Context, r *relay) {
+	s.watching.Do(func() { context.AfterFunc(ctx, s.cutOff) })
+	s.mu.Lock()
+	s.all = append(s.all, r)
+	r.place = len(s.all) - 1
+	s.mu.Unlock()
+	if ctx.Err() != nil {
+		r.cutOff()
+	}
+}
+
+func (s *relays) remove(r *relay) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.all) - 1
+	moved := s.all[last]
+	s.all[r.place], moved.place = moved, r.place
+	s.all[last] = nil
+	s.all = s.all[:last]
+}
+
+func (s *relays) cutOff() {
+	s.mu.Lock()
+	all := slices.Clone(s.all)
+	s.mu.Unlock()
+	for _, r := range all {
+		r.cutOff()
+	}
+}
+
+func (r *relay) cutOff() { r.fail(listener.ReasonDrained, errDrained) }

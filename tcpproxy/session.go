@@ -18,12 +18,14 @@ type session struct {
 	proxy  *Proxy
 	cfg    *Config
 	client *listener.Conn
+	watch  *watch // on the client while it waits for the upstream, then on the relay
 }
 
 // serveConn runs a session and closes nc; it is the listener's handler.
 func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
 	s := &session{proxy: p, cfg: p.cfg.Load(), client: nc.(*listener.Conn)}
 	defer s.client.Close()
+	defer s.stopWatch()
 	client, err := s.clientSide(ctx)
 	if err != nil {
 		s.refuse(listener.ReasonTLS, err)
@@ -45,6 +47,12 @@ func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
 	r.run(ctx)
 	ended = true
 	s.end(lease, r)
+}
+
+func (s *session) stopWatch() {
+	if s.watch != nil {
+		s.watch.stop()
+	}
 }
 
 // clientSide returns the client's end as the relay copies it.
