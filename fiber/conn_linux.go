@@ -92,8 +92,8 @@ var (
 // hands it to l. Any thread may call it.
 func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	c := &Conn{fd: fd, unix: isUnix, peer: from.ip4}
-	if from.other != nil {
-		c.rarely().remote.Store(&from.other)
+	if other := from.other; other != nil { // a copy of its own, or from would be on the heap
+		c.rarely().remote.Store(&other)
 	}
 	c.loop.Store(l)
 	l.conns.Add(1)
