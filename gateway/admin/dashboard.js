@@ -259,7 +259,9 @@ function showState(s) {
   const notes = s.not_ready.slice();
   if (s.reloads.last_error) notes.push("The last reload was refused, the old configuration keeps running:\n" + s.reloads.last_error);
   const out = s.upstreams.filter((u) => u.fail_open || u.endpoints.every((e) => !e.healthy)).map((u) => u.name);
-  if (out.length > 0) notes.push("No endpoint is in, the reasons are below: " + out.join(", "));
+  if (out.length > 0) notes.push("Upstreams without a working endpoint, the reasons are below: " + out.join(", "));
+  const apart = s.tunnels.filter((t) => t.side === "connect" && t.sessions === 0).map((t) => t.name);
+  if (apart.length > 0) notes.push("Tunnels that are not connected, the log says why: " + apart.join(", "));
   const notice = byId("notice");
   setText(notice, notes.join("\n"));
   notice.hidden = notes.length === 0;
