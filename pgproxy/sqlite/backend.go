@@ -152,8 +152,9 @@ func (b *Backend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
 
 func (b *Backend) run(ctx context.Context, c *pgproxy.Client) error {
 	c.Reader.MaxBody = b.cfg.MaxMessage
+	p := newPatient(b)
 	s := &session{
-		b: b, c: c, ctx: ctx,
+		b: b, c: c, ctx: pool.WithParker(ctx, p), patient: p,
 		settings:   defaults(c.User),
 		statements: map[string]*prepared{}, portals: map[string]*portal{},
 	}

@@ -1,9 +1,12 @@
 package sqlite
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headpond/headpond/pool"
 )
 
 const (
@@ -35,6 +38,31 @@ func (c *crowd) sending(s *session, write bool) (over func()) {
 		delete(c.senders, s)
 	}
 }
+
+// patient is how a session waits for a connection: only then are those that hold one hurried.
+type patient struct {
+	b     *Backend
+	write bool          // what it waits for is the writer
+	ready chan struct{} // capacity 1
+}
+
+var _ pool.Parker = (*patient)(nil)
+
+func newPatient(b *Backend) *patient { return &patient{b: b, ready: make(chan struct{}, 1)} }
+
+// Park implements pool.Parker.
+func (p *patient) Park(ctx context.Context) error {
+	defer p.b.waiting(p.write)()
+	select {
+	case <-p.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Unpark implements pool.Parker.
+func (p *patient) Unpark() { p.ready <- struct{}{} }
 
 // waiting says that a session waits for a connection, until the returned function is called.
 func (b *Backend) waiting(write bool) (over func()) {

@@ -1,5 +1,32 @@
 package sqlite
 
+import (
+	"context"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// Leases returns two ways to lease a reader and give it back: as a session does, and without one.
+func Leases(ctx context.Context, b *Backend) (asSession, plain func() error) {
+	p := newPatient(b)
+	s := &session{b: b, ctx: pool.WithParker(ctx, p), patient: p}
+	asSession = func() error {
+		h, err := s.acquire(s.ctx, false)
+		if err == nil {
+			h.release()
+		}
+		return err
+	}
+	plain = func() error {
+		lease, err := b.db.AcquireReader(ctx)
+		if err == nil {
+			lease.Release()
+		}
+		return err
+	}
+	return asSession, plain
+}
+
 // Rewrite returns a statement in SQLite's dialect.
 func Rewrite(sql string) (string, error) {
 	rw, err := rewrite(sql)

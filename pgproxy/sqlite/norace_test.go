@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/pgproxy/sqlite"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -40,6 +41,21 @@ func TestLargeValueIsNotCopied(t *testing.T) {
 	}
 	if got := after.TotalAlloc - before.TotalAlloc; got > size/4 {
 		t.Errorf("%d bytes were allocated to send a blob of %d", got, size)
+	}
+}
+
+// A connection that nobody else wants is leased without a timer.
+func TestLeaseWithoutTimer(t *testing.T) {
+	session, plain := sqlite.Leases(t.Context(), start(t).b)
+	allocs := func(lease func() error) float64 {
+		return testing.AllocsPerRun(100, func() {
+			if err := lease(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if n := allocs(session) - allocs(plain); n > 1 { // the handle
+		t.Errorf("a session's lease takes %v allocations more", n)
 	}
 }
 

@@ -28,9 +28,10 @@ const (
 type session struct {
 	b     *Backend
 	c     *pgproxy.Client
-	ctx   context.Context
+	ctx   context.Context // acquires in it wait with patient
 	guard guard
 
+	patient           *patient
 	settings, initial map[string]string
 	statements        map[string]*prepared
 	portals           map[string]*portal

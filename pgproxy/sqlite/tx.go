@@ -35,9 +35,8 @@ func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 	if write {
 		get = s.b.db.AcquireWriter
 	}
-	over := s.b.waiting(write)
-	lease, err := get(ctx)
-	over()
+	s.patient.write = write
+	lease, err := get(ctx) // which waits with s.patient
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
