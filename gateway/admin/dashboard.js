@@ -205,7 +205,7 @@ function tunnelCard() {
   head.append(name, state);
   const peers = element("p", "quiet");
   const list = element("dl", "numbers");
-  const set = numbers(list, ["sessions", "connections", "opened", "accepted", "refused", "failed", "resumed", "lost", "in", "out"]);
+  const set = numbers(list, ["sessions", "turned away", "connections", "opened", "accepted", "refused", "failed", "resumed", "lost", "in", "out"]);
   root.append(head, peers, list);
   return {
     root,
@@ -215,7 +215,7 @@ function tunnelCard() {
       else if (t.suspended > 0) setTag(state, "warn", t.suspended + " without a socket");
       else setTag(state, "good", "connected");
       setText(peers, t.side === "listen" ? t.connected.join(", ") : "");
-      set(count(t.sessions), count(t.streams), count(t.opened), count(t.accepted), count(t.refused), count(t.failed), count(t.resumed), count(t.lost),
+      set(count(t.sessions), count(t.turned_away), count(t.streams), count(t.opened), count(t.accepted), count(t.refused), count(t.failed), count(t.resumed), count(t.lost),
         bytes(t.bytes_in), bytes(t.bytes_out));
     },
   };
