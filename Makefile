@@ -63,10 +63,10 @@ test: test-deps ## Vet and test everything with -race, against real servers
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done
 
-test-report: ## Render the benchmarks' page in Chromium, if there is one
+test-report: ## Render the dashboard and the benchmarks' page in Chromium, if there is one
 	@for c in chromium chromium-browser google-chrome; do if command -v $$c >/dev/null 2>&1; then \
-		exec $(GO) test -count 1 -tags browser -run Chromium ./bench/internal/report; fi; done; \
-		echo "no Chromium here: how the benchmarks' page looks is not tested"
+		exec $(GO) test -count 1 -tags browser -run Chromium ./gateway/admin ./bench/internal/report; fi; done; \
+		echo "no Chromium here: how the dashboard and the benchmarks' page look is not tested"
 
 bench: build ## Measure everything: tables, results.json, report.html in dist/bench (long; BENCHFLAGS=…)
 	bin/headpond bench -out dist/bench $(BENCHFLAGS) all
