@@ -7,9 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/gateway/demo"
+	"github.com/headpond/headpond/internal/freeport"
 	"github.com/headpond/headpond/internal/leaktest"
 )
 
@@ -159,12 +162,16 @@ func TestPortInUse(t *testing.T) {
 }
 
 func TestDemoPortInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:9432") // 6432 + 3000; no other test takes a port below 10000
+	port, err := freeport.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	code, _, stderr := execute("demo", "-port-offset", "3000")
+	code, _, stderr := execute("demo", "-port-offset", strconv.Itoa(port-demo.PostgresPort))
 	if code != 1 || !strings.Contains(stderr, `listener "db"`) || !strings.Contains(stderr, "-port-offset") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
@@ -178,12 +185,11 @@ func TestDemoPrintsItsConfiguration(t *testing.T) {
 }
 
 func TestCtlWithoutGateway(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Get()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	_ = l.Close()
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	for _, action := range []string{"status", "reload"} {
 		code, _, stderr := execute("ctl", "-admin", address, action)
 		if code != 1 || !strings.Contains(stderr, "no gateway answers at "+address) {

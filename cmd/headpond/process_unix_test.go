@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/gateway/demo"
+	"github.com/headpond/headpond/internal/freeport"
 )
 
 // runVariable makes this test's program headpond itself.
@@ -169,11 +169,16 @@ func TestHangupWhileStarting(t *testing.T) {
 	}
 }
 
-// demoOffset is one at which the demo's ports are free.
-func demoOffset() string {
+// demoOffset is one at which the demo's ports are free: one is reserved, and the others are looked at.
+func demoOffset(t *testing.T) string {
+	t.Helper()
 	for {
-		offset, taken := 4000+rand.IntN(14_000), false
-		for _, port := range []int{demo.PostgresPort, demo.HTTPPort, demo.TCPPort, demo.AdminPort} {
+		first, err := freeport.Get()
+		if err != nil {
+			t.Fatal(err)
+		}
+		offset, taken := first-demo.PostgresPort, false
+		for _, port := range []int{demo.HTTPPort, demo.TCPPort, demo.AdminPort} {
 			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+offset))
 			if err != nil {
 				taken = true
@@ -189,7 +194,7 @@ func demoOffset() string {
 
 // TestDemoEndsWithItsTerminal and removes its database, but not under nohup.
 func TestDemoEndsWithItsTerminal(t *testing.T) {
-	p := startProcess(t, "", "demo", "-port-offset", demoOffset())
+	p := startProcess(t, "", "demo", "-port-offset", demoOffset(t))
 	database := strings.Fields(p.until(t, "  database "))[1]
 	p.signal(t, syscall.SIGHUP)
 	if err := p.cmd.Wait(); err != nil {
@@ -198,7 +203,7 @@ func TestDemoEndsWithItsTerminal(t *testing.T) {
 	if _, err := os.Stat(database); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the database: %v", err)
 	}
-	p = startProcess(t, `trap "" HUP;`, "demo", "-port-offset", demoOffset())
+	p = startProcess(t, `trap "" HUP;`, "demo", "-port-offset", demoOffset(t))
 	p.until(t, "  database ")
 	p.signal(t, syscall.SIGHUP)
 	p.signal(t, syscall.SIGTERM)
@@ -222,8 +227,11 @@ func TestRestartAfterAKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	offset, _ := strconv.Atoi(demoOffset())
-	text = bytes.Replace(text, []byte(`"127.0.0.1:0"`), fmt.Appendf(nil, `"127.0.0.1:%d"`, demo.PostgresPort+offset), 1)
+	port, err := freeport.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.Replace(text, []byte(`"127.0.0.1:0"`), fmt.Appendf(nil, `"127.0.0.1:%d"`, port), 1)
 	secret := filepath.Join(filepath.Dir(file), "secret")
 	if err := errors.Join(os.WriteFile(file, text, 0o600), syscall.Mkfifo(secret, 0o600)); err != nil {
 		t.Fatal(err)
