@@ -440,16 +440,17 @@ func (s *session) protocolError(code string, err error) error {
 	return err
 }
 
-// refuse ends a session that could not begin.
+// refuse ends a session that could not begin, with a line in the log.
 func (s *session) refuse(err error) error {
 	m := s.leaseError(err)
+	s.c.Logger().Warn("client refused", "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
 	m.Severity, m.SeverityUnlocalized = pgwire.SeverityFatal, pgwire.SeverityFatal
 	s.c.Writer.Send(m)
 	_ = s.c.Conn.SetDeadline(time.Now().Add(lingerTime))
 	if s.c.Writer.Flush() == nil {
 		linger(s.c.Conn)
 	}
-	return err
+	return nil // the log has it
 }
 
 // leaseError makes an error of acquire one for the client, and counts it.
