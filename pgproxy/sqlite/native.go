@@ -9,14 +9,15 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// The driver does not export sqlite3_column_decltype, and without it a column's declared type is lost behind an alias. The three
+// The driver does not export sqlite3_column_decltype, and without it a column's declared type is lost behind an alias. The
 // fields it needs are found by name when the program starts. If a later driver
 // renames them, columns count as undeclared and TestDeclaredTypes fails.
 var (
 	stmtHandle = offset(reflect.TypeFor[sqlite.Stmt](), "stmt", reflect.TypeFor[uintptr]())
 	stmtConn   = offset(reflect.TypeFor[sqlite.Stmt](), "conn", reflect.TypeFor[*sqlite.Conn]())
 	connTLS    = offset(reflect.TypeFor[sqlite.Conn](), "tls", reflect.TypeFor[*libc.TLS]())
-	nativeOK   = stmtHandle >= 0 && stmtConn >= 0 && connTLS >= 0
+	connHandle = offset(reflect.TypeFor[sqlite.Conn](), "conn", reflect.TypeFor[uintptr]())
+	nativeOK   = stmtHandle >= 0 && stmtConn >= 0 && connTLS >= 0 && connHandle >= 0
 )
 
 func offset(t reflect.Type, name string, want reflect.Type) int {
@@ -25,6 +26,19 @@ func offset(t reflect.Type, name string, want reflect.Type) int {
 		return -1
 	}
 	return int(f.Offset)
+}
+
+// setDefensive keeps SQL from damaging the file on purpose. The driver's own way passes one argument
+// where SQLite reads two, the second from memory that is not its.
+func setDefensive(conn *sqlite.Conn) error {
+	if !nativeOK {
+		return conn.SetDefensive(true)
+	}
+	p := unsafe.Pointer(conn)
+	tls, handle := *(**libc.TLS)(unsafe.Add(p, connTLS)), *(*uintptr)(unsafe.Add(p, connHandle))
+	args := libc.NewVaList(int32(1), uintptr(0)) // on, and nobody asks what it was
+	defer libc.Xfree(tls, args)
+	return sqlite.ResultCode(lib.Xsqlite3_db_config(tls, handle, lib.SQLITE_DBCONFIG_DEFENSIVE, args)).ToError()
 }
 
 func native(stmt *sqlite.Stmt) (*libc.TLS, uintptr) {
