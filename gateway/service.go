@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"strings"
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/httpproxy"
@@ -160,7 +161,7 @@ func loadUsers(path config.Path) (pgproxy.Users, error) {
 	defer func() { _ = f.Close() }()
 	users, err := pgproxy.ParseUsers(f)
 	if err != nil {
-		return nil, fmt.Errorf("users_file %s: %w", path, err)
+		return nil, fmt.Errorf("users_file %s: %s", path, strings.TrimPrefix(err.Error(), pgproxy.ErrConfig.Error()+": "))
 	}
 	return users, nil
 }
