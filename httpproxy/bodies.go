@@ -35,7 +35,7 @@ func (s *session) interim(n int) error {
 func (s *session) respond(n int) error {
 	x := &s.ex
 	x.result.Status = s.resp.Status
-	if s.p.isDraining() || x.up != nil && !x.up.sent() { // the rest of the body is not waited for
+	if s.p.isDraining() || x.up != nil && !x.up.read() { // the rest of the body is not waited for
 		x.close = true
 	}
 	out := s.appendResponse(s.outgoing())
@@ -247,6 +247,12 @@ type uploading struct {
 
 // sent reports whether the whole body has been written.
 func (u *uploading) sent() bool { return u.state.Load() == uploadSent }
+
+// read reports whether the whole body has been read from the client: then its last bytes are on their way at least.
+func (u *uploading) read() bool {
+	state := u.state.Load()
+	return state == uploadSent || state == uploadLast
+}
 
 // ended reports whether nothing more of the body is sent.
 func (u *uploading) ended() bool { return u.at.Load() != 0 }

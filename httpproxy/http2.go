@@ -65,7 +65,10 @@ type http2 struct {
 	window   int64     // that the client gives
 	idle     time.Time // since when there has been no stream; zero = there are some
 	initial  int64     // of each stream
-	taken    int64     // of body, not yet given back to the client
+	held     int64     // of body, not yet given back to the client
+	taken    int64     // of that, what may be
+	resets   int       // streams that the client gave up, less those that came to their end
+	owed     int       // answers in out
 	out      []byte
 	flushing bool
 	patience time.Duration // with a client that does not read
@@ -149,9 +152,7 @@ func (h *http2) fill() error {
 		if err != nil {
 			return err
 		}
-		if err := h.flush(); err != nil {
-			return err
-		}
+		h.flushSoon()
 		h.mu.Lock()
 		if h.widened {
 			h.widened = false
@@ -288,7 +289,7 @@ func (h *http2) flush() error {
 	h.flushing = true
 	for len(h.out) > 0 && h.err == nil {
 		out := h.out
-		h.out = nil
+		h.out, h.owed = nil, 0
 		h.mu.Unlock()
 		_ = h.conn.SetWriteDeadline(time.Now().Add(h.patience))
 		n, err := h.conn.Write(out)
@@ -345,7 +346,8 @@ func (h *http2) wakeWriters() {
 // giveBack lets the client send n bytes of body more, when that is worth a frame. mu is held.
 func (h *http2) giveBack(n int64) {
 	if h.taken += n; h.taken >= h2AllWindow/4 {
-		h.out = appendWindow(h.out, 0, h.taken)
+		h.out = appendWindow(h.outgoing(), 0, h.taken)
+		h.held -= h.taken
 		h.taken = 0
 	}
 }
@@ -358,8 +360,7 @@ func (h *http2) open(id uint32, ends bool) error {
 	st := &h2Stream{h: h, id: id, ended: ends, head: h.fields.method == "HEAD", left: h.fields.length}
 	st.chunked = !ends && st.left < 0
 	if h.fields.large {
-		h.answerLarge(st)
-		return nil
+		return h.answerLarge(st)
 	}
 	var ok bool
 	if st.in, ok = h.fields.appendHTTP1(nil, ends); !ok {
@@ -390,49 +391,76 @@ func (h *http2) refuse(id uint32, code h2Code) error {
 }
 
 // answerLarge answers a request whose head is too large.
-func (h *http2) answerLarge(st *h2Stream) {
+func (h *http2) answerLarge(st *h2Stream) error {
 	h.p.noteRefused(h.lc)
-	st.block = appendStatus(nil, 431)
-	_ = st.sendFields(true)
 	h.mu.Lock()
+	h.out = st.appendFields(appendStatus(nil, 431), true)
 	if !st.ended {
 		h.out = appendReset(h.out, st.id, codeNone)
 	}
 	h.mu.Unlock()
+	return h.control()
 }
 
-// control keeps the answers to a client that does not read them within bounds.
+// maxOwed bounds the answers (to SETTINGS and PING, and resets) that wait for a client that does not read them.
+const maxOwed = 1000
+
+// control is called after each of these.
 func (h *http2) control() error {
 	h.mu.Lock()
-	full := len(h.out) >= maxOut
-	busy := h.flushing
-	h.mu.Unlock()
-	switch {
-	case full && busy:
-		return codeCalm // somebody waits for the client already
-	case full:
-		return h.flush()
+	defer h.mu.Unlock()
+	if h.owed++; h.owed > maxOwed {
+		return codeCalm
 	}
 	return nil
 }
 
-// reset ends a stream as its client wants.
-func (h *http2) reset(id uint32) {
+// flushSoon has somebody else send what is to be sent: who waits for the client to read does not read itself, and a
+// client that waits for that would wait for ever.
+func (h *http2) flushSoon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if st := h.streams[id]; st != nil {
-		st.fail(errStreamReset)
+	if len(h.out) > 0 && !h.flushing && h.err == nil {
+		h.over.Go(func() { _ = h.flush() })
 	}
+}
+
+// maxResets is how many streams a client may give up, or have us give up, more than it lets come to an end: each costs a connection to the
+// server.
+const maxResets = 1000
+
+// reset ends a stream as its client wants.
+func (h *http2) reset(id uint32) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	st := h.streams[id]
+	if st == nil {
+		return nil
+	}
+	return h.giveUp(st, errStreamReset)
+}
+
+// giveUp ends a stream for the client. mu is held.
+func (h *http2) giveUp(st *h2Stream, err error) error {
+	st.fail(err)
+	if h.resets++; h.resets > maxResets {
+		return codeCalm
+	}
+	return nil
 }
 
 // abort ends a stream for what its client did.
 func (h *http2) abort(st *h2Stream, code h2Code) error {
 	h.mu.Lock()
+	var err error
 	if st.err == nil {
-		h.out = appendReset(h.out, st.id, code)
-		st.fail(httppool.ErrClientGone)
+		h.out = appendReset(h.outgoing(), st.id, code)
+		err = h.giveUp(st, httppool.ErrClientGone)
 	}
 	h.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	return h.control()
 }
 

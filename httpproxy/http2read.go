@@ -67,8 +67,10 @@ func (h *http2) act(kind, flags byte, id uint32, b []byte) error {
 		if id == 0 || id > h.last {
 			return codeProtocol
 		}
-		h.reset(id)
-		return sized(b, 4)
+		if err := sized(b, 4); err != nil {
+			return err
+		}
+		return h.reset(id)
 	case frameSettings:
 		return h.settings(flags, id, b)
 	case framePushPromise:
@@ -215,9 +217,14 @@ func (h *http2) data(id uint32, n int, flags byte) error {
 // body finds out to whom a DATA frame of n bytes with that much content goes; nil = nobody wants it.
 func (h *http2) body(id uint32, n, content int) (*h2Stream, error) {
 	h.mu.Lock()
+	if h.held += int64(n); h.held > h2AllWindow {
+		h.mu.Unlock()
+		return nil, codeFlow
+	}
+	h.giveBack(int64(n - content)) // padding is nobody's
 	st := h.streams[id]
 	if st == nil || st.err != nil {
-		h.giveBack(int64(n))
+		h.giveBack(int64(content))
 		h.mu.Unlock()
 		return nil, nil
 	}
@@ -225,17 +232,23 @@ func (h *http2) body(id uint32, n, content int) (*h2Stream, error) {
 	switch {
 	case st.ended:
 		code = codeClosed
-	case st.received+int64(n) > h2Window:
+	case st.received+st.padding+int64(n) > h2Window:
 		code = codeFlow
 	case st.left >= 0 && int64(content) > st.left:
 		code = codeProtocol
 	}
 	if code != codeNone {
-		h.giveBack(int64(n))
+		h.giveBack(int64(content))
 		h.mu.Unlock()
 		return nil, h.abort(st, code)
 	}
-	st.received += int64(n)
+	st.received += int64(content)
+	st.unpaid += int64(content)
+	st.held += int64(content)
+	if st.padding += int64(n - content); st.padding >= h2Window/4 {
+		h.out = appendWindow(h.outgoing(), st.id, st.padding)
+		st.padding = 0
+	}
 	if st.left >= 0 {
 		st.left -= int64(content)
 	}

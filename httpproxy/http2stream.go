@@ -27,7 +27,10 @@ type h2Stream struct {
 	in       []byte // of the request, as HTTP/1.1
 	at       int    // read of it
 	left     int64  // of the body with a length
-	received int64  // of body, not yet given back to the client's window
+	received int64  // of body, not yet given back to the stream's window
+	unpaid   int64  // likewise, to the connection's
+	held     int64  // likewise, to the connection's: that one is shared, and many streams' small rests would use it up
+	padding  int64  // not yet given back to the stream's window
 	ended    bool   // the client has sent all
 	err      error  // it is over
 	window   int64  // that the client gives; it may be negative
@@ -83,19 +86,20 @@ func (st *h2Stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// giveBack lets the client send again what has been taken, when that is worth a frame; true = there is one to send. mu
-// is held.
+// giveBack lets the client send again what has been taken, where that is worth a frame; true = there is one to send. mu
+// is held. The connection's window is everybody's: nothing of it is kept back here.
 func (st *h2Stream) giveBack() bool {
-	taken := st.received - int64(len(st.in)-st.at) // or more: some of in is framing
-	if taken <= 0 || taken < h2Window/4 && !st.ended {
-		return false
+	h := st.h
+	was, unread := len(h.out), int64(len(st.in)-st.at) // some of that is framing
+	if taken := st.unpaid - unread; taken > 0 {
+		st.unpaid -= taken
+		h.giveBack(taken)
 	}
-	if !st.ended {
-		st.h.out = appendWindow(st.h.out, st.id, taken)
+	if taken := st.received - unread; taken >= h2Window/4 && !st.ended {
+		st.received -= taken
+		h.out = appendWindow(h.outgoing(), st.id, taken)
 	}
-	st.received -= taken
-	st.h.giveBack(taken)
-	return true
+	return len(h.out) > was
 }
 
 // wait waits until somebody wakes it; false = the deadline has passed. mu is held, and given up meanwhile.
@@ -247,13 +251,19 @@ func (st *h2Stream) sendFields(last bool) error {
 	if err := st.room(); err != nil {
 		return err
 	}
+	h.out = st.appendFields(st.block, last)
+	return nil
+}
+
+// appendFields appends the block to what is to be sent. mu is held.
+func (st *h2Stream) appendFields(block []byte, last bool) []byte {
+	h := st.h
 	if !h.emptied {
 		h.emptied = true
-		st.block = append([]byte{emptyTable}, st.block...)
+		block = append([]byte{emptyTable}, block...)
 	}
-	h.out = appendBlock(h.outgoing(), st.block, st.id, last)
 	st.finished = last
-	return nil
+	return appendBlock(h.outgoing(), block, st.id, last)
 }
 
 // passChunks passes the content of chunks on, together with the end if that is there.
@@ -379,13 +389,14 @@ func (st *h2Stream) Close() error {
 	case !st.ended:
 		h.out = appendReset(h.out, st.id, codeNone)
 	}
+	if st.err == nil && st.finished {
+		h.resets = max(h.resets-1, 0)
+	}
 	st.fail(net.ErrClosed)
 	st.reader.stop()
 	st.writer.stop()
-	if n := st.received; n > 0 {
-		st.received = 0
-		h.giveBack(n)
-	}
+	h.giveBack(st.held)
+	st.held = 0
 	delete(h.streams, st.id)
 	if len(h.streams) == 0 {
 		h.rest()
