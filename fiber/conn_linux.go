@@ -92,7 +92,8 @@ var (
 // hands it to l. Any thread may call it.
 func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	c := &Conn{fd: fd, unix: isUnix, peer: from.ip4}
-	if other := from.other; other != nil { // a copy of its own, or from would be on the heap
+	if from.other != nil {
+		other := from.other // or from would be on the heap, always
 		c.rarely().remote.Store(&other)
 	}
 	c.loop.Store(l)
