@@ -2,9 +2,9 @@ package pgproxy
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/binary"
 	"net"
 	"sync"
@@ -18,14 +18,16 @@ import (
 type Proxy struct {
 	srv        *listener.Server
 	settings   atomic.Pointer[settings]
-	mockSecret [32]byte // for users that do not exist; constant, so that they look constant
-	keySecret  [32]byte // of which clients' keys for cancel requests are made
+	mockSecret [32]byte            // for users that do not exist; constant, so that they look constant
+	keySecret  [keySecretSize]byte // of which clients' keys for cancel requests are made
 	nextID     atomic.Uint32
 	cutting    sync.Once // arranges for cutOff
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
 }
+
+const keySecretSize = 32
 
 // settings are a Config and what was computed from it.
 type settings struct {
@@ -143,9 +145,11 @@ func (p *Proxy) register(c *Client) {
 // Key is what to send as BackendKeyData; it is the proxy's own, unique to this client. Nobody who has seen
 // others' keys can tell it, and no idle client has to hold it.
 func (c *Client) Key() pgwire.BackendKeyData {
-	mac := hmac.New(sha256.New, c.proxy.keySecret[:])
-	_, _ = mac.Write(binary.BigEndian.AppendUint32(nil, c.id))
-	return pgwire.BackendKeyData{ProcessID: c.id, Key: mac.Sum(nil)[:c.keySize]}
+	var secretAndID [keySecretSize + 4]byte // always as long, so that no sum can be made of another
+	copy(secretAndID[:], c.proxy.keySecret[:])
+	binary.BigEndian.PutUint32(secretAndID[keySecretSize:], c.id)
+	sum := sha256.Sum256(secretAndID[:])
+	return pgwire.BackendKeyData{ProcessID: c.id, Key: sum[:c.keySize]}
 }
 
 // cutOff ends every session, once its context has ended: at the end of a drain's patience.
@@ -168,7 +172,7 @@ func (p *Proxy) find(id uint32, key []byte) *Client {
 	p.mu.Lock()
 	c := p.clients[id]
 	p.mu.Unlock()
-	if c == nil || !hmac.Equal(c.Key().Key, key) {
+	if c == nil || subtle.ConstantTimeCompare(c.Key().Key, key) != 1 {
 		return nil
 	}
 	return c

@@ -281,8 +281,9 @@ func settingsOfKey(key string) (params []pgwire.Param) {
 // greet adds everything between AuthenticationOk and the first command.
 func (s *session) greet(baseline []pgwire.Param) {
 	w, view := s.c.Writer, s.reported.Value()
+	var m pgwire.ParameterStatus
 	for _, p := range baseline {
-		m := pgwire.ParameterStatus(p)
+		m = pgwire.ParameterStatus(p)
 		if i := tracked(p.Name); i >= 0 {
 			m.Value = view.value[i]
 		}
