@@ -132,7 +132,7 @@ func (s *spec) postgres(l *config.Listener, backends map[string]*backend, server
 		return err
 	}
 	cfg := pgproxy.Config{
-		Listener: listenerConfig(l, logger), Users: users, Databases: map[string]pgproxy.Backend{}, TLS: serverTLS,
+		Listener: listenerConfig(l, logger), Users: users, Databases: map[string]pgproxy.Backend{}, TLS: serverTLS, RequireTLS: l.Postgres.RequireTLS,
 		Mode: map[config.PoolMode]pgproxy.Mode{config.TransactionMode: pgproxy.Transaction, config.SessionMode: pgproxy.Session}[l.Postgres.Mode],
 		Auth: map[config.Auth]pgproxy.Auth{config.AuthTrust: pgproxy.AuthTrust, config.AuthMD5: pgproxy.AuthMD5, config.AuthSCRAM: pgproxy.AuthSCRAM}[l.Postgres.Auth],
 	}

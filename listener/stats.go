@@ -19,7 +19,7 @@ const (
 	ReasonRejected            = "rejected"             // no place: too many connections
 	ReasonDrained             = "drained"              // cut off at the end of a drain
 	ReasonTimeout             = "timeout"              // nothing happened for too long
-	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed
+	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed, or there must be one
 	ReasonUnknownDatabase     = "unknown_database"
 	ReasonUnknownRoute        = "unknown_route"
 	ReasonInternal            = "internal" // a bug: a session panicked

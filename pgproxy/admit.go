@@ -138,6 +138,10 @@ func (g *greeting) admit(ctx context.Context) (*Client, error) {
 	if done || err != nil {
 		return nil, err
 	}
+	if g.set.RequireTLS && !g.isTLS && g.conn.LocalAddr().Network() != "unix" {
+		return nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonTLS,
+			message: "TLS is required", hint: "Connect with sslmode=require or stricter."}
+	}
 	login := g.set.logins.find(g.packet)
 	if login == nil {
 		if login, err = g.login(); err != nil {

@@ -29,8 +29,11 @@ type Config struct {
 	Users Users
 	// Databases maps the database a client asks for to what serves it; "*" is any other.
 	Databases map[string]Backend
-	// TLS, if set, is offered to clients. They may still connect without.
+	// TLS, if set, is offered to clients. They may still connect without, unless RequireTLS is set.
 	TLS *tls.Config
+	// RequireTLS refuses clients without TLS before they are asked for a password; it needs TLS. Clients of Unix
+	// sockets are let in without, and so are cancel requests, which libpq before 17 always sends in the clear.
+	RequireTLS bool
 	// LoginTimeout bounds start-up and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration
 }
@@ -64,6 +67,9 @@ func (c Config) Verify() error {
 		if b == nil {
 			bad("database %q has no backend", name)
 		}
+	}
+	if c.RequireTLS && c.TLS == nil {
+		bad("RequireTLS needs TLS")
 	}
 	if c.LoginTimeout < 0 {
 		bad("LoginTimeout %v is negative", c.LoginTimeout)

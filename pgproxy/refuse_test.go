@@ -3,8 +3,10 @@ package pgproxy_test
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -236,6 +238,25 @@ func TestTLS(t *testing.T) {
 	}
 	if _, err := os.Stat(db.CAFile()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRequireTLS refuses clients without TLS.
+func TestRequireTLS(t *testing.T) {
+	s := httptest.NewTLSServer(nil) // for its certificate
+	t.Cleanup(s.Close)
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.TLS, c.RequireTLS = &tls.Config{Certificates: s.TLS.Certificates}, true
+	})
+	if _, err := pgx.Connect(t.Context(), g.dsn("sslmode=disable")); sqlstate(err) != "28000" || !has(err.Error(), "TLS is required") {
+		t.Errorf("without TLS: %v", err)
+	}
+	if n := one[int](t, g.connect(t, "sslmode=require"), "select 1"); n != 1 {
+		t.Errorf("with TLS: %d", n)
+	}
+	cfg := pgproxy.Config{RequireTLS: true, Auth: pgproxy.AuthTrust}
+	if err := cfg.Verify(); !errors.Is(err, pgproxy.ErrConfig) || !has(err.Error(), "RequireTLS needs TLS") {
+		t.Errorf("without a certificate: %v", err)
 	}
 }
 

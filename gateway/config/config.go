@@ -93,10 +93,12 @@ type ServerTLS struct {
 
 // PostgresListener is what only a postgres listener has.
 type PostgresListener struct {
-	Mode      PoolMode   `conf:"mode" default:"transaction"`
-	Auth      Auth       `conf:"auth"`                                                  // default: scram-sha-256 with a users file, else trust (refused off loopback unless written out)
-	UsersFile Path       `conf:"users_file"`                                            // lines of "user" "secret"
-	Databases []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
+	Mode      PoolMode `conf:"mode" default:"transaction"`
+	Auth      Auth     `conf:"auth"`       // default: scram-sha-256 with a users file, else trust (refused off loopback unless written out)
+	UsersFile Path     `conf:"users_file"` // lines of "user" "secret"
+	// RequireTLS refuses clients without TLS, but for those of Unix sockets.
+	RequireTLS bool       `conf:"require_tls"`
+	Databases  []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
 }
 
 // PoolMode is how long a client keeps a server connection.

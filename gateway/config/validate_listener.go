@@ -160,6 +160,9 @@ func (d *decoder) checkPostgres(cfg *Config, l *Listener) {
 		}
 		d.reference(cfg, l, db.Upstream, &db.Upstream)
 	}
+	if pg.RequireTLS && l.TLS == nil {
+		d.report(d.mark(&pg.RequireTLS), "require_tls: there is no TLS to require; give the listener \"tls\" with \"cert\" and \"key\"")
+	}
 	d.checkAuth(l, pg)
 }
 
