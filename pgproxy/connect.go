@@ -79,8 +79,11 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 	}
 	if err != nil {
 		_ = s.conn.Close()
-		if ctx.Err() != nil {
-			err = errors.Join(context.Cause(ctx), err)
+		switch cause := context.Cause(ctx); {
+		case errors.Is(cause, context.DeadlineExceeded) && isTimeout(err):
+			err = fmt.Errorf("it accepted the connection and did not answer in time: %w", cause)
+		case cause != nil:
+			err = fmt.Errorf("%w: %w", cause, err)
 		}
 		return nil, fmt.Errorf("PostgreSQL server %s: %w", endpoint, err)
 	}
