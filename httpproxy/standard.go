@@ -103,8 +103,11 @@ func (h *handed) Write(p []byte) (int, error) {
 // counts reports whether the bytes are those of the connection that was accepted.
 func (h *handed) counts() bool { return h.tls == nil && h.stream == nil }
 
-// CloseWrite sends a FIN and leaves the reading side open.
+// CloseWrite sends a FIN and leaves the reading side open. A stream has none of its own.
 func (h *handed) CloseWrite() error {
+	if h.stream != nil {
+		return nil
+	}
 	if c, ok := h.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
 	}
