@@ -46,6 +46,7 @@ type http2 struct {
 	limits  *limits
 	decoder *hpack.Decoder
 	over    fiber.Group // the streams' fibers
+	sending fiber.Group // who flushes
 
 	// The reader's.
 	last      uint32 // the highest stream
@@ -257,11 +258,13 @@ func (h *http2) end(err error) {
 		h.gone = false // what was said before was another matter
 		h.goAway(code)
 	}
+	h.patience = byeTime
 	h.mu.Unlock()
 	if broken {
 		h.p.noteRefused(h.lc)
 	}
-	h.patience = byeTime
+	_ = h.conn.SetWriteDeadline(time.Now().Add(byeTime))
+	h.sending.Wait()
 	_ = h.flush()
 	h.mu.Lock()
 	if h.err == nil {
@@ -287,11 +290,14 @@ func (h *http2) flush() error {
 		return h.err
 	}
 	h.flushing = true
+	h.sending.Add(1)
+	defer h.sending.Done()
 	for len(h.out) > 0 && h.err == nil {
 		out := h.out
 		h.out, h.owed = nil, 0
+		patience := h.patience
 		h.mu.Unlock()
-		_ = h.conn.SetWriteDeadline(time.Now().Add(h.patience))
+		_ = h.conn.SetWriteDeadline(time.Now().Add(patience))
 		n, err := h.conn.Write(out)
 		if h.counts {
 			h.lc.Count(0, int64(n))

@@ -171,12 +171,12 @@ func (h *http2) trailers(st *h2Stream) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	st.finish(h.fields.fields)
+	st.complete(h.fields.fields)
 	return nil
 }
 
-// finish ends the request; mu is held.
-func (st *h2Stream) finish(trailers []byte) {
+// complete ends the request; mu is held.
+func (st *h2Stream) complete(trailers []byte) {
 	if st.chunked {
 		st.in = append(append(append(st.in, "0\r\n"...), trailers...), crlf...)
 	}
@@ -244,7 +244,6 @@ func (h *http2) body(id uint32, n, content int) (*h2Stream, error) {
 	}
 	st.received += int64(content)
 	st.unpaid += int64(content)
-	st.held += int64(content)
 	if st.padding += int64(n - content); st.padding >= h2Window/4 {
 		h.out = appendWindow(h.outgoing(), st.id, st.padding)
 		st.padding = 0
@@ -295,7 +294,7 @@ func (h *http2) pour(st *h2Stream, n int, ends bool) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	st.finish(nil)
+	st.complete(nil)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -29,7 +30,6 @@ type h2Stream struct {
 	left     int64  // of the body with a length
 	received int64  // of body, not yet given back to the stream's window
 	unpaid   int64  // likewise, to the connection's
-	held     int64  // likewise, to the connection's: that one is shared, and many streams' small rests would use it up
 	padding  int64  // not yet given back to the stream's window
 	ended    bool   // the client has sent all
 	err      error  // it is over
@@ -60,11 +60,15 @@ var _ net.Conn = (*h2Stream)(nil)
 
 var errStreamReset = fmt.Errorf("%w: it has reset the stream", httppool.ErrClientGone)
 
-// Read gives the request, and waits at its end: there is nothing more to come, and the client is still there.
+// Read gives the request, and waits at its end for that of the response: the client is still there.
 func (st *h2Stream) Read(p []byte) (int, error) {
 	h := st.h
 	h.mu.Lock()
 	for st.at == len(st.in) && st.err == nil {
+		if st.finished {
+			h.mu.Unlock()
+			return 0, io.EOF
+		}
 		if !st.wait(&st.reader) {
 			h.mu.Unlock()
 			return 0, os.ErrDeadlineExceeded
@@ -262,8 +266,15 @@ func (st *h2Stream) appendFields(block []byte, last bool) []byte {
 		h.emptied = true
 		block = append([]byte{emptyTable}, block...)
 	}
-	st.finished = last
+	st.finish(last)
 	return appendBlock(h.outgoing(), block, st.id, last)
+}
+
+// finish notes whether the response has been sent whole. mu is held.
+func (st *h2Stream) finish(last bool) {
+	if st.finished = last; last {
+		st.reader.wake()
+	}
 }
 
 // passChunks passes the content of chunks on, together with the end if that is there.
@@ -340,7 +351,7 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 		h.out = append(appendFrame(h.outgoing(), n, frameData, flags, st.id), p[:n]...)
 		st.window -= int64(n)
 		h.window -= int64(n)
-		st.finished = ends
+		st.finish(ends)
 		h.mu.Unlock()
 		if p = p[n:]; len(p) == 0 {
 			return nil
@@ -395,8 +406,8 @@ func (st *h2Stream) Close() error {
 	st.fail(net.ErrClosed)
 	st.reader.stop()
 	st.writer.stop()
-	h.giveBack(st.held)
-	st.held = 0
+	h.giveBack(st.unpaid)
+	st.unpaid = 0
 	delete(h.streams, st.id)
 	if len(h.streams) == 0 {
 		h.rest()
