@@ -63,6 +63,7 @@ type http2 struct {
 
 	mu       sync.Mutex // held for a few instructions
 	streams  map[uint32]*h2Stream
+	active   int       // of them, those whose answers are not whole
 	window   int64     // that the client gives
 	idle     time.Time // since when there has been no stream; zero = there are some
 	initial  int64     // of each stream
@@ -373,12 +374,13 @@ func (h *http2) open(id uint32, ends bool) error {
 		return h.refuse(id, codeProtocol)
 	}
 	h.mu.Lock()
-	if h.gone || len(h.streams) >= h.limits.streams {
+	if h.gone || h.active >= h.limits.streams || len(h.streams) >= 2*h.limits.streams {
 		h.mu.Unlock()
 		return h.refuse(id, codeRefused)
 	}
 	st.window = h.initial
 	h.streams[id] = st
+	h.active++
 	h.idle = time.Time{}
 	h.mu.Unlock()
 	h.over.Go(st.serve)
@@ -400,6 +402,7 @@ func (h *http2) refuse(id uint32, code h2Code) error {
 func (h *http2) answerLarge(st *h2Stream) error {
 	h.p.noteRefused(h.lc)
 	h.mu.Lock()
+	h.active++ // until its answer is whole, which is now
 	h.out = st.appendFields(appendStatus(nil, 431), true)
 	if !st.ended {
 		h.out = appendReset(h.out, st.id, codeNone)

@@ -273,6 +273,7 @@ func (st *h2Stream) appendFields(block []byte, last bool) []byte {
 // finish notes whether the response has been sent whole. mu is held.
 func (st *h2Stream) finish(last bool) {
 	if st.finished = last; last {
+		st.h.active-- // for the client may send another now
 		st.reader.wake()
 	}
 }
@@ -399,6 +400,9 @@ func (st *h2Stream) Close() error {
 		h.out = appendReset(h.out, st.id, codeInternal)
 	case !st.ended:
 		h.out = appendReset(h.out, st.id, codeNone)
+	}
+	if !st.finished {
+		h.active--
 	}
 	if st.err == nil && st.finished {
 		h.resets = max(h.resets-1, 0)
