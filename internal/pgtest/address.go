@@ -58,5 +58,5 @@ func (c *Cluster) logPath() string { return filepath.Join(c.dir, "log") }
 
 // socketDSN connects as the superuser over the Unix socket, which never asks for a password.
 func (c *Cluster) socketDSN(dbname string) string {
-	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s connect_timeout=5", c.SocketDir(), c.port, superuser, dbname)
+	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s application_name=%s connect_timeout=5", c.SocketDir(), c.port, superuser, dbname, ownName)
 }

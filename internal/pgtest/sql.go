@@ -45,7 +45,10 @@ func (c *Cluster) CreateDatabase(t testing.TB, name, owner string) {
 	c.Exec(t, fmt.Sprintf("CREATE DATABASE %s OWNER %s", pgx.Identifier{name}.Sanitize(), pgx.Identifier{owner}.Sanitize()))
 }
 
-// Backends returns how many clients are connected, not counting the one that asks.
+// ownName is the application_name of this package's connections.
+const ownName = "pgtest"
+
+// Backends returns how many clients are connected, not counting this package's own, which may be about to end.
 func (c *Cluster) Backends(t testing.TB) int {
 	t.Helper()
 	conn, err := c.connect()
@@ -55,7 +58,7 @@ func (c *Cluster) Backends(t testing.TB) int {
 	defer func() { _ = conn.Close(context.Background()) }()
 	var n int
 	err = conn.QueryRow(context.Background(),
-		"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()").Scan(&n)
+		"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> $1", ownName).Scan(&n)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}

@@ -104,7 +104,7 @@ func TestSuites(t *testing.T) {
 func TestWrongNames(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-peers gateway,haproxi tcp", `no such arm as "haproxi"; there are dial, direct, gateway-epoll`},
-		{"-only W9 tcp", `no such case as "W9"; there are W1c/1, `},
+		{"-only W9 tcp", `no such case as "W9"; there are W1c/1, W1c/16, `},
 		{"-only ( tcp", "missing closing )"},
 		{"tpc", `no suite "tpc"; there are`},
 	} {
@@ -166,7 +166,7 @@ func startUntil(t *testing.T, cmd *exec.Cmd, said string) (text *bytes.Buffer, r
 func TestKilledRunIsSweptUp(t *testing.T) {
 	args := []string{"-rounds", "1", "-seconds", "0.05", "-out", t.TempDir(), "-quick", "-peers", "direct,gateway-epoll", "tcp"}
 	cmd, tmp := benchCommand(t, args...)
-	_, rest := startUntil(t, cmd, "W1c/1 direct")
+	_, rest := startUntil(t, cmd, "W1c/64 direct")
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestInterruptAndResume(t *testing.T) {
 	out := t.TempDir()
 	args := []string{"-quick", "-rounds", "2", "-seconds", "0.2", "-out", out, "-peers", "direct,gateway-epoll", "tcp"}
 	cmd, tmp := benchCommand(t, args...)
-	text, rest := startUntil(t, cmd, "W1c/64 direct")
+	text, rest := startUntil(t, cmd, "W1c/64@70 direct")
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 	nothingLeft(t, tmp)
 	before := loadResults(t, out)
-	kept := before.Case("W1c/1").Arm("gateway-epoll").Rounds
+	kept := before.Case("W1c/64").Arm("gateway-epoll").Rounds
 	if len(kept) != 1 {
 		t.Fatalf("%d rounds are kept of a case whose first was done", len(kept))
 	}
@@ -209,7 +209,7 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 	nothingLeft(t, tmp)
 	after := loadResults(t, out)
-	if got := after.Case("W1c/1").Arm("gateway-epoll").Rounds; len(got) != 2 || got[0].Values[result.CPU] != kept[0].Values[result.CPU] {
+	if got := after.Case("W1c/64").Arm("gateway-epoll").Rounds; len(got) != 2 || got[0].Values[result.CPU] != kept[0].Values[result.CPU] {
 		t.Error("a finished round was taken again")
 	}
 	if n := len(after.Case("W1e").Arm("gateway-epoll").Rounds); n != 2 {
