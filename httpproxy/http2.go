@@ -95,7 +95,9 @@ func (s *session) goHTTP2() {
 	h.p.sessions.remove(s)
 	h.p.sessions.add(h)
 	defer h.p.sessions.remove(h)
-	h.draining = h.p.isDraining()
+	if h.p.isDraining() {
+		h.kick() // which may have been before it was there to be told
+	}
 	h.end(h.serve())
 }
 
