@@ -380,7 +380,6 @@ func (h *http2) open(id uint32, ends bool) error {
 		h.mu.Unlock()
 		return h.refuse(id, codeRefused)
 	}
-	st.window = h.initial
 	h.streams[id] = st
 	h.active++
 	h.idle = time.Time{}

@@ -339,13 +339,7 @@ func (h *http2) setting(id uint16, value uint32) error {
 		if value > maxWindow {
 			return codeFlow
 		}
-		more := int64(value) - h.initial
-		h.initial = int64(value)
-		for _, st := range h.streams {
-			if st.window += more; st.window > maxWindow {
-				return codeFlow
-			}
-		}
+		h.initial = int64(value) // part of each stream's window
 	}
 	return nil
 }
@@ -388,7 +382,7 @@ func (h *http2) windowUpdate(id uint32, b []byte) error {
 		return nil
 	}
 	st.window += n
-	over := st.window > maxWindow
+	over := h.initial+st.window > maxWindow
 	h.widened = true
 	h.mu.Unlock()
 	switch {

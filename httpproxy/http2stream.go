@@ -33,7 +33,7 @@ type h2Stream struct {
 	padding  int64  // not yet given back to the stream's window
 	ended    bool   // the client has sent all
 	err      error  // it is over
-	window   int64  // that the client gives; it may be negative
+	window   int64  // that the client gives besides the initial one; both together may be negative
 	reader   h2Waiter
 	writer   h2Waiter
 	server   *httppool.Conn // that the request is on
@@ -326,7 +326,7 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 			h.mu.Unlock()
 			return err
 		}
-		n := int(min(int64(len(p)), maxFrame, st.window, h.window))
+		n := int(min(int64(len(p)), maxFrame, h.initial+st.window, h.window))
 		if n <= 0 && len(p) > 0 { // wait for the client
 			if len(h.out) > 0 && !h.flushing {
 				h.mu.Unlock()
