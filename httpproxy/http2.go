@@ -75,6 +75,7 @@ type http2 struct {
 	flushing bool
 	patience time.Duration // with a client that does not read
 	starved  int           // writers that wait
+	look     bool          // the reader is to look again
 	widened  bool          // there is room for what they have, of which they are told once for all frames that came together
 	emptied  bool
 	draining bool
@@ -104,9 +105,15 @@ func (s *session) goHTTP2() {
 // kick begins the end: see sessionSet.
 func (h *http2) kick() {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.draining = true
-	h.mu.Unlock()
-	_ = h.conn.SetReadDeadline(time.Unix(1, 0)) // the reader looks
+	h.lookBy(time.Unix(1, 0))
+}
+
+// lookBy lets the reader look by then at the latest, which may be about to set a deadline that it found before. mu is held.
+func (h *http2) lookBy(t time.Time) {
+	h.look = true
+	_ = h.conn.SetReadDeadline(t)
 }
 
 // errH2Over: nothing more is to come, and nothing is wrong.
@@ -157,15 +164,16 @@ func (h *http2) fill() error {
 			return err
 		}
 		h.flushSoon()
+		_ = h.conn.SetReadDeadline(by)
 		h.mu.Lock()
 		if h.widened {
 			h.widened = false
 			h.wakeWriters()
 		}
+		again := h.look // lookBy's deadline may have come before this one
 		h.mu.Unlock()
-		_ = h.conn.SetReadDeadline(by)
-		if h.isDraining() && !h.isGone() {
-			continue // kick's deadline may have come before this one
+		if again {
+			continue
 		}
 		n, err := h.in.fill()
 		if h.counts {
@@ -181,22 +189,11 @@ func (h *http2) fill() error {
 	}
 }
 
-func (h *http2) isDraining() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.draining
-}
-
-func (h *http2) isGone() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.gone
-}
-
 // deadline says when the reader is to look again. The error says that it is over.
 func (h *http2) deadline(now time.Time) (time.Time, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.look = false
 	if h.draining && !h.gone {
 		h.goAway(codeNone)
 	}
@@ -236,9 +233,9 @@ func (h *http2) rest() {
 	h.idle = time.Now()
 	switch {
 	case h.gone:
-		_ = h.conn.SetReadDeadline(time.Unix(1, 0)) // the reader looks
+		h.lookBy(time.Unix(1, 0))
 	case h.limits.keepAlive < pingAfter: // else it does so in time
-		_ = h.conn.SetReadDeadline(h.idle.Add(h.limits.keepAlive))
+		h.lookBy(h.idle.Add(h.limits.keepAlive))
 	}
 }
 
@@ -262,6 +259,9 @@ func (h *http2) end(err error) {
 		h.goAway(code)
 	}
 	h.patience = byeTime
+	for _, st := range h.streams { // which would give the sender ever more to do
+		st.fail(errStreamReset)
+	}
 	h.mu.Unlock()
 	if broken {
 		h.p.noteRefused(h.lc)
@@ -272,9 +272,6 @@ func (h *http2) end(err error) {
 	h.mu.Lock()
 	if h.err == nil {
 		h.err = net.ErrClosed
-	}
-	for _, st := range h.streams {
-		st.fail(errStreamReset)
 	}
 	h.mu.Unlock()
 	if broken {
@@ -339,7 +336,7 @@ func (h *http2) broken(err error) {
 	for _, st := range h.streams {
 		st.fail(errStreamReset)
 	}
-	_ = h.conn.SetReadDeadline(time.Unix(1, 0))
+	h.lookBy(time.Unix(1, 0))
 }
 
 // wakeWriters is called with mu held when there is room, or none is needed.
