@@ -344,6 +344,7 @@ func (s *session) toServer(up *uploading, p []byte, last bool) error {
 // uploadChunks decodes a body and sends it in chunks of this proxy's own. What follows it is left in up.in.
 func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 	s.upChunks.Reset()
+	s.upChunks.Own = s.stream != nil // made of DATA frames
 	up.in.put(ahead)
 	out := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(out)

@@ -365,6 +365,7 @@ func (h *http2) open(id uint32, ends bool) error {
 	}
 	st := &h2Stream{h: h, id: id, ended: ends, head: h.fields.method == "HEAD", left: h.fields.length}
 	st.chunked = !ends && st.left < 0
+	st.chunks.Own = true
 	if h.fields.large {
 		return h.answerLarge(st)
 	}

@@ -377,6 +377,24 @@ func TestHTTP2WindowOfARequest(t *testing.T) {
 	close(got)
 }
 
+// TestHTTP2SmallPieces sends a body a byte at a time, as a terminal does.
+func TestHTTP2SmallPieces(t *testing.T) {
+	const pieces = 10000
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, " ", err)
+	})
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	h := dialH2(t, p.addr)
+	h.ask(1, false, plainPost...)
+	for i := range pieces {
+		h.do(0, h.WriteData(1, i == pieces-1, []byte{'x'}))
+	}
+	if got := h.outcome(1); got != "200 10000 <nil>" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // TestHTTP2Reset: a client that resets a stream ends the request at the server, in every phase, and nothing else.
 func TestHTTP2Reset(t *testing.T) {
 	for name, answer := range map[string]string{

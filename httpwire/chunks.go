@@ -18,6 +18,9 @@ type Chunks struct {
 	// Trailer are the fields after the last chunk, once Next has said done. Their bytes are those
 	// given to that call.
 	Trailer []Field
+	// Own means that the caller has framed the body itself, of pieces that may be small: there may be as much framing
+	// as there is.
+	Own bool
 
 	state    chunkState
 	left     uint64
@@ -34,7 +37,7 @@ const (
 	chunkDone
 )
 
-// Reset makes c ready for another body.
+// Reset makes c ready for another body, of a peer's framing.
 func (c *Chunks) Reset() { *c = Chunks{Trailer: c.Trailer[:0]} }
 
 // Next decodes at the start of b: it returns the content it found, which is a part of b, and the bytes
@@ -102,7 +105,7 @@ func (c *Chunks) sizeLine(b []byte) (int, error) {
 	case n == 0:
 		return 0, ErrIncomplete
 	}
-	if c.overhead += int64(n) + 2; c.overhead > slack {
+	if c.overhead += int64(n) + 2; c.overhead > slack && !c.Own {
 		return 0, fmt.Errorf("%w: chunked body carries more framing than content", ErrMalformed)
 	}
 	digits := 0
