@@ -226,7 +226,7 @@ func (h *http2) body(id uint32, n, content int) (*h2Stream, error) {
 	if st == nil || st.err != nil {
 		h.giveBack(int64(content))
 		h.mu.Unlock()
-		return nil, nil
+		return nil, nil //nolint:nilerr // that the stream is over is no error of the connection
 	}
 	code := codeNone
 	switch {
