@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -383,25 +382,12 @@ func (s *session) count(in, out int) {
 // goLong gives the connection to the standard server, with what was read ahead, for the rest of its life.
 func (s *session) goLong() {
 	ahead := append([]byte(nil), s.client.bytes()...)
-	if s.stream != nil {
-		ahead = lastRequest(ahead)
-	}
 	s.client.drop()
 	_ = s.client.conn.SetDeadline(time.Time{})
 	h := s.p.standard.wrap(s.lc, s.client.conn, ahead)
 	h.tls, h.stream = s.isTLS, s.stream
 	s.p.sessions.remove(s)
 	s.p.standard.serve(h, h)
-}
-
-// lastRequest lets the request that b begins with be a connection's last: net/http would wait for another, and the stream
-// would count until it has waited long enough.
-func lastRequest(b []byte) []byte {
-	head, rest, ok := bytes.Cut(b, []byte("\r\n\r\n"))
-	if !ok {
-		return b // refused anyway
-	}
-	return slices.Concat(head, []byte("\r\nConnection: close\r\n\r\n"), rest)
 }
 
 // kicked is what has to be told of a drain. Its kick does not wait.
