@@ -1,7 +1,6 @@
 package fiber_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,34 +9,25 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // lines is a log that tests read.
 type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-	on  chan struct{} // gets one for every line
+	conntest.Log
+	on chan struct{} // gets one for every line
 }
 
 func newLines() *lines { return &lines{on: make(chan struct{}, 1000)} }
 
 func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.on <- struct{}{}
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
+	defer func() { l.on <- struct{}{} }()
+	return l.Log.Write(p)
 }
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

@@ -235,16 +235,6 @@ func clientFor(t *testing.T, proto string) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// eventually waits for what another goroutine does after the client has its answer.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not so: %s", what)
-		}
-	}
-}
-
 // TestClientGoneCancelsTheServer in every phase of an exchange.
 func TestClientGoneCancelsTheServer(t *testing.T) {
 	for name, raw := range map[string]string{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 )
@@ -90,7 +91,7 @@ func TestListenerDoesNotHoldTheLoop(t *testing.T) {
 		e.Go(func() { close(ran) })
 		select {
 		case <-ran:
-		case <-time.After(patience):
+		case <-time.After(conntest.Patience):
 			t.Fatal("the loop stands still")
 		}
 	}
