@@ -65,3 +65,13 @@ func ToItself(fd int, to netip.AddrPort) bool { return toItself(fd, sockaddr(to)
 
 // ConnSize is what a connection takes of the heap.
 const ConnSize = unsafe.Sizeof(Conn{})
+
+// SameLoop reports whether two connections live on one loop.
+func SameLoop(a, b net.Conn) bool { return a.(*Conn).loop.Load() == b.(*Conn).loop.Load() }
+
+// Expire does what happens when a connection's timer fires.
+func Expire(c net.Conn) {
+	conn := c.(*Conn)
+	l := conn.loop.Load()
+	l.call(func() { conn.expired(l) })
+}

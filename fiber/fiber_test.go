@@ -61,32 +61,6 @@ func TestPanicEndsOneFiber(t *testing.T) {
 	}
 }
 
-func holdsItsLoop(until <-chan struct{}) { <-until }
-
-func TestWatchdogNamesAFiberThatHoldsItsLoop(t *testing.T) {
-	for _, kind := range kinds(t) {
-		if kind == fiber.Goroutine {
-			continue
-		}
-		log := newLines()
-		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
-		for !e.WatchRests() { // nothing runs yet
-			runtime.Gosched()
-		}
-		// Where the kernel does not tell how long the thread waited for a processor, the watchdog may speak before it is there.
-		spoken := uint64(0)
-		for ; !strings.Contains(log.String(), "holdsItsLoop"); spoken++ {
-			enough := make(chan struct{})
-			e.Go(func() { holdsItsLoop(enough) })
-			<-log.on
-			close(enough)
-		}
-		if n := e.Stats().Held; n < spoken {
-			t.Errorf("%s: %d times counted, want %d", kind, n, spoken)
-		}
-	}
-}
-
 func TestBlockLetsOthersRun(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")
@@ -140,6 +114,7 @@ func TestSleep(t *testing.T) {
 func TestMutexAndGroupAcrossLoops(t *testing.T) {
 	for _, kind := range kinds(t) {
 		e := newEngine(t, fiber.Config{Engine: kind, Loops: 3})
+		at := homes(t, e, 3)
 		var mu fiber.Mutex
 		var all fiber.Group
 		inside, count := 0, 0
@@ -164,7 +139,7 @@ func TestMutexAndGroupAcrossLoops(t *testing.T) {
 			if i%3 == 0 {
 				go turn()
 			} else {
-				e.Go(turn)
+				fiber.Spawn(at[i%len(at)], turn)
 			}
 		}
 		all.Wait()
