@@ -76,6 +76,37 @@ func TestCopyTo(t *testing.T) {
 	})
 }
 
+// Between connections of two loops CopyTo moves everything, too, and tells which of them has failed.
+func TestCopyToAcrossLoops(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue
+		}
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 2})
+		client, in, out, server := chain(t, e, "tcp")
+		if fiber.SameLoop(in, out) {
+			t.Fatal("both live on one loop")
+		}
+		want := random(t, 1<<20)
+		moved := 0
+		ended := make(chan [2]error, 1)
+		fiber.Spawn(in, func() {
+			readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, nil)
+			ended <- [2]error{readErr, writeErr}
+		})
+		go func() { _, _ = client.Write(want) }()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(server, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: other bytes than were sent, %v", kind, err)
+		}
+		_ = out.Close()
+		_, _ = client.Write([]byte("too late"))
+		if err := <-ended; err[0] != nil || !errors.Is(err[1], net.ErrClosed) || moved != len(want) {
+			t.Errorf("%s: %v after %d bytes; want net.ErrClosed from writing after %d", kind, err, moved, len(want))
+		}
+	}
+}
+
 // Bulk in one direction, small pieces in the other, of the same two connections.
 func TestCopyToBothWays(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
