@@ -74,4 +74,12 @@ func Expire(c net.Conn) {
 	conn := c.(*Conn)
 	l := conn.loop.Load()
 	l.call(func() { conn.expired(l) })
+
+// Paces says that the system paces by default, or does not.
+func Paces(on bool) (before bool) { return paces.Swap(on) }
+
+// Congestion returns the name of what decides how fast a connection sends.
+func (c *Conn) Congestion() (name string, err error) {
+	c.loop.Load().call(func() { name, err = unix.GetsockoptString(c.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
+	return name, err
 }
