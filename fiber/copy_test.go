@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -365,6 +366,54 @@ func TestCopyToHoldsNobodyUp(t *testing.T) {
 		}
 		if both.Wait(); most > 8<<20 {
 			t.Errorf("%d bytes were moved in one go", most)
+		}
+	})
+}
+
+// So does that of many connections at once.
+func TestManyCopyToHoldNobodyUp(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		var ins, outs [32]net.Conn
+		var sent, came, ended atomic.Int64
+		var readers sync.WaitGroup
+		for i := range ins {
+			client, in := plainPair(t, e)
+			server, out := plainPair(t, e)
+			_ = client.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+			for err := error(nil); err == nil; { // as much as there is room for
+				var n int
+				n, err = client.Write(make([]byte, 1<<20))
+				sent.Add(int64(n))
+			}
+			_ = client.Close()
+			readers.Go(func() {
+				n, _ := io.Copy(io.Discard, server)
+				came.Add(n)
+			})
+			ins[i], outs[i] = in, out
+		}
+		moved, most := 0, 0 // in all, and between two turns of another
+		copyOne := func(in, out net.Conn) {
+			defer ended.Add(1)
+			defer out.Close()
+			if readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
+				t.Errorf("CopyTo: %v, %v", readErr, writeErr)
+			}
+		}
+		on(ins[0], func() {
+			for i, in := range ins {
+				fiber.Spawn(in, func() { copyOne(in, outs[i]) })
+			}
+			for last := 0; ended.Load() < int64(len(ins)); fiber.Sleep(0) {
+				most = max(most, moved-last)
+				last = moved
+			}
+		})
+		if readers.Wait(); most > 16<<20 {
+			t.Errorf("%d of %d bytes were moved in one go", most, moved)
+		}
+		if came.Load() != sent.Load() {
+			t.Errorf("%d bytes of %d came", came.Load(), sent.Load())
 		}
 	})
 }

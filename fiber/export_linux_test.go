@@ -74,6 +74,7 @@ func Expire(c net.Conn) {
 	conn := c.(*Conn)
 	l := conn.loop.Load()
 	l.call(func() { conn.expired(l) })
+}
 
 // Paces says that the system paces by default, or does not.
 func Paces(on bool) (before bool) { return paces.Swap(on) }
