@@ -204,3 +204,39 @@ func TestAccessLog(t *testing.T) {
 		t.Errorf("the query is logged:\n%s", log.String())
 	}
 }
+
+// TestAccessLogSaysHTTP2 of every request that came in it, whoever serves it; and so does Via.
+func TestAccessLogSaysHTTP2(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, r.Header.Get("Via"))
+	})
+	var log conntest.Log
+	up := newUpstream(t, backend)
+	cfg := httpproxy.Config{Via: "pond", Routes: []httpproxy.Route{{Upstream: up}, {Path: "/bounded", Upstream: up, Timeout: time.Hour}}}
+	cfg.Listener = listener.Config{AccessLog: true, Logger: log.Logger()}
+	p := startProxy(t, cfg)
+	client := clientFor(t, "HTTP/2.0")
+	for i, tc := range []struct{ path, expect string }{{"/", ""}, {"/bounded", ""}, {"/", "100-continue"}, {"/a/../b", ""}} {
+		req, err := http.NewRequest("POST", p.url+tc.path, strings.NewReader("abc"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc.expect != "" {
+			req.Header.Set("Expect", tc.expect)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if via := string(body); resp.StatusCode == http.StatusOK && via != "2.0 pond" {
+			t.Errorf("%s: the server is told that it came via %q", tc.path, via)
+		}
+		eventually(t, "there is a line", func() bool { return strings.Count(log.String(), "msg=access") > i })
+	}
+	if n := strings.Count(log.String(), "proto=HTTP/2.0"); n != 4 {
+		t.Errorf("%d of 4 lines say HTTP/2:\n%s", n, log.String())
+	}
+}
