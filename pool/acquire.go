@@ -46,9 +46,14 @@ func (p *Pool[T]) acquireSlow(ctx context.Context) (Lease[T], error) {
 		l, handed, again, err = p.try(ctx, start)
 	}
 	if h := p.hooks.Acquired; h != nil {
-		h(ctx, AcquireEvent{
+		event := AcquireEvent{
 			Took: time.Duration(p.now() - start), Waited: handed, Reused: err == nil && l.Reused(),
 			Direct: err == nil && l.s.direct, Err: err,
+		}
+		_ = p.guard("Hooks.Acquired", func() error { h(ctx, event); return nil }, func() {
+			if err == nil {
+				l.Release()
+			}
 		})
 	}
 	return l, err
@@ -170,7 +175,8 @@ func (c *core[T]) timeLeft(start int64) time.Duration {
 }
 
 // passes runs Check, until then at the longest, on a lease just taken; a
-// resource that fails is closed.
+// resource that fails is closed, and not in the goroutine of a caller whose time
+// is over.
 func (p *Pool[T]) passes(ctx context.Context, l Lease[T], until time.Time) bool {
 	failed := func() {
 		var e effects[T]
@@ -183,7 +189,11 @@ func (p *Pool[T]) passes(ctx context.Context, l Lease[T], until time.Time) bool 
 		}
 		l.s.gen++
 		c.retire(l.s, ReasonCheck, &e)
-		p.unlock(&e)
+		if ctx.Err() != nil || !time.Now().Before(until) {
+			p.unlockAsync(&e)
+		} else {
+			p.unlock(&e)
+		}
 	}
 	if err := p.guard("Check", func() error {
 		b := &bounded{Context: ctx, at: until}

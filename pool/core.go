@@ -266,14 +266,15 @@ func (c *core[T]) failAll(kind, cause error, e *effects[T]) {
 	}
 }
 
-// full reports whether one more waiter is one too many: those for whom there
-// is still a place, opened or not, do not count.
+// full reports whether one more waiter is one too many: those for whom there is
+// a place that nobody uses, be its resource not open yet, being checked or being
+// closed, do not count.
 func (c *core[T]) full() bool {
 	most := c.limits.MaxWaiters
 	if most == 0 {
 		return false
 	}
-	places := max(c.limits.MaxSize-c.live()-c.closing, 0)
+	places := max(c.limits.MaxSize-c.inUse(), 0)
 	return c.waiters.n >= places+max(most, 0)
 }
 

@@ -57,7 +57,8 @@
 // calls runtime.Goexit) does not harm the pool: a panic in Open counts as a
 // failed open with a *PanicError as its cause; in Check or Reset the resource is
 // closed as if the callback had returned an error; in Close the resource counts
-// as closed. Each is reported to Hooks.Panicked, or else logged with slog.
+// as closed; in a hook nothing changes. Each is reported to Hooks.Panicked, or
+// else logged with slog.
 //
 // # Concurrency
 //

@@ -82,10 +82,10 @@ func (e *Error) Unwrap() []error {
 // Timeout reports whether the acquire timed out, as net.Error has it.
 func (e *Error) Timeout() bool { return errors.Is(e.Kind, ErrTimeout) }
 
-// PanicError is a panic in one of the callbacks of a Config.
+// PanicError is a panic in one of the callbacks or hooks of a Config.
 type PanicError struct {
 	Pool     string
-	Callback string // "Open", "Check", "Reset" or "Close"
+	Callback string // "Open", "Check", "Reset", "Close", "OnLeak", "Hooks.Opened", …
 	Value    any    // what was given to panic; nil for runtime.Goexit
 	Stack    []byte
 }

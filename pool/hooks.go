@@ -43,12 +43,14 @@ type AcquireEvent struct {
 
 // Hooks observe a pool, for tracing. Each may be nil; each is called without
 // the pool's lock, by the goroutine that did the thing, and must not block.
-// Acquired makes every acquire read the clock twice.
+// Acquired makes every acquire read the clock twice. One that panics is reported
+// as a callback is, and what it observed goes on.
 type Hooks struct {
 	Acquired func(ctx context.Context, e AcquireEvent)
 	Opened   func(took time.Duration, err error)
 	Closed   func(why Reason)
-	// Panicked gets panics of the callbacks; nil logs them with slog.Default.
+	// Panicked gets panics of the callbacks and hooks; nil logs them with
+	// slog.Default. A panic of its own is dropped.
 	Panicked func(*PanicError)
 }
 

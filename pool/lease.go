@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// Lease is the right to use one resource until Release or Discard, exactly one
-// of which must be called exactly once: a second call panics, naming the pool.
+// Lease is the right to use one resource until Release, Discard or DiscardAsync,
+// exactly one of which must be called exactly once: a second call panics, naming
+// the pool.
 // It is a small value; copies are the same lease. The zero Lease is none.
 type Lease[T any] struct {
 	s   *slot[T]
@@ -86,20 +87,32 @@ func (p *Pool[T]) put(s *slot[T], why Reason) {
 // Discard closes the resource, in this goroutine, and frees its place for
 // another.
 func (l Lease[T]) Discard() {
+	var e effects[T]
+	l.discard("Discard", &e).unlock(&e)
+}
+
+// DiscardAsync is Discard for a resource whose Close may take its time: it runs
+// in a goroutine of the pool's, and the place is free when it has returned.
+func (l Lease[T]) DiscardAsync() {
+	var e effects[T]
+	l.discard("DiscardAsync", &e).unlockAsync(&e)
+}
+
+// discard retires the resource. The pool is returned with its lock held.
+func (l Lease[T]) discard(call string, e *effects[T]) *Pool[T] {
 	if l.s == nil {
-		panic("pool: Discard of a zero Lease")
+		panic("pool: " + call + " of a zero Lease")
 	}
 	p := l.s.pool
 	p.mu.Lock()
 	if l.s.gen != l.gen {
-		l.misuse("Discard")
+		l.misuse(call)
 	}
-	var e effects[T]
 	l.s.gen++
 	p.core.discarded++
 	p.touchLazily()
-	p.core.retire(l.s, ReasonDiscarded, &e)
-	p.unlock(&e)
+	p.core.retire(l.s, ReasonDiscarded, e)
+	return p
 }
 
 // misuse panics. It unlocks first, so that the pool survives a recover.

@@ -72,12 +72,13 @@ type Limits struct {
 	// to a tenth, when they are idle or released; never while leased.
 	// 0 means unlimited.
 	MaxLifetime time.Duration
-	// AcquireTimeout bounds the wait in Acquire, checks of idle resources
-	// included, besides the context.
+	// AcquireTimeout bounds the wait in Acquire, checks of idle resources and
+	// direct opens included, besides the context.
 	// 0 means that only the context bounds it.
 	AcquireTimeout time.Duration
-	// MaxWaiters bounds the callers that wait while every place is taken;
+	// MaxWaiters bounds the callers that wait while every resource is leased;
 	// those beyond get ErrTooManyWaiters. 0 means unlimited, negative nobody.
+	// Callers for whom a resource is being opened or checked do not count.
 	MaxWaiters int
 	// CheckAfter makes Acquire run Config.Check on a resource that was idle
 	// for longer, measured to a quarter of it, but no finer than 5 ms.

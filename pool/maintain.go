@@ -147,7 +147,7 @@ func (p *Pool[T]) tick() {
 		go p.checkIdle(s)
 	}
 	for _, l := range leaks {
-		p.config.OnLeak(l)
+		_ = p.guard("OnLeak", func() error { p.config.OnLeak(l); return nil }, func() {})
 	}
 }
 

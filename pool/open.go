@@ -23,31 +23,33 @@ func (p *Pool[T]) open(round uint64) {
 	p.mu.Lock()
 	timeout := p.core.limits.OpenTimeout
 	p.mu.Unlock()
-	finish(p.callOpen(p.ctx, timeout, s, func() { finish(errExited) }))
+	finish(p.callOpen(p.ctx, timeout, s, finish))
 }
 
 // errExited is what waiters learn when Open ended its goroutine.
 var errExited = errors.New("the Open callback called runtime.Goexit")
 
-// callOpen runs Config.Open into s.value.
-func (p *Pool[T]) callOpen(ctx context.Context, timeout time.Duration, s *slot[T], exited func()) error {
+// callOpen runs Config.Open into s.value. If Open or the hook end the goroutine,
+// exited is called with the result.
+func (p *Pool[T]) callOpen(ctx context.Context, timeout time.Duration, s *slot[T], exited func(error)) error {
 	began := p.now()
 	within := &bounded{Context: ctx, at: time.Now().Add(timeout)}
 	defer within.end()
 	err := p.guard("Open", func() (err error) {
 		s.value, err = p.config.Open(within)
 		return err
-	}, exited)
-	if p.hooks.Opened != nil {
-		p.hooks.Opened(time.Duration(p.now()-began), err)
+	}, func() { exited(errExited) })
+	if h := p.hooks.Opened; h != nil {
+		took := time.Duration(p.now() - began)
+		_ = p.guard("Hooks.Opened", func() error { h(took, err); return nil }, func() { exited(err) })
 	}
 	return err
 }
 
 // openDirect opens an overflow resource, in the caller's goroutine and with its
 // context, which Close ends too. The caller has counted it in core.direct.
-func (p *Pool[T]) openDirect(ctx context.Context, start int64) (Lease[T], error) {
-	ctx, cancel := context.WithCancel(ctx)
+func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], error) {
+	ctx, cancel := context.WithCancel(caller)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
 	s := &slot[T]{pool: p, direct: true}
@@ -59,12 +61,7 @@ func (p *Pool[T]) openDirect(ctx context.Context, start int64) (Lease[T], error)
 		c := &p.core
 		if err != nil {
 			c.direct--
-			c.openFailed++
-			kind := ErrOpen
-			if c.closed {
-				kind = ErrClosed
-			}
-			failure = c.newError(kind, err, c.clock-start)
+			failure = p.directError(caller, start, err)
 		} else {
 			c.born(s)
 			c.overflowed++
@@ -77,8 +74,29 @@ func (p *Pool[T]) openDirect(ctx context.Context, start int64) (Lease[T], error)
 		p.mu.Unlock()
 	}
 	p.mu.Lock()
-	timeout := p.core.limits.OpenTimeout
+	timeout := min(p.core.limits.OpenTimeout, p.core.timeLeft(start))
 	p.mu.Unlock()
-	finish(p.callOpen(ctx, timeout, s, func() { finish(errExited) }))
+	finish(p.callOpen(ctx, timeout, s, func(err error) {
+		if finish(err); err == nil {
+			l.Release()
+		}
+	}))
 	return l, failure
+}
+
+// directError counts and describes a direct open that failed with err: for the
+// sake of the pool's end, of the caller's patience, or by itself. Under mu.
+func (p *Pool[T]) directError(caller context.Context, start int64, err error) error {
+	c := &p.core
+	switch {
+	case c.closed:
+		return c.newError(ErrClosed, err, c.clock-start)
+	case caller.Err() != nil:
+		return p.ctxError(caller, start)
+	case c.timeLeft(start) <= 0:
+		c.timedOut++
+		return c.newError(ErrTimeout, err, c.clock-start)
+	}
+	c.openFailed++
+	return c.newError(ErrOpen, err, c.clock-start)
 }

@@ -14,9 +14,10 @@ import (
 type Config[T any] struct {
 	// Name appears in errors, statistics and leak reports.
 	Name string
-	// Open makes a resource. ctx ends with Limits.OpenTimeout and when the pool
-	// is closed; it carries no values of the caller that waits (for an overflow
-	// resource it is derived from that caller's). Open must heed ctx.
+	// Open makes a resource. ctx ends with Limits.OpenTimeout, when the pool is
+	// closed, and when Open has returned: the resource must not depend on it. It
+	// carries no values of the caller that waits (for an overflow resource it is
+	// derived from that caller's). Open must heed ctx.
 	Open func(ctx context.Context) (T, error)
 	// Go starts fn, which calls Open, somewhere else than in the caller; nil is
 	// the go statement. It is called wherever a resource turns out to be
@@ -174,8 +175,8 @@ func (p *Pool[T]) closeSlot(s, rest *slot[T]) {
 		go p.closeChain(rest)
 	})
 	freed()
-	if p.hooks.Closed != nil {
-		p.hooks.Closed(s.why)
+	if h := p.hooks.Closed; h != nil {
+		_ = p.guard("Hooks.Closed", func() error { h(s.why); return nil }, func() { go p.closeChain(rest) })
 	}
 }
 
@@ -266,8 +267,14 @@ func (p *Pool[T]) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
+	select { // of two that are ready, select takes any
+	case <-p.done:
+		return nil
+	default:
+	}
 	s := p.Stats()
-	return fmt.Errorf("pool %q: drain: %d leases are still out: %w", p.name, s.InUse+s.Direct, ctx.Err())
+	return fmt.Errorf("pool %q: drain: %d leases are still out, %d resources are being opened or closed: %w",
+		p.name, s.InUse+s.Direct, s.Opening+s.Busy, ctx.Err())
 }
 
 // shutdown returns true with the lock held, the first time.

@@ -255,6 +255,7 @@ func TestCheckThatHangsIsBounded(t *testing.T) {
 		_, err := p.Acquire(ctx) // a check of three seconds, one of one
 		wantErr(t, err, pool.ErrTimeout)
 		want(t, "waited", time.Since(began), 4*time.Second)
+		synctest.Wait()
 		want(t, "timed out", p.Stats().TimedOut, 1)
 		want(t, "closed by checks", p.Stats().ClosedCheck, 2)
 
