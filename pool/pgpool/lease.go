@@ -32,16 +32,14 @@ func (l Lease) Discard() {
 		select {
 		case <-conn.PgConn().CleanupDone():
 		default:
-			go l.discardLater()
+			// closeConn waits, for closeTimeout at most, until pgx has ended the
+			// cancelled query. The caller is not made to wait; the pool's Drain is.
+			l.l.DiscardAsync()
 			return
 		}
 	}
 	l.l.Discard()
 }
-
-// discardLater waits in closeConn, for closeTimeout at most, until pgx has ended a
-// cancelled query. Its caller is not made to wait; the pool's Drain is.
-func (l Lease) discardLater() { l.l.Discard() }
 
 // release reports whether the connection was fit for reuse.
 func (l Lease) release() bool {

@@ -39,8 +39,8 @@ type Config struct {
 	// MinIdle of 0 becomes 2; with MaxSize set, MinIdle is taken as it stands. Every
 	// other zero means what it means to package pool.
 	Limits pool.Limits
-	// AfterConnect, optional, prepares each new connection: types, settings. An error
-	// closes it and counts as a failed open.
+	// AfterConnect, optional, prepares each new connection: types, settings. An error, or
+	// a panic, closes it and counts as a failed open.
 	AfterConnect func(ctx context.Context, conn *pgx.Conn) error
 	// ResetSession undoes on release what the holder left in the session: settings,
 	// temporary tables, cursors, LISTEN, advisory locks, roles; as DISCARD ALL does, but
@@ -113,10 +113,16 @@ func open(ctx context.Context, cc *pgx.ConnConfig, after func(context.Context, *
 	if err != nil || after == nil {
 		return conn, err
 	}
+	prepared := false
+	defer func() { // also when it panics
+		if !prepared {
+			closeConn(conn)
+		}
+	}()
 	if err := after(ctx, conn); err != nil {
-		closeConn(conn)
 		return nil, fmt.Errorf("AfterConnect: %w", err)
 	}
+	prepared = true
 	return conn, nil
 }
 

@@ -315,3 +315,62 @@ func TestManyGoroutinesShareFewConnections(t *testing.T) {
 		t.Errorf("stats = %+v", s)
 	}
 }
+
+// TestDiscardingTwicePanicsInTheCaller also where the connection is closed elsewhere,
+// because its query was cancelled.
+func TestDiscardingTwicePanicsInTheCaller(t *testing.T) {
+	db := open(t, pgpool.Config{Limits: one})
+	l, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := l.Conn().Exec(over, "select pg_sleep(600)"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	l.Release()
+	for name, call := range map[string]func(){"Release": l.Release, "Discard": l.Discard} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("a second %s went unnoticed", name)
+				}
+			}()
+			call()
+		}()
+	}
+	if got := value[int](t, db, "select 1"); got != 1 {
+		t.Fatal(got)
+	}
+}
+
+func TestPanicInAfterConnectClosesTheConnection(t *testing.T) {
+	const name = "after-connect-panics"
+	panics := true
+	db := open(t, pgpool.Config{Limits: one, AfterConnect: func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "set application_name = '"+name+"'")
+		if panics {
+			panics = false
+			panic("after")
+		}
+		return err
+	}})
+	err := db.With(t.Context(), func(*pgx.Conn) error { return nil })
+	if pe, ok := errors.AsType[*pool.PanicError](err); !ok || pe.Value != "after" {
+		t.Fatalf("got %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = db.With(ctx, func(c *pgx.Conn) error {
+		for n := 0; n != 1; { // the server takes a moment to end the other
+			if err := c.QueryRow(ctx, "select count(*) from pg_stat_activity where application_name = '"+name+"'").Scan(&n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error("the first connection is still there: ", err)
+	}
+}
