@@ -25,15 +25,18 @@ type Config struct {
 	// MaxWaiters are used, MaxSize is always 1 and it never goes idle.
 	Writer pool.Limits
 	// BusyTimeout is how long a statement waits for a lock another process
-	// holds. 0 means 5 seconds. SQLite does not look at the context meanwhile.
+	// holds. 0 means 5 seconds. DB.Write's BEGIN heeds the context meanwhile;
+	// SQLite itself, for other statements, does not look at it.
 	BusyTimeout time.Duration
 	// ReadOnly opens the file read-only; it must exist.
 	ReadOnly bool
 	// Setup runs on every new connection, before a reader becomes
-	// query_only: register functions, create temporary views. Optional.
+	// query_only: register functions, create temporary views, attach other files
+	// (in WAL mode, or their readers and the writer stand in each other's way).
+	// It must not change the schema each time. Optional.
 	Setup func(conn *sqlite.Conn) error
-	// Teardown runs before a connection is closed, also one whose Setup failed.
-	// Optional.
+	// Teardown runs before a connection is closed, also one whose Setup failed or
+	// panicked. Optional.
 	Teardown func(conn *sqlite.Conn)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -22,17 +23,63 @@ func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlitepool: %w", explain(ctx, err))
 	}
+	sound := false
+	defer func() { // also when Setup panics
+		if !sound {
+			db.closeConn(conn)
+		}
+	}()
 	if err := db.configure(conn, reader); err != nil {
-		db.closeConn(conn)
 		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
 	}
-	info, err := os.Stat(db.path)
+	version, err := conn.Prepare(schemaVersion)
 	if err != nil {
-		db.closeConn(conn)
+		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
+	}
+	schema, err := one(version)
+	if err != nil {
+		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
+	}
+	file, err := os.Stat(db.path)
+	if err != nil {
 		return nil, fmt.Errorf("sqlitepool: %w", err)
 	}
-	db.files.Store(conn, info)
+	db.opened.Store(conn, &opened{file, version, schema})
+	sound = true
 	return conn, nil
+}
+
+// schemaVersion asks for a number that changes with the schema, whoever changes it
+// (https://www.sqlite.org/pragma.html#pragma_schema_version). The comment makes it a
+// cached statement that nobody else has.
+const schemaVersion = "PRAGMA schema_version -- sqlitepool"
+
+// opened is what a connection found when it was opened.
+type opened struct {
+	file    os.FileInfo
+	version *sqlite.Stmt // of schemaVersion
+	schema  int64        // what it told
+}
+
+func (db *DB) found(conn *sqlite.Conn) *opened {
+	v, _ := db.opened.Load(conn)
+	o, _ := v.(*opened)
+	return o
+}
+
+// outdated tells whether the schema has changed since the connection was opened.
+func (o *opened) outdated() (bool, error) {
+	now, err := one(o.version)
+	return now != o.schema, err
+}
+
+// one runs a statement that has one row of one number.
+func one(stmt *sqlite.Stmt) (n int64, err error) {
+	if _, err := stmt.Step(); err != nil {
+		return 0, err
+	}
+	n = stmt.ColumnInt64(0)
+	return n, stmt.Reset()
 }
 
 // check tells whether the file a connection has open is still the one at the
@@ -42,7 +89,7 @@ func (db *DB) check(conn *sqlite.Conn) error {
 	if err != nil {
 		return fmt.Errorf("sqlitepool: %w", err)
 	}
-	if was, ok := db.files.Load(conn); !ok || !os.SameFile(was.(os.FileInfo), now) {
+	if was := db.found(conn); was == nil || !os.SameFile(was.file, now) {
 		return fmt.Errorf("sqlitepool: %q was replaced by another file", db.path)
 	}
 	return nil
@@ -126,12 +173,16 @@ func exec(conn *sqlite.Conn, query string) error {
 }
 
 func (db *DB) closeConn(conn *sqlite.Conn) {
+	db.opened.Delete(conn)
+	defer func() { // also when Teardown panics
+		if err := conn.Close(); err != nil {
+			slog.Warn("sqlitepool: a connection was not closed: a transient statement or a blob of it is still open", "path", db.path, "err", err)
+		}
+	}()
 	conn.SetInterrupt(nil)
-	db.files.Delete(conn)
 	if db.cfg.Teardown != nil {
 		db.cfg.Teardown(conn)
 	}
-	conn.Close()
 }
 
 // walMissing reports whether no log lies beside the file, so that the file

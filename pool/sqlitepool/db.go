@@ -11,6 +11,10 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
+// beginWrite takes the write lock at once: a deferred transaction that turns to
+// writing is refused when another process wrote meanwhile.
+const beginWrite = "BEGIN IMMEDIATE"
+
 // DB is the connections of one SQLite file. Its methods are safe for use by
 // several goroutines; a connection belongs to whoever leased it.
 type DB struct {
@@ -19,7 +23,7 @@ type DB struct {
 	readOnly  bool
 	immutable bool     // read-only, in a directory where the shared memory file cannot be made
 	made      bool     // the file exists: if it is gone later, no empty one takes its place
-	files     sync.Map // *sqlite.Conn → os.FileInfo of the file it opened
+	opened    sync.Map // *sqlite.Conn → *opened
 	readers   *pool.Pool[*sqlite.Conn]
 	writer    *pool.Pool[*sqlite.Conn]
 }
@@ -42,12 +46,13 @@ func Open(path string, cfg Config) (*DB, error) {
 	if err := db.probe(); err != nil {
 		return nil, err
 	}
-	db.readers, err = db.newPool("readers", db.cfg.Readers, true)
-	if err != nil || db.readOnly {
-		return db, err
+	if db.readers, err = db.newPool("readers", db.cfg.Readers, true); err != nil {
+		return nil, err
 	}
-	db.writer, err = db.newPool("writer", db.cfg.Writer, false)
-	if err != nil {
+	if db.readOnly {
+		return db, nil
+	}
+	if db.writer, err = db.newPool("writer", db.cfg.Writer, false); err != nil {
 		db.readers.Close()
 		return nil, err
 	}
@@ -97,46 +102,31 @@ func (db *DB) Path() string { return db.path }
 func (db *DB) ReadOnly() bool { return db.readOnly }
 
 // Read runs fn with a reader inside a read transaction: everything fn reads
-// comes from one snapshot, taken at its first read. When ctx ends the
+// comes from one snapshot, taken when it begins. When ctx ends the
 // statement under way is interrupted. Errors: those of pool.Acquire, those of
 // fn, the context's. fn must not keep the connection, end the transaction or
-// call SetInterrupt.
+// call SetInterrupt; what it made by PrepareTransient or OpenBlob it has to
+// finalize or close.
 func (db *DB) Read(ctx context.Context, fn func(*sqlite.Conn) error) error {
-	lease, err := db.AcquireReader(ctx)
-	if err != nil {
-		return err
-	}
-	return inTransaction(ctx, lease, "BEGIN", fn)
+	return db.transact(ctx, db.AcquireReader, "BEGIN", fn)
 }
 
 // Write runs fn with the writer between BEGIN IMMEDIATE and COMMIT. An error
-// or a panic of fn, or the end of ctx, rolls back. Writers are served first
-// come first served. Errors: ErrReadOnly, ErrBusy, those of Read. fn must not
-// call Write: it would wait for itself.
+// or a panic of fn, or the end of ctx before the COMMIT, rolls back. Writers are
+// served first come first served; for a lock of another process Write waits as
+// long as Config.BusyTimeout and ctx allow. Errors: ErrReadOnly, ErrBusy, those
+// of Read. fn must not call Write: it would wait for itself. It must return the
+// errors of its statements: some end the transaction, and what is done after
+// them is no part of it.
 func (db *DB) Write(ctx context.Context, fn func(*sqlite.Conn) error) error {
-	lease, err := db.AcquireWriter(ctx)
-	if err != nil {
-		return err
-	}
-	return inTransaction(ctx, lease, "BEGIN IMMEDIATE", fn)
-}
-
-func inTransaction(ctx context.Context, lease pool.Lease[*sqlite.Conn], begin string, fn func(*sqlite.Conn) error) error {
-	defer lease.Release() // rolls back what is still open, also after a panic
-	conn := lease.Value()
-	conn.SetInterrupt(ctx.Done())
-	if err := exec(conn, begin); err != nil {
-		return explain(ctx, err)
-	}
-	if err := fn(conn); err != nil {
-		return explain(ctx, err)
-	}
-	return explain(ctx, exec(conn, "COMMIT"))
+	return db.transact(ctx, db.AcquireWriter, beginWrite, fn)
 }
 
 // AcquireReader leases a reader outside a transaction. Release rolls back what
-// is left open; a lease whose other PRAGMAs were changed must be discarded.
-// Errors: those of pool.Acquire.
+// is left open; a lease that changed anything else which lasts (other PRAGMAs,
+// ATTACH, an authorizer, busy handlers) must be discarded. Read columns by number:
+// the names that a cached statement's Get methods know are those of the schema it was
+// first prepared with. Errors: those of pool.Acquire.
 func (db *DB) AcquireReader(ctx context.Context) (pool.Lease[*sqlite.Conn], error) {
 	return db.readers.Acquire(ctx)
 }

@@ -36,7 +36,10 @@
 //
 // Statements made with sqlite.Conn.Prepare are cached by their text for as long
 // as the connection lives, so use it for a fixed set of texts and
-// PrepareTransient for generated ones.
+// PrepareTransient for generated ones, which have to be finalized: one left in the
+// middle of its rows keeps its connection's snapshot for ever. When the schema
+// changes, in whichever process, each connection is replaced before its next Read
+// or Write, because the names of columns in its cached statements may be wrong.
 //
 // A file that is deleted or replaced while it is open is noticed before the next
 // write, after each use and after a second idle: its connections are closed, new

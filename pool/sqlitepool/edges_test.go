@@ -1,0 +1,273 @@
+package sqlitepool_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/pool/sqlitepool"
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+)
+
+// other is a connection of another process.
+func other(t *testing.T, db *sqlitepool.DB) *sqlite.Conn {
+	t.Helper()
+	c, err := sqlite.OpenConn(db.Path(), sqlite.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// text runs a query and returns what its column name holds.
+func text(c *sqlite.Conn, query, name string) (got string, err error) {
+	err = sqlitex.Execute(c, query, &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+		got = stmt.GetText(name)
+		return nil
+	}})
+	return got, err
+}
+
+// A table that is made anew, here or by another process, has its columns elsewhere.
+func TestColumnsKeepTheirNames(t *testing.T) {
+	for name, change := range map[string]func(*testing.T, *sqlitepool.DB, string){
+		"here": script,
+		"another process": func(t *testing.T, db *sqlitepool.DB, sql string) {
+			if err := sqlitex.ExecuteScript(other(t, db), sql, nil); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
+			for _, columns := range []string{"name, note", "note, name", "age, note, name"} {
+				change(t, db, "DROP TABLE IF EXISTS s; CREATE TABLE s ("+columns+"); INSERT INTO s (name, note) VALUES ('ada', 'wrong')")
+				for way, run := range map[string]func(context.Context, func(*sqlite.Conn) error) error{"Read": db.Read, "Write": db.Write} {
+					err := run(t.Context(), func(c *sqlite.Conn) error {
+						got, err := text(c, "SELECT * FROM s", "name")
+						if got != "ada" {
+							t.Errorf("%s with columns %s: name is %q", way, columns, got)
+						}
+						return err
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestWriteEndsWithItsContext(t *testing.T) {
+	db := open(t, sqlitepool.Config{BusyTimeout: time.Hour})
+	lock := other(t, db)
+	if err := sqlitex.ExecuteTransient(lock, "BEGIN IMMEDIATE", nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := db.Write(ctx, increment); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("under a foreign lock: %v", err)
+	}
+	done := make(chan error)
+	go func() { done <- db.Write(t.Context(), increment) }()
+	if err := sqlitex.ExecuteTransient(lock, "COMMIT", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error("after the foreign lock: ", err)
+	}
+}
+
+// A statement in the middle of its rows is not in the way of COMMIT, unless the driver does not know it.
+func TestStatementsLeftUnderWay(t *testing.T) {
+	const insert = "INSERT INTO t (x) VALUES (7), (8) RETURNING id"
+	db := open(t, sqlitepool.Config{})
+	err := db.Write(t.Context(), func(c *sqlite.Conn) error {
+		stmt, err := c.Prepare(insert)
+		if err != nil {
+			return err
+		}
+		_, err = stmt.Step()
+		return err
+	})
+	if n := get(t, db, "SELECT count(*) FROM t"); err != nil || n != 3 {
+		t.Errorf("with a cached statement: %v, %d rows", err, n)
+	}
+	var left *sqlite.Stmt
+	err = db.Write(t.Context(), func(c *sqlite.Conn) (err error) {
+		if left, _, err = c.PrepareTransient(insert); err == nil {
+			_, err = left.Step()
+		}
+		return err
+	})
+	if err == nil || errors.Is(err, sqlitepool.ErrBusy) || !strings.Contains(err.Error(), "finalize") {
+		t.Errorf("with a transient statement: %v", err)
+	}
+	if err := left.Finalize(); err != nil {
+		t.Log("finalize:", err) // it was rolled back
+	}
+	if n := get(t, db, "SELECT count(*) FROM t"); n != 3 {
+		t.Errorf("%d rows: not rolled back", n)
+	}
+	script(t, db, "INSERT INTO t (x) VALUES (9)")
+}
+
+// An interrupt ends SQLite's transaction. What a function does afterwards, if it takes no
+// notice, is not committed by itself.
+func TestNothingAfterAnInterrupt(t *testing.T) {
+	db := open(t, sqlitepool.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	err := db.Write(ctx, func(c *sqlite.Conn) error {
+		if err := increment(c); err != nil {
+			return err
+		}
+		err := c.CreateFunction("stop", &sqlite.FunctionImpl{Scalar: func(sqlite.Context, []sqlite.Value) (sqlite.Value, error) {
+			cancel()
+			return sqlite.IntegerValue(1), nil
+		}})
+		if err != nil {
+			return err
+		}
+		err = sqlitex.Execute(c, "INSERT INTO t (x) WITH RECURSIVE r(i) AS (SELECT stop() UNION ALL SELECT i + 1 FROM r) SELECT i FROM r", nil)
+		if err == nil {
+			t.Error("not interrupted")
+		}
+		if err := increment(c); err == nil {
+			t.Error("a statement after the interrupt succeeded")
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if n := get(t, db, "SELECT sum(x) FROM t"); n != 0 {
+		t.Errorf("x = %d after a write that was not committed", n)
+	}
+	script(t, db, "UPDATE t SET x = 1")
+	if s := db.Stats(); s.Writer.Panics != 0 {
+		t.Errorf("%+v", s.Writer)
+	}
+}
+
+// Whatever panics, each connection is torn down and closed: the last removes the log.
+func TestPanicsCloseTheConnection(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	var setups, teardowns atomic.Int64
+	db, err := sqlitepool.Open(path, sqlitepool.Config{
+		Setup: func(*sqlite.Conn) error {
+			if setups.Add(1) == 3 {
+				panic("setup")
+			}
+			return nil
+		},
+		Teardown: func(*sqlite.Conn) {
+			if teardowns.Add(1) == 3 {
+				panic("teardown")
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	script(t, db, "CREATE TABLE t (x)")
+	err = db.Read(t.Context(), func(*sqlite.Conn) error { return nil })
+	if pe, ok := errors.AsType[*pool.PanicError](err); !ok || pe.Value != "setup" {
+		t.Errorf("got %v", err)
+	}
+	get(t, db, "SELECT count(*) FROM t")
+	drain(t, db)
+	if s, d := setups.Load(), teardowns.Load(); s != d || s < 4 {
+		t.Errorf("%d setups, %d teardowns", s, d)
+	}
+	if _, err := os.Stat(path + "-wal"); err == nil {
+		t.Error("a connection is still open: the log is there")
+	}
+}
+
+func TestAttachedDatabase(t *testing.T) {
+	aux := filepath.Join(t.TempDir(), "aux.db")
+	db := open(t, sqlitepool.Config{Setup: func(c *sqlite.Conn) error {
+		return errors.Join(
+			sqlitex.ExecuteTransient(c, "ATTACH ? AS aux", &sqlitex.ExecOptions{Args: []any{aux}}),
+			sqlitex.ExecuteTransient(c, "PRAGMA aux.journal_mode=WAL", nil))
+	}})
+	script(t, db, "CREATE TABLE aux.u (x INTEGER); INSERT INTO aux.u VALUES (0)")
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 25 {
+				err := db.Write(t.Context(), func(c *sqlite.Conn) error {
+					return errors.Join(increment(c), sqlitex.Execute(c, "UPDATE aux.u SET x = x + 1", nil))
+				})
+				if err != nil {
+					t.Error("write:", err)
+				}
+			}
+		})
+		wg.Go(func() {
+			for range 50 {
+				err := db.Read(t.Context(), func(c *sqlite.Conn) error {
+					_, err := number(c, "SELECT (SELECT x FROM t) + (SELECT x FROM aux.u)")
+					return err
+				})
+				if err != nil {
+					t.Error("read:", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := get(t, db, "SELECT (SELECT x FROM t) + (SELECT x FROM aux.u)"); n != 200 {
+		t.Errorf("%d after a hundred writes to both", n)
+	}
+	err := db.Read(t.Context(), func(c *sqlite.Conn) error { return sqlitex.Execute(c, "DELETE FROM aux.u", nil) })
+	if !errors.Is(err, sqlitepool.ErrReadOnly) {
+		t.Errorf("a reader writes to it: %v", err)
+	}
+}
+
+func TestBigRows(t *testing.T) {
+	db := open(t, sqlitepool.Config{})
+	script(t, db, "CREATE TABLE big (b BLOB)")
+	blob := bytes.Repeat([]byte("0123456789abcdef"), 1<<20) // 16 MiB
+	err := db.Write(t.Context(), func(c *sqlite.Conn) error {
+		return sqlitex.Execute(c, "INSERT INTO big VALUES (?)", &sqlitex.ExecOptions{Args: []any{blob}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Read(t.Context(), func(c *sqlite.Conn) error {
+		return sqlitex.Execute(c, "SELECT b FROM big", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+			got := make([]byte, stmt.ColumnLen(0))
+			if stmt.ColumnBytes(0, got); !bytes.Equal(got, blob) {
+				return fmt.Errorf("%d bytes came back, not the %d written", len(got), len(blob))
+			}
+			return nil
+		}})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	err = db.Write(t.Context(), func(c *sqlite.Conn) error {
+		return errors.Join(increment(c), sqlitex.Execute(c, "INSERT INTO big VALUES (zeroblob(2000000000))", nil))
+	})
+	if sqlite.ErrCode(err).ToPrimary() != sqlite.ResultTooBig {
+		t.Errorf("over SQLite's limit: %v", err)
+	}
+	if n := get(t, db, "SELECT x FROM t"); n != 0 {
+		t.Errorf("x = %d: not rolled back", n)
+	}
+}
