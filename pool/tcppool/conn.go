@@ -14,11 +14,19 @@ import (
 // returns net.ErrClosed, so that `defer c.Close()` and Release go together. It
 // never touches the connection's next borrower.
 type Conn struct {
-	net.Conn // only for addresses
+	inner    // its addresses are those of the Conn
 	lease    pool.Lease[net.Conn]
 	state    atomic.Int64 // operations under way, plus the flags
 	deadline atomic.Bool  // one was set and has to be undone
 }
+
+type inner = net.Conn
+
+// NetConn returns the connection below, as Config.Dial made it or, with Config.TLS,
+// a *fiber.TLSConn: to ask for its state or to set what may stay set. What is read
+// or written there goes unnoticed, so do not Release afterwards; and it must not be
+// used when the loan is over.
+func (c *Conn) NetConn() net.Conn { return c.inner }
 
 // Flags in Conn.state, above any number of operations.
 const (
@@ -50,7 +58,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if !c.begin() {
 		return 0, c.over("read")
 	}
-	n, err := c.Conn.Read(b)
+	n, err := c.inner.Read(b)
 	c.finish(err)
 	return n, err
 }
@@ -60,7 +68,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	if !c.begin() {
 		return 0, c.over("write")
 	}
-	n, err := c.Conn.Write(b)
+	n, err := c.inner.Write(b)
 	c.finish(err)
 	return n, err
 }
@@ -71,7 +79,7 @@ func (c *Conn) CloseWrite() error {
 	if !c.begin() {
 		return c.over("close write of")
 	}
-	half, ok := c.Conn.(interface{ CloseWrite() error })
+	half, ok := c.inner.(interface{ CloseWrite() error })
 	if !ok {
 		c.finish(nil)
 		return &net.OpError{Op: "close write of", Net: "tcppool", Addr: c.RemoteAddr(), Err: net.UnknownNetworkError("no half-close")}
@@ -83,13 +91,13 @@ func (c *Conn) CloseWrite() error {
 }
 
 // SetDeadline sets both deadlines; Release undoes them.
-func (c *Conn) SetDeadline(t time.Time) error { return c.set(c.Conn.SetDeadline, t) }
+func (c *Conn) SetDeadline(t time.Time) error { return c.set(c.inner.SetDeadline, t) }
 
 // SetReadDeadline sets the read deadline; Release undoes it.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.set(c.Conn.SetReadDeadline, t) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.set(c.inner.SetReadDeadline, t) }
 
 // SetWriteDeadline sets the write deadline; Release undoes it.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.set(c.Conn.SetWriteDeadline, t) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.set(c.inner.SetWriteDeadline, t) }
 
 func (c *Conn) set(f func(time.Time) error, t time.Time) error {
 	if !c.begin() {
@@ -114,7 +122,7 @@ func (c *Conn) Release() (kept bool) {
 	if before&ended != 0 {
 		return false
 	}
-	if before != 0 || !c.calm() || look(c.Conn) != idleconn.Silent {
+	if before != 0 || !c.calm() || look(c.inner) != idleconn.Silent {
 		c.lease.Discard()
 		return false
 	}
@@ -124,7 +132,7 @@ func (c *Conn) Release() (kept bool) {
 
 // calm undoes the deadlines.
 func (c *Conn) calm() bool {
-	return !c.deadline.Load() || c.Conn.SetDeadline(time.Time{}) == nil
+	return !c.deadline.Load() || c.inner.SetDeadline(time.Time{}) == nil
 }
 
 // Close ends the loan and closes the connection.

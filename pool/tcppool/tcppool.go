@@ -127,7 +127,7 @@ func (d *Dialer) Get(ctx context.Context, network, address string) (*Conn, error
 		// One that was never lent may hold the server's greeting, and may have
 		// died while it was kept warm; one dialled just now is as good as any.
 		if seen == idleconn.Silent || (!l.Reused() && (seen != idleconn.Dead || fresh >= d.limits.MinIdle)) {
-			return &Conn{Conn: l.Value(), lease: l}, nil
+			return &Conn{inner: l.Value(), lease: l}, nil
 		}
 		if !l.Reused() {
 			fresh++

@@ -234,7 +234,7 @@ func TestLookBeforeLending(t *testing.T) {
 			s := listen(t)
 			d := dialer(t, tcppool.Config{})
 			c := get(t, d, s)
-			await := readable(t, c.Conn)
+			await := readable(t, c.NetConn())
 			if !c.Release() {
 				t.Fatal("not kept")
 			}
