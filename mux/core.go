@@ -142,8 +142,8 @@ func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*
 		return nil, ErrDraining
 	case c.mine >= c.maxMine, c.windows+c.window > c.budget, len(c.pend.out) > maxPending:
 		return nil, ErrTooManyChannels
-	case c.next > 1<<32-3:
-		return nil, ErrDraining // numbers are used once
+	case c.exhausted():
+		return nil, ErrDraining
 	}
 	ch := c.newChannel(c.next, kind, prio, id, name)
 	ch.mine = true
@@ -154,6 +154,9 @@ func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*
 	c.pend.out = f.Append(c.pend.out)
 	return ch, nil
 }
+
+// exhausted tells whether this side has no number left for a channel: each is used once.
+func (c *core) exhausted() bool { return c.next > 1<<32-3 }
 
 func (c *core) newChannel(num uint32, kind frame.Kind, prio frame.Priority, id ID, name string) *channel {
 	ch := &channel{

@@ -242,3 +242,10 @@ func Elsewhere(s *Session) bool {
 	in := s.last.in
 	return in.big && in.to.b != nil && in.to.b.owner == nil
 }
+
+// UseUp leaves the client s one number for a channel.
+func UseUp(s *Session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.core.next = 1<<32 - 3
+}

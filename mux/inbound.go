@@ -105,7 +105,7 @@ func (c *core) beginMessage(in *inbound, cost uint64, size uint32, locked bool) 
 	switch {
 	case fl == frame.FlagMore || fl&frame.FlagSized != 0 && int64(size) <= int64(in.n):
 		return c.reject(in, cost, frame.CodeProtocol, "message begun without its size")
-	case fl == 0 && locked && c.eager == ch && c.receiver.takes(min(in.n, c.maxMessage+1)) && ch.ready.head == nil:
+	case fl == 0 && in.n <= c.maxMessage && locked && c.eager == ch && c.receiver.takes(in.n) && ch.ready.head == nil:
 		in.into = true
 		c.consume(ch, cost)
 		return nil

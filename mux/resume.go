@@ -350,12 +350,12 @@ func (s *Session) reconnect(ctx context.Context, lost *link) {
 			}
 			pause = min(2*pause, redialMost)
 		}
-		err := s.redial(ctx)
+		final, err := s.redial(ctx)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		s.log.Debug("mux: not resumed yet", "session", s.number, "attempt", try+1, "error", err)
-		if (errors.Is(err, ErrSessionLost) || errors.Is(err, ErrDenied)) && !errors.Is(err, ErrRefused) {
+		if final {
 			s.mu.Lock()
 			s.fail(fmt.Errorf("%w: not resumed: %w", ErrSessionLost, err))
 			s.mu.Unlock()
@@ -364,14 +364,15 @@ func (s *Session) reconnect(ctx context.Context, lost *link) {
 	}
 }
 
-// redial tries to resume once. An error that wraps ErrSessionLost or ErrDenied is final,
-// unless it wraps ErrRefused, which is for now.
-func (s *Session) redial(ctx context.Context) error {
+// redial tries to resume once. final: the server has said that there is no use in
+// trying again. What Dial and the connection return never is, whatever it wraps: they
+// may be those of another session, which this one goes through.
+func (s *Session) redial(ctx context.Context) (final bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.HandshakeTimeout)
 	defer cancel()
 	conn, err := s.ticket.cfg.Dial(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	last, err := s.present(ctx, conn)
 	if err == nil {
@@ -382,11 +383,16 @@ func (s *Session) redial(ctx context.Context) error {
 			err = s.attach(conn, ahead, last)
 		}
 		s.mu.Unlock()
+		final = err != nil
+	} else if bye, ok := err.(*GoAwayError); ok { //nolint:errorlint // this server's, not one that the connection's error wraps
+		final = bye.Code != frame.CodeRefused
+	} else {
+		final = err == errImpostor //nolint:errorlint // as above
 	}
 	if err != nil {
 		closeNow(conn)
 	}
-	return err
+	return final, err
 }
 
 // sign is the proof that its maker has the ticket of the session: of the frames

@@ -16,6 +16,8 @@ const (
 	resumedLabel = "hpmux 1 resumed"
 )
 
+var errImpostor = fmt.Errorf("%w: the server that answers does not have the session", ErrDenied)
+
 // present is the client's side of resuming on conn. It returns what the server
 // has received.
 func (s *Session) present(ctx context.Context, conn net.Conn) (last uint64, err error) {
@@ -58,7 +60,7 @@ func (s *Session) present(ctx context.Context, conn net.Conn) (last uint64, err 
 	got := append(head.Append(nil), body...)
 	want := s.sign(resumedLabel, wire, got[:len(got)-frame.ProofSize])
 	if answer.Epoch != ask.Epoch || !hmac.Equal(want[:], answer.Proof[:]) {
-		return 0, fmt.Errorf("%w: the server that answers does not have the session", ErrDenied)
+		return 0, errImpostor
 	}
 	return answer.Last, nil
 }

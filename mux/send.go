@@ -129,7 +129,7 @@ func (c *Channel) SendBatch(ctx context.Context, messages [][]byte) (n int, err 
 	for n < len(messages) {
 		s.mu.Lock()
 		if s.sendable(c.ch) == nil && ctx.Err() == nil {
-			for n < len(messages) && s.core.push(c.ch, messages[n]) {
+			for n < len(messages) && len(messages[n]) <= s.core.maxMessage && s.core.push(c.ch, messages[n]) {
 				n++
 			}
 			s.flush(nil, patient)

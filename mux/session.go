@@ -276,11 +276,12 @@ func (s *Session) Err() error {
 	return s.core.err
 }
 
-// Draining tells whether either side takes no more channels.
+// Draining tells whether no more channels can be opened here: either side takes none, or
+// this one has opened two billion, each of which has a number of its own.
 func (s *Session) Draining() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.drained || s.core.goneAway || s.core.err != nil
+	return s.core.drained || s.core.goneAway || s.core.exhausted() || s.core.err != nil
 }
 
 // Resumable tells whether the session outlives its connection: both sides have
