@@ -2,8 +2,6 @@
 
 package fiber
 
-import "net"
-
 // PipeFiles returns 0.
 func PipeFiles() int { return 0 }
 
@@ -18,9 +16,3 @@ func (e *Engine) Buffers() (receiving, sending int) { return 0, 0 }
 
 // Timers returns 0.
 func (e *Engine) Timers() int { return 0 }
-
-// SameLoop returns true.
-func SameLoop(net.Conn, net.Conn) bool { return true }
-
-// Expire does nothing.
-func Expire(net.Conn) {}

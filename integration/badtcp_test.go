@@ -7,8 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/headpond/headpond/internal/conntest"
 )
 
 func TestTCPBadInput(t *testing.T) {
@@ -33,12 +31,12 @@ func TestTCPBadInput(t *testing.T) {
 	check(t, g, "raw", nil, []badInput{
 		{"client gone in mid-transfer", times(func(t *testing.T) {
 			c := dial(t, listen)
-			conntest.Exchange(t, c, "ping")
+			ping(t, c)
 			reset(t, c)
 		}), "client_gone", []string{"client_gone"}},
 		{"backend gone in mid-transfer", func(t *testing.T) {
 			c := dial(t, listen)
-			conntest.Exchange(t, c, "ping")
+			ping(t, c)
 			kill()
 			if n, err := c.Read(make([]byte, 1)); err == nil {
 				t.Errorf("read %d bytes of a dead backend", n)
@@ -62,8 +60,8 @@ func TestMaxConnsQueuesAndRejects(t *testing.T) {
 	listen := address(t)
 	g := startGateway(t, tcpConfig(listen, echoAddr, "    max_conns: 2\n    max_queue: 1\n    queue_timeout: 300ms\n"), verbose)
 	a, b := dial(t, listen), dial(t, listen)
-	conntest.Exchange(t, a, "ping")
-	conntest.Exchange(t, b, "ping")
+	ping(t, a)
+	ping(t, b)
 	check(t, g, "raw", nil, []badInput{{"no place", func(t *testing.T) {
 		c := dial(t, listen)
 		_, err := c.Read(make([]byte, 1))
@@ -84,5 +82,5 @@ func TestMaxConnsQueuesAndRejects(t *testing.T) {
 		}
 		return nil
 	})
-	conntest.Exchange(t, b, "ping")
+	ping(t, b)
 }

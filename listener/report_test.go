@@ -7,14 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 )
 
 func TestReportFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out conntest.Log
-		s, err := listener.New(listener.Config{Logger: out.Logger()}, nil)
+		var out log
+		s, err := listener.New(listener.Config{Logger: out.logger()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

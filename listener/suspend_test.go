@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -71,19 +70,19 @@ func TestSuspendedSessionsGoOn(t *testing.T) {
 	if !ok {
 		return
 	}
-	one, two := conntest.Dial(t, addr), conntest.Dial(t, addr)
+	one, two := dial(t, addr), dial(t, addr)
 	for range 3 {
-		conntest.Exchange(t, one, "a")
-		conntest.Exchange(t, two, "b")
+		ask(t, one, "a")
+		ask(t, two, "b")
 	}
 	if st := s.Stats(); st.Active != 2 {
 		t.Errorf("%d sessions, want 2", st.Active)
 	}
 	_, _ = io.WriteString(one, "!")
-	conntest.WantGone(t, one)
-	conntest.Exchange(t, two, "c")
+	wantGone(t, one)
+	ask(t, two, "c")
 	two.CloseWrite()
-	conntest.WantGone(t, two)
+	wantGone(t, two)
 	drained := make(chan error, 1)
 	go func() { drained <- s.Drain(t.Context()) }()
 	if err := <-drained; err != nil {
@@ -99,10 +98,10 @@ func TestCloseEndsSuspendedSessions(t *testing.T) {
 	if !ok {
 		return
 	}
-	c := conntest.Dial(t, addr)
-	conntest.Exchange(t, c, "a")
+	c := dial(t, addr)
+	ask(t, c, "a")
 	s.Close()
-	conntest.WantGone(t, c)
+	wantGone(t, c)
 	if st := s.Stats(); st.Active != 0 {
 		t.Errorf("%d sessions are left", st.Active)
 	}
@@ -123,7 +122,7 @@ func TestNoSuspendWithoutHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	handed := s.Listener(l)
-	client := conntest.Dial(t, l.Addr().String())
+	client := dial(t, l.Addr().String())
 	c, err := handed.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +131,7 @@ func TestNoSuspendWithoutHandler(t *testing.T) {
 		t.Error("suspended")
 	}
 	_ = c.Close()
-	conntest.WantGone(t, client)
+	wantGone(t, client)
 	_ = handed.Close()
 	s.Close()
 	_ = e.Close()

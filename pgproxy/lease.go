@@ -10,7 +10,6 @@ import (
 	"unique"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -333,12 +332,12 @@ func (s *server) readParameter(m *pgwire.ParameterStatus) error {
 // alive reports whether an idle server connection still stands, without asking the server. It
 // takes in what the server said meanwhile, such as a changed parameter.
 func (s *server) alive() bool {
-	state := s.look()
-	if state == idleconn.Pending {
-		_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
-		defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
+	if quiet, err := s.quiet(); quiet || err != nil {
+		return err == nil
 	}
-	for ; state == idleconn.Pending; state = s.look() {
+	_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
+	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
+	for {
 		h, err := s.r.Next()
 		if err != nil {
 			return isTimeout(err) && s.r.Buffered() == 0 // nothing but TLS housekeeping
@@ -354,8 +353,10 @@ func (s *server) alive() bool {
 		if err != nil {
 			return false
 		}
+		if quiet, err := s.quiet(); quiet {
+			return err == nil
+		}
 	}
-	return state != idleconn.Dead
 }
 
 // heard reports whether something has been received from the server that nobody has looked at: a Reader
@@ -368,15 +369,12 @@ func (s *server) heard() bool {
 	return ok && t.Buffered()
 }
 
-// look tells what could be read from the server.
-func (s *server) look() idleconn.State {
+// quiet reports whether nothing has come from the server that was not read.
+func (s *server) quiet() (bool, error) {
 	if s.heard() {
-		return idleconn.Pending
+		return false, nil
 	}
-	if q, ok := s.raw.(interface{ Quiet() bool }); ok && !q.Quiet() { // also a tunnel's, which tells no more
-		return idleconn.Pending
-	}
-	return idleconn.New(s.raw).Look()
+	return silent(s.raw)
 }
 
 // aliveTimeout bounds the reading of what an idle server said: it has arrived already.

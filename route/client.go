@@ -43,12 +43,13 @@ const (
 var ErrResponseTooLarge = errors.New("route: the response is too large")
 
 // Call sends req to the handler of pattern, "POST /users/{id}" say, and returns its response: the other
-// side of Handle, with the same types. Fields go where their tags say; those that are zero are left out of path, query,
+// side of Handle, with the same types. Fields go where their tags say; those that are zero are left out of query,
 // headers, cookies and forms, so that defaults apply: take a pointer where zero means something. The body is JSON, or a
 // multipart form when the type has files (see [FileOf] and [FilesOf]); then values come first.
 //
 // A response with a status of 300 or more, but for redirects that the http.Client follows, is a *Problem, for errors.As; what
-// a handler of Handle says is in it. With Resp Stream, Body is the response and the caller closes it (it is an
+// a handler of Handle says is in it. A handler that returns it as it is answers with that status, so map what is not its
+// client's business. With Resp Stream, Body is the response and the caller closes it (it is an
 // io.Closer); that is what to take for handlers that return a File or Events too. ctx bounds the call, and the reading
 // of a Stream.
 func Call[Req, Resp any](ctx context.Context, c *Client, pattern string, req Req) (Resp, error) {

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/mux"
 	"github.com/headpond/headpond/mux/frame"
 	"github.com/headpond/headpond/tunnel"
@@ -18,7 +17,7 @@ import (
 // listenAgain binds an address that another listener has just left.
 func listenAgain(t testing.TB, address string) (l net.Listener) {
 	t.Helper()
-	conntest.Eventually(t, "the address is free", func() (free bool) {
+	eventually(t, "the address is free", func() (free bool) {
 		var err error
 		l, err = net.Listen("tcp", address)
 		return err == nil
@@ -47,7 +46,7 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 	begun, ended := make(chan struct{}, 1), make(chan struct{}, 1)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) {
 		c.Policy = policy("0.0.0.0/0:*")
-		c.Policy.Timeout = conntest.Patience * 10
+		c.Policy.Timeout = patience * 10
 		c.Policy.Dial = func(ctx context.Context, _ string) (net.Conn, error) {
 			begun <- struct{}{}
 			<-ctx.Done()
@@ -60,7 +59,7 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 	<-ended
-	conntest.Eventually(t, "no stream is left", func() bool { return e.server.Tunnel().Streams == 0 })
+	eventually(t, "no stream is left", func() bool { return e.server.Tunnel().Streams == 0 })
 
 	c = open(t, e, "192.0.2.1:80") // and with the session
 	<-begun
@@ -71,14 +70,14 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 
 // One peer has its streams, however many sessions it makes.
 func TestMaxStreams(t *testing.T) {
-	target := conntest.Serve(t, conntest.Echo)
+	target := echoServer(t)
 	e := start(t, options{
 		server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxStreams = 4 },
 		client: func(c *tunnel.ClientConfig) { c.Sessions = 2 },
 	})
-	conntest.Eventually(t, "two sessions", func() bool { return e.server.Tunnel().Sessions == 2 })
+	eventually(t, "two sessions", func() bool { return e.server.Tunnel().Sessions == 2 })
 	for range 4 {
-		conntest.Exchange(t, open(t, e, target), "hello")
+		exchange(t, open(t, e, target), "hello")
 	}
 	if _, err := e.client.Dial(soon(t), target); !errors.Is(err, tunnel.ErrBusy) {
 		t.Errorf("the fifth: %v", err)
@@ -88,10 +87,10 @@ func TestMaxStreams(t *testing.T) {
 // Names that are no targets, messages instead of streams, and a flood of streams
 // are refused one by one, and nobody else notices.
 func TestHostilePeer(t *testing.T) {
-	target := conntest.Serve(t, conntest.Echo)
+	target := echoServer(t)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxStreams = 32 }})
 	good := open(t, e, target)
-	conntest.Exchange(t, good, "hello")
+	exchange(t, good, "hello")
 	bad := raw(t, e.address, mux.Config{Name: "bad"})
 	for _, name := range []string{"", "x", "\x00\xff", "upstream:", "upstream:../../etc", ":1", "unix:", "unix:relative", "127.0.0.1:99999",
 		"127.0.0.1:-1", "[::1%lo]:1", "0x7f.1:1", strings.Repeat("a", 500) + ":1", "\n\r\x1b[31m:1"} {
@@ -126,15 +125,15 @@ func TestHostilePeer(t *testing.T) {
 	if st := e.server.Tunnel(); st.Streams > 2*32+1 {
 		t.Errorf("%+v", st)
 	}
-	conntest.Exchange(t, good, "still there")
-	if line := e.serverLog.Line("\x1b"); line != "" {
+	exchange(t, good, "still there")
+	if line := e.serverLog.line("\x1b"); line != "" {
 		t.Errorf("the log holds control characters: %q", line)
 	}
 }
 
 // A server that is no tunnel is recognized.
 func TestNotATunnel(t *testing.T) {
-	muxServer := conntest.Serve(t, func(c *net.TCPConn) {
+	muxServer := backend(t, func(c net.Conn) {
 		s, err := mux.Server(bg, c, mux.Config{PSK: key})
 		if err != nil {
 			return
@@ -170,7 +169,7 @@ func TestNotATunnel(t *testing.T) {
 // nobody dial.
 func TestOpenAndReset(t *testing.T) {
 	var dialled atomic.Int64
-	target := conntest.Serve(t, conntest.Echo)
+	target := echoServer(t)
 	e := start(t, options{
 		server: func(c *tunnel.ServerConfig) {
 			c.Insecure, c.PSK = true, nil
@@ -202,8 +201,8 @@ func TestOpenAndReset(t *testing.T) {
 	if _, err := conn.Write(wire); err != nil {
 		t.Fatal(err)
 	}
-	conntest.Eventually(t, "all are served", func() bool { return e.server.Tunnel().Accepted == many })
-	conntest.Exchange(t, open(t, e, target), "hello")
+	eventually(t, "all are served", func() bool { return e.server.Tunnel().Accepted == many })
+	exchange(t, open(t, e, target), "hello")
 	if n := dialled.Load(); n > many/10 { // those between whose open and reset a read ended
 		t.Errorf("%d dialled", n)
 	}

@@ -8,15 +8,14 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/tunnel"
 )
 
 // The peer keeps its session to the server, and dials out for it.
 func TestReverse(t *testing.T) {
-	target := conntest.Serve(t, conntest.Echo)
+	target := echoServer(t)
 	e := start(t, options{client: func(c *tunnel.ClientConfig) { c.Policy = policy(target); c.Sessions = 3 }})
-	conntest.Eventually(t, "the sessions", func() bool { return e.server.Tunnel().Sessions == 3 })
+	eventually(t, "the sessions", func() bool { return e.server.Tunnel().Sessions == 3 })
 	var all sync.WaitGroup
 	for range 30 {
 		all.Go(func() {
@@ -26,7 +25,7 @@ func TestReverse(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			conntest.Exchange(t, c, "hello")
+			exchange(t, c, "hello")
 		})
 	}
 	all.Wait()
@@ -36,7 +35,7 @@ func TestReverse(t *testing.T) {
 	if _, err := e.server.Dial(soon(t), "branch", "127.0.0.1:1"); !errors.Is(err, tunnel.ErrRefused) {
 		t.Error(err)
 	}
-	conntest.Eventually(t, "the client's log", func() bool { return e.clientLog.Line("stream refused", "tunnel=far", "127.0.0.1:1") != "" })
+	eventually(t, "the client's log", func() bool { return e.clientLog.line("stream refused", "tunnel=far", "127.0.0.1:1") != "" })
 	if _, err := e.server.Open(soon(t), "depot", target); !errors.Is(err, tunnel.ErrNotConnected) {
 		t.Error(err)
 	}
@@ -47,29 +46,29 @@ func TestReverse(t *testing.T) {
 
 // A reverse stream outlives the socket under it, too.
 func TestReverseResume(t *testing.T) {
-	target := conntest.Serve(t, conntest.Echo)
+	target := echoServer(t)
 	e := start(t, options{client: func(c *tunnel.ClientConfig) { c.Policy = policy(target) }})
-	conntest.Eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
+	eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
 	c, err := e.server.Open(soon(t), "branch", target)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	for range 3 {
-		conntest.Exchange(t, c, "hello")
+		exchange(t, c, "hello")
 		e.sockets.cut()
 	}
-	conntest.Exchange(t, c, "still there")
+	exchange(t, c, "still there")
 }
 
 // A drain lets the streams end and takes no more.
 func TestDrain(t *testing.T) {
 	for _, side := range []string{"server", "client"} {
 		t.Run(side, func(t *testing.T) {
-			target := conntest.Serve(t, conntest.Echo)
+			target := echoServer(t)
 			e := start(t, options{server: allow(target)})
 			c := open(t, e, target)
-			conntest.Exchange(t, c, "before")
+			exchange(t, c, "before")
 			drained := make(chan error, 1)
 			go func() {
 				if side == "server" {
@@ -78,7 +77,7 @@ func TestDrain(t *testing.T) {
 					drained <- e.client.Drain(soon(t))
 				}
 			}()
-			conntest.Eventually(t, "no new stream", func() bool {
+			eventually(t, "no new stream", func() bool {
 				extra, err := e.client.Dial(soon(t), target)
 				if err == nil {
 					_ = extra.Close()
@@ -102,10 +101,10 @@ func TestDrain(t *testing.T) {
 
 // At the end of its time a drain cuts what is left and says so.
 func TestDrainTimeout(t *testing.T) {
-	target := conntest.Serve(t, conntest.Echo)
+	target := echoServer(t)
 	e := start(t, options{server: allow(target)})
 	c := open(t, e, target)
-	conntest.Exchange(t, c, "before")
+	exchange(t, c, "before")
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
 	if err := e.server.Drain(ctx); !errors.Is(err, context.Canceled) {
@@ -119,10 +118,10 @@ func TestDrainTimeout(t *testing.T) {
 // A server that drains a session makes the client begin another, elsewhere or
 // where another server listens now, while the streams in the old one go on.
 func TestDrainedSessionIsReplaced(t *testing.T) {
-	target := conntest.Serve(t, conntest.Echo)
+	target := echoServer(t)
 	e := start(t, options{server: allow(target)})
 	old := open(t, e, target)
-	conntest.Exchange(t, old, "old")
+	exchange(t, old, "old")
 	var cfg tunnel.ServerConfig
 	allow(target)(&cfg)
 	cfg.PSK = key
@@ -135,16 +134,16 @@ func TestDrainedSessionIsReplaced(t *testing.T) {
 	l := listenAgain(t, e.address)
 	go next.Serve(l)
 	defer next.Close()
-	conntest.Eventually(t, "a stream through the next server", func() bool {
+	eventually(t, "a stream through the next server", func() bool {
 		c, err := e.client.Dial(soon(t), target)
 		if err != nil {
 			return false
 		}
 		defer c.Close()
-		conntest.Exchange(t, c, "next")
+		exchange(t, c, "next")
 		return next.Tunnel().Accepted > 0
 	})
-	conntest.Exchange(t, old, "still there")
+	exchange(t, old, "still there")
 	_ = old.Close()
 	if err := <-drained; err != nil {
 		t.Error(err)

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/headpond/headpond/bench/internal/cpu"
 )
 
 // TestServe serves an arm on the loopback for a load generator of its own process, as long as it is told:
@@ -42,7 +40,7 @@ func TestServe(t *testing.T) {
 		handler := a.make()
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/cpu" {
-				fmt.Fprint(w, int64(cpu.Time()))
+				fmt.Fprint(w, cpuTime())
 				return
 			}
 			handler.ServeHTTP(w, r)

@@ -6,8 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"sync"
-
-	"github.com/headpond/headpond/httpwire"
 )
 
 // maxDrain is how much of an unread response Close skips to save the connection; only what has arrived counts.
@@ -60,9 +58,9 @@ func (b *body) Read(p []byte) (int, error) {
 
 func (b *body) read(p []byte) (int, error) {
 	switch b.x.head.length {
-	case httpwire.Chunked:
+	case chunkedLength:
 		return b.chunks.read(p)
-	case httpwire.Unframed:
+	case unframed:
 		return b.x.rd.read(p)
 	}
 	if int64(len(p)) > b.left {
@@ -90,7 +88,7 @@ func (b *body) settle(err error) {
 		b.err = errBodyClosed
 		b.x.drop()
 	default:
-		if b.x.head.length == httpwire.Chunked && !isNetError(err) {
+		if b.x.head.length == chunkedLength && !isNetError(err) {
 			err = malformed{err}
 		}
 		b.err = b.x.fail("body", err)
@@ -133,7 +131,7 @@ func (b *body) Close() error {
 
 // drain skips the rest of the body if all of it is buffered.
 func (b *body) drain() bool {
-	if b.x.head.length == httpwire.Unframed {
+	if b.x.head.length == unframed {
 		return false
 	}
 	b.x.rd.src = nil

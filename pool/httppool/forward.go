@@ -10,8 +10,6 @@ import (
 	"net/url"
 	"strings"
 	"time"
-
-	"github.com/headpond/headpond/httpwire"
 )
 
 // HandlerConfig describes a Handler. Target or a Transport with a Source is required.
@@ -100,11 +98,11 @@ func NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if h.cfg.Name == "" {
 		h.cfg.Name = h.target.Host
 	}
-	if cfg.Via != "" && !httpwire.ValidToken(cfg.Via) {
+	if cfg.Via != "" && !validToken(cfg.Via) {
 		return nil, fmt.Errorf("httppool: Via name %q is not a token", cfg.Via)
 	}
 	if cfg.RequestID != "" {
-		if !httpwire.ValidToken(cfg.RequestID) {
+		if !validToken(cfg.RequestID) {
 			return nil, fmt.Errorf("httppool: RequestID %q is not a field name", cfg.RequestID)
 		}
 		h.cfg.RequestID = http.CanonicalHeaderKey(cfg.RequestID)

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -23,17 +22,18 @@ import (
 // trusts it.
 func serveTLS(t *testing.T, f func(n int64, tc *tls.Conn, br *bufio.Reader, flush func())) (url string, client *tls.Config) {
 	t.Helper()
-	server, client := certs.New().Configs()
+	h := httptest.NewTLSServer(nil)
+	h.Close()
 	s := serveRaw(t, func(n int64, c net.Conn, _ *bufio.Reader) {
 		out := &gatherer{Conn: c}
-		tc := tls.Server(out, server)
+		tc := tls.Server(out, &tls.Config{Certificates: h.TLS.Certificates})
 		if tc.Handshake() != nil {
 			return
 		}
 		out.gather = true
 		f(n, tc, bufio.NewReader(tc), out.flush)
 	})
-	return "https" + s.url[len("http"):], client
+	return "https" + s.url[len("http"):], &tls.Config{RootCAs: h.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 }
 
 // gatherer sends several TLS records as one piece.

@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/textproto"
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/headpond/headpond/httpwire"
 )
 
 // uploadState is how far the request's body has come.
@@ -94,7 +93,7 @@ func (x *exchange) awaitContinue(proceed <-chan bool) error {
 func (x *exchange) sendBody(length int64) error {
 	buf := copyPool.Get().(*[]byte)
 	defer copyPool.Put(buf)
-	if length == httpwire.Chunked {
+	if length == chunkedLength {
 		return x.sendChunks(*buf)
 	}
 	for left := length; left > 0; {
@@ -161,7 +160,7 @@ func frameChunk(buf []byte, n int) []byte {
 
 func (x *exchange) appendTrailers(dst []byte) ([]byte, error) {
 	return appendFields(dst, x.req.Trailer, func(name string) bool {
-		return httpwire.ForbiddenTrailer(name)
+		return forbiddenTrailer(textproto.CanonicalMIMEHeaderKey(name))
 	})
 }
 

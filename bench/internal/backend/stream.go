@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
-
-	"github.com/headpond/headpond/internal/certs"
 )
 
 // StreamHead is how a client of a Stream backend begins: with the number of bytes that it will send and that it wants, both at the
@@ -26,7 +24,10 @@ func serveStream(ctx context.Context, address string) error {
 
 // serveEchoTLS gives back what comes, over TLS.
 func serveEchoTLS(ctx context.Context, address string, accepted *atomic.Int64) error {
-	cfg, _ := certs.New().Configs()
+	cfg, err := serverTLS()
+	if err != nil {
+		return err
+	}
 	l, err := tls.Listen("tcp", address, cfg)
 	if err != nil {
 		return err
