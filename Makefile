@@ -14,10 +14,11 @@ MODULES := . bench cmd/routevet integration route/ginroute
 TESTFLAGS := -race -timeout 10m
 
 # What a listener's sessions do is tested on each I/O engine, and builds where there is but one. ONCE are the tests of
-# integration in which the engine has no part.
+# integration in which the engine has no part; COUNTED, of all packages, what is built without the race detector only.
 ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
 ONCE      := Demo|Version|Check|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg
+COUNTED   := Alloc|TestEndlessPipeline|TestLargeValueIsNotCopied|TestLeaseWithoutTimer|TestStatementOfManyWords
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 
 # What `make dist` builds for; the benchmarks are for Linux.
@@ -49,9 +50,12 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, Chr
 test: test-deps ## Vet and test everything with -race, against real servers
 	$(GO) vet ./... ./bench/... ./cmd/routevet/... ./integration/... ./route/ginroute/...
 	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; \
-		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/...; done
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/...; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $$($(GO) list ./... | grep -vx $(SESSIONS:%=-e '.*/headpond/%')) \
 		./bench/... ./cmd/routevet/... ./route/ginroute/...
+	@# The race detector lets pools forget: what counts allocations and copies is tested without it.
+	$(GO) test -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./mux ./pgproxy ./pgproxy/sqlite
 	@# The cache does not see that the README has changed: it is outside of bench.
 	$(GO) test -count 1 ./bench/internal/tables
 	@$(MAKE) --no-print-directory test-report
@@ -83,7 +87,7 @@ bench-tunnel: build ## Measure the time to first byte through a tunnel across 20
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' FUZZTIME='$(FUZZTIME)' sh scripts/fuzz.sh
 
-soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SOAK (30m) each, looking for leaks
+soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SOAK (30m) each, looking for leaks (HEADPOND_ENGINE=…)
 	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak$$' ./mux
 	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak$$' ./tunnel
 	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak' ./integration

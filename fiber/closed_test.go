@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,6 +104,48 @@ func TestCopyToFromAClosedSource(t *testing.T) {
 				t.Errorf("%s: CopyTo from a closed connection: %v, want net.ErrClosed from reading", network, err)
 			}
 			others.untouched(t)
+		}
+	})
+}
+
+// Close ends CopyTo in the middle of bulk that the kernel moves, whether it waits for more or for room.
+func TestCloseWhileSplicing(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for _, source := range []bool{true, false} {
+			for _, byFiber := range []bool{true, false} {
+				client, in, out, server := chain(t, e, "tcp")
+				var spliced atomic.Int64
+				ended := make(chan [2]error, 1)
+				fiber.Spawn(in, func() {
+					readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(n int) { spliced.Add(int64(n)) })
+					ended <- [2]error{readErr, writeErr}
+				})
+				closed := out
+				if source {
+					closed = in
+					go func() { _, _ = io.Copy(io.Discard, server) }()
+					for spliced.Load() == 0 {
+						_, _ = client.Write(make([]byte, 4<<20))
+					}
+				} else {
+					stuff(t, client, stream{})
+				}
+				if spliced.Load() == 0 {
+					t.Error("nothing was spliced")
+				}
+				gone(in)
+				if byFiber {
+					on(closed, func() { _ = closed.Close() })
+				} else {
+					_ = closed.Close()
+				}
+				gone(in)
+				others := newBystanders(t, e, "tcp")
+				if err := <-ended; errors.Is(err[0], net.ErrClosed) != source || errors.Is(err[1], net.ErrClosed) == source {
+					t.Errorf("source %v: %v, want net.ErrClosed from reading or from writing", source, err)
+				}
+				others.untouched(t)
+			}
 		}
 	})
 }

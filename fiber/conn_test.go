@@ -149,6 +149,30 @@ func TestReset(t *testing.T) {
 	})
 }
 
+// A reset ends a Write that waits for room.
+func TestResetWhileWriting(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		ended := make(chan error, 1)
+		fiber.Spawn(c, func() {
+			var err error
+			for err == nil {
+				_, err = c.Write(make([]byte, 1<<20))
+			}
+			ended <- err
+		})
+		on(s, func() {
+			_, _ = s.Read(make([]byte, 1))
+			_ = s.(interface{ SetLinger(int) error }).SetLinger(0)
+			_ = s.Close()
+		})
+		if err := <-ended; !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%v, want EPIPE or ECONNRESET", err)
+		}
+	})
+}
+
 func TestDeadlines(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")

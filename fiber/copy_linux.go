@@ -20,8 +20,8 @@ const spliceLeast = 16 << 10
 const scratchSize = 64 << 10
 
 // spliceLimit bounds what one splice moves: what a pipe holds. After spliceTurn there is a pause, so that other
-// fibers are not held up for long, which is a millisecond or two. Smaller pieces and turns cost more, and the more
-// the more connections there are, for each turn finds its own data cold; W1d shows it.
+// fibers are not held up for long, which is a millisecond at most. Smaller pieces and turns cost more, and the more
+// the more connections there are, for each finds its own data cold and more ends asleep; W1d shows it.
 const (
 	spliceLimit = splice.PipeSize
 	spliceTurn  = 4 << 20
@@ -182,7 +182,11 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	if l.poller.arrived(c) {
 		return nil, nil
 	}
-	since := 0 // bytes, without a pause
+	f := l.current
+	f.bulk = true
+	defer func() { f.bulk = false }()
+	_ = c.yield(l) // as after each spliceTurn: overMeanwhile tells
+	since := 0     // bytes, without a pause
 	for {
 		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
 			return readErr, writeErr
@@ -224,7 +228,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		}
 		if since += n; since >= spliceTurn {
 			since = 0
-			_ = c.yield(l) // overMeanwhile tells
+			_ = c.yield(l)
 		}
 	}
 }

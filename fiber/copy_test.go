@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -74,6 +75,37 @@ func TestCopyTo(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Between connections of two loops CopyTo moves everything, too, and tells which of them has failed.
+func TestCopyToAcrossLoops(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue
+		}
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 2})
+		client, in, out, server := chain(t, e, "tcp")
+		if fiber.SameLoop(in, out) {
+			t.Fatal("both live on one loop")
+		}
+		want := random(t, 1<<20)
+		moved := 0
+		ended := make(chan [2]error, 1)
+		fiber.Spawn(in, func() {
+			readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, nil)
+			ended <- [2]error{readErr, writeErr}
+		})
+		go func() { _, _ = client.Write(want) }()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(server, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: other bytes than were sent, %v", kind, err)
+		}
+		_ = out.Close()
+		_, _ = client.Write([]byte("too late"))
+		if err := <-ended; err[0] != nil || !errors.Is(err[1], net.ErrClosed) || moved != len(want) {
+			t.Errorf("%s: %v after %d bytes; want net.ErrClosed from writing after %d", kind, err, moved, len(want))
+		}
+	}
 }
 
 // Bulk in one direction, small pieces in the other, of the same two connections.
@@ -334,6 +366,54 @@ func TestCopyToHoldsNobodyUp(t *testing.T) {
 		}
 		if both.Wait(); most > 8<<20 {
 			t.Errorf("%d bytes were moved in one go", most)
+		}
+	})
+}
+
+// So does that of many connections at once.
+func TestManyCopyToHoldNobodyUp(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		var ins, outs [32]net.Conn
+		var sent, came, ended atomic.Int64
+		var readers sync.WaitGroup
+		for i := range ins {
+			client, in := plainPair(t, e)
+			server, out := plainPair(t, e)
+			_ = client.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+			for err := error(nil); err == nil; { // as much as there is room for
+				var n int
+				n, err = client.Write(make([]byte, 1<<20))
+				sent.Add(int64(n))
+			}
+			_ = client.Close()
+			readers.Go(func() {
+				n, _ := io.Copy(io.Discard, server)
+				came.Add(n)
+			})
+			ins[i], outs[i] = in, out
+		}
+		moved, most := 0, 0 // in all, and between two turns of another
+		copyOne := func(in, out net.Conn) {
+			defer ended.Add(1)
+			defer out.Close()
+			if readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
+				t.Errorf("CopyTo: %v, %v", readErr, writeErr)
+			}
+		}
+		on(ins[0], func() {
+			for i, in := range ins {
+				fiber.Spawn(in, func() { copyOne(in, outs[i]) })
+			}
+			for last := 0; ended.Load() < int64(len(ins)); fiber.Sleep(0) {
+				most = max(most, moved-last)
+				last = moved
+			}
+		})
+		if readers.Wait(); most > 16<<20 {
+			t.Errorf("%d of %d bytes were moved in one go", most, moved)
+		}
+		if came.Load() != sent.Load() {
+			t.Errorf("%d bytes of %d came", came.Load(), sent.Load())
 		}
 	})
 }

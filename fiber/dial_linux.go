@@ -182,7 +182,9 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 	}
 	if domain != unix.AF_UNIX {
 		noDelay(fd)
-		if !to.IsLoopback() { // a peer on this machine cannot vanish without a word
+		if to.IsLoopback() { // a peer on this machine cannot vanish without a word
+			unpaced(fd)
+		} else {
 			keepAlive(fd)
 		}
 	}

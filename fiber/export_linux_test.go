@@ -65,3 +65,22 @@ func ToItself(fd int, to netip.AddrPort) bool { return toItself(fd, sockaddr(to)
 
 // ConnSize is what a connection takes of the heap.
 const ConnSize = unsafe.Sizeof(Conn{})
+
+// SameLoop reports whether two connections live on one loop.
+func SameLoop(a, b net.Conn) bool { return a.(*Conn).loop.Load() == b.(*Conn).loop.Load() }
+
+// Expire does what happens when a connection's timer fires.
+func Expire(c net.Conn) {
+	conn := c.(*Conn)
+	l := conn.loop.Load()
+	l.call(func() { conn.expired(l) })
+}
+
+// Paces says that the system paces by default, or does not.
+func Paces(on bool) (before bool) { return paces.Swap(on) }
+
+// Congestion returns the name of what decides how fast a connection sends.
+func (c *Conn) Congestion() (name string, err error) {
+	c.loop.Load().call(func() { name, err = unix.GetsockoptString(c.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
+	return name, err
+}

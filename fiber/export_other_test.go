@@ -2,6 +2,8 @@
 
 package fiber
 
+import "net"
+
 // PipeFiles returns 0.
 func PipeFiles() int { return 0 }
 
@@ -16,3 +18,9 @@ func (e *Engine) Buffers() (receiving, sending int) { return 0, 0 }
 
 // Timers returns 0.
 func (e *Engine) Timers() int { return 0 }
+
+// SameLoop returns true.
+func SameLoop(net.Conn, net.Conn) bool { return true }
+
+// Expire does nothing.
+func Expire(net.Conn) {}

@@ -28,6 +28,7 @@ type coroutine struct {
 	g     uintptr
 	fn    func()
 	step  func() (over bool) // see parkUntil
+	bulk  bool               // it moves bulk, and comes after the others
 	tired int64              // when Conn.WaitReadableFor gives up; 0 = none is under way
 }
 

@@ -1,7 +1,6 @@
 package fiber_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,34 +9,25 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // lines is a log that tests read.
 type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-	on  chan struct{} // gets one for every line
+	conntest.Log
+	on chan struct{} // gets one for every line
 }
 
 func newLines() *lines { return &lines{on: make(chan struct{}, 1000)} }
 
 func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.on <- struct{}{}
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
+	defer func() { l.on <- struct{}{} }()
+	return l.Log.Write(p)
 }
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
@@ -68,32 +58,6 @@ func TestPanicEndsOneFiber(t *testing.T) {
 			t.Errorf("%s: %d panics counted, want 1", kind, n)
 		}
 		_, _ = c.Close(), s.Close()
-	}
-}
-
-func holdsItsLoop(until <-chan struct{}) { <-until }
-
-func TestWatchdogNamesAFiberThatHoldsItsLoop(t *testing.T) {
-	for _, kind := range kinds(t) {
-		if kind == fiber.Goroutine {
-			continue
-		}
-		log := newLines()
-		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
-		for !e.WatchRests() { // nothing runs yet
-			runtime.Gosched()
-		}
-		// Where the kernel does not tell how long the thread waited for a processor, the watchdog may speak before it is there.
-		spoken := uint64(0)
-		for ; !strings.Contains(log.String(), "holdsItsLoop"); spoken++ {
-			enough := make(chan struct{})
-			e.Go(func() { holdsItsLoop(enough) })
-			<-log.on
-			close(enough)
-		}
-		if n := e.Stats().Held; n < spoken {
-			t.Errorf("%s: %d times counted, want %d", kind, n, spoken)
-		}
 	}
 }
 
@@ -150,6 +114,7 @@ func TestSleep(t *testing.T) {
 func TestMutexAndGroupAcrossLoops(t *testing.T) {
 	for _, kind := range kinds(t) {
 		e := newEngine(t, fiber.Config{Engine: kind, Loops: 3})
+		at := homes(t, e, 3)
 		var mu fiber.Mutex
 		var all fiber.Group
 		inside, count := 0, 0
@@ -174,7 +139,7 @@ func TestMutexAndGroupAcrossLoops(t *testing.T) {
 			if i%3 == 0 {
 				go turn()
 			} else {
-				e.Go(turn)
+				fiber.Spawn(at[i%len(at)], turn)
 			}
 		}
 		all.Wait()

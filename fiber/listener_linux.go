@@ -18,11 +18,12 @@ import (
 // with the fewest. It is a net.Listener; Accept is cheap on a fiber of the listener's loop (see
 // Go) and a trip there from anywhere else.
 type Listener struct {
-	loop *loop
-	fd   int
-	unix bool
-	addr net.Addr
-	path string // of a Unix socket
+	loop     *loop
+	fd       int
+	unix     bool
+	loopback bool // so are all its connections
+	addr     net.Addr
+	path     string // of a Unix socket
 
 	keepPath atomic.Bool   // Close does not remove path
 	closing  atomic.Bool   // Close was called
@@ -53,8 +54,11 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	}
 	_ = l.Close()
 	if !isUnix {
-		noDelay(fd) // accepted connections have it from the listening one, for nothing
+		noDelay(fd) // accepted connections have these from the listening one, for nothing
 		keepAlive(fd)
+		if a.loopback = loopback(a.addr); a.loopback {
+			unpaced(fd)
+		}
 	}
 	failed := net.ErrClosed
 	a.loop.call(func() {
@@ -112,6 +116,9 @@ func (a *Listener) accept() (net.Conn, error) {
 		case err != nil:
 			return nil, a.opError("accept", err)
 		case done:
+			if !a.loopback && from.here() {
+				unpaced(fd)
+			}
 			return newConn(a.loop.engine.lightest(), fd, a.unix, from), nil
 		}
 		a.streak = 0

@@ -93,6 +93,7 @@ type loop struct {
 	current *coroutine
 	queue   []*coroutine // ready to run
 	behind  []*coroutine // the other half of the double buffer
+	bulk    []*coroutine // ready to run, too: see runBulk
 	spare   []*coroutine
 	fibers  int
 	now     int64
@@ -197,6 +198,7 @@ func (l *loop) step() {
 	l.runPosted()
 	l.expire()
 	l.runReady()
+	l.runBulk()
 	if l.over() {
 		return
 	}
@@ -204,7 +206,7 @@ func (l *loop) step() {
 	if len(l.spare) > 0 && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
 		until = l.now + int64(idleAfter) // to give them up
 	}
-	if len(l.queue) > 0 {
+	if len(l.queue)+len(l.bulk) > 0 {
 		until = -1
 	} else {
 		l.waiting.Store(true)
@@ -252,11 +254,17 @@ func (l *loop) finish() bool {
 
 // over reports whether a closing loop has nothing left to run.
 func (l *loop) over() bool {
-	return l.closing && l.fibers == 0 && l.open == 0 && len(l.queue) == 0
+	return l.closing && l.fibers == 0 && l.open == 0 && len(l.queue)+len(l.bulk) == 0
 }
 
 // ready lets f go on in this turn or the next. Only on the loop's thread.
-func (l *loop) ready(f *coroutine) { l.queue = append(l.queue, f) }
+func (l *loop) ready(f *coroutine) {
+	if f.bulk {
+		l.bulk = append(l.bulk, f)
+	} else {
+		l.queue = append(l.queue, f)
+	}
+}
 
 // runReady resumes what is ready now; what becomes ready meanwhile waits for the next turn, so
 // that the kernel is asked in between.
@@ -267,6 +275,24 @@ func (l *loop) runReady() {
 		i = l.resumeFrom(batch, i)
 	}
 	l.behind = batch[:0]
+}
+
+// bulkTurn is how long fibers that move bulk may take of a turn; the one that is at it finishes its piece.
+const bulkTurn = int64(time.Millisecond)
+
+// runBulk resumes fibers that move bulk, in turn: as many as bulkTurn allows, so that no number of them keeps the
+// others waiting, and one at least, so that they get on beside any number of others.
+func (l *loop) runBulk() {
+	n := 0
+	for until, m := nanotime()+bulkTurn, len(l.bulk); n < m; {
+		l.resumeFrom(l.bulk[n:n+1], 0)
+		if n++; nanotime() >= until {
+			break
+		}
+	}
+	left := copy(l.bulk, l.bulk[n:])
+	clear(l.bulk[left:])
+	l.bulk = l.bulk[:left]
 }
 
 // resumeFrom resumes the fibers of a batch from the i-th to the last, or to one that calls

@@ -16,7 +16,7 @@ import (
 // crypto/tls tells of some errors once, without a word at the next Read. Looking ahead must not lose them.
 func TestTLSBufferedKeepsErrors(t *testing.T) {
 	const ticket = "\x04\x00\x00\x0f" + "\x00\x00\x00\x01" + "\x00\x00\x00\x00" + "\x01n" + "\x00\x01t" + "\x00\x00" // which only servers send
-	cfg := serverConfig(t)
+	cfg := serverConfig()
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for _, more := range []string{"", "y"} {
 			c, s := pair(t, e, "tcp")

@@ -61,7 +61,7 @@ func newIdle(t *testing.T, e *fiber.Engine, cfg *tls.Config) idle {
 
 // TestTLSQuiet: what a pool asks about an idle connection.
 func TestTLSQuiet(t *testing.T) {
-	cfg := serverConfig(t)
+	cfg := serverConfig()
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for name, f := range map[string]func(*testing.T, idle){
 			"key update": quietAfterKeyUpdate, "data": loudAfterData, "data beside data": loudAfterRecords, "the end": endedAfterFarewell,

@@ -2,14 +2,9 @@ package fiber_test
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"sync/atomic"
@@ -17,27 +12,19 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/certs"
 )
 
-func serverConfig(t *testing.T) *tls.Config {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+func serverConfig() *tls.Config {
+	cfg, _ := certs.New().Configs()
+	return cfg
 }
 
 // A TLS client that stops reading and then sends what is no record: the fiber that reads wants to
 // send an alert, for which crypto/tls wants the lock that the fiber that writes holds while it waits.
 // The loop must go on.
 func TestTLSClientThatStopsReadingAndSendsRubbish(t *testing.T) {
-	cfg := serverConfig(t)
+	cfg := serverConfig()
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		l, err := e.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -117,7 +104,7 @@ func tlsPair(t *testing.T, e *fiber.Engine, cfg *tls.Config) (client, server *fi
 }
 
 func TestTLSBothWays(t *testing.T) {
-	cfg := serverConfig(t)
+	cfg := serverConfig()
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		client, server := tlsPair(t, e, cfg)
 		want := random(t, 4<<20)
@@ -150,7 +137,7 @@ func TestTLSBothWays(t *testing.T) {
 
 // A Close without CloseWrite says farewell, and a deadline ends a Write that waits.
 func TestTLSCloseAndDeadline(t *testing.T) {
-	cfg := serverConfig(t)
+	cfg := serverConfig()
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		client, server := tlsPair(t, e, cfg)
 		on(server.NetConn(), func() {
@@ -186,7 +173,7 @@ func TestTLSCloseAndDeadline(t *testing.T) {
 // WaitReadable knows of what crypto/tls has decrypted or received already, of which the connection
 // underneath tells nothing, and loses nothing of it; many records and none in a read, of all sizes.
 func TestTLSWaitReadable(t *testing.T) {
-	cfg := serverConfig(t)
+	cfg := serverConfig()
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, server := tlsPair(t, e, cfg)
 		want := random(t, 300<<10)

@@ -89,7 +89,7 @@ const (
 	kindWake
 )
 
-// closeTime bounds how long a closed connection tries to send what was written before.
+// closeTime bounds how long a closed connection tries to send what was written before; then it is reset.
 const closeTime = 10 * time.Second
 
 // ringEntries is how many operations are submitted at most by one system call; more are
@@ -396,6 +396,9 @@ func (c *Conn) lingering(l *loop) bool {
 		return true
 	}
 	c.abort = true
+	if c.out != nil || c.sending != nil { // the peer must not take what it has got for everything
+		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
 	if c.out != nil {
 		p.send.put(c.out)
 		c.out = nil

@@ -3,22 +3,31 @@
 package fiber
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/metrics"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // watchInterval is how often the watchdog looks, and how long a fiber may hold its loop.
 const watchInterval = 10 * time.Millisecond
+
+// enough is what a fiber must have used of watchInterval at least, for the ticks do not come to the microsecond.
+const enough = watchInterval * 9 / 10
 
 // look is what the watchdog knows of a loop.
 type look struct {
 	at     moment        // of the last look
 	told   moment        // that it has spoken about
 	since  time.Time     // when the moment was first seen to last; zero = it was not
-	queued time.Duration // how long the thread had waited for a processor then
+	ran    time.Duration // how long the thread had run then
+	waited bool          // it has been seen waiting since
 }
 
 // moment tells what a loop does from what it did before: a turn may last long when many fibers have
@@ -48,9 +57,9 @@ func (e *Engine) watch() {
 		calm := true
 		for i, l := range e.loops {
 			calm = calm && !l.active.Load() && looks[i].at == l.moment()
-			if looks[i].held(l) {
+			if stack, held := looks[i].held(l); held {
 				l.held.Add(1)
-				l.logger().Warn("a fiber holds its loop", "for_more_than", watchInterval, "stack", l.stack())
+				l.logger().Warn("a fiber holds its loop", "for_more_than", watchInterval, "stack", stack)
 			}
 		}
 		if calm {
@@ -82,45 +91,85 @@ func (e *Engine) watchAgain() {
 	}
 }
 
-// held reports, once, that a fiber has been running for more than watchInterval: a loop whose thread
-// gets no processor is not held by anybody.
-func (k *look) held(l *loop) bool {
+// held reports, once, that a fiber has held its loop for more than watchInterval, and the stacks of those that may
+// be the one. What counts is what the fiber does, for on a machine that has too much to do time passes for everybody: one
+// that computes has used up its thread's time, and one that waits is seen waiting twice. One whose thread or
+// goroutine gets no processor, or has to wait for the collector, does neither.
+func (k *look) held(l *loop) (stacks string, held bool) {
 	at := l.moment()
 	if !l.active.Load() || at != k.at || at == k.told {
-		k.at, k.since = at, time.Time{}
-		return false
+		k.at, k.since, k.waited = at, time.Time{}, false
+		return "", false
 	}
-	queued := queuedFor(l.thread)
-	if k.since.IsZero() {
-		k.since, k.queued = time.Now(), queued
-		return false
-	}
-	if time.Since(k.since)-(queued-k.queued) < watchInterval*9/10 {
-		return false
-	}
-	k.told = at
-	return true
-}
-
-// queuedFor returns how long a thread has waited for a processor, since it began.
-func queuedFor(thread int) time.Duration {
-	var ran, queued time.Duration
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", thread)); err == nil {
-		_, _ = fmt.Sscan(string(b), &ran, &queued)
-	}
-	return queued
-}
-
-// stack returns what the loop's fiber does at this moment, as far as a look at all goroutines
-// tells.
-func (l *loop) stack() string {
-	buf := make([]byte, 1<<20)
-	buf = buf[:runtime.Stack(buf, true)]
-	for g := range strings.SplitSeq(string(buf), "\n\n") {
-		head, _, _ := strings.Cut(g, "\n")
-		if strings.Contains(g, "fiber.(*coroutine).life") && !strings.Contains(head, "coroutine") {
-			return g
+	ran, complete := cpuTime(l.thread), false
+	switch {
+	case k.since.IsZero():
+		k.since, k.ran = time.Now(), ran
+		return "", false
+	case ran-k.ran >= enough:
+		stacks, _ = fibersThat(func(state string) bool { return !waits(state) })
+	case time.Since(k.since) < enough || !asleep(l.thread) || runnable() > 0:
+		return "", false
+	case !k.waited:
+		k.waited = true
+		return "", false
+	default:
+		if stacks, complete = fibersThat(waits); stacks == "" && complete {
+			return "", false
 		}
 	}
-	return "unknown"
+	k.told = at
+	return cmp.Or(stacks, "unknown"), true
+}
+
+// cpuTime returns how long a thread of this process has computed, by the clock that pthread_getcpuclockid(3) names.
+func cpuTime(thread int) time.Duration {
+	const perThread, scheduled = 4, 2
+	var t unix.Timespec
+	if unix.ClockGettime(int32(^thread<<3|perThread|scheduled), &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// asleep reports whether a thread of this process neither runs nor waits for a processor, as far as is known.
+func asleep(thread int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", thread))
+	_, state, ok := bytes.Cut(stat, []byte(") "))
+	return err != nil || !ok || len(state) == 0 || state[0] != 'R'
+}
+
+// runnable returns how many goroutines wait for a processor.
+func runnable() uint64 {
+	sample := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
+	if metrics.Read(sample); sample[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return sample[0].Value.Uint64()
+}
+
+// fibersThat returns the stacks of the fibers that are in some state, of all loops, as far as a look at all
+// goroutines tells: those that have parked are left out. It is complete unless there are very many goroutines.
+func fibersThat(are func(state string) bool) (stacks string, complete bool) {
+	buf := make([]byte, 1<<20)
+	n := runtime.Stack(buf, true)
+	var found []string
+	for g := range strings.SplitSeq(string(buf[:n]), "\n\n") {
+		head, _, _ := strings.Cut(g, "\n")
+		_, state, _ := strings.Cut(head, "[")
+		if strings.Contains(g, "fiber.(*coroutine).life") && !strings.HasPrefix(state, "coroutine") && are(state) {
+			found = append(found, g)
+		}
+	}
+	return strings.Join(found, "\n\n"), n < len(buf)
+}
+
+// waits reports whether a goroutine in a state waits for something that is not the runtime's.
+func waits(state string) bool {
+	for _, s := range []string{"running", "runnable", "preempted", "copystack", "GC ", "wait until GC", "stopping the world"} {
+		if strings.HasPrefix(state, s) {
+			return false
+		}
+	}
+	return true
 }

@@ -3,10 +3,8 @@ package gateway_test
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,7 +12,7 @@ import (
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
-	"github.com/headpond/headpond/internal/freeport"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // engineKinds are what `engine` may say; those that this system has not become another one.
@@ -25,11 +23,7 @@ func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
 	free := make([]string, n)
 	for i := range free {
-		port, err := freeport.Get()
-		if err != nil {
-			t.Fatal(err)
-		}
-		free[i] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		free[i] = conntest.FreeAddress(t)
 	}
 	return free
 }
@@ -164,30 +158,12 @@ func TestReloadSaysWhoHasTheAddress(t *testing.T) {
 	echo(t, dial(t, x), "as before")
 }
 
-// lines is a log that can be read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // TestEveryCloseWaits: a request that is never finished keeps the admin page, and with it each Close, from ending at once.
 func TestEveryCloseWaits(t *testing.T) {
-	var log lines
+	var log conntest.Log
 	ready := make(chan struct{})
 	g, err := gateway.New(parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)),
-		gateway.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Started: func() { close(ready) }})
+		gateway.Options{Logger: log.Logger(), Started: func() { close(ready) }})
 	if err != nil {
 		t.Fatal(err)
 	}

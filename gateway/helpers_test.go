@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,10 +12,19 @@ import (
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
+
+var (
+	dial     = conntest.Dial
+	echo     = conntest.Exchange
+	exchange = conntest.RoundTrip
+)
+
+func echoServer(t *testing.T) string { return conntest.Serve(t, conntest.Echo) }
 
 // parse reads a configuration; "{dir}" and the other pairs are replaced first.
 func parse(t *testing.T, text string, pairs ...string) *config.Config {
@@ -51,29 +59,6 @@ func run(t *testing.T, cfg *config.Config) *running {
 	return r
 }
 
-// echoServer answers every connection with its bytes, and returns its address.
-func echoServer(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(c, c)
-				_ = c.Close()
-			}()
-		}
-	}()
-	return l.Addr().String()
-}
-
 // webServer answers with its name.
 func webServer(t *testing.T, name string) string {
 	t.Helper()
@@ -99,29 +84,6 @@ func get(c *http.Client, url string) (int, string, error) {
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	return resp.StatusCode, string(body), err
-}
-
-// dial opens a TCP session.
-func dial(t *testing.T, address string) net.Conn {
-	t.Helper()
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-// echo says something over c and wants it back.
-func echo(t *testing.T, c net.Conn, text string) {
-	t.Helper()
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, len(text))
-	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != text {
-		t.Fatalf("echo of %q: %q, %v", text, buf, err)
-	}
 }
 
 const tcpText = `

@@ -3,13 +3,11 @@ package gateway_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/admin"
@@ -30,26 +28,6 @@ listeners:
 upstreams:
   echo: {endpoints: ["upstream:echo"], tunnel: far, health: {tcp: true, interval: 50ms}}
 `
-
-// exchange sends a line and its end, and wants the line back and the end.
-func exchange(addr, text string) error {
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	if _, err := io.WriteString(c, text); err != nil {
-		return err
-	}
-	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-		return err
-	}
-	if got, err := io.ReadAll(c); err != nil || string(got) != text {
-		return errors.Join(err, errors.New("it did not come back whole"))
-	}
-	return nil
-}
 
 // TestTunnelIsReplacedAndRemoved runs both gateways here, where goleak sees what they leave.
 func TestTunnelIsReplacedAndRemoved(t *testing.T) {

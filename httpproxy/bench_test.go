@@ -29,35 +29,52 @@ func serveFixed(t testing.TB, response string) string {
 	})
 }
 
+// exchanges are what clients of HTTP/1.1 ask for again and again: the server's answer, the request, and how the answer ends.
+var exchanges = map[string][3]string{
+	"get": {
+		"HTTP/1.1 200 OK\r\nContent-Length: 128\r\nDate: Sat, 21 Nov 2026 00:00:00 GMT\r\n\r\n" + strings.Repeat("x", 128),
+		"GET /a/b?c HTTP/1.1\r\nHost: app.example\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n", strings.Repeat("x", 128),
+	},
+	"chunked": {
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n80\r\n" + strings.Repeat("x", 128) + "\r\n0\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: app.example\r\n\r\n", "0\r\n\r\n",
+	},
+}
+
+// startExchange returns a function that makes one request through a proxy and reads the answer, without allocating.
+func startExchange(t testing.TB, kind string) (once func()) {
+	t.Helper()
+	answer, end := exchanges[kind][0], exchanges[kind][2]
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveFixed(t, answer))}}})
+	c, err := net.Dial("tcp", p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	request, buf := []byte(exchanges[kind][1]), make([]byte, 16<<10)
+	return func() {
+		if _, err := c.Write(request); err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; n < len(end) || string(buf[n-len(end):n]) != end; {
+			k, err := c.Read(buf[n:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += k
+		}
+	}
+}
+
 // BenchmarkProxy is one request after the other through the proxy. Its allocations are those of the proxy: client and
 // server make none.
 func BenchmarkProxy(b *testing.B) {
-	backend := serveFixed(b, "HTTP/1.1 200 OK\r\nContent-Length: 128\r\nDate: Sat, 21 Nov 2026 00:00:00 GMT\r\n\r\n"+strings.Repeat("x", 128))
-	chunked := serveFixed(b, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n80\r\n"+strings.Repeat("x", 128)+"\r\n0\r\n\r\n")
-	for name, tc := range map[string]struct{ backend, request, end string }{
-		"get":     {backend, "GET /a/b?c HTTP/1.1\r\nHost: app.example\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n", strings.Repeat("x", 128)},
-		"chunked": {chunked, "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n", "0\r\n\r\n"},
-	} {
-		b.Run(name, func(b *testing.B) {
-			p := startProxy(b, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(b, tc.backend)}}})
-			c, err := net.Dial("tcp", p.addr)
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer c.Close()
-			request, buf := []byte(tc.request), make([]byte, 16<<10)
+	for kind := range exchanges {
+		b.Run(kind, func(b *testing.B) {
+			once := startExchange(b, kind)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := c.Write(request); err != nil {
-					b.Fatal(err)
-				}
-				for n := 0; n < len(tc.end) || string(buf[n-len(tc.end):n]) != tc.end; {
-					k, err := c.Read(buf[n:])
-					if err != nil {
-						b.Fatal(err)
-					}
-					n += k
-				}
+				once()
 			}
 		})
 	}

@@ -220,7 +220,7 @@ func appendChunk(dst, content []byte) []byte {
 // appendTrailers appends what may come after the last chunk, and the empty line.
 func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
 	for i := range c.Trailer {
-		if f := &c.Trailer[i]; !httpwire.ForbiddenTrailer(f) {
+		if f := &c.Trailer[i]; !httpwire.ForbiddenTrailer(f.Name) {
 			dst = appendField(dst, f)
 		}
 	}

@@ -2,34 +2,21 @@ package httpproxy_test
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 )
-
-// deadAddr is an address where nobody listens.
-func deadAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // serveSilence accepts, reads and never answers.
 func serveSilence(t *testing.T) string {
@@ -48,7 +35,7 @@ func TestErrorAnswers(t *testing.T) {
 		status         int
 		reason, metric string
 	}{
-		"refused":       {deadAddr(t), "/", 502, "connection refused", listener.ReasonUpstreamUnavailable},
+		"refused":       {conntest.FreeAddress(t), "/", 502, "connection refused", listener.ReasonUpstreamUnavailable},
 		"silent":        {serveSilence(t), "/", 504, "no response in time", listener.ReasonTimeout},
 		"not HTTP":      {garbage, "/", 502, "malformed response", listener.ReasonProtocol},
 		"closes":        {closing, "/", 502, "the connection was closed without a response", listener.ReasonBackendGone},
@@ -120,7 +107,7 @@ func TestPoolExhausted(t *testing.T) {
 // TestAnotherEndpoint takes over for one that refuses connections, for every method.
 func TestAnotherEndpoint(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
-	p := startProxy(t, routeTo(newUpstream(t, deadAddr(t), backend)))
+	p := startProxy(t, routeTo(newUpstream(t, conntest.FreeAddress(t), backend)))
 	for range 20 {
 		req, err := http.NewRequest("POST", p.url, strings.NewReader("body"))
 		if err != nil {
@@ -169,9 +156,9 @@ func TestHeaderLimits(t *testing.T) {
 // TestGarbageIsCounted although net/http answers it by itself; well-formed requests and idle connections are not.
 func TestGarbageIsCounted(t *testing.T) {
 	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) {})
-	var log lockedBuffer
+	var log conntest.Log
 	cfg := routeTo(newUpstream(t, backend))
-	cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	cfg.Listener.Logger = log.Logger()
 	p := startProxy(t, cfg)
 	get(t, p.url)
 	h2, err := clientFor(t, "HTTP/2.0").Get(p.url)
@@ -193,29 +180,11 @@ func TestGarbageIsCounted(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a log that may be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func TestAccessLog(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
-	var log lockedBuffer
+	var log conntest.Log
 	cfg := routeTo(newUpstream(t, backend))
-	cfg.Listener = listener.Config{Name: "web", AccessLog: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	cfg.Listener = listener.Config{Name: "web", AccessLog: true, Logger: log.Logger()}
 	p := startProxy(t, cfg)
 	for range 2 {
 		req, err := http.NewRequest("POST", p.url+"/path?token=secret", strings.NewReader("abc"))
@@ -233,5 +202,41 @@ func TestAccessLog(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "secret") {
 		t.Errorf("the query is logged:\n%s", log.String())
+	}
+}
+
+// TestAccessLogSaysHTTP2 of every request that came in it, whoever serves it; and so does Via.
+func TestAccessLogSaysHTTP2(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, r.Header.Get("Via"))
+	})
+	var log conntest.Log
+	up := newUpstream(t, backend)
+	cfg := httpproxy.Config{Via: "pond", Routes: []httpproxy.Route{{Upstream: up}, {Path: "/bounded", Upstream: up, Timeout: time.Hour}}}
+	cfg.Listener = listener.Config{AccessLog: true, Logger: log.Logger()}
+	p := startProxy(t, cfg)
+	client := clientFor(t, "HTTP/2.0")
+	for i, tc := range []struct{ path, expect string }{{"/", ""}, {"/bounded", ""}, {"/", "100-continue"}, {"/a/../b", ""}} {
+		req, err := http.NewRequest("POST", p.url+tc.path, strings.NewReader("abc"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc.expect != "" {
+			req.Header.Set("Expect", tc.expect)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if via := string(body); resp.StatusCode == http.StatusOK && via != "2.0 pond" {
+			t.Errorf("%s: the server is told that it came via %q", tc.path, via)
+		}
+		eventually(t, "there is a line", func() bool { return strings.Count(log.String(), "msg=access") > i })
+	}
+	if n := strings.Count(log.String(), "proto=HTTP/2.0"); n != 4 {
+		t.Errorf("%d of 4 lines say HTTP/2:\n%s", n, log.String())
 	}
 }

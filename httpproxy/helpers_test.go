@@ -7,20 +7,21 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
-// patience bounds waits that end at once unless something is broken.
-const patience = time.Minute
+const patience = conntest.Patience
+
+var eventually = conntest.Eventually
 
 // serveHTTP starts a net/http backend and returns its address.
 func serveHTTP(t testing.TB, h http.HandlerFunc) string {
@@ -33,26 +34,10 @@ func serveHTTP(t testing.TB, h http.HandlerFunc) string {
 // serveRaw starts a backend that gives each connection to f and closes it afterwards.
 func serveRaw(t testing.TB, f func(net.Conn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
-				f(c)
-			})
-		}
+	return conntest.Serve(t, func(c *net.TCPConn) {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		f(c)
 	})
-	t.Cleanup(func() { l.Close(); wg.Wait() })
-	return l.Addr().String()
 }
 
 func newUpstream(t testing.TB, endpoints ...string) *httpproxy.Upstream {

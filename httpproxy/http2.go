@@ -3,11 +3,12 @@ package httpproxy
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,14 +21,17 @@ import (
 
 // Bounds of an HTTP/2 connection.
 const (
-	h2Window     = 256 << 10 // of body that a stream holds for its server
-	h2AllWindow  = 1 << 20   // and all streams together
-	maxOut       = 64 << 10  // of frames that wait for the client, and a frame more
+	h2Window     = 64<<10 - 1 // of body that a stream holds for its server: what everybody begins with
+	h2Extra      = 192 << 10  // more, for a stream whose server takes it
+	h2AllExtra   = 1 << 20    // and for all streams together
+	h2AllWindow  = 1 << 20    // of body that is under way; what has come is given back at once, for the streams' windows bound what is held
+	maxOut       = 64 << 10   // of frames that wait for the client, and a frame more
 	h2Preface    = http2Preface + "\r\nSM\r\n\r\n"
 	pingAfter    = 30 * time.Second // of silence: a client that has vanished is noticed although nothing is sent to it
 	pongWithin   = 15 * time.Second
 	maxBlock     = 2       // times the limit of a head: a block of fields is smaller than what it stands for, but need not be
 	maxFragments = 64      // frames of one block
+	maxCut       = 500     // streams that are remembered because the client may not know their end yet, or twice as many as there may be
 	tableSize    = 4 << 10 // of the client's compression, as everybody has it
 )
 
@@ -49,7 +53,11 @@ type http2 struct {
 	sending fiber.Group // who flushes
 
 	// The reader's.
+	greeted   bool
+	suspended bool   // the connection has been idle for so long that the fiber gave up its stack; resume goes on
 	last      uint32 // the highest stream
+	skipped   bool   // some below it were never begun
+	served    uint32 // the last one, as GOAWAY has it
 	block     []byte // of fields, as far as it has come
 	content   []byte // of a frame
 	fields    h2Head
@@ -67,8 +75,9 @@ type http2 struct {
 	window   int64     // that the client gives
 	idle     time.Time // since when there has been no stream; zero = there are some
 	initial  int64     // of each stream
-	held     int64     // of body, not yet given back to the client
-	taken    int64     // of that, what may be
+	taken    int64     // of body, not yet given back to the client
+	extra    int64     // that streams have beyond their windows
+	cut      []uint32  // streams that ended here before the client ended them
 	resets   int       // streams that the client gave up, less those that came to their end
 	owed     int       // answers in out
 	out      []byte
@@ -79,8 +88,9 @@ type http2 struct {
 	widened  bool          // there is room for what they have, of which they are told once for all frames that came together
 	emptied  bool
 	draining bool
-	gone     bool  // GOAWAY is sent
-	err      error // of sending, or why it is over
+	leaving  time.Time // when the client was told that there will be no more streams; zero = not yet
+	gone     bool      // GOAWAY has named the last one
+	err      error     // of sending, or why it is over
 }
 
 // goHTTP2 serves the connection, whose first bytes may be there, in HTTP/2.
@@ -95,11 +105,29 @@ func (s *session) goHTTP2() {
 	h.decoder = hpack.NewDecoder(tableSize, h.fields.field)
 	h.p.sessions.remove(s)
 	h.p.sessions.add(h)
-	defer h.p.sessions.remove(h)
 	if h.p.isDraining() {
 		h.kick() // which may have been before it was there to be told
 	}
-	h.end(h.serve())
+	h.carry()
+	s.suspended = h.suspended
+}
+
+// carry runs the connection to its end, or to where it is suspended.
+func (h *http2) carry() {
+	defer func() {
+		if !h.suspended {
+			h.p.sessions.remove(h)
+		}
+	}()
+	if err := h.serve(); !h.suspended {
+		h.end(err)
+	}
+}
+
+// resume goes on with a suspended connection.
+func (h *http2) resume(ctx context.Context) {
+	h.ctx, h.suspended = ctx, false
+	h.carry()
 }
 
 // kick begins the end: see sessionSet.
@@ -116,16 +144,35 @@ func (h *http2) lookBy(t time.Time) {
 	_ = h.conn.SetReadDeadline(t)
 }
 
-// errH2Over: nothing more is to come, and nothing is wrong.
-var errH2Over = errors.New("the connection is over")
+var (
+	errH2Over      = errors.New("the connection is over") // nothing more is to come, and nothing is wrong
+	errH2Suspended = errors.New("the connection is idle")
+)
 
 // serve reads frames until there is no use in it.
 func (h *http2) serve() error {
+	if !h.greeted {
+		if err := h.greet(); err != nil {
+			return err
+		}
+		h.greeted = true
+	}
+	for {
+		if h.blockOf == 0 {
+			h.begun = time.Time{}
+		}
+		if err := h.frame(); err != nil {
+			return err
+		}
+	}
+}
+
+// greet tells the client what goes here, and reads how it begins.
+func (h *http2) greet() error {
 	h.heard = time.Now()
 	h.begun, h.idle = h.heard, h.heard
-	out := appendFrame(h.out, 4*6, frameSettings, 0, 0)
+	out := appendFrame(h.out, 3*6, frameSettings, 0, 0)
 	out = appendSetting(out, settingStreams, uint32(h.limits.streams))
-	out = appendSetting(out, settingWindow, h2Window)
 	out = appendSetting(out, settingFrame, maxFrame)
 	out = appendSetting(out, settingHeaderList, uint32(h.limits.head))
 	h.out = appendWindow(out, 0, h2AllWindow-(64<<10-1))
@@ -136,14 +183,7 @@ func (h *http2) serve() error {
 		return codeProtocol
 	}
 	h.in.take(len(h2Preface))
-	for {
-		if h.blockOf == 0 {
-			h.begun = time.Time{}
-		}
-		if err := h.frame(); err != nil {
-			return err
-		}
-	}
+	return nil
 }
 
 // need waits until n bytes are there, or the connection is over.
@@ -171,8 +211,15 @@ func (h *http2) fill() error {
 			h.wakeWriters()
 		}
 		again := h.look // lookBy's deadline may have come before this one
+		idle := len(h.streams) == 0 && h.begun.IsZero()
 		h.mu.Unlock()
 		if again {
+			continue
+		}
+		if idle && h.in.tires() {
+			if h.suspend() {
+				return errH2Suspended
+			}
 			continue
 		}
 		n, err := h.in.fill()
@@ -189,13 +236,30 @@ func (h *http2) fill() error {
 	}
 }
 
+// suspend gives up what an idle connection does not need; false = it is not idle.
+func (h *http2) suspend() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.pending() || h.flushing || !h.lc.Suspend(h.resume) {
+		return false
+	}
+	h.suspended = true
+	h.block, h.content = nil, nil
+	h.fields = h2Head{limit: h.fields.limit}
+	h.streams = make(map[uint32]*h2Stream)
+	return true
+}
+
 // deadline says when the reader is to look again. The error says that it is over.
 func (h *http2) deadline(now time.Time) (time.Time, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.look = false
+	if len(h.streams) == 0 && h.begun.IsZero() && !now.Before(h.idle.Add(h.limits.keepAlive)) {
+		h.draining = true
+	}
 	if h.draining && !h.gone {
-		h.goAway(codeNone)
+		h.leave(now)
 	}
 	switch by := h.begun.Add(h.limits.readHeader); {
 	case h.err != nil:
@@ -204,14 +268,12 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 		return by, errH2Over
 	case !h.begun.IsZero() && !now.Before(by):
 		return by, os.ErrDeadlineExceeded
+	case h.draining && !h.gone:
+		return h.leaving.Add(byeTime), nil
 	case !h.begun.IsZero():
 		return by, nil
 	case len(h.streams) == 0:
-		if by = h.idle.Add(h.limits.keepAlive); !now.Before(by) {
-			h.goAway(codeNone)
-			return by, errH2Over
-		}
-		return by, nil
+		return h.idle.Add(h.limits.keepAlive), nil
 	}
 	by := h.heard.Add(pingAfter)
 	if h.pinged {
@@ -224,7 +286,7 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 		return by, os.ErrDeadlineExceeded
 	}
 	h.pinged = true
-	h.out = append(appendFrame(h.out, 8, framePing, 0, 0), "headpond"...)
+	h.out = append(appendFrame(h.outgoing(), 8, framePing, 0, 0), "headpond"...)
 	return by.Add(pongWithin), nil
 }
 
@@ -234,20 +296,35 @@ func (h *http2) rest() {
 	switch {
 	case h.gone:
 		h.lookBy(time.Unix(1, 0))
+	case h.in.wait != nil: // then it can be suspended
+		h.lookBy(h.idle.Add(min(patience, h.limits.keepAlive)))
 	case h.limits.keepAlive < pingAfter: // else it does so in time
 		h.lookBy(h.idle.Add(h.limits.keepAlive))
 	}
 }
 
-// goAway says that no stream after the last one will be served. mu is held.
-func (h *http2) goAway(code h2Code) {
-	if h.gone {
-		return
+// goodbye is the PING that shows whether the client knows that it is to begin no more streams.
+const goodbye = "good-bye"
+
+// leave ends a connection without losing a request (RFC 9113, section 6.8): the client is told to begin no more
+// streams, and those it began before it knew are served. mu is held.
+func (h *http2) leave(now time.Time) {
+	switch {
+	case h.leaving.IsZero():
+		h.leaving = now
+		h.out = appendGoAway(h.outgoing(), maxStream, codeNone)
+		h.out = append(appendFrame(h.out, 8, framePing, 0, 0), goodbye...)
+	case !now.Before(h.leaving.Add(byeTime)):
+		h.goAway(codeNone)
 	}
-	h.gone = true
-	h.out = appendFrame(h.out, 8, frameGoAway, 0, 0)
-	h.out = binary.BigEndian.AppendUint32(h.out, h.last)
-	h.out = binary.BigEndian.AppendUint32(h.out, uint32(code))
+}
+
+// goAway says that no stream after the last one will be served, or has been. mu is held.
+func (h *http2) goAway(code h2Code) {
+	if !h.gone {
+		h.gone, h.served = true, h.last
+	}
+	h.out = appendGoAway(h.outgoing(), h.served, code)
 }
 
 // end closes the connection, and returns when nothing runs on it any more.
@@ -255,12 +332,11 @@ func (h *http2) end(err error) {
 	code, broken := errors.AsType[h2Code](err)
 	h.mu.Lock()
 	if broken {
-		h.gone = false // what was said before was another matter
 		h.goAway(code)
 	}
 	h.patience = byeTime
 	for _, st := range h.streams { // which would give the sender ever more to do
-		st.fail(errStreamReset)
+		st.fail(clientGone(err))
 	}
 	h.mu.Unlock()
 	if broken {
@@ -268,13 +344,13 @@ func (h *http2) end(err error) {
 	}
 	_ = h.conn.SetWriteDeadline(time.Now().Add(byeTime))
 	h.sending.Wait()
-	_ = h.flush()
+	_ = h.flush(nil)
 	h.mu.Lock()
 	if h.err == nil {
 		h.err = net.ErrClosed
 	}
 	h.mu.Unlock()
-	if broken {
+	if broken || errors.Is(err, errH2Over) {
 		h.in.bye()
 	}
 	h.in.drop()
@@ -282,22 +358,44 @@ func (h *http2) end(err error) {
 	h.over.Wait()
 }
 
-// flush sends what is to be sent, unless somebody else does.
-func (h *http2) flush() error {
+// clientGone makes one error of why the client's requests are over.
+func clientGone(err error) error {
+	if errors.Is(err, httppool.ErrClientGone) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+}
+
+// pending reports whether there is something to be sent. mu is held.
+func (h *http2) pending() bool { return len(h.out) > 0 || h.taken >= h2AllWindow/4 }
+
+// flush sends what is to be sent, unless somebody else does. The client has as long for each buffer as st has for what
+// it writes; nil = as the connection has.
+func (h *http2) flush(st *h2Stream) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.flushing {
 		return h.err
 	}
+	idle := h.patience
+	if st != nil && !st.writer.by.IsZero() {
+		if idle = time.Until(st.writer.by); idle <= 0 {
+			return os.ErrDeadlineExceeded
+		}
+	}
 	h.flushing = true
 	h.sending.Add(1)
 	defer h.sending.Done()
-	for len(h.out) > 0 && h.err == nil {
-		out := h.out
+	for h.pending() && h.err == nil {
+		out := h.outgoing()
+		if h.taken >= h2AllWindow/4 { // not before: it would not be worth a frame
+			out = appendWindow(out, 0, h.taken)
+			h.taken = 0
+		}
 		h.out, h.owed = nil, 0
-		patience := h.patience
+		limit := min(h.patience, idle*time.Duration((len(out)+bufferSize-1)/bufferSize))
 		h.mu.Unlock()
-		_ = h.conn.SetWriteDeadline(time.Now().Add(patience))
+		_ = h.conn.SetWriteDeadline(time.Now().Add(limit))
 		n, err := h.conn.Write(out)
 		if h.counts {
 			h.lc.Count(0, int64(n))
@@ -334,7 +432,7 @@ func (h *http2) broken(err error) {
 		h.err = err
 	}
 	for _, st := range h.streams {
-		st.fail(errStreamReset)
+		st.fail(clientGone(err))
 	}
 	h.lookBy(time.Unix(1, 0))
 }
@@ -349,19 +447,33 @@ func (h *http2) wakeWriters() {
 	}
 }
 
-// giveBack lets the client send n bytes of body more, when that is worth a frame. mu is held.
-func (h *http2) giveBack(n int64) {
-	if h.taken += n; h.taken >= h2AllWindow/4 {
-		h.out = appendWindow(h.outgoing(), 0, h.taken)
-		h.held -= h.taken
-		h.taken = 0
+// leaveBehind notes a stream that is over while the client may be sending on it still. mu is held.
+func (h *http2) leaveBehind(id uint32) {
+	if n := len(h.cut); n >= 2*max(h.limits.streams, maxCut) {
+		h.cut = h.cut[:copy(h.cut, h.cut[n/2:])]
 	}
+	h.cut = append(h.cut, id)
+}
+
+// stray judges a frame on a stream that is no more (RFC 9113, section 5.1): one that the client had not ended may have
+// been under way when the stream ended here. ends says that it is the last one. mu is held.
+func (h *http2) stray(id uint32, ends bool) error {
+	i := slices.Index(h.cut, id)
+	switch {
+	case i < 0 && h.skipped:
+		return codeProtocol // it may never have begun (section 5.1.1)
+	case i < 0:
+		return codeClosed
+	case ends:
+		h.cut = slices.Delete(h.cut, i, i+1)
+	}
+	return nil
 }
 
 // open makes a stream of a request; the error is an h2Code.
 func (h *http2) open(id uint32, ends bool) error {
 	if h.fields.bad {
-		return h.refuse(id, codeProtocol)
+		return h.refuse(id, codeProtocol, ends)
 	}
 	st := &h2Stream{h: h, id: id, ended: ends, head: h.fields.method == "HEAD", left: h.fields.length}
 	st.chunked = !ends && st.left < 0
@@ -370,13 +482,13 @@ func (h *http2) open(id uint32, ends bool) error {
 		return h.answerLarge(st)
 	}
 	var ok bool
-	if st.in, ok = h.fields.appendHTTP1(nil, ends); !ok {
-		return h.refuse(id, codeProtocol)
+	if st.start, ok = h.fields.appendHTTP1(make([]byte, 0, h.fields.size+fieldOverhead), ends); !ok {
+		return h.refuse(id, codeProtocol, ends)
 	}
 	h.mu.Lock()
 	if h.gone || h.active >= h.limits.streams || len(h.streams) >= 2*h.limits.streams {
 		h.mu.Unlock()
-		return h.refuse(id, codeRefused)
+		return h.refuse(id, codeRefused, ends)
 	}
 	h.streams[id] = st
 	h.active++
@@ -387,13 +499,16 @@ func (h *http2) open(id uint32, ends bool) error {
 }
 
 // refuse resets a stream.
-func (h *http2) refuse(id uint32, code h2Code) error {
+func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
 	if code == codeProtocol {
 		h.p.noteRefused(h.lc)
 	}
 	h.mu.Lock()
-	h.out = appendReset(h.out, id, code)
-	h.mu.Unlock()
+	defer h.mu.Unlock()
+	if !ended {
+		h.leaveBehind(id)
+	}
+	h.out = appendReset(h.outgoing(), id, code)
 	return h.control()
 }
 
@@ -401,22 +516,21 @@ func (h *http2) refuse(id uint32, code h2Code) error {
 func (h *http2) answerLarge(st *h2Stream) error {
 	h.p.noteRefused(h.lc)
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.active++ // until its answer is whole, which is now
 	h.out = st.appendFields(appendStatus(nil, 431), true)
 	if !st.ended {
+		h.leaveBehind(st.id)
 		h.out = appendReset(h.out, st.id, codeNone)
 	}
-	h.mu.Unlock()
 	return h.control()
 }
 
 // maxOwed bounds the answers (to SETTINGS and PING, and resets) that wait for a client that does not read them.
 const maxOwed = 1000
 
-// control is called after each of these.
+// control is called after each of these. mu is held.
 func (h *http2) control() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.owed++; h.owed > maxOwed {
 		return codeCalm
 	}
@@ -428,8 +542,8 @@ func (h *http2) control() error {
 func (h *http2) flushSoon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.out) > 0 && !h.flushing && h.err == nil {
-		h.over.Go(func() { _ = h.flush() })
+	if h.pending() && !h.flushing && h.err == nil {
+		h.over.Go(func() { _ = h.flush(nil) })
 	}
 }
 
@@ -443,8 +557,10 @@ func (h *http2) reset(id uint32) error {
 	defer h.mu.Unlock()
 	st := h.streams[id]
 	if st == nil {
+		_ = h.stray(id, true) // it may be sent before the client knows of the end
 		return nil
 	}
+	st.ended = true
 	return h.giveUp(st, errStreamReset)
 }
 
@@ -457,20 +573,20 @@ func (h *http2) giveUp(st *h2Stream, err error) error {
 	return nil
 }
 
-// abort ends a stream for what its client did.
+// abort ends a stream for what its client did. mu is held.
 func (h *http2) abort(st *h2Stream, code h2Code) error {
-	h.mu.Lock()
-	var err error
-	if st.err == nil {
-		h.out = appendReset(h.outgoing(), st.id, code)
-		err = h.giveUp(st, httppool.ErrClientGone)
+	if st.err != nil {
+		return nil
 	}
-	h.mu.Unlock()
-	if err != nil {
+	h.out = appendReset(h.outgoing(), st.id, code)
+	if err := h.giveUp(st, fmt.Errorf("%w: %w", httppool.ErrClientGone, code)); err != nil {
 		return err
 	}
 	return h.control()
 }
 
-// maxWindow is the largest there may be (RFC 9113, section 6.9.1).
-const maxWindow = math.MaxInt32
+// The largest window and stream there may be (RFC 9113, sections 5.1.1 and 6.9.1).
+const (
+	maxWindow = math.MaxInt32
+	maxStream = math.MaxInt32
+)

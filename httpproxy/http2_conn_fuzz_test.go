@@ -86,8 +86,82 @@ func h2Frames(f func(fr *http2.Framer, fields func(kv ...string) []byte)) []byte
 	return out.Bytes()
 }
 
+// broken reports whether x/net's reader takes the frames for a breach that ends the connection.
+func broken(frames []byte) bool {
+	fr := http2.NewFramer(nil, bytes.NewReader(frames))
+	fr.SetMaxReadFrameSize(16 << 10)
+	fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	for {
+		_, err := fr.ReadFrame()
+		_, breach := errors.AsType[http2.ConnectionError](err)
+		_, ofStream := errors.AsType[http2.StreamError](err)
+		switch {
+		case breach || errors.Is(err, http2.ErrFrameTooLarge):
+			return true
+		case err != nil && !ofStream:
+			return false
+		}
+	}
+}
+
+// readAnswers reads what x/net's reader takes for frames, in an order that they may have, to their end. It returns the code of
+// the last GOAWAY.
+func readAnswers(t *testing.T, c net.Conn) (code http2.ErrCode) {
+	fr := http2.NewFramer(nil, c)
+	fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	const begun, ended, reset = 1, 2, 3
+	streams := make(map[uint32]int)
+	last := uint32(1<<31 - 1)
+	for {
+		f, err := fr.ReadFrame()
+		_, breach := errors.AsType[http2.ConnectionError](err)
+		_, ofStream := errors.AsType[http2.StreamError](err)
+		switch {
+		case breach || ofStream || errors.Is(err, http2.ErrFrameTooLarge):
+			t.Errorf("answered with what is no frame: %v", err)
+			return code
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			t.Error("the connection does not end")
+			return code
+		case err != nil:
+			return code
+		}
+		id, state := f.Header().StreamID, streams[f.Header().StreamID]
+		switch f := f.(type) {
+		case *http2.GoAwayFrame:
+			if code = f.ErrCode; f.LastStreamID > last {
+				t.Errorf("GOAWAY names stream %d after %d", f.LastStreamID, last)
+			}
+			last = f.LastStreamID
+		case *http2.MetaHeadersFrame:
+			if state >= ended {
+				t.Errorf("%v after the end", f)
+			}
+			if streams[id] = begun; f.StreamEnded() {
+				streams[id] = ended
+			}
+		case *http2.DataFrame:
+			if state != begun {
+				t.Errorf("%v in state %d", f, state)
+			}
+			if f.StreamEnded() {
+				streams[id] = ended
+			}
+		case *http2.RSTStreamFrame:
+			if state == reset || state == ended && f.ErrCode == http2.ErrCodeInternal {
+				t.Errorf("%v in state %d", f, state)
+			}
+			streams[id] = reset
+		case *http2.WindowUpdateFrame:
+			if state == reset {
+				t.Errorf("%v after a reset", f)
+			}
+		}
+	}
+}
+
 // FuzzHTTP2Connection: whatever frames come, the server sees well-formed requests only, and no more than there were streams;
-// and the connection ends when the client has gone.
+// the answers are frames in order; who breaks a rule that x/net's reader knows is told so; and the connection ends when the client has gone.
 func FuzzHTTP2Connection(f *testing.F) {
 	f.Add(h2Frames(func(fr *http2.Framer, fields func(...string) []byte) {
 		_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: fields(plainGet...), EndStream: true, EndHeaders: true})
@@ -132,8 +206,8 @@ func FuzzHTTP2Connection(f *testing.F) {
 		if err == nil {
 			_ = c.(*net.TCPConn).CloseWrite()
 		}
-		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error("the connection does not end")
+		if code := readAnswers(t, c); err == nil && code == http2.ErrCodeNo && broken(sent[len(http2.ClientPreface):]) {
+			t.Error("a breach goes unnoticed")
 		}
 		if n := seen.malformed.Load(); n > 0 {
 			t.Errorf("%d malformed requests", n)

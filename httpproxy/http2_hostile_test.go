@@ -67,31 +67,50 @@ func TestHTTP2DeafClientLargeHead(t *testing.T) {
 	eventually(t, "the connection ends", func() bool { return p.Stats().Active == 0 })
 }
 
-// TestHTTP2ConnectionWindow: who sends more than the connection's window loses it, so that what streams hold together is bounded.
-func TestHTTP2ConnectionWindow(t *testing.T) {
+// TestHTTP2UnreadUploads: uploads that nobody reads take nothing from the others.
+func TestHTTP2UnreadUploads(t *testing.T) {
 	asked := make(chan struct{})
-	backend := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
+	stuck := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
 		close(asked)
 		<-r.Context().Done()
 	})
-	up := newUpstreamWith(t, httpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}, backend)
-	p := startProxy(t, routeTo(up))
+	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}, stuck)
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n)
+	})
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/stuck", Upstream: one}, {Path: "/", Upstream: newUpstream(t, backend)}}})
 	h := dialH2(t, p.addr)
-	h.ask(1, true, plainGet...)
+	to := func(method, path string) []string {
+		return []string{":method", method, ":scheme", "http", ":path", path, ":authority", "a"}
+	}
+	h.ask(1, true, to("GET", "/stuck")...)
 	<-asked
-	go func() { // all of them wait for the server's only connection
-		for id := uint32(3); id < 100; id += 2 {
-			if h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0x83, 0x86, 0x84, 0x41, 1, 'a'}, EndHeaders: true}) != nil {
-				return
+	room := map[uint32]int64{0: 1 << 20} // of the connection and of streams
+	send := func(id uint32, total int64, ends bool) {
+		for sent := int64(0); sent < total; {
+			n := min(total-sent, 16<<10, room[0], room[id])
+			if n <= 0 {
+				f := h.next(func(f http2.Frame) bool { _, ok := f.(*http2.WindowUpdateFrame); return ok }).(*http2.WindowUpdateFrame)
+				room[f.StreamID] += int64(f.Increment)
+				continue
 			}
-			for range 12 { // less than a stream's window
-				if h.WriteData(id, false, make([]byte, 16<<10)) != nil {
-					return
-				}
-			}
+			sent += n
+			room[0] -= n
+			room[id] -= n
+			h.do(0, h.WriteData(id, ends && sent == total, make([]byte, n)))
 		}
-	}()
-	if got := h.outcome(1); got != "goaway FLOW_CONTROL_ERROR" {
+	}
+	id := uint32(3)
+	for ; id < 2*200; id += 2 { // all of them wait for the server's only connection
+		h.ask(id, false, to("POST", "/stuck")...)
+		room[id] = 65535
+		send(id, 65535, false)
+	}
+	h.ask(id, false, to("POST", "/")...)
+	room[id] = 65535
+	send(id, 3<<20, true)
+	if got := h.outcome(id); got != fmt.Sprint("200 ", 3<<20) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -101,12 +120,12 @@ func TestHTTP2WindowsAreExact(t *testing.T) {
 	backend := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
 	h := dialH2(t, p.addr)
-	const all, piece = 1 << 20, 10000
-	room := int64(all) // of the connection
+	const all, piece, pieces = 1 << 20, 10000, 6 // what a stream may send at once
+	room := int64(all)                           // of the connection
 	for id := uint32(1); id < 200; id += 2 {
 		h.ask(id, false, plainPost...)
-		for i := range 10 {
-			h.do(0, h.WriteDataPadded(id, i == 9, make([]byte, piece), make([]byte, 99)))
+		for i := range pieces {
+			h.do(0, h.WriteDataPadded(id, i == pieces-1, make([]byte, piece), make([]byte, 99)))
 			room -= piece + 100
 		}
 		h.next(func(f http2.Frame) bool {
@@ -133,7 +152,7 @@ func TestHTTP2Padding(t *testing.T) {
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
 	h := dialH2(t, p.addr)
 	h.ask(1, false, plainPost...)
-	room := int64(256 << 10)
+	room := int64(64<<10 - 1)
 	got := func(f http2.Frame) bool { _, ok := f.(*http2.WindowUpdateFrame); return ok }
 	for sent := 0; sent < 1<<20; sent += 200 {
 		for room < 200 {

@@ -35,6 +35,12 @@ func dialH2(t *testing.T, addr string, settings ...http2.Setting) *h2Client {
 	}
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
+	return speakH2(t, c, settings...)
+}
+
+// speakH2 begins an HTTP/2 connection.
+func speakH2(t *testing.T, c net.Conn, settings ...http2.Setting) *h2Client {
+	t.Helper()
 	h := &h2Client{Framer: http2.NewFramer(c, c), t: t, c: c}
 	h.AllowIllegalWrites = true
 	h.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -73,6 +79,22 @@ func (h *h2Client) fields(kv ...string) []byte {
 		_ = h.coder.WriteField(hpack.HeaderField{Name: kv[i], Value: kv[i+1]})
 	}
 	return bytes.Clone(h.block.Bytes())
+}
+
+// farewell reads how a connection is taken leave of, and returns the last stream it names.
+func (h *h2Client) farewell() uint32 {
+	h.t.Helper()
+	goAway := func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }
+	if f := h.next(goAway).(*http2.GoAwayFrame); f.ErrCode != http2.ErrCodeNo || f.LastStreamID != 1<<31-1 {
+		h.t.Errorf("the first GOAWAY is %v", f)
+	}
+	ping := h.next(func(f http2.Frame) bool { _, ok := f.(*http2.PingFrame); return ok }).(*http2.PingFrame)
+	h.do(0, h.WritePing(true, ping.Data))
+	f := h.next(goAway).(*http2.GoAwayFrame)
+	if f.ErrCode != http2.ErrCodeNo {
+		h.t.Errorf("GOAWAY with %v", f.ErrCode)
+	}
+	return f.LastStreamID
 }
 
 // ask sends a request's head.
@@ -469,17 +491,15 @@ func TestHTTP2Drain(t *testing.T) {
 	<-asked
 	drained := make(chan error, 1)
 	go func() { drained <- p.Drain(t.Context()) }()
-	goneAway := func(h *h2Client) {
-		f := h.next(func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }).(*http2.GoAwayFrame)
-		if f.ErrCode != http2.ErrCodeNo {
-			t.Errorf("GOAWAY with %v", f.ErrCode)
-		}
+	if last := idle.farewell(); last != 0 {
+		t.Errorf("the idle connection: stream %d", last)
 	}
-	goneAway(idle)
 	if _, err := idle.ReadFrame(); err != io.EOF {
 		t.Errorf("the idle connection: %v", err)
 	}
-	goneAway(busy)
+	if last := busy.farewell(); last != 1 {
+		t.Errorf("the last stream is %d", last)
+	}
 	busy.ask(3, true, plainGet...)
 	if got := busy.outcome(3); got != "reset REFUSED_STREAM" {
 		t.Errorf("a stream after GOAWAY: %q", got)
@@ -560,9 +580,8 @@ func TestHTTP2Patience(t *testing.T) {
 	h := dialH2(t, p.addr)
 	h.ask(1, true, plainGet...)
 	h.outcome(1)
-	f := h.next(func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }).(*http2.GoAwayFrame)
-	if f.ErrCode != http2.ErrCodeNo || f.LastStreamID != 1 {
-		t.Errorf("got %v", f)
+	if last := h.farewell(); last != 1 {
+		t.Errorf("the last stream is %d", last)
 	}
 	cfg.KeepAlive, cfg.ReadHeaderTimeout = 0, 50*time.Millisecond
 	p = startProxy(t, cfg)

@@ -68,6 +68,11 @@ func appendReset(dst []byte, stream uint32, code h2Code) []byte {
 	return binary.BigEndian.AppendUint32(appendFrame(dst, 4, frameReset, 0, stream), uint32(code))
 }
 
+func appendGoAway(dst []byte, last uint32, code h2Code) []byte {
+	dst = binary.BigEndian.AppendUint32(appendFrame(dst, 8, frameGoAway, 0, 0), last)
+	return binary.BigEndian.AppendUint32(dst, uint32(code))
+}
+
 func appendWindow(dst []byte, stream uint32, n int64) []byte {
 	return binary.BigEndian.AppendUint32(appendFrame(dst, 4, frameWindow, 0, stream), uint32(n))
 }

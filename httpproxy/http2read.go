@@ -2,7 +2,7 @@ package httpproxy
 
 import (
 	"encoding/binary"
-	"strconv"
+	"slices"
 	"time"
 )
 
@@ -78,6 +78,9 @@ func (h *http2) act(kind, flags byte, id uint32, b []byte) error {
 	case framePing:
 		return h.ping(flags, id, b)
 	case frameGoAway:
+		if len(b) < 8 {
+			return codeSize
+		}
 		if id != 0 {
 			return codeProtocol
 		}
@@ -150,10 +153,13 @@ func (h *http2) fragment(b []byte, last bool) error {
 	}
 	switch {
 	case id > h.last:
+		h.skipped = h.skipped || id != h.last+2 && id != 1
 		h.last = id
 		return h.open(id, h.blockEnds)
 	case st == nil:
-		return nil // it is over, which the client may not know yet
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.stray(id, h.blockEnds)
 	}
 	return h.trailers(st)
 }
@@ -161,24 +167,32 @@ func (h *http2) fragment(b []byte, last bool) error {
 // trailers ends a request's body.
 func (h *http2) trailers(st *h2Stream) error {
 	h.mu.Lock()
-	ended := st.ended
-	h.mu.Unlock()
-	switch {
+	defer h.mu.Unlock()
+	switch over, ended := st.over(h.blockEnds); {
+	case over && ended:
+		return codeClosed
+	case over:
+		return nil
 	case ended:
 		return h.abort(st, codeClosed)
 	case !h.blockEnds || h.fields.bad || h.fields.large || st.left > 0:
 		return h.abort(st, codeProtocol)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	st.complete(h.fields.fields)
 	return nil
+}
+
+// over says whether the stream is over on this side, and whether the client had ended it. ends: it does so now. mu is held.
+func (st *h2Stream) over(ends bool) (over, ended bool) {
+	over, ended = st.err != nil || st.finished, st.ended
+	st.ended = ended || over && ends
+	return over, ended
 }
 
 // complete ends the request; mu is held.
 func (st *h2Stream) complete(trailers []byte) {
 	if st.chunked {
-		st.in = append(append(append(st.in, "0\r\n"...), trailers...), crlf...)
+		st.last = slices.Concat([]byte("0\r\n"), trailers, []byte(crlf))
 	}
 	st.ended = true
 	st.reader.wake()
@@ -203,68 +217,51 @@ func (h *http2) data(id uint32, n int, flags byte) error {
 		h.in.take(1)
 		padding++ // with its length
 	}
-	st, err := h.body(id, n, n-padding)
+	ends := flags&flagEndStream != 0
+	st, err := h.body(id, n, n-padding, ends)
 	if err != nil {
 		return err
 	}
 	h.begun = time.Time{} // the stream's session looks after how long a body takes
-	if err := h.pour(st, n-padding, flags&flagEndStream != 0); err != nil {
+	if err := h.pour(st, n-padding, ends); err != nil {
 		return err
 	}
 	return h.pour(nil, padding-1, false)
 }
 
 // body finds out to whom a DATA frame of n bytes with that much content goes; nil = nobody wants it.
-func (h *http2) body(id uint32, n, content int) (*h2Stream, error) {
+func (h *http2) body(id uint32, n, content int, ends bool) (*h2Stream, error) {
 	h.mu.Lock()
-	if h.held += int64(n); h.held > h2AllWindow {
-		h.mu.Unlock()
+	defer h.mu.Unlock()
+	if h.taken += int64(n); h.taken > h2AllWindow {
 		return nil, codeFlow
 	}
-	h.giveBack(int64(n - content)) // padding is nobody's
 	st := h.streams[id]
-	if st == nil || st.err != nil {
-		h.giveBack(int64(content))
-		h.mu.Unlock()
-		return nil, nil //nolint:nilerr // that the stream is over is no error of the connection
+	if st == nil {
+		return nil, h.stray(id, ends)
 	}
-	code := codeNone
+	over, ended := st.over(ends)
 	switch {
-	case st.ended:
-		code = codeClosed
-	case st.received+st.padding+int64(n) > h2Window:
-		code = codeFlow
+	case over && ended:
+		return nil, codeClosed
+	case over:
+		return nil, nil
+	case ended:
+		return nil, h.abort(st, codeClosed)
+	case int64(n) > h2Window+st.extra-st.spent-int64(len(st.in)-st.at):
+		return nil, h.abort(st, codeFlow)
 	case st.left >= 0 && int64(content) > st.left:
-		code = codeProtocol
-	}
-	if code != codeNone {
-		h.giveBack(int64(content))
-		h.mu.Unlock()
-		return nil, h.abort(st, code)
-	}
-	st.received += int64(content)
-	st.unpaid += int64(content)
-	if st.padding += int64(n - content); st.padding >= h2Window/4 {
-		h.out = appendWindow(h.outgoing(), st.id, st.padding)
-		st.padding = 0
-	}
-	if st.left >= 0 {
+		return nil, h.abort(st, codeProtocol)
+	case st.left >= 0:
 		st.left -= int64(content)
 	}
-	st.compact()
-	if st.chunked && content > 0 {
-		st.in = append(strconv.AppendUint(st.in, uint64(content), 16), crlf...)
-	}
-	h.mu.Unlock()
-	return st, nil
-}
-
-// compact makes room for what is to be read.
-func (st *h2Stream) compact() {
-	if st.at > 0 {
+	st.spent += int64(n - content) // padding is nobody's
+	st.giveBack()
+	if st.at > len(st.in)/2 {
 		st.in = st.in[:copy(st.in, st.in[st.at:])]
 		st.at = 0
 	}
+	return st, nil
 }
 
 // pour takes n bytes and appends them to what st is to read; nil = nobody reads them.
@@ -276,11 +273,10 @@ func (h *http2) pour(st *h2Stream, n int, ends bool) error {
 		piece := h.in.upTo(n)
 		if st != nil {
 			h.mu.Lock()
-			st.in = append(st.in, piece...)
-			if n == len(piece) && st.chunked {
-				st.in = append(st.in, crlf...)
+			if st.err == nil {
+				st.in = append(st.in, piece...)
+				st.reader.wake()
 			}
-			st.reader.wake()
 			h.mu.Unlock()
 		}
 		n -= len(piece)
@@ -289,11 +285,11 @@ func (h *http2) pour(st *h2Stream, n int, ends bool) error {
 	if st == nil || !ends {
 		return nil
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if st.left > 0 {
 		return h.abort(st, codeProtocol)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	st.complete(nil)
 	return nil
 }
@@ -312,15 +308,14 @@ func (h *http2) settings(flags byte, id uint32, b []byte) error {
 	}
 	h.settled = true
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	for ; len(b) > 0; b = b[6:] {
 		if err := h.setting(binary.BigEndian.Uint16(b), binary.BigEndian.Uint32(b[2:])); err != nil {
-			h.mu.Unlock()
 			return err
 		}
 	}
-	h.out = appendFrame(h.out, 0, frameSettings, flagAck, 0)
+	h.out = appendFrame(h.outgoing(), 0, frameSettings, flagAck, 0)
 	h.widened = true
-	h.mu.Unlock()
 	return h.control()
 }
 
@@ -350,13 +345,17 @@ func (h *http2) ping(flags byte, id uint32, b []byte) error {
 		return codeProtocol
 	case len(b) != 8:
 		return codeSize
-	case flags&flagAck != 0:
-		return nil
 	}
 	h.mu.Lock()
-	h.out = append(appendFrame(h.out, 8, framePing, flagAck, 0), b...)
-	h.mu.Unlock()
-	return h.control()
+	defer h.mu.Unlock()
+	if flags&flagAck == 0 {
+		h.out = append(appendFrame(h.outgoing(), 8, framePing, flagAck, 0), b...)
+		return h.control()
+	}
+	if !h.leaving.IsZero() && !h.gone && string(b) == goodbye {
+		h.goAway(codeNone)
+	}
+	return nil
 }
 
 func (h *http2) windowUpdate(id uint32, b []byte) error {
@@ -368,8 +367,8 @@ func (h *http2) windowUpdate(id uint32, b []byte) error {
 		return codeProtocol
 	}
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	if id == 0 {
-		defer h.mu.Unlock()
 		if h.window += n; h.window > maxWindow {
 			return codeFlow
 		}
@@ -378,17 +377,14 @@ func (h *http2) windowUpdate(id uint32, b []byte) error {
 	}
 	st := h.streams[id]
 	if st == nil {
-		h.mu.Unlock()
 		return nil
 	}
 	st.window += n
-	over := h.initial+st.window > maxWindow
 	h.widened = true
-	h.mu.Unlock()
 	switch {
 	case n == 0:
 		return h.abort(st, codeProtocol)
-	case over:
+	case h.initial+st.window > maxWindow:
 		return h.abort(st, codeFlow)
 	}
 	return nil

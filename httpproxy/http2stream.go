@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -24,13 +26,18 @@ type h2Stream struct {
 	head    bool // it asks for a head only
 	chunked bool // the request's body has no length of its own
 
+	start []byte // the request's head in HTTP/1.1, which serve takes
+
 	// Guarded by h.mu.
-	in       []byte // of the request, as HTTP/1.1
+	in       []byte // of the request's body
 	at       int    // read of it
 	left     int64  // of the body with a length
-	received int64  // of body, not yet given back to the stream's window
-	unpaid   int64  // likewise, to the connection's
-	padding  int64  // not yet given back to the stream's window
+	chunk    int    // of the chunk that is read
+	framing  []byte // before and after it, in frameBuf or last
+	frameBuf [chunkOverhead]byte
+	last     []byte // after the last chunk; nil = it is not known yet
+	spent    int64  // of the stream's window, not yet given back
+	extra    int64  // that the window is larger than at first
 	ended    bool   // the client has sent all
 	err      error  // it is over
 	window   int64  // that the client gives besides the initial one; both together may be negative
@@ -64,7 +71,7 @@ var errStreamReset = fmt.Errorf("%w: it has reset the stream", httppool.ErrClien
 func (st *h2Stream) Read(p []byte) (int, error) {
 	h := st.h
 	h.mu.Lock()
-	for st.at == len(st.in) && st.err == nil {
+	for !st.readable() && st.err == nil {
 		if st.finished {
 			h.mu.Unlock()
 			return 0, io.EOF
@@ -78,32 +85,75 @@ func (st *h2Stream) Read(p []byte) (int, error) {
 		defer h.mu.Unlock()
 		return 0, st.err
 	}
-	n := copy(p, st.in[st.at:])
-	if st.at += n; st.at == len(st.in) {
-		st.in, st.at = st.in[:0], 0
-	}
-	more := st.giveBack()
+	n, more := st.take(p)
 	h.mu.Unlock()
 	if more {
-		return n, h.flush()
+		return n, h.flush(nil)
 	}
 	return n, nil
 }
 
+// readable reports whether there is something of the request. mu is held.
+func (st *h2Stream) readable() bool {
+	return st.at < len(st.in) || len(st.framing) > 0 || st.last != nil
+}
+
+// take moves what has come of the body to p, in HTTP/1.1's framing; more says that there is a frame to be sent. mu is held.
+func (st *h2Stream) take(p []byte) (n int, more bool) {
+	for n < len(p) && st.readable() {
+		unread := len(st.in) - st.at
+		switch {
+		case len(st.framing) > 0:
+			k := copy(p[n:], st.framing)
+			st.framing = st.framing[k:]
+			n += k
+		case unread == 0:
+			st.framing, st.last = st.last, nil
+		case st.chunked && st.chunk == 0:
+			st.chunk = unread
+			st.framing = append(strconv.AppendUint(st.frameBuf[:0], uint64(unread), 16), crlf...)
+		default:
+			if st.chunked {
+				unread = st.chunk
+			}
+			k := copy(p[n:], st.in[st.at:st.at+unread])
+			st.at += k
+			st.spent += int64(k)
+			n += k
+			if st.chunked {
+				if st.chunk -= k; st.chunk == 0 {
+					st.framing = append(st.frameBuf[:0], crlf...)
+				}
+			}
+		}
+	}
+	if st.at == len(st.in) {
+		st.in, st.at = st.in[:0], 0
+	}
+	if st.spent >= h2Window/4 && !st.ended {
+		st.widen()
+	}
+	return n, st.giveBack()
+}
+
+// widen makes the window larger of a stream whose server takes what comes. mu is held.
+func (st *h2Stream) widen() {
+	if h := st.h; st.extra == 0 && h.extra < h2AllExtra && (st.left < 0 || st.left > h2Window) {
+		st.extra = h2Extra
+		h.extra += st.extra
+		st.spent += st.extra
+	}
+}
+
 // giveBack lets the client send again what has been taken, where that is worth a frame; true = there is one to send. mu
-// is held. The connection's window is everybody's: nothing of it is kept back here.
+// is held.
 func (st *h2Stream) giveBack() bool {
-	h := st.h
-	was, unread := len(h.out), int64(len(st.in)-st.at) // some of that is framing
-	if taken := st.unpaid - unread; taken > 0 {
-		st.unpaid -= taken
-		h.giveBack(taken)
+	if st.spent < (h2Window+st.extra)/4 || st.ended || st.err != nil {
+		return false
 	}
-	if taken := st.received - unread; taken >= h2Window/4 && !st.ended {
-		st.received -= taken
-		h.out = appendWindow(h.outgoing(), st.id, taken)
-	}
-	return len(h.out) > was
+	st.h.out = appendWindow(st.h.outgoing(), st.id, st.spent)
+	st.spent = 0
+	return true
 }
 
 // wait waits until somebody wakes it; false = the deadline has passed. mu is held, and given up meanwhile.
@@ -174,7 +224,7 @@ func (st *h2Stream) uses(c *httppool.Conn) bool {
 func (st *h2Stream) Quiet() bool {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
-	return st.err == nil && st.at == len(st.in)
+	return st.err == nil && !st.readable()
 }
 
 // Ended reports whether the client does not want the answer any more.
@@ -202,7 +252,7 @@ func (st *h2Stream) Write(p []byte) (int, error) {
 		}
 		p = p[n:]
 	}
-	return total, st.h.flush()
+	return total, st.h.flush(st)
 }
 
 // pass passes on what p begins with, and returns how much that is.
@@ -330,7 +380,7 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 		if n <= 0 && len(p) > 0 { // wait for the client
 			if len(h.out) > 0 && !h.flushing {
 				h.mu.Unlock()
-				if err := h.flush(); err != nil {
+				if err := h.flush(st); err != nil {
 					return err
 				}
 				continue
@@ -365,7 +415,7 @@ func (st *h2Stream) room() error {
 	for st.err == nil && len(st.h.out) >= maxOut {
 		if !st.h.flushing {
 			st.h.mu.Unlock()
-			err := st.h.flush()
+			err := st.h.flush(st)
 			st.h.mu.Lock()
 			if err != nil {
 				return err
@@ -397,9 +447,9 @@ func (st *h2Stream) Close() error {
 	case st.began && st.resp.Length == httpwire.Unframed:
 		h.out = appendFrame(h.outgoing(), 0, frameData, flagEndStream, st.id)
 	case !st.finished:
-		h.out = appendReset(h.out, st.id, codeInternal)
+		h.out = appendReset(h.outgoing(), st.id, codeInternal)
 	case !st.ended:
-		h.out = appendReset(h.out, st.id, codeNone)
+		h.out = appendReset(h.outgoing(), st.id, codeNone)
 	}
 	if !st.finished {
 		h.active--
@@ -410,14 +460,16 @@ func (st *h2Stream) Close() error {
 	st.fail(net.ErrClosed)
 	st.reader.stop()
 	st.writer.stop()
-	h.giveBack(st.unpaid)
-	st.unpaid = 0
+	if !st.ended {
+		h.leaveBehind(st.id)
+	}
+	h.extra -= st.extra
 	delete(h.streams, st.id)
 	if len(h.streams) == 0 {
 		h.rest()
 	}
 	h.mu.Unlock()
-	return h.flush()
+	return h.flush(nil)
 }
 
 // LocalAddr implements net.Conn.
@@ -449,6 +501,21 @@ func (st *h2Stream) setDeadline(t time.Time, read, write bool) error {
 	return nil
 }
 
+// begin gives the request's head, with what has come of the body if that is not much: no stream that waits for its
+// server holds more.
+func (st *h2Stream) begin() []byte {
+	b := st.start
+	st.start = nil
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	if n := len(st.in) + chunkOverhead; len(st.in) > 0 && len(b)+n <= bufferSize {
+		b = slices.Grow(b, n)
+		k, _ := st.take(b[len(b) : len(b)+n])
+		b = b[:len(b)+k]
+	}
+	return b
+}
+
 // serve runs the request's session.
 func (st *h2Stream) serve() {
 	h := st.h
@@ -458,10 +525,9 @@ func (st *h2Stream) serve() {
 	}
 	s := &session{p: h.p, ctx: ctx, lc: h.lc, isTLS: h.isTLS, peer: h.peer, stream: st}
 	s.client.use(st)
+	s.client.buf = st.begin()
+	s.client.w = len(s.client.buf)
 	defer func() { _ = st.Close() }()
-	if n, err := s.client.fill(); n == 0 || err != nil {
-		return
-	}
 	switch n, err := s.readHead(); {
 	case errors.Is(err, errLong):
 		s.goLong()

@@ -159,6 +159,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	handled(r)
 	if h, ok := r.Context().Value(connKey{}).(*handed); ok && r.TLS == nil {
 		r.TLS = h.tls
+		if h.stream != nil {
+			w.Header()["Connection"] = []string{"close"} // no other request comes
+			asked := *r                                  // net/http's own stays in HTTP/1.1
+			r = &asked
+			r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
+		}
 	}
 	if r.ProtoMajor == 1 && (len(r.TransferEncoding) > 0 || r.ProtoMinor == 0) {
 		// A request with Content-Length beside Transfer-Encoding must end its connection, so that what somebody else

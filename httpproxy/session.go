@@ -228,10 +228,6 @@ func (s *session) open() bool {
 	state := tc.ConnectionState()
 	s.isTLS = &state
 	s.client.use(tc)
-	if state.NegotiatedProtocol == "h2" {
-		s.goHTTP2()
-		return false
-	}
 	return true
 }
 
@@ -243,6 +239,10 @@ func (s *session) close() {
 
 // run serves one request after the other.
 func (s *session) run() {
+	if s.isTLS != nil && s.isTLS.NegotiatedProtocol == "h2" {
+		s.goHTTP2()
+		return
+	}
 	for {
 		if s.client.r == s.client.w && !s.awaitRequest() {
 			return

@@ -36,6 +36,7 @@ func TestStreamsInLockStep(t *testing.T) {
 		buf := make([]byte, 1)
 		for {
 			if _, err := io.ReadFull(r.Body, buf); err != nil {
+				w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 				return
 			}
 			_, _ = w.Write(buf)
@@ -43,13 +44,24 @@ func TestStreamsInLockStep(t *testing.T) {
 		}
 	})
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	for name, tc := range map[string]struct{ proto, te string }{
+		"HTTP/1.1": {"HTTP/1.1", ""}, "HTTP/2": {"HTTP/2.0", ""}, "HTTP/2 at the standard server": {"HTTP/2.0", "trailers"}, // as gRPC does
+	} {
+		t.Run(name, func(t *testing.T) { lockStep(t, clientFor(t, tc.proto), p.url, tc.te) })
+	}
+}
+
+func lockStep(t *testing.T, client *http.Client, url, te string) {
 	pr, pw := io.Pipe()
-	req, err := http.NewRequest("POST", p.url, pr)
+	req, err := http.NewRequest("POST", url, pr)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if te != "" {
+		req.Header.Set("Te", te)
+	}
 	go pw.Write([]byte("a"))
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +80,9 @@ func TestStreamsInLockStep(t *testing.T) {
 	pw.Close()
 	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
 		t.Errorf("read %q, %v at the end", rest, err)
+	}
+	if status := resp.Trailer.Get("Grpc-Status"); status != "0" {
+		t.Errorf("the trailer says %q", status)
 	}
 }
 
@@ -233,16 +248,6 @@ func clientFor(t *testing.T, proto string) *http.Client {
 	tr.Protocols.SetUnencryptedHTTP2(proto == "HTTP/2.0")
 	t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
-}
-
-// eventually waits for what another goroutine does after the client has its answer.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not so: %s", what)
-		}
-	}
 }
 
 // TestClientGoneCancelsTheServer in every phase of an exchange.

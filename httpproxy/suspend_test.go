@@ -74,6 +74,56 @@ func idleAgainAndAgain(t *testing.T, cfg httpproxy.Config) {
 	}
 }
 
+// So is one of HTTP/2.
+func TestSuspendedHTTP2(t *testing.T) {
+	server, client := certificates(t)
+	client.NextProtos = []string{"h2"}
+	for name, tc := range map[string]struct{ server, client *tls.Config }{"plain": {}, "tls": {server, client}} {
+		t.Run(name, func(t *testing.T) {
+			backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+			cfg := routeTo(newUpstream(t, backend))
+			cfg.TLS = tc.server
+			p := startProxy(t, cfg)
+			before := enginetest.Fibers() // one of them accepts
+			c, _ := dialRaw(t, p.addr)
+			if tc.client != nil {
+				c = tls.Client(c, tc.client)
+			}
+			h := speakH2(t, c)
+			suspended := func() {
+				for enginetest.Fibers() > max(before, 1) {
+					if t.Context().Err() != nil {
+						t.Fatal("the connection is not suspended")
+					}
+					fiber.Sleep(time.Millisecond)
+				}
+			}
+			id := uint32(1)
+			for range 3 {
+				suspended()
+				for range 3 {
+					h.ask(id, false, plainPost...)
+					h.do(0, h.WriteData(id, true, []byte("hi")))
+					if got := h.outcome(id); got != "200 hi" {
+						t.Errorf("stream %d: %q", id, got)
+					}
+					id += 2
+				}
+			}
+			suspended()
+			drained := make(chan error, 1)
+			go func() { drained <- p.Drain(t.Context()) }()
+			if last := h.farewell(); last != id-2 {
+				t.Errorf("the last stream is %d", last)
+			}
+			h.c.Close()
+			if err := <-drained; err != nil {
+				t.Errorf("a connection is left: %v", err)
+			}
+		})
+	}
+}
+
 // The time-out of idle connections counts from the last answer.
 func TestSuspendedSessionTimesOut(t *testing.T) {
 	cfg := httpproxy.Config{KeepAlive: 300 * time.Millisecond}

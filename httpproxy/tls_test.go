@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
-	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
@@ -13,18 +12,12 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/tlstest"
 )
 
 // certificates returns a server's configuration and that of its clients.
-func certificates(t testing.TB) (server, client *tls.Config) {
-	t.Helper()
-	s := httptest.NewTLSServer(nil)
-	defer s.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(s.Certificate())
-	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
-}
+func certificates(testing.TB) (server, client *tls.Config) { return certs.New().Configs() }
 
 // TestKeyUpdateDuringADuplexExchange: a client that reads nothing of its answer, sends a body and asks for new keys
 // meanwhile waits alone; everybody else is served.

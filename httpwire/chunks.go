@@ -1,6 +1,7 @@
 package httpwire
 
 import (
+	"bytes"
 	"fmt"
 )
 
@@ -93,8 +94,6 @@ func progress(n int, err error) error {
 	return err
 }
 
-// sizeLine reads "1a2b;extension". Spaces after the digits are allowed because old servers pad with
-// them and every reader agrees on what they mean.
 func (c *Chunks) sizeLine(b []byte) (int, error) {
 	line, n, err := nextLine(b)
 	switch {
@@ -108,17 +107,8 @@ func (c *Chunks) sizeLine(b []byte) (int, error) {
 	if c.overhead += int64(n) + 2; c.overhead > slack && !c.Own {
 		return 0, fmt.Errorf("%w: chunked body carries more framing than content", ErrMalformed)
 	}
-	digits := 0
-	for digits < len(line) && hexDigit(line[digits]) >= 0 {
-		c.left = c.left<<4 | uint64(hexDigit(line[digits]))
-		digits++
-	}
-	rest := line[digits:]
-	for len(rest) > 0 && rest[0] == ' ' {
-		rest = rest[1:]
-	}
-	if digits == 0 || digits > 15 || len(rest) > 0 && rest[0] != ';' || !validValue(rest) {
-		return 0, fmt.Errorf("%w: chunk size %.40q", ErrMalformed, line)
+	if c.left, err = ChunkSize(line); err != nil {
+		return 0, err
 	}
 	c.state = chunkContent
 	if c.left == 0 {
@@ -127,8 +117,23 @@ func (c *Chunks) sizeLine(b []byte) (int, error) {
 	return n, nil
 }
 
+// ChunkSize reads the line before a chunk, without its CRLF: "1a2b;extension". Spaces after the digits are allowed because
+// old servers pad with them and every reader agrees on what they mean. The error wraps ErrMalformed.
+func ChunkSize(line []byte) (size uint64, err error) {
+	digits := 0
+	for digits < len(line) && hexDigit(line[digits]) >= 0 {
+		size = size<<4 | uint64(hexDigit(line[digits]))
+		digits++
+	}
+	rest := bytes.TrimLeft(line[digits:], " ")
+	if digits == 0 || digits > 15 || len(rest) > 0 && rest[0] != ';' || !ValidValue(rest) {
+		return 0, fmt.Errorf("%w: chunk size %.40q", ErrMalformed, line)
+	}
+	return size, nil
+}
+
 func (c *Chunks) trailers(b []byte) (n int, err error) {
-	c.Trailer, n, err = parseFields(c.Trailer[:0], b)
+	c.Trailer, n, err = ParseFields(c.Trailer[:0], b)
 	if err == ErrIncomplete && len(b) > maxTrailer || n > maxTrailer { //nolint:errorlint // never wrapped
 		err = fmt.Errorf("%w: trailers longer than %d bytes", ErrMalformed, maxTrailer)
 	}
@@ -147,16 +152,17 @@ func hexDigit(c byte) int {
 	return -1
 }
 
-// ForbiddenTrailer reports whether a field frames, routes or secures a message, so that it must not
+// ForbiddenTrailer reports whether the field of that name frames, routes or secures a message, so that it must not
 // come after it (RFC 9110, section 6.5.1).
-func ForbiddenTrailer(f *Field) bool {
-	switch f.Known {
+func ForbiddenTrailer[S ~string | ~[]byte](name S) bool {
+	b := []byte(name)
+	switch knownField(b) {
 	case Other, Date, Via, XRequestID:
 	default:
 		return true
 	}
-	for _, name := range [...]string{"set-cookie", "cookie", "content-encoding", "content-type", "content-range", "max-forwards"} {
-		if EqualFold(f.Name, name) {
+	for _, other := range [...]string{"set-cookie", "cookie", "content-encoding", "content-type", "content-range", "max-forwards"} {
+		if EqualFold(b, other) {
 			return true
 		}
 	}

@@ -42,20 +42,20 @@ var isToken = func() (t [256]bool) {
 }()
 
 // ValidToken reports whether s is a token (RFC 9110, section 5.6.2).
-func ValidToken(s []byte) bool {
-	for _, c := range s {
-		if !isToken[c] {
+func ValidToken[S ~string | ~[]byte](s S) bool {
+	for i := range len(s) {
+		if !isToken[s[i]] {
 			return false
 		}
 	}
 	return len(s) > 0
 }
 
-// validValue reports whether s may be a field's value: no control character except HTAB
+// ValidValue reports whether s may be a field's value: no control character except HTAB
 // (RFC 9110, section 5.5).
-func validValue(s []byte) bool {
-	for _, c := range s {
-		if c < ' ' && c != '\t' || c == 0x7f {
+func ValidValue[S ~string | ~[]byte](s S) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false
 		}
 	}
@@ -75,8 +75,9 @@ func nextLine(b []byte) (line []byte, n int, err error) {
 	return b[:i-1], i + 1, nil
 }
 
-// parseFields appends the fields of the lines at b up to the empty one, and returns the bytes they take.
-func parseFields(fields []Field, b []byte) ([]Field, int, error) {
+// ParseFields appends the fields of the lines at b up to the empty one, and returns the bytes they take. The error is
+// ErrIncomplete or wraps ErrMalformed.
+func ParseFields(fields []Field, b []byte) ([]Field, int, error) {
 	total := 0
 	for {
 		line, n, err := nextLine(b[total:])
@@ -112,7 +113,7 @@ func parseField(line []byte) (Field, error) {
 		return Field{}, fmt.Errorf("%w: header name: %.60q", ErrMalformed, line[:i])
 	}
 	value := trimSpace(line[i+1:])
-	if !validValue(value) {
+	if !ValidValue(value) {
 		return Field{}, fmt.Errorf("%w: control character in the value of %s", ErrMalformed, line[:i])
 	}
 	return Field{Name: line[:i], Value: value, Known: knownField(line[:i])}, nil

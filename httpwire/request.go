@@ -43,7 +43,7 @@ func (r *Request) Parse(b []byte) (int, error) {
 		return 0, err
 	}
 	var size int
-	r.Fields, size, err = parseFields(r.Fields, b[n:])
+	r.Fields, size, err = ParseFields(r.Fields, b[n:])
 	if err != nil {
 		return 0, err
 	}
@@ -133,9 +133,9 @@ func (r *Request) Idempotent() bool {
 }
 
 // ValidHost refuses what would end a Host line or change its meaning; it does not judge names.
-func ValidHost(s []byte) bool {
-	for _, c := range s {
-		switch {
+func ValidHost[S ~string | ~[]byte](s S) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
 		case c <= ' ' || c >= 0x7f, c == '/', c == '@', c == ',', c == '?', c == '#', c == '\\', c == '"':
 			return false
 		}

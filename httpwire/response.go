@@ -40,7 +40,7 @@ func (r *Response) Parse(b []byte, head bool) (int, error) {
 		return 0, err
 	}
 	var size int
-	r.Fields, size, err = parseFields(r.Fields, b[n:])
+	r.Fields, size, err = ParseFields(r.Fields, b[n:])
 	if err != nil {
 		return 0, err
 	}
@@ -57,7 +57,7 @@ func (r *Response) parseLine(line []byte) error {
 	default:
 		return fmt.Errorf("%w: status line %.60q", ErrMalformed, line)
 	}
-	if len(reason) < 3 || len(reason) > 3 && reason[3] != ' ' || !validValue(reason) {
+	if len(reason) < 3 || len(reason) > 3 && reason[3] != ' ' || !ValidValue(reason) {
 		return fmt.Errorf("%w: status line %.60q", ErrMalformed, line)
 	}
 	for _, c := range reason[:3] {

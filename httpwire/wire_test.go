@@ -233,12 +233,39 @@ func FuzzChunks(f *testing.F) {
 	})
 }
 
+var usualHead = []byte("GET /api/users/17?full=1 HTTP/1.1\r\nHost: app.example\r\nUser-Agent: bench/1.0\r\nAccept: */*\r\nAccept-Encoding: gzip\r\n\r\n")
+
+// Heads and chunks are read where they lie.
+func TestNoAllocations(t *testing.T) {
+	var req httpwire.Request
+	var resp httpwire.Response
+	var chunks httpwire.Chunks
+	answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\nDate: Sat, 21 Nov 2026 00:00:00 GMT\r\n\r\n")
+	body := []byte("5\r\nhello\r\n0\r\n\r\n")
+	if n := testing.AllocsPerRun(100, func() {
+		_, err := req.Parse(usualHead)
+		if err == nil {
+			_, err = resp.Parse(answer, false)
+		}
+		chunks.Reset()
+		for at, done := 0, false; err == nil && !done; {
+			var n int
+			_, n, done, err = chunks.Next(body[at:])
+			at += n
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for an exchange", n)
+	}
+}
+
 func BenchmarkRequest(b *testing.B) {
-	head := []byte("GET /api/users/17?full=1 HTTP/1.1\r\nHost: app.example\r\nUser-Agent: bench/1.0\r\nAccept: */*\r\nAccept-Encoding: gzip\r\n\r\n")
 	var r httpwire.Request
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := r.Parse(head); err != nil {
+		if _, err := r.Parse(usualHead); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
@@ -94,55 +94,7 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 // function that ends it with all its connections.
 func startEcho(t testing.TB) (addr string, kill func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &echo{conns: map[net.Conn]bool{}}
-	s.wg.Go(func() { s.accept(l) })
-	kill = sync.OnceFunc(func() {
-		_ = l.Close()
-		s.closeAll()
-		s.wg.Wait()
-	})
-	t.Cleanup(kill)
-	return l.Addr().String(), kill
-}
-
-type echo struct {
-	wg    sync.WaitGroup
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-}
-
-func (s *echo) accept(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		s.mu.Lock()
-		s.conns[c] = true
-		s.mu.Unlock()
-		s.wg.Go(func() { s.serve(c) })
-	}
-}
-
-func (s *echo) serve(c net.Conn) {
-	_, _ = io.Copy(c, c)
-	_ = c.Close()
-	s.mu.Lock()
-	delete(s.conns, c)
-	s.mu.Unlock()
-}
-
-func (s *echo) closeAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
-		_ = c.(*net.TCPConn).SetLinger(0) // reset, as a killed process's connections with unread data are
-		_ = c.Close()
-	}
+	return conntest.ServeAt(t, "127.0.0.1:0", conntest.Echo)
 }
 
 // program returns the path of a PostgreSQL client program of the tested server's version.

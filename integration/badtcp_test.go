@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 func TestTCPBadInput(t *testing.T) {
@@ -31,12 +33,12 @@ func TestTCPBadInput(t *testing.T) {
 	check(t, g, "raw", nil, []badInput{
 		{"client gone in mid-transfer", times(func(t *testing.T) {
 			c := dial(t, listen)
-			ping(t, c)
+			conntest.Exchange(t, c, "ping")
 			reset(t, c)
 		}), "client_gone", []string{"client_gone"}},
 		{"backend gone in mid-transfer", func(t *testing.T) {
 			c := dial(t, listen)
-			ping(t, c)
+			conntest.Exchange(t, c, "ping")
 			kill()
 			if n, err := c.Read(make([]byte, 1)); err == nil {
 				t.Errorf("read %d bytes of a dead backend", n)
@@ -60,8 +62,8 @@ func TestMaxConnsQueuesAndRejects(t *testing.T) {
 	listen := address(t)
 	g := startGateway(t, tcpConfig(listen, echoAddr, "    max_conns: 2\n    max_queue: 1\n    queue_timeout: 300ms\n"), verbose)
 	a, b := dial(t, listen), dial(t, listen)
-	ping(t, a)
-	ping(t, b)
+	conntest.Exchange(t, a, "ping")
+	conntest.Exchange(t, b, "ping")
 	check(t, g, "raw", nil, []badInput{{"no place", func(t *testing.T) {
 		c := dial(t, listen)
 		_, err := c.Read(make([]byte, 1))
@@ -82,5 +84,5 @@ func TestMaxConnsQueuesAndRejects(t *testing.T) {
 		}
 		return nil
 	})
-	ping(t, b)
+	conntest.Exchange(t, b, "ping")
 }

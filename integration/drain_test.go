@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
@@ -66,7 +66,7 @@ func TestDrainLetsSessionsFinish(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream := dial(t, raw)
-	ping(t, stream)
+	conntest.Exchange(t, stream, "ping")
 
 	g.signal(syscall.SIGTERM)
 	for _, addr := range []string{web, sql, raw} {
@@ -75,7 +75,7 @@ func TestDrainLetsSessionsFinish(t *testing.T) {
 	if code, _ := g.get("/readyz"); code != http.StatusServiceUnavailable && code != 0 {
 		t.Errorf("/readyz answers %d while draining", code)
 	}
-	ping(t, stream)
+	conntest.Exchange(t, stream, "ping")
 	finishTransaction(t, tx)
 	_ = stream.Close()
 	backend.release()
@@ -101,40 +101,13 @@ func finishTransaction(t *testing.T, tx pgx.Tx) {
 	}
 }
 
-// dial opens a raw connection with a deadline on everything.
-func dial(t testing.TB, addr string) *net.TCPConn {
-	t.Helper()
-	c, err := net.DialTimeout("tcp", addr, patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	return c.(*net.TCPConn)
-}
-
-// ping sends a line through an echo server and reads it back.
-func ping(t testing.TB, c net.Conn) {
-	t.Helper()
-	const line = "ping\n"
-	if _, err := io.WriteString(c, line); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, len(line))
-	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != line {
-		t.Fatalf("echo = %q, %v", buf, err)
-	}
-}
-
 // TestDrainTimeoutCutsOff: a session that does not end is cut off when drain_timeout is over.
 func TestDrainTimeoutCutsOff(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	raw := address(t)
 	g := startGateway(t, tcpConfig(raw, echoAddr, ""), withDrainTimeout(time.Second))
 	stream := dial(t, raw)
-	ping(t, stream)
+	conntest.Exchange(t, stream, "ping")
 	g.signal(syscall.SIGTERM)
 	if n, err := stream.Read(make([]byte, 1)); err == nil {
 		t.Errorf("read %d bytes from a session that was to be cut off", n)
@@ -149,7 +122,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	raw := address(t)
 	g := startGateway(t, tcpConfig(raw, echoAddr, ""))
 	stream := dial(t, raw)
-	ping(t, stream)
+	conntest.Exchange(t, stream, "ping")
 	g.signal(syscall.SIGTERM)
 	awaitRefused(t, raw)
 	if g.ended() {

@@ -3,24 +3,27 @@ package integration
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/headpond/headpond/internal/freeport"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 const (
-	patience     = time.Minute      // for what takes milliseconds on an idle machine
+	patience     = conntest.Patience
 	drainTimeout = 20 * time.Second // in the configurations of these tests
+)
+
+var (
+	address  = conntest.FreeAddress
+	dial     = conntest.Dial
+	exchange = conntest.RoundTrip
 )
 
 // gateway is a running headpond.
@@ -54,28 +57,6 @@ func built(t testing.TB, build func() (string, error)) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-var (
-	portsMu sync.Mutex
-	ports   = map[int]bool{}
-)
-
-// address returns an unused "127.0.0.1:port", another one at each call.
-func address(t testing.TB) string {
-	t.Helper()
-	portsMu.Lock()
-	defer portsMu.Unlock()
-	for {
-		port, err := freeport.Get()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ports[port] {
-			ports[port] = true
-			return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		}
-	}
 }
 
 // startGateway starts `headpond serve` with the configuration, to which it adds admin and
@@ -202,7 +183,7 @@ func (g *gateway) awaitLog(words ...string) string {
 	g.t.Helper()
 	var line string
 	eventually(g.t, fmt.Sprintf("a log line with %q", words), func() error {
-		if line = g.out.line(words...); line == "" {
+		if line = g.out.Line(words...); line == "" {
 			return fmt.Errorf("none yet")
 		}
 		return nil

@@ -9,14 +9,27 @@ import (
 // checkMemory fails the test when the gateway ever used more than maxRSS.
 func checkMemory(t *testing.T, g *gateway) {
 	t.Helper()
+	used := memory(t, g, "VmHWM:")
+	t.Logf("peak memory %d MiB", used>>20)
+	if used > maxRSS {
+		t.Errorf("the gateway used %d MiB at its peak, the limit is %d MiB", used>>20, maxRSS>>20)
+	}
+}
+
+// residentMemory is what the gateway uses now.
+func residentMemory(t *testing.T, g *gateway) int64 {
+	t.Helper()
+	return memory(t, g, "VmRSS:")
+}
+
+// memory is a figure of the gateway's, in bytes.
+func memory(t *testing.T, g *gateway, field string) int64 {
+	t.Helper()
 	status := readFile(t, fmt.Sprintf("/proc/%d/status", g.cmd.Process.Pid))
-	_, rest, _ := strings.Cut(status, "VmHWM:")
+	_, rest, _ := strings.Cut(status, field)
 	var kib int64
 	if _, err := fmt.Sscanf(rest, "%d kB", &kib); err != nil {
-		t.Fatalf("no VmHWM in %s: %v", status, err)
+		t.Fatalf("no %s in %s: %v", field, status, err)
 	}
-	t.Logf("peak memory %d MiB", kib>>10)
-	if kib<<10 > maxRSS {
-		t.Errorf("the gateway used %d MiB at its peak, the limit is %d MiB", kib>>10, maxRSS>>20)
-	}
+	return kib << 10
 }

@@ -1,13 +1,14 @@
 package integration
 
 import (
-	"bytes"
 	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // starts are commands to start on one thread that lives as long as the test binary: the
@@ -28,7 +29,7 @@ func startLoop(ch <-chan func()) {
 // process is a started command whose output is kept.
 type process struct {
 	cmd  *exec.Cmd
-	out  *output
+	out  *conntest.Log
 	done chan struct{} // closed when it has ended and err is set
 	err  error
 }
@@ -36,7 +37,7 @@ type process struct {
 // start starts a command; it is killed when the test ends, if it has not ended by then.
 func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{cmd: cmd, out: &output{}, done: make(chan struct{})}
+	p := &process{cmd: cmd, out: &conntest.Log{}, done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.out, p.out
 	endWithParent(cmd)
 	started := make(chan error)
@@ -92,36 +93,6 @@ func run(t testing.TB, limit time.Duration, name string, args ...string) (string
 func shell(t testing.TB, line string) (string, int) {
 	t.Helper()
 	return run(t, time.Minute, "sh", "-c", line)
-}
-
-// output collects what a process writes. It is safe for concurrent use.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-// String returns everything written so far.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
-// line returns the first line that holds all of the words, or "".
-func (o *output) line(words ...string) string {
-	for line := range strings.Lines(o.String()) {
-		if containsAll(line, words) {
-			return strings.TrimSuffix(line, "\n")
-		}
-	}
-	return ""
 }
 
 // containsAll ignores case.

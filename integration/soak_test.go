@@ -1,64 +1,68 @@
 package integration
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"syscall"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// TestSoak keeps every protocol busy while backends die and come back, clients vanish and
-// the configuration is reloaded, and looks for what is left over. It takes a few seconds,
+// TestSoak keeps every protocol busy, with and without TLS, while backends die and come back, clients vanish, read
+// slowly or not at all, and the configuration is reloaded, and looks for what is left over. It takes a few seconds,
 // or HEADPOND_SOAK (`make soak`).
 func TestSoak(t *testing.T) {
 	length, _ := soakLength(t, 5*time.Second)
-	server := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
-	db := newDatabase(t, server, "soak")
-	backend := startHTTP(t)
-	echoAddr, _ := startEcho(t)
-	web, sql, raw := address(t), address(t), address(t)
-	config := join(httpConfig(web, "max_size: 8", backend.addr()),
-		db.pgConfig(t, sql, "transaction", "max_size: 4, acquire_timeout: 2s"), tcpConfig(raw, echoAddr, ""))
-	g := startGateway(t, config)
-	before := g.footprint()
-	client := httpClient(t)
-	loads := map[string]*load{
-		"http":   startLoad(t, 4, func(context.Context) error { _, _, err := get(client, "http://"+web+"/bytes/100000"); return err }),
-		"sql":    startLoad(t, 4, query(db.dsn(sql))),
-		"tcp":    startLoad(t, 4, func(context.Context) error { return echoOnce(raw) }),
-		"vanish": startLoad(t, 1, func(context.Context) error { return vanishOnce(web) }),
-	}
+	s := newSoak(t)
+	s.g = startGateway(t, s.config())
+	warm := startLoad(t, 4, s.lite()) // what SQLite keeps open is no session's
+	warm.awaitMore(t, 50)
+	warm.end()
+	before := s.g.footprint()
+	s.start(t)
+	var resident []int64
 	for start := time.Now(); time.Since(start) < length; {
-		for _, l := range loads {
-			l.awaitMore(t, 20)
-		}
-		server.Kill(t)
-		backend.cut()
-		loads["http"].awaitMore(t, 20)
-		loads["tcp"].awaitMore(t, 20)
-		server.Restart(t)
-		loads["sql"].awaitMore(t, 20)
-		g.signal(syscall.SIGHUP)
+		s.round(t)
+		resident = append(resident, residentMemory(t, s.g))
 	}
-	for name, l := range loads {
+	for name, l := range s.loads {
 		l.end()
 		t.Logf("%s: %d operations, %d failed, last error %v", name, l.ok.Load(), l.failed.Load(), l.lastError())
+		if s.steady[name] && l.failed.Load() > 0 {
+			t.Errorf("%s: %d failed, though nothing happened to their backend", name, l.failed.Load())
+		}
 	}
-	if n := loads["tcp"].failed.Load(); n > 0 {
-		t.Errorf("%d TCP sessions failed, though nothing happened to their backend", n)
+	for _, client := range s.clients {
+		client.CloseIdleConnections()
 	}
-	client.CloseIdleConnections()
-	g.awaitFootprint(before)
-	if code, body := g.get("/readyz"); code != http.StatusOK {
+	s.g.awaitFootprint(before)
+	checkFlat(t, resident)
+	m := s.g.scrape()
+	if n := m.sum("headpond_engine_fiber_panics_total") + m.sum("headpond_listener_errors_total", `reason="internal"`); n > 0 {
+		t.Errorf("%v sessions panicked", n)
+	}
+	t.Logf("loops were held %v times in %v turns", m.sum("headpond_engine_loop_held_total"), m.sum("headpond_engine_turns_total"))
+	if code, body := s.g.get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)
+	}
+}
+
+// checkFlat fails the test when the gateway's memory has grown from the second quarter of a long run to the last.
+func checkFlat(t *testing.T, resident []int64) {
+	t.Helper()
+	n := len(resident)
+	if n < 40 {
+		return // too short a run to tell growing from settling
+	}
+	median := func(of []int64) int64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
+	early, late := median(resident[n/4:n/2]), median(resident[3*n/4:])
+	t.Logf("resident memory: %d MiB in the second quarter, %d MiB in the last", early>>20, late>>20)
+	if late > early+early/10+8<<20 {
+		t.Errorf("resident memory grew from %d MiB to %d MiB", early>>20, late>>20)
 	}
 }
 
@@ -82,6 +86,11 @@ func echoOnce(addr string) error {
 	if err != nil {
 		return err
 	}
+	return echoLine(c)
+}
+
+// echoLine does that on a connection, which it closes.
+func echoLine(c net.Conn) error {
 	defer c.Close()
 	if err := c.SetDeadline(time.Now().Add(opTimeout)); err != nil {
 		return err

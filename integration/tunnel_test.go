@@ -2,17 +2,10 @@ package integration
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	crand "crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -24,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
@@ -111,27 +105,6 @@ listeners:
 upstreams:
   echo: {endpoints: ["%s"], tunnel: far}
 `, connect, tunnelPSK, listen, endpoint)
-}
-
-// exchange sends text through a new connection, ends its direction, and wants the text and then the end.
-func exchange(addr, text string) error {
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(c, text); err != nil {
-		return err
-	}
-	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-		return err
-	}
-	got, err := io.ReadAll(c)
-	if err == nil && string(got) != text {
-		err = fmt.Errorf("%d bytes came back of %d", len(got), len(text))
-	}
-	return err
 }
 
 // pair is two gateways with a tunnel between them, and listeners of every protocol at the near one.
@@ -510,41 +483,17 @@ upstreams:
 // issue makes a CA, and certificates for the names, as files ca.crt, ca-NAME.crt and ca-NAME.key.
 func issue(t testing.TB, dir, ca string, names ...string) {
 	t.Helper()
-	write := func(name, kind string, der []byte) {
-		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	write := func(name string, text []byte) {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	issue := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if signer == nil {
-			signer = key
-		}
-		template.NotAfter = time.Now().Add(time.Hour)
-		der, err := x509.CreateCertificate(crand.Reader, template, parent, key.Public(), signer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return key, der
-	}
-	root := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tunnel CA"}, IsCA: true, BasicConstraintsValid: true}
-	rootKey, der := issue(root, root, nil)
-	write(ca+".crt", "CERTIFICATE", der)
-	for i, name := range names {
-		leaf := &x509.Certificate{
-			SerialNumber: big.NewInt(int64(i + 2)), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, name + ".example"},
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		}
-		key, der := issue(leaf, root, rootKey)
-		write(ca+"-"+name+".crt", "CERTIFICATE", der)
-		private, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(ca+"-"+name+".key", "PRIVATE KEY", private)
+	authority := certs.New()
+	root, _ := certs.PEM(authority.Certificate)
+	write(ca+".crt", root)
+	for _, name := range names {
+		cert, key := certs.PEM(authority.Issue(name, name, name+".example"))
+		write(ca+"-"+name+".crt", cert)
+		write(ca+"-"+name+".key", key)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -23,11 +24,11 @@ func TestDrainWaitsForSessions(t *testing.T) {
 		io.WriteString(c, "bye")
 	}))
 	close(ready) // s is set
-	c := dial(t, addr)
-	want(t, c, "hi")
+	c := conntest.Dial(t, addr)
+	conntest.Want(t, c, "hi")
 	drained := make(chan error, 1)
 	go func() { drained <- s.Drain(context.Background()) }()
-	want(t, c, "bye")
+	conntest.Want(t, c, "bye")
 	if err := <-drained; err != nil {
 		t.Error(err)
 	}
@@ -41,16 +42,16 @@ func TestDrainWaitsForSessions(t *testing.T) {
 
 func TestDrainCutsOff(t *testing.T) {
 	ended := make(chan error, 1)
-	s, addr := start(t, listener.Config{MaxConns: 1, QueueTimeout: patience}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
+	s, addr := start(t, listener.Config{MaxConns: 1, QueueTimeout: conntest.Patience}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
 		defer c.Close()
 		io.WriteString(c, "hi")
 		<-ctx.Done()
 		_, err := c.Read(make([]byte, 1))
 		ended <- err
 	}))
-	c := dial(t, addr)
-	want(t, c, "hi")
-	queued := dial(t, addr)
+	c := conntest.Dial(t, addr)
+	conntest.Want(t, c, "hi")
+	queued := conntest.Dial(t, addr)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := s.Drain(ctx); !errors.Is(err, context.Canceled) {
@@ -59,7 +60,7 @@ func TestDrainCutsOff(t *testing.T) {
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the session's read: %v, want net.ErrClosed", err)
 	}
-	wantGone(t, queued)
+	conntest.WantGone(t, queued)
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the client of the session sees %v, want a reset: nobody ended it in order", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 )
@@ -29,9 +30,10 @@ func TestPoolAcrossLoops(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all fiber.Group
-		for range 60 {
+		at := everyLoop(t, e)
+		for i := range 60 {
 			all.Add(1)
-			e.Go(func() {
+			fiber.Spawn(at[i%len(at)], func() {
 				defer all.Done()
 				ctx := context.Background()
 				if p := fiber.NewParker(); p != nil {
@@ -52,6 +54,29 @@ func TestPoolAcrossLoops(t *testing.T) {
 		p.Close()
 		_ = e.Close()
 	}
+}
+
+// everyLoop returns connections that live on every loop, for the loops share evenly.
+func everyLoop(t *testing.T, e *fiber.Engine) (conns []net.Conn) {
+	t.Helper()
+	l, err := e.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range max(1, e.Stats().Loops) {
+		c, err := e.DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = c.Close(), s.Close() })
+		conns = append(conns, c, s)
+	}
+	return conns
 }
 
 // TestListenerDoesNotHoldTheLoop: connections of an engine wait for Accept, and the engine goes on.
@@ -90,7 +115,7 @@ func TestListenerDoesNotHoldTheLoop(t *testing.T) {
 		e.Go(func() { close(ran) })
 		select {
 		case <-ran:
-		case <-time.After(patience):
+		case <-time.After(conntest.Patience):
 			t.Fatal("the loop stands still")
 		}
 	}

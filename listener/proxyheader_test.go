@@ -12,6 +12,7 @@ import (
 
 	proxyproto "github.com/pires/go-proxyproto"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -35,12 +36,12 @@ func TestProxyHeaders(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, addr := start(t, listener.Config{AcceptProxy: true}, sayClient)
-			c := dial(t, addr)
+			c := conntest.Dial(t, addr)
 			io.WriteString(c, test.header+"payload")
 			if test.says == "" {
 				test.says = c.LocalAddr().String() + " " + addr + "\n"
 			}
-			want(t, c, test.says+"payload")
+			conntest.Want(t, c, test.says+"payload")
 		})
 	}
 }
@@ -57,10 +58,10 @@ func TestBadProxyHeaders(t *testing.T) {
 		"",
 	} {
 		s, addr := start(t, listener.Config{AcceptProxy: true}, sayClient)
-		c := dial(t, addr)
+		c := conntest.Dial(t, addr)
 		io.WriteString(c, header)
 		c.CloseWrite()
-		wantGone(t, c)
+		conntest.WantGone(t, c)
 		s.Close()
 		if st := s.Stats(); st.Errors[listener.ReasonProxyHeader] != 1 || st.Rejected != 1 {
 			t.Errorf("%q: rejected %d, errors %v, want 1", header, st.Rejected, st.Errors)
@@ -73,10 +74,10 @@ func TestUntrustedPeersHaveNoHeader(t *testing.T) {
 		AcceptProxy:    true,
 		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 	}, sayClient)
-	c := dial(t, addr)
+	c := conntest.Dial(t, addr)
 	const header = "PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n"
 	io.WriteString(c, header)
-	want(t, c, c.LocalAddr().String()+" "+addr+"\n"+header)
+	conntest.Want(t, c, c.LocalAddr().String()+" "+addr+"\n"+header)
 }
 
 func TestSilentProxy(t *testing.T) {

@@ -7,13 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 )
 
 func TestReportFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out log
-		s, err := listener.New(listener.Config{Logger: out.logger()}, nil)
+		var out conntest.Log
+		s, err := listener.New(listener.Config{Logger: out.Logger()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

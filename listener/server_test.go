@@ -11,13 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 )
 
 func TestServeCounts(t *testing.T) {
 	s, addr := start(t, listener.Config{}, echo)
-	c := dial(t, addr)
-	ask(t, c, "hello")
+	c := conntest.Dial(t, addr)
+	conntest.Exchange(t, c, "hello")
 	st := s.Stats()
 	if st.Active != 1 || st.Accepted != 1 || st.Address != addr {
 		t.Errorf("while it runs: %+v", st)
@@ -30,8 +31,8 @@ func TestServeCounts(t *testing.T) {
 }
 
 func TestPanicEndsOneSession(t *testing.T) {
-	var l log
-	s, addr := start(t, listener.Config{Logger: l.logger()}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
+	var l conntest.Log
+	s, addr := start(t, listener.Config{Logger: l.Logger()}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
 		b := make([]byte, 1)
 		if io.ReadFull(c, b); b[0] == '!' {
 			panic("ouch")
@@ -39,12 +40,12 @@ func TestPanicEndsOneSession(t *testing.T) {
 		c.Write(b)
 		echo(ctx, c)
 	}))
-	other := dial(t, addr)
-	ask(t, other, "a")
-	bad := dial(t, addr)
+	other := conntest.Dial(t, addr)
+	conntest.Exchange(t, other, "a")
+	bad := conntest.Dial(t, addr)
 	io.WriteString(bad, "!")
-	wantGone(t, bad)
-	ask(t, other, "b")
+	conntest.WantGone(t, bad)
+	conntest.Exchange(t, other, "b")
 	s.Close()
 	if n := s.Stats().Errors[listener.ReasonInternal]; n != 1 {
 		t.Errorf("counted %d internal errors, want 1", n)
@@ -61,9 +62,9 @@ func (polite) RejectConn(c net.Conn, reason error) { io.WriteString(c, reason.Er
 
 func TestRejectedClientsAreTold(t *testing.T) {
 	s, addr := start(t, listener.Config{MaxConns: 1, MaxQueue: -1}, polite{echo})
-	first := dial(t, addr)
-	ask(t, first, "x")
-	second := dial(t, addr)
+	first := conntest.Dial(t, addr)
+	conntest.Exchange(t, first, "x")
+	second := conntest.Dial(t, addr)
 	io.WriteString(second, "unread bytes do not take the message away")
 	second.CloseWrite()
 	b, err := io.ReadAll(second)
@@ -71,21 +72,21 @@ func TestRejectedClientsAreTold(t *testing.T) {
 		t.Errorf("the rejected client got %q, %v", b, err)
 	}
 	first.CloseWrite()
-	wantGone(t, first)
+	conntest.WantGone(t, first)
 	if st := s.Stats(); st.Rejected != 1 || st.Errors[listener.ReasonRejected] != 1 {
 		t.Errorf("rejected %d, errors %v, want 1", st.Rejected, st.Errors)
 	}
 }
 
 func TestUpdateRaisesLimit(t *testing.T) {
-	s, addr := start(t, listener.Config{MaxConns: 1, QueueTimeout: patience}, echo)
-	ask(t, dial(t, addr), "first")
-	second := dial(t, addr)
+	s, addr := start(t, listener.Config{MaxConns: 1, QueueTimeout: conntest.Patience}, echo)
+	conntest.Exchange(t, conntest.Dial(t, addr), "first")
+	second := conntest.Dial(t, addr)
 	io.WriteString(second, "second")
 	if err := s.Update(listener.Config{Name: "test", MaxConns: 2, Logger: quiet}); err != nil {
 		t.Fatal(err)
 	}
-	want(t, second, "second")
+	conntest.Want(t, second, "second")
 	for _, cfg := range []listener.Config{{Name: "other"}, {Name: "test", MaxConns: -1}} {
 		if err := s.Update(cfg); !errors.Is(err, listener.ErrConfig) {
 			t.Errorf("Update(%+v): %v, want ErrConfig", cfg, err)
@@ -123,8 +124,8 @@ func (l *failingListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestOutOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out log
-		s, err := listener.New(listener.Config{Logger: out.logger()}, echo)
+		var out conntest.Log
+		s, err := listener.New(listener.Config{Logger: out.Logger()}, echo)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,8 +158,8 @@ func TestOutOfFiles(t *testing.T) {
 // accept fails again. That must not be two lines in the log for each of them.
 func TestAtTheLimitOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out log
-		s, err := listener.New(listener.Config{Logger: out.logger()}, echo)
+		var out conntest.Log
+		s, err := listener.New(listener.Config{Logger: out.Logger()}, echo)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,8 +227,8 @@ func TestBrokenListener(t *testing.T) {
 }
 
 func TestAccessLog(t *testing.T) {
-	var out log
-	s, err := listener.New(listener.Config{Name: "db", Protocol: "postgres", Logger: out.logger()}, nil)
+	var out conntest.Log
+	s, err := listener.New(listener.Config{Name: "db", Protocol: "postgres", Logger: out.Logger()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +236,7 @@ func TestAccessLog(t *testing.T) {
 	if out.String() != "" || s.AccessLog() {
 		t.Errorf("the access log is off, but wrote %q", out.String())
 	}
-	if err := s.Update(listener.Config{Name: "db", Protocol: "postgres", Logger: out.logger(), AccessLog: true}); err != nil {
+	if err := s.Update(listener.Config{Name: "db", Protocol: "postgres", Logger: out.Logger(), AccessLog: true}); err != nil {
 		t.Fatal(err)
 	}
 	s.Access(t.Context())

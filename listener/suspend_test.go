@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -70,19 +71,19 @@ func TestSuspendedSessionsGoOn(t *testing.T) {
 	if !ok {
 		return
 	}
-	one, two := dial(t, addr), dial(t, addr)
+	one, two := conntest.Dial(t, addr), conntest.Dial(t, addr)
 	for range 3 {
-		ask(t, one, "a")
-		ask(t, two, "b")
+		conntest.Exchange(t, one, "a")
+		conntest.Exchange(t, two, "b")
 	}
 	if st := s.Stats(); st.Active != 2 {
 		t.Errorf("%d sessions, want 2", st.Active)
 	}
 	_, _ = io.WriteString(one, "!")
-	wantGone(t, one)
-	ask(t, two, "c")
+	conntest.WantGone(t, one)
+	conntest.Exchange(t, two, "c")
 	two.CloseWrite()
-	wantGone(t, two)
+	conntest.WantGone(t, two)
 	drained := make(chan error, 1)
 	go func() { drained <- s.Drain(t.Context()) }()
 	if err := <-drained; err != nil {
@@ -98,10 +99,10 @@ func TestCloseEndsSuspendedSessions(t *testing.T) {
 	if !ok {
 		return
 	}
-	c := dial(t, addr)
-	ask(t, c, "a")
+	c := conntest.Dial(t, addr)
+	conntest.Exchange(t, c, "a")
 	s.Close()
-	wantGone(t, c)
+	conntest.WantGone(t, c)
 	if st := s.Stats(); st.Active != 0 {
 		t.Errorf("%d sessions are left", st.Active)
 	}
@@ -122,7 +123,7 @@ func TestNoSuspendWithoutHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	handed := s.Listener(l)
-	client := dial(t, l.Addr().String())
+	client := conntest.Dial(t, l.Addr().String())
 	c, err := handed.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +132,7 @@ func TestNoSuspendWithoutHandler(t *testing.T) {
 		t.Error("suspended")
 	}
 	_ = c.Close()
-	wantGone(t, client)
+	conntest.WantGone(t, client)
 	_ = handed.Close()
 	s.Close()
 	_ = e.Close()

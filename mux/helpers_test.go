@@ -3,17 +3,13 @@ package mux_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"math/big"
 	"net"
 	"path/filepath"
 	"testing"
-	"time"
 
+	"github.com/headpond/headpond/internal/certs"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/mux"
@@ -27,7 +23,7 @@ var bg = context.Background()
 var transports = map[string]func(t testing.TB) (client, server net.Conn){
 	"tcp": tcpPair,
 	"unix": func(t testing.TB) (client, server net.Conn) {
-		return socketPair(t, "unix", filepath.Join(t.TempDir(), "s"))
+		return conntest.Pair(t, "unix", filepath.Join(t.TempDir(), "s"))
 	},
 	"pipe":  func(testing.TB) (client, server net.Conn) { return net.Pipe() },
 	"tls":   tlsPair,
@@ -55,48 +51,12 @@ func fiberPair(t testing.TB) (client, server net.Conn) {
 	return client, server
 }
 
-func tcpPair(t testing.TB) (client, server net.Conn) { return socketPair(t, "tcp", "127.0.0.1:0") }
-
-func socketPair(t testing.TB, network, address string) (client, server net.Conn) {
-	t.Helper()
-	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	accepted := make(chan net.Conn, 1)
-	go func() {
-		c, _ := l.Accept()
-		accepted <- c
-	}()
-	client, err = net.Dial(network, l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if server = <-accepted; server == nil {
-		t.Fatal("nothing accepted")
-	}
-	return client, server
-}
+func tcpPair(t testing.TB) (client, server net.Conn) { return conntest.Pair(t, "tcp", "127.0.0.1:0") }
 
 func tlsPair(t testing.TB) (client, server net.Conn) {
-	cert := selfSigned(t)
+	s, c := certs.New().Configs()
 	client, server = tcpPair(t)
-	return tls.Client(client, &tls.Config{InsecureSkipVerify: true}), tls.Server(server, &tls.Config{Certificates: []tls.Certificate{cert}})
-}
-
-func selfSigned(t testing.TB) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"mux.test"}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return tls.Client(client, c), tls.Server(server, s)
 }
 
 // sessions joins two over the transport and closes them when the test ends.

@@ -10,6 +10,7 @@ import (
 	"unique"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -332,12 +333,12 @@ func (s *server) readParameter(m *pgwire.ParameterStatus) error {
 // alive reports whether an idle server connection still stands, without asking the server. It
 // takes in what the server said meanwhile, such as a changed parameter.
 func (s *server) alive() bool {
-	if quiet, err := s.quiet(); quiet || err != nil {
-		return err == nil
+	state := s.look()
+	if state == idleconn.Pending {
+		_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
+		defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
 	}
-	_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
-	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
-	for {
+	for ; state == idleconn.Pending; state = s.look() {
 		h, err := s.r.Next()
 		if err != nil {
 			return isTimeout(err) && s.r.Buffered() == 0 // nothing but TLS housekeeping
@@ -353,10 +354,8 @@ func (s *server) alive() bool {
 		if err != nil {
 			return false
 		}
-		if quiet, err := s.quiet(); quiet {
-			return err == nil
-		}
 	}
+	return state != idleconn.Dead
 }
 
 // heard reports whether something has been received from the server that nobody has looked at: a Reader
@@ -369,12 +368,15 @@ func (s *server) heard() bool {
 	return ok && t.Buffered()
 }
 
-// quiet reports whether nothing has come from the server that was not read.
-func (s *server) quiet() (bool, error) {
+// look tells what could be read from the server.
+func (s *server) look() idleconn.State {
 	if s.heard() {
-		return false, nil
+		return idleconn.Pending
 	}
-	return silent(s.raw)
+	if q, ok := s.raw.(interface{ Quiet() bool }); ok && !q.Quiet() { // also a tunnel's, which tells no more
+		return idleconn.Pending
+	}
+	return idleconn.New(s.raw).Look()
 }
 
 // aliveTimeout bounds the reading of what an idle server said: it has arrived already.

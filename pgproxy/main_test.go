@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/internal/pgtest"
@@ -29,13 +30,13 @@ type gateway struct {
 	*pgproxy.Proxy
 	backend *pgproxy.Postgres
 	addr    string
-	log     *lines
+	log     *conntest.Log
 }
 
 // start runs a proxy before the cluster; change may alter both configurations.
 func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgproxy.PostgresConfig)) *gateway {
 	t.Helper()
-	log := &lines{}
+	log := &conntest.Log{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	pc := pgproxy.PostgresConfig{
 		Name: "pg", Endpoints: []string{db.Addr()}, User: db.Superuser(), Password: db.Password(), DBName: "postgres",

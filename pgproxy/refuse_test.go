@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/freeport"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
@@ -243,10 +243,9 @@ func TestTLS(t *testing.T) {
 
 // TestRequireTLS refuses clients without TLS.
 func TestRequireTLS(t *testing.T) {
-	s := httptest.NewTLSServer(nil) // for its certificate
-	t.Cleanup(s.Close)
+	server, _ := certs.New().Configs()
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
-		c.TLS, c.RequireTLS = &tls.Config{Certificates: s.TLS.Certificates}, true
+		c.TLS, c.RequireTLS = server, true
 	})
 	if _, err := pgx.Connect(t.Context(), g.dsn("sslmode=disable")); sqlstate(err) != "28000" || !has(err.Error(), "TLS is required") {
 		t.Errorf("without TLS: %v", err)

@@ -4,11 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
@@ -48,9 +48,8 @@ func startWatched(t *testing.T, secure *tls.Config) (*gateway, <-chan struct{}) 
 // withAndWithoutTLS runs a test for clients of either kind; sslmode is theirs.
 func withAndWithoutTLS(t *testing.T, run func(t *testing.T, secure *tls.Config, sslmode string)) {
 	t.Run("plain", func(t *testing.T) { run(t, nil, "") })
-	s := httptest.NewTLSServer(nil) // for its certificate
-	defer s.Close()
-	t.Run("tls", func(t *testing.T) { run(t, &tls.Config{Certificates: s.TLS.Certificates}, "sslmode=require ") })
+	server, _ := certs.New().Configs()
+	t.Run("tls", func(t *testing.T) { run(t, server, "sslmode=require ") })
 }
 
 // A client that was idle for long finds everything as it left it.

@@ -6,28 +6,17 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
 )
 
 // startBench runs a proxy before one backend, both ended with the benchmark.
-func startBench(b *testing.B, minIdle int, handle func(net.Conn)) (direct, proxied string) {
+func startBench(b *testing.B, minIdle int, handle func(*net.TCPConn)) (direct, proxied string) {
 	b.Helper()
-	backend, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	go func() {
-		for {
-			c, err := backend.Accept()
-			if err != nil {
-				return
-			}
-			go func() { defer c.Close(); handle(c) }()
-		}
-	}()
-	up, err := tcpproxy.NewUpstream("bench", []string{backend.Addr().String()},
+	direct = conntest.Serve(b, handle)
+	up, err := tcpproxy.NewUpstream("bench", []string{direct},
 		tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: minIdle}, Logger: quiet})
 	if err != nil {
 		b.Fatal(err)
@@ -41,22 +30,20 @@ func startBench(b *testing.B, minIdle int, handle func(net.Conn)) (direct, proxi
 		b.Fatal(err)
 	}
 	go p.Serve(l)
-	b.Cleanup(func() { p.Close(); up.Close(); backend.Close() })
-	return backend.Addr().String(), l.Addr().String()
+	b.Cleanup(func() { p.Close(); up.Close() })
+	return direct, l.Addr().String()
 }
 
 // both runs f against the backend itself and through the proxy.
-func both(b *testing.B, minIdle int, handle func(net.Conn), f func(b *testing.B, addr string)) {
+func both(b *testing.B, minIdle int, handle func(*net.TCPConn), f func(b *testing.B, addr string)) {
 	direct, proxied := startBench(b, minIdle, handle)
 	b.Run("direct", func(b *testing.B) { f(b, direct) })
 	b.Run("proxied", func(b *testing.B) { f(b, proxied) })
 }
 
-func benchEcho(c net.Conn) { io.Copy(c, c) }
-
 // BenchmarkRoundTrip is one byte there and back on a connection that stays.
 func BenchmarkRoundTrip(b *testing.B) {
-	both(b, 0, benchEcho, func(b *testing.B, addr string) {
+	both(b, 0, conntest.Echo, func(b *testing.B, addr string) {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			b.Fatal(err)
@@ -79,7 +66,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 func BenchmarkConnect(b *testing.B) {
 	for name, minIdle := range map[string]int{"cold": 0, "warm": 32} {
 		b.Run(name, func(b *testing.B) {
-			both(b, minIdle, benchEcho, func(b *testing.B, addr string) {
+			both(b, minIdle, conntest.Echo, func(b *testing.B, addr string) {
 				buf := make([]byte, 1)
 				for b.Loop() {
 					c, err := net.Dial("tcp", addr)
@@ -100,7 +87,7 @@ func BenchmarkConnect(b *testing.B) {
 // BenchmarkBulk is a download; on Linux the proxy splices it.
 func BenchmarkBulk(b *testing.B) {
 	const chunk = 1 << 20
-	endless := func(c net.Conn) {
+	endless := func(c *net.TCPConn) {
 		buf := make([]byte, chunk)
 		for {
 			if _, err := c.Write(buf); err != nil {
@@ -128,7 +115,7 @@ func BenchmarkBulk(b *testing.B) {
 // heap and stacks, of the proxy and of the echo server's and client's ends.
 func BenchmarkIdleSession(b *testing.B) {
 	const sessions = 2000
-	_, addr := startBench(b, 0, func(c net.Conn) {
+	_, addr := startBench(b, 0, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, 1))
 		c.Write([]byte{1})
 		c.Read(make([]byte, 1))

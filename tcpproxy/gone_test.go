@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
@@ -23,18 +24,18 @@ import (
 func TestCutOffIsAReset(t *testing.T) {
 	for range 20 {
 		release := make(chan struct{})
-		backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		backend := conntest.Serve(t, func(c *net.TCPConn) {
 			io.WriteString(c, "the first half")
 			<-release
 		})
-		p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-		c := dial(t, addr)
-		want(t, c, "the first half")
+		p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+		c := conntest.Dial(t, addr)
+		conntest.Want(t, c, "the first half")
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		p.Drain(ctx)
 		close(release)
-		if err := wantGone(t, c); !errors.Is(err, syscall.ECONNRESET) {
+		if err := conntest.WantGone(t, c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Fatalf("the client sees %v, want a reset", err)
 		}
 		if e := p.Stats().Errors; e[listener.ReasonDrained] != 1 || len(e) != 1 {
@@ -45,18 +46,18 @@ func TestCutOffIsAReset(t *testing.T) {
 
 // TestDrainWhileAcquiring: the upstream is not to blame for a drain.
 func TestDrainWhileAcquiring(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}}, nil)
-	first := dial(t, addr)
-	ask(t, first, "first")
-	c := dial(t, addr)
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}}, nil)
+	first := conntest.Dial(t, addr)
+	conntest.Exchange(t, first, "first")
+	c := conntest.Dial(t, addr)
 	for p.Stats().Active < 2 {
-		ask(t, first, "until the second is in")
+		conntest.Exchange(t, first, "until the second is in")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	p.Drain(ctx)
-	wantGone(t, c)
+	conntest.WantGone(t, c)
 	if e := p.Stats().Errors; e[listener.ReasonDrained] != 2 || len(e) != 1 {
 		t.Errorf("errors: %v, want two drained", e)
 	}
@@ -75,18 +76,18 @@ func TestClientLeavesWhileAcquiring(t *testing.T) {
 	for name, leave := range leave {
 		t.Run(name, func(t *testing.T) {
 			lines := make(chan string, 8)
-			backend := serve(t, "127.0.0.1:0", echo)
-			p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}},
+			backend := conntest.Serve(t, conntest.Echo)
+			p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}},
 				func(c *tcpproxy.Config) {
-					c.ConnectTimeout = patience
+					c.ConnectTimeout = conntest.Patience
 					c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))
 				})
-			first := dial(t, addr)
-			ask(t, first, "first")
-			half := dial(t, addr)
+			first := conntest.Dial(t, addr)
+			conntest.Exchange(t, first, "first")
+			half := conntest.Dial(t, addr)
 			io.WriteString(half, "question")
 			half.CloseWrite()
-			leave(dial(t, addr))
+			leave(conntest.Dial(t, addr))
 			if line := <-lines; !strings.Contains(line, "the client left while it waited") {
 				t.Error(line)
 			}
@@ -94,7 +95,7 @@ func TestClientLeavesWhileAcquiring(t *testing.T) {
 				t.Errorf("errors: %v, want one client_gone", e)
 			}
 			first.Close()
-			want(t, half, "question")
+			conntest.Want(t, half, "question")
 		})
 	}
 }
@@ -104,9 +105,9 @@ func TestClientLeavesWhileAcquiring(t *testing.T) {
 func TestHalfClosedBehindABalancer(t *testing.T) {
 	t.Cleanup(tcpproxy.SetLookInterval(time.Millisecond))
 	lines, opening, goOn := make(chan string, 8), make(chan struct{}), make(chan struct{})
-	backend := serve(t, "127.0.0.1:0", echo)
+	backend := conntest.Serve(t, conntest.Echo)
 	up, err := upstream.New(upstream.Config[net.Conn]{
-		Name: "slow", Endpoints: []string{backend.addr}, Logger: quiet,
+		Name: "slow", Endpoints: []string{backend}, Logger: quiet,
 		Open: func(ctx context.Context, endpoint string) (net.Conn, error) {
 			opening <- struct{}{}
 			<-goOn
@@ -118,12 +119,12 @@ func TestHalfClosedBehindABalancer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer up.Close()
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
-		c.ConnectTimeout, c.Upstream, c.Listener.AcceptProxy = patience, up, true
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+		c.ConnectTimeout, c.Upstream, c.Listener.AcceptProxy = conntest.Patience, up, true
 		c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))
 	})
 	come := func() *net.TCPConn {
-		c := dial(t, addr)
+		c := conntest.Dial(t, addr)
 		io.WriteString(c, "PROXY TCP4 192.0.2.7 198.51.100.1 5555 443\r\n")
 		<-opening
 		return c
@@ -138,7 +139,7 @@ func TestHalfClosedBehindABalancer(t *testing.T) {
 		t.Error(line)
 	}
 	close(goOn)
-	want(t, half, "question")
+	conntest.Want(t, half, "question")
 }
 
 type lineWriter chan string
@@ -151,13 +152,13 @@ func (w lineWriter) Write(p []byte) (int, error) { w <- string(p); return len(p)
 func TestClientGoneWithBothDirectionsFull(t *testing.T) {
 	t.Cleanup(tcpproxy.SetLastWords(time.Millisecond))
 	ended := make(chan error, 1)
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		_, err := c.Write(make([]byte, 256<<20))
 		ended <- err
 	})
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
-	want(t, c, "\x00")
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
+	conntest.Want(t, c, "\x00")
 	c.SetWriteDeadline(time.Now().Add(time.Second))
 	if _, err := io.Copy(c, zeros{}); !errors.Is(err, os.ErrDeadlineExceeded) { // until every buffer is full
 		t.Fatal(err)
@@ -168,7 +169,7 @@ func TestClientGoneWithBothDirectionsFull(t *testing.T) {
 		if err == nil {
 			t.Error("the server has written all of it to a client that is gone")
 		}
-	case <-time.After(patience):
+	case <-time.After(conntest.Patience):
 		t.Error("the session stays although its client has left")
 	}
 }

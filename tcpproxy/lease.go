@@ -10,6 +10,7 @@ import (
 	proxyproto "github.com/pires/go-proxyproto"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/upstream"
 )
@@ -82,6 +83,10 @@ func (s *session) acquireLive(ctx context.Context) (upstream.Lease[net.Conn], er
 		l.Discard()
 	}
 }
+
+// alive reports whether a connection that waits is still open, as far as it tells: nothing to read, or bytes, but not the
+// end of the stream and no error.
+func alive(c net.Conn) bool { return idleconn.New(c).Look() != idleconn.Dead }
 
 // introduce sends what comes before the client's bytes: the PROXY header, the
 // TLS handshake. It returns the connection to copy on.

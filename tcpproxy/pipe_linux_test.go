@@ -7,25 +7,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/tcpproxy"
 )
 
 // TestPipesAreClosed: receivers that do not read hold pipes with data in them;
 // once they are gone the file descriptors are free, not at some later collection.
 func TestPipesAreClosed(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		for buf := make([]byte, 1<<20); ; {
 			if _, err := c.Write(buf); err != nil {
 				return
 			}
 		}
 	})
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
 	const clients = 4 * tcpproxy.MaxIdlePipes // some may stall with a buffer instead
 	for range clients {
-		dial(t, addr)
+		conntest.Dial(t, addr)
 	}
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(conntest.Patience); ; {
 		if open, idle := tcpproxy.Pipes(); open-idle > tcpproxy.MaxIdlePipes {
 			break
 		} else if time.Now().After(deadline) {
@@ -47,9 +48,9 @@ func TestPipesAreBounded(t *testing.T) {
 		t.Errorf("%d pipes were to be had, want 1 to %d", n, tcpproxy.MaxPipes)
 	}
 	const size = 4 << 20
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) { _, _ = c.Write(make([]byte, size)) })
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	want(t, dial(t, addr), string(make([]byte, size)))
+	backend := conntest.Serve(t, func(c *net.TCPConn) { _, _ = c.Write(make([]byte, size)) })
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	conntest.Want(t, conntest.Dial(t, addr), string(make([]byte, size)))
 	if s := p.Spliced(); s != 0 {
 		t.Errorf("%d bytes were spliced without a pipe", s)
 	}
@@ -60,18 +61,18 @@ func TestPipesAreBounded(t *testing.T) {
 func TestPipesRunOutDuringAWait(t *testing.T) {
 	const size = 4 << 20
 	goOn := make(chan struct{})
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		_, _ = c.Write(make([]byte, size))
 		<-goOn
 		_, _ = c.Write(make([]byte, size))
 	})
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
 	if _, err := io.ReadFull(c, make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
 	_, giveBack := tcpproxy.TakeAllPipes()
 	defer giveBack()
 	close(goOn)
-	want(t, c, string(make([]byte, size)))
+	conntest.Want(t, c, string(make([]byte, size)))
 }

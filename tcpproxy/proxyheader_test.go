@@ -9,6 +9,7 @@ import (
 
 	proxyproto "github.com/pires/go-proxyproto"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
@@ -30,10 +31,10 @@ func tellClient(c *net.TCPConn) {
 func TestProxyHeaderToUpstream(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprint("v", version), func(t *testing.T) {
-			backend := serve(t, "127.0.0.1:0", tellClient)
-			_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 2}},
+			backend := conntest.Serve(t, tellClient)
+			_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 2}},
 				func(c *tcpproxy.Config) { c.SendProxy = version })
-			c := dial(t, addr)
+			c := conntest.Dial(t, addr)
 			io.WriteString(c, "payload")
 			c.CloseWrite()
 			b, _ := io.ReadAll(c)
@@ -48,12 +49,12 @@ func TestProxyHeaderToUpstream(t *testing.T) {
 // TestProxyHeaderBothWays accepts a header of one version and passes its
 // addresses on in the other; the payload comes in the same packet.
 func TestProxyHeaderBothWays(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", tellClient)
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+	backend := conntest.Serve(t, tellClient)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
 		c.Listener.AcceptProxy = true
 		c.SendProxy = 2
 	})
-	c := dial(t, addr)
+	c := conntest.Dial(t, addr)
 	io.WriteString(c, "PROXY TCP4 192.0.2.7 198.51.100.1 5555 443\r\nhello")
 	c.CloseWrite()
 	b, _ := io.ReadAll(c)
@@ -63,13 +64,13 @@ func TestProxyHeaderBothWays(t *testing.T) {
 }
 
 func TestProxyHeaderGarbage(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
 		c.Listener.AcceptProxy = true
 	})
-	c := dial(t, addr)
+	c := conntest.Dial(t, addr)
 	io.WriteString(c, "GET / HTTP/1.1\r\n\r\n")
-	wantGone(t, c)
+	conntest.WantGone(t, c)
 	p.Close()
 	if n := p.Stats().Errors[listener.ReasonProxyHeader]; n != 1 {
 		t.Errorf("errors: %v, want one proxy_header", p.Stats().Errors)

@@ -1,11 +1,9 @@
 package tcpproxy_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"path/filepath"
 	"runtime"
@@ -16,49 +14,21 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
 	"github.com/headpond/headpond/upstream"
 )
 
-// freeAddr returns an address nothing listens on.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// lockedBuffer is a log that may be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 func TestBackendDownAndBack(t *testing.T) {
-	addr := freeAddr(t)
-	var log lockedBuffer
+	addr := conntest.FreeAddress(t)
+	var log conntest.Log
 	p, proxy := start(t, []string{addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
-		c.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Listener.Logger = log.Logger()
 	})
-	c := dial(t, proxy)
-	wantGone(t, c)
+	c := conntest.Dial(t, proxy)
+	conntest.WantGone(t, c)
 	if n := p.Stats().Errors[listener.ReasonUpstreamUnavailable]; n != 1 {
 		t.Errorf("counted %d, want 1 upstream_unavailable", n)
 	}
@@ -68,10 +38,10 @@ func TestBackendDownAndBack(t *testing.T) {
 			t.Errorf("the log lacks %q: %s", part, line)
 		}
 	}
-	serve(t, addr, echo)
-	deadline := time.Now().Add(patience)
+	conntest.ServeAt(t, addr, conntest.Echo)
+	deadline := time.Now().Add(conntest.Patience)
 	for { // until the pool's back-off is over
-		c := dial(t, proxy)
+		c := conntest.Dial(t, proxy)
 		io.WriteString(c, "hello")
 		if _, err := io.ReadFull(c, make([]byte, 5)); err == nil {
 			break
@@ -83,10 +53,10 @@ func TestBackendDownAndBack(t *testing.T) {
 }
 
 func TestOtherEndpointWhenOneIsDown(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{freeAddr(t), backend.addr}, tcpproxy.UpstreamOptions{Balance: upstream.First}, nil)
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{conntest.FreeAddress(t), backend}, tcpproxy.UpstreamOptions{Balance: upstream.First}, nil)
 	for range 10 {
-		ask(t, dial(t, addr), "hello")
+		conntest.Exchange(t, conntest.Dial(t, addr), "hello")
 	}
 	if errs := p.Stats().Errors; len(errs) > 0 {
 		t.Errorf("errors: %v, want none", errs)
@@ -96,15 +66,15 @@ func TestOtherEndpointWhenOneIsDown(t *testing.T) {
 // TestBanner has a server that speaks first: what arrives on a connection while
 // it waits for its client is the client's.
 func TestBanner(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		io.WriteString(c, "220 ready\r\n")
-		echo(c)
+		conntest.Echo(c)
 	})
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 2}}, nil)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 2}}, nil)
 	for range 5 {
-		c := dial(t, addr)
-		want(t, c, "220 ready\r\n")
-		ask(t, c, "HELO")
+		c := conntest.Dial(t, addr)
+		conntest.Want(t, c, "220 ready\r\n")
+		conntest.Exchange(t, c, "HELO")
 		c.Close()
 	}
 }
@@ -116,9 +86,9 @@ func TestStaleWarmConnection(t *testing.T) {
 	drop := make(chan struct{})
 	closed := make(chan struct{}, warm)
 	var accepted atomic.Int32
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		if accepted.Add(1) > warm {
-			echo(c)
+			conntest.Echo(c)
 			return
 		}
 		<-drop
@@ -126,7 +96,7 @@ func TestStaleWarmConnection(t *testing.T) {
 		closed <- struct{}{}
 	})
 	var up *upstream.Upstream[net.Conn]
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: warm}},
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: warm}},
 		func(c *tcpproxy.Config) { up = c.Upstream })
 	for up.Status().Endpoints[0].Pool.Idle < warm {
 		runtime.Gosched()
@@ -136,14 +106,14 @@ func TestStaleWarmConnection(t *testing.T) {
 		<-closed
 	}
 	for range 2 * warm {
-		ask(t, dial(t, addr), "alive?")
+		conntest.Exchange(t, conntest.Dial(t, addr), "alive?")
 	}
 }
 
 func TestWarmConnectionsServeOneClientEach(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		b, _ := io.ReadAll(c)
 		mu.Lock()
 		defer mu.Unlock()
@@ -152,12 +122,12 @@ func TestWarmConnectionsServeOneClientEach(t *testing.T) {
 		}
 		io.WriteString(c, "done")
 	})
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 3}}, nil)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 3}}, nil)
 	for range 12 {
-		c := dial(t, addr)
+		c := conntest.Dial(t, addr)
 		io.WriteString(c, "x")
 		c.CloseWrite()
-		want(t, c, "done")
+		conntest.Want(t, c, "done")
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -167,11 +137,11 @@ func TestWarmConnectionsServeOneClientEach(t *testing.T) {
 }
 
 func TestIdleTimeout(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
 		c.IdleTimeout = 50 * time.Millisecond
 	})
-	wantGone(t, dial(t, addr))
+	conntest.WantGone(t, conntest.Dial(t, addr))
 	p.Close()
 	if n := p.Stats().Errors[listener.ReasonTimeout]; n != 1 {
 		t.Errorf("errors: %v, want one timeout", p.Stats().Errors)
@@ -179,13 +149,13 @@ func TestIdleTimeout(t *testing.T) {
 }
 
 func TestQueue(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
-		c.Listener.MaxConns, c.Listener.MaxQueue, c.Listener.QueueTimeout = 1, 1, patience
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+		c.Listener.MaxConns, c.Listener.MaxQueue, c.Listener.QueueTimeout = 1, 1, conntest.Patience
 	})
-	first := dial(t, addr)
-	ask(t, first, "first")
-	a, b := dial(t, addr), dial(t, addr) // one waits, one finds the queue full
+	first := conntest.Dial(t, addr)
+	conntest.Exchange(t, first, "first")
+	a, b := conntest.Dial(t, addr), conntest.Dial(t, addr) // one waits, one finds the queue full
 	gone := make(chan int, 2)
 	for i, c := range []*net.TCPConn{a, b} {
 		go func() {
@@ -210,29 +180,29 @@ func TestQueue(t *testing.T) {
 }
 
 func TestPoolExhausted(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr},
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend},
 		tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1, MaxWaiters: -1}}, nil)
-	first := dial(t, addr)
-	ask(t, first, "first")
-	wantGone(t, dial(t, addr))
+	first := conntest.Dial(t, addr)
+	conntest.Exchange(t, first, "first")
+	conntest.WantGone(t, conntest.Dial(t, addr))
 	if n := p.Stats().Errors[listener.ReasonPoolExhausted]; n != 1 {
 		t.Errorf("errors: %v, want one pool_exhausted", p.Stats().Errors)
 	}
-	ask(t, first, "undisturbed")
+	conntest.Exchange(t, first, "undisturbed")
 }
 
 func TestDrain(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
-	ask(t, c, "before")
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
+	conntest.Exchange(t, c, "before")
 	drained := make(chan error, 1)
 	go func() { drained <- p.Drain(context.Background()) }()
 	for !p.Stats().Draining {
-		ask(t, c, "while it begins")
+		conntest.Exchange(t, c, "while it begins")
 	}
-	ask(t, c, "running streams go on")
+	conntest.Exchange(t, c, "running streams go on")
 	c.CloseWrite()
 	if err := <-drained; err != nil {
 		t.Error(err)
@@ -240,35 +210,35 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDrainEnds(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
-	ask(t, c, "before")
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
+	conntest.Exchange(t, c, "before")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := p.Drain(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Drain: %v, want context.Canceled", err)
 	}
-	wantGone(t, c)
+	conntest.WantGone(t, c)
 }
 
 func TestUpdateKeepsStreams(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	other := serve(t, "127.0.0.1:0", func(c *net.TCPConn) { io.WriteString(c, "other") })
-	up, err := tcpproxy.NewUpstream("other", []string{other.addr}, tcpproxy.UpstreamOptions{Logger: quiet})
+	backend := conntest.Serve(t, conntest.Echo)
+	other := conntest.Serve(t, func(c *net.TCPConn) { io.WriteString(c, "other") })
+	up, err := tcpproxy.NewUpstream("other", []string{other}, tcpproxy.UpstreamOptions{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer up.Close()
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
-	ask(t, c, "before")
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
+	conntest.Exchange(t, c, "before")
 	cfg := tcpproxy.Config{Listener: listener.Config{Name: "test", Logger: quiet}, Upstream: up}
 	if err := p.Update(cfg); err != nil {
 		t.Fatal(err)
 	}
-	ask(t, c, "after")
-	want(t, dial(t, addr), "other")
+	conntest.Exchange(t, c, "after")
+	conntest.Want(t, conntest.Dial(t, addr), "other")
 	cfg.SendProxy = 3
 	if err := p.Update(cfg); !errors.Is(err, tcpproxy.ErrConfig) {
 		t.Errorf("Update with SendProxy 3: %v, want ErrConfig", err)
@@ -293,8 +263,8 @@ func TestUnixSockets(t *testing.T) {
 		io.Copy(c, c)
 	})
 	_, addr := start(t, []string{"unix:" + path}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
-	ask(t, c, strings.Repeat("0123456789abcdef", 1<<13))
+	c := conntest.Dial(t, addr)
+	conntest.Exchange(t, c, strings.Repeat("0123456789abcdef", 1<<13))
 	c.CloseWrite()
 	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
 		t.Errorf("after the end: %q, %v", b, err)
@@ -318,8 +288,8 @@ func TestNoHalfClose(t *testing.T) {
 	}
 	defer up.Close()
 	p, addr := start(t, nil, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.Upstream = up })
-	c := dial(t, addr)
-	ask(t, c, "through a pipe")
+	c := conntest.Dial(t, addr)
+	conntest.Exchange(t, c, "through a pipe")
 	c.CloseWrite()
 	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
 		t.Errorf("after the end: %q, %v", b, err)
@@ -331,21 +301,21 @@ func TestNoHalfClose(t *testing.T) {
 
 // TestAccessLog wants one line for each session.
 func TestAccessLog(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	var log lockedBuffer
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
-		c.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	backend := conntest.Serve(t, conntest.Echo)
+	var log conntest.Log
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+		c.Listener.Logger = log.Logger()
 		c.Listener.AccessLog = true
 	})
-	c := dial(t, addr)
-	ask(t, c, "12345")
+	c := conntest.Dial(t, addr)
+	conntest.Exchange(t, c, "12345")
 	c.CloseWrite()
 	if err := p.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	line := log.String()
 	for _, part := range []string{"msg=access", "listener=test", "client=" + c.LocalAddr().String(),
-		"endpoint=" + backend.addr, "bytes_in=5", "bytes_out=5"} {
+		"endpoint=" + backend, "bytes_in=5", "bytes_out=5"} {
 		if !strings.Contains(line, part) {
 			t.Errorf("the line lacks %q: %s", part, line)
 		}

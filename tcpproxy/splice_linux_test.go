@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/tcpproxy"
 )
 
@@ -16,11 +17,11 @@ import (
 // little to it.
 func TestSpliced(t *testing.T) {
 	const size = 64 << 20
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		_, _ = c.Write(make([]byte, size))
 	})
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
 	before := bytesRead(t)
 	n, err := io.Copy(io.Discard, struct{ io.Reader }{c})
 	if err != nil || n != size {

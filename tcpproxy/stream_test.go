@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
 )
@@ -33,7 +34,7 @@ func TestLargeTransferBothWays(t *testing.T) {
 		err       error
 	}
 	results := make(chan result, 1)
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		var r result
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -46,8 +47,8 @@ func TestLargeTransferBothWays(t *testing.T) {
 		r.got = [32]byte(h.Sum(nil))
 		results <- r
 	})
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
 	var sent [32]byte
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -74,12 +75,12 @@ func TestLargeTransferBothWays(t *testing.T) {
 }
 
 func TestHalfCloseByClient(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		b, _ := io.ReadAll(c) // until the FIN
 		fmt.Fprintf(c, "you said %q", b)
 	})
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
 	io.WriteString(c, "all I have")
 	c.CloseWrite()
 	b, err := io.ReadAll(c)
@@ -90,14 +91,14 @@ func TestHalfCloseByClient(t *testing.T) {
 
 func TestHalfCloseByServer(t *testing.T) {
 	got := make(chan string, 1)
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		io.WriteString(c, "bye")
 		c.CloseWrite()
 		b, _ := io.ReadAll(c)
 		got <- string(b)
 	})
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
 	if b, err := io.ReadAll(c); err != nil || string(b) != "bye" {
 		t.Fatalf("got %q, %v", b, err)
 	}
@@ -109,14 +110,14 @@ func TestHalfCloseByServer(t *testing.T) {
 }
 
 func TestResetByServer(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, 1))
 		c.SetLinger(0)
 	})
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
 	io.WriteString(c, "x")
-	if err := wantGone(t, c); !errors.Is(err, syscall.ECONNRESET) {
+	if err := conntest.WantGone(t, c); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the client sees %v, want a reset", err)
 	}
 	p.Close() // the session is over after this
@@ -127,16 +128,16 @@ func TestResetByServer(t *testing.T) {
 
 func TestResetByClient(t *testing.T) {
 	seen := make(chan error, 1)
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, 1))
 		c.Write([]byte("y"))
 		_, err := c.Read(make([]byte, 1))
 		seen <- err
 	})
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, nil)
-	c := dial(t, addr)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, nil)
+	c := conntest.Dial(t, addr)
 	io.WriteString(c, "x")
-	want(t, c, "y")
+	conntest.Want(t, c, "y")
 	c.SetLinger(0)
 	c.Close()
 	if err := <-seen; !errors.Is(err, syscall.ECONNRESET) {
@@ -152,8 +153,8 @@ func TestResetByClient(t *testing.T) {
 // leaving in every manner; a server connection that ever serves two of them, or
 // a byte that reaches the wrong one, is an error.
 func TestNoForeignBytes(t *testing.T) {
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr},
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend},
 		tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 8}}, nil)
 	var wg sync.WaitGroup
 	for id := range 32 {

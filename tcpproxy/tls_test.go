@@ -5,36 +5,26 @@ import (
 	"crypto/x509"
 	"io"
 	"net"
-	"net/http/httptest"
 	"runtime"
 	"testing"
 
+	"github.com/headpond/headpond/internal/certs"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tcpproxy"
 )
 
-// certificates returns TLS settings of a server and of a client that trusts it.
-func certificates(t *testing.T) (server, client *tls.Config) {
-	t.Helper()
-	s := httptest.NewUnstartedServer(nil)
-	s.StartTLS()
-	defer s.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(s.Certificate())
-	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
-}
-
 func TestTLSFromClients(t *testing.T) {
-	server, client := certificates(t)
-	backend := serve(t, "127.0.0.1:0", echo)
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
-	c := tls.Client(dial(t, addr), client)
-	ask(t, c, "secret")
+	server, client := certs.New().Configs()
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
+	c := tls.Client(conntest.Dial(t, addr), client)
+	conntest.Exchange(t, c, "secret")
 	c.CloseWrite()
 	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
 		t.Errorf("after the half-close: %q, %v", b, err)
 	}
-	plain := dial(t, addr)
+	plain := conntest.Dial(t, addr)
 	io.WriteString(plain, "this is no ClientHello, as anybody can see")
 	io.Copy(io.Discard, plain)
 	p.Close()
@@ -44,19 +34,19 @@ func TestTLSFromClients(t *testing.T) {
 }
 
 func TestTLSToUpstream(t *testing.T) {
-	server, client := certificates(t)
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	server, client := certs.New().Configs()
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		tc := tls.Server(c, server)
 		io.Copy(tc, tc)
 		tc.CloseWrite()
 	})
-	p, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = client })
-	ask(t, dial(t, addr), "in clear here, not there")
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = client })
+	conntest.Exchange(t, conntest.Dial(t, addr), "in clear here, not there")
 	p.Close()
 
-	stranger := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "example.com"}
-	p, addr = start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = stranger })
-	wantGone(t, dial(t, addr))
+	stranger := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "localhost"}
+	p, addr = start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = stranger })
+	conntest.WantGone(t, conntest.Dial(t, addr))
 	if n := p.Stats().Errors[listener.ReasonUpstreamUnavailable]; n != 1 {
 		t.Errorf("errors: %v, want one upstream_unavailable", p.Stats().Errors)
 	}
@@ -64,9 +54,9 @@ func TestTLSToUpstream(t *testing.T) {
 
 // TestUpstreamSessionsAreResumed: only the first connection to an endpoint has a full handshake.
 func TestUpstreamSessionsAreResumed(t *testing.T) {
-	server, client := certificates(t)
+	server, client := certs.New().Configs()
 	resumed := make(chan bool, 3)
-	backend := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		tc := tls.Server(c, server)
 		if tc.Handshake() == nil {
 			resumed <- tc.ConnectionState().DidResume
@@ -74,9 +64,9 @@ func TestUpstreamSessionsAreResumed(t *testing.T) {
 		io.Copy(tc, tc)
 		tc.CloseWrite()
 	})
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = client })
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = client })
 	for i := range 3 {
-		ask(t, dial(t, addr), "hello")
+		conntest.Exchange(t, conntest.Dial(t, addr), "hello")
 		if got := <-resumed; got != (i > 0) {
 			t.Errorf("connection %d: resumed is %v", i, got)
 		}
@@ -86,9 +76,9 @@ func TestUpstreamSessionsAreResumed(t *testing.T) {
 // TestIdleTLSSessionHoldsNoBuffer: what an idle session takes is that of TLS, not room for a stream.
 func TestIdleTLSSessionHoldsNoBuffer(t *testing.T) {
 	const sessions = 64
-	server, client := certificates(t)
-	backend := serve(t, "127.0.0.1:0", echo)
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
+	server, client := certs.New().Configs()
+	backend := conntest.Serve(t, conntest.Echo)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
 	heap := func() uint64 {
 		runtime.GC()
 		runtime.GC() // pools give up what they hold at the second
@@ -97,8 +87,8 @@ func TestIdleTLSSessionHoldsNoBuffer(t *testing.T) {
 		return m.HeapAlloc
 	}
 	open := func() {
-		c := tls.Client(dial(t, addr), client)
-		ask(t, c, "hello")
+		c := tls.Client(conntest.Dial(t, addr), client)
+		conntest.Exchange(t, c, "hello")
 	}
 	open() // what the first one takes, others share
 	before := heap()
@@ -114,15 +104,15 @@ func TestIdleTLSSessionHoldsNoBuffer(t *testing.T) {
 
 // TestTLSInPiecesOfAllSizes: what goes through the small buffer and what through the large one stays in order.
 func TestTLSInPiecesOfAllSizes(t *testing.T) {
-	server, client := certificates(t)
-	backend := serve(t, "127.0.0.1:0", echo)
-	_, addr := start(t, []string{backend.addr}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
-	c := tls.Client(dial(t, addr), client)
+	server, client := certs.New().Configs()
+	backend := conntest.Serve(t, conntest.Echo)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
+	c := tls.Client(conntest.Dial(t, addr), client)
 	for _, n := range []int{1, 1023, 1024, 1025, 16 << 10, 2, 100_000, 1024, 3} {
 		piece := make([]byte, n)
 		for i := range piece {
 			piece[i] = byte('a' + (i+n)%26)
 		}
-		ask(t, c, string(piece))
+		conntest.Exchange(t, c, string(piece))
 	}
 }

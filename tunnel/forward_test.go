@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/tunnel"
 )
 
 func TestForward(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow("127.0.0.0/8:*")})
 	var all sync.WaitGroup
 	for range 50 {
@@ -28,14 +29,14 @@ func TestForward(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			exchange(t, c, "hello")
+			conntest.Exchange(t, c, "hello")
 			if c.RemoteAddr().String() != "far/"+target {
 				t.Errorf("remote address %v", c.RemoteAddr())
 			}
 		})
 	}
 	all.Wait()
-	eventually(t, "the streams are over", func() bool { return e.server.Tunnel().Streams == 0 && e.client.Stats().Streams == 0 })
+	conntest.Eventually(t, "the streams are over", func() bool { return e.server.Tunnel().Streams == 0 && e.client.Stats().Streams == 0 })
 	near, far := e.client.Stats(), e.server.Tunnel()
 	if near.Sessions != 1 || near.Opened != 50 || far.Accepted != 50 || far.Refused+far.Failed != 0 {
 		t.Errorf("near %+v\nfar %+v", near, far)
@@ -48,7 +49,7 @@ func TestForward(t *testing.T) {
 // The first bytes are on their way before the far side has said a word.
 func TestOpenCostsNoRoundTrip(t *testing.T) {
 	dialled := make(chan struct{})
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) {
 		c.Policy = policy("127.0.0.1:*")
 		c.Policy.Dial = func(ctx context.Context, address string) (net.Conn, error) {
@@ -75,7 +76,7 @@ func TestOpenCostsNoRoundTrip(t *testing.T) {
 func TestHalfClose(t *testing.T) {
 	question := bytes.Repeat([]byte("question "), 30_000)
 	t.Run("client first", func(t *testing.T) {
-		target := backend(t, func(c net.Conn) {
+		target := conntest.Serve(t, func(c *net.TCPConn) {
 			got, err := io.ReadAll(c)
 			if err != nil || !bytes.Equal(got, question) {
 				t.Errorf("the backend got %d bytes, %v", len(got), err)
@@ -95,9 +96,9 @@ func TestHalfClose(t *testing.T) {
 	})
 	t.Run("backend first", func(t *testing.T) {
 		got := make(chan []byte, 1)
-		target := backend(t, func(c net.Conn) {
+		target := conntest.Serve(t, func(c *net.TCPConn) {
 			_, _ = c.Write([]byte("banner"))
-			_ = c.(*net.TCPConn).CloseWrite()
+			_ = c.CloseWrite()
 			b, _ := io.ReadAll(c)
 			got <- b
 		})
@@ -120,9 +121,9 @@ func TestHalfClose(t *testing.T) {
 // A connection that breaks is a reset at the other end, and never looks complete.
 func TestReset(t *testing.T) {
 	t.Run("by the backend", func(t *testing.T) {
-		target := backend(t, func(c net.Conn) {
+		target := conntest.Serve(t, func(c *net.TCPConn) {
 			_, _ = io.ReadFull(c, make([]byte, 1))
-			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.SetLinger(0)
 		})
 		c := open(t, start(t, options{server: allow(target)}), target)
 		_, _ = c.Write([]byte("x"))
@@ -132,7 +133,7 @@ func TestReset(t *testing.T) {
 	})
 	t.Run("by the client", func(t *testing.T) {
 		begun, ended := make(chan struct{}), make(chan error, 1)
-		target := backend(t, func(c net.Conn) {
+		target := conntest.Serve(t, func(c *net.TCPConn) {
 			_, _ = io.ReadFull(c, make([]byte, 1))
 			close(begun)
 			_, err := io.Copy(io.Discard, c)
@@ -153,7 +154,7 @@ func TestReset(t *testing.T) {
 // ways; every byte arrives once, in order.
 func TestResume(t *testing.T) {
 	const size = 8 << 20
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow(target)})
 	c := open(t, e, target)
 	want := sha256.New()
@@ -199,13 +200,13 @@ func TestResume(t *testing.T) {
 
 // Nothing is opened in a session that has no socket: who asks waits, not for ever.
 func TestOpenWithoutSocket(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow(target)})
 	running := open(t, e, target)
-	exchange(t, running, "before")
+	conntest.Exchange(t, running, "before")
 	e.sockets.block(true)
 	e.sockets.cut()
-	eventually(t, "the loss is seen", func() bool { return e.client.Stats().Suspended == 1 })
+	conntest.Eventually(t, "the loss is seen", func() bool { return e.client.Stats().Suspended == 1 })
 	ctx, cancel := context.WithCancel(soon(t))
 	failed := make(chan error, 1)
 	go func() {
@@ -228,21 +229,21 @@ func TestOpenWithoutSocket(t *testing.T) {
 	if err := <-opened; err != nil {
 		t.Error(err)
 	}
-	exchange(t, running, "after")
+	conntest.Exchange(t, running, "after")
 }
 
 // A tunnel whose server is away for good loses its streams and makes a session
 // again when there is a server.
 func TestReconnect(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow(target)})
 	c := open(t, e, target)
-	exchange(t, c, "one")
+	conntest.Exchange(t, c, "one")
 	e.server.Close()
 	if _, err := io.ReadAll(c); err == nil {
 		t.Error("a stream that was cut off looks complete")
 	}
-	eventually(t, "a failure to connect", func() bool {
+	conntest.Eventually(t, "a failure to connect", func() bool {
 		_, err := e.client.Open(soon(t), target)
 		return errors.Is(err, tunnel.ErrNotConnected)
 	})
@@ -259,13 +260,13 @@ func TestReconnect(t *testing.T) {
 	}
 	defer again.Close()
 	go again.Serve(l)
-	eventually(t, "a new session", func() bool {
+	conntest.Eventually(t, "a new session", func() bool {
 		c, err := e.client.Dial(soon(t), target)
 		if err != nil {
 			return false
 		}
 		defer c.Close()
-		exchange(t, c, "two")
+		conntest.Exchange(t, c, "two")
 		return true
 	})
 }
@@ -273,7 +274,7 @@ func TestReconnect(t *testing.T) {
 // What arrives on a connection that nobody reads is seen, be it bytes or the end.
 func TestQuiet(t *testing.T) {
 	speak, leave := make(chan struct{}), make(chan struct{})
-	target := backend(t, func(c net.Conn) {
+	target := conntest.Serve(t, func(c *net.TCPConn) {
 		<-speak
 		_, _ = io.WriteString(c, "x")
 		<-leave
@@ -288,7 +289,7 @@ func TestQuiet(t *testing.T) {
 		t.Error("nothing was sent")
 	}
 	close(speak)
-	eventually(t, "a byte", func() bool { return !c.Quiet() })
+	conntest.Eventually(t, "a byte", func() bool { return !c.Quiet() })
 	if _, err := c.Read(make([]byte, 2)); err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +297,7 @@ func TestQuiet(t *testing.T) {
 		t.Error("everything was read")
 	}
 	close(leave)
-	eventually(t, "the end", func() bool { return !c.Quiet() })
+	conntest.Eventually(t, "the end", func() bool { return !c.Quiet() })
 }
 
 func open(t testing.TB, e *ends, target string) *tunnel.Conn {
@@ -328,7 +329,7 @@ func TestSilentBackend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			asked, over := make(chan struct{}), make(chan struct{})
-			target := backend(t, func(c net.Conn) {
+			target := conntest.Serve(t, func(c *net.TCPConn) {
 				_, _ = io.Copy(io.Discard, c) // up to the client's end
 				close(asked)
 				<-over
@@ -382,7 +383,7 @@ func (c *closing) Close() error {
 // one whose backend has not spoken yet, nor one whose backend is being dialled.
 func TestClosingDoesNotLookComplete(t *testing.T) {
 	asked, over := make(chan struct{}, 1), make(chan struct{})
-	target := backend(t, func(c net.Conn) {
+	target := conntest.Serve(t, func(c *net.TCPConn) {
 		_, _ = io.Copy(io.Discard, c)
 		asked <- struct{}{}
 		<-over

@@ -1,17 +1,13 @@
 package tunnel_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tunnel"
@@ -24,50 +20,11 @@ var (
 	key = []byte("a key of these two gateways")
 )
 
-// patience is for what takes milliseconds on an idle machine.
-const patience = time.Minute
-
 // soon is a context that ends a test that would hang.
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(bg, patience)
+	ctx, cancel := context.WithTimeout(bg, conntest.Patience)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// logged is a log that a test reads.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-// line returns the first line that has all of the words.
-func (l *logged) line(words ...string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-next:
-	for line := range strings.Lines(l.buf.String()) {
-		for _, w := range words {
-			if !strings.Contains(line, w) {
-				continue next
-			}
-		}
-		return line
-	}
-	return ""
 }
 
 // ends are the two ends of a tunnel.
@@ -75,8 +32,8 @@ type ends struct {
 	server    *tunnel.Server
 	client    *tunnel.Client
 	address   string
-	serverLog *logged
-	clientLog *logged
+	serverLog *conntest.Log
+	clientLog *conntest.Log
 	sockets   *sockets
 }
 
@@ -88,9 +45,9 @@ type options struct {
 
 func start(t testing.TB, o options) *ends {
 	t.Helper()
-	e := &ends{serverLog: &logged{}, clientLog: &logged{}, sockets: &sockets{}}
+	e := &ends{serverLog: &conntest.Log{}, clientLog: &conntest.Log{}, sockets: &sockets{}}
 	sc := tunnel.ServerConfig{
-		Listener: listener.Config{Name: "peers", Protocol: "tunnel", Logger: e.serverLog.logger()},
+		Listener: listener.Config{Name: "peers", Protocol: "tunnel", Logger: e.serverLog.Logger()},
 		Config:   tunnel.Config{PSK: key},
 	}
 	if o.server != nil {
@@ -103,7 +60,7 @@ func start(t testing.TB, o options) *ends {
 	e.address = serve(t, e.server)
 	cc := tunnel.ClientConfig{
 		Tunnel: "far", Address: e.address, Dial: e.sockets.dial,
-		Config: tunnel.Config{Name: "branch", PSK: key, Logger: e.clientLog.logger()},
+		Config: tunnel.Config{Name: "branch", PSK: key, Logger: e.clientLog.Logger()},
 	}
 	if o.client != nil {
 		o.client(&cc)
@@ -190,62 +147,4 @@ func (s *sockets) block(dead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dead = dead
-}
-
-// backend serves each connection with handle, on a free port.
-func backend(t testing.TB, handle func(net.Conn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var work sync.WaitGroup
-	work.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			work.Go(func() {
-				defer c.Close()
-				handle(c)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		work.Wait()
-	})
-	return l.Addr().String()
-}
-
-func echo(c net.Conn) { _, _ = io.Copy(c, c) }
-
-func echoServer(t testing.TB) string { return backend(t, echo) }
-
-// exchange sends a line and wants it back.
-func exchange(t testing.TB, c net.Conn, text string) {
-	t.Helper()
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatalf("write: %v", err)
-	}
-	got := make([]byte, len(text))
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
-		t.Fatalf("read %q, %v; want %q", got, err, text)
-	}
-}
-
-// eventually polls until the condition holds.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	ctx := soon(t)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not within %v: %s", patience, what)
-		case <-tick.C:
-		}
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/mux"
 	"github.com/headpond/headpond/mux/frame"
 	"github.com/headpond/headpond/tunnel"
@@ -17,7 +18,7 @@ import (
 // listenAgain binds an address that another listener has just left.
 func listenAgain(t testing.TB, address string) (l net.Listener) {
 	t.Helper()
-	eventually(t, "the address is free", func() (free bool) {
+	conntest.Eventually(t, "the address is free", func() (free bool) {
 		var err error
 		l, err = net.Listen("tcp", address)
 		return err == nil
@@ -46,7 +47,7 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 	begun, ended := make(chan struct{}, 1), make(chan struct{}, 1)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) {
 		c.Policy = policy("0.0.0.0/0:*")
-		c.Policy.Timeout = patience * 10
+		c.Policy.Timeout = conntest.Patience * 10
 		c.Policy.Dial = func(ctx context.Context, _ string) (net.Conn, error) {
 			begun <- struct{}{}
 			<-ctx.Done()
@@ -59,7 +60,7 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 	<-ended
-	eventually(t, "no stream is left", func() bool { return e.server.Tunnel().Streams == 0 })
+	conntest.Eventually(t, "no stream is left", func() bool { return e.server.Tunnel().Streams == 0 })
 
 	c = open(t, e, "192.0.2.1:80") // and with the session
 	<-begun
@@ -70,14 +71,14 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 
 // One peer has its streams, however many sessions it makes.
 func TestMaxStreams(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{
 		server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxStreams = 4 },
 		client: func(c *tunnel.ClientConfig) { c.Sessions = 2 },
 	})
-	eventually(t, "two sessions", func() bool { return e.server.Tunnel().Sessions == 2 })
+	conntest.Eventually(t, "two sessions", func() bool { return e.server.Tunnel().Sessions == 2 })
 	for range 4 {
-		exchange(t, open(t, e, target), "hello")
+		conntest.Exchange(t, open(t, e, target), "hello")
 	}
 	if _, err := e.client.Dial(soon(t), target); !errors.Is(err, tunnel.ErrBusy) {
 		t.Errorf("the fifth: %v", err)
@@ -87,10 +88,10 @@ func TestMaxStreams(t *testing.T) {
 // Names that are no targets, messages instead of streams, and a flood of streams
 // are refused one by one, and nobody else notices.
 func TestHostilePeer(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxStreams = 32 }})
 	good := open(t, e, target)
-	exchange(t, good, "hello")
+	conntest.Exchange(t, good, "hello")
 	bad := raw(t, e.address, mux.Config{Name: "bad"})
 	for _, name := range []string{"", "x", "\x00\xff", "upstream:", "upstream:../../etc", ":1", "unix:", "unix:relative", "127.0.0.1:99999",
 		"127.0.0.1:-1", "[::1%lo]:1", "0x7f.1:1", strings.Repeat("a", 500) + ":1", "\n\r\x1b[31m:1"} {
@@ -125,15 +126,15 @@ func TestHostilePeer(t *testing.T) {
 	if st := e.server.Tunnel(); st.Streams > 2*32+1 {
 		t.Errorf("%+v", st)
 	}
-	exchange(t, good, "still there")
-	if line := e.serverLog.line("\x1b"); line != "" {
+	conntest.Exchange(t, good, "still there")
+	if line := e.serverLog.Line("\x1b"); line != "" {
 		t.Errorf("the log holds control characters: %q", line)
 	}
 }
 
 // A server that is no tunnel is recognized.
 func TestNotATunnel(t *testing.T) {
-	muxServer := backend(t, func(c net.Conn) {
+	muxServer := conntest.Serve(t, func(c *net.TCPConn) {
 		s, err := mux.Server(bg, c, mux.Config{PSK: key})
 		if err != nil {
 			return
@@ -169,7 +170,7 @@ func TestNotATunnel(t *testing.T) {
 // nobody dial.
 func TestOpenAndReset(t *testing.T) {
 	var dialled atomic.Int64
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{
 		server: func(c *tunnel.ServerConfig) {
 			c.Insecure, c.PSK = true, nil
@@ -201,8 +202,8 @@ func TestOpenAndReset(t *testing.T) {
 	if _, err := conn.Write(wire); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all are served", func() bool { return e.server.Tunnel().Accepted == many })
-	exchange(t, open(t, e, target), "hello")
+	conntest.Eventually(t, "all are served", func() bool { return e.server.Tunnel().Accepted == many })
+	conntest.Exchange(t, open(t, e, target), "hello")
 	if n := dialled.Load(); n > many/10 { // those between whose open and reset a read ended
 		t.Errorf("%d dialled", n)
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/headpond/headpond/internal/certs"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/mux"
 	"github.com/headpond/headpond/mux/frame"
@@ -36,11 +38,11 @@ func turnedAway(t testing.TB, err error, why string) {
 
 func TestMaxSessions(t *testing.T) {
 	e := start(t, options{server: func(c *tunnel.ServerConfig) { c.MaxSessions = 1 }})
-	eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
+	conntest.Eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
 	_, err := join(t, dialTCP(t, e.address), mux.Config{Name: "other", PSK: key})
 	turnedAway(t, err, "1 sessions are open, the most there may be of all peers")
-	eventually(t, "the log", func() bool {
-		return e.serverLog.line("no session with a peer", "reason=rejected", "sessions are open") != ""
+	conntest.Eventually(t, "the log", func() bool {
+		return e.serverLog.Line("no session with a peer", "reason=rejected", "sessions are open") != ""
 	})
 	if st := e.server.Tunnel(); st.Sessions != 1 || st.TurnedAway != 1 {
 		t.Errorf("%+v", st)
@@ -50,17 +52,17 @@ func TestMaxSessions(t *testing.T) {
 // TestMaxSessionsOfOneCertificate: a peer has its sessions, under whatever of its names,
 // with or without a socket; the others have theirs; and what has ended makes room.
 func TestMaxSessionsOfOneCertificate(t *testing.T) {
-	ca := newAuthority(t)
+	ca := certs.New()
 	o := mutual(t, ca, ca, "branch", "branch")
 	inner := o.server
 	o.server = func(c *tunnel.ServerConfig) { inner(c); c.MaxSessions = 8 } // so that one peer has 2
 	e := start(t, o)
 	connect := func(certificate tls.Certificate, name string) (*mux.Session, error) {
 		return join(t, tls.Client(dialTCP(t, e.address), &tls.Config{
-			Certificates: []tls.Certificate{certificate}, RootCAs: ca.pool, ServerName: "far.test",
+			Certificates: []tls.Certificate{certificate}, RootCAs: ca.Pool, ServerName: "far.test",
 		}), mux.Config{Name: name})
 	}
-	greedy, modest := ca.issue(t, "greedy"), ca.issue(t, "greedy") // one name, two keys
+	greedy, modest := ca.Issue("greedy", "greedy.test"), ca.Issue("greedy", "greedy.test") // one name, two keys
 	var has []*mux.Session
 	for _, name := range []string{"greedy", "greedy.test"} {
 		s, err := connect(greedy, name)
@@ -77,11 +79,11 @@ func TestMaxSessionsOfOneCertificate(t *testing.T) {
 		t.Errorf("another peer: %v", err)
 	}
 	_ = has[0].Close()
-	eventually(t, "there is room again", func() bool {
+	conntest.Eventually(t, "there is room again", func() bool {
 		_, err := connect(greedy, "")
 		return err == nil
 	})
-	eventually(t, "the Client's, two of greedy's and another's", func() bool { return e.server.Tunnel().Sessions == 4 })
+	conntest.Eventually(t, "the Client's, two of greedy's and another's", func() bool { return e.server.Tunnel().Sessions == 4 })
 	if st := e.server.Tunnel(); st.TurnedAway < 3 {
 		t.Errorf("%+v", st)
 	}
@@ -89,14 +91,14 @@ func TestMaxSessionsOfOneCertificate(t *testing.T) {
 
 // TestResumedSessionHasItsPlace: who comes back needs no other.
 func TestResumedSessionHasItsPlace(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxSessionsPerPeer = 1 }})
 	conn := open(t, e, target)
 	for range 3 {
-		exchange(t, conn, "hello")
+		conntest.Exchange(t, conn, "hello")
 		e.sockets.cut()
 	}
-	exchange(t, conn, "and again")
+	conntest.Exchange(t, conn, "and again")
 	if st := e.server.Tunnel(); st.Sessions != 1 || st.TurnedAway != 0 || st.Resumed == 0 {
 		t.Errorf("%+v", st)
 	}

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/tunnel"
 )
 
 // What is refused is told to the side that asked, and to both logs.
 func TestPolicy(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	_, port, _ := net.SplitHostPort(target)
 	socket := unixEcho(t)
 	for _, c := range []struct {
@@ -50,14 +51,14 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("allow %q, %s: %v, want %v", c.rules, c.target, err, c.want)
 		}
 		if err == nil {
-			exchange(t, conn, "hello")
+			conntest.Exchange(t, conn, "hello")
 			_ = conn.Close()
 			continue
 		}
 		if !strings.Contains(err.Error(), `tunnel "far"`) || !strings.Contains(err.Error(), c.target) {
 			t.Errorf("the error does not say where: %v", err)
 		}
-		eventually(t, "the far side's log", func() bool { return e.serverLog.line("stream refused", "peer=branch", c.target) != "" })
+		conntest.Eventually(t, "the far side's log", func() bool { return e.serverLog.Line("stream refused", "peer=branch", c.target) != "" })
 		if st := e.server.Tunnel(); st.Refused+st.Failed != 1 || (st.Refused == 1) != errors.Is(c.want, tunnel.ErrRefused) {
 			t.Errorf("%s: %+v", c.target, st)
 		}
@@ -74,7 +75,7 @@ func TestRefusalIsRead(t *testing.T) {
 }
 
 func TestUpstream(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	asked := 0
 	e := start(t, options{server: func(c *tunnel.ServerConfig) {
 		c.Policy.Upstreams = map[string]func(context.Context) (net.Conn, error){
@@ -86,7 +87,7 @@ func TestUpstream(t *testing.T) {
 			"down": func(context.Context) (net.Conn, error) { return nil, errors.New("every endpoint is out") },
 		}
 	}})
-	exchange(t, open(t, e, "upstream:echo"), "hello")
+	conntest.Exchange(t, open(t, e, "upstream:echo"), "hello")
 	if asked != 1 {
 		t.Errorf("asked %d times", asked)
 	}
@@ -100,11 +101,11 @@ func TestUpstream(t *testing.T) {
 
 // A policy is replaced under a running tunnel.
 func TestUpdatePolicy(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	var cfg tunnel.ServerConfig
 	e := start(t, options{server: func(c *tunnel.ServerConfig) { allow(target)(c); cfg = *c }})
 	running := open(t, e, target)
-	exchange(t, running, "before")
+	conntest.Exchange(t, running, "before")
 	cfg.Policy = tunnel.Policy{}
 	if err := e.server.Update(cfg); err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func TestUpdatePolicy(t *testing.T) {
 	if _, err := e.client.Dial(soon(t), target); !errors.Is(err, tunnel.ErrRefused) {
 		t.Error(err)
 	}
-	exchange(t, running, "still there")
+	conntest.Exchange(t, running, "still there")
 }
 
 func TestParseRule(t *testing.T) {
@@ -162,7 +163,7 @@ func unixEcho(t testing.TB) string {
 			if err != nil {
 				return
 			}
-			echo(c)
+			_, _ = io.Copy(c, c)
 			_ = c.Close()
 		}
 	}()

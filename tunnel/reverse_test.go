@@ -8,14 +8,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/tunnel"
 )
 
 // The peer keeps its session to the server, and dials out for it.
 func TestReverse(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{client: func(c *tunnel.ClientConfig) { c.Policy = policy(target); c.Sessions = 3 }})
-	eventually(t, "the sessions", func() bool { return e.server.Tunnel().Sessions == 3 })
+	conntest.Eventually(t, "the sessions", func() bool { return e.server.Tunnel().Sessions == 3 })
 	var all sync.WaitGroup
 	for range 30 {
 		all.Go(func() {
@@ -25,7 +26,7 @@ func TestReverse(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			exchange(t, c, "hello")
+			conntest.Exchange(t, c, "hello")
 		})
 	}
 	all.Wait()
@@ -35,7 +36,7 @@ func TestReverse(t *testing.T) {
 	if _, err := e.server.Dial(soon(t), "branch", "127.0.0.1:1"); !errors.Is(err, tunnel.ErrRefused) {
 		t.Error(err)
 	}
-	eventually(t, "the client's log", func() bool { return e.clientLog.line("stream refused", "tunnel=far", "127.0.0.1:1") != "" })
+	conntest.Eventually(t, "the client's log", func() bool { return e.clientLog.Line("stream refused", "tunnel=far", "127.0.0.1:1") != "" })
 	if _, err := e.server.Open(soon(t), "depot", target); !errors.Is(err, tunnel.ErrNotConnected) {
 		t.Error(err)
 	}
@@ -46,29 +47,29 @@ func TestReverse(t *testing.T) {
 
 // A reverse stream outlives the socket under it, too.
 func TestReverseResume(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{client: func(c *tunnel.ClientConfig) { c.Policy = policy(target) }})
-	eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
+	conntest.Eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
 	c, err := e.server.Open(soon(t), "branch", target)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	for range 3 {
-		exchange(t, c, "hello")
+		conntest.Exchange(t, c, "hello")
 		e.sockets.cut()
 	}
-	exchange(t, c, "still there")
+	conntest.Exchange(t, c, "still there")
 }
 
 // A drain lets the streams end and takes no more.
 func TestDrain(t *testing.T) {
 	for _, side := range []string{"server", "client"} {
 		t.Run(side, func(t *testing.T) {
-			target := echoServer(t)
+			target := conntest.Serve(t, conntest.Echo)
 			e := start(t, options{server: allow(target)})
 			c := open(t, e, target)
-			exchange(t, c, "before")
+			conntest.Exchange(t, c, "before")
 			drained := make(chan error, 1)
 			go func() {
 				if side == "server" {
@@ -77,7 +78,7 @@ func TestDrain(t *testing.T) {
 					drained <- e.client.Drain(soon(t))
 				}
 			}()
-			eventually(t, "no new stream", func() bool {
+			conntest.Eventually(t, "no new stream", func() bool {
 				extra, err := e.client.Dial(soon(t), target)
 				if err == nil {
 					_ = extra.Close()
@@ -101,10 +102,10 @@ func TestDrain(t *testing.T) {
 
 // At the end of its time a drain cuts what is left and says so.
 func TestDrainTimeout(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow(target)})
 	c := open(t, e, target)
-	exchange(t, c, "before")
+	conntest.Exchange(t, c, "before")
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
 	if err := e.server.Drain(ctx); !errors.Is(err, context.Canceled) {
@@ -118,10 +119,10 @@ func TestDrainTimeout(t *testing.T) {
 // A server that drains a session makes the client begin another, elsewhere or
 // where another server listens now, while the streams in the old one go on.
 func TestDrainedSessionIsReplaced(t *testing.T) {
-	target := echoServer(t)
+	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow(target)})
 	old := open(t, e, target)
-	exchange(t, old, "old")
+	conntest.Exchange(t, old, "old")
 	var cfg tunnel.ServerConfig
 	allow(target)(&cfg)
 	cfg.PSK = key
@@ -134,16 +135,16 @@ func TestDrainedSessionIsReplaced(t *testing.T) {
 	l := listenAgain(t, e.address)
 	go next.Serve(l)
 	defer next.Close()
-	eventually(t, "a stream through the next server", func() bool {
+	conntest.Eventually(t, "a stream through the next server", func() bool {
 		c, err := e.client.Dial(soon(t), target)
 		if err != nil {
 			return false
 		}
 		defer c.Close()
-		exchange(t, c, "next")
+		conntest.Exchange(t, c, "next")
 		return next.Tunnel().Accepted > 0
 	})
-	exchange(t, old, "still there")
+	conntest.Exchange(t, old, "still there")
 	_ = old.Close()
 	if err := <-drained; err != nil {
 		t.Error(err)

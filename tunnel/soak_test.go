@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/tunnel"
 )
 
@@ -50,10 +51,10 @@ func TestSoak(t *testing.T) {
 	}
 	k.weather.slow.Store(0)
 	loads.Wait()
-	eventually(t, "no stream is left", func() bool {
+	conntest.Eventually(t, "no stream is left", func() bool {
 		return k.server.Load().Tunnel().Streams == 0 && k.e.client.Stats().Streams == 0 && k.e.client.Stats().Suspended == 0
 	})
-	eventually(t, "nothing is left", func() bool { return k.footprint().within(before) })
+	conntest.Eventually(t, "nothing is left", func() bool { return k.footprint().within(before) })
 	st := k.e.client.Stats()
 	t.Logf("%d streams, %d cut off by lost sessions, %d MiB each way; %d sockets lost, %d resumed, %d sessions lost; at half time %+v, at the end %+v",
 		k.done.Load(), k.lost.Load(), k.bytes.Load()>>20, st.Broken, st.Resumed, st.Lost, half, k.footprint())
@@ -81,7 +82,7 @@ type soak struct {
 }
 
 func newSoak(t testing.TB) *soak {
-	k := &soak{t: t, weather: &weather{}, target: echoServer(t), progress: make(chan struct{}, 1)}
+	k := &soak{t: t, weather: &weather{}, target: conntest.Serve(t, conntest.Echo), progress: make(chan struct{}, 1)}
 	k.e = start(t, options{
 		server: func(c *tunnel.ServerConfig) {
 			allow(k.target)(c)
@@ -101,9 +102,9 @@ func newSoak(t testing.TB) *soak {
 		},
 	})
 	k.server.Store(k.e.server)
-	eventually(t, "two sessions", func() bool { return k.e.server.Tunnel().Sessions == 2 })
+	conntest.Eventually(t, "two sessions", func() bool { return k.e.server.Tunnel().Sessions == 2 })
 	c := open(t, k.e, k.target)
-	exchange(t, c, "hello") // what is made once is made
+	conntest.Exchange(t, c, "hello") // what is made once is made
 	_ = c.Close()
 	return k
 }
@@ -144,7 +145,7 @@ func (k *soak) restart() {
 			k.t.Error(err)
 		}
 	})
-	eventually(k.t, "two new sessions", func() bool { return next.Tunnel().Sessions == 2 })
+	conntest.Eventually(k.t, "two new sessions", func() bool { return next.Tunnel().Sessions == 2 })
 }
 
 // repeat runs one until ctx ends.

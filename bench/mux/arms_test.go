@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/yamux"
 	"github.com/xtaci/smux"
 
-	"github.com/headpond/headpond/bench/internal/selfsigned"
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/mux"
 )
 
@@ -83,12 +83,9 @@ func socketPair(b *testing.B) (client, server net.Conn) {
 // overTLS is a pair over TLS 1.3, whose hands are shaken.
 func overTLS(b *testing.B, client, server net.Conn) (net.Conn, net.Conn) {
 	b.Helper()
-	cert, key, err := selfsigned.Make()
-	must(b, err)
-	pair, err := tls.X509KeyPair(cert, key)
-	must(b, err)
-	c := tls.Client(client, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}) //nolint:gosec // the certificate is of this run
-	s := tls.Server(server, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13})
+	server13, client13 := certs.New().Configs()
+	server13.MinVersion = tls.VersionTLS13
+	c, s := tls.Client(client, client13), tls.Server(server, server13)
 	shaken := make(chan error, 1)
 	go func() { shaken <- s.Handshake() }()
 	must(b, c.Handshake())

@@ -8,10 +8,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
+	"github.com/headpond/headpond/bench/internal/cpu"
 	"github.com/headpond/headpond/mux"
 )
 
@@ -26,19 +25,12 @@ func each(b *testing.B, n, sockets int, fn func(b *testing.B, here, there []port
 func measure(b *testing.B, a arm, n, sockets int, fn func(b *testing.B, here, there []port)) {
 	here, there, stop := a.open(b, n, sockets)
 	b.ReportAllocs()
-	before := cpuTime()
+	before := cpu.Time()
 	fn(b, here, there)
 	b.StopTimer()
 	// Both sides and the runtime: steadier than time on a shared machine.
-	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(cpu.Time()-before)/float64(b.N), "cpu-ns/op")
 	stop()
-}
-
-// cpuTime is what the process has used of the processors, user and system.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // roundTrip sends size bytes there and back, one at a time.

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headpond/headpond/pool"
 	"github.com/jackc/puddle/v2"
+
+	"github.com/headpond/headpond/bench/internal/cpu"
+	"github.com/headpond/headpond/pool"
 )
 
 // arm is one kind of pool: use acquires a resource, runs f and releases it.
@@ -248,4 +250,11 @@ func report(b *testing.B, gaps, waits []int64) {
 	b.ReportMetric(at(gaps, 0.99), "p99-ns")
 	b.ReportMetric(at(gaps, 0.999), "p99.9-ns")
 	b.ReportMetric(at(waits, 1)/max(at(waits, 0.5), 1), "max/median-wait")
+}
+
+// reportCPU returns what reports the processor time of the process per operation: steadier than the clock on a
+// machine that does other things too, and with what the collector does beside.
+func reportCPU(b *testing.B) func() {
+	begin := cpu.Time()
+	return func() { b.ReportMetric(float64(cpu.Time()-begin)/float64(b.N), "cpu-ns/op") }
 }

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/headpond/headpond/bench/internal/cpu"
 )
 
 // workload is one of the five of W5.
@@ -133,4 +135,11 @@ func TestArmsAgree(t *testing.T) {
 			}
 		}
 	}
+}
+
+// reportCPU returns what reports the processor time of the process per operation: steadier than the clock on a
+// machine that does other things too, and with what the collector does beside.
+func reportCPU(b *testing.B) func() {
+	begin := cpu.Time()
+	return func() { b.ReportMetric(float64(cpu.Time()-begin)/float64(b.N), "cpu-ns/op") }
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/headpond/headpond/bench/internal/cpu"
 )
 
 // TestServe serves an arm on the loopback for a load generator of its own process, as long as it is told:
@@ -40,7 +42,7 @@ func TestServe(t *testing.T) {
 		handler := a.make()
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/cpu" {
-				fmt.Fprint(w, cpuTime())
+				fmt.Fprint(w, int64(cpu.Time()))
 				return
 			}
 			handler.ServeHTTP(w, r)

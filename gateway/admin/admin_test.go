@@ -34,7 +34,7 @@ func snapshot() admin.Snapshot {
 	endpoint := upstream.EndpointStatus{Address: "127.0.0.1:5432", Healthy: true, Pool: stats}
 	bad := upstream.EndpointStatus{Address: hostile, Ejected: true, EjectedUntil: time.Unix(1e9, 0), LastError: hostile, Pool: stats}
 	return admin.Snapshot{
-		Version: "1.2.3", Engine: "goroutine", ConfigFile: hostile, Started: time.Now().Add(-time.Minute),
+		Version: "1.2.3", Engine: "goroutine", EngineReason: "io_uring is forbidden", ConfigFile: hostile, Started: time.Now().Add(-time.Minute),
 		Listeners: []listener.Stats{
 			{Name: "db", Protocol: "postgres", Address: "127.0.0.1:6432", Active: 5, MaxConns: 100, Accepted: 7, Errors: map[string]uint64{"auth_failed": 2}},
 			{Name: hostile, Protocol: "tcp"},
@@ -107,6 +107,19 @@ func TestStatusHasNoNullLists(t *testing.T) {
 	}
 	if s.Listeners == nil || s.Upstreams == nil || s.NotReady == nil || s.Tunnels == nil || s.Retiring == nil || !s.Ready {
 		t.Errorf("status = %s", w.Body)
+	}
+}
+
+func TestStatusTellsWhyThatEngine(t *testing.T) {
+	var s admin.Status
+	if err := json.Unmarshal(get(newHandler(t, admin.Config{}), "/api/v1/status").Body.Bytes(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Engine != "goroutine" || s.EngineReason != "io_uring is forbidden" {
+		t.Errorf("engine %q, because %q", s.Engine, s.EngineReason)
+	}
+	if page := get(newHandler(t, admin.Config{}), "/").Body.String(); !strings.Contains(page, "engine_reason") {
+		t.Error("the page does not show the reason")
 	}
 }
 

@@ -242,10 +242,10 @@ function retiringCard() {
 
 const upstreams = new Map(), listeners = new Map(), tunnels = new Map(), retiring = new Map();
 function engine(s) {
-  const e = s.engine_stats;
-  if (!e.loops) return s.engine;
+  const e = s.engine_stats, why = s.engine_reason ? ` (${s.engine_reason})` : "";
+  if (!e.loops) return s.engine + why;
   const trouble = e.panics || e.held ? `, ${e.panics} panics, held ${e.held} times` : "";
-  return `${s.engine}, ${e.loops} ${e.loops > 1 ? "loops" : "loop"}${trouble}`;
+  return `${s.engine}, ${e.loops} ${e.loops > 1 ? "loops" : "loop"}${trouble}${why}`;
 }
 
 const setFacts = numbers(byId("facts"), ["version", "up", "engine", "config"]);

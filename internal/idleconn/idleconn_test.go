@@ -8,25 +8,14 @@ import (
 	"net"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/idleconn"
 )
 
 // pair returns two ends of a TCP connection.
 func pair(t *testing.T) (near, far *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	a, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, b := conntest.Pair(t, "tcp", "127.0.0.1:0")
 	t.Cleanup(func() { a.Close(); b.Close() })
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }

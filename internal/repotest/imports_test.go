@@ -25,7 +25,7 @@ var layers = []layer{
 	{dir: "cmd", imports: []string{"gateway", "internal"}},
 	{dir: "pool", stdOnly: true},
 	{dir: "pool/tcppool", imports: []string{"pool", "fiber", "internal"}},
-	{dir: "pool/httppool", imports: []string{"pool", "fiber", "internal"}},
+	{dir: "pool/httppool", imports: []string{"pool", "httpwire", "fiber", "internal"}},
 	{dir: "pool/pgpool", imports: []string{"pool", "internal"}},
 	{dir: "pool/sqlitepool", imports: []string{"pool", "internal"}},
 	{dir: "pgwire", stdOnly: true},
@@ -51,7 +51,7 @@ var layers = []layer{
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/tlstest"}
+var testOnly = []string{"internal/certs", "internal/conntest", "internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/tlstest"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/http"
 	"sync"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // maxDrain is how much of an unread response Close skips to save the connection; only what has arrived counts.
@@ -58,9 +60,9 @@ func (b *body) Read(p []byte) (int, error) {
 
 func (b *body) read(p []byte) (int, error) {
 	switch b.x.head.length {
-	case chunkedLength:
+	case httpwire.Chunked:
 		return b.chunks.read(p)
-	case unframed:
+	case httpwire.Unframed:
 		return b.x.rd.read(p)
 	}
 	if int64(len(p)) > b.left {
@@ -88,7 +90,7 @@ func (b *body) settle(err error) {
 		b.err = errBodyClosed
 		b.x.drop()
 	default:
-		if b.x.head.length == chunkedLength && !isNetError(err) {
+		if b.x.head.length == httpwire.Chunked && !isNetError(err) {
 			err = malformed{err}
 		}
 		b.err = b.x.fail("body", err)
@@ -131,7 +133,7 @@ func (b *body) Close() error {
 
 // drain skips the rest of the body if all of it is buffered.
 func (b *body) drain() bool {
-	if b.x.head.length == unframed {
+	if b.x.head.length == httpwire.Unframed {
 		return false
 	}
 	b.x.rd.src = nil

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // Limits of the chunked coding. Extensions have no use anybody knows of; an endless series of them is an attack.
@@ -73,7 +74,7 @@ func (c *chunkReader) next() error {
 	if c.overhead += int64(len(line)) + 4; c.overhead > chunkSlack {
 		return errors.New("chunked body carries more framing than content")
 	}
-	c.left, err = chunkSize(line)
+	c.left, err = httpwire.ChunkSize(line)
 	if err != nil {
 		return err
 	}
@@ -93,31 +94,6 @@ func (c *chunkReader) end() error {
 		return err
 	}
 	return io.EOF
-}
-
-// chunkSize reads "1a2b;extension". Spaces after the digits are allowed because old servers pad with them and every
-// reader agrees on what they mean.
-func chunkSize(line []byte) (uint64, error) {
-	digits := 0
-	for digits < len(line) && isHex(line[digits]) {
-		digits++
-	}
-	rest := line[digits:]
-	for len(rest) > 0 && rest[0] == ' ' {
-		rest = rest[1:]
-	}
-	if digits == 0 || digits > 16 || (len(rest) > 0 && rest[0] != ';') || !validValue(string(rest)) {
-		return 0, fmt.Errorf("malformed chunk size %.40q", line)
-	}
-	n, err := strconv.ParseUint(string(line[:digits]), 16, 63)
-	if err != nil {
-		return 0, fmt.Errorf("chunk size %.40q is out of range", line)
-	}
-	return n, nil
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
 // unexpected turns an end of input into one that is not mistaken for the body's.

@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // maxInterim bounds the 1xx responses before the final one.
@@ -206,7 +208,7 @@ func (x *exchange) receive() (*http.Response, error) {
 		if err != nil {
 			return nil, x.fail("receive", err)
 		}
-		if x.head, err = parseHead(block, x.req.Method); err != nil {
+		if x.head, err = parseHead(&x.rd.head, block, x.req.Method); err != nil {
 			return nil, x.fail("receive", malformed{err})
 		}
 		if x.head.status >= 200 || x.head.status == http.StatusSwitchingProtocols {
@@ -277,7 +279,7 @@ func (x *exchange) respond() (*http.Response, error) {
 	switch {
 	case x.req.Method == http.MethodHead:
 		x.resp.ContentLength = h.declared
-	case h.length == chunkedLength:
+	case h.length == httpwire.Chunked:
 		x.resp.ContentLength = -1
 		x.resp.TransferEncoding = chunkedCoding
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -405,12 +406,7 @@ func TestPoolLimitsAndClose(t *testing.T) {
 }
 
 func TestRefusedConnection(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	_, _, err = exchange(newTransport(t, httppool.Config{}), newRequest(t, "POST", "http://"+l.Addr().String(), bytes.NewReader(make([]byte, 9))))
+	_, _, err := exchange(newTransport(t, httppool.Config{}), newRequest(t, "POST", "http://"+conntest.FreeAddress(t), bytes.NewReader(make([]byte, 9))))
 	wantError(t, err, pool.ErrOpen)
 	if got := httppool.StatusOf(err); got != http.StatusBadGateway {
 		t.Errorf("status is %d", got)

@@ -13,7 +13,7 @@ func ReadMessage(r io.Reader, method string) (status int, header http.Header, le
 	if err != nil {
 		return 0, nil, 0, nil, err
 	}
-	h, err := parseHead(block, method)
+	h, err := parseHead(&rd.head, block, method)
 	if err != nil {
 		return 0, nil, 0, nil, err
 	}

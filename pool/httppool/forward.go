@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // HandlerConfig describes a Handler. Target or a Transport with a Source is required.
@@ -98,11 +100,11 @@ func NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if h.cfg.Name == "" {
 		h.cfg.Name = h.target.Host
 	}
-	if cfg.Via != "" && !validToken(cfg.Via) {
+	if cfg.Via != "" && !httpwire.ValidToken(cfg.Via) {
 		return nil, fmt.Errorf("httppool: Via name %q is not a token", cfg.Via)
 	}
 	if cfg.RequestID != "" {
-		if !validToken(cfg.RequestID) {
+		if !httpwire.ValidToken(cfg.RequestID) {
 			return nil, fmt.Errorf("httppool: RequestID %q is not a field name", cfg.RequestID)
 		}
 		h.cfg.RequestID = http.CanonicalHeaderKey(cfg.RequestID)

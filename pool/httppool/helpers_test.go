@@ -7,11 +7,11 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/pool/httppool"
@@ -19,8 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
-// patience bounds waits that end at once unless something is broken.
-const patience = time.Minute
+const patience = conntest.Patience
 
 // rawServer gives each connection, with its number from 1, to a function.
 type rawServer struct {
@@ -30,27 +29,11 @@ type rawServer struct {
 
 func serveRaw(t testing.TB, f func(n int64, c net.Conn, br *bufio.Reader)) *rawServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &rawServer{url: "http://" + l.Addr().String()}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			n := s.conns.Add(1)
-			wg.Go(func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
-				f(n, c, bufio.NewReader(c))
-			})
-		}
+	s := &rawServer{}
+	s.url = "http://" + conntest.Serve(t, func(c *net.TCPConn) {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		f(s.conns.Add(1), c, bufio.NewReader(c))
 	})
-	t.Cleanup(func() { l.Close(); wg.Wait() })
 	return s
 }
 

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // outgoing makes the request for the server out of the client's. The client's is not changed; header values that stay
@@ -180,7 +182,7 @@ func forwardedElement(addr netip.Addr, client, proto, host string) string {
 		client = `"[` + client + `]"`
 	}
 	e := "for=" + client + ";proto=" + proto
-	if host != "" && validHost(host) { // holds no quote or backslash
+	if host != "" && httpwire.ValidHost(host) { // holds no quote or backslash
 		e += `;host="` + host + `"`
 	}
 	return e
@@ -223,7 +225,7 @@ func (p *passage) addVia(header http.Header, major, minor int) {
 const maxRequestID = 128
 
 func requestID(given []string) string {
-	if len(given) == 1 && len(given[0]) <= maxRequestID && validToken(given[0]) {
+	if len(given) == 1 && len(given[0]) <= maxRequestID && httpwire.ValidToken(given[0]) {
 		return given[0]
 	}
 	return strconv.FormatUint(rand.Uint64()|1<<63, 16)

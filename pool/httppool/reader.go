@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"sync"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // bufferSize is the size of a connection's read buffer. It holds the head of nearly every response in one piece and
@@ -24,6 +26,7 @@ type reader struct {
 	src  io.Reader // nil: serve what is buffered, then errNoMoreBuffered
 	buf  []byte
 	r, w int
+	head httpwire.Response // room for parseHead
 }
 
 var readerPool = sync.Pool{New: func() any { return &reader{buf: make([]byte, bufferSize)} }}

@@ -7,10 +7,12 @@ import (
 	"net/textproto"
 	"slices"
 	"strconv"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // appendRequest appends req's head as it goes to an origin server (RFC 9112, section 3) and says how its body is
-// framed: its length, chunkedLength, or 0 without one. It refuses what would let a header value become a header.
+// framed: its length, httpwire.Chunked, or 0 without one. It refuses what would let a header value become a header.
 //
 // The fields that belong to the connection are written from req's own fields, never copied from req.Header: Host,
 // Content-Length, Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection and Upgrade. An upgrade is
@@ -20,7 +22,7 @@ func appendRequest(dst []byte, req *http.Request) ([]byte, int64, error) {
 	if method == "" {
 		method = http.MethodGet
 	}
-	if !validToken(method) || method == http.MethodConnect {
+	if !httpwire.ValidToken(method) || method == http.MethodConnect {
 		return dst, 0, fmt.Errorf("%w: method %.40q", ErrInvalidRequest, req.Method)
 	}
 	host := req.Host
@@ -28,7 +30,7 @@ func appendRequest(dst []byte, req *http.Request) ([]byte, int64, error) {
 		host = req.URL.Host
 	}
 	target := req.URL.RequestURI()
-	if !validTarget(target) || !validHost(host) {
+	if !validTarget(target) || !httpwire.ValidHost(host) {
 		return dst, 0, fmt.Errorf("%w: target %.80q of host %.80q", ErrInvalidRequest, target, host)
 	}
 	dst = append(dst, method...)
@@ -52,11 +54,11 @@ func appendFields(dst []byte, header http.Header, skip func(string) bool) ([]byt
 		if skip(name) {
 			continue
 		}
-		if !validToken(name) {
+		if !httpwire.ValidToken(name) {
 			return dst, fmt.Errorf("%w: header name %.60q", ErrInvalidRequest, name)
 		}
 		for _, v := range values {
-			if !validValue(v) {
+			if !httpwire.ValidValue(v) {
 				return dst, fmt.Errorf("%w: control character in the value of %s", ErrInvalidRequest, name)
 			}
 			dst = append(dst, name...)
@@ -90,10 +92,10 @@ func appendFraming(dst []byte, req *http.Request) ([]byte, int64) {
 	case req.Body == nil || req.Body == http.NoBody:
 		length = 0
 	case length <= 0 || len(req.Trailer) > 0:
-		length = chunkedLength
+		length = httpwire.Chunked
 	}
 	switch {
-	case length == chunkedLength:
+	case length == httpwire.Chunked:
 		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
 		if names := trailerNames(req.Trailer); len(names) > 0 {
 			dst = append(dst, "Trailer: "...)
@@ -117,7 +119,7 @@ func appendFraming(dst []byte, req *http.Request) ([]byte, int64) {
 func trailerNames(trailer http.Header) []string {
 	var names []string
 	for name := range trailer {
-		if validToken(name) && !forbiddenTrailer(textproto.CanonicalMIMEHeaderKey(name)) {
+		if httpwire.ValidToken(name) && !httpwire.ForbiddenTrailer(name) {
 			names = append(names, name)
 		}
 	}
@@ -127,7 +129,7 @@ func trailerNames(trailer http.Header) []string {
 
 func appendConnection(dst []byte, req *http.Request) ([]byte, error) {
 	if proto := upgradeOf(req.Header); proto != "" {
-		if !validValue(proto) {
+		if !httpwire.ValidValue(proto) {
 			return dst, fmt.Errorf("%w: Upgrade %.60q", ErrInvalidRequest, proto)
 		}
 		dst = append(dst, "Connection: Upgrade\r\nUpgrade: "...)
@@ -159,17 +161,6 @@ func validTarget(s string) bool {
 		}
 	}
 	return s != "" && (s[0] == '/' || s == "*")
-}
-
-// validHost refuses what would end the Host line or change its meaning; it does not judge names.
-func validHost(s string) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c <= ' ' || c >= 0x7f, c == '/', c == '@', c == ',', c == '?', c == '#', c == '\\', c == '"':
-			return false
-		}
-	}
-	return s != ""
 }
 
 // replayable says whether req may be sent again although a server may have seen it: it is idempotent

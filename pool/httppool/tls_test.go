@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -22,18 +23,17 @@ import (
 // trusts it.
 func serveTLS(t *testing.T, f func(n int64, tc *tls.Conn, br *bufio.Reader, flush func())) (url string, client *tls.Config) {
 	t.Helper()
-	h := httptest.NewTLSServer(nil)
-	h.Close()
+	server, client := certs.New().Configs()
 	s := serveRaw(t, func(n int64, c net.Conn, _ *bufio.Reader) {
 		out := &gatherer{Conn: c}
-		tc := tls.Server(out, &tls.Config{Certificates: h.TLS.Certificates})
+		tc := tls.Server(out, server)
 		if tc.Handshake() != nil {
 			return
 		}
 		out.gather = true
 		f(n, tc, bufio.NewReader(tc), out.flush)
 	})
-	return "https" + s.url[len("http"):], &tls.Config{RootCAs: h.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+	return "https" + s.url[len("http"):], client
 }
 
 // gatherer sends several TLS records as one piece.

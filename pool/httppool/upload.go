@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/textproto"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // uploadState is how far the request's body has come.
@@ -93,7 +94,7 @@ func (x *exchange) awaitContinue(proceed <-chan bool) error {
 func (x *exchange) sendBody(length int64) error {
 	buf := copyPool.Get().(*[]byte)
 	defer copyPool.Put(buf)
-	if length == chunkedLength {
+	if length == httpwire.Chunked {
 		return x.sendChunks(*buf)
 	}
 	for left := length; left > 0; {
@@ -160,7 +161,7 @@ func frameChunk(buf []byte, n int) []byte {
 
 func (x *exchange) appendTrailers(dst []byte) ([]byte, error) {
 	return appendFields(dst, x.req.Trailer, func(name string) bool {
-		return forbiddenTrailer(textproto.CanonicalMIMEHeaderKey(name))
+		return httpwire.ForbiddenTrailer(name)
 	})
 }
 

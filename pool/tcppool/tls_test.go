@@ -9,10 +9,10 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http/httptest"
 	"sync"
 	"testing"
 
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/tcppool"
 )
@@ -28,12 +28,9 @@ type secureServer struct {
 
 func listenTLS(t testing.TB, version uint16) *secureServer {
 	t.Helper()
-	h := httptest.NewTLSServer(nil)
-	h.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(h.Certificate())
-	s := &secureServer{server: listen(t), client: &tls.Config{RootCAs: roots}, ready: make(chan *tls.Conn, 100)}
-	cfg := &tls.Config{Certificates: h.TLS.Certificates, MinVersion: version, MaxVersion: version}
+	cfg, client := certs.New().Configs()
+	cfg.MinVersion, cfg.MaxVersion = version, version
+	s := &secureServer{server: listen(t), client: client, ready: make(chan *tls.Conn, 100)}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for c := range s.conns {

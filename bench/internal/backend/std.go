@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headpond/headpond/bench/internal/selfsigned"
+	"github.com/headpond/headpond/internal/certs"
 )
 
 // What the paths of a Std backend do, besides "/", which answers 128 bytes.
@@ -60,10 +60,7 @@ func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic
 		}
 	}}
 	if secure {
-		cfg, err := serverTLS()
-		if err != nil {
-			return err
-		}
+		cfg, _ := certs.New().Configs()
 		cfg.NextProtos = []string{"http/1.1"}
 		l = tls.NewListener(l, cfg)
 	}
@@ -73,16 +70,6 @@ func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic
 		return err
 	}
 	return nil
-}
-
-// serverTLS is TLS with a certificate of this run. Clients that ask for 1.3 get it.
-func serverTLS() (*tls.Config, error) {
-	cert, key, err := selfsigned.Make()
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, err
 }
 
 func events(w http.ResponseWriter, r *http.Request) {

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
+
+	"github.com/headpond/headpond/internal/certs"
 )
 
 // StreamHead is how a client of a Stream backend begins: with the number of bytes that it will send and that it wants, both at the
@@ -24,10 +26,7 @@ func serveStream(ctx context.Context, address string) error {
 
 // serveEchoTLS gives back what comes, over TLS.
 func serveEchoTLS(ctx context.Context, address string, accepted *atomic.Int64) error {
-	cfg, err := serverTLS()
-	if err != nil {
-		return err
-	}
+	cfg, _ := certs.New().Configs()
 	l, err := tls.Listen("tcp", address, cfg)
 	if err != nil {
 		return err

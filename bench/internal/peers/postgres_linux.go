@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/headpond/headpond/bench/internal/proc"
-	"github.com/headpond/headpond/bench/internal/selfsigned"
+	"github.com/headpond/headpond/internal/certs"
 )
 
 // The database of the benchmarks and who owns it.
@@ -165,11 +165,8 @@ func (pg *Postgres) Access() PostgresAccess {
 
 // certificate makes a self-signed certificate that all may read: it is for this run only.
 func (pg *Postgres) certificate(cred *syscall.Credential) error {
-	cert, key, err := selfsigned.Make()
-	if err != nil {
-		return err
-	}
-	err = errors.Join(os.WriteFile(pg.Cert, cert, 0o644), os.WriteFile(pg.Key, key, 0o600))
+	cert, key := certs.PEM(certs.New().Certificate)
+	err := errors.Join(os.WriteFile(pg.Cert, cert, 0o644), os.WriteFile(pg.Key, key, 0o600))
 	if cred != nil && err == nil {
 		err = os.Chown(pg.Key, int(cred.Uid), int(cred.Gid))
 	}

@@ -74,7 +74,8 @@ func Facts(r *result.Results) []string {
 	slices.Sort(versions)
 	g := r.Generator
 	lines := []string{
-		fmt.Sprintf("Machine: %d × %s, %s GiB, Linux %s, %s; load %.1f when it began", r.Machine.Cores, r.Machine.CPU, result.Format(float64(r.Machine.Memory)/(1<<30)), r.Machine.Kernel, r.Machine.OS, r.Machine.Load),
+		fmt.Sprintf("Machine: %d × %s, %s GiB, Linux %s%s, %s; load %.1f when it began", r.Machine.Cores, r.Machine.CPU,
+			result.Format(float64(r.Machine.Memory)/(1<<30)), r.Machine.Kernel, congestion(r.Machine.TCP), r.Machine.OS, r.Machine.Load),
 		fmt.Sprintf("Measured %s: %s of %g s of each arm in turn; %s each", r.Started.Format("2006-01-02 15:04 MST"), plural(r.Settings.Rounds, "round", "rounds"), r.Settings.Seconds,
 			plural(r.Settings.Loops, "loop, thread or worker", "loops, threads or workers")),
 		"Versions: " + strings.Join(versions, ", "),
@@ -210,4 +211,12 @@ func align(b *strings.Builder, rows [][]string) {
 		}
 		b.WriteString("\n")
 	}
+}
+
+// congestion tells the default of TCP; older results do not have it.
+func congestion(name string) string {
+	if name == "" {
+		return ""
+	}
+	return ", TCP by " + name
 }

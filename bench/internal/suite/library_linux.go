@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"syscall"
 	"time"
 
+	"github.com/headpond/headpond/bench/internal/cpu"
 	"github.com/headpond/headpond/bench/internal/hist"
 	"github.com/headpond/headpond/bench/internal/result"
 	"github.com/headpond/headpond/bench/internal/run"
@@ -51,7 +51,7 @@ func (m *callMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 	h := new(hist.Histogram)
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	cpu, began := ownCPU(), time.Now()
+	start, began := cpu.Time(), time.Now()
 	last := began
 	for last.Sub(began) < d || h.Count() == 0 {
 		if err := m.op(ctx); err != nil {
@@ -61,7 +61,7 @@ func (m *callMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 		h.Record(now.Sub(last))
 		last = now
 	}
-	used, took := ownCPU()-cpu, last.Sub(began)
+	used, took := cpu.Time()-start, last.Sub(began)
 	runtime.ReadMemStats(&after)
 	n := float64(h.Count())
 	m.calls += h.Count()
@@ -81,15 +81,6 @@ func (m *callMeter) reuse() float64 {
 		return 1
 	}
 	return float64(m.calls*int64(m.each)) / float64(max(m.opened(), 1))
-}
-
-// ownCPU is the processor time of this process.
-func ownCPU() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // libraryArm makes an arm of a function that makes its operation.

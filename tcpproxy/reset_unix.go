@@ -28,23 +28,3 @@ func reset(c net.Conn) bool {
 	})
 	return broken
 }
-
-// alive reports whether a waiting connection is still open: nothing to read, or
-// bytes to read, but not the end of the stream and no error.
-func alive(c net.Conn) bool {
-	s, ok := c.(syscall.Conn)
-	if !ok {
-		return true
-	}
-	raw, err := s.SyscallConn()
-	if err != nil {
-		return false
-	}
-	open := false
-	var b [1]byte
-	err = raw.Control(func(fd uintptr) {
-		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		open = n > 0 || err == unix.EAGAIN || err == unix.EINTR
-	})
-	return err == nil && open
-}

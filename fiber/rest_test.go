@@ -1,0 +1,95 @@
+package fiber_test
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+)
+
+// exchange sends n bytes from one end to the other.
+func exchange(t *testing.T, from, to net.Conn, n int) {
+	t.Helper()
+	fiber.Spawn(from, func() { _, _ = from.Write(make([]byte, n)) })
+	on(to, func() {
+		if _, err := io.ReadFull(to, make([]byte, n)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// idlers are connections that have done something and wait now, in all the ways there are, for an hour at most.
+func idlers(t *testing.T, e *fiber.Engine) {
+	t.Helper()
+	for i := range 60 {
+		c, s := pair(t, e, []string{"tcp", "unix"}[i%2])
+		t.Cleanup(func() { _, _ = c.Close(), s.Close() })
+		for _, n := range []int{1, 1000, 20_000, 300_000}[i%4:] {
+			exchange(t, c, s, n)
+			exchange(t, s, c, n)
+		}
+		for j, end := range []net.Conn{c, s} {
+			_ = end.SetReadDeadline(time.Now().Add(time.Hour))
+			switch (i + j) % 4 {
+			case 0:
+				fiber.Spawn(end, func() { _, _ = end.Read(make([]byte, 1)) })
+			case 1:
+				fiber.Spawn(end, func() { _, _ = end.(idler).WaitReadableFor(time.Hour) })
+			case 2:
+				on(end, func() { end.(idler).OnReadable(func() {}) })
+			}
+		}
+	}
+}
+
+// Connections that wait hold no buffers of the loop, whatever went through them before.
+func TestIdleHoldsNoBuffer(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		idlers(t, e)
+		settled(t, e)
+	})
+}
+
+// A loop whose connections all wait does nothing: not every now and then either.
+func TestIdleLoopRests(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		idlers(t, e)
+		for !e.WatchRests() {
+			runtime.Gosched()
+		}
+		before := e.Stats().Turns
+		<-time.After(500 * time.Millisecond) // a machine that is slow makes fewer turns
+		if n := e.Stats().Turns - before; n > 10 {
+			t.Errorf("%d turns in half a second of silence", n)
+		}
+	})
+}
+
+// The world is stopped in less than a millisecond while a loop waits, be it that it has just been busy and waits without
+// telling the scheduler. Once in a while is enough here: what stops the world waits for the machine, too.
+func TestStopTheWorld(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		defer s.Close()
+		for _, busy := range []bool{true, false} {
+			for until := time.Now().Add(time.Minute); ; {
+				if busy {
+					exchange(t, c, s, 100)
+				}
+				var m runtime.MemStats
+				start := time.Now()
+				runtime.ReadMemStats(&m)
+				if time.Since(start) < time.Millisecond {
+					break
+				}
+				if time.Now().After(until) {
+					t.Fatalf("busy %v: it took more than a millisecond each time", busy)
+				}
+			}
+		}
+	})
+}

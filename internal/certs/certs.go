@@ -1,0 +1,73 @@
+// Package certs makes certificates for tests and benchmarks, good for a day.
+//
+//	a := certs.New()
+//	server, client := a.Configs() // of crypto/tls
+package certs
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"net"
+	"time"
+)
+
+// Authority is a certificate for a server at localhost and 127.0.0.1, signed by itself, and what it signs.
+type Authority struct {
+	Certificate tls.Certificate
+	Pool        *x509.CertPool // has Certificate
+}
+
+// New makes an authority.
+func New() *Authority {
+	a := &Authority{}
+	a.Certificate = a.issue(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "headpond test"}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	})
+	a.Pool = x509.NewCertPool()
+	a.Pool.AddCert(a.Certificate.Leaf)
+	return a
+}
+
+// Issue makes a certificate with a common name and DNS names, for a server or a client. Each has a key of its own.
+func (a *Authority) Issue(name string, hosts ...string) tls.Certificate {
+	return a.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: hosts})
+}
+
+// Configs returns what a server that shows the authority's own certificate needs, and a client that trusts it.
+func (a *Authority) Configs() (server, client *tls.Config) {
+	return &tls.Config{Certificates: []tls.Certificate{a.Certificate}}, &tls.Config{RootCAs: a.Pool, ServerName: "localhost"}
+}
+
+// PEM returns a certificate and its key as files have them.
+func PEM(c tls.Certificate) (cert, key []byte) {
+	der := must(x509.MarshalPKCS8PrivateKey(c.PrivateKey))
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
+
+// issue signs what the template says; the first is the authority's own.
+func (a *Authority) issue(template *x509.Certificate) tls.Certificate {
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	parent, signer := a.Certificate.Leaf, a.Certificate.PrivateKey
+	if parent == nil {
+		parent, signer = template, crypto.PrivateKey(key)
+	}
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	der := must(x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: must(x509.ParseCertificate(der))}
+}
+
+// must panics: nothing here depends on input.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

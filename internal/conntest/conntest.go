@@ -1,0 +1,219 @@
+// Package conntest has what tests of network code need: servers, clients and logs that fail the test when
+// something is not as it should be.
+package conntest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/internal/freeport"
+)
+
+// Patience ends a test that hangs; it is for what takes milliseconds on an idle machine, and nothing is measured with it.
+const Patience = time.Minute
+
+// Log is the output of a logger or a program, that may be read while it is written.
+type Log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// String returns everything written so far.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// Logger writes to l, as key=value, from level info on.
+func (l *Log) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// Line returns the first line that has all of the words, in any case, "" if there is none.
+func (l *Log) Line(words ...string) string {
+next:
+	for line := range strings.Lines(l.String()) {
+		for _, w := range words {
+			if !strings.Contains(strings.ToLower(line), strings.ToLower(w)) {
+				continue next
+			}
+		}
+		return strings.TrimSuffix(line, "\n")
+	}
+	return ""
+}
+
+// Serve runs handle for each connection to a port of 127.0.0.1, closes the connection when it returns, and ends with the test.
+func Serve(t testing.TB, handle func(*net.TCPConn)) (address string) {
+	t.Helper()
+	address, _ = ServeAt(t, "127.0.0.1:0", handle)
+	return address
+}
+
+// ServeAt is Serve at an address. What it returns as kill ends the server earlier: it resets the connections there are, and
+// returns when handle has for each.
+func ServeAt(t testing.TB, address string, handle func(*net.TCPConn)) (bound string, kill func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var (
+		work sync.WaitGroup
+		mu   sync.Mutex
+		open = map[*net.TCPConn]bool{}
+	)
+	work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			mu.Lock()
+			if err != nil {
+				for c := range open {
+					_ = c.SetLinger(0)
+					_ = c.Close()
+				}
+				mu.Unlock()
+				return
+			}
+			c := conn.(*net.TCPConn)
+			open[c] = true
+			mu.Unlock()
+			work.Go(func() {
+				defer func() {
+					_ = c.Close()
+					mu.Lock()
+					delete(open, c)
+					mu.Unlock()
+				}()
+				handle(c)
+			})
+		}
+	})
+	kill = func() {
+		_ = l.Close()
+		work.Wait()
+	}
+	t.Cleanup(kill)
+	return l.Addr().String(), kill
+}
+
+// Echo sends back what comes, for Serve.
+func Echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
+
+// FreeAddress is one of 127.0.0.1 where nobody listens, and that nobody else gets.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	port, err := freeport.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}
+
+// Pair returns the two ends of a connection over the network, such as "tcp" or "unix", through a listener at the address.
+func Pair(t testing.TB, network, address string) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if client, err = net.Dial(network, l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return client, server
+}
+
+// Dial connects, with a deadline after Patience. The connection is closed at the end of the test.
+func Dial(t testing.TB, address string) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Now().Add(Patience))
+	t.Cleanup(func() { _ = c.Close() })
+	return c.(*net.TCPConn)
+}
+
+// RoundTrip sends the text through a connection of its own, ends that direction, and wants the text back and then the end.
+func RoundTrip(address, text string) error {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(Patience))
+	if _, err := io.WriteString(c, text); err != nil {
+		return err
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(c)
+	if err == nil && string(got) != text {
+		err = fmt.Errorf("%d bytes came back of %d, or others", len(got), len(text))
+	}
+	return err
+}
+
+// Exchange sends the text and wants it back.
+func Exchange(t testing.TB, c net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatalf("write: %v", err)
+	}
+	Want(t, c, text)
+}
+
+// Want reads the text.
+func Want(t testing.TB, c net.Conn, text string) {
+	t.Helper()
+	got := make([]byte, len(text))
+	if n, err := io.ReadFull(c, got); err != nil || string(got) != text {
+		t.Fatalf("got %q, %v, want %q", got[:n], err, text)
+	}
+}
+
+// WantGone wants the connection to be closed or reset, with nothing before, and returns the error that says which.
+func WantGone(t testing.TB, c net.Conn) error {
+	t.Helper()
+	n, err := c.Read(make([]byte, 1))
+	if n > 0 || err == nil {
+		t.Fatalf("read %d bytes, %v, want the connection to be gone", n, err)
+	}
+	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+		t.Fatal("the connection stays open")
+	}
+	return err
+}
+
+// Eventually waits for what another goroutine is about to do.
+func Eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for until := time.Now().Add(Patience); !condition(); <-tick.C {
+		if time.Now().After(until) {
+			t.Fatalf("not within %v: %s", Patience, what)
+		}
+	}
+}
