@@ -24,17 +24,17 @@ import (
 
 // soak is a gateway with listeners of every protocol, what they lead to, and what is done to them.
 type soak struct {
-	g       *gateway
-	db      database
-	users   string // file
-	dir     string // of certificates and the SQLite file
-	web     *httpBackend
-	mortal  *mortal // a second one, which dies
-	echo    string
-	listen  map[string]string
-	loads   map[string]*load
-	steady  map[string]bool // nothing happens to their backends: they must not fail
-	clients []*http.Client
+	g      *gateway
+	db     database
+	users  string // file
+	dir    string // of certificates and the SQLite file
+	web    *httpBackend
+	mortal *mortal // a second one, which dies
+	echo   string
+	listen map[string]string
+	loads  map[string]*load
+	steady map[string]bool // nothing happens to their backends: they must not fail
+	ends   []func()        // of clients that keep connections
 }
 
 // Listeners; those that end in s have TLS.
@@ -70,7 +70,7 @@ func (s *soak) config() string {
 	return text + fmt.Sprintf(`upstreams:
   api: {endpoints: ["%s", "%s"], pool: {max_size: 64, acquire_timeout: 5s}}
   front: {endpoints: ["%[1]s", "%[2]s"], pool: {max_size: 64}}
-  echo: {endpoints: ["%[3]s"], pool: {max_size: 100}}
+  echo: {endpoints: ["%[3]s"], pool: {max_size: 100}, connect_timeout: 30s}
   file: {endpoints: ["sqlite:%[4]s"], pool: {max_size: 3, acquire_timeout: 30s}}
   pg:
     endpoints: ["%[5]s"]
@@ -107,8 +107,8 @@ func (s *soak) start(t *testing.T) {
 		"https1": "https://" + s.listen["webs"], "h2": "https://" + s.listen["webs"],
 	} {
 		client := func() *http.Client {
-			c, _ := webClient(proto)
-			s.clients = append(s.clients, c)
+			c, end := webClient(proto)
+			s.ends = append(s.ends, end)
 			return c
 		}
 		s.run(t, proto+" get", 2, fetch(client(), at, 100_000))
@@ -210,8 +210,8 @@ func (m *mortal) kill() {
 	m.serving.Wait()
 }
 
-// webClient returns a client of one protocol, and a function that resets all of its connections.
-func webClient(proto string) (client *http.Client, reset func()) {
+// webClient returns a client of one protocol, and a function that closes its idle connections and resets the others.
+func webClient(proto string) (client *http.Client, end func()) {
 	protocols := new(http.Protocols)
 	switch proto {
 	case "h2":
@@ -240,6 +240,7 @@ func webClient(proto string) (client *http.Client, reset func()) {
 		},
 	}
 	return &http.Client{Transport: transport, Timeout: opTimeout}, func() {
+		transport.CloseIdleConnections()
 		mu.Lock()
 		defer mu.Unlock()
 		for _, c := range conns {
@@ -361,8 +362,8 @@ func readSlowly(client *http.Client, at string) func(context.Context) error {
 // and resets the connections.
 func stopReading(proto, at string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		client, reset := webClient(proto)
-		defer client.CloseIdleConnections()
+		client, end := webClient(proto)
+		defer end()
 		for range 3 {
 			resp, err := ask(ctx, client, http.MethodGet, at+"/bytes/20000000", nil)
 			if err != nil {
@@ -372,7 +373,7 @@ func stopReading(proto, at string) func(context.Context) error {
 		}
 		err := fetch(client, at, 10_000)(ctx)
 		rest(ctx, 500*time.Millisecond)
-		reset()
+		end()
 		return err
 	}
 }
@@ -380,8 +381,8 @@ func stopReading(proto, at string) func(context.Context) error {
 // idleBetween leaves a connection alone for long enough that its session gives up its stack.
 func idleBetween(proto, at string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		client, _ := webClient(proto)
-		defer client.CloseIdleConnections()
+		client, end := webClient(proto)
+		defer end()
 		for range 2 {
 			if err := fetch(client, at, 1000)(ctx); err != nil {
 				return err

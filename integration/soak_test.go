@@ -22,7 +22,13 @@ func TestSoak(t *testing.T) {
 	warm := startLoad(t, 4, s.lite()) // what SQLite keeps open is no session's
 	warm.awaitMore(t, 50)
 	warm.end()
-	before := s.g.footprint()
+	var before footprint
+	eventually(t, "these clients are gone", func() error {
+		if before = s.g.footprint(); before.sessions > 0 {
+			return fmt.Errorf("%v sessions", before.sessions)
+		}
+		return nil
+	})
 	s.start(t)
 	var resident []int64
 	for start := time.Now(); time.Since(start) < length; {
@@ -33,11 +39,11 @@ func TestSoak(t *testing.T) {
 		l.end()
 		t.Logf("%s: %d operations, %d failed, last error %v", name, l.ok.Load(), l.failed.Load(), l.lastError())
 		if s.steady[name] && l.failed.Load() > 0 {
-			t.Errorf("%s: %d failed, though nothing happened to their backend", name, l.failed.Load())
+			t.Errorf("%s: %d failed, though nothing happened to their backend: %s", name, l.failed.Load(), s.g.out.Line("session failed"))
 		}
 	}
-	for _, client := range s.clients {
-		client.CloseIdleConnections()
+	for _, end := range s.ends {
+		end()
 	}
 	s.g.awaitFootprint(before)
 	checkFlat(t, resident)
@@ -45,7 +51,8 @@ func TestSoak(t *testing.T) {
 	if n := m.sum("headpond_engine_fiber_panics_total") + m.sum("headpond_listener_errors_total", `reason="internal"`); n > 0 {
 		t.Errorf("%v sessions panicked", n)
 	}
-	t.Logf("loops were held %v times in %v turns", m.sum("headpond_engine_loop_held_total"), m.sum("headpond_engine_turns_total"))
+	t.Logf("loops were held %v times in %v turns: %s", m.sum("headpond_engine_loop_held_total"), m.sum("headpond_engine_turns_total"),
+		s.g.out.Line("holds its loop"))
 	if code, body := s.g.get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
