@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -141,6 +142,59 @@ func TestHalfClosedBehindABalancer(t *testing.T) {
 	close(goOn)
 	conntest.Want(t, half, "question")
 }
+
+// TestClientThatCannotBeAsked waits its turn: nothing says that it has left.
+func TestClientThatCannotBeAsked(t *testing.T) {
+	t.Cleanup(tcpproxy.SetLookInterval(time.Millisecond))
+	lines := make(chan string, 8)
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}}, func(c *tcpproxy.Config) {
+		c.ConnectTimeout = conntest.Patience
+		c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))
+	})
+	first := conntest.Dial(t, addr)
+	conntest.Exchange(t, first, "first")
+	client, server := net.Pipe()
+	defer client.Close()
+	_ = client.SetDeadline(time.Now().Add(conntest.Patience))
+	pipes := &pipeListener{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
+	pipes.conns <- server
+	served := make(chan error, 1)
+	go func() { served <- p.Serve(pipes) }()
+	for p.Stats().Active < 2 {
+		conntest.Exchange(t, first, "until the pipe is in")
+	}
+	conntest.Dial(t, addr).Close()
+	if line := <-lines; !strings.Contains(line, "the client left while it waited") || strings.Contains(line, "client=pipe") {
+		t.Error(line)
+	}
+	first.Close()
+	conntest.Exchange(t, client, "second")
+	p.Close()
+	if err := <-served; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+// pipeListener accepts what is put into it.
+type pipeListener struct {
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error { l.once.Do(func() { close(l.closed) }); return nil }
+
+func (*pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 type lineWriter chan string
 
