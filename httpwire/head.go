@@ -190,18 +190,6 @@ func EqualFold(b []byte, lower string) bool {
 	return true
 }
 
-// HasToken reports whether the comma-separated list names token, which is lower case, in any case.
-func HasToken(list []byte, token string) bool {
-	for len(list) > 0 {
-		var item []byte
-		item, list = nextItem(list)
-		if EqualFold(item, token) {
-			return true
-		}
-	}
-	return false
-}
-
 // nextItem cuts the first element off a comma-separated list.
 func nextItem(list []byte) (item, rest []byte) {
 	i := bytes.IndexByte(list, ',')

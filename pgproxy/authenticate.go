@@ -35,30 +35,6 @@ func (a Auth) String() string {
 	return fmt.Sprintf("auth(%d)", int(a))
 }
 
-// ParseAuth reads "scram-sha-256" (or "scram"), "md5" and "trust".
-func ParseAuth(s string) (Auth, error) {
-	switch s {
-	case "scram-sha-256", "scram":
-		return AuthSCRAM, nil
-	case "md5":
-		return AuthMD5, nil
-	case "trust":
-		return AuthTrust, nil
-	}
-	return 0, fmt.Errorf("%w: auth %q is not one of scram-sha-256, md5, trust", ErrConfig, s)
-}
-
-// ParseMode reads "transaction" (or the empty string) and "session".
-func ParseMode(s string) (Mode, error) {
-	switch s {
-	case "", "transaction":
-		return Transaction, nil
-	case "session":
-		return Session, nil
-	}
-	return 0, fmt.Errorf("%w: mode %q is not one of transaction, session", ErrConfig, s)
-}
-
 // maxAuthBody bounds the messages of a client that is not authenticated, in bytes, as
 // PostgreSQL does (PG_MAX_AUTH_TOKEN_LENGTH).
 const maxAuthBody = 65535

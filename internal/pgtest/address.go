@@ -32,9 +32,6 @@ func (c *Cluster) Password() string { return password }
 // CAFile returns the certificate to trust, in PEM, of a cluster started with [WithTLS].
 func (c *Cluster) CAFile() string { return filepath.Join(c.data(), "server.crt") }
 
-// Major returns the server's major version.
-func (c *Cluster) Major() int { return c.server.major }
-
 // DSN returns a connection string over TCP for pgx and libpq.
 func (c *Cluster) DSN(user, password, dbname string) string {
 	u := url.URL{Scheme: "postgres", Host: c.Addr(), Path: "/" + dbname, User: url.UserPassword(user, password), RawQuery: "sslmode=disable"}

@@ -1,6 +1,6 @@
 // Package pgtest starts throw-away PostgreSQL servers for tests.
 //
-//	func TestMain(m *testing.M) { pgtest.Main(m) }
+//	func TestMain(m *testing.M) { leaktest.Main(pgtest.Runner(m)) }
 //
 //	func TestQuery(t *testing.T) {
 //		db := pgtest.Shared(t) // one server for the whole test binary

@@ -6,8 +6,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-
-	"go.uber.org/goleak"
 )
 
 // shared is the one cluster of this test binary.
@@ -19,12 +17,7 @@ var shared struct {
 	opts      []Option
 }
 
-// Main runs the tests, stops the cluster [Shared] may have started, and exits. Call it from TestMain.
-func Main(m interface{ Run() int }, opts ...Option) {
-	os.Exit(Runner(m, opts...).Run())
-}
-
-// Runner is [Main] for those who exit themselves: leaktest.Main(pgtest.Runner(m)).
+// Runner returns tests that stop, when they have run, the cluster [Shared] may have started. Give it to leaktest.Main in TestMain.
 func Runner(m interface{ Run() int }, opts ...Option) interface{ Run() int } {
 	return runner{m, opts}
 }
@@ -77,15 +70,10 @@ func startShared() (*Cluster, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if !shared.installed {
-		return nil, errors.New("a shared server needs func TestMain(m *testing.M) { pgtest.Main(m) }, or nobody stops it")
+		return nil, errors.New("a shared server needs func TestMain(m *testing.M) { leaktest.Main(pgtest.Runner(m)) }, or nobody stops it")
 	}
 	if shared.cluster == nil && shared.err == nil {
 		shared.cluster, shared.err = start(shared.opts)
 	}
 	return shared.cluster, shared.err
-}
-
-// IgnoreLeaks tells goleak not to count the goroutine that waits for a running server.
-func IgnoreLeaks() goleak.Option {
-	return goleak.IgnoreAnyFunction("github.com/headpond/headpond/internal/pgtest.(*process).run")
 }

@@ -119,5 +119,5 @@ func (c *Conn) Alive() bool {
 }
 
 // NetConn returns the connection that messages are written to and read from: for code that frames them itself. It is
-// what was connected, or a *fiber.TLSConn. The rules of Exchange about what may be released hold for it too.
+// what was connected, or a *fiber.TLSConn. The rules of Lease about what may be released hold for it too.
 func (c *Conn) NetConn() net.Conn { return c.nc }

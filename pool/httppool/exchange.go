@@ -19,7 +19,10 @@ import (
 const maxInterim = 64
 
 // Lease is the right to use a Conn: pool.Lease[*Conn] with two facts more, and exactly what
-// upstream.Lease[*httppool.Conn] has. Exactly one of Release, Discard and Fail is called.
+// upstream.Lease[*httppool.Conn] has. Exactly one of Release, Discard and Fail is called: Release once both messages were
+// framed exactly and read to their end, nothing was upgraded, nothing extra arrived, neither side asked to close, and the
+// connection was not authenticated by NTLM or Negotiate. In every other case the connection is closed: also when the
+// request's context ends, or when the response ends while the request's body is still unread.
 type Lease interface {
 	Value() *Conn
 	Release()         // the connection is at a clean boundary
@@ -49,25 +52,6 @@ const (
 	defaultContinueTimeout = time.Second
 	defaultMaxHeaderBytes  = 256 << 10
 )
-
-// Exchange sends req over l's connection and returns the response; its body streams. It is one attempt, without any
-// retry; Transport adds those.
-//
-// Exchange settles l: it is released once both messages were framed exactly and read to their end, nothing was
-// upgraded, nothing extra arrived, neither side asked to close, and the connection was not authenticated by NTLM or
-// Negotiate. In every other case the connection is closed: also when req's context ends, or when the response ends
-// while the request's body is still unread. The caller closes the response's body, which settles l at the latest.
-// Req's body is closed, possibly after Exchange has returned.
-//
-// A 101 response's Body is an io.ReadWriteCloser with a CloseWrite method; req's context no longer ends it.
-func Exchange(l Lease, req *http.Request, o Options) (*http.Response, error) {
-	x := newExchange(l, req, &o)
-	resp, err := x.run()
-	if err != nil && x.bodyIsOurs() {
-		closeBody(req)
-	}
-	return resp, err
-}
 
 // exchange is one request and its response on one connection.
 //
