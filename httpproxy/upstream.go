@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -64,21 +65,11 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*Upstream,
 
 // Limits fills the zero fields of l with the defaults for HTTP. Upstream.Update wants its limits from here.
 func Limits(l pool.Limits) pool.Limits {
-	if l.MaxSize == 0 {
-		l.MaxSize = DefaultMaxSize
-	}
-	if l.IdleTimeout == 0 {
-		l.IdleTimeout = DefaultPoolIdleTimeout
-	}
-	if l.AcquireTimeout == 0 {
-		l.AcquireTimeout = DefaultAcquireTimeout
-	}
-	if l.MaxWaiters == 0 {
-		l.MaxWaiters = DefaultMaxWaiters
-	}
-	if l.CheckAfter == 0 {
-		l.CheckAfter = -1 // the exchange looks at each connection anyway
-	}
+	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
+	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultPoolIdleTimeout)
+	l.AcquireTimeout = cmp.Or(l.AcquireTimeout, DefaultAcquireTimeout)
+	l.MaxWaiters = cmp.Or(l.MaxWaiters, DefaultMaxWaiters)
+	l.CheckAfter = cmp.Or(l.CheckAfter, -1) // the exchange looks at each connection anyway
 	return l
 }
 

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -85,19 +86,11 @@ func (c Config) Verify() error {
 
 // withDefaults returns c with every zero field filled.
 func (c Config) withDefaults() Config {
-	if c.MaxConns == 0 {
-		c.MaxConns = DefaultMaxConns
-	}
-	if c.MaxQueue == 0 {
-		c.MaxQueue = DefaultMaxQueue
-	}
+	c.MaxConns = cmp.Or(c.MaxConns, DefaultMaxConns)
+	c.MaxQueue = cmp.Or(c.MaxQueue, DefaultMaxQueue)
 	c.MaxQueue = max(c.MaxQueue, 0)
-	if c.QueueTimeout == 0 {
-		c.QueueTimeout = DefaultQueueTimeout
-	}
-	if c.ProxyTimeout == 0 {
-		c.ProxyTimeout = DefaultProxyTimeout
-	}
+	c.QueueTimeout = cmp.Or(c.QueueTimeout, DefaultQueueTimeout)
+	c.ProxyTimeout = cmp.Or(c.ProxyTimeout, DefaultProxyTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -83,9 +84,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 			return nil, fmt.Errorf("%w: upstream %q: %w", ErrConfig, cfg.Name, err)
 		}
 	}
-	if cfg.DBName == "" {
-		cfg.DBName = cfg.User
-	}
+	cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	b := &Postgres{cfg: cfg, valid: make(map[pgwire.Param]string)}
 	up, err := upstream.New(upstream.Config[*server]{
 		Name: cfg.Name, Endpoints: cfg.Endpoints, Balance: cfg.Balance, Pool: withMaxSize(cfg.Pool),
@@ -100,9 +99,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 }
 
 func withMaxSize(l pool.Limits) pool.Limits {
-	if l.MaxSize == 0 {
-		l.MaxSize = max(DefaultMaxSize, l.MinIdle)
-	}
+	l.MaxSize = cmp.Or(l.MaxSize, max(DefaultMaxSize, l.MinIdle))
 	return l
 }
 

@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -61,12 +62,8 @@ func prepare(cfg Config) (*settings, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
 	}
-	if cfg.LoginTimeout == 0 {
-		cfg.LoginTimeout = DefaultLoginTimeout
-	}
-	if cfg.Listener.Protocol == "" {
-		cfg.Listener.Protocol = "postgres"
-	}
+	cfg.LoginTimeout = cmp.Or(cfg.LoginTimeout, DefaultLoginTimeout)
+	cfg.Listener.Protocol = cmp.Or(cfg.Listener.Protocol, "postgres")
 	set := &settings{Config: cfg, credentials: make(map[string]*credential, len(cfg.Users))}
 	set.logins.byPacket = make(map[string]*Login)
 	for user, secret := range cfg.Users {

@@ -1,6 +1,7 @@
 package tcpproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -83,12 +84,8 @@ func (c Config) Verify() error {
 }
 
 func (c Config) withDefaults() *Config {
-	if c.IdleTimeout == 0 {
-		c.IdleTimeout = DefaultIdleTimeout
-	}
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = DefaultConnectTimeout
-	}
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, DefaultIdleTimeout)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
 	c.UpstreamTLS = tlsclient.WithSessions(c.UpstreamTLS)
 	return &c
 }
@@ -131,15 +128,9 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.
 // in use) DefaultWarmAge, OpenTimeout DefaultOpenTimeout. Give Upstream.Update
 // its result.
 func WarmLimits(l pool.Limits) pool.Limits {
-	if l.MaxSize == 0 {
-		l.MaxSize = max(DefaultMaxSize, l.MinIdle)
-	}
-	if l.MaxLifetime == 0 {
-		l.MaxLifetime = DefaultWarmAge
-	}
-	if l.OpenTimeout == 0 {
-		l.OpenTimeout = DefaultOpenTimeout
-	}
+	l.MaxSize = cmp.Or(l.MaxSize, max(DefaultMaxSize, l.MinIdle))
+	l.MaxLifetime = cmp.Or(l.MaxLifetime, DefaultWarmAge)
+	l.OpenTimeout = cmp.Or(l.OpenTimeout, DefaultOpenTimeout)
 	return l
 }
 

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -69,9 +70,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	cfg.Config = cfg.withDefaults()
-	if cfg.Tunnel == "" {
-		cfg.Tunnel = cfg.Address
-	}
+	cfg.Tunnel = cmp.Or(cfg.Tunnel, cfg.Address)
 	if cfg.TLS != nil && cfg.TLS.ServerName == "" {
 		cfg.TLS = cfg.TLS.Clone()
 		cfg.TLS.ServerName, _, _ = net.SplitHostPort(cfg.Address)

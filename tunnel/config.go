@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -80,12 +81,8 @@ func (c *Config) verify() error {
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxStreams == 0 {
-		c.MaxStreams = DefaultMaxStreams
-	}
-	if c.ResumeWindow == 0 {
-		c.ResumeWindow = DefaultResumeWindow
-	}
+	c.MaxStreams = cmp.Or(c.MaxStreams, DefaultMaxStreams)
+	c.ResumeWindow = cmp.Or(c.ResumeWindow, DefaultResumeWindow)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

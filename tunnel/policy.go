@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,9 +43,7 @@ const maxAddresses = 8
 // or ErrUnreachable.
 func (p *Policy) connect(ctx context.Context, target string) (net.Conn, error) {
 	timeout := p.Timeout
-	if timeout == 0 {
-		timeout = DefaultDialTimeout
-	}
+	timeout = cmp.Or(timeout, DefaultDialTimeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c, err := p.choose(ctx, target)

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -88,9 +89,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 }
 
 func (s *Server) defaults(cfg ServerConfig) ServerConfig {
-	if cfg.MaxSessions == 0 {
-		cfg.MaxSessions = DefaultMaxSessions
-	}
+	cfg.MaxSessions = cmp.Or(cfg.MaxSessions, DefaultMaxSessions)
 	if cfg.MaxSessionsPerPeer == 0 {
 		cfg.MaxSessionsPerPeer = max(minPeerSessions, cfg.MaxSessions/4)
 	}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,31 +81,17 @@ type Ejection struct {
 }
 
 func (h Health) withDefaults() Health {
-	if h.Interval == 0 {
-		h.Interval = DefaultHealthInterval
-	}
-	if h.Timeout == 0 {
-		h.Timeout = DefaultHealthTimeout
-	}
-	if h.Rise == 0 {
-		h.Rise = DefaultRise
-	}
-	if h.Fall == 0 {
-		h.Fall = DefaultFall
-	}
+	h.Interval = cmp.Or(h.Interval, DefaultHealthInterval)
+	h.Timeout = cmp.Or(h.Timeout, DefaultHealthTimeout)
+	h.Rise = cmp.Or(h.Rise, DefaultRise)
+	h.Fall = cmp.Or(h.Fall, DefaultFall)
 	return h
 }
 
 func (e Ejection) withDefaults() Ejection {
-	if e.Failures == 0 {
-		e.Failures = DefaultEjectFailures
-	}
-	if e.Base == 0 {
-		e.Base = DefaultEjectBase
-	}
-	if e.Max == 0 {
-		e.Max = DefaultEjectMax
-	}
+	e.Failures = cmp.Or(e.Failures, DefaultEjectFailures)
+	e.Base = cmp.Or(e.Base, DefaultEjectBase)
+	e.Max = cmp.Or(e.Max, DefaultEjectMax)
 	e.Max = max(e.Max, e.Base)
 	return e
 }

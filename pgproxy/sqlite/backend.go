@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -66,12 +67,8 @@ func (c Config) withDefaults() Config {
 	set(&c.Pool.AcquireTimeout, DefaultAcquireTimeout)
 	set(&c.IdleInTransaction, DefaultIdleInTransaction)
 	set(&c.StallTimeout, DefaultStallTimeout)
-	if c.MaxMessage == 0 {
-		c.MaxMessage = DefaultMaxMessage
-	}
-	if c.Name == "" {
-		c.Name = c.Path
-	}
+	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
+	c.Name = cmp.Or(c.Name, c.Path)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package httppool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,9 +98,7 @@ func NewHandler(cfg HandlerConfig) (*Handler, error) {
 	} else if cfg.Transport == nil || cfg.Transport.cfg.Source == nil {
 		return nil, errors.New("httppool: neither a Target nor a Transport with a Source")
 	}
-	if h.cfg.Name == "" {
-		h.cfg.Name = h.target.Host
-	}
+	h.cfg.Name = cmp.Or(h.cfg.Name, h.target.Host)
 	if cfg.Via != "" && !httpwire.ValidToken(cfg.Via) {
 		return nil, fmt.Errorf("httppool: Via name %q is not a token", cfg.Via)
 	}

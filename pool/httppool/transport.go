@@ -1,6 +1,7 @@
 package httppool
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -80,15 +81,9 @@ var _ http.RoundTripper = (*Transport)(nil)
 // NewTransport checks cfg and makes a Transport. Close it when it is no longer needed.
 func NewTransport(cfg Config) (*Transport, error) {
 	l := &cfg.Pool
-	if l.MaxSize == 0 {
-		l.MaxSize = DefaultMaxSize
-	}
-	if l.MaxIdle == 0 {
-		l.MaxIdle = min(DefaultMaxIdle, l.MaxSize)
-	}
-	if l.IdleTimeout == 0 {
-		l.IdleTimeout = DefaultIdleTimeout
-	}
+	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
+	l.MaxIdle = cmp.Or(l.MaxIdle, min(DefaultMaxIdle, l.MaxSize))
+	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultIdleTimeout)
 	if err := l.Validate(); err != nil {
 		return nil, fmt.Errorf("httppool: %w", err)
 	}
@@ -109,7 +104,8 @@ type Info struct {
 	Retries  int    // times the request was sent again
 }
 
-// RoundTrip implements http.RoundTripper. Its errors are *Error.
+// RoundTrip implements http.RoundTripper. Its errors are *Error. A 101 response's Body is an io.ReadWriteCloser with a CloseWrite
+// method; the request's context no longer ends it.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.roundTrip(req, nil, nil)
 }
