@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -282,5 +283,24 @@ func TestNumbersRunOut(t *testing.T) {
 		expect(t, there, pattern(10))
 		d.Close()
 		n.close()
+	})
+}
+
+// TestNothingLostIsNotMentioned: a session that the other side has closed in order ends
+// without a word about losses.
+func TestNothingLostIsNotMentioned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}})
+		c, s := n.join(mux.Config{})
+		here, there := channels(t, c, s)
+		here.Send(bg, pattern(10))
+		expect(t, there, pattern(10))
+		time.Sleep(time.Second) // it is acknowledged
+		s.Close()
+		<-c.Done()
+		if err := c.Err(); !errors.Is(err, mux.ErrSessionLost) || strings.Contains(err.Error(), "acknowledged") {
+			t.Errorf("got %v", err)
+		}
+		n.end(c, s)
 	})
 }

@@ -199,6 +199,9 @@ type Unacknowledged struct {
 
 // Error describes it in one line.
 func (e *LostError) Error() string {
+	if len(e.Unacknowledged) == 0 {
+		return e.Err.Error()
+	}
 	messages, bytes := 0, uint64(0)
 	for _, u := range e.Unacknowledged {
 		messages += u.Messages

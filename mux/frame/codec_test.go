@@ -191,3 +191,13 @@ func TestNothingAllocates(t *testing.T) {
 		t.Errorf("%v allocations per frame", n)
 	}
 }
+
+func TestFlagsHaveNames(t *testing.T) {
+	for flags, want := range map[frame.Flags]string{
+		0: "", frame.FlagFin: "FIN", frame.FlagMore | frame.FlagSized: "MORE|SIZED", frame.FlagAbort | 0x30: "ABORT|0x30",
+	} {
+		if got := flags.String(); got != want {
+			t.Errorf("%#x is %q, want %q", uint8(flags), got, want)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Magic is what each side sends before its first frame: a name, a line break
@@ -62,6 +63,21 @@ const (
 	// FlagAbort: the message begun is given up; the receiver drops its part.
 	FlagAbort
 )
+
+// String is the flags' names in the specification, joined by "|"; "" is none.
+func (f Flags) String() string {
+	var s string
+	for _, name := range [...]string{"MORE", "SIZED", "FIN", "ABORT"} {
+		if f&1 != 0 {
+			s += "|" + name
+		}
+		f >>= 1
+	}
+	if f != 0 {
+		s += fmt.Sprintf("|0x%02x", uint8(f)<<4)
+	}
+	return strings.TrimPrefix(s, "|")
+}
 
 // Header is the start of every frame.
 type Header struct {
