@@ -179,7 +179,7 @@ type tcpBackend struct{ *upstream.Upstream[net.Conn] }
 
 func newTCP(s settings) (backendImpl, error) {
 	u, err := tcpproxy.NewUpstream(s.name, s.endpoints, tcpproxy.UpstreamOptions{
-		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Dial: s.dial, Go: s.start, Logger: s.logger,
+		Balance: s.balance, Limits: s.limits, Health: s.health, Ejection: s.ejection, Dial: s.dial, Go: s.start, Logger: s.logger,
 	})
 	return tcpBackend{u}, err
 }
@@ -199,7 +199,7 @@ func newHTTP(u *config.Upstream, s settings) (backendImpl, error) {
 		return nil, err
 	}
 	up, err := httpproxy.NewUpstream(s.name, s.endpoints, httpproxy.UpstreamOptions{
-		Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection, Logger: s.logger,
+		Balance: s.balance, Limits: s.limits, Health: s.health, Ejection: s.ejection, Logger: s.logger,
 		ConnectTimeout: u.ConnectTimeout, TLS: tlsConfig, Dial: s.dial, Go: s.start,
 	})
 	return httpBackend{up}, err

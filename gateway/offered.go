@@ -42,7 +42,7 @@ func newOffered(u *config.Upstream, s settings) (backendImpl, error) {
 		return tc, nil
 	}
 	up, err := upstream.New(upstream.Config[net.Conn]{
-		Name: s.name, Endpoints: s.endpoints, Balance: s.balance, Pool: s.limits, Open: open,
+		Name: s.name, Endpoints: s.endpoints, Balance: s.balance, Limits: s.limits, Open: open,
 		Close: func(c net.Conn) { _ = c.Close() }, Health: s.health, Ejection: s.ejection, Logger: s.logger,
 	})
 	return &offeredBackend{up}, err

@@ -83,7 +83,7 @@ func newPostgres(u *config.Upstream, s settings) (backendImpl, error) {
 		return nil, err
 	}
 	cfg := pgproxy.PostgresConfig{
-		Name: s.name, Endpoints: s.endpoints, Balance: s.balance, Pool: s.limits, Health: s.health, Ejection: s.ejection,
+		Name: s.name, Endpoints: s.endpoints, Balance: s.balance, Limits: s.limits, Health: s.health, Ejection: s.ejection,
 		TLS: tlsConfig, Dial: s.dial, Logger: s.logger,
 	}
 	if pg := u.Postgres; pg != nil {

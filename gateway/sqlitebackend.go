@@ -21,7 +21,7 @@ import (
 // serves everybody else, and this upstream's clients are told why.
 func newSQLite(u *config.Upstream, s settings) (backendImpl, error) {
 	path, _ := u.SQLite()
-	f := &sqliteFile{cfg: sqlite.Config{Name: s.name, Path: path, Pool: s.limits, Logger: s.logger}}
+	f := &sqliteFile{cfg: sqlite.Config{Name: s.name, Path: path, Limits: s.limits, Logger: s.logger}}
 	ctx, cancel := context.WithTimeout(context.Background(), openPatience)
 	defer cancel()
 	_, err := f.open(ctx)
@@ -108,7 +108,7 @@ func (f *sqliteFile) opened(backend *sqlite.Backend, err error) (drained bool) {
 
 // Serve implements pgproxy.Backend.
 func (f *sqliteFile) Serve(ctx context.Context, c *pgproxy.Client) error {
-	wait, cancel := context.WithTimeout(ctx, cmp.Or(f.cfg.Pool.AcquireTimeout, sqlite.DefaultAcquireTimeout))
+	wait, cancel := context.WithTimeout(ctx, cmp.Or(f.cfg.Limits.AcquireTimeout, sqlite.DefaultAcquireTimeout))
 	b, err := f.open(wait)
 	cancel()
 	switch {

@@ -237,7 +237,7 @@ func TestPostgresPoolExhausted(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		err := query(db.dsn(listen))(ctx)
-		if e := wantState(t, err, "53300"); !strings.Contains(e.Message, "max size 1") {
+		if e := wantState(t, err, "53300"); !strings.Contains(e.Message, "max_size 1") {
 			t.Errorf("the message does not name the limit: %q", e.Message)
 		}
 	}, "pool_exhausted", []string{"max size 1"}}})

@@ -18,7 +18,7 @@ import (
 )
 
 // small lets one server connection serve all.
-func small(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 }
+func small(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 }
 
 // TestNoAnswerIsLeftForTheNext plays clients that try to make the server say more than the
 // gateway expects: what is left over would be the next client's.

@@ -22,7 +22,7 @@ import (
 func TestTornCopyData(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists torn (a int)")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	w := g.pipe(t).login()
 	w.send(query("copy torn from stdin"))
 	w.until(pgwire.TypeCopyInResponse)
@@ -86,7 +86,7 @@ func TestServerLostWhilePumpWrites(t *testing.T) {
 // TestLeaveAsTheAnswerEnds lets clients leave just when the answer of their pipeline is there,
 // others using the same server connection.
 func TestLeaveAsTheAnswerEnds(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	other := g.connect(t, "")
 	for i := range 300 {
 		w := g.dial(t)
@@ -103,7 +103,7 @@ func TestLeaveAsTheAnswerEnds(t *testing.T) {
 // TestCheckKeepsUnnamedStatement runs the pool's check between Parse and Bind.
 func TestCheckKeepsUnnamedStatement(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Pool.MaxSize, pc.Pool.CheckAfter = 1, time.Nanosecond
+		pc.Limits.MaxSize, pc.Limits.CheckAfter = 1, time.Nanosecond
 	})
 	w := g.dial(t)
 	w.send(&pgwire.Parse{Query: "select 7"}, &pgwire.Sync{})
@@ -117,7 +117,7 @@ func TestCheckKeepsUnnamedStatement(t *testing.T) {
 // TestSettingsOfSharedStatements prepares the same text under settings that give its literals
 // another meaning.
 func TestSettingsOfSharedStatements(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	for sql, c := range map[string][2][2]string{ // settings → result
 		"select extract(epoch from timestamptz '2020-01-01 00:00')::bigint::text": {
 			{"timezone=Asia/Tokyo", "1577804400"}, {"timezone=UTC", "1577836800"},
@@ -154,7 +154,7 @@ func TestSettingsOfSharedStatements(t *testing.T) {
 
 // TestGatewaysNamesAreOutOfReach names prepared statements of others as the gateway does.
 func TestGatewaysNamesAreOutOfReach(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	owner, w := g.connect(t, ""), g.dial(t)
 	prepared := func() {
 		t.Helper()
@@ -190,7 +190,7 @@ func TestGatewaysNamesAreOutOfReach(t *testing.T) {
 // TestFailedStatementsAreForgotten prepares many statements that fail, in different ways.
 func TestFailedStatementsAreForgotten(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Pool.MaxSize, pc.StatementCache = 1, 10
+		pc.Limits.MaxSize, pc.StatementCache = 1, 10
 	})
 	w := g.dial(t)
 	for i := range 300 {
@@ -219,7 +219,7 @@ func TestFailedStatementsAreForgotten(t *testing.T) {
 
 // TestStatementsAreBoundedInBytes prepares long statements.
 func TestStatementsAreBoundedInBytes(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	conn := g.connect(t, "")
 	long := strings.Repeat("x", 200<<10)
 	for i := range 40 {
@@ -316,7 +316,7 @@ func TestDrainCutsOffStatements(t *testing.T) {
 
 // TestNotificationsOfOthers listens where the gateway cannot see it.
 func TestNotificationsOfOthers(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	do(t, g.connect(t, ""), "do $$ begin execute 'listen private'; end $$")
 	cfg, err := pgx.ParseConfig(g.dsn(""))
 	if err != nil {

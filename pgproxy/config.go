@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/listener"
-	"github.com/headpond/headpond/pgwire"
 )
 
 // DefaultLoginTimeout bounds start-up and authentication, TLS included. PostgreSQL allows a
@@ -50,15 +49,8 @@ func (c Config) Verify() error {
 	if c.Auth < AuthSCRAM || c.Auth > AuthTrust {
 		bad("auth %d is unknown", int(c.Auth))
 	}
-	if c.Auth != AuthTrust && len(c.Users) == 0 {
-		bad("auth %s needs users", c.Auth)
-	}
-	for user, secret := range c.Users {
-		if _, err := newCredential(user, secret); err != nil {
-			bad("user %q: %w", user, err)
-		} else if c.Auth == AuthSCRAM && pgwire.IsMD5Secret(secret) {
-			bad("user %q has an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret", user)
-		}
+	for _, err := range c.Users.problems(c.Auth) {
+		bad("%w", err)
 	}
 	if len(c.Databases) == 0 {
 		bad("no databases")

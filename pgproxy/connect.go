@@ -131,7 +131,7 @@ func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 		return err
 	}
 	if answer[0] != 'S' {
-		return errors.New("it does not offer TLS: enable ssl there, or remove tls from the upstream")
+		return errNoTLS
 	}
 	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
 		host, _, err := net.SplitHostPort(s.endpoint)
@@ -148,6 +148,8 @@ func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 	s.conn = t
 	return nil
 }
+
+var errNoTLS = errors.New("it does not offer TLS: enable ssl there, or remove tls from the upstream")
 
 // authenticate answers the server's requests until AuthenticationOk.
 func (s *server) authenticate(cfg *PostgresConfig) error {

@@ -19,7 +19,7 @@ import (
 func TestSameAsDirect(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists differential (a int)")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize, pc.StatementCache = 2, 3 })
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize, pc.StatementCache = 2, 3 })
 	var all sync.WaitGroup
 	for client := range uint64(4) {
 		all.Go(func() {
@@ -134,7 +134,7 @@ func chance(r *rand.Rand) []pgwire.Message {
 	of := func(s ...string) string { return s[r.IntN(len(s))] }
 	sql := of("select 1", "select generate_series(1,5)", "select 1/0", "selec", "begin", "commit", "rollback", "select $1::int",
 		"declare c cursor for select generate_series(1,9)", "fetch 2 from c", "copy differential from stdin", "copy (select 1) to stdout",
-		"select repeat('x',99)", "savepoint a", "rollback to a", "deallocate all")
+		"select repeat('x',99)", "savepoint a", "rollback to a", "deallocate all", "deallocate s1", "/* one */ deallocate prepare s2; --")
 	name, portal := of("", "", "s1", "s2", "s3", "s4"), of("", "", "", "p1")
 	object := of("S", "P")[0]
 	target := of("", "s1", "s2", "s3")
@@ -152,7 +152,7 @@ func chance(r *rand.Rand) []pgwire.Message {
 	}
 	switch r.IntN(12) {
 	case 0, 1:
-		return []pgwire.Message{&pgwire.Parse{Name: name, Query: of(sql, fmt.Sprint("select ", r.IntN(1000)), of("deallocate all", "discard plans"))}}
+		return []pgwire.Message{&pgwire.Parse{Name: name, Query: of(sql, fmt.Sprint("select ", r.IntN(1000)), of("deallocate all", "deallocate s1", "discard plans"))}}
 	case 2:
 		return []pgwire.Message{&pgwire.Bind{Statement: of("", "", "s1", "s2", "s3"), Portal: portal, Params: params}, &pgwire.Execute{Portal: portal}, data, end}
 	case 3:
@@ -164,7 +164,7 @@ func chance(r *rand.Rand) []pgwire.Message {
 	case 6, 7:
 		return []pgwire.Message{&pgwire.Sync{}}
 	case 8:
-		return []pgwire.Message{query(of(sql, "select 1; select 2", "begin; select 1/0", "deallocate all", "select 1; commit; select 1/0")), data, end}
+		return []pgwire.Message{query(of(sql, "select 1; select 2", "begin; select 1/0", "deallocate all", "deallocate s1", "deallocate s2", "select 1; commit; select 1/0")), data, end}
 	case 9:
 		return []pgwire.Message{&pgwire.FunctionCall{Function: 1598}} // random()
 	}
@@ -180,7 +180,7 @@ func TestLeaveAnywhere(t *testing.T) {
 	for mode, change := range map[uint64]func(*pgproxy.Config, *pgproxy.PostgresConfig){0: transaction, 1: session} {
 		g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 			change(c, pc)
-			pc.Pool.MaxSize = 1
+			pc.Limits.MaxSize = 1
 		})
 		for round := range uint64(scripts) {
 			r := rand.New(rand.NewPCG(mode, round))

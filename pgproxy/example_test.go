@@ -14,7 +14,7 @@ func Example() {
 	pg, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{
 		Name: "pg", Endpoints: []string{"127.0.0.1:5432"},
 		User: "app", Password: "secret", DBName: "app",
-		Pool: pool.Limits{MaxSize: 20},
+		Limits: pool.Limits{MaxSize: 20},
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -10,8 +10,8 @@ import (
 // ClientSize is what a Client takes of the heap.
 const ClientSize = unsafe.Sizeof(Client{})
 
-// Deallocated exposes deallocated.
-var Deallocated = deallocated
+// Deallocated exposes deallocates.
+var Deallocated = deallocates
 
 // ParseOptions exposes parseOptions.
 var ParseOptions = parseOptions

@@ -194,7 +194,7 @@ func TestCancelGoesToTheSameServer(t *testing.T) {
 	var dialed sync.Map
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		name := "localhost:" + itoa(db.Port())
-		pc.Endpoints, pc.Pool.MaxSize = []string{name}, 1
+		pc.Endpoints, pc.Limits.MaxSize = []string{name}, 1
 		pc.Dial = func(ctx context.Context, endpoint string) (net.Conn, error) {
 			if _, again := dialed.LoadOrStore(endpoint, true); again {
 				return nil, errors.New("another server")

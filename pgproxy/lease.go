@@ -49,7 +49,8 @@ func (s *session) acquire() error {
 	}
 	s.st.reset()
 	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
-	s.unnamedNew, s.sweeping = false, false
+	s.unnamedNew, s.sweeping, s.deallocating = false, false, ""
+	clear(s.drops)
 	if s.c.AccessLog() {
 		s.leaseAt = time.Now()
 	}
@@ -66,8 +67,10 @@ func (s *session) acquire() error {
 }
 
 func (s *session) allDead() error {
-	return fmt.Errorf("upstream %q: every server connection was dead", s.b.cfg.Name)
+	return fmt.Errorf("upstream %q: %w", s.b.cfg.Name, errAllDead)
 }
+
+var errAllDead = errors.New("every server connection was dead")
 
 // discard closes the server connection.
 func (s *session) discard() {

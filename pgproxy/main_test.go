@@ -40,7 +40,7 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	pc := pgproxy.PostgresConfig{
 		Name: "pg", Endpoints: []string{db.Addr()}, User: db.Superuser(), Password: db.Password(), DBName: "postgres",
-		Pool: pool.Limits{MaxSize: 3, AcquireTimeout: 20 * time.Second}, Dial: enginetest.Dial, Logger: logger,
+		Limits: pool.Limits{MaxSize: 3, AcquireTimeout: 20 * time.Second}, Dial: enginetest.Dial, Logger: logger,
 	}
 	cfg := pgproxy.Config{Listener: listener.Config{Name: "db", Logger: logger}, Auth: pgproxy.AuthTrust}
 	if change != nil {

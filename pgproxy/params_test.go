@@ -18,7 +18,7 @@ func TestParams(t *testing.T) {
 	for mode, change := range map[string]func(*pgproxy.Config, *pgproxy.PostgresConfig){"transaction": transaction, "session": session} {
 		g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 			change(c, pc)
-			pc.Pool.MaxSize = 1
+			pc.Limits.MaxSize = 1
 			pc.Params = []pgwire.Param{
 				{Name: "statement_timeout", Value: "17s"}, {Name: "application_name", Value: "gateway"},
 				{Name: "Search_Path", Value: "pg_temp, public"}, {Name: "DateStyle", Value: "SQL, DMY"}, {Name: "app.tenant", Value: `it's \ one`},

@@ -257,7 +257,7 @@ func TestPreparedStatements(t *testing.T) {
 func TestChangedTableUnderPreparedStatement(t *testing.T) {
 	db := pgtest.Start(t)
 	db.Exec(t, "create table shape (a int)", "insert into shape values (1)")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	conn := g.connect(t, "")
 	rows := func() (int, error) {
 		r, err := conn.Query(t.Context(), "select * from shape")
@@ -284,7 +284,7 @@ func TestChangedTableUnderPreparedStatement(t *testing.T) {
 }
 
 func TestCancelByContext(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	conn, other := g.connect(t, ""), g.connect(t, "")
 	for range 3 {
 		if err := conn.PgConn().CancelRequest(t.Context()); err != nil { // nothing to cancel
@@ -326,7 +326,7 @@ func waitFor(t *testing.T, g *gateway, text string) {
 // TestCancelNeverHitsAnother lets one client cancel all the time while others share its server
 // connection: PgBouncer#717.
 func TestCancelNeverHitsAnother(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	canceler, victim := g.connect(t, ""), g.connect(t, "")
 	ctx, stop := context.WithCancel(t.Context())
 	var work errgroup.Group
@@ -362,7 +362,7 @@ func TestCancelNeverHitsAnother(t *testing.T) {
 
 // TestCancelWhileWaiting cancels a client that waits for a server connection.
 func TestCancelWhileWaiting(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	holder, waiter := g.connect(t, ""), g.connect(t, "")
 	do(t, holder, "begin")
 	for range 2 {

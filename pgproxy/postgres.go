@@ -17,7 +17,7 @@ import (
 )
 
 // DefaultMaxSize is how many server connections an endpoint's pool may have when
-// PostgresConfig.Pool.MaxSize is 0. A PostgreSQL server does best with a few for each core.
+// PostgresConfig.Limits.MaxSize is 0. A PostgreSQL server does best with a few for each core.
 const DefaultMaxSize = 20
 
 // PostgresConfig describes a Backend of PostgreSQL servers that hold the same database.
@@ -28,8 +28,8 @@ type PostgresConfig struct {
 	// unix:/run/postgresql/.s.PGSQL.5432).
 	Endpoints []string
 	Balance   upstream.Balance
-	// Pool limits each endpoint's server connections. MaxSize 0 = DefaultMaxSize.
-	Pool     pool.Limits
+	// Limits are those of each endpoint's server connections. MaxSize 0 = DefaultMaxSize.
+	Limits   pool.Limits
 	Health   upstream.Health // its Probe may be one of Probe, upstream.TCPProbe
 	Ejection upstream.Ejection
 	// User, Password and DBName are used on every server connection, whatever the client's
@@ -70,7 +70,7 @@ const maxValid = 1000
 
 var _ Backend = (*Postgres)(nil)
 
-// NewPostgres returns a Backend and starts warming Pool.MinIdle connections for each endpoint.
+// NewPostgres returns a Backend and starts warming Limits.MinIdle connections for each endpoint.
 // Errors wrap ErrConfig or upstream.ErrConfig.
 func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	if cfg.User == "" {
@@ -87,7 +87,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	b := &Postgres{cfg: cfg, valid: make(map[pgwire.Param]string)}
 	up, err := upstream.New(upstream.Config[*server]{
-		Name: cfg.Name, Endpoints: cfg.Endpoints, Balance: cfg.Balance, Pool: withMaxSize(cfg.Pool),
+		Name: cfg.Name, Endpoints: cfg.Endpoints, Balance: cfg.Balance, Limits: withMaxSize(cfg.Limits),
 		Open: b.open, Close: closeServer, Check: check,
 		Health: cfg.Health, Ejection: cfg.Ejection, Logger: cfg.Logger,
 	})

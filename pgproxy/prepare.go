@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -282,7 +281,7 @@ func (s *session) bind(h pgwire.Header) error {
 		if len(name) == 0 {
 			s.unnamed.once = s.unnamedNew
 		}
-		s.sweeping = s.sweeping || st != nil && st.sweeps || len(name) == 0 && s.unnamed.sweeps
+		s.noteSweep(portal, name, st)
 		s.st.push(op{kind: opBind, st: st})
 		s.out = pgwire.AppendHeader(s.out, pgwire.TypeBind, h.Len-len(name)+len(server))
 		s.out = append(append(s.out, portal...), 0)
@@ -458,45 +457,3 @@ func (s *session) reject(code, message string) {
 
 // rejectSQL is not SQL.
 const rejectSQL = "headpond: rejected"
-
-// deallocate handles DEALLOCATE of one of the client's statements, alone in a Query: the server
-// knows it by another name. mu is held.
-func (s *session) deallocate(h pgwire.Header) (done bool, err error) {
-	if len(s.stmts) == 0 || h.Len > peekSize || s.st.tx == pgwire.TxFailed {
-		return false, nil
-	}
-	b, err := s.c.Reader.Peek(len("DEALLOCATE"))
-	if err != nil || !bytes.EqualFold(b, []byte("DEALLOCATE")) {
-		return false, err
-	}
-	if b, err = s.c.Reader.Peek(h.Len); err != nil {
-		return false, err
-	}
-	name, ok := deallocated(string(bytes.TrimRight(b, "\x00")))
-	st := s.stmts[name]
-	if !ok || st == nil {
-		return false, nil
-	}
-	s.forget(name, st)
-	s.c.Writer.Send(&pgwire.CommandComplete{Tag: "DEALLOCATE"})
-	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: s.st.tx})
-	return true, s.c.Reader.Skip()
-}
-
-// deallocated returns the name in "DEALLOCATE [PREPARE] name"; ok is false for any other SQL.
-func deallocated(sql string) (name string, ok bool) {
-	rest := strings.TrimRight(strings.TrimSpace(sql), "; \t\n")
-	words := strings.Fields(rest)
-	if len(words) == 3 && strings.EqualFold(words[1], "PREPARE") {
-		words = append(words[:1], words[2])
-	}
-	if len(words) != 2 || !strings.EqualFold(words[0], "DEALLOCATE") || strings.EqualFold(words[1], "ALL") {
-		return "", false
-	}
-	name = words[1]
-	if inner, quoted := strings.CutPrefix(name, `"`); quoted {
-		inner, quoted = strings.CutSuffix(inner, `"`)
-		return inner, quoted && !strings.Contains(inner, `"`)
-	}
-	return strings.ToLower(name), !strings.ContainsAny(name, `"';-/`)
-}

@@ -35,7 +35,7 @@ func TestPgbench(t *testing.T) {
 				g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 					c.Mode = mode
 					if mode == pgproxy.Session {
-						clients, pc.Pool.MaxSize = "4", 4
+						clients, pc.Limits.MaxSize = "4", 4
 					}
 				})
 				for _, script := range []string{"select-only", "tpcb-like"} {

@@ -91,13 +91,13 @@ func TestUnknownDatabase(t *testing.T) {
 
 func TestExhausted(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Pool.MaxSize, pc.Pool.AcquireTimeout = 1, time.Second
+		pc.Limits.MaxSize, pc.Limits.AcquireTimeout = 1, time.Second
 	})
 	holder, other := g.connect(t, ""), g.connect(t, "")
 	do(t, holder, "begin")
 	for range 2 { // by the extended protocol and by the simple one
 		_, err := other.Exec(t.Context(), "select $1::int", 1)
-		if sqlstate(err) != "53300" || !has(err.Error(), `pool "pg/`) || !has(err.Error(), "max size 1: 1 in use") {
+		if sqlstate(err) != "53300" || !has(err.Error(), `upstream "pg": no server connection became free in`) || !has(err.Error(), "in use: 1 of max_size 1") {
 			t.Fatalf("exhausted pool: %v", err)
 		}
 		if _, err := other.Exec(t.Context(), "select 1", pgx.QueryExecModeSimpleProtocol); sqlstate(err) != "53300" {
@@ -133,9 +133,13 @@ func TestBackendDown(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		pc.Endpoints = []string{"127.0.0.1:" + itoa(port)}
 	})
+	endpoint := "127.0.0.1:" + itoa(port)
 	_, err = pgx.Connect(t.Context(), g.dsn(""))
-	if sqlstate(err) != "08006" || !has(err.Error(), "127.0.0.1:"+itoa(port)) || !has(err.Error(), "refused") {
+	if sqlstate(err) != "08006" || !has(err.Error(), `upstream "pg": no server connection: connection refused`) || has(err.Error(), endpoint) {
 		t.Fatalf("backend down: %v", err)
+	}
+	if !has(g.log.String(), endpoint) {
+		t.Errorf("the log does not say where: %s", g.log.String())
 	}
 	if g.Stats().Errors[listener.ReasonUpstreamUnavailable] != 1 {
 		t.Error(g.Stats().Errors)
@@ -181,7 +185,7 @@ func TestGarbage(t *testing.T) {
 }
 
 func TestStartupParameters(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	a := g.connect(t, "application_name=first timezone=Asia/Tokyo options='-c statement_timeout=1234ms --search_path=pg_catalog,public'")
 	b := g.connect(t, "application_name=second extra_float_digits=0")
 	show := func(c *pgx.Conn, name, want string) {

@@ -97,7 +97,7 @@ func (s *session) withoutServer(h pgwire.Header) (done bool, err error) {
 			return true, r.Skip() // the rest of a COPY that failed; servers ignore it too
 		}
 	case pgwire.TypeQuery:
-		if s.c.Mode == Transaction && s.st.quiet() && !s.st.unsynced && !s.st.skipping {
+		if s.c.Mode == Transaction && s.between() {
 			return s.deallocate(h)
 		}
 	}
@@ -153,6 +153,14 @@ func (s *session) forward(h pgwire.Header) error {
 	}
 	if s.c.Mode == Transaction {
 		switch h.Type {
+		case pgwire.TypeQuery:
+			if err := s.deallocateInTurn(h); err != nil {
+				return err
+			}
+		case pgwire.TypeExecute:
+			if err := s.deallocateBy(h); err != nil {
+				return err
+			}
 		case pgwire.TypeParse:
 			return s.parse(h)
 		case pgwire.TypeBind:
@@ -203,7 +211,7 @@ func (s *session) note(typ byte) {
 	switch typ {
 	case pgwire.TypeQuery:
 		if !s.dropUnnamed() {
-			s.st.push(op{kind: opQuery})
+			s.st.push(op{kind: opQuery, name: s.deallocating})
 		}
 	case pgwire.TypeFunctionCall:
 		s.st.push(op{kind: opFunction})
@@ -217,7 +225,7 @@ func (s *session) note(typ byte) {
 	case pgwire.TypeDescribe:
 		s.st.push(op{kind: opDescribe})
 	case pgwire.TypeExecute:
-		s.st.push(op{kind: opExecute})
+		s.st.push(op{kind: opExecute, name: s.deallocating})
 	case pgwire.TypeClose:
 		s.st.push(op{kind: opClose})
 	case pgwire.TypeFlush:
@@ -225,6 +233,7 @@ func (s *session) note(typ byte) {
 	case pgwire.TypeCopyDone, pgwire.TypeCopyFail:
 		s.st.copyDone()
 	}
+	s.deallocating = ""
 }
 
 // raw passes the message on as it is, piece by piece.
@@ -509,7 +518,7 @@ func (s *session) commandDone() error {
 		case bytes.Equal(tag, []byte("DEALLOCATE ALL\x00")):
 			s.deallocateAll()
 		case bytes.Equal(tag, []byte("DEALLOCATE\x00")):
-			srv.stmts.doubtAll()
+			s.deallocated()
 		}
 	}
 	return nil
@@ -526,6 +535,9 @@ func (s *session) serverError() error {
 		return s.srv.readError()
 	}
 	o, ok := s.st.front()
+	if ok && o.deallocates() {
+		s.srv.dirt |= dirtPrepare // what stands for the client's statement is still there
+	}
 	if ok && o.st != nil && slices.ContainsFunc(statementErrors, func(code []byte) bool { return bytes.Contains(b, code) }) {
 		s.srv.stmts.doubt(o.st)
 	}
@@ -588,7 +600,7 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	if m, ok := errors.AsType[*pgwire.ErrorResponse](cause); ok {
 		code = m.Code
 	}
-	s.c.Writer.Send(errorResponse(severity, code, lost.Error(), "Whether the statement took effect is not known."))
+	s.c.Writer.Send(errorResponse(severity, code, toldLost(s.b.cfg.Name, cause), "Whether the statement took effect is not known."))
 	return lost
 }
 

@@ -114,18 +114,20 @@ func (s *session) takeUp(rest any) {
 
 // work is what a session needs while it is not idle. Idle ones share it.
 type work struct {
-	st         state
-	fresh      []string // names of prepared statements given since the server connection was leased
-	pending    []string // names of statements, clients' and servers', prepared or closed in requests not all answered
-	synced     int      // those of pending before the last Sync: what came after is skipped with them, or not at all
-	changes    []change // of the unnamed statement; changes[changed:] are not all answered
-	changed    int
-	spare      []byte    // room for the text of an unnamed statement
-	unnamedNew bool      // no Sync came after the Parse of the unnamed statement
-	sweeping   bool      // a statement that takes others away was bound since the server connection was leased
-	out        []byte    // for the server, put together with mu held, sent without
-	sent       int       // bytes sent to srv since it was last quiet
-	leaseAt    time.Time // for the access log
+	st           state
+	fresh        []string // names of prepared statements given since the server connection was leased
+	pending      []string // names of statements, clients' and servers', prepared or closed in requests not all answered
+	synced       int      // those of pending before the last Sync: what came after is skipped with them, or not at all
+	changes      []change // of the unnamed statement; changes[changed:] are not all answered
+	changed      int
+	spare        []byte            // room for the text of an unnamed statement
+	unnamedNew   bool              // no Sync came after the Parse of the unnamed statement
+	sweeping     bool              // a statement that takes others away was bound since the server connection was leased
+	drops        map[string]string // portals that deallocate one statement, and the name in their text
+	deallocating string            // the client's statement that the message about to be sent deallocates; "" = none
+	out          []byte            // for the server, put together with mu held, sent without
+	sent         int               // bytes sent to srv since it was last quiet
+	leaseAt      time.Time         // for the access log
 }
 
 var works = sync.Pool{New: func() any {
@@ -456,7 +458,8 @@ func (s *session) refuse(err error) error {
 
 // leaseError makes an error of acquire one for the client, and counts it.
 func (s *session) leaseError(err error) *pgwire.ErrorResponse {
-	code, hint, reason := pgwire.StateConnectionFailure, "", listener.ReasonUpstreamUnavailable
+	code, hint, reason := pgwire.StateConnectionFailure, hintTrouble, listener.ReasonUpstreamUnavailable
+	message := toldUnavailable(s.b.cfg.Name, err)
 	m, isServer := errors.AsType[*pgwire.ErrorResponse](err)
 	switch {
 	case errors.Is(err, errCanceled):
@@ -464,16 +467,18 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 			"canceling statement due to user request (while waiting for a server connection)", "")
 	case upstream.Exhausted(err):
 		code, reason = pgwire.StateTooManyConnections, listener.ReasonPoolExhausted
+		message = toldExhausted(s.b.cfg.Name, err)
 		hint = "Raise max_size, acquire_timeout or max_waiters of the pool, or make transactions shorter."
 	case errors.Is(err, pool.ErrClosed):
-		code = pgwire.StateAdminShutdown
+		code, message = pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway shuts down or has given it up", s.b.cfg.Name)
+		hint = "Connect again."
 	case isServer && errors.Is(err, errSettings):
 		reason = listener.ReasonProtocol
 		s.c.CountError(reason)
 		return m
 	}
 	s.c.CountError(reason)
-	return errorResponse(pgwire.SeverityError, code, err.Error(), hint)
+	return errorResponse(pgwire.SeverityError, code, message, hint)
 }
 
 // access writes the line of a transaction or session.

@@ -31,13 +31,16 @@ const (
 type op struct {
 	kind opKind
 	st   *statement // what it prepares, uses or closes; may be nil
-	name string     // the client's name of st
+	name string     // the client's name of st; of opQuery and opExecute, of the statement that is deallocated
 	id   uint64     // of the change of the unnamed statement it is, as session.changes has it; 0 = none
 	err  *pgwire.ErrorResponse
 }
 
 // extended reports whether an error before or in the op makes the server skip it.
 func (k opKind) extended() bool { return k != opQuery && k != opFunction && k != opSync }
+
+// deallocates reports whether the server deallocates what stands for a statement of the client.
+func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o.kind == opExecute) }
 
 // ends reports whether the answer ends with ReadyForQuery.
 func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync }

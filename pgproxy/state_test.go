@@ -160,7 +160,9 @@ func (m *model) answer(t *testing.T, s *pgproxy.State) {
 func TestDeallocated(t *testing.T) {
 	for sql, want := range map[string]string{
 		"deallocate a": "a", "DEALLOCATE PREPARE Ab;": "ab", `deallocate "Ab"`: "Ab", " deallocate  pdo_stmt_00000001 ; ": "pdo_stmt_00000001",
-		"deallocate all": "", "deallocate": "", "select 1": "", "deallocate a; select 1": "", `deallocate "a""b"`: "", "deallocate a--": "",
+		"deallocate all": "", "deallocate": "", "select 1": "", "deallocate a; select 1": "", `deallocate "a""b"`: `a"b`, "deallocate a--": "a",
+		";/* a /* b */ */ deallocate/**/prepare -- c\n a1 /*x*/;;": "a1", "deallocate prepare": "prepare", `deallocate "all"`: "all",
+		"deallocate ; a": "", `deallocate "a`: "", `deallocate U&"a"`: "", "deallocate a b": "", "/* deallocate a": "", `deallocate ""`: "",
 	} {
 		if got, ok := pgproxy.Deallocated(sql); ok != (want != "") || ok && got != want {
 			t.Errorf("%q: %q %v", sql, got, ok)

@@ -75,7 +75,7 @@ func answerSteady(conn net.Conn, answer []byte) {
 // startSteady returns a function that makes one request through a proxy and reads the answer.
 func startSteady(t testing.TB, kind string) (round func()) {
 	t.Helper()
-	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	logged := make(chan *wire, 1)
 	go func() { logged <- g.dial(t) }()
 	srv := <-f.conns

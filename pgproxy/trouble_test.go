@@ -57,7 +57,7 @@ func TestKilledInQuery(t *testing.T) {
 		}()
 		waitFor(t, g, "pg_sleep(61)")
 		db.Exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where state='active' and query like '%pg_sleep(61)%' and pid <> pg_backend_pid()")
-		if err := <-done; sqlstate(err) != "57P01" || !has(err.Error(), db.Addr()) {
+		if err := <-done; sqlstate(err) != "57P01" || !has(err.Error(), `upstream "pg": server connection lost`) || has(err.Error(), db.Addr()) {
 			t.Errorf("killed query: %v", err)
 		}
 		if n := one[int](t, conn, "select 8"); n != 8 {
@@ -81,7 +81,7 @@ func TestClientGone(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists gone (a int)", "truncate gone")
 	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
-		g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) { c.Mode, pc.Pool.MaxSize = mode, 1 })
+		g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) { c.Mode, pc.Limits.MaxSize = mode, 1 })
 		for _, leave := range []func(*pgx.Conn){
 			func(c *pgx.Conn) { _ = c.Close(context.Background()) },
 			func(c *pgx.Conn) { _ = c.PgConn().Conn().Close() },
@@ -106,7 +106,7 @@ func TestClientGone(t *testing.T) {
 // TestClientGoneInStatement lets a client leave while the server works for it.
 func TestClientGoneInStatement(t *testing.T) {
 	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
-		g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) { c.Mode, pc.Pool.MaxSize = mode, 1 })
+		g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) { c.Mode, pc.Limits.MaxSize = mode, 1 })
 		conn := g.connect(t, "")
 		raw := conn.PgConn().Conn()
 		if _, err := raw.Write((&pgwire.Query{SQL: "select pg_sleep(600)"}).Append(nil)); err != nil {
@@ -129,7 +129,7 @@ func TestClientGoneInStatement(t *testing.T) {
 // TestSessionsAreIsolated leaves everything a session can leave, and looks for it in the next.
 func TestSessionsAreIsolated(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		c.Mode, pc.Pool.MaxSize = pgproxy.Session, 1
+		c.Mode, pc.Limits.MaxSize = pgproxy.Session, 1
 	})
 	first := g.connect(t, "application_name=first")
 	pid := one[int](t, first, "select pg_backend_pid()")
@@ -162,7 +162,7 @@ func TestSessionsAreIsolated(t *testing.T) {
 
 // TestTransactionsAreIsolated does the same with what can be undone in transaction mode.
 func TestTransactionsAreIsolated(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	first, second := g.connect(t, ""), g.connect(t, "")
 	for _, sql := range []string{"set work_mem='13MB'", "set session authorization default", "prepare p1 as select 1", "listen c1",
 		"declare cur cursor with hold for select 1"} {
@@ -183,7 +183,7 @@ func TestTransactionsAreIsolated(t *testing.T) {
 // TestUnnamedStatementIsNotShared binds the unnamed statement of an earlier transaction after
 // somebody else used the server connection.
 func TestUnnamedStatementIsNotShared(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Pool.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	a, b := g.connect(t, ""), g.connect(t, "")
 	prepare := func(c *pgx.Conn, sql string) {
 		t.Helper()
@@ -249,7 +249,7 @@ func TestServerThatNeverAnswers(t *testing.T) {
 	}
 	defer l.Close()
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Endpoints, pc.Pool.OpenTimeout = []string{l.Addr().String()}, time.Second
+		pc.Endpoints, pc.Limits.OpenTimeout = []string{l.Addr().String()}, time.Second
 	})
 	_, err = pgx.Connect(t.Context(), g.dsn(""))
 	if sqlstate(err) != "08006" || !has(err.Error(), "did not answer in time") || has(g.log.String(), `exceeded\n`) {

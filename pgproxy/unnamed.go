@@ -1,9 +1,7 @@
 package pgproxy
 
 import (
-	"bytes"
 	"math"
-	"strings"
 	"sync/atomic"
 
 	"github.com/headpond/headpond/pgwire"
@@ -99,7 +97,7 @@ func (s *session) dropUnnamed() bool {
 	if s.unnamed.id == 0 && s.srv.unnamed == 0 && s.changed == len(s.changes) {
 		return false
 	}
-	if _, ok := s.change(op{kind: opQuery}, true); ok {
+	if _, ok := s.change(op{kind: opQuery, name: s.deallocating}, true); ok {
 		s.noUnnamed()
 	}
 	return true
@@ -210,26 +208,4 @@ func (s *session) trimUnnamed() {
 	if s.unnamed.once && cap(s.unnamed.text) > largeUnnamed {
 		s.unnamed.text = nil
 	}
-}
-
-// sweeps reports whether a text takes named statements away, and may do so by the extended protocol: the
-// names in what comes after it mean what they do once it has been answered.
-func sweeps(text []byte) bool {
-	for len(text) > 0 {
-		switch {
-		case bytes.IndexByte([]byte(" \t\n\v\f\r;"), text[0]) >= 0:
-			text = text[1:]
-		case bytes.HasPrefix(text, []byte("--")):
-			_, text, _ = bytes.Cut(text, []byte("\n"))
-		case bytes.HasPrefix(text, []byte("/*")):
-			_, text, _ = bytes.Cut(text, []byte("*/"))
-		default:
-			return begins(text, "deallocate") || begins(text, "discard")
-		}
-	}
-	return false
-}
-
-func begins(text []byte, word string) bool {
-	return len(text) >= len(word) && strings.EqualFold(string(text[:len(word)]), word)
 }

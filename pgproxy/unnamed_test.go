@@ -45,8 +45,8 @@ func TestUnnamedStatementAfterAnError(t *testing.T) {
 			t.Run(what+"/"+mode, func(t *testing.T) {
 				g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 					change(c, pc)
-					if pc.Pool.MaxSize = 1; c.Mode == pgproxy.Session {
-						pc.Pool.MaxSize = 2
+					if pc.Limits.MaxSize = 1; c.Mode == pgproxy.Session {
+						pc.Limits.MaxSize = 2
 					}
 				})
 				w, other := g.dial(t), g.dial(t)

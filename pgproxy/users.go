@@ -2,8 +2,11 @@ package pgproxy
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -17,14 +20,43 @@ type Users map[string]string
 // maxUserLine bounds a line of a user list, in bytes.
 const maxUserLine = 64 << 10
 
+// Verify reports every reason, joined, why auth cannot be done with these users; each wraps ErrConfig, none shows a secret.
+func (u Users) Verify(auth Auth) error {
+	var errs []error
+	for _, err := range u.problems(auth) {
+		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
+	}
+	return errors.Join(errs...)
+}
+
+// problems is Verify, in the order of the names.
+func (u Users) problems(auth Auth) (errs []error) {
+	if auth != AuthTrust && len(u) == 0 {
+		errs = append(errs, fmt.Errorf("auth %s needs users", auth))
+	}
+	for _, user := range slices.Sorted(maps.Keys(u)) {
+		if _, err := newCredential(user, u[user]); err != nil {
+			errs = append(errs, fmt.Errorf("user %q: %w", user, err))
+		} else if auth == AuthSCRAM && pgwire.IsMD5Secret(u[user]) {
+			errs = append(errs, fmt.Errorf("user %q has an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret", user))
+		}
+	}
+	return errs
+}
+
+// maxBadLines bounds the lines of a user list that an error names.
+const maxBadLines = 100
+
 // ParseUsers reads a user list in PgBouncer's form: a line `"user" "secret"` for each user, a
 // quote in a name or secret doubled. Empty lines and lines beginning with ; or # are skipped;
-// what follows the secret is ignored. Errors name the line and never show a secret.
+// what follows the secret is ignored. The error joins those of each bad line, wraps ErrConfig
+// and never shows a secret.
 func ParseUsers(r io.Reader) (Users, error) {
 	users := Users{}
+	var errs []error
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxUserLine)
-	for n := 1; lines.Scan(); n++ {
+	for n := 1; len(errs) < maxBadLines && lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
 		if line == "" || line[0] == ';' || line[0] == '#' {
 			continue
@@ -32,15 +64,19 @@ func ParseUsers(r io.Reader) (Users, error) {
 		user, rest, ok := cutQuoted(line)
 		secret, _, ok2 := cutQuoted(strings.TrimSpace(rest))
 		if !ok || !ok2 || user == "" {
-			return nil, fmt.Errorf("%w: user list line %d: want \"user\" \"secret\", both in double quotes", ErrConfig, n)
+			errs = append(errs, fmt.Errorf("%w: user list line %d: want \"user\" \"secret\", both in double quotes", ErrConfig, n))
+			continue
 		}
 		if _, dup := users[user]; dup {
-			return nil, fmt.Errorf("%w: user list line %d: user %q appears twice", ErrConfig, n, user)
+			errs = append(errs, fmt.Errorf("%w: user list line %d: user %q appears twice", ErrConfig, n, user))
 		}
 		users[user] = secret
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%w: user list: %w", ErrConfig, err)
+		errs = append(errs, fmt.Errorf("%w: user list: %w", ErrConfig, err))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
 	return users, nil
 }

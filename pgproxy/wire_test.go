@@ -207,7 +207,7 @@ func startFake(t testing.TB, change func(*pgproxy.Config, *pgproxy.PostgresConfi
 	t.Helper()
 	f := newFakeServer(t)
 	return start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Endpoints, pc.Password, pc.Pool.MaxSize = []string{f.addr}, "", 1
+		pc.Endpoints, pc.Password, pc.Limits.MaxSize = []string{f.addr}, "", 1
 		if change != nil {
 			change(c, pc)
 		}

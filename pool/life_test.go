@@ -28,7 +28,7 @@ func TestDrain(t *testing.T) {
 		waiting.lease.Release()
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if err := p.Drain(short); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 leases") {
+		if err := p.Drain(short); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "leases still out: 1") {
 			t.Errorf("error %v", err)
 		}
 		wantErr(t, acquireErr(p), pool.ErrClosed)

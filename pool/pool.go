@@ -273,7 +273,7 @@ func (p *Pool[T]) Drain(ctx context.Context) error {
 	default:
 	}
 	s := p.Stats()
-	return fmt.Errorf("pool %q: drain: %d leases are still out, %d resources are being opened or closed: %w",
+	return fmt.Errorf("pool %q: drain: leases still out: %d, resources being opened or closed: %d: %w",
 		p.name, s.InUse+s.Direct, s.Opening+s.Busy, ctx.Err())
 }
 

@@ -17,7 +17,7 @@ func startBench(b *testing.B, minIdle int, handle func(*net.TCPConn)) (direct, p
 	b.Helper()
 	direct = conntest.Serve(b, handle)
 	up, err := tcpproxy.NewUpstream("bench", []string{direct},
-		tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: minIdle}, Logger: quiet})
+		tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: minIdle}, Logger: quiet})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -93,9 +93,9 @@ func (c Config) withDefaults() *Config {
 // UpstreamOptions are the settings of NewUpstream; the zero value is usable.
 type UpstreamOptions struct {
 	Balance upstream.Balance
-	// Pool: MinIdle is the number of connections kept ready for each endpoint;
+	// Limits: MinIdle is the number of connections kept ready for each endpoint;
 	// the defaults of WarmLimits apply.
-	Pool     pool.Limits
+	Limits   pool.Limits
 	Health   upstream.Health
 	Ejection upstream.Ejection
 	// Dial connects to "host:port" or "unix:/path"; nil uses package net.
@@ -113,7 +113,7 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.
 		Name:      name,
 		Endpoints: endpoints,
 		Balance:   o.Balance,
-		Pool:      WarmLimits(o.Pool),
+		Limits:    WarmLimits(o.Limits),
 		Open:      o.openWarm,
 		Go:        o.Go,
 		Close:     func(c net.Conn) { _ = c.Close() },

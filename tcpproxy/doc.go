@@ -2,7 +2,7 @@
 // connection of its own, one that was opened ahead of demand where possible.
 //
 //	up, err := tcpproxy.NewUpstream("apiservers", []string{"10.0.0.1:6443", "10.0.0.2:6443"},
-//		tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 4}})
+//		tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 4}})
 //	if err != nil {
 //		log.Fatal(err)
 //	}

@@ -30,7 +30,7 @@ func Example() {
 	}()
 
 	up, err := tcpproxy.NewUpstream("greeter", []string{backend.Addr().String()},
-		tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 2}}) // two connections ready ahead of demand
+		tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 2}}) // two connections ready ahead of demand
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func TestCutOffIsAReset(t *testing.T) {
 // TestDrainWhileAcquiring: the upstream is not to blame for a drain.
 func TestDrainWhileAcquiring(t *testing.T) {
 	backend := conntest.Serve(t, conntest.Echo)
-	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}}, nil)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1}}, nil)
 	first := conntest.Dial(t, addr)
 	conntest.Exchange(t, first, "first")
 	c := conntest.Dial(t, addr)
@@ -78,7 +78,7 @@ func TestClientLeavesWhileAcquiring(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lines := make(chan string, 8)
 			backend := conntest.Serve(t, conntest.Echo)
-			p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}},
+			p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1}},
 				func(c *tcpproxy.Config) {
 					c.ConnectTimeout = conntest.Patience
 					c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))

@@ -32,7 +32,7 @@ func TestProxyHeaderToUpstream(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprint("v", version), func(t *testing.T) {
 			backend := conntest.Serve(t, tellClient)
-			_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 2}},
+			_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 2}},
 				func(c *tcpproxy.Config) { c.SendProxy = version })
 			c := conntest.Dial(t, addr)
 			io.WriteString(c, "payload")

@@ -70,7 +70,7 @@ func TestBanner(t *testing.T) {
 		io.WriteString(c, "220 ready\r\n")
 		conntest.Echo(c)
 	})
-	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 2}}, nil)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 2}}, nil)
 	for range 5 {
 		c := conntest.Dial(t, addr)
 		conntest.Want(t, c, "220 ready\r\n")
@@ -96,7 +96,7 @@ func TestStaleWarmConnection(t *testing.T) {
 		closed <- struct{}{}
 	})
 	var up *upstream.Upstream[net.Conn]
-	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: warm}},
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: warm}},
 		func(c *tcpproxy.Config) { up = c.Upstream })
 	for up.Status().Endpoints[0].Pool.Idle < warm {
 		runtime.Gosched()
@@ -122,7 +122,7 @@ func TestWarmConnectionsServeOneClientEach(t *testing.T) {
 		}
 		io.WriteString(c, "done")
 	})
-	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 3}}, nil)
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 3}}, nil)
 	for range 12 {
 		c := conntest.Dial(t, addr)
 		io.WriteString(c, "x")
@@ -182,7 +182,7 @@ func TestQueue(t *testing.T) {
 func TestPoolExhausted(t *testing.T) {
 	backend := conntest.Serve(t, conntest.Echo)
 	p, addr := start(t, []string{backend},
-		tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1, MaxWaiters: -1}}, nil)
+		tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1, MaxWaiters: -1}}, nil)
 	first := conntest.Dial(t, addr)
 	conntest.Exchange(t, first, "first")
 	conntest.WantGone(t, conntest.Dial(t, addr))

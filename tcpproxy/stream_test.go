@@ -155,7 +155,7 @@ func TestResetByClient(t *testing.T) {
 func TestNoForeignBytes(t *testing.T) {
 	backend := conntest.Serve(t, conntest.Echo)
 	p, addr := start(t, []string{backend},
-		tcpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 8}}, nil)
+		tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 8}}, nil)
 	var wg sync.WaitGroup
 	for id := range 32 {
 		wg.Go(func() {

@@ -14,7 +14,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 		b.Run(balance.String(), func(b *testing.B) {
 			back := newBackends()
 			cfg := back.config("a:1", "b:1", "c:1")
-			cfg.Balance, cfg.Pool = balance, pool.Limits{MaxSize: 100}
+			cfg.Balance, cfg.Limits = balance, pool.Limits{MaxSize: 100}
 			u, err := upstream.New(cfg)
 			if err != nil {
 				b.Fatal(err)

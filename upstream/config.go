@@ -36,8 +36,8 @@ type Config[T any] struct {
 	Endpoints []string
 	// Balance chooses among the endpoints; the zero value is P2C.
 	Balance Balance
-	// Pool limits each endpoint's pool.
-	Pool pool.Limits
+	// Limits are those of each endpoint's pool.
+	Limits pool.Limits
 	// Open connects to an endpoint; Close, Check and Reset are the pool's, see
 	// pool.Config. A failed Open counts against the endpoint, except when ctx
 	// was cancelled or when this machine was out of file descriptors or memory.
@@ -105,7 +105,7 @@ func (c Config[T]) Verify() error {
 	if c.Close == nil {
 		errs = append(errs, fmt.Errorf("%w: upstream %q: Close is missing", ErrConfig, c.Name))
 	}
-	errs = append(errs, verify(c.Name, c.Endpoints, c.Balance, c.Pool, c.Health, c.Ejection))
+	errs = append(errs, verify(c.Name, c.Endpoints, c.Balance, c.Limits, c.Health, c.Ejection))
 	return errors.Join(errs...)
 }
 

@@ -133,7 +133,7 @@ func TestRefusedConnectionsEject(t *testing.T) {
 		b.down["a:1"] = true
 		cfg := b.config("a:1", "b:1")
 		cfg.Balance = upstream.First
-		cfg.Pool = pool.Limits{AcquireTimeout: time.Minute}
+		cfg.Limits = pool.Limits{AcquireTimeout: time.Minute}
 		cfg.Ejection = upstream.Ejection{Failures: 3, Base: time.Hour}
 		u := start(t, cfg)
 		for range 20 {
@@ -156,7 +156,7 @@ func TestSilentEndpoint(t *testing.T) {
 		b := newBackends()
 		cfg := b.config("a:1", "b:1")
 		cfg.Balance = upstream.First
-		cfg.Pool = pool.Limits{OpenTimeout: 2 * time.Second}
+		cfg.Limits = pool.Limits{OpenTimeout: 2 * time.Second}
 		cfg.Ejection = upstream.Ejection{Failures: 2, Base: time.Hour}
 		cfg.Open = func(ctx context.Context, addr string) (*conn, error) {
 			if addr == "a:1" {
@@ -219,7 +219,7 @@ func TestReadmissionIsTriedFirst(t *testing.T) {
 		silent.Store(true)
 		cfg := b.config("a:1", "b:1")
 		cfg.Balance = upstream.First
-		cfg.Pool = pool.Limits{OpenTimeout: 2 * time.Second}
+		cfg.Limits = pool.Limits{OpenTimeout: 2 * time.Second}
 		cfg.Ejection = upstream.Ejection{Failures: 1, Base: 10 * time.Second, Max: 30 * time.Second}
 		cfg.Open = func(ctx context.Context, addr string) (*conn, error) {
 			if addr == "a:1" && silent.Load() {

@@ -17,7 +17,7 @@ func TestUpdateKeepsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackends()
 		cfg := b.config("a:1", "b:1")
-		cfg.Pool.MinIdle = 2
+		cfg.Limits.MinIdle = 2
 		u := start(t, cfg)
 		synctest.Wait()
 		cfg.Balance = upstream.First

@@ -36,7 +36,7 @@ func New[T any](cfg Config[T]) (*Upstream[T], error) {
 	}
 	u := &Upstream[T]{cfg: cfg}
 	u.set.Store(newSet[T](cfg.Balance, nil, nil, &u.turns))
-	if err := u.Update(cfg.Endpoints, cfg.Balance, cfg.Pool, cfg.Health, cfg.Ejection); err != nil {
+	if err := u.Update(cfg.Endpoints, cfg.Balance, cfg.Limits, cfg.Health, cfg.Ejection); err != nil {
 		u.Close()
 		return nil, err
 	}

@@ -203,7 +203,7 @@ func TestExhaustedIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackends()
 		cfg := b.config("a:1")
-		cfg.Pool = pool.Limits{MaxSize: 1, AcquireTimeout: time.Second}
+		cfg.Limits = pool.Limits{MaxSize: 1, AcquireTimeout: time.Second}
 		cfg.Ejection = upstream.Ejection{Failures: 1}
 		u := start(t, cfg)
 		l := acquire(t, u)
@@ -239,7 +239,7 @@ func TestConfigErrors(t *testing.T) {
 		func(c *upstream.Config[*conn]) { c.Endpoints = []string{"a"} },
 		func(c *upstream.Config[*conn]) { c.Endpoints = []string{"a:1", "a:1"} },
 		func(c *upstream.Config[*conn]) { c.Balance = 17 },
-		func(c *upstream.Config[*conn]) { c.Pool.MinIdle = -1 },
+		func(c *upstream.Config[*conn]) { c.Limits.MinIdle = -1 },
 		func(c *upstream.Config[*conn]) { c.Health.Rise = -1 },
 		func(c *upstream.Config[*conn]) { c.Ejection.Base = -1 },
 	} {

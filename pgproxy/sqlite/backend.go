@@ -33,10 +33,10 @@ type Config struct {
 	Name string
 	// Path of the database file; it is created if it does not exist.
 	Path string
-	// Pool are the limits of the readers (MaxSize 0 = number of CPUs, at
+	// Limits are those of the readers (MaxSize 0 = number of CPUs, at
 	// least 4). AcquireTimeout (0 = 30 s) and MaxWaiters hold for the queue
 	// for the writer too.
-	Pool pool.Limits
+	Limits pool.Limits
 	// BusyTimeout is how long a lock of another process is waited for. 0 = 5 s.
 	BusyTimeout time.Duration
 	// ReadOnly opens the file read-only.
@@ -64,7 +64,7 @@ func (c Config) withDefaults() Config {
 			*d = v
 		}
 	}
-	set(&c.Pool.AcquireTimeout, DefaultAcquireTimeout)
+	set(&c.Limits.AcquireTimeout, DefaultAcquireTimeout)
 	set(&c.IdleInTransaction, DefaultIdleInTransaction)
 	set(&c.StallTimeout, DefaultStallTimeout)
 	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
@@ -94,8 +94,8 @@ var _ pgproxy.Backend = (*Backend)(nil)
 func New(cfg Config) (*Backend, error) {
 	b := &Backend{cfg: cfg.withDefaults(), started: time.Now()}
 	db, err := sqlitepool.Open(cfg.Path, sqlitepool.Config{
-		Readers: b.cfg.Pool,
-		Writer:  pool.Limits{AcquireTimeout: b.cfg.Pool.AcquireTimeout, MaxWaiters: b.cfg.Pool.MaxWaiters, OpenTimeout: b.cfg.Pool.OpenTimeout},
+		Readers: b.cfg.Limits,
+		Writer:  pool.Limits{AcquireTimeout: b.cfg.Limits.AcquireTimeout, MaxWaiters: b.cfg.Limits.MaxWaiters, OpenTimeout: b.cfg.Limits.OpenTimeout},
 
 		BusyTimeout: cfg.BusyTimeout, ReadOnly: cfg.ReadOnly,
 		Setup: b.setup, Teardown: b.teardown,

@@ -10,7 +10,7 @@ import (
 
 // What one client does to a connection must not reach the next one that gets it.
 func TestSharedConnectionsCannotBeChanged(t *testing.T) {
-	s := start(t, func(c *sqlite.Config) { c.Pool.MaxSize = 1 })
+	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	conn := s.connect(t)
 	for sql, state := range map[string]string{
 		`EXPLAIN PRAGMA query_only = OFF`:                                    "42501", // takes effect while it is compiled
@@ -39,7 +39,7 @@ func TestSharedConnectionsCannotBeChanged(t *testing.T) {
 // The statement kept compiled by a connection is not the one to describe after
 // another session has changed the schema.
 func TestStatementAfterSchemaChange(t *testing.T) {
-	s := start(t, func(c *sqlite.Config) { c.Pool.MaxSize = 1 })
+	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	a, b := s.connect(t), s.connect(t)
 	mustExec(t, a, `CREATE TABLE c (x INTEGER, y INTEGER)`)
 	mustExec(t, a, `INSERT INTO c VALUES (1, 2)`)
@@ -66,7 +66,7 @@ func TestStatementAfterSchemaChange(t *testing.T) {
 
 // A schema another process changes is met by the first statement, not by an error.
 func TestStatementAfterForeignSchemaChange(t *testing.T) {
-	s := start(t, func(c *sqlite.Config) { c.Pool.MaxSize = 1 })
+	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	conn := s.connect(t)
 	mustExec(t, conn, `SELECT * FROM posts`, pgx.QueryExecModeSimpleProtocol)
 	s.foreign(t, `ALTER TABLE posts ADD COLUMN extra TEXT`)

@@ -175,7 +175,7 @@ func TestCancel(t *testing.T) {
 }
 
 func TestStatementTimeoutAndDisconnect(t *testing.T) {
-	s := start(t, func(c *sqlite.Config) { c.Pool.MaxSize = 1 })
+	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	conn := s.connect(t)
 	mustExec(t, conn, `SET statement_timeout = '20ms'`)
 	_, err := conn.Exec(t.Context(), endless)

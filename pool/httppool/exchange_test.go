@@ -386,7 +386,7 @@ func TestCloseBeforeTheEnd(t *testing.T) {
 
 func TestPoolLimitsAndClose(t *testing.T) {
 	s := serveAnswers(t, func(int64, int) string { return ok })
-	tr := newTransport(t, httppool.Config{Pool: pool.Limits{MaxSize: 1, AcquireTimeout: time.Second}})
+	tr := newTransport(t, httppool.Config{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: time.Second}})
 	held, err := tr.RoundTrip(newRequest(t, "GET", s.url, nil))
 	if err != nil {
 		t.Fatal(err)
@@ -400,7 +400,7 @@ func TestPoolLimitsAndClose(t *testing.T) {
 	tr.Close()
 	_, _, err = exchange(tr, newRequest(t, "GET", s.url, nil))
 	wantError(t, err, httppool.ErrClosed)
-	if _, err := httppool.NewTransport(httppool.Config{Pool: pool.Limits{MaxSize: -1}}); !errors.Is(err, pool.ErrConfig) {
+	if _, err := httppool.NewTransport(httppool.Config{Limits: pool.Limits{MaxSize: -1}}); !errors.Is(err, pool.ErrConfig) {
 		t.Errorf("a negative MaxSize: %v", err)
 	}
 }

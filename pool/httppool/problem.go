@@ -97,12 +97,11 @@ func reasonOfConnecting(err error) string {
 	return "cannot connect"
 }
 
-// problem is the body of an answer that this proxy gives itself.
+// problem is the body of an answer that this proxy gives itself. It does not say where the server is: that is the log's, and Result's.
 type problem struct {
 	Status    int    `json:"status"`
 	Error     string `json:"error"`
 	Upstream  string `json:"upstream,omitempty"`
-	Endpoint  string `json:"endpoint,omitempty"`
 	Reason    string `json:"reason"`
 	RequestID string `json:"request_id,omitempty"`
 }
@@ -114,7 +113,7 @@ func (p *passage) answerError(err error) {
 		p.wrote = true
 	}
 	p.res.Status, p.res.BytesOut = WriteFailure(p.w, p.in, err, Failure{
-		Upstream: p.h.cfg.Name, Endpoint: p.res.Endpoint, RequestIDField: p.h.cfg.RequestID, RequestID: p.id,
+		Upstream: p.h.cfg.Name, RequestIDField: p.h.cfg.RequestID, RequestID: p.id,
 	})
 }
 
@@ -132,9 +131,9 @@ func (p *passage) write(pr problem) {
 
 // Failure is what an answer about a failed exchange says besides the reason.
 type Failure struct {
-	Upstream, Endpoint string
-	RequestIDField     string // "" = none
-	RequestID          string
+	Upstream       string
+	RequestIDField string // "" = none
+	RequestID      string
 }
 
 // WriteFailure answers r as a Handler does when the exchange failed with err before anything was sent, and returns the
@@ -147,7 +146,7 @@ func WriteFailure(w http.ResponseWriter, r *http.Request, err error, f Failure) 
 	if status == http.StatusServiceUnavailable {
 		w.Header()["Retry-After"] = []string{strconv.Itoa(retryAfterSeconds)}
 	}
-	pr := problem{Status: status, Upstream: f.Upstream, Endpoint: f.Endpoint, Reason: reasonOf(err)}
+	pr := problem{Status: status, Upstream: f.Upstream, Reason: reasonOf(err)}
 	return status, writeProblem(w, r, pr, f.RequestIDField, f.RequestID)
 }
 
@@ -186,9 +185,6 @@ func (pr *problem) text(b *bytes.Buffer) {
 	fmt.Fprintf(b, "%d %s: ", pr.Status, pr.Error)
 	if pr.Upstream != "" {
 		fmt.Fprintf(b, "upstream %q", pr.Upstream)
-		if pr.Endpoint != "" {
-			fmt.Fprintf(b, ", endpoint %s", pr.Endpoint)
-		}
 		b.WriteString(": ")
 	}
 	b.WriteString(pr.Reason)

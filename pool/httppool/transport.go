@@ -38,13 +38,13 @@ type Source func(ctx context.Context, req *http.Request) (Lease, error)
 type Config struct {
 	Options
 
-	// Source replaces the pools per address; Pool, Dial, DialTimeout, TLS and TLSTimeout are then unused, and the
+	// Source replaces the pools per address; Limits, Dial, DialTimeout, TLS and TLSTimeout are then unused, and the
 	// request's URL no longer decides where it goes.
 	Source Source
 
-	// Pool limits the connections to each address. Zero fields mean this package's defaults (MaxSize 1024, MaxIdle
+	// Limits are those of the connections to each address. Zero fields mean this package's defaults (MaxSize 1024, MaxIdle
 	// 100, IdleTimeout 60s) and then those of pool.Limits.
-	Pool pool.Limits
+	Limits pool.Limits
 	// Dial connects to "host:port"; nil uses the standard library.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// DialTimeout bounds connecting, TLSTimeout the TLS handshake; 0 = 5s each.
@@ -80,7 +80,7 @@ var _ http.RoundTripper = (*Transport)(nil)
 
 // NewTransport checks cfg and makes a Transport. Close it when it is no longer needed.
 func NewTransport(cfg Config) (*Transport, error) {
-	l := &cfg.Pool
+	l := &cfg.Limits
 	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
 	l.MaxIdle = cmp.Or(l.MaxIdle, min(DefaultMaxIdle, l.MaxSize))
 	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultIdleTimeout)
@@ -255,7 +255,7 @@ func (t *Transport) poolFor(key poolKey) (*pool.Pool[*Conn], error) {
 		Name:   key.address,
 		Open:   func(ctx context.Context) (*Conn, error) { return dialer.Open(ctx, key.address) },
 		Close:  func(c *Conn) { c.Close() },
-		Limits: t.cfg.Pool,
+		Limits: t.cfg.Limits,
 	})
 	if err != nil {
 		return nil, err

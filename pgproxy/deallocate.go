@@ -1,0 +1,221 @@
+package pgproxy
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// In transaction mode servers know a client's statements by other names. DEALLOCATE ALL and DISCARD ALL need no help: they end all that a server
+// connection has, and the tag of their answer says so. DEALLOCATE of one statement is answered here when it comes as a Query; else, in
+// a pipeline or by the extended protocol, the server is to do it, and is given an empty statement of that name just before.
+
+// between reports whether a Query can be answered here: nothing the client sent is unanswered or unfinished. mu is held.
+func (s *session) between() bool { return s.st.quiet() && !s.st.unsynced && !s.st.skipping }
+
+// deallocate answers DEALLOCATE of one of the client's statements, alone in a Query. mu is held.
+func (s *session) deallocate(h pgwire.Header) (done bool, err error) {
+	name, err := s.deallocatedBy(h)
+	if err != nil || s.stmts[name] == nil || s.st.tx == pgwire.TxFailed {
+		return false, err
+	}
+	s.forget(name, s.stmts[name])
+	s.unnamed, s.unnamedNew = unnamed{}, false // as any Query does
+	s.c.Writer.Send(&pgwire.CommandComplete{Tag: "DEALLOCATE"})
+	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: s.st.tx})
+	return true, s.c.Reader.Skip()
+}
+
+// deallocatedBy returns the name of the statement that a Query deallocates; "" is none that the client could have. Nothing is consumed. mu is
+// held.
+func (s *session) deallocatedBy(h pgwire.Header) (name string, err error) {
+	if len(s.stmts) == 0 && s.st.empty() || h.Len > peekSize {
+		return "", nil
+	}
+	b, err := s.c.Reader.Peek(h.Len)
+	if err != nil || !sweeps(b) {
+		return "", err
+	}
+	name, _ = deallocates(string(bytes.TrimRight(b, "\x00")))
+	return name, nil
+}
+
+// deallocateInTurn prepares for a Query like that of a client that did not wait for the answers to what it sent before: they come first. The
+// message is not consumed.
+func (s *session) deallocateInTurn(h pgwire.Header) error {
+	s.hold()
+	name, err := s.deallocatedBy(h)
+	s.sweeping = s.sweeping || name != "" // so that learn waits for all
+	s.letGo()
+	if name == "" || err != nil {
+		return err
+	}
+	return s.standIn(name)
+}
+
+// standIn gives the server a statement under the name of one of the client's, which the message that comes next is to deallocate.
+func (s *session) standIn(name string) error {
+	if err := s.learn([]byte(name), true); err != nil {
+		return err
+	}
+	return s.locked(func() {
+		if s.st.skipping || s.st.copyIn || s.st.tx == pgwire.TxFailed || s.stmts[name] == nil {
+			return // the server says what there is to say
+		}
+		s.st.push(op{kind: opInjectedClose}) // SQL may have prepared one
+		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: name}).Append(s.out)
+		s.st.push(op{kind: opInjectedParse})
+		s.sendParse(name, "\x00\x00\x00")
+		s.deallocating = name
+	})
+}
+
+// noteSweep notes what a portal does to statements when it is executed; st is what it was made from, nil for the unnamed statement. mu is held.
+func (s *session) noteSweep(portal, name []byte, st *statement) {
+	var text string
+	switch {
+	case st != nil && st.sweeps:
+		text = st.body
+	case len(name) == 0 && s.unnamed.sweeps:
+		text = string(s.unnamed.text)
+	default:
+		delete(s.drops, string(portal))
+		return
+	}
+	s.sweeping = true
+	text, _, _ = strings.Cut(text, "\x00")
+	drop, ok := deallocates(text)
+	if !ok {
+		delete(s.drops, string(portal))
+		return
+	}
+	if s.drops == nil {
+		s.drops = make(map[string]string)
+	}
+	s.drops[string(portal)] = drop
+}
+
+// deallocateBy prepares for Execute of a portal that deallocates one of the client's statements. The message is not consumed.
+func (s *session) deallocateBy(h pgwire.Header) error {
+	if len(s.drops) == 0 {
+		return nil
+	}
+	body, err := s.c.Reader.Peek(min(h.Len, peekSize))
+	if err != nil {
+		return err
+	}
+	portal, _, _ := bytes.Cut(body, []byte{0})
+	name, ok := s.drops[string(portal)]
+	if !ok {
+		return nil
+	}
+	return s.standIn(name)
+}
+
+// deallocated notes that the server has deallocated one statement: the client's by the extended protocol, or nobody knows which. Where a pump
+// runs, mu is held.
+func (s *session) deallocated() {
+	if o, ok := s.st.front(); ok && o.deallocates() {
+		s.forget(o.name, s.stmts[o.name])
+		return
+	}
+	s.srv.stmts.doubtAll()
+}
+
+// sweeps reports whether a text takes named statements away, and may do so by the extended protocol: the
+// names in what comes after it mean what they do once it has been answered.
+func sweeps(text []byte) bool {
+	text = text[space(text, ';'):]
+	return begins(text, "deallocate") || begins(text, "discard")
+}
+
+func begins(text []byte, word string) bool {
+	return len(text) >= len(word) && strings.EqualFold(string(text[:len(word)]), word)
+}
+
+// deallocates returns the name in "DEALLOCATE [PREPARE] name", comments left out; ok is false for any other SQL.
+func deallocates(sql string) (name string, ok bool) {
+	word, rest := identifier(sql[space([]byte(sql), ';'):])
+	if !strings.EqualFold(word, "deallocate") {
+		return "", false
+	}
+	name, rest = identifier(rest)
+	if strings.EqualFold(name, "prepare") {
+		if next, after := identifier(rest); next != "" {
+			name, rest = next, after
+		}
+	}
+	if name == "" || strings.EqualFold(name, "all") || space([]byte(rest), ';') < len(rest) {
+		return "", false
+	}
+	if inner, quoted := strings.CutPrefix(name, `"`); quoted {
+		name = strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
+		return name, name != ""
+	}
+	return strings.ToLower(name), true
+}
+
+// identifier splits the identifier off that a text begins with, after space; one in quotes keeps them. "" is none.
+func identifier(text string) (word, rest string) {
+	text = text[space([]byte(text), ' '):]
+	end := 0
+	if strings.HasPrefix(text, `"`) {
+		for end = 1; end < len(text); end++ {
+			if text[end] != '"' {
+				continue
+			}
+			if end++; end == len(text) || text[end] != '"' {
+				return text[:end], text[end:]
+			}
+		}
+		return "", text
+	}
+	for end < len(text) && inIdentifier(text[end]) {
+		end++
+	}
+	return text[:end], text[end:]
+}
+
+func inIdentifier(c byte) bool {
+	return c == '_' || c == '$' || c >= 0x80 || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+// space returns how long the white space and comments are that a text begins with; also is one more character that counts as space.
+func space(text []byte, also byte) int {
+	for i := 0; i < len(text); {
+		switch rest := text[i:]; {
+		case rest[0] == also || bytes.IndexByte([]byte(" \t\n\v\f\r"), rest[0]) >= 0:
+			i++
+		case bytes.HasPrefix(rest, []byte("--")):
+			end := bytes.IndexAny(rest, "\n\r")
+			if end < 0 {
+				return len(text)
+			}
+			i += end
+		case bytes.HasPrefix(rest, []byte("/*")):
+			i += comment(rest)
+		default:
+			return i
+		}
+	}
+	return len(text)
+}
+
+// comment returns the length of the comment that a text begins with; they nest.
+func comment(text []byte) int {
+	depth := 0
+	for i := 0; i+1 < len(text); i++ {
+		switch {
+		case text[i] == '/' && text[i+1] == '*':
+			depth++
+			i++
+		case text[i] == '*' && text[i+1] == '/':
+			if depth--; depth == 0 {
+				return i + 2
+			}
+			i++
+		}
+	}
+	return len(text)
+}

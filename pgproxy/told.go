@@ -1,0 +1,86 @@
+package pgproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
+)
+
+// Clients are told which upstream has what trouble, and never where its servers are: that is in the log.
+
+// hintTrouble goes with what a client can do nothing about.
+const hintTrouble = "Try again; if it stays so, the gateway's log names the server and the cause."
+
+// toldUnavailable says why there is no server connection, other than that all are in use.
+func toldUnavailable(upstream string, err error) string {
+	return fmt.Sprintf("upstream %q: no server connection: %s", upstream, whyNoServer(err))
+}
+
+func whyNoServer(err error) string {
+	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {
+		if strings.HasPrefix(m.Code, "28") { // its text may have addresses
+			return fmt.Sprintf("the server does not accept the gateway's login (SQLSTATE %s)", m.Code)
+		}
+		return fmt.Sprintf("the server says: %s (SQLSTATE %s)", m.Message, m.Code)
+	}
+	_, unknown := errors.AsType[*net.DNSError](err)
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
+	switch {
+	case errors.Is(err, errAllDead):
+		return "all of them had died"
+	case unknown:
+		return "the server's name cannot be resolved"
+	case certificate:
+		return "the server's certificate is not accepted"
+	case noTLS || errors.Is(err, errNoTLS):
+		return "the server does not speak TLS"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused"
+	case errors.Is(err, context.DeadlineExceeded) || isTimeout(err):
+		return "the server did not answer in time"
+	}
+	return "the server cannot be reached"
+}
+
+// toldExhausted says which limit there is no server connection for.
+func toldExhausted(upstream string, err error) string {
+	e, ok := errors.AsType[*pool.Error](err)
+	switch {
+	case !ok:
+		return fmt.Sprintf("upstream %q: every server connection is in use", upstream)
+	case errors.Is(e.Kind, pool.ErrTooManyWaiters):
+		return fmt.Sprintf("upstream %q: too many clients wait for a server connection (in use: %d of max_size %d; waiting: %d)",
+			upstream, e.InUse, e.MaxSize, e.Waiting)
+	}
+	return fmt.Sprintf("upstream %q: no server connection became free in %v (in use: %d of max_size %d; waiting: %d)",
+		upstream, e.Waited.Round(time.Millisecond), e.InUse, e.MaxSize, e.Waiting)
+}
+
+// toldLost says why a server connection broke.
+func toldLost(upstream string, cause error) string {
+	why := "it broke off"
+	m, isServer := errors.AsType[*pgwire.ErrorResponse](cause)
+	switch {
+	case isServer:
+		why = "the server says: " + m.Message
+	case errors.Is(cause, io.EOF):
+		why = "the server closed it"
+	case errors.Is(cause, syscall.ECONNRESET):
+		why = "it was reset"
+	case errors.Is(cause, errBackendProtocol):
+		why = "the server did not keep to the protocol"
+	case isTimeout(cause):
+		why = "the server did not answer in time"
+	}
+	return fmt.Sprintf("upstream %q: server connection lost: %s", upstream, why)
+}
