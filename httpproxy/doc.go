@@ -26,10 +26,10 @@
 // resolves them and would serve another path than was routed). CONNECT is refused with 405.
 //
 // The session reads heads with package httpwire; a stream of HTTP/2 is a connection with one request to it, whose
-// head is written in HTTP/1.1 first. A connection with HTTP/1.0, an upgrade, Expect, TE, Trailer or fields that Connection lists, with a target that is no path, or with a head larger than 16 KiB is served by net/http from
-// there on, which refuses the same but reads bare line feeds, folded fields and equal repeated lengths in the one way
-// RFC 9112 gives them. It ends the connection after a request of HTTP/1.0 and after one with a body in chunks, because
-// it does not tell what else such a request said about its length.
+// head is written in HTTP/1.1 first. A request with HTTP/1.0, an upgrade, Expect, TE, Trailer or fields that Connection
+// lists, with a target that is no path, or with a head larger than 16 KiB is served by net/http. It is the last of its
+// connection, because net/http reads heads and chunks that others read differently, and does not tell what else a
+// request said about its length.
 //
 // X-Forwarded-For, -Proto, -Host and Forwarded are extended if they come from a trusted proxy and replaced otherwise.
 // X-Request-Id is set unless the client sent a well-formed one.

@@ -63,15 +63,18 @@ func TestErrorAnswers(t *testing.T) {
 			req.Header.Set("Accept", "application/json, text/plain;q=0.5")
 			resp, body = do(t, req)
 			var answer struct {
-				Status                            int
-				Error, Upstream, Endpoint, Reason string
-				RequestID                         string `json:"request_id"`
+				Status                  int
+				Error, Upstream, Reason string
+				RequestID               string `json:"request_id"`
 			}
 			if err := json.Unmarshal([]byte(body), &answer); err != nil {
 				t.Fatalf("%q: %v", body, err)
 			}
 			if answer.Status != tc.status || answer.Reason != tc.reason || answer.Error == "" {
 				t.Errorf("got %q", body)
+			}
+			if strings.Contains(body, tc.backend) {
+				t.Errorf("the client is told where the server is: %q", body)
 			}
 			if tc.status > 500 && (answer.Upstream != "api" || answer.RequestID == "" || answer.RequestID != resp.Header.Get("X-Request-Id")) {
 				t.Errorf("got %q with %v", body, resp.Header)
@@ -84,7 +87,7 @@ func TestErrorAnswers(t *testing.T) {
 func TestPoolExhausted(t *testing.T) {
 	release := make(chan struct{})
 	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) { <-release })
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Pool: pool.Limits{MinIdle: 1, MaxSize: 1, AcquireTimeout: 20 * time.Millisecond}}, backend)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 1, MaxSize: 1, AcquireTimeout: 20 * time.Millisecond}}, backend)
 	eventually(t, "the connection is open", func() bool { return u.Status().Endpoints[0].Pool.Idle == 1 })
 	p := startProxy(t, routeTo(u))
 	done := make(chan struct{})
@@ -169,7 +172,7 @@ func TestGarbageIsCounted(t *testing.T) {
 	if got := sendRaw(t, p.addr, ""); len(got) != 1 || got[0] != 200 {
 		t.Fatalf("statuses are %v", got)
 	}
-	if got := sendRaw(t, p.addr, "\x16\x03\x01\x02\x00\r\n\r\n"); len(got) != 1 || got[0] != 400 {
+	if got := sendRaw(t, p.addr, "\x17\x03\x01\x02\x00\r\n\r\n"); len(got) != 1 || got[0] != 400 {
 		t.Errorf("statuses are %v", got)
 	}
 	eventually(t, "it is counted and logged", func() bool {

@@ -3,6 +3,8 @@ package httpproxy
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
@@ -53,7 +56,7 @@ func (s *session) failed(err error) {
 	}
 	w := newAnswer(x.close)
 	x.result.Status, x.result.BytesOut = httppool.WriteFailure(w, s.request(), err, httppool.Failure{
-		Upstream: x.target.name, Endpoint: x.result.Endpoint, RequestIDField: requestIDField, RequestID: string(x.id),
+		Upstream: x.target.name, RequestIDField: requestIDField, RequestID: string(x.id),
 	})
 	if w.status == 0 { // the client has gone
 		x.close = true
@@ -86,7 +89,12 @@ func (s *session) refuse(status int, reason, why string) bool {
 // refuseHead answers a request whose head is not one everybody reads alike, and ends the connection.
 func (s *session) refuseHead(err error) {
 	s.ex = exchange{}
-	s.p.noteRefused(s.lc)
+	if errors.Is(err, errHello) {
+		s.p.srv.Report(listener.ReasonTLS, slog.LevelInfo, "TLS spoken to a listener without TLS",
+			"client", s.lc.RemoteAddr().String(), "hint", "give the listener tls, or let the client use http://")
+	} else {
+		s.p.noteRefused(s.lc)
+	}
 	w := newAnswer(true)
 	why := strings.TrimPrefix(err.Error(), httpwire.ErrMalformed.Error()+": ")
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, why)

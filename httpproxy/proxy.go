@@ -157,7 +157,8 @@ func (p *Proxy) isDraining() bool {
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.recoverRequest()
 	handled(r)
-	if h, ok := r.Context().Value(connKey{}).(*handed); ok && r.TLS == nil {
+	h, ours := r.Context().Value(connKey{}).(*handed)
+	if ours && r.TLS == nil {
 		r.TLS = h.tls
 		if h.stream != nil {
 			w.Header()["Connection"] = []string{"close"} // no other request comes
@@ -166,10 +167,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
 		}
 	}
-	if r.ProtoMajor == 1 && (len(r.TransferEncoding) > 0 || r.ProtoMinor == 0) {
-		// A request with Content-Length beside Transfer-Encoding must end its connection, so that what somebody else
-		// took for its body is not read as a request, and one of HTTP/1.0 with Transfer-Encoding too (RFC 9112, section
-		// 6.1). net/http tells neither.
+	if r.ProtoMajor == 1 && (ours || len(r.TransferEncoding) > 0 || r.ProtoMinor == 0) {
+		// net/http reads heads and chunks that others read differently, so that it reads one request of a connection and
+		// no more: what follows would not have been through httpwire. In another program's server a request with
+		// Content-Length beside Transfer-Encoding must end its connection, so that what somebody else took for its body is
+		// not read as a request, and one of HTTP/1.0 with Transfer-Encoding too (RFC 9112, section 6.1). net/http tells
+		// neither.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	if tg := p.route(w, r); tg != nil {

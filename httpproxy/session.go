@@ -219,8 +219,7 @@ func (s *session) open() bool {
 	var err error
 	fiber.Block(func() { err = tc.HandshakeContext(s.ctx) })
 	if err != nil {
-		s.p.srv.CountError(listener.ReasonTLS)
-		s.p.srv.Logger().Debug("TLS handshake error", "client", s.lc.RemoteAddr().String(), "error", err)
+		s.noHandshake(h, err)
 		_ = h.Close()
 		return false
 	}
@@ -330,6 +329,8 @@ func (s *session) readHead() (int, error) {
 				return 0, errLong
 			}
 			return n, nil
+		case !s.served && s.isTLS == nil && isHello(s.client.bytes()):
+			return 0, errHello
 		case errors.Is(err, httpwire.ErrIncomplete):
 		case !s.served && s.isTLS == nil && bytes.HasPrefix(s.client.bytes(), []byte(http2Preface)):
 			return 0, errHTTP2
@@ -379,7 +380,7 @@ func (s *session) count(in, out int) {
 	}
 }
 
-// goLong gives the connection to the standard server, with what was read ahead, for the rest of its life.
+// goLong gives the connection to the standard server, with what was read ahead, for one request and to be closed.
 func (s *session) goLong() {
 	ahead := append([]byte(nil), s.client.bytes()...)
 	s.client.drop()

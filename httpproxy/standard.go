@@ -14,7 +14,8 @@ import (
 )
 
 // standard serves what sessions do not serve themselves, with net/http: upgrades, Expect, HTTP/1.0, heads of
-// unusual form or size. Whoever hands a connection over waits until it is closed.
+// unusual form or size. It serves one request, the last of its connection (see ServeHTTP). Whoever hands a connection
+// over waits until it is closed.
 type standard struct {
 	http  *http.Server
 	conns chan net.Conn

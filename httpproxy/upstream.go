@@ -31,7 +31,7 @@ const (
 // UpstreamOptions are the optional parts of an upstream. The zero value is plain HTTP with every default.
 type UpstreamOptions struct {
 	Balance        upstream.Balance
-	Pool           pool.Limits // zero fields: see Limits
+	Limits         pool.Limits // zero fields: see the function Limits
 	Health         upstream.Health
 	Ejection       upstream.Ejection
 	ConnectTimeout time.Duration // 0 = 5s; bounds connecting, and again the TLS handshake
@@ -45,14 +45,14 @@ type UpstreamOptions struct {
 }
 
 // NewUpstream makes the upstream of a route: pooled HTTP/1.1 connections to endpoints ("host:port" or "unix:/path").
-// A connection is looked at before each use and after it, whatever o.Pool says. Close or Drain it in the end.
+// A connection is looked at before each use and after it, whatever o.Limits says. Close or Drain it in the end.
 func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*Upstream, error) {
 	dialer := &httppool.Dialer{Dial: o.Dial, DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
 	return upstream.New(upstream.Config[*httppool.Conn]{
 		Name:      name,
 		Endpoints: endpoints,
 		Balance:   o.Balance,
-		Pool:      Limits(o.Pool),
+		Limits:    Limits(o.Limits),
 		Open:      dialer.Open,
 		Go:        o.Go,
 		Close:     func(c *httppool.Conn) { c.Close() },

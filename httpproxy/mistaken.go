@@ -1,0 +1,57 @@
+package httpproxy
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// Clients that speak TLS where there is none, or none where there is, are told so in the only language they know.
+
+// errHello: a client begins with TLS's first message.
+var errHello = fmt.Errorf("%w: this port does not speak TLS: use http://", httpwire.ErrMalformed)
+
+// isHello reports whether a connection begins with a TLS handshake record of any version (RFC 8446, section 5.1), which no request does.
+func isHello(start []byte) bool { return len(start) >= 2 && start[0] == 22 && start[1] == 3 }
+
+// noHandshake counts and logs that a client's TLS handshake failed, and answers one that speaks HTTP.
+func (s *session) noHandshake(h *handed, err error) {
+	client := s.lc.RemoteAddr().String()
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); !ok || !isRequest(record.RecordHeader[:]) {
+		s.p.srv.CountError(listener.ReasonTLS)
+		s.p.srv.Logger().Debug("TLS handshake error", "client", client, "error", err)
+		return
+	}
+	s.p.srv.Report(listener.ReasonTLS, slog.LevelInfo, "HTTP without TLS spoken to a listener with TLS", "client", client,
+		"hint", "let the client use https://")
+	w := newAnswer(true)
+	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, "this port speaks TLS: use https://")
+	_ = h.SetWriteDeadline(time.Now().Add(byeTime))
+	if _, err := h.Write(w.bytes()); err != nil {
+		return
+	}
+	rest := stream{}
+	rest.use(h)
+	rest.bye()
+	rest.drop()
+}
+
+// isRequest reports whether a connection begins with a method and a space, as far as its first bytes tell.
+func isRequest(start []byte) bool {
+	for i, c := range start {
+		switch {
+		case c == ' ' && i > 0:
+			return true
+		case c < 'A' || c > 'Z':
+			return false
+		}
+	}
+	return true
+}

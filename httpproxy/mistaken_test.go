@@ -1,0 +1,99 @@
+package httpproxy_test
+
+import (
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/httpproxy"
+)
+
+// TestPlainHTTPToATLSListener is answered in plain HTTP, as far as it is HTTP at all, and the log says what it was.
+func TestPlainHTTPToATLSListener(t *testing.T) {
+	server, client := certificates(t)
+	var log lockedBuffer
+	cfg := httpproxy.Config{TLS: server, Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))}}}
+	cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	p := startProxy(t, cfg)
+	for _, request := range []string{getRoot, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 100000)} {
+		c, br := dialRaw(t, p.addr)
+		resp, body := roundTrip(t, c, br, request)
+		if resp.StatusCode != 400 || !strings.Contains(body, "this port speaks TLS: use https://") || !resp.Close {
+			t.Errorf("%.10q: %s %q", request, resp.Status, body)
+		}
+	}
+	eventually(t, "both are counted", func() bool { return p.Stats().Errors["tls"] == 2 })
+	if got := log.String(); !strings.Contains(got, "HTTP without TLS") || !strings.Contains(got, "client=127.0.0.1:") {
+		t.Errorf("the log says %q", got)
+	}
+	for _, other := range []string{"\x00\x00\x00\x08\x04\xd2\x16\x2f", "get / HTTP/1.1\r\n\r\n"} { // is no HTTP, and gets no HTTP
+		c, br := dialRaw(t, p.addr)
+		if _, err := io.WriteString(c, other); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := io.ReadAll(br); strings.Contains(string(got), "HTTP/1.1") {
+			t.Errorf("%q was answered %q", other, got)
+		}
+	}
+	c, _ := dialRaw(t, p.addr)
+	if err := tls.Client(c, client).Handshake(); err != nil {
+		t.Errorf("a client with TLS: %v", err)
+	}
+}
+
+// TestTLSToAPlainListener shows in the log as what it is.
+func TestTLSToAPlainListener(t *testing.T) {
+	_, client := certificates(t)
+	var log lockedBuffer
+	cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
+	cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	p := startProxy(t, cfg)
+	c, _ := dialRaw(t, p.addr)
+	if err := tls.Client(c, client).Handshake(); err == nil {
+		t.Error("a handshake without TLS at the other side")
+	}
+	eventually(t, "the log says so", func() bool {
+		return strings.Contains(log.String(), "TLS spoken to a listener without TLS") && strings.Contains(log.String(), "http://")
+	})
+	if n := p.Stats().Errors["tls"]; n != 1 {
+		t.Errorf("%d errors are counted", n)
+	}
+}
+
+// TestNothingFollowsTheStandardServer: net/http takes heads that httpwire refuses, so that a request behind one that goes there is not served on
+// the same connection, well formed or not.
+func TestNothingFollowsTheStandardServer(t *testing.T) {
+	for name, first := range map[string]string{
+		"expect":     "POST /1 HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nhi",
+		"upgrade":    "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"HTTP/1.0":   "GET /1 HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
+		"TE":         "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: trailers\r\n\r\n",
+		"long head":  "GET /1 HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 20000) + "\r\n\r\n",
+		"absolute":   "GET http://a/1 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"no upgrade": "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := &recorder{}
+			p := startProxy(t, routeTo(newUpstream(t, serveRaw(t, rec.serve))))
+			for _, next := range []string{
+				"GET /2 HTTP/1.1\nHost: a\n\n",
+				"POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+				"GET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
+			} {
+				statuses := slices.DeleteFunc(sendRaw(t, p.addr, first+next), func(status int) bool { return status == 100 })
+				if len(statuses) != 1 || statuses[0] != 200 {
+					t.Errorf("%.30q behind it: the client saw %v", next, statuses)
+				}
+			}
+			for _, seen := range rec.seen() {
+				if strings.Contains(seen, "/2") {
+					t.Errorf("the server saw %q", seen)
+				}
+			}
+		})
+	}
+}
