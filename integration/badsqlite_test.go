@@ -67,7 +67,7 @@ func TestCorruptSQLiteFile(t *testing.T) {
 		if e := wantState(t, tryQuery(t, sqliteDSN(listen), "select sum(length(pad)) from big"), "XX001"); !strings.Contains(e.Message, "corrupt") {
 			t.Errorf("message %q", e.Message)
 		}
-	}), "internal", []string{"XX001", file}}})
+	}), "storage", []string{"XX001", file}}})
 }
 
 // damage overwrites all pages of a database but the first, which has the schema.

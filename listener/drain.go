@@ -35,7 +35,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("listener %q: drain: %d sessions cut off: %w", s.name, n, context.Cause(ctx))
+	return fmt.Errorf("listener %q: drain: sessions cut off: %d: %w", s.name, n, context.Cause(ctx))
 }
 
 // Close stops accepting and ends every session now.

@@ -22,7 +22,9 @@ const (
 	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed, or there must be one
 	ReasonUnknownDatabase     = "unknown_database"
 	ReasonUnknownRoute        = "unknown_route"
-	ReasonInternal            = "internal" // a bug: a session panicked
+	ReasonDiskFull            = "disk_full" // the disk of a database file is full
+	ReasonStorage             = "storage"   // a database file is damaged, or its disk fails
+	ReasonInternal            = "internal"  // a bug: a session panicked
 )
 
 // Stats is a snapshot of a Server's counters.

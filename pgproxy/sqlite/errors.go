@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/sqlitepool"
@@ -50,6 +51,19 @@ func (e *responseError) hint(format string, args ...any) *responseError {
 func (e *responseError) because(err error) *responseError {
 	e.cause = err
 	return e
+}
+
+// reasonOf is what an error is counted as that is no client's fault; "" = it is one, or another's.
+func reasonOf(state string) string {
+	switch state {
+	case pgwire.StateDiskFull:
+		return listener.ReasonDiskFull
+	case pgwire.StateDataCorrupted, pgwire.StateIOError:
+		return listener.ReasonStorage
+	case pgwire.StateInternalError:
+		return listener.ReasonInternal
+	}
+	return ""
 }
 
 func unsupported(format string, args ...any) *responseError {
@@ -93,13 +107,17 @@ func corrupt(err error) *responseError {
 		hint("Restore it from a backup, or try: sqlite3 FILE .recover")
 }
 
+func full(err error) *responseError {
+	return sqlError(pgwire.StateDiskFull, "the disk of the database file is full").because(err).
+		hint("Nothing can be written until the gateway's operator has made room; reading goes on.")
+}
+
 // primaryStates maps SQLite's primary result codes.
 var primaryStates = map[sqlite.ResultCode]string{
 	sqlite.ResultBusy:      pgwire.StateLockNotAvailable,
 	sqlite.ResultLocked:    pgwire.StateLockNotAvailable,
 	sqlite.ResultReadOnly:  pgwire.StateReadOnlyTransaction,
 	sqlite.ResultInterrupt: pgwire.StateQueryCanceled,
-	sqlite.ResultFull:      pgwire.StateDiskFull,
 	sqlite.ResultNoMem:     pgwire.StateOutOfMemory,
 	sqlite.ResultIOErr:     pgwire.StateIOError,
 	sqlite.ResultCantOpen:  pgwire.StateIOError,
@@ -137,6 +155,12 @@ func fromSQLite(code sqlite.ResultCode, err error) *responseError {
 		return sqlError(pgwire.StateQueryCanceled, "canceling statement due to user request").because(err)
 	case sqlite.ResultError:
 		return sqlError(stateOf(msg), "%s", msg).because(err)
+	case sqlite.ResultFull:
+		return full(err)
+	case sqlite.ResultIOErr:
+		if code == sqlite.ResultIOErrSHMSize { // the index of the write-ahead log did not get its room
+			return full(err)
+		}
 	}
 	state, ok := primaryStates[code.ToPrimary()]
 	if !ok {

@@ -88,6 +88,26 @@ func TestReadOnlyFile(t *testing.T) {
 	}
 }
 
+// TestFullDisk has a file that may not grow, which SQLite says in the same words: clients are told what it is, and it is not counted as a bug.
+func TestFullDisk(t *testing.T) {
+	s := start(t)
+	if err := s.b.Exec(t.Context(), "PRAGMA max_page_count = 1"); err != nil { // it becomes what there is
+		t.Fatal(err)
+	}
+	conn := s.connect(t)
+	_, err := conn.Exec(t.Context(), "CREATE TABLE big AS SELECT hex(zeroblob(1000000)) AS x")
+	wantState(t, err, "53100", "a table for which there is no room")
+	if err == nil || !strings.Contains(err.Error(), "the disk of the database file is full") {
+		t.Errorf("the client was told %v", err)
+	}
+	if n := one[int64](t, conn, "SELECT count(*) FROM users"); n != 2 {
+		t.Errorf("%d users", n)
+	}
+	if got := s.p.Stats().Errors; got["disk_full"] != 1 || got["internal"] != 0 {
+		t.Errorf("counted: %v", got)
+	}
+}
+
 func TestCorruptFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bad.db")
 	if err := os.WriteFile(path, []byte("no database at all, not even close"), 0o600); err != nil {

@@ -38,6 +38,7 @@ type server struct {
 	addr string
 	path string
 	b    *sqlite.Backend
+	p    *pgproxy.Proxy
 }
 
 func start(t testing.TB, change ...func(*sqlite.Config)) *server {
@@ -81,7 +82,7 @@ func serve(t testing.TB, b *sqlite.Backend, path string) *server {
 			t.Error("drain:", err)
 		}
 	})
-	return &server{addr: l.Addr().String(), path: path, b: b}
+	return &server{addr: l.Addr().String(), path: path, b: b, p: p}
 }
 
 func (s *server) url(options string) string {

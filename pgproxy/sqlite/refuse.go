@@ -18,7 +18,11 @@ func Refuse(c *pgproxy.Client, err error) error {
 		resp = sqlError(pgwire.StateIOError, "cannot open the database file").because(err).
 			hint("The gateway's log says why; it tries again when the next client comes.")
 	}
-	c.CountError(listener.ReasonUpstreamUnavailable)
-	c.Logger().Error("client refused: no database file", "sqlstate", resp.Code, "error", err)
+	reason := listener.ReasonUpstreamUnavailable
+	if resp.Code == pgwire.StateDiskFull {
+		reason = listener.ReasonDiskFull
+	}
+	c.CountError(reason)
+	c.Logger().Error("client refused: no database file", "reason", reason, "sqlstate", resp.Code, "error", err)
 	return c.Fatal(resp.Code, resp.Message, resp.Hint)
 }

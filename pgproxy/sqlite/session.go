@@ -243,11 +243,10 @@ func (s *session) fail(err error, skip bool) error {
 	}
 	s.abort()
 	resp := toResponse(err)
-	switch resp.Code {
-	case pgwire.StateInternalError, pgwire.StateDataCorrupted, pgwire.StateDiskFull, pgwire.StateIOError:
-		s.c.CountError(listener.ReasonInternal)
-		s.c.Logger().Error("sqlite statement failed", "path", s.b.cfg.Path, "sqlstate", resp.Code, "error", err)
-	case pgwire.StateTooManyConnections:
+	if reason := reasonOf(resp.Code); reason != "" {
+		s.c.CountError(reason)
+		s.c.Logger().Error("sqlite statement failed", "reason", reason, "path", s.b.cfg.Path, "sqlstate", resp.Code, "error", err)
+	} else if resp.Code == pgwire.StateTooManyConnections {
 		s.c.CountError(listener.ReasonPoolExhausted)
 	}
 	s.c.Writer.Send(&resp.ErrorResponse)
