@@ -334,7 +334,7 @@ func TestTunnelMaxSessionsPerPeer(t *testing.T) {
 	peers, raw := address(t), address(t)
 	far := startGateway(t, strings.Replace(farConfig(peers, `"127.0.0.1:*"`, nil), "tunnel: {", "tunnel: {max_sessions_per_peer: 1, ", 1))
 	near := startGateway(t, strings.Replace(nearConfig(peers, raw, echoAddr), "as: near,", "as: near, sessions: 2,", 1))
-	near.awaitLog("cannot connect", "tunnel=far", "this peer has 1 sessions open, the most one may have")
+	near.awaitLog("cannot connect", "tunnel=far", "sessions of this peer: 1, the most one may have")
 	far.awaitLog("no session with a peer", "reason=rejected", "the most one may have")
 	if err := exchange(raw, "through the one there is"); err != nil {
 		t.Error(err)

@@ -207,7 +207,7 @@ func (e *LostError) Error() string {
 		messages += u.Messages
 		bytes += u.Bytes
 	}
-	return fmt.Sprintf("%v (not acknowledged: %d messages, %d bytes on %d channels)", e.Err, messages, bytes, len(e.Unacknowledged))
+	return fmt.Sprintf("%v (not acknowledged: messages: %d, bytes: %d, on channels: %d)", e.Err, messages, bytes, len(e.Unacknowledged))
 }
 
 // Unwrap returns the cause.

@@ -59,8 +59,9 @@ type Client struct {
 	look     chan struct{} // a place for each keeper
 
 	mu     sync.Mutex
-	failed error  // of the last attempt to connect; nil: it worked, or none has ended
-	logged string // the last failure that was logged
+	failed trouble // to connect
+	lost   trouble // to connect again for a session that has lost its socket
+	logged string  // the last failure that was logged
 }
 
 // NewClient returns a Client that begins to connect at once, and goes on trying
@@ -96,7 +97,17 @@ func (c *Client) SetPolicy(p Policy) error {
 }
 
 // Stats returns the counters.
-func (c *Client) Stats() Stats { return c.sessions.stats() }
+func (c *Client) Stats() Stats {
+	s := c.sessions.stats()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.failed
+	if t.err == nil && s.Suspended > 0 {
+		t = c.lost
+	}
+	s.LastError, s.FailingSince = t.err, t.since
+	return s
+}
 
 // Leaving reports whether a session is drained, by either side, while streams in it
 // are open: those that are kept idle should be closed.
@@ -193,7 +204,7 @@ func (c *Client) connect(ctx context.Context) (*mux.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := mux.Client(ctx, conn, c.cfg.mux(&mux.Resume{Dial: c.dial, Window: c.cfg.ResumeWindow}))
+	s, err := mux.Client(ctx, conn, c.cfg.mux(&mux.Resume{Dial: c.redial, Window: c.cfg.ResumeWindow}))
 	if err != nil {
 		return nil, err
 	}
@@ -202,6 +213,17 @@ func (c *Client) connect(ctx context.Context) (*mux.Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// redial is dial for a session that has lost its socket.
+func (c *Client) redial(ctx context.Context) (net.Conn, error) {
+	conn, err := c.dial(ctx)
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		c.mu.Lock()
+		c.lost.note(err)
+		c.mu.Unlock()
+	}
+	return conn, err
 }
 
 // dial makes a socket.
@@ -223,7 +245,7 @@ func (c *Client) note(err error) {
 		return
 	}
 	c.mu.Lock()
-	c.failed = err
+	c.failed.note(err)
 	text := ""
 	if err != nil {
 		text = err.Error()

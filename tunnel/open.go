@@ -19,7 +19,7 @@ func (c *Client) Open(ctx context.Context, target string) (*Conn, error) {
 func (c *Client) open(ctx context.Context, target string, id mux.ID) (*Conn, error) {
 	return open(ctx, c.sessions, c.cfg.Tunnel, "", target, id, func(stale bool, changed <-chan struct{}) error {
 		c.mu.Lock()
-		failed := c.failed
+		failed := c.failed.err
 		c.mu.Unlock()
 		if failed != nil {
 			return fmt.Errorf("%w to %s: %w", ErrNotConnected, c.cfg.Address, failed)

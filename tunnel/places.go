@@ -29,9 +29,9 @@ func (p *places) take(who string, most, each int) error {
 	var why string
 	switch {
 	case p.taken >= most:
-		why = fmt.Sprintf("%d sessions are open, the most there may be of all peers", p.taken)
+		why = fmt.Sprintf("sessions of all peers: %d, the most there may be", p.taken)
 	case p.by[who] >= each:
-		why = fmt.Sprintf("this peer has %d sessions open, the most one may have", p.by[who])
+		why = fmt.Sprintf("sessions of this peer: %d, the most one may have", p.by[who])
 	default:
 		if p.by == nil {
 			p.by = map[string]int{}

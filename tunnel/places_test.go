@@ -40,9 +40,9 @@ func TestMaxSessions(t *testing.T) {
 	e := start(t, options{server: func(c *tunnel.ServerConfig) { c.MaxSessions = 1 }})
 	conntest.Eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
 	_, err := join(t, dialTCP(t, e.address), mux.Config{Name: "other", PSK: key})
-	turnedAway(t, err, "1 sessions are open, the most there may be of all peers")
+	turnedAway(t, err, "sessions of all peers: 1, the most there may be")
 	conntest.Eventually(t, "the log", func() bool {
-		return e.serverLog.Line("no session with a peer", "reason=rejected", "sessions are open") != ""
+		return e.serverLog.Line("no session with a peer", "reason=rejected", "sessions of all peers") != ""
 	})
 	if st := e.server.Tunnel(); st.Sessions != 1 || st.TurnedAway != 1 {
 		t.Errorf("%+v", st)
@@ -73,7 +73,7 @@ func TestMaxSessionsOfOneCertificate(t *testing.T) {
 	}
 	for range 3 {
 		_, err := connect(greedy, "")
-		turnedAway(t, err, "this peer has 2 sessions open, the most one may have")
+		turnedAway(t, err, "sessions of this peer: 2, the most one may have")
 	}
 	if _, err := connect(modest, ""); err != nil {
 		t.Errorf("another peer: %v", err)
@@ -153,7 +153,7 @@ func TestMaxSessionsOfOneAddress(t *testing.T) {
 		_, err := join(t, dialTCP(t, inner.Addr().String()), mux.Config{Name: "any" + c.from, PSK: key})
 		switch {
 		case c.full:
-			turnedAway(t, err, "this peer has 1 sessions open")
+			turnedAway(t, err, "sessions of this peer: 1")
 		case err != nil:
 			t.Errorf("%s: %v", c.from, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/mux"
@@ -70,6 +71,8 @@ type Server struct {
 	sessions *sessions
 	places   places
 	resume   *mux.Resume
+	began    time.Time
+	refused  atomic.Pointer[trouble] // the last connection that became no session
 }
 
 // NewServer returns a Server; nothing runs until Serve. The error wraps ErrConfig
@@ -78,7 +81,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
 	}
-	s := &Server{}
+	s := &Server{began: time.Now()}
 	cfg = s.defaults(cfg)
 	s.resume = &mux.Resume{Window: cfg.ResumeWindow, MaxSuspended: cfg.MaxSessions}
 	s.sessions = newSessions(cfg.Listener.Name, &cfg.Config)
@@ -154,6 +157,28 @@ func (s *Server) Tunnel() Stats {
 	return st
 }
 
+// Absent returns why a peer has no session, and since when, as far as that is known here: how its last one ended, or who was turned away last.
+// The error wraps ErrNotConnected; it is nil when the peer has one.
+func (s *Server) Absent(peer string) (since time.Time, err error) {
+	s.sessions.mu.Lock()
+	here, left := s.sessions.peers[peer] != nil, s.sessions.left[peer]
+	s.sessions.mu.Unlock()
+	if here {
+		return time.Time{}, nil
+	}
+	if left.err == nil {
+		left.since = s.began
+	}
+	why := left.err
+	if r := s.refused.Load(); r != nil && r.since.After(left.since) {
+		why = r.err
+	}
+	if why == nil {
+		return left.since, fmt.Errorf("%w: no session of peer %q", ErrNotConnected, peer)
+	}
+	return left.since, fmt.Errorf("%w: no session of peer %q; last heard: %w", ErrNotConnected, peer, why)
+}
+
 // Leaving is Client.Leaving for the sessions of a peer.
 func (s *Server) Leaving(peer string) bool { return s.sessions.draining(peer) }
 
@@ -201,6 +226,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	case errors.Is(err, mux.ErrRefused):
 		reason = listener.ReasonRejected
 	}
+	s.refused.Store(&trouble{fmt.Errorf("%s was turned away: %w", nc.RemoteAddr(), err), time.Now()})
 	s.listener.Report(reason, slog.LevelWarn, "tunnel: no session with a peer", "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
 }
 

@@ -33,8 +33,9 @@ type sessions struct {
 	changed chan struct{} // closed, and replaced, when anything below did
 	made    uint64
 	lost    uint64
-	past    traffic // of sessions that are over
-	leaving bool    // no more sessions
+	past    traffic            // of sessions that are over
+	left    map[string]trouble // why, and since when, peers that were there have no session
+	leaving bool               // no more sessions
 	work    sync.WaitGroup
 }
 
@@ -86,6 +87,7 @@ func (t *sessions) add(name string, s *mux.Session, over func()) error {
 		t.peers[name] = p
 	}
 	p.sessions = append(p.sessions, s)
+	delete(t.left, name)
 	t.made++
 	t.notify()
 	t.work.Go(func() {
@@ -145,6 +147,7 @@ func (t *sessions) remove(p *peer, s *mux.Session) {
 	p.sessions = slices.DeleteFunc(p.sessions, func(o *mux.Session) bool { return o == s })
 	if len(p.sessions) == 0 && t.peers[p.name] == p {
 		delete(t.peers, p.name)
+		t.noteLeft(p.name, err)
 	}
 	t.past.add(s.Stats())
 	if lost {
@@ -157,6 +160,17 @@ func (t *sessions) remove(p *peer, s *mux.Session) {
 		level = slog.LevelWarn
 	}
 	t.log.Log(context.Background(), level, "tunnel: session over", "tunnel", t.name, "peer", p.called(s), "session", s.ID().String(), "error", err)
+}
+
+// maxLeft bounds sessions.left: whoever has the key may use any name.
+const maxLeft = 1000
+
+// noteLeft notes why a peer has no session any more. mu is held.
+func (t *sessions) noteLeft(name string, err error) {
+	if t.left == nil || len(t.left) >= maxLeft {
+		t.left = map[string]trouble{}
+	}
+	t.left[name] = trouble{err, time.Now()}
 }
 
 // choice is what pick has found.
@@ -275,7 +289,7 @@ func (t *sessions) drain(ctx context.Context) error {
 	}
 	t.close()
 	if cut > 0 {
-		return fmt.Errorf("tunnel %q: drain: %d streams cut off: %w", t.name, cut, context.Cause(ctx))
+		return fmt.Errorf("tunnel %q: drain: streams cut off: %d: %w", t.name, cut, context.Cause(ctx))
 	}
 	return nil
 }

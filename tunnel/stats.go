@@ -31,6 +31,29 @@ type Stats struct {
 	Failed   uint64 // of those, because the target could not be reached
 
 	BytesIn, BytesOut uint64 // payload, from and to the other side
+
+	// LastError is why a Client lacks a session, or a session its socket, as of the last attempt; nil: it lacks none. A Server waits for its
+	// peers, and leaves it nil: see Server.Absent. FailingSince is when the first attempt failed that none has succeeded after.
+	LastError    error
+	FailingSince time.Time
+}
+
+// trouble is a failure that lasts.
+type trouble struct {
+	err   error
+	since time.Time
+}
+
+// note takes the result of an attempt.
+func (t *trouble) note(err error) {
+	switch {
+	case err == nil:
+		*t = trouble{}
+		return
+	case t.err == nil:
+		t.since = time.Now()
+	}
+	t.err = err
 }
 
 // traffic is what ended sessions leave behind.
