@@ -33,6 +33,9 @@ func New(cfg Config) (*Engine, error) {
 // Close ends the engine.
 func (e *Engine) Close() error { return nil }
 
+// Alive returns nil: there are no loops that could hang.
+func (e *Engine) Alive(context.Context) error { return nil }
+
 // Trim has nothing to give back.
 func (e *Engine) Trim() {}
 

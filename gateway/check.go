@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"cmp"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -12,7 +14,9 @@ import (
 func Check(cfg *config.Config) config.Problems {
 	var problems config.Problems
 	report := func(err error, field any) {
-		problems = append(problems, config.Problem{Position: cfg.Mark(field), Message: strings.ReplaceAll(err.Error(), "\n", "; ")})
+		for line := range strings.Lines(err.Error()) {
+			problems = append(problems, config.Problem{Position: cfg.Mark(field), Message: strings.TrimSuffix(line, "\n")})
+		}
 	}
 	g := &Gateway{logger: slog.New(slog.DiscardHandler)}
 	backends := map[string]*backend{}
@@ -21,24 +25,23 @@ func Check(cfg *config.Config) config.Problems {
 		b, err := g.trialBackend(u)
 		if err != nil {
 			report(err, &u.Name)
-			continue
+			if b, err = g.trialBackend(standIn(u)); err != nil {
+				continue
+			}
 		}
 		defer b.drop()
 		backends[u.Name] = b
 	}
-	if len(problems) > 0 {
-		return problems // listeners cannot be made without their upstreams
-	}
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
+		if slices.ContainsFunc(upstreamsOf(l), func(name string) bool { return backends[name] == nil }) {
+			continue // and that is reported
+		}
 		if _, err := g.newSpec(l, backends, &certificate{}); err != nil {
-			field := any(&l.Name)
-			if l.Postgres != nil && l.Postgres.UsersFile != "" {
-				field = &l.Postgres.UsersFile
-			}
-			report(err, field)
+			report(err, &l.Name)
 		}
 	}
+	slices.SortStableFunc(problems, func(a, b config.Problem) int { return cmp.Compare(a.Line, b.Line) })
 	return problems
 }
 
@@ -50,4 +53,13 @@ func (g *Gateway) trialBackend(u *config.Upstream) (*backend, error) {
 		return &backend{cfg: quiet, impl: &pgBackend{Backend: &sqliteFile{}}}, nil // opening it may create it
 	}
 	return g.newBackend(&quiet)
+}
+
+// standIn is an upstream without what may be wrong with it, so that the listeners that use it can be checked.
+func standIn(u *config.Upstream) *config.Upstream {
+	s := &config.Upstream{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, Endpoints: []string{"127.0.0.1:1"}}
+	if u.Protocol == config.Postgres {
+		s.Endpoints[0] = "sqlite:" + u.Name
+	}
+	return s
 }

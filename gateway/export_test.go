@@ -4,11 +4,21 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
 )
 
 // OpenFiles is openFiles.
 func OpenFiles(cfg *config.Config) uint64 { return openFiles(cfg) }
+
+// OnLoop runs fn as a fiber.
+func OnLoop(g *Gateway, fn func()) { g.engine.Go(fn) }
+
+// NewLogTo is newLog; missed is what could not be written, flush ends it.
+func NewLogTo(w io.Writer, format string) (logger *slog.Logger, missed func() admin.LogState, flush func() bool) {
+	logger, control := newLog(w, config.Log{Format: config.LogFormat(format), Level: "info"})
+	return logger, control.state, control.close
+}
 
 // NewLog is newLog; apply changes format and level, flush ends it.
 func NewLog(w io.Writer, format, level string) (logger *slog.Logger, apply func(format, level string), flush func() bool) {

@@ -2,10 +2,15 @@ package gateway
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/headpond/headpond/gateway/admin"
 )
 
 // maxUnwritten bounds the log lines that wait for whoever reads the log: minutes of an access log, or a pause of the reader.
@@ -18,7 +23,7 @@ const keepLines = 64 << 10
 const flushGrace = time.Second
 
 // lineWriter writes the log from a goroutine of its own: sessions share threads, and a reader that pauses must not hold them all. Lines
-// for which there is no room are counted instead.
+// for which there is no room, here or where they go, are counted instead; the log says so once it can be written again.
 type lineWriter struct {
 	w       io.Writer
 	wake    chan struct{} // has a token when there is something to write, closed at the end
@@ -26,8 +31,18 @@ type lineWriter struct {
 
 	mu      sync.Mutex // held for a few instructions
 	lines   []byte
-	dropped int
+	missing gap
+	state   admin.LogState
 	closed  bool
+
+	torn bool // the last line was written in part; run's
+}
+
+// gap is what the log does not have and does not say yet.
+type gap struct {
+	dropped int // lines for which there was no room here
+	failed  int // lines that could not be written
+	err     error
 }
 
 func newLineWriter(w io.Writer) *lineWriter {
@@ -44,7 +59,8 @@ func (l *lineWriter) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	if len(l.lines)+len(line) > maxUnwritten {
-		l.dropped++
+		l.missing.dropped++
+		l.state.TooSlow++
 	} else {
 		l.lines = append(l.lines, line...)
 	}
@@ -67,27 +83,83 @@ func (l *lineWriter) run() {
 // writeAll writes what is there.
 func (l *lineWriter) writeAll() {
 	l.mu.Lock()
-	lines, dropped := l.lines, l.dropped
-	l.lines, l.dropped = nil, 0
-	json := bytes.HasPrefix(lines, []byte("{"))
+	lines, missing := l.lines, l.missing
+	l.lines, l.missing = nil, gap{}
 	l.mu.Unlock()
-	if dropped > 0 {
-		now := time.Now().Format(time.RFC3339Nano)
-		format := "time=%s level=WARN msg=\"log lines were dropped, their reader is too slow\" lines=%d\n"
-		if json {
-			format = `{"time":%q,"level":"WARN","msg":"log lines were dropped, their reader is too slow","lines":%d}` + "\n"
-		}
-		lines = fmt.Appendf(lines, format, now, dropped)
-	}
-	if len(lines) == 0 {
+	own := len(lines)
+	if lines = missing.say(lines); len(lines) == 0 {
 		return
 	}
-	_, _ = l.w.Write(lines) // a full disk, or a reader that has gone: there is nobody to tell
+	if l.torn {
+		_, _ = io.WriteString(l.w, "\n")
+	}
+	n, err := l.w.Write(lines)
+	if l.torn = n > 0 && n <= len(lines) && lines[n-1] != '\n'; err == nil {
+		l.written(lines)
+		return
+	}
+	l.notWritten(bytes.Count(lines[min(n, own):own], []byte("\n")), missing, err)
+}
+
+// written notes that the log can be written.
+func (l *lineWriter) written(lines []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.state.Error = ""
 	if l.lines == nil && cap(lines) <= keepLines {
 		l.lines = lines[:0]
 	}
+}
+
+// notWritten notes that some lines were not, nor what was missing before.
+func (l *lineWriter) notWritten(lines int, missing gap, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.missing.dropped += missing.dropped
+	l.missing.failed += missing.failed + lines
+	l.missing.err = err
+	l.state.Error = err.Error()
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		l.state.DiskFull += uint64(lines) //nolint:gosec // counted
+	} else {
+		l.state.Failed += uint64(lines) //nolint:gosec // counted
+	}
+}
+
+// say appends what is missing to lines, in their format.
+func (g *gap) say(lines []byte) []byte {
+	asJSON := bytes.HasPrefix(lines, []byte("{"))
+	if g.dropped > 0 {
+		lines = appendMissing(lines, asJSON, "log lines were dropped, their reader is too slow", g.dropped, "")
+	}
+	if g.failed > 0 {
+		lines = appendMissing(lines, asJSON, "log lines could not be written", g.failed, g.err.Error())
+	}
+	return lines
+}
+
+func appendMissing(to []byte, asJSON bool, msg string, lines int, why string) []byte {
+	now := time.Now().Format(time.RFC3339Nano)
+	if asJSON {
+		to = fmt.Appendf(to, `{"time":%q,"level":"WARN","msg":%q,"lines":%d`, now, msg, lines)
+		if why != "" {
+			quoted, _ := json.Marshal(why) // a string always has a form
+			to = append(append(to, `,"error":`...), quoted...)
+		}
+		return append(to, "}\n"...)
+	}
+	to = fmt.Appendf(to, "time=%s level=WARN msg=%q lines=%d", now, msg, lines)
+	if why != "" {
+		to = fmt.Appendf(to, " error=%q", why)
+	}
+	return append(to, '\n')
+}
+
+// missed returns how the log fares.
+func (l *lineWriter) missed() admin.LogState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state
 }
 
 // close writes what was taken so far, and reports whether the reader has read it in time.

@@ -2,10 +2,16 @@ package gateway_test
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"io"
+	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/headpond/headpond/gateway"
@@ -43,6 +49,62 @@ func TestALogThatNobodyReadsHoldsNobody(t *testing.T) {
 			_ = w.Close()
 			if n := <-got; n != logged {
 				t.Errorf("%d lines were written or counted of %d", n, logged)
+			}
+		})
+	}
+}
+
+// flaky is a log file on a disk that is full until it is not.
+type flaky struct {
+	mu   sync.Mutex
+	full error // a write takes one byte then
+	got  bytes.Buffer
+	done chan struct{} // gets one for each write
+}
+
+func (f *flaky) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer func() { f.done <- struct{}{} }()
+	if f.full != nil {
+		f.got.WriteByte(p[0])
+		return 1, f.full
+	}
+	return f.got.Write(p)
+}
+
+// TestALogThatCannotBeWritten: what is lost is counted, by reason, the reason can be asked for, and the log says so once it can.
+func TestALogThatCannotBeWritten(t *testing.T) {
+	for format, begin := range map[string]string{"text": "t", "json": "{"} {
+		t.Run(format, func(t *testing.T) {
+			w := &flaky{full: &os.PathError{Op: "write", Path: "/dev/\x01stderr", Err: syscall.ENOSPC}, done: make(chan struct{}, 100)}
+			logger, missed, flush := gateway.NewLogTo(w, format)
+			logger.Info("first")
+			<-w.done
+			for missed().DiskFull == 0 {
+				runtime.Gosched() // it is noted after the write
+			}
+			if m := missed(); m.DiskFull != 1 || m.Failed != 0 || !strings.Contains(m.Error, "no space left") {
+				t.Errorf("%+v", m)
+			}
+			w.mu.Lock()
+			w.full = nil
+			w.mu.Unlock()
+			logger.Info("second")
+			if !flush() {
+				t.Error("it does not end")
+			}
+			if m := missed(); m.DiskFull != 1 || m.Error != "" {
+				t.Errorf("%+v", m)
+			}
+			lines := strings.Split(strings.TrimSuffix(w.got.String(), "\n"), "\n")
+			if len(lines) != 3 || lines[0] != begin || !strings.Contains(lines[1], "second") || !strings.Contains(lines[2], "log lines could not be written") || !strings.Contains(lines[2], "no space left") {
+				t.Errorf("%q", lines)
+			}
+			for _, line := range lines[1:] {
+				if format == "json" && !json.Valid([]byte(line)) {
+					t.Errorf("no JSON: %s", line)
+				}
 			}
 		})
 	}

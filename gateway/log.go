@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
 )
 
@@ -26,6 +27,14 @@ func newLog(w io.Writer, cfg config.Log) (*slog.Logger, *logControl) {
 
 // close writes what was logged, and reports whether it could. What is logged later is lost.
 func (c *logControl) close() bool { return c == nil || c.lines.close() }
+
+// state returns how writing fares.
+func (c *logControl) state() admin.LogState {
+	if c == nil {
+		return admin.LogState{}
+	}
+	return c.lines.missed()
+}
 
 // apply sets level and format.
 func (c *logControl) apply(cfg config.Log) {

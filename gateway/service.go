@@ -161,7 +161,7 @@ func loadUsers(path config.Path) (pgproxy.Users, error) {
 	defer func() { _ = f.Close() }()
 	users, err := pgproxy.ParseUsers(f)
 	if err != nil {
-		return nil, fmt.Errorf("users_file %s: %s", path, strings.TrimPrefix(err.Error(), pgproxy.ErrConfig.Error()+": "))
+		return nil, fmt.Errorf("users_file %s: %s", path, strings.ReplaceAll(err.Error(), pgproxy.ErrConfig.Error()+": ", ""))
 	}
 	return users, nil
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
 )
@@ -13,15 +14,19 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	s := admin.Snapshot{
 		Version: g.opts.Version, Engine: string(g.engine.Kind()), EngineReason: g.engine.Reason(),
 		EngineStats: g.engine.Stats(), ConfigFile: g.cfg.File,
-		Started: g.started, Draining: g.draining, Reloads: g.reloads,
+		Started: g.started, Draining: g.draining, Reloads: g.reloads, Log: g.logs.state(),
 	}
 	if !g.running {
 		s.NotReady = append(s.NotReady, "the listeners are not served yet")
 	}
 	services, backends := slices.Clone(g.services), slices.Clone(g.backends)
+	s.Certificates = map[string]time.Time{}
 	addresses := make([]string, len(services))
 	for i, svc := range services {
 		addresses[i] = address(svc.socket)
+		if svc.cert != nil {
+			s.Certificates[svc.cfg.Name] = svc.cert.expires()
+		}
 		if svc.failed != nil {
 			s.NotReady = append(s.NotReady, fmt.Sprintf("listener %q stopped: %v", svc.cfg.Name, svc.failed))
 		}

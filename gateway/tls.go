@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/internal/tlsclient"
@@ -16,7 +17,15 @@ type certificate struct {
 	current atomic.Pointer[tls.Certificate]
 }
 
-// load reads the files of t.
+// expires returns when the certificate does, zero where it is not known.
+func (c *certificate) expires() time.Time {
+	if pair := c.current.Load(); pair != nil && pair.Leaf != nil {
+		return pair.Leaf.NotAfter
+	}
+	return time.Time{}
+}
+
+// loadCertificate reads the files of t.
 func loadCertificate(t *config.ServerTLS) (*tls.Certificate, error) {
 	cert, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key))
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"sync/atomic"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/admin"
@@ -309,8 +310,28 @@ func (g *Gateway) tunnels() []admin.Tunnel {
 	}
 	for _, s := range g.services {
 		if server, ok := s.proxy.(*tunnel.Server); ok {
-			all = append(all, admin.Tunnel{Side: admin.Listens, Stats: server.Tunnel()})
+			stats := server.Tunnel()
+			stats.FailingSince, stats.LastError = g.absent(s.cfg.Name, server)
+			all = append(all, admin.Tunnel{Side: admin.Listens, Stats: stats})
 		}
 	}
 	return all
+}
+
+// absent says which of the peers that tunnels name are not connected to a listener, and since when the first of them. mu is held.
+func (g *Gateway) absent(listener string, server *tunnel.Server) (first time.Time, err error) {
+	for i := range g.cfg.Tunnels {
+		t := &g.cfg.Tunnels[i]
+		if t.Listener != listener {
+			continue
+		}
+		since, why := server.Absent(t.Peer)
+		if why == nil {
+			continue
+		}
+		if err = errors.Join(err, why); first.IsZero() || since.Before(first) {
+			first = since
+		}
+	}
+	return first, err
 }

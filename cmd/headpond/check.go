@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
@@ -32,6 +33,18 @@ func check(e env, args []string) int {
 		_, _ = e.stdout.Write(text)
 		return exitOK
 	}
-	_, _ = fmt.Fprintf(e.stdout, "%s: ok, %d listeners, %d upstreams\n", args[0], len(cfg.Listeners), len(cfg.Upstreams))
+	counts := []string{count(len(cfg.Listeners), "listener"), count(len(cfg.Upstreams), "upstream")}
+	if len(cfg.Tunnels) > 0 {
+		counts = append(counts, count(len(cfg.Tunnels), "tunnel"))
+	}
+	_, _ = fmt.Fprintf(e.stdout, "%s: ok, %s\n", args[0], strings.Join(counts, ", "))
 	return exitOK
+}
+
+// count is "1 listener" or "2 listeners".
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
 )
@@ -35,15 +36,19 @@ func TestHelpIsNoError(t *testing.T) {
 
 // TestStatusSaysWhatIsWrong: whoever asks at night wants the errors, not only the counts.
 func TestStatusSaysWhatIsWrong(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	later := since.AddDate(1, 0, 0)
 	status := admin.Status{
 		Version: "v1", Ready: true, Engine: "uring", Reloads: admin.ReloadStatus{LastError: "c.yaml:3:1: no"},
-		Listeners: []admin.Listener{{Name: "db", Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}}, {Name: "web"}},
+		Listeners: []admin.Listener{{Name: "db", Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}}, {Name: "web", CertificateExpires: &since}, {Name: "more", CertificateExpires: &later}},
 		Upstreams: []admin.UpstreamStatus{{Name: "pg", FailOpen: true, Endpoints: []admin.Endpoint{
 			{Address: "a:1", Healthy: true, Failures: 2, LastError: "refused\x1b[2J"},
 			{Address: "b:1", Healthy: true, LastError: "long ago"},
 			{Address: "c:1", LastError: "dead"},
 		}}},
-		Tunnels: []admin.TunnelStatus{{Name: "main", Side: "listen", Connected: []string{"branch"}}, {Name: "far", Side: "connect"}},
+		Tunnels: []admin.TunnelStatus{{Name: "main", Side: "listen", Connected: []string{"branch"}}, {Name: "far", Side: "connect", LastError: "refused\x1b[2J", FailingSince: &since},
+			{Name: "half", Side: "connect", Sessions: 1, LastError: "too many sessions", FailingSince: &since}, {Name: "new", Side: "connect"}},
+		Started: since.Add(-time.Minute), UptimeSeconds: 120.5, Log: admin.LogStatus{DiskFull: 3, WriteFailed: 1, Error: "no space left"},
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status) }))
 	defer s.Close()
@@ -54,13 +59,16 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	for _, want := range []string{
 		"auth_failed=1,timeout=2\n", "reload was refused, the old configuration keeps running: c.yaml:3:1: no\n", "every endpoint is out",
 		"endpoint a:1 is failing: refused [2J\n", "endpoint c:1 is unhealthy: dead\n", "main    listen",
-		"tunnel far is not connected",
+		"tunnel far is not connected since 2026-01-02T03:04:05Z (1m0s): refused [2J\n", "tunnel new is not connected\n",
+		"tunnel half is not connected as it should be since 2026-01-02T03:04:05Z (1m0s): too many sessions\n",
+		"listener web: its certificate has expired on 2026-01-02T03:04:05Z\n",
+		"the log cannot be written, lines missing so far: 4: no space left\n",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	if strings.Contains(stdout, "long ago") {
+	if strings.Contains(stdout, "long ago") || strings.Contains(stdout, "listener more") {
 		t.Errorf("an endpoint that works is in trouble:\n%s", stdout)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -138,9 +139,68 @@ upstreams:
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(users, []byte("alice secret\n\"bob\" \"b\"\n\"carol\" secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	code, _, stderr = execute("check", file)
-	if code != 1 || !strings.Contains(stderr, `did you mean "pg"?`) || !strings.Contains(stderr, `did you mean "user"?`) {
-		t.Errorf("two problems: exit %d\n%s", code, stderr)
+	for _, want := range []string{`did you mean "pg"?`, `did you mean "user"?`, "user list line 1", "user list line 3"} {
+		if code != 1 || strings.Count(stderr, want) != 1 {
+			t.Errorf("four problems: exit %d, no %q in\n%s", code, want, stderr)
+		}
+	}
+}
+
+// TestCheckCountsInWords: one listener is not "1 listeners".
+func TestCheckCountsInWords(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := `listeners: [{name: raw, protocol: tcp, listen: "127.0.0.1:1", upstream: a}]
+upstreams: {a: {endpoints: ["127.0.0.1:2"]}}
+tunnels: {far: {connect: "127.0.0.1:3"}, near: {connect: "127.0.0.1:4"}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := execute("check", file); code != 0 || !strings.HasSuffix(stdout, ": ok, 1 listener, 1 upstream, 2 tunnels\n") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// TestFatalErrorsAreInTheFormatOfTheLog: a reader of JSON lines gets JSON, however the start fails, if the file says so legibly.
+func TestFatalErrorsAreInTheFormatOfTheLog(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	good := "listeners: [{name: raw, protocol: tcp, listen: \"" + l.Addr().String() + "\", upstream: u}]\nupstreams: {u: {endpoints: [\"127.0.0.1:1\"]}}\n"
+	for name, c := range map[string]struct {
+		text, want string
+		json       bool
+	}{
+		"port in use":         {good + "log: {format: json}\n", `listener \"raw\"`, true},
+		"port in use, text":   {good, `listener "raw"`, false},
+		"problems":            {strings.Replace(good, "upstream: u", "upstream: w", 1) + "more: 1\nlog: {format: json}\n", "unknown upstream", true},
+		"problems, text":      {strings.Replace(good, "upstream: u", "upstream: w", 1), "unknown upstream", false},
+		"bad level":           {good + "log: {format: json, level: loud}\n", "loud", true},
+		"bad format":          {good + "log: {format: jsn}\n", "jsn", false},
+		"no YAML":             {good + "log: {format: json\n", "not valid YAML", false},
+		"the wrong structure": {"log: {format: json}\nlisteners: 7\n", "listeners", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "c.yaml")
+			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			code, stdout, stderr := execute("serve", file)
+			if code != 1 || stdout != "" || !strings.Contains(stderr, c.want) {
+				t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
+			}
+			var line struct{ Level, Msg, Time string }
+			isJSON := json.Unmarshal([]byte(stderr), &line) == nil && line.Level == "ERROR" && line.Msg != "" && line.Time != ""
+			if isJSON != c.json || c.json && strings.Count(stderr, "\n") != 1 {
+				t.Errorf("one JSON line: want %v, got\n%s", c.json, stderr)
+			}
+		})
 	}
 }
 

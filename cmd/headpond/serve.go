@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,7 +28,7 @@ func serve(e env, args []string) int {
 	defer signal.Stop(hangups)
 	cfg, problems := config.Load(args[0])
 	if cfg == nil {
-		_, _ = fmt.Fprint(e.stderr, problems)
+		fatalProblems(e, args[0], problems)
 		return exitProblem
 	}
 	code, _ = runGateway(e, cfg, problems, hangups, nil)
@@ -40,7 +42,7 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	defer signal.Reset(syscall.SIGPIPE)
 	notify, err := newNotifier()
 	if err != nil {
-		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
+		tell(e, cfg.Log, slog.LevelWarn, err)
 	}
 	defer notify.close()
 	var gw *gateway.Gateway
@@ -54,7 +56,7 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	}}
 	gw, err = gateway.New(cfg, options)
 	if err != nil {
-		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
+		tell(e, cfg.Log, slog.LevelError, err)
 		return exitProblem, errors.Is(err, gateway.ErrListen)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,6 +77,29 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 		return exitProblem, false
 	}
 	return exitOK, false // sessions that did not end in time were cut off as configured, and the log says so
+}
+
+// tell writes what is wrong with the start, in the format of the log.
+func tell(e env, log config.Log, level slog.Level, err error) {
+	if log.Format != "json" {
+		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
+		return
+	}
+	msg := "cannot start"
+	if level < slog.LevelError {
+		msg = "start"
+	}
+	slog.New(slog.NewJSONHandler(e.stderr, nil)).Log(context.Background(), level, msg, "error", err)
+}
+
+// fatalProblems writes why a configuration cannot be used: a line each, or all in one where the file asks for JSON legibly.
+func fatalProblems(e env, file string, problems config.Problems) {
+	if config.LogOf(file).Format != "json" {
+		_, _ = fmt.Fprint(e.stderr, problems)
+		return
+	}
+	lines := strings.Split(strings.TrimSuffix(problems.String(), "\n"), "\n")
+	slog.New(slog.NewJSONHandler(e.stderr, nil)).Error("cannot start: the configuration has problems", "config", file, "problems", lines)
 }
 
 // endSignals are the signals that end a gateway. One that has no file to read again also ends with its terminal, unless nohup said otherwise.

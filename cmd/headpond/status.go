@@ -103,9 +103,20 @@ func troubles(s admin.Status) (lines []string) {
 	if e := s.Reloads.LastError; e != "" {
 		lines = append(lines, "the last reload was refused, the old configuration keeps running: "+printable(e))
 	}
+	if e := s.Log.Error; e != "" {
+		lines = append(lines, fmt.Sprintf("the log cannot be written, lines missing so far: %d: %s",
+			s.Log.SlowReader+s.Log.DiskFull+s.Log.WriteFailed, printable(e)))
+	}
+	for _, l := range s.Listeners {
+		if at := l.CertificateExpires; at != nil && at.Before(now(s)) {
+			lines = append(lines, fmt.Sprintf("listener %s: its certificate has expired on %s", l.Name, at.Format(time.RFC3339)))
+		}
+	}
 	for _, t := range s.Tunnels {
 		if t.Side == admin.Connects && t.Sessions == 0 {
-			lines = append(lines, fmt.Sprintf("tunnel %s is not connected; the log says why", t.Name))
+			lines = append(lines, fmt.Sprintf("tunnel %s is not connected%s", t.Name, since(s, t)))
+		} else if t.LastError != "" {
+			lines = append(lines, fmt.Sprintf("tunnel %s is not connected as it should be%s", t.Name, since(s, t)))
 		}
 	}
 	for _, u := range s.Upstreams {
@@ -119,6 +130,23 @@ func troubles(s admin.Status) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// since says for how long, and why, a tunnel fails.
+func since(s admin.Status, t admin.TunnelStatus) string {
+	text := ""
+	if t.FailingSince != nil {
+		text = fmt.Sprintf(" since %s (%v)", t.FailingSince.Format(time.RFC3339), now(s).Sub(*t.FailingSince).Truncate(time.Second))
+	}
+	if t.LastError != "" {
+		text += ": " + printable(t.LastError)
+	}
+	return text
+}
+
+// now is the time at the gateway, whose clock may differ from this one's.
+func now(s admin.Status) time.Time {
+	return s.Started.Add(time.Duration(s.UptimeSeconds * float64(time.Second)))
 }
 
 // printable keeps what a server said from being an order to the terminal.

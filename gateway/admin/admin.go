@@ -26,6 +26,8 @@ var ErrConfig = errors.New("admin: invalid configuration")
 type Config struct {
 	// Snapshot returns the gateway's state; it is called for every request, by several goroutines at once.
 	Snapshot func() Snapshot
+	// Alive returns nil when the gateway's threads answer, or why not once ctx ends; nil: /livez is 200 as long as the process answers.
+	Alive func(ctx context.Context) error
 	// Reload reads the configuration again and applies it; its error is shown to whoever asked. nil: /api/v1/reload does not exist.
 	// It is only ever called for clients on this machine (loopback or a unix socket) that send ReloadHeader.
 	Reload func(ctx context.Context) error
@@ -57,7 +59,8 @@ func New(cfg Config) (http.Handler, error) {
 		ErrorLog:      slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError, // one bad series must not hide the others
 	}))
-	mux.HandleFunc("GET /healthz", h.healthz)
+	mux.HandleFunc("GET /livez", h.livez)
+	mux.HandleFunc("GET /healthz", h.livez)
 	mux.HandleFunc("GET /readyz", h.readyz)
 	mux.HandleFunc("GET /api/v1/status", h.status)
 	mux.HandleFunc("GET /api/v1/pools", h.pools)
@@ -96,8 +99,21 @@ func localHost(hostport string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-func (h *handler) healthz(w http.ResponseWriter, _ *http.Request) {
+// livePatience is how long the gateway's threads may take to answer: a turn takes microseconds, and a machine may have others to serve.
+const livePatience = 5 * time.Second
+
+// livez answers 200 and "ok", or 503 and why the process had better be started again.
+func (h *handler) livez(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if h.cfg.Alive != nil {
+		ctx, cancel := context.WithTimeout(r.Context(), livePatience)
+		defer cancel()
+		if err := h.cfg.Alive(ctx); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintln(w, err)
+			return
+		}
+	}
 	_, _ = fmt.Fprintln(w, "ok")
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -45,8 +47,10 @@ func snapshot() admin.Snapshot {
 		},
 		Tunnels: []admin.Tunnel{
 			{Side: admin.Listens, Stats: tunnel.Stats{Name: "peers", Connected: []string{hostile}, Sessions: 2, Streams: 3, Resumed: 4}},
-			{Side: admin.Connects, Stats: tunnel.Stats{Name: "peers", Refused: 5}},
+			{Side: admin.Connects, Stats: tunnel.Stats{Name: "peers", Refused: 5, LastError: errors.New("connection refused"), FailingSince: time.Unix(1e9, 0)}},
 		},
+		Certificates: map[string]time.Time{"db": time.Unix(1e9, 0)},
+		Log:          admin.LogState{TooSlow: 1, DiskFull: 2, Failed: 3, Error: "no space left on device"},
 		Retiring: []admin.Retiring{
 			{Kind: admin.RetiringListener, Name: "db", Protocol: "postgres", Active: 2, Since: time.Unix(1e9, 0)},
 			{Kind: admin.RetiringListener, Name: "db", Protocol: "postgres", Active: 3, Since: time.Unix(2e9, 0)},
@@ -143,6 +147,30 @@ func TestReadyz(t *testing.T) {
 			t.Errorf("%s: healthz = %d", name, w.Code)
 		}
 	}
+}
+
+// TestLivez gives the gateway's threads some seconds to answer, and says why it is not well.
+func TestLivez(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := false
+		h := newHandler(t, admin.Config{Alive: func(ctx context.Context) error {
+			if !stuck {
+				return nil
+			}
+			<-ctx.Done()
+			return fmt.Errorf("a loop does not answer: %w", ctx.Err())
+		}})
+		for _, path := range []string{"/livez", "/healthz"} {
+			stuck = false
+			if w := get(h, path); w.Code != 200 || w.Body.String() != "ok\n" {
+				t.Errorf("%s: %d %q", path, w.Code, w.Body)
+			}
+			stuck = true
+			if w := get(h, path); w.Code != 503 || !strings.Contains(w.Body.String(), "a loop does not answer") {
+				t.Errorf("%s: %d %q", path, w.Code, w.Body)
+			}
+		}
+	})
 }
 
 func TestMetrics(t *testing.T) {

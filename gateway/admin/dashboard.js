@@ -206,7 +206,8 @@ function tunnelCard() {
   const peers = element("p", "quiet");
   const list = element("dl", "numbers");
   const set = numbers(list, ["sessions", "turned away", "connections", "opened", "accepted", "refused", "failed", "resumed", "lost", "in", "out"]);
-  root.append(head, peers, list);
+  const error = element("p", "error");
+  root.append(head, peers, list, error);
   return {
     root,
     update(t) {
@@ -217,8 +218,15 @@ function tunnelCard() {
       setText(peers, t.side === "listen" ? t.connected.join(", ") : "");
       set(count(t.sessions), count(t.turned_away), count(t.streams), count(t.opened), count(t.accepted), count(t.refused), count(t.failed), count(t.resumed), count(t.lost),
         bytes(t.bytes_in), bytes(t.bytes_out));
+      setText(error, trouble(t));
+      error.hidden = !t.last_error;
     },
   };
+}
+
+// trouble says why a tunnel lacks a session, and since when.
+function trouble(t) {
+  return (t.failing_since ? "since " + new Date(t.failing_since).toLocaleString() + ": " : "") + t.last_error;
 }
 
 function retiringCard() {
@@ -244,7 +252,7 @@ const upstreams = new Map(), listeners = new Map(), tunnels = new Map(), retirin
 function engine(s) {
   const e = s.engine_stats, why = s.engine_reason ? ` (${s.engine_reason})` : "";
   if (!e.loops) return s.engine + why;
-  const trouble = e.panics || e.held ? `, ${e.panics} panics, held ${e.held} times` : "";
+  const trouble = e.panics || e.held ? `, panics: ${e.panics}, times held: ${e.held}` : "";
   return `${s.engine}, ${e.loops} ${e.loops > 1 ? "loops" : "loop"}${trouble}${why}`;
 }
 
@@ -260,8 +268,9 @@ function showState(s) {
   if (s.reloads.last_error) notes.push("The last reload was refused, the old configuration keeps running:\n" + s.reloads.last_error);
   const out = s.upstreams.filter((u) => u.fail_open || u.endpoints.every((e) => !e.healthy)).map((u) => u.name);
   if (out.length > 0) notes.push("Upstreams without a working endpoint, the reasons are below: " + out.join(", "));
+  if (s.log.error) notes.push("The log cannot be written: " + s.log.error);
   const apart = s.tunnels.filter((t) => t.side === "connect" && t.sessions === 0).map((t) => t.name);
-  if (apart.length > 0) notes.push("Tunnels that are not connected, the log says why: " + apart.join(", "));
+  if (apart.length > 0) notes.push("Tunnels that are not connected, the reasons are below: " + apart.join(", "));
   const notice = byId("notice");
   setText(notice, notes.join("\n"));
   notice.hidden = notes.length === 0;

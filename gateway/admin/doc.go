@@ -10,7 +10,7 @@
 //
 //	GET  /               dashboard: one page without external assets, refreshed every second
 //	GET  /metrics        Prometheus
-//	GET  /healthz        200 while the process can answer
+//	GET  /livez          200 while every thread of the gateway answers; /healthz is the same
 //	GET  /readyz         200 when every listener accepts connections, 503 while draining
 //	GET  /api/v1/status  everything, as JSON (type Status)
 //	GET  /api/v1/pools   the pools, as JSON: {"pools": [Pool, …]}

@@ -119,8 +119,10 @@ var (
 	ejectedDesc   = desc("upstream_endpoint_ejected", "1 while too many failures in a row keep the endpoint out.", poolLabels...)
 	failOpenDesc  = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
 	errorsDesc    = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
+	expiryDesc    = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
 	retiringDesc  = desc("retiring_active", "What still uses a listener (sessions), upstream (sessions or connections) or tunnel (connections) that a reload has removed or replaced.", "kind", "name")
 	reloadsDesc   = desc("config_reloads_total", "Attempts to reload the configuration.", "result")
+	logLostDesc   = desc("log_lines_lost_total", "Lines that are not in the log, by reason.", "reason")
 	buildInfoDesc = desc("build_info", "1; the version is in the labels.", "version", "goversion", "engine")
 )
 
@@ -138,7 +140,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range tunnelMetrics {
 		ch <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, failOpenDesc, errorsDesc, retiringDesc, reloadsDesc, buildInfoDesc} {
+	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, failOpenDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
 		ch <- d
 	}
 }
@@ -152,6 +154,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(ch, buildInfoDesc, prometheus.GaugeValue, 1, s.Version, runtime.Version(), s.Engine)
 	send(ch, reloadsDesc, prometheus.CounterValue, float64(s.Reloads.Applied), "applied")
 	send(ch, reloadsDesc, prometheus.CounterValue, float64(s.Reloads.Refused), "refused")
+	for reason, n := range map[string]uint64{"slow_reader": s.Log.TooSlow, "disk_full": s.Log.DiskFull, "write_failed": s.Log.Failed} {
+		send(ch, logLostDesc, prometheus.CounterValue, float64(n), reason)
+	}
 	for key, active := range retiringByName(s.Retiring) {
 		send(ch, retiringDesc, prometheus.GaugeValue, float64(active), key[:]...)
 	}
@@ -166,6 +171,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, l := range s.Listeners {
 		for _, m := range listenerMetrics {
 			send(ch, m.desc, m.kind, m.read(l), l.Name, l.Protocol)
+		}
+		if expires := s.Certificates[l.Name]; !expires.IsZero() {
+			send(ch, expiryDesc, prometheus.GaugeValue, float64(expires.Unix()), l.Name, l.Protocol)
 		}
 		for reason, n := range l.Errors {
 			send(ch, errorsDesc, prometheus.CounterValue, float64(n), reason, l.Name, l.Protocol)

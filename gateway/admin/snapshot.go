@@ -20,7 +20,9 @@ type Snapshot struct {
 	Draining     bool
 	NotReady     []string // why clients are not served, besides draining; empty: ready
 	Reloads      Reloads
+	Log          LogState
 	Listeners    []listener.Stats
+	Certificates map[string]time.Time // when those of listeners with TLS expire, by the listener's name
 	Upstreams    []Upstream
 	Tunnels      []Tunnel
 	Retiring     []Retiring
@@ -58,6 +60,14 @@ type Tunnel struct {
 type Upstream struct {
 	Protocol string // "tcp", "http", "postgres"
 	upstream.Status
+}
+
+// LogState tells how writing the gateway's own log fares. All is zero where the program has a log of its own.
+type LogState struct {
+	// Lines that are missing, since the start: their reader was too slow, the disk was full, or writing failed otherwise.
+	TooSlow, DiskFull, Failed uint64
+	// Error is why the last attempt to write failed; empty: it did not.
+	Error string
 }
 
 // Reloads counts the attempts to reload the configuration.

@@ -25,6 +25,7 @@ type Status struct {
 	Draining      bool             `json:"draining"`
 	NotReady      []string         `json:"not_ready"`
 	Reloads       ReloadStatus     `json:"reloads"`
+	Log           LogStatus        `json:"log"`
 	Listeners     []Listener       `json:"listeners"`
 	Upstreams     []UpstreamStatus `json:"upstreams"`
 	Tunnels       []TunnelStatus   `json:"tunnels"`
@@ -42,23 +43,26 @@ type RetiringStatus struct {
 
 // TunnelStatus is one end of a tunnel. Counters count since the start.
 type TunnelStatus struct {
-	Name        string   `json:"name"`      // the tunnel's, or of side "listen" the listener's
-	Side        string   `json:"side"`      // "connect" or "listen"
-	Connected   []string `json:"connected"` // names of the peers that have a session; of side "connect" one, empty name
-	Sessions    int      `json:"sessions"`
-	Suspended   int      `json:"suspended"`   // sessions that wait for another socket
-	Streams     int      `json:"streams"`     // connections that are open
-	Made        uint64   `json:"made"`        // sessions
-	TurnedAway  uint64   `json:"turned_away"` // sessions that were too many
-	Lost        uint64   `json:"lost"`        // sessions, with their connections
-	SocketsLost uint64   `json:"sockets_lost"`
-	Resumed     uint64   `json:"resumed"`
-	Opened      uint64   `json:"opened"`   // connections this gateway asked for
-	Accepted    uint64   `json:"accepted"` // connections the other side asked for
-	Refused     uint64   `json:"refused"`  // of those, by policy or limit
-	Failed      uint64   `json:"failed"`   // of those, because the target could not be reached
-	BytesIn     uint64   `json:"bytes_in"`
-	BytesOut    uint64   `json:"bytes_out"`
+	Name      string   `json:"name"`      // the tunnel's, or of side "listen" the listener's
+	Side      string   `json:"side"`      // "connect" or "listen"
+	Connected []string `json:"connected"` // names of the peers that have a session; of side "connect" one, empty name
+	// LastError is why a session that should be there is not; empty: none is missing. FailingSince is since when.
+	LastError    string     `json:"last_error"`
+	FailingSince *time.Time `json:"failing_since"` // null: not failing
+	Sessions     int        `json:"sessions"`
+	Suspended    int        `json:"suspended"`   // sessions that wait for another socket
+	Streams      int        `json:"streams"`     // connections that are open
+	Made         uint64     `json:"made"`        // sessions
+	TurnedAway   uint64     `json:"turned_away"` // sessions that were too many
+	Lost         uint64     `json:"lost"`        // sessions, with their connections
+	SocketsLost  uint64     `json:"sockets_lost"`
+	Resumed      uint64     `json:"resumed"`
+	Opened       uint64     `json:"opened"`   // connections this gateway asked for
+	Accepted     uint64     `json:"accepted"` // connections the other side asked for
+	Refused      uint64     `json:"refused"`  // of those, by policy or limit
+	Failed       uint64     `json:"failed"`   // of those, because the target could not be reached
+	BytesIn      uint64     `json:"bytes_in"`
+	BytesOut     uint64     `json:"bytes_out"`
 }
 
 // EngineStats are the engine's counters; without loops all are 0.
@@ -79,6 +83,14 @@ type ReloadStatus struct {
 	LastError string     `json:"last_error"`
 }
 
+// LogStatus tells how writing the log fares. Lines are those missing since the start, by reason.
+type LogStatus struct {
+	SlowReader  uint64 `json:"slow_reader"`
+	DiskFull    uint64 `json:"disk_full"`
+	WriteFailed uint64 `json:"write_failed"`
+	Error       string `json:"error"` // why it cannot be written now; empty: it can
+}
+
 // Listener is one listener.
 type Listener struct {
 	Name     string            `json:"name"`
@@ -93,6 +105,8 @@ type Listener struct {
 	Errors   map[string]uint64 `json:"errors"` // by reason
 	BytesIn  uint64            `json:"bytes_in"`
 	BytesOut uint64            `json:"bytes_out"`
+	// CertificateExpires is null without TLS.
+	CertificateExpires *time.Time `json:"certificate_expires"`
 }
 
 // UpstreamStatus is one upstream.
@@ -164,6 +178,7 @@ func status(s Snapshot, now time.Time) Status {
 		Started:    s.Started, UptimeSeconds: now.Sub(s.Started).Seconds(),
 		Ready: ready(s), Draining: s.Draining, NotReady: append([]string{}, s.NotReady...),
 		Reloads:   ReloadStatus{Applied: s.Reloads.Applied, Refused: s.Reloads.Refused, Last: timeOrNil(s.Reloads.Last), LastError: s.Reloads.LastError},
+		Log:       LogStatus{SlowReader: s.Log.TooSlow, DiskFull: s.Log.DiskFull, WriteFailed: s.Log.Failed, Error: s.Log.Error},
 		Listeners: make([]Listener, 0, len(s.Listeners)),
 		Upstreams: make([]UpstreamStatus, 0, len(s.Upstreams)),
 		Tunnels:   make([]TunnelStatus, 0, len(s.Tunnels)),
@@ -173,7 +188,7 @@ func status(s Snapshot, now time.Time) Status {
 		out.Retiring = append(out.Retiring, RetiringStatus(r))
 	}
 	for _, l := range s.Listeners {
-		out.Listeners = append(out.Listeners, listenerStatus(l))
+		out.Listeners = append(out.Listeners, listenerStatus(l, s.Certificates[l.Name]))
 	}
 	for _, u := range s.Upstreams {
 		out.Upstreams = append(out.Upstreams, upstreamStatus(u))
@@ -183,6 +198,7 @@ func status(s Snapshot, now time.Time) Status {
 			Name: t.Name, Side: t.Side, Connected: append([]string{}, t.Connected...), Sessions: t.Sessions, Suspended: t.Suspended, Streams: t.Streams,
 			Made: t.Made, TurnedAway: t.TurnedAway, Lost: t.Lost, SocketsLost: t.Broken, Resumed: t.Resumed, Opened: t.Opened, Accepted: t.Accepted,
 			Refused: t.Refused, Failed: t.Failed, BytesIn: t.BytesIn, BytesOut: t.BytesOut,
+			LastError: text(t.LastError), FailingSince: timeOrNil(t.FailingSince),
 		})
 	}
 	return out
@@ -190,7 +206,7 @@ func status(s Snapshot, now time.Time) Status {
 
 func ready(s Snapshot) bool { return !s.Draining && len(s.NotReady) == 0 }
 
-func listenerStatus(l listener.Stats) Listener {
+func listenerStatus(l listener.Stats, expires time.Time) Listener {
 	errs := l.Errors
 	if errs == nil {
 		errs = map[string]uint64{}
@@ -198,6 +214,7 @@ func listenerStatus(l listener.Stats) Listener {
 	return Listener{
 		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, MaxConns: l.MaxConns, Draining: l.Draining,
 		Accepted: l.Accepted, Rejected: l.Rejected, Errors: errs, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
+		CertificateExpires: timeOrNil(expires),
 	}
 }
 
@@ -218,7 +235,7 @@ func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 		Name: u.Name, Protocol: u.Protocol, Endpoint: address,
 		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, Direct: p.Direct,
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
-		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded,
+		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
 		AcquireSeconds: Quantiles{
 			P50: p.AcquireSeconds.Quantile(0.50).Seconds(),
 			P90: p.AcquireSeconds.Quantile(0.90).Seconds(),
@@ -227,9 +244,6 @@ func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 	}
 	if p.Acquired > 0 {
 		out.ReuseRatio = float64(p.Reused) / float64(p.Acquired)
-	}
-	if p.LastOpenError != nil {
-		out.LastOpenError = p.LastOpenError.Error()
 	}
 	return out
 }
@@ -247,6 +261,14 @@ func distinctAddresses(endpoints []upstream.EndpointStatus) []string {
 		}
 	}
 	return out
+}
+
+// text is an error's; "" for nil.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 func timeOrNil(t time.Time) *time.Time {

@@ -1,15 +1,22 @@
 package config_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/gateway/config"
 )
@@ -174,7 +181,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		fmt.Fprintf(&b, "key%d: 1\n", i)
 	}
 	_, problems := config.Parse("many.yaml", []byte(b.String()))
-	if len(problems) != 101 || !strings.Contains(problems[100].Message, "more problems are not listed") {
+	if len(problems) != 101 || !strings.Contains(problems[100].Message, "problems that are not listed: ") {
 		t.Errorf("%d problems, last: %v", len(problems), problems[len(problems)-1])
 	}
 }
@@ -269,4 +276,39 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("changed (%v):\n%s\nthen:\n%s", err, first, second)
 		}
 	})
+}
+
+// TestCertificatesThatExpire are warned about: they load, and clients refuse them.
+func TestCertificatesThatExpire(t *testing.T) {
+	day := 24 * time.Hour
+	for _, c := range []struct {
+		from, to time.Duration
+		want     string
+	}{{-2 * day, -day, "has expired on "}, {day, 90 * day, "is not valid before "}, {-day, 6 * day, "expires on "}, {-day, 90 * day, ""}} {
+		dir := t.TempDir()
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(c.from), NotAfter: time.Now().Add(c.to)}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		private, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
+			if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg, problems := config.Parse(filepath.Join(dir, "c.yaml"), []byte(`listeners: [{name: a, protocol: tcp, listen: "127.0.0.1:1", upstream: u, tls: {cert: cert.pem, key: key.pem}}]
+upstreams: {u: {endpoints: ["127.0.0.1:2"]}}
+`))
+		if got := problems.String(); cfg == nil || (got == "") != (c.want == "") || !strings.Contains(got, c.want) || strings.Count(got, "\n") > 1 {
+			t.Errorf("valid from %v to %v: %q, want %q", c.from, c.to, got, c.want)
+		}
+	}
 }

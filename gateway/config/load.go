@@ -29,6 +29,25 @@ func Load(path string) (*Config, Problems) {
 // Parse checks data, the content of a file called name (for messages, and as the place relative paths start from).
 // The Config is nil when Problems holds anything but warnings. Besides data it reads the environment and the files that data names.
 func Parse(name string, data []byte) (*Config, Problems) {
+	cfg, problems := parse(name, data)
+	if problems.Err() != nil {
+		return nil, problems
+	}
+	return cfg, problems
+}
+
+// LogOf returns how a file says to log, as far as it can be read, for telling what else is wrong with it.
+func LogOf(path string) Log {
+	data, err := readFile(path, maxFileBytes)
+	if err != nil {
+		return Log{}
+	}
+	cfg, _ := parse(path, data)
+	return cfg.Log
+}
+
+// parse is Parse, and returns what it has read also where there are problems.
+func parse(name string, data []byte) (*Config, Problems) {
 	d := &decoder{
 		file:   name,
 		dir:    filepath.Dir(name),
@@ -42,16 +61,12 @@ func Parse(name string, data []byte) (*Config, Problems) {
 		}
 		d.decode(root, cfg)
 		if d.visited > maxValues {
-			return nil, Problems{{Position: Position{File: name}, Message: fmt.Sprintf("more than %d values, counting each use of an alias", maxValues)}}
+			return cfg, Problems{{Position: Position{File: name}, Message: fmt.Sprintf("more than %d values, counting each use of an alias", maxValues)}}
 		}
 		d.fillDefaults(cfg)
 		d.validate(cfg)
 	}
-	problems := d.problems.sorted()
-	if problems.Err() != nil {
-		return nil, problems
-	}
-	return cfg, problems
+	return cfg, d.problems.sorted()
 }
 
 // readFile reads a file of at most limit bytes. Its errors name what is wrong, not the path: the caller says where it was written.

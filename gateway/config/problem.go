@@ -87,7 +87,7 @@ func (ps Problems) sorted() Problems {
 	ps = slices.CompactFunc(ps, func(a, b Problem) bool { return a == b })
 	if len(ps) > maxProblems {
 		left := len(ps) - maxProblems
-		last := Problem{Position: ps[maxProblems].Position, Message: fmt.Sprintf("%d more problems are not listed", left)}
+		last := Problem{Position: ps[maxProblems].Position, Message: fmt.Sprintf("problems that are not listed: %d more", left)}
 		ps = append(ps[:maxProblems:maxProblems], last)
 	}
 	return ps

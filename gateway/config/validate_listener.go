@@ -1,12 +1,14 @@
 package config
 
 import (
-	"crypto/tls"
+	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/headpond/headpond/pgproxy"
 )
 
 // The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
@@ -30,10 +32,8 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	if len(l.TrustedProxies) > 0 && !l.AcceptProxy && l.Protocol != HTTP {
 		d.warn(d.mark(&l.TrustedProxies), "trusted_proxies: has no effect without accept_proxy: true")
 	}
-	if l.TLS != nil && l.TLS.Cert != "" && l.TLS.Key != "" && d.noProblemAt(&l.TLS.Cert, &l.TLS.Key) {
-		if _, err := tls.LoadX509KeyPair(string(l.TLS.Cert), string(l.TLS.Key)); err != nil {
-			d.report(d.mark(&l.TLS.Cert), "tls: %q with %q: %s", l.TLS.Cert, l.TLS.Key, strings.TrimPrefix(err.Error(), "tls: "))
-		}
+	if l.TLS != nil {
+		d.checkPair(&l.TLS.Cert, &l.TLS.Key)
 	}
 	switch l.Protocol {
 	case TCP:
@@ -163,7 +163,32 @@ func (d *decoder) checkPostgres(cfg *Config, l *Listener) {
 	if pg.RequireTLS && l.TLS == nil {
 		d.report(d.mark(&pg.RequireTLS), "require_tls: there is no TLS to require; give the listener \"tls\" with \"cert\" and \"key\"")
 	}
+	d.checkUsers(pg)
 	d.checkAuth(l, pg)
+}
+
+// checkUsers reads the user list, so that its mistakes are reported with all others.
+func (d *decoder) checkUsers(pg *PostgresListener) {
+	auth, err := pgproxy.ParseAuth(string(pg.Auth))
+	if pg.UsersFile == "" || err != nil || !d.noProblemAt(&pg.UsersFile) {
+		return
+	}
+	pos := d.mark(&pg.UsersFile)
+	text, err := readFile(string(pg.UsersFile), maxNamedFileBytes)
+	if err != nil {
+		d.report(pos, "users_file: %s", err)
+		return
+	}
+	users, err := pgproxy.ParseUsers(bytes.NewReader(text))
+	if err == nil {
+		err = users.Verify(auth)
+	}
+	if err == nil {
+		return
+	}
+	for line := range strings.Lines(err.Error()) {
+		d.report(pos, "users_file %q: %s", string(pg.UsersFile), strings.TrimPrefix(strings.TrimSuffix(line, "\n"), pgproxy.ErrConfig.Error()+": "))
+	}
 }
 
 // checkAuth enforces that nobody opens a database to the network without a password by leaving something out.

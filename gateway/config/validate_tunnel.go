@@ -98,7 +98,7 @@ func (d *decoder) served(cfg *Config) bool {
 
 func (d *decoder) checkPSK(psk *Secret) {
 	if v := psk.Reveal(); d.written(psk) && d.noProblemAt(psk) && len(v) < minPSK && v != redacted {
-		d.report(d.mark(psk), "psk: has %d bytes; want at least %d, at random", len(v), minPSK)
+		d.report(d.mark(psk), "psk: too short: want at least %[2]d bytes at random, got %[1]d", len(v), minPSK)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"strings"
+	"time"
 )
 
 func (d *decoder) checkUpstream(u *Upstream) {
@@ -110,11 +111,7 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 	if (t.Cert == "") != (t.Key == "") && d.written(&t.Cert) != d.written(&t.Key) {
 		d.report(d.mark(&t.Cert, &t.Key), "\"cert\" and \"key\" belong together; one is missing")
 	}
-	if t.Cert != "" && t.Key != "" && d.noProblemAt(&t.Cert, &t.Key) {
-		if _, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key)); err != nil {
-			d.report(d.mark(&t.Cert), "tls: %q with %q: %s", t.Cert, t.Key, strings.TrimPrefix(err.Error(), "tls: "))
-		}
-	}
+	d.checkPair(&t.Cert, &t.Key)
 	if t.CA != "" && d.noProblemAt(&t.CA) {
 		pem, err := readFile(string(t.CA), maxNamedFileBytes)
 		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
@@ -125,6 +122,33 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 		d.warn(d.mark(&t.InsecureSkipVerify), "insecure_skip_verify: true accepts any certificate; whoever sits between can read and change everything")
 	}
 }
+
+// checkPair checks a certificate with its key, if both are there.
+func (d *decoder) checkPair(cert, key *Path) {
+	if *cert == "" || *key == "" || !d.noProblemAt(cert, key) {
+		return
+	}
+	pair, err := tls.LoadX509KeyPair(string(*cert), string(*key))
+	if err != nil {
+		d.report(d.mark(cert), "tls: %q with %q: %s", *cert, *key, strings.TrimPrefix(err.Error(), "tls: "))
+		return
+	}
+	if pair.Leaf == nil {
+		return // GODEBUG may say so
+	}
+	const form = "2006-01-02 15:04 MST"
+	switch from, to, now := pair.Leaf.NotBefore, pair.Leaf.NotAfter, time.Now(); {
+	case now.After(to):
+		d.warn(d.mark(cert), "cert: %q has expired on %s: the other side will refuse it; replace the file and reload", *cert, to.Format(form))
+	case now.Before(from):
+		d.warn(d.mark(cert), "cert: %q is not valid before %s: the other side will refuse it; is the clock of this machine right?", *cert, from.Format(form))
+	case to.Sub(now) < expiryNotice:
+		d.warn(d.mark(cert), "cert: %q expires on %s; replace the file and reload", *cert, to.Format(form))
+	}
+}
+
+// expiryNotice is how long before its end a certificate is warned about: whatever renews it should have done so.
+const expiryNotice = 7 * 24 * time.Hour
 
 func (d *decoder) checkHealth(u *Upstream) {
 	h := u.Health
