@@ -3,21 +3,21 @@ package httpproxy_test
 import (
 	"crypto/tls"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // TestPlainHTTPToATLSListener is answered in plain HTTP, as far as it is HTTP at all, and the log says what it was.
 func TestPlainHTTPToATLSListener(t *testing.T) {
 	server, client := certificates(t)
-	var log lockedBuffer
+	var log conntest.Log
 	cfg := httpproxy.Config{TLS: server, Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))}}}
-	cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	cfg.Listener.Logger = log.Logger()
 	p := startProxy(t, cfg)
 	for _, request := range []string{getRoot, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 100000)} {
 		c, br := dialRaw(t, p.addr)
@@ -26,7 +26,7 @@ func TestPlainHTTPToATLSListener(t *testing.T) {
 			t.Errorf("%.10q: %s %q", request, resp.Status, body)
 		}
 	}
-	eventually(t, "both are counted", func() bool { return p.Stats().Errors["tls"] == 2 })
+	conntest.Eventually(t, "both are counted", func() bool { return p.Stats().Errors["tls"] == 2 })
 	if got := log.String(); !strings.Contains(got, "HTTP without TLS") || !strings.Contains(got, "client=127.0.0.1:") {
 		t.Errorf("the log says %q", got)
 	}
@@ -48,15 +48,15 @@ func TestPlainHTTPToATLSListener(t *testing.T) {
 // TestTLSToAPlainListener shows in the log as what it is.
 func TestTLSToAPlainListener(t *testing.T) {
 	_, client := certificates(t)
-	var log lockedBuffer
+	var log conntest.Log
 	cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
-	cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	cfg.Listener.Logger = log.Logger()
 	p := startProxy(t, cfg)
 	c, _ := dialRaw(t, p.addr)
 	if err := tls.Client(c, client).Handshake(); err == nil {
 		t.Error("a handshake without TLS at the other side")
 	}
-	eventually(t, "the log says so", func() bool {
+	conntest.Eventually(t, "the log says so", func() bool {
 		return strings.Contains(log.String(), "TLS spoken to a listener without TLS") && strings.Contains(log.String(), "http://")
 	})
 	if n := p.Stats().Errors["tls"]; n != 1 {
