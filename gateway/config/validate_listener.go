@@ -169,8 +169,8 @@ func (d *decoder) checkPostgres(cfg *Config, l *Listener) {
 
 // checkUsers reads the user list, so that its mistakes are reported with all others.
 func (d *decoder) checkUsers(pg *PostgresListener) {
-	auth, err := pgproxy.ParseAuth(string(pg.Auth))
-	if pg.UsersFile == "" || err != nil || !d.noProblemAt(&pg.UsersFile) {
+	auth, known := map[Auth]pgproxy.Auth{AuthTrust: pgproxy.AuthTrust, AuthMD5: pgproxy.AuthMD5, AuthSCRAM: pgproxy.AuthSCRAM}[pg.Auth]
+	if pg.UsersFile == "" || !known || !d.noProblemAt(&pg.UsersFile) {
 		return
 	}
 	pos := d.mark(&pg.UsersFile)
