@@ -148,7 +148,7 @@ func TestClientThatCannotBeAsked(t *testing.T) {
 	t.Cleanup(tcpproxy.SetLookInterval(time.Millisecond))
 	lines := make(chan string, 8)
 	backend := conntest.Serve(t, conntest.Echo)
-	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Pool: pool.Limits{MaxSize: 1}}, func(c *tcpproxy.Config) {
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1}}, func(c *tcpproxy.Config) {
 		c.ConnectTimeout = conntest.Patience
 		c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))
 	})
