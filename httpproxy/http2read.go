@@ -248,7 +248,7 @@ func (h *http2) body(id uint32, n, content int, ends bool) (*h2Stream, error) {
 		return nil, nil
 	case ended:
 		return nil, h.abort(st, codeClosed)
-	case int64(n) > h2Window+st.extra-st.spent-int64(len(st.in)-st.at):
+	case int64(n) > h2Window+st.extra-st.spent-int64(st.in.size()):
 		return nil, h.abort(st, codeFlow)
 	case st.left >= 0 && int64(content) > st.left:
 		return nil, h.abort(st, codeProtocol)
@@ -257,10 +257,6 @@ func (h *http2) body(id uint32, n, content int, ends bool) (*h2Stream, error) {
 	}
 	st.spent += int64(n - content) // padding is nobody's
 	st.giveBack()
-	if st.at > len(st.in)/2 {
-		st.in = st.in[:copy(st.in, st.in[st.at:])]
-		st.at = 0
-	}
 	return st, nil
 }
 
@@ -274,7 +270,7 @@ func (h *http2) pour(st *h2Stream, n int, ends bool) error {
 		if st != nil {
 			h.mu.Lock()
 			if st.err == nil {
-				st.in = append(st.in, piece...)
+				st.in.put(piece)
 				st.reader.wake()
 			}
 			h.mu.Unlock()

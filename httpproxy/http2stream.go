@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -29,8 +28,7 @@ type h2Stream struct {
 	start []byte // the request's head in HTTP/1.1, which serve takes
 
 	// Guarded by h.mu.
-	in       []byte // of the request's body
-	at       int    // read of it
+	in       h2Body // of the request's body
 	left     int64  // of the body with a length
 	chunk    int    // of the chunk that is read
 	framing  []byte // before and after it, in frameBuf or last
@@ -71,19 +69,9 @@ var errStreamReset = fmt.Errorf("%w: it has reset the stream", httppool.ErrClien
 func (st *h2Stream) Read(p []byte) (int, error) {
 	h := st.h
 	h.mu.Lock()
-	for !st.readable() && st.err == nil {
-		if st.finished {
-			h.mu.Unlock()
-			return 0, io.EOF
-		}
-		if !st.wait(&st.reader) {
-			h.mu.Unlock()
-			return 0, os.ErrDeadlineExceeded
-		}
-	}
-	if st.err != nil {
-		defer h.mu.Unlock()
-		return 0, st.err
+	if err := st.await(); err != nil {
+		h.mu.Unlock()
+		return 0, err
 	}
 	n, more := st.take(p)
 	h.mu.Unlock()
@@ -93,67 +81,24 @@ func (st *h2Stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// readable reports whether there is something of the request. mu is held.
-func (st *h2Stream) readable() bool {
-	return st.at < len(st.in) || len(st.framing) > 0 || st.last != nil
-}
-
-// take moves what has come of the body to p, in HTTP/1.1's framing; more says that there is a frame to be sent. mu is held.
-func (st *h2Stream) take(p []byte) (n int, more bool) {
-	for n < len(p) && st.readable() {
-		unread := len(st.in) - st.at
-		switch {
-		case len(st.framing) > 0:
-			k := copy(p[n:], st.framing)
-			st.framing = st.framing[k:]
-			n += k
-		case unread == 0:
-			st.framing, st.last = st.last, nil
-		case st.chunked && st.chunk == 0:
-			st.chunk = unread
-			st.framing = append(strconv.AppendUint(st.frameBuf[:0], uint64(unread), 16), crlf...)
-		default:
-			if st.chunked {
-				unread = st.chunk
-			}
-			k := copy(p[n:], st.in[st.at:st.at+unread])
-			st.at += k
-			st.spent += int64(k)
-			n += k
-			if st.chunked {
-				if st.chunk -= k; st.chunk == 0 {
-					st.framing = append(st.frameBuf[:0], crlf...)
-				}
-			}
+// await waits until there is something to read. mu is held.
+func (st *h2Stream) await() error {
+	for !st.readable() && st.err == nil {
+		if st.finished {
+			return io.EOF
+		}
+		if !st.wait(&st.reader) {
+			return os.ErrDeadlineExceeded
 		}
 	}
-	if st.at == len(st.in) {
-		st.in, st.at = st.in[:0], 0
-	}
-	if st.spent >= h2Window/4 && !st.ended {
-		st.widen()
-	}
-	return n, st.giveBack()
+	return st.err
 }
 
-// widen makes the window larger of a stream whose server takes what comes. mu is held.
-func (st *h2Stream) widen() {
-	if h := st.h; st.extra == 0 && h.extra < h2AllExtra && (st.left < 0 || st.left > h2Window) {
-		st.extra = h2Extra
-		h.extra += st.extra
-		st.spent += st.extra
-	}
-}
-
-// giveBack lets the client send again what has been taken, where that is worth a frame; true = there is one to send. mu
-// is held.
-func (st *h2Stream) giveBack() bool {
-	if st.spent < (h2Window+st.extra)/4 || st.ended || st.err != nil {
-		return false
-	}
-	st.h.out = appendWindow(st.h.outgoing(), st.id, st.spent)
-	st.spent = 0
-	return true
+// WaitReadable returns when a Read would not wait, so that nobody need hold a buffer meanwhile.
+func (st *h2Stream) WaitReadable() error {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	return st.await()
 }
 
 // wait waits until somebody wakes it; false = the deadline has passed. mu is held, and given up meanwhile.
@@ -463,6 +408,7 @@ func (st *h2Stream) Close() error {
 	if !st.ended {
 		h.leaveBehind(st.id)
 	}
+	st.in.drop()
 	h.extra -= st.extra
 	delete(h.streams, st.id)
 	if len(h.streams) == 0 {
@@ -508,7 +454,7 @@ func (st *h2Stream) begin() []byte {
 	st.start = nil
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
-	if n := len(st.in) + chunkOverhead; len(st.in) > 0 && len(b)+n <= bufferSize {
+	if n := st.in.size() + chunkOverhead; n > chunkOverhead && len(b)+n <= bufferSize {
 		b = slices.Grow(b, n)
 		k, _ := st.take(b[len(b) : len(b)+n])
 		b = b[:len(b)+k]
