@@ -12,6 +12,8 @@ import (
 const (
 	// DefaultBusyTimeout is SQLite's usual advice.
 	DefaultBusyTimeout = 5 * time.Second
+	// DefaultLogSize is what a busy file of any size makes good use of.
+	DefaultLogSize = 64 << 20
 	// minReaders lets a few slow readers not starve the rest on small machines.
 	minReaders = 4
 )
@@ -28,6 +30,10 @@ type Config struct {
 	// holds. 0 means 5 seconds. DB.Write's BEGIN heeds the context meanwhile;
 	// SQLite itself, for other statements, does not look at it.
 	BusyTimeout time.Duration
+	// LogSize is what the log file is cut back to after a checkpoint, in bytes, so
+	// that one large transaction does not cost its size for ever, and beyond which
+	// the writer waits for readers to let it begin anew. 0 means 64 MiB.
+	LogSize int64
 	// ReadOnly opens the file read-only; it must exist.
 	ReadOnly bool
 	// Setup runs on every new connection, before a reader becomes
@@ -46,6 +52,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.BusyTimeout <= 0 {
 		c.BusyTimeout = DefaultBusyTimeout
+	}
+	if c.LogSize <= 0 {
+		c.LogSize = DefaultLogSize
 	}
 	c.Writer.MaxSize, c.Writer.MinIdle, c.Writer.MaxIdle = 1, 0, 0
 	c.Writer.IdleTimeout, c.Writer.MaxLifetime = -1, 0

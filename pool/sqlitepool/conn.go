@@ -8,14 +8,15 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// walSizeLimit is what the log file is cut back to after a checkpoint, in
-// bytes, so that one large transaction does not cost its size for ever.
-const walSizeLimit = 64 << 20
+// logPatience is how long the writer waits for readers, once for every
+// Config.LogSize by which the log has grown beyond that: see keepLogShort.
+const logPatience = time.Second
 
 // open opens one connection and makes it a reader or the writer.
 func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
@@ -118,7 +119,7 @@ func (db *DB) configure(conn *sqlite.Conn, reader bool) error {
 	conn.SetBusyTimeout(db.cfg.BusyTimeout)
 	script := "PRAGMA foreign_keys=ON; SELECT count(*) FROM sqlite_schema;"
 	if !db.readOnly {
-		script = fmt.Sprintf("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA journal_size_limit=%d; ", walSizeLimit) + script
+		script = fmt.Sprintf("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA journal_size_limit=%d; ", db.cfg.LogSize) + script
 	}
 	if err := run(conn, script); err != nil {
 		return err
@@ -165,6 +166,26 @@ func reset(conn *sqlite.Conn, reader bool) error {
 		return exec(conn, "PRAGMA query_only=ON")
 	}
 	return exec(conn, "PRAGMA foreign_keys=ON")
+}
+
+// keepLogShort has the log begin anew when it is too long. SQLite does that by
+// itself only when a commit finds nobody reading from the log: where reads overlap,
+// however short, there always is somebody, and the log would grow for ever. So the
+// writer waits for those who read now; who comes later finds all of it in the file.
+// Source: https://www.sqlite.org/wal.html#avoiding_excessively_large_wal_files
+func (db *DB) keepLogShort(conn *sqlite.Conn) error {
+	info, err := os.Stat(db.path + "-wal")
+	switch {
+	case err != nil || info.Size() <= db.cfg.LogSize:
+		db.logTried = 0
+		return nil
+	case info.Size() <= db.logTried:
+		return nil
+	}
+	db.logTried = info.Size() + db.cfg.LogSize
+	conn.SetBusyTimeout(logPatience)
+	defer conn.SetBusyTimeout(db.cfg.BusyTimeout)
+	return exec(conn, "PRAGMA wal_checkpoint(RESTART)")
 }
 
 // exec runs one cached statement.

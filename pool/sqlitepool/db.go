@@ -24,6 +24,7 @@ type DB struct {
 	immutable bool     // read-only, in a directory where the shared memory file cannot be made
 	made      bool     // the file exists: if it is gone later, no empty one takes its place
 	opened    sync.Map // *sqlite.Conn → *opened
+	logTried  int64    // size of the log from which on to have it begin anew; the writer's holder's
 	readers   *pool.Pool[*sqlite.Conn]
 	writer    *pool.Pool[*sqlite.Conn]
 }
@@ -89,7 +90,11 @@ func (db *DB) newPool(kind string, limits pool.Limits, reader bool) (*pool.Pool[
 		Close: db.closeConn,
 		Check: func(_ context.Context, conn *sqlite.Conn) error { return db.check(conn) },
 		Reset: func(_ context.Context, conn *sqlite.Conn) error {
-			return errors.Join(reset(conn, reader), db.check(conn))
+			err := errors.Join(reset(conn, reader), db.check(conn))
+			if err == nil && !reader {
+				err = db.keepLogShort(conn)
+			}
+			return err
 		},
 		Limits: limits,
 	})

@@ -49,8 +49,11 @@
 // # Checkpoints
 //
 // SQLite checkpoints after every 1,000 pages of log and the log file is cut
-// back to 64 MiB afterwards. A reader that holds its snapshot keeps the log from
-// being reused, so keep reads short. The last connection to close removes the log.
+// back to Config.LogSize afterwards. Reads keep the log from being reused, one by
+// its snapshot, many by following each other without a gap. When it has grown by as
+// much again, the writer's release waits for those who read then, for a second at most,
+// so that it can begin anew. Reads that last longer let it grow: keep them short. The
+// last connection to close removes the log.
 //
 // # Read-only files
 //

@@ -271,3 +271,60 @@ func TestBigRows(t *testing.T) {
 		t.Errorf("x = %d: not rolled back", n)
 	}
 }
+
+// Reads that follow each other without a gap do not make the log grow for ever.
+func TestLogStaysShort(t *testing.T) {
+	const size, commits = 1 << 20, 400 // of 64 KiB and more
+	db := open(t, sqlitepool.Config{LogSize: size})
+	script(t, db, "CREATE TABLE big (id INTEGER PRIMARY KEY, b BLOB)")
+	written := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { overlap(t, db, written) })
+	for i := range commits {
+		err := db.Write(t.Context(), func(c *sqlite.Conn) error {
+			return sqlitex.Execute(c, "INSERT OR REPLACE INTO big VALUES (?, zeroblob(65536))", &sqlitex.ExecOptions{Args: []any{i % 4}})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	info, err := os.Stat(db.Path() + "-wal")
+	close(written)
+	wg.Wait()
+	if err != nil || info.Size() > 8*size {
+		t.Errorf("%d bytes of log, %v", info.Size(), err)
+	}
+}
+
+// overlap reads by two connections in turn: each begins before the other ends.
+func overlap(t *testing.T, db *sqlitepool.DB, until <-chan struct{}) {
+	var leases [2]pool.Lease[*sqlite.Conn]
+	for i := range leases {
+		var err error
+		if leases[i], err = db.AcquireReader(t.Context()); err != nil {
+			t.Error(err)
+			return
+		}
+		defer leases[i].Release()
+	}
+	for i := 0; ; i++ {
+		c := leases[i%2].Value()
+		if !c.AutocommitEnabled() {
+			if err := sqlitex.Execute(c, "ROLLBACK", nil); err != nil {
+				t.Error(err)
+			}
+		}
+		err := sqlitex.Execute(c, "BEGIN", nil)
+		if err == nil {
+			_, err = number(c, "SELECT count(*) FROM big")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-until:
+			return
+		default:
+		}
+	}
+}
