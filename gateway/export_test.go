@@ -28,3 +28,6 @@ func NewLog(w io.Writer, format, level string) (logger *slog.Logger, apply func(
 	logger, control := newLog(w, settings(format, level))
 	return logger, func(format, level string) { control.apply(settings(format, level)) }, control.close
 }
+
+// AdviceToBind is adviceToBind.
+func AdviceToBind(err error) string { return adviceToBind(err) }

@@ -7,8 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -195,5 +197,17 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	echo(t, c, "over unix")
 	if got := g.Addr("raw"); got != "unix:"+path {
 		t.Errorf("address = %s", got)
+	}
+}
+
+// TestAdviceToBind: whatever keeps a port from being bound, the message says what to do.
+func TestAdviceToBind(t *testing.T) {
+	for err, want := range map[syscall.Errno]string{
+		syscall.EADDRINUSE: "ss -ltnp", syscall.EACCES: "more rights", syscall.ENOENT: "create it", syscall.EADDRNOTAVAIL: "no such address",
+		syscall.EMFILE: "LimitNOFILE", syscall.ENFILE: "fs.file-max", syscall.EINVAL: "",
+	} {
+		if got := gateway.AdviceToBind(&net.OpError{Op: "listen", Err: os.NewSyscallError("socket", err)}); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%v: %q", err, got)
+		}
 	}
 }

@@ -26,19 +26,27 @@ func bind(what, address string) (*socket, error) {
 	if errors.Is(err, syscall.EADDRINUSE) && removeStaleSocket(address) {
 		l, err = netaddr.Listen(context.Background(), address)
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		return &socket{Listener: l, unlink: true}, nil
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s: %w on %s: the address is in use by another program; stop that one or choose another address: %w", what, ErrListen, address, err)
-	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("%s: %w on %s: no permission (ports below 1024 and some folders need more rights): %w", what, ErrListen, address, err)
-	case errors.Is(err, syscall.ENOENT):
-		return nil, fmt.Errorf("%s: %w on %s: its folder does not exist; create it first: %w", what, ErrListen, address, err)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%s: %w on %s: this machine has no such address: %w", what, ErrListen, address, err)
 	}
-	return nil, fmt.Errorf("%s: %w on %s: %w", what, ErrListen, address, err)
+	return nil, fmt.Errorf("%s: %w on %s: %s%w", what, ErrListen, address, adviceToBind(err), err)
+}
+
+// adviceToBind says what an error to bind means, and what to do; "" where the error is all there is to say.
+func adviceToBind(err error) string {
+	for cause, advice := range map[syscall.Errno]string{
+		syscall.EADDRINUSE:    `the address is in use by another program; stop that one ("ss -ltnp" names it) or choose another address: `,
+		syscall.EACCES:        "no permission (ports below 1024 and some folders need more rights): ",
+		syscall.ENOENT:        "its folder does not exist; create it first: ",
+		syscall.EADDRNOTAVAIL: "this machine has no such address: ",
+		syscall.EMFILE:        "no file descriptors are left; raise the limit of open files (ulimit -n, LimitNOFILE): ",
+		syscall.ENFILE:        "the whole system is out of files; raise fs.file-max: ",
+	} {
+		if errors.Is(err, cause) {
+			return advice
+		}
+	}
+	return ""
 }
 
 // removeStaleSocket removes a unix socket that nobody listens on any more, as a killed process leaves behind.

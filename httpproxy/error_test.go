@@ -2,6 +2,7 @@ package httpproxy_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -241,5 +243,16 @@ func TestAccessLogSaysHTTP2(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "proto=HTTP/2.0"); n != 4 {
 		t.Errorf("%d of 4 lines say HTTP/2:\n%s", n, log.String())
+	}
+}
+
+// TestNoFilesLeft: the client, and whoever it asks, is told whose shortage it is.
+func TestNoFilesLeft(t *testing.T) {
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: func(context.Context, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+	}}, "10.1.2.3:80")
+	resp, body := get(t, startProxy(t, routeTo(u)).url)
+	if resp.StatusCode != 502 || !strings.Contains(body, "the gateway has no file descriptors left") || strings.Contains(body, "10.1.2.3") {
+		t.Errorf("%s %q", resp.Status, body)
 	}
 }

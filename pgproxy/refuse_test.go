@@ -2,6 +2,7 @@ package pgproxy_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -9,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/freeport"
@@ -278,8 +281,31 @@ func TestServerAuthentication(t *testing.T) {
 		}
 		bad := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Password = "not it" })
 		_, err := pgx.Connect(t.Context(), bad.dsn(""))
-		if sqlstate(err) != "08006" || !has(err.Error(), "28P01") || has(err.Error(), "not it") {
+		if sqlstate(err) != "08006" || !has(err.Error(), "28P01") || has(err.Error(), "not it") || !has(hint(err), "user and password of this upstream") {
 			t.Errorf("%s: wrong password of the gateway: %v", auth, err)
 		}
+	}
+}
+
+// hint is what an error tells a client to do.
+func hint(err error) string {
+	e, _ := errors.AsType[*pgconn.PgError](err)
+	if e == nil {
+		return ""
+	}
+	return e.Hint
+}
+
+// TestNoFilesLeft: the client is told whose shortage it is.
+func TestNoFilesLeft(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Endpoints = []string{"10.1.2.3:5432"}
+		pc.Dial = func(context.Context, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+		}
+	})
+	_, err := pgx.Connect(t.Context(), g.dsn(""))
+	if sqlstate(err) != "08006" || !has(err.Error(), "the gateway has no file descriptors left") || has(err.Error(), "10.1.2.3") {
+		t.Error(err)
 	}
 }

@@ -458,7 +458,7 @@ func (s *session) refuse(err error) error {
 
 // leaseError makes an error of acquire one for the client, and counts it.
 func (s *session) leaseError(err error) *pgwire.ErrorResponse {
-	code, hint, reason := pgwire.StateConnectionFailure, hintTrouble, listener.ReasonUpstreamUnavailable
+	code, hint, reason := pgwire.StateConnectionFailure, hintUnavailable(err), listener.ReasonUpstreamUnavailable
 	message := toldUnavailable(s.b.cfg.Name, err)
 	m, isServer := errors.AsType[*pgwire.ErrorResponse](err)
 	switch {

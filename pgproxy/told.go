@@ -17,8 +17,22 @@ import (
 
 // Clients are told which upstream has what trouble, and never where its servers are: that is in the log.
 
-// hintTrouble goes with what a client can do nothing about.
-const hintTrouble = "Try again; if it stays so, the gateway's log names the server and the cause."
+// Hints that go with what a client can do nothing about.
+const (
+	hintTrouble = "Try again; if it stays so, the gateway's log names the server and the cause."
+	hintLogin   = "The gateway's operator has to mend user and password of this upstream, or the server's rules; the log names the server."
+)
+
+// hintUnavailable goes with toldUnavailable.
+func hintUnavailable(err error) string {
+	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && strings.HasPrefix(m.Code, classAuthorization) {
+		return hintLogin
+	}
+	return hintTrouble
+}
+
+// classAuthorization begins the SQLSTATEs of a login that is refused. What a server says then may have addresses in it.
+const classAuthorization = "28"
 
 // toldUnavailable says why there is no server connection, other than that all are in use.
 func toldUnavailable(upstream string, err error) string {
@@ -27,7 +41,7 @@ func toldUnavailable(upstream string, err error) string {
 
 func whyNoServer(err error) string {
 	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {
-		if strings.HasPrefix(m.Code, "28") { // its text may have addresses
+		if strings.HasPrefix(m.Code, classAuthorization) {
 			return fmt.Sprintf("the server does not accept the gateway's login (SQLSTATE %s)", m.Code)
 		}
 		return fmt.Sprintf("the server says: %s (SQLSTATE %s)", m.Message, m.Code)
@@ -44,6 +58,8 @@ func whyNoServer(err error) string {
 		return "the server's certificate is not accepted"
 	case noTLS || errors.Is(err, errNoTLS):
 		return "the server does not speak TLS"
+	case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
+		return "the gateway has no file descriptors left"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused"
 	case errors.Is(err, context.DeadlineExceeded) || isTimeout(err):

@@ -118,6 +118,10 @@ func parseSet(tokens []token) (*command, error) {
 	case tokens[i].isAny("TRANSACTION", "CHARACTERISTICS"):
 		readOnly := tokens[len(tokens)-1].is("ONLY") && tokens[i].is("TRANSACTION")
 		return simple("SET", func(s *session) error { return s.setTransaction(readOnly) }), nil
+	case tokens[i].is("AUTHORIZATION") && tokens[i+1].is("DEFAULT"): // as a pooler before this one sends it
+		return simple("SET", func(*session) error { return nil }), nil
+	case tokens[i].is("AUTHORIZATION"):
+		return nil, unsupported("SET SESSION AUTHORIZATION")
 	case tokens[i].is("TIME"):
 		return simple("SET", func(s *session) error { return s.set("TimeZone", value2(tokens[i+2:])) }), nil
 	case tokens[i].isAny("NAMES"):

@@ -60,7 +60,7 @@ func start(t testing.TB, change ...func(*sqlite.Config)) *server {
 }
 
 // serve puts a proxy before a backend and ends both with the test.
-func serve(t testing.TB, b *sqlite.Backend, path string) *server {
+func serve(t testing.TB, b pgproxy.Backend, path string) *server {
 	t.Helper()
 	p, err := pgproxy.New(pgproxy.Config{
 		Listener: listener.Config{Name: "db"}, Auth: pgproxy.AuthTrust,
@@ -82,7 +82,8 @@ func serve(t testing.TB, b *sqlite.Backend, path string) *server {
 			t.Error("drain:", err)
 		}
 	})
-	return &server{addr: l.Addr().String(), path: path, b: b, p: p}
+	file, _ := b.(*sqlite.Backend)
+	return &server{addr: l.Addr().String(), path: path, b: file, p: p}
 }
 
 func (s *server) url(options string) string {

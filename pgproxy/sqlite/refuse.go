@@ -20,7 +20,7 @@ func Refuse(c *pgproxy.Client, err error) error {
 	}
 	reason := listener.ReasonUpstreamUnavailable
 	if resp.Code == pgwire.StateDiskFull {
-		reason = listener.ReasonDiskFull
+		reason, resp.Hint = listener.ReasonDiskFull, "It cannot be opened until the gateway's operator has made room."
 	}
 	c.CountError(reason)
 	c.Logger().Error("client refused: no database file", "reason", reason, "sqlstate", resp.Code, "error", err)

@@ -85,6 +85,9 @@ func reasonOf(err error) string {
 
 // reasonOfConnecting tells apart what its operator mends in different places: names, certificates, ports.
 func reasonOfConnecting(err error) string {
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return "the gateway has no file descriptors left"
+	}
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return "cannot connect: its name cannot be resolved"
 	}

@@ -1,0 +1,28 @@
+package sqlite_test
+
+import (
+	"testing"
+
+	"github.com/headpond/headpond/pgproxy"
+)
+
+// TestBehindAnotherGateway: what a pooler says to a server between two of its clients is understood, and so is the client.
+func TestBehindAnotherGateway(t *testing.T) {
+	s := start(t)
+	far, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{Name: "far", Endpoints: []string{s.addr}, User: "app", DBName: "app"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near := serve(t, far, "")
+	for range 2 {
+		conn := near.connect(t)
+		mustExec(t, conn, "SET application_name = 'near'")
+		mustExec(t, conn, "SET statement_timeout = '1min'")
+		if n := one[int64](t, conn, "SELECT count(*) FROM users WHERE id <= $1", 2); n != 2 {
+			t.Errorf("%d users", n)
+		}
+		if _, err := conn.Exec(t.Context(), "SET SESSION AUTHORIZATION somebody"); err == nil {
+			t.Error("there is nobody to become")
+		}
+	}
+}
