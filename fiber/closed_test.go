@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // bystanders are connections opened right after others were closed, so that some of them have got
@@ -155,10 +156,7 @@ func TestWriteToAClosedConnection(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")
 		defer s.Close()
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := conntest.Listen(t)
 		defer l.Close()
 		const almost = 63 // operations; after one more the fiber lets others run
 		on(s, func() { _, _ = s.Write(make([]byte, almost)) })
@@ -210,10 +208,7 @@ func TestWaitReadableForOnAClosedConnection(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")
 		defer s.Close()
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := conntest.Listen(t)
 		defer l.Close()
 		ended := make(chan error, 1)
 		fiber.Spawn(c, func() {

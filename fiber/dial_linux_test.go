@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // deaf returns the address of a socket on ip that lets nobody connect and refuses nobody: its queue
@@ -58,10 +59,7 @@ func TestDialErrors(t *testing.T) {
 		if ne, ok := errors.AsType[net.Error](err); !ok || ne.Timeout() || !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %#v: want a net.Error whose Timeout is false, and context.Canceled", err)
 		}
-		closed, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		closed := conntest.Listen(t)
 		_ = closed.Close()
 		_, err = e.DialContext(t.Context(), "tcp", closed.Addr().String())
 		if _, ok := errors.AsType[*net.OpError](err); !ok || !errors.Is(err, syscall.ECONNREFUSED) {
@@ -94,10 +92,7 @@ func TestDialWithoutHost(t *testing.T) {
 // An address that does not answer leaves time for the next.
 func TestDialTriesTheNextAddress(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := conntest.Listen(t)
 		defer l.Close()
 		good := l.Addr().(*net.TCPAddr)
 		mute := deaf(t, [4]byte{127, 0, 0, 2}, good.Port)

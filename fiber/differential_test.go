@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // The same random scripts are run against connections of package net and of each engine, by fibers
@@ -342,21 +343,7 @@ func (s *script) close(name string, e, peer *end) {
 // dialer makes pairs of connections.
 type dialer func(t *testing.T) (client, server net.Conn)
 
-func netPair(t *testing.T) (client, server net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if server, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	return client, server
-}
+func netPair(t *testing.T) (client, server net.Conn) { return conntest.Pair(t, "tcp", "127.0.0.1:0") }
 
 func runScripts(t *testing.T, dial dialer) {
 	for seed := range uint64(100) {

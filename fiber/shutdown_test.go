@@ -7,15 +7,13 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // silent is a server of package net that accepts and says nothing.
 func silent(t *testing.T) net.Addr {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr()
 }

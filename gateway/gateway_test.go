@@ -17,6 +17,7 @@ import (
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // TestEveryProtocol serves TCP, HTTP and PostgreSQL (from a SQLite file) at once.
@@ -56,13 +57,10 @@ upstreams:
 }
 
 func TestPortInUseNamesListenerAndAddress(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	defer func() { _ = l.Close() }()
 	address := l.Addr().String()
-	_, err = gateway.New(parse(t, tcpText, "{listen}", address, "{echo}", echoServer(t)), gateway.Options{})
+	_, err := gateway.New(parse(t, tcpText, "{listen}", address, "{echo}", echoServer(t)), gateway.Options{})
 	if !errors.Is(err, gateway.ErrListen) || !strings.Contains(err.Error(), `listener "raw"`) || !strings.Contains(err.Error(), address) {
 		t.Errorf("error = %v", err)
 	}

@@ -111,10 +111,7 @@ func TestReloadExchangesAddresses(t *testing.T) {
 
 // TestAddressesAreFreeAfterAReload: what a reload gives up, and what a refused one had opened, can be had again at once.
 func TestAddressesAreFreeAfterAReload(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := conntest.Listen(t)
 	defer func() { _ = taken.Close() }()
 	server := echoServer(t)
 	for _, engine := range engineKinds {

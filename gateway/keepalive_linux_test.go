@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // keptAlive reports whether a connection to a port of this machine has a keep-alive timer.
@@ -31,10 +33,7 @@ func TestPooledConnectionsAreKeptAlive(t *testing.T) {
 	for _, c := range []struct{ listener, upstream string }{
 		{"protocol: postgres, postgres: {databases: {\"*\": u}}", ", postgres: {user: app}"}, {"protocol: http", ""},
 	} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := conntest.Listen(t)
 		accepted := make(chan net.Conn, 100)
 		go func() {
 			for {

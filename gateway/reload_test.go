@@ -15,6 +15,7 @@ import (
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // TestReloadUnderLoad changes endpoints, pool, time-outs and listener settings while clients ask; not one request may fail.
@@ -146,15 +147,12 @@ func TestReloadIsSeenWhole(t *testing.T) {
 
 // TestReloadIsAllOrNothing: one listener can be bound, the other cannot; afterwards everything is as before.
 func TestReloadIsAllOrNothing(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := conntest.Listen(t)
 	defer func() { _ = taken.Close() }()
 	freeAddress := freeAddresses(t, 1)[0]
 	server := echoServer(t)
 	g := run(t, parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", server))
-	err = g.Reload(parse(t, `
+	err := g.Reload(parse(t, `
 admin: 127.0.0.1:0
 listeners:
   - {name: raw, protocol: tcp, listen: "{free}", upstream: other}

@@ -3,7 +3,6 @@ package gateway_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 const farText = `
@@ -124,10 +124,7 @@ func TestTunnelReloadIsAllOrNothing(t *testing.T) {
 	echo := echoServer(t)
 	far := run(t, parse(t, farText, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", echo))
 	near := run(t, parse(t, nearText, "{far}", far.Addr("peers"), "{more}", ""))
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := conntest.Listen(t)
 	defer taken.Close()
 	bad := strings.Replace(nearText, "listen: \"127.0.0.1:0\"", "listen: \""+taken.Addr().String()+"\"", 1)
 	if err := near.Reload(parse(t, bad, "{far}", far.Addr("peers"), "{more}", ", sessions: 5")); !errors.Is(err, gateway.ErrListen) {

@@ -82,29 +82,17 @@ func startProxy(t testing.TB, cfg httpproxy.Config) running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l, err = enginetest.Listener(l); err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- p.Serve(l) }()
-	t.Cleanup(func() {
+	addr := conntest.Run(t, enginetest.Listen(t), p.Serve, func() {
 		http.DefaultClient.CloseIdleConnections()
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // whatever a test leaves open is cut off
 		_ = p.Drain(ctx)
-		if err := <-served; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
 	})
 	scheme := "http://"
 	if cfg.TLS != nil {
 		scheme = "https://"
 	}
-	return running{p, l.Addr().String(), scheme + l.Addr().String()}
+	return running{p, addr, scheme + addr}
 }
 
 // do sends req and returns the response with its body.

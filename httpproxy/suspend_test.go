@@ -17,6 +17,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 )
@@ -157,10 +158,7 @@ func TestDrainJustBeforeTheWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	drained, served := make(chan error, 1), make(chan error, 1)

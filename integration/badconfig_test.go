@@ -3,12 +3,12 @@ package integration
 import (
 	"context"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
@@ -30,10 +30,7 @@ func serveFails(t *testing.T, config string) string {
 }
 
 func TestPortInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	defer l.Close()
 	out := serveFails(t, "admin: "+address(t)+"\n"+tcpConfig(l.Addr().String(), "127.0.0.1:1", ""))
 	if !containsAll(out, []string{"raw", l.Addr().String(), "in use"}) {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/mux"
 )
 
@@ -23,10 +24,7 @@ func TestMuxFromPython(t *testing.T) {
 	}
 	for name, key := range map[string]string{"plain": "", "psk": "a key of 16 bytes or more"} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := conntest.Listen(t)
 			server := &muxServer{cfg: mux.Config{PSK: []byte(key), Resume: &mux.Resume{}}}
 			server.work.Go(func() { server.serve(t, l) })
 			host, port, _ := strings.Cut(l.Addr().String(), ":")

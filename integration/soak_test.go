@@ -6,17 +6,18 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // TestSoak keeps every protocol busy, with and without TLS, while backends die and come back, clients vanish, read
 // slowly or not at all, and the configuration is reloaded, and looks for what is left over. It takes a few seconds,
 // or HEADPOND_SOAK (`make soak`).
 func TestSoak(t *testing.T) {
-	length, _ := soakLength(t, 5*time.Second)
+	length, _ := conntest.SoakLength(t, 5*time.Second)
 	s := newSoak(t)
 	s.g = startGateway(t, s.config())
 	warm := startLoad(t, 4, s.lite()) // what SQLite keeps open is no session's
@@ -71,20 +72,6 @@ func checkFlat(t *testing.T, resident []int64) {
 	if late > early+early/10+8<<20 {
 		t.Errorf("resident memory grew from %d MiB to %d MiB", early>>20, late>>20)
 	}
-}
-
-// soakLength is short, or HEADPOND_SOAK if that is set.
-func soakLength(t *testing.T, short time.Duration) (length time.Duration, set bool) {
-	t.Helper()
-	text := os.Getenv("HEADPOND_SOAK")
-	if text == "" {
-		return short, false
-	}
-	length, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("HEADPOND_SOAK: %v", err)
-	}
-	return length, true
 }
 
 // echoOnce sends a line through the tcp listener and reads it back.

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // TestSoakTunnel moves connections through a tunnel between two gateways while its sockets
@@ -21,7 +23,7 @@ import (
 // far one is killed and started again each round. Cuts and reloads must not be noticed; what a kill cuts off must
 // not look complete; and the near gateway must hold no more at the end.
 func TestSoakTunnel(t *testing.T) {
-	length, kill := soakLength(t, time.Second)
+	length, kill := conntest.SoakLength(t, time.Second)
 	echoAddr, _ := startEcho(t)
 	backend := startHTTP(t)
 	peers, raw, web := address(t), address(t), address(t)

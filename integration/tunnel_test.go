@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/internal/certs"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
@@ -34,10 +35,7 @@ type cutter struct {
 
 func startCutter(t testing.TB, target string) *cutter {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	c := &cutter{addr: l.Addr().String(), target: target}
 	c.wg.Go(func() {
 		for {

@@ -72,10 +72,7 @@ func TestHTTPServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tcp := conntest.Listen(t)
 	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, "hello "+r.RemoteAddr)
 	})}
@@ -114,10 +111,7 @@ func TestListenerClosed(t *testing.T) {
 	}
 	defer s.Close()
 	for _, early := range []bool{true, false} {
-		tcp, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		tcp := conntest.Listen(t)
 		l := s.Listener(tcp)
 		if early {
 			l.Close()

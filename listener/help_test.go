@@ -7,6 +7,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 )
@@ -26,19 +27,7 @@ func start(t *testing.T, cfg listener.Config, h listener.Handler) (s *listener.S
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	t.Cleanup(func() {
-		s.Close()
-		if err := <-served; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-	})
-	return s, l.Addr().String()
+	return s, conntest.Run(t, conntest.Listen(t), s.Serve, s.Close)
 }
 
 var echo = listener.HandlerFunc(func(_ context.Context, c net.Conn) {

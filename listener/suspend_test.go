@@ -54,16 +54,8 @@ func startOn(t *testing.T, h listener.Handler) (s *listener.Server, addr string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	t.Cleanup(func() {
-		s.Close()
-		if err := <-served; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-		_ = e.Close()
-	})
-	return s, l.Addr().String(), e.Kind() != fiber.Goroutine
+	t.Cleanup(func() { _ = e.Close() })
+	return s, conntest.Run(t, l, s.Serve, s.Close), e.Kind() != fiber.Goroutine
 }
 
 func TestSuspendedSessionsGoOn(t *testing.T) {

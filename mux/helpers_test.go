@@ -33,10 +33,7 @@ var transports = map[string]func(t testing.TB) (client, server net.Conn){
 // fiberPair is a connection whose ends are those of an engine (HEADPOND_ENGINE).
 func fiberPair(t testing.TB) (client, server net.Conn) {
 	t.Helper()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := conntest.Listen(t)
 	l, err := enginetest.Listener(inner)
 	if err != nil {
 		t.Fatal(err)

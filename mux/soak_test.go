@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/mux"
 )
 
@@ -21,12 +22,8 @@ import (
 // while its connections are delayed and cut, for a second or HEADPOND_SOAK (`make
 // soak`). Everything is compared, and at the end nothing may be left over.
 func TestSoak(t *testing.T) {
-	length := time.Second
-	if text := os.Getenv("HEADPOND_SOAK"); text != "" {
-		var err error
-		if length, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("HEADPOND_SOAK: %v", err)
-		}
+	length, long := conntest.SoakLength(t, time.Second)
+	if long {
 		t.Run("1000 reconnects", func(t *testing.T) { reconnects(t, 1000, newLine(t, false, mux.Config{})) })
 	}
 	ctx, cancel := context.WithTimeout(bg, length)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -225,10 +226,7 @@ func TestServerMisbehavesAtLogin(t *testing.T) {
 		"cleartext after SASL": {[]pgwire.Message{&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{"SCRAM-SHA-256"}}, &pgwire.Authentication{Kind: pgwire.AuthCleartext}}, "out of turn"},
 		"Kerberos":             {[]pgwire.Message{&pgwire.Authentication{Kind: 2}}, "Kerberos"},
 	} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := conntest.Listen(t)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

@@ -57,23 +57,11 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l, err = enginetest.Listener(l); err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- p.Serve(l) }()
-	t.Cleanup(func() {
+	addr := conntest.Run(t, enginetest.Listen(t), p.Serve, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := p.Drain(ctx); err != nil {
 			t.Errorf("drain: %v", err)
-		}
-		if err := <-served; err != nil {
-			t.Errorf("serve: %v", err)
 		}
 		if err := backend.Drain(ctx); err != nil {
 			t.Errorf("drain of the backend: %v", err)
@@ -82,7 +70,7 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 			t.Logf("log of the gateway:\n%s", log)
 		}
 	})
-	return &gateway{Proxy: p, backend: backend, addr: l.Addr().String(), log: log}
+	return &gateway{Proxy: p, backend: backend, addr: addr, log: log}
 }
 
 // dsn is how clients reach the gateway.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
@@ -243,15 +244,12 @@ func TestDrain(t *testing.T) {
 
 // TestServerThatNeverAnswers has connections accepted, by the system, for a server that says nothing.
 func TestServerThatNeverAnswers(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	defer l.Close()
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		pc.Endpoints, pc.Limits.OpenTimeout = []string{l.Addr().String()}, time.Second
 	})
-	_, err = pgx.Connect(t.Context(), g.dsn(""))
+	_, err := pgx.Connect(t.Context(), g.dsn(""))
 	if sqlstate(err) != "08006" || !has(err.Error(), "did not answer in time") || has(g.log.String(), `exceeded\n`) {
 		t.Errorf("%v\n%s", err, g.log)
 	}

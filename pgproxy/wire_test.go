@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -160,10 +161,7 @@ type fakeServer struct {
 
 func newFakeServer(t testing.TB) *fakeServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	f := &fakeServer{addr: l.Addr().String(), conns: make(chan *wire, 100), cancels: make(chan *wire, 100)}
 	done := make(chan struct{})
 	go func() {

@@ -25,10 +25,7 @@ func startBench(b *testing.B, minIdle int, handle func(*net.TCPConn)) (direct, p
 	if err != nil {
 		b.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := conntest.Listen(b)
 	go p.Serve(l)
 	b.Cleanup(func() { p.Close(); up.Close() })
 	return direct, l.Addr().String()

@@ -3,7 +3,6 @@ package tcpproxy_test
 import (
 	"context"
 	"log/slog"
-	"net"
 	"testing"
 
 	"github.com/headpond/headpond/fiber"
@@ -34,25 +33,12 @@ func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change 
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l, err = enginetest.Listener(l); err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- p.Serve(l) }()
 	t.Cleanup(func() {
-		p.Close()
-		if err := <-served; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
 		ctx, cancel := context.WithTimeout(context.Background(), conntest.Patience)
 		defer cancel()
 		if err := up.Drain(ctx); err != nil {
 			t.Error(err)
 		}
 	})
-	return p, l.Addr().String()
+	return p, conntest.Run(t, enginetest.Listen(t), p.Serve, p.Close)
 }

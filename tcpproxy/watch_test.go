@@ -1,12 +1,12 @@
 package tcpproxy_test
 
 import (
-	"net"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/tcpproxy"
 )
@@ -14,10 +14,7 @@ import (
 // A session may stop a look at its connection in the middle, though the look asks the loop that the
 // session runs on.
 func TestWatchIsStoppedDuringALook(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	defer l.Close()
 	conn, err := enginetest.Dial(t.Context(), l.Addr().String())
 	if err != nil {

@@ -78,21 +78,10 @@ func start(t testing.TB, o options) *ends {
 	return e
 }
 
-// serve serves on a free port and returns the address.
+// serve serves on a free port, until s is closed, and returns the address.
 func serve(t testing.TB, s *tunnel.Server) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
-	t.Cleanup(func() {
-		if err := <-done; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-	})
-	return l.Addr().String()
+	return conntest.Run(t, conntest.Listen(t), s.Serve, func() {})
 }
 
 // allow is a server's policy.

@@ -135,10 +135,7 @@ func TestMaxSessionsOfOneAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := conntest.Listen(t)
 	l := &elsewhere{Listener: inner}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

@@ -24,13 +24,7 @@ import (
 // second or HEADPOND_SOAK (`make soak`). Every byte is accounted for, and at the end
 // nothing may be left over.
 func TestSoak(t *testing.T) {
-	length := time.Second
-	if text := os.Getenv("HEADPOND_SOAK"); text != "" {
-		var err error
-		if length, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("HEADPOND_SOAK: %v", err)
-		}
-	}
+	length, _ := conntest.SoakLength(t, time.Second)
 	k := newSoak(t)
 	ctx, cancel := context.WithTimeout(bg, length)
 	defer cancel()

@@ -13,14 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/upstream"
 )
 
 func TestTCPProbe(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := conntest.Listen(t)
 	probe := upstream.TCPProbe()
 	if err := probe(t.Context(), l.Addr().String()); err != nil {
 		t.Error(err)
@@ -93,10 +91,7 @@ func TestHTTPProbeUnixAndGarbage(t *testing.T) {
 	}
 	s.Close()
 	<-done
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tcp := conntest.Listen(t)
 	defer tcp.Close()
 	go func() {
 		if c, err := tcp.Accept(); err == nil {

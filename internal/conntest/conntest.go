@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,6 +57,29 @@ next:
 		return strings.TrimSuffix(line, "\n")
 	}
 	return ""
+}
+
+// Listen listens on a port of 127.0.0.1.
+func Listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Run has serve serve l until the end of the test. Then end has it return, without an error.
+func Run(t testing.TB, l net.Listener, serve func(net.Listener) error, end func()) (address string) {
+	served := make(chan error, 1)
+	go func() { served <- serve(l) }()
+	t.Cleanup(func() {
+		end()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return l.Addr().String()
 }
 
 // Serve runs handle for each connection to a port of 127.0.0.1, closes the connection when it returns, and ends with the test.
@@ -216,4 +240,18 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 			t.Fatalf("not within %v: %s", Patience, what)
 		}
 	}
+}
+
+// SoakLength is short, or what HEADPOND_SOAK says (`make soak`): then long is true.
+func SoakLength(t testing.TB, short time.Duration) (length time.Duration, long bool) {
+	t.Helper()
+	text := os.Getenv("HEADPOND_SOAK")
+	if text == "" {
+		return short, false
+	}
+	length, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("HEADPOND_SOAK: %v", err)
+	}
+	return length, true
 }

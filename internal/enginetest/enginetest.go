@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"testing"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/netaddr"
@@ -51,6 +52,16 @@ func Fibers() int { return engine.Stats().Fibers }
 
 // Listener makes l one of the engine.
 func Listener(l net.Listener) (net.Listener, error) { return engine.Listener(l) }
+
+// Listen listens on a port of 127.0.0.1, on the engine.
+func Listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := engine.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
 
 // Dial connects to "host:port" or "unix:/path" on the engine.
 func Dial(ctx context.Context, endpoint string) (net.Conn, error) {

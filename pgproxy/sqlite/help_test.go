@@ -4,20 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/headpond/headpond/internal/leaktest"
-	"github.com/headpond/headpond/listener"
-	"github.com/headpond/headpond/pgproxy"
-	"github.com/headpond/headpond/pgproxy/sqlite"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	driver "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgproxy/sqlite"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -69,21 +70,15 @@ func serve(t testing.TB, b pgproxy.Backend, path string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- p.Serve(l) }()
-	t.Cleanup(func() {
+	addr := conntest.Run(t, conntest.Listen(t), p.Serve, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := errors.Join(p.Drain(ctx), b.Drain(ctx), <-served); err != nil {
+		if err := errors.Join(p.Drain(ctx), b.Drain(ctx)); err != nil {
 			t.Error("drain:", err)
 		}
 	})
 	file, _ := b.(*sqlite.Backend)
-	return &server{addr: l.Addr().String(), path: path, b: file, p: p}
+	return &server{addr: addr, path: path, b: file, p: p}
 }
 
 func (s *server) url(options string) string {

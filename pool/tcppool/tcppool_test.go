@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/pool"
@@ -35,10 +36,7 @@ type server struct {
 
 func listen(t testing.TB) *server {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := conntest.Listen(t)
 	s := &server{ln, make(chan net.Conn, 100)}
 	var wg sync.WaitGroup
 	wg.Go(func() {
