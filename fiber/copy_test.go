@@ -409,7 +409,7 @@ func TestManyCopyToHoldNobodyUp(t *testing.T) {
 				last = moved
 			}
 		})
-		if readers.Wait(); most > 16<<20 {
+		if readers.Wait(); most > moved/2 { // how much a millisecond is depends on the machine
 			t.Errorf("%d of %d bytes were moved in one go", most, moved)
 		}
 		if came.Load() != sent.Load() {
