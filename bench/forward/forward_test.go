@@ -7,14 +7,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"testing"
-	"time"
 
+	"github.com/headpond/headpond/bench/internal/arms"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/listener"
-	"github.com/headpond/headpond/pool/httppool"
 )
 
 var workloads = []struct {
@@ -36,15 +33,15 @@ func answer(w http.ResponseWriter, r *http.Request) {
 func BenchmarkForward(b *testing.B) {
 	server := httptest.NewServer(http.HandlerFunc(answer))
 	defer server.Close()
-	arms := []struct {
+	kinds := []struct {
 		name  string
 		start func(*testing.B, string) string
 	}{
-		{"old", startOld}, {"stdlib", startStdlib}, {"headpond", startHeadpond}, {"gateway", startGateway},
+		{"old", start("http-old")}, {"stdlib", start("http-new")}, {"headpond", start("http-library")}, {"gateway", startGateway},
 	}
-	for _, arm := range arms {
+	for _, arm := range kinds {
 		for _, w := range workloads {
-			b.Run(arm.name+"/"+w.name, func(b *testing.B) { run(b, arm.start(b, server.URL), w.body) })
+			b.Run(arm.name+"/"+w.name, func(b *testing.B) { run(b, arm.start(b, server.Listener.Addr().String()), w.body) })
 		}
 	}
 }
@@ -87,62 +84,19 @@ func serve(b *testing.B, h http.Handler) string {
 	return s.URL
 }
 
-// startOld is the study's old arm: the body read whole, a new transport for each request.
-func startOld(b *testing.B, target string) string {
-	return serve(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
+// start starts one of the benchmarks' proxies.
+func start(kind string) func(b *testing.B, target string) string {
+	return func(b *testing.B, target string) string {
+		h, err := arms.Handler(kind, target)
 		if err != nil {
-			return
+			b.Fatal(err)
 		}
-		req, err := http.NewRequestWithContext(r.Context(), r.Method, target+r.URL.Path, bytes.NewReader(body))
-		if err != nil {
-			return
-		}
-		t := &http.Transport{}
-		defer t.CloseIdleConnections()
-		resp, err := t.RoundTrip(req)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadGateway)
-			return
-		}
-		defer resp.Body.Close()
-		answer, err := io.ReadAll(resp.Body)
-		if err != nil {
-			return
-		}
-		w.WriteHeader(resp.StatusCode)
-		_, _ = w.Write(answer)
-	}))
-}
-
-func startStdlib(b *testing.B, target string) string {
-	u, err := url.Parse(target)
-	if err != nil {
-		b.Fatal(err)
+		return serve(b, h)
 	}
-	t := &http.Transport{MaxIdleConns: 100, MaxIdleConnsPerHost: 100, IdleConnTimeout: 90 * time.Second, DisableCompression: true}
-	b.Cleanup(t.CloseIdleConnections)
-	return serve(b, &httputil.ReverseProxy{
-		Transport: t,
-		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u); r.SetXForwarded() },
-	})
-}
-
-func startHeadpond(b *testing.B, target string) string {
-	h, err := httppool.Forward(target)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(h.Close)
-	return serve(b, h)
 }
 
 func startGateway(b *testing.B, target string) string {
-	u, err := url.Parse(target)
-	if err != nil {
-		b.Fatal(err)
-	}
-	up, err := httpproxy.NewUpstream("api", []string{u.Host}, httpproxy.UpstreamOptions{})
+	up, err := httpproxy.NewUpstream("api", []string{target}, httpproxy.UpstreamOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/headpond/headpond/pool/sqlitepool"
 	"github.com/headpond/headpond/upstream"
 	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
 )
 
 // Defaults of Config.
@@ -184,23 +185,7 @@ func (b *Backend) Drain(ctx context.Context) error { return b.db.Drain(ctx) }
 // Exec runs a script of SQLite's own SQL in one transaction, to create a schema
 // or sample data before clients come.
 func (b *Backend) Exec(ctx context.Context, script string) error {
-	err := b.db.Write(ctx, func(conn *sqlite.Conn) error {
-		for script != "" {
-			stmt, trailing, err := conn.PrepareTransient(script)
-			if err != nil {
-				return err
-			}
-			script = script[len(script)-trailing:]
-			for row := true; row && err == nil; {
-				row, err = stmt.Step()
-			}
-			stmt.Finalize()
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	err := b.db.Write(ctx, func(conn *sqlite.Conn) error { return sqlitex.ExecuteScript(conn, script, nil) })
 	b.generation.Add(1)
 	return err
 }

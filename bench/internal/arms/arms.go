@@ -31,7 +31,7 @@ func Main(ctx context.Context, kind, address, target string) error {
 	if kind == "iocopy" {
 		return copyBytes(ctx, l, target)
 	}
-	h, err := handler(kind, target)
+	h, err := Handler(kind, target)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,8 @@ func unlessDone(ctx context.Context, err error) error {
 	return nil
 }
 
-func handler(kind, target string) (http.Handler, error) {
+// Handler is the proxy of a kind that speaks HTTP, before target (host:port).
+func Handler(kind, target string) (http.Handler, error) {
 	switch kind {
 	case "http-old":
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { buffered(w, r, "http://"+target) }), nil
