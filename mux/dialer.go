@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -278,9 +279,7 @@ func dialAddress(ctx context.Context, address string) (net.Conn, error) {
 func (d *Dialer) keep(h *host, session *Session) {
 	s := &shared{Session: session, used: true}
 	idle := d.IdleTimeout
-	if idle == 0 {
-		idle = time.Minute
-	}
+	idle = cmp.Or(idle, time.Minute)
 	h.sessions = append(h.sessions, s)
 	s.timer = time.AfterFunc(idle, func() { d.idle(h, s, idle) })
 	if d.OnSession != nil {

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -104,9 +105,7 @@ func (l Limits) Validate() error {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
 	}
 	maxSize := l.MaxSize
-	if maxSize == 0 {
-		maxSize = DefaultMaxSize
-	}
+	maxSize = cmp.Or(maxSize, DefaultMaxSize)
 	if maxSize < 1 || maxSize > maxMaxSize {
 		bad("MaxSize %d is not from 1 to %d", l.MaxSize, maxMaxSize)
 	}
@@ -150,32 +149,22 @@ const (
 // withDefaults returns l with every zero that means a default replaced, and
 // every "never" made zero or MaxInt64 as the core wants it.
 func (l Limits) withDefaults() Limits {
-	if l.MaxSize == 0 {
-		l.MaxSize = DefaultMaxSize
-	}
+	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
 	if l.MaxIdle == 0 || l.MaxIdle > l.MaxSize {
 		l.MaxIdle = l.MaxSize
 	}
-	if l.IdleTimeout == 0 {
-		l.IdleTimeout = DefaultIdleTimeout
-	}
+	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultIdleTimeout)
 	for _, d := range []*time.Duration{&l.IdleTimeout, &l.MaxLifetime, &l.AcquireTimeout, &l.CheckAfter, &l.CheckInterval, &l.OpenTimeout} {
 		*d = min(*d, longest)
 	}
 	if l.IdleTimeout < 0 {
 		l.IdleTimeout = never
 	}
-	if l.CheckAfter == 0 {
-		l.CheckAfter = DefaultCheckAfter
-	}
+	l.CheckAfter = cmp.Or(l.CheckAfter, DefaultCheckAfter)
 	if l.CheckAfter < 0 {
 		l.CheckAfter = never
 	}
-	if l.OpenTimeout == 0 {
-		l.OpenTimeout = DefaultOpenTimeout
-	}
-	if l.OpenConcurrency == 0 {
-		l.OpenConcurrency = DefaultOpenConcurrency
-	}
+	l.OpenTimeout = cmp.Or(l.OpenTimeout, DefaultOpenTimeout)
+	l.OpenConcurrency = cmp.Or(l.OpenConcurrency, DefaultOpenConcurrency)
 	return l
 }

@@ -1,6 +1,7 @@
 package pgpool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,9 +102,7 @@ func New(cfg Config) (*Pool, error) {
 func withDefaults(l pool.Limits) pool.Limits {
 	if l.MaxSize == 0 {
 		l.MaxSize = DefaultMaxSize
-		if l.MinIdle == 0 {
-			l.MinIdle = DefaultMinIdle
-		}
+		l.MinIdle = cmp.Or(l.MinIdle, DefaultMinIdle)
 	}
 	return l
 }

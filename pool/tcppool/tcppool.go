@@ -1,6 +1,7 @@
 package tcppool
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -87,9 +88,7 @@ func New(cfg Config) (*Dialer, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = new(net.Dialer).DialContext
 	}
-	if cfg.ForgetAfter == 0 {
-		cfg.ForgetAfter = DefaultForgetAfter
-	}
+	cfg.ForgetAfter = cmp.Or(cfg.ForgetAfter, DefaultForgetAfter)
 	cfg.TLS = tlsclient.WithSessions(cfg.TLS)
 	return &Dialer{config: cfg, limits: limits, pools: make(map[key]*entry)}, nil
 }
