@@ -86,20 +86,47 @@ func h2Frames(f func(fr *http2.Framer, fields func(kv ...string) []byte)) []byte
 	return out.Bytes()
 }
 
-// broken reports whether x/net's reader takes the frames for a breach that ends the connection.
+// broken reports whether x/net's reader takes the frames, or the blocks of fields that are whole, for a breach that ends the connection.
 func broken(frames []byte) bool {
-	fr := http2.NewFramer(nil, bytes.NewReader(frames))
+	const priorityUpdate = 0x10 // an extension that is ignored here
+	var known []byte            // that are whole
+	for len(frames) >= 9 {
+		n := 9 + int(frames[0])<<16 + int(frames[1])<<8 + int(frames[2])
+		if n > len(frames) && n-9 <= 16<<10 {
+			break
+		}
+		if n = min(n, len(frames)); frames[3] != priorityUpdate {
+			known = append(known, frames[:n]...)
+		}
+		frames = frames[n:]
+	}
+	fr := http2.NewFramer(nil, bytes.NewReader(known))
 	fr.SetMaxReadFrameSize(16 << 10)
-	fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	decoder := hpack.NewDecoder(4096, nil)
+	var block []byte
 	for {
-		_, err := fr.ReadFrame()
+		f, err := fr.ReadFrame()
 		_, breach := errors.AsType[http2.ConnectionError](err)
 		_, ofStream := errors.AsType[http2.StreamError](err)
 		switch {
 		case breach || errors.Is(err, http2.ErrFrameTooLarge):
 			return true
-		case err != nil && !ofStream:
+		case ofStream:
+			continue
+		case err != nil:
 			return false
+		}
+		ends := false
+		switch f := f.(type) {
+		case *http2.HeadersFrame:
+			block, ends = bytes.Clone(f.HeaderBlockFragment()), f.HeadersEnded()
+		case *http2.ContinuationFrame:
+			block, ends = append(block, f.HeaderBlockFragment()...), f.HeadersEnded()
+		}
+		if ends {
+			if _, err := decoder.DecodeFull(block); err != nil {
+				return true
+			}
 		}
 	}
 }

@@ -259,6 +259,7 @@ func TestHTTP2Connections(t *testing.T) {
 		"empty window update":  {frame(http2.FrameWindowUpdate, 0, 0, "\x00\x00\x00\x00"), "PROTOCOL_ERROR"},
 		"window of no stream":  {frame(http2.FrameWindowUpdate, 0, 5, "\x00\x00\x00\x01"), "PROTOCOL_ERROR"},
 		"window overflow":      {frame(http2.FrameWindowUpdate, 0, 0, "\x7f\xff\xff\xff"), "FLOW_CONTROL_ERROR"},
+		"short goaway":         {frame(http2.FrameGoAway, 0, 0, "1234"), "FRAME_SIZE_ERROR"},
 		"padding":              {frame(http2.FrameHeaders, http2.FlagHeadersPadded, 1, "\x05abc"), "PROTOCOL_ERROR"},
 		"interrupted block": {func(h *h2Client) {
 			frame(http2.FrameHeaders, 0, 1, "")(h)
