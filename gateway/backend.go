@@ -99,7 +99,7 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 	if l.MaxWaiters == 0 {
 		l.MaxWaiters = manyWaiters
 	}
-	return l, l.Validate()
+	return l, l.Verify()
 }
 
 // healthOf translates the active check; PostgreSQL's own probe is added by newPostgres. through dials by the upstream's tunnel, if it has one.

@@ -97,9 +97,9 @@ type Limits struct {
 	Overflow Overflow
 }
 
-// Validate reports everything that is wrong with l, nil if nothing is. The
+// Verify reports everything that is wrong with l, nil if nothing is. The
 // errors wrap ErrConfig and name the field.
-func (l Limits) Validate() error {
+func (l Limits) Verify() error {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))

@@ -73,7 +73,7 @@ type Pool[T any] struct {
 // New makes a pool and starts to open MinIdle resources; it does not wait for
 // them. The error wraps ErrConfig.
 func New[T any](cfg Config[T]) (*Pool[T], error) {
-	errs := []error{cfg.Limits.Validate()}
+	errs := []error{cfg.Limits.Verify()}
 	if cfg.Open == nil {
 		errs = append(errs, fmt.Errorf("%w: Open is missing", ErrConfig))
 	}
@@ -209,7 +209,7 @@ func (p *Pool[T]) With(ctx context.Context, fn func(T) error) error {
 // get the room that was added. The error wraps ErrConfig and changes nothing;
 // a closed pool returns ErrClosed.
 func (p *Pool[T]) Update(l Limits) error {
-	if err := l.Validate(); err != nil {
+	if err := l.Verify(); err != nil {
 		return fmt.Errorf("pool %q: %w", p.name, err)
 	}
 	return p.update(func(Limits) Limits { return l.withDefaults() })

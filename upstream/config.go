@@ -128,7 +128,7 @@ func verify(name string, endpoints []string, b Balance, l pool.Limits, h Health,
 	if !b.valid() {
 		bad("balance %v is unknown", b)
 	}
-	if err := l.Validate(); err != nil {
+	if err := l.Verify(); err != nil {
 		bad("%w", err)
 	}
 	if h.Interval < 0 || h.Timeout < 0 || h.Rise < 0 || h.Fall < 0 {

@@ -84,7 +84,7 @@ func NewTransport(cfg Config) (*Transport, error) {
 	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
 	l.MaxIdle = cmp.Or(l.MaxIdle, min(DefaultMaxIdle, l.MaxSize))
 	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultIdleTimeout)
-	if err := l.Validate(); err != nil {
+	if err := l.Verify(); err != nil {
 		return nil, fmt.Errorf("httppool: %w", err)
 	}
 	if cfg.TLS == nil {

@@ -50,6 +50,9 @@ type Config struct {
 	ResetSession bool
 	// Hooks observe the pool, for tracing.
 	Hooks pool.Hooks
+	// LeakAfter and OnLeak tell of leases that are held for too long, as pool.Config has it.
+	LeakAfter time.Duration
+	OnLeak    func(pool.Leak)
 }
 
 // resetSession is DISCARD ALL without DEALLOCATE ALL.
@@ -86,6 +89,8 @@ func New(cfg Config) (*Pool, error) {
 		Check:  func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) },
 		Limits: withDefaults(cfg.Limits),
 		Hooks:  cfg.Hooks,
+
+		LeakAfter: cfg.LeakAfter, OnLeak: cfg.OnLeak,
 	}
 	if cfg.ResetSession {
 		pc.Reset = func(ctx context.Context, c *pgx.Conn) error {

@@ -374,3 +374,16 @@ func TestPanicInAfterConnectClosesTheConnection(t *testing.T) {
 		t.Error("the first connection is still there: ", err)
 	}
 }
+
+func TestLeaksAreReported(t *testing.T) {
+	leaks := make(chan pool.Leak, 1)
+	db := open(t, pgpool.Config{Limits: one, LeakAfter: 10 * time.Millisecond, OnLeak: func(l pool.Leak) { leaks <- l }})
+	l, err := db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	if leak := <-leaks; !strings.Contains(leak.Site, "TestLeaksAreReported") {
+		t.Errorf("%+v", leak)
+	}
+}

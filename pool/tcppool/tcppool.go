@@ -78,7 +78,7 @@ func New(cfg Config) (*Dialer, error) {
 	if cfg.Limits != nil {
 		limits = *cfg.Limits
 	}
-	err := limits.Validate()
+	err := limits.Verify()
 	if cfg.ForgetAfter < 0 {
 		err = errors.Join(err, fmt.Errorf("%w: ForgetAfter %v is negative", pool.ErrConfig, cfg.ForgetAfter))
 	}
