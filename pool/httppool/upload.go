@@ -160,9 +160,7 @@ func frameChunk(buf []byte, n int) []byte {
 }
 
 func (x *exchange) appendTrailers(dst []byte) ([]byte, error) {
-	return appendFields(dst, x.req.Trailer, func(name string) bool {
-		return httpwire.ForbiddenTrailer(name)
-	})
+	return appendFields(dst, x.req.Trailer, httpwire.ForbiddenTrailer)
 }
 
 func (x *exchange) sendPart(p []byte, last bool) error {
