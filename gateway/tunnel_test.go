@@ -134,3 +134,24 @@ func TestTunnelReloadIsAllOrNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTunnelsSayWhyTheyAreNotConnected: at the end that connects, and at the one that waits for a peer it has a use for.
+func TestTunnelsSayWhyTheyAreNotConnected(t *testing.T) {
+	address := freeAddresses(t, 1)[0]
+	near := run(t, parse(t, nearText, "{far}", address, "{more}", ""))
+	conntest.Eventually(t, "an attempt has failed", func() bool { return tunnelOf(t, near.Gateway).LastError != nil })
+	if s := tunnelOf(t, near.Gateway); !strings.Contains(s.LastError.Error(), address) || s.FailingSince.IsZero() {
+		t.Errorf("%v since %v", s.LastError, s.FailingSince)
+	}
+	text := farText + "  back: {endpoints: [\"upstream:any\"], tunnel: near}\ntunnels:\n  near: {listener: peers, peer: near}\n" // which nobody uses
+	far := run(t, parse(t, text, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", echoServer(t)))
+	if s := tunnelOf(t, far.Gateway); s.LastError == nil || !strings.Contains(s.LastError.Error(), `"near"`) || s.FailingSince.IsZero() {
+		t.Errorf("%v since %v", s.LastError, s.FailingSince)
+	}
+	if err := near.Reload(parse(t, nearText, "{far}", far.Addr("peers"), "{more}", "")); err != nil {
+		t.Fatal(err)
+	}
+	conntest.Eventually(t, "neither end complains", func() bool {
+		return tunnelOf(t, near.Gateway).LastError == nil && tunnelOf(t, near.Gateway).Sessions == 1 && tunnelOf(t, far.Gateway).LastError == nil
+	})
+}

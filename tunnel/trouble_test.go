@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -68,7 +69,7 @@ func TestServerSaysWhoIsAbsent(t *testing.T) {
 	if !errors.Is(err, tunnel.ErrNotConnected) || !strings.Contains(err.Error(), `"other"`) || since.Before(began) {
 		t.Errorf("%v since %v", err, since)
 	}
-	bad, err := tunnel.NewClient(tunnel.ClientConfig{Address: e.address, Config: tunnel.Config{Name: "other", PSK: []byte("another key altogether")}})
+	bad, err := tunnel.NewClient(tunnel.ClientConfig{Address: e.address, Config: tunnel.Config{Name: "other", PSK: []byte("another key altogether"), Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		t.Fatal(err)
 	}
