@@ -56,7 +56,7 @@ type Config struct {
 	Token []byte
 	// Authorize, if set, decides whether to talk to the other side; its error
 	// ends the handshake (the other side is told only that it was denied, unless
-	// the error wraps a [*Refusal]). With a PSK it is asked after the proof.
+	// the error wraps a [*Refusal]), and a panic is the caller's of Client or Server. With a PSK it is asked after the proof.
 	Authorize func(ctx context.Context, p Peer) error
 	// Resume, if set, makes sessions outlive their connections where the other side
 	// can do that too; see [Session.Resumable].

@@ -82,7 +82,14 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	shaken := false
+	defer func() {
+		if !shaken { // Authorize has panicked
+			closeNow(conn)
+		}
+	}()
 	h, err := shakeHands(ctx, conn, cfg, client)
+	shaken = true
 	if err != nil {
 		if !errors.Is(err, ErrResumed) {
 			closeNow(conn)
