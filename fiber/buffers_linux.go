@@ -85,6 +85,16 @@ func (b *sendBuffers) grow(class int) bool {
 	return true
 }
 
+// trim gives the memory back to the system, but not the addresses: it costs page faults.
+func (b *sendBuffers) trim() {
+	if b.used > 0 {
+		return
+	}
+	for _, a := range b.arenas {
+		_ = unix.Madvise(a, unix.MADV_DONTNEED)
+	}
+}
+
 func (b *sendBuffers) free() {
 	for _, a := range b.arenas {
 		_ = unix.Munmap(a)

@@ -18,7 +18,7 @@ import (
 // for fibers of its own loop; every method may be called from anywhere, at the price of a trip
 // to the loop. Idle, it holds no buffer.
 //
-// What Write took is sent at the end of the loop's turn with everything else (io_uring), so an
+// What Write took is sent at the end of the loop's turn with everything else, so an
 // error about it is returned by a later call, as for bytes in the socket's buffer. Close sends
 // what is left first, for up to [closeTime]; then the peer is told of a reset.
 type Conn struct {

@@ -325,7 +325,10 @@ func (p *epoll) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 	return n, n == len(p.scratch), nil, err
 }
 
-func (p *epoll) drained(*Conn) bool      { return true }
+func (p *epoll) drained(d *Conn) bool {
+	p.flush(d)
+	return d.out == nil
+}
 func (p *epoll) arrived(*Conn) bool      { return false }
 func (p *epoll) spliceable(c *Conn) bool { return c.canRead }
 func (p *epoll) emptied(c *Conn)         { c.canRead = false }

@@ -4,6 +4,7 @@ package fiber
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -11,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// epoll is the poller for systems without io_uring: edge-triggered readiness, and the reads and
-// writes are ordinary non-blocking system calls. One epoll_ctl per connection, none per request,
-// and no read that is bound to find nothing.
+// epoll is the poller for systems without io_uring: edge-triggered readiness, and ordinary
+// non-blocking system calls. One epoll_ctl per connection, none per request, and no read that is
+// bound to find nothing. Small messages are gathered and sent at the end of the turn, all by one call.
 type epoll struct {
 	loop    *loop
 	fd      int
@@ -23,6 +24,12 @@ type epoll struct {
 	scratch []byte // of CopyTo, for as long as a piece takes
 	idle    bool   // the last wait found nothing to do for long
 	raw     bool   // see rawWaits
+
+	batch   *aio // nil = the system has none: everything is sent at once, by itself
+	send    sendBuffers
+	dirty   []*Conn // with something gathered, at the end of the turn
+	sending [aioSize]*Conn
+	told    func(i int, result int64) // sent, for sending[i]
 }
 
 // epollConn is what the poller knows of a connection; the loop's thread owns it.
@@ -53,6 +60,8 @@ func newEpoll(l *loop) (poller, error) {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
 	p := &epoll{loop: l, fd: fd, event: event, raw: rawWaits(l.engine.cfg.Loops)}
+	p.told = func(i int, result int64) { p.sent(p.sending[i], result) }
+	p.batch, _ = newAIO()
 	p.table.put(p) // wakeSlot
 	if err := p.control(unix.EPOLL_CTL_ADD, event, unix.EPOLLIN, wakeSlot); err != nil {
 		p.free()
@@ -81,11 +90,15 @@ func (p *epoll) add(c *Conn) error {
 }
 
 func (p *epoll) remove(c *Conn) {
+	if c.isDirty {
+		p.dirty = slices.DeleteFunc(p.dirty, func(o *Conn) bool { return o == c })
+		c.isDirty = false
+	}
 	_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, c.fd, nil)
 	p.table.drop(c.slot)
 }
 
-func (p *epoll) busy(c *Conn) bool { return len(c.in) > 0 }
+func (p *epoll) busy(c *Conn) bool { return len(c.in) > 0 || c.out != nil }
 func (p *epoll) stop(*Conn) bool   { return true }
 
 func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
@@ -102,6 +115,9 @@ func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
 				c.canRead = false // a short read has emptied it; what comes later is a new edge
 			}
 			c.unsure = true
+			if n == 0 && len(b) > 0 && c.cut() {
+				return 0, c.outErr, true
+			}
 			return n, nil, true
 		case unix.EAGAIN:
 			c.canRead = false
@@ -114,7 +130,16 @@ func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
 }
 
 func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
-	for c.canWrite {
+	switch {
+	case c.fin:
+		return 0, unix.EPIPE, true
+	case p.gather(c, b):
+		return len(b), nil, true
+	}
+	if p.flush(c); c.outErr != 0 {
+		return 0, c.outErr, true
+	}
+	for c.canWrite && c.out == nil {
 		n, errno := rawSend(c.fd, b)
 		switch errno {
 		case 0:
@@ -127,6 +152,103 @@ func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
 		}
 	}
 	return 0, nil, false
+}
+
+// gatherMost bounds what is gathered of a connection in a turn: more is not worth the copy.
+const gatherMost = 8 << 10
+
+// gather keeps b for the end of the turn, behind what is there; false = it is to be sent now.
+func (p *epoll) gather(c *Conn, b []byte) bool {
+	n := len(b)
+	if c.out != nil {
+		n += c.out.n
+	}
+	if p.batch == nil || !c.canWrite || c.outErr != 0 || n > gatherMost {
+		return false
+	}
+	if c.out == nil || n > len(c.out.mem) {
+		s := p.send.get(n)
+		if s == nil {
+			return false
+		}
+		if c.out != nil {
+			s.n = copy(s.mem, c.out.mem[:c.out.n])
+			p.send.put(c.out)
+		}
+		c.out = s
+	}
+	c.out.n += copy(c.out.mem[c.out.n:], b)
+	if !c.isDirty {
+		c.isDirty = true
+		p.dirty = append(p.dirty, c)
+	}
+	return true
+}
+
+// flush sends now what was gathered, as far as there is room.
+func (p *epoll) flush(c *Conn) {
+	for c.out != nil && c.canWrite {
+		n, errno := rawSend(c.fd, c.out.mem[:c.out.n])
+		if errno != 0 {
+			n = -int(errno)
+		}
+		p.sent(c, int64(n))
+	}
+}
+
+// sent notes that n bytes of what was gathered were taken; negative: the error.
+func (p *epoll) sent(c *Conn, n int64) {
+	switch s := c.out; {
+	case n >= int64(s.n):
+	case n >= 0:
+		s.n = copy(s.mem, s.mem[n:s.n])
+		return
+	case n == -int64(unix.EAGAIN):
+		c.canWrite = false
+		return
+	case n == -int64(unix.EINTR):
+		return
+	default:
+		c.outErr = syscall.Errno(-n)
+	}
+	p.send.put(c.out)
+	c.out = nil
+	if c.fin && c.outErr == 0 {
+		_ = c.finish()
+	}
+	c.wakeWriter(p.loop)
+}
+
+// sendGathered ends a turn.
+func (p *epoll) sendGathered() {
+	n := 0
+	for i, c := range p.dirty {
+		p.dirty[i] = nil
+		c.isDirty = false
+		if c.out == nil || !c.canWrite { // closed, or full: an event goes on
+			continue
+		}
+		p.sending[n] = c
+		if n++; n == aioSize {
+			p.submit(n)
+			n = 0
+		}
+	}
+	p.dirty = p.dirty[:0]
+	p.submit(n)
+}
+
+func (p *epoll) submit(n int) {
+	if n > 1 {
+		for i, c := range p.sending[:n] {
+			p.batch.put(i, c.fd, c.out.mem[:c.out.n])
+		}
+		_ = p.batch.submit(n, p.told)
+	}
+	for i, c := range p.sending[:n] {
+		p.flush(c) // what is left, or was refused
+		p.sending[i] = nil
+	}
 }
 
 // readable looks for itself when the last read may have left nothing.
@@ -147,10 +269,36 @@ func (p *epoll) quiet(c *Conn) bool { return !p.readable(c) || nothingToRead(c.f
 func (p *epoll) ended(c *Conn) bool { return c.hup && len(c.in) == 0 && atEnd(c.fd) }
 
 func (p *epoll) shutdown(c *Conn) error {
-	return c.opError("shutdown", shutdownSocket(c.fd))
+	if c.fin {
+		return nil
+	}
+	p.flush(c)
+	if c.fin = true; c.out == nil {
+		return c.finish()
+	}
+	return nil
 }
 
 func (p *epoll) close(c *Conn) {
+	if !c.abort {
+		p.flush(c)
+	}
+	if c.out != nil && !c.abort {
+		p.loop.timers.arm(c, p.loop.now+int64(closeTime))
+	}
+	p.closeIdle(c)
+}
+
+// closeIdle closes the descriptor of a closed connection that has sent everything, or is not to.
+func (p *epoll) closeIdle(c *Conn) {
+	switch {
+	case c.out == nil:
+	case !c.abort:
+		return
+	default:
+		p.send.put(c.out)
+		c.out = nil
+	}
 	p.table.drop(c.slot)
 	closeSocket(c.fd)
 	c.gone(p.loop)
@@ -181,6 +329,11 @@ func (p *epoll) closeListener(a *Listener) {
 // wait asks for events. While there is much to do it waits with a raw system call; the runtime's
 // signal ends one that lasts, and then an ordinary one follows, which lets the processor go.
 func (p *epoll) wait(until int64) {
+	if len(p.dirty) > 0 {
+		if p.sendGathered(); p.loop.hasReady() {
+			until = -1
+		}
+	}
 	ms := -1
 	switch {
 	case until < 0:
@@ -210,6 +363,14 @@ func (p *epoll) wait(until int64) {
 func (p *epoll) handle(ev *unix.EpollEvent) {
 	switch t := p.table.get(uint32(ev.Fd), uint32(ev.Pad)).(type) {
 	case *Conn:
+		if ev.Events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+			t.canWrite = true
+			p.flush(t)
+		}
+		if t.closed {
+			p.closeIdle(t)
+			return
+		}
 		if ev.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 			t.hup = true
 		}
@@ -217,8 +378,7 @@ func (p *epoll) handle(ev *unix.EpollEvent) {
 			t.canRead, t.unsure = true, false
 			t.wakeReader(p.loop)
 		}
-		if ev.Events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-			t.canWrite = true
+		if t.canWrite {
 			t.wakeWriter(p.loop)
 		}
 	case *Listener:
@@ -233,9 +393,16 @@ func (p *epoll) each(fn func(owner any)) { p.table.each(fn) }
 
 func (p *epoll) wake() { wakeEvent(p.event) }
 
-func (p *epoll) trim() { p.scratch = nil }
+func (p *epoll) trim() {
+	p.scratch = nil
+	p.send.trim()
+}
 
 func (p *epoll) free() {
+	if p.batch != nil {
+		p.batch.free()
+	}
+	p.send.free()
 	_ = unix.Close(p.event)
 	_ = unix.Close(p.fd)
 }

@@ -34,6 +34,8 @@ func (e *Engine) Buffers() (receiving, sending int) {
 				p.settle()
 				receiving += p.recv.taken
 				sending += p.send.used
+			} else if p, ok := l.poller.(*epoll); ok {
+				sending += p.send.used
 			}
 		})
 	}

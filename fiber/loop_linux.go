@@ -206,7 +206,7 @@ func (l *loop) step() {
 	if len(l.spare) > 0 && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
 		until = l.now + int64(idleAfter) // to give them up
 	}
-	if len(l.queue)+len(l.bulk) > 0 {
+	if l.hasReady() {
 		until = -1
 	} else {
 		l.waiting.Store(true)
@@ -254,7 +254,7 @@ func (l *loop) finish() bool {
 
 // over reports whether a closing loop has nothing left to run.
 func (l *loop) over() bool {
-	return l.closing && l.fibers == 0 && l.open == 0 && len(l.queue)+len(l.bulk) == 0
+	return l.closing && l.fibers == 0 && l.open == 0 && !l.hasReady()
 }
 
 // ready lets f go on in this turn or the next. Only on the loop's thread.
@@ -265,6 +265,9 @@ func (l *loop) ready(f *coroutine) {
 		l.queue = append(l.queue, f)
 	}
 }
+
+// hasReady reports whether there is something to run without waiting.
+func (l *loop) hasReady() bool { return len(l.queue)+len(l.bulk) > 0 }
 
 // runReady resumes what is ready now; what becomes ready meanwhile waits for the next turn, so
 // that the kernel is asked in between.

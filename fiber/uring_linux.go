@@ -343,13 +343,13 @@ func (p *uring) shutdown(c *Conn) error {
 	}
 	c.fin = true
 	if c.out == nil && c.sending == nil {
-		return p.finish(c)
+		return c.finish()
 	}
 	return nil
 }
 
 // finish sends the FIN.
-func (p *uring) finish(c *Conn) error {
+func (c *Conn) finish() error {
 	c.finSent = true
 	return c.opError("shutdown", shutdownSocket(c.fd))
 }
@@ -391,22 +391,25 @@ func (c *Conn) lingering(l *loop) bool {
 	if !c.closed {
 		return false
 	}
-	p, ok := l.poller.(*uring)
-	if !ok {
-		return true
-	}
 	c.abort = true
 	if c.out != nil || c.sending != nil { // the peer must not take what it has got for everything
 		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	}
-	if c.out != nil {
-		p.send.put(c.out)
-		c.out = nil
+	switch p := l.poller.(type) {
+	case *epoll:
+		if c.out != nil {
+			p.closeIdle(c)
+		}
+	case *uring:
+		if c.out != nil {
+			p.send.put(c.out)
+			c.out = nil
+		}
+		if c.flight > 0 {
+			p.cancel(c, kindSend)
+		}
+		p.closeIdle(c)
 	}
-	if c.flight > 0 {
-		p.cancel(c, kindSend)
-	}
-	p.closeIdle(c)
 	return true
 }
 
@@ -603,6 +606,8 @@ func (p *uring) received(c *Conn, e cqe) {
 		if len(c.in) > maxAhead || c.bulk && e.flags&cqeMore != 0 {
 			p.stop(c)
 		}
+	case e.res == 0 && c.cut():
+		c.inErr = c.outErr
 	case e.res == 0:
 		c.eof = true
 	case errno == unix.ECANCELED || errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN:
@@ -686,10 +691,15 @@ func (p *uring) sent(c *Conn, e cqe) {
 		p.flush(c)
 	}
 	if c.fin && !c.finSent && c.sending == nil && c.outErr == 0 {
-		_ = p.finish(c)
+		_ = c.finish()
 	}
 	c.wakeWriter(p.loop)
 }
+
+// cut reports that a send has failed because the connection was broken off. Who reads then finds the end of the
+// stream, for such an error is told once; it would look as if everything had come. After the peer's FIN the error is
+// EPIPE, and the end is one.
+func (c *Conn) cut() bool { return c.outErr != 0 && c.outErr != unix.EPIPE }
 
 func (p *uring) acceptable(a *Listener, e cqe) {
 	a.armed = e.flags&cqeMore != 0
@@ -713,11 +723,7 @@ func (p *uring) trim() {
 	if p.recv.taken == 0 && p.ring.empty() {
 		_ = unix.Madvise(p.recv.mem, unix.MADV_DONTNEED)
 	}
-	if p.send.used == 0 {
-		for _, a := range p.send.arenas {
-			_ = unix.Madvise(a, unix.MADV_DONTNEED)
-		}
-	}
+	p.send.trim()
 }
 
 func (p *uring) free() {
