@@ -53,6 +53,25 @@ func TestIdleHoldsNoBuffer(t *testing.T) {
 	})
 }
 
+// What has arrived and is not read keeps the loop's buffers from nobody, on however many connections.
+func TestUnreadHoldsNobodyUp(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		const many = 150 // more than a loop has buffers
+		for range many {
+			c, s := pair(t, e, "tcp")
+			t.Cleanup(func() { _, _ = c.Close(), s.Close() })
+			exchange(t, c, s, 1)
+			on(s, func() { _, _ = s.(idler).WaitReadableFor(0) }) // receives by itself from now on
+			on(c, func() { _, _ = c.Write([]byte("unread")) })
+			on(s, func() { _, _ = s.(idler).WaitReadableFor(time.Hour) })
+		}
+		c, s := pair(t, e, "tcp")
+		_ = s.SetReadDeadline(time.Now().Add(time.Minute))
+		exchange(t, c, s, 100_000)
+		_, _ = c.Close(), s.Close()
+	})
+}
+
 // A loop whose connections all wait does nothing: not every now and then either.
 func TestIdleLoopRests(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
