@@ -28,8 +28,8 @@ const aioSize = 128
 // aioBlock is the kernel's struct iocb (io_submit(2)).
 type aioBlock struct {
 	data   uint64
-	key    uint32
-	flags  uint32
+	_      uint32 // the kernel writes here
+	_      uint32
 	opcode uint16
 	_      int16
 	fd     uint32

@@ -101,7 +101,7 @@ func (k *look) held(l *loop) (stacks string, held bool) {
 		k.at, k.since, k.waited = at, time.Time{}, false
 		return "", false
 	}
-	ran, complete := cpuTime(l.thread), false
+	ran := cpuTime(l.thread)
 	switch {
 	case k.since.IsZero():
 		k.since, k.ran = time.Now(), ran
@@ -114,6 +114,7 @@ func (k *look) held(l *loop) (stacks string, held bool) {
 		k.waited = true
 		return "", false
 	default:
+		var complete bool
 		if stacks, complete = fibersThat(waits); stacks == "" && complete {
 			return "", false
 		}

@@ -576,7 +576,7 @@ func (h *http2) giveUp(st *h2Stream, err error) error {
 // abort ends a stream for what its client did. mu is held.
 func (h *http2) abort(st *h2Stream, code h2Code) error {
 	if st.err != nil {
-		return nil
+		return nil //nolint:nilerr // the stream is over already
 	}
 	h.out = appendReset(h.outgoing(), st.id, code)
 	if err := h.giveUp(st, fmt.Errorf("%w: %w", httppool.ErrClientGone, code)); err != nil {

@@ -161,8 +161,8 @@ func TestHTTP2DeafClient(t *testing.T) {
 			h.ask(1, true, plainGet...)
 		},
 	} {
-		for what, timeout := range map[string]time.Duration{"": 0, " at the standard server": time.Hour} {
-			t.Run(name+what, func(t *testing.T) {
+		for what, timeout := range map[string]time.Duration{"here": 0, "at the standard server": time.Hour} {
+			t.Run(name+", "+what, func(t *testing.T) {
 				t.Parallel()
 				p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
 					Upstream: newUpstream(t, backend), IdleTimeout: 500 * time.Millisecond, Timeout: timeout,
