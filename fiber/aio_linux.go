@@ -14,10 +14,12 @@ import (
 
 // aio sends on many sockets with one system call, where there is no io_uring: io_submit(2) of the kernel's older
 // interface for asynchronous I/O. On sockets in non-blocking mode nothing about it is asynchronous: what it submits is
-// done, or has failed, when it returns, so the kernel never holds a buffer of ours. It saves more than the calls: between
+// done, or has failed, when it returns, so the kernel never holds a buffer of ours. (A connection that is broken raises
+// SIGPIPE, as with package net, which only a program notices that asks for that signal.) It saves more than the calls: between
 // one message and the next the receiver of the first cannot take the processor away.
 type aio struct {
 	ring  *aioRing // where the kernel tells results; its address is the context's id, too
+	probe [1]byte  // of try
 	block [aioSize]aioBlock
 	list  [aioSize]*aioBlock
 }
@@ -83,8 +85,8 @@ func (a *aio) try() error {
 	}
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	out := [1]byte{'x'}
-	a.put(0, fds[0], out[:])
+	a.probe[0] = 'x'
+	a.put(0, fds[0], a.probe[:])
 	sent := int64(0)
 	err = a.submit(1, func(_ int, result int64) { sent = result })
 	in := [2]byte{}

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/splice"
 )
 
 // What is sent behind a reset fails, and takes the error that reading would have found; the stream must not seem to be complete.
 func TestFailedSendIsNoEnd(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
-		for _, reset := range []bool{true, false} {
+		for i := range 4 {
+			reset, piece := i%2 == 0, make([]byte, 1+i/2*20_000)
 			plain, c := plainPair(t, e)
 			if _, err := plain.Write([]byte("part")); err != nil {
 				t.Fatal(err)
@@ -30,7 +32,7 @@ func TestFailedSendIsNoEnd(t *testing.T) {
 				}
 				_ = plain.Close() // the loop does not see it yet
 				for range 3 {
-					if _, err = c.Write([]byte("x")); err != nil {
+					if _, err = c.Write(piece); err != nil {
 						break
 					}
 				}
@@ -42,6 +44,85 @@ func TestFailedSendIsNoEnd(t *testing.T) {
 			case !reset && (string(got) != "part" || err != nil):
 				t.Errorf("%q and then %v after a FIN, want all and the end", got, err)
 			}
+		}
+	})
+}
+
+// So does what has been sent in part, and what is spliced.
+func TestSendThatFailsHalfWay(t *testing.T) {
+	ways := map[string]func(t *testing.T, e *fiber.Engine, to net.Conn) error{
+		"write": func(_ *testing.T, _ *fiber.Engine, to net.Conn) error {
+			_, err := to.Write(make([]byte, 64<<20))
+			return err
+		},
+		"splice": func(t *testing.T, e *fiber.Engine, to net.Conn) error {
+			client, in := plainPair(t, e)
+			go func() { _, _ = client.Write(make([]byte, 64<<20)) }()
+			_, err := in.(copier).CopyTo(to, func(int) {}, nil)
+			_ = in.Close()
+			return err
+		},
+	}
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for name, send := range ways {
+			plain, c := plainPair(t, e)
+			go func() {
+				_, _ = plain.Write([]byte("part"))
+				_, _ = io.CopyN(io.Discard, plain, 1<<20)
+				_ = plain.(*net.TCPConn).SetLinger(0)
+				_ = plain.Close()
+			}()
+			var sendErr, err error
+			done := make(chan struct{})
+			fiber.Spawn(c, func() {
+				defer close(done)
+				sendErr = send(t, e, c)
+				_, err = io.ReadAll(c)
+			})
+			if <-done; !errors.Is(sendErr, syscall.ECONNRESET) || !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%s: sending ended with %v, reading with %v; want ECONNRESET", name, sendErr, err)
+			}
+		}
+	})
+}
+
+// A peer that reads slowly gets everything after Close: only one that does not read at all is given up.
+func TestCloseWaitsForASlowReader(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		plain, s := plainPair(t, e)
+		out := stuff(t, s, stream{seed: 1})
+		_ = s.Close()
+		first, err := io.ReadAll(io.LimitReader(plain, int64(out.at/2)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fiber.Expire(s)
+		rest, err := io.ReadAll(plain)
+		if n := len(first) + len(rest); uint64(n) != out.at || err != nil {
+			t.Errorf("%d of %d bytes came, and then %v", n, out.at, err)
+		}
+	})
+}
+
+// A panic of who is told what was spliced costs no pipe.
+func TestPanicWhileSplicing(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for range 3 {
+			client, in, out, server := chain(t, e, "tcp")
+			go func() { _, _ = client.Write(make([]byte, 64<<20)) }()
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			var got any
+			on(in, func() {
+				defer func() { got = recover() }()
+				_, _ = in.(copier).CopyTo(out, func(int) {}, func(int) { panic("spliced") })
+			})
+			if got != "spliced" {
+				t.Errorf("CopyTo ended with the panic %v", got)
+			}
+			_, _ = in.Close(), out.Close()
+		}
+		if open, idle := splice.Open(); open != idle {
+			t.Errorf("%d pipes, of which %d wait", open, idle)
 		}
 	})
 }

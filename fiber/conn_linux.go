@@ -20,7 +20,7 @@ import (
 //
 // What Write took is sent at the end of the loop's turn with everything else, so an
 // error about it is returned by a later call, as for bytes in the socket's buffer. Close sends
-// what is left first, for up to [closeTime]; then the peer is told of a reset.
+// what is left first, for as long as the peer takes some in each [closeTime]; else it is told of a reset.
 type Conn struct {
 	loop atomic.Pointer[loop]
 	fd   int

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -197,32 +198,14 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 			}
 			continue
 		}
-		pipe := splice.Take()
-		if pipe == nil {
-			return nil, nil
+		n, readErr, writeErr := spliceOnce(l, c, d, moved, spliced)
+		switch {
+		case errors.Is(readErr, unix.EAGAIN):
+			l.poller.emptied(c)
+			continue
+		case readErr != nil || writeErr != nil:
+			return readErr, writeErr
 		}
-		n, err := splice.Once(c.fd, pipe.W, spliceLimit)
-		if n == 0 {
-			splice.Put(pipe)
-			switch {
-			case err == nil:
-				return io.EOF, nil
-			case errors.Is(err, unix.EAGAIN):
-				l.poller.emptied(c)
-				continue
-			case splice.Unsupported(err):
-				return errors.ErrUnsupported, nil
-			}
-			return err, nil
-		}
-		if spliced != nil {
-			spliced(n)
-		}
-		if err := emptyPipe(l, d, pipe, n, moved); err != nil {
-			splice.Drop(pipe)
-			return nil, err
-		}
-		splice.Put(pipe)
 		if n < spliceLeast {
 			return nil, nil
 		}
@@ -231,6 +214,39 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 			_ = c.yield(l)
 		}
 	}
+}
+
+// spliceOnce moves what there is, up to spliceLimit; 0 = there is no pipe.
+func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, writeErr error) {
+	pipe := splice.Take()
+	if pipe == nil {
+		return 0, nil, nil
+	}
+	empty := false
+	defer func() { // also when moved or spliced panics
+		if empty {
+			splice.Put(pipe)
+		} else {
+			splice.Drop(pipe)
+		}
+	}()
+	n, err := splice.Once(c.fd, pipe.W, spliceLimit)
+	if n == 0 {
+		empty = true
+		switch {
+		case err == nil:
+			err = io.EOF
+		case splice.Unsupported(err):
+			err = errors.ErrUnsupported
+		}
+		return 0, err, nil
+	}
+	if spliced != nil {
+		spliced(n)
+	}
+	err = emptyPipe(l, d, pipe, n, moved)
+	empty = err == nil
+	return n, nil, err
 }
 
 // emptyPipe moves n bytes from the pipe to d.
@@ -249,6 +265,9 @@ func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) erro
 		case err == nil:
 			return io.ErrUnexpectedEOF // not to happen: the pipe has something in it
 		default:
+			if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the system call
+				d.outErr = errno // see cut
+			}
 			return err
 		}
 	}

@@ -48,6 +48,9 @@ func New(cfg Config) (*Engine, error) {
 		err := e.startAll()
 		if err == nil {
 			e.reason = because(cfg.Engine, "io_uring works", missing)
+			if p, ok := e.loops[0].poller.(*epoll); ok && p.single != nil {
+				e.reason += "; messages are sent one by one: " + p.single.Error()
+			}
 			e.watching.Go(e.watch)
 			return e, nil
 		}

@@ -25,7 +25,8 @@ type epoll struct {
 	idle    bool   // the last wait found nothing to do for long
 	raw     bool   // see rawWaits
 
-	batch   *aio // nil = the system has none: everything is sent at once, by itself
+	batch   *aio  // nil = the system has none: everything is sent at once, by itself
+	single  error // why
 	send    sendBuffers
 	dirty   []*Conn // with something gathered, at the end of the turn
 	sending [aioSize]*Conn
@@ -61,7 +62,7 @@ func newEpoll(l *loop) (poller, error) {
 	}
 	p := &epoll{loop: l, fd: fd, event: event, raw: rawWaits(l.engine.cfg.Loops)}
 	p.told = func(i int, result int64) { p.sent(p.sending[i], result) }
-	p.batch, _ = newAIO()
+	p.batch, p.single = newAIO()
 	p.table.put(p) // wakeSlot
 	if err := p.control(unix.EPOLL_CTL_ADD, event, unix.EPOLLIN, wakeSlot); err != nil {
 		p.free()
@@ -148,6 +149,7 @@ func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
 			c.canWrite = false
 		case unix.EINTR:
 		default:
+			c.outErr = errno
 			return 0, errno, true
 		}
 	}
@@ -284,7 +286,7 @@ func (p *epoll) close(c *Conn) {
 		p.flush(c)
 	}
 	if c.out != nil && !c.abort {
-		p.loop.timers.arm(c, p.loop.now+int64(closeTime))
+		c.linger(p.loop)
 	}
 	p.closeIdle(c)
 }

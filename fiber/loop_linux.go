@@ -198,22 +198,33 @@ func (l *loop) step() {
 	l.runPosted()
 	l.expire()
 	l.runReady()
-	l.runBulk()
-	if l.over() {
-		return
+	switch {
+	case len(l.bulk) > 0:
+		l.wait(-1) // what was written goes first
+		l.runBulk()
+	case !l.over():
+		l.wait(l.until())
 	}
+}
+
+// until is when the loop has something to do by itself; see poller.wait.
+func (l *loop) until() int64 {
 	until := l.timers.next()
 	if len(l.spare) > 0 && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
 		until = l.now + int64(idleAfter) // to give them up
 	}
-	if l.hasReady() {
-		until = -1
-	} else {
-		l.waiting.Store(true)
-		if l.hasPosted() {
-			until = -1
-		}
+	if len(l.queue) > 0 {
+		return -1
 	}
+	l.waiting.Store(true)
+	if l.hasPosted() {
+		return -1
+	}
+	return until
+}
+
+// wait lets the kernel work.
+func (l *loop) wait(until int64) {
 	l.shown.Store(int64(l.fibers))
 	l.kept.Store(int64(len(l.spare)))
 	l.active.Store(false)

@@ -104,6 +104,12 @@ func atEnd(fd int) bool {
 	return n == 0 && err == nil
 }
 
+// unsent is how much of what was sent the peer's system has not taken.
+func unsent(fd int) int {
+	n, _ := unix.IoctlGetInt(fd, unix.TIOCOUTQ) // 0: nothing keeps the connection then
+	return n
+}
+
 // pollNow fills in what is known of descriptors, without waiting; false = the system does not tell.
 func pollNow(fds []unix.PollFd) bool {
 	var none unix.Timespec

@@ -89,7 +89,7 @@ const (
 	kindWake
 )
 
-// closeTime bounds how long a closed connection tries to send what was written before; then it is reset.
+// closeTime bounds how long a closed connection that was written to waits for a peer that does not read; then it is reset.
 const closeTime = 10 * time.Second
 
 // ringEntries is how many operations are submitted at most by one system call; more are
@@ -316,7 +316,7 @@ func (p *uring) flush(c *Conn) {
 	s := p.ring.next()
 	s.opcode, s.fd, s.userData = opSend, int32(c.fd), p.dataOf(c, kindSend)
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&c.out.mem[0]))), uint32(c.out.n)
-	s.opFlags = unix.MSG_NOSIGNAL | unix.MSG_WAITALL // all of it, or an error
+	s.opFlags = unix.MSG_NOSIGNAL | unix.MSG_WAITALL // all of it, but for an error
 	c.sending, c.out = c.out, nil
 	c.flight++
 }
@@ -371,7 +371,7 @@ func (p *uring) close(c *Conn) {
 	case c.sending != nil && c.abort:
 		p.cancel(c, kindSend)
 	case c.out != nil || c.sending != nil:
-		p.loop.timers.arm(c, p.loop.now+int64(closeTime))
+		c.linger(p.loop)
 	}
 	p.closeIdle(c)
 }
@@ -386,10 +386,26 @@ func (p *uring) closeIdle(c *Conn) {
 	c.gone(p.loop)
 }
 
-// lingering gives up sending for a closed connection whose time is over.
+// linger has lingering look after a closed connection that has something to send.
+func (c *Conn) linger(l *loop) {
+	c.wr.deadline = int64(unsent(c.fd)) // nobody writes any more: how much it was at the last look
+	l.timers.arm(c, l.now+int64(closeTime))
+}
+
+// lingerLeast is how much a peer has to take in each closeTime.
+const lingerLeast = 16 << 10
+
+// lingering gives up sending for a closed connection whose peer takes next to nothing.
 func (c *Conn) lingering(l *loop) bool {
-	if !c.closed {
+	switch {
+	case !c.closed:
 		return false
+	case c.out == nil && c.flight == 0:
+		return true // gone
+	}
+	if !l.closing && !c.abort && int64(unsent(c.fd)) <= c.wr.deadline-lingerLeast {
+		c.linger(l)
+		return true
 	}
 	c.abort = true
 	if c.out != nil || c.sending != nil { // the peer must not take what it has got for everything
@@ -397,9 +413,7 @@ func (c *Conn) lingering(l *loop) bool {
 	}
 	switch p := l.poller.(type) {
 	case *epoll:
-		if c.out != nil {
-			p.closeIdle(c)
-		}
+		p.closeIdle(c)
 	case *uring:
 		if c.out != nil {
 			p.send.put(c.out)
@@ -678,8 +692,16 @@ func (p *uring) sent(c *Conn, e cqe) {
 	switch {
 	case e.res < 0 && c.outErr == 0:
 		c.outErr = syscall.Errno(-e.res)
-	case e.res >= 0 && int(e.res) < s.n:
-		c.outErr = unix.EPIPE // MSG_WAITALL: only an error or a cancel ends it early
+	case e.res < 0 || int(e.res) >= s.n:
+	case c.closed && c.abort:
+		c.outErr = unix.ECANCELED
+	default: // an error has ended it early: the next send tells which
+		s.n = copy(s.mem, s.mem[e.res:s.n])
+		next := c.out
+		c.out = s
+		p.flush(c)
+		c.out = next
+		return
 	}
 	p.send.put(s)
 	switch {
@@ -699,7 +721,13 @@ func (p *uring) sent(c *Conn, e cqe) {
 // cut reports that a send has failed because the connection was broken off. Who reads then finds the end of the
 // stream, for such an error is told once; it would look as if everything had come. After the peer's FIN the error is
 // EPIPE, and the end is one.
-func (c *Conn) cut() bool { return c.outErr != 0 && c.outErr != unix.EPIPE }
+func (c *Conn) cut() bool {
+	switch c.outErr {
+	case 0, unix.EPIPE, unix.ENOMEM, unix.ENOBUFS, unix.ECANCELED:
+		return false
+	}
+	return true
+}
 
 func (p *uring) acceptable(a *Listener, e cqe) {
 	a.armed = e.flags&cqeMore != 0
