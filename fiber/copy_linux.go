@@ -251,13 +251,16 @@ func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, 
 
 // emptyPipe moves n bytes from the pipe to d.
 func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) error {
+	short := false // the last splice was, be it for want of room or for an error
 	for n > 0 {
 		m, err := splice.Once(pipe.R, d.fd, n)
 		switch {
 		case m > 0:
 			moved(m)
 			n -= m
+			short = n > 0
 		case errors.Is(err, unix.EAGAIN):
+			short = false
 			l.poller.filled(d)
 			if err := d.wait(l, &d.wr); err != nil {
 				return err
@@ -266,7 +269,10 @@ func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) erro
 			return io.ErrUnexpectedEOF // not to happen: the pipe has something in it
 		default:
 			if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the system call
-				d.outErr = errno // see cut
+				if short && errno == unix.EPIPE && !d.eof {
+					errno = unix.ECONNRESET // which the short splice has taken from the socket
+				}
+				d.outErr, err = errno, errno // see cut
 			}
 			return err
 		}

@@ -3,6 +3,7 @@
 package fiber
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -57,6 +58,7 @@ type uringConn struct {
 	out     *sendBuffer   // being filled
 	sending *sendBuffer   // the kernel's
 	outErr  syscall.Errno // of a send
+	short   bool          // an error has ended the last send early; the kernel kept it to itself
 	isDirty bool
 	fin     bool // shut down for writing when all is sent
 	finSent bool
@@ -621,7 +623,7 @@ func (p *uring) received(c *Conn, e cqe) {
 			p.stop(c)
 		}
 	case e.res == 0 && c.cut():
-		c.inErr = c.outErr
+		c.inErr = cmp.Or(c.outErr, unix.ECONNRESET)
 	case e.res == 0:
 		c.eof = true
 	case errno == unix.ECANCELED || errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN:
@@ -692,10 +694,16 @@ func (p *uring) sent(c *Conn, e cqe) {
 	switch {
 	case e.res < 0 && c.outErr == 0:
 		c.outErr = syscall.Errno(-e.res)
-	case e.res < 0 || int(e.res) >= s.n:
+		if c.short && c.outErr == unix.EPIPE && !c.eof {
+			c.outErr = unix.ECONNRESET // which the short send has taken from the socket
+		}
+	case e.res < 0:
+	case int(e.res) >= s.n:
+		c.short = false
 	case c.closed && c.abort:
 		c.outErr = unix.ECANCELED
-	default: // an error has ended it early: the next send tells which
+	default: // the next send tells which error it was, or only that there was one
+		c.short = true
 		s.n = copy(s.mem, s.mem[e.res:s.n])
 		next := c.out
 		c.out = s
@@ -723,7 +731,9 @@ func (p *uring) sent(c *Conn, e cqe) {
 // EPIPE, and the end is one.
 func (c *Conn) cut() bool {
 	switch c.outErr {
-	case 0, unix.EPIPE, unix.ENOMEM, unix.ENOBUFS, unix.ECANCELED:
+	case 0:
+		return c.short
+	case unix.EPIPE, unix.ENOMEM, unix.ENOBUFS, unix.ECANCELED:
 		return false
 	}
 	return true
