@@ -76,8 +76,8 @@ func (l *load) awaitMore(t testing.TB, n int64) {
 // opTimeout is how long an operation may hang at worst: a client must get an answer, be it an error.
 const opTimeout = 40 * time.Second
 
-// query connects, asks twice and leaves, as short-lived clients do.
-func query(dsn string) func(ctx context.Context) error {
+// session connects, does something and leaves.
+func session(dsn string, do func(ctx context.Context, conn *pgx.Conn) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, opTimeout)
 		defer cancel()
@@ -86,6 +86,13 @@ func query(dsn string) func(ctx context.Context) error {
 			return err
 		}
 		defer func() { _ = conn.Close(context.Background()) }()
+		return do(ctx, conn)
+	}
+}
+
+// query asks twice, as short-lived clients do.
+func query(dsn string) func(context.Context) error {
+	return session(dsn, func(ctx context.Context, conn *pgx.Conn) error {
 		for i := range 2 {
 			var got int
 			if err := conn.QueryRow(ctx, "select $1::int", i).Scan(&got); err != nil {
@@ -96,7 +103,7 @@ func query(dsn string) func(ctx context.Context) error {
 			}
 		}
 		return nil
-	}
+	})
 }
 
 func TestPostgresKilledUnderLoadAndBack(t *testing.T) {

@@ -395,14 +395,7 @@ func idleBetween(proto, at string) func(context.Context) error {
 
 // stay asks on one connection, in transactions and with pauses.
 func stay(dsn string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, opTimeout)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, dsn)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close(context.Background()) }()
+	return session(dsn, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		for i := 0; i < 5 && err == nil; i++ {
 			rest(ctx, time.Duration(rand.IntN(300))*time.Millisecond)
 			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -411,44 +404,31 @@ func stay(dsn string) func(context.Context) error {
 			})
 		}
 		return err
-	}
+	})
 }
 
 // vanishInRows resets a connection in the middle of a result.
 func vanishInRows(dsn string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, opTimeout)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, dsn)
-		if err != nil {
-			return err
-		}
+	return session(dsn, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, "select repeat('x', 1000) from generate_series(1, 100000)")
 		for i := 0; err == nil && i < 100 && rows.Next(); i++ {
 		}
 		raw := conn.PgConn().Conn()
 		_ = raw.(*net.TCPConn).SetLinger(0)
 		return errors.Join(err, raw.Close())
-	}
+	})
 }
 
 // giveUpQuery cancels a query.
 func giveUpQuery(dsn string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		whole, cancel := context.WithTimeout(ctx, opTimeout)
-		defer cancel()
-		conn, err := pgx.Connect(whole, dsn)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close(context.Background()) }()
+	return session(dsn, func(ctx context.Context, conn *pgx.Conn) error {
 		asked := make(chan error, 1)
 		go func() {
-			_, err := conn.PgConn().Exec(whole, "select pg_sleep(60)").ReadAll()
+			_, err := conn.PgConn().Exec(ctx, "select pg_sleep(60)").ReadAll()
 			asked <- err
 		}()
 		for {
-			rest(whole, 50*time.Millisecond)
+			rest(ctx, 50*time.Millisecond)
 			select {
 			case err := <-asked:
 				if err == nil {
@@ -456,23 +436,15 @@ func giveUpQuery(dsn string) func(context.Context) error {
 				}
 				return nil // cancelled, or the server was killed
 			default:
-				_ = conn.PgConn().CancelRequest(whole) // it may come too early
+				_ = conn.PgConn().CancelRequest(ctx) // it may come too early
 			}
 		}
-	}
+	})
 }
 
 // lite reads and writes the SQLite file.
 func (s *soak) lite() func(context.Context) error {
-	dsn := sqliteDSN(s.listen["lite"])
-	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, opTimeout)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, dsn)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close(context.Background()) }()
+	return session(sqliteDSN(s.listen["lite"]), func(ctx context.Context, conn *pgx.Conn) error {
 		key := rand.IntN(100)
 		for _, text := range []string{
 			"create table if not exists soak (id integer primary key, n int)",
@@ -484,7 +456,7 @@ func (s *soak) lite() func(context.Context) error {
 			}
 		}
 		return nil
-	}
+	})
 }
 
 // echoTLS is echoOnce with TLS.
