@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -194,6 +195,9 @@ func demoOffset(t *testing.T) string {
 
 // TestDemoEndsWithItsTerminal and removes its database, but not under nohup.
 func TestDemoEndsWithItsTerminal(t *testing.T) {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP) // for a process inherits what is ignored, as nohup has it
+	defer signal.Stop(hup)
 	p := startProcess(t, "", "demo", "-port-offset", demoOffset(t))
 	database := strings.Fields(p.until(t, "  database "))[1]
 	p.signal(t, syscall.SIGHUP)
