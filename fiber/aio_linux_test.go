@@ -86,6 +86,31 @@ func TestSendThatFailsHalfWay(t *testing.T) {
 	})
 }
 
+// So does what is sent just before the first splice.
+func TestSendThatFailsBeforeASplice(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, in := plainPair(t, e)
+		plain, c := plainPair(t, e)
+		_ = client.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+		for err := error(nil); err == nil; { // as much as there is room for
+			_, err = client.Write(make([]byte, 1<<20))
+		}
+		if _, err := plain.Write([]byte("part")); err != nil {
+			t.Fatal(err)
+		}
+		var writeErr, err error
+		on(in, func() {
+			_ = plain.(*net.TCPConn).SetLinger(0)
+			_ = plain.Close() // the loop does not see it yet
+			_, writeErr = in.(copier).CopyTo(c, func(int) {}, nil)
+			_, err = io.ReadAll(c)
+		})
+		if !errors.Is(writeErr, syscall.ECONNRESET) || !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("copying ended with %v, reading with %v; want ECONNRESET", writeErr, err)
+		}
+	})
+}
+
 // A peer that reads slowly gets everything after Close: only one that does not read at all is given up.
 func TestCloseWaitsForASlowReader(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {

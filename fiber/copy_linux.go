@@ -180,6 +180,9 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 			return nil, err
 		}
 	}
+	if d.outErr != 0 { // a splice would fail with another one
+		return nil, d.outErr
+	}
 	if l.poller.arrived(c) {
 		return nil, nil
 	}
