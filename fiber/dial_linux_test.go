@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/conntest"
 )
@@ -40,7 +42,13 @@ func deaf(t *testing.T, ip [4]byte, port int) *net.TCPAddr {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return addr
+	for queue := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}; ; { // until c is in the queue, and that full
+		if _, err := unix.Poll(queue, -1); err == nil {
+			return addr
+		} else if err != unix.EINTR { //nolint:errorlint // made by the system call
+			t.Fatal(err)
+		}
+	}
 }
 
 // What dialing tells of a failure is what package net tells.
