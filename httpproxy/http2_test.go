@@ -20,14 +20,14 @@ import (
 // h2Client speaks HTTP/2 frame by frame.
 type h2Client struct {
 	*http2.Framer
-	t     *testing.T
+	t     testing.TB
 	c     net.Conn
 	block bytes.Buffer
 	coder *hpack.Encoder
 }
 
 // dialH2 connects with prior knowledge; the server's settings are read.
-func dialH2(t *testing.T, addr string, settings ...http2.Setting) *h2Client {
+func dialH2(t testing.TB, addr string, settings ...http2.Setting) *h2Client {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -39,7 +39,7 @@ func dialH2(t *testing.T, addr string, settings ...http2.Setting) *h2Client {
 }
 
 // speakH2 begins an HTTP/2 connection.
-func speakH2(t *testing.T, c net.Conn, settings ...http2.Setting) *h2Client {
+func speakH2(t testing.TB, c net.Conn, settings ...http2.Setting) *h2Client {
 	t.Helper()
 	h := &h2Client{Framer: http2.NewFramer(c, c), t: t, c: c}
 	h.AllowIllegalWrites = true
@@ -575,24 +575,26 @@ func TestHTTP2OnlyByALPN(t *testing.T) {
 
 // TestHTTP2Patience: an idle connection ends with GOAWAY, one that stops in the middle of a frame without a word.
 func TestHTTP2Patience(t *testing.T) {
-	cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
-	cfg.KeepAlive = 50 * time.Millisecond
-	p := startProxy(t, cfg)
-	h := dialH2(t, p.addr)
-	h.ask(1, true, plainGet...)
-	h.outcome(1)
-	if last := h.farewell(); last != 1 {
-		t.Errorf("the last stream is %d", last)
-	}
-	cfg.KeepAlive, cfg.ReadHeaderTimeout = 0, 50*time.Millisecond
-	p = startProxy(t, cfg)
-	for _, part := range []string{"\x00", "\x00\x00\x08\x06\x00\x00\x00\x00\x00ping", "\x00\x00\x00\x01\x01\x00\x00\x00\x01"} {
+	paced(t, func(t testing.TB, unit time.Duration) {
+		cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
+		cfg.KeepAlive = unit
+		p := startProxy(t, cfg)
 		h := dialH2(t, p.addr)
-		h.do(io.WriteString(h.c, part))
-		if f, err := h.ReadFrame(); err != io.EOF {
-			t.Errorf("%q: %v, %v", part, f, err)
+		h.ask(1, true, plainGet...)
+		h.outcome(1)
+		if last := h.farewell(); last != 1 {
+			t.Errorf("the last stream is %d", last)
 		}
-	}
+		cfg.KeepAlive, cfg.ReadHeaderTimeout = 0, unit
+		p = startProxy(t, cfg)
+		for _, part := range []string{"\x00", "\x00\x00\x08\x06\x00\x00\x00\x00\x00ping", "\x00\x00\x00\x01\x01\x00\x00\x00\x01"} {
+			h := dialH2(t, p.addr)
+			h.do(io.WriteString(h.c, part))
+			if f, err := h.ReadFrame(); err != io.EOF {
+				t.Errorf("%q: %v, %v", part, f, err)
+			}
+		}
+	})
 }
 
 // TestHTTP2PingFlood: what a client does not read is not kept for it.
