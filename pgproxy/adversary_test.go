@@ -8,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -461,11 +460,12 @@ func TestBytesBeforeTLS(t *testing.T) {
 // TestCancelWithWrongKey tries another's process id.
 func TestCancelWithWrongKey(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
-	w := g.dial(t)
-	w.send(query("select pg_sleep(0.3)"))
-	waitFor(t, g, "pg_sleep(0.3)")
+	w, lock := g.dial(t), pgtest.Shared(t).Connect(t)
+	do(t, lock, "select pg_advisory_lock(4712)")
+	w.send(query("select pg_advisory_xact_lock(4712)")) // takes until it is unlocked
+	waitFor(t, g, "pg_advisory_xact_lock(4712)")
 	for _, key := range [][]byte{[]byte("nope"), make([]byte, 256), append(bytes.Clone(w.key.Key), 0)} {
-		conn, err := net.DialTimeout("tcp", g.addr, time.Second)
+		conn, err := net.Dial("tcp", g.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -475,6 +475,7 @@ func TestCancelWithWrongKey(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	do(t, lock, "select pg_advisory_unlock(4712)")
 	if types, _ := w.until(pgwire.TypeReadyForQuery); types != "TDCZ" {
 		t.Fatal(types)
 	}

@@ -295,7 +295,7 @@ func TestCancelByContext(t *testing.T) {
 			_, err := conn.Exec(t.Context(), "select pg_sleep(60)")
 			done <- err
 		}()
-		waitFor(t, g, "pg_sleep")
+		waitFor(t, g, "pg_sleep(60)")
 		if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
 			t.Fatal(err)
 		}
