@@ -142,6 +142,9 @@ func (e *endpoint[T]) timeServed() {
 	err := e.trial()
 	e.mu.Lock()
 	back := !e.closed && e.ejector.readmit(time.Now())
+	if back {
+		e.suspect.Store(true) // a success while it was out may have reset it
+	}
 	again := back && err != nil && !shortage(err) && e.fail()
 	if again {
 		e.lastError = err.Error()
@@ -219,12 +222,12 @@ func (e *endpoint[T]) stopReadmit() {
 // close stops checks and closes the pool: idle connections now, leased ones
 // when they come back.
 func (e *endpoint[T]) close() {
-	e.cancel()
-	e.stopProbing()
 	e.mu.Lock()
 	e.closed = true
 	e.stopReadmit()
 	e.mu.Unlock()
+	e.cancel() // only now: a trial that ends for it is no failure
+	e.stopProbing()
 	e.pool.Close()
 }
 

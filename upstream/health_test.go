@@ -125,6 +125,30 @@ func TestEjectionInUse(t *testing.T) {
 	})
 }
 
+// TestSuccessWhileOut: the only endpoint is used although it is out, and what
+// succeeds then and afterwards counts: it is not out again after one failure.
+func TestSuccessWhileOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := newBackends().config("a:1")
+		cfg.Ejection = upstream.Ejection{Failures: 2, Base: 10 * time.Second}
+		u := start(t, cfg)
+		for range 2 {
+			acquire(t, u).Fail(errRefused)
+		}
+		used(t, u, 1) // while it is out
+		time.Sleep(12 * time.Second)
+		used(t, u, 1) // and when it is in again
+		if e := u.Status().Endpoints[0]; e.Ejected || e.Failures != 0 {
+			t.Errorf("after a success: %+v", e)
+		}
+		acquire(t, u).Fail(errRefused)
+		if e := u.Status().Endpoints[0]; e.Ejected {
+			t.Errorf("out after one failure: %+v", e)
+		}
+		u.Close()
+	})
+}
+
 // TestRefusedConnectionsEject has an endpoint that refuses: clients do not
 // notice, and after some it is not asked any more.
 func TestRefusedConnectionsEject(t *testing.T) {
@@ -259,7 +283,8 @@ func TestReadmissionIsTriedFirst(t *testing.T) {
 // TestCloseEndsTheTrial: nothing waits for an endpoint of a closed upstream.
 func TestCloseEndsTheTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := newBackends().config("a:1")
+		b := newBackends()
+		cfg := b.config("a:1")
 		cfg.Ejection = upstream.Ejection{Failures: 1, Base: time.Second}
 		trials := 0
 		cfg.Open = func(ctx context.Context, _ string) (*conn, error) {
@@ -281,6 +306,9 @@ func TestCloseEndsTheTrial(t *testing.T) {
 		synctest.Wait()
 		if trials < 2 || time.Since(began) != 0 {
 			t.Errorf("%d trials, over after %v", trials, time.Since(began))
+		}
+		if n := b.logged("stays ejected"); n != 0 {
+			t.Errorf("the end of the upstream is logged as %d failures", n)
 		}
 	})
 }
