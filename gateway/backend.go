@@ -10,6 +10,7 @@ import (
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
 	"github.com/headpond/headpond/upstream"
@@ -63,9 +64,13 @@ func (g *Gateway) settingsOf(u *config.Upstream) (settings, error) {
 		return settings{}, err
 	}
 	dial, start := g.dialer(u)
-	health, err := healthOf(u, func(ctx context.Context, endpoint string) (net.Conn, error) {
-		return g.through(ctx, u.Tunnel, endpoint, true)
-	})
+	probeDial := netaddr.Dial
+	if u.Tunnel != "" {
+		probeDial = func(ctx context.Context, endpoint string) (net.Conn, error) {
+			return g.through(ctx, u.Tunnel, endpoint, true)
+		}
+	}
+	health, err := healthOf(u, probeDial)
 	if err != nil {
 		return settings{}, err
 	}
@@ -102,8 +107,8 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 	return l, l.Verify()
 }
 
-// healthOf translates the active check; PostgreSQL's own probe is added by newPostgres. through dials by the upstream's tunnel, if it has one.
-func healthOf(u *config.Upstream, through func(ctx context.Context, endpoint string) (net.Conn, error)) (upstream.Health, error) {
+// healthOf translates the active check; PostgreSQL's own probe is added by newPostgres.
+func healthOf(u *config.Upstream, dial upstream.DialFunc) (upstream.Health, error) {
 	if u.Health == nil {
 		return upstream.Health{}, nil
 	}
@@ -113,16 +118,10 @@ func healthOf(u *config.Upstream, through func(ctx context.Context, endpoint str
 		return h, err
 	}
 	switch {
-	case u.Health.HTTP != "" && u.Tunnel != "":
-		h.Probe = farHTTP(u.Health.HTTP, tlsConfig, through)
-	case u.Health.TCP && u.Tunnel != "":
-		h.Probe = farTCP(through)
-	case u.Health.HTTP != "" && u.TLS != nil:
-		h.Probe = upstream.HTTPSProbe(u.Health.HTTP, tlsConfig)
 	case u.Health.HTTP != "":
-		h.Probe = upstream.HTTPProbe(u.Health.HTTP)
+		h.Probe = upstream.HTTPProbeBy(dial, u.Health.HTTP, tlsConfig)
 	case u.Health.TCP:
-		h.Probe = upstream.TCPProbe()
+		h.Probe = upstream.TCPProbeBy(dial)
 	}
 	return h, nil
 }

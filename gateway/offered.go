@@ -7,10 +7,12 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"crypto/tls"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/upstream"
@@ -31,15 +33,20 @@ func newOffered(u *config.Upstream, s settings) (backendImpl, error) {
 	}
 	open := func(ctx context.Context, endpoint string) (net.Conn, error) {
 		c, err := dial(ctx, endpoint)
-		if err != nil || tlsConfig == nil {
-			return c, err
+		if err != nil {
+			return nil, err
+		}
+		ready := &readyConn{Conn: c, look: idleconn.New(c), opened: time.Now()}
+		if tlsConfig == nil {
+			return ready, nil
 		}
 		tc := tls.Client(c, tlsclient.For(tlsConfig, endpoint))
 		if err := tc.HandshakeContext(ctx); err != nil {
 			_ = c.Close()
 			return nil, err
 		}
-		return tc, nil
+		ready.Conn = tc
+		return ready, nil
 	}
 	up, err := upstream.New(upstream.Config[net.Conn]{
 		Name: s.name, Endpoints: s.endpoints, Balance: s.balance, Limits: s.limits, Open: open,
@@ -54,15 +61,25 @@ func (b *offeredBackend) update(s settings) error {
 
 func (*offeredBackend) idle() <-chan struct{} { return nil }
 
-// connect leases a connection that the backend has not closed while it was waiting for a user.
+// readyConn is a connection that waits for its user.
+type readyConn struct {
+	net.Conn
+	look   *idleconn.Looker // at the socket, also below TLS
+	opened time.Time
+}
+
+// connect leases a connection that the backend has not closed while it was waiting for a user. One that was opened for this user is given
+// to it as it is: a backend that closes all of them is not to be connected to again and again.
 func (b *offeredBackend) connect(ctx context.Context) (net.Conn, error) {
+	began := time.Now()
 	for {
 		l, err := b.Acquire(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if open(l.Value()) {
-			return &leasedConn{Conn: l.Value(), lease: l}, nil
+		c := l.Value().(*readyConn) //nolint:forcetypeassert // what newOffered opens
+		if !c.opened.Before(began) || c.look.Look() != idleconn.Dead {
+			return &leasedConn{Conn: c.Conn, lease: l}, nil
 		}
 		l.Discard()
 	}

@@ -3,6 +3,8 @@ package gateway_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -154,4 +156,33 @@ func TestTunnelsSayWhyTheyAreNotConnected(t *testing.T) {
 	conntest.Eventually(t, "neither end complains", func() bool {
 		return tunnelOf(t, near.Gateway).LastError == nil && tunnelOf(t, near.Gateway).Sessions == 1 && tunnelOf(t, far.Gateway).LastError == nil
 	})
+}
+
+// TestBackendThatClosesAtOnce behind a tunnel is connected to once for each client, who sees that end, and not again and again.
+func TestBackendThatClosesAtOnce(t *testing.T) {
+	var accepted atomic.Int64
+	server := conntest.Serve(t, func(*net.TCPConn) { accepted.Add(1) })
+	far := run(t, parse(t, `
+listeners:
+  - {name: peers, protocol: tunnel, listen: "127.0.0.1:0", tunnel: {psk: a key of these two gateways, upstreams: [closer]}}
+upstreams:
+  closer: {endpoints: ["{server}"]}
+`, "{server}", server))
+	near := run(t, parse(t, `
+tunnels:
+  far: {connect: "{far}", as: near, psk: a key of these two gateways}
+listeners:
+  - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: closer}
+upstreams:
+  closer: {endpoints: ["upstream:closer"], tunnel: far}
+`, "{far}", far.Addr("peers")))
+	const clients = 20
+	for range clients {
+		if text, err := io.ReadAll(dial(t, near.Addr("raw"))); err != nil || len(text) > 0 {
+			t.Fatalf("%q, %v", text, err)
+		}
+	}
+	if n := accepted.Load(); n != clients {
+		t.Errorf("%d connections for %d clients", n, clients)
+	}
 }

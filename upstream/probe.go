@@ -18,10 +18,16 @@ import (
 // probeHeaderBytes bounds what a probed HTTP server may answer with.
 const probeHeaderBytes = 64 << 10
 
+// DialFunc connects to an endpoint.
+type DialFunc func(ctx context.Context, endpoint string) (net.Conn, error)
+
 // TCPProbe returns a Probe that connects and hangs up.
-func TCPProbe() Probe {
+func TCPProbe() Probe { return TCPProbeBy(netaddr.Dial) }
+
+// TCPProbeBy is TCPProbe with connections of dial.
+func TCPProbeBy(dial DialFunc) Probe {
 	return func(ctx context.Context, endpoint string) error {
-		c, err := netaddr.Dial(ctx, endpoint)
+		c, err := dial(ctx, endpoint)
 		if err != nil {
 			return err
 		}
@@ -31,7 +37,7 @@ func TCPProbe() Probe {
 
 // HTTPProbe returns a Probe that asks for path with GET over HTTP/1.1 and wants
 // a status from 200 to 399; redirects are not followed.
-func HTTPProbe(path string) Probe { return httpProbe(path, nil) }
+func HTTPProbe(path string) Probe { return HTTPProbeBy(netaddr.Dial, path, nil) }
 
 // HTTPSProbe is HTTPProbe over TLS, with sessions that are resumed. Without a
 // ServerName in cfg the endpoint's host is used.
@@ -39,41 +45,46 @@ func HTTPSProbe(path string, cfg *tls.Config) Probe {
 	if cfg == nil {
 		cfg = &tls.Config{}
 	}
-	return httpProbe(path, tlsclient.WithSessions(cfg))
+	return HTTPProbeBy(netaddr.Dial, path, cfg)
 }
 
-func httpProbe(path string, tlsConfig *tls.Config) Probe {
+// HTTPProbeBy is HTTPProbe with connections of dial, or HTTPSProbe if cfg is not
+// nil. It names the endpoint's host to the server, without the zone of an IPv6
+// address, which means nothing there, and "localhost" for what has none.
+func HTTPProbeBy(dial DialFunc, path string, cfg *tls.Config) Probe {
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
 	}
+	cfg = tlsclient.WithSessions(cfg)
 	return func(ctx context.Context, endpoint string) error {
 		network, host, err := netaddr.Split(endpoint)
 		if err != nil {
 			return err
 		}
-		if network == "unix" {
+		if network != "tcp" {
 			host = "localhost"
 		}
-		c, err := netaddr.Dial(ctx, endpoint)
+		c, err := dial(ctx, endpoint)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
 		stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 		defer stop()
-		if tlsConfig == nil {
+		if cfg == nil {
 			return ask(ctx, c, host, path)
 		}
-		return ask(ctx, tls.Client(c, tlsclient.For(tlsConfig, endpoint)), host, path)
+		return ask(ctx, tls.Client(c, tlsclient.For(cfg, endpoint)), host, path)
 	}
 }
 
 // ask does one request on c and judges the status.
 func ask(ctx context.Context, c net.Conn, host, path string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("health probe GET %s: %w", path, err)
 	}
+	req.Host = host
 	req.Close = true
 	req.Header.Set("User-Agent", "headpond-health-probe")
 	if err := req.Write(c); err != nil {

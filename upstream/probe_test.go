@@ -107,6 +107,27 @@ func TestHTTPProbeUnixAndGarbage(t *testing.T) {
 	}
 }
 
+// TestHTTPProbeWithAZone: the zone of an address is this machine's affair.
+func TestHTTPProbeWithAZone(t *testing.T) {
+	const zoned = "[fe80::1%lo]:80"
+	hosts := make(chan string, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { hosts <- r.Host }))
+	defer s.Close()
+	dial := func(ctx context.Context, endpoint string) (net.Conn, error) {
+		if endpoint != zoned {
+			t.Errorf("dialled %q", endpoint)
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", s.Listener.Addr().String())
+	}
+	if err := upstream.HTTPProbeBy(dial, "/", nil)(t.Context(), zoned); err != nil {
+		t.Fatal(err)
+	}
+	if host := <-hosts; host != "[fe80::1]:80" {
+		t.Errorf("host %q", host)
+	}
+}
+
 // TestHTTPSProbeTimeout: the handshake hangs, and the deadline ends it.
 func TestHTTPSProbeTimeout(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // its backlog answers the connect
