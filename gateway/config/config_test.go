@@ -162,6 +162,53 @@ func TestLoadRefusesWhatIsNotAConfiguration(t *testing.T) {
 	}
 }
 
+// TestOverlap: one address may be written in several ways.
+func TestOverlap(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"127.0.0.1:80", "127.0.0.1:80", true}, {"127.0.0.1:80", "127.0.0.1:81", false}, {"127.0.0.1:80", "127.0.0.2:80", false},
+		{"127.0.0.1:80", "127.0.0.1:0080", true}, {"127.0.0.1:0", "127.0.0.1:0", false}, {":00", ":0", false},
+		{":80", "127.0.0.1:80", true}, {"0.0.0.0:80", "10.0.0.1:80", true}, {"[::]:80", "127.0.0.1:80", true}, {"[0::0]:80", "[::1]:80", true},
+		{"[::1]:80", "[0:0:0:0:0:0:0:1]:80", true}, {"[::ffff:127.0.0.1]:80", "127.0.0.1:80", true}, {"[::1]:80", "127.0.0.1:80", false},
+		{"[fe80::1%a]:80", "[fe80::1%b]:80", false}, {"[fe80::1%a]:80", "[FE80:0::1%a]:80", true},
+		{"localhost:80", "127.0.0.1:80", true}, {"LocalHost:80", "localhost:80", true}, {"a.example:80", "A.example:80", true}, {"a.example:80", "b.example:80", false},
+		{"unix:/run/a", "unix:/run//a", true}, {"unix:/run/b/../a", "unix:/run/a", true}, {"unix:/run/a", "unix:/run/b", false}, {"unix:/run/a", ":80", false},
+	} {
+		if config.Overlap(c.a, c.b) != c.want || config.Overlap(c.b, c.a) != c.want {
+			t.Errorf("%s and %s: want %v", c.a, c.b, c.want)
+		}
+	}
+	for address, want := range map[string]bool{"127.8.8.8:1": true, "Localhost:1": true, "[::1]:1": true, "[::ffff:127.0.0.1]:1": true, "unix:/s": true, ":1": false, "0.0.0.0:1": false, "local:1": false, "nonsense": false} {
+		if config.Loopback(address) != want {
+			t.Errorf("Loopback(%s): want %v", address, want)
+		}
+	}
+}
+
+// TestListenerThatForwardsToItself would open connections until there are no files left. At the other end of a tunnel it is another one.
+func TestListenerThatForwardsToItself(t *testing.T) {
+	for _, c := range []struct {
+		listen, endpoint string
+		itself           bool
+	}{
+		{"127.0.0.1:7000", "127.0.0.1:7000", true}, {"127.0.0.1:7000", "localhost:7000", true}, {":7000", "127.0.0.1:7000", true}, {"0.0.0.0:7000", "[::1]:7000", true},
+		{"unix:/run/s", "unix:/run//s", true}, {"127.0.0.1:7000", "127.0.0.1:7001", false}, {":7000", "10.0.0.1:7000", false}, {"127.0.0.1:7000", "127.0.0.2:7000", false},
+		{":7000", "db.example:7000", false}, {"127.0.0.1:0", "127.0.0.1:7000", false},
+	} {
+		text := strings.NewReplacer("127.0.0.1:7000", c.listen, "127.0.0.1:9", c.endpoint).Replace(small)
+		_, problems := config.Parse("c.yaml", []byte(text))
+		if got := strings.Contains(problems.String(), "is this listener itself"); got != c.itself || (problems.Err() != nil) != c.itself {
+			t.Errorf("%s to %s: %v", c.listen, c.endpoint, problems)
+		}
+		text = strings.Replace(text, "]}", "], tunnel: far}", 1) + "tunnels: {far: {connect: \"127.0.0.1:1\"}}\n"
+		if _, problems := config.Parse("c.yaml", []byte(text)); problems.Err() != nil {
+			t.Errorf("%s to %s through a tunnel: %v", c.listen, c.endpoint, problems)
+		}
+	}
+}
+
 // TestAliasBomb expands to far more values than a file may have.
 func TestAliasBomb(t *testing.T) {
 	var b strings.Builder

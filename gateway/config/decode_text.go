@@ -60,12 +60,18 @@ func checkListen(text string) error {
 
 // checkHost refuses hosts that are neither an IP address nor could be a name.
 func checkHost(address string) error {
-	host, _, err := net.SplitHostPort(address)
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return errors.New("want host:port or unix:/path")
 	}
+	if host == "*" {
+		return fmt.Errorf("did you mean %q, all addresses of this machine?", ":"+port)
+	}
 	if _, err := netip.ParseAddr(host); err == nil {
 		return nil
+	}
+	if strings.Contains(host, ".") && strings.Trim(host, "0123456789.") == "" {
+		return fmt.Errorf("%q is no IP address", host)
 	}
 	for _, c := range host {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'

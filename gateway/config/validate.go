@@ -3,6 +3,7 @@ package config
 import (
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -67,11 +68,7 @@ func Loopback(address string) bool {
 	if err != nil {
 		return false
 	}
-	if host == "localhost" {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
+	return hostIP(host).IsLoopback()
 }
 
 // uniqueNames refuses listeners that share a name. Upstreams are keys of a mapping, which cannot repeat.
@@ -114,20 +111,32 @@ func (d *decoder) checkPorts(cfg *Config) {
 // Overlap reports whether two addresses to listen on cannot both be bound, as far as can be told without looking names up.
 func Overlap(a, b string) bool {
 	if strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
-		return a == b
+		return filepath.Clean(a) == filepath.Clean(b)
 	}
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)
-	if errA != nil || errB != nil || portA != portB || portA == "0" {
+	if errA != nil || errB != nil {
 		return false
 	}
-	return sameHost(hostA, hostB)
+	portA, portB = strings.TrimLeft(portA, "0"), strings.TrimLeft(portB, "0") // as 080 is 80; 0 is any
+	return portA == portB && portA != "" && sameHost(hostA, hostB)
 }
 
 func sameHost(a, b string) bool {
-	wild := func(h string) bool { return h == "" || h == "0.0.0.0" || h == "::" }
-	local := func(h string) bool { return h == "localhost" || h == "127.0.0.1" }
-	return a == b || wild(a) || wild(b) || local(a) && local(b)
+	if strings.EqualFold(a, b) || a == "" || b == "" {
+		return true
+	}
+	ipA, ipB := hostIP(a), hostIP(b)
+	return ipA.IsUnspecified() || ipB.IsUnspecified() || ipA.IsValid() && ipA == ipB
+}
+
+// hostIP is the address that a host to listen on stands for; not valid if that is a name to look up.
+func hostIP(host string) netip.Addr {
+	if strings.EqualFold(host, "localhost") {
+		host = "127.0.0.1"
+	}
+	ip, _ := netip.ParseAddr(host)
+	return ip.Unmap()
 }
 
 // upstreamNames lists the upstreams, for suggestions.

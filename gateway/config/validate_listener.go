@@ -227,12 +227,12 @@ func (d *decoder) checkLoop(cfg *Config, l *Listener) {
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		u := cfg.Upstream(name)
-		if u == nil {
+		if u == nil || u.Tunnel != "" { // what a tunnel dials is on another machine
 			continue
 		}
 		for j := range u.Endpoints {
-			if u.Endpoints[j] == l.Listen && l.Listen != "" {
-				d.report(d.mark(&u.Endpoints[j]), "%s", fmt.Sprintf("endpoint %q of upstream %q is this listener itself", l.Listen, clip(name)))
+			if e := u.Endpoints[j]; l.Listen != "" && (e == l.Listen || Loopback(e) && Overlap(e, l.Listen)) {
+				d.report(d.mark(&u.Endpoints[j]), "%s", fmt.Sprintf("endpoint %q of upstream %q is this listener itself", e, clip(name)))
 			}
 		}
 	}

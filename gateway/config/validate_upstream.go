@@ -3,6 +3,8 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -164,11 +166,24 @@ func (d *decoder) checkHealth(u *Upstream) {
 	if kinds != 1 && d.noProblemAt(&h.HTTP, &h.TCP, &h.Postgres) {
 		d.report(d.mark(&u.Health), "health: want exactly one of \"http: /path\", \"tcp: true\" and \"postgres: true\", got %d", kinds)
 	}
-	if h.HTTP != "" && h.HTTP[0] != '/' {
-		d.report(d.mark(&h.HTTP), "http: %q: want a path that starts with \"/\"", clip(h.HTTP))
+	if h.HTTP != "" {
+		d.checkHealthPath(h)
 	}
 	if h.Postgres && u.Protocol != Postgres {
 		d.report(d.mark(&h.Postgres), "postgres: this check is for PostgreSQL servers; this upstream's protocol is %q", u.Protocol)
+	}
+}
+
+// checkHealthPath refuses what cannot be asked for.
+func (d *decoder) checkHealthPath(h *Health) {
+	_, err := url.ParseRequestURI(h.HTTP)
+	switch {
+	case h.HTTP[0] != '/':
+		d.report(d.mark(&h.HTTP), "http: %q: want a path that starts with \"/\"", clip(h.HTTP))
+	case strings.ContainsAny(h.HTTP, " #"):
+		d.report(d.mark(&h.HTTP), "http: %q: want a path without spaces and \"#\"; write them as %%20 and %%23", clip(h.HTTP))
+	case err != nil:
+		d.report(d.mark(&h.HTTP), "http: %q: %v", clip(h.HTTP), errors.Unwrap(err))
 	}
 }
 
