@@ -1,21 +1,24 @@
 package gateway
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/listener"
 )
 
 // ownFiles is what a gateway has open besides connections: the engine, log, admin page and its clients, files that are read.
 const ownFiles = 100
 
-// openFiles is how many files cfg may have open at least once everything is in use: a client each, and the connections behind them, of which
-// there are no more than the pools or the clients allow. What goes through tunnels is left out.
+// openFiles is how many files cfg may have open at least once everything is in use: a client each, also those that wait for a place, and the
+// connections behind them, of which there are no more than the pools allow, or the clients and "min_idle" need. What goes through tunnels is left out.
 func openFiles(cfg *config.Config) uint64 {
 	total := ownFiles
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
-		if total++; l.Protocol == config.TunnelProtocol {
+		total += 1 + cmp.Or(l.MaxQueue, listener.DefaultMaxQueue)
+		if l.Protocol == config.TunnelProtocol {
 			total += l.Tunnel.MaxSessions
 		} else {
 			total += l.MaxConns
@@ -30,7 +33,7 @@ func openFiles(cfg *config.Config) uint64 {
 			}
 		}
 		if u.Tunnel == "" {
-			total += min(clients, len(u.Endpoints)*u.Pool.MaxSize)
+			total += min(clients+len(u.Endpoints)*u.Pool.MinIdle, len(u.Endpoints)*u.Pool.MaxSize)
 		}
 	}
 	return uint64(total) //nolint:gosec // none of these is negative

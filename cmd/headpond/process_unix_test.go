@@ -15,12 +15,14 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/headpond/headpond/gateway/demo"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/freeport"
 )
 
@@ -43,13 +45,19 @@ type process struct {
 // startProcess runs headpond; shell, if any, is a command that comes before.
 func startProcess(t *testing.T, shell string, args ...string) *process {
 	t.Helper()
+	return startWith(t, nil, shell, args...)
+}
+
+// startWith is startProcess with files that are open from the start.
+func startWith(t *testing.T, files []*os.File, shell string, args ...string) *process {
+	t.Helper()
 	p := &process{cmd: exec.Command("/bin/sh", append([]string{"-c", shell + ` exec "$0" "$@"`, os.Args[0]}, args...)...)}
 	p.cmd.Env = append(os.Environ(), runVariable+"=1", "TMPDIR="+t.TempDir())
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd.Stdout, p.cmd.Stderr = w, w
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = w, w, files
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -217,10 +225,44 @@ func TestDemoEndsWithItsTerminal(t *testing.T) {
 // TestTooFewOpenFiles are told of at the start, unless more can be had.
 func TestTooFewOpenFiles(t *testing.T) {
 	p := startProcess(t, "ulimit -n 300;", "serve", configFile(t, ""))
-	if line := p.until(t, "limit of open files"); !strings.Contains(line, "=300 ") || !strings.Contains(line, "=20101") {
+	if line := p.until(t, "limit of open files"); !strings.Contains(line, "=300 ") || !strings.Contains(line, "=21125") {
 		t.Error(line)
 	}
 	p.until(t, "admin page")
+}
+
+// TestAdminPageWithoutFiles: whoever asks how the gateway is, as a liveness probe does, is answered also when clients have taken every file.
+func TestAdminPageWithoutFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := `admin: 127.0.0.1:0
+listeners: [{name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: echo, max_conns: 1, max_queue: 150, queue_timeout: 1h}]
+upstreams: {echo: {endpoints: ["` + conntest.Serve(t, conntest.Echo) + `"]}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	p := startWith(t, slices.Repeat([]*os.File{null}, 220), "ulimit -n 300;", "serve", file)
+	raw := addressAttr.FindStringSubmatch(p.until(t, "msg=listening"))[1]
+	page := addressAttr.FindStringSubmatch(p.until(t, "admin page"))[1]
+	for range 80 {
+		conntest.Dial(t, raw)
+	}
+	p.until(t, "cannot accept a connection")
+	for _, path := range []string{"/livez", "/readyz", "/metrics", "/api/v1/status", "/"} { // each in a connection that is not kept
+		resp, err := http.Get("http://" + page + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK || !resp.Close {
+			t.Errorf("%s: %s, closed afterwards: %v, %v", path, resp.Status, resp.Close, err)
+		}
+		_ = resp.Body.Close()
+	}
 }
 
 // TestRestartAfterAKill: the successor of a killed process has its address, however soon it comes. Both read a password from a pipe, which
