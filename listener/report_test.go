@@ -2,6 +2,9 @@ package listener_test
 
 import (
 	"log/slog"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,4 +36,19 @@ func TestReportFlood(t *testing.T) {
 			t.Errorf("counted %d, want 1001", n)
 		}
 	})
+}
+
+// TestReasonsAreAll that stand in stats.go.
+func TestReasonsAreAll(t *testing.T) {
+	source, err := os.ReadFile("stats.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var named []string
+	for _, m := range regexp.MustCompile(`(?m)^\tReason[A-Za-z]+ += "([a-z_]+)"`).FindAllSubmatch(source, -1) {
+		named = append(named, string(m[1]))
+	}
+	if len(named) == 0 || !slices.Equal(listener.Reasons(), named) {
+		t.Errorf("listed:\n%q\nnamed:\n%q", listener.Reasons(), named)
+	}
 }

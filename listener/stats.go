@@ -27,6 +27,15 @@ const (
 	ReasonInternal            = "internal"  // a bug: a session panicked
 )
 
+// Reasons lists all of them, for metrics that begin at 0: of a counter that appears with its first error nobody sees the increase.
+func Reasons() []string {
+	return []string{
+		ReasonAccept, ReasonAuthFailed, ReasonProtocol, ReasonProxyHeader, ReasonUpstreamUnavailable, ReasonPoolExhausted, ReasonBackendGone,
+		ReasonClientGone, ReasonRejected, ReasonDrained, ReasonTimeout, ReasonTLS, ReasonUnknownDatabase, ReasonUnknownRoute, ReasonDiskFull,
+		ReasonStorage, ReasonInternal,
+	}
+}
+
 // Stats is a snapshot of a Server's counters.
 type Stats struct {
 	Name, Protocol string

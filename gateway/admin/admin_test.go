@@ -184,6 +184,7 @@ func TestMetrics(t *testing.T) {
 		`headpond_pool_acquire_seconds_bucket{endpoint="127.0.0.1:5432",protocol="postgres",upstream="pg",le="1e-06"} 99`,
 		`headpond_pool_acquire_seconds_count{endpoint="127.0.0.1:5432",protocol="postgres",upstream="pg"} 100`,
 		`headpond_listener_errors_total{listener="db",protocol="postgres",reason="auth_failed"} 2`,
+		`headpond_listener_errors_total{listener="db",protocol="postgres",reason="internal"} 0`,
 		`headpond_upstream_fail_open{protocol="postgres",upstream="pg"} 0`,
 		`headpond_pool_closed_total{endpoint="127.0.0.1:5432",protocol="postgres",reason="idle",upstream="pg"} 0`,
 		`headpond_retiring_active{kind="listener",name="db"} 5`,

@@ -269,6 +269,9 @@ function showState(s) {
   const out = s.upstreams.filter((u) => u.fail_open || u.endpoints.every((e) => !e.healthy)).map((u) => u.name);
   if (out.length > 0) notes.push("Upstreams without a working endpoint, the reasons are below: " + out.join(", "));
   if (s.log.error) notes.push("The log cannot be written: " + s.log.error);
+  const now = Date.parse(s.started) + 1000 * s.uptime_seconds; // the clock here may be another
+  const expired = s.listeners.filter((l) => l.certificate_expires && Date.parse(l.certificate_expires) < now).map((l) => l.name);
+  if (expired.length > 0) notes.push("Listeners whose certificate has expired: " + expired.join(", "));
   const apart = s.tunnels.filter((t) => t.side === "connect" && t.sessions === 0).map((t) => t.name);
   if (apart.length > 0) notes.push("Tunnels that are not connected, the reasons are below: " + apart.join(", "));
   const notice = byId("notice");

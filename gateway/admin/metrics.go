@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"maps"
 	"runtime"
 	"strings"
 
@@ -77,7 +78,7 @@ var listenerMetrics = []metric[listener.Stats]{
 	gauge("listener_connections_queued", "Connections that wait for a place.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Queued) }),
 	gauge("listener_connections_max", "Most sessions that may run.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MaxConns) }),
 	counter("listener_connections_accepted_total", "Connections accepted.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Accepted) }),
-	counter("listener_connections_rejected_total", "Connections that found no place.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Rejected) }),
+	counter("listener_connections_rejected_total", "Connections that found no place, or lacked the PROXY header.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Rejected) }),
 	counter("listener_received_bytes_total", "Bytes received from clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesIn) }),
 	counter("listener_sent_bytes_total", "Bytes sent to clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesOut) }),
 }
@@ -175,7 +176,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if expires := s.Certificates[l.Name]; !expires.IsZero() {
 			send(ch, expiryDesc, prometheus.GaugeValue, float64(expires.Unix()), l.Name, l.Protocol)
 		}
-		for reason, n := range l.Errors {
+		errors := map[string]uint64{}
+		for _, reason := range listener.Reasons() {
+			errors[reason] = 0
+		}
+		maps.Copy(errors, l.Errors)
+		for reason, n := range errors {
 			send(ch, errorsDesc, prometheus.CounterValue, float64(n), reason, l.Name, l.Protocol)
 		}
 	}
