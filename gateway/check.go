@@ -2,11 +2,13 @@ package gateway
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/pool/sqlitepool"
 )
 
 // Check reports what config.Load cannot know: what New would refuse, problems inside the files that cfg names among them. It binds and
@@ -19,9 +21,22 @@ func Check(cfg *config.Config) config.Problems {
 		}
 	}
 	g := &Gateway{logger: slog.New(slog.DiscardHandler)}
+	for i := range cfg.Tunnels {
+		if t := &cfg.Tunnels[i]; t.Connect != "" {
+			if _, err := g.linkConfig(t); err != nil {
+				report(err, &t.Name)
+			}
+		}
+	}
 	backends := map[string]*backend{}
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
+		if path, sqlite := u.SQLite(); sqlite {
+			if err := sqlitepool.CheckPath(path); err != nil {
+				report(fmt.Errorf("upstream %q: %w", u.Name, err), &u.Endpoints[0])
+				problems[len(problems)-1].Warning = !refused(err)
+			}
+		}
 		b, err := g.trialBackend(u)
 		if err != nil {
 			report(err, &u.Name)

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,5 +60,39 @@ upstreams:
 				g.Close()
 			}
 		})
+	}
+}
+
+// TestCheckLooksAtFilesAndTunnels: what New would refuse of these, and what it would only tell clients of.
+func TestCheckLooksAtFilesAndTunnels(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no database\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const redacted = `tunnels: {far: {connect: "127.0.0.1:1", as: me, psk: "[redacted]"}}` // as check -effective shows it
+	for text, want := range map[string]string{
+		`upstreams: {lite: {endpoints: ["sqlite:app.db"]}}`:                "",
+		`upstreams: {lite: {endpoints: ["sqlite:."]}}`:                     `:2:32: upstream "lite": sqlitepool: not a database path`,
+		`upstreams: {lite: {endpoints: ["sqlite:notes.txt/app.db"]}}`:      "is not a directory",
+		`upstreams: {lite: {endpoints: ["sqlite:nowhere/app.db"]}}`:        `:2:32: warning: upstream "lite": `,
+		`upstreams: {lite: {endpoints: ["sqlite:notes.txt"]}}`:             "warning: ",
+		redacted + "\nupstreams: {lite: {endpoints: [\"sqlite:app.db\"]}}": `:2:11: tunnel "far": `,
+	} {
+		file := filepath.Join(dir, "c.yaml")
+		cfg, problems := config.Parse(file, []byte("listeners: [{name: db, protocol: postgres, listen: \"127.0.0.1:0\", upstream: lite}]\n"+text+"\n"))
+		if cfg == nil {
+			t.Fatal(problems)
+		}
+		problems = gateway.Check(cfg)
+		if got := problems.String(); !strings.Contains(got, want) || (got == "") != (want == "") || strings.Count(got, "\n") > 1 {
+			t.Errorf("%s\n%swant %q", text, got, want)
+		}
+		g, err := gateway.New(cfg, gateway.Options{Logger: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			g.Close()
+		}
+		if (err == nil) != (problems.Err() == nil) {
+			t.Errorf("%s\nNew: %v, and Check:\n%s", text, err, problems)
+		}
 	}
 }

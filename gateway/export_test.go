@@ -30,4 +30,4 @@ func NewLog(w io.Writer, format, level string) (logger *slog.Logger, apply func(
 }
 
 // AdviceToBind is adviceToBind.
-func AdviceToBind(err error) string { return adviceToBind(err) }
+func AdviceToBind(address string, err error) string { return adviceToBind(address, err) }

@@ -181,7 +181,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := parse(t, tcpText, "{listen}", "unix:"+path, "{echo}", echoServer(t))
-	if _, err := gateway.New(cfg, gateway.Options{}); !errors.Is(err, gateway.ErrListen) {
+	if _, err := gateway.New(cfg, gateway.Options{}); !errors.Is(err, gateway.ErrListen) || !strings.Contains(err.Error(), `"ss -lxp"`) {
 		t.Errorf("a socket in use: %v", err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
@@ -196,6 +196,14 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if got := g.Addr("raw"); got != "unix:"+path {
 		t.Errorf("address = %s", got)
 	}
+	file := filepath.Join(t.TempDir(), "notes")
+	if err := os.WriteFile(file, []byte("keep me"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = gateway.New(parse(t, tcpText, "{listen}", "unix:"+file, "{echo}", "127.0.0.1:1"), gateway.Options{})
+	if text, _ := os.ReadFile(file); !errors.Is(err, gateway.ErrListen) || !strings.Contains(err.Error(), "no socket") || string(text) != "keep me" {
+		t.Errorf("a file in the way: %v, and it is %q", err, text)
+	}
 }
 
 // TestAdviceToBind: whatever keeps a port from being bound, the message says what to do.
@@ -204,7 +212,7 @@ func TestAdviceToBind(t *testing.T) {
 		syscall.EADDRINUSE: "ss -ltnp", syscall.EACCES: "more rights", syscall.ENOENT: "create it", syscall.EADDRNOTAVAIL: "no such address",
 		syscall.EMFILE: "LimitNOFILE", syscall.ENFILE: "fs.file-max", syscall.EINVAL: "",
 	} {
-		if got := gateway.AdviceToBind(&net.OpError{Op: "listen", Err: os.NewSyscallError("socket", err)}); !strings.Contains(got, want) || (got == "") != (want == "") {
+		if got := gateway.AdviceToBind("127.0.0.1:1", &net.OpError{Op: "listen", Err: os.NewSyscallError("socket", err)}); !strings.Contains(got, want) || (got == "") != (want == "") {
 			t.Errorf("%v: %q", err, got)
 		}
 	}

@@ -91,10 +91,14 @@ func (l *lineWriter) writeAll() {
 		return
 	}
 	if l.torn {
-		_, _ = io.WriteString(l.w, "\n")
+		_, err := io.WriteString(l.w, "\n")
+		l.torn = err != nil
 	}
 	n, err := l.w.Write(lines)
-	if l.torn = n > 0 && n <= len(lines) && lines[n-1] != '\n'; err == nil {
+	if n > 0 && n <= len(lines) {
+		l.torn = lines[n-1] != '\n'
+	}
+	if err == nil {
 		l.written(lines)
 		return
 	}

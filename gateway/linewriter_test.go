@@ -57,7 +57,8 @@ func TestALogThatNobodyReadsHoldsNobody(t *testing.T) {
 // flaky is a log file on a disk that is full until it is not.
 type flaky struct {
 	mu   sync.Mutex
-	full error // a write takes one byte then
+	full error // a write takes the bytes of room then
+	room int
 	got  bytes.Buffer
 	done chan struct{} // gets one for each write
 }
@@ -67,24 +68,29 @@ func (f *flaky) Write(p []byte) (int, error) {
 	defer f.mu.Unlock()
 	defer func() { f.done <- struct{}{} }()
 	if f.full != nil {
-		f.got.WriteByte(p[0])
-		return 1, f.full
+		n := min(f.room, len(p))
+		f.room -= n
+		f.got.Write(p[:n])
+		return n, f.full
 	}
 	return f.got.Write(p)
 }
 
-// TestALogThatCannotBeWritten: what is lost is counted, by reason, the reason can be asked for, and the log says so once it can.
+// TestALogThatCannotBeWritten: what is lost is counted, by reason, the reason can be asked for, and the log says so once it can. What was
+// written in part stays a line of its own, for however long the disk is full.
 func TestALogThatCannotBeWritten(t *testing.T) {
 	for format, begin := range map[string]string{"text": "t", "json": "{"} {
 		t.Run(format, func(t *testing.T) {
-			w := &flaky{full: &os.PathError{Op: "write", Path: "/dev/\x01stderr", Err: syscall.ENOSPC}, done: make(chan struct{}, 100)}
+			w := &flaky{full: &os.PathError{Op: "write", Path: "/dev/\x01stderr", Err: syscall.ENOSPC}, room: 1, done: make(chan struct{}, 100)}
 			logger, missed, flush := gateway.NewLogTo(w, format)
-			logger.Info("first")
-			<-w.done
-			for missed().DiskFull == 0 {
-				runtime.Gosched() // it is noted after the write
+			for i := range uint64(3) {
+				logger.Info("lost")
+				<-w.done
+				for missed().DiskFull == i {
+					runtime.Gosched() // it is noted after the write
+				}
 			}
-			if m := missed(); m.DiskFull != 1 || m.Failed != 0 || !strings.Contains(m.Error, "no space left") {
+			if m := missed(); m.DiskFull != 3 || m.Failed != 0 || !strings.Contains(m.Error, "no space left") {
 				t.Errorf("%+v", m)
 			}
 			w.mu.Lock()
@@ -94,7 +100,7 @@ func TestALogThatCannotBeWritten(t *testing.T) {
 			if !flush() {
 				t.Error("it does not end")
 			}
-			if m := missed(); m.DiskFull != 1 || m.Error != "" {
+			if m := missed(); m.DiskFull != 3 || m.Error != "" {
 				t.Errorf("%+v", m)
 			}
 			lines := strings.Split(strings.TrimSuffix(w.got.String(), "\n"), "\n")

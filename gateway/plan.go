@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 
@@ -66,6 +67,12 @@ func (g *Gateway) newPlan(cfg *config.Config) (*plan, error) {
 	if err != nil {
 		p.abort()
 		return nil, err
+	}
+	if g.cfg != nil && g.cfg.Log != cfg.Log {
+		p.change("log changed")
+	}
+	if g.cfg != nil && g.cfg.DrainTimeout != cfg.DrainTimeout {
+		p.change("drain_timeout changed")
 	}
 	return p, nil
 }
@@ -290,6 +297,9 @@ func (g *Gateway) planAdmin(p *plan) error {
 	}
 	if p.retiredAdmin = g.admin; g.admin != nil {
 		p.retiredSockets = append(p.retiredSockets, g.admin.socket)
+	}
+	if g.cfg != nil {
+		p.change("admin page moves from %s to %s", cmp.Or(g.cfg.Admin, "nowhere"), cmp.Or(p.cfg.Admin, "nowhere"))
 	}
 	if p.cfg.Admin == "" {
 		return nil

@@ -227,6 +227,37 @@ func TestReloadFileRefusesABadFileWhole(t *testing.T) {
 	}
 }
 
+// TestReloadSaysWhatChanged also of what is neither a listener nor an upstream.
+func TestReloadSaysWhatChanged(t *testing.T) {
+	var log conntest.Log
+	ready := make(chan struct{})
+	pairs := []string{"{listen}", "127.0.0.1:0", "{echo}", echoServer(t)}
+	g, err := gateway.New(parse(t, tcpText, pairs...), gateway.Options{Logger: log.Logger(), Started: func() { close(ready) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(t.Context()) }()
+	<-ready
+	for _, c := range []struct{ text, want string }{
+		{tcpText, `changes=nothing`},
+		{strings.Replace(tcpText, "10s", "11s", 1), `changes="drain_timeout changed"`},
+		{strings.Replace(tcpText, "10s", "11s\nlog: {level: debug}", 1), `changes="log changed"`},
+		{strings.Replace(strings.Replace(tcpText, "10s", "11s\nlog: {level: debug}", 1), "admin: 127.0.0.1:0", "", 1), `changes="admin page moves from 127.0.0.1:0 to nowhere"`},
+	} {
+		if err := g.Reload(parse(t, c.text, pairs...)); err != nil {
+			t.Fatal(err)
+		}
+		if log.Line("msg=reloaded", c.want) == "" {
+			t.Errorf("no %s in\n%s", c.want, log.String())
+		}
+	}
+	g.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReloadWithoutFile(t *testing.T) {
 	cfg := parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t))
 	cfg.File = ""

@@ -29,24 +29,38 @@ func bind(what, address string) (*socket, error) {
 	if err == nil {
 		return &socket{Listener: l, unlink: true}, nil
 	}
-	return nil, fmt.Errorf("%s: %w on %s: %s%w", what, ErrListen, address, adviceToBind(err), err)
+	return nil, fmt.Errorf("%s: %w on %s: %s%w", what, ErrListen, address, adviceToBind(address, err), err)
 }
 
-// adviceToBind says what an error to bind means, and what to do; "" where the error is all there is to say.
-func adviceToBind(err error) string {
+// adviceToBind says what an error to bind an address means, and what to do; "" where the error is all there is to say.
+func adviceToBind(address string, err error) string {
 	for cause, advice := range map[syscall.Errno]string{
 		syscall.EADDRINUSE:    `the address is in use by another program; stop that one ("ss -ltnp" names it) or choose another address: `,
 		syscall.EACCES:        "no permission (ports below 1024 and some folders need more rights): ",
 		syscall.ENOENT:        "its folder does not exist; create it first: ",
+		syscall.ENOTDIR:       "a part of the path is a file, not a folder: ",
+		syscall.EROFS:         "its folder can only be read; choose one in /run: ",
 		syscall.EADDRNOTAVAIL: "this machine has no such address: ",
 		syscall.EMFILE:        "no file descriptors are left; raise the limit of open files (ulimit -n, LimitNOFILE): ",
 		syscall.ENFILE:        "the whole system is out of files; raise fs.file-max: ",
 	} {
-		if errors.Is(err, cause) {
-			return advice
+		if !errors.Is(err, cause) {
+			continue
 		}
+		if path, unix := strings.CutPrefix(address, "unix:"); unix && cause == syscall.EADDRINUSE {
+			return adviceOnSocket(path)
+		}
+		return advice
 	}
 	return ""
+}
+
+// adviceOnSocket is adviceToBind for a path where something is already.
+func adviceOnSocket(path string) string {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
+		return "something that is no socket is there; move it away or choose another path: "
+	}
+	return `the socket is in use by another program; stop that one ("ss -lxp" names it) or choose another path: `
 }
 
 // removeStaleSocket removes a unix socket that nobody listens on any more, as a killed process leaves behind.

@@ -26,12 +26,17 @@ func newSQLite(u *config.Upstream, s settings) (backendImpl, error) {
 	defer cancel()
 	_, err := f.open(ctx)
 	switch {
-	case errors.Is(err, sqlitepool.ErrPath) || errors.Is(err, pool.ErrConfig):
+	case refused(err):
 		return nil, err
 	case errors.Is(err, errOpening):
 		s.logger.Warn("the sqlite file is slow to open, its clients wait", "upstream", s.name, "path", path)
 	}
 	return &pgBackend{Backend: f}, nil
+}
+
+// refused reports whether an error to open a SQLite file is one of the configuration, which time does not heal.
+func refused(err error) bool {
+	return errors.Is(err, sqlitepool.ErrPath) || errors.Is(err, pool.ErrConfig)
 }
 
 const (

@@ -25,26 +25,40 @@ type link struct {
 	client *tunnel.Client
 }
 
-// newLink begins to connect.
-func (g *Gateway) newLink(t *config.Tunnel, files fingerprint) (*link, error) {
-	wrap := func(err error) error { return fmt.Errorf("tunnel %q: %w", t.Name, err) }
+// linkConfig translates a tunnel, and checks it.
+func (g *Gateway) linkConfig(t *config.Tunnel) (cfg tunnel.ClientConfig, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("tunnel %q: %w", t.Name, err)
+		}
+	}()
 	tlsConfig, err := clientConfig(t.TLS)
 	if err != nil {
-		return nil, wrap(err)
+		return cfg, err
 	}
 	policy, err := g.policy(t.Upstreams, t.Allow)
 	if err != nil {
-		return nil, wrap(err)
+		return cfg, err
 	}
 	policy.Timeout = t.DialTimeout
-	client, err := tunnel.NewClient(tunnel.ClientConfig{
+	cfg = tunnel.ClientConfig{
 		Tunnel: t.Name, Address: t.Connect, TLS: tlsConfig, Sessions: t.Sessions,
 		Config: tunnel.Config{
 			Name: t.As, PSK: []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, Logger: g.logger,
 		},
-	})
+	}
+	return cfg, cfg.Verify()
+}
+
+// newLink begins to connect.
+func (g *Gateway) newLink(t *config.Tunnel, files fingerprint) (*link, error) {
+	cfg, err := g.linkConfig(t)
 	if err != nil {
-		return nil, wrap(err)
+		return nil, err
+	}
+	client, err := tunnel.NewClient(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("tunnel %q: %w", t.Name, err)
 	}
 	return &link{cfg: *t, files: files, client: client}, nil
 }

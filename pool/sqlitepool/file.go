@@ -13,6 +13,13 @@ import (
 // fileHeader is how every SQLite database starts (https://sqlite.org/fileformat.html).
 const fileHeader = "SQLite format 3\x00"
 
+// CheckPath returns what New would say about the path, without creating or changing anything: ErrPath, ErrNotDatabase,
+// fs.ErrNotExist for a missing folder, or why the file cannot be read.
+func CheckPath(path string) error {
+	_, err := inspect(path)
+	return err
+}
+
 // inspect refuses paths that cannot work with an error that says what to do,
 // and reports whether the database can only be read.
 func inspect(path string) (readOnly bool, err error) {
