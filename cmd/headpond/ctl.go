@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,11 +47,30 @@ func ctl(e env, args []string) int {
 	return exitOK
 }
 
+// hostOf is the host and port of an address as it stands in a browser or the configuration, or the port alone; "" if it is none of these.
+func hostOf(address string) string {
+	address, _, _ = strings.Cut(strings.TrimPrefix(address, "http://"), "/")
+	if strings.Trim(address, "0123456789") == "" {
+		address = ":" + address
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || port == "" {
+		return ""
+	}
+	return net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)
+}
+
+// unexpected is what an answer means that no gateway gives, or none to this question.
+func unexpected(address string, code int, body []byte) error {
+	why, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+	return fmt.Errorf("%s answers %d %s (%.200q); is it a gateway's admin page?", address, code, http.StatusText(code), why)
+}
+
 // ask sends one request to the admin page.
 func ask(address, method, path string) (code int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), ctlTimeout)
 	defer cancel()
-	host, _, _ := strings.Cut(strings.TrimPrefix(address, "http://"), "/") // as it stands in a browser
+	host := hostOf(address)
 	transport := &http.Transport{DisableKeepAlives: true}
 	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
 		host = "localhost"
@@ -60,12 +80,15 @@ func ask(address, method, path string) (code int, body []byte, err error) {
 		}
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, nil)
-	if err != nil {
+	if err != nil || host == "" {
 		return 0, nil, fmt.Errorf("admin address %q: want host:port or unix:/path", address)
 	}
 	req.Header.Set(admin.ReloadHeader, "1")
 	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return 0, nil, fmt.Errorf("the gateway at %s has not answered within %v; its log says what it does", address, ctlTimeout)
+	case err != nil:
 		return 0, nil, fmt.Errorf("no gateway answers at %s (is it running? -admin names its admin address): %w", address, errors.Unwrap(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -92,7 +115,7 @@ func ctlReload(e env, address string) error {
 	case code == http.StatusNotFound:
 		return fmt.Errorf("the admin page at %s takes no reloads, for it is not on a loopback address or unix socket; send SIGHUP to the gateway instead", address)
 	}
-	return fmt.Errorf("%s answers %d %s; is it a gateway's admin page?", address, code, http.StatusText(code))
+	return unexpected(address, code, body)
 }
 
 func ctlStatus(e env, address string, asJSON bool) error {
@@ -101,7 +124,7 @@ func ctlStatus(e env, address string, asJSON bool) error {
 		return err
 	}
 	if code != http.StatusOK {
-		return fmt.Errorf("%s answers %d %s", address, code, http.StatusText(code))
+		return unexpected(address, code, body)
 	}
 	if asJSON {
 		_, err := e.stdout.Write(body)

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -70,6 +71,34 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	}
 	if strings.Contains(stdout, "long ago") || strings.Contains(stdout, "listener more") {
 		t.Errorf("an endpoint that works is in trouble:\n%s", stdout)
+	}
+}
+
+// TestAdminAddressInEveryForm that people write; the host that is asked for is one the page takes.
+func TestAdminAddressInEveryForm(t *testing.T) {
+	page, err := admin.New(admin.Config{Snapshot: func() admin.Snapshot { return admin.Snapshot{Version: "v1"} }, LocalOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(page)
+	defer s.Close()
+	_, port, _ := net.SplitHostPort(s.Listener.Addr().String())
+	for _, address := range []string{port, ":" + port, "127.0.0.1:" + port, "localhost:" + port, "http://127.0.0.1:" + port + "/metrics"} {
+		if code, stdout, stderr := execute("ctl", "status", "-admin", address); code != exitOK || !strings.HasPrefix(stdout, "headpond v1") {
+			t.Errorf("%s: exit %d\n%s%s", address, code, stdout, stderr)
+		}
+	}
+	for _, address := range []string{"", "localhost", "https://localhost:1", "a:b:1", "127.0.0.1:", "["} {
+		if code, _, stderr := execute("ctl", "status", "-admin", address); code != exitProblem || !strings.Contains(stderr, "want host:port or unix:/path") {
+			t.Errorf("%q: exit %d\n%s", address, code, stderr)
+		}
+	}
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "who are you?\nme", http.StatusTeapot) }))
+	defer other.Close()
+	for _, action := range []string{"status", "reload"} {
+		if code, _, stderr := execute("ctl", action, "-admin", other.URL); code != exitProblem || !strings.Contains(stderr, `418 I'm a teapot ("who are you?"); is it a gateway's admin page?`) {
+			t.Errorf("%s: exit %d\n%s", action, code, stderr)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,6 +15,7 @@ import (
 type notifier struct {
 	conn     *net.UnixConn
 	watchdog time.Duration // WatchdogSec of the unit; 0 = none
+	ends     atomic.Bool   // STOPPING was told: nothing makes it ready again
 }
 
 // notifyPatience bounds the time a message may take: nothing here waits for systemd.
@@ -58,11 +60,17 @@ func (n *notifier) tell(assignments ...string) {
 
 func (n *notifier) ready() { n.tell("READY=1", "STATUS=serving") }
 
-// reloading tells that a reload has begun, and over that it has ended.
+// reloading tells that a reload has begun, and over that it has ended; neither once the gateway ends, which refuses reloads.
 func (n *notifier) reloading() (over func(error)) {
+	if n == nil || n.ends.Load() {
+		return func(error) {}
+	}
 	n.tell("RELOADING=1", "MONOTONIC_USEC="+strconv.FormatInt(monotonicMicroseconds(), 10))
 	return func(err error) {
-		if err == nil {
+		switch {
+		case n.ends.Load():
+			return
+		case err == nil:
 			n.ready()
 			return
 		}
@@ -71,7 +79,12 @@ func (n *notifier) reloading() (over func(error)) {
 	}
 }
 
-func (n *notifier) stopping() { n.tell("STOPPING=1", "STATUS=draining") }
+func (n *notifier) stopping() {
+	if n != nil {
+		n.ends.Store(true)
+	}
+	n.tell("STOPPING=1", "STATUS=draining")
+}
 
 // keepAlive tells the watchdog twice in its time that the process is alive, as long as alive says so, until done is closed.
 func (n *notifier) keepAlive(done <-chan struct{}, alive func(context.Context) error) {

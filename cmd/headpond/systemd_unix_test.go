@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"net"
 	"net/http"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // systemd is the socket that a service manager listens on.
@@ -87,6 +90,38 @@ func TestSystemdIsTold(t *testing.T) {
 	if err := p.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestSystemdIsNotToldOfReloadsAtTheEnd: a gateway that drains refuses them, and is not ready again for that.
+func TestSystemdIsNotToldOfReloadsAtTheEnd(t *testing.T) {
+	file := configFile(t, "")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.Replace(text, []byte("127.0.0.1:1\""), []byte(conntest.Serve(t, conntest.Echo)+"\""), 1)
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	manager := startSystemd(t, filepath.Join(t.TempDir(), "notify"))
+	p := startProcess(t, "", "serve", file)
+	client := conntest.Dial(t, addressAttr.FindStringSubmatch(p.until(t, "msg=listening"))[1])
+	conntest.Exchange(t, client, "hello")
+	manager.next(t, "READY=1\n")
+	p.signal(t, syscall.SIGTERM)
+	manager.next(t, "STOPPING=1\n")
+	p.until(t, "msg=draining")
+	p.signal(t, syscall.SIGHUP)
+	p.until(t, "reload refused")
+	_ = client.Close()
+	p.until(t, "msg=stopped")
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := manager.WriteTo([]byte("the end"), manager.LocalAddr()); err != nil {
+		t.Fatal(err)
+	}
+	manager.next(t, "the end")
 }
 
 // TestSystemdIsNotThere: a gateway that is told of a socket nobody listens on serves all the same.
