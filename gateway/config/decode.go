@@ -194,7 +194,7 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
 		return
 	}
 	hint := didYouMean(name, sortedKeys(t))
-	if sections := sectionsWith(name); hint == "" && len(sections) > 0 {
+	if sections := sectionsWith(name); len(sections) > 0 {
 		hint = "; it belongs in " + strings.Join(sections, " or ")
 	}
 	if hint == "" {
@@ -380,8 +380,16 @@ func sectionsWith(key string) []string {
 			if t.Kind() != reflect.Struct || isScalar(t) {
 				continue
 			}
+			section := fmt.Sprintf("%q of %s", f.Tag.Get("conf"), top.name)
 			if _, ok := keysOf(t)[key]; ok {
-				out = append(out, fmt.Sprintf("%q of %s", f.Tag.Get("conf"), top.name))
+				out = append(out, section)
+			}
+			for j := range t.NumField() { // the routes of http
+				if l := t.Field(j); l.Type.Kind() == reflect.Slice && l.Type.Elem().Kind() == reflect.Struct {
+					if _, ok := keysOf(l.Type.Elem())[key]; ok {
+						out = append(out, fmt.Sprintf("%q in %s", l.Tag.Get("conf"), section))
+					}
+				}
 			}
 		}
 	}

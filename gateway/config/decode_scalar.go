@@ -34,7 +34,11 @@ func isScalar(t reflect.Type) bool {
 
 // scalar decodes a single value.
 func (d *decoder) scalar(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
-	if n.Kind != yaml.ScalarNode {
+	switch {
+	case n.Kind == yaml.MappingNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.SequenceNode: // [::1]:8080
+		d.report(at(n), "%s: put quotes around an address in brackets, as in %s", key, quotedAddress)
+		return
+	case n.Kind != yaml.ScalarNode:
 		d.report(at(n), "%s: want a single value, got %s", key, describe(n))
 		return
 	}

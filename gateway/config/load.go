@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -151,30 +152,53 @@ func (d *decoder) syntaxError(data []byte, err error) {
 	}
 	pos := Position{Line: load.Mark.Line, Column: load.Mark.Column}
 	message := load.Message
-	switch {
+	switch found := byteAt(data, pos); {
 	case strings.HasPrefix(message, "unknown anchor"):
 		message = "an alias (*name) whose anchor (&name) does not come before it; put quotes around a value that starts with *"
-	case strings.Contains(message, "cannot start any token") && byteAt(data, pos) == '\t':
+	case strings.Contains(message, "cannot start any token") && found == '\t':
 		message = "a tab in the indentation; use spaces"
+	case strings.Contains(message, "cannot start any token") && strings.IndexByte("%@`", found) >= 0:
+		message = fmt.Sprintf("a value cannot start with %q; put quotes around it", found)
 	case strings.Contains(message, "mapping values are not allowed"):
-		message += "; put quotes around a value that contains \": \""
+		message += "; a \":\" before it, or the space behind one, is missing, or a value with \": \" in it needs quotes"
+	case strings.Contains(message, "did not find expected") && bracketed.Match(lineAt(data, pos)):
+		message = "put quotes around an address in brackets, as in " + quotedAddress
 	case load.ContextMsg != "":
-		message = fmt.Sprintf("%s (%s that starts at line %d)", message, load.ContextMsg, load.ContextMark.Line)
+		message = fmt.Sprintf("%s (%s that starts at line %d)%s", message, load.ContextMsg, load.ContextMark.Line, adviceOnSyntax(message))
 	}
 	d.report(pos, "not valid YAML: %s", message)
 }
 
+// bracketed finds an IPv6 address with its port, which YAML takes for a list.
+var bracketed = regexp.MustCompile(`\[[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?\]:[0-9]`)
+
+const quotedAddress = `"[::1]:8080"`
+
+// adviceOnSyntax says what usually is the cause of an error of the YAML parser.
+func adviceOnSyntax(message string) string {
+	switch {
+	case strings.Contains(message, "expected '-' indicator"), strings.Contains(message, "expected key"):
+		return "; is it indented like what it belongs to?"
+	case strings.Contains(message, "expected ',' or '}'"), strings.Contains(message, "expected ',' or ']'"):
+		return "; is a bracket not closed, or a value with one of , [ ] { } in it without quotes?"
+	}
+	return ""
+}
+
 // byteAt returns the byte at a position, 0 when there is none. Lines before the character in question are ASCII or do not matter.
 func byteAt(data []byte, pos Position) byte {
-	for range pos.Line - 1 {
-		_, rest, ok := bytes.Cut(data, []byte("\n"))
-		if !ok {
-			return 0
-		}
-		data = rest
-	}
-	if pos.Column < 1 || pos.Column > len(data) {
+	line := lineAt(data, pos)
+	if pos.Column < 1 || pos.Column > len(line) {
 		return 0
 	}
-	return data[pos.Column-1]
+	return line[pos.Column-1]
+}
+
+// lineAt returns the line of a position, nil when there is none.
+func lineAt(data []byte, pos Position) []byte {
+	for range pos.Line - 1 {
+		_, data, _ = bytes.Cut(data, []byte("\n"))
+	}
+	line, _, _ := bytes.Cut(data, []byte("\n"))
+	return line
 }
