@@ -15,6 +15,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/headpond/headpond/gateway/config"
 )
@@ -111,7 +112,9 @@ func printVersion(e env, _ []string) int {
 func flags(name, args, about string) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.Usage = func() {
-		_, _ = fmt.Fprintf(fs.Output(), "Usage: headpond %s [FLAGS] %s\n\n%s\n", name, args, about)
+		line := "headpond " + name
+		fs.VisitAll(func(*flag.Flag) { line = "headpond " + name + " [FLAGS]" }) // if there are any
+		_, _ = fmt.Fprintf(fs.Output(), "Usage: %s\n\n%s\n", strings.TrimSpace(line+" "+args), about)
 		fs.PrintDefaults()
 	}
 	return fs
