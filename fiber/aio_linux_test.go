@@ -7,9 +7,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/splice"
@@ -214,5 +217,121 @@ func TestCloseSendsWhatFoundNoRoom(t *testing.T) {
 			_ = c.Close()
 		}
 		settled(t, e)
+	})
+}
+
+// sendBuffer sets how much of what is sent the system keeps.
+func sendBuffer(t *testing.T, c net.Conn, size int) {
+	t.Helper()
+	rc, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rc.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, size) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A peer that has answered in full and sent its end breaks off what is still being sent to it: its answer is complete, as
+// package net has it.
+func TestAnswerBeforeTheReset(t *testing.T) {
+	ways := map[string]func(t *testing.T, e *fiber.Engine, to net.Conn) error{
+		"write": func(_ *testing.T, _ *fiber.Engine, to net.Conn) error {
+			_, err := to.Write(make([]byte, 64<<20))
+			return err
+		},
+		"copy": func(t *testing.T, e *fiber.Engine, to net.Conn) error {
+			client, in := plainPair(t, e)
+			go func() { _, _ = client.Write(make([]byte, 64<<20)) }()
+			defer in.Close()
+			if c, ok := in.(copier); ok {
+				_, err := c.CopyTo(to, func(int) {}, nil)
+				return err
+			}
+			_, err := io.Copy(to, in)
+			return err
+		},
+	}
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		for range 5 {
+			for name, send := range ways {
+				plain, c := plainPair(t, e)
+				sendBuffer(t, c, 50_000) // so that what finds no room any more is seldom a whole buffer
+				go func() {
+					_, _ = plain.Write([]byte("answer"))
+					_ = plain.(*net.TCPConn).CloseWrite()
+					_, _ = io.CopyN(io.Discard, plain, 1<<20)
+					_ = plain.(*net.TCPConn).SetLinger(0)
+					_ = plain.Close()
+				}()
+				on(c, func() {
+					if err := send(t, e, c); !errors.Is(err, syscall.EPIPE) {
+						t.Errorf("%s: sending ended with %v, want EPIPE", name, err)
+					}
+					if got, err := io.ReadAll(c); string(got) != "answer" || err != nil {
+						t.Errorf("%s: %q and then %v, want all and the end", name, got, err)
+					}
+				})
+				_ = c.Close()
+			}
+		}
+	})
+}
+
+// A reset that a send has found is told to who splices from the connection, too.
+func TestResetFoundByASendWhileSplicing(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for range 10 {
+			client, in := plainPair(t, e)
+			server, out := plainPair(t, e)
+			var spliced atomic.Int64
+			ended := make(chan [2]error, 1)
+			fiber.Spawn(in, func() {
+				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(n int) { spliced.Add(int64(n)) })
+				ended <- [2]error{readErr, writeErr}
+			})
+			for spliced.Load() == 0 {
+				go func() { _, _ = client.Write(make([]byte, 4<<20)) }()
+				if _, err := io.ReadFull(server, make([]byte, 4<<20)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			gone(in)
+			on(in, func() {
+				_ = client.(*net.TCPConn).SetLinger(0)
+				_ = client.Close() // the loop does not see it yet
+				_, _ = in.Write(make([]byte, 20_000))
+			})
+			if err := <-ended; !errors.Is(err[0], syscall.ECONNRESET) || err[1] != nil {
+				t.Errorf("CopyTo ended with %v, want ECONNRESET from reading", err)
+			}
+		}
+	})
+}
+
+// A peer that reads slowly gets everything after Close also while what it reads makes room for what had found none.
+func TestCloseWaitsForASlowReaderThatMakesRoom(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		plain, s := plainPair(t, e)
+		_ = plain.(*net.TCPConn).SetReadBuffer(4 << 10)
+		sendBuffer(t, s, 64<<10)
+		out := stuff(t, s, stream{seed: 1})
+		_ = s.Close()
+		in, buf, want := stream{seed: 1}, make([]byte, 64<<10), make([]byte, 64<<10)
+		for in.at < out.at {
+			n := min(len(buf), int(out.at-in.at))
+			got, err := io.ReadFull(plain, buf[:n])
+			in.fill(want[:got])
+			if err != nil || !bytes.Equal(buf[:got], want[:got]) {
+				t.Fatalf("%d of %d bytes came, and then %v", in.at, out.at, err)
+			}
+			fiber.Expire(s)
+		}
+		if _, err := plain.Read(buf); err != io.EOF {
+			t.Errorf("%v, want EOF", err)
+		}
 	})
 }

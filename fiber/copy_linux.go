@@ -191,6 +191,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	defer func() { f.bulk = false }()
 	_ = c.yield(l) // as after each spliceTurn: overMeanwhile tells
 	since := 0     // bytes, without a pause
+	waited := false
 	for {
 		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
 			return readErr, writeErr
@@ -203,7 +204,10 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		}
 		n, readErr, writeErr := spliceOnce(l, c, d, moved, spliced)
 		switch {
+		case errors.Is(readErr, unix.EAGAIN) && waited:
+			return nil, nil // what has come cannot be spliced, as urgent data cannot: it is copied
 		case errors.Is(readErr, unix.EAGAIN):
+			waited = true
 			l.poller.emptied(c)
 			continue
 		case readErr != nil || writeErr != nil:
@@ -212,6 +216,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		if n < spliceLeast {
 			return nil, nil
 		}
+		waited = false
 		if since += n; since >= spliceTurn {
 			since = 0
 			_ = c.yield(l)
@@ -219,7 +224,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	}
 }
 
-// spliceOnce moves what there is, up to spliceLimit; 0 = there is no pipe.
+// spliceOnce moves what there is, up to spliceLimit; 0 = there is no pipe, or nothing that can be spliced.
 func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, writeErr error) {
 	pipe := splice.Take()
 	if pipe == nil {
@@ -237,8 +242,8 @@ func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, 
 	if n == 0 {
 		empty = true
 		switch {
-		case err == nil:
-			err = io.EOF
+		case err == nil: // the end, or what looks like it to a splice: who receives is told
+			return 0, nil, nil
 		case splice.Unsupported(err):
 			err = errors.ErrUnsupported
 		}
@@ -272,7 +277,7 @@ func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) erro
 			return io.ErrUnexpectedEOF // not to happen: the pipe has something in it
 		default:
 			if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the system call
-				if short && errno == unix.EPIPE && !d.eof {
+				if short && errno == unix.EPIPE && !finCame(d.fd) {
 					errno = unix.ECONNRESET // which the short splice has taken from the socket
 				}
 				d.outErr, err = errno, errno // see cut
@@ -359,5 +364,5 @@ func (p *epoll) drained(d *Conn) bool {
 }
 func (p *epoll) arrived(*Conn) bool      { return false }
 func (p *epoll) spliceable(c *Conn) bool { return c.canRead }
-func (p *epoll) emptied(c *Conn)         { c.canRead = false }
+func (p *epoll) emptied(c *Conn)         { c.canRead = c.hup }
 func (p *epoll) filled(d *Conn)          { d.canWrite = false }

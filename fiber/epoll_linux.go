@@ -38,11 +38,11 @@ type epollConn struct {
 	canRead  bool // not known to be empty
 	unsure   bool // but perhaps it is: nobody has looked since the last read
 	canWrite bool // not known to be full
-	hup      bool // the end is on its way behind the data
+	hup      bool // the end is on its way behind the data, or there is some behind urgent data: neither is a new edge
 }
 
 const (
-	connEvents     = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
+	connEvents     = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 	listenerEvents = unix.EPOLLIN
 	wakeSlot       = 0 // of the eventfd
 )
@@ -373,7 +373,7 @@ func (p *epoll) handle(ev *unix.EpollEvent) {
 			p.closeIdle(t)
 			return
 		}
-		if ev.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		if ev.Events&(unix.EPOLLPRI|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 			t.hup = true
 		}
 		if ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {

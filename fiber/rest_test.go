@@ -112,3 +112,35 @@ func TestStopTheWorld(t *testing.T) {
 		}
 	})
 }
+
+// A byte that nobody reads takes next to no memory, on however many connections.
+func TestUnreadTakesLittleMemory(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		const many, most = 100, 10 << 10
+		var conns [many][2]net.Conn
+		for i := range conns {
+			c, s := pair(t, e, "tcp")
+			t.Cleanup(func() { _, _ = c.Close(), s.Close() })
+			exchange(t, c, s, 1)
+			on(s, func() { _, _ = s.(idler).WaitReadableFor(0) }) // receives by itself from now on
+			conns[i] = [2]net.Conn{c, s}
+		}
+		heap := func() int64 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		before := heap()
+		for _, c := range conns {
+			on(c[0], func() { _, _ = c[0].Write([]byte("x")) })
+		}
+		for _, c := range conns {
+			on(c[1], func() { _, _ = c[1].(idler).WaitReadableFor(time.Hour) })
+			gone(c[1])
+		}
+		if each := (heap() - before) / many; each > most {
+			t.Errorf("%d bytes for an unread byte, want at most %d", each, most)
+		}
+	})
+}

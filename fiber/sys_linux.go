@@ -110,6 +110,23 @@ func unsent(fd int) int {
 	return n
 }
 
+// finCame reports that a TCP socket's peer has sent its end, whatever came then. Nothing else tells that from a reset whose
+// error has been told: the end counts in how much there is to receive, and does not in how much has been received.
+func finCame(fd int) bool {
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_INQ, 1)
+	var b [1]byte
+	var control [64]byte
+	_, n, _, _, err := unix.Recvmsg(fd, b[:], control[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	received, _ := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	messages, _ := unix.ParseSocketControlMessage(control[:max(n, 0)])
+	for _, m := range messages {
+		if m.Header.Level == unix.IPPROTO_TCP && m.Header.Type == unix.TCP_CM_INQ && len(m.Data) >= 4 {
+			return err == nil && int(binary.NativeEndian.Uint32(m.Data)) > received
+		}
+	}
+	return false
+}
+
 // pollNow fills in what is known of descriptors, without waiting; false = the system does not tell.
 func pollNow(fds []unix.PollFd) bool {
 	var none unix.Timespec

@@ -3,7 +3,7 @@
 package fiber
 
 import (
-	"cmp"
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -58,7 +58,6 @@ type uringConn struct {
 	out     *sendBuffer   // being filled
 	sending *sendBuffer   // the kernel's
 	outErr  syscall.Errno // of a send
-	short   bool          // an error has ended the last send early; the kernel kept it to itself
 	isDirty bool
 	fin     bool // shut down for writing when all is sent
 	finSent bool
@@ -72,10 +71,12 @@ type uringConn struct {
 const maxAhead = 64 << 10
 
 // aheadSize is that of a buffer for it, with what may come in the turn in which the limit is
-// reached; more is rare and takes memory of its own. A loop keeps maxSpareAhead of them.
+// reached; more is rare and takes memory of its own. A loop keeps maxSpareAhead of them. When it has none,
+// up to littleAhead is not worth one: there may be very many connections with a byte that nobody reads.
 const (
 	aheadSize     = 96 << 10
 	maxSpareAhead = 32
+	littleAhead   = 4 << 10
 )
 
 type aheadBuffer [aheadSize]byte
@@ -318,7 +319,7 @@ func (p *uring) flush(c *Conn) {
 	s := p.ring.next()
 	s.opcode, s.fd, s.userData = opSend, int32(c.fd), p.dataOf(c, kindSend)
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&c.out.mem[0]))), uint32(c.out.n)
-	s.opFlags = unix.MSG_NOSIGNAL | unix.MSG_WAITALL // all of it, but for an error
+	s.opFlags = unix.MSG_NOSIGNAL // not MSG_WAITALL: an error that ends that early is told to nobody
 	c.sending, c.out = c.out, nil
 	c.flight++
 }
@@ -390,8 +391,19 @@ func (p *uring) closeIdle(c *Conn) {
 
 // linger has lingering look after a closed connection that has something to send.
 func (c *Conn) linger(l *loop) {
-	c.wr.deadline = int64(unsent(c.fd)) // nobody writes any more: how much it was at the last look
+	c.wr.deadline = c.unsent() // nobody writes any more: how much it was at the last look
 	l.timers.arm(c, l.now+int64(closeTime))
+}
+
+// unsent is how much of what was written the peer's system has not taken.
+func (c *Conn) unsent() int64 {
+	n := unsent(c.fd)
+	for _, s := range []*sendBuffer{c.out, c.sending} {
+		if s != nil {
+			n += s.n
+		}
+	}
+	return int64(n)
 }
 
 // lingerLeast is how much a peer has to take in each closeTime.
@@ -405,7 +417,7 @@ func (c *Conn) lingering(l *loop) bool {
 	case c.out == nil && c.flight == 0:
 		return true // gone
 	}
-	if !l.closing && !c.abort && int64(unsent(c.fd)) <= c.wr.deadline-lingerLeast {
+	if !l.closing && !c.abort && c.unsent() <= c.wr.deadline-lingerLeast {
 		c.linger(l)
 		return true
 	}
@@ -623,7 +635,7 @@ func (p *uring) received(c *Conn, e cqe) {
 			p.stop(c)
 		}
 	case e.res == 0 && c.cut():
-		c.inErr = cmp.Or(c.outErr, unix.ECONNRESET)
+		c.inErr = c.outErr
 	case e.res == 0:
 		c.eof = true
 	case errno == unix.ECANCELED || errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN:
@@ -672,19 +684,25 @@ func (p *uring) receivedData(c *Conn, id uint16, n int) {
 	p.recv.put(id)
 }
 
-// keep moves what is unread from the ring's buffer to one of the poller's.
+// keep moves what is unread from the ring's buffer to one of the poller's, or to as little memory as it takes.
 func (p *uring) keep(c *Conn) {
 	if !c.hasIn {
 		return
 	}
-	if n := len(p.ahead); n > 0 {
+	switch n := len(p.ahead); {
+	case n > 0:
 		c.own = p.ahead[n-1]
 		p.ahead[n-1] = nil
 		p.ahead = p.ahead[:n-1]
-	} else {
+	case len(c.in) > littleAhead:
 		c.own = new(aheadBuffer)
 	}
-	c.in, c.hasIn = c.own[:copy(c.own[:], c.in)], false
+	if c.own != nil {
+		c.in = c.own[:copy(c.own[:], c.in)]
+	} else {
+		c.in = bytes.Clone(c.in)
+	}
+	c.hasIn = false
 	p.recv.put(c.inID)
 }
 
@@ -694,16 +712,10 @@ func (p *uring) sent(c *Conn, e cqe) {
 	switch {
 	case e.res < 0 && c.outErr == 0:
 		c.outErr = syscall.Errno(-e.res)
-		if c.short && c.outErr == unix.EPIPE && !c.eof {
-			c.outErr = unix.ECONNRESET // which the short send has taken from the socket
-		}
-	case e.res < 0:
-	case int(e.res) >= s.n:
-		c.short = false
+	case e.res < 0 || int(e.res) >= s.n:
 	case c.closed && c.abort:
 		c.outErr = unix.ECANCELED
-	default: // the next send tells which error it was, or only that there was one
-		c.short = true
+	default: // there was room for so much
 		s.n = copy(s.mem, s.mem[e.res:s.n])
 		next := c.out
 		c.out = s
@@ -727,16 +739,13 @@ func (p *uring) sent(c *Conn, e cqe) {
 }
 
 // cut reports that a send has failed because the connection was broken off. Who reads then finds the end of the
-// stream, for such an error is told once; it would look as if everything had come. After the peer's FIN the error is
-// EPIPE, and the end is one.
+// stream, for such an error is told once; it would look as if everything had come. After the peer's FIN the end is one.
 func (c *Conn) cut() bool {
 	switch c.outErr {
-	case 0:
-		return c.short
-	case unix.EPIPE, unix.ENOMEM, unix.ENOBUFS, unix.ECANCELED:
+	case 0, unix.EPIPE, unix.ENOMEM, unix.ENOBUFS, unix.ECANCELED:
 		return false
 	}
-	return true
+	return c.unix || !finCame(c.fd)
 }
 
 func (p *uring) acceptable(a *Listener, e cqe) {
