@@ -193,7 +193,7 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 		return false, c.opError("read", err)
 	}
 	f := l.current
-	f.tired = l.now + int64(patience)
+	f.tired = after(l.now, patience)
 	for err == nil { // after an error the descriptor may be another's
 		if ready = l.poller.readable(c); ready || l.now >= f.tired {
 			break
@@ -220,9 +220,10 @@ func (c *Conn) OnReadable(fn func()) bool {
 		l.spawn(fn)
 		return true
 	}
-	if deadline != 0 {
+	switch {
+	case deadline != 0:
 		l.timers.arm(c, deadline)
-	} else {
+	case !c.waits(&c.wr):
 		l.timers.disarm(c) // it may be for long
 	}
 	c.streak = 0
@@ -342,13 +343,13 @@ func (c *Conn) write(l *loop, p []byte) (total int, err error) {
 // begin takes a side for one operation, and looks whether there is any use in it. The loop's
 // clock is as old as its turn: a deadline that has not passed by it is in time.
 func (c *Conn) begin(l *loop, s *side) error {
-	busy := c.busy(s)
-	for *busy {
+	if busy := c.busy(s); *busy {
 		q := c.rarely().queue(c, s)
 		*q = append(*q, l.current)
-		l.current.park()
+		l.current.park() // until it is handed over
+	} else {
+		*busy = true
 	}
-	*busy = true
 	var err error
 	switch {
 	case c.closed:
@@ -362,15 +363,16 @@ func (c *Conn) begin(l *loop, s *side) error {
 	return err
 }
 
-// end gives the side to the next who wants it.
+// end hands the side to who has waited longest for it.
 func (c *Conn) end(l *loop, s *side) {
-	*c.busy(s) = false
 	if r := c.rare.Load(); r != nil {
 		if q := r.queue(c, s); len(*q) > 0 {
 			l.ready((*q)[0])
 			*q = (*q)[1:]
+			return
 		}
 	}
+	*c.busy(s) = false
 }
 
 // wait parks the fiber until the side is woken, by the poller, the deadline or Close.

@@ -149,3 +149,75 @@ func TestDialToItself(t *testing.T) {
 		}
 	}
 }
+
+// Close ends whatever waits, on fibers and on goroutines, and waits for what does not look at it.
+func TestCloseEndsWhatWaits(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		nobody := deaf(t, [4]byte{127, 0, 0, 1}, 0)
+		l, err := e.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits := map[string]func(c net.Conn) error{
+			"dial": func(net.Conn) error {
+				_, err := e.DialContext(t.Context(), "tcp", nobody.String())
+				return err
+			},
+			"accept": func(net.Conn) error { _, err := l.Accept(); return err },
+			"read":   func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err },
+			"write":  func(c net.Conn) error { _, err := c.Write(make([]byte, 64<<20)); return err },
+			"copy":   func(c net.Conn) error { err, _ := c.(copier).CopyTo(c, func(int) {}, nil); return err },
+		}
+		type result struct {
+			name string
+			err  error
+		}
+		results, started := make(chan result, 2*len(waits)), make(chan struct{}, 2*len(waits)+1)
+		var home net.Conn
+		var peers []net.Conn
+		for name, wait := range waits {
+			for _, onFiber := range []bool{true, false} {
+				c, s := plainPair(t, e)
+				home, peers = s, append(peers, c)
+				run := func() {
+					started <- struct{}{}
+					results <- result{name, wait(s)}
+				}
+				if onFiber {
+					fiber.Spawn(s, run)
+				} else {
+					go run()
+				}
+			}
+		}
+		goOn, blocked := make(chan struct{}), false
+		fiber.Spawn(home, func() {
+			fiber.Block(func() {
+				started <- struct{}{}
+				<-goOn
+			})
+			blocked = true
+		})
+		for range cap(started) {
+			<-started
+		}
+		gone(home)
+		closed := make(chan struct{})
+		go func() {
+			_ = e.Close()
+			close(closed)
+		}()
+		for range cap(results) {
+			if r := <-results; !errors.Is(r.err, net.ErrClosed) {
+				t.Errorf("%s: %v, want net.ErrClosed", r.name, r.err)
+			}
+		}
+		for _, c := range peers {
+			_ = c.Close() // or what was written to it would be waited for
+		}
+		close(goOn)
+		if <-closed; !blocked {
+			t.Error("Close did not wait for a fiber")
+		}
+	})
+}

@@ -3,6 +3,7 @@ package fiber_test
 import (
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"testing"
@@ -116,6 +117,11 @@ func TestWaitReadableFor(t *testing.T) {
 				t.Errorf("with something to read: %v, %v", ready, err)
 			}
 			_, _ = c.Read(make([]byte, 1))
+			go func() { _, _ = peer.Write([]byte("y")) }()
+			if ready, err := idle.WaitReadableFor(math.MaxInt64); !ready || err != nil {
+				t.Errorf("for ever: %v, %v", ready, err)
+			}
+			_, _ = c.Read(make([]byte, 1))
 			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 			if ready, err := idle.WaitReadableFor(time.Hour); ready || !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("with a deadline: %v, %v", ready, err)
@@ -126,6 +132,32 @@ func TestWaitReadableFor(t *testing.T) {
 		if ready, err := idle.WaitReadableFor(0); !ready || err != nil { // a goroutine's patience is endless
 			t.Errorf("at the end: %v, %v", ready, err)
 		}
+		_ = c.Close()
+	})
+}
+
+// A connection left to OnReadable keeps the deadline of a Write that waits.
+func TestOnReadableLeavesTheWriter(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer s.Close()
+		stuff(t, c, stream{})
+		wrote := make(chan error, 1)
+		on(c, func() {
+			_ = c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			fiber.Go(func() {
+				_, err := c.Write(make([]byte, 10<<20))
+				wrote <- err
+			})
+			fiber.Sleep(time.Millisecond) // it waits
+			if !c.(idler).OnReadable(func() {}) {
+				t.Error("refused")
+			}
+		})
+		if err := <-wrote; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("Write: %v, want the deadline", err)
+		}
+		_ = c.(interface{ SetLinger(int) error }).SetLinger(0)
 		_ = c.Close()
 	})
 }

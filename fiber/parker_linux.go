@@ -17,9 +17,9 @@ type Parker struct {
 	permit  bool       // Unpark came and no Park has taken it
 	waiting bool
 	other   *waiter         // a goroutine that waits, instead of the fiber
-	ctx     context.Context // the one that ended is watching
+	done    <-chan struct{} // of the context that is watched
 	stop    func() bool
-	ended   bool // ctx has
+	ended   bool // it has
 }
 
 // NewParker returns a Parker for the calling fiber, nil on a goroutine.
@@ -37,17 +37,18 @@ func (p *Parker) mine() bool { return p.fiber == currentFiber() }
 // returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the
 // watch on one that is used again stays; one that ends unwatched costs nobody anything.
 func (p *Parker) Park(ctx context.Context) error {
-	bounded := ctx.Done() != nil
+	done := ctx.Done() // and not ctx is compared, which may be of a type that cannot be
+	bounded := done != nil
 	if bounded && p.stop == nil && p.soon() {
 		return nil
 	}
-	if bounded && (ctx != p.ctx || p.stop == nil) {
-		again := ctx == p.ctx
+	if bounded && (done != p.done || p.stop == nil) {
+		again := done == p.done
 		p.unwatch()
 		p.mu.Lock()
-		p.ctx, p.ended = ctx, false
+		p.done, p.ended = done, false
 		p.mu.Unlock()
-		p.stop = context.AfterFunc(ctx, func() { p.end(ctx) })
+		p.stop = context.AfterFunc(ctx, func() { p.end(done) })
 		if !again {
 			defer p.unwatch()
 		}
@@ -115,9 +116,9 @@ func (p *Parker) Unpark() {
 }
 
 // end is called when a watched context ends.
-func (p *Parker) end(ctx context.Context) {
+func (p *Parker) end(done <-chan struct{}) {
 	p.mu.Lock()
-	if p.ctx == ctx {
+	if p.done == done {
 		p.ended = true
 		p.wake()
 	}

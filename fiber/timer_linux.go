@@ -14,13 +14,10 @@ var epoch = time.Now()
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
 // later is a time from now in the loops' clock, or its end.
-func later(d time.Duration) int64 {
-	now := nanotime()
-	if int64(d) > math.MaxInt64-now {
-		return math.MaxInt64
-	}
-	return now + int64(d)
-}
+func later(d time.Duration) int64 { return after(nanotime(), d) }
+
+// after is the same from a time on.
+func after(now int64, d time.Duration) int64 { return now + min(int64(d), math.MaxInt64-now) }
 
 // timer wakes a connection's waiters, or a fiber that sleeps.
 type timer struct {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/internal/idleconn"
@@ -20,8 +21,11 @@ import (
 // The *tls.Conn inside must not be written to or closed on a fiber.
 type TLSConn struct {
 	*tls.Conn
-	under  *gathering
-	shaken bool    // the handshake is over
+	under   *gathering
+	shaken  atomic.Bool // the handshake is over
+	shaking Mutex       // held across the handshake: crypto/tls holds a sync.Mutex, too
+	writing Mutex       // so that a Write is in one piece
+
 	hasOne bool    // one is to be read first
 	one    [1]byte // by Buffered or Quiet
 	failed error   // of a Read that has not been asked for yet; told by the next
@@ -52,6 +56,9 @@ func (t *TLSConn) NetConn() net.Conn { return t.under.Conn }
 
 // Read implements net.Conn.
 func (t *TLSConn) Read(p []byte) (n int, err error) {
+	if err := t.Handshake(); err != nil {
+		return 0, err
+	}
 	switch {
 	case len(p) == 0, !t.hasOne && t.failed == nil:
 		return t.Conn.Read(p)
@@ -82,7 +89,7 @@ func (t *TLSConn) readNow(p []byte, how reading) int {
 // any more: a record that was received together with another. It does not wait, and is for whoever
 // reads, after the handshake.
 func (t *TLSConn) Buffered() bool {
-	if !t.shaken && t.Handshake() != nil {
+	if t.Handshake() != nil {
 		return true
 	}
 	if !t.hasOne && t.failed == nil {
@@ -102,7 +109,7 @@ func (t *TLSConn) Quiet() bool {
 		u.look = idleconn.New(u.Conn)
 	}
 	switch {
-	case !t.shaken, t.hasOne, t.failed != nil:
+	case !t.shaken.Load(), t.hasOne, t.failed != nil:
 		return false
 	case u.emptied && u.look.Look() == idleconn.Silent:
 		return true
@@ -149,6 +156,11 @@ func (t *TLSConn) WaitReadableFor(patience time.Duration) (ready bool, err error
 
 // Write implements net.Conn. After an error all later ones return it.
 func (t *TLSConn) Write(p []byte) (total int, err error) {
+	if err := t.Handshake(); err != nil {
+		return 0, err
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
 	for first := true; first || len(p) > 0; first = false {
 		n, err := t.Conn.Write(p[:min(len(p), tlsPiece)])
 		if err == nil {
@@ -168,19 +180,28 @@ func (t *TLSConn) Handshake() error { return t.HandshakeContext(context.Backgrou
 
 // HandshakeContext runs the handshake if it has not been run. It computes for a while: see Block.
 func (t *TLSConn) HandshakeContext(ctx context.Context) error {
+	if t.shaken.Load() {
+		return nil
+	}
+	t.shaking.Lock()
+	defer t.shaking.Unlock()
 	err := t.Conn.HandshakeContext(ctx)
 	if failed := t.under.flush(); err == nil {
 		err = failed
 	}
-	t.shaken = err == nil
+	t.shaken.Store(err == nil)
 	return err
 }
 
-// CloseWrite sends close_notify, which ends the writing half.
+// CloseWrite sends close_notify, which ends the writing half, behind what is being written.
 func (t *TLSConn) CloseWrite() error {
-	err := t.Conn.CloseWrite()
 	if onFiber() {
 		_ = t.under.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	err := t.Conn.CloseWrite()
+	if onFiber() {
 		if failed := t.under.flush(); err == nil {
 			err = failed
 		}
