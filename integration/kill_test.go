@@ -64,13 +64,20 @@ func (l *load) lastError() error {
 // awaitMore waits until n more operations have succeeded.
 func (l *load) awaitMore(t testing.TB, n int64) {
 	t.Helper()
-	start := l.ok.Load()
-	eventually(t, fmt.Sprintf("%d more operations succeed", n), func() error {
-		if done := l.ok.Load() - start; done < n {
-			return fmt.Errorf("%d have; last error: %w", done, l.lastError())
-		}
-		return nil
-	})
+	l.await(t, "clients", l.ok.Load()+n)
+}
+
+// await waits until so many have. Its patience is with each of them: how many there are in a minute is the machine's business.
+func (l *load) await(t testing.TB, who string, want int64) {
+	t.Helper()
+	for done := l.ok.Load(); done < want; done = l.ok.Load() {
+		eventually(t, fmt.Sprintf("%s: one more operation of %d succeeds", who, want-done), func() error {
+			if l.ok.Load() == done {
+				return fmt.Errorf("none has; last error: %w", l.lastError())
+			}
+			return nil
+		})
+	}
 }
 
 // opTimeout is how long an operation may hang at worst: a client must get an answer, be it an error.

@@ -168,13 +168,7 @@ func (s *soak) awaitMore(t *testing.T, n int64, which func(name string) bool) {
 		}
 	}
 	for name, want := range until {
-		l := s.loads[name]
-		eventually(t, fmt.Sprintf("%s: %d more operations succeed", name, n), func() error {
-			if done := l.ok.Load(); done < want {
-				return fmt.Errorf("%d lack; last error: %w", want-done, l.lastError())
-			}
-			return nil
-		})
+		s.loads[name].await(t, name, want)
 	}
 }
 
