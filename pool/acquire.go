@@ -87,7 +87,7 @@ func (p *Pool[T]) try(ctx context.Context, start int64) (l Lease[T], handed, aga
 		c.settle(&e)
 		until := p.start.Add(time.Duration(c.clock) + min(c.timeLeft(start), c.limits.OpenTimeout))
 		p.unlock(&e)
-		if stale && !p.passes(ctx, l, until) {
+		if stale && !p.passes(ctx, l, start, until) {
 			return Lease[T]{}, false, true, nil
 		}
 		return l, false, false, nil
@@ -177,7 +177,7 @@ func (c *core[T]) timeLeft(start int64) time.Duration {
 // passes runs Check, until then at the longest, on a lease just taken; a
 // resource that fails is closed, and not in the goroutine of a caller whose time
 // is over.
-func (p *Pool[T]) passes(ctx context.Context, l Lease[T], until time.Time) bool {
+func (p *Pool[T]) passes(ctx context.Context, l Lease[T], start int64, until time.Time) bool {
 	failed := func() {
 		var e effects[T]
 		p.mu.Lock()
@@ -203,5 +203,9 @@ func (p *Pool[T]) passes(ctx context.Context, l Lease[T], until time.Time) bool 
 		failed()
 		return false
 	}
+	p.mu.Lock()
+	p.core.timed++
+	p.mu.Unlock()
+	p.waits.observe(time.Duration(p.now() - start))
 	return true
 }

@@ -36,11 +36,12 @@ type core[T any] struct {
 	backoff backoff
 	lastErr error
 
-	opened, openFailed, acquired, fresh, waited, handed uint64
-	timedOut, rejected, canceled, released, discarded   uint64
-	overflowed                                          uint64
-	closedFor                                           [reasons]uint64
-	leakAfter                                           int64
+	opened, openFailed, acquired, fresh, waited       uint64
+	timed                                             uint64 // of acquired, those that took their time: Pool.waits has them
+	timedOut, rejected, canceled, released, discarded uint64
+	overflowed                                        uint64
+	closedFor                                         [reasons]uint64
+	leakAfter                                         int64
 }
 
 // slot is a place for one resource. A new one is made for every open.
@@ -187,7 +188,7 @@ func (c *core[T]) hand(s *slot[T], e *effects[T]) {
 	w := c.waiters.head
 	c.waiters.remove(w)
 	w.lease = c.lease(s)
-	c.handed++
+	c.timed++
 	c.backoff.stalled = 0
 	e.addWake(w)
 }
@@ -239,7 +240,7 @@ func (c *core[T]) settle(e *effects[T]) {
 
 // wanted is the number of further opens that waiters and MinIdle ask for.
 func (c *core[T]) wanted() int {
-	warm := len(c.idle)
+	warm := len(c.idle) + c.checking // those come back, as a rule
 	if c.limits.MinIdle == 0 {
 		return c.waiters.n - c.opening
 	}

@@ -3,6 +3,7 @@ package pool_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,88 @@ func TestNobodyWaitsButForChecks(t *testing.T) {
 			wantErr(t, acquireErr(p), pool.ErrTooManyWaiters)
 			r.lease.Release()
 		}
+		b.end(p)
+	})
+}
+
+// Where an attempt to open hangs that follows one that failed, those who wait have nothing done for them
+// until it ends. (A timer that fires again and again lets no time pass here.)
+func TestAttemptThatHangs(t *testing.T) {
+	for name, limits := range map[string]pool.Limits{
+		"callers": {MaxSize: 4, OpenTimeout: 5 * time.Second},
+		"warm":    {MaxSize: 4, OpenTimeout: 5 * time.Second, MinIdle: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &backend{t: t, down: true}
+				p := b.start(limits)
+				wantErr(t, acquireErr(p), pool.ErrOpen, errDown)
+				synctest.Wait()
+				b.set(func() { b.gate = make(chan struct{}) }) // for ever
+				time.Sleep(2 * time.Second)
+				first, second := begin(ctx, p), begin(ctx, p)
+				synctest.Wait()
+				want(t, "opening", p.Stats().Opening, 1)
+				want(t, "waiting", p.Stats().Waiting, 2)
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				for _, r := range []*result{first, second} {
+					want(t, "done", r.done, true)
+					wantErr(t, r.err, pool.ErrOpen)
+				}
+				b.end(p)
+			})
+		})
+	}
+}
+
+// A resource that is being checked is warm: no other is opened in its place.
+func TestChecksOpenNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		var fail atomic.Bool
+		p := b.start(pool.Limits{MinIdle: 3, CheckInterval: time.Second}, func(c *pool.Config[*res]) {
+			c.Check = func(context.Context, *res) error {
+				time.Sleep(10 * time.Millisecond)
+				if fail.Swap(false) {
+					return errDown
+				}
+				return nil
+			}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		want(t, "opened", p.Stats().Opened, 3)
+		fail.Store(true)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		want(t, "opened for one that failed its check", p.Stats().Opened, 4)
+		want(t, "idle", p.Stats().Idle+p.Stats().Busy, 3)
+		b.end(p)
+	})
+}
+
+// How long a caller had to wait is told, whatever it waited for.
+func TestAcquireSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1, Overflow: pool.OverflowDirect}, func(c *pool.Config[*res]) {
+			c.Open = func(ctx context.Context) (*res, error) { time.Sleep(time.Second); return b.Open(ctx) }
+			c.Check = func(context.Context, *res) error { time.Sleep(time.Second); return nil }
+		})
+		pooled, direct := acquire(t, p), acquire(t, p)
+		direct.Release()
+		pooled.Release()
+		time.Sleep(time.Minute)
+		acquire(t, p).Release() // checked
+		h := p.Stats().AcquireSeconds
+		want(t, "counted", h.Count(), 3)
+		want(t, "in all", h.Sum, 3*time.Second)
+		want(t, "the quickest", h.Quantile(0), pool.BucketBound(20))
+		acquire(t, p).Release()
+		h = p.Stats().AcquireSeconds
+		want(t, "counted", h.Count(), 4)
+		want(t, "at once", h.Counts[0], 1)
 		b.end(p)
 	})
 }

@@ -68,8 +68,8 @@ func (p *Pool[T]) schedule() {
 	if w := c.waiters.head; w != nil && c.limits.AcquireTimeout > 0 {
 		at = min(at, w.since+int64(c.limits.AcquireTimeout))
 	}
-	if c.backoff.failures > 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
-		at = min(at, c.backoff.retryAt)
+	if c.backoff.failures > 0 && c.opening == 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
+		at = min(at, c.backoff.retryAt) // while an attempt is under way its end decides
 	}
 	if !c.ticking {
 		at = min(at, c.due(p.config.Check != nil), c.nextLeak())

@@ -65,6 +65,8 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 		} else {
 			c.born(s)
 			c.overflowed++
+			c.timed++
+			p.waits.observe(time.Duration(c.clock - start))
 			l = c.lease(s)
 			p.hold(s)
 		}

@@ -21,7 +21,8 @@ type Config[T any] struct {
 	Open func(ctx context.Context) (T, error)
 	// Go starts fn, which calls Open, somewhere else than in the caller; nil is
 	// the go statement. It is called wherever a resource turns out to be
-	// needed, mostly in Acquire, and must not wait for fn.
+	// needed, mostly in Acquire, has to run each fn it is given, once, and must not
+	// wait for it.
 	Go func(fn func())
 	// Close ends a resource. It runs in the goroutine that gave the resource up
 	// or in one of the pool's, and must not block for long: the resource's

@@ -36,8 +36,8 @@ type Stats struct {
 	ClosedIdle, ClosedLifetime, ClosedCheck, ClosedReset, ClosedSurplus uint64
 	Panics                                                              uint64 // callbacks that panicked
 
-	// AcquireSeconds is how long successful acquires took. Those served at
-	// once count in the lowest bucket and read no clock.
+	// AcquireSeconds is how long successful acquires took, checks and direct opens
+	// included. Those served at once count in the lowest bucket and read no clock.
 	AcquireSeconds Histogram
 	// LastOpenError is the newest open error, nil if the newest open succeeded.
 	LastOpenError error
@@ -133,7 +133,7 @@ func (p *Pool[T]) Stats() Stats {
 		ClosedSurplus: c.closedFor[ReasonSurplus], Panics: p.panics.Load(),
 		LastOpenError: c.lastErr,
 	}
-	immediate := c.acquired - c.handed
+	immediate := c.acquired - c.timed
 	p.mu.Unlock()
 	s.AcquireSeconds = p.waits.snapshot()
 	s.AcquireSeconds.Counts[0] += immediate
