@@ -1,6 +1,7 @@
 package sqlitepool
 
 import (
+	"math"
 	"runtime"
 	"time"
 
@@ -32,7 +33,8 @@ type Config struct {
 	BusyTimeout time.Duration
 	// LogSize is what the log file is cut back to after a checkpoint, in bytes, so
 	// that one large transaction does not cost its size for ever, and beyond which
-	// the writer waits for readers to let it begin anew. 0 means 64 MiB.
+	// (it, or the log of an attached file) the writer waits for readers to let it begin
+	// anew. 0 means 64 MiB.
 	LogSize int64
 	// ReadOnly opens the file read-only; it must exist.
 	ReadOnly bool
@@ -53,6 +55,7 @@ func (c Config) withDefaults() Config {
 	if c.BusyTimeout <= 0 {
 		c.BusyTimeout = DefaultBusyTimeout
 	}
+	c.BusyTimeout = min(max(c.BusyTimeout, time.Millisecond), math.MaxInt32*time.Millisecond) // as SQLite counts it
 	if c.LogSize <= 0 {
 		c.LogSize = DefaultLogSize
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -20,6 +22,10 @@ const logPatience = time.Second
 
 // open opens one connection and makes it a reader or the writer.
 func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
+	file, err := os.Stat(db.path) // before it is opened: if it is replaced in between, check sees it
+	if err != nil && (db.made || db.readOnly || !errors.Is(err, fs.ErrNotExist)) {
+		return nil, fmt.Errorf("sqlitepool: %w", err)
+	}
 	conn, err := db.openConn()
 	if err != nil {
 		return nil, fmt.Errorf("sqlitepool: %w", explain(ctx, err))
@@ -33,33 +39,25 @@ func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
 	if err := db.configure(conn, reader); err != nil {
 		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
 	}
-	version, err := conn.Prepare(schemaVersion)
-	if err != nil {
+	found := &opened{file: file}
+	if err := found.look(conn); err != nil {
 		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
 	}
-	schema, err := one(version)
-	if err != nil {
-		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
+	if file == nil { // it is there now
+		if found.file, err = os.Stat(db.path); err != nil {
+			return nil, fmt.Errorf("sqlitepool: %w", err)
+		}
 	}
-	file, err := os.Stat(db.path)
-	if err != nil {
-		return nil, fmt.Errorf("sqlitepool: %w", err)
-	}
-	db.opened.Store(conn, &opened{file, version, schema})
+	db.opened.Store(conn, found)
 	sound = true
 	return conn, nil
 }
 
-// schemaVersion asks for a number that changes with the schema, whoever changes it
-// (https://www.sqlite.org/pragma.html#pragma_schema_version). The comment makes it a
-// cached statement that nobody else has.
-const schemaVersion = "PRAGMA schema_version -- sqlitepool"
-
 // opened is what a connection found when it was opened.
 type opened struct {
 	file    os.FileInfo
-	version *sqlite.Stmt // of schemaVersion
-	schema  int64        // what it told
+	schemas []schema
+	logs    []string // paths of the write-ahead logs
 }
 
 func (db *DB) found(conn *sqlite.Conn) *opened {
@@ -68,10 +66,52 @@ func (db *DB) found(conn *sqlite.Conn) *opened {
 	return o
 }
 
-// outdated tells whether the schema has changed since the connection was opened.
+// schema is that of the database file or of one that Setup has attached.
+type schema struct {
+	version *sqlite.Stmt // asks for a number that changes with it
+	was     int64        // which it was when the connection was opened
+}
+
+// look notes the schemas and logs of all files that conn has open. What the connection
+// alone has, in memory, is nobody else's to change.
+// Source: https://www.sqlite.org/pragma.html#pragma_schema_version
+func (o *opened) look(conn *sqlite.Conn) error {
+	var names []string
+	err := sqlitex.ExecuteTransient(conn, "PRAGMA database_list", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+		if name, file := stmt.ColumnText(1), stmt.ColumnText(2); file != "" && name != "temp" {
+			names = append(names, name)
+			o.logs = append(o.logs, logOf(file))
+		}
+		return nil
+	}})
+	for i := 0; i < len(names) && err == nil; i++ {
+		// The comment makes it a cached statement that nobody else has.
+		s := schema{}
+		query := `PRAGMA "` + strings.ReplaceAll(names[i], `"`, `""`) + `".schema_version -- sqlitepool`
+		if s.version, err = conn.Prepare(query); err == nil {
+			s.was, err = one(s.version)
+		}
+		o.schemas = append(o.schemas, s)
+	}
+	return err
+}
+
+// logOf is where SQLite keeps the log of the file at path: beside what a link leads to.
+func logOf(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	return path + "-wal"
+}
+
+// outdated tells whether a schema has changed since the connection was opened.
 func (o *opened) outdated() (bool, error) {
-	now, err := one(o.version)
-	return now != o.schema, err
+	for i := range o.schemas {
+		if now, err := one(o.schemas[i].version); err != nil || now != o.schemas[i].was {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // one runs a statement that has one row of one number.
@@ -168,21 +208,26 @@ func reset(conn *sqlite.Conn, reader bool) error {
 	return exec(conn, "PRAGMA foreign_keys=ON")
 }
 
-// keepLogShort has the log begin anew when it is too long. SQLite does that by
+// keepLogShort has the logs begin anew when one is too long. SQLite does that by
 // itself only when a commit finds nobody reading from the log: where reads overlap,
 // however short, there always is somebody, and the log would grow for ever. So the
 // writer waits for those who read now; who comes later finds all of it in the file.
 // Source: https://www.sqlite.org/wal.html#avoiding_excessively_large_wal_files
 func (db *DB) keepLogShort(conn *sqlite.Conn) error {
-	info, err := os.Stat(db.path + "-wal")
+	size := int64(0)
+	for _, log := range db.found(conn).logs {
+		if info, err := os.Stat(log); err == nil {
+			size = max(size, info.Size())
+		}
+	}
 	switch {
-	case err != nil || info.Size() <= db.cfg.LogSize:
+	case size <= db.cfg.LogSize:
 		db.logTried = 0
 		return nil
-	case info.Size() <= db.logTried:
+	case size <= db.logTried:
 		return nil
 	}
-	db.logTried = info.Size() + db.cfg.LogSize
+	db.logTried = size + db.cfg.LogSize
 	conn.SetBusyTimeout(logPatience)
 	defer conn.SetBusyTimeout(db.cfg.BusyTimeout)
 	return exec(conn, "PRAGMA wal_checkpoint(RESTART)")
@@ -209,6 +254,6 @@ func (db *DB) closeConn(conn *sqlite.Conn) {
 // walMissing reports whether no log lies beside the file, so that the file
 // alone is the whole database.
 func (db *DB) walMissing() bool {
-	info, err := os.Stat(db.path + "-wal")
+	info, err := os.Stat(logOf(db.path))
 	return err != nil || info.Size() == 0
 }

@@ -37,7 +37,7 @@ type Stats struct {
 // Open opens the database at path, a plain file path, and creates the file if
 // it does not exist. A file or directory without write permission is opened
 // read-only. Errors: ErrPath, ErrNotDatabase, fs.ErrNotExist for a missing
-// directory, pool.ErrConfig for limits that make no sense.
+// directory or, with Config.ReadOnly, file, pool.ErrConfig for limits that make no sense.
 func Open(path string, cfg Config) (*DB, error) {
 	readOnly, err := inspect(path)
 	if err != nil {
@@ -111,7 +111,7 @@ func (db *DB) ReadOnly() bool { return db.readOnly }
 // statement under way is interrupted. Errors: those of pool.Acquire, those of
 // fn, the context's. fn must not keep the connection, end the transaction or
 // call SetInterrupt; what it made by PrepareTransient or OpenBlob it has to
-// finalize or close.
+// finalize or close. When it panics the connection is closed.
 func (db *DB) Read(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	return db.transact(ctx, db.AcquireReader, "BEGIN", fn)
 }
@@ -166,11 +166,13 @@ func (db *DB) Stats() Stats {
 // and closed, or ctx ends; then it returns ctx's error and stragglers are
 // closed when they come back.
 func (db *DB) Drain(ctx context.Context) error {
-	err := db.readers.Drain(ctx)
-	if db.writer != nil {
-		err = errors.Join(err, db.writer.Drain(ctx))
+	if db.writer == nil {
+		return db.readers.Drain(ctx)
 	}
-	return err
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	_ = db.writer.Drain(over) // it begins
+	return errors.Join(db.readers.Drain(ctx), db.writer.Drain(ctx))
 }
 
 // Close gives out no more connections, closes the idle ones now and leased

@@ -38,8 +38,10 @@
 // as the connection lives, so use it for a fixed set of texts and
 // PrepareTransient for generated ones, which have to be finalized: one left in the
 // middle of its rows keeps its connection's snapshot for ever. When the schema
-// changes, in whichever process, each connection is replaced before its next Read
-// or Write, because the names of columns in its cached statements may be wrong.
+// changes, of the file or of one that Config.Setup has attached, in whichever process,
+// each connection is replaced before its next Read or Write, because the names of
+// columns in its cached statements may be wrong. (In the very function that changes a
+// table read its columns by number.)
 //
 // A file that is deleted or replaced while it is open is noticed before the next
 // write, after each use and after a second idle: its connections are closed, new

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -239,6 +240,181 @@ func TestAttachedDatabase(t *testing.T) {
 	}
 }
 
+// The schema of a file that is attached may change as well, by a connection that nobody here knows.
+func TestAttachedColumnsKeepTheirNames(t *testing.T) {
+	aux := filepath.Join(t.TempDir(), "aux.db")
+	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}, Setup: func(c *sqlite.Conn) error {
+		return errors.Join(
+			sqlitex.ExecuteTransient(c, `ATTACH ? AS "an aux"`, &sqlitex.ExecOptions{Args: []any{aux}}),
+			sqlitex.ExecuteTransient(c, `PRAGMA "an aux".journal_mode=WAL`, nil),
+			sqlitex.ExecuteTransient(c, "ATTACH ':memory:' AS scratch", nil))
+	}})
+	foreign, err := sqlite.OpenConn(aux, sqlite.OpenReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+	for _, columns := range []string{"name, note", "note, name", "age, note, name"} {
+		if err := sqlitex.ExecuteScript(foreign, "DROP TABLE IF EXISTS s; CREATE TABLE s ("+columns+"); INSERT INTO s (name, note) VALUES ('ada', 'wrong')", nil); err != nil {
+			t.Fatal(err)
+		}
+		for way, run := range map[string]func(context.Context, func(*sqlite.Conn) error) error{"Read": db.Read, "Write": db.Write} {
+			err := run(t.Context(), func(c *sqlite.Conn) error {
+				got, err := text(c, "SELECT * FROM s", "name")
+				if got != "ada" {
+					t.Errorf("%s with columns %s: name is %q", way, columns, got)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// What is the connection's alone is nobody else's to change, and stays.
+	script(t, db, "CREATE TABLE scratch.v (x); INSERT INTO scratch.v VALUES (1)")
+	script(t, db, "INSERT INTO scratch.v VALUES (2)")
+}
+
+// A drain that waits for a reader takes no more writes.
+func TestDrainTakesNoMoreWrites(t *testing.T) {
+	db := open(t, sqlitepool.Config{})
+	reader, err := db.AcquireReader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	drained := make(chan error)
+	go func() { drained <- db.Drain(context.Background()) }()
+	for err == nil { // the test's time limit bounds it
+		var other pool.Lease[*sqlite.Conn]
+		if other, err = db.AcquireReader(t.Context()); err == nil {
+			other.Release()
+		}
+	}
+	if !errors.Is(err, pool.ErrClosed) {
+		t.Error("read: ", err)
+	}
+	if err := db.Write(t.Context(), increment); !errors.Is(err, pool.ErrClosed) {
+		t.Error("write: ", err)
+	}
+	reader.Release()
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
+// A file that is replaced while a connection to it is made is noticed: what is written is
+// in the file at the path.
+func TestReplacedWhileItIsOpened(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "a.db"), filepath.Join(dir, "b.db")
+	opens := 0
+	replace := func(*sqlite.Conn) error {
+		if opens++; opens != 2 {
+			return nil
+		}
+		return os.Rename(other, path)
+	}
+	for p, x := range map[string]int{path: 0, other: 10} {
+		db, err := sqlitepool.Open(p, sqlitepool.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		script(t, db, fmt.Sprintf("CREATE TABLE t (id INTEGER PRIMARY KEY, x INTEGER); INSERT INTO t VALUES (1, %d);", x))
+		drain(t, db)
+	}
+	db, err := sqlitepool.Open(path, sqlitepool.Config{Setup: replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := db.Write(t.Context(), increment); err != nil {
+			t.Error(err)
+		}
+	}
+	drain(t, db)
+	if db, err = sqlitepool.Open(path, sqlitepool.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	defer drain(t, db)
+	if n := get(t, db, "SELECT x FROM t"); n != 12 {
+		t.Errorf("x = %d after two writes, want 12", n)
+	}
+}
+
+// A panic that comes through SQLite, out of a function of the application's, leaves a
+// statement in its middle, with its snapshot.
+func TestPanicInAFunctionOfSQL(t *testing.T) {
+	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
+	blow := func(c *sqlite.Conn) error {
+		err := c.CreateFunction("blow", &sqlite.FunctionImpl{Scalar: func(sqlite.Context, []sqlite.Value) (sqlite.Value, error) {
+			panic("blow")
+		}})
+		return errors.Join(err, sqlitex.Execute(c, "SELECT x, blow() FROM t", nil))
+	}
+	for way, run := range map[string]func(context.Context, func(*sqlite.Conn) error) error{"Read": db.Read, "Write": db.Write} {
+		func() {
+			defer func() {
+				if v := recover(); v != "blow" {
+					t.Errorf("%s: recovered %v", way, v)
+				}
+			}()
+			_ = run(t.Context(), blow)
+		}()
+	}
+	script(t, db, "UPDATE t SET x = 42")
+	if n := get(t, db, "SELECT x FROM t"); n != 42 {
+		t.Errorf("the next Read sees %d, want 42", n)
+	}
+}
+
+// A time-out that SQLite cannot count is not none.
+func TestOddBusyTimeouts(t *testing.T) {
+	for _, d := range []time.Duration{1 << 62, 1<<63 - 1} {
+		db := open(t, sqlitepool.Config{BusyTimeout: d})
+		lock := other(t, db)
+		if err := sqlitex.ExecuteTransient(lock, "BEGIN IMMEDIATE", nil); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- db.Write(context.Background(), increment) }()
+		for db.Stats().Writer.InUse == 0 && len(done) == 0 { // the test's time limit bounds it
+			runtime.Gosched()
+		}
+		for range 100_000 { // it takes that lock in vain, or will in a moment
+			runtime.Gosched()
+		}
+		if err := sqlitex.ExecuteTransient(lock, "COMMIT", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("BusyTimeout %v: %v", d, err)
+		}
+	}
+}
+
+// Where a link leads decides whether the log can be written.
+func TestLinks(t *testing.T) {
+	real := open(t, sqlitepool.Config{})
+	here, there := filepath.Dir(linkTo(t, real.Path())), filepath.Dir(real.Path())
+	for frozen, readOnly := range map[string]bool{here: false, there: true} {
+		if err := os.Chmod(frozen, 0o555); err != nil {
+			t.Fatal(err)
+		}
+		db, err := sqlitepool.Open(filepath.Join(here, "link.db"), sqlitepool.Config{})
+		if chmodErr := os.Chmod(frozen, 0o755); chmodErr != nil {
+			t.Fatal(chmodErr)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if db.ReadOnly() != readOnly {
+			t.Errorf("read-only: %v, want %v", db.ReadOnly(), readOnly)
+		}
+		drain(t, db)
+	}
+}
+
 func TestBigRows(t *testing.T) {
 	db := open(t, sqlitepool.Config{})
 	script(t, db, "CREATE TABLE big (b BLOB)")
@@ -272,11 +448,48 @@ func TestBigRows(t *testing.T) {
 	}
 }
 
-// Reads that follow each other without a gap do not make the log grow for ever.
+// Reads that follow each other without a gap do not make the log grow for ever, nor where
+// the path is a link: the log lies beside what it leads to. Nor do the logs of attached files.
 func TestLogStaysShort(t *testing.T) {
-	const size, commits = 1 << 20, 400 // of 64 KiB and more
-	db := open(t, sqlitepool.Config{LogSize: size})
-	script(t, db, "CREATE TABLE big (id INTEGER PRIMARY KEY, b BLOB)")
+	const size, create = 1 << 20, "CREATE TABLE big (id INTEGER PRIMARY KEY, b BLOB)"
+	t.Run("file", func(t *testing.T) {
+		db := open(t, sqlitepool.Config{LogSize: size})
+		script(t, db, create)
+		logStaysShort(t, db, db.Path()+"-wal", size)
+	})
+	t.Run("link", func(t *testing.T) {
+		real := open(t, sqlitepool.Config{})
+		script(t, real, create)
+		link := linkTo(t, real.Path())
+		db, err := sqlitepool.Open(link, sqlitepool.Config{LogSize: size})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer drain(t, db)
+		logStaysShort(t, db, real.Path()+"-wal", size)
+	})
+	t.Run("attached", func(t *testing.T) {
+		aux := open(t, sqlitepool.Config{})
+		script(t, aux, create)
+		db := open(t, sqlitepool.Config{LogSize: size, Setup: func(c *sqlite.Conn) error {
+			return sqlitex.ExecuteTransient(c, "ATTACH ? AS aux", &sqlitex.ExecOptions{Args: []any{aux.Path()}})
+		}})
+		logStaysShort(t, db, aux.Path()+"-wal", size)
+	})
+}
+
+// linkTo makes a symbolic link in a folder of its own.
+func linkTo(t *testing.T, path string) string {
+	t.Helper()
+	link := filepath.Join(t.TempDir(), "link.db")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	return link
+}
+
+func logStaysShort(t *testing.T, db *sqlitepool.DB, log string, size int64) {
+	const commits = 400 // of 64 KiB and more
 	written := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { overlap(t, db, written) })
@@ -288,7 +501,7 @@ func TestLogStaysShort(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	info, err := os.Stat(db.Path() + "-wal")
+	info, err := os.Stat(log)
 	close(written)
 	wg.Wait()
 	if err != nil || info.Size() > 8*size {

@@ -36,20 +36,26 @@ func (db *DB) transact(ctx context.Context, acquire acquire, begin string, fn fu
 
 // inTransaction ends the lease. outdated means that fn was not called.
 func (db *DB) inTransaction(ctx context.Context, lease pool.Lease[*sqlite.Conn], begin string, fn func(*sqlite.Conn) error) (outdated bool, err error) {
-	defer func() { // also after a panic
-		if outdated {
-			lease.Discard()
-		} else {
+	sound := false
+	defer func() {
+		if sound {
 			lease.Release() // rolls back what is still open
+		} else {
+			lease.Discard() // after a panic, which may have come through SQLite from a function of the application's
 		}
 	}()
-	conn := lease.Value()
+	outdated, err = db.run(ctx, lease.Value(), begin, fn)
+	sound = !outdated
+	return outdated, err
+}
+
+func (db *DB) run(ctx context.Context, conn *sqlite.Conn, begin string, fn func(*sqlite.Conn) error) (outdated bool, err error) {
 	conn.SetInterrupt(ctx.Done())
 	if err := db.begin(ctx, conn, begin); err != nil {
 		return false, explain(ctx, err)
 	}
 	if outdated, err := db.found(conn).outdated(); outdated || err != nil {
-		return outdated && err == nil, explain(ctx, err)
+		return outdated, explain(ctx, err)
 	}
 	if err := fn(conn); err != nil {
 		return false, explain(ctx, err)
@@ -94,7 +100,7 @@ func (db *DB) begin(ctx context.Context, conn *sqlite.Conn, begin string) error 
 func commit(ctx context.Context, conn *sqlite.Conn) error {
 	conn.SetInterrupt(nil)
 	if ctx.Err() != nil {
-		return fmt.Errorf("sqlitepool: not committed: %w", context.Cause(ctx))
+		return fmt.Errorf("sqlitepool: rolled back: %w", context.Cause(ctx))
 	}
 	err := exec(conn, "COMMIT")
 	if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultBusy {
