@@ -231,6 +231,9 @@ func place(f *bind.Field, req reflect.Value, path string, query url.Values, head
 	if err != nil {
 		return path, fmt.Errorf("field %s: %w", f.Struct.Name, err)
 	}
+	if len(texts) == 0 && f.Source != bind.Path {
+		return path, nil // a list without elements, or a pointer to nil
+	}
 	switch f.Source {
 	case bind.Path:
 		return placeInPath(f, path, strings.Join(texts, ""))

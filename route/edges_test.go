@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -349,4 +350,83 @@ func members(n int) string {
 		fmt.Fprintf(&b, `,"%d":0`, i)
 	}
 	return b.String()[1:]
+}
+
+type (
+	forest map[string]forest
+	list   []list
+	twigs  []*twigs
+	branch struct {
+		Name string    `json:"name"`
+		Kids []*branch `json:"kids"`
+		All  *[]branch `json:"all,omitempty"`
+	}
+)
+
+// Types may hold themselves, with a struct in between or without.
+func TestTypesThatHoldThemselves(t *testing.T) {
+	echoes[forest](t, `{"a":{"b":{}}}`)
+	echoes[list](t, `[[],[[],[]]]`)
+	echoes[twigs](t, `[[],[null,[]]]`)
+	echoes[branch](t, `{"name":"a","kids":[{"name":"b","kids":[{"name":"c","kids":null,"all":[]}]}]}`)
+	echoes[struct {
+		Forest forest    `json:"forest"`
+		List   []list    `json:"list"`
+		Kids   []*branch `json:"kids"`
+	}](t, `{"forest":{"a":{}},"list":[[[]]],"kids":[{"name":"b","kids":null}]}`)
+}
+
+func echoes[T any](t *testing.T, body string) {
+	t.Helper()
+	mux := http.NewServeMux()
+	api := route.NewAPI(mux, route.Info{})
+	route.Handle(api, "PUT /", func(_ *route.Ctx, req T) (T, error) { return req, nil })
+	if w := request(mux, "PUT", "/", jsonType, body); w.Code != 200 || w.Body.String() != body {
+		t.Errorf("%T: %d, %s", *new(T), w.Code, w.Body)
+	}
+	if !json.Valid(api.OpenAPI()) {
+		t.Errorf("%T: %s", *new(T), api.OpenAPI())
+	}
+}
+
+// A member that the type does not have is refused wherever it is.
+func TestRefuseUnknownInside(t *testing.T) {
+	type inner struct {
+		X int `json:"x"`
+	}
+	type outer struct {
+		Plain inner            `json:"plain"`
+		List  []inner          `json:"list"`
+		Map   map[string]inner `json:"map"`
+		Array [1]inner         `json:"array"`
+		Deep  map[string]map[string][]inner
+		Any   any             `json:"any"`
+		Raw   json.RawMessage `json:"raw"`
+	}
+	send := serve(t, "PUT /", func(_ *route.Ctx, req outer) (outer, error) { return req, nil }, route.RefuseUnknown())
+	for body, pointer := range map[string]string{
+		`{"y":1}`:                           "#/y",
+		`{"plain":{"y":1}}`:                 "#/plain/y",
+		`{"list":[{"y":1}]}`:                "#/list/0/y",
+		`{"map":{"a":{"x":1,"y":1}}}`:       "#/map/a/y",
+		`{"array":[{"y":1}]}`:               "#/array/0/y",
+		`{"Deep":{"a":{"b":[{},{"y":1}]}}}`: "#/Deep/a/b/1/y",
+	} {
+		send("PUT", "/", jsonType, body).want(t, 400, `"pointer":"`+pointer+`"`, "the member is not known")
+	}
+	send("PUT", "/", jsonType, `{"map":{"a":{"x":1}},"array":[{"x":1}],"any":{"y":1},"raw":{"y":1}}`).want(t, 200)
+}
+
+// What fmt.Errorf wraps a problem of Errorf wraps, be it one or several.
+func TestErrorfKeepsItsCauses(t *testing.T) {
+	one, other := errors.New("one"), errors.New("other")
+	if p := route.Errorf(409, "%w", one); !errors.Is(p, one) || p.Detail != "one" {
+		t.Errorf("%v", p)
+	}
+	if p := route.Errorf(409, "%w and %w", one, other); !errors.Is(p, one) || !errors.Is(p, other) || p.Detail != "one and other" {
+		t.Errorf("%v, because of %v", p, p.Err)
+	}
+	if p := route.Errorf(409, "%v", one); p.Err != nil {
+		t.Errorf("%v, because of %v", p, p.Err)
+	}
 }

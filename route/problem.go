@@ -49,10 +49,15 @@ type FieldError struct {
 	Detail string `json:"detail"`
 }
 
-// Errorf makes a problem of a status and a text for the client. With %w the cause is kept for errors.Is.
+// Errorf makes a problem of a status and a text for the client, which sees the texts of args too. With %w the
+// cause is kept for errors.Is, or the causes.
 func Errorf(status int, format string, args ...any) *Problem {
 	err := fmt.Errorf(format, args...)
-	return &Problem{Status: status, Detail: err.Error(), Err: errors.Unwrap(err)}
+	p := &Problem{Status: status, Detail: err.Error(), Err: errors.Unwrap(err)}
+	if several, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // fmt.Errorf made it just now
+		p.Err = errors.Join(several.Unwrap()...)
+	}
+	return p
 }
 
 // Error implements error.

@@ -318,8 +318,12 @@ func standard(t reflect.Type) decodeFunc {
 		if err != nil {
 			return err
 		}
-		if err := jsonv2.Unmarshal(raw, value(t, p), Options); err != nil {
-			if located := jsonv2.Unmarshal(raw, reflect.New(t).Interface(), locating); located != nil {
+		o := &lenient
+		if d.RefuseUnknown {
+			o = &refusing
+		}
+		if err := jsonv2.Unmarshal(raw, value(t, p), o.decode); err != nil {
+			if located := jsonv2.Unmarshal(raw, reflect.New(t).Interface(), o.locate); located != nil {
 				err = located
 			}
 			return d.wrap(err)
@@ -328,12 +332,18 @@ func standard(t reflect.Type) decodeFunc {
 	}
 }
 
+// notKnown is why a member is refused that a type does not have.
+const notKnown = "the member is not known"
+
 // wrap makes an Error of what encoding/json says about a value that begins before d.pos.
 func (d *Decoder) wrap(err error) *Error {
 	e := &Error{Offset: d.pos, Reason: strings.TrimPrefix(err.Error(), "json: ")}
 	if s, ok := errors.AsType[*jsonv2.SemanticError](err); ok {
 		e.Pointer, e.Reason = string(s.JSONPointer), "found "+kindName(s.JSONKind)+" where "+wanted(s.GoType)+" is expected"
-		if s.Err != nil && s.JSONKind != '0' {
+		switch {
+		case errors.Is(s.Err, jsonv2.ErrUnknownName):
+			e.Reason = notKnown
+		case s.Err != nil && s.JSONKind != '0':
 			e.Reason = s.Err.Error()
 		}
 	} else if s, ok := errors.AsType[*jsontext.SyntacticError](err); ok {

@@ -23,13 +23,8 @@ func (c *compiler) decoder(t reflect.Type) decodeFunc {
 		return uintDecoder(t)
 	case reflect.Float32, reflect.Float64:
 		return floatDecoder(t.Bits())
-	case reflect.Pointer:
-		return pointerDecoder(t.Elem(), c.decoder(t.Elem()))
-	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 {
-			return standard(t) // base64
-		}
-		return sliceDecoder(t, c.decoder(t.Elem()))
+	case reflect.Pointer, reflect.Slice:
+		return c.holderDecoder(t)
 	case reflect.Struct:
 		if done, ok := c.dec[t]; ok {
 			return func(d *Decoder, p unsafe.Pointer) *Error { return (*done)(d, p) } // t holds itself
@@ -40,10 +35,26 @@ func (c *compiler) decoder(t reflect.Type) decodeFunc {
 		}
 		made := new(decodeFunc)
 		c.dec[t] = made
-		*made = c.structDecoder(fields).decode
+		c.inStruct(func() { *made = c.structDecoder(fields).decode })
 		return *made
 	}
 	return standard(t)
+}
+
+// holderDecoder returns the decoder of a pointer or slice.
+func (c *compiler) holderDecoder(t reflect.Type) decodeFunc {
+	isSlice := t.Kind() == reflect.Slice
+	if isSlice && t.Elem().Kind() == reflect.Uint8 {
+		return standard(t) // base64
+	}
+	var elem decodeFunc
+	switch {
+	case !c.within(t, func() { elem = c.decoder(t.Elem()) }):
+		return standard(t)
+	case isSlice:
+		return sliceDecoder(t, elem)
+	}
+	return pointerDecoder(t.Elem(), elem)
 }
 
 func decodeString(d *Decoder, p unsafe.Pointer) *Error {
@@ -331,7 +342,7 @@ const maxUnknown = 16
 // member consumes the rest of a member that the type does not have.
 func (d *Decoder) member(o *object, name []byte) *Error {
 	if d.RefuseUnknown {
-		return d.errorf("the member is not known").in(string(name))
+		return d.errorf(notKnown).in(string(name))
 	}
 	inPlace := len(name) > 0 && len(d.scratch) > 0 && &name[0] == &d.scratch[0]
 	for _, other := range d.unknown[o.unknown:] {

@@ -37,7 +37,7 @@ func (c *compiler) encoder(t reflect.Type) encodeFunc {
 	case reflect.Float64:
 		return func(dst []byte, p unsafe.Pointer) ([]byte, error) { return appendFloat(dst, *(*float64)(p), 64) }
 	case reflect.Pointer:
-		return c.pointerEncoder(t.Elem())
+		return c.pointerEncoder(t)
 	case reflect.Slice:
 		return c.sliceEncoder(t)
 	case reflect.Struct:
@@ -47,7 +47,9 @@ func (c *compiler) encoder(t reflect.Type) encodeFunc {
 		}
 		c.enc[t] = true
 		defer delete(c.enc, t)
-		return c.structEncoder(fields)
+		var enc encodeFunc
+		c.inStruct(func() { enc = c.structEncoder(fields) })
+		return enc
 	}
 	return standardEncoder(t)
 }
@@ -122,8 +124,11 @@ func appendFloat(dst []byte, f float64, bitSize int) ([]byte, error) {
 	return dst, nil
 }
 
-func (c *compiler) pointerEncoder(elem reflect.Type) encodeFunc {
-	enc := c.encoder(elem)
+func (c *compiler) pointerEncoder(t reflect.Type) encodeFunc {
+	var enc encodeFunc
+	if !c.within(t, func() { enc = c.encoder(t.Elem()) }) {
+		return standardEncoder(t)
+	}
 	return func(dst []byte, p unsafe.Pointer) ([]byte, error) {
 		to := *(*unsafe.Pointer)(p)
 		if to == nil {
@@ -147,7 +152,11 @@ func (c *compiler) sliceEncoder(t reflect.Type) encodeFunc {
 			return append(base64.StdEncoding.AppendEncode(append(dst, '"'), b), '"'), nil
 		}
 	}
-	enc, size := c.encoder(elem), elem.Size()
+	var enc encodeFunc
+	if !c.within(t, func() { enc = c.encoder(elem) }) {
+		return standardEncoder(t)
+	}
+	size := elem.Size()
 	return func(dst []byte, p unsafe.Pointer) ([]byte, error) {
 		s := *(*slice)(p)
 		if s.data == nil {

@@ -16,6 +16,7 @@ import (
 	"encoding/json/jsontext"
 	jsonv2 "encoding/json/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,8 +31,17 @@ var Options = jsonv2.JoinOptions(json.DefaultOptionsV1(),
 	jsonv2.MatchCaseInsensitiveNames(false),
 )
 
-// locating are the options with errors that say where.
-var locating = jsonv2.JoinOptions(Options, json.ReportErrorsWithLegacySemantics(false))
+// options are those that decode, and those whose errors say where.
+type options struct{ decode, locate jsonv2.Options }
+
+func withOptions(o jsonv2.Options) options {
+	return options{o, jsonv2.JoinOptions(o, json.ReportErrorsWithLegacySemantics(false))}
+}
+
+var (
+	lenient  = withOptions(Options)
+	refusing = withOptions(jsonv2.JoinOptions(Options, jsonv2.RejectUnknownMembers(true)))
+)
 
 type (
 	// decodeFunc reads the next value of the input into *p. What p points to is zero or a default.
@@ -44,8 +54,6 @@ type (
 type Plan struct {
 	dec decodeFunc
 	enc encodeFunc
-	// Compiled is false when the whole type goes through encoding/json.
-	Compiled bool
 }
 
 var plans sync.Map // reflect.Type → *Plan
@@ -56,8 +64,7 @@ func Of(t reflect.Type) *Plan {
 		return p.(*Plan)
 	}
 	c := compiler{enc: map[reflect.Type]bool{}, dec: map[reflect.Type]*decodeFunc{}}
-	p := &Plan{Compiled: c.compilable(t)}
-	p.enc, p.dec = c.encoder(t), c.decoder(t)
+	p := &Plan{enc: c.encoder(t), dec: c.decoder(t)}
 	actual, _ := plans.LoadOrStore(t, p)
 	return actual.(*Plan)
 }
@@ -72,7 +79,7 @@ func OfFields(t reflect.Type, keep func(reflect.StructField) bool) *Plan {
 		return nil
 	}
 	s := c.structDecoder(fields)
-	return &Plan{Compiled: true, dec: s.decode, enc: c.structEncoder(fields)}
+	return &Plan{dec: s.decode, enc: c.structEncoder(fields)}
 }
 
 // Append appends the JSON of the value p points to, which has the plan's type, as json.Marshal(p) does.
@@ -115,6 +122,27 @@ func impossible(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
 type compiler struct {
 	enc map[reflect.Type]bool        // structs whose encoder is being made
 	dec map[reflect.Type]*decodeFunc // structs, by type; filled when made
+	in  []reflect.Type               // pointers and slices whose code is being made, up to the struct around them
+}
+
+// within calls f for what a pointer or slice t holds, and reports false when t holds itself without a struct in
+// between.
+func (c *compiler) within(t reflect.Type, f func()) bool {
+	if slices.Contains(c.in, t) {
+		return false
+	}
+	c.in = append(c.in, t)
+	f()
+	c.in = c.in[:len(c.in)-1]
+	return true
+}
+
+// inStruct calls f for what a struct holds.
+func (c *compiler) inStruct(f func()) {
+	around := c.in
+	c.in = nil
+	f()
+	c.in = around
 }
 
 var (
@@ -138,23 +166,6 @@ func custom(t reflect.Type, methods []reflect.Type) bool {
 		}
 	}
 	return t == reflect.TypeFor[json.Number]()
-}
-
-// compilable reports whether t itself, not counting what it holds, has code of ours.
-func (c *compiler) compilable(t reflect.Type) bool {
-	if custom(t, marshalers) || custom(t, unmarshalers) {
-		return false
-	}
-	switch t.Kind() {
-	case reflect.Struct:
-		_, ok := structFields(t, nil)
-		return ok
-	case reflect.Slice, reflect.Pointer:
-		return c.compilable(t.Elem())
-	case reflect.Map, reflect.Array, reflect.Interface, reflect.Func, reflect.Chan, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
-		return false
-	}
-	return true
 }
 
 // structField is a member of the JSON object of a struct.

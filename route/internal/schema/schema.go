@@ -19,6 +19,7 @@ type Set struct {
 	prefix     string // of references
 	names      map[reflect.Type]string
 	components map[string]any
+	around     []reflect.Type // lists and maps of which the schema is being made
 }
 
 // New returns an empty set whose components are at prefix.
@@ -50,6 +51,14 @@ func (s *Set) Type(t reflect.Type) map[string]any {
 		return map[string]any{}
 	case implements(t, textMarshaler):
 		return map[string]any{"type": "string"}
+	}
+	if slices.Contains(s.around, t) {
+		return map[string]any{} // it holds itself, and has no name to refer to
+	}
+	switch t.Kind() {
+	case reflect.Slice, reflect.Array, reflect.Map:
+		s.around = append(s.around, t)
+		defer func() { s.around = s.around[:len(s.around)-1] }()
 	}
 	switch t.Kind() {
 	case reflect.Bool:
