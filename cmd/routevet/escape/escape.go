@@ -3,7 +3,7 @@
 //
 // Reported are
 //
-//   - a go statement, time.AfterFunc, or a method Go as that of sync.WaitGroup, with a function that uses one or is given
+//   - a go statement, time.AfterFunc, context.AfterFunc, or a method Go as that of sync.WaitGroup, with a function that uses one or is given
 //     a struct that holds one, unless the handler waits afterwards: by a method called Wait, by receiving from a
 //     channel or by select;
 //   - one that is stored where it outlives the function: in a package variable, behind a field of something the
@@ -50,7 +50,7 @@ func run(pass *analysis.Pass) (any, error) {
 		case *ast.GoStmt:
 			reportGo(pass, n, n.Call, stack)
 		case *ast.CallExpr:
-			if calls(pass, n, "time", "AfterFunc") || startsGoroutine(pass, n) {
+			if calls(pass, n, "time", "AfterFunc") || calls(pass, n, "context", "AfterFunc") || startsGoroutine(pass, n) {
 				reportGo(pass, n, n, stack)
 			}
 		case *ast.AssignStmt:

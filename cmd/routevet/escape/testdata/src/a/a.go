@@ -31,10 +31,12 @@ func (s *service) goroutines(c *route.Ctx, req upload) (int, error) {
 	go func() { report(c.Detach()) }()               // want `the route.Ctx c is used`
 	go func() { _ = req.Files }()                    // want `the route.Files Files is used`
 	time.AfterFunc(time.Second, func() { audit(c) }) // want `the route.Ctx c is used`
+	ctx := c.Context()
+	context.AfterFunc(ctx, func() { audit(c) }) // want `the route.Ctx c is used`
+	context.AfterFunc(ctx, func() { work(ctx) })
 	d := c.Detach()
 	go report(d)
 	go func() { report(d) }()
-	ctx := c.Context()
 	go work(ctx)
 	go each(func(c *route.Ctx) { audit(c) })
 	return 0, nil
