@@ -25,6 +25,7 @@ type buffer struct {
 	refs  atomic.Int32
 	cost  uint64  // credit it holds until the application has it
 	claim int     // bytes of core.assembly it holds until then
+	kept  int     // or of core.windows
 	owner *waiter // data is this receiver's own memory
 }
 
@@ -65,7 +66,7 @@ func (b *buffer) release() {
 		panic("mux: buffer released more often than retained")
 	}
 	b.gen++
-	b.data, b.off, b.next, b.cost, b.claim = b.data[:0], 0, nil, 0, 0
+	b.data, b.off, b.next, b.cost, b.claim, b.kept = b.data[:0], 0, nil, 0, 0, 0
 	if b.owner != nil {
 		b.data, b.owner = nil, nil
 	}

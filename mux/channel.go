@@ -2,6 +2,7 @@ package mux
 
 import (
 	"io"
+	"slices"
 
 	"github.com/headpond/headpond/mux/frame"
 )
@@ -126,6 +127,11 @@ func (c *core) kill(ch *channel, err error) {
 	c.forget(ch)
 }
 
+// without takes ch out of a list.
+func without(list []*channel, ch *channel) []*channel {
+	return slices.DeleteFunc(list, func(o *channel) bool { return o == ch })
+}
+
 // forget drops the channel from the session once both directions are over.
 func (c *core) forget(ch *channel) {
 	if ch.gone || !ch.sendOver || !ch.recvOver {
@@ -133,6 +139,10 @@ func (c *core) forget(ch *channel) {
 	}
 	ch.gone = true
 	delete(c.channels, ch.num)
+	if ch.starved { // nobody keeps what is over, however many of them there are
+		ch.starved = false
+		c.starved = without(c.starved, ch)
+	}
 	if c.replay != nil && c.err == nil {
 		c.replay.forget(ch)
 	}

@@ -33,10 +33,11 @@ type Config struct {
 	ChannelWindow int
 	// MaxChannelWindow bounds ChannelWindow's growth, in bytes. Default 16 MiB.
 	MaxChannelWindow int
-	// SessionWindow bounds the windows of all channels together, in bytes: with
-	// one message of MaxMessage, which may be put together beyond its channel's
-	// window for a reader that waits for it, the memory the other side can make
-	// this one use. A channel whose window does not fit any more is refused.
+	// SessionWindow bounds the windows of all channels together, in bytes, with what
+	// is not read of channels that are over and of messages larger than their windows:
+	// with MaxMessage, which is what such messages may take that are being put together,
+	// beyond their channels' windows for readers that wait for them, the memory the other
+	// side can make this one use. A channel whose window does not fit any more is refused.
 	// Default 128 MiB, which holds 1024 channels twice; at least ChannelWindow.
 	SessionWindow int
 	// KeepAlive is the silence after which the other side is asked for a sign of

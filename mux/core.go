@@ -57,6 +57,8 @@ type core struct {
 	windows      uint64 // sum of the channels' receive windows, at most budget
 	budget       uint64
 	assembly     int // bytes reserved for messages larger than their windows
+	claimed      int // of these, those of messages that are whole and not taken yet
+	kept         int // bytes of further such messages, which count in windows
 	reserveQueue []*channel
 
 	// The receiver that reads, if any, and its channel. Parsing stops when it has a message.
@@ -140,7 +142,7 @@ func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*
 		return nil, c.err
 	case c.drained || c.goneAway:
 		return nil, ErrDraining
-	case c.mine >= c.maxMine, c.windows+c.window > c.budget, len(c.pend.out) > maxPending:
+	case c.mine >= c.maxMine, c.windows+c.window > c.budget, c.clogged():
 		return nil, ErrTooManyChannels
 	case c.exhausted():
 		return nil, ErrDraining
@@ -154,6 +156,10 @@ func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*
 	c.pend.out = f.Append(c.pend.out)
 	return ch, nil
 }
+
+// clogged tells whether so much is to be said about channels, and not taken by the
+// socket, that there shall be no more of them.
+func (c *core) clogged() bool { return len(c.pend.out)+len(c.pend.ctl) > maxPending }
 
 // exhausted tells whether this side has no number left for a channel: each is used once.
 func (c *core) exhausted() bool { return c.next > 1<<32-3 }

@@ -190,6 +190,22 @@ func (c *Core) Held() (channels int, buffered uint64, assembly int) {
 	return len(c.c.channels), c.c.rcv.got - c.c.rcv.used, c.c.assembly
 }
 
+// Pending is how many bytes of frames wait to be written, but for payloads.
+func (c *Core) Pending() int { return len(c.c.pend.ctl) + len(c.c.pend.out) }
+
+// Queued is how many channels wait for a reservation, or for the session's credit.
+func (c *Core) Queued() int { return len(c.c.reserveQueue) + len(c.c.starved) }
+
+// Wait makes a receiver wait that does not leave.
+func (c *Core) Wait(ch CoreChannel) {
+	w := newWaiter()
+	ch.ch.receivers.add(&w)
+	c.c.reserve(ch.ch)
+}
+
+// Reserved tells whether the channel may receive more of its message than its window holds.
+func (ch CoreChannel) Reserved() bool { return ch.ch.reserved > 0 }
+
 // Windows is the sum of the channels' windows.
 func (c *Core) Windows() uint64 { return c.c.windows }
 

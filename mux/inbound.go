@@ -241,7 +241,7 @@ func (c *core) endPart(ch *channel, b *buffer, fl frame.Flags) {
 		c.unreserve(ch)
 	case fl&frame.FlagMore == 0:
 		ch.partial = nil
-		b.claim, ch.reserved = ch.reserved, 0
+		c.claim(ch, b)
 		c.deliver(ch, b)
 	}
 }
@@ -294,61 +294,4 @@ func (c *core) useSession(cost uint64) {
 	c.rcv.used += cost
 	c.grant = c.grant || c.rcv.low()
 	c.urgent = c.urgent || c.rcv.due()
-}
-
-// reserve lets a message that its window does not hold be put together while a
-// receiver waits for it: its parts then count as read when they arrive. One
-// session puts together no more than maxMessage bytes of such messages at once;
-// the others wait for their turn.
-func (c *core) reserve(ch *channel) {
-	b := ch.partial
-	if b == nil || ch.ready.head != nil || ch.reserved == 0 && ch.receivers.head == nil {
-		return
-	}
-	if ch.reserved == 0 {
-		if uint64(ch.size) <= ch.rcv.size/4 && b.cost <= ch.rcv.size/8 { // it fits for sure
-			return
-		}
-		if c.assembly+ch.size > c.maxMessage {
-			if !ch.queued {
-				ch.queued = true
-				c.reserveQueue = append(c.reserveQueue, ch)
-			}
-			return
-		}
-		ch.reserved = ch.size
-		c.assembly += ch.size
-	}
-	c.consume(ch, b.cost)
-	b.cost = 0
-}
-
-// unreserve gives up the reservation of the message being put together.
-func (c *core) unreserve(ch *channel) {
-	n := ch.reserved
-	ch.reserved = 0
-	c.freeAssembly(n)
-}
-
-// unclaim gives up the reservation of a message that is whole.
-func (c *core) unclaim(b *buffer) {
-	n := b.claim
-	b.claim = 0
-	c.freeAssembly(n)
-}
-
-// freeAssembly gives n bytes to the channels that wait for a reservation.
-func (c *core) freeAssembly(n int) {
-	if n == 0 {
-		return
-	}
-	c.assembly -= n
-	waiting := c.reserveQueue
-	c.reserveQueue = nil
-	for _, ch := range waiting {
-		ch.queued = false
-		if !ch.gone {
-			c.reserve(ch)
-		}
-	}
 }

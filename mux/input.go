@@ -73,7 +73,7 @@ func (c *core) inOpen(h frame.Header, body []byte) error {
 	switch {
 	case c.drained:
 		return c.refuse(f.Channel, "draining")
-	case len(c.pend.out) > maxPending:
+	case c.clogged():
 		return c.refuse(f.Channel, "what was said about others is not read")
 	case c.theirs >= c.maxTheirs, c.windows+c.window > c.budget:
 		return c.refuse(f.Channel, "too many channels")

@@ -49,6 +49,28 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
+// TestLargeFrameOnASlowLine: a frame that takes longer to come than keep-alive waits is a
+// sign of life meanwhile.
+func TestLargeFrameOnASlowLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cc, sc := net.Pipe()
+		drip := &dripper{Conn: cc, piece: 1 << 10}
+		c, s := join(t, drip, sc, mux.Config{KeepAlive: -1}, mux.Config{KeepAlive: 10 * time.Second, KeepAliveTimeout: 5 * time.Second})
+		here, there := channels(t, c, s)
+		synctest.Wait()
+		drip.slow.Store(true)
+		go here.Send(bg, pattern(100_000))
+		began := time.Now()
+		expect(t, there, pattern(100_000))
+		if took := time.Since(began); took < 2*time.Minute {
+			t.Errorf("in %v: not slow", took)
+		}
+		drip.slow.Store(false)
+		c.Close()
+		s.Close()
+	})
+}
+
 // relay copies both ways until cut, then swallows.
 func relay(a, b net.Conn, cut chan struct{}) {
 	one := func(dst, src net.Conn) {

@@ -20,6 +20,7 @@ type link struct {
 
 	// Reading; see reader.go.
 	in      *intake
+	heard   uint64        // in.got at the last tick of keep-alive
 	rawIn   *rawReader    // nil: there is Read only
 	reading bool          // somebody is at it
 	ended   error         // why there is nothing more to read

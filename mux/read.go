@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 
 	"github.com/headpond/headpond/mux/frame"
 )
@@ -25,9 +26,10 @@ const (
 type intake struct {
 	l    *link
 	buf  []byte
-	r, w int  // buf[r:w]
-	more bool // there may be whole frames in it
-	bulk bool // the last data came in a large frame, and the next may: do not read it here
+	r, w int           // buf[r:w]
+	more bool          // there may be whole frames in it
+	got  atomic.Uint64 // bytes of large frames, ever: a frame that takes its time is a sign of life
+	bulk bool          // the last data came in a large frame, and the next may: do not read it here
 
 	// A large frame of which the rest is read straight to its place.
 	big  bool
@@ -58,6 +60,7 @@ func (in *intake) fetch() error {
 		default:
 			return nil
 		}
+		in.got.Add(uint64(n))
 		if err != nil && len(in.rest)+in.skip > 0 {
 			return err
 		}

@@ -122,6 +122,9 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int, p []
 	if ch.ready.head != nil {
 		ch.receivers.wakeOne()
 	}
+	if ch.receivers.head == nil {
+		s.core.quit(ch)
+	}
 	if led {
 		s.led()
 	}

@@ -119,6 +119,10 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 	return s, nil
 }
 
+// lifeSign is how much of a large frame counts as one for keep-alive, in bytes: on a slow
+// line a whole one may take longer than that waits. A byte now and then does not count.
+const lifeSign = 1 << 10
+
 // tick runs when a keep-alive period ends.
 func (s *Session) tick() {
 	s.mu.Lock()
@@ -129,6 +133,10 @@ func (s *Session) tick() {
 	if s.link == nil {
 		s.timer.Reset(s.cfg.KeepAlive)
 		return
+	}
+	if got := s.link.in.got.Load(); got-s.link.heard >= lifeSign {
+		s.core.frames++
+		s.link.heard = got
 	}
 	dead, asking := s.core.tick()
 	switch {

@@ -29,7 +29,7 @@ func (s *Session) Stats() Stats {
 		Channels: len(s.core.channels), Opened: c.opened, Accepted: c.accepted, Refused: c.refused, Resets: c.resets,
 		MessagesSent: c.messagesSent, MessagesReceived: c.messagesReceived,
 		BytesSent: c.bytesSent, BytesReceived: c.bytesReceived,
-		Buffered: s.core.rcv.got - s.core.rcv.used, RTT: time.Duration(s.core.rtt),
+		Buffered: s.core.rcv.got - s.core.rcv.used + uint64(s.core.claimed+s.core.kept), RTT: time.Duration(s.core.rtt),
 	}
 	if t := s.ticket; t != nil {
 		r := s.core.replay
