@@ -2,6 +2,7 @@ package a
 
 import (
 	"context"
+	"io"
 	"sync"
 	"time"
 
@@ -93,7 +94,7 @@ func captures() func(*route.Ctx) {
 }
 
 func streams(c *route.Ctx, _ struct{}) (route.Stream, error) {
-	return route.Stream{Write: func() { audit(c) }}, nil
+	return route.Stream{Write: func(io.Writer) error { audit(c); return nil }}, nil
 }
 
 type job struct{ c *route.Ctx }

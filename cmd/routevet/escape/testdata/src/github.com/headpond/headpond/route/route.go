@@ -1,7 +1,10 @@
 // Package route stands for the real one.
 package route
 
-import "context"
+import (
+	"context"
+	"io"
+)
 
 type Ctx struct{}
 
@@ -14,4 +17,4 @@ func (*Detached) Route() string { return "" }
 
 type Files struct{}
 
-type Stream struct{ Write func() }
+type Stream struct{ Write func(w io.Writer) error }
