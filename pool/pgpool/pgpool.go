@@ -93,15 +93,27 @@ func New(cfg Config) (*Pool, error) {
 		LeakAfter: cfg.LeakAfter, OnLeak: cfg.OnLeak,
 	}
 	if cfg.ResetSession {
-		pc.Reset = func(ctx context.Context, c *pgx.Conn) error {
-			return c.PgConn().Exec(ctx, resetSession).Close()
-		}
+		pc.Reset = reset
 	}
 	p, err := pool.New(pc)
 	if err != nil {
 		return nil, fmt.Errorf("pgpool: %w", err)
 	}
 	return &Pool{pool: p}, nil
+}
+
+// reset undoes what the holder left in the session, and drops notifications that came for it and that pgx keeps.
+func reset(ctx context.Context, conn *pgx.Conn) error {
+	if err := conn.PgConn().Exec(ctx, resetSession).Close(); err != nil {
+		return err
+	}
+	kept, stop := context.WithCancel(ctx)
+	stop() // those that it has already, and none that would have to be waited for
+	for {
+		if _, err := conn.WaitForNotification(kept); err != nil {
+			return nil //nolint:nilerr // that there are no more
+		}
+	}
 }
 
 func withDefaults(l pool.Limits) pool.Limits {

@@ -285,6 +285,34 @@ func TestResetSessionKeepsStatements(t *testing.T) {
 	}
 }
 
+// TestResetSessionDropsNotifications leaves notifications unread: they are not for the next holder.
+func TestResetSessionDropsNotifications(t *testing.T) {
+	db := open(t, pgpool.Config{Limits: one, ResetSession: true})
+	err := db.With(t.Context(), func(c *pgx.Conn) error {
+		_, err := c.Exec(t.Context(), "listen news; notify news, 'private 1'; notify news, 'private 2'", pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.With(t.Context(), func(c *pgx.Conn) error {
+		if _, err := c.Exec(t.Context(), "listen news; notify news, 'mine'", pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+		n, err := c.WaitForNotification(t.Context())
+		if err == nil && n.Payload != "mine" {
+			t.Errorf("the next holder was told %q", n.Payload)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := db.Stats(); s.Opened != 1 {
+		t.Errorf("stats = %+v", s)
+	}
+}
+
 func TestAfterConnectError(t *testing.T) {
 	boom := errors.New("boom")
 	db := open(t, pgpool.Config{Limits: one, AfterConnect: func(context.Context, *pgx.Conn) error { return boom }})
