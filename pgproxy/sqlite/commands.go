@@ -29,11 +29,8 @@ func parseCommand(tokens []token) (*command, error) {
 	case t.is("BEGIN"), t.is("START") && arg(1).is("TRANSACTION"):
 		return parseBegin(tokens), nil
 	case t.isAny("COMMIT", "END") && !arg(1).is("PREPARED"):
-		return &command{endsFailed: true, run: func(ctx context.Context, s *session) (string, [][]string, error) {
-			tag, err := s.commit(ctx)
-			return tag, nil, err
-		}}, nil
-	case t.isAny("ROLLBACK", "ABORT"):
+		return ending(tokens, (*session).commit), nil
+	case t.isAny("ROLLBACK", "ABORT") && !arg(1).is("PREPARED"):
 		return parseRollback(tokens), nil
 	case t.is("SAVEPOINT") && arg(1).text != "":
 		return savepoint("SAVEPOINT", arg(1).name()), nil
@@ -48,7 +45,7 @@ func parseCommand(tokens []token) (*command, error) {
 	case t.is("DISCARD"):
 		return simple("DISCARD "+strings.ToUpper(arg(1).text), func(s *session) error { return s.discard(arg(1).is("ALL")) }), nil
 	case t.is("DEALLOCATE"):
-		return simple("DEALLOCATE", func(s *session) error { return s.deallocate(tokens[len(tokens)-1]) }), nil
+		return parseDeallocate(tokens[len(tokens)-1]), nil
 	case t.is("LOCK"):
 		return simple("LOCK TABLE", func(*session) error { return unsupported("LOCK").hint("Begin with BEGIN IMMEDIATE.") }), nil
 	}
@@ -61,22 +58,29 @@ func simple(tag string, fn func(s *session) error) *command {
 
 // parseBegin reads BEGIN with PostgreSQL's modes or SQLite's.
 func parseBegin(tokens []token) *command {
-	var m txMode
-	for i, t := range tokens {
-		switch {
-		case t.isAny("IMMEDIATE", "EXCLUSIVE"):
-			m = txImmediate
-		case t.is("ONLY") && tokens[i-1].is("READ"):
-			m = txReadOnly
-		case (t.is("SERIALIZABLE") || t.is("READ") && tokens[i-1].is("REPEATABLE")) && m == txReadCommitted:
-			m = txSerializable
-		}
-	}
+	m := parseModes(tokens)
 	tag := "BEGIN"
 	if tokens[0].is("START") {
 		tag = "START TRANSACTION"
 	}
 	return &command{run: func(ctx context.Context, s *session) (string, [][]string, error) { return tag, nil, s.begin(ctx, m) }}
+}
+
+// ending makes a command that ends a transaction block and with AND CHAIN begins another like it.
+func ending(tokens []token, end func(*session) (tag string, err error)) *command {
+	last := len(tokens) - 1
+	chain := last > 1 && tokens[last].is("CHAIN") && tokens[last-1].is("AND")
+	return &command{endsFailed: true, run: func(ctx context.Context, s *session) (string, [][]string, error) {
+		if chain && !s.block {
+			return "", nil, sqlError(pgwire.StateNoActiveTransaction, "AND CHAIN can only be used in transaction blocks")
+		}
+		asked := s.asked
+		tag, err := end(s)
+		if err == nil && chain {
+			err = s.begin(ctx, asked)
+		}
+		return tag, nil, err
+	}}
 }
 
 func parseRollback(tokens []token) *command {
@@ -87,9 +91,7 @@ func parseRollback(tokens []token) *command {
 			return c
 		}
 	}
-	return &command{endsFailed: true, run: func(ctx context.Context, s *session) (string, [][]string, error) {
-		return "ROLLBACK", nil, s.rollbackBlock()
-	}}
+	return ending(tokens, (*session).rollbackBlock)
 }
 
 func savepoint(what, name string) *command {
@@ -104,28 +106,31 @@ func savepoint(what, name string) *command {
 
 // parseSet reads SET [SESSION|LOCAL] name {=|TO} value, SET TIME ZONE and SET TRANSACTION.
 func parseSet(tokens []token) (*command, error) {
-	i := 1
+	i, local := 1, false
 	if len(tokens) > 2 && tokens[1].isAny("SESSION", "LOCAL") && !tokens[2].isAny("=", "TO") {
-		i = 2
-	}
-	if len(tokens) > i && tokens[len(tokens)-1].is(";") {
-		tokens = tokens[:len(tokens)-1]
+		i, local = 2, tokens[1].is("LOCAL")
 	}
 	if len(tokens) < i+2 {
 		return nil, sqlError(pgwire.StateSyntaxError, "syntax error in SET: want SET name = value")
 	}
+	set := func(name, value string) (*command, error) {
+		return simple("SET", func(s *session) error { return s.assign(name, value, local) }), nil
+	}
 	switch {
-	case tokens[i].isAny("TRANSACTION", "CHARACTERISTICS"):
-		readOnly := tokens[len(tokens)-1].is("ONLY") && tokens[i].is("TRANSACTION")
-		return simple("SET", func(s *session) error { return s.setTransaction(readOnly) }), nil
+	case tokens[i].is("TRANSACTION"):
+		m := parseModes(tokens[i:])
+		return simple("SET", func(s *session) error { return s.setTransaction(m) }), nil
+	case tokens[i].is("CHARACTERISTICS"):
+		m := parseModes(tokens[i:])
+		return simple("SET", func(s *session) error { return s.setCharacteristics(m) }), nil
 	case tokens[i].is("AUTHORIZATION") && tokens[i+1].is("DEFAULT"): // as a pooler before this one sends it
 		return simple("SET", func(*session) error { return nil }), nil
 	case tokens[i].is("AUTHORIZATION"):
 		return nil, unsupported("SET SESSION AUTHORIZATION")
 	case tokens[i].is("TIME"):
-		return simple("SET", func(s *session) error { return s.set("TimeZone", value2(tokens[i+2:])) }), nil
+		return set("TimeZone", value2(tokens[i+2:]))
 	case tokens[i].isAny("NAMES"):
-		return simple("SET", func(s *session) error { return s.set("client_encoding", value2(tokens[i+1:])) }), nil
+		return set("client_encoding", value2(tokens[i+1:]))
 	}
 	name := tokens[i].name()
 	for len(tokens) > i+2 && tokens[i+1].is(".") {
@@ -137,7 +142,7 @@ func parseSet(tokens []token) (*command, error) {
 	if tokens[i+2].is("DEFAULT") {
 		return simple("SET", func(s *session) error { return s.reset(name) }), nil
 	}
-	return simple("SET", func(s *session) error { return s.set(name, value2(tokens[i+2:])) }), nil
+	return set(name, value2(tokens[i+2:]))
 }
 
 // value2 joins the values of a SET as SHOW prints them.
@@ -198,6 +203,7 @@ func (s *session) reset(name string) error {
 	}
 	v, ok := initial[strings.ToLower(name)]
 	if !ok {
+		s.changing(strings.ToLower(name), false)
 		delete(s.settings, strings.ToLower(name))
 		return nil
 	}
@@ -219,16 +225,24 @@ func (s *session) discard(all bool) error {
 	return s.reset("all")
 }
 
-func (s *session) deallocate(t token) error {
+func parseDeallocate(t token) *command {
 	if t.is("ALL") {
-		clear(s.statements)
+		return simple("DEALLOCATE ALL", func(s *session) error {
+			clear(s.statements)
+			return nil
+		})
+	}
+	name := t.name()
+	if t.kind == kindIdent {
+		name = strings.ToLower(name)
+	}
+	return simple("DEALLOCATE", func(s *session) error {
+		if _, ok := s.statements[name]; !ok {
+			return sqlError(pgwire.StateInvalidStatementName, "prepared statement %q does not exist", name)
+		}
+		delete(s.statements, name)
 		return nil
-	}
-	if _, ok := s.statements[t.name()]; !ok {
-		return sqlError(pgwire.StateInvalidStatementName, "prepared statement %q does not exist", t.name())
-	}
-	delete(s.statements, t.name())
-	return nil
+	})
 }
 
 // nothing is a query without rows.

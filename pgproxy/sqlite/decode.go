@@ -67,8 +67,11 @@ func bindText(stmt *sqlite.Stmt, n int, oid uint32, s string) bool {
 		stmt.BindBytes(n, b)
 		return ok
 	case oidDate, oidTimestamp, oidTimestamptz:
-		t, ok := parseTime(s)
-		stmt.BindText(n, formatTime(t, oid))
+		t, ok := parseZoned(s)
+		if oid != oidTimestamptz { // which zone it is in does not matter, and drivers name one in any case
+			t = t.Add(offsetOf(t))
+		}
+		stmt.BindText(n, formatTime(t.UTC(), oid))
 		return ok
 	default:
 		stmt.BindText(n, s)
@@ -118,6 +121,12 @@ func parseBytea(s string) ([]byte, bool) {
 		return b, err == nil
 	}
 	return []byte(s), !strings.Contains(s, `\`)
+}
+
+// offsetOf is how far a time's zone is ahead of UTC.
+func offsetOf(t time.Time) time.Duration {
+	_, seconds := t.Zone()
+	return time.Duration(seconds) * time.Second
 }
 
 // formatTime gives a time as SQLite's own CURRENT_TIMESTAMP writes it, in UTC,

@@ -57,7 +57,8 @@
 // 42804 and a hint to CAST; the simple protocol, which people use, sends its text.
 // Dates and times are read from the three forms of SQLite: text, integer seconds,
 // real Julian days. Parameters of these types are stored as text in UTC, as
-// CURRENT_TIMESTAMP writes it.
+// CURRENT_TIMESTAMP writes it; a zone in a text for DATE or TIMESTAMP does not
+// count, as in PostgreSQL.
 //
 // A parameter whose type the client does not give gets that of the column or
 // expression it is compared with or put into. If nothing tells, it is reported
@@ -74,7 +75,9 @@
 // SELECT … FOR UPDATE, takes the writer until the end of the block. So a client idle
 // in a block that has not written holds nothing. BEGIN ISOLATION LEVEL
 // SERIALIZABLE (or REPEATABLE READ) takes the writer at the first statement,
-// BEGIN IMMEDIATE at once, BEGIN READ ONLY keeps one snapshot. SAVEPOINT takes the
+// BEGIN IMMEDIATE at once, BEGIN READ ONLY keeps one snapshot; SET TRANSACTION and
+// the defaults of the session (SET SESSION CHARACTERISTICS, default_transaction_…)
+// count, too, default_transaction_read_only also outside a block. SAVEPOINT takes the
 // writer. Nobody meets SQLITE_BUSY, except from a writer in another process that
 // holds its lock for too long (55P03); a queue that is too long is 53300.
 //

@@ -213,7 +213,7 @@ func encodeTime(dst []byte, v value, oid uint32, bin bool) ([]byte, bool) {
 	}
 	if bin {
 		if oid == oidDate {
-			return binary.BigEndian.AppendUint32(dst, uint32(int32(t.Unix()/86400-epoch2000/86400))), true
+			return binary.BigEndian.AppendUint32(dst, uint32(int32((t.Truncate(24*time.Hour).Unix()-epoch2000)/86400))), true
 		}
 		return binary.BigEndian.AppendUint64(dst, uint64(t.UnixMicro()-epoch2000*1e6)), true
 	}
@@ -235,17 +235,24 @@ const (
 var timeLayouts = []string{
 	"2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999Z07", "2006-01-02 15:04:05.999999999 Z07:00",
 	"2006-01-02 15:04Z07:00", "2006-01-02 15:04:05.999999999", "2006-01-02 15:04", time.DateOnly,
+	"2006-01-02 15:04:05.999999999 Z07", "2006-01-02 Z07:00", "2006-01-02 Z07",
 }
 
 // parseTime reads a time as people keep it in SQLite, in UTC when it names no zone.
 func parseTime(s string) (time.Time, bool) {
+	t, ok := parseZoned(s)
+	return t.UTC(), ok
+}
+
+// parseZoned is parseTime with the time in the zone it names.
+func parseZoned(s string) (time.Time, bool) {
 	s = strings.TrimSpace(s)
 	if len(s) > 10 && s[10] == 'T' {
 		s = s[:10] + " " + s[11:]
 	}
 	for _, layout := range timeLayouts {
 		if t, err := time.Parse(layout, s); err == nil {
-			return t.UTC(), true
+			return t, true
 		}
 	}
 	return time.Time{}, false

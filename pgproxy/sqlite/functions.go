@@ -99,7 +99,8 @@ func (b *Backend) sessionFunctions() map[string]fn {
 			if cs.session == nil {
 				return sqlite.Value{}, nil
 			}
-			return text(args[1].Text()), cs.session.set(args[0].Text(), args[1].Text())
+			local, _ := parseBool(args[2].Text())
+			return text(args[1].Text()), cs.session.assign(args[0].Text(), args[1].Text(), local)
 		}},
 		"pg_database_size": {[]int{1}, func(*connState, []sqlite.Value) (sqlite.Value, error) {
 			info, err := os.Stat(b.cfg.Path)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -33,11 +34,13 @@ type session struct {
 
 	patient           *patient
 	settings, initial map[string]string
+	before, later     map[string]string // see changing; nil = nothing has changed
 	statements        map[string]*prepared
 	portals           map[string]*portal
 
 	block, failed bool // in a transaction block; failed in it
 	mode          txMode
+	asked         modes // by the block's BEGIN and SET TRANSACTION
 	savepoints    []string
 	pinned        *handle // the transaction's connection
 	schemaChanged bool
@@ -103,10 +106,7 @@ func (s *session) greet() {
 			s.notice(pgwire.StateWarning, err.Error())
 		}
 	}
-	s.initial = make(map[string]string, len(s.settings))
-	for k, v := range s.settings {
-		s.initial[k] = v
-	}
+	s.initial, s.before = maps.Clone(s.settings), nil
 	for _, name := range reported {
 		s.c.Writer.Send(&pgwire.ParameterStatus{Name: name, Value: s.settings[strings.ToLower(name)]})
 	}

@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -48,7 +50,10 @@ func defaults(user string) map[string]string {
 }
 
 // set changes a setting and tells the client if it is a reported one.
-func (s *session) set(name, val string) error {
+func (s *session) set(name, val string) error { return s.assign(name, val, false) }
+
+// assign is set, or with local SET LOCAL.
+func (s *session) assign(name, val string, local bool) error {
 	key := strings.ToLower(name)
 	if fixed[key] {
 		return sqlError("55P02", "parameter %q cannot be changed", name)
@@ -66,18 +71,72 @@ func (s *session) set(name, val string) error {
 		if val != "on" {
 			return sqlError(pgwire.StateFeatureNotSupported, "standard_conforming_strings can only be on")
 		}
+	case "transaction_isolation":
+		return s.setTransaction(modes{isolation: strings.ToLower(val)})
+	case "transaction_read_only", "default_transaction_read_only":
+		on, ok := parseBool(val)
+		if !ok {
+			return sqlError(pgwire.StateInvalidParameterValue, "parameter %q requires a Boolean value", name)
+		}
+		if val = "off"; on {
+			val = "on"
+		}
+		if key == "transaction_read_only" {
+			return s.setTransaction(modes{readOnly: val})
+		}
+	case "default_transaction_isolation":
+		if val = strings.ToLower(val); !slices.Contains(isolations, val) {
+			return sqlError(pgwire.StateInvalidParameterValue, "invalid value for parameter %q: %q", name, val)
+		}
 	case "statement_timeout", "idle_in_transaction_session_timeout":
 		if _, err := parseTimeout(val); err != nil {
 			return sqlError(pgwire.StateInvalidParameterValue, "invalid value for parameter %q: %q", name, val)
 		}
 	}
+	s.changing(key, local)
+	s.put(key, val)
+	return nil
+}
+
+// put gives a setting a value and tells the client.
+func (s *session) put(key, val string) {
 	s.settings[key] = val
 	for _, r := range reported {
-		if strings.EqualFold(r, name) {
+		if strings.EqualFold(r, key) {
 			s.c.Writer.Send(&pgwire.ParameterStatus{Name: r, Value: val})
 		}
 	}
-	return nil
+}
+
+// changing notes what a setting was before the transaction under way changes it, and what it is after that transaction where the change is
+// local to it.
+func (s *session) changing(key string, local bool) {
+	if s.before == nil {
+		s.before, s.later = maps.Clone(s.settings), map[string]string{}
+	}
+	if !local {
+		delete(s.later, key)
+	} else if _, noted := s.later[key]; !noted {
+		s.later[key] = s.settings[key]
+	}
+}
+
+// endSettings ends a transaction for the settings: those that were local to it, or with a rollback all, are what they were.
+func (s *session) endSettings(commit bool) {
+	before, back := s.before, s.later
+	if before == nil {
+		return
+	}
+	s.before, s.later = nil, nil
+	if !commit {
+		maps.DeleteFunc(s.settings, func(key, _ string) bool { _, was := before[key]; return !was })
+		back = before
+	}
+	for key, v := range back {
+		if now, ok := s.settings[key]; !ok || now != v {
+			s.put(key, v)
+		}
+	}
 }
 
 // timeout returns a setting that is a time-out, fallback if it is 0.
@@ -101,8 +160,16 @@ func parseTimeout(s string) (time.Duration, error) {
 
 // show returns the value of a setting.
 func (s *session) show(name string) (string, error) {
-	if v, ok := s.settings[strings.ToLower(name)]; ok {
-		return v, nil
+	now := s.asked.or(s.defaults())
+	switch key := strings.ToLower(name); key {
+	case "transaction_isolation":
+		return now.isolation, nil
+	case "transaction_read_only":
+		return now.readOnly, nil
+	default:
+		if v, ok := s.settings[key]; ok {
+			return v, nil
+		}
 	}
 	return "", sqlError(pgwire.StateUndefinedObject, "unrecognized configuration parameter %q", name)
 }

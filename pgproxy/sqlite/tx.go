@@ -56,10 +56,11 @@ func (h *handle) release() {
 // connFor returns the connection a statement runs on; own means that it is for
 // this statement only and the caller releases it.
 func (s *session) connFor(ctx context.Context, write bool) (h *handle, own bool, err error) {
+	if write && s.readOnly() {
+		return nil, false, sqlError(pgwire.StateReadOnlyTransaction, "cannot write in a read-only transaction")
+	}
 	if s.pinned == nil {
 		switch {
-		case write && s.block && s.mode == txReadOnly:
-			return nil, false, sqlError(pgwire.StateReadOnlyTransaction, "cannot write in a read-only transaction")
 		case write, s.block && s.mode == txSerializable && !s.b.db.ReadOnly():
 			err = s.pin(ctx, true, "BEGIN IMMEDIATE")
 		case s.block && s.mode == txReadOnly:
@@ -71,8 +72,6 @@ func (s *session) connFor(ctx context.Context, write bool) (h *handle, own bool,
 		if err != nil {
 			return nil, false, err
 		}
-	} else if write && s.block && s.mode == txReadOnly {
-		return nil, false, sqlError(pgwire.StateReadOnlyTransaction, "cannot write in a read-only transaction")
 	}
 	return s.pinned, false, nil
 }
@@ -106,8 +105,9 @@ func execute(conn *sqlite.Conn, query string) error {
 
 // unpin ends the transaction of the pinned connection by COMMIT or ROLLBACK
 // and gives it back. Portals end with it.
-func (s *session) unpin(commit bool) error {
+func (s *session) unpin(commit bool) (err error) {
 	s.closePortals()
+	defer func() { s.endSettings(commit && err == nil) }()
 	h := s.pinned
 	if h == nil {
 		return nil
@@ -133,32 +133,22 @@ func (s *session) endImplicit(commit bool) error {
 	return s.unpin(commit)
 }
 
-func (s *session) begin(ctx context.Context, m txMode) error {
+func (s *session) begin(ctx context.Context, m modes) error {
 	if s.block {
 		s.notice(pgwire.StateActiveTransaction, "there is already a transaction in progress")
 		return nil
 	}
-	if m == txReadCommitted && (s.settings["default_transaction_read_only"] == "on" || s.b.db.ReadOnly()) {
-		m = txReadOnly
-	}
-	if m == txImmediate && s.pinned == nil {
+	mode := s.modeOf(m)
+	if mode == txImmediate && s.pinned == nil {
 		if err := s.pin(ctx, true, "BEGIN IMMEDIATE"); err != nil {
 			return err
 		}
 	}
-	s.block, s.mode, s.savepoints = true, m, nil
+	s.block, s.mode, s.asked, s.savepoints = true, mode, m, nil
 	return nil
 }
 
-// setTransaction is SET TRANSACTION: only READ ONLY changes anything.
-func (s *session) setTransaction(readOnly bool) error {
-	if readOnly && s.block && s.pinned == nil {
-		s.mode = txReadOnly
-	}
-	return nil
-}
-
-func (s *session) commit(context.Context) (tag string, err error) {
+func (s *session) commit() (tag string, err error) {
 	if !s.block {
 		s.notice(pgwire.StateNoActiveTransaction, "there is no transaction in progress")
 		return "COMMIT", s.unpin(true)
@@ -171,16 +161,16 @@ func (s *session) commit(context.Context) (tag string, err error) {
 	return "COMMIT", s.unpin(true)
 }
 
-func (s *session) rollbackBlock() error {
+func (s *session) rollbackBlock() (tag string, err error) {
 	if !s.block {
 		s.notice(pgwire.StateNoActiveTransaction, "there is no transaction in progress")
 	}
 	s.leaveBlock()
-	return s.unpin(false)
+	return "ROLLBACK", s.unpin(false)
 }
 
 func (s *session) leaveBlock() {
-	s.block, s.failed, s.mode, s.savepoints = false, false, txReadCommitted, nil
+	s.block, s.failed, s.mode, s.asked, s.savepoints = false, false, txReadCommitted, modes{}, nil
 }
 
 // savepoint runs SAVEPOINT, RELEASE or ROLLBACK TO. They need the connection
