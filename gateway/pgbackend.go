@@ -69,6 +69,13 @@ func (b *pgBackend) idle() <-chan struct{} {
 	return ch
 }
 
+// retire lets sessions end that cannot go on with what they began with.
+func (b *pgBackend) retire() {
+	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
+		p.Retire()
+	}
+}
+
 func (b *pgBackend) update(s settings) error {
 	if b.apply == nil {
 		return nil

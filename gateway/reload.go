@@ -189,6 +189,9 @@ func (g *Gateway) retireLink(ctx context.Context, l *link) {
 
 // retire closes a backend once nobody uses it any more, or hard ends.
 func (b *backend) retire(hard context.Context) {
+	if pg, ok := b.impl.(*pgBackend); ok {
+		pg.retire()
+	}
 	wait(hard, retireGrace)
 	if idle := b.impl.idle(); idle != nil {
 		select {

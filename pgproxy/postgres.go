@@ -43,7 +43,7 @@ type PostgresConfig struct {
 	// that asks for that. Over loopback, a Unix socket or TLS it may always.
 	AllowCleartext bool
 	// Params are settings of server connections, such as statement_timeout, given at start-up. A client's
-	// own settings take their place for that client; RESET goes back to them. Not possible are user,
+	// own settings take their place for that client; RESET goes back to them unless the client gave its own at start-up. Not possible are user,
 	// database, options, replication, and role and session_authorization, which a change of role undoes.
 	Params []pgwire.Param
 	// StatementCache is how many prepared statements a server connection keeps in transaction
@@ -60,6 +60,7 @@ type Postgres struct {
 	stmts statements
 
 	baseline atomic.Pointer[[]pgwire.Param] // what the newest server connection reported
+	retired  atomic.Bool
 
 	mu    sync.Mutex              // not held across I/O
 	valid map[pgwire.Param]string // start-up settings servers accepted, and what they made of them
@@ -124,6 +125,10 @@ func (b *Postgres) Status() upstream.Status { return b.up.Status() }
 // Drain implements Backend: no new leases; it waits until those out have come back, closes
 // everything, and returns ctx's error if that ends first.
 func (b *Postgres) Drain(ctx context.Context) error { return b.up.Drain(ctx) }
+
+// Retire says that another backend has taken the place of this one, with another password perhaps. Its sessions go on for as long as there
+// are server connections for them. One that gets none ends (57P01): when its client connects again it comes to the other.
+func (b *Postgres) Retire() { b.retired.Store(true) }
 
 // Close closes idle server connections now and leased ones when they come back.
 func (b *Postgres) Close() { b.up.Close() }

@@ -386,14 +386,18 @@ func (s *session) sayLocal() {
 // undo corrects the maps after an error: the server did nothing of what failed, and of what was
 // on its way after it. mu is held where a pump runs.
 func (s *session) undo() {
+	var again map[string]bool
 	for _, o := range slices.Backward(s.st.undone) {
 		switch o.kind {
 		case opParse, opInjectedParse:
 			if o.st == nil {
 				continue // unnamed
 			}
+			if again == nil {
+				again = repeated(s.pending)
+			}
 			s.srv.stmts.remove(o.st)
-			if slices.Index(s.pending, o.st.name) != lastIndex(s.pending, o.st.name) {
+			if again[o.st.name] {
 				s.srv.stmts.doubt(o.st) // prepared once more since
 			}
 			s.forget(o.name, o.st)
@@ -417,13 +421,14 @@ func (s *session) undo() {
 	s.st.undone = s.st.undone[:0]
 }
 
-func lastIndex(names []string, name string) int {
-	for i, n := range slices.Backward(names) {
-		if n == name {
-			return i
-		}
+// repeated tells the names that are there more than once.
+func repeated(names []string) map[string]bool {
+	again := make(map[string]bool, len(names))
+	for _, name := range names {
+		_, seen := again[name]
+		again[name] = seen
 	}
-	return -1
+	return again
 }
 
 // forget takes a name the client did not get after all.

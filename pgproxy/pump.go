@@ -51,15 +51,16 @@ func (s *session) pump() {
 
 // pumped looks whether the pump has done its work. mu is held.
 func (s *session) pumped() {
-	if s.pinned {
+	switch {
+	case s.learning && (s.st.empty() || s.st.copyIn):
+	case s.pinned:
 		s.settle()
 		return
-	}
-	if (!s.st.quiet() || s.srv.r.HasMessage()) && !(s.learning && (s.st.empty() || s.st.copyIn)) {
+	case !s.st.quiet() || s.srv.r.HasMessage():
 		return
 	}
 	s.pumping = false
-	if !s.forwarding && s.st.settled() {
+	if !s.pinned && !s.forwarding && s.st.settled() {
 		_ = s.c.Writer.Flush()
 		s.release()
 	}
@@ -74,6 +75,7 @@ func (s *session) pumpFailed(err error) {
 		return // stopPump
 	case errors.Is(err, errClientWrite) || s.ctx.Err() != nil:
 		s.broken = err
+		_ = s.srv.conn.SetWriteDeadline(unixPast) // nobody reads the server any more, so that it may never read on
 	default:
 		s.broken = s.pumpLost(err)
 	}

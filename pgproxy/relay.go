@@ -11,6 +11,7 @@ import (
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
 )
 
 // pumpAfter is how many bytes may be on their way to a server that has not answered the first of
@@ -136,6 +137,9 @@ func (s *session) notLeased(h pgwire.Header, err error) error {
 	}
 	m := s.leaseError(err)
 	s.c.Logger().Warn("no server connection", "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
+	if m.Code != pgwire.StateQueryCanceled && s.b.retired.Load() || errors.Is(err, pool.ErrClosed) {
+		return errRetired
+	}
 	s.c.Writer.Send(m)
 	s.st.reset()
 	if h.Type == pgwire.TypeQuery || h.Type == pgwire.TypeFunctionCall {
@@ -327,6 +331,24 @@ func (s *session) turn() error {
 		s.startPump()
 	}
 	return nil
+}
+
+// finish ends a session as a server does that reads Terminate: once all that was asked before is done.
+func (s *session) finish() error {
+	if err := s.turn(); err != nil {
+		return err
+	}
+	s.hold()
+	s.learning = s.pumping && s.st.due()
+	waits, err := s.learning, s.broken
+	s.letGo()
+	if !waits {
+		return err
+	}
+	s.c.Working()
+	s.pumps.Wait() // it ends when all is answered
+	s.c.Done()
+	return s.broken
 }
 
 // await passes on what the server is about to say.
@@ -555,7 +577,7 @@ var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42P05\x00"
 // meant for. Then the result is nil.
 func (s *session) backendGone(cause error, mayStay bool) error {
 	stay := mayStay && !s.pinned && s.st.ends == 1 && len(s.st.queue)-s.st.head <= maxAlone &&
-		s.st.tx == pgwire.TxIdle && !s.st.copyIn && !s.st.copyOut && s.c.Reader.Buffered() == 0 &&
+		s.st.tx == pgwire.TxIdle && !s.st.copyIn && !s.st.copyOut && !s.st.unsynced && s.c.Reader.Buffered() == 0 &&
 		s.srv.r.Left() == 0
 	lost := s.reportLost(cause, stay)
 	s.unlock()

@@ -54,7 +54,7 @@ func (s *session) close() {
 	}
 	if err := s.clean(); err != nil {
 		s.c.Logger().Debug("server connection discarded", "endpoint", s.srv.endpoint, "error", err)
-		if lost := (*backendError)(nil); s.st.due() && !errors.As(s.broken, &lost) {
+		if lost := (*backendError)(nil); !s.st.empty() && !s.st.copyIn && !errors.As(s.broken, &lost) {
 			s.abandon()
 		}
 		s.st.abandon()

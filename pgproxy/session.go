@@ -40,7 +40,7 @@ type session struct {
 	pumping    bool
 	forwarding bool  // the session's goroutine is sending to srv
 	waiting    bool  // the session's goroutine waits for the client
-	learning   bool  // the session's goroutine waits for the pump, see learn
+	learning   bool  // the session's goroutine waits for the pump, see learn and finish
 	partial    bool  // a message to the client is written in part
 	broken     error // set by the pump: the session is over
 
@@ -323,6 +323,8 @@ func (s *session) ended(start time.Time, err error) error {
 	case s.ctx.Err() != nil:
 		err = fmt.Errorf("cut off: %w", context.Cause(s.ctx))
 	default:
+	case err == errRetired: //nolint:errorlint // as notLeased returned it
+		err = s.c.Fatal(pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway has given it up for another", s.b.cfg.Name), "Connect again.")
 		err = s.explain(err)
 	}
 	if s.c.AccessLog() && s.pinned {
@@ -334,12 +336,15 @@ func (s *session) ended(start time.Time, err error) error {
 // loop handles one message after the other.
 func (s *session) loop() error {
 	for {
+// errRetired ends a session for which its upstream will never have a server connection again.
+var errRetired = errors.New("the upstream has been retired")
+
 		h, err := s.next()
 		if err != nil {
 			return err
 		}
 		if h.Type == pgwire.TypeTerminate {
-			return nil
+			return s.finish()
 		}
 		if err := s.fromClient(h); err != nil {
 			return err
