@@ -2,21 +2,24 @@ package pgproxy
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/pgwire"
 )
 
 // In transaction mode servers know a client's statements by other names. DEALLOCATE ALL and DISCARD ALL need no help: they end all that a server
-// connection has, and the tag of their answer says so. DEALLOCATE of one statement is answered here when it comes as a Query; else, in
-// a pipeline or by the extended protocol, the server is to do it, and is given an empty statement of that name just before.
+// connection has, and the tag of their answer says so. DEALLOCATE of one statement is answered here when it comes alone in a Query;
+// else, with other statements, in a pipeline or by the extended protocol, the server is to do it, and is given an empty statement of that name
+// just before.
 
 // between reports whether a Query can be answered here: nothing the client sent is unanswered or unfinished. mu is held.
 func (s *session) between() bool { return s.st.quiet() && !s.st.unsynced && !s.st.skipping }
 
 // deallocate answers DEALLOCATE of one of the client's statements, alone in a Query. mu is held.
 func (s *session) deallocate(h pgwire.Header) (done bool, err error) {
-	name, err := s.deallocatedBy(h)
+	text, err := s.deallocating(h)
+	name, _ := deallocates(text)
 	if err != nil || s.stmts[name] == nil || s.st.tx == pgwire.TxFailed {
 		return false, err
 	}
@@ -27,47 +30,52 @@ func (s *session) deallocate(h pgwire.Header) (done bool, err error) {
 	return true, s.c.Reader.Skip()
 }
 
-// deallocatedBy returns the name of the statement that a Query deallocates; "" is none that the client could have. Nothing is consumed. mu is
-// held.
-func (s *session) deallocatedBy(h pgwire.Header) (name string, err error) {
+// deallocating returns the text of a Query that may deallocate statements, "" of any other. Nothing is consumed. mu is held.
+func (s *session) deallocating(h pgwire.Header) (text string, err error) {
 	if len(s.stmts) == 0 && s.st.empty() || h.Len > peekSize {
 		return "", nil
 	}
 	b, err := s.c.Reader.Peek(h.Len)
-	if err != nil || !sweeps(b) {
+	if err != nil || !mentionsDeallocate(b) {
 		return "", err
 	}
-	name, _ = deallocates(string(bytes.TrimRight(b, "\x00")))
-	return name, nil
+	return string(bytes.TrimRight(b, "\x00")), nil
 }
 
-// deallocateInTurn prepares for a Query like that of a client that did not wait for the answers to what it sent before: they come first. The
-// message is not consumed.
+// deallocateInTurn prepares for a Query with DEALLOCATE in it that is for the server. The message is not consumed.
 func (s *session) deallocateInTurn(h pgwire.Header) error {
 	s.hold()
-	name, err := s.deallocatedBy(h)
-	s.sweeping = s.sweeping || name != "" // so that learn waits for all
+	text, err := s.deallocating(h)
+	names := deallocations(text)
+	s.sweeping = s.sweeping || len(names) > 0 // so that learn waits for all
 	s.letGo()
-	if name == "" || err != nil {
+	if len(names) == 0 || err != nil {
 		return err
 	}
-	return s.standIn(name)
+	return s.standIn(names)
 }
 
-// standIn gives the server a statement under the name of one of the client's, which the message that comes next is to deallocate.
-func (s *session) standIn(name string) error {
-	if err := s.learn([]byte(name), true); err != nil {
-		return err
+// standIn gives the server statements under names of the client's, which the message that comes next is to deallocate, in this order.
+func (s *session) standIn(names []string) error {
+	for _, name := range names {
+		if err := s.learn([]byte(name), true); err != nil {
+			return err
+		}
 	}
 	return s.locked(func() {
-		if s.st.skipping || s.st.copyIn || s.st.tx == pgwire.TxFailed || s.stmts[name] == nil {
+		if s.st.skipping || s.st.copyIn || s.st.tx == pgwire.TxFailed {
 			return // the server says what there is to say
 		}
-		s.st.push(op{kind: opInjectedClose}) // SQL may have prepared one
-		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: name}).Append(s.out)
-		s.st.push(op{kind: opInjectedParse})
-		s.sendParse(name, "\x00\x00\x00")
-		s.deallocating = name
+		for i, name := range names {
+			if s.stmts[name] == nil || slices.Contains(names[:i], name) {
+				continue
+			}
+			s.st.push(op{kind: opInjectedClose}) // SQL may have prepared one
+			s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: name}).Append(s.out)
+			s.st.push(op{kind: opInjectedParse})
+			s.sendParse(name, "\x00\x00\x00")
+			s.drop = strings.Join(names, "\x00")
+		}
 	})
 }
 
@@ -110,14 +118,13 @@ func (s *session) deallocateBy(h pgwire.Header) error {
 	if !ok {
 		return nil
 	}
-	return s.standIn(name)
+	return s.standIn([]string{name})
 }
 
-// deallocated notes that the server has deallocated one statement: the client's by the extended protocol, or nobody knows which. Where a pump
-// runs, mu is held.
+// deallocated notes that the server has deallocated one statement: one of the client's, or nobody knows which. Where a pump runs, mu is held.
 func (s *session) deallocated() {
-	if o, ok := s.st.front(); ok && o.deallocates() {
-		s.forget(o.name, s.stmts[o.name])
+	if name := s.st.deallocated(); s.stmts[name] != nil {
+		s.forget(name, s.stmts[name])
 		return
 	}
 	s.srv.stmts.doubtAll()
@@ -128,6 +135,17 @@ func (s *session) deallocated() {
 func sweeps(text []byte) bool {
 	text = text[space(text, ';'):]
 	return begins(text, "deallocate") || begins(text, "discard")
+}
+
+// mentionsDeallocate reports whether the word is somewhere in a text.
+func mentionsDeallocate(text []byte) bool {
+	for i := bytes.IndexAny(text, "dD"); i >= 0; i = bytes.IndexAny(text, "dD") {
+		if text = text[i:]; begins(text, "deallocate") {
+			return true
+		}
+		text = text[1:]
+	}
+	return false
 }
 
 func begins(text []byte, word string) bool {
@@ -154,6 +172,67 @@ func deallocates(sql string) (name string, ok bool) {
 		return name, name != ""
 	}
 	return strings.ToLower(name), true
+}
+
+// deallocations returns the names in all the statements of that kind in a text.
+func deallocations(text string) (names []string) {
+	for text != "" {
+		end := statementEnd(text)
+		if name, ok := deallocates(text[:end]); ok {
+			names = append(names, name)
+		}
+		text = text[min(end+1, len(text)):]
+	}
+	return names
+}
+
+// statementEnd returns where the first statement of a text ends: at a semicolon that is not in a comment, string or quoted name.
+func statementEnd(text string) int {
+	for i := 0; i < len(text); {
+		switch c := text[i]; {
+		case c == ';':
+			return i
+		case c == '\'' && i > 0 && (text[i-1] == 'e' || text[i-1] == 'E'):
+			i += quotedEnd(text[i:], true)
+		case c == '\'' || c == '"':
+			i += quotedEnd(text[i:], false)
+		case c == '$' && (i == 0 || !inIdentifier(text[i-1])):
+			i += dollarQuotedEnd(text[i:])
+		default:
+			i += max(1, space([]byte(text[i:]), ' '))
+		}
+	}
+	return len(text)
+}
+
+// quotedEnd returns the length of what is in quotes; a quote that is doubled makes it two of them, one behind the other.
+func quotedEnd(text string, escapes bool) int {
+	for i := 1; i < len(text); i++ {
+		switch {
+		case escapes && text[i] == '\\':
+			i++
+		case text[i] == text[0]:
+			return i + 1
+		}
+	}
+	return len(text)
+}
+
+// dollarQuotedEnd returns the length of a $tag$string$tag$, 1 for another dollar sign.
+func dollarQuotedEnd(text string) int {
+	n := 1
+	for n < len(text) && text[n] != '$' && inIdentifier(text[n]) {
+		n++
+	}
+	if n == len(text) || text[n] != '$' || n > 1 && text[1] >= '0' && text[1] <= '9' {
+		return 1
+	}
+	tag := text[:n+1]
+	end := strings.Index(text[n+1:], tag)
+	if end < 0 {
+		return len(text)
+	}
+	return end + 2*len(tag)
 }
 
 // identifier splits the identifier off that a text begins with, after space; one in quotes keeps them. "" is none.

@@ -23,19 +23,27 @@ func TestDeallocate(t *testing.T) {
 		sent []pgwire.Message // at once, after s1 and s2 were prepared
 		want string
 	}{
-		"by name":               {extended("deallocate s1"), "12nCZ"},
-		"with comments":         {extended("/* app */ DEALLOCATE PREPARE \"s1\"; -- done"), "12nCZ"},
-		"all":                   {extended("deallocate all"), "12nCZ"},
-		"discard all":           {extended("discard all"), "12nCZ"},
-		"twice":                 {append(extended("deallocate s1"), extended("deallocate s1")...), "12nCZ12nEZ"},
-		"another's name":        {append(extended("deallocate nobody"), extended("deallocate s1")...), "12nEZ12nCZ"},
-		"and again":             {append(append(extended("deallocate s1"), parse("s1", "select 'new'"), sync), extended("deallocate s1")...), "12nCZ1Z12nCZ"},
-		"by a named statement":  {[]pgwire.Message{parse("d", "deallocate s1"), &pgwire.Bind{Statement: "d", Portal: "p"}, &pgwire.Execute{Portal: "p"}, sync}, "12CZ"},
-		"after another portal":  {[]pgwire.Message{parse("", "deallocate s1"), &pgwire.Bind{Portal: "p"}, parse("", "deallocate s2"), &pgwire.Bind{}, &pgwire.Execute{Portal: "p"}, sync}, "1212CZ"},
-		"in a transaction":      {append(append([]pgwire.Message{query("begin")}, extended("deallocate s1")...), query("rollback")), "CZ12nCZCZ"},
-		"by a query, pipelined": {[]pgwire.Message{parse("s3", "select 3"), sync, query("deallocate s1")}, "1ZCZ"},
-		"by a query, no sync":   {[]pgwire.Message{parse("s3", "select 3"), query("deallocate s1")}, "1CZ"},
-		"by a query, commented": {[]pgwire.Message{query("/* app */ deallocate s1 -- done")}, "CZ"},
+		"by name":                {extended("deallocate s1"), "12nCZ"},
+		"with comments":          {extended("/* app */ DEALLOCATE PREPARE \"s1\"; -- done"), "12nCZ"},
+		"all":                    {extended("deallocate all"), "12nCZ"},
+		"discard all":            {extended("discard all"), "12nCZ"},
+		"twice":                  {append(extended("deallocate s1"), extended("deallocate s1")...), "12nCZ12nEZ"},
+		"another's name":         {append(extended("deallocate nobody"), extended("deallocate s1")...), "12nEZ12nCZ"},
+		"and again":              {append(append(extended("deallocate s1"), parse("s1", "select 'new'"), sync), extended("deallocate s1")...), "12nCZ1Z12nCZ"},
+		"by a named statement":   {[]pgwire.Message{parse("d", "deallocate s1"), &pgwire.Bind{Statement: "d", Portal: "p"}, &pgwire.Execute{Portal: "p"}, sync}, "12CZ"},
+		"after another portal":   {[]pgwire.Message{parse("", "deallocate s1"), &pgwire.Bind{Portal: "p"}, parse("", "deallocate s2"), &pgwire.Bind{}, &pgwire.Execute{Portal: "p"}, sync}, "1212CZ"},
+		"in a transaction":       {append(append([]pgwire.Message{query("begin")}, extended("deallocate s1")...), query("rollback")), "CZ12nCZCZ"},
+		"by a query, pipelined":  {[]pgwire.Message{parse("s3", "select 3"), sync, query("deallocate s1")}, "1ZCZ"},
+		"by a query, no sync":    {[]pgwire.Message{parse("s3", "select 3"), query("deallocate s1")}, "1CZ"},
+		"by a query, commented":  {[]pgwire.Message{query("/* app */ deallocate s1 -- done")}, "CZ"},
+		"with other statements":  {[]pgwire.Message{query("select 1; deallocate s1; select 2")}, "TDCCTDCZ"},
+		"several":                {[]pgwire.Message{query("deallocate s2; deallocate s1")}, "CCZ"},
+		"one twice":              {[]pgwire.Message{query("deallocate s1; deallocate s1")}, "CEZ"},
+		"one of SQL's, too":      {[]pgwire.Message{query("prepare p as select 1; deallocate p; deallocate s1")}, "CCCZ"},
+		"as a text, too":         {[]pgwire.Message{query("select ';deallocate s2;', $$;deallocate s2;$$; /*;deallocate s2;*/ deallocate s1")}, "TDCCZ"},
+		"and a failure":          {[]pgwire.Message{query("deallocate s1; select 1/0; deallocate s2")}, "CEZ"},
+		"after a begin":          {[]pgwire.Message{query("begin; deallocate s1; rollback")}, "CCCZ"},
+		"with others, pipelined": {[]pgwire.Message{parse("s3", "select 3"), sync, query("deallocate s1; deallocate s3"), query("select 1")}, "1ZCCZTDCZ"},
 	} {
 		for mode, change := range map[string]func(*pgproxy.Config, *pgproxy.PostgresConfig){"transaction": transaction, "session": session} {
 			t.Run(what+"/"+mode, func(t *testing.T) {
@@ -78,6 +86,24 @@ func TestDeallocateThatFailed(t *testing.T) {
 	}
 	other := g.connect(t, "")
 	if n := one[int](t, other, "select count(*)::int from pg_prepared_statements where name = 's1'", pgx.QueryExecModeSimpleProtocol); n != 0 {
+		t.Errorf("%d statements are left for the next client", n)
+	}
+}
+
+// TestDeallocateSomeAndFail: of the statements a Query was to deallocate those are gone that come before its error.
+func TestDeallocateSomeAndFail(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	w := g.dial(t)
+	w.send(&pgwire.Parse{Name: "s1", Query: "select 1"}, &pgwire.Parse{Name: "s2", Query: "select 'kept'"}, &pgwire.Sync{},
+		query("deallocate s1; select 1/0; deallocate s2"), &pgwire.Bind{Statement: "s1"}, &pgwire.Sync{},
+		&pgwire.Bind{Statement: "s2"}, &pgwire.Execute{}, &pgwire.Sync{})
+	for _, want := range []string{"11Z", "CEZ", "EZ", "2DCZ"} {
+		if types, bodies := w.until(pgwire.TypeReadyForQuery); types != want {
+			t.Errorf("%s %q, want %s", types, bodies, want)
+		}
+	}
+	other := g.connect(t, "")
+	if n := one[int](t, other, "select count(*)::int from pg_prepared_statements where name in ('s1', 's2')", pgx.QueryExecModeSimpleProtocol); n != 0 {
 		t.Errorf("%d statements are left for the next client", n)
 	}
 }

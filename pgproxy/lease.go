@@ -49,7 +49,7 @@ func (s *session) acquire() error {
 	}
 	s.st.reset()
 	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
-	s.unnamedNew, s.sweeping, s.deallocating = false, false, ""
+	s.unnamedNew, s.sweeping, s.drop, s.reset, s.reports = false, false, "", false, 0
 	clear(s.drops)
 	if s.c.AccessLog() {
 		s.leaseAt = time.Now()
@@ -215,6 +215,7 @@ func (s *session) applySettings() error {
 		s.reported = respelled
 		s.replan()
 	}
+	s.sure()
 	return nil
 }
 

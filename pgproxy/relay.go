@@ -215,7 +215,7 @@ func (s *session) note(typ byte) {
 	switch typ {
 	case pgwire.TypeQuery:
 		if !s.dropUnnamed() {
-			s.st.push(op{kind: opQuery, name: s.deallocating})
+			s.st.push(op{kind: opQuery, name: s.drop})
 		}
 	case pgwire.TypeFunctionCall:
 		s.st.push(op{kind: opFunction})
@@ -229,7 +229,7 @@ func (s *session) note(typ byte) {
 	case pgwire.TypeDescribe:
 		s.st.push(op{kind: opDescribe})
 	case pgwire.TypeExecute:
-		s.st.push(op{kind: opExecute, name: s.deallocating})
+		s.st.push(op{kind: opExecute, name: s.drop})
 	case pgwire.TypeClose:
 		s.st.push(op{kind: opClose})
 	case pgwire.TypeFlush:
@@ -237,7 +237,7 @@ func (s *session) note(typ byte) {
 	case pgwire.TypeCopyDone, pgwire.TypeCopyFail:
 		s.st.copyDone()
 	}
-	s.deallocating = ""
+	s.drop = ""
 }
 
 // raw passes the message on as it is, piece by piece.
@@ -410,7 +410,12 @@ func (s *session) answer(h pgwire.Header) error {
 		if len(b) != 1 || h.Len != 1 || !pgwire.TxStatus(b[0]).Valid() {
 			return fmt.Errorf("%w: ReadyForQuery", errBackendProtocol)
 		}
-		status = pgwire.TxStatus(b[0])
+		if status = pgwire.TxStatus(b[0]); status == pgwire.TxIdle {
+			s.startOver()
+		}
+		if o, ok := s.st.front(); ok && o.deallocates() {
+			s.srv.dirt |= dirtPrepare // what stands for statements that were not deallocated is still there
+		}
 	case pgwire.TypeParameterStatus:
 		return s.parameter()
 	case pgwire.TypeCommandComplete:
@@ -487,6 +492,7 @@ func (s *session) parameter() error {
 			return nil
 		}
 		view.value[i], view.known[i] = m.Value, true
+		s.reports |= 1 << i
 		s.reported = unique.Make(view)
 		s.settingChanged()
 		if planned(trackedNames[i]) {
@@ -521,6 +527,7 @@ func (s *session) commandDone() error {
 	case 'R':
 		if bytes.Equal(tag, []byte("RESET\x00")) {
 			s.settingChanged()
+			s.reset = true
 		}
 	case 'L':
 		if bytes.Equal(tag, []byte("LISTEN\x00")) {
@@ -536,6 +543,7 @@ func (s *session) commandDone() error {
 			srv.dirt |= dirtCursor
 		case bytes.Equal(tag, []byte("DISCARD ALL\x00")):
 			s.settingChanged()
+			s.reset, s.reports = true, 1<<len(trackedNames)-1 // of all, also those for which nothing is reported
 			s.deallocateAll()
 		case bytes.Equal(tag, []byte("DEALLOCATE ALL\x00")):
 			s.deallocateAll()

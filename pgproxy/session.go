@@ -114,20 +114,22 @@ func (s *session) takeUp(rest any) {
 
 // work is what a session needs while it is not idle. Idle ones share it.
 type work struct {
-	st           state
-	fresh        []string // names of prepared statements given since the server connection was leased
-	pending      []string // names of statements, clients' and servers', prepared or closed in requests not all answered
-	synced       int      // those of pending before the last Sync: what came after is skipped with them, or not at all
-	changes      []change // of the unnamed statement; changes[changed:] are not all answered
-	changed      int
-	spare        []byte            // room for the text of an unnamed statement
-	unnamedNew   bool              // no Sync came after the Parse of the unnamed statement
-	sweeping     bool              // a statement that takes others away was bound since the server connection was leased
-	drops        map[string]string // portals that deallocate one statement, and the name in their text
-	deallocating string            // the client's statement that the message about to be sent deallocates; "" = none
-	out          []byte            // for the server, put together with mu held, sent without
-	sent         int               // bytes sent to srv since it was last quiet
-	leaseAt      time.Time         // for the access log
+	st         state
+	fresh      []string // names of prepared statements given since the server connection was leased
+	pending    []string // names of statements, clients' and servers', prepared or closed in requests not all answered
+	synced     int      // those of pending before the last Sync: what came after is skipped with them, or not at all
+	changes    []change // of the unnamed statement; changes[changed:] are not all answered
+	changed    int
+	spare      []byte            // room for the text of an unnamed statement
+	unnamedNew bool              // no Sync came after the Parse of the unnamed statement
+	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
+	drops      map[string]string // portals that deallocate one statement, and the name in their text
+	drop       string            // the client's statements that the message about to be sent deallocates, as in op.name; "" = none
+	reset      bool              // RESET or DISCARD ALL was answered since the transaction began
+	reports    uint16            // of which trackedNames a value was reported since then
+	out        []byte            // for the server, put together with mu held, sent without
+	sent       int               // bytes sent to srv since it was last quiet
+	leaseAt    time.Time         // for the access log
 }
 
 var works = sync.Pool{New: func() any {
@@ -181,10 +183,7 @@ func (s *session) begin() error {
 			return err
 		}
 	}
-	if s.unsure {
-		s.noteAccepted()
-		s.unsure = false
-	}
+	s.sure()
 	if s.srv != nil && s.c.Mode == Transaction {
 		s.release()
 	}
@@ -222,8 +221,12 @@ func (s *session) takeSettings(baseline []pgwire.Param) (unknown bool) {
 	return unknown
 }
 
-// noteAccepted remembers what the server made of the client's settings.
-func (s *session) noteAccepted() {
+// sure notes that a server has the client's settings, and remembers what it made of those that were unknown.
+func (s *session) sure() {
+	if !s.unsure {
+		return
+	}
+	s.unsure = false
 	view := s.reported.Value()
 	for _, p := range s.c.Params {
 		value := p.Value
@@ -252,7 +255,7 @@ func (s *session) replan() {
 // planned reports whether a tracked parameter can change the meaning of a text.
 func planned(name string) bool {
 	switch name {
-	case "client_encoding", "DateStyle", "IntervalStyle", "TimeZone", "standard_conforming_strings":
+	case "client_encoding", "DateStyle", "IntervalStyle", "TimeZone", "standard_conforming_strings", "search_path":
 		return true
 	}
 	return false
@@ -320,11 +323,11 @@ func (s *session) ended(start time.Time, err error) error {
 		_ = s.c.Goodbye()
 		s.mu.Unlock()
 		err = nil
+	case err == errRetired: //nolint:errorlint // as notLeased returned it
+		err = s.c.Fatal(pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway has given it up for another", s.b.cfg.Name), "Connect again.")
 	case s.ctx.Err() != nil:
 		err = fmt.Errorf("cut off: %w", context.Cause(s.ctx))
 	default:
-	case err == errRetired: //nolint:errorlint // as notLeased returned it
-		err = s.c.Fatal(pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway has given it up for another", s.b.cfg.Name), "Connect again.")
 		err = s.explain(err)
 	}
 	if s.c.AccessLog() && s.pinned {
@@ -333,12 +336,12 @@ func (s *session) ended(start time.Time, err error) error {
 	return err
 }
 
-// loop handles one message after the other.
-func (s *session) loop() error {
-	for {
 // errRetired ends a session for which its upstream will never have a server connection again.
 var errRetired = errors.New("the upstream has been retired")
 
+// loop handles one message after the other.
+func (s *session) loop() error {
+	for {
 		h, err := s.next()
 		if err != nil {
 			return err

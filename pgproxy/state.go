@@ -3,6 +3,7 @@ package pgproxy
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -31,7 +32,7 @@ const (
 type op struct {
 	kind opKind
 	st   *statement // what it prepares, uses or closes; may be nil
-	name string     // the client's name of st; of opQuery and opExecute, of the statement that is deallocated
+	name string     // the client's name of st; of opQuery and opExecute, those of the statements that are deallocated, with NULs between
 	id   uint64     // of the change of the unnamed statement it is, as session.changes has it; 0 = none
 	err  *pgwire.ErrorResponse
 }
@@ -91,6 +92,14 @@ func (s *state) add(o op) {
 }
 
 func (s *state) empty() bool { return s.head == len(s.queue) }
+
+// deallocated takes the next name off those that the op under way deallocates; "" = there is none.
+func (s *state) deallocated() (name string) {
+	if o, ok := s.front(); ok && o.deallocates() {
+		name, s.queue[s.head].name, _ = strings.Cut(o.name, "\x00")
+	}
+	return name
+}
 
 // free reports whether the server could serve somebody else: all is answered, and no
 // transaction, pipeline or COPY is open.

@@ -97,7 +97,7 @@ func (s *session) dropUnnamed() bool {
 	if s.unnamed.id == 0 && s.srv.unnamed == 0 && s.changed == len(s.changes) {
 		return false
 	}
-	if _, ok := s.change(op{kind: opQuery, name: s.deallocating}, true); ok {
+	if _, ok := s.change(op{kind: opQuery, name: s.drop}, true); ok {
 		s.noUnnamed()
 	}
 	return true

@@ -157,12 +157,14 @@ type fakeServer struct {
 	addr    string
 	conns   chan *wire // have logged in
 	cancels chan *wire // have sent a CancelRequest
+	reports []pgwire.Message
 }
 
-func newFakeServer(t testing.TB) *fakeServer {
+// newFakeServer listens; it reports parameters besides client_encoding.
+func newFakeServer(t testing.TB, reports ...pgwire.Message) *fakeServer {
 	t.Helper()
 	l := conntest.Listen(t)
-	f := &fakeServer{addr: l.Addr().String(), conns: make(chan *wire, 100), cancels: make(chan *wire, 100)}
+	f := &fakeServer{addr: l.Addr().String(), conns: make(chan *wire, 100), cancels: make(chan *wire, 100), reports: reports}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -193,17 +195,18 @@ func (f *fakeServer) greet(t testing.TB, conn net.Conn) {
 		f.cancels <- w
 		return
 	}
-	_, err = w.Write(bytesOf(&pgwire.Authentication{}, &pgwire.ParameterStatus{Name: "client_encoding", Value: "UTF8"},
-		&pgwire.BackendKeyData{ProcessID: 7, Key: []byte("key7")}, &pgwire.ReadyForQuery{Status: pgwire.TxIdle}))
+	hello := bytesOf(&pgwire.Authentication{}, &pgwire.ParameterStatus{Name: "client_encoding", Value: "UTF8"})
+	hello = append(hello, bytesOf(f.reports...)...)
+	_, err = w.Write(append(hello, bytesOf(&pgwire.BackendKeyData{ProcessID: 7, Key: []byte("key7")}, &pgwire.ReadyForQuery{Status: pgwire.TxIdle})...))
 	if err == nil {
 		f.conns <- w
 	}
 }
 
 // startFake runs a proxy before a fake server.
-func startFake(t testing.TB, change func(*pgproxy.Config, *pgproxy.PostgresConfig)) (*gateway, *fakeServer) {
+func startFake(t testing.TB, change func(*pgproxy.Config, *pgproxy.PostgresConfig), reports ...pgwire.Message) (*gateway, *fakeServer) {
 	t.Helper()
-	f := newFakeServer(t)
+	f := newFakeServer(t, reports...)
 	return start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		pc.Endpoints, pc.Password, pc.Limits.MaxSize = []string{f.addr}, "", 1
 		if change != nil {
