@@ -20,7 +20,13 @@ const lastWrite = time.Second
 
 // interim passes a 1xx response on; its head takes n bytes of the server's buffer.
 func (s *session) interim(n int) error {
-	if s.resp.Status != 100 { // nobody asked for leave to send a body
+	x := &s.ex
+	pass := true
+	if s.resp.Status == 100 {
+		pass = s.expects() && !x.told // else nobody waits for it, or any more
+		x.leave, x.told = true, true
+	}
+	if pass {
 		out := s.appendResponse(s.outgoing())
 		s.out = out
 		if err := s.toClient(out); err != nil {
@@ -29,6 +35,17 @@ func (s *session) interim(n int) error {
 	}
 	s.server.take(n)
 	return nil
+}
+
+// proceed gives leave to send the body to a client that has waited for it for a while: not every server does, and some clients
+// wait for ever (RFC 9110, section 10.1.1).
+func (s *session) proceed() error {
+	x := &s.ex
+	if !s.expects() || x.told || x.up == nil || x.up.begun.Load() {
+		return nil
+	}
+	x.told = true
+	return s.toClient([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
 }
 
 // respond passes the final response on; its head takes n bytes of the server's buffer.
@@ -239,6 +256,7 @@ const (
 type uploading struct {
 	over  fiber.Group
 	state atomic.Int32
+	begun atomic.Bool  // something of the body has come
 	at    atomic.Int64 // when the last byte was written, or no more was, in Unix nanoseconds; 0 = goes on
 	err   error        // to be read once over is
 	n     int64        // bytes of content; likewise
@@ -284,6 +302,7 @@ var errAbandoned = errors.New("the exchange is over")
 
 func (s *session) upload(up *uploading) error {
 	ahead := s.client.bytes()[s.ex.size:]
+	up.begun.Store(len(ahead) > 0)
 	if s.req.Length == httpwire.Chunked {
 		return s.uploadChunks(up, ahead)
 	}
@@ -315,6 +334,9 @@ func (s *session) moreBody(up *uploading, limit int64) error {
 	}
 	n, err := up.in.fillUpTo(limit)
 	s.count(n, 0)
+	if n > 0 {
+		up.begun.Store(true)
+	}
 	switch {
 	case err != nil && up.state.Load() == uploadFailed:
 		return errAbandoned

@@ -42,6 +42,8 @@ type exchange struct {
 	sent     time.Time  // when the request's head was, last
 	answered bool       // a byte of the response has arrived
 	accepted bool       // the server's kernel may hold a byte of the request
+	leave    bool       // the server has given leave to send the body
+	told     bool       // and the client has it, or this proxy's
 	result   httppool.Result
 	close    bool // the client's connection ends with the response
 	wrote    bool // a byte of the response went to the client
@@ -66,17 +68,26 @@ func (s *session) serve(size int) bool {
 	if x.target == nil {
 		return s.refuse(404, listener.ReasonUnknownRoute, "no route for this host and path")
 	}
+	if s.req.Demands {
+		return s.refuse(417, listener.ReasonProtocol, "only 100-continue can be expected")
+	}
 	if x.target.route.Timeout > 0 { // bounds everything: the standard server's context does that
 		s.goLong()
 		return false
 	}
-	x.close = s.req.Close || s.p.isDraining()
+	x.close = s.ends()
 	s.identify()
 	s.lookForBody()
 	again := s.finish(s.attempts(raw))
 	s.served = true
 	return again
 }
+
+// ends reports whether the connection is to end with this request, whatever becomes of it.
+func (s *session) ends() bool { return s.req.Close || s.p.isDraining() }
+
+// expects reports whether the client may wait for leave to send the body. Who has none waits for nothing.
+func (s *session) expects() bool { return s.req.Continue && s.req.Length != 0 }
 
 // path returns the decoded path of the target, and the target as it is to be forwarded.
 func (s *session) path() (decoded string, raw []byte, ok bool) {
@@ -138,6 +149,10 @@ func (s *session) attempts(raw []byte) error {
 		if x.wrote || attempt == maxAttempts || !s.retryable(err) {
 			return err
 		}
+		if x.up != nil {
+			x.up.in.drop()
+			x.up, x.close = nil, s.ends()
+		}
 	}
 }
 
@@ -146,7 +161,8 @@ func (s *session) attempts(raw []byte) error {
 // either no byte of the request was accepted or it is idempotent. A server that is only slow has the request.
 func (s *session) retryable(err error) bool {
 	x := &s.ex
-	return errors.Is(err, httppool.ErrServerGone) && x.result.Reused && !x.answered && x.inline && (!x.accepted || s.req.Idempotent())
+	whole := x.inline || x.up == nil || !x.up.begun.Load()
+	return errors.Is(err, httppool.ErrServerGone) && x.result.Reused && !x.answered && whole && (!x.accepted || s.req.Idempotent())
 }
 
 // acquire leases a connection that is alive.
@@ -314,6 +330,9 @@ func (s *session) awaitServer() error {
 		if up := s.ex.up; up != nil && until.IsZero() && limit > 0 && up.ended() {
 			until = time.Unix(0, up.at.Load()).Add(limit)
 		}
+		if err := s.proceed(); err != nil {
+			return err
+		}
 		switch {
 		case s.ctx.Err() != nil:
 			return context.Cause(s.ctx)
@@ -352,7 +371,8 @@ func (s *session) settle() error {
 	if s.stream != nil {
 		s.stream.uses(nil)
 	}
-	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth
+	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth &&
+		(x.leave || !s.expects()) // who answers without it may take what comes for another request
 	if x.up != nil && !s.endUpload() {
 		clean = false
 	}

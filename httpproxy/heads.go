@@ -205,7 +205,7 @@ func appendVia(dst, before []byte, version, name string) []byte {
 	return append(dst, crlf...)
 }
 
-// appendFraming says how the body is delimited, and whether the connection ends.
+// appendFraming says how the body is delimited, and whether leave to send it is asked for.
 func (s *session) appendFraming(dst []byte) []byte {
 	r := &s.req
 	switch {
@@ -215,6 +215,9 @@ func (s *session) appendFraming(dst []byte) []byte {
 		dst = append(dst, "Content-Length: "...)
 		dst = strconv.AppendInt(dst, max(r.Length, 0), 10)
 		dst = append(dst, crlf...)
+	}
+	if s.expects() {
+		dst = append(dst, "Expect: 100-continue\r\n"...)
 	}
 	return dst
 }

@@ -68,7 +68,6 @@ func TestTLSToAPlainListener(t *testing.T) {
 // the same connection, well formed or not.
 func TestNothingFollowsTheStandardServer(t *testing.T) {
 	for name, first := range map[string]string{
-		"expect":     "POST /1 HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nhi",
 		"upgrade":    "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 		"HTTP/1.0":   "GET /1 HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
 		"TE":         "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: trailers\r\n\r\n",

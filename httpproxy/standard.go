@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// standard serves what sessions do not serve themselves, with net/http: upgrades, Expect, HTTP/1.0, heads of
+// standard serves what sessions do not serve themselves, with net/http: upgrades, HTTP/1.0, heads of
 // unusual form or size. It serves one request, the last of its connection (see ServeHTTP). Whoever hands a connection
 // over waits until it is closed.
 type standard struct {

@@ -20,9 +20,13 @@ type Request struct {
 	HasLength bool
 	// Close: the client wants the connection to end.
 	Close bool
-	// Unusual: something that concerns more than this message: Expect, Upgrade, TE, Trailer, fields
-	// listed by Connection.
+	// Unusual: something that concerns more than this message: Upgrade, TE, Trailer, fields listed by
+	// Connection.
 	Unusual bool
+	// Continue: the client may wait for leave to send the body ("Expect: 100-continue").
+	Continue bool
+	// Demands: it expects something else, which is refused with 417 (RFC 9110, section 10.1.1).
+	Demands bool
 	// ConnectionAuth: the credentials log in the connection (NTLM, Negotiate), so that nobody else
 	// may use it.
 	ConnectionAuth bool
@@ -99,7 +103,9 @@ func (r *Request) judge() error {
 			r.Hosts++
 		case Connection:
 			c.add(field.Value)
-		case Expect, Upgrade, TE, Trailer:
+		case Expect:
+			r.expect(field.Value)
+		case Upgrade, TE, Trailer:
 			r.Unusual = true
 		case Authorization:
 			r.ConnectionAuth = r.ConnectionAuth || connectionAuth(field.Value)
@@ -115,6 +121,19 @@ func (r *Request) judge() error {
 	r.Close = c.close
 	r.Unusual = r.Unusual || c.others
 	return nil
+}
+
+// expect takes over what an Expect field lists.
+func (r *Request) expect(list []byte) {
+	for len(list) > 0 {
+		var item []byte
+		switch item, list = nextItem(list); {
+		case EqualFold(item, "100-continue"):
+			r.Continue = true
+		case len(item) > 0:
+			r.Demands = true
+		}
+	}
 }
 
 // Idempotent reports whether sending the request twice has the effect of sending it once (RFC 9110,

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,6 +73,29 @@ func TestGiBUploadInBoundedMemory(t *testing.T) {
 		t.Fatalf("downloaded %d: %v", n, err)
 	}
 	checkMemory(t, g)
+}
+
+// TestCurlUploads: curl waits for leave before it uploads more than 1 MiB, and its connection serves the next upload too.
+func TestCurlUploads(t *testing.T) {
+	backend := startHTTP(t)
+	listen := address(t)
+	startGateway(t, httpConfig(listen, "max_size: 4", backend.addr()))
+	file := filepath.Join(t.TempDir(), "body")
+	if err := os.WriteFile(file, make([]byte, 2<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	upload := func(args, leave string, urls int) string {
+		out, code := shell(t, "curl -sSv --fail --data-binary @"+file+
+			" -w '%{http_code}, %{size_upload} bytes, %{num_connects} connected\\n' "+args+strings.Repeat(" -o /dev/null http://"+listen+"/upload", urls)+" 2>&1")
+		if code != 0 || strings.Count(out, leave) != urls || strings.Count(out, "200, 2097152 bytes, ") != urls {
+			t.Errorf("%s: exit code %d:\n%s", args, code, out)
+		}
+		return out
+	}
+	if out := upload("--http1.1", "< HTTP/1.1 100 ", 2); !strings.Contains(out, " 0 connected") {
+		t.Errorf("the connection was not used again:\n%s", out)
+	}
+	upload("--http2-prior-knowledge -H 'Expect: 100-continue'", "< HTTP/2 100 ", 1) // curl 7.88 cannot use such a connection again
 }
 
 func TestHTTPRoutesAndHeaders(t *testing.T) {
