@@ -66,6 +66,7 @@ type http2 struct {
 	fragments int
 	settled   bool      // SETTINGS have come
 	begun     time.Time // of a frame or block that is under way; zero = none is
+	pouring   bool      // DATA is under way
 	heard     time.Time
 	pinged    bool
 
@@ -211,7 +212,7 @@ func (h *http2) fill() error {
 			h.wakeWriters()
 		}
 		again := h.look // lookBy's deadline may have come before this one
-		idle := len(h.streams) == 0 && h.begun.IsZero()
+		idle := len(h.streams) == 0 && h.begun.IsZero() && !h.pouring
 		h.mu.Unlock()
 		if again {
 			continue

@@ -222,7 +222,8 @@ func (h *http2) data(id uint32, n int, flags byte) error {
 	if err != nil {
 		return err
 	}
-	h.begun = time.Time{} // the stream's session looks after how long a body takes
+	h.begun, h.pouring = time.Time{}, true // the stream's session looks after how long a body takes
+	defer func() { h.pouring = false }()
 	if err := h.pour(st, n-padding, ends); err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/conntest"
@@ -122,6 +124,29 @@ func TestSuspendedHTTP2(t *testing.T) {
 				t.Errorf("a connection is left: %v", err)
 			}
 		})
+	}
+}
+
+// A pause in the middle of a frame that nobody wants any more does not make the rest of it frames of their own.
+func TestPauseInHTTP2Frame(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/known", Upstream: newUpstream(t, backend)}}})
+	h := dialH2(t, p.addr)
+	h.ask(1, false, plainPost...)
+	if got := h.outcome(1); !strings.HasPrefix(got, "404 ") {
+		t.Errorf("got %q", got)
+	}
+	if got := h.outcome(1); got != "reset NO_ERROR" {
+		t.Errorf("then %q", got)
+	}
+	const evil = "\x00\x00\x08\x06\x00\x00\x00\x00\x00evil" + "ping"
+	h.do(io.WriteString(h.c, "\x00\x00\x21\x00\x01\x00\x00\x00\x01"+"0123456789012345"))
+	<-time.After(500 * time.Millisecond) // as long as it takes for idle ones to be suspended, and more
+	h.do(io.WriteString(h.c, evil))
+	h.ask(3, true, ":method", "GET", ":scheme", "http", ":path", "/known", ":authority", "a")
+	f := h.next(func(f http2.Frame) bool { return f.Header().StreamID == 3 || f.Header().Type != http2.FrameSettings })
+	if head, ok := f.(*http2.MetaHeadersFrame); !ok || head.PseudoValue("status") != "200" {
+		t.Errorf("got %v", f)
 	}
 }
 
