@@ -76,6 +76,7 @@ type http2 struct {
 	window   int64     // that the client gives
 	idle     time.Time // since when there has been no stream; zero = there are some
 	initial  int64     // of each stream
+	widest   int64     // what one of them has beyond it, at most
 	taken    int64     // of body, not yet given back to the client
 	extra    int64     // that streams have beyond their windows
 	cut      []uint32  // streams that ended here before the client ended them

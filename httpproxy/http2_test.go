@@ -298,6 +298,29 @@ func TestHTTP2Connections(t *testing.T) {
 	}
 }
 
+// TestHTTP2SettingsOverflow: no initial window may make one of a stream too large, and be it for a moment (RFC 9113, section 6.9.2); one
+// that is over does not count.
+func TestHTTP2SettingsOverflow(t *testing.T) {
+	backend := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	initial := func(size uint32) http2.Setting { return http2.Setting{ID: http2.SettingInitialWindowSize, Val: size} }
+	for name, settings := range map[string][]http2.Setting{"at last": {initial(1 << 30)}, "for a moment": {initial(1 << 30), initial(1)}} {
+		h := dialH2(t, p.addr)
+		h.ask(1, false, plainPost...)
+		h.do(0, h.WriteWindowUpdate(1, 1<<30))
+		h.do(0, h.WriteRSTStream(1, http2.ErrCodeCancel))
+		h.do(0, h.WriteSettings(settings...))
+		h.do(0, h.WriteSettings(initial(1000)))
+		h.ask(3, false, plainPost...)
+		h.do(0, h.WriteWindowUpdate(3, 1<<30))
+		h.do(0, h.WriteSettings(initial(1<<30-1)))
+		h.do(0, h.WriteSettings(settings...))
+		if got := h.outcome(3); got != "goaway FLOW_CONTROL_ERROR" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
 // TestHTTP2FlowControl: the client gets no more than it asks for, of either window, and the rest when it does.
 func TestHTTP2FlowControl(t *testing.T) {
 	body := strings.Repeat("0123456789", 20000)

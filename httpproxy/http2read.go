@@ -328,12 +328,26 @@ func (h *http2) setting(id uint16, value uint32) error {
 			return codeProtocol
 		}
 	case settingWindow:
-		if value > maxWindow {
+		if value > maxWindow || h.overflows(int64(value)) {
 			return codeFlow
 		}
 		h.initial = int64(value) // part of each stream's window
 	}
 	return nil
+}
+
+// overflows reports whether an initial window makes that of a stream larger than may be (RFC 9113, section 6.9.2). mu is held.
+func (h *http2) overflows(initial int64) bool {
+	if initial+h.widest <= maxWindow {
+		return false
+	}
+	h.widest = 0
+	for _, st := range h.streams {
+		if st.err == nil {
+			h.widest = max(h.widest, st.window)
+		}
+	}
+	return initial+h.widest > maxWindow
 }
 
 func (h *http2) ping(flags byte, id uint32, b []byte) error {
@@ -377,6 +391,7 @@ func (h *http2) windowUpdate(id uint32, b []byte) error {
 		return nil
 	}
 	st.window += n
+	h.widest = max(h.widest, st.window)
 	h.widened = true
 	switch {
 	case n == 0:
