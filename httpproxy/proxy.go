@@ -214,19 +214,16 @@ func (p *Proxy) Update(cfg Config) error {
 // Drain stops accepting, closes idle connections and lets requests and upgraded connections finish; HTTP/2 clients
 // are told to go elsewhere. When ctx ends first, what is left is cut off and the error wraps ctx's.
 func (p *Proxy) Drain(ctx context.Context) error {
-	shut := make(chan struct{})
+	kicked := make(chan struct{})
 	go func() {
-		defer close(shut)
+		defer close(kicked)
 		<-p.srv.Draining()
 		p.sessions.kick()
-		_ = p.standard.http.Shutdown(ctx) // its error is ctx's, which the listener's Drain reports with a count
-		_ = p.standard.Close()
 	}()
 	err := p.srv.Drain(ctx)
-	<-shut
-	if err != nil {
-		_ = p.standard.http.Close()
-	}
+	<-kicked
+	_ = p.standard.Close() // not before: what sessions read until they end may be for it
+	_ = p.standard.http.Close()
 	return err
 }
 
