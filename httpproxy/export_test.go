@@ -1,9 +1,13 @@
 package httpproxy
 
 import (
+	"net"
+	"time"
+
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool/httppool"
 )
 
 // HTTP1Head makes the head of HTTP/1.1 that stands for these fields of HTTP/2; false = they are refused.
@@ -22,4 +26,41 @@ func HTTP1Head(limit int, ends bool, fields ...hpack.HeaderField) ([]byte, bool)
 // CodedField codes a field as responses of HTTP/2 have it.
 func CodedField(status int, name, value string) []byte {
 	return appendCoded(appendStatus([]byte{emptyTable}, status), &httpwire.Field{Name: []byte(name), Value: []byte(value)})
+}
+
+// HeldAfterReset reports whether a stream whose client has reset it holds on to the connection that it was about to use.
+func HeldAfterReset(c *httppool.Conn) bool {
+	st := &h2Stream{h: &http2{}, err: errStreamReset}
+	return st.uses(c) || st.server != nil
+}
+
+// FlushAmongOthers sends what a stream has written, to a connection for which others have something to send at each write, n times.
+// Each of these calls wrote, and the stream returned when it goes on.
+func FlushAmongOthers(n int, wrote func(i int), returned func()) error {
+	h := &http2{patience: time.Hour, out: []byte("x")}
+	writes := 0
+	h.conn = &busyConn{write: func() {
+		if writes++; writes < n {
+			h.mu.Lock()
+			h.out = append(h.outgoing(), 'x')
+			h.mu.Unlock()
+		}
+		wrote(writes)
+	}}
+	err := h.flush(&h2Stream{h: h})
+	returned()
+	h.over.Wait()
+	return err
+}
+
+type busyConn struct {
+	net.Conn
+	write func()
+}
+
+func (c *busyConn) SetWriteDeadline(time.Time) error { return nil }
+
+func (c *busyConn) Write(p []byte) (int, error) {
+	c.write()
+	return len(p), nil
 }

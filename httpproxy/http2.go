@@ -371,6 +371,9 @@ func clientGone(err error) error {
 // pending reports whether there is something to be sent. mu is held.
 func (h *http2) pending() bool { return len(h.out) > 0 || h.taken >= h2AllWindow/4 }
 
+// maxRounds is how often who flushes sends what has come together meanwhile; then it has its own business to go on with.
+const maxRounds = 8
+
 // flush sends what is to be sent, unless somebody else does. The client has as long for each buffer as st has for what
 // it writes; nil = as the connection has.
 func (h *http2) flush(st *h2Stream) error {
@@ -388,7 +391,15 @@ func (h *http2) flush(st *h2Stream) error {
 	h.flushing = true
 	h.sending.Add(1)
 	defer h.sending.Done()
-	for h.pending() && h.err == nil {
+	for round := 0; h.pending() && h.err == nil; round++ {
+		if round == maxRounds {
+			h.sending.Add(1)
+			h.over.Go(func() {
+				defer h.sending.Done()
+				_ = h.flush(nil)
+			})
+			break
+		}
 		out := h.outgoing()
 		if h.taken >= h2AllWindow/4 { // not before: it would not be worth a frame
 			out = appendWindow(out, 0, h.taken)

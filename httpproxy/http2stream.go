@@ -157,11 +157,13 @@ func (st *h2Stream) fail(err error) {
 	}
 }
 
-// uses says which connection is to be closed when the client resets the stream; false = it has.
+// uses says which connection is to be closed when the client resets the stream; false = it has, and c is not touched.
 func (st *h2Stream) uses(c *httppool.Conn) bool {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
-	st.server = c
+	if st.server = c; st.err != nil {
+		st.server = nil
+	}
 	return st.err == nil
 }
 
