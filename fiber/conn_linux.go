@@ -633,6 +633,22 @@ func (c *Conn) Adopt() {
 	})
 }
 
+// LoopOf returns the number of the loop that c lives on, from 1, which no other loop of the process has; 0 if c is neither
+// an engine's connection nor, by a method NetConn, one over it. It is for a pool of connections that several loops use, as
+// its Place: see Adopt and package pool.
+func LoopOf(c net.Conn) int {
+	for {
+		switch t := c.(type) {
+		case *Conn:
+			return t.loop.Load().id
+		case interface{ NetConn() net.Conn }:
+			c = t.NetConn()
+		default:
+			return 0
+		}
+	}
+}
+
 // Go runs fn as a fiber of the connection's loop.
 func (c *Conn) Go(fn func()) {
 	l := c.loop.Load()

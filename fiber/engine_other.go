@@ -58,6 +58,9 @@ func Go(fn func()) { go fn() }
 // Block calls fn.
 func Block(fn func()) { fn() }
 
+// LoopOf returns 0: there are no loops.
+func LoopOf(net.Conn) int { return 0 }
+
 // onFiber reports false: there are none.
 func onFiber() bool { return false }
 
@@ -75,6 +78,9 @@ func (*Parker) Park(ctx context.Context) error { return ctx.Err() }
 
 // Unpark does nothing.
 func (*Parker) Unpark() {}
+
+// Place returns 0.
+func (*Parker) Place() int { return 0 }
 
 func (*Parker) mine() bool { return false }
 

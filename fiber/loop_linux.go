@@ -76,6 +76,7 @@ type poller interface {
 // loop runs fibers on one thread. Fields belong to that thread unless they say otherwise.
 type loop struct {
 	engine  *Engine
+	id      int // from 1, no other loop's
 	poller  poller
 	thread  int            // its id; set like self
 	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
@@ -129,6 +130,9 @@ func (r *requests) clear() {
 
 const maxRoom = 4096
 
+// loopIDs is the newest one.
+var loopIDs atomic.Int32
+
 // allLoops lists the loops of all engines.
 var (
 	allLoops   atomic.Pointer[[]*loop]
@@ -148,7 +152,7 @@ func publish(change func([]*loop) []*loop) {
 
 // start runs a loop on a thread of its own and returns when it works.
 func (e *Engine) start(kind Kind) (*loop, error) {
-	l := &loop{engine: e, ended: make(chan struct{})}
+	l := &loop{engine: e, id: int(loopIDs.Add(1)), ended: make(chan struct{})}
 	ready := make(chan error)
 	go l.run(kind, ready)
 	if err := <-ready; err != nil {

@@ -30,6 +30,9 @@ func NewParker() *Parker {
 	return nil
 }
 
+// Place returns the number of the loop that the fiber is on; see LoopOf.
+func (p *Parker) Place() int { return p.fiber.loop.id }
+
 // mine reports whether it is the calling fiber's.
 func (p *Parker) mine() bool { return p.fiber == currentFiber() }
 

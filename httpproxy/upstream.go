@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/upstream"
@@ -55,6 +56,7 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*Upstream,
 		Limits:    Limits(o.Limits),
 		Open:      dialer.Open,
 		Go:        o.Go,
+		Place:     func(c *httppool.Conn) int { return fiber.LoopOf(c.NetConn()) },
 		Close:     func(c *httppool.Conn) { c.Close() },
 		Check:     checkAlive,
 		Health:    o.Health,

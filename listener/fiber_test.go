@@ -56,6 +56,75 @@ func TestPoolAcrossLoops(t *testing.T) {
 	}
 }
 
+// Sessions of several loops do not take connections from each other while each loop has some.
+func TestPooledConnsStayOnTheirLoops(t *testing.T) {
+	const loops, rounds = 3, 20
+	for _, kind := range []fiber.Kind{fiber.Uring, fiber.Epoll} {
+		e, err := fiber.New(fiber.Config{Engine: kind, Loops: loops})
+		if err != nil {
+			t.Logf("without %s: %v", kind, err)
+			continue
+		}
+		backend, err := e.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := pool.New(pool.Config[net.Conn]{
+			Open:   func(ctx context.Context) (net.Conn, error) { return e.DialContext(ctx, "tcp", backend.Addr().String()) },
+			Close:  func(c net.Conn) { _ = c.Close() },
+			Place:  fiber.LoopOf,
+			Limits: pool.Limits{MaxSize: 2 * loops},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := everyLoop(t, e)
+		var leased, all fiber.Group
+		leased.Add(len(at))
+		turn := make([]chan struct{}, len(at)+1) // one session after the other
+		for i := range turn {
+			turn[i] = make(chan struct{}, 1)
+		}
+		for i, client := range at {
+			all.Add(1)
+			fiber.Spawn(client, func() {
+				defer all.Done()
+				ctx := pool.WithParker(context.Background(), fiber.NewParker())
+				l, err := p.Acquire(ctx)
+				leased.Done()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				l.Value().(interface{ Adopt() }).Adopt()
+				leased.Wait()
+				l.Release()
+				for range rounds {
+					fiber.Block(func() { <-turn[i] })
+					l, err := p.Acquire(ctx)
+					if err != nil {
+						t.Error(err)
+					} else {
+						if got, want := fiber.LoopOf(l.Value()), fiber.LoopOf(client); got != want {
+							t.Errorf("%s: a connection of loop %d for a client of loop %d", kind, got, want)
+						}
+						l.Release()
+					}
+					turn[i+1] <- struct{}{}
+				}
+			})
+		}
+		for range rounds {
+			turn[0] <- struct{}{}
+			<-turn[len(at)]
+		}
+		all.Wait()
+		p.Close()
+		_ = backend.Close()
+		_ = e.Close()
+	}
+}
+
 // everyLoop returns connections that live on every loop, for the loops share evenly.
 func everyLoop(t *testing.T, e *fiber.Engine) (conns []net.Conn) {
 	t.Helper()

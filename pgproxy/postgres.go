@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
@@ -90,6 +91,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	up, err := upstream.New(upstream.Config[*server]{
 		Name: cfg.Name, Endpoints: cfg.Endpoints, Balance: cfg.Balance, Limits: withMaxSize(cfg.Limits),
 		Open: b.open, Close: closeServer, Check: check,
+		Place:  func(s *server) int { return fiber.LoopOf(s.raw) },
 		Health: cfg.Health, Ejection: cfg.Ejection, Logger: cfg.Logger,
 	})
 	if err != nil {

@@ -13,14 +13,17 @@ import (
 //
 // A resource granted in the very moment ctx ends is returned, not lost.
 func (p *Pool[T]) Acquire(ctx context.Context) (Lease[T], error) {
+	place := 0
+	if p.config.Place != nil {
+		_, place = parkerOf(ctx)
+	}
 	if ctx.Err() == nil {
 		p.mu.Lock()
 		c := &p.core
-		if n := len(c.idle) - 1; n >= 0 && c.hot {
-			s := c.idle[n]
-			if c.clock-s.idleSince <= int64(c.limits.CheckAfter) && (n >= c.limits.MinIdle || c.total >= c.limits.MaxSize) {
-				c.idle[n] = nil
-				c.idle = c.idle[:n]
+		if i := c.nearest(place); i >= 0 && c.hot {
+			s := c.idle[i]
+			if c.clock-s.idleSince <= int64(c.limits.CheckAfter) && (len(c.idle) > c.limits.MinIdle || c.total >= c.limits.MaxSize) {
+				c.takeIdle(i)
 				s.gen++
 				gen := s.gen
 				c.acquired++
@@ -33,17 +36,17 @@ func (p *Pool[T]) Acquire(ctx context.Context) (Lease[T], error) {
 		}
 		p.mu.Unlock()
 	}
-	return p.acquireSlow(ctx)
+	return p.acquireSlow(ctx, place)
 }
 
 // acquireSlow is Acquire whenever more than the idle stack is involved.
-func (p *Pool[T]) acquireSlow(ctx context.Context) (Lease[T], error) {
+func (p *Pool[T]) acquireSlow(ctx context.Context, place int) (Lease[T], error) {
 	start := p.now()
 	handed := false
 	var l Lease[T]
 	var err error
 	for again := true; again; {
-		l, handed, again, err = p.try(ctx, start)
+		l, handed, again, err = p.try(ctx, start, place)
 	}
 	if h := p.hooks.Acquired; h != nil {
 		event := AcquireEvent{
@@ -61,7 +64,7 @@ func (p *Pool[T]) acquireSlow(ctx context.Context) (Lease[T], error) {
 
 // try takes an idle resource, opens one directly, or waits. again means that
 // the resource it found did not pass its check.
-func (p *Pool[T]) try(ctx context.Context, start int64) (l Lease[T], handed, again bool, err error) {
+func (p *Pool[T]) try(ctx context.Context, start int64, place int) (l Lease[T], handed, again bool, err error) {
 	var e effects[T]
 	c := &p.core
 	p.mu.Lock()
@@ -75,7 +78,7 @@ func (p *Pool[T]) try(ctx context.Context, start int64) (l Lease[T], handed, aga
 		c.timedOut++
 		err = c.newError(ErrTimeout, nil, c.clock-start)
 	case len(c.idle) > 0:
-		s := c.popIdle()
+		s := c.takeIdle(c.nearest(place))
 		if c.clock >= s.expires {
 			c.retire(s, ReasonLifetime, &e)
 			p.unlock(&e)
@@ -113,7 +116,7 @@ func (p *Pool[T]) wait(ctx context.Context, start int64) (Lease[T], error) {
 	c := &p.core
 	w := p.waiters.Get().(*waiter[T])
 	w.since = start
-	w.parker, _ = ctx.Value(parkerKey{}).(Parker)
+	w.parker, w.place = parkerOf(ctx)
 	c.waited++
 	c.waiters.push(w)
 	c.settle(&e)

@@ -13,6 +13,7 @@ type core[T any] struct {
 	name   string
 	limits Limits // defaults filled in
 	jitter func() float64
+	place  func(T) int // nil = all are in one
 
 	idle     []*slot[T] // in the order of their last use, newest last
 	waiters  waiterList[T]
@@ -52,6 +53,7 @@ type slot[T any] struct {
 	// so that a stale Lease is recognised. Kept under the pool's lock.
 	gen       uint64
 	idleSince int64
+	place     int // while it is idle
 	expires   int64
 	openedAt  int64
 	checkedAt int64
@@ -121,13 +123,47 @@ func (c *core[T]) lease(s *slot[T]) Lease[T] {
 	return Lease[T]{s, s.gen}
 }
 
-// popIdle takes the resource used last.
-func (c *core[T]) popIdle() *slot[T] {
+// Who prefers a place looks at this many idle resources or waiters, and overtakes those that have waited for so much longer.
+const (
+	placeSearch = 32
+	overtaking  = int64(time.Millisecond)
+)
+
+// nearest returns the index of the idle resource to lease to a caller: of those used last one in its place, or else the
+// very last; -1 = none is idle.
+func (c *core[T]) nearest(place int) int {
 	n := len(c.idle) - 1
-	s := c.idle[n]
+	if place != 0 {
+		for i := n; i > n-placeSearch && i >= 0; i-- {
+			if c.idle[i].place == place {
+				return i
+			}
+		}
+	}
+	return n
+}
+
+// takeIdle takes the resource of this index.
+func (c *core[T]) takeIdle(i int) *slot[T] {
+	n, s := len(c.idle)-1, c.idle[i]
+	if i < n {
+		copy(c.idle[i:], c.idle[i+1:])
+	}
 	c.idle[n] = nil
 	c.idle = c.idle[:n]
 	return s
+}
+
+// popIdle takes the resource used last.
+func (c *core[T]) popIdle() *slot[T] { return c.takeIdle(len(c.idle) - 1) }
+
+// pushIdle puts s behind all that are idle.
+func (c *core[T]) pushIdle(s *slot[T]) {
+	if c.place != nil {
+		s.place = c.place(s.value)
+	}
+	s.idleSince = c.clock
+	c.idle = append(c.idle, s)
 }
 
 // insertIdle puts s back among the idle where its last use belongs.
@@ -178,14 +214,33 @@ func (c *core[T]) give(s *slot[T], e *effects[T]) {
 	case len(c.idle) >= c.limits.MaxIdle:
 		c.retire(s, ReasonSurplus, e)
 	default:
-		s.idleSince = c.clock
-		c.idle = append(c.idle, s)
+		c.pushIdle(s)
 	}
 }
 
-// hand gives s to the first waiter.
+// nextFor returns the waiter that gets s: the first, or the first in its place.
+func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
+	first := c.waiters.head
+	if c.place == nil {
+		return first
+	}
+	place := c.place(s.value)
+	if place == 0 {
+		return first
+	}
+	w := first
+	for n := 0; w != nil && n < placeSearch && w.since-first.since <= overtaking; n++ {
+		if w.place == place {
+			return w
+		}
+		w = w.next
+	}
+	return first
+}
+
+// hand gives s to a waiter.
 func (c *core[T]) hand(s *slot[T], e *effects[T]) {
-	w := c.waiters.head
+	w := c.nextFor(s)
 	c.waiters.remove(w)
 	w.lease = c.lease(s)
 	c.timed++
@@ -296,8 +351,7 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	c.born(s)
 	if c.waiters.head == nil && !c.closed && c.total <= c.limits.MaxSize {
 		// MaxIdle does not apply: it may replace one about to expire.
-		s.idleSince = c.clock
-		c.idle = append(c.idle, s)
+		c.pushIdle(s)
 	} else {
 		c.give(s, e)
 	}

@@ -42,6 +42,10 @@
 // pool's own goroutines, never under its lock and several at a time; one whose
 // caller has left is kept for the next.
 //
+// Where it matters who uses a resource, as with connections that belong to an
+// event loop each, Config.Place has callers get those of their own place if they
+// can, at the cost of a millisecond of the order above.
+//
 // # When opening fails
 //
 // The pool backs off exponentially, with jitter, from 10 ms to 1 s, and tries one

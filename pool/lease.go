@@ -37,8 +37,7 @@ func (l Lease[T]) Release() {
 		len(c.idle) < c.limits.MaxIdle && c.total <= c.limits.MaxSize && !s.direct {
 		s.gen++
 		c.released++
-		s.idleSince = c.clock
-		c.idle = append(c.idle, s)
+		c.pushIdle(s)
 		p.mu.Unlock()
 		return
 	}

@@ -18,7 +18,22 @@ type Parker interface {
 	Unpark()
 }
 
+// Placed is what a Parker may be besides, to say where its caller is; see Config.Place.
+type Placed interface {
+	Parker
+	Place() int
+}
+
 type parkerKey struct{}
+
+// parkerOf returns the Parker in ctx, if there is one, and its place.
+func parkerOf(ctx context.Context) (p Parker, place int) {
+	p, _ = ctx.Value(parkerKey{}).(Parker)
+	if at, ok := p.(Placed); ok {
+		place = at.Place()
+	}
+	return p, place
+}
 
 // WithParker returns a context whose acquires wait with p. A Parker serves one
 // waiting Acquire at a time.
@@ -34,6 +49,7 @@ type waiter[T any] struct {
 	queued     bool
 	ready      chan struct{} // capacity 1: a wake-up never blocks
 	parker     Parker        // nil: ready is used
+	place      int           // where the caller is
 	since      int64         // when the acquire began
 	lease      Lease[T]      // the result, or
 	err        error

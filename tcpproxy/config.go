@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/listener"
@@ -116,6 +117,7 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.
 		Limits:    WarmLimits(o.Limits),
 		Open:      o.openWarm,
 		Go:        o.Go,
+		Place:     fiber.LoopOf,
 		Close:     func(c net.Conn) { _ = c.Close() },
 		Health:    o.Health,
 		Ejection:  o.Ejection,
@@ -139,6 +141,9 @@ type warmConn struct {
 	net.Conn
 	opened time.Time
 }
+
+// NetConn returns the connection itself.
+func (c *warmConn) NetConn() net.Conn { return c.Conn }
 
 func (o *UpstreamOptions) openWarm(ctx context.Context, endpoint string) (net.Conn, error) {
 	dial := o.Dial

@@ -45,8 +45,9 @@ type Config[T any] struct {
 	Close func(T)
 	Check func(ctx context.Context, v T) error
 	Reset func(ctx context.Context, v T) error
-	// Go starts the opening of a connection, see pool.Config.
-	Go func(fn func())
+	// Go starts the opening of a connection, and Place tells where one lives; see pool.Config.
+	Go    func(fn func())
+	Place func(T) int
 	// Health is the active check; none without a Probe.
 	Health Health
 	// Ejection is the passive check.

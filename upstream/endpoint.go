@@ -60,6 +60,7 @@ func newEndpoint[T any](cfg *Config[T], addr string, limits pool.Limits, changed
 		Name:   cfg.Name + "/" + addr,
 		Open:   func(ctx context.Context) (T, error) { return e.open(ctx, cfg.Open) },
 		Go:     cfg.Go,
+		Place:  cfg.Place,
 		Close:  cfg.Close,
 		Check:  cfg.Check,
 		Reset:  cfg.Reset,
