@@ -48,12 +48,13 @@ func TestCutOffIsAReset(t *testing.T) {
 // TestDrainWhileAcquiring: the upstream is not to blame for a drain.
 func TestDrainWhileAcquiring(t *testing.T) {
 	backend := conntest.Serve(t, conntest.Echo)
-	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1}}, nil)
+	var up *upstream.Upstream[net.Conn]
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1}}, func(c *tcpproxy.Config) { up = c.Upstream })
 	first := conntest.Dial(t, addr)
 	conntest.Exchange(t, first, "first")
 	c := conntest.Dial(t, addr)
-	for p.Stats().Active < 2 {
-		conntest.Exchange(t, first, "until the second is in")
+	for up.Status().Endpoints[0].Pool.Waiting < 1 { // one that has only been accepted is none of the session's
+		conntest.Exchange(t, first, "until the second waits")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
