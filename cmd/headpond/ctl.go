@@ -87,7 +87,7 @@ func ask(address, method, path string) (code int, body []byte, err error) {
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return 0, nil, fmt.Errorf("the gateway at %s has not answered within %v; its log says what it does", address, ctlTimeout)
+		return 0, nil, fmt.Errorf("the gateway at %s has not answered within %v: it may be busy, or wait for a file that its configuration names", address, ctlTimeout)
 	case err != nil:
 		return 0, nil, fmt.Errorf("no gateway answers at %s (is it running? -admin names its admin address): %w", address, errors.Unwrap(err))
 	}
