@@ -215,16 +215,19 @@ func TestExpectAndSendNothing(t *testing.T) {
 	p := startProxy(t, cfg)
 	c, br := dialRaw(t, p.addr)
 	_, _ = io.WriteString(c, "POST /"+expectUpload)
-	wantStatus(t, br, 100)
-	if resp := wantStatus(t, br, 408); !resp.Close {
-		t.Error("the client is not told that the connection ends")
+	resp, _ := readAnswer(t, br)
+	if resp.StatusCode == 100 { // else its time was over before
+		resp, _ = readAnswer(t, br)
+	}
+	if resp.StatusCode != 408 || !resp.Close {
+		t.Errorf("%s, close %t", resp.Status, resp.Close)
 	}
 	if rest, err := io.ReadAll(br); len(rest) > 0 || err != nil {
 		t.Errorf("then %q, %v", rest, err)
 	}
 	h := dialH2(t, p.addr)
 	h.ask(1, false, append(plainPost, "expect", "100-continue")...)
-	if got := h.outcome(1); !strings.HasPrefix(got, "100408") {
+	if got := strings.TrimPrefix(h.outcome(1), "100"); !strings.HasPrefix(got, "408 ") {
 		t.Errorf("got %q", got)
 	}
 }
