@@ -33,8 +33,11 @@ func NewParker() *Parker {
 // Place returns the number of the loop that the fiber is on; see LoopOf.
 func (p *Parker) Place() int { return p.fiber.loop.id }
 
-// mine reports whether it is the calling fiber's.
-func (p *Parker) mine() bool { return p.fiber == currentFiber() }
+// mine reports whether it is the calling fiber's, without a look at what other loops do.
+func (p *Parker) mine() bool {
+	l := p.fiber.loop
+	return l.running.Load() == getg() && l.current == p.fiber
+}
 
 // Park waits until Unpark has been called (also before), and returns nil, or until ctx ends, and
 // returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the
@@ -68,7 +71,7 @@ func (p *Parker) Park(ctx context.Context) error {
 			return ctx.Err()
 		}
 		p.waiting = true
-		if currentFiber() == p.fiber {
+		if p.mine() {
 			p.mu.Unlock()
 			p.fiber.park()
 			continue
