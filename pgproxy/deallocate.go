@@ -67,7 +67,11 @@ func (s *session) standIn(names []string) error {
 			return // the server says what there is to say
 		}
 		for i, name := range names {
-			if s.stmts[name] == nil || slices.Contains(names[:i], name) {
+			if slices.Contains(names[:i], name) {
+				continue
+			}
+			if s.stmts[name] == nil {
+				s.standOut(name)
 				continue
 			}
 			s.st.push(op{kind: opInjectedClose}) // SQL may have prepared one
@@ -77,6 +81,25 @@ func (s *session) standIn(names []string) error {
 			s.drop = strings.Join(names, "\x00")
 		}
 	})
+}
+
+// notDeallocated notes that the server still has what stands for statements of the client, the names of which are as in op.name.
+func (s *session) notDeallocated(names string) {
+	s.srv.dirt |= dirtPrepare
+	if s.standing == nil {
+		s.standing = make(map[string]bool)
+	}
+	for name := range strings.SplitSeq(names, "\x00") {
+		s.standing[name] = true
+	}
+}
+
+// standOut takes what stands for a statement from the server, before that is asked for a statement of that name. mu is held.
+func (s *session) standOut(name string) {
+	if s.standing[name] && s.st.push(op{kind: opInjectedClose}) {
+		delete(s.standing, name)
+		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: name}).Append(s.out)
+	}
 }
 
 // noteSweep notes what a portal does to statements when it is executed; st is what it was made from, nil for the unnamed statement. mu is held.
@@ -123,7 +146,9 @@ func (s *session) deallocateBy(h pgwire.Header) error {
 
 // deallocated notes that the server has deallocated one statement: one of the client's, or nobody knows which. Where a pump runs, mu is held.
 func (s *session) deallocated() {
-	if name := s.st.deallocated(); s.stmts[name] != nil {
+	name := s.st.deallocated()
+	delete(s.standing, name)
+	if s.stmts[name] != nil {
 		s.forget(name, s.stmts[name])
 		return
 	}

@@ -96,8 +96,9 @@ func TestDeallocateSomeAndFail(t *testing.T) {
 	w := g.dial(t)
 	w.send(&pgwire.Parse{Name: "s1", Query: "select 1"}, &pgwire.Parse{Name: "s2", Query: "select 'kept'"}, &pgwire.Sync{},
 		query("deallocate s1; select 1/0; deallocate s2"), &pgwire.Bind{Statement: "s1"}, &pgwire.Sync{},
-		&pgwire.Bind{Statement: "s2"}, &pgwire.Execute{}, &pgwire.Sync{})
-	for _, want := range []string{"11Z", "CEZ", "EZ", "2DCZ"} {
+		&pgwire.Bind{Statement: "s2"}, &pgwire.Execute{}, &pgwire.Sync{},
+		&pgwire.Close{Object: 'S', Name: "s2"}, &pgwire.Sync{}, query("select 1; deallocate s2"), &pgwire.Bind{Statement: "s2"}, &pgwire.Sync{})
+	for _, want := range []string{"11Z", "CEZ", "EZ", "2DCZ", "3Z", "TDCEZ", "EZ"} {
 		if types, bodies := w.until(pgwire.TypeReadyForQuery); types != want {
 			t.Errorf("%s %q, want %s", types, bodies, want)
 		}

@@ -164,7 +164,8 @@ func chance(r *rand.Rand) []pgwire.Message {
 	case 6, 7:
 		return []pgwire.Message{&pgwire.Sync{}}
 	case 8:
-		return []pgwire.Message{query(of(sql, "select 1; select 2", "begin; select 1/0", "deallocate all", "deallocate s1", "deallocate s2", "select 1; commit; select 1/0")), data, end}
+		return []pgwire.Message{query(of(sql, "select 1; select 2", "begin; select 1/0", "deallocate all", "deallocate s1", "deallocate s2", "select 1; commit; select 1/0",
+			"select 1; deallocate s1", "deallocate s2; select 1/0; deallocate s1", "begin; deallocate s1; deallocate s3; select ';deallocate s2'")), data, end}
 	case 9:
 		return []pgwire.Message{&pgwire.FunctionCall{Function: 1598}} // random()
 	}

@@ -51,6 +51,7 @@ func (s *session) acquire() error {
 	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
 	s.unnamedNew, s.sweeping, s.drop, s.reset, s.reports = false, false, "", false, 0
 	clear(s.drops)
+	clear(s.standing)
 	if s.c.AccessLog() {
 		s.leaseAt = time.Now()
 	}

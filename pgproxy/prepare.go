@@ -240,6 +240,7 @@ func (s *session) ensure(name []byte) (server string, st *statement, ok bool) {
 		s.reject(pgwire.StateInvalidStatementName, fmt.Sprintf("prepared statement %q does not exist", name))
 		return "", nil, false
 	case st == nil:
+		s.standOut(string(name))
 		return string(name), nil, true // by PREPARE in this transaction, or the server's error is the best one
 	case st.plan != s.plan:
 		old := st
@@ -445,6 +446,7 @@ func (s *session) forget(name string, st *statement) {
 // unnamed one.
 func (s *session) deallocateAll() {
 	s.srv.stmts.clear()
+	clear(s.standing)
 	if s.c.Mode == Transaction {
 		s.forgetStatements()
 	}

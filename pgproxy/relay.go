@@ -414,7 +414,7 @@ func (s *session) answer(h pgwire.Header) error {
 			s.startOver()
 		}
 		if o, ok := s.st.front(); ok && o.deallocates() {
-			s.srv.dirt |= dirtPrepare // what stands for statements that were not deallocated is still there
+			s.notDeallocated(o.name)
 		}
 	case pgwire.TypeParameterStatus:
 		return s.parameter()
@@ -566,7 +566,7 @@ func (s *session) serverError() error {
 	}
 	o, ok := s.st.front()
 	if ok && o.deallocates() {
-		s.srv.dirt |= dirtPrepare // what stands for the client's statement is still there
+		s.notDeallocated(o.name)
 	}
 	if ok && o.st != nil && slices.ContainsFunc(statementErrors, func(code []byte) bool { return bytes.Contains(b, code) }) {
 		s.srv.stmts.doubt(o.st)

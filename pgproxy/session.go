@@ -124,6 +124,7 @@ type work struct {
 	unnamedNew bool              // no Sync came after the Parse of the unnamed statement
 	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
 	drops      map[string]string // portals that deallocate one statement, and the name in their text
+	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name
 	drop       string            // the client's statements that the message about to be sent deallocates, as in op.name; "" = none
 	reset      bool              // RESET or DISCARD ALL was answered since the transaction began
 	reports    uint16            // of which trackedNames a value was reported since then
