@@ -19,7 +19,9 @@ import (
 // Config.Resume outlives it by itself. The zero Dialer works. Its methods may be
 // called from any goroutine; do not copy or change it once used.
 type Dialer struct {
-	// Dial connects. Default: TCP to "host:port", a Unix socket for "unix:/path".
+	// Dial connects. Default: TCP to "host:port", a Unix socket for "unix:/path". ctx has
+	// the values of the Open that needs the connection first, and must be heeded: Close
+	// waits for Dial.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Config is every session's. Of its Resume, Dial is not used: sessions are
 	// resumed where they were made.

@@ -71,6 +71,84 @@ func Example() {
 	// echo: two
 }
 
+// A server and a client as they are in production: the client's Dialer makes connections when they are needed, and with
+// Resume a session goes on where it was when one breaks.
+func ExampleDialer() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer l.Close()
+
+	go func() { // the server
+		resume := &mux.Resume{} // one for all connections: a client that comes back is found in it
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				s, err := mux.Server(ctx, conn, mux.Config{Resume: resume})
+				if err != nil {
+					return // mux.ErrResumed: its session goes on with conn
+				}
+				defer s.Close()
+				for {
+					ch, err := s.Accept(ctx)
+					if err != nil {
+						return
+					}
+					go answer(ctx, ch)
+				}
+			}()
+		}
+	}()
+
+	d := &mux.Dialer{Config: mux.Config{Resume: &mux.Resume{}}}
+	defer d.Close()
+	ch, err := d.Open(ctx, l.Addr().String(), "greetings")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer ch.Close()
+	for _, name := range []string{"Ada", "Grace"} {
+		if err := ch.Send(ctx, []byte(name)); err != nil {
+			fmt.Println(err)
+			return
+		}
+		m, err := ch.Receive(ctx)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s\n", m.Bytes())
+		m.Release()
+	}
+	// Output:
+	// hello, Ada
+	// hello, Grace
+}
+
+// answer serves one channel.
+func answer(ctx context.Context, ch *mux.Channel) {
+	defer ch.Close()
+	for {
+		m, err := ch.Receive(ctx)
+		if err != nil { // io.EOF: the other side has closed it
+			return
+		}
+		err = ch.Send(ctx, append([]byte("hello, "), m.Bytes()...))
+		m.Release()
+		if err != nil {
+			return
+		}
+	}
+}
+
 func ExampleSession_OpenStream() {
 	ctx := context.Background()
 	client, server := connect(mux.Config{PSK: []byte("a key of 16 bytes or more")})

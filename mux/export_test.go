@@ -157,11 +157,14 @@ func (s CoreSend) Done() (bool, error) { return s.o.done, s.o.err }
 // Receive takes a message, as a receiver that is waiting; false when there is none.
 func (c *Core) Receive(ch CoreChannel) ([]byte, bool) {
 	b, _ := c.c.take(ch.ch, anySize)
-	if b == nil {
+	if b == nil && ch.ch.receivers.head == nil { // else somebody has asked already
 		w := newWaiter()
 		ch.ch.receivers.add(&w)
 		c.c.reserve(ch.ch)
 		ch.ch.receivers.remove(&w)
+		c.c.quit(ch.ch)
+	}
+	if b == nil {
 		return nil, false
 	}
 	return b.data, true

@@ -269,6 +269,7 @@ func (c *core) take(ch *channel, limit int) (b *buffer, n int) {
 	c.consume(ch, b.cost)
 	b.cost = 0
 	c.unclaim(b)
+	c.reserve(ch) // somebody else may wait for a large one behind it
 	return b, n
 }
 

@@ -90,6 +90,14 @@ func (m *model) open(side int) {
 	p := &modelPair{opener: side}
 	p.ends[side], p.known[side] = ch, true
 	m.pairs = append(m.pairs, p)
+	m.wait(side, ch)
+}
+
+// wait has somebody wait all the time on some channels, where others wait now and then.
+func (m *model) wait(side int, ch mux.CoreChannel) {
+	if m.r.IntN(2) == 0 {
+		m.cores[side].Wait(ch)
+	}
 }
 
 // accept matches channels by the number in their ID.
@@ -103,6 +111,7 @@ func (m *model) accept(side int) {
 		m.t.Fatal("accepted a channel that the other side did not open")
 	}
 	p.ends[side], p.known[side] = ch, true
+	m.wait(side, ch)
 }
 
 func (m *model) act(p *modelPair, side int) {
@@ -274,9 +283,11 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := &model{t: t, r: rand.New(rand.NewPCG(seed, 7))}
 			cfg := mux.Config{
-				ChannelWindow: 4096 << m.r.IntN(6), SessionWindow: 4 << 20, MaxMessage: 128 << 10,
+				ChannelWindow: 4096 << m.r.IntN(6), MaxMessage: 128 << 10,
 				MaxFrame: 1024 << m.r.IntN(6), MaxChannels: 20, AcceptBacklog: 30,
 			}
+			cfg.SessionWindow = cfg.ChannelWindow << m.r.IntN(6) // often without room for messages that nobody takes
+			cfg.MaxChannelWindow = max(cfg.ChannelWindow, 64<<10)
 			m.cores[0], m.cores[1] = mux.NewCorePair(cfg, seed%2 == 0)
 			m.run(3000, func() {})
 			m.settle()

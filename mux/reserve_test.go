@@ -126,6 +126,27 @@ func TestLargeMessagesTakeTurns(t *testing.T) {
 	}
 }
 
+// TestUntakenMessagesHoldUpLargeOnesOnly: where SessionWindow has no room for a message that
+// nobody takes, smaller ones pass one that has to wait for that.
+func TestUntakenMessagesHoldUpLargeOnesOnly(t *testing.T) {
+	_, core := mux.NewCorePair(mux.Config{MaxMessage: 1 << 20, MaxChannelWindow: 64 << 10, SessionWindow: 256 << 10}, true)
+	p := &peer{t, core}
+	first, large, later := p.begin(1, 512<<10), p.begin(3, 1<<20), p.begin(5, 256<<10)
+	p.end(1, 512<<10)
+	if large.Reserved() || !later.Reserved() {
+		t.Errorf("reserved: %v, %v", large.Reserved(), later.Reserved())
+	}
+	p.end(5, 256<<10)
+	for _, ch := range []mux.CoreChannel{first, later} {
+		if _, ok := core.Receive(ch); !ok {
+			t.Error("nothing came")
+		}
+	}
+	if !large.Reserved() {
+		t.Error("the large one waits still")
+	}
+}
+
 // TestWhoGoesLetsOthersIn: one that waits in front of others and is given up leaves no gap.
 func TestWhoGoesLetsOthersIn(t *testing.T) {
 	p := reserving(t)
@@ -133,6 +154,22 @@ func TestWhoGoesLetsOthersIn(t *testing.T) {
 	p.send((&frame.Reset{Channel: 3}).Append(nil))
 	if !first.Reserved() || large.Reserved() || !later.Reserved() {
 		t.Errorf("reserved: %v, %v, %v", first.Reserved(), large.Reserved(), later.Reserved())
+	}
+}
+
+// TestSecondReceiverIsServed: of two that wait on a channel the one who is left gets the
+// large message behind the small one.
+func TestSecondReceiverIsServed(t *testing.T) {
+	p := reserving(t)
+	p.send(open(1, frame.KindMessages), data(1, 0, 0, 10))
+	ch, _ := p.core.Accept()
+	p.core.Wait(ch) // the second
+	p.send(data(1, frame.FlagMore|frame.FlagSized, 1<<20, 60<<10))
+	if m, ok := p.core.Receive(ch); !ok || len(m) != 10 {
+		t.Fatal(len(m), ok)
+	}
+	if !ch.Reserved() {
+		t.Error("it has no more room than the window")
 	}
 }
 

@@ -28,7 +28,9 @@ import (
 // works for servers, and for clients with a Dialer.
 type Resume struct {
 	// Dial makes another connection to the same server, as the first was made: a
-	// client's Config needs it. A Dialer sets it for its sessions.
+	// client's Config needs it. A Dialer sets it for its sessions. It is called by
+	// the session's own goroutine, until it succeeds or Window is over, and must heed
+	// ctx: Close waits for it.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Window is for how long a session without a connection is kept. The lesser of
 	// both sides' counts. Default 2 min.
