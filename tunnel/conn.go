@@ -13,7 +13,8 @@ import (
 
 // Conn is a connection through a tunnel, as the side that asked for it has it. It
 // is a net.Conn, with CloseWrite as TCP has it. Its methods may be called from any
-// goroutine; on a fiber wrap it with fiber.Wrap.
+// goroutine, but Read by one at a time until the first has returned; on a fiber wrap it
+// with fiber.Wrap.
 type Conn struct {
 	st      *mux.Stream
 	tunnel  string

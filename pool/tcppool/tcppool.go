@@ -221,7 +221,8 @@ func (d *Dialer) forget() {
 	}
 }
 
-// Stats returns a snapshot of the pool of every known address.
+// Stats returns a snapshot of the pool of every known address, in no order; Name is
+// network and address with a space between them.
 func (d *Dialer) Stats() []pool.Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
