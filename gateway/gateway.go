@@ -225,7 +225,11 @@ func (g *Gateway) drainAll(ctx context.Context) error {
 		}
 	}
 	g.mu.Lock()
-	for _, s := range slices.Concat(g.services, g.leavingServices()) {
+	leavingServices, leavingLinks := g.leaving()
+	for _, l := range leavingLinks {
+		first = append(first, l.client)
+	}
+	for _, s := range slices.Concat(g.services, leavingServices) {
 		if s.cfg.Protocol == config.TunnelProtocol && used[s.cfg.Name] {
 			last = append(last, s.proxy)
 		} else {

@@ -51,14 +51,17 @@ func (g *Gateway) left(part any) {
 	g.leavers = slices.DeleteFunc(slices.Clone(g.leavers), func(l leaver) bool { return l.part == part })
 }
 
-// leavingServices lists the listeners among the parts that leave. mu is held.
-func (g *Gateway) leavingServices() (list []*service) {
+// leaving lists the listeners and tunnels among the parts that leave. mu is held.
+func (g *Gateway) leaving() (services []*service, links []*link) {
 	for _, l := range g.leavers {
-		if s, ok := l.part.(*service); ok {
-			list = append(list, s)
+		switch part := l.part.(type) {
+		case *service:
+			services = append(services, part)
+		case *link:
+			links = append(links, part)
 		}
 	}
-	return list
+	return services, links
 }
 
 // tunnelLeaves reports whether a tunnel of that name leaves. mu is held.

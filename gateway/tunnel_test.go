@@ -186,3 +186,41 @@ upstreams:
 		t.Errorf("%d connections for %d clients", n, clients)
 	}
 }
+
+// TestDrainWaitsForARemovedTunnel: what the other side has connected through it may end by itself, also when the gateway ends meanwhile.
+func TestDrainWaitsForARemovedTunnel(t *testing.T) {
+	far := run(t, parse(t, `
+listeners:
+  - {name: peers, protocol: tunnel, listen: "127.0.0.1:0", tunnel: {psk: a key of these two gateways}}
+  - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: back}
+upstreams:
+  back: {endpoints: ["upstream:echo"], tunnel: near, connect_timeout: 1m, pool: {acquire_timeout: 1m}}
+tunnels:
+  near: {listener: peers, peer: near}
+`))
+	const text = `
+drain_timeout: 10m
+listeners:
+  - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: direct}
+upstreams:
+  direct: {endpoints: ["{echo}"]}
+`
+	pairs := []string{"{echo}", echoServer(t), "{far}", far.Addr("peers")}
+	near := run(t, parse(t, text+"  echo: {endpoints: [\"{echo}\"]}\ntunnels: {far: {connect: \"{far}\", as: near, psk: a key of these two gateways, upstreams: [echo]}}\n", pairs...))
+	conntest.Eventually(t, "the tunnel stands", func() bool { return tunnelOf(t, far.Gateway).Sessions == 1 })
+	c := dial(t, far.Addr("raw"))
+	echo(t, c, "before")
+	if err := near.Reload(parse(t, text, pairs...)); err != nil {
+		t.Fatal(err)
+	}
+	echo(t, c, "after the reload")
+	near.stop()
+	conntest.Eventually(t, "it drains", func() bool { return near.Snapshot().Draining })
+	for range 200 {
+		echo(t, c, "and while it drains")
+	}
+	_ = c.Close()
+	if err := <-near.result; err != nil {
+		t.Error(err)
+	}
+}
