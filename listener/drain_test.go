@@ -52,6 +52,7 @@ func TestDrainCutsOff(t *testing.T) {
 	c := conntest.Dial(t, addr)
 	conntest.Want(t, c, "hi")
 	queued := conntest.Dial(t, addr)
+	conntest.Eventually(t, "it waits for a place", func() bool { return s.Stats().Queued == 1 })
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := s.Drain(ctx); !errors.Is(err, context.Canceled) {
@@ -61,6 +62,9 @@ func TestDrainCutsOff(t *testing.T) {
 		t.Errorf("the session's read: %v, want net.ErrClosed", err)
 	}
 	conntest.WantGone(t, queued)
+	if st := s.Stats(); st.Rejected != 1 || st.Errors[listener.ReasonRejected] != 0 || st.Errors[listener.ReasonDrained] != 1 {
+		t.Errorf("rejected %d, errors %v, want one drained", st.Rejected, st.Errors)
+	}
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the client of the session sees %v, want a reset: nobody ended it in order", err)
 	}

@@ -80,7 +80,11 @@ func (s *Server) admit(c *Conn) bool {
 		return true
 	}
 	s.rejected.Add(1)
-	s.Report(ReasonRejected, slog.LevelWarn, "connection rejected", "client", c.RemoteAddr().String(),
+	reason, level := ReasonRejected, slog.LevelWarn
+	if errors.Is(err, ErrDraining) { // more places would not have helped
+		reason, level = ReasonDrained, slog.LevelInfo
+	}
+	s.Report(reason, level, "connection rejected", "client", c.RemoteAddr().String(),
 		"max_conns", cfg.MaxConns, "max_queue", cfg.MaxQueue, "error", err)
 	s.explain(c, err)
 	return false

@@ -17,7 +17,7 @@ const (
 	ReasonBackendGone         = "backend_gone"         // the upstream connection broke in mid-session
 	ReasonClientGone          = "client_gone"          // the client broke off in mid-session
 	ReasonRejected            = "rejected"             // no place: too many connections
-	ReasonDrained             = "drained"              // cut off at the end of a drain
+	ReasonDrained             = "drained"              // cut off at the end of a drain, or without a place when it began
 	ReasonTimeout             = "timeout"              // nothing happened for too long
 	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed, or there must be one
 	ReasonUnknownDatabase     = "unknown_database"
