@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -116,10 +117,13 @@ func resolve(ctx context.Context, network, address string) ([]unix.Sockaddr, err
 	if network != "tcp" && network != "tcp4" && network != "tcp6" {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
 	}
-	if ap, err := netip.ParseAddrPort(address); err == nil && ap.Addr().Zone() == "" {
+	if ap, err := netip.ParseAddrPort(address); err == nil {
 		if is4 := ap.Addr().Unmap().Is4(); network != "tcp" && is4 != (network == "tcp4") {
 			err := &net.AddrError{Err: "no suitable address", Addr: ap.Addr().String()}
 			return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+		}
+		if ap.Addr().Zone() != "" {
+			return zoned(network, ap)
 		}
 		return []unix.Sockaddr{sockaddr(ap)}, nil
 	}
@@ -155,13 +159,25 @@ func sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if ip.Is4() {
 		return &unix.SockaddrInet4{Addr: ip.As4(), Port: int(ap.Port())}
 	}
-	sa := &unix.SockaddrInet6{Addr: ip.As16(), Port: int(ap.Port())}
-	if zone := ip.Zone(); zone != "" {
-		if i, err := net.InterfaceByName(zone); err == nil {
-			sa.ZoneId = uint32(i.Index)
-		}
+	return &unix.SockaddrInet6{Addr: ip.As16(), Port: int(ap.Port())}
+}
+
+// zoned is the socket address of an IPv6 address with a zone, the name or number of an interface, which is looked up.
+func zoned(network string, ap netip.AddrPort) ([]unix.Sockaddr, error) {
+	sa := &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port())}
+	zone := ap.Addr().Zone()
+	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		sa.ZoneId = uint32(n)
+		return []unix.Sockaddr{sa}, nil
 	}
-	return sa
+	var i *net.Interface
+	var err error
+	Block(func() { i, err = net.InterfaceByName(zone) })
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: &net.AddrError{Err: "no interface " + zone, Addr: ap.Addr().String()}}
+	}
+	sa.ZoneId = uint32(i.Index)
+	return []unix.Sockaddr{sa}, nil
 }
 
 // connect runs as a fiber of l.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -219,5 +220,34 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 		if <-closed; !blocked {
 			t.Error("Close did not wait for a fiber")
 		}
+	})
+}
+
+// A link-local address means nothing without its zone.
+func TestDialWithAZone(t *testing.T) {
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]int{"[fe80::1%lo]:1": lo.Index, "[fe80::1%77]:1": 77, "[fe80::1]:1": 0} {
+		if zone, err := fiber.Zone(t.Context(), address); err != nil || int(zone) != want {
+			t.Errorf("%s: zone %d, want %d; %v", address, zone, want, err)
+		}
+	}
+	if _, err := fiber.Zone(t.Context(), "[fe80::1%nosuch]:1"); err == nil || !strings.Contains(err.Error(), "no interface nosuch") {
+		t.Errorf("an interface that does not exist: %v", err)
+	}
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		l, err := net.Listen("tcp", "[::1]:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		c, err := e.DialContext(t.Context(), "tcp", "[::1%lo]:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
 	})
 }

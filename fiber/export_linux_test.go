@@ -86,3 +86,12 @@ func (c *Conn) Congestion() (name string, err error) {
 	c.loop.Load().call(func() { name, err = unix.GetsockoptString(c.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
 	return name, err
 }
+
+// Zone returns the number of the interface that an address is dialled through.
+func Zone(ctx context.Context, address string) (uint32, error) {
+	targets, err := resolve(ctx, "tcp", address)
+	if err != nil {
+		return 0, err
+	}
+	return targets[0].(*unix.SockaddrInet6).ZoneId, nil
+}

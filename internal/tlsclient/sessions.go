@@ -5,6 +5,7 @@ package tlsclient
 import (
 	"crypto/tls"
 	"net"
+	"strings"
 	"sync"
 
 	"github.com/headpond/headpond/internal/netaddr"
@@ -119,5 +120,6 @@ func serverName(endpoint string) string {
 	if err != nil {
 		return endpoint
 	}
+	host, _, _ = strings.Cut(host, "%") // no certificate knows a zone of this machine
 	return host
 }

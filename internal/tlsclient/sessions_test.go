@@ -56,7 +56,7 @@ func TestSessionsAreBounded(t *testing.T) {
 func TestFor(t *testing.T) {
 	cfg := tlsclient.WithSessions(&tls.Config{})
 	for endpoint, name := range map[string]string{
-		"db.example:5432": "db.example", "10.0.0.1:443": "10.0.0.1", "[::1]:443": "::1", "unix:/run/x.sock": "localhost",
+		"db.example:5432": "db.example", "10.0.0.1:443": "10.0.0.1", "[::1]:443": "::1", "[fe80::1%eth0]:443": "fe80::1", "unix:/run/x.sock": "localhost",
 	} {
 		if got := tlsclient.For(cfg, endpoint).ServerName; got != name {
 			t.Errorf("the server name of %s is %q, want %q", endpoint, got, name)
