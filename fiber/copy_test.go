@@ -421,12 +421,20 @@ func TestManyCopyToHoldNobodyUp(t *testing.T) {
 // plainPair returns a connection of package net and its other end, which is the engine's.
 func plainPair(t *testing.T, e *fiber.Engine) (plain, other net.Conn) {
 	t.Helper()
+	return pairOf(t, e, false)
+}
+
+// pairOf is plainPair, by MPTCP if the system has it: package net's listeners leave that to clients.
+func pairOf(t *testing.T, e *fiber.Engine, multipath bool) (plain, other net.Conn) {
+	t.Helper()
 	l, err := e.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if plain, err = net.Dial("tcp", l.Addr().String()); err != nil {
+	var d net.Dialer
+	d.SetMultipathTCP(multipath)
+	if plain, err = d.DialContext(t.Context(), "tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	if other, err = l.Accept(); err != nil {
