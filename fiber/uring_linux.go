@@ -676,7 +676,11 @@ func (p *uring) receivedData(c *Conn, id uint16, n int) {
 		return
 	default:
 		p.keep(c)
-		if n := len(c.in) + len(data); c.own != nil && n <= aheadSize && cap(c.in) < n { // there is room at the front
+		n := len(c.in) + len(data)
+		if cap(c.in) < n && c.own == nil && n > littleAhead {
+			c.own = p.takeAhead()
+		}
+		if cap(c.in) < n && c.own != nil && n <= aheadSize { // there is room, at the front or at all
 			c.in = c.own[:copy(c.own[:], c.in)]
 		}
 		c.in = append(c.in, data...)
@@ -689,21 +693,25 @@ func (p *uring) keep(c *Conn) {
 	if !c.hasIn {
 		return
 	}
-	switch n := len(p.ahead); {
-	case n > 0:
-		c.own = p.ahead[n-1]
-		p.ahead[n-1] = nil
-		p.ahead = p.ahead[:n-1]
-	case len(c.in) > littleAhead:
-		c.own = new(aheadBuffer)
-	}
-	if c.own != nil {
+	if len(p.ahead) > 0 || len(c.in) > littleAhead {
+		c.own = p.takeAhead()
 		c.in = c.own[:copy(c.own[:], c.in)]
 	} else {
 		c.in = bytes.Clone(c.in)
 	}
 	c.hasIn = false
 	p.recv.put(c.inID)
+}
+
+// takeAhead returns one of the poller's spare buffers, or a new one.
+func (p *uring) takeAhead() (own *aheadBuffer) {
+	n := len(p.ahead)
+	if n == 0 {
+		return new(aheadBuffer)
+	}
+	own, p.ahead[n-1] = p.ahead[n-1], nil
+	p.ahead = p.ahead[:n-1]
+	return own
 }
 
 func (p *uring) sent(c *Conn, e cqe) {
