@@ -15,7 +15,9 @@ import (
 type Config struct {
 	// Name says who this side is, for the other side's logs. At most 255 bytes.
 	Name string
-	// MaxMessage bounds a message, sent or received, in bytes. Default 64 MiB, at most 1 GiB.
+	// MaxMessage bounds a message, sent or received, in bytes. Messages larger than their
+	// channels' windows that are on their way at once share as much at the receiver, in
+	// the order in which they begin. Default 64 MiB, at most 1 GiB.
 	MaxMessage int
 	// MaxFrame bounds what is sent at once for one channel while others want to
 	// send, in bytes: what a small message waits for each competitor. Default

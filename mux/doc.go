@@ -67,7 +67,8 @@
 //     of different channels take turns by priority, so that a small message waits
 //     for one frame per competitor and not for whole messages.
 //   - A slow receiver stops nobody but its own senders. Each channel has credit of
-//     its own; the session's reader never waits for an application.
+//     its own; the session's reader never waits for an application. (What is not read
+//     at all counts against Config.SessionWindow: close channels that nobody reads.)
 //   - Memory is bounded by Config, whatever the other side sends.
 //   - A Send that fails because its context ended was not and will not be
 //     delivered, and [SafeToRetry] says so.
