@@ -2,9 +2,11 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/headpond/headpond/internal/pgtest"
 )
@@ -48,5 +50,52 @@ upstreams:
 	}
 	if got := show(""); got != "18s${one}" {
 		t.Errorf("after a reload: %s", got)
+	}
+}
+
+// TestReloadWithAnotherPassword changes the password of the gateway's own login: clients that were connected before the reload are told to connect
+// again when their upstream, which has the old one, can open no connection for them.
+func TestReloadWithAnotherPassword(t *testing.T) {
+	db := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
+	db.Exec(t, "create role rotated login password 'old'")
+	listen := freeAddresses(t, 1)[0]
+	config := func(password string) []string {
+		return []string{"{listen}", listen, "{db}", db.Addr(), "{password}", password}
+	}
+	const text = `
+listeners:
+  - {name: db, protocol: postgres, listen: "{listen}", upstream: pg, postgres: {databases: {"*": pg}}}
+upstreams:
+  pg:
+    endpoints: ["{db}"]
+    postgres: {user: rotated, password: "{password}", dbname: postgres}
+`
+	g := run(t, parse(t, text, config("old")...))
+	connect := func() *pgx.Conn {
+		conn, err := pgx.Connect(t.Context(), "postgres://me@"+listen+"/app?sslmode=disable")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		return conn
+	}
+	conn := connect()
+	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, "alter role rotated password 'new'")
+	if err := g.Reload(parse(t, text, config("new")...)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
+		t.Errorf("with the server connection of before: %v", err)
+	}
+	db.Exec(t, "select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = 'rotated'")
+	_, err := conn.Exec(t.Context(), "select 1")
+	if pe, ok := errors.AsType[*pgconn.PgError](err); !ok || pe.Code != "57P01" || !conn.IsClosed() {
+		t.Errorf("without: %v, closed %v", err, conn.IsClosed())
+	}
+	if _, err := connect().Exec(t.Context(), "select 1"); err != nil {
+		t.Errorf("connected again: %v", err)
 	}
 }

@@ -134,6 +134,11 @@ func (g *Gateway) commit(p *plan) error {
 	for _, s := range p.retiredSockets {
 		s.retire()
 	}
+	for _, b := range p.retiredBackends {
+		if pg, ok := b.impl.(*pgBackend); ok {
+			pg.retire()
+		}
+	}
 	g.tasks.Go(func() { g.retire(p) })
 	if len(p.changes) == 0 {
 		p.changes = []string{"nothing"}
@@ -189,9 +194,6 @@ func (g *Gateway) retireLink(ctx context.Context, l *link) {
 
 // retire closes a backend once nobody uses it any more, or hard ends.
 func (b *backend) retire(hard context.Context) {
-	if pg, ok := b.impl.(*pgBackend); ok {
-		pg.retire()
-	}
 	wait(hard, retireGrace)
 	if idle := b.impl.idle(); idle != nil {
 		select {
