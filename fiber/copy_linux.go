@@ -329,6 +329,26 @@ func (p *uring) emptied(c *Conn) {
 
 func (p *uring) filled(d *Conn) { p.writable(d) }
 
+// polledOut wakes who waits for room, or for the end of a connect. The kernel answers each such poll also when the peer has sent its end, unasked
+// and at once: then one that goes on by itself tells when there is room, or the loop would ask without end.
+func (p *uring) polledOut(c *Conn, e cqe) {
+	over, end := e.flags&cqeMore == 0, e.res == unix.POLLRDHUP
+	if over {
+		c.flight--
+		c.pollingOut = false
+	}
+	switch {
+	case end && over && !c.closed:
+		p.poll(c, kindPollOut, unix.POLLOUT).len = pollMultishot
+		c.pollingOut = true
+	case !end && !over:
+		p.cancel(c, kindPollOut)
+	}
+	if !end {
+		c.wakeWriter(p.loop)
+	}
+}
+
 // move implements poller: everything goes through the loop's one buffer, and what d has no room
 // for into one of c's own.
 func (p *epoll) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {

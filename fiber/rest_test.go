@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // exchange sends n bytes from one end to the other.
@@ -83,6 +84,40 @@ func TestIdleLoopRests(t *testing.T) {
 		<-time.After(500 * time.Millisecond) // a machine that is slow makes fewer turns
 		if n := e.Stats().Turns - before; n > 10 {
 			t.Errorf("%d turns in half a second of silence", n)
+		}
+	})
+}
+
+// So does one with bulk for a peer that has sent its end and does not read; the bulk is there when it does.
+func TestLoopRestsBeforeAHalfClosedPeer(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		client, in := plainPair(t, e)
+		server, out := plainPair(t, e)
+		if err := server.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		fiber.Spawn(in, func() {
+			if readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, nil); readErr != io.EOF || writeErr != nil {
+				t.Errorf("CopyTo: %v, %v", readErr, writeErr)
+			}
+			_ = out.Close()
+		})
+		_ = client.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+		sent := int64(0)
+		for err := error(nil); err == nil; { // until nothing has room any more
+			var n int
+			n, err = client.Write(make([]byte, 1<<20))
+			sent += int64(n)
+		}
+		_ = client.Close()
+		conntest.Eventually(t, "the loop rests", e.WatchRests)
+		before := e.Stats().Turns
+		<-time.After(500 * time.Millisecond) // a machine that is slow makes fewer turns
+		if n := e.Stats().Turns - before; n > 10 {
+			t.Errorf("%d turns in half a second in which nothing can be moved", n)
+		}
+		if n, err := io.Copy(io.Discard, server); n != sent || err != nil {
+			t.Errorf("%d bytes of %d came, %v", n, sent, err)
 		}
 	})
 }

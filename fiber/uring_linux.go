@@ -334,10 +334,11 @@ func (p *uring) writable(c *Conn) bool {
 }
 
 // poll wakes a side when the socket is ready.
-func (p *uring) poll(c *Conn, kind, events uint32) {
+func (p *uring) poll(c *Conn, kind, events uint32) *sqe {
 	s := p.ring.next()
 	s.opcode, s.fd, s.opFlags, s.userData = opPollAdd, int32(c.fd), events, p.dataOf(c, kind)
 	c.flight++
+	return s
 }
 
 func (p *uring) shutdown(c *Conn) error {
@@ -597,9 +598,7 @@ func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
 		c.flight--
 		p.sent(c, e)
 	case kindPollOut:
-		c.flight--
-		c.pollingOut = false
-		c.wakeWriter(p.loop)
+		p.polledOut(c, e)
 	case kindPollIn:
 		c.flight--
 		c.polling = false
