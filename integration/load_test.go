@@ -40,7 +40,7 @@ func TestTPCBThroughThePool(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t), "tpcb")
 	db.pgbenchInit(t)
 	listen := address(t)
-	startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 5"))
+	startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 5, acquire_timeout: 2m"))
 	const clients, each = 30, 20
 	out, code := run(t, 2*time.Minute, program(t, "pgbench"),
 		"-n", "-c", strconv.Itoa(clients), "-t", strconv.Itoa(each), db.dsn(listen))
