@@ -71,6 +71,30 @@ func TestLargeFrameOnASlowLine(t *testing.T) {
 	})
 }
 
+// TestLargeFrameOnASlowLineResumable: nor is such a connection replaced by another, again and again.
+func TestLargeFrameOnASlowLineResumable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}, KeepAlive: 10 * time.Second, KeepAliveTimeout: 5 * time.Second})
+		drip := &dripper{piece: 1 << 10}
+		n.wrap = func(c net.Conn) net.Conn {
+			n.wrap = nil
+			drip.Conn = c
+			return drip
+		}
+		c, s := n.join(mux.Config{KeepAlive: -1})
+		here, there := channels(t, c, s)
+		synctest.Wait()
+		drip.slow.Store(true)
+		go here.Send(bg, pattern(100_000))
+		expect(t, there, pattern(100_000))
+		if st := s.Stats(); st.Losses != 0 {
+			t.Errorf("%+v", st)
+		}
+		drip.slow.Store(false)
+		n.end(c, s)
+	})
+}
+
 // relay copies both ways until cut, then swallows.
 func relay(a, b net.Conn, cut chan struct{}) {
 	one := func(dst, src net.Conn) {
