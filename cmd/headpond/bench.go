@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 )
 
 // benchName is the program that measures. It is one of its own, so that the peers it is built with are not part of this one.
@@ -31,6 +32,15 @@ func bench(e env, args []string) int {
 		if code, err = become(program, args, append(os.Environ(), gatewayVariable+"="+self)); err == nil {
 			return code
 		}
+	}
+	return benchFailed(e, args, err)
+}
+
+// benchFailed tells why the program does not run; who asks for help alone is told what it would do, too.
+func benchFailed(e env, args []string, err error) int {
+	if errors.Is(err, errNoBench) && len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
+		_, _ = fmt.Fprintf(e.stdout, "Usage: headpond bench SUITE…\n\nMeasures the gateway and its peers on this machine, by a program of its own.\n%v.\n", err)
+		return exitOK
 	}
 	_, _ = fmt.Fprintln(e.stderr, "headpond bench:", err)
 	return exitProblem

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -35,5 +36,17 @@ func TestBenchIsBuiltInASourceTree(t *testing.T) {
 	var stderr bytes.Buffer
 	if _, err := benchProgram(filepath.Join(dir, "bin", "headpond"), &stderr); err == nil || stderr.Len() == 0 {
 		t.Errorf("an empty tree was built: %v, %q", err, stderr.String())
+	}
+}
+
+// TestBenchHelpWithoutTheProgram says what the command is, and what is missing.
+func TestBenchHelpWithoutTheProgram(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	e := env{&stdout, &stderr}
+	if code := benchFailed(e, []string{"--help"}, errNoBench); code != exitOK || !strings.HasPrefix(stdout.String(), "Usage: headpond bench") || !strings.Contains(stdout.String(), "not installed") || stderr.Len() > 0 {
+		t.Errorf("exit %d\n%s%s", code, &stdout, &stderr)
+	}
+	if code := benchFailed(e, []string{"all"}, errNoBench); code != exitProblem || !strings.Contains(stderr.String(), "not installed") {
+		t.Errorf("exit %d\n%s", code, &stderr)
 	}
 }
