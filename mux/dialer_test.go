@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,7 +16,7 @@ import (
 // network is an address that hands out pipes to server sessions.
 type network struct {
 	mu    sync.Mutex
-	made  []*mux.Session
+	made  []*mux.Session // in the order in which they were dialled; nil = none came about
 	fail  error
 	ready sync.WaitGroup
 }
@@ -27,11 +28,13 @@ func (n *network) dial(context.Context, string) (net.Conn, error) {
 		return nil, n.fail
 	}
 	here, there := net.Pipe()
+	place := len(n.made)
+	n.made = append(n.made, nil)
 	n.ready.Go(func() {
 		s, err := mux.Server(bg, there, mux.Config{})
 		if err == nil {
 			n.mu.Lock()
-			n.made = append(n.made, s)
+			n.made[place] = s
 			n.mu.Unlock()
 		}
 	})
@@ -42,7 +45,7 @@ func (n *network) sessions() []*mux.Session {
 	n.ready.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.made
+	return slices.DeleteFunc(slices.Clone(n.made), func(s *mux.Session) bool { return s == nil })
 }
 
 func (n *network) close() {
@@ -118,6 +121,7 @@ func TestDialerReplacesASessionThatIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.sessions()[0].Close()
+		synctest.Wait() // it is known at this end, too
 		second, err := d.Open(bg, "somewhere", "x")
 		if err != nil || second.Session() == first.Session() {
 			t.Errorf("not replaced: %v", err)
