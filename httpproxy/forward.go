@@ -184,12 +184,12 @@ func (s *session) acquire() error {
 		if l.Value().Alive() {
 			x.lease = l
 			x.result.Endpoint, x.result.Reused = l.Endpoint(), l.Reused()
+			s.server.use(l.Value().NetConn())
+			adopt(s.server.conn) // which only its one user may: a stream's client may close it afterwards
 			if s.stream != nil && !s.stream.uses(l.Value()) {
 				l.Release() // nothing was sent on it
 				return httppool.ErrClientGone
 			}
-			s.server.use(l.Value().NetConn())
-			adopt(s.server.conn)
 			return nil
 		}
 		if err := dead.Next(l); err != nil {
