@@ -1,16 +1,21 @@
 package httpproxy_test
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
@@ -29,36 +34,58 @@ func TestHTTP2ResetJustBeforeUse(t *testing.T) {
 	}
 }
 
-// TestHTTP2HangUpWhileConnectionsMove: clients of several loops share connections to the server, which move to the loop of who leases
-// them; a client that goes away meanwhile must not get at one that is on its way.
-func TestHTTP2HangUpWhileConnectionsMove(t *testing.T) {
-	p := startProxy(t, routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))))
-	ask := h2Frames(func(fr *http2.Framer, fields func(...string) []byte) {
-		_ = fr.WriteSettings()
-		for id := uint32(1); id < 9; id += 2 {
-			_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: fields(plainGet...), EndStream: id%4 == 1, EndHeaders: true})
-		}
-	})
-	var clients sync.WaitGroup
-	for range 4 {
-		clients.Go(func() {
-			for range 400 {
-				c, err := net.Dial("tcp", p.addr)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_ = c.SetDeadline(time.Now().Add(patience))
-				_, _ = c.Write(append([]byte(http2.ClientPreface), ask...))
-				_ = c.(*net.TCPConn).CloseWrite()
-				_, _ = io.Copy(io.Discard, c)
-				_ = c.Close()
-			}
-		})
+// moving is a connection to a server that calls moved when it is brought to another loop, and notes when it is closed meanwhile.
+type moving struct {
+	net.Conn
+	moved    func()
+	onTheWay atomic.Bool
+	hit      atomic.Bool
+}
+
+func (c *moving) Adopt() {
+	c.onTheWay.Store(true)
+	fiber.Block(c.moved)
+	c.onTheWay.Store(false)
+}
+
+func (c *moving) Close() error {
+	if c.onTheWay.Load() {
+		c.hit.Store(true)
 	}
-	clients.Wait()
-	if n := p.Stats().Errors["internal"]; n > 0 {
-		t.Errorf("%d sessions panicked", n)
+	return c.Conn.Close()
+}
+
+// TestHTTP2ResetWhileTheConnectionMoves: a client that gives its request up while the connection for it is brought to the loop must not
+// get at that, for nobody but who moves it may.
+func TestHTTP2ResetWhileTheConnectionMoves(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+	moves, moved := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	server := &moving{moved: func() {
+		first.Do(func() {
+			close(moves)
+			<-moved
+		})
+	}}
+	dial := func(ctx context.Context, endpoint string) (_ net.Conn, err error) {
+		server.Conn, err = enginetest.Dial(ctx, endpoint)
+		return server, err
+	}
+	one := pool.Limits{MaxSize: 1, AcquireTimeout: patience}
+	p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Limits: one}, backend)))
+	h := dialH2(t, p.addr)
+	h.ask(1, true, plainGet...)
+	<-moves
+	h.do(0, h.WriteRSTStream(1, http2.ErrCodeCancel))
+	h.do(0, h.WritePing(false, [8]byte{}))
+	h.next(func(f http2.Frame) bool { return f.Header().Type == http2.FramePing })
+	close(moved)
+	h.ask(3, true, plainGet...)
+	if got := h.outcome(3); got != "200 ok" {
+		t.Errorf("the next request: %q", got)
+	}
+	if server.hit.Load() {
+		t.Error("the connection was closed on its way")
 	}
 }
 
