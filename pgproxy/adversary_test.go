@@ -285,7 +285,10 @@ func TestServerDiesAtEveryByte(t *testing.T) {
 		&pgwire.CommandComplete{Tag: "SELECT 1"}, &pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 	request := []pgwire.Message{&pgwire.Parse{Query: "select 1"}, &pgwire.Bind{}, &pgwire.Describe{Object: 'P'}, &pgwire.Execute{}, &pgwire.Sync{}}
 	for _, mode := range []func(*pgproxy.Config, *pgproxy.PostgresConfig){transaction, session} {
-		g, f := startFake(t, mode)
+		g, f := startFake(t, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+			mode(c, pc)
+			pc.Ejection.Failures = -1 // a trial of the gateway's would be taken for a client's connection
+		})
 		for n := range len(answer) {
 			logged := make(chan *wire, 1)
 			go func() {
