@@ -53,3 +53,35 @@ func TestAdoptWhileClosed(t *testing.T) {
 		}
 	}
 }
+
+// A fiber of the new loop closes a connection that has not quite arrived there.
+func TestCloseOnArrival(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue
+		}
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 2})
+		c, s := pair(t, e, "tcp") // each on its own loop
+		other := s.(interface{ Go(func()) })
+		closed := make(chan struct{})
+		other.Go(func() {
+			other.Go(func() { // runs when Adopt waits, and the loop does nothing else meanwhile
+				defer close(closed)
+				for begun := time.Now(); fiber.LoopOf(c) != fiber.LoopOf(s) && time.Since(begun) < time.Minute; {
+				}
+				_ = c.Close()
+			})
+			c.(interface{ Adopt() }).Adopt()
+		})
+		<-closed
+		on(s, func() {
+			if _, err := s.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("%s: %v, want EOF", kind, err)
+			}
+		})
+		_ = s.Close()
+		for e.Stats().Conns > 0 {
+			fiber.Sleep(time.Millisecond)
+		}
+	}
+}

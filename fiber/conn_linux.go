@@ -5,6 +5,7 @@ package fiber
 import (
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync/atomic"
@@ -30,7 +31,7 @@ type Conn struct {
 	// may be very many connections, and most of them idle: the order of fields leaves no gaps.
 	rd, wr side
 	then   func() // is run as a fiber as soon as there is something to read
-	slot   uint32 // in the poller's table
+	slot   uint32 // in the poller's table, or moving
 	timer  int32  // place in the loop's timers, from 1; 0 = not armed
 	peer   peer4
 	streak uint8 // operations without a pause
@@ -79,6 +80,9 @@ func (c *Conn) busy(s *side) *bool {
 	}
 	return &c.writing
 }
+
+// moving is the slot of a connection that has not arrived at its loop: see Adopt.
+const moving = math.MaxUint32
 
 // maxStreak is how many operations a fiber may do in one go before others have a turn.
 const maxStreak = 64
@@ -545,7 +549,7 @@ func (c *Conn) send(l *loop, fn func(*loop)) bool {
 // Close implements net.Conn. It does not wait; what was written is sent first.
 func (c *Conn) Close() error {
 	l := c.loop.Load()
-	if l.here() {
+	if l.here() && c.slot != moving {
 		if c.closed {
 			return errClosedAgain
 		}
@@ -627,6 +631,7 @@ func (c *Conn) Adopt() {
 		l.conns.Add(-1)
 		l.open--
 		// What others ask for from now on, such as Close, comes to the new loop after this.
+		c.slot = moving
 		to.conns.Add(1)
 		to.post(func() { c.attach(to) })
 		c.loop.Store(to)
