@@ -98,8 +98,8 @@ func (o *opened) look(conn *sqlite.Conn) error {
 
 // logOf is where SQLite keeps the log of the file at path: beside what a link leads to.
 func logOf(path string) string {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
 	return path + "-wal"
 }

@@ -395,8 +395,8 @@ func TestOddBusyTimeouts(t *testing.T) {
 
 // Where a link leads decides whether the log can be written.
 func TestLinks(t *testing.T) {
-	real := open(t, sqlitepool.Config{})
-	here, there := filepath.Dir(linkTo(t, real.Path())), filepath.Dir(real.Path())
+	direct := open(t, sqlitepool.Config{})
+	here, there := filepath.Dir(linkTo(t, direct.Path())), filepath.Dir(direct.Path())
 	for frozen, readOnly := range map[string]bool{here: false, there: true} {
 		if err := os.Chmod(frozen, 0o555); err != nil {
 			t.Fatal(err)
@@ -458,15 +458,15 @@ func TestLogStaysShort(t *testing.T) {
 		logStaysShort(t, db, db.Path()+"-wal", size)
 	})
 	t.Run("link", func(t *testing.T) {
-		real := open(t, sqlitepool.Config{})
-		script(t, real, create)
-		link := linkTo(t, real.Path())
+		direct := open(t, sqlitepool.Config{})
+		script(t, direct, create)
+		link := linkTo(t, direct.Path())
 		db, err := sqlitepool.Open(link, sqlitepool.Config{LogSize: size})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer drain(t, db)
-		logStaysShort(t, db, real.Path()+"-wal", size)
+		logStaysShort(t, db, direct.Path()+"-wal", size)
 	})
 	t.Run("attached", func(t *testing.T) {
 		aux := open(t, sqlitepool.Config{})

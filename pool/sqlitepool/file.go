@@ -36,8 +36,8 @@ func inspect(path string) (readOnly bool, err error) {
 	if !dir.IsDir() {
 		return false, fmt.Errorf("%w: %q: %s is not a directory", ErrPath, path, filepath.Dir(path))
 	}
-	if real, err := filepath.EvalSymlinks(path); err == nil && real != path { // the log lies there
-		if dir, err = os.Stat(filepath.Dir(real)); err != nil {
+	if target, err := filepath.EvalSymlinks(path); err == nil && target != path { // the log lies there
+		if dir, err = os.Stat(filepath.Dir(target)); err != nil {
 			return false, fmt.Errorf("sqlitepool: directory of %q: %w", path, err)
 		}
 	}
