@@ -379,14 +379,19 @@ const maxRounds = 8
 func (h *http2) flush(st *h2Stream) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.flushing {
-		return h.err
-	}
 	idle := h.patience
-	if st != nil && !st.writer.by.IsZero() {
+	if st != nil && !st.writer.by.IsZero() && !h.flushing {
 		if idle = time.Until(st.writer.by); idle <= 0 {
 			return os.ErrDeadlineExceeded
 		}
+	}
+	return h.flushWithin(idle)
+}
+
+// flushWithin is flush where the client has so long. mu is held.
+func (h *http2) flushWithin(idle time.Duration) error {
+	if h.flushing {
+		return h.err
 	}
 	h.flushing = true
 	h.sending.Add(1)
@@ -396,7 +401,9 @@ func (h *http2) flush(st *h2Stream) error {
 			h.sending.Add(1)
 			h.over.Go(func() {
 				defer h.sending.Done()
-				_ = h.flush(nil)
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				_ = h.flushWithin(idle)
 			})
 			break
 		}
