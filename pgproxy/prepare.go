@@ -52,12 +52,19 @@ func (s *session) parse(h pgwire.Header) error {
 func (s *session) learn(name []byte, has bool) error {
 	s.hold()
 	known := s.st.empty() || s.st.copyIn || s.knows(name, has)
-	pumping := s.pumping
-	s.learning = !known
 	s.letGo()
 	if known {
 		return nil
 	}
+	return s.catchUp()
+}
+
+// catchUp waits for the answers to what was sent before.
+func (s *session) catchUp() error {
+	s.hold()
+	pumping := s.pumping
+	s.learning = true
+	s.letGo()
 	s.srv.w.Send(&pgwire.Flush{})
 	if err := s.flushServer(); err != nil {
 		return err
@@ -204,6 +211,9 @@ func (s *session) prepare(st *statement, o op) {
 	}
 	srv.stmts.add(st)
 	s.sendParse(st.name, st.body)
+	if st.told() && s.st.push(op{kind: opInjectedDescribe, st: st, name: o.name}) {
+		s.out = (&pgwire.Describe{Object: pgwire.ObjectStatement, Name: st.name}).Append(s.out)
+	}
 	for old := srv.stmts.surplus(); old != nil; old = srv.stmts.surplus() {
 		s.closeOnServer(old)
 	}
@@ -249,7 +259,13 @@ func (s *session) ensure(name []byte) (server string, st *statement, ok bool) {
 		s.stmts[string(name)] = st
 	}
 	if !s.srv.stmts.has(st) {
+		if s.unseen == nil {
+			s.unlike = false
+		}
 		s.prepare(st, op{kind: opInjectedParse, st: st})
+		if st.told() {
+			s.unseen = st
+		}
 	}
 	return st.name, st, true
 }
@@ -283,6 +299,7 @@ func (s *session) bind(h pgwire.Header) error {
 			s.unnamed.once = s.unnamedNew
 		}
 		s.noteSweep(portal, name, st)
+		s.bound, s.portal = st, append(s.portal[:0], portal...)
 		s.st.push(op{kind: opBind, st: st})
 		s.out = pgwire.AppendHeader(s.out, pgwire.TypeBind, h.Len-len(name)+len(server))
 		s.out = append(append(s.out, portal...), 0)
@@ -306,10 +323,19 @@ func (s *session) describe() error {
 			return
 		}
 		var st *statement
-		if m.Object == pgwire.ObjectStatement {
+		switch {
+		case m.Object == pgwire.ObjectStatement:
 			var ok bool
 			if m.Name, st, ok = s.ensure([]byte(m.Name)); !ok {
 				return
+			}
+			s.unseen = nil
+		case s.bound != nil && m.Name == string(s.portal):
+			if s.unseen == s.bound && s.bound.parameters.Load() == 0 {
+				s.unseen = nil
+			}
+			if s.prepared || s.bound.columns.Load() == 0 {
+				st = s.bound
 			}
 		}
 		s.st.push(op{kind: opDescribe, st: st})
@@ -456,7 +482,11 @@ func (s *session) deallocateAll() {
 // server is asked to parse what is no SQL, so that its error comes in turn and everything up to
 // the next Sync is skipped there as well as here; the client gets our text. mu is held.
 func (s *session) reject(code, message string) {
-	if _, ok := s.change(op{kind: opRejected, err: errorResponse(pgwire.SeverityError, code, message, "")}, false); ok {
+	s.rejectWith(errorResponse(pgwire.SeverityError, code, message, ""))
+}
+
+func (s *session) rejectWith(m *pgwire.ErrorResponse) {
+	if _, ok := s.change(op{kind: opRejected, err: m}, false); ok {
 		s.srv.unnamed = 0
 		s.sendParse("", rejectSQL+"\x00\x00\x00")
 	}

@@ -162,6 +162,9 @@ func (s *session) forward(h pgwire.Header) error {
 				return err
 			}
 		case pgwire.TypeExecute:
+			if rejected, err := s.notUnlike(); rejected || err != nil {
+				return err
+			}
 			if err := s.deallocateBy(h); err != nil {
 				return err
 			}
@@ -426,6 +429,10 @@ func (s *session) answer(h pgwire.Header) error {
 		if err := s.serverError(); err != nil {
 			return err
 		}
+	case pgwire.TypeParameterDescription, pgwire.TypeRowDescription, pgwire.TypeNoData:
+		if err := s.described(h); err != nil {
+			return err
+		}
 	case pgwire.TypeParseComplete:
 		if o, ok := s.st.front(); ok && o.id != 0 {
 			s.changesDone(o.id)
@@ -570,6 +577,7 @@ func (s *session) serverError() error {
 	}
 	if ok && o.st != nil && slices.ContainsFunc(statementErrors, func(code []byte) bool { return bytes.Contains(b, code) }) {
 		s.srv.stmts.doubt(o.st)
+		s.b.stmts.outdate(o.st)
 	}
 	return nil
 }
@@ -642,5 +650,5 @@ func endpointFailed(cause error) bool {
 }
 
 // maxAlone is how many messages one statement of the extended protocol takes: an injected Parse
-// (with Close before it and after it), Parse, Bind, Describe, Execute, Close, Sync.
-const maxAlone = 9
+// (with Close before it and after it, and Describe), Parse, Bind, Describe, Execute, Close, Sync.
+const maxAlone = 10

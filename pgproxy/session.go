@@ -122,6 +122,10 @@ type work struct {
 	changed    int
 	spare      []byte            // room for the text of an unnamed statement
 	unnamedNew bool              // no Sync came after the Parse of the unnamed statement
+	bound      *statement        // what the last portal was made from; nil = nobody knows
+	portal     []byte            // its name
+	unseen     *statement        // was prepared again, and nobody knows whether it is what the client was told of; nil = none
+	unlike     bool              // what was prepared again is not that
 	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
 	drops      map[string]string // portals that deallocate one statement, and the name in their text
 	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name

@@ -12,27 +12,28 @@ import (
 type opKind byte
 
 const (
-	opQuery         opKind = iota // anything, up to ReadyForQuery
-	opFunction                    // likewise
-	opSync                        // ReadyForQuery
-	opParse                       // ParseComplete
-	opBind                        // BindComplete
-	opDescribe                    // [ParameterDescription] RowDescription or NoData
-	opExecute                     // rows, and CommandComplete, EmptyQueryResponse or PortalSuspended
-	opClose                       // CloseComplete
-	opCopyEnd                     // nothing: where the client's COPY data ended
-	opInjectedParse               // ParseComplete, which the client did not ask for
-	opInjectedClose               // CloseComplete, likewise
-	opRejected                    // ErrorResponse, which is to be replaced by err
-	opSaidParse                   // nothing: ParseComplete is due to the client without asking
-	opSaidClose                   // nothing: CloseComplete is due to the client, likewise
+	opQuery            opKind = iota // anything, up to ReadyForQuery
+	opFunction                       // likewise
+	opSync                           // ReadyForQuery
+	opParse                          // ParseComplete
+	opBind                           // BindComplete
+	opDescribe                       // [ParameterDescription] RowDescription or NoData
+	opExecute                        // rows, and CommandComplete, EmptyQueryResponse or PortalSuspended
+	opClose                          // CloseComplete
+	opCopyEnd                        // nothing: where the client's COPY data ended
+	opInjectedParse                  // ParseComplete, which the client did not ask for
+	opInjectedClose                  // CloseComplete, likewise
+	opInjectedDescribe               // ParameterDescription and RowDescription or NoData, likewise
+	opRejected                       // ErrorResponse, which is to be replaced by err
+	opSaidParse                      // nothing: ParseComplete is due to the client without asking
+	opSaidClose                      // nothing: CloseComplete is due to the client, likewise
 )
 
 // op is a message the server has not answered yet, or an answer that must wait its turn.
 type op struct {
 	kind opKind
 	st   *statement // what it prepares, uses or closes; may be nil
-	name string     // the client's name of st; of opQuery and opExecute, those of the statements that are deallocated, with NULs between
+	name string     // the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are deallocated, with NULs between
 	id   uint64     // of the change of the unnamed statement it is, as session.changes has it; 0 = none
 	err  *pgwire.ErrorResponse
 }
@@ -214,10 +215,14 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 	case pgwire.TypeBindComplete:
 		return s.complete(typ, opBind, opBind)
 	case pgwire.TypeNoData:
-		return s.complete(typ, opDescribe, opDescribe)
+		return s.complete(typ, opDescribe, opInjectedDescribe)
+	case pgwire.TypeParameterDescription:
+		o, ok := s.front()
+		return !ok || o.kind != opInjectedDescribe, nil
 	case pgwire.TypeRowDescription:
-		if o, ok := s.front(); ok && o.kind == opDescribe {
+		if o, ok := s.front(); ok && (o.kind == opDescribe || o.kind == opInjectedDescribe) {
 			s.pop()
+			return o.kind == opDescribe, nil
 		}
 	case pgwire.TypeCommandComplete, pgwire.TypeEmptyQueryResponse, pgwire.TypePortalSuspended:
 		s.copyOut, s.ignored = false, s.ignored && s.copyIn

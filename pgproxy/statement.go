@@ -37,6 +37,8 @@ type statement struct {
 	sweeps bool
 	// valid means that a server has accepted it: another client that prepares it need not ask.
 	valid atomic.Bool
+	// parameters and columns are what clients were told of, as shapeOf has it; 0 = none was.
+	parameters, columns atomic.Uint64
 }
 
 // statementKey is what makes statements the same.
@@ -62,15 +64,53 @@ func (t *statements) get(plan unique.Handle[string], body []byte) *statement {
 	defer t.mu.Unlock()
 	st := t.byKey[statementKey{plan, string(body)}]
 	if st == nil {
-		t.last++
-		st = &statement{statementKey: statementKey{plan, string(body)}, name: namePrefix + strconv.FormatUint(t.last, 10), sweeps: sweeps(body)}
-		if t.byKey == nil {
-			t.byKey = make(map[statementKey]*statement)
-		}
-		t.byKey[st.statementKey] = st
+		st = t.add(statementKey{plan, string(body)})
+		st.sweeps = sweeps(body)
 	}
 	st.refs++
 	return st
+}
+
+// add makes a statement, in the place of what there was. mu is held.
+func (t *statements) add(key statementKey) *statement {
+	t.last++
+	st := &statement{statementKey: key, name: namePrefix + strconv.FormatUint(t.last, 10)}
+	if t.byKey == nil {
+		t.byKey = make(map[statementKey]*statement)
+	}
+	t.byKey[key] = st
+	return st
+}
+
+// renew returns a statement for clients that were told something else than those of old, of the same text, and counts a reference.
+func (t *statements) renew(old *statement, parameters, columns uint64) *statement {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	st := t.byKey[old.statementKey]
+	if st == nil || st == old || !mayBe(&st.parameters, parameters) || !mayBe(&st.columns, columns) {
+		st = t.add(old.statementKey)
+		st.sweeps = old.sweeps
+		st.valid.Store(true)
+	}
+	st.parameters.CompareAndSwap(0, parameters)
+	st.columns.CompareAndSwap(0, columns)
+	st.refs++
+	return st
+}
+
+// mayBe reports whether two shapes are the same as far as is known.
+func mayBe(told *atomic.Uint64, is uint64) bool {
+	was := told.Load()
+	return was == 0 || is == 0 || was == is
+}
+
+// outdate sees to it that clients to come get another statement: for them st would be prepared anew.
+func (t *statements) outdate(st *statement) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byKey[st.statementKey] == st {
+		delete(t.byKey, st.statementKey)
+	}
 }
 
 // known returns the statement if a server has accepted it, and counts a reference.
@@ -90,7 +130,7 @@ func (t *statements) known(plan unique.Handle[string], body []byte) *statement {
 func (t *statements) put(st *statement) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if st.refs--; st.refs == 0 {
+	if st.refs--; st.refs == 0 && t.byKey[st.statementKey] == st {
 		delete(t.byKey, st.statementKey)
 	}
 }

@@ -1,0 +1,106 @@
+package pgproxy
+
+import (
+	"bytes"
+	"hash/maphash"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// A statement that is prepared again, on another server connection, may have become another one by DDL meanwhile. A server that has had
+// it refuses to execute it then (0A000), for drivers write parameters and read rows by what they were told when they prepared it: others
+// would be misread in silence. So it is looked at what a server says of a statement that clients were told of before, and nothing of it
+// is executed unless that is the same. A client that asks again of each portal need not be protected.
+
+var shapeSeed = maphash.MakeSeed()
+
+// shapeOf sums up a ParameterDescription, a RowDescription or NoData: types, and the names of columns, and not whose columns they are. Of a
+// body longer than a Reader shows, of size bytes, it is the beginning.
+func shapeOf(typ byte, body []byte, size int) uint64 {
+	var h maphash.Hash
+	h.SetSeed(shapeSeed)
+	maphash.WriteComparable(&h, size)
+	if typ != pgwire.TypeRowDescription {
+		_, _ = h.Write(body)
+		return h.Sum64() | 1
+	}
+	const afterName = 4 + 2 + 4 + 2 + 4 + 2 // table, column, type, size, modifier, format
+	for fields := body[min(2, len(body)):]; ; {
+		end := bytes.IndexByte(fields, 0) + 1
+		if end == 0 || len(fields) < end+afterName {
+			return h.Sum64() | 1
+		}
+		_, _ = h.Write(fields[:end])
+		_, _ = h.Write(fields[end+6 : end+10])
+		fields = fields[end+afterName:]
+	}
+}
+
+// told reports whether clients were told of the statement's parameters or columns.
+func (s *statement) told() bool { return s.parameters.Load() != 0 || s.columns.Load() != 0 }
+
+// described looks at what a server says of a statement, or of a portal made from it. Where a pump runs, mu is held.
+func (s *session) described(h pgwire.Header) error {
+	o, ok := s.st.front()
+	if !ok || o.st == nil || o.kind != opDescribe && o.kind != opInjectedDescribe {
+		return nil
+	}
+	body, err := s.srv.r.Peek(h.Len)
+	if err != nil {
+		return err
+	}
+	is := shapeOf(h.Type, body, h.Len)
+	parameters, columns, told := is, uint64(0), &o.st.parameters
+	if h.Type != pgwire.TypeParameterDescription {
+		parameters, columns, told = o.st.parameters.Load(), is, &o.st.columns
+	}
+	if o.kind == opDescribe {
+		told.CompareAndSwap(0, is)
+	}
+	if was := told.Load(); was == 0 || was == is {
+		return nil
+	}
+	s.srv.stmts.doubt(o.st)
+	if o.kind == opInjectedDescribe && o.name == "" {
+		s.unlike = true
+		s.b.stmts.outdate(o.st)
+		return nil
+	}
+	for name, st := range s.stmts { // the client is being told of the other one
+		if st == o.st {
+			s.stmts[name] = s.b.stmts.renew(st, parameters, columns)
+			s.st.queue[s.st.head].st = s.stmts[name]
+			s.b.stmts.put(st)
+		}
+	}
+	return nil
+}
+
+// notUnlike waits, before Execute, for what the server says of a statement that was prepared again. If that is not what clients were told,
+// Execute is answered as a server does, and true returned. The message must not have been consumed.
+func (s *session) notUnlike() (rejected bool, err error) {
+	if s.unseen == nil {
+		return false, nil
+	}
+	s.unseen = nil
+	s.hold()
+	copying := s.st.copyIn
+	s.letGo()
+	if copying {
+		return false, nil
+	}
+	if err := s.catchUp(); err != nil {
+		return false, err
+	}
+	err = s.locked(func() {
+		if rejected = s.unlike && !s.st.skipping; rejected {
+			m := errorResponse(pgwire.SeverityError, pgwire.StateFeatureNotSupported, "cached plan must not change result type", "")
+			m.Routine = "RevalidateCachedQuery" // by which drivers know that preparing it again helps
+			s.rejectWith(m)
+		}
+	})
+	if !rejected || err != nil {
+		return rejected, err
+	}
+	return true, s.c.Reader.Skip()
+}
