@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -16,7 +17,7 @@ import (
 // goroutine while another writes.
 type Conn struct { // of 80 bytes, one of the allocator's sizes: there may be very many
 	raw      net.Conn
-	header   *proxyHeader  // nil = none came
+	header   *proxyHeader  // nil = none came, and nothing was unread
 	accepted time.Duration // since began
 	in, out  atomic.Uint64
 
@@ -35,7 +36,7 @@ var began = time.Now()
 // proxyHeader is what a PROXY header said.
 type proxyHeader struct {
 	remote, local net.Addr
-	pending       []byte // read past the header; belongs to the next Read
+	pending       []byte // read past the header, or given back; belongs to the next Read
 }
 
 // pending returns what was read past the PROXY header and not used yet.
@@ -99,6 +100,17 @@ func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.raw.Read(p)
 	c.in.Add(uint64(n))
 	return n, err
+}
+
+// Unread gives back the bytes that were read last: the next Read begins with them. p is copied.
+func (c *Conn) Unread(p []byte) {
+	header := proxyHeader{}
+	if c.header != nil {
+		header = *c.header
+	}
+	header.pending = append(slices.Clone(p), header.pending...)
+	c.header = &header
+	c.in.Add(-uint64(len(p)))
 }
 
 // WaitReadable returns when a Read would not wait, so that nobody need hold a buffer meanwhile. The
@@ -208,8 +220,8 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.raw.RemoteAddr()
 }
 
-// Proxied reports whether the connection began with a PROXY header: then it has
-// been read from.
+// Proxied reports whether the connection began with a PROXY header, or Unread was
+// called: then it has been read from.
 func (c *Conn) Proxied() bool { return c.header != nil }
 
 // LocalAddr is the address the client connected to: the PROXY header's, or the

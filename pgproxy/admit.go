@@ -226,6 +226,9 @@ func shared(s string) string { return unique.Make(s).Value() }
 
 // readStartup reads packets up to the StartupMessage; done means that there will be none.
 func (g *greeting) readStartup(ctx context.Context) (done bool, err error) {
+	if err := g.directTLS(ctx); err != nil {
+		return g.noStartup(err)
+	}
 	for range maxPreambles + 1 {
 		packet, err := g.r.Startup()
 		if err != nil {
@@ -285,16 +288,58 @@ func (g *greeting) answerSSL(ctx context.Context) error {
 	if _, err := g.conn.Write([]byte{'S'}); err != nil {
 		return err
 	}
+	t, err := g.startTLS(ctx)
+	if err != nil {
+		return err
+	}
+	return g.r.SetSource(t)
+}
+
+// startTLS is the server's side of a handshake.
+func (g *greeting) startTLS(ctx context.Context) (*fiber.TLSConn, error) {
 	t := fiber.TLSServer(g.conn, g.set.TLS)
 	var err error
 	fiber.Block(func() { err = t.HandshakeContext(ctx) })
 	if err != nil {
 		g.proxy.srv.CountError(listener.ReasonTLS)
-		return fmt.Errorf("TLS handshake: %w", err)
+		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	g.isTLS, g.conn = true, t
 	g.w.SetDest(t)
-	return g.r.SetSource(t)
+	return t, nil
+}
+
+// A client that begins with TLS (sslnegotiation=direct, from PostgreSQL 17 on) must name the protocol, so that nobody can be brought to
+// take one for another.
+const (
+	tlsHandshake = 0x16 // the type of the first record; a start-up packet of that length would be over pgwire.MaxStartup
+	alpnProtocol = "postgresql"
+)
+
+// directTLS goes on in TLS if that is what the client began with.
+func (g *greeting) directTLS(ctx context.Context) error {
+	conn, ok := g.conn.(*listener.Conn)
+	if g.set.TLS == nil || !ok {
+		return nil
+	}
+	first, err := g.r.PeekStart(1)
+	if err != nil || first[0] != tlsHandshake {
+		return err
+	}
+	if first, err = g.r.PeekStart(g.r.Buffered()); err != nil {
+		return err
+	}
+	conn.Unread(first)
+	t, err := g.startTLS(ctx)
+	if err != nil {
+		return err
+	}
+	g.r = pgwire.NewReader(t)
+	if t.ConnectionState().NegotiatedProtocol != alpnProtocol {
+		g.proxy.srv.CountError(listener.ReasonTLS)
+		return fmt.Errorf("TLS without the protocol (ALPN) %q", alpnProtocol)
+	}
+	return nil
 }
 
 // negotiate tells a client that asks for more than protocol 3.2 what it gets.
@@ -344,30 +389,12 @@ func linger(conn net.Conn) {
 // RejectConn tells a client for whom there is no place why, once it has said hello. A cancel request
 // needs none: it is how a place becomes free.
 func (p *Proxy) RejectConn(conn net.Conn, reason error) {
-	r := pgwire.NewReader(conn)
-	for range maxPreambles + 1 {
-		packet, err := r.Startup()
-		if err != nil {
-			break
-		}
-		m, err := pgwire.DecodeStartup(packet)
-		if err != nil {
-			break
-		}
-		switch m := m.(type) {
-		case *pgwire.SSLRequest, *pgwire.GSSENCRequest:
-			if _, err := conn.Write([]byte{'N'}); err != nil {
-				return
-			}
-			continue
-		case *pgwire.CancelRequest:
-			g := &greeting{proxy: p, set: p.settings.Load(), conn: conn}
-			g.cancel(context.Background(), m)
-			return
-		}
-		break
+	g := &greeting{proxy: p, set: p.settings.Load(), conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
+	done, err := g.readStartup(context.Background())
+	if _, refused := errors.AsType[*refusal](err); done || err != nil && !refused {
+		return
 	}
-	message := fmt.Sprintf("too many connections: %v", reason)
-	_, _ = conn.Write(errorResponse(pgwire.SeverityFatal, pgwire.StateTooManyConnections, message,
-		"Raise max_conns of the listener, or connect later.").Append(nil))
+	g.w.Send(errorResponse(pgwire.SeverityFatal, pgwire.StateTooManyConnections, fmt.Sprintf("too many connections: %v", reason),
+		"Raise max_conns of the listener, or connect later."))
+	_ = g.w.Flush()
 }

@@ -2,6 +2,7 @@ package pgproxy_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -169,11 +170,14 @@ func TestQueryEndsPipeline(t *testing.T) {
 }
 
 // TestCancelWithoutPlace cancels when there is no place for another client.
-func TestCancelWithoutPlace(t *testing.T) {
+func TestCancelWithoutPlace(t *testing.T) { withAndWithoutTLS(t, cancelWithoutPlace) }
+
+func cancelWithoutPlace(t *testing.T, secure *tls.Config, sslmode string) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.TLS = secure
 		c.Listener.MaxConns, c.Listener.MaxQueue = 1, -1
 	})
-	conn := g.connect(t, "")
+	conn := g.connect(t, sslmode)
 	over := make(chan error, 1)
 	go func() {
 		_, err := conn.Exec(t.Context(), "select pg_sleep(61)")

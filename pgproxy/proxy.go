@@ -64,6 +64,10 @@ func prepare(cfg Config) (*settings, error) {
 	}
 	cfg.LoginTimeout = cmp.Or(cfg.LoginTimeout, DefaultLoginTimeout)
 	cfg.Listener.Protocol = cmp.Or(cfg.Listener.Protocol, "postgres")
+	if cfg.TLS != nil && len(cfg.TLS.NextProtos) == 0 {
+		cfg.TLS = cfg.TLS.Clone()
+		cfg.TLS.NextProtos = []string{alpnProtocol}
+	}
 	set := &settings{Config: cfg, credentials: make(map[string]*credential, len(cfg.Users))}
 	set.logins.byPacket = make(map[string]*Login)
 	for user, secret := range cfg.Users {

@@ -117,11 +117,13 @@ func TestExhausted(t *testing.T) {
 }
 
 func TestTooManyClients(t *testing.T) {
+	server, _ := certs.New().Configs()
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.TLS = server
 		c.Listener.MaxConns, c.Listener.MaxQueue = 1, -1
 	})
 	g.connect(t, "")
-	for _, sslmode := range []string{"disable", "prefer"} {
+	for _, sslmode := range []string{"disable", "prefer", "require", "require sslnegotiation=direct"} {
 		if _, err := pgx.Connect(t.Context(), g.dsn("sslmode="+sslmode)); sqlstate(err) != "53300" {
 			t.Fatalf("second client: %v", err)
 		}
@@ -245,6 +247,32 @@ func TestTLS(t *testing.T) {
 	}
 	if _, err := os.Stat(db.CAFile()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestDirectTLS begins with TLS, for the right protocol, for another, and for none.
+func TestDirectTLS(t *testing.T) {
+	server, client := certs.New().Configs()
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.TLS = server })
+	for _, c := range []struct {
+		protocols []string
+		ok        bool
+	}{{[]string{"postgresql"}, true}, {[]string{"h2", "http/1.1"}, false}, {nil, false}} {
+		secure := client.Clone()
+		secure.NextProtos = c.protocols
+		conn, err := tls.Dial("tcp", g.addr, secure)
+		if err == nil {
+			w := newWire(t, conn)
+			_, _ = w.Write(bytesOf(&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "app"}}}))
+			_, _, err = w.try()
+		}
+		if (err == nil) != c.ok {
+			t.Errorf("protocols %q: %v", c.protocols, err)
+		}
+	}
+	out, err := g.run(t, pgtest.Shared(t), "psql", "-X", "-c", `\conninfo`, "sslmode=require") // SSLRequest
+	if err != nil || !has(out, "SSL connection") {
+		t.Errorf("psql: %v %s", err, out)
 	}
 }
 

@@ -50,6 +50,7 @@ func withAndWithoutTLS(t *testing.T, run func(t *testing.T, secure *tls.Config, 
 	t.Run("plain", func(t *testing.T) { run(t, nil, "") })
 	server, _ := certs.New().Configs()
 	t.Run("tls", func(t *testing.T) { run(t, server, "sslmode=require ") })
+	t.Run("direct", func(t *testing.T) { run(t, server, "sslmode=require sslnegotiation=direct ") })
 }
 
 // A client that was idle for long finds everything as it left it.
