@@ -31,7 +31,8 @@ type server struct {
 	key      pgwire.BackendKeyData
 	params   trackedParams
 	view     unique.Handle[trackedParams] // of params
-	baseline []pgwire.Param               // everything reported at start-up
+	baseline []pgwire.Param               // everything reported at start-up; see report
+	newest   *baseline                    // what clients are told; nil = a probe's
 
 	settings string // the settings applied, as session.settingsKey has it
 	dirt     dirt

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unique"
@@ -332,8 +333,21 @@ func (s *server) readParameter(m *pgwire.ParameterStatus) error {
 	}
 	if s.params.set(m.Name, m.Value) >= 0 {
 		s.view = unique.Make(s.params)
+	} else if m.Name == "in_hot_standby" {
+		s.report(pgwire.Param(*m))
 	}
 	return nil
+}
+
+// report notes what the server says of itself: it is no standby any more. Clients to come are told.
+func (s *server) report(p pgwire.Param) {
+	i := slices.IndexFunc(s.baseline, func(b pgwire.Param) bool { return b.Name == p.Name })
+	if i < 0 || s.newest == nil {
+		return
+	}
+	s.baseline = slices.Clone(s.baseline)
+	s.baseline[i] = p
+	s.newest.set(s.baseline)
 }
 
 // alive reports whether an idle server connection still stands, without asking the server. It

@@ -3,10 +3,14 @@ package pgproxy_test
 import (
 	"context"
 	"errors"
+	"net"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -72,5 +76,63 @@ func TestParamsThatAreRefused(t *testing.T) {
 	})
 	if _, err := pgx.Connect(t.Context(), g.dsn("")); sqlstate(err) != "08006" || !has(err.Error(), "statement_timeot") {
 		t.Errorf("a setting the server does not know: %v", err)
+	}
+}
+
+// standby logs in and returns what the client is told of its server.
+func (g *gateway) standby(t *testing.T) (*wire, string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWire(t, conn)
+	w.send(&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "app"}}})
+	_, bodies := w.until(pgwire.TypeReadyForQuery)
+	_, value, _ := strings.Cut(bodies, "in_hot_standby\x00")
+	value, _, _ = strings.Cut(value, "\x00")
+	return w, value
+}
+
+// TestPromotionIsTold promotes a standby that the gateway has connections to: libpq chooses servers by what it is told (target_session_attrs).
+func TestPromotionIsTold(t *testing.T) {
+	g, f := startFake(t, nil, &pgwire.ParameterStatus{Name: "in_hot_standby", Value: "on"})
+	w, was := g.standby(t)
+	w.send(query("select 1"))
+	srv := <-f.conns
+	srv.read()
+	srv.send(&pgwire.ParameterStatus{Name: "in_hot_standby", Value: "off"}, done, idle)
+	if types, _ := w.until(pgwire.TypeReadyForQuery); was != "on" || types != "SCZ" {
+		t.Errorf("told %q, and at the promotion %s", was, types)
+	}
+	if _, now := g.standby(t); now != "off" {
+		t.Errorf("after the promotion: %q", now)
+	}
+}
+
+// TestSessionIsToldOfItsServer has a primary and a standby: who keeps one is told of that one, whichever was connected to last.
+func TestSessionIsToldOfItsServer(t *testing.T) {
+	primary := newFakeServer(t, &pgwire.ParameterStatus{Name: "in_hot_standby", Value: "off"})
+	dials := 0
+	g, standby := startFake(t, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.Mode, pc.Limits.MaxSize, pc.Limits.OpenConcurrency = pgproxy.Session, 2, 1
+		pc.Dial = func(ctx context.Context, endpoint string) (net.Conn, error) {
+			if dials++; dials > 1 {
+				endpoint = primary.addr
+			}
+			return enginetest.Dial(ctx, endpoint)
+		}
+	}, &pgwire.ParameterStatus{Name: "in_hot_standby", Value: "on"})
+	first, _ := g.standby(t)
+	if _, is := g.standby(t); is != "off" {
+		t.Errorf("on the primary: %q", is)
+	}
+	first.send(&pgwire.Terminate{})
+	if sql := (<-standby.conns).answerQuery(); sql != "DISCARD ALL" {
+		t.Error(sql)
+	}
+	conntest.Eventually(t, "an idle connection", func() bool { return g.backend.Status().Endpoints[0].Pool.Idle == 1 })
+	if _, is := g.standby(t); is != "on" {
+		t.Errorf("on the standby: %q", is)
 	}
 }

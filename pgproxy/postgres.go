@@ -60,12 +60,27 @@ type Postgres struct {
 	up    *upstream.Upstream[*server]
 	stmts statements
 
-	baseline atomic.Pointer[[]pgwire.Param] // what the newest server connection reported
+	baseline baseline // what the newest server connection reported
 	retired  atomic.Bool
 
 	mu    sync.Mutex              // not held across I/O
 	valid map[pgwire.Param]string // start-up settings servers accepted, and what they made of them
 }
+
+// baseline is what a server connection reported: a list that is never changed in place.
+type baseline struct {
+	list atomic.Pointer[[]pgwire.Param]
+}
+
+// get returns nil if there has been no server connection.
+func (b *baseline) get() []pgwire.Param {
+	if p := b.list.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (b *baseline) set(list []pgwire.Param) { b.list.Store(&list) }
 
 // maxValid bounds the settings remembered as accepted.
 const maxValid = 1000
@@ -110,7 +125,8 @@ func withMaxSize(l pool.Limits) pool.Limits {
 func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
 	s, err := connect(ctx, &b.cfg, endpoint)
 	if err == nil {
-		b.baseline.Store(&s.baseline)
+		s.newest = &b.baseline
+		s.newest.set(s.baseline)
 	}
 	return s, err
 }

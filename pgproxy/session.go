@@ -172,12 +172,12 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 
 // begin brings the session to its first ReadyForQuery.
 func (s *session) begin() error {
-	if s.b.baseline.Load() == nil {
+	if s.b.baseline.get() == nil {
 		if err := s.acquire(); err != nil {
 			return err
 		}
 	}
-	baseline := *s.b.baseline.Load()
+	baseline := s.b.baseline.get()
 	s.unsure = s.takeSettings(baseline)
 	if (s.unsure || s.c.Mode == Session) && s.srv == nil {
 		if err := s.acquire(); err != nil {
@@ -189,7 +189,10 @@ func (s *session) begin() error {
 		}
 	}
 	s.sure()
-	if s.srv != nil && s.c.Mode == Transaction {
+	switch {
+	case s.c.Mode == Session:
+		baseline = s.srv.baseline
+	case s.srv != nil:
 		s.release()
 	}
 	s.greet(baseline)
@@ -294,7 +297,7 @@ func (s *session) greet(baseline []pgwire.Param) {
 	var m pgwire.ParameterStatus
 	for _, p := range baseline {
 		m = pgwire.ParameterStatus(p)
-		if i := tracked(p.Name); i >= 0 {
+		if i := tracked(p.Name); i >= 0 && view.known[i] {
 			m.Value = view.value[i]
 		}
 		w.Send(&m)
