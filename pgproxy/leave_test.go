@@ -9,10 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestLeaveWhileNobodyReads has a client go that sends more than the server reads while it does not read what
@@ -193,5 +196,52 @@ func TestLongPipelineThatFails(t *testing.T) {
 		if types, body := w.until(pgwire.TypeReadyForQuery); types != "1Z" {
 			t.Errorf("statement %d again: %s %q", i, types, body)
 		}
+	}
+}
+
+// TestRetiredBackendLetsGo looks at what a backend keeps when another has taken its place, as one with another password does: it holds no
+// server connection nobody uses, and logs in for nobody.
+func TestRetiredBackendLetsGo(t *testing.T) {
+	l := conntest.Listen(t)
+	logins, silent := make(chan struct{}, 1000), make(chan struct{}, 1000)
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w := newWire(t, conn)
+			if _, err := w.r.Startup(); err != nil {
+				silent <- struct{}{}
+				continue
+			}
+			logins <- struct{}{}
+			_, _ = w.Write(bytesOf(&pgwire.Authentication{}, &pgwire.ParameterStatus{Name: "client_encoding", Value: "UTF8"}, idle))
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-accepting })
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Endpoints, pc.Password = []string{l.Addr().String()}, ""
+		pc.Limits = pool.Limits{MinIdle: 2, MaxSize: 4, IdleTimeout: time.Millisecond}
+		pc.Health = upstream.Health{Probe: pgproxy.Probe(*pc), Interval: time.Millisecond}
+	})
+	connections := func() int { s := g.backend.Status().Endpoints[0].Pool; return s.Idle + s.Opening }
+	conntest.Eventually(t, "warm connections", func() bool { return connections() == 2 })
+	<-logins
+	g.backend.Retire()
+	conntest.Eventually(t, "no connection", func() bool { return connections() == 0 })
+	for range 3 {
+		<-silent // probes go on, without a password
+	}
+	for len(logins) > 0 {
+		<-logins
+	}
+	for range 3 {
+		<-silent
+	}
+	if n := len(logins); n > 0 {
+		t.Errorf("%d logins after the last", n)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
@@ -65,6 +66,9 @@ type Postgres struct {
 
 	mu    sync.Mutex              // not held across I/O
 	valid map[pgwire.Param]string // start-up settings servers accepted, and what they made of them
+
+	updating sync.Mutex // and Retire; what follows is what up was last told
+	with     upstream.Config[*server]
 }
 
 // baseline is what a server connection reported: a list that is never changed in place.
@@ -103,12 +107,13 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	}
 	cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	b := &Postgres{cfg: cfg, valid: make(map[pgwire.Param]string)}
-	up, err := upstream.New(upstream.Config[*server]{
+	b.with = upstream.Config[*server]{
 		Name: cfg.Name, Endpoints: cfg.Endpoints, Balance: cfg.Balance, Limits: withMaxSize(cfg.Limits),
 		Open: b.open, Close: closeServer, Check: check,
 		Place:  func(s *server) int { return fiber.LoopOf(s.raw) },
 		Health: cfg.Health, Ejection: cfg.Ejection, Logger: cfg.Logger,
-	})
+	}
+	up, err := upstream.New(b.with)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +139,13 @@ func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
 // Update changes endpoints, balance, limits and checks of a running backend. Connections to
 // endpoints that stay are kept.
 func (b *Postgres) Update(endpoints []string, balance upstream.Balance, l pool.Limits, h upstream.Health, e upstream.Ejection) error {
-	return b.up.Update(endpoints, balance, withMaxSize(l), h, e)
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	err := b.up.Update(endpoints, balance, withMaxSize(l), h, e)
+	if err == nil {
+		b.with.Endpoints, b.with.Balance, b.with.Limits, b.with.Health, b.with.Ejection = endpoints, balance, withMaxSize(l), h, e
+	}
+	return err
 }
 
 // Status implements Backend.
@@ -144,9 +155,26 @@ func (b *Postgres) Status() upstream.Status { return b.up.Status() }
 // everything, and returns ctx's error if that ends first.
 func (b *Postgres) Drain(ctx context.Context) error { return b.up.Drain(ctx) }
 
+// retiredIdle is how long server connections of a retired backend may be idle: the servers' places are the other's now.
+const retiredIdle = 5 * time.Second
+
 // Retire says that another backend has taken the place of this one, with another password perhaps. Its sessions go on for as long as there
-// are server connections for them. One that gets none ends (57P01): when its client connects again it comes to the other.
-func (b *Postgres) Retire() { b.retired.Store(true) }
+// are server connections for them, of which none is kept or opened ahead of demand any more. A session that gets none ends (57P01): when
+// its client connects again it comes to the other. Nobody logs in to probe the servers: that they refuse the old password is no news.
+func (b *Postgres) Retire() {
+	b.retired.Store(true)
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	l, h := b.with.Limits, b.with.Health
+	l.MinIdle = 0
+	if l.IdleTimeout <= 0 || l.IdleTimeout > retiredIdle {
+		l.IdleTimeout = retiredIdle
+	}
+	if h.Probe != nil {
+		h.Probe = upstream.TCPProbeBy(b.cfg.dial)
+	}
+	_ = b.up.Update(b.with.Endpoints, b.with.Balance, l, h, b.with.Ejection) // it was valid, and fails only once closed
+}
 
 // Close closes idle server connections now and leased ones when they come back.
 func (b *Postgres) Close() { b.up.Close() }
