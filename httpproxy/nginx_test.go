@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // nginxConf serves files from root and answers POSTs, in one process that stays in the foreground.
@@ -59,12 +61,12 @@ func startNginx(t *testing.T) string {
 	cmd := exec.Command(bin, "-e", filepath.Join(dir, "error.log"), "-c", conf)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	p := conntest.Start(t, cmd)
 	socket := filepath.Join(dir, "socket")
 	eventually(t, "nginx listens", func() bool {
+		if p.Ended() {
+			t.Fatalf("nginx ended: %v\n%s", p.Err, &out)
+		}
 		c, err := net.Dial("unix", socket)
 		if err == nil {
 			c.Close()

@@ -3,32 +3,38 @@ package integration
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/headpond/headpond/gateway/demo"
+	"github.com/headpond/headpond/internal/freeport"
 )
 
-// TestDemo runs the commands of the README's first screen, to the letter.
+// TestDemo runs the commands of the README's first screen, to the letter but for the ports: those may be taken on this machine.
 func TestDemo(t *testing.T) {
-	for _, port := range []string{"6432", "8080", "7000", "9090"} {
-		l, err := net.Listen("tcp", "127.0.0.1:"+port)
-		if err != nil {
-			t.Fatalf("the demo's port %s is taken on this machine: %v", port, err)
-		}
-		_ = l.Close()
+	first, err := freeport.Get(demo.TCPPort-demo.PostgresPort, demo.HTTPPort-demo.PostgresPort, demo.AdminPort-demo.PostgresPort)
+	if err != nil {
+		t.Fatal(err)
 	}
-	cmd := exec.Command(built(t, plainBinary), "demo")
+	offset := first - demo.PostgresPort
+	var ports []string
+	for _, port := range []int{demo.PostgresPort, demo.TCPPort, demo.HTTPPort, demo.AdminPort} {
+		ports = append(ports, strconv.Itoa(port), strconv.Itoa(port+offset))
+	}
+	at := strings.NewReplacer(ports...).Replace
+	cmd := exec.Command(built(t, plainBinary), "demo", "-port-offset", strconv.Itoa(offset))
 	cmd.Dir = sharedDir(t)
 	p := start(t, cmd)
 	eventually(t, "the demo is ready", func() error {
-		if p.ended() {
-			t.Fatalf("the demo ended: %v\n%s", p.err, p.out)
+		if p.Ended() {
+			t.Fatalf("the demo ended: %v\n%s", p.Err, p.out)
 		}
-		resp, err := adminClient.Get("http://127.0.0.1:9090/readyz")
+		resp, err := adminClient.Get(at("http://127.0.0.1:9090/readyz"))
 		if err != nil {
 			return err
 		}
@@ -42,15 +48,15 @@ func TestDemo(t *testing.T) {
 		{"curl -sS --fail 127.0.0.1:9090/healthz", "ok"},
 		{"curl -sS --fail 127.0.0.1:9090/api/v1/pools", `"pools"`},
 	} {
-		out, code := shell(t, c.command)
+		out, code := shell(t, at(c.command))
 		if code != 0 || out == "" || !strings.Contains(out, c.want) {
 			t.Errorf("%s: exit code %d, want %q in:\n%s", c.command, code, c.want, out)
 		}
-		if what := strings.Fields(c.command)[0]; what == "psql" && !strings.Contains(p.out.String(), "psql -h 127.0.0.1 -p 6432 -U demo demo") {
-			t.Errorf("the demo does not print the psql line to try:\n%s", p.out)
-		}
 	}
-	netcat(t)
+	if try := at("psql -h 127.0.0.1 -p 6432 -U demo demo"); !strings.Contains(p.out.String(), try) {
+		t.Errorf("the demo does not print the psql line to try:\n%s", p.out)
+	}
+	netcat(t, at("7000"))
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +65,10 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// netcat types a line into `nc 127.0.0.1 7000` and reads it back.
-func netcat(t *testing.T) {
+// netcat types a line into `nc 127.0.0.1 port` and reads it back.
+func netcat(t *testing.T, port string) {
 	t.Helper()
-	nc := exec.Command("nc", "127.0.0.1", "7000")
+	nc := exec.Command("nc", "127.0.0.1", port)
 	in, err := nc.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	conntest.Exchange(t, stream, "ping")
 	g.signal(syscall.SIGTERM)
 	awaitRefused(t, raw)
-	if g.ended() {
+	if g.Ended() {
 		t.Fatal("it ended at the first signal, with a session open")
 	}
 	g.signal(syscall.SIGTERM)

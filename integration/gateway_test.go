@@ -77,8 +77,8 @@ func startGateway(t testing.TB, config string, opts ...option) *gateway {
 	g.process = start(t, cmd)
 	t.Cleanup(g.finish)
 	eventually(t, "the gateway is ready", func() error {
-		if g.ended() {
-			t.Fatalf("the gateway ended at start: %v\n%s", g.err, g.out)
+		if g.Ended() {
+			t.Fatalf("the gateway ended at start: %v\n%s", g.Err, g.out)
 		}
 		if code, body := g.get("/readyz"); code != http.StatusOK {
 			return fmt.Errorf("/readyz: %d %s", code, body)
@@ -116,16 +116,16 @@ func (g *gateway) write(config string) {
 
 // finish ends the gateway as an operator does, if the test has not, and reads its log.
 func (g *gateway) finish() {
-	if !g.ended() {
+	if !g.Ended() {
 		g.signal(syscall.SIGTERM)
 		select {
-		case <-g.done:
+		case <-g.Done:
 		case <-time.After(g.drain + 10*time.Second):
 			g.signal(syscall.SIGQUIT) // for the goroutines in the log
-			<-g.done
+			<-g.Done
 			g.t.Errorf("the gateway did not end after SIGTERM")
 		}
-		if code := g.cmd.ProcessState.ExitCode(); code != 0 {
+		if code := g.Cmd.ProcessState.ExitCode(); code != 0 {
 			g.t.Errorf("the gateway's exit code is %d", code)
 		}
 	}
@@ -156,7 +156,7 @@ func readFile(t testing.TB, path string) string {
 
 func (g *gateway) signal(sig os.Signal) {
 	g.t.Helper()
-	if err := g.cmd.Process.Signal(sig); err != nil {
+	if err := g.Cmd.Process.Signal(sig); err != nil {
 		g.t.Errorf("signal %v: %v", sig, err)
 	}
 }

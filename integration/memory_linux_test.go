@@ -25,7 +25,7 @@ func residentMemory(t *testing.T, g *gateway) int64 {
 // memory is a figure of the gateway's, in bytes.
 func memory(t *testing.T, g *gateway, field string) int64 {
 	t.Helper()
-	status := readFile(t, fmt.Sprintf("/proc/%d/status", g.cmd.Process.Pid))
+	status := readFile(t, fmt.Sprintf("/proc/%d/status", g.Cmd.Process.Pid))
 	_, rest, _ := strings.Cut(status, field)
 	var kib int64
 	if _, err := fmt.Sscanf(rest, "%d kB", &kib); err != nil {

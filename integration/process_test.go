@@ -2,81 +2,35 @@ package integration
 
 import (
 	"os/exec"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// starts are commands to start on one thread that lives as long as the test binary: the
-// kernel ends a command with the thread that started it (see procattr_linux_test.go).
-var starts = sync.OnceValue(func() chan<- func() {
-	ch := make(chan func())
-	go startLoop(ch)
-	return ch
-})
-
-func startLoop(ch <-chan func()) {
-	runtime.LockOSThread()
-	for f := range ch {
-		f()
-	}
-}
-
 // process is a started command whose output is kept.
 type process struct {
-	cmd  *exec.Cmd
-	out  *conntest.Log
-	done chan struct{} // closed when it has ended and err is set
-	err  error
+	*conntest.Process
+	out *conntest.Log
 }
 
 // start starts a command; it is killed when the test ends, if it has not ended by then.
 func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{cmd: cmd, out: &conntest.Log{}, done: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = p.out, p.out
-	endWithParent(cmd)
-	started := make(chan error)
-	starts() <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
-		t.Fatalf("start %s: %v", cmd.Path, err)
-	}
-	go p.wait()
-	t.Cleanup(func() {
-		if !p.ended() {
-			_ = cmd.Process.Kill() // it may end meanwhile
-		}
-		<-p.done
-	})
-	return p
-}
-
-func (p *process) wait() {
-	p.err = p.cmd.Wait()
-	close(p.done)
-}
-
-func (p *process) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
+	out := &conntest.Log{}
+	cmd.Stdout, cmd.Stderr = out, out
+	return &process{conntest.Start(t, cmd), out}
 }
 
 // awaitEnd waits until the process has ended and returns its exit code, -1 for a signal.
 func (p *process) awaitEnd(t testing.TB, limit time.Duration) int {
 	t.Helper()
 	select {
-	case <-p.done:
-		return p.cmd.ProcessState.ExitCode()
+	case <-p.Done:
+		return p.Cmd.ProcessState.ExitCode()
 	case <-time.After(limit):
-		t.Fatalf("%s has not ended after %s; its output:\n%s", p.cmd.Path, limit, p.out)
+		t.Fatalf("%s has not ended after %s; its output:\n%s", p.Cmd.Path, limit, p.out)
 		return -1
 	}
 }

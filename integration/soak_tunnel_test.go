@@ -67,7 +67,7 @@ upstreams:
 		}
 		kills.Add(1)
 		far.signal(syscall.SIGKILL)
-		<-far.done
+		<-far.Done
 		far = startGateway(t, farText)
 		more()
 		kills.Add(1)

@@ -63,7 +63,7 @@ func TestUsersServiceThroughTheGateway(t *testing.T) {
 	if code, body, err := get(c.HTTP, c.BaseURL+"/docs/openapi.json"); err != nil || code != http.StatusOK || !strings.Contains(body, `"/api/users/{id}"`) {
 		t.Errorf("OpenAPI: %d, %v", code, err)
 	}
-	if err := service.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := service.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if code := service.awaitEnd(t, patience); code != 0 || strings.Contains(service.out.String(), "DATA RACE") || strings.Contains(service.out.String(), "panic") {

@@ -221,17 +221,24 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-func TestDemoPortInUse(t *testing.T) {
-	port, err := freeport.Get()
+// demoOffset is one at which all of the demo's ports are free.
+func demoOffset(t *testing.T) int {
+	t.Helper()
+	port, err := freeport.Get(demo.TCPPort-demo.PostgresPort, demo.HTTPPort-demo.PostgresPort, demo.AdminPort-demo.PostgresPort)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	return port - demo.PostgresPort
+}
+
+func TestDemoPortInUse(t *testing.T) {
+	offset := demoOffset(t)
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(demo.PostgresPort+offset)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	code, _, stderr := execute("demo", "-port-offset", strconv.Itoa(port-demo.PostgresPort))
+	code, _, stderr := execute("demo", "-port-offset", strconv.Itoa(offset))
 	if code != 1 || !strings.Contains(stderr, `listener "db"`) || !strings.Contains(stderr, "-port-offset") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}

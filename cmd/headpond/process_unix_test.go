@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,7 +20,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/headpond/headpond/gateway/demo"
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/freeport"
 )
@@ -37,7 +35,7 @@ func init() {
 
 // process is headpond, running.
 type process struct {
-	cmd *exec.Cmd
+	*conntest.Process
 	log *bufio.Scanner
 	out io.ReadCloser // what log reads
 }
@@ -51,19 +49,16 @@ func startProcess(t *testing.T, shell string, args ...string) *process {
 // startWith is startProcess with files that are open from the start.
 func startWith(t *testing.T, files []*os.File, shell string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command("/bin/sh", append([]string{"-c", shell + ` exec "$0" "$@"`, os.Args[0]}, args...)...)}
-	p.cmd.Env = append(os.Environ(), runVariable+"=1", "TMPDIR="+t.TempDir())
+	cmd := exec.Command("/bin/sh", append([]string{"-c", shell + ` exec "$0" "$@"`, os.Args[0]}, args...)...)
+	cmd.Env = append(os.Environ(), runVariable+"=1", "TMPDIR="+t.TempDir())
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = w, w, files
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = r.Close() })
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = w, w, files
+	p := &process{conntest.Start(t, cmd), bufio.NewScanner(r), r}
 	_ = w.Close()
-	p.out, p.log = r, bufio.NewScanner(r)
-	t.Cleanup(func() { _, _, _ = p.cmd.Process.Kill(), p.cmd.Wait(), r.Close() })
 	return p
 }
 
@@ -83,7 +78,7 @@ func (p *process) until(t *testing.T, text string) string {
 
 func (p *process) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.Cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -120,7 +115,7 @@ func TestLogReaderGoes(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	p.signal(t, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Error(err)
 	}
 }
@@ -144,7 +139,7 @@ func TestLogReaderPauses(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	p.signal(t, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Error(err)
 	}
 }
@@ -173,31 +168,8 @@ func TestHangupWhileStarting(t *testing.T) {
 	}
 	p.signal(t, syscall.SIGTERM)
 	p.until(t, "msg=stopped")
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Error(err)
-	}
-}
-
-// demoOffset is one at which the demo's ports are free: one is reserved, and the others are looked at.
-func demoOffset(t *testing.T) string {
-	t.Helper()
-	for {
-		first, err := freeport.Get()
-		if err != nil {
-			t.Fatal(err)
-		}
-		offset, taken := first-demo.PostgresPort, false
-		for _, port := range []int{demo.HTTPPort, demo.TCPPort, demo.AdminPort} {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+offset))
-			if err != nil {
-				taken = true
-				break
-			}
-			_ = l.Close()
-		}
-		if !taken {
-			return strconv.Itoa(offset)
-		}
 	}
 }
 
@@ -206,16 +178,16 @@ func TestDemoEndsWithItsTerminal(t *testing.T) {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // for a process inherits what is ignored, as nohup has it
 	defer signal.Stop(hup)
-	p := startProcess(t, "", "demo", "-port-offset", demoOffset(t))
+	p := startProcess(t, "", "demo", "-port-offset", strconv.Itoa(demoOffset(t)))
 	database := strings.Fields(p.until(t, "  database "))[1]
 	p.signal(t, syscall.SIGHUP)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(database); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the database: %v", err)
 	}
-	p = startProcess(t, `trap "" HUP;`, "demo", "-port-offset", demoOffset(t))
+	p = startProcess(t, `trap "" HUP;`, "demo", "-port-offset", strconv.Itoa(demoOffset(t)))
 	p.until(t, "  database ")
 	p.signal(t, syscall.SIGHUP)
 	p.signal(t, syscall.SIGTERM)
@@ -290,7 +262,7 @@ func TestRestartAfterAKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		if running != nil {
-			_, _ = running.cmd.Process.Kill(), running.cmd.Wait()
+			_, _ = running.Cmd.Process.Kill(), running.Wait()
 		}
 		_, _ = io.WriteString(w, "secret\n")
 		_ = w.Close()

@@ -87,7 +87,7 @@ func TestSystemdIsTold(t *testing.T) {
 	p.signal(t, syscall.SIGTERM)
 	manager.next(t, "STOPPING=1\n")
 	p.until(t, "msg=stopped")
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Error(err)
 	}
 }
@@ -115,7 +115,7 @@ func TestSystemdIsNotToldOfReloadsAtTheEnd(t *testing.T) {
 	p.until(t, "reload refused")
 	_ = client.Close()
 	p.until(t, "msg=stopped")
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Error(err)
 	}
 	if _, err := manager.WriteTo([]byte("the end"), manager.LocalAddr()); err != nil {

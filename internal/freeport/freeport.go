@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 )
 
@@ -14,16 +15,24 @@ const first, last = 15000, 31999
 
 // Get returns a port of 127.0.0.1 that nobody listens on, and that no other call returns for as long as
 // this process lives, nor, on Linux, in any other process: packages are tested side by side, and between
-// finding a port and listening on it there is time. Safe for concurrent use.
-func Get() (int, error) {
+// finding a port and listening on it there is time. The ports that are so much higher, if any, are as free.
+// Safe for concurrent use.
+func Get(higher ...int) (int, error) {
+	span := last - first + 1 - slices.Max(append(higher, 0))
 	for range 1000 {
-		port := first + rand.IntN(last-first+1)
-		if !reserve(port) {
-			continue
-		}
-		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
+		port := first + rand.IntN(span)
+		if free(port) && !slices.ContainsFunc(higher, func(by int) bool { return !free(port + by) }) {
+			return port, nil
 		}
 	}
 	return 0, errors.New("freeport: no free port from 15000 to 31999")
+}
+
+// free reports whether the port is this call's and nobody listens on it.
+func free(port int) bool {
+	if !reserve(port) {
+		return false
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	return err == nil && l.Close() == nil
 }

@@ -23,13 +23,15 @@ func Example() {
 func TestGetGivesNoneTwice(t *testing.T) {
 	given := map[int]bool{}
 	for range 200 {
-		port, err := freeport.Get()
+		port, err := freeport.Get(1, 7)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if given[port] {
-			t.Fatalf("port %d again", port)
+		for _, p := range []int{port, port + 1, port + 7} {
+			if given[p] {
+				t.Fatalf("port %d again", p)
+			}
+			given[p] = true
 		}
-		given[port] = true
 	}
 }

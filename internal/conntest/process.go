@@ -1,0 +1,59 @@
+package conntest
+
+import (
+	"os/exec"
+	"runtime"
+	"testing"
+)
+
+// Process is a program that a test has started.
+type Process struct {
+	Cmd  *exec.Cmd
+	Done chan struct{} // closed when it has ended
+	Err  error         // what Cmd.Wait has returned, once Done is closed
+}
+
+// Start starts a program. It is killed at the end of the test, if it has not ended by then; on Linux also when the process of the test dies.
+func Start(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	endWithParent(cmd)
+	p := &Process{Cmd: cmd, Done: make(chan struct{})}
+	started := make(chan error)
+	go p.run(started)
+	if err := <-started; err != nil {
+		t.Fatalf("start %s: %v", cmd.Path, err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // unless it has ended
+		<-p.Done
+	})
+	return p
+}
+
+// run keeps the thread that started the program: the kernel takes its end for that of the parent.
+func (p *Process) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.Cmd.Start()
+	started <- err
+	if err == nil {
+		p.Err = p.Cmd.Wait()
+		close(p.Done)
+	}
+}
+
+// Wait waits for the end and returns Err.
+func (p *Process) Wait() error {
+	<-p.Done
+	return p.Err
+}
+
+// Ended reports whether Done is closed.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.Done:
+		return true
+	default:
+		return false
+	}
+}
