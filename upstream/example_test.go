@@ -2,14 +2,17 @@ package upstream_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 
 	"github.com/headpond/headpond/upstream"
 )
 
+// The first of two endpoints is down: whoever asks gets a connection to the other, the second one a connection that is open.
 func Example() {
 	backend, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -28,11 +31,17 @@ func Example() {
 
 	echo, err := upstream.New(upstream.Config[net.Conn]{
 		Name:      "echo",
-		Endpoints: []string{backend.Addr().String()},
+		Endpoints: []string{"first.test:7", backend.Addr().String()},
+		Balance:   upstream.First,
 		Open: func(ctx context.Context, endpoint string) (net.Conn, error) {
+			if endpoint == "first.test:7" {
+				return nil, errors.New("it is down")
+			}
 			return new(net.Dialer).DialContext(ctx, "tcp", endpoint)
 		},
-		Close: func(c net.Conn) { c.Close() },
+		Close:    func(c net.Conn) { c.Close() },
+		Ejection: upstream.Ejection{Failures: 1},
+		Logger:   slog.New(slog.DiscardHandler), // it would say that an endpoint is ejected, and why
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -53,7 +62,10 @@ func Example() {
 		fmt.Println(string(answer), "reused:", lease.Reused())
 		lease.Release()
 	}
+	first := echo.Status().Endpoints[0]
+	fmt.Println(first.Address, "ejected:", first.Ejected, "because", first.LastError)
 	// Output:
 	// ping reused: false
 	// ping reused: true
+	// first.test:7 ejected: true because it is down
 }
