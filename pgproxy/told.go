@@ -46,6 +46,9 @@ func whyNoServer(err error) string {
 		}
 		return fmt.Sprintf("the server says: %s (SQLSTATE %s)", m.Message, m.Code)
 	}
+	if e, ok := errors.AsType[*pool.Error](err); ok && errors.Is(e.Kind, pool.ErrTimeout) && e.Opening > 0 {
+		return "the server did not answer in time" // whatever an earlier attempt came to, which err wraps too
+	}
 	_, unknown := errors.AsType[*net.DNSError](err)
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
 	_, noTLS := errors.AsType[tls.RecordHeaderError](err)

@@ -14,6 +14,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
 )
 
 // TestRestartIsNotSeen restarts the server under idle clients.
@@ -242,15 +243,17 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestServerThatNeverAnswers has connections accepted, by the system, for a server that says nothing.
+// TestServerThatNeverAnswers has connections accepted, by the system, for a server that says nothing. Either limit may end the wait.
 func TestServerThatNeverAnswers(t *testing.T) {
 	l := conntest.Listen(t)
 	defer l.Close()
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Endpoints, pc.Limits.OpenTimeout = []string{l.Addr().String()}, time.Second
-	})
-	_, err := pgx.Connect(t.Context(), g.dsn(""))
-	if sqlstate(err) != "08006" || !has(err.Error(), "did not answer in time") || has(g.log.String(), `exceeded\n`) {
-		t.Errorf("%v\n%s", err, g.log)
+	for _, limits := range []pool.Limits{{OpenTimeout: time.Second}, {AcquireTimeout: time.Second}} {
+		g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+			pc.Endpoints, pc.Limits = []string{l.Addr().String()}, limits
+		})
+		_, err := pgx.Connect(t.Context(), g.dsn(""))
+		if sqlstate(err) != "08006" || !has(err.Error(), "did not answer in time") || has(g.log.String(), `exceeded\n`) {
+			t.Errorf("%+v: %v\n%s", limits, err, g.log)
+		}
 	}
 }

@@ -116,6 +116,19 @@ func TestHandlerWithoutAServer(t *testing.T) {
 	}
 }
 
+// TestServerThatDoesNotAnswerIsNoFullPool: whoever gives up while a connection is being opened is not told that all are in use, nor why
+// one could not be opened before.
+func TestServerThatDoesNotAnswerIsNoFullPool(t *testing.T) {
+	for _, before := range []error{nil, syscall.ECONNREFUSED} {
+		w := httptest.NewRecorder()
+		err := &pool.Error{Kind: pool.ErrTimeout, Opening: 1, MaxSize: 2, LastOpenError: before}
+		status, _ := httppool.WriteFailure(w, httptest.NewRequest("GET", "/", nil), err, httppool.Failure{Upstream: "api"})
+		if body := w.Body.String(); status != 502 || !strings.HasSuffix(body, `"api": cannot connect: it does not answer in time`+"\n") {
+			t.Errorf("after %v: %d %q", before, status, body)
+		}
+	}
+}
+
 // TestAnswersTellWhyThereIsNoConnection, in words without addresses: those are for the log.
 func TestAnswersTellWhyThereIsNoConnection(t *testing.T) {
 	for want, cause := range map[string]error{

@@ -44,7 +44,7 @@ func StatusOf(err error) int {
 	case errors.Is(err, pool.ErrOpen):
 		return http.StatusBadGateway
 	case errors.As(err, &pe):
-		if pe.LastOpenError != nil && pe.InUse < pe.MaxSize {
+		if pe.LastOpenError != nil && pe.InUse < pe.MaxSize || gaveUpOpening(err) {
 			return http.StatusBadGateway
 		}
 		return http.StatusServiceUnavailable
@@ -54,6 +54,12 @@ func StatusOf(err error) int {
 		return http.StatusGatewayTimeout
 	}
 	return http.StatusBadGateway
+}
+
+// gaveUpOpening reports whether the time to get a connection was over while one was being opened, with room for it in the pool.
+func gaveUpOpening(err error) bool {
+	pe, ok := errors.AsType[*pool.Error](err)
+	return ok && errors.Is(pe.Kind, pool.ErrTimeout) && pe.Opening > 0 && pe.InUse < pe.MaxSize
 }
 
 // reasonOf says in public words what happened; addresses and details are for the log.
@@ -69,6 +75,8 @@ func reasonOf(err error) string {
 		return "every connection is in use and too many requests wait for one"
 	case status == http.StatusServiceUnavailable:
 		return "every connection is in use and none became free in time"
+	case gaveUpOpening(err): // before the error of an earlier attempt, which err wraps too
+		return "cannot connect: it does not answer in time"
 	case errors.Is(err, ErrResponseTimeout):
 		return "no response in time"
 	case status == http.StatusGatewayTimeout:
