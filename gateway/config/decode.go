@@ -194,7 +194,8 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
 		return
 	}
 	hint := didYouMean(name, sortedKeys(t))
-	if sections := sectionsWith(name); len(sections) > 0 {
+	sections := sectionsWith(name)
+	if _, plural := keysOf(t)[name+"s"]; len(sections) > 0 && !plural {
 		hint = "; it belongs in " + strings.Join(sections, " or ")
 	}
 	if hint == "" {

@@ -54,7 +54,7 @@ func (d *decoder) written(ptr any) bool {
 }
 
 func (d *decoder) checkAdmin(cfg *Config) {
-	if cfg.Admin != "" && !Loopback(cfg.Admin) {
+	if cfg.Admin != "" && !Loopback(cfg.Admin) && d.noProblemAt(&cfg.Admin) {
 		d.warn(d.mark(&cfg.Admin), "admin: %q can be reached from other machines and has no password; it shows addresses and counts, changes nothing", cfg.Admin)
 	}
 }

@@ -188,6 +188,9 @@ func (d *decoder) checkHealthPath(h *Health) {
 }
 
 func (d *decoder) checkPool(p *Pool) {
+	if !d.noProblemAt(&p.MinIdle, &p.MaxSize, &p.MaxIdle) {
+		return // with a number that is none they compare badly
+	}
 	if p.MinIdle > p.MaxSize {
 		d.report(d.mark(&p.MinIdle, &p.MaxSize), "min_idle: %d is more than max_size: %d", p.MinIdle, p.MaxSize)
 	}
