@@ -144,8 +144,10 @@ function poolCard() {
       idle.style.width = Math.min(100, (100 * p.idle) / size) + "%";
       set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), reuse([p]),
         count(p.opened), count(p.reused), count(p.open_failed), duration(p.acquire_seconds.p50), duration(p.acquire_seconds.p99));
-      const why = (!e.healthy || e.ejected || e.failures > 0 || p.last_open_error) ? (e.last_error || p.last_open_error) : "";
-      setText(error, why);
+      const wrong = !e.healthy || e.ejected || e.failures > 0; // else it may be over, and nobody has opened a connection since
+      const why = (wrong && e.last_error) || p.last_open_error;
+      error.className = wrong ? "error" : "quiet";
+      setText(error, why && !wrong ? "the last connection to be opened failed: " + why : why);
       error.hidden = !why;
     },
   };
