@@ -85,7 +85,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// SetPolicy replaces Config.Policy, for streams to come.
+// SetPolicy replaces Config.Policy, for streams to come; those that are open go on. On an error, which wraps ErrConfig,
+// nothing has changed.
 func (c *Client) SetPolicy(p Policy) error {
 	cfg := c.cfg.Config
 	cfg.Policy = p
