@@ -3,7 +3,6 @@ package gateway
 import (
 	"crypto/sha256"
 	"fmt"
-	"os"
 
 	"github.com/headpond/headpond/gateway/config"
 )
@@ -18,7 +17,7 @@ func fingerprintOf(paths ...config.Path) (fingerprint, error) {
 		if p == "" {
 			continue
 		}
-		data, err := os.ReadFile(string(p))
+		data, err := p.Read()
 		if err != nil {
 			return fingerprint{}, err
 		}

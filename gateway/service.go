@@ -1,12 +1,12 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"reflect"
 	"strings"
 
@@ -154,12 +154,11 @@ func loadUsers(path config.Path) (pgproxy.Users, error) {
 	if path == "" {
 		return nil, nil
 	}
-	f, err := os.Open(string(path))
+	text, err := path.Read()
 	if err != nil {
 		return nil, fmt.Errorf("users_file: %w", err)
 	}
-	defer func() { _ = f.Close() }()
-	users, err := pgproxy.ParseUsers(f)
+	users, err := pgproxy.ParseUsers(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("users_file %s: %s", path, strings.ReplaceAll(err.Error(), pgproxy.ErrConfig.Error()+": ", ""))
 	}

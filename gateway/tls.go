@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +26,7 @@ func (c *certificate) expires() time.Time {
 
 // loadCertificate reads the files of t.
 func loadCertificate(t *config.ServerTLS) (*tls.Certificate, error) {
-	cert, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key))
+	cert, err := config.KeyPair(t.Cert, t.Key)
 	if err != nil {
 		return nil, fmt.Errorf("tls: %w", err)
 	}
@@ -50,7 +49,7 @@ func clientConfig(t *config.ClientTLS) (*tls.Config, error) {
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify} //nolint:gosec // asked for in so many words, and config warns
 	out.ClientSessionCache = tlsclient.NewSessions()
 	if t.CA != "" {
-		pem, err := os.ReadFile(string(t.CA))
+		pem, err := t.CA.Read()
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
@@ -60,7 +59,7 @@ func clientConfig(t *config.ClientTLS) (*tls.Config, error) {
 		}
 	}
 	if t.Cert != "" {
-		cert, err := tls.LoadX509KeyPair(string(t.Cert), string(t.Key))
+		cert, err := config.KeyPair(t.Cert, t.Key)
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"reflect"
 	"sync/atomic"
 	"time"
@@ -227,7 +226,7 @@ func (s *spec) tunnel(g *Gateway, l *config.Listener, serverTLS *tls.Config) err
 		},
 	}
 	if serverTLS != nil && l.TLS.ClientCA != "" {
-		pem, err := os.ReadFile(string(l.TLS.ClientCA))
+		pem, err := l.TLS.ClientCA.Read()
 		if err != nil {
 			return fmt.Errorf("tls: client_ca: %w", err)
 		}

@@ -202,12 +202,9 @@ func (d *decoder) setPath(p *Path, text string) error {
 	if text == "" {
 		return fmt.Errorf("is empty")
 	}
-	full := d.resolve(text)
-	*p = Path(full)
-	if _, err := readFile(full, maxNamedFileBytes); err != nil {
-		return err
-	}
-	return nil
+	*p = Path(d.resolve(text))
+	_, err := p.Read()
+	return err
 }
 
 // maxNamedFileBytes bounds certificates and user lists.

@@ -1,6 +1,9 @@
 package config
 
-import "reflect"
+import (
+	"reflect"
+	"time"
+)
 
 // Schema is the root of the schema, for the test of its tags.
 func Schema() reflect.Type { return reflect.TypeFor[Config]() }
@@ -12,4 +15,9 @@ func EditDistance(a, b string) int { return editDistance(a, b) }
 func SetTag(p any, text string, tag reflect.StructTag) error {
 	d := &decoder{}
 	return d.set(reflect.ValueOf(p).Elem(), text, tag)
+}
+
+// ReadFileFor is readFileFor, for secrets.
+func ReadFileFor(path string, patience time.Duration) ([]byte, error) {
+	return readFileFor(path, maxSecretBytes, patience)
 }

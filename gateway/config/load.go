@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -68,35 +66,6 @@ func parse(name string, data []byte) (*Config, Problems) {
 		d.validate(cfg)
 	}
 	return cfg, d.problems.sorted()
-}
-
-// readFile reads a file of at most limit bytes. Its errors name what is wrong, not the path: the caller says where it was written.
-func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read %q: %w", path, plainError(err))
-	}
-	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return nil, fmt.Errorf("cannot read %q: it is a folder", path)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("cannot read %q: %w", path, plainError(err))
-	case int64(len(data)) > limit:
-		return nil, fmt.Errorf("cannot read %q: it is larger than %d KiB", path, limit>>10)
-	}
-	return data, nil
-}
-
-// plainError takes the operation and path off an error of package os.
-func plainError(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return path.Err
-	}
-	return err
 }
 
 // parse turns data into the root node of its only document, or reports why that is impossible and returns nil.

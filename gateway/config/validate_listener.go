@@ -174,7 +174,7 @@ func (d *decoder) checkUsers(pg *PostgresListener) {
 		return
 	}
 	pos := d.mark(&pg.UsersFile)
-	text, err := readFile(string(pg.UsersFile), maxNamedFileBytes)
+	text, err := pg.UsersFile.Read()
 	if err != nil {
 		d.report(pos, "users_file: %s", err)
 		return

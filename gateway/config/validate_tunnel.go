@@ -106,7 +106,7 @@ func (d *decoder) checkCA(ca *Path, key string) {
 	if *ca == "" || !d.noProblemAt(ca) {
 		return
 	}
-	pem, err := readFile(string(*ca), maxNamedFileBytes)
+	pem, err := ca.Read()
 	if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
 		d.report(d.mark(ca), "%s: %q has no PEM certificate in it", key, string(*ca))
 	}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"net/url"
@@ -115,7 +114,7 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 	}
 	d.checkPair(&t.Cert, &t.Key)
 	if t.CA != "" && d.noProblemAt(&t.CA) {
-		pem, err := readFile(string(t.CA), maxNamedFileBytes)
+		pem, err := t.CA.Read()
 		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
 			d.report(d.mark(&t.CA), "ca: %q has no PEM certificate in it", string(t.CA))
 		}
@@ -130,7 +129,7 @@ func (d *decoder) checkPair(cert, key *Path) {
 	if *cert == "" || *key == "" || !d.noProblemAt(cert, key) {
 		return
 	}
-	pair, err := tls.LoadX509KeyPair(string(*cert), string(*key))
+	pair, err := KeyPair(*cert, *key)
 	if err != nil {
 		d.report(d.mark(cert), "tls: %q with %q: %s", *cert, *key, strings.TrimPrefix(err.Error(), "tls: "))
 		return

@@ -1,0 +1,113 @@
+package config
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+)
+
+// readTime bounds the reading of a file. A named pipe that nobody writes to, or a network file system that hangs, would hold up this reload,
+// all later ones, and the end of the gateway. The admin page has more time than this to answer a reload.
+const readTime = 10 * time.Second
+
+// Read returns the content of the file, of at most 16 MiB. It gives up when that takes more than ten seconds.
+func (p Path) Read() ([]byte, error) { return readFile(string(p), maxNamedFileBytes) }
+
+// KeyPair reads a certificate and its key, as Path.Read does.
+func KeyPair(cert, key Path) (tls.Certificate, error) {
+	certPEM, err := cert.Read()
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	keyPEM, err := key.Read()
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certPEM, keyPEM)
+}
+
+// readFile reads a file of at most limit bytes, within readTime. Its errors name what is wrong, not the path: the caller says where it was written.
+func readFile(path string, limit int64) ([]byte, error) {
+	return readFileFor(path, limit, readTime)
+}
+
+func readFileFor(path string, limit int64, patience time.Duration) ([]byte, error) {
+	r := takeUp(file{path, limit})
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-r.done:
+		return r.data, r.err
+	case <-timer.C:
+	}
+	abandoned.Store(file{path, limit}, r)
+	return nil, fmt.Errorf("cannot read %q: it has not come to its end within %s; is it a pipe that nobody writes to, or on a file system that does not answer?",
+		path, patience)
+}
+
+// file is what a reading is of.
+type file struct {
+	path  string
+	limit int64
+}
+
+// reading is the reading of a file; data and err are set once done is closed.
+type reading struct {
+	done chan struct{}
+	data []byte
+	err  error
+}
+
+// abandoned are readings that have taken too long, by file. Whoever wants the same file goes on with that, or each attempt would leave one
+// more thread behind, and what is written to a pipe at last could go to a reading that nobody waits for.
+var abandoned sync.Map
+
+// takeUp begins to read f, or goes on.
+func takeUp(f file) *reading {
+	if old, ok := abandoned.LoadAndDelete(f); ok {
+		select {
+		case <-old.(*reading).done: // when nobody asked; it may be another file by now
+		default:
+			return old.(*reading) //nolint:forcetypeassert // nothing else is stored
+		}
+	}
+	r := &reading{done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.data, r.err = f.read()
+	}()
+	return r
+}
+
+func (f file) read() ([]byte, error) {
+	open, err := os.Open(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %q: %w", f.path, plainError(err))
+	}
+	defer func() { _ = open.Close() }()
+	if info, err := open.Stat(); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("cannot read %q: it is a folder", f.path)
+	}
+	data, err := io.ReadAll(io.LimitReader(open, f.limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot read %q: %w", f.path, plainError(err))
+	case int64(len(data)) > f.limit:
+		return nil, fmt.Errorf("cannot read %q: it is larger than %d KiB", f.path, f.limit>>10)
+	}
+	return data, nil
+}
+
+// plainError takes the operation and path off an error of package os.
+func plainError(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
