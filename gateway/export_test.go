@@ -11,6 +11,9 @@ import (
 // OpenFiles is openFiles.
 func OpenFiles(cfg *config.Config) uint64 { return openFiles(cfg) }
 
+// ClientsWithin is clientsWithin.
+func ClientsWithin(limit uint64, cfg *config.Config) int { return clientsWithin(limit, cfg) }
+
 // OnLoop runs fn as a fiber.
 func OnLoop(g *Gateway, fn func()) { g.engine.Go(fn) }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/listener"
 )
 
 // Options are what a program, rather than the configuration file, decides. The zero value is usable.
@@ -40,6 +41,7 @@ type Gateway struct {
 	logger  *slog.Logger
 	logs    *logControl // nil when the program gave its own logger
 	started time.Time
+	room    listener.Room // for clients, of all listeners together
 
 	// reloading is held by Reload and Drain, one at a time; long operations are allowed under it.
 	reloading sync.Mutex

@@ -38,3 +38,22 @@ func openFiles(cfg *config.Config) uint64 {
 	}
 	return uint64(total) //nolint:gosec // none of these is negative
 }
+
+// clientsWithin is how many clients a limit of open files below openFiles has room for, together with the connections to backends that they need:
+// one each, or as many as the pools allow if those are fewer.
+func clientsWithin(limit uint64, cfg *config.Config) int {
+	room := int(limit) - ownFiles - len(cfg.Listeners) //nolint:gosec // it is below openFiles
+	idle, most := 0, 0
+	for i := range cfg.Upstreams {
+		u := &cfg.Upstreams[i]
+		switch {
+		case u.Tunnel != "":
+		case u.Pool.Overflow == config.OverflowDirect:
+			most = room
+		default:
+			most += len(u.Endpoints) * u.Pool.MaxSize
+		}
+		idle += len(u.Endpoints) * u.Pool.MinIdle
+	}
+	return max(room-most, (room-idle)/2, 1)
+}

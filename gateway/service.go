@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"net"
 	"reflect"
 	"strings"
@@ -53,7 +52,7 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 	if err != nil {
 		return nil, wrap(err)
 	}
-	s, logger := &spec{cfg: *l, files: files}, g.logger
+	s := &spec{cfg: *l, files: files}
 	var serverTLS *tls.Config
 	if l.TLS != nil {
 		if s.cert, err = loadCertificate(l.TLS); err != nil {
@@ -63,13 +62,13 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 	}
 	switch l.Protocol {
 	case config.TCP:
-		err = s.tcp(l, backends, serverTLS, logger)
+		err = s.tcp(g, l, backends, serverTLS)
 	case config.HTTP:
-		err = s.http(l, backends, serverTLS, logger)
+		err = s.http(g, l, backends, serverTLS)
 	case config.TunnelProtocol:
 		err = s.tunnel(g, l, serverTLS)
 	default:
-		err = s.postgres(l, backends, serverTLS, logger)
+		err = s.postgres(g, l, backends, serverTLS)
 	}
 	if err == nil {
 		err = s.verify()
@@ -81,14 +80,14 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 }
 
 // listenerConfig is the part every protocol has.
-func listenerConfig(l *config.Listener, logger *slog.Logger) listener.Config {
+func (g *Gateway) listenerConfig(l *config.Listener) listener.Config {
 	return listener.Config{
 		Name: l.Name, Protocol: string(l.Protocol), MaxConns: l.MaxConns, MaxQueue: l.MaxQueue, QueueTimeout: l.QueueTimeout,
-		AcceptProxy: l.AcceptProxy, TrustedProxies: l.TrustedProxies, AccessLog: l.AccessLog, Logger: logger,
+		AcceptProxy: l.AcceptProxy, TrustedProxies: l.TrustedProxies, AccessLog: l.AccessLog, Logger: g.logger, Room: &g.room,
 	}
 }
 
-func (s *spec) tcp(l *config.Listener, backends map[string]*backend, serverTLS *tls.Config, logger *slog.Logger) error {
+func (s *spec) tcp(g *Gateway, l *config.Listener, backends map[string]*backend, serverTLS *tls.Config) error {
 	b := backends[l.Upstream]
 	impl, ok := b.impl.(tcpBackend)
 	if !ok {
@@ -99,7 +98,7 @@ func (s *spec) tcp(l *config.Listener, backends map[string]*backend, serverTLS *
 		return err
 	}
 	cfg := tcpproxy.Config{
-		Listener: listenerConfig(l, logger), Upstream: impl.Upstream, IdleTimeout: l.TCP.IdleTimeout,
+		Listener: g.listenerConfig(l), Upstream: impl.Upstream, IdleTimeout: l.TCP.IdleTimeout,
 		ConnectTimeout: b.cfg.ConnectTimeout, SendProxy: l.TCP.SendProxy.Version(), TLS: serverTLS, UpstreamTLS: clientTLS,
 	}
 	s.verify = cfg.Verify
@@ -108,8 +107,8 @@ func (s *spec) tcp(l *config.Listener, backends map[string]*backend, serverTLS *
 	return nil
 }
 
-func (s *spec) http(l *config.Listener, backends map[string]*backend, serverTLS *tls.Config, logger *slog.Logger) error {
-	cfg := httpproxy.Config{Listener: listenerConfig(l, logger), TLS: serverTLS, TrustedProxies: l.TrustedProxies}
+func (s *spec) http(g *Gateway, l *config.Listener, backends map[string]*backend, serverTLS *tls.Config) error {
+	cfg := httpproxy.Config{Listener: g.listenerConfig(l), TLS: serverTLS, TrustedProxies: l.TrustedProxies}
 	for _, r := range l.HTTP.Routes {
 		impl, ok := backends[r.Upstream].impl.(httpBackend)
 		if !ok {
@@ -126,13 +125,13 @@ func (s *spec) http(l *config.Listener, backends map[string]*backend, serverTLS 
 	return nil
 }
 
-func (s *spec) postgres(l *config.Listener, backends map[string]*backend, serverTLS *tls.Config, logger *slog.Logger) error {
+func (s *spec) postgres(g *Gateway, l *config.Listener, backends map[string]*backend, serverTLS *tls.Config) error {
 	users, err := loadUsers(l.Postgres.UsersFile)
 	if err != nil {
 		return err
 	}
 	cfg := pgproxy.Config{
-		Listener: listenerConfig(l, logger), Users: users, Databases: map[string]pgproxy.Backend{}, TLS: serverTLS, RequireTLS: l.Postgres.RequireTLS,
+		Listener: g.listenerConfig(l), Users: users, Databases: map[string]pgproxy.Backend{}, TLS: serverTLS, RequireTLS: l.Postgres.RequireTLS,
 		Mode: map[config.PoolMode]pgproxy.Mode{config.TransactionMode: pgproxy.Transaction, config.SessionMode: pgproxy.Session}[l.Postgres.Mode],
 		Auth: map[config.Auth]pgproxy.Auth{config.AuthTrust: pgproxy.AuthTrust, config.AuthMD5: pgproxy.AuthMD5, config.AuthSCRAM: pgproxy.AuthSCRAM}[l.Postgres.Auth],
 	}

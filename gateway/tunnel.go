@@ -218,7 +218,7 @@ func (s *spec) tunnel(g *Gateway, l *config.Listener, serverTLS *tls.Config) err
 	}
 	policy.Timeout = t.DialTimeout
 	cfg := tunnel.ServerConfig{
-		Listener: listenerConfig(l, g.logger), TLS: serverTLS, Peers: t.Peers, MaxSessions: t.MaxSessions, MaxSessionsPerPeer: t.PeerSessions,
+		Listener: g.listenerConfig(l), TLS: serverTLS, Peers: t.Peers, MaxSessions: t.MaxSessions, MaxSessionsPerPeer: t.PeerSessions,
 		Insecure: config.Loopback(l.Listen), // config has refused it elsewhere, and warned
 		Config: tunnel.Config{
 			Name: l.Name, // for the peers' logs

@@ -29,6 +29,10 @@ func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) (err error) {
 func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 	var delay time.Duration
 	for {
+		if s.room.full() && !s.isDraining() {
+			delay = s.backOff(l, delay, errNoRoom)
+			continue
+		}
 		raw, err := l.Accept()
 		if err == nil {
 			if delay > 0 {
@@ -75,7 +79,7 @@ func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Dur
 // hint says what helps against err.
 func hint(err error) string {
 	switch {
-	case errors.Is(err, syscall.EMFILE):
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, errNoRoom):
 		return "raise the process's limit of open files (ulimit -n, LimitNOFILE) or lower max_conns: a session takes two to four"
 	case errors.Is(err, syscall.ENFILE):
 		return "the whole system is out of files: raise fs.file-max"

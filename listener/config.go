@@ -35,6 +35,9 @@ var ErrConfig = errors.New("listener: invalid configuration")
 type Config struct {
 	// Name and Protocol label logs and metrics; they cannot change later.
 	Name, Protocol string
+	// Room bounds the connections of several Servers together; nil = none. It
+	// cannot change later.
+	Room *Room
 	// MaxConns is how many sessions may run at once; 0 = DefaultMaxConns.
 	MaxConns int
 	// MaxQueue is how many accepted connections may wait for one of the

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type Server struct {
 	gate    gate
 	errors  errorCounts
 	reports reportLimit
+	room    *Room         // never nil
 	rejects chan struct{} // a place for each RejectConn under way
 
 	accepted, rejected atomic.Uint64
@@ -71,6 +73,7 @@ func New(cfg Config, h Handler) (*Server, error) {
 	s := &Server{
 		handler:   h,
 		name:      cfg.Name,
+		room:      cmp.Or(cfg.Room, &Room{}),
 		rejects:   make(chan struct{}, maxRejecting),
 		draining:  make(chan struct{}),
 		empty:     make(chan struct{}),

@@ -159,6 +159,7 @@ func (s *Server) track(c *Conn) bool {
 	}
 	s.conns = append(s.conns, c)
 	c.place = int32(len(s.conns))
+	s.room.open.Add(1)
 	return true
 }
 
@@ -174,6 +175,7 @@ func (s *Server) forget(c *Conn) {
 	s.conns[c.place-1], moved.place = moved, c.place
 	s.conns[last], c.place = nil, 0
 	s.conns = s.conns[:last]
+	s.room.open.Add(-1)
 	s.in.Add(c.in.Load())
 	s.out.Add(c.out.Load())
 	s.noteEmpty()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -234,6 +235,47 @@ upstreams: {echo: {endpoints: ["` + conntest.Serve(t, conntest.Echo) + `"]}}
 			t.Errorf("%s: %s, closed afterwards: %v, %v", path, resp.Status, resp.Close, err)
 		}
 		_ = resp.Body.Close()
+	}
+}
+
+// TestClientsLeaveFilesForBackends: where max_conns is more than the limit of open files allows, and that cannot be raised as far, clients that do
+// nothing do not keep one that asks from its connection to a backend; who finds no room is served once there is some.
+func TestClientsLeaveFilesForBackends(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := "upstreams: {u: {endpoints: [\"" + conntest.Serve(t, answer) + "\"]}}\nlisteners:\n"
+	for i := range 60 { // together more than any system's limit
+		text += fmt.Sprintf("  - {name: web%d, protocol: http, listen: \"127.0.0.1:0\", upstream: u, max_conns: 10000000, max_queue: 10000000}\n", i)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, "ulimit -n 300;", "serve", file)
+	p.until(t, "limit of open files is too low")
+	web := addressAttr.FindStringSubmatch(p.until(t, "listener=web0"))[1]
+	var clients []net.Conn
+	for range 290 {
+		clients = append(clients, conntest.Dial(t, web))
+	}
+	p.until(t, "cannot accept a connection")
+	for _, c := range clients {
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != http.StatusOK {
+			t.Fatal(resp.Status)
+		}
+		_ = c.Close()
+	}
+}
+
+// answer is a web server that answers one request of a connection.
+func answer(c *net.TCPConn) {
+	if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 	}
 }
 
