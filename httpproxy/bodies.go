@@ -275,26 +275,35 @@ func (u *uploading) read() bool {
 // ended reports whether nothing more of the body is sent.
 func (u *uploading) ended() bool { return u.at.Load() != 0 }
 
+// errNoUpload stands for a panic, until the upload has returned.
+var errNoUpload = fmt.Errorf("%w: %w", httppool.ErrRequestBody, errPanicked)
+
 // startUpload sends the body as it comes, while the response is waited for.
 func (s *session) startUpload() {
-	up := &uploading{}
+	up := &uploading{err: errNoUpload}
 	s.ex.up = up
 	up.in.use(s.client.conn)
 	up.over.Go(func() {
+		defer s.p.recovered(s.lc)
+		defer s.uploaded(up)
 		up.err = s.upload(up)
-		if up.err == nil {
-			up.state.Store(uploadSent)
-		} else {
-			up.state.Store(uploadFailed)
-		}
-		up.at.Store(time.Now().UnixNano())
-		if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
-			_ = s.ex.lease.Value().Close() // the request can never be completed, or the server takes nothing
-		}
-		if s.awaiting.Load() { // the response's time begins
-			_ = s.server.conn.SetReadDeadline(time.Now())
-		}
 	})
+}
+
+// uploaded is called when nothing more of the body is sent.
+func (s *session) uploaded(up *uploading) {
+	if up.err == nil {
+		up.state.Store(uploadSent)
+	} else {
+		up.state.Store(uploadFailed)
+	}
+	up.at.Store(time.Now().UnixNano())
+	if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
+		_ = s.ex.lease.Value().Close() // the request can never be completed, or the server takes nothing
+	}
+	if s.awaiting.Load() { // the response's time begins
+		_ = s.server.conn.SetReadDeadline(time.Now())
+	}
 }
 
 // errAbandoned: the exchange was over before the body was sent.

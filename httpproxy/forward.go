@@ -211,11 +211,22 @@ func adopt(c net.Conn) {
 // exchange sends the request on the lease and passes the response on. It settles the lease. An error after the
 // response has begun means that the client must not take what it got for the whole.
 func (s *session) exchange(raw []byte) error {
-	x := &s.ex
+	settled := false
+	defer func() {
+		if !settled { // a panic, which is not to cost the pool a connection
+			_ = s.fail("", httppool.ErrClientGone)
+		}
+	}()
+	err := s.sendAndReceive(raw)
+	settled = true
+	return err
+}
+
+func (s *session) sendAndReceive(raw []byte) error {
 	if err := s.send(raw); err != nil {
 		return s.fail("send", err)
 	}
-	if !x.inline {
+	if !s.ex.inline {
 		s.startUpload()
 	}
 	if err := s.receive(); err != nil {

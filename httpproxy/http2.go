@@ -116,14 +116,37 @@ func (s *session) goHTTP2() {
 
 // carry runs the connection to its end, or to where it is suspended.
 func (h *http2) carry() {
+	err := errPanicked
 	defer func() {
-		if !h.suspended {
-			h.p.sessions.remove(h)
+		if h.suspended {
+			return
 		}
-	}()
-	if err := h.serve(); !h.suspended {
+		defer h.p.sessions.remove(h)
 		h.end(err)
-	}
+	}()
+	err = h.serve()
+}
+
+// run runs fn in a fiber of the connection's own. A panic there ends nothing else.
+func (h *http2) run(fn func()) {
+	h.over.Go(func() {
+		defer h.p.recovered(h.lc)
+		fn()
+	})
+}
+
+// locked runs fn with mu held.
+func (h *http2) locked(fn func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	fn()
+}
+
+// unlocked runs fn with mu given up, which is held.
+func (h *http2) unlocked(fn func()) {
+	h.mu.Unlock()
+	defer h.mu.Lock()
+	fn()
 }
 
 // resume goes on with a suspended connection.
@@ -207,14 +230,7 @@ func (h *http2) fill() error {
 		}
 		h.flushSoon()
 		_ = h.conn.SetReadDeadline(by)
-		h.mu.Lock()
-		if h.widened {
-			h.widened = false
-			h.wakeWriters()
-		}
-		again := h.look // lookBy's deadline may have come before this one
-		idle := len(h.streams) == 0 && h.begun.IsZero() && !h.pouring
-		h.mu.Unlock()
+		again, idle := h.settle()
 		if again {
 			continue
 		}
@@ -236,6 +252,18 @@ func (h *http2) fill() error {
 			return err
 		}
 	}
+}
+
+// settle is called before the reader waits: again says that lookBy's deadline may have come before the one it has set, idle that
+// nothing is under way.
+func (h *http2) settle() (again, idle bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.widened {
+		h.widened = false
+		h.wakeWriters()
+	}
+	return h.look, len(h.streams) == 0 && h.begun.IsZero() && !h.pouring
 }
 
 // suspend gives up what an idle connection does not need; false = it is not idle.
@@ -332,26 +360,24 @@ func (h *http2) goAway(code h2Code) {
 // end closes the connection, and returns when nothing runs on it any more.
 func (h *http2) end(err error) {
 	code, broken := errors.AsType[h2Code](err)
-	h.mu.Lock()
-	if broken {
-		h.goAway(code)
-	}
-	h.patience = byeTime
-	for _, st := range h.streams { // which would give the sender ever more to do
-		st.fail(clientGone(err))
-	}
-	h.mu.Unlock()
+	h.locked(func() {
+		if broken {
+			h.goAway(code)
+		}
+		h.patience = byeTime
+		h.failAll(err) // or they would give the sender ever more to do
+	})
 	if broken {
 		h.p.noteRefused(h.lc)
 	}
 	_ = h.conn.SetWriteDeadline(time.Now().Add(byeTime))
 	h.sending.Wait()
 	_ = h.flush(nil)
-	h.mu.Lock()
-	if h.err == nil {
-		h.err = net.ErrClosed
-	}
-	h.mu.Unlock()
+	h.locked(func() {
+		if h.err == nil {
+			h.err = net.ErrClosed
+		}
+	})
 	if broken || errors.Is(err, errH2Over) {
 		h.in.bye()
 	}
@@ -379,6 +405,11 @@ const maxRounds = 8
 func (h *http2) flush(st *h2Stream) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.flushFor(st)
+}
+
+// flushFor is flush with mu held, which is given up while it sends.
+func (h *http2) flushFor(st *h2Stream) error {
 	idle := h.patience
 	if st != nil && !st.writer.by.IsZero() && !h.flushing {
 		if idle = time.Until(st.writer.by); idle <= 0 {
@@ -395,15 +426,16 @@ func (h *http2) flushWithin(idle time.Duration) error {
 	}
 	h.flushing = true
 	h.sending.Add(1)
-	defer h.sending.Done()
+	defer func() {
+		h.flushing = false
+		h.sending.Done()
+	}()
 	for round := 0; h.pending() && h.err == nil; round++ {
 		if round == maxRounds {
 			h.sending.Add(1)
-			h.over.Go(func() {
+			h.run(func() {
 				defer h.sending.Done()
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				_ = h.flushWithin(idle)
+				h.locked(func() { _ = h.flushWithin(idle) })
 			})
 			break
 		}
@@ -414,21 +446,29 @@ func (h *http2) flushWithin(idle time.Duration) error {
 		}
 		h.out, h.owed = nil, 0
 		limit := min(h.patience, idle*time.Duration((len(out)+bufferSize-1)/bufferSize))
-		h.mu.Unlock()
-		_ = h.conn.SetWriteDeadline(time.Now().Add(limit))
-		n, err := h.conn.Write(out)
-		if h.counts {
-			h.lc.Count(0, int64(n))
-		}
-		h.mu.Lock()
-		putOut(out)
+		h.send(out, limit)
+		h.wakeWriters()
+	}
+	return h.err
+}
+
+// send sends out. mu is held, and given up meanwhile.
+func (h *http2) send(out []byte, limit time.Duration) {
+	err := errPanicked
+	defer func() {
 		if err != nil {
 			h.broken(err)
 		}
-		h.wakeWriters()
-	}
-	h.flushing = false
-	return h.err
+	}()
+	h.unlocked(func() {
+		_ = h.conn.SetWriteDeadline(time.Now().Add(limit))
+		var n int
+		n, err = h.conn.Write(out)
+		if h.counts {
+			h.lc.Count(0, int64(n))
+		}
+	})
+	putOut(out)
 }
 
 // outgoing returns what is to be sent, to be appended to. mu is held.
@@ -451,10 +491,16 @@ func (h *http2) broken(err error) {
 	if h.err == nil {
 		h.err = err
 	}
-	for _, st := range h.streams {
-		st.fail(clientGone(err))
-	}
+	h.failAll(err)
 	h.lookBy(time.Unix(1, 0))
+}
+
+// failAll ends all streams. mu is held.
+func (h *http2) failAll(err error) {
+	err = clientGone(err)
+	for _, st := range h.streams {
+		st.fail(err)
+	}
 }
 
 // wakeWriters is called with mu held when there is room, or none is needed.
@@ -505,17 +551,24 @@ func (h *http2) open(id uint32, ends bool) error {
 	if st.start, ok = h.fields.appendHTTP1(make([]byte, 0, h.fields.size+fieldOverhead), ends); !ok {
 		return h.refuse(id, codeProtocol, ends)
 	}
-	h.mu.Lock()
-	if h.gone || h.active >= h.limits.streams || len(h.streams) >= 2*h.limits.streams {
-		h.mu.Unlock()
+	if !h.admit(st) {
 		return h.refuse(id, codeRefused, ends)
 	}
-	h.streams[id] = st
+	h.run(st.serve)
+	return nil
+}
+
+// admit reports whether there may be one more stream.
+func (h *http2) admit(st *h2Stream) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone || h.active >= h.limits.streams || len(h.streams) >= 2*h.limits.streams {
+		return false
+	}
+	h.streams[st.id] = st
 	h.active++
 	h.idle = time.Time{}
-	h.mu.Unlock()
-	h.over.Go(st.serve)
-	return nil
+	return true
 }
 
 // refuse resets a stream.
@@ -563,7 +616,7 @@ func (h *http2) flushSoon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.pending() && !h.flushing && h.err == nil {
-		h.over.Go(func() { _ = h.flush(nil) })
+		h.run(func() { _ = h.flush(nil) })
 	}
 }
 

@@ -269,12 +269,7 @@ func (h *http2) pour(st *h2Stream, n int, ends bool) error {
 		}
 		piece := h.in.upTo(n)
 		if st != nil {
-			h.mu.Lock()
-			if st.err == nil {
-				st.in.put(piece)
-				st.reader.wake()
-			}
-			h.mu.Unlock()
+			st.put(piece)
 		}
 		n -= len(piece)
 		h.in.take(len(piece))
@@ -289,6 +284,16 @@ func (h *http2) pour(st *h2Stream, n int, ends bool) error {
 	}
 	st.complete(nil)
 	return nil
+}
+
+// put takes a piece of the request's body.
+func (st *h2Stream) put(piece []byte) {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	if st.err == nil {
+		st.in.put(piece)
+		st.reader.wake()
+	}
 }
 
 func (h *http2) settings(flags byte, id uint32, b []byte) error {

@@ -67,18 +67,20 @@ var errStreamReset = fmt.Errorf("%w: it has reset the stream", httppool.ErrClien
 
 // Read gives the request, and waits at its end for that of the response: the client is still there.
 func (st *h2Stream) Read(p []byte) (int, error) {
-	h := st.h
-	h.mu.Lock()
-	if err := st.await(); err != nil {
-		h.mu.Unlock()
-		return 0, err
-	}
-	n, more := st.take(p)
-	h.mu.Unlock()
+	n, more, err := st.read(p)
 	if more {
-		return n, h.flush(nil)
+		err = st.h.flush(nil)
 	}
-	return n, nil
+	return n, err
+}
+
+func (st *h2Stream) read(p []byte) (n int, more bool, err error) {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	if err = st.await(); err == nil {
+		n, more = st.take(p)
+	}
+	return n, more, err
 }
 
 // await waits until there is something to read. mu is held.
@@ -117,9 +119,7 @@ func (st *h2Stream) wait(w *h2Waiter) bool {
 	g := new(fiber.Group)
 	g.Add(1)
 	w.wait = g
-	st.h.mu.Unlock()
-	g.Wait()
-	st.h.mu.Lock()
+	st.h.unlocked(g.Wait)
 	return true
 }
 
@@ -317,27 +317,16 @@ func (st *h2Stream) passChunks(p []byte) (total int, err error) {
 // sendData sends content, as far as the client gives room for it.
 func (st *h2Stream) sendData(p []byte, last bool) error {
 	h := st.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for {
-		h.mu.Lock()
 		if err := st.room(); err != nil {
-			h.mu.Unlock()
 			return err
 		}
 		n := int(min(int64(len(p)), maxFrame, h.initial+st.window, h.window))
 		if n <= 0 && len(p) > 0 { // wait for the client
-			if len(h.out) > 0 && !h.flushing {
-				h.mu.Unlock()
-				if err := h.flush(st); err != nil {
-					return err
-				}
-				continue
-			}
-			h.starved++
-			ok := st.wait(&st.writer)
-			h.starved--
-			h.mu.Unlock()
-			if !ok {
-				return os.ErrDeadlineExceeded
+			if err := st.starve(); err != nil {
+				return err
 			}
 			continue
 		}
@@ -350,7 +339,6 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 		st.window -= int64(n)
 		h.window -= int64(n)
 		st.finish(ends)
-		h.mu.Unlock()
 		if p = p[n:]; len(p) == 0 {
 			return nil
 		}
@@ -360,33 +348,39 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 // room waits until there is some for a frame. mu is held.
 func (st *h2Stream) room() error {
 	for st.err == nil && len(st.h.out) >= maxOut {
-		if !st.h.flushing {
-			st.h.mu.Unlock()
-			err := st.h.flush(st)
-			st.h.mu.Lock()
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		st.h.starved++
-		ok := st.wait(&st.writer)
-		st.h.starved--
-		if !ok {
-			return os.ErrDeadlineExceeded
+		if err := st.starve(); err != nil {
+			return err
 		}
 	}
 	return st.err
 }
 
+// starve sends what there is, or waits where there is nothing or somebody else does. mu is held, and given up meanwhile.
+func (st *h2Stream) starve() error {
+	h := st.h
+	if len(h.out) > 0 && !h.flushing {
+		return h.flushFor(st)
+	}
+	h.starved++
+	defer func() { h.starved-- }()
+	if !st.wait(&st.writer) {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
 // Close ends the stream. A response that is not whole ends with a reset, and so does a request that nobody reads to
 // its end.
 func (st *h2Stream) Close() error {
+	st.h.locked(st.close)
+	return st.h.flush(nil)
+}
+
+// close is Close but for what is to be sent. mu is held.
+func (st *h2Stream) close() {
 	h := st.h
-	h.mu.Lock()
 	if st.closed {
-		h.mu.Unlock()
-		return nil
+		return
 	}
 	st.closed = true
 	switch {
@@ -416,8 +410,6 @@ func (st *h2Stream) Close() error {
 	if len(h.streams) == 0 {
 		h.rest()
 	}
-	h.mu.Unlock()
-	return h.flush(nil)
 }
 
 // LocalAddr implements net.Conn.
@@ -472,10 +464,10 @@ func (st *h2Stream) serve() {
 		ctx = pool.WithParker(ctx, p)
 	}
 	s := &session{p: h.p, ctx: ctx, lc: h.lc, isTLS: h.isTLS, peer: h.peer, stream: st}
+	defer func() { _ = st.Close() }()
 	s.client.use(st)
 	s.client.buf = st.begin()
 	s.client.w = len(s.client.buf)
-	defer func() { _ = st.Close() }()
 	switch n, err := s.readHead(); {
 	case errors.Is(err, errLong):
 		s.goLong()

@@ -193,6 +193,17 @@ func (p *Proxy) recoverRequest() {
 	panic(http.ErrAbortHandler)
 }
 
+// errPanicked is why something ended that was in the middle of a panic.
+var errPanicked = errors.New("a defect of the proxy")
+
+// recovered is to be deferred by what runs beside a session; the listener does the same for sessions.
+func (p *Proxy) recovered(lc *listener.Conn) {
+	if v := recover(); v != nil {
+		p.srv.Report(listener.ReasonInternal, slog.LevelError, "session panicked", "client", lc.RemoteAddr().String(),
+			"panic", v, "stack", string(debug.Stack()))
+	}
+}
+
 // Update takes cfg's routes and listener settings over. Requests under way finish under the old ones. On an error
 // nothing has changed.
 func (p *Proxy) Update(cfg Config) error {

@@ -1,0 +1,106 @@
+package httpproxy_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+)
+
+// bomb is a connection whose Write panics when left comes to 0.
+type bomb struct {
+	net.Conn
+	left *atomic.Int64
+}
+
+func (b bomb) Write(p []byte) (int, error) {
+	if b.left.Add(-1) == 0 {
+		panic("bomb")
+	}
+	return b.Conn.Write(p)
+}
+
+// TestPanicOfAServersConnection, which the embedding program dials, ends the request it happens in and nothing else: not the program,
+// and the pool has the place again.
+func TestPanicOfAServersConnection(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		for part, write := range map[string]int64{"head": 1, "body": 2} {
+			t.Run(proto+" "+part, func(t *testing.T) {
+				var left atomic.Int64
+				dial := func(ctx context.Context, endpoint string) (net.Conn, error) {
+					c, err := enginetest.Dial(ctx, endpoint)
+					return bomb{c, &left}, err
+				}
+				one := pool.Limits{MaxSize: 1, AcquireTimeout: patience}
+				p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Limits: one}, backend)))
+				client := clientFor(t, proto)
+				post := func() (status int, body string, err error) {
+					resp, err := client.Post(p.url, "text/plain", io.MultiReader(strings.NewReader("hi"))) // of no known length
+					if err != nil {
+						return 0, "", err
+					}
+					defer resp.Body.Close()
+					b, err := io.ReadAll(resp.Body)
+					return resp.StatusCode, string(b), err
+				}
+				left.Store(write)
+				if status, body, err := post(); status == http.StatusOK && err == nil {
+					t.Errorf("%d %q", status, body)
+				}
+				if status, body, err := post(); status != http.StatusOK || body != "hi" {
+					t.Errorf("the next: %d %q, %v", status, body, err)
+				}
+				eventually(t, "it is counted", func() bool { return p.Stats().Errors[listener.ReasonInternal] == 1 })
+			})
+		}
+	}
+}
+
+// bombs is a listener whose connections are.
+type bombs struct {
+	net.Listener
+	left *atomic.Int64
+}
+
+func (l bombs) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return bomb{c, l.left}, err
+}
+
+// TestPanicOfAnHTTP2Connection ends it, and nothing else.
+func TestPanicOfAnHTTP2Connection(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+	cfg := routeTo(newUpstream(t, backend))
+	cfg.Listener.Logger = slog.New(slog.DiscardHandler)
+	p, err := httpproxy.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left atomic.Int64
+	addr := conntest.Run(t, bombs{conntest.Listen(t), &left}, p.Serve, func() { _ = p.Drain(t.Context()) })
+	h := dialH2(t, addr)
+	h.ask(1, true, plainGet...)
+	if got := h.outcome(1); got != "200 ok" {
+		t.Errorf("got %q", got)
+	}
+	left.Store(1)
+	h.ask(3, true, plainGet...)
+	eventually(t, "the connection has ended", func() bool { return p.Stats().Active == 0 })
+	h = dialH2(t, addr)
+	h.ask(1, true, plainGet...)
+	if got := h.outcome(1); got != "200 ok" {
+		t.Errorf("the next: %q", got)
+	}
+	h.c.Close()
+}
