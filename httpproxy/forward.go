@@ -169,11 +169,15 @@ func (s *session) retryable(err error) bool {
 func (s *session) acquire() error {
 	x := &s.ex
 	var dead httppool.Stale
+	ctx := s.leasing()
 	for {
 		if s.left() { // also while it waited for the last one
 			return httppool.ErrClientGone
 		}
-		l, err := x.target.route.Upstream.AcquireKey(s.ctx, s.key())
+		l, err := x.target.route.Upstream.AcquireKey(ctx, s.key())
+		if errors.Is(err, context.Canceled) && s.clientGone() {
+			return httppool.ErrClientGone
+		}
 		if err != nil {
 			return &httppool.Error{Step: "acquire", Err: err}
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
-	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
@@ -42,6 +41,7 @@ type h2Stream struct {
 	reader   h2Waiter
 	writer   h2Waiter
 	server   *httppool.Conn // that the request is on
+	waits    *waiting       // for one; nil = it has not come to that
 	finished bool           // the response has been sent whole
 	closed   bool
 
@@ -152,6 +152,9 @@ func (st *h2Stream) fail(err error) {
 	}
 	st.reader.wake()
 	st.writer.wake()
+	if st.waits != nil {
+		st.waits.inner.Unpark()
+	}
 	if st.server != nil && !st.finished {
 		_ = st.server.Close() // nobody waits for its answer
 	}
@@ -459,11 +462,7 @@ func (st *h2Stream) begin() []byte {
 // serve runs the request's session.
 func (st *h2Stream) serve() {
 	h := st.h
-	ctx := h.ctx
-	if p := fiber.NewParker(); p != nil { // a fiber's own
-		ctx = pool.WithParker(ctx, p)
-	}
-	s := &session{p: h.p, ctx: ctx, lc: h.lc, isTLS: h.isTLS, peer: h.peer, stream: st}
+	s := &session{p: h.p, ctx: h.ctx, lc: h.lc, isTLS: h.isTLS, peer: h.peer, stream: st}
 	defer func() { _ = st.Close() }()
 	s.client.use(st)
 	s.client.buf = st.begin()

@@ -143,6 +143,7 @@ const (
 type session struct {
 	p      *Proxy
 	ctx    context.Context
+	leases context.Context // see leasing
 	lc     *listener.Conn
 	client stream
 	isTLS  *tls.ConnectionState // nil without
@@ -291,6 +292,7 @@ func (s *session) awaitRequest() bool {
 		if s.client.tires() && s.lc.Suspend(s.resume) {
 			s.suspended = true
 			s.req, s.resp, s.out = httpwire.Request{}, httpwire.Response{}, nil // they may hold on to buffers
+			s.leases = nil                                                      // it is the fiber's
 			return false
 		}
 	}

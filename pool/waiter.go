@@ -12,7 +12,8 @@ import "context"
 type Parker interface {
 	// Park blocks until Unpark has been called (also before Park) and returns
 	// nil, or until ctx ends and returns its error. It returns nil once per
-	// Unpark and never without one.
+	// Unpark and never without one. Where ctx can end it may give up for
+	// reasons of its own with another error: the Acquire is then canceled.
 	Park(ctx context.Context) error
 	// Unpark ends the present or the next Park.
 	Unpark()
