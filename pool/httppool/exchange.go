@@ -20,8 +20,8 @@ const maxInterim = 64
 
 // Lease is the right to use a Conn: pool.Lease[*Conn] with two facts more, and exactly what
 // upstream.Lease[*httppool.Conn] has. Exactly one of Release, Discard and Fail is called: Release once both messages were
-// framed exactly and read to their end, nothing was upgraded, nothing extra arrived, neither side asked to close, and the
-// connection was not authenticated by NTLM or Negotiate. In every other case the connection is closed: also when the
+// framed exactly and read to their end, nothing was upgraded, nothing extra arrived, neither side asked to close, the
+// connection was not authenticated by NTLM or Negotiate, and the server gave leave to send the body if it was asked for. In every other case the connection is closed: also when the
 // request's context ends, or when the response ends while the request's body is still unread.
 type Lease interface {
 	Value() *Conn
@@ -73,6 +73,7 @@ type exchange struct {
 	answered bool // a byte of the response has arrived
 	accepted bool // the server's kernel may hold a byte of the request
 	broken   bool // the connection failed, which a time-out is not
+	unbidden bool // leave to send the body was asked for and has not come: who answers may take the body for a request
 
 	mu        sync.Mutex // never held across I/O
 	upload    uploadState
@@ -222,6 +223,7 @@ func (x *exchange) block(limit int) ([]byte, error) {
 func (x *exchange) informed() error {
 	trace := httptrace.ContextClientTrace(x.req.Context())
 	if x.head.status == http.StatusContinue {
+		x.unbidden = false
 		if x.proceed != nil {
 			x.proceed <- true
 			x.proceed = nil
@@ -283,7 +285,7 @@ func (x *exchange) finish() {
 	clean := x.rd.buffered() == 0
 	putReader(x.rd)
 	x.rd = nil
-	ok := x.head.keepAlive && clean && !wantsClose(x.req) &&
+	ok := x.head.keepAlive && clean && !x.unbidden && !wantsClose(x.req) &&
 		!connectionAuth(x.req.Header["Authorization"]) && !connectionAuth(x.req.Header["Proxy-Authorization"]) &&
 		x.uploadFinished()
 	if x.stop != nil && !x.stop() {

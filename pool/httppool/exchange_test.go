@@ -228,6 +228,36 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
+// TestAnswerWithoutLeave: a server that answers an expectation without giving leave may take the body for a request, so that its
+// connection is not used again.
+func TestAnswerWithoutLeave(t *testing.T) {
+	s := serveRaw(t, func(n int64, c net.Conn, br *bufio.Reader) {
+		for {
+			req, err := http.ReadRequest(br)
+			if err != nil {
+				return
+			}
+			if req.URL.Path == "/smuggled" {
+				t.Error("a body was taken for a request")
+			}
+			if n > 1 {
+				_, _ = io.WriteString(c, ok)
+				continue
+			}
+			_, _ = br.Peek(1) // the body is here
+			_, _ = io.WriteString(c, "HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n")
+		}
+	})
+	tr := newTransport(t, httppool.Config{Options: httppool.Options{ContinueTimeout: time.Millisecond}})
+	req := newRequest(t, "POST", s.url, strings.NewReader("GET /smuggled HTTP/1.1\r\nX: "))
+	req.Header.Set("Expect", "100-continue")
+	wantBody(t, tr, req, "")
+	wantBody(t, tr, newRequest(t, "GET", s.url, nil), "hi")
+	if n := s.conns.Load(); n != 2 {
+		t.Errorf("%d connections", n)
+	}
+}
+
 func TestInterimResponsesReachTheTrace(t *testing.T) {
 	s := serveAnswers(t, func(int64, int) string { return "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + ok })
 	var seen []string

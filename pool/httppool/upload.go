@@ -41,7 +41,7 @@ func (x *exchange) startUpload(length int64) {
 	var proceed chan bool
 	if hasToken(x.req.Header["Expect"], "100-continue") {
 		proceed = make(chan bool, 1)
-		x.proceed = proceed
+		x.proceed, x.unbidden = proceed, true
 	}
 	go x.runUpload(length, proceed)
 }
