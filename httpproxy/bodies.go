@@ -94,20 +94,29 @@ func (s *session) toClient(p []byte) error {
 	return nil
 }
 
-// fromServer reads once within the idle limit, in the middle of a body.
+// fromServer reads once within the idle limit, in the middle of a body, for as long as the client stays.
 func (s *session) fromServer() error {
 	s.deadline = true
-	until := within(s.ex.target.idle)
-	_ = s.server.conn.SetReadDeadline(until)
-	_, err := s.server.fill()
-	for errors.Is(err, os.ErrDeadlineExceeded) && (until.IsZero() || time.Now().Before(until)) {
-		_ = s.server.conn.SetReadDeadline(until) // the end of an upload woke a wait for the head that was over
-		_, err = s.server.fill()
+	now := time.Now()
+	until := now.Add(s.ex.target.idle)
+	for {
+		next := now.Add(lookInterval)
+		if s.ex.target.idle > 0 && until.Before(next) {
+			next = until
+		}
+		_ = s.server.conn.SetReadDeadline(next)
+		_, err := s.server.fill()
+		switch now = time.Now(); {
+		case errors.Is(err, errFull):
+			return fmt.Errorf("%w: framing longer than %d bytes", httpwire.ErrMalformed, bufferSize)
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
+		case s.ex.target.idle > 0 && !now.Before(until):
+			return err
+		case s.clientGone():
+			return httppool.ErrClientGone
+		}
 	}
-	if errors.Is(err, errFull) {
-		err = fmt.Errorf("%w: framing longer than %d bytes", httpwire.ErrMalformed, bufferSize)
-	}
-	return err
 }
 
 // unexpected turns an end of input into one that is not mistaken for the body's.

@@ -25,7 +25,7 @@ import (
 const (
 	maxAttempts = 3  // sends of one request
 	maxInterim  = 64 // 1xx responses before the final one
-	// lookInterval is how often a session that waits for a response looks whether its client is still there.
+	// lookInterval is how often a session that waits for a response, or for more of it, looks whether its client is still there.
 	lookInterval = time.Second
 )
 

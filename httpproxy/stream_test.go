@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -278,6 +279,39 @@ func TestClientGoneCancelsTheServer(t *testing.T) {
 			<-arrived
 			c.Close()
 			if err := <-left; err == nil {
+				t.Error("the server's connection goes on")
+			}
+			eventually(t, "the error is counted", func() bool { return p.Stats().Errors["client_gone"] == 1 })
+		})
+	}
+}
+
+// TestClientGoneFromAPausingStream: a server that has nothing to say for now learns that nobody listens.
+func TestClientGoneFromAPausingStream(t *testing.T) {
+	for name, head := range map[string]string{"chunked": "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", "length": "Content-Length: 3\r\n\r\nhi", "unframed": "\r\nhi"} {
+		t.Run(name, func(t *testing.T) {
+			left := make(chan error, 1)
+			backend := serveRaw(t, func(c net.Conn) {
+				br := bufio.NewReader(c)
+				if _, err := http.ReadRequest(br); err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n"+head)
+				_, err := br.ReadByte()
+				left <- err
+			})
+			p := startProxy(t, routeTo(newUpstream(t, backend)))
+			c, br := dialRaw(t, p.addr)
+			_, _ = io.WriteString(c, getRoot)
+			resp, err := http.ReadResponse(br, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(resp.Body, make([]byte, 2)); err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			if err := <-left; errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("the server's connection goes on")
 			}
 			eventually(t, "the error is counted", func() bool { return p.Stats().Errors["client_gone"] == 1 })
