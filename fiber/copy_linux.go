@@ -329,22 +329,27 @@ func (p *uring) emptied(c *Conn) {
 
 func (p *uring) filled(d *Conn) { p.writable(d) }
 
-// polledOut wakes who waits for room, or for the end of a connect. The kernel answers each such poll also when the peer has sent its end, unasked
-// and at once: then one that goes on by itself tells when there is room, or the loop would ask without end.
+// polledOut goes on sending, or wakes who waits for room or for the end of a connect. The kernel answers each such poll also when the
+// peer has sent its end, unasked and at once: then one that goes on by itself tells when there is room, or the loop would ask without end.
 func (p *uring) polledOut(c *Conn, e cqe) {
-	over, end := e.flags&cqeMore == 0, e.res == unix.POLLRDHUP
+	over, end := e.flags&cqeMore == 0, e.res == unix.POLLRDHUP && !(c.closed && c.abort)
 	if over {
 		c.flight--
 		c.pollingOut = false
 	}
 	switch {
-	case end && over && !c.closed:
+	case end && over && (c.full || !c.closed):
 		p.poll(c, kindPollOut, unix.POLLOUT).len = pollMultishot
 		c.pollingOut = true
 	case !end && !over:
 		p.cancel(c, kindPollOut)
 	}
-	if !end {
+	switch {
+	case end:
+	case c.full:
+		c.full = false
+		p.transmit(c)
+	default:
 		c.wakeWriter(p.loop)
 	}
 }

@@ -61,6 +61,7 @@ type uringConn struct {
 	isDirty bool
 	fin     bool // shut down for writing when all is sent
 	finSent bool
+	full    bool // sending waits for room
 
 	polling    bool  // a poll for data to splice is under way
 	pollingOut bool  // a poll for room, or for the end of a connect, is under way
@@ -316,15 +317,21 @@ func (p *uring) mark(c *Conn) {
 
 // flush hands what was gathered to the kernel. Nothing of c is being sent.
 func (p *uring) flush(c *Conn) {
+	c.sending, c.out = c.out, nil
+	p.transmit(c)
+}
+
+// transmit has the kernel send as much as there is room for now. It must not wait for room by itself: its poll for that ends
+// at once when the peer has sent its end or urgent data, and after a few of these it gives each such send to a thread.
+func (p *uring) transmit(c *Conn) {
 	s := p.ring.next()
 	s.opcode, s.fd, s.userData = opSend, int32(c.fd), p.dataOf(c, kindSend)
-	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&c.out.mem[0]))), uint32(c.out.n)
-	s.opFlags = unix.MSG_NOSIGNAL // not MSG_WAITALL: an error that ends that early is told to nobody
-	c.sending, c.out = c.out, nil
+	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&c.sending.mem[0]))), uint32(c.sending.n)
+	s.opFlags = unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
 	c.flight++
 }
 
-// writable is only asked about a connect, and by filled.
+// writable is only asked about a connect, by filled and by sent.
 func (p *uring) writable(c *Conn) bool {
 	if !c.pollingOut {
 		p.poll(c, kindPollOut, unix.POLLOUT)
@@ -371,10 +378,7 @@ func (p *uring) close(c *Conn) {
 	if c.pollingOut {
 		p.cancel(c, kindPollOut)
 	}
-	switch {
-	case c.sending != nil && c.abort:
-		p.cancel(c, kindSend)
-	case c.out != nil || c.sending != nil:
+	if !c.abort && (c.out != nil || c.sending != nil) {
 		c.linger(p.loop)
 	}
 	p.closeIdle(c)
@@ -434,8 +438,8 @@ func (c *Conn) lingering(l *loop) bool {
 			p.send.put(c.out)
 			c.out = nil
 		}
-		if c.flight > 0 {
-			p.cancel(c, kindSend)
+		if c.pollingOut {
+			p.cancel(c, kindPollOut)
 		}
 		p.closeIdle(c)
 	}
@@ -715,21 +719,19 @@ func (p *uring) takeAhead() (own *aheadBuffer) {
 
 func (p *uring) sent(c *Conn, e cqe) {
 	s := c.sending
-	c.sending = nil
-	switch {
-	case e.res < 0 && c.outErr == 0:
-		c.outErr = syscall.Errno(-e.res)
-	case e.res < 0 || int(e.res) >= s.n:
+	switch errno := syscall.Errno(max(-e.res, 0)); {
+	case int(e.res) >= s.n:
 	case c.closed && c.abort:
 		c.outErr = unix.ECANCELED
-	default: // there was room for so much
-		s.n = copy(s.mem, s.mem[e.res:s.n])
-		next := c.out
-		c.out = s
-		p.flush(c)
-		c.out = next
+	case errno != 0 && errno != unix.EAGAIN:
+		c.outErr = errno
+	default: // there is no room for the rest
+		s.n = copy(s.mem, s.mem[max(e.res, 0):s.n])
+		c.full = true
+		p.writable(c)
 		return
 	}
+	c.sending = nil
 	p.send.put(s)
 	switch {
 	case c.out == nil:
