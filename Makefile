@@ -87,10 +87,8 @@ bench-tunnel: build ## Measure the time to first byte through a tunnel across 20
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@GO='$(GO)' FUZZTIME='$(FUZZTIME)' sh scripts/fuzz.sh
 
-soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SOAK (30m) each, looking for leaks (HEADPOND_ENGINE=…)
-	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak$$' ./mux
-	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak$$' ./tunnel
-	CGO_ENABLED=1 HEADPOND_SOAK=$(SOAK) $(GO) test -race -v -count 1 -timeout 0 -run '^TestSoak' ./integration
+soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SOAK (30m) each, looking for leaks: dist/soak.txt (HEADPOND_ENGINE=…)
+	@GO='$(GO)' SOAK='$(SOAK)' sh scripts/soak.sh
 
 clean: ## Remove what build made
 	rm -rf bin dist

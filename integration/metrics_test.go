@@ -50,9 +50,9 @@ func (m metrics) errors(listener, reason string) float64 {
 	return m.sum("headpond_listener_errors_total", `listener="`+listener+`"`, `reason="`+reason+`"`)
 }
 
-// footprint is what a session must give back: descriptors and goroutines, not counting
+// footprint is what a session must give back: descriptors, fibers and goroutines, not counting
 // the connections pools keep on purpose.
-type footprint struct{ descriptors, goroutines, sessions, waiting float64 }
+type footprint struct{ descriptors, goroutines, fibers, sessions, waiting float64 }
 
 func (g *gateway) footprint() footprint {
 	g.t.Helper()
@@ -61,6 +61,7 @@ func (g *gateway) footprint() footprint {
 	return footprint{
 		descriptors: m.sum("process_open_fds") - pooled - m.sum("headpond_pool_in_use"),
 		goroutines:  m.sum("go_goroutines") - m.sum("headpond_engine_spare_fibers"), // the race detector's are all kept
+		fibers:      m.sum("headpond_engine_fibers"),
 		sessions:    m.sum("headpond_listener_connections_active") + m.sum("headpond_pool_in_use"),
 		waiting:     m.sum("headpond_pool_waiting") + m.sum("headpond_listener_connections_queued"),
 	}
@@ -76,7 +77,7 @@ func (g *gateway) awaitFootprint(before footprint) {
 	eventually(g.t, "the gateway gives back what its sessions held", func() error {
 		now := g.footprint()
 		if now.descriptors > before.descriptors+slack || now.goroutines > before.goroutines+slack ||
-			now.sessions > before.sessions || now.waiting > before.waiting {
+			now.fibers > before.fibers+slack || now.sessions > before.sessions || now.waiting > before.waiting {
 			return fmt.Errorf("before %+v, now %+v", before, now)
 		}
 		return nil

@@ -31,14 +31,16 @@ type soak struct {
 	web    *httpBackend
 	mortal *mortal // a second one, which dies
 	echo   string
+	peers  string  // where the far gateway listens for tunnels
+	cut    *cutter // before it
 	listen map[string]string
 	loads  map[string]*load
 	steady map[string]bool // nothing happens to their backends: they must not fail
 	ends   []func()        // of clients that keep connections
 }
 
-// Listeners; those that end in s have TLS.
-var soakListeners = []string{"web", "webs", "db", "dbs", "lite", "raw", "raws", "front"}
+// Listeners; those that end in s have TLS, those that begin with t use a tunnel.
+var soakListeners = []string{"web", "webs", "db", "dbs", "lite", "raw", "raws", "front", "tweb", "traw"}
 
 func newSoak(t *testing.T) *soak {
 	t.Helper()
@@ -49,6 +51,9 @@ func newSoak(t *testing.T) *soak {
 	s.users = s.db.usersFile(t)
 	s.mortal = startMortal(t, s.web.Config.Handler)
 	s.echo, _ = startEcho(t)
+	s.peers = address(t)
+	startGateway(t, farConfig(s.peers, `"`+s.web.addr()+`"`, map[string]string{"echo": s.echo}))
+	s.cut = startCutter(t, s.peers)
 	for _, name := range soakListeners {
 		s.listen[name] = address(t)
 	}
@@ -56,7 +61,8 @@ func newSoak(t *testing.T) *soak {
 	return s
 }
 
-func (s *soak) config() string {
+// config has both web servers, or the one that does not die.
+func (s *soak) config(both bool) string {
 	cert := fmt.Sprintf("tls: {cert: %s/ca-soak.crt, key: %[1]s/ca-soak.key}", s.dir)
 	pg := fmt.Sprintf("protocol: postgres, postgres: {mode: transaction, users_file: %s, databases: {%s: pg}}", s.users, s.db.name)
 	text := "listeners:\n"
@@ -64,11 +70,19 @@ func (s *soak) config() string {
 		"web": "protocol: http, upstream: api", "webs": "protocol: http, upstream: api, " + cert,
 		"db": pg, "dbs": pg + ", " + cert, "lite": "protocol: postgres, upstream: file",
 		"raw": "protocol: tcp, upstream: echo", "raws": "protocol: tcp, upstream: echo, " + cert, "front": "protocol: tcp, upstream: front",
+		"tweb": "protocol: http, upstream: tapi", "traw": "protocol: tcp, upstream: techo",
 	} {
 		text += fmt.Sprintf("  - {name: %s, listen: \"%s\", %s}\n", name, s.listen[name], what)
 	}
+	api := s.web.addr()
+	if both {
+		api += `", "` + s.mortal.addr
+	}
+	text += fmt.Sprintf("tunnels:\n  far: {connect: \"%s\", as: near, psk: %s}\n", s.cut.addr, tunnelPSK)
 	return text + fmt.Sprintf(`upstreams:
-  api: {endpoints: ["%s", "%s"], pool: {max_size: 64, acquire_timeout: 5s}}
+  api: {endpoints: ["%[9]s"], pool: {max_size: 64, acquire_timeout: 5s}}
+  tapi: {endpoints: ["%[1]s"], tunnel: far, pool: {max_size: 8}}
+  techo: {endpoints: ["upstream:echo"], tunnel: far}
   front: {endpoints: ["%[1]s", "%[2]s"], pool: {max_size: 64}}
   echo: {endpoints: ["%[3]s"], pool: {max_size: 100}, connect_timeout: 30s}
   file: {endpoints: ["sqlite:%[4]s"], pool: {max_size: 3, acquire_timeout: 30s}}
@@ -76,7 +90,7 @@ func (s *soak) config() string {
     endpoints: ["%[5]s"]
     pool: {max_size: 4, acquire_timeout: 2s}
     postgres: {user: %[6]s, password: %[7]s, dbname: %[8]s}
-`, s.web.addr(), s.mortal.addr, s.echo, filepath.Join(s.dir, "soak.db"), s.db.server.Addr(), s.db.user, s.db.password, s.db.name)
+`, s.web.addr(), s.mortal.addr, s.echo, filepath.Join(s.dir, "soak.db"), s.db.server.Addr(), s.db.user, s.db.password, s.db.name, api)
 }
 
 // pace is how long a client does nothing after each operation: the faults are to be many, not the requests.
@@ -133,7 +147,14 @@ func (s *soak) start(t *testing.T) {
 	front, _ := webClient("http1")
 	front.Transport.(*http.Transport).DisableKeepAlives = true
 	s.run(t, "front", 1, fetch(front, "http://"+s.listen["front"], 300_000))
-	for _, name := range []string{"lite", "tcp", "tcp bulk", "tcp tls"} {
+	through, end := webClient("http1")
+	s.ends = append(s.ends, end)
+	s.run(t, "tunnel get", 2, fetch(through, "http://"+s.listen["tweb"], 100_000))
+	s.run(t, "tunnel upload", 1, upload(through, "http://"+s.listen["tweb"]))
+	s.run(t, "tunnel reset", 1, giveUp(through, "http://"+s.listen["tweb"]))
+	s.run(t, "tunnel vanish", 1, func(context.Context) error { return vanishOnce(s.listen["tweb"]) })
+	s.run(t, "tunnel bulk", 2, func(context.Context) error { return echoSum(s.listen["traw"], 1<<rand.IntN(20)) })
+	for _, name := range []string{"lite", "tcp", "tcp bulk", "tcp tls", "tunnel bulk"} {
 		s.steady[name] = true
 	}
 }
@@ -142,19 +163,37 @@ func (s *soak) tlsDSN() string {
 	return fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=require", s.db.user, s.db.password, s.listen["dbs"], s.db.name)
 }
 
-// round lets everybody work, kills everything that can be killed, and lets everybody work again.
-func (s *soak) round(t *testing.T) {
+// round lets everybody work, does some of what can go wrong in any order, has those go on whom it cannot stop, and lets everybody work again.
+// The first does all of it.
+func (s *soak) round(t *testing.T, first bool) {
 	t.Helper()
 	s.awaitMore(t, 2, func(string) bool { return true })
-	s.db.server.Kill(t)
-	s.web.cut()
-	s.mortal.kill()
+	mend := func() {}
+	faults := []func(){
+		func() {
+			s.db.server.Kill(t)
+			and := mend
+			mend = func() { and(); s.db.server.Restart(t) }
+		},
+		func() {
+			s.mortal.kill()
+			and := mend
+			mend = func() { and(); s.mortal.revive(t) }
+		},
+		s.web.cut,
+		s.cut.cut,
+		func() { s.g.write(s.config(rand.IntN(2) == 0)); s.g.signal(syscall.SIGHUP) },
+	}
+	for _, i := range rand.Perm(len(faults)) {
+		if first || rand.IntN(2) == 0 {
+			faults[i]()
+			rest(t.Context(), rand.N(200*time.Millisecond))
+		}
+	}
 	s.awaitMore(t, 5, func(name string) bool { // one web server of two is left
 		return s.steady[name] || strings.HasSuffix(name, "get") || strings.HasSuffix(name, "upload")
 	})
-	s.g.signal(syscall.SIGHUP)
-	s.db.server.Restart(t)
-	s.mortal.revive(t)
+	mend()
 	s.awaitMore(t, 2, func(string) bool { return true })
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestSoak keeps every protocol busy, with and without TLS, while backends die and come back, clients vanish, read
-// slowly or not at all, and the configuration is reloaded, and looks for what is left over. It takes a few seconds,
+// TestSoak keeps every protocol busy, with and without TLS and through a tunnel, while backends die and come back, the tunnel's socket is cut,
+// clients vanish, read slowly or not at all, and the configuration changes, and looks for what is left over. It takes a few seconds,
 // or HEADPOND_SOAK (`make soak`) and then as long again with the binary users get, for the race detector's own memory grows.
 func TestSoak(t *testing.T) {
 	length, long := conntest.SoakLength(t, 5*time.Second)
@@ -31,10 +31,13 @@ const keptPipes = 8
 func soakFor(t *testing.T, length time.Duration, opts ...option) (resident []int64) {
 	t.Helper()
 	s := newSoak(t)
-	s.g = startGateway(t, s.config(), opts...)
+	s.g = startGateway(t, s.config(true), opts...)
 	warm := startLoad(t, 4, s.lite()) // what SQLite keeps open is no session's
 	warm.awaitMore(t, 50)
 	warm.end()
+	if err := echoSum(s.listen["traw"], 1); err != nil { // nor is the tunnel's session
+		t.Fatal(err)
+	}
 	var before footprint
 	eventually(t, "these clients are gone", func() error {
 		if before = s.g.footprint(); before.sessions > 0 {
@@ -45,7 +48,7 @@ func soakFor(t *testing.T, length time.Duration, opts ...option) (resident []int
 	before.descriptors += 2 * keptPipes
 	s.start(t)
 	for start := time.Now(); time.Since(start) < length; {
-		s.round(t)
+		s.round(t, len(resident) == 0)
 		resident = append(resident, residentMemory(t, s.g))
 	}
 	for name, l := range s.loads {
