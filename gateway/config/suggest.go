@@ -2,11 +2,8 @@ package config
 
 import "strings"
 
-// Closest returns the candidate that text is most likely a slip of the fingers for, "" when none is close.
-func Closest(text string, candidates []string) string { return suggest(text, candidates) }
-
-// suggest returns the candidate closest to text when it is close enough to be a slip of the fingers, else "".
-func suggest(text string, candidates []string) string {
+// Closest returns the candidate closest to text when it is close enough to be a slip of the fingers, else "".
+func Closest(text string, candidates []string) string {
 	best, bestDistance := "", 1+max(1, len(text)/3)
 	lower := strings.ToLower(text)
 	for _, c := range candidates {
@@ -19,7 +16,7 @@ func suggest(text string, candidates []string) string {
 
 // didYouMean returns `; did you mean "x"?`, or "" when nothing is close.
 func didYouMean(text string, candidates []string) string {
-	if s := suggest(text, candidates); s != "" {
+	if s := Closest(text, candidates); s != "" {
 		return `; did you mean "` + s + `"?`
 	}
 	return ""
