@@ -41,10 +41,11 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	later := since.AddDate(1, 0, 0)
 	status := admin.Status{
 		Version: "v1", Ready: true, Engine: "uring", Reloads: admin.ReloadStatus{LastError: "c.yaml:3:1: no"},
-		Listeners: []admin.Listener{{Name: "db", Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}}, {Name: "web", CertificateExpires: &since}, {Name: "more", CertificateExpires: &later}},
+		Listeners: []admin.Listener{{Name: "db", Active: 100, MaxConns: 100, Queued: 6, Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}}, {Name: "web", Active: 100, MaxConns: 100, CertificateExpires: &since}, {Name: "more", CertificateExpires: &later}},
 		Upstreams: []admin.UpstreamStatus{{Name: "pg", FailOpen: true, Endpoints: []admin.Endpoint{
 			{Address: "a:1", Healthy: true, Failures: 2, LastError: "refused\x1b[2J"},
-			{Address: "b:1", Healthy: true, LastError: "long ago"},
+			{Address: "b:1", Healthy: true, LastError: "long ago", Pool: admin.Pool{InUse: 20, MaxSize: 20}},
+			{Address: "d:1", Healthy: true, Pool: admin.Pool{InUse: 20, MaxSize: 20, Waiting: 7}},
 			{Address: "c:1", LastError: "dead"},
 		}}},
 		Tunnels: []admin.TunnelStatus{{Name: "main", Side: "listen", Connected: []string{"branch"}}, {Name: "far", Side: "connect", LastError: "refused\x1b[2J", FailingSince: &since},
@@ -63,13 +64,15 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 		"tunnel far is not connected since 2026-01-02T03:04:05Z (1m0s): refused [2J\n", "tunnel new is not connected\n",
 		"tunnel half is not connected as it should be since 2026-01-02T03:04:05Z (1m0s): too many sessions\n",
 		"listener web: its certificate has expired on 2026-01-02T03:04:05Z\n",
+		"listener db has no place left (max_conns 100), connections that wait: 6\n",
+		"upstream pg, endpoint d:1: every connection is in use (max_size 20), sessions that wait: 7\n",
 		"the log cannot be written, lines missing so far: 4: no space left\n",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	if strings.Contains(stdout, "long ago") || strings.Contains(stdout, "listener more") {
+	if strings.Contains(stdout, "long ago") || strings.Contains(stdout, "endpoint b:1") || strings.Contains(stdout, "listener more") || strings.Contains(stdout, "listener web has") {
 		t.Errorf("an endpoint that works is in trouble:\n%s", stdout)
 	}
 }

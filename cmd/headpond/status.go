@@ -24,18 +24,18 @@ func printStatus(w io.Writer, s admin.Status) {
 	up := time.Duration(s.UptimeSeconds) * time.Second
 	_, _ = fmt.Fprintf(w, "headpond %s, %s, up %v, engine %s\n\n", s.Version, state, up, s.Engine)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "LISTENER\tPROTOCOL\tADDRESS\tSESSIONS\tQUEUED\tACCEPTED\tREJECTED\tERRORS")
+	_, _ = fmt.Fprintln(t, "LISTENER\tPROTOCOL\tADDRESS\tSESSIONS\tMAX\tQUEUED\tACCEPTED\tREJECTED\tERRORS")
 	for _, l := range s.Listeners {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", l.Name, l.Protocol, l.Address, l.Active, l.Queued, l.Accepted, l.Rejected, reasons(l.Errors))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n", l.Name, l.Protocol, l.Address, l.Active, l.MaxConns, l.Queued, l.Accepted, l.Rejected, reasons(l.Errors))
 	}
 	_ = t.Flush()
 	if len(s.Upstreams) > 0 {
 		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tIDLE\tWAITING\tREUSE")
+		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tMAX\tIDLE\tWAITING\tREUSE")
 		for _, u := range s.Upstreams {
 			for _, ep := range u.Endpoints {
-				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n",
-					u.Name, ep.Address, health(ep), ep.Pool.InUse, ep.Pool.Idle, ep.Pool.Waiting, reuse(ep.Pool))
+				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n",
+					u.Name, ep.Address, health(ep), ep.Pool.InUse, ep.Pool.MaxSize, ep.Pool.Idle, ep.Pool.Waiting, reuse(ep.Pool))
 			}
 		}
 		_ = t.Flush()
@@ -98,7 +98,7 @@ func reuse(p admin.Pool) string {
 	return fmt.Sprintf("%.1f %%", 100*p.ReuseRatio)
 }
 
-// troubles are sentences about a refused reload, and about each endpoint and upstream that does not work.
+// troubles are sentences about a refused reload, about what is full, and about each endpoint and upstream that does not work.
 func troubles(s admin.Status) (lines []string) {
 	if e := s.Reloads.LastError; e != "" {
 		lines = append(lines, "the last reload was refused, the old configuration keeps running: "+printable(e))
@@ -108,6 +108,9 @@ func troubles(s admin.Status) (lines []string) {
 			s.Log.SlowReader+s.Log.DiskFull+s.Log.WriteFailed, printable(e)))
 	}
 	for _, l := range s.Listeners {
+		if l.Active >= l.MaxConns && l.Queued > 0 {
+			lines = append(lines, fmt.Sprintf("listener %s has no place left (max_conns %d), connections that wait: %d", l.Name, l.MaxConns, l.Queued))
+		}
 		if at := l.CertificateExpires; at != nil && at.Before(now(s)) {
 			lines = append(lines, fmt.Sprintf("listener %s: its certificate has expired on %s", l.Name, at.Format(time.RFC3339)))
 		}
@@ -124,6 +127,9 @@ func troubles(s admin.Status) (lines []string) {
 			lines = append(lines, fmt.Sprintf("upstream %s: every endpoint is out, all of them are tried", u.Name))
 		}
 		for _, ep := range u.Endpoints {
+			if p := ep.Pool; p.InUse >= p.MaxSize && p.Waiting > 0 {
+				lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s: every connection is in use (max_size %d), sessions that wait: %d", u.Name, ep.Address, p.MaxSize, p.Waiting))
+			}
 			if h := health(ep); h != "healthy" && ep.LastError != "" {
 				lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s is %s: %s", u.Name, ep.Address, h, printable(ep.LastError)))
 			}

@@ -35,10 +35,11 @@ func snapshot() admin.Snapshot {
 	stats.AcquireSeconds.Counts[pool.HistogramBuckets-1] = 1
 	endpoint := upstream.EndpointStatus{Address: "127.0.0.1:5432", Healthy: true, Pool: stats}
 	bad := upstream.EndpointStatus{Address: hostile, Ejected: true, EjectedUntil: time.Unix(1e9, 0), LastError: hostile, Pool: stats}
+	bad.Pool.MaxSize = 4
 	return admin.Snapshot{
 		Version: "1.2.3", Engine: "goroutine", EngineReason: "io_uring is forbidden", ConfigFile: hostile, Started: time.Now().Add(-time.Minute),
 		Listeners: []listener.Stats{
-			{Name: "db", Protocol: "postgres", Address: "127.0.0.1:6432", Active: 5, MaxConns: 100, Accepted: 7, Errors: map[string]uint64{"auth_failed": 2}},
+			{Name: "db", Protocol: "postgres", Address: "127.0.0.1:6432", Active: 5, MaxConns: 5, Queued: 1, Accepted: 7, Errors: map[string]uint64{"auth_failed": 2}},
 			{Name: hostile, Protocol: "tcp"},
 		},
 		Upstreams: []admin.Upstream{

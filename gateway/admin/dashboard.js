@@ -270,6 +270,10 @@ function showState(s) {
   if (s.reloads.last_error) notes.push("The last reload was refused, the old configuration keeps running:\n" + s.reloads.last_error);
   const out = s.upstreams.filter((u) => u.fail_open || u.endpoints.every((e) => !e.healthy)).map((u) => u.name);
   if (out.length > 0) notes.push("Upstreams without a working endpoint, the reasons are below: " + out.join(", "));
+  const full = s.upstreams.filter((u) => u.endpoints.some((e) => e.pool.waiting > 0 && e.pool.in_use >= e.pool.max_size)).map((u) => u.name);
+  if (full.length > 0) notes.push("Upstreams whose connections are all in use while sessions wait: " + full.join(", "));
+  const crowded = s.listeners.filter((l) => l.queued > 0 && l.active >= l.max_conns).map((l) => l.name);
+  if (crowded.length > 0) notes.push("Listeners without a place left, which connections wait for: " + crowded.join(", "));
   if (s.log.error) notes.push("The log cannot be written: " + s.log.error);
   const now = Date.parse(s.started) + 1000 * s.uptime_seconds; // the clock here may be another
   const expired = s.listeners.filter((l) => l.certificate_expires && Date.parse(l.certificate_expires) < now).map((l) => l.name);
