@@ -78,7 +78,7 @@ type poolKey struct {
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// NewTransport checks cfg and makes a Transport. Close it when it is no longer needed.
+// NewTransport checks cfg and makes a Transport; it opens nothing. Close it when it is no longer needed. The error wraps pool.ErrConfig.
 func NewTransport(cfg Config) (*Transport, error) {
 	l := &cfg.Limits
 	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
