@@ -51,7 +51,7 @@ func (s *session) acquire() error {
 	s.st.reset()
 	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
 	s.unnamedNew, s.sweeping, s.drop, s.reset, s.reports = false, false, "", false, 0
-	s.bound, s.unseen, s.unlike = nil, nil, false
+	s.bound, s.unseen, s.unlike = nil, nil, nil
 	clear(s.drops)
 	clear(s.standing)
 	if s.c.AccessLog() {

@@ -259,8 +259,8 @@ func (s *session) ensure(name []byte) (server string, st *statement, ok bool) {
 		s.stmts[string(name)] = st
 	}
 	if !s.srv.stmts.has(st) {
-		if s.unseen == nil {
-			s.unlike = false
+		if s.unlike == st {
+			s.unlike = nil
 		}
 		s.prepare(st, op{kind: opInjectedParse, st: st})
 		if st.told() {

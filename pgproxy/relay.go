@@ -442,13 +442,15 @@ func (s *session) answer(h pgwire.Header) error {
 	if err != nil {
 		return err
 	}
+	var instead *pgwire.ErrorResponse
 	if h.Type == pgwire.TypeErrorResponse {
 		s.undoUnnamed(s.st.undone)
 		s.undo()
+		instead = s.inPlaceOfError()
 	}
 	switch {
-	case h.Type == pgwire.TypeErrorResponse && s.st.failed.kind == opRejected:
-		s.c.Writer.Send(s.st.failed.err)
+	case instead != nil:
+		s.c.Writer.Send(instead)
 		err = s.srv.r.Skip()
 	case forward:
 		err = s.toClient(h)

@@ -125,7 +125,7 @@ type work struct {
 	bound      *statement        // what the last portal was made from; nil = nobody knows
 	portal     []byte            // its name
 	unseen     *statement        // was prepared again, and nobody knows whether it is what the client was told of; nil = none
-	unlike     bool              // what was prepared again is not that
+	unlike     *statement        // what was prepared again last and is not that
 	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
 	drops      map[string]string // portals that deallocate one statement, and the name in their text
 	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name

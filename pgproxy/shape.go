@@ -62,7 +62,7 @@ func (s *session) described(h pgwire.Header) error {
 	}
 	s.srv.stmts.doubt(o.st)
 	if o.kind == opInjectedDescribe && o.name == "" {
-		s.unlike = true
+		s.unlike = o.st
 		s.b.stmts.outdate(o.st)
 		return nil
 	}
@@ -79,7 +79,8 @@ func (s *session) described(h pgwire.Header) error {
 // notUnlike waits, before Execute, for what the server says of a statement that was prepared again. If that is not what clients were told,
 // Execute is answered as a server does, and true returned. The message must not have been consumed.
 func (s *session) notUnlike() (rejected bool, err error) {
-	if s.unseen == nil {
+	st := s.unseen
+	if st == nil {
 		return false, nil
 	}
 	s.unseen = nil
@@ -93,14 +94,31 @@ func (s *session) notUnlike() (rejected bool, err error) {
 		return false, err
 	}
 	err = s.locked(func() {
-		if rejected = s.unlike && !s.st.skipping; rejected {
-			m := errorResponse(pgwire.SeverityError, pgwire.StateFeatureNotSupported, "cached plan must not change result type", "")
-			m.Routine = "RevalidateCachedQuery" // by which drivers know that preparing it again helps
-			s.rejectWith(m)
+		if rejected = s.unlike == st && !s.st.skipping; rejected {
+			s.rejectWith(outdated())
 		}
 	})
 	if !rejected || err != nil {
 		return rejected, err
 	}
 	return true, s.c.Reader.Skip()
+}
+
+// outdated is the error of a server whose statement has become another one. Drivers know by the routine that preparing it again helps.
+func outdated() *pgwire.ErrorResponse {
+	m := errorResponse(pgwire.SeverityError, pgwire.StateFeatureNotSupported, "cached plan must not change result type", "")
+	m.Routine = "RevalidateCachedQuery"
+	return m
+}
+
+// inPlaceOfError returns the error to tell in the place of the one that the server has just answered with, nil if that is to be passed on: it was
+// our message that failed, or Bind of a statement that is not what the client was told of.
+func (s *session) inPlaceOfError() *pgwire.ErrorResponse {
+	switch failed := &s.st.failed; {
+	case failed.kind == opRejected:
+		return failed.err
+	case failed.kind == opBind && failed.st != nil && failed.st == s.unlike:
+		return outdated()
+	}
+	return nil
 }

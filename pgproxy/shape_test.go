@@ -88,7 +88,12 @@ func TestStatementOfAnotherShape(t *testing.T) {
 	if said := other.ask(using("s")...); said != "2"+outdated {
 		t.Errorf("one client has prepared it again, this one not: %s", said)
 	}
-	c.change(t, "comment on table shape is 'another'")
+	other.change(t, "alter table shape add column c int")
+	each := &pgwire.Bind{Statement: "s", ResultFormats: []int16{0, 1}}
+	if said := c.ask(each, &pgwire.Execute{}); said != outdated {
+		t.Errorf("with a format for each column there was: %s", said)
+	}
+	c.change(t, "alter table shape drop column c")
 	for range 2 {
 		if said := c.ask(using("s")...); said != "2DCZ" {
 			t.Errorf("prepared again, and on another server connection: %s", said)
