@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"bytes"
+	"encoding/binary"
 	"hash/maphash"
 
 	"github.com/headpond/headpond/pgwire"
@@ -14,26 +15,32 @@ import (
 
 var shapeSeed = maphash.MakeSeed()
 
+// firstOwnType is the first OID of types that are not PostgreSQL's own (FirstNormalObjectId). Those differ between servers that hold the same
+// tables, unless one is the other's standby, so that they count as one.
+const firstOwnType = 16384
+
 // shapeOf sums up a ParameterDescription, a RowDescription or NoData: types, and the names of columns, and not whose columns they are. Of a
 // body longer than a Reader shows, of size bytes, it is the beginning.
 func shapeOf(typ byte, body []byte, size int) uint64 {
+	const afterName = 4 + 2 + 4 + 2 + 4 + 2 // table, column, type, size, modifier, format
 	var h maphash.Hash
 	h.SetSeed(shapeSeed)
 	maphash.WriteComparable(&h, size)
-	if typ != pgwire.TypeRowDescription {
-		_, _ = h.Write(body)
-		return h.Sum64() | 1
-	}
-	const afterName = 4 + 2 + 4 + 2 + 4 + 2 // table, column, type, size, modifier, format
-	for fields := body[min(2, len(body)):]; ; {
-		end := bytes.IndexByte(fields, 0) + 1
-		if end == 0 || len(fields) < end+afterName {
-			return h.Sum64() | 1
+	for rest := body[min(2, len(body)):]; len(rest) >= 4; {
+		if typ == pgwire.TypeParameterDescription {
+			maphash.WriteComparable(&h, min(binary.BigEndian.Uint32(rest), firstOwnType))
+			rest = rest[4:]
+			continue
 		}
-		_, _ = h.Write(fields[:end])
-		_, _ = h.Write(fields[end+6 : end+10])
-		fields = fields[end+afterName:]
+		end := bytes.IndexByte(rest, 0) + 1
+		if end == 0 || len(rest) < end+afterName {
+			break
+		}
+		_, _ = h.Write(rest[:end])
+		maphash.WriteComparable(&h, min(binary.BigEndian.Uint32(rest[end+6:]), firstOwnType))
+		rest = rest[end+afterName:]
 	}
+	return h.Sum64() | 1
 }
 
 // told reports whether clients were told of the statement's parameters or columns.

@@ -146,3 +146,17 @@ func TestStatementOfAnotherShapeIsDescribed(t *testing.T) {
 		t.Errorf("without asking: %s", said)
 	}
 }
+
+// TestStatementOfTheSameShape has another table with types of its own in the place of the first, as another server may have: nobody is told.
+func TestStatementOfTheSameShape(t *testing.T) {
+	c := startChanging(t)
+	const again = "drop table shape; drop type if exists mood; create type mood as enum ('fine'); create table shape (a mood, b int); insert into shape values ('fine')"
+	c.change(t, again)
+	if said := c.ask(append(preparing("s", "select * from shape where a = $1"), using("s", []byte("fine"))...)...); said != "1tT2DCZ" {
+		t.Fatal(said)
+	}
+	c.change(t, again)
+	if said := c.ask(using("s", []byte("fine"))...); said != "2DCZ" {
+		t.Error(said)
+	}
+}
