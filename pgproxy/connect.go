@@ -37,6 +37,7 @@ type server struct {
 	settings string // the settings applied, as session.settingsKey has it
 	dirt     dirt
 	shared   bool // used in transaction mode: it may hold what dirt does not know of
+	leave    bool // to be closed: a client wanted to write, and this is a standby; its name may stand for the primary by now
 	stmts    prepared
 	unnamed  uint64        // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
 	idleAt   time.Duration // when it was last released, by clock

@@ -339,6 +339,11 @@ func (s *server) readParameter(m *pgwire.ParameterStatus) error {
 	return nil
 }
 
+// standby reports whether the server says that it is one.
+func (s *server) standby() bool {
+	return slices.Contains(s.baseline, pgwire.Param{Name: "in_hot_standby", Value: "on"})
+}
+
 // report notes what the server says of itself: it is no standby any more. Clients to come are told.
 func (s *server) report(p pgwire.Param) {
 	i := slices.IndexFunc(s.baseline, func(b pgwire.Param) bool { return b.Name == p.Name })

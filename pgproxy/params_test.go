@@ -136,3 +136,27 @@ func TestSessionIsToldOfItsServer(t *testing.T) {
 		t.Errorf("on the standby: %q", is)
 	}
 }
+
+// TestStandbyIsLeft has a client write where a standby answers, as it does after a failover under a name that stood for the primary: that
+// server connection is the last client's.
+func TestStandbyIsLeft(t *testing.T) {
+	for _, standby := range []string{"on", "off"} {
+		g, f := startFake(t, nil, &pgwire.ParameterStatus{Name: "in_hot_standby", Value: standby})
+		w, _ := g.standby(t)
+		w.send(query("insert into t values (1)"))
+		srv := <-f.conns
+		srv.read()
+		srv.send(&pgwire.ErrorResponse{Severity: "ERROR", Code: pgwire.StateReadOnlyTransaction, Message: "cannot execute INSERT in a read-only transaction"}, idle)
+		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "EZ" {
+			t.Error(types)
+		}
+		w.send(query("select 1"))
+		if standby == "on" {
+			srv = <-f.conns
+		}
+		srv.answerQuery()
+		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "CZ" || len(f.conns) > 0 {
+			t.Errorf("in_hot_standby %s: %s, %d connections more", standby, types, len(f.conns))
+		}
+	}
+}

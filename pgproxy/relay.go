@@ -573,6 +573,9 @@ func (s *session) serverError() error {
 	if bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00")) {
 		return s.srv.readError()
 	}
+	if s.srv.standby() && bytes.Contains(b, []byte("\x00C25006\x00")) {
+		s.srv.leave = true
+	}
 	o, ok := s.st.front()
 	if ok && o.deallocates() {
 		s.notDeallocated(o.name)

@@ -22,7 +22,7 @@ func (s *session) release() {
 	if canceling {
 		_ = s.c.Writer.Flush() // the client need not wait for its own cancel request
 	}
-	if !s.unlock() || !s.st.free() || srv.cancelInDoubt.Load() {
+	if !s.unlock() || !s.st.free() || srv.cancelInDoubt.Load() || srv.leave {
 		s.lease.Discard()
 		return
 	}
