@@ -419,9 +419,16 @@ func TestProtocolVersions(t *testing.T) {
 	for _, c := range []struct {
 		version uint32
 		option  bool
-		first   byte
+		told    string // NegotiateProtocolVersion's body
 		key     int
-	}{{pgwire.Version30, false, 'R', 4}, {pgwire.Version32, false, 'R', 32}, {3<<16 | 9999, false, 'v', 32}, {pgwire.Version30, true, 'v', 4}} {
+	}{
+		{version: pgwire.Version30, key: 4},
+		{version: 3<<16 | 1, key: 4}, // there is none: what servers do
+		{version: pgwire.Version32, key: 32},
+		{version: 3<<16 | 9999, told: "\x00\x03\x00\x02\x00\x00\x00\x00", key: 32}, // libpq asks for such, to see whether it is told
+		{version: pgwire.Version30, option: true, told: "\x00\x03\x00\x00\x00\x00\x00\x01_pq_.future\x00", key: 4},
+		{version: 3<<16 | 9999, option: true, told: "\x00\x03\x00\x02\x00\x00\x00\x01_pq_.future\x00", key: 32},
+	} {
 		conn, err := net.Dial("tcp", g.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -432,16 +439,19 @@ func TestProtocolVersions(t *testing.T) {
 			m.Params = append(m.Params, pgwire.Param{Name: "_pq_.future", Value: "on"})
 		}
 		w.send(m)
-		types, key := "", 0
+		types, told, key := "", "", 0
 		for typ := byte(0); typ != 'Z'; {
 			var body string
-			if typ, body = w.read(); typ == 'K' {
+			switch typ, body = w.read(); typ {
+			case 'K':
 				key = len(body) - 4
+			case 'v':
+				told = body
 			}
 			types += string(typ)
 		}
-		if types[0] != c.first || key != c.key {
-			t.Errorf("version %x: %s, a key of %d bytes", c.version, types, key)
+		if told != c.told || told != "" && types[:2] != "vR" || key != c.key {
+			t.Errorf("version %x: %s, told %q, a key of %d bytes", c.version, types, told, key)
 		}
 	}
 }
