@@ -41,6 +41,7 @@ type Conn struct {
 	// A Read, or a Write, is under way.
 	reading, writing bool
 	epollConn
+	uringState
 	uringConn
 }
 

@@ -42,6 +42,18 @@ func (e *Engine) Buffers() (receiving, sending int) {
 	return receiving, sending
 }
 
+// Operations returns how many the kernel was asked for, by io_uring.
+func (e *Engine) Operations() (n int) {
+	for _, l := range e.loops {
+		l.call(func() {
+			if p, ok := l.poller.(*uring); ok {
+				n += int(p.ring.tail)
+			}
+		})
+	}
+	return n
+}
+
 // Timers returns how many timers are armed.
 func (e *Engine) Timers() (n int) {
 	for _, l := range e.loops {

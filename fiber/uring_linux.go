@@ -28,6 +28,7 @@ type uring struct {
 	dirty  []*Conn        // with something to send that is not being sent
 	ahead  []*aheadBuffer // spare buffers for what is received before it is read
 	given  []*Conn        // to which the last wait gave a receive buffer
+	queue  []*Conn        // whose receive found none, the first first; those that are not starved any more do not count
 	heard  []*Conn        // that received something since lookForResets looked
 	looked int64          // when that was
 	polls  []unix.PollFd  // of lookForResets
@@ -41,23 +42,29 @@ type uring struct {
 // that a request costs no operation for it and an idle connection tells by itself when something
 // arrives. Where data comes in bulk, or faster than it is read, single receives leave it in the socket.
 type uringConn struct {
-	in      []byte        // received and not read yet; with epoll too, by CopyTo
-	inID    uint16        // of the ring's buffer that in is in
-	hasIn   bool          // it is
-	own     *aheadBuffer  // the poller's buffer that in is in; nil = none
-	armed   bool          // a receive is under way
-	stopped bool          // which is being cancelled
-	broken  bool          // there is an error behind what was received
-	bulk    bool          // receive once at a time
-	calm    uint8         // small receives since, that left nothing
-	more    bool          // the last receive left something
-	eof     bool          // the end was received
-	isHeard bool          // see uring.heard
-	inErr   syscall.Errno // the error that ended the input, to be told once
+	in    []byte        // received and not read yet; with epoll too, by CopyTo
+	own   *aheadBuffer  // the poller's buffer that in is in; nil = none
+	inErr syscall.Errno // the error that ended the input, to be told once
 
 	out     *sendBuffer   // being filled
 	sending *sendBuffer   // the kernel's
 	outErr  syscall.Errno // of a send
+}
+
+// uringState is more of it, apart so that there are no gaps.
+type uringState struct {
+	inID    uint16 // of the ring's buffer that in is in
+	hasIn   bool   // it is
+	armed   bool   // a receive is under way
+	stopped bool   // which is being cancelled
+	starved bool   // it found no buffer, and is to be tried again
+	broken  bool   // there is an error behind what was received
+	bulk    bool   // receive once at a time
+	calm    uint8  // small receives since, that left nothing
+	more    bool   // the last receive left something
+	eof     bool   // the end was received
+	isHeard bool   // see uring.heard
+
 	isDirty bool
 	fin     bool // shut down for writing when all is sent
 	finSent bool
@@ -92,9 +99,6 @@ const (
 	kindCancel
 	kindWake
 )
-
-// closeTime bounds how long a closed connection that was written to waits for a peer that does not read; then it is reset.
-const closeTime = 10 * time.Second
 
 // ringEntries is how many operations are submitted at most by one system call; more are
 // submitted by several.
@@ -175,7 +179,7 @@ func (p *uring) add(c *Conn) error {
 
 func (p *uring) remove(c *Conn) {
 	p.keep(c) // what was received and not read goes with it
-	for _, list := range []*[]*Conn{&p.dirty, &p.given, &p.heard} {
+	for _, list := range []*[]*Conn{&p.dirty, &p.given, &p.queue, &p.heard} {
 		*list = slices.DeleteFunc(*list, func(o *Conn) bool { return o == c })
 	}
 	c.isDirty, c.isHeard = false, false
@@ -243,8 +247,21 @@ func (p *uring) arm(c *Conn) {
 	if !c.more { // nothing to receive yet, as far as is known
 		s.ioprio |= recvPollFirst
 	}
-	c.armed = true
+	c.armed, c.starved = true, false
 	c.flight++
+}
+
+// feed tries again the receives that found no buffer: as many as there are buffers in a turn, for trying all of them each time
+// would cost the square of their number. It reports whether some are left.
+func (p *uring) feed() bool {
+	n := min(len(p.queue), recvCount)
+	for _, c := range p.queue[:n] {
+		if c.starved && !c.closed {
+			p.arm(c)
+		}
+	}
+	p.queue = slices.Delete(p.queue, 0, n)
+	return len(p.queue) > 0
 }
 
 func (p *uring) prepareRecv(fd int, data uint64) *sqe {
@@ -256,6 +273,7 @@ func (p *uring) prepareRecv(fd int, data uint64) *sqe {
 // stop ends the receive that goes on by itself; true = it has ended. Else the reading side is
 // woken when it has.
 func (p *uring) stop(c *Conn) bool {
+	c.starved = false
 	if c.armed && !c.stopped {
 		c.stopped = true
 		p.cancel(c, kindRecv)
@@ -394,58 +412,6 @@ func (p *uring) closeIdle(c *Conn) {
 	c.gone(p.loop)
 }
 
-// linger has lingering look after a closed connection that has something to send.
-func (c *Conn) linger(l *loop) {
-	c.wr.deadline = c.unsent() // nobody writes any more: how much it was at the last look
-	l.timers.arm(c, l.now+int64(closeTime))
-}
-
-// unsent is how much of what was written the peer's system has not taken.
-func (c *Conn) unsent() int64 {
-	n := unsent(c.fd)
-	for _, s := range []*sendBuffer{c.out, c.sending} {
-		if s != nil {
-			n += s.n
-		}
-	}
-	return int64(n)
-}
-
-// lingerLeast is how much a peer has to take in each closeTime.
-const lingerLeast = 16 << 10
-
-// lingering gives up sending for a closed connection whose peer takes next to nothing.
-func (c *Conn) lingering(l *loop) bool {
-	switch {
-	case !c.closed:
-		return false
-	case c.out == nil && c.flight == 0:
-		return true // gone
-	}
-	if !l.closing && !c.abort && c.unsent() <= c.wr.deadline-lingerLeast {
-		c.linger(l)
-		return true
-	}
-	c.abort = true
-	if c.out != nil || c.sending != nil { // the peer must not take what it has got for everything
-		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	}
-	switch p := l.poller.(type) {
-	case *epoll:
-		p.closeIdle(c)
-	case *uring:
-		if c.out != nil {
-			p.send.put(c.out)
-			c.out = nil
-		}
-		if c.pollingOut {
-			p.cancel(c, kindPollOut)
-		}
-		p.closeIdle(c)
-	}
-	return true
-}
-
 // cancel asks the kernel to end an operation, which then completes.
 func (p *uring) cancel(c *Conn, kind uint32) {
 	s := p.ring.next()
@@ -552,6 +518,9 @@ func (p *uring) settle() {
 func (p *uring) wait(until int64) {
 	p.settle()
 	p.recv.publish() // the kernel takes them within enter only (setupDeferTaskrun)
+	if len(p.queue) > 0 && p.feed() {
+		until = -1
+	}
 	if len(p.heard) > 0 {
 		until = p.lookSoon(until)
 	}
@@ -615,6 +584,7 @@ func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
 
 // received takes what a receive brought, or how it ended.
 func (p *uring) received(c *Conn, e cqe) {
+	stopped := c.stopped
 	if e.flags&cqeMore == 0 {
 		c.armed, c.stopped = false, false
 		c.flight--
@@ -641,8 +611,11 @@ func (p *uring) received(c *Conn, e cqe) {
 		c.inErr = c.outErr
 	case e.res == 0:
 		c.eof = true
-	case errno == unix.ECANCELED || errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN:
-		// Buffers are back before the next turn; readable goes on.
+	case errno == unix.ENOBUFS && !stopped && c.waits(&c.rd): // buffers are back before the next turn
+		c.starved, c.more = true, true
+		p.queue = append(p.queue, c)
+		return
+	case errno == unix.ECANCELED || errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN: // readable goes on
 	default:
 		c.inErr = errno
 	}
