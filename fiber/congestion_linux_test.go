@@ -22,6 +22,9 @@ func TestLoopbackIsNotPaced(t *testing.T) {
 		defer fiber.Paces(before)
 		loops(t, func(t *testing.T, e *fiber.Engine) {
 			for listen, dial := range map[string]string{"127.0.0.1:0": "127.0.0.1", "0.0.0.0:0": "127.0.0.1", "[::]:0": "::1", "[::1]:0": "::1"} {
+				if dial == "::1" && !hasIPv6() {
+					continue
+				}
 				l, err := e.Listen("tcp", listen)
 				if err != nil {
 					t.Fatal(err)
