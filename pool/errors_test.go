@@ -96,6 +96,26 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
+// Of a caller's deadline the error says once that it has passed, and the cause its context has for it.
+func TestDeadlineIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1})
+		holder := acquire(t, p)
+		for _, why := range []error{nil, errors.New("the request's time is over")} {
+			late, cancel := context.WithTimeoutCause(ctx, time.Second, why)
+			e := wantErr(t, acquireErrCtx(late, p), pool.ErrTimeout, context.DeadlineExceeded)
+			cancel()
+			if why != nil {
+				wantErr(t, e, why)
+			}
+			want(t, "told", strings.Count(e.Error(), context.DeadlineExceeded.Error()), 1)
+		}
+		holder.Release()
+		b.end(p)
+	})
+}
+
 func acquireErr(p *pool.Pool[*res]) error { return acquireErrCtx(ctx, p) }
 
 func acquireErrCtx(ctx context.Context, p *pool.Pool[*res]) error {

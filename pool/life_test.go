@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/headpond/headpond/pool"
 )
@@ -164,6 +165,8 @@ func TestLeaks(t *testing.T) {
 				leaks = append(leaks, l)
 			}
 		})
+		acquire(t, p).Release()
+		time.Sleep(2 * time.Minute)
 		forgotten, direct := acquire(t, p), acquire(t, p)
 		time.Sleep(50 * time.Second)
 		direct.Release()
@@ -182,6 +185,50 @@ func TestLeaks(t *testing.T) {
 		direct.Release()
 		forgotten.Release()
 		b.end(p)
+	})
+}
+
+// A pool that lives on keeps nothing of what it has closed.
+func TestClosedResourcesAreForgotten(t *testing.T) {
+	b := &backend{t: t}
+	p := b.start(pool.Limits{MaxSize: 4})
+	var closed []weak.Pointer[res]
+	func() {
+		hold(t, p, 4)
+		var ls []pool.Lease[*res]
+		for range 4 {
+			ls = append(ls, acquire(t, p))
+		}
+		for i, l := range ls {
+			if i == 1 || i == 2 {
+				closed = append(closed, weak.Make(l.Value()))
+				l.Discard()
+			}
+		}
+		ls[0].Release()
+		ls[3].Release()
+	}()
+	runtime.GC()
+	for _, r := range closed {
+		want(t, "still there", r.Value() != nil, false)
+	}
+	b.end(p)
+}
+
+// The first lease of a resource reuses nothing, also where it was opened ahead of demand.
+func TestFirstLeaseIsNoReuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MinIdle: 2, MaxSize: 2})
+		synctest.Wait()
+		first, second := acquire(t, p), acquire(t, p)
+		want(t, "a first lease reuses", first.Reused() || second.Reused(), false)
+		want(t, "reused", p.Stats().Reused, 0)
+		first.Release()
+		second.Release()
+		want(t, "reuses", acquire(t, p).Reused(), true)
+		want(t, "reused", p.Stats().Reused, 1)
+		p.Close()
 	})
 }
 

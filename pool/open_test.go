@@ -124,6 +124,32 @@ func TestBackendDown(t *testing.T) {
 	})
 }
 
+// Opens that fail together are one failure, and one that succeeds ends the row: who comes next waits for 10 ms at most.
+func TestBackoffAfterOneFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 8, OpenConcurrency: 8})
+		for range 5 {
+			gate := make(chan struct{})
+			b.set(func() { b.gate, b.down = gate, true })
+			rs := []*result{begin(ctx, p), begin(ctx, p), begin(ctx, p), begin(ctx, p)}
+			synctest.Wait()
+			close(gate)
+			synctest.Wait()
+			for _, r := range rs {
+				wantErr(t, r.err, pool.ErrOpen, errDown)
+			}
+			b.set(func() { b.gate, b.down = nil, false })
+			start := time.Now()
+			acquire(t, p).Discard()
+			if d := time.Since(start); d > 10*time.Millisecond {
+				t.Errorf("waited for %v", d)
+			}
+		}
+		b.end(p)
+	})
+}
+
 func TestBackendDownWhileOthersAreInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}

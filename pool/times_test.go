@@ -178,6 +178,23 @@ func TestCheckInBackground(t *testing.T) {
 	})
 }
 
+// A check is no use: who was used last is still leased first.
+func TestCheckInBackgroundIsNoUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, calls := &backend{t: t}, 0
+		p := b.start(pool.Limits{CheckInterval: time.Minute, IdleTimeout: -1, CheckAfter: time.Hour}, checked(&calls))
+		first, last := acquire(t, p), acquire(t, p)
+		first.Release()
+		time.Sleep(30 * time.Second)
+		last.Release()
+		time.Sleep(50 * time.Second)
+		synctest.Wait()
+		want(t, "checks", calls, 1)
+		want(t, "leased", acquire(t, p).Value(), last.Value())
+		p.Close()
+	})
+}
+
 // What is checked in the background goes to whoever waits for it, or is closed
 // with the pool.
 func TestBackgroundCheckUnderWay(t *testing.T) {
