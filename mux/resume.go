@@ -152,6 +152,8 @@ type ticket struct {
 	ack      *time.Timer
 	cancel   context.CancelFunc // of reconnecting
 	losses   uint64             // connections
+	moved    uint64             // frames there and back, when the last was lost
+	vain     int                // connections in a row that were lost at once with nothing moved
 	resumed  uint64
 	lastGap  time.Duration // from the last loss to going on
 	lastLoss error
@@ -206,6 +208,7 @@ func (s *Session) lose(l *link, err error) {
 	l.wakeReader()
 	s.core.suspend()
 	t.losses++
+	t.judge(s.core.replay)
 	t.since, t.lastLoss = time.Now(), err
 	s.log.Info("mux: connection lost, session kept", "session", s.number, "peer", s.peer.Name, "window", t.window, "error", err)
 	if !t.client && !t.taken && !s.count() {
@@ -216,9 +219,22 @@ func (s *Session) lose(l *link, err error) {
 	if t.client {
 		ctx, cancel := context.WithCancel(context.Background())
 		t.cancel = cancel
-		s.work.Go(func() { s.reconnect(ctx, l) })
+		vain := t.vain
+		s.work.Go(func() { s.reconnect(ctx, l, vain) })
 	}
 	s.flush(nil, false) // senders need not wait for the connection while there is room
+}
+
+// judge counts the connection that was just lost if it was good for nothing: whatever cuts each one off as soon as it is there must
+// not have the next at once, again and again. mu is held.
+func (t *ticket) judge(r *replay) {
+	moved := r.received + r.acked
+	if t.resumed > 0 && moved == t.moved && time.Since(t.since.Add(t.lastGap)) < redialMost {
+		t.vain++
+	} else {
+		t.vain = 0
+	}
+	t.moved = moved
 }
 
 // expired runs when a session has been without a connection for its window.
@@ -337,12 +353,12 @@ func (s *Session) numbered(h frame.Header, body []byte) error {
 }
 
 // reconnect makes connections until one takes the session on, or it is over. It
-// begins when nobody uses the lost one any more.
-func (s *Session) reconnect(ctx context.Context, lost *link) {
+// begins when nobody uses the lost one any more. Those before it that were lost in vain count as attempts.
+func (s *Session) reconnect(ctx context.Context, lost *link, vain int) {
 	<-lost.over
-	pause := redialFirst
-	for try := 0; ; try++ {
+	for try := vain; ; try++ {
 		if try > 0 {
+			pause := min(redialFirst<<min(try-1, 16), redialMost)
 			timer := time.NewTimer(pause/2 + rand.N(pause))
 			select {
 			case <-ctx.Done():
@@ -350,7 +366,6 @@ func (s *Session) reconnect(ctx context.Context, lost *link) {
 				return
 			case <-timer.C:
 			}
-			pause = min(2*pause, redialMost)
 		}
 		final, err := s.redial(ctx)
 		if err == nil || ctx.Err() != nil {

@@ -518,6 +518,40 @@ func (s *swallow) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
+// TestCutOffAtOnce: connections that are cut off as soon as they are there are not made anew without end, and one that was good for something is
+// replaced at once.
+func TestCutOffAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}})
+		c, s := n.join(mux.Config{})
+		here, there := channels(t, c, s)
+		cut := func() (took time.Duration) {
+			began, before := time.Now(), c.Stats().Resumed
+			n.cut(0)
+			for c.Stats().Resumed == before {
+				time.Sleep(time.Millisecond)
+			}
+			synctest.Wait()
+			return time.Since(began)
+		}
+		for range 12 {
+			cut()
+		}
+		if took := cut(); took < time.Second {
+			t.Errorf("after a dozen connections that were good for nothing the next came %v later", took)
+		}
+		if err := here.Send(bg, []byte("good")); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, there, []byte("good"))
+		time.Sleep(time.Second) // it is acknowledged
+		if took := cut(); took > 10*time.Millisecond {
+			t.Errorf("after one that was good for something the next came %v later", took)
+		}
+		n.end(c, s)
+	})
+}
+
 // TestOneSideWithoutResume: the session works, and ends with its connection.
 func TestOneSideWithoutResume(t *testing.T) {
 	for _, cfgs := range [][2]mux.Config{
