@@ -1,6 +1,7 @@
 package httpproxy_test
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
@@ -106,5 +107,36 @@ func TestHTTP2SendingForOthers(t *testing.T) {
 	}, func() { close(returned) })
 	if err != nil || kept {
 		t.Errorf("%v, kept: %t", err, kept)
+	}
+}
+
+// TestHTTP2AnswerToAnUpload: a client that is answered before it has sent its body may send the rest, which goes nowhere; it is not told to
+// stop together with the answer.
+func TestHTTP2AnswerToAnUpload(t *testing.T) {
+	backend := serveRaw(t, func(c net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+		}
+	})
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/a", Upstream: newUpstream(t, backend)}}})
+	h := dialH2(t, p.addr)
+	for i, path := range []string{"/a", "/unknown"} {
+		id := uint32(2*i + 1)
+		answered := time.Now()
+		h.ask(id, false, ":method", "POST", ":scheme", "http", ":path", path, ":authority", "a")
+		if got := h.outcome(id)[:2]; got != "41" && got != "40" {
+			t.Errorf("got %q", got)
+		}
+		for range 20 { // more than the windows
+			h.do(0, h.WriteData(id, false, make([]byte, 10_000)))
+			h.do(0, h.WritePing(false, [8]byte{}))
+			h.next(func(f http2.Frame) bool {
+				if f.Header().Type == http2.FrameRSTStream && time.Since(answered) < time.Second {
+					t.Errorf("reset: %v", f)
+				}
+				return f.Header().Type == http2.FramePing
+			})
+		}
+		h.do(0, h.WriteData(id, true, nil))
 	}
 }

@@ -185,7 +185,10 @@ func (h *http2) trailers(st *h2Stream) error {
 // over says whether the stream is over on this side, and whether the client had ended it. ends: it does so now. mu is held.
 func (st *h2Stream) over(ends bool) (over, ended bool) {
 	over, ended = st.err != nil || st.finished, st.ended
-	st.ended = ended || over && ends
+	if over && ends {
+		st.ended = true
+		st.reader.wake()
+	}
 	return over, ended
 }
 
@@ -246,6 +249,10 @@ func (h *http2) body(id uint32, n, content int, ends bool) (*h2Stream, error) {
 	case over && ended:
 		return nil, codeClosed
 	case over:
+		if st.lingers {
+			st.spent += int64(n)
+			st.giveBack()
+		}
 		return nil, nil
 	case ended:
 		return nil, h.abort(st, codeClosed)

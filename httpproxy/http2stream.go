@@ -43,6 +43,7 @@ type h2Stream struct {
 	server   *httppool.Conn // that the request is on
 	waits    *waiting       // for one; nil = it has not come to that
 	finished bool           // the response has been sent whole
+	lingers  bool           // and the end of the request is waited for; see CloseWrite
 	closed   bool
 
 	// The writer's.
@@ -86,7 +87,7 @@ func (st *h2Stream) read(p []byte) (n int, more bool, err error) {
 // await waits until there is something to read. mu is held.
 func (st *h2Stream) await() error {
 	for !st.readable() && st.err == nil {
-		if st.finished {
+		if st.finished && (st.ended || !st.lingers) {
 			return io.EOF
 		}
 		if !st.wait(&st.reader) {
@@ -369,6 +370,18 @@ func (st *h2Stream) starve() error {
 	if !st.wait(&st.writer) {
 		return os.ErrDeadlineExceeded
 	}
+	return nil
+}
+
+// CloseWrite has Read wait for the end of the request after that of the response, and lets go what comes meanwhile: a reset right behind
+// the response makes some clients, such as curl 7.88, forget it.
+func (st *h2Stream) CloseWrite() error {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	if !st.finished {
+		return errors.New("the response is not whole")
+	}
+	st.lingers = true
 	return nil
 }
 
