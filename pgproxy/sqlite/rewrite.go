@@ -158,7 +158,7 @@ func endsOperand(t token) bool {
 	return t.kind != kindOp && !(t.kind == kindIdent && reserved[strings.ToUpper(t.text)]) || t.is(")") || t.is("]")
 }
 
-// reserved are keywords that cannot be a name before an operator or parenthesis.
+// reserved are keywords that cannot be a type, nor a name before an operator or parenthesis.
 var reserved = func() map[string]bool {
 	m := map[string]bool{}
 	for _, s := range strings.Fields(`ALL AND AS BETWEEN BY CASE COLLATE CROSS DELETE DISTINCT ELSE ESCAPE EXCEPT EXISTS FROM GLOB
@@ -234,7 +234,7 @@ func typeAt(tokens []token, i int) (name string, last int) {
 	if i+2 < len(tokens) && tokens[i+1].is(".") {
 		i += 2
 	}
-	if i >= len(tokens) || tokens[i].kind != kindIdent && tokens[i].kind != kindQuoted {
+	if i >= len(tokens) || tokens[i].kind != kindQuoted && (tokens[i].kind != kindIdent || reserved[strings.ToUpper(tokens[i].text)]) {
 		return "", i
 	}
 	name, last = tokens[i].name(), i
