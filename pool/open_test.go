@@ -146,6 +146,7 @@ func TestBackoffAfterOneFailure(t *testing.T) {
 				t.Errorf("waited for %v", d)
 			}
 		}
+		want(t, "failed", p.Stats().OpenFailed, 20)
 		b.end(p)
 	})
 }

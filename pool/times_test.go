@@ -78,6 +78,24 @@ func TestLifetime(t *testing.T) {
 	})
 }
 
+// A lifetime set later is that of the resources there are, too.
+func TestLifetimeOfWhatIsOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{IdleTimeout: -1})
+		acquire(t, p).Release()
+		time.Sleep(time.Hour)
+		want(t, "idle without a lifetime", p.Stats().Idle, 1)
+		if err := p.Update(pool.Limits{IdleTimeout: -1, MaxLifetime: 2 * time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		want(t, "idle past its lifetime", p.Stats().Idle, 0)
+		b.end(p)
+	})
+}
+
 // In a busy pool, too, a lease past its lifetime is the last of its resource.
 func TestLifetimeInABusyPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
