@@ -83,6 +83,8 @@ func (c *Conn) copyPlain(dst net.Conn, moved func(int)) (readErr, writeErr error
 func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	k := &copying{loop: l, fiber: l.current, c: c, d: d, moved: moved, canSplice: !c.unix && !d.unix}
 	step := k.step
+	w := window{conn: c}
+	defer w.free()
 	for {
 		k.fiber.parkUntil(step)
 		switch {
@@ -91,6 +93,7 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 		case k.readErr != nil || k.writeErr != nil:
 			return k.readErr, k.writeErr
 		}
+		w.take()
 		readErr, writeErr = c.spliceTo(l, d, moved, spliced)
 		if errors.Is(readErr, errors.ErrUnsupported) {
 			readErr, k.canSplice = nil, false

@@ -107,3 +107,12 @@ func Zone(ctx context.Context, address string) (uint32, error) {
 	}
 	return targets[0].(*unix.SockaddrInet6).ZoneId, nil
 }
+
+// BulkMemory sets how much may wait in the sockets of connections that move bulk.
+func BulkMemory(n int64) (before int64) {
+	before, bulkMemory = bulkMemory, n
+	return before
+}
+
+// ReceiveBuffer is what the system lets wait in the socket, for a fiber of its loop.
+func (c *Conn) ReceiveBuffer() int { return receiveBuffer(c.fd) }
