@@ -312,14 +312,20 @@ func TestResetFoundByASendWhileSplicing(t *testing.T) {
 	})
 }
 
-// A peer that reads slowly gets everything after Close also while what it reads makes room for what had found none.
+// A peer that reads slowly gets everything after Close also while what it reads makes room for what had found none. A deadline that a
+// goroutine sets as the connection is closed changes nothing about that.
 func TestCloseWaitsForASlowReaderThatMakesRoom(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		plain, s := plainPair(t, e)
 		_ = plain.(*net.TCPConn).SetReadBuffer(4 << 10)
 		sendBuffer(t, s, 64<<10)
 		out := stuff(t, s, stream{seed: 1})
-		_ = s.Close()
+		on(s, func() {
+			set := make(chan error)
+			go func() { set <- s.SetWriteDeadline(time.Unix(1, 0)) }()
+			<-set // the loop learns of it when this fiber has ended
+			_ = s.Close()
+		})
 		in, buf, want := stream{seed: 1}, make([]byte, 64<<10), make([]byte, 64<<10)
 		for in.at < out.at {
 			n := min(len(buf), int(out.at-in.at))

@@ -291,3 +291,41 @@ func TestEndedWithoutARead(t *testing.T) {
 		}
 	})
 }
+
+// Of all who close a connection, wherever they are, one is told that it did; afterwards everybody is told that it is closed.
+func TestCloseOnce(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		for range 20 {
+			c, s := pair(t, e, "tcp")
+			var closed atomic.Int64
+			var all fiber.Group
+			closing := func() {
+				defer all.Done()
+				if err := c.Close(); err == nil {
+					closed.Add(1)
+				} else if !errors.Is(err, net.ErrClosed) {
+					t.Errorf("%v, want net.ErrClosed", err)
+				}
+			}
+			all.Add(4)
+			for range 2 {
+				go closing()
+				fiber.Spawn(c, closing)
+			}
+			all.Wait()
+			if n := closed.Load(); n != 1 {
+				t.Errorf("%d of 4 have closed it", n)
+			}
+			for what, err := range map[string]error{
+				"Close":       c.Close(),
+				"CloseWrite":  c.(interface{ CloseWrite() error }).CloseWrite(),
+				"SetDeadline": c.SetDeadline(time.Now()),
+			} {
+				if !errors.Is(err, net.ErrClosed) {
+					t.Errorf("%s after Close: %v, want net.ErrClosed", what, err)
+				}
+			}
+			_ = s.Close()
+		}
+	})
+}

@@ -27,12 +27,13 @@ type Conn struct {
 	fd   int
 	rare atomic.Pointer[rareConn] // nil = none of it was needed yet
 
-	// Everything below belongs to the loop's thread, but for peer and unix, which do not change. There
+	// Everything below belongs to the loop's thread, but for shut, and for peer and unix, which do not change. There
 	// may be very many connections, and most of them idle: the order of fields leaves no gaps.
 	rd, wr side
-	then   func() // is run as a fiber as soon as there is something to read
-	slot   uint32 // in the poller's table, or moving
-	timer  int32  // place in the loop's timers, from 1; 0 = not armed
+	then   func()      // is run as a fiber as soon as there is something to read
+	slot   uint32      // in the poller's table, or moving
+	timer  int32       // place in the loop's timers, from 1; 0 = not armed
+	shut   atomic.Bool // Close was called, or the connection is closed; for anybody
 	peer   peer4
 	streak uint8 // operations without a pause
 	unix   bool  // a Unix socket
@@ -106,7 +107,7 @@ func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	if l.here() {
 		c.attach(l)
 	} else if !l.post(func() { c.attach(l) }) {
-		c.closed = true
+		c.setClosed()
 		l.conns.Add(-1)
 		_ = unix.Close(fd)
 	}
@@ -124,9 +125,14 @@ func (c *Conn) attach(l *loop) {
 		}
 		l.logger().Error("connection closed", "error", err)
 	}
-	c.closed = true
+	c.setClosed()
 	l.conns.Add(-1)
 	closeSocket(c.fd)
+}
+
+func (c *Conn) setClosed() {
+	c.closed = true
+	c.shut.Store(true)
 }
 
 // Read implements net.Conn. p is not kept after it returns.
@@ -501,20 +507,21 @@ func (c *Conn) setDeadline(t time.Time, read, write bool) error {
 		at = max(int64(t.Sub(epoch)), pastDeadline)
 	}
 	l := c.loop.Load()
-	if l.here() {
-		if c.closed {
-			return c.opError("set", net.ErrClosed)
-		}
+	switch {
+	case c.shut.Load():
+		return errSetClosed
+	case l.here():
 		c.moveDeadline(l, at, read, write)
-		return nil
-	}
-	if !c.send(l, func(l *loop) { c.moveDeadline(l, at, read, write) }) {
-		return c.opError("set", net.ErrClosed)
+	case !c.send(l, func(l *loop) { c.moveDeadline(l, at, read, write) }):
+		return errSetClosed
 	}
 	return nil
 }
 
 func (c *Conn) moveDeadline(l *loop, at int64, read, write bool) {
+	if c.closed { // the times are others: see linger
+		return
+	}
 	if read {
 		c.rd.deadline = at
 		c.deadlineMoved(l, &c.rd)
@@ -547,22 +554,24 @@ func (c *Conn) send(l *loop, fn func(*loop)) bool {
 	})
 }
 
-// Close implements net.Conn. It does not wait; what was written is sent first.
+// Close implements net.Conn. It does not wait; what was written is sent first. All but the first call return net.ErrClosed.
 func (c *Conn) Close() error {
-	l := c.loop.Load()
-	if l.here() && c.slot != moving {
-		if c.closed {
-			return errClosedAgain
-		}
-		c.close(l)
-		return nil
+	if c.shut.Swap(true) {
+		return errCloseClosed
 	}
-	c.send(l, c.close)
+	if l := c.loop.Load(); l.here() && c.slot != moving {
+		c.close(l)
+	} else {
+		c.send(l, c.close)
+	}
 	return nil
 }
 
-// errClosedAgain is made once: that something is closed twice is an everyday event.
-var errClosedAgain error = &net.OpError{Op: "close", Net: "socket", Err: net.ErrClosed}
+// These are made once: that something is closed twice is an everyday event, and who is told of it must not wait for the loop.
+var (
+	errCloseClosed error = &net.OpError{Op: "close", Net: "socket", Err: net.ErrClosed}
+	errSetClosed   error = &net.OpError{Op: "set", Net: "socket", Err: net.ErrClosed}
+)
 
 func (c *Conn) close(l *loop) {
 	if c.closed {
@@ -571,7 +580,7 @@ func (c *Conn) close(l *loop) {
 	if !c.peer.known() {
 		c.RemoteAddr() // for the logs; afterwards the descriptor may be another's
 	}
-	c.closed = true
+	c.setClosed()
 	l.timers.disarm(c)
 	l.conns.Add(-1)
 	c.wakeReader(l)
@@ -587,11 +596,11 @@ func (c *Conn) gone(l *loop) {
 
 // CloseWrite sends a FIN after what was written; reading goes on.
 func (c *Conn) CloseWrite() error {
+	if c.shut.Load() {
+		return errCloseClosed
+	}
 	l := c.loop.Load()
 	if l.here() {
-		if c.closed {
-			return c.opError("close", net.ErrClosed)
-		}
 		return l.poller.shutdown(c)
 	}
 	c.send(l, func(l *loop) {

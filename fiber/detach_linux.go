@@ -53,7 +53,8 @@ func (c *Conn) detach(l *loop) (net.Conn, []byte, error) {
 	ahead := bytes.Clone(c.in)
 	l.timers.disarm(c)
 	l.poller.remove(c)
-	c.in, c.closed = nil, true
+	c.in = nil
+	c.setClosed()
 	l.conns.Add(-1)
 	l.open--
 	f := os.NewFile(uintptr(c.fd), "socket")
