@@ -504,7 +504,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 func (c *Conn) setDeadline(t time.Time, read, write bool) error {
 	var at int64
 	if !t.IsZero() {
-		at = max(int64(t.Sub(epoch)), pastDeadline)
+		at = max(clockAt(t), pastDeadline)
 	}
 	l := c.loop.Load()
 	switch {

@@ -216,6 +216,27 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
+// A deadline that was read from somewhere, and so knows the time of day only, is as far away as it says, though the clock was set
+// after the loops began (see export_linux_test.go).
+func TestDeadlineByTimeOfDay(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		defer s.Close()
+		on(s, func() {
+			_ = s.SetReadDeadline(time.Now().Add(time.Minute).Round(0))
+			_, _ = c.Write([]byte("x"))
+			if n, err := s.Read(make([]byte, 1)); n != 1 || err != nil {
+				t.Errorf("a minute before its deadline Read = %d, %v", n, err)
+			}
+			_ = s.SetReadDeadline(time.Now().Add(-time.Minute).Round(0))
+			if _, err := s.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("a minute after its deadline: %v", err)
+			}
+		})
+	})
+}
+
 func TestWriteDeadline(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")

@@ -14,6 +14,9 @@ import (
 	"github.com/headpond/headpond/internal/splice"
 )
 
+// The system's clock has been set back by an hour since the loops' began: the first word of a time.Time counts its seconds from bit 30 on.
+func init() { *(*uint64)(unsafe.Pointer(&epoch)) += 3600 << 30 }
+
 // PipeFiles returns how many descriptors wait for the next splice.
 func PipeFiles() int {
 	open, _ := splice.Open()

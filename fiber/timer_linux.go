@@ -13,6 +13,14 @@ var epoch = time.Now()
 // nanotime is the loops' clock.
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
+// clockAt is a time in the loops' clock. One without a monotonic reading is as far away as the system's clock says, now.
+func clockAt(t time.Time) int64 {
+	if t == t.Round(0) {
+		return later(time.Until(t))
+	}
+	return int64(t.Sub(epoch))
+}
+
 // later is a time from now in the loops' clock, or its end.
 func later(d time.Duration) int64 { return after(nanotime(), d) }
 
