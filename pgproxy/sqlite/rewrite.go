@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -253,7 +254,11 @@ func typeAt(tokens []token, i int) (name string, last int) {
 		next("VARYING")
 	}
 	if last+1 < len(tokens) && tokens[last+1].is("(") {
-		last = min(closing(tokens, last+1), len(tokens)-1)
+		end := closing(tokens, last+1)
+		if end == len(tokens) || slices.ContainsFunc(tokens[last:end], func(t token) bool { return t.kind == kindString }) {
+			return "", i
+		}
+		last = end
 	}
 	if next("WITH", "TIME", "ZONE") {
 		name += "tz"

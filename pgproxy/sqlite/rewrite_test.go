@@ -70,7 +70,7 @@ func FuzzRewrite(f *testing.F) {
 	for _, s := range []string{
 		`select $1::int8, 'it''s', "a""b", [x], E'\'', $q$a$q$ from t where a ~ 'x' -- '`, `a::b::c::d[]`, `(x)::text`,
 		`for update`, `cast(cast(1 as bool) as text)`, `OPERATOR(pg_catalog.~)`, `collate "C"`, `array(select 1) from pg_x`, `::`, `'`, `E'\`,
-		`pg_catalog.x::regclass collate pg_catalog.default`, `default now()`, `a::a:0::A00`, `''$$0`, `$$a$$'b'`, `0::in~`, `'a'collate"default"'b'`, `x'00' ?1 :a @b $a $1a`, `/* ' */ 'a'`,
+		`pg_catalog.x::regclass collate pg_catalog.default`, `default now()`, `a::a:0::A00`, `''$$0`, `$$a$$'b'`, `0::in~`, `0::i(1'a'`, `'a'collate"default"'b'`, `x'00' ?1 :a @b $a $1a`, `/* ' */ 'a'`,
 	} {
 		f.Add(s)
 	}
