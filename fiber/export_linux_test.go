@@ -23,6 +23,15 @@ func PipeFiles() int {
 	return 2 * open
 }
 
+// CanSplice reports whether there is a pipe to splice by.
+func CanSplice() bool {
+	p := splice.Take()
+	if p != nil {
+		splice.Put(p)
+	}
+	return p != nil
+}
+
 // WatchRests reports whether the watchdog sleeps.
 func (e *Engine) WatchRests() bool { return e.noWatch.Load() }
 
