@@ -29,6 +29,7 @@ type coroutine struct {
 	fn    func()
 	step  func() (over bool) // see parkUntil
 	bulk  bool               // it moves bulk, and comes after the others
+	kept  *Parker            // the first of its Parkers that watch a context between two waits
 	tired int64              // when Conn.WaitReadableFor gives up; 0 = none is under way
 }
 
@@ -89,6 +90,9 @@ func (f *coroutine) once() {
 	returned := false
 	defer func() {
 		f.fn = nil
+		for f.kept != nil {
+			f.kept.forget()
+		}
 		if p := recover(); p != nil {
 			f.loop.panics.Add(1)
 			f.loop.logger().Error("fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))

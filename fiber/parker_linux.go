@@ -19,7 +19,9 @@ type Parker struct {
 	other   *waiter         // a goroutine that waits, instead of the fiber
 	done    <-chan struct{} // of the context that is watched
 	stop    func() bool
-	ended   bool // it has
+	ended   bool    // it has
+	kept    bool    // it is one of the fiber's kept
+	next    *Parker // of these
 }
 
 // NewParker returns a Parker for the calling fiber, nil on a goroutine.
@@ -41,7 +43,7 @@ func (p *Parker) mine() bool {
 
 // Park waits until Unpark has been called (also before), and returns nil, or until ctx ends, and
 // returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the
-// watch on one that is used again stays; one that ends unwatched costs nobody anything.
+// watch on one that is used again stays until the fiber ends; one that ends unwatched costs nobody anything.
 func (p *Parker) Park(ctx context.Context) error {
 	done := ctx.Done() // and not ctx is compared, which may be of a type that cannot be
 	bounded := done != nil
@@ -57,6 +59,8 @@ func (p *Parker) Park(ctx context.Context) error {
 		p.stop = context.AfterFunc(ctx, func() { p.end(done) })
 		if !again {
 			defer p.unwatch()
+		} else if !p.kept { // the context may live on, and with the watch all that its values refer to
+			p.kept, p.next, p.fiber.kept = true, p.fiber.kept, p
 		}
 	}
 	for {
@@ -111,6 +115,12 @@ func (p *Parker) unwatch() {
 		p.stop()
 		p.stop = nil
 	}
+}
+
+// forget ends the watch that the fiber has kept.
+func (p *Parker) forget() {
+	p.unwatch()
+	p.fiber.kept, p.next, p.kept = p.next, nil, false // the coroutine may serve another fiber, and with it the Parker
 }
 
 // Unpark ends the present or the next Park. Anybody may call it; it does not wait.
