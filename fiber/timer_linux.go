@@ -15,7 +15,7 @@ func nanotime() int64 { return int64(time.Since(epoch)) }
 
 // clockAt is a time in the loops' clock. One without a monotonic reading is as far away as the system's clock says, now.
 func clockAt(t time.Time) int64 {
-	if t == t.Round(0) {
+	if t == t.Round(0) { //nolint:staticcheck // Equal does not tell whether there is a monotonic reading
 		return later(time.Until(t))
 	}
 	return int64(t.Sub(epoch))

@@ -20,7 +20,7 @@ var bulkMemory = func() int64 {
 	if err := unix.Sysinfo(&info); err != nil {
 		return maxBulkMemory
 	}
-	return int64(min(uint64(info.Totalram)*uint64(info.Unit)/256, maxBulkMemory))
+	return int64(min(info.Totalram*uint64(info.Unit)/256, maxBulkMemory))
 }()
 
 const maxBulkMemory = 128 << 20
