@@ -3,7 +3,6 @@
 package fiber
 
 import (
-	"net"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -51,11 +50,7 @@ func (w *window) take() {
 	}
 	w.taken = true
 	c := w.conn
-	local := c.peer.known() && c.peer.ip[0] == 127
-	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok && !c.peer.known() {
-		local = a.IP.IsLoopback()
-	}
-	if !local {
+	if from := (peer{ip4: c.peer, other: c.RemoteAddr()}); !from.here() {
 		return
 	}
 	w.shared = true
