@@ -121,6 +121,10 @@ func (f *coroutine) parkUntil(step func() (over bool)) {
 
 // resume runs f until it parks or ends, or what it has parked for.
 func (l *loop) resume(f *coroutine) {
+	if l.resumed++; l.resumed == 12 {
+		l.resumed = 0
+		l.dozens.Add(1)
+	}
 	l.current = f
 	if f.step != nil {
 		if !f.step() {

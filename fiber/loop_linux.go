@@ -83,6 +83,7 @@ type loop struct {
 	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
 	turn    atomic.Uint64  // for the watchdog and Stats
 	dozens  atomic.Uint64  // of fibers resumed, for the watchdog
+	resumed uint           // of the present dozen
 	shown   atomic.Int64   // fibers, for Stats
 	kept    atomic.Int64   // spare, for Stats
 	panics  atomic.Uint64  // fibers ended by one
@@ -94,6 +95,8 @@ type loop struct {
 	current *coroutine
 	queue   []*coroutine // ready to run
 	behind  []*coroutine // the other half of the double buffer
+	woken   []*coroutine // by the fiber that runs, or ran last: see follow
+	follows int          // of woken have been resumed
 	bulk    []*coroutine // ready to run, too: see runBulk
 	spare   []*coroutine
 	fibers  int
@@ -281,7 +284,7 @@ func (l *loop) ready(f *coroutine) {
 	}
 }
 
-// hasReady reports whether there is something to run without waiting.
+// hasReady reports whether there is something to run without waiting. Between two batches nobody is in woken.
 func (l *loop) hasReady() bool { return len(l.queue)+len(l.bulk) > 0 }
 
 // runReady resumes what is ready now; what becomes ready meanwhile waits for the next turn, so
@@ -289,9 +292,7 @@ func (l *loop) hasReady() bool { return len(l.queue)+len(l.bulk) > 0 }
 func (l *loop) runReady() {
 	batch := l.queue
 	l.queue = l.behind[:0]
-	for i := 0; i < len(batch); {
-		i = l.resumeFrom(batch, i)
-	}
+	l.resumeAll(batch)
 	l.behind = batch[:0]
 }
 
@@ -303,7 +304,7 @@ const bulkTurn = int64(time.Millisecond)
 func (l *loop) runBulk() {
 	n := 0
 	for until, m := nanotime()+bulkTurn, len(l.bulk); n < m; {
-		l.resumeFrom(l.bulk[n:n+1], 0)
+		l.resumeAll(l.bulk[n : n+1])
 		if n++; nanotime() >= until {
 			break
 		}
@@ -313,8 +314,15 @@ func (l *loop) runBulk() {
 	l.bulk = l.bulk[:left]
 }
 
-// resumeFrom resumes the fibers of a batch from the i-th to the last, or to one that calls
-// runtime.Goexit, and returns which is next.
+// resumeAll resumes the fibers of a batch, and after each those that it has woken.
+func (l *loop) resumeAll(batch []*coroutine) {
+	for i := 0; i < len(batch) || len(l.woken) > 0; {
+		i = l.resumeFrom(batch, i)
+	}
+}
+
+// resumeFrom is resumeAll from the i-th of the batch, to the last or to one that calls runtime.Goexit. It
+// returns which is next.
 func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	defer func() {
 		if p := recover(); p == errGoexit { //nolint:errorlint // once made it
@@ -324,15 +332,29 @@ func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 			panic(p)
 		}
 	}()
-	for next = i; next < len(batch); {
+	for next = i; ; {
+		l.follow()
+		if next == len(batch) {
+			return next
+		}
 		f := batch[next]
 		batch[next] = nil
-		if next++; next%12 == 0 {
-			l.dozens.Add(1)
-		}
+		next++
 		l.resume(f)
 	}
-	return next
+}
+
+// follow resumes those that the last fiber has woken, at once: what it has given them, such as a server's
+// connection, is at hand, and it is used in this turn. Whom they wake comes in the next one, so that no two
+// that wake each other keep the loop from the kernel.
+func (l *loop) follow() {
+	for l.follows < len(l.woken) {
+		f := l.woken[l.follows]
+		l.woken[l.follows] = nil
+		l.follows++
+		l.resume(f)
+	}
+	l.woken, l.follows = l.woken[:0], 0
 }
 
 // post runs fn on the loop's thread, outside any fiber, soon. Any thread may call it; fn must
@@ -378,7 +400,11 @@ func (l *loop) runPosted() {
 // wake makes f ready from anywhere. f must be parked, or be about to park on its own thread.
 func (l *loop) wake(f *coroutine) {
 	if l.here() {
-		l.ready(f)
+		if l.current != nil && l.follows == 0 && !f.bulk {
+			l.woken = append(l.woken, f)
+		} else {
+			l.ready(f)
+		}
 		return
 	}
 	l.mu.Lock()

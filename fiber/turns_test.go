@@ -6,6 +6,8 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
@@ -154,5 +156,112 @@ func TestParkWithAStrangeContext(t *testing.T) {
 		if e.Stats().Panics > panicked {
 			t.Error("Park panicked")
 		}
+	})
+}
+
+// Whom a fiber wakes goes on before those that became ready after the one that woke it: what it got is used in the same turn. Only
+// whom that one wakes waits for the next.
+func TestWokenGoesOnFirst(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, _ := pair(t, e, "tcp")
+		var order []string
+		var all fiber.Group
+		parkers := make([]*fiber.Parker, 2)
+		waitFor := func(i int, then func()) {
+			all.Add(1)
+			fiber.Go(func() {
+				defer all.Done()
+				parkers[i] = fiber.NewParker()
+				if err := parkers[i].Park(context.Background()); err != nil {
+					t.Error(err)
+				}
+				then()
+			})
+		}
+		on(c, func() {
+			waitFor(0, func() { order = append(order, "second"); parkers[1].Unpark() })
+			waitFor(1, func() { order = append(order, "fourth") })
+		})
+		on(c, func() {}) // they wait
+		on(c, func() {
+			all.Add(2)
+			fiber.Go(func() { defer all.Done(); order = append(order, "first"); parkers[0].Unpark() })
+			fiber.Go(func() { defer all.Done(); order = append(order, "third") })
+		})
+		all.Wait()
+		if want := []string{"first", "second", "third", "fourth"}; !slices.Equal(order, want) {
+			t.Errorf("went on as %v, want %v", order, want)
+		}
+	})
+}
+
+// Two fibers that wake each other all the time leave the kernel its turn: what comes from there is read.
+func TestWakingEachOtherLeavesTurns(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, s := pair(t, e, "tcp")
+		var parkers [2]*fiber.Parker
+		over := false // all of them are on one loop
+		var all fiber.Group
+		all.Add(2)
+		on(s, func() {
+			for i := range parkers {
+				fiber.Go(func() {
+					defer all.Done()
+					parkers[i] = fiber.NewParker()
+					for !over {
+						if other := parkers[1-i]; other != nil {
+							other.Unpark()
+						}
+						if err := parkers[i].Park(context.Background()); err != nil {
+							t.Error(err)
+						}
+					}
+					parkers[1-i].Unpark()
+				})
+			}
+		})
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		on(s, func() {
+			if _, err := s.Read(make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+			over = true
+			parkers[0].Unpark()
+		})
+		all.Wait()
+	})
+}
+
+// A fiber that ends by runtime.Goexit does not hold up the others that were woken with it.
+func TestGoexitLeavesTheOthersThatWereWoken(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		c, _ := pair(t, e, "tcp")
+		const n = 5
+		var parkers [n]*fiber.Parker
+		var all fiber.Group
+		all.Add(n)
+		on(c, func() {
+			for i := range n {
+				fiber.Go(func() {
+					defer all.Done()
+					parkers[i] = fiber.NewParker()
+					if err := parkers[i].Park(context.Background()); err != nil {
+						t.Error(err)
+					}
+					if i%2 == 0 {
+						runtime.Goexit()
+					}
+				})
+			}
+		})
+		on(c, func() {}) // they wait
+		on(c, func() {
+			for _, p := range parkers {
+				p.Unpark()
+			}
+		})
+		all.Wait()
 	})
 }
