@@ -26,8 +26,8 @@
 // resolves them and would serve another path than was routed). CONNECT is refused with 405.
 //
 // The session reads heads with package httpwire; a stream of HTTP/2 is a connection with one request to it, whose
-// head is written in HTTP/1.1 first. A request with HTTP/1.0, an upgrade, TE, Trailer or fields that Connection
-// lists, with a target that is no path, or with a head larger than 16 KiB is served by net/http. It is the last of its
+// head is written in HTTP/1.1 first. A request with HTTP/1.0, an upgrade, a TE other than trailers, Trailer or fields
+// that Connection lists, with a target that is no path, or with a head larger than 16 KiB is served by net/http. It is the last of its
 // connection, because net/http reads heads and chunks that others read differently, and does not tell what else a
 // request said about its length.
 //

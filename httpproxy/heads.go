@@ -98,6 +98,9 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	dst = append(dst, requestIDField+": "...)
 	dst = append(dst, s.ex.id...)
 	dst = append(dst, crlf...)
+	if r.Trailers {
+		dst = append(dst, "Connection: TE\r\nTE: trailers\r\n"...)
+	}
 	return append(s.appendFraming(dst), crlf...)
 }
 

@@ -2,6 +2,7 @@ package httpproxy_test
 
 import (
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -70,7 +71,7 @@ func TestNothingFollowsTheStandardServer(t *testing.T) {
 	for name, first := range map[string]string{
 		"upgrade":    "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 		"HTTP/1.0":   "GET /1 HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
-		"TE":         "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: trailers\r\n\r\n",
+		"TE":         "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: gzip\r\n\r\n",
 		"long head":  "GET /1 HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 20000) + "\r\n\r\n",
 		"absolute":   "GET http://a/1 HTTP/1.1\r\nHost: a\r\n\r\n",
 		"no upgrade": "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
@@ -95,4 +96,46 @@ func TestNothingFollowsTheStandardServer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEmptyLineBeforeARequest: some clients put one behind a body; more of them are no request.
+func TestEmptyLineBeforeARequest(t *testing.T) {
+	p := startProxy(t, routeTo(newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%s %q", r.Method, body)
+	}))))
+	c, answer := dialRaw(t, p.addr)
+	for _, request := range []struct{ text, want string }{
+		{"\r\nPOST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc\r\n", `POST "abc"`},
+		{"GET / HTTP/1.1\r\nHost: a\r\n\r\n", `GET ""`},
+	} {
+		if resp, body := roundTrip(t, c, answer, request.text); resp.StatusCode != 200 || body != request.want || resp.Close {
+			t.Errorf("%.10q: %s %s, close %t", request.text, resp.Status, body, resp.Close)
+		}
+	}
+	if resp, _ := roundTrip(t, c, answer, "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"); resp.StatusCode != 400 {
+		t.Errorf("behind two: %s", resp.Status)
+	}
+}
+
+// TestTakersOfTrailersAreUsual: Firefox says "te: trailers" in every request in HTTP/2, which must neither end its connection nor be kept from
+// the server.
+func TestTakersOfTrailersAreUsual(t *testing.T) {
+	said := make(chan http.Header, 1)
+	p := startProxy(t, routeTo(newUpstream(t, serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { said <- r.Header }))))
+	check := func(what string) {
+		if h := <-said; h.Get("Te") != "trailers" || h.Get("Connection") != "TE" {
+			t.Errorf("%s: the server got TE %q, Connection %q", what, h["Te"], h["Connection"])
+		}
+	}
+	c, answer := dialRaw(t, p.addr)
+	for range 2 {
+		if resp, _ := roundTrip(t, c, answer, "GET / HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: trailers\r\n\r\n"); resp.StatusCode != 200 || resp.Close {
+			t.Errorf("%s, close %t", resp.Status, resp.Close)
+		}
+		check("HTTP/1.1")
+	}
+	h := dialH2(t, p.addr)
+	h.ask(1, true, append(plainGet, "te", "trailers")...)
+	check("HTTP/2")
 }

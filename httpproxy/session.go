@@ -150,6 +150,7 @@ type session struct {
 	counts bool                 // bytes are counted here, and not below TLS
 	state  atomic.Int32
 	served bool // a request has been answered
+	blank  bool // an empty line has come since
 	// suspended: the client has been idle for so long that the session gave up its stack; resume goes on.
 	suspended bool
 	now       time.Time
@@ -247,6 +248,9 @@ func (s *session) run() {
 		if s.client.r == s.client.w && !s.awaitRequest() {
 			return
 		}
+		if s.emptyLine() {
+			continue
+		}
 		switch n, err := s.readHead(); {
 		case errors.Is(err, errLong):
 			s.goLong()
@@ -261,11 +265,22 @@ func (s *session) run() {
 			s.p.noteRefused(s.lc)
 			return
 		default:
+			s.blank = false
 			if !s.serve(n) {
 				return
 			}
 		}
 	}
+}
+
+// emptyLine takes one away that comes before a request, where clients put it behind a body (RFC 9112, section 2.2).
+func (s *session) emptyLine() bool {
+	if s.blank || !bytes.HasPrefix(s.client.bytes(), []byte(crlf)) {
+		return false
+	}
+	s.client.r += len(crlf)
+	s.blank = true
+	return true
 }
 
 // patience is how long an idle client's session keeps its stack.

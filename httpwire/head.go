@@ -202,7 +202,7 @@ func nextItem(list []byte) (item, rest []byte) {
 // connection gathers what the Connection fields list.
 type connection struct {
 	close  bool
-	others bool // something besides close and keep-alive
+	others bool // something besides close, keep-alive and TE
 }
 
 func (c *connection) add(list []byte) {
@@ -210,7 +210,7 @@ func (c *connection) add(list []byte) {
 		var item []byte
 		item, list = nextItem(list)
 		switch {
-		case len(item) == 0 || EqualFold(item, "keep-alive"):
+		case len(item) == 0 || EqualFold(item, "keep-alive") || EqualFold(item, "te"):
 		case EqualFold(item, "close"):
 			c.close = true
 		default:

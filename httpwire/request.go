@@ -20,9 +20,11 @@ type Request struct {
 	HasLength bool
 	// Close: the client wants the connection to end.
 	Close bool
-	// Unusual: something that concerns more than this message: Upgrade, TE, Trailer, fields listed by
-	// Connection.
+	// Unusual: something that concerns more than this message: Upgrade, Trailer, other TE than "trailers", fields
+	// listed by Connection.
 	Unusual bool
+	// Trailers: the client takes trailers ("TE: trailers", RFC 9110, section 10.1.4), as Firefox says in every request.
+	Trailers bool
 	// Continue: the client may wait for leave to send the body ("Expect: 100-continue").
 	Continue bool
 	// Demands: it expects something else, which is refused with 417 (RFC 9110, section 10.1.1).
@@ -105,7 +107,10 @@ func (r *Request) judge() error {
 			c.add(field.Value)
 		case Expect:
 			r.expect(field.Value)
-		case Upgrade, TE, Trailer:
+		case TE:
+			r.Trailers = EqualFold(field.Value, "trailers")
+			r.Unusual = r.Unusual || !r.Trailers
+		case Upgrade, Trailer:
 			r.Unusual = true
 		case Authorization:
 			r.ConnectionAuth = r.ConnectionAuth || connectionAuth(field.Value)
