@@ -32,6 +32,10 @@ var (
 
 // acquire leases a server connection that is alive and has the client's settings.
 func (s *session) acquire() error {
+	var asked time.Time
+	if s.c.AccessLog() {
+		asked = time.Now()
+	}
 	for range maxStale {
 		if err := s.lock(); err != nil {
 			return err
@@ -54,8 +58,9 @@ func (s *session) acquire() error {
 	s.bound, s.unseen, s.unlike = nil, nil, nil
 	clear(s.drops)
 	clear(s.standing)
-	if s.c.AccessLog() {
+	if !asked.IsZero() {
 		s.leaseAt = time.Now()
+		s.waited = s.leaseAt.Sub(asked)
 	}
 	if s.srv.shared && s.c.Mode == Session {
 		_ = s.srv.conn.SetDeadline(time.Now().Add(resetTimeout))

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 )
@@ -357,6 +360,36 @@ func TestCancelNeverHitsAnother(t *testing.T) {
 	})
 	if err := work.Wait(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAccessLogTellsTheWait: a transaction's line has the time that it waited for a connection apart from the time that it had one.
+func TestAccessLogTellsTheWait(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.Listener.AccessLog, pc.Limits.MaxSize = true, 1
+	})
+	holder, waiter := g.connect(t, "application_name=holder"), g.connect(t, "application_name=waiter default_query_exec_mode=simple_protocol")
+	do(t, holder, "begin")
+	done := make(chan error, 1)
+	go func() {
+		_, err := waiter.Exec(t.Context(), "select 1")
+		done <- err
+	}()
+	for g.backend.Status().Endpoints[0].Pool.Waiting == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("nobody waits")
+		}
+	}
+	do(t, holder, "select pg_sleep(0.05)")
+	do(t, holder, "commit")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`application_name=waiter .*status=transaction .*waited=(\S+)`)
+	conntest.Eventually(t, "the waiter's line", func() bool { return line.MatchString(g.log.String()) })
+	waited, err := time.ParseDuration(line.FindStringSubmatch(g.log.String())[1])
+	if err != nil || waited < 50*time.Millisecond {
+		t.Errorf("waited %v, %v: want 50ms or more", waited, err)
 	}
 }
 

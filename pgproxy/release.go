@@ -3,6 +3,7 @@ package pgproxy
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/headpond/headpond/pgwire"
@@ -33,7 +34,7 @@ func (s *session) release() {
 	s.changesDone(lastOfAll)
 	s.trimUnnamed()
 	if s.c.AccessLog() && !s.pinned {
-		s.access(s.leaseAt, "transaction", nil)
+		s.access(s.leaseAt, "transaction", nil, slog.Duration("waited", s.waited))
 	}
 	s.lease.Release()
 }

@@ -135,6 +135,7 @@ type work struct {
 	out        []byte            // for the server, put together with mu held, sent without
 	sent       int               // bytes sent to srv since it was last quiet
 	leaseAt    time.Time         // for the access log
+	waited     time.Duration     // for the lease, for the access log
 }
 
 var works = sync.Pool{New: func() any {
@@ -498,9 +499,9 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 }
 
 // access writes the line of a transaction or session.
-func (s *session) access(start time.Time, what string, err error) {
-	attrs := []slog.Attr{slog.String("status", what), slog.Duration("duration", time.Since(start)),
-		slog.String("upstream", s.b.cfg.Name)}
+func (s *session) access(start time.Time, what string, err error, more ...slog.Attr) {
+	attrs := append([]slog.Attr{slog.String("status", what), slog.Duration("duration", time.Since(start)),
+		slog.String("upstream", s.b.cfg.Name)}, more...)
 	if err != nil {
 		attrs = append(attrs, slog.String("error", err.Error()))
 	}
