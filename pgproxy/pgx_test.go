@@ -368,7 +368,7 @@ func TestAccessLogTellsTheWait(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		c.Listener.AccessLog, pc.Limits.MaxSize = true, 1
 	})
-	holder, waiter := g.connect(t, "application_name=holder"), g.connect(t, "application_name=waiter default_query_exec_mode=simple_protocol")
+	holder, waiter := g.connect(t, "application_name=holder"), g.connect(t, "application_name=waiter")
 	do(t, holder, "begin")
 	done := make(chan error, 1)
 	go func() {
@@ -386,11 +386,14 @@ func TestAccessLogTellsTheWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := regexp.MustCompile(`application_name=waiter .*status=transaction .*waited=(\S+)`)
-	conntest.Eventually(t, "the waiter's line", func() bool { return line.MatchString(g.log.String()) })
-	waited, err := time.ParseDuration(line.FindStringSubmatch(g.log.String())[1])
-	if err != nil || waited < 50*time.Millisecond {
-		t.Errorf("waited %v, %v: want 50ms or more", waited, err)
-	}
+	conntest.Eventually(t, "a line tells that the waiter waited for 50 ms or more", func() bool {
+		for _, m := range line.FindAllStringSubmatch(g.log.String(), -1) {
+			if waited, err := time.ParseDuration(m[1]); err == nil && waited >= 50*time.Millisecond {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // TestCancelWhileWaiting cancels a client that waits for a server connection.
