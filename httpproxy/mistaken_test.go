@@ -113,6 +113,12 @@ func TestEmptyLineBeforeARequest(t *testing.T) {
 			t.Errorf("%.10q: %s %s, close %t", request.text, resp.Status, body, resp.Close)
 		}
 	}
+	came := p.Stats().BytesIn
+	_, _ = io.WriteString(c, "\r")
+	conntest.Eventually(t, "half of a line has come", func() bool { return p.Stats().BytesIn == came+1 })
+	if resp, body := roundTrip(t, c, answer, "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"); resp.StatusCode != 200 || body != `GET ""` {
+		t.Errorf("behind a line in two pieces: %s %s", resp.Status, body)
+	}
 	if resp, _ := roundTrip(t, c, answer, "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"); resp.StatusCode != 400 {
 		t.Errorf("behind two: %s", resp.Status)
 	}

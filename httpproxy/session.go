@@ -275,6 +275,11 @@ func (s *session) run() {
 
 // emptyLine takes one away that comes before a request, where clients put it behind a body (RFC 9112, section 2.2).
 func (s *session) emptyLine() bool {
+	if !s.blank && string(s.client.bytes()) == crlf[:1] { // the rest is on its way
+		_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
+		n, _ := s.client.fill() // readHead refuses what has no end
+		s.count(n, 0)
+	}
 	if s.blank || !bytes.HasPrefix(s.client.bytes(), []byte(crlf)) {
 		return false
 	}
