@@ -33,6 +33,7 @@ var (
 // acquire leases a server connection that is alive and has the client's settings.
 func (s *session) acquire() error {
 	var asked time.Time
+	s.leaseAt = time.Time{}
 	if s.c.AccessLog() {
 		asked = time.Now()
 	}

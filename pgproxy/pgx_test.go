@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 )
 
@@ -394,6 +396,27 @@ func TestAccessLogTellsTheWait(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// TestAccessLogSwitchedOnMeanwhile: a transaction that began before has no line, for nobody knows its times.
+func TestAccessLogSwitchedOnMeanwhile(t *testing.T) {
+	g := start(t, pgtest.Shared(t), nil)
+	conn := g.connect(t, "application_name=early default_query_exec_mode=simple_protocol")
+	do(t, conn, "begin")
+	err := g.Update(pgproxy.Config{
+		Listener: listener.Config{Name: "db", AccessLog: true, Logger: slog.New(slog.NewTextHandler(g.log, nil))}, Auth: pgproxy.AuthTrust,
+		Databases: map[string]pgproxy.Backend{"*": g.backend},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, conn, "commit")
+	do(t, conn, "select 1")
+	const line = "status=transaction"
+	conntest.Eventually(t, "the second transaction has a line", func() bool { return has(g.log.String(), line) })
+	if n := strings.Count(g.log.String(), line); n != 1 {
+		t.Errorf("%d lines of transactions, want 1", n)
+	}
 }
 
 // TestCancelWhileWaiting cancels a client that waits for a server connection.

@@ -33,7 +33,7 @@ func (s *session) release() {
 	srv.shared = !s.pinned
 	s.changesDone(lastOfAll)
 	s.trimUnnamed()
-	if s.c.AccessLog() && !s.pinned {
+	if s.c.AccessLog() && !s.pinned && !s.leaseAt.IsZero() { // it may have been switched on meanwhile
 		s.access(s.leaseAt, "transaction", nil, slog.Duration("waited", s.waited))
 	}
 	s.lease.Release()
