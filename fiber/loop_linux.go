@@ -287,8 +287,8 @@ func (l *loop) ready(f *coroutine) {
 // hasReady reports whether there is something to run without waiting. Between two batches nobody is in woken.
 func (l *loop) hasReady() bool { return len(l.queue)+len(l.bulk) > 0 }
 
-// runReady resumes what is ready now; what becomes ready meanwhile waits for the next turn, so
-// that the kernel is asked in between.
+// runReady resumes what is ready now, and whom that wakes (see follow); what becomes ready meanwhile in
+// another way waits for the next turn, so that the kernel is asked in between.
 func (l *loop) runReady() {
 	batch := l.queue
 	l.queue = l.behind[:0]

@@ -365,6 +365,22 @@ func TestCancelNeverHitsAnother(t *testing.T) {
 	}
 }
 
+// queue asks something on conn, for which there is no server connection, and returns when it waits for one; done gets how that ended.
+func (g *gateway) queue(t testing.TB, conn *pgx.Conn) (done <-chan error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), "select 1")
+		ended <- err
+	}()
+	for g.backend.Status().Endpoints[0].Pool.Waiting == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("nobody waits")
+		}
+	}
+	return ended
+}
+
 // TestAccessLogTellsTheWait: a transaction's line has the time that it waited for a connection apart from the time that it had one.
 func TestAccessLogTellsTheWait(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
@@ -372,16 +388,7 @@ func TestAccessLogTellsTheWait(t *testing.T) {
 	})
 	holder, waiter := g.connect(t, "application_name=holder"), g.connect(t, "application_name=waiter")
 	do(t, holder, "begin")
-	done := make(chan error, 1)
-	go func() {
-		_, err := waiter.Exec(t.Context(), "select 1")
-		done <- err
-	}()
-	for g.backend.Status().Endpoints[0].Pool.Waiting == 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("nobody waits")
-		}
-	}
+	done := g.queue(t, waiter)
 	do(t, holder, "select pg_sleep(0.05)")
 	do(t, holder, "commit")
 	if err := <-done; err != nil {
@@ -425,16 +432,7 @@ func TestCancelWhileWaiting(t *testing.T) {
 	holder, waiter := g.connect(t, ""), g.connect(t, "")
 	do(t, holder, "begin")
 	for range 2 {
-		done := make(chan error, 1)
-		go func() {
-			_, err := waiter.Exec(t.Context(), "select 1")
-			done <- err
-		}()
-		for g.backend.Status().Endpoints[0].Pool.Waiting == 0 {
-			if t.Context().Err() != nil {
-				t.Fatal("nobody waits")
-			}
-		}
+		done := g.queue(t, waiter)
 		if err := waiter.PgConn().CancelRequest(t.Context()); err != nil {
 			t.Fatal(err)
 		}
