@@ -268,3 +268,23 @@ func UseUp(s *Session) {
 	defer s.mu.Unlock()
 	s.core.next = 1<<32 - 3
 }
+
+// LoseAfter calls f and loses the connection, if a receiver has been reading it itself for
+// a while, and everything up to frame number last. The session's reader looks before that
+// receiver does, and nobody else gets a word in.
+func LoseAfter(s *Session, last uint64, f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.link
+	if s.core.eager == nil || !l.reading || l.watched || s.core.replay.received < last {
+		return false
+	}
+	l.wakeReader() // waits for mu before the receiver does
+	f()
+	s.lose(l, ErrSessionLost)
+	select {
+	case <-l.turn: // it has been told
+	default:
+	}
+	return true
+}

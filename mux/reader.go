@@ -3,6 +3,7 @@ package mux
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"time"
@@ -126,6 +127,9 @@ func (s *Session) readOnce(l *link, w, alarm *waiter) {
 		err = nil
 	} else if err == nil {
 		err = s.parse(l.in)
+	}
+	if err == nil && l.lost {
+		err = net.ErrClosed // what was read is not whole, and comes again; a receiver does not read here again
 	}
 	l.reading = false
 	s.leave(l)
