@@ -14,6 +14,10 @@ import (
 // machine describes this one.
 func machine() result.Machine {
 	m := result.Machine{Cores: runtime.NumCPU(), Kernel: firstLine("/proc/sys/kernel/osrelease"), TCP: firstLine("/proc/sys/net/ipv4/tcp_congestion_control")}
+	m.Shares = "threads"
+	if firstLine("/proc/sys/kernel/sched_autogroup_enabled") == "1" {
+		m.Shares = "sessions"
+	}
 	m.CPU = value("/proc/cpuinfo", "model name", ":")
 	m.OS = strings.Trim(value("/etc/os-release", "PRETTY_NAME", "="), `"`)
 	_, _ = fmt.Sscan(value("/proc/meminfo", "MemTotal", ":"), &m.Memory) // 0 when it is not said

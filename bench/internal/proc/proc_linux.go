@@ -107,8 +107,9 @@ func (g *Group) Start(s Spec) (*Process, error) {
 	if p.quit == 0 {
 		p.quit = syscall.SIGTERM
 	}
-	// With a group of its own a process does not see the interrupt meant for this one.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	// In a session of its own, as service managers start it, a process does not see the interrupt meant for this one, and shares
+	// no processor time with the generator of load where the kernel shares by sessions: each of PostgreSQL's has one.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
 	if p.quit == syscall.SIGINT || p.quit == syscall.SIGQUIT {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
 	}

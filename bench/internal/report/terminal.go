@@ -75,7 +75,7 @@ func Facts(r *result.Results) []string {
 	g := r.Generator
 	lines := []string{
 		fmt.Sprintf("Machine: %d × %s, %s GiB, Linux %s%s, %s; load %.1f when it began", r.Machine.Cores, r.Machine.CPU,
-			result.Format(float64(r.Machine.Memory)/(1<<30)), r.Machine.Kernel, congestion(r.Machine.TCP), r.Machine.OS, r.Machine.Load),
+			result.Format(float64(r.Machine.Memory)/(1<<30)), r.Machine.Kernel, kernel(r.Machine), r.Machine.OS, r.Machine.Load),
 		fmt.Sprintf("Measured %s: %s of %g s of each arm in turn; %s each", r.Started.Format("2006-01-02 15:04 MST"), plural(r.Settings.Rounds, "round", "rounds"), r.Settings.Seconds,
 			plural(r.Settings.Loops, "loop, thread or worker", "loops, threads or workers")),
 		"Versions: " + strings.Join(versions, ", "),
@@ -213,10 +213,13 @@ func align(b *strings.Builder, rows [][]string) {
 	}
 }
 
-// congestion tells the default of TCP; older results do not have it.
-func congestion(name string) string {
-	if name == "" {
-		return ""
+// kernel tells how this one was set up; older results do not have all of it.
+func kernel(m result.Machine) (text string) {
+	if m.TCP != "" {
+		text = ", TCP by " + m.TCP
 	}
-	return ", TCP by " + name
+	if m.Shares != "" {
+		text += ", processors shared by " + m.Shares
+	}
+	return text
 }

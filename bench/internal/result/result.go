@@ -40,8 +40,9 @@ type Machine struct {
 	Memory int64   `json:"memory_bytes"`
 	Kernel string  `json:"kernel"`
 	OS     string  `json:"os"`
-	TCP    string  `json:"tcp,omitempty"` // the congestion control that is the default: one that paces makes loopback expensive
-	Load   float64 `json:"load"`          // the average of the last minute when it began: above 0.5 something else was running
+	TCP    string  `json:"tcp,omitempty"`    // the congestion control that is the default: one that paces makes loopback expensive
+	Shares string  `json:"shares,omitempty"` // whose shares of the processors are equal: sessions (each program measured has one) or threads
+	Load   float64 `json:"load"`             // the average of the last minute when it began: above 0.5 something else was running
 }
 
 // Settings are what a resumed run must share with the one it continues.
