@@ -129,7 +129,7 @@ func (s *Session) readOnce(l *link, w, alarm *waiter) {
 		err = s.parse(l.in)
 	}
 	if err == nil && l.lost {
-		err = net.ErrClosed // what was read is not whole, and comes again; a receiver does not read here again
+		err = net.ErrClosed // what was read and not taken comes again; a receiver does not read here again
 	}
 	l.reading = false
 	s.leave(l)
