@@ -336,3 +336,27 @@ func TestNotificationsOfOthers(t *testing.T) {
 		t.Errorf("a client that never listened was told %q", got)
 	}
 }
+
+// TestRowsNobodyAskedFor: what a server says behind the end of its answer reaches no client, and
+// nobody gets that server connection.
+func TestRowsNobodyAskedFor(t *testing.T) {
+	for _, more := range []pgwire.Message{&pgwire.DataRow{Values: [][]byte{[]byte("of whom?")}}, &pgwire.CopyData{Data: []byte("of whom?")}} {
+		g, f := startFake(t, nil)
+		w := g.dial(t)
+		w.send(query("select 1"))
+		srv := <-f.conns
+		srv.read()
+		row := &pgwire.DataRow{Values: [][]byte{[]byte("1")}}
+		srv.send(row, row, &pgwire.CommandComplete{Tag: "SELECT 2"}, idle, more)
+		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "DDCZ" {
+			t.Errorf("the first answer: %q", types)
+		}
+		w.send(query("select 2"))
+		if sql := (<-f.conns).answerQuery(); sql != "select 2" { // the pool has room for one
+			t.Error(sql)
+		}
+		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "CZ" {
+			t.Errorf("%T: the second answer: %q", more, types)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 	"unique"
 
@@ -458,7 +459,38 @@ func (s *session) answer(h pgwire.Header) error {
 		err = s.srv.r.Skip()
 	}
 	s.sayLocal()
-	return err
+	if err != nil {
+		return err
+	}
+	return s.passOn()
+}
+
+// passOn passes on what has arrived behind a message of the server and changes nothing: rows, and within the answer to Query,
+// where no op ends before ReadyForQuery, also what comes before and after them. Where a pump runs, mu is held.
+func (s *session) passOn() error {
+	o, ok := s.st.front()
+	if !ok {
+		return nil // what comes unasked makes the server connection doubtful, and must be found where it is given back
+	}
+	query := o.kind == opQuery && !o.deallocates() && !s.st.copyOut && !s.st.ignored
+	run := s.srv.r.Run(func(typ byte, body []byte) bool {
+		switch typ {
+		case pgwire.TypeDataRow, pgwire.TypeCopyData:
+			return true
+		case pgwire.TypeRowDescription:
+			return query
+		case pgwire.TypeCommandComplete:
+			return query && !leaves(body)
+		}
+		return false
+	})
+	if len(run) == 0 {
+		return nil
+	}
+	if _, err := s.c.Writer.Write(run); err != nil {
+		return clientWriteError(err)
+	}
+	return nil
 }
 
 // toClient passes the server's message on, piece by piece. The pump lets go of mu while it waits
@@ -519,6 +551,11 @@ func (s *session) settingChanged() {
 	if s.prepared {
 		s.srv.dirt |= dirtPrepare
 	}
+}
+
+// leaves reports whether the command with this tag may be one that commandDone looks for.
+func leaves(tag []byte) bool {
+	return len(tag) == 0 || strings.IndexByte("SRLPD", tag[0]) >= 0 && !bytes.HasPrefix(tag, []byte("SELECT "))
 }
 
 // commandDone looks at the tag of a CommandComplete for what a client leaves behind.

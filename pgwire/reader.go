@@ -190,6 +190,27 @@ func (r *Reader) Chunk() ([]byte, error) {
 	return chunk, nil
 }
 
+// Run returns the messages that lie whole in the buffer, headers included, up to the first that
+// takes refuses, and consumes them: what needs no more than a look passes at the price of one
+// copy. A length that no message can have ends the run, too. It never reads the source. In the
+// middle of a message, and where there are none, it returns an empty slice. What it returns is
+// valid until the next call, the body given to takes until that returns.
+func (r *Reader) Run(takes func(typ byte, body []byte) bool) []byte {
+	if r.left > 0 {
+		return nil
+	}
+	b, n := r.buf[r.start:r.end], 0
+	for len(b)-n >= 5 {
+		size := uint64(binary.BigEndian.Uint32(b[n+1:])) + 1
+		if size < 5 || size > uint64(len(b)-n) || !takes(b[n], b[n+5:n+int(size)]) {
+			break
+		}
+		n += int(size)
+	}
+	r.start += n
+	return b[:n:n]
+}
+
 // Left returns how many bytes of the current body are not yet consumed.
 func (r *Reader) Left() int { return r.left }
 

@@ -108,6 +108,55 @@ func TestReaderLimits(t *testing.T) {
 	}
 }
 
+// TestReaderRun: a run ends before what is refused, is not whole or cannot be a message, and
+// everything is still there.
+func TestReaderRun(t *testing.T) {
+	row := func(n int) []byte { return append(pgwire.AppendHeader(nil, 'D', n), bytes.Repeat([]byte{'x'}, n)...) }
+	for name, c := range map[string]struct {
+		run  int
+		then []byte
+	}{
+		"refused":          {30, append(pgwire.AppendHeader(nil, 'Z', 1), 'I')},
+		"half a header":    {30, []byte{'D', 0, 0}},
+		"half a body":      {30, row(9)[:13]},
+		"impossibly short": {30, []byte{'D', 0, 0, 0, 3, 0, 0, 0}},
+		"impossibly long":  {30, []byte{'D', 255, 255, 255, 255, 0, 0, 0}},
+		"nothing":          {30, nil},
+		"nothing before":   {0, append(pgwire.AppendHeader(nil, 'Z', 1), 'I')},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream := row(2)
+			if c.run > 0 {
+				stream = append(stream, row(20)...)
+				stream = append(stream, row(0)...)
+			}
+			stream = append(stream, c.then...)
+			r := pgwire.NewReader(bytes.NewReader(stream))
+			rows := func(typ byte, body []byte) bool {
+				return typ == 'D'
+			}
+			if got := r.Run(rows); len(got) != 0 {
+				t.Errorf("nothing was read, and Run returned %q", got)
+			}
+			if h, err := r.Next(); err != nil || h.Len != 2 {
+				t.Fatal(h, err)
+			}
+			if got := r.Run(rows); len(got) != 0 {
+				t.Errorf("in the middle of a message Run returned %q", got)
+			}
+			if err := r.Skip(); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.Run(rows); !bytes.Equal(got, stream[7:7+c.run]) {
+				t.Errorf("Run returned %q", got)
+			}
+			if r.Buffered() != len(c.then) || r.Left() != 0 {
+				t.Errorf("%d bytes left, %d of a body", r.Buffered(), r.Left())
+			}
+		})
+	}
+}
+
 func TestWriter(t *testing.T) {
 	var out bytes.Buffer
 	w := pgwire.NewWriter(&out)
