@@ -553,7 +553,7 @@ func (s *session) settingChanged() {
 	}
 }
 
-// leaves reports whether the command with this tag may be one that commandDone looks for.
+// leaves reports whether the command with this tag may leave something behind. commandDone looks at no other.
 func leaves(tag []byte) bool {
 	return len(tag) == 0 || strings.IndexByte("SRLPD", tag[0]) >= 0 && !bytes.HasPrefix(tag, []byte("SELECT "))
 }
@@ -561,7 +561,7 @@ func leaves(tag []byte) bool {
 // commandDone looks at the tag of a CommandComplete for what a client leaves behind.
 func (s *session) commandDone() error {
 	tag, err := s.srv.r.Peek(32)
-	if err != nil || len(tag) < 3 {
+	if err != nil || len(tag) < 3 || !leaves(tag) {
 		return err
 	}
 	srv := s.srv
