@@ -88,8 +88,6 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 	for {
 		k.fiber.parkUntil(step)
 		switch {
-		case k.trouble != nil:
-			panic(k.trouble)
 		case k.readErr != nil || k.writeErr != nil:
 			return k.readErr, k.writeErr
 		}
@@ -113,16 +111,10 @@ type copying struct {
 	canSplice bool
 
 	readErr, writeErr error
-	trouble           any // a panic of moved
 }
 
 // step moves what can be moved. It is over when there is an error, or bulk to splice.
 func (k *copying) step() (over bool) {
-	defer func() {
-		if p := recover(); p != nil {
-			k.trouble, over = p, true
-		}
-	}()
 	for l, c, d := k.loop, k.c, k.d; ; {
 		if k.readErr, k.writeErr = overMeanwhile(l, c, d); k.readErr != nil || k.writeErr != nil {
 			return true

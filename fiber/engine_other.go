@@ -79,6 +79,12 @@ func (*Parker) Park(ctx context.Context) error { return ctx.Err() }
 // Unpark does nothing.
 func (*Parker) Unpark() {}
 
+// TryPark returns false.
+func (*Parker) TryPark() bool { return false }
+
+// Nudge does nothing.
+func (*Parker) Nudge() {}
+
 // Place returns 0.
 func (*Parker) Place() int { return 0 }
 

@@ -108,6 +108,10 @@ func (p *epoll) read(c *Conn, b []byte) (int, error, bool) {
 		c.in = c.in[n:]
 		return n, nil, true
 	}
+	if errno := c.inErr; errno != 0 {
+		c.inErr = 0
+		return 0, errno, true
+	}
 	for c.canRead {
 		n, errno := rawReceive(c.fd, b)
 		switch errno {

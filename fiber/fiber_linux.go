@@ -28,6 +28,7 @@ type coroutine struct {
 	g     uintptr
 	fn    func()
 	step  func() (over bool) // see parkUntil
+	fault any                // a panic of it
 	bulk  bool               // it moves bulk, and comes after the others
 	kept  *Parker            // the first of its Parkers that watch a context between two waits
 	tired int64              // when Conn.WaitReadableFor gives up; 0 = none is under way
@@ -110,13 +111,28 @@ func (f *coroutine) park() { f.yield(struct{}{}) }
 
 // parkUntil parks f until step is over: now, and each time that somebody wakes f, the loop calls step
 // on its own stack. What is done in this way again and again costs no switch to f and back. step must
-// neither park nor panic.
+// not park; a panic of it is the fiber's.
 func (f *coroutine) parkUntil(step func() (over bool)) {
 	if step() {
 		return
 	}
 	f.step = step
 	f.park()
+	if fault := f.fault; fault != nil {
+		f.fault = nil
+		panic(fault)
+	}
+}
+
+// again calls step for the loop.
+func (f *coroutine) again() (over bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			f.loop.logger().Error("a step that the loop took for a fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			f.fault, over = p, true
+		}
+	}()
+	return f.step()
 }
 
 // resume runs f until it parks or ends, or what it has parked for.
@@ -127,7 +143,7 @@ func (l *loop) resume(f *coroutine) {
 	}
 	l.current = f
 	if f.step != nil {
-		if !f.step() {
+		if !f.again() {
 			l.current = nil
 			return
 		}

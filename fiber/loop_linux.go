@@ -91,6 +91,8 @@ type loop struct {
 	held    atomic.Uint64  // times the watchdog had something to say
 	conns   atomic.Int64   // connections that live here; read by Go and Listener to place new ones
 
+	scratch *[maxTry]byte // of TryRead; nil = there is none
+
 	doing   requests // the other half of asked
 	current *coroutine
 	queue   []*coroutine // ready to run
@@ -252,6 +254,7 @@ const idleAfter = 5 * time.Millisecond
 
 // trim ends the spare coroutines.
 func (l *loop) trim() {
+	l.scratch = nil
 	for i, f := range l.spare {
 		f.stop()
 		l.spare[i] = nil

@@ -12,6 +12,7 @@ import (
 // that waits for the fiber (see Block) may use it too.
 type Parker struct {
 	fiber *coroutine
+	place int
 
 	mu      sync.Mutex // held for a few instructions
 	permit  bool       // Unpark came and no Park has taken it
@@ -27,13 +28,13 @@ type Parker struct {
 // NewParker returns a Parker for the calling fiber, nil on a goroutine.
 func NewParker() *Parker {
 	if f := currentFiber(); f != nil {
-		return &Parker{fiber: f}
+		return &Parker{fiber: f, place: f.loop.id}
 	}
 	return nil
 }
 
 // Place returns the number of the loop that the fiber is on; see LoopOf.
-func (p *Parker) Place() int { return p.fiber.loop.id }
+func (p *Parker) Place() int { return p.place }
 
 // mine reports whether it is the calling fiber's, without a look at what other loops do.
 func (p *Parker) mine() bool {
@@ -99,6 +100,25 @@ func (p *Parker) soon() bool {
 	p.fiber.loop.ready(p.fiber)
 	p.fiber.park()
 	return p.take()
+}
+
+// TryPark is for a step of Conn.Attend: it reports whether Unpark has been called, once per Unpark. When it
+// has not, the step must go on waiting, and is called again after Unpark or Nudge.
+func (p *Parker) TryPark() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	had := p.permit
+	p.permit, p.waiting = false, !had
+	return had
+}
+
+// Nudge has a step that waits after TryPark called again, and does nothing else. Anybody may call it.
+func (p *Parker) Nudge() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.other == nil {
+		p.wake()
+	}
 }
 
 // take reports whether there was a permit.

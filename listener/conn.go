@@ -139,6 +139,24 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	return w.WaitReadableFor(patience)
 }
 
+// Attendable is a connection of an engine's loop that can be attended; see fiber.Conn.
+type Attendable interface {
+	net.Conn
+	Attend(step func() (over bool)) bool
+	TryRead(patience time.Duration) (b []byte, over bool)
+	TryWrite(p []byte) (n int)
+	Beside(other net.Conn) bool
+}
+
+// Attendable returns the accepted connection for Attend; nil where it is none of an engine's loop, or has
+// unread bytes after its PROXY header. Report what is read and written past c with Count.
+func (c *Conn) Attendable() Attendable {
+	if a, ok := c.raw.(Attendable); ok && len(c.pending()) == 0 {
+		return a
+	}
+	return nil
+}
+
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (int, error) {
 	n, err := c.raw.Write(p)

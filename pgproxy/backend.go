@@ -169,7 +169,10 @@ func (c *Client) Done() { c.turn.Add(1) }
 // transaction open, nothing outstanding. It flushes Writer first if no message has arrived,
 // and gives buffers back while it waits. When the proxy drains it returns ErrDraining, and when
 // the client keeps it waiting it may return ErrSuspended, see Session.
-func (c *Client) NextIdle() (pgwire.Header, error) {
+func (c *Client) NextIdle() (pgwire.Header, error) { return c.nextIdle(c.patience()) }
+
+// nextIdle is NextIdle with a patience of its own.
+func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
 	if c.Reader.HasMessage() && !c.isDraining() {
 		return c.Reader.Next()
 	}
@@ -182,7 +185,7 @@ func (c *Client) NextIdle() (pgwire.Header, error) {
 	if c.isDraining() {
 		return pgwire.Header{}, ErrDraining
 	}
-	if c.Session != nil && c.suspend() {
+	if c.Session != nil && c.suspend(wait) {
 		return pgwire.Header{}, ErrSuspended
 	}
 	h, err := c.Reader.Next()
@@ -199,9 +202,17 @@ const (
 	firstPatience = 5 * time.Millisecond
 )
 
+// patience is how long the client may be idle now.
+func (c *Client) patience() time.Duration {
+	if c.turn.Load() == 0 {
+		return firstPatience
+	}
+	return patience
+}
+
 // suspend waits for the client, and when that takes long, arranges for the session to go on with
 // Serve; else it returns false, with what there is to read, or an error, still there.
-func (c *Client) suspend() bool {
+func (c *Client) suspend(wait time.Duration) bool {
 	conn, ok := c.accepted()
 	if !ok || c.Reader.Buffered() > 0 {
 		return false
@@ -211,10 +222,6 @@ func (c *Client) suspend() bool {
 	})
 	if !ok {
 		return false
-	}
-	wait := patience
-	if c.turn.Load() == 0 {
-		wait = firstPatience
 	}
 	if ready, err := w.WaitReadableFor(wait); ready || err != nil || !conn.Suspend(c.goOn) {
 		return false

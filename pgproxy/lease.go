@@ -53,12 +53,7 @@ func (s *session) acquire() error {
 	if s.srv == nil {
 		return s.allDead()
 	}
-	s.st.reset()
-	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
-	s.unnamedNew, s.sweeping, s.drop, s.reset, s.reports = false, false, "", false, 0
-	s.bound, s.unseen, s.unlike = nil, nil, nil
-	clear(s.drops)
-	clear(s.standing)
+	s.leased()
 	if !asked.IsZero() {
 		s.leaseAt = time.Now()
 		s.waited = s.leaseAt.Sub(asked)
@@ -73,6 +68,16 @@ func (s *session) acquire() error {
 		_ = s.srv.conn.SetDeadline(time.Time{})
 	}
 	return s.sync()
+}
+
+// leased makes the session's work begin anew.
+func (s *session) leased() {
+	s.st.reset()
+	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
+	s.unnamedNew, s.sweeping, s.drop, s.reset, s.reports = false, false, "", false, 0
+	s.bound, s.unseen, s.unlike = nil, nil, nil
+	clear(s.drops)
+	clear(s.standing)
 }
 
 func (s *session) allDead() error {
@@ -96,8 +101,12 @@ func (s *session) lock() error {
 	ctx := s.waitCtx
 	s.cancelMu.Lock()
 	s.acquiring = s.waitCancel
+	if s.canceled {
+		s.canceled = false
+		s.waitCancel()
+	}
 	s.cancelMu.Unlock()
-	lease, err := s.b.up.Acquire(ctx)
+	lease, err := s.obtain(ctx)
 	s.cancelMu.Lock()
 	s.acquiring = nil
 	if err == nil {
@@ -119,8 +128,12 @@ func (s *session) lock() error {
 func (s *session) cutOff() {
 	s.cancelMu.Lock()
 	defer s.cancelMu.Unlock()
-	if s.target != nil {
+	s.cut = true
+	switch {
+	case s.target != nil:
 		_ = s.target.raw.Close()
+	case s.acquiring != nil:
+		s.acquiring()
 	}
 }
 

@@ -47,6 +47,7 @@ func (s *session) fromClient(h pgwire.Header) error {
 	if h.Len > maxBody(h.Type) {
 		return badMessage(h)
 	}
+	s.x.likely = h.Type == pgwire.TypeQuery
 	s.hold()
 	s.forwarding = s.srv != nil
 	done, err := false, s.broken

@@ -49,6 +49,7 @@ func (s *session) close() {
 		return // another session goes on with what stands
 	}
 	defer s.forgetStatements()
+	s.dropBegun()
 	s.stopPump()
 	if s.srv == nil {
 		return

@@ -30,6 +30,15 @@ type session struct {
 	c     *Client
 	ctx   context.Context
 	*work // nil while the session is idle
+	clientView
+	x express // and what that needs is near
+
+	cancelMu  sync.Mutex // not held across I/O
+	canceled  bool       // a cancel request came while express waits for a lease
+	cut       bool       // cutOff was called
+	target    *server    // what a cancel request is sent to; nil = nothing
+	acquiring context.CancelFunc
+	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 
 	// mu guards everything down to the blank line while the pump runs, and c.Writer. It is held
 	// while writing to the client, never while waiting for something to read, nor while writing
@@ -52,17 +61,11 @@ type session struct {
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
 
-	clientView
 	clientStatements
 	prepared bool // a named statement, since the server connection was leased
 	resumed  bool // it was suspended before
 	asleep   bool // it is suspended
 	worker   worker
-
-	cancelMu  sync.Mutex // not held across I/O
-	target    *server    // what a cancel request is sent to; nil = nothing
-	acquiring context.CancelFunc
-	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 }
 
 // clientView is what a client has set. Idle clients with the same settings share it.
@@ -166,6 +169,7 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 		s.reported = unique.Make(trackedParams{})
 		c.Session = (*resting)(nil) // until it is suspended
 	}
+	s.canExpress()
 	s.worker.session = s
 	c.worker.Store(&s.worker)
 	return s
@@ -352,6 +356,12 @@ var errRetired = errors.New("the upstream has been retired")
 func (s *session) loop() error {
 	for {
 		h, err := s.next()
+		if err == errUnderWay { //nolint:errorlint // as idle returned it
+			if err := s.turn(); err != nil {
+				return err
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -409,7 +419,19 @@ func (s *session) idle() (pgwire.Header, error) {
 	s.st.reset()
 	works.Put(s.work)
 	s.work = nil
-	h, err := s.c.NextIdle()
+	err := s.expressly()
+	switch {
+	case err == errUnderWay: //nolint:errorlint // as expressly returned it
+		return pgwire.Header{}, err
+	case err != nil:
+		s.work = works.Get().(*work)
+		return pgwire.Header{}, err
+	}
+	wait := s.c.patience()
+	if s.x.late {
+		s.x.late, wait = false, 0
+	}
+	h, err := s.c.nextIdle(wait)
 	if err == ErrSuspended { //nolint:errorlint // that is what it returns
 		return h, err
 	}

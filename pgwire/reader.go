@@ -88,10 +88,12 @@ func (r *Reader) HasMessage() bool {
 
 // Release gives the large buffer back if nothing is in it. Call it before waiting for long.
 func (r *Reader) Release() {
-	if r.large == nil || r.start != r.end {
+	if r.start != r.end {
 		return
 	}
-	largeBuffers.Put(r.large)
+	if r.large != nil {
+		largeBuffers.Put(r.large)
+	}
 	r.large, r.buf, r.start, r.end = nil, nil, 0, 0
 }
 
@@ -209,6 +211,21 @@ func (r *Reader) Run(takes func(typ byte, body []byte) bool) []byte {
 	}
 	r.start += n
 	return b[:n:n]
+}
+
+// Unread has p, which was read from the source in another way, come next. Nothing may be buffered, nor a
+// body be read in part; p, of 16 KiB at most, is copied.
+func (r *Reader) Unread(p []byte) {
+	switch {
+	case len(p) > smallBuffer:
+		r.grow()
+	case r.buf == nil:
+		if r.small == nil {
+			r.small = new([smallBuffer]byte)
+		}
+		r.buf = r.small[:]
+	}
+	r.start, r.end = 0, copy(r.buf, p)
 }
 
 // Left returns how many bytes of the current body are not yet consumed.

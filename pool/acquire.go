@@ -19,24 +19,32 @@ func (p *Pool[T]) Acquire(ctx context.Context) (Lease[T], error) {
 	}
 	if ctx.Err() == nil {
 		p.mu.Lock()
-		c := &p.core
-		if i := c.nearest(place); i >= 0 && c.hot {
-			s := c.idle[i]
-			if c.clock-s.idleSince <= int64(c.limits.CheckAfter) && (len(c.idle) > c.limits.MinIdle || c.total >= c.limits.MaxSize) {
-				c.takeIdle(i)
-				s.gen++
-				gen := s.gen
-				c.acquired++
-				if gen == 1 {
-					c.fresh++
-				}
-				p.mu.Unlock()
-				return Lease[T]{s, gen}, nil
-			}
+		if l, ok := p.core.instant(place); ok {
+			p.mu.Unlock()
+			return l, nil
 		}
 		p.mu.Unlock()
 	}
 	return p.acquireSlow(ctx, place)
+}
+
+// instant leases an idle resource if that takes no more than the idle stack.
+func (c *core[T]) instant(place int) (l Lease[T], ok bool) {
+	i := c.nearest(place)
+	if i < 0 || !c.hot {
+		return l, false
+	}
+	s := c.idle[i]
+	if c.clock-s.idleSince > int64(c.limits.CheckAfter) || len(c.idle) <= c.limits.MinIdle && c.total < c.limits.MaxSize {
+		return l, false
+	}
+	c.takeIdle(i)
+	s.gen++
+	c.acquired++
+	if s.gen == 1 {
+		c.fresh++
+	}
+	return Lease[T]{s, s.gen}, true
 }
 
 // acquireSlow is Acquire whenever more than the idle stack is involved.
@@ -112,18 +120,31 @@ func (p *Pool[T]) try(ctx context.Context, start int64, place int) (l Lease[T], 
 
 // wait queues the caller and parks it. The lock is held on entry, not on return.
 func (p *Pool[T]) wait(ctx context.Context, start int64) (Lease[T], error) {
+	parker, place := parkerOf(ctx)
+	w := p.queue(parker, place, start)
+	return p.await(ctx, w, w.park(ctx))
+}
+
+// queue makes the caller a waiter. The lock is held on entry, not on return.
+func (p *Pool[T]) queue(parker Parker, place int, start int64) *waiter[T] {
 	var e effects[T]
 	c := &p.core
 	w := p.waiters.Get().(*waiter[T])
-	w.since = start
-	w.parker, w.place = parkerOf(ctx)
+	w.since, w.parker, w.place = start, parker, place
 	c.waited++
 	c.waiters.push(w)
 	c.settle(&e)
 	p.unlock(&e)
-	if err := w.park(ctx); err != nil {
+	return w
+}
+
+// await returns what w got, once it has been parked with this result.
+func (p *Pool[T]) await(ctx context.Context, w *waiter[T], parked error) (Lease[T], error) {
+	start := w.since
+	if parked != nil {
 		p.mu.Lock()
 		if w.queued {
+			c := &p.core
 			c.clock = max(c.clock, p.now())
 			c.waiters.remove(w)
 			err := p.ctxError(ctx, start)
@@ -138,7 +159,7 @@ func (p *Pool[T]) wait(ctx context.Context, start int64) (Lease[T], error) {
 	p.recycle(w)
 	if err == nil {
 		p.waits.observe(time.Duration(p.now() - start))
-		if c.leakAfter > 0 {
+		if p.core.leakAfter > 0 {
 			p.mu.Lock()
 			p.hold(l.s)
 			p.mu.Unlock()

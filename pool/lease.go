@@ -33,8 +33,7 @@ func (l Lease[T]) Release() {
 	p := s.pool
 	p.mu.Lock()
 	c := &p.core
-	if s.gen == l.gen && c.hot && c.waiters.head == nil && c.clock < s.expires && p.config.Reset == nil &&
-		len(c.idle) < c.limits.MaxIdle && c.total <= c.limits.MaxSize && !s.direct {
+	if s.gen == l.gen && c.releases(s) {
 		s.gen++
 		c.released++
 		c.pushIdle(s)
@@ -42,6 +41,12 @@ func (l Lease[T]) Release() {
 		return
 	}
 	l.releaseSlow(p) // unlocks
+}
+
+// releases reports whether to release s is no more than a push.
+func (c *core[T]) releases(s *slot[T]) bool {
+	return c.hot && c.waiters.head == nil && c.clock < s.expires && s.pool.config.Reset == nil &&
+		len(c.idle) < c.limits.MaxIdle && c.total <= c.limits.MaxSize && !s.direct
 }
 
 // releaseSlow is Release whenever it is more than a push. The lock is held on

@@ -137,9 +137,13 @@ func (w *world) acquire() *client {
 	}
 	w.m.queue = append(w.m.queue, c)
 	w.m.serve()
+	acquire := []func(context.Context, *pool.Pool[*res]) (pool.Lease[*res], error){
+		func(ctx context.Context, p *pool.Pool[*res]) (pool.Lease[*res], error) { return p.Acquire(ctx) },
+		beginAndWait, beginAndBeTold,
+	}[w.rnd.IntN(3)]
 	go func() {
 		defer cancel()
-		c.lease, c.err = w.p.Acquire(ctx)
+		c.lease, c.err = acquire(ctx, w.p)
 		if c.err == nil && c.lease.Value().leased.Swap(true) {
 			w.Errorf("resource %d is leased twice", c.lease.Value().id)
 		}
@@ -168,10 +172,17 @@ func (w *world) giveBack(discard bool) {
 	}
 	w.m.serve()
 	r.leased.Store(false)
-	if discard {
+	switch {
+	case discard:
 		c.lease.Discard()
-	} else {
+	case w.rnd.IntN(2) == 0:
 		c.lease.Release()
+	default:
+		released := c.lease.TryRelease()
+		want(w, "released at once", released, fits)
+		if !released {
+			c.lease.Release()
+		}
 	}
 	synctest.Wait()
 	want(w, "closed", r.closed.Load(), discard || !fits)

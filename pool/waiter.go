@@ -36,6 +36,12 @@ func parkerOf(ctx context.Context) (p Parker, place int) {
 	return p, place
 }
 
+// ParkerOf returns the Parker in ctx, nil if there is none.
+func ParkerOf(ctx context.Context) Parker {
+	p, _ := parkerOf(ctx)
+	return p
+}
+
 // WithParker returns a context whose acquires wait with p. A Parker serves one
 // waiting Acquire at a time.
 func WithParker(ctx context.Context, p Parker) context.Context {

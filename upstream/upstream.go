@@ -60,6 +60,11 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 	if e == nil {
 		return Lease[T]{}, &Error{Upstream: u.cfg.Name}
 	}
+	return u.acquireFrom(ctx, key, e)
+}
+
+// acquireFrom tries e first.
+func (u *Upstream[T]) acquireFrom(ctx context.Context, key string, e *endpoint[T]) (Lease[T], error) {
 	l, err := e.acquire(ctx)
 	if err == nil {
 		return l, nil

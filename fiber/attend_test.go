@@ -1,0 +1,284 @@
+package fiber_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+)
+
+// attendable is what steps do with a connection.
+type attendable interface {
+	net.Conn
+	Attend(step func() (over bool)) bool
+	TryRead(patience time.Duration) (b []byte, over bool)
+	TryWrite(p []byte) (n int)
+	Beside(other net.Conn) bool
+}
+
+// until collects what TryRead gives until it is over, and what Read says then.
+func until(c attendable, patience time.Duration, got chan<- string) (calls int, err error) {
+	if !c.Attend(func() bool {
+		for calls++; ; {
+			b, over := c.TryRead(patience)
+			if len(b) == 0 {
+				return over
+			}
+			got <- string(b)
+		}
+	}) {
+		return 0, errors.New("Attend returned false")
+	}
+	_, err = c.Read(make([]byte, 1))
+	return calls, err
+}
+
+// Each way in which reading can be over is one that Read tells of.
+func TestAttendEnds(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for name, c := range map[string]struct {
+			end  func(peer, c net.Conn)
+			want error
+		}{
+			"end":           {func(peer, _ net.Conn) { _ = peer.(*net.TCPConn).CloseWrite() }, io.EOF},
+			"reset":         {func(peer, _ net.Conn) { _ = peer.(*net.TCPConn).SetLinger(0); _ = peer.Close() }, syscall.ECONNRESET},
+			"closed":        {func(_, c net.Conn) { _ = c.Close() }, net.ErrClosed},
+			"past deadline": {func(_, c net.Conn) { _ = c.SetReadDeadline(time.Unix(1, 0)) }, os.ErrDeadlineExceeded},
+			"deadline":      {func(_, c net.Conn) { _ = c.SetReadDeadline(time.Now().Add(time.Millisecond)) }, os.ErrDeadlineExceeded},
+		} {
+			peer, conn := plainPair(t, e)
+			a := conn.(attendable)
+			got, err := make(chan string), make(chan error, 1)
+			fiber.Spawn(conn, func() {
+				_, failed := until(a, 0, got)
+				err <- failed
+			})
+			for _, piece := range []string{"one", "two", strings.Repeat("long", 10000)} {
+				if _, err := peer.Write([]byte(piece)); err != nil {
+					t.Fatal(err)
+				}
+				for left := piece; left != ""; {
+					b := <-got
+					if !strings.HasPrefix(left, b) {
+						t.Fatalf("%s: got %.20q, want %.20q", name, b, left)
+					}
+					left = left[len(b):]
+				}
+			}
+			c.end(peer, conn)
+			if got := <-err; !errors.Is(got, c.want) {
+				t.Errorf("%s: after it Read says %v, want %v", name, got, c.want)
+			}
+			_, _ = conn.Close(), peer.Close()
+		}
+	})
+}
+
+// Patience is for each wait anew, and what comes before its end is read.
+func TestAttendPatience(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		peer, conn := plainPair(t, e)
+		defer peer.Close()
+		defer conn.Close()
+		a := conn.(attendable)
+		on(conn, func() {
+			var heard []string
+			impatient := 0
+			for impatient < 2 {
+				a.Attend(func() bool {
+					b, over := a.TryRead(time.Millisecond)
+					if len(b) > 0 {
+						heard = append(heard, string(b))
+					}
+					return over || len(b) > 0
+				})
+				if len(heard) == 0 {
+					if impatient++; impatient == 1 {
+						_, _ = peer.Write([]byte("late"))
+					}
+				} else {
+					break
+				}
+			}
+			if len(heard) != 1 || heard[0] != "late" {
+				t.Errorf("heard %q", heard)
+			}
+			over := false
+			a.Attend(func() bool {
+				_, over = a.TryRead(time.Millisecond)
+				return over
+			})
+			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond)) // nothing has ended
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("after patience was over Read says %v", err)
+			}
+		})
+	})
+}
+
+// What TryWrite has not taken is for Write, and nothing is lost between.
+func TestAttendWrites(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		peer, conn := plainPair(t, e)
+		defer peer.Close()
+		defer conn.Close()
+		a := conn.(attendable)
+		data := random(t, 16<<20)
+		sent := make(chan int, 1)
+		fiber.Spawn(conn, func() {
+			n := 0
+			a.Attend(func() bool {
+				n = a.TryWrite(data)
+				return true
+			})
+			m, err := a.Write(data[n:])
+			if err != nil {
+				t.Error(err)
+			}
+			if n == len(data) {
+				t.Error("everything was taken at once")
+			}
+			sent <- n + m
+			_ = conn.Close()
+		})
+		got, err := io.ReadAll(peer)
+		if err != nil || string(got) != string(data) || <-sent != len(data) {
+			t.Errorf("%d bytes came, %v", len(got), err)
+		}
+		on(conn, func() {
+			if n := a.TryWrite([]byte("x")); n != 0 {
+				t.Errorf("%d bytes written after Close", n)
+			}
+		})
+	})
+}
+
+// A step goes between connections of its loop and waits for one, then for another, and for a Parker.
+func TestAttendTwo(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue
+		}
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1})
+		client, in := plainPair(t, e)
+		server, out := plainPair(t, e)
+		defer client.Close()
+		defer server.Close()
+		parkers := make(chan *fiber.Parker, 1)
+		done := make(chan struct{})
+		fiber.Spawn(in, func() {
+			defer close(done)
+			defer in.Close()
+			defer out.Close()
+			from, to := in.(attendable), out.(attendable)
+			if !from.Beside(out) {
+				t.Error("not beside each other")
+			}
+			p := fiber.NewParker()
+			parkers <- p
+			stage := 0
+			from.Attend(func() bool {
+				for {
+					switch stage {
+					case 0, 2:
+						b, over := from.TryRead(0)
+						if len(b) == 0 {
+							return over
+						}
+						if to.TryWrite(b) != len(b) {
+							t.Error("no room")
+						}
+					case 1:
+						b, over := to.TryRead(0)
+						if len(b) == 0 {
+							return over
+						}
+						if from.TryWrite(b) != len(b) {
+							t.Error("no room")
+						}
+					case 3:
+						if !p.TryPark() {
+							return false
+						}
+						from.TryWrite([]byte("unparked"))
+					default:
+						return true
+					}
+					stage++
+				}
+			})
+		})
+		pass := func(from, to net.Conn, text string) {
+			t.Helper()
+			_, err := from.Write([]byte(text))
+			b := make([]byte, len(text))
+			if _, err2 := io.ReadFull(to, b); err != nil || err2 != nil || string(b) != text {
+				t.Fatalf("%s: got %q, %v, %v", kind, b, err, err2)
+			}
+		}
+		pass(client, server, "question")
+		pass(server, client, "answer")
+		pass(client, server, "thanks")
+		p := <-parkers
+		p.Nudge() // it looks again, and waits
+		p.Unpark()
+		b := make([]byte, 8)
+		if _, err := io.ReadFull(client, b); err != nil || string(b) != "unparked" {
+			t.Errorf("%s: got %q, %v", kind, b, err)
+		}
+		<-done
+	}
+}
+
+// A panic of a step is the fiber's, with a line in the log that names the step; the loop lives.
+func TestAttendPanics(t *testing.T) {
+	for _, kind := range kinds(t) {
+		if kind == fiber.Goroutine {
+			continue
+		}
+		log := newLines()
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
+		peer, conn := plainPair(t, e)
+		a := conn.(attendable)
+		panicked, waits := make(chan any, 1), make(chan struct{}, 9)
+		fiber.Spawn(conn, func() {
+			defer func() { panicked <- recover() }()
+			a.Attend(func() bool {
+				b, over := a.TryRead(0)
+				waits <- struct{}{}
+				if len(b) > 0 {
+					panicsHere()
+				}
+				return over
+			})
+		})
+		<-waits // so that it is not the fiber that calls it
+		_, _ = peer.Write([]byte("x"))
+		if got := <-panicked; got != "out of luck" {
+			t.Errorf("%s: Attend ended with the panic %v", kind, got)
+		}
+		if got := log.String(); !strings.Contains(got, "panicsHere") {
+			t.Errorf("%s: the log does not name the place: %s", kind, got)
+		}
+		_, _ = conn.Close(), peer.Close()
+	}
+}
+
+// Who is not on the connection's loop does not attend.
+func TestAttendElsewhere(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		peer, conn := plainPair(t, e)
+		defer peer.Close()
+		defer conn.Close()
+		called := false
+		if conn.(attendable).Attend(func() bool { called = true; return true }) || called {
+			t.Error("a goroutine attends")
+		}
+	})
+}

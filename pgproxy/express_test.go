@@ -1,0 +1,203 @@
+package pgproxy_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// rowsOf is the answer to a Query: n rows of a text.
+func rowsOf(n int, text string) []byte {
+	row := &pgwire.DataRow{Values: [][]byte{[]byte(text)}}
+	b := bytesOf(columns)
+	for range n {
+		b = row.Append(b)
+	}
+	return append(b, bytesOf(&pgwire.NoticeResponse{ErrorResponse: pgwire.ErrorResponse{Severity: "NOTICE", Code: "00000", Message: "by the way"}},
+		&pgwire.CommandComplete{Tag: fmt.Sprint("SELECT ", n)}, idle)...)
+}
+
+// TestAnswerInPieces cuts answers in two at every place: the client gets them as they are, and the server connection serves on.
+func TestAnswerInPieces(t *testing.T) {
+	g, f := startFake(t, nil)
+	w := g.dial(t)
+	srv := (*wire)(nil)
+	for _, answer := range [][]byte{
+		rowsOf(2, "short"),
+		bytesOf(&pgwire.EmptyQueryResponse{}, idle),
+		bytesOf(errorOf("42601"), idle),
+		bytesOf(&pgwire.CommandComplete{Tag: "SET"}, idle),
+	} {
+		for cut := range answer {
+			w.send(query("select"))
+			if srv == nil {
+				srv = <-f.conns
+			}
+			for { // the gateway sees to it that the settings are the client's
+				_, sql := srv.read()
+				if sql == "select\x00" {
+					break
+				}
+				srv.send(&pgwire.CommandComplete{Tag: "SELECT 0"}, idle)
+			}
+			for _, piece := range [][]byte{answer[:cut], answer[cut:]} {
+				if _, err := srv.Write(piece); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := make([]byte, len(answer))
+			if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
+				t.Fatalf("cut at %d: got %q, want %q (%v)", cut, got, answer, err)
+			}
+		}
+	}
+	if n := len(f.conns); n != 0 {
+		t.Errorf("%d more server connections", n)
+	}
+}
+
+func errorOf(code string) *pgwire.ErrorResponse {
+	return &pgwire.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: code, Message: "no"}
+}
+
+// TestRequestsOfAllSizes has requests wait for a server connection, and answers of all sizes come at once: both arrive whole.
+func TestRequestsOfAllSizes(t *testing.T) {
+	g, f := startFake(t, nil)
+	holder, w := g.dial(t), g.dial(t)
+	srv := (*wire)(nil)
+	for _, size := range []int{0, 1, 100, 145, 146, 147, 148, 500, 507, 508, 10000, 16<<10 - 7, 16<<10 - 6, 16<<10 - 5, 40000} {
+		holder.send(query("begin"))
+		if srv == nil {
+			srv = <-f.conns
+		}
+		srv.read()
+		srv.send(&pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ReadyForQuery{Status: pgwire.TxActive})
+		holder.until(pgwire.TypeReadyForQuery)
+		sql := strings.Repeat("x", size)
+		w.send(query(sql))
+		conntest.Eventually(t, "a client that waits", func() bool { return g.backend.Status().Endpoints[0].Pool.Waiting == 1 })
+		holder.send(query("commit"))
+		if got := srv.answerQuery(); got != "commit" {
+			t.Fatalf("%d bytes: the server is asked %.20q", size, got)
+		}
+		holder.until(pgwire.TypeReadyForQuery)
+		if typ, got := srv.read(); typ != pgwire.TypeQuery || got != sql+"\x00" {
+			t.Fatalf("a request of %d bytes came as %d of type %c", size, len(got)-1, typ)
+		}
+		answer := rowsOf(1, sql)
+		go func() { _, _ = srv.Write(answer) }()
+		got := make([]byte, len(answer))
+		if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
+			t.Fatalf("%d bytes: another answer (%v)", size, err)
+		}
+	}
+}
+
+// TestSlowReader asks faster than it reads the answers: they come whole and in order.
+func TestSlowReader(t *testing.T) {
+	const rounds = 600 // more than sockets hold
+	g, f := startFake(t, nil)
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.(*net.TCPConn).SetReadBuffer(256 << 10)
+	w := newWire(t, conn).login()
+	asked := make(chan struct{})
+	answer := func(i int) []byte { return rowsOf(1, strings.Repeat(fmt.Sprint(i%10), 15000)) }
+	served := make(chan error, 1)
+	go func() {
+		var srv *wire
+		for i := range rounds {
+			if srv == nil {
+				srv = <-f.conns
+			}
+			if _, _, err := srv.try(); err != nil {
+				served <- err
+				return
+			}
+			if _, err := srv.Write(answer(i)); err != nil {
+				served <- err
+				return
+			}
+			asked <- struct{}{}
+		}
+		served <- nil
+	}()
+	go func() {
+		for range rounds {
+			if _, err := w.Write(bytesOf(query("select"))); err != nil {
+				return
+			}
+			<-asked // and not until it is answered
+		}
+	}()
+	for i := range rounds {
+		want := answer(i)
+		for got := make([]byte, 16); len(want) > 0; {
+			n, err := conn.Read(got[:min(len(got), len(want))])
+			if err != nil || !bytes.Equal(got[:n], want[:n]) {
+				t.Fatalf("answer %d, %d bytes before its end: %v", i, len(want), err)
+			}
+			want = want[n:]
+		}
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClosedInQuery closes the backend under a Query: it is answered, and the server connection closed.
+func TestClosedInQuery(t *testing.T) {
+	g, f := startFake(t, nil)
+	w := g.dial(t)
+	w.send(query("select 1"))
+	srv := <-f.conns
+	srv.answerQuery()
+	w.until(pgwire.TypeReadyForQuery)
+	w.send(query("select 2"))
+	if typ, _ := srv.read(); typ != pgwire.TypeQuery {
+		t.Fatalf("message of type %q", typ)
+	}
+	g.backend.Close()
+	srv.send(&pgwire.CommandComplete{Tag: "SELECT 0"}, idle)
+	if types, _ := w.until(pgwire.TypeReadyForQuery); types != "CZ" {
+		t.Errorf("answered with %q", types)
+	}
+	if typ, _, err := srv.try(); err == nil && typ != pgwire.TypeTerminate {
+		t.Errorf("the server connection was told %q", typ)
+	}
+	w.send(query("select 3"))
+	if _, text := w.until(pgwire.TypeErrorResponse); !strings.Contains(text, "57P01") {
+		t.Errorf("after that: %q", text)
+	}
+}
+
+// TestBytesAreCounted: what goes past the buffers counts as traffic.
+func TestBytesAreCounted(t *testing.T) {
+	g, f := startFake(t, nil)
+	w := g.dial(t)
+	before := g.Stats()
+	request, answer := bytesOf(query("select 1")), bytesOf(&pgwire.CommandComplete{Tag: "SELECT 0"}, idle)
+	const rounds = 3
+	var srv *wire
+	for range rounds {
+		_, _ = w.Write(request)
+		if srv == nil {
+			srv = <-f.conns
+		}
+		srv.answerQuery()
+		w.until(pgwire.TypeReadyForQuery)
+	}
+	in, out := uint64(rounds*len(request)), uint64(rounds*len(answer))
+	after := g.Stats()
+	if gotIn, gotOut := after.BytesIn-before.BytesIn, after.BytesOut-before.BytesOut; gotIn != in || gotOut != out {
+		t.Errorf("counted %d in and %d out, want %d and %d", gotIn, gotOut, in, out)
+	}
+}

@@ -1,0 +1,73 @@
+package upstream
+
+import (
+	"context"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// Pending is an acquire that Begin has begun. Wait must be called for it exactly once. It belongs to
+// the caller of Begin; the zero Pending is none.
+type Pending[T any] struct {
+	up       *Upstream[T]
+	endpoint *endpoint[T] // nil = there was none to choose
+	queued   pool.Pending[T]
+}
+
+// Begin is Acquire for a caller that cannot wait in it: see pool.Pool.Begin. It returns a lease, or else
+// a Pending: one that is Queued gets its turn when parker is told, and any other is
+// brought to its end by Wait.
+func (u *Upstream[T]) Begin(parker pool.TryParker) (l Lease[T], w Pending[T], leased bool) {
+	e := u.set.Load().pick("")
+	if e == nil {
+		return l, Pending[T]{up: u}, false
+	}
+	e.load.Add(1)
+	lease, queued, ok := e.pool.Begin(parker)
+	switch {
+	case !ok:
+		e.load.Add(-1)
+	case !queued.Begun():
+		return Lease[T]{lease: lease, endpoint: e}, w, true
+	}
+	return l, Pending[T]{up: u, endpoint: e, queued: queued}, false
+}
+
+// Begun reports whether there is an acquire to be brought to its end.
+func (w *Pending[T]) Begun() bool { return w.up != nil }
+
+// Queued reports whether the acquire waits for its turn.
+func (w *Pending[T]) Queued() bool { return w.queued.Begun() }
+
+// Ready reports whether the turn of an acquire that is Queued has come, and then whether Wait would
+// return a lease at once.
+func (w *Pending[T]) Ready() (ready, granted bool) { return w.queued.Ready() }
+
+// Wait returns what Acquire would.
+func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
+	u, e, queued := w.up, w.endpoint, w.queued
+	*w = Pending[T]{}
+	switch {
+	case e == nil:
+		return u.Acquire(ctx)
+	case !queued.Begun():
+		return u.acquireFrom(ctx, "", e)
+	}
+	lease, err := queued.Wait(ctx)
+	if err == nil {
+		return Lease[T]{lease: lease, endpoint: e}, nil
+	}
+	e.load.Add(-1)
+	return u.acquireOther(ctx, "", e, err)
+}
+
+// TryRelease is Release where that neither waits nor closes anything; else it does nothing and returns
+// false.
+func (l Lease[T]) TryRelease() bool {
+	if !l.lease.TryRelease() {
+		return false
+	}
+	l.endpoint.load.Add(-1)
+	l.endpoint.succeeded()
+	return true
+}
