@@ -22,7 +22,9 @@ func (c *Conn) Attend(step func() (over bool)) bool {
 	if !l.here() || l.current == nil {
 		return false
 	}
-	l.current.parkUntil(step)
+	f := l.current
+	defer func() { f.tired = 0 }()
+	f.parkUntil(step)
 	return true
 }
 

@@ -214,17 +214,9 @@ func TestAttendTwo(t *testing.T) {
 				}
 			})
 		})
-		pass := func(from, to net.Conn, text string) {
-			t.Helper()
-			_, err := from.Write([]byte(text))
-			b := make([]byte, len(text))
-			if _, err2 := io.ReadFull(to, b); err != nil || err2 != nil || string(b) != text {
-				t.Fatalf("%s: got %q, %v, %v", kind, b, err, err2)
-			}
-		}
-		pass(client, server, "question")
-		pass(server, client, "answer")
-		pass(client, server, "thanks")
+		pass(t, client, server, "question")
+		pass(t, server, client, "answer")
+		pass(t, client, server, "thanks")
 		p := <-parkers
 		p.Nudge() // it looks again, and waits
 		p.Unpark()
@@ -233,6 +225,16 @@ func TestAttendTwo(t *testing.T) {
 			t.Errorf("%s: got %q, %v", kind, b, err)
 		}
 		<-done
+	}
+}
+
+// pass sends a text and sees to it that it comes.
+func pass(t *testing.T, from, to net.Conn, text string) {
+	t.Helper()
+	_, err := from.Write([]byte(text))
+	b := make([]byte, len(text))
+	if _, err2 := io.ReadFull(to, b); err != nil || err2 != nil || string(b) != text {
+		t.Fatalf("got %q, %v, %v", b, err, err2)
 	}
 }
 

@@ -93,6 +93,12 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 	return s, nil
 }
 
+// rest gives back the buffers of a connection that is to be idle.
+func (s *server) rest() {
+	s.r.Release()
+	s.w.Release()
+}
+
 func (cfg *PostgresConfig) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	if cfg.Dial != nil {
 		return cfg.Dial(ctx, endpoint)
@@ -283,8 +289,7 @@ func (s *server) readBaseline() error {
 		}
 		switch h.Type {
 		case pgwire.TypeReadyForQuery:
-			s.r.Release()
-			s.w.Release()
+			s.rest()
 			s.idleAt = clock()
 			s.view = unique.Make(s.params)
 			return nil

@@ -25,6 +25,7 @@ type express struct {
 	stage   stage
 	late    bool                      // the client was idle for long
 	likely  bool                      // the last request was a Query
+	took    bool                      // a request has come, and is the session's
 	held    uint8                     // bytes of request that wait for a lease; 0 = they are in the client's Reader
 	pending upstream.Pending[*server] // an acquire under way, also for session.lock
 	lease   upstream.Lease[*server]   // of srv
@@ -120,7 +121,8 @@ func (s *session) ask() (waits, over bool) {
 		return !over, over
 	}
 	x.counted.Count(int64(len(b)), 0)
-	if !c.state.CompareAndSwap(clientIdle, clientBusy) || !s.takes(b) {
+	x.took = c.state.CompareAndSwap(clientIdle, clientBusy)
+	if !x.took || !s.takes(b) {
 		c.Reader.Unread(b)
 		return false, true
 	}
@@ -170,7 +172,7 @@ func (s *session) leaseComes() (waits, over bool) {
 	ready, granted := false, false
 	s.cancelMu.Lock()
 	canceled, cut := s.canceled, s.cut
-	if !canceled {
+	if !canceled && !cut {
 		ready, granted = x.pending.Ready()
 	}
 	if granted {
@@ -182,7 +184,7 @@ func (s *session) leaseComes() (waits, over bool) {
 	switch {
 	case granted:
 		return false, s.sendHeld(cut)
-	case canceled, ready:
+	case canceled, cut, ready:
 		s.unhold()
 		return false, s.giveUp()
 	}
@@ -236,7 +238,7 @@ func (s *session) fits() bool {
 	if srv.plain == nil || srv.settings != s.settingsKey || srv.dirt != 0 || srv.view != s.reported || !x.client.Beside(srv.raw) {
 		return false
 	}
-	return !x.lease.Reused() || srv.r.Buffered() == 0 && clock()-srv.idleAt <= freshFor || srv.look() == idleconn.Silent
+	return srv.r.Buffered() == 0 && (!x.lease.Reused() || clock()-srv.idleAt <= freshFor || srv.look() == idleconn.Silent)
 }
 
 // answered waits for the answer and passes it on.
@@ -263,7 +265,7 @@ func (s *session) answered() (waits, over bool) {
 		return false, true
 	}
 	c.Done()
-	x.stage = fromClient
+	x.stage, x.took = fromClient, false
 	return false, n < len(b)
 }
 

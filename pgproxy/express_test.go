@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -199,5 +201,35 @@ func TestBytesAreCounted(t *testing.T) {
 	after := g.Stats()
 	if gotIn, gotOut := after.BytesIn-before.BytesIn, after.BytesOut-before.BytesOut; gotIn != in || gotOut != out {
 		t.Errorf("counted %d in and %d out, want %d and %d", gotIn, gotOut, in, out)
+	}
+}
+
+// TestDrainServesWhatWaits drains the gateway while a request waits for a server connection: it is still answered, also if that
+// takes more than a look at what it gets.
+func TestDrainServesWhatWaits(t *testing.T) {
+	for name, params := range map[string][]pgwire.Param{"as it is": nil, "other settings": {{Name: "application_name", Value: "other"}}} {
+		g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+		w, holder := g.dial(t, params...), g.dial(t)
+		for _, c := range []*wire{w, holder} {
+			c.send(query("select 1"))
+			c.until(pgwire.TypeReadyForQuery)
+		}
+		holder.send(query("begin"))
+		holder.until(pgwire.TypeReadyForQuery)
+		w.send(query("select 7"))
+		conntest.Eventually(t, "a client that waits", func() bool { return g.backend.Status().Endpoints[0].Pool.Waiting == 1 })
+		drained := make(chan error, 1)
+		go func() { drained <- g.Drain(bounded(t)) }()
+		conntest.Eventually(t, "a drain", func() bool { return g.Stats().Draining })
+		holder.send(query("commit"))
+		if types, _ := holder.until(pgwire.TypeErrorResponse); types != "CZE" {
+			t.Errorf("%s: who held the server connection is told %q", name, types)
+		}
+		if types, text := w.until(pgwire.TypeErrorResponse); types != "TDCZE" || !strings.Contains(text, "57P01") {
+			t.Errorf("%s: who waited is told %q, %q", name, types, text)
+		}
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
 	}
 }

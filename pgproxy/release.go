@@ -27,8 +27,7 @@ func (s *session) release() {
 		s.lease.Discard()
 		return
 	}
-	srv.r.Release()
-	srv.w.Release()
+	srv.rest()
 	srv.idleAt = clock()
 	srv.shared = !s.pinned
 	s.changesDone(lastOfAll)

@@ -419,6 +419,7 @@ func (s *session) idle() (pgwire.Header, error) {
 	s.st.reset()
 	works.Put(s.work)
 	s.work = nil
+	s.x.took = false
 	err := s.expressly()
 	switch {
 	case err == errUnderWay: //nolint:errorlint // as expressly returned it
@@ -426,6 +427,10 @@ func (s *session) idle() (pgwire.Header, error) {
 	case err != nil:
 		s.work = works.Get().(*work)
 		return pgwire.Header{}, err
+	}
+	if s.x.took && s.c.Reader.Buffered() >= headerSize { // it is served, drain or not
+		s.work = works.Get().(*work)
+		return s.c.Reader.Next()
 	}
 	wait := s.c.patience()
 	if s.x.late {
@@ -438,6 +443,9 @@ func (s *session) idle() (pgwire.Header, error) {
 	s.work = works.Get().(*work)
 	return h, err
 }
+
+// headerSize is that of a message, in bytes.
+const headerSize = 5
 
 // settle makes a client that waits at a boundary one that a drain may end. mu is held.
 func (s *session) settle() {

@@ -216,6 +216,9 @@ func (r *Reader) Run(takes func(typ byte, body []byte) bool) []byte {
 // Unread has p, which was read from the source in another way, come next. Nothing may be buffered, nor a
 // body be read in part; p, of 16 KiB at most, is copied.
 func (r *Reader) Unread(p []byte) {
+	if r.Buffered() > 0 || r.left > 0 {
+		panic("pgwire: Unread before what is unread")
+	}
 	switch {
 	case len(p) > smallBuffer:
 		r.grow()

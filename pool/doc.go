@@ -46,6 +46,9 @@
 // event loop each, Config.Place has callers get those of their own place if they
 // can, at the cost of a millisecond of the order above.
 //
+// An event loop cannot wait in Acquire: Begin leases, or queues a caller that is told
+// when its turn has come, and TryRelease gives back without waiting for a Close.
+//
 // # When opening fails
 //
 // The pool backs off exponentially, with jitter, from 10 ms to 1 s, and tries one
