@@ -241,6 +241,8 @@ func exec(conn *sqlite.Conn, query string) error {
 func (db *DB) closeConn(conn *sqlite.Conn) {
 	db.opened.Delete(conn)
 	defer func() { // also when Teardown panics
+		db.closing.Lock()
+		defer db.closing.Unlock()
 		if err := conn.Close(); err != nil {
 			slog.Warn("sqlitepool: a connection was not closed: a transient statement or a blob of it is still open", "path", db.path, "err", err)
 		}

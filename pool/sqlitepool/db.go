@@ -21,10 +21,11 @@ type DB struct {
 	path      string
 	cfg       Config
 	readOnly  bool
-	immutable bool     // read-only, in a directory where the shared memory file cannot be made
-	made      bool     // the file exists: if it is gone later, no empty one takes its place
-	opened    sync.Map // *sqlite.Conn → *opened
-	logTried  int64    // size of the log from which on to have it begin anew; the writer's holder's
+	immutable bool       // read-only, in a directory where the shared memory file cannot be made
+	made      bool       // the file exists: if it is gone later, no empty one takes its place
+	opened    sync.Map   // *sqlite.Conn → *opened
+	closing   sync.Mutex // of two that close at once neither is the last, and the log stays
+	logTried  int64      // size of the log from which on to have it begin anew; the writer's holder's
 	readers   *pool.Pool[*sqlite.Conn]
 	writer    *pool.Pool[*sqlite.Conn]
 }
