@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -282,5 +283,35 @@ func TestAttendElsewhere(t *testing.T) {
 		if conn.(attendable).Attend(func() bool { called = true; return true }) || called {
 			t.Error("a goroutine attends")
 		}
+	})
+}
+
+// A step that holds its loop is named, as a fiber is.
+func TestWatchdogNamesAStep(t *testing.T) {
+	watched(t, func(e *fiber.Engine, log *lines) {
+		peer, conn := plainPair(t, e)
+		defer peer.Close()
+		defer conn.Close()
+		a, waits, done := conn.(attendable), make(chan struct{}, 9), make(chan struct{})
+		var over atomic.Bool
+		fiber.Spawn(conn, func() {
+			defer close(done)
+			a.Attend(func() bool {
+				if b, ended := a.TryRead(0); len(b) == 0 {
+					waits <- struct{}{}
+					return ended
+				}
+				computes(&over)
+				return true
+			})
+		})
+		<-waits // so that it is not the fiber that calls it
+		_, _ = peer.Write([]byte("x"))
+		<-log.on
+		over.Store(true)
+		if got := log.String(); !strings.Contains(got, "fiber_test.computes(") {
+			t.Errorf("the step is not named:\n%s", got)
+		}
+		<-done
 	})
 }

@@ -158,7 +158,8 @@ func fibersThat(are func(state string) bool) (stacks string, complete bool) {
 	for g := range strings.SplitSeq(string(buf[:n]), "\n\n") {
 		head, _, _ := strings.Cut(g, "\n")
 		_, state, _ := strings.Cut(head, "[")
-		if strings.Contains(g, "fiber.(*coroutine).life") && !strings.HasPrefix(state, "coroutine") && are(state) {
+		isFiber := strings.Contains(g, "fiber.(*coroutine).life") || strings.Contains(g, "fiber.(*coroutine).again") // a step, which the loop runs
+		if isFiber && !strings.HasPrefix(state, "coroutine") && are(state) {
 			found = append(found, g)
 		}
 	}
