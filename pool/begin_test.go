@@ -52,8 +52,8 @@ func beginAndBeTold(ctx context.Context, p *pool.Pool[*res]) (pool.Lease[*res], 
 	case !w.Begun():
 		return l, nil
 	}
-	if ready, _ := w.Ready(); ready {
-		panic("ready without having been told")
+	if ready, _ := w.Ready(); ready { // what it opened is there already
+		return w.Wait(ctx)
 	}
 	select {
 	case <-by.told:
