@@ -66,8 +66,8 @@ func (s *session) fromClient(h pgwire.Header) error {
 		if ok, err := s.leaseFor(h); !ok {
 			return err
 		}
+		s.forwarding = true // and no pump runs
 	}
-	s.forwarding = true // no pump runs, or it is true already
 	return s.forward(h)
 }
 
