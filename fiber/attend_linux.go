@@ -15,8 +15,9 @@ import (
 //
 // A step waits for one thing at a time, with TryRead or Parker.TryPark, and for nothing in another way:
 // it must not call what may wait, such as Read, Write or Close of connections that are no engine's. It is
-// called by the fiber at first. A panic of it is the fiber's; it must not end its goroutine (runtime.Goexit). Attend is for the fiber that is the one user of c, on c's loop; elsewhere it
-// returns false and has not called step.
+// called by the fiber at first. A panic of it is the fiber's; it must not end its goroutine
+// (runtime.Goexit). Attend is for the fiber that is the one user of c, on c's loop; elsewhere it returns
+// false and has not called step.
 func (c *Conn) Attend(step func() (over bool)) bool {
 	l := c.loop.Load()
 	if !l.here() || l.current == nil {
@@ -34,8 +35,8 @@ const maxTry = 16 << 10
 // TryRead is for a step of Attend: it returns what has arrived on c, at most 16 KiB. If nothing has, b is
 // empty, and the step is called again when something has, be it the end. over means that there is nothing
 // to wait for: c has ended or is closed, a deadline has passed, or nothing has come for as long as
-// patience lasts, 0 = for ever; Read tells which of these, but for the last. b is the loop's, and valid until the step
-// returns or calls TryRead again.
+// patience lasts, 0 = for ever; Read tells which of these, but for the last. b is the loop's, and valid
+// until the step returns or calls TryRead again.
 func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	l := c.loop.Load()
 	f := l.current

@@ -87,8 +87,7 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 	defer w.free()
 	for {
 		k.fiber.parkUntil(step)
-		switch {
-		case k.readErr != nil || k.writeErr != nil:
+		if k.readErr != nil || k.writeErr != nil {
 			return k.readErr, k.writeErr
 		}
 		w.take()

@@ -31,7 +31,7 @@ type coroutine struct {
 	fault any                // a panic of it
 	bulk  bool               // it moves bulk, and comes after the others
 	kept  *Parker            // the first of its Parkers that watch a context between two waits
-	tired int64              // when Conn.WaitReadableFor gives up; 0 = none is under way
+	tired int64              // when Conn.WaitReadableFor or TryRead gives up; 0 = none is under way
 }
 
 // maxSpareFibers bounds the finished coroutines a loop keeps for the next sessions: making

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/upstream"
 )
@@ -22,10 +23,10 @@ import (
 // server is a connection to a PostgreSQL server. It belongs to one session at a time, or to
 // the pool.
 type server struct {
-	conn     net.Conn   // with TLS if any
-	raw      net.Conn   // without
-	plain    attendable // conn, if it is one; else nil
-	mover    mover      // raw, if it can move to the loop of the fiber that uses it; else nil
+	conn     net.Conn            // with TLS if any
+	raw      net.Conn            // without
+	plain    listener.Attendable // conn, if it is one; else nil
+	mover    mover               // raw, if it can move to the loop of the fiber that uses it; else nil
 	r        *pgwire.Reader
 	w        *pgwire.Writer
 	endpoint string
@@ -113,7 +114,7 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 			return err
 		}
 	}
-	s.plain, _ = s.conn.(attendable)
+	s.plain, _ = s.conn.(listener.Attendable)
 	s.r, s.w = pgwire.NewReader(s.conn), pgwire.NewWriter(s.conn)
 	s.stmts.limit = cfg.StatementCache
 	if s.stmts.limit == 0 {

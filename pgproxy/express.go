@@ -52,12 +52,6 @@ const (
 // answered, and the server connection not given back yet.
 var errUnderWay = errors.New("a request is under way")
 
-// attendable is a connection that Attend can go between; see fiber.Conn.
-type attendable interface {
-	TryRead(patience time.Duration) (b []byte, over bool)
-	TryWrite(p []byte) (n int)
-}
-
 // canExpress sees whether the client can have it.
 func (s *session) canExpress() {
 	x := &s.x

@@ -6,10 +6,13 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 )
@@ -181,27 +184,46 @@ func TestClosedInQuery(t *testing.T) {
 	}
 }
 
-// TestBytesAreCounted: what goes past the buffers counts as traffic.
+// tallied is a connection that counts what its one user writes and reads.
+type tallied struct {
+	net.Conn
+	in, out uint64
+}
+
+func (c *tallied) Write(p []byte) (n int, err error) {
+	n, err = c.Conn.Write(p)
+	c.in += uint64(n)
+	return n, err
+}
+
+func (c *tallied) Read(p []byte) (n int, err error) {
+	n, err = c.Conn.Read(p)
+	c.out += uint64(n)
+	return n, err
+}
+
+// TestBytesAreCounted: what goes past the buffers counts as traffic, as the rest does.
 func TestBytesAreCounted(t *testing.T) {
 	g, f := startFake(t, nil)
-	w := g.dial(t)
-	before := g.Stats()
-	request, answer := bytesOf(query("select 1")), bytesOf(&pgwire.CommandComplete{Tag: "SELECT 0"}, idle)
-	const rounds = 3
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := &tallied{Conn: conn}
+	w := newWire(t, sum).login()
 	var srv *wire
-	for range rounds {
-		_, _ = w.Write(request)
+	for range 3 {
+		w.send(query("select 1"))
 		if srv == nil {
 			srv = <-f.conns
 		}
 		srv.answerQuery()
 		w.until(pgwire.TypeReadyForQuery)
 	}
-	in, out := uint64(rounds*len(request)), uint64(rounds*len(answer))
-	after := g.Stats()
-	if gotIn, gotOut := after.BytesIn-before.BytesIn, after.BytesOut-before.BytesOut; gotIn != in || gotOut != out {
-		t.Errorf("counted %d in and %d out, want %d and %d", gotIn, gotOut, in, out)
-	}
+	conntest.Eventually(t, "all traffic counted, and no more", func() bool { // which may be after it is read
+		now := g.Stats()
+		return now.BytesIn == sum.in && now.BytesOut == sum.out
+	})
 }
 
 // TestDrainServesWhatWaits drains the gateway while a request waits for a server connection: it is still answered, also if that
@@ -231,5 +253,93 @@ func TestDrainServesWhatWaits(t *testing.T) {
 		if err := <-drained; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// explosive is a listener whose connections panic when they are written to, once that is armed.
+type explosive struct {
+	net.Listener
+	armed atomic.Bool
+}
+
+func (l *explosive) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if on, ok := c.(loopConn); ok {
+		return &explosiveLoopConn{on, l}, err
+	}
+	return &explosiveConn{c, l}, err
+}
+
+func (l *explosive) fire() {
+	if l.armed.Swap(false) {
+		panic("out of luck")
+	}
+}
+
+type explosiveConn struct {
+	net.Conn
+	l *explosive
+}
+
+func (c *explosiveConn) Write(p []byte) (int, error) {
+	c.l.fire()
+	return c.Conn.Write(p)
+}
+
+type onLoops interface{ Go(fn func()) }
+
+// loopConn is a connection of an engine that has loops; the answer of a Query is written in a step there.
+type loopConn interface {
+	listener.Attendable
+	onLoops
+}
+
+type explosiveLoopConn struct {
+	loopConn
+	l *explosive
+}
+
+func (c *explosiveLoopConn) TryWrite(p []byte) int {
+	c.l.fire()
+	return c.loopConn.TryWrite(p)
+}
+
+// TestPanicWithAnAnswer panics when an answer is to be passed on: that ends one session, its place in the pool is
+// free, and the loop lives.
+func TestPanicWithAnAnswer(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	l := &explosive{Listener: enginetest.Listen(t)}
+	var on net.Listener = l
+	if loops, ok := l.Listener.(onLoops); ok {
+		on = struct {
+			*explosive
+			onLoops
+		}{l, loops}
+	}
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(on) }()
+	t.Cleanup(func() { _ = l.Close(); <-served })
+	login := func() *wire {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newWire(t, conn).login()
+	}
+	w := login()
+	w.send(query("select 1"))
+	w.until(pgwire.TypeReadyForQuery)
+	l.armed.Store(true)
+	w.send(query("select 2"))
+	if _, _, err := w.try(); !isEnd(err) {
+		t.Errorf("the client is told %v", err)
+	}
+	other := login()
+	other.send(query("select 3"))
+	if types, _ := other.until(pgwire.TypeReadyForQuery); types != "TDCZ" {
+		t.Errorf("the next client is told %q", types)
+	}
+	if log := g.log.String(); !strings.Contains(log, "session panicked") || !strings.Contains(log, "out of luck") {
+		t.Errorf("the log says nothing of it:\n%s", log)
 	}
 }

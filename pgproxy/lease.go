@@ -417,8 +417,11 @@ func (s *server) look() idleconn.State {
 	if s.heard() {
 		return idleconn.Pending
 	}
-	if q, ok := s.raw.(interface{ Quiet() bool }); ok && !q.Quiet() { // also a tunnel's, which tells no more
+	switch q, ok := s.raw.(interface{ Quiet() bool }); { // also a tunnel's, which tells no more
+	case ok && !q.Quiet():
 		return idleconn.Pending
+	case s.plain != nil: // it has told all there is, perhaps by a system call
+		return idleconn.Silent
 	}
 	return idleconn.New(s.raw).Look()
 }

@@ -183,13 +183,9 @@ func (b *Postgres) Close() { b.up.Close() }
 func (b *Postgres) Serve(ctx context.Context, c *Client) error {
 	s := newSession(ctx, b, c)
 	defer s.close()
-	if s.resumed {
-		return s.run()
-	}
-	if err := s.begin(); err != nil {
-		return s.refuse(err)
-	}
-	return s.run()
+	err := s.serve()
+	s.returned = true
+	return err
 }
 
 // accepted returns what servers make of a start-up setting, if one has accepted it before.

@@ -77,13 +77,19 @@ func (s *session) abandon() {
 	}
 }
 
-// errInDoubt means that nobody knows what a server connection will say next.
-var errInDoubt = errors.New("its client left while it was busy")
+// errInDoubt and errPanicked mean that nobody knows what a server connection will say next.
+var (
+	errInDoubt  = errors.New("its client left while it was busy")
+	errPanicked = errors.New("its session panicked")
+)
 
 // clean makes the server connection fit for another client: it ends a transaction, and in
 // session mode everything else the client left.
 func (s *session) clean() error {
 	srv := s.srv
+	if !s.returned {
+		return errPanicked
+	}
 	torn := s.c.Reader.Left() > 0 // the server may wait for the rest of the client's last message
 	if torn || !s.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || srv.cancelInDoubt.Load() {
 		return errInDoubt

@@ -65,6 +65,7 @@ type session struct {
 	prepared bool // a named statement, since the server connection was leased
 	resumed  bool // it was suspended before
 	asleep   bool // it is suspended
+	returned bool // it ends in order: a panic leaves it in doubt
 	worker   worker
 }
 
@@ -310,6 +311,16 @@ func (s *session) greet(baseline []pgwire.Param) {
 	key := s.c.Key()
 	w.Send(&key)
 	w.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+}
+
+// serve is the session from where it stands.
+func (s *session) serve() error {
+	if !s.resumed {
+		if err := s.begin(); err != nil {
+			return s.refuse(err)
+		}
+	}
+	return s.run()
 }
 
 // run carries the session until its end.

@@ -6,7 +6,7 @@ import "context"
 type TryParker interface {
 	Parker
 	// TryPark is a Park that does not wait: it reports whether Unpark has been called, once per
-	// Unpark. When it has not, its next call tells the caller, in a way of its own.
+	// Unpark. After a false the next Unpark has to tell the caller, in a way of its own.
 	TryPark() bool
 }
 
@@ -19,10 +19,11 @@ type Pending[T any] struct {
 	woken  bool
 }
 
-// Begin is Acquire for a caller that cannot wait in it, as an event loop's. It returns a lease; or a
-// Pending, if all resources are in use: parker, which may be Placed, is told when the caller's turn has
-// come; or neither: then it takes more, such as a check, and Acquire has to be called. It neither waits
-// nor opens or closes anything itself. A pool with Hooks.Acquired or LeakAfter always returns neither.
+// Begin is Acquire for a caller that cannot wait in it, as an event loop's. If ok, it returns a lease, or a
+// Pending that has Begun if none is idle: parker, which may be Placed, is told when the caller's turn has
+// come. Not ok means that it takes more, such as a check, or that the pool is full or closed: call Acquire.
+// It neither waits nor opens or closes anything in the caller. In a pool with Hooks.Acquired or LeakAfter it
+// is never ok.
 func (p *Pool[T]) Begin(parker TryParker) (l Lease[T], w Pending[T], ok bool) {
 	place := 0
 	if at, ok := parker.(Placed); ok && p.config.Place != nil {
@@ -88,8 +89,7 @@ func (l Lease[T]) TryRelease() bool {
 		return true
 	}
 	p.touchLazily()
-	if p.config.Reset != nil || s.direct || c.closed || c.total > c.limits.MaxSize || c.clock >= s.expires ||
-		c.waiters.head == nil && len(c.idle) >= c.limits.MaxIdle {
+	if _, leaves := c.leaves(s); leaves || p.config.Reset != nil {
 		p.mu.Unlock()
 		return false
 	}

@@ -200,22 +200,29 @@ func (c *core[T]) gone(s *slot[T], e *effects[T]) {
 // give places a resource that is in nobody's hands and fit for use: in the
 // hands of the first waiter, among the idle, or out of the pool.
 func (c *core[T]) give(s *slot[T], e *effects[T]) {
-	switch {
-	case c.closed:
-		c.retire(s, ReasonShutdown, e)
-	case s.direct:
-		c.retire(s, ReasonDirect, e)
-	case c.total > c.limits.MaxSize:
-		c.retire(s, ReasonSurplus, e)
-	case c.clock >= s.expires:
-		c.retire(s, ReasonLifetime, e)
+	switch why, leaves := c.leaves(s); {
+	case leaves:
+		c.retire(s, why, e)
 	case c.waiters.head != nil:
 		c.hand(s, e)
-	case len(c.idle) >= c.limits.MaxIdle:
-		c.retire(s, ReasonSurplus, e)
 	default:
 		c.pushIdle(s)
 	}
+}
+
+// leaves reports whether the pool has no place for a resource that is given back, and why.
+func (c *core[T]) leaves(s *slot[T]) (why Reason, leaves bool) {
+	switch {
+	case c.closed:
+		return ReasonShutdown, true
+	case s.direct:
+		return ReasonDirect, true
+	case c.total > c.limits.MaxSize:
+		return ReasonSurplus, true
+	case c.clock >= s.expires:
+		return ReasonLifetime, true
+	}
+	return ReasonSurplus, c.waiters.head == nil && len(c.idle) >= c.limits.MaxIdle
 }
 
 // nextFor returns the waiter that gets s: the first, or the first in its place.

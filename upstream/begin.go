@@ -15,8 +15,8 @@ type Pending[T any] struct {
 }
 
 // Begin is Acquire for a caller that cannot wait in it: see pool.Pool.Begin. It returns a lease, or else
-// a Pending: one that is Queued gets its turn when parker is told, and any other is
-// brought to its end by Wait.
+// a Pending: one that is Queued gets its turn when parker is told, and any other is brought to its end by
+// Wait.
 func (u *Upstream[T]) Begin(parker pool.TryParker) (l Lease[T], w Pending[T], leased bool) {
 	e := u.set.Load().pick("")
 	if e == nil {
