@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,26 +14,29 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// express is the way of a Query that is a transaction by itself, and of its answer if that comes in one
-// piece: what nearly all requests of many clients are. The loop takes them over, see fiber.Conn.Attend,
-// while the session's fiber is parked; buffers, work and state machine are not needed. Anything else, and
-// whatever goes wrong, is left to the session, as it is: express knows no errors. It is a part of its
-// session, with what it needs of that near to it.
+// express is the way of a Query, or of Bind, Execute and Sync for a prepared statement that the server
+// connection has, if that is a transaction by itself, and of its answer if that comes in one piece: what
+// nearly all requests of many clients are. The loop takes them over, see fiber.Conn.Attend, while the
+// session's fiber is parked; buffers, work and state machine are not needed. Anything else, and whatever
+// goes wrong, is left to the session, as it is: express knows no errors. It is a part of its session, with
+// what it needs of that near to it.
 type express struct {
-	client  listener.Attendable // nil = the client cannot have it
-	srv     *server             // nil = none is leased; session.srv is nil meanwhile
-	parker  pool.TryParker
-	stage   stage
-	late    bool                      // the client was idle for long
-	likely  bool                      // the last request was a Query
-	took    bool                      // a request has come, and is the session's
-	held    uint8                     // bytes of request that wait for a lease; 0 = they are in the client's Reader
-	pending upstream.Pending[*server] // an acquire under way, also for session.lock
-	lease   upstream.Lease[*server]   // of srv
-	request [maxHeld]byte
-	counted *listener.Conn
-	step    func() (over bool) // session.express, and
-	cancel  func()             // session.cancelWait, made once
+	client    listener.Attendable // nil = the client cannot have it
+	srv       *server             // nil = none is leased; session.srv is nil meanwhile
+	parker    pool.TryParker
+	stage     stage
+	late      bool                      // the client was idle for long
+	likely    bool                      // the last request was a Query, or for a prepared statement
+	took      bool                      // a request has come, and is the session's
+	describes bool                      // the request asks for the columns, too
+	held      uint8                     // bytes of request that wait for a lease; 0 = they are in the client's Reader
+	st        *statement                // that the request executes; nil = it is a Query
+	pending   upstream.Pending[*server] // an acquire under way, also for session.lock
+	lease     upstream.Lease[*server]   // of srv
+	request   [maxHeld]byte
+	counted   *listener.Conn
+	step      func() (over bool) // session.express, and
+	cancel    func()             // session.cancelWait, made once
 }
 
 // maxHeld is how long a request may be so that it needs no buffer while it waits, in bytes.
@@ -69,7 +73,7 @@ func (s *session) canExpress() {
 // errUnderWay.
 func (s *session) expressly() error {
 	x := &s.x
-	if x.client == nil || !x.likely || s.c.Reader.Buffered() > 0 || s.unnamed.id != 0 {
+	if x.client == nil || !x.likely || s.c.Reader.Buffered() > 0 {
 		return nil
 	}
 	if err := s.c.Writer.Flush(); err != nil {
@@ -102,7 +106,7 @@ func (s *session) express() (over bool) {
 	}
 }
 
-// ask waits for the client's next Query and sends it on.
+// ask waits for the client's next request and sends it on.
 func (s *session) ask() (waits, over bool) {
 	c, x := s.c, &s.x
 	c.state.Store(clientIdle)
@@ -146,11 +150,64 @@ func (s *session) ask() (waits, over bool) {
 	return false, false
 }
 
-// takes reports whether b is one whole Query, of which a session need not know.
+// takes reports whether b is one whole request of which a session need not know, and notes what it asks.
 func (s *session) takes(b []byte) bool {
-	return len(b) > 5 && b[0] == pgwire.TypeQuery && uint64(binary.BigEndian.Uint32(b[1:]))+1 == uint64(len(b)) &&
-		(len(s.stmts) == 0 || !mentionsDeallocate(b[5:]))
+	n := messageSize(b)
+	switch s.x.st = nil; {
+	case n == 0:
+		return false
+	case b[0] == pgwire.TypeQuery:
+		return n == len(b) && s.unnamed.id == 0 && (len(s.stmts) == 0 || !mentionsDeallocate(b[5:]))
+	case b[0] == pgwire.TypeBind:
+		return s.executes(b[5:n], b[n:])
+	}
+	return false
 }
+
+// messageSize is how many bytes the first message of b has; 0 = it is not there as a whole.
+func messageSize(b []byte) int {
+	if len(b) < headerSize {
+		return 0
+	}
+	size := uint64(binary.BigEndian.Uint32(b[1:])) + 1
+	if size < headerSize || size > uint64(len(b)) {
+		return 0
+	}
+	return int(size)
+}
+
+// executes reports whether Bind of a body, and the messages behind it, execute a prepared statement of which
+// there is nothing to find out. The portal has no name.
+func (s *session) executes(bind, rest []byte) bool {
+	x := &s.x
+	portal, name, _, err := pgwire.BindNames(bind)
+	if err != nil || len(portal) > 0 || len(name) == 0 || len(name) > peekSize-2 { // as bind sees them
+		return false
+	}
+	st := s.stmts[string(name)]
+	if st == nil || st.plan != s.plan || st.sweeps || len(bind)+len(rest)+len(st.name) > maxRenamed {
+		return false
+	}
+	rest, x.describes = bytes.CutPrefix(rest, describePortal)
+	if x.describes && st.columns.Load() == 0 { // they are to be remembered
+		return false
+	}
+	if rest, ok := bytes.CutPrefix(rest, executePortal); !ok || len(rest) < 4 || !bytes.Equal(rest[4:], syncMessage) { // 4 bytes are the limit of rows
+		return false
+	}
+	x.st = st
+	return true
+}
+
+// maxRenamed is how long a request may be so that it fits into a Writer under the server's name of its statement, in bytes.
+const maxRenamed = 15 << 10
+
+// What follows Bind, for the portal without a name.
+var (
+	describePortal = []byte{pgwire.TypeDescribe, 0, 0, 0, 6, pgwire.ObjectPortal, 0}
+	executePortal  = []byte{pgwire.TypeExecute, 0, 0, 0, 9, 0}
+	syncMessage    = []byte{pgwire.TypeSync, 0, 0, 0, 4}
+)
 
 // cancelWait ends the wait for a lease. Another goroutine's; cancelMu is held.
 func (s *session) cancelWait() {
@@ -213,15 +270,35 @@ func (s *session) giveUp() (over bool) {
 // send sends a request if the server connection that was leased is as the client needs it.
 func (s *session) send(b []byte, cut bool) (over bool) {
 	x := &s.x
-	if cut || !s.fits() {
+	if cut || !s.fits() || x.st != nil && !x.srv.stmts.has(x.st) {
 		s.c.Reader.Unread(b)
 		return s.giveUp()
 	}
+	if x.st != nil {
+		return s.sendRenamed(b)
+	}
 	x.srv.unnamed = 0 // a Query destroys it
 	if n := x.srv.plain.TryWrite(b); n < len(b) {
-		_, _ = s.leave(opQuery).w.Write(b[n:]) // which has room for it
+		_, _ = s.leave(true).w.Write(b[n:]) // which has room for it
 		return true
 	}
+	x.stage = fromServer
+	return false
+}
+
+// sendRenamed sends a request that executes a prepared statement, with the name that it has on servers.
+func (s *session) sendRenamed(b []byte) (over bool) {
+	x, w := &s.x, s.x.srv.w
+	n := messageSize(b)
+	rest := b[headerSize+1:] // behind the portal
+	rest = rest[bytes.IndexByte(rest, 0):]
+	renamed := pgwire.AppendHeader(w.AvailableBuffer(), pgwire.TypeBind, len(x.st.name)+1+len(rest)-(len(b)-n))
+	renamed = append(append(append(renamed, 0), x.st.name...), rest...)
+	if n := x.srv.plain.TryWrite(renamed); n < len(renamed) {
+		_, _ = s.leave(true).w.Write(renamed[n:]) // which has room for it
+		return true
+	}
+	w.Release()
 	x.stage = fromServer
 	return false
 }
@@ -241,12 +318,12 @@ func (s *session) answered() (waits, over bool) {
 	b, over := x.srv.plain.TryRead(0)
 	switch {
 	case over:
-		s.leave(opQuery)
+		s.leave(true)
 		return false, true
 	case len(b) == 0:
 		return true, false
-	case !isWhole(b):
-		s.leave(opQuery).r.Unread(b)
+	case !isWhole(b, x.st != nil):
+		s.leave(true).r.Unread(b)
 		return false, true
 	}
 	n := x.client.TryWrite(b)
@@ -255,35 +332,39 @@ func (s *session) answered() (waits, over bool) {
 		_, _ = c.Writer.Write(b[n:]) // which has room for it
 	}
 	if !s.giveBack() {
-		s.leave()
+		s.leave(false)
 		return false, true
 	}
 	c.Done()
-	x.stage, x.took = fromClient, false
+	x.stage, x.took, x.st = fromClient, false, nil
 	return false, n < len(b)
 }
 
-// isWhole reports whether b is a whole answer to a Query, after which its server connection is as it was.
-func isWhole(b []byte) bool {
-	for len(b) > 5 {
-		size := uint64(binary.BigEndian.Uint32(b[1:])) + 1
-		if size < 5 || size > uint64(len(b)) {
+// isWhole reports whether b is a whole answer to a Query, or to the execution of a prepared statement, after
+// which the server connection is as it was.
+func isWhole(b []byte, prepared bool) bool {
+	for {
+		n := messageSize(b)
+		if n == 0 {
 			return false
 		}
-		switch body := b[5:size]; b[0] {
+		switch body := b[headerSize:n]; b[0] {
 		case pgwire.TypeRowDescription, pgwire.TypeDataRow, pgwire.TypeEmptyQueryResponse, pgwire.TypeNoticeResponse:
+		case pgwire.TypeBindComplete, pgwire.TypeNoData:
+			if !prepared {
+				return false
+			}
 		case pgwire.TypeCommandComplete:
 			if leaves(body) {
 				return false
 			}
 		case pgwire.TypeReadyForQuery:
-			return len(b) == 6 && size == 6 && pgwire.TxStatus(body[0]) == pgwire.TxIdle
+			return len(b) == 6 && n == 6 && pgwire.TxStatus(body[0]) == pgwire.TxIdle
 		default:
 			return false
 		}
-		b = b[size:]
+		b = b[n:]
 	}
-	return false
 }
 
 // giveBack is release where there is nothing to think about.
@@ -306,16 +387,26 @@ func (s *session) giveBack() bool {
 	return true
 }
 
-// leave leaves the server connection to the session, with what it has not answered.
-func (s *session) leave(unanswered ...opKind) *server {
+// leave leaves the server connection to the session, with the request if that is not answered.
+func (s *session) leave(unanswered bool) *server {
 	x, srv := &s.x, s.x.srv
 	s.work = works.Get().(*work)
 	s.lease, s.srv = x.lease, srv
 	x.lease, x.srv = upstream.Lease[*server]{}, nil
 	s.leaseAt = time.Time{}
 	s.leased()
-	for _, kind := range unanswered {
-		s.st.push(op{kind: kind})
+	switch {
+	case !unanswered:
+	case x.st == nil:
+		s.st.push(op{kind: opQuery})
+	default:
+		s.bound, s.portal = x.st, s.portal[:0]
+		s.st.push(op{kind: opBind, st: x.st})
+		if x.describes {
+			s.st.push(op{kind: opDescribe})
+		}
+		s.st.push(op{kind: opExecute})
+		s.st.push(op{kind: opSync})
 	}
 	s.forwarding = true
 	s.c.Done()

@@ -71,36 +71,172 @@ func errorOf(code string) *pgwire.ErrorResponse {
 	return &pgwire.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: code, Message: "no"}
 }
 
+// executed are the messages that execute the client's statement "s" with a value.
+func executed(value string) []pgwire.Message {
+	return []pgwire.Message{&pgwire.Bind{Statement: "s", Params: [][]byte{[]byte(value)}}, &pgwire.Describe{Object: pgwire.ObjectPortal},
+		&pgwire.Execute{}, &pgwire.Sync{}}
+}
+
+// preparedOnFake gives the client the statement "s", which the fake server has then, and executes it: without asking for the
+// columns, and with.
+func preparedOnFake(t *testing.T, w *wire, f *fakeServer) (srv *wire) {
+	t.Helper()
+	w.send(&pgwire.Parse{Name: "s", Query: "select $1"}, &pgwire.Sync{})
+	srv = <-f.conns
+	srv.until(pgwire.TypeSync)
+	srv.send(&pgwire.ParseComplete{}, idle)
+	w.until(pgwire.TypeReadyForQuery)
+	for range 2 {
+		w.send(&pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Sync{})
+		srv.until(pgwire.TypeSync)
+		srv.send(&pgwire.BindComplete{}, row, done, idle)
+		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "2DCZ" {
+			t.Fatalf("answered with %q", types)
+		}
+	}
+	w.send(executed("first")...)
+	srv.wantExecuted("first")
+	srv.send(&pgwire.BindComplete{}, columns, row, done, idle)
+	if types, _ := w.until(pgwire.TypeReadyForQuery); types != "2TDCZ" {
+		t.Fatalf("answered with %q", types)
+	}
+	return srv
+}
+
+// wantExecuted reads what the gateway makes of executed, after what it asks on its own account.
+func (w *wire) wantExecuted(value string) {
+	w.t.Helper()
+	for {
+		typ, body := w.read()
+		if typ == pgwire.TypeQuery {
+			w.send(&pgwire.CommandComplete{Tag: "SELECT 0"}, idle)
+			continue
+		}
+		want := (&pgwire.Bind{Statement: "headpond_1", Params: [][]byte{[]byte(value)}}).Append(nil)[5:]
+		if rest, _ := w.until(pgwire.TypeSync); typ != pgwire.TypeBind || body != string(want) || rest != "DES" {
+			w.t.Fatalf("the server is asked %q, a %c of %.40q, want a Bind of %.40q and DES", rest, typ, body, want)
+		}
+		return
+	}
+}
+
 // TestRequestsOfAllSizes has requests wait for a server connection, and answers of all sizes come at once: both arrive whole.
 func TestRequestsOfAllSizes(t *testing.T) {
 	g, f := startFake(t, nil)
 	holder, w := g.dial(t), g.dial(t)
-	srv := (*wire)(nil)
-	for _, size := range []int{0, 1, 100, 145, 146, 147, 148, 500, 507, 508, 10000, 16<<10 - 7, 16<<10 - 6, 16<<10 - 5, 40000} {
-		holder.send(query("begin"))
-		if srv == nil {
-			srv = <-f.conns
+	srv := preparedOnFake(t, w, f)
+	const around = 40 // the messages of executed without their value, in bytes
+	for _, size := range []int{0, 1, 100, 145, 146, 147, 148, 500, 507, 508, 10000, 16<<10 - 7, 16<<10 - 6, 16<<10 - 5, 40000,
+		151 - around, 152 - around, 153 - around, 511 - around, 512 - around, 513 - around, 15<<10 - 46, 15<<10 - 45, 15<<10 - 44,
+		16<<10 - around - 1, 16<<10 - around, 16<<10 - around + 1} {
+		for _, prepared := range []bool{false, true} {
+			holder.send(query("begin"))
+			srv.read()
+			srv.send(&pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ReadyForQuery{Status: pgwire.TxActive})
+			holder.until(pgwire.TypeReadyForQuery)
+			text := strings.Repeat("x", size)
+			answer := rowsOf(1, text)
+			if prepared {
+				w.send(executed(text)...)
+				answer = append(bytesOf(&pgwire.BindComplete{}), answer...)
+			} else {
+				w.send(query(text))
+			}
+			conntest.Eventually(t, "a client that waits", func() bool { return g.backend.Status().Endpoints[0].Pool.Waiting == 1 })
+			holder.send(query("commit"))
+			if got := srv.answerQuery(); got != "commit" {
+				t.Fatalf("%d bytes: the server is asked %.20q", size, got)
+			}
+			holder.until(pgwire.TypeReadyForQuery)
+			if prepared {
+				srv.wantExecuted(text)
+			} else if typ, got := srv.read(); typ != pgwire.TypeQuery || got != text+"\x00" {
+				t.Fatalf("a request of %d bytes came as %d of type %c", size, len(got)-1, typ)
+			}
+			go func() { _, _ = srv.Write(answer) }()
+			got := make([]byte, len(answer))
+			if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
+				t.Fatalf("%d bytes: another answer (%v)", size, err)
+			}
 		}
-		srv.read()
-		srv.send(&pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ReadyForQuery{Status: pgwire.TxActive})
-		holder.until(pgwire.TypeReadyForQuery)
-		sql := strings.Repeat("x", size)
-		w.send(query(sql))
-		conntest.Eventually(t, "a client that waits", func() bool { return g.backend.Status().Endpoints[0].Pool.Waiting == 1 })
-		holder.send(query("commit"))
-		if got := srv.answerQuery(); got != "commit" {
-			t.Fatalf("%d bytes: the server is asked %.20q", size, got)
+	}
+}
+
+// TestPreparedAnswerInPieces is TestAnswerInPieces for a prepared statement.
+func TestPreparedAnswerInPieces(t *testing.T) {
+	g, f := startFake(t, nil)
+	w := g.dial(t)
+	srv := preparedOnFake(t, w, f)
+	bound := &pgwire.BindComplete{}
+	for i, answer := range [][]byte{
+		append(bytesOf(bound), rowsOf(2, "short")...),
+		bytesOf(bound, &pgwire.NoData{}, &pgwire.CommandComplete{Tag: "INSERT 0 1"}, idle),
+		bytesOf(bound, columns, &pgwire.EmptyQueryResponse{}, idle),
+		bytesOf(bound, columns, row, &pgwire.PortalSuspended{}, idle),
+		bytesOf(errorOf("42601"), idle),
+		bytesOf(bound, columns, row, errorOf("22012"), idle),
+		bytesOf(bound, &pgwire.NoData{}, &pgwire.CommandComplete{Tag: "SET"}, idle),
+	} {
+		for cut := range answer {
+			value := fmt.Sprint(i, " ", cut)
+			w.send(executed(value)...)
+			srv.wantExecuted(value)
+			for _, piece := range [][]byte{answer[:cut], answer[cut:]} {
+				if _, err := srv.Write(piece); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := make([]byte, len(answer))
+			if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
+				t.Fatalf("cut at %d: got %q, want %q (%v)", cut, got, answer, err)
+			}
 		}
-		holder.until(pgwire.TypeReadyForQuery)
-		if typ, got := srv.read(); typ != pgwire.TypeQuery || got != sql+"\x00" {
-			t.Fatalf("a request of %d bytes came as %d of type %c", size, len(got)-1, typ)
+	}
+	if n := len(f.conns); n != 0 {
+		t.Errorf("%d more server connections", n)
+	}
+}
+
+// TestPreparedElsewhere executes a prepared statement on a server connection that has not got it, cuts requests in two at
+// every place, and closes the statement.
+func TestPreparedElsewhere(t *testing.T) {
+	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 2 })
+	holder, w := g.dial(t), g.dial(t)
+	srv := preparedOnFake(t, w, f)
+	conntest.Eventually(t, "the server connection back in the pool", func() bool { return g.backend.Status().Endpoints[0].Pool.InUse == 0 })
+	holder.send(query("begin"))
+	srv.read()
+	srv.send(&pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ReadyForQuery{Status: pgwire.TxActive})
+	holder.until(pgwire.TypeReadyForQuery)
+	w.send(executed("other")...)
+	other := <-f.conns
+	if types, bodies := other.until(pgwire.TypeSync); types != "PDBDES" || !strings.Contains(bodies, "headpond_1\x00select $1") {
+		t.Fatalf("the other server connection is asked %q: %q", types, bodies)
+	}
+	other.send(&pgwire.ParseComplete{}, &pgwire.ParameterDescription{Types: []uint32{25}}, columns, &pgwire.BindComplete{}, columns, row, done, idle)
+	if types, _ := w.until(pgwire.TypeReadyForQuery); types != "2TDCZ" {
+		t.Fatalf("answered with %q", types)
+	}
+	request := bytesOf(executed("cut")...)
+	for cut := range request {
+		for _, piece := range [][]byte{request[:cut], request[cut:]} {
+			if _, err := w.Write(piece); err != nil {
+				t.Fatal(err)
+			}
 		}
-		answer := rowsOf(1, sql)
-		go func() { _, _ = srv.Write(answer) }()
-		got := make([]byte, len(answer))
-		if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
-			t.Fatalf("%d bytes: another answer (%v)", size, err)
+		other.wantExecuted("cut")
+		other.send(&pgwire.BindComplete{}, columns, row, done, idle)
+		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "2TDCZ" {
+			t.Fatalf("cut at %d: answered with %q", cut, types)
 		}
+	}
+	w.send(&pgwire.Close{Object: pgwire.ObjectStatement, Name: "s"}, &pgwire.Sync{})
+	other.until(pgwire.TypeSync)
+	other.send(idle)
+	w.until(pgwire.TypeReadyForQuery)
+	w.send(executed("gone")...)
+	if types, bodies := other.until(pgwire.TypeSync); types != "BDES" || !strings.HasPrefix(bodies, "\x00s\x00") {
+		t.Errorf("after Close the server is asked %q: %q", types, bodies)
 	}
 }
 
@@ -305,7 +441,7 @@ func (c *explosiveLoopConn) TryWrite(p []byte) int {
 }
 
 // TestPanicWithAnAnswer panics when an answer is to be passed on: that ends one session, its place in the pool is
-// free, and the loop lives.
+// free, and the loop lives. On a loop it is a step that panics, so that this also shows which requests those carry.
 func TestPanicWithAnAnswer(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	l := &explosive{Listener: enginetest.Listen(t)}
@@ -326,20 +462,99 @@ func TestPanicWithAnAnswer(t *testing.T) {
 		}
 		return newWire(t, conn).login()
 	}
-	w := login()
-	w.send(query("select 1"))
+	for name, request := range map[string][]pgwire.Message{
+		"Query":                      {query("select 1")},
+		"prepared":                   executed("1"),
+		"prepared, without Describe": {&pgwire.Bind{Statement: "s", Params: [][]byte{[]byte("2")}}, &pgwire.Execute{}, &pgwire.Sync{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := login()
+			w.send(&pgwire.Parse{Name: "s", Query: "select $1::text"}, &pgwire.Sync{})
+			w.until(pgwire.TypeReadyForQuery)
+			w.send(request...)
+			w.until(pgwire.TypeReadyForQuery)
+			l.armed.Store(true)
+			w.send(request...)
+			if _, _, err := w.try(); !isEnd(err) {
+				t.Errorf("the client is told %v", err)
+			}
+			other := login()
+			other.send(query("select 3"))
+			if types, _ := other.until(pgwire.TypeReadyForQuery); types != "TDCZ" {
+				t.Errorf("the next client is told %q", types)
+			}
+			conntest.Eventually(t, "a line in the log", func() bool { return g.log.Line("session panicked", "out of luck") != "" })
+		})
+	}
+}
+
+// TestExpressAmongOthers mixes what the loop carries with what only a session can.
+func TestExpressAmongOthers(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	w := g.dial(t)
+	ask := func(want string, messages ...pgwire.Message) {
+		t.Helper()
+		w.send(append(messages, &pgwire.Sync{})...)
+		types, bodies := w.until(pgwire.TypeReadyForQuery)
+		for _, part := range strings.Fields(want) {
+			if !strings.Contains(types+" "+bodies, part) {
+				t.Fatalf("answered with %q %q, want %q", types, bodies, want)
+			}
+		}
+	}
+	prepare := func(name, sql string) { t.Helper(); ask("1Z", &pgwire.Parse{Name: name, Query: sql}) }
+	execute := func(name, want string) {
+		t.Helper()
+		ask(want, &pgwire.Bind{Statement: name}, &pgwire.Execute{})
+	}
+	thrice := func(name, want string) {
+		for range 3 {
+			execute(name, want)
+		}
+	}
+	prepare("s", "select 'named'")
+	prepare("", "select 'unnamed'")
+	thrice("s", "2DCZ named")
+	execute("", "2DCZ unnamed")
+	thrice("s", "2DCZ named")
+	w.send(query("select 'query'"))
 	w.until(pgwire.TypeReadyForQuery)
-	l.armed.Store(true)
-	w.send(query("select 2"))
-	if _, _, err := w.try(); !isEnd(err) {
-		t.Errorf("the client is told %v", err)
+	thrice("s", "2DCZ named")
+	execute("", "EZ 26000")
+
+	thrice("s", "2DCZ named")
+	ask("2DCZ named", &pgwire.Bind{Portal: "p", Statement: "s"}, &pgwire.Execute{Portal: "p"})
+	ask("2DsZ", &pgwire.Bind{Statement: "s"}, &pgwire.Execute{MaxRows: 1})
+	thrice("s", "2DCZ named")
+
+	prepare("sweep", "deallocate s")
+	execute("sweep", "2CZ DEALLOCATE")
+	execute("s", "EZ 26000")
+	prepare("s", "select 'again'")
+	thrice("s", "2DCZ again")
+	execute("sweep", "2CZ DEALLOCATE")
+	execute("s", "EZ 26000")
+
+	prepare("begin", "begin")
+	prepare("fail", "select 1/0")
+	prepare("rollback", "rollback")
+	for range 3 {
+		execute("begin", "2CZ BEGIN")
+		execute("fail", "EZ 22012")
+		execute("begin", "EZ 25P02")
+		execute("rollback", "2CZ ROLLBACK")
+		execute("fail", "EZ 22012")
 	}
-	other := login()
-	other.send(query("select 3"))
-	if types, _ := other.until(pgwire.TypeReadyForQuery); types != "TDCZ" {
-		t.Errorf("the next client is told %q", types)
-	}
-	if log := g.log.String(); !strings.Contains(log, "session panicked") || !strings.Contains(log, "out of luck") {
-		t.Errorf("the log says nothing of it:\n%s", log)
+	prepare("set", "set application_name = 'mine'")
+	prepare("show", "show application_name")
+	thrice("set", "2C SET")
+	thrice("show", "2DCZ mine")
+	other := g.dial(t)
+	for range 3 {
+		other.send(query("show application_name"))
+		if _, bodies := other.until(pgwire.TypeReadyForQuery); strings.Contains(bodies, "mine") {
+			t.Errorf("another client is told %q", bodies)
+		}
+		thrice("show", "2DCZ mine")
 	}
 }

@@ -291,6 +291,7 @@ func (s *session) bind(h pgwire.Header) error {
 		if skip = s.st.skipping; skip {
 			return
 		}
+		s.x.likely = len(name) > 0 && h.Len <= maxRenamed && s.st.empty()
 		server, st, ok := s.ensure(name)
 		if skip = !ok; skip {
 			return

@@ -47,7 +47,11 @@ func (s *session) fromClient(h pgwire.Header) error {
 	if h.Len > maxBody(h.Type) {
 		return badMessage(h)
 	}
-	s.x.likely = h.Type == pgwire.TypeQuery
+	switch h.Type {
+	case pgwire.TypeDescribe, pgwire.TypeExecute, pgwire.TypeSync: // they belong to what came before
+	default:
+		s.x.likely = h.Type == pgwire.TypeQuery // and see bind
+	}
 	s.hold()
 	s.forwarding = s.srv != nil
 	done, err := false, s.broken
