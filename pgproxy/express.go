@@ -14,23 +14,26 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// express is the way of a Query, or of Bind, Execute and Sync for a prepared statement that the server
-// connection has, if that is a transaction by itself, and of its answer if that comes in one piece: what
-// nearly all requests of many clients are. The loop takes them over, see fiber.Conn.Attend, while the
-// session's fiber is parked; buffers, work and state machine are not needed. Anything else, and whatever
-// goes wrong, is left to the session, as it is: express knows no errors. It is a part of its session, with
-// what it needs of that near to it.
+// express is the way of a Query, of Bind, Execute and Sync for a prepared statement that the server
+// connection has, or of these behind Parse of the unnamed one, if that is a transaction by itself, and of
+// its answer if that comes in one piece: what nearly all requests of many clients are. The loop takes them
+// over, see fiber.Conn.Attend, while the session's fiber is parked; buffers, work and state machine are not
+// needed. Anything else, and whatever goes wrong, is left to the session, as it is: express knows no errors.
+// It is a part of its session, with what it needs of that near to it.
 type express struct {
 	client    listener.Attendable // nil = the client cannot have it
 	srv       *server             // nil = none is leased; session.srv is nil meanwhile
 	parker    pool.TryParker
 	stage     stage
 	late      bool                      // the client was idle for long
-	likely    bool                      // the last request was a Query, or for a prepared statement
+	likely    bool                      // the last request was of a kind below
 	took      bool                      // a request has come, and is the session's
+	kind      kind                      // of the request
 	describes bool                      // the request asks for the columns, too
+	same      bool                      // its text is that of the client's unnamed statement
 	held      uint8                     // bytes of request that wait for a lease; 0 = they are in the client's Reader
-	st        *statement                // that the request executes; nil = it is a Query
+	st        *statement                // that a request of kind executes is for
+	text      []byte                    // that a request of kind parses parses, unless it is the same; room for the next one
 	pending   upstream.Pending[*server] // an acquire under way, also for session.lock
 	lease     upstream.Lease[*server]   // of srv
 	request   [maxHeld]byte
@@ -50,6 +53,15 @@ const (
 	forLease
 	fromServer
 	left // it is over, and something is under way: see errUnderWay
+)
+
+// kind is what a request consists of.
+type kind byte
+
+const (
+	simple   kind = iota // Query
+	executes             // Bind, perhaps Describe, Execute and Sync
+	parses               // Parse of the unnamed statement, and these
 )
 
 // errUnderWay means that there is no message of the client to be handled: its request is on its way, or is
@@ -152,16 +164,48 @@ func (s *session) ask() (waits, over bool) {
 
 // takes reports whether b is one whole request of which a session need not know, and notes what it asks.
 func (s *session) takes(b []byte) bool {
-	n := messageSize(b)
-	switch s.x.st = nil; {
-	case n == 0:
+	x, n := &s.x, messageSize(b)
+	if n == 0 {
 		return false
-	case b[0] == pgwire.TypeQuery:
-		return n == len(b) && s.unnamed.id == 0 && (len(s.stmts) == 0 || !mentionsDeallocate(b[5:]))
-	case b[0] == pgwire.TypeBind:
-		return s.executes(b[5:n], b[n:])
+	}
+	switch body, rest := b[headerSize:n], b[n:]; b[0] {
+	case pgwire.TypeQuery:
+		x.kind = simple
+		return len(rest) == 0 && (len(s.stmts) == 0 || !mentionsDeallocate(body))
+	case pgwire.TypeBind:
+		x.kind = executes
+		portal, name, _, err := pgwire.BindNames(body)
+		return err == nil && len(portal) == 0 && s.knowsAll(name) && x.runs(rest) &&
+			!(x.describes && x.st.columns.Load() == 0) && // they are to be remembered
+			len(b)+len(x.st.name) <= maxRenamed
+	case pgwire.TypeParse:
+		x.kind = parses
+		n := messageSize(rest)
+		if n == 0 || rest[0] != pgwire.TypeBind || len(body) == 0 || body[0] != 0 || len(body) > largeUnnamed || sweeps(body[1:]) {
+			return false
+		}
+		portal, name, _, err := pgwire.BindNames(rest[headerSize:n])
+		return err == nil && len(portal) == 0 && len(name) == 0 && x.runs(rest[n:])
 	}
 	return false
+}
+
+// knowsAll reports whether there is nothing to find out about the prepared statement of a name.
+func (s *session) knowsAll(name []byte) bool {
+	if len(name) == 0 || len(name) > peekSize-2 { // as bind sees it
+		return false
+	}
+	st := s.stmts[string(name)]
+	s.x.st = st
+	return st != nil && st.plan == s.plan && !st.sweeps
+}
+
+// runs reports whether messages execute the portal without a name, and do nothing else; perhaps they
+// describe it before.
+func (x *express) runs(b []byte) bool {
+	b, x.describes = bytes.CutPrefix(b, describePortal)
+	b, ok := bytes.CutPrefix(b, executePortal)
+	return ok && len(b) >= 4 && bytes.Equal(b[4:], syncMessage) // 4 bytes are the limit of rows
 }
 
 // messageSize is how many bytes the first message of b has; 0 = it is not there as a whole.
@@ -174,29 +218,6 @@ func messageSize(b []byte) int {
 		return 0
 	}
 	return int(size)
-}
-
-// executes reports whether Bind of a body, and the messages behind it, execute a prepared statement of which
-// there is nothing to find out. The portal has no name.
-func (s *session) executes(bind, rest []byte) bool {
-	x := &s.x
-	portal, name, _, err := pgwire.BindNames(bind)
-	if err != nil || len(portal) > 0 || len(name) == 0 || len(name) > peekSize-2 { // as bind sees them
-		return false
-	}
-	st := s.stmts[string(name)]
-	if st == nil || st.plan != s.plan || st.sweeps || len(bind)+len(rest)+len(st.name) > maxRenamed {
-		return false
-	}
-	rest, x.describes = bytes.CutPrefix(rest, describePortal)
-	if x.describes && st.columns.Load() == 0 { // they are to be remembered
-		return false
-	}
-	if rest, ok := bytes.CutPrefix(rest, executePortal); !ok || len(rest) < 4 || !bytes.Equal(rest[4:], syncMessage) { // 4 bytes are the limit of rows
-		return false
-	}
-	x.st = st
-	return true
 }
 
 // maxRenamed is how long a request may be so that it fits into a Writer under the server's name of its statement, in bytes.
@@ -270,20 +291,56 @@ func (s *session) giveUp() (over bool) {
 // send sends a request if the server connection that was leased is as the client needs it.
 func (s *session) send(b []byte, cut bool) (over bool) {
 	x := &s.x
-	if cut || !s.fits() || x.st != nil && !x.srv.stmts.has(x.st) {
+	if cut || !s.fits() || x.kind == executes && !x.srv.stmts.has(x.st) {
 		s.c.Reader.Unread(b)
 		return s.giveUp()
 	}
-	if x.st != nil {
+	switch x.kind {
+	case simple:
+		x.srv.unnamed = 0 // it destroys it
+	case executes:
 		return s.sendRenamed(b)
+	case parses:
+		s.keepText(b[headerSize+1 : messageSize(b)])
 	}
-	x.srv.unnamed = 0 // a Query destroys it
 	if n := x.srv.plain.TryWrite(b); n < len(b) {
 		_, _ = s.leave(true).w.Write(b[n:]) // which has room for it
 		return true
 	}
 	x.stage = fromServer
 	return false
+}
+
+// keepText keeps the text of the unnamed statement that a request is about to make.
+func (s *session) keepText(text []byte) {
+	x := &s.x
+	if x.same = s.unnamed.text != nil && bytes.Equal(text, s.unnamed.text); x.same {
+		return
+	}
+	if n := cap(x.text); n < len(text) || n > 2*len(text)+smallUnnamed {
+		x.text = make([]byte, 0, len(text))
+	}
+	x.text = append(x.text[:0], text...)
+}
+
+// unnamedChanged notes what an answered request has made of the unnamed statement.
+func (s *session) unnamedChanged() {
+	x, old := &s.x, s.unnamed.text
+	switch {
+	case x.kind == simple && s.unnamed.id != 0:
+		s.unnamed = unnamed{}
+	case x.kind != parses:
+		return
+	case x.same:
+		s.unnamed.id, s.unnamed.once, old = lastChange.Add(1), true, nil
+	default:
+		s.unnamed = unnamed{id: lastChange.Add(1), once: true, text: x.text}
+		x.text = nil
+	}
+	if n := cap(old); n > cap(x.text) && n <= largeUnnamed {
+		x.text = old
+	}
+	x.srv.unnamed = s.unnamed.id
 }
 
 // sendRenamed sends a request that executes a prepared statement, with the name that it has on servers.
@@ -322,10 +379,11 @@ func (s *session) answered() (waits, over bool) {
 		return false, true
 	case len(b) == 0:
 		return true, false
-	case !isWhole(b, x.st != nil):
+	case !x.isWhole(b):
 		s.leave(true).r.Unread(b)
 		return false, true
 	}
+	s.unnamedChanged()
 	n := x.client.TryWrite(b)
 	x.counted.Count(0, int64(n))
 	if n < len(b) {
@@ -340,9 +398,9 @@ func (s *session) answered() (waits, over bool) {
 	return false, n < len(b)
 }
 
-// isWhole reports whether b is a whole answer to a Query, or to the execution of a prepared statement, after
-// which the server connection is as it was.
-func isWhole(b []byte, prepared bool) bool {
+// isWhole reports whether b is a whole answer to the request, after which the server connection is as it was, but
+// for the unnamed statement.
+func (x *express) isWhole(b []byte) bool {
 	for {
 		n := messageSize(b)
 		if n == 0 {
@@ -351,7 +409,11 @@ func isWhole(b []byte, prepared bool) bool {
 		switch body := b[headerSize:n]; b[0] {
 		case pgwire.TypeRowDescription, pgwire.TypeDataRow, pgwire.TypeEmptyQueryResponse, pgwire.TypeNoticeResponse:
 		case pgwire.TypeBindComplete, pgwire.TypeNoData:
-			if !prepared {
+			if x.kind == simple {
+				return false
+			}
+		case pgwire.TypeParseComplete:
+			if x.kind != parses {
 				return false
 			}
 		case pgwire.TypeCommandComplete:
@@ -395,23 +457,41 @@ func (s *session) leave(unanswered bool) *server {
 	x.lease, x.srv = upstream.Lease[*server]{}, nil
 	s.leaseAt = time.Time{}
 	s.leased()
-	switch {
-	case !unanswered:
-	case x.st == nil:
-		s.st.push(op{kind: opQuery})
-	default:
-		s.bound, s.portal = x.st, s.portal[:0]
-		s.st.push(op{kind: opBind, st: x.st})
-		if x.describes {
-			s.st.push(op{kind: opDescribe})
-		}
-		s.st.push(op{kind: opExecute})
-		s.st.push(op{kind: opSync})
+	if unanswered {
+		s.owe()
 	}
 	s.forwarding = true
 	s.c.Done()
 	x.stage = left
 	return srv
+}
+
+// owe notes the request that the server has not answered, as forward would have.
+func (s *session) owe() {
+	x := &s.x
+	switch x.kind {
+	case simple:
+		if !s.dropUnnamed() {
+			s.st.push(op{kind: opQuery})
+		}
+		return
+	case executes:
+		s.bound = x.st
+	case parses:
+		id, _ := s.change(op{kind: opParse}, true)
+		if x.same {
+			x.text = append(x.text[:0], s.unnamed.text...) // for undo has that, too
+		}
+		s.unnamed, s.srv.unnamed = unnamed{id: id, once: true, text: x.text}, id
+		x.text = nil
+	}
+	s.portal, x.st = s.portal[:0], nil
+	s.st.push(op{kind: opBind, st: s.bound})
+	if x.describes {
+		s.st.push(op{kind: opDescribe})
+	}
+	s.st.push(op{kind: opExecute})
+	s.st.push(op{kind: opSync})
 }
 
 // obtain is Acquire, or goes on with what express has begun.

@@ -106,17 +106,23 @@ func preparedOnFake(t *testing.T, w *wire, f *fakeServer) (srv *wire) {
 // wantExecuted reads what the gateway makes of executed, after what it asks on its own account.
 func (w *wire) wantExecuted(value string) {
 	w.t.Helper()
-	for {
-		typ, body := w.read()
-		if typ == pgwire.TypeQuery {
-			w.send(&pgwire.CommandComplete{Tag: "SELECT 0"}, idle)
-			continue
+	w.wantRequest("BDES", &pgwire.Bind{Statement: "headpond_1", Params: [][]byte{[]byte(value)}})
+}
+
+// wantRequest reads messages of types, the first of which is as given, after what the gateway asks on its own account.
+func (w *wire) wantRequest(types string, first pgwire.Message) {
+	w.t.Helper()
+	typ, body := w.read()
+	for ; typ == pgwire.TypeQuery && types[0] != pgwire.TypeQuery; typ, body = w.read() {
+		w.send(&pgwire.CommandComplete{Tag: "SELECT 0"}, idle)
+	}
+	if want := bytesOf(first)[5:]; typ != types[0] || body != string(want) {
+		w.t.Fatalf("the server is asked %d bytes of type %c: %.40q, want %d: %.40q", len(body), typ, body, len(want), want)
+	}
+	for _, want := range types[1:] {
+		if typ, _ := w.read(); typ != byte(want) {
+			w.t.Fatalf("the server is asked a %c, want %c of %q", typ, want, types)
 		}
-		want := (&pgwire.Bind{Statement: "headpond_1", Params: [][]byte{[]byte(value)}}).Append(nil)[5:]
-		if rest, _ := w.until(pgwire.TypeSync); typ != pgwire.TypeBind || body != string(want) || rest != "DES" {
-			w.t.Fatalf("the server is asked %q, a %c of %.40q, want a Bind of %.40q and DES", rest, typ, body, want)
-		}
-		return
 	}
 }
 
@@ -125,45 +131,45 @@ func TestRequestsOfAllSizes(t *testing.T) {
 	g, f := startFake(t, nil)
 	holder, w := g.dial(t), g.dial(t)
 	srv := preparedOnFake(t, w, f)
-	const around = 40 // the messages of executed without their value, in bytes
+	const around, around2 = 40, 44 // the messages of executed, and of unnamed with Sync, without what varies, in bytes
 	for _, size := range []int{0, 1, 100, 145, 146, 147, 148, 500, 507, 508, 10000, 16<<10 - 7, 16<<10 - 6, 16<<10 - 5, 40000,
 		151 - around, 152 - around, 153 - around, 511 - around, 512 - around, 513 - around, 15<<10 - 46, 15<<10 - 45, 15<<10 - 44,
-		16<<10 - around - 1, 16<<10 - around, 16<<10 - around + 1} {
-		for _, prepared := range []bool{false, true} {
+		16<<10 - around - 1, 16<<10 - around, 16<<10 - around + 1,
+		152 - around2, 153 - around2, 512 - around2, 513 - around2, 8<<10 - 4, 8<<10 - 3} {
+		text := strings.Repeat("x", size)
+		for _, c := range []struct {
+			messages, behind []pgwire.Message
+			first            pgwire.Message
+			types            string
+		}{
+			{[]pgwire.Message{query(text)}, nil, query(text), "Q"},
+			{executed(text), []pgwire.Message{&pgwire.BindComplete{}}, &pgwire.Bind{Statement: "headpond_1", Params: [][]byte{[]byte(text)}}, "BDES"},
+			{append(unnamed(text), &pgwire.Sync{}), []pgwire.Message{&pgwire.ParseComplete{}, &pgwire.BindComplete{}}, &pgwire.Parse{Query: text}, "PBDES"},
+		} {
 			holder.send(query("begin"))
 			srv.read()
 			srv.send(&pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ReadyForQuery{Status: pgwire.TxActive})
 			holder.until(pgwire.TypeReadyForQuery)
-			text := strings.Repeat("x", size)
-			answer := rowsOf(1, text)
-			if prepared {
-				w.send(executed(text)...)
-				answer = append(bytesOf(&pgwire.BindComplete{}), answer...)
-			} else {
-				w.send(query(text))
-			}
+			w.send(c.messages...)
 			conntest.Eventually(t, "a client that waits", func() bool { return g.backend.Status().Endpoints[0].Pool.Waiting == 1 })
 			holder.send(query("commit"))
 			if got := srv.answerQuery(); got != "commit" {
 				t.Fatalf("%d bytes: the server is asked %.20q", size, got)
 			}
 			holder.until(pgwire.TypeReadyForQuery)
-			if prepared {
-				srv.wantExecuted(text)
-			} else if typ, got := srv.read(); typ != pgwire.TypeQuery || got != text+"\x00" {
-				t.Fatalf("a request of %d bytes came as %d of type %c", size, len(got)-1, typ)
-			}
+			srv.wantRequest(c.types, c.first)
+			answer := append(bytesOf(c.behind...), rowsOf(1, text)...)
 			go func() { _, _ = srv.Write(answer) }()
 			got := make([]byte, len(answer))
 			if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
-				t.Fatalf("%d bytes: another answer (%v)", size, err)
+				t.Fatalf("%s of %d bytes: another answer (%v)", c.types, size, err)
 			}
 		}
 	}
 }
 
-// TestPreparedAnswerInPieces is TestAnswerInPieces for a prepared statement.
-func TestPreparedAnswerInPieces(t *testing.T) {
+// TestExtendedAnswerInPieces is TestAnswerInPieces for prepared statements, and for the unnamed one.
+func TestExtendedAnswerInPieces(t *testing.T) {
 	g, f := startFake(t, nil)
 	w := g.dial(t)
 	srv := preparedOnFake(t, w, f)
@@ -177,18 +183,25 @@ func TestPreparedAnswerInPieces(t *testing.T) {
 		bytesOf(bound, columns, row, errorOf("22012"), idle),
 		bytesOf(bound, &pgwire.NoData{}, &pgwire.CommandComplete{Tag: "SET"}, idle),
 	} {
-		for cut := range answer {
-			value := fmt.Sprint(i, " ", cut)
-			w.send(executed(value)...)
-			srv.wantExecuted(value)
-			for _, piece := range [][]byte{answer[:cut], answer[cut:]} {
-				if _, err := srv.Write(piece); err != nil {
-					t.Fatal(err)
+		for _, parsed := range [][]byte{nil, bytesOf(&pgwire.ParseComplete{})} {
+			answer := append(parsed, answer...)
+			for cut := range answer {
+				if value := fmt.Sprint(i, " ", cut); parsed == nil {
+					w.send(executed(value)...)
+					srv.wantExecuted(value)
+				} else {
+					w.send(append(unnamed(value), &pgwire.Sync{})...)
+					srv.wantRequest("PBDES", &pgwire.Parse{Query: value})
 				}
-			}
-			got := make([]byte, len(answer))
-			if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
-				t.Fatalf("cut at %d: got %q, want %q (%v)", cut, got, answer, err)
+				for _, piece := range [][]byte{answer[:cut], answer[cut:]} {
+					if _, err := srv.Write(piece); err != nil {
+						t.Fatal(err)
+					}
+				}
+				got := make([]byte, len(answer))
+				if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
+					t.Fatalf("cut at %d: got %q, want %q (%v)", cut, got, answer, err)
+				}
 			}
 		}
 	}
@@ -465,6 +478,7 @@ func TestPanicWithAnAnswer(t *testing.T) {
 	for name, request := range map[string][]pgwire.Message{
 		"Query":                      {query("select 1")},
 		"prepared":                   executed("1"),
+		"unnamed":                    append(unnamed("select 1"), &pgwire.Sync{}),
 		"prepared, without Describe": {&pgwire.Bind{Statement: "s", Params: [][]byte{[]byte("2")}}, &pgwire.Execute{}, &pgwire.Sync{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -488,73 +502,187 @@ func TestPanicWithAnAnswer(t *testing.T) {
 	}
 }
 
+// want sends messages and Sync, and wants all of the words in the answer: its types, and its bodies.
+func (w *wire) want(words string, messages ...pgwire.Message) {
+	w.t.Helper()
+	types, bodies := w.ask(append(messages, &pgwire.Sync{})...)
+	for _, word := range strings.Fields(words) {
+		if !strings.Contains(types+" "+bodies, word) {
+			w.t.Fatalf("answered with %q %q, want %q", types, bodies, words)
+		}
+	}
+}
+
+func (w *wire) prepare(name, sql string) {
+	w.t.Helper()
+	w.want("1Z", &pgwire.Parse{Name: name, Query: sql})
+}
+
+func (w *wire) execute(name, words string) {
+	w.t.Helper()
+	w.want(words, &pgwire.Bind{Statement: name}, &pgwire.Execute{})
+}
+
+func (w *wire) thrice(name, words string) {
+	w.t.Helper()
+	for range 3 {
+		w.execute(name, words)
+	}
+}
+
+// unnamed are the messages that parse and execute the unnamed statement.
+func unnamed(sql string) []pgwire.Message {
+	return []pgwire.Message{&pgwire.Parse{Query: sql}, &pgwire.Bind{}, &pgwire.Describe{Object: pgwire.ObjectPortal}, &pgwire.Execute{}}
+}
+
 // TestExpressAmongOthers mixes what the loop carries with what only a session can.
 func TestExpressAmongOthers(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
-	w := g.dial(t)
-	ask := func(want string, messages ...pgwire.Message) {
-		t.Helper()
-		w.send(append(messages, &pgwire.Sync{})...)
-		types, bodies := w.until(pgwire.TypeReadyForQuery)
-		for _, part := range strings.Fields(want) {
-			if !strings.Contains(types+" "+bodies, part) {
-				t.Fatalf("answered with %q %q, want %q", types, bodies, want)
-			}
-		}
-	}
-	prepare := func(name, sql string) { t.Helper(); ask("1Z", &pgwire.Parse{Name: name, Query: sql}) }
-	execute := func(name, want string) {
-		t.Helper()
-		ask(want, &pgwire.Bind{Statement: name}, &pgwire.Execute{})
-	}
-	thrice := func(name, want string) {
-		for range 3 {
-			execute(name, want)
-		}
-	}
-	prepare("s", "select 'named'")
-	prepare("", "select 'unnamed'")
-	thrice("s", "2DCZ named")
-	execute("", "2DCZ unnamed")
-	thrice("s", "2DCZ named")
-	w.send(query("select 'query'"))
-	w.until(pgwire.TypeReadyForQuery)
-	thrice("s", "2DCZ named")
-	execute("", "EZ 26000")
+	w, other := g.dial(t), g.dial(t)
+	w.prepare("s", "select 'named'")
+	w.prepare("", "select 'unnamed'")
+	w.thrice("s", "2DCZ named")
+	w.execute("", "2DCZ unnamed")
+	w.thrice("s", "2DCZ named")
+	w.ask(query("select 'query'"))
+	w.thrice("s", "2DCZ named")
+	w.execute("", "EZ 26000")
 
-	thrice("s", "2DCZ named")
-	ask("2DCZ named", &pgwire.Bind{Portal: "p", Statement: "s"}, &pgwire.Execute{Portal: "p"})
-	ask("2DsZ", &pgwire.Bind{Statement: "s"}, &pgwire.Execute{MaxRows: 1})
-	thrice("s", "2DCZ named")
+	w.thrice("s", "2DCZ named")
+	w.want("2DCZ named", &pgwire.Bind{Portal: "p", Statement: "s"}, &pgwire.Execute{Portal: "p"})
+	w.want("2DsZ", &pgwire.Bind{Statement: "s"}, &pgwire.Execute{MaxRows: 1})
+	w.thrice("s", "2DCZ named")
 
-	prepare("sweep", "deallocate s")
-	execute("sweep", "2CZ DEALLOCATE")
-	execute("s", "EZ 26000")
-	prepare("s", "select 'again'")
-	thrice("s", "2DCZ again")
-	execute("sweep", "2CZ DEALLOCATE")
-	execute("s", "EZ 26000")
+	w.prepare("sweep", "deallocate s")
+	w.execute("sweep", "2CZ DEALLOCATE")
+	w.execute("s", "EZ 26000")
+	w.prepare("s", "select 'again'")
+	w.thrice("s", "2DCZ again")
+	w.execute("sweep", "2CZ DEALLOCATE")
+	w.execute("s", "EZ 26000")
 
-	prepare("begin", "begin")
-	prepare("fail", "select 1/0")
-	prepare("rollback", "rollback")
+	w.prepare("begin", "begin")
+	w.prepare("fail", "select 1/0")
+	w.prepare("rollback", "rollback")
 	for range 3 {
-		execute("begin", "2CZ BEGIN")
-		execute("fail", "EZ 22012")
-		execute("begin", "EZ 25P02")
-		execute("rollback", "2CZ ROLLBACK")
-		execute("fail", "EZ 22012")
+		w.execute("begin", "2CZ BEGIN")
+		w.execute("fail", "EZ 22012")
+		w.execute("begin", "EZ 25P02")
+		w.execute("rollback", "2CZ ROLLBACK")
+		w.execute("fail", "EZ 22012")
 	}
-	prepare("set", "set application_name = 'mine'")
-	prepare("show", "show application_name")
-	thrice("set", "2C SET")
-	thrice("show", "2DCZ mine")
-	other := g.dial(t)
+	w.prepare("set", "set application_name = 'mine'")
+	w.prepare("show", "show application_name")
+	w.thrice("set", "2C SET")
+	w.thrice("show", "2DCZ mine")
 	for range 3 {
-		other.send(query("show application_name"))
-		if _, bodies := other.until(pgwire.TypeReadyForQuery); strings.Contains(bodies, "mine") {
+		if _, bodies := other.ask(query("show application_name")); strings.Contains(bodies, "mine") {
 			t.Errorf("another client is told %q", bodies)
 		}
-		thrice("show", "2DCZ mine")
+		w.thrice("show", "2DCZ mine")
+	}
+}
+
+// TestUnnamedAmongOthers does so with the unnamed statement.
+func TestUnnamedAmongOthers(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	w := g.dial(t)
+	for _, sql := range []string{"select 'one'", "select 'one'", "select 'two'", "select 'two'", "select 'one'", "select 'three' || ''"} {
+		w.want("12TDCZ "+sql[8:11], unnamed(sql)...)
+	}
+	w.execute("", "2DCZ three")
+	w.want("12TDCZ one", unnamed("select 'one'")...)
+	w.want("EZ 42601", unnamed("selec")...)
+	w.execute("", "EZ 26000")
+	for range 3 {
+		for range 2 {
+			w.want("12TDCZ one", unnamed("select 'one'")...)
+		}
+		for range 2 {
+			w.want("EZ 22012", unnamed("select 1 / 0")...)
+			w.execute("", "EZ 22012")
+		}
+		for range 2 {
+			w.want("12nC SET", unnamed("set application_name = 'one'")...)
+			w.execute("", "2C SET")
+		}
+		w.want("12nCZ BEGIN", unnamed("begin")...)
+		w.want("12nCZ ROLLBACK", unnamed("rollback")...)
+		w.execute("", "2NCZ ROLLBACK")
+		w.ask(query("select 'query'"))
+		w.execute("", "EZ 26000")
+	}
+	for range 2 {
+		w.prepare("s", "select 'named'")
+		w.want("12TDCZ one", unnamed("select 'one'")...)
+		w.want("12nC DEALLOCATE", unnamed("deallocate s")...)
+		w.want("EZ 26000", unnamed("deallocate s")...)
+	}
+}
+
+// TestUnnamedOfTwo has two clients use their unnamed statements on one server connection, in turn. Of three, two are on one loop.
+func TestUnnamedOfTwo(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	clients := []*wire{g.dial(t), g.dial(t), g.dial(t)}
+	for i, a := range clients {
+		b := clients[(i+1)%3]
+		for _, text := range []string{"one", "two", "two", "one"} {
+			parse := func(w *wire, text string) {
+				t.Helper()
+				w.want("12TDCZ "+text, unnamed("select '"+text+"'")...)
+			}
+			for range 2 { // the first may be the session's
+				parse(a, "zero")
+			}
+			b.prepare("", "select 'other'")
+			parse(a, text)
+			b.execute("", "other")
+			for range 2 {
+				parse(a, text)
+			}
+			b.ask(query("select 'query'"))
+			a.execute("", text)
+			b.execute("", "26000")
+			for range 2 {
+				parse(a, text)
+				b.ask(query("select 'query'"))
+			}
+			a.execute("", text)
+			a.ask(query("select 1 / 0"))
+			a.execute("", "26000")
+			for range 3 {
+				a.want("22012", unnamed("select 1 / 0")...)
+			}
+			for _, text := range []string{"bbb1", "bbb2", "bbb3"} { // as long as that
+				b.prepare("", "select '"+text+"'")
+				parse(b, text)
+				b.want("22012", unnamed("select 2 / 0")...)
+			}
+			a.execute("", "22012")
+		}
+	}
+}
+
+// TestLongUnnamedExpress has long texts of unnamed statements, sent again for another execution.
+func TestLongUnnamedExpress(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	clients := []*wire{g.dial(t), g.dial(t), g.dial(t)}
+	for _, size := range []int{10, 7000, 16000, 10, 7900, 8100, 8191, 8192, 8193, 12000, 7000} {
+		for i, a := range clients {
+			text := strings.Repeat("x", size)
+			a.prepare("", "select '"+text+"'")
+			a.execute("", text)
+			for range 2 {
+				a.want("12TDCZ short", unnamed("select 'short'")...)
+			}
+			a.want("12TDCZ "+text, unnamed("select '"+text+"'")...)
+			b := clients[(i+1)%3]
+			for range 2 {
+				b.want("12TDCZ other", unnamed("select 'other'")...)
+			}
+			if size <= 8000 {
+				a.execute("", "2DCZ "+text)
+			}
+		}
 	}
 }

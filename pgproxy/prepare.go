@@ -291,7 +291,11 @@ func (s *session) bind(h pgwire.Header) error {
 		if skip = s.st.skipping; skip {
 			return
 		}
-		s.x.likely = len(name) > 0 && h.Len <= maxRenamed && s.st.empty()
+		if len(name) > 0 {
+			s.x.likely = h.Len <= maxRenamed && s.st.empty()
+		} else {
+			s.x.likely = s.x.likely && s.unnamedNew
+		}
 		server, st, ok := s.ensure(name)
 		if skip = !ok; skip {
 			return
@@ -326,6 +330,7 @@ func (s *session) describe() error {
 		var st *statement
 		switch {
 		case m.Object == pgwire.ObjectStatement:
+			s.x.likely = false
 			var ok bool
 			if m.Name, st, ok = s.ensure([]byte(m.Name)); !ok {
 				return

@@ -48,9 +48,9 @@ func (s *session) fromClient(h pgwire.Header) error {
 		return badMessage(h)
 	}
 	switch h.Type {
-	case pgwire.TypeDescribe, pgwire.TypeExecute, pgwire.TypeSync: // they belong to what came before
+	case pgwire.TypeBind, pgwire.TypeDescribe, pgwire.TypeExecute, pgwire.TypeSync: // they belong to what came before
 	default:
-		s.x.likely = h.Type == pgwire.TypeQuery // and see bind
+		s.x.likely = h.Type == pgwire.TypeQuery // and see bind and parseUnnamed
 	}
 	s.hold()
 	s.forwarding = s.srv != nil

@@ -58,6 +58,7 @@ func (s *session) parseUnnamed(h pgwire.Header) error {
 		}
 	}
 	s.hold()
+	s.x.likely = h.Len <= largeUnnamed && s.st.empty()
 	id, ok := s.change(op{kind: opParse}, true)
 	if ok {
 		s.unnamed, s.srv.unnamed, s.unnamedNew = unnamed{id: id}, id, true

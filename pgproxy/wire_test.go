@@ -64,6 +64,13 @@ func (w *wire) try() (byte, string, error) {
 	return h.Type, string(body), err
 }
 
+// ask sends messages and reads up to ReadyForQuery; see until.
+func (w *wire) ask(messages ...pgwire.Message) (types, bodies string) {
+	w.t.Helper()
+	w.send(messages...)
+	return w.until(pgwire.TypeReadyForQuery)
+}
+
 // until reads up to a message of type last and returns the types read, and all bodies.
 func (w *wire) until(last byte) (types, bodies string) {
 	w.t.Helper()
