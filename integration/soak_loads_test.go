@@ -136,6 +136,7 @@ func (s *soak) start(t *testing.T) {
 	s.run(t, "vanish", 1, func(context.Context) error { return vanishOnce(s.listen["web"]) })
 	s.run(t, "sql", 2, query(s.db.dsn(s.listen["db"])))
 	s.run(t, "sql tls", 1, query(s.tlsDSN()))
+	s.run(t, "sql each way", 2, askEachWay(s.db.dsn(s.listen["db"])))
 	s.run(t, "sql stay", 1, stay(s.tlsDSN()))
 	s.run(t, "sql vanish", 1, vanishInRows(s.db.dsn(s.listen["db"])))
 	s.run(t, "sql cancel", 1, giveUpQuery(s.db.dsn(s.listen["db"])))
@@ -437,6 +438,25 @@ func stay(dsn string) func(context.Context) error {
 			})
 		}
 		return err
+	})
+}
+
+// askEachWay asks a hundred times on one connection, now by a prepared statement, now by the unnamed one, now by a simple query.
+func askEachWay(dsn string) func(context.Context) error {
+	ways := []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
+	return session(dsn, func(ctx context.Context, conn *pgx.Conn) error {
+		for range 100 {
+			size := rand.IntN(3000)
+			want := strings.Repeat(string(rune('a'+rand.IntN(26))), size)
+			var got string
+			if err := conn.QueryRow(ctx, "select $1::text || '-'", ways[rand.IntN(len(ways))], want).Scan(&got); err != nil {
+				return err
+			}
+			if got != want+"-" {
+				return fmt.Errorf("another's answer, of %d bytes instead of %d", len(got), size+1)
+			}
+		}
+		return nil
 	})
 }
 
