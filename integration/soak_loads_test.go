@@ -100,6 +100,9 @@ const pace = 30 * time.Millisecond
 func (s *soak) run(t *testing.T, name string, workers int, op func(ctx context.Context) error) {
 	s.loads[name] = startLoad(t, workers, func(ctx context.Context) error {
 		err := op(ctx)
+		if errors.Is(err, errWrong) {
+			t.Errorf("%s: %v", name, err)
+		}
 		rest(ctx, pace)
 		return err
 	})
@@ -453,7 +456,7 @@ func askEachWay(dsn string) func(context.Context) error {
 				return err
 			}
 			if got != want+"-" {
-				return fmt.Errorf("another's answer, of %d bytes instead of %d", len(got), size+1)
+				return fmt.Errorf("%w: %d bytes instead of %d", errWrong, len(got), size+1)
 			}
 		}
 		return nil
