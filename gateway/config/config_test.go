@@ -228,7 +228,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		fmt.Fprintf(&b, "key%d: 1\n", i)
 	}
 	_, problems := config.Parse("many.yaml", []byte(b.String()))
-	if len(problems) != 101 || !strings.Contains(problems[100].Message, "problems that are not listed: ") {
+	if len(problems) != 101 || !strings.Contains(problems[100].Message, "errors that are not listed: 4") {
 		t.Errorf("%d problems, last: %v", len(problems), problems[len(problems)-1])
 	}
 }
@@ -325,6 +325,29 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// writeCertificate writes cert.pem and key.pem, valid for a time around now, into dir.
+func writeCertificate(t *testing.T, dir string, from, to time.Duration) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(to)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestCertificatesThatExpire are warned about: they load, and clients refuse them.
 func TestCertificatesThatExpire(t *testing.T) {
 	day := 24 * time.Hour
@@ -333,29 +356,47 @@ func TestCertificatesThatExpire(t *testing.T) {
 		want     string
 	}{{-2 * day, -day, "has expired on "}, {day, 90 * day, "is not valid before "}, {-day, 6 * day, "expires on "}, {-day, 90 * day, ""}} {
 		dir := t.TempDir()
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(c.from), NotAfter: time.Now().Add(c.to)}
-		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		private, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
-			if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
+		writeCertificate(t, dir, c.from, c.to)
 		cfg, problems := config.Parse(filepath.Join(dir, "c.yaml"), []byte(`listeners: [{name: a, protocol: tcp, listen: "127.0.0.1:1", upstream: u, tls: {cert: cert.pem, key: key.pem}}]
 upstreams: {u: {endpoints: ["127.0.0.1:2"]}}
 `))
 		if got := problems.String(); cfg == nil || (got == "") != (c.want == "") || !strings.Contains(got, c.want) || strings.Count(got, "\n") > 1 {
 			t.Errorf("valid from %v to %v: %q, want %q", c.from, c.to, got, c.want)
 		}
+	}
+}
+
+// TestManyWarningsAreNoError: however many warnings a file causes, it can be used, and what is wrong beside them is told.
+func TestManyWarningsAreNoError(t *testing.T) {
+	dir := t.TempDir()
+	writeCertificate(t, dir, -time.Hour, 24*time.Hour)
+	file := func(listeners int) string {
+		var b strings.Builder
+		b.WriteString("upstreams: {u: {endpoints: [\"127.0.0.1:2\"]}}\nlisteners:\n")
+		for i := range listeners {
+			fmt.Fprintf(&b, "- {name: l%d, protocol: tcp, listen: \"127.0.0.1:%d\", upstream: u, tls: {cert: cert.pem, key: key.pem}}\n", i, 1000+i)
+		}
+		return b.String()
+	}
+	cfg, problems := config.Parse(filepath.Join(dir, "c.yaml"), []byte(file(150)))
+	if cfg == nil || len(problems) != 101 || !problems[100].Warning || problems[100].Message != "warnings that are not listed: 50 more" {
+		t.Errorf("refused: %t; %d problems, last: %v", cfg == nil, len(problems), problems[len(problems)-1])
+	}
+	cfg, problems = config.Parse(filepath.Join(dir, "c.yaml"), []byte(file(150)+"- {name: last, protocol: tcp, listen: \"127.0.0.1:9\", upstream: w}\n"))
+	if err := problems.Err(); cfg != nil || err == nil || !strings.Contains(err.Error(), `unknown upstream "w"`) {
+		t.Errorf("an error behind many warnings is reported as %v", err)
+	}
+}
+
+// TestTooManyUpstreamsIsTheOnlyProblem: those beyond the limit exist all the same.
+func TestTooManyUpstreamsIsTheOnlyProblem(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("listeners: [{name: a, protocol: tcp, listen: \"127.0.0.1:1\", upstream: u1000}, {name: b, protocol: http, listen: \"127.0.0.1:2\", upstream: u7}]\nupstreams:\n")
+	for i := range 1001 {
+		fmt.Fprintf(&b, "  u%d: {endpoints: [\"127.0.0.1:9\"]}\n", i)
+	}
+	_, problems := config.Parse("c.yaml", []byte(b.String()))
+	if err := problems.Err(); err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "has 1001 entries; at most 1000 are possible") {
+		t.Errorf("reported: %v", err)
 	}
 }

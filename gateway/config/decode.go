@@ -213,7 +213,7 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, key string, tag reflect.St
 		d.report(at(n), "%s: want a list such as [a, b], got %s", key, describe(n))
 		return
 	}
-	if !d.fits(n, len(n.Content), key, tag) || len(n.Content) == 0 {
+	if d.checkLength(n, len(n.Content), key, tag); len(n.Content) == 0 {
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
@@ -231,7 +231,7 @@ func (d *decoder) named(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 		return
 	}
 	all := d.entries(n)
-	if !d.fits(n, len(all), key, tag) || len(all) == 0 {
+	if d.checkLength(n, len(all), key, tag); len(all) == 0 {
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(all), len(all)))
@@ -251,8 +251,9 @@ func (d *decoder) named(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 	}
 }
 
-// fits reports whether a list has an allowed number of items.
-func (d *decoder) fits(n *yaml.Node, length int, key string, tag reflect.StructTag) bool {
+// checkLength reports a list that is too long or empty. A list that is too long is decoded all the same, within maxValues: what refers to
+// its entries must not be reported as unknown.
+func (d *decoder) checkLength(n *yaml.Node, length int, key string, tag reflect.StructTag) {
 	var limit int
 	_, _ = fmt.Sscan(tag.Get("maxlen"), &limit)
 	switch {
@@ -260,10 +261,7 @@ func (d *decoder) fits(n *yaml.Node, length int, key string, tag reflect.StructT
 		d.report(at(n), "%s: is empty; at least one is needed", key)
 	case limit > 0 && length > limit:
 		d.report(at(n), "%s: has %d entries; at most %d are possible", key, length, limit)
-	default:
-		return true
 	}
-	return false
 }
 
 // enter sets the scope for a listener, upstream or tunnel and returns what restores it.

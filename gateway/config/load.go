@@ -65,7 +65,7 @@ func parse(name string, data []byte) (*Config, Problems) {
 		d.fillDefaults(cfg)
 		d.validate(cfg)
 	}
-	return cfg, d.problems.sorted()
+	return cfg, d.problems.bounded()
 }
 
 // parse turns data into the root node of its only document, or reports why that is impossible and returns nil.

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// maxProblems bounds what is reported about one file: past this nobody reads on, and a file of garbage must not fill the log.
+// maxProblems bounds the errors, and apart from them the warnings, that are reported about one file: past this nobody reads on, and a
+// file of garbage must not fill the log.
 const maxProblems = 100
 
 // ErrInvalid is wrapped by the error Problems.Err returns.
@@ -79,16 +80,29 @@ func (ps Problems) String() string {
 	return b.String()
 }
 
-// sorted returns ps in the order of the file, cut at maxProblems with a last line that says so.
-func (ps Problems) sorted() Problems {
+// bounded returns ps in the order of the file: at most maxProblems errors and as many warnings, each followed by a line that counts
+// those left out. What is left out of the warnings is a warning too.
+func (ps Problems) bounded() Problems {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	ps = slices.CompactFunc(ps, func(a, b Problem) bool { return a == b })
-	if len(ps) > maxProblems {
-		left := len(ps) - maxProblems
-		last := Problem{Position: ps[maxProblems].Position, Message: fmt.Sprintf("problems that are not listed: %d more", left)}
-		ps = append(ps[:maxProblems:maxProblems], last)
+	kept := ps[:0]
+	seen := map[bool]int{} // by Warning
+	for _, p := range ps {
+		if seen[p.Warning]++; seen[p.Warning] <= maxProblems {
+			kept = append(kept, p)
+		}
 	}
-	return ps
+	for _, warning := range []bool{false, true} {
+		kind := "errors"
+		if warning {
+			kind = "warnings"
+		}
+		if left := seen[warning] - maxProblems; left > 0 {
+			kept = append(kept, Problem{Position: Position{File: kept[0].File}, Warning: warning,
+				Message: fmt.Sprintf("%s that are not listed: %d more", kind, left)})
+		}
+	}
+	return kept
 }
