@@ -1,6 +1,6 @@
 // Package integration tests the headpond program as users run it: the built binary with
 // a configuration file, before real PostgreSQL servers, HTTP and TCP servers, with psql,
-// pgbench, curl, h2spec, nc, pgx and psycopg as its clients, and with the faults of real life:
+// pgbench, curl, h2spec, nc, pgx and the clients of the directory clients, and with the faults of real life:
 // killed backends, vanished clients, wrong input, signals.
 //
 // It is a module of its own, so that its clients never enter the core's dependencies. Two

@@ -2,14 +2,14 @@ package integration
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/clienttest"
 )
 
 // sqliteConfig is one postgres listener before a SQLite file.
@@ -117,26 +117,11 @@ with psycopg.connect(sys.argv[1]) as conn:
 print("psycopg", psycopg.__version__, "ok")
 `
 
-// pythonWithPsycopg returns the first Python that can import psycopg: the one on PATH may
-// not be the system's, which packages are installed for.
-func pythonWithPsycopg() string {
-	for _, python := range []string{"python3", "/usr/bin/python3"} {
-		if exec.Command(python, "-c", "import psycopg").Run() == nil {
-			return python
-		}
-	}
-	return ""
-}
-
 func TestPsycopgWithSQLite(t *testing.T) {
-	python := pythonWithPsycopg()
-	if python == "" {
-		t.Skip("no python3 with psycopg here, and not every system packages it")
-	}
 	listen := address(t)
 	startGateway(t, sqliteConfig(listen, filepath.Join(sharedDir(t), "app.db")))
-	out, code := run(t, time.Minute, python, "-c", psycopgProgram, sqliteDSN(listen))
-	if code != 0 || !strings.Contains(out, "ok") {
-		t.Errorf("exit code %d\n%s", code, out)
+	out, err := clienttest.Python(t, "-c", psycopgProgram, sqliteDSN(listen)).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "ok") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

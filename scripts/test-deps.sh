@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what `make test` needs and this machine has not: a PostgreSQL server with psql
-# and pgbench, nginx, a C compiler (for -race), curl and nc; psycopg and Chromium too where they are packaged.
+# and pgbench, nginx, a C compiler (for -race), curl and nc; Python, Node.js, a JDK and Maven, and with them the
+# clients that integration/clients pins; Chromium too where it is packaged.
 # Does nothing when all is there. Starts no service: the tests run servers of their own.
 set -eu
 
@@ -16,8 +17,11 @@ has_server() {
 	has pg_config && [ -x "$(pg_config --bindir)/initdb" ]
 }
 
-# has_psycopg asks the Python on PATH and the system's, which packages are installed for.
-has_psycopg() { python3 -c 'import psycopg' 2>/dev/null || /usr/bin/python3 -c 'import psycopg' 2>/dev/null; }
+# has_venv asks for a Python that the pinned clients run on and that can make an environment for them.
+has_venv() { python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+# has_jdk runs the compiler: on macOS a javac without a JDK only tells where to get one.
+has_jdk() { java -version 2>/dev/null && javac -version >/dev/null 2>&1; }
 
 # has_chromium looks for what `make test-report` takes.
 has_chromium() { has chromium || has chromium-browser || has google-chrome; }
@@ -32,9 +36,11 @@ has cc || has gcc || missing="$missing cc"
 has curl || missing="$missing curl"
 has nc || missing="$missing nc"
 has nginx || [ -x /usr/sbin/nginx ] || missing="$missing nginx"
-has_psycopg || missing="$missing psycopg"
 has_chromium || missing="$missing chromium"
-[ -n "$missing" ] || exit 0
+has_venv || missing="$missing python"
+has node && has npm || missing="$missing node"
+has_jdk || missing="$missing jdk"
+has mvn || missing="$missing maven"
 
 if [ "$(id -u)" = 0 ]; then
 	as_root() { "$@"; }
@@ -42,7 +48,7 @@ elif has sudo; then
 	# For what is optional nobody is asked for a password.
 	ask=-n
 	for m in $missing; do
-		[ "$m" = psycopg ] || [ "$m" = chromium ] || ask=
+		[ "$m" = chromium ] || ask=
 	done
 	as_root() { sudo $ask "$@"; }
 else
@@ -94,9 +100,12 @@ install_apt() {
 	if lacks cc; then pkgs="$pkgs gcc libc6-dev"; fi
 	if lacks curl; then pkgs="$pkgs curl"; fi
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
+	if lacks python; then pkgs="$pkgs python3 python3-venv"; fi
+	if lacks node; then has node || pkgs="$pkgs nodejs"; has npm || pkgs="$pkgs npm"; fi
+	if lacks jdk; then pkgs="$pkgs default-jdk-headless"; fi
+	if lacks maven; then pkgs="$pkgs maven"; fi
 	[ -z "$pkgs" ] || apt install -y --no-install-recommends $pkgs
 	if lacks nginx; then apt_unstarted nginx-light; fi
-	optional psycopg apt install -y --no-install-recommends python3-psycopg
 	optional chromium apt install -y --no-install-recommends chromium
 }
 
@@ -116,8 +125,11 @@ install_dnf() {
 	if lacks curl; then pkgs="$pkgs curl"; fi
 	if lacks nc; then pkgs="$pkgs nmap-ncat"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
+	if lacks python; then pkgs="$pkgs python3"; fi
+	if lacks node; then pkgs="$pkgs nodejs npm"; fi
+	if lacks jdk; then pkgs="$pkgs java-devel"; fi
+	if lacks maven; then pkgs="$pkgs maven"; fi
 	[ -z "$pkgs" ] || as_root dnf install -y -q $pkgs </dev/null
-	optional psycopg as_root dnf install -y -q python3-psycopg3
 	optional chromium as_root dnf install -y -q chromium
 }
 
@@ -128,8 +140,11 @@ install_apk() {
 	if lacks curl; then pkgs="$pkgs curl"; fi
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
+	if lacks python; then pkgs="$pkgs python3"; fi
+	if lacks node; then pkgs="$pkgs nodejs npm"; fi
+	if lacks jdk; then pkgs="$pkgs openjdk17-jdk"; fi
+	if lacks maven; then pkgs="$pkgs maven"; fi
 	[ -z "$pkgs" ] || as_root apk add -q $pkgs </dev/null
-	optional psycopg as_root apk add -q py3-psycopg
 	optional chromium as_root apk add -q chromium
 }
 
@@ -137,18 +152,74 @@ install_brew() {
 	if lacks postgresql || lacks client; then brew install -q postgresql@17 && brew link -q --force postgresql@17; fi
 	if lacks cc; then xcode-select --install; fi
 	if lacks nginx; then brew install -q nginx; fi
+	if lacks python; then brew install -q python; fi
+	if lacks node; then brew install -q node; fi
+	if lacks jdk; then brew install -q openjdk && brew link -q --force openjdk; fi
+	if lacks maven; then brew install -q maven; fi
 }
 
-echo "test-deps: installing:$missing" >&2
-if has apt-get; then
-	install_apt
-elif has dnf; then
-	install_dnf
-elif has apk; then
-	install_apk
-elif has brew; then
-	install_brew
-else
-	echo "test-deps: no apt-get, dnf, apk or brew here; please install by hand:$missing" >&2
-	exit 1
-fi
+install_packages() {
+	echo "test-deps: installing:$missing" >&2
+	if has apt-get; then
+		install_apt
+	elif has dnf; then
+		install_dnf
+	elif has apk; then
+		install_apk
+	elif has brew; then
+		install_brew
+	else
+		echo "test-deps: no apt-get, dnf, apk or brew here; please install by hand:$missing" >&2
+		exit 1
+	fi
+}
+
+[ -z "$missing" ] || install_packages
+
+# The clients of integration/clients: a directory for each kind in the user's cache, named after a hash of the
+# pins, where internal/clienttest finds it.
+pins=$(cd "$(dirname "$0")/../integration/clients" && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/headpond-test
+
+# digest FILE... prints the first 16 digits of the SHA-256 of the files' text.
+digest() { cat "$@" | if has sha256sum; then sha256sum; else shasum -a 256; fi | cut -c1-16; }
+
+# serves reports whether a virtual environment is still of use: not after the system's Python has changed.
+serves() { "$1/bin/python" -c 'import psycopg' 2>/dev/null; }
+
+# clients KIND FILE... calls install_KIND with a new directory, unless there is one for what the files say. The
+# name that tests look for is a link, made when all is installed: an interrupted or concurrent run does no harm,
+# and a virtual environment, which cannot be moved, stays where it was made.
+clients() {
+	kind=$1
+	shift
+	name=$kind-$(cd "$pins" && digest "$@")
+	if [ -e "$cache/$name/." ] && { [ $kind != python ] || serves "$cache/$name"; }; then return 0; fi
+	echo "test-deps: installing the clients of integration/clients/$1 in $cache/$name" >&2
+	mkdir -p "$cache"
+	new=$(mktemp -d "$cache/$name.XXXXXX")
+	if ! "install_$kind" "$new" >"$new/log" 2>&1; then
+		tail -n 20 "$new/log" >&2
+		rm -rf "$new"
+		echo "test-deps: could not install integration/clients/$1; the tests with these clients will fail" >&2
+		exit 1
+	fi
+	rm -f "$cache/$name"
+	ln -s "$(basename "$new")" "$cache/$name"
+}
+
+install_python() {
+	python3 -m venv "$1" && "$1/bin/python" -m pip install --disable-pip-version-check -r "$pins/requirements.txt"
+}
+
+install_node() {
+	cp "$pins/package.json" "$pins/package-lock.json" "$1" && (cd "$1" && npm ci --ignore-scripts --no-audit --no-fund)
+}
+
+install_java() {
+	mvn -B -f "$pins/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$1"
+}
+
+clients python requirements.txt
+clients node package-lock.json package.json
+clients java pom.xml

@@ -51,7 +51,7 @@ var layers = []layer{
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/certs", "internal/conntest", "internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/tlstest"}
+var testOnly = []string{"internal/certs", "internal/clienttest", "internal/conntest", "internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/tlstest"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {

@@ -7,8 +7,7 @@ import (
 
 // allowed are the calls that break the rule on tests, by "file function", with the reason.
 var allowed = map[string]string{
-	"mux/dripper_test.go Write":                        "a slow connection of tests that run under testing/synctest",
-	"integration/sqlite_test.go TestPsycopgWithSQLite": "psycopg is a Python package that not every system's package manager has",
+	"mux/dripper_test.go Write": "a slow connection of tests that run under testing/synctest",
 }
 
 // TestTestsDoNotSleepOrSkip keeps tests from waiting blindly, which makes them slow when
