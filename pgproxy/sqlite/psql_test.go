@@ -61,6 +61,7 @@ func TestPsql(t *testing.T) {
 		`set application_name = 'x'; show application_name`:                                                                 {"x"},
 		`select table_name, column_name, data_type, is_nullable from information_schema.columns where table_name = 'posts'`: {"author      | bigint    | NO"},
 		`select table_name from information_schema.tables where table_schema = 'public' order by 1`:                         {"names", "posts", "users"},
+		`select "id" from "public"."users" join "pg_catalog"."pg_class" on relname = 'users' where "id" = 2`:                {"2", "(1 row)"},
 		`insert into posts values (7, 1, E'two\nlines') returning id`:                                                       {"7", "INSERT 0 1"},
 		`update users set age = 37 where id = 1`:                                                                            {"UPDATE 1"},
 		`create table made (id serial primary key, at timestamp default now())`:                                             {"CREATE TABLE"},

@@ -66,10 +66,10 @@ func rewrite(sql string) (*rewritten, error) {
 // readsCatalog reports whether a name of PostgreSQL's catalogs occurs.
 func (r *rewriter) readsCatalog() bool {
 	for _, t := range r.tokens {
-		if t.kind != kindIdent {
+		if t.kind != kindIdent && t.kind != kindQuoted {
 			continue
 		}
-		name := strings.ToLower(t.text)
+		name := strings.ToLower(t.name())
 		if strings.HasPrefix(name, "pg_") || strings.HasPrefix(name, "information_schema") {
 			return true
 		}
@@ -103,6 +103,8 @@ func (r *rewriter) rewriteAt(i int) (int, error) {
 		}
 	case kindOp:
 		return r.operator(i)
+	case kindQuoted:
+		return r.schema(i, t.name()), nil
 	case kindIdent:
 		return r.word(i)
 	}

@@ -8,20 +8,8 @@ import (
 func (r *rewriter) word(i int) (int, error) {
 	t, next := r.tokens[i], r.at(i+1)
 	switch word := strings.ToLower(t.text); word {
-	case "pg_catalog":
-		if next.is(".") {
-			r.drop(i, i+1)
-			return i + 1, nil
-		}
-	case "information_schema":
-		if next.is(".") {
-			r.replace[i+1] = "_"
-			return i + 1, nil
-		}
-	case "public":
-		if next.is(".") && !r.at(i-1).is(".") {
-			r.replace[i] = "main"
-		}
+	case "pg_catalog", "information_schema", "public":
+		return r.schema(i, word), nil
 	case "u":
 		if next.is("&") && (r.at(i+2).kind == kindString || r.at(i+2).kind == kindQuoted) && r.at(i+2).start == t.end+1 {
 			return i, unsupported("U&'…'").hint("Write E'\\u0041'.").at(r.sql, t.start)
@@ -54,6 +42,32 @@ func (r *rewriter) word(i int) (int, error) {
 		}
 	}
 	return i, nil
+}
+
+var schemas = map[string]bool{"public": true, "pg_catalog": true, "information_schema": true}
+
+// schema edits the name of a schema before a dot, quoted or not: the catalogs'
+// views have no schema, and the tables are in SQLite's main.
+func (r *rewriter) schema(i int, name string) int {
+	object := r.at(i + 2)
+	if !r.at(i+1).is(".") || r.at(i-1).is(".") || object.kind != kindIdent && object.kind != kindQuoted || schemas[strings.ToLower(object.name())] {
+		return i
+	}
+	switch {
+	case name == "public":
+		r.replace[i] = "main"
+	case name == "pg_catalog":
+		r.drop(i, i+1)
+		return i + 1
+	case name == "information_schema" && r.tokens[i].kind == kindIdent && object.kind == kindIdent:
+		r.replace[i+1] = "_"
+		return i + 1
+	case name == "information_schema":
+		r.drop(i, i+1)
+		r.replace[i+2] = quoteIdent(name + "_" + object.name())
+		return i + 2
+	}
+	return i
 }
 
 // namedOperator edits OPERATOR(pg_catalog.~).
