@@ -63,30 +63,19 @@ func (x *exchange) bindBody() *Problem {
 			defer func() { _ = control.SetReadDeadline(x.readDeadline()) }() // what fails here, the next read says
 		}
 	}
-	mediaType, params := typeJSON, map[string]string(nil)
-	if ct := x.r.Header["Content-Type"]; len(ct) > 0 && ct[0] != typeJSON && ct[0] != "" {
-		if mediaType = ct[0]; mediaType != typeForm {
-			var err error
-			if mediaType, params, err = mime.ParseMediaType(ct[0]); err != nil {
-				return &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the Content-Type is malformed"}
-			}
-		}
+	mediaType, params, p := x.mediaType()
+	if p != nil || mediaType == "" {
+		return p
 	}
-	if c := x.r.Header["Content-Encoding"]; len(c) > 0 && c[0] != "" && !strings.EqualFold(c[0], "identity") {
-		return &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the body has the Content-Encoding " + c[0] + "; send it without"}
-	}
-	if mediaType == typeMultipart && e.bind != nil {
+	if mediaType == typeMultipart && e.takesMultipart {
 		x.named = true
 		return x.bindMultipart(params["boundary"])
 	}
 	codec := e.reader(mediaType)
-	isForm := mediaType == typeForm && e.bind != nil && e.bind.Has(bind.Body)
+	isForm := mediaType == typeForm && e.takesForm
 	isJSON := mediaType == typeJSON || strings.HasPrefix(mediaType, "application/") && strings.HasSuffix(mediaType, "+json")
-	if codec == nil && !isForm && !isJSON || e.bind != nil && !e.bind.Has(bind.Body) {
-		if x.r.ContentLength == 0 {
-			return nil
-		}
-		return &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the body can be " + e.bodyTypes()}
+	if !isForm && (codec == nil && !isJSON || !e.takesJSON) {
+		return e.unsupported("")
 	}
 	if p := x.readBody(); p != nil {
 		return p
@@ -95,6 +84,8 @@ func (x *exchange) bindBody() *Problem {
 	switch {
 	case len(x.in) == 0 && isForm && x.r.PostForm != nil: // middleware has read it
 		return x.bindValues(x.r.PostForm)
+	case len(x.in) == 0 && e.bind == nil:
+		return &Problem{Status: http.StatusBadRequest, Detail: "the body is empty"}
 	case len(x.in) == 0:
 	case codec != nil:
 		if err := x.unmarshal(codec); err != nil {
@@ -111,6 +102,42 @@ func (x *exchange) bindBody() *Problem {
 		}
 	}
 	return nil
+}
+
+// mediaType returns the media type of the body and its parameters, "" when there is no body and none is needed.
+// A body has to say what it is: browsers send other sites' requests unasked only without a Content-Type, or with one of those
+// that a type has to ask for by its form and file tags.
+func (x *exchange) mediaType() (string, map[string]string, *Problem) {
+	e := x.ep
+	if c := x.r.Header["Content-Encoding"]; len(c) > 0 && c[0] != "" && !strings.EqualFold(c[0], "identity") {
+		return "", nil, &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the body has the Content-Encoding " + c[0] + "; send it without"}
+	}
+	var text string
+	if ct := x.r.Header["Content-Type"]; len(ct) > 0 {
+		text = ct[0]
+	}
+	switch {
+	case text == typeJSON, text == typeForm:
+		return text, nil, nil
+	case text != "":
+		mediaType, params, err := mime.ParseMediaType(text)
+		if err != nil {
+			return "", nil, &Problem{Status: http.StatusUnsupportedMediaType, Detail: "the Content-Type is malformed"}
+		}
+		return mediaType, params, nil
+	case e.assumeJSON && e.takesJSON:
+		return typeJSON, nil, nil
+	case x.r.ContentLength == 0 && !e.needsBody:
+		return "", nil, nil
+	case x.r.ContentLength == 0:
+		return "", nil, e.unsupported("the body is missing; ")
+	}
+	return "", nil, e.unsupported("the body has no Content-Type; ")
+}
+
+// unsupported refuses a body because of its media type.
+func (e *Endpoint) unsupported(why string) *Problem {
+	return &Problem{Status: http.StatusUnsupportedMediaType, Detail: why + "the body can be " + e.bodyTypes()}
 }
 
 // readDeadline is the deadline of reading once the body has been bound: none, but for files that are still to come,
@@ -137,7 +164,7 @@ func (x *exchange) unmarshal(codec *codec) error {
 		return err
 	}
 	for i := range e.bind.Fields {
-		if f := &e.bind.Fields[i]; f.Source == bind.Body {
+		if f := &e.bind.Fields[i]; f.Source == bind.Body && f.JSON {
 			to.FieldByIndex(f.Index).Set(v.Elem().FieldByIndex(f.Index))
 		}
 	}

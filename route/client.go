@@ -45,7 +45,7 @@ var ErrResponseTooLarge = errors.New("route: the response is too large")
 // Call sends req to the handler of pattern, "POST /users/{id}" say, and returns its response: the other
 // side of Handle, with the same types. Fields go where their tags say; those that are zero are left out of query,
 // headers, cookies and forms, so that defaults apply: take a pointer where zero means something. The body is JSON, or a
-// multipart form when the type has files (see [FileOf] and [FilesOf]); then values come first.
+// multipart form when the type has files (see [FileOf] and [FilesOf]), which come last, or fields that only forms fill.
 //
 // A response with a status of 300 or more, but for redirects that the http.Client follows, is a *Problem, for errors.As; what
 // a handler of Handle says is in it. A handler that returns it as it is answers with that status, so map what is not its
@@ -121,10 +121,10 @@ func problemOf(answer *http.Response, body []byte) *Problem {
 
 // clientPlan is how a request of one type is sent.
 type clientPlan struct {
-	bind  *bind.Plan     // nil: the request is the body
-	body  *jsonplan.Plan // nil: there is none, or it is a form
-	files bool           // then it is a form
-	err   error
+	bind *bind.Plan     // nil: the request is the body
+	body *jsonplan.Plan // nil: there is none, or it is a form
+	form bool           // the request is a multipart form
+	err  error
 }
 
 var clientPlans sync.Map // reflect.Type → *clientPlan
@@ -138,8 +138,8 @@ func clientPlanOf(t reflect.Type) *clientPlan {
 		p.body = jsonplan.Of(t)
 	} else if p.bind, p.err = bind.Compile(t, reflect.TypeFor[Files]()); p.err == nil {
 		switch {
-		case p.bind.Has(bind.File) || p.bind.Has(bind.Stream):
-			p.files = true
+		case p.bind.TakesForm() && (p.bind.Has(bind.File) || p.bind.Has(bind.Stream) || !p.bind.AllJSON()):
+			p.form = true
 		case p.bind.Has(bind.Body):
 			if !jsonplan.EncodesItself(t) {
 				p.body = jsonplan.OfFields(t, isBodyField)
@@ -196,7 +196,7 @@ func (c *Client) request(ctx context.Context, method, path string, req reflect.V
 // setBody gives a request its body.
 func (p *clientPlan) setBody(r *http.Request, req reflect.Value) error {
 	switch {
-	case p.files:
+	case p.form:
 		form, err := multipartOf(p.bind, req)
 		if err != nil {
 			return err

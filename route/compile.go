@@ -11,6 +11,7 @@ import (
 	"github.com/headpond/headpond/route/internal/bind"
 	"github.com/headpond/headpond/route/internal/check"
 	"github.com/headpond/headpond/route/internal/jsonplan"
+	"github.com/headpond/headpond/route/internal/schema"
 )
 
 // compile makes the plans of an endpoint. Its errors name the field and the reason.
@@ -42,7 +43,11 @@ func (e *Endpoint) compileRequest() (err error) {
 		}
 		e.hasPath = e.bind.Has(bind.Path)
 		e.hasHead = e.bind.Has(bind.Header) || e.bind.Has(bind.Cookie)
-		e.hasBody = e.bind.Has(bind.Body) || e.bind.Has(bind.File) || e.bind.Has(bind.Stream)
+		e.hasFiles = e.bind.Has(bind.File) || e.bind.Has(bind.Stream)
+		needsFile := e.needs(bind.File)
+		e.takesMultipart = e.bind.TakesForm()
+		e.takesForm, e.takesJSON = e.takesMultipart && !needsFile, e.bind.TakesJSON() && !needsFile
+		e.hasBody, e.needsBody = e.takesMultipart || e.takesJSON, needsFile || e.needs(bind.Body)
 		if err := e.checkFields(); err != nil {
 			return err
 		}
@@ -50,13 +55,13 @@ func (e *Endpoint) compileRequest() (err error) {
 			e.decode = jsonplan.OfFields(t, isBodyField)
 		}
 		if e.decode == nil {
-			if slices.ContainsFunc(e.bind.Fields, func(f bind.Field) bool { return f.Source != bind.Body }) && e.bind.Has(bind.Body) {
+			if slices.ContainsFunc(e.bind.Fields, func(f bind.Field) bool { return f.Source != bind.Body || !f.JSON }) && e.takesJSON {
 				return fmt.Errorf("%v has a method that decodes it, or json tags that only encoding/json knows (string, inline, a name twice, an embedded pointer), beside fields that are not from the body: put the body's fields into a struct of their own", t)
 			}
 			e.decode = jsonplan.Of(t)
 		}
 	case reflect.Slice, reflect.Map:
-		e.decode, e.hasBody = jsonplan.Of(t), true
+		e.decode, e.hasBody, e.takesJSON, e.needsBody = jsonplan.Of(t), true, true, true
 	default:
 		return fmt.Errorf("the request type %v is neither a struct nor a slice or map", t)
 	}
@@ -68,6 +73,13 @@ func (e *Endpoint) compileRequest() (err error) {
 		e.check = nil
 	}
 	return err
+}
+
+// needs reports whether a field of a source has to be in each request.
+func (e *Endpoint) needs(source bind.Source) bool {
+	return slices.ContainsFunc(e.bind.Fields, func(f bind.Field) bool {
+		return f.Source == source && schema.Required(f.Struct) && !f.HasDefault
+	})
 }
 
 // checkFields compares the fields with the pattern.
@@ -97,7 +109,7 @@ func isBodyField(sf reflect.StructField) bool {
 			return false
 		}
 	}
-	return true
+	return bind.InJSON(sf)
 }
 
 // nameField says what a violation of a field's rules calls it.

@@ -33,7 +33,8 @@
 //
 // The request type is a struct (or a slice or map, which is a JSON body). A field comes from where its tag
 // says: path:"id", query:"page", header:"X-Tenant", cookie:"session", file:"avatar"; every other exported field
-// comes from the body, by its json name from JSON and by its form name, or else its json name, from a form.
+// comes from the body, by its json name from JSON and by its form name, or else its json name, from a form. Forms are read for types with a form tag
+// or a file only, and a field with a form tag and no json tag is not read from JSON. A body needs a Content-Type (see [AssumeJSON]).
 // default:"20" sets what is absent. Embedded structs are read as if their fields were here. Fields from text
 // are strings, numbers, booleans, time.Time (RFC 3339), time.Duration, types with UnmarshalText, pointers to
 // these, and slices of these (but from a path). A plan is compiled when the handler is made, which panics

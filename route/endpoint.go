@@ -65,6 +65,10 @@ type Endpoint struct {
 	hasBody bool
 	created bool // a POST is answered by 201, in handlers for any method
 
+	takesJSON, takesForm, takesMultipart bool // what the body may be
+	hasFiles                             bool // fields for files
+	needsBody                            bool // a request without a body is never valid
+
 	statusOf func(*exchange) int // for response types that know their status
 }
 

@@ -107,7 +107,7 @@ func TestACtxIsNoContext(t *testing.T) {
 // What a handler keeps of its request does not change when other requests use the memory.
 func TestRequestsDoNotShareMemory(t *testing.T) {
 	type body struct {
-		Name  string   `json:"name"`
+		Name  string   `json:"name" form:"name"`
 		Tags  []string `json:"tags"`
 		Next  *body    `json:"next"`
 		Query string   `query:"q"`

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"iter"
@@ -110,27 +111,142 @@ func tooManyFiles(limit int) *Problem {
 // bindMultipart fills the fields from a multipart form.
 func (x *exchange) bindMultipart(boundary string) *Problem {
 	e, r := x.ep, x.r
-	if r.ContentLength > e.maxUpload {
+	limit := e.maxBody
+	if e.hasFiles {
+		limit = e.maxUpload
+	}
+	if r.ContentLength > limit {
 		return x.tooLarge()
 	}
 	if boundary == "" {
 		return &Problem{Status: http.StatusBadRequest, Detail: "the multipart form has no boundary"}
 	}
-	r.Body = http.MaxBytesReader(x.w, r.Body, e.maxUpload)
+	if r.MultipartForm != nil { // middleware has read it, and net/http removes its files
+		return x.bindForm(r.MultipartForm)
+	}
+	r.Body = http.MaxBytesReader(x.w, r.Body, limit)
+	parts := &formParts{x: x, reader: multipart.NewReader(r.Body, boundary), room: e.maxBody, seen: map[string]bool{}}
 	if at := e.bind.StreamAt(x.req); at != nil {
-		s := &fileStream{x: x, gen: x.gen.Load(), reader: multipart.NewReader(r.Body, boundary)}
+		s := &fileStream{x: x, gen: x.gen.Load(), reader: parts.reader}
 		*(*Files)(at) = Files{s: s}
-		return x.streamValues(s)
-	}
-	form := r.MultipartForm // middleware has read it, and net/http removes its files
-	if form == nil {
-		var err error
-		if form, err = multipart.NewReader(r.Body, boundary).ReadForm(uploadMemory); err != nil {
-			return readProblem(err)
+		var p *Problem
+		if s.next, p = parts.nextFile(); s.next == nil && p == nil {
+			s.err = io.EOF
 		}
-		x.form = form
+		return p
 	}
-	return x.bindForm(form)
+	if !e.bind.Has(bind.File) {
+		_, p := parts.nextFile()
+		return p
+	}
+	return x.storeFiles(parts)
+}
+
+// storeFiles reads the files that fields are for into memory or temporary files.
+func (x *exchange) storeFiles(parts *formParts) *Problem {
+	kept := &keptFiles{parts: parts}
+	kept.writer = multipart.NewWriter(&kept.frame)
+	form, err := multipart.NewReader(kept, kept.writer.Boundary()).ReadForm(uploadMemory)
+	if kept.problem != nil {
+		return kept.problem
+	}
+	if err != nil {
+		return readProblem(err)
+	}
+	x.form = form
+	x.ep.bind.Files(form.File, x.req)
+	return nil
+}
+
+// formParts reads the parts of a multipart form: values are bound, files that no field is for are passed over
+// without being kept.
+type formParts struct {
+	x             *exchange
+	reader        *multipart.Reader
+	room          int64           // for values that are still to come, in bytes
+	seen          map[string]bool // names of values
+	values, files int
+}
+
+// nextFile binds values up to the next file that a field is for, and returns that, nil at the end of the form.
+func (f *formParts) nextFile() (*multipart.Part, *Problem) {
+	e := f.x.ep
+	for {
+		part, err := f.reader.NextPart()
+		if err == io.EOF {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, readProblem(err)
+		}
+		name := part.FormName()
+		switch {
+		case part.FileName() != "":
+			if f.files++; f.files > e.maxFiles {
+				return nil, tooManyFiles(e.maxFiles)
+			}
+			if e.bind.TakesFile(name) {
+				return part, nil
+			}
+			continue
+		case f.values >= e.maxFields:
+			return nil, formProblem(bind.ErrPairs)
+		}
+		f.values++
+		if noFile(part) || !e.bind.TakesValue(name) {
+			continue
+		}
+		text, err := io.ReadAll(io.LimitReader(part, f.room+1))
+		if err != nil {
+			return nil, readProblem(err)
+		}
+		if f.room -= int64(len(text)); f.room < 0 {
+			return nil, f.x.tooLarge()
+		}
+		f.x.bad = e.bind.Value(name, string(text), !f.seen[name], f.x.req, f.x.bad)
+		f.seen[name] = true
+	}
+}
+
+// keptFiles is a multipart form of the files alone that fields are for, under a boundary of its own: what
+// multipart.Reader.ReadForm, the only maker of a multipart.FileHeader that can be opened, reads. Reading it binds the values.
+type keptFiles struct {
+	parts   *formParts
+	frame   bytes.Buffer      // what is between the files' contents, not read yet
+	writer  *multipart.Writer // to frame
+	part    *multipart.Part   // being read; nil before the first
+	end     bool
+	problem *Problem // why reading ended early
+}
+
+// Read implements io.Reader.
+func (k *keptFiles) Read(b []byte) (int, error) {
+	for {
+		if k.frame.Len() > 0 {
+			return k.frame.Read(b)
+		}
+		if k.end {
+			return 0, io.EOF
+		}
+		if k.part != nil {
+			n, err := k.part.Read(b)
+			if n > 0 || err == nil {
+				return n, nil
+			}
+			if err != io.EOF {
+				k.problem = readProblem(err)
+				return 0, k.problem
+			}
+		}
+		if k.part, k.problem = k.parts.nextFile(); k.problem != nil {
+			return 0, k.problem
+		}
+		if k.end = k.part == nil; k.end {
+			_ = k.writer.Close() // bytes.Buffer takes everything
+		} else {
+			_, _ = k.writer.CreatePart(k.part.Header)
+		}
+	}
 }
 
 // bindForm fills the fields from a form that has been read as a whole.
@@ -167,38 +283,4 @@ func noFile(part *multipart.Part) bool {
 	_, params, _ := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 	name, ok := params["filename"]
 	return ok && name == ""
-}
-
-// streamValues reads the values of a form up to its first file.
-func (x *exchange) streamValues(s *fileStream) *Problem {
-	e := x.ep
-	seen := map[string]bool{}
-	room := e.maxBody
-	for values := 0; ; values++ {
-		part, err := s.reader.NextPart()
-		switch {
-		case err == io.EOF:
-			s.err = io.EOF
-			return nil
-		case err != nil:
-			return readProblem(err)
-		case part.FileName() != "":
-			s.next = part
-			return nil
-		case values >= e.maxFields:
-			return formProblem(bind.ErrPairs)
-		case noFile(part):
-			continue
-		}
-		text, err := io.ReadAll(io.LimitReader(part, room+1))
-		if err != nil {
-			return readProblem(err)
-		}
-		if room -= int64(len(text)); room < 0 {
-			return x.tooLarge()
-		}
-		name := part.FormName()
-		x.bad = e.bind.Value(name, string(text), !seen[name], x.req, x.bad)
-		seen[name] = true
-	}
 }

@@ -126,18 +126,24 @@ func quality(accept []string, mediaType string) float64 {
 }
 
 // bodyTypes names the media types a body can be, for people.
-func (e *Endpoint) bodyTypes() string {
-	if e.bind != nil && !e.bind.Has("body") {
-		return typeMultipart
-	}
-	types := []string{typeJSON}
-	for _, c := range e.codecs {
-		if c.mediaType != typeJSON && c.Unmarshal != nil {
-			types = append(types, c.mediaType)
+func (e *Endpoint) bodyTypes() string { return strings.Join(e.accepted(), " or ") }
+
+// accepted returns the media types a body can be.
+func (e *Endpoint) accepted() []string {
+	var types []string
+	if e.takesJSON {
+		types = append(types, typeJSON)
+		for _, c := range e.codecs {
+			if c.mediaType != typeJSON && c.Unmarshal != nil {
+				types = append(types, c.mediaType)
+			}
 		}
 	}
-	if e.bind != nil {
-		types = append(types, typeForm, typeMultipart)
+	if e.takesForm {
+		types = append(types, typeForm)
 	}
-	return strings.Join(types, ", ")
+	if e.takesMultipart {
+		types = append(types, typeMultipart)
+	}
+	return types
 }

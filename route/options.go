@@ -42,6 +42,7 @@ type settings struct {
 	maxFiles      int
 	bodyTimeout   time.Duration
 	refuseUnknown bool
+	assumeJSON    bool
 	unpooled      bool
 	etag          bool
 	codecs        []codec
@@ -73,12 +74,12 @@ func newSettings(opts []Option) settings {
 // Status sets the status of responses.
 func Status(code int) Option { return func(s *settings) { s.status = code } }
 
-// MaxBody bounds a body other than a multipart form, in bytes: beyond it the answer is 413. 0 or less
-// leaves the default, DefaultMaxBody.
+// MaxBody bounds a body in bytes, and in a multipart form with files what is not a file: beyond it the answer is
+// 413. 0 or less leaves the default, DefaultMaxBody.
 func MaxBody(n int64) Option { return func(s *settings) { s.maxBody = positive(n, DefaultMaxBody) } }
 
-// MaxUpload bounds a multipart form, in bytes, with all its files: beyond it the answer is 413. 0 or
-// less leaves the default, DefaultMaxUpload.
+// MaxUpload bounds a multipart form with all its files, in bytes, of a request type that has fields for files: beyond it the
+// answer is 413. 0 or less leaves the default, DefaultMaxUpload.
 func MaxUpload(n int64) Option {
 	return func(s *settings) { s.maxUpload = positive(n, DefaultMaxUpload) }
 }
@@ -109,6 +110,10 @@ func BodyTimeout(d time.Duration) Option { return func(s *settings) { s.bodyTime
 // RefuseUnknown refuses JSON with members that the request type does not have. By default they are
 // ignored.
 func RefuseUnknown() Option { return func(s *settings) { s.refuseUnknown = true } }
+
+// AssumeJSON reads a body without a Content-Type as JSON, for clients that send none. By default such a body is refused with
+// status 415: a page of another site can have a browser send one, with the user's cookies and without asking first.
+func AssumeJSON() Option { return func(s *settings) { s.assumeJSON = true } }
 
 // Unpooled gives every request memory of its own. It costs what pooling saves, and is there to compare
 // with and to rule out pooling as the cause of something.

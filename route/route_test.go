@@ -100,7 +100,8 @@ func TestBindsAndValidatesJSON(t *testing.T) {
 	}
 	send("PUT", path, "application/json; charset=utf-8", good).want(t, 200)
 	send("PUT", path, "application/merge-patch+json", good).want(t, 200)
-	send("PUT", path, "", good).want(t, 200)
+	send("PUT", path, "", good).want(t, 415, "no Content-Type", "application/json")
+	send("PUT", path, "", "").want(t, 415, "the body is missing")
 	send("PUT", "/orders/1", jsonType, `{"email":"x","items":[{"name":"a"},{"count":-1}],"notes":{"a/b":"long"},"kind":"odd"}`).want(t, 422,
 		`"in":"path","name":"id","rule":"uuid"`, `"pointer":"#/email","rule":"email","detail":"must be an e-mail address"`, `"pointer":"#/items/1/name","rule":"required"`,
 		`"pointer":"#/items/1/count","rule":"gte"`, `"pointer":"#/notes/a~1b","rule":"max"`, `"pointer":"#/kind"`, `"detail":"6 values are invalid"`)
@@ -236,6 +237,7 @@ func TestLimits(t *testing.T) {
 	for size, want := range map[int]int{900: 201, 1500: 413, 5000: 413} { // of unknown length
 		r := httptest.NewRequest("POST", "/", struct{ *strings.Reader }{strings.NewReader(`{"name":"` + strings.Repeat("x", size) + `"}`)})
 		r.ContentLength = -1
+		r.Header.Set("Content-Type", jsonType)
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		if w.Code != want {
@@ -245,11 +247,13 @@ func TestLimits(t *testing.T) {
 	large := route.New(func(_ *route.Ctx, req body) (int, error) { return len(req.Name), nil }, route.MaxBody(1<<50))
 	claim := httptest.NewRequest("POST", "/", strings.NewReader(`{"name":"`+strings.Repeat("x", 1<<20)+`"}`))
 	claim.ContentLength = 1 << 49 // nobody has the memory for that
+	claim.Header.Set("Content-Type", jsonType)
 	w := httptest.NewRecorder()
 	if large.ServeHTTP(w, claim); w.Body.String() != "1048576" {
 		t.Errorf("a body that claims to be large: %d %s", w.Code, w.Body)
 	}
 	r := httptest.NewRequest("POST", "/", failingReader{})
+	r.Header.Set("Content-Type", jsonType)
 	w = httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	if w.Code != 400 {

@@ -199,7 +199,7 @@ func TestMultipartFormsWithFiles(t *testing.T) {
 	send("POST", "/", contentType, body).want(t, 413, "too large")
 	send("POST", "/", "multipart/form-data", "x").want(t, 400, "boundary")
 	send("POST", "/", "multipart/form-data; boundary=x", "--x\r\nbad").want(t, 400)
-	send("POST", "/", jsonType, "{}").want(t, 422)
+	send("POST", "/", jsonType, "{}").want(t, 415, "multipart/form-data")
 }
 
 func TestFilesStream(t *testing.T) {

@@ -41,7 +41,8 @@ const maxFields = 256
 type Field struct {
 	Source     Source
 	Name       string // in the source; of body fields in JSON
-	Form       string // of body fields: in forms
+	Form       string // of body fields: in forms; empty when forms do not fill it
+	JSON       bool   // of body fields: JSON fills it
 	Default    string
 	HasDefault bool
 	Index      []int // for reflect
@@ -95,7 +96,7 @@ func Compile(t, stream reflect.Type) (*Plan, error) {
 		case Stream:
 			p.stream = f
 		case Body:
-			if f.set != nil {
+			if f.set != nil && f.Form != "" {
 				p.form = append(p.form, *f)
 			}
 		}
@@ -120,7 +121,7 @@ func (p *Plan) check() error {
 			return fmt.Errorf("the fields %s and %s of %v have one source, %s", other, f.Struct.Name, p.Type, key)
 		}
 		seen[key] = f.Struct.Name
-		if f.Source == Body && f.set != nil {
+		if f.Source == Body && f.set != nil && f.Form != "" {
 			if other, ok := seen["form "+f.Form]; ok {
 				return fmt.Errorf("the fields %s and %s of %v have one name in forms, %s", other, f.Struct.Name, p.Type, f.Form)
 			}
@@ -162,7 +163,7 @@ func (p *Plan) add(t reflect.Type, base uintptr, index []int, stream reflect.Typ
 			continue
 		case sf.Type == stream:
 			f.Source, f.Name = Stream, ""
-		case source == "" && sf.Tag.Get("json") == "-" && sf.Tag.Get("form") == "":
+		case source == "" && !InJSON(sf) && !inForm(sf):
 			continue
 		}
 		if err := f.compile(); err != nil {
@@ -171,6 +172,18 @@ func (p *Plan) add(t reflect.Type, base uintptr, index []int, stream reflect.Typ
 		p.Fields = append(p.Fields, f)
 	}
 	return nil
+}
+
+// InJSON reports whether JSON fills a field that has no other source: not if it has a form tag and no json tag.
+func InJSON(sf reflect.StructField) bool {
+	json, ok := sf.Tag.Lookup("json")
+	return json != "-" && (ok || !inForm(sf))
+}
+
+// inForm reports whether a field has a name for forms.
+func inForm(sf reflect.StructField) bool {
+	name, _, _ := strings.Cut(sf.Tag.Get("form"), ",")
+	return name != "" && name != "-"
 }
 
 // elsewhere reports whether a struct has a field, of its own or embedded, that is not from the body.
@@ -212,12 +225,15 @@ func (f *Field) tags() (Source, error) {
 		return "", fmt.Errorf("comes from both %s and the body", found)
 	}
 	if found == "" {
-		f.Name, f.Form = f.Struct.Name, form
+		f.Name, f.Form, f.JSON = f.Struct.Name, form, InJSON(f.Struct)
 		if json != "" && json != "-" {
 			f.Name = json
 		}
-		if form == "" {
+		switch form {
+		case "":
 			f.Form = f.Name
+		case "-":
+			f.Form = ""
 		}
 	}
 	f.Default, f.HasDefault = f.Struct.Tag.Lookup("default")
@@ -267,6 +283,33 @@ func isByte(t reflect.Type) bool {
 
 // Text reports whether a text, or several, can fill the field, as in forms.
 func (f *Field) Text() bool { return f.set != nil }
+
+// TakesForm reports whether requests may be forms: a field has a form tag or is a file.
+func (p *Plan) TakesForm() bool {
+	return slices.ContainsFunc(p.Fields, func(f Field) bool {
+		return f.Source == File || f.Source == Stream || f.Source == Body && inForm(f.Struct)
+	})
+}
+
+// TakesJSON reports whether JSON fills a field.
+func (p *Plan) TakesJSON() bool {
+	return slices.ContainsFunc(p.Fields, func(f Field) bool { return f.Source == Body && f.JSON })
+}
+
+// AllJSON reports whether JSON fills every field that comes from the body.
+func (p *Plan) AllJSON() bool {
+	return !slices.ContainsFunc(p.Fields, func(f Field) bool { return f.Source == Body && !f.JSON })
+}
+
+// TakesValue reports whether a value of a form is for a field.
+func (p *Plan) TakesValue(name string) bool {
+	return slices.ContainsFunc(p.form, func(f Field) bool { return f.Form == name })
+}
+
+// TakesFile reports whether a file of a form is for a field.
+func (p *Plan) TakesFile(name string) bool {
+	return p.stream != nil || slices.ContainsFunc(p.file, func(f Field) bool { return f.Name == name })
+}
 
 // Has reports whether fields come from a source. Body means fields that JSON or forms fill.
 func (p *Plan) Has(s Source) bool {

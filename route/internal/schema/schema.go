@@ -188,14 +188,21 @@ func (m *Members) JSON() map[string]any {
 	return schema
 }
 
-// Required reports whether a field's rules want it to be set.
+// Required reports whether a field's rules want it to be set, or those of a field within, when it is a struct.
 func Required(sf reflect.StructField) bool {
 	for word := range strings.SplitSeq(check.Tag(sf), ",") {
-		if word == "dive" {
+		switch word {
+		case "required":
+			return true
+		case "dive", "omitempty", "omitnil", "omitzero":
 			return false
 		}
-		if word == "required" {
-			return true
+	}
+	if t := sf.Type; t.Kind() == reflect.Struct && !t.ConvertibleTo(timeType) && sf.Tag.Get("validate") != "-" && sf.Tag.Get("binding") != "-" {
+		for i := range t.NumField() {
+			if f := t.Field(i); (f.IsExported() || f.Anonymous) && Required(f) {
+				return true
+			}
 		}
 	}
 	return false
