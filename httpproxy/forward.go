@@ -23,8 +23,7 @@ import (
 
 // Bounds of one request.
 const (
-	maxAttempts = 3  // sends of one request
-	maxInterim  = 64 // 1xx responses before the final one
+	maxInterim = 64 // 1xx responses before the final one
 	// lookInterval is how often a session that waits for a response, or for more of it, looks whether its client is still there.
 	lookInterval = time.Second
 )
@@ -34,16 +33,18 @@ type exchange struct {
 	target   *target
 	size     int // of the request's head in the client's buffer
 	lease    upstream.Lease[*httppool.Conn]
-	id       []byte     // the request's; in idBuf or in the head
-	idBuf    [20]byte   //
-	body     int64      // bytes of body that are in the client's buffer, or being uploaded
-	inline   bool       // the whole body is in the client's buffer
-	up       *uploading // nil unless a fiber sends the body
-	sent     time.Time  // when the request's head was, last
-	answered bool       // a byte of the response has arrived
-	accepted bool       // the server's kernel may hold a byte of the request
-	leave    bool       // the server has given leave to send the body
-	told     bool       // and the client has it, or this proxy's
+	stale    httppool.Stale // what became of connections before this lease's
+	again    bool           // the request is to be sent again; the lease is still held
+	id       []byte         // the request's; in idBuf or in the head
+	idBuf    [20]byte       //
+	body     int64          // bytes of body that are in the client's buffer, or being uploaded
+	inline   bool           // the whole body is in the client's buffer
+	up       *uploading     // nil unless a fiber sends the body
+	sent     time.Time      // when the request's head was, last
+	answered bool           // a byte of the response has arrived
+	accepted bool           // the server's kernel may hold a byte of the request
+	leave    bool           // the server has given leave to send the body
+	told     bool           // and the client has it, or this proxy's
 	result   httppool.Result
 	close    bool // the client's connection ends with the response
 	wrote    bool // a byte of the response went to the client
@@ -134,41 +135,55 @@ func (s *session) lookForBody() {
 	}
 }
 
-// attempts sends the request and passes the response on, more than once after the keep-alive race.
+// attempts sends the request and passes the response on, again for as long as the connection was stale.
 func (s *session) attempts(raw []byte) error {
 	x := &s.ex
-	for attempt := 1; ; attempt++ {
-		if err := s.acquire(); err != nil {
+	err := s.acquire()
+	for err == nil {
+		if err = s.exchange(raw); err == nil || !x.again {
 			return err
 		}
-		x.result.Retries = attempt - 1
-		err := s.exchange(raw)
-		if err == nil {
-			return nil
-		}
-		if x.wrote || attempt == maxAttempts || !s.retryable(err) {
-			return err
-		}
+		x.again = false
+		x.result.Retries++
 		if x.up != nil {
 			x.up.in.drop()
 			x.up, x.close = nil, s.ends()
 		}
+		err = s.renew()
 	}
+	return err
 }
 
-// retryable says whether the failed request may be sent again: the keep-alive race, in which the server closed an idle
-// connection just as it was used. It had served before, no byte of an answer came, nothing of the body is gone, and
-// either no byte of the request was accepted or it is idempotent. A server that is only slow has the request.
-func (s *session) retryable(err error) bool {
+// renew replaces a connection that turned out to be stale.
+func (s *session) renew() error {
+	x := &s.ex
+	if s.left() {
+		x.lease.Discard()
+		return httppool.ErrClientGone
+	}
+	renewed, err := x.stale.Renew(s.leasing(), x.lease)
+	switch {
+	case err != nil:
+		return err
+	case renewed:
+		return s.hold(x.lease)
+	}
+	return s.acquire()
+}
+
+// retryable says whether the request, whose connection has failed, may be sent again: the keep-alive race, in which the
+// server closed an idle connection just as it was used. It had been idle, no byte of an answer came, nothing of the body
+// is gone, and either no byte of the request was accepted or it is idempotent. A server that is only slow has the
+// request.
+func (s *session) retryable() bool {
 	x := &s.ex
 	whole := x.inline || x.up == nil || !x.up.begun.Load()
-	return errors.Is(err, httppool.ErrServerGone) && x.result.Reused && !x.answered && whole && (!x.accepted || s.req.Idempotent())
+	return x.result.Reused && !x.answered && whole && (!x.accepted || s.req.Idempotent())
 }
 
 // acquire leases a connection that is alive.
 func (s *session) acquire() error {
 	x := &s.ex
-	var dead httppool.Stale
 	ctx := s.leasing()
 	for {
 		if s.left() { // also while it waited for the last one
@@ -186,20 +201,26 @@ func (s *session) acquire() error {
 			return httppool.ErrClientGone
 		}
 		if l.Value().Alive() {
-			x.lease = l
-			x.result.Endpoint, x.result.Reused = l.Endpoint(), l.Reused()
-			s.server.use(l.Value().NetConn())
-			adopt(s.server.conn) // which only its one user may: a stream's client may close it afterwards
-			if s.stream != nil && !s.stream.uses(l.Value()) {
-				l.Release() // nothing was sent on it
-				return httppool.ErrClientGone
-			}
-			return nil
+			return s.hold(l)
 		}
-		if err := dead.Next(l); err != nil {
+		if err := x.stale.Next(l); err != nil {
 			return err
 		}
 	}
+}
+
+// hold takes a lease over whose connection is alive.
+func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
+	x, c := &s.ex, l.Value()
+	x.lease = l
+	s.server.use(c.NetConn())
+	adopt(s.server.conn) // which only its one user may: a stream's client may close it afterwards
+	if s.stream != nil && !s.stream.uses(c) {
+		l.Release() // nothing was sent on it
+		return httppool.ErrClientGone
+	}
+	x.result.Endpoint, x.result.Reused = l.Endpoint(), c.Use(s.now)
+	return nil
 }
 
 // adopt brings an engine's connection to the loop of the session, which saves a trip there for each operation.
@@ -406,7 +427,7 @@ func (s *session) settle() error {
 	return nil
 }
 
-// fail settles the lease after an error and says what happened.
+// fail settles the lease after an error, unless the request is to be sent again, and says what happened.
 func (s *session) fail(step string, err error) error {
 	x := &s.ex
 	s.deadline = false
@@ -434,13 +455,17 @@ func (s *session) fail(step string, err error) error {
 			err = httppool.ErrIdleTimeout
 		}
 	default:
-		blame = x.answered || !x.lease.Reused()
+		malformed := errors.Is(err, httpwire.ErrMalformed)
+		x.again = !malformed && !x.wrote && s.retryable()
+		blame = x.answered || !x.result.Reused
 		err = serverError(err)
 	}
-	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.lease.Reused(), Err: err}
-	if blame {
+	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: err}
+	switch {
+	case x.again:
+	case blame:
 		x.lease.Fail(failed)
-	} else {
+	default:
 		x.lease.Discard()
 	}
 	return failed

@@ -21,6 +21,7 @@ type endpoint[T any] struct {
 	load    atomic.Int64 // leases out and callers that wait for one
 	usable  atomic.Bool  // neither down nor ejected
 	suspect atomic.Bool  // success has something to reset
+	stale   atomic.Uint64
 	log     *slog.Logger
 	changed func()                      // tells the Upstream that usable changed; called without mu
 	try     func(context.Context) error // opens a connection and closes it
@@ -234,7 +235,7 @@ func (e *endpoint[T]) close() {
 
 // status describes the endpoint.
 func (e *endpoint[T]) status() EndpointStatus {
-	s := EndpointStatus{Address: e.addr, Leases: e.load.Load(), Pool: e.pool.Stats()}
+	s := EndpointStatus{Address: e.addr, Leases: e.load.Load(), Stale: e.stale.Load(), Pool: e.pool.Stats()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.Healthy, s.Ejected = !e.health.down, e.ejector.out

@@ -24,6 +24,10 @@ func (l Lease[T]) Reused() bool { return l.lease.Reused() }
 // that will be discarded, and for long leases.
 func (l Lease[T]) OK() { l.endpoint.succeeded() }
 
+// Stale counts that the server had closed the connection while it was idle. It
+// neither ends the lease nor says anything about the endpoint.
+func (l Lease[T]) Stale() { l.endpoint.stale.Add(1) }
+
 // Release gives the connection back for reuse and tells that the endpoint works.
 func (l Lease[T]) Release() {
 	l.lease.Release()

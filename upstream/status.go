@@ -28,6 +28,7 @@ type EndpointStatus struct {
 	Failures     int       // in a row, seen in use
 	LastError    string    // of the last failure or failed probe; stays after recovery
 	Leases       int64     // out, and callers that wait for one
+	Stale        uint64    // connections that the server had closed while they were idle, as far as leases told
 	Pool         pool.Stats
 }
 

@@ -118,6 +118,7 @@ var (
 	closedDesc    = desc("pool_closed_total", "Connections the pool closed, by reason.", append([]string{"reason"}, poolLabels...)...)
 	healthyDesc   = desc("upstream_endpoint_healthy", "1 when the active health check passes, or there is none.", poolLabels...)
 	ejectedDesc   = desc("upstream_endpoint_ejected", "1 while too many failures in a row keep the endpoint out.", poolLabels...)
+	staleDesc     = desc("upstream_stale_total", "Idle connections that an HTTP server had closed, found when they were to be used.", poolLabels...)
 	failOpenDesc  = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
 	errorsDesc    = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
 	expiryDesc    = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
@@ -141,7 +142,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range tunnelMetrics {
 		ch <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, failOpenDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
+	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, staleDesc, failOpenDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
 		ch <- d
 	}
 }
@@ -204,6 +205,7 @@ func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 		if !e.Removed { // nobody looks after its health any more
 			send(ch, healthyDesc, prometheus.GaugeValue, oneIf(e.Healthy), labels...)
 			send(ch, ejectedDesc, prometheus.GaugeValue, oneIf(e.Ejected), labels...)
+			send(ch, staleDesc, prometheus.CounterValue, float64(e.Stale), labels...)
 		}
 		for _, m := range poolMetrics {
 			send(ch, m.desc, m.kind, m.read(e.Pool), labels...)

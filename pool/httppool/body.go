@@ -119,7 +119,7 @@ func (b *body) Close() error {
 	b.closed = true
 	b.err = errBodyClosed
 	if b.reading {
-		b.x.conn.Close() // the reader wakes and settles
+		_ = b.x.conn.close() // the reader wakes and settles
 		return nil
 	}
 	if b.drain() {

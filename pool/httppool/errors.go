@@ -33,7 +33,7 @@ var (
 type Error struct {
 	Endpoint string // "" if no connection was had
 	Step     string // "acquire", "send", "receive" or "body"
-	Reused   bool   // the connection had served a request before
+	Reused   bool   // the connection had been idle before the request
 	Err      error
 }
 

@@ -61,7 +61,7 @@ type exchange struct {
 	req   *http.Request
 	opt   *Options
 	lease Lease
-	conn  *Conn
+	conn  *link
 	rd    *reader
 	stop  func() bool // stops watching the context; nil if it never ends
 
@@ -70,9 +70,10 @@ type exchange struct {
 	head     head
 	resp     http.Response
 	body     body
+	idled    bool // the connection may have been closed by the server before it was used; see Conn.Use
+	again    bool // it was: the lease is still held, for another attempt
 	answered bool // a byte of the response has arrived
 	accepted bool // the server's kernel may hold a byte of the request
-	broken   bool // the connection failed, which a time-out is not
 	unbidden bool // leave to send the body was asked for and has not come: who answers may take the body for a request
 
 	mu        sync.Mutex // never held across I/O
@@ -87,8 +88,10 @@ type exchange struct {
 	proceed   chan bool // "Expect: 100-continue": send the body or not
 }
 
-func newExchange(l Lease, req *http.Request, o *Options) *exchange {
-	return &exchange{lease: l, conn: l.Value(), req: req, opt: o}
+// newExchange makes the exchange of a request that began at a time.
+func newExchange(l Lease, req *http.Request, o *Options, began time.Time) *exchange {
+	c := l.Value()
+	return &exchange{lease: l, conn: c.link.Load(), idled: c.Use(began), req: req, opt: o}
 }
 
 var headPool = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
@@ -111,7 +114,7 @@ func (x *exchange) run() (*http.Response, error) {
 	}
 	x.rd = getReader(x)
 	if ctx.Done() != nil {
-		x.stop = context.AfterFunc(ctx, func() { x.conn.Close() })
+		x.stop = context.AfterFunc(ctx, func() { _ = x.conn.close() })
 	}
 	n, err := x.write(block)
 	x.accepted = n > 0
@@ -294,9 +297,9 @@ func (x *exchange) finish() {
 	if ok && x.deadline {
 		ok = x.conn.nc.SetDeadline(time.Time{}) == nil
 	}
-	if !ok || !x.conn.Alive() {
+	if !ok || !x.conn.alive() {
 		_ = x.abandon()
-		x.conn.Close()
+		_ = x.conn.close()
 		if good, is := x.lease.(interface{ OK() }); is {
 			good.OK() // the connection is done with; the endpoint did its part
 		}
@@ -312,13 +315,14 @@ func (x *exchange) drop() {
 		x.stop()
 	}
 	_ = x.abandon()
-	x.conn.Close()
+	_ = x.conn.close()
 	putReader(x.rd)
 	x.rd = nil
 	x.lease.Discard()
 }
 
-// fail settles the lease after an error of the connection or of a message on it and says what happened.
+// fail settles the lease after an error of the connection or of a message on it, unless there is to be another attempt (see
+// again), and says what happened.
 func (x *exchange) fail(step string, err error) error {
 	if x.stop != nil {
 		x.stop()
@@ -327,7 +331,7 @@ func (x *exchange) fail(step string, err error) error {
 	x.failed = true
 	x.mu.Unlock()
 	upload := x.abandon()
-	x.conn.Close()
+	_ = x.conn.close()
 	if x.rd != nil {
 		putReader(x.rd)
 		x.rd = nil
@@ -344,14 +348,16 @@ func (x *exchange) fail(step string, err error) error {
 			err = ErrIdleTimeout
 		}
 	default:
-		x.broken = true
-		blame = x.answered || !x.lease.Reused()
+		x.again = x.retryable()
+		blame = x.answered || !x.idled
 		err = serverError(err, upload)
 	}
 	failed := x.wrap(step, err)
-	if blame {
+	switch {
+	case x.again:
+	case blame:
 		x.lease.Fail(failed)
-	} else {
+	default:
 		x.lease.Discard()
 	}
 	return failed
@@ -386,14 +392,14 @@ func serverError(err, upload error) error {
 }
 
 func (x *exchange) wrap(step string, err error) error {
-	return &Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.lease.Reused(), Err: err}
+	return &Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.idled, Err: err}
 }
 
-// retryable says whether the failed exchange may be repeated on another connection: the keep-alive race, in which the
-// server closed an idle connection just as it was used. The connection had served before, no byte of an answer
+// retryable says whether the exchange, whose connection has failed, may be repeated on another: the keep-alive race, in
+// which the server closed an idle connection just as it was used. The connection had been idle, no byte of an answer
 // came, and either no byte of the request was accepted or the request is idempotent.
 func (x *exchange) retryable() bool {
-	return x.broken && x.lease.Reused() && !x.answered && x.req.Context().Err() == nil && !x.headRead &&
+	return x.idled && !x.answered && !x.headRead &&
 		(!x.accepted || replayable(x.req)) && (x.bodyIsOurs() || x.req.GetBody != nil)
 }
 

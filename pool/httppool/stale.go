@@ -1,36 +1,53 @@
 package httppool
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 )
 
 const (
-	maxStale = 256 // connections found dead at checkout before giving up: one restart may kill a whole pool's
-	maxFresh = 2   // of them, those that were opened meanwhile: a server that hangs up at once will go on so
+	maxStale  = 256 // connections found dead before giving up: one restart may kill a whole pool's
+	maxUnused = 2   // of them, those that were opened meanwhile and never used: a server that hangs up at once will go on so
+	maxFailed = 3   // reopenings that failed, each at an endpoint that was alive enough to be leased from
 )
 
-// Stale deals with the connections that one request finds dead at checkout (see Conn.Alive). The zero value
-// is for a new request; it is not for concurrent use.
+// Stale deals with the connections that one request finds closed by the server: at checkout (see Conn.Alive), or when
+// it is sent on them (see Conn.Use). None of them counts as a try. The zero value is for a new request; it is not for
+// concurrent use.
 type Stale struct {
-	first time.Time // when the first was found
-	all   int
-	fresh int // of connections opened since
+	first  time.Time // when the first was found
+	all    int
+	unused int // of connections opened since
+	failed int
 }
 
 // Next closes and discards the connection of l, after which another may be leased; or it returns why that is of no use:
 // the *Error wraps ErrServerGone when the server hangs up on connections that were opened just for this
 // request, which then counts against its endpoint, and ErrStale when too many were dead.
 func (s *Stale) Next(l Lease) error {
-	c := l.Value()
-	_ = c.Close()
+	countStale(l)
+	return s.next(l)
+}
+
+// countStale tells leases of a kind that counts it, such as upstream.Lease.
+func countStale(l Lease) {
+	if c, ok := l.(interface{ Stale() }); ok {
+		c.Stale()
+	}
+}
+
+func (s *Stale) next(l Lease) error {
+	c := l.Value().link.Load()
+	_ = c.close()
 	if s.all++; s.all == 1 {
 		s.first = time.Now()
-	} else if c.opened.After(s.first) {
-		s.fresh++
+	} else if c.opened.After(s.first) && !c.used { // one that was used is closed by a server that answers once
+		s.unused++
 	}
 	switch {
-	case s.fresh == maxFresh:
+	case s.unused == maxUnused:
 		gone := &Error{Endpoint: l.Endpoint(), Step: "acquire", Err: fmt.Errorf("%w as soon as it was opened", ErrServerGone)}
 		l.Fail(gone)
 		return gone
@@ -40,4 +57,34 @@ func (s *Stale) Next(l Lease) error {
 	}
 	l.Discard()
 	return nil
+}
+
+// Renew replaces the connection of l, which a request was sent on in vain. It returns true when l has a new connection,
+// false when l is settled and another may be leased, or why that is of no use, l being settled too. Only a connection that
+// cannot be opened counts against the endpoint.
+func (s *Stale) Renew(ctx context.Context, l Lease) (renewed bool, err error) {
+	countStale(l)
+	panicked := true
+	defer func() {
+		if panicked { // in the program's own Dial
+			l.Discard()
+		}
+	}()
+	cause := l.Value().Reopen(ctx)
+	panicked = false
+	switch {
+	case cause == nil:
+		return true, nil
+	case errors.Is(cause, ErrNotReopened):
+		return false, s.next(l)
+	case ctx.Err() != nil:
+		l.Discard()
+		return false, &Error{Endpoint: l.Endpoint(), Step: "acquire", Err: contextError(ctx)}
+	}
+	failed := &Error{Endpoint: l.Endpoint(), Step: "acquire", Err: cause}
+	l.Fail(failed)
+	if s.failed++; s.failed == maxFailed {
+		return false, failed
+	}
+	return false, nil
 }

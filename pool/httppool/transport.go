@@ -26,11 +26,6 @@ const (
 	DefaultIdleTimeout = 60 * time.Second
 )
 
-// Bounds of one RoundTrip.
-const (
-	maxAttempts = 3 // sends of one request
-)
-
 // Source gives the connection for a request, within ctx. The request is for choosing only.
 type Source func(ctx context.Context, req *http.Request) (Lease, error)
 
@@ -56,9 +51,10 @@ type Config struct {
 // Transport is an http.RoundTripper over pooled HTTP/1.1 connections. It changes nothing about a message: it adds no
 // User-Agent or Accept-Encoding, decompresses nothing and knows no proxies or cookies. It is safe for concurrent use.
 //
-// A request is sent again, on another connection, only if the one it was sent on had served before, no byte of an
-// answer came, and either no byte of the request was accepted or it is idempotent (GET, HEAD, OPTIONS, TRACE, PUT,
-// DELETE, or with an Idempotency-Key), provided that its body is unread or GetBody is set.
+// A request is sent again only if the connection it was sent on had been idle, no byte of an answer came, and either no
+// byte of the request was accepted or it is idempotent (GET, HEAD, OPTIONS, TRACE, PUT, DELETE, or with an
+// Idempotency-Key), provided that its body is unread or GetBody is set. It is then sent on a connection opened for it, so
+// that a server that closes idle connections costs a request one more attempt at most.
 type Transport struct {
 	cfg    Config
 	plain  Dialer
@@ -100,7 +96,7 @@ func NewTransport(cfg Config) (*Transport, error) {
 // Info is what became of a request besides its response.
 type Info struct {
 	Endpoint string // of the last connection used; "" if none was had
-	Reused   bool   // that connection had served before
+	Reused   bool   // that connection had been idle before
 	Retries  int    // times the request was sent again
 }
 
@@ -117,56 +113,66 @@ func (t *Transport) roundTrip(req *http.Request, interim func(int, http.Header) 
 		closeBody(req)
 		return nil, &Error{Step: "send", Err: err}
 	}
-	for attempt := 1; ; attempt++ {
-		l, err := t.lease(req)
-		if err != nil {
-			closeBody(req)
-			return nil, err
-		}
-		x := newExchange(l, req, &t.cfg.Options)
+	began := time.Now()
+	var stale Stale
+	l, err := t.lease(req, &stale)
+	for retries := 0; err == nil; retries++ {
+		x := newExchange(l, req, &t.cfg.Options, began)
 		x.interim = interim
 		if info != nil {
-			info.Endpoint, info.Reused, info.Retries = l.Endpoint(), l.Reused(), attempt-1
+			info.Endpoint, info.Reused, info.Retries = l.Endpoint(), x.idled, retries
 		}
-		resp, err := x.run()
-		if err == nil {
+		var resp *http.Response
+		if resp, err = x.run(); err == nil {
 			return resp, nil
 		}
-		again := attempt < maxAttempts && x.retryable()
-		if again {
-			req, again = replay(req, x)
-		}
-		if !again {
+		if !x.again {
 			if x.bodyIsOurs() {
 				closeBody(req)
 			}
 			return nil, err
 		}
+		var failed error
+		if req, failed = replay(req, x); failed != nil {
+			l.Discard()
+			return nil, err
+		}
 		t.retries.Add(1)
+		l, err = t.renew(req, l, &stale)
 	}
+	closeBody(req)
+	return nil, err
 }
 
 // replay returns req with a body that nobody has read.
-func replay(req *http.Request, x *exchange) (*http.Request, bool) {
+func replay(req *http.Request, x *exchange) (*http.Request, error) {
 	if x.bodyIsOurs() {
-		return req, true
+		return req, nil
 	}
 	body, err := req.GetBody()
 	if err != nil {
-		return req, false
+		return req, err
 	}
 	again := *req
 	again.Body = body
-	return &again, true
+	return &again, nil
+}
+
+// renew replaces a connection that turned out to be stale.
+func (t *Transport) renew(req *http.Request, l Lease, stale *Stale) (Lease, error) {
+	renewed, err := stale.Renew(req.Context(), l)
+	if renewed || err != nil {
+		return l, err
+	}
+	return t.lease(req, stale)
 }
 
 // lease gets a connection that is alive.
-func (t *Transport) lease(req *http.Request) (Lease, error) {
+func (t *Transport) lease(req *http.Request, stale *Stale) (Lease, error) {
 	source := t.cfg.Source
 	if source == nil {
 		source = t.acquire
 	}
-	var dead Stale
 	for {
 		l, err := source(req.Context(), req)
 		if err != nil {
@@ -180,7 +186,7 @@ func (t *Transport) lease(req *http.Request) (Lease, error) {
 			return l, nil
 		}
 		t.stale.Add(1)
-		if err := dead.Next(l); err != nil {
+		if err := stale.Next(l); err != nil {
 			return nil, err
 		}
 	}

@@ -73,7 +73,7 @@ func (u *upgraded) Close() error {
 		u.settle()
 		return nil
 	}
-	err := u.x.conn.Close()
+	err := u.x.conn.close()
 	u.settle()
 	return err
 }

@@ -65,7 +65,7 @@ func (x *exchange) runUpload(length int64, proceed <-chan bool) {
 	}
 	x.mu.Unlock()
 	if errors.Is(err, ErrRequestBody) {
-		x.conn.Close() // the request can never be completed
+		_ = x.conn.close() // the request can never be completed
 		return
 	}
 	x.awaitHead()
