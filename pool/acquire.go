@@ -131,6 +131,7 @@ func (p *Pool[T]) queue(parker Parker, place int, start int64) *waiter[T] {
 	c := &p.core
 	w := p.waiters.Get().(*waiter[T])
 	w.since, w.parker, w.place = start, parker, place
+	p.parkers = p.parkers || parker != nil
 	c.waited++
 	c.waiters.push(w)
 	c.settle(&e)

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"runtime"
 )
 
 // Lease is the right to use one resource until Release, Discard or DiscardAsync,
@@ -22,7 +23,9 @@ func (l Lease[T]) Value() T { return l.s.value }
 func (l Lease[T]) Reused() bool { return l.gen > 1 }
 
 // Release gives the resource back: to the first caller that waits, else to the
-// idle ones. Config.Reset, if set, runs first, in this goroutine. The resource
+// idle ones. After a hand-over to a waiting goroutine it yields the processor
+// once, so that this goroutine runs first; it does not in a pool that a Parker
+// has waited in. Config.Reset, if set, runs first, in this goroutine. The resource
 // is closed instead, in this goroutine, when Reset fails, when it is past its
 // lifetime or surplus, or when the pool is closed.
 func (l Lease[T]) Release() {
@@ -76,7 +79,13 @@ func (l Lease[T]) releaseSlow(p *Pool[T]) {
 	p.touchLazily()
 	c.give(l.s, &e)
 	c.settle(&e)
+	yield := e.wake != nil && !p.parkers
 	p.unlock(&e)
+	if yield {
+		// Without this the goroutine that releases goes on, finds no idle resource at its next Acquire and waits
+		// in its turn: once there is a queue, every lease goes through it and costs a park and a wake-up.
+		runtime.Gosched()
+	}
 }
 
 // put retires a slot in nobody's hands.

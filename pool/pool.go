@@ -78,6 +78,7 @@ type Pool[T any] struct {
 	timerAt int64       // when timer fires, never if it is not set
 	armed   bool        // under mu: timerAt is no later than the next tick
 	checker bool        // under mu: a background check is under way
+	parkers bool        // under mu: a Parker has waited, so callers may be fibers, whose thread must not yield
 }
 
 // New makes a pool and starts to open MinIdle resources; it does not wait for
