@@ -3,6 +3,7 @@ package pool_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,7 +26,7 @@ type arm struct {
 type resource struct{ _ [64]byte }
 
 var arms = []arm{
-	{"headpond", headpond}, {"puddle", puddlePool}, {"channel", channel},
+	{"headpond", headpond}, {"puddle", puddlePool}, {"vitesslike", vitessLike}, {"channel", channel},
 	{"mutexslice", mutexSlice}, {"syncpool", syncPool}, {"databasesql", databaseSQL},
 }
 
@@ -136,14 +137,14 @@ func fill(size int, use func(func())) {
 
 func nothing() {}
 
-// spread runs use b.N times in all, on g goroutines.
-func spread(b *testing.B, g int, use func(func())) {
+// spread runs use b.N times in all, on g goroutines, which do work while they hold a resource.
+func spread(b *testing.B, g int, use func(func()), work func()) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	defer reportCPU(b)()
 	if g == 1 {
 		for range b.N {
-			use(nothing)
+			use(work)
 		}
 		return
 	}
@@ -151,7 +152,7 @@ func spread(b *testing.B, g int, use func(func())) {
 	for i := range g {
 		wg.Go(func() {
 			for n := b.N*(i+1)/g - b.N*i/g; n > 0; n-- {
-				use(nothing)
+				use(work)
 			}
 		})
 	}
@@ -163,15 +164,29 @@ func BenchmarkPoolAcquire(b *testing.B) {
 		b.Run(a.name, func(b *testing.B) {
 			for _, g := range []int{1, 2, 8, 64, 512} {
 				b.Run(fmt.Sprintf("g=%d", g), func(b *testing.B) {
-					spread(b, g, a.make(b, 64))
+					spread(b, g, a.make(b, 64), nothing)
 				})
 			}
 			for _, g := range []int{2, 8, 64, 512} {
 				for _, size := range []int{1, 10} {
 					b.Run(fmt.Sprintf("g=%d/size=%d", g, size), func(b *testing.B) {
-						spread(b, g, a.make(b, size))
+						spread(b, g, a.make(b, size), nothing)
 					})
 				}
+			}
+		})
+	}
+}
+
+// BenchmarkPoolHeld has each holder let other goroutines run once, as one does that waits for an answer: with more goroutines
+// than resources every acquire has to wait.
+func BenchmarkPoolHeld(b *testing.B) {
+	for _, a := range arms {
+		b.Run(a.name, func(b *testing.B) {
+			for _, c := range []struct{ g, size int }{{8, 1}, {64, 10}, {64, 64}} {
+				b.Run(fmt.Sprintf("g=%d/size=%d", c.g, c.size), func(b *testing.B) {
+					spread(b, c.g, a.make(b, c.size), runtime.Gosched)
+				})
 			}
 		})
 	}
@@ -212,7 +227,7 @@ func BenchmarkPoolChecked(b *testing.B) {
 // longest wait over the median one (1 is perfectly fair).
 func BenchmarkPoolHandOff(b *testing.B) {
 	const g = 64
-	for _, a := range arms[:4] {
+	for _, a := range arms[:5] {
 		b.Run(a.name, func(b *testing.B) {
 			use := a.make(b, 1)
 			var left atomic.Int64 // when the resource was last let go

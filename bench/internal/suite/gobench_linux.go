@@ -60,7 +60,9 @@ func processors() []goVariant {
 }
 
 var goSuites = []goSuite{
-	{name: "pool", workload: "W6", title: "pool core", baseline: "puddle", share: 0.25, quick: regexp.MustCompile(`HandOff|g=(1|8|64)$`)},
+	{name: "pool", workload: "W6", title: "pool core", baseline: "vitesslike", share: 0.25, quick: regexp.MustCompile(`HandOff|g=(1|8|64)$|g=8/size=1$|g=64/size=10$`), variants: []goVariant{
+		{quick: true}, {suffix: "/cpu=1", args: []string{"-test.cpu", "1"}, only: regexp.MustCompile(`^PoolAcquire/g=(1$|64$|8/size=1$|64/size=10$)|^PoolHeld`)},
+	}},
 	{
 		name: "mux", workload: "W4", title: "mux", baseline: "raw", share: 0.25,
 		claims: map[string]string{
@@ -85,7 +87,7 @@ var goSuites = []goSuite{
 
 // goArms are the names that tell arms apart within a benchmark's name.
 var goArms = []string{
-	"headpond", "puddle", "channel", "mutexslice", "syncpool", "databasesql",
+	"headpond", "puddle", "vitesslike", "channel", "mutexslice", "syncpool", "databasesql",
 	"kernel", "raw", "resumable", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
 }
 
