@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/headpond/headpond/pool"
 	"zombiezen.com/go/sqlite"
@@ -15,15 +18,23 @@ import (
 // writing is refused when another process wrote meanwhile.
 const beginWrite = "BEGIN IMMEDIATE"
 
+// checkEvery is how often, at most, connections that come back are the occasion to look
+// at the path and at the length of the log: to ask the system each time would take a
+// third of a short read.
+const checkEvery = time.Millisecond
+
 // DB is the connections of one SQLite file. Its methods are safe for use by
 // several goroutines; a connection belongs to whoever leased it.
 type DB struct {
 	path      string
 	cfg       Config
 	readOnly  bool
-	immutable bool       // read-only, in a directory where the shared memory file cannot be made
-	made      bool       // the file exists: if it is gone later, no empty one takes its place
-	opened    sync.Map   // *sqlite.Conn → *opened
+	immutable bool     // read-only, in a directory where the shared memory file cannot be made
+	made      bool     // the file exists: if it is gone later, no empty one takes its place
+	states    sync.Map // *sqlite.Conn → *state
+	nativeOf  func(*sqlite.Conn) native
+	started   time.Time
+	seen      atomic.Pointer[sighting]
 	closing   sync.Mutex // of two that close at once neither is the last, and the log stays
 	logTried  int64      // size of the log from which on to have it begin anew; the writer's holder's
 	readers   *pool.Pool[*sqlite.Conn]
@@ -44,7 +55,7 @@ func Open(path string, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{path: path, cfg: cfg.withDefaults(), readOnly: readOnly || cfg.ReadOnly}
+	db := &DB{path: path, cfg: cfg.withDefaults(), started: time.Now(), nativeOf: nativeOf, readOnly: readOnly || cfg.ReadOnly}
 	if err := db.probe(); err != nil {
 		return nil, err
 	}
@@ -86,19 +97,63 @@ func noSharedMemory(err error) bool {
 
 func (db *DB) newPool(kind string, limits pool.Limits, reader bool) (*pool.Pool[*sqlite.Conn], error) {
 	return pool.New(pool.Config[*sqlite.Conn]{
-		Name:  filepath.Base(db.path) + " " + kind,
-		Open:  func(ctx context.Context) (*sqlite.Conn, error) { return db.open(ctx, reader) },
-		Close: db.closeConn,
-		Check: func(_ context.Context, conn *sqlite.Conn) error { return db.check(conn) },
-		Reset: func(_ context.Context, conn *sqlite.Conn) error {
-			err := errors.Join(reset(conn, reader), db.check(conn))
-			if err == nil && !reader {
-				err = db.keepLogShort(conn)
-			}
-			return err
-		},
+		Name:   filepath.Base(db.path) + " " + kind,
+		Open:   func(ctx context.Context) (*sqlite.Conn, error) { return db.open(ctx, reader) },
+		Close:  db.closeConn,
+		Check:  func(_ context.Context, conn *sqlite.Conn) error { return db.check(db.state(conn)) },
+		Reset:  func(_ context.Context, conn *sqlite.Conn) error { return db.reset(db.state(conn)) },
 		Limits: limits,
 	})
+}
+
+// state returns what the DB knows of one of its connections.
+func (db *DB) state(conn *sqlite.Conn) *state {
+	v, _ := db.states.Load(conn)
+	return v.(*state)
+}
+
+// reset makes a connection that comes back ready for the next.
+func (db *DB) reset(st *state) error {
+	if err := st.reset(); err != nil {
+		return err
+	}
+	at := time.Since(db.started)
+	if last := db.seen.Load(); last != nil && at-last.at < checkEvery {
+		return last.same(st, db.path)
+	}
+	if err := db.check(st); err != nil || st.reader {
+		return err
+	}
+	return db.keepLogShort(st)
+}
+
+// sighting is what was at the path at some time.
+type sighting struct {
+	at   time.Duration // since DB.started
+	file os.FileInfo   // nil = nothing
+}
+
+// same tells whether what was seen is the file that a connection has open: what is written
+// to a file that was deleted or replaced is lost.
+func (s *sighting) same(st *state, path string) error {
+	if s.file == nil || !os.SameFile(st.file, s.file) {
+		return fmt.Errorf("sqlitepool: %q was replaced by another file", path)
+	}
+	return nil
+}
+
+// check looks whether the file that a connection has open is still at the path.
+func (db *DB) check(st *state) error {
+	now := &sighting{at: time.Since(db.started)}
+	file, err := os.Stat(db.path)
+	if err == nil {
+		now.file = file
+	}
+	db.seen.Store(now)
+	if err != nil {
+		return fmt.Errorf("sqlitepool: %w", err)
+	}
+	return now.same(st, db.path)
 }
 
 // Path returns the path given to Open.
@@ -114,7 +169,7 @@ func (db *DB) ReadOnly() bool { return db.readOnly }
 // call SetInterrupt; what it made by PrepareTransient or OpenBlob it has to
 // finalize or close. When it panics the connection is closed.
 func (db *DB) Read(ctx context.Context, fn func(*sqlite.Conn) error) error {
-	return db.transact(ctx, db.AcquireReader, "BEGIN", fn)
+	return db.transact(ctx, false, fn)
 }
 
 // Write runs fn with the writer between BEGIN IMMEDIATE and COMMIT. An error
@@ -125,12 +180,12 @@ func (db *DB) Read(ctx context.Context, fn func(*sqlite.Conn) error) error {
 // errors of its statements: some end the transaction, and what is done after
 // them is no part of it.
 func (db *DB) Write(ctx context.Context, fn func(*sqlite.Conn) error) error {
-	return db.transact(ctx, db.AcquireWriter, beginWrite, fn)
+	return db.transact(ctx, true, fn)
 }
 
-// AcquireReader leases a reader outside a transaction. Release rolls back what
-// is left open; a lease that changed anything else which lasts (other PRAGMAs,
-// ATTACH, an authorizer, busy handlers) must be discarded. Read columns by number:
+// AcquireReader leases a reader outside a transaction. Release undoes what the package
+// doc says; a lease that changed anything else which lasts (cache_size, synchronous,
+// temporary tables, functions) must be discarded. Read columns by number:
 // the names that a cached statement's Get methods know are those of the schema it was
 // first prepared with. Errors: those of pool.Acquire.
 func (db *DB) AcquireReader(ctx context.Context) (pool.Lease[*sqlite.Conn], error) {
@@ -147,7 +202,7 @@ func (db *DB) AcquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 	}
 	for {
 		lease, err := db.writer.Acquire(ctx)
-		if err != nil || db.check(lease.Value()) == nil {
+		if err != nil || db.check(db.state(lease.Value())) == nil {
 			return lease, err
 		}
 		lease.Discard() // the next one opens what is at the path now, or fails

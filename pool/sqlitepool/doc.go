@@ -43,8 +43,14 @@
 // columns in its cached statements may be wrong. (In the very function that changes a
 // table read its columns by number.)
 //
+// A connection that is given back is compared with what it was when it was opened: a
+// transaction is rolled back, a statement under way is reset, an interrupt is undone, and
+// query_only, foreign_keys and the busy time-out are set again. If other PRAGMAs that are
+// on or off differ, or if there is a database attached, an authorizer, a hook, a temp_store
+// or an open blob that was not there, the connection is closed.
+//
 // A file that is deleted or replaced while it is open is noticed before the next
-// write, after each use and after a second idle: its connections are closed, new
+// write, within a millisecond of each use, and after a second idle: its connections are closed, new
 // ones open what is at the path, and no empty file is made in its place. Do not move
 // or copy over a database in use all the same: SQLite cannot protect its log.
 //

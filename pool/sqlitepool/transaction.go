@@ -16,64 +16,91 @@ const (
 	retryMost  = 50 * time.Millisecond
 )
 
-type acquire = func(context.Context) (pool.Lease[*sqlite.Conn], error)
-
-// transact runs fn in a transaction, on a connection whose cached statements know
-// the present schema: the driver notes the columns' names when it prepares one, and
+// transact runs fn by read or write on a connection whose cached statements
+// know the present schema: the driver notes the columns' names when it prepares one, and
 // SQLite prepares it again behind its back, so that reading by name could mean
 // another column.
-func (db *DB) transact(ctx context.Context, acquire acquire, begin string, fn func(*sqlite.Conn) error) error {
+func (db *DB) transact(ctx context.Context, write bool, fn func(*sqlite.Conn) error) error {
+	acquire, in := db.AcquireReader, db.read
+	if write {
+		acquire, in = db.AcquireWriter, db.write
+	}
 	for {
 		lease, err := acquire(ctx)
 		if err != nil {
 			return err
 		}
-		if outdated, err := db.inTransaction(ctx, lease, begin, fn); !outdated {
+		if outdated, err := db.inTransaction(ctx, lease, in, fn); !outdated {
 			return err
 		}
 	}
 }
 
+type transaction = func(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error)
+
 // inTransaction ends the lease. outdated means that fn was not called.
-func (db *DB) inTransaction(ctx context.Context, lease pool.Lease[*sqlite.Conn], begin string, fn func(*sqlite.Conn) error) (outdated bool, err error) {
+func (db *DB) inTransaction(ctx context.Context, lease pool.Lease[*sqlite.Conn], in transaction, fn func(*sqlite.Conn) error) (outdated bool, err error) {
 	sound := false
+	st := db.state(lease.Value())
 	defer func() {
+		st.release()
 		if sound {
 			lease.Release() // rolls back what is still open
 		} else {
 			lease.Discard() // after a panic, which may have come through SQLite from a function of the application's
 		}
 	}()
-	outdated, err = db.run(ctx, lease.Value(), begin, fn)
+	st.watch(ctx)
+	outdated, err = in(ctx, st, fn)
 	sound = !outdated
 	return outdated, err
 }
 
-func (db *DB) run(ctx context.Context, conn *sqlite.Conn, begin string, fn func(*sqlite.Conn) error) (outdated bool, err error) {
-	conn.SetInterrupt(ctx.Done())
-	if err := db.begin(ctx, conn, begin); err != nil {
-		return false, explain(ctx, err)
+// read runs fn on one snapshot. There is no BEGIN: a statement in the middle of its rows
+// keeps the snapshot for less.
+func (db *DB) read(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error) {
+	outdated, err = st.hold()
+	if err == nil && !outdated {
+		err = fn(st.conn)
 	}
-	if outdated, err := db.found(conn).outdated(); outdated || err != nil {
-		return outdated, explain(ctx, err)
+	if e := st.let(); err == nil {
+		err = e
 	}
-	if err := fn(conn); err != nil {
-		return false, explain(ctx, err)
+	if err == nil && !outdated && ctx.Err() != nil {
+		err = fmt.Errorf("sqlitepool: read after the end of its context: %w", context.Cause(ctx))
 	}
-	return false, commit(ctx, conn)
+	return outdated, explain(ctx, err)
 }
 
-// begin starts a transaction. A lock that another process holds it waits for
+// write runs fn between BEGIN IMMEDIATE and COMMIT.
+func (db *DB) write(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error) {
+	if err := db.begin(ctx, st.conn); err != nil {
+		return false, explain(ctx, err)
+	}
+	outdated, err = st.hold()
+	if e := st.let(); err == nil {
+		err = e
+	}
+	if outdated || err != nil {
+		return outdated, explain(ctx, err)
+	}
+	if err := fn(st.conn); err != nil {
+		return false, explain(ctx, err)
+	}
+	return false, commit(ctx, st)
+}
+
+// begin starts a transaction that writes. A lock that another process holds it waits for
 // itself: SQLite would not look at ctx.
-func (db *DB) begin(ctx context.Context, conn *sqlite.Conn, begin string) error {
-	if begin != beginWrite || ctx.Done() == nil {
-		return exec(conn, begin)
+func (db *DB) begin(ctx context.Context, conn *sqlite.Conn) error {
+	if ctx.Done() == nil {
+		return exec(conn, beginWrite)
 	}
 	conn.SetBusyTimeout(0)
 	defer conn.SetBusyTimeout(db.cfg.BusyTimeout)
 	var until time.Time
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		err := exec(conn, begin)
+		err := exec(conn, beginWrite)
 		if sqlite.ErrCode(err).ToPrimary() != sqlite.ResultBusy {
 			return err
 		}
@@ -97,12 +124,15 @@ func (db *DB) begin(ctx context.Context, conn *sqlite.Conn, begin string) error 
 // commit ends the transaction. It is not interrupted, so that its outcome is
 // known; and statements that fn left in the middle of their rows, which would be
 // in its way, are reset.
-func commit(ctx context.Context, conn *sqlite.Conn) error {
-	conn.SetInterrupt(nil)
+func commit(ctx context.Context, st *state) error {
+	st.release()
 	if ctx.Err() != nil {
 		return fmt.Errorf("sqlitepool: rolled back: %w", context.Cause(ctx))
 	}
-	err := exec(conn, "COMMIT")
+	if st.native.busy(0) {
+		st.arm()
+	}
+	err := exec(st.conn, "COMMIT")
 	if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultBusy {
 		return fmt.Errorf("sqlitepool: not committed: a transient statement is still under way; finalize it before the function returns: %w", err)
 	}

@@ -1,0 +1,104 @@
+package sqlitepool
+
+import (
+	"reflect"
+	"unsafe"
+
+	"modernc.org/libc"
+	lib "modernc.org/sqlite/lib"
+	"zombiezen.com/go/sqlite"
+)
+
+// The driver has no way to ask SQLite for the state of a connection but
+// statements, which cost more than a short query. So its handle and its
+// interrupt channel are read where they lie. The fields are found by name when the
+// program starts; if a later driver renames them, every release takes the
+// slow path (TestReleaseIsCheap fails then).
+var (
+	connTLS    = offset("tls", reflect.TypeFor[*libc.TLS]())
+	connHandle = offset("conn", reflect.TypeFor[uintptr]())
+	connDone   = offset("doneCh", reflect.TypeFor[<-chan struct{}]())
+	nativeOK   = connTLS >= 0 && connHandle >= 0 && connDone >= 0
+)
+
+func offset(name string, want reflect.Type) int {
+	f, ok := reflect.TypeFor[sqlite.Conn]().FieldByName(name)
+	if !ok || f.Type != want {
+		return -1
+	}
+	return int(f.Offset)
+}
+
+// native is SQLite's own view of a connection; the zero native knows nothing.
+type native struct {
+	tls  *libc.TLS
+	db   *lib.Tsqlite3    // not Go's memory
+	done *<-chan struct{} // the driver's interrupt channel
+}
+
+func nativeOf(conn *sqlite.Conn) native {
+	if !nativeOK {
+		return native{}
+	}
+	p := unsafe.Pointer(conn)
+	return native{
+		tls:  *(**libc.TLS)(unsafe.Add(p, connTLS)),
+		db:   *(**lib.Tsqlite3)(unsafe.Add(p, connHandle)),
+		done: (*<-chan struct{})(unsafe.Add(p, connDone)),
+	}
+}
+
+// settings is what of a connection's state one user could leave to the next,
+// as far as SQLite keeps it in the connection itself.
+type settings struct {
+	flags                     uint64 // PRAGMAs that are on or off, such as query_only and foreign_keys
+	databases                 int32  // attached ones included
+	busyTimeout               int32
+	busyHandler, busyArg      uintptr
+	authorizer, authorizerArg uintptr
+	commitHook, rollbackHook  uintptr
+	updateHook, preUpdateHook uintptr
+	progressHandler, walHook  uintptr
+	tempStore, lockingMode    uint8
+	trace                     uint8
+}
+
+// settings returns the present ones. They are the zero settings if the native knows nothing.
+func (n native) settings() settings {
+	if n.db == nil {
+		return settings{}
+	}
+	return settings{
+		flags: n.db.Fflags, databases: n.db.FnDb,
+		busyTimeout: n.db.FbusyTimeout, busyHandler: n.db.FbusyHandler.FxBusyHandler, busyArg: n.db.FbusyHandler.FpBusyArg,
+		authorizer: n.db.FxAuth, authorizerArg: n.db.FpAuthArg,
+		commitHook: n.db.FxCommitCallback, rollbackHook: n.db.FxRollbackCallback,
+		updateHook: n.db.FxUpdateCallback, preUpdateHook: n.db.FxPreUpdateCallback,
+		progressHandler: n.db.FxProgress, walHook: n.db.FxWalCallback,
+		tempStore: n.db.Ftemp_store, lockingMode: n.db.FdfltLockMode, trace: n.db.FmTrace,
+	}
+}
+
+// quiet reports that no statement is under way, but for held ones, and no transaction is open.
+// False may mean that it is not known.
+func (n native) quiet(held int) bool {
+	return n.db != nil && n.db.FautoCommit != 0 && int(n.db.FnVdbeActive) == held
+}
+
+// busy reports that statements are under way besides held ones, or that it is not known.
+func (n native) busy(held int) bool { return n.db == nil || int(n.db.FnVdbeActive) > held }
+
+// resetAll ends every statement that is in the middle of its rows, also those the driver
+// does not know any more. An open blob is one, too, which is left: its user still has
+// what it points to.
+func (n native) resetAll() {
+	if n.db == nil {
+		return
+	}
+	db := uintptr(unsafe.Pointer(n.db))
+	for stmt := lib.Xsqlite3_next_stmt(n.tls, db, 0); stmt != 0; stmt = lib.Xsqlite3_next_stmt(n.tls, db, stmt) {
+		if lib.Xsqlite3_stmt_busy(n.tls, stmt) != 0 && lib.Xsqlite3_sql(n.tls, stmt) != 0 {
+			lib.Xsqlite3_reset(n.tls, stmt)
+		}
+	}
+}

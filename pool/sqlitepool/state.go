@@ -1,0 +1,187 @@
+package sqlitepool
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+)
+
+// state is what the DB knows of one of its connections. It is used by the
+// holder of the connection.
+type state struct {
+	conn        *sqlite.Conn
+	native      native
+	reader      bool
+	busyTimeout time.Duration
+	opened      settings    // those it was opened with
+	file        os.FileInfo // of the database file it has open
+	schemas     []schema    // of that file and of those that Setup has attached
+	logs        []string    // paths of the write-ahead logs
+
+	// done is the connection's interrupt channel. The driver starts a goroutine for every
+	// channel it is given, so this one stays until interrupt has closed it.
+	done      chan struct{}
+	interrupt func()      // closes done; made once
+	unwatch   func() bool // ends the watch of a context, nil without one
+}
+
+func newState(conn *sqlite.Conn, native native, reader bool, busyTimeout time.Duration, file os.FileInfo) *state {
+	st := &state{conn: conn, native: native, reader: reader, busyTimeout: busyTimeout, file: file}
+	st.interrupt = func() { close(st.done) }
+	st.opened = st.native.settings()
+	st.arm()
+	return st
+}
+
+// arm gives the driver a new interrupt channel. That resets the statements of its
+// cache which are in the middle of their rows.
+func (st *state) arm() {
+	st.done = make(chan struct{})
+	st.conn.SetInterrupt(st.done)
+}
+
+// watch interrupts the connection when ctx ends, until release.
+func (st *state) watch(ctx context.Context) {
+	if ctx.Done() != nil {
+		st.unwatch = context.AfterFunc(ctx, st.interrupt)
+	}
+}
+
+// release ends the watch and undoes its interrupt.
+func (st *state) release() {
+	if st.unwatch == nil {
+		return
+	}
+	stopped := st.unwatch()
+	st.unwatch = nil
+	if !stopped {
+		<-st.done // interrupt has begun; it must not hit another user
+		st.arm()
+	}
+}
+
+// reset makes a released connection as good as new: no interrupt, no statement
+// under way, no transaction, the settings it was opened with. Mostly there is
+// nothing to do, and finding that out costs a few loads.
+func (st *state) reset() error {
+	if st.native.quiet(0) && *st.native.done == st.done && st.native.settings() == st.opened {
+		return nil
+	}
+	st.arm()
+	st.native.resetAll()
+	if !st.conn.AutocommitEnabled() {
+		if err := exec(st.conn, "ROLLBACK"); err != nil {
+			return err
+		}
+	}
+	if st.native.db == nil || st.native.settings() != st.opened {
+		st.conn.SetBusyTimeout(st.busyTimeout)
+	}
+	if st.native.db == nil || st.native.settings() != st.opened {
+		// Setting a flag makes SQLite compile every statement of the connection again.
+		guard := "PRAGMA foreign_keys=ON"
+		if st.reader {
+			guard = "PRAGMA query_only=ON"
+		}
+		if err := exec(st.conn, guard); err != nil {
+			return err
+		}
+	}
+	switch {
+	case st.native.db == nil:
+		return nil
+	case !st.native.quiet(0):
+		return errors.New("sqlitepool: a blob was left open")
+	case st.native.settings() != st.opened:
+		return errors.New("sqlitepool: the settings of the connection were changed")
+	}
+	return nil
+}
+
+// close prepares the connection's end: it frees what the state has of it, and gives back locks that
+// the connection would keep for ever if something of it is still open, which would keep
+// SQLite from closing it.
+func (st *state) close() {
+	for i := range st.schemas {
+		_ = st.schemas[i].version.Finalize() // repeats the error of its last step
+	}
+	st.schemas = nil
+	st.native.resetAll()
+	if !st.conn.AutocommitEnabled() {
+		_ = exec(st.conn, "ROLLBACK") // closing does it, too
+	}
+}
+
+// schema is that of the database file or of one that Setup has attached.
+type schema struct {
+	version *sqlite.Stmt // asks for a number that changes with it; not in the driver's cache
+	was     int64        // which it was when the connection was opened
+}
+
+// look notes the schemas and logs of all files that the connection has open. What the
+// connection alone has, in memory, is nobody else's to change.
+// Source: https://www.sqlite.org/pragma.html#pragma_schema_version
+func (st *state) look() error {
+	var names []string
+	err := sqlitex.ExecuteTransient(st.conn, "PRAGMA database_list", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
+		if name, file := stmt.ColumnText(1), stmt.ColumnText(2); file != "" && name != "temp" {
+			names = append(names, name)
+			st.logs = append(st.logs, logOf(file))
+		}
+		return nil
+	}})
+	for i := 0; i < len(names) && err == nil; i++ {
+		s := schema{}
+		query := `PRAGMA "` + strings.ReplaceAll(names[i], `"`, `""`) + `".schema_version`
+		if s.version, _, err = st.conn.PrepareTransient(query); err != nil {
+			break
+		}
+		st.schemas = append(st.schemas, s)
+		if _, err = s.version.Step(); err == nil {
+			st.schemas[i].was = s.version.ColumnInt64(0)
+			err = s.version.Reset()
+		}
+	}
+	return err
+}
+
+// logOf is where SQLite keeps the log of the file at path: beside what a link leads to.
+func logOf(path string) string {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	return path + "-wal"
+}
+
+// hold begins to read: the connection keeps the snapshots of its files until let is
+// called, because a statement on each of them is in the middle of its rows. outdated
+// tells that a schema has changed since the connection was opened.
+func (st *state) hold() (outdated bool, err error) {
+	for i := range st.schemas {
+		s := &st.schemas[i]
+		if _, err := s.version.Step(); err != nil {
+			return false, err
+		}
+		if s.version.ColumnInt64(0) != s.was {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// let ends what hold began.
+func (st *state) let() error {
+	var err error
+	for i := range st.schemas {
+		if e := st.schemas[i].version.Reset(); e != nil {
+			err = e
+		}
+	}
+	return err
+}
