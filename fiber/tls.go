@@ -185,7 +185,12 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	}
 	t.shaking.Lock()
 	defer t.shaking.Unlock()
+	t.under.shaking = true
 	err := t.Conn.HandshakeContext(ctx)
+	t.under.shaking = false
+	if alert, ok := t.under.alert(); ok && err != nil {
+		err = &net.OpError{Op: "remote error", Err: alert}
+	}
 	if failed := t.under.flush(); err == nil {
 		err = failed
 	}
@@ -240,7 +245,9 @@ type gathering struct {
 	how      reading          // the reader's, as all up to emptied
 	look     *idleconn.Looker // at Conn; nil = nobody asked yet
 	received idleconn.Records
-	emptied  bool // crypto/tls has nothing left of what was received
+	emptied  bool              // crypto/tls has nothing left of what was received
+	shaking  bool              // the handshake is under way
+	tail     [alertRecord]byte // what was last received in it
 
 	sending Mutex // held across I/O, by whoever sends
 
@@ -283,14 +290,44 @@ func (g *gathering) Read(p []byte) (int, error) {
 	if n > 0 {
 		g.emptied = false
 		g.received.Pass(p[:n])
+		if g.shaking {
+			g.keepTail(p[:n])
+		}
 	}
 	return n, err
+}
+
+// keepTail keeps the last bytes of the stream, of which b are the newest.
+func (g *gathering) keepTail(b []byte) {
+	if k := len(b); k < alertRecord {
+		copy(g.tail[:], g.tail[k:])
+	}
+	b = b[max(0, len(b)-alertRecord):]
+	copy(g.tail[alertRecord-len(b):], b)
 }
 
 // arrived reports whether a Read would not wait.
 func (g *gathering) arrived() bool {
 	state := g.look.Look()
 	return state == idleconn.Pending || state == idleconn.Dead
+}
+
+// alertRecord is the size of an alert that is not encrypted: type, version, length, level, description (RFC 8446, sections
+// 5.1 and 6).
+const alertRecord = recordHeader + 2
+
+const (
+	recordHeader = 5
+	typeAlert    = 21
+)
+
+// alert returns the alert that the peer ended the handshake with, if that was not encrypted. In TLS 1.3 many clients that refuse a
+// certificate have no keys yet for what they send, and crypto/tls reports their alert as a record with a bad MAC.
+func (g *gathering) alert() (tls.AlertError, bool) {
+	if t := &g.tail; t[0] == typeAlert && t[1] == 3 && t[3] == 0 && t[4] == alertRecord-recordHeader {
+		return tls.AlertError(t[alertRecord-1]), true
+	}
+	return 0, false
 }
 
 // errNothing is what a connection says that has nothing now. crypto/tls takes it for a time-out, after

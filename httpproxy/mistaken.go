@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -25,8 +26,7 @@ func isHello(start []byte) bool { return len(start) >= 2 && start[0] == 22 && st
 func (s *session) noHandshake(h *handed, err error) {
 	client := s.lc.RemoteAddr().String()
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); !ok || !isRequest(record.RecordHeader[:]) {
-		s.p.srv.CountError(listener.ReasonTLS)
-		s.p.srv.Logger().Debug("TLS handshake error", "client", client, "error", err)
+		s.noteTLS("TLS handshake error", err)
 		return
 	}
 	s.p.srv.Report(listener.ReasonTLS, slog.LevelInfo, "HTTP without TLS spoken to a listener with TLS", "client", client,
@@ -41,6 +41,22 @@ func (s *session) noHandshake(h *handed, err error) {
 	rest.use(h)
 	rest.bye()
 	rest.drop()
+}
+
+// noteTLS counts and logs a failure of TLS: at debug level, because anybody can cause it.
+func (s *session) noteTLS(what string, err error) {
+	s.p.srv.CountError(listener.ReasonTLS)
+	s.p.srv.Logger().Debug(what, "client", s.lc.RemoteAddr().String(), "error", err)
+}
+
+// isTLSFailure reports whether err, of reading from a client after the handshake, is TLS's own: the client has refused
+// something with an alert, or has sent what is no TLS.
+func isTLSFailure(err error) bool {
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return true
+	}
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && (op.Op == "local error" || op.Op == "remote error") // crypto/tls's words
 }
 
 // isRequest reports whether a connection begins with a method and a space, as far as its first bytes tell.

@@ -2,9 +2,12 @@ package httpproxy_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +46,59 @@ func TestPlainHTTPToATLSListener(t *testing.T) {
 	c, _ := dialRaw(t, p.addr)
 	if err := tls.Client(c, client).Handshake(); err != nil {
 		t.Errorf("a client with TLS: %v", err)
+	}
+}
+
+// TestTLSFailureIsLoggedAsSuch: a client that refuses the certificate, in either version of TLS, one that breaks the handshake off, and
+// one that sends no TLS after it.
+func TestTLSFailureIsLoggedAsSuch(t *testing.T) {
+	server, trusting := certificates(t)
+	for _, tc := range []struct {
+		name, want string
+		client     func(t *testing.T, url, addr string)
+	}{
+		{"TLS 1.3, certificate refused", "remote error: tls: unknown certificate authority", func(t *testing.T, url, _ string) { curl(t, url) }},
+		{"TLS 1.2, certificate refused", "remote error: tls: unknown certificate authority", func(t *testing.T, url, _ string) { curl(t, url, "--tls-max", "1.2") }},
+		{"handshake broken off", "EOF", func(t *testing.T, _, addr string) { conntest.Dial(t, addr).Close() }},
+		{"no TLS behind the handshake", "tls: ", func(t *testing.T, _, addr string) {
+			c := conntest.Dial(t, addr)
+			if err := tls.Client(c, trusting).Handshake(); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(c, getRoot)
+			_, _ = io.Copy(io.Discard, c)
+		}},
+		{"no TLS in a request", "tls: ", func(t *testing.T, _, addr string) {
+			c := conntest.Dial(t, addr)
+			if _, err := io.WriteString(tls.Client(c, trusting), "GET / HT"); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(c, "TP/1.1\r\n\r\n")
+			_, _ = io.Copy(io.Discard, c)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var log conntest.Log
+			cfg := routeTo(newUpstream(t, "127.0.0.1:1"))
+			cfg.TLS = server
+			cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			p := startProxy(t, cfg)
+			tc.client(t, p.url, p.addr)
+			eventually(t, "the log says so", func() bool { return log.Line("TLS", tc.want) != "" })
+			if e := p.Stats().Errors; e["tls"] != 1 || e["protocol"] != 0 {
+				t.Errorf("the errors are %v", e)
+			}
+		})
+	}
+}
+
+// curl asks url, whose certificate it does not trust.
+func curl(t *testing.T, url string, args ...string) {
+	t.Helper()
+	const untrusted = 60 // its exit code
+	out, err := exec.CommandContext(t.Context(), "curl", append(args, "-sS", url)...).CombinedOutput()
+	if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != untrusted {
+		t.Fatalf("curl: %v\n%s", err, out)
 	}
 }
 

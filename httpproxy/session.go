@@ -261,6 +261,9 @@ func (s *session) run() {
 		case errors.Is(err, httpwire.ErrMalformed):
 			s.refuseHead(err)
 			return
+		case isTLSFailure(err):
+			s.noteTLS("TLS error", err)
+			return
 		case err != nil:
 			s.p.noteRefused(s.lc)
 			return
@@ -321,6 +324,9 @@ func (s *session) awaitRequest() bool {
 		return false // kicked
 	}
 	s.count(n, 0)
+	if isTLSFailure(err) {
+		s.noteTLS("TLS error", err)
+	}
 	return err == nil
 }
 
