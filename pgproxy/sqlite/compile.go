@@ -127,7 +127,7 @@ func (cs *connState) remove(e *list.Element) {
 // rolled back for the error.
 func (cs *connState) step(c *compiled) (row bool, err error) {
 	cs.callError = nil
-	if row, err = c.stmt.Step(); err == nil && cs.callError != nil {
+	if row, err = c.stmt.Step(); cs.callError != nil {
 		return false, cs.callError
 	}
 	return row, err
@@ -234,7 +234,7 @@ func (cs *connState) columnType(c *compiled, name string, generation uint64) uin
 }
 
 // describe settles the types of a statement's parameters and columns. Columns
-// whose type nothing tells stay unspecified.
+// whose type nothing tells are text, which every value can be sent as.
 func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 	ty := &typer{tokens: p.tokens, params: p.params, column: func(name string) uint32 {
 		return cs.columnType(c, name, generation)
@@ -248,15 +248,20 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 		ty.inferParams(cs.insertTypes(p.tokens, generation))
 	}
 	p.columns = make([]column, c.stmt.ColumnCount())
-	items := selectItems(p.tokens)
+	arms := selectArms(p.tokens)
 	for i := range p.columns {
-		it := itemOf(items, i, len(p.columns))
+		it := itemOf(arms[0], i, len(p.columns))
 		oid := resultDecl(c, i, p.rw.catalog)
 		switch {
 		case it != nil && p.rw.catalog && catalogBools[p.tokens[it.hi-1].text]:
 			oid = oidBool
 		case it != nil && oid == oidUnspecified:
 			oid = ty.sub(it.lo, it.hi)
+		}
+		for _, items := range arms[1:] {
+			if it := itemOf(items, i, len(p.columns)); it != nil && !it.star {
+				oid = common(oid, ty.sub(it.lo, it.hi))
+			}
 		}
 		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), it), wireType(oid))
 	}
@@ -272,17 +277,13 @@ func resultDecl(c *compiled, i int, catalog bool) uint32 {
 	return declaredOID(decl)
 }
 
-// wireType maps the types a parameter can be declared with to those results have.
+// wireType maps the types expressions have to those results are sent as.
 func wireType(oid uint32) uint32 {
-	switch oid {
-	case oidInt2, oidInt4, oidOID:
-		return oidInt8
-	case oidFloat4:
+	switch {
+	case oid == oidFloat4:
 		return oidFloat8
-	case oidVarchar, oidBpchar, oidName, oidUUID, oidTime, oidUnknown:
+	case castFunction(oid) == "", oid == oidUnknown:
 		return oidText
-	case oidJSONB:
-		return oidJSON
 	}
 	return oid
 }

@@ -25,14 +25,20 @@ func bindParam(stmt *sqlite.Stmt, n int, oid uint32, format int16, raw []byte) e
 	}
 	if format == pgwire.FormatBinary {
 		if err := bindBinary(stmt, n, oid, raw); err != nil {
-			return sqlError(pgwire.StateInvalidBinaryRepresent, "parameter $%d is no binary %s: %v", n, typeName(oid), err)
+			return notBinary(err, n, oid)
 		}
 		return nil
 	}
-	if !bindText(stmt, n, oid, string(raw)) {
-		return sqlError(pgwire.StateInvalidTextRepresent, "invalid input syntax for type %s: %q in parameter $%d", typeName(oid), clip(string(raw)), n)
+	return bindText(stmt, n, oid, raw)
+}
+
+// notBinary gives an error of bindBinary its SQLSTATE, if it has none.
+func notBinary(err error, n int, oid uint32) error {
+	var resp *responseError
+	if errors.As(err, &resp) {
+		return err
 	}
-	return nil
+	return sqlError(pgwire.StateInvalidBinaryRepresent, "parameter $%d is no binary %s: %v", n, typeName(oid), err)
 }
 
 // clip shortens a text that is quoted in a message.
@@ -43,76 +49,58 @@ func clip(s string) string {
 	return s
 }
 
-// bindText reports whether s is a text of the type.
-func bindText(stmt *sqlite.Stmt, n int, oid uint32, s string) bool {
-	switch oid {
-	case oidUnspecified, oidUnknown:
-		bindGuess(stmt, n, s)
-	case oidBool:
-		b, ok := parseBool(s)
-		stmt.BindBool(n, b)
-		return ok
-	case oidInt2, oidInt4, oidInt8, oidOID:
-		i, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
-		stmt.BindInt64(n, i)
-		return err == nil
-	case oidFloat4, oidFloat8:
-		f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
-		stmt.BindFloat(n, f)
-		return err == nil && !math.IsNaN(f)
-	case oidNumeric:
-		return bindNumeric(stmt, n, strings.TrimSpace(s))
-	case oidBytea:
-		b, ok := parseBytea(s)
-		stmt.BindBytes(n, b)
-		return ok
-	case oidDate, oidTimestamp, oidTimestamptz:
-		t, ok := parseZoned(s)
-		if oid != oidTimestamptz { // which zone it is in does not matter, and drivers name one in any case
-			t = t.Add(offsetOf(t))
+// bindText binds the text form of a type.
+func bindText(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
+	v := value{typ: sqlite.TypeText, text: raw}
+	var err error
+	switch {
+	case oid == oidUnspecified, oid == oidUnknown:
+		if err = checkText(raw); err == nil {
+			v = guess(v)
 		}
-		stmt.BindText(n, formatTime(t.UTC(), oid))
-		return ok
+	case coercions[oid] == nil: // kept as its text
+		err = checkText(raw)
 	default:
-		stmt.BindText(n, s)
+		v, err = coerce(oid, v)
 	}
-	return true
+	if err != nil {
+		return inParameter(err, n)
+	}
+	v.bind(stmt, n)
+	return nil
+}
+
+// inParameter adds to an error which parameter it is about.
+func inParameter(err error, n int) error {
+	resp := *toResponse(err)
+	resp.Where = fmt.Sprintf("parameter $%d", n)
+	return &resp
 }
 
 // sqliteDigits is how many digits SQLite prints of a float.
 const sqliteDigits = 15
 
-// bindGuess binds a text nothing is known about. One that is exactly how SQLite
-// prints a number is bound as that number, because SQLite, unlike PostgreSQL,
+// guess returns the value of a text nothing is known about. One that is exactly how SQLite
+// prints a number becomes that number, because SQLite, unlike PostgreSQL,
 // does not convert a text that meets a number in an expression.
-func bindGuess(stmt *sqlite.Stmt, n int, s string) {
+func guess(v value) value {
+	if len(v.text) > maxInt64Len {
+		return v
+	}
+	s := string(v.text)
 	if i, err := strconv.ParseInt(s, 10, 64); err == nil && strconv.FormatInt(i, 10) == s {
-		stmt.BindInt64(n, i)
-		return
+		return intValue(i)
 	}
 	if len(s) <= sqliteDigits && strings.Contains(s, ".") {
 		if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) >= 1e-4 && isDecimal(s) && strconv.FormatFloat(f, 'f', -1, 64) == s {
-			stmt.BindFloat(n, f)
-			return
+			return floatValue(f)
 		}
 	}
-	stmt.BindText(n, s)
+	return v
 }
 
-// bindNumeric binds a decimal as SQLite keeps a NUMERIC: integer if it is one,
-// else the nearest float.
-func bindNumeric(stmt *sqlite.Stmt, n int, s string) bool {
-	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
-		stmt.BindInt64(n, i)
-		return true
-	}
-	f, err := strconv.ParseFloat(s, 64)
-	if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
-		return false
-	}
-	stmt.BindFloat(n, f)
-	return true
-}
+// maxInt64Len is the longest text of a 64-bit integer, in bytes.
+const maxInt64Len = len("-9223372036854775808")
 
 // parseBytea reads PostgreSQL's hex form; any other text stands for its bytes.
 func parseBytea(s string) ([]byte, bool) {
@@ -132,8 +120,11 @@ func offsetOf(t time.Time) time.Duration {
 // formatTime gives a time as SQLite's own CURRENT_TIMESTAMP writes it, in UTC,
 // with microseconds if there are any, so that texts sort by time.
 func formatTime(t time.Time, oid uint32) string {
-	if oid == oidDate {
+	switch oid {
+	case oidDate:
 		return t.Format(time.DateOnly)
+	case oidTime:
+		return t.Format(clockLayout)
 	}
 	return t.UTC().Format(timeLayout)
 }
@@ -164,21 +155,23 @@ func bindBinary(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 		if err != nil {
 			return err
 		}
-		bindNumeric(stmt, n, s)
+		v, _ := numericValue(s)
+		v.bind(stmt, n)
 	case oidUUID:
-		h := hex.EncodeToString(raw)
-		stmt.BindText(n, h[:8]+"-"+h[8:12]+"-"+h[12:16]+"-"+h[16:20]+"-"+h[20:])
+		stmt.BindText(n, string(appendUUID(nil, [16]byte(raw))))
 	case oidDate, oidTime, oidTimestamp, oidTimestamptz:
 		s, err := binaryTime(oid, raw)
 		stmt.BindText(n, s)
 		return err
-	case oidText, oidVarchar, oidBpchar, oidName, oidJSON, oidUnknown, oidUnspecified:
-		stmt.BindText(n, string(raw))
+	case oidText, oidVarchar, oidBpchar, oidName, oidUnknown, oidUnspecified:
+		return bindText(stmt, n, oidText, raw)
+	case oidJSON:
+		return bindText(stmt, n, oid, raw)
 	case oidJSONB:
 		if len(raw) == 0 || raw[0] != 1 {
 			return fmt.Errorf("unknown jsonb version")
 		}
-		stmt.BindText(n, string(raw[1:]))
+		return bindText(stmt, n, oid, raw[1:])
 	default:
 		return fmt.Errorf("type OID %d is known in text format only", oid)
 	}

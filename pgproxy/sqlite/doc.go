@@ -35,30 +35,40 @@
 // # SQL
 //
 // The SQL is SQLite's. Translated are $1, casts (x::int8, CAST(x AS timestamp)),
-// E'…' and $$…$$ strings, ~ and ILIKE, FOR UPDATE, SERIAL, the schema names
-// public, pg_catalog and information_schema. LIKE ignores case, as in SQLite. What a
-// shared file cannot do (COPY, LISTEN, cursors, temporary tables, roles, PRAGMAs
+// E'…' and $$…$$ strings, ~ and ILIKE, FOR UPDATE, SERIAL, EXTRACT,
+// typed literals (DATE '2024-02-29'), the schema names public, pg_catalog and
+// information_schema. LIKE ignores case, as in SQLite. What a shared file cannot do (COPY, LISTEN, cursors, temporary tables, roles, PRAGMAs
 // that change something) is refused with SQLSTATE 0A000, and what would change a
 // connection that others use next, however it is written, with 42501. psql's \d, \dt, \di,
 // \dv, \d NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
 //
 // # Types
 //
-// A column of a table is sent as its declared type: INTEGER and its relatives
-// as int8, REAL, FLOAT and DOUBLE as float8, BOOLEAN as bool, NUMERIC and
-// DECIMAL as numeric, TEXT, CHAR and VARCHAR as text, BLOB as bytea, DATE,
-// TIMESTAMP, DATETIME and TIMESTAMPTZ as such, JSON as json. An expression is
+// A column of a table is sent as its declared type: SMALLINT as int2, INTEGER and
+// SERIAL as int4, BIGINT as int8, REAL, FLOAT and DOUBLE as float8, BOOLEAN as bool,
+// NUMERIC and DECIMAL as numeric, TEXT, CHAR and VARCHAR as such, BLOB as bytea, DATE,
+// TIME, TIMESTAMP, DATETIME and TIMESTAMPTZ, UUID, JSON and JSONB as such. An expression is
 // typed by its form: literals, casts, comparisons (bool), arithmetic, functions
-// with known results. If nothing tells, the extended protocol sends text, and
-// the simple protocol goes by the first row.
+// with known results, the branches of CASE, UNION and VALUES together. If nothing
+// tells, it is text.
 //
-// SQLite lets a column hold values of another type. If one cannot be sent as
-// the column's type, the extended protocol ends the statement with SQLSTATE
-// 42804 and a hint to CAST; the simple protocol, which people use, sends its text.
-// Dates and times are read from the three forms of SQLite: text, integer seconds,
-// real Julian days. Parameters of these types are stored as text in UTC, as
+// A cast checks its value as PostgreSQL does: 'abc'::int is 22P02, 3000000000::int
+// 22003, '2024-13-45'::date 22008. In CREATE and ALTER, where other programs read
+// it, a cast is SQLite's.
+//
+// SQLite lets a column hold values of another type, and computes with 64-bit integers
+// and doubles only. A value that its column's type does not hold never leaves: the
+// statement ends with 22003 (a number out of range), 22021 (a text with NUL or that is not
+// UTF-8) or 42804, and a hint. Dates and times are read from the three forms of SQLite:
+// text, integer seconds, real Julian days. Parameters of these types are stored as text in UTC, as
 // CURRENT_TIMESTAMP writes it; a zone in a text for DATE or TIMESTAMP does not
-// count, as in PostgreSQL.
+// count, as in PostgreSQL. The zone of every session is UTC.
+//
+// A numeric that neither a 64-bit integer nor a double is exactly is stored as its text
+// with a no-break space behind it, without which SQLite would round it, and comes
+// back as it was, as does such a literal. It equals the same digits only, and sorts behind all
+// numbers: ORDER BY n::float8 sorts by value, to 15 digits. Arithmetic, sum and avg
+// compute with doubles. Zeros at the end of other numerics are not kept.
 //
 // A parameter whose type the client does not give gets that of the column or
 // expression it is compared with or put into. If nothing tells, it is reported

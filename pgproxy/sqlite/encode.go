@@ -1,12 +1,15 @@
 package sqlite
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/headpond/headpond/pgwire"
 	"zombiezen.com/go/sqlite"
@@ -15,14 +18,6 @@ import (
 // column is one result column.
 type column struct {
 	pgwire.Field
-}
-
-// value is a value of SQLite: one of its five storage classes.
-type value struct {
-	typ   sqlite.ColumnType
-	int   int64
-	float float64
-	text  []byte // of a text or blob; valid until the statement steps
 }
 
 // readValue reads a column of the current row. buf is reused for texts and
@@ -73,14 +68,15 @@ func appendFloat(dst []byte, f float64) []byte {
 }
 
 // encode appends v, which is not NULL, as a value of c's type and format. ok is
-// false if v does not fit the type.
+// false if v does not fit the type: nothing leaves the gateway that contradicts
+// the type it was announced with.
 func (c *column) encode(dst []byte, v value) (out []byte, ok bool) {
 	bin := c.Format == pgwire.FormatBinary
 	switch c.TypeOID {
 	case oidBool:
 		return encodeBool(dst, v, bin)
-	case oidInt8:
-		return encodeInt(dst, v, bin)
+	case oidInt8, oidInt4, oidInt2, oidOID:
+		return encodeInt(dst, v, c.TypeOID, bin)
 	case oidFloat8:
 		return encodeFloat(dst, v, bin)
 	case oidNumeric:
@@ -93,12 +89,33 @@ func (c *column) encode(dst []byte, v value) (out []byte, ok bool) {
 			return append(dst, v.text...), true
 		}
 		return hex.AppendEncode(append(dst, `\x`...), v.text), true
-	case oidDate, oidTimestamp, oidTimestamptz:
+	case oidDate, oidTime, oidTimestamp, oidTimestamptz:
 		return encodeTime(dst, v, c.TypeOID, bin)
-	case oidJSON:
-		return v.plain(dst), v.typ != sqlite.TypeBlob
+	case oidJSON, oidJSONB:
+		return encodeJSON(dst, v, bin && c.TypeOID == oidJSONB)
+	case oidUUID:
+		u, ok := parseUUID(v)
+		if bin {
+			return append(dst, u[:]...), ok
+		}
+		return appendUUID(dst, u), ok
 	}
-	return v.plain(dst), true
+	return v.plain(dst), v.typ != sqlite.TypeText || isText(v.text)
+}
+
+// isText reports whether b is what PostgreSQL takes for text: UTF-8 without NUL.
+func isText(b []byte) bool { return bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) }
+
+func encodeJSON(dst []byte, v value, version bool) ([]byte, bool) {
+	if v.typ == sqlite.TypeBlob {
+		return dst, false
+	}
+	if version {
+		dst = append(dst, 1)
+	}
+	at := len(dst)
+	dst = v.plain(dst)
+	return dst, v.typ == sqlite.TypeInteger || json.Valid(dst[at:])
 }
 
 func encodeBool(dst []byte, v value, bin bool) ([]byte, bool) {
@@ -139,7 +156,7 @@ func parseBool(s string) (b, ok bool) {
 	return false, false
 }
 
-func encodeInt(dst []byte, v value, bin bool) ([]byte, bool) {
+func encodeInt(dst []byte, v value, oid uint32, bin bool) ([]byte, bool) {
 	n := v.int
 	switch v.typ {
 	case sqlite.TypeFloat:
@@ -150,10 +167,30 @@ func encodeInt(dst []byte, v value, bin bool) ([]byte, bool) {
 	default:
 		return dst, false
 	}
-	if bin {
-		return binary.BigEndian.AppendUint64(dst, uint64(n)), true
+	size := 8
+	switch oid {
+	case oidInt4:
+		if n != int64(int32(n)) {
+			return dst, false
+		}
+		size = 4
+	case oidOID:
+		if n != int64(uint32(n)) {
+			return dst, false
+		}
+		size = 4
+	case oidInt2:
+		if n != int64(int16(n)) {
+			return dst, false
+		}
+		size = 2
 	}
-	return strconv.AppendInt(dst, n, 10), true
+	if !bin {
+		return strconv.AppendInt(dst, n, 10), true
+	}
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], uint64(n))
+	return append(dst, b[8-size:]...), true
 }
 
 func encodeFloat(dst []byte, v value, bin bool) ([]byte, bool) {
@@ -172,55 +209,41 @@ func encodeFloat(dst []byte, v value, bin bool) ([]byte, bool) {
 }
 
 func encodeNumeric(dst []byte, v value, bin bool) ([]byte, bool) {
-	var text []byte
-	switch v.typ {
-	case sqlite.TypeInteger, sqlite.TypeText:
-		text = v.plain(nil)
-	case sqlite.TypeFloat:
-		text = strconv.AppendFloat(nil, v.float, 'f', -1, 64)
-	default:
-		return dst, false
-	}
-	if !isDecimal(string(text)) {
-		return dst, false
-	}
-	if bin {
-		return appendNumeric(dst, string(text)), true
-	}
-	return append(dst, text...), true
-}
-
-// encodeTime encodes a date or time kept as SQLite's functions take it: text,
-// an integer of seconds since 1970, or a Julian day number.
-func encodeTime(dst []byte, v value, oid uint32, bin bool) ([]byte, bool) {
-	var t time.Time
+	at := len(dst)
 	switch v.typ {
 	case sqlite.TypeInteger:
-		t = time.Unix(v.int, 0).UTC()
+		dst = strconv.AppendInt(dst, v.int, 10)
 	case sqlite.TypeFloat:
-		const unixEpochJulian = 2440587.5
-		t = time.UnixMicro(int64(math.Round((v.float-unixEpochJulian)*86400e3)) * 1000).UTC()
+		dst = strconv.AppendFloat(dst, v.float, 'f', -1, 64)
 	case sqlite.TypeText:
-		var ok bool
-		if t, ok = parseTime(string(v.text)); !ok {
-			return dst, false
-		}
-	default:
-		return dst, false
+		dst = append(dst, bytes.TrimSuffix(v.text, []byte(exactMark))...)
 	}
-	if t.Year() < 1 || t.Year() > 9999 {
-		return dst, false
+	if !isDecimal(string(dst[at:])) {
+		return dst[:at], false
 	}
 	if bin {
-		if oid == oidDate {
-			return binary.BigEndian.AppendUint32(dst, uint32(int32((t.Truncate(24*time.Hour).Unix()-epoch2000)/86400))), true
-		}
-		return binary.BigEndian.AppendUint64(dst, uint64(t.UnixMicro()-epoch2000*1e6)), true
+		return appendNumeric(dst[:at], string(dst[at:])), true
 	}
-	switch oid {
-	case oidDate:
+	return dst, true
+}
+
+func encodeTime(dst []byte, v value, oid uint32, bin bool) ([]byte, bool) {
+	t, ok := moment(oid, v, false)
+	if !ok {
+		return dst, false
+	}
+	switch {
+	case bin && oid == oidDate:
+		return binary.BigEndian.AppendUint32(dst, uint32(int32((t.Truncate(24*time.Hour).Unix()-epoch2000)/86400))), true
+	case bin && oid == oidTime:
+		return binary.BigEndian.AppendUint64(dst, uint64(sinceMidnight(t).Microseconds())), true
+	case bin:
+		return binary.BigEndian.AppendUint64(dst, uint64(t.UnixMicro()-epoch2000*1e6)), true
+	case oid == oidDate:
 		return t.AppendFormat(dst, time.DateOnly), true
-	case oidTimestamp:
+	case oid == oidTime:
+		return t.AppendFormat(dst, clockLayout), true
+	case oid == oidTimestamp:
 		return t.AppendFormat(dst, timeLayout), true
 	}
 	return t.AppendFormat(dst, timeLayout+"+00"), true
@@ -228,8 +251,9 @@ func encodeTime(dst []byte, v value, oid uint32, bin bool) ([]byte, bool) {
 
 const (
 	// epoch2000 is PostgreSQL's zero of time in Unix seconds.
-	epoch2000  = 946684800
-	timeLayout = "2006-01-02 15:04:05.999999"
+	epoch2000   = 946684800
+	timeLayout  = "2006-01-02 15:04:05.999999"
+	clockLayout = "15:04:05.999999"
 )
 
 var timeLayouts = []string{
@@ -238,15 +262,12 @@ var timeLayouts = []string{
 	"2006-01-02 15:04:05.999999999 Z07", "2006-01-02 Z07:00", "2006-01-02 Z07",
 }
 
-// parseTime reads a time as people keep it in SQLite, in UTC when it names no zone.
-func parseTime(s string) (time.Time, bool) {
-	t, ok := parseZoned(s)
-	return t.UTC(), ok
-}
-
-// parseZoned is parseTime with the time in the zone it names.
+// parseZoned reads a time as people keep it in SQLite, in the zone it names, else UTC.
 func parseZoned(s string) (time.Time, bool) {
 	s = strings.TrimSpace(s)
+	if t, ok := parsePlain(s); ok {
+		return t, true
+	}
 	if len(s) > 10 && s[10] == 'T' {
 		s = s[:10] + " " + s[11:]
 	}
@@ -256,4 +277,59 @@ func parseZoned(s string) (time.Time, bool) {
 		}
 	}
 	return time.Time{}, false
+}
+
+// parsePlain is the fast path of parseZoned: YYYY-MM-DD, or with HH:MM:SS as SQLite and this package write it.
+func parsePlain(s string) (t time.Time, ok bool) {
+	if len(s) != len(time.DateOnly) && len(s) != len(time.DateTime) || s[4] != '-' || s[7] != '-' {
+		return t, false
+	}
+	ok = true
+	number := func(from, to int) (n int) {
+		for i := from; i < to; i++ {
+			ok = ok && s[i] >= '0' && s[i] <= '9'
+			n = n*10 + int(s[i]-'0')
+		}
+		return n
+	}
+	y, m, d := number(0, 4), number(5, 7), number(8, 10)
+	var hour, minute, second int
+	if len(s) > len(time.DateOnly) {
+		ok = ok && (s[10] == ' ' || s[10] == 'T') && s[13] == ':' && s[16] == ':'
+		hour, minute, second = number(11, 13), number(14, 16), number(17, 19)
+	}
+	t = time.Date(y, time.Month(m), d, hour, minute, second, 0, time.UTC)
+	return t, ok && t.Month() == time.Month(m) && t.Day() == d && t.Hour() == hour && t.Minute() == minute && t.Second() == second
+}
+
+func sinceMidnight(t time.Time) time.Duration {
+	return t.Sub(time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, time.UTC))
+}
+
+// parseClock reads a time of day.
+func parseClock(s string) (time.Time, bool) {
+	for _, layout := range []string{"15:04:05.999999999", "15:04"} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// misfit is the error for a value that does not fit its column's type: SQLite
+// lets a column hold anything, a PostgreSQL client reads one type.
+func misfit(c *column, v value, row int) error {
+	text := strconv.Quote(clip(string(v.plain(nil))))
+	number := v.typ == sqlite.TypeInteger || v.typ == sqlite.TypeFloat
+	switch {
+	case v.typ == sqlite.TypeText && !isText(v.text) && c.TypeOID != oidBytea:
+		return sqlError(stateNotInRepertoire, `column %q holds a text in row %d that is not UTF-8 without NUL: %s`, c.Name, row+1, text).
+			hint(`To read its bytes, select CAST(%s AS BLOB).`, quoteIdent(c.Name))
+	case number && numberRank[c.TypeOID] > 1:
+		return sqlError(pgwire.StateNumericOutOfRange, "column %q is sent as %s, for which row %d holds %s, which is out of range", c.Name, typeName(c.TypeOID), row+1, text).
+			hint("Cast the operands or the column to a wider type, or declare the column BIGINT or DOUBLE PRECISION.")
+	}
+	kind := strings.ToLower(strings.TrimPrefix(v.typ.String(), "SQLITE_"))
+	return sqlError(pgwire.StateDatatypeMismatch, "column %q is sent as %s, but row %d holds the %s %s", c.Name, typeName(c.TypeOID), row+1, kind, text).
+		hint(`To read such values, select CAST(%s AS TEXT).`, quoteIdent(c.Name))
 }

@@ -107,18 +107,18 @@ func (s *session) runSimple(ctx context.Context, prep *prepared, alone, last boo
 	if fields := p.fields(); len(fields) > 0 {
 		s.c.Writer.Send(&pgwire.RowDescription{Fields: fields})
 	}
-	_, err := s.stream(p, 0, true)
+	_, err := s.stream(p, 0)
 	return err
 }
 
 // openSimple is open for a statement of which the client knows no columns yet,
 // so that a read can begin again when the schema turns out to be another.
 func (s *session) openSimple(ctx context.Context, p *portal) error {
-	err := s.open(ctx, p, true)
+	err := s.open(ctx, p)
 	if errors.Is(err, errPlanChanged) && !p.prep.write {
 		p.close()
 		p.columns, p.prep.described = nil, false
-		err = s.open(ctx, p, true)
+		err = s.open(ctx, p)
 	}
 	return err
 }
@@ -163,9 +163,8 @@ func (s *session) runCommand(ctx context.Context, p *portal) error {
 	return err
 }
 
-// open begins a statement: leases the connection, compiles, binds, and steps to
-// the first row, by which undeclared columns get a type if peek is set.
-func (s *session) open(ctx context.Context, p *portal, peek bool) error {
+// open begins a statement: leases the connection, compiles, binds, and steps to the first row.
+func (s *session) open(ctx context.Context, p *portal) error {
 	h, own, err := s.connFor(ctx, p.prep.write || p.prep.rw.locking && s.block && s.mode != txReadOnly && !s.b.db.ReadOnly())
 	if err != nil {
 		return err
@@ -194,9 +193,6 @@ func (s *session) open(ctx context.Context, p *portal, peek bool) error {
 	if c.stmt.ColumnCount() != len(p.columns) { // another process changed the schema
 		s.b.generation.Add(1)
 		return planChanged()
-	}
-	if peek {
-		peekTypes(p)
 	}
 	return nil
 }
@@ -236,23 +232,6 @@ func (s *session) describeAgain(cs *connState, c *compiled, p *portal, gen uint6
 	return nil
 }
 
-// peekTypes types the columns nothing else does by the first row's values.
-func peekTypes(p *portal) {
-	for i := range p.columns {
-		if p.columns[i].TypeOID != oidUnspecified {
-			continue
-		}
-		oid := uint32(oidText)
-		if p.run.pending {
-			oid = map[sqlite.ColumnType]uint32{sqlite.TypeInteger: oidInt8, sqlite.TypeFloat: oidFloat8, sqlite.TypeBlob: oidBytea}[p.run.c.stmt.ColumnType(i)]
-		}
-		if oid == oidUnspecified {
-			oid = oidText
-		}
-		p.columns[i].Field = field(p.columns[i].Name, oid)
-	}
-}
-
 func paramType(types []uint32, i int) uint32 {
 	if i < len(types) {
 		return types[i]
@@ -272,9 +251,8 @@ func formatOf(formats []int16, i int) int16 {
 }
 
 // stream sends rows until there are no more, or max if that is not 0, and then
-// the tag. suspended tells that max was reached. lenient sends a value that
-// does not fit its column's type as its text, for people.
-func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, err error) {
+// the tag. suspended tells that max was reached.
+func (s *session) stream(p *portal, limit int) (suspended bool, err error) {
 	if p.prep.command != nil {
 		return s.streamCommand(p, limit)
 	}
@@ -288,7 +266,7 @@ func (s *session) stream(p *portal, limit int, lenient bool) (suspended bool, er
 			if limit > 0 && n == limit {
 				return true, nil
 			}
-			if err := s.sendRow(p, n, lenient); err != nil {
+			if err := s.sendRow(p, n); err != nil {
 				return false, err
 			}
 			if w := s.c.Writer.Written(); w != written {
@@ -359,7 +337,7 @@ func (s *session) streamCommand(p *portal, limit int) (suspended bool, err error
 }
 
 // sendRow encodes the current row as a DataRow.
-func (s *session) sendRow(p *portal, n int, lenient bool) error {
+func (s *session) sendRow(p *portal, n int) error {
 	stmt := p.run.c.stmt
 	row := binary.BigEndian.AppendUint16(s.row[:0], uint16(len(p.columns)))
 	s.large = s.large[:0]
@@ -380,10 +358,7 @@ func (s *session) sendRow(p *portal, n int, lenient bool) error {
 			continue
 		}
 		if row, ok = c.encode(row, v); !ok {
-			if !lenient {
-				return misfit(c, v, n)
-			}
-			row = v.plain(row[:at+4])
+			return misfit(c, v, n)
 		}
 		binary.BigEndian.PutUint32(row[at:], uint32(len(row)-at-4))
 	}
@@ -396,15 +371,6 @@ func (s *session) sendRow(p *portal, n int, lenient bool) error {
 		s.cell = nil
 	}
 	return err
-}
-
-// misfit is the error for a value that does not fit its column's type: SQLite
-// lets a column hold anything, a PostgreSQL client reads one type.
-func misfit(c *column, v value, row int) error {
-	kind := strings.ToLower(strings.TrimPrefix(v.typ.String(), "SQLITE_"))
-	return sqlError(pgwire.StateDatatypeMismatch, "column %q is sent as %s, but row %d holds the %s %s",
-		c.Name, typeName(c.TypeOID), row+1, kind, strconv.Quote(clip(string(v.plain(nil))))).
-		hint(`To read such values, select CAST(%s AS TEXT).`, quoteIdent(c.Name))
 }
 
 // shiftPosition moves an error's position from one statement to the whole query.

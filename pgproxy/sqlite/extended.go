@@ -237,7 +237,7 @@ func (s *session) executePortal(ctx context.Context, p *portal, limit int) (susp
 	case p.run != nil:
 		p.run.h.conn.SetInterrupt(ctx.Done())
 	case p.prep.command == nil:
-		if err := s.open(ctx, p, false); err != nil {
+		if err := s.open(ctx, p); err != nil {
 			return false, err
 		}
 	case p.rows == nil:
@@ -245,7 +245,7 @@ func (s *session) executePortal(ctx context.Context, p *portal, limit int) (susp
 			return false, err
 		}
 	}
-	suspended, err = s.stream(p, limit, false)
+	suspended, err = s.stream(p, limit)
 	if p.run != nil {
 		p.run.h.conn.SetInterrupt(nil)
 	}

@@ -5,9 +5,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"time"
 
-	"github.com/headpond/headpond/pgwire"
 	"zombiezen.com/go/sqlite"
 )
 
@@ -47,7 +45,11 @@ func ofSession(f func(s *session) sqlite.Value) fn {
 // registerFunctions gives a connection the functions clients and catalog
 // queries of PostgreSQL call.
 func (b *Backend) registerFunctions(cs *connState) error {
-	for _, set := range []map[string]fn{b.sessionFunctions(), catalogFunctions(), valueFunctions()} {
+	casts := map[string]fn{}
+	for name, oid := range castFunctions {
+		casts[name] = castTo(oid)
+	}
+	for _, set := range []map[string]fn{b.sessionFunctions(), catalogFunctions(), valueFunctions(), timeFunctions(), casts} {
 		for name, f := range set {
 			for _, n := range f.args {
 				impl := &sqlite.FunctionImpl{NArgs: n, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
@@ -70,16 +72,12 @@ func (b *Backend) registerFunctions(cs *connState) error {
 func (b *Backend) sessionFunctions() map[string]fn {
 	user := ofSession(func(s *session) sqlite.Value { return text(s.c.User) })
 	database := ofSession(func(s *session) sqlite.Value { return text(s.c.Database) })
-	now := fn{[]int{0}, func(*connState, []sqlite.Value) (sqlite.Value, error) {
-		return text(time.Now().UTC().Format(timeLayout) + "+00"), nil
-	}}
 	schema := constant(text("public"), 0)
 	return map[string]fn{
 		"current_user": user, "session_user": user, "current_role": user,
 		"current_database": database, "current_catalog": database,
 		"current_schema": schema, "current_schemas": constant(text("{public}"), 1),
-		"now": now, "transaction_timestamp": now, "statement_timestamp": now, "clock_timestamp": now,
-		"pg_postmaster_start_time": constant(text(b.started.UTC().Format(timeLayout)+"+00"), 0),
+		"pg_postmaster_start_time": constant(text(formatTime(b.started.UTC(), oidTimestamptz)), 0),
 		"version":                  constant(text("PostgreSQL "+serverVersion+" compatible: Headpond on SQLite "+sqlite.Version), 0),
 		"pg_backend_pid":           ofSession(func(s *session) sqlite.Value { return sqlite.IntegerValue(keyOf(s.c.Key())) }),
 		"pg_is_in_recovery":        constant(yes(false), 0),
@@ -125,30 +123,6 @@ func valueFunctions() map[string]fn {
 			}
 			return yes(re.MatchString(args[1].Text())), nil
 		}},
-		"pg_bool": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
-			v := args[0]
-			switch v.Type() {
-			case sqlite.TypeNull:
-				return sqlite.Value{}, nil
-			case sqlite.TypeText:
-				b, ok := parseBool(v.Text())
-				if !ok {
-					return sqlite.Value{}, sqlError(pgwire.StateInvalidTextRepresent, "invalid input syntax for type boolean: %q", clip(v.Text()))
-				}
-				return yes(b), nil
-			}
-			return yes(v.Float() != 0), nil
-		}},
-		"pg_bytea": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
-			if args[0].Type() != sqlite.TypeText {
-				return args[0], nil
-			}
-			b, ok := parseBytea(args[0].Text())
-			if !ok {
-				return sqlite.Value{}, sqlError(pgwire.StateInvalidTextRepresent, "invalid input syntax for type bytea")
-			}
-			return sqlite.BlobValue(b), nil
-		}},
 		"quote_ident": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 			if name := args[0].Text(); !plainName.MatchString(name) || reserved[strings.ToUpper(name)] {
 				return text(quoteIdent(name)), nil
@@ -169,6 +143,17 @@ func valueFunctions() map[string]fn {
 		}},
 		"array_length": constant(sqlite.Value{}, 2), "array_upper": constant(sqlite.Value{}, 2),
 	}
+}
+
+// castTo makes the function that casts to a type.
+func castTo(oid uint32) fn {
+	return fn{[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+		v, err := coerce(oid, fromSQL(args[0]))
+		if err != nil {
+			return sqlite.Value{}, err
+		}
+		return v.sql(), nil
+	}}
 }
 
 // plainName matches what needs no quotes as an identifier.

@@ -1,6 +1,10 @@
 package sqlite
 
-import "strings"
+import (
+	"maps"
+	"strconv"
+	"strings"
+)
 
 // typer finds the types of expressions from their tokens. SQLite has no static
 // types for expressions, but a Describe must answer before a row exists. The
@@ -22,10 +26,13 @@ func (ty *typer) sub(lo, hi int) uint32 {
 	}
 	switch t := ty.tokens[lo]; {
 	case t.isAny("SELECT", "WITH", "VALUES"):
-		if items := selectItems(ty.tokens[lo:hi]); len(items) == 1 && !items[0].star {
-			return ty.sub(lo+items[0].lo, lo+items[0].hi)
+		oid := uint32(oidUnspecified)
+		for _, items := range selectArms(ty.tokens[lo:hi]) {
+			if len(items) == 1 && !items[0].star {
+				oid = common(oid, ty.sub(lo+items[0].lo, lo+items[0].hi))
+			}
 		}
-		return oidUnspecified
+		return oid
 	}
 	if oid, found := ty.binary(lo, hi); found {
 		return oid
@@ -88,26 +95,27 @@ func (ty *typer) find(lo, hi int, ops []string) int {
 	return at
 }
 
-// arithmetic gives the type of a+b: SQLite keeps integers integers.
+// arithmetic gives the type of a+b. SQLite computes with 64-bit integers and
+// doubles: a result that the type of PostgreSQL does not hold is refused when it is sent.
 func arithmetic(a, b uint32) uint32 {
-	switch {
+	switch oid := common(a, b); {
 	case a == oidFloat8 || b == oidFloat8:
 		return oidFloat8
+	case a == oidBool && b == oidBool:
+		return oidInt4
 	case isInt(a) && isInt(b):
-		return oidInt8
+		return oid
 	}
 	return oidNumeric
-}
-
-func isInt(oid uint32) bool {
-	return oid == oidInt8 || oid == oidInt4 || oid == oidInt2 || oid == oidBool
 }
 
 func (ty *typer) primary(lo, hi int) uint32 {
 	t := ty.tokens[lo]
 	switch {
-	case t.isAny("-", "+") && hi > lo+1:
-		return arithmetic(ty.sub(lo+1, hi), oidInt8)
+	case t.is("+") && hi > lo+1: // does nothing in SQLite, to texts too
+		return ty.sub(lo+1, hi)
+	case t.is("-") && hi > lo+1:
+		return arithmetic(ty.sub(lo+1, hi), oidInt2)
 	case t.is("~"):
 		return oidInt8
 	case t.is("CASE"):
@@ -132,10 +140,7 @@ func (ty *typer) leaf(t token) uint32 {
 	case kindBlob:
 		return oidBytea
 	case kindNumber:
-		if strings.ContainsAny(t.text, ".eE") && !strings.HasPrefix(strings.ToLower(t.text), "0x") {
-			return oidFloat8
-		}
-		return oidInt8
+		return numberType(t.text)
 	case kindParam:
 		if n := paramNumber(t); n > 0 && n <= len(ty.params) {
 			return ty.params[n-1]
@@ -148,13 +153,25 @@ func (ty *typer) leaf(t token) uint32 {
 	case t.isAny("TRUE", "FALSE"):
 		return oidBool
 	case t.is("CURRENT_TIMESTAMP"):
-		return oidTimestamp
+		return oidTimestamptz
 	case t.is("CURRENT_DATE"):
 		return oidDate
 	case t.is("CURRENT_TIME"):
-		return oidText
+		return oidTime
 	}
 	return ty.column(t.name())
+}
+
+// numberType gives the type of a literal: of an integer the smallest that holds it.
+func numberType(s string) uint32 {
+	n, err := strconv.ParseInt(s, 0, 64)
+	switch {
+	case err == nil && n == int64(int32(n)):
+		return oidInt4
+	case err == nil || strings.HasPrefix(strings.ToLower(s), "0x"):
+		return oidInt8
+	}
+	return oidFloat8
 }
 
 func (ty *typer) castType(lo, hi int) uint32 {
@@ -173,8 +190,8 @@ func (ty *typer) castType(lo, hi int) uint32 {
 	return oidUnspecified
 }
 
-// caseType returns the first known type of CASE's results.
-func (ty *typer) caseType(lo, hi int) uint32 {
+// caseType returns the common type of CASE's results.
+func (ty *typer) caseType(lo, hi int) (oid uint32) {
 	depth, from := 0, -1
 	for i := lo; i < hi; i++ {
 		t := ty.tokens[i]
@@ -182,9 +199,7 @@ func (ty *typer) caseType(lo, hi int) uint32 {
 		case t.is("("), t.is("CASE"):
 			depth++
 		case depth == 1 && t.isAny("WHEN", "ELSE", "END") && from >= 0:
-			if oid := ty.sub(from, i); oid != oidUnspecified {
-				return oid
-			}
+			oid = common(oid, ty.sub(from, i))
 			from = -1
 		}
 		if t.is(")") || t.is("END") {
@@ -194,7 +209,7 @@ func (ty *typer) caseType(lo, hi int) uint32 {
 			from = i + 1
 		}
 	}
-	return oidUnspecified
+	return oid
 }
 
 // functionTypes gives the result types of functions; sameAsArgs is not a type.
@@ -203,22 +218,30 @@ const sameAsArgs = ^uint32(0)
 var functionTypes = func() map[string]uint32 {
 	m := map[string]uint32{}
 	for oid, names := range map[uint32]string{
-		oidInt8: `count length octet_length instr unicode row_number rank dense_rank ntile changes last_insert_rowid total_changes
-			random sign unixepoch json_array_length pg_backend_pid pg_relation_size pg_table_size pg_total_relation_size pg_database_size`,
-		oidFloat8: `avg total julianday sqrt exp ln log log2 log10 pow power sin cos tan pi percent_rank cume_dist acos asin atan atan2 radians degrees`,
+		oidInt4: `length char_length character_length octet_length bit_length instr strpos position unicode ascii sign json_array_length pg_backend_pid`,
+		oidInt8: `count row_number rank dense_rank ntile changes last_insert_rowid total_changes random unixepoch
+			pg_relation_size pg_table_size pg_total_relation_size pg_database_size`,
+		oidFloat8: `avg total julianday sqrt exp ln log log2 log10 pow power sin cos tan pi percent_rank cume_dist acos asin atan atan2 radians degrees
+			date_part`,
 		oidText: `upper lower substr substring trim ltrim rtrim replace hex printf format quote group_concat string_agg typeof char
-			date time datetime strftime json json_array json_object json_type json_quote json_group_array json_group_object concat concat_ws
+			date time datetime strftime concat concat_ws
 			sqlite_version version current_database current_schema current_user session_user format_type quote_ident
 			current_setting set_config pg_get_userbyid pg_size_pretty pg_regclass pg_regtype to_char`,
-		oidBytea:       `zeroblob randomblob unhex pg_bytea`,
-		oidBool:        `glob like regexp pg_bool pg_table_is_visible pg_is_in_recovery json_valid has_table_privilege has_schema_privilege has_database_privilege`,
-		oidTimestamptz: `now transaction_timestamp statement_timestamp clock_timestamp pg_postmaster_start_time`,
-		sameAsArgs:     `sum min max coalesce ifnull nullif iif abs lag lead first_value last_value nth_value round ceil floor trunc mod`,
+		oidJSON:        `json json_array json_object json_group_array json_group_object json_patch json_set json_insert json_replace json_remove json_quote`,
+		oidBytea:       `zeroblob randomblob unhex`,
+		oidBool:        `glob like regexp pg_table_is_visible pg_is_in_recovery json_valid has_table_privilege has_schema_privilege has_database_privilege`,
+		oidNumeric:     `extract`,
+		oidTimestamp:   `localtimestamp`,
+		oidTime:        `localtime`,
+		oidTimestamptz: `now transaction_timestamp statement_timestamp clock_timestamp pg_postmaster_start_time to_timestamp`,
+		oidUUID:        `gen_random_uuid`,
+		sameAsArgs:     `sum min max coalesce ifnull nullif iif abs lag lead first_value last_value nth_value round ceil ceiling floor trunc mod date_trunc`,
 	} {
 		for _, name := range strings.Fields(names) {
 			m[name] = oid
 		}
 	}
+	maps.Copy(m, castFunctions)
 	return m
 }()
 
@@ -232,23 +255,26 @@ func (ty *typer) call(lo, hi int) uint32 {
 	end := min(closing(ty.tokens, lo+1), hi)
 	args := splitItems(ty.tokens, lo+2, end)
 	switch name {
-	case "round", "ceil", "floor", "trunc":
+	case "round", "ceil", "ceiling", "floor", "trunc":
 		return oidFloat8
 	case "lag", "lead", "nullif", "sum", "abs", "nth_value":
 		args = args[:min(1, len(args))]
-	case "iif":
+	case "iif", "date_trunc":
 		args = args[min(1, len(args)):]
 	}
 	oid = oidUnspecified
 	for _, a := range args {
-		if oid = ty.sub(a.lo, a.hi); oid != oidUnspecified {
-			break
-		}
+		oid = common(oid, ty.sub(a.lo, a.hi))
 	}
-	if name != "sum" && name != "abs" {
-		return oid
+	switch {
+	case name == "sum" && isInt(oid):
+		return oidInt8
+	case name == "sum", name == "abs":
+		return arithmetic(oid, oidInt2)
+	case name == "date_trunc" && oid != oidTimestamp:
+		return oidTimestamptz
 	}
-	return arithmetic(oid, oidInt8)
+	return oid
 }
 
 // item is one expression of a list: tokens lo to hi, without its alias.
@@ -314,6 +340,40 @@ func selectItems(tokens []token) []item {
 		}
 	}
 	return nil
+}
+
+// maxArms bounds the SELECTs and rows that make the type of a result column.
+const maxArms = 100
+
+// selectArms returns the result expressions of each SELECT of a UNION and of
+// each row of VALUES, which together give a column its type.
+func selectArms(tokens []token) [][]item {
+	arms := [][]item{selectItems(tokens)}
+	verb := mainVerb(tokens)
+	if verb >= len(tokens) || !tokens[verb].isAny("SELECT", "VALUES") {
+		return arms
+	}
+	for i := verb; i < len(tokens) && len(arms) < maxArms; i++ {
+		switch {
+		case tokens[i].is("("):
+			i = closing(tokens, i)
+		case tokens[i].is("SELECT") && i > verb:
+			arms = append(arms, selectItems(tokens[i:]))
+			for k := range arms[len(arms)-1] {
+				it := &arms[len(arms)-1][k]
+				it.lo, it.hi = it.lo+i, it.hi+i
+			}
+		case tokens[i].is("VALUES"):
+			for i+1 < len(tokens) && tokens[i+1].is("(") && len(arms) < maxArms {
+				end := closing(tokens, i+1)
+				arms = append(arms, splitItems(tokens, i+2, end))
+				if i = end; i+1 < len(tokens) && tokens[i+1].is(",") {
+					i++
+				}
+			}
+		}
+	}
+	return arms
 }
 
 func endOfList(tokens []token, lo int) int {

@@ -26,7 +26,9 @@ type large struct {
 
 // isLarge reports whether a column of the current row is sent piece by piece.
 func (c *column) isLarge(stmt *sqlite.Stmt, i int) (l large, ok bool) {
-	if c.TypeOID != oidText && c.TypeOID != oidBytea {
+	switch c.TypeOID {
+	case oidText, oidVarchar, oidBpchar, oidBytea:
+	default:
 		return l, false
 	}
 	typ := stmt.ColumnType(i)
@@ -35,6 +37,9 @@ func (c *column) isLarge(stmt *sqlite.Stmt, i int) (l large, ok bool) {
 	}
 	if l.size = stmt.ColumnLen(i); l.size < largeValue {
 		return l, false
+	}
+	if typ == sqlite.TypeText && c.TypeOID != oidBytea && !isText(columnMemory(stmt, i)) {
+		return l, false // encode refuses it
 	}
 	l.col = i
 	if l.hex = typ == sqlite.TypeBlob; c.TypeOID == oidBytea {

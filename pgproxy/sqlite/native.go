@@ -60,3 +60,18 @@ func columnDecl(stmt *sqlite.Stmt, col int) string {
 	}
 	return ""
 }
+
+// columnMemory returns the text or blob of a column of the current row where SQLite has it. It is
+// valid until the statement steps or the column is read as another type.
+func columnMemory(stmt *sqlite.Stmt, col int) []byte {
+	if !nativeOK {
+		b := make([]byte, stmt.ColumnLen(col))
+		return b[:stmt.ColumnBytes(col, b)]
+	}
+	tls, handle := native(stmt)
+	p, n := lib.Xsqlite3_column_blob(tls, handle, int32(col)), stmt.ColumnLen(col)
+	if p == 0 || n == 0 {
+		return nil
+	}
+	return unsafe.Slice(*(**byte)(unsafe.Pointer(&p)), n) // SQLite's memory is not Go's, and does not move
+}

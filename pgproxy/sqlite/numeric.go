@@ -3,12 +3,103 @@ package sqlite
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
 	"strings"
+
+	"zombiezen.com/go/sqlite"
 )
+
+// exactMark ends a numeric that is kept as text, because neither a 64-bit
+// integer nor a double is it exactly. Without a mark SQLite would take the
+// text for a number on its way into a column of type NUMERIC, and round it. The
+// mark is a no-break space: SQLite's functions read the number before it, and
+// so do Python's Decimal and JavaScript's Number.
+const exactMark = "\u00a0"
+
+// exactNumeric returns the decimal of a marked text.
+func exactNumeric(v value) (s string, ok bool) {
+	if v.typ != sqlite.TypeText || len(v.text) < len(exactMark) || v.text[len(v.text)-1] != exactMark[1] {
+		return "", false
+	}
+	s, ok = strings.CutSuffix(string(v.text), exactMark)
+	return s, ok && isDecimal(s)
+}
+
+// numericValue returns a decimal the way SQLite keeps a NUMERIC: as an integer if it is one,
+// as the double that prints as it, else as marked text.
+func numericValue(s string) (v value, ok bool) {
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return intValue(n), true
+	}
+	if s, ok = plainDecimal(s); !ok {
+		return v, false
+	}
+	short := canonical(s)
+	if n, err := strconv.ParseInt(short, 10, 64); err == nil {
+		return intValue(n), true
+	}
+	if f, err := strconv.ParseFloat(short, 64); err == nil && strconv.FormatFloat(f, 'f', -1, 64) == short {
+		return floatValue(f), true
+	}
+	return textValue(s + exactMark), true
+}
+
+// canonical takes a decimal's plus sign, leading zeros and zeros behind the point off.
+func canonical(s string) string {
+	sign, s := strings.HasPrefix(s, "-"), strings.TrimLeft(s, "+-")
+	whole, frac, _ := strings.Cut(s, ".")
+	if whole = strings.TrimLeft(whole, "0"); whole == "" {
+		whole = "0"
+	}
+	if frac = strings.TrimRight(frac, "0"); frac != "" {
+		whole += "." + frac
+	}
+	if sign && whole != "0" {
+		return "-" + whole
+	}
+	return whole
+}
+
+// plainDecimal writes a decimal without its exponent.
+func plainDecimal(s string) (string, bool) {
+	mantissa, power, found := strings.Cut(strings.ToLower(s), "e")
+	if !found {
+		return s, isDecimal(s)
+	}
+	exp, err := strconv.Atoi(power)
+	if err != nil || exp > maxNumeric || exp < -maxNumeric || !isDecimal(mantissa) {
+		return s, false
+	}
+	sign := ""
+	if strings.HasPrefix(mantissa, "-") {
+		sign = "-"
+	}
+	whole, frac, _ := strings.Cut(strings.TrimLeft(mantissa, "+-"), ".")
+	digits, point := whole+frac, len(whole)+exp
+	if point < 0 {
+		digits, point = strings.Repeat("0", -point)+digits, 0
+	} else if point > len(digits) {
+		digits += strings.Repeat("0", point-len(digits))
+	}
+	if s = "0" + digits[:point]; point < len(digits) {
+		s += "." + digits[point:]
+	}
+	return sign + canonicalWhole(s), isDecimal(s)
+}
+
+// canonicalWhole takes the zeros before a decimal off.
+func canonicalWhole(s string) string {
+	if s = strings.TrimLeft(s, "0"); s == "" || s[0] == '.' {
+		return "0" + s
+	}
+	return s
+}
 
 // isDecimal reports whether s is a decimal number without exponent.
 func isDecimal(s string) bool {
-	s = strings.TrimLeft(s, "+-")
+	if s != "" && (s[0] == '+' || s[0] == '-') {
+		s = s[1:]
+	}
 	whole, frac, _ := strings.Cut(s, ".")
 	return len(whole)+len(frac) > 0 && len(s) < maxNumeric && digits(whole) && digits(frac)
 }

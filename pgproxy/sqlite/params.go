@@ -1,6 +1,9 @@
 package sqlite
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 func paramNumber(t token) int {
 	if t.kind != kindParam {
@@ -74,10 +77,8 @@ func (ty *typer) beside(i int) uint32 {
 	case prev.is("(") && ty.at(i-2).is("CAST") && next.is("AS"):
 		name, _ := typeAt(ty.tokens, i+2)
 		return castOID(name)
-	case prev.is("(") && ty.at(i-2).is("PG_BOOL") && next.is(")"):
-		return oidBool
-	case prev.is("(") && ty.at(i-2).is("PG_BYTEA") && next.is(")"):
-		return oidBytea
+	case prev.is("(") && next.is(")") && castFunctions[strings.ToLower(ty.at(i-2).text)] != oidUnspecified:
+		return castFunctions[strings.ToLower(ty.at(i-2).text)]
 	case prev.isAny("LIMIT", "OFFSET"):
 		return oidInt8
 	case prev.isAny("LIKE", "GLOB", "REGEXP", "MATCH", "||", "->", "->>", "ESCAPE"), next.isAny("||", "LIKE", "GLOB", "REGEXP"):
@@ -102,11 +103,10 @@ var comparisons = []string{"=", "==", "<>", "!=", "<", ">", "<=", ">=", "IS", "N
 
 // number keeps numeric types only: beside a plus there is nothing else.
 func number(oid uint32) uint32 {
-	switch oid {
-	case oidInt8, oidFloat8, oidNumeric, oidInt4:
-		return oid
+	if numberRank[oid] == 0 || oid == oidBool {
+		return oidUnspecified
 	}
-	return oidUnspecified
+	return oid
 }
 
 // operandBefore gives the type of the operand that ends at token end.

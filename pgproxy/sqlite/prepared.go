@@ -38,10 +38,13 @@ func prepare(src string, params []uint32) (*prepared, error) {
 		p.verb = strings.ToUpper(tokens[0].text)
 		return p, err
 	}
+	if err := checkText([]byte(src)); err != nil {
+		return nil, err
+	}
 	if err := refuse(tokens); err != nil {
 		return nil, err
 	}
-	if p.rw, err = rewrite(src); err != nil {
+	if p.rw, err = rewrite(src, params...); err != nil {
 		return nil, err
 	}
 	p.tokens = tokenize(p.rw.sql)
@@ -81,9 +84,6 @@ func (p *prepared) fields() []pgwire.Field {
 	fields := make([]pgwire.Field, len(p.columns))
 	for i := range p.columns {
 		fields[i] = p.columns[i].Field
-		if fields[i].TypeOID == oidUnspecified {
-			fields[i].TypeOID = oidText
-		}
 	}
 	return fields
 }

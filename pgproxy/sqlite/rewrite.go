@@ -1,12 +1,14 @@
 package sqlite
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
 	"github.com/headpond/headpond/pgwire"
+	"zombiezen.com/go/sqlite"
 )
 
 // rewritten is a statement in SQLite's dialect.
@@ -17,7 +19,7 @@ type rewritten struct {
 	params  int            // highest $n
 	inOrder bool           // $1, $2, … occur once each, in this order
 	plain   string         // sql with ? for each, if that is better; else ""
-	casts   map[int]uint32 // types of parameters that are cast, by number
+	casts   map[int]uint32 // types parameters are bound with because they are cast, by number
 	marks   []mark
 }
 
@@ -41,6 +43,8 @@ type rewriter struct {
 	replace map[int]string
 	started map[int]int // last token of a cast → first token of its operand
 	noLock  int         // no FOR before this token begins a locking clause
+	params  []uint32    // types Parse declared
+	stored  bool        // the text becomes part of the file's schema
 	out     rewritten
 }
 
@@ -48,10 +52,12 @@ type rewriter struct {
 // and $$ strings, casts, pg_catalog names, regular expression operators. Texts
 // in strings, quoted names and comments are left alone, and what is SQLite's
 // already comes back unchanged.
-func rewrite(sql string) (*rewritten, error) {
-	r := &rewriter{sql: sql, tokens: tokenize(sql), before: map[int]string{}, replace: map[int]string{}, started: map[int]int{}}
+// params are the types the client declared its parameters with.
+func rewrite(sql string, params ...uint32) (*rewritten, error) {
+	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, replace: map[int]string{}, started: map[int]int{}}
 	r.out.casts = map[int]uint32{}
 	r.out.catalog = r.readsCatalog()
+	r.stored = r.at(0).isAny("CREATE", "ALTER")
 	for i := 0; i < len(r.tokens); i++ {
 		next, err := r.rewriteAt(i)
 		if err != nil {
@@ -99,10 +105,14 @@ func (r *rewriter) rewriteAt(i int) (int, error) {
 		return i, r.param(i)
 	case kindString:
 		if t.text[0] != '\'' {
-			r.replace[i] = quoteString(stringValue(t.text))
+			s := stringValue(t.text)
+			r.replace[i] = quoteString(s)
+			return i, checkText([]byte(s))
 		}
 	case kindOp:
 		return r.operator(i)
+	case kindNumber:
+		r.number(i)
 	case kindQuoted:
 		return r.schema(i, t.name()), nil
 	case kindIdent:
@@ -200,17 +210,17 @@ func (r *rewriter) doubleColon(i int) (int, error) {
 		return i, sqlError(pgwire.StateSyntaxError, `syntax error at or near "::"`).at(r.sql, r.tokens[i].start)
 	}
 	start := r.operandStart(i - 1)
-	if n := paramNumber(r.tokens[start]); n > 0 && start == i-1 && r.out.casts[n] == 0 {
-		r.out.casts[n] = castOID(name)
+	r.started[last] = start
+	r.drop(i, last)
+	if start == i-1 && r.boundAs(start, name) {
+		return last, nil
 	}
-	open, end := castCode(name)
 	if len(r.before[start]) > maxCasts {
 		return i, sqlError(pgwire.StateProgramLimitExceeded, "too many casts of one expression").at(r.sql, r.tokens[i].start)
 	}
+	open, end := r.castCode(name)
 	r.before[start] = open + r.before[start]
-	r.drop(i, last)
 	r.replace[last] = end
-	r.started[last] = start
 	return last, nil
 }
 
@@ -218,17 +228,62 @@ func (r *rewriter) doubleColon(i int) (int, error) {
 // about 1,000 of them, the depth of an expression at which SQLite gives up.
 const maxCasts = 5000
 
-// castCode returns the text before and after the operand of a cast.
-func castCode(name string) (open, end string) {
+// castCode returns the text before and after the operand of a cast. What becomes
+// part of the file is read by other programs, too, and has SQLite's own casts.
+func (r *rewriter) castCode(name string) (open, end string) {
 	switch name = strings.ToLower(name); name {
 	case "regclass", "regtype", "regnamespace", "regrole", "regproc":
 		return "pg_" + name + "(", ")"
-	case "bool", "boolean":
-		return "pg_bool(", ")"
-	case "bytea":
-		return "pg_bytea(", ")"
+	case "blob": // SQLite's cast to bytes
+		return "CAST(", " AS BLOB)"
+	}
+	if !r.stored {
+		return cmp.Or(castFunction(castOID(name)), castFunction(oidText)) + "(", ")"
 	}
 	return "CAST(", " AS " + castAffinity(name) + ")"
+}
+
+// boundAs reports whether token i is a parameter that is bound as a value of
+// the type, so that its cast has nothing left to do.
+func (r *rewriter) boundAs(i int, name string) bool {
+	n, to := paramNumber(r.tokens[i]), castOID(name)
+	if n < 1 {
+		return false
+	}
+	bound := r.out.casts[n]
+	if n <= len(r.params) && r.params[n-1] != oidUnknown {
+		bound = cmp.Or(r.params[n-1], bound)
+	}
+	if strings.HasPrefix(strings.ToLower(name), "reg") {
+		r.out.casts[n] = cmp.Or(bound, oidText)
+		return false
+	}
+	switch {
+	case castFunction(to) == "":
+		return false
+	case bound == oidUnspecified, bound == to, isInt(bound) && isInt(to) && bound != oidBool && to != oidBool && numberRank[bound] <= numberRank[to]:
+		r.out.casts[n] = cmp.Or(r.out.casts[n], to)
+		return true
+	}
+	return false
+}
+
+// number replaces a literal with more digits than a double or 64-bit integer has by a cast of its text.
+func (r *rewriter) number(i int) {
+	s := r.tokens[i].text
+	if len(s) <= sqliteDigits || r.stored {
+		return
+	}
+	signed := r.at(i-1).is("-") && !endsOperand(r.at(i-2))
+	if signed {
+		s = "-" + s
+	}
+	if v, ok := numericValue(s); ok && v.typ == sqlite.TypeText {
+		if signed { // SQLite would make a double of it
+			r.drop(i-1, i-1)
+		}
+		r.replace[i] = castFunction(oidNumeric) + "(" + quoteString(s) + ")"
+	}
 }
 
 // typeAt reads a type name from token i on and returns it without

@@ -11,12 +11,12 @@ import (
 func TestRewrite(t *testing.T) {
 	for in, want := range map[string]string{
 		`select $1, '$1', "$1" -- $1`:                 `select ?1, '$1', "$1" -- $1`,
-		`select $1::int8`:                             `select CAST(?1 AS INTEGER)`,
-		`select a.b::text::int from t`:                `select CAST(CAST(a.b AS TEXT) AS INTEGER) from t`,
-		`select (1+2)::double precision`:              `select CAST((1+2) AS REAL)`,
-		`select lower(x)::varchar(10)`:                `select CAST(lower(x) AS TEXT)`,
+		`select $1::int8`:                             `select ?1`,
+		`select a.b::text::int from t`:                `select pg_int4(pg_text(a.b)) from t`,
+		`select (1+2)::double precision`:              `select pg_float8((1+2))`,
+		`select lower(x)::varchar(10)`:                `select pg_varchar(lower(x))`,
 		`select 'true'::bool`:                         `select pg_bool('true')`,
-		`select cast(x as timestamp) from t`:          `select cast(x as TEXT) from t`,
+		`select cast(x as timestamp) from t`:          `select pg_timestamp(x) from t`,
 		`select E'a\n''b\\' `:                         "select 'a\n''b\\' ",
 		`select $$it's$$, $x$a$$b$x$`:                 `select 'it''s', 'a$$b'`,
 		`select * from pg_catalog.pg_class`:           `select * from pg_class`,
@@ -27,6 +27,15 @@ func TestRewrite(t *testing.T) {
 		`select * from "pg_catalog"."pg_class"`:       `select * from "pg_class"`,
 		`"information_schema"."tables"`:               `"information_schema_tables"`,
 		`"information_schema".tables`:                 `"information_schema_tables"`,
+		`select cast($1 as int), $1::int, $1::text`:   `select ?1, ?1, pg_text(?1)`,
+		`create view v as select a::int from t`:       `create view v as select CAST(a AS INTEGER) from t`,
+		`select 12345678901234567.5, 1.5`:             `select pg_numeric('12345678901234567.5'), 1.5`,
+		`select -9223372036854775808`:                 `select -9223372036854775808`,
+		`select -12345678901234567.5`:                 `select pg_numeric('-12345678901234567.5')`,
+		`select a-12345678901234567.5`:                `select a-pg_numeric('12345678901234567.5')`,
+		`select date '2024-01-01', date(x), a.date`:   `select pg_date('2024-01-01'), date(x), a.date`,
+		`extract(year from t.at)`:                     `extract('year' , t.at)`,
+		`select localtime, localtimestamp`:            `select localtime(), localtimestamp()`,
 		`a OPERATOR(pg_catalog.~) 'x'`:                `a  REGEXP  'x'`,
 		`select a !~ 'x'`:                             `select a  NOT REGEXP  'x'`,
 		`select ~1`:                                   `select ~1`,
@@ -94,7 +103,7 @@ func FuzzRewrite(f *testing.F) {
 		if err != nil || !slices.Equal(sqlite.Tokens(again), sqlite.Tokens(out)) {
 			t.Fatalf("not idempotent:\n in  %q\n out %q\n and %q, %v", sql, out, again, err)
 		}
-		if strings.Contains(strings.ToLower(sql), "array") || strings.Contains(sql, "~*") || strings.Contains(strings.ToLower(sql), "collate") {
+		if strings.Contains(strings.ToLower(sql), "array") || strings.Contains(sql, "~*") || strings.Contains(strings.ToLower(sql), "collate") || strings.Contains(out, "pg_numeric") || strings.Contains(out, "extract") {
 			return // these drop or add literals on purpose
 		}
 		in, names := sqlite.Literals(sql)

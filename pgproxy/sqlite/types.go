@@ -72,17 +72,20 @@ func typeSize(oid uint32) int16 {
 	return -1
 }
 
-// declared maps the words a declared column type begins with.
+// declared maps the words a declared column type begins with. Floats are all
+// those of SQLite, of 8 bytes.
 var declared = map[string]uint32{
 	"BOOL": oidBool, "BOOLEAN": oidBool,
-	"INT": oidInt8, "INTEGER": oidInt8, "BIGINT": oidInt8, "SMALLINT": oidInt8, "TINYINT": oidInt8, "MEDIUMINT": oidInt8,
-	"INT2": oidInt8, "INT4": oidInt8, "INT8": oidInt8, "SERIAL": oidInt8, "BIGSERIAL": oidInt8, "OID": oidInt8, "UNSIGNED": oidInt8,
+	"SMALLINT": oidInt2, "INT2": oidInt2, "TINYINT": oidInt2, "SMALLSERIAL": oidInt2, "SERIAL2": oidInt2,
+	"INT": oidInt4, "INTEGER": oidInt4, "INT4": oidInt4, "MEDIUMINT": oidInt4, "SERIAL": oidInt4, "SERIAL4": oidInt4,
+	"BIGINT": oidInt8, "INT8": oidInt8, "BIGSERIAL": oidInt8, "SERIAL8": oidInt8, "UNSIGNED": oidInt8, "OID": oidInt8,
 	"REAL": oidFloat8, "FLOAT": oidFloat8, "DOUBLE": oidFloat8, "FLOAT4": oidFloat8, "FLOAT8": oidFloat8,
-	"NUMERIC": oidNumeric, "DECIMAL": oidNumeric, "MONEY": oidNumeric, "NUM": oidNumeric,
-	"TEXT": oidText, "VARCHAR": oidText, "CHARACTER": oidText, "CHAR": oidText, "NCHAR": oidText, "NVARCHAR": oidText,
-	"CLOB": oidText, "STRING": oidText, "UUID": oidText, "NAME": oidText, "BPCHAR": oidText, "TIME": oidText, "INTERVAL": oidText,
+	"NUMERIC": oidNumeric, "DECIMAL": oidNumeric, "MONEY": oidNumeric, "NUM": oidNumeric, "DEC": oidNumeric,
+	"TEXT": oidText, "VARCHAR": oidVarchar, "CHARACTER": oidBpchar, "CHAR": oidBpchar, "NCHAR": oidBpchar, "NVARCHAR": oidVarchar,
+	"CLOB": oidText, "STRING": oidText, "NAME": oidText, "BPCHAR": oidBpchar, "INTERVAL": oidText, "TIMETZ": oidText,
 	"BLOB": oidBytea, "BYTEA": oidBytea, "VARBINARY": oidBytea, "BINARY": oidBytea,
-	"JSON": oidJSON, "JSONB": oidJSON, "DATE": oidDate, "DATETIME": oidTimestamp, "TIMESTAMPTZ": oidTimestamptz,
+	"JSON": oidJSON, "JSONB": oidJSONB, "UUID": oidUUID,
+	"DATE": oidDate, "TIME": oidTime, "DATETIME": oidTimestamp, "TIMESTAMP": oidTimestamp, "TIMESTAMPTZ": oidTimestamptz,
 }
 
 // declaredOID maps a declared column type ("VARCHAR(20)") to the type of the
@@ -90,25 +93,29 @@ var declared = map[string]uint32{
 func declaredOID(decl string) uint32 {
 	decl = strings.ToUpper(strings.TrimSpace(decl))
 	word := decl[:wordLen(decl)]
-	switch {
-	case word == "TIMESTAMP" && strings.Contains(decl, "WITH TIME ZONE"):
+	has := func(part string) bool { return strings.Contains(decl, part) }
+	switch oid := declared[word]; {
+	case oid == oidTimestamp && has("WITH TIME ZONE"):
 		return oidTimestamptz
-	case word == "TIMESTAMP":
-		return oidTimestamp
-	}
-	if oid, ok := declared[word]; ok {
+	case oid == oidTime && has("WITH TIME ZONE"):
+		return oidText
+	case oid == oidBpchar && has("VARYING"):
+		return oidVarchar
+	case isInt(oid) && has("UNSIGNED"):
+		return oidInt8
+	case oid != oidUnspecified:
 		return oid
 	}
 	// What is left is decided as SQLite decides affinity
 	// (https://sqlite.org/datatype3.html, section 3.1).
 	switch {
-	case strings.Contains(word, "INT"):
+	case has("INT"):
 		return oidInt8
-	case strings.Contains(word, "CHAR"), strings.Contains(word, "CLOB"), strings.Contains(word, "TEXT"):
+	case has("CHAR"), has("CLOB"), has("TEXT"):
 		return oidText
-	case strings.Contains(word, "BLOB"):
+	case has("BLOB"):
 		return oidBytea
-	case strings.Contains(word, "REAL"), strings.Contains(word, "FLOA"), strings.Contains(word, "DOUB"):
+	case has("REAL"), has("FLOA"), has("DOUB"):
 		return oidFloat8
 	}
 	return oidUnspecified
@@ -120,24 +127,76 @@ func castOID(name string) uint32 {
 	case "regclass", "regtype", "regnamespace", "regrole", "regproc", "regprocedure":
 		return oidText
 	case "oid":
-		return oidInt8
+		return oidOID
 	}
 	return declaredOID(name)
 }
 
 // castAffinity returns what SQLite is told to CAST to for a PostgreSQL type.
 func castAffinity(name string) string {
-	switch castOID(name) {
-	case oidInt8:
+	switch oid := castOID(name); {
+	case isInt(oid), oid == oidOID:
 		return "INTEGER"
-	case oidFloat8:
+	case oid == oidFloat8:
 		return "REAL"
-	case oidNumeric:
+	case oid == oidNumeric:
 		return "NUMERIC"
-	case oidBytea:
+	case oid == oidBytea:
 		return "BLOB"
 	}
 	return "TEXT"
+}
+
+// castFunctions maps the SQL functions that cast to the types they cast to.
+var castFunctions = func() map[string]uint32 {
+	m := map[string]uint32{}
+	for _, t := range pgTypes {
+		if t.oid != oidUnknown {
+			m["pg_"+t.typ] = t.oid
+		}
+	}
+	return m
+}()
+
+// castFunction returns the SQL function that casts to a type, "" for a type not known.
+func castFunction(oid uint32) string {
+	for _, t := range pgTypes {
+		if t.oid == oid {
+			return "pg_" + t.typ
+		}
+	}
+	return ""
+}
+
+// isInt reports whether the type is an integer to SQLite's operators, which bool is, too.
+func isInt(oid uint32) bool {
+	return oid == oidInt8 || oid == oidInt4 || oid == oidInt2 || oid == oidBool
+}
+
+// numberRank orders the types of numbers: an operation gives the greater of its operands'.
+var numberRank = map[uint32]int{oidBool: 1, oidInt2: 2, oidOID: 3, oidInt4: 3, oidInt8: 4, oidNumeric: 5, oidFloat4: 6, oidFloat8: 6}
+
+// timeRank orders the types of times likewise.
+var timeRank = map[uint32]int{oidDate: 1, oidTimestamp: 2, oidTimestamptz: 3}
+
+// common returns the type for values of both types, as of the branches of CASE
+// or UNION. Where PostgreSQL would refuse it is text, which any value can be sent as.
+func common(a, b uint32) uint32 {
+	switch {
+	case a == b || b == oidUnspecified:
+		return a
+	case a == oidUnspecified:
+		return b
+	}
+	for _, rank := range []map[uint32]int{numberRank, timeRank} {
+		if rank[a] > 0 && rank[b] > 0 {
+			if rank[a] < rank[b] {
+				return b
+			}
+			return a
+		}
+	}
+	return oidText
 }
 
 // field makes the description of a result column.

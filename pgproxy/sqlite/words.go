@@ -34,6 +34,14 @@ func (r *rewriter) word(i int) (int, error) {
 		if r.at(0).is("CREATE") && r.at(i-1).kind != kindOp {
 			r.replace[i] = "INTEGER"
 		}
+	case "extract":
+		r.extract(i)
+	case "date", "time", "timestamp", "timestamptz", "json", "jsonb", "uuid", "numeric", "interval":
+		return r.typedLiteral(i)
+	case "localtimestamp", "localtime":
+		if !next.isAny("(", ".") && !r.at(i-1).isAny(".", "AS") {
+			r.replace[i] = t.text + "()"
+		}
 	case "default":
 		if next.is("NOW") && r.at(i+2).is("(") && r.at(i+3).is(")") && r.at(0).isAny("CREATE", "ALTER") {
 			r.drop(i+2, i+3)
@@ -127,7 +135,12 @@ func (r *rewriter) cast(i int) error {
 	if as < 0 || name == "" || last != end-1 {
 		return nil
 	}
-	open, closed := castCode(name)
+	if as == i+3 && r.boundAs(i+2, name) {
+		r.drop(i, i+1)
+		r.drop(as, end)
+		return nil
+	}
+	open, closed := r.castCode(name)
 	if open == "CAST(" {
 		r.drop(as+1, last)
 		r.replace[last] = strings.TrimSuffix(strings.TrimPrefix(closed, " AS "), ")")
@@ -136,6 +149,32 @@ func (r *rewriter) cast(i int) error {
 	r.replace[i] = strings.TrimSuffix(open, "(")
 	r.drop(as, last)
 	return nil
+}
+
+// extract makes EXTRACT(year FROM x) a call of the function extract('year', x).
+func (r *rewriter) extract(i int) {
+	if r.at(i+1).is("(") && r.at(i+3).is("FROM") {
+		if f := r.at(i + 2); f.kind == kindIdent {
+			r.replace[i+2] = quoteString(strings.ToLower(f.text))
+		}
+		r.replace[i+3] = ","
+	}
+}
+
+// typedLiteral edits DATE '…' and its relatives.
+func (r *rewriter) typedLiteral(i int) (int, error) {
+	name, last := typeAt(r.tokens, i)
+	literal := r.at(last + 1)
+	if name == "" || literal.kind != kindString || i > 0 && endsOperand(r.tokens[i-1]) || r.at(i-1).is(".") {
+		return i, nil
+	}
+	if strings.EqualFold(name, "interval") {
+		return i, unsupported("type interval").hint("SQLite computes with modifiers: datetime(x, '+1 day').").at(r.sql, r.tokens[i].start)
+	}
+	open, end := r.castCode(name)
+	r.drop(i, last)
+	r.replace[last+1] = open + quoteString(stringValue(literal.text)) + strings.TrimPrefix(end, " ")
+	return last + 1, nil
 }
 
 // array answers ARRAY(SELECT …) in queries of the catalog, where every list of
