@@ -15,6 +15,20 @@ type Info struct {
 	Version     string // the default is 0.0.0
 	Description string // in Markdown
 	Servers     []string
+	// SecuritySchemes are how requests are authenticated, by the names that the option Security uses.
+	SecuritySchemes map[string]SecurityScheme
+}
+
+// SecurityScheme is how requests are authenticated: the Security Scheme Object of OpenAPI 3.1.
+type SecurityScheme struct {
+	Type             string         `json:"type"` // apiKey, http, mutualTLS, oauth2 or openIdConnect
+	Description      string         `json:"description,omitempty"`
+	Name             string         `json:"name,omitempty"`             // of the header, query parameter or cookie; for apiKey
+	In               string         `json:"in,omitempty"`               // header, query or cookie; for apiKey
+	Scheme           string         `json:"scheme,omitempty"`           // bearer or basic, say; for http
+	BearerFormat     string         `json:"bearerFormat,omitempty"`     // for people; for http
+	Flows            map[string]any `json:"flows,omitempty"`            // for oauth2
+	OpenIDConnectURL string         `json:"openIdConnectUrl,omitempty"` // for openIdConnect
 }
 
 // API is a Mux whose handlers share options and are described by OpenAPI 3.1. Its methods may be called by many

@@ -11,7 +11,6 @@ import (
 	"github.com/headpond/headpond/route/internal/bind"
 	"github.com/headpond/headpond/route/internal/check"
 	"github.com/headpond/headpond/route/internal/jsonplan"
-	"github.com/headpond/headpond/route/internal/schema"
 )
 
 // compile makes the plans of an endpoint. Its errors name the field and the reason.
@@ -44,10 +43,7 @@ func (e *Endpoint) compileRequest() (err error) {
 		e.hasPath = e.bind.Has(bind.Path)
 		e.hasHead = e.bind.Has(bind.Header) || e.bind.Has(bind.Cookie)
 		e.hasFiles = e.bind.Has(bind.File) || e.bind.Has(bind.Stream)
-		needsFile := e.needs(bind.File)
-		e.takesMultipart = e.bind.TakesForm()
-		e.takesForm, e.takesJSON = e.takesMultipart && !needsFile, e.bind.TakesJSON() && !needsFile
-		e.hasBody, e.needsBody = e.takesMultipart || e.takesJSON, needsFile || e.needs(bind.Body)
+		e.chooseBodies()
 		if err := e.checkFields(); err != nil {
 			return err
 		}
@@ -75,11 +71,21 @@ func (e *Endpoint) compileRequest() (err error) {
 	return err
 }
 
-// needs reports whether a field of a source has to be in each request.
-func (e *Endpoint) needs(source bind.Source) bool {
-	return slices.ContainsFunc(e.bind.Fields, func(f bind.Field) bool {
-		return f.Source == source && schema.Required(f.Struct) && !f.HasDefault
-	})
+// chooseBodies finds out what the body may be: nothing that cannot fill a field without which no request is valid.
+func (e *Endpoint) chooseBodies() {
+	e.takesMultipart, e.takesForm, e.takesJSON = e.bind.TakesForm(), e.bind.TakesForm(), e.bind.TakesJSON()
+	for i := range e.bind.Fields {
+		f := &e.bind.Fields[i]
+		if f.Source != bind.Body && f.Source != bind.File || !e.required(f) {
+			continue
+		}
+		e.needsBody = true
+		inForm := f.Source == bind.File || f.Text() && f.Form != ""
+		e.takesMultipart = e.takesMultipart && inForm
+		e.takesForm = e.takesForm && inForm && f.Source == bind.Body
+		e.takesJSON = e.takesJSON && f.JSON
+	}
+	e.hasBody = e.takesMultipart || e.takesJSON
 }
 
 // checkFields compares the fields with the pattern.

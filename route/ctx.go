@@ -54,6 +54,14 @@ func (c *Ctx) Header() http.Header {
 	return w.Header()
 }
 
+// SetCookie adds a cookie to the response. It panics when the cookie is not valid, which net/http would drop without a word.
+func (c *Ctx) SetCookie(cookie *http.Cookie) {
+	if err := cookie.Valid(); err != nil {
+		panic(fmt.Sprintf("route: SetCookie: %v", err))
+	}
+	http.SetCookie(struct{ http.ResponseWriter }{c.live().w}, cookie)
+}
+
 // SetStatus sets the status of the response, unless the handler returns an error. It panics when code is no
 // status of a response: below 200 or above 999.
 func (c *Ctx) SetStatus(code int) {

@@ -44,12 +44,12 @@
 // is UTF-8, and the depth is bounded. A body may not fill a field that has another source.
 //
 // The tags validate and binding take the rules of github.com/go-playground/validator: required, omitempty,
-// omitnil, omitzero, isdefault, dive, min, max, len, eq, ne, gt, gte, lt, lte, oneof, unique, eqfield,
+// omitnil, omitzero, isdefault, dive, keys and endkeys, min, max, len, eq, ne, gt, gte, lt, lte, oneof, unique, eqfield,
 // nefield, gtfield, gtefield, ltfield, ltefield, email, url, uri, http_url, uuid, uuid3, uuid4, uuid5, alpha, alphanum,
 // alphaunicode, alphanumunicode, ascii, printascii, numeric, number, hexadecimal, lowercase, uppercase, boolean, ip, ipv4,
 // ipv6, cidr, hostname_rfc1123, e164, base64, json, contains, containsany, excludes, excludesall, startswith, endswith,
 // datetime, rules joined by |, and rules of your own ([Rule]). A rule that is not known panics when the handler is
-// made. All violations are reported at once.
+// made. All violations are reported at once. The elements of a body that is a slice or a map are checked; those of a field are with dive.
 //
 // # Responses
 //

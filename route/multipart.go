@@ -193,6 +193,10 @@ func (f *formParts) nextFile() (*multipart.Part, *Problem) {
 			return nil, formProblem(bind.ErrPairs)
 		}
 		f.values++
+		if e.bind.TakesFile(name) && e.bind.Has(bind.File) && !noFile(part) {
+			f.x.bad = e.bind.NoFile(name, f.x.bad)
+			continue
+		}
 		if noFile(part) || !e.bind.TakesValue(name) {
 			continue
 		}

@@ -3,16 +3,17 @@ package route
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/headpond/headpond/route/internal/bind"
+	"github.com/headpond/headpond/route/internal/check"
 	"github.com/headpond/headpond/route/internal/schema"
 )
 
@@ -25,13 +26,21 @@ func describe(info Info, endpoints []*Endpoint) []byte {
 	if info.Description != "" {
 		about["description"] = info.Description
 	}
-	schemas := schema.New("#/components/schemas/")
+	endpoints = slices.DeleteFunc(slices.Clone(endpoints), func(e *Endpoint) bool {
+		return !slices.Contains(openMethods, e.method) // OpenAPI 3.1 has no place for it
+	})
+	rules := map[string]check.Rule{}
+	for _, e := range endpoints {
+		maps.Copy(rules, e.rules)
+	}
+	schemas := schema.New("#/components/schemas/", rules)
+	responses := make([]object, len(endpoints))
+	for i, e := range endpoints {
+		responses[i] = e.describeResponses(schemas)
+	}
 	paths := object{}
 	ids := map[string]int{}
-	for _, e := range endpoints {
-		if !slices.Contains(openMethods, e.method) {
-			continue // OpenAPI 3.1 has no place for it
-		}
+	for i, e := range endpoints {
 		path := openPath(e.path)
 		item, ok := paths[path].(object)
 		if !ok {
@@ -39,6 +48,7 @@ func describe(info Info, endpoints []*Endpoint) []byte {
 			paths[path] = item
 		}
 		op := e.describe(schemas)
+		op["responses"] = responses[i]
 		id := e.doc.id
 		if id == "" {
 			id = operationID(e.method, path)
@@ -49,7 +59,11 @@ func describe(info Info, endpoints []*Endpoint) []byte {
 		op["operationId"] = id
 		item[strings.ToLower(e.method)] = op
 	}
-	doc := object{"openapi": "3.1.0", "info": about, "paths": paths, "components": object{"schemas": schemas.Components()}}
+	components := object{"schemas": schemas.Components()}
+	if len(info.SecuritySchemes) > 0 {
+		components["securitySchemes"] = info.SecuritySchemes
+	}
+	doc := object{"openapi": "3.1.0", "info": about, "paths": paths, "components": components}
 	if len(info.Servers) > 0 {
 		var servers []object
 		for _, s := range info.Servers {
@@ -92,7 +106,7 @@ func operationID(method, path string) string {
 
 // describe makes the operation of an endpoint.
 func (e *Endpoint) describe(schemas *schema.Set) object {
-	op := object{"responses": e.describeResponses(schemas)}
+	op := object{}
 	if e.doc.summary != "" {
 		op["summary"] = e.doc.summary
 	}
@@ -101,6 +115,9 @@ func (e *Endpoint) describe(schemas *schema.Set) object {
 	}
 	if len(e.doc.tags) > 0 {
 		op["tags"] = e.doc.tags
+	}
+	if e.doc.security != nil {
+		op["security"] = e.doc.security
 	}
 	parameters := e.describeParameters(schemas)
 	if len(parameters) > 0 {
@@ -123,10 +140,7 @@ func (e *Endpoint) describeParameters(schemas *schema.Set) (parameters []object)
 			switch f.Source {
 			case bind.Path, bind.Query, bind.Header, bind.Cookie:
 				declared[f.Name] = declared[f.Name] || f.Source == bind.Path
-				parameters = append(parameters, object{
-					"name": f.Name, "in": string(f.Source), "schema": textSchema(schemas, f),
-					"required": f.Source == bind.Path || schema.Required(f.Struct) && !f.HasDefault,
-				})
+				parameters = append(parameters, e.describeParameter(schemas, f))
 			}
 		}
 	}
@@ -138,58 +152,95 @@ func (e *Endpoint) describeParameters(schemas *schema.Set) (parameters []object)
 	return parameters
 }
 
-// textSchema is the schema of a field that is made of texts.
-func textSchema(schemas *schema.Set, f *bind.Field) object {
-	s := schema.NotNull(schemas.Field(f.Struct))
-	if t := f.Struct.Type; t == reflect.TypeFor[time.Duration]() || t == reflect.TypeFor[*time.Duration]() { // a number in JSON, 1m30s here
-		if s = (object{"type": "string"}); f.HasDefault {
-			s["default"] = f.Default
-		}
+// describeParameter makes the parameter of a field.
+func (e *Endpoint) describeParameter(schemas *schema.Set, f *bind.Field) object {
+	s := schemas.Field(e.reqType, e.field(f), schema.Text)
+	if f.Source == bind.Path && s["type"] == "string" && s["minLength"] == nil {
+		s["minLength"] = 1 // no pattern matches without it
 	}
-	return s
+	p := object{"name": f.Name, "in": string(f.Source), "schema": s, "required": f.Source == bind.Path || e.required(f)}
+	if text, ok := s["description"]; ok {
+		delete(s, "description")
+		p["description"] = text
+	}
+	return p
+}
+
+// field returns a field of the request type with the index it has there.
+func (e *Endpoint) field(f *bind.Field) reflect.StructField {
+	sf := f.Struct
+	sf.Index = f.Index
+	return sf
+}
+
+// required reports whether requests without a field are refused.
+func (e *Endpoint) required(f *bind.Field) bool {
+	return schema.Required(e.reqType, e.field(f), e.rules)
 }
 
 // describeBody makes the body of an operation, in each media type it may have.
 func (e *Endpoint) describeBody(schemas *schema.Set) object {
+	use := schema.Request
+	if e.refuseUnknown {
+		use = schema.StrictRequest
+	}
 	content := object{}
-	if e.bind == nil {
-		content[typeJSON] = object{"schema": schemas.Type(e.reqType)}
-		return object{"content": content, "required": true}
-	}
-	fields := func(form bool, sources ...bind.Source) object {
-		s := schema.Object()
-		for i := range e.bind.Fields {
-			f := &e.bind.Fields[i]
-			switch {
-			case !slices.Contains(sources, f.Source):
-			case f.Source == bind.Stream:
-				s.Set("files", object{"type": "array", "items": object{"type": "string", "format": "binary"}}, false)
-			case f.Source == bind.File && f.Struct.Type.Kind() == reflect.Slice:
-				s.Set(f.Name, object{"type": "array", "items": object{"type": "string", "format": "binary"}}, schema.Required(f.Struct))
-			case f.Source == bind.File:
-				s.Set(f.Name, object{"type": "string", "format": "binary"}, schema.Required(f.Struct))
-			case form && f.Text():
-				s.Set(f.Form, textSchema(schemas, f), schema.Required(f.Struct) && !f.HasDefault)
-			case !form && f.Struct.Tag.Get("json") != "-":
-				s.Set(f.Name, schemas.Field(f.Struct), schema.Required(f.Struct) && !f.HasDefault)
-			}
+	for _, mediaType := range e.accepted() {
+		var s object
+		switch {
+		case e.bind == nil:
+			s = schemas.Type(e.reqType, use)
+		case mediaType == typeForm:
+			s = e.describeForm(schemas, bind.Body)
+		case mediaType == typeMultipart:
+			s = e.describeForm(schemas, bind.Body, bind.File, bind.Stream)
+		default:
+			s = e.describeJSON(schemas, use)
 		}
-		return s.JSON()
+		content[mediaType] = object{"schema": s}
 	}
-	if e.bind.Has(bind.Body) {
-		content[typeJSON] = object{"schema": fields(false, bind.Body)}
-		content[typeForm] = object{"schema": fields(true, bind.Body)}
-		for _, c := range e.codecs {
-			if c.Unmarshal != nil {
-				content[c.mediaType] = object{"schema": fields(false, bind.Body)}
-			}
+	body := object{"content": content}
+	if e.needsBody {
+		body["required"] = true
+	}
+	return body
+}
+
+// describeJSON makes the schema of the fields that JSON fills.
+func (e *Endpoint) describeJSON(schemas *schema.Set, use schema.Use) object {
+	s := schema.Object(use)
+	for i := range e.bind.Fields {
+		if f := &e.bind.Fields[i]; f.Source == bind.Body && f.JSON {
+			s.Set(f.Name, schemas.Field(e.reqType, e.field(f), use), e.required(f))
 		}
 	}
-	if e.bind.Has(bind.File) || e.bind.Has(bind.Stream) {
-		content[typeMultipart] = object{"schema": fields(true, bind.Body, bind.File, bind.Stream)}
-		delete(content, typeForm)
+	if !e.needsBody {
+		return schema.Nullable(s.JSON()) // as an empty object
 	}
-	return object{"content": content}
+	return s.JSON()
+}
+
+// describeForm makes the schema of the fields of some sources in a form.
+func (e *Endpoint) describeForm(schemas *schema.Set, sources ...bind.Source) object {
+	s, file := schema.Object(schema.Request), object{"type": "string", "format": "binary"}
+	files := func(others int) object {
+		return object{"type": "array", "items": file, "maxItems": max(e.maxFiles-others, 0)}
+	}
+	for i := range e.bind.Fields {
+		f := &e.bind.Fields[i]
+		switch {
+		case !slices.Contains(sources, f.Source):
+		case f.Source == bind.Stream:
+			s.Set("files", files(0), false)
+		case f.Source == bind.File && f.Struct.Type.Kind() == reflect.Slice:
+			s.Set(f.Name, files(e.bind.Count(bind.File)-1), e.required(f))
+		case f.Source == bind.File:
+			s.Set(f.Name, file, e.required(f))
+		case f.Text() && f.Form != "":
+			s.Set(f.Form, schemas.Field(e.reqType, e.field(f), schema.Text), e.required(f))
+		}
+	}
+	return s.JSON()
 }
 
 // describeResponses makes the responses of an operation.
@@ -199,20 +250,27 @@ func (e *Endpoint) describeResponses(schemas *schema.Set) object {
 	switch e.respType {
 	case reflect.TypeFor[struct{}]():
 	case reflect.TypeFor[Stream](), reflect.TypeFor[File]():
-		ok["content"] = object{"*/*": binary}
+		content := object{}
+		for _, mediaType := range e.doc.produces {
+			content[mediaType] = binary
+		}
+		if len(content) == 0 {
+			content["*/*"] = binary
+		}
+		ok["content"] = content
 	case reflect.TypeFor[Events]():
 		ok["content"] = object{"text/event-stream": object{"schema": object{"type": "string"}}}
 	default:
 		content := object{}
 		for _, mediaType := range e.offered() {
-			content[mediaType] = object{"schema": schemas.Type(e.respType)}
+			content[mediaType] = object{"schema": schemas.Type(e.respType, schema.Response)}
 		}
 		ok["content"] = content
 	}
 	problem := func(status int) object {
 		return object{
 			"description": http.StatusText(status),
-			"content":     object{"application/problem+json": object{"schema": schemas.Type(reflect.TypeFor[Problem]())}},
+			"content":     object{"application/problem+json": object{"schema": schemas.Type(reflect.TypeFor[Problem](), schema.Response)}},
 		}
 	}
 	responses := object{strconv.Itoa(e.status): ok}

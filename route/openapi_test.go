@@ -100,21 +100,33 @@ func TestOpenAPI(t *testing.T) {
 	want(`"3.1.0"`, "openapi")
 	want(`{"description":"About trees.","title":"Trees","version":"1.2.3"}`, "info")
 	want(`[{"url":"/"}]`, "servers")
+	// Responses have every member that encoding/json writes, and no rules.
 	schema := []string{"components", "schemas", "tree"}
 	property := func(name string) []string { return append(schema, "properties", name) }
-	want(`["name","tags"]`, append(schema, "required")...)
-	want(`{"maxLength":10,"minLength":1,"type":"string"}`, property("name")...)
-	want(`{"default":"oak","enum":["oak","fir"],"type":"string"}`, property("kind")...)
-	want(`{"format":"email","type":["string","null"]}`, property("email")...)
-	want(`{"items":{"exclusiveMinimum":0,"format":"double","type":"number"},"maxItems":3,"type":["array","null"],"uniqueItems":true}`, property("heights")...)
+	want(`["name","kind","heights","branches","planted","Raw","any","labels","wait","tags"]`, append(schema, "required")...)
+	want(`{"type":"string"}`, property("name")...)
+	want(`{"type":"string"}`, property("email")...)
+	want(`{"items":{"format":"double","type":"number"},"type":["array","null"]}`, property("heights")...)
 	want(`{"items":{"anyOf":[{"$ref":"#/components/schemas/tree"},{"type":"null"}]},"type":["array","null"]}`, property("branches")...)
 	want(`{"format":"date-time","type":"string"}`, property("planted")...)
-	want(`{"contentEncoding":"base64","type":["string","null"]}`, property("Raw")...)
+	want(`{"contentEncoding":"base64","format":"byte","type":["string","null"]}`, property("Raw")...)
 	want(`{"additionalProperties":{"type":"string"},"type":["object","null"]}`, property("labels")...)
+	want(`{"format":"int64","type":"integer"}`, property("wait")...)
+	// Requests need what has no valid zero value, and null leaves the rest as it is.
+	plantBody := []string{"paths", "/forests/{forest}/trees", "post", "requestBody", "content", "application/json", "schema"}
+	want(`["name","tags"]`, append(plantBody, "required")...)
+	body := func(name string) []string { return append(plantBody, "properties", name) }
+	want(`{"maxLength":10,"minLength":1,"type":"string"}`, body("name")...)
+	want(`{"default":"oak","enum":["oak","fir",null],"type":["string","null"]}`, body("kind")...)
+	want(`{"format":"email","type":["string","null"]}`, body("email")...)
+	want(`{"items":{"exclusiveMinimum":0,"format":"double","type":"number"},"maxItems":3,"type":["array","null"],"uniqueItems":true}`, body("heights")...)
+	want(`{"format":"date-time","minLength":20,"type":["string","null"]}`, body("planted")...)
+	want(`{"default":1500000000,"format":"int64","type":["integer","null"]}`, body("wait")...)
+	want(`{"items":{"type":["string","null"]},"minItems":1,"type":"array"}`, body("tags")...)
+	want("true", "paths", "/forests/{forest}/trees", "post", "requestBody", "required")
 	plant := []string{"paths", "/forests/{forest}/trees", "post"}
 	want(`"postForestsByForestTrees"`, append(plant, "operationId")...)
 	want(`[{"in":"path","name":"forest","required":true,"schema":{"format":"int64","minimum":1,"type":"integer"}}]`, append(plant, "parameters")...)
-	want(`["name","tags"]`, append(plant, "requestBody", "content", "application/json", "schema", "required")...)
 	want(`{"$ref":"#/components/schemas/tree"}`, append(plant, "responses", "201", "content", "application/json", "schema")...)
 	for _, status := range []string{"400", "401", "409", "413", "415", "422", "default"} {
 		want(`{"$ref":"#/components/schemas/Problem"}`, append(plant, "responses", status, "content", "application/problem+json", "schema")...)
@@ -124,7 +136,7 @@ func TestOpenAPI(t *testing.T) {
 		`{"in":"query","name":"wait","required":false,"schema":{"default":"2s","type":"string"}},`+
 		`{"in":"query","name":"few","required":false,"schema":{"items":{"format":"int64","type":"integer"},"maxItems":3,"type":"array"}},`+
 		`{"in":"query","name":"maybe","required":false,"schema":{"default":5,"format":"int64","type":"integer"}},`+
-		`{"in":"header","name":"X-Tenant","required":true,"schema":{"type":"string"}},{"in":"cookie","name":"c","required":false,"schema":{"type":"string"}}]`,
+		`{"in":"header","name":"X-Tenant","required":true,"schema":{"minLength":1,"type":"string"}},{"in":"cookie","name":"c","required":false,"schema":{"type":"string"}}]`,
 		"paths", "/trees", "get", "parameters")
 	want(`"allTrees"`, "paths", "/trees/", "get", "operationId")
 	want(`{"description":"No Content"}`, "paths", "/trees/{id}", "delete", "responses", "204")
@@ -133,10 +145,8 @@ func TestOpenAPI(t *testing.T) {
 	at(t, doc, "paths", "/list", "put", "responses", "200", "content", "application/xml")
 	want(`[{"in":"path","name":"forest","required":true,"schema":{"type":"string"}},{"in":"path","name":"rest","required":true,"schema":{"type":"string"}}]`,
 		"paths", "/forests/{forest}/paths/{rest}", "get", "parameters")
-	want(`{"default":1500000000,"format":"int64","type":"integer"}`, property("wait")...)
-	want(`{"type":"string"}`, "components", "schemas", "numbered", "properties", "number")
-	want(`{"items":{"type":"string"},"minItems":1,"type":"array"}`, property("tags")...)
-	want(`{"number":{"type":"string"},"w":{"default":"1s","type":"string"}}`, "paths", "/numbered", "post", "requestBody", "content", "application/x-www-form-urlencoded", "schema", "properties")
+	want(`{"format":"int64","pattern":"^-?[0-9]+$","type":"string"}`, "components", "schemas", "numbered", "properties", "number")
+	want(`{"number":{"format":"int64","type":"integer"},"w":{"default":"1s","type":"string"}}`, "paths", "/numbered", "post", "requestBody", "content", "application/x-www-form-urlencoded", "schema", "properties")
 	if at(t, doc, "paths", "/trees").(map[string]any)["purge"] != nil {
 		t.Error("OpenAPI 3.1 has no place for PURGE")
 	}

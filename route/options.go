@@ -55,7 +55,8 @@ type settings struct {
 // doc is what OpenAPI says of an operation beyond its types.
 type doc struct {
 	summary, description, id string
-	tags                     []string
+	tags, produces           []string
+	security                 []map[string][]string // nil: nothing is said
 	errors                   []int
 	hidden                   bool
 }
@@ -174,6 +175,23 @@ func Tags(tags ...string) Option {
 // Errors names statuses of errors in OpenAPI, beyond those that binding makes.
 func Errors(statuses ...int) Option {
 	return func(s *settings) { s.doc.errors = append(s.doc.errors, statuses...) }
+}
+
+// Produces names the media types of a [Stream] or [File] in OpenAPI, which says */* otherwise.
+func Produces(mediaTypes ...string) Option {
+	return func(s *settings) { s.doc.produces = append(s.doc.produces, mediaTypes...) }
+}
+
+// Security names in OpenAPI the schemes of [Info] that a request has to satisfy, all of them; given more than once, those of one time
+// suffice, and without a name nothing does too. Checking requests is for middleware.
+func Security(schemes ...string) Option {
+	return func(s *settings) {
+		all := map[string][]string{}
+		for _, name := range schemes {
+			all[name] = []string{}
+		}
+		s.doc.security = append(s.doc.security, all)
+	}
 }
 
 // Hidden keeps the operation out of OpenAPI.

@@ -97,6 +97,7 @@ type numbers struct {
 	SO    []string          `json:"so" validate:"omitempty,unique"`
 	M     map[string]int    `json:"m" validate:"max=2,dive,min=1"`
 	MS    map[string]*inner `json:"ms" validate:"dive"`
+	MK    map[string]int    `json:"mk" validate:"dive,keys,min=1,max=2,endkeys,min=1"`
 	N     inner             `json:"n"`
 	NR    inner             `json:"nr" validate:"required"`
 	NP    *inner            `json:"np"`

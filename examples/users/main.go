@@ -80,8 +80,8 @@ func newHandler(users *store) http.Handler {
 	route.Handle(api, "GET /api/users/{id}", users.get, route.Summary("Get a user"), route.ETag(), route.Errors(http.StatusNotFound))
 	route.Handle(api, "PATCH /api/users/{id}", users.update, route.Summary("Change a user", "What is absent stays."), route.Errors(http.StatusNotFound, http.StatusConflict))
 	route.Handle(api, "DELETE /api/users/{id}", users.remove, route.Summary("Delete a user"), route.Errors(http.StatusNotFound))
-	route.Handle(api, "GET /api/users.csv", users.export, route.Summary("Export all users"))
+	route.Handle(api, "GET /api/users.csv", users.export, route.Summary("Export all users"), route.Produces("text/csv"))
 	route.Handle(mux, "GET /healthz", func(c *route.Ctx, _ struct{}) (health, error) { return users.health(c.Context()) })
 	api.ServeDocs("/docs")
-	return mux
+	return route.Problems(mux)
 }

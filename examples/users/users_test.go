@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/internal/clienttest"
 	"github.com/headpond/headpond/route"
 )
 
@@ -65,6 +66,10 @@ func TestLifeOfAUser(t *testing.T) {
 			t.Errorf("%s of a user that is gone: %v", pattern, err)
 		}
 	}
+}
+
+func TestDocumentIsWhatIsAccepted(t *testing.T) {
+	clienttest.OpenAPI(t, start(t).BaseURL+"/docs/openapi.json")
 }
 
 func TestPagesAndExport(t *testing.T) {

@@ -21,6 +21,8 @@ function resolve(api, schema) {
 function example(api, schema, depth = 0) {
   schema = resolve(api, schema);
   if (schema.default !== undefined) return schema.default;
+  if (schema.examples) return schema.examples[0];
+  if (schema.anyOf && !schema.type) return example(api, schema.anyOf[0], depth);
   if (schema.enum) return schema.enum[0];
   const type = Array.isArray(schema.type) ? schema.type[0] : schema.type;
   switch (type) {
@@ -39,6 +41,7 @@ function example(api, schema, depth = 0) {
 
 // hint says what a schema asks of a value.
 function hint(schema) {
+  if (schema.anyOf) schema = { ...schema, ...schema.anyOf[0] };
   const words = [Array.isArray(schema.type) ? schema.type[0] : schema.type, schema.format];
   for (const key of ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems"]) if (schema[key] !== undefined) words.push(`${key} ${schema[key]}`);
   if (schema.enum) words.push(schema.enum.join(" | "));
@@ -51,6 +54,12 @@ function input(api, parameter) {
   const label = element("label", {}, element("span", {}, parameter.name + (parameter.required ? " *" : ""), " ",
     element("span", { className: "hint" }, `${parameter.in}, ${hint(schema)}`)), field);
   return { label, field, parameter, many: schema.type === "array" };
+}
+
+// isUpload reports whether a form has files.
+function isUpload(api, form) {
+  const properties = Object.values((form && resolve(api, form.schema).properties) || {});
+  return properties.some((of) => (of.items ? resolve(api, of.items) : of).format === "binary");
 }
 
 // upload makes inputs for a multipart form: its files, and its values.
@@ -117,7 +126,8 @@ async function send(base, path, method, inputs, body, fields, out) {
 function operation(api, path, method, op) {
   const base = (api.servers && api.servers[0].url) || "";
   const inputs = (op.parameters || []).map((p) => input(api, p));
-  const types = (op.requestBody && op.requestBody.content) || {}, parts = types["multipart/form-data"];
+  const types = (op.requestBody && op.requestBody.content) || {};
+  const parts = isUpload(api, types["multipart/form-data"]) || !types["application/json"] ? types["multipart/form-data"] : undefined;
   const fields = parts && upload(api, resolve(api, parts.schema));
   const content = !fields && types["application/json"];
   const body = content && element("textarea", { name: "body", spellcheck: false, value: JSON.stringify(example(api, content.schema), null, 2) });

@@ -306,19 +306,28 @@ func (p *Plan) TakesValue(name string) bool {
 	return slices.ContainsFunc(p.form, func(f Field) bool { return f.Form == name })
 }
 
+// NoFile reports that a form has a value where a file is expected.
+func (p *Plan) NoFile(name string, bad []Failure) []Failure {
+	i := slices.IndexFunc(p.file, func(f Field) bool { return f.Name == name })
+	return append(bad, Failure{Field: &p.file[i], Detail: "must be a file"})
+}
+
 // TakesFile reports whether a file of a form is for a field.
 func (p *Plan) TakesFile(name string) bool {
 	return p.stream != nil || slices.ContainsFunc(p.file, func(f Field) bool { return f.Name == name })
 }
 
 // Has reports whether fields come from a source. Body means fields that JSON or forms fill.
-func (p *Plan) Has(s Source) bool {
+func (p *Plan) Has(s Source) bool { return p.Count(s) > 0 }
+
+// Count returns how many fields come from a source.
+func (p *Plan) Count(s Source) (n int) {
 	for i := range p.Fields {
 		if p.Fields[i].Source == s {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // Defaults sets the fields that have a default.

@@ -12,6 +12,7 @@ package check
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -43,19 +44,26 @@ type Plan struct{ root node }
 // Namer names a field in pointers, and says where it comes from.
 type Namer func(reflect.StructField) (in, name string)
 
-// Compile makes the plan of t. The error names the field whose tag cannot be applied to its type, or is
+// Compile makes the plan of t; of a slice or a map the elements are checked. The error names the field whose tag cannot be applied to its type, or is
 // not known.
 func Compile(t reflect.Type, name Namer, custom map[string]Rule) (*Plan, error) {
 	c := compiler{name: name, custom: custom, structs: map[reflect.Type]*structPlan{}}
 	p := &Plan{}
-	err := c.value(&p.root, t, "", nil)
+	tag := ""
+	if t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+		tag = "dive"
+	}
+	err := c.value(&p.root, t, tag, nil)
 	return p, err
 }
 
 // Idle reports whether there is nothing to check.
 func (p *Plan) Idle() bool {
 	n := &p.root
-	return len(n.steps) == 0 && (n.fields == nil || len(n.fields.fields) == 0)
+	if n.dive != nil {
+		n = n.dive
+	}
+	return len(n.steps) == 0 && n.nilRule == nil && n.dive == nil && (n.fields == nil || len(n.fields.fields) == 0)
 }
 
 // Check appends the violations of the value p points to, which has the plan's type, MaxViolations at most.
@@ -71,6 +79,7 @@ type node struct {
 	nilRule  *step       // fails when one of the pointers is nil; nil: nothing does
 	fields   *structPlan // of a struct, looked at after the steps
 	dive     *node       // for the elements of a slice, array or map
+	keys     *node       // for the keys of a map; nil: nothing is asked of them
 }
 
 // step is a rule, or an end: omitempty and its like.
@@ -157,6 +166,11 @@ func (n *node) elements(p, parent unsafe.Pointer, found []Violation) []Violation
 			e := reflect.New(n.typ.Elem())
 			e.Elem().Set(it.Value())
 			before := len(found)
+			if n.keys != nil {
+				k := reflect.New(n.typ.Key())
+				k.Elem().Set(it.Key())
+				found = n.keys.check(k.UnsafePointer(), parent, found)
+			}
 			if found = n.dive.check(e.UnsafePointer(), parent, found); len(found) > before {
 				prefix(found[before:], keyName(it.Key()))
 			}
@@ -241,8 +255,28 @@ func (c *compiler) dive(n *node, t reflect.Type, tag string, parent reflect.Type
 	if n.pointers > 0 && len(n.steps) == 0 {
 		n.nilRule = &step{name: "dive"}
 	}
+	if rules, rest, ok := CutKeys(tag); ok {
+		if t.Kind() != reflect.Map {
+			return fmt.Errorf("keys needs a map, not %v", t)
+		}
+		n.keys, tag = &node{}, rest
+		if err := c.value(n.keys, t.Key(), rules, parent); err != nil {
+			return err
+		}
+	} else if strings.HasPrefix(tag, "keys,") {
+		return errors.New("keys has no endkeys")
+	}
 	n.dive = &node{}
 	return c.value(n.dive, t.Elem(), tag, parent)
+}
+
+// CutKeys cuts the rules for the keys of a map, between keys and endkeys, from what stands behind dive in a tag.
+func CutKeys(tag string) (keys, rest string, ok bool) {
+	if tag, ok = strings.CutPrefix(tag, "keys,"); !ok {
+		return "", tag, false
+	}
+	keys, rest, ok = strings.Cut(","+tag+",", ",endkeys,")
+	return strings.TrimPrefix(keys, ","), strings.TrimSuffix(rest, ","), ok
 }
 
 // fields fills the plan of a struct.
@@ -321,6 +355,27 @@ func tagOf(sf reflect.StructField) (string, error) {
 		return b, nil
 	}
 	return v, nil
+}
+
+// ZeroValid reports whether the zero value of t, the type of a field of parent, satisfies the rules of a tag: then a request may leave the
+// field out. Rules of the caller's own are taken to be satisfied. A tag that Compile refuses has no rules.
+func ZeroValid(t, parent reflect.Type, tag string, custom map[string]Rule) bool {
+	anything := make(map[string]Rule, len(custom))
+	for name := range custom {
+		anything[name] = func(any, string) bool { return true }
+	}
+	c := compiler{name: func(sf reflect.StructField) (in, name string) { return "", sf.Name }, custom: anything, structs: map[reflect.Type]*structPlan{}}
+	var n node
+	if c.value(&n, t, tag, parent) != nil {
+		return true
+	}
+	return len(n.check(reflect.New(t).UnsafePointer(), reflect.New(parent).UnsafePointer(), nil)) == 0
+}
+
+// Ignored reports whether the tags of a field say that nothing in it is checked.
+func Ignored(sf reflect.StructField) bool {
+	tag, _ := tagOf(sf)
+	return tag == "-"
 }
 
 // Tag returns the rules in the tags of a field, "" when it has none.

@@ -1,5 +1,5 @@
-// Package schema describes Go types by JSON Schema 2020-12, as OpenAPI 3.1 uses it: what encoding/json
-// makes of them, and what their validate tags ask.
+// Package schema describes Go types by JSON Schema 2020-12, as OpenAPI 3.1 uses it: for responses what encoding/json makes of them,
+// for requests what decoding and the rules in their tags accept.
 package schema
 
 import (
@@ -14,17 +14,45 @@ import (
 	"github.com/headpond/headpond/route/internal/check"
 )
 
-// Set is the schemas of a document. Structs with a name are components, referred to by it.
+// Use says what the values described are part of, which decides what is required, what may be null and whether rules hold.
+type Use struct{ request, checked, strict, text bool }
+
+// The uses.
+var (
+	Response      = Use{}
+	Request       = Use{request: true, checked: true}
+	StrictRequest = Use{request: true, checked: true, strict: true} // members that the type does not have are refused
+	Text          = Use{request: true, checked: true, text: true}   // of a query, a header, a cookie or a form
+)
+
+// unchecked is the use of what rules do not reach: the elements of a collection without dive.
+func (u Use) unchecked() Use {
+	u.checked = u.text
+	return u
+}
+
+// suffixes keep apart the components of one type, in the order of uses.
+var uses, suffixes = []Use{Response, Request, StrictRequest, Text, Request.unchecked(), StrictRequest.unchecked()},
+	[]string{"", "Input", "StrictInput", "Text", "UncheckedInput", "UncheckedStrictInput"}
+
+// Set is the schemas of a document. Structs with a name are components, referred to by it. The names are the same for the same
+// calls; those of responses come without a suffix when responses are described first.
 type Set struct {
 	prefix     string // of references
-	names      map[reflect.Type]string
+	rules      map[string]check.Rule
+	names      map[key]string
 	components map[string]any
 	around     []reflect.Type // lists and maps of which the schema is being made
 }
 
-// New returns an empty set whose components are at prefix.
-func New(prefix string) *Set {
-	return &Set{prefix: prefix, names: map[reflect.Type]string{}, components: map[string]any{}}
+type key struct {
+	t   reflect.Type
+	use Use
+}
+
+// New returns an empty set whose components are at prefix. rules are those that tags may name besides the known ones.
+func New(prefix string, rules map[string]check.Rule) *Set {
+	return &Set{prefix: prefix, rules: rules, names: map[key]string{}, components: map[string]any{}}
 }
 
 // Components returns the schemas by name.
@@ -38,106 +66,218 @@ var (
 
 func implements(t, i reflect.Type) bool { return t.Implements(i) || reflect.PointerTo(t).Implements(i) }
 
-// Type returns the schema of a type.
-func (s *Set) Type(t reflect.Type) map[string]any {
+// integers are the kinds of integers by their name in OpenAPI's registry of formats.
+var integers = map[reflect.Kind]string{
+	reflect.Int: "int64", reflect.Int8: "int8", reflect.Int16: "int16", reflect.Int32: "int32", reflect.Int64: "int64",
+	reflect.Uint: "uint64", reflect.Uint8: "uint8", reflect.Uint16: "uint16", reflect.Uint32: "uint32", reflect.Uint64: "uint64", reflect.Uintptr: "uint64",
+}
+
+// Type returns the schema of a type. As the body of a request, the elements of a collection are checked.
+func (s *Set) Type(t reflect.Type, use Use) map[string]any {
+	if use.request && (t.Kind() == reflect.Slice || t.Kind() == reflect.Map) {
+		return s.value(t, "dive", use)
+	}
+	return s.value(t, "", use)
+}
+
+// value returns the schema of a value with the rules of a tag.
+func (s *Set) value(t reflect.Type, tag string, use Use) map[string]any {
+	pointer := t.Kind() == reflect.Pointer
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	rules, rest, dive := cutDive(tag)
+	schema := s.plain(t, rest, dive, use)
+	if _, ref := schema["$ref"]; !ref && use.checked {
+		apply(schema, t, rules, pointer, use)
+	}
+	if pointer {
+		return Nullable(schema)
+	}
+	return schema
+}
+
+// plain returns the schema of a type that is no pointer; rest are the rules of its elements.
+func (s *Set) plain(t reflect.Type, rest string, dive bool, use Use) map[string]any {
 	switch {
+	case t == reflect.TypeFor[time.Duration]() && use.text:
+		return map[string]any{"type": "string"} // such as 1m30s; in JSON it is a number
 	case t == timeType:
-		return map[string]any{"type": "string", "format": "date-time"}
+		m := map[string]any{"type": "string", "format": "date-time"}
+		if use.request {
+			m["minLength"] = len("2006-01-02T15:04:05Z") // "" is none
+		}
+		return m
 	case t == reflect.TypeFor[json.Number]():
 		return map[string]any{"type": "number"}
-	case t.Kind() == reflect.Pointer:
-		return nullable(s.Type(t.Elem()))
 	case implements(t, jsonMarshaler):
 		return map[string]any{}
 	case implements(t, textMarshaler):
 		return map[string]any{"type": "string"}
 	}
-	if slices.Contains(s.around, t) {
-		return map[string]any{} // it holds itself, and has no name to refer to
-	}
-	switch t.Kind() {
-	case reflect.Slice, reflect.Array, reflect.Map:
-		s.around = append(s.around, t)
-		defer func() { s.around = s.around[:len(s.around)-1] }()
+	if format, ok := integers[t.Kind()]; ok {
+		m := map[string]any{"type": "integer", "format": format}
+		if format[0] == 'u' {
+			m["minimum"] = 0
+		}
+		return m
 	}
 	switch t.Kind() {
 	case reflect.Bool:
 		return map[string]any{"type": "boolean"}
 	case reflect.String:
 		return map[string]any{"type": "string"}
-	case reflect.Int64, reflect.Int:
-		return map[string]any{"type": "integer", "format": "int64"}
-	case reflect.Int8, reflect.Int16, reflect.Int32:
-		return map[string]any{"type": "integer", "format": "int32"}
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
-		return map[string]any{"type": "integer", "minimum": 0}
 	case reflect.Float32:
 		return map[string]any{"type": "number", "format": "float"}
 	case reflect.Float64:
 		return map[string]any{"type": "number", "format": "double"}
-	case reflect.Slice, reflect.Array:
-		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
-			return nullable(map[string]any{"type": "string", "contentEncoding": "base64"})
-		}
-		array := map[string]any{"type": "array", "items": s.Type(t.Elem())}
-		if t.Kind() == reflect.Slice {
-			return nullable(array) // it is null when it is nil
-		}
-		return array
-	case reflect.Map:
-		return nullable(map[string]any{"type": "object", "additionalProperties": s.Type(t.Elem())})
+	case reflect.Slice, reflect.Array, reflect.Map:
+		return s.collection(t, rest, dive, use)
 	case reflect.Struct:
-		return s.structure(t)
+		return s.structure(t, use)
 	}
 	return map[string]any{} // an interface: anything
 }
 
-// nullable adds null to a schema.
-func nullable(m map[string]any) map[string]any {
-	if name, ok := m["type"].(string); ok {
+// collection returns the schema of a slice, an array or a map.
+func (s *Set) collection(t reflect.Type, rest string, dive bool, use Use) map[string]any {
+	if slices.Contains(s.around, t) {
+		return map[string]any{} // it holds itself, and has no name to refer to
+	}
+	s.around = append(s.around, t)
+	defer func() { s.around = s.around[:len(s.around)-1] }()
+	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
+		bytes := map[string]any{"type": "string", "format": "byte", "contentEncoding": "base64"}
+		if use.request && !use.text { // encoding/json takes the numbers of the bytes, too
+			bytes["type"], bytes["items"] = []string{"string", "array", "null"}, Nullable(s.value(t.Elem(), rest, use.unchecked()))
+			return bytes
+		}
+		return Nullable(bytes)
+	}
+	keys, rest, hasKeys := check.CutKeys(rest)
+	inner := use
+	if !dive {
+		inner = use.unchecked()
+	}
+	items := s.value(t.Elem(), rest, inner)
+	if use.request && !use.text && (!inner.checked || check.ZeroValid(t.Elem(), t, rest, s.rules)) {
+		items = Nullable(NotNull(items)) // null leaves an element as it is: zero
+	}
+	if t.Kind() == reflect.Map {
+		m := map[string]any{"type": "object", "additionalProperties": items}
+		if _, ok := integers[t.Key().Kind()]; ok && !implements(t.Key(), textMarshaler) {
+			m["propertyNames"] = map[string]any{"pattern": "^-?[0-9]+$"}
+		} else if hasKeys && inner.checked {
+			names := map[string]any{}
+			apply(names, t.Key(), keys, false, use)
+			m["propertyNames"] = names
+		}
+		return Nullable(m)
+	}
+	if t.Kind() == reflect.Slice {
+		return Nullable(map[string]any{"type": "array", "items": items}) // null when it is nil
+	}
+	if !use.request {
+		return map[string]any{"type": "array", "items": items, "minItems": t.Len(), "maxItems": t.Len()}
+	}
+	array := map[string]any{"type": "array"} // elements may be missing, and those beyond the length are passed over
+	if t.Len() > 0 && t.Len() <= maxPrefix {
+		array["prefixItems"] = slices.Repeat([]any{items}, t.Len())
+	}
+	return array
+}
+
+// maxPrefix bounds the elements of an array that are described one by one.
+const maxPrefix = 16
+
+var nullType = map[string]any{"type": "null"}
+
+// Nullable adds null to a schema that says a type.
+func Nullable(m map[string]any) map[string]any {
+	if names, ok := m["type"].([]string); ok && !slices.Contains(names, "null") {
+		m["type"] = append(names, "null")
+	} else if name, ok := m["type"].(string); ok {
 		m["type"] = []string{name, "null"}
+		if choice, ok := m["anyOf"].([]any); ok {
+			m["anyOf"] = append(choice, nullType)
+		}
+		if values, ok := m["enum"].([]any); ok {
+			m["enum"] = append(values, nil)
+		}
 		return m
 	}
-	if len(m) == 0 {
-		return m
+	if _, ok := m["$ref"]; ok {
+		return map[string]any{"anyOf": []any{m, nullType}}
 	}
-	return map[string]any{"anyOf": []any{m, map[string]any{"type": "null"}}}
+	return m
 }
 
 // NotNull takes null from a schema that Type or Field has returned.
 func NotNull(m map[string]any) map[string]any {
 	if names, ok := m["type"].([]string); ok {
-		m["type"] = names[0]
+		if names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "null" }); len(names) == 1 {
+			m["type"] = names[0]
+		} else {
+			m["type"] = names
+		}
+		if values, ok := m["enum"].([]any); ok && len(values) > 0 && values[len(values)-1] == nil {
+			m["enum"] = values[:len(values)-1]
+		}
+		if choice, ok := m["anyOf"].([]any); ok && reflect.DeepEqual(choice[len(choice)-1], nullType) {
+			m["anyOf"] = choice[:len(choice)-1]
+		}
 	} else if choice, ok := m["anyOf"].([]any); ok {
-		return choice[0].(map[string]any)
+		if ref, ok := choice[0].(map[string]any); ok && ref["$ref"] != nil {
+			return ref
+		}
 	}
 	return m
 }
 
 // structure returns a reference to the component of a struct, or the schema of one without a name.
-func (s *Set) structure(t reflect.Type) map[string]any {
+func (s *Set) structure(t reflect.Type, use Use) map[string]any {
 	if t.Name() == "" {
-		return s.fields(t).JSON()
+		return s.fields(t, use).JSON()
 	}
-	name, ok := s.names[t]
+	name, ok := s.names[key{t, use}]
 	if !ok {
-		name = s.name(t)
-		s.names[t] = name
-		s.components[name] = map[string]any{} // for a type that holds itself
-		s.components[name] = s.fields(t).JSON()
+		name = s.add(t, use)
 	}
 	return map[string]any{"$ref": s.prefix + name}
 }
 
-// name makes the name of a component: the type's, with a number when it is taken.
-func (s *Set) name(t reflect.Type) string {
+// add makes the component of a struct and returns its name. A component of another use of the type is shared if it is the same.
+func (s *Set) add(t reflect.Type, use Use) string {
+	suffix := ""
+	for _, other := range uses {
+		if s.names[key{t, other}] != "" {
+			suffix = suffixes[slices.Index(uses, use)]
+		}
+	}
+	name := s.free(t.Name() + suffix)
+	s.names[key{t, use}] = name
+	s.components[name] = map[string]any{} // for a type that holds itself
+	made := s.fields(t, use).JSON()
+	for _, other := range uses {
+		if before := s.names[key{t, other}]; other != use && before != "" && reflect.DeepEqual(s.components[before], made) {
+			delete(s.components, name)
+			s.names[key{t, use}] = before
+			return before
+		}
+	}
+	s.components[name] = made
+	return name
+}
+
+// free returns the name of a component: a type's, with a number when it is taken.
+func (s *Set) free(typeName string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-', r == '.':
 			return r
 		}
 		return '_'
-	}, t.Name())
+	}, typeName)
 	free := name
 	for i := 2; s.components[free] != nil; i++ {
 		free = name + strconv.Itoa(i)
@@ -146,10 +286,10 @@ func (s *Set) name(t reflect.Type) string {
 }
 
 // fields returns the schema of a struct's members.
-func (s *Set) fields(t reflect.Type) *Members {
-	o := Object()
+func (s *Set) fields(t reflect.Type, use Use) *Members {
+	o := Object(use)
 	for _, sf := range reflect.VisibleFields(t) {
-		name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+		name, options, _ := strings.Cut(sf.Tag.Get("json"), ",")
 		embedded := sf.Anonymous && name == "" && sf.Type.Kind() == reflect.Struct
 		if !sf.IsExported() || embedded || sf.Tag.Get("json") == "-" {
 			continue
@@ -157,19 +297,42 @@ func (s *Set) fields(t reflect.Type) *Members {
 		if name == "" {
 			name = sf.Name
 		}
-		o.Set(name, s.Field(sf), Required(sf))
+		required := use.checked && s.required(t, sf)
+		if !use.request {
+			required = !omitted(options) && !throughPointer(t, sf.Index)
+		}
+		o.Set(name, s.field(sf, use, required), required)
 	}
 	return o
+}
+
+// omitted reports whether the options of a json tag leave a member out of responses.
+func omitted(options string) bool {
+	words := strings.Split(options, ",")
+	return slices.Contains(words, "omitempty") || slices.Contains(words, "omitzero")
+}
+
+// throughPointer reports whether a field is promoted from an embedded pointer, which may be nil.
+func throughPointer(t reflect.Type, index []int) bool {
+	for _, i := range index[:len(index)-1] {
+		if t = t.Field(i).Type; t.Kind() == reflect.Pointer {
+			return true
+		}
+	}
+	return false
 }
 
 // Members is an object in the making.
 type Members struct {
 	properties map[string]any
 	required   []string
+	strict     bool
 }
 
 // Object returns an object without members.
-func Object() *Members { return &Members{properties: map[string]any{}} }
+func Object(use Use) *Members {
+	return &Members{properties: map[string]any{}, strict: use.strict}
+}
 
 // Set adds a member.
 func (m *Members) Set(name string, schema map[string]any, required bool) {
@@ -185,142 +348,8 @@ func (m *Members) JSON() map[string]any {
 	if len(m.required) > 0 {
 		schema["required"] = m.required
 	}
-	return schema
-}
-
-// Required reports whether a field's rules want it to be set, or those of a field within, when it is a struct.
-func Required(sf reflect.StructField) bool {
-	for word := range strings.SplitSeq(check.Tag(sf), ",") {
-		switch word {
-		case "required":
-			return true
-		case "dive", "omitempty", "omitnil", "omitzero":
-			return false
-		}
-	}
-	if t := sf.Type; t.Kind() == reflect.Struct && !t.ConvertibleTo(timeType) && sf.Tag.Get("validate") != "-" && sf.Tag.Get("binding") != "-" {
-		for i := range t.NumField() {
-			if f := t.Field(i); (f.IsExported() || f.Anonymous) && Required(f) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// Field returns the schema of a field: that of its type, with its rules and its default.
-func (s *Set) Field(sf reflect.StructField) map[string]any {
-	schema := s.Type(sf.Type)
-	if _, options, _ := strings.Cut(sf.Tag.Get("json"), ","); slices.Contains(strings.Split(options, ","), "string") {
-		schema = map[string]any{"type": "string"}
-	}
-	if Required(sf) {
-		schema = NotNull(schema)
-	}
-	if text, ok := sf.Tag.Lookup("default"); ok {
-		schema["default"] = literal(sf.Type, text)
-	}
-	at, t := schema, sf.Type
-	for word := range strings.SplitSeq(check.Tag(sf), ",") {
-		for t.Kind() == reflect.Pointer {
-			t = t.Elem()
-		}
-		if word == "dive" {
-			next, ok := at["items"].(map[string]any)
-			if !ok {
-				next, ok = at["additionalProperties"].(map[string]any)
-			}
-			if !ok {
-				break
-			}
-			at, t = next, t.Elem()
-			continue
-		}
-		if _, ref := at["$ref"]; !ref {
-			rule(at, t, word)
-		}
+	if m.strict {
+		schema["additionalProperties"] = false
 	}
 	return schema
-}
-
-// literal is the JSON value of a text for a type.
-func literal(t reflect.Type, text string) any {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if d, err := time.ParseDuration(text); err == nil && t == reflect.TypeFor[time.Duration]() {
-		return d.Nanoseconds()
-	}
-	switch t.Kind() {
-	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		if json.Valid([]byte(text)) {
-			return json.RawMessage(text)
-		}
-	}
-	return text
-}
-
-// formats are the rules that JSON Schema has a format for.
-var formats = map[string]string{
-	"email": "email", "url": "uri", "uri": "uri-reference", "http_url": "uri", "uuid": "uuid", "uuid3": "uuid", "uuid4": "uuid", "uuid5": "uuid",
-	"ipv4": "ipv4", "ipv6": "ipv6", "hostname_rfc1123": "hostname",
-}
-
-// patterns are the rules that are a regular expression.
-var patterns = map[string]string{
-	"alpha": "^[a-zA-Z]+$", "alphanum": "^[a-zA-Z0-9]+$", "number": "^[0-9]+$", "numeric": `^[-+]?[0-9]+(\.[0-9]+)?$`, "hexadecimal": "^(0[xX])?[0-9a-fA-F]+$",
-	"e164": `^\+?[1-9][0-9]{7,14}$`,
-}
-
-// rule adds what a rule asks to the schema of a value of type t.
-func rule(at map[string]any, t reflect.Type, word string) {
-	name, param, _ := strings.Cut(word, "=")
-	if f, ok := formats[name]; ok && t.Kind() == reflect.String {
-		at["format"] = f
-	}
-	if p, ok := patterns[name]; ok && t.Kind() == reflect.String {
-		at["pattern"] = p
-	}
-	least, most, above, below := "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"
-	switch t.Kind() {
-	case reflect.String:
-		least, most, above, below = "minLength", "maxLength", "", ""
-	case reflect.Slice, reflect.Array:
-		least, most, above, below = "minItems", "maxItems", "", ""
-	case reflect.Map:
-		least, most, above, below = "minProperties", "maxProperties", "", ""
-	}
-	n := json.RawMessage(param)
-	if !json.Valid(n) {
-		n = nil
-	}
-	set := func(key string) {
-		if key != "" && n != nil {
-			at[key] = n
-		}
-	}
-	switch name {
-	case "min", "gte":
-		set(least)
-	case "max", "lte":
-		set(most)
-	case "gt":
-		set(above)
-	case "lt":
-		set(below)
-	case "len":
-		set(least)
-		set(most)
-	case "unique":
-		at["uniqueItems"] = true
-	case "oneof":
-		var values []any
-		for w := range strings.FieldsSeq(param) {
-			values = append(values, literal(t, strings.Trim(w, "'")))
-		}
-		if !strings.Contains(param, "'") {
-			at["enum"] = values
-		}
-	}
 }
