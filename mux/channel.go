@@ -147,6 +147,7 @@ func (c *core) forget(ch *channel) {
 		c.replay.forget(ch)
 	}
 	c.windows -= ch.rcv.size - (ch.rcv.got - ch.rcv.used) // what was not read keeps its place, see consume
+	c.wakeOpeners()
 	if ch.mine {
 		c.mine--
 	} else {

@@ -23,10 +23,12 @@ type Config struct {
 	// send, in bytes: what a small message waits for each competitor. Default
 	// 32 KiB; 1 KiB to 1 MiB.
 	MaxFrame int
-	// MaxChannels bounds the channels the other side may have open. Default 1024.
+	// MaxChannels bounds the channels the other side may have open: the other side is
+	// told, and its Open waits. Default 1024.
 	MaxChannels int
 	// AcceptBacklog bounds the channels opened by the other side and not yet
-	// accepted, for messages and streams each; more are refused. Default 128.
+	// accepted, for messages and streams each: its Open waits for Accept here. (A peer
+	// without the feature OPENS has them refused.) Default 128, at most 1048576.
 	AcceptBacklog int
 	// ChannelWindow is how much a channel may receive ahead of its reader at
 	// first, in bytes, counting 64 for each frame. It grows to MaxChannelWindow
@@ -39,8 +41,10 @@ type Config struct {
 	// is not read of channels that are over and of messages larger than their windows:
 	// with MaxMessage, which is what such messages may take that are being put together,
 	// beyond their channels' windows for readers that wait for them, the memory the other
-	// side can make this one use. A channel whose window does not fit any more is refused.
-	// Default 128 MiB, which holds 1024 channels twice; at least ChannelWindow.
+	// side can make this one use. A channel of the other side's whose window does not fit
+	// any more is refused, one of this side's waits. Default 128 MiB, or twice ChannelWindow for each of
+	// MaxChannels if that is more, and more yet as this side opens channels, at most 1 GiB;
+	// so that to raise MaxChannels at one side is enough. At least ChannelWindow.
 	SessionWindow int
 	// KeepAlive is the silence after which the other side is asked for a sign of
 	// life. Default 15 s; negative: never.
@@ -61,11 +65,19 @@ type Config struct {
 	// ends the handshake (the other side is told only that it was denied, unless
 	// the error wraps a [*Refusal]), and a panic is the caller's of Client or Server. With a PSK it is asked after the proof.
 	Authorize func(ctx context.Context, p Peer) error
+	// PSKs, if set, is asked by a server instead of PSK: for the keys of which the client
+	// that introduces itself as p (Name and Token, which are not proved yet; TLS if there
+	// is) must know one. Each has 16 bytes or more. No keys and no error mean that this
+	// client needs none. On an error it is denied as if its key were wrong. Peer.Key tells
+	// which key it was.
+	PSKs func(p Peer) ([][]byte, error)
 	// Resume, if set, makes sessions outlive their connections where the other side
 	// can do that too; see [Session.Resumable].
 	Resume *Resume
 	// Logger, if set, gets what nobody else is told: why a session ended.
 	Logger *slog.Logger
+
+	elastic bool // SessionWindow was not set
 }
 
 // Peer is what the handshake told about the other side. Name and Token are
@@ -77,6 +89,7 @@ type Peer struct {
 	Addr     net.Addr
 	TLS      *tls.ConnectionState // nil without TLS
 	PSK      bool                 // it proved that it knows the key
+	Key      int                  // with Config.PSKs: which of them, from 0
 	Resumes  bool                 // to Authorize only: it comes back to a session that it has
 }
 
@@ -85,8 +98,10 @@ func (p Peer) String() string { return fmt.Sprintf("%q at %v", p.Name, p.Addr) }
 
 const (
 	maxMessageLimit = 1 << 30 // a size on the wire has 32 bits, and an int may have no more
-	minWindow       = 4 << 10
-	minPSK          = 16 // shorter ones can be guessed from one handshake
+	// maxSessionWindow is what twice of has a place in 32 bits.
+	maxSessionWindow = 1 << 30
+	minWindow        = 4 << 10
+	minPSK           = 16 // shorter ones can be guessed from one handshake
 )
 
 func orInt(v *int, d int) {
@@ -109,7 +124,11 @@ func (c Config) withDefaults() Config {
 	orInt(&c.AcceptBacklog, 128)
 	orInt(&c.ChannelWindow, 64<<10)
 	orInt(&c.MaxChannelWindow, max(16<<20, c.ChannelWindow))
-	orInt(&c.SessionWindow, max(128<<20, c.ChannelWindow))
+	if c.SessionWindow == 0 {
+		c.elastic = true
+		windows := min(2*uint64(max(c.MaxChannels, 0))*uint64(max(c.ChannelWindow, 0)), maxSessionWindow)
+		c.SessionWindow = max(128<<20, c.ChannelWindow, int(windows))
+	}
 	orTime(&c.KeepAlive, 15*time.Second)
 	orTime(&c.KeepAliveTimeout, 15*time.Second)
 	orTime(&c.HandshakeTimeout, 10*time.Second)
@@ -136,13 +155,13 @@ func (c Config) Verify() error {
 		return bad("MaxFrame", c.MaxFrame, "1 KiB to 1 MiB")
 	case c.MaxChannels < 0 || c.MaxChannels > 1<<20:
 		return bad("MaxChannels", c.MaxChannels, "0 to 1048576")
-	case c.AcceptBacklog < 1:
-		return bad("AcceptBacklog", c.AcceptBacklog, "at least 1")
+	case c.AcceptBacklog < 1 || c.AcceptBacklog > 1<<20:
+		return bad("AcceptBacklog", c.AcceptBacklog, "1 to 1048576")
 	case c.ChannelWindow < minWindow || c.ChannelWindow > 1<<30:
 		return bad("ChannelWindow", c.ChannelWindow, "4 KiB to 1 GiB")
 	case c.MaxChannelWindow < c.ChannelWindow || c.MaxChannelWindow > 1<<30:
 		return bad("MaxChannelWindow", c.MaxChannelWindow, "ChannelWindow to 1 GiB")
-	case c.SessionWindow < c.ChannelWindow || c.SessionWindow > 1<<30:
+	case c.SessionWindow < c.ChannelWindow || c.SessionWindow > maxSessionWindow:
 		return bad("SessionWindow", c.SessionWindow, "ChannelWindow to 1 GiB")
 	case c.KeepAliveTimeout < 0 || c.HandshakeTimeout < 0 || c.CloseTimeout < 0:
 		return bad("a timeout", "negative", "a positive one")

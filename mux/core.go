@@ -42,6 +42,7 @@ type core struct {
 	maxTheirs  int
 	maxMine    int
 	backlog    int
+	elastic    bool   // budget was not configured
 	window     uint64 // first window of a channel, received
 	maxWindow  uint64
 	peerWindow uint64 // first window of a channel, sent
@@ -52,6 +53,7 @@ type core struct {
 	next         uint32 // number of the next channel this side opens
 	last         uint32 // highest number the other side opened
 	mine, theirs int
+	opens        opens
 	snd          credit
 	rcv          window
 	windows      uint64 // sum of the channels' receive windows, at most budget
@@ -79,6 +81,8 @@ type core struct {
 	pongOpaque uint64
 	pinged     int64 // when the ping outstanding was sent, ns
 	pings      uint64
+	ponged     uint64 // the newest of these that was answered
+	pongs      waiters
 	rtt        int64 // ns; 0: unknown
 	frames     uint64
 	seen       uint64 // frames at the last tick
@@ -109,7 +113,7 @@ func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core
 		window: uint64(cfg.ChannelWindow), maxWindow: uint64(cfg.MaxChannelWindow),
 		peerWindow: uint64(peer.ChannelWindow), channels: map[uint32]*channel{}, next: 2,
 		snd: credit{limit: uint64(peer.SessionWindow)}, rcv: newWindow(uint64(offeredSession(cfg))), pend: &batch{},
-		budget: uint64(cfg.SessionWindow), burst: bulkFrame,
+		budget: uint64(cfg.SessionWindow), elastic: cfg.elastic, burst: bulkFrame,
 	}
 	if client {
 		c.next = 1
@@ -119,6 +123,8 @@ func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core
 	half := int(min(peer.ChannelWindow, peer.SessionWindow)/2) - frame.DataCost
 	c.chunk = min(cfg.MaxFrame, int(peer.MaxFrame), half) - 4 // the size goes into the first one's body
 	c.bulk = max(c.chunk, min(bulkFrame, int(peer.MaxFrame)-4))
+	c.opens.inUse = peer.Offered&frame.FeatureOpens != 0
+	c.offerOpens()
 	c.ping()
 	return c
 }
@@ -137,24 +143,32 @@ func (c *core) emit(f frame.Data) { c.pend.out = f.Append(c.pend.out) }
 
 // open makes a channel of this side's.
 func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*channel, error) {
-	switch {
-	case c.err != nil:
-		return nil, c.err
-	case c.drained || c.goneAway:
-		return nil, ErrDraining
-	case c.mine >= c.maxMine, c.windows+c.window > c.budget, c.clogged():
-		return nil, ErrTooManyChannels
-	case c.exhausted():
-		return nil, ErrDraining
+	if err := c.refuses(); err != nil {
+		return nil, err
+	}
+	if err := c.full(kind); err != nil {
+		return nil, err
 	}
 	ch := c.newChannel(c.next, kind, prio, id, name)
 	ch.mine = true
 	c.mine++
+	c.opens.mine[kind]++
 	c.next += 2
 	c.counts.opened++
 	f := frame.Open{Channel: ch.num, Kind: kind, Priority: prio, ID: id, Name: []byte(name)}
 	c.pend.out = f.Append(c.pend.out)
 	return ch, nil
+}
+
+// refuses says why this side can open no more channels in the session, or nil.
+func (c *core) refuses() error {
+	switch {
+	case c.err != nil:
+		return c.err
+	case c.drained || c.goneAway || c.exhausted():
+		return ErrDraining
+	}
+	return nil
 }
 
 // clogged tells whether so much is to be said about channels, and not taken by the
@@ -188,6 +202,7 @@ func (c *core) accept(kind frame.Kind) *channel {
 		c.accepts[kind] = nil
 	}
 	c.counts.accepted++
+	c.offerOpens()
 	if !ch.gone {
 		c.pend.ctl = frame.Accept{Channel: ch.num}.Append(c.pend.ctl)
 	}
@@ -224,6 +239,7 @@ func (c *core) drain() {
 		return
 	}
 	c.drained = true
+	c.wakeAllOpeners()
 	f := frame.GoAway{Last: c.last}
 	c.pend.ctl = f.Append(c.pend.ctl)
 }
@@ -246,6 +262,8 @@ func (c *core) fail(err error) {
 	}
 	c.active, c.dirty, c.starved, c.reserveQueue = nil, nil, nil, nil
 	c.empty.wakeAll()
+	c.pongs.wakeAll()
+	c.wakeAllOpeners()
 }
 
 // ping asks for a sign of life, which also tells the round-trip time.
@@ -260,6 +278,7 @@ func (c *core) suspend() {
 	c.pong, c.pinged, c.asked = false, 0, false
 	c.pend.free = c.pend.free[:0]
 	c.replay.due = false
+	c.pongs.wakeAll()
 }
 
 // tick is called when a keep-alive period ends. It reports whether the other

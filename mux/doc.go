@@ -61,6 +61,31 @@
 // of two), and closes what is idle. A channel stays in the session it was opened
 // in, so that its order holds.
 //
+// # A server
+//
+// The side that listens makes a session of each connection, and accepts channels until
+// the session is over (ExampleServer is a whole one, with its end):
+//
+//	for {
+//		conn, err := listener.Accept()
+//		...
+//		go func() {
+//			s, err := mux.Server(ctx, conn, mux.Config{})
+//			...
+//			defer s.Close()
+//			for {
+//				ch, err := s.Accept(ctx)
+//				if err != nil {
+//					return
+//				}
+//				go serve(ctx, ch) // until Receive fails; then ch.Close()
+//			}
+//		}()
+//	}
+//
+// Open waits while the other side has as many channels open, or not accepted yet, as its
+// Config allows; see [NoWait].
+//
 // # What is promised
 //
 //   - A large message is cut in frames of at most Config.MaxFrame bytes and those
@@ -80,7 +105,8 @@
 //
 // That Send returned does not mean that the other side's application has the
 // message: only an answer does. When the connection is lost the session is lost
-// with it, and ErrSessionLost is what everything returns then.
+// with it, and ErrSessionLost is what everything returns then. A session that the other
+// side has drained ends with ErrSessionClosed instead: nothing was lost.
 //
 // # Resumption
 //

@@ -21,18 +21,25 @@ var (
 	// ErrRefused: the other side did not take the channel, of which nothing was
 	// used, or for now the session.
 	ErrRefused = errors.New("mux: refused")
-	// ErrSessionClosed: this side closed the session.
+	// ErrSessionClosed: this side closed the session, or the other one in good order (Drain,
+	// or Close while no channel was open): nothing was lost.
 	ErrSessionClosed = fmt.Errorf("mux: session closed: %w", net.ErrClosed)
-	// ErrSessionLost: the connection ended or failed, and the session with it. In
+	// ErrSessionLost: the connection ended or failed, and the session with it, or the other
+	// side closed the session over open channels. What was under way may have been lost. In
 	// a session that could be resumed, and was not, see [LostError].
 	ErrSessionLost = errors.New("mux: session lost")
 	// ErrResumed: the connection given to Server belongs to a session that was made
 	// before and goes on now. There is nothing to do.
 	ErrResumed = errors.New("mux: session resumed")
-	// ErrBackpressure: more is not acknowledged than Resume.Buffer holds, and
-	// Resume.Backpressure says not to wait. Nothing was sent.
-	ErrBackpressure = errors.New("mux: too much is not acknowledged")
-	// ErrDraining: one side takes no new channels in this session.
+	// ErrNotResumed: a session that could be resumed has lost its connection, and no other
+	// connection took it on: not in time, or the process at the other side is a new one.
+	ErrNotResumed = errors.New("mux: not resumed")
+	// ErrBackpressure: the message would have to wait, and was not to: TrySend found no credit
+	// or no room, or more is not acknowledged than Resume.Buffer holds and
+	// Resume.Backpressure is set. Nothing was sent.
+	ErrBackpressure = errors.New("mux: sending would have to wait")
+	// ErrDraining: one side takes no new channels in this session. Those that are open go
+	// on; open new ones in another session, as a [Dialer] does by itself.
 	ErrDraining = errors.New("mux: session is draining")
 	// ErrDeadPeer: the other side has been silent for longer than the keep-alive allows.
 	ErrDeadPeer = errors.New("mux: the other side is silent")
@@ -42,9 +49,10 @@ var (
 	ErrTooLarge = errors.New("mux: message too large")
 	// ErrShortBuffer: the message is larger than ReceiveInto's buffer; it stays queued.
 	ErrShortBuffer = errors.New("mux: buffer shorter than the message")
-	// ErrTooManyChannels: the other side does not allow more open channels, their
+	// ErrTooManyChannels: the other side does not allow more open or unaccepted channels, their
 	// windows would not fit in SessionWindow, or too many were opened and closed
-	// without the connection taking it.
+	// without the connection taking it; the error says which, and there was no room before
+	// the context of Open ended.
 	ErrTooManyChannels = errors.New("mux: too many channels")
 	// ErrHandshake: the two sides did not come to terms.
 	ErrHandshake = errors.New("mux: handshake failed")
@@ -102,6 +110,8 @@ type ResetError struct {
 	Code   frame.Code
 	Reason string
 	Remote bool // the other side did it
+
+	draining bool // it was not taken because the other side drains
 }
 
 // Error describes the reset in one line.
@@ -117,8 +127,12 @@ func (e *ResetError) Error() string {
 	return s
 }
 
-// Unwrap makes errors.Is(err, ErrReset) true, and ErrRefused or ErrTooLarge by the code.
+// Unwrap makes errors.Is(err, ErrReset) true, and ErrRefused or ErrTooLarge by the code; ErrDraining
+// if the channel was opened while the other side began to drain.
 func (e *ResetError) Unwrap() []error {
+	if e.draining {
+		return []error{ErrReset, ErrRefused, ErrDraining}
+	}
 	switch e.Code {
 	case frame.CodeRefused:
 		return []error{ErrReset, ErrRefused}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/mux"
@@ -131,6 +132,79 @@ func ExampleDialer() {
 	// Output:
 	// hello, Ada
 	// hello, Grace
+}
+
+// A server from its first connection to its end, which loses nothing: it drains.
+func ExampleServer() {
+	ctx := context.Background()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var work, sessions sync.WaitGroup
+	stopping := make(chan struct{})
+	work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // the listener is closed
+			}
+			sessions.Go(func() {
+				s, err := mux.Server(ctx, conn, mux.Config{})
+				if err != nil {
+					return // the client was told why
+				}
+				defer s.Close()
+				work.Go(func() {
+					select {
+					case <-stopping:
+						s.Drain(ctx) // ErrDraining for the client's next Open
+					case <-s.Done():
+					}
+				})
+				for {
+					ch, err := s.Accept(ctx)
+					if err != nil {
+						return // the session is over
+					}
+					sessions.Go(func() { answer(ctx, ch) })
+				}
+			})
+		}
+	})
+
+	d := &mux.Dialer{}
+	ch, err := d.Open(ctx, l.Addr().String(), "greetings")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for i, name := range []string{"Ada", "Grace"} {
+		if i == 1 { // the server is to end: what is open goes on
+			l.Close()
+			close(stopping)
+		}
+		ch.Send(ctx, []byte(name))
+		m, err := ch.Receive(ctx)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s\n", m.Bytes())
+		m.Release()
+	}
+	session := ch.Session()
+	ch.Close()
+	<-session.Done()
+	fmt.Println("lost:", errors.Is(session.Err(), mux.ErrSessionLost))
+	sessions.Wait()
+	work.Wait()
+	d.Close()
+	// Output:
+	// hello, Ada
+	// hello, Grace
+	// lost: false
 }
 
 // answer serves one channel.

@@ -29,8 +29,11 @@ type handshake struct {
 	cfg          *Config
 	client       bool
 	mine, theirs frame.Hello
-	greeted      bool   // the server's magic is sent
-	transcript   []byte // both Hello frames, the client's first
+	greeted      bool     // the server's magic is sent
+	keys         [][]byte // of which the other side must know one
+	noKeys       error    // why there is none that is right
+	psk          []byte   // the one it knows
+	transcript   []byte   // both Hello frames, the client's first
 	peer         Peer
 	session      ID
 	ticket       *ticket // resumption was agreed
@@ -70,8 +73,9 @@ func (h *handshake) run(ctx context.Context) error {
 	}
 	rand.Read(h.mine.Nonce[:])
 	h.mine.KeepAlive = uint32(max(0, h.cfg.KeepAlive/time.Millisecond))
+	h.mine.Offered = frame.FeatureOpens
 	if len(h.cfg.PSK) > 0 {
-		h.mine.Offered, h.mine.Required = frame.FeaturePSK, frame.FeaturePSK
+		h.useKeys([][]byte{h.cfg.PSK})
 	}
 	if r := h.cfg.Resume; r != nil {
 		h.mine.Offered |= frame.FeatureResume
@@ -81,6 +85,35 @@ func (h *handshake) run(ctx context.Context) error {
 		return h.asClient(ctx)
 	}
 	return h.asServer(ctx)
+}
+
+// useKeys makes the handshake one with proofs.
+func (h *handshake) useKeys(keys [][]byte) {
+	h.keys, h.psk = keys, keys[0]
+	h.mine.Offered |= frame.FeaturePSK
+	h.mine.Required |= frame.FeaturePSK
+}
+
+// findKeys asks the application for the keys of the client that has said hello.
+func (h *handshake) findKeys() {
+	if h.cfg.PSKs == nil {
+		return
+	}
+	h.keys, h.psk = nil, nil
+	h.mine.Offered &^= frame.FeaturePSK
+	h.mine.Required &^= frame.FeaturePSK
+	keys, err := h.cfg.PSKs(h.peer)
+	if err == nil && slices.ContainsFunc(keys, func(k []byte) bool { return len(k) < minPSK }) {
+		err = fmt.Errorf("%w: a key that PSKs returned is shorter than %d bytes", ErrConfig, minPSK)
+	}
+	if err != nil { // whoever has no key learns nothing from the answer
+		unknown := make([]byte, 2*minPSK)
+		rand.Read(unknown)
+		keys, h.noKeys = [][]byte{unknown}, err
+	}
+	if len(keys) > 0 {
+		h.useKeys(keys)
+	}
 }
 
 func (h *handshake) asClient(ctx context.Context) error {
@@ -126,6 +159,7 @@ func (h *handshake) asServer(ctx context.Context) error {
 	if err := h.hello(head, body); err != nil {
 		return err
 	}
+	h.findKeys()
 	if err := h.agree(); err != nil {
 		return err
 	}
@@ -252,7 +286,7 @@ func (h *handshake) agree() error {
 	switch {
 	case t.MinVersion > frame.Version || t.MaxVersion < frame.Version:
 		return h.deny(frame.CodeVersion, fmt.Errorf("the other side speaks versions %d to %d, this one %d", t.MinVersion, t.MaxVersion, frame.Version))
-	case t.Required&frame.FeaturePSK != 0 && len(h.cfg.PSK) == 0, h.mine.Required&frame.FeaturePSK != 0 && t.Offered&frame.FeaturePSK == 0:
+	case t.Required&frame.FeaturePSK != 0 && len(h.keys) == 0, h.mine.Required&frame.FeaturePSK != 0 && t.Offered&frame.FeaturePSK == 0:
 		return h.deny(frame.CodeDenied, fmt.Errorf("%w: one side has a PSK and the other has none: set the same Config.PSK on both", ErrDenied))
 	case t.Required&^h.mine.Offered != 0:
 		return h.deny(frame.CodeVersion, fmt.Errorf("the other side requires features %#x, which this one does not have", t.Required))
@@ -302,7 +336,7 @@ func (h *handshake) authorize(ctx context.Context) error {
 
 // proof is what a side that knows the key can compute of this handshake.
 func (h *handshake) proof(client bool) (sum [32]byte) {
-	mac := hmac.New(sha256.New, h.cfg.PSK)
+	mac := hmac.New(sha256.New, h.psk)
 	side := "hpmux 1 server"
 	if client {
 		side = "hpmux 1 client"
@@ -328,10 +362,15 @@ func (h *handshake) verify() error {
 	if err := f.Decode(head, body); err != nil {
 		return asProtocol(err)
 	}
-	want := h.proof(!h.client)
-	if !hmac.Equal(f.Proof[:], want[:]) {
-		return h.deny(frame.CodeDenied, fmt.Errorf("%w: the other side has another PSK", ErrDenied))
+	for i, key := range h.keys {
+		h.psk = key
+		if want := h.proof(!h.client); hmac.Equal(f.Proof[:], want[:]) && h.noKeys == nil {
+			h.peer.PSK, h.peer.Key = true, i
+			return nil
+		}
 	}
-	h.peer.PSK = true
-	return nil
+	if h.noKeys != nil {
+		return h.deny(frame.CodeDenied, fmt.Errorf("%w: %w", ErrDenied, h.noKeys))
+	}
+	return h.deny(frame.CodeDenied, fmt.Errorf("%w: the other side has another PSK", ErrDenied))
 }

@@ -116,7 +116,7 @@ func (c *core) beginMessage(in *inbound, cost uint64, size uint32, locked bool) 
 		in.b.cost = cost
 		return nil
 	case fl == 0 || uint64(size) > uint64(c.maxMessage):
-		return c.reject(in, cost, frame.CodeTooLarge, "message over the receiver's bound")
+		return c.reject(in, cost, frame.CodeTooLarge, "message over the receiver's MaxMessage")
 	}
 	// What the size says is believed up to the window, which was granted anyway.
 	ch.size = int(size)
@@ -279,6 +279,7 @@ func (c *core) consume(ch *channel, cost uint64) {
 	ch.rcv.used += cost
 	if ch.gone {
 		c.windows -= cost
+		c.wakeOpeners()
 		return
 	}
 	if !ch.rcv.low() {

@@ -25,6 +25,10 @@ func (c *core) input(h frame.Header, body []byte) error {
 		if f.Opaque == c.pings && c.pinged != 0 {
 			c.rtt, c.pinged = max(1, c.now()-c.pinged), 0
 		}
+		if f.Opaque <= c.pings && f.Opaque > c.ponged {
+			c.ponged = f.Opaque
+			c.pongs.wakeAll()
+		}
 		return nil
 	case frame.TypeAck:
 		var f frame.Ack
@@ -35,6 +39,8 @@ func (c *core) input(h frame.Header, body []byte) error {
 			break
 		}
 		return nil // the header has said it
+	case frame.TypeOpens:
+		return c.inOpens(h, body)
 	case frame.TypeOpen:
 		return c.inOpen(h, body)
 	case frame.TypeGoAway:
@@ -70,15 +76,19 @@ func (c *core) inOpen(h frame.Header, body []byte) error {
 		return protocolError("open of channel %d after %d", f.Channel, c.last)
 	}
 	c.last = f.Channel
+	c.opens.theirs[f.Kind]++
+	defer c.offerOpens()
 	switch {
 	case c.drained:
 		return c.refuse(f.Channel, "draining")
 	case c.clogged():
 		return c.refuse(f.Channel, "what was said about others is not read")
-	case c.theirs >= c.maxTheirs, c.windows+c.window > c.budget:
-		return c.refuse(f.Channel, "too many channels")
+	case c.theirs >= c.maxTheirs:
+		return c.refuse(f.Channel, "too many channels for the receiver's MaxChannels")
+	case c.windows+c.window > c.budget:
+		return c.refuse(f.Channel, "too many channels: the receiver's SessionWindow does not hold another ChannelWindow")
 	case len(c.accepts[f.Kind]) >= c.backlog:
-		return c.refuse(f.Channel, "nobody accepts")
+		return c.refuse(f.Channel, "not accepted: the receiver's AcceptBacklog is full")
 	}
 	ch := c.newChannel(f.Channel, f.Kind, f.Priority, f.ID, string(f.Name))
 	ch.accepted = true
@@ -116,7 +126,8 @@ func (c *core) inGoAway(h frame.Header, body []byte) error {
 		return &GoAwayError{Code: f.Code, Reason: string(f.Reason)}
 	}
 	c.goneAway = true
-	refused := &ResetError{Code: frame.CodeRefused, Reason: "draining", Remote: true}
+	c.wakeAllOpeners()
+	refused := &ResetError{Code: frame.CodeRefused, Reason: "draining", Remote: true, draining: true}
 	for _, ch := range c.channels {
 		if ch.mine && ch.num > f.Last {
 			c.kill(ch, refused)

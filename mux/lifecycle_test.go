@@ -138,33 +138,6 @@ func TestMessageBound(t *testing.T) {
 	}
 }
 
-func TestRefusedIsSafeToRetry(t *testing.T) {
-	c, s := sessions(t, "tcp", mux.Config{}, mux.Config{AcceptBacklog: 1, MaxChannels: 3})
-	first, err := c.Open(bg, "first")
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := c.Open(bg, "second")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second.WaitAccepted(bg); !errors.Is(err, mux.ErrRefused) || !mux.SafeToRetry(err) {
-		t.Errorf("got %v, want ErrRefused", err)
-	}
-	if _, err := s.Accept(bg); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.WaitAccepted(bg); err != nil {
-		t.Error(err)
-	}
-	for range 2 {
-		c.Open(bg, "more")
-	}
-	if _, err := c.Open(bg, "too many"); err != nil && !errors.Is(err, mux.ErrTooManyChannels) {
-		t.Errorf("got %v, want ErrTooManyChannels", err)
-	}
-}
-
 func TestDrainLetsChannelsFinish(t *testing.T) {
 	c, s := sessions(t, "tcp", mux.Config{}, mux.Config{})
 	here, there := channels(t, c, s)
@@ -184,8 +157,11 @@ func TestDrainLetsChannelsFinish(t *testing.T) {
 		t.Errorf("Drain: %v", err)
 	}
 	<-c.Done()
-	if err := c.Err(); !errors.Is(err, mux.ErrSessionLost) {
+	if err := c.Err(); !errors.Is(err, mux.ErrSessionClosed) || errors.Is(err, mux.ErrSessionLost) {
 		t.Errorf("the other side's error: %v", err)
+	}
+	if _, err := c.Accept(bg); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept after the drain: %v", err)
 	}
 }
 

@@ -13,6 +13,7 @@ type Option func(*opening)
 type opening struct {
 	id       ID
 	priority frame.Priority
+	noWait   bool
 }
 
 // WithID gives the channel an ID, which the other side sees beside the name.
@@ -35,9 +36,13 @@ const (
 // WithPriority sets the channel's priority.
 func WithPriority(p Priority) Option { return func(o *opening) { o.priority = p } }
 
-// Open opens a channel for messages. It does not wait for the other side: the
-// channel can be used at once, and ends with ErrRefused if the other side does
-// not take it. An error of Open itself is safe to retry in another session.
+// Open opens a channel for messages. It does not wait for the other side to take it:
+// the channel can be used at once, and ends with ErrRefused if the other side does
+// not take it. When there are as many as may be open or unaccepted (see
+// Config.MaxChannels and AcceptBacklog of the other side, SessionWindow of this one)
+// Open waits for its turn until ctx ends; the error then wraps ErrTooManyChannels, too,
+// and says which setting to raise. Use [NoWait] to fail at once.
+// An error of Open itself is safe to retry, also in another session.
 // The name is at most 512 bytes and need not be unique.
 func (s *Session) Open(ctx context.Context, name string, opts ...Option) (*Channel, error) {
 	ch, err := s.open(ctx, frame.KindMessages, name, opts)
@@ -75,7 +80,7 @@ func (s *Session) open(ctx context.Context, kind frame.Kind, name string, opts [
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ch, err := s.core.open(kind, o.priority, o.id, name)
+	ch, err := s.openWhenRoom(ctx, kind, name, &o)
 	if err != nil {
 		return nil, &Error{Op: "open", Name: name, Err: err, retry: true}
 	}

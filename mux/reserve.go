@@ -97,6 +97,9 @@ func (c *core) unclaim(b *buffer) {
 	c.windows -= uint64(b.kept)
 	c.kept -= b.kept
 	c.claimed -= n
+	if b.kept > 0 {
+		c.wakeOpeners()
+	}
 	b.claim, b.kept = 0, 0
 	c.freeAssembly(n)
 }

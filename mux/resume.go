@@ -242,7 +242,7 @@ func (s *Session) expired(loss uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.ticket; s.link == nil && t.losses == loss {
-		s.fail(fmt.Errorf("%w (and not resumed within %v)", t.lastLoss, t.window))
+		s.fail(fmt.Errorf("%w (%w within %v)", t.lastLoss, ErrNotResumed, t.window))
 	}
 }
 
@@ -374,7 +374,7 @@ func (s *Session) reconnect(ctx context.Context, lost *link, vain int) {
 		s.log.Debug("mux: not resumed yet", "session", s.number, "attempt", try+1, "error", err)
 		if final {
 			s.mu.Lock()
-			s.fail(fmt.Errorf("%w: not resumed: %w", ErrSessionLost, err))
+			s.fail(fmt.Errorf("%w: %w: %w", ErrSessionLost, ErrNotResumed, err))
 			s.mu.Unlock()
 			return
 		}

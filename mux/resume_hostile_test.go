@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/mux"
 	"github.com/headpond/headpond/mux/frame"
 )
@@ -371,12 +372,17 @@ func FuzzResume(f *testing.F) {
 	f.Add(uint32(1), uint64(0), false, uint8(0), byte(0))
 	f.Add(uint32(2), uint64(1), false, uint8(20), byte(1))
 	f.Add(uint32(0), uint64(1<<40), true, uint8(90), byte(0x80))
+	f.Add(uint32(1), uint64(1), false, uint8(95), byte(0))
 	f.Add(uint32(1), uint64(2), false, uint8(95), byte(0))
 	f.Fuzz(func(t *testing.T, epoch uint32, last uint64, forged bool, at uint8, flip byte) {
 		cfg := mux.Config{Resume: &mux.Resume{}, KeepAlive: -1}
 		n := newLine(t, true, cfg)
 		c, s := n.join(mux.Config{KeepAlive: -1})
 		defer n.end(c, s)
+		conntest.Eventually(t, "the first frame is acknowledged", func() bool { // else it may be while this test looks
+			acked, sent, _, _ := mux.Numbers(s)
+			return sent > 0 && acked == sent
+		})
 		n.set(errDown)
 		acked, sent, _, before := mux.Numbers(s)
 		wire := mux.ResumeFrame(s, epoch, last, forged)

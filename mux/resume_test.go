@@ -369,8 +369,35 @@ func TestServerRestarted(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if err := c.Err(); !errors.Is(err, mux.ErrSessionLost) {
+		if err := c.Err(); !errors.Is(err, mux.ErrSessionLost) || !errors.Is(err, mux.ErrNotResumed) {
 			t.Errorf("got %v", err)
+		}
+		n.end(c, s)
+	})
+}
+
+// TestDrainIsNoLoss: the other side of a session that could be resumed, and was drained, has lost nothing.
+func TestDrainIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}})
+		c, s := n.join(mux.Config{})
+		here, there := channels(t, c, s)
+		drained := make(chan error, 1)
+		go func() { drained <- s.Drain(bg) }()
+		here.Send(bg, []byte("last words"))
+		here.Close()
+		expect(t, there, []byte("last words"))
+		there.Close()
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+		<-c.Done()
+		err := c.Err()
+		if _, lost := errors.AsType[*mux.LostError](err); lost || !errors.Is(err, mux.ErrSessionClosed) || errors.Is(err, mux.ErrSessionLost) {
+			t.Errorf("got %v", err)
+		}
+		if _, err := c.Open(bg, "late"); !errors.Is(err, mux.ErrSessionClosed) || !mux.SafeToRetry(err) {
+			t.Errorf("Open: %v", err)
 		}
 		n.end(c, s)
 	})

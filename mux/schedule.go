@@ -29,6 +29,31 @@ func (c *core) push(ch *channel, data []byte) bool {
 	return true
 }
 
+// tryPush puts a message into the batch, in as many frames as it takes, if nothing is
+// ahead of it and there is credit and room. data is copied.
+func (c *core) tryPush(ch *channel, data []byte) bool {
+	if r := c.replay; r != nil && r.full() {
+		return false
+	}
+	if c.push(ch, data) {
+		return true
+	}
+	frames := (len(data) + c.chunk - 1) / max(c.chunk, 1)
+	cost := uint64(len(data) + frames*frame.DataCost + 4)
+	if len(data) <= min(copyMax, c.chunk) || ch.head != nil || c.active != nil || c.pend.size >= batchSize ||
+		cost > ch.snd.left() || cost > c.snd.left() {
+		return false
+	}
+	o := sendOp{ch: ch, data: data, wait: newWaiter()}
+	ch.head, ch.tail = &o, &o
+	copyAll := c.copyAll
+	for c.copyAll = true; ch.head != nil; {
+		c.frame(c.pend, ch)
+	}
+	c.copyAll = copyAll
+	return true
+}
+
 // spend takes a frame with a body of n bytes from the credit and counts it.
 func (c *core) spend(ch *channel, n int) {
 	ch.snd.sent += uint64(n + frame.DataCost)
@@ -271,6 +296,7 @@ func (c *core) wrote(b *batch, err error) {
 			o.finish(err)
 		}
 	}
+	c.wakeOpeners() // they may have waited for this to be written
 }
 
 // cancel gives a waiting sender up. It reports whether the sender may go: not

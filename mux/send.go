@@ -103,7 +103,7 @@ func (s *Session) await(ctx context.Context, o *sendOp, dl *deadline) {
 func (c *Channel) Send(ctx context.Context, p []byte) error {
 	s := c.s
 	if len(p) > s.core.maxMessage {
-		return c.error("send", fmt.Errorf("%w: %d bytes, and MaxMessage is %d", ErrTooLarge, len(p), s.core.maxMessage), true)
+		return c.error("send", fmt.Errorf("%w: %d bytes, and this side's Config.MaxMessage is %d", ErrTooLarge, len(p), s.core.maxMessage), true)
 	}
 	if err := ctx.Err(); err != nil {
 		return c.error("send", context.Cause(ctx), true)
@@ -117,6 +117,30 @@ func (c *Channel) Send(ctx context.Context, p []byte) error {
 	s.mu.Unlock()
 	if err != nil {
 		return c.error("send", err, n < len(p) || n == 0)
+	}
+	return nil
+}
+
+// TrySend is Send that waits for nobody: where Send would wait for credit (a slow receiver),
+// for its turn or for room in Resume.Buffer it sends nothing, and the error wraps
+// ErrBackpressure and is SafeToRetry. p is copied. A message that the receiver's window
+// does not hold (Config.ChannelWindow there, at first) can be sent by Send only.
+func (c *Channel) TrySend(p []byte) error {
+	s := c.s
+	if len(p) > s.core.maxMessage {
+		return c.error("send", fmt.Errorf("%w: %d bytes, and this side's Config.MaxMessage is %d", ErrTooLarge, len(p), s.core.maxMessage), true)
+	}
+	s.mu.Lock()
+	err := s.sendable(c.ch)
+	if err == nil && !s.core.tryPush(c.ch, p) {
+		err = ErrBackpressure
+	}
+	if err == nil && !s.stream() {
+		s.flush(nil, false)
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return c.error("send", err, true)
 	}
 	return nil
 }

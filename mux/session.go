@@ -90,6 +90,9 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 	}()
 	h, err := shakeHands(ctx, conn, cfg, client)
 	shaken = true
+	if err == nil {
+		cfg.PSK = h.psk
+	}
 	if err != nil {
 		if !errors.Is(err, ErrResumed) {
 			closeNow(conn)
@@ -176,15 +179,35 @@ func (s *Session) over(err error) {
 	if s.ticket != nil {
 		err = s.surrender(err)
 	}
+	if s.inGoodOrder(err) {
+		err = errClosedThere
+	}
 	s.core.fail(err)
 	s.last.wakeReader()
 	close(s.done)
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	if !errors.Is(err, ErrSessionClosed) {
+	if err != ErrSessionClosed { //nolint:errorlint // this side's Close, which needs no line
 		s.log.Info("mux: session ended", "peer", s.peer.Name, "address", s.peer.Addr, "error", err)
 	}
+}
+
+// errClosedThere ends a session that the other side has closed in good order.
+var errClosedThere = fmt.Errorf("%w by the other side", ErrSessionClosed)
+
+// inGoodOrder tells whether the other side has closed the session, which ends with err,
+// when there was nothing in it that could be lost. mu is held.
+func (s *Session) inGoodOrder(err error) bool {
+	c := s.core
+	if len(c.channels) > 0 || errors.Is(err, ErrNotResumed) {
+		return false
+	}
+	if bye, ok := errors.AsType[*GoAwayError](err); ok {
+		lost, some := errors.AsType[*LostError](err)
+		return bye.Code == frame.CodeOver && (!some || len(lost.Unacknowledged) == 0)
+	}
+	return c.replay == nil && c.goneAway && errors.Is(err, errConnectionClosed)
 }
 
 // finish ends the session for err, after what was accepted and a last frame
@@ -284,6 +307,40 @@ func (s *Session) pause(ctx context.Context, w *waiter) error {
 // Done is closed when the session has ended; Err says why.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
+// Ping asks the other side for a sign of life and returns how long it took to come. It
+// fails when ctx ends, when the connection is lost meanwhile, or when there is none (in
+// a session that is to be resumed).
+func (s *Session) Ping(ctx context.Context) (time.Duration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, l := s.core, s.link
+	if c.err == nil && l != nil {
+		c.ping()
+	}
+	began, want := c.now(), c.pings
+	w := newWaiter()
+	c.pongs.add(&w)
+	defer c.pongs.remove(&w)
+	s.flush(nil, false)
+	for {
+		err := c.err
+		switch {
+		case err != nil:
+		case l == nil || s.link != l:
+			err = errNoConnection
+		case c.ponged >= want:
+			return time.Duration(c.now() - began), nil
+		default:
+			err = s.pause(ctx, &w)
+		}
+		if err != nil {
+			return 0, &Error{Op: "ping", Err: err}
+		}
+	}
+}
+
+var errNoConnection = errors.New("mux: the session has no connection now")
+
 // Err is nil while the session lives; then it wraps ErrSessionClosed or ErrSessionLost.
 func (s *Session) Err() error {
 	s.mu.Lock()
@@ -309,10 +366,12 @@ func (s *Session) Peer() Peer { return s.peer }
 // ID is the session's, the same on both sides, for logs.
 func (s *Session) ID() ID { return s.number }
 
+var errConnectionClosed = fmt.Errorf("%w: the other side closed the connection", ErrSessionLost)
+
 // lost wraps what ended the connection from outside.
 func lost(err error) error {
 	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: the other side closed the connection", ErrSessionLost)
+		return errConnectionClosed
 	}
 	return fmt.Errorf("%w: %w", ErrSessionLost, err)
 }

@@ -91,10 +91,9 @@ func (c Config) withDefaults() Config {
 
 // mux is the configuration of a session.
 func (c *Config) mux(resume *mux.Resume) mux.Config {
-	window := 2 * c.MaxStreams * streamWindow // half of it is for windows that grow
 	return mux.Config{
 		Name: c.Name, PSK: c.PSK, Resume: resume, Logger: c.Logger,
 		MaxChannels: c.MaxStreams, AcceptBacklog: c.MaxStreams,
-		ChannelWindow: streamWindow, SessionWindow: min(max(window, 128<<20), 1<<30),
+		ChannelWindow: streamWindow, // SessionWindow follows from that, and from what the other side allows
 	}
 }

@@ -244,7 +244,7 @@ func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idl
 			}
 			continue
 		}
-		st, err := s.OpenStream(ctx, target, mux.WithID(id))
+		st, err := s.OpenStream(ctx, target, mux.WithID(id), mux.NoWait())
 		switch {
 		case err == nil:
 			t.counts.opened.Add(1)

@@ -79,6 +79,10 @@ func reencodeChannel(h frame.Header, body []byte) (out []byte, err error) {
 		var f frame.Stop
 		err = f.Decode(h, body)
 		out = f.Append(nil)
+	case frame.TypeOpens:
+		var f frame.Opens
+		err = f.Decode(h, body)
+		out = f.Append(nil)
 	default:
 		err = errors.New("type without a codec")
 	}
@@ -148,7 +152,7 @@ func TestVectors(t *testing.T) {
 	}
 	for _, typ := range []frame.Type{
 		frame.TypeHello, frame.TypeAuth, frame.TypePing, frame.TypePong, frame.TypeGoAway, frame.TypeOpen,
-		frame.TypeResume, frame.TypeResumed, frame.TypeTicket, frame.TypeAck, frame.TypeAccept, frame.TypeData, frame.TypeWindow, frame.TypeReset, frame.TypeStop,
+		frame.TypeResume, frame.TypeResumed, frame.TypeTicket, frame.TypeAck, frame.TypeAccept, frame.TypeData, frame.TypeWindow, frame.TypeReset, frame.TypeStop, frame.TypeOpens,
 	} {
 		if !seen[typ] {
 			t.Errorf("no vector for %v", typ)

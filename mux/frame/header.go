@@ -42,6 +42,7 @@ const (
 	TypeWindow  Type = 0x13
 	TypeReset   Type = 0x14
 	TypeStop    Type = 0x15
+	TypeOpens   Type = 0x16
 )
 
 // Sequenced tells whether frames of the type have a number in their direction
@@ -120,7 +121,7 @@ type rule struct {
 }
 
 // rules is indexed by type; a zero max with a zero scope is an unknown type.
-var rules = [TypeStop + 1]rule{
+var rules = [TypeOpens + 1]rule{
 	TypeHello:   {helloFixed, MaxControl, onSession},
 	TypeAuth:    {authSize, authSize, onSession},
 	TypeResume:  {resumeSize, resumeSize, onSession},
@@ -136,6 +137,7 @@ var rules = [TypeStop + 1]rule{
 	TypeWindow:  {8, 8, onSession | onChannel},
 	TypeReset:   {4, MaxControl, onChannel},
 	TypeStop:    {4, 4, onChannel},
+	TypeOpens:   {8, 8, onSession},
 }
 
 // ParseHeader reads the header at the start of b. It checks everything that can
@@ -209,6 +211,7 @@ var names = map[Type]string{
 	TypeHello: "HELLO", TypeAuth: "AUTH", TypeResume: "RESUME", TypeResumed: "RESUMED", TypeAck: "ACK", TypeTicket: "TICKET",
 	TypePing: "PING", TypePong: "PONG", TypeGoAway: "GOAWAY", TypeOpen: "OPEN", TypeAccept: "ACCEPT",
 	TypeData: "DATA", TypeWindow: "WINDOW", TypeReset: "RESET", TypeStop: "STOP",
+	TypeOpens: "OPENS",
 }
 
 // String is the type's name in the specification.

@@ -15,6 +15,8 @@ const (
 	FeatureResume
 	// FeatureLinks: the session may have several sockets. Reserved.
 	FeatureLinks
+	// FeatureOpens: opening a channel takes credit, see Opens.
+	FeatureOpens
 )
 
 const (
