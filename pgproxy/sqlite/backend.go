@@ -156,6 +156,7 @@ func (b *Backend) run(ctx context.Context, c *pgproxy.Client) error {
 		settings:   defaults(c.User),
 		statements: map[string]*prepared{}, portals: map[string]*portal{},
 	}
+	s.guard.s = s
 	return s.serve()
 }
 

@@ -24,18 +24,43 @@ type crowd struct {
 	senders map[*session]bool
 }
 
-// sending says that s sends rows of a connection, until the returned function is called.
-func (c *crowd) sending(s *session, write bool) (over func()) {
+// add says that s sends rows of a connection, until remove.
+func (c *crowd) add(s *session, write bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.senders == nil {
 		c.senders = make(map[*session]bool)
 	}
 	c.senders[s] = write
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.senders, s)
+}
+
+func (c *crowd) remove(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.senders, s)
+}
+
+// bounded is the client, to which a session writes. While a statement is under way, which holds a connection or
+// will need one, the client has Config.StallTimeout to take something.
+type bounded struct{ s *session }
+
+// Write implements io.Writer.
+func (b bounded) Write(p []byte) (int, error) {
+	if s := b.s; s.running && !s.sending {
+		s.sending = true
+		s.hurried.Store(false)
+		_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
+		s.b.crowd.add(s, s.writer)
+	}
+	return b.s.c.Conn.Write(p)
+}
+
+// stopSending ends the bound on what the client may take.
+func (s *session) stopSending() {
+	if s.sending {
+		s.sending = false
+		s.b.crowd.remove(s)
+		_ = s.c.Conn.SetWriteDeadline(time.Time{})
 	}
 }
 

@@ -40,7 +40,7 @@ type running struct {
 // would hit another statement of the connection, and an interrupted connection
 // would keep the parameters.
 func (r *running) close() {
-	r.h.conn.SetInterrupt(nil)
+	r.h.cs.session.guard.drop(r.h.conn)
 	r.c.done()
 	if r.own {
 		r.h.release()
@@ -144,7 +144,9 @@ func (s *session) vacuum(ctx context.Context, prep *prepared, alone bool) error 
 		return err
 	}
 	defer h.release()
-	h.conn.SetInterrupt(ctx.Done())
+	if err := s.guard.use(h.conn); err != nil {
+		return err
+	}
 	c, err := h.cs.compile(prep.rw, prep.src, s.b.generation.Load())
 	if err != nil {
 		return err
@@ -169,9 +171,11 @@ func (s *session) open(ctx context.Context, p *portal) error {
 	if err != nil {
 		return err
 	}
-	h.conn.SetInterrupt(ctx.Done())
 	gen := s.b.generation.Load()
-	c, err := h.cs.compile(p.prep.rw, p.prep.src, gen)
+	var c *compiled
+	if err = s.guard.use(h.conn); err == nil {
+		c, err = h.cs.compile(p.prep.rw, p.prep.src, gen)
+	}
 	if err != nil {
 		if own {
 			h.release()
@@ -259,9 +263,7 @@ func (s *session) stream(p *portal, limit int) (suspended bool, err error) {
 	n := 0
 	if p.run != nil {
 		written := s.c.Writer.Written()
-		defer s.b.crowd.sending(s, p.run.h.write)()
-		s.hurried.Store(false)
-		_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
+		s.writer = p.run.h.write
 		for ; p.run.pending; n++ {
 			if limit > 0 && n == limit {
 				return true, nil

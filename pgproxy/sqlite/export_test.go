@@ -10,6 +10,7 @@ import (
 func Leases(ctx context.Context, b *Backend) (asSession, plain func() error) {
 	p := newPatient(b)
 	s := &session{b: b, ctx: pool.WithParker(ctx, p), patient: p}
+	s.guard.s = s
 	asSession = func() error {
 		h, err := s.acquire(s.ctx, false)
 		if err == nil {

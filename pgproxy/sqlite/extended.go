@@ -98,7 +98,9 @@ func (s *session) describePrepared(ctx context.Context, p *prepared) error {
 	if own {
 		defer h.release()
 	}
-	h.conn.SetInterrupt(ctx.Done())
+	if err := s.guard.use(h.conn); err != nil {
+		return err
+	}
 	gen := s.b.generation.Load()
 	c, err := h.cs.compile(p.rw, p.src, gen)
 	if err != nil {
@@ -235,7 +237,9 @@ func (s *session) executePortal(ctx context.Context, p *portal, limit int) (susp
 		s.c.Writer.Send(&pgwire.CommandComplete{Tag: p.prep.tag(0)})
 		return false, nil
 	case p.run != nil:
-		p.run.h.conn.SetInterrupt(ctx.Done())
+		if err := s.guard.use(p.run.h.conn); err != nil {
+			return false, err
+		}
 	case p.prep.command == nil:
 		if err := s.open(ctx, p); err != nil {
 			return false, err
@@ -247,7 +251,7 @@ func (s *session) executePortal(ctx context.Context, p *portal, limit int) (susp
 	}
 	suspended, err = s.stream(p, limit)
 	if p.run != nil {
-		p.run.h.conn.SetInterrupt(nil)
+		s.guard.drop(p.run.h.conn)
 	}
 	return suspended, err
 }

@@ -6,65 +6,209 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"zombiezen.com/go/sqlite"
 )
 
-// watchAfter is how long a statement runs before the connection is watched for
+// watchAfter is how long a statement runs, at least, before the connection is watched for
 // the client's leaving: short statements are not worth it.
 const watchAfter = 250 * time.Millisecond
 
 // guard ends the statement under way for reasons from outside the session's
-// goroutine. Its methods but interrupt are for that goroutine.
+// goroutine. Its methods but interrupt and look are for that goroutine.
 type guard struct {
-	mu     sync.Mutex
-	cancel context.CancelCauseFunc // nil while nothing runs
+	s *session
 
-	limit   *time.Timer // statement_timeout
-	watch   *time.Timer
-	watched chan struct{} // closed when the watcher has returned
+	mu      sync.Mutex   // held for a few instructions
+	ctx     *statement   // nil while nothing runs
+	conn    *sqlite.Conn // which the statement uses
+	hit     bool         // conn was interrupted
+	watched chan struct{}
+
+	limit *time.Timer // statement_timeout
+
+	// watch calls look. It is set when a statement begins, unless it still is from an earlier one,
+	// of which then it finds the end: so short statements share it.
+	watch  *time.Timer
+	set    bool
+	number uint64 // of statements
+	looked uint64 // the statement that ran when the watch was set
+}
+
+// statement is the context of one statement. It makes a channel only for those who want
+// to wait for its end.
+type statement struct {
+	context.Context // of the session
+	mu              sync.Mutex
+	done            chan struct{}
+	cause           error
+}
+
+// Done implements context.Context.
+func (c *statement) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+		if c.cause != nil {
+			close(c.done)
+		}
+	}
+	return c.done
+}
+
+// Err implements context.Context.
+func (c *statement) Err() error {
+	if c.ended() != nil {
+		return context.Canceled
+	}
+	return nil
+}
+
+// ended returns why the statement has to end, or nil.
+func (c *statement) ended() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
+}
+
+// end gives the reason. The first one counts.
+func (c *statement) end(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause == nil {
+		c.cause = cause
+		if c.done != nil {
+			close(c.done)
+		}
+	}
 }
 
 // interrupt cancels the statement under way, if any. Safe for every goroutine.
 func (g *guard) interrupt(cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.cancel != nil {
-		g.cancel(cause)
+	if g.ctx == nil {
+		return
+	}
+	g.ctx.end(cause)
+	if g.conn != nil && !g.hit {
+		g.hit = true
+		g.s.b.db.Interrupt(g.conn)
 	}
 }
 
-func (g *guard) begin(s *session, cancel context.CancelCauseFunc) {
+// begin begins a statement, whose context it returns.
+func (g *guard) begin() *statement {
+	ctx := &statement{Context: g.s.ctx}
+	if g.s.ctx.Err() != nil {
+		ctx.end(context.Cause(g.s.ctx))
+	}
 	g.mu.Lock()
-	g.cancel = cancel
+	g.ctx = ctx
+	g.number++
+	if !g.set {
+		g.setWatch()
+	}
 	g.mu.Unlock()
-	if d := s.timeout("statement_timeout", s.b.cfg.StatementTimeout); d > 0 {
+	if d := g.s.timeout("statement_timeout", g.s.b.cfg.StatementTimeout); d > 0 {
 		g.limit = time.AfterFunc(d, func() { g.interrupt(errTimeout) })
 	}
-	watched := make(chan struct{})
-	g.watched = watched
-	g.watch = time.AfterFunc(watchAfter, func() { s.watchClient(watched) })
+	return ctx
 }
 
-// watchClient waits for the client to send or to leave. It reads ahead through
-// the session's Reader, which the session does not touch before guard.end.
-func (s *session) watchClient(done chan<- struct{}) {
-	defer close(done)
-	if _, err := s.c.Reader.PeekStart(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		s.guard.interrupt(errClientGone)
+// setWatch makes look look at the statement under way. The lock is held.
+func (g *guard) setWatch() {
+	g.set, g.looked = true, g.number
+	if g.watch == nil {
+		g.watch = time.AfterFunc(watchAfter, g.look)
+	} else {
+		g.watch.Reset(watchAfter)
 	}
 }
 
-func (g *guard) end(s *session) {
+// look waits for the client to send or to leave, if the statement of the last look still runs. It
+// reads ahead through the session's Reader, which the session does not touch before guard.end.
+func (g *guard) look() {
 	g.mu.Lock()
-	g.cancel = nil
+	g.set = false
+	if g.ctx == nil {
+		g.mu.Unlock()
+		return
+	}
+	if g.looked != g.number {
+		g.setWatch()
+		g.mu.Unlock()
+		return
+	}
+	g.watched = make(chan struct{})
+	defer close(g.watched)
+	g.set = true // until end
 	g.mu.Unlock()
+	if _, err := g.s.c.Reader.PeekStart(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		g.interrupt(errClientGone)
+	}
+}
+
+// use says that the statement under way runs on conn from now on. An error is the reason
+// to end it.
+func (g *guard) use(conn *sqlite.Conn) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx == nil {
+		return nil
+	}
+	if err := g.ctx.ended(); err != nil {
+		return err
+	}
+	g.conn = conn
+	return nil
+}
+
+// drop says that no statement that can be interrupted runs on conn any more: an interrupt
+// that comes later would hit the next one.
+func (g *guard) drop(conn *sqlite.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.conn != conn {
+		return
+	}
+	g.conn = nil
+	if g.hit {
+		g.hit = false
+		g.s.b.db.Resume(conn)
+	}
+}
+
+// end ends the statement and returns the reason if it was interrupted.
+func (g *guard) end() error {
 	if g.limit != nil {
 		g.limit.Stop()
 		g.limit = nil
 	}
-	if g.watch.Stop() {
-		return
+	g.mu.Lock()
+	ctx, conn, watched := g.ctx, g.conn, g.watched
+	g.ctx, g.watched = nil, nil
+	if watched != nil {
+		g.set = false
 	}
-	_ = s.c.Conn.SetReadDeadline(time.Unix(1, 0))
-	<-g.watched
-	_ = s.c.Conn.SetReadDeadline(time.Time{})
+	g.mu.Unlock()
+	if conn != nil {
+		g.drop(conn)
+	}
+	if watched != nil {
+		_ = g.s.c.Conn.SetReadDeadline(time.Unix(1, 0))
+		<-watched
+		_ = g.s.c.Conn.SetReadDeadline(time.Time{})
+	}
+	return ctx.ended()
+}
+
+// close ends the watch for good.
+func (g *guard) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.watch != nil {
+		g.watch.Stop()
+	}
 }

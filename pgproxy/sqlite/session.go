@@ -50,6 +50,9 @@ type session struct {
 	idle      bool // nothing outstanding: the session could end here
 	row, cell []byte
 	large     []large     // values of the row under way that are not in row
+	running   bool        // a statement is under way
+	sending   bool        // and rows of it were written to the client
+	writer    bool        // it runs on the writer
 	hurried   atomic.Bool // others wait for its connection and its client has taken nothing since
 }
 
@@ -69,6 +72,10 @@ func (s *session) serve() error {
 	}()
 	s.c.OnCancel(func(context.Context) { s.guard.interrupt(errCanceled) })
 	defer s.c.OnCancel(nil)
+	defer context.AfterFunc(s.ctx, func() { s.guard.interrupt(context.Cause(s.ctx)) })()
+	defer s.guard.close()
+	s.c.Writer.SetDest(bounded{s})
+	defer s.c.Writer.SetDest(s.c.Conn)
 	s.greet()
 	for {
 		h, err := s.next()
@@ -315,17 +322,11 @@ func (s *session) sync() error {
 // guarded runs fn with a context that a cancel request, the statement
 // time-out, the client's leaving and the end of the session cancel.
 func (s *session) guarded(fn func(ctx context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	s.guard.begin(s, cancel)
-	err := fn(ctx)
-	cause := context.Cause(ctx)
-	s.guard.end(s)
-	if s.pinned != nil {
-		s.pinned.conn.SetInterrupt(nil) // before cancel: it would hit open portals
-	}
-	cancel(nil)
-	_ = s.c.Conn.SetWriteDeadline(time.Time{})
-	if err != nil && cause != nil {
+	s.running, s.writer = true, false
+	err := fn(s.guard.begin())
+	s.running = false
+	s.stopSending()
+	if cause := s.guard.end(); err != nil && cause != nil {
 		return cause
 	}
 	return err

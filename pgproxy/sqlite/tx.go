@@ -49,6 +49,7 @@ func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 }
 
 func (h *handle) release() {
+	h.cs.session.guard.drop(h.conn)
 	h.cs.session = nil
 	h.lease.Release()
 }
@@ -82,12 +83,13 @@ func (s *session) pin(ctx context.Context, write bool, begin string) error {
 	if err != nil {
 		return err
 	}
-	h.conn.SetInterrupt(ctx.Done())
-	if err := execute(h.conn, begin); err != nil {
+	if err = s.guard.use(h.conn); err == nil {
+		err = execute(h.conn, begin)
+	}
+	if err != nil {
 		h.release()
 		return err
 	}
-	h.conn.SetInterrupt(nil)
 	s.pinned = h
 	return nil
 }

@@ -209,6 +209,19 @@ func (db *DB) AcquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 	}
 }
 
+// Interrupt makes the statement under way on a leased connection fail, and those after it, until
+// Resume is called or the lease is released. It may be called from any goroutine while the lease is held,
+// and costs nothing until then, unlike sqlite.Conn.SetInterrupt, which starts a goroutine for each channel.
+func (db *DB) Interrupt(conn *sqlite.Conn) { db.state(conn).interrupt() }
+
+// Resume undoes Interrupt. Statements of the driver's cache that are in the middle of their rows are reset. It
+// belongs to the holder of the lease, and Interrupt must not be called meanwhile.
+func (db *DB) Resume(conn *sqlite.Conn) {
+	if st := db.state(conn); st.ended.Load() {
+		st.arm()
+	}
+}
+
 // Stats returns the counters of both pools.
 func (db *DB) Stats() Stats {
 	s := Stats{Readers: db.readers.Stats()}

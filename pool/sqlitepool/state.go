@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -26,14 +27,15 @@ type state struct {
 
 	// done is the connection's interrupt channel. The driver starts a goroutine for every
 	// channel it is given, so this one stays until interrupt has closed it.
-	done      chan struct{}
-	interrupt func()      // closes done; made once
-	unwatch   func() bool // ends the watch of a context, nil without one
+	done    chan struct{}
+	ended   atomic.Bool // done is closed
+	end     func()      // method value of interrupt, made once
+	unwatch func() bool // ends the watch of a context, nil without one
 }
 
 func newState(conn *sqlite.Conn, native native, reader bool, busyTimeout time.Duration, file os.FileInfo) *state {
 	st := &state{conn: conn, native: native, reader: reader, busyTimeout: busyTimeout, file: file}
-	st.interrupt = func() { close(st.done) }
+	st.end = st.interrupt
 	st.opened = st.native.settings()
 	st.arm()
 	return st
@@ -43,13 +45,21 @@ func newState(conn *sqlite.Conn, native native, reader bool, busyTimeout time.Du
 // cache which are in the middle of their rows.
 func (st *state) arm() {
 	st.done = make(chan struct{})
+	st.ended.Store(false)
 	st.conn.SetInterrupt(st.done)
+}
+
+// interrupt may be called from any goroutine while the connection is leased.
+func (st *state) interrupt() {
+	if st.ended.CompareAndSwap(false, true) {
+		close(st.done)
+	}
 }
 
 // watch interrupts the connection when ctx ends, until release.
 func (st *state) watch(ctx context.Context) {
 	if ctx.Done() != nil {
-		st.unwatch = context.AfterFunc(ctx, st.interrupt)
+		st.unwatch = context.AfterFunc(ctx, st.end)
 	}
 }
 
@@ -70,7 +80,7 @@ func (st *state) release() {
 // under way, no transaction, the settings it was opened with. Mostly there is
 // nothing to do, and finding that out costs a few loads.
 func (st *state) reset() error {
-	if st.native.quiet(0) && *st.native.done == st.done && st.native.settings() == st.opened {
+	if st.native.quiet(0) && *st.native.done == st.done && !st.ended.Load() && st.native.settings() == st.opened {
 		return nil
 	}
 	st.arm()

@@ -308,3 +308,33 @@ func TestReplacedFileIsNoticedByAll(t *testing.T) {
 		}
 	}
 }
+
+// Interrupt ends the statement under way and those after it, until Resume or the release.
+func TestInterruptAndResume(t *testing.T) {
+	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
+	const endless = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT count(*) FROM r"
+	for _, resume := range []bool{true, false} {
+		lease, err := db.AcquireReader(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn := lease.Value()
+		var wg sync.WaitGroup
+		for range 2 { // the second changes nothing
+			wg.Go(func() { db.Interrupt(conn) })
+		}
+		_, err = number(conn, endless)
+		wg.Wait()
+		if _, next := number(conn, "SELECT x FROM t"); sqlite.ErrCode(err) != sqlite.ResultInterrupt || sqlite.ErrCode(next) != sqlite.ResultInterrupt {
+			t.Errorf("interrupted: %v; the next statement: %v", err, next)
+		}
+		if resume {
+			db.Resume(conn)
+			if _, err := number(conn, "SELECT x FROM t"); err != nil {
+				t.Errorf("resumed: %v", err)
+			}
+		}
+		lease.Release()
+		get(t, db, "SELECT x FROM t")
+	}
+}
