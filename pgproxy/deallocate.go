@@ -152,7 +152,7 @@ func (s *session) deallocated() {
 		s.forget(name, s.stmts[name])
 		return
 	}
-	s.srv.stmts.doubtAll()
+	s.srv.stmts.retireAll()
 }
 
 // sweeps reports whether a text takes named statements away, and may do so by the extended protocol: the
@@ -194,9 +194,9 @@ func deallocates(sql string) (name string, ok bool) {
 	}
 	if inner, quoted := strings.CutPrefix(name, `"`); quoted {
 		name = strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
-		return name, name != ""
+		return string(statementKey([]byte(name))), name != ""
 	}
-	return strings.ToLower(name), true
+	return string(statementKey([]byte(strings.ToLower(name)))), true
 }
 
 // deallocations returns the names in all the statements of that kind in a text.

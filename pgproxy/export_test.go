@@ -81,7 +81,7 @@ func (b *Postgres) Statements(ctx context.Context) (shared, onServer, doubtful i
 		return -1, -1, -1
 	}
 	defer lease.Release()
-	b.stmts.mu.Lock()
-	defer b.stmts.mu.Unlock()
-	return len(b.stmts.byKey), len(lease.Value().stmts.at), len(lease.Value().stmts.stale)
+	b.texts.mu.Lock()
+	defer b.texts.mu.Unlock()
+	return len(b.texts.byKey), len(lease.Value().stmts.at), len(lease.Value().stmts.stale)
 }

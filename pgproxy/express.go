@@ -33,6 +33,7 @@ type express struct {
 	same      bool                      // its text is that of the client's unnamed statement
 	held      uint8                     // bytes of request that wait for a lease; 0 = they are in the client's Reader
 	st        *statement                // that a request of kind executes is for
+	on        *serverStatement          // the server's that serves it
 	text      []byte                    // that a request of kind parses parses, unless it is the same; room for the next one
 	pending   upstream.Pending[*server] // an acquire under way, also for session.lock
 	lease     upstream.Lease[*server]   // of srv
@@ -176,8 +177,8 @@ func (s *session) takes(b []byte) bool {
 		x.kind = executes
 		portal, name, _, err := pgwire.BindNames(body)
 		return err == nil && len(portal) == 0 && s.knowsAll(name) && x.runs(rest) &&
-			!(x.describes && x.st.columns.Load() == 0) && // they are to be remembered
-			len(b)+len(x.st.name) <= maxRenamed
+			!(x.describes && x.st.columns == 0) && // they are to be remembered
+			len(b)+maxServerName <= maxRenamed
 	case pgwire.TypeParse:
 		x.kind = parses
 		n := messageSize(rest)
@@ -195,7 +196,7 @@ func (s *session) knowsAll(name []byte) bool {
 	if len(name) == 0 || len(name) > peekSize-2 { // as bind sees it
 		return false
 	}
-	st := s.stmts[string(name)]
+	st := s.stmts[string(statementKey(name))]
 	s.x.st = st
 	return st != nil && st.plan == s.plan && !st.sweeps
 }
@@ -291,7 +292,7 @@ func (s *session) giveUp() (over bool) {
 // send sends a request if the server connection that was leased is as the client needs it.
 func (s *session) send(b []byte, cut bool) (over bool) {
 	x := &s.x
-	if cut || !s.fits() || x.kind == executes && !x.srv.stmts.has(x.st) {
+	if cut || !s.fits() || x.kind == executes && !x.served() {
 		s.c.Reader.Unread(b)
 		return s.giveUp()
 	}
@@ -309,6 +310,12 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 	}
 	x.stage = fromServer
 	return false
+}
+
+// served finds the server's statement that serves the client's.
+func (x *express) served() bool {
+	x.on = x.srv.stmts.use(x.st)
+	return x.on != nil
 }
 
 // keepText keeps the text of the unnamed statement that a request is about to make.
@@ -349,8 +356,8 @@ func (s *session) sendRenamed(b []byte) (over bool) {
 	n := messageSize(b)
 	rest := b[headerSize+1:] // behind the portal
 	rest = rest[bytes.IndexByte(rest, 0):]
-	renamed := pgwire.AppendHeader(w.AvailableBuffer(), pgwire.TypeBind, len(x.st.name)+1+len(rest)-(len(b)-n))
-	renamed = append(append(append(renamed, 0), x.st.name...), rest...)
+	renamed := pgwire.AppendHeader(w.AvailableBuffer(), pgwire.TypeBind, len(x.on.name)+1+len(rest)-(len(b)-n))
+	renamed = append(append(append(renamed, 0), x.on.name...), rest...)
 	if n := x.srv.plain.TryWrite(renamed); n < len(renamed) {
 		_, _ = s.leave(true).w.Write(renamed[n:]) // which has room for it
 		return true
@@ -394,7 +401,7 @@ func (s *session) answered() (waits, over bool) {
 		return false, true
 	}
 	c.Done()
-	x.stage, x.took, x.st = fromClient, false, nil
+	x.stage, x.took, x.st, x.on = fromClient, false, nil, nil
 	return false, n < len(b)
 }
 
@@ -476,7 +483,7 @@ func (s *session) owe() {
 		}
 		return
 	case executes:
-		s.bound = x.st
+		s.bound, s.boundOn = x.st, x.on
 	case parses:
 		id, _ := s.change(op{kind: opParse}, true)
 		if x.same {
@@ -485,12 +492,12 @@ func (s *session) owe() {
 		s.unnamed, s.srv.unnamed = unnamed{id: id, once: true, text: x.text}, id
 		x.text = nil
 	}
-	s.portal, x.st = s.portal[:0], nil
-	s.st.push(op{kind: opBind, st: s.bound})
+	s.portal, x.st, x.on = s.portal[:0], nil, nil
+	s.st.push(op{kind: opBind, st: s.bound, on: s.boundOn})
 	if x.describes {
 		s.st.push(op{kind: opDescribe})
 	}
-	s.st.push(op{kind: opExecute})
+	s.st.push(op{kind: opExecute, on: s.boundOn})
 	s.st.push(op{kind: opSync})
 }
 

@@ -179,7 +179,7 @@ func TestExtendedAnswerInPieces(t *testing.T) {
 		bytesOf(bound, &pgwire.NoData{}, &pgwire.CommandComplete{Tag: "INSERT 0 1"}, idle),
 		bytesOf(bound, columns, &pgwire.EmptyQueryResponse{}, idle),
 		bytesOf(bound, columns, row, &pgwire.PortalSuspended{}, idle),
-		bytesOf(errorOf("42601"), idle),
+		bytesOf(errorOf("22P02"), idle),
 		bytesOf(bound, columns, row, errorOf("22012"), idle),
 		bytesOf(bound, &pgwire.NoData{}, &pgwire.CommandComplete{Tag: "SET"}, idle),
 	} {
@@ -223,7 +223,7 @@ func TestPreparedElsewhere(t *testing.T) {
 	holder.until(pgwire.TypeReadyForQuery)
 	w.send(executed("other")...)
 	other := <-f.conns
-	if types, bodies := other.until(pgwire.TypeSync); types != "PDBDES" || !strings.Contains(bodies, "headpond_1\x00select $1") {
+	if types, bodies := other.until(pgwire.TypeSync); types != "PDBDES" || !strings.Contains(bodies, "headpond_3\x00select $1") {
 		t.Fatalf("the other server connection is asked %q: %q", types, bodies)
 	}
 	other.send(&pgwire.ParseComplete{}, &pgwire.ParameterDescription{Types: []uint32{25}}, columns, &pgwire.BindComplete{}, columns, row, done, idle)
@@ -237,7 +237,7 @@ func TestPreparedElsewhere(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		other.wantExecuted("cut")
+		other.wantRequest("BDES", &pgwire.Bind{Statement: "headpond_3", Params: [][]byte{[]byte("cut")}})
 		other.send(&pgwire.BindComplete{}, columns, row, done, idle)
 		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "2TDCZ" {
 			t.Fatalf("cut at %d: answered with %q", cut, types)

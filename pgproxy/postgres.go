@@ -59,7 +59,7 @@ type PostgresConfig struct {
 type Postgres struct {
 	cfg   PostgresConfig
 	up    *upstream.Upstream[*server]
-	stmts statements
+	texts sharedTexts
 
 	baseline baseline // what the newest server connection reported
 	retired  atomic.Bool
@@ -109,7 +109,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	b := &Postgres{cfg: cfg, valid: make(map[pgwire.Param]string)}
 	b.with = upstream.Config[*server]{
 		Name: cfg.Name, Endpoints: cfg.Endpoints, Balance: cfg.Balance, Limits: withMaxSize(cfg.Limits),
-		Open: b.open, Close: closeServer, Check: check,
+		Open: b.open, Close: b.close, Check: check,
 		Place:  func(s *server) int { return fiber.LoopOf(s.raw) },
 		Health: cfg.Health, Ejection: cfg.Ejection, Logger: cfg.Logger,
 	}
@@ -130,10 +130,16 @@ func withMaxSize(l pool.Limits) pool.Limits {
 func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
 	s, err := connect(ctx, &b.cfg, endpoint)
 	if err == nil {
-		s.newest = &b.baseline
+		s.newest, s.stmts.texts = &b.baseline, &b.texts
 		s.newest.set(s.baseline)
 	}
 	return s, err
+}
+
+// close closes for the pool.
+func (b *Postgres) close(s *server) {
+	s.stmts.clear()
+	closeServer(s)
 }
 
 // Update changes endpoints, balance, limits and checks of a running backend. Connections to

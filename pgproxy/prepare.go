@@ -9,8 +9,18 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In transaction mode prepared statements are the gateway's: a client's names are mapped to
-// names shared by all, and a statement is prepared again where a server connection lacks it.
+// In transaction mode prepared statements are the gateway's: a client's names are mapped to names on server connections. A client's Parse
+// is always sent, so that the server says what it means now. What it makes serves other clients that prepared the same text before, too;
+// where a server connection has nothing that serves, the statement is prepared again.
+
+// maxNames bounds the part of a Bind that its names are in, in bytes: what a Reader can show.
+const maxNames = 16 << 10
+
+// maxName is the length that servers cut names of statements to, in bytes (NAMEDATALEN without the zero).
+const maxName = 63
+
+// statementKey returns what tells a name from others.
+func statementKey(name []byte) []byte { return name[:min(len(name), maxName)] }
 
 // parse forwards Parse.
 func (s *session) parse(h pgwire.Header) error {
@@ -19,30 +29,39 @@ func (s *session) parse(h pgwire.Header) error {
 		return err
 	}
 	i := bytes.IndexByte(start, 0)
-	if i < 0 {
-		return fmt.Errorf("%w: the name in Parse is longer than %d bytes", pgwire.ErrMalformed, len(start))
-	}
 	if i == 0 {
 		return s.parseUnnamed(h)
 	}
-	name := string(start[:i])
-	if h.Len > maxStatement {
+	if i < 0 {
+		i = len(start)
+	}
+	name := string(statementKey(start[:i]))
+	if h.Len > maxClientStatements {
 		if err := s.c.Reader.Skip(); err != nil {
 			return err
 		}
-		return s.locked(func() {
-			s.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf(
-				"prepared statement %q takes %d bytes, the limit in transaction mode is %d", name, h.Len, maxStatement))
-		})
+		return s.locked(func() { s.rejectTooLarge(name, h.Len) })
 	}
-	if err := s.learn(start[:i], false); err != nil {
+	if err := s.learn([]byte(name), false); err != nil {
 		return err
 	}
+	s.c.Reader.MaxBody = maxClientStatements
 	body, err := s.c.Reader.Body()
 	if err != nil {
 		return err
 	}
-	return s.locked(func() { s.parseNamed(name, body[i+1:]) })
+	full, body, ok := bytes.Cut(body, []byte{0})
+	if !ok {
+		return fmt.Errorf("%w: no end of the name in Parse", pgwire.ErrMalformed)
+	}
+	return s.locked(func() { s.parseNamed(name, full, body) })
+}
+
+// rejectTooLarge rejects a Parse of some bytes. mu is held.
+func (s *session) rejectTooLarge(name string, size int) {
+	s.reject(pgwire.StateConfigLimitExceeded, fmt.Sprintf(
+		"prepared statement %q takes %d bytes: those of one client may take %d in transaction mode, and %d are taken",
+		name, size, maxClientStatements, s.stmtBytes))
 }
 
 // learn waits for the answers to what the client sent before, where a message about a statement
@@ -98,7 +117,14 @@ func (s *session) knows(name []byte, has bool) bool {
 // to come are. mu is held.
 func (s *session) certain(name string, has bool) bool {
 	st := s.stmts[name]
-	return (st != nil) == has && !s.uncertain(name) && !(has && s.uncertain(st.name)) && len(s.pending) < maxPending
+	if (st != nil) != has || s.uncertain(name) || len(s.pending) >= maxPending {
+		return false
+	}
+	if !has {
+		return true
+	}
+	on := s.srv.stmts.find(st.sharedText)
+	return on == nil || !s.uncertain(on.name)
 }
 
 // maxPending bounds session.pending.
@@ -124,64 +150,53 @@ func (s *session) locked(fn func()) error {
 }
 
 // parseNamed gives the client a statement. mu is held.
-func (s *session) parseNamed(name string, body []byte) {
+func (s *session) parseNamed(name string, full, body []byte) {
 	if s.doubtful[name] && !s.st.skipping {
 		s.forget(name, s.stmts[name])
 	}
-	switch {
+	switch size := len(body) + statementOverhead; {
 	case s.st.skipping:
 		return
 	case s.stmts[name] != nil:
-		s.reject(pgwire.StateDuplicatePrepared, fmt.Sprintf("prepared statement %q already exists", name))
+		s.reject(pgwire.StateDuplicatePrepared, fmt.Sprintf("prepared statement %q already exists", full))
 		return
-	case s.stmtBytes+len(body)+statementOverhead > maxClientStatements:
-		s.reject(pgwire.StateConfigLimitExceeded, fmt.Sprintf(
-			"the prepared statements of this client take more than %d bytes", maxClientStatements))
+	case s.stmtBytes+size > maxClientStatements:
+		s.rejectTooLarge(name, size)
 		return
 	}
-	st := s.b.stmts.get(s.plan, body)
+	st := &statement{sharedText: s.b.texts.get(s.plan, body), since: notYet}
 	s.own(name, st)
 	if len(s.fresh) < maxAlone {
 		s.fresh = append(s.fresh, name)
 	}
 	s.pending = append(s.pending, name)
-	switch {
-	case !s.srv.stmts.has(st):
-	case s.st.tx == pgwire.TxFailed || s.uncertain(st.name): // the server is to say what it thinks of it
-		s.srv.stmts.doubt(st)
-	default:
-		s.st.push(op{kind: opSaidParse, name: name})
-		s.sayLocal()
-		return
-	}
-	s.prepare(st, op{kind: opParse, st: st, name: name})
+	s.prepare(st, op{kind: opParse, name: name})
 }
 
-// parseKnown answers Parse without a server connection if the statement is known to be good: a
-// client that prepares while others hold every connection need not wait for one. mu is held.
-func (s *session) parseKnown(h pgwire.Header) (done bool, err error) {
-	if h.Len > maxKnown {
+// parseLater answers Parse of a text that a server has accepted before, alone but for Sync, where every server connection is in use: the
+// statement is parsed when it is used. A program that waits for the answer on the thread that would end its other clients' transactions,
+// as pgbench does, could wait for ever. mu is held.
+func (s *session) parseLater(h pgwire.Header) (done bool, err error) {
+	if h.Len > maxNames-headerSize {
 		return false, nil
 	}
 	body, err := s.c.Reader.Peek(h.Len)
-	if err != nil {
+	if err != nil || s.c.Reader.Buffered() > h.Len+len(syncMessage) {
 		return false, err
 	}
-	i := bytes.IndexByte(body, 0)
-	if i <= 0 || s.stmts[string(body[:i])] != nil || s.stmtBytes+h.Len+statementOverhead > maxClientStatements {
+	full, body, _ := bytes.Cut(body, []byte{0})
+	name := string(statementKey(full))
+	if name == "" || s.stmts[name] != nil || s.stmtBytes+len(body)+statementOverhead > maxClientStatements || !s.b.up.AllInUse() {
 		return false, nil
 	}
-	st := s.b.stmts.known(s.plan, body[i+1:])
-	if st == nil {
+	text := s.b.texts.getAccepted(s.plan, body)
+	if text == nil {
 		return false, nil
 	}
-	s.own(string(body[:i]), st)
+	s.own(name, &statement{sharedText: text, since: s.b.texts.last.Add(1)})
 	s.c.Writer.Send(&pgwire.ParseComplete{})
 	return true, s.c.Reader.Skip()
 }
-
-// maxKnown bounds the Parse messages parseKnown looks at, in bytes: what a Reader can show.
-const maxKnown = 16 << 10
 
 // own gives the client a statement under a name. mu is held.
 func (s *session) own(name string, st *statement) {
@@ -193,35 +208,32 @@ func (s *session) own(name string, st *statement) {
 	delete(s.doubtful, name)
 }
 
-// prepare sends Parse for a statement under its name on servers; o is what will be answered.
-// mu is held.
-func (s *session) prepare(st *statement, o op) {
-	srv := s.srv
-	if srv.stmts.stale[st] || s.uncertain(st.name) {
-		delete(srv.stmts.stale, st)
-		s.closeOnServer(st)
+// prepare sends Parse for a client's statement under a name of its own; o is what will be answered. The server must not be
+// skipping. mu is held.
+func (s *session) prepare(st *statement, o op) *serverStatement {
+	srv, on := s.srv, s.b.texts.newServerStatement(st.sharedText)
+	if st.since == notYet {
+		st.own = on.at
 	}
-	if !s.st.push(o) {
-		return
-	}
+	o.st, o.on = st, on
+	s.st.push(o)
 	s.prepared = true
-	s.pending = append(s.pending, st.name)
+	s.pending = append(s.pending, on.name)
 	if srv.dirt&dirtSettings != 0 {
 		srv.dirt |= dirtPrepare // under settings that are not those of st.plan
 	}
-	srv.stmts.add(st)
-	s.sendParse(st.name, st.body)
-	if st.told() && s.st.push(op{kind: opInjectedDescribe, st: st, name: o.name}) {
-		s.out = (&pgwire.Describe{Object: pgwire.ObjectStatement, Name: st.name}).Append(s.out)
+	srv.stmts.add(on)
+	s.sendParse(on.name, st.body)
+	if st.told() && s.st.push(op{kind: opInjectedDescribe, st: st, on: on}) {
+		s.out = (&pgwire.Describe{Object: pgwire.ObjectStatement, Name: on.name}).Append(s.out)
 	}
-	for old := srv.stmts.surplus(); old != nil; old = srv.stmts.surplus() {
-		s.closeOnServer(old)
-	}
-	for range 2 { // more than this one can add
-		if old := srv.stmts.anyStale(); old != nil {
-			s.closeOnServer(old)
+	srv.stmts.surplus()
+	for range 3 { // more than this one can add, but for long texts
+		if name := srv.stmts.nextStale(); name != "" {
+			s.closeOnServer(name)
 		}
 	}
+	return on
 }
 
 func (s *session) sendParse(name, body string) {
@@ -229,45 +241,43 @@ func (s *session) sendParse(name, body string) {
 	s.out = append(append(append(b, name...), 0), body...)
 }
 
-// closeOnServer closes a statement the client knows nothing of. mu is held.
-func (s *session) closeOnServer(st *statement) {
-	if s.st.push(op{kind: opInjectedClose, st: st}) {
-		s.pending = append(s.pending, st.name)
-		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: st.name}).Append(s.out)
+// closeOnServer closes a statement that no client is served by any more. mu is held.
+func (s *session) closeOnServer(name string) {
+	if s.st.push(op{kind: opInjectedClose, name: name}) {
+		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: name}).Append(s.out)
 	}
 }
 
-// ensure sees to it that the server connection has the client's statement of a name, and
-// returns the name it has there. Without ok the message that names it was rejected. mu is held.
-func (s *session) ensure(name []byte) (server string, st *statement, ok bool) {
+// ensure sees to it that the server connection has a statement that serves the client's of a name, and returns the name it has
+// there. Without ok the message that names it was rejected. mu is held.
+func (s *session) ensure(name []byte) (server string, st *statement, on *serverStatement, ok bool) {
 	if len(name) == 0 {
 		s.ensureUnnamed()
-		return "", nil, true
+		return "", nil, nil, true
 	}
-	st = s.stmts[string(name)]
+	st = s.stmts[string(statementKey(name))]
 	switch {
 	case st == nil && ours(name):
 		s.reject(pgwire.StateInvalidStatementName, fmt.Sprintf("prepared statement %q does not exist", name))
-		return "", nil, false
+		return "", nil, nil, false
 	case st == nil:
-		s.standOut(string(name))
-		return string(name), nil, true // by PREPARE in this transaction, or the server's error is the best one
+		s.standOut(string(statementKey(name)))
+		return string(name), nil, nil, true // by PREPARE in this transaction, or the server's error is the best one
 	case st.plan != s.plan:
-		old := st
-		st = s.b.stmts.get(s.plan, []byte(old.body))
-		s.b.stmts.put(old)
-		s.stmts[string(name)] = st
+		old := st.sharedText
+		st.sharedText = s.b.texts.get(s.plan, []byte(old.body))
+		s.b.texts.put(old)
 	}
-	if !s.srv.stmts.has(st) {
+	if on = s.srv.stmts.use(st); on == nil {
 		if s.unlike == st {
 			s.unlike = nil
 		}
-		s.prepare(st, op{kind: opInjectedParse, st: st})
+		on = s.prepare(st, op{kind: opInjectedParse})
 		if st.told() {
 			s.unseen = st
 		}
 	}
-	return st.name, st, true
+	return on.name, st, on, true
 }
 
 // ours reports whether a name on the server is one of our own.
@@ -275,13 +285,13 @@ func ours(name []byte) bool { return bytes.HasPrefix(name, []byte(namePrefix)) }
 
 // bind forwards Bind with the statement's name on the server.
 func (s *session) bind(h pgwire.Header) error {
-	start, err := s.c.Reader.Peek(peekSize)
-	if err != nil {
-		return err
+	portal, name, n, err := s.bindNames(h)
+	if err == errLongNames { //nolint:errorlint // as bindNames returned it
+		err = s.locked(func() { s.reject(pgwire.StateProgramLimitExceeded, err.Error()) })
+		return errors.Join(err, s.c.Reader.Skip())
 	}
-	portal, name, n, err := pgwire.BindNames(start)
 	if err == nil {
-		err = s.learn(name, true)
+		err = s.learn(statementKey(name), true)
 	}
 	if err != nil {
 		return err
@@ -296,7 +306,7 @@ func (s *session) bind(h pgwire.Header) error {
 		} else {
 			s.x.likely = s.x.likely && s.unnamedNew
 		}
-		server, st, ok := s.ensure(name)
+		server, st, on, ok := s.ensure(name)
 		if skip = !ok; skip {
 			return
 		}
@@ -304,8 +314,8 @@ func (s *session) bind(h pgwire.Header) error {
 			s.unnamed.once = s.unnamedNew
 		}
 		s.noteSweep(portal, name, st)
-		s.bound, s.portal = st, append(s.portal[:0], portal...)
-		s.st.push(op{kind: opBind, st: st})
+		s.bound, s.boundOn, s.portal = st, on, append(s.portal[:0], portal...)
+		s.st.push(op{kind: opBind, st: st, on: on})
 		s.out = pgwire.AppendHeader(s.out, pgwire.TypeBind, h.Len-len(name)+len(server))
 		s.out = append(append(s.out, portal...), 0)
 		s.out = append(append(s.out, server...), 0)
@@ -316,6 +326,27 @@ func (s *session) bind(h pgwire.Header) error {
 	s.c.Reader.Discard(n)
 	return s.rest()
 }
+
+// bindNames returns the names in a Bind that is not consumed, and how many bytes they take.
+func (s *session) bindNames(h pgwire.Header) (portal, name []byte, n int, err error) {
+	start, err := s.c.Reader.Peek(peekSize)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if portal, name, n, err = pgwire.BindNames(start); err == nil || h.Len <= peekSize {
+		return portal, name, n, err
+	}
+	if start, err = s.c.Reader.Peek(maxNames); err != nil {
+		return nil, nil, 0, err
+	}
+	if portal, name, n, err = pgwire.BindNames(start); err != nil && h.Len > maxNames {
+		err = errLongNames
+	}
+	return portal, name, n, err
+}
+
+// errLongNames is an error of bindNames that the client may go on after.
+var errLongNames = fmt.Errorf("the names in Bind take more than %d bytes", maxNames)
 
 // describe forwards Describe likewise.
 func (s *session) describe() error {
@@ -328,23 +359,24 @@ func (s *session) describe() error {
 			return
 		}
 		var st *statement
+		var on *serverStatement
 		switch {
 		case m.Object == pgwire.ObjectStatement:
 			s.x.likely = false
 			var ok bool
-			if m.Name, st, ok = s.ensure([]byte(m.Name)); !ok {
+			if m.Name, st, on, ok = s.ensure([]byte(m.Name)); !ok {
 				return
 			}
 			s.unseen = nil
 		case s.bound != nil && m.Name == string(s.portal):
-			if s.unseen == s.bound && s.bound.parameters.Load() == 0 {
+			if s.unseen == s.bound && s.bound.parameters == 0 {
 				s.unseen = nil
 			}
-			if s.prepared || s.bound.columns.Load() == 0 {
-				st = s.bound
+			if s.prepared || s.bound.columns == 0 {
+				st, on = s.bound, s.boundOn
 			}
 		}
-		s.st.push(op{kind: opDescribe, st: st})
+		s.st.push(op{kind: opDescribe, st: st, on: on})
 		s.out = m.Append(s.out)
 	})
 }
@@ -353,7 +385,7 @@ func (s *session) describe() error {
 func (s *session) named() (m pgwire.Describe, err error) {
 	start, err := s.c.Reader.Peek(peekSize)
 	if err == nil && len(start) > 1 && start[0] == pgwire.ObjectStatement {
-		err = s.learn(start[1:len(start)-1], true)
+		err = s.learn(statementKey(start[1:len(start)-1]), true)
 	}
 	if err != nil {
 		return m, err
@@ -376,14 +408,15 @@ func (s *session) closeObject() error {
 		if s.st.skipping {
 			return
 		}
-		st := s.stmts[m.Name]
+		name := string(statementKey([]byte(m.Name)))
+		st := s.stmts[name]
 		if m.Object == pgwire.ObjectStatement && (st != nil || ours([]byte(m.Name))) {
 			if st != nil {
-				delete(s.stmts, m.Name)
+				delete(s.stmts, name)
 				s.stmtBytes -= st.cost()
-				s.pending = append(s.pending, m.Name)
+				s.pending = append(s.pending, name)
 			}
-			s.st.push(op{kind: opSaidClose, st: st, name: m.Name})
+			s.st.push(op{kind: opSaidClose, st: st, name: name})
 			s.sayLocal()
 			return
 		}
@@ -405,13 +438,9 @@ func (s *session) sayLocal() {
 		if !ok {
 			return
 		}
-		if o.kind == opSaidParse {
-			s.c.Writer.Send(&pgwire.ParseComplete{})
-			continue
-		}
 		s.c.Writer.Send(&pgwire.CloseComplete{})
 		if o.st != nil {
-			s.b.stmts.put(o.st)
+			s.b.texts.put(o.st.sharedText)
 		}
 	}
 }
@@ -419,26 +448,17 @@ func (s *session) sayLocal() {
 // undo corrects the maps after an error: the server did nothing of what failed, and of what was
 // on its way after it. mu is held where a pump runs.
 func (s *session) undo() {
-	var again map[string]bool
 	for _, o := range slices.Backward(s.st.undone) {
 		switch o.kind {
 		case opParse, opInjectedParse:
-			if o.st == nil {
+			if o.on == nil {
 				continue // unnamed
 			}
-			if again == nil {
-				again = repeated(s.pending)
-			}
-			s.srv.stmts.remove(o.st)
-			if again[o.st.name] {
-				s.srv.stmts.doubt(o.st) // prepared once more since
-			}
+			s.srv.stmts.remove(o.on)
 			s.forget(o.name, o.st)
-		case opSaidParse:
-			s.forget(o.name, s.stmts[o.name])
 		case opInjectedClose:
-			if o.st != nil {
-				s.srv.stmts.doubt(o.st)
+			if o.name != "" {
+				s.srv.stmts.stale = append(s.srv.stmts.stale, o.name)
 			}
 		case opSaidClose:
 			switch {
@@ -446,22 +466,12 @@ func (s *session) undo() {
 			case s.stmts[o.name] == nil:
 				s.own(o.name, o.st)
 			default:
-				s.b.stmts.put(o.st)
+				s.b.texts.put(o.st.sharedText)
 			}
 		}
 	}
 	clear(s.st.undone)
 	s.st.undone = s.st.undone[:0]
-}
-
-// repeated tells the names that are there more than once.
-func repeated(names []string) map[string]bool {
-	again := make(map[string]bool, len(names))
-	for _, name := range names {
-		_, seen := again[name]
-		again[name] = seen
-	}
-	return again
 }
 
 // forget takes a name the client did not get after all.
@@ -471,7 +481,7 @@ func (s *session) forget(name string, st *statement) {
 	}
 	delete(s.stmts, name)
 	s.stmtBytes -= st.cost()
-	s.b.stmts.put(st)
+	s.b.texts.put(st.sharedText)
 }
 
 // deallocateAll notes that a server connection, and the client's view, lost all statements but the

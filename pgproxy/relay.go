@@ -119,7 +119,7 @@ func (s *session) withoutServer(h pgwire.Header) (done bool, err error) {
 	case h.Type == pgwire.TypeFlush || s.st.skipping:
 		return true, r.Skip()
 	case h.Type == pgwire.TypeParse && s.c.Mode == Transaction:
-		return s.parseKnown(h)
+		return s.parseLater(h)
 	}
 	return false, nil
 }
@@ -188,7 +188,7 @@ func (s *session) forward(h pgwire.Header) error {
 	return s.raw(h)
 }
 
-// maxOwed bounds the messages of one client that wait for their answers, 48 bytes each. What goes to
+// maxOwed bounds the messages of one client that wait for their answers, 56 bytes each. What goes to
 // a server is bounded by the sockets' buffers; what the gateway answers itself is not.
 const maxOwed = 1 << 20
 
@@ -238,7 +238,7 @@ func (s *session) note(typ byte) {
 	case pgwire.TypeDescribe:
 		s.st.push(op{kind: opDescribe})
 	case pgwire.TypeExecute:
-		s.st.push(op{kind: opExecute, name: s.drop})
+		s.st.push(op{kind: opExecute, name: s.drop, on: s.boundOn})
 	case pgwire.TypeClose:
 		s.st.push(op{kind: opClose})
 	case pgwire.TypeFlush:
@@ -440,9 +440,7 @@ func (s *session) answer(h pgwire.Header) error {
 			return err
 		}
 	case pgwire.TypeParseComplete:
-		if o, ok := s.st.front(); ok && o.id != 0 {
-			s.changesDone(o.id)
-		}
+		s.parsed()
 	}
 	forward, err := s.st.answer(h.Type, status)
 	if err != nil {
@@ -622,17 +620,21 @@ func (s *session) serverError() error {
 	if ok && o.deallocates() {
 		s.notDeallocated(o.name)
 	}
-	if ok && o.st != nil && slices.ContainsFunc(statementErrors, func(code []byte) bool { return bytes.Contains(b, code) }) {
-		s.srv.stmts.doubt(o.st)
-		s.b.stmts.outdate(o.st)
+	switch {
+	case !ok || o.on == nil:
+	case o.kind == opParse || o.kind == opInjectedParse: // see undo
+		o.on.text.accepted.Store(false)
+	case slices.ContainsFunc(statementErrors, func(code []byte) bool { return bytes.Contains(b, code) }):
+		o.on.text.accepted.Store(false)
+		s.srv.stmts.retire(o.on)
 	}
 	return nil
 }
 
-// statementErrors are in an ErrorResponse about a prepared statement that is not what the gateway
-// took it for: its plan must not change its result type; somebody else's has the name; a function
-// has deallocated it.
-var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42P05\x00"), []byte("\x00C26000\x00")}
+// statementErrors begin the SQLSTATE in an ErrorResponse about a prepared statement that is perhaps not what it would be if it was
+// parsed now: its plan must not change its result type; what it was planned with is gone, or has another type or name; a type
+// is unknown to the system tables (XX000); a function has deallocated it. Whoever uses it next has it parsed again.
+var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42"), []byte("\x00CXX"), []byte("\x00C26000\x00")}
 
 // backendGone gives up a server connection that broke, counts, logs and tells the client. The
 // client may stay if what broke was one statement by itself: nothing it sent before is undone
@@ -643,15 +645,15 @@ func (s *session) backendGone(cause error, mayStay bool) error {
 		s.st.tx == pgwire.TxIdle && !s.st.copyIn && !s.st.copyOut && !s.st.unsynced && s.c.Reader.Buffered() == 0 &&
 		s.srv.r.Left() == 0
 	lost := s.reportLost(cause, stay)
+	s.st.abandon()
+	s.undo()
+	s.loseUnnamed()
 	s.unlock()
 	if endpointFailed(cause) {
 		s.lease.Fail(lost)
 	} else {
 		s.lease.Discard()
 	}
-	s.st.abandon()
-	s.undo()
-	s.loseUnnamed()
 	for _, name := range s.fresh {
 		if s.doubtful == nil {
 			s.doubtful = make(map[string]bool)

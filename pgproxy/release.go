@@ -139,7 +139,7 @@ func (s *session) stopPump() {
 // forgetStatements gives the client's references back.
 func (s *session) forgetStatements() {
 	for _, st := range s.stmts {
-		s.b.stmts.put(st)
+		s.b.texts.put(st.sharedText)
 	}
 	s.stmts, s.stmtBytes = nil, 0
 }

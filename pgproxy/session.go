@@ -127,6 +127,7 @@ type work struct {
 	spare      []byte            // room for the text of an unnamed statement
 	unnamedNew bool              // no Sync came after the Parse of the unnamed statement
 	bound      *statement        // what the last portal was made from; nil = nobody knows
+	boundOn    *serverStatement  // and the server's
 	portal     []byte            // its name
 	unseen     *statement        // was prepared again, and nobody knows whether it is what the client was told of; nil = none
 	unlike     *statement        // what was prepared again last and is not that

@@ -43,42 +43,26 @@ func shapeOf(typ byte, body []byte, size int) uint64 {
 	return h.Sum64() | 1
 }
 
-// told reports whether clients were told of the statement's parameters or columns.
-func (s *statement) told() bool { return s.parameters.Load() != 0 || s.columns.Load() != 0 }
-
 // described looks at what a server says of a statement, or of a portal made from it. Where a pump runs, mu is held.
 func (s *session) described(h pgwire.Header) error {
 	o, ok := s.st.front()
-	if !ok || o.st == nil || o.kind != opDescribe && o.kind != opInjectedDescribe {
+	if !ok || o.on == nil || o.kind != opDescribe && o.kind != opInjectedDescribe {
 		return nil
 	}
 	body, err := s.srv.r.Peek(h.Len)
 	if err != nil {
 		return err
 	}
-	is := shapeOf(h.Type, body, h.Len)
-	parameters, columns, told := is, uint64(0), &o.st.parameters
-	if h.Type != pgwire.TypeParameterDescription {
-		parameters, columns, told = o.st.parameters.Load(), is, &o.st.columns
+	is, described, told := shapeOf(h.Type, body, h.Len), &o.on.columns, &o.st.columns
+	if h.Type == pgwire.TypeParameterDescription {
+		described, told = &o.on.parameters, &o.st.parameters
 	}
-	if o.kind == opDescribe {
-		told.CompareAndSwap(0, is)
-	}
-	if was := told.Load(); was == 0 || was == is {
-		return nil
-	}
-	s.srv.stmts.doubt(o.st)
-	if o.kind == opInjectedDescribe && o.name == "" {
+	*described = is
+	switch {
+	case o.kind == opDescribe:
+		*told = is
+	case *told != 0 && *told != is:
 		s.unlike = o.st
-		s.b.stmts.outdate(o.st)
-		return nil
-	}
-	for name, st := range s.stmts { // the client is being told of the other one
-		if st == o.st {
-			s.stmts[name] = s.b.stmts.renew(st, parameters, columns)
-			s.st.queue[s.st.head].st = s.stmts[name]
-			s.b.stmts.put(st)
-		}
 	}
 	return nil
 }

@@ -25,16 +25,18 @@ const (
 	opInjectedClose                  // CloseComplete, likewise
 	opInjectedDescribe               // ParameterDescription and RowDescription or NoData, likewise
 	opRejected                       // ErrorResponse, which is to be replaced by err
-	opSaidParse                      // nothing: ParseComplete is due to the client without asking
-	opSaidClose                      // nothing: CloseComplete is due to the client, likewise
+	opSaidClose                      // nothing: CloseComplete is due to the client without asking
 )
 
 // op is a message the server has not answered yet, or an answer that must wait its turn.
 type op struct {
 	kind opKind
-	st   *statement // what it prepares, uses or closes; may be nil
-	name string     // the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are deallocated, with NULs between
-	id   uint64     // of the change of the unnamed statement it is, as session.changes has it; 0 = none
+	st   *statement       // the client's that it prepares, uses or closes; may be nil
+	on   *serverStatement // the server's that it prepares or uses; may be nil
+	// name is the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are
+	// deallocated, with NULs between; of opInjectedClose, the server's, if it is one of ours.
+	name string
+	id   uint64 // of the change of the unnamed statement it is, as session.changes has it; 0 = none
 	err  *pgwire.ErrorResponse
 }
 
@@ -191,7 +193,7 @@ func (s *state) local() (o op, ok bool) {
 			return op{}, false
 		case o.kind == opCopyEnd:
 			s.pop()
-		case o.kind == opSaidParse || o.kind == opSaidClose:
+		case o.kind == opSaidClose:
 			return s.pop(), true
 		default:
 			return op{}, false
@@ -248,9 +250,6 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 		return false, fmt.Errorf("%w: type %q", errBackendProtocol, typ)
 	}
 	s.pop()
-	if o.st != nil && asked == opParse {
-		o.st.valid.Store(true)
-	}
 	return o.kind == asked, nil
 }
 

@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"container/list"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,9 +17,8 @@ const (
 	// maxServerText bounds the text of the statements of one server connection, in bytes: plans
 	// of long texts take many times as much of the server's memory.
 	maxServerText = 4 << 20
-	// maxStatement bounds one Parse message, in bytes: it is kept in memory to be sent again.
-	maxStatement = 256 << 10
-	// maxClientStatements bounds what the statements of one client may take, in bytes.
+	// maxClientStatements bounds what the statements of one client may take, in bytes: they are kept in memory to be
+	// sent again.
 	maxClientStatements = 8 << 20
 	// statementOverhead is what a statement takes besides its text, in bytes.
 	statementOverhead = 256
@@ -27,194 +27,211 @@ const (
 // namePrefix begins the names of our statements on servers. Clients cannot reach them by it.
 const namePrefix = "headpond_"
 
-// statement is a text (with parameter types) that clients have prepared under the same settings.
-// They share it, and so do server connections.
+// statement is a prepared statement of one client. It belongs to the client's session.
+//
+// A Parse means what its text means when it is sent: types, tables, functions and settings are looked up then. So a
+// client is served by a statement of a server only if that was parsed for the client's own Parse, or after it.
 type statement struct {
-	statementKey
-	name string // on servers
-	refs int    // clients that have it; guarded by statements.mu
-	// sweeps means that it takes named statements away.
-	sweeps bool
-	// valid means that a server has accepted it: another client that prepares it need not ask.
-	valid atomic.Bool
-	// parameters and columns are what clients were told of, as shapeOf has it; 0 = none was.
-	parameters, columns atomic.Uint64
+	*sharedText
+	own   uint64 // serverStatement.at of the one that was parsed for the client last
+	since uint64 // when the client's Parse was answered; notYet before
+	// parameters and columns are what the client was told of, as shapeOf has it; 0 = it was not.
+	parameters, columns uint64
 }
 
-// statementKey is what makes statements the same.
-type statementKey struct {
+// notYet is later than everything.
+const notYet = math.MaxUint64
+
+// told reports whether the client was told of the statement's parameters or columns.
+func (s *statement) told() bool { return s.parameters != 0 || s.columns != 0 }
+
+// served reports whether a server's statement is as good as one that would be parsed now, as far as the client can tell,
+// and describes itself as the client was told.
+func (s *statement) served(by *serverStatement) bool {
+	return (by.at == s.own || by.at > s.since) &&
+		(s.parameters == 0 || s.parameters == by.parameters) && (s.columns == 0 || s.columns == by.columns)
+}
+
+// sharedText is a text (with parameter types) that clients have prepared under the same settings, or servers have. They share it.
+type sharedText struct {
+	textKey
+	refs     int         // statements of clients and of servers; guarded by sharedTexts.mu
+	sweeps   bool        // it takes named statements away
+	accepted atomic.Bool // by the server that was asked last
+}
+
+// textKey is what makes texts the same.
+type textKey struct {
 	plan unique.Handle[string] // the settings that give the text its meaning
 	body string                // of Parse after the name: query, NUL, types
 }
 
-// cost is what a statement takes of maxClientStatements.
-func (s *statement) cost() int { return len(s.body) + statementOverhead }
+// cost is what a statement of a text takes of maxClientStatements.
+func (t *sharedText) cost() int { return len(t.body) + statementOverhead }
 
-// statements is the table of all of a backend.
-type statements struct {
+// sharedTexts is the table of all of a backend.
+type sharedTexts struct {
+	// last numbers what happens to statements in time: each Parse that is sent to a server, and each of a client that is answered.
+	last  atomic.Uint64
 	mu    sync.Mutex // never held across I/O
-	byKey map[statementKey]*statement
-	last  uint64
+	byKey map[textKey]*sharedText
 }
 
-// get returns the statement with a body under settings, making it if needed, and counts a
-// reference.
-func (t *statements) get(plan unique.Handle[string], body []byte) *statement {
+// get returns the text with a body under settings, and counts a reference.
+func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	st := t.byKey[statementKey{plan, string(body)}]
-	if st == nil {
-		st = t.add(statementKey{plan, string(body)})
-		st.sweeps = sweeps(body)
+	text := t.byKey[textKey{plan, string(body)}]
+	if text == nil {
+		text = &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body)}
+		if t.byKey == nil {
+			t.byKey = make(map[textKey]*sharedText)
+		}
+		t.byKey[text.textKey] = text
 	}
-	st.refs++
-	return st
+	text.refs++
+	return text
 }
 
-// add makes a statement, in the place of what there was. mu is held.
-func (t *statements) add(key statementKey) *statement {
-	t.last++
-	st := &statement{statementKey: key, name: namePrefix + strconv.FormatUint(t.last, 10)}
-	if t.byKey == nil {
-		t.byKey = make(map[statementKey]*statement)
-	}
-	t.byKey[key] = st
-	return st
-}
-
-// renew returns a statement for clients that were told something else than those of old, of the same text, and counts a reference.
-func (t *statements) renew(old *statement, parameters, columns uint64) *statement {
+// getAccepted returns the text if the server that was asked last has accepted it, and counts a reference.
+func (t *sharedTexts) getAccepted(plan unique.Handle[string], body []byte) *sharedText {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	st := t.byKey[old.statementKey]
-	if st == nil || st == old || !mayBe(&st.parameters, parameters) || !mayBe(&st.columns, columns) {
-		st = t.add(old.statementKey)
-		st.sweeps = old.sweeps
-		st.valid.Store(true)
-	}
-	st.parameters.CompareAndSwap(0, parameters)
-	st.columns.CompareAndSwap(0, columns)
-	st.refs++
-	return st
-}
-
-// mayBe reports whether two shapes are the same as far as is known.
-func mayBe(told *atomic.Uint64, is uint64) bool {
-	was := told.Load()
-	return was == 0 || is == 0 || was == is
-}
-
-// outdate sees to it that clients to come get another statement: for them st would be prepared anew.
-func (t *statements) outdate(st *statement) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.byKey[st.statementKey] == st {
-		delete(t.byKey, st.statementKey)
-	}
-}
-
-// known returns the statement if a server has accepted it, and counts a reference.
-func (t *statements) known(plan unique.Handle[string], body []byte) *statement {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	st := t.byKey[statementKey{plan, string(body)}]
-	if st == nil || !st.valid.Load() {
+	text := t.byKey[textKey{plan, string(body)}]
+	if text == nil || !text.accepted.Load() {
 		return nil
 	}
-	st.refs++
-	return st
+	text.refs++
+	return text
 }
 
-// put gives a reference back. Server connections may have the statement for longer; it is only
-// not found any more.
-func (t *statements) put(st *statement) {
+// hold counts one more reference to a text that has some.
+func (t *sharedTexts) hold(text *sharedText) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if st.refs--; st.refs == 0 && t.byKey[st.statementKey] == st {
-		delete(t.byKey, st.statementKey)
+	text.refs++
+}
+
+// put gives a reference back.
+func (t *sharedTexts) put(text *sharedText) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if text.refs--; text.refs == 0 {
+		delete(t.byKey, text.textKey)
 	}
 }
 
-// prepared is the set of statements a server connection has, the least recently used one
+// serverStatement is a prepared statement of one server connection. Its name is never given to another one.
+type serverStatement struct {
+	text *sharedText
+	name string
+	at   uint64 // when its Parse was sent
+	// parameters and columns are how the server described it, as shapeOf has it; 0 = it has not.
+	parameters, columns uint64
+}
+
+// newServerStatement returns one that is about to be parsed.
+func (t *sharedTexts) newServerStatement(text *sharedText) *serverStatement {
+	at := t.last.Add(1)
+	return &serverStatement{text: text, name: namePrefix + strconv.FormatUint(at, 10), at: at}
+}
+
+// maxServerName is the longest name of a serverStatement, in bytes.
+const maxServerName = len(namePrefix) + 20
+
+// prepared is the set of statements that a server connection has, one of each text, the least recently used one
 // first to go. Like the connection it belongs to one session at a time.
 type prepared struct {
 	limit int
-	text  int       // bytes
-	order list.List // of *statement, most recent first
-	at    map[*statement]*list.Element
-	stale map[*statement]bool // the server may still have it, under a plan that is no use
+	size  int // of the texts, in bytes
+	texts *sharedTexts
+	order list.List // of *serverStatement, most recent first
+	at    map[*sharedText]*list.Element
+	stale []string // names that the server may still have, of statements that are no use
 }
 
-// has reports whether the server has st, and notes the use.
-func (p *prepared) has(st *statement) bool {
-	e := p.at[st]
-	if e == nil {
-		return false
-	}
-	p.order.MoveToFront(e)
-	return true
-}
-
-// add notes that the server has st. Until surplus returns nil there are too many.
-func (p *prepared) add(st *statement) {
-	if p.at == nil {
-		p.at = make(map[*statement]*list.Element)
-	}
-	if p.at[st] == nil {
-		p.at[st] = p.order.PushFront(st)
-		p.text += len(st.body)
-	}
-}
-
-// surplus takes out a statement that is to be closed because there are too many, never the
-// newest; nil if there are not.
-func (p *prepared) surplus() *statement {
-	if len(p.at) < 2 || len(p.at) <= p.limit && p.text <= maxServerText {
-		return nil
-	}
-	st := p.order.Back().Value.(*statement)
-	p.remove(st)
-	return st
-}
-
-func (p *prepared) remove(st *statement) {
-	if e := p.at[st]; e != nil {
-		p.order.Remove(e)
-		delete(p.at, st)
-		p.text -= len(st.body)
-	}
-}
-
-// doubt takes st out because the server may or may not have it: it is closed before it is
-// prepared again.
-func (p *prepared) doubt(st *statement) {
-	p.remove(st)
-	if p.stale == nil {
-		p.stale = make(map[*statement]bool)
-	}
-	p.stale[st] = true
-}
-
-// doubtAll doubts every statement, after a DEALLOCATE of one of them, nobody knows which.
-func (p *prepared) doubtAll() {
-	for st := range p.at {
-		p.doubt(st)
-	}
-}
-
-// anyStale takes out a statement that is in doubt, to be closed; nil if there is none.
-func (p *prepared) anyStale() *statement {
-	for st := range p.stale {
-		delete(p.stale, st)
-		return st
+// find returns the statement that the server has of a text, nil if there is none.
+func (p *prepared) find(text *sharedText) *serverStatement {
+	if e := p.at[text]; e != nil {
+		return e.Value.(*serverStatement)
 	}
 	return nil
 }
 
-// clear forgets all, after DEALLOCATE ALL.
+// use returns the statement that serves a client's, nil if there is none, and notes the use.
+func (p *prepared) use(st *statement) *serverStatement {
+	e := p.at[st.sharedText]
+	if e == nil {
+		return nil
+	}
+	on := e.Value.(*serverStatement)
+	if !st.served(on) {
+		return nil
+	}
+	p.order.MoveToFront(e)
+	return on
+}
+
+// add notes that the server gets a statement, in the place of what it has of the text. Until surplus returns nil there are too
+// many.
+func (p *prepared) add(on *serverStatement) {
+	if old := p.find(on.text); old != nil {
+		p.retire(old)
+	}
+	if p.at == nil {
+		p.at = make(map[*sharedText]*list.Element)
+	}
+	p.at[on.text] = p.order.PushFront(on)
+	p.size += len(on.text.body)
+	p.texts.hold(on.text)
+}
+
+// surplus retires statements that are too many, never the newest.
+func (p *prepared) surplus() {
+	for len(p.at) > 1 && (len(p.at) > p.limit || p.size > maxServerText) {
+		p.retire(p.order.Back().Value.(*serverStatement))
+	}
+}
+
+// remove takes out a statement that the server has not.
+func (p *prepared) remove(on *serverStatement) (was bool) {
+	e := p.at[on.text]
+	if e == nil || e.Value.(*serverStatement) != on {
+		return false
+	}
+	p.order.Remove(e)
+	delete(p.at, on.text)
+	p.size -= len(on.text.body)
+	p.texts.put(on.text)
+	return true
+}
+
+// retire takes out a statement that is no use any more: it is to be closed.
+func (p *prepared) retire(on *serverStatement) {
+	if p.remove(on) {
+		p.stale = append(p.stale, on.name)
+	}
+}
+
+// retireAll retires every statement, after a DEALLOCATE of one of them, nobody knows which.
+func (p *prepared) retireAll() {
+	for p.order.Len() > 0 {
+		p.retire(p.order.Front().Value.(*serverStatement))
+	}
+}
+
+// nextStale takes out the name of a statement that is to be closed; "" if there is none.
+func (p *prepared) nextStale() (name string) {
+	if n := len(p.stale); n > 0 {
+		name, p.stale = p.stale[n-1], p.stale[:n-1]
+	}
+	return name
+}
+
+// clear forgets all, after DEALLOCATE ALL, or as the server connection ends.
 func (p *prepared) clear() {
-	p.order.Init()
-	clear(p.at)
-	clear(p.stale)
-	p.text = 0
+	for p.order.Len() > 0 {
+		p.remove(p.order.Front().Value.(*serverStatement))
+	}
+	p.stale = nil
 }

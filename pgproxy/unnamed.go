@@ -34,7 +34,8 @@ type change struct {
 // hardly be bound again in a later transaction, on another server connection perhaps.
 const (
 	smallUnnamed = 1 << 10 // memory a client keeps from one statement to the next
-	largeUnnamed = 8 << 10 // kept until the next in any case; up to maxStatement if not bound yet
+	largeUnnamed = 8 << 10 // kept until the next in any case; up to maxUnnamed if not bound yet
+	maxUnnamed   = 256 << 10
 )
 
 // change pushes a message that changes the server's unnamed statement, and with own the client's. Not
@@ -51,7 +52,7 @@ func (s *session) change(o op, own bool) (id uint64, ok bool) {
 // parseUnnamed forwards Parse of the unnamed statement, and keeps its text if that is short.
 func (s *session) parseUnnamed(h pgwire.Header) error {
 	var body []byte
-	if h.Len <= maxStatement {
+	if h.Len <= maxUnnamed {
 		var err error
 		if body, err = s.c.Reader.Body(); err != nil {
 			return err
@@ -130,6 +131,21 @@ func (s *session) ensureUnnamed() {
 // held.
 func (s *session) knowsUnnamed() bool {
 	return s.unnamedNew || s.st.ends == 0 || s.changed == len(s.changes)
+}
+
+// parsed notes that the server has done a Parse. Where a pump runs, mu is held.
+func (s *session) parsed() {
+	o, ok := s.st.front()
+	switch {
+	case !ok:
+	case o.id != 0:
+		s.changesDone(o.id)
+	case o.on != nil:
+		o.on.text.accepted.Store(true)
+		if o.kind == opParse {
+			o.st.since = s.b.texts.last.Add(1)
+		}
+	}
 }
 
 // changesDone notes that the server has done, or skipped and undo undone, every change up to one. mu

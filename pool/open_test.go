@@ -196,6 +196,7 @@ func TestOverflowDirect(t *testing.T) {
 		s := p.Stats()
 		want(t, "direct", s.Direct, 1)
 		want(t, "in use", s.InUse, 1)
+		want(t, "all in use", p.AllInUse(), false)
 		direct.Release()
 		want(t, "direct closed", direct.Value().closed.Load(), true)
 		acquire(t, p).Discard()

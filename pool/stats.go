@@ -118,6 +118,13 @@ func (h *histogram) snapshot() (s Histogram) {
 	return s
 }
 
+// AllInUse reports whether MaxSize resources are leased, so that an Acquire would have to wait for one of them.
+func (p *Pool[T]) AllInUse() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.core.limits.Overflow != OverflowDirect && p.core.inUse() >= p.core.limits.MaxSize
+}
+
 // Stats returns a snapshot, in constant time.
 func (p *Pool[T]) Stats() Stats {
 	p.mu.Lock()

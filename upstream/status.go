@@ -32,6 +32,11 @@ type EndpointStatus struct {
 	Pool         pool.Stats
 }
 
+// AllInUse reports whether every connection that the endpoints may have is leased, so that an Acquire would have to wait for one of them.
+func (u *Upstream[T]) AllInUse() bool {
+	return !slices.ContainsFunc(u.set.Load().all, func(e *endpoint[T]) bool { return !e.pool.AllInUse() })
+}
+
 // Status returns the present state of every endpoint.
 func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()

@@ -206,7 +206,13 @@ func TestExhaustedIsNoFailure(t *testing.T) {
 		cfg.Limits = pool.Limits{MaxSize: 1, AcquireTimeout: time.Second}
 		cfg.Ejection = upstream.Ejection{Failures: 1}
 		u := start(t, cfg)
+		if u.AllInUse() {
+			t.Error("all in use before the first lease")
+		}
 		l := acquire(t, u)
+		if !u.AllInUse() {
+			t.Error("not all in use with all leased")
+		}
 		_, err := u.Acquire(t.Context())
 		if !upstream.Exhausted(err) || !errors.Is(err, pool.ErrTimeout) || !errors.Is(err, upstream.ErrUnavailable) {
 			t.Errorf("got %v, want an exhausted pool", err)
