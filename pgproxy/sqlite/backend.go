@@ -82,6 +82,7 @@ type Backend struct {
 	cfg     Config
 	db      *sqlitepool.DB
 	states  sync.Map // *sqlite.Conn → *connState
+	wide    sync.Map // columnKey of columns declared with a smaller integer than they hold → true
 	crowd   crowd
 	started time.Time
 	// generation counts changes of the schema made through this backend.
@@ -113,7 +114,7 @@ func New(cfg Config) (*Backend, error) {
 
 // setup makes a new connection one that speaks PostgreSQL's functions and catalogs.
 func (b *Backend) setup(conn *sqlite.Conn) error {
-	cs := newConnState(conn)
+	cs := newConnState(conn, &b.wide)
 	if err := b.registerFunctions(cs); err != nil {
 		return fmt.Errorf("register functions: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"errors"
 	"strings"
+	"sync"
 
 	"github.com/headpond/headpond/pgwire"
 	"zombiezen.com/go/sqlite"
@@ -21,7 +22,8 @@ const maxCompiled = 128
 // used by whoever has leased the connection.
 type connState struct {
 	conn      *sqlite.Conn
-	session   *session // who has it now; nil when idle
+	wide      *sync.Map // columns of the file, see widen
+	session   *session  // who has it now; nil when idle
 	cache     map[string]*list.Element
 	order     *list.List // of *compiled, most recently used first
 	compiling bool
@@ -48,8 +50,8 @@ type compiled struct {
 	cached bool
 }
 
-func newConnState(conn *sqlite.Conn) *connState {
-	return &connState{conn: conn, cache: map[string]*list.Element{}, order: list.New(), schemas: map[string][]schemaField{}}
+func newConnState(conn *sqlite.Conn, wide *sync.Map) *connState {
+	return &connState{conn: conn, wide: wide, cache: map[string]*list.Element{}, order: list.New(), schemas: map[string][]schemaField{}}
 }
 
 // compile prepares sql, from the cache if it is there, not under way and of
@@ -179,10 +181,9 @@ func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 	return sqlite.AuthResultOK
 }
 
-// schemaQuery leaves the type of a view's column empty where SQLite names only
-// an affinity that says nothing.
-const schemaQuery = `SELECT name, CASE WHEN type IN ('BLOB', 'NUM')
-	AND ?1 COLLATE NOCASE IN (SELECT name FROM sqlite_schema WHERE type = 'view' UNION ALL SELECT name FROM sqlite_temp_schema) THEN '' ELSE type END
+// schemaQuery tells of each column whether it is a view's: SQLite gives those
+// of expressions an affinity for a type.
+const schemaQuery = `SELECT name, type, ?1 COLLATE NOCASE IN (SELECT name FROM sqlite_schema WHERE type = 'view' UNION ALL SELECT name FROM sqlite_temp_schema)
 	FROM pragma_table_xinfo(?1)`
 
 // schema returns the columns of a table, kept until the schema changes.
@@ -200,13 +201,21 @@ func (cs *connState) schema(table string, generation uint64) []schemaField {
 	}
 	defer stmt.Finalize()
 	stmt.BindText(1, table)
-	fields := []schemaField{}
+	fields, view := []schemaField{}, false
 	for {
 		row, err := stmt.Step()
 		if err != nil || !row {
 			break
 		}
-		fields = append(fields, schemaField{strings.ToLower(stmt.ColumnText(0)), declaredOID(stmt.ColumnText(1))})
+		decl := stmt.ColumnText(1)
+		view = stmt.ColumnBool(2)
+		fields = append(fields, schemaField{strings.ToLower(stmt.ColumnText(0)), declaredOID(decl)})
+		if f := &fields[len(fields)-1]; view {
+			f.oid = viewOID(decl)
+		}
+	}
+	if !view {
+		cs.widen(table, fields)
 	}
 	if len(cs.schemas) < maxCompiled {
 		cs.schemas[table] = fields
@@ -251,7 +260,7 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 	arms := selectArms(p.tokens)
 	for i := range p.columns {
 		it := itemOf(arms[0], i, len(p.columns))
-		oid := resultDecl(c, i, p.rw.catalog)
+		oid := cs.resultDecl(c, i, generation)
 		switch {
 		case it != nil && p.rw.catalog && catalogBools[p.tokens[it.hi-1].text]:
 			oid = oidBool
@@ -263,18 +272,38 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 				oid = common(oid, ty.sub(it.lo, it.hi))
 			}
 		}
+		p.columns[i].table, p.columns[i].origin = c.stmt.ColumnTableName(i), columnOrigin(c.stmt, i)
 		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), it), wireType(oid))
 	}
 }
 
 // resultDecl returns the declared type of a result column. An expression inside
-// a view or subquery has its affinity for one; BLOB and NUM then say nothing.
-func resultDecl(c *compiled, i int, catalog bool) uint32 {
+// a view or subquery has its affinity for one; BLOB and NUM then say nothing,
+// and INT not which integers.
+func (cs *connState) resultDecl(c *compiled, i int, generation uint64) uint32 {
 	decl := columnDecl(c.stmt, i)
-	if (decl == "BLOB" || decl == "NUM") && (catalog || c.stmt.ColumnTableName(i) == "") {
-		return oidUnspecified
+	if table := c.stmt.ColumnTableName(i); table != "" && decl != "" {
+		oid := uint32(oidInt8) // of a rowid without a name of its own
+		for _, f := range cs.schema(table, generation) {
+			if strings.EqualFold(f.name, columnOrigin(c.stmt, i)) {
+				oid = f.oid
+			}
+		}
+		return oid
 	}
-	return declaredOID(decl)
+	return viewOID(decl)
+}
+
+// viewOID is declaredOID for a column of a view or subquery.
+func viewOID(decl string) uint32 {
+	oid := declaredOID(decl)
+	switch {
+	case decl == "BLOB", decl == "NUM":
+		return oidUnspecified
+	case isInt(oid) && oid != oidBool:
+		return oidInt8
+	}
+	return oid
 }
 
 // wireType maps the types expressions have to those results are sent as.

@@ -52,6 +52,10 @@
 // with known results, the branches of CASE, UNION and VALUES together. If nothing
 // tells, it is text.
 //
+// SQLite's INTEGER has 8 bytes: a column that holds more than its declared type is
+// sent as int8, which the oldest and newest rows tell. A larger value that is met later
+// is refused once (22003), and its column is int8 from then on.
+//
 // A cast checks its value as PostgreSQL does: 'abc'::int is 22P02, 3000000000::int
 // 22003, '2024-13-45'::date 22008. In CREATE and ALTER, where other programs read
 // it, a cast is SQLite's.

@@ -18,6 +18,7 @@ import (
 // column is one result column.
 type column struct {
 	pgwire.Field
+	table, origin string // the column of a table it comes from; "" = an expression
 }
 
 // readValue reads a column of the current row. buf is reused for texts and
@@ -325,6 +326,9 @@ func misfit(c *column, v value, row int) error {
 	case v.typ == sqlite.TypeText && !isText(v.text) && c.TypeOID != oidBytea:
 		return sqlError(stateNotInRepertoire, `column %q holds a text in row %d that is not UTF-8 without NUL: %s`, c.Name, row+1, text).
 			hint(`To read its bytes, select CAST(%s AS BLOB).`, quoteIdent(c.Name))
+	case v.typ == sqlite.TypeInteger && c.origin != "" && isInt(c.TypeOID):
+		return sqlError(pgwire.StateNumericOutOfRange, "column %q was sent as %s, but row %d holds %s", c.Name, typeName(c.TypeOID), row+1, text).
+			hint("It is sent as bigint from now on: run the statement again. Declare it BIGINT to have it so from the start.").because(errWide)
 	case number && numberRank[c.TypeOID] > 1:
 		return sqlError(pgwire.StateNumericOutOfRange, "column %q is sent as %s, for which row %d holds %s, which is out of range", c.Name, typeName(c.TypeOID), row+1, text).
 			hint("Cast the operands or the column to a wider type, or declare the column BIGINT or DOUBLE PRECISION.")

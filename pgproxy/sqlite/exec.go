@@ -360,7 +360,7 @@ func (s *session) sendRow(p *portal, n int) error {
 			continue
 		}
 		if row, ok = c.encode(row, v); !ok {
-			return misfit(c, v, n)
+			return s.b.noteWide(c, misfit(c, v, n))
 		}
 		binary.BigEndian.PutUint32(row[at:], uint32(len(row)-at-4))
 	}

@@ -61,6 +61,19 @@ func columnDecl(stmt *sqlite.Stmt, col int) string {
 	return ""
 }
 
+// columnOrigin returns the name of the table column that result column col comes
+// from, "" for an expression.
+func columnOrigin(stmt *sqlite.Stmt, col int) string {
+	if !nativeOK {
+		return ""
+	}
+	tls, handle := native(stmt)
+	if s := lib.Xsqlite3_column_origin_name(tls, handle, int32(col)); s != 0 {
+		return libc.GoString(s)
+	}
+	return ""
+}
+
 // columnMemory returns the text or blob of a column of the current row where SQLite has it. It is
 // valid until the statement steps or the column is read as another type.
 func columnMemory(stmt *sqlite.Stmt, col int) []byte {

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"bytes"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -151,5 +152,40 @@ func TestValuesSQLiteCannotKeep(t *testing.T) {
 	mustExec(t, conn, `UPDATE users SET score = $1`, math.Inf(-1))
 	if f := one[float64](t, conn, `SELECT score FROM users LIMIT 1`); !math.IsInf(f, -1) {
 		t.Errorf("-Infinity came back as %v", f)
+	}
+}
+
+// TestIntegersBeyondFourBytes has INTEGER columns as files not made by way of PostgreSQL have them.
+func TestIntegersBeyondFourBytes(t *testing.T) {
+	s := start(t)
+	s.foreign(t, `CREATE TABLE old (id INTEGER PRIMARY KEY, at INTEGER, n INT, late INTEGER); INSERT INTO old VALUES (1, 1767225600000, 5, 5);
+		WITH RECURSIVE r(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM r WHERE i < 1000) INSERT INTO old SELECT i, 1767225600000, 7, CASE i WHEN 500 THEN 5000000000 ELSE 1 END FROM r;
+		CREATE VIEW seen AS SELECT at AS moment FROM old; CREATE TABLE made (id INTEGER PRIMARY KEY, n INTEGER)`)
+	conn := s.connect(t)
+	for sql, want := range map[string]string{
+		`SELECT id FROM old LIMIT 1`: "int4 1", `SELECT at FROM old LIMIT 1`: "int8 1767225600000", `SELECT n FROM old LIMIT 1`: "int4 5", `SELECT moment + 1 FROM seen LIMIT 1`: "int8 1767225600001",
+		`SELECT max(at) FROM old`: "int8 1767225600000", `SELECT late FROM old LIMIT 1`: "int4 5", `SELECT rowid FROM users LIMIT 1`: "int4 1",
+	} {
+		if typ, got, err := answer(t, conn, sql); err != nil || typ+" "+got != want {
+			t.Errorf("%s = %s %s, %v; want %s", sql, typ, got, err, want)
+		}
+	}
+	if id := one[int64](t, conn, `UPDATE old SET at = $1 WHERE id = 7 RETURNING at`, int64(1767225600001)); id != 1767225600001 {
+		t.Errorf("stored %d", id)
+	}
+	// A value that was not among those looked at is refused once, and makes its column wide.
+	_, _, err := answer(t, conn, `SELECT late FROM old WHERE id = 500`)
+	if pg := wantState(t, err, "22003", "a large value met late"); !strings.Contains(pg.Hint, "BIGINT") {
+		t.Errorf("the hint is %q", pg.Hint)
+	}
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeSimpleProtocol} {
+		if n := one[int64](t, conn, `SELECT late FROM old WHERE id = 500`, mode); n != 5000000000 {
+			t.Errorf("the large value is %d", n)
+		}
+	}
+	mustExec(t, conn, `INSERT INTO made VALUES (1, 3000000000)`)
+	_, _, _ = answer(t, conn, `SELECT n FROM made`) // refused if the table was known before
+	if n := one[int64](t, s.connect(t), `SELECT n FROM made`); n != 3000000000 {
+		t.Errorf("stored %d", n)
 	}
 }
