@@ -10,8 +10,8 @@ import (
 // The catalogs are temporary views over sqlite_schema and the pragma functions,
 // so they are always up to date. The rewriter drops "pg_catalog." and turns
 // "information_schema.x" into information_schema_x. A relation's OID is 16384
-// plus its row in sqlite_schema; what SQLite makes without a row there (the
-// index of a primary key by rowid) has none and is not shown.
+// plus its row in sqlite_schema; the primary key by rowid, which is no index to
+// SQLite, has that of its table plus 1000000000, and NULL for sqlite_name.
 // relhastriggers is true for every table, because psql shows foreign keys only then.
 var catalogViews = []struct{ name, query string }{
 	{"pg_namespace", `SELECT 2200 AS oid, 'public' AS nspname, 10 AS nspowner, NULL AS nspacl
@@ -24,21 +24,27 @@ var catalogViews = []struct{ name, query string }{
 		1 AS datallowconn, -1 AS datconnlimit, 1663 AS dattablespace, 'C' AS datcollate, 'C' AS datctype, NULL AS daticulocale, NULL AS datacl`},
 	{"pg_tablespace", `SELECT 1663 AS oid, 'pg_default' AS spcname, 10 AS spcowner, NULL AS spcacl, NULL AS spcoptions`},
 	{"pg_settings", `SELECT 'server_version' AS name, current_setting('server_version') AS setting, NULL AS unit, '' AS category, '' AS short_desc`},
-	{"pg_class", `SELECT CAST(16384 + s.rowid AS INTEGER) AS oid, s.name AS relname, 2200 AS relnamespace, 0 AS reltype, 0 AS reloftype, 10 AS relowner,
+	{"pg_class", `SELECT CAST(16384 + s.rowid AS INTEGER) AS oid, CASE s.type WHEN 'index' THEN pg_index_name(s.tbl_name, s.name) ELSE s.name END AS relname, 2200 AS relnamespace, 0 AS reltype, 0 AS reloftype, 10 AS relowner,
 		CASE s.type WHEN 'index' THEN 403 WHEN 'table' THEN 2 ELSE 0 END AS relam, 0 AS relfilenode, 0 AS reltablespace, 0 AS relpages, -1.0 AS reltuples,
-		0 AS reltoastrelid, EXISTS (SELECT 1 FROM main.sqlite_schema i WHERE i.type = 'index' AND i.tbl_name = s.name) AS relhasindex, 0 AS relisshared,
+		0 AS reltoastrelid, EXISTS (SELECT 1 FROM main.sqlite_schema i WHERE i.type = 'index' AND i.tbl_name = s.name)
+		OR EXISTS (SELECT 1 FROM pragma_table_xinfo(s.name) x WHERE s.type = 'table' AND x.pk = 1) AS relhasindex, 0 AS relisshared,
 		'p' AS relpersistence, CASE s.type WHEN 'table' THEN 'r' WHEN 'view' THEN 'v' ELSE 'i' END AS relkind,
 		(SELECT count(*) FROM pragma_table_xinfo(s.name)) AS relnatts, 0 AS relchecks, 0 AS relhasrules,
 		s.type = 'table' AS relhastriggers, 0 AS relhassubclass,
 		0 AS relrowsecurity, 0 AS relforcerowsecurity, 1 AS relispopulated, 'd' AS relreplident, 0 AS relispartition, NULL AS relacl, NULL AS reloptions,
-		NULL AS relpartbound FROM main.sqlite_schema s WHERE s.type IN ('table', 'view', 'index') AND (s.type = 'index' OR s.name NOT LIKE 'sqlite\_%' ESCAPE '\')`},
+		NULL AS relpartbound, s.name AS sqlite_name FROM main.sqlite_schema s WHERE s.type IN ('table', 'view', 'index') AND (s.type = 'index' OR s.name NOT LIKE 'sqlite\_%' ESCAPE '\')
+		UNION ALL SELECT CAST(1000016384 + s.rowid AS INTEGER), pg_index_name(s.name, ''), 2200, 0, 0, 10, 403, 0, 0, 0, -1.0, 0, 0, 0, 'p', 'i', 1, 0, 0, 0, 0,
+		0, 0, 1, 'd', 0, NULL, NULL, NULL, NULL FROM main.sqlite_schema s WHERE s.type = 'table' AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\'
+		AND EXISTS (SELECT 1 FROM pragma_table_xinfo(s.name) x WHERE x.pk = 1) AND NOT EXISTS (SELECT 1 FROM pragma_index_list(s.name) l WHERE l.origin = 'pk')`},
 	{"pg_attribute", `SELECT c.oid AS attrelid, x.name AS attname, pg_typeoid(CASE WHEN c.relkind = 'v' AND x.type IN ('BLOB', 'NUM') THEN '' ELSE x.type END) AS atttypid, -1 AS atttypmod, -1 AS attlen,
 		x.cid + 1 AS attnum, (x."notnull" OR x.pk > 0) AS attnotnull, x.dflt_value IS NOT NULL AS atthasdef, 0 AS attisdropped, '' AS attidentity,
 		CASE x.hidden WHEN 2 THEN 's' WHEN 3 THEN 's' ELSE '' END AS attgenerated, 0 AS attcollation, 0 AS attndims, 1 AS attislocal, 0 AS attinhcount,
 		'p' AS attstorage, '' AS attcompression, -1 AS attstattarget, NULL AS attacl, NULL AS attoptions, NULL AS attfdwoptions
 		FROM pg_class c, pragma_table_xinfo(c.relname) x WHERE c.relkind IN ('r', 'v')
 		UNION ALL SELECT c.oid, coalesce(x.name, 'expr'), 25, -1, -1, x.seqno + 1, 0, 0, 0, '', '', 0, 0, 1, 0, 'p', '', -1, NULL, NULL, NULL
-		FROM pg_class c, pragma_index_info(c.relname) x WHERE c.relkind = 'i'`},
+		FROM pg_class c, pragma_index_info(c.sqlite_name) x WHERE c.relkind = 'i'
+		UNION ALL SELECT c.oid, x.name, pg_typeoid(x.type), -1, -1, 1, 1, 0, 0, '', '', 0, 0, 1, 0, 'p', '', -1, NULL, NULL, NULL
+		FROM pg_class c JOIN pg_class t ON t.oid = c.oid - 1000000000, pragma_table_xinfo(t.relname) x WHERE c.relkind = 'i' AND c.sqlite_name IS NULL AND x.pk = 1`},
 	{"pg_attrdef", `SELECT c.oid + x.cid AS oid, c.oid AS adrelid, x.cid + 1 AS adnum, x.dflt_value AS adbin
 		FROM pg_class c, pragma_table_xinfo(c.relname) x WHERE c.relkind = 'r' AND x.dflt_value IS NOT NULL`},
 	{"pg_index", `SELECT i.oid AS indexrelid, t.oid AS indrelid, l."unique" AS indisunique, l.origin = 'pk' AS indisprimary, 0 AS indisclustered,
@@ -46,9 +52,12 @@ var catalogViews = []struct{ name, query string }{
 		(SELECT count(*) FROM pragma_index_info(l.name)) AS indnatts, (SELECT count(*) FROM pragma_index_info(l.name)) AS indnkeyatts,
 		(SELECT group_concat(k.cid + 1, ' ') FROM pragma_index_info(l.name) k) AS indkey, NULL AS indexprs,
 		CASE WHEN l.partial THEN (SELECT substr(s.sql, instr(upper(s.sql), ' WHERE ') + 7) FROM main.sqlite_schema s WHERE s.name = l.name) END AS indpred,
-		'CREATE ' || CASE WHEN l."unique" THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || l.name || ' ON ' || t.relname || ' USING btree (' ||
+		'CREATE ' || CASE WHEN l."unique" THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || i.relname || ' ON ' || t.relname || ' USING btree (' ||
 		(SELECT group_concat(coalesce(k.name, '<expression>'), ', ') FROM pragma_index_info(l.name) k) || ')' AS indexdef
-		FROM pg_class t, pragma_index_list(t.relname) l JOIN pg_class i ON i.relname = l.name WHERE t.relkind = 'r'`},
+		FROM pg_class t, pragma_index_list(t.relname) l JOIN pg_class i ON i.sqlite_name = l.name WHERE t.relkind = 'r'
+		UNION ALL SELECT i.oid, t.oid, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, CAST(x.cid + 1 AS TEXT), NULL, NULL,
+		'CREATE UNIQUE INDEX ' || i.relname || ' ON ' || t.relname || ' USING btree (' || x.name || ')'
+		FROM pg_class i JOIN pg_class t ON t.oid = i.oid - 1000000000, pragma_table_xinfo(t.relname) x WHERE i.relkind = 'i' AND i.sqlite_name IS NULL AND x.pk = 1`},
 	{"pg_constraint", `SELECT t.oid * 100 + f.id AS oid, t.relname || '_' || group_concat(f."from", '_') || '_fkey' AS conname, 2200 AS connamespace,
 		'f' AS contype, 0 AS condeferrable, 0 AS condeferred, 1 AS convalidated, t.oid AS conrelid, 0 AS contypid, 0 AS conindid, 0 AS conparentid,
 		pg_regclass(f."table") AS confrelid, NULL AS conkey, NULL AS confkey,
@@ -58,7 +67,7 @@ var catalogViews = []struct{ name, query string }{
 		FROM pg_class t, pragma_foreign_key_list(t.relname) f WHERE t.relkind = 'r' GROUP BY t.oid, f.id
 		UNION ALL SELECT i.indexrelid * 100 + 99, c.relname, 2200, CASE WHEN i.indisprimary THEN 'p' ELSE 'u' END, 0, 0, 1, i.indrelid, 0, i.indexrelid, 0,
 		0, i.indkey, NULL, CASE WHEN i.indisprimary THEN 'PRIMARY KEY ' ELSE 'UNIQUE ' END || substr(i.indexdef, instr(i.indexdef, '('))
-		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname LIKE 'sqlite\_autoindex%' ESCAPE '\'`},
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.sqlite_name IS NULL OR c.sqlite_name LIKE 'sqlite\_autoindex%' ESCAPE '\'`},
 	{"pg_tables", `SELECT 'public' AS schemaname, relname AS tablename, current_user() AS tableowner, NULL AS tablespace, relhasindex AS hasindexes,
 		0 AS hasrules, relhastriggers AS hastriggers, 0 AS rowsecurity FROM pg_class WHERE relkind = 'r'`},
 	{"pg_views", `SELECT 'public' AS schemaname, name AS viewname, current_user() AS viewowner, sql AS definition FROM main.sqlite_schema WHERE type = 'view'`},

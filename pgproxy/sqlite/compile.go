@@ -132,6 +132,9 @@ func (cs *connState) step(c *compiled) (row bool, err error) {
 	if row, err = c.stmt.Step(); cs.callError != nil {
 		return false, cs.callError
 	}
+	if err != nil && isConstraint(err) {
+		return false, cs.constraintError(err, c.tables)
+	}
 	return row, err
 }
 

@@ -144,11 +144,7 @@ func fromSQLite(code sqlite.ResultCode, err error) *responseError {
 		if !ok {
 			state = pgwire.StateIntegrityViolation
 		}
-		resp := sqlError(state, "%s", msg).because(err)
-		if m := constraintColumn.FindStringSubmatch(msg); m != nil {
-			resp.Table, resp.Column = m[1], m[2]
-		}
-		return resp
+		return sqlError(state, "%s", msg).because(err)
 	case sqlite.ResultCorrupt, sqlite.ResultNotADB:
 		return corrupt(err)
 	case sqlite.ResultInterrupt:
@@ -170,9 +166,8 @@ func fromSQLite(code sqlite.ResultCode, err error) *responseError {
 }
 
 var (
-	constraintColumn = regexp.MustCompile(`constraint failed: (\w+)\.(\w+)`)
-	driverPrefix     = regexp.MustCompile(`^(sqlite: )?(prepare|step|reset|bind)( "(?s:.*)")?: (\d+:\d+: )?`)
-	driverSuffix     = regexp.MustCompile(` \(\d+\)$`)
+	driverPrefix = regexp.MustCompile(`^(sqlite: )?(prepare|step|reset|bind)( "(?s:.*)")?: (\d+:\d+: )?`)
+	driverSuffix = regexp.MustCompile(` \(\d+\)$`)
 )
 
 // driverMessage takes the driver's packaging off SQLite's own message.
@@ -180,6 +175,7 @@ func driverMessage(err error) string {
 	msg := driverPrefix.ReplaceAllString(err.Error(), "")
 	msg = strings.TrimPrefix(msg, "sqlite: ")
 	msg = strings.TrimPrefix(msg, "SQL logic error: ")
+	msg = strings.TrimPrefix(msg, "constraint failed: ")
 	return driverSuffix.ReplaceAllString(msg, "")
 }
 

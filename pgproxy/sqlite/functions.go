@@ -206,6 +206,7 @@ func catalogFunctions() map[string]fn {
 		}},
 		"pg_regnamespace": constant(text("public"), 1), "pg_regproc": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return args[0], nil }},
 		"pg_regrole":           ofOwner(),
+		"pg_index_name":        {[]int{2}, indexName},
 		"pg_get_viewdef":       {[]int{1, 2}, lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND rowid = ?1 - 16384")},
 		"pg_get_indexdef":      {[]int{1, 3}, indexDef},
 		"pg_get_constraintdef": {[]int{1, 2}, lookup("SELECT condef FROM pg_constraint WHERE oid = ?1")},
@@ -233,6 +234,9 @@ func lookup(query string) func(cs *connState, args []sqlite.Value) (sqlite.Value
 			stmt.BindText(1, args[0].Text())
 		} else {
 			stmt.BindInt64(1, args[0].Int64())
+		}
+		for i := 2; i <= stmt.BindParamCount(); i++ {
+			stmt.BindText(i, args[i-1].Text())
 		}
 		row, err := stmt.Step()
 		if err != nil || !row || stmt.ColumnIsNull(0) {
