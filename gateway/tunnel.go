@@ -43,7 +43,7 @@ func (g *Gateway) linkConfig(t *config.Tunnel) (cfg tunnel.ClientConfig, err err
 	cfg = tunnel.ClientConfig{
 		Tunnel: t.Name, Address: t.Connect, TLS: tlsConfig, Sessions: t.Sessions,
 		Config: tunnel.Config{
-			Name: t.As, PSK: []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, Logger: g.logger,
+			Name: t.As, PSK: []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, KeepAlive: t.KeepAlive, Logger: g.logger,
 		},
 	}
 	return cfg, cfg.Verify()
@@ -222,7 +222,7 @@ func (s *spec) tunnel(g *Gateway, l *config.Listener, serverTLS *tls.Config) err
 		Insecure: config.Loopback(l.Listen), // config has refused it elsewhere, and warned
 		Config: tunnel.Config{
 			Name: l.Name, // for the peers' logs
-			PSK:  []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, Logger: g.logger,
+			PSK:  []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, KeepAlive: t.KeepAlive, Logger: g.logger,
 		},
 	}
 	if serverTLS != nil && l.TLS.ClientCA != "" {

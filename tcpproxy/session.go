@@ -33,6 +33,7 @@ func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
 	}
 	lease, server, err := s.lease(ctx, client)
 	if err != nil {
+		client.resetOnClose() // a clean end would look like an empty answer
 		s.refuse(reasonOf(err), err)
 		return
 	}
@@ -85,9 +86,7 @@ func reasonOf(err error) string {
 	return listener.ReasonUpstreamUnavailable
 }
 
-// refuse ends a session that never reached an endpoint. A client that has sent
-// nothing gets a FIN, because a reset could overtake its connect and look like a
-// closed port; what others have sent is lost, and the system resets them.
+// refuse accounts for a session that never reached an endpoint.
 func (s *session) refuse(reason string, err error) {
 	s.proxy.srv.Report(reason, level(reason), "session failed", "client", s.client.RemoteAddr().String(),
 		"upstream", s.cfg.Upstream.Name(), "reason", reason, "error", err)

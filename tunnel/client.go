@@ -205,11 +205,11 @@ func (c *Client) connect(ctx context.Context) (*mux.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := mux.Client(ctx, conn, c.cfg.mux(&mux.Resume{Dial: c.redial, Window: c.cfg.ResumeWindow}))
+	s, err := mux.Client(ctx, conn, c.cfg.mux(c.cfg.Tunnel, &mux.Resume{Dial: c.redial, Window: c.cfg.ResumeWindow}))
 	if err != nil {
 		return nil, err
 	}
-	if err := c.sessions.add("", s, func() {}); err != nil {
+	if err := c.sessions.add(newMember("", s, func() {})); err != nil {
 		_ = s.Close()
 		return nil, err
 	}

@@ -20,6 +20,9 @@ const (
 	// minPeerSessions is what one peer may have at least by default: a tunnel with one
 	// session, and the one that replaces it.
 	minPeerSessions = 2
+	// DefaultKeepAlive is how long a socket may be silent before it is replaced: longer
+	// than what a network or a busy machine needs to recover, shorter than what users bear.
+	DefaultKeepAlive = 10 * time.Second
 	// DefaultResumeWindow is how long a session without a socket is kept.
 	DefaultResumeWindow = 2 * time.Minute
 )
@@ -51,6 +54,10 @@ type Config struct {
 	// ResumeWindow is for how long a session that has lost its socket waits for
 	// another; the lesser of both sides' counts. 0 = DefaultResumeWindow.
 	ResumeWindow time.Duration
+	// KeepAlive is how long a socket may bring nothing, although the other side is asked
+	// for a sign of life, until it is given up and replaced; 0 = DefaultKeepAlive. It also
+	// bounds how long a handshake may take.
+	KeepAlive time.Duration
 	// Logger gets what happens to sessions and what was refused; nil =
 	// slog.Default().
 	Logger *slog.Logger
@@ -74,6 +81,9 @@ func (c *Config) verify() error {
 	if c.Policy.Timeout < 0 {
 		bad("Policy.Timeout %v is negative", c.Policy.Timeout)
 	}
+	if k := c.KeepAlive; k != 0 && (k < 100*time.Millisecond || k > time.Hour) {
+		bad("KeepAlive is %v, want 100ms to 1h", k)
+	}
 	if w := c.ResumeWindow; w != 0 && (w < time.Millisecond || w > 24*time.Hour) {
 		bad("ResumeWindow is %v, want 1ms to 24h", w)
 	}
@@ -83,16 +93,19 @@ func (c *Config) verify() error {
 func (c Config) withDefaults() Config {
 	c.MaxStreams = cmp.Or(c.MaxStreams, DefaultMaxStreams)
 	c.ResumeWindow = cmp.Or(c.ResumeWindow, DefaultResumeWindow)
+	c.KeepAlive = cmp.Or(c.KeepAlive, DefaultKeepAlive)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	return c
 }
 
-// mux is the configuration of a session.
-func (c *Config) mux(resume *mux.Resume) mux.Config {
+// mux is the configuration of a session. Its keep-alive asks after one to two thirds of
+// KeepAlive, and waits for the last third.
+func (c *Config) mux(tunnel string, resume *mux.Resume) mux.Config {
 	return mux.Config{
-		Name: c.Name, PSK: c.PSK, Resume: resume, Logger: c.Logger,
+		Name: c.Name, PSK: c.PSK, Resume: resume, Logger: c.Logger.With("tunnel", tunnel),
+		KeepAlive: c.KeepAlive / 3, KeepAliveTimeout: c.KeepAlive / 3, HandshakeTimeout: c.KeepAlive,
 		MaxChannels: c.MaxStreams, AcceptBacklog: c.MaxStreams,
 		ChannelWindow: streamWindow, // SessionWindow follows from that, and from what the other side allows
 	}

@@ -114,7 +114,7 @@ func TestHostilePeer(t *testing.T) {
 		}
 	}
 	for range 2000 { // more than it may have open; none is ever read or closed
-		st, err := bad.OpenStream(soon(t), target)
+		st, err := bad.OpenStream(soon(t), target, mux.NoWait())
 		if err != nil {
 			if !errors.Is(err, mux.ErrTooManyChannels) {
 				t.Errorf("%v", err)

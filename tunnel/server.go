@@ -194,13 +194,17 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	if cfg.TLS != nil {
 		conn = tls.Server(conn, cfg.TLS)
 	}
-	mc := cfg.mux(s.resume)
+	mc := cfg.mux(cfg.Listener.Name, s.resume)
+	claimed := ""      // the peer's name, as far as it came
 	leave := func() {} // gives the place back
 	mc.Authorize = func(_ context.Context, p mux.Peer) error {
-		_, err := cfg.identify(p)
+		claimed = p.Name
+		name, err := cfg.identify(p)
 		if err != nil || p.Resumes { // it has a place
 			return err
 		}
+		claimed = name
+		s.sessions.restarted(name, p.Instance)
 		who := holder(p, nc.RemoteAddr())
 		if err = s.places.take(who, cfg.MaxSessions, cfg.MaxSessionsPerPeer); err == nil {
 			leave = func() { s.places.give(who) }
@@ -213,7 +217,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	}
 	if err == nil {
 		name, _ := cfg.identify(session.Peer())
-		if err = s.sessions.add(name, session, leave); err == nil {
+		if err = s.sessions.add(newMember(name, session, leave)); err == nil {
 			return
 		}
 		_ = session.Close()
@@ -227,7 +231,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 		reason = listener.ReasonRejected
 	}
 	s.refused.Store(&trouble{fmt.Errorf("%s was turned away: %w", nc.RemoteAddr(), err), time.Now()})
-	s.listener.Report(reason, slog.LevelWarn, "tunnel: no session with a peer", "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
+	s.listener.Report(reason, slog.LevelWarn, "tunnel: no session with a peer", "peer", clip(claimed), "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
 }
 
 // identify returns the name of a peer, as far as it is proved.

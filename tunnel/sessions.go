@@ -22,6 +22,7 @@ type sessions struct {
 	log     *slog.Logger
 	policy  atomic.Pointer[Policy]
 	streams atomic.Int64 // limit of each peer's
+	silence atomic.Int64 // Config.KeepAlive, ns
 	life    context.Context
 	end     context.CancelFunc
 	refused logLimit
@@ -39,11 +40,27 @@ type sessions struct {
 	work    sync.WaitGroup
 }
 
-// peer is whoever has one or more sessions under one name.
+// peer is whoever has one or more sessions under one name. sessions.mu guards it.
 type peer struct {
 	name     string
-	sessions []*mux.Session
-	streams  atomic.Int64 // open, which the peer asked for
+	sessions []*member
+	streams  int // open, which the peer asked for, but for those of members that were given up
+}
+
+// member is a session of a peer.
+type member struct {
+	*mux.Session
+	peer  string
+	leave func() // gives the session's place back, once
+
+	// sessions.mu guards these.
+	streams int   // open, which the peer asked for
+	gone    error // why the session was given up; nil: it was not
+}
+
+// newMember returns a member; leave is called once, when its place is free.
+func newMember(peer string, s *mux.Session, leave func()) *member {
+	return &member{Session: s, peer: peer, leave: sync.OnceFunc(leave)}
 }
 
 func newSessions(name string, cfg *Config) *sessions {
@@ -58,6 +75,7 @@ func (t *sessions) apply(cfg *Config) {
 	policy := cfg.Policy
 	t.policy.Store(&policy)
 	t.streams.Store(int64(cfg.MaxStreams))
+	t.silence.Store(int64(cfg.KeepAlive))
 }
 
 // notify wakes whoever waits for a change. mu is held.
@@ -73,9 +91,9 @@ func (t *sessions) tell() {
 	t.notify()
 }
 
-// add takes a session over, and calls over when it has ended; on an error it is the
-// caller's to close.
-func (t *sessions) add(name string, s *mux.Session, over func()) error {
+// add takes a session over; on an error it is the caller's to close.
+func (t *sessions) add(s *member) error {
+	name := s.peer
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.leaving {
@@ -91,10 +109,10 @@ func (t *sessions) add(name string, s *mux.Session, over func()) error {
 	t.made++
 	t.notify()
 	t.work.Go(func() {
-		defer over()
+		defer s.leave()
 		t.acceptStreams(p, s)
 	})
-	t.work.Go(func() { refuseChannels(s) })
+	t.work.Go(func() { refuseChannels(s.Session) })
 	return nil
 }
 
@@ -111,24 +129,23 @@ func refuseChannels(s *mux.Session) {
 }
 
 // called is the name the peer has proved, by a certificate for instance, or else the one it says of itself.
-func (p *peer) called(s *mux.Session) string { return cmp.Or(p.name, s.Peer().Name) }
+func (p *peer) called(s *member) string { return cmp.Or(p.name, s.Peer().Name) }
 
 // acceptStreams serves what the other side opens until the session is over.
-func (t *sessions) acceptStreams(p *peer, s *mux.Session) {
+func (t *sessions) acceptStreams(p *peer, s *member) {
 	t.log.Info("tunnel: session begun", "tunnel", t.name, "peer", p.called(s), "address", s.Peer().Addr.String(), "session", s.ID().String())
 	for {
 		st, err := s.AcceptStream(context.Background())
 		if err != nil {
 			break
 		}
-		if p.streams.Add(1) > t.streams.Load() {
-			p.streams.Add(-1)
+		if !t.enter(p, s) {
 			t.refuse(p, st, refuse(ErrBusy, "the peer has as many streams open as the far side allows"))
 			continue
 		}
 		t.counts.accepted.Add(1)
 		t.work.Go(func() {
-			defer p.streams.Add(-1)
+			defer t.exit(p, s)
 			t.serve(p, st)
 		})
 	}
@@ -137,14 +154,107 @@ func (t *sessions) acceptStreams(p *peer, s *mux.Session) {
 	t.remove(p, s)
 }
 
-func (t *sessions) remove(p *peer, s *mux.Session) {
-	err, lost := s.Err(), false
-	if errors.Is(err, mux.ErrSessionLost) {
-		bye, told := errors.AsType[*mux.GoAwayError](err)
-		lost = !told || bye.Code != frame.CodeOver && bye.Code != frame.CodeNone
+// enter counts a stream that the peer asks for; false: it has as many as it may.
+func (t *sessions) enter(p *peer, s *member) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if int64(p.streams) >= t.streams.Load() {
+		return false
+	}
+	if s.gone == nil {
+		p.streams++
+		s.streams++
+	}
+	return true
+}
+
+// exit is enter's end.
+func (t *sessions) exit(p *peer, s *member) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.gone == nil {
+		p.streams--
+		s.streams--
+	}
+}
+
+// giveUp stops counting a session and its streams, which are about to end because of
+// err. mu is held; the caller calls finish without it.
+func (t *sessions) giveUp(s *member, err error) {
+	s.gone = err
+	if p := t.peers[s.peer]; p != nil {
+		p.streams -= s.streams
+	}
+}
+
+// finish ends a session that was given up, and the streams in it.
+func (t *sessions) finish(s *member) {
+	s.leave()
+	_ = s.Close()
+}
+
+// errRestarted ends the sessions of a process whose successor has said hello.
+var errRestarted = errors.New("tunnel: the peer is a new process, and the one before is gone")
+
+// restarted is called when a process has proved to be a peer. Sessions under the same name
+// of a process that is gone are ended, for their streams can never go on: at once if they
+// have no socket, else if they do not answer. (Another process may have the name by
+// right: a gateway that drains beside its successor, or one of two that share it.)
+func (t *sessions) restarted(name string, instance [16]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.peers[name]
+	if p == nil || name == "" || t.leaving {
+		return
+	}
+	for _, s := range p.sessions {
+		switch {
+		case s.gone != nil || s.Peer().Instance == instance:
+		case s.Stats().Suspended:
+			t.giveUp(s, errRestarted)
+			s.leave()
+			t.work.Go(func() { t.finish(s) })
+		default:
+			t.work.Go(func() { t.examine(s) })
+		}
+	}
+}
+
+// examine ends a session if its process gives no sign of life.
+func (t *sessions) examine(s *member) {
+	ctx, cancel := context.WithTimeout(t.life, time.Duration(t.silence.Load()))
+	defer cancel()
+	if _, err := s.Ping(ctx); err == nil || t.life.Err() != nil || s.Err() != nil {
+		return
 	}
 	t.mu.Lock()
-	p.sessions = slices.DeleteFunc(p.sessions, func(o *mux.Session) bool { return o == s })
+	gone := s.gone == nil
+	if gone {
+		t.giveUp(s, errRestarted)
+	}
+	t.mu.Unlock()
+	if gone {
+		t.finish(s)
+	}
+}
+
+// isLoss tells whether a session ended by no side's will.
+func isLoss(err error) bool {
+	if !errors.Is(err, mux.ErrSessionLost) {
+		return errors.Is(err, errRestarted)
+	}
+	bye, told := errors.AsType[*mux.GoAwayError](err)
+	return !told || errors.Is(err, mux.ErrNotResumed) || bye.Code != frame.CodeOver && bye.Code != frame.CodeNone
+}
+
+func (t *sessions) remove(p *peer, s *member) {
+	err := s.Err()
+	t.mu.Lock()
+	if s.gone != nil {
+		err = s.gone
+	}
+	lost := isLoss(err)
+	p.sessions = slices.DeleteFunc(p.sessions, func(o *member) bool { return o == s })
 	if len(p.sessions) == 0 && t.peers[p.name] == p {
 		delete(t.peers, p.name)
 		t.noteLeft(p.name, err)
@@ -175,7 +285,7 @@ func (t *sessions) noteLeft(name string, err error) {
 
 // choice is what pick has found.
 type choice struct {
-	best      *mux.Session
+	best      *member
 	suspended bool            // there is none, but one that waits for another socket
 	stale     bool            // there are only such that take no more streams
 	changed   <-chan struct{} // closed when another pick may find another
@@ -196,6 +306,7 @@ func (t *sessions) pick(name string) (c choice) {
 	for _, s := range p.sessions {
 		st := s.Stats()
 		switch {
+		case s.gone != nil:
 		case s.Draining():
 			c.stale = true
 		case st.Suspended:
@@ -261,7 +372,7 @@ func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idl
 
 // retire ends a session that has used up its numbers for streams (2³¹ of them)
 // once those that are open are over.
-func (t *sessions) retire(s *mux.Session) {
+func (t *sessions) retire(s *member) {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = s.Drain(now) // it begins
@@ -295,12 +406,12 @@ func (t *sessions) drain(ctx context.Context) error {
 }
 
 // leave takes no more sessions and returns those there are.
-func (t *sessions) leave() []*mux.Session {
+func (t *sessions) leave() []*member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leaving = true
 	t.notify()
-	var all []*mux.Session
+	var all []*member
 	for _, p := range t.peers {
 		all = append(all, p.sessions...)
 	}
@@ -323,5 +434,5 @@ func (t *sessions) draining(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.peers[name]
-	return p != nil && slices.ContainsFunc(p.sessions, func(s *mux.Session) bool { return s.Draining() && s.Stats().Channels > 0 })
+	return p != nil && slices.ContainsFunc(p.sessions, func(s *member) bool { return s.Draining() && s.Stats().Channels > 0 })
 }

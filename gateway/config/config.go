@@ -163,6 +163,7 @@ type TunnelListener struct {
 	MaxSessions  int           `conf:"max_sessions" default:"256" min:"1" max:"100000"` // of all peers
 	PeerSessions int           `conf:"max_sessions_per_peer" min:"0" max:"100000"`      // of one; 0: a quarter of max_sessions, at least 2
 	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"`   // a session without a socket is kept for
+	KeepAlive    time.Duration `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`      // a socket that is silent for so long, although asked, is replaced
 }
 
 // SendProxy is the PROXY protocol version written to backends.
@@ -287,6 +288,7 @@ type Tunnel struct {
 	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"` // connecting to one of these
 	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"` // connections the other side may have open here
 	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"` // a session without a socket is kept for
+	KeepAlive    time.Duration `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`    // a socket that is silent for so long, although asked, is replaced
 }
 
 // Path is a file's name; a relative one is taken from the folder of the configuration file.

@@ -153,6 +153,7 @@ func (d *decoder) checkReverse(cfg *Config, t *Tunnel) {
 		{"sessions", &t.Sessions, t.Sessions != 1}, {"dial_timeout", &t.DialTimeout, t.DialTimeout != tunnel.DefaultDialTimeout},
 		{"max_streams", &t.MaxStreams, t.MaxStreams != tunnel.DefaultMaxStreams},
 		{"resume_window", &t.ResumeWindow, t.ResumeWindow != tunnel.DefaultResumeWindow},
+		{"keep_alive", &t.KeepAlive, t.KeepAlive != tunnel.DefaultKeepAlive},
 	} {
 		if s.set && d.written(s.ptr) {
 			d.report(d.mark(s.ptr), "%q: belongs to the listener %q, where the peer connects", s.key, clip(t.Listener))
