@@ -292,6 +292,51 @@ func TestEndedWithoutARead(t *testing.T) {
 	})
 }
 
+// PeerClosed tells of a peer's end behind data that nobody has read, however it was received.
+func TestPeerClosedBehindData(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		for _, network := range []string{"tcp", "unix"} {
+			for _, used := range []bool{false, true} {
+				c, peer := pair(t, e, network)
+				looker, ok := c.(interface {
+					Ended() bool
+					PeerClosed() bool
+				})
+				if !ok {
+					return // the goroutine engine's
+				}
+				if used { // it knows other things about itself after a Read
+					on(peer, func() { _, _ = peer.Write(make([]byte, 1)) })
+					on(c, func() { _, _ = c.Read(make([]byte, 1)) })
+				}
+				if on(peer, func() { _, _ = peer.Write([]byte("220 ready")) }); looker.PeerClosed() {
+					t.Errorf("%s, used=%v: the peer is still there", network, used)
+				}
+				on(peer, func() { _ = peer.Close() })
+				for _, where := range []func(func()){func(fn func()) { on(c, fn) }, func(fn func()) { fn() }} {
+					where(func() {
+						for !looker.PeerClosed() {
+							fiber.Sleep(time.Millisecond)
+						}
+						if looker.Ended() {
+							t.Errorf("%s, used=%v: there is something to read before the end", network, used)
+						}
+					})
+				}
+				on(c, func() {
+					if got, err := io.ReadAll(c); string(got) != "220 ready" || err != nil {
+						t.Errorf("%s, used=%v: read %q, %v", network, used, got, err)
+					}
+					if !looker.PeerClosed() || !looker.Ended() {
+						t.Errorf("%s, used=%v: the end is forgotten", network, used)
+					}
+				})
+				_ = c.Close()
+			}
+		}
+	})
+}
+
 // Of all who close a connection, wherever they are, one is told that it did; afterwards everybody is told that it is closed.
 func TestCloseOnce(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {

@@ -263,6 +263,22 @@ func (c *Conn) Ended() bool {
 	return c.closed || l.poller.ended(c)
 }
 
+// PeerClosed reports that the peer has sent its end, or broken the connection, whether or not something before that is
+// unread. It does not wait. Like Quiet it is for the connection's one user.
+func (c *Conn) PeerClosed() bool {
+	l := c.loop.Load()
+	if !l.here() {
+		return !c.ask(l, func(*loop) bool { return !c.closed && !c.hungUp() })
+	}
+	return c.closed || c.hungUp()
+}
+
+// hungUp is PeerClosed on the loop. It asks the system, which goes on telling when everything has been received.
+func (c *Conn) hungUp() bool {
+	state := [1]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
+	return c.inErr != 0 || pollNow(state[:]) && state[0].Revents != 0
+}
+
 // ask runs question on the connection's loop; false when that has ended.
 func (c *Conn) ask(l *loop, question func(*loop) bool) (answer bool) {
 	var err error

@@ -105,13 +105,10 @@ func (t *TLSConn) Buffered() bool {
 // is false before the handshake.
 func (t *TLSConn) Quiet() bool {
 	u := t.under
-	if u.look == nil {
-		u.look = idleconn.New(u.Conn)
-	}
 	switch {
 	case !t.shaken.Load(), t.hasOne, t.failed != nil:
 		return false
-	case u.emptied && u.look.Look() == idleconn.Silent:
+	case u.emptied && u.state() == idleconn.Silent:
 		return true
 	}
 	t.hasOne = t.readNow(t.one[:], readsArrived) > 0
@@ -122,6 +119,10 @@ func (t *TLSConn) Quiet() bool {
 // Ended is Conn's: the peer has said that it sends no more, or the connection is broken, and nothing
 // before that is unread.
 func (t *TLSConn) Ended() bool { return !t.Quiet() && !t.hasOne && t.failed != nil }
+
+// PeerClosed is Conn's: the peer has said that it sends no more, or the connection is broken, whether or not something before
+// that is unread.
+func (t *TLSConn) PeerClosed() bool { return t.failed != nil || !t.under.state().Fit() }
 
 // readable is a connection of a loop, or one that knows about one.
 type readable interface {
@@ -308,8 +309,16 @@ func (g *gathering) keepTail(b []byte) {
 
 // arrived reports whether a Read would not wait.
 func (g *gathering) arrived() bool {
-	state := g.look.Look()
-	return state == idleconn.Pending || state == idleconn.Dead
+	state := g.state()
+	return state != idleconn.Silent && state != idleconn.Unknown
+}
+
+// state is that of the connection underneath, for the reader.
+func (g *gathering) state() idleconn.State {
+	if g.look == nil {
+		g.look = idleconn.New(g.Conn)
+	}
+	return g.look.Look()
 }
 
 // alertRecord is the size of an alert that is not encrypted: type, version, length, level, description (RFC 8446, sections

@@ -50,7 +50,7 @@ func newOffered(u *config.Upstream, s settings) (backendImpl, error) {
 	}
 	up, err := upstream.New(upstream.Config[net.Conn]{
 		Name: s.name, Endpoints: s.endpoints, Balance: s.balance, Limits: s.limits, Open: open,
-		Close: func(c net.Conn) { _ = c.Close() }, Health: s.health, Ejection: s.ejection, Logger: s.logger,
+		Close: func(c net.Conn) { _ = c.Close() }, Check: checkReady, Health: s.health, Ejection: s.ejection, Logger: s.logger,
 	})
 	return &offeredBackend{up}, err
 }
@@ -68,6 +68,14 @@ type readyConn struct {
 	opened time.Time
 }
 
+// checkReady is the background check.
+func checkReady(_ context.Context, c net.Conn) error {
+	if !c.(*readyConn).look.Look().Fit() { //nolint:forcetypeassert // what newOffered opens
+		return net.ErrClosed
+	}
+	return nil
+}
+
 // connect leases a connection that the backend has not closed while it was waiting for a user. One that was opened for this user is given
 // to it as it is: a backend that closes all of them is not to be connected to again and again.
 func (b *offeredBackend) connect(ctx context.Context) (net.Conn, error) {
@@ -78,7 +86,7 @@ func (b *offeredBackend) connect(ctx context.Context) (net.Conn, error) {
 			return nil, err
 		}
 		c := l.Value().(*readyConn) //nolint:forcetypeassert // what newOffered opens
-		if !c.opened.Before(began) || c.look.Look() != idleconn.Dead {
+		if !c.opened.Before(began) || c.look.Look().Fit() {
 			return &leasedConn{Conn: c.Conn, lease: l}, nil
 		}
 		l.Discard()

@@ -171,7 +171,7 @@ func (st *h2Stream) uses(c *httppool.Conn) bool {
 	return st.err == nil
 }
 
-// Quiet and Ended are those of idleconn.Teller.
+// Quiet reports that the client is there and has sent nothing that was not read.
 func (st *h2Stream) Quiet() bool {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
@@ -184,6 +184,9 @@ func (st *h2Stream) Ended() bool {
 	defer st.h.mu.Unlock()
 	return st.err != nil
 }
+
+// PeerClosed is Ended: an error comes before what is unread.
+func (st *h2Stream) PeerClosed() bool { return st.Ended() }
 
 // Write takes the response, as HTTP/1.1.
 func (st *h2Stream) Write(p []byte) (int, error) {

@@ -81,6 +81,8 @@ func (h *handed) WaitReadableFor(patience time.Duration) (ready bool, err error)
 	return w.WaitReadableFor(patience)
 }
 
+var _, _ idleconn.Teller = (*handed)(nil), (*h2Stream)(nil)
+
 // Quiet tells what Conn does, for TLS on h.
 func (h *handed) Quiet() bool {
 	state := idleconn.New(h.Conn).Look()
@@ -91,6 +93,9 @@ func (h *handed) Quiet() bool {
 func (h *handed) Ended() bool {
 	return len(h.ahead) == 0 && idleconn.New(h.Conn).Look() == idleconn.Dead
 }
+
+// PeerClosed is Ended, whatever is unread before that.
+func (h *handed) PeerClosed() bool { return !idleconn.New(h.Conn).Look().Fit() }
 
 // Write counts what lc does not see.
 func (h *handed) Write(p []byte) (int, error) {

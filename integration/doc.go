@@ -1,5 +1,5 @@
 // Package integration tests the headpond program as users run it: the built binary with
-// a configuration file, before real PostgreSQL servers, HTTP and TCP servers, with psql,
+// a configuration file, before real PostgreSQL servers, HTTP and TCP servers, MariaDB and Exim, with psql,
 // pgbench, curl, h2spec, nc, pgx and the clients of the directory clients, and with the faults of real life:
 // killed backends, vanished clients, wrong input, signals.
 //

@@ -399,7 +399,7 @@ func (s *server) alive() bool {
 			return false
 		}
 	}
-	return state != idleconn.Dead
+	return state.Fit()
 }
 
 // heard reports whether something has been received from the server that nobody has looked at: a Reader

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make test` needs and this machine has not: a PostgreSQL server with psql
-# and pgbench, nginx, a C compiler (for -race), curl and nc; Python, Node.js, a JDK and Maven, and with them the
+# and pgbench, nginx, MariaDB, Exim, a C compiler (for -race), curl and nc; Python, Node.js, a JDK and Maven, and with them the
 # clients that integration/clients pins; Chromium too where it is packaged.
 # Does nothing when all is there. Starts no service: the tests run servers of their own.
 set -eu
@@ -36,6 +36,8 @@ has cc || has gcc || missing="$missing cc"
 has curl || missing="$missing curl"
 has nc || missing="$missing nc"
 has nginx || [ -x /usr/sbin/nginx ] || missing="$missing nginx"
+has mariadb-install-db && has mariadb || missing="$missing mariadb"
+has exim4 || has exim || [ -x /usr/sbin/exim4 ] || [ -x /usr/sbin/exim ] || missing="$missing exim"
 has_chromium || missing="$missing chromium"
 has_venv || missing="$missing python"
 has node && has npm || missing="$missing node"
@@ -104,8 +106,10 @@ install_apt() {
 	if lacks node; then has node || pkgs="$pkgs nodejs"; has npm || pkgs="$pkgs npm"; fi
 	if lacks jdk; then pkgs="$pkgs default-jdk-headless"; fi
 	if lacks maven; then pkgs="$pkgs maven"; fi
+	if lacks mariadb; then pkgs="$pkgs mariadb-server-core mariadb-client-core"; fi
 	[ -z "$pkgs" ] || apt install -y --no-install-recommends $pkgs
 	if lacks nginx; then apt_unstarted nginx-light; fi
+	if lacks exim; then apt_unstarted exim4-daemon-light; fi
 	optional chromium apt install -y --no-install-recommends chromium
 }
 
@@ -125,6 +129,8 @@ install_dnf() {
 	if lacks curl; then pkgs="$pkgs curl"; fi
 	if lacks nc; then pkgs="$pkgs nmap-ncat"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
+	if lacks mariadb; then pkgs="$pkgs mariadb-server mariadb"; fi
+	if lacks exim; then pkgs="$pkgs exim"; fi
 	if lacks python; then pkgs="$pkgs python3"; fi
 	if lacks node; then pkgs="$pkgs nodejs npm"; fi
 	if lacks jdk; then pkgs="$pkgs java-devel"; fi
@@ -140,6 +146,8 @@ install_apk() {
 	if lacks curl; then pkgs="$pkgs curl"; fi
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
+	if lacks mariadb; then pkgs="$pkgs mariadb mariadb-client"; fi
+	if lacks exim; then pkgs="$pkgs exim"; fi
 	if lacks python; then pkgs="$pkgs python3"; fi
 	if lacks node; then pkgs="$pkgs nodejs npm"; fi
 	if lacks jdk; then pkgs="$pkgs openjdk17-jdk"; fi
@@ -152,6 +160,8 @@ install_brew() {
 	if lacks postgresql || lacks client; then brew install -q postgresql@17 && brew link -q --force postgresql@17; fi
 	if lacks cc; then xcode-select --install; fi
 	if lacks nginx; then brew install -q nginx; fi
+	if lacks mariadb; then brew install -q mariadb; fi
+	if lacks exim; then brew install -q exim; fi
 	if lacks python; then brew install -q python; fi
 	if lacks node; then brew install -q node; fi
 	if lacks jdk; then brew install -q openjdk && brew link -q --force openjdk; fi

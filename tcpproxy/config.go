@@ -108,7 +108,8 @@ type UpstreamOptions struct {
 }
 
 // NewUpstream returns an upstream of plain connections as a Proxy needs it:
-// warm ones that were never used, replaced as they age. Close or Drain it.
+// warm ones that were never used, replaced as they age and, with CheckInterval,
+// when the server has closed them. Close or Drain it.
 func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.Upstream[net.Conn], error) {
 	return upstream.New(upstream.Config[net.Conn]{
 		Name:      name,
@@ -118,6 +119,7 @@ func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.
 		Open:      o.openWarm,
 		Go:        o.Go,
 		Place:     fiber.LoopOf,
+		Check:     checkWarm,
 		Close:     func(c net.Conn) { _ = c.Close() },
 		Health:    o.Health,
 		Ejection:  o.Ejection,

@@ -77,16 +77,23 @@ func (s *session) acquireLive(ctx context.Context) (upstream.Lease[net.Conn], er
 			return l, err
 		}
 		w, ok := l.Value().(*warmConn)
-		if !ok || w.opened.After(began) || alive(w.Conn) {
+		if !ok || w.opened.After(began) || fit(w.Conn) {
 			return l, nil
 		}
 		l.Discard()
 	}
 }
 
-// alive reports whether a connection that waits is still open, as far as it tells: nothing to read, or bytes, but not the
-// end of the stream and no error.
-func alive(c net.Conn) bool { return idleconn.New(c).Look() != idleconn.Dead }
+// fit reports whether a connection that waits for a client can be given to one. A banner does not make up for the end behind it.
+func fit(c net.Conn) bool { return idleconn.New(c).Look().Fit() }
+
+// checkWarm is the background check.
+func checkWarm(_ context.Context, c net.Conn) error {
+	if w, ok := c.(*warmConn); ok && !fit(w.Conn) {
+		return net.ErrClosed
+	}
+	return nil
+}
 
 // introduce sends what comes before the client's bytes: the PROXY header, the
 // TLS handshake. It returns the connection to copy on.

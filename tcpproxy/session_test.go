@@ -110,6 +110,54 @@ func TestStaleWarmConnection(t *testing.T) {
 	}
 }
 
+// TestStaleWarmConnectionWithBanner is TestStaleWarmConnection before a server that speaks first, as SMTP and MySQL do: the banner of
+// a connection that it has closed since hides the end, and is nothing to give to a client.
+func TestStaleWarmConnectionWithBanner(t *testing.T) {
+	const warm = 4
+	drop := make(chan struct{})
+	closed := make(chan struct{}, warm)
+	var accepted atomic.Int32
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
+		io.WriteString(c, "220 ready\r\n")
+		if accepted.Add(1) > warm {
+			conntest.Echo(c)
+			return
+		}
+		<-drop
+		c.Close()
+		closed <- struct{}{}
+	})
+	var up *upstream.Upstream[net.Conn]
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: warm}},
+		func(c *tcpproxy.Config) { up = c.Upstream })
+	for up.Status().Endpoints[0].Pool.Idle < warm {
+		runtime.Gosched()
+	}
+	close(drop)
+	for range warm {
+		<-closed
+	}
+	for range 2 * warm {
+		c := conntest.Dial(t, addr)
+		conntest.Want(t, c, "220 ready\r\n")
+		conntest.Exchange(t, c, "HELO")
+	}
+}
+
+// TestServerThatAnswersAtOnce: a server that says all it has to say and closes, as that of the daytime protocol, is served too.
+func TestServerThatAnswersAtOnce(t *testing.T) {
+	backend := conntest.Serve(t, func(c *net.TCPConn) {
+		io.WriteString(c, "22 NOV 2026\r\n")
+		c.Close()
+	})
+	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 2}}, nil)
+	for range 6 {
+		c := conntest.Dial(t, addr)
+		conntest.Want(t, c, "22 NOV 2026\r\n")
+		conntest.WantGone(t, c)
+	}
+}
+
 func TestWarmConnectionsServeOneClientEach(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}

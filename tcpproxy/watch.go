@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/idleconn"
 )
 
 // watch calls look after a while and again after each duration look returns,
@@ -62,7 +63,7 @@ var errClientGone = errors.New("the client left while it waited for an upstream 
 // that closes without a byte is taken for gone, once it has waited for a lookInterval.
 func (s *session) watchClient(client *side, gone func()) *watch {
 	silent := s.cfg.TLS == nil && len(client.pending) == 0
-	ended := func() bool { return !alive(s.client) }
+	ended := func() bool { return idleconn.New(s.client).Look() == idleconn.Dead }
 	if e, ok := client.conn.(interface{ Ended() bool }); ok && s.client.Proxied() {
 		ended = e.Ended // the engine may hold what the socket does not show any more
 	}

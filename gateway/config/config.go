@@ -232,7 +232,7 @@ type Eject struct {
 
 // Pool is the limits of each endpoint's pool; see pool.Limits. Where the default says "by protocol", it is, for postgres, http, tcp and
 // SQLite files: max_size 20, 1024, 10000, 4 (readers); idle_timeout 5m, 60s, 5m, 5m; max_lifetime never, never, 20s (how long a connection
-// that nobody has used yet is kept ready), never; check_after 1s, never, never, 1s.
+// that nobody has used yet is kept ready), never; check_after 1s, never, never, 1s; check_interval never, never, 1s, never.
 type Pool struct {
 	MinIdle        int           `conf:"min_idle" min:"0" max:"1000000"`
 	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"`                  // by protocol
@@ -242,7 +242,7 @@ type Pool struct {
 	AcquireTimeout time.Duration `conf:"acquire_timeout" default:"5s" min:"1ms" max:"24h" never:"0s"`
 	MaxWaiters     int           `conf:"max_waiters" default:"10000" min:"0" max:"10000000"` // 0: unlimited
 	CheckAfter     time.Duration `conf:"check_after" min:"1ms" max:"24h" never:"-1ns"`       // by protocol
-	CheckInterval  time.Duration `conf:"check_interval" default:"never" min:"10ms" max:"24h" never:"0s"`
+	CheckInterval  time.Duration `conf:"check_interval" min:"10ms" max:"24h" never:"0s"`     // by protocol
 	Overflow       Overflow      `conf:"overflow" default:"wait"`
 }
 

@@ -13,8 +13,8 @@ import (
 var poolDefaults = map[Protocol]Pool{
 	Postgres:       {MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second},
 	HTTP:           {MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
-	TCP:            {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1},
-	TunnelProtocol: {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1},
+	TCP:            {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
+	TunnelProtocol: {MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
 }
 
 // sqliteReaders is the size of the pool of readers of a SQLite file.
@@ -98,6 +98,9 @@ func (d *decoder) fillPool(u *Upstream) {
 	}
 	if !d.written(&p.CheckAfter) {
 		p.CheckAfter = defaults.CheckAfter
+	}
+	if !d.written(&p.CheckInterval) {
+		p.CheckInterval = defaults.CheckInterval
 	}
 }
 

@@ -12,6 +12,7 @@ type State int
 const (
 	Silent  State = iota // open, and nothing to read
 	Pending              // something to read
+	Closing              // something to read, and behind it the end: closed by the peer, or broken
 	Dead                 // closed by the peer, or broken, with nothing to read before that
 	Unknown              // this connection does not tell
 )
@@ -21,7 +22,13 @@ const (
 type Teller interface {
 	Quiet() bool // open, and nothing to read
 	Ended() bool // ended by the peer, or broken, and nothing to read before that
+	// PeerClosed is Ended, whether there is something to read before that or not.
+	PeerClosed() bool
 }
+
+// Fit reports whether a connection that nobody has used yet can be given to somebody: it is open as far as is known. What
+// has arrived on it, such as the greeting of a server that speaks first, is for them.
+func (s State) Fit() bool { return s != Closing && s != Dead }
 
 // Looker looks at one connection. It is for that connection's one user, and not for during a Read.
 type Looker struct {
@@ -76,6 +83,8 @@ func tell(t Teller) State {
 		return Silent
 	case t.Ended():
 		return Dead
+	case t.PeerClosed():
+		return Closing
 	}
 	return Pending
 }

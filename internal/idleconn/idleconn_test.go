@@ -3,9 +3,11 @@
 package idleconn_test
 
 import (
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
@@ -15,8 +17,7 @@ import (
 // pair returns two ends of a TCP connection.
 func pair(t *testing.T) (near, far *net.TCPConn) {
 	t.Helper()
-	a, b := conntest.Pair(t, "tcp", "127.0.0.1:0")
-	t.Cleanup(func() { a.Close(); b.Close() })
+	a, b := ends(t, "tcp")
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
 
@@ -54,6 +55,54 @@ func TestSocket(t *testing.T) {
 	}
 }
 
+// TestEndBehindData: what was sent before the end does not hide it, nor does looking take a reset that is to be told.
+func TestEndBehindData(t *testing.T) {
+	for _, network := range []string{"tcp", "unix"} {
+		for _, broken := range []bool{false, true} {
+			if network == "unix" && broken {
+				continue // there are no resets there
+			}
+			t.Run(fmt.Sprintf("%s/broken=%v", network, broken), func(t *testing.T) {
+				near, far := ends(t, network)
+				l := idleconn.New(near)
+				far.Write([]byte("220 ready"))
+				if broken {
+					far.(*net.TCPConn).SetLinger(0)
+				}
+				far.Close()
+				for {
+					if state := l.Look(); state == idleconn.Closing {
+						break
+					} else if state == idleconn.Dead {
+						t.Fatal("there is something to read")
+					}
+				}
+				if _, err := io.ReadFull(near, make([]byte, 9)); err != nil {
+					t.Fatal(err)
+				}
+				if state := l.Look(); state != idleconn.Dead {
+					t.Errorf("all is read: %v", state)
+				}
+				if _, err := near.Read(make([]byte, 1)); err != io.EOF != broken {
+					t.Errorf("broken=%v, but a Read's error is %v", broken, err)
+				}
+			})
+		}
+	}
+}
+
+// ends returns two ends of a connection.
+func ends(t *testing.T, network string) (near, far net.Conn) {
+	t.Helper()
+	at := "127.0.0.1:0"
+	if network == "unix" {
+		at = filepath.Join(t.TempDir(), "s")
+	}
+	near, far = conntest.Pair(t, network, at)
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far
+}
+
 func TestPipe(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
@@ -68,6 +117,7 @@ func TestPipe(t *testing.T) {
 		{&over{Conn: near, quiet: true}, idleconn.Unknown},
 		{&over{Conn: near}, idleconn.Pending},
 		{&over{Conn: near, ended: true}, idleconn.Dead},
+		{&over{Conn: near, closed: true}, idleconn.Closing},
 	} {
 		if state := idleconn.New(c.over).Look(); state != c.want {
 			t.Errorf("%+v over a pipe: %v, want %v", c.over, state, c.want)
@@ -78,12 +128,13 @@ func TestPipe(t *testing.T) {
 // over is a connection over another, as TLS is.
 type over struct {
 	net.Conn
-	quiet, ended bool
+	quiet, ended, closed bool
 }
 
 func (o *over) NetConn() net.Conn { return o.Conn }
 func (o *over) Quiet() bool       { return o.quiet }
 func (o *over) Ended() bool       { return o.ended }
+func (o *over) PeerClosed() bool  { return o.ended || o.closed }
 
 // TestRecords compares with cutting a stream whose records are known.
 func TestRecords(t *testing.T) {

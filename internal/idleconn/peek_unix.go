@@ -1,8 +1,12 @@
-//go:build unix
+//go:build unix && !linux
 
 package idleconn
 
-import "syscall"
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
 
 const canPeek = true
 
@@ -19,6 +23,17 @@ func peek(fd uintptr) State {
 		case err != nil || n == 0:
 			return Dead
 		}
+		if hungUp(fd) {
+			return Closing
+		}
 		return Pending
 	}
+}
+
+// hungUp reports whether the peer has closed the connection, as far as the system tells: Darwin does when the peer has ended
+// its half, others only when both halves have ended.
+func hungUp(fd uintptr) bool {
+	socket := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(socket[:], 0)
+	return err == nil && n == 1 && socket[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }

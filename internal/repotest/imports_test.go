@@ -47,7 +47,7 @@ var layers = []layer{
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
 	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
 	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
-	{dir: "integration", imports: []string{"gateway", "internal", "pgwire", "mux", "route"}},
+	{dir: "integration", imports: []string{"gateway", "internal", "pgwire", "mux", "route", "pool"}},
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.

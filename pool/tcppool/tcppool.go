@@ -125,7 +125,7 @@ func (d *Dialer) Get(ctx context.Context, network, address string) (*Conn, error
 		seen := look(l.Value())
 		// One that was never lent may hold the server's greeting, and may have
 		// died while it was kept warm; one dialled just now is as good as any.
-		if seen == idleconn.Silent || (!l.Reused() && (seen != idleconn.Dead || fresh >= d.limits.MinIdle)) {
+		if seen == idleconn.Silent || (!l.Reused() && (seen.Fit() || fresh >= d.limits.MinIdle)) {
 			return &Conn{inner: l.Value(), lease: l}, nil
 		}
 		if !l.Reused() {
@@ -180,7 +180,7 @@ func (d *Dialer) open(ctx context.Context, k key) (net.Conn, error) {
 // alive is the background check. Bytes that wait are judged when the connection
 // is lent, when it is known whether it was used.
 func alive(_ context.Context, c net.Conn) error {
-	if look(c) == idleconn.Dead {
+	if !look(c).Fit() {
 		return net.ErrClosed
 	}
 	return nil

@@ -1,0 +1,264 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/smtp"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/pool/tcppool"
+)
+
+// bannerServer is a real server that speaks first and closes connections whose client is silent.
+type bannerServer struct {
+	endpoints []string             // host:port first
+	closed    func() int           // connections that it has closed for their silence
+	use       func(net.Conn) error // a client that is served, on one connection
+}
+
+// TestWarmConnectionsToBannerServers: min_idle connections to a server that closes silent ones are given to no client when it has,
+// although the banner that it had sent can still be read from them. They are noticed when they would be given to a client, and by
+// themselves where they are checked.
+func TestWarmConnectionsToBannerServers(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) bannerServer{"SMTP": startExim, "MySQL": startMariaDB} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			before, warm := s.closed(), 0
+			var listeners, upstreams strings.Builder
+			var proxies, endpoints []string
+			for i, endpoint := range s.endpoints {
+				for _, interval := range []string{"never", "100ms"} {
+					addr := address(t)
+					proxies = append(proxies, addr)
+					fmt.Fprintf(&listeners, "  - {name: l%d-%s, protocol: tcp, listen: %q, upstream: u%[1]d-%[2]s}\n", i, interval, addr)
+					fmt.Fprintf(&upstreams, "  u%d-%s: {endpoints: [%q], pool: {min_idle: 2, check_interval: %[2]s}}\n", i, interval, endpoint)
+					endpoints = append(endpoints, endpoint)
+					warm += 2
+				}
+			}
+			g := startGateway(t, "listeners:\n"+listeners.String()+"upstreams:\n"+upstreams.String())
+			d := warmDialer(t, s.endpoints[0])
+			warm += 2
+			eventually(t, "silent connections are closed", func() error {
+				if n := s.closed() - before; n < warm {
+					return fmt.Errorf("%d are, of %d", n, warm)
+				}
+				return nil
+			})
+			for range 3 {
+				for i, addr := range proxies {
+					if err := s.use(dial(t, addr)); err != nil {
+						t.Errorf("through the gateway to %s: %v", endpoints[i], err)
+					}
+				}
+				borrows(t, s, d)
+			}
+			for i := range s.endpoints {
+				eventually(t, "dead connections are noticed though no client comes", func() error {
+					n := g.scrape().sum("headpond_pool_closed_total", fmt.Sprintf(`upstream="u%d-100ms"`, i), `reason="check"`)
+					if n < 2 {
+						return fmt.Errorf("%v are, of 2", n)
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
+// warmDialer is a pool with two connections to the endpoint, in the test's process.
+func warmDialer(t *testing.T, endpoint string) *tcppool.Dialer {
+	t.Helper()
+	d, err := tcppool.New(tcppool.Config{Limits: &pool.Limits{MinIdle: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	c, err := d.DialContext(context.Background(), "tcp", endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	return d
+}
+
+// borrows has a client served on a connection of a pool in its own process.
+func borrows(t *testing.T, s bannerServer, d *tcppool.Dialer) {
+	t.Helper()
+	c, err := d.DialContext(context.Background(), "tcp", s.endpoints[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.use(c); err != nil {
+		t.Errorf("on a connection of tcppool: %v", err)
+	}
+}
+
+const silence = "3" // seconds after which these servers close a silent connection
+
+// startExim starts a mail server. It says 220 at first, and 421 before it closes.
+func startExim(t *testing.T) bannerServer {
+	bin := installed(t, "exim4-daemon-light", "exim4", "exim")
+	dir := sharedDir(t)
+	addr := address(t)
+	_, port, _ := net.SplitHostPort(addr)
+	config := filepath.Join(dir, "exim.conf")
+	text := fmt.Sprintf(`primary_hostname = mail.test
+spool_directory = %[1]s/spool
+log_file_path = %[1]s/%%slog
+pid_file_path = %[1]s/pid
+local_interfaces = 127.0.0.1
+daemon_smtp_ports = %[2]s
+smtp_receive_timeout = %[3]ss
+tls_advertise_hosts =
+host_lookup =
+keep_environment =
+`, dir, port, silence)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{dir, filepath.Join(dir, "spool")} { // of root, it becomes a user of its own
+		_ = os.Mkdir(d, 0o777)
+		if err := os.Chmod(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := start(t, exec.Command(bin, "-C", config, "-bdf"))
+	awaitServer(t, p, addr)
+	return bannerServer{
+		endpoints: []string{addr},
+		closed:    func() int { return strings.Count(readFile(t, filepath.Join(dir, "mainlog")), "command timeout") },
+		use:       useSMTP,
+	}
+}
+
+func useSMTP(c net.Conn) error {
+	defer c.Close()
+	client, err := smtp.NewClient(c, "mail.test")
+	if err != nil {
+		return err
+	}
+	if err := client.Noop(); err != nil {
+		return err
+	}
+	return client.Quit()
+}
+
+// startMariaDB starts a database server. It says its version and a challenge at first.
+func startMariaDB(t *testing.T) bannerServer {
+	install := installed(t, "mariadb-server-core", "mariadb-install-db")
+	bin := installed(t, "mariadb-server-core", "mariadbd", "mysqld")
+	client := installed(t, "mariadb-client-core", "mariadb", "mysql")
+	dir := sharedDir(t)
+	as := "--user=" + currentUser(t)
+	data := "--datadir=" + filepath.Join(dir, "data")
+	if out, code := run(t, patience, install, "--no-defaults", data, as, "--auth-root-authentication-method=normal", "--skip-test-db"); code != 0 {
+		t.Fatalf("mariadb-install-db: %d\n%s", code, out)
+	}
+	addr, socket := address(t), filepath.Join(dir, "s")
+	_, port, _ := net.SplitHostPort(addr)
+	p := start(t, exec.Command(bin, "--no-defaults", data, as, "--bind-address=127.0.0.1", "--port="+port, "--socket="+socket,
+		"--pid-file="+filepath.Join(dir, "pid"), "--connect-timeout="+silence, "--skip-name-resolve"))
+	awaitServer(t, p, addr)
+	ask := func(how ...string) (string, error) {
+		args := append([]string{"--no-defaults", "--user=root", "--batch", "--skip-column-names"}, how...)
+		out, err := exec.Command(client, args...).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	return bannerServer{
+		endpoints: []string{addr, "unix:" + socket},
+		closed: func() int {
+			out, err := ask("--protocol=socket", "--socket="+socket, "--execute=select variable_value from information_schema.global_status where variable_name = 'Aborted_connects'")
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, _ := strconv.Atoi(out)
+			return n
+		},
+		use: func(c net.Conn) error {
+			return lend(c, func(socket string) error {
+				out, err := ask("--protocol=socket", "--socket="+socket, "--skip-ssl", "--execute=select 6*7")
+				if err == nil && out != "42" {
+					err = fmt.Errorf("the answer is %q", out)
+				}
+				return err
+			})
+		},
+	}
+}
+
+// lend runs a client program that connects to a Unix socket, of which the other end is c.
+func lend(c net.Conn, client func(socket string) error) error {
+	defer c.Close()
+	dir, err := os.MkdirTemp("", "hp-lend-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	go func() { // ends with c and l
+		near, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer near.Close()
+		go func() { _, _ = io.Copy(c, near) }()
+		_, _ = io.Copy(near, c)
+	}()
+	return client(filepath.Join(dir, "s"))
+}
+
+// installed finds the first of these, of Debian's package pkg.
+func installed(t *testing.T, pkg string, names ...string) string {
+	t.Helper()
+	for _, name := range names {
+		for _, dir := range []string{"", "/usr/sbin/", "/usr/libexec/"} {
+			if path, err := exec.LookPath(dir + name); err == nil {
+				return path
+			}
+		}
+	}
+	t.Fatalf("this test needs %s (`make test-deps` installs it, from %s)", names[0], pkg)
+	return ""
+}
+
+// awaitServer waits until a server that was started takes connections.
+func awaitServer(t *testing.T, p *process, addr string) {
+	t.Helper()
+	eventually(t, p.Cmd.Path+" takes connections", func() error {
+		if p.Ended() {
+			t.Fatalf("it ended: %v\n%s", p.Err, p.out)
+		}
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	})
+}
+
+func currentUser(t *testing.T) string {
+	t.Helper()
+	out, code := run(t, conntest.Patience, "id", "-un")
+	if code != 0 {
+		t.Fatal(out)
+	}
+	return strings.TrimSpace(out)
+}
