@@ -88,10 +88,10 @@ func sourceTree(dir string) string {
 	return ""
 }
 
-// buildBench builds the program; Go knows whether anything changed.
+// buildBench builds the program, with the peer that needs a C compiler where there is one; Go knows whether anything changed.
 func buildBench(tree string, stderr io.Writer) (string, error) {
 	program := filepath.Join(tree, "bin", executable(benchName))
-	cmd := exec.Command("go", "build", "-o", program, "./bench/cmd/"+benchName) //nolint:gosec // the path is ours
+	cmd := exec.Command("go", "build", "-tags", "mattn", "-o", program, "./bench/cmd/"+benchName) //nolint:gosec // the path is ours
 	cmd.Dir, cmd.Stderr = tree, stderr
 	if os.Getenv("GOTOOLCHAIN") == "" {
 		cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+runtime.Version()+"+auto")

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -114,6 +115,41 @@ func LookUp(rows int) Workload {
 	return Workload{Next: func(dst []byte, r *rand.Rand) []byte {
 		return appendQuery(dst, "SELECT abalance FROM pgbench_accounts WHERE aid = "+strconv.Itoa(1+r.IntN(rows))+";")
 	}, Whole: wholeQuery}
+}
+
+// PreparedLookUp is LookUp by a prepared statement, which Prepare makes on each connection.
+func PreparedLookUp(rows int) Workload {
+	return Workload{Next: func(dst []byte, r *rand.Rand) []byte {
+		key := strconv.Itoa(1 + r.IntN(rows))
+		dst = append(dst, 'B')
+		dst = binary.BigEndian.AppendUint32(dst, uint32(4+len("\x00lookup\x00")+2+2+4+len(key)+2))
+		dst = append(dst, "\x00lookup\x00"+"\x00\x00"+"\x00\x01"...) // unnamed portal, texts, one of them
+		dst = binary.BigEndian.AppendUint32(dst, uint32(len(key)))
+		dst = append(dst, key...)
+		dst = append(dst, 0, 0) // all results as text
+		return append(dst, "E\x00\x00\x00\x09\x00\x00\x00\x00\x00"+"S\x00\x00\x00\x04"...)
+	}, Whole: wholeQuery}
+}
+
+// Prepare makes the statement of PreparedLookUp on a connection that is logged in.
+func Prepare(c io.ReadWriter) error {
+	const text = "\x00SELECT abalance FROM pgbench_accounts WHERE aid = $1\x00"
+	parse := append([]byte{'P'}, binary.BigEndian.AppendUint32(nil, uint32(4+len("lookup")+len(text)+2))...)
+	parse = append(parse, "lookup"+text+"\x00\x00"+"S\x00\x00\x00\x04"...)
+	if _, err := c.Write(parse); err != nil {
+		return err
+	}
+	var answer []byte
+	for piece := make([]byte, 512); ; {
+		n, err := c.Read(piece)
+		if err != nil {
+			return err
+		}
+		answer = append(answer, piece[:n]...)
+		if n, err := wholeQuery(answer); n > 0 || err != nil {
+			return err
+		}
+	}
 }
 
 func appendQuery(dst []byte, text string) []byte {

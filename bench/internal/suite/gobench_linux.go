@@ -157,7 +157,7 @@ func (e *Env) compile(s goSuite) (goBenchmark, error) {
 
 // peerModules are the peers that are built in, by their module.
 var peerModules = map[string]string{
-	"github.com/jackc/puddle/v2": "puddle", "github.com/jackc/pgx/v5": "pgx", "zombiezen.com/go/sqlite": "zombiezen sqlite", "modernc.org/sqlite": "modernc sqlite",
+	"github.com/jackc/puddle/v2": "puddle", "github.com/jackc/pgx/v5": "pgx", "zombiezen.com/go/sqlite": "zombiezen sqlite", "modernc.org/sqlite": "modernc sqlite", "github.com/mattn/go-sqlite3": "mattn sqlite3",
 	"github.com/hashicorp/yamux": "yamux", "github.com/xtaci/smux": "smux",
 	"github.com/gin-gonic/gin": "gin", "github.com/danielgtaylor/huma/v2": "huma", "github.com/go-fuego/fuego": "fuego",
 }

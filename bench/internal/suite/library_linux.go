@@ -2,8 +2,10 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/bench/internal/cpu"
@@ -32,10 +34,11 @@ func (l library) Stop() {
 // libraryMetrics are those of in-process arms. Processor time is this process's, without the server's.
 var libraryMetrics = []string{result.NsOp, result.CPUNs, result.AllocsOp, result.BytesOp, result.P99, result.Reuse}
 
-// callMeter calls an arm again and again from one goroutine.
+// callMeter calls an arm again and again.
 type callMeter struct {
 	library
-	calls int64 // in all
+	goroutines int   // 0 is one
+	calls      int64 // in all
 }
 
 func openLibrary(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
@@ -48,20 +51,14 @@ func (*callMeter) Close() error { return nil }
 // Round calls for about d.
 func (m *callMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
 	var before, after runtime.MemStats
-	h := new(hist.Histogram)
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	start, began := cpu.Time(), time.Now()
-	last := began
-	for last.Sub(began) < d || h.Count() == 0 {
-		if err := m.op(ctx); err != nil {
-			return result.Sample{}, err
-		}
-		now := time.Now()
-		h.Record(now.Sub(last))
-		last = now
+	h, err := m.call(ctx, began.Add(d))
+	used, took := cpu.Time()-start, time.Since(began)
+	if err != nil {
+		return result.Sample{}, err
 	}
-	used, took := cpu.Time()-start, last.Sub(began)
 	runtime.ReadMemStats(&after)
 	n := float64(h.Count())
 	m.calls += h.Count()
@@ -73,6 +70,31 @@ func (m *callMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 		result.P99:      micros(h.Quantile(0.99)),
 		result.Reuse:    m.reuse(),
 	}}, nil
+}
+
+// call calls until the given time, from each goroutine once at least.
+func (m *callMeter) call(ctx context.Context, until time.Time) (*hist.Histogram, error) {
+	n := max(m.goroutines, 1)
+	h := make([]hist.Histogram, n)
+	errs := make([]error, n)
+	loop := func(i int) {
+		for last := time.Now(); errs[i] == nil && (last.Before(until) || h[i].Count() == 0); {
+			errs[i] = m.op(ctx)
+			now := time.Now()
+			h[i].Record(now.Sub(last))
+			last = now
+		}
+	}
+	var others sync.WaitGroup
+	for i := 1; i < n; i++ {
+		others.Go(func() { loop(i) })
+	}
+	loop(0)
+	others.Wait()
+	for i := 1; i < n; i++ {
+		h[0].Merge(&h[i])
+	}
+	return &h[0], errors.Join(errs...)
 }
 
 // reuse is how many leases there were for each connection opened.

@@ -60,11 +60,30 @@ func dialPostgres(addr, tls string) func(context.Context) (net.Conn, error) {
 	}
 }
 
+// dialPrepared logs in and prepares the statement of load.PreparedLookUp.
+func dialPrepared(addr string) func(context.Context) (net.Conn, error) {
+	dial := dialPostgres(addr, "disable")
+	return func(ctx context.Context) (net.Conn, error) {
+		c, err := dial(ctx)
+		if err == nil {
+			if err = load.Prepare(c); err != nil {
+				err = errors.Join(err, c.Close())
+			}
+		}
+		return c, err
+	}
+}
+
 // openQueries is the Open of cases with the simple protocol on kept connections, none of which may fail.
 func (e *Env) openQueries(w func() load.Workload, conns int) func(context.Context, string, run.Stopper) (run.Meter, error) {
+	return e.openStatements(func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }, w, conns)
+}
+
+// openStatements is openQueries on connections that dial makes.
+func (e *Env) openStatements(dial func(addr string) func(context.Context) (net.Conn, error), w func() load.Workload, conns int) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(ctx context.Context, name string, s run.Stopper) (run.Meter, error) {
 		t := s.(armTarget).Target
-		client, err := load.Open(ctx, load.Config{Addr: t.Addr, Conns: conns, Workload: w(), Open: dialPostgres(t.Addr, "disable")})
+		client, err := load.Open(ctx, load.Config{Addr: t.Addr, Conns: conns, Workload: w(), Open: dial(t.Addr)})
 		if err != nil {
 			if client != nil {
 				_ = client.Close()

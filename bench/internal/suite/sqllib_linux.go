@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql's driver "pgx"
-	_ "modernc.org/sqlite"             // its driver "sqlite"
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
@@ -171,6 +170,7 @@ func (e *Env) sqliteFile(ctx context.Context) error {
 	defer db.Close()
 	err = db.Write(ctx, func(c *sqlite.Conn) error {
 		return sqlitex.ExecuteScript(c, `CREATE TABLE pgbench_accounts (aid INTEGER PRIMARY KEY, bid INTEGER, abalance INTEGER, filler TEXT);
+			CREATE TABLE pgbench_history (id INTEGER PRIMARY KEY, aid INTEGER, delta INTEGER);
 			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < `+fmt.Sprint(sqliteRows)+`)
 			INSERT INTO pgbench_accounts SELECT i, 1, 0, printf('%84s', '') FROM n;`, nil)
 	})
@@ -184,7 +184,7 @@ func (e *Env) sqliteFile(ctx context.Context) error {
 const sqliteRows = 100_000
 
 func (e *Env) sqliteLibrary(q query) run.Group {
-	ask := func(c *sqlite.Conn) error { return sqlitex.Execute(c, q.sqlite, nil) }
+	once := func(c *sqlite.Conn) error { return ask(c, q.sqlite, nil) }
 	unpooled := libraryArm("unpooled", func(context.Context) (library, error) {
 		return repeated(q.times, func(context.Context) error {
 			c, err := sqlite.OpenConn(e.sqlite, sqlite.OpenReadWrite)
@@ -192,7 +192,7 @@ func (e *Env) sqliteLibrary(q query) run.Group {
 				return err
 			}
 			defer c.Close()
-			return ask(c)
+			return once(c)
 		}), nil
 	})
 	pooled := libraryArm("sqlitepool", func(context.Context) (library, error) {
@@ -200,7 +200,7 @@ func (e *Env) sqliteLibrary(q query) run.Group {
 		if err != nil {
 			return library{}, err
 		}
-		return repeated(q.times, func(ctx context.Context) error { return db.Read(ctx, ask) }).
+		return repeated(q.times, func(ctx context.Context) error { return db.Read(ctx, once) }).
 			pooling(openedBy(func() pool.Stats { return db.Stats().Readers }), db.Close), nil
 	})
 	standard := libraryArm("databasesql", func(context.Context) (library, error) {

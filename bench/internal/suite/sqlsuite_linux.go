@@ -29,7 +29,7 @@ func (e *Env) sql() []run.Group {
 		steady.Cases = append(steady.Cases, cases...)
 	}
 	steady.Cases = append(steady.Cases, e.pgbench()...)
-	groups := append(e.sqlLibrary(), steady, e.idleClients("sql"), e.logins(false), e.sqliteWire())
+	groups := append(e.sqlLibrary(), steady, e.idleClients("sql"), e.logins(false), e.sqliteBeside(), e.sqliteWire())
 	if !e.Quick {
 		groups = append(groups, e.logins(true))
 	}
@@ -89,8 +89,11 @@ func (e *Env) sqliteWire() run.Group {
 			Baselines: []string{"gateway-postgres"}, Open: e.openQueries(func() load.Workload { return w }, 32),
 		}
 	}
+	prepared := one("W3e/prepared", "The look-up prepared", load.PreparedLookUp(sqliteRows))
+	prepared.Open = e.openStatements(dialPrepared, func() load.Workload { return load.PreparedLookUp(sqliteRows) }, 32)
 	return run.Group{Name: "SQLite over the wire", Arms: arms, Prepare: prepare, Cases: []run.Case{
 		one("W3e/read", "Look-up by key, 32 clients, a SQLite file or PostgreSQL behind the gateway", load.LookUp(sqliteRows)),
 		one("W3e/mixed", "The same with 10 % updates", load.Mixed(sqliteRows)),
+		prepared,
 	}}
 }
