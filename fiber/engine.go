@@ -63,12 +63,15 @@ func (c Config) Verify() error {
 // maxLoops is far beyond any machine's cores.
 const maxLoops = 1024
 
+// DefaultLoops is the number of loops of an engine whose Config says none: half of the processors Go uses, at least one.
+func DefaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
 func (c Config) withDefaults() Config {
 	if c.Engine == "" {
 		c.Engine = Auto
 	}
 	if c.Loops == 0 {
-		c.Loops = max(1, runtime.GOMAXPROCS(0)/2)
+		c.Loops = DefaultLoops()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/pool/sqlitepool"
 )
@@ -58,6 +59,15 @@ func Check(cfg *config.Config) config.Problems {
 	}
 	slices.SortStableFunc(problems, func(a, b config.Problem) int { return cmp.Compare(a.Line, b.Line) })
 	return problems
+}
+
+// Effective returns cfg with the values that depend on the machine it is asked on: loops.
+func Effective(cfg *config.Config) *config.Config {
+	out := *cfg
+	if out.Loops == 0 {
+		out.Loops = fiber.DefaultLoops()
+	}
+	return &out
 }
 
 // trialBackend builds an upstream that asks nothing of its endpoints.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/gateway"
 )
@@ -113,5 +114,17 @@ func TestALogThatCannotBeWritten(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDurationsSayTheirUnit in JSON, where they are numbers.
+func TestDurationsSayTheirUnit(t *testing.T) {
+	for format, want := range map[string]string{"json": `"duration_seconds":0.0015`, "text": "duration=1.5ms"} {
+		var out bytes.Buffer
+		logger, _, flush := gateway.NewLog(&out, format, "info")
+		logger.Info("access", "duration", 1500*time.Microsecond)
+		if flush(); !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %s", format, out.String())
+		}
 	}
 }

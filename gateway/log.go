@@ -21,8 +21,16 @@ type logControl struct {
 func newLog(w io.Writer, cfg config.Log) (*slog.Logger, *logControl) {
 	c := &logControl{lines: newLineWriter(w)}
 	c.apply(cfg)
-	options := &slog.HandlerOptions{Level: &c.level}
-	return slog.New(formatHandler{slog.NewTextHandler(c.lines, options), slog.NewJSONHandler(c.lines, options), &c.json}), c
+	text, asJSON := &slog.HandlerOptions{Level: &c.level}, &slog.HandlerOptions{Level: &c.level, ReplaceAttr: inSeconds}
+	return slog.New(formatHandler{slog.NewTextHandler(c.lines, text), slog.NewJSONHandler(c.lines, asJSON), &c.json}), c
+}
+
+// inSeconds names the unit of durations in JSON, where slog writes a bare number: duration_seconds.
+func inSeconds(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindDuration {
+		return a
+	}
+	return slog.Float64(a.Key+"_seconds", a.Value.Duration().Seconds())
 }
 
 // close writes what was logged, and reports whether it could. What is logged later is lost.

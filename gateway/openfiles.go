@@ -1,11 +1,9 @@
 package gateway
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/headpond/headpond/gateway/config"
-	"github.com/headpond/headpond/listener"
 )
 
 // ownFiles is what a gateway has open besides connections: the engine, log, admin page and its clients, files that are read.
@@ -17,7 +15,7 @@ func openFiles(cfg *config.Config) uint64 {
 	total := ownFiles
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
-		total += 1 + cmp.Or(l.MaxQueue, listener.DefaultMaxQueue)
+		total += 1 + l.MaxQueue
 		if l.Protocol == config.TunnelProtocol {
 			total += l.Tunnel.MaxSessions
 		} else {

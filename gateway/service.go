@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -82,7 +83,7 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 // listenerConfig is the part every protocol has.
 func (g *Gateway) listenerConfig(l *config.Listener) listener.Config {
 	return listener.Config{
-		Name: l.Name, Protocol: string(l.Protocol), MaxConns: l.MaxConns, MaxQueue: l.MaxQueue, QueueTimeout: l.QueueTimeout,
+		Name: l.Name, Protocol: string(l.Protocol), MaxConns: l.MaxConns, MaxQueue: cmp.Or(l.MaxQueue, -1), QueueTimeout: l.QueueTimeout,
 		AcceptProxy: l.AcceptProxy, TrustedProxies: l.TrustedProxies, AccessLog: l.AccessLog, Logger: g.logger, Room: &g.room,
 	}
 }

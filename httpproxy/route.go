@@ -150,7 +150,7 @@ func hasDotSegment(path string) bool {
 func (p *Proxy) route(w http.ResponseWriter, r *http.Request) *target {
 	switch {
 	case r.Method == http.MethodConnect:
-		p.refuse(w, r, http.StatusMethodNotAllowed, listener.ReasonRejected, "CONNECT is not supported")
+		p.refuse(w, r, http.StatusMethodNotAllowed, listener.ReasonUnknownRoute, "CONNECT is not supported")
 		return nil
 	case hasDotSegment(r.URL.Path):
 		p.refuse(w, r, http.StatusBadRequest, listener.ReasonProtocol, "the path has a . or .. segment")

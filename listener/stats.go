@@ -3,6 +3,7 @@ package listener
 import (
 	"maps"
 	"sync"
+	"time"
 )
 
 // Reasons for CountError, the same in every protocol. They are the values of
@@ -47,6 +48,7 @@ type Stats struct {
 	// those of them that never became a session.
 	Accepted, Rejected uint64
 	Errors             map[string]uint64 // by reason
+	LastRejected       time.Time         // when ReasonRejected was counted last; zero: never
 	BytesIn, BytesOut  uint64            // from and to clients, payload only
 }
 
@@ -57,8 +59,8 @@ func (s *Server) Stats() Stats {
 	st := Stats{
 		Name: cfg.Name, Protocol: cfg.Protocol, MaxConns: cfg.MaxConns,
 		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(),
-		Errors: s.errors.snapshot(),
 	}
+	st.Errors, st.LastRejected = s.errors.snapshot()
 	st.Active, st.Queued = s.gate.counts()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +78,9 @@ func (s *Server) CountError(reason string) { s.errors.add(reason) }
 
 // errorCounts counts by reason; errors are rare, so a lock is good enough.
 type errorCounts struct {
-	mu sync.Mutex
-	n  map[string]uint64
+	mu           sync.Mutex
+	n            map[string]uint64
+	lastRejected time.Time
 }
 
 func (e *errorCounts) add(reason string) {
@@ -87,10 +90,13 @@ func (e *errorCounts) add(reason string) {
 		e.n = make(map[string]uint64)
 	}
 	e.n[reason]++
+	if reason == ReasonRejected {
+		e.lastRejected = time.Now()
+	}
 }
 
-func (e *errorCounts) snapshot() map[string]uint64 {
+func (e *errorCounts) snapshot() (n map[string]uint64, lastRejected time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return maps.Clone(e.n)
+	return maps.Clone(e.n), e.lastRejected
 }

@@ -42,6 +42,8 @@ type core[T any] struct {
 	timedOut, rejected, canceled, released, discarded uint64
 	overflowed                                        uint64
 	closedFor                                         [reasons]uint64
+	lastRefused                                       int64 // by clock; 0: never
+	peak                                              int   // most leases out, without overflow resources
 	leakAfter                                         int64
 }
 
@@ -114,6 +116,9 @@ func (c *core[T]) unlink(s *slot[T]) {
 func (c *core[T]) lease(s *slot[T]) Lease[T] {
 	s.gen++
 	c.acquired++
+	if !s.direct {
+		c.peak = max(c.peak, c.inUse())
+	}
 	if s.gen == 1 {
 		c.fresh++
 	}
@@ -262,8 +267,11 @@ func (c *core[T]) fail(w *waiter[T], kind, cause error, e *effects[T]) {
 	e.addWake(w)
 }
 
-// newError describes the pool as it is.
+// newError describes the pool as it is, and notes when it refused somebody last.
 func (c *core[T]) newError(kind, cause error, waited int64) *Error {
+	if kind == ErrTimeout || kind == ErrTooManyWaiters { //nolint:errorlint // these very values
+		c.lastRefused = max(c.clock, 1)
+	}
 	return &Error{
 		Pool: c.name, Kind: kind, Cause: cause, Waited: time.Duration(max(waited, 0)),
 		InUse: c.inUse(), Idle: len(c.idle), Opening: c.opening, Waiting: c.waiters.n,

@@ -36,6 +36,12 @@ type Stats struct {
 	ClosedIdle, ClosedLifetime, ClosedCheck, ClosedReset, ClosedSurplus uint64
 	Panics                                                              uint64 // callbacks that panicked
 
+	// PeakInUse is the largest InUse so far.
+	PeakInUse int
+	// LastRefused is when an acquire was last counted by TimedOut or Rejected;
+	// zero if none was.
+	LastRefused time.Time
+
 	// AcquireSeconds is how long successful acquires took, checks and direct opens
 	// included. Those served at once count in the lowest bucket and read no clock.
 	AcquireSeconds Histogram
@@ -138,7 +144,10 @@ func (p *Pool[T]) Stats() Stats {
 		ClosedIdle: c.closedFor[ReasonIdle], ClosedLifetime: c.closedFor[ReasonLifetime],
 		ClosedCheck: c.closedFor[ReasonCheck], ClosedReset: c.closedFor[ReasonReset],
 		ClosedSurplus: c.closedFor[ReasonSurplus], Panics: p.panics.Load(),
-		LastOpenError: c.lastErr,
+		LastOpenError: c.lastErr, PeakInUse: c.peak,
+	}
+	if c.lastRefused > 0 {
+		s.LastRefused = p.start.Add(time.Duration(c.lastRefused))
 	}
 	immediate := c.acquired - c.timed
 	p.mu.Unlock()

@@ -28,15 +28,16 @@ type endpoint[T any] struct {
 	ctx     context.Context             // of trials
 	cancel  context.CancelFunc
 
-	mu        sync.Mutex // guards what follows; never held across I/O
-	health    health
-	ejector   ejector
-	lastError string
-	readmit   *time.Timer
-	trialTime time.Duration
-	stopProbe context.CancelFunc
-	probing   chan struct{} // closed when the probe's goroutine is over
-	closed    bool
+	mu         sync.Mutex // guards what follows; never held across I/O
+	health     health
+	ejector    ejector
+	lastError  string
+	lastFailed time.Time
+	readmit    *time.Timer
+	trialTime  time.Duration
+	stopProbe  context.CancelFunc
+	probing    chan struct{} // closed when the probe's goroutine is over
+	closed     bool
 }
 
 // newEndpoint makes the endpoint and its pool, which begins to warm up. Probing
@@ -110,7 +111,7 @@ func (e *endpoint[T]) failed(cause error) {
 		return
 	}
 	if cause != nil {
-		e.lastError = cause.Error()
+		e.lastError, e.lastFailed = cause.Error(), time.Now()
 	}
 	if shortage(cause) {
 		e.mu.Unlock()
@@ -149,7 +150,7 @@ func (e *endpoint[T]) timeServed() {
 	}
 	again := back && err != nil && !shortage(err) && e.fail()
 	if again {
-		e.lastError = err.Error()
+		e.lastError, e.lastFailed = err.Error(), time.Now()
 	}
 	until := e.ejector.until
 	changed := e.settle()
@@ -183,7 +184,7 @@ func (e *endpoint[T]) trial() (err error) {
 func (e *endpoint[T]) probed(err error) {
 	e.mu.Lock()
 	if err != nil {
-		e.lastError = err.Error()
+		e.lastError, e.lastFailed = err.Error(), time.Now()
 	}
 	if shortage(err) {
 		e.mu.Unlock()
@@ -242,6 +243,6 @@ func (e *endpoint[T]) status() EndpointStatus {
 	if e.ejector.out {
 		s.EjectedUntil = e.ejector.until
 	}
-	s.Failures, s.LastError = e.ejector.failures, e.lastError
+	s.Failures, s.LastError, s.LastFailed = e.ejector.failures, e.lastError, e.lastFailed
 	return s
 }

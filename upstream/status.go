@@ -27,6 +27,7 @@ type EndpointStatus struct {
 	EjectedUntil time.Time // zero unless Ejected
 	Failures     int       // in a row, seen in use
 	LastError    string    // of the last failure or failed probe; stays after recovery
+	LastFailed   time.Time // when that was; zero: never
 	Leases       int64     // out, and callers that wait for one
 	Stale        uint64    // connections that the server had closed while they were idle, as far as leases told
 	Pool         pool.Stats

@@ -25,7 +25,7 @@ func check(e env, args []string) int {
 		return exitProblem
 	}
 	if *effective {
-		text, err := cfg.YAML()
+		text, err := gateway.Effective(cfg).YAML()
 		if err != nil {
 			_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
 			return exitProblem

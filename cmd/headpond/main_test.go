@@ -80,11 +80,14 @@ func TestExamples(t *testing.T) {
 		if !strings.Contains(string(readme), filepath.Base(file)) {
 			t.Errorf("%s is not in examples/README.md", file)
 		}
-		if code, stdout, stderr := execute("check", "-effective", file); code != 0 || !strings.Contains(stdout, "drain_timeout: ") {
+		if code, stdout, stderr := execute("check", "-effective", file); code != 0 || !strings.Contains(stdout, "drain_timeout: ") || zeroDefault.MatchString(stdout) {
 			t.Errorf("%s -effective: exit %d\n%s%s", file, code, stdout, stderr)
 		}
 	}
 }
+
+// zeroDefault finds a value of 0 that stands for a default.
+var zeroDefault = regexp.MustCompile(`(?m)^ *(loops|max_queue|max_idle|max_sessions_per_peer): 0$`)
 
 // TestConfigurationsInDocuments takes every YAML block of the documentation, as people will copy it, but for those that are indented: they
 // are parts of others.

@@ -35,7 +35,7 @@ func printStatus(w io.Writer, s admin.Status) {
 		for _, u := range s.Upstreams {
 			for _, ep := range u.Endpoints {
 				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n",
-					u.Name, ep.Address, health(ep), ep.Pool.InUse, ep.Pool.MaxSize, ep.Pool.Idle, ep.Pool.Waiting, reuse(ep.Pool))
+					u.Name, ep.Address, ep.State, ep.Pool.InUse, ep.Pool.MaxSize, ep.Pool.Idle, ep.Pool.Waiting, reuse(ep.Pool))
 			}
 		}
 		_ = t.Flush()
@@ -56,8 +56,14 @@ func printStatus(w io.Writer, s admin.Status) {
 		}
 		_ = t.Flush()
 	}
-	if wrong := troubles(s); len(wrong) > 0 {
-		_, _ = fmt.Fprintf(w, "\nTROUBLE\n%s\n", strings.Join(wrong, "\n"))
+	printLines(w, "TROUBLE", s.Trouble)
+	printLines(w, "SIZING", s.Sizing)
+}
+
+// printLines writes sentences under a heading, nothing if there are none.
+func printLines(w io.Writer, heading string, lines []string) {
+	if len(lines) > 0 {
+		_, _ = fmt.Fprintf(w, "\n%s\n%s\n", heading, printable(strings.Join(lines, "\n")))
 	}
 }
 
@@ -75,84 +81,12 @@ func reasons(errors map[string]uint64) string {
 	return strings.Join(parts, ",")
 }
 
-// health is an endpoint's in one word. One that failed last, and was not taken out for it, is failing.
-func health(ep admin.Endpoint) string {
-	switch {
-	case ep.Removed:
-		return "removed"
-	case !ep.Healthy:
-		return "unhealthy"
-	case ep.Ejected:
-		return "ejected"
-	case ep.Failures > 0:
-		return "failing"
-	}
-	return "healthy"
-}
-
 // reuse is the part of the leases that found an open connection that had been used. TCP's, also what a tunnel brings, are used once.
 func reuse(p admin.Pool) string {
 	if p.Acquired == 0 || p.Protocol == "tcp" || p.Protocol == "tunnel" {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f %%", 100*p.ReuseRatio)
-}
-
-// troubles are sentences about a refused reload, about what is full, and about each endpoint and upstream that does not work.
-func troubles(s admin.Status) (lines []string) {
-	if e := s.Reloads.LastError; e != "" {
-		lines = append(lines, "the last reload was refused, the old configuration keeps running: "+printable(e))
-	}
-	if e := s.Log.Error; e != "" {
-		lines = append(lines, fmt.Sprintf("the log cannot be written, lines missing so far: %d: %s",
-			s.Log.SlowReader+s.Log.DiskFull+s.Log.WriteFailed, printable(e)))
-	}
-	for _, l := range s.Listeners {
-		if l.Active >= l.MaxConns && l.Queued > 0 {
-			lines = append(lines, fmt.Sprintf("listener %s has no place left (max_conns %d), connections that wait: %d", l.Name, l.MaxConns, l.Queued))
-		}
-		if at := l.CertificateExpires; at != nil && at.Before(now(s)) {
-			lines = append(lines, fmt.Sprintf("listener %s: its certificate has expired on %s", l.Name, at.Format(time.RFC3339)))
-		}
-	}
-	for _, t := range s.Tunnels {
-		if t.Side == admin.Connects && t.Sessions == 0 {
-			lines = append(lines, fmt.Sprintf("tunnel %s is not connected%s", t.Name, since(s, t)))
-		} else if t.LastError != "" {
-			lines = append(lines, fmt.Sprintf("tunnel %s is not connected as it should be%s", t.Name, since(s, t)))
-		}
-	}
-	for _, u := range s.Upstreams {
-		if u.FailOpen {
-			lines = append(lines, fmt.Sprintf("upstream %s: every endpoint is out, all of them are tried", u.Name))
-		}
-		for _, ep := range u.Endpoints {
-			if p := ep.Pool; p.InUse >= p.MaxSize && p.Waiting > 0 {
-				lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s: every connection is in use (max_size %d), sessions that wait: %d", u.Name, ep.Address, p.MaxSize, p.Waiting))
-			}
-			if h := health(ep); h != "healthy" && ep.LastError != "" {
-				lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s is %s: %s", u.Name, ep.Address, h, printable(ep.LastError)))
-			}
-		}
-	}
-	return lines
-}
-
-// since says for how long, and why, a tunnel fails.
-func since(s admin.Status, t admin.TunnelStatus) string {
-	text := ""
-	if t.FailingSince != nil {
-		text = fmt.Sprintf(" since %s (%v)", t.FailingSince.Format(time.RFC3339), now(s).Sub(*t.FailingSince).Truncate(time.Second))
-	}
-	if t.LastError != "" {
-		text += ": " + printable(t.LastError)
-	}
-	return text
-}
-
-// now is the time at the gateway, whose clock may differ from this one's.
-func now(s admin.Status) time.Time {
-	return s.Started.Add(time.Duration(s.UptimeSeconds * float64(time.Second)))
 }
 
 // printable keeps what a server said from being an order to the terminal.

@@ -159,7 +159,7 @@ func (h *handler) status(w http.ResponseWriter, _ *http.Request) {
 func (h *handler) pools(w http.ResponseWriter, _ *http.Request) {
 	body := pools{Pools: []Pool{}}
 	for _, u := range h.cfg.Snapshot().Upstreams {
-		for _, e := range upstreamStatus(u).Endpoints {
+		for _, e := range upstreamStatus(u, time.Now()).Endpoints {
 			body.Pools = append(body.Pools, e.Pool)
 		}
 	}

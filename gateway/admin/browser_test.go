@@ -25,7 +25,7 @@ func TestDashboardInChromium(t *testing.T) {
 		dom = browse(t, "--virtual-time-budget=3000", "--dump-dom", s.URL+"/")
 	}
 	for _, want := range []string{
-		">ready</p>", "goroutine (io_uring is forbidden)", "Upstreams without a working endpoint", "while sessions wait: pg", "which connections wait for: db", "Tunnels that are not connected, the reasons are below: peers", ": connection refused</p>", "The log cannot be written: no space left on device", "Listeners whose certificate has expired: db", ">every endpoint is out</span>",
+		">ready</p>", "goroutine (io_uring is forbidden)", "every endpoint is out, all of them are tried", "every connection is in use (max_size 4), sessions that wait: 2", "listener db has no place left (max_conns 5), connections that wait: 1", "tunnel peers is not connected since ", ": connection refused</p>", "the log cannot be written, lines missing so far: 6: no space left on device", "listener db: its certificate has expired on ", ">every endpoint is out</span>",
 		">127.0.0.1:5432</h4>", ">healthy</span>", ">unhealthy</span>", "auth_failed 2", `class="quiet">the last connection to be opened failed: `, ">connected</span>", ">not connected</span>",
 		"&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;",
 	} {

@@ -34,25 +34,29 @@ function numbers(list, labels) {
   return (...texts) => texts.forEach((t, i) => setText(values[i], t));
 }
 
+// short writes a number of less than 10000 with three digits, more only before the point.
+const short = (n) => n.toFixed(n < 10 ? 2 : n < 100 ? 1 : 0);
+
 function count(n) {
   if (n < 10000) return String(n);
   const units = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
   const [size, unit] = units.find(([s]) => n >= s);
-  return (n / size).toPrecision(3) + " " + unit;
+  return short(n / size) + " " + unit;
 }
 
 function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let i = 0;
   while (n >= 1024 && i < units.length - 1) { n /= 1024; i++; }
-  return (i === 0 ? n : n.toPrecision(3)) + " " + units[i];
+  return (i === 0 ? n : short(n)) + " " + units[i];
 }
 
+// duration writes an upper bound as people do: 520 ms, 1.05 s.
 function duration(seconds) {
   if (seconds === 0) return "–";
-  if (seconds < 1e-3) return "≤ " + Math.round(seconds * 1e6) + " µs";
-  if (seconds < 1) return "≤ " + (seconds * 1e3).toPrecision(2) + " ms";
-  return "≤ " + seconds.toPrecision(2) + " s";
+  const [size, unit] = seconds < 1e-3 ? [1e-6, "µs"] : seconds < 1 ? [1e-3, "ms"] : [1, "s"];
+  const n = seconds / size;
+  return "≤ " + (n < 10 ? String(Number(n.toPrecision(2))) : Math.round(n)) + " " + unit;
 }
 
 function uptime(s) {
@@ -133,18 +137,14 @@ function poolCard() {
     update(e) {
       const p = e.pool;
       setText(name, e.address);
-      if (e.removed) setTag(health, "warn", "removed");
-      else if (!e.healthy) setTag(health, "bad", "unhealthy");
-      else if (e.ejected) setTag(health, "warn", "ejected");
-      else if (e.failures > 0) setTag(health, "warn", "failing");
-      else setTag(health, "good", "healthy");
+      setTag(health, { healthy: "good", unhealthy: "bad" }[e.state] || "warn", e.state);
       spark.add(p.in_use + p.direct);
       const size = Math.max(1, p.max_size);
       used.style.width = Math.min(100, (100 * p.in_use) / size) + "%";
       idle.style.width = Math.min(100, (100 * p.idle) / size) + "%";
       set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), reuse([p]),
         count(p.opened), count(p.reused), count(p.open_failed), duration(p.acquire_seconds.p50), duration(p.acquire_seconds.p99));
-      const wrong = !e.healthy || e.ejected || e.failures > 0; // else it may be over, and nobody has opened a connection since
+      const wrong = e.state !== "healthy"; // else it may be over, and nobody has opened a connection since
       const why = (wrong && e.last_error) || p.last_open_error;
       error.className = wrong ? "error" : "quiet";
       setText(error, why && !wrong ? "the last connection to be opened failed: " + why : why);
@@ -266,23 +266,12 @@ function showState(s) {
   if (s.draining) setTag(state, "warn", "draining");
   else if (!s.ready) setTag(state, "bad", "not ready");
   else setTag(state, "good", "ready");
-  const notes = s.not_ready.slice();
-  if (s.reloads.last_error) notes.push("The last reload was refused, the old configuration keeps running:\n" + s.reloads.last_error);
-  const out = s.upstreams.filter((u) => u.fail_open || u.endpoints.every((e) => !e.healthy)).map((u) => u.name);
-  if (out.length > 0) notes.push("Upstreams without a working endpoint, the reasons are below: " + out.join(", "));
-  const full = s.upstreams.filter((u) => u.endpoints.some((e) => e.pool.waiting > 0 && e.pool.in_use >= e.pool.max_size)).map((u) => u.name);
-  if (full.length > 0) notes.push("Upstreams whose connections are all in use while sessions wait: " + full.join(", "));
-  const crowded = s.listeners.filter((l) => l.queued > 0 && l.active >= l.max_conns).map((l) => l.name);
-  if (crowded.length > 0) notes.push("Listeners without a place left, which connections wait for: " + crowded.join(", "));
-  if (s.log.error) notes.push("The log cannot be written: " + s.log.error);
-  const now = Date.parse(s.started) + 1000 * s.uptime_seconds; // the clock here may be another
-  const expired = s.listeners.filter((l) => l.certificate_expires && Date.parse(l.certificate_expires) < now).map((l) => l.name);
-  if (expired.length > 0) notes.push("Listeners whose certificate has expired: " + expired.join(", "));
-  const apart = s.tunnels.filter((t) => t.side === "connect" && t.sessions === 0).map((t) => t.name);
-  if (apart.length > 0) notes.push("Tunnels that are not connected, the reasons are below: " + apart.join(", "));
+  const notes = s.not_ready.concat(s.trouble);
   const notice = byId("notice");
   setText(notice, notes.join("\n"));
   notice.hidden = notes.length === 0;
+  setText(byId("sizing"), s.sizing.join("\n"));
+  byId("sizing").hidden = s.sizing.length === 0;
 }
 
 function show(s) {

@@ -30,6 +30,8 @@ type Status struct {
 	Upstreams     []UpstreamStatus `json:"upstreams"`
 	Tunnels       []TunnelStatus   `json:"tunnels"`
 	Retiring      []RetiringStatus `json:"retiring"`
+	Trouble       []string         `json:"trouble"` // sentences about what does not work
+	Sizing        []string         `json:"sizing"`  // sentences about pools that are too small, or larger than needed
 }
 
 // RetiringStatus is something that a reload has removed or replaced and that is still used.
@@ -103,8 +105,10 @@ type Listener struct {
 	Accepted uint64            `json:"accepted"`
 	Rejected uint64            `json:"rejected"`
 	Errors   map[string]uint64 `json:"errors"` // by reason
-	BytesIn  uint64            `json:"bytes_in"`
-	BytesOut uint64            `json:"bytes_out"`
+	// LastRejected is when a connection was turned away last because there was no place; null: never.
+	LastRejected *time.Time `json:"last_rejected"`
+	BytesIn      uint64     `json:"bytes_in"`
+	BytesOut     uint64     `json:"bytes_out"`
 	// CertificateExpires is null without TLS.
 	CertificateExpires *time.Time `json:"certificate_expires"`
 }
@@ -127,31 +131,36 @@ type Endpoint struct {
 	EjectedUntil *time.Time `json:"ejected_until"` // null: not ejected
 	Failures     int        `json:"failures"`
 	LastError    string     `json:"last_error"`
+	LastFailed   *time.Time `json:"last_failed"` // null: never
+	State        string     `json:"state"`       // healthy, failing, ejected, unhealthy or removed
 	Pool         Pool       `json:"pool"`
 }
 
 // Pool is the pool of one endpoint, and an element of /api/v1/pools.
 type Pool struct {
-	Name           string    `json:"name"` // of the upstream
-	Protocol       string    `json:"protocol"`
-	Endpoint       string    `json:"endpoint"`
-	Idle           int       `json:"idle"`
-	InUse          int       `json:"in_use"`
-	Opening        int       `json:"opening"`
-	Waiting        int       `json:"waiting"`
-	MaxSize        int       `json:"max_size"`
-	Direct         int       `json:"direct"` // out, beyond max_size
-	Acquired       uint64    `json:"acquired"`
-	Reused         uint64    `json:"reused"`
-	ReuseRatio     float64   `json:"reuse_ratio"` // reused / acquired; 0 when nothing was acquired
-	Opened         uint64    `json:"opened"`
-	OpenFailed     uint64    `json:"open_failed"`
-	Waited         uint64    `json:"waited"`
-	TimedOut       uint64    `json:"timed_out"`
-	Rejected       uint64    `json:"rejected"`
-	Discarded      uint64    `json:"discarded"`
-	AcquireSeconds Quantiles `json:"acquire_seconds"`
-	LastOpenError  string    `json:"last_open_error"`
+	Name       string  `json:"name"` // of the upstream
+	Protocol   string  `json:"protocol"`
+	Endpoint   string  `json:"endpoint"`
+	Idle       int     `json:"idle"`
+	InUse      int     `json:"in_use"`
+	Opening    int     `json:"opening"`
+	Waiting    int     `json:"waiting"`
+	MaxSize    int     `json:"max_size"`
+	Direct     int     `json:"direct"` // out, beyond max_size
+	Acquired   uint64  `json:"acquired"`
+	Reused     uint64  `json:"reused"`
+	ReuseRatio float64 `json:"reuse_ratio"` // reused / acquired; 0 when nothing was acquired
+	Opened     uint64  `json:"opened"`
+	OpenFailed uint64  `json:"open_failed"`
+	Waited     uint64  `json:"waited"`
+	TimedOut   uint64  `json:"timed_out"`
+	Rejected   uint64  `json:"rejected"`
+	Discarded  uint64  `json:"discarded"`
+	PeakInUse  int     `json:"peak_in_use"`
+	// LastRefused is when an acquire timed out or was rejected last; null: never.
+	LastRefused    *time.Time `json:"last_refused"`
+	AcquireSeconds Quantiles  `json:"acquire_seconds"`
+	LastOpenError  string     `json:"last_open_error"`
 }
 
 // Quantiles are upper bounds, in seconds, of how long that part of the acquires took at most.
@@ -191,7 +200,7 @@ func status(s Snapshot, now time.Time) Status {
 		out.Listeners = append(out.Listeners, listenerStatus(l, s.Certificates[l.Name]))
 	}
 	for _, u := range s.Upstreams {
-		out.Upstreams = append(out.Upstreams, upstreamStatus(u))
+		out.Upstreams = append(out.Upstreams, upstreamStatus(u, now))
 	}
 	for _, t := range s.Tunnels {
 		out.Tunnels = append(out.Tunnels, TunnelStatus{
@@ -201,6 +210,7 @@ func status(s Snapshot, now time.Time) Status {
 			LastError: text(t.LastError), FailingSince: timeOrNil(t.FailingSince),
 		})
 	}
+	out.Trouble, out.Sizing = troubles(&out, now), sizing(&out)
 	return out
 }
 
@@ -214,18 +224,22 @@ func listenerStatus(l listener.Stats, expires time.Time) Listener {
 	return Listener{
 		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, MaxConns: l.MaxConns, Draining: l.Draining,
 		Accepted: l.Accepted, Rejected: l.Rejected, Errors: errs, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
+		LastRejected:       timeOrNil(l.LastRejected),
 		CertificateExpires: timeOrNil(expires),
 	}
 }
 
-func upstreamStatus(u Upstream) UpstreamStatus {
+func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, FailOpen: u.FailOpen, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
 	addresses := distinctAddresses(u.Endpoints)
 	for i, e := range u.Endpoints {
-		out.Endpoints = append(out.Endpoints, Endpoint{
+		end := Endpoint{
 			Address: addresses[i], Removed: e.Removed, Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
-			Failures: e.Failures, LastError: e.LastError, Pool: poolStatus(u, addresses[i], e.Pool),
-		})
+			Failures: e.Failures, LastError: e.LastError, LastFailed: timeOrNil(e.LastFailed),
+			Pool: poolStatus(u, addresses[i], e.Pool),
+		}
+		end.State = end.state(now)
+		out.Endpoints = append(out.Endpoints, end)
 	}
 	return out
 }
@@ -236,6 +250,7 @@ func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, Direct: p.Direct,
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
 		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
+		PeakInUse: p.PeakInUse, LastRefused: timeOrNil(p.LastRefused),
 		AcquireSeconds: Quantiles{
 			P50: p.AcquireSeconds.Quantile(0.50).Seconds(),
 			P90: p.AcquireSeconds.Quantile(0.90).Seconds(),

@@ -72,7 +72,7 @@ type Listener struct {
 	Upstream       string            `conf:"upstream"`                              // where sessions go unless a route or database says otherwise
 	TLS            *ServerTLS        `conf:"tls"`                                   // nil: clear text
 	MaxConns       int               `conf:"max_conns" default:"10000" min:"1" max:"10000000"`
-	MaxQueue       int               `conf:"max_queue" min:"0" max:"10000000"` // connections waiting for a place; 0: package listener's default
+	MaxQueue       int               `conf:"max_queue" default:"1024" min:"0" max:"10000000"` // connections waiting for a place
 	QueueTimeout   time.Duration     `conf:"queue_timeout" default:"5s" min:"1ms" max:"1h"`
 	AccessLog      bool              `conf:"access_log"`                    // one log line per session or request
 	AcceptProxy    bool              `conf:"accept_proxy"`                  // expect a PROXY v1/v2 header from TrustedProxies
@@ -161,7 +161,7 @@ type TunnelListener struct {
 	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"`   // connecting to one of these
 	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`   // connections a peer may have open
 	MaxSessions  int           `conf:"max_sessions" default:"256" min:"1" max:"100000"` // of all peers
-	PeerSessions int           `conf:"max_sessions_per_peer" min:"0" max:"100000"`      // of one; 0: a quarter of max_sessions, at least 2
+	PeerSessions int           `conf:"max_sessions_per_peer" min:"0" max:"100000"`      // of one; default a quarter of max_sessions, at least 2
 	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"`   // a session without a socket is kept for
 	KeepAlive    time.Duration `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`      // a socket that is silent for so long, although asked, is replaced
 }
@@ -236,7 +236,7 @@ type Eject struct {
 type Pool struct {
 	MinIdle        int           `conf:"min_idle" min:"0" max:"1000000"`
 	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"`                  // by protocol
-	MaxIdle        int           `conf:"max_idle" min:"0" max:"1000000"`                  // 0: max_size
+	MaxIdle        int           `conf:"max_idle" min:"0" max:"1000000"`                  // default max_size
 	IdleTimeout    time.Duration `conf:"idle_timeout" min:"1ms" max:"8760h" never:"-1ns"` // by protocol
 	MaxLifetime    time.Duration `conf:"max_lifetime" min:"1ms" max:"8760h" never:"0s"`   // by protocol
 	AcquireTimeout time.Duration `conf:"acquire_timeout" default:"5s" min:"1ms" max:"24h" never:"0s"`

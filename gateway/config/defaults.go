@@ -20,6 +20,9 @@ var poolDefaults = map[Protocol]Pool{
 // sqliteReaders is the size of the pool of readers of a SQLite file.
 const sqliteReaders = 4
 
+// minPeerSessions is what one peer of a tunnel may have at least by default: as many as it keeps, and one while it replaces another.
+const minPeerSessions = 2
+
 // fillDefaults gives every field that the file leaves out its default. It moves nothing, so that marks stay valid.
 func (d *decoder) fillDefaults(cfg *Config) {
 	for i := range cfg.Listeners {
@@ -38,6 +41,9 @@ func (d *decoder) fillDefaults(cfg *Config) {
 	d.fillStruct(reflect.ValueOf(cfg).Elem())
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
+		if t := l.Tunnel; t != nil && t.PeerSessions == 0 {
+			t.PeerSessions = max(minPeerSessions, t.MaxSessions/4)
+		}
 		if pg := l.Postgres; pg != nil && pg.Auth == "" {
 			pg.Auth = AuthTrust
 			if pg.UsersFile != "" {
@@ -95,6 +101,9 @@ func (d *decoder) fillPool(u *Upstream) {
 	}
 	if !d.written(&p.MaxLifetime) {
 		p.MaxLifetime = defaults.MaxLifetime
+	}
+	if p.MaxIdle == 0 {
+		p.MaxIdle = p.MaxSize
 	}
 	if !d.written(&p.CheckAfter) {
 		p.CheckAfter = defaults.CheckAfter

@@ -1,0 +1,105 @@
+package admin
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// recent is for how long a refusal or a failure that is over is trouble: long enough to be seen by whoever was called because of it.
+const recent = time.Minute
+
+// States of an endpoint.
+const (
+	stateHealthy   = "healthy"
+	stateFailing   = "failing" // it failed within the last minute, and has not been taken out
+	stateEjected   = "ejected"
+	stateUnhealthy = "unhealthy"
+	stateRemoved   = "removed" // by a reload
+)
+
+// state is an endpoint's in one word.
+func (e *Endpoint) state(now time.Time) string {
+	switch {
+	case e.Removed:
+		return stateRemoved
+	case !e.Healthy:
+		return stateUnhealthy
+	case e.Ejected:
+		return stateEjected
+	case e.Failures > 0 && within(e.LastFailed, now):
+		return stateFailing
+	}
+	return stateHealthy
+}
+
+// within reports whether a time is recent.
+func within(t *time.Time, now time.Time) bool { return t != nil && now.Sub(*t) < recent }
+
+// troubles are sentences about all that does not work: a refused reload, what is full or was within the last minute, and each listener,
+// tunnel, upstream and endpoint that fails.
+func troubles(s *Status, now time.Time) []string {
+	lines := []string{}
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if e := s.Reloads.LastError; e != "" {
+		add("the last reload was refused, the old configuration keeps running: %s", e)
+	}
+	if e := s.Log.Error; e != "" {
+		add("the log cannot be written, lines missing so far: %d: %s", s.Log.SlowReader+s.Log.DiskFull+s.Log.WriteFailed, e)
+	}
+	for _, l := range s.Listeners {
+		switch {
+		case l.Active >= l.MaxConns && l.Queued > 0:
+			add("listener %s has no place left (max_conns %d), connections that wait: %d", l.Name, l.MaxConns, l.Queued)
+		case within(l.LastRejected, now):
+			add("listener %s turned connections away %s, there was no place left (max_conns %d); since the start: %d",
+				l.Name, ago(*l.LastRejected, now), l.MaxConns, l.Errors[listener.ReasonRejected])
+		}
+		if at := l.CertificateExpires; at != nil && at.Before(now) {
+			add("listener %s: its certificate has expired on %s", l.Name, at.Format(time.RFC3339))
+		}
+	}
+	for _, t := range s.Tunnels {
+		if t.Side == Connects && t.Sessions == 0 {
+			add("tunnel %s is not connected%s", t.Name, t.since(now))
+		} else if t.LastError != "" {
+			add("tunnel %s is not connected as it should be%s", t.Name, t.since(now))
+		}
+	}
+	for _, u := range s.Upstreams {
+		if u.FailOpen {
+			add("upstream %s: every endpoint is out, all of them are tried", u.Name)
+		}
+		for _, e := range u.Endpoints {
+			switch p := e.Pool; {
+			case p.InUse >= p.MaxSize && p.Waiting > 0:
+				add("upstream %s, endpoint %s: every connection is in use (max_size %d), sessions that wait: %d", u.Name, e.Address, p.MaxSize, p.Waiting)
+			case within(p.LastRefused, now):
+				add("upstream %s, endpoint %s: no connection became free in time %s (max_size %d); refused since the start: %d",
+					u.Name, e.Address, ago(*p.LastRefused, now), p.MaxSize, p.TimedOut+p.Rejected)
+			}
+			if e.State != stateHealthy && e.LastError != "" {
+				add("upstream %s, endpoint %s is %s: %s", u.Name, e.Address, e.State, e.LastError)
+			}
+		}
+	}
+	return lines
+}
+
+// ago says how long ago a time was.
+func ago(t, now time.Time) string {
+	return fmt.Sprintf("%v ago", max(now.Sub(t), time.Second).Truncate(time.Second))
+}
+
+// since says for how long, and why, a tunnel fails.
+func (t *TunnelStatus) since(now time.Time) string {
+	text := ""
+	if t.FailingSince != nil {
+		text = fmt.Sprintf(" since %s (%v)", t.FailingSince.Format(time.RFC3339), now.Sub(*t.FailingSince).Truncate(time.Second))
+	}
+	if t.LastError != "" {
+		text += ": " + t.LastError
+	}
+	return text
+}

@@ -1,0 +1,84 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/tunnel"
+	"github.com/headpond/headpond/upstream"
+)
+
+// statusLines returns what the status of a gateway says of trouble and sizing, a line each.
+func statusLines(t *testing.T, s admin.Snapshot) string {
+	t.Helper()
+	var status admin.Status
+	if err := json.Unmarshal(get(newHandler(t, admin.Config{Snapshot: func() admin.Snapshot { return s }}), "/api/v1/status").Body.Bytes(), &status); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(append(status.Trouble, status.Sizing...), "\n") + "\n"
+}
+
+// TestTroubleIsWhatIsWrongNow, or was within the last minute.
+func TestTroubleIsWhatIsWrongNow(t *testing.T) {
+	since, lately, long := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), time.Now().Add(-10*time.Second), time.Now().Add(-2*time.Minute)
+	endpoint := func(address string, e upstream.EndpointStatus) upstream.EndpointStatus { e.Address = address; return e }
+	snapshot := admin.Snapshot{
+		Version: "v1", Engine: "uring", Reloads: admin.Reloads{LastError: "c.yaml:3:1: no"}, Started: time.Now().Add(-3 * time.Hour),
+		Log: admin.LogState{DiskFull: 3, Failed: 1, Error: "no space left"},
+		Listeners: []listener.Stats{
+			{Name: "db", Active: 100, MaxConns: 100, Queued: 6, Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}},
+			{Name: "web", Active: 100, MaxConns: 100}, {Name: "more"},
+			{Name: "rush", Active: 9, MaxConns: 10, Errors: map[string]uint64{"rejected": 4}, LastRejected: lately},
+			{Name: "calm", Active: 9, MaxConns: 10, Errors: map[string]uint64{"rejected": 4}, LastRejected: long},
+		},
+		Certificates: map[string]time.Time{"web": since, "more": time.Now().AddDate(1, 0, 0)},
+		Upstreams: []admin.Upstream{{Protocol: "postgres", Status: upstream.Status{Name: "pg", FailOpen: true, Endpoints: []upstream.EndpointStatus{
+			endpoint("a:1", upstream.EndpointStatus{Healthy: true, Failures: 2, LastError: "refused\x1b[2J", LastFailed: lately}),
+			endpoint("b:1", upstream.EndpointStatus{Healthy: true, LastError: "was b", LastFailed: lately, Pool: pool.Stats{InUse: 20, MaxSize: 20, PeakInUse: 20}}),
+			endpoint("c:1", upstream.EndpointStatus{LastError: "dead", LastFailed: long}),
+			endpoint("d:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{InUse: 20, MaxSize: 20, Waiting: 7}}),
+			endpoint("e:1", upstream.EndpointStatus{Healthy: true, Failures: 1, LastError: "was e", LastFailed: long, Pool: pool.Stats{TimedOut: 1, LastRefused: long}}),
+			endpoint("f:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 5, TimedOut: 2, Rejected: 1, LastRefused: lately}}),
+			endpoint("small:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 4, PeakInUse: 4, Acquired: 9000, Waited: 900}}),
+			endpoint("large:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 50, PeakInUse: 7, Acquired: 9000}}),
+			endpoint("right:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 10, PeakInUse: 8, Acquired: 9000, Waited: 9}}),
+		}}}},
+		Tunnels: []admin.Tunnel{
+			{Side: "listen", Stats: tunnel.Stats{Name: "main", Connected: []string{"branch"}}},
+			{Side: "connect", Stats: tunnel.Stats{Name: "far", LastError: errors.New("refused\x1b[2J"), FailingSince: lately}},
+			{Side: "connect", Stats: tunnel.Stats{Name: "half", Sessions: 1, LastError: errors.New("too many sessions"), FailingSince: lately}},
+			{Side: "connect", Stats: tunnel.Stats{Name: "new"}},
+		},
+	}
+	stdout := statusLines(t, snapshot)
+	failing := lately.Format(time.RFC3339)
+	for _, want := range []string{
+		"reload was refused, the old configuration keeps running: c.yaml:3:1: no\n", "every endpoint is out",
+		"endpoint a:1 is failing: refused\x1b[2J\n", "endpoint c:1 is unhealthy: dead\n",
+		"tunnel far is not connected since " + failing + " (10s): refused\x1b[2J\n", "tunnel new is not connected\n",
+		"tunnel half is not connected as it should be since " + failing + " (10s): too many sessions\n",
+		"listener web: its certificate has expired on 2026-01-02T03:04:05Z\n",
+		"listener db has no place left (max_conns 100), connections that wait: 6\n",
+		"listener rush turned connections away 10s ago, there was no place left (max_conns 10); since the start: 4\n",
+		"upstream pg, endpoint d:1: every connection is in use (max_size 20), sessions that wait: 7\n",
+		"upstream pg, endpoint f:1: no connection became free in time 10s ago (max_size 5); refused since the start: 3\n",
+		"the log cannot be written, lines missing so far: 4: no space left\n",
+		"upstream pg, endpoint small:1: max_size 4 is small: 10.0 % of the acquires waited",
+		"upstream pg, endpoint large:1: max_size 50 is more than needed: never more than 7 were in use in 3 hours\n",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	for _, over := range []string{"was b", "was e", "endpoint b:1", "endpoint e:1", "endpoint right:1", "listener more", "listener web has", "listener calm", "tunnel main"} {
+		if strings.Contains(stdout, over) {
+			t.Errorf("%q, which is over or never was trouble, is in\n%s", over, stdout)
+		}
+	}
+}
