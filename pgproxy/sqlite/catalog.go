@@ -116,6 +116,7 @@ var emptyViews = map[string]string{
 	"pg_trigger":      "oid tgrelid tgname tgenabled tgisinternal tgparentid",
 	"pg_sequence":     "seqrelid seqtypid seqstart",
 	"pg_matviews":     "schemaname matviewname",
+	"pg_policy":       "oid polname polrelid polcmd polpermissive polroles polqual polwithcheck",
 }
 
 // createEmpty makes the empty views.

@@ -46,6 +46,8 @@ func parseCommand(tokens []token) (*command, error) {
 		return simple("DISCARD "+strings.ToUpper(arg(1).text), func(s *session) error { return s.discard(arg(1).is("ALL")) }), nil
 	case t.is("DEALLOCATE"):
 		return parseDeallocate(tokens[len(tokens)-1]), nil
+	case t.isAny("CREATE", "DROP") && arg(1).is("SCHEMA"): // a schema is a part of its tables' names, see ownSchema
+		return simple(strings.ToUpper(t.text)+" SCHEMA", func(*session) error { return nil }), nil
 	case t.is("LOCK"):
 		return simple("LOCK TABLE", func(*session) error { return unsupported("LOCK").hint("Begin with BEGIN IMMEDIATE.") }), nil
 	}

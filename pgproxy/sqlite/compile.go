@@ -314,6 +314,8 @@ func wireType(oid uint32) uint32 {
 	switch {
 	case oid == oidFloat4:
 		return oidFloat8
+	case elementTypes[oid] != 0, oid == oidInt2Vector:
+		return oid
 	case castFunction(oid) == "", oid == oidUnknown:
 		return oidText
 	}

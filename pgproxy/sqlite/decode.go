@@ -173,7 +173,12 @@ func bindBinary(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 		}
 		return bindText(stmt, n, oid, raw[1:])
 	default:
-		return fmt.Errorf("type OID %d is known in text format only", oid)
+		if elementTypes[oid] == 0 {
+			return fmt.Errorf("type OID %d is known in text format only", oid)
+		}
+		s, err := decodeArray(raw, oid)
+		stmt.BindText(n, s)
+		return err
 	}
 	return nil
 }

@@ -39,7 +39,13 @@
 // typed literals (DATE '2024-02-29'), the schema names public, pg_catalog and
 // information_schema. LIKE ignores case, as in SQLite. What a shared file cannot do (COPY, LISTEN, cursors, temporary tables, roles, PRAGMAs
 // that change something) is refused with SQLSTATE 0A000, and what would change a
-// connection that others use next, however it is written, with 42501. psql's \d, \dt, \di,
+// connection that others use next, however it is written, with 42501.
+//
+// SQLite has no arrays: they are texts, ({1,2} or [1,2]), and = ANY, ARRAY[…], subscripts, array_agg and unnest
+// are rewritten into functions that take both. DEFAULT among values, names of columns
+// behind a subquery, EXTRACT, GENERATED AS IDENTITY and the like are
+// rewritten, too. A serial or identity column must be the primary key, the only thing SQLite counts by itself.
+// A table of a schema that is not public is kept under the name "schema.table". psql's \d, \dt, \di,
 // \dv, \d NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
 //
 // # Types

@@ -101,6 +101,9 @@ func (c *column) encode(dst []byte, v value) (out []byte, ok bool) {
 		}
 		return appendUUID(dst, u), ok
 	}
+	if c.TypeOID != oidText && (elementTypes[c.TypeOID] != 0 || c.TypeOID == oidInt2Vector) {
+		return encodeArray(dst, v, c.TypeOID, c.Format)
+	}
 	return v.plain(dst), v.typ != sqlite.TypeText || isText(v.text)
 }
 

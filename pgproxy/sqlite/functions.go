@@ -49,7 +49,7 @@ func (b *Backend) registerFunctions(cs *connState) error {
 	for name, oid := range castFunctions {
 		casts[name] = castTo(oid)
 	}
-	for _, set := range []map[string]fn{b.sessionFunctions(), catalogFunctions(), valueFunctions(), timeFunctions(), casts} {
+	for _, set := range []map[string]fn{b.sessionFunctions(), catalogFunctions(), valueFunctions(), timeFunctions(), arrayFunctions(), syntaxFunctions(), casts} {
 		for name, f := range set {
 			for _, n := range f.args {
 				impl := &sqlite.FunctionImpl{NArgs: n, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
@@ -65,7 +65,10 @@ func (b *Backend) registerFunctions(cs *connState) error {
 			}
 		}
 	}
-	return nil
+	if err := registerRows(cs.conn); err != nil {
+		return fmt.Errorf("pg_rows: %w", err)
+	}
+	return registerAggregates(cs)
 }
 
 // sessionFunctions are about the session, the server and the clock.
@@ -76,7 +79,12 @@ func (b *Backend) sessionFunctions() map[string]fn {
 	return map[string]fn{
 		"current_user": user, "session_user": user, "current_role": user,
 		"current_database": database, "current_catalog": database,
-		"current_schema": schema, "current_schemas": constant(text("{public}"), 1),
+		"current_schema": schema, "current_schemas": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if args[0].Int64() != 0 {
+				return text("{pg_catalog,public}"), nil
+			}
+			return text("{public}"), nil
+		}},
 		"pg_postmaster_start_time": constant(text(formatTime(b.started.UTC(), oidTimestamptz)), 0),
 		"version":                  constant(text("PostgreSQL "+serverVersion+" compatible: Headpond on SQLite "+sqlite.Version), 0),
 		"pg_backend_pid":           ofSession(func(s *session) sqlite.Value { return sqlite.IntegerValue(keyOf(s.c.Key())) }),
@@ -135,13 +143,6 @@ func valueFunctions() map[string]fn {
 		"pg_size_pretty": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 			return text(pretty(args[0].Int64())), nil
 		}},
-		"array_to_string": {[]int{2, 3}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
-			if isNull(args[0]) {
-				return sqlite.Value{}, nil
-			}
-			return text(strings.ReplaceAll(strings.Trim(args[0].Text(), "{}"), ",", args[1].Text())), nil
-		}},
-		"array_length": constant(sqlite.Value{}, 2), "array_upper": constant(sqlite.Value{}, 2),
 	}
 }
 
@@ -178,11 +179,9 @@ func catalogFunctions() map[string]fn {
 		"pg_get_userbyid":     ofOwner(),
 		"pg_table_is_visible": constant(truth, 1), "pg_function_is_visible": constant(truth, 1), "pg_type_is_visible": constant(truth, 1),
 		"pg_encoding_to_char": constant(text("UTF8"), 1),
-		"format_type": {[]int{2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
-			return text(typeName(uint32(args[0].Int64()))), nil
-		}},
-		"pg_get_expr":     {[]int{2, 3}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return args[0], nil }},
-		"obj_description": constant(null, 1, 2), "shobj_description": constant(null, 2), "col_description": constant(null, 2),
+		"format_type":         {[]int{2}, formatType},
+		"pg_get_expr":         {[]int{2, 3}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return args[0], nil }},
+		"obj_description":     constant(null, 1, 2), "shobj_description": constant(null, 2), "col_description": constant(null, 2),
 		"has_table_privilege": constant(truth, 2, 3), "has_schema_privilege": constant(truth, 2, 3), "has_database_privilege": constant(truth, 2, 3),
 		"has_column_privilege": constant(truth, 3, 4), "has_any_column_privilege": constant(truth, 2, 3), "pg_has_role": constant(truth, 2, 3),
 		"pg_table_size": constant(null, 1), "pg_relation_size": constant(null, 1, 2), "pg_total_relation_size": constant(null, 1), "pg_indexes_size": constant(null, 1),
@@ -193,17 +192,7 @@ func catalogFunctions() map[string]fn {
 		"pg_get_function_result": constant(null, 1), "pg_get_function_arguments": constant(null, 1), "pg_get_partkeydef": constant(null, 1),
 		"pg_get_statisticsobjdef_columns": constant(null, 1), "pg_get_serial_sequence": constant(null, 2), "pg_get_triggerdef": constant(null, 1, 2),
 		"pg_regclass": {[]int{1}, regclass}, "to_regclass": {[]int{1}, regclass},
-		"pg_regtype": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
-			if args[0].Type() == sqlite.TypeInteger {
-				return text(typeName(uint32(args[0].Int64()))), nil
-			}
-			for _, t := range pgTypes {
-				if t.typ == args[0].Text() || t.name == args[0].Text() {
-					return sqlite.IntegerValue(int64(t.oid)), nil
-				}
-			}
-			return sqlite.Value{}, nil
-		}},
+		"pg_regtype": {[]int{1}, regtype}, "to_regtype": {[]int{1}, regtype},
 		"pg_regnamespace": constant(text("public"), 1), "pg_regproc": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return args[0], nil }},
 		"pg_regrole":           ofOwner(),
 		"pg_index_name":        {[]int{2}, indexName},
@@ -268,4 +257,40 @@ func indexDef(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 		return lookup(fmt.Sprintf("SELECT attname FROM pg_attribute WHERE attrelid = ?1 AND attnum = %d", args[1].Int64()))(cs, args)
 	}
 	return lookup("SELECT indexdef FROM pg_index WHERE indexrelid = ?1")(cs, args)
+}
+
+// regtype turns the OID of a type into its name, and a name into the OID; NULL if there is none.
+func regtype(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+	if args[0].Type() == sqlite.TypeInteger {
+		return text(typeName(uint32(args[0].Int64()))), nil
+	}
+	name, array := strings.CutSuffix(strings.ToLower(strings.TrimPrefix(args[0].Text(), "pg_catalog.")), "[]")
+	for _, t := range pgTypes {
+		if t.typ == name || t.name == name {
+			if array {
+				return sqlite.IntegerValue(int64(arrayTypes[t.oid])), nil
+			}
+			return sqlite.IntegerValue(int64(t.oid)), nil
+		}
+	}
+	return sqlite.Value{}, nil
+}
+
+// formatType is format_type(oid, modifier).
+func formatType(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+	oid, array := uint32(args[0].Int64()), ""
+	if element, ok := elementTypes[oid]; ok {
+		oid, array = element, "[]"
+	}
+	name, mod := typeName(oid), args[1].Int64()
+	switch {
+	case isNull(args[0]):
+		return sqlite.Value{}, nil
+	case mod < 4 || isNull(args[1]):
+	case oid == oidNumeric:
+		name += fmt.Sprintf("(%d,%d)", (mod-4)>>16, (mod-4)&0xffff)
+	case oid == oidVarchar || oid == oidBpchar:
+		name += fmt.Sprintf("(%d)", mod-4)
+	}
+	return text(name + array), nil
 }

@@ -218,20 +218,20 @@ const sameAsArgs = ^uint32(0)
 var functionTypes = func() map[string]uint32 {
 	m := map[string]uint32{}
 	for oid, names := range map[uint32]string{
-		oidInt4: `length char_length character_length octet_length bit_length instr strpos position unicode ascii sign json_array_length pg_backend_pid`,
+		oidInt4: `pg_position cardinality array_length array_upper length char_length character_length octet_length bit_length instr strpos position unicode ascii sign json_array_length pg_backend_pid`,
 		oidInt8: `count row_number rank dense_rank ntile changes last_insert_rowid total_changes random unixepoch
 			pg_relation_size pg_table_size pg_total_relation_size pg_database_size`,
 		oidFloat8: `avg total julianday sqrt exp ln log log2 log10 pow power sin cos tan pi percent_rank cume_dist acos asin atan atan2 radians degrees
 			date_part`,
-		oidText: `upper lower substr substring trim ltrim rtrim replace hex printf format quote group_concat string_agg typeof char
+		oidText: `array_to_string pg_trim upper lower substr substring trim ltrim rtrim replace hex printf format quote group_concat string_agg typeof char
 			date time datetime strftime concat concat_ws
 			sqlite_version version current_database current_schema current_user session_user format_type quote_ident
 			current_setting set_config pg_get_userbyid pg_size_pretty pg_regclass pg_regtype to_char`,
 		oidJSON:        `json json_array json_object json_group_array json_group_object json_patch json_set json_insert json_replace json_remove json_quote`,
 		oidBytea:       `zeroblob randomblob unhex`,
-		oidBool:        `glob like regexp pg_table_is_visible pg_is_in_recovery json_valid has_table_privilege has_schema_privilege has_database_privilege`,
+		oidBool:        `glob like regexp bool_and bool_or every pg_table_is_visible pg_is_in_recovery json_valid has_table_privilege has_schema_privilege has_database_privilege`,
 		oidNumeric:     `extract`,
-		oidTimestamp:   `localtimestamp`,
+		oidTimestamp:   `localtimestamp timezone_of timezone`,
 		oidTime:        `localtime`,
 		oidTimestamptz: `now transaction_timestamp statement_timestamp clock_timestamp pg_postmaster_start_time to_timestamp`,
 		oidUUID:        `gen_random_uuid`,
@@ -248,6 +248,9 @@ var functionTypes = func() map[string]uint32 {
 // call gives the type of a function call, with its FILTER and OVER if any.
 func (ty *typer) call(lo, hi int) uint32 {
 	name := strings.ToLower(ty.tokens[lo].name())
+	if oid := ty.arrayCall(name, lo, hi); oid != oidUnspecified {
+		return oid
+	}
 	oid, ok := functionTypes[name]
 	if !ok || oid != sameAsArgs {
 		return oid
@@ -296,9 +299,9 @@ func splitItems(tokens []token, lo, hi int) []item {
 			continue
 		}
 		switch {
-		case tokens[i].is("("), tokens[i].is("CASE"):
+		case tokens[i].isAny("(", "[", "CASE"):
 			depth++
-		case tokens[i].is(")"), tokens[i].is("END") && depth > 0:
+		case tokens[i].isAny(")", "]"), tokens[i].is("END") && depth > 0:
 			depth--
 		}
 	}

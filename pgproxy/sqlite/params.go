@@ -79,6 +79,11 @@ func (ty *typer) beside(i int) uint32 {
 		return castOID(name)
 	case prev.is("(") && next.is(")") && castFunctions[strings.ToLower(ty.at(i-2).text)] != oidUnspecified:
 		return castFunctions[strings.ToLower(ty.at(i-2).text)]
+	case prev.is("(") && ty.at(i-2).is("pg_elements"): // x IN (SELECT value FROM json_each(pg_elements($1)))
+		return arrayOf(ty.operandBefore(i - 10))
+	case prev.is("(") && ty.at(i-2).is("pg_array") && next.is(","):
+		oid, _ := strconv.Atoi(ty.at(i + 2).text)
+		return uint32(oid)
 	case prev.isAny("LIMIT", "OFFSET"):
 		return oidInt8
 	case prev.isAny("LIKE", "GLOB", "REGEXP", "MATCH", "||", "->", "->>", "ESCAPE"), next.isAny("||", "LIKE", "GLOB", "REGEXP"):

@@ -182,7 +182,7 @@ func refuse(tokens []token) error {
 	case first.isAny("LISTEN", "NOTIFY", "UNLISTEN", "COPY", "DECLARE", "FETCH", "MOVE", "CLOSE", "GRANT", "REVOKE", "COMMENT", "DO", "CALL",
 		"PREPARE", "EXECUTE", "CLUSTER", "REFRESH", "SECURITY", "IMPORT", "REASSIGN", "CHECKPOINT", "LOAD", "ATTACH", "DETACH", "TRUNCATE", "MERGE"):
 		return unsupported("%s", strings.ToUpper(first.text)).at("", 0)
-	case first.isAny("CREATE", "ALTER", "DROP") && second.isAny("EXTENSION", "FUNCTION", "PROCEDURE", "ROLE", "USER", "DATABASE", "SCHEMA",
+	case first.isAny("CREATE", "ALTER", "DROP") && second.isAny("EXTENSION", "FUNCTION", "PROCEDURE", "ROLE", "USER", "DATABASE",
 		"TYPE", "DOMAIN", "SEQUENCE", "MATERIALIZED", "POLICY", "RULE", "SERVER", "FOREIGN", "AGGREGATE", "LANGUAGE", "PUBLICATION", "SUBSCRIPTION", "TABLESPACE"):
 		return unsupported("%s %s", strings.ToUpper(first.text), strings.ToUpper(second.text))
 	case first.is("CREATE") && second.isAny("TEMP", "TEMPORARY"):

@@ -37,15 +37,22 @@ func (r *rewritten) position(out int) int {
 
 // rewriter holds the edits to a statement: text before tokens, and tokens replaced.
 type rewriter struct {
-	sql     string
-	tokens  []token
-	before  map[int]string // text in front of token i
-	replace map[int]string
-	started map[int]int // last token of a cast → first token of its operand
-	noLock  int         // no FOR before this token begins a locking clause
-	params  []uint32    // types Parse declared
-	stored  bool        // the text becomes part of the file's schema
-	out     rewritten
+	sql      string
+	tokens   []token
+	before   map[int]string // text in front of token i
+	replace  map[int]string
+	started  map[int]int      // last token of a cast → first token of its operand
+	noLock   int              // no FOR before this token begins a locking clause
+	sets     map[int][]string // the end of a FROM clause → the arrays that its select list unnests
+	nsets    int              // functions with rows
+	written  *written
+	counted  int // a DEFAULT, and place is how many values stand before it
+	place    int
+	conflict bool     // the first ON CONFLICT has been seen
+	tail     string   // text behind the last token
+	params   []uint32 // types Parse declared
+	stored   bool     // the text becomes part of the file's schema
+	out      rewritten
 }
 
 // rewrite turns one statement of PostgreSQL's dialect into SQLite's: $n, E”
@@ -54,17 +61,21 @@ type rewriter struct {
 // already comes back unchanged.
 // params are the types the client declared its parameters with.
 func rewrite(sql string, params ...uint32) (*rewritten, error) {
-	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, replace: map[int]string{}, started: map[int]int{}}
+	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, replace: map[int]string{}, started: map[int]int{}, sets: map[int][]string{}}
 	r.out.casts = map[int]uint32{}
 	r.out.catalog = r.readsCatalog()
 	r.stored = r.at(0).isAny("CREATE", "ALTER")
 	for i := 0; i < len(r.tokens); i++ {
+		if _, done := r.replace[i]; done { // as part of what stands before it
+			continue
+		}
 		next, err := r.rewriteAt(i)
 		if err != nil {
 			return nil, err
 		}
 		i = next
 	}
+	r.joinSets()
 	r.assemble()
 	return &r.out, nil
 }
@@ -114,7 +125,7 @@ func (r *rewriter) rewriteAt(i int) (int, error) {
 	case kindNumber:
 		r.number(i)
 	case kindQuoted:
-		return r.schema(i, t.name()), nil
+		return r.qualified(i), nil
 	case kindIdent:
 		return r.word(i)
 	}
@@ -147,8 +158,15 @@ var matchOperators = map[string]string{
 
 func (r *rewriter) operator(i int) (int, error) {
 	t := r.tokens[i]
-	if t.text == "::" {
+	switch t.text {
+	case "::":
 		return r.doubleColon(i)
+	case "[":
+		return i, r.subscript(i)
+	case ".":
+		return r.fieldOf(i), nil
+	case "(":
+		r.namedColumns(i)
 	}
 	if to, ok := matchOperators[t.text]; ok && i > 0 && endsOperand(r.tokens[i-1]) {
 		r.match(i, i, to)
@@ -172,15 +190,18 @@ func endsOperand(t token) bool {
 }
 
 // reserved are keywords that cannot be a type, nor a name before an operator or parenthesis.
-var reserved = func() map[string]bool {
-	m := map[string]bool{}
-	for _, s := range strings.Fields(`ALL AND AS BETWEEN BY CASE COLLATE CROSS DELETE DISTINCT ELSE ESCAPE EXCEPT EXISTS FROM GLOB
+var reserved = words(`ALL AND AS BETWEEN BY CASE COLLATE CROSS DELETE DISTINCT ELSE ESCAPE EXCEPT EXISTS FROM GLOB
 		GROUP HAVING IN INNER INSERT INTERSECT INTO IS JOIN LEFT LIKE ILIKE LIMIT NOT OFFSET ON OR ORDER OUTER REGEXP RETURNING RIGHT
-		SELECT SET THEN UNION UPDATE USING VALUES WHEN WHERE WITH FILTER OVER PARTITION DEFAULT CHECK`) {
+		SELECT SET THEN UNION UPDATE USING VALUES WHEN WHERE WITH FILTER OVER PARTITION DEFAULT CHECK`)
+
+// words returns the set of the words of a text.
+func words(text string) map[string]bool {
+	m := map[string]bool{}
+	for _, s := range strings.Fields(text) {
 		m[s] = true
 	}
 	return m
-}()
+}
 
 // operandStart returns the first token of the operand that ends at token end.
 func (r *rewriter) operandStart(end int) int {
@@ -206,7 +227,7 @@ func (r *rewriter) operandStart(end int) int {
 
 func (r *rewriter) doubleColon(i int) (int, error) {
 	name, last := typeAt(r.tokens, i+1)
-	if i == 0 || name == "" || !endsOperand(r.tokens[i-1]) {
+	if i == 0 || name == "" || !endsOperand(r.tokens[i-1]) || r.tokens[i-1].is("]") && r.tokens[i-1].span == 0 {
 		return i, sqlError(pgwire.StateSyntaxError, `syntax error at or near "::"`).at(r.sql, r.tokens[i].start)
 	}
 	start := r.operandStart(i - 1)
@@ -216,7 +237,7 @@ func (r *rewriter) doubleColon(i int) (int, error) {
 		return last, nil
 	}
 	if len(r.before[start]) > maxCasts {
-		return i, sqlError(pgwire.StateProgramLimitExceeded, "too many casts of one expression").at(r.sql, r.tokens[i].start)
+		return i, tooManyCasts(r, i)
 	}
 	open, end := r.castCode(name)
 	r.before[start] = open + r.before[start]
@@ -228,9 +249,16 @@ func (r *rewriter) doubleColon(i int) (int, error) {
 // about 1,000 of them, the depth of an expression at which SQLite gives up.
 const maxCasts = 5000
 
+func tooManyCasts(r *rewriter, i int) error {
+	return sqlError(pgwire.StateProgramLimitExceeded, "too many casts of one expression").at(r.sql, r.tokens[i].start)
+}
+
 // castCode returns the text before and after the operand of a cast. What becomes
 // part of the file is read by other programs, too, and has SQLite's own casts.
 func (r *rewriter) castCode(name string) (open, end string) {
+	if strings.HasSuffix(name, "[]") {
+		return "pg_array(", ", " + strconv.Itoa(int(castOID(name))) + ")"
+	}
 	switch name = strings.ToLower(name); name {
 	case "regclass", "regtype", "regnamespace", "regrole", "regproc":
 		return "pg_" + name + "(", ")"
@@ -323,7 +351,7 @@ func typeAt(tokens []token, i int) (name string, last int) {
 		next("WITHOUT", "TIME", "ZONE")
 	}
 	for next("[", "]") {
-		name = "text"
+		name = strings.TrimSuffix(name, "[]") + "[]"
 	}
 	return name, last
 }
@@ -350,6 +378,7 @@ func (r *rewriter) assemble() {
 		at, lastChanged = t.end, edited
 	}
 	b.WriteString(unnested(r.sql[at:]))
+	b.WriteString(r.tail)
 	r.out.sql = b.String()
 	if r.out.inOrder && r.out.params > manyParams {
 		r.out.plain = plainParams(r.out.sql)

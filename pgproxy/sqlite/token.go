@@ -24,7 +24,7 @@ type token struct {
 	kind       kind
 	start, end int
 	text       string
-	span       int // from a parenthesis to its partner, in tokens; 0 if it has none
+	span       int // from a parenthesis or bracket to its partner, in tokens; 0 if it has none
 }
 
 // is reports whether t is the keyword or operator s (upper case).
@@ -58,7 +58,7 @@ var operators = [...]string{"!~~*", "->>", "!~*", "!~~", "~~*", "#>>", "::", "||
 // fails: what is unterminated reaches to the end, and SQLite then complains.
 func tokenize(sql string) []token {
 	tokens := make([]token, 0, min(len(sql)/4+4, maxTokensAhead))
-	var open []int // parentheses not closed yet
+	var open []int // parentheses and brackets not closed yet
 	for i := 0; i < len(sql) && len(tokens) <= maxTokens; {
 		if n := skipBlank(sql[i:]); n > 0 {
 			i += n
@@ -66,18 +66,30 @@ func tokenize(sql string) []token {
 		}
 		k, n := scan(sql[i:])
 		at := len(tokens)
+		if sql[i] == '[' && at > 0 && subscribes(tokens[at-1], i) {
+			k, n = kindOp, 1
+		}
 		tokens = append(tokens, token{kind: k, start: i, end: i + n, text: sql[i : i+n]})
 		switch {
-		case tokens[at].is("("):
+		case k != kindOp:
+		case sql[i] == '(' || sql[i] == '[':
 			open = append(open, at)
-		case tokens[at].is(")") && len(open) > 0:
+		case (sql[i] == ')' || sql[i] == ']') && len(open) > 0:
 			from := open[len(open)-1]
-			tokens[from].span, tokens[at].span = at-from, from-at
 			open = open[:len(open)-1]
+			if tokens[from].is("(") == (sql[i] == ')') {
+				tokens[from].span, tokens[at].span = at-from, from-at
+			}
 		}
 		i += n
 	}
 	return tokens
+}
+
+// subscribes reports whether a bracket at byte i behind t is a subscript's or ARRAY's: one that begins a
+// name in SQLite's brackets has a blank or a comma before it.
+func subscribes(t token, i int) bool {
+	return t.is("ARRAY") || t.end == i && (t.kind == kindIdent || t.kind == kindQuoted || t.kind == kindParam || t.is(")") || t.is("]"))
 }
 
 // maxTokens bounds the tokens of what a client sends at once: each takes a hundred bytes or two while the

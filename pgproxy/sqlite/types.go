@@ -123,6 +123,9 @@ func declaredOID(decl string) uint32 {
 
 // castOID maps the name in a cast, PostgreSQL's or SQLite's.
 func castOID(name string) uint32 {
+	if element, ok := strings.CutSuffix(name, "[]"); ok {
+		return arrayOf(castOID(element))
+	}
 	switch name = strings.ToLower(name); name {
 	case "regclass", "regtype", "regnamespace", "regrole", "regproc", "regprocedure":
 		return oidText

@@ -7,9 +7,12 @@ import (
 // word edits what begins with an identifier or keyword at token i.
 func (r *rewriter) word(i int) (int, error) {
 	t, next := r.tokens[i], r.at(i+1)
+	if next.is("(") {
+		if last, done, err := r.call(i); done || err != nil {
+			return last, err
+		}
+	}
 	switch word := strings.ToLower(t.text); word {
-	case "pg_catalog", "information_schema", "public":
-		return r.schema(i, word), nil
 	case "u":
 		if next.is("&") && (r.at(i+2).kind == kindString || r.at(i+2).kind == kindQuoted) && r.at(i+2).start == t.end+1 {
 			return i, unsupported("U&'…'").hint("Write E'\\u0041'.").at(r.sql, t.start)
@@ -23,19 +26,17 @@ func (r *rewriter) word(i int) (int, error) {
 	case "cast":
 		return i, r.cast(i)
 	case "array":
-		return r.array(i), nil
+		return i, r.array(i)
+	case "any", "some", "all":
+		return i, r.quantified(i)
+	case "at":
+		return r.atTimeZone(i), nil
 	case "current_user", "session_user", "current_role", "current_schema", "current_catalog":
 		if !next.isAny("(", ".") && !r.at(i-1).isAny(".", "AS") {
 			r.replace[i] = t.text + "()"
 		}
 	case "for":
 		return r.locking(i), nil
-	case "serial", "bigserial", "smallserial", "serial4", "serial8":
-		if r.at(0).is("CREATE") && r.at(i-1).kind != kindOp {
-			r.replace[i] = "INTEGER"
-		}
-	case "extract":
-		r.extract(i)
 	case "date", "time", "timestamp", "timestamptz", "json", "jsonb", "uuid", "numeric", "interval":
 		return r.typedLiteral(i)
 	case "localtimestamp", "localtime":
@@ -43,16 +44,79 @@ func (r *rewriter) word(i int) (int, error) {
 			r.replace[i] = t.text + "()"
 		}
 	case "default":
-		if next.is("NOW") && r.at(i+2).is("(") && r.at(i+3).is(")") && r.at(0).isAny("CREATE", "ALTER") {
-			r.drop(i+2, i+3)
-			r.replace[i+1] = "CURRENT_TIMESTAMP"
-			return i + 3, nil
-		}
+		return r.defaultValue(i), nil
+	case "as":
+		return r.label(i), nil
+	case "on":
+		r.upsertSelect(i)
+	case "generated", "serial", "bigserial", "smallserial", "serial4", "serial8", "serial2", "using", "concurrently", "nulls", "cascade", "restrict":
+		return r.definition(i, word)
 	}
-	return i, nil
+	if strings.HasSuffix(t.text, "_ops") && next.isAny(",", ")") && r.created() == "CREATE INDEX" {
+		r.replace[i] = ""
+		return i, nil
+	}
+	return r.qualified(i), nil
 }
 
 var schemas = map[string]bool{"public": true, "pg_catalog": true, "information_schema": true}
+
+// qualified edits a name with a schema before it, quoted or not.
+func (r *rewriter) qualified(i int) int {
+	if !r.at(i + 1).is(".") {
+		return i
+	}
+	if name := strings.ToLower(r.tokens[i].name()); schemas[name] {
+		return r.schema(i, name)
+	}
+	return r.ownSchema(i)
+}
+
+// labels are keywords of SQLite that name a column behind AS in PostgreSQL.
+var labels = words(`ADD ALTER CHECK COLLATE COMMIT CONSTRAINT CREATE DEFAULT DEFERRABLE DELETE DISTINCT DROP ESCAPE EXISTS FOREIGN FROM GROUP HAVING IN INDEX
+	INSERT INTO IS ISNULL JOIN LIMIT NOTNULL NULL ON OR ORDER PRIMARY REFERENCES RETURNING SET TABLE THEN TO TRANSACTION UNION UNIQUE UPDATE USING WHEN WHERE`)
+
+// label quotes a keyword behind AS.
+func (r *rewriter) label(i int) int {
+	if name := r.at(i + 1); name.kind == kindIdent && labels[strings.ToUpper(name.text)] {
+		r.replace[i+1] = quoteIdent(strings.ToLower(name.text))
+		return i + 1
+	}
+	return i
+}
+
+// beforeName returns the token before the name at token i and before its schema, if it has one.
+func (r *rewriter) beforeName(i int) int {
+	if r.at(i-1).is(".") && schemas[strings.ToLower(r.at(i-2).name())] {
+		return i - 3
+	}
+	return i - 1
+}
+
+// ownSchema edits the name of a table in a schema that SQLite has not: the table is called "schema.table".
+// A pair of names is a table's where a table's name stands, and before a third name.
+func (r *rewriter) ownSchema(i int) int {
+	prev, object := r.at(r.beforeName(i)), r.at(i+2)
+	if prev.is(".") || object.kind != kindIdent && object.kind != kindQuoted || r.tokens[i].isAny("main", "temp", "excluded") {
+		return i
+	}
+	_, edited := r.replace[i-1] // the FROM of EXTRACT(… FROM …)
+	table := prev.isAny("FROM", "JOIN", "INTO", "UPDATE", "TABLE", "EXISTS", "REFERENCES", "ONLY", "TRUNCATE") && !edited && !r.at(i-2).is("DISTINCT") ||
+		prev.is("ON") && r.created() == "CREATE INDEX"
+	switch {
+	case table:
+		r.drop(i, i+1)
+		r.replace[i+2] = quoteIdent(r.tokens[i].name() + "." + object.name())
+		if alias, _, _ := aliasAt(r.tokens, i+3); alias < 0 && prev.isAny("FROM", "JOIN", "UPDATE") {
+			r.replace[i+2] += " AS " + object.text
+		}
+		return i + 2
+	case r.at(i+3).is(".") && !r.at(i+5).is("."):
+		r.drop(i, i+1)
+		return i + 1
+	}
+	return i
+}
 
 // schema edits the name of a schema before a dot, quoted or not: the catalogs'
 // views have no schema, and the tables are in SQLite's main.
@@ -62,9 +126,12 @@ func (r *rewriter) schema(i int, name string) int {
 		return i
 	}
 	switch {
+	case name == "public" && (r.at(i-1).is("REFERENCES") || r.at(i-1).is("ON") && r.created() == "CREATE INDEX"):
+		r.drop(i, i+1)
+		return i + 1
 	case name == "public":
 		r.replace[i] = "main"
-	case name == "pg_catalog":
+	case name == "pg_catalog", name == "information_schema" && object.is("_pg_expandarray"):
 		r.drop(i, i+1)
 		return i + 1
 	case name == "information_schema" && r.tokens[i].kind == kindIdent && object.kind == kindIdent:
@@ -151,16 +218,6 @@ func (r *rewriter) cast(i int) error {
 	return nil
 }
 
-// extract makes EXTRACT(year FROM x) a call of the function extract('year', x).
-func (r *rewriter) extract(i int) {
-	if r.at(i+1).is("(") && r.at(i+3).is("FROM") {
-		if f := r.at(i + 2); f.kind == kindIdent {
-			r.replace[i+2] = quoteString(strings.ToLower(f.text))
-		}
-		r.replace[i+3] = ","
-	}
-}
-
 // typedLiteral edits DATE '…' and its relatives.
 func (r *rewriter) typedLiteral(i int) (int, error) {
 	name, last := typeAt(r.tokens, i)
@@ -175,21 +232,6 @@ func (r *rewriter) typedLiteral(i int) (int, error) {
 	r.drop(i, last)
 	r.replace[last+1] = open + quoteString(stringValue(literal.text)) + strings.TrimPrefix(end, " ")
 	return last + 1, nil
-}
-
-// array answers ARRAY(SELECT …) in queries of the catalog, where every list of
-// roles and privileges is empty here.
-func (r *rewriter) array(i int) int {
-	if !r.out.catalog || !r.at(i+1).is("(") || !r.at(i+2).is("SELECT") {
-		return i
-	}
-	end := closing(r.tokens, i+1)
-	if end == len(r.tokens) {
-		return i
-	}
-	r.drop(i, end)
-	r.replace[end] = "'{}'"
-	return end
 }
 
 // locking drops FOR UPDATE and its relatives at the end of a SELECT: the

@@ -1,0 +1,146 @@
+package sqlite
+
+import (
+	"strings"
+)
+
+// created returns the first words of a CREATE, ALTER or DROP, such as "CREATE TABLE" and, of a UNIQUE one, "CREATE INDEX";
+// "" in other statements.
+func (r *rewriter) created() string { return createdThing(r.tokens) }
+
+func createdThing(tokens []token) string {
+	if len(tokens) < 2 || !tokens[0].isAny("CREATE", "ALTER", "DROP") {
+		return ""
+	}
+	i := 1
+	for i < len(tokens)-1 && tokens[i].isAny("OR", "REPLACE", "UNIQUE", "TEMP", "TEMPORARY") {
+		i++
+	}
+	return strings.ToUpper(tokens[0].text) + " " + strings.ToUpper(tokens[i].text)
+}
+
+// definition edits words that only the definitions of tables and indexes have.
+func (r *rewriter) definition(i int, word string) (int, error) {
+	next := r.at(i + 1)
+	switch what := r.created(); {
+	case what == "CREATE TABLE" || what == "ALTER TABLE":
+		if word == "generated" && (next.is("ALWAYS") && r.at(i+3).is("IDENTITY") || next.is("BY") && r.at(i+2).is("DEFAULT")) {
+			return r.identity(i)
+		}
+		if strings.Contains(word, "serial") && r.at(i-1).kind != kindOp {
+			return i, r.serial(i)
+		}
+	case what == "CREATE INDEX" && word == "using":
+		if !next.is("btree") {
+			return i, unsupported("CREATE INDEX USING %s", next.text).at(r.sql, r.tokens[i].start)
+		}
+		r.drop(i, i+1)
+		return i + 1, nil
+	case (what == "CREATE INDEX" || what == "DROP INDEX") && word == "concurrently":
+		r.replace[i] = ""
+	case what == "CREATE INDEX" && word == "nulls" && next.isAny("FIRST", "LAST"):
+		r.drop(i, i+1)
+		return i + 1, nil
+	case strings.HasPrefix(what, "DROP ") && (word == "cascade" || word == "restrict") && i == len(r.tokens)-1:
+		r.replace[i] = ""
+	}
+	return i, nil
+}
+
+// identity drops GENERATED … AS IDENTITY: SQLite counts a primary key that is INTEGER by itself.
+func (r *rewriter) identity(i int) (int, error) {
+	last := i
+	for last < len(r.tokens) && !r.tokens[last].is("IDENTITY") {
+		last++
+	}
+	if r.at(last + 1).is("(") {
+		last = closing(r.tokens, last+1)
+	}
+	if last >= len(r.tokens) {
+		return i, nil
+	}
+	lo, _ := r.columnAround(i)
+	r.drop(i, last)
+	_, end := typeAt(r.tokens, lo+1)
+	r.drop(lo+1, min(end, i-1))
+	return last, r.serial(lo + 1)
+}
+
+// serial makes the type at token i INTEGER. Only a primary key counts by itself in SQLite.
+func (r *rewriter) serial(i int) error {
+	lo, hi := r.columnAround(i)
+	name := r.at(lo).name()
+	key := false
+	for k := lo; k < hi; k++ {
+		key = key || r.tokens[k].is("PRIMARY")
+	}
+	for k := 0; k+3 < len(r.tokens) && !key; k++ { // PRIMARY KEY (name), the only column of the key
+		key = r.tokens[k].is("PRIMARY") && r.at(k+2).is("(") && strings.EqualFold(r.at(k+3).name(), name) && r.at(k+4).is(")")
+	}
+	if !key {
+		return unsupported("a serial or identity column that is not the primary key").at(r.sql, r.at(lo).start)
+	}
+	r.replace[i] = "INTEGER"
+	return nil
+}
+
+// columnAround returns the tokens of the column's definition that token i is a part of.
+func (r *rewriter) columnAround(i int) (lo, hi int) {
+	for lo = i; lo > 0 && !r.tokens[lo-1].isAny(",", "(", "COLUMN", "ADD", "EXISTS"); lo-- {
+		if r.tokens[lo-1].is(")") {
+			lo = opening(r.tokens, lo-1) + 1
+		}
+	}
+	for hi = i; hi < len(r.tokens) && !r.tokens[hi].isAny(",", ")"); hi++ {
+		if r.tokens[hi].is("(") {
+			hi = closing(r.tokens, hi)
+		}
+	}
+	return lo, min(hi, len(r.tokens))
+}
+
+// columnDefault edits DEFAULT in the definition of a column, where SQLite takes a literal, or an expression in parentheses.
+func (r *rewriter) columnDefault(i int) int {
+	value, next := r.at(i+1), r.at(i+2)
+	end := i + 1
+	if value.isAny("-", "+") {
+		end++
+	}
+	call := value.kind == kindIdent && next.is("(")
+	if call {
+		end = closing(r.tokens, i+2)
+	}
+	if end >= len(r.tokens) || value.is("(") {
+		return i
+	}
+	last := end
+	for r.at(last + 1).is("::") { // the type of a literal is the column's
+		_, last = typeAt(r.tokens, last+2)
+	}
+	switch {
+	case value.isAny("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp", "localtimestamp") && (!call || end == i+3):
+		r.drop(i+1, last)
+		r.replace[i+1] = "CURRENT_TIMESTAMP"
+	case value.isAny("gen_random_uuid", "uuid_generate_v4") && end == i+3: // what other programs that write to the file can compute
+		r.drop(i+1, last)
+		r.replace[i+1] = "(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-' ||" +
+			" substr('89ab', 1 + (random() & 3), 1) || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))))"
+	case call:
+		r.before[i+1] = "(" + r.before[i+1]
+		if last == end {
+			last++
+			if last < len(r.tokens) {
+				r.before[last] = ") " + r.before[last]
+			}
+			return i
+		}
+		r.drop(end+1, last)
+		r.replace[last] = ")"
+		return i
+	case last > end:
+		r.drop(end+1, last)
+	default:
+		return i
+	}
+	return last
+}

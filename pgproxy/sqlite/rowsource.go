@@ -1,0 +1,264 @@
+package sqlite
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// Functions that return rows, and lists of column names behind what stands in FROM. SQLite has neither, but it has
+// table-valued functions, which may refer to what stands before them, and WITH, whose tables take lists of names.
+
+// maxSets bounds the functions with rows of one statement: each is looked for in its surroundings.
+const maxSets = 64
+
+// namedColumns edits (SELECT …) AS t(a, b), with VALUES too, at its opening parenthesis.
+func (r *rewriter) namedColumns(i int) {
+	end := closing(r.tokens, i)
+	if end == len(r.tokens) || !r.at(i+1).isAny("SELECT", "VALUES", "WITH") || !r.at(i-1).isAny("FROM", "JOIN", ",", "LATERAL") {
+		return
+	}
+	alias, names, last := aliasAt(r.tokens, end+1)
+	if alias < 0 || len(names) == 0 {
+		return
+	}
+	for k := range names {
+		names[k] = r.tokens[alias+2+2*k].text
+	}
+	t := r.tokens[alias].text
+	r.replace[i] = "(WITH " + t + "(" + strings.Join(names, ", ") + ") AS ("
+	r.replace[end] = ") SELECT * FROM " + t + ")"
+	r.drop(alias+1, last)
+}
+
+// aliasAt reads [AS] alias [(a, b)] from token i on: the alias's index, -1 if there is none, its names of columns, the last token.
+func aliasAt(tokens []token, i int) (alias int, names []string, last int) {
+	if i < len(tokens) && tokens[i].is("AS") {
+		i++
+	}
+	if i >= len(tokens) || tokens[i].kind != kindQuoted && (tokens[i].kind != kindIdent || endsItem(tokens[i])) {
+		return -1, nil, i
+	}
+	end := closing(tokens, i+1)
+	if i+1 >= len(tokens) || !tokens[i+1].is("(") || end == len(tokens) {
+		return i, nil, i
+	}
+	for k := i + 2; k < end; k += 2 {
+		names = append(names, tokens[k].name())
+		if tokens[k].kind != kindIdent && tokens[k].kind != kindQuoted || k+1 < end && !tokens[k+1].is(",") {
+			return i, nil, i
+		}
+	}
+	return i, names, end
+}
+
+// endsItem reports whether a keyword ends an item of a FROM clause.
+func endsItem(t token) bool {
+	return t.isAny("ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "WITH", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT",
+		"OFFSET", "UNION", "EXCEPT", "INTERSECT", "WINDOW", "RETURNING", "FOR", "SET", "FETCH")
+}
+
+// clauseOf walks back from token i to the keyword of the clause that it stands in, out of parentheses too if deep is set.
+func (r *rewriter) clauseOf(i int, deep bool) int {
+	for i--; i >= 0; i-- {
+		switch t := r.tokens[i]; {
+		case t.is(")") || t.is("]"):
+			i = opening(r.tokens, i)
+		case t.is("(") && !deep:
+			return -1
+		case t.isAny("SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "VALUES", "SET", "RETURNING"):
+			return i
+		}
+	}
+	return -1
+}
+
+// setFunction edits a call of a function that returns rows: in FROM, or in a select list.
+func (r *rewriter) setFunction(i int, name string) (last int, err error) {
+	if r.nsets++; r.nsets > maxSets {
+		return i, sqlError(pgwire.StateProgramLimitExceeded, "more than %d functions that return rows", maxSets)
+	}
+	end := closing(r.tokens, i+1)
+	if end == len(r.tokens) {
+		return i, nil
+	}
+	prev := r.at(r.beforeName(i))
+	if clause := r.at(r.clauseOf(i, false)); prev.isAny("FROM", "JOIN", "LATERAL") || prev.is(",") && clause.is("FROM") {
+		return r.setInFrom(i, end, name)
+	}
+	if clause := r.clauseOf(i, true); r.at(clause).is("SELECT") && name != "generate_series" {
+		return r.setInList(i, end, name, clause)
+	}
+	return i, unsupported("%s() here", name).at(r.sql, r.tokens[i].start)
+}
+
+// setInFrom edits unnest(a, b) [WITH ORDINALITY] AS t(x, y, n) and generate_series(a, b) AS t(x).
+func (r *rewriter) setInFrom(i, end int, name string) (int, error) {
+	after, ordinal := end+1, false
+	if r.at(after).is("WITH") && r.at(after+1).is("ORDINALITY") {
+		r.drop(after, after+1)
+		after, ordinal = after+2, true
+	}
+	alias, names, last := aliasAt(r.tokens, after)
+	if alias >= 0 && len(names) == 0 {
+		names = []string{r.tokens[alias].name()}
+	}
+	if alias < 0 {
+		last = after - 1
+	}
+	args := splitItems(r.tokens, i+2, end)
+	for k := len(names); k < len(args); k++ {
+		names = append(names, name)
+	}
+	as := quoteIdent(name)
+	if alias >= 0 {
+		as = r.tokens[alias].text
+	}
+	if name == "generate_series" {
+		r.series(i, end, len(args), names[0])
+	} else if r.at(r.beforeName(i)).is("FROM") || !r.refersToColumns(i+2, end) {
+		r.replace[i] = "(SELECT " + setColumns("", names, len(args), ordinal) + " FROM pg_rows(pg_zip"
+		r.replace[end] = ")))"
+	} else if err := r.lateral(i, end, as, setColumns(as+".", names, len(args), ordinal)); err != nil {
+		return i, err
+	}
+	if alias >= 0 {
+		r.drop(after, last)
+	}
+	r.replace[end] += " AS " + as
+	return i, nil
+}
+
+// setColumns lists the columns of pg_rows(pg_zip(…)) by name.
+func setColumns(of string, names []string, arrays int, ordinal bool) string {
+	var list []string
+	for k, name := range names {
+		switch {
+		case k < arrays:
+			list = append(list, of+"pg_set_row ->> "+strconv.Itoa(k)+" AS "+quoteIdent(name))
+		case k == arrays && ordinal:
+			list = append(list, of+"pg_set_n + 1 AS "+quoteIdent(name))
+		}
+	}
+	if ordinal && len(names) <= arrays {
+		list = append(list, of+"pg_set_n + 1 AS ordinality")
+	}
+	return strings.Join(list, ", ")
+}
+
+// series edits generate_series(first, last[, step]) into a recursive table.
+func (r *rewriter) series(i, end, args int, name string) {
+	r.replace[i] = "(WITH RECURSIVE pg_range(first, last, step) AS (SELECT"
+	r.replace[i+1] = " "
+	step := ""
+	if args < 3 {
+		step = ", 1"
+	}
+	r.replace[end] = step + "), pg_series(n) AS (SELECT first FROM pg_range WHERE step > 0 AND first <= last OR step < 0 AND first >= last" +
+		" UNION ALL SELECT n + step FROM pg_series, pg_range WHERE step > 0 AND n + step <= last OR step < 0 AND n + step >= last)" +
+		" SELECT n AS " + quoteIdent(name) + " FROM pg_series)"
+}
+
+// refersToColumns reports whether the arguments in tokens[lo:hi] name a column of a table.
+func (r *rewriter) refersToColumns(lo, hi int) bool {
+	return slices.ContainsFunc(r.tokens[lo:hi], func(t token) bool { return t.is(".") })
+}
+
+// lateral edits a function of the columns of tables before it in FROM, which is possible only for pg_rows itself; it has
+// other columns, so that of what the select list may say of it only * is understood.
+func (r *rewriter) lateral(i, end int, as, columns string) error {
+	from := r.clauseOf(i, false)
+	star := from - 1
+	if from < 2 || !r.at(star).is("*") || !r.at(star-1).is("SELECT") {
+		return unsupported("a function of columns in FROM, unless all columns are selected by *").at(r.sql, r.tokens[i].start)
+	}
+	list := ""
+	for k := from + 1; k < r.beforeName(i)+1; k++ {
+		switch t := r.tokens[k]; {
+		case t.is("JOIN"):
+			return unsupported("a function of columns in FROM behind a JOIN").at(r.sql, r.tokens[i].start)
+		case t.is("("):
+			k = closing(r.tokens, k)
+		case t.is(","):
+			list += r.tokens[k-1].text + ".*, "
+		}
+	}
+	list += columns
+	r.replace[star] = list
+	r.replace[i] = "pg_rows(pg_zip"
+	r.replace[end] = "))"
+	return nil
+}
+
+// setInList edits a function with rows in a select list: it becomes a column of pg_rows, which joins the FROM clause.
+func (r *rewriter) setInList(i, end int, name string, sel int) (int, error) {
+	args := splitItems(r.tokens, i+2, end)
+	if len(args) == 0 {
+		return i, nil
+	}
+	array := ""
+	for k := args[0].lo; k < args[0].hi; k++ {
+		if r.at(k+1).is(".") && strings.EqualFold(r.tokens[k].name(), "pg_catalog") {
+			k++
+			continue
+		}
+		if r.tokens[k].is("(") || r.tokens[k].is("::") || r.tokens[k].is("[") {
+			return i, unsupported("%s() of an expression in a select list", name).at(r.sql, r.tokens[i].start).hint("Call it in FROM.")
+		}
+		if n := paramNumber(r.tokens[k]); n > 0 {
+			array += "?" + strconv.Itoa(n)
+			r.out.params, r.out.inOrder = max(r.out.params, n), false
+			continue
+		}
+		array += r.tokens[k].text
+	}
+	at := r.endOfFrom(sel)
+	n := slices.Index(r.sets[at], array)
+	if n < 0 {
+		n = len(r.sets[at])
+		r.sets[at] = append(r.sets[at], array)
+	}
+	r.drop(i, end)
+	value := "pg_set.pg_set_row ->> " + strconv.Itoa(n)
+	switch name {
+	case "unnest":
+		r.replace[end] = "(" + value + ")"
+	case "generate_subscripts":
+		r.replace[end] = "(pg_set.pg_set_n + pg_lower(" + array + "))"
+	case "_pg_expandarray":
+		r.replace[end] = "json_object('x', " + value + ", 'n', pg_set.pg_set_n + 1)"
+	}
+	r.started[end] = i
+	return end, nil
+}
+
+// endOfFrom returns the token before which the FROM clause of the SELECT at token i ends, or would.
+func (r *rewriter) endOfFrom(i int) int {
+	for i++; i < len(r.tokens); i++ {
+		switch t := r.tokens[i]; {
+		case t.is("("):
+			i = closing(r.tokens, i)
+		case t.is(")"), t.is(";"), t.isAny("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "EXCEPT", "INTERSECT", "WINDOW"):
+			return i
+		}
+	}
+	return len(r.tokens)
+}
+
+// joinSets adds what setInList needs to the FROM clauses.
+func (r *rewriter) joinSets() {
+	for at, arrays := range r.sets {
+		join := ", "
+		if r.at(r.clauseOf(at, false)).is("SELECT") {
+			join = " FROM "
+		}
+		join += "pg_rows(pg_zip(" + strings.Join(arrays, ", ") + ")) AS pg_set "
+		if at == len(r.tokens) {
+			r.tail = join
+		} else {
+			r.before[at] = join + r.before[at]
+		}
+	}
+}
