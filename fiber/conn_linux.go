@@ -220,11 +220,16 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 // OnReadable has fn run as a fiber of the connection's loop, once, as soon as a Read would not
 // wait, be it for the deadline or Close. Unlike a fiber in WaitReadable it takes no stack
 // meanwhile, which is what a connection costs that is idle for long. It is for the connection's
-// one user, on its loop and with no Read under way; false, and nothing happens, elsewhere.
+// one user, on its loop and with no Read under way; false, and nothing happens, elsewhere. With nil
+// for fn what was asked for before is not run any more, unless it has been started.
 func (c *Conn) OnReadable(fn func()) bool {
 	l := c.loop.Load()
-	if !l.here() || c.reading || c.then != nil {
+	switch {
+	case !l.here() || c.reading || fn != nil && c.then != nil:
 		return false
+	case fn == nil:
+		c.then = nil
+		return true
 	}
 	deadline := c.rd.deadline
 	if c.closed || deadline != 0 && l.now >= deadline || l.poller.readable(c) {
@@ -457,6 +462,9 @@ func (c *Conn) waits(s *side) bool { return s.waiter != nil || s == &c.rd && c.t
 func (s *side) woken(l *loop) {
 	if f := s.waiter; f != nil {
 		s.waiter = nil
+		if f.either[0] != nil {
+			f.waitsNoMore()
+		}
 		l.ready(f)
 	}
 }

@@ -21,17 +21,18 @@ func getg() uintptr
 // coroutine is a fiber: it runs on its loop's thread, between resume and park. All of it
 // belongs to the loop's thread.
 type coroutine struct {
-	loop  *loop
-	next  func() (struct{}, bool)
-	stop  func()
-	yield func(struct{}) bool
-	g     uintptr
-	fn    func()
-	step  func() (over bool) // see parkUntil
-	fault any                // a panic of it
-	bulk  bool               // it moves bulk, and comes after the others
-	kept  *Parker            // the first of its Parkers that watch a context between two waits
-	tired int64              // when Conn.WaitReadableFor or TryRead gives up; 0 = none is under way
+	loop   *loop
+	next   func() (struct{}, bool)
+	stop   func()
+	yield  func(struct{}) bool
+	g      uintptr
+	fn     func()
+	step   func() (over bool) // see parkUntil
+	fault  any                // a panic of it
+	bulk   bool               // it moves bulk, and comes after the others
+	kept   *Parker            // the first of its Parkers that watch a context between two waits
+	tired  int64              // when Conn.WaitReadableFor, WaitEither or TryRead gives up; 0 = none is under way
+	either [2]*side           // what Conn.WaitEither waits for; nil = it is not under way
 }
 
 // maxSpareFibers bounds the finished coroutines a loop keeps for the next sessions: making

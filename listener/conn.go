@@ -139,6 +139,21 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	return w.WaitReadableFor(patience)
 }
 
+// WaitEither waits until a Read of c, or one of other, would not wait; see fiber.Conn. The error is
+// errors.ErrUnsupported where not both connections are an engine's and of one loop.
+func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
+	if len(c.pending()) > 0 {
+		return true, false, nil
+	}
+	w, ok := c.raw.(interface {
+		WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error)
+	})
+	if !ok {
+		return false, false, errors.ErrUnsupported
+	}
+	return w.WaitEither(other, patience)
+}
+
 // Attendable is a connection of an engine's loop that can be attended; see fiber.Conn.
 type Attendable interface {
 	net.Conn

@@ -101,6 +101,23 @@ func (r *Reader) Release() {
 // read in one go then, without being waited for first.
 func (r *Reader) Prepare() { r.grow() }
 
+// Fill reads from the source once, for whoever knows that a Read would not wait, and must not wait for the
+// rest of a message either. Then Buffered and HasMessage tell what there is. It is for when no whole message
+// is buffered.
+func (r *Reader) Fill() error {
+	r.grow()
+	r.makeRoom(min(r.Buffered()+1, largeBuffer))
+	n, err := r.src.Read(r.buf[r.end:])
+	r.end += n
+	if n > 0 {
+		return nil
+	}
+	if r.Buffered() > 0 {
+		return midMessage(err)
+	}
+	return err
+}
+
 // Next skips what is left of the current body and reads the next header. At a clean end of the
 // source it returns io.EOF, in the middle of a message io.ErrUnexpectedEOF.
 func (r *Reader) Next() (Header, error) {

@@ -1,0 +1,67 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"errors"
+	"net"
+	"time"
+)
+
+// WaitEither is [Conn.WaitReadableFor] for two connections: it returns as soon as a Read of c, or one of other, would not wait, and
+// tells which. Both results are false when patience has ended; 0 is for ever. An error is c's, of its deadline or Close; those of
+// other make it ready, and its Read tells. Waiting for the second connection costs no operation of its own, so a session can watch its
+// server at no price while it waits for its client.
+//
+// It is for the fiber that is the one reader of both connections, on the loop of both. Elsewhere the error is
+// [errors.ErrUnsupported], and nothing was waited for.
+func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
+	l := c.loop.Load()
+	o, ok := other.(*Conn)
+	if !ok || o.loop.Load() != l || !l.here() || l.current == nil || c.reading || o.reading || o.then != nil {
+		return false, false, errors.ErrUnsupported
+	}
+	if err := c.begin(l, &c.rd); err != nil {
+		return false, false, c.opError("read", err)
+	}
+	defer c.end(l, &c.rd)
+	if o.begin(l, &o.rd) != nil {
+		return false, true, nil
+	}
+	defer o.end(l, &o.rd)
+	f := l.current
+	if patience > 0 {
+		f.tired = after(l.now, patience)
+		defer func() { f.tired = 0 }()
+	}
+	for {
+		if o.closed { // so that the descriptor may be another's
+			return false, true, nil
+		}
+		ready, otherReady = l.poller.readable(c), l.poller.readable(o)
+		if ready || otherReady || f.tired != 0 && l.now >= f.tired {
+			return ready, otherReady, nil
+		}
+		if f.tired != 0 {
+			l.timers.arm(c, f.tired)
+		}
+		if o.await(l, &o.rd, f) != nil {
+			return false, true, nil
+		}
+		f.either = [2]*side{&c.rd, &o.rd}
+		err := c.wait(l, &c.rd)
+		f.waitsNoMore()
+		if err != nil {
+			return false, false, c.opError("read", err)
+		}
+	}
+}
+
+// waitsNoMore ends the wait for two sides, when one has woken the fiber, so that the other does not wake it again.
+func (f *coroutine) waitsNoMore() {
+	for i, s := range f.either {
+		if s != nil {
+			s.waiter, f.either[i] = nil, nil
+		}
+	}
+}

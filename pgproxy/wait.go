@@ -1,0 +1,208 @@
+package pgproxy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// While a session waits for its client, it watches the server connection that it has leased: the client is told at once
+// what the server says, and a connection that has died gives its place in the pool back at once.
+
+// nextLeased waits for the client's next message while a server connection is leased, or while the client's messages are skipped up to
+// its Sync. again means that something else has happened.
+func (s *session) nextLeased(watches bool) (h pgwire.Header, again bool, err error) {
+	s.c.Reader.Release()
+	if watches {
+		if again, err = s.watch(); again || err != nil {
+			return h, again, err
+		}
+	}
+	h, err = s.c.Reader.Next()
+	return h, false, err
+}
+
+// watch waits until the header of the client's next message has arrived, or until the server has said something, which is passed on:
+// again. No pump runs. ErrSuspended means that both have been silent for long.
+func (s *session) watch() (again bool, err error) {
+	for wait := patience; s.c.Reader.Buffered() < headerSize; {
+		ready, spoke, err := s.waitEither(wait)
+		switch {
+		case err == nil:
+		case errors.Is(err, errors.ErrUnsupported):
+			s.resident = true
+			s.c.Writer.Release()
+			s.srv.w.Release()
+			s.startPump()
+			return false, nil
+		default:
+			return false, err
+		}
+		switch {
+		case spoke:
+			if err := s.serverSpoke(); err != nil {
+				return false, err
+			}
+			s.caughtUp()
+			return true, nil
+		case !ready:
+			if s.suspend() {
+				return false, ErrSuspended
+			}
+			wait = 0
+		case !s.plain():
+			return false, nil
+		default:
+			if err := s.c.Reader.Fill(); err != nil {
+				return false, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// arrive waits until n bytes of the client's message are buffered, and has what the server says meanwhile passed on. It waits for
+// nothing where that is not possible, or a pump does it.
+func (s *session) arrive(n int) error {
+	for r := s.c.Reader; r.Buffered() < n; {
+		s.hold()
+		pumping, open := s.pumping, s.st.tx != pgwire.TxIdle
+		s.letGo()
+		if pumping || !s.plain() {
+			return nil
+		}
+		_, spoke, err := s.waitEither(0)
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			if open {
+				s.resident = true
+				s.startPump()
+			}
+			return nil
+		case err != nil:
+		case spoke:
+			err = s.serverSpoke()
+		default:
+			err = r.Fill()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plain reports whether the client is known to have sent something when its connection is readable: with TLS that may be a
+// part of a record.
+func (s *session) plain() bool {
+	_, isTLS := s.c.Conn.(*fiber.TLSConn)
+	return !isTLS
+}
+
+// waitEither waits for as long as patience lasts, 0 = for ever, until the client can be read, or the server.
+func (s *session) waitEither(patience time.Duration) (ready, spoke bool, err error) {
+	if t, ok := s.c.Conn.(*fiber.TLSConn); ok && t.Buffered() {
+		return true, false, nil
+	}
+	switch {
+	case s.srv.heard():
+		return false, true, nil
+	case s.below == nil:
+		return false, false, errors.ErrUnsupported
+	}
+	return s.below.WaitEither(s.srv.raw, patience)
+}
+
+// serverSpoke passes on what has arrived from the server while the session waits for its client. It waits for nothing
+// more: the server may be waiting, in the middle of a message, to hear more from the client. Then a pump does.
+func (s *session) serverSpoke() error {
+	srv := s.srv
+	if srv.r.Buffered() == 0 {
+		if srv.plain == nil {
+			s.startPump() // TLS: a record may have arrived in part
+			return nil
+		}
+		if err := srv.r.Fill(); err != nil {
+			return s.serverFailed(err, false)
+		}
+	}
+	for s.srv == srv && srv.r.HasMessage() {
+		if _, err := s.fromServer(); err != nil {
+			return err
+		}
+	}
+	if s.srv == srv && srv.r.Buffered() > 0 {
+		s.startPump()
+	}
+	return s.c.Writer.Flush()
+}
+
+// caughtUp notes that the server has been heard as far as is known, and gives it back if all is answered. No pump runs.
+func (s *session) caughtUp() {
+	if s.srv == nil || s.both {
+		return
+	}
+	if s.st.quiet() {
+		s.nothingOwed()
+	}
+	if s.st.settled() && !s.pinned {
+		s.release()
+	}
+}
+
+// nothingOwed forgets what was kept of messages that are all answered. Where a pump runs, mu is held.
+func (s *session) nothingOwed() {
+	s.sent, s.pending, s.synced = 0, s.pending[:0], 0
+	s.changesDone(lastOfAll)
+}
+
+// suspend arranges for the session to go on, with the server connection, when the client or the server has something to
+// say. It keeps itself, without its stack and buffers.
+func (s *session) suspend() bool {
+	raw, ok := s.srv.raw.(interface{ OnReadable(fn func()) bool })
+	if !ok || s.c.Reader.Buffered() > 0 || s.srv.r.Buffered() > 0 || s.srv.r.Left() > 0 || !raw.OnReadable(s.call) {
+		return false
+	}
+	if !s.below.Suspend(s.c.goOn) {
+		raw.OnReadable(nil)
+		return false
+	}
+	s.c.Writer.Release()
+	s.c.Reader.Release()
+	s.srv.rest()
+	s.c.Reader, s.c.Writer = nil, nil
+	s.asleep, s.c.Session = true, s
+	return true
+}
+
+// call has a suspended session go on, because the server has something to say. It is a fiber of their loop.
+func (s *session) call() {
+	if s.asleep {
+		s.called = true
+		_ = s.c.Conn.SetReadDeadline(unixPast)
+	}
+}
+
+// wakeUp ends what suspend began.
+func (s *session) wakeUp(ctx context.Context) {
+	s.ctx, s.asleep, s.returned, s.resumed, s.waiting = ctx, false, false, true, false
+	s.c.Session = (*resting)(nil)
+	s.c.worker.Store(&s.worker)
+	s.srv.raw.(interface{ OnReadable(fn func()) bool }).OnReadable(nil) //nolint:forcetypeassert // suspend has looked
+	if s.called {
+		s.called = false
+		s.clearDeadline()
+	}
+	s.canExpress()
+}
+
+// clearDeadline takes a deadline of the client back that was to end a wait, unless somebody else wants the wait to end, too.
+func (s *session) clearDeadline() {
+	_ = s.c.Conn.SetReadDeadline(time.Time{})
+	if s.ctx.Err() != nil || s.c.state.Load() == clientKicked {
+		_ = s.c.Conn.SetReadDeadline(unixPast)
+	}
+}
