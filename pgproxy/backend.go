@@ -287,10 +287,14 @@ func (c *Client) cutOff() {
 }
 
 // Goodbye tells the client that the gateway is shutting down (57P01), the last thing it is
-// told. It flushes.
+// told. It flushes, and waits for no client that does not read. A client that is cut off is told, too.
 func (c *Client) Goodbye() error {
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
 	return c.Fatal(pgwire.StateAdminShutdown, "headpond is shutting down", "Connect again.")
 }
+
+// goodbyeTime bounds Goodbye. The listener resets the connections of sessions that are cut off soon after.
+const goodbyeTime = 100 * time.Millisecond
 
 // Error adds an ErrorResponse that does not end the session; hint may be empty. It does not
 // flush, and ReadyForQuery is left to the caller.

@@ -38,8 +38,6 @@ func (s *State) Client(typ byte) {
 		s.st.push(op{kind: kind})
 	case typ == pgwire.TypeCopyDone || typ == pgwire.TypeCopyFail:
 		s.st.copyDone()
-	case typ == pgwire.TypeFlush:
-		s.st.flushed = !s.st.empty()
 	}
 }
 

@@ -74,6 +74,7 @@ func (s *session) acquire() error {
 func (s *session) leased() {
 	s.st.reset()
 	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
+	s.resident = false
 	s.unnamedNew, s.sweeping, s.drop, s.reset, s.reports = false, false, "", false, 0
 	s.bound, s.boundOn, s.unseen, s.unlike = nil, nil, nil, nil
 	clear(s.drops)

@@ -80,23 +80,28 @@ func (s *session) learn(name []byte, has bool) error {
 
 // catchUp waits for the answers to what was sent before.
 func (s *session) catchUp() error {
-	s.hold()
-	pumping := s.pumping
-	s.learning = true
-	s.letGo()
 	s.srv.w.Send(&pgwire.Flush{})
 	if err := s.flushServer(); err != nil {
 		return err
 	}
 	s.c.Working()
 	defer s.c.Done()
+	s.hold()
+	pumping := s.pumping
+	s.learning = pumping && !s.st.empty() && !s.st.copyIn
+	waits := s.learning || !pumping
+	s.letGo()
 	for !pumping && !s.st.empty() && !s.st.copyIn {
 		if _, err := s.fromServer(); err != nil {
 			return err
 		}
 	}
-	s.pumps.Wait() // it has ended, or will when it has learned
-	s.both, s.learning = false, false
+	if waits {
+		s.pumps.Wait() // it has ended, or will when it has learned
+		s.both, s.learning = false, false
+	}
+	s.hold()
+	defer s.letGo()
 	s.pending, s.synced = s.pending[:0], 0
 	if s.st.empty() {
 		s.changesDone(lastOfAll)

@@ -8,8 +8,8 @@ import (
 // unixSoon is a deadline for reading what has arrived already.
 func unixSoon() time.Time { return time.Now().Add(aliveTimeout) }
 
-// startPump starts a goroutine that reads the server for as long as both sides may speak: until
-// everything is answered, or in session mode until stopPump.
+// startPump starts a goroutine that reads the server for as long as both sides may speak: until everything is answered, or until the
+// lease ends if nobody else can watch the server connection.
 func (s *session) startPump() {
 	s.both = true
 	s.mu.Lock()
@@ -34,6 +34,8 @@ func (s *session) pump() {
 			err = s.c.Writer.Flush()
 			if err != nil {
 				err = errors.Join(errClientWrite, err)
+			} else if s.st.quiet() {
+				s.c.Writer.Release()
 			}
 		}
 		if err != nil {
@@ -51,20 +53,26 @@ func (s *session) pump() {
 
 // pumped looks whether the pump has done its work. mu is held.
 func (s *session) pumped() {
+	free := s.st.settled() && !s.pinned
 	switch {
 	case s.learning && (s.st.empty() || s.st.copyIn):
-	case s.pinned:
-		s.settle()
-		return
 	case !s.st.quiet() || s.srv.r.HasMessage():
+		return
+	case free:
+	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nobody else watches the server connection now
+		s.settle()
 		return
 	}
 	s.pumping = false
-	if !s.pinned && !s.forwarding && s.st.settled() {
+	if free && !s.forwarding {
 		_ = s.c.Writer.Flush()
 		s.release()
 	}
 	s.settle()
+	if s.waiting && !s.resident {
+		s.nudged = true
+		_ = s.c.Conn.SetReadDeadline(unixPast) // the session's goroutine goes on watching, or gives up its stack
+	}
 }
 
 // pumpFailed ends the session from the pump. mu is held.

@@ -23,6 +23,27 @@ const pumpAfter = 32 << 10
 // peekSize is how much of a message is looked at to understand it. Names and tags are short.
 const peekSize = 1024
 
+// fatalError is an ErrorResponse with which the server has ended a session.
+type fatalError struct {
+	*pgwire.ErrorResponse
+	body []byte // as it came
+}
+
+func (e *fatalError) Unwrap() error { return e.ErrorResponse }
+
+// readFatal reads the body of one and returns it as an error.
+func (s *server) readFatal() error {
+	body, err := s.r.Body()
+	if err != nil {
+		return err
+	}
+	fatal := &fatalError{new(pgwire.ErrorResponse), slices.Clone(body)}
+	if err := fatal.Decode(body); err != nil {
+		return err
+	}
+	return fatal
+}
+
 // backendError says that a server connection broke. The client has been told.
 type backendError struct {
 	endpoint string
@@ -54,6 +75,9 @@ func (s *session) fromClient(h pgwire.Header) error {
 	}
 	s.hold()
 	s.forwarding = s.srv != nil
+	if s.pumping && s.st.quiet() {
+		s.nothingOwed()
+	}
 	done, err := false, s.broken
 	if err == nil {
 		done, err = s.withoutServer(h)
@@ -158,7 +182,10 @@ func (s *session) notLeased(h pgwire.Header, err error) error {
 
 // forward sends one message on, in the form the server connection needs.
 func (s *session) forward(h pgwire.Header) error {
-	if err := s.pace(h.Len + 5); err != nil {
+	if err := s.pace(h.Len + headerSize); err != nil {
+		return err
+	}
+	if err := s.arrive(min(h.Len, maxPeek)); err != nil {
 		return err
 	}
 	if s.c.Mode == Transaction {
@@ -241,8 +268,6 @@ func (s *session) note(typ byte) {
 		s.st.push(op{kind: opExecute, name: s.drop, on: s.boundOn})
 	case pgwire.TypeClose:
 		s.st.push(op{kind: opClose})
-	case pgwire.TypeFlush:
-		s.st.flushed = !s.st.empty()
 	case pgwire.TypeCopyDone, pgwire.TypeCopyFail:
 		s.st.copyDone()
 	}
@@ -258,6 +283,9 @@ func (s *session) raw(h pgwire.Header) error {
 // rest passes on what is left of the client's message.
 func (s *session) rest() error {
 	for {
+		if err := s.arrive(min(s.c.Reader.Left(), 1)); err != nil {
+			return err
+		}
 		chunk, err := s.c.Reader.Chunk()
 		if err != nil {
 			return err
@@ -301,7 +329,7 @@ func (s *session) writeFailed(err error) error {
 			break
 		}
 		if h.Type == pgwire.TypeErrorResponse {
-			err = s.srv.readError()
+			err = s.srv.readFatal()
 			break
 		}
 	}
@@ -329,16 +357,7 @@ func (s *session) turn() error {
 			return err
 		}
 	}
-	if s.st.quiet() {
-		s.sent, s.pending, s.synced = 0, s.pending[:0], 0
-		s.changesDone(lastOfAll)
-	}
-	switch {
-	case s.st.settled():
-		s.release()
-	case s.st.flushed && !s.st.empty(), s.st.copyIn: // a COPY can fail before its data ends
-		s.startPump()
-	}
+	s.caughtUp()
 	return nil
 }
 
@@ -348,16 +367,12 @@ func (s *session) finish() error {
 		return err
 	}
 	s.hold()
-	s.learning = s.pumping && s.st.due()
-	waits, err := s.learning, s.broken
+	waits, err := s.pumping && s.st.due(), s.broken
 	s.letGo()
 	if !waits {
 		return err
 	}
-	s.c.Working()
-	s.pumps.Wait() // it ends when all is answered
-	s.c.Done()
-	return s.broken
+	return s.catchUp()
 }
 
 // await passes on what the server is about to say.
@@ -387,15 +402,18 @@ func (s *session) fromServer() (done bool, err error) {
 	if err == nil {
 		return false, nil
 	}
-	var lost *backendError
-	if errors.As(err, &lost) || errors.Is(err, errClientWrite) {
-		return false, err
-	}
-	if s.ctx.Err() != nil {
-		return false, err
-	}
-	err = s.backendGone(err, true)
+	err = s.serverFailed(err, true)
 	return err == nil, err
+}
+
+// serverFailed judges an error of reading the server and passing on what it says. Without an error the client goes on without
+// its server connection.
+func (s *session) serverFailed(err error, mayStay bool) error {
+	var lost *backendError
+	if errors.As(err, &lost) || errors.Is(err, errClientWrite) || s.ctx.Err() != nil {
+		return err
+	}
+	return s.backendGone(err, mayStay)
 }
 
 // errClientWrite marks a failure to write to the client.
@@ -611,7 +629,7 @@ func (s *session) serverError() error {
 		return err
 	}
 	if bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00")) {
-		return s.srv.readError()
+		return s.srv.readFatal()
 	}
 	if s.srv.standby() && bytes.Contains(b, []byte("\x00C25006\x00")) {
 		s.srv.leave = true
@@ -677,6 +695,11 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	s.c.CountError(listener.ReasonBackendGone)
 	s.c.Logger().Warn("server connection lost", "upstream", s.b.cfg.Name, "endpoint", lost.endpoint, "error", cause, "client_stays", stay)
 	if s.srv.r.Left() > 0 {
+		return lost
+	}
+	if fatal, ok := errors.AsType[*fatalError](cause); ok && !stay {
+		s.c.Writer.Header(pgwire.TypeErrorResponse, len(fatal.body))
+		_, _ = s.c.Writer.Write(fatal.body) // Flush tells
 		return lost
 	}
 	severity := pgwire.SeverityFatal

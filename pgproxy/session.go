@@ -22,16 +22,18 @@ import (
 var unixPast = time.Unix(1, 0)
 
 // session is a client of a Postgres backend. Its goroutine reads the client, and in the common
-// case the server too: it sends what the client asked and reads until that is answered. Where
-// both may speak at once (session mode, Flush, long pipelines and COPY) a second goroutine, the
-// pump, reads the server.
+// case the server too: it sends what the client asked and reads until that is answered. While it
+// waits for the client it watches a leased server connection as well, see watch. Where both sides
+// have much to say (long pipelines and COPY), and where it cannot wait for two connections at once,
+// a second goroutine, the pump, reads the server.
 type session struct {
 	b     *Postgres
 	c     *Client
 	ctx   context.Context
 	*work // nil while the session is idle
 	clientView
-	x express // and what that needs is near
+	x     express        // and what that needs is near
+	below *listener.Conn // of the client, below TLS; nil = none
 
 	cancelMu  sync.Mutex // not held across I/O
 	canceled  bool       // a cancel request came while express waits for a lease
@@ -47,6 +49,8 @@ type session struct {
 	lease      upstream.Lease[*server]
 	srv        *server // nil = none leased
 	pumping    bool
+	resident   bool  // the pump runs for as long as the lease lasts: the session's goroutine cannot watch srv
+	nudged     bool  // the pump has ended the session's wait for the client, see pumpDone
 	forwarding bool  // the session's goroutine is sending to srv
 	waiting    bool  // the session's goroutine waits for the client
 	learning   bool  // the session's goroutine waits for the pump, see learn and finish
@@ -54,9 +58,10 @@ type session struct {
 	broken     error // set by the pump: the session is over
 
 	pumps  fiber.Group
-	both   bool // a pump may be running: mu is needed. The session's goroutine's
-	pinned bool // session mode: the lease lasts as long as the session
-	unsure bool // no server has seen the client's settings: half a DateStyle adds to what was set before
+	both   bool      // a pump may be running: mu is needed. The session's goroutine's
+	pinned bool      // session mode: the lease lasts as long as the session
+	began  time.Time // of a session in session mode, for the access log
+	unsure bool      // no server has seen the client's settings: half a DateStyle adds to what was set before
 
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
@@ -65,6 +70,7 @@ type session struct {
 	prepared bool // a named statement, since the server connection was leased
 	resumed  bool // it was suspended before
 	asleep   bool // it is suspended
+	called   bool // the server spoke meanwhile
 	returned bool // it ends in order: a panic leaves it in doubt
 	worker   worker
 }
@@ -164,7 +170,12 @@ func (s *session) letGo() {
 }
 
 func newSession(ctx context.Context, b *Postgres, c *Client) *session {
+	if s, ok := c.Session.(*session); ok {
+		s.wakeUp(ctx)
+		return s
+	}
 	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work)}
+	s.below, _ = c.accepted()
 	if c.Session != nil {
 		s.takeUp(c.Session)
 	} else {
@@ -200,13 +211,11 @@ func (s *session) begin() error {
 	case s.c.Mode == Session:
 		baseline = s.srv.baseline
 	case s.srv != nil:
+		s.leaseAt = time.Time{} // it was no transaction of the client's
 		s.release()
 	}
 	s.greet(baseline)
-	if s.c.Mode == Session {
-		s.pinned = true
-		s.startPump()
-	}
+	s.pinned = s.c.Mode == Session
 	return nil
 }
 
@@ -317,6 +326,7 @@ func (s *session) greet(baseline []pgwire.Param) {
 // serve is the session from where it stands.
 func (s *session) serve() error {
 	if !s.resumed {
+		s.began = time.Now()
 		if err := s.begin(); err != nil {
 			return s.refuse(err)
 		}
@@ -326,22 +336,23 @@ func (s *session) serve() error {
 
 // run carries the session until its end.
 func (s *session) run() error {
-	start := time.Now()
 	err := s.loop()
 	s.hold()
 	if s.broken != nil {
 		err = s.broken // and not what that did to the session's goroutine
 	}
 	s.letGo()
-	return s.ended(start, err)
+	return s.ended(err)
 }
 
 // ended judges how the loop ended, and tells the client.
-func (s *session) ended(start time.Time, err error) error {
+func (s *session) ended(err error) error {
 	switch {
 	case err == nil:
-	case err == ErrSuspended: //nolint:errorlint // as NextIdle returned it
-		s.asleep, s.c.Session = true, s.layDown()
+	case err == ErrSuspended: //nolint:errorlint // as NextIdle or watch returned it
+		if !s.asleep {
+			s.asleep, s.c.Session = true, s.layDown()
+		}
 		return err
 	case errors.Is(err, ErrDraining):
 		s.mu.Lock()
@@ -351,12 +362,17 @@ func (s *session) ended(start time.Time, err error) error {
 	case err == errRetired: //nolint:errorlint // as notLeased returned it
 		err = s.c.Fatal(pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway has given it up for another", s.b.cfg.Name), "Connect again.")
 	case s.ctx.Err() != nil:
+		s.mu.Lock()
+		if !s.partial {
+			_ = s.c.Goodbye()
+		}
+		s.mu.Unlock()
 		err = fmt.Errorf("cut off: %w", context.Cause(s.ctx))
 	default:
 		err = s.explain(err)
 	}
 	if s.c.AccessLog() && s.pinned {
-		s.access(start, "session", err)
+		s.access(s.began, "session", err)
 	}
 	return err
 }
@@ -393,36 +409,51 @@ func (s *session) loop() error {
 
 // next waits for the client's next message.
 func (s *session) next() (pgwire.Header, error) {
-	if s.forwarding && s.c.Reader.HasMessage() {
-		return s.c.Reader.Next()
-	}
-	s.hold()
-	if s.broken != nil {
+	for {
+		if s.forwarding && s.c.Reader.HasMessage() {
+			return s.c.Reader.Next()
+		}
+		s.hold()
+		if s.broken != nil {
+			s.letGo()
+			return pgwire.Header{}, s.broken
+		}
+		if !s.pumping && s.srv == nil && !s.st.skipping {
+			s.letGo()
+			return s.idle()
+		}
+		err := s.c.Writer.Flush()
+		pumping, leased := s.pumping, s.srv != nil
+		s.waiting = true
+		s.settle()
 		s.letGo()
-		return pgwire.Header{}, s.broken
-	}
-	if !s.pumping && s.srv == nil && !s.st.skipping {
+		s.both = s.both && pumping
+		if err != nil {
+			return pgwire.Header{}, err
+		}
+		h, again, err := s.nextLeased(leased && !pumping)
+		if err == ErrSuspended { //nolint:errorlint // as watch returned it
+			return h, err
+		}
+		s.hold()
+		s.waiting = false
+		switch {
+		case s.broken != nil:
+			err = s.broken
+		case !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientKicked:
+			err = ErrDraining
+		case s.nudged:
+			s.nudged = false
+			s.clearDeadline()
+			if isTimeout(err) && s.ctx.Err() == nil {
+				again, err = true, nil
+			}
+		}
 		s.letGo()
-		return s.idle()
+		if err != nil || !again {
+			return h, err
+		}
 	}
-	err := s.c.Writer.Flush()
-	s.waiting = true
-	s.settle()
-	s.letGo()
-	if err != nil {
-		return pgwire.Header{}, err
-	}
-	s.c.Reader.Release()
-	h, err := s.c.Reader.Next()
-	s.hold()
-	s.waiting = false
-	if s.broken != nil {
-		err = s.broken
-	} else if !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientKicked {
-		err = ErrDraining
-	}
-	s.letGo()
-	return h, err
 }
 
 // idle waits for the client's next message outside every transaction, and holds as little as can

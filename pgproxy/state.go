@@ -65,7 +65,6 @@ type state struct {
 	skipping bool // the server ignores everything up to the next Sync
 	copyIn   bool // the client owes CopyData, CopyDone or CopyFail
 	copyOut  bool // the server is sending CopyData
-	flushed  bool // the client sent Flush: it waits for answers without a Sync
 	ignored  bool // a Sync is in the COPY data: the server ignores it, unless the COPY fails before
 	doubtful bool // nobody knows how often the server will say ReadyForQuery
 
@@ -133,13 +132,13 @@ func (s *state) push(o op) bool {
 		s.ignored = true
 		return false
 	case o.kind == opSync:
-		s.skipping, s.unsynced, s.flushed = false, false, false
+		s.skipping, s.unsynced = false, false
 	case s.skipping:
 		return false
 	case o.kind.extended():
 		s.unsynced = true
 	default: // what was not synced is as over as it is, once it is answered
-		s.unsynced, s.flushed = false, false
+		s.unsynced = false
 	}
 	if o.kind.ends() {
 		s.ends++

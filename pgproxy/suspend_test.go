@@ -32,10 +32,10 @@ func (w *watched) Serve(ctx context.Context, c *pgproxy.Client) error {
 
 // startWatched returns a proxy and what tells of suspended sessions, which sessions on goroutines
 // never are.
-func startWatched(t *testing.T, secure *tls.Config) (*gateway, <-chan struct{}) {
+func startWatched(t *testing.T, change func(*pgproxy.Config, *pgproxy.PostgresConfig)) (*gateway, <-chan struct{}) {
 	w := &watched{suspended: make(chan struct{}, 16)}
-	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
-		c.TLS = secure
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		change(c, pc)
 		c.Databases = map[string]pgproxy.Backend{"*": w}
 	})
 	w.pg.Store(g.backend)
@@ -57,7 +57,7 @@ func withAndWithoutTLS(t *testing.T, run func(t *testing.T, secure *tls.Config, 
 func TestSuspendedSession(t *testing.T) { withAndWithoutTLS(t, idleAgainAndAgain) }
 
 func idleAgainAndAgain(t *testing.T, secure *tls.Config, sslmode string) {
-	g, suspended := startWatched(t, secure)
+	g, suspended := startWatched(t, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.TLS = secure })
 	conn := g.connect(t, sslmode+"application_name=patient timezone=Asia/Tokyo")
 	do(t, conn, "set datestyle to 'SQL, DMY'")
 	if _, err := conn.Prepare(t.Context(), "later", "select $1::int + 1"); err != nil {
@@ -89,7 +89,7 @@ func idleAgainAndAgain(t *testing.T, secure *tls.Config, sslmode string) {
 func TestDrainTellsSuspendedClients(t *testing.T) { withAndWithoutTLS(t, drainWhileIdle) }
 
 func drainWhileIdle(t *testing.T, secure *tls.Config, sslmode string) {
-	g, suspended := startWatched(t, secure)
+	g, suspended := startWatched(t, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.TLS = secure })
 	conn := g.connect(t, sslmode)
 	do(t, conn, "select 1")
 	<-suspended
@@ -105,7 +105,7 @@ func drainWhileIdle(t *testing.T, secure *tls.Config, sslmode string) {
 
 // A client that has gone leaves nothing behind.
 func TestSuspendedClientLeaves(t *testing.T) {
-	g, suspended := startWatched(t, nil)
+	g, suspended := startWatched(t, transaction)
 	conn := g.connect(t, "")
 	do(t, conn, "select 1")
 	<-suspended
@@ -122,7 +122,7 @@ func TestSuspendedClientLeaves(t *testing.T) {
 
 // The unnamed statement outlasts a long wait, too.
 func TestSuspendedUnnamedStatement(t *testing.T) {
-	g, suspended := startWatched(t, nil)
+	g, suspended := startWatched(t, transaction)
 	w := g.dial(t)
 	w.send(&pgwire.Parse{Query: "select 'name' || 'less'"}, &pgwire.Sync{})
 	w.until(pgwire.TypeReadyForQuery)

@@ -64,6 +64,9 @@ func (s *session) watch() (again bool, err error) {
 	return false, nil
 }
 
+// maxPeek is how much of a message a Reader can show, in bytes.
+const maxPeek = 16 << 10
+
 // arrive waits until n bytes of the client's message are buffered, and has what the server says meanwhile passed on. It waits for
 // nothing where that is not possible, or a pump does it.
 func (s *session) arrive(n int) error {

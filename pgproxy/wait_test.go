@@ -352,7 +352,7 @@ func TestDrainEndsSuspendedSessions(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		drained := make(chan error, 1)
 		go func() { drained <- g.Drain(ctx) }()
-		
+
 		if open {
 			cancel()
 		}

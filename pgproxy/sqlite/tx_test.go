@@ -174,6 +174,29 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// A client whose statement a drain cuts off is told why.
+func TestDrainCutsStatement(t *testing.T) {
+	s := start(t)
+	conn := s.connect(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.PgConn().Exec(t.Context(), endless).ReadAll()
+		done <- err
+	}()
+	readers := func() int { return s.b.Status().Endpoints[1].Pool.InUse }
+	for readers() == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("the statement does not run")
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.p.Drain(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("drain: %v", err)
+	}
+	wantState(t, <-done, "57P01", "a statement that is cut off")
+}
+
 func TestStatementTimeoutAndDisconnect(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	conn := s.connect(t)
