@@ -30,8 +30,12 @@ type link struct {
 	raw    net.Conn
 	look   *idleconn.Looker // at nc
 	opened time.Time
-	used   bool // a request was sent on it; the lease holder's
 	closed atomic.Bool
+
+	// The lease holder's.
+	used  bool      // a request was sent on it
+	plain bool      // a socket of the system's, without TLS; see exchange.readPatiently
+	armed time.Time // the read deadline that is set, if plain; the zero Time is none
 }
 
 // NewConn makes a Conn of a connected socket and takes it over: with cfg it becomes a TLS client and does the
@@ -60,7 +64,24 @@ func newLink(ctx context.Context, nc net.Conn, cfg *tls.Config) (*link, error) {
 		}
 		nc = tc
 	}
-	return &link{nc: nc, raw: raw, look: idleconn.New(nc), opened: time.Now()}, nil
+	return &link{nc: nc, raw: raw, look: idleconn.New(nc), opened: time.Now(), plain: isSocket(nc)}, nil
+}
+
+func isSocket(nc net.Conn) bool {
+	switch nc.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		return true
+	}
+	return false
+}
+
+// arm sets the read deadline of a plain link; the zero Time is none.
+func (l *link) arm(at time.Time) error {
+	if l.armed.Equal(at) {
+		return nil
+	}
+	l.armed = at
+	return l.nc.SetReadDeadline(at)
 }
 
 // Dialer opens Conns. The zero value dials plain TCP and Unix sockets.
@@ -163,6 +184,11 @@ func (c *Conn) NetConn() net.Conn { return c.link.Load().nc }
 // gives the request a connection that is not stale.
 func (c *Conn) Use(began time.Time) (idled bool) {
 	l := c.link.Load()
+	_ = l.arm(time.Time{}) // NetConn's user has deadlines of its own; a closed connection shows in its use
+	return l.use(began)
+}
+
+func (l *link) use(began time.Time) (idled bool) {
 	idled = l.used || l.opened.Before(began)
 	l.used = true
 	return idled

@@ -61,9 +61,15 @@ type exchange struct {
 	req   *http.Request
 	opt   *Options
 	lease Lease
+	own   poolLease // what lease is, if it comes from a pool of the Transport's own
 	conn  *link
 	rd    *reader
-	stop  func() bool // stops watching the context; nil if it never ends
+	stop  func() bool // stops watching the context; nil while nobody does
+	eager bool        // the context is watched, and deadlines are set, from the start; otherwise see readPatiently
+
+	// Unless eager.
+	watched bool      // the context is by now
+	by      time.Time // when the response's head must have come; the zero Time: nothing was read yet, or never
 
 	interim func(code int, header http.Header) error // told of 1xx responses but 100 and 101; may be nil
 
@@ -88,13 +94,17 @@ type exchange struct {
 	proceed   chan bool // "Expect: 100-continue": send the body or not
 }
 
-// newExchange makes the exchange of a request that began at a time.
-func newExchange(l Lease, req *http.Request, o *Options, began time.Time) *exchange {
-	c := l.Value()
-	return &exchange{lease: l, conn: c.link.Load(), idled: c.Use(began), req: req, opt: o}
+// begin takes the lease over for a request that began at a time.
+func (x *exchange) begin(req *http.Request, began time.Time) {
+	x.req, x.conn = req, x.lease.Value().link.Load()
+	x.idled = x.conn.use(began)
 }
 
 var headPool = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// maxUnwatched is the size of the largest request that is written without a way to interrupt that: socket buffers, empty before
+// a request, hold as much.
+const maxUnwatched = 16 << 10
 
 // maxPooledHead is the largest request head whose buffer is kept.
 const maxPooledHead = 64 << 10
@@ -113,8 +123,9 @@ func (x *exchange) run() (*http.Response, error) {
 		return nil, x.wrap("send", err)
 	}
 	x.rd = getReader(x)
-	if ctx.Done() != nil {
-		x.stop = context.AfterFunc(ctx, func() { _ = x.conn.close() })
+	if x.eager = length != 0 || !x.conn.plain || x.opt.IdleTimeout > 0 || len(block) > maxUnwatched; x.eager {
+		x.watch()
+		_ = x.conn.arm(time.Time{}) // fails if closed; its use says so
 	}
 	n, err := x.write(block)
 	x.accepted = n > 0
@@ -126,11 +137,20 @@ func (x *exchange) run() (*http.Response, error) {
 	}
 	if length == 0 {
 		x.upload = uploadDone
-		x.awaitHead()
+		if x.eager {
+			x.awaitHead()
+		}
 	} else {
 		x.startUpload(length)
 	}
 	return x.receive()
+}
+
+// watch has the end of the context close the connection.
+func (x *exchange) watch() {
+	if ctx := x.req.Context(); x.stop == nil && ctx.Done() != nil {
+		x.stop = context.AfterFunc(ctx, func() { _ = x.conn.close() })
+	}
 }
 
 // write writes within the idle limit. Of the two goroutines only the one that sends calls it.
@@ -148,6 +168,9 @@ func (x *exchange) write(p []byte) (int, error) {
 
 // Read reads from the connection: the source of x.rd. While a body is read it keeps to the idle limit.
 func (x *exchange) Read(p []byte) (int, error) {
+	if !x.eager {
+		return x.readPatiently(p)
+	}
 	if x.opt.IdleTimeout > 0 && x.body.open {
 		x.mu.Lock()
 		x.deadline = true
@@ -157,6 +180,53 @@ func (x *exchange) Read(p []byte) (int, error) {
 		}
 	}
 	return x.conn.nc.Read(p)
+}
+
+// glance is how long a read waits before the exchange watches its context and sets a deadline of its own, which cost more
+// than all else of a small request; most answers come sooner. A request that is cancelled meanwhile may last for as long.
+const glance = 10 * time.Millisecond
+
+// readPatiently reads with a deadline that is soon and stays on the connection, for the next exchanges too, until it has passed.
+func (x *exchange) readPatiently(p []byte) (int, error) {
+	if err := x.req.Context().Err(); err != nil {
+		return 0, err
+	}
+	now, limit := time.Now(), time.Time{}
+	if !x.body.open {
+		if d := orDefault(x.opt.ResponseHeaderTimeout, defaultHeaderTimeout); x.by.IsZero() && d > 0 {
+			x.by = now.Add(d)
+		}
+		limit = x.by
+	}
+	for {
+		if err := x.conn.arm(x.readBy(now, limit)); err != nil {
+			return 0, err
+		}
+		n, err := x.conn.nc.Read(p)
+		if n > 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if now = time.Now(); !limit.IsZero() && !now.Before(limit) {
+			return 0, err
+		}
+		x.watch()
+		x.watched = true
+	}
+}
+
+// readBy returns the deadline of a read that begins now and must end by limit, if that is not zero.
+func (x *exchange) readBy(now, limit time.Time) time.Time {
+	if x.watched {
+		return limit
+	}
+	by := x.conn.armed
+	if soon := now.Add(glance); !by.After(now) || by.After(soon) {
+		by = soon
+	}
+	if !limit.IsZero() && limit.Before(by) {
+		return limit
+	}
+	return by
 }
 
 // awaitHead starts the time-out for the response head: the request is written.

@@ -50,6 +50,7 @@ type Config struct {
 
 // Transport is an http.RoundTripper over pooled HTTP/1.1 connections. It changes nothing about a message: it adds no
 // User-Agent or Accept-Encoding, decompresses nothing and knows no proxies or cookies. It is safe for concurrent use.
+// The end of a request's context ends it within 10 ms.
 //
 // A request is sent again only if the connection it was sent on had been idle, no byte of an answer came, and either no
 // byte of the request was accepted or it is idempotent (GET, HEAD, OPTIONS, TRACE, PUT, DELETE, or with an
@@ -115,12 +116,12 @@ func (t *Transport) roundTrip(req *http.Request, interim func(int, http.Header) 
 	}
 	began := time.Now()
 	var stale Stale
-	l, err := t.lease(req, &stale)
+	x := &exchange{opt: &t.cfg.Options, interim: interim}
+	err := t.lease(x, req, &stale)
 	for retries := 0; err == nil; retries++ {
-		x := newExchange(l, req, &t.cfg.Options, began)
-		x.interim = interim
+		x.begin(req, began)
 		if info != nil {
-			info.Endpoint, info.Reused, info.Retries = l.Endpoint(), x.idled, retries
+			info.Endpoint, info.Reused, info.Retries = x.lease.Endpoint(), x.idled, retries
 		}
 		var resp *http.Response
 		if resp, err = x.run(); err == nil {
@@ -134,11 +135,12 @@ func (t *Transport) roundTrip(req *http.Request, interim func(int, http.Header) 
 		}
 		var failed error
 		if req, failed = replay(req, x); failed != nil {
-			l.Discard()
+			x.lease.Discard()
 			return nil, err
 		}
 		t.retries.Add(1)
-		l, err = t.renew(req, l, &stale)
+		x = &exchange{opt: x.opt, interim: interim, lease: x.lease} // the former's uploader may not know yet that it is over
+		err = t.renew(x, req, &stale)
 	}
 	closeBody(req)
 	return nil, err
@@ -158,36 +160,30 @@ func replay(req *http.Request, x *exchange) (*http.Request, error) {
 	return &again, nil
 }
 
-// renew replaces a connection that turned out to be stale.
-func (t *Transport) renew(req *http.Request, l Lease, stale *Stale) (Lease, error) {
-	renewed, err := stale.Renew(req.Context(), l)
+// renew replaces the connection of x's lease, which turned out to be stale.
+func (t *Transport) renew(x *exchange, req *http.Request, stale *Stale) error {
+	renewed, err := stale.Renew(req.Context(), x.lease)
 	if renewed || err != nil {
-		return l, err
+		return err
 	}
-	return t.lease(req, stale)
+	return t.lease(x, req, stale)
 }
 
-// lease gets a connection that is alive.
-func (t *Transport) lease(req *http.Request, stale *Stale) (Lease, error) {
-	source := t.cfg.Source
-	if source == nil {
-		source = t.acquire
-	}
+// lease gets x a connection that is alive.
+func (t *Transport) lease(x *exchange, req *http.Request, stale *Stale) error {
 	for {
-		l, err := source(req.Context(), req)
-		if err != nil {
-			var known *Error
-			if errors.As(err, &known) {
-				return nil, err
+		if err := t.acquire(x, req); err != nil {
+			if _, known := errors.AsType[*Error](err); known {
+				return err
 			}
-			return nil, &Error{Step: "acquire", Err: err}
+			return &Error{Step: "acquire", Err: err}
 		}
-		if l.Value().Alive() {
-			return l, nil
+		if x.lease.Value().Alive() {
+			return nil
 		}
 		t.stale.Add(1)
-		if err := stale.Next(l); err != nil {
-			return nil, err
+		if err := stale.Next(x.lease); err != nil {
+			return err
 		}
 	}
 }
@@ -201,23 +197,29 @@ type poolLease struct {
 func (l poolLease) Endpoint() string { return l.address }
 func (l poolLease) Fail(error)       { l.Discard() }
 
-// acquire is the Source of a Transport without one: a pool for each scheme and address.
-func (t *Transport) acquire(ctx context.Context, req *http.Request) (Lease, error) {
+// acquire leases a connection for x from the Source or, without one, from the pool of the scheme and address.
+func (t *Transport) acquire(x *exchange, req *http.Request) (err error) {
+	if t.cfg.Source != nil {
+		x.lease, err = t.cfg.Source(req.Context(), req)
+		return err
+	}
 	address, secure, err := addressOf(req)
 	if err != nil {
-		return nil, &Error{Step: "acquire", Err: err}
+		return &Error{Step: "acquire", Err: err}
 	}
 	for {
 		p, err := t.poolFor(poolKey{secure, address})
 		if err != nil {
-			return nil, &Error{Endpoint: address, Step: "acquire", Err: err}
+			return &Error{Endpoint: address, Step: "acquire", Err: err}
 		}
-		l, err := p.Acquire(ctx)
+		l, err := p.Acquire(req.Context())
 		switch {
 		case err == nil:
-			return poolLease{l, address}, nil
+			x.own = poolLease{l, address}
+			x.lease = &x.own // which needs no memory of its own
+			return nil
 		case !errors.Is(err, pool.ErrClosed): // closed: forgotten by evict in this very moment, or by Close
-			return nil, &Error{Endpoint: address, Step: "acquire", Err: err}
+			return &Error{Endpoint: address, Step: "acquire", Err: err}
 		}
 	}
 }

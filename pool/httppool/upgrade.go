@@ -37,6 +37,7 @@ func (x *exchange) switchProtocols() (*http.Response, error) {
 	if x.deadline {
 		_ = x.conn.nc.SetDeadline(time.Time{})
 	}
+	_ = x.conn.arm(time.Time{})
 	return &x.resp, nil
 }
 

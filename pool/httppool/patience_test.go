@@ -1,0 +1,96 @@
+package httppool_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// pause is longer than a read waits before it watches its context and sets a deadline of its own.
+const pause = 25 * time.Millisecond
+
+// TestSlowAnswers in every part, on one connection: the deadlines that reads set for themselves are no time-outs.
+func TestSlowAnswers(t *testing.T) {
+	s := serveRaw(t, func(_ int64, c net.Conn, br *bufio.Reader) {
+		for {
+			req, err := http.ReadRequest(br)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, req.Body)
+			for _, part := range []string{"", "HTTP/1.1 200 OK\r\n", "Content-Length: 2\r\n\r\n", "h", "i"} {
+				time.Sleep(pause)
+				_, _ = io.WriteString(c, part)
+			}
+		}
+	})
+	tr := newTransport(t, httppool.Config{})
+	for range 2 {
+		wantBody(t, tr, newRequest(t, "GET", s.url, nil), "hi")
+		wantBody(t, tr, newRequest(t, "POST", s.url, &slowly{left: 3}), "hi")
+		time.Sleep(pause) // the deadline passes on an idle connection
+	}
+	if n := s.conns.Load(); n != 1 {
+		t.Errorf("%d connections were opened", n)
+	}
+}
+
+// slowly is a body that comes in pieces.
+type slowly struct{ left int }
+
+func (s *slowly) Read(p []byte) (int, error) {
+	if s.left == 0 {
+		return 0, io.EOF
+	}
+	s.left--
+	time.Sleep(pause)
+	return copy(p, "x"), nil
+}
+
+// TestTimeoutOfAConnectionThatWasIdle is the request's own, whatever deadline the connection has.
+func TestTimeoutOfAConnectionThatWasIdle(t *testing.T) {
+	s := serveRaw(t, func(_ int64, c net.Conn, br *bufio.Reader) {
+		if _, err := http.ReadRequest(br); err == nil {
+			_, _ = io.WriteString(c, ok)
+			_, _ = io.Copy(io.Discard, br) // until the client closes
+		}
+	})
+	tr := newTransport(t, httppool.Config{Options: httppool.Options{ResponseHeaderTimeout: 3 * pause}})
+	wantBody(t, tr, newRequest(t, "GET", s.url, nil), "hi")
+	_, _, err := exchange(tr, newRequest(t, "GET", s.url, nil))
+	wantError(t, err, httppool.ErrResponseTimeout)
+}
+
+// TestCancelledWhileReading the head, and the body: early and late.
+func TestCancelledWhileReading(t *testing.T) {
+	for _, late := range []time.Duration{0, pause} {
+		for _, sent := range []string{"", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nh"} {
+			asked := make(chan struct{})
+			s := serveRaw(t, func(_ int64, c net.Conn, br *bufio.Reader) {
+				if _, err := http.ReadRequest(br); err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, sent)
+				close(asked)
+				_, _ = br.Peek(1) // until the client closes
+			})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			why := errors.New("not wanted any more")
+			go func() {
+				<-asked
+				time.Sleep(late)
+				cancel(why)
+			}()
+			_, _, err := exchange(newTransport(t, httppool.Config{}), newRequest(t, "GET", s.url, nil).WithContext(ctx))
+			wantError(t, err, context.Canceled)
+			wantError(t, err, why)
+		}
+	}
+}
