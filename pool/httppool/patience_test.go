@@ -25,6 +25,10 @@ func TestSlowAnswers(t *testing.T) {
 				return
 			}
 			_, _ = io.Copy(io.Discard, req.Body)
+			if req.URL.Path == "/fast" {
+				_, _ = io.WriteString(c, ok)
+				continue
+			}
 			for _, part := range []string{"", "HTTP/1.1 200 OK\r\n", "Content-Length: 2\r\n\r\n", "h", "i"} {
 				time.Sleep(pause)
 				_, _ = io.WriteString(c, part)
@@ -34,6 +38,7 @@ func TestSlowAnswers(t *testing.T) {
 	tr := newTransport(t, httppool.Config{})
 	for range 2 {
 		wantBody(t, tr, newRequest(t, "GET", s.url, nil), "hi")
+		wantBody(t, tr, newRequest(t, "GET", s.url+"/fast", nil), "hi")
 		wantBody(t, tr, newRequest(t, "POST", s.url, &slowly{left: 3}), "hi")
 		time.Sleep(pause) // the deadline passes on an idle connection
 	}
