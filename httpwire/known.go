@@ -38,6 +38,9 @@ func (k Known) Connectional() bool {
 	return false
 }
 
+// Classify returns what the field of that name is, in any case.
+func Classify[S ~string | ~[]byte](name S) Known { return knownField([]byte(name)) }
+
 // knownField classifies a name.
 func knownField(name []byte) Known {
 	switch len(name) {

@@ -71,7 +71,7 @@ type exchange struct {
 	watched bool      // the context is by now
 	by      time.Time // when the response's head must have come; the zero Time: nothing was read yet, or never
 
-	interim func(code int, header http.Header) error // told of 1xx responses but 100 and 101; may be nil
+	p *passage // that the request is on its way through; nil in a RoundTrip
 
 	head     head
 	resp     http.Response
@@ -116,7 +116,7 @@ func (x *exchange) run() (*http.Response, error) {
 		return nil, x.wrap("send", contextError(ctx))
 	}
 	buf := headPool.Get().(*[]byte)
-	block, length, err := appendRequest((*buf)[:0], x.req)
+	block, length, err := appendRequest((*buf)[:0], x.req, x.p)
 	if err != nil {
 		headPool.Put(buf)
 		x.lease.Release()
@@ -266,7 +266,7 @@ func (x *exchange) receive() (*http.Response, error) {
 		if err != nil {
 			return nil, x.fail("receive", err)
 		}
-		if x.head, err = parseHead(&x.rd.head, block, x.req.Method); err != nil {
+		if err = x.head.parse(&x.rd.head, block, x.req.Method, x.p); err != nil {
 			return nil, x.fail("receive", malformed{err})
 		}
 		if x.head.status >= 200 || x.head.status == http.StatusSwitchingProtocols {
@@ -304,8 +304,8 @@ func (x *exchange) informed() error {
 		if trace != nil && trace.Got100Continue != nil {
 			trace.Got100Continue()
 		}
-	} else if x.interim != nil {
-		if err := x.interim(x.head.status, x.head.header); err != nil {
+	} else if x.p != nil {
+		if err := x.p.interim(x.head.status, x.head.header); err != nil {
 			return err
 		}
 	}
@@ -358,9 +358,10 @@ func (x *exchange) finish() {
 	clean := x.rd.buffered() == 0
 	putReader(x.rd)
 	x.rd = nil
-	ok := x.head.keepAlive && clean && !x.unbidden && !wantsClose(x.req) &&
-		!connectionAuth(x.req.Header["Authorization"]) && !connectionAuth(x.req.Header["Proxy-Authorization"]) &&
-		x.uploadFinished()
+	ok := x.head.keepAlive && clean && !x.unbidden && !connectionAuth(x.req.Header["Authorization"]) && x.uploadFinished()
+	if x.p == nil { // these stay behind if the request is forwarded
+		ok = ok && !wantsClose(x.req) && !connectionAuth(x.req.Header["Proxy-Authorization"])
+	}
 	if x.stop != nil && !x.stop() {
 		ok = false // the context has ended and the connection is being closed
 	}

@@ -13,8 +13,8 @@ func ReadMessage(r io.Reader, method string) (status int, header http.Header, le
 	if err != nil {
 		return 0, nil, 0, nil, err
 	}
-	h, err := parseHead(&rd.head, block, method)
-	if err != nil {
+	var h head
+	if err := h.parse(&rd.head, block, method, nil); err != nil {
 		return 0, nil, 0, nil, err
 	}
 	rest = func() ([]byte, http.Header, error, int) {

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/textproto"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,19 +131,31 @@ func (h *Handler) Close() {
 type passage struct {
 	h     *Handler
 	w     http.ResponseWriter
-	rc    *http.ResponseController
 	in    *http.Request
-	out   *http.Request
-	up    *upload // nil without a request body
+	out   http.Request // to the server
+	url   url.URL      // its URL
+	up    *upload      // nil without a request body
 	id    string
 	res   Result
 	wrote bool // the response's head was given to w
+
+	header     http.Header              // the client's, less what its Connection field lists; shared with in, not to be changed
+	upgradeTo  string                   // the protocol to which the client may switch; "" for none
+	controller *http.ResponseController // nil = it was not needed yet
+}
+
+// rc returns the means that w has besides its methods. It is for the goroutine of ServeHTTP.
+func (p *passage) rc() *http.ResponseController {
+	if p.controller == nil {
+		p.controller = http.NewResponseController(p.w)
+	}
+	return p.controller
 }
 
 // ServeHTTP forwards r. It panics with http.ErrAbortHandler to cut a broken response off, as net/http wants it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	p := &passage{h: h, w: w, in: r, rc: http.NewResponseController(w)}
+	p := &passage{h: h, w: w, in: r}
 	cut := p.serve()
 	p.res.Duration = time.Since(start)
 	if h.cfg.OnDone != nil {
@@ -167,9 +181,12 @@ func (p *passage) serve() (cut bool) {
 		p.refuse(http.StatusMethodNotAllowed, "CONNECT is not supported")
 		return false
 	}
-	p.outgoing(ctx)
-	resp, err := p.h.cfg.Transport.roundTrip(p.out, p.interim, &p.res.Info)
+	err := p.outgoing(ctx)
 	defer p.endUpload()
+	var resp *http.Response
+	if err == nil {
+		resp, err = p.h.cfg.Transport.roundTrip(&p.out, p)
+	}
 	if err != nil {
 		p.res.Err = err
 		p.answerError(err)
@@ -238,10 +255,35 @@ func (p *passage) interim(code int, header http.Header) error {
 	return nil
 }
 
-// reply sends the response. Its error means that the client must not take what it got for the whole.
+// takeFields gives w the fields of the response that go beyond the next hop. They are the server's own: those that w has
+// already are replaced.
+func (p *passage) takeFields(r *httpwire.Response) {
+	dst := p.w.Header()
+	fresh := len(dst) == 0
+	values := make([]string, len(r.Fields))
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		if f.Known.Connectional() || r.Listed(f) {
+			continue
+		}
+		name := textproto.CanonicalMIMEHeaderKey(view(f.Name))
+		values[i] = view(f.Value)
+		if old := dst[name]; old != nil && (fresh || repeats(r.Fields[:i], name)) {
+			dst[name] = append(old, values[i])
+			continue
+		}
+		dst[name] = values[i : i+1 : i+1]
+	}
+}
+
+// repeats reports whether one of fields has the name.
+func repeats(fields []httpwire.Field, name string) bool {
+	return slices.ContainsFunc(fields, func(f httpwire.Field) bool { return strings.EqualFold(view(f.Name), name) })
+}
+
+// reply sends the response, whose fields w has. Its error means that the client must not take what it got for the whole.
 func (p *passage) reply(resp *http.Response) error {
 	dst := p.w.Header()
-	copyEndToEnd(dst, resp.Header)
 	if dst["Content-Type"] == nil {
 		dst["Content-Type"] = nil // net/http would guess one
 	}
@@ -256,9 +298,9 @@ func (p *passage) reply(resp *http.Response) error {
 	if resp.Body == http.NoBody {
 		return nil
 	}
-	flush := flushes(resp)
+	flush := flushes(resp, dst)
 	if flush {
-		_ = p.rc.Flush() // the client sees the head of a stream before its first byte; a dead one is noticed by Write
+		_ = p.rc().Flush() // the client sees the head of a stream before its first byte; a dead one is noticed by Write
 	}
 	if err := p.copyBody(resp.Body, flush); err != nil {
 		return err
@@ -273,14 +315,14 @@ func (p *passage) reply(resp *http.Response) error {
 	return nil
 }
 
-func flushes(resp *http.Response) bool {
+func flushes(resp *http.Response, header http.Header) bool {
 	if resp.ContentLength < 0 {
 		return true
 	}
-	if v := resp.Header["X-Accel-Buffering"]; len(v) == 1 && strings.EqualFold(v[0], "no") {
+	if v := header["X-Accel-Buffering"]; len(v) == 1 && strings.EqualFold(v[0], "no") {
 		return true
 	}
-	ct := resp.Header["Content-Type"]
+	ct := header["Content-Type"]
 	return len(ct) == 1 && strings.HasPrefix(strings.ToLower(ct[0]), "text/event-stream")
 }
 
@@ -289,18 +331,18 @@ func (p *passage) copyBody(body io.Reader, flush bool) error {
 	defer copyPool.Put(buf)
 	idle := p.h.cfg.IdleTimeout
 	if idle > 0 {
-		defer p.rc.SetWriteDeadline(time.Time{}) // best effort: a connection that cannot has no deadline either
+		defer p.rc().SetWriteDeadline(time.Time{}) // best effort: a connection that cannot has no deadline either
 	}
 	for {
 		n, err := body.Read(*buf)
 		if n > 0 {
 			if idle > 0 {
-				_ = p.rc.SetWriteDeadline(time.Now().Add(idle))
+				_ = p.rc().SetWriteDeadline(time.Now().Add(idle))
 			}
 			written, werr := p.w.Write((*buf)[:n])
 			p.res.BytesOut += int64(written)
 			if werr == nil && flush {
-				werr = p.rc.Flush()
+				werr = p.rc().Flush()
 			}
 			if werr != nil && !errors.Is(werr, http.ErrNotSupported) {
 				return fmt.Errorf("%w: %w", ErrClientGone, werr)

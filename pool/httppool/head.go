@@ -25,27 +25,34 @@ type head struct {
 	keepAlive bool        // the response allows another exchange on this connection
 }
 
-// parseHead reads a response head as reader.block returns it; method is the request's, because the answer to a HEAD
-// has no body. r is room for it, and holds nothing of it afterwards.
-func parseHead(r *httpwire.Response, block []byte, method string) (head, error) {
+// parse reads a response head as reader.block returns it; method is the request's, because the answer to a HEAD has no
+// body. r is room for it, and holds nothing of it afterwards. The fields of a final response go to p, if that is not nil.
+func (h *head) parse(r *httpwire.Response, block []byte, method string, p *passage) error {
 	defer func() {
 		clear(r.Fields)
 		*r = httpwire.Response{Fields: r.Fields[:0]}
 	}()
 	block = bytes.Clone(block) // the one copy: every string of the head is a part of it
 	if _, err := r.Parse(block, method == http.MethodHead); err != nil {
-		return head{}, err
+		return err
 	}
-	h := head{
-		status: r.Status, reason: view(r.Reason), minor: r.Minor, header: headerOf(r.Fields),
-		length: r.Length, declared: -1, keepAlive: r.Reusable,
+	*h = head{status: r.Status, reason: view(r.Reason), minor: r.Minor, length: r.Length, declared: -1, keepAlive: r.Reusable}
+	for i := range r.Fields {
+		switch f := &r.Fields[i]; f.Known {
+		case httpwire.ContentLength:
+			h.declared, _ = strconv.ParseInt(view(f.Value), 10, 64) // Parse has looked at it
+		case httpwire.Trailer:
+			h.announceTrailers(view(f.Value))
+		}
 	}
-	if length := h.header["Content-Length"]; length != nil {
-		h.declared, _ = strconv.ParseInt(length[0], 10, 64) // Parse has looked at it
+	if p != nil && h.status >= 200 {
+		p.takeFields(r)
+		return nil
 	}
+	h.header = headerOf(r.Fields)
 	delete(h.header, "Transfer-Encoding")
-	h.announceTrailers()
-	return h, nil
+	delete(h.header, "Trailer")
+	return nil
 }
 
 // view is b as a string; b must not change any more.
@@ -67,13 +74,9 @@ func headerOf(fields []httpwire.Field) http.Header {
 	return header
 }
 
-func (h *head) announceTrailers() {
-	names, ok := h.header["Trailer"]
-	if !ok {
-		return
-	}
-	delete(h.header, "Trailer")
-	tokens(names, func(name string) bool {
+// announceTrailers notes the names that a Trailer field lists.
+func (h *head) announceTrailers(list string) {
+	tokens([]string{list}, func(name string) bool {
 		if name = textproto.CanonicalMIMEHeaderKey(name); httpwire.ValidToken(name) && !httpwire.ForbiddenTrailer(name) {
 			if h.trailer == nil {
 				h.trailer = http.Header{}

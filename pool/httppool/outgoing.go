@@ -2,6 +2,7 @@ package httppool
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -17,34 +18,31 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// outgoing makes the request for the server out of the client's. The client's is not changed; header values that stay
-// as they are are shared with it.
-func (p *passage) outgoing(ctx context.Context) {
-	in := p.in
-	out := in.WithContext(ctx)
-	p.out = out
-	out.URL = p.h.rewrite(in.URL)
+// outgoing makes the request for the server out of the client's, which is not changed. Its fields are written by
+// appendFields; the Header has those that the exchange looks at or, for a Source, all that the server will see.
+func (p *passage) outgoing(ctx context.Context) error {
+	in, out := p.in, &p.out
+	if *out = *in; ctx != in.Context() {
+		*out = *in.WithContext(ctx)
+	}
+	p.h.rewrite(&p.url, in.URL)
+	out.URL = &p.url
 	out.RequestURI, out.Close, out.Trailer, out.GetBody = "", false, nil, nil
 	if p.h.cfg.TargetHost {
 		out.Host = p.h.target.Host
 	}
-	upgrade := p.passableUpgrade()
-	out.Header = make(http.Header, len(in.Header)+6)
-	copyEndToEnd(out.Header, in.Header)
-	if hasToken(in.Header["Te"], "trailers") {
-		out.Header["Te"] = []string{"trailers"}
-	}
-	if upgrade != "" {
-		out.Header["Connection"], out.Header["Upgrade"] = []string{"Upgrade"}, []string{upgrade}
-	}
-	p.addForwarded(out.Header)
-	p.addVia(out.Header, in.ProtoMajor, in.ProtoMinor)
-	if p.id != "" {
-		out.Header[p.h.cfg.RequestID] = []string{p.id}
+	p.upgradeTo = p.passableUpgrade()
+	p.dropListed()
+	out.Header = p.header
+	if p.h.cfg.Transport.cfg.Source != nil {
+		var err error
+		if out.Header, err = p.fields(); err != nil {
+			return &Error{Step: "send", Err: err}
+		}
 	}
 	if in.Body == nil || in.Body == http.NoBody || in.ContentLength == 0 {
 		out.Body, out.ContentLength = nil, 0
-		return
+		return nil
 	}
 	p.up = &upload{passage: p, idle: p.h.cfg.IdleTimeout, closed: make(chan struct{})}
 	if len(in.Trailer) > 0 {
@@ -52,7 +50,148 @@ func (p *passage) outgoing(ctx context.Context) {
 	}
 	out.Body = p.up
 	// Without it net/http reads the whole request before it sends a response: no early answers, no duplex streams.
-	_ = p.rc.EnableFullDuplex() // fails where there is no such limit
+	_ = p.rc().EnableFullDuplex() // fails where there is no such limit
+	return nil
+}
+
+// dropListed makes p.header the client's without the fields that its Connection field lists: they are its connection's.
+func (p *passage) dropListed() {
+	p.header = p.in.Header
+	tokens(p.in.Header["Connection"], func(name string) bool {
+		switch name = http.CanonicalHeaderKey(name); name {
+		case "Close", "Keep-Alive", "Te", "Upgrade":
+			return true // is not copied anyway
+		}
+		if _, ok := p.header[name]; ok {
+			p.header = maps.Clone(p.header)
+			delete(p.header, name)
+		}
+		return true
+	})
+}
+
+// fields returns what appendFields writes as a header.
+func (p *passage) fields() (http.Header, error) {
+	b, err := p.appendFields(nil)
+	if err != nil {
+		return nil, err
+	}
+	fields, _, err := httpwire.ParseFields(nil, append(b, crlf...))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidRequest, err)
+	}
+	return headerOf(fields), nil
+}
+
+// appendFields appends the fields that go beyond the next hop (RFC 9110, section 7.6.1) and those that this proxy answers for,
+// but for the ones that appendRequest writes. Fields about the client that come from peers which are not trusted are dropped,
+// all of them: a server may believe one that this proxy does not set.
+func (p *passage) appendFields(dst []byte) ([]byte, error) {
+	addr := peerAddr(p.in.RemoteAddr)
+	trusted := p.h.trusts(addr)
+	told := told{via: p.h.cfg.Via != "", rfc: p.h.cfg.Forwarded, xff: addr.IsValid()}
+	var err error
+	for name, values := range p.header {
+		switch known := httpwire.Classify(name); known {
+		case httpwire.XForwardedFor, httpwire.XForwardedHost, httpwire.XForwardedProto, httpwire.Forwarded, httpwire.ForwardedRFC:
+			if !trusted || told.note(known, values) {
+				continue
+			}
+		case httpwire.Via:
+			if told.note(known, values) {
+				continue
+			}
+		case httpwire.Host, httpwire.ContentLength:
+			continue
+		default:
+			if known.Connectional() || p.id != "" && strings.EqualFold(name, p.h.cfg.RequestID) {
+				continue
+			}
+		}
+		if dst, err = appendField(dst, name, values); err != nil {
+			return dst, err
+		}
+	}
+	if hasToken(p.in.Header["Te"], "trailers") {
+		dst = append(dst, "Te: trailers\r\n"...)
+	}
+	if dst, err = p.appendForwarded(dst, addr, &told); err != nil {
+		return dst, err
+	}
+	if p.id != "" {
+		return appendLine(dst, p.h.cfg.RequestID, nil, p.id)
+	}
+	return dst, nil
+}
+
+// told is what trusted peers have said of the client and of themselves. Which fields are extended, and kept back for that, is
+// set at first.
+type told struct {
+	xff, rfc, via                   bool // X-Forwarded-For, Forwarded and Via are extended
+	xffValues, rfcValues, viaValues []string
+	proto, host                     bool // X-Forwarded-Proto, -Host have come
+}
+
+// note takes note of a field, and reports whether it is kept back.
+func (t *told) note(known httpwire.Known, values []string) bool {
+	switch known {
+	case httpwire.XForwardedFor:
+		t.xffValues = append(t.xffValues, values...)
+		return t.xff
+	case httpwire.ForwardedRFC:
+		t.rfcValues = append(t.rfcValues, values...)
+		return t.rfc
+	case httpwire.Via:
+		t.viaValues = append(t.viaValues, values...)
+		return t.via
+	case httpwire.XForwardedProto:
+		t.proto = true
+	case httpwire.XForwardedHost:
+		t.host = true
+	}
+	return false
+}
+
+// appendForwarded tells the server who asked, and which way the request came.
+func (p *passage) appendForwarded(dst []byte, addr netip.Addr, told *told) ([]byte, error) {
+	proto, host := "http", p.in.Host
+	if p.in.TLS != nil {
+		proto = "https"
+	}
+	var err error
+	if addr.IsValid() {
+		var text [64]byte // an address without a zone is shorter
+		dst, err = appendLine(dst, "X-Forwarded-For", told.xffValues, view(addr.AppendTo(text[:0])))
+	}
+	if err == nil && !told.proto {
+		dst, err = appendLine(dst, "X-Forwarded-Proto", nil, proto)
+	}
+	if err == nil && !told.host && host != "" {
+		dst, err = appendLine(dst, "X-Forwarded-Host", nil, host)
+	}
+	if err == nil && p.h.cfg.Forwarded {
+		dst, err = appendLine(dst, "Forwarded", told.rfcValues, forwardedElement(addr, proto, host))
+	}
+	if err == nil && p.h.cfg.Via != "" {
+		dst, err = appendLine(dst, "Via", told.viaValues, p.via(p.in.ProtoMajor, p.in.ProtoMinor))
+	}
+	return dst, err
+}
+
+// appendLine appends a field with the list of the values before and the last one.
+func appendLine(dst []byte, name string, before []string, last string) ([]byte, error) {
+	dst = append(dst, name...)
+	dst = append(dst, ": "...)
+	start := len(dst)
+	for _, v := range before {
+		dst = append(dst, v...)
+		dst = append(dst, ", "...)
+	}
+	dst = append(dst, last...)
+	if !httpwire.ValidValue(dst[start:]) {
+		return dst, fmt.Errorf("%w: control character in the value of %s", ErrInvalidRequest, name)
+	}
+	return append(dst, crlf...), nil
 }
 
 // passableUpgrade returns the protocol the client wants to change to, "" for none and for those that do not pass.
@@ -73,9 +212,9 @@ func (p *passage) passableUpgrade() string {
 	return proto
 }
 
-// rewrite puts the target's base before the path, less the prefix to strip.
-func (h *Handler) rewrite(u *url.URL) *url.URL {
-	to := *h.target
+// rewrite makes *to the target with u's path, less the prefix to strip, behind its base.
+func (h *Handler) rewrite(to, u *url.URL) {
+	*to = *h.target
 	path, raw := u.Path, u.RawPath
 	if h.cfg.StripPrefix != "" {
 		path, raw = stripPrefix(path, raw, len(strings.TrimSuffix(h.cfg.StripPrefix, "/")))
@@ -83,7 +222,7 @@ func (h *Handler) rewrite(u *url.URL) *url.URL {
 	if path == "*" && to.Path == "" { // OPTIONS *
 		to.Path = path
 		to.Opaque = ""
-		return &to
+		return
 	}
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
@@ -100,7 +239,6 @@ func (h *Handler) rewrite(u *url.URL) *url.URL {
 	}
 	to.Path += path
 	to.RawQuery, to.ForceQuery = u.RawQuery, u.ForceQuery
-	return &to
 }
 
 // stripPrefix takes n bytes off the decoded path and what stands for them off the encoded one.
@@ -146,38 +284,11 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// addForwarded tells the server who asked. Fields from peers that are not trusted are dropped first, all of them:
-// a server may believe one this proxy does not set.
-func (p *passage) addForwarded(header http.Header) {
-	addr := peerAddr(p.in.RemoteAddr)
-	if !p.h.trusts(addr) {
-		for name := range header {
-			if strings.HasPrefix(name, "X-Forwarded-") || name == "Forwarded" || name == "X-Real-Ip" {
-				delete(header, name)
-			}
-		}
-	}
-	proto := "http"
-	if p.in.TLS != nil {
-		proto = "https"
-	}
+func forwardedElement(addr netip.Addr, proto, host string) string {
 	client := "unknown" // a Unix socket's
 	if addr.IsValid() {
 		client = addr.String()
-		header["X-Forwarded-For"] = []string{join(header["X-Forwarded-For"], client)}
 	}
-	if header["X-Forwarded-Proto"] == nil {
-		header["X-Forwarded-Proto"] = []string{proto}
-	}
-	if header["X-Forwarded-Host"] == nil && p.in.Host != "" {
-		header["X-Forwarded-Host"] = []string{p.in.Host}
-	}
-	if p.h.cfg.Forwarded {
-		header["Forwarded"] = []string{join(header["Forwarded"], forwardedElement(addr, client, proto, p.in.Host))}
-	}
-}
-
-func forwardedElement(addr netip.Addr, client, proto, host string) string {
 	if addr.Is6() {
 		client = `"[` + client + `]"`
 	}
@@ -213,12 +324,15 @@ func (h *Handler) trusts(addr netip.Addr) bool {
 	return false
 }
 
+// via is this proxy's element of a Via field, of a message that came in that version.
+func (p *passage) via(major, minor int) string {
+	return strconv.Itoa(major) + "." + strconv.Itoa(minor) + " " + p.h.cfg.Via
+}
+
 func (p *passage) addVia(header http.Header, major, minor int) {
-	if p.h.cfg.Via == "" {
-		return
+	if p.h.cfg.Via != "" {
+		header["Via"] = []string{join(header["Via"], p.via(major, minor))}
 	}
-	version := strconv.Itoa(major) + "." + strconv.Itoa(minor)
-	header["Via"] = []string{join(header["Via"], version+" "+p.h.cfg.Via)}
 }
 
 // maxRequestID bounds the id a client may choose: it goes into logs.
@@ -250,7 +364,7 @@ func (u *upload) begin() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.idle > 0 && !u.ended {
-		_ = u.passage.rc.SetReadDeadline(time.Now().Add(u.idle)) // best effort, as for writes
+		_ = u.passage.rc().SetReadDeadline(time.Now().Add(u.idle)) // best effort, as for writes
 	}
 	return !u.ended
 }
@@ -260,7 +374,7 @@ func (u *upload) end() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.ended = true
-	return u.passage.rc.SetReadDeadline(time.Now())
+	return u.passage.rc().SetReadDeadline(time.Now())
 }
 
 func (u *upload) Read(b []byte) (int, error) {

@@ -18,7 +18,7 @@ import (
 func (p *passage) upgrade(resp *http.Response) {
 	server := resp.Body.(*upgraded)
 	defer server.Close()
-	client, brw, err := p.rc.Hijack()
+	client, brw, err := p.rc().Hijack()
 	if err != nil {
 		p.res.Err = fmt.Errorf("cannot take the client's connection over: %w", err)
 		p.refuse(http.StatusInternalServerError, "this connection cannot be upgraded")

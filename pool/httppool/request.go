@@ -16,8 +16,9 @@ import (
 //
 // The fields that belong to the connection are written from req's own fields, never copied from req.Header: Host,
 // Content-Length, Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection and Upgrade. An upgrade is
-// asked for with both "Connection: Upgrade" and an Upgrade field in the header, as with net/http.
-func appendRequest(dst []byte, req *http.Request) ([]byte, int64, error) {
+// asked for with both "Connection: Upgrade" and an Upgrade field in the header, as with net/http. Those of a forwarded
+// request p decides about.
+func appendRequest(dst []byte, req *http.Request, p *passage) ([]byte, int64, error) {
 	method := req.Method
 	if method == "" {
 		method = http.MethodGet
@@ -39,12 +40,17 @@ func appendRequest(dst []byte, req *http.Request) ([]byte, int64, error) {
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
 	dst = append(dst, host...)
 	dst = append(dst, crlf...)
-	dst, err := appendFields(dst, req.Header, connectionField)
+	var err error
+	if p != nil {
+		dst, err = p.appendFields(dst)
+	} else {
+		dst, err = appendFields(dst, req.Header, connectionField)
+	}
 	if err != nil {
 		return dst, 0, err
 	}
 	dst, length := appendFraming(dst, req)
-	dst, err = appendConnection(dst, req)
+	dst, err = appendConnection(dst, askedFor(req, p), p == nil && wantsClose(req))
 	return append(dst, crlf...), length, err
 }
 
@@ -54,18 +60,27 @@ func appendFields(dst []byte, header http.Header, skip func(string) bool) ([]byt
 		if skip(name) {
 			continue
 		}
-		if !httpwire.ValidToken(name) {
-			return dst, fmt.Errorf("%w: header name %.60q", ErrInvalidRequest, name)
+		var err error
+		if dst, err = appendField(dst, name, values); err != nil {
+			return dst, err
 		}
-		for _, v := range values {
-			if !httpwire.ValidValue(v) {
-				return dst, fmt.Errorf("%w: control character in the value of %s", ErrInvalidRequest, name)
-			}
-			dst = append(dst, name...)
-			dst = append(dst, ": "...)
-			dst = append(dst, v...)
-			dst = append(dst, crlf...)
+	}
+	return dst, nil
+}
+
+// appendField appends a line for each value.
+func appendField(dst []byte, name string, values []string) ([]byte, error) {
+	if !httpwire.ValidToken(name) {
+		return dst, fmt.Errorf("%w: header name %.60q", ErrInvalidRequest, name)
+	}
+	for _, v := range values {
+		if !httpwire.ValidValue(v) {
+			return dst, fmt.Errorf("%w: control character in the value of %s", ErrInvalidRequest, name)
 		}
+		dst = append(dst, name...)
+		dst = append(dst, ": "...)
+		dst = append(dst, v...)
+		dst = append(dst, crlf...)
 	}
 	return dst, nil
 }
@@ -127,8 +142,8 @@ func trailerNames(trailer http.Header) []string {
 	return names
 }
 
-func appendConnection(dst []byte, req *http.Request) ([]byte, error) {
-	if proto := upgradeOf(req.Header); proto != "" {
+func appendConnection(dst []byte, proto string, closes bool) ([]byte, error) {
+	if proto != "" {
 		if !httpwire.ValidValue(proto) {
 			return dst, fmt.Errorf("%w: Upgrade %.60q", ErrInvalidRequest, proto)
 		}
@@ -136,10 +151,18 @@ func appendConnection(dst []byte, req *http.Request) ([]byte, error) {
 		dst = append(dst, proto...)
 		return append(dst, crlf...), nil
 	}
-	if wantsClose(req) {
+	if closes {
 		dst = append(dst, "Connection: close\r\n"...)
 	}
 	return dst, nil
+}
+
+// askedFor returns the protocol to which the request asks to switch, "" for none.
+func askedFor(req *http.Request, p *passage) string {
+	if p != nil {
+		return p.upgradeTo
+	}
+	return upgradeOf(req.Header)
 }
 
 func wantsClose(req *http.Request) bool {

@@ -104,11 +104,12 @@ type Info struct {
 // RoundTrip implements http.RoundTripper. Its errors are *Error. A 101 response's Body is an io.ReadWriteCloser with a CloseWrite
 // method; the request's context no longer ends it.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	return t.roundTrip(req, nil, nil)
+	return t.roundTrip(req, nil)
 }
 
-// roundTrip tells interim of 1xx responses and fills in info; both may be nil.
-func (t *Transport) roundTrip(req *http.Request, interim func(int, http.Header) error, info *Info) (*http.Response, error) {
+// roundTrip is RoundTrip for a request that is forwarded, if p is not nil. Then p has been told of interim responses and has the
+// fields of the final one, unless that is 101, and info is filled in.
+func (t *Transport) roundTrip(req *http.Request, p *passage) (*http.Response, error) {
 	t.requests.Add(1)
 	if err := checkRequest(req); err != nil {
 		closeBody(req)
@@ -116,12 +117,12 @@ func (t *Transport) roundTrip(req *http.Request, interim func(int, http.Header) 
 	}
 	began := time.Now()
 	var stale Stale
-	x := &exchange{opt: &t.cfg.Options, interim: interim}
+	x := &exchange{opt: &t.cfg.Options, p: p}
 	err := t.lease(x, req, &stale)
 	for retries := 0; err == nil; retries++ {
 		x.begin(req, began)
-		if info != nil {
-			info.Endpoint, info.Reused, info.Retries = x.lease.Endpoint(), x.idled, retries
+		if p != nil {
+			p.res.Info = Info{Endpoint: x.lease.Endpoint(), Reused: x.idled, Retries: retries}
 		}
 		var resp *http.Response
 		if resp, err = x.run(); err == nil {
@@ -139,7 +140,7 @@ func (t *Transport) roundTrip(req *http.Request, interim func(int, http.Header) 
 			return nil, err
 		}
 		t.retries.Add(1)
-		x = &exchange{opt: x.opt, interim: interim, lease: x.lease} // the former's uploader may not know yet that it is over
+		x = &exchange{opt: x.opt, p: p, lease: x.lease} // the former's uploader may not know yet that it is over
 		err = t.renew(x, req, &stale)
 	}
 	closeBody(req)

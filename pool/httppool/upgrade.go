@@ -20,7 +20,7 @@ var _ io.ReadWriteCloser = (*upgraded)(nil)
 
 // switchProtocols hands the connection out if the request asked for what the server agrees to.
 func (x *exchange) switchProtocols() (*http.Response, error) {
-	asked, got := upgradeOf(x.req.Header), upgradeOf(x.head.header)
+	asked, got := askedFor(x.req, x.p), upgradeOf(x.head.header)
 	if asked == "" || !strings.EqualFold(asked, got) && !hasToken([]string{asked}, got) {
 		return nil, x.fail("receive", malformed{fmt.Errorf("101 to protocol %.40q, %.40q was asked for", got, asked)})
 	}
