@@ -30,7 +30,7 @@ func TestSlowAnswers(t *testing.T) {
 				continue
 			}
 			for _, part := range []string{"", "HTTP/1.1 200 OK\r\n", "Content-Length: 2\r\n\r\n", "h", "i"} {
-				time.Sleep(pause)
+				<-time.After(pause)
 				_, _ = io.WriteString(c, part)
 			}
 		}
@@ -40,7 +40,7 @@ func TestSlowAnswers(t *testing.T) {
 		wantBody(t, tr, newRequest(t, "GET", s.url, nil), "hi")
 		wantBody(t, tr, newRequest(t, "GET", s.url+"/fast", nil), "hi")
 		wantBody(t, tr, newRequest(t, "POST", s.url, &slowly{left: 3}), "hi")
-		time.Sleep(pause) // the deadline passes on an idle connection
+		<-time.After(pause) // the deadline passes on an idle connection
 	}
 	if n := s.conns.Load(); n != 1 {
 		t.Errorf("%d connections were opened", n)
@@ -55,7 +55,7 @@ func (s *slowly) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	s.left--
-	time.Sleep(pause)
+	<-time.After(pause)
 	return copy(p, "x"), nil
 }
 
@@ -90,7 +90,7 @@ func TestCancelledWhileReading(t *testing.T) {
 			why := errors.New("not wanted any more")
 			go func() {
 				<-asked
-				time.Sleep(late)
+				<-time.After(late)
 				cancel(why)
 			}()
 			_, _, err := exchange(newTransport(t, httppool.Config{}), newRequest(t, "GET", s.url, nil).WithContext(ctx))
