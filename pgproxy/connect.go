@@ -126,11 +126,20 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 	if err := s.w.Flush(); err != nil {
 		return err
 	}
-	if err := s.authenticate(cfg); err != nil {
-		return err
+	err := s.authenticate(cfg)
+	if err == nil {
+		err = s.readBaseline()
 	}
-	return s.readBaseline()
+	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {
+		return &loginError{m}
+	}
+	return err
 }
+
+// loginError is what a server says in the place of a session. It is shared by the clients that wait for one.
+type loginError struct{ *pgwire.ErrorResponse }
+
+func (e *loginError) Unwrap() error { return e.ErrorResponse }
 
 // startTLS asks the server for TLS and insists on it.
 func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {

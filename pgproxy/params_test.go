@@ -74,7 +74,7 @@ func TestParamsThatAreRefused(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		pc.Params = []pgwire.Param{{Name: "statement_timeot", Value: "1s"}}
 	})
-	if _, err := pgx.Connect(t.Context(), g.dsn("")); sqlstate(err) != "08006" || !has(err.Error(), "statement_timeot") {
+	if _, err := pgx.Connect(t.Context(), g.dsn("")); sqlstate(err) != "42704" || !has(err.Error(), "statement_timeot") {
 		t.Errorf("a setting the server does not know: %v", err)
 	}
 }

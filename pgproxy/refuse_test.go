@@ -309,7 +309,7 @@ func TestServerAuthentication(t *testing.T) {
 		}
 		bad := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Password = "not it" })
 		_, err := pgx.Connect(t.Context(), bad.dsn(""))
-		if sqlstate(err) != "08006" || !has(err.Error(), "28P01") || has(err.Error(), "not it") || !has(hint(err), "user and password of this upstream") {
+		if sqlstate(err) != "28P01" || !has(err.Error(), "password authentication failed for user") || has(err.Error(), "not it") || !has(hint(err), "user and password of this upstream") {
 			t.Errorf("%s: wrong password of the gateway: %v", auth, err)
 		}
 	}

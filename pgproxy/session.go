@@ -548,7 +548,7 @@ func (s *session) refuse(err error) error {
 
 // leaseError makes an error of acquire one for the client, and counts it.
 func (s *session) leaseError(err error) *pgwire.ErrorResponse {
-	code, hint, reason := pgwire.StateConnectionFailure, hintUnavailable(err), listener.ReasonUpstreamUnavailable
+	code, hint, reason := pgwire.StateConnectionFailure, hintTrouble, listener.ReasonUpstreamUnavailable
 	message := toldUnavailable(s.b.cfg.Name, err)
 	m, isServer := errors.AsType[*pgwire.ErrorResponse](err)
 	switch {
@@ -566,6 +566,11 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 		reason = listener.ReasonProtocol
 		s.c.CountError(reason)
 		return m
+	default:
+		if said := saidAtLogin(err); said != nil {
+			s.c.CountError(reason)
+			return said
+		}
 	}
 	s.c.CountError(reason)
 	return errorResponse(pgwire.SeverityError, code, message, hint)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"time"
@@ -23,16 +24,46 @@ const (
 	hintLogin   = "The gateway's operator has to mend user and password of this upstream, or the server's rules; the log names the server."
 )
 
-// hintUnavailable goes with toldUnavailable.
-func hintUnavailable(err error) string {
-	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && strings.HasPrefix(m.Code, classAuthorization) {
-		return hintLogin
+// saidAtLogin returns what a server answered to the gateway's login, if that is why there is no server connection; else nil.
+func saidAtLogin(err error) *pgwire.ErrorResponse {
+	said, ok := errors.AsType[*loginError](err)
+	if e, waited := errors.AsType[*pool.Error](err); !ok || waited && unanswered(e) {
+		return nil
 	}
-	return hintTrouble
+	hint, message := hintTrouble, said.Message
+	if strings.HasPrefix(said.Code, classAuthorization) {
+		hint = hintLogin
+	}
+	if said.Routine == routineHBA || hasAddress(message) {
+		message = "the server does not accept the gateway's login"
+	}
+	return errorResponse(pgwire.SeverityError, said.Code, message, hint)
 }
 
-// classAuthorization begins the SQLSTATEs of a login that is refused. What a server says then may have addresses in it.
+// unanswered reports whether the wait for a server ended while it kept the gateway waiting, whatever it answered before. A server that
+// lets the gateway have some connections, and no more, is not silent.
+func unanswered(e *pool.Error) bool {
+	return errors.Is(e.Kind, pool.ErrTimeout) && e.Opening > 0 && e.InUse == 0
+}
+
+// classAuthorization begins the SQLSTATEs of a login that is refused.
 const classAuthorization = "28"
+
+// routineHBA is the routine of a server that refuses by pg_hba.conf. Its messages name hosts.
+const routineHBA = "ClientAuthentication"
+
+// hasAddress reports whether there is an IP address in a text.
+func hasAddress(text string) bool {
+	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF.:", c) }) {
+		if _, err := netip.ParseAddr(strings.Trim(word, ".")); err == nil {
+			return true
+		}
+		if _, err := netip.ParseAddrPort(word); err == nil {
+			return true
+		}
+	}
+	return false
+}
 
 // toldUnavailable says why there is no server connection, other than that all are in use.
 func toldUnavailable(upstream string, err error) string {
@@ -40,19 +71,18 @@ func toldUnavailable(upstream string, err error) string {
 }
 
 func whyNoServer(err error) string {
-	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {
-		if strings.HasPrefix(m.Code, classAuthorization) {
-			return fmt.Sprintf("the server does not accept the gateway's login (SQLSTATE %s)", m.Code)
-		}
-		return fmt.Sprintf("the server says: %s (SQLSTATE %s)", m.Message, m.Code)
-	}
-	if e, ok := errors.AsType[*pool.Error](err); ok && errors.Is(e.Kind, pool.ErrTimeout) && e.Opening > 0 {
+	if e, ok := errors.AsType[*pool.Error](err); ok && unanswered(e) {
 		return "the server did not answer in time" // whatever an earlier attempt came to, which err wraps too
+	}
+	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !hasAddress(m.Message) {
+		return fmt.Sprintf("the server says: %s (SQLSTATE %s)", m.Message, m.Code)
 	}
 	_, unknown := errors.AsType[*net.DNSError](err)
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
 	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
 	switch {
+	case errors.Is(err, pgwire.ErrAuth):
+		return "the server cannot prove who it is"
 	case errors.Is(err, errAllDead):
 		return "all of them had died"
 	case unknown:
