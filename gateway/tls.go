@@ -58,6 +58,9 @@ func clientConfig(t *config.ClientTLS) (*tls.Config, error) {
 			return nil, fmt.Errorf("tls: %s has no PEM certificate in it", t.CA)
 		}
 	}
+	if t.Verify == "ca" {
+		tlsclient.VerifyCA(out)
+	}
 	if t.Cert != "" {
 		cert, err := config.KeyPair(t.Cert, t.Key)
 		if err != nil {

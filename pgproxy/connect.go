@@ -15,6 +15,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/upstream"
@@ -153,15 +154,7 @@ func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 	if answer[0] != 'S' {
 		return errNoTLS
 	}
-	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
-		host, _, err := net.SplitHostPort(s.endpoint)
-		if err != nil {
-			host = "localhost"
-		}
-		cfg = cfg.Clone()
-		cfg.ServerName = host
-	}
-	t := fiber.TLSClient(s.raw, cfg)
+	t := fiber.TLSClient(s.raw, tlsclient.ForPostgres(cfg, s.endpoint))
 	if err := t.HandshakeContext(ctx); err != nil {
 		return err
 	}

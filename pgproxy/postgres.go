@@ -37,7 +37,8 @@ type PostgresConfig struct {
 	// User, Password and DBName are used on every server connection, whatever the client's
 	// are. DBName "" = User.
 	User, Password, DBName string
-	// TLS, if set, is required from the servers. Without a ServerName the endpoint's host is.
+	// TLS, if set, is required from the servers. Without a ServerName the endpoint's host is. A certificate without alternative names
+	// is known by its common name, as libpq has it.
 	TLS *tls.Config
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)

@@ -14,7 +14,7 @@ import (
 )
 
 // Users maps names to secrets: a password, "md5" and a digest, or a SCRAM-SHA-256 verifier, as
-// in pg_authid.rolpassword. Do not log it.
+// in pg_authid.rolpassword. A user with an empty one exists and cannot log in, as one without a password there. Do not log it.
 type Users map[string]string
 
 // maxUserLine bounds a line of a user list, in bytes.
@@ -38,7 +38,7 @@ func (u Users) problems(auth Auth) (errs []error) {
 		if _, err := newCredential(user, u[user]); err != nil {
 			errs = append(errs, fmt.Errorf("user %q: %w", user, err))
 		} else if auth == AuthSCRAM && pgwire.IsMD5Secret(u[user]) {
-			errs = append(errs, fmt.Errorf("user %q has an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret", user))
+			errs = append(errs, fmt.Errorf("user %q has an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret, or set auth: md5", user))
 		}
 	}
 	return errs
@@ -49,7 +49,7 @@ const maxBadLines = 100
 
 // ParseUsers reads a user list in PgBouncer's form: a line `"user" "secret"` for each user, a
 // quote in a name or secret doubled. Empty lines and lines beginning with ; or # are skipped;
-// what follows the secret is ignored. The error joins those of each bad line, wraps ErrConfig
+// what stands between the two, or follows the secret, is ignored. The error joins those of each bad line, wraps ErrConfig
 // and never shows a secret.
 func ParseUsers(r io.Reader) (Users, error) {
 	users := Users{}
@@ -62,7 +62,7 @@ func ParseUsers(r io.Reader) (Users, error) {
 			continue
 		}
 		user, rest, ok := cutQuoted(line)
-		secret, _, ok2 := cutQuoted(strings.TrimSpace(rest))
+		secret, _, ok2 := cutQuoted(rest[max(0, strings.IndexByte(rest, '"')):])
 		if !ok || !ok2 || user == "" {
 			errs = append(errs, fmt.Errorf("%w: user list line %d: want \"user\" \"secret\", both in double quotes", ErrConfig, n))
 			continue
@@ -108,10 +108,11 @@ type credential struct {
 	scram func() pgwire.ScramVerifier // nil if only md5 is possible; the work is done once
 }
 
+// newCredential returns nil for an empty secret: authenticate takes the user for one that does not exist.
 func newCredential(user, secret string) (*credential, error) {
 	switch {
 	case secret == "":
-		return nil, fmt.Errorf("%w: the secret is empty", ErrConfig)
+		return nil, nil //nolint:nilnil // as the comment says
 	case pgwire.IsMD5Secret(secret):
 		return &credential{md5: secret}, nil
 	case strings.HasPrefix(secret, pgwire.MechanismSCRAM+"$"):

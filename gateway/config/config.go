@@ -207,10 +207,16 @@ func (Balance) values() []string { return []string{"p2c", "round_robin", "ring_h
 type ClientTLS struct {
 	CA                 Path   `conf:"ca"`          // PEM; empty: the system's roots
 	ServerName         string `conf:"server_name"` // empty: the endpoint's host
+	Verify             Verify `conf:"verify" default:"full"`
 	InsecureSkipVerify bool   `conf:"insecure_skip_verify"`
 	Cert               Path   `conf:"cert"` // client certificate, with Key
 	Key                Path   `conf:"key"`
 }
+
+// Verify is what of a server's certificate is checked: everything, or not its name.
+type Verify string
+
+func (Verify) values() []string { return []string{"full", "ca"} }
 
 // Health is an upstream's active check: exactly one of HTTP, TCP and Postgres is set.
 type Health struct {

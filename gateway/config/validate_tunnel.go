@@ -200,7 +200,7 @@ func (d *decoder) checkThrough(cfg *Config, u *Upstream) {
 		switch _, sqlite := u.SQLite(); {
 		case far && !d.written(&u.Tunnel):
 			d.report(d.mark(&u.Endpoints[i]), "endpoint %q: is an upstream of another gateway; \"tunnel\" is missing, the way there", e)
-		case far && u.TLS != nil && u.TLS.ServerName == "" && !u.TLS.InsecureSkipVerify:
+		case far && u.TLS != nil && u.TLS.ServerName == "" && !u.TLS.InsecureSkipVerify && u.TLS.Verify != "ca":
 			d.report(d.mark(&u.TLS), "tls: \"server_name\" is missing: the host of endpoint %q is not known here", e)
 		case sqlite && d.written(&u.Tunnel):
 			d.report(d.mark(&u.Tunnel), "tunnel: does not apply to a SQLite file")

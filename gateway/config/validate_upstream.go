@@ -119,6 +119,12 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 			d.report(d.mark(&t.CA), "ca: %q has no PEM certificate in it", string(t.CA))
 		}
 	}
+	switch {
+	case t.Verify == "ca" && t.InsecureSkipVerify:
+		d.report(d.mark(&t.InsecureSkipVerify), "insecure_skip_verify: true contradicts \"verify\"")
+	case t.Verify == "ca" && t.CA == "" && d.noProblemAt(&t.CA):
+		d.report(d.mark(&t.Verify), "verify: ca needs \"ca\": the system's authorities sign for anybody")
+	}
 	if t.InsecureSkipVerify {
 		d.warn(d.mark(&t.InsecureSkipVerify), "insecure_skip_verify: true accepts any certificate; whoever sits between can read and change everything")
 	}
