@@ -19,9 +19,15 @@ const (
 )
 
 // openListener makes the socket of a listener, see open, on the engine if its sessions are.
-func (g *Gateway) openListener(p *plan, l *config.Listener, old *service) (*socket, error) {
+func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) {
+	l := &s.cfg
 	what := fmt.Sprintf("listener %q", l.Name)
-	sock, err := g.open(p, what, l.Listen, old)
+	sock, err := g.open(p, what, l.Listen, s.perm, old)
+	if err == nil {
+		if err = s.perm.apply(l.Listen); err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+	}
 	if err == nil && onFibers(l, p.cfg) {
 		if err = sock.adopt(g.engine); err != nil {
 			err = fmt.Errorf("%s: %w", what, err)
@@ -33,11 +39,11 @@ func (g *Gateway) openListener(p *plan, l *config.Listener, old *service) (*sock
 // open makes the socket for an address. One that this gateway listens on already, for whomever, is taken over, so that names and
 // addresses may change hands in one reload and no client is refused meanwhile: p, whose addresses are distinct, takes it from its owner.
 // old is the service that asks, if it runs.
-func (g *Gateway) open(p *plan, what, listen string, old *service) (*socket, error) {
+func (g *Gateway) open(p *plan, what, listen string, perm permission, old *service) (*socket, error) {
 	from := g.holder(listen, old)
 	if from == nil {
-		sock, err := bind(what, listen)
-		for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = bind(what, listen) {
+		sock, err := bind(what, listen, perm)
+		for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = bind(what, listen, perm) {
 			time.Sleep(startPause)
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {

@@ -201,6 +201,11 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 		return g.moveService(p, s, old, hold)
 	}
 	if changed {
+		if !reflect.DeepEqual(old.cfg.Socket, l.Socket) {
+			if err := s.perm.apply(l.Listen); err != nil {
+				return fmt.Errorf("listener %q: %w", l.Name, err)
+			}
+		}
 		p.change("listener %s changed", l.Name)
 		p.commits = append(p.commits, func() error { return g.updateService(old, s, hold) })
 	}
@@ -238,7 +243,7 @@ func (g *Gateway) addService(p *plan, s *spec, hold *certificate) error {
 
 // newService opens the socket of a listener (see open) and builds what serves it; old is what served it before, if anything.
 func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificate) (*service, error) {
-	sock, err := g.openListener(p, &s.cfg, old)
+	sock, err := g.openListener(p, s, old)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +275,7 @@ func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certifica
 
 // moveService opens the new address for the same proxy; the old address is closed once the new one is served.
 func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificate) error {
-	sock, err := g.openListener(p, &s.cfg, svc)
+	sock, err := g.openListener(p, s, svc)
 	if err != nil {
 		return err
 	}
@@ -304,7 +309,7 @@ func (g *Gateway) planAdmin(p *plan) error {
 	if p.cfg.Admin == "" {
 		return nil
 	}
-	sock, err := g.open(p, "admin", p.cfg.Admin, nil)
+	sock, err := g.open(p, "admin", p.cfg.Admin, permission{}, nil)
 	if err != nil {
 		return err
 	}

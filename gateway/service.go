@@ -40,6 +40,7 @@ type spec struct {
 	cfg   config.Listener
 	files fingerprint
 	cert  *tls.Certificate // to be shown from now on; nil without TLS
+	perm  permission       // of a unix socket
 
 	verify func() error
 	create func() (proxy, error)
@@ -54,6 +55,9 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 		return nil, wrap(err)
 	}
 	s := &spec{cfg: *l, files: files}
+	if s.perm, err = permissionOf(l); err != nil {
+		return nil, wrap(err)
+	}
 	var serverTLS *tls.Config
 	if l.TLS != nil {
 		if s.cert, err = loadCertificate(l.TLS); err != nil {

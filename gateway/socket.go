@@ -21,10 +21,11 @@ type socket struct {
 }
 
 // bind listens on an address. what names who wants it, for the error, which wraps ErrListen.
-func bind(what, address string) (*socket, error) {
-	l, err := netaddr.Listen(context.Background(), address)
+func bind(what, address string, perm permission) (*socket, error) {
+	listen := net.ListenConfig{Control: perm.restrict}
+	l, err := netaddr.Listen(context.Background(), &listen, address)
 	if errors.Is(err, syscall.EADDRINUSE) && removeStaleSocket(address) {
-		l, err = netaddr.Listen(context.Background(), address)
+		l, err = netaddr.Listen(context.Background(), &listen, address)
 	}
 	if err == nil {
 		return &socket{Listener: l, unlink: true}, nil

@@ -2,10 +2,15 @@ package listener
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	proxyproto "github.com/pires/go-proxyproto"
@@ -15,32 +20,130 @@ import (
 // begin with a valid PROXY protocol header.
 var ErrProxyHeader = errors.New("listener: no valid PROXY protocol header")
 
-// headerBuffer holds a version 1 header (107 bytes at most) and every usual
-// version 2 header; larger ones are read in several steps, up to
-// proxyproto.MaxV2HeaderSize.
-const headerBuffer = 256
+const (
+	// headerBuffer holds a version 1 header and every usual version 2 header.
+	headerBuffer = 256
+	// maxHeaderV1 is the length of a version 1 header at most (section 2.1).
+	maxHeaderV1 = 107
+	// maxHeaderV2 bounds what follows the first headerV2 bytes of a version 2
+	// header. The protocol allows 64 KiB; the largest part in use is a client's
+	// certificate of 2 KiB.
+	maxHeaderV2 = 4096
+	headerV2    = 16
+)
 
 // readProxyHeader reads the PROXY header c must begin with (the protocol is
 // https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt) and puts its
 // addresses on c; with the header's LOCAL command or an unknown family c keeps
 // its own. Bytes that came after the header stay with c for its next Read.
 func readProxyHeader(c *Conn, timeout time.Duration) error {
-	br := bufio.NewReaderSize(c.raw, headerBuffer)
-	header, err := proxyproto.ReadHeaderTimeout(c.raw, br, timeout)
+	if err := c.raw.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	raw, rest, err := cutHeader(c.raw)
+	_ = c.raw.SetReadDeadline(time.Time{}) // what fails here, the next read says
+	var header *proxyproto.Header
+	if err == nil {
+		header, err = parseHeader(raw)
+	}
 	if err != nil {
 		return fmt.Errorf("%w from %s: %w", ErrProxyHeader, c.raw.RemoteAddr(), err)
 	}
 	c.header = &proxyHeader{}
-	if n := br.Buffered(); n > 0 {
-		c.header.pending, _ = br.Peek(n) // br is dropped here, c keeps its buffer
+	if len(rest) > 0 {
+		c.header.pending = rest
 	}
-	if header.Command.IsLocal() || header.TransportProtocol.IsUnspec() {
-		return nil
+	if !header.Command.IsLocal() && !header.TransportProtocol.IsUnspec() {
+		c.header.remote, c.header.local = header.SourceAddr, header.DestinationAddr
 	}
-	if !header.TransportProtocol.IsStream() {
-		return fmt.Errorf("%w from %s: it announces a datagram protocol", ErrProxyHeader, c.raw.RemoteAddr())
+	return nil
+}
+
+// cutHeader reads a header, in as many pieces as it comes in, and returns it and
+// what came behind it.
+func cutHeader(r io.Reader) (header, rest []byte, err error) {
+	buf := make([]byte, 0, headerBuffer)
+	for {
+		n, err := headerLength(buf)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case n > 0 && len(buf) >= n:
+			return buf[:n:n], buf[n:], nil
+		}
+		buf = slices.Grow(buf, max(n-len(buf), 0))
+		m, err := r.Read(buf[len(buf):cap(buf)])
+		if buf = buf[:len(buf)+m]; m == 0 && err != nil {
+			return nil, nil, err
+		}
 	}
-	c.header.remote, c.header.local = header.SourceAddr, header.DestinationAddr
+}
+
+// headerLength returns the length of the header that b begins with, 0 while b is
+// too short to tell.
+func headerLength(b []byte) (int, error) {
+	switch v1, v2 := []byte("PROXY "), proxyproto.SIGV2; {
+	case bytes.HasPrefix(b, v1):
+		n := bytes.IndexByte(b[:min(len(b), maxHeaderV1)], '\n') + 1
+		if n == 0 && len(b) >= maxHeaderV1 {
+			return 0, fmt.Errorf("no line end within %d bytes", maxHeaderV1)
+		}
+		return n, nil
+	case bytes.HasPrefix(b, v2) && len(b) >= headerV2:
+		n := int(binary.BigEndian.Uint16(b[headerV2-2:]))
+		if n > maxHeaderV2 {
+			return 0, fmt.Errorf("its length is %d bytes, more than %d", n, maxHeaderV2)
+		}
+		return headerV2 + n, nil
+	case bytes.HasPrefix(v1, b), bytes.HasPrefix(v2, b[:min(len(b), len(v2))]):
+		return 0, nil
+	}
+	return 0, proxyproto.ErrNoProxyProtocol
+}
+
+// parseHeader reads a whole header and checks what a receiver has to check.
+func parseHeader(raw []byte) (*proxyproto.Header, error) {
+	if raw[0] != 'P' && raw[12] == byte(proxyproto.PROXY) && raw[13] == byte(proxyproto.UNSPEC) {
+		// Section 2.2: the addresses are those of the connection. The library refuses it.
+		return &proxyproto.Header{Version: 2, Command: proxyproto.PROXY}, checkParts(raw, raw[headerV2:])
+	}
+	header, err := proxyproto.Read(bufio.NewReaderSize(bytes.NewReader(raw), len(raw)))
+	if err != nil {
+		return nil, err
+	}
+	if !header.Command.IsLocal() && !header.TransportProtocol.IsStream() && !header.TransportProtocol.IsUnspec() {
+		return nil, errors.New("it announces a datagram protocol")
+	}
+	if n := addressLength[header.TransportProtocol]; raw[0] != 'P' && !header.Command.IsLocal() {
+		return header, checkParts(raw, raw[headerV2+n:])
+	}
+	return header, nil
+}
+
+// addressLength is how many bytes of a version 2 header the addresses of a family take.
+var addressLength = map[proxyproto.AddressFamilyAndProtocol]int{proxyproto.TCPv4: 12, proxyproto.TCPv6: 36, proxyproto.UnixStream: 216}
+
+// checkParts checks that the type-length-value parts of a version 2 header fill it exactly, and its checksum if it
+// has one (sections 2.2.3 and 2.2.6).
+func checkParts(raw, parts []byte) error {
+	for len(parts) > 0 {
+		if len(parts) < 3 || len(parts) < 3+int(binary.BigEndian.Uint16(parts[1:])) {
+			return errors.New("a part of it is longer than the header")
+		}
+		kind, value := proxyproto.PP2Type(parts[0]), parts[3:3+int(binary.BigEndian.Uint16(parts[1:]))]
+		parts = parts[3+len(value):]
+		if kind != proxyproto.PP2_TYPE_CRC32C {
+			continue
+		}
+		if len(value) != crc32.Size {
+			return errors.New("its checksum has a wrong length")
+		}
+		sum := binary.BigEndian.Uint32(value)
+		clear(value) // it counts as zero
+		if crc32.Checksum(raw, crc32.MakeTable(crc32.Castagnoli)) != sum {
+			return errors.New("its checksum is wrong")
+		}
+	}
 	return nil
 }
 

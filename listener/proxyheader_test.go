@@ -2,10 +2,13 @@ package listener_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +36,10 @@ func TestProxyHeaders(t *testing.T) {
 		{"v1 unknown", "PROXY UNKNOWN\r\n", ""},
 		{"v2", string(v2Header(t, src, dst)), "192.0.2.1:1234 192.0.2.2:80\n"},
 		{"v2 local", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00", ""},
+		{"v2 unspecified", "\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00\x00", ""},
+		{"v2 unspecified with parts", "\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00\x05\x04\x00\x02xx", ""},
+		{"v2 of the largest size", v2With(t, part(4, strings.Repeat("x", 4096-12-3))), "192.0.2.1:1234 192.0.2.2:80\n"},
+		{"v2 with a checksum", summed(v2With(t, part(4, "noop"), part(3, "\x00\x00\x00\x00"), part(1, "h2"))), "192.0.2.1:1234 192.0.2.2:80\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, addr := start(t, listener.Config{AcceptProxy: true}, sayClient)
@@ -46,6 +53,42 @@ func TestProxyHeaders(t *testing.T) {
 	}
 }
 
+// part is a type-length-value part of a version 2 header.
+func part(kind byte, value string) string {
+	return string([]byte{kind, byte(len(value) >> 8), byte(len(value))}) + value
+}
+
+// v2With is a version 2 header with parts.
+func v2With(t testing.TB, parts ...string) string {
+	t.Helper()
+	h := v2Header(t, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1234}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 80})
+	all := strings.Join(parts, "")
+	binary.BigEndian.PutUint16(h[14:], uint16(12+len(all)))
+	return string(h) + all
+}
+
+// summed puts the checksum of a header into its part of zeros.
+func summed(header string) string {
+	sum := crc32.Checksum([]byte(header), crc32.MakeTable(crc32.Castagnoli))
+	return strings.Replace(header, "\x03\x00\x04\x00\x00\x00\x00", "\x03\x00\x04"+string(binary.BigEndian.AppendUint32(nil, sum)), 1)
+}
+
+// TestProxyHeaderInPieces: a network may cut a header anywhere.
+func TestProxyHeaderInPieces(t *testing.T) {
+	for _, header := range []string{"PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n", "PROXY UNKNOWN\r\n", summed(v2With(t, part(4, strings.Repeat("x", 500)), part(3, "\x00\x00\x00\x00")))} {
+		for _, size := range []int{1, 5, 13, 100} {
+			c, err := listener.ReadProxyHeader(&packets{data: []byte(header + "payload"), size: size}, time.Minute)
+			if err != nil {
+				t.Errorf("%.20q in pieces of %d bytes: %v", header, size, err)
+				continue
+			}
+			if rest, err := io.ReadAll(c); string(rest) != "payload" || err != nil {
+				t.Errorf("%.20q in pieces of %d bytes is followed by %q, %v", header, size, rest, err)
+			}
+		}
+	}
+}
+
 func TestBadProxyHeaders(t *testing.T) {
 	for _, header := range []string{
 		"GET / HTTP/1.1\r\n\r\n",
@@ -55,6 +98,12 @@ func TestBadProxyHeaders(t *testing.T) {
 		"\r\n\r\n\x00\r\nQUIT\n\x21\x12\x00\x0c\x01\x02\x03\x04\x05\x06\x07\x08\x00\x01\x00\x02", // UDP
 		"\r\n\r\n\x00\r\nQUIT\n\x21\x11\xff\xff",                                                 // 64 KiB of TLVs
 		"\r\n\r\n\x00\r\nQUIT\n\x31\x11\x00\x0c",
+		v2With(t, part(4, strings.Repeat("x", 4096-12-2))),   // larger than the limit
+		v2With(t, part(3, "\x00\x00\x00\x00")),               // a wrong checksum
+		v2With(t, part(3, "\x00\x00")),                       // half of one
+		v2With(t, "\x04"),                                    // half of a part
+		v2With(t, "\x04\x00\x09short"),                       // a part that is longer than the header
+		"\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00\x03\x04\x00\x02", // the same without addresses
 		"",
 	} {
 		s, addr := start(t, listener.Config{AcceptProxy: true}, sayClient)

@@ -69,6 +69,7 @@ type Listener struct {
 	Name           string            `conf:"name" required:"true" type:"name"`
 	Protocol       Protocol          `conf:"protocol" required:"true"`
 	Listen         string            `conf:"listen" required:"true" type:"address"` // host:port or unix:/path
+	Socket         *Socket           `conf:"socket"`                                // of unix:/path; nil: the umask's permissions, the gateway's user
 	Upstream       string            `conf:"upstream"`                              // where sessions go unless a route or database says otherwise
 	TLS            *ServerTLS        `conf:"tls"`                                   // nil: clear text
 	MaxConns       int               `conf:"max_conns" default:"10000" min:"1" max:"10000000"`
@@ -81,6 +82,12 @@ type Listener struct {
 	HTTP           *HTTPListener     `conf:"http"`                          // set exactly when Protocol is http
 	TCP            *TCPListener      `conf:"tcp"`                           // set exactly when Protocol is tcp
 	Tunnel         *TunnelListener   `conf:"tunnel"`                        // set exactly when Protocol is tunnel
+}
+
+// Socket says who may connect to a unix socket.
+type Socket struct {
+	Mode  string `conf:"mode" type:"mode"`   // octal permissions; empty: what the umask leaves
+	Owner string `conf:"owner" type:"owner"` // user or user:group, names or numbers; empty: the gateway's
 }
 
 // ServerTLS is the certificate a listener shows to its clients.

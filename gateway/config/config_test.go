@@ -400,3 +400,19 @@ func TestTooManyUpstreamsIsTheOnlyProblem(t *testing.T) {
 		t.Errorf("reported: %v", err)
 	}
 }
+
+func TestModeAndOwnerAreOfUnixSockets(t *testing.T) {
+	for settings, want := range map[string]string{
+		`listen: "unix:/run/s", socket: {mode: "0660", owner: "app:app"}`: "",
+		`listen: "unix:/run/s", socket: {mode: 0660}`:                     "",
+		`listen: "unix:/run/s", socket: {mode: rw-rw----}`:                "want octal permissions",
+		`listen: "unix:/run/s", socket: {mode: "0060"}`:                   "want octal permissions",
+		`listen: "unix:/run/s", socket: {owner: "app:"}`:                  "want user or user:group",
+		`listen: "127.0.0.1:1", socket: {mode: "0660"}`:                   "only a unix socket has a mode",
+	} {
+		_, problems := config.Parse("c.yaml", []byte("upstreams: {u: {endpoints: [\"127.0.0.1:9\"]}}\nlisteners: [{name: a, protocol: tcp, upstream: u, "+settings+"}]\n"))
+		if got := problems.String(); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", settings, got, want)
+		}
+	}
+}

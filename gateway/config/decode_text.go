@@ -23,8 +23,29 @@ func (d *decoder) checkText(text, kind string) (string, error) {
 		return d.checkEndpoint(text)
 	case "rule":
 		return text, checkRule(text)
+	case "mode":
+		return text, checkMode(text)
+	case "owner":
+		return text, checkOwner(text)
 	}
 	return text, nil
+}
+
+// checkMode checks the permissions of a socket.
+func checkMode(text string) error {
+	if mode, err := strconv.ParseUint(text, 8, 32); err != nil || mode > 0o777 || mode&0o200 == 0 {
+		return errors.New("want octal permissions that let the owner write, such as \"0660\"")
+	}
+	return nil
+}
+
+// checkOwner checks the form of the owner of a socket; whether there is one of that name is found out where it is used.
+func checkOwner(text string) error {
+	user, group, several := strings.Cut(text, ":")
+	if user == "" || several && group == "" || strings.ContainsAny(group, ":") {
+		return errors.New("want user or user:group, names or numbers")
+	}
+	return nil
 }
 
 // maxName bounds names: they are labels of metrics.

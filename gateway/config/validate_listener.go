@@ -32,6 +32,9 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	if len(l.TrustedProxies) > 0 && !l.AcceptProxy && l.Protocol != HTTP {
 		d.warn(d.mark(&l.TrustedProxies), "trusted_proxies: has no effect without accept_proxy: true")
 	}
+	if l.Socket != nil && !strings.HasPrefix(l.Listen, "unix:") && l.Listen != "" {
+		d.report(d.mark(&l.Socket), "socket: only a unix socket has a mode and an owner; this listener has the address %q", l.Listen)
+	}
 	if l.TLS != nil {
 		d.checkPair(&l.TLS.Cert, &l.TLS.Key)
 	}

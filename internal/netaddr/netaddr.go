@@ -47,12 +47,11 @@ func Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// Listen listens on addr.
-func Listen(ctx context.Context, addr string) (net.Listener, error) {
+// Listen listens on addr as lc has it.
+func Listen(ctx context.Context, lc *net.ListenConfig, addr string) (net.Listener, error) {
 	network, address, err := Split(addr)
 	if err != nil {
 		return nil, err
 	}
-	var lc net.ListenConfig
 	return lc.Listen(ctx, network, address)
 }

@@ -1,0 +1,72 @@
+package gateway
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// permission is who may connect to a unix socket, made by permissionOf.
+type permission struct {
+	mode     os.FileMode // 0: as the umask has it
+	uid, gid int         // -1: the gateway's own
+}
+
+// permissionOf looks up what a listener's mode and owner mean here.
+func permissionOf(l *config.Listener) (permission, error) {
+	p := permission{uid: -1, gid: -1}
+	if l.Socket == nil {
+		return p, nil
+	}
+	if l.Socket.Mode != "" {
+		mode, err := strconv.ParseUint(l.Socket.Mode, 8, 32)
+		if err != nil {
+			return p, fmt.Errorf("mode: %w", err)
+		}
+		p.mode = os.FileMode(mode)
+	}
+	if l.Socket.Owner == "" {
+		return p, nil
+	}
+	name, group, withGroup := strings.Cut(l.Socket.Owner, ":")
+	owner, err := user.Lookup(name)
+	if err != nil {
+		owner = &user.User{Uid: name}
+	}
+	if p.uid, err = strconv.Atoi(owner.Uid); err != nil {
+		return p, fmt.Errorf("socket: owner: no user %q here", name)
+	}
+	if withGroup {
+		id := group
+		if g, err := user.LookupGroup(group); err == nil {
+			id = g.Gid
+		}
+		if p.gid, err = strconv.Atoi(id); err != nil {
+			return p, fmt.Errorf("socket: owner: no group %q here", group)
+		}
+	}
+	return p, nil
+}
+
+// apply gives the socket at an address its owner and mode. A mode that is no longer in the configuration stays until a restart.
+func (p permission) apply(address string) error {
+	path, unix := strings.CutPrefix(address, "unix:")
+	if !unix {
+		return nil
+	}
+	if p.uid >= 0 || p.gid >= 0 {
+		if err := os.Lchown(path, p.uid, p.gid); err != nil {
+			return fmt.Errorf("socket: owner: %w; a gateway that is not root can give a socket to its own groups only", err)
+		}
+	}
+	if p.mode != 0 {
+		if err := os.Chmod(path, p.mode); err != nil {
+			return fmt.Errorf("socket: mode: %w", err)
+		}
+	}
+	return nil
+}
