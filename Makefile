@@ -55,7 +55,7 @@ test: test-deps ## Vet and test everything with -race, against real servers
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $$($(GO) list ./... | grep -vx $(SESSIONS:%=-e '.*/headpond/%')) \
 		./bench/... ./cmd/routevet/... ./route/ginroute/...
 	@# The race detector lets pools forget: what counts allocations and copies is tested without it.
-	$(GO) test -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./mux ./pgproxy ./pgproxy/sqlite
+	$(GO) test -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite
 	@# The cache does not see that the README has changed: it is outside of bench.
 	$(GO) test -count 1 ./bench/internal/tables
 	@$(MAKE) --no-print-directory test-report

@@ -27,16 +27,19 @@ func (e *Env) fastProxies(target func() string, tls, bulk bool) []run.Arm {
 	return append(arms, arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), tls) }))
 }
 
-// webProxies are the arms before an HTTP backend. "reverseproxy" is the standard library's, with as many threads as the others have;
-// "study-old" and "study-new" are the study's.
+// webProxies are the arms before an HTTP backend. "reverseproxy" is the standard library's and "library" httppool.Forward, with as many
+// threads as the others have; "study-old" and "study-new" are the study's.
 func (e *Env) webProxies(target func() string, bulk bool) []run.Arm {
 	arms := append([]run.Arm{direct(target)}, e.fastProxies(target, false, bulk)...)
 	self := func(name, kind string, env ...string) run.Arm {
 		return arm(name, func() (*peers.Target, error) { return e.Starter.StartSelf(kind, target(), env...) })
 	}
-	arms = append(arms, self("reverseproxy", "http-reverseproxy", fmt.Sprintf("GOMAXPROCS=%d", e.Loops)))
+	threads := fmt.Sprintf("GOMAXPROCS=%d", e.Loops)
+	arms = append(arms, self("reverseproxy", "http-reverseproxy", threads))
 	arms = append(arms, e.defaults(self("reverseproxy-default", "http-reverseproxy"))...)
-	return append(arms, self("library", "http-library"), self("study-new", "http-new"), self("study-old", "http-old"))
+	arms = append(arms, self("library", "http-library", threads))
+	arms = append(arms, e.defaults(self("library-default", "http-library"))...)
+	return append(arms, self("study-new", "http-new"), self("study-old", "http-old"))
 }
 
 func (e *Env) webTarget() string { return e.web.Addr }
@@ -94,5 +97,5 @@ func (e *Env) http() []run.Group {
 		},
 		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Get("/")), 16, e.webBackend),
 	})
-	return append([]run.Group{uploads, g}, e.webExtras()...)
+	return append([]run.Group{uploads, g, e.webLibrary()}, e.webExtras()...)
 }

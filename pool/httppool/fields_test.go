@@ -1,0 +1,82 @@
+package httppool_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// TestForwardedFields: what the server is told of the client, what stays behind, and what the client is told of the server.
+func TestForwardedFields(t *testing.T) {
+	sent := http.Header{
+		"X-Forwarded-For": {"1.1.1.1", "2.2.2.2"}, "X-Forwarded-Host": {"outer"}, "X-Forwarded-Port": {"1"}, "X-Real-Ip": {"3.3.3.3"},
+		"Forwarded": {"for=1.1.1.1"}, "Via": {"1.0 a", "1.1 b"}, "Connection": {"X-Secret, te"}, "X-Secret": {"s"}, "Te": {"trailers"},
+		"Proxy-Authorization": {"p"}, "Keep-Alive": {"k"}, "X-Many": {"1", "2"}, "Authorization": {"a"},
+	}
+	loopback := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	for name, tc := range map[string]struct {
+		cfg  httppool.HandlerConfig
+		want http.Header // nil = not there
+	}{
+		"untrusted": {want: http.Header{
+			"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Host": {"asked"}, "X-Forwarded-Proto": {"http"}, "X-Forwarded-Port": nil, "X-Real-Ip": nil,
+			"Forwarded": nil, "Via": {"1.0 a", "1.1 b"},
+		}},
+		"trusted": {cfg: httppool.HandlerConfig{TrustedProxies: loopback}, want: http.Header{
+			"X-Forwarded-For": {"1.1.1.1, 2.2.2.2, 127.0.0.1"}, "X-Forwarded-Host": {"outer"}, "X-Forwarded-Proto": {"http"}, "X-Forwarded-Port": {"1"},
+			"X-Real-Ip": {"3.3.3.3"}, "Forwarded": {"for=1.1.1.1"},
+		}},
+		"extended": {cfg: httppool.HandlerConfig{TrustedProxies: loopback, Forwarded: true, Via: "here", RequestID: "x-id"}, want: http.Header{
+			"Forwarded": {`for=1.1.1.1, for=127.0.0.1;proto=http;host="asked"`}, "Via": {"1.0 a, 1.1 b, 1.1 here"}, "X-Id": {"7"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := make(chan http.Header, 1)
+			backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				got <- r.Header
+				w.Header()["X-Both"] = []string{"server's", "second"}
+				w.Header()["Connection"] = []string{"x-hop"}
+				w.Header()["X-Hop"] = []string{"h"}
+			}))
+			defer backend.Close()
+			tc.cfg.Target = backend.URL
+			h, err := httppool.NewHandler(tc.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close()
+			r := httptest.NewRequestWithContext(t.Context(), "GET", "http://asked/", nil)
+			r.Header, r.RemoteAddr = sent.Clone(), "127.0.0.1:1"
+			r.Header.Set("X-Id", "7")
+			w := httptest.NewRecorder()
+			w.Header()["X-Both"], w.Header()["X-Mine"] = []string{"mine"}, []string{"mine"}
+			h.ServeHTTP(w, r)
+			seen := <-got
+			wantFields(t, seen, tc.want)
+			wantFields(t, seen, http.Header{
+				"X-Secret": nil, "Te": {"trailers"}, "Proxy-Authorization": nil, "Keep-Alive": nil, "Connection": nil,
+				"X-Many": {"1", "2"}, "Authorization": {"a"},
+			})
+			resp := w.Result()
+			_, _ = io.Copy(io.Discard, resp.Body)
+			wantFields(t, resp.Header, http.Header{"X-Both": {"server's", "second"}, "X-Mine": {"mine"}, "X-Hop": nil, "Connection": nil})
+			if r.Header.Get("X-Secret") == "" {
+				t.Error("the client's request was changed")
+			}
+		})
+	}
+}
+
+func wantFields(t *testing.T, got, want http.Header) {
+	t.Helper()
+	for name, values := range want {
+		if !slices.Equal(got[name], values) {
+			t.Errorf("%s is %q, want %q", name, got[name], values)
+		}
+	}
+}
