@@ -23,7 +23,7 @@ func Check(cfg *config.Config) config.Problems {
 	}
 	g := &Gateway{logger: slog.New(slog.DiscardHandler)}
 	for i := range cfg.Tunnels {
-		if t := &cfg.Tunnels[i]; t.Connect != "" {
+		if t := &cfg.Tunnels[i]; len(t.Connect) > 0 {
 			if _, err := g.linkConfig(t); err != nil {
 				report(err, &t.Name)
 			}

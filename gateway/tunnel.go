@@ -41,7 +41,7 @@ func (g *Gateway) linkConfig(t *config.Tunnel) (cfg tunnel.ClientConfig, err err
 	}
 	policy.Timeout = t.DialTimeout
 	cfg = tunnel.ClientConfig{
-		Tunnel: t.Name, Address: t.Connect, TLS: tlsConfig, Sessions: t.Sessions,
+		Tunnel: t.Name, Address: t.Connect[0], Fallbacks: t.Connect[1:], TLS: tlsConfig, Sessions: t.Sessions,
 		Config: tunnel.Config{
 			Name: t.As, PSK: []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, KeepAlive: t.KeepAlive, Logger: g.logger,
 		},
@@ -217,8 +217,12 @@ func (s *spec) tunnel(g *Gateway, l *config.Listener, serverTLS *tls.Config) err
 		return err
 	}
 	policy.Timeout = t.DialTimeout
+	peers, err := g.peers(t.Peers)
+	if err != nil {
+		return err
+	}
 	cfg := tunnel.ServerConfig{
-		Listener: g.listenerConfig(l), TLS: serverTLS, Peers: t.Peers, MaxSessions: t.MaxSessions, MaxSessionsPerPeer: t.PeerSessions,
+		Listener: g.listenerConfig(l), TLS: serverTLS, Peers: peers, MaxSessions: t.MaxSessions, MaxSessionsPerPeer: t.PeerSessions,
 		Insecure: config.Loopback(l.Listen), // config has refused it elsewhere, and warned
 		Config: tunnel.Config{
 			Name: l.Name, // for the peers' logs
@@ -241,12 +245,27 @@ func (s *spec) tunnel(g *Gateway, l *config.Listener, serverTLS *tls.Config) err
 	return nil
 }
 
+// peers translates those that may connect to a tunnel listener.
+func (g *Gateway) peers(all []config.TunnelPeer) (peers []tunnel.Peer, err error) {
+	for _, p := range all {
+		peer := tunnel.Peer{Name: p.Name}
+		for _, key := range p.Keys {
+			peer.Keys = append(peer.Keys, []byte(key.Reveal()))
+		}
+		if peer.Policy, err = g.policy(p.Upstreams, p.Allow); err != nil {
+			return nil, fmt.Errorf("peer %q: %w", p.Name, err)
+		}
+		peers = append(peers, peer)
+	}
+	return peers, nil
+}
+
 // planLinks keeps, updates, makes and retires the tunnels that this gateway makes.
 func (g *Gateway) planLinks(p *plan) error {
 	p.links = map[string]*link{}
 	for i := range p.cfg.Tunnels {
 		t := &p.cfg.Tunnels[i]
-		if t.Connect == "" {
+		if len(t.Connect) == 0 {
 			continue
 		}
 		if err := g.planLink(p, t); err != nil {

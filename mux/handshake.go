@@ -286,6 +286,8 @@ func (h *handshake) agree() error {
 	switch {
 	case t.MinVersion > frame.Version || t.MaxVersion < frame.Version:
 		return h.deny(frame.CodeVersion, fmt.Errorf("the other side speaks versions %d to %d, this one %d", t.MinVersion, t.MaxVersion, frame.Version))
+	case h.noKeys != nil && t.Offered&frame.FeaturePSK == 0:
+		return h.deny(frame.CodeDenied, fmt.Errorf("%w: %w", ErrDenied, h.noKeys))
 	case t.Required&frame.FeaturePSK != 0 && len(h.keys) == 0, h.mine.Required&frame.FeaturePSK != 0 && t.Offered&frame.FeaturePSK == 0:
 		return h.deny(frame.CodeDenied, fmt.Errorf("%w: one side has a PSK and the other has none: set the same Config.PSK on both", ErrDenied))
 	case t.Required&^h.mine.Offered != 0:

@@ -180,7 +180,7 @@ func (s *Session) over(err error) {
 		err = s.surrender(err)
 	}
 	if s.inGoodOrder(err) {
-		err = errClosedThere
+		err = closedThere{}
 	}
 	s.core.fail(err)
 	s.last.wakeReader()
@@ -193,8 +193,11 @@ func (s *Session) over(err error) {
 	}
 }
 
-// errClosedThere ends a session that the other side has closed in good order.
-var errClosedThere = fmt.Errorf("%w by the other side", ErrSessionClosed)
+// closedThere ends a session that the other side has closed in good order.
+type closedThere struct{}
+
+func (closedThere) Error() string { return "mux: session closed by the other side" }
+func (closedThere) Unwrap() error { return ErrSessionClosed }
 
 // inGoodOrder tells whether the other side has closed the session, which ends with err,
 // when there was nothing in it that could be lost. mu is held.

@@ -16,7 +16,10 @@ import (
 func mutual(t testing.TB, server, client *certs.Authority, name, certificate string, peers ...string) options {
 	return options{
 		server: func(c *tunnel.ServerConfig) {
-			c.PSK, c.Peers = nil, peers
+			c.PSK = nil
+			for _, name := range peers {
+				c.Peers = append(c.Peers, tunnel.Peer{Name: name})
+			}
 			c.TLS = &tls.Config{
 				Certificates: []tls.Certificate{server.Issue("far", "far.test")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: server.Pool,
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,10 @@ type ClientConfig struct {
 	Tunnel string
 	// Address is the server's, "host:port" or "unix:/path".
 	Address string
+	// Fallbacks are addresses of other servers, or of the same, which are tried in turn
+	// when the one in use cannot be connected to, or a session has been without a socket
+	// for some seconds. Connections that are open wait for their own server.
+	Fallbacks []string
 	// TLS is spoken to the server; nil = none. Without a ServerName the host of
 	// Address is used.
 	TLS *tls.Config
@@ -39,14 +44,18 @@ const maxClientSessions = 64
 // Verify reports every problem of c, joined; each wraps ErrConfig.
 func (c ClientConfig) Verify() error {
 	errs := []error{c.verify()}
-	if _, _, err := netaddr.Split(c.Address); err != nil {
-		errs = append(errs, fmt.Errorf("%w: Address: %w", ErrConfig, err))
+	for _, address := range c.addresses() {
+		if _, _, err := netaddr.Split(address); err != nil {
+			errs = append(errs, fmt.Errorf("%w: Address: %w", ErrConfig, err))
+		}
 	}
 	if c.Sessions < 0 || c.Sessions > maxClientSessions {
 		errs = append(errs, fmt.Errorf("%w: Sessions is %d, want 0 (default) to %d", ErrConfig, c.Sessions, maxClientSessions))
 	}
 	return errors.Join(errs...)
 }
+
+func (c *ClientConfig) addresses() []string { return append([]string{c.Address}, c.Fallbacks...) }
 
 // Client is the end of a tunnel that connects. It keeps its sessions open, all the
 // time, connects again when one is lost, and serves what the server opens in them
@@ -72,10 +81,6 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	cfg.Config = cfg.withDefaults()
 	cfg.Tunnel = cmp.Or(cfg.Tunnel, cfg.Address)
-	if cfg.TLS != nil && cfg.TLS.ServerName == "" {
-		cfg.TLS = cfg.TLS.Clone()
-		cfg.TLS.ServerName, _, _ = net.SplitHostPort(cfg.Address)
-	}
 	c := &Client{cfg: cfg, sessions: newSessions(cfg.Tunnel, &cfg.Config)}
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop, c.look = stop, make(chan struct{}, max(cfg.Sessions, 1))
@@ -93,7 +98,7 @@ func (c *Client) SetPolicy(p Policy) error {
 	if err := cfg.verify(); err != nil {
 		return err
 	}
-	c.sessions.apply(&cfg)
+	c.sessions.apply(&cfg, nil)
 	return nil
 }
 
@@ -142,17 +147,26 @@ const (
 // session: another one is made while the streams in it go on.
 const lookInterval = 2 * time.Second
 
-// dialTimeout bounds connecting to a server that does not answer; mux bounds the rest.
+// dialTimeout bounds connecting to a server that does not answer, and the handshake.
 const dialTimeout = 10 * time.Second
+
+// minHandshake is what a handshake may take however short KeepAlive is: a few round
+// trips to the other side of the world, or a busy machine.
+const minHandshake = 3 * time.Second
 
 // keep keeps one session until ctx ends.
 func (c *Client) keep(ctx context.Context) {
-	for pause := firstPause; ; {
+	for pause, at := firstPause, 0; ; {
 		began := time.Now()
-		s, err := c.connect(ctx)
+		s, used, err := c.connect(ctx, at)
 		c.note(err)
 		if err == nil {
-			c.watch(ctx, s)
+			if at = used; c.watch(ctx, s) {
+				at++ // there may be a way to another
+				c.sessions.retire(s)
+				c.cfg.Logger.Warn("tunnel: no way to the server of a session, trying another", "tunnel", c.cfg.Tunnel, "session", s.ID().String())
+				continue
+			}
 		}
 		if time.Since(began) > mostPause {
 			pause = firstPause
@@ -171,19 +185,27 @@ func (c *Client) keep(ctx context.Context) {
 	}
 }
 
-// watch returns when s takes no more streams.
-func (c *Client) watch(ctx context.Context, s *mux.Session) {
+// watch returns when s takes no more streams; true: because it has no socket, and another
+// server may be reached.
+func (c *Client) watch(ctx context.Context, s *member) (elsewhere bool) {
 	look := time.NewTicker(lookInterval)
 	defer look.Stop()
-	for !s.Draining() {
+	for missed := 0; !s.Draining(); {
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-s.Done():
 		case <-c.look:
 		case <-look.C:
+			if missed++; !s.Stats().Suspended {
+				missed = 0
+			}
+			if missed > 1 && len(c.cfg.Fallbacks) > 0 {
+				return true
+			}
 		}
 	}
+	return false
 }
 
 // lookNow has the keepers look at their sessions: somebody has seen one drain.
@@ -197,19 +219,49 @@ func (c *Client) lookNow() {
 	}
 }
 
-// connect makes a session.
-func (c *Client) connect(ctx context.Context) (*mux.Session, error) {
-	dialling, cancel := context.WithTimeout(ctx, dialTimeout)
+// connect makes a session with the first server that can be had, beginning with the
+// one at index from; used is its index.
+func (c *Client) connect(ctx context.Context, from int) (s *member, used int, err error) {
+	all := c.cfg.addresses()
+	var failed error
+	for i := range all {
+		used = (from + i) % len(all)
+		if s, err = c.connectTo(ctx, all[used]); err == nil {
+			return s, used, nil
+		}
+		switch {
+		case len(all) == 1:
+			return nil, used, err
+		case failed == nil:
+			failed = fmt.Errorf("%s: %w", all[used], err)
+		default:
+			failed = fmt.Errorf("%w; %s: %w", failed, all[used], err)
+		}
+	}
+	return nil, from, failed
+}
+
+func (c *Client) connectTo(ctx context.Context, address string) (*member, error) {
+	patience := min(dialTimeout, c.cfg.KeepAlive)
+	if len(c.cfg.Fallbacks) > 0 {
+		patience /= 2 // another may answer
+	}
+	mc := c.cfg.mux(c.cfg.Tunnel, &mux.Resume{Window: c.cfg.ResumeWindow, Dial: func(ctx context.Context) (net.Conn, error) {
+		return c.redial(ctx, address)
+	}})
+	mc.HandshakeTimeout = max(patience, minHandshake)
+	dialling, cancel := context.WithTimeout(ctx, max(patience, minHandshake))
 	defer cancel()
-	conn, err := c.dial(dialling)
+	conn, err := c.dial(dialling, address)
 	if err != nil {
 		return nil, err
 	}
-	s, err := mux.Client(ctx, conn, c.cfg.mux(c.cfg.Tunnel, &mux.Resume{Dial: c.redial, Window: c.cfg.ResumeWindow}))
+	session, err := mux.Client(ctx, conn, mc)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.sessions.add(newMember("", s, func() {})); err != nil {
+	s := newMember("", proof{}, session, func() {})
+	if err := c.sessions.add(s); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
@@ -217,8 +269,8 @@ func (c *Client) connect(ctx context.Context) (*mux.Session, error) {
 }
 
 // redial is dial for a session that has lost its socket.
-func (c *Client) redial(ctx context.Context) (net.Conn, error) {
-	conn, err := c.dial(ctx)
+func (c *Client) redial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := c.dial(ctx, address)
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		c.mu.Lock()
 		c.lost.note(err)
@@ -228,16 +280,21 @@ func (c *Client) redial(ctx context.Context) (net.Conn, error) {
 }
 
 // dial makes a socket.
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context, address string) (net.Conn, error) {
 	dial := c.cfg.Dial
 	if dial == nil {
 		dial = netaddr.Dial
 	}
-	conn, err := dial(ctx, c.cfg.Address)
+	conn, err := dial(ctx, address)
 	if err != nil || c.cfg.TLS == nil {
 		return conn, err
 	}
-	return tls.Client(conn, c.cfg.TLS), nil
+	config := c.cfg.TLS
+	if config.ServerName == "" {
+		config = config.Clone()
+		config.ServerName, _, _ = net.SplitHostPort(address)
+	}
+	return tls.Client(conn, config), nil
 }
 
 // note keeps the result of an attempt, for those who ask, and logs what is new.
@@ -256,6 +313,6 @@ func (c *Client) note(err error) {
 	c.mu.Unlock()
 	c.sessions.tell()
 	if fresh && err != nil {
-		c.cfg.Logger.Warn("tunnel: cannot connect, trying again", "tunnel", c.cfg.Tunnel, "address", c.cfg.Address, "error", err)
+		c.cfg.Logger.Warn("tunnel: cannot connect, trying again", "tunnel", c.cfg.Tunnel, "address", strings.Join(c.cfg.addresses(), ", "), "error", err)
 	}
 }

@@ -41,10 +41,11 @@ type Config struct {
 	// Name says to the other side who this one is; it is what Server.Open calls a
 	// peer. A server believes it if the peer's certificate has it, as common name or
 	// as DNS name, or if there is no certificate (whoever has the PSK may use any
-	// name). Empty: what the certificate says.
+	// name but those that have keys of their own, see Peer). Empty: what the certificate
+	// says, or whose key it is.
 	Name string
-	// PSK is a key that both sides must have, at least 16 bytes. It does not
-	// encrypt; use TLS for that.
+	// PSK is a key that both sides must have, at least 16 bytes; of a Client, the server's
+	// PSK or one of its Peer.Keys. It does not encrypt; use TLS for that.
 	PSK []byte
 	// Policy is what the other side may have connected here.
 	Policy Policy
@@ -56,7 +57,7 @@ type Config struct {
 	ResumeWindow time.Duration
 	// KeepAlive is how long a socket may bring nothing, although the other side is asked
 	// for a sign of life, until it is given up and replaced; 0 = DefaultKeepAlive. It also
-	// bounds how long a handshake may take.
+	// bounds how long a handshake may take, which has three seconds at least.
 	KeepAlive time.Duration
 	// Logger gets what happens to sessions and what was refused; nil =
 	// slog.Default().
@@ -105,7 +106,7 @@ func (c Config) withDefaults() Config {
 func (c *Config) mux(tunnel string, resume *mux.Resume) mux.Config {
 	return mux.Config{
 		Name: c.Name, PSK: c.PSK, Resume: resume, Logger: c.Logger.With("tunnel", tunnel),
-		KeepAlive: c.KeepAlive / 3, KeepAliveTimeout: c.KeepAlive / 3, HandshakeTimeout: c.KeepAlive,
+		KeepAlive: c.KeepAlive / 3, KeepAliveTimeout: c.KeepAlive / 3, HandshakeTimeout: max(c.KeepAlive, minHandshake),
 		MaxChannels: c.MaxStreams, AcceptBacklog: c.MaxStreams,
 		ChannelWindow: streamWindow, // SessionWindow follows from that, and from what the other side allows
 	}

@@ -100,24 +100,64 @@ func policy(rules ...string) (p tunnel.Policy) {
 type sockets struct {
 	mu   sync.Mutex
 	all  []net.Conn
-	dead bool // dialling fails
+	dead bool   // dialling fails
+	only string // to this address
+}
+
+// frozen is a socket that brings nothing any more once it is stopped.
+type frozen struct {
+	*net.TCPConn
+	stopped chan struct{}
+	once    sync.Once
+}
+
+func (f *frozen) Read(p []byte) (int, error) {
+	n, err := f.TCPConn.Read(p)
+	select {
+	case <-f.stopped:
+		for err == nil { // until it is closed
+			_, err = f.TCPConn.Read(p)
+		}
+		return 0, err
+	default:
+		return n, err
+	}
+}
+
+// freeze makes every socket there is bring nothing.
+func (s *sockets) freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.all {
+		f := c.(*frozen)
+		f.once.Do(func() { close(f.stopped) })
+	}
+}
+
+// blockOnly makes dialling the address fail; "": none.
+func (s *sockets) blockOnly(address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.only = address
 }
 
 func (s *sockets) dial(ctx context.Context, address string) (net.Conn, error) {
 	s.mu.Lock()
-	dead := s.dead
+	dead := s.dead || s.only == address
 	s.mu.Unlock()
 	if dead {
 		return nil, fmt.Errorf("no way to %s", address)
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)
-	if err == nil {
-		s.mu.Lock()
-		s.all = append(s.all, c)
-		s.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	f := &frozen{TCPConn: c.(*net.TCPConn), stopped: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, f)
+	return f, nil
 }
 
 // cut resets every socket there is.
@@ -125,7 +165,7 @@ func (s *sockets) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.all {
-		_ = c.(*net.TCPConn).SetLinger(0)
+		_ = c.(*frozen).SetLinger(0)
 		_ = c.Close()
 	}
 	s.all = nil

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/headpond/headpond/mux"
 )
@@ -22,7 +23,7 @@ func (c *Client) open(ctx context.Context, target string, id mux.ID) (*Conn, err
 		failed := c.failed.err
 		c.mu.Unlock()
 		if failed != nil {
-			return fmt.Errorf("%w to %s: %w", ErrNotConnected, c.cfg.Address, failed)
+			return fmt.Errorf("%w to %s: %w", ErrNotConnected, strings.Join(c.cfg.addresses(), ", "), failed)
 		}
 		if stale {
 			c.lookNow()

@@ -46,7 +46,7 @@ func (t *sessions) serve(p *peer, st *mux.Stream) {
 	r := &relay{st: st, dialled: make(chan struct{}), ctx: ctx, giveUp: cancel}
 	var up sync.WaitGroup
 	up.Go(r.up)
-	conn, err := t.policy.Load().connect(ctx, st.Name())
+	conn, err := t.policy.Load().of(p.name).connect(ctx, st.Name())
 	switch {
 	case err == nil:
 		r.conn = conn

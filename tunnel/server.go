@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,14 +25,15 @@ type ServerConfig struct {
 	// TLS is spoken with peers; nil = none. With ClientAuth
 	// tls.RequireAndVerifyClientCert the certificate is the proof of Config.Name.
 	TLS *tls.Config
-	// Peers are the names that may connect; empty = all that authenticate.
-	Peers []string
+	// Peers are those that may connect, with what is theirs; empty = all that
+	// authenticate.
+	Peers []Peer
 	// MaxSessions bounds the sessions of all peers; 0 = DefaultMaxSessions. Sessions
 	// that have lost their socket and may be resumed count.
 	MaxSessions int
 	// MaxSessionsPerPeer bounds those of one peer, so that one cannot keep the others
 	// out; 0 = a quarter of MaxSessions, at least 2. A peer is whoever has the same
-	// certificate key; without a certificate, the same IP address (of IPv6 the /64
+	// certificate key or keys of its own (Peer.Keys); without either, the same IP address (of IPv6 the /64
 	// network; all of a Unix socket's peers are one). Who is over either bound is told
 	// so and comes again.
 	MaxSessionsPerPeer int
@@ -56,8 +56,9 @@ func (c ServerConfig) Verify() error {
 		bad("MaxSessionsPerPeer %d is negative", c.MaxSessionsPerPeer)
 	}
 	certificates := c.TLS != nil && c.TLS.ClientAuth == tls.RequireAndVerifyClientCert
-	if len(c.PSK) == 0 && !certificates && !c.Insecure {
-		bad("nothing authenticates peers: set PSK, or TLS with RequireAndVerifyClientCert")
+	c.verifyPeers(bad)
+	if len(c.PSK) == 0 && !certificates && !c.keyed() && !c.Insecure {
+		bad("nothing authenticates peers: set Keys of each of Peers, PSK, or TLS with RequireAndVerifyClientCert")
 	}
 	return errors.Join(errs...)
 }
@@ -85,6 +86,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	cfg = s.defaults(cfg)
 	s.resume = &mux.Resume{Window: cfg.ResumeWindow, MaxSuspended: cfg.MaxSessions}
 	s.sessions = newSessions(cfg.Listener.Name, &cfg.Config)
+	s.sessions.apply(&cfg.Config, cfg.Peers)
 	s.cfg.Store(&cfg)
 	var err error
 	s.listener, err = listener.New(cfg.Listener, listener.HandlerFunc(s.serveConn))
@@ -104,8 +106,9 @@ func (s *Server) defaults(cfg ServerConfig) ServerConfig {
 }
 
 // Update replaces the settings. Policy and MaxStreams hold for the streams to come,
-// the rest for sessions to come; running ones are untouched. ResumeWindow cannot
-// change. On an error nothing has changed.
+// the rest for sessions to come. Running sessions go on, but for those of peers whose
+// key is gone, or that are not among Peers any more: they end at once. ResumeWindow
+// cannot change. On an error nothing has changed.
 func (s *Server) Update(cfg ServerConfig) error {
 	if err := cfg.Verify(); err != nil {
 		return err
@@ -114,8 +117,9 @@ func (s *Server) Update(cfg ServerConfig) error {
 		return err
 	}
 	cfg = s.defaults(cfg)
-	s.sessions.apply(&cfg.Config)
+	s.sessions.apply(&cfg.Config, cfg.Peers)
 	s.cfg.Store(&cfg)
+	s.sessions.revoke(cfg.admits)
 	return nil
 }
 
@@ -194,35 +198,24 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	if cfg.TLS != nil {
 		conn = tls.Server(conn, cfg.TLS)
 	}
+	h := &hello{server: s, cfg: cfg, from: nc.RemoteAddr(), leave: func() {}}
 	mc := cfg.mux(cfg.Listener.Name, s.resume)
-	claimed := ""      // the peer's name, as far as it came
-	leave := func() {} // gives the place back
-	mc.Authorize = func(_ context.Context, p mux.Peer) error {
-		claimed = p.Name
-		name, err := cfg.identify(p)
-		if err != nil || p.Resumes { // it has a place
-			return err
-		}
-		claimed = name
-		s.sessions.restarted(name, p.Instance)
-		who := holder(p, nc.RemoteAddr())
-		if err = s.places.take(who, cfg.MaxSessions, cfg.MaxSessionsPerPeer); err == nil {
-			leave = func() { s.places.give(who) }
-		}
-		return err
-	}
+	mc.PSK, mc.PSKs, mc.Authorize = nil, h.keys, h.authorize
 	session, err := mux.Server(ctx, conn, mc)
 	if errors.Is(err, mux.ErrResumed) {
 		return
 	}
 	if err == nil {
-		name, _ := cfg.identify(session.Peer())
-		if err = s.sessions.add(newMember(name, session, leave)); err == nil {
+		m := newMember(h.name, h.by, session, h.leave)
+		if err = s.sessions.add(m); err == nil {
+			if now := s.cfg.Load(); now != cfg { // Update has not seen it
+				s.sessions.revoke(now.admits)
+			}
 			return
 		}
 		_ = session.Close()
 	}
-	leave()
+	h.leave()
 	reason := listener.ReasonProtocol
 	switch {
 	case errors.Is(err, mux.ErrDenied):
@@ -231,28 +224,55 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 		reason = listener.ReasonRejected
 	}
 	s.refused.Store(&trouble{fmt.Errorf("%s was turned away: %w", nc.RemoteAddr(), err), time.Now()})
-	s.listener.Report(reason, slog.LevelWarn, "tunnel: no session with a peer", "peer", clip(claimed), "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
+	s.listener.Report(reason, slog.LevelWarn, "tunnel: no session with a peer", "peer", clip(h.name), "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
 }
 
-// identify returns the name of a peer, as far as it is proved.
-func (c *ServerConfig) identify(p mux.Peer) (string, error) {
-	name := p.Name
-	if p.TLS != nil && len(p.TLS.PeerCertificates) > 0 {
-		leaf := p.TLS.PeerCertificates[0]
-		names := slices.DeleteFunc(append([]string{leaf.Subject.CommonName}, leaf.DNSNames...), func(n string) bool { return n == "" })
-		switch {
-		case len(names) == 0:
-			return "", errors.New("the peer's certificate has neither a common name nor a DNS name")
-		case name == "":
-			name = names[0]
-		case !slices.Contains(names, name):
-			return "", fmt.Errorf("the peer calls itself %q, its certificate says %q", clip(name), names)
-		}
+// hello is a connection whose peer introduces itself.
+type hello struct {
+	server *Server
+	cfg    *ServerConfig
+	from   net.Addr
+	name   string // claimed, then proved
+	proofs []proof
+	by     proof
+	leave  func() // gives the place of the session back
+}
+
+// keys is mux.Config.PSKs.
+func (h *hello) keys(p mux.Peer) (keys [][]byte, err error) {
+	h.name = p.Name
+	h.proofs, err = h.cfg.proofs(p)
+	for _, o := range h.proofs {
+		keys = append(keys, o.key)
 	}
-	if len(c.Peers) > 0 && !slices.Contains(c.Peers, name) {
-		return "", fmt.Errorf("peer %q is not one of those that may connect", clip(name))
+	return keys, err
+}
+
+// authorize is mux.Config.Authorize.
+func (h *hello) authorize(_ context.Context, p mux.Peer) error {
+	s := h.server
+	h.name = p.Name
+	if p.Resumes { // it has a place, and Update would have ended the session if it were not to come back
+		_, err := h.cfg.name(p)
+		return err
 	}
-	return name, nil
+	if p.PSK {
+		h.by = h.proofs[p.Key]
+	}
+	name, err := h.cfg.identify(p, h.by)
+	if err != nil {
+		return err
+	}
+	h.name = name
+	s.sessions.restarted(name, p.Instance)
+	who := holder(p, h.from)
+	if h.by.name != "" {
+		who = "peer " + h.by.name
+	}
+	if err = s.places.take(who, h.cfg.MaxSessions, h.cfg.MaxSessionsPerPeer); err == nil {
+		h.leave = func() { s.places.give(who) }
+	}
+	return err
 }
 
 // taking is a listener whose connections outlive the listener.Server's interest in

@@ -20,7 +20,7 @@ import (
 type sessions struct {
 	name    string // for errors and the log
 	log     *slog.Logger
-	policy  atomic.Pointer[Policy]
+	policy  atomic.Pointer[policies]
 	streams atomic.Int64 // limit of each peer's
 	silence atomic.Int64 // Config.KeepAlive, ns
 	life    context.Context
@@ -51,6 +51,7 @@ type peer struct {
 type member struct {
 	*mux.Session
 	peer  string
+	by    proof  // what it has proved to have
 	leave func() // gives the session's place back, once
 
 	// sessions.mu guards these.
@@ -59,21 +60,20 @@ type member struct {
 }
 
 // newMember returns a member; leave is called once, when its place is free.
-func newMember(peer string, s *mux.Session, leave func()) *member {
-	return &member{Session: s, peer: peer, leave: sync.OnceFunc(leave)}
+func newMember(peer string, by proof, s *mux.Session, leave func()) *member {
+	return &member{Session: s, peer: peer, by: by, leave: sync.OnceFunc(leave)}
 }
 
 func newSessions(name string, cfg *Config) *sessions {
 	t := &sessions{name: name, log: cfg.Logger, peers: map[string]*peer{}, changed: make(chan struct{})}
 	t.life, t.end = context.WithCancel(context.Background())
-	t.apply(cfg)
+	t.apply(cfg, nil)
 	return t
 }
 
 // apply changes what may change while sessions run.
-func (t *sessions) apply(cfg *Config) {
-	policy := cfg.Policy
-	t.policy.Store(&policy)
+func (t *sessions) apply(cfg *Config, peers []Peer) {
+	t.policy.Store(newPolicies(cfg.Policy, peers))
 	t.streams.Store(int64(cfg.MaxStreams))
 	t.silence.Store(int64(cfg.KeepAlive))
 }

@@ -162,7 +162,7 @@ type TCPListener struct {
 // TunnelListener is what only a tunnel listener has. Peers that connect have a certificate (tls: client_ca), the PSK, or both.
 type TunnelListener struct {
 	PSK          Secret        `conf:"psk"`                                             // at least 16 bytes
-	Peers        []string      `conf:"peers" type:"name" maxlen:"1000"`                 // who may connect; empty: whoever authenticates
+	Peers        []TunnelPeer  `conf:"peers" key:"Name" names:"true" maxlen:"1000"`     // who may connect; empty: whoever authenticates
 	Upstreams    []string      `conf:"upstreams" maxlen:"1000"`                         // what peers may name
 	Allow        []string      `conf:"allow" type:"rule" maxlen:"1000"`                 // what peers may have dialled: host:port, CIDR:port, unix:/path
 	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"`   // connecting to one of these
@@ -171,6 +171,14 @@ type TunnelListener struct {
 	PeerSessions int           `conf:"max_sessions_per_peer" min:"0" max:"100000"`      // of one; default a quarter of max_sessions, at least 2
 	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"`   // a session without a socket is kept for
 	KeepAlive    time.Duration `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`      // a socket that is silent for so long, although asked, is replaced
+}
+
+// TunnelPeer is a gateway that may connect to a tunnel listener, by the name it uses.
+type TunnelPeer struct {
+	Name      string   `conf:"-"`
+	Keys      []Secret `conf:"keys" maxlen:"16"`                // its own, any of which is good; nobody without one may use the name. Empty: the listener's PSK, or a certificate
+	Upstreams []string `conf:"upstreams" maxlen:"1000"`         // what this peer may name, beside the listener's
+	Allow     []string `conf:"allow" type:"rule" maxlen:"1000"` // what this peer may have dialled, beside the listener's
 }
 
 // SendProxy is the PROXY protocol version written to backends.
@@ -289,19 +297,19 @@ type Param struct {
 // (Listener and Peer, and nothing else).
 type Tunnel struct {
 	Name         string        `conf:"-" type:"name"`
-	Connect      string        `conf:"connect" type:"address"`                        // the other gateway's tunnel listener
-	Listener     string        `conf:"listener"`                                      // a tunnel listener of this gateway
-	Peer         string        `conf:"peer" type:"name"`                              // the name a peer connects to Listener with
-	As           string        `conf:"as" type:"name"`                                // this gateway's name there; empty: what its certificate says
-	TLS          *ClientTLS    `conf:"tls"`                                           // nil: clear text
-	PSK          Secret        `conf:"psk"`                                           // at least 16 bytes
-	Sessions     int           `conf:"sessions" default:"1" min:"1" max:"64"`         // sockets kept
-	Upstreams    []string      `conf:"upstreams" maxlen:"1000"`                       // what the other side may name here
-	Allow        []string      `conf:"allow" type:"rule" maxlen:"1000"`               // what the other side may have dialled here
-	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"` // connecting to one of these
-	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"` // connections the other side may have open here
-	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"` // a session without a socket is kept for
-	KeepAlive    time.Duration `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`    // a socket that is silent for so long, although asked, is replaced
+	Connect      []string      `conf:"connect" type:"address" single:"true" maxlen:"16"` // the other gateway's tunnel listener, or those of several that are tried in turn
+	Listener     string        `conf:"listener"`                                         // a tunnel listener of this gateway
+	Peer         string        `conf:"peer" type:"name"`                                 // the name a peer connects to Listener with
+	As           string        `conf:"as" type:"name"`                                   // this gateway's name there; empty: what its certificate says
+	TLS          *ClientTLS    `conf:"tls"`                                              // nil: clear text
+	PSK          Secret        `conf:"psk"`                                              // at least 16 bytes
+	Sessions     int           `conf:"sessions" default:"1" min:"1" max:"64"`            // sockets kept
+	Upstreams    []string      `conf:"upstreams" maxlen:"1000"`                          // what the other side may name here
+	Allow        []string      `conf:"allow" type:"rule" maxlen:"1000"`                  // what the other side may have dialled here
+	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"`    // connecting to one of these
+	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`    // connections the other side may have open here
+	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"`    // a session without a socket is kept for
+	KeepAlive    time.Duration `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`       // a socket that is silent for so long, although asked, is replaced
 }
 
 // Path is a file's name; a relative one is taken from the folder of the configuration file.

@@ -209,6 +209,11 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
 
 // list decodes a sequence.
 func (d *decoder) list(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
+	if tag.Get("single") != "" && n.Kind != yaml.SequenceNode { // one may stand by itself
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		d.value(n, v.Index(0), key, tag)
+		return
+	}
 	if n.Kind != yaml.SequenceNode {
 		d.report(at(n), "%s: want a list such as [a, b], got %s", key, describe(n))
 		return
@@ -226,6 +231,10 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, key string, tag reflect.St
 
 // named decodes a mapping into a list of structs, each with its key in the field that the key tag names.
 func (d *decoder) named(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
+	if tag.Get("names") != "" && n.Kind == yaml.SequenceNode {
+		d.names(n, v, key, tag)
+		return
+	}
 	if n.Kind != yaml.MappingNode {
 		d.report(at(n), "%s: want names with their settings, got %s", key, describe(n))
 		return
@@ -248,6 +257,17 @@ func (d *decoder) named(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 			d.value(e.value, item, fmt.Sprintf("%s %q", key, clip(e.key.Value)), "")
 		}
 		restore()
+	}
+}
+
+// names decodes a list of names where names with settings may stand: none has any.
+func (d *decoder) names(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
+	if d.checkLength(n, len(n.Content), key, tag); len(n.Content) == 0 {
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	for i, item := range n.Content {
+		d.value(item, v.Index(i).FieldByName(tag.Get("key")), key, "")
 	}
 }
 

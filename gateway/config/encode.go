@@ -55,6 +55,9 @@ func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 	if v.Len() == 0 {
 		return nil
 	}
+	if tag.Get("single") != "" && v.Len() == 1 {
+		return encodeScalar(v.Index(0), "")
+	}
 	if key := tag.Get("key"); key != "" {
 		return encodeNamed(v, key, tag.Get("scalar"))
 	}

@@ -62,18 +62,21 @@ func (d *decoder) checkTunnelListener(cfg *Config, l *Listener) {
 	if certificates {
 		d.checkCA(&l.TLS.ClientCA, "client_ca")
 	}
-	d.checkPSK(&t.PSK)
+	d.checkPSK(&t.PSK, "psk")
+	keyed := d.checkPeers(cfg, t, certificates)
 	if t.PeerSessions > t.MaxSessions {
 		d.report(d.mark(&t.PeerSessions), "max_sessions_per_peer: %d is more than max_sessions: %d, which is for all peers", t.PeerSessions, t.MaxSessions)
 	}
 	local := Loopback(l.Listen)
 	switch {
 	case l.Listen == "":
-	case !certificates && !d.written(&t.PSK) && !local:
-		d.report(d.mark(&l.Listen), "listen: %q can be reached from other machines, and nothing authenticates peers; set \"client_ca\" under \"tls\", \"psk\" under \"tunnel\", or both",
+	case !certificates && !d.written(&t.PSK) && !keyed && !local:
+		d.report(d.mark(&l.Listen), "listen: %q can be reached from other machines, and nothing authenticates peers; set \"client_ca\" under \"tls\", \"keys\" of each of \"peers\" (or one \"psk\" for all) under \"tunnel\", or both",
 			l.Listen)
-	case !certificates && !d.written(&t.PSK):
+	case !certificates && !d.written(&t.PSK) && !keyed:
 		d.warn(d.mark(&l.Listen), "listen: nothing authenticates peers; every program on this machine can use the tunnel")
+	case l.TLS == nil && !local && keyed:
+		d.warn(d.mark(&t.Peers), "keys: authenticate peers and encrypt nothing; without \"tls\" everybody on the way can read what goes through the tunnel")
 	case l.TLS == nil && !local:
 		d.warn(d.mark(&t.PSK), "psk: authenticates peers and encrypts nothing; without \"tls\" everybody on the way can read what goes through the tunnel")
 	}
@@ -86,7 +89,8 @@ func (d *decoder) checkOffered(cfg *Config, upstreams, allow []string, section a
 	for i := range upstreams {
 		d.reference(cfg, self, upstreams[i], &upstreams[i])
 	}
-	if t, listens := section.(*TunnelListener); listens && len(upstreams)+len(allow) == 0 && !d.served(cfg) {
+	own := func(p TunnelPeer) bool { return len(p.Upstreams)+len(p.Allow) > 0 }
+	if t, listens := section.(*TunnelListener); listens && len(upstreams)+len(allow) == 0 && !slices.ContainsFunc(t.Peers, own) && !d.served(cfg) {
 		d.warn(d.mark(t), "peers may have nothing connected: list \"upstreams\", \"allow\", or both")
 	}
 }
@@ -96,10 +100,51 @@ func (d *decoder) served(cfg *Config) bool {
 	return slices.ContainsFunc(cfg.Tunnels, func(t Tunnel) bool { return t.Listener != "" })
 }
 
-func (d *decoder) checkPSK(psk *Secret) {
+func (d *decoder) checkPSK(psk *Secret, key string) {
 	if v := psk.Reveal(); d.written(psk) && d.noProblemAt(psk) && len(v) < minPSK && v != redacted {
-		d.report(d.mark(psk), "psk: too short: want at least %[2]d bytes at random, got %[1]d", len(v), minPSK)
+		d.report(d.mark(psk), "%s: too short: want at least %d bytes at random, got %d", key, minPSK, len(v))
 	}
+}
+
+// checkPeers checks those that may connect to a listener. keyed: every one has keys of its own.
+func (d *decoder) checkPeers(cfg *Config, t *TunnelListener, certificates bool) (keyed bool) {
+	self := &Listener{Protocol: TunnelProtocol}
+	seen, owner, bare := map[string]bool{}, map[string]string{}, -1
+	if !t.PSK.IsZero() {
+		owner[t.PSK.Reveal()] = "of \"psk\", for peers without keys of their own"
+	}
+	for i := range t.Peers {
+		p := &t.Peers[i]
+		switch err := checkName(p.Name); {
+		case !d.noProblemAt(&p.Name):
+		case err != nil:
+			d.report(d.mark(&p.Name), "peers: %q: %v", clip(p.Name), err)
+		case p.Name == "" || seen[p.Name]:
+			d.report(d.mark(&p.Name), "peers: %q: want a name that is not there yet", clip(p.Name))
+		}
+		seen[p.Name] = true
+		for j := range p.Keys {
+			d.checkPSK(&p.Keys[j], "keys")
+			value := p.Keys[j].Reveal()
+			if other := owner[value]; other != "" && value != redacted && value != "" {
+				d.report(d.mark(&p.Keys[j]), "keys: this key is also that %s; a key tells who has it, give each peer its own", other)
+			}
+			owner[value] = fmt.Sprintf("of peer %q", clip(p.Name))
+		}
+		if len(p.Keys) == 0 {
+			bare = i
+		}
+		for j := range p.Upstreams {
+			d.reference(cfg, self, p.Upstreams[j], &p.Upstreams[j])
+		}
+	}
+	keyed = len(t.Peers) > 0 && bare < 0
+	some := slices.ContainsFunc(t.Peers, func(p TunnelPeer) bool { return len(p.Keys) > 0 })
+	if some && !keyed && t.PSK.IsZero() && !certificates {
+		p := &t.Peers[bare]
+		d.report(d.mark(&p.Name), "peers: %q has nothing to prove who it is; give it \"keys\", or set \"psk\" or \"client_ca\"", clip(p.Name))
+	}
+	return keyed
 }
 
 func (d *decoder) checkCA(ca *Path, key string) {
@@ -129,14 +174,19 @@ func (d *decoder) checkTunnel(cfg *Config, t *Tunnel) {
 // checkReverse checks a tunnel that a peer makes.
 func (d *decoder) checkReverse(cfg *Config, t *Tunnel) {
 	var names []string
-	found := false
+	var at *Listener
 	for i := range cfg.Listeners {
 		if l := &cfg.Listeners[i]; l.Protocol == TunnelProtocol {
 			names = append(names, l.Name)
-			found = found || l.Name == t.Listener
+			if l.Name == t.Listener {
+				at = l
+			}
 		}
 	}
-	if !found && t.Listener != "" {
+	switch {
+	case at != nil:
+		d.checkReversePeer(t, at)
+	case t.Listener != "":
 		d.unknown(d.mark(&t.Listener), "tunnel listener", t.Listener, names)
 	}
 	if !d.written(&t.Peer) {
@@ -161,24 +211,55 @@ func (d *decoder) checkReverse(cfg *Config, t *Tunnel) {
 	}
 }
 
+// checkReversePeer checks who may take the place of a peer, and with it the connections that are opened through it.
+func (d *decoder) checkReversePeer(t *Tunnel, l *Listener) {
+	if l.Tunnel == nil || !d.written(&t.Peer) || len(l.Tunnel.Peers) == 0 && l.Tunnel.PSK.IsZero() {
+		return
+	}
+	var names []string
+	for _, p := range l.Tunnel.Peers {
+		if names = append(names, p.Name); p.Name == t.Peer && len(p.Keys) > 0 {
+			return
+		}
+	}
+	certificates := l.TLS != nil && l.TLS.ClientCA != ""
+	switch {
+	case len(names) > 0 && !slices.Contains(names, t.Peer):
+		slices.Sort(names)
+		d.unknown(d.mark(&t.Peer), fmt.Sprintf("peer of listener %q", clip(l.Name)), t.Peer, names)
+	case len(names) != 1 && !certificates && !l.Tunnel.PSK.IsZero():
+		d.warn(d.mark(&t.Peer), "peer: whoever has the \"psk\" of listener %q can connect as %q and get these connections; give that peer \"keys\" of its own under \"peers\"",
+			clip(l.Name), clip(t.Peer))
+	}
+}
+
 // checkConnect checks a tunnel that this gateway makes.
 func (d *decoder) checkConnect(cfg *Config, t *Tunnel) {
 	if d.written(&t.Peer) {
 		d.report(d.mark(&t.Peer), "peer: is for tunnels with \"listener\"; this gateway's own name is \"as\"")
 	}
-	if host, port, err := net.SplitHostPort(t.Connect); err == nil && !strings.HasPrefix(t.Connect, "unix:") && (host == "" || port == "0") {
-		d.report(d.mark(&t.Connect), "connect: %q cannot be connected to", t.Connect)
+	local := true
+	for i, address := range t.Connect {
+		if host, port, err := net.SplitHostPort(address); err == nil && !strings.HasPrefix(address, "unix:") && (host == "" || port == "0") {
+			d.report(d.mark(&t.Connect[i]), "connect: %q cannot be connected to", address)
+		}
+		if slices.Contains(t.Connect[:i], address) {
+			d.report(d.mark(&t.Connect[i]), "connect: %q is there already", clip(address))
+		}
+		local = local && (address == "" || Loopback(address))
 	}
-	d.checkPSK(&t.PSK)
+	if len(t.Connect) == 0 {
+		d.report(d.mark(&t.Connect), "connect: is empty; at least one address is needed")
+	}
+	d.checkPSK(&t.PSK, "psk")
 	if t.TLS != nil {
 		d.checkClientTLS(&Upstream{TLS: t.TLS})
 	}
 	certificate := t.TLS != nil && d.written(&t.TLS.Cert)
-	local := Loopback(t.Connect)
 	switch {
-	case t.Connect == "" || local:
+	case local:
 	case !certificate && !d.written(&t.PSK):
-		d.report(d.mark(&t.Connect), "connect: %q is another machine, and nothing tells it who this gateway is; set \"cert\" and \"key\" under \"tls\", \"psk\", or both", t.Connect)
+		d.report(d.mark(&t.Connect), "connect: %q is another machine, and nothing tells it who this gateway is; set \"cert\" and \"key\" under \"tls\", \"psk\", or both", strings.Join(t.Connect, ", "))
 	case t.TLS == nil:
 		d.warn(d.mark(&t.PSK), "psk: authenticates both sides and encrypts nothing; without \"tls\" everybody on the way can read what goes through the tunnel")
 	}

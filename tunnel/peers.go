@@ -1,0 +1,191 @@
+package tunnel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// Peer is what a Server knows of one that may connect to it.
+type Peer struct {
+	Name string
+	// Keys are the peer's own: it must prove that it knows one of them, of 16 bytes or
+	// more each, and nobody may use its name who does not, also not with
+	// Config.PSK. Several are good at once, so that they can be changed at one side
+	// after the other. Empty: Config.PSK or the certificate proves it.
+	Keys [][]byte
+	// Policy has Upstreams and Allow that this peer may have connected beside those of
+	// Config.Policy. Its other fields do not count.
+	Policy Policy
+}
+
+// proof is a key and whose it is.
+type proof struct {
+	name string // "": of whoever has no key of its own
+	key  []byte
+}
+
+// peer returns what is known under the name, or nil.
+func (c *ServerConfig) peer(name string) *Peer {
+	i := slices.IndexFunc(c.Peers, func(p Peer) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &c.Peers[i]
+}
+
+// verifyPeers reports every problem of Peers.
+func (c *ServerConfig) verifyPeers(bad func(format string, args ...any)) {
+	owner := map[string]string{string(c.PSK): "the listener's PSK"}
+	seen := map[string]bool{}
+	for _, p := range c.Peers {
+		if p.Name == "" || len(p.Name) > maxName || seen[p.Name] {
+			bad("peer %q: want a name of its own, of at most %d bytes", clip(p.Name), maxName)
+		}
+		seen[p.Name] = true
+		for _, key := range p.Keys {
+			switch other, taken := owner[string(key)]; {
+			case len(key) < minPSK:
+				bad("peer %q: a key has %d bytes, want at least %d", clip(p.Name), len(key), minPSK)
+			case taken && other != p.Name:
+				bad("peer %q: a key is also that of %s; give each its own", clip(p.Name), other)
+			default:
+				owner[string(key)] = p.Name
+			}
+		}
+	}
+}
+
+// keyed reports whether every peer that may connect has keys of its own.
+func (c *ServerConfig) keyed() bool {
+	return len(c.Peers) > 0 && !slices.ContainsFunc(c.Peers, func(p Peer) bool { return len(p.Keys) == 0 })
+}
+
+// name returns what a peer may call itself, as far as its certificate tells.
+func (c *ServerConfig) name(p mux.Peer) (string, error) {
+	if p.TLS == nil || len(p.TLS.PeerCertificates) == 0 {
+		return p.Name, nil
+	}
+	leaf := p.TLS.PeerCertificates[0]
+	names := slices.DeleteFunc(append([]string{leaf.Subject.CommonName}, leaf.DNSNames...), func(n string) bool { return n == "" })
+	switch {
+	case len(names) == 0:
+		return "", errors.New("the peer's certificate has neither a common name nor a DNS name")
+	case p.Name == "":
+		return names[0], nil
+	case !slices.Contains(names, p.Name):
+		return "", fmt.Errorf("the peer calls itself %q, its certificate says %q", clip(p.Name), names)
+	}
+	return p.Name, nil
+}
+
+// proofs returns the keys of which a peer must know one; none: its certificate is
+// enough, or nothing is needed.
+func (c *ServerConfig) proofs(p mux.Peer) (all []proof, err error) {
+	name, err := c.name(p)
+	if err != nil {
+		return nil, err
+	}
+	for _, known := range c.Peers {
+		if known.Name == name || name == "" { // without a name the key tells it
+			for _, key := range known.Keys {
+				all = append(all, proof{known.Name, key})
+			}
+		}
+	}
+	own := name != "" && len(all) > 0
+	if len(c.PSK) > 0 && !own {
+		all = append(all, proof{"", c.PSK})
+	}
+	if len(all) == 0 && c.keyed() {
+		return nil, c.unlisted(name)
+	}
+	return all, nil
+}
+
+// identify returns the name of a peer that has proved to have by.key, or needs none.
+func (c *ServerConfig) identify(p mux.Peer, by proof) (string, error) {
+	name, err := c.name(p)
+	if err != nil {
+		return "", err
+	}
+	if name == "" {
+		name = by.name
+	}
+	if len(c.Peers) > 0 && c.peer(name) == nil {
+		return "", c.unlisted(name)
+	}
+	return name, nil
+}
+
+func (c *ServerConfig) unlisted(name string) error {
+	return fmt.Errorf("peer %q is not one of those that may connect", clip(name))
+}
+
+// errRevoked ends the sessions of a peer that could not make them now.
+var errRevoked = errors.New("tunnel: the peer's key was revoked, or it may not connect any more")
+
+// admits tells whether a peer that has proved to have by.key could connect now.
+func (c *ServerConfig) admits(s *member) bool {
+	p := s.Peer()
+	if _, err := c.identify(p, s.by); err != nil {
+		return false
+	}
+	all, err := c.proofs(p)
+	if err != nil || len(all) == 0 {
+		return err == nil
+	}
+	return slices.ContainsFunc(all, func(o proof) bool { return o.name == s.by.name && bytes.Equal(o.key, s.by.key) })
+}
+
+// revoke ends the sessions of peers that could not make them now.
+func (t *sessions) revoke(admits func(*member) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.peers {
+		for _, s := range p.sessions {
+			if s.gone == nil && !t.leaving && !admits(s) {
+				t.giveUp(s, errRevoked)
+				t.work.Go(func() { t.finish(s) })
+			}
+		}
+	}
+	t.notify()
+}
+
+// policies are what peers may have connected.
+type policies struct {
+	common Policy
+	own    map[string]*Policy // common with what is the peer's own
+}
+
+func newPolicies(common Policy, peers []Peer) *policies {
+	all := &policies{common: common, own: map[string]*Policy{}}
+	for _, p := range peers {
+		if len(p.Policy.Upstreams)+len(p.Policy.Allow) == 0 {
+			continue
+		}
+		both := common
+		both.Allow = slices.Concat(common.Allow, p.Policy.Allow)
+		both.Upstreams = maps.Clone(p.Policy.Upstreams)
+		if both.Upstreams == nil {
+			both.Upstreams = common.Upstreams
+		} else {
+			maps.Copy(both.Upstreams, common.Upstreams)
+		}
+		all.own[p.Name] = &both
+	}
+	return all
+}
+
+// of is the policy for a peer.
+func (p *policies) of(name string) *Policy {
+	if own := p.own[name]; own != nil {
+		return own
+	}
+	return &p.common
+}
