@@ -189,7 +189,7 @@ func TestLateCancellations(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
-				for i := range 200 {
+				for i := range 60 {
 					ctx, cancel := context.WithCancel(t.Context())
 					go cancel()
 					run := db.Read
@@ -336,5 +336,46 @@ func TestInterruptAndResume(t *testing.T) {
 		}
 		lease.Release()
 		get(t, db, "SELECT x FROM t")
+	}
+}
+
+// Each statement of Query reads the newest commit, none writes, the context interrupts them, and what the
+// function leaves behind is gone.
+func TestQuery(t *testing.T) {
+	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
+	err := db.Query(t.Context(), func(c *sqlite.Conn) error {
+		for want := range int64(3) {
+			if n, err := number(c, "SELECT x FROM t"); err != nil || n != want {
+				t.Errorf("x = %d, %v; want %d", n, err, want)
+			}
+			script(t, db, "UPDATE t SET x = x + 1")
+		}
+		return sqlitex.ExecuteTransient(c, "BEGIN", nil)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := db.Query(t.Context(), increment); !errors.Is(err, sqlitepool.ErrReadOnly) {
+		t.Errorf("write in Query: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err = db.Query(ctx, func(c *sqlite.Conn) error {
+		cancel()
+		_, err := number(c, "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT count(*) FROM r")
+		return err
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_ = db.Query(t.Context(), func(*sqlite.Conn) error { panic("boom") })
+	}()
+	if n := get(t, db, "SELECT x FROM t"); n != 3 {
+		t.Errorf("x = %d, want 3", n)
 	}
 }

@@ -30,7 +30,7 @@ func (db *DB) transact(ctx context.Context, write bool, fn func(*sqlite.Conn) er
 		if err != nil {
 			return err
 		}
-		if outdated, err := db.inTransaction(ctx, lease, in, fn); !outdated {
+		if outdated, err := db.use(ctx, lease, in, fn); !outdated {
 			return err
 		}
 	}
@@ -38,8 +38,8 @@ func (db *DB) transact(ctx context.Context, write bool, fn func(*sqlite.Conn) er
 
 type transaction = func(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error)
 
-// inTransaction ends the lease. outdated means that fn was not called.
-func (db *DB) inTransaction(ctx context.Context, lease pool.Lease[*sqlite.Conn], in transaction, fn func(*sqlite.Conn) error) (outdated bool, err error) {
+// use runs fn in a transaction or without one, and ends the lease. outdated means that fn was not called.
+func (db *DB) use(ctx context.Context, lease pool.Lease[*sqlite.Conn], in transaction, fn func(*sqlite.Conn) error) (outdated bool, err error) {
 	sound := false
 	st := db.state(lease.Value())
 	defer func() {
@@ -54,6 +54,11 @@ func (db *DB) inTransaction(ctx context.Context, lease pool.Lease[*sqlite.Conn],
 	outdated, err = in(ctx, st, fn)
 	sound = !outdated
 	return outdated, err
+}
+
+// query runs fn without a transaction.
+func (db *DB) query(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error) {
+	return false, explain(ctx, fn(st.conn))
 }
 
 // read runs fn on one snapshot. There is no BEGIN: a statement in the middle of its rows

@@ -40,6 +40,10 @@ type sqliteWay struct {
 // sqliteWays are what is compared, and mattn where it is built in.
 var sqliteWays = []sqliteWay{
 	{"sqlitepool", openSQLitePool},
+	{"sqlitepool-query", func(path string) (sqliteConns, error) {
+		c, err := openSQLitePool(path)
+		return oursQuery{c.(ours)}, err
+	}},
 	{"zombiezen", openZombiezen},
 	{"databasesql", func(path string) (sqliteConns, error) { return openDatabaseSQL("sqlite", modernDSN(path), false) }},
 	{"databasesql-prepared", func(path string) (sqliteConns, error) { return openDatabaseSQL("sqlite", modernDSN(path), true) }},
@@ -72,6 +76,13 @@ func (o ours) write(ctx context.Context, query string, args ...any) error {
 
 func (o ours) opened() int64 { return openedBy(func() pool.Stats { return o.Stats().Readers })() }
 func (o ours) close()        { o.Close() }
+
+// oursQuery is sqlitepool without a snapshot, as the others read.
+type oursQuery struct{ ours }
+
+func (o oursQuery) read(ctx context.Context, query string, args ...any) error {
+	return o.Query(ctx, func(c *sqlite.Conn) error { return ask(c, query, args) })
+}
 
 // zombiezen is the driver's own pool, which neither begins a snapshot nor looks at what comes back.
 type zombiezen struct{ pool *sqlitex.Pool }
@@ -241,7 +252,7 @@ func (e *Env) sqliteBeside() run.Group {
 		g.Cases = append(g.Cases, run.Case{
 			Info: result.Case{
 				ID: use.id, Suite: "sql", Conns: use.goroutines, Metrics: libraryMetrics, Title: "SQLite library: " + use.title,
-				Note: "The context can be canceled. databasesql is that pool over modernc.org/sqlite, whose SQLite sqlitepool and zombiezen use, too; " +
+				Note: "The context can be canceled. sqlitepool reads from a snapshot (Read), sqlitepool-query without one, as the others do (Query). databasesql is that pool over modernc.org/sqlite, whose SQLite sqlitepool and zombiezen use, too; " +
 					"with its statements prepared, and not; mattn is it over the driver that needs cgo, with its statements prepared",
 			},
 			Baselines: []string{"databasesql-prepared"},
