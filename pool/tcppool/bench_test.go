@@ -5,7 +5,10 @@ package tcppool_test
 import (
 	"context"
 	"crypto/tls"
+	"io"
+	"net"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/headpond/headpond/pool"
@@ -75,6 +78,66 @@ func BenchmarkTLS(b *testing.B) {
 				} else if !c.Release() {
 					b.Fatal("not kept")
 				}
+			}
+		})
+	}
+}
+
+// BenchmarkGet lends a connection and gives it back, without an exchange and with one. The floor is a mutex and a slice by address,
+// without a look at what is lent.
+func BenchmarkGet(b *testing.B) {
+	for _, exchanges := range []bool{false, true} {
+		name := "unused"
+		if exchanges {
+			name = "exchange"
+		}
+		s := listen(b)
+		go func() { // ends with the server
+			for c := range s.conns {
+				go func() { _, _ = io.Copy(c, c) }()
+			}
+		}()
+		line := []byte("ping\n")
+		use := func(c net.Conn) {
+			if exchanges {
+				_, _ = c.Write(line)
+				_, _ = io.ReadFull(c, line)
+			}
+		}
+		b.Run(name+"/tcppool", func(b *testing.B) {
+			d, address := dialer(b, tcppool.Config{}), s.Addr().String()
+			b.ReportAllocs()
+			for b.Loop() {
+				c, err := d.Get(ctx, "tcp", address)
+				if err != nil {
+					b.Fatal(err)
+				}
+				use(c)
+				if !c.Release() {
+					b.Fatal("not kept")
+				}
+			}
+		})
+		b.Run(name+"/floor", func(b *testing.B) {
+			var mu sync.Mutex
+			idle, address := map[string][]net.Conn{}, s.Addr().String()
+			first, err := net.Dial("tcp", address)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer first.Close()
+			idle[address] = append(idle[address], first)
+			b.ReportAllocs()
+			for b.Loop() {
+				mu.Lock()
+				list := idle[address]
+				c := list[len(list)-1]
+				idle[address] = list[:len(list)-1]
+				mu.Unlock()
+				use(c)
+				mu.Lock()
+				idle[address] = append(idle[address], c)
+				mu.Unlock()
 			}
 		})
 	}

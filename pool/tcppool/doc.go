@@ -39,7 +39,9 @@
 // it back. Even then a connection is kept only if no Read or Write is under way,
 // none has failed, and a look at the socket, without blocking or taking a
 // byte, shows it open with nothing waiting in it. The look is repeated before
-// the connection is lent again. TLS of your own inside the connection, an upgrade,
+// the connection is lent again, unless it was less than 5 µs ago: what the system
+// knew of then keeps a connection from being lent, and what comes later could as
+// well come just behind the beginning of the loan. TLS of your own inside the connection, an upgrade,
 // or a reader that may have buffered more than it used are reasons not to release.
 // Where a socket cannot be looked at (Windows), nothing is kept.
 //
@@ -61,7 +63,7 @@
 //
 // # Defaults
 //
-// At most 10 connections per address, idle ones closed after 5 minutes, and a
-// direct connection, which is closed after use, when all 10 are taken. An
+// At most 10 connections per address, idle ones closed after 5 minutes, or within
+// a second when the server has closed them, and a direct connection, which is closed after use, when all 10 are taken. An
 // address that has had no connection for a minute is forgotten.
 package tcppool

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/pool"
 )
@@ -21,7 +21,7 @@ const (
 	DefaultIdleTimeout = 5 * time.Minute
 	// DefaultCheckInterval is how often idle connections are looked at, so that
 	// those the server has closed do not linger.
-	DefaultCheckInterval = time.Minute
+	DefaultCheckInterval = time.Second
 	// DefaultForgetAfter is how long an address without connections is kept.
 	DefaultForgetAfter = time.Minute
 )
@@ -33,9 +33,10 @@ var ErrClosed = fmt.Errorf("tcppool: %w: %w", pool.ErrClosed, net.ErrClosed)
 // Config makes a Dialer. The zero value is valid.
 type Config struct {
 	// Limits hold for each address. nil means MaxSize 10, IdleTimeout 5
-	// minutes, CheckInterval 1 minute and OverflowDirect; otherwise
+	// minutes, CheckInterval 1 second and OverflowDirect; otherwise
 	// pool.Limits' own defaults count. With MinIdle an address is never
-	// forgotten.
+	// forgotten; set CheckInterval too, so that connections that the server
+	// has closed are replaced before somebody asks for one.
 	Limits *pool.Limits
 	// Dial opens a connection; nil means net.Dialer's DialContext. Connections
 	// that do not give access to their socket (syscall.Conn), such as a
@@ -61,15 +62,34 @@ type Dialer struct {
 	pools  map[key]*entry
 	closed bool
 	sweep  *time.Timer
+
+	last atomic.Pointer[entry] // of the last Get: most have one address only
 }
 
 type key struct{ network, address string }
 
 // entry is the pool of one address.
 type entry struct {
-	pool *pool.Pool[net.Conn]
-	busy int // Gets under way: the entry must not be forgotten
-	seen time.Time
+	key
+	pool *pool.Pool[*link]
+	busy atomic.Int64 // Gets under way; negative = forgotten
+	used atomic.Bool  // since seen
+	seen time.Time    // when it was last found in use; under Dialer.mu
+}
+
+// forgotten makes entry.busy negative, whatever is added and taken.
+const forgotten = -1 << 62
+
+// enter counts a Get, unless the entry has been forgotten.
+func (e *entry) enter() bool {
+	if e.busy.Add(1) <= 0 {
+		e.busy.Add(-1)
+		return false
+	}
+	if !e.used.Load() {
+		e.used.Store(true)
+	}
+	return true
 }
 
 // New makes a Dialer; it opens nothing. The error wraps pool.ErrConfig.
@@ -109,11 +129,14 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 // pool.Pool.Acquire, wrapping the dial error, or ErrClosed.
 func (d *Dialer) Get(ctx context.Context, network, address string) (*Conn, error) {
 	k := key{network, address}
-	e, err := d.enter(k)
-	if err != nil {
-		return nil, err
+	e := d.last.Load()
+	if e == nil || e.key != k || !e.enter() {
+		var err error
+		if e, err = d.enter(k); err != nil {
+			return nil, err
+		}
 	}
-	defer d.leave(e)
+	defer e.busy.Add(-1)
 	for fresh := 0; ; {
 		l, err := e.pool.Acquire(ctx)
 		if err != nil {
@@ -122,13 +145,12 @@ func (d *Dialer) Get(ctx context.Context, network, address string) (*Conn, error
 			}
 			return nil, fmt.Errorf("tcppool: connect to %s %s: %w", network, address, err)
 		}
-		seen := look(l.Value())
-		// One that was never lent may hold the server's greeting, and may have
-		// died while it was kept warm; one dialled just now is as good as any.
-		if seen == idleconn.Silent || (!l.Reused() && (seen.Fit() || fresh >= d.limits.MinIdle)) {
-			return &Conn{inner: l.Value(), lease: l}, nil
+		// One that was never lent may have died while it was kept warm; one dialled just now is as good as any.
+		c := l.Value()
+		if c.fit() || !c.lent() && fresh >= d.limits.MinIdle {
+			return c.loan(l), nil
 		}
-		if !l.Reused() {
+		if !c.lent() {
 			fresh++
 		}
 		l.Discard()
@@ -144,53 +166,52 @@ func (d *Dialer) enter(k key) (*entry, error) {
 	}
 	e := d.pools[k]
 	if e == nil {
-		p, err := pool.New(pool.Config[net.Conn]{
+		p, err := pool.New(pool.Config[*link]{
 			Name:   k.network + " " + k.address,
-			Open:   func(ctx context.Context) (net.Conn, error) { return d.open(ctx, k) },
-			Close:  func(c net.Conn) { _ = c.Close() },
+			Open:   func(ctx context.Context) (*link, error) { return d.open(ctx, k) },
+			Close:  func(l *link) { _ = l.Close() },
 			Check:  alive,
 			Limits: d.limits,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("tcppool: %w", err)
 		}
-		e = &entry{pool: p}
+		e = &entry{key: k, pool: p}
 		d.pools[k] = e
 		if d.sweep == nil {
 			d.sweep = time.AfterFunc(d.config.ForgetAfter, d.forget)
 		}
 	}
-	e.busy++
+	e.enter() // only under the mutex it is forgotten
+	d.last.Store(e)
 	return e, nil
 }
 
 // open connects to k.
-func (d *Dialer) open(ctx context.Context, k key) (net.Conn, error) {
+func (d *Dialer) open(ctx context.Context, k key) (*link, error) {
 	c, err := d.config.Dial(ctx, k.network, k.address)
-	if err != nil || d.config.TLS == nil {
-		return c, err
+	if err != nil {
+		return nil, err
+	}
+	if d.config.TLS == nil {
+		return newLink(c), nil
 	}
 	endpoint := k.address
 	if k.network == "unix" {
 		endpoint = "unix:" + k.address
 	}
-	return secure(ctx, c, tlsclient.For(d.config.TLS, endpoint))
+	if c, err = secure(ctx, c, tlsclient.For(d.config.TLS, endpoint)); err != nil {
+		return nil, err
+	}
+	return newLink(c), nil
 }
 
-// alive is the background check. Bytes that wait are judged when the connection
-// is lent, when it is known whether it was used.
-func alive(_ context.Context, c net.Conn) error {
-	if !look(c).Fit() {
+// alive is the background check.
+func alive(_ context.Context, l *link) error {
+	if !l.fit() {
 		return net.ErrClosed
 	}
 	return nil
-}
-
-func (d *Dialer) leave(e *entry) {
-	d.mu.Lock()
-	e.busy--
-	e.seen = time.Now()
-	d.mu.Unlock()
 }
 
 // forget drops the pools of addresses that have had no connection for a while.
@@ -201,9 +222,10 @@ func (d *Dialer) forget() {
 	for k, e := range d.pools {
 		s := e.pool.Stats()
 		switch {
-		case e.busy > 0 || s.Idle+s.InUse+s.Opening+s.Busy+s.Direct > 0:
+		case e.used.Swap(false) || e.busy.Load() > 0 || s.Idle+s.InUse+s.Opening+s.Busy+s.Direct > 0:
 			e.seen = time.Now()
-		case time.Since(e.seen) >= d.config.ForgetAfter:
+		case time.Since(e.seen) >= d.config.ForgetAfter && e.busy.CompareAndSwap(0, forgotten):
+			d.last.CompareAndSwap(e, nil)
 			delete(d.pools, k)
 			empty = append(empty, e)
 		}
@@ -242,6 +264,7 @@ func (d *Dialer) Close() {
 		return
 	}
 	d.closed = true
+	d.last.Store(nil)
 	if d.sweep != nil {
 		d.sweep.Stop()
 	}

@@ -7,11 +7,7 @@ import (
 	"net"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/idleconn"
 )
-
-// look says what can be read from c, without waiting for it or taking it.
-func look(c net.Conn) idleconn.State { return idleconn.New(c).Look() }
 
 // secure does the handshake on c, which it closes on an error.
 func secure(ctx context.Context, c net.Conn, cfg *tls.Config) (net.Conn, error) {
