@@ -30,7 +30,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak suites clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -89,6 +89,9 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 
 soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SOAK (30m) each, looking for leaks: dist/soak.txt (HEADPOND_ENGINE=…)
 	@GO='$(GO)' SOAK='$(SOAK)' sh scripts/soak.sh
+
+suites: test-deps ## Run asyncpg's and SQLAlchemy's own tests straight on PostgreSQL and through the gateway, and compare (needs PyPI)
+	$(GO) test -tags suites -count 1 -timeout 60m -v -run Suites ./integration
 
 clean: ## Remove what build made
 	rm -rf bin dist
