@@ -210,7 +210,7 @@ func (s *Session) lose(l *link, err error) {
 	t.losses++
 	t.judge(s.core.replay)
 	t.since, t.lastLoss = time.Now(), err
-	s.log.Info("mux: connection lost, session kept", "session", s.number, "peer", s.peer.Name, "window", t.window, "error", err)
+	s.log.Info("mux: connection lost, session kept", "session", s.number, "peer", s.called, "window", t.window, "error", err)
 	if !t.client && !t.taken && !s.count() {
 		return
 	}
@@ -305,7 +305,7 @@ func (s *Session) attach(conn net.Conn, ahead []byte, last uint64) error {
 	s.link, s.last = l, l
 	t.resumed++
 	t.lastGap = time.Since(t.since)
-	s.log.Info("mux: session resumed", "session", s.number, "peer", s.peer.Name, "epoch", t.epoch, "after", t.lastGap)
+	s.log.Info("mux: session resumed", "session", s.number, "peer", s.called, "epoch", t.epoch, "after", t.lastGap)
 	go s.read(l)
 	s.core.ping() // the way may be another
 	s.handOver()

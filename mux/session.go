@@ -36,6 +36,7 @@ type Session struct {
 	spare    *batch // the other of two, swapped with core.pend
 	list     [][]byte
 	spill    []byte // bytes the socket did not take, to be written first
+	called   string // the peer, in the log
 	closing  bool   // write what there is, then end
 	dead     bool   // no connection is of any more use
 	timer    *time.Timer
@@ -101,7 +102,7 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 	}
 	l := newLink(detach(conn))
 	s := &Session{
-		cfg: cfg, peer: h.peer, number: h.session, link: l, last: l, log: cfg.Logger,
+		cfg: cfg, peer: h.peer, called: h.peer.Name, number: h.session, link: l, last: l, log: cfg.Logger,
 		spare: &batch{}, kick: make(chan struct{}, 1), done: make(chan struct{}), writerDone: make(chan struct{}),
 	}
 	if s.log == nil {
@@ -189,7 +190,7 @@ func (s *Session) over(err error) {
 		s.timer.Stop()
 	}
 	if err != ErrSessionClosed { //nolint:errorlint // this side's Close, which needs no line
-		s.log.Info("mux: session ended", "peer", s.peer.Name, "address", s.peer.Addr, "error", err)
+		s.log.Info("mux: session ended", "peer", s.called, "address", s.peer.Addr, "error", err)
 	}
 }
 
@@ -362,6 +363,14 @@ func (s *Session) Draining() bool {
 // Resumable tells whether the session outlives its connection: both sides have
 // Config.Resume.
 func (s *Session) Resumable() bool { return s.ticket != nil }
+
+// CallPeer makes the session's log lines call the other side by a name that the
+// application knows better than the one of the handshake.
+func (s *Session) CallPeer(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.called = name
+}
 
 // Peer is what is known about the other side.
 func (s *Session) Peer() Peer { return s.peer }

@@ -224,3 +224,13 @@ func TestKeepAlive(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 }
+
+// TestLogNamesThePeer: also where its key or its certificate says who it is.
+func TestLogNamesThePeer(t *testing.T) {
+	e := start(t, options{server: peers, client: func(c *tunnel.ClientConfig) { c.Name, c.PSK = "", depotKey }})
+	conntest.Eventually(t, "it is there", func() bool { return len(e.server.Tunnel().Connected) == 1 })
+	e.sockets.cut()
+	conntest.Eventually(t, "the loss is logged", func() bool {
+		return e.serverLog.Line("connection lost, session kept", "tunnel=peers", "peer=depot") != ""
+	})
+}

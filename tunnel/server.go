@@ -224,7 +224,11 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 		reason = listener.ReasonRejected
 	}
 	s.refused.Store(&trouble{fmt.Errorf("%s was turned away: %w", nc.RemoteAddr(), err), time.Now()})
-	s.listener.Report(reason, slog.LevelWarn, "tunnel: no session with a peer", "peer", clip(h.name), "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
+	level := slog.LevelWarn
+	if reason == listener.ReasonProtocol && errors.Is(err, mux.ErrSessionLost) {
+		level = slog.LevelInfo // it wanted to go on with a session that is over, and makes another
+	}
+	s.listener.Report(reason, level, "tunnel: no session with a peer", "peer", clip(h.name), "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
 }
 
 // hello is a connection whose peer introduces itself.

@@ -105,6 +105,7 @@ func (t *sessions) add(s *member) error {
 		t.peers[name] = p
 	}
 	p.sessions = append(p.sessions, s)
+	s.CallPeer(p.called(s))
 	delete(t.left, name)
 	t.made++
 	t.notify()

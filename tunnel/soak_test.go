@@ -293,4 +293,4 @@ func (c *weathered) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-func (c *weathered) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() }
+func (c *weathered) CloseWrite() error { return c.Conn.(interface{ CloseWrite() error }).CloseWrite() }
