@@ -12,8 +12,11 @@ import (
 // TestNoAllocations makes requests and counts what the proxy allocates for them. The race
 // detector lets pools forget, so that it cannot be counted there.
 func TestNoAllocations(t *testing.T) {
+	rounds := map[string]func(){"conversation": startConversation(t)}
 	for kind := range steady {
-		round := startSteady(t, kind)
+		rounds[kind] = startSteady(t, kind)
+	}
+	for kind, round := range rounds {
 		for range 100 {
 			round()
 		}

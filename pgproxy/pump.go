@@ -3,6 +3,8 @@ package pgproxy
 import (
 	"errors"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // unixSoon is a deadline for reading what has arrived already.
@@ -15,7 +17,14 @@ func (s *session) startPump() {
 	s.mu.Lock()
 	s.pumping = true
 	s.mu.Unlock()
-	s.pumps.Go(s.pump)
+	if s.pumpOnce == nil { // made once, for it is allocated
+		s.pumpOnce = func() {
+			defer s.pumps.Done()
+			s.pump()
+		}
+	}
+	s.pumps.Add(1)
+	fiber.Go(s.pumpOnce)
 }
 
 // pump is the goroutine.

@@ -57,11 +57,12 @@ type session struct {
 	partial    bool  // a message to the client is written in part
 	broken     error // set by the pump: the session is over
 
-	pumps  fiber.Group
-	both   bool      // a pump may be running: mu is needed. The session's goroutine's
-	pinned bool      // session mode: the lease lasts as long as the session
-	began  time.Time // of a session in session mode, for the access log
-	unsure bool      // no server has seen the client's settings: half a DateStyle adds to what was set before
+	pumps    fiber.Group
+	pumpOnce func()    // what startPump starts
+	both     bool      // a pump may be running: mu is needed. The session's goroutine's
+	pinned   bool      // session mode: the lease lasts as long as the session
+	began    time.Time // of a session in session mode, for the access log
+	unsure   bool      // no server has seen the client's settings: half a DateStyle adds to what was set before
 
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc

@@ -1,6 +1,7 @@
 package pgproxy_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"net"
@@ -111,5 +112,60 @@ func BenchmarkSteady(b *testing.B) {
 				round()
 			}
 		})
+	}
+}
+
+// answerTransactions plays a server that answers each Query with an open transaction, but for COMMIT.
+func answerTransactions(conn net.Conn) {
+	open := bytesOf(columns, row, done, &pgwire.ReadyForQuery{Status: pgwire.TxActive})
+	ended := bytesOf(&pgwire.CommandComplete{Tag: "COMMIT"}, idle)
+	commit := bytesOf(query("commit"))
+	buf := make([]byte, 1<<10)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		answer := open
+		if bytes.Equal(buf[:n], commit) {
+			answer = ended
+		}
+		if _, err := conn.Write(answer); err != nil {
+			return
+		}
+	}
+}
+
+// startConversation returns a function that makes one transaction of three statements through a proxy, each of which waits for the
+// answer to the one before.
+func startConversation(t testing.TB) (round func()) {
+	t.Helper()
+	g, f := startFake(t, nil)
+	logged := make(chan *wire, 1)
+	go func() { logged <- g.dial(t) }()
+	srv := <-f.conns
+	w := <-logged
+	go answerTransactions(srv.Conn)
+	requests := [][]byte{bytesOf(query("begin")), bytesOf(query("select 1")), bytesOf(query("commit"))}
+	buf := make([]byte, 1<<10)
+	return func() {
+		for _, request := range requests {
+			if _, err := w.Write(request); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Conn.Read(buf); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// BenchmarkConversation is a transaction between whose statements the proxy waits for the client.
+func BenchmarkConversation(b *testing.B) {
+	round := startConversation(b)
+	round()
+	b.ReportAllocs()
+	for b.Loop() {
+		round()
 	}
 }
