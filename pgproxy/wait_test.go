@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -125,6 +126,9 @@ var silences = map[string]func(w *wire) (pid string){
 	},
 }
 
+// copyLine is how far the server has read COPY data, which is chance.
+var copyLine = regexp.MustCompile(`, line \d[^\x00]*`)
+
 // TestServerEndsSilentClient ends the server's process of a client that is silent: the client hears what it would hear straight from
 // the server, without asking, and another one has its place.
 func TestServerEndsSilentClient(t *testing.T) {
@@ -137,7 +141,7 @@ func TestServerEndsSilentClient(t *testing.T) {
 			for _, addr := range []string{db.Addr(), g.addr} {
 				w := superuser(t, addr)
 				db.Exec(t, "select pg_terminate_backend("+silent(w)+")")
-				heard[addr] = w.toTheEnd()
+				heard[addr] = copyLine.ReplaceAllString(w.toTheEnd(), "")
 			}
 			if got, want := heard[g.addr], heard[db.Addr()]; got != want || !has(want, "57P01") {
 				t.Errorf("%s, silent %s: got %q, straight %q", mode, name, got, want)
