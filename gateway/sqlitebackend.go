@@ -22,6 +22,9 @@ import (
 func newSQLite(u *config.Upstream, s settings) (backendImpl, error) {
 	path, _ := u.SQLite()
 	f := &sqliteFile{cfg: sqlite.Config{Name: s.name, Path: path, Limits: s.limits, Logger: s.logger}}
+	if u.File != nil {
+		f.cfg.MaxMemory = int64(u.File.MaxMemoryMiB) << 20
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), openPatience)
 	defer cancel()
 	_, err := f.open(ctx)

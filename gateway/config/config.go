@@ -208,9 +208,15 @@ type Upstream struct {
 	Eject          Eject             `conf:"eject"`
 	Pool           Pool              `conf:"pool"`
 	Postgres       *PostgresUpstream `conf:"postgres"`
+	File           *SQLiteFile       `conf:"sqlite"`
 	Tunnel         string            `conf:"tunnel"` // the endpoints are dialled by the other side of this tunnel
 
 	Protocol Protocol `conf:"-"` // of the listeners that use it; tcp when none does
+}
+
+// SQLiteFile is what holds for an upstream that is a SQLite file.
+type SQLiteFile struct {
+	MaxMemoryMiB int `conf:"max_memory_mib" default:"512" min:"16" max:"1048576"` // of all statements together; a value may take a fourth of it
 }
 
 // Balance is how an endpoint is picked.

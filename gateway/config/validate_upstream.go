@@ -84,7 +84,12 @@ func (d *decoder) checkEndpoints(u *Upstream) {
 	}
 	if _, sqlite := u.SQLite(); sqlite {
 		d.checkSQLite(u)
-	} else if u.Protocol == Postgres && len(u.Endpoints) > 0 && (u.Postgres == nil || !d.written(&u.Postgres.User)) {
+		return
+	}
+	if u.File != nil {
+		d.report(d.mark(&u.File), "\"sqlite\" applies to a SQLite file only")
+	}
+	if u.Protocol == Postgres && len(u.Endpoints) > 0 && (u.Postgres == nil || !d.written(&u.Postgres.User)) {
 		d.report(d.mark(&u.Postgres, &u.Name), "\"user\" is missing under \"postgres\": who the gateway logs in as at the server")
 	}
 }

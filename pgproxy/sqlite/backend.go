@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,10 @@ type Config struct {
 	// MaxMessage bounds a message of a client, in bytes, and four times that what
 	// its prepared statements take, and its portals. 0 = 64 MiB.
 	MaxMessage int
+	// MaxMemory bounds what the statements of all clients may take of SQLite's memory at a time, in bytes
+	// (SQLSTATE 53200), and one value a fourth of it (54000). 0 = 512 MiB, negative = unlimited.
+	// SQLite has one memory in a process: several Backends share the sum, with other users of it.
+	MaxMemory int64
 	// Logger gets errors of the file; default slog.Default.
 	Logger *slog.Logger
 }
@@ -69,6 +74,7 @@ func (c Config) withDefaults() Config {
 	set(&c.IdleInTransaction, DefaultIdleInTransaction)
 	set(&c.StallTimeout, DefaultStallTimeout)
 	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
+	c.MaxMemory = cmp.Or(c.MaxMemory, DefaultMaxMemory)
 	c.Name = cmp.Or(c.Name, c.Path)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -85,6 +91,8 @@ type Backend struct {
 	wide    sync.Map // columnKey of columns declared with a smaller integer than they hold → true
 	crowd   crowd
 	started time.Time
+	conns   int64       // how many of them there can be
+	bounded atomic.Bool // its part of SQLite's memory is allowed
 	// generation counts changes of the schema made through this backend.
 	generation atomic.Uint64
 }
@@ -106,6 +114,11 @@ func New(cfg Config) (*Backend, error) {
 		return nil, fmt.Errorf("sqlite upstream %q: %w", b.cfg.Name, err)
 	}
 	b.db = db
+	if b.cfg.MaxMemory > 0 {
+		b.conns = int64(db.Stats().Readers.MaxSize + 1)
+		b.bounded.Store(true)
+		allowMemory(b.cfg.MaxMemory, b.conns)
+	}
 	if db.ReadOnly() && !cfg.ReadOnly {
 		b.cfg.Logger.Warn("sqlite file is not writable, serving it read-only", "path", cfg.Path)
 	}
@@ -126,6 +139,9 @@ func (b *Backend) setup(conn *sqlite.Conn) error {
 	}
 	if err := conn.SetAuthorizer(cs); err != nil {
 		return err
+	}
+	if value := b.cfg.MaxMemory / valueShare; value > 0 {
+		conn.Limit(sqlite.LimitLength, int32(min(value, math.MaxInt32)))
 	}
 	b.states.Store(conn, cs)
 	return nil
@@ -182,7 +198,13 @@ func (b *Backend) Status() upstream.Status {
 
 // Drain closes the connections once no session uses them any more, or returns
 // ctx's error.
-func (b *Backend) Drain(ctx context.Context) error { return b.db.Drain(ctx) }
+func (b *Backend) Drain(ctx context.Context) error {
+	err := b.db.Drain(ctx)
+	if err == nil && b.bounded.CompareAndSwap(true, false) {
+		allowMemory(-b.cfg.MaxMemory, -b.conns)
+	}
+	return err
+}
 
 // Exec runs a script of SQLite's own SQL in one transaction, to create a schema
 // or sample data before clients come.

@@ -58,6 +58,7 @@ func newConnState(conn *sqlite.Conn, wide *sync.Map) *connState {
 // this generation of the schema: SQLite compiles an older one again only when
 // it is stepped, and until then describes what there was.
 func (cs *connState) compile(rw *rewritten, src string, generation uint64) (*compiled, error) {
+	trimLater()
 	if e, ok := cs.cache[rw.sql]; ok && !e.Value.(*compiled).busy {
 		c := e.Value.(*compiled)
 		if c.gen == generation {

@@ -162,7 +162,14 @@ func fromSQLite(code sqlite.ResultCode, err error) *responseError {
 	if !ok {
 		state = pgwire.StateInternalError
 	}
-	return sqlError(state, "%s", msg).because(err)
+	resp := sqlError(state, "%s", msg).because(err)
+	switch code.ToPrimary() {
+	case sqlite.ResultNoMem:
+		return resp.hint("The statements of all clients share the gateway's max_memory_mib: read less at once.")
+	case sqlite.ResultTooBig:
+		return resp.hint("A value may take a fourth of the gateway's max_memory_mib.")
+	}
+	return resp
 }
 
 var (

@@ -82,3 +82,13 @@ func NumericRoundTrip(s string) (string, error) { return parseNumeric(appendNume
 
 // NativeOK reports whether the driver's fields were found.
 func NativeOK() bool { return nativeOK }
+
+// MemoryLimit returns the bound of SQLite's memory in the process, in bytes.
+func MemoryLimit() int64 {
+	heap.mu.Lock()
+	defer heap.mu.Unlock()
+	return heap.values + heap.conns.Load()
+}
+
+// GiveMemoryBack does at once what otherwise happens some time after a statement.
+func GiveMemoryBack() { trimNow() }

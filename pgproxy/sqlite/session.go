@@ -207,7 +207,11 @@ func (s *session) dispatch(h pgwire.Header) error {
 	body, err := s.body(false)
 	if errors.Is(err, pgwire.ErrTooLarge) {
 		err = sqlError(pgwire.StateProgramLimitExceeded, "message of %d bytes is over the limit of %d", h.Len, s.c.Reader.MaxBody)
-		return s.fail(err, h.Type != pgwire.TypeQuery)
+		err = s.fail(err, h.Type != pgwire.TypeQuery)
+		if err == nil && h.Type == pgwire.TypeQuery {
+			s.ready()
+		}
+		return err
 	}
 	if err != nil {
 		return err
