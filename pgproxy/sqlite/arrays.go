@@ -147,10 +147,10 @@ func elementText(element any, oid uint32) string {
 	case string:
 		return v
 	case bool:
-		return strconv.FormatBool(v)
+		return strconv.FormatBool(v)[:1]
 	case json.Number:
 		if oid == oidBool {
-			return strconv.FormatBool(v != "0")
+			return strconv.FormatBool(v != "0")[:1]
 		}
 		return v.String()
 	}
@@ -386,8 +386,15 @@ func arrayFunctions() map[string]fn {
 		"pg_elements": {[]int{1}, elementsOf},
 		"pg_zip":      {[]int{-1}, zipArrays},
 		"pg_item":     {[]int{2}, itemOfArray},
-		"pg_lower": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
-			return sqlite.IntegerValue(int64(lowerBound(args[0].Text()))), nil
+		"pg_subscripts": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			list, err := arrayOfValue(args[0])
+			for i := range list {
+				list[i] = i + lowerBound(args[0].Text())
+			}
+			if err != nil || list == nil {
+				return sqlite.Value{}, err
+			}
+			return marshal(list)
 		}},
 		"cardinality": {[]int{1}, arrayLength}, "array_length": {[]int{2}, arrayLength}, "array_upper": {[]int{2}, arrayLength},
 		"array_to_string": {[]int{2, 3}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {

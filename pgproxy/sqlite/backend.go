@@ -134,7 +134,7 @@ func (b *Backend) setup(conn *sqlite.Conn) error {
 	if err := createCatalog(conn); err != nil {
 		return fmt.Errorf("create catalog views: %w", err)
 	}
-	if err := setDefensive(conn); err != nil {
+	if err := setDefensive(conn, true); err != nil {
 		return err
 	}
 	if err := conn.SetAuthorizer(cs); err != nil {

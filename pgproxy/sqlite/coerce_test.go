@@ -172,7 +172,7 @@ func binaryAnswerOf(t *testing.T, conn *pgx.Conn, sql string) (typ string, v any
 // TestNumericIsExact stores decimals that no double is in a NUMERIC column, in every way they can come, and gets them back as they were.
 func TestNumericIsExact(t *testing.T) {
 	conn := start(t).connect(t)
-	mustExec(t, conn, `CREATE TABLE sums (id INTEGER PRIMARY KEY, n NUMERIC(40,10))`)
+	mustExec(t, conn, `CREATE TABLE sums (id INTEGER PRIMARY KEY, n NUMERIC)`)
 	for s, kept := range map[string]string{
 		"12.5": "real", "7": "integer", "12.50": "real", "-0.1": "real", "0.30000000000000004": "real", "9007199254740993": "integer",
 		"12345678901234567.89": "text", "-0.1234567890123456789": "text", "123456789012345678901234567890": "text", "9223372036854775808": "text", "1.00000000000000000001": "text",

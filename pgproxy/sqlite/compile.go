@@ -252,6 +252,9 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 	ty := &typer{tokens: p.tokens, params: p.params, column: func(name string) uint32 {
 		return cs.columnType(c, name, generation)
 	}}
+	if p.rw.catalog {
+		ty.column = ty.catalogColumn(ty.column)
+	}
 	if p.rw.params > 0 {
 		for n, oid := range p.rw.casts {
 			if n <= len(p.params) && p.params[n-1] == oidUnspecified {
@@ -278,6 +281,9 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 		}
 		p.columns[i].table, p.columns[i].origin = c.stmt.ColumnTableName(i), columnOrigin(c.stmt, i)
 		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), it), wireType(oid))
+		if oid == oidNumeric {
+			p.columns[i].TypeModifier = modifierOf(columnDecl(c.stmt, i))
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func TestConstraintNames(t *testing.T) {
 		}
 		names = append(names, name)
 	}
-	want := []string{"accounts_email_key", "accounts_pair_user name_key", "accounts_pkey", "both", "one_name"}
+	want := []string{"accounts_age_check", "accounts_email_key", "accounts_org_check", "accounts_pair_user name_key", "accounts_pkey", "both", "one_name", "sane"}
 	if rows.Err() != nil || !slices.Equal(names, want) {
 		t.Errorf("the catalog has %q, %v; want %q", names, rows.Err(), want)
 	}

@@ -81,7 +81,11 @@ func (c *column) encode(dst []byte, v value) (out []byte, ok bool) {
 	case oidFloat8:
 		return encodeFloat(dst, v, bin)
 	case oidNumeric:
-		return encodeNumeric(dst, v, bin)
+		at := len(dst)
+		if dst, ok = encodeNumeric(dst, v, bin); ok && !bin && c.TypeModifier > 4 {
+			dst = padScale(dst, at, int(c.TypeModifier-4)&0xffff)
+		}
+		return dst, ok
 	case oidBytea:
 		if v.typ != sqlite.TypeText && v.typ != sqlite.TypeBlob {
 			return dst, false
@@ -120,6 +124,24 @@ func encodeJSON(dst []byte, v value, version bool) ([]byte, bool) {
 	at := len(dst)
 	dst = v.plain(dst)
 	return dst, v.typ == sqlite.TypeInteger || json.Valid(dst[at:])
+}
+
+// padScale adds the zeros that a numeric in dst[at:] lacks behind its point: NUMERIC(10,2) shows two digits.
+func padScale(dst []byte, at, scale int) []byte {
+	number := dst[at:]
+	if bytes.ContainsAny(number, "eEnN") || scale == 0 {
+		return dst
+	}
+	digits := 0
+	if point := bytes.IndexByte(number, '.'); point >= 0 {
+		digits = len(number) - point - 1
+	} else {
+		dst = append(dst, '.')
+	}
+	for ; digits < scale; digits++ {
+		dst = append(dst, '0')
+	}
+	return dst
 }
 
 func encodeBool(dst []byte, v value, bin bool) ([]byte, bool) {

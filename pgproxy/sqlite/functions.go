@@ -178,6 +178,7 @@ func catalogFunctions() map[string]fn {
 	return map[string]fn{
 		"pg_get_userbyid":     ofOwner(),
 		"pg_table_is_visible": constant(truth, 1), "pg_function_is_visible": constant(truth, 1), "pg_type_is_visible": constant(truth, 1),
+		"pg_collation_is_visible": constant(truth, 1), "pg_opclass_is_visible": constant(truth, 1), "pg_operator_is_visible": constant(truth, 1),
 		"pg_encoding_to_char": constant(text("UTF8"), 1),
 		"format_type":         {[]int{2}, formatType},
 		"pg_get_expr":         {[]int{2, 3}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return args[0], nil }},
@@ -193,7 +194,11 @@ func catalogFunctions() map[string]fn {
 		"pg_get_statisticsobjdef_columns": constant(null, 1), "pg_get_serial_sequence": constant(null, 2), "pg_get_triggerdef": constant(null, 1, 2),
 		"pg_regclass": {[]int{1}, regclass}, "to_regclass": {[]int{1}, regclass},
 		"pg_regtype": {[]int{1}, regtype}, "to_regtype": {[]int{1}, regtype},
-		"pg_regnamespace": constant(text("public"), 1), "pg_regproc": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return args[0], nil }},
+		"pg_regnamespace": constant(text("public"), 1), "pg_regproc": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			return text(strings.TrimPrefix(args[0].Text(), "pg_catalog.")), nil
+		}},
+		"pg_declared": {[]int{1}, declaredType}, "pg_modifier": {[]int{1}, declaredModifier},
+		"pg_key_name": {[]int{2}, foreignKeyName}, "pg_key_deferrable": {[]int{2}, foreignKeyDeferrable}, "pg_checks": {[]int{1}, checksOf},
 		"pg_regrole":           ofOwner(),
 		"pg_index_name":        {[]int{2}, indexName},
 		"pg_get_viewdef":       {[]int{1, 2}, lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND rowid = ?1 - 16384")},

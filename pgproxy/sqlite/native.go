@@ -28,15 +28,19 @@ func offset(t reflect.Type, name string, want reflect.Type) int {
 	return int(f.Offset)
 }
 
-// setDefensive keeps SQL from damaging the file on purpose. The driver's own way passes one argument
+// setDefensive, switched on, keeps SQL from damaging the file on purpose. The driver's own way passes one argument
 // where SQLite reads two, the second from memory that is not its.
-func setDefensive(conn *sqlite.Conn) error {
+func setDefensive(conn *sqlite.Conn, on bool) error {
 	if !nativeOK {
-		return conn.SetDefensive(true)
+		return conn.SetDefensive(on)
 	}
 	p := unsafe.Pointer(conn)
 	tls, handle := *(**libc.TLS)(unsafe.Add(p, connTLS)), *(*uintptr)(unsafe.Add(p, connHandle))
-	args := libc.NewVaList(int32(1), uintptr(0)) // on, and nobody asks what it was
+	to := int32(0)
+	if on {
+		to = 1
+	}
+	args := libc.NewVaList(to, uintptr(0)) // nobody asks what it was
 	defer libc.Xfree(tls, args)
 	return sqlite.ResultCode(lib.Xsqlite3_db_config(tls, handle, lib.SQLITE_DBCONFIG_DEFENSIVE, args)).ToError()
 }

@@ -41,6 +41,10 @@ func prepare(src string, params []uint32) (*prepared, error) {
 	if err := checkText([]byte(src)); err != nil {
 		return nil, err
 	}
+	if p.command, err = parseSchemaCommand(src, tokens); err != nil || p.command != nil {
+		p.described, p.verb = true, strings.ToUpper(tokens[0].text)
+		return p, err
+	}
 	if err := refuse(tokens); err != nil {
 		return nil, err
 	}
@@ -50,6 +54,11 @@ func prepare(src string, params []uint32) (*prepared, error) {
 	p.tokens = tokenize(p.rw.sql)
 	if cmd := emptyCatalog(p.tokens); p.rw.catalog && cmd != nil {
 		p.command, p.described, p.verb = cmd, true, "SELECT"
+		p.params = make([]uint32, max(p.rw.params, len(params)))
+		for i := range p.params {
+			p.params[i] = oidText
+		}
+		copy(p.params, params)
 		return p, nil
 	}
 	p.verb = strings.ToUpper(p.tokens[mainVerb(p.tokens)].text)
@@ -178,9 +187,12 @@ func refuse(tokens []token) error {
 	if len(tokens) > 2 {
 		third = tokens[2]
 	}
+	if second.is("OR") && len(tokens) > 3 { // OR REPLACE
+		second = tokens[3]
+	}
 	switch first := tokens[0]; {
 	case first.isAny("LISTEN", "NOTIFY", "UNLISTEN", "COPY", "DECLARE", "FETCH", "MOVE", "CLOSE", "GRANT", "REVOKE", "COMMENT", "DO", "CALL",
-		"PREPARE", "EXECUTE", "CLUSTER", "REFRESH", "SECURITY", "IMPORT", "REASSIGN", "CHECKPOINT", "LOAD", "ATTACH", "DETACH", "TRUNCATE", "MERGE"):
+		"PREPARE", "EXECUTE", "CLUSTER", "REFRESH", "SECURITY", "IMPORT", "REASSIGN", "CHECKPOINT", "LOAD", "ATTACH", "DETACH", "MERGE"):
 		return unsupported("%s", strings.ToUpper(first.text)).at("", 0)
 	case first.isAny("CREATE", "ALTER", "DROP") && second.isAny("EXTENSION", "FUNCTION", "PROCEDURE", "ROLE", "USER", "DATABASE",
 		"TYPE", "DOMAIN", "SEQUENCE", "MATERIALIZED", "POLICY", "RULE", "SERVER", "FOREIGN", "AGGREGATE", "LANGUAGE", "PUBLICATION", "SUBSCRIPTION", "TABLESPACE"):

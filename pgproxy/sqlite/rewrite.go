@@ -41,15 +41,15 @@ type rewriter struct {
 	tokens   []token
 	before   map[int]string // text in front of token i
 	replace  map[int]string
-	started  map[int]int      // last token of a cast → first token of its operand
-	noLock   int              // no FOR before this token begins a locking clause
-	sets     map[int][]string // the end of a FROM clause → the arrays that its select list unnests
-	nsets    int              // functions with rows
+	started  map[int]int   // last token of a cast → first token of its operand
+	noLock   int           // no FOR before this token begins a locking clause
+	sets     map[int]int   // the end of a FROM clause → how many functions with rows its select list has
+	moves    map[int]moved // by the first token
+	nsets    int           // functions with rows
 	written  *written
 	counted  int // a DEFAULT, and place is how many values stand before it
 	place    int
 	conflict bool     // the first ON CONFLICT has been seen
-	tail     string   // text behind the last token
 	params   []uint32 // types Parse declared
 	stored   bool     // the text becomes part of the file's schema
 	out      rewritten
@@ -61,7 +61,7 @@ type rewriter struct {
 // already comes back unchanged.
 // params are the types the client declared its parameters with.
 func rewrite(sql string, params ...uint32) (*rewritten, error) {
-	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, replace: map[int]string{}, started: map[int]int{}, sets: map[int][]string{}}
+	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, replace: map[int]string{}, started: map[int]int{}, sets: map[int]int{}, moves: map[int]moved{}}
 	r.out.casts = map[int]uint32{}
 	r.out.catalog = r.readsCatalog()
 	r.stored = r.at(0).isAny("CREATE", "ALTER")
@@ -75,7 +75,6 @@ func rewrite(sql string, params ...uint32) (*rewritten, error) {
 		}
 		i = next
 	}
-	r.joinSets()
 	r.assemble()
 	return &r.out, nil
 }
@@ -358,10 +357,38 @@ func typeAt(tokens []token, i int) (name string, last int) {
 
 // assemble writes the edited statement and the map back to its source.
 func (r *rewriter) assemble() {
-	var b strings.Builder
-	at, lastChanged := 0, false
-	for i, t := range r.tokens {
-		b.WriteString(unnested(r.sql[at:t.start]))
+	w := assembler{r: r, arrays: map[int][]string{}}
+	w.write(0, len(r.tokens)-1)
+	w.b.WriteString(unnested(r.sql[w.at:]))
+	w.join(len(r.tokens))
+	r.out.sql = w.b.String()
+	if r.out.inOrder && r.out.params > manyParams {
+		r.out.plain = plainParams(r.out.sql)
+	}
+}
+
+// assembler writes tokens and the gaps between them.
+type assembler struct {
+	r           *rewriter
+	b           strings.Builder
+	at          int              // the end of the last token
+	lastChanged bool             // it was edited
+	arrays      map[int][]string // texts that have been moved, by the token that they go before
+}
+
+// write writes the tokens from i to last, both included.
+func (w *assembler) write(i, last int) {
+	r := w.r
+	for ; i <= last; i++ {
+		w.join(i)
+		if m, ok := r.moves[i]; ok {
+			delete(r.moves, i)
+			w.move(i, m)
+			i = m.end
+			continue
+		}
+		t := r.tokens[i]
+		w.b.WriteString(unnested(r.sql[w.at:t.start]))
 		text, changed := r.replace[i]
 		if !changed {
 			text = t.text
@@ -369,19 +396,32 @@ func (r *rewriter) assemble() {
 		// An edited token must not grow together with its neighbour; only the
 		// "_" of information_schema_x is to.
 		edited := changed && text != "_" || r.before[i] != ""
-		if at == t.start && i > 0 && (edited || lastChanged) {
-			b.WriteByte(' ')
+		if w.at == t.start && i > 0 && (edited || w.lastChanged) {
+			w.b.WriteByte(' ')
 		}
-		b.WriteString(r.before[i])
-		r.out.marks = append(r.out.marks, mark{b.Len(), t.start})
-		b.WriteString(text)
-		at, lastChanged = t.end, edited
+		w.b.WriteString(r.before[i])
+		r.out.marks = append(r.out.marks, mark{w.b.Len(), t.start})
+		w.b.WriteString(text)
+		w.at, w.lastChanged = t.end, edited
 	}
-	b.WriteString(unnested(r.sql[at:]))
-	b.WriteString(r.tail)
-	r.out.sql = b.String()
-	if r.out.inOrder && r.out.params > manyParams {
-		r.out.plain = plainParams(r.out.sql)
+}
+
+// move writes tokens to where they go.
+func (w *assembler) move(i int, m moved) {
+	here, marks := w.b.String(), len(w.r.out.marks)
+	w.b.Reset()
+	w.write(i, m.end)
+	w.arrays[m.at] = append(w.arrays[m.at], m.call+"("+w.b.String()+")")
+	w.b.Reset()
+	w.b.WriteString(here)
+	w.r.out.marks, w.lastChanged = w.r.out.marks[:marks], true
+}
+
+// join writes what has been moved before token i.
+func (w *assembler) join(i int) {
+	if arrays := w.arrays[i]; arrays != nil {
+		w.b.WriteString(w.r.join(i, arrays))
+		delete(w.arrays, i)
 	}
 }
 

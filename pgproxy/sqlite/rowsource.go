@@ -192,46 +192,40 @@ func (r *rewriter) lateral(i, end int, as, columns string) error {
 	return nil
 }
 
+// moved is the argument of a function with rows in a select list: tokens of the list that go to the end of the FROM clause.
+type moved struct {
+	end       int    // its last token
+	at, place int    // the token that it goes before, and which of the arguments there it is
+	call      string // the function around it there, if any
+}
+
 // setInList edits a function with rows in a select list: it becomes a column of pg_rows, which joins the FROM clause.
 func (r *rewriter) setInList(i, end int, name string, sel int) (int, error) {
 	args := splitItems(r.tokens, i+2, end)
 	if len(args) == 0 {
 		return i, nil
 	}
-	array := ""
-	for k := args[0].lo; k < args[0].hi; k++ {
-		if r.at(k+1).is(".") && strings.EqualFold(r.tokens[k].name(), "pg_catalog") {
-			k++
-			continue
-		}
-		if r.tokens[k].is("(") || r.tokens[k].is("::") || r.tokens[k].is("[") {
-			return i, unsupported("%s() of an expression in a select list", name).at(r.sql, r.tokens[i].start).hint("Call it in FROM.")
-		}
-		if n := paramNumber(r.tokens[k]); n > 0 {
-			array += "?" + strconv.Itoa(n)
-			r.out.params, r.out.inOrder = max(r.out.params, n), false
-			continue
-		}
-		array += r.tokens[k].text
+	m := moved{end: end - 1, at: r.endOfFrom(sel)}
+	if len(args) > 1 {
+		m.end = args[1].lo - 2
+		r.drop(m.end+1, end-1)
 	}
-	at := r.endOfFrom(sel)
-	n := slices.Index(r.sets[at], array)
-	if n < 0 {
-		n = len(r.sets[at])
-		r.sets[at] = append(r.sets[at], array)
-	}
-	r.drop(i, end)
-	value := "pg_set.pg_set_row ->> " + strconv.Itoa(n)
+	m.place = r.sets[m.at]
+	r.sets[m.at]++
+	value := "pg_set.pg_set_row ->> " + strconv.Itoa(m.place)
+	r.replace[i], r.replace[i+1] = "", ""
 	switch name {
 	case "unnest":
 		r.replace[end] = "(" + value + ")"
 	case "generate_subscripts":
-		r.replace[end] = "(pg_set.pg_set_n + pg_lower(" + array + "))"
+		r.replace[end] = "(" + value + ")"
+		m.call = "pg_subscripts"
 	case "_pg_expandarray":
 		r.replace[end] = "json_object('x', " + value + ", 'n', pg_set.pg_set_n + 1)"
 	}
+	r.moves[i+2] = m
 	r.started[end] = i
-	return end, nil
+	return i, nil
 }
 
 // endOfFrom returns the token before which the FROM clause of the SELECT at token i ends, or would.
@@ -247,18 +241,11 @@ func (r *rewriter) endOfFrom(i int) int {
 	return len(r.tokens)
 }
 
-// joinSets adds what setInList needs to the FROM clauses.
-func (r *rewriter) joinSets() {
-	for at, arrays := range r.sets {
-		join := ", "
-		if r.at(r.clauseOf(at, false)).is("SELECT") {
-			join = " FROM "
-		}
-		join += "pg_rows(pg_zip(" + strings.Join(arrays, ", ") + ")) AS pg_set "
-		if at == len(r.tokens) {
-			r.tail = join
-		} else {
-			r.before[at] = join + r.before[at]
-		}
+// join returns what setInList adds to the FROM clause that ends before token at, with the text of its arguments.
+func (r *rewriter) join(at int, arrays []string) string {
+	join := ", "
+	if r.at(r.clauseOf(at, false)).is("SELECT") {
+		join = " FROM "
 	}
+	return join + "pg_rows(pg_zip(" + strings.Join(arrays, ", ") + ")) AS pg_set "
 }

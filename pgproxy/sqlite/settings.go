@@ -45,7 +45,7 @@ func defaults(user string) map[string]string {
 		"transaction_isolation": "read committed", "default_transaction_isolation": "read committed", "transaction_read_only": "off",
 		"statement_timeout": "0", "idle_in_transaction_session_timeout": "0", "lock_timeout": "0", "extra_float_digits": "1",
 		"client_min_messages": "notice", "bytea_output": "hex", "max_identifier_length": "63", "lc_collate": "C", "lc_ctype": "C",
-		"role": "none", "row_security": "on", "block_size": "4096",
+		"jit": "off", "default_table_access_method": "heap", "max_index_keys": "32", "role": "none", "row_security": "on", "block_size": "4096",
 	}
 }
 

@@ -108,7 +108,11 @@ func (r *rewriter) ownSchema(i int) int {
 		r.drop(i, i+1)
 		r.replace[i+2] = quoteIdent(r.tokens[i].name() + "." + object.name())
 		if alias, _, _ := aliasAt(r.tokens, i+3); alias < 0 && prev.isAny("FROM", "JOIN", "UPDATE") {
-			r.replace[i+2] += " AS " + object.text
+			name := object.text
+			if labels[strings.ToUpper(name)] {
+				name = quoteIdent(name)
+			}
+			r.replace[i+2] += " AS " + name
 		}
 		return i + 2
 	case r.at(i+3).is(".") && !r.at(i+5).is("."):

@@ -1,0 +1,59 @@
+package integration
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/clienttest"
+)
+
+// TestSQLiteWithClients runs programs as people write them with the clients that are tried first: each creates tables, writes, reads
+// and looks at the schema. The programs pass before PostgreSQL, too. Each has a file of its own.
+func TestSQLiteWithClients(t *testing.T) {
+	clients := []struct {
+		name string
+		run  func(t *testing.T, at string) *exec.Cmd
+	}{
+		{"node-pg", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Node(t, clienttest.Program(t, "node_pg.cjs"), "postgres://me@"+at)
+		}},
+		{"drizzle", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Node(t, clienttest.Program(t, "drizzle.cjs"), "postgres://me@"+at, t.TempDir())
+		}},
+		{"knex", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Node(t, clienttest.Program(t, "knex.cjs"), "postgres://me@"+at)
+		}},
+		{"sequelize", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Node(t, clienttest.Program(t, "sequelize.cjs"), "postgres://me@"+at)
+		}},
+		{"pandas", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Python(t, clienttest.Program(t, "pandas_frames.py"), "postgresql+psycopg://me@"+at)
+		}},
+		{"alembic", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Python(t, clienttest.Program(t, "alembic_migrate.py"), "postgresql+psycopg://me@"+at, t.TempDir())
+		}},
+	}
+	var listeners, upstreams strings.Builder
+	addresses := map[string]string{}
+	dir := sharedDir(t)
+	for _, c := range clients {
+		addresses[c.name] = address(t)
+		fmt.Fprintf(&listeners, "  - {name: %s, protocol: postgres, listen: \"%s\", upstream: %s}\n", c.name, addresses[c.name], c.name)
+		fmt.Fprintf(&upstreams, "  %s: {endpoints: [\"sqlite:%s\"]}\n", c.name, filepath.Join(dir, c.name+".db"))
+	}
+	startGateway(t, "listeners:\n"+listeners.String()+"upstreams:\n"+upstreams.String())
+	t.Run("side by side", func(t *testing.T) {
+		for _, c := range clients {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				out, err := c.run(t, addresses[c.name]+"/lite").CombinedOutput()
+				if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), "ok") {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+		}
+	})
+}
