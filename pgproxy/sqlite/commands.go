@@ -48,6 +48,10 @@ func parseCommand(tokens []token) (*command, error) {
 		return parseDeallocate(tokens[len(tokens)-1]), nil
 	case t.isAny("CREATE", "DROP") && arg(1).is("SCHEMA"): // a schema is a part of its tables' names, see ownSchema
 		return simple(strings.ToUpper(t.text)+" SCHEMA", func(*session) error { return nil }), nil
+	case t.is("CLOSE") && arg(1).is("ALL"): // as asyncpg's pool ends the use of a connection; there are no cursors
+		return simple("CLOSE CURSOR ALL", func(*session) error { return nil }), nil
+	case t.is("UNLISTEN"):
+		return simple("UNLISTEN", func(*session) error { return nil }), nil
 	case t.is("LOCK"):
 		return simple("LOCK TABLE", func(*session) error { return unsupported("LOCK").hint("Begin with BEGIN IMMEDIATE.") }), nil
 	}

@@ -184,3 +184,9 @@ func TestDatesWithATimeOfDay(t *testing.T) {
 		mustExec(t, conn, "DELETE FROM days")
 	}
 }
+
+// TestResetOfAsyncpg runs what asyncpg's pool sends when a connection goes back to it.
+func TestResetOfAsyncpg(t *testing.T) {
+	conn := start(t).connect(t)
+	mustExec(t, conn, "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL")
+}
