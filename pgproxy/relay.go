@@ -368,6 +368,7 @@ func (s *session) finish() error {
 	}
 	s.hold()
 	waits, err := s.pumping && s.st.due(), s.broken
+	s.forwarding = waits // so that the pump does not give the server connection back meanwhile
 	s.letGo()
 	if !waits {
 		return err
