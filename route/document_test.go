@@ -97,3 +97,72 @@ func TestValueInPlaceOfAFile(t *testing.T) {
 	contentType, body := form(t, "title", "x", "main", "text")
 	send("POST", "/", contentType, body).want(t, 422, "must be a file")
 }
+
+// Trunk is embedded by pointer below.
+type Trunk struct {
+	ID   int    `json:"id" validate:"required"`
+	Note string `json:"note"`
+}
+
+type holder struct {
+	*Trunk
+	Size int `json:"size"`
+}
+
+// TestDocumentOfAlternativesAndEmbeddedPointers says no more than is refused: values that a handler takes are in it.
+func TestDocumentOfAlternativesAndEmbeddedPointers(t *testing.T) {
+	mux := http.NewServeMux()
+	api := route.NewAPI(mux, route.Info{Title: "t"})
+	type request struct {
+		*Trunk
+		Word  string `json:"word" validate:"eq=a|eq=b"`
+		Mail  string `json:"mail" validate:"oneof=x y|email"`
+		Comma string `json:"comma" validate:"oneof=0x2C 0x7C"`
+		Any   any    `json:"any" validate:"required"`
+		In    holder `json:"in"`
+	}
+	route.Handle(api, "POST /x", func(_ *route.Ctx, req request) (request, error) { return req, nil })
+	send := func(body string, want int) {
+		t.Helper()
+		r := httptest.NewRequest("POST", "/x", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		if mux.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%s: %d %s, want %d", body, w.Code, w.Body, want)
+		}
+	}
+	send(`{"word":"b","mail":"y","comma":"|","any":1,"in":{"size":1}}`, 201)
+	send(`{"word":"b","mail":"y","comma":"|","any":null}`, 422)
+	var doc map[string]any
+	if err := json.Unmarshal(api.OpenAPI(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	body := []string{"paths", "/x", "post", "requestBody", "content", "application/json", "schema"}
+	for want, keys := range map[string][]string{
+		`{"type":"string"}`: append(body, "properties", "word"), `{"not":{"type":"null"}}`: append(body, "properties", "any"),
+		`{"enum":[",","|"],"type":"string"}`:                    append(body, "properties", "comma"),
+		`["word","mail","comma","any"]`:                         append(body, "required"),
+		`{"format":"int64","not":{"const":0},"type":"integer"}`: append(body, "properties", "id"),
+		`["size"]`: {"components", "schemas", "holder", "required"},
+	} {
+		if got, err := json.Marshal(at(t, doc, keys...)); err != nil || string(got) != want {
+			t.Errorf("%v is %s, want %s", keys, got, want)
+		}
+	}
+	if text := string(api.OpenAPI()); strings.Contains(text, `"Trunk":{`) || strings.Contains(text, `"required":["id"]`) {
+		t.Errorf("the members of an embedded pointer are those of the struct around it, and none is required: %s", text)
+	}
+}
+
+// TestProblemsLeavesOtherAnswersToTheMux, such as the redirect to a clean path.
+func TestProblemsLeavesOtherAnswersToTheMux(t *testing.T) {
+	for _, target := range []string{"//nothing", "*"} {
+		r, mux := httptest.NewRequest("OPTIONS", target, nil), http.NewServeMux()
+		want, got := httptest.NewRecorder(), httptest.NewRecorder()
+		mux.ServeHTTP(want, r)
+		route.Problems(mux).ServeHTTP(got, r)
+		if got.Code != want.Code || got.Header().Get("Location") != want.Header().Get("Location") || got.Body.String() != want.Body.String() {
+			t.Errorf("%s: %d %v %s, want %d %v %s", target, got.Code, got.Header(), got.Body, want.Code, want.Header(), want.Body)
+		}
+	}
+}

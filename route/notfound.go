@@ -1,6 +1,7 @@
 package route
 
 import (
+	"maps"
 	"net/http"
 )
 
@@ -9,10 +10,13 @@ import (
 func Problems(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h, pattern := mux.Handler(r); pattern == "" {
-			refused := refusal{header: w.Header(), status: http.StatusOK}
+			refused := refusal{header: http.Header{}}
 			h.ServeHTTP(&refused, r)
-			sendProblem(w, refused.status)
-			return
+			if refused.status == http.StatusNotFound || refused.status == http.StatusMethodNotAllowed { // else it is a redirect
+				maps.Copy(w.Header(), refused.header)
+				sendProblem(w, refused.status)
+				return
+			}
 		}
 		mux.ServeHTTP(w, r)
 	})

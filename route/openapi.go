@@ -210,7 +210,12 @@ func (e *Endpoint) describeBody(schemas *schema.Set) object {
 func (e *Endpoint) describeJSON(schemas *schema.Set, use schema.Use) object {
 	s := schema.Object(use)
 	for i := range e.bind.Fields {
-		if f := &e.bind.Fields[i]; f.Source == bind.Body && f.JSON {
+		f := &e.bind.Fields[i]
+		switch {
+		case f.Source != bind.Body || !f.JSON:
+		case f.Struct.Type.Kind() == reflect.Pointer && schema.Embedded(f.Struct):
+			s.Embed(schemas, f.Struct.Type.Elem(), use)
+		default:
 			s.Set(f.Name, schemas.Field(e.reqType, e.field(f), use), e.required(f))
 		}
 	}

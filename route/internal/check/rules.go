@@ -75,10 +75,15 @@ func nilable(t reflect.Type) bool {
 	return false
 }
 
+// Unescape returns the parameter of a rule with the commas and bars that a tag cannot have.
+func Unescape(param string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(param, "0x2C", ","), "0x7C", "|")
+}
+
 // rule makes the step of one rule.
 func (c *compiler) rule(word string, t, parent reflect.Type, pointer bool) (step, error) {
 	name, param, hasParam := strings.Cut(word, "=")
-	param = strings.ReplaceAll(strings.ReplaceAll(param, "0x2C", ","), "0x7C", "|")
+	param = Unescape(param)
 	s := step{name: name, param: param}
 	if custom, ok := c.custom[name]; ok {
 		s.ok = func(p, _ unsafe.Pointer) bool { return custom(reflect.NewAt(t, p).Elem().Interface(), param) }

@@ -84,6 +84,9 @@ func apply(at map[string]any, t reflect.Type, rules string, pointer bool, use Us
 		if word == "required" && pointer {
 			continue // what it points to may be zero
 		}
+		if strings.Contains(word, "|") {
+			continue // alternatives, which no keyword says
+		}
 		if zero == nil && !pointer && (word == "omitempty" || word == "omitzero") {
 			zero = zeroOf(t)
 		}
@@ -187,6 +190,7 @@ func bounds(t reflect.Type) (least, most, above, below string) {
 // rule adds what a rule asks to the schema of a value of type t.
 func rule(at map[string]any, t reflect.Type, word string, use Use) {
 	name, param, _ := strings.Cut(word, "=")
+	param = check.Unescape(param)
 	if f, ok := formats[name]; ok && t.Kind() == reflect.String {
 		at["format"] = f
 	}
@@ -251,6 +255,10 @@ func rule(at map[string]any, t reflect.Type, word string, use Use) {
 
 // present adds what the rule required asks: a value that is not zero.
 func present(at map[string]any, t reflect.Type) {
+	if t.Kind() == reflect.Interface {
+		at["not"] = nullType
+		return
+	}
 	switch zero := zeroOf(t); zero {
 	case "":
 		if at["minLength"] == nil {

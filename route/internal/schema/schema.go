@@ -290,8 +290,7 @@ func (s *Set) fields(t reflect.Type, use Use) *Members {
 	o := Object(use)
 	for _, sf := range reflect.VisibleFields(t) {
 		name, options, _ := strings.Cut(sf.Tag.Get("json"), ",")
-		embedded := sf.Anonymous && name == "" && sf.Type.Kind() == reflect.Struct
-		if !sf.IsExported() || embedded || sf.Tag.Get("json") == "-" {
+		if !sf.IsExported() || Embedded(sf) || sf.Tag.Get("json") == "-" {
 			continue
 		}
 		if name == "" {
@@ -299,11 +298,21 @@ func (s *Set) fields(t reflect.Type, use Use) *Members {
 		}
 		required := use.checked && s.required(t, sf)
 		if !use.request {
-			required = !omitted(options) && !throughPointer(t, sf.Index)
+			required = !omitted(options)
 		}
-		o.Set(name, s.field(sf, use, required), required)
+		o.Set(name, s.field(sf, use, required), required && !throughPointer(t, sf.Index))
 	}
 	return o
+}
+
+// Embedded reports whether the members of an embedded struct, or of one that a pointer leads to, are members of the struct around it.
+func Embedded(sf reflect.StructField) bool {
+	t := sf.Type
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+	return sf.Anonymous && name == "" && t.Kind() == reflect.Struct
 }
 
 // omitted reports whether the options of a json tag leave a member out of responses.
@@ -339,6 +348,15 @@ func (m *Members) Set(name string, schema map[string]any, required bool) {
 	m.properties[name] = schema
 	if required {
 		m.required = append(m.required, name)
+	}
+}
+
+// Embed adds the members of a struct that an embedded pointer leads to, none of them required; names that are there stay.
+func (m *Members) Embed(s *Set, t reflect.Type, use Use) {
+	for name, schema := range s.fields(t, use).properties {
+		if m.properties[name] == nil {
+			m.properties[name] = schema
+		}
 	}
 }
 
