@@ -103,18 +103,19 @@ func headerLength(b []byte) (int, error) {
 
 // parseHeader reads a whole header and checks what a receiver has to check.
 func parseHeader(raw []byte) (*proxyproto.Header, error) {
-	if raw[0] != 'P' && raw[12] == byte(proxyproto.PROXY) && raw[13] == byte(proxyproto.UNSPEC) {
-		// Section 2.2: the addresses are those of the connection. The library refuses it.
-		return &proxyproto.Header{Version: 2, Command: proxyproto.PROXY}, checkParts(raw, raw[headerV2:])
+	if v2 := raw[0] != 'P'; v2 && (raw[12] == byte(proxyproto.LOCAL) || raw[12] == byte(proxyproto.PROXY) && raw[13] == byte(proxyproto.UNSPEC)) {
+		// Section 2.2: the addresses are those of the connection; the family of LOCAL and what follows are ignored. The library is
+		// stricter.
+		return &proxyproto.Header{Version: 2, Command: proxyproto.ProtocolVersionAndCommand(raw[12])}, nil
 	}
 	header, err := proxyproto.Read(bufio.NewReaderSize(bytes.NewReader(raw), len(raw)))
 	if err != nil {
 		return nil, err
 	}
-	if !header.Command.IsLocal() && !header.TransportProtocol.IsStream() && !header.TransportProtocol.IsUnspec() {
+	if !header.TransportProtocol.IsStream() && !header.TransportProtocol.IsUnspec() {
 		return nil, errors.New("it announces a datagram protocol")
 	}
-	if n := addressLength[header.TransportProtocol]; raw[0] != 'P' && !header.Command.IsLocal() {
+	if n := addressLength[header.TransportProtocol]; raw[0] != 'P' {
 		return header, checkParts(raw, raw[headerV2+n:])
 	}
 	return header, nil
