@@ -40,9 +40,11 @@ type Server struct {
 	cfg     atomic.Pointer[Config] // with defaults
 	gate    gate
 	errors  errorCounts
-	reports reportLimit
-	room    *Room         // never nil
-	rejects chan struct{} // a place for each RejectConn under way
+	// lastRejected is when there was no place last, in nanoseconds since 1970; 0: never.
+	lastRejected atomic.Int64
+	reports      reportLimit
+	room         *Room         // never nil
+	rejects      chan struct{} // a place for each RejectConn under way
 
 	accepted, rejected atomic.Uint64
 	in, out            atomic.Uint64 // of connections that are gone

@@ -75,6 +75,17 @@ func TestRejectedClientsAreTold(t *testing.T) {
 	conntest.WantGone(t, first)
 	if st := s.Stats(); st.Rejected != 1 || st.Errors[listener.ReasonRejected] != 1 {
 		t.Errorf("rejected %d, errors %v, want 1", st.Rejected, st.Errors)
+	} else if st.LastRejected.IsZero() {
+		t.Error("the stats do not say when")
+	}
+}
+
+// TestLastRejectedIsForWantOfAPlace in the listener, whatever else a handler counts under that reason.
+func TestLastRejectedIsForWantOfAPlace(t *testing.T) {
+	s, _ := start(t, listener.Config{}, echo)
+	s.CountError(listener.ReasonRejected)
+	if st := s.Stats(); st.Errors[listener.ReasonRejected] != 1 || !st.LastRejected.IsZero() {
+		t.Errorf("errors %v, last rejected %v", st.Errors, st.LastRejected)
 	}
 }
 

@@ -83,6 +83,8 @@ func (s *Server) admit(c *Conn) bool {
 	reason, level := ReasonRejected, slog.LevelWarn
 	if errors.Is(err, ErrDraining) { // more places would not have helped
 		reason, level = ReasonDrained, slog.LevelInfo
+	} else {
+		s.lastRejected.Store(time.Now().UnixNano())
 	}
 	s.Report(reason, level, "connection rejected", "client", c.RemoteAddr().String(),
 		"max_conns", cfg.MaxConns, "max_queue", cfg.MaxQueue, "error", err)

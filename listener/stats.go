@@ -48,7 +48,7 @@ type Stats struct {
 	// those of them that never became a session.
 	Accepted, Rejected uint64
 	Errors             map[string]uint64 // by reason
-	LastRejected       time.Time         // when ReasonRejected was counted last; zero: never
+	LastRejected       time.Time         // when a connection was last turned away because there was no place; zero: never
 	BytesIn, BytesOut  uint64            // from and to clients, payload only
 }
 
@@ -60,7 +60,10 @@ func (s *Server) Stats() Stats {
 		Name: cfg.Name, Protocol: cfg.Protocol, MaxConns: cfg.MaxConns,
 		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(),
 	}
-	st.Errors, st.LastRejected = s.errors.snapshot()
+	st.Errors = s.errors.snapshot()
+	if at := s.lastRejected.Load(); at > 0 {
+		st.LastRejected = time.Unix(0, at)
+	}
 	st.Active, st.Queued = s.gate.counts()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,9 +81,8 @@ func (s *Server) CountError(reason string) { s.errors.add(reason) }
 
 // errorCounts counts by reason; errors are rare, so a lock is good enough.
 type errorCounts struct {
-	mu           sync.Mutex
-	n            map[string]uint64
-	lastRejected time.Time
+	mu sync.Mutex
+	n  map[string]uint64
 }
 
 func (e *errorCounts) add(reason string) {
@@ -90,13 +92,10 @@ func (e *errorCounts) add(reason string) {
 		e.n = make(map[string]uint64)
 	}
 	e.n[reason]++
-	if reason == ReasonRejected {
-		e.lastRejected = time.Now()
-	}
 }
 
-func (e *errorCounts) snapshot() (n map[string]uint64, lastRejected time.Time) {
+func (e *errorCounts) snapshot() map[string]uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return maps.Clone(e.n), e.lastRejected
+	return maps.Clone(e.n)
 }
