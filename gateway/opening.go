@@ -24,7 +24,7 @@ func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) 
 	what := fmt.Sprintf("listener %q", l.Name)
 	sock, err := g.open(p, what, l.Listen, s.perm, old)
 	if err == nil {
-		if err = s.perm.apply(l.Listen); err != nil {
+		if err = p.permit(s.perm, l.Listen); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"os/user"
 	"strconv"
@@ -37,7 +38,7 @@ func permissionOf(l *config.Listener) (permission, error) {
 	if err != nil {
 		owner = &user.User{Uid: name}
 	}
-	if p.uid, err = strconv.Atoi(owner.Uid); err != nil {
+	if p.uid, err = parseID(owner.Uid); err != nil {
 		return p, fmt.Errorf("socket: owner: no user %q here", name)
 	}
 	if withGroup {
@@ -45,11 +46,32 @@ func permissionOf(l *config.Listener) (permission, error) {
 		if g, err := user.LookupGroup(group); err == nil {
 			id = g.Gid
 		}
-		if p.gid, err = strconv.Atoi(id); err != nil {
+		if p.gid, err = parseID(id); err != nil {
 			return p, fmt.Errorf("socket: owner: no group %q here", group)
 		}
 	}
 	return p, nil
+}
+
+// parseID reads the number of a user or a group. The largest means none to the system.
+func parseID(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err == nil && n == math.MaxUint32 {
+		err = strconv.ErrRange
+	}
+	return int(n), err
+}
+
+// permit applies perm to the socket at an address, until p is aborted: a configuration that is refused lets nobody else connect.
+func (p *plan) permit(perm permission, address string) error {
+	if path, unix := strings.CutPrefix(address, "unix:"); unix {
+		if info, err := os.Lstat(path); err == nil {
+			before := permission{mode: info.Mode().Perm(), uid: -1, gid: -1}
+			before.uid, before.gid = ownerOf(info)
+			p.undo = append(p.undo, func() { _ = before.apply(address) }) // nothing to be done if it is gone
+		}
+	}
+	return perm.apply(address)
 }
 
 // apply gives the socket at an address its owner and mode. A mode that is no longer in the configuration stays until a restart.

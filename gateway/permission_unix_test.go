@@ -59,6 +59,18 @@ func TestModeAndOwnerOfASocket(t *testing.T) {
 		}
 	}
 	want(0o660, uid, other)
+	// What a refused reload has changed is as it was.
+	refused := parse(t, strings.Replace(socketText, "}]", `}, {name: more, protocol: tcp, listen: "unix:/no/such/folder/s", upstream: echo}]`, 1),
+		"{listen}", "unix:"+path, "{echo}", server, "{more}", `, socket: {mode: "0666", owner: "`+me.Uid+":"+me.Gid+`"}`)
+	if err := g.Reload(refused); err == nil {
+		t.Error("a listener in a folder that does not exist was taken")
+	}
+	want(0o660, uid, other)
+	for _, id := range []string{"-5", "4294967295", "4294967296"} {
+		if problems := gateway.Check(with(`, socket: {owner: "` + id + `"}`)); !strings.Contains(problems.String(), "no user") {
+			t.Errorf("the owner %s is taken: %v", id, problems)
+		}
+	}
 	if err := g.Reload(with(`, socket: {owner: nobody-of-that-name}`)); err == nil || !strings.Contains(err.Error(), `listener "raw": socket: owner: no user "nobody-of-that-name" here`) {
 		t.Errorf("an owner that does not exist: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/headpond/headpond/gateway/config"
 )
@@ -20,6 +21,7 @@ type plan struct {
 
 	opened  []*socket  // bound for the plan
 	created []*backend // built for the plan
+	undo    []func()   // changes made already: permissions
 
 	links        map[string]*link // tunnels of the new configuration that this gateway makes, by name
 	createdLinks []*link          // made for the plan
@@ -42,6 +44,9 @@ type start struct {
 
 // abort closes what the plan opened.
 func (p *plan) abort() {
+	for _, undo := range slices.Backward(p.undo) {
+		undo()
+	}
 	for _, s := range p.opened {
 		s.retire()
 	}
@@ -202,7 +207,7 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 	}
 	if changed {
 		if !reflect.DeepEqual(old.cfg.Socket, l.Socket) {
-			if err := s.perm.apply(l.Listen); err != nil {
+			if err := p.permit(s.perm, l.Listen); err != nil {
 				return fmt.Errorf("listener %q: %w", l.Name, err)
 			}
 		}
