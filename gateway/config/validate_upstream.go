@@ -207,7 +207,7 @@ func (d *decoder) checkPool(p *Pool) {
 	if p.MaxIdle > p.MaxSize {
 		d.report(d.mark(&p.MaxIdle, &p.MaxSize), "max_idle: %d is more than max_size: %d", p.MaxIdle, p.MaxSize)
 	}
-	if p.MaxIdle > 0 && p.MinIdle > p.MaxIdle {
+	if p.MinIdle > p.MaxIdle && p.MinIdle <= p.MaxSize {
 		d.report(d.mark(&p.MinIdle, &p.MaxIdle), "min_idle: %d is more than max_idle: %d", p.MinIdle, p.MaxIdle)
 	}
 }
