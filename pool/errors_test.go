@@ -86,6 +86,8 @@ func TestWaitEnds(t *testing.T) {
 		want(t, "canceled", s.Canceled, 1)
 		want(t, "rejected", s.Rejected, 1)
 		want(t, "waited", s.Waited, 4) // the first one for its open
+		want(t, "peak", s.PeakInUse, 1)
+		want(t, "age when it last refused", s.LastRefused.Sub(s.Since), time.Minute)
 		holder.Release()
 		wantErr(t, acquireErrCtx(canceled, p), context.Canceled)
 		b.end(p)

@@ -25,7 +25,7 @@ type Stats struct {
 	Opened, OpenFailed uint64
 	Acquired           uint64 // leases given
 	Reused             uint64 // leases of a resource that had been leased before
-	Waited             uint64 // acquires that had to wait
+	Waited             uint64 // acquires that had to wait, also for a resource to be opened
 	TimedOut           uint64 // acquires ended by AcquireTimeout or the context's deadline
 	Rejected           uint64 // acquires refused: too many waiters
 	Canceled           uint64 // acquires whose context was cancelled
@@ -36,6 +36,8 @@ type Stats struct {
 	ClosedIdle, ClosedLifetime, ClosedCheck, ClosedReset, ClosedSurplus uint64
 	Panics                                                              uint64 // callbacks that panicked
 
+	// Since is when the pool was made.
+	Since time.Time
 	// PeakInUse is the largest InUse so far.
 	PeakInUse int
 	// LastRefused is when an acquire was last counted by TimedOut or Rejected;
@@ -144,7 +146,7 @@ func (p *Pool[T]) Stats() Stats {
 		ClosedIdle: c.closedFor[ReasonIdle], ClosedLifetime: c.closedFor[ReasonLifetime],
 		ClosedCheck: c.closedFor[ReasonCheck], ClosedReset: c.closedFor[ReasonReset],
 		ClosedSurplus: c.closedFor[ReasonSurplus], Panics: p.panics.Load(),
-		LastOpenError: c.lastErr, PeakInUse: c.peak,
+		LastOpenError: c.lastErr, Since: p.start, PeakInUse: c.peak,
 	}
 	if c.lastRefused > 0 {
 		s.LastRefused = p.start.Add(time.Duration(c.lastRefused))

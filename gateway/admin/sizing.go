@@ -12,20 +12,22 @@ const (
 	// sizingWaits is the part of acquires that may wait. A pool that is well sized has some that do: connections that are
 	// idle at every peak cost the server memory for nothing.
 	sizingWaits = 0.01
+	// sizingRefused is the part of acquires that may be refused: one outage of a server must not speak against its pool for ever.
+	sizingRefused = 0.001
 	// sizingSlack is what a pool may be larger than its highest use.
 	sizingSlack = 2
 )
 
 // sizing are sentences about pools of PostgreSQL connections whose counters show that max_size is too small, or larger than needed. The
 // connections of other protocols cost a server little, and their limits are there for accidents.
-func sizing(s *Status) []string {
+func sizing(s *Status, now time.Time) []string {
 	lines := []string{}
 	for _, u := range s.Upstreams {
 		if u.Protocol != "postgres" {
 			continue
 		}
 		for _, e := range u.Endpoints {
-			if text := e.Pool.advice(time.Duration(s.UptimeSeconds * float64(time.Second))); text != "" && !e.Removed {
+			if text := e.Pool.advice(now.Sub(e.Pool.Since)); text != "" && !e.Removed {
 				lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s: %s", u.Name, e.Address, text))
 			}
 		}
@@ -33,19 +35,22 @@ func sizing(s *Status) []string {
 	return lines
 }
 
-// advice says what a pool's counters since the start say about its size, "" if it is right or there is too little to tell.
-func (p *Pool) advice(up time.Duration) string {
-	if p.Acquired+p.TimedOut+p.Rejected < sizingAcquires {
+// advice says what a pool's counters say about its size, "" if it is right or there is too little to tell; age is the pool's.
+func (p *Pool) advice(age time.Duration) string {
+	refused := p.TimedOut + p.Rejected
+	all := p.Acquired + refused + p.Canceled
+	if all < sizingAcquires {
 		return ""
 	}
-	refused := p.TimedOut + p.Rejected
-	part := float64(p.Waited) / float64(p.Acquired+refused)
+	// Whoever has a connection opened for him waits, too, in a pool of whatever size.
+	waited := p.Waited - min(p.Waited, p.Opened+p.OpenFailed)
+	part := func(n uint64) float64 { return float64(n) / float64(all) }
 	switch {
-	case p.PeakInUse >= p.MaxSize && (part > sizingWaits || refused > 0):
+	case p.PeakInUse >= p.MaxSize && (part(waited) > sizingWaits || part(refused) > sizingRefused):
 		return fmt.Sprintf("max_size %d is small: %.1f %% of the acquires waited (99 of 100 took at most %v), %d were refused; raise it as far as the server has room",
-			p.MaxSize, 100*part, seconds(p.AcquireSeconds.P99), refused)
-	case up >= sizingTime && p.MaxSize > sizingSlack*p.PeakInUse && p.Waited == 0:
-		return fmt.Sprintf("max_size %d is more than needed: never more than %d were in use in %v", p.MaxSize, p.PeakInUse, span(up))
+			p.MaxSize, 100*part(waited), seconds(p.AcquireSeconds.P99), refused)
+	case age >= sizingTime && p.MaxSize > sizingSlack*p.PeakInUse && waited == 0 && refused == 0:
+		return fmt.Sprintf("max_size %d is more than needed: never more than %d were in use in %v", p.MaxSize, p.PeakInUse, span(age))
 	}
 	return ""
 }

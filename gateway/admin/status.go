@@ -156,7 +156,10 @@ type Pool struct {
 	TimedOut   uint64  `json:"timed_out"`
 	Rejected   uint64  `json:"rejected"`
 	Discarded  uint64  `json:"discarded"`
+	Canceled   uint64  `json:"canceled"`
 	PeakInUse  int     `json:"peak_in_use"`
+	// Since is when the pool was made; its counters begin then.
+	Since time.Time `json:"since"`
 	// LastRefused is when an acquire timed out or was rejected last; null: never.
 	LastRefused    *time.Time `json:"last_refused"`
 	AcquireSeconds Quantiles  `json:"acquire_seconds"`
@@ -210,7 +213,7 @@ func status(s Snapshot, now time.Time) Status {
 			LastError: text(t.LastError), FailingSince: timeOrNil(t.FailingSince),
 		})
 	}
-	out.Trouble, out.Sizing = troubles(&out, now), sizing(&out)
+	out.Trouble, out.Sizing = troubles(&out, now), sizing(&out, now)
 	return out
 }
 
@@ -250,7 +253,7 @@ func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, Direct: p.Direct,
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
 		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
-		PeakInUse: p.PeakInUse, LastRefused: timeOrNil(p.LastRefused),
+		Canceled: p.Canceled, PeakInUse: p.PeakInUse, Since: p.Since, LastRefused: timeOrNil(p.LastRefused),
 		AcquireSeconds: Quantiles{
 			P50: p.AcquireSeconds.Quantile(0.50).Seconds(),
 			P90: p.AcquireSeconds.Quantile(0.90).Seconds(),

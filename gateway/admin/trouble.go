@@ -3,8 +3,6 @@ package admin
 import (
 	"fmt"
 	"time"
-
-	"github.com/headpond/headpond/listener"
 )
 
 // recent is for how long a refusal or a failure that is over is trouble: long enough to be seen by whoever was called because of it.
@@ -53,8 +51,7 @@ func troubles(s *Status, now time.Time) []string {
 		case l.Active >= l.MaxConns && l.Queued > 0:
 			add("listener %s has no place left (max_conns %d), connections that wait: %d", l.Name, l.MaxConns, l.Queued)
 		case within(l.LastRejected, now):
-			add("listener %s turned connections away %s, there was no place left (max_conns %d); since the start: %d",
-				l.Name, ago(*l.LastRejected, now), l.MaxConns, l.Errors[listener.ReasonRejected])
+			add("listener %s turned connections away %s, there was no place left (max_conns %d)", l.Name, ago(*l.LastRejected, now), l.MaxConns)
 		}
 		if at := l.CertificateExpires; at != nil && at.Before(now) {
 			add("listener %s: its certificate has expired on %s", l.Name, at.Format(time.RFC3339))
@@ -76,7 +73,7 @@ func troubles(s *Status, now time.Time) []string {
 			case p.InUse >= p.MaxSize && p.Waiting > 0:
 				add("upstream %s, endpoint %s: every connection is in use (max_size %d), sessions that wait: %d", u.Name, e.Address, p.MaxSize, p.Waiting)
 			case within(p.LastRefused, now):
-				add("upstream %s, endpoint %s: no connection became free in time %s (max_size %d); refused since the start: %d",
+				add("upstream %s, endpoint %s: acquires were refused %s, no connection was free or could be opened in time (max_size %d); since the start: %d",
 					u.Name, e.Address, ago(*p.LastRefused, now), p.MaxSize, p.TimedOut+p.Rejected)
 			}
 			if e.State != stateHealthy && e.LastError != "" {

@@ -45,8 +45,11 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 			endpoint("d:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{InUse: 20, MaxSize: 20, Waiting: 7}}),
 			endpoint("e:1", upstream.EndpointStatus{Healthy: true, Failures: 1, LastError: "was e", LastFailed: long, Pool: pool.Stats{TimedOut: 1, LastRefused: long}}),
 			endpoint("f:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 5, TimedOut: 2, Rejected: 1, LastRefused: lately}}),
-			endpoint("small:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 4, PeakInUse: 4, Acquired: 9000, Waited: 900}}),
-			endpoint("large:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 50, PeakInUse: 7, Acquired: 9000}}),
+			endpoint("small:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 4, PeakInUse: 4, Acquired: 9000, Waited: 910, Opened: 10}}),
+			endpoint("large:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 50, PeakInUse: 7, Acquired: 9000, Waited: 7, Opened: 7, Since: time.Now().Add(-150 * time.Minute)}}),
+			endpoint("new:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 50, PeakInUse: 7, Acquired: 9000, Since: lately}}),
+			endpoint("left:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 4, PeakInUse: 4, Acquired: 1000, Waited: 40, Canceled: 9000}}),
+			endpoint("outage:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 4, PeakInUse: 4, Acquired: 90000, Waited: 40, TimedOut: 40}}),
 			endpoint("right:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 10, PeakInUse: 8, Acquired: 9000, Waited: 9}}),
 		}}}},
 		Tunnels: []admin.Tunnel{
@@ -65,18 +68,18 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 		"tunnel half is not connected as it should be since " + failing + " (10s): too many sessions\n",
 		"listener web: its certificate has expired on 2026-01-02T03:04:05Z\n",
 		"listener db has no place left (max_conns 100), connections that wait: 6\n",
-		"listener rush turned connections away 10s ago, there was no place left (max_conns 10); since the start: 4\n",
+		"listener rush turned connections away 10s ago, there was no place left (max_conns 10)\n",
 		"upstream pg, endpoint d:1: every connection is in use (max_size 20), sessions that wait: 7\n",
-		"upstream pg, endpoint f:1: no connection became free in time 10s ago (max_size 5); refused since the start: 3\n",
+		"upstream pg, endpoint f:1: acquires were refused 10s ago, no connection was free or could be opened in time (max_size 5); since the start: 3\n",
 		"the log cannot be written, lines missing so far: 4: no space left\n",
 		"upstream pg, endpoint small:1: max_size 4 is small: 10.0 % of the acquires waited",
-		"upstream pg, endpoint large:1: max_size 50 is more than needed: never more than 7 were in use in 3 hours\n",
+		"upstream pg, endpoint large:1: max_size 50 is more than needed: never more than 7 were in use in 2 hours\n",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	for _, over := range []string{"was b", "was e", "endpoint b:1", "endpoint e:1", "endpoint right:1", "listener more", "listener web has", "listener calm", "tunnel main"} {
+	for _, over := range []string{"was b", "was e", "endpoint b:1", "endpoint e:1", "endpoint right:1", "endpoint new:1", "endpoint left:1", "endpoint outage:1", "listener more", "listener web has", "listener calm", "tunnel main"} {
 		if strings.Contains(stdout, over) {
 			t.Errorf("%q, which is over or never was trouble, is in\n%s", over, stdout)
 		}
