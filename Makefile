@@ -7,8 +7,7 @@ GO      := $(shell command -v go 2>/dev/null || echo /usr/local/go/bin/go)
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-# Every module; go.work joins them. integration is tested last, alone: its load would slow the others' tests;
-# and never from the cache, which does not know that its tests build and run the gateway.
+# Every module; go.work joins them. integration is tested last: its load would slow the others' tests.
 MODULES := . bench cmd/routevet integration route/ginroute
 # 10 minutes is for a machine that does something else too; two idle cores need far less.
 TESTFLAGS := -race -timeout 10m
@@ -59,10 +58,7 @@ test: test-deps ## Vet and test everything with -race, against real servers
 	@# The cache does not see that the README has changed: it is outside of bench.
 	$(GO) test -count 1 ./bench/internal/tables
 	@$(MAKE) --no-print-directory test-report
-	@set -e; skip=; for e in $(ENGINES); do echo "test on engine $$e"; \
-		HEADPOND_ENGINE=$$e CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 $(SESSIONS:%=./%); \
-		HEADPOND_ENGINE=$$e CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -count 1 $$skip ./integration/...; \
-		skip='-skip $(ONCE)'; done
+	@GO='$(GO)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' sh scripts/test-engines.sh
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done
