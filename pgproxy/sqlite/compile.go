@@ -281,7 +281,7 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 		}
 		p.columns[i].table, p.columns[i].origin = c.stmt.ColumnTableName(i), columnOrigin(c.stmt, i)
 		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), it), wireType(oid))
-		if oid == oidNumeric {
+		if sent := p.columns[i].TypeOID; sent == oidNumeric || len(arms) == 1 && (sent == oidVarchar || sent == oidBpchar) {
 			p.columns[i].TypeModifier = modifierOf(columnDecl(c.stmt, i))
 		}
 	}

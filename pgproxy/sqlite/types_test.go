@@ -51,6 +51,20 @@ func TestDeclaredTypes(t *testing.T) {
 	}
 }
 
+// Results tell the length of VARCHAR, which Django's inspectdb asks for, and the digits of NUMERIC.
+func TestModifiersOfResults(t *testing.T) {
+	conn := start(t).connect(t)
+	res := conn.PgConn().ExecParams(t.Context(), `SELECT email, price, name, email || 'x' FROM users LIMIT 1`, nil, nil, nil, nil).Read()
+	if res.Err != nil {
+		t.Fatal(res.Err)
+	}
+	for i, want := range []int32{100 + 4, 10<<16 + 2 + 4, -1, -1} {
+		if f := res.FieldDescriptions[i]; f.TypeModifier != want {
+			t.Errorf("%s: %d, want %d", f.Name, f.TypeModifier, want)
+		}
+	}
+}
+
 func TestExpressionTypes(t *testing.T) {
 	conn := start(t).connect(t)
 	for sql, want := range map[string]any{
