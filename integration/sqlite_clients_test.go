@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,14 @@ func TestSQLiteWithClients(t *testing.T) {
 		}},
 		{"alembic", func(t *testing.T, at string) *exec.Cmd {
 			return clienttest.Python(t, clienttest.Program(t, "alembic_migrate.py"), "postgresql+psycopg://me@"+at, t.TempDir())
+		}},
+		{"sqlalchemy", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Python(t, clienttest.Program(t, "sqlalchemy_orm.py"), "postgresql+psycopg://me@"+at)
+		}},
+		{"django", func(t *testing.T, at string) *exec.Cmd {
+			address, database, _ := strings.Cut(at, "/")
+			host, port, _ := net.SplitHostPort(address)
+			return clienttest.Python(t, clienttest.Program(t, "django_app.py"), host, port, database, "me", t.TempDir())
 		}},
 	}
 	var listeners, upstreams strings.Builder

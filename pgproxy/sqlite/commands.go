@@ -14,6 +14,9 @@ type command struct {
 	run func(ctx context.Context, s *session) (tag string, rows [][]string, err error)
 	// endsFailed is set for what a failed transaction accepts.
 	endsFailed bool
+	// declare and fetch are set instead of run for what opens and reads cursors.
+	declare *declaration
+	fetch   *fetch
 }
 
 // parseCommand recognises the commands of a session, transactions and
@@ -46,10 +49,14 @@ func parseCommand(tokens []token) (*command, error) {
 		return simple("DISCARD "+strings.ToUpper(arg(1).text), func(s *session) error { return s.discard(arg(1).is("ALL")) }), nil
 	case t.is("DEALLOCATE"):
 		return parseDeallocate(tokens[len(tokens)-1]), nil
-	case t.isAny("CREATE", "DROP") && arg(1).is("SCHEMA"): // a schema is a part of its tables' names, see ownSchema
-		return simple(strings.ToUpper(t.text)+" SCHEMA", func(*session) error { return nil }), nil
-	case t.is("CLOSE") && arg(1).is("ALL"): // as asyncpg's pool ends the use of a connection; there are no cursors
-		return simple("CLOSE CURSOR ALL", func(*session) error { return nil }), nil
+	case t.is("CREATE") && arg(1).is("SCHEMA"): // a schema is a part of its tables' names, see ownSchema
+		return simple("CREATE SCHEMA", func(*session) error { return nil }), nil
+	case t.is("DROP") && arg(1).is("SCHEMA"):
+		return nil, unsupported("DROP SCHEMA").hint("A schema is a part of its tables' names: drop the tables.")
+	case t.isAny("FETCH", "MOVE"):
+		return parseFetch(tokens)
+	case t.is("CLOSE"):
+		return parseClose(tokens)
 	case t.is("UNLISTEN"):
 		return simple("UNLISTEN", func(*session) error { return nil }), nil
 	case t.is("LOCK"):
@@ -226,7 +233,7 @@ func (s *session) discard(all bool) error {
 	if s.block {
 		return sqlError(pgwire.StateActiveTransaction, "DISCARD ALL cannot run inside a transaction block")
 	}
-	s.closePortals()
+	s.closePortals(true)
 	clear(s.statements)
 	return s.reset("all")
 }

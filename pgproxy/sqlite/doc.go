@@ -37,7 +37,7 @@
 // The SQL is SQLite's. Translated are $1, casts (x::int8, CAST(x AS timestamp)),
 // E'…' and $$…$$ strings, ~ and ILIKE, FOR UPDATE, SERIAL, EXTRACT,
 // typed literals (DATE '2024-02-29'), the schema names public, pg_catalog and
-// information_schema. LIKE ignores case, as in SQLite. What a shared file cannot do (COPY, LISTEN, cursors, temporary tables, roles, PRAGMAs
+// information_schema. LIKE ignores case, as in SQLite. What a shared file cannot do (COPY, LISTEN, temporary tables, roles, PRAGMAs
 // that change something) is refused with SQLSTATE 0A000, and what would change a
 // connection that others use next, however it is written, with 42501.
 //
@@ -47,6 +47,14 @@
 // rewritten, too. A serial or identity column must be the primary key, the only thing SQLite counts by itself.
 // A table of a schema that is not public is kept under the name "schema.table". psql's \d, \dt, \di,
 // \dv, \d NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
+//
+// # Cursors
+//
+// DECLARE opens a cursor, which FETCH and MOVE read forward and CLOSE ends; it is a portal of the protocol, too. Rows are found
+// when they are fetched, and nothing is kept, so a cursor holds a connection until its end: a reader, whose snapshot it reads, or in
+// a transaction that has written the writer, and then it may see what the transaction writes while it reads. Cursors end with
+// their transaction, at ROLLBACK TO and at an error in their query. WITH HOLD is for a cursor declared outside a transaction
+// block. Config.IdleInTransaction counts while one holds a reader.
 //
 // # Types
 //

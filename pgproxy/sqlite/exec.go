@@ -26,6 +26,10 @@ type portal struct {
 	rows    [][]string // of a command, not yet sent
 	tag     string
 	last    bool // ends a simple query, and so the transaction around it
+	among   bool // one of several statements of a simple query
+	left    int  // rows that a suspended FETCH still takes
+	cursor  bool // made by DECLARE
+	hold    bool // stays when transactions end
 }
 
 // running is a statement under way.
@@ -60,6 +64,9 @@ func (p *portal) cost() int {
 	for _, v := range p.params {
 		n += len(v)
 	}
+	if p.cursor { // its query is nowhere else
+		n += p.prep.cost()
+	}
 	return n
 }
 
@@ -70,9 +77,12 @@ func (p *portal) close() {
 	}
 }
 
-func (s *session) closePortals() {
-	for name := range s.portals {
-		s.closePortal(name)
+// closePortals closes all portals, or those that end with a transaction.
+func (s *session) closePortals(held bool) {
+	for name, p := range s.portals {
+		if held || !p.hold {
+			s.closePortal(name)
+		}
 	}
 }
 
@@ -92,13 +102,18 @@ func (s *session) runSimple(ctx context.Context, prep *prepared, alone, last boo
 	if prep.verb == "VACUUM" && prep.command == nil {
 		return s.vacuum(ctx, prep, alone)
 	}
-	p := &portal{prep: prep, last: last}
+	p := &portal{prep: prep, last: last, among: !alone}
 	defer p.close()
+	fetch := prep.command != nil && prep.command.fetch != nil
 	if prep.command == nil {
 		if prep.rw.params > 0 {
 			return sqlError(pgwire.StateUndefinedParameter, "there is no parameter $1: a simple query has none")
 		}
 		if err := s.openSimple(ctx, p); err != nil {
+			return err
+		}
+	} else if fetch {
+		if err := s.bindFetch(p, nil, false); err != nil {
 			return err
 		}
 	} else if err := s.runCommand(ctx, p); err != nil {
@@ -107,7 +122,12 @@ func (s *session) runSimple(ctx context.Context, prep *prepared, alone, last boo
 	if fields := p.fields(); len(fields) > 0 {
 		s.c.Writer.Send(&pgwire.RowDescription{Fields: fields})
 	}
-	_, err := s.stream(p, 0)
+	var err error
+	if fetch {
+		_, err = s.runFetch(ctx, p, 0)
+	} else {
+		_, err = s.stream(p, 0)
+	}
 	return err
 }
 
@@ -124,7 +144,7 @@ func (s *session) openSimple(ctx context.Context, p *portal) error {
 }
 
 func (p *portal) fields() []pgwire.Field {
-	if p.prep.command != nil {
+	if p.prep.command != nil && p.prep.command.fetch == nil {
 		return p.prep.command.fields
 	}
 	fields := make([]pgwire.Field, len(p.columns))
@@ -160,6 +180,10 @@ func (s *session) vacuum(ctx context.Context, prep *prepared, alone bool) error 
 }
 
 func (s *session) runCommand(ctx context.Context, p *portal) error {
+	if p.prep.command.declare != nil {
+		p.tag, p.done = "DECLARE CURSOR", false
+		return s.declare(ctx, p)
+	}
 	tag, rows, err := p.prep.command.run(ctx, s)
 	p.tag, p.rows, p.done = tag, rows, false
 	return err
@@ -262,27 +286,32 @@ func (s *session) stream(p *portal, limit int) (suspended bool, err error) {
 	}
 	n := 0
 	if p.run != nil {
-		written := s.c.Writer.Written()
 		s.writer = p.run.h.write
-		for ; p.run.pending; n++ {
-			if limit > 0 && n == limit {
-				return true, nil
-			}
-			if err := s.sendRow(p, n); err != nil {
-				return false, err
-			}
-			if w := s.c.Writer.Written(); w != written {
-				written = w
-				if err := s.moveOn(); err != nil {
-					return false, err
-				}
-			}
-			if p.run.pending, err = p.run.h.cs.step(p.run.c); err != nil {
-				return false, err
-			}
+		if n, err = s.sendRows(p, limit); err != nil || p.run.pending {
+			return err == nil, err
 		}
 	}
 	return false, s.complete(p, n)
+}
+
+// sendRows sends rows until there are no more, or limit if that is not 0.
+func (s *session) sendRows(p *portal, limit int) (n int, err error) {
+	written := s.c.Writer.Written()
+	for ; p.run.pending && (limit == 0 || n < limit); n++ {
+		if err := s.sendRow(p, n); err != nil {
+			return n, err
+		}
+		if w := s.c.Writer.Written(); w != written {
+			written = w
+			if err := s.moveOn(); err != nil {
+				return n, err
+			}
+		}
+		if p.run.pending, err = p.run.h.cs.step(p.run.c); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // moveOn gives the client, which took some rows, another while for the next,

@@ -55,8 +55,8 @@ func (s *session) parse(body []byte) error {
 	if err == nil {
 		err = s.checkFailed(p)
 	}
-	if err == nil && p.rw != nil && !p.described {
-		err = s.guarded(func(ctx context.Context) error { return s.describePrepared(ctx, p) })
+	if err == nil {
+		err = s.describeFirst(p)
 	}
 	if err != nil {
 		return shiftPosition(err, m.Query, src)
@@ -68,6 +68,25 @@ func (s *session) parse(body []byte) error {
 	s.statements[m.Name] = p
 	s.c.Writer.Send(&pgwire.ParseComplete{})
 	return nil
+}
+
+// describeFirst describes a statement that Parse has made.
+func (s *session) describeFirst(p *prepared) error {
+	described := p
+	switch {
+	case p.command != nil && p.command.declare != nil:
+		described = p.command.declare.query
+	case p.command != nil && p.command.fetch != nil:
+		p.command.fields = s.fetchFields(p.command)
+	}
+	if described.rw == nil || described.described {
+		return nil
+	}
+	err := s.guarded(func(ctx context.Context) error { return s.describePrepared(ctx, described) })
+	if described != p {
+		p.params = described.params
+	}
+	return err
 }
 
 // room reports an error if a client would keep too many bytes with one more.
@@ -133,21 +152,26 @@ func (s *session) bind(body []byte) error {
 	if n := len(m.ParamFormats); n > 1 && n != len(m.Params) {
 		return protocolError("bind message has %d parameter formats for %d parameters", n, len(m.Params))
 	}
-	if n := len(m.ResultFormats); n > 1 && n != len(prep.fields()) {
-		return protocolError("bind message has %d result formats for %d columns", n, len(prep.fields()))
+	fields := prep.fields()
+	fetch := prep.command != nil && prep.command.fetch != nil
+	if fetch {
+		fields = s.fetchFields(prep.command)
+	}
+	if n := len(m.ResultFormats); n > 1 && n != len(fields) {
+		return protocolError("bind message has %d result formats for %d columns", n, len(fields))
 	}
 	if len(s.portals) >= maxPortals {
 		return sqlError(pgwire.StateConfigLimitExceeded, "too many open portals (limit: %d)", maxPortals)
 	}
 	p := &portal{prep: prep, formats: m.ParamFormats, params: copyParams(m.Params)}
-	if prep.command == nil && !prep.empty() {
+	if fetch {
+		if err := s.bindFetch(p, m.ResultFormats, true); err != nil {
+			return err
+		}
+	} else if prep.command == nil && !prep.empty() {
 		p.columns = append([]column{}, prep.columns...)
-		for i, f := range prep.fields() {
-			p.columns[i].Field = f
-			p.columns[i].Format = formatOf(m.ResultFormats, i)
-			if p.columns[i].Format != pgwire.FormatText && p.columns[i].Format != pgwire.FormatBinary {
-				return protocolError("unsupported result format %d", p.columns[i].Format)
-			}
+		if err := setFormats(p.columns, m.ResultFormats); err != nil {
+			return err
 		}
 	}
 	s.closePortal(m.Portal)
@@ -231,6 +255,8 @@ func (s *session) execute(body []byte) error {
 
 func (s *session) executePortal(ctx context.Context, p *portal, limit int) (suspended bool, err error) {
 	switch {
+	case p.prep.command != nil && p.prep.command.fetch != nil:
+		return s.runFetch(ctx, p, limit)
 	case p.prep.verb == "VACUUM" && p.prep.command == nil:
 		return false, s.vacuum(ctx, p.prep, true)
 	case p.done && p.prep.command == nil:

@@ -32,6 +32,9 @@ func prepare(src string, params []uint32) (*prepared, error) {
 	if len(tokens) == 0 {
 		return p, nil
 	}
+	if tokens[0].is("DECLARE") {
+		return prepareDeclare(src, tokens, params)
+	}
 	cmd, err := parseCommand(tokens)
 	if err != nil || cmd != nil {
 		p.command, p.described = cmd, true
@@ -80,6 +83,9 @@ func (p *prepared) cost() int {
 	n := len(p.src) + len(p.tokens)*int(unsafe.Sizeof(token{}))
 	if p.rw != nil {
 		n += len(p.rw.sql) + len(p.rw.marks)*int(unsafe.Sizeof(mark{}))
+	}
+	if p.command != nil && p.command.declare != nil {
+		n += p.command.declare.query.cost()
 	}
 	return n
 }
@@ -191,7 +197,7 @@ func refuse(tokens []token) error {
 		second = tokens[3]
 	}
 	switch first := tokens[0]; {
-	case first.isAny("LISTEN", "NOTIFY", "UNLISTEN", "COPY", "DECLARE", "FETCH", "MOVE", "CLOSE", "GRANT", "REVOKE", "COMMENT", "DO", "CALL",
+	case first.isAny("LISTEN", "NOTIFY", "UNLISTEN", "COPY", "GRANT", "REVOKE", "COMMENT", "DO", "CALL",
 		"PREPARE", "EXECUTE", "CLUSTER", "REFRESH", "SECURITY", "IMPORT", "REASSIGN", "CHECKPOINT", "LOAD", "ATTACH", "DETACH", "MERGE"):
 		return unsupported("%s", strings.ToUpper(first.text)).at("", 0)
 	case first.isAny("CREATE", "ALTER", "DROP") && second.isAny("EXTENSION", "FUNCTION", "PROCEDURE", "ROLE", "USER", "DATABASE",

@@ -68,7 +68,7 @@ func (s *session) serve() error {
 	defer func() {
 		s.leaveBlock()
 		_ = s.unpin(false)
-		s.closePortals()
+		s.closePortals(true)
 	}()
 	s.c.OnCancel(func(context.Context) { s.guard.interrupt(errCanceled) })
 	defer s.c.OnCancel(nil)
@@ -124,7 +124,7 @@ func (s *session) greet() {
 
 func (s *session) ready() {
 	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: s.status()})
-	s.idle = s.status() == pgwire.TxIdle
+	s.idle = s.status() == pgwire.TxIdle && !s.holds() // as a cursor WITH HOLD does
 }
 
 // next waits for the next message. While the session holds a connection the

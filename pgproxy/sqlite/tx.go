@@ -106,9 +106,9 @@ func execute(conn *sqlite.Conn, query string) error {
 }
 
 // unpin ends the transaction of the pinned connection by COMMIT or ROLLBACK
-// and gives it back. Portals end with it.
+// and gives it back. Portals end with it, but for cursors WITH HOLD.
 func (s *session) unpin(commit bool) (err error) {
-	s.closePortals()
+	s.closePortals(false)
 	defer func() { s.endSettings(commit && err == nil) }()
 	h := s.pinned
 	if h == nil {
@@ -189,7 +189,7 @@ func (s *session) savepoint(ctx context.Context, what, name string) error {
 		return err
 	}
 	if what == "ROLLBACK TO" {
-		s.closePortals()
+		s.closePortals(false)
 	}
 	stmt, _, err := h.conn.PrepareTransient(what + " " + quoteIdent(name))
 	if err != nil {
