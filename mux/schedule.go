@@ -32,14 +32,18 @@ func (c *core) push(ch *channel, data []byte) bool {
 // tryPush puts a message into the batch, in as many frames as it takes, if nothing is
 // ahead of it and there is credit and room. data is copied.
 func (c *core) tryPush(ch *channel, data []byte) bool {
-	if r := c.replay; r != nil && r.full() {
+	r := c.replay
+	if r != nil && r.full() {
 		return false
 	}
 	if c.push(ch, data) {
 		return true
 	}
+	if r != nil && r.size()+c.pend.size+len(data) > r.limit { // a batch may be more than there is room for, not a message
+		return false
+	}
 	frames := (len(data) + c.chunk - 1) / max(c.chunk, 1)
-	cost := uint64(len(data) + frames*frame.DataCost + 4)
+	cost := uint64(len(data) + frames*frameCost) // frame leaves as much for each
 	if len(data) <= min(copyMax, c.chunk) || ch.head != nil || c.active != nil || c.pend.size >= batchSize ||
 		cost > ch.snd.left() || cost > c.snd.left() {
 		return false

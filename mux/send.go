@@ -124,7 +124,7 @@ func (c *Channel) Send(ctx context.Context, p []byte) error {
 // TrySend is Send that waits for nobody: where Send would wait for credit (a slow receiver),
 // for its turn or for room in Resume.Buffer it sends nothing, and the error wraps
 // ErrBackpressure and is SafeToRetry. p is copied. A message that the receiver's window
-// does not hold (Config.ChannelWindow there, at first) can be sent by Send only.
+// does not hold (Config.ChannelWindow there, at first), or Resume.Buffer here, can be sent by Send only.
 func (c *Channel) TrySend(p []byte) error {
 	s := c.s
 	if len(p) > s.core.maxMessage {
