@@ -386,7 +386,10 @@ func arrayFunctions() map[string]fn {
 		"pg_elements": {[]int{1}, elementsOf},
 		"pg_zip":      {[]int{-1}, zipArrays},
 		"pg_item":     {[]int{2}, itemOfArray},
-		"pg_subscripts": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+		"pg_subscripts": {[]int{1, 2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if len(args) > 1 && args[1].Int64() != 1 { // there is one dimension
+				return sqlite.Value{}, nil
+			}
 			list, err := arrayOfValue(args[0])
 			for i := range list {
 				list[i] = i + lowerBound(args[0].Text())

@@ -206,7 +206,7 @@ func (r *rewriter) setInList(i, end int, name string, sel int) (int, error) {
 		return i, nil
 	}
 	m := moved{end: end - 1, at: r.endOfFrom(sel)}
-	if len(args) > 1 {
+	if len(args) > 1 && name != "generate_subscripts" { // whose dimension may be a parameter
 		m.end = args[1].lo - 2
 		r.drop(m.end+1, end-1)
 	}

@@ -51,6 +51,24 @@ func TestDeclaredTypes(t *testing.T) {
 	}
 }
 
+// The dimension of generate_subscripts may be a parameter, as asyncpg makes of every number of SQLAlchemy's.
+func TestSubscriptsOfADimension(t *testing.T) {
+	conn := start(t).connect(t)
+	for dimension, want := range map[int]int{1: 2, 2: 0} {
+		rows, err := conn.Query(t.Context(), `SELECT generate_subscripts('{7,8}'::int[], $1::INTEGER)`, dimension)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0
+		for rows.Next() {
+			got++
+		}
+		if rows.Err() != nil || got != want {
+			t.Errorf("dimension %d: %d rows, want %d, %v", dimension, got, want, rows.Err())
+		}
+	}
+}
+
 // Results tell the length of VARCHAR, which Django's inspectdb asks for, and the digits of NUMERIC.
 func TestModifiersOfResults(t *testing.T) {
 	conn := start(t).connect(t)
