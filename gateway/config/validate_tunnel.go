@@ -139,12 +139,25 @@ func (d *decoder) checkPeers(cfg *Config, t *TunnelListener, certificates bool) 
 		}
 	}
 	keyed = len(t.Peers) > 0 && bare < 0
+	d.warnOfClaims(t, certificates)
 	some := slices.ContainsFunc(t.Peers, func(p TunnelPeer) bool { return len(p.Keys) > 0 })
 	if some && !keyed && t.PSK.IsZero() && !certificates {
 		p := &t.Peers[bare]
 		d.report(d.mark(&p.Name), "peers: %q has nothing to prove who it is; give it \"keys\", or set \"psk\" or \"client_ca\"", clip(p.Name))
 	}
 	return keyed
+}
+
+// warnOfClaims tells of peers that may have more than others, under names that the others can use.
+func (d *decoder) warnOfClaims(t *TunnelListener, certificates bool) {
+	if certificates || t.PSK.IsZero() || len(t.Peers) == 1 {
+		return
+	}
+	for i := range t.Peers {
+		if p := &t.Peers[i]; len(p.Keys) == 0 && len(p.Upstreams)+len(p.Allow) > 0 {
+			d.warn(d.mark(&p.Name), "peers: whoever has the \"psk\" can connect as %q and have what only that peer may; give it \"keys\" of its own", clip(p.Name))
+		}
+	}
 }
 
 func (d *decoder) checkCA(ca *Path, key string) {
