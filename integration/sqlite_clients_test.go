@@ -44,6 +44,12 @@ func TestSQLiteWithClients(t *testing.T) {
 			host, port, _ := net.SplitHostPort(address)
 			return clienttest.Python(t, clienttest.Program(t, "django_app.py"), host, port, database, "me", t.TempDir())
 		}},
+		{"asyncpg", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Python(t, clienttest.Program(t, "asyncpg_copy.py"), "postgresql://me@"+at+"?sslmode=disable")
+		}},
+		{"jdbc", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Java(t, clienttest.Program(t, "Jdbc.java"), "jdbc:postgresql://"+at+"?user=me&sslmode=disable")
+		}},
 	}
 	var listeners, upstreams strings.Builder
 	addresses := map[string]string{}

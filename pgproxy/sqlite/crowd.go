@@ -106,13 +106,13 @@ func (b *Backend) waiting(write bool) (over func()) {
 	}
 }
 
-// hurry gives the clients that have not taken a row since the last time little time to do so.
+// hurry gives the clients that have not taken a row, or sent data of a COPY, since the last time little time to do so.
 func (c *crowd) hurry(write bool, limit time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s, holdsWriter := range c.senders {
 		if holdsWriter == write && !s.hurried.Swap(true) {
-			_ = s.c.Conn.SetWriteDeadline(time.Now().Add(limit))
+			s.guard.hurry(limit)
 		}
 	}
 }

@@ -37,7 +37,7 @@
 // The SQL is SQLite's. Translated are $1, casts (x::int8, CAST(x AS timestamp)),
 // E'…' and $$…$$ strings, ~ and ILIKE, FOR UPDATE, SERIAL, EXTRACT,
 // typed literals (DATE '2024-02-29'), the schema names public, pg_catalog and
-// information_schema. LIKE ignores case, as in SQLite. What a shared file cannot do (COPY, LISTEN, temporary tables, roles, PRAGMAs
+// information_schema. LIKE ignores case, as in SQLite. What a shared file cannot do (LISTEN, temporary tables, roles, PRAGMAs
 // that change something) is refused with SQLSTATE 0A000, and what would change a
 // connection that others use next, however it is written, with 42501.
 //

@@ -27,7 +27,7 @@ func TestErrorsHaveSQLSTATE(t *testing.T) {
 		`SELECT nofunction(1)`:                                   "42883",
 		`CREATE TABLE users (id int)`:                            "42P07",
 		`LISTEN x`:                                               "0A000",
-		`COPY users FROM STDIN`:                                  "0A000",
+		`COPY users FROM PROGRAM 'cat'`:                          "0A000",
 		`CREATE EXTENSION x`:                                     "0A000",
 		`CREATE TEMP TABLE x (a int)`:                            "0A000",
 		`PRAGMA journal_mode = DELETE`:                           "0A000",

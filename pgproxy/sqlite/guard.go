@@ -24,6 +24,7 @@ type guard struct {
 	conn    *sqlite.Conn // which the statement uses
 	hit     bool         // conn was interrupted
 	watched chan struct{}
+	reading bool // the session reads from the client while the statement runs, see takeReader
 
 	limit *time.Timer // statement_timeout
 
@@ -96,6 +97,9 @@ func (g *guard) interrupt(cause error) {
 		g.hit = true
 		g.s.b.db.Interrupt(g.conn)
 	}
+	if g.reading {
+		_ = g.s.c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // begin begins a statement, whose context it returns.
@@ -136,7 +140,7 @@ func (g *guard) look() {
 		g.mu.Unlock()
 		return
 	}
-	if g.looked != g.number {
+	if g.looked != g.number || g.reading {
 		g.setWatch()
 		g.mu.Unlock()
 		return
@@ -196,12 +200,60 @@ func (g *guard) end() error {
 	if conn != nil {
 		g.drop(conn)
 	}
+	g.endWatch(watched)
+	return ctx.ended()
+}
+
+// endWatch waits for the end of the look that has made the channel watched, if any.
+func (g *guard) endWatch(watched chan struct{}) {
 	if watched != nil {
 		_ = g.s.c.Conn.SetReadDeadline(time.Unix(1, 0))
 		<-watched
 		_ = g.s.c.Conn.SetReadDeadline(time.Time{})
 	}
-	return ctx.ended()
+}
+
+// takeReader gives the session its Reader while a statement is under way, until giveReader.
+func (g *guard) takeReader() {
+	g.mu.Lock()
+	watched := g.watched
+	g.reading, g.watched = true, nil
+	if watched != nil {
+		g.setWatch()
+	}
+	g.mu.Unlock()
+	g.endWatch(watched)
+}
+
+// giveReader ends takeReader.
+func (g *guard) giveReader() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reading = false
+	_ = g.s.c.Conn.SetReadDeadline(time.Time{})
+}
+
+// readWithin gives the client, from which the session is about to read, a limit for sending something.
+// An error is the reason to end the statement, which ends a read, too.
+func (g *guard) readWithin(limit time.Duration) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.ctx.ended(); err != nil {
+		return err
+	}
+	return g.s.c.Conn.SetReadDeadline(time.Now().Add(limit))
+}
+
+// hurry gives the client a limit for taking what is sent to it, or for sending if the session reads.
+// Safe for every goroutine.
+func (g *guard) hurry(limit time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx == nil || !g.reading {
+		_ = g.s.c.Conn.SetWriteDeadline(time.Now().Add(limit))
+	} else if g.ctx.ended() == nil {
+		_ = g.s.c.Conn.SetReadDeadline(time.Now().Add(limit))
+	}
 }
 
 // close ends the watch for good.

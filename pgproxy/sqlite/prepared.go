@@ -44,6 +44,10 @@ func prepare(src string, params []uint32) (*prepared, error) {
 	if err := checkText([]byte(src)); err != nil {
 		return nil, err
 	}
+	if p.command, err = parseCopy(src, tokens); err != nil || p.command != nil {
+		p.described, p.verb = true, "COPY"
+		return p, err
+	}
 	if p.command, err = parseSchemaCommand(src, tokens); err != nil || p.command != nil {
 		p.described, p.verb = true, strings.ToUpper(tokens[0].text)
 		return p, err
@@ -197,7 +201,7 @@ func refuse(tokens []token) error {
 		second = tokens[3]
 	}
 	switch first := tokens[0]; {
-	case first.isAny("LISTEN", "NOTIFY", "UNLISTEN", "COPY", "GRANT", "REVOKE", "COMMENT", "DO", "CALL",
+	case first.isAny("LISTEN", "NOTIFY", "UNLISTEN", "GRANT", "REVOKE", "COMMENT", "DO", "CALL",
 		"PREPARE", "EXECUTE", "CLUSTER", "REFRESH", "SECURITY", "IMPORT", "REASSIGN", "CHECKPOINT", "LOAD", "ATTACH", "DETACH", "MERGE"):
 		return unsupported("%s", strings.ToUpper(first.text)).at("", 0)
 	case first.isAny("CREATE", "ALTER", "DROP") && second.isAny("EXTENSION", "FUNCTION", "PROCEDURE", "ROLE", "USER", "DATABASE",

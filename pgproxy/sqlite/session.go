@@ -196,6 +196,11 @@ func (s *session) holds() bool {
 
 // dispatch handles one message. Errors it returns end the session.
 func (s *session) dispatch(h pgwire.Header) error {
+	switch h.Type {
+	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail: // the rest of a COPY that has failed
+		_, err := s.body(true)
+		return err
+	}
 	s.idle = false
 	if s.skipping && h.Type != pgwire.TypeSync && h.Type != pgwire.TypeTerminate {
 		_, err := s.body(true)
@@ -223,8 +228,6 @@ func (s *session) dispatch(h pgwire.Header) error {
 		return s.sync()
 	case pgwire.TypeFlush:
 		return s.flush()
-	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
-		return nil // left over from a COPY that was refused
 	case pgwire.TypeFunctionCall:
 		if err := s.fail(unsupported("the function call message"), false); err != nil {
 			return err
@@ -249,7 +252,7 @@ func (s *session) fail(err error, skip bool) error {
 	if cause := context.Cause(s.ctx); cause != nil || errors.Is(err, errClientGone) {
 		return errClientGone
 	}
-	if errors.Is(err, pgwire.ErrMalformed) {
+	if errors.Is(err, pgwire.ErrMalformed) || errors.Is(err, pgwire.ErrLength) || errors.Is(err, errIdleTooLong) {
 		return err
 	}
 	s.abort()
