@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/headpond/headpond/pgwire"
@@ -19,20 +20,38 @@ const constraintMark = "/* constraint */"
 
 // change is a statement that is carried out by several of SQLite's, on the writer.
 type change struct {
-	conn *sqlite.Conn
-	src  string
+	s       *session
+	cs      *connState
+	conn    *sqlite.Conn
+	touched []string // tables to check in the end
 }
 
-// changing makes a command that changes the schema by fn.
-func schemaCommand(tag, src string, fn func(c *change) error) *command {
+// schemaCommand makes a command that changes the schema by fn. Triggers do not fire for the rows it changes. An error, also of
+// the check at the end, ends the transaction around it as every statement's does.
+func schemaCommand(tag string, fn func(c *change) error) *command {
 	return &command{run: func(ctx context.Context, s *session) (string, [][]string, error) {
 		h, _, err := s.connFor(ctx, true)
 		if err != nil {
 			return "", nil, err
 		}
-		h.conn.SetInterrupt(ctx.Done())
-		defer h.conn.SetInterrupt(nil)
-		if err := fn(&change{h.conn, src}); err != nil {
+		for _, p := range s.portals {
+			if p.run != nil && p.run.h == h {
+				return "", nil, sqlError(pgwire.StateObjectInUse, "cannot %s because of active queries in this session", tag)
+			}
+		}
+		if err := s.guard.use(h.conn); err != nil {
+			return "", nil, err
+		}
+		defer s.guard.drop(h.conn)
+		if err := setTriggers(h.conn, false); err != nil {
+			return "", nil, err
+		}
+		defer func() { _ = setTriggers(h.conn, true) }() // it fails for an option that SQLite does not have only
+		c := &change{s: s, cs: h.cs, conn: h.conn}
+		if err := fn(c); err != nil {
+			return "", nil, err
+		}
+		if err := c.verify(); err != nil {
 			return "", nil, err
 		}
 		s.schemaChanged = true
@@ -45,32 +64,43 @@ func schemaCommand(tag, src string, fn func(c *change) error) *command {
 func parseSchemaCommand(src string, tokens []token) (*command, error) {
 	switch thing := createdThing(tokens); {
 	case tokens[0].is("TRUNCATE"):
-		return parseTruncate(src, tokens), nil
-	case strings.HasPrefix(thing, "DROP ") && slices.ContainsFunc(tokens, func(t token) bool { return t.is(",") }):
-		return parseDropMany(src, tokens), nil
+		return parseTruncate(src, tokens)
+	case thing == "DROP TABLE", strings.HasPrefix(thing, "DROP ") && slices.ContainsFunc(tokens, func(t token) bool { return t.is(",") }):
+		return parseDrop(src, tokens)
 	case thing == "ALTER TABLE":
 		return parseAlterTable(src, tokens)
 	}
 	return nil, nil
 }
 
-// run runs a statement in PostgreSQL's dialect, and returns its first column.
-func (c *change) run(sql string, args ...any) (rows []string, err error) {
+// run runs a statement in PostgreSQL's dialect.
+func (c *change) run(sql string) error {
 	rw, err := rewrite(sql)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		_, err = c.query(rw.sql)
 	}
-	stmt, _, err := c.conn.PrepareTransient(rw.sql)
+	return err
+}
+
+// query runs a statement of SQLite's own and returns its first column.
+func (c *change) query(sql string, args ...string) (rows []string, err error) {
+	stmt, _, err := c.conn.PrepareTransient(sql)
 	if err != nil {
 		return nil, err
 	}
 	defer stmt.Finalize()
 	for i, arg := range args {
-		stmt.BindText(i+1, fmt.Sprint(arg))
+		stmt.BindText(i+1, arg)
 	}
 	for {
+		c.cs.callError = nil
 		row, err := stmt.Step()
-		if err != nil || !row {
+		switch {
+		case c.cs.callError != nil: // which the driver loses, see connState.step
+			return nil, c.cs.callError
+		case err != nil && isConstraint(err):
+			return nil, c.cs.constraintError(err, nil)
+		case err != nil || !row:
 			return rows, err
 		}
 		if stmt.ColumnCount() > 0 {
@@ -79,18 +109,10 @@ func (c *change) run(sql string, args ...any) (rows []string, err error) {
 	}
 }
 
-// do runs statements of SQLite's own.
+// do runs a statement of SQLite's own.
 func (c *change) do(format string, args ...any) error {
-	stmt, _, err := c.conn.PrepareTransient(fmt.Sprintf(format, args...))
-	if err != nil {
-		return err
-	}
-	defer stmt.Finalize()
-	for {
-		if row, err := stmt.Step(); err != nil || !row {
-			return err
-		}
-	}
+	_, err := c.query(fmt.Sprintf(format, args...))
+	return err
 }
 
 // qualifiedAt reads the name of a table from token i on, as it is in the file, and returns its last token.
@@ -108,65 +130,153 @@ func qualifiedAt(tokens []token, i int) (name string, last int) {
 	return name, i
 }
 
-// parseTruncate reads TRUNCATE [TABLE] a, b [RESTART IDENTITY] [CASCADE].
-func parseTruncate(src string, tokens []token) *command {
-	var tables []string
-	for i := 1; i < len(tokens); i++ {
-		if tokens[i].isAny("TABLE", "ONLY", ",") {
-			continue
+// parseNames reads the names of tables a, b from token i on, and the options behind them.
+func parseNames(src string, tokens []token, i int, options ...string) (names []string, found map[string]bool, err error) {
+	found = map[string]bool{}
+	wantName := true
+	for ; i < len(tokens) && !tokens[i].is(";"); i++ {
+		t := tokens[i]
+		switch {
+		case wantName && (t.kind == kindIdent || t.kind == kindQuoted):
+			var name string
+			name, i = qualifiedAt(tokens, i)
+			names, wantName = append(names, name), false
+		case !wantName && t.is(",") && len(found) == 0:
+			wantName = true
+		case !wantName && t.isAny(options...):
+			found[strings.ToUpper(t.text)] = true
+		default:
+			return nil, nil, syntaxError(src, t)
 		}
-		if tokens[i].isAny("RESTART", "CONTINUE", "CASCADE", "RESTRICT", ";") {
-			break
-		}
-		var name string
-		name, i = qualifiedAt(tokens, i)
-		tables = append(tables, name)
 	}
-	return schemaCommand("TRUNCATE TABLE", src, func(c *change) error {
-		if err := c.do("PRAGMA defer_foreign_keys = ON"); err != nil {
-			return err
-		}
-		for _, name := range tables {
-			if err := c.do("DELETE FROM main.%s", quoteIdent(name)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	if wantName {
+		return nil, nil, sqlError(pgwire.StateSyntaxError, "syntax error at end of input")
+	}
+	return names, found, nil
 }
 
-// parseDropMany reads DROP TABLE a, b.
-func parseDropMany(src string, tokens []token) *command {
-	i := 2
-	exists := ""
-	if i+1 < len(tokens) && tokens[i].is("IF") {
+func syntaxError(src string, t token) error {
+	return sqlError(pgwire.StateSyntaxError, "syntax error at or near %q", t.text).at(src, t.start)
+}
+
+// parseTruncate reads TRUNCATE [TABLE] a, b [RESTART IDENTITY] [CASCADE].
+func parseTruncate(src string, tokens []token) (*command, error) {
+	i := 1
+	for i < len(tokens) && tokens[i].isAny("TABLE", "ONLY") {
+		i++
+	}
+	tables, options, err := parseNames(src, tokens, i, "RESTART", "CONTINUE", "IDENTITY", "CASCADE", "RESTRICT")
+	if err != nil {
+		return nil, err
+	}
+	return schemaCommand("TRUNCATE TABLE", func(c *change) error {
+		list := slices.Clone(tables)
+		for i := 0; i < len(list); i++ { // with CASCADE it grows
+			children, err := c.referencing(list[i])
+			if err != nil {
+				return err
+			}
+			for _, child := range children {
+				switch {
+				case contains(list, child):
+				case options["CASCADE"]:
+					list = append(list, child)
+				default:
+					return unsupported("TRUNCATE of %q, which a foreign key of %q refers to,", list[i], child).hint("Use TRUNCATE ... CASCADE.")
+				}
+			}
+		}
+		return c.deferring(func() error {
+			for _, name := range list {
+				if err := c.do("DELETE FROM main.%s", quoteIdent(name)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}), nil
+}
+
+// deferring runs fn with the foreign keys unchecked until it ends. All tables that refer to those of fn are its, or have lost their
+// foreign keys before.
+func (c *change) deferring(fn func() error) error {
+	if err := c.do("PRAGMA defer_foreign_keys = ON"); err != nil {
+		return err
+	}
+	if err := fn(); err != nil {
+		return err // and the end of the transaction ends it
+	}
+	return c.do("PRAGMA defer_foreign_keys = OFF")
+}
+
+// parseDrop reads DROP TABLE a, b [CASCADE] and the same of views and indexes.
+func parseDrop(src string, tokens []token) (*command, error) {
+	i, exists := 2, ""
+	if i+1 < len(tokens) && tokens[i].is("IF") && tokens[i+1].is("EXISTS") {
 		i, exists = i+2, "IF EXISTS "
 	}
 	what := "DROP " + strings.ToUpper(tokens[1].text)
-	var names []string
-	for ; i < len(tokens) && !tokens[i].isAny("CASCADE", "RESTRICT", ";"); i++ {
-		if tokens[i].is(",") {
-			continue
-		}
-		var name string
-		name, i = qualifiedAt(tokens, i)
-		names = append(names, name)
+	names, options, err := parseNames(src, tokens, i, "CASCADE", "RESTRICT")
+	if err != nil {
+		return nil, err
 	}
-	return schemaCommand(what, src, func(c *change) error {
-		if err := c.do("PRAGMA defer_foreign_keys = ON"); err != nil {
-			return err
-		}
-		for _, name := range names {
-			if err := c.do("%s %smain.%s", what, exists, quoteIdent(name)); err != nil {
+	return schemaCommand(what, func(c *change) error {
+		if what == "DROP TABLE" {
+			if err := c.dropParents(names, options["CASCADE"]); err != nil {
 				return err
 			}
 		}
-		return nil
-	})
+		return c.deferring(func() error {
+			for _, name := range names {
+				if err := c.do("%s %smain.%s", what, exists, quoteIdent(name)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}), nil
+}
+
+// dropParents drops the foreign keys of other tables that refer to tables to be dropped: SQLite would act on ON DELETE, and leave
+// the foreign keys in place.
+func (c *change) dropParents(tables []string, cascade bool) error {
+	for _, table := range tables {
+		children, err := c.referencing(table)
+		if err != nil {
+			return err
+		}
+		for _, child := range children {
+			if contains(tables, child) {
+				continue
+			}
+			if !cascade {
+				return sqlError("2BP01", "cannot drop table %s because a foreign key of table %s depends on it", table, child).
+					hint("Use DROP ... CASCADE to drop the dependent objects too.")
+			}
+			err := c.edit(child, allowed{foreign: true}, func(t *tableText) error {
+				t.dropParents(tables)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		left, err := c.referencing(table)
+		if err != nil {
+			return err
+		}
+		for _, child := range left {
+			if !contains(tables, child) {
+				return unsupported("dropping the foreign key of %q", child)
+			}
+		}
+	}
+	return nil
 }
 
 // parseAlterTable reads ALTER TABLE [IF EXISTS] [ONLY] name action, …; nil if SQLite itself can do it.
 func parseAlterTable(src string, tokens []token) (*command, error) {
+	src, tokens = withoutComments(src, tokens)
 	i := 2
 	ifExists := false
 	for i < len(tokens) && tokens[i].isAny("IF", "EXISTS", "ONLY") {
@@ -175,7 +285,7 @@ func parseAlterTable(src string, tokens []token) (*command, error) {
 	}
 	table, last := qualifiedAt(tokens, i)
 	if last+1 >= len(tokens) {
-		return nil, nil
+		return nil, sqlError(pgwire.StateSyntaxError, "syntax error at end of input")
 	}
 	end := len(tokens)
 	if tokens[end-1].is(";") {
@@ -183,14 +293,17 @@ func parseAlterTable(src string, tokens []token) (*command, error) {
 	}
 	var actions []action
 	for _, it := range splitItemsPlain(tokens, last+1, end) {
+		if tokens[it.lo].is("RENAME") && (it.lo != last+1 || it.hi != end) {
+			return nil, syntaxError(src, tokens[it.lo])
+		}
 		a, err := parseAction(src, tokens, it.lo, it.hi)
 		if err != nil {
 			return nil, err
 		}
 		actions = append(actions, a)
 	}
-	return schemaCommand("ALTER TABLE", src, func(c *change) error {
-		names, err := c.run("SELECT name FROM main.sqlite_schema WHERE type IN ('table', 'view') AND name = ?1 COLLATE NOCASE", table)
+	return schemaCommand("ALTER TABLE", func(c *change) error {
+		names, err := c.query("SELECT name FROM main.sqlite_schema WHERE type IN ('table', 'view') AND name = ?1 COLLATE NOCASE", table)
 		switch {
 		case err != nil:
 			return err
@@ -198,6 +311,15 @@ func parseAlterTable(src string, tokens []token) (*command, error) {
 			return nil
 		case len(names) == 0:
 			return sqlError(pgwire.StateUndefinedTable, "relation %q does not exist", table)
+		case strings.HasPrefix(strings.ToLower(names[0]), "sqlite_"):
+			return sqlError(pgwire.StateInsufficientPrivilege, "permission denied: %q is a system table", names[0])
+		}
+		shadow, err := c.query("SELECT type FROM pragma_table_list(?1) WHERE schema = 'main' AND type IN ('shadow', 'virtual')", names[0])
+		if err == nil && len(shadow) > 0 {
+			return unsupported("ALTER TABLE of a virtual table, and of one that belongs to such a table,")
+		}
+		if err != nil {
+			return err
 		}
 		for _, act := range actions {
 			if err := act(c, names[0]); err != nil {
@@ -250,29 +372,45 @@ func parseAction(src string, tokens []token, lo, hi int) (action, error) {
 			k++
 		}
 	}
+	rest := func() bool { // nothing, or what does not matter, is behind the name
+		named := at(k).kind == kindIdent || at(k).kind == kindQuoted
+		return named && (lo+k+1 == hi || at(k+1).isAny("CASCADE", "RESTRICT") && lo+k+2 == hi)
+	}
 	switch {
 	case at(0).is("ADD") && at(1).isAny("CONSTRAINT", "UNIQUE", "PRIMARY", "FOREIGN", "CHECK", "EXCLUDE"):
 		return addConstraint(parseDefinition(src[tokens[lo+1].start:tokens[hi-1].end]))
 	case at(0).is("ADD"):
 		skip("COLUMN", "IF", "NOT", "EXISTS")
+		if at(k).kind != kindIdent && at(k).kind != kindQuoted {
+			break
+		}
 		return addColumn(at(k).name(), text(lo+k), exists), nil
 	case at(0).is("DROP") && at(1).is("CONSTRAINT"):
 		k = 2
-		skip("IF", "EXISTS")
-		return dropConstraint(at(k).name(), exists), nil
+		if skip("IF", "EXISTS"); rest() {
+			return dropConstraint(at(k).name(), exists), nil
+		}
 	case at(0).is("DROP"):
-		skip("COLUMN", "IF", "EXISTS")
-		return dropColumn(at(k).name(), exists), nil
+		if skip("COLUMN", "IF", "EXISTS"); rest() {
+			return dropColumn(at(k).name(), exists), nil
+		}
 	case at(0).is("RENAME") && at(1).is("TO"):
-		return sqliteAction("RENAME TO " + quoteIdent(at(2).name())), nil
+		if k = 2; rest() {
+			return sqliteAction("RENAME TO " + quoteIdent(at(2).name())), nil
+		}
 	case at(0).is("RENAME") && !at(1).is("CONSTRAINT"):
 		skip("COLUMN")
-		return sqliteAction("RENAME COLUMN " + quoteIdent(at(k).name()) + " TO " + quoteIdent(at(k+2).name())), nil
+		from := at(k)
+		if k += 2; at(k-1).is("TO") && rest() {
+			return sqliteAction("RENAME COLUMN " + quoteIdent(from.name()) + " TO " + quoteIdent(at(k).name())), nil
+		}
 	case at(0).is("ALTER"):
 		skip("COLUMN")
 		return alterColumn(src, tokens, lo+k, hi)
+	default:
+		return nil, unsupported("ALTER TABLE %s %s", strings.ToUpper(at(0).text), strings.ToUpper(at(1).text)).at(src, tokens[lo].start)
 	}
-	return nil, unsupported("ALTER TABLE %s %s", strings.ToUpper(at(0).text), strings.ToUpper(at(1).text)).at(src, tokens[lo].start)
+	return nil, syntaxError(src, tokens[hi-1])
 }
 
 // sqliteAction is an action that SQLite has.
@@ -290,34 +428,72 @@ func addConstraint(d tableConstraint) (action, error) {
 		return func(c *change, table string) error { return c.addUnique(table, d.named(table), d.columns) }, nil
 	case "FOREIGN", "CHECK":
 		return func(c *change, table string) error {
-			rw, err := rewrite("ALTER TABLE t ADD " + d.withName(d.named(table)))
+			err := c.edit(table, allowed{foreign: d.kind == "FOREIGN"}, func(t *tableText) error {
+				name, err := t.freeName(table, d)
+				if err != nil {
+					return err
+				}
+				rw, err := rewrite("ALTER TABLE t ADD " + d.withName(name))
+				if err == nil {
+					t.items = append(t.items, strings.TrimSpace(strings.TrimPrefix(rw.sql, "ALTER TABLE t ADD ")))
+				}
+				return err
+			})
 			if err != nil {
 				return err
 			}
-			text := strings.TrimSpace(strings.TrimPrefix(rw.sql, "ALTER TABLE t ADD "))
-			return c.edit(table, func(t *tableText) error {
-				t.items = append(t.items, text)
-				return nil
-			})
+			return c.parentsExist(table)
 		}, nil
 	}
 	return nil, unsupported("ALTER TABLE ADD %s", d.kind).hint("SQLite makes a table's primary key when it makes the table.")
+}
+
+// freeName returns the name of a constraint to be added.
+func (t *tableText) freeName(table string, d tableConstraint) (string, error) {
+	if d.name != "" {
+		if t.constraint(table, d.name) != nil {
+			return "", sqlError("42710", "constraint %q for relation %q already exists", d.name, table)
+		}
+		return d.name, nil
+	}
+	if d.kind == "CHECK" {
+		with := tableText{items: append(slices.Clone(t.items), d.text)}
+		list := with.definitions()
+		d.columns = list[len(list)-1].columns
+	}
+	name := d.defaultName(table)
+	for n := 1; t.constraint(table, name) != nil; n++ {
+		name = d.defaultName(table) + strconv.Itoa(n)
+	}
+	return name, nil
 }
 
 // addUnique makes a unique constraint.
 func (c *change) addUnique(table, name string, columns []string) error {
 	list := make([]string, len(columns))
 	for i, column := range columns {
+		if err := c.hasColumn(table, column); err != nil { // SQLite would take its quoted name for a string
+			return err
+		}
 		list[i] = quoteIdent(column)
 	}
 	return c.do("CREATE UNIQUE INDEX main.%s %s ON %s (%s)", quoteIdent(name), constraintMark, quoteIdent(table), strings.Join(list, ", "))
+}
+
+// hasColumn reports an error if a table has no such column.
+func (c *change) hasColumn(table, column string) error {
+	there, err := c.query("SELECT name FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE", table, column)
+	if err == nil && len(there) == 0 {
+		return sqlError(pgwire.StateUndefinedColumn, "column %q of relation %q does not exist", column, table)
+	}
+	return err
 }
 
 // addColumn adds a column by its name and type first, gives it its default, and then the rest of its definition, which
 // SQLite's ADD COLUMN takes in part only.
 func addColumn(name, text string, ifNotExists bool) action {
 	return func(c *change, table string) error {
-		there, err := c.run("SELECT name FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE", table, name)
+		there, err := c.query("SELECT name FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE", table, name)
 		if err != nil || len(there) > 0 && ifNotExists {
 			return err
 		}
@@ -326,8 +502,11 @@ func addColumn(name, text string, ifNotExists bool) action {
 			return err
 		}
 		def := parseColumn(strings.SplitN(rw.sql, "ADD COLUMN ", 2)[1])
-		if def.clause("PRIMARY") >= 0 || def.clause("GENERATED") >= 0 {
-			return unsupported("ALTER TABLE ADD COLUMN … PRIMARY KEY or GENERATED")
+		switch {
+		case def.clause("PRIMARY") >= 0:
+			return unsupported("ALTER TABLE ADD COLUMN … PRIMARY KEY")
+		case def.clause("GENERATED") >= 0 || def.clause("AS") >= 0:
+			return c.do("ALTER TABLE main.%s ADD COLUMN %s", quoteIdent(table), def)
 		}
 		unique := def.remove("UNIQUE")
 		if err := c.do("ALTER TABLE main.%s ADD COLUMN %s %s", quoteIdent(table), quoteIdent(name), def.typ); err != nil {
@@ -339,9 +518,12 @@ func addColumn(name, text string, ifNotExists bool) action {
 				return err
 			}
 		}
-		err = c.edit(table, func(t *tableText) error {
+		err = c.edit(table, allowed{column: name, foreign: def.clause("REFERENCES") >= 0}, func(t *tableText) error {
 			return t.editColumn(name, func(d *columnDefinition) { d.clauses = def.clauses })
 		})
+		if err == nil && def.clause("REFERENCES") >= 0 {
+			err = c.parentsExist(table)
+		}
 		if err == nil && unique {
 			err = c.addUnique(table, table+"_"+name+"_key", []string{name})
 		}
@@ -352,14 +534,15 @@ func addColumn(name, text string, ifNotExists bool) action {
 // dropConstraint drops a constraint by its name.
 func dropConstraint(name string, ifExists bool) action {
 	return func(c *change, table string) error {
-		index, err := c.run("SELECT name FROM main.sqlite_schema WHERE type = 'index' AND tbl_name = ?1 AND name = ?2 AND sql IS NOT NULL", table, name)
+		index, err := c.query("SELECT name FROM main.sqlite_schema WHERE type = 'index' AND tbl_name = ?1 AND name = ?2 COLLATE NOCASE AND sql LIKE 'CREATE UNIQUE INDEX % /* constraint */ %'", table, name)
 		if err != nil {
 			return err
 		}
 		if len(index) > 0 {
-			return c.do("DROP INDEX main.%s", quoteIdent(name))
+			c.touch(table)
+			return c.do("DROP INDEX main.%s", quoteIdent(index[0]))
 		}
-		return c.edit(table, func(t *tableText) error {
+		return c.edit(table, allowed{foreign: true}, func(t *tableText) error {
 			d := t.constraint(table, name)
 			switch {
 			case d == nil && ifExists:
@@ -379,11 +562,11 @@ func dropConstraint(name string, ifExists bool) action {
 // dropColumn drops a column, and as PostgreSQL does the indexes and foreign keys it is a part of.
 func dropColumn(name string, ifExists bool) action {
 	return func(c *change, table string) error {
-		there, err := c.run("SELECT name FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE", table, name)
+		there, err := c.query("SELECT name FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE", table, name)
 		if err != nil || len(there) == 0 && ifExists {
 			return err
 		}
-		indexes, err := c.run("SELECT l.name FROM pragma_index_list(?1) l WHERE l.origin = 'c' AND EXISTS (SELECT 1 FROM pragma_index_info(l.name) i WHERE i.name = ?2 COLLATE NOCASE)", table, name)
+		indexes, err := c.query("SELECT l.name FROM pragma_index_list(?1) l WHERE l.origin = 'c' AND EXISTS (SELECT 1 FROM pragma_index_info(l.name) i WHERE i.name = ?2 COLLATE NOCASE)", table, name)
 		if err != nil {
 			return err
 		}
@@ -392,7 +575,8 @@ func dropColumn(name string, ifExists bool) action {
 				return err
 			}
 		}
-		err = c.edit(table, func(t *tableText) error {
+		c.touch(table)
+		err = c.edit(table, allowed{foreign: true}, func(t *tableText) error {
 			t.dropReferences(name)
 			return nil
 		})
@@ -414,26 +598,39 @@ func alterColumn(src string, tokens []token, i, hi int) (action, error) {
 	name := at(0).name()
 	edit := func(fn func(d *columnDefinition)) action {
 		return func(c *change, table string) error {
-			return c.edit(table, func(t *tableText) error { return t.editColumn(name, fn) })
+			return c.edit(table, allowed{column: name}, func(t *tableText) error { return t.editColumn(name, fn) })
+		}
+	}
+	// Rows that are older than the column do not hold it: SQLite reads its default for them. They get it before it is another.
+	editDefault := func(fn func(d *columnDefinition)) action {
+		act := edit(fn)
+		return func(c *change, table string) error {
+			if err := c.hasColumn(table, name); err != nil {
+				return err
+			}
+			if err := c.do("UPDATE main.%s SET %s = %s", quoteIdent(table), quoteIdent(name), quoteIdent(name)); err != nil {
+				return err
+			}
+			return act(c, table)
 		}
 	}
 	switch k := 1; {
-	case at(1).is("DROP") && at(2).is("NOT"):
+	case at(1).is("DROP") && at(2).is("NOT") && at(3).is("NULL") && i+4 == hi:
 		return edit(func(d *columnDefinition) { d.remove("NOT") }), nil
-	case at(1).is("SET") && at(2).is("NOT"):
+	case at(1).is("SET") && at(2).is("NOT") && at(3).is("NULL") && i+4 == hi:
 		return edit(func(d *columnDefinition) {
 			d.remove("NOT")
 			d.clauses = append(d.clauses, "NOT NULL")
 		}), nil
-	case at(1).is("DROP") && at(2).is("DEFAULT"):
-		return edit(func(d *columnDefinition) { d.remove("DEFAULT") }), nil
-	case at(1).is("SET") && at(2).is("DEFAULT"):
+	case at(1).is("DROP") && at(2).is("DEFAULT") && i+3 == hi:
+		return editDefault(func(d *columnDefinition) { d.remove("DEFAULT") }), nil
+	case at(1).is("SET") && at(2).is("DEFAULT") && i+3 < hi:
 		rw, err := rewrite("ALTER TABLE t ADD COLUMN c " + src[tokens[i+2].start:tokens[hi-1].end])
 		if err != nil {
 			return nil, err
 		}
 		value := strings.TrimPrefix(rw.sql, "ALTER TABLE t ADD COLUMN c ")
-		return edit(func(d *columnDefinition) {
+		return editDefault(func(d *columnDefinition) {
 			d.remove("DEFAULT")
 			d.clauses = append(d.clauses, value)
 		}), nil
@@ -447,8 +644,11 @@ func alterColumn(src string, tokens []token, i, hi int) (action, error) {
 		}
 		written := src[tokens[i+k+1].start:tokens[last].end]
 		using := ""
-		if last+1 < hi && tokens[last+1].is("USING") {
+		switch {
+		case last+2 < hi && tokens[last+1].is("USING"):
 			using = src[tokens[last+2].start:tokens[hi-1].end]
+		case last+1 < hi:
+			return nil, syntaxError(src, tokens[last+1])
 		}
 		return alterType(name, written, typ, using), nil
 	}
@@ -458,7 +658,7 @@ func alterColumn(src string, tokens []token, i, hi int) (action, error) {
 // alterType changes the type of a column, and its values with it.
 func alterType(name, written, typ, using string) action {
 	return func(c *change, table string) error {
-		rowid, err := c.run("SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE AND pk = 1 AND upper(type) = 'INTEGER'", table, name)
+		rowid, err := c.query("SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE AND pk = 1 AND upper(type) = 'INTEGER'", table, name)
 		if err != nil {
 			return err
 		}
@@ -468,7 +668,27 @@ func alterType(name, written, typ, using string) action {
 			}
 			return unsupported("another type for a primary key")
 		}
-		err = c.edit(table, func(t *tableText) error {
+		generated, err := c.query("SELECT name FROM pragma_table_xinfo(?1) WHERE hidden IN (2, 3)", table)
+		if err != nil {
+			return err
+		}
+		if len(generated) > 0 {
+			return unsupported("altering the type of a column of a table with generated columns")
+		}
+		indexes, err := c.query("SELECT sql FROM main.sqlite_schema WHERE type = 'index' AND tbl_name = ?1 AND sql IS NOT NULL", table)
+		if err != nil {
+			return err
+		}
+		names, err := c.query("SELECT name FROM main.sqlite_schema WHERE type = 'index' AND tbl_name = ?1 AND sql IS NOT NULL", table)
+		if err != nil {
+			return err
+		}
+		for _, index := range names { // what a partial index or one of expressions has may depend on the type
+			if err := c.do("DROP INDEX main.%s", quoteIdent(index)); err != nil {
+				return err
+			}
+		}
+		err = c.edit(table, allowed{column: name}, func(t *tableText) error {
 			return t.editColumn(name, func(d *columnDefinition) { d.typ = written })
 		})
 		if err != nil {
@@ -477,7 +697,14 @@ func alterType(name, written, typ, using string) action {
 		if using == "" {
 			using = "CAST(" + quoteIdent(name) + " AS " + typ + ")"
 		}
-		_, err = c.run(fmt.Sprintf("UPDATE public.%s SET %s = %s", quoteIdent(table), quoteIdent(name), using))
-		return err
+		if err := c.run(fmt.Sprintf("UPDATE public.%s SET %s = (%s)", quoteIdent(table), quoteIdent(name), using)); err != nil {
+			return err
+		}
+		for _, sql := range indexes {
+			if _, err := c.query(sql); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 }

@@ -66,7 +66,8 @@ func (cs *connState) textOf(table string) *tableText {
 	if err != nil {
 		return nil
 	}
-	return parseTable(sql.Text())
+	t, _ := parseTable(sql.Text()) // nil with an error
+	return t
 }
 
 // foreignKey finds the foreign key of a table by its columns.

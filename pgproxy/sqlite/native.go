@@ -34,6 +34,19 @@ func setDefensive(conn *sqlite.Conn, on bool) error {
 	if !nativeOK {
 		return conn.SetDefensive(on)
 	}
+	return configure(conn, lib.SQLITE_DBCONFIG_DEFENSIVE, on)
+}
+
+// setTriggers switches the triggers of all tables on or off, for this connection.
+func setTriggers(conn *sqlite.Conn, on bool) error {
+	if !nativeOK {
+		return unsupported("this statement")
+	}
+	return configure(conn, lib.SQLITE_DBCONFIG_ENABLE_TRIGGER, on)
+}
+
+// configure switches an option of sqlite3_db_config, which no interrupt stops.
+func configure(conn *sqlite.Conn, option int32, on bool) error {
 	p := unsafe.Pointer(conn)
 	tls, handle := *(**libc.TLS)(unsafe.Add(p, connTLS)), *(*uintptr)(unsafe.Add(p, connHandle))
 	to := int32(0)
@@ -42,7 +55,7 @@ func setDefensive(conn *sqlite.Conn, on bool) error {
 	}
 	args := libc.NewVaList(to, uintptr(0)) // nobody asks what it was
 	defer libc.Xfree(tls, args)
-	return sqlite.ResultCode(lib.Xsqlite3_db_config(tls, handle, lib.SQLITE_DBCONFIG_DEFENSIVE, args)).ToError()
+	return sqlite.ResultCode(lib.Xsqlite3_db_config(tls, handle, option, args)).ToError()
 }
 
 func native(stmt *sqlite.Stmt) (*libc.TLS, uintptr) {

@@ -1,12 +1,11 @@
 package sqlite
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/headpond/headpond/pgwire"
-	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 )
 
 // tableText is a CREATE TABLE as SQLite keeps it: what stands before the columns, columns and constraints, and the rest.
@@ -15,27 +14,89 @@ type tableText struct {
 	items      []string
 }
 
-// parseTable reads a CREATE TABLE; nil if it is another statement, such as of a virtual table.
-func parseTable(sql string) *tableText {
+// parseTable reads a CREATE TABLE. Comments in it are lost. The error is for statements that are something else, such as those
+// of virtual tables, and for what this parser does not cut up as SQLite does.
+func parseTable(sql string) (*tableText, error) {
+	sql = stripComments(sql)
 	tokens := tokenize(sql)
-	if createdThing(tokens) != "CREATE TABLE" {
-		return nil
+	open := slices.IndexFunc(tokens, func(t token) bool { return t.isAny("(", "AS") })
+	if createdThing(tokens) != "CREATE TABLE" || open < 0 || tokens[open].is("AS") || closing(tokens, open) == len(tokens) {
+		return nil, unsupported("ALTER TABLE of a virtual table")
 	}
-	for i, t := range tokens {
-		if t.is("AS") {
-			return nil
+	end := closing(tokens, open)
+	out := &tableText{head: sql[:tokens[open].end], tail: sql[tokens[end].start:]}
+	for _, it := range splitItemsPlain(tokens, open+1, end) {
+		item := sql[tokens[it.lo].start:tokens[it.hi-1].end]
+		if isTableConstraint(item) && severalConstraints(tokens[it.lo:it.hi]) {
+			return nil, unsupported("ALTER TABLE of a table whose constraints have no commas between them")
 		}
-		end := closing(tokens, i)
-		if !t.is("(") || end == len(tokens) {
+		out.items = append(out.items, item)
+	}
+	return out, nil
+}
+
+// severalConstraints reports whether there is more than one table constraint in an item: SQLite takes them without commas.
+func severalConstraints(tokens []token) bool {
+	n, depth := 0, 0
+	for i, t := range tokens {
+		switch {
+		case t.is("("):
+			depth++
+		case t.is(")"):
+			depth--
+		case depth == 0 && t.kind == kindIdent && t.isAny("PRIMARY", "UNIQUE", "CHECK", "FOREIGN") && (i == 0 || !tokens[i-1].is("CONSTRAINT")):
+			n++
+		}
+	}
+	return n > 1
+}
+
+// stripComments replaces the comments of a statement of SQLite's by blanks. Unlike in PostgreSQL they do not nest.
+func stripComments(sql string) string {
+	var b strings.Builder
+	for i := 0; i < len(sql); {
+		n := 1
+		switch c := sql[i]; {
+		case c == '\'' || c == '"' || c == '`':
+			n = quotedLen(sql[i:], c)
+		case c == '[':
+			n = max(strings.IndexByte(sql[i:], ']')+1, 1)
+		case strings.HasPrefix(sql[i:], "--"):
+			n = strings.IndexByte(sql[i:]+"\n", '\n')
+			b.WriteByte(' ')
+			i += n
+			continue
+		case strings.HasPrefix(sql[i:], "/*"):
+			if n = strings.Index(sql[i+2:], "*/") + 4; n < 4 {
+				n = len(sql) - i
+			}
+			b.WriteByte(' ')
+			i += n
 			continue
 		}
-		out := &tableText{head: sql[:t.end], tail: sql[tokens[end].start:]}
-		for _, it := range splitItemsPlain(tokens, i+1, end) {
-			out.items = append(out.items, sql[tokens[it.lo].start:tokens[it.hi-1].end])
-		}
-		return out
+		b.WriteString(sql[i : i+n])
+		i += n
 	}
-	return nil
+	return b.String()
+}
+
+// withoutComments returns a client's statement without its comments: SQLite would end a nested one earlier, and read the
+// rest of it as a part of the statement.
+func withoutComments(src string, tokens []token) (string, []token) {
+	var b strings.Builder
+	comment, last := false, 0
+	for i, t := range tokens {
+		if gap := src[last:t.start]; i > 0 && gap != "" {
+			comment = comment || strings.TrimSpace(gap) != ""
+			b.WriteByte(' ')
+		}
+		b.WriteString(t.text)
+		last = t.end
+	}
+	if !comment {
+		return src, tokens
+	}
+	return b.String(), tokenize(b.String())
 }
 
 // String returns the statement.
@@ -79,6 +140,10 @@ func (d *tableConstraint) named(table string) string {
 	if d.name != "" {
 		return d.name
 	}
+	return d.defaultName(table)
+}
+
+func (d *tableConstraint) defaultName(table string) string {
 	columns := strings.Join(append([]string{table}, d.columns...), "_")
 	switch d.kind {
 	case "PRIMARY":
@@ -107,6 +172,19 @@ func isTableConstraint(item string) bool {
 
 // definitions returns the constraints of a table and of its columns.
 func (t *tableText) definitions() (list []tableConstraint) {
+	columns := map[string]bool{}
+	for _, item := range t.items {
+		if !isTableConstraint(item) {
+			columns[strings.ToLower(parseColumn(item).name)] = true
+		}
+	}
+	defer func() {
+		for i := range list {
+			if d := &list[i]; d.kind == "CHECK" {
+				d.columns = checkedColumn(d.expression(), columns)
+			}
+		}
+	}()
 	for i, item := range t.items {
 		if isTableConstraint(item) {
 			d := parseDefinition(item)
@@ -126,14 +204,59 @@ func (t *tableText) definitions() (list []tableConstraint) {
 	return list
 }
 
-// constraint returns the constraint of that name, nil if there is none.
+// expression returns what stands in the parentheses of a CHECK.
+func (d *tableConstraint) expression() string {
+	_, text, _ := strings.Cut(d.text, "(")
+	return text
+}
+
+// references returns the table that a foreign key refers to, "" for other constraints.
+func (d *tableConstraint) references() string {
+	tokens := tokenize(d.text)
+	for i, t := range tokens {
+		if t.is("REFERENCES") && (d.kind == "FOREIGN" || d.kind == "REFERENCES") {
+			name, _ := qualifiedAt(tokens, i+1)
+			return name
+		}
+	}
+	return ""
+}
+
+// constraint returns the constraint of that name, nil if there is none. Those without a name have the one that the catalogs give them.
 func (t *tableText) constraint(table, name string) *tableConstraint {
+	taken := map[string]int{}
 	for _, d := range t.definitions() {
-		if strings.EqualFold(d.named(table), name) {
+		byDefault := d.defaultName(table)
+		have := d.name
+		if have == "" {
+			have = byDefault
+			if n := taken[byDefault]; n > 0 {
+				have += strconv.Itoa(n)
+			}
+		}
+		taken[byDefault]++
+		if strings.EqualFold(have, name) {
 			return &d
 		}
 	}
 	return nil
+}
+
+// dropParents removes the foreign keys that refer to one of the tables.
+func (t *tableText) dropParents(tables []string) {
+	for {
+		list := t.definitions()
+		i := slices.IndexFunc(list, func(d tableConstraint) bool { return contains(tables, d.references()) })
+		if i < 0 {
+			return
+		}
+		t.remove(&list[i])
+	}
+}
+
+// contains reports whether a name is among others, in any case.
+func contains(names []string, name string) bool {
+	return slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
 }
 
 // remove removes a constraint.
@@ -251,95 +374,4 @@ func (d *columnDefinition) remove(kind string) bool {
 // String returns the definition.
 func (d *columnDefinition) String() string {
 	return strings.Join(append([]string{d.quoted, d.typ}, d.clauses...), " ")
-}
-
-// edit changes the CREATE TABLE of a table, and checks that its rows satisfy what it says then.
-func (c *change) edit(table string, fn func(t *tableText) error) error {
-	rows, err := c.run("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1", table)
-	if err != nil {
-		return err
-	}
-	if len(rows) == 0 {
-		return unsupported("ALTER TABLE of a view")
-	}
-	t := parseTable(rows[0])
-	if t == nil {
-		return unsupported("ALTER TABLE of a virtual table")
-	}
-	if err := fn(t); err != nil {
-		return err
-	}
-	sql := t.String()
-	if sql == rows[0] {
-		return nil
-	}
-	if err := tryTable(sql); err != nil {
-		return err
-	}
-	if err := c.replaceTable(table, sql); err != nil {
-		return err
-	}
-	return c.verify(table)
-}
-
-// tryTable makes a table elsewhere: SQLite does not read what a schema is replaced with before it uses it.
-func tryTable(sql string) error {
-	scratch, err := sqlite.OpenConn(":memory:", sqlite.OpenReadWrite|sqlite.OpenMemory)
-	if err != nil {
-		return err
-	}
-	defer scratch.Close()
-	return sqlitex.ExecuteTransient(scratch, sql, nil)
-}
-
-// replaceTable writes another CREATE TABLE into the schema. A new version of it has every connection read it again.
-func (c *change) replaceTable(table, sql string) (err error) {
-	if err := setDefensive(c.conn, false); err != nil {
-		return err
-	}
-	defer func() {
-		if end := c.do("PRAGMA writable_schema = OFF"); err == nil {
-			err = end
-		}
-		if end := setDefensive(c.conn, true); err == nil {
-			err = end
-		}
-	}()
-	rows, err := c.run("PRAGMA main.schema_version")
-	if err != nil || len(rows) == 0 {
-		return err
-	}
-	version, err := strconv.Atoi(rows[0])
-	if err != nil {
-		return err
-	}
-	if err := c.do("PRAGMA writable_schema = ON"); err != nil {
-		return err
-	}
-	if err := c.do("UPDATE main.sqlite_schema SET sql = %s WHERE type = 'table' AND name = %s", quoteString(sql), quoteString(table)); err != nil {
-		return err
-	}
-	return c.do("PRAGMA main.schema_version = %d", version+1)
-}
-
-// verify checks the constraints of a table.
-func (c *change) verify(table string) error {
-	found, err := c.run("SELECT * FROM pragma_quick_check(?1)", table)
-	if err != nil {
-		return err
-	}
-	for _, row := range found {
-		switch {
-		case row == "ok":
-		case strings.HasPrefix(row, "NULL value"):
-			return sqlError(pgwire.StateNotNullViolation, "column %q contains null values", strings.TrimPrefix(row, "NULL value in "))
-		case strings.HasPrefix(row, "CHECK"):
-			return sqlError(pgwire.StateCheckViolation, "check constraint of relation %q is violated by some row", table)
-		}
-	}
-	found, err = c.run("SELECT * FROM pragma_foreign_key_check(?1)", table)
-	if err == nil && len(found) > 0 {
-		return sqlError(pgwire.StateForeignKeyViolation, "insert or update on table %q violates foreign key constraint", table)
-	}
-	return err
 }
