@@ -43,7 +43,7 @@ build: ## Build bin/headpond, static
 dist: ## Build a release: archives with headpond and headpond-bench, and their checksums, in dist
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' sh scripts/dist.sh $(RELEASES)
 
-test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, Chromium, a C compiler, curl, nc, clients
+test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, promtool, Chromium, a C compiler, curl, nc, clients
 	@sh scripts/test-deps.sh
 
 test: test-deps ## Vet and test everything with -race, against real servers

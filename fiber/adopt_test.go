@@ -34,7 +34,7 @@ func TestAdoptWhileClosed(t *testing.T) {
 				done := make(chan struct{})
 				k.Go(func() { // one of them lives elsewhere
 					defer close(done)
-					c.(interface{ Adopt() }).Adopt()
+					c.(fiber.Stream).Adopt()
 				})
 				<-done
 			}
@@ -71,7 +71,7 @@ func TestCloseOnArrival(t *testing.T) {
 				}
 				_ = c.Close()
 			})
-			c.(interface{ Adopt() }).Adopt()
+			c.(fiber.Stream).Adopt()
 		})
 		<-closed
 		on(s, func() {

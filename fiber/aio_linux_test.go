@@ -61,7 +61,7 @@ func TestSendThatFailsHalfWay(t *testing.T) {
 		"splice": func(t *testing.T, e *fiber.Engine, to net.Conn) error {
 			client, in := plainPair(t, e)
 			go func() { _, _ = client.Write(make([]byte, 64<<20)) }()
-			_, err := in.(copier).CopyTo(to, func(int) {}, nil)
+			_, err := in.(fiber.Stream).CopyTo(to, func(int) {}, nil)
 			_ = in.Close()
 			return err
 		},
@@ -105,7 +105,7 @@ func TestSendThatFailsBeforeASplice(t *testing.T) {
 		on(in, func() {
 			_ = plain.(*net.TCPConn).SetLinger(0)
 			_ = plain.Close() // the loop does not see it yet
-			_, writeErr = in.(copier).CopyTo(c, func(int) {}, nil)
+			_, writeErr = in.(fiber.Stream).CopyTo(c, func(int) {}, nil)
 			_, err = io.ReadAll(c)
 		})
 		if !errors.Is(writeErr, syscall.ECONNRESET) || !errors.Is(err, syscall.ECONNRESET) {
@@ -142,7 +142,7 @@ func TestPanicWhileSplicing(t *testing.T) {
 			var got any
 			on(in, func() {
 				defer func() { got = recover() }()
-				_, _ = in.(copier).CopyTo(out, func(int) {}, func(int) { panic("spliced") })
+				_, _ = in.(fiber.Stream).CopyTo(out, func(int) {}, func(int) { panic("spliced") })
 			})
 			if got != "spliced" {
 				t.Errorf("CopyTo ended with the panic %v", got)
@@ -155,7 +155,7 @@ func TestPanicWhileSplicing(t *testing.T) {
 	})
 }
 
-// More connections than one call sends for have something to say in one turn, in small pieces and in larger ones, and some of their
+// More connections than one call sends for have something to send in one tick, in small pieces and in larger ones, and some of their
 // peers do not read.
 func TestManySendsInOneTurn(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
@@ -247,7 +247,7 @@ func TestAnswerBeforeTheReset(t *testing.T) {
 			client, in := plainPair(t, e)
 			go func() { _, _ = client.Write(make([]byte, 64<<20)) }()
 			defer in.Close()
-			if c, ok := in.(copier); ok {
+			if c, ok := in.(fiber.Stream); ok {
 				_, err := c.CopyTo(to, func(int) {}, nil)
 				return err
 			}
@@ -290,7 +290,7 @@ func TestResetFoundByASendWhileSplicing(t *testing.T) {
 			var spliced atomic.Int64
 			ended := make(chan [2]error, 1)
 			fiber.Spawn(in, func() {
-				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(n int) { spliced.Add(int64(n)) })
+				readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(int) {}, func(n int) { spliced.Add(int64(n)) })
 				ended <- [2]error{readErr, writeErr}
 			})
 			for spliced.Load() == 0 {

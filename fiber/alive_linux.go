@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// Alive returns nil once every loop has taken a turn, or an error that wraps ctx's and says how many have not: what a watchdog
+// Alive returns nil once every loop has completed a tick, or an error that wraps ctx's and says how many have not: what a watchdog
 // asks. An engine that is closed has no loops any more; the goroutine engine has none.
 func (e *Engine) Alive(ctx context.Context) error {
 	turned := make(chan struct{}, len(e.loops))

@@ -3,7 +3,6 @@
 package fiber
 
 import (
-	"net"
 	"syscall"
 	"time"
 )
@@ -83,10 +82,4 @@ func (c *Conn) TryWrite(p []byte) (n int) {
 		}
 	}
 	return n
-}
-
-// Beside reports whether other is a connection of the same loop.
-func (c *Conn) Beside(other net.Conn) bool {
-	o, ok := other.(*Conn)
-	return ok && o.loop.Load() == c.loop.Load()
 }

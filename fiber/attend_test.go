@@ -14,17 +14,8 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// attendable is what steps do with a connection.
-type attendable interface {
-	net.Conn
-	Attend(step func() (over bool)) bool
-	TryRead(patience time.Duration) (b []byte, over bool)
-	TryWrite(p []byte) (n int)
-	Beside(other net.Conn) bool
-}
-
 // until collects what TryRead gives until it is over, and what Read says then.
-func until(c attendable, patience time.Duration, got chan<- string) (calls int, err error) {
+func until(c fiber.Stream, patience time.Duration, got chan<- string) (calls int, err error) {
 	if !c.Attend(func() bool {
 		for calls++; ; {
 			b, over := c.TryRead(patience)
@@ -54,7 +45,7 @@ func TestAttendEnds(t *testing.T) {
 			"deadline":      {func(_, c net.Conn) { _ = c.SetReadDeadline(time.Now().Add(time.Millisecond)) }, os.ErrDeadlineExceeded},
 		} {
 			peer, conn := plainPair(t, e)
-			a := conn.(attendable)
+			a := conn.(fiber.Stream)
 			got, err := make(chan string), make(chan error, 1)
 			fiber.Spawn(conn, func() {
 				_, failed := until(a, 0, got)
@@ -87,7 +78,7 @@ func TestAttendPatience(t *testing.T) {
 		peer, conn := plainPair(t, e)
 		defer peer.Close()
 		defer conn.Close()
-		a := conn.(attendable)
+		a := conn.(fiber.Stream)
 		on(conn, func() {
 			var heard []string
 			impatient := 0
@@ -129,7 +120,7 @@ func TestAttendWrites(t *testing.T) {
 		peer, conn := plainPair(t, e)
 		defer peer.Close()
 		defer conn.Close()
-		a := conn.(attendable)
+		a := conn.(fiber.Stream)
 		data := random(t, 16<<20)
 		sent := make(chan int, 1)
 		fiber.Spawn(conn, func() {
@@ -177,8 +168,8 @@ func TestAttendTwo(t *testing.T) {
 			defer close(done)
 			defer in.Close()
 			defer out.Close()
-			from, to := in.(attendable), out.(attendable)
-			if !from.Beside(out) {
+			from, to := in.(fiber.Stream), out.(fiber.Stream)
+			if from.Loop() != fiber.LoopOf(out) {
 				t.Error("not beside each other")
 			}
 			p := fiber.NewParker()
@@ -248,7 +239,7 @@ func TestAttendPanics(t *testing.T) {
 		log := newLines()
 		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
 		peer, conn := plainPair(t, e)
-		a := conn.(attendable)
+		a := conn.(fiber.Stream)
 		panicked, waits := make(chan any, 1), make(chan struct{}, 9)
 		fiber.Spawn(conn, func() {
 			defer func() { panicked <- recover() }()
@@ -273,14 +264,14 @@ func TestAttendPanics(t *testing.T) {
 	}
 }
 
-// Who is not on the connection's loop does not attend.
+// Attend returns false off the connection's loop.
 func TestAttendElsewhere(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		peer, conn := plainPair(t, e)
 		defer peer.Close()
 		defer conn.Close()
 		called := false
-		if conn.(attendable).Attend(func() bool { called = true; return true }) || called {
+		if conn.(fiber.Stream).Attend(func() bool { called = true; return true }) || called {
 			t.Error("a goroutine attends")
 		}
 	})
@@ -292,7 +283,7 @@ func TestWatchdogNamesAStep(t *testing.T) {
 		peer, conn := plainPair(t, e)
 		defer peer.Close()
 		defer conn.Close()
-		a, waits, done := conn.(attendable), make(chan struct{}, 9), make(chan struct{})
+		a, waits, done := conn.(fiber.Stream), make(chan struct{}, 9), make(chan struct{})
 		var over atomic.Bool
 		fiber.Spawn(conn, func() {
 			defer close(done)

@@ -21,7 +21,7 @@ var sendSizes = [...]int{1 << 10, 8 << 10, 64 << 10}
 const (
 	sendArena = 1 << 20 // mapped at a time
 	// recvCount buffers wait for data of whichever connection gets some. None is held for longer
-	// than a turn; when one turn uses them up, the rest is received in the next.
+	// than a tick; when one tick uses them up, the rest is received in the next.
 	recvCount = 128
 	recvSize  = 16 << 10
 )

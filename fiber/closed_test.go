@@ -50,7 +50,7 @@ func (b bystanders) untouched(t *testing.T) {
 // gone waits until the loop has closed what was to be closed.
 func gone(c net.Conn) {
 	done := make(chan struct{})
-	go func() { // a goroutine's trips make the loop turn
+	go func() { // a goroutine's trips make the loop tick
 		defer close(done)
 		for range 20 {
 			on(c, func() { fiber.Sleep(time.Microsecond) })
@@ -67,7 +67,7 @@ func TestCopyToAClosedDestination(t *testing.T) {
 			client, in, out, _ := chain(t, e, network)
 			ended := make(chan [2]error, 1)
 			fiber.Spawn(in, func() {
-				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, nil)
+				readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(int) {}, nil)
 				ended <- [2]error{readErr, writeErr}
 			})
 			gone(in)
@@ -90,7 +90,7 @@ func TestCopyToFromAClosedSource(t *testing.T) {
 			client, in, out, server := chain(t, e, network)
 			ended := make(chan [2]error, 1)
 			fiber.Spawn(in, func() {
-				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, nil)
+				readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(int) {}, nil)
 				ended <- [2]error{readErr, writeErr}
 			})
 			_ = client.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)) // until nothing has room any more
@@ -118,7 +118,7 @@ func TestCloseWhileSplicing(t *testing.T) {
 				var spliced atomic.Int64
 				ended := make(chan [2]error, 1)
 				fiber.Spawn(in, func() {
-					readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(n int) { spliced.Add(int64(n)) })
+					readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(int) {}, func(n int) { spliced.Add(int64(n)) })
 					ended <- [2]error{readErr, writeErr}
 				})
 				closed := out
@@ -222,7 +222,7 @@ func TestWaitReadableForOnAClosedConnection(t *testing.T) {
 		on(c, func() {
 			_ = c.Close()
 			var opened fiber.Group
-			opened.Go(func() { others = openHere(t, l) }) // in the turn in which the other looks again
+			opened.Go(func() { others = openHere(t, l) }) // in the tick in which the other looks again
 			opened.Wait()
 		})
 		if err := <-ended; !errors.Is(err, net.ErrClosed) {

@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a connection of a loop: a net.Conn over a TCP or Unix stream socket. Its fast way is
-// for fibers of its own loop; every method may be called from anywhere, at the price of a trip
-// to the loop. Idle, it holds no buffer.
+// Conn is a connection of a loop: a net.Conn over a TCP or Unix stream socket. Every method may be
+// called from anywhere; off its own loop a call costs a trip to the loop. An idle Conn holds no buffer.
 //
-// What Write took is sent at the end of the loop's turn with everything else, so an
+// What Write took is sent at the end of the loop's tick with everything else, so an
 // error about it is returned by a later call, as for bytes in the socket's buffer. Close sends
 // what is left first, for as long as the peer takes some in each [closeTime]; else it is told of a reset.
 type Conn struct {
@@ -32,7 +31,7 @@ type Conn struct {
 	rd, wr side
 	then   func()      // is run as a fiber as soon as there is something to read
 	slot   uint32      // in the poller's table, or moving
-	timer  int32       // place in the loop's timers, from 1; 0 = not armed
+	timer  int32       // index in the loop's timers, from 1; 0 = not armed
 	shut   atomic.Bool // Close was called, or the connection is closed; for anybody
 	peer   peer4
 	streak uint8 // operations without a pause
@@ -52,14 +51,14 @@ type side struct {
 	deadline int64      // in the loop's clock; 0 = none
 }
 
-// rareConn is what most connections do not need.
+// rareConn holds the state that most connections do not need; it is allocated on first use.
 type rareConn struct {
 	local, remote atomic.Pointer[net.Addr]
 
 	rd, wr []*coroutine // that want to read and write when others have done so; the loop's
 }
 
-// rarely makes room for what most connections do not need.
+// rarely returns c's rareConn, which it allocates if necessary. Any thread may call it.
 func (c *Conn) rarely() *rareConn {
 	if c.rare.Load() == nil {
 		c.rare.CompareAndSwap(nil, new(rareConn))
@@ -67,7 +66,7 @@ func (c *Conn) rarely() *rareConn {
 	return c.rare.Load()
 }
 
-// queue is that of one of c's sides.
+// queue returns the fibers that wait for a side of c to become free.
 func (r *rareConn) queue(c *Conn, s *side) *[]*coroutine {
 	if s == &c.rd {
 		return &r.rd
@@ -75,7 +74,7 @@ func (r *rareConn) queue(c *Conn, s *side) *[]*coroutine {
 	return &r.wr
 }
 
-// busy is whether an operation on one of c's sides is under way.
+// busy returns the flag that is set while an operation on a side of c is under way.
 func (c *Conn) busy(s *side) *bool {
 	if s == &c.rd {
 		return &c.reading
@@ -86,13 +85,10 @@ func (c *Conn) busy(s *side) *bool {
 // moving is the slot of a connection that has not arrived at its loop: see Adopt.
 const moving = math.MaxUint32
 
-// maxStreak is how many operations a fiber may do in one go before others have a turn.
+// maxStreak is how many operations a fiber may do in one go before the loop runs others.
 const maxStreak = 64
 
-var (
-	_ net.Conn     = (*Conn)(nil)
-	_ syscall.Conn = (*Conn)(nil)
-)
+var _ Stream = (*Conn)(nil)
 
 // newConn makes a connection of an open descriptor, which is in non-blocking mode, and
 // hands it to l. Any thread may call it.
@@ -247,52 +243,8 @@ func (c *Conn) OnReadable(fn func()) bool {
 	return true
 }
 
-// Quiet reports that the connection is open and that nothing has arrived on it that was not
-// read: an idle pooled connection that is not quiet is of no use any more. It does not wait.
-// Only the connection's one user may call it, and not during a Read.
-func (c *Conn) Quiet() bool {
-	l := c.loop.Load()
-	if !l.here() {
-		return c.ask(l, func(l *loop) bool { return !c.closed && l.poller.quiet(c) })
-	}
-	return !c.closed && l.poller.quiet(c)
-}
-
-// Ended reports that the peer has sent its end, or broken the connection, and that nothing before
-// that is unread. It does not wait. Like Quiet it is for the connection's one user.
-func (c *Conn) Ended() bool {
-	l := c.loop.Load()
-	if !l.here() {
-		return !c.ask(l, func(l *loop) bool { return !c.closed && !l.poller.ended(c) })
-	}
-	return c.closed || l.poller.ended(c)
-}
-
-// PeerClosed reports that the peer has sent its end, or broken the connection, whether or not something before that is
-// unread. It does not wait. Like Quiet it is for the connection's one user.
-func (c *Conn) PeerClosed() bool {
-	l := c.loop.Load()
-	if !l.here() {
-		return !c.ask(l, func(*loop) bool { return !c.closed && !c.hungUp() })
-	}
-	return c.closed || c.hungUp()
-}
-
-// hungUp is PeerClosed on the loop. It asks the system, which goes on telling when everything has been received.
-func (c *Conn) hungUp() bool {
-	state := [1]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
-	return c.inErr != 0 || pollNow(state[:]) && state[0].Revents != 0
-}
-
-// ask runs question on the connection's loop; false when that has ended.
-func (c *Conn) ask(l *loop, question func(*loop) bool) (answer bool) {
-	var err error
-	c.elsewhere(l, func(l *loop) { answer = question(l) }, &err)
-	return answer && err == nil
-}
-
-// elsewhere runs op on the connection's loop for a caller that is not there. A connection that
-// moved meanwhile is followed.
+// elsewhere runs op on the connection's loop for a caller that is not on it. If the connection moves
+// to another loop meanwhile, op runs there.
 func (c *Conn) elsewhere(l *loop, op func(*loop), err *error) {
 	for {
 		moved := false
@@ -372,8 +324,8 @@ func (c *Conn) write(l *loop, p []byte) (total int, err error) {
 	return total, nil
 }
 
-// begin takes a side for one operation, and looks whether there is any use in it. The loop's
-// clock is as old as its turn: a deadline that has not passed by it is in time.
+// begin waits until no other operation uses the side and reserves it. It fails if c is closed or the deadline has passed. The loop's
+// clock is as old as its tick: a deadline that has not passed by it is in time.
 func (c *Conn) begin(l *loop, s *side) error {
 	if busy := c.busy(s); *busy {
 		q := c.rarely().queue(c, s)
@@ -672,21 +624,8 @@ func (c *Conn) Adopt() {
 	})
 }
 
-// LoopOf returns the number of the loop that c lives on, from 1, which no other loop of the process has; 0 if c is neither
-// an engine's connection nor, by a method NetConn, one over it. It is for a pool of connections that several loops use, as
-// its Place: see Adopt and package pool.
-func LoopOf(c net.Conn) int {
-	for {
-		switch t := c.(type) {
-		case *Conn:
-			return t.loop.Load().id
-		case interface{ NetConn() net.Conn }:
-			c = t.NetConn()
-		default:
-			return 0
-		}
-	}
-}
+// Loop implements Stream.
+func (c *Conn) Loop() int { return c.loop.Load().id }
 
 // Go runs fn as a fiber of the connection's loop.
 func (c *Conn) Go(fn func()) {

@@ -14,18 +14,15 @@ import (
 	"github.com/headpond/headpond/internal/splice"
 )
 
-// spliceLeast is the least that a splice must move for the next to be worth while.
-const spliceLeast = 16 << 10
-
 // scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
 const scratchSize = 64 << 10
 
-// spliceLimit bounds what one splice moves: what a pipe holds. After spliceTurn there is a pause, so that other
-// fibers are not held up for long, which is a millisecond at most. Smaller pieces and turns cost more, and the more
+// spliceLimit bounds what one splice moves: what a pipe holds. After spliceBurst there is a pause, so that other
+// fibers are not held up for long, which is a millisecond at most. Smaller pieces and bursts cost more, and the more
 // the more connections there are, for each finds its own data cold and more ends asleep; W1d shows it.
 const (
 	spliceLimit = splice.PipeSize
-	spliceTurn  = 4 << 20
+	spliceBurst = 4 << 20
 )
 
 // CopyTo moves what c receives to dst until one of them ends: readErr is why c did, io.EOF at
@@ -36,9 +33,9 @@ const (
 // (runtime.Goexit). A panic of it is the caller's.
 func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
 	l := c.loop.Load()
-	d, ok := dst.(*Conn)
+	d, ok := written(dst).(*Conn)
 	if !ok || !l.here() || d.loop.Load() != l {
-		return c.copyPlain(dst, moved)
+		return Copy(c, dst, moved)
 	}
 	if err := c.begin(l, &c.rd); err != nil {
 		return c.opError("read", err), nil
@@ -53,30 +50,6 @@ func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeE
 		readErr = c.opError("read", readErr)
 	}
 	return readErr, d.opError("write", writeErr)
-}
-
-// copyPlain copies between connections that do not share a loop.
-func (c *Conn) copyPlain(dst net.Conn, moved func(int)) (readErr, writeErr error) {
-	var buf []byte
-	for {
-		if err := c.WaitReadable(); err != nil {
-			return err, nil
-		}
-		if buf == nil {
-			buf = make([]byte, scratchSize)
-		}
-		n, err := c.Read(buf)
-		if n > 0 {
-			m, err := dst.Write(buf[:n])
-			moved(m)
-			if err != nil {
-				return nil, err
-			}
-		}
-		if err != nil {
-			return err, nil
-		}
-	}
 }
 
 // copyTo is CopyTo between connections of l whose sides are taken.
@@ -183,7 +156,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	f := l.current
 	f.bulk = true
 	defer func() { f.bulk = false }()
-	_ = c.yield(l) // as after each spliceTurn: overMeanwhile tells
+	_ = c.yield(l) // as after each spliceBurst: overMeanwhile tells
 	since := 0     // bytes, without a pause
 	waited := false
 	for {
@@ -211,7 +184,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 			return nil, nil
 		}
 		waited = false
-		if since += n; since >= spliceTurn {
+		if since += n; since >= spliceBurst {
 			since = 0
 			_ = c.yield(l)
 		}
@@ -258,6 +231,7 @@ func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) erro
 		m, err := splice.Once(pipe.R, d.fd, n)
 		switch {
 		case m > 0:
+			d.sentSome = true
 			moved(m)
 			n -= m
 			short = n > 0

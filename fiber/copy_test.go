@@ -16,11 +16,6 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// copier is a connection of a loop.
-type copier interface {
-	CopyTo(dst net.Conn, moved, spliced func(int)) (readErr, writeErr error)
-}
-
 // loops runs a test on the engines that have loops.
 func loops(t *testing.T, run func(t *testing.T, e *fiber.Engine)) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
@@ -58,7 +53,7 @@ func TestCopyTo(t *testing.T) {
 				var moved, spliced int
 				copied := make(chan error, 1) // a send that waits would hold the loop
 				fiber.Spawn(in, func() {
-					readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, func(n int) { spliced += n })
+					readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) { moved += n }, func(n int) { spliced += n })
 					if writeErr != nil {
 						t.Error(writeErr)
 					}
@@ -99,7 +94,7 @@ func TestCopyToAcrossLoops(t *testing.T) {
 		moved := 0
 		ended := make(chan [2]error, 1)
 		fiber.Spawn(in, func() {
-			readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, nil)
+			readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) { moved += n }, nil)
 			ended <- [2]error{readErr, writeErr}
 		})
 		go func() { _, _ = client.Write(want) }()
@@ -121,7 +116,7 @@ func TestCopyToBothWays(t *testing.T) {
 		client, in, out, server := chain(t, e, "tcp")
 		join := func(from, to net.Conn) {
 			fiber.Spawn(from, func() {
-				if _, err := from.(copier).CopyTo(to, func(int) {}, nil); err != nil {
+				if _, err := from.(fiber.Stream).CopyTo(to, func(int) {}, nil); err != nil {
 					t.Error(err)
 				}
 				_ = to.(interface{ CloseWrite() error }).CloseWrite()
@@ -160,7 +155,7 @@ func TestCopyToFails(t *testing.T) {
 		ended := make(chan [2]error, 1)
 		start := func(from, to net.Conn) {
 			fiber.Spawn(from, func() {
-				readErr, writeErr := from.(copier).CopyTo(to, func(int) {}, nil)
+				readErr, writeErr := from.(fiber.Stream).CopyTo(to, func(int) {}, nil)
 				ended <- [2]error{readErr, writeErr}
 			})
 		}
@@ -191,7 +186,7 @@ func TestCopyToSlowReceiver(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, in, out, server := chain(t, e, "tcp")
 		fiber.Spawn(in, func() {
-			_, _ = in.(copier).CopyTo(out, func(int) {}, nil)
+			_, _ = in.(fiber.Stream).CopyTo(out, func(int) {}, nil)
 			_ = out.Close()
 		})
 		want := random(t, 32<<20)
@@ -230,7 +225,7 @@ func TestCopyToAgainAfterADeadline(t *testing.T) {
 		ended := make(chan error, 1)
 		start := func() {
 			fiber.Spawn(in, func() {
-				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(int) { spliced.Add(1) })
+				readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(int) {}, func(int) { spliced.Add(1) })
 				if writeErr != nil {
 					t.Error(writeErr)
 				}
@@ -284,7 +279,7 @@ func TestCopyToDeadlineInBulk(t *testing.T) {
 		fiber.Spawn(in, func() {
 			defer close(ended)
 			defer out.Close()
-			readErr, writeErr := in.(copier).CopyTo(out, func(n int) {
+			readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) {
 				if moved += n; late >= 0 {
 					late += n
 				}
@@ -315,7 +310,7 @@ func TestCopyToPanics(t *testing.T) {
 		pieces, panicked := 0, make(chan any, 1)
 		fiber.Spawn(in, func() {
 			defer func() { panicked <- recover() }()
-			_, _ = in.(copier).CopyTo(out, func(int) {
+			_, _ = in.(fiber.Stream).CopyTo(out, func(int) {
 				if pieces++; pieces == 3 {
 					panic("third")
 				}
@@ -346,7 +341,7 @@ func TestCopyToHoldsNobodyUp(t *testing.T) {
 			defer both.Done()
 			defer close(ended)
 			defer out.Close()
-			if readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
+			if readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
 				t.Errorf("CopyTo: %v, %v", readErr, writeErr)
 			}
 		})
@@ -403,7 +398,7 @@ func TestManyCopyToHoldNobodyUp(t *testing.T) {
 		copyOne := func(in, out net.Conn) {
 			defer ended.Add(1)
 			defer out.Close()
-			if readErr, writeErr := in.(copier).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
+			if readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
 				t.Errorf("CopyTo: %v, %v", readErr, writeErr)
 			}
 		}

@@ -9,10 +9,6 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-type detacher interface {
-	Detach() (net.Conn, []byte, error)
-}
-
 // A connection that leaves its loop loses nothing: neither what was received and not read, nor
 // what was written just before, nor the end.
 func TestDetach(t *testing.T) {
@@ -37,7 +33,7 @@ func TestDetach(t *testing.T) {
 						_, err = s.Write(big[:100])
 					}
 					if err == nil {
-						plain, ahead, err = s.(detacher).Detach()
+						plain, ahead, err = s.(fiber.Stream).Detach()
 					}
 					if err != nil {
 						t.Error(err)
@@ -79,14 +75,14 @@ func TestDetach(t *testing.T) {
 	})
 }
 
-// Who waits keeps Detach waiting; Close ends both.
+// Detach waits while a Read does; Close ends both.
 func TestDetachWaits(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")
 		read, detached := make(chan error, 1), make(chan error, 1)
 		fiber.Spawn(s, func() {
 			fiber.Spawn(s, func() {
-				_, _, err := s.(detacher).Detach()
+				_, _, err := s.(fiber.Stream).Detach()
 				detached <- err
 			})
 			_, err := s.Read(make([]byte, 1))

@@ -52,7 +52,7 @@ func deaf(t *testing.T, ip [4]byte, port int) *net.TCPAddr {
 	}
 }
 
-// What dialing tells of a failure is what package net tells.
+// Dial errors are the same as those of package net.
 func TestDialErrors(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		to := deaf(t, [4]byte{127, 0, 0, 1}, 0)
@@ -167,7 +167,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 			"accept": func(net.Conn) error { _, err := l.Accept(); return err },
 			"read":   func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err },
 			"write":  func(c net.Conn) error { _, err := c.Write(make([]byte, 64<<20)); return err },
-			"copy":   func(c net.Conn) error { err, _ := c.(copier).CopyTo(c, func(int) {}, nil); return err },
+			"copy":   func(c net.Conn) error { err, _ := c.(fiber.Stream).CopyTo(c, func(int) {}, nil); return err },
 		}
 		type result struct {
 			name string

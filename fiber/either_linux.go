@@ -17,7 +17,7 @@ import (
 // [errors.ErrUnsupported], and nothing was waited for.
 func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
 	l := c.loop.Load()
-	o, ok := other.(*Conn)
+	o, ok := bare(other).(*Conn)
 	if !ok || o.loop.Load() != l || !l.here() || l.current == nil || c.reading || o.reading || o.then != nil {
 		return false, false, errors.ErrUnsupported
 	}

@@ -12,13 +12,6 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// eitherWaiter is what only connections of loops have.
-type eitherWaiter interface {
-	net.Conn
-	WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error)
-	OnReadable(fn func()) bool
-}
-
 // Whatever would end a Read of one of the two connections ends the wait, before or while it lasts.
 func TestWaitEither(t *testing.T) {
 	type outcome struct {
@@ -55,7 +48,7 @@ func TestWaitEither(t *testing.T) {
 				}
 				fiber.Spawn(a, func() {
 					close(started)
-					ready, other, err := a.(eitherWaiter).WaitEither(b, 0)
+					ready, other, err := a.(fiber.Stream).WaitEither(b, 0)
 					got <- outcome{ready, other, err}
 					failed := error(nil)
 					if ready {
@@ -86,12 +79,12 @@ func TestWaitEitherPatience(t *testing.T) {
 		_, a, b, peerB := chain(t, e, "tcp")
 		on(a, func() {
 			for range 3 {
-				if ready, other, err := a.(eitherWaiter).WaitEither(b, time.Millisecond); ready || other || err != nil {
+				if ready, other, err := a.(fiber.Stream).WaitEither(b, time.Millisecond); ready || other || err != nil {
 					t.Error(ready, other, err)
 				}
 			}
 			_, _ = peerB.Write([]byte("x"))
-			if ready, other, err := a.(eitherWaiter).WaitEither(b, time.Hour); ready || !other || err != nil {
+			if ready, other, err := a.(fiber.Stream).WaitEither(b, time.Hour); ready || !other || err != nil {
 				t.Error(ready, other, err)
 			}
 		})
@@ -106,7 +99,7 @@ func TestWaitEitherWakesOnce(t *testing.T) {
 			for range 200 {
 				_, _ = peerA.Write([]byte("x")) // both are sent at the end of this tick
 				_, _ = peerB.Write([]byte("x"))
-				if ready, other, err := a.(eitherWaiter).WaitEither(b, 0); !ready && !other || err != nil {
+				if ready, other, err := a.(fiber.Stream).WaitEither(b, 0); !ready && !other || err != nil {
 					t.Error(ready, other, err)
 				}
 				done := false
@@ -134,7 +127,7 @@ func TestWaitEitherWakesOnce(t *testing.T) {
 func TestWaitEitherUnsupported(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		_, a, b, _ := chain(t, e, "tcp")
-		w := a.(eitherWaiter)
+		w := a.(fiber.Stream)
 		if _, _, err := w.WaitEither(b, 0); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("on a goroutine: %v", err)
 		}
@@ -148,11 +141,11 @@ func TestWaitEitherUnsupported(t *testing.T) {
 	})
 }
 
-// What OnReadable was to run is not run when that is taken back.
+// OnReadable(nil) cancels the function set before.
 func TestOnReadableTakenBack(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		_, a, b, peerB := chain(t, e, "tcp")
-		w := b.(eitherWaiter)
+		w := b.(fiber.Stream)
 		on(a, func() {
 			if !w.OnReadable(func() { t.Error("it was run") }) || !w.OnReadable(nil) {
 				t.Error("refused")

@@ -220,10 +220,10 @@ type Stats struct {
 	Spare  int    // ended, and kept for the next
 	Panics uint64 // fibers ended by one
 	Held   uint64 // times the watchdog found a fiber holding its loop
-	Turns  uint64 // of the loops: each asks the kernel once
+	Ticks  uint64 // of the loops: each asks the kernel once
 }
 
-// Stats returns the state of the loops as of their last turn.
+// Stats returns the state of the loops as of their last tick.
 func (e *Engine) Stats() Stats {
 	s := Stats{Loops: len(e.loops)}
 	for _, l := range e.loops {
@@ -232,7 +232,7 @@ func (e *Engine) Stats() Stats {
 		s.Spare += int(l.kept.Load())
 		s.Panics += l.panics.Load()
 		s.Held += l.held.Load()
-		s.Turns += l.turn.Load()
+		s.Ticks += l.tick.Load()
 	}
 	return s
 }

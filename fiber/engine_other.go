@@ -58,9 +58,6 @@ func Go(fn func()) { go fn() }
 // Block calls fn.
 func Block(fn func()) { fn() }
 
-// LoopOf returns 0: there are no loops.
-func LoopOf(net.Conn) int { return 0 }
-
 // onFiber reports false: there are none.
 func onFiber() bool { return false }
 
@@ -85,15 +82,15 @@ func (*Parker) TryPark() bool { return false }
 // Nudge does nothing.
 func (*Parker) Nudge() {}
 
-// Place returns 0.
-func (*Parker) Place() int { return 0 }
+// Affinity returns 0.
+func (*Parker) Affinity() int { return 0 }
 
 func (*Parker) mine() bool { return false }
 
 // Stats are the counters of an engine; without loops all are 0.
 type Stats struct {
 	Loops, Conns, Fibers, Spare int
-	Panics, Held, Turns         uint64
+	Panics, Held, Ticks         uint64
 }
 
 // Stats returns zeros.

@@ -14,7 +14,7 @@ import (
 
 // epoll is the poller for systems without io_uring: edge-triggered readiness, and ordinary
 // non-blocking system calls. One epoll_ctl per connection, none per request, and no read that is
-// bound to find nothing. Small messages are gathered and sent at the end of the turn, all by one call.
+// bound to find nothing. Small messages are gathered and sent at the end of the tick, all by one call.
 type epoll struct {
 	loop    *loop
 	fd      int
@@ -28,7 +28,7 @@ type epoll struct {
 	batch   *aio  // nil = the system has none: everything is sent at once, by itself
 	single  error // why
 	send    sendBuffers
-	dirty   []*Conn // with something gathered, at the end of the turn
+	dirty   []*Conn // with something gathered, at the end of the tick
 	sending [aioSize]*Conn
 	told    func(i int, result int64) // sent, for sending[i]
 }
@@ -148,6 +148,7 @@ func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
 		n, errno := rawSend(c.fd, b)
 		switch errno {
 		case 0:
+			c.sentSome = true
 			return n, nil, true
 		case unix.EAGAIN:
 			c.canWrite = false
@@ -160,10 +161,10 @@ func (p *epoll) write(c *Conn, b []byte) (int, error, bool) {
 	return 0, nil, false
 }
 
-// gatherMost bounds what is gathered of a connection in a turn: more is not worth the copy.
+// gatherMost bounds what is gathered of a connection in a tick: more is not worth the copy.
 const gatherMost = 8 << 10
 
-// gather keeps b for the end of the turn, behind what is there; false = it is to be sent now.
+// gather keeps b for the end of the tick, behind what is there; false = it is to be sent now.
 func (p *epoll) gather(c *Conn, b []byte) bool {
 	n := len(b)
 	if c.out != nil {
@@ -204,6 +205,7 @@ func (p *epoll) flush(c *Conn) {
 
 // sent notes that n bytes of what was gathered were taken; negative: the error.
 func (p *epoll) sent(c *Conn, n int64) {
+	c.sentSome = c.sentSome || n > 0
 	switch s := c.out; {
 	case n >= int64(s.n):
 	case n >= 0:
@@ -225,7 +227,7 @@ func (p *epoll) sent(c *Conn, n int64) {
 	c.wakeWriter(p.loop)
 }
 
-// sendGathered ends a turn.
+// sendGathered ends a tick.
 func (p *epoll) sendGathered() {
 	n := 0
 	for i, c := range p.dirty {

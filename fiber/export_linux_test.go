@@ -32,8 +32,8 @@ func CanSplice() bool {
 	return p != nil
 }
 
-// WatchRests reports whether the watchdog sleeps.
-func (e *Engine) WatchRests() bool { return e.noWatch.Load() }
+// WatchdogSleeps reports whether the watchdog sleeps.
+func (e *Engine) WatchdogSleeps() bool { return e.noWatch.Load() }
 
 // PoisonFreed makes buffers unusable when they are given back.
 func PoisonFreed(on bool) { poisonFreed.Store(on) }
@@ -43,7 +43,7 @@ func (e *Engine) Buffers() (receiving, sending int) {
 	for _, l := range e.loops {
 		l.call(func() {
 			if p, ok := l.poller.(*uring); ok {
-				p.settle()
+				p.keepUnread()
 				receiving += p.recv.taken
 				sending += p.send.used
 			} else if p, ok := l.poller.(*epoll); ok {

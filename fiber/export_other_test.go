@@ -7,8 +7,8 @@ import "net"
 // PipeFiles returns 0.
 func PipeFiles() int { return 0 }
 
-// WatchRests returns true: there is none.
-func (e *Engine) WatchRests() bool { return true }
+// WatchdogSleeps returns true: there is no watchdog.
+func (e *Engine) WatchdogSleeps() bool { return true }
 
 // PoisonFreed does nothing where there are no buffers.
 func PoisonFreed(bool) {}

@@ -39,7 +39,7 @@ type coroutine struct {
 // one costs a goroutine and five allocations.
 const maxSpareFibers = 128
 
-// spawn starts fn as a fiber in the loop's present turn.
+// spawn starts fn as a fiber in the loop's current tick.
 func (l *loop) spawn(fn func()) {
 	l.fibers++
 	var f *coroutine
@@ -55,15 +55,15 @@ func (l *loop) spawn(fn func()) {
 	l.ready(f)
 }
 
-// launch runs fn as a fiber, for any thread. When the loop has ended fn runs on a goroutine, and finds
-// everything closed: who waits for its end must not wait for ever.
+// launch runs fn as a fiber. Any thread may call it. When the loop has ended fn runs on a goroutine and finds
+// all connections closed, so that callers waiting for fn do not wait for ever.
 func (l *loop) launch(fn func()) {
 	if !l.post(func() { l.spawn(fn) }) {
 		go fn()
 	}
 }
 
-// life is what runs in the coroutine: one function after the other.
+// life runs in the coroutine: one function after the other.
 func (f *coroutine) life(yield func(struct{}) bool) {
 	l := f.loop
 	f.yield = yield
@@ -107,12 +107,11 @@ func (f *coroutine) once() {
 	returned = true
 }
 
-// park lets the loop go on until somebody calls ready (or, from elsewhere, wake) for f, once.
+// park suspends f until ready (or, from other threads, wake) is called for it, once.
 func (f *coroutine) park() { f.yield(struct{}{}) }
 
-// parkUntil parks f until step is over: now, and each time that somebody wakes f, the loop calls step
-// on its own stack. What is done in this way again and again costs no switch to f and back. step must
-// not park; a panic of it is the fiber's.
+// parkUntil parks f until step returns true. step is called now and then by the loop, on its own stack, each time
+// that f is woken, which saves the switches to f and back. step must not park; its panic is raised in the fiber.
 func (f *coroutine) parkUntil(step func() (over bool)) {
 	if step() {
 		return
@@ -136,7 +135,7 @@ func (f *coroutine) again() (over bool) {
 	return f.step()
 }
 
-// resume runs f until it parks or ends, or what it has parked for.
+// resume runs f until it parks or ends; of a fiber in parkUntil it runs the step first, and f only when that is over.
 func (l *loop) resume(f *coroutine) {
 	if l.resumed++; l.resumed == 12 {
 		l.resumed = 0

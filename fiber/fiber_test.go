@@ -114,7 +114,7 @@ func TestSleep(t *testing.T) {
 func TestMutexAndGroupAcrossLoops(t *testing.T) {
 	for _, kind := range kinds(t) {
 		e := newEngine(t, fiber.Config{Engine: kind, Loops: 3})
-		at := homes(t, e, 3)
+		at := connsOfLoops(t, e, 3)
 		var mu fiber.Mutex
 		var all fiber.Group
 		inside, count := 0, 0
@@ -205,7 +205,6 @@ func TestParker(t *testing.T) {
 
 func TestQuiet(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
-		type quieter interface{ Quiet() bool }
 		ends := map[string]func(c net.Conn){
 			"data": func(c net.Conn) { _, _ = c.Write([]byte("x")) },
 			"end":  func(c net.Conn) { _ = c.Close() },
@@ -222,19 +221,19 @@ func TestQuiet(t *testing.T) {
 					on(s, func() { _, _ = s.Read(make([]byte, 1)) })
 				}
 				on(s, func() {
-					if !s.(quieter).Quiet() {
+					if s.(fiber.Stream).State() != fiber.Silent {
 						t.Errorf("%s, used %v: not quiet before anything arrived", name, used)
 					}
 				})
 				on(c, func() { end(c) })
-				on(s, func() { // the arrival is learnt within the loop's next turns
-					for s.(quieter).Quiet() {
+				on(s, func() { // the arrival is learnt within the loop's next ticks
+					for s.(fiber.Stream).State() == fiber.Silent {
 						fiber.Sleep(time.Millisecond)
 					}
 				})
 				_ = s.Close()
 				on(s, func() {
-					if s.(quieter).Quiet() {
+					if s.(fiber.Stream).State() == fiber.Silent {
 						t.Errorf("%s: quiet after Close", name)
 					}
 				})
@@ -248,7 +247,7 @@ func TestWaitReadable(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")
 		defer c.Close()
-		wait := s.(interface{ WaitReadable() error }).WaitReadable
+		wait := s.(fiber.Stream).WaitReadable
 		on(c, func() { _, _ = c.Write([]byte("x")) })
 		on(s, func() {
 			for range 2 {
@@ -284,7 +283,7 @@ func TestAdopt(t *testing.T) {
 			if _, err := s.Read(b); err != nil || b[0] != 't' {
 				t.Errorf("%s: from another loop: %q, %v", kind, b, err)
 			}
-			s.(interface{ Adopt() }).Adopt()
+			s.(fiber.Stream).Adopt()
 			b = make([]byte, 2)
 			if _, err := io.ReadFull(s, b); err != nil || string(b) != "wo" {
 				t.Errorf("%s: after Adopt: %q, %v", kind, b, err)
@@ -382,18 +381,13 @@ func TestAcceptingLetsOthersRun(t *testing.T) {
 	})
 }
 
-// Whoever looks whether something has arrived does not take the reset that has.
+// Asking whether something has arrived does not consume a reset.
 func TestLookingLeavesTheReset(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
-		type looker interface {
-			Quiet() bool
-			Ended() bool
-			WaitReadable() error
-		}
-		for name, look := range map[string]func(looker){
-			"Quiet":        func(l looker) { l.Quiet() },
-			"Ended":        func(l looker) { l.Ended() },
-			"WaitReadable": func(l looker) { _ = l.WaitReadable() },
+		for name, look := range map[string]func(fiber.Stream){
+			"State":        func(l fiber.Stream) { l.State() },
+			"Ended":        func(l fiber.Stream) { l.Ended() },
+			"WaitReadable": func(l fiber.Stream) { _ = l.WaitReadable() },
 		} {
 			for _, size := range []int{0, 1, 7} { // nothing read before; all there was; and more room than that
 				c, s := pair(t, e, "tcp")
@@ -407,7 +401,7 @@ func TestLookingLeavesTheReset(t *testing.T) {
 				})
 				on(s, func() {
 					for range 3 {
-						look(s.(looker))
+						look(s.(fiber.Stream))
 						fiber.Sleep(time.Millisecond)
 					}
 					if _, err := s.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {

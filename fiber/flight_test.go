@@ -80,7 +80,7 @@ func TestAdoptWithSomethingInFlight(t *testing.T) {
 			t.Fatal("both live on one loop")
 		}
 		out := stuff(t, c, stream{seed: 1})
-		on(s, c.(interface{ Adopt() }).Adopt)
+		on(s, c.(fiber.Stream).Adopt)
 		read := make(chan struct{})
 		fiber.Spawn(s, func() {
 			defer close(read)
@@ -102,7 +102,7 @@ func TestAdoptWithSomethingInFlight(t *testing.T) {
 		})
 		<-read
 		settled(t, e)
-		on(s, c.(interface{ Adopt() }).Adopt)
+		on(s, c.(fiber.Stream).Adopt)
 		if !fiber.SameLoop(c, s) {
 			t.Errorf("%s: with nothing in flight it did not move", kind)
 		}

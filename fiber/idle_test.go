@@ -12,12 +12,6 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// idler is what only connections of loops have.
-type idler interface {
-	WaitReadableFor(patience time.Duration) (ready bool, err error)
-	OnReadable(fn func()) bool
-}
-
 // Whatever would end a Read starts the fiber that was left behind.
 func TestOnReadable(t *testing.T) {
 	causes := map[string]struct {
@@ -34,7 +28,7 @@ func TestOnReadable(t *testing.T) {
 		for name, cause := range causes {
 			for _, first := range []bool{false, true} {
 				c, peer := pair(t, e, "tcp")
-				idle, ok := c.(idler)
+				idle, ok := c.(fiber.Stream)
 				if !ok {
 					return // the goroutine engine's
 				}
@@ -68,7 +62,7 @@ func TestOnReadableOnce(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, peer := pair(t, e, "tcp")
 		defer peer.Close()
-		idle, ok := c.(idler)
+		idle, ok := c.(fiber.Stream)
 		if !ok {
 			return
 		}
@@ -100,7 +94,7 @@ func TestOnReadableOnce(t *testing.T) {
 func TestWaitReadableFor(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, peer := pair(t, e, "tcp")
-		idle, ok := c.(idler)
+		idle, ok := c.(fiber.Stream)
 		if !ok {
 			return
 		}
@@ -150,7 +144,7 @@ func TestOnReadableLeavesTheWriter(t *testing.T) {
 				wrote <- err
 			})
 			fiber.Sleep(time.Millisecond) // it waits
-			if !c.(idler).OnReadable(func() {}) {
+			if !c.(fiber.Stream).OnReadable(func() {}) {
 				t.Error("refused")
 			}
 		})

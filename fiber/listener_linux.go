@@ -89,7 +89,7 @@ func keepAlive(fd int) {
 	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
 }
 
-// maxAccepts is how many connections are accepted in one turn.
+// maxAccepts is how many connections are accepted in one tick.
 const maxAccepts = 16
 
 // Accept implements net.Listener; the connection is a *Conn.

@@ -30,7 +30,7 @@ func TestClosedListenerIsNotWoken(t *testing.T) {
 		_ = f.Close()
 		_ = l.Close()
 		e.Timers() // a trip to the loop: it has closed it
-		before := e.Stats().Turns
+		before := e.Stats().Ticks
 		for range 100 {
 			c, err := net.Dial("tcp", heir.Addr().String())
 			if err != nil {
@@ -42,8 +42,8 @@ func TestClosedListenerIsNotWoken(t *testing.T) {
 			}
 			_, _ = c.Close(), s.Close()
 		}
-		if n := e.Stats().Turns - before; n > 10 {
-			t.Errorf("%d turns for 100 connections of another listener", n)
+		if n := e.Stats().Ticks - before; n > 10 {
+			t.Errorf("%d ticks for 100 connections of another listener", n)
 		}
 	})
 }

@@ -81,7 +81,7 @@ type loop struct {
 	thread  int            // its id; set like self
 	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
 	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
-	turn    atomic.Uint64  // for the watchdog and Stats
+	tick    atomic.Uint64  // for the watchdog and Stats
 	dozens  atomic.Uint64  // of fibers resumed, for the watchdog
 	resumed uint           // of the present dozen
 	shown   atomic.Int64   // fibers, for Stats
@@ -93,7 +93,7 @@ type loop struct {
 
 	scratch *[maxTry]byte // of TryRead; nil = there is none
 
-	doing   requests // the other half of asked
+	doing   requests // being served; swapped with asked
 	current *coroutine
 	queue   []*coroutine // ready to run
 	behind  []*coroutine // the other half of the double buffer
@@ -108,7 +108,7 @@ type loop struct {
 	open    int // connections and listeners
 
 	mu      sync.Mutex // held for a few instructions
-	asked   requests   // guarded by mu: since the last turn
+	asked   requests   // guarded by mu: received since the last tick
 	dead    bool       // guarded by mu: nothing is asked for any more
 	waiting atomic.Bool
 	ended   chan struct{}
@@ -122,7 +122,7 @@ type requests struct {
 
 func (r *requests) none() bool { return len(r.posted) == 0 && len(r.woken) == 0 }
 
-// clear keeps the room for the next ones, unless there were many.
+// clear empties r. It keeps the slices' capacity up to maxRoom.
 func (r *requests) clear() {
 	if cap(r.posted)+cap(r.woken) > maxRoom {
 		*r = requests{}
@@ -166,7 +166,7 @@ func (e *Engine) start(kind Kind) (*loop, error) {
 	return l, nil
 }
 
-// run is the loop. The thread is locked before the first fiber exists, because coroutines stay
+// run serves the loop until it has ended. The thread is locked before the first fiber exists, because coroutines stay
 // with the thread that made them, as io_uring's completions do.
 func (l *loop) run(kind Kind, ready chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the loop
@@ -201,22 +201,22 @@ func (l *loop) run(kind Kind, ready chan<- error) {
 	l.trim()
 }
 
-// step is one turn: what others asked for, timers, fibers, then the kernel.
+// step runs one tick: posted functions, timers, fibers, then the kernel.
 func (l *loop) step() {
-	l.turn.Add(1)
+	l.tick.Add(1)
 	l.runPosted()
 	l.expire()
 	l.runReady()
 	switch {
 	case len(l.bulk) > 0:
-		l.wait(-1) // what was written goes first
+		l.wait(-1) // sends what was written before bulk is moved
 		l.runBulk()
 	case !l.over():
 		l.wait(l.until())
 	}
 }
 
-// until is when the loop has something to do by itself; see poller.wait.
+// until returns the time at which the loop must wake by itself, as an argument of poller.wait.
 func (l *loop) until() int64 {
 	until := l.timers.next()
 	if len(l.spare) > 0 && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
@@ -232,7 +232,7 @@ func (l *loop) until() int64 {
 	return until
 }
 
-// wait lets the kernel work.
+// wait publishes the loop's counters and waits in the poller.
 func (l *loop) wait(until int64) {
 	l.shown.Store(int64(l.fibers))
 	l.kept.Store(int64(len(l.spare)))
@@ -252,7 +252,7 @@ func (l *loop) wait(until int64) {
 // the next rush.
 const idleAfter = 5 * time.Millisecond
 
-// trim ends the spare coroutines.
+// trim ends the spare coroutines and frees the buffer of TryRead.
 func (l *loop) trim() {
 	l.scratch = nil
 	for i, f := range l.spare {
@@ -278,7 +278,7 @@ func (l *loop) over() bool {
 	return l.closing && l.fibers == 0 && l.open == 0 && !l.hasReady()
 }
 
-// ready lets f go on in this turn or the next. Only on the loop's thread.
+// ready queues f for this tick or the next. It must be called on the loop's thread.
 func (l *loop) ready(f *coroutine) {
 	if f.bulk {
 		l.bulk = append(l.bulk, f)
@@ -290,8 +290,8 @@ func (l *loop) ready(f *coroutine) {
 // hasReady reports whether there is something to run without waiting. Between two batches nobody is in woken.
 func (l *loop) hasReady() bool { return len(l.queue)+len(l.bulk) > 0 }
 
-// runReady resumes what is ready now, and whom that wakes (see follow); what becomes ready meanwhile in
-// another way waits for the next turn, so that the kernel is asked in between.
+// runReady resumes the fibers that are ready now, and those that they wake (see follow). Fibers that become
+// ready meanwhile in another way wait for the next tick, so that the kernel is asked in between.
 func (l *loop) runReady() {
 	batch := l.queue
 	l.queue = l.behind[:0]
@@ -299,14 +299,14 @@ func (l *loop) runReady() {
 	l.behind = batch[:0]
 }
 
-// bulkTurn is how long fibers that move bulk may take of a turn; the one that is at it finishes its piece.
-const bulkTurn = int64(time.Millisecond)
+// bulkPerTick is how long fibers that move bulk may take of a tick; the one that is at it finishes its piece.
+const bulkPerTick = int64(time.Millisecond)
 
-// runBulk resumes fibers that move bulk, in turn: as many as bulkTurn allows, so that no number of them keeps the
+// runBulk resumes fibers that move bulk, one after the other: as many as bulkPerTick allows, so that no number of them keeps the
 // others waiting, and one at least, so that they get on beside any number of others.
 func (l *loop) runBulk() {
 	n := 0
-	for until, m := nanotime()+bulkTurn, len(l.bulk); n < m; {
+	for until, m := nanotime()+bulkPerTick, len(l.bulk); n < m; {
 		l.resumeAll(l.bulk[n : n+1])
 		if n++; nanotime() >= until {
 			break
@@ -324,8 +324,8 @@ func (l *loop) resumeAll(batch []*coroutine) {
 	}
 }
 
-// resumeFrom is resumeAll from the i-th of the batch, to the last or to one that calls runtime.Goexit. It
-// returns which is next.
+// resumeFrom resumes the fibers of a batch from index i, to the last or to one that calls runtime.Goexit, and
+// returns the index of the next.
 func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	defer func() {
 		if p := recover(); p == errGoexit { //nolint:errorlint // once made it
@@ -347,9 +347,9 @@ func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	}
 }
 
-// follow resumes those that the last fiber has woken, at once: what it has given them, such as a server's
-// connection, is at hand, and it is used in this turn. Whom they wake comes in the next one, so that no two
-// that wake each other keep the loop from the kernel.
+// follow resumes the fibers that the last one has woken, at once: what it has given them, such as a server's
+// connection, is used in the same tick. The fibers that they wake run in the next tick, so that no two
+// fibers that wake each other keep the loop from the kernel.
 func (l *loop) follow() {
 	for l.follows < len(l.woken) {
 		f := l.woken[l.follows]

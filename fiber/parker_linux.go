@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// Parker lets a fiber wait for what anybody may end, without holding its loop; it is a
+// Parker lets a fiber wait, without holding its loop, until any goroutine or fiber calls Unpark; it is a
 // pool.Parker. It belongs to the fiber that made it and serves one wait at a time; a goroutine
 // that waits for the fiber (see Block) may use it too.
 type Parker struct {
-	fiber *coroutine
-	place int
+	fiber    *coroutine
+	affinity int
 
 	mu      sync.Mutex // held for a few instructions
 	permit  bool       // Unpark came and no Park has taken it
@@ -28,23 +28,23 @@ type Parker struct {
 // NewParker returns a Parker for the calling fiber, nil on a goroutine.
 func NewParker() *Parker {
 	if f := currentFiber(); f != nil {
-		return &Parker{fiber: f, place: f.loop.id}
+		return &Parker{fiber: f, affinity: f.loop.id}
 	}
 	return nil
 }
 
-// Place returns the number of the loop that the fiber is on; see LoopOf.
-func (p *Parker) Place() int { return p.place }
+// Affinity returns the number of the loop that the fiber is on; see LoopOf.
+func (p *Parker) Affinity() int { return p.affinity }
 
-// mine reports whether it is the calling fiber's, without a look at what other loops do.
+// mine reports whether p belongs to the calling fiber. It reads the state of p's own loop only.
 func (p *Parker) mine() bool {
 	l := p.fiber.loop
 	return l.running.Load() == getg() && l.current == p.fiber
 }
 
 // Park waits until Unpark has been called (also before), and returns nil, or until ctx ends, and
-// returns its error. It returns nil once per Unpark. Watching a context is what costs here, so the
-// watch on one that is used again stays until the fiber ends; one that ends unwatched costs nobody anything.
+// returns its error. It returns nil once per Unpark. Watching a context is the expensive part, so the
+// watch on a context that is used a second time stays until the fiber ends.
 func (p *Parker) Park(ctx context.Context) error {
 	done := ctx.Done() // and not ctx is compared, which may be of a type that cannot be
 	bounded := done != nil
@@ -112,7 +112,7 @@ func (p *Parker) TryPark() bool {
 	return had
 }
 
-// Nudge has a step that waits after TryPark called again, and does nothing else. Anybody may call it.
+// Nudge makes the loop call a step that waits after TryPark again, without a permit. Any goroutine may call it.
 func (p *Parker) Nudge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +121,7 @@ func (p *Parker) Nudge() {
 	}
 }
 
-// take reports whether there was a permit.
+// take takes the permit and reports whether there was one.
 func (p *Parker) take() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,13 +137,13 @@ func (p *Parker) unwatch() {
 	}
 }
 
-// forget ends the watch that the fiber has kept.
+// forget ends p's watch and takes p out of the list that the fiber keeps.
 func (p *Parker) forget() {
 	p.unwatch()
 	p.fiber.kept, p.next, p.kept = p.next, nil, false // the coroutine may serve another fiber, and with it the Parker
 }
 
-// Unpark ends the present or the next Park. Anybody may call it; it does not wait.
+// Unpark ends the present or the next Park. Any goroutine may call it; it does not wait.
 func (p *Parker) Unpark() {
 	p.mu.Lock()
 	p.permit = true
@@ -161,7 +161,7 @@ func (p *Parker) end(done <-chan struct{}) {
 	p.mu.Unlock()
 }
 
-// wake makes the fiber look again, once. mu is held.
+// wake wakes the waiter, if there is one, to check the conditions again. mu must be held.
 func (p *Parker) wake() {
 	if !p.waiting {
 		return

@@ -89,7 +89,7 @@ func (s *stressed) session(c net.Conn) {
 	defer d.Close()
 	plain := rand.IntN(2) == 0
 	move := func(from, to net.Conn) {
-		if cp, ok := from.(copier); ok && !plain {
+		if cp, ok := from.(fiber.Stream); ok && !plain {
 			_, _ = cp.CopyTo(to, func(int) {}, nil)
 		} else {
 			_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 5000))

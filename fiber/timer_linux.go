@@ -60,14 +60,14 @@ func (h *timers) add(t timer) {
 	h.up(len(*h))
 }
 
-// disarm forgets what arm was told of c.
+// disarm removes the timer of c, if it has one.
 func (h *timers) disarm(c *Conn) {
 	if c.timer != 0 {
 		h.remove(int(c.timer))
 	}
 }
 
-// remove takes the i-th out.
+// remove removes timer i, counted from 1.
 func (h *timers) remove(i int) {
 	n := len(*h)
 	h.swap(i, n)
@@ -85,7 +85,7 @@ func (h *timers) remove(i int) {
 	}
 }
 
-// placed tells a connection where its timer is.
+// placed stores the index of a timer in its connection.
 func (h timers) placed(i int) {
 	if c := h[i-1].conn; c != nil {
 		c.timer = int32(i)

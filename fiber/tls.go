@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/headpond/headpond/internal/idleconn"
 )
 
 // TLSConn is a *tls.Conn whose one fiber may read while another writes. crypto/tls holds a sync.Mutex
@@ -29,19 +27,21 @@ type TLSConn struct {
 	hasOne bool    // one is to be read first
 	one    [1]byte // by Buffered or Quiet
 	failed error   // of a Read that has not been asked for yet; told by the next
+
+	breaks atomic.Bool // Close does, without close_notify
 }
 
-var _ idleconn.Teller = (*TLSConn)(nil)
+var _ Stream = (*TLSConn)(nil)
 
-// TLSServer is tls.Server for fibers.
+// TLSServer is tls.Server for fibers, over a Stream or what StreamOf makes one.
 func TLSServer(c net.Conn, cfg *tls.Config) *TLSConn {
-	under := &gathering{Conn: c}
+	under := &gathering{Stream: StreamOf(c)}
 	return &TLSConn{Conn: tls.Server(under, cfg), under: under}
 }
 
-// TLSClient is tls.Client for fibers.
+// TLSClient is tls.Client for fibers, over a Stream or what StreamOf makes one.
 func TLSClient(c net.Conn, cfg *tls.Config) *TLSConn {
-	under := &gathering{Conn: c}
+	under := &gathering{Stream: StreamOf(c)}
 	return &TLSConn{Conn: tls.Client(under, cfg), under: under}
 }
 
@@ -51,8 +51,8 @@ const tlsPiece = 16 << 10
 // farewell bounds how long close_notify may take, as in crypto/tls.
 const farewell = 5 * time.Second
 
-// NetConn returns the connection that TLSServer or TLSClient was given.
-func (t *TLSConn) NetConn() net.Conn { return t.under.Conn }
+// NetConn returns the connection that TLSServer or TLSClient was given, as a Stream.
+func (t *TLSConn) NetConn() net.Conn { return t.under.Stream }
 
 // Read implements net.Conn.
 func (t *TLSConn) Read(p []byte) (n int, err error) {
@@ -98,64 +98,8 @@ func (t *TLSConn) Buffered() bool {
 	return t.hasOne || t.failed != nil
 }
 
-// Quiet is Conn's: the connection is open, and nothing has arrived for a Read. TLS's own messages, such as
-// the session tickets that a server sends whenever it likes, are dealt with and do not count; a record
-// that has arrived in part does. Where the connection underneath does not tell what has arrived (it is
-// neither an engine's nor the system's), only what came together with something else is known of. It
-// is false before the handshake.
-func (t *TLSConn) Quiet() bool {
-	u := t.under
-	switch {
-	case !t.shaken.Load(), t.hasOne, t.failed != nil:
-		return false
-	case u.emptied && u.state() == idleconn.Silent:
-		return true
-	}
-	t.hasOne = t.readNow(t.one[:], readsArrived) > 0
-	u.emptied = !t.hasOne && t.failed == nil && u.received.Whole()
-	return u.emptied
-}
-
-// Ended is Conn's: the peer has said that it sends no more, or the connection is broken, and nothing
-// before that is unread.
-func (t *TLSConn) Ended() bool { return !t.Quiet() && !t.hasOne && t.failed != nil }
-
-// PeerClosed is Conn's: the peer has said that it sends no more, or the connection is broken, whether or not something before
-// that is unread.
-func (t *TLSConn) PeerClosed() bool { return t.failed != nil || !t.under.state().Fit() }
-
-// readable is a connection of a loop, or one that knows about one.
-type readable interface {
-	WaitReadable() error
-	WaitReadableFor(patience time.Duration) (ready bool, err error)
-}
-
-// WaitReadable is Conn's, and that of the connection underneath, so that a Read may still wait for the
-// rest of a record. The error is errors.ErrUnsupported where that connection has no such method.
-func (t *TLSConn) WaitReadable() error {
-	r, ok := t.under.Conn.(readable)
-	switch {
-	case !ok:
-		return errors.ErrUnsupported
-	case t.Buffered():
-		return nil
-	}
-	return r.WaitReadable()
-}
-
-// WaitReadableFor is Conn's; see WaitReadable.
-func (t *TLSConn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
-	r, ok := t.under.Conn.(readable)
-	switch {
-	case !ok:
-		return false, errors.ErrUnsupported
-	case t.Buffered():
-		return true, nil
-	}
-	return r.WaitReadableFor(patience)
-}
-
-// Write implements net.Conn. After an error all later ones return it.
+// Write implements net.Conn. After an error all later ones return it. Records are gathered and sent together, so that a failure
+// counts as written what may have left in part: 0 means that nothing has.
 func (t *TLSConn) Write(p []byte) (total int, err error) {
 	if err := t.Handshake(); err != nil {
 		return 0, err
@@ -164,13 +108,13 @@ func (t *TLSConn) Write(p []byte) (total int, err error) {
 	defer t.writing.Unlock()
 	for first := true; first || len(p) > 0; first = false {
 		n, err := t.Conn.Write(p[:min(len(p), tlsPiece)])
-		if err == nil {
-			err = t.under.flush()
-		}
 		if err != nil {
 			return total, err
 		}
 		total += n
+		if err := t.under.flush(); err != nil {
+			return total, err
+		}
 		p = p[n:]
 	}
 	return total, nil
@@ -179,7 +123,8 @@ func (t *TLSConn) Write(p []byte) (total int, err error) {
 // Handshake is HandshakeContext without a bound.
 func (t *TLSConn) Handshake() error { return t.HandshakeContext(context.Background()) }
 
-// HandshakeContext runs the handshake if it has not been run. It computes for a while: see Block.
+// HandshakeContext runs the handshake if it has not been run. On a fiber it runs on a goroutine meanwhile, for it
+// computes for a while: see Block.
 func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	if t.shaken.Load() {
 		return nil
@@ -187,7 +132,8 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	t.shaking.Lock()
 	defer t.shaking.Unlock()
 	t.under.shaking = true
-	err := t.Conn.HandshakeContext(ctx)
+	var err error
+	Block(func() { err = t.Conn.HandshakeContext(ctx) })
 	t.under.shaking = false
 	if alert, ok := t.under.alert(); ok && err != nil {
 		err = &net.OpError{Op: "remote error", Err: alert}
@@ -199,10 +145,18 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	return err
 }
 
+// Close implements net.Conn. It sends close_notify unless the connection is to be broken; see SetLinger.
+func (t *TLSConn) Close() error {
+	if t.breaks.Load() {
+		return t.under.Stream.Close()
+	}
+	return t.Conn.Close()
+}
+
 // CloseWrite sends close_notify, which ends the writing half, behind what is being written.
 func (t *TLSConn) CloseWrite() error {
 	if onFiber() {
-		_ = t.under.Conn.SetWriteDeadline(time.Now().Add(farewell))
+		_ = t.under.Stream.SetWriteDeadline(time.Now().Add(farewell))
 	}
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -211,16 +165,16 @@ func (t *TLSConn) CloseWrite() error {
 		if failed := t.under.flush(); err == nil {
 			err = failed
 		}
-		_ = t.under.Conn.SetWriteDeadline(time.Unix(1, 0))
+		_ = t.under.Stream.SetWriteDeadline(time.Unix(1, 0))
 	}
 	return err
 }
 
 // SetDeadline implements net.Conn.
-func (t *TLSConn) SetDeadline(at time.Time) error { return t.under.Conn.SetDeadline(at) }
+func (t *TLSConn) SetDeadline(at time.Time) error { return t.under.Stream.SetDeadline(at) }
 
 // SetWriteDeadline implements net.Conn.
-func (t *TLSConn) SetWriteDeadline(at time.Time) error { return t.under.Conn.SetWriteDeadline(at) }
+func (t *TLSConn) SetWriteDeadline(at time.Time) error { return t.under.Stream.SetWriteDeadline(at) }
 
 // records holds *[]byte with room for a record, empty.
 var records = sync.Pool{New: func() any { b := make([]byte, 0, tlsPiece+1<<10); return &b }}
@@ -242,10 +196,9 @@ const (
 
 // gathering is what crypto/tls writes to: on a fiber it keeps the bytes.
 type gathering struct {
-	net.Conn
-	how      reading          // the reader's, as all up to emptied
-	look     *idleconn.Looker // at Conn; nil = nobody asked yet
-	received idleconn.Records
+	Stream
+	how      reading // the reader's, as all up to emptied
+	received tlsRecords
 	emptied  bool              // crypto/tls has nothing left of what was received
 	shaking  bool              // the handshake is under way
 	tail     [alertRecord]byte // what was last received in it
@@ -260,7 +213,7 @@ type gathering struct {
 // Write implements net.Conn. On a fiber it does not wait.
 func (g *gathering) Write(p []byte) (int, error) {
 	if !onFiber() {
-		return g.Conn.Write(p)
+		return g.Stream.Write(p)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -284,13 +237,13 @@ func (g *gathering) Read(p []byte) (int, error) {
 		_ = g.send() // Write tells
 		g.sending.Unlock()
 	}
-	if g.how == readsNothing || g.how == readsArrived && !g.arrived() {
+	if g.how == readsNothing || g.how == readsArrived && g.State().Idle() {
 		return 0, errNothing
 	}
-	n, err := g.Conn.Read(p)
+	n, err := g.Stream.Read(p)
 	if n > 0 {
 		g.emptied = false
-		g.received.Pass(p[:n])
+		g.received.pass(p[:n])
 		if g.shaking {
 			g.keepTail(p[:n])
 		}
@@ -307,26 +260,12 @@ func (g *gathering) keepTail(b []byte) {
 	copy(g.tail[alertRecord-len(b):], b)
 }
 
-// arrived reports whether a Read would not wait.
-func (g *gathering) arrived() bool {
-	state := g.state()
-	return state != idleconn.Silent && state != idleconn.Unknown
-}
-
-// state is that of the connection underneath, for the reader.
-func (g *gathering) state() idleconn.State {
-	if g.look == nil {
-		g.look = idleconn.New(g.Conn)
-	}
-	return g.look.Look()
-}
-
 // alertRecord is the size of an alert that is not encrypted: type, version, length, level, description (RFC 8446, sections
 // 5.1 and 6).
 const alertRecord = recordHeader + 2
 
 const (
-	recordHeader = 5
+	recordHeader = 5 // type, version and length of a TLS record (RFC 8446, section 5.1)
 	typeAlert    = 21
 )
 
@@ -355,17 +294,17 @@ func (g *gathering) SetWriteDeadline(at time.Time) error {
 	if onFiber() {
 		return nil
 	}
-	return g.Conn.SetWriteDeadline(at)
+	return g.Stream.SetWriteDeadline(at)
 }
 
 // Close sends close_notify, unless somebody is sending, who is interrupted then.
 func (g *gathering) Close() error {
 	if g.waits() && g.sending.tryLock() {
-		_ = g.Conn.SetWriteDeadline(time.Now().Add(farewell))
+		_ = g.Stream.SetWriteDeadline(time.Now().Add(farewell))
 		_ = g.send()
 		g.sending.Unlock()
 	}
-	return g.Conn.Close()
+	return g.Stream.Close()
 }
 
 // waits reports whether something is to be sent.
@@ -393,7 +332,7 @@ func (g *gathering) send() error {
 		if out == nil || err != nil {
 			return err
 		}
-		_, err = g.Conn.Write(*out)
+		_, err = g.Stream.Write(*out)
 		*out = (*out)[:0]
 		records.Put(out)
 		if err != nil {

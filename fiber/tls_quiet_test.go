@@ -22,7 +22,7 @@ type idle struct {
 
 // quiet asks on the connection's loop, as a pool does.
 func (c idle) quiet() (quiet, ended bool) {
-	on(c.NetConn(), func() { quiet, ended = c.Quiet(), c.Ended() })
+	on(c.NetConn(), func() { quiet, ended = c.State() == fiber.Silent, c.Ended() })
 	return quiet, ended
 }
 

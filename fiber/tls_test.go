@@ -41,11 +41,7 @@ func TestTLSClientThatStopsReadingAndSendsRubbish(t *testing.T) {
 		_ = l.Close()
 		server := fiber.TLSServer(s, cfg)
 		shaken := make(chan error, 1)
-		fiber.Spawn(s, func() {
-			var err error
-			fiber.Block(func() { err = server.Handshake() })
-			shaken <- err
-		})
+		fiber.Spawn(s, func() { shaken <- server.Handshake() })
 		client := tls.Client(raw, &tls.Config{InsecureSkipVerify: true})
 		if err := client.Handshake(); err != nil {
 			t.Fatal(err)

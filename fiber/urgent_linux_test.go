@@ -62,7 +62,7 @@ func TestCopyToBehindUrgentData(t *testing.T) {
 			server, out := plainPair(t, e)
 			var spliced atomic.Int64
 			fiber.Spawn(in, func() {
-				readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, func(n int) { spliced.Add(int64(n)) })
+				readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(int) {}, func(n int) { spliced.Add(int64(n)) })
 				if readErr != io.EOF || writeErr != nil {
 					t.Errorf("CopyTo: %v, %v", readErr, writeErr)
 				}

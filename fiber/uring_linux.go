@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uring is the poller on io_uring. A turn of the loop is one system call: it submits every
-// operation the turn's fibers asked for and waits for the next completions. Idle connections hold
+// uring is the poller on io_uring. A tick of the loop is one system call: it submits every
+// operation the tick's fibers asked for and waits for the next completions. Idle connections hold
 // no buffer: receives take one of the ring's when data comes. Writes are gathered in the loop's
-// buffers and sent at the end of the turn.
+// buffers and sent at the end of the tick.
 type uring struct {
 	loop   *loop
 	ring   *ring
@@ -70,6 +70,8 @@ type uringState struct {
 	finSent bool
 	full    bool // sending waits for room
 
+	sentSome bool // the socket has taken something since MarkSent; with epoll, too
+
 	polling    bool  // a poll for data to splice is under way
 	pollingOut bool  // a poll for room, or for the end of a connect, is under way
 	flight     uint8 // operations in the kernel's hands
@@ -78,7 +80,7 @@ type uringState struct {
 // maxAhead is how much is received before it is read; the sender waits then.
 const maxAhead = 64 << 10
 
-// aheadSize is that of a buffer for it, with what may come in the turn in which the limit is
+// aheadSize is that of a buffer for it, with what may come in the tick in which the limit is
 // reached; more is rare and takes memory of its own. A loop keeps maxSpareAhead of them. When it has none,
 // up to littleAhead is not worth one: there may be very many connections with a byte that nobody reads.
 const (
@@ -251,7 +253,7 @@ func (p *uring) arm(c *Conn) {
 	c.flight++
 }
 
-// feed tries again the receives that found no buffer: as many as there are buffers in a turn, for trying all of them each time
+// feed tries again the receives that found no buffer: as many as there are buffers in a tick, for trying all of them each time
 // would cost the square of their number. It reports whether some are left.
 func (p *uring) feed() bool {
 	n := min(len(p.queue), recvCount)
@@ -282,7 +284,7 @@ func (p *uring) stop(c *Conn) bool {
 }
 
 // quiet needs no system call while a receive is under way, as it is on every connection that was
-// read from: what has arrived is known by the end of the turn.
+// read from: what has arrived is known by the end of the tick.
 func (p *uring) quiet(c *Conn) bool {
 	if p.arrived(c) {
 		return false
@@ -504,9 +506,9 @@ func (p *uring) lookForResets() {
 	p.heard = p.heard[:0]
 }
 
-// settle takes the receive buffers from connections that have not read them in their turn, so
-// that no number of fibers that are busy elsewhere can leave the others without.
-func (p *uring) settle() {
+// keepUnread takes the receive buffers from connections that have not read them within the tick, and
+// keeps what is in them, so that connections that are not read cannot exhaust the loop's buffers.
+func (p *uring) keepUnread() {
 	for i, c := range p.given {
 		p.given[i] = nil
 		p.keep(c)
@@ -516,7 +518,7 @@ func (p *uring) settle() {
 
 // wait submits and waits; see epoll.wait about raw.
 func (p *uring) wait(until int64) {
-	p.settle()
+	p.keepUnread()
 	p.recv.publish() // the kernel takes them within enter only (setupDeferTaskrun)
 	if len(p.queue) > 0 && p.feed() {
 		until = -1
@@ -611,7 +613,7 @@ func (p *uring) received(c *Conn, e cqe) {
 		c.inErr = c.outErr
 	case e.res == 0:
 		c.eof = true
-	case errno == unix.ENOBUFS && !stopped && c.waits(&c.rd): // buffers are back before the next turn
+	case errno == unix.ENOBUFS && !stopped && c.waits(&c.rd): // buffers are back before the next tick
 		c.starved, c.more = true, true
 		p.queue = append(p.queue, c)
 		return
@@ -641,7 +643,7 @@ func (c *Conn) weigh(n int) {
 }
 
 // receivedData keeps n bytes of a buffer for the next Read: where they are, for as long as the
-// turn lasts, or behind what is still unread.
+// tick lasts, or behind what is still unread.
 func (p *uring) receivedData(c *Conn, id uint16, n int) {
 	data := p.recv.take(id, n)
 	switch {
@@ -692,6 +694,7 @@ func (p *uring) takeAhead() (own *aheadBuffer) {
 
 func (p *uring) sent(c *Conn, e cqe) {
 	s := c.sending
+	c.sentSome = c.sentSome || e.res > 0
 	switch errno := syscall.Errno(max(-e.res, 0)); {
 	case int(e.res) >= s.n:
 	case c.closed && c.abort:
@@ -743,7 +746,7 @@ func (p *uring) each(fn func(owner any)) { p.table.each(fn) }
 
 func (p *uring) wake() { wakeEvent(p.event) }
 
-// trim leaves the buffers mapped, for the kernel may use them at any time. Between turns nothing is in
+// trim leaves the buffers mapped, for the kernel may use them at any time. Between ticks nothing is in
 // those for receiving: completions come while the loop waits only (setupDeferTaskrun), and are taken
 // then, unless a full ring was submitted meanwhile.
 func (p *uring) trim() {

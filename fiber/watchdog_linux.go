@@ -30,15 +30,15 @@ type look struct {
 	waited bool          // it has been seen waiting since
 }
 
-// moment tells what a loop does from what it did before: a turn may last long when many fibers have
-// something to do.
+// moment identifies what a loop is doing. The tick alone does not: it may last long when many fibers
+// have something to do.
 type moment struct {
-	turn, dozens uint64
+	tick, dozens uint64
 	fiber        uintptr
 }
 
 func (l *loop) moment() moment {
-	return moment{turn: l.turn.Load(), dozens: l.dozens.Load(), fiber: l.running.Load()}
+	return moment{tick: l.tick.Load(), dozens: l.dozens.Load(), fiber: l.running.Load()}
 }
 
 // watch names the fibers that hold a loop. While nothing runs it sleeps.
@@ -63,14 +63,14 @@ func (e *Engine) watch() {
 			}
 		}
 		if calm {
-			e.rest(ticker)
+			e.sleepUntilBusy(ticker)
 		}
 	}
 }
 
-// rest stops the ticker until a loop runs again: the loop says that it does and then looks at
-// noWatch, which is set here before the loops are looked at.
-func (e *Engine) rest(ticker *time.Ticker) {
+// sleepUntilBusy stops the ticker until a loop runs again. A loop sets active and then reads noWatch; here
+// noWatch is set before active is read, so that one of the two sees the other.
+func (e *Engine) sleepUntilBusy(ticker *time.Ticker) {
 	e.noWatch.Store(true)
 	for _, l := range e.loops {
 		if l.active.Load() {

@@ -18,7 +18,7 @@ func watched(t *testing.T, run func(e *fiber.Engine, log *lines)) {
 		t.Run(string(kind), func(t *testing.T) {
 			log := newLines()
 			e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
-			for !e.WatchRests() {
+			for !e.WatchdogSleeps() {
 				runtime.Gosched()
 			}
 			run(e, log)

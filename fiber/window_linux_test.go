@@ -36,7 +36,7 @@ func TestBulkSharesMemory(t *testing.T) {
 			done.Add(1)
 			fiber.Spawn(in, func() {
 				defer done.Done()
-				if readErr, writeErr := in.(copier).CopyTo(out, func(int) {}, nil); readErr != io.EOF || writeErr != nil {
+				if readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(int) {}, nil); readErr != io.EOF || writeErr != nil {
 					t.Errorf("CopyTo: %v, %v", readErr, writeErr)
 				}
 				waits[i] = in.(*fiber.Conn).ReceiveBuffer()

@@ -29,9 +29,10 @@ type adminServer struct {
 // newAdmin makes the admin page; nothing is served until startAdmin.
 func (g *Gateway) newAdmin(sock *socket, listen string) (*adminServer, error) {
 	local := config.Loopback(listen)
-	cfg := admin.Config{Snapshot: g.Snapshot, Alive: g.Alive, LocalOnly: local, Logger: g.logger}
+	cfg := admin.Config{Snapshot: g.Snapshot, Sessions: g.Sessions, Alive: g.Alive, LocalOnly: local, Logger: g.logger}
 	if local {
 		cfg.Reload = func(context.Context) error { return g.ReloadFile() }
+		cfg.Kill = g.Kill
 	}
 	if local && sock.Addr().Network() == "unix" {
 		cfg.LocalOnly = false // whoever can open the socket is here; its clients' Host means nothing

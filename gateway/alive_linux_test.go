@@ -3,7 +3,6 @@ package gateway_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,8 +11,15 @@ import (
 
 // TestAliveAsksEveryLoop: also one that accepts nothing, as here, where the only listener has goroutines.
 func TestAliveAsksEveryLoop(t *testing.T) {
-	g := run(t, parse(t, strings.Replace(farText, "\n", "\nengine: epoll\nloops: 2\nadmin: 127.0.0.1:0\n", 1),
-		"{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", echoServer(t)))
+	g := run(t, parse(t, `
+engine: epoll
+loops: 2
+admin: 127.0.0.1:0
+listeners:
+  - {name: lite, protocol: postgres, listen: "127.0.0.1:0", upstream: lite}
+upstreams:
+  lite: {endpoints: ["sqlite:{dir}/lite.db"]}
+`, "{dir}", t.TempDir()))
 	held, release := make(chan struct{}), make(chan struct{})
 	gateway.OnLoop(g.Gateway, func() {
 		close(held)

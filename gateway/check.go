@@ -2,14 +2,14 @@ package gateway
 
 import (
 	"cmp"
-	"fmt"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
-	"github.com/headpond/headpond/pool/sqlitepool"
+	"github.com/headpond/headpond/gateway/extend"
 )
 
 // Check reports what config.Load cannot know: what New would refuse, problems inside the files that cfg names among them. It binds and
@@ -22,26 +22,23 @@ func Check(cfg *config.Config) config.Problems {
 		}
 	}
 	g := &Gateway{logger: slog.New(slog.DiscardHandler)}
-	for i := range cfg.Tunnels {
-		if t := &cfg.Tunnels[i]; len(t.Connect) > 0 {
-			if _, err := g.linkConfig(t); err != nil {
-				report(err, &t.Name)
-			}
-		}
+	g.newParts()
+	for _, part := range g.parts {
+		part.Check(cfg, report)
 	}
 	backends := map[string]*backend{}
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
-		if path, sqlite := u.SQLite(); sqlite {
-			if err := sqlitepool.CheckPath(path); err != nil {
-				report(fmt.Errorf("upstream %q: %w", u.Name, err), &u.Endpoints[0])
-				problems[len(problems)-1].Warning = !refused(err)
-			}
-		}
-		b, err := g.trialBackend(u)
+		b, err := g.trialBackend(u, false)
 		if err != nil {
-			report(err, &u.Name)
-			if b, err = g.trialBackend(standIn(u)); err != nil {
+			var of *extend.FieldError
+			if errors.As(err, &of) {
+				report(err, of.Field)
+				problems[len(problems)-1].Warning = of.Warning
+			} else {
+				report(err, &u.Name)
+			}
+			if b, err = g.trialBackend(standInFor(u), true); err != nil {
 				continue
 			}
 		}
@@ -50,7 +47,7 @@ func Check(cfg *config.Config) config.Problems {
 	}
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
-		if slices.ContainsFunc(upstreamsOf(l), func(name string) bool { return backends[name] == nil }) {
+		if slices.ContainsFunc(l.Upstreams(), func(name string) bool { return backends[name] == nil }) {
 			continue // and that is reported
 		}
 		if _, err := g.newSpec(l, backends, &certificate{}); err != nil {
@@ -71,20 +68,13 @@ func Effective(cfg *config.Config) *config.Config {
 }
 
 // trialBackend builds an upstream that asks nothing of its endpoints.
-func (g *Gateway) trialBackend(u *config.Upstream) (*backend, error) {
+func (g *Gateway) trialBackend(u *config.Upstream, standIn bool) (*backend, error) {
 	quiet := *u
-	quiet.Pool.MinIdle, quiet.Pool.CheckInterval, quiet.Health = 0, 0, nil
-	if _, sqlite := u.SQLite(); sqlite {
-		return &backend{cfg: quiet, impl: &pgBackend{Backend: &sqliteFile{}}}, nil // opening it may create it
-	}
-	return g.newBackend(&quiet)
+	quiet.Pool.MinIdle, quiet.Pool.CheckInterval, quiet.Health, quiet.Discover = 0, 0, nil, nil
+	return g.makeBackend(&quiet, true, standIn)
 }
 
-// standIn is an upstream without what may be wrong with it, so that the listeners that use it can be checked.
-func standIn(u *config.Upstream) *config.Upstream {
-	s := &config.Upstream{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, Endpoints: []string{"127.0.0.1:1"}}
-	if u.Protocol == config.Postgres {
-		s.Endpoints[0] = "sqlite:" + u.Name
-	}
-	return s
+// standInFor is an upstream without what may be wrong with it, so that the listeners that use it can be checked.
+func standInFor(u *config.Upstream) *config.Upstream {
+	return &config.Upstream{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, Endpoints: []config.Endpoint{{Address: "127.0.0.1:1"}}}
 }

@@ -55,6 +55,10 @@
 // When Run's context ends the gateway drains: it stops accepting, /readyz answers 503, sessions may finish within drain_timeout, then they
 // are closed. The admin page stays up until the end. Close ends everything at once.
 //
+// # Protocols
+//
+// Package extend has the table of listener protocols and other extensions; builtin.go imports those that every gateway has.
+//
 // The files follow that life: service.go and backend.go (configuration to listeners and upstreams), plan.go and opening.go (from one
 // configuration to another), gateway.go (serve and drain), reload.go.
 package gateway

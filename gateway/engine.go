@@ -7,6 +7,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/internal/netaddr"
 )
 
@@ -38,27 +39,15 @@ func (g *Gateway) dialKept(ctx context.Context, endpoint string) (net.Conn, erro
 		return nil, err
 	}
 	if to, ok := c.RemoteAddr().(*net.TCPAddr); ok && to.IP.IsLoopback() {
-		if k, ok := c.(interface{ SetKeepAlive(on bool) error }); ok {
-			_ = k.SetKeepAlive(true)
-		}
+		_ = fiber.StreamOf(c).SetKeepAlive(true)
 	}
 	return c, nil
 }
 
-// onFibers reports whether the sessions of a listener run on the engine; the others have goroutines: those that compute or wait for
-// files, as SQLite does, would hold their loop.
+// onFibers reports whether the sessions of a listener run on the engine.
 func onFibers(l *config.Listener, cfg *config.Config) bool {
-	if l.Protocol == config.TunnelProtocol {
-		return false // package mux reads and writes sockets in its own way
-	}
-	if l.Protocol == config.Postgres {
-		for _, db := range l.Postgres.Databases {
-			if _, sqlite := cfg.Upstream(db.Upstream).SQLite(); sqlite {
-				return false
-			}
-		}
-	}
-	return true
+	offLoop := extend.ProtocolOf(l.Protocol).OffLoop
+	return offLoop == nil || !offLoop(cfg, l)
 }
 
 // adopt makes the socket's connections live on the engine. Nothing has been accepted from it yet, and nobody else knows it.

@@ -3,9 +3,13 @@ package gateway
 import (
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/upstream"
 )
 
 // OpenFiles is openFiles.
@@ -13,6 +17,17 @@ func OpenFiles(cfg *config.Config) uint64 { return openFiles(cfg) }
 
 // ClientsWithin is clientsWithin.
 func ClientsWithin(limit uint64, cfg *config.Config) int { return clientsWithin(limit, cfg) }
+
+// Holders is holders.
+type Holders struct{ holders }
+
+// Due is due.
+func (h *Holders) Due(all []listener.Info, crowded map[string]int, limit time.Duration, now time.Time) []listener.Info {
+	return h.due(all, crowded, limit, now)
+}
+
+// Remembered is how many holders were named.
+func (h *Holders) Remembered() int { return len(h.named) }
 
 // OnLoop runs fn as a fiber.
 func OnLoop(g *Gateway, fn func()) { g.engine.Go(fn) }
@@ -34,3 +49,10 @@ func NewLog(w io.Writer, format, level string) (logger *slog.Logger, apply func(
 
 // AdviceToBind is adviceToBind.
 func AdviceToBind(address string, err error) string { return adviceToBind(address, err) }
+
+// ProbeOf returns the health check of an upstream.
+func ProbeOf(u *config.Upstream, logger *slog.Logger) (upstream.Probe, error) {
+	g := &Gateway{logger: logger}
+	h, err := g.healthOf(u, netaddr.Dial)
+	return h.Probe, err
+}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,13 +8,13 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -42,6 +41,7 @@ type Gateway struct {
 	logs    *logControl // nil when the program gave its own logger
 	started time.Time
 	room    listener.Room // for clients, of all listeners together
+	parts   []extend.Part // of extensions
 
 	// reloading is held by Reload and Drain, one at a time; long operations are allowed under it.
 	reloading sync.Mutex
@@ -53,7 +53,6 @@ type Gateway struct {
 	cfg      *config.Config
 	backends []*backend
 	services []*service
-	links    map[string]*link // tunnels that this gateway makes, by name
 	admin    *adminServer
 	running  bool // Run was called
 	draining bool
@@ -64,9 +63,9 @@ type Gateway struct {
 
 	hard   context.Context // ends at Close
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // serving, retiring, watchTunnels
+	tasks  sync.WaitGroup // serving, retiring, watchCarriers
 
-	watching sync.Once // watchTunnels
+	watching sync.Once // watchCarriers
 	closing  sync.Once // closeAll
 }
 
@@ -87,6 +86,7 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	g.logger.Info("starting", "version", g.opts.Version, "engine", g.engine.Kind(), "reason", g.engine.Reason(), "config", cfg.File, "pid", os.Getpid())
 	g.logProblems(opts.Warnings)
 	g.hard, g.cancel = context.WithCancel(context.Background())
+	g.newParts()
 	p, err := g.newPlan(cfg)
 	if err != nil {
 		g.cancel()
@@ -94,9 +94,9 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 		g.logs.close()
 		return nil, err
 	}
-	g.mu.Lock() // tunnels are up already, and peers may ask
+	g.mu.Lock() // extensions may run already, and ask
 	defer g.mu.Unlock()
-	g.cfg, g.backends, g.services, g.admin = cfg, p.backends, p.services, p.admin
+	g.inForce(p)
 	return g, nil
 }
 
@@ -140,7 +140,8 @@ func (g *Gateway) serve() error {
 	if adminServer != nil {
 		g.startAdmin(adminServer)
 	}
-	g.watchTunnels(g.cfg)
+	g.watchCarriers(g.cfg)
+	g.tasks.Go(g.watchHolders)
 	if g.opts.Started != nil {
 		g.opts.Started()
 	}
@@ -211,46 +212,39 @@ func (g *Gateway) Drain(ctx context.Context) error {
 	return g.cutOff
 }
 
-// drainAll drains listeners and tunnels. A tunnel that sessions of this gateway go out through is drained when they, and then the connections
-// kept ready for them, are over.
+// drainAll drains listeners and extensions. What carries connections of this gateway's upstreams is drained when the sessions, and then the
+// connections kept ready for them, are over.
 func (g *Gateway) drainAll(ctx context.Context) error {
-	type drainer interface {
-		Drain(ctx context.Context) error
-	}
-	var first, last []drainer
-	used := map[string]bool{}
-	var far []*backend
+	var first, last []func(context.Context) error
+	var carried []*backend
+	carriers := map[string]bool{} // listeners
 	for _, b := range g.backends {
-		if t := g.cfg.Tunnel(b.cfg.Tunnel); t != nil {
-			used[cmp.Or(t.Listener, t.Name)] = true
-			far = append(far, b)
+		if by, listener := g.carrier(&b.cfg); by != nil {
+			carried = append(carried, b)
+			carriers[listener] = true
 		}
 	}
 	g.mu.Lock()
-	leavingServices, leavingLinks := g.leaving()
-	for _, l := range leavingLinks {
-		first = append(first, l.client)
-	}
-	for _, s := range slices.Concat(g.services, leavingServices) {
-		if s.cfg.Protocol == config.TunnelProtocol && used[s.cfg.Name] {
-			last = append(last, s.proxy)
-		} else {
-			first = append(first, s.proxy)
+	for _, l := range g.leavers {
+		if l.drain != nil {
+			first = append(first, l.drain)
 		}
 	}
-	for name, l := range g.links {
-		if used[name] {
-			last = append(last, l.client)
+	for _, s := range g.services {
+		if carriers[s.cfg.Name] {
+			last = append(last, s.proxy.Drain)
 		} else {
-			first = append(first, l.client)
+			first = append(first, s.proxy.Drain)
 		}
 	}
 	g.mu.Unlock()
-	errs := inParallel(first, func(d drainer) error { return d.Drain(ctx) })
-	if len(last) > 0 {
-		_ = inParallel(far, func(b *backend) error { return b.impl.Drain(ctx) }) // what is out comes back closed
-		errs = append(errs, inParallel(last, func(d drainer) error { return d.Drain(ctx) })...)
+	for _, p := range g.parts {
+		first = append(first, func(ctx context.Context) error { return p.Drain(ctx, false) })
+		last = append(last, func(ctx context.Context) error { return p.Drain(ctx, true) })
 	}
+	errs := inParallel(first, func(drain func(context.Context) error) error { return drain(ctx) })
+	_ = inParallel(carried, func(b *backend) error { return b.impl.Drain(ctx) }) // what is out comes back closed
+	errs = append(errs, inParallel(last, func(drain func(context.Context) error) error { return drain(ctx) })...)
 	return errors.Join(errs...)
 }
 

@@ -104,7 +104,7 @@ func TestDrainLetsSessionsFinish(t *testing.T) {
 	}
 	c := dial(t, address)
 	echo(t, c, "before")
-	g.stop()
+	g.Stop()
 	for code := 200; code != 503; {
 		var err error
 		if code, _, err = get(client(t), adminURL+"/readyz"); err != nil {
@@ -119,7 +119,7 @@ func TestDrainLetsSessionsFinish(t *testing.T) {
 		t.Errorf("reload: %v", err)
 	}
 	_ = c.Close()
-	if err := <-g.result; err != nil {
+	if err := <-g.Result; err != nil {
 		t.Errorf("Run = %v", err)
 	}
 	if _, err := net.Dial("tcp", address); err == nil {
@@ -131,8 +131,8 @@ func TestDrainTimeoutCutsSessionsOff(t *testing.T) {
 	g := run(t, parse(t, strings.Replace(tcpText, "drain_timeout: 10s", "drain_timeout: 1ms", 1), "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
 	c := dial(t, g.Addr("raw"))
 	echo(t, c, "x")
-	g.stop()
-	if err := <-g.result; !errors.Is(err, gateway.ErrCutOff) || !strings.Contains(err.Error(), `"raw"`) {
+	g.Stop()
+	if err := <-g.Result; !errors.Is(err, gateway.ErrCutOff) || !strings.Contains(err.Error(), `"raw"`) {
 		t.Errorf("Run = %v", err)
 	}
 	if _, err := c.Read(make([]byte, 1)); err == nil {
@@ -145,9 +145,9 @@ func TestCloseEndsADrainAtOnce(t *testing.T) {
 	g := run(t, parse(t, strings.Replace(tcpText, "drain_timeout: 10s", "drain_timeout: 24h", 1), "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
 	c := dial(t, g.Addr("raw"))
 	echo(t, c, "x")
-	g.stop()
+	g.Stop()
 	g.Close()
-	if err := <-g.result; !errors.Is(err, gateway.ErrCutOff) {
+	if err := <-g.Result; !errors.Is(err, gateway.ErrCutOff) {
 		t.Errorf("Run = %v", err)
 	}
 	g.Close()

@@ -1,18 +1,14 @@
 package gateway_test
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 
-	"github.com/headpond/headpond/gateway"
-	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/gatewaytest"
 	"github.com/headpond/headpond/internal/leaktest"
 )
 
@@ -26,38 +22,10 @@ var (
 
 func echoServer(t *testing.T) string { return conntest.Serve(t, conntest.Echo) }
 
-// parse reads a configuration; "{dir}" and the other pairs are replaced first.
-func parse(t *testing.T, text string, pairs ...string) *config.Config {
-	t.Helper()
-	cfg, problems := config.Parse("test.yaml", []byte(strings.NewReplacer(pairs...).Replace(text)))
-	if problems.Err() != nil {
-		t.Fatal(problems)
-	}
-	return cfg
-}
-
-// running is a gateway under test.
-type running struct {
-	*gateway.Gateway
-	stop   context.CancelFunc // as the first signal does
-	result chan error         // Run's
-}
-
-// run starts a gateway and closes it at the end of the test.
-func run(t *testing.T, cfg *config.Config) *running {
-	t.Helper()
-	ready := make(chan struct{})
-	gw, err := gateway.New(cfg, gateway.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Version: "test", Started: func() { close(ready) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	r := &running{gw, stop, make(chan error, 1)}
-	go func() { r.result <- gw.Run(ctx) }()
-	t.Cleanup(func() { gw.Close(); stop() })
-	<-ready
-	return r
-}
+var (
+	parse = gatewaytest.Parse
+	run   = gatewaytest.Run
+)
 
 // webServer answers with its name.
 func webServer(t *testing.T, name string) string {

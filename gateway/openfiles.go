@@ -4,20 +4,21 @@ import (
 	"slices"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
 )
 
 // ownFiles is what a gateway has open besides connections: the engine, log, admin page and its clients, files that are read.
 const ownFiles = 100
 
 // openFiles is how many files cfg may have open at least once everything is in use: a client each, also those that wait for a place, and the
-// connections behind them, of which there are no more than the pools allow, or the clients and "min_idle" need. What goes through tunnels is left out.
+// connections behind them, of which there are no more than the pools allow, or the clients and "min_idle" need. Connections that another machine makes are left out.
 func openFiles(cfg *config.Config) uint64 {
 	total := ownFiles
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
 		total += 1 + l.MaxQueue
-		if l.Protocol == config.TunnelProtocol {
-			total += l.Tunnel.MaxSessions
+		if most := extend.ProtocolOf(l.Protocol).MaxConns; most != nil {
+			total += most(l)
 		} else {
 			total += l.MaxConns
 		}
@@ -26,12 +27,12 @@ func openFiles(cfg *config.Config) uint64 {
 		u := &cfg.Upstreams[i]
 		clients := 0
 		for j := range cfg.Listeners {
-			if l := &cfg.Listeners[j]; slices.Contains(upstreamsOf(l), u.Name) {
+			if l := &cfg.Listeners[j]; slices.Contains(l.Upstreams(), u.Name) {
 				clients += l.MaxConns
 			}
 		}
-		if u.Tunnel == "" {
-			total += min(clients+len(u.Endpoints)*u.Pool.MinIdle, len(u.Endpoints)*u.Pool.MaxSize)
+		if !u.Far() {
+			total += min(clients+widthOf(u)*u.Pool.MinIdle, widthOf(u)*u.Pool.MaxSize)
 		}
 	}
 	return uint64(total) //nolint:gosec // none of these is negative
@@ -45,13 +46,16 @@ func clientsWithin(limit uint64, cfg *config.Config) int {
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
 		switch {
-		case u.Tunnel != "":
+		case u.Far():
 		case u.Pool.Overflow == config.OverflowDirect:
 			most = room
 		default:
-			most += len(u.Endpoints) * u.Pool.MaxSize
+			most += widthOf(u) * u.Pool.MaxSize
 		}
-		idle += len(u.Endpoints) * u.Pool.MinIdle
+		idle += widthOf(u) * u.Pool.MinIdle
 	}
 	return max(room-most, (room-idle)/2, 1)
 }
+
+// widthOf is how many endpoints an upstream has, one if that is yet to be discovered.
+func widthOf(u *config.Upstream) int { return max(len(u.Endpoints), 1) }

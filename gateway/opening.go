@@ -28,7 +28,7 @@ func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) 
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}
-	if err == nil && onFibers(l, p.cfg) {
+	if err == nil && onFibers(l, p.New) {
 		if err = sock.adopt(g.engine); err != nil {
 			err = fmt.Errorf("%s: %w", what, err)
 		}
@@ -60,7 +60,7 @@ func (g *Gateway) open(p *plan, what, listen string, perm permission, old *servi
 		return nil, fmt.Errorf("%s: take over %s: %w", what, listen, err)
 	}
 	p.opened = append(p.opened, sock)
-	p.commits = append(p.commits, func() error { from.handOver(sock); return nil })
+	p.Commit = append(p.Commit, func() error { from.handOver(sock); return nil })
 	return sock, nil
 }
 

@@ -68,7 +68,7 @@ func (p *plan) permit(perm permission, address string) error {
 		if info, err := os.Lstat(path); err == nil {
 			before := permission{mode: info.Mode().Perm(), uid: -1, gid: -1}
 			before.uid, before.gid = ownerOf(info)
-			p.undo = append(p.undo, func() { _ = before.apply(address) }) // nothing to be done if it is gone
+			p.Abort = append(p.Abort, func() { _ = before.apply(address) }) // nothing to be done if it is gone
 		}
 	}
 	return perm.apply(address)

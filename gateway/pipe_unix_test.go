@@ -38,8 +38,8 @@ func TestReloadOfAPipeNobodyWritesTo(t *testing.T) {
 	if err := g.Reload(parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", server, "10s", "11s")); err != nil {
 		t.Error(err)
 	}
-	g.stop()
-	if err := <-g.result; err != nil {
+	g.Stop()
+	if err := <-g.Result; err != nil {
 		t.Error(err)
 	}
 }

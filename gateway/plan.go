@@ -7,12 +7,13 @@ import (
 	"slices"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
 )
 
 // plan is the way from the running configuration to another. Making it does everything that can fail and changes nothing that runs;
 // then either abort or commit is called.
 type plan struct {
-	cfg      *config.Config
+	extend.Plan
 	backends []*backend // all of the new configuration, in its order
 	services []*service // likewise
 	admin    *adminServer
@@ -21,19 +22,12 @@ type plan struct {
 
 	opened  []*socket  // bound for the plan
 	created []*backend // built for the plan
-	undo    []func()   // changes made already: permissions
 
-	links        map[string]*link // tunnels of the new configuration that this gateway makes, by name
-	createdLinks []*link          // made for the plan
-	retiredLinks []*link
-
-	commits         []func() error // in-place updates, upstreams first
-	starts          []start        // what to serve
+	starts          []start // what to serve
 	retiredSockets  []*socket
 	retiredProxies  []*service
 	retiredBackends []*backend
 	retiredAdmin    *adminServer
-	changes         []string // for the log
 }
 
 // start is one socket to serve by one service.
@@ -44,22 +38,19 @@ type start struct {
 
 // abort closes what the plan opened.
 func (p *plan) abort() {
-	for _, undo := range slices.Backward(p.undo) {
+	for _, undo := range slices.Backward(p.Abort) {
 		undo()
 	}
 	for _, s := range p.opened {
 		s.retire()
 	}
 	inParallel(p.created, func(b *backend) error { b.drop(); return nil })
-	for _, l := range p.createdLinks {
-		l.client.Close()
-	}
 }
 
 // newPlan prepares cfg beside what g runs. g.reloading is held.
 func (g *Gateway) newPlan(cfg *config.Config) (*plan, error) {
-	p := &plan{cfg: cfg, touched: map[string]bool{}}
-	err := g.planLinks(p)
+	p := &plan{Plan: extend.Plan{Old: g.cfg, New: cfg}, touched: map[string]bool{}}
+	err := g.planParts(p)
 	if err == nil {
 		err = g.planBackends(p)
 	}
@@ -83,7 +74,7 @@ func (g *Gateway) newPlan(cfg *config.Config) (*plan, error) {
 }
 
 func (p *plan) change(format string, args ...any) {
-	p.changes = append(p.changes, fmt.Sprintf(format, args...))
+	p.Changes = append(p.Changes, fmt.Sprintf(format, args...))
 }
 
 // planBackends keeps, updates, builds and retires upstreams.
@@ -92,8 +83,8 @@ func (g *Gateway) planBackends(p *plan) error {
 	for _, b := range g.backends {
 		old[b.cfg.Name] = b
 	}
-	for i := range p.cfg.Upstreams {
-		u := &p.cfg.Upstreams[i]
+	for i := range p.New.Upstreams {
+		u := &p.New.Upstreams[i]
 		b, err := g.planBackend(p, u, old[u.Name])
 		if err != nil {
 			return err
@@ -106,7 +97,7 @@ func (g *Gateway) planBackends(p *plan) error {
 	for _, b := range g.backends {
 		if old[b.cfg.Name] == b {
 			p.retiredBackends = append(p.retiredBackends, b)
-			if p.cfg.Upstream(b.cfg.Name) == nil {
+			if p.New.Upstream(b.cfg.Name) == nil {
 				p.change("upstream %s removed", b.cfg.Name)
 			}
 		}
@@ -115,7 +106,7 @@ func (g *Gateway) planBackends(p *plan) error {
 }
 
 func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backend, error) {
-	files, err := fingerprintOf(upstreamFiles(u)...)
+	files, err := extend.FingerprintOf(extend.TLSFiles(u.TLS)...)
 	if err != nil {
 		return nil, fmt.Errorf("upstream %q: %w", u.Name, err)
 	}
@@ -136,20 +127,20 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 	if reflect.DeepEqual(old.cfg, *u) && old.files == files {
 		return old, nil
 	}
-	s, err := g.settingsOf(u)
+	s, err := g.settingsOf(u, old)
 	if err != nil {
 		return nil, fmt.Errorf("upstream %q: %w", u.Name, err)
 	}
 	cfg := *u
 	p.touched[u.Name] = old.files != files || old.cfg.ConnectTimeout != u.ConnectTimeout || !reflect.DeepEqual(old.cfg.TLS, u.TLS)
 	p.change("upstream %s changed", u.Name)
-	p.commits = append(p.commits, func() error {
-		if err := old.impl.update(s); err != nil {
+	p.Commit = append(p.Commit, func() error {
+		if err := old.impl.Update(s); err != nil {
 			return fmt.Errorf("upstream %q: %w", u.Name, err)
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		old.cfg, old.files = cfg, files
+		old.cfg, old.files, old.source = cfg, files, s.Source
 		return nil
 	})
 	return old, nil
@@ -159,14 +150,14 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 func (g *Gateway) planServices(p *plan) error {
 	view := map[string]*backend{} // the backends as they will be after the commit
 	for _, b := range p.backends {
-		view[b.cfg.Name] = &backend{cfg: *p.cfg.Upstream(b.cfg.Name), impl: b.impl}
+		view[b.cfg.Name] = &backend{cfg: *p.New.Upstream(b.cfg.Name), impl: b.impl}
 	}
 	old := map[string]*service{}
 	for _, s := range g.services {
 		old[s.cfg.Name] = s
 	}
-	for i := range p.cfg.Listeners {
-		l := &p.cfg.Listeners[i]
+	for i := range p.New.Listeners {
+		l := &p.New.Listeners[i]
 		if err := g.planService(p, l, old[l.Name], view); err != nil {
 			return err
 		}
@@ -184,7 +175,7 @@ func (g *Gateway) planServices(p *plan) error {
 
 func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view map[string]*backend) error {
 	hold := &certificate{}
-	replace := old != nil && (needsNewProxy(&old.cfg, l) || old.fibers != onFibers(l, p.cfg) || g.hasFailed(old))
+	replace := old != nil && (needsNewProxy(&old.cfg, l) || old.fibers != onFibers(l, p.New) || g.hasFailed(old))
 	if old != nil && old.cert != nil && !replace {
 		hold = old.cert
 	}
@@ -199,7 +190,7 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 	}
 	p.services = append(p.services, old)
 	changed := !sameListener(old.cfg, *l) || old.files != s.files
-	for _, name := range upstreamsOf(l) {
+	for _, name := range l.Upstreams() {
 		changed = changed || p.touched[name]
 	}
 	if old.cfg.Listen != l.Listen {
@@ -212,7 +203,7 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 			}
 		}
 		p.change("listener %s changed", l.Name)
-		p.commits = append(p.commits, func() error { return g.updateService(old, s, hold) })
+		p.Commit = append(p.Commit, func() error { return g.updateService(old, s, hold) })
 	}
 	return nil
 }
@@ -222,7 +213,7 @@ func (g *Gateway) updateService(svc *service, s *spec, hold *certificate) error 
 	if s.cert != nil {
 		hold.current.Store(s.cert)
 	}
-	if err := s.update(svc.proxy); err != nil {
+	if err := s.server.Update(svc.proxy); err != nil {
 		return fmt.Errorf("listener %q: %w", s.cfg.Name, err)
 	}
 	g.mu.Lock()
@@ -257,11 +248,11 @@ func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificate) 
 	} else {
 		hold = nil
 	}
-	proxy, err := s.create()
+	proxy, err := s.server.Create()
 	if err != nil {
 		return nil, fmt.Errorf("listener %q: %w", s.cfg.Name, err)
 	}
-	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold, fibers: onFibers(&s.cfg, p.cfg)}, nil
+	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold, fibers: onFibers(&s.cfg, p.New)}, nil
 }
 
 // replaceService builds a new proxy for a listener; the sessions of the old one finish there.
@@ -287,7 +278,7 @@ func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificate)
 	p.starts = append(p.starts, start{svc, sock})
 	p.retiredSockets = append(p.retiredSockets, svc.socket)
 	p.change("listener %s moves from %s to %s", s.cfg.Name, svc.cfg.Listen, s.cfg.Listen)
-	p.commits = append(p.commits, func() error {
+	p.Commit = append(p.Commit, func() error {
 		if err := g.updateService(svc, s, hold); err != nil {
 			return err
 		}
@@ -301,7 +292,7 @@ func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificate)
 
 // planAdmin opens the admin address when there is a new one.
 func (g *Gateway) planAdmin(p *plan) error {
-	if g.cfg != nil && g.cfg.Admin == p.cfg.Admin {
+	if g.cfg != nil && g.cfg.Admin == p.New.Admin {
 		p.admin = g.admin
 		return nil
 	}
@@ -309,15 +300,15 @@ func (g *Gateway) planAdmin(p *plan) error {
 		p.retiredSockets = append(p.retiredSockets, g.admin.socket)
 	}
 	if g.cfg != nil {
-		p.change("admin page moves from %s to %s", cmp.Or(g.cfg.Admin, "nowhere"), cmp.Or(p.cfg.Admin, "nowhere"))
+		p.change("admin page moves from %s to %s", cmp.Or(g.cfg.Admin, "nowhere"), cmp.Or(p.New.Admin, "nowhere"))
 	}
-	if p.cfg.Admin == "" {
+	if p.New.Admin == "" {
 		return nil
 	}
-	sock, err := g.open(p, "admin", p.cfg.Admin, permission{}, nil)
+	sock, err := g.open(p, "admin", p.New.Admin, permission{}, nil)
 	if err != nil {
 		return err
 	}
-	p.admin, err = g.newAdmin(sock, p.cfg.Admin)
+	p.admin, err = g.newAdmin(sock, p.New.Admin)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
 )
 
 // ReloadFile reads the configuration file again and applies it. A file with problems is refused whole: every problem is logged, and the error
@@ -111,7 +112,7 @@ func (g *Gateway) noteReload(err error) {
 // commit carries a plan out. Each step was checked when the plan was made; one that fails all the same is logged and the rest is done, for
 // half of the way back would be no better.
 func (g *Gateway) commit(p *plan) error {
-	for _, apply := range p.commits {
+	for _, apply := range p.Commit {
 		if err := apply(); err != nil {
 			g.logger.Error("a part of the new configuration was not applied", "error", err)
 		}
@@ -123,32 +124,40 @@ func (g *Gateway) commit(p *plan) error {
 		g.startAdmin(p.admin)
 	}
 	g.mu.Lock()
-	g.cfg, g.backends, g.services, g.links, g.admin = p.cfg, p.backends, p.services, p.links, p.admin
+	g.inForce(p)
 	g.leavers = slices.Concat(g.leavers, leaversOf(p))
 	g.mu.Unlock()
-	g.checkOpenFiles(p.cfg)
-	g.watchTunnels(p.cfg)
+	g.checkOpenFiles(p.New)
+	g.watchCarriers(p.New)
 	if g.logs != nil {
-		g.logs.apply(p.cfg.Log)
+		g.logs.apply(p.New.Log)
 	}
 	for _, s := range p.retiredSockets {
 		s.retire()
 	}
 	for _, b := range p.retiredBackends {
-		if pg, ok := b.impl.(*pgBackend); ok {
-			pg.retire()
+		if c, ok := b.impl.(extend.Counted); ok {
+			c.Retire()
 		}
 	}
 	g.tasks.Go(func() { g.retire(p) })
-	if len(p.changes) == 0 {
-		p.changes = []string{"nothing"}
+	if len(p.Changes) == 0 {
+		p.Changes = []string{"nothing"}
 	}
-	g.logger.Info("reloaded", "config", p.cfg.File, "changes", strings.Join(p.changes, ", "))
+	g.logger.Info("reloaded", "config", p.New.File, "changes", strings.Join(p.Changes, ", "))
 	return nil
 }
 
+// inForce makes a plan what runs. mu is held.
+func (g *Gateway) inForce(p *plan) {
+	g.cfg, g.backends, g.services, g.admin = p.New, p.backends, p.services, p.admin
+	for _, swap := range p.Swap {
+		swap()
+	}
+}
+
 // acceptGrace is how long connections that a removed listener has just accepted may take to become sessions, which a drain lets finish;
-// and connections that are being opened through a replaced tunnel.
+// and connections that are being opened through what an extension replaces.
 const acceptGrace = time.Second
 
 // retireGrace is how long a replaced upstream still gives connections: a session that read the old settings just before the reload may be
@@ -160,14 +169,14 @@ func (g *Gateway) retire(p *plan) {
 	if p.retiredAdmin != nil {
 		p.retiredAdmin.close()
 	}
-	if len(p.retiredProxies)+len(p.retiredLinks) > 0 {
+	if len(p.retiredProxies)+len(p.Retired) > 0 {
 		wait(g.hard, acceptGrace)
 	}
-	ctx, cancel := context.WithTimeout(g.hard, p.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(g.hard, p.New.DrainTimeout)
 	defer cancel()
-	var links sync.WaitGroup
-	for _, l := range p.retiredLinks {
-		links.Go(func() { g.retireLink(ctx, l) })
+	var others sync.WaitGroup
+	for _, r := range p.Retired {
+		others.Go(func() { g.retireOther(ctx, r) })
 	}
 	inParallel(p.retiredProxies, func(s *service) error {
 		if err := s.proxy.Drain(ctx); err != nil {
@@ -181,23 +190,25 @@ func (g *Gateway) retire(p *plan) {
 		g.left(b)
 		return nil
 	})
-	links.Wait()
+	others.Wait()
 }
 
-// retireLink drains a tunnel that was removed or replaced.
-func (g *Gateway) retireLink(ctx context.Context, l *link) {
-	defer g.left(l)
-	if err := l.client.Drain(ctx); err != nil {
-		g.logger.Warn("connections through a removed tunnel were cut off", "tunnel", l.cfg.Name, "error", err)
+// retireOther drains what an extension took out of service.
+func (g *Gateway) retireOther(ctx context.Context, r *extend.Retired) {
+	if err := r.Drain(ctx); err != nil {
+		g.logger.Warn(r.Sessions+" were cut off", r.Kind, r.Name, "error", err)
+	}
+	if g.left(r); r.Gone != nil {
+		r.Gone()
 	}
 }
 
 // retire closes a backend once nobody uses it any more, or hard ends.
 func (b *backend) retire(hard context.Context) {
 	wait(hard, retireGrace)
-	if idle := b.impl.idle(); idle != nil {
+	if c, ok := b.impl.(extend.Counted); ok {
 		select {
-		case <-idle:
+		case <-c.Idle():
 		case <-hard.Done():
 		}
 	}

@@ -1,17 +1,20 @@
 package gateway
 
 import (
+	"context"
 	"slices"
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/extend"
 )
 
 // leaver is a part of the gateway that a reload has taken out of service and whose sessions are not over yet.
 type leaver struct {
-	part   any // *service, *backend or *link
+	part   any // *service, *backend or *extend.Retired
 	shown  admin.Retiring
-	active func() int // called without mu
+	active func() int                      // called without mu
+	drain  func(ctx context.Context) error // nil: when what uses it has drained
 }
 
 // leaversOf lists what a plan takes out of service. mu is held.
@@ -20,22 +23,21 @@ func leaversOf(p *plan) []leaver {
 	now := time.Now()
 	for _, s := range p.retiredProxies {
 		list = append(list, leaver{s, admin.Retiring{Kind: admin.RetiringListener, Name: s.cfg.Name, Protocol: string(s.cfg.Protocol), Since: now},
-			func() int { return s.proxy.Stats().Active }})
+			func() int { return s.proxy.Stats().Active }, s.proxy.Drain})
 	}
 	for _, b := range p.retiredBackends {
-		list = append(list, leaver{b, admin.Retiring{Kind: admin.RetiringUpstream, Name: b.cfg.Name, Protocol: string(b.cfg.Protocol), Since: now}, b.active})
+		list = append(list, leaver{b, admin.Retiring{Kind: admin.RetiringUpstream, Name: b.cfg.Name, Protocol: string(b.cfg.Protocol), Since: now}, b.active, nil})
 	}
-	for _, l := range p.retiredLinks {
-		list = append(list, leaver{l, admin.Retiring{Kind: admin.RetiringTunnel, Name: l.cfg.Name, Protocol: "tunnel", Since: now},
-			func() int { return l.client.Stats().Streams }})
+	for _, r := range p.Retired {
+		list = append(list, leaver{r, admin.Retiring{Kind: r.Kind, Name: r.Name, Protocol: r.Protocol, Since: now}, r.Active, r.Drain})
 	}
 	return list
 }
 
-// active counts what still uses a backend: PostgreSQL's sessions, which lease again and again, else connections that are out.
+// active counts what still uses a backend: its sessions if it counts them, else connections that are out.
 func (b *backend) active() int {
-	if pg, ok := b.impl.(*pgBackend); ok {
-		return pg.using()
+	if c, ok := b.impl.(extend.Counted); ok {
+		return c.Active()
 	}
 	n := 0
 	for _, e := range b.impl.Status().Endpoints {
@@ -49,25 +51,4 @@ func (g *Gateway) left(part any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.leavers = slices.DeleteFunc(slices.Clone(g.leavers), func(l leaver) bool { return l.part == part })
-}
-
-// leaving lists the listeners and tunnels among the parts that leave. mu is held.
-func (g *Gateway) leaving() (services []*service, links []*link) {
-	for _, l := range g.leavers {
-		switch part := l.part.(type) {
-		case *service:
-			services = append(services, part)
-		case *link:
-			links = append(links, part)
-		}
-	}
-	return services, links
-}
-
-// tunnelLeaves reports whether a tunnel of that name leaves. mu is held.
-func (g *Gateway) tunnelLeaves(name string) bool {
-	return slices.ContainsFunc(g.leavers, func(l leaver) bool {
-		_, ok := l.part.(*link)
-		return ok && l.shown.Name == name
-	})
 }

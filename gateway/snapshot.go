@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
 )
 
 // Snapshot returns the present state, as the admin pages show it.
@@ -22,7 +24,9 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	services, backends := slices.Clone(g.services), slices.Clone(g.backends)
 	s.Certificates = map[string]time.Time{}
 	addresses := make([]string, len(services))
+	proxies := map[config.Protocol][]extend.Proxy{}
 	for i, svc := range services {
+		proxies[svc.cfg.Protocol] = append(proxies[svc.cfg.Protocol], svc.proxy)
 		addresses[i] = address(svc.socket)
 		if svc.cert != nil {
 			s.Certificates[svc.cfg.Name] = svc.cert.expires()
@@ -32,11 +36,19 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		}
 	}
 	for _, b := range backends {
-		s.Upstreams = append(s.Upstreams, admin.Upstream{Protocol: string(b.cfg.Protocol)})
+		p := extend.ProtocolOf(b.cfg.Protocol)
+		s.Upstreams = append(s.Upstreams, admin.Upstream{Protocol: string(b.cfg.Protocol), Reuses: p != nil && p.Reuses})
 	}
-	s.Tunnels = g.tunnels()
 	leavers := g.leavers
 	g.mu.Unlock()
+	for _, p := range g.parts {
+		s.Additions = append(s.Additions, p.Show()...)
+	}
+	for _, p := range extend.Protocols() {
+		if p.Show != nil {
+			s.Additions = append(s.Additions, p.Show(proxies[p.Config.Name]))
+		}
+	}
 	for _, l := range leavers {
 		l.shown.Active = l.active()
 		s.Retiring = append(s.Retiring, l.shown)

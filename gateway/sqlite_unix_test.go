@@ -118,8 +118,8 @@ func TestSQLiteFileThatDoesNotOpen(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "58030") {
 		t.Errorf("a client of a file that does not open: %v", err)
 	}
-	g.stop()
-	if err := <-g.result; err != nil {
+	g.Stop()
+	if err := <-g.Result; err != nil {
 		t.Error(err)
 	}
 	goOn()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -269,6 +268,7 @@ type uploading struct {
 	at    atomic.Int64 // when the last byte was written, or no more was, in Unix nanoseconds; 0 = goes on
 	err   error        // to be read once over is
 	n     int64        // bytes of content; likewise
+	more  bool         // something of it was read that had not come with the head; likewise
 	in    stream       // what was read beyond the client's buffer; likewise
 }
 
@@ -354,6 +354,7 @@ func (s *session) moreBody(up *uploading, limit int64) error {
 	s.count(n, 0)
 	if n > 0 {
 		up.begun.Store(true)
+		up.more = true
 	}
 	switch {
 	case err != nil && up.state.Load() == uploadFailed:
@@ -449,23 +450,3 @@ func (s *stream) upTo(n int) []byte {
 	b := s.bytes()
 	return b[:min(n, len(b))]
 }
-
-// fillUpTo is fill for at most limit bytes.
-func (s *stream) fillUpTo(limit int64) (int, error) {
-	if limit >= bufferSize {
-		return s.fill()
-	}
-	c := s.conn
-	s.conn = limited{c, limit}
-	defer func() { s.conn = c }()
-	return s.fill()
-}
-
-// limited reads at most limit bytes at a time.
-type limited struct {
-	net.Conn
-	limit int64
-}
-
-// Read implements net.Conn.
-func (l limited) Read(p []byte) (int, error) { return l.Conn.Read(p[:min(int64(len(p)), l.limit)]) }

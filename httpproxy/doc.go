@@ -1,7 +1,9 @@
 // Package httpproxy is the gateway's listener protocol "http": HTTP/1.1 and HTTP/2 from clients, routed by host and
 // path, forwarded over pooled HTTP/1.1 connections, streaming both ways.
 //
-//	api, err := httpproxy.NewUpstream("api", []string{"127.0.0.1:9001", "127.0.0.1:9002"}, httpproxy.UpstreamOptions{})
+//	api, err := httpproxy.NewUpstream("api", httpproxy.UpstreamOptions{Settings: upstream.Settings{
+//		Endpoints: upstream.Endpoints("127.0.0.1:9001", "127.0.0.1:9002"),
+//	}})
 //	if err != nil {
 //		log.Fatal(err)
 //	}

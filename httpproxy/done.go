@@ -73,6 +73,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, reaso
 	p.srv.Report(reason, slog.LevelInfo, "request refused", "reason", reason, "client", r.RemoteAddr,
 		"method", r.Method, "host", r.Host, "path", r.URL.Path, "status", status, "error", why)
 	httppool.WriteError(w, r, status, why)
+	p.countRefused(status)
 	p.srv.Access(r.Context(), slog.String("client", r.RemoteAddr), slog.String("method", r.Method),
 		slog.String("host", r.Host), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),
 		slog.Int("status", status), slog.String("error", why))

@@ -18,6 +18,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // serveSilence accepts, reads and never answers.
@@ -89,7 +90,7 @@ func TestErrorAnswers(t *testing.T) {
 func TestPoolExhausted(t *testing.T) {
 	release := make(chan struct{})
 	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) { <-release })
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 1, MaxSize: 1, AcquireTimeout: 20 * time.Millisecond}}, backend)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MinIdle: 1, MaxSize: 1, AcquireTimeout: 20 * time.Millisecond}}}, backend)
 	eventually(t, "the connection is open", func() bool { return u.Status().Endpoints[0].Pool.Idle == 1 })
 	p := startProxy(t, routeTo(u))
 	done := make(chan struct{})

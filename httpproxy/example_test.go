@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 func Example() {
@@ -18,7 +19,7 @@ func Example() {
 	}))
 	defer backend.Close()
 
-	api, err := httpproxy.NewUpstream("api", []string{backend.Listener.Addr().String()}, httpproxy.UpstreamOptions{})
+	api, err := httpproxy.NewUpstream("api", httpproxy.UpstreamOptions{Settings: upstream.Settings{Endpoints: upstream.Endpoints(backend.Listener.Addr().String())}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // expectUpload begins a request with two bytes of body, for which the client waits for leave.
@@ -123,7 +124,7 @@ func TestExpectRefused(t *testing.T) {
 				return "", true
 			}))
 			asked := make(chan struct{})
-			full := newUpstreamWith(t, httpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1, MaxWaiters: -1, AcquireTimeout: patience}},
+			full := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, MaxWaiters: -1, AcquireTimeout: patience}}},
 				serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
 					close(asked)
 					<-r.Context().Done()

@@ -1,11 +1,11 @@
 package httpproxy
 
 import (
-	"net"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -54,7 +54,7 @@ func FlushAmongOthers(n int, wrote func(i int), returned func()) error {
 }
 
 type busyConn struct {
-	net.Conn
+	fiber.Stream
 	write func()
 }
 

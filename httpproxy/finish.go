@@ -23,8 +23,9 @@ func (s *session) finish(err error) bool {
 	if err != nil {
 		s.failed(err)
 	}
+	s.measure(err)
 	if err != nil || s.p.srv.AccessLog() {
-		x.result.Duration = time.Since(s.now)
+		x.result.Duration = s.ended.Sub(s.now)
 		s.p.done(s.request(), x.target.name, x.result)
 	}
 	s.releaseOut()
@@ -95,6 +96,7 @@ func (s *session) refuseHead(err error) {
 	} else {
 		s.p.noteRefused(s.lc)
 	}
+	s.p.countRefused(http.StatusBadRequest)
 	w := newAnswer(true)
 	why := strings.TrimPrefix(err.Error(), httpwire.ErrMalformed.Error()+": ")
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, why)
@@ -128,8 +130,7 @@ func (s *session) bye() {
 
 // bye ends the sending, and reads on for a while.
 func (s *stream) bye() {
-	c, ok := s.conn.(interface{ CloseWrite() error })
-	if !ok || c.CloseWrite() != nil {
+	if s.conn.CloseWrite() != nil {
 		return
 	}
 	s.drop()

@@ -15,7 +15,6 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
-	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/upstream"
@@ -42,7 +41,7 @@ type exchange struct {
 	up       *uploading     // nil unless a fiber sends the body
 	sent     time.Time      // when the request's head was, last
 	answered bool           // a byte of the response has arrived
-	accepted bool           // the server's kernel may hold a byte of the request
+	written  int            // bytes of the request that its first write has taken; see httppool.Conn.Unsent
 	leave    bool           // the server has given leave to send the body
 	told     bool           // and the client has it, or this proxy's
 	result   httppool.Result
@@ -59,7 +58,7 @@ func (s *session) serve(size int) bool {
 	x := &s.ex
 	path, raw, ok := s.path()
 	if !ok {
-		s.goLong()
+		s.fallback()
 		return false
 	}
 	if hasDotSegment(path) {
@@ -73,9 +72,10 @@ func (s *session) serve(size int) bool {
 		return s.refuse(417, listener.ReasonProtocol, "only 100-continue can be expected")
 	}
 	if x.target.route.Timeout > 0 { // bounds everything: the standard server's context does that
-		s.goLong()
+		s.fallback()
 		return false
 	}
+	s.note(path)
 	x.close = s.ends()
 	s.identify()
 	s.lookForBody()
@@ -173,12 +173,12 @@ func (s *session) renew() error {
 
 // retryable says whether the request, whose connection has failed, may be sent again: the keep-alive race, in which the
 // server closed an idle connection just as it was used. It had been idle, no byte of an answer came, nothing of the body
-// is gone, and either no byte of the request was accepted or it is idempotent. A server that is only slow has the
-// request.
+// is gone, and either no byte of the request was accepted by the socket or it is idempotent. A server that is only slow has
+// the request.
 func (s *session) retryable() bool {
 	x := &s.ex
-	whole := x.inline || x.up == nil || !x.up.begun.Load()
-	return x.result.Reused && !x.answered && whole && (!x.accepted || s.req.Idempotent())
+	whole := x.up == nil || !x.up.more // what came with the head is still in the client's buffer
+	return x.result.Reused && !x.answered && whole && (x.lease.Value().Unsent(x.written) || s.req.Idempotent())
 }
 
 // acquire leases a connection that is alive.
@@ -214,23 +214,14 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 	x, c := &s.ex, l.Value()
 	x.lease = l
 	s.server.use(c.NetConn())
-	adopt(s.server.conn) // which only its one user may: a stream's client may close it afterwards
+	s.server.conn.Adopt() // which only its one user may: a stream's client may close it afterwards
 	if s.stream != nil && !s.stream.uses(c) {
 		l.Release() // nothing was sent on it
 		return httppool.ErrClientGone
 	}
 	x.result.Endpoint, x.result.Reused = l.Endpoint(), c.Use(s.now)
+	s.about.holds(x.result.Endpoint, s.now)
 	return nil
-}
-
-// adopt brings an engine's connection to the loop of the session, which saves a trip there for each operation.
-func adopt(c net.Conn) {
-	if t, ok := c.(*fiber.TLSConn); ok {
-		c = t.NetConn()
-	}
-	if m, ok := c.(interface{ Adopt() }); ok {
-		m.Adopt()
-	}
 }
 
 // exchange sends the request on the lease and passes the response on. It settles the lease. An error after the
@@ -261,7 +252,7 @@ func (s *session) sendAndReceive(raw []byte) error {
 }
 
 // send writes the head, with the body if that is there.
-func (s *session) send(raw []byte) error {
+func (s *session) send(raw []byte) (err error) {
 	x := &s.ex
 	out := s.appendRequest(s.outgoing(), raw)
 	if x.inline && x.body > 0 {
@@ -274,8 +265,7 @@ func (s *session) send(raw []byte) error {
 		s.deadline = true
 		_ = s.server.conn.SetWriteDeadline(x.sent.Add(d))
 	}
-	n, err := s.server.conn.Write(out)
-	x.accepted = n > 0
+	x.written, err = s.server.conn.Write(out)
 	return err
 }
 
@@ -384,8 +374,8 @@ func (s *session) awaitServer() error {
 // left reports whether the client has gone before anything was sent on its behalf: nobody needs an upstream connection
 // for it. It asks only where that costs nothing, or where the client has waited.
 func (s *session) left() bool {
-	if t, ok := s.client.conn.(idleconn.Teller); ok && s.isTLS == nil {
-		return t.Ended()
+	if s.isTLS == nil && (s.stream != nil || s.client.conn.Loop() != 0) {
+		return s.client.conn.Ended()
 	}
 	return time.Since(s.now) > unwatched && s.clientGone()
 }
@@ -398,7 +388,7 @@ func (s *session) clientGone() bool {
 	if s.ex.up != nil && !s.ex.up.ended() {
 		return false // who reads the body sees it
 	}
-	return idleconn.New(s.client.conn).Look() == idleconn.Dead
+	return s.client.conn.State() == fiber.Dead
 }
 
 // settle gives the lease back if the connection is at a clean boundary, and closes it otherwise.

@@ -15,6 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/upstream"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
@@ -47,13 +48,14 @@ func newUpstream(t testing.TB, endpoints ...string) *httpproxy.Upstream {
 
 func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...string) *httpproxy.Upstream {
 	t.Helper()
+	o.Endpoints = upstream.Endpoints(endpoints...)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Go = fiber.Go; o.Dial == nil {
 		o.Dial = enginetest.Dial
 	}
-	u, err := httpproxy.NewUpstream("api", endpoints, o)
+	u, err := httpproxy.NewUpstream("api", o)
 	if err != nil {
 		t.Fatal(err)
 	}

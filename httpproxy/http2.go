@@ -42,10 +42,11 @@ type http2 struct {
 	p       *Proxy
 	ctx     context.Context
 	lc      *listener.Conn
-	conn    net.Conn
+	conn    fiber.Stream
 	isTLS   *tls.ConnectionState // nil without
 	peer    peer
-	counts  bool // see session
+	counts  bool  // see session
+	shard   uint8 // likewise
 	in      stream
 	limits  *limits
 	decoder *hpack.Decoder
@@ -54,7 +55,7 @@ type http2 struct {
 
 	// The reader's.
 	greeted   bool
-	suspended bool   // the connection has been idle for so long that the fiber gave up its stack; resume goes on
+	suspended bool   // the connection has been idle for so long that the fiber gave up its stack; Resume goes on
 	last      uint32 // the highest stream
 	skipped   bool   // some below it were never begun
 	served    uint32 // the last one, as GOAWAY has it
@@ -98,17 +99,16 @@ type http2 struct {
 // goHTTP2 serves the connection, whose first bytes may be there, in HTTP/2.
 func (s *session) goHTTP2() {
 	h := &http2{
-		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, in: s.client, limits: s.p.limits.Load(),
+		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, shard: s.shard, in: s.client, limits: s.p.limits.Load(),
 		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, patience: DefaultIdleTimeout,
 	}
 	h.peer = *s.from()
 	s.client = stream{conn: s.client.conn}
 	h.fields.limit = h.limits.head
 	h.decoder = hpack.NewDecoder(tableSize, h.fields.field)
-	h.p.sessions.remove(s)
-	h.p.sessions.add(h)
+	h.lc.Attach(h)
 	if h.p.isDraining() {
-		h.kick() // which may have been before it was there to be told
+		h.interrupt() // which may have been before it was there to be told
 	}
 	h.carry()
 	s.suspended = h.suspended
@@ -121,7 +121,6 @@ func (h *http2) carry() {
 		if h.suspended {
 			return
 		}
-		defer h.p.sessions.remove(h)
 		h.end(err)
 	}()
 	err = h.serve()
@@ -149,14 +148,14 @@ func (h *http2) unlocked(fn func()) {
 	fn()
 }
 
-// resume goes on with a suspended connection.
-func (h *http2) resume(ctx context.Context) {
+// Resume implements listener.Resumer.
+func (h *http2) Resume(ctx context.Context) {
 	h.ctx, h.suspended = ctx, false
 	h.carry()
 }
 
-// kick begins the end: see sessionSet.
-func (h *http2) kick() {
+// interrupt begins the end: see Proxy.Drain.
+func (h *http2) interrupt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.draining = true
@@ -270,7 +269,7 @@ func (h *http2) settle() (again, idle bool) {
 func (h *http2) suspend() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.pending() || h.flushing || !h.lc.Suspend(h.resume) {
+	if h.pending() || h.flushing || !h.lc.Suspend() {
 		return false
 	}
 	h.suspended = true
@@ -326,7 +325,7 @@ func (h *http2) rest() {
 	switch {
 	case h.gone:
 		h.lookBy(time.Unix(1, 0))
-	case h.in.wait != nil: // then it can be suspended
+	case !h.in.holds: // then it can be suspended
 		h.lookBy(h.idle.Add(min(patience, h.limits.keepAlive)))
 	case h.limits.keepAlive < pingAfter: // else it does so in time
 		h.lookBy(h.idle.Add(h.limits.keepAlive))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // dialDeaf connects a client that opens its windows and never reads.
@@ -74,7 +75,7 @@ func TestHTTP2UnreadUploads(t *testing.T) {
 		close(asked)
 		<-r.Context().Done()
 	})
-	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}, stuck)
+	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}}, stuck)
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, n)

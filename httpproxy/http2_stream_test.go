@@ -18,6 +18,7 @@ import (
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestHTTP2ResetJustBeforeUse: a stream that was reset while its server's connection was being leased gives that back, and must not
@@ -37,7 +38,7 @@ func TestHTTP2ResetJustBeforeUse(t *testing.T) {
 
 // moving is a connection to a server that calls moved when it is brought to another loop, and notes when it is closed meanwhile.
 type moving struct {
-	net.Conn
+	fiber.Stream
 	moved    func()
 	onTheWay atomic.Bool
 	hit      atomic.Bool
@@ -53,7 +54,7 @@ func (c *moving) Close() error {
 	if c.onTheWay.Load() {
 		c.hit.Store(true)
 	}
-	return c.Conn.Close()
+	return c.Stream.Close()
 }
 
 // TestHTTP2ResetWhileTheConnectionMoves: a client that gives its request up while the connection for it is brought to the loop must not
@@ -68,12 +69,15 @@ func TestHTTP2ResetWhileTheConnectionMoves(t *testing.T) {
 			<-moved
 		})
 	}}
-	dial := func(ctx context.Context, endpoint string) (_ net.Conn, err error) {
-		server.Conn, err = enginetest.Dial(ctx, endpoint)
+	dial := func(ctx context.Context, endpoint string) (net.Conn, error) {
+		conn, err := enginetest.Dial(ctx, endpoint)
+		if err == nil {
+			server.Stream = fiber.StreamOf(conn)
+		}
 		return server, err
 	}
 	one := pool.Limits{MaxSize: 1, AcquireTimeout: patience}
-	p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Limits: one}, backend)))
+	p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Settings: upstream.Settings{Limits: one}}, backend)))
 	h := dialH2(t, p.addr)
 	h.ask(1, true, plainGet...)
 	<-moves

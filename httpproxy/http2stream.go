@@ -19,12 +19,14 @@ import (
 // that request has come in HTTP/1.1, and no other will. One fiber reads while another writes; what they share with the
 // connection's is guarded by the connection's mu.
 type h2Stream struct {
+	fiber.NoLoop
 	h       *http2
 	id      uint32
 	head    bool // it asks for a head only
 	chunked bool // the request's body has no length of its own
 
 	start []byte // the request's head in HTTP/1.1, which serve takes
+	about about  // has a mutex of its own
 
 	// Guarded by h.mu.
 	in       h2Body // of the request's body
@@ -62,7 +64,7 @@ type h2Waiter struct {
 	timer *time.Timer  // nil = none was needed yet
 }
 
-var _ net.Conn = (*h2Stream)(nil)
+var _ fiber.Stream = (*h2Stream)(nil)
 
 var errStreamReset = fmt.Errorf("%w: it has reset the stream", httppool.ErrClientGone)
 
@@ -171,11 +173,22 @@ func (st *h2Stream) uses(c *httppool.Conn) bool {
 	return st.err == nil
 }
 
-// Quiet reports that the client is there and has sent nothing that was not read.
-func (st *h2Stream) Quiet() bool {
+// State implements fiber.Stream.
+func (st *h2Stream) State() fiber.State {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
-	return st.err == nil && !st.readable()
+	switch {
+	case st.err != nil: // it comes before what is unread
+		return fiber.Dead
+	case st.readable():
+		return fiber.Pending
+	}
+	return fiber.Silent
+}
+
+// CopyTo implements fiber.Stream.
+func (st *h2Stream) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr error) {
+	return fiber.Copy(st, dst, moved)
 }
 
 // Ended reports whether the client does not want the answer any more.
@@ -185,7 +198,7 @@ func (st *h2Stream) Ended() bool {
 	return st.err != nil
 }
 
-// PeerClosed is Ended: an error comes before what is unread.
+// PeerClosed is Ended.
 func (st *h2Stream) PeerClosed() bool { return st.Ended() }
 
 // Write takes the response, as HTTP/1.1.
@@ -478,14 +491,17 @@ func (st *h2Stream) begin() []byte {
 // serve runs the request's session.
 func (st *h2Stream) serve() {
 	h := st.h
-	s := &session{p: h.p, ctx: h.ctx, lc: h.lc, isTLS: h.isTLS, peer: h.peer, stream: st}
-	defer func() { _ = st.Close() }()
+	s := &session{p: h.p, ctx: h.ctx, lc: h.lc, shard: h.shard, isTLS: h.isTLS, peer: h.peer, stream: st, about: &st.about}
+	defer func() {
+		_ = st.Close()
+		st.about.drop()
+	}()
 	s.client.use(st)
 	s.client.buf = st.begin()
 	s.client.w = len(s.client.buf)
 	switch n, err := s.readHead(); {
 	case errors.Is(err, errLong):
-		s.goLong()
+		s.fallback()
 	case errors.Is(err, httpwire.ErrMalformed):
 		s.refuseHead(err)
 	case err != nil:

@@ -15,6 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // bomb is a connection whose Write panics when left comes to 0.
@@ -43,7 +44,7 @@ func TestPanicOfAServersConnection(t *testing.T) {
 					return bomb{c, &left}, err
 				}
 				one := pool.Limits{MaxSize: 1, AcquireTimeout: patience}
-				p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Limits: one}, backend)))
+				p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Settings: upstream.Settings{Limits: one}}, backend)))
 				client := clientFor(t, proto)
 				post := func() (status int, body string, err error) {
 					resp, err := client.Post(p.url, "text/plain", io.MultiReader(strings.NewReader("hi"))) // of no known length

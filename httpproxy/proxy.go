@@ -18,6 +18,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/traffic"
 )
 
 // Proxy accepts HTTP/1.1 and HTTP/2 and forwards requests over pooled HTTP/1.1 connections. All methods are safe for
@@ -28,7 +29,8 @@ type Proxy struct {
 	tls      *tls.Config // nil = plain
 	limits   atomic.Pointer[limits]
 	table    atomic.Pointer[table]
-	sessions sessionSet
+	traffic  *traffic.Set
+	unrouted *traffic.Cell // of requests that no route takes
 }
 
 var (
@@ -48,11 +50,13 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	cfg.Listener.Protocol = "http"
-	p := &Proxy{}
+	p := &Proxy{traffic: traffic.NewSet(routeTraffic)}
+	p.unrouted = p.traffic.Cell("", "")
 	var err error
 	if p.srv, err = listener.New(cfg.Listener, p); err != nil {
 		return nil, err
 	}
+	p.srv.Measure(p.traffic)
 	t, err := p.newTable(cfg)
 	if err != nil {
 		return nil, err
@@ -110,6 +114,7 @@ func (p *Proxy) newTable(cfg Config) (*table, error) {
 			strip = r.Path
 		}
 		name := r.Upstream.Name()
+		cell := p.traffic.Cell(r.Host+cmp.Or(r.Path, "/"), name)
 		h, err := httppool.NewHandler(httppool.HandlerConfig{
 			Transport:      t,
 			Name:           name,
@@ -120,13 +125,16 @@ func (p *Proxy) newTable(cfg Config) (*table, error) {
 			RequestID:      requestIDField,
 			Timeout:        r.Timeout,
 			IdleTimeout:    max(idle, 0),
-			OnDone:         func(r *http.Request, res httppool.Result) { p.done(r, name, res) },
+			OnDone: func(req *http.Request, res httppool.Result) {
+				countLong(cell, r.Upstream.TrafficOf(res.Endpoint), res)
+				p.done(req, name, res)
+			},
 		})
 		if err != nil {
 			return nil, err
 		}
 		return &target{
-			path: canonicalPath(r.Path), handler: h, route: r, name: name, strip: len(strings.TrimSuffix(strip, "/")),
+			path: canonicalPath(r.Path), handler: h, route: r, name: name, traffic: cell, strip: len(strings.TrimSuffix(strip, "/")),
 			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
 			idle: max(idle, 0), response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
 		}, nil
@@ -176,6 +184,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Connection"] = []string{"close"}
 	}
 	if tg := p.route(w, r); tg != nil {
+		if ours {
+			h.note(r, tg.name)
+		}
 		tg.handler.ServeHTTP(w, r)
 	}
 }
@@ -225,14 +236,14 @@ func (p *Proxy) Update(cfg Config) error {
 // Drain stops accepting, closes idle connections and lets requests and upgraded connections finish; HTTP/2 clients
 // are told to go elsewhere. When ctx ends first, what is left is cut off and the error wraps ctx's.
 func (p *Proxy) Drain(ctx context.Context) error {
-	kicked := make(chan struct{})
+	interrupted := make(chan struct{})
 	go func() {
-		defer close(kicked)
+		defer close(interrupted)
 		<-p.srv.Draining()
-		p.sessions.kick()
+		p.srv.Each(func(s listener.Session) { s.(interface{ interrupt() }).interrupt() }) //nolint:forcetypeassert // all are sessions or http2
 	}()
 	err := p.srv.Drain(ctx)
-	<-kicked
+	<-interrupted
 	_ = p.standard.Close() // not before: what sessions read until they end may be for it
 	_ = p.standard.http.Close()
 	return err

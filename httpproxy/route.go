@@ -9,6 +9,7 @@ import (
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/traffic"
 )
 
 // table finds the route of a request. It never changes; Update makes a new one.
@@ -30,7 +31,8 @@ type target struct {
 
 	route          Route
 	name           string // of the upstream
-	strip          int    // bytes of the decoded path to take off
+	traffic        *traffic.Cell
+	strip          int // bytes of the decoded path to take off
 	trusted        []netip.Prefix
 	forwarded      bool
 	via            string

@@ -24,27 +24,16 @@ const (
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// readable is a connection that can be waited for without a buffer.
-type readable interface{ WaitReadable() error }
-
-// tirable is one that can be waited for, for a while.
-type tirable interface {
-	WaitReadableFor(patience time.Duration) (ready bool, err error)
-}
-
 // stream reads one side of a session. While it waits it holds a buffer only where the connection cannot be waited for
 // without one.
 type stream struct {
-	conn net.Conn
-	wait readable
-	buf  []byte // of bufferSize bytes, from buffers, unless it has grown
-	r, w int
+	conn  fiber.Stream
+	holds bool   // conn cannot be waited for without one
+	buf   []byte // of bufferSize bytes, from buffers, unless it has grown
+	r, w  int
 }
 
-func (s *stream) use(c net.Conn) {
-	s.conn = c
-	s.wait, _ = c.(readable)
-}
+func (s *stream) use(c fiber.Stream) { s.conn, s.holds = c, false }
 
 func (s *stream) bytes() []byte {
 	if s.buf == nil {
@@ -78,22 +67,24 @@ func (s *stream) drop() {
 
 // tires gives the buffer back and waits; it returns true when that takes long, and nothing ends the wait.
 func (s *stream) tires() bool {
-	w, ok := s.wait.(tirable)
-	if !ok {
+	if s.holds {
 		return false
 	}
 	s.release()
-	ready, err := w.WaitReadableFor(patience)
+	ready, err := s.conn.WaitReadableFor(patience)
 	return !ready && err == nil // an error comes again
 }
 
-// fill reads once. full means that there is no room.
-func (s *stream) fill() (n int, err error) {
-	if s.r == s.w && s.wait != nil {
+// fill reads once. errFull means that there is no room.
+func (s *stream) fill() (n int, err error) { return s.fillUpTo(bufferSize) }
+
+// fillUpTo is fill for at most limit bytes, where that is less than a buffer.
+func (s *stream) fillUpTo(limit int64) (n int, err error) {
+	if s.r == s.w && !s.holds {
 		s.release()
-		switch err := s.wait.WaitReadable(); {
+		switch err := s.conn.WaitReadable(); {
 		case errors.Is(err, errors.ErrUnsupported):
-			s.wait = nil
+			s.holds = true
 		case err != nil:
 			return 0, err
 		}
@@ -108,7 +99,11 @@ func (s *stream) fill() (n int, err error) {
 	if s.w == len(s.buf) {
 		return 0, errFull
 	}
-	n, err = s.conn.Read(s.buf[s.w:])
+	room := s.buf[s.w:]
+	if limit < bufferSize {
+		room = room[:min(int64(len(room)), limit)]
+	}
+	n, err = s.conn.Read(room)
 	s.w += n
 	if n > 0 {
 		err = nil
@@ -131,11 +126,11 @@ func (s *stream) grow(limit int) bool {
 // errFull: a head, or a piece of framing, does not fit a buffer.
 var errFull = errors.New("larger than the buffer")
 
-// States of a session with regard to a drain. Only an idle one is kicked, by a deadline.
+// States of a session with regard to a drain. Only an idle one is interrupted, by a deadline.
 const (
 	sessionBusy int32 = iota
 	sessionIdle
-	sessionKicked
+	sessionInterrupted
 )
 
 // session is one client's connection, for as long as its requests are of the usual kind. One fiber (or goroutine)
@@ -149,13 +144,17 @@ type session struct {
 	isTLS  *tls.ConnectionState // nil without
 	counts bool                 // bytes are counted here, and not below TLS
 	state  atomic.Int32
-	served bool // a request has been answered
-	blank  bool // an empty line has come since
-	// suspended: the client has been idle for so long that the session gave up its stack; resume goes on.
+	served bool  // a request has been answered
+	blank  bool  // an empty line has come since
+	shard  uint8 // its shard of traffic counters
+	// suspended: the client has been idle for so long that the session gave up its stack; Resume goes on.
 	suspended bool
-	now       time.Time
+	now       time.Time // when the request began
+	ended     time.Time // when the last one did; zero = that is long ago
 	peer      peer
 	stream    *h2Stream // that the client is; nil in HTTP/1.1
+	about     *about    // own, or the stream's
+	own       about
 
 	req      httpwire.Request
 	resp     httpwire.Response
@@ -172,6 +171,7 @@ type session struct {
 func (p *Proxy) ServeConn(ctx context.Context, nc net.Conn) {
 	lc := nc.(*listener.Conn)
 	s := &session{p: p, ctx: ctx, lc: lc}
+	s.about = &s.own
 	opened := false
 	defer func() {
 		if !opened {
@@ -179,7 +179,7 @@ func (p *Proxy) ServeConn(ctx context.Context, nc net.Conn) {
 		}
 	}()
 	if opened = s.open(); opened {
-		p.sessions.add(s)
+		lc.Attach(s)
 		s.carry()
 	}
 }
@@ -190,15 +190,14 @@ func (s *session) carry() {
 		if s.suspended {
 			return
 		}
-		s.p.sessions.remove(s)
 		s.close()
 		_ = s.lc.Close()
 	}()
 	s.run()
 }
 
-// resume goes on with a suspended session.
-func (s *session) resume(ctx context.Context) {
+// Resume implements listener.Resumer.
+func (s *session) Resume(ctx context.Context) {
 	s.ctx = ctx
 	s.carry()
 }
@@ -206,21 +205,17 @@ func (s *session) resume(ctx context.Context) {
 // open brings the connection to its first request; false means that there is none, or that it is served already.
 func (s *session) open() bool {
 	cfg := s.p.limits.Load()
-	raw, pending := s.lc.Raw()
+	raw := s.lc.Raw()
+	s.shard = uint8(s.lc.Shard())
 	if s.p.tls == nil {
 		s.client.use(raw)
 		s.counts = true
-		if len(pending) > 0 {
-			s.client.put(pending)
-		}
 		return true
 	}
-	h := s.p.standard.wrap(s.lc, raw, pending)
+	h := s.p.standard.wrap(s.lc, raw, nil)
 	tc := fiber.TLSServer(h, s.p.tls)
 	_ = raw.SetDeadline(time.Now().Add(cfg.readHeader))
-	var err error
-	fiber.Block(func() { err = tc.HandshakeContext(s.ctx) })
-	if err != nil {
+	if err := tc.HandshakeContext(s.ctx); err != nil {
 		s.noHandshake(h, err)
 		_ = h.Close()
 		return false
@@ -234,6 +229,7 @@ func (s *session) open() bool {
 
 // close ends the session's hold on the connection.
 func (s *session) close() {
+	s.about.drop()
 	s.client.drop()
 	_ = s.client.conn.Close() // TLS says goodbye
 }
@@ -253,7 +249,7 @@ func (s *session) run() {
 		}
 		switch n, err := s.readHead(); {
 		case errors.Is(err, errLong):
-			s.goLong()
+			s.fallback()
 			return
 		case errors.Is(err, errHTTP2):
 			s.goHTTP2()
@@ -308,12 +304,18 @@ func (s *session) awaitRequest() bool {
 		if s.served {
 			limit = cfg.keepAlive
 		}
-		_ = s.client.conn.SetReadDeadline(time.Now().Add(limit))
-		if s.state.Load() == sessionKicked { // whose deadline it may have replaced
+		since := s.ended
+		if s.ended = (time.Time{}); since.IsZero() {
+			since = time.Now()
+		}
+		s.about.rests(since)
+		_ = s.client.conn.SetReadDeadline(since.Add(limit))
+		if s.state.Load() == sessionInterrupted { // whose deadline it may have replaced
 			return false
 		}
-		if s.client.tires() && s.lc.Suspend(s.resume) {
+		if s.client.tires() && s.lc.Suspend() {
 			s.suspended = true
+			s.about.drop()
 			s.req, s.resp, s.out = httpwire.Request{}, httpwire.Response{}, nil // they may hold on to buffers
 			s.leases = nil                                                      // it is the fiber's
 			return false
@@ -321,7 +323,7 @@ func (s *session) awaitRequest() bool {
 	}
 	n, err := s.client.fill()
 	if !s.state.CompareAndSwap(sessionIdle, sessionBusy) {
-		return false // kicked
+		return false // interrupted
 	}
 	s.count(n, 0)
 	if isTLSFailure(err) {
@@ -330,9 +332,9 @@ func (s *session) awaitRequest() bool {
 	return err == nil
 }
 
-// kick ends the wait of an idle session. Any goroutine may call it once the drain has begun.
-func (s *session) kick() {
-	if s.state.CompareAndSwap(sessionIdle, sessionKicked) {
+// interrupt ends the wait of an idle session. Any goroutine may call it once the drain has begun.
+func (s *session) interrupt() {
+	if s.state.CompareAndSwap(sessionIdle, sessionInterrupted) {
 		_ = s.client.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
@@ -408,45 +410,12 @@ func (s *session) count(in, out int) {
 	}
 }
 
-// goLong gives the connection to the standard server, with what was read ahead, for one request and to be closed.
-func (s *session) goLong() {
+// fallback gives the connection to the standard server, with what was read ahead, for one request and to be closed.
+func (s *session) fallback() {
 	ahead := append([]byte(nil), s.client.bytes()...)
 	s.client.drop()
 	_ = s.client.conn.SetDeadline(time.Time{})
 	h := s.p.standard.wrap(s.lc, s.client.conn, ahead)
-	h.tls, h.stream = s.isTLS, s.stream
-	s.p.sessions.remove(s)
+	h.tls, h.stream, h.about = s.isTLS, s.stream, s.about
 	s.p.standard.serve(h, h)
-}
-
-// kicked is what has to be told of a drain. Its kick does not wait.
-type kicked interface{ kick() }
-
-// sessionSet is what a drain kicks.
-type sessionSet struct {
-	mu  sync.Mutex // held for a few instructions
-	all map[kicked]struct{}
-}
-
-func (t *sessionSet) add(k kicked) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.all == nil {
-		t.all = make(map[kicked]struct{})
-	}
-	t.all[k] = struct{}{}
-}
-
-func (t *sessionSet) remove(k kicked) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.all, k)
-}
-
-func (t *sessionSet) kick() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for k := range t.all {
-		k.kick()
-	}
 }

@@ -2,7 +2,9 @@ package httpproxy_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
 )
@@ -116,7 +120,7 @@ func wantHi(t *testing.T, client *http.Client, method, url string) {
 // TestStaleConnectionOfAPost: the server may have done the work; but that its connection was stale does not count against it.
 func TestStaleConnectionOfAPost(t *testing.T) {
 	s := &onceServer{crowd: 1, waiting: make(chan struct{})}
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Ejection: upstream.Ejection{Failures: 1}}, serveRaw(t, s.serve))
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Ejection: upstream.Ejection{Failures: 1}}}, serveRaw(t, s.serve))
 	p := startProxy(t, routeTo(u))
 	wantHi(t, http.DefaultClient, http.MethodPost, p.url)
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url, strings.NewReader("x"))
@@ -137,7 +141,7 @@ func TestStaleWarmConnection(t *testing.T) {
 			_, _ = io.WriteString(c, okWith(strings.NewReader("hi")))
 		}
 	})
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 1}, Ejection: upstream.Ejection{Failures: 1}}, backend)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MinIdle: 1}, Ejection: upstream.Ejection{Failures: 1}}}, backend)
 	p := startProxy(t, routeTo(u))
 	eventually(t, "a warm connection", func() bool { return u.Status().Endpoints[0].Pool.Idle == 1 && conns.Load() == 1 })
 	wantHi(t, http.DefaultClient, http.MethodGet, p.url)
@@ -162,7 +166,7 @@ func TestStaleConnectionOfAServerThatIsGone(t *testing.T) {
 		}
 	})
 	second := serveRaw(t, (&onceServer{crowd: 1, waiting: make(chan struct{})}).serve)
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Balance: upstream.First, Ejection: upstream.Ejection{Failures: 1}}, first, second)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Balance: upstream.First, Ejection: upstream.Ejection{Failures: 1}}}, first, second)
 	p := startProxy(t, routeTo(u))
 	wantHi(t, http.DefaultClient, http.MethodGet, p.url)
 	go func() {
@@ -173,4 +177,138 @@ func TestStaleConnectionOfAServerThatIsGone(t *testing.T) {
 	if e := u.Status().Endpoints; !e[0].Ejected || e[1].Failures != 0 {
 		t.Errorf("the endpoints are %+v", e)
 	}
+}
+
+// TestResetBeforeThePost: a request is repeated, whatever it asks for, when the server's reset comes before a byte of it has left
+// the process: after the connection was found alive, and before the end of the engine's tick.
+func TestResetBeforeThePost(t *testing.T) {
+	for name, route := range bothForwarders {
+		for _, body := range []string{"", "x", strings.Repeat("x", 6<<10), strings.Repeat("x", 20<<10)} {
+			t.Run(fmt.Sprintf("%s/%d", name, len(body)), func(t *testing.T) {
+				idle := make(chan *net.TCPConn, 1)
+				requests := make(chan string, 3)
+				backend := serveRaw(t, func(c net.Conn) {
+					answerOnce(c, requests)
+					select {
+					case idle <- c.(*net.TCPConn):
+					default:
+					}
+					<-t.Context().Done()
+				})
+				d := &dialer{}
+				u := newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: d.dial, Ejection: upstream.Ejection{Failures: 1}}, backend)
+				route := route
+				route.Upstream = u
+				p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{route}})
+				wantHi(t, http.DefaultClient, http.MethodGet, p.url)
+				first := <-idle
+				d.doomed.Store(first)
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url, strings.NewReader(body))
+				if resp, _ := do(t, req); resp.StatusCode != 200 {
+					t.Fatalf("the POST is answered %s", resp.Status)
+				}
+				if a, b := <-requests, <-requests; a != "GET " || b != "POST "+body || len(requests) > 0 {
+					t.Errorf("the server has read %.9q, %.9q and %d more requests", a, b, len(requests))
+				}
+				if e := u.Status().Endpoints[0]; e.Ejected || e.Failures != 0 || d.dialled.Load() != 2 {
+					t.Errorf("dialled %d times, the endpoint's state is %+v", d.dialled.Load(), e)
+				}
+			})
+		}
+	}
+}
+
+// TestResetAfterThePost: a POST of which the server has read a byte is not repeated.
+func TestResetAfterThePost(t *testing.T) {
+	for name, route := range bothForwarders {
+		t.Run(name, func(t *testing.T) {
+			var conns atomic.Int64
+			requests := make(chan string, 3)
+			backend := serveRaw(t, func(c net.Conn) {
+				conns.Add(1)
+				answerOnce(c, requests)
+				_, _ = c.Read(make([]byte, 1))
+				_ = c.(*net.TCPConn).SetLinger(0)
+			})
+			route.Upstream = newUpstream(t, backend)
+			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{route}})
+			wantHi(t, http.DefaultClient, http.MethodGet, p.url)
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url, strings.NewReader("x"))
+			if resp, body := do(t, req); resp.StatusCode != 502 || conns.Load() != 1 {
+				t.Errorf("got %s %q, and %d connections were opened", resp.Status, body, conns.Load())
+			}
+		})
+	}
+}
+
+// bothForwarders are routes whose requests the session forwards itself, and by way of the standard library's server.
+var bothForwarders = map[string]httpproxy.Route{"session": {}, "standard": {Timeout: patience}}
+
+// answerOnce reads a request, tells what it was, and answers it.
+func answerOnce(c net.Conn, requests chan<- string) {
+	r, err := http.ReadRequest(bufio.NewReader(c))
+	if err != nil {
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		requests <- r.Method + " " + string(body)
+		_, _ = io.WriteString(c, okWith(strings.NewReader("hi")))
+	}
+}
+
+// dialer opens an engine's connections. The next write to one that has been written to has doomed reset first.
+type dialer struct {
+	doomed  atomic.Pointer[net.TCPConn]
+	dialled atomic.Int64
+}
+
+func (d *dialer) dial(ctx context.Context, address string) (net.Conn, error) {
+	c, err := enginetest.Dial(ctx, address)
+	d.dialled.Add(1)
+	switch c := c.(type) {
+	case *fiber.Conn:
+		return &lateFiberConn{c, late{dialer: d}}, err
+	case *net.TCPConn:
+		return &lateTCPConn{c, late{dialer: d}}, err
+	}
+	return c, err
+}
+
+type late struct {
+	dialer  *dialer
+	written bool
+}
+
+// write waits until gone says that the reset has come.
+func (l *late) write(gone func() bool) {
+	if l.written {
+		if far := l.dialer.doomed.Swap(nil); far != nil {
+			_ = far.SetLinger(0)
+			_ = far.Close()
+			for !gone() {
+			}
+		}
+	}
+	l.written = true
+}
+
+type lateFiberConn struct {
+	*fiber.Conn
+	late
+}
+
+func (c *lateFiberConn) Write(p []byte) (int, error) {
+	c.write(c.PeerClosed)
+	return c.Conn.Write(p)
+}
+
+type lateTCPConn struct {
+	*net.TCPConn
+	late
+}
+
+func (c *lateTCPConn) Write(p []byte) (int, error) {
+	c.write(func() bool { return fiber.StreamOf(c.TCPConn).Ended() })
+	return c.TCPConn.Write(p)
 }

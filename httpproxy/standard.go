@@ -2,14 +2,11 @@ package httpproxy
 
 import (
 	"crypto/tls"
-	"errors"
 	"net"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -26,80 +23,35 @@ type standard struct {
 
 // handed is a connection with what was read ahead of it. Its Close tells who handed it over.
 type handed struct {
-	net.Conn
-	lc     *listener.Conn
-	ahead  []byte
-	tls    *tls.ConnectionState // of Conn; nil without, or where Conn's user finds it
-	stream *h2Stream            // that Conn is; nil in HTTP/1.1
-	closed sync.Once
-	over   fiber.Group
+	fiber.Stream
+	lc      *listener.Conn
+	counted int                  // of the bytes to be read first
+	tls     *tls.ConnectionState // of Stream; nil without, or where its user finds it
+	stream  *h2Stream            // that Stream is; nil in HTTP/1.1
+	about   *about               // nil while it is not served
+	closed  sync.Once
+	over    fiber.Group
 }
 
-func (st *standard) wrap(lc *listener.Conn, c net.Conn, ahead []byte) *handed {
-	h := &handed{Conn: c, lc: lc, ahead: ahead}
+func (st *standard) wrap(lc *listener.Conn, c fiber.Stream, ahead []byte) *handed {
+	h := &handed{Stream: fiber.Ahead(c, ahead), lc: lc, counted: len(ahead)}
 	h.over.Add(1)
 	return h
 }
 
-// Read gives what was read ahead first.
+// Read counts what lc does not see.
 func (h *handed) Read(p []byte) (int, error) {
-	if len(h.ahead) > 0 {
-		n := copy(p, h.ahead)
-		if h.ahead = h.ahead[n:]; len(h.ahead) == 0 {
-			h.ahead = nil
-		}
-		return n, nil
-	}
-	n, err := h.Conn.Read(p)
-	if h.counts() {
-		h.lc.Count(int64(n), 0)
+	n, err := h.Stream.Read(p)
+	again := min(n, h.counted)
+	if h.counted -= again; h.counts() {
+		h.lc.Count(int64(n-again), 0)
 	}
 	return n, err
 }
 
-// WaitReadable is fiber.Conn's, where Conn has it.
-func (h *handed) WaitReadable() error {
-	w, ok := h.Conn.(readable)
-	switch {
-	case !ok:
-		return errors.ErrUnsupported
-	case len(h.ahead) > 0:
-		return nil
-	}
-	return w.WaitReadable()
-}
-
-// WaitReadableFor is fiber.Conn's, where Conn has it.
-func (h *handed) WaitReadableFor(patience time.Duration) (ready bool, err error) {
-	w, ok := h.Conn.(tirable)
-	switch {
-	case !ok:
-		return false, errors.ErrUnsupported
-	case len(h.ahead) > 0:
-		return true, nil
-	}
-	return w.WaitReadableFor(patience)
-}
-
-var _, _ idleconn.Teller = (*handed)(nil), (*h2Stream)(nil)
-
-// Quiet tells what Conn does, for TLS on h.
-func (h *handed) Quiet() bool {
-	state := idleconn.New(h.Conn).Look()
-	return len(h.ahead) == 0 && (state == idleconn.Silent || state == idleconn.Unknown)
-}
-
-// Ended is Quiet's counterpart.
-func (h *handed) Ended() bool {
-	return len(h.ahead) == 0 && idleconn.New(h.Conn).Look() == idleconn.Dead
-}
-
-// PeerClosed is Ended, whatever is unread before that.
-func (h *handed) PeerClosed() bool { return !idleconn.New(h.Conn).Look().Fit() }
-
 // Write counts what lc does not see.
 func (h *handed) Write(p []byte) (int, error) {
-	n, err := h.Conn.Write(p)
+	n, err := h.Stream.Write(p)
 	if h.counts() {
 		h.lc.Count(0, int64(n))
 	}
@@ -114,10 +66,7 @@ func (h *handed) CloseWrite() error {
 	if h.stream != nil {
 		return nil
 	}
-	if c, ok := h.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return h.lc.CloseWrite()
+	return h.Stream.CloseWrite()
 }
 
 // RemoteAddr is the client's, also behind a PROXY header.
@@ -139,7 +88,7 @@ func (h *handed) BytesIn() uint64 {
 func (h *handed) Close() (err error) {
 	h.closed.Do(func() {
 		if !h.counts() {
-			err = h.Conn.Close() // TLS says goodbye
+			err = h.Stream.Close() // TLS says goodbye
 		}
 		if h.stream == nil {
 			err = h.lc.Close()

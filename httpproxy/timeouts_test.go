@@ -11,6 +11,7 @@ import (
 
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // readRequest reads one request with its body.
@@ -161,7 +162,7 @@ func TestWaitingForAConnectionIsNotTheServersTime(t *testing.T) {
 				_, _ = io.WriteString(c, "k")
 			}
 		})
-		up := newUpstreamWith(t, httpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}, backend)
+		up := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}}, backend)
 		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ResponseTimeout: unit, IdleTimeout: patience}}})
 		first, br := dialRaw(t, p.addr)
 		if _, err := io.WriteString(first, getRoot); err != nil {

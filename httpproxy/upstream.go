@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/upstream"
@@ -31,12 +30,9 @@ const (
 
 // UpstreamOptions are the optional parts of an upstream. The zero value is plain HTTP with every default.
 type UpstreamOptions struct {
-	Balance        upstream.Balance
-	Limits         pool.Limits // zero fields: see the function Limits
-	Health         upstream.Health
-	Ejection       upstream.Ejection
-	ConnectTimeout time.Duration // 0 = 5s; bounds connecting, and again the TLS handshake
-	TLS            *tls.Config   // nil = plain HTTP
+	upstream.Settings               // zero fields of Limits: see the function Limits
+	ConnectTimeout    time.Duration // 0 = 5s; bounds connecting, and again the TLS handshake
+	TLS               *tls.Config   // nil = plain HTTP
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
 	// Go starts a Dial, see pool.Config. fiber.Go saves what it costs to call in a goroutine, if Dial is an engine's: on
@@ -45,22 +41,21 @@ type UpstreamOptions struct {
 	Logger *slog.Logger
 }
 
-// NewUpstream makes the upstream of a route: pooled HTTP/1.1 connections to endpoints ("host:port" or "unix:/path").
+// NewUpstream makes the upstream of a route: pooled HTTP/1.1 connections.
 // A connection is looked at before each use and after it, whatever o.Limits says. Close or Drain it in the end.
-func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*Upstream, error) {
+func NewUpstream(name string, o UpstreamOptions) (*Upstream, error) {
 	dialer := &httppool.Dialer{Dial: o.Dial, DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
+	o.Limits = Limits(o.Limits)
 	return upstream.New(upstream.Config[*httppool.Conn]{
 		Name:      name,
-		Endpoints: endpoints,
-		Balance:   o.Balance,
-		Limits:    Limits(o.Limits),
+		Settings:  o.Settings,
 		Open:      dialer.Open,
 		Go:        o.Go,
-		Place:     func(c *httppool.Conn) int { return fiber.LoopOf(c.NetConn()) },
-		Close:     func(c *httppool.Conn) { c.Close() },
+		Affinity:  func(c *httppool.Conn) int { return c.NetConn().Loop() },
+		Close:     func(c *httppool.Conn) { _ = c.Close() },
+		Interrupt: func(c *httppool.Conn, _ error) { c.Interrupt() },
 		Check:     checkAlive,
-		Health:    o.Health,
-		Ejection:  o.Ejection,
+		Traffic:   endpointTraffic,
 		Logger:    o.Logger,
 	})
 }

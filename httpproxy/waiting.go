@@ -19,7 +19,7 @@ type waiting struct {
 	timer   *time.Timer // nil = none was needed yet
 }
 
-var _ pool.Placed = (*waiting)(nil)
+var _ pool.AffinityParker = (*waiting)(nil)
 
 // leasing returns the context in which the session waits for a connection.
 func (s *session) leasing() context.Context {
@@ -74,10 +74,10 @@ func (w *waiting) Unpark() {
 	w.inner.Unpark()
 }
 
-// Place implements pool.Placed.
-func (w *waiting) Place() int {
-	if p, ok := w.inner.(pool.Placed); ok {
-		return p.Place()
+// Affinity implements pool.AffinityParker.
+func (w *waiting) Affinity() int {
+	if p, ok := w.inner.(pool.AffinityParker); ok {
+		return p.Affinity()
 	}
 	return 0
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestClientGoneWhileWaiting: who waits for a connection gives its place up when its client leaves, or resets the stream.
@@ -19,7 +20,7 @@ func TestClientGoneWhileWaiting(t *testing.T) {
 		asked <- struct{}{}
 		<-r.Context().Done()
 	})
-	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 100 * patience}}, backend)
+	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 100 * patience}}}, backend)
 	plain := startProxy(t, routeTo(one))
 	cfg := routeTo(one)
 	server, client := certificates(t)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Limits of the chunked coding. Extensions have no use anybody knows of; an endless series of them, or
+// Limits of the chunked coding. Extensions are unused in practice; an endless series of them, or
 // of tiny chunks, is an attack.
 const (
 	maxSizeLine = 1 << 10  // bytes of a size line with its extensions
@@ -19,8 +19,8 @@ type Chunks struct {
 	// Trailer are the fields after the last chunk, once Next has said done. Their bytes are those
 	// given to that call.
 	Trailer []Field
-	// Own means that the caller has framed the body itself, of pieces that may be small: there may be as much framing
-	// as there is.
+	// Own means that the caller has framed the body itself, possibly of small pieces: the amount of framing is not
+	// limited.
 	Own bool
 
 	state    chunkState
@@ -41,9 +41,9 @@ const (
 // Reset makes c ready for another body, of a peer's framing.
 func (c *Chunks) Reset() { *c = Chunks{Trailer: c.Trailer[:0]} }
 
-// Next decodes at the start of b: it returns the content it found, which is a part of b, and the bytes
-// of b that are done with. Content may be empty while there is progress. done means that the body has
-// ended. The error is ErrIncomplete when b has too little for a step, or wraps ErrMalformed.
+// Next decodes at the start of b: it returns the content it found, which is a part of b, and the number
+// of bytes of b it has consumed. Content may be empty while there is progress. done means that the body
+// has ended. The error is ErrIncomplete if b has too little for a step, or wraps ErrMalformed.
 func (c *Chunks) Next(b []byte) (content []byte, n int, done bool, err error) {
 	for {
 		switch c.state {
@@ -86,7 +86,7 @@ func (c *Chunks) Next(b []byte) (content []byte, n int, done bool, err error) {
 	}
 }
 
-// progress hides ErrIncomplete where something was done with.
+// progress hides ErrIncomplete if bytes were consumed.
 func progress(n int, err error) error {
 	if n > 0 && err == ErrIncomplete { //nolint:errorlint // never wrapped
 		return nil

@@ -10,7 +10,7 @@ import (
 var (
 	// ErrIncomplete: the head, or the piece of framing, has not arrived whole.
 	ErrIncomplete = errors.New("httpwire: incomplete")
-	// ErrMalformed: not HTTP/1 that everybody reads alike.
+	// ErrMalformed: not HTTP/1, or input that parsers read differently.
 	ErrMalformed = errors.New("httpwire: malformed")
 	// ErrTooMany: more than MaxFields header fields. It wraps ErrMalformed.
 	ErrTooMany = fmt.Errorf("%w: more than %d header fields", ErrMalformed, MaxFields)
@@ -21,7 +21,7 @@ var (
 // MaxFields bounds the fields of a head. Real heads have a few dozen.
 const MaxFields = 256
 
-// Lengths of a body that are no number of bytes.
+// Values for the length of a body that are not a number of bytes.
 const (
 	Chunked  = -2 // in the chunked coding
 	Unframed = -1 // up to the end of the connection; responses only

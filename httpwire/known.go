@@ -1,6 +1,6 @@
 package httpwire
 
-// Known tells the fields that a proxy treats in its own way from all others.
+// Known classifies the fields that a proxy treats specially.
 type Known uint8
 
 // The fields; the zero value is any other.
@@ -38,7 +38,7 @@ func (k Known) Connectional() bool {
 	return false
 }
 
-// Classify returns what the field of that name is, in any case.
+// Classify returns the Known of a field's name, in any case.
 func Classify[S ~string | ~[]byte](name S) Known { return knownField([]byte(name)) }
 
 // knownField classifies a name.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Request is the head of a request. It may be used again for the next one; nothing of the former is
-// valid then.
+// Request is the head of a request. It may be reused for the next one, which invalidates the fields of
+// the former.
 type Request struct {
 	Method []byte
 	Target []byte // as it was written: origin-form, absolute-form, * …
@@ -20,16 +20,16 @@ type Request struct {
 	HasLength bool
 	// Close: the client wants the connection to end.
 	Close bool
-	// Unusual: something that concerns more than this message: Upgrade, Trailer, other TE than "trailers", fields
-	// listed by Connection.
+	// Unusual: the head concerns more than this message: Upgrade, Trailer, other TE than "trailers", fields listed by
+	// Connection.
 	Unusual bool
-	// Trailers: the client takes trailers ("TE: trailers", RFC 9110, section 10.1.4), as Firefox says in every request.
+	// Trailers: the client accepts trailers ("TE: trailers", RFC 9110, section 10.1.4; Firefox sends it always).
 	Trailers bool
-	// Continue: the client may wait for leave to send the body ("Expect: 100-continue").
+	// Continue: the client may wait for "100 Continue" before it sends the body ("Expect: 100-continue").
 	Continue bool
 	// Demands: it expects something else, which is refused with 417 (RFC 9110, section 10.1.1).
 	Demands bool
-	// ConnectionAuth: the credentials log in the connection (NTLM, Negotiate), so that nobody else
+	// ConnectionAuth: the credentials log in the connection (NTLM, Negotiate), so that no other client
 	// may use it.
 	ConnectionAuth bool
 }
@@ -56,8 +56,8 @@ func (r *Request) Parse(b []byte) (int, error) {
 	return n + size, r.judge()
 }
 
-// early refuses what can be no request although its first line is not there yet: whoever sent it may
-// never end the line.
+// early refuses input that cannot be a request before its first line is complete: its sender may never
+// end the line.
 func (r *Request) early(b []byte) error {
 	if i := bytes.IndexByte(b, ' '); i == 0 || len(b) > 0 && !ValidToken(b[:max(i, 1)]) {
 		return fmt.Errorf("%w: request line %.60q", ErrMalformed, b)
@@ -88,7 +88,7 @@ func (r *Request) parseLine(line []byte) error {
 	return nil
 }
 
-// judge draws the conclusions from the fields.
+// judge sets the members that follow from the fields.
 func (r *Request) judge() error {
 	var f framing
 	var c connection
@@ -128,7 +128,7 @@ func (r *Request) judge() error {
 	return nil
 }
 
-// expect takes over what an Expect field lists.
+// expect handles an Expect field.
 func (r *Request) expect(list []byte) {
 	for len(list) > 0 {
 		var item []byte

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Response is the head of a response. It may be used again for the next one; nothing of the former is
-// valid then.
+// Response is the head of a response. It may be reused for the next one, which invalidates the fields of
+// the former.
 type Response struct {
 	Status int
 	Reason []byte // "200 OK", as it was written
@@ -73,7 +73,7 @@ func (r *Response) parseLine(line []byte) error {
 	return nil
 }
 
-// judge draws the conclusions from the fields (RFC 9112, section 6.3).
+// judge sets the members that follow from the fields (RFC 9112, section 6.3).
 func (r *Response) judge(head bool) error {
 	var f framing
 	var c connection
@@ -108,15 +108,15 @@ func (r *Response) judge(head bool) error {
 		r.Length = Unframed
 	}
 	r.Reusable = r.Minor == 1 && r.Length != Unframed && r.Status != 101 && !c.close && !auth
-	if r.Status == 204 && (f.chunked || f.length > 0) { // who says so may send a body
+	if r.Status == 204 && (f.chunked || f.length > 0) { // the server may send a body
 		r.Reusable = false
 	}
 	r.others = c.others
 	return nil
 }
 
-// Listed reports whether a Connection field names the field, which then goes no further. Content-Length frames the
-// message whatever is said of it.
+// Listed reports whether a Connection field names the field, which must not be forwarded then. Content-Length is never
+// listed: it frames the message.
 func (r *Response) Listed(f *Field) bool {
 	return r.others && f.Known != ContentLength && listed(r.Fields, f.Name)
 }

@@ -25,7 +25,7 @@ func tryQuery(t *testing.T, dsn, sql string) error {
 	return err
 }
 
-// TestSQLiteFileThatIsNone: a file that is no database is its clients' trouble, nobody else's, and only until it is mended.
+// TestSQLiteFileThatIsNone: a file that is no database affects only its own clients, and only until it is repaired.
 func TestSQLiteFileThatIsNone(t *testing.T) {
 	file := filepath.Join(sharedDir(t), "app.db")
 	text := bytes.Repeat([]byte("this is no database\n"), 1000)

@@ -28,7 +28,7 @@ func tcpConfig(listen, backend, more string) string {
 `, listen, more, backend)
 }
 
-// awaitRefused waits until nobody listens on the address any more.
+// awaitRefused waits until the address refuses connections.
 func awaitRefused(t *testing.T, addr string) {
 	t.Helper()
 	eventually(t, "new connections to "+addr+" are refused", func() error {
@@ -116,7 +116,7 @@ func TestDrainTimeoutCutsOff(t *testing.T) {
 	g.awaitLog("drain")
 }
 
-// TestSecondSignalEndsAtOnce: who cannot wait sends another SIGTERM.
+// TestSecondSignalEndsAtOnce: a second SIGTERM ends the drain.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	raw := address(t)

@@ -191,7 +191,7 @@ func (g *gateway) awaitLog(words ...string) string {
 	return line
 }
 
-// eventually polls until the condition holds, and fails the test when patience is at its end.
+// eventually polls until the condition holds, and fails the test after patience.
 func eventually(t testing.TB, what string, condition func() error) {
 	t.Helper()
 	deadline := time.After(patience)

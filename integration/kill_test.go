@@ -68,7 +68,7 @@ func (l *load) awaitMore(t testing.TB, n int64) {
 	l.await(t, "clients", l.ok.Load()+n)
 }
 
-// await waits until so many have. Its patience is with each of them: how many there are in a minute is the machine's business.
+// await waits until so many operations have succeeded. Its time-out is for each of them, because machines differ in speed.
 func (l *load) await(t testing.TB, who string, want int64) {
 	t.Helper()
 	for done := l.ok.Load(); done < want; done = l.ok.Load() {

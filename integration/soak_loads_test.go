@@ -93,7 +93,7 @@ func (s *soak) config(both bool) string {
 `, s.web.addr(), s.mortal.addr, s.echo, filepath.Join(s.dir, "soak.db"), s.db.server.Addr(), s.db.user, s.db.password, s.db.name, api)
 }
 
-// pace is how long a client does nothing after each operation: the faults are to be many, not the requests.
+// pace is how long a client is idle after each operation: the test needs many faults, not many requests.
 const pace = 30 * time.Millisecond
 
 // run adds a load.
@@ -103,13 +103,13 @@ func (s *soak) run(t *testing.T, name string, workers int, op func(ctx context.C
 		if errors.Is(err, errWrong) {
 			t.Errorf("%s: %v", name, err)
 		}
-		rest(ctx, pace)
+		pause(ctx, pace)
 		return err
 	})
 }
 
-// rest waits, unless ctx ends.
-func rest(ctx context.Context, d time.Duration) {
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):
@@ -167,8 +167,8 @@ func (s *soak) tlsDSN() string {
 	return fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=require", s.db.user, s.db.password, s.listen["dbs"], s.db.name)
 }
 
-// round lets everybody work, does some of what can go wrong in any order, has those go on whom it cannot stop, and lets everybody work again.
-// The first does all of it.
+// round waits until every load works, injects some of the faults in random order while loads that they cannot stop continue, and waits until
+// every load works again. The first round injects all of them.
 func (s *soak) round(t *testing.T, first bool) {
 	t.Helper()
 	s.awaitMore(t, 2, func(string) bool { return true })
@@ -191,7 +191,7 @@ func (s *soak) round(t *testing.T, first bool) {
 	for _, i := range rand.Perm(len(faults)) {
 		if first || rand.IntN(2) == 0 {
 			faults[i]()
-			rest(t.Context(), rand.N(200*time.Millisecond))
+			pause(t.Context(), rand.N(200*time.Millisecond))
 		}
 	}
 	s.awaitMore(t, 5, func(name string) bool { // one web server of two is left
@@ -389,7 +389,7 @@ func readSlowly(client *http.Client, at string) func(context.Context) error {
 			if got += n; err != nil {
 				return err
 			}
-			rest(ctx, time.Millisecond)
+			pause(ctx, time.Millisecond)
 		}
 		return nil
 	}
@@ -409,7 +409,7 @@ func stopReading(proto, at string) func(context.Context) error {
 			defer resp.Body.Close()
 		}
 		err := fetch(client, at, 10_000)(ctx)
-		rest(ctx, 500*time.Millisecond)
+		pause(ctx, 500*time.Millisecond)
 		end()
 		return err
 	}
@@ -424,7 +424,7 @@ func idleBetween(proto, at string) func(context.Context) error {
 			if err := fetch(client, at, 1000)(ctx); err != nil {
 				return err
 			}
-			rest(ctx, 300*time.Millisecond)
+			pause(ctx, 300*time.Millisecond)
 		}
 		return nil
 	}
@@ -434,7 +434,7 @@ func idleBetween(proto, at string) func(context.Context) error {
 func stay(dsn string) func(context.Context) error {
 	return session(dsn, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		for i := 0; i < 5 && err == nil; i++ {
-			rest(ctx, time.Duration(rand.IntN(300))*time.Millisecond)
+			pause(ctx, time.Duration(rand.IntN(300))*time.Millisecond)
 			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 				var n int
 				return tx.QueryRow(ctx, "select count(*) from generate_series(1, $1)", rand.IntN(100)).Scan(&n)
@@ -484,7 +484,7 @@ func giveUpQuery(dsn string) func(context.Context) error {
 			asked <- err
 		}()
 		for {
-			rest(ctx, 50*time.Millisecond)
+			pause(ctx, 50*time.Millisecond)
 			select {
 			case err := <-asked:
 				if err == nil {

@@ -32,7 +32,7 @@ func soakFor(t *testing.T, length time.Duration, opts ...option) (resident []int
 	t.Helper()
 	s := newSoak(t)
 	s.g = startGateway(t, s.config(true), opts...)
-	warm := startLoad(t, 4, s.lite()) // what SQLite keeps open is no session's
+	warm := startLoad(t, 4, s.lite()) // files that SQLite keeps open do not belong to a session
 	warm.awaitMore(t, 50)
 	warm.end()
 	if err := echoSum(s.listen["traw"], 1); err != nil { // nor is the tunnel's session

@@ -36,16 +36,20 @@ func TestSQLiteWithClients(t *testing.T) {
 		{"alembic", func(t *testing.T, at string) *exec.Cmd {
 			return clienttest.Python(t, clienttest.Program(t, "alembic_migrate.py"), "postgresql+psycopg://me@"+at, t.TempDir())
 		}},
-		{"sqlalchemy", func(t *testing.T, at string) *exec.Cmd {
+		{"sqlalchemy-asyncpg", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Python(t, clienttest.Program(t, "sqlalchemy_orm.py"), "postgresql+asyncpg://me@"+at)
+		}},
+		{"sqlalchemy-psycopg", func(t *testing.T, at string) *exec.Cmd {
 			return clienttest.Python(t, clienttest.Program(t, "sqlalchemy_orm.py"), "postgresql+psycopg://me@"+at)
 		}},
 		{"django", func(t *testing.T, at string) *exec.Cmd {
-			address, database, _ := strings.Cut(at, "/")
-			host, port, _ := net.SplitHostPort(address)
-			return clienttest.Python(t, clienttest.Program(t, "django_app.py"), host, port, database, "me", t.TempDir())
+			return clienttest.Python(t, append([]string{clienttest.Program(t, "django_app.py")}, parts(t, at)...)...)
+		}},
+		{"pgcli", func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Python(t, append([]string{clienttest.Program(t, "pgcli_session.py")}, parts(t, at)...)...)
 		}},
 		{"asyncpg", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Python(t, clienttest.Program(t, "asyncpg_copy.py"), "postgresql://me@"+at+"?sslmode=disable")
+			return clienttest.Python(t, clienttest.Program(t, "asyncpg_pool.py"), "postgresql://me@"+at+"?sslmode=disable")
 		}},
 		{"jdbc", func(t *testing.T, at string) *exec.Cmd {
 			return clienttest.Java(t, clienttest.Program(t, "Jdbc.java"), "jdbc:postgresql://"+at+"?user=me&sslmode=disable")
@@ -71,4 +75,15 @@ func TestSQLiteWithClients(t *testing.T) {
 			})
 		}
 	})
+}
+
+// parts returns the arguments of programs that take host, port, database, user and a directory.
+func parts(t *testing.T, at string) []string {
+	t.Helper()
+	address, database, _ := strings.Cut(at, "/")
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{host, port, database, "me", t.TempDir()}
 }

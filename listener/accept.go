@@ -40,12 +40,12 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 				delay = 0
 			}
 			s.accepted.Add(1)
-			c := &Conn{raw: raw, accepted: time.Since(began)}
+			c := &Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}
 			if !s.track(c) {
 				_ = raw.Close()
 				continue
 			}
-			fiber.Spawn(raw, func() { serve(c) })
+			c.Go(func() { serve(c) })
 			continue
 		}
 		if !temporary(err) {

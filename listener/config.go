@@ -16,12 +16,12 @@ const (
 	// MiB and 20,000; while a receiver does not read, a buffer of 32 KiB more
 	// for each direction. Mind the process's limit of open files.
 	DefaultMaxConns = 10_000
-	// DefaultMaxQueue is how many connections may wait for a place. It follows
+	// DefaultMaxQueue is how many connections may wait for admission. It follows
 	// what operating systems use as the longest accept backlog by default
 	// (net.core.somaxconn is 4096), at a quarter, because a waiting connection
 	// costs a goroutine here.
 	DefaultMaxQueue = 1024
-	// DefaultQueueTimeout is how long a connection waits for a place.
+	// DefaultQueueTimeout is how long a connection waits for admission.
 	DefaultQueueTimeout = 5 * time.Second
 	// DefaultProxyTimeout is how long a trusted peer may take to send its
 	// PROXY header; balancers send it with the first packet.
@@ -40,11 +40,11 @@ type Config struct {
 	Room *Room
 	// MaxConns is how many sessions may run at once; 0 = DefaultMaxConns.
 	MaxConns int
-	// MaxQueue is how many accepted connections may wait for one of the
-	// MaxConns places; 0 = DefaultMaxQueue, negative = none, a connection that
-	// finds no place is rejected at once.
+	// MaxQueue is how many accepted connections may wait while MaxConns
+	// sessions run; 0 = DefaultMaxQueue, negative = none: beyond MaxConns
+	// connections are rejected at once.
 	MaxQueue int
-	// QueueTimeout is how long one waits; 0 = DefaultQueueTimeout.
+	// QueueTimeout is how long a connection waits; 0 = DefaultQueueTimeout.
 	QueueTimeout time.Duration
 	// AcceptProxy makes peers in TrustedProxies begin with a PROXY protocol
 	// header, version 1 or 2; the session then sees the addresses in it. A

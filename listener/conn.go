@@ -1,105 +1,96 @@
 package listener
 
 import (
-	"context"
-	"errors"
 	"io"
 	"net"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // Conn is the connection every session gets: the accepted one, with the
 // addresses of the PROXY header when there was one, and counted. It is a
-// net.Conn and may be used as one; like any net.Conn it may be read by one
+// fiber.Stream and may be used as one, or as a net.Conn: it may be read by one
 // goroutine while another writes.
 type Conn struct { // of 80 bytes, one of the allocator's sizes: there may be very many
-	raw      net.Conn
+	stream                 // the accepted one; reading is unread's if there is something
 	header   *proxyHeader  // nil = none came, and nothing was unread
 	accepted time.Duration // since began
 	in, out  atomic.Uint64
 
-	server *Server               // that it was admitted to; nil = not yet
-	resume func(context.Context) // goes on with a suspended session; nil = it is not
-	closed atomic.Bool
-	handed bool // by a netListener: its session ends with Close
-
-	serving bool  // a session runs on it; guarded by Server.mu
-	place   int32 // in Server.conns, from 1; 0 = none; guarded by Server.mu
+	server  *Server // that it was admitted to; nil = not yet
+	session Session // nil = none is attached; its goroutine or fiber sets it, under Server.mu
+	flags   atomic.Uint32
+	index   int32 // in Server.conns, from 1; 0 = none; guarded by Server.mu
 }
+
+// Flags of a Conn.
+const (
+	connClosed    uint32 = 1 << iota
+	connHanded           // by a netListener: its session ends with Close
+	connServing          // a session runs on it; set under Server.mu
+	connSuspended        // the session has given up its stack; its goroutine or fiber sets it
+)
+
+func (c *Conn) is(flag uint32) bool { return c.flags.Load()&flag != 0 }
 
 // began is when the program did.
 var began = time.Now()
 
+type stream = fiber.Stream
+
 // proxyHeader is what a PROXY header said.
 type proxyHeader struct {
 	remote, local net.Addr
-	pending       []byte // read past the header, or given back; belongs to the next Read
+	source        fiber.Stream // what was read past the header, or given back, and then the accepted connection; nil = that alone
 }
 
-// pending returns what was read past the PROXY header and not used yet.
-func (c *Conn) pending() []byte {
-	if c.header == nil {
-		return nil
+// source is what the connection is read from.
+func (c *Conn) source() fiber.Stream {
+	if c.header != nil && c.header.source != nil {
+		return c.header.source
 	}
-	return c.header.pending
+	return c.stream
 }
 
 var (
-	_ net.Conn      = (*Conn)(nil)
+	_ fiber.Stream  = (*Conn)(nil)
 	_ io.ReaderFrom = (*Conn)(nil)
-	_ io.WriterTo   = (*Conn)(nil)
-	_ syscall.Conn  = (*Conn)(nil)
 )
 
-// Raw returns the accepted connection (a *net.TCPConn or *net.UnixConn when a
-// net.Listen listener accepted it) and hands over the bytes already read from
-// it, which come before anything a Read of it returns. Use it where the
-// concrete type matters, as for splicing; report what was copied with Count.
-// After Raw only Close, the addresses and the counters of c are to be used.
-func (c *Conn) Raw() (raw net.Conn, pending []byte) {
-	if c.header != nil {
-		pending, c.header.pending = c.header.pending, nil
-	}
-	return c.raw, pending
-}
-
-// waiter is a connection of an engine's loop; see fiber.Conn.
-type waiter interface {
-	WaitReadable() error
-	WaitReadableFor(patience time.Duration) (ready bool, err error)
-	OnReadable(fn func()) bool
-}
+// Raw returns the accepted connection, with the bytes already read from it.
+// Report what is read and written past c with Count. After Raw only Close, the
+// addresses and the counters of c are to be used.
+func (c *Conn) Raw() fiber.Stream { return c.source() }
 
 // Suspend lets a session that is idle for long take no stack: when it returns true, the Handler
-// (or the resume that runs) is to return at once, without closing the connection, and resume is
-// called, with a context of its own, as soon as there is something to read, the read deadline has
-// passed or the connection was closed. What was said of ServeConn then goes for resume. It is for
+// (or the Resume that runs) is to return at once, without closing the connection. Resume of the
+// attached session, which must be a Resumer, is called, with a context of its own, as soon as there is
+// something to read, the read deadline has passed or the connection was closed. Suspend is for
 // the fiber that runs the session; false where the accepted connection is none of an engine's
-// loop, or has unread bytes after its PROXY header.
-func (c *Conn) Suspend(resume func(context.Context)) bool {
-	if _, ok := c.raw.(waiter); !ok || c.server == nil || c.handed || len(c.pending()) > 0 {
+// loop.
+func (c *Conn) Suspend() bool {
+	if _, ok := c.session.(Resumer); !ok || c.Loop() == 0 || c.is(connHanded) {
 		return false
 	}
-	c.resume = resume
+	c.flags.Or(connSuspended)
 	return true
 }
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
-	if pending := c.pending(); len(pending) > 0 {
-		n := copy(p, pending)
-		if c.header.pending = pending[n:]; n == len(pending) {
-			c.header.pending = nil
-		}
-		c.in.Add(uint64(n))
-		return n, nil
-	}
-	n, err := c.raw.Read(p)
+	n, err := c.source().Read(p)
 	c.in.Add(uint64(n))
 	return n, err
+}
+
+// TryRead implements fiber.Stream.
+func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
+	b, over = c.source().TryRead(patience)
+	c.in.Add(uint64(len(b)))
+	return b, over
 }
 
 // Unread gives back the bytes that were read last: the next Read begins with them. p is copied.
@@ -108,141 +99,86 @@ func (c *Conn) Unread(p []byte) {
 	if c.header != nil {
 		header = *c.header
 	}
-	header.pending = append(slices.Clone(p), header.pending...)
+	header.source = fiber.Ahead(c.source(), slices.Clone(p))
 	c.header = &header
 	c.in.Add(-uint64(len(p)))
 }
 
-// WaitReadable returns when a Read would not wait, so that nobody need hold a buffer meanwhile. The
-// error is errors.ErrUnsupported where the accepted connection is none of an engine's loop.
-func (c *Conn) WaitReadable() error {
-	if len(c.pending()) > 0 {
-		return nil
-	}
-	w, ok := c.raw.(waiter)
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	return w.WaitReadable()
-}
-
-// WaitReadableFor is WaitReadable for as long as patience lasts, and some time more; ready is
-// false when it has ended. See Suspend for what to do then.
-func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
-	if len(c.pending()) > 0 {
-		return true, nil
-	}
-	w, ok := c.raw.(waiter)
-	if !ok {
-		return false, errors.ErrUnsupported
-	}
-	return w.WaitReadableFor(patience)
-}
-
-// WaitEither waits until a Read of c, or one of other, would not wait; see fiber.Conn. The error is
-// errors.ErrUnsupported where not both connections are an engine's and of one loop.
-func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
-	if len(c.pending()) > 0 {
-		return true, false, nil
-	}
-	w, ok := c.raw.(interface {
-		WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error)
-	})
-	if !ok {
-		return false, false, errors.ErrUnsupported
-	}
-	return w.WaitEither(other, patience)
-}
-
-// Attendable is a connection of an engine's loop that can be attended; see fiber.Conn.
-type Attendable interface {
-	net.Conn
-	Attend(step func() (over bool)) bool
-	TryRead(patience time.Duration) (b []byte, over bool)
-	TryWrite(p []byte) (n int)
-	Beside(other net.Conn) bool
-}
-
-// Attendable returns the accepted connection for Attend; nil where it is none of an engine's loop, or has
-// unread bytes after its PROXY header. Report what is read and written past c with Count.
-func (c *Conn) Attendable() Attendable {
-	if a, ok := c.raw.(Attendable); ok && len(c.pending()) == 0 {
-		return a
-	}
-	return nil
-}
-
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (int, error) {
-	n, err := c.raw.Write(p)
+	n, err := c.stream.Write(p)
 	c.out.Add(uint64(n))
 	return n, err
+}
+
+// TryWrite implements fiber.Stream.
+func (c *Conn) TryWrite(p []byte) int {
+	n := c.stream.TryWrite(p)
+	c.out.Add(uint64(n))
+	return n
 }
 
 // ReadFrom lets io.Copy to c use what the accepted connection has (sendfile,
 // splice).
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
-	n, err := io.Copy(c.raw, r)
+	n, err := io.Copy(c.stream, r)
 	c.out.Add(uint64(n))
 	return n, err
 }
 
-// WriteTo lets io.Copy from c use what the two connections have (splice). The
-// byte counter moves at its end.
-func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
-	if pending := c.pending(); len(pending) > 0 {
-		n, err := w.Write(pending)
-		c.header.pending = pending[n:]
+// CopyTo implements fiber.Stream.
+func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
+	return c.source().CopyTo(dst, func(n int) {
 		c.in.Add(uint64(n))
-		total = int64(n)
-		if err != nil {
-			return total, err
-		}
-		c.header.pending = nil
-	}
-	n, err := io.Copy(w, c.raw)
-	c.in.Add(uint64(n))
-	return total + n, err
+		moved(n)
+	}, spliced)
 }
 
-// CloseWrite sends a FIN and leaves the reading side open. The error is
-// errors.ErrUnsupported when the accepted connection cannot.
-func (c *Conn) CloseWrite() error {
-	if h, ok := c.raw.(interface{ CloseWrite() error }); ok {
-		return h.CloseWrite()
-	}
-	return errors.ErrUnsupported
+// WaitReadable implements fiber.Stream.
+func (c *Conn) WaitReadable() error { return c.source().WaitReadable() }
+
+// WaitReadableFor implements fiber.Stream. See Suspend for what to do when patience has ended.
+func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
+	return c.source().WaitReadableFor(patience)
 }
 
-// SetLinger sets what Close does with unsent data, as net.TCPConn's does; with
-// 0 Close resets the connection. It does nothing on other connections.
-func (c *Conn) SetLinger(seconds int) error {
-	if t, ok := c.raw.(interface{ SetLinger(int) error }); ok {
-		return t.SetLinger(seconds)
-	}
-	return nil
+// WaitEither implements fiber.Stream.
+func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
+	return c.source().WaitEither(other, patience)
 }
 
-// SyscallConn implements syscall.Conn; errors.ErrUnsupported when the accepted
-// connection has none. Bytes read past the PROXY header are not seen by it.
-func (c *Conn) SyscallConn() (syscall.RawConn, error) {
-	if s, ok := c.raw.(syscall.Conn); ok {
-		return s.SyscallConn()
-	}
-	return nil, errors.ErrUnsupported
-}
+// OnReadable implements fiber.Stream.
+func (c *Conn) OnReadable(fn func()) bool { return c.source().OnReadable(fn) }
+
+// Attend implements fiber.Stream.
+func (c *Conn) Attend(step func() (over bool)) bool { return c.source().Attend(step) }
+
+// State implements fiber.Stream.
+func (c *Conn) State() fiber.State { return c.source().State() }
+
+// Ended implements fiber.Stream.
+func (c *Conn) Ended() bool { return c.source().Ended() }
+
+// Detach implements fiber.Stream.
+func (c *Conn) Detach() (conn net.Conn, ahead []byte, err error) { return c.source().Detach() }
 
 // Close closes the connection, once; later calls do nothing and return nil.
 func (c *Conn) Close() error {
-	if c.closed.Swap(true) {
-		return nil
+	_, err := c.close()
+	return err
+}
+
+// close is Close; open says that the connection was not closed before.
+func (c *Conn) close() (open bool, err error) {
+	if c.flags.Or(connClosed)&connClosed != 0 {
+		return false, nil
 	}
-	err := c.raw.Close()
-	if c.handed {
-		c.server.gate.leave()
+	err = c.stream.Close()
+	if c.is(connHanded) {
+		c.server.connLimit.release()
 		c.server.forget(c)
 	}
-	return err
+	return true, err
 }
 
 // RemoteAddr is the client's address: the PROXY header's, or the peer's.
@@ -250,7 +186,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 	if c.header != nil && c.header.remote != nil {
 		return c.header.remote
 	}
-	return c.raw.RemoteAddr()
+	return c.stream.RemoteAddr()
 }
 
 // Proxied reports whether the connection began with a PROXY header, or Unread was
@@ -263,7 +199,7 @@ func (c *Conn) LocalAddr() net.Addr {
 	if c.header != nil && c.header.local != nil {
 		return c.header.local
 	}
-	return c.raw.LocalAddr()
+	return c.stream.LocalAddr()
 }
 
 // Count adds to the byte counters what was copied past Read and Write.
@@ -284,12 +220,3 @@ func (c *Conn) BytesOut() uint64 { return c.out.Load() }
 
 // Accepted is when the connection was accepted.
 func (c *Conn) Accepted() time.Time { return began.Add(c.accepted) }
-
-// SetDeadline implements net.Conn.
-func (c *Conn) SetDeadline(t time.Time) error { return c.raw.SetDeadline(t) }
-
-// SetReadDeadline implements net.Conn.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.raw.SetReadDeadline(t) }
-
-// SetWriteDeadline implements net.Conn.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.raw.SetWriteDeadline(t) }

@@ -1,5 +1,5 @@
-// Package listener accepts connections for the proxies: it admits them under
-// a limit with a queue, reads PROXY protocol headers, counts, logs and drains.
+// Package listener accepts connections for the proxies: it applies the
+// connection limit with its queue, reads PROXY protocol headers, counts, logs and drains.
 // It knows no protocol of its own.
 //
 //	srv, err := listener.New(listener.Config{Name: "echo", Protocol: "tcp"}, handler)
@@ -14,7 +14,7 @@
 //	<-stop
 //	srv.Drain(ctx)                      // stop accepting, let sessions finish
 //
-// The life of a connection: accept (accept.go), admit (gate.go), PROXY header
+// The life of a connection: accept (accept.go), admit (connlimit.go), PROXY header
 // (proxyheader.go), session (session.go), and in the end drain (drain.go).
 // Programs built on net/http use Server.Listener, which gives the same
 // admission and accounting to http.Server.

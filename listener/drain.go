@@ -18,8 +18,7 @@ const (
 	closeGrace = 2 * time.Second
 )
 
-// Drain stops accepting, closes Draining, rejects connections that wait for a
-// place, and waits until every session is over. When ctx ends first, sessions'
+// Drain stops accepting, closes Draining, rejects queued connections, and waits until every session is over. When ctx ends first, sessions'
 // contexts are cancelled, connections still open a moment later are reset (what
 // was cut off must not look complete), and the error wraps ctx's and says how
 // many there were. It may be called more than once.
@@ -60,10 +59,10 @@ func (s *Server) refuseAll() []net.Listener {
 	}
 	s.stopped = true
 	close(s.draining)
-	s.gate.close()
+	s.connLimit.close()
 	for _, c := range s.conns {
-		if !c.serving { // queued, or its PROXY header is being read
-			_ = c.raw.Close()
+		if !c.is(connServing) { // queued, or its PROXY header is being read
+			_ = c.stream.Close()
 		}
 	}
 	s.noteEmpty()
@@ -82,7 +81,7 @@ func (s *Server) closeSessions() int {
 	s.mu.Lock()
 	for _, c := range s.conns {
 		_ = c.SetLinger(0)
-		_ = c.raw.Close()
+		_ = c.stream.Close()
 	}
 	s.mu.Unlock()
 	if s.emptyWithin(closeGrace) {

@@ -52,7 +52,7 @@ func TestDrainCutsOff(t *testing.T) {
 	c := conntest.Dial(t, addr)
 	conntest.Want(t, c, "hi")
 	queued := conntest.Dial(t, addr)
-	conntest.Eventually(t, "it waits for a place", func() bool { return s.Stats().Queued == 1 })
+	conntest.Eventually(t, "it is queued", func() bool { return s.Stats().Queued == 1 })
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := s.Drain(ctx); !errors.Is(err, context.Canceled) {

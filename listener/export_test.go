@@ -4,6 +4,8 @@ import (
 	"net"
 	"time"
 	"unsafe"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // ConnSize is what a Conn takes of the heap.
@@ -11,19 +13,21 @@ const ConnSize = unsafe.Sizeof(Conn{})
 
 // ReadProxyHeader reads the header raw begins with.
 func ReadProxyHeader(raw net.Conn, timeout time.Duration) (*Conn, error) {
-	c := &Conn{raw: raw}
+	c := &Conn{stream: fiber.StreamOf(raw)}
 	return c, readProxyHeader(c, timeout)
 }
 
-// Gate is the admission alone.
-type Gate = gate
+// ConnLimit is the limit of connections with its queue.
+type ConnLimit = connLimit
 
-// NewGate returns a gate with limits.
-func NewGate(limit, maxQueue int) *Gate { return &gate{limit: limit, maxQueue: maxQueue} }
+// NewConnLimit returns a ConnLimit.
+func NewConnLimit(limit, maxQueue int) *ConnLimit {
+	return &connLimit{limit: limit, maxQueue: maxQueue}
+}
 
-// Enter, Leave, Resize, Shut and Counts are the gate's methods.
-func (g *gate) Enter(timeout time.Duration) error { return g.enter(timeout) }
-func (g *gate) Leave()                            { g.leave() }
-func (g *gate) Resize(limit, maxQueue int)        { g.resize(limit, maxQueue) }
-func (g *gate) Shut()                             { g.close() }
-func (g *gate) Counts() (active, queued int)      { return g.counts() }
+// Acquire, Release, Resize, Shut and Counts are its methods.
+func (l *connLimit) Acquire(timeout time.Duration) error { return l.acquire(timeout) }
+func (l *connLimit) Release()                            { l.release() }
+func (l *connLimit) Resize(limit, maxQueue int)          { l.resize(limit, maxQueue) }
+func (l *connLimit) Shut()                               { l.close() }
+func (l *connLimit) Counts() (active, queued int)        { return l.counts() }

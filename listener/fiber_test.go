@@ -70,10 +70,10 @@ func TestPooledConnsStayOnTheirLoops(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, err := pool.New(pool.Config[net.Conn]{
-			Open:   func(ctx context.Context) (net.Conn, error) { return e.DialContext(ctx, "tcp", backend.Addr().String()) },
-			Close:  func(c net.Conn) { _ = c.Close() },
-			Place:  fiber.LoopOf,
-			Limits: pool.Limits{MaxSize: 2 * loops},
+			Open:     func(ctx context.Context) (net.Conn, error) { return e.DialContext(ctx, "tcp", backend.Addr().String()) },
+			Close:    func(c net.Conn) { _ = c.Close() },
+			Affinity: fiber.LoopOf,
+			Limits:   pool.Limits{MaxSize: 2 * loops},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -67,7 +67,8 @@ func (l *netListener) offer(c *Conn) {
 	if !l.srv.admit(c) {
 		return
 	}
-	c.server, c.handed = l.srv, true
+	c.server = l.srv
+	c.flags.Or(connHanded)
 	if !l.srv.begin(c) {
 		return
 	}

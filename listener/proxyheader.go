@@ -14,6 +14,8 @@ import (
 	"time"
 
 	proxyproto "github.com/pires/go-proxyproto"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // ErrProxyHeader is wrapped by the error about a trusted peer that did not
@@ -37,22 +39,19 @@ const (
 // addresses on c; with the header's LOCAL command or an unknown family c keeps
 // its own. Bytes that came after the header stay with c for its next Read.
 func readProxyHeader(c *Conn, timeout time.Duration) error {
-	if err := c.raw.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+	if err := c.stream.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
-	raw, rest, err := cutHeader(c.raw)
-	_ = c.raw.SetReadDeadline(time.Time{}) // what fails here, the next read says
+	raw, rest, err := cutHeader(c.stream)
+	_ = c.stream.SetReadDeadline(time.Time{}) // what fails here, the next read says
 	var header *proxyproto.Header
 	if err == nil {
 		header, err = parseHeader(raw)
 	}
 	if err != nil {
-		return fmt.Errorf("%w from %s: %w", ErrProxyHeader, c.raw.RemoteAddr(), err)
+		return fmt.Errorf("%w from %s: %w", ErrProxyHeader, c.stream.RemoteAddr(), err)
 	}
-	c.header = &proxyHeader{}
-	if len(rest) > 0 {
-		c.header.pending = rest
-	}
+	c.header = &proxyHeader{source: fiber.Ahead(c.stream, rest)}
 	if !header.Command.IsLocal() && !header.TransportProtocol.IsUnspec() {
 		c.header.remote, c.header.local = header.SourceAddr, header.DestinationAddr
 	}

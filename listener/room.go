@@ -6,7 +6,7 @@ import (
 )
 
 // Room bounds how many connections Servers have open together, those included
-// that wait for a place, so that file descriptors are left for connections to
+// that are queued, so that file descriptors are left for connections to
 // backends: while there are that many, nothing is accepted, and clients wait in
 // the system's queue. The zero value has no bound. Methods may be called from
 // any goroutine.

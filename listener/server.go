@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"github.com/headpond/headpond/traffic"
 )
 
 // Handler serves accepted connections.
@@ -36,15 +38,15 @@ type Rejecter interface {
 // Server accepts connections and runs a Handler on each. All methods may be
 // called from any goroutine.
 type Server struct {
-	handler Handler
-	cfg     atomic.Pointer[Config] // with defaults
-	gate    gate
-	errors  errorCounts
-	// lastRejected is when there was no place last, in nanoseconds since 1970; 0: never.
+	handler   Handler
+	cfg       atomic.Pointer[Config] // with defaults
+	connLimit connLimit
+	errors    errorCounts
+	// lastRejected is when the connection limit last rejected one, in nanoseconds since 1970; 0: never.
 	lastRejected atomic.Int64
 	reports      reportLimit
 	room         *Room         // never nil
-	rejects      chan struct{} // a place for each RejectConn under way
+	rejects      chan struct{} // semaphore: an element for each RejectConn under way
 
 	accepted, rejected atomic.Uint64
 	in, out            atomic.Uint64 // of connections that are gone
@@ -61,6 +63,7 @@ type Server struct {
 	address   string
 	listeners map[net.Listener]struct{}
 	conns     []*Conn
+	traffic   []*traffic.Set
 }
 
 // maxRejecting bounds the goroutines that tell clients why they are rejected.
@@ -104,7 +107,7 @@ func (s *Server) Update(cfg Config) error {
 func (s *Server) apply(cfg Config) {
 	cfg = cfg.withDefaults()
 	s.cfg.Store(&cfg)
-	s.gate.resize(cfg.MaxConns, cfg.MaxQueue)
+	s.connLimit.resize(cfg.MaxConns, cfg.MaxQueue)
 }
 
 // Serve accepts connections from l and runs the Handler on each, until Drain

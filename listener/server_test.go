@@ -80,8 +80,8 @@ func TestRejectedClientsAreTold(t *testing.T) {
 	}
 }
 
-// TestLastRejectedIsForWantOfAPlace in the listener, whatever else a handler counts under that reason.
-func TestLastRejectedIsForWantOfAPlace(t *testing.T) {
+// TestLastRejectedIsTheConnectionLimits, whatever else a handler counts under that reason.
+func TestLastRejectedIsTheConnectionLimits(t *testing.T) {
 	s, _ := start(t, listener.Config{}, echo)
 	s.CountError(listener.ReasonRejected)
 	if st := s.Stats(); st.Errors[listener.ReasonRejected] != 1 || !st.LastRejected.IsZero() {

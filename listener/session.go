@@ -29,42 +29,41 @@ func (s *Server) serveConn(c *Conn) {
 		return
 	}
 	admitted, c.server = true, s
-	s.carry(c, func(ctx context.Context) {
+	s.runPart(c, func(ctx context.Context) {
 		if s.begin(c) {
 			s.handler.ServeConn(ctx, c)
 		}
 	})
 }
 
-// carry runs a session to its end, or to where it suspends itself.
-func (s *Server) carry(c *Conn, part func(context.Context)) {
-	defer s.parted(c)
+// runPart runs a session to its end, or until it suspends itself.
+func (s *Server) runPart(c *Conn, part func(context.Context)) {
+	defer s.endPart(c)
 	defer s.recoverSession(c)
 	part(s.sessionContext())
 }
 
-// parted ends a session, unless it has only suspended itself.
-func (s *Server) parted(c *Conn) {
-	if c.resume != nil {
-		if !c.raw.(waiter).OnReadable(c.goOn) { //nolint:forcetypeassert // Suspend has looked
-			fiber.Spawn(c.raw, c.goOn)
+// endPart closes and forgets a session that has ended; one that has suspended itself is resumed when there is something to read.
+func (s *Server) endPart(c *Conn) {
+	if c.is(connSuspended) {
+		if !c.OnReadable(c.resume) {
+			c.Go(c.resume)
 		}
 		return
 	}
-	s.gate.leave()
+	s.connLimit.release()
 	_ = c.Close()
 	s.forget(c)
 }
 
-// goOn resumes a suspended session.
-func (c *Conn) goOn() {
-	resume := c.resume
-	c.resume = nil
-	c.server.carry(c, resume)
+// resume resumes a suspended session.
+func (c *Conn) resume() {
+	c.flags.And(^connSuspended)
+	c.server.runPart(c, c.session.(Resumer).Resume) //nolint:forcetypeassert // Suspend has looked
 }
 
-// sessionContext is that of every session; a fiber's waits for a pool without
-// holding its loop.
+// sessionContext returns the context of a session. On a fiber it carries a
+// Parker, with which waiting for a pool does not hold the loop.
 func (s *Server) sessionContext() context.Context {
 	if p := fiber.NewParker(); p != nil {
 		return pool.WithParker(s.ctx, p)
@@ -72,16 +71,16 @@ func (s *Server) sessionContext() context.Context {
 	return s.ctx
 }
 
-// admit waits for a place; false means that the connection was rejected.
+// admit waits until the connection limit admits c; false means that c was rejected.
 func (s *Server) admit(c *Conn) bool {
 	cfg := s.config()
-	err := s.gate.enter(cfg.QueueTimeout)
+	err := s.connLimit.acquire(cfg.QueueTimeout)
 	if err == nil {
 		return true
 	}
 	s.rejected.Add(1)
 	reason, level := ReasonRejected, slog.LevelWarn
-	if errors.Is(err, ErrDraining) { // more places would not have helped
+	if errors.Is(err, ErrDraining) { // a higher limit would not have helped
 		reason, level = ReasonDrained, slog.LevelInfo
 	} else {
 		s.lastRejected.Store(time.Now().UnixNano())
@@ -128,25 +127,27 @@ func closeGently(c *Conn) {
 // running; false means that there is none to run.
 func (s *Server) begin(c *Conn) bool {
 	cfg := s.config()
-	if cfg.AcceptProxy && cfg.trusts(c.raw.RemoteAddr()) {
+	if cfg.AcceptProxy && cfg.trusts(c.stream.RemoteAddr()) {
 		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
 			s.rejected.Add(1)
 			if !s.isDraining() { // else the drain closed the connection
 				s.Report(ReasonProxyHeader, slog.LevelWarn, "connection rejected",
-					"client", c.raw.RemoteAddr().String(), "error", err)
+					"client", c.stream.RemoteAddr().String(), "error", err)
 			}
 			return false
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.serving = !s.stopped
-	return c.serving
+	if !s.stopped {
+		c.flags.Or(connServing)
+	}
+	return !s.stopped
 }
 
 func (s *Server) recoverSession(c *Conn) {
 	if p := recover(); p != nil {
-		c.resume = nil
+		c.flags.And(^connSuspended)
 		s.Report(ReasonInternal, slog.LevelError, "session panicked", "client", c.RemoteAddr().String(),
 			"panic", p, "stack", string(debug.Stack()))
 	}
@@ -160,22 +161,22 @@ func (s *Server) track(c *Conn) bool {
 		return false
 	}
 	s.conns = append(s.conns, c)
-	c.place = int32(len(s.conns))
+	c.index = int32(len(s.conns))
 	s.room.open.Add(1)
 	return true
 }
 
-// forget takes a closed connection off the books; a second call does nothing.
+// forget removes a closed connection from the register; a second call does nothing.
 func (s *Server) forget(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.place == 0 {
+	if c.index == 0 {
 		return
 	}
 	last := len(s.conns) - 1
 	moved := s.conns[last]
-	s.conns[c.place-1], moved.place = moved, c.place
-	s.conns[last], c.place = nil, 0
+	s.conns[c.index-1], moved.index = moved, c.index
+	s.conns[last], c.index, c.session = nil, 0, nil
 	s.conns = s.conns[:last]
 	s.room.open.Add(-1)
 	s.in.Add(c.in.Load())
@@ -183,7 +184,7 @@ func (s *Server) forget(c *Conn) {
 	s.noteEmpty()
 }
 
-// noteEmpty tells Drain when the last connection is gone. mu is held.
+// noteEmpty wakes Drain when the last connection is gone. mu must be held.
 func (s *Server) noteEmpty() {
 	if s.stopped && !s.emptied && len(s.conns) == 0 {
 		s.emptied = true

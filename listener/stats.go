@@ -4,6 +4,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"github.com/headpond/headpond/traffic"
 )
 
 // Reasons for CountError, the same in every protocol. They are the values of
@@ -16,9 +18,11 @@ const (
 	ReasonUpstreamUnavailable = "upstream_unavailable" // no endpoint could be reached
 	ReasonPoolExhausted       = "pool_exhausted"       // no upstream connection became free in time
 	ReasonBackendGone         = "backend_gone"         // the upstream connection broke in mid-session
+	ReasonEndpointOut         = "endpoint_out"         // its endpoint was unhealthy or removed, and the upstream's settings end sessions then
 	ReasonClientGone          = "client_gone"          // the client broke off in mid-session
-	ReasonRejected            = "rejected"             // no place: too many connections
-	ReasonDrained             = "drained"              // cut off at the end of a drain, or without a place when it began
+	ReasonRejected            = "rejected"             // the connection limit was reached
+	ReasonDrained             = "drained"              // cut off at the end of a drain, or still queued when it began
+	ReasonKilled              = "killed"               // ended by an operator
 	ReasonTimeout             = "timeout"              // nothing happened for too long
 	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed, or there must be one
 	ReasonUnknownDatabase     = "unknown_database"
@@ -32,7 +36,7 @@ const (
 func Reasons() []string {
 	return []string{
 		ReasonAccept, ReasonAuthFailed, ReasonProtocol, ReasonProxyHeader, ReasonUpstreamUnavailable, ReasonPoolExhausted, ReasonBackendGone,
-		ReasonClientGone, ReasonRejected, ReasonDrained, ReasonTimeout, ReasonTLS, ReasonUnknownDatabase, ReasonUnknownRoute, ReasonDiskFull,
+		ReasonEndpointOut, ReasonClientGone, ReasonRejected, ReasonDrained, ReasonKilled, ReasonTimeout, ReasonTLS, ReasonUnknownDatabase, ReasonUnknownRoute, ReasonDiskFull,
 		ReasonStorage, ReasonInternal,
 	}
 }
@@ -48,8 +52,9 @@ type Stats struct {
 	// those of them that never became a session.
 	Accepted, Rejected uint64
 	Errors             map[string]uint64 // by reason
-	LastRejected       time.Time         // when a connection was last turned away because there was no place; zero: never
+	LastRejected       time.Time         // when a connection was last rejected by the connection limit; zero: never
 	BytesIn, BytesOut  uint64            // from and to clients, payload only
+	Traffic            []traffic.Snapshot
 }
 
 // Stats returns the current counters. The cost grows with the number of open
@@ -61,10 +66,13 @@ func (s *Server) Stats() Stats {
 		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(),
 	}
 	st.Errors = s.errors.snapshot()
+	for _, set := range s.measured() {
+		st.Traffic = append(st.Traffic, set.Snapshot())
+	}
 	if at := s.lastRejected.Load(); at > 0 {
 		st.LastRejected = time.Unix(0, at)
 	}
-	st.Active, st.Queued = s.gate.counts()
+	st.Active, st.Queued = s.connLimit.counts()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Address = s.address

@@ -14,30 +14,49 @@ import (
 // napper echoes byte by byte, and is suspended in between.
 func napper(t *testing.T) listener.Handler {
 	return listener.HandlerFunc(func(_ context.Context, c net.Conn) {
-		lc := c.(*listener.Conn)
-		var goOn func(context.Context)
-		goOn = func(ctx context.Context) {
-			if ctx.Err() != nil {
-				return
-			}
-			b := make([]byte, 1)
-			if _, err := c.Read(b); err != nil {
-				return
-			}
-			if b[0] == '!' {
-				lc.Suspend(goOn) // a panic is the end all the same
-				panic("ouch")
-			}
-			_, _ = c.Write(b)
-			if !lc.Suspend(goOn) {
-				t.Error("not suspended")
-			}
+		n := &nap{t: t, conn: c.(*listener.Conn)}
+		if n.conn.Suspend() {
+			t.Error("suspended although nobody can go on")
 		}
-		if !lc.Suspend(goOn) {
-			t.Error("not suspended")
-		}
+		n.conn.Attach(n)
+		n.suspend()
 	})
 }
+
+// nap is a session of napper.
+type nap struct {
+	t    *testing.T
+	conn *listener.Conn
+}
+
+func (n *nap) suspend() {
+	if !n.conn.Suspend() {
+		n.t.Error("not suspended")
+	}
+}
+
+func (n *nap) Resume(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	b := make([]byte, 1)
+	if _, err := n.conn.Read(b); err != nil {
+		return
+	}
+	if b[0] == '!' {
+		n.conn.Suspend() // a panic is the end all the same
+		panic("ouch")
+	}
+	_, _ = n.conn.Write(b)
+	n.suspend()
+}
+
+func (n *nap) Describe(all []listener.Info, base listener.Info) []listener.Info {
+	base.State = listener.StateIdle
+	return append(all, base)
+}
+
+func (n *nap) Kill(uint64) bool { return n.conn.Close() == nil }
 
 // startOn is start on an engine; ok is false where that runs sessions on goroutines.
 func startOn(t *testing.T, h listener.Handler) (s *listener.Server, addr string, ok bool) {
@@ -120,7 +139,7 @@ func TestNoSuspendWithoutHandler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.(*listener.Conn).Suspend(func(context.Context) {}) {
+	if c.(*listener.Conn).Suspend() {
 		t.Error("suspended")
 	}
 	_ = c.Close()

@@ -1,8 +1,7 @@
 package mux
 
-// batch is what one write takes: frames without a number, control frames, then
-// Data frames in order.
-// Payloads that are not copied are spliced in where segs says.
+// batch is the content of one write: frames without a number, control frames,
+// then Data frames in order. segs lists payloads that are not copied.
 type batch struct {
 	free []byte    // frames that are never sent again: Ping, Pong
 	ctl  []byte    // frames that go first
@@ -10,7 +9,7 @@ type batch struct {
 	segs []segment // payloads that belong to waiting senders
 	ops  []*sendOp // those senders
 	size int       // bytes in all
-	asks int       // bytes in ctl that the other side provoked
+	asks int       // bytes in ctl that answer the other side's frames
 }
 
 // segment is a payload that goes out before out[at:].
@@ -21,7 +20,7 @@ type segment struct {
 
 func (b *batch) empty() bool { return len(b.free)+len(b.ctl)+len(b.out) == 0 }
 
-// reset empties the batch, but for free.
+// reset empties the batch, except free.
 func (b *batch) reset() {
 	clear(b.segs)
 	clear(b.ops)
@@ -31,7 +30,7 @@ func (b *batch) reset() {
 	}
 }
 
-// pieces appends the batch's bytes from offset skip on to dst, in the order they are sent.
+// pieces appends the batch's bytes from offset skip on to dst, in sending order.
 func (b *batch) pieces(dst [][]byte, skip int) [][]byte {
 	if skip == 0 && len(b.free)+len(b.ctl)+len(b.segs) == 0 { // a small message
 		return append(dst, b.out)
@@ -62,8 +61,8 @@ type sendOp struct {
 	data   []byte
 	off    int   // data[:off] is in frames
 	pinned bool  // the batch being written refers to data
-	done   bool  // finished; err says how
-	err    error // why it failed
+	done   bool  // finished, with err
+	err    error // nil: sent
 	next   *sendOp
 	wait   waiter
 }
@@ -87,17 +86,17 @@ func (o *sendOp) finish(err error) {
 type waiter struct {
 	ready chan struct{} // capacity 1
 	next  *waiter
-	at    *link  // it waits by reading there
-	by    Parker // or by this, and not by ready
+	at    *link  // not nil: it waits by reading from this link
+	by    Parker // not nil: it waits by Park, and not by ready
 
-	// Of a receiver that reads, and has memory of its own for a message.
+	// For a receiver that reads by itself and has its own memory for a message.
 	into   []byte
 	n      int
 	filled bool    // into has one of n bytes
 	own    *buffer // into as a buffer, while a large message is put together there
 }
 
-// lend returns the receiver's own memory as an empty buffer. The receiver alone
+// lend returns the receiver's own memory as an empty buffer. Only the receiver
 // reads into it, and only until it returns: see core.recall.
 func (w *waiter) lend() *buffer {
 	if w.own == nil {
@@ -108,7 +107,7 @@ func (w *waiter) lend() *buffer {
 	return w.own
 }
 
-// takes tells whether a message of n bytes can go into the receiver's own buffer.
+// takes reports whether a message of n bytes can go into the receiver's own buffer.
 func (w *waiter) takes(n int) bool { return w.into != nil && !w.filled && n <= len(w.into) }
 
 func newWaiter() waiter { return waiter{ready: make(chan struct{}, 1)} }
@@ -126,7 +125,7 @@ func (w *waiter) wake() {
 	}
 }
 
-// reads notes that w waits by reading from l, nil: no more. A nil w is nobody.
+// reads sets the link that w waits on by reading, nil for none. A nil w is allowed.
 func (w *waiter) reads(l *link) {
 	if w != nil {
 		w.at = l
@@ -155,7 +154,7 @@ func (l *waiters) remove(w *waiter) {
 	}
 }
 
-// wakeOne wakes the first and leaves it in the queue: it removes itself.
+// wakeOne wakes the first waiter, which removes itself from the queue.
 func (l *waiters) wakeOne() {
 	if l.head != nil {
 		l.head.wake()

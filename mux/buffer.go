@@ -14,8 +14,8 @@ const (
 // classes holds free buffers by size: class i has capacity 1<<(minClassBits+i).
 var classes [maxClassBits - minClassBits + 1]sync.Pool
 
-// buffer is bytes received, counted: whoever holds a reference may read
-// data[off:], the last one to drop its reference gives it back.
+// buffer holds received bytes and counts references: a holder may read
+// data[off:], and the last release returns the buffer to its class.
 type buffer struct {
 	data  []byte // what has arrived
 	off   int    // streams: what was read of it
@@ -75,7 +75,7 @@ func (b *buffer) release() {
 	}
 }
 
-// grow returns a buffer with the same bytes and room for n in all; b is gone.
+// grow returns a buffer with the same bytes and room for n in all. It releases b.
 func (b *buffer) grow(n int) *buffer {
 	g := newBuffer(n)
 	g.data = append(g.data, b.data...)

@@ -10,14 +10,14 @@ import (
 // channel is the state of one channel, for messages or a stream. The session's
 // lock guards it; core's methods change it.
 type channel struct {
-	num      uint32
-	kind     frame.Kind
-	priority frame.Priority
-	id       ID
-	name     string
-	mine     bool // opened by this side
-	accepted bool // the other side's application has it
-	gone     bool // both directions over: the session has forgotten it
+	num       uint32
+	kind      frame.Kind
+	priority  frame.Priority
+	id        ID
+	name      string
+	mine      bool // opened by this side
+	accepted  bool // the other side's application has it
+	forgotten bool // both directions are over, and the session has removed it
 
 	// Sending.
 	snd      credit
@@ -39,9 +39,9 @@ type channel struct {
 	lent      bool    // the reader is filling partial outside the lock
 	reserved  int     // of core.assembly
 	queued    bool    // in core.reserveQueue
-	recvErr   error   // after what is in ready; nil: open. io.EOF: Fin
-	recvOver  bool    // Fin or Reset came, or everything else is dropped
-	closed    bool    // this side reads no more: drop what comes
+	recvErr   error   // for readers, after ready is empty; nil: open. io.EOF: Fin
+	recvOver  bool    // Fin or Reset came, or later frames are dropped
+	closed    bool    // this side reads no more: later data is dropped
 	receivers waiters
 
 	dirty     bool // in core.dirty
@@ -67,7 +67,7 @@ func (c *core) dropPartial(ch *channel) {
 	}
 }
 
-// failSends ends every waiting sender and lets none in any more.
+// failSends fails every waiting and every later sender.
 func (c *core) failSends(ch *channel, err error) {
 	if ch.sendErr == nil {
 		ch.sendErr = err
@@ -82,7 +82,7 @@ func (c *core) failSends(ch *channel, err error) {
 	ch.watch.wakeAll()
 }
 
-// endSend sends Fin, after an Abort if a message was left in its middle.
+// endSend sends Fin, after an Abort if a message was sent only in part.
 func (c *core) endSend(ch *channel, err error) {
 	if ch.sendOver {
 		ch.sendErr = cmpErr(ch.sendErr, err)
@@ -104,7 +104,7 @@ func cmpErr(a, b error) error {
 	return b
 }
 
-// endReceive stops reading: what is queued and what still comes is dropped.
+// endReceive stops reading: queued and later data is dropped.
 func (c *core) endReceive(ch *channel, err error) {
 	ch.closed = true
 	if ch.recvErr == nil || ch.recvErr == io.EOF {
@@ -114,7 +114,7 @@ func (c *core) endReceive(ch *channel, err error) {
 	ch.receivers.wakeAll()
 }
 
-// kill ends both directions without a word to the other side.
+// kill ends both directions and sends nothing.
 func (c *core) kill(ch *channel, err error) {
 	ch.sendOver, ch.recvOver = true, true
 	c.failSends(ch, err)
@@ -134,12 +134,12 @@ func without(list []*channel, ch *channel) []*channel {
 
 // forget drops the channel from the session once both directions are over.
 func (c *core) forget(ch *channel) {
-	if ch.gone || !ch.sendOver || !ch.recvOver {
+	if ch.forgotten || !ch.sendOver || !ch.recvOver {
 		return
 	}
-	ch.gone = true
+	ch.forgotten = true
 	delete(c.channels, ch.num)
-	if ch.starved { // nobody keeps what is over, however many of them there are
+	if ch.starved { // or core.starved would keep it
 		ch.starved = false
 		c.starved = without(c.starved, ch)
 	}

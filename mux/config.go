@@ -23,8 +23,8 @@ type Config struct {
 	// send, in bytes: what a small message waits for each competitor. Default
 	// 32 KiB; 1 KiB to 1 MiB.
 	MaxFrame int
-	// MaxChannels bounds the channels the other side may have open: the other side is
-	// told, and its Open waits. Default 1024.
+	// MaxChannels bounds the channels the other side may have open. The other side
+	// knows it, and its Open waits. Default 1024.
 	MaxChannels int
 	// AcceptBacklog bounds the channels opened by the other side and not yet
 	// accepted, for messages and streams each: its Open waits for Accept here. (A peer
@@ -46,10 +46,10 @@ type Config struct {
 	// MaxChannels if that is more, and more yet as this side opens channels, at most 1 GiB;
 	// so that to raise MaxChannels at one side is enough. At least ChannelWindow.
 	SessionWindow int
-	// KeepAlive is the silence after which the other side is asked for a sign of
-	// life. Default 15 s; negative: never.
+	// KeepAlive is the silence after which a ping is sent. Default 15 s; negative:
+	// never.
 	KeepAlive time.Duration
-	// KeepAliveTimeout is how long it may take to give one. Default 15 s.
+	// KeepAliveTimeout is how long the answer may take. Default 15 s.
 	KeepAliveTimeout time.Duration
 	// HandshakeTimeout bounds the handshake as a whole. Default 10 s.
 	HandshakeTimeout time.Duration
@@ -74,13 +74,13 @@ type Config struct {
 	// Resume, if set, makes sessions outlive their connections where the other side
 	// can do that too; see [Session.Resumable].
 	Resume *Resume
-	// Logger, if set, gets what nobody else is told: why a session ended.
+	// Logger, if set, gets why a session ended, which no caller may have seen.
 	Logger *slog.Logger
 
 	elastic bool // SessionWindow was not set
 }
 
-// Peer is what the handshake told about the other side. Name and Token are
+// Peer is what the handshake found out about the other side. Name and Token are
 // claims; TLS and the PSK are proofs.
 type Peer struct {
 	Name     string

@@ -6,12 +6,12 @@ import (
 
 const (
 	// batchSize is how many bytes one write takes at most, control frames aside:
-	// enough that a system call's price vanishes, little enough that a newcomer
-	// waits for microseconds.
+	// enough to make a system call's cost negligible, little enough that a new
+	// sender waits for microseconds.
 	batchSize = 64 << 10
-	// bulkFrame and bulkBatch are what a channel gets at most that has the
-	// connection to itself: nobody waits for its frames, and each write wakes the
-	// other side. They get less where the socket does not take that much at once.
+	// bulkFrame and bulkBatch are the limits for a channel that has the connection
+	// to itself: no other channel waits for its frames, and each write wakes the
+	// other side. They are lower where the socket does not take that much at once.
 	bulkFrame = 256 << 10
 	bulkBatch = 1088 << 10 // a message of 1 MiB in frames
 	// copyMax is the largest payload that is copied into the batch where the
@@ -19,12 +19,12 @@ const (
 	copyMax = 4 << 10
 	// maxAsks bounds the answers owed to a peer that does not read them, in bytes.
 	maxAsks = 32 << 10
-	// fastReader is the time in ns in which a reader empties half of its window
-	// whose window is worth doubling however short the round trip: with more under
-	// way the kernel sends more at once, which halves the price of a small write.
+	// fastReader is a time in ns. The window of a reader that empties half of it in
+	// less is doubled however short the round trip: with more data under way the
+	// kernel sends more at once, which halves the cost of a small write.
 	fastReader = 4e6
-	// maxPending bounds what opening and closing channels, by either side, leaves to
-	// be written while the socket takes nothing, in bytes: no more are opened.
+	// maxPending bounds, in bytes, the frames about opening and closing channels that
+	// wait to be written while the socket takes nothing. Beyond it no more are opened.
 	maxPending = 1 << 20
 	// quantum is what priority 0 may send per round; each step doubles it.
 	quantum = 4 << 10
@@ -160,7 +160,7 @@ func (c *core) open(kind frame.Kind, prio frame.Priority, id ID, name string) (*
 	return ch, nil
 }
 
-// refuses says why this side can open no more channels in the session, or nil.
+// refuses returns why this side can open no more channels in the session, or nil.
 func (c *core) refuses() error {
 	switch {
 	case c.err != nil:
@@ -171,11 +171,10 @@ func (c *core) refuses() error {
 	return nil
 }
 
-// clogged tells whether so much is to be said about channels, and not taken by the
-// socket, that there shall be no more of them.
+// clogged reports whether maxPending is reached, so that no more channels are opened.
 func (c *core) clogged() bool { return len(c.pend.out)+len(c.pend.ctl) > maxPending }
 
-// exhausted tells whether this side has no number left for a channel: each is used once.
+// exhausted reports whether this side has no number left for a channel: each is used once.
 func (c *core) exhausted() bool { return c.next > 1<<32-3 }
 
 func (c *core) newChannel(num uint32, kind frame.Kind, prio frame.Priority, id ID, name string) *channel {
@@ -203,7 +202,7 @@ func (c *core) accept(kind frame.Kind) *channel {
 	}
 	c.counts.accepted++
 	c.offerOpens()
-	if !ch.gone {
+	if !ch.forgotten {
 		c.pend.ctl = frame.Accept{Channel: ch.num}.Append(c.pend.ctl)
 	}
 	return ch
@@ -212,7 +211,7 @@ func (c *core) accept(kind frame.Kind) *channel {
 // close ends both directions: Fin, and Stop if the other side may still send.
 func (c *core) close(ch *channel) {
 	c.endReceive(ch, ErrClosed)
-	if c.err != nil || ch.gone {
+	if c.err != nil || ch.forgotten {
 		return
 	}
 	if !ch.recvOver {
@@ -221,10 +220,10 @@ func (c *core) close(ch *channel) {
 	c.endSend(ch, ErrClosed)
 }
 
-// reset ends both directions at once and tells the other side why.
+// reset ends both directions at once and sends the other side the reason.
 func (c *core) reset(ch *channel, code frame.Code, reason string) {
 	c.counts.resets++
-	if c.err == nil && !ch.gone {
+	if c.err == nil && !ch.forgotten {
 		f := frame.Reset{Channel: ch.num, Code: code, Reason: []byte(reason)}
 		c.pend.out = f.Append(c.pend.out)
 	}
@@ -266,14 +265,14 @@ func (c *core) fail(err error) {
 	c.wakeAllOpeners()
 }
 
-// ping asks for a sign of life, which also tells the round-trip time.
+// ping sends a Ping, whose answer also measures the round-trip time.
 func (c *core) ping() {
 	c.pings++
 	c.pinged = c.now()
 	c.pend.free = frame.Ping{Opaque: c.pings}.Append(c.pend.free)
 }
 
-// suspend forgets what a connection that was lost owed and was owed.
+// suspend drops pings, answers and other state of a connection that was lost.
 func (c *core) suspend() {
 	c.pong, c.pinged, c.asked = false, 0, false
 	c.pend.free = c.pend.free[:0]

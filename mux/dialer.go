@@ -15,8 +15,8 @@ import (
 
 // Dialer joins this process to others over one or more connections each. It
 // opens channels by address, over sessions that it makes, shares and closes when
-// nobody has used them for a while; each has a connection of its own, and with
-// Config.Resume outlives it by itself. The zero Dialer works. Its methods may be
+// they have been idle for a while. Each session has a connection of its own, and with
+// Config.Resume outlives it. The zero Dialer works. Its methods may be
 // called from any goroutine; do not copy or change it once used.
 type Dialer struct {
 	// Dial connects. Default: TCP to "host:port", a Unix socket for "unix:/path". ctx has
@@ -27,11 +27,10 @@ type Dialer struct {
 	// resumed where they were made.
 	Config Config
 	// Sessions is how many sessions, each with a connection of its own, one address
-	// may have: one connection does not fill a fat link, nor several processors.
-	// A channel goes to the one with less queued, or else fewer channels, of two
-	// picked at random, and stays there: its messages keep their order. Sessions
-	// that are without a connection, to be resumed, are used only if there is no
-	// other. Default 1.
+	// may have: one connection does not fill a fast link, nor several processors.
+	// A channel goes to the session with less queued, or else fewer channels, of two
+	// picked at random, and stays there: its messages keep their order. Suspended
+	// sessions, without a connection, are used only if there is no other. Default 1.
 	Sessions int
 	// IdleTimeout is how long a session without channels is kept. Default 1 min.
 	IdleTimeout time.Duration
@@ -49,27 +48,27 @@ type Dialer struct {
 	served sync.WaitGroup // calls of OnSession
 }
 
-// growAgain is how soon another session beside one that works is tried for
-// after one that could not be had.
+// growAgain is the pause after a failed dial before another session is dialled
+// beside one that works.
 const growAgain = time.Second
 
-// host is what a Dialer knows of one address. Dialer.mu guards it.
+// host is a Dialer's state for one address. Dialer.mu guards it.
 type host struct {
 	address  string
 	sessions []*shared
 	leaving  []*shared // that take no more channels, until the idle timer finds them
-	failed   time.Time // when the last dial did
+	failed   time.Time // when the last dial failed
 	call     *call     // dial under way
 }
 
-// shared is a session of a Dialer's.
+// shared is a session of a Dialer.
 type shared struct {
 	*Session
 	used  bool // since the idle timer last looked
 	timer *time.Timer
 }
 
-// call is one dial, for everybody who waits for it.
+// call is one dial, shared by all Opens that wait for it.
 type call struct {
 	done chan struct{}
 	err  error
@@ -96,8 +95,8 @@ func (d *Dialer) OpenStream(ctx context.Context, address, name string, opts ...O
 	return st, err
 }
 
-// with calls fn with a session, and once more with another one when the first
-// turns out to be over or leaving.
+// with calls fn with a session, and once more with another one if the first
+// turns out to be over or draining.
 func (d *Dialer) with(ctx context.Context, address string, fn func(*Session) error) error {
 	for again := true; ; again = false {
 		s, err := d.session(ctx, address)
@@ -141,12 +140,12 @@ func (d *Dialer) session(ctx context.Context, address string) (*Session, error) 
 	}
 }
 
-// grows tells whether h should get another session, although s works. mu is held.
+// grows reports whether h should get another session, although s works. mu is held.
 func (d *Dialer) grows(h *host, s *shared) bool {
 	return len(h.sessions) < d.Sessions && s.Stats().Channels > 0 && time.Since(h.failed) > growAgain
 }
 
-// host returns what is known of the address. mu is held.
+// host returns the state of the address. mu is held.
 func (d *Dialer) host(address string) *host {
 	h := d.hosts[address]
 	if h == nil {
@@ -188,7 +187,7 @@ func (l load) less(m load) bool {
 	return l.channels < m.channels
 }
 
-// pick puts sessions aside that take no more channels, and returns the less
+// pick sets sessions aside that take no more channels, and returns the less
 // loaded of two others, or nil.
 func (h *host) pick() *shared {
 	kept := h.sessions[:0]
@@ -196,7 +195,7 @@ func (h *host) pick() *shared {
 		if s.Draining() {
 			h.leaving = append(h.leaving, s)
 			if s.Err() != nil {
-				s.timer.Reset(0) // it is over: what it holds need not wait
+				s.timer.Reset(0) // it is over: release it at once
 			}
 		} else {
 			kept = append(kept, s)
@@ -223,8 +222,8 @@ func (h *host) pick() *shared {
 	return a
 }
 
-// dial begins to make a session, with ctx's values. It goes on when ctx ends:
-// the session is kept for the next who asks. mu is held.
+// dial begins to make a session, with ctx's values. It continues when ctx ends:
+// the session is kept for later Opens. mu is held.
 func (d *Dialer) dial(ctx context.Context, h *host) {
 	cfg := d.Config.withDefaults()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cfg.HandshakeTimeout)
@@ -289,7 +288,7 @@ func (d *Dialer) keep(h *host, session *Session) {
 	}
 }
 
-// idle runs each IdleTimeout: it closes the session when nobody used it in between.
+// idle runs each IdleTimeout: it closes the session if it was not used in between.
 func (d *Dialer) idle(h *host, s *shared, again time.Duration) {
 	d.mu.Lock()
 	keep := s.Err() == nil && (s.used || s.Stats().Channels > 0)
@@ -341,17 +340,17 @@ func (d *Dialer) Close() error {
 	return nil
 }
 
-// Status is what a Dialer has to one address at one moment.
+// Status is a snapshot of a Dialer's sessions to one address.
 type Status struct {
 	Sessions  int // that take channels, each with a connection of its own if not suspended
-	Suspended int // of these, that have none, to be resumed
+	Suspended int // of these, those without a connection, to be resumed
 	// Stats is the sum of the sessions' that take channels; RTT is the shortest
 	// known, Gap the longest, Suspended means all of them.
 	Stats
 }
 
-// Status tells how the address is joined. It is the zero Status when nothing is
-// open to it.
+// Status returns the state of the sessions to the address. It is the zero Status if
+// there are none.
 func (d *Dialer) Status(address string) Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()

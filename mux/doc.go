@@ -51,8 +51,8 @@
 //
 // # Sessions and channels
 //
-// A [Session] is one connection shared. Either side opens channels in it, by
-// name and, if wanted, a 128-bit [ID]; opening costs no round trip. A [Channel]
+// A [Session] shares one connection. Either side opens channels in it, by
+// name and, optionally, a 128-bit [ID]; opening costs no round trip. A [Channel]
 // carries messages whole, from 0 bytes to Config.MaxMessage; a [Stream] carries
 // bytes and is a net.Conn.
 //
@@ -91,17 +91,17 @@
 //   - A large message is cut in frames of at most Config.MaxFrame bytes and those
 //     of different channels take turns by priority, so that a small message waits
 //     for one frame per competitor and not for whole messages.
-//   - A slow receiver stops nobody but its own senders. Each channel has credit of
-//     its own; the session's reader never waits for an application. (What is not read
-//     at all counts against Config.SessionWindow: close channels that nobody reads.)
+//   - A slow receiver stops only its own senders. Each channel has its own credit;
+//     the session's reader never waits for an application. (Unread data counts
+//     against Config.SessionWindow: close channels that are not read.)
 //   - Memory is bounded by Config, whatever the other side sends.
 //   - A Send that fails because its context ended was not and will not be
 //     delivered, and [SafeToRetry] says so.
 //   - With Config.Resume, what Send accepted arrives exactly once and in order
 //     even if connections are lost, as long as both processes live.
 //   - Every wait ends with its context or deadline, with the channel, and with the
-//     session. A silent peer is found dead by keep-alive. After Close nothing of a
-//     session is left: no goroutine, no timer, no buffer.
+//     session. Keep-alive detects a dead peer. Close leaves no goroutine, timer or
+//     buffer of a session behind.
 //
 // That Send returned does not mean that the other side's application has the
 // message: only an answer does. When the connection is lost the session is lost
@@ -133,8 +133,8 @@
 // # Speed
 //
 // An undisturbed Send makes one system call on its caller's goroutine; senders
-// that meet share system calls, without waiting for one another by a timer. When
-// small messages follow each other within microseconds, and nobody waits for an
+// that meet share system calls, without delaying one another by a timer. When
+// small messages follow each other within microseconds, and no caller waits for an
 // answer in between, the session's writer writes them, many with each system
 // call: as soon as a processor is free, or the sender waits for something. A
 // receiver that waits alone on a plain socket, with a context that cannot end and
@@ -146,12 +146,12 @@
 //
 // # Fibers
 //
-// A session has goroutines of its own, also where its callers are fibers (package
-// fiber). Of a connection of an engine it takes the socket from the loop when hands
-// are shaken, because each read and write would be a trip there; make TLS over what
-// Detach of such a connection returns. On a fiber wrap a Stream with fiber.Wrap,
+// A session has goroutines of its own, also if its callers are fibers (package
+// fiber). It detaches an engine's connection from its loop before the handshake,
+// because each read and write would be a trip to the loop; make TLS over the
+// connection that its Detach returns. On a fiber use fiber.StreamOf of a Stream,
 // which waits by ReadParked and WriteParked, and call everything else that may wait,
-// Client and Server first of all, in fiber.Block.
+// such as Client and Server, in fiber.Block.
 //
 // The wire format is package mux/frame; the protocol is docs/mux-protocol.md.
 package mux

@@ -54,7 +54,7 @@ var (
 	// without the connection taking it; the error says which, and there was no room before
 	// the context of Open ended.
 	ErrTooManyChannels = errors.New("mux: too many channels")
-	// ErrHandshake: the two sides did not come to terms.
+	// ErrHandshake: the handshake failed.
 	ErrHandshake = errors.New("mux: handshake failed")
 	// ErrDenied: authentication or authorization failed, here or there.
 	ErrDenied = errors.New("mux: denied")
@@ -62,7 +62,7 @@ var (
 	ErrConfig = errors.New("mux: invalid configuration")
 )
 
-// Error says which operation on which channel failed, and why.
+// Error is a failed operation on a channel or session.
 type Error struct {
 	Op      string // "send", "receive", "open", …
 	Channel uint32 // number on the wire; 0: the session
@@ -86,7 +86,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout tells whether a deadline or a context's end was the cause.
+// Timeout reports whether a deadline or a context's end was the cause.
 func (e *Error) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.As(e.Err, &t) && t.Timeout()
@@ -97,9 +97,9 @@ func (e *Error) Temporary() bool { return e.Timeout() }
 
 var _ net.Error = (*Error)(nil)
 
-// SafeToRetry tells whether what failed with err had no effect at the other
-// side and never will: a message that was not sent whole, a channel that was
-// not taken. When it is false the effect is unknown.
+// SafeToRetry reports whether the operation that failed with err had no effect at
+// the other side and never will: a message that was not sent whole, a channel that
+// was refused. If it is false the effect is unknown.
 func SafeToRetry(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.retry
@@ -180,9 +180,9 @@ func (e *GoAwayError) Unwrap() []error {
 	return []error{ErrSessionLost}
 }
 
-// Refusal is an error for Config.Authorize that turns the other side away for now:
-// it is told the reason, with [frame.CodeRefused], and may come again. On both sides
-// the error of Client or Server wraps ErrRefused.
+// Refusal is an error for Config.Authorize that refuses the other side for now:
+// the other side gets the reason, with [frame.CodeRefused], and may try again. On
+// both sides the error of Client or Server wraps ErrRefused.
 type Refusal struct {
 	Reason string // for people; about 1000 bytes of it are sent
 }
@@ -193,9 +193,9 @@ func (r *Refusal) Error() string { return "mux: refused: " + r.Reason }
 // Unwrap makes errors.Is(err, ErrRefused) true.
 func (r *Refusal) Unwrap() error { return ErrRefused }
 
-// LostError is why a session that could be resumed was lost nevertheless, and
-// what of this side's was not acknowledged by then: it may or may not have
-// reached the other side. It wraps ErrSessionLost.
+// LostError is why a session that could be resumed was lost nevertheless, and what
+// this side had sent that was not acknowledged: it may or may not have reached the
+// other side. It wraps ErrSessionLost.
 type LostError struct {
 	Err            error
 	Unacknowledged []Unacknowledged // by channel; messages whose Send failed are not among them
@@ -227,5 +227,5 @@ func (e *LostError) Error() string {
 // Unwrap returns the cause.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// refused tells whether err means that the other side never looked at the channel.
+// refused reports whether err means that the other side did not use the channel.
 func refused(err error) bool { return errors.Is(err, ErrRefused) }

@@ -65,7 +65,7 @@ func (c *Core) output() (wire []byte) {
 			b.reset()
 		}
 	}
-	r.due = r.received != r.told
+	r.due = r.received != r.ackSent
 	wire = c.c.fillLead(wire)
 	r.chunk = r.end
 	for _, p := range r.pieces(nil) {
@@ -162,7 +162,7 @@ func (c *Core) Receive(ch CoreChannel) ([]byte, bool) {
 		ch.ch.receivers.add(&w)
 		c.c.reserve(ch.ch)
 		ch.ch.receivers.remove(&w)
-		c.c.quit(ch.ch)
+		c.c.stopReserving(ch.ch)
 	}
 	if b == nil {
 		return nil, false
@@ -283,7 +283,7 @@ func LoseAfter(s *Session, last uint64, f func()) bool {
 	f()
 	s.lose(l, ErrSessionLost)
 	select {
-	case <-l.turn: // it has been told
+	case <-l.wake: // it has been told
 	default:
 	}
 	return true

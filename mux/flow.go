@@ -17,9 +17,9 @@ type window struct {
 
 func newWindow(size uint64) window { return window{limit: size, size: size} }
 
-// low tells whether three quarters of the window or less are open, so that
-// raising the limit is worth a place in what is written anyway.
+// low reports whether three quarters of the window or less are open, so that
+// the limit is raised in a batch that is written anyway.
 func (w *window) low() bool { return w.limit-w.used <= w.size/4*3 }
 
-// due tells whether half of the window or less is open: the limit is to be raised now.
+// due reports whether half of the window or less is open: the limit must be raised now.
 func (w *window) due() bool { return w.limit-w.used <= w.size/2 }

@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// instance tells this process from the one that had its address before.
+// instance identifies this process, also among processes that had its address before.
 var instance = func() (id [16]byte) {
 	rand.Read(id[:])
 	return id
@@ -29,7 +29,7 @@ type handshake struct {
 	cfg          *Config
 	client       bool
 	mine, theirs frame.Hello
-	greeted      bool     // the server's magic is sent
+	sentMagic    bool     // the server's magic is sent
 	keys         [][]byte // of which the other side must know one
 	noKeys       error    // why there is none that is right
 	psk          []byte   // the one it knows
@@ -39,7 +39,7 @@ type handshake struct {
 	ticket       *ticket // resumption was agreed
 }
 
-// shakeHands agrees with the other side. On an error the other side was told.
+// shakeHands performs the handshake. On an error it has sent the other side the reason.
 func shakeHands(ctx context.Context, conn net.Conn, cfg Config, client bool) (*handshake, error) {
 	h := &handshake{conn: conn, cfg: &cfg, client: client}
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.HandshakeTimeout, os.ErrDeadlineExceeded)
@@ -106,7 +106,7 @@ func (h *handshake) findKeys() {
 	if err == nil && slices.ContainsFunc(keys, func(k []byte) bool { return len(k) < minPSK }) {
 		err = fmt.Errorf("%w: a key that PSKs returned is shorter than %d bytes", ErrConfig, minPSK)
 	}
-	if err != nil { // whoever has no key learns nothing from the answer
+	if err != nil { // the answer does not reveal it to a client without a key
 		unknown := make([]byte, 2*minPSK)
 		rand.Read(unknown)
 		keys, h.noKeys = [][]byte{unknown}, err
@@ -175,7 +175,7 @@ func (h *handshake) asServer(ctx context.Context) error {
 		}
 	}
 	hello := h.mine.Append([]byte(frame.Magic))
-	h.greeted = true
+	h.sentMagic = true
 	h.transcript = append(h.transcript, hello[len(frame.Magic):]...)
 	if !psk {
 		_, err := h.conn.Write(h.giveTicket(hello))
@@ -302,8 +302,8 @@ func (h *handshake) agree() error {
 	return nil
 }
 
-// deny tells the other side why there will be no session. The client has said
-// its greeting before; the server says it now.
+// deny sends the other side the reason for refusing the session, after the magic if
+// a server has not sent that yet.
 func (h *handshake) deny(code frame.Code, err error) error {
 	reason := err.Error()
 	if refusal, ok := errors.AsType[*Refusal](err); ok {
@@ -313,11 +313,11 @@ func (h *handshake) deny(code frame.Code, err error) error {
 		reason = "authentication or authorization failed"
 	}
 	var out []byte
-	if !h.client && !h.greeted {
+	if !h.client && !h.sentMagic {
 		out = append(out, frame.Magic...)
 	}
 	f := frame.GoAway{Code: code, Reason: []byte(reason)}
-	_, _ = h.conn.Write(f.Append(out)) // it is told if it can be; err is what counts
+	_, _ = h.conn.Write(f.Append(out)) // best effort; the caller returns err
 	return err
 }
 

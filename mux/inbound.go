@@ -4,9 +4,9 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// inbound is a Data frame whose payload is on its way. b has room for it, at
-// the end of b.data; b is nil when the payload is to be thrown away. Between
-// begin and end the reader alone may touch b.data's tail.
+// inbound is a Data frame whose payload has not arrived whole. b has room for it, at
+// the end of b.data; b is nil if the payload is to be dropped. Between begin and end
+// only the reader may touch b.data's tail.
 type inbound struct {
 	ch   *channel
 	b    *buffer
@@ -17,7 +17,7 @@ type inbound struct {
 }
 
 // begin admits a Data frame, whose length is at most maxFrame, before its
-// payload is there. size is its first four bytes if it is sized. locked says
+// payload has arrived. size is its first four bytes if it is sized. locked means
 // that the lock is held until end. An error ends the session; a violation that
 // concerns one channel resets that channel only.
 func (c *core) begin(h frame.Header, size uint32, locked bool) (in inbound, err error) {
@@ -56,7 +56,7 @@ func (c *core) begin(h frame.Header, size uint32, locked bool) (in inbound, err 
 	return in, err
 }
 
-// reject resets in's channel and throws the payload away.
+// reject resets in's channel and drops the payload.
 func (c *core) reject(in *inbound, cost uint64, code frame.Code, reason string) error {
 	ch := in.ch
 	in.ch = nil
@@ -118,7 +118,7 @@ func (c *core) beginMessage(in *inbound, cost uint64, size uint32, locked bool) 
 	case fl == 0 || uint64(size) > uint64(c.maxMessage):
 		return c.reject(in, cost, frame.CodeTooLarge, "message over the receiver's MaxMessage")
 	}
-	// What the size says is believed up to the window, which was granted anyway.
+	// The size is trusted up to the window, which was granted anyway.
 	ch.size = int(size)
 	if ch.partial = c.borrow(ch, ch.size); ch.partial == nil {
 		ch.partial = newBuffer(int(min(uint64(size), max(ch.rcv.size, uint64(in.n)))))
@@ -135,10 +135,10 @@ func (c *core) borrow(ch *channel, n int) *buffer {
 	return c.receiver.lend()
 }
 
-// recall moves a message of ch's that is put together in a receiver's own memory
-// b to a buffer: the receiver goes, or another is about to read. in is the frame
-// whose payload is on its way, if any, and rest what is missing of it; where that
-// goes now is returned.
+// recall moves a message of ch that is being assembled in a receiver's own memory
+// b to a buffer: the receiver stops waiting, or another is about to read. in is the
+// frame whose payload is being read, if any, and rest the memory for its missing part;
+// the new memory for that part is returned.
 func (c *core) recall(ch *channel, b *buffer, in *inbound, rest []byte) []byte {
 	have, room := len(b.data), len(b.data)
 	if in != nil {
@@ -161,7 +161,7 @@ func (c *core) recall(ch *channel, b *buffer, in *inbound, rest []byte) []byte {
 	return rest
 }
 
-// fillOwner hands a message to the receiver in whose memory it was put together.
+// fillOwner hands a message to the receiver in whose memory it was assembled.
 func (c *core) fillOwner(ch *channel, b *buffer) {
 	c.counts.messagesReceived++
 	c.consume(ch, b.cost)
@@ -171,7 +171,7 @@ func (c *core) fillOwner(ch *channel, b *buffer) {
 	b.release()
 }
 
-// beginPart makes room for have bytes in the message being put together.
+// beginPart makes room for have bytes in the message being assembled.
 func (c *core) beginPart(in *inbound, cost uint64, have int) error {
 	ch := in.ch
 	if o := ch.partial.owner; o != nil && (c.eager != ch || c.receiver != o) {
@@ -190,7 +190,7 @@ func (c *core) beginPart(in *inbound, cost uint64, have int) error {
 	return nil
 }
 
-// end takes the frame that begin admitted, its payload now in b.
+// end handles the frame that begin admitted, with its payload now in b.
 func (c *core) end(in inbound) error {
 	ch, b := in.ch, in.b
 	if ch == nil {
@@ -269,15 +269,15 @@ func (c *core) take(ch *channel, limit int) (b *buffer, n int) {
 	c.consume(ch, b.cost)
 	b.cost = 0
 	c.unclaim(b)
-	c.reserve(ch) // somebody else may wait for a large one behind it
+	c.reserve(ch) // another receiver may wait for a large message behind it
 	return b, n
 }
 
-// consume gives the credit of data back that the application has or that was dropped.
+// consume returns the credit of data that the application has received or that was dropped.
 func (c *core) consume(ch *channel, cost uint64) {
 	c.useSession(cost)
 	ch.rcv.used += cost
-	if ch.gone {
+	if ch.forgotten {
 		c.windows -= cost
 		c.wakeOpeners()
 		return

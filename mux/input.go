@@ -6,7 +6,7 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// input takes any frame but Data, whole. An error ends the session.
+// input handles any whole frame except Data. An error ends the session.
 func (c *core) input(h frame.Header, body []byte) error {
 	c.frames++
 	switch h.Type {
@@ -38,7 +38,7 @@ func (c *core) input(h frame.Header, body []byte) error {
 		if c.replay == nil {
 			break
 		}
-		return nil // the header has said it
+		return nil // its header was enough
 	case frame.TypeOpens:
 		return c.inOpens(h, body)
 	case frame.TypeOpen:
@@ -56,7 +56,7 @@ func (c *core) input(h frame.Header, body []byte) error {
 // errFlood ends the session with frame.CodeFlood.
 var errFlood = protocolError("flood of frames that need an answer, and the answers are not read")
 
-// known finds the channel of a frame. nil without an error: one that is over.
+// known finds the channel of a frame. It is nil, without an error, for one that is over.
 func (c *core) known(num uint32) (*channel, error) {
 	if ch := c.channels[num]; ch != nil {
 		return ch, nil
@@ -98,14 +98,14 @@ func (c *core) inOpen(h frame.Header, body []byte) error {
 	return nil
 }
 
-// refuse resets a channel of the other side's that does not exist here.
+// refuse resets a channel that the other side opened and that does not exist here.
 func (c *core) refuse(num uint32, reason string) error {
 	c.counts.refused++
 	return c.answer(num, frame.CodeRefused, reason)
 }
 
-// answer sends a Reset that the other side provoked. They are bounded: a peer
-// that provokes without reading ends the session.
+// answer sends a Reset that a frame of the other side requires. Such answers are
+// bounded: a peer that causes them without reading them ends the session.
 func (c *core) answer(num uint32, code frame.Code, reason string) error {
 	b := c.pend
 	n := len(b.ctl)

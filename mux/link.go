@@ -12,24 +12,24 @@ type link struct {
 	conn       net.Conn
 	raw        *rawWriter    // nil: writing may block
 	lost       bool          // the session has given it up and closed it
-	broken     bool          // writing failed: nothing is written any more, and the reader sees what had come
-	grace      *time.Timer   // how long it may take to
+	broken     bool          // writing failed: nothing is written any more, and the reader reads to the end
+	grace      *time.Timer   // how long that may take
 	users      int           // goroutines that read or write it now
-	over       chan struct{} // closed when it is lost and nobody uses it any more
+	over       chan struct{} // closed when it is lost and users is 0
 	readerDone chan struct{}
 
 	// Reading; see reader.go.
 	in      *intake
 	heard   uint64        // in.got at the last tick of keep-alive
-	rawIn   *rawReader    // nil: there is Read only
-	reading bool          // somebody is at it
+	rawIn   *rawReader    // nil: only conn.Read can be used
+	reading bool          // a goroutine is reading
 	ended   error         // why there is nothing more to read
-	turn    chan struct{} // tells the reader to look whether it is its turn
-	overdue bool          // nobody has read for standby
+	wake    chan struct{} // makes the session's reader check whether it should read
+	overdue bool          // the connection went unread for standby
 	standby time.Duration // how long that is now
 	watched bool          // idle runs
-	turns   uint64        // how often nobody was reading
-	seen    uint64        // turns when idle was set
+	gaps    uint64        // how often reading has paused
+	seen    uint64        // gaps when idle was set
 	idle    *time.Timer
 
 	// Of a session that can be resumed: frames without a number, written before
@@ -38,9 +38,9 @@ type link struct {
 	off  int
 }
 
-// detach takes a connection of an I/O engine (package fiber) from its loop, where each
-// operation of a session's goroutines would be a trip; others it returns as they are.
-// ahead is what was read of it already. Whoever calls it holds no lock.
+// detach takes a connection of an I/O engine (package fiber) from its loop, to which each
+// operation of a session's goroutines would be a trip. It returns other connections
+// unchanged. ahead is what was read of it already. The caller must hold no lock.
 func detach(conn net.Conn) (plain net.Conn, ahead []byte) {
 	if d, ok := conn.(interface {
 		Detach() (net.Conn, []byte, error)
@@ -49,14 +49,14 @@ func detach(conn net.Conn) (plain net.Conn, ahead []byte) {
 			return plain, ahead
 		}
 	}
-	return conn, nil // an error is met again
+	return conn, nil // after an error, using conn fails too
 }
 
-// newLink makes one with its reader as user, and what was read already.
+// newLink makes a link with one user, its reader; ahead is what was read already.
 func newLink(conn net.Conn, ahead []byte) *link {
 	l := &link{
 		conn: conn, raw: newRawWriter(conn), rawIn: newRawReader(conn), users: 1,
-		over: make(chan struct{}), readerDone: make(chan struct{}), turn: make(chan struct{}, 1),
+		over: make(chan struct{}), readerDone: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	l.in = &intake{l: l, buf: make([]byte, max(readSize, len(ahead)))}
 	l.in.w = copy(l.in.buf, ahead)
@@ -64,21 +64,21 @@ func newLink(conn net.Conn, ahead []byte) *link {
 	return l
 }
 
-// leave ends one use of l. mu is held.
-func (s *Session) leave(l *link) {
+// releaseLink ends one use of l. mu is held.
+func (s *Session) releaseLink(l *link) {
 	if l.users--; l.users == 0 && l.lost {
 		close(l.over)
 	}
 }
 
-// mute tells whether nothing can be written now. mu is held.
+// mute reports whether nothing can be written now. mu is held.
 func (s *Session) mute() bool { return s.dead || s.link == nil || s.link.broken }
 
-// broke stops writing to l, which failed with err. What the other side sent may
-// be there nevertheless, its farewell at the end, which tells a session that is
-// over from one that goes on with another connection: the reader takes it up to
-// the end of the connection, which is near, or CloseTimeout. mu is held.
-func (s *Session) broke(l *link, err error) {
+// writeFailed stops writing to l, which failed with err. Frames of the other side may
+// still arrive, the last of them a GoAway, which distinguishes a session that is over
+// from one that resumes on another connection: the reader reads to the end of the
+// connection, for CloseTimeout at most. mu is held.
+func (s *Session) writeFailed(l *link, err error) {
 	switch {
 	case l.lost || l.broken:
 	case s.core.err != nil:
@@ -96,7 +96,7 @@ func (s *Session) broke(l *link, err error) {
 	}
 }
 
-// closeNow closes the connection without TLS's farewell, which may block.
+// closeNow closes the connection without TLS's close_notify, which may block.
 func closeNow(conn net.Conn) {
 	if t, ok := conn.(*tls.Conn); ok {
 		t.NetConn().Close()

@@ -2,10 +2,10 @@ package mux
 
 import "fmt"
 
-// Message is one message received. The buffer behind it is borrowed: whoever
-// received it calls [Message.Release] once when done, and each
-// [Message.Retain] calls for one more Release. Forgetting costs a collection
-// by the garbage collector, nothing worse; releasing too often panics.
+// Message is one message received. The buffer behind it is borrowed: the receiver
+// calls [Message.Release] once when done, and once more for each [Message.Retain].
+// A missing Release only leaves the buffer to the garbage collector; releasing too
+// often panics.
 //
 // The zero Message is an empty one; releasing it does nothing.
 type Message struct {

@@ -19,9 +19,8 @@ type opening struct {
 // WithID gives the channel an ID, which the other side sees beside the name.
 func WithID(id ID) Option { return func(o *opening) { o.id = id } }
 
-// Priority is how large a share of the connection a channel gets of this side's
-// when several want more than there is: each step doubles it. The other side
-// takes it over for its direction.
+// Priority is a channel's share of the connection while several channels compete:
+// each step doubles it. It applies to both directions.
 type Priority = frame.Priority
 
 // The priorities; PriorityNormal is the default.
@@ -36,12 +35,12 @@ const (
 // WithPriority sets the channel's priority.
 func WithPriority(p Priority) Option { return func(o *opening) { o.priority = p } }
 
-// Open opens a channel for messages. It does not wait for the other side to take it:
-// the channel can be used at once, and ends with ErrRefused if the other side does
-// not take it. When there are as many as may be open or unaccepted (see
+// Open opens a channel for messages. It does not wait for the other side to accept it:
+// the channel can be used at once, and ends with ErrRefused if the other side refuses
+// it. While a limit of open or unaccepted channels is reached (see
 // Config.MaxChannels and AcceptBacklog of the other side, SessionWindow of this one)
-// Open waits for its turn until ctx ends; the error then wraps ErrTooManyChannels, too,
-// and says which setting to raise. Use [NoWait] to fail at once.
+// Open waits until ctx ends; the error then wraps ErrTooManyChannels, too,
+// and names the setting to raise. Use [NoWait] to fail at once.
 // An error of Open itself is safe to retry, also in another session.
 // The name is at most 512 bytes and need not be unique.
 func (s *Session) Open(ctx context.Context, name string, opts ...Option) (*Channel, error) {

@@ -13,18 +13,18 @@ import (
 // Config.AcceptBacklog has room for (docs/mux-protocol.md, section 4).
 type opens struct {
 	inUse   bool // both sides have frame.FeatureOpens
-	known   bool // the other side has told its limits
+	known   bool // the other side has sent its limits
 	mine    [frame.KindStream + 1]uint32
 	limit   [frame.KindStream + 1]uint32 // of mine
 	theirs  [frame.KindStream + 1]uint32
-	told    [frame.KindStream + 1]uint32 // limit of theirs
+	granted [frame.KindStream + 1]uint32 // limit of theirs
 	waiting [frame.KindStream + 1]waiters
 }
 
 // fullError is why a channel cannot be opened now, and which side's Config to change.
 type fullError struct {
 	why   string
-	brief bool // it is over as soon as the other side's first frame is here
+	brief bool // only until the other side's first frame has arrived
 }
 
 // Error describes it in one line.
@@ -33,7 +33,7 @@ func (e *fullError) Error() string { return ErrTooManyChannels.Error() + ": " + 
 // Unwrap makes errors.Is(err, ErrTooManyChannels) true.
 func (e *fullError) Unwrap() error { return ErrTooManyChannels }
 
-// full says why no channel of the kind can be opened now, or nil.
+// full returns why no channel of the kind can be opened now, or nil.
 func (c *core) full(kind frame.Kind) error {
 	o := &c.opens
 	switch {
@@ -51,9 +51,9 @@ func (c *core) full(kind frame.Kind) error {
 	return nil
 }
 
-// holds tells whether there is room for the window of one more channel of this
-// side's. A budget that was not configured grows with what this side opens, so that
-// there is room for as many as the other side may open besides.
+// holds reports whether there is room for the window of one more channel of this
+// side. A budget that was not configured grows with the channels that this side opens,
+// so that the other side can still open as many as it may.
 func (c *core) holds() bool {
 	if !c.elastic {
 		return c.windows+c.window <= c.budget
@@ -65,8 +65,8 @@ func (c *core) holds() bool {
 	return c.windows+c.window <= c.budget
 }
 
-// offerOpens tells the other side how many channels it may open, when less than half
-// of the backlog is left to it and there is room for more.
+// offerOpens raises the number of channels that the other side may open, if less than
+// half of the backlog is left to it and there is room for more.
 func (c *core) offerOpens() {
 	o, due := &c.opens, false
 	if !o.inUse {
@@ -75,13 +75,13 @@ func (c *core) offerOpens() {
 	for kind := frame.KindMessages; kind <= frame.KindStream; kind++ {
 		room := max(0, c.backlog-len(c.accepts[kind]))
 		could := min(uint64(o.theirs[kind])+uint64(room), math.MaxUint32)
-		left := int64(o.told[kind]) - int64(o.theirs[kind])
-		if could > uint64(o.told[kind]) && left <= int64(c.backlog/2) {
-			o.told[kind], due = uint32(could), true
+		left := int64(o.granted[kind]) - int64(o.theirs[kind])
+		if could > uint64(o.granted[kind]) && left <= int64(c.backlog/2) {
+			o.granted[kind], due = uint32(could), true
 		}
 	}
 	if due {
-		f := frame.Opens{Messages: o.told[frame.KindMessages], Streams: o.told[frame.KindStream]}
+		f := frame.Opens{Messages: o.granted[frame.KindMessages], Streams: o.granted[frame.KindStream]}
 		c.pend.ctl = f.Append(c.pend.ctl)
 	}
 }
@@ -102,13 +102,13 @@ func (c *core) inOpens(h frame.Header, body []byte) error {
 	return nil
 }
 
-// wakeOpeners has those who wait longest to open a channel look again.
+// wakeOpeners makes the callers that have waited longest to open a channel try again.
 func (c *core) wakeOpeners() {
 	c.opens.waiting[frame.KindMessages].wakeOne()
 	c.opens.waiting[frame.KindStream].wakeOne()
 }
 
-// wakeAllOpeners has all of them look again: the session takes no more channels.
+// wakeAllOpeners makes all of them try again, and fail: the session takes no more channels.
 func (c *core) wakeAllOpeners() {
 	c.opens.waiting[frame.KindMessages].wakeAll()
 	c.opens.waiting[frame.KindStream].wakeAll()
@@ -118,8 +118,8 @@ func (c *core) wakeAllOpeners() {
 // would wait for a channel to be accepted or to end.
 func NoWait() Option { return func(o *opening) { o.noWait = true } }
 
-// openWhenRoom opens a channel as soon as there is room for it, those who came first
-// first. mu is held, and given up while waiting.
+// openWhenRoom opens a channel as soon as there is room for it, first come first
+// served. mu is held, and given up while waiting.
 func (s *Session) openWhenRoom(ctx context.Context, kind frame.Kind, name string, o *opening) (*channel, error) {
 	c := s.core
 	queue := &c.opens.waiting[kind]
@@ -156,7 +156,7 @@ func (s *Session) openWhenRoom(ctx context.Context, kind frame.Kind, name string
 	}
 }
 
-// waits tells whether to wait after err.
+// waits reports whether to wait after err.
 func (o *opening) waits(err error) bool {
 	full, ok := errors.AsType[*fullError](err)
 	return ok && (!o.noWait || full.brief)

@@ -22,26 +22,26 @@ const (
 	bulkRead = 4 << 10
 )
 
-// intake is what came and was not parsed yet. It belongs to whoever reads.
+// intake is input that was not parsed yet. It belongs to the goroutine that reads.
 type intake struct {
 	l    *link
 	buf  []byte
 	r, w int           // buf[r:w]
 	more bool          // there may be whole frames in it
-	got  atomic.Uint64 // bytes of large frames, ever: a frame that takes its time is a sign of life
-	bulk bool          // the last data came in a large frame, and the next may: do not read it here
+	got  atomic.Uint64 // bytes of large frames, ever: a slow large frame is a sign of life
+	bulk bool          // the last data came in a large frame, and the next may: do not read it into buf
 
-	// A large frame of which the rest is read straight to its place.
+	// A large frame whose remaining body is read straight to its destination.
 	big  bool
 	h    frame.Header
 	to   inbound // where core.begin wants it
 	hold *buffer // or, in a session that can be resumed, the whole body
 	rest []byte  // still to be filled
-	skip int     // still to be thrown away
+	skip int     // still to be dropped
 }
 
-// fetch waits for bytes, of a large frame for all of them. An interruption
-// leaves everything as it can go on.
+// fetch waits for bytes, of a large frame for all of them. After an interruption it
+// can be called again.
 func (in *intake) fetch() error {
 	for in.big {
 		var n int
@@ -78,13 +78,13 @@ func (in *intake) fetch() error {
 	n, err := in.l.conn.Read(in.buf[in.w:end])
 	in.w += n
 	if n > 0 {
-		return nil // an error comes again
+		return nil // the next read returns an error again
 	}
 	return err
 }
 
-// parse handles every frame that is whole in the buffer, or the large one that
-// is now. mu is held, and given up while writing.
+// parse handles every whole frame in the buffer, or a large frame that is whole
+// now. mu is held, and given up while writing.
 func (s *Session) parse(in *intake) error {
 	in.more = false
 	if in.big {
@@ -94,11 +94,11 @@ func (s *Session) parse(in *intake) error {
 	}
 	for in.w-in.r >= frame.HeaderSize {
 		if e := s.core.eager; e != nil && (s.core.receiver.filled || e.ready.head != nil) {
-			in.more = true // for its next turn, or whoever waits then
+			in.more = true // for the next reader
 			break
 		}
 		if in.l.lost {
-			return net.ErrClosed // what else is here comes again on the next connection
+			return net.ErrClosed // the other input is sent again on the next connection
 		}
 		h, err := frame.ParseHeader(in.buf[in.r:in.w])
 		if err != nil {
@@ -134,7 +134,7 @@ func (s *Session) parse(in *intake) error {
 	return nil
 }
 
-// frame handles one that is whole. mu is held.
+// frame handles one whole frame. mu is held.
 func (s *Session) frame(h frame.Header, body []byte) error {
 	if s.core.replay != nil {
 		return s.numbered(h, body)
@@ -178,10 +178,10 @@ func asProtocol(err error) error {
 	return err
 }
 
-// begin takes the header of a large Data frame of which body is the beginning:
-// the rest is read next, to its place. In a session that can be resumed that is
-// a buffer for the whole frame, which is looked at when it is there: half of it
-// could be lost with the connection. The read buffer is empty then. mu is held.
+// begin handles the header of a large Data frame that begins with body; the remaining
+// body is read next, to its destination. In a session that can be resumed that is a
+// buffer for the whole frame, which is handled when it is complete: half of it could be
+// lost with the connection. The read buffer is empty then. mu is held.
 func (s *Session) begin(in *intake, h frame.Header, body []byte) error {
 	in.big, in.h, in.bulk = true, h, true
 	in.r, in.w = 0, 0
@@ -208,7 +208,7 @@ func (s *Session) begin(in *intake, h frame.Header, body []byte) error {
 	return nil
 }
 
-// large takes the large frame, which is whole now. mu is held.
+// large handles the large frame, which is whole now. mu is held.
 func (s *Session) large(in *intake) error {
 	in.big, in.rest = false, nil
 	if b := in.hold; b != nil {

@@ -11,19 +11,18 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// Who reads: one goroutine at a time, link.reading. A receiver that nobody else
-// waits beside reads itself: its message comes on its own goroutine, without
-// waking another one, which is most of what a round trip costs. Everybody else
-// waits for the session's reader. While receivers read for themselves that one
-// stands by, and takes over when somebody waits who cannot read (for credit, for
-// a channel, with a context that may end), or when nobody has read for a while.
+// One goroutine at a time reads from a link (link.reading). A receiver that waits
+// alone reads by itself: its message arrives on its own goroutine, without waking
+// another one, which is most of the cost of a round trip. All other callers wait for
+// the session's reader. While receivers read by themselves the session's reader
+// stands by, and takes over when a caller waits that cannot read (for credit, for a
+// channel, with a context that may end), or when nothing was read for a while.
 
-// standby is how long a connection may go unread: what answers pings, and finds
-// the end of the connection, when the application does something else. It doubles,
-// up to standbyMost, each time that receivers turn out to have read meanwhile: a
-// timer that fires has the runtime wake an idle processor, which then waits for the
-// socket beside the one that works, and each large message is half received there
-// while it is half sent here.
+// standby is how long a connection may go unread before the session's reader takes
+// over, to answer pings and to notice the end of the connection. It doubles, up to
+// standbyMost, each time that receivers turn out to have read meanwhile: a timer that
+// fires makes the runtime wake an idle processor, which then waits for the socket
+// beside the busy one, and each large message is received half there and half here.
 const (
 	standby     = 5 * time.Millisecond
 	standbyMost = 8 * standby
@@ -32,22 +31,22 @@ const (
 // longAgo is a deadline that interrupts a Read.
 var longAgo = time.Unix(1, 0)
 
-// read is l's reader. It never waits for anything but bytes and its turn.
+// read is l's reader, the session's reader goroutine. It waits only for bytes and for readersTurn.
 func (s *Session) read(l *link) {
 	defer close(l.readerDone)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer s.leave(l)
+	defer s.releaseLink(l)
 	for l.ended == nil {
 		for l.ended == nil && !s.readersTurn(l) {
 			s.mu.Unlock()
-			<-l.turn
+			<-l.wake
 			s.mu.Lock()
 		}
 		if l.ended == nil {
 			s.readOnce(l, nil, nil)
 			s.mu.Unlock()
-			runtime.Gosched() // whoever was woken answers before the next look at the socket
+			runtime.Gosched() // woken goroutines answer before the next read
 			s.mu.Lock()
 		}
 	}
@@ -60,7 +59,7 @@ func (s *Session) read(l *link) {
 	s.ended(l, l.ended)
 }
 
-// readersTurn tells whether it is for the session's reader to read. mu is held.
+// readersTurn reports whether the session's reader should read. mu is held.
 func (s *Session) readersTurn(l *link) bool {
 	if l.reading {
 		return false
@@ -73,13 +72,13 @@ func (s *Session) readersTurn(l *link) bool {
 	return false
 }
 
-// watch makes the reader take over if nobody else reads. mu is held.
+// watch makes the session's reader take over if no receiver reads for l.standby. mu is held.
 func (s *Session) watch(l *link) {
-	l.turns++
+	l.gaps++
 	if l.watched {
 		return
 	}
-	l.watched, l.seen = true, l.turns
+	l.watched, l.seen = true, l.gaps
 	if l.idle == nil {
 		l.idle, l.standby = time.AfterFunc(standby, func() { s.standbyOver(l) }), standby
 		return
@@ -93,7 +92,7 @@ func (s *Session) standbyOver(l *link) {
 	l.watched = false
 	switch {
 	case l.reading || l.ended != nil:
-	case l.turns != l.seen:
+	case l.gaps != l.seen:
 		l.standby = min(2*l.standby, standbyMost)
 		s.watch(l)
 	default:
@@ -103,9 +102,9 @@ func (s *Session) standbyOver(l *link) {
 	}
 }
 
-// readOnce reads what comes next and takes it. w, and alarm if not nil, are the
-// caller's if it is a receiver: waking them interrupts. mu is held, and given up
-// while reading.
+// readOnce reads the next input and handles it. w, and alarm if not nil, are the
+// waiters of a calling receiver: waking them interrupts the read. mu is held, and
+// given up while reading.
 func (s *Session) readOnce(l *link, w, alarm *waiter) {
 	l.reading = true
 	l.users++
@@ -129,18 +128,18 @@ func (s *Session) readOnce(l *link, w, alarm *waiter) {
 		err = s.parse(l.in)
 	}
 	if err == nil && l.lost {
-		err = net.ErrClosed // what was read and not taken comes again; a receiver does not read here again
+		err = net.ErrClosed // the other side sends again what was not handled; a receiver does not read here again
 	}
 	l.reading = false
-	s.leave(l)
+	s.releaseLink(l)
 	if err != nil {
 		l.ended = err
 		l.wakeReader()
 	}
 }
 
-// recall moves what is put together in a receiver's own memory b to a buffer.
-// Nobody reads. mu is held.
+// recall moves the message being assembled in a receiver's own memory b to a buffer.
+// No goroutine is reading. mu is held.
 func (s *Session) recall(ch *channel, b *buffer) {
 	if in := s.last.in; in.big && in.to.b == b {
 		in.rest = s.core.recall(ch, b, &in.to, in.rest)
@@ -149,10 +148,10 @@ func (s *Session) recall(ch *channel, b *buffer) {
 	s.core.recall(ch, b, nil, nil)
 }
 
-// lead reads on the goroutine of ch's receiver, if it is alone: until it has
-// something, which may be in its own buffer then. It reports false when it must
-// wait for another. mu is held, and given up while reading.
-func (s *Session) lead(ch *channel, w, alarm *waiter) bool {
+// readHere reads on the goroutine of ch's receiver, if it waits alone, until data
+// has arrived, which may be in the receiver's own memory then. It reports false if the
+// receiver must wait for the session's reader. mu is held, and given up while reading.
+func (s *Session) readHere(ch *channel, w, alarm *waiter) bool {
 	l := s.link
 	if l == nil || l.raw == nil || l.reading || l.ended != nil || s.waiting > 0 {
 		return false
@@ -163,8 +162,8 @@ func (s *Session) lead(ch *channel, w, alarm *waiter) bool {
 	return l.ended == nil
 }
 
-// led is called by a receiver that has read and goes. mu is held.
-func (s *Session) led() {
+// doneReading is called by a receiver that has finished reading by itself. mu is held.
+func (s *Session) doneReading() {
 	l := s.link
 	switch {
 	case l == nil || l.reading:
@@ -177,16 +176,16 @@ func (s *Session) led() {
 
 func (l *link) wakeReader() {
 	select {
-	case l.turn <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// ended deals with the end of the connection's input. mu is held.
+// ended handles the end of the connection's input. mu is held.
 func (s *Session) ended(l *link, err error) {
 	var bye *GoAwayError
 	switch {
-	case l.lost: // whoever found out has done what there is to do
+	case l.lost: // lose has been called
 	case s.core.err != nil && !s.dead && !s.closing:
 		s.fail(err)
 	case errors.Is(err, errFlood):

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// newWaiter returns a waiter, a used one if there is. mu is held.
+// newWaiter returns a waiter, from the free list if possible. mu is held.
 func (s *Session) newWaiter() *waiter {
 	w := s.freeWaiters
 	if w == nil {
@@ -38,9 +38,9 @@ func (c *Channel) Receive(ctx context.Context) (Message, error) {
 }
 
 // ReceiveInto waits for the next message and puts it into p, straight from the
-// connection where it can. A message longer than p stays where it is; the error
-// wraps ErrShortBuffer then and n is the length it takes. On other errors p may
-// have been written to.
+// connection if possible. A message longer than p stays queued; the error wraps
+// ErrShortBuffer then and n is the message's length. On other errors p may have been
+// written to.
 func (c *Channel) ReceiveInto(ctx context.Context, p []byte) (n int, err error) {
 	b, n, err := c.next(ctx, len(p), p)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *Channel) next(ctx context.Context, limit int, p []byte) (b *buffer, n i
 	return nil, n, c.error("receive", err, false)
 }
 
-// awaitMessage waits for a message; there says that it is in b or p. mu is held,
+// awaitMessage waits for a message; there means that it is in b or p. mu is held,
 // and given up while waiting.
 func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int, p []byte) (b *buffer, n int, there bool, err error) {
 	w := s.newWaiter()
@@ -106,7 +106,7 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int, p []
 			continue
 		}
 		if ctx.Done() == nil {
-			ok := s.lead(ch, w, nil)
+			ok := s.readHere(ch, w, nil)
 			if led = led || ok; ok || w.filled {
 				continue
 			}
@@ -123,10 +123,10 @@ func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int, p []
 		ch.receivers.wakeOne()
 	}
 	if ch.receivers.head == nil {
-		s.core.quit(ch)
+		s.core.stopReserving(ch)
 	}
 	if led {
-		s.led()
+		s.doneReading()
 	}
 	s.freeWaiter(w)
 	return b, n, there, err

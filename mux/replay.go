@@ -7,21 +7,21 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// replay is what makes a session outlive its connection: the numbered frames
-// sent and not acknowledged, as bytes in a ring, and the number of the last one
-// received. All that is written goes through the ring. The session's lock
-// guards it; bytes from write to chunk may be read without it by the one who writes.
+// replay is the state with which a session outlives its connection: the numbered
+// frames sent and not acknowledged, as bytes in a ring, and the number of the last one
+// received. All that is written goes through the ring. The session's lock guards it;
+// the goroutine that writes may read bytes from write to chunk without the lock.
 //
 // Offsets count all bytes ever staged: head and write ≤ chunk ≤ end. Acknowledgements
-// may come while the write that sent their frames has not returned yet, so
-// head may be ahead of write.
+// may arrive before the write that sent their frames has returned, so head may be
+// ahead of write.
 type replay struct {
 	buf                     []byte // length: a power of two
 	limit                   int    // bytes from which on no batch is added
 	head, write, chunk, end uint64
 	acked, sent             uint64 // numbers of the frames that end at head and end
-	received, told          uint64 // numbers of the last frame received, and acknowledged
-	since, quarter          int    // bytes received since told; how many call for an ack at once
+	received, ackSent       uint64 // numbers of the last frame received, and acknowledged
+	since, quarter          int    // bytes received since ackSent; how many call for an ack at once
 	due                     bool   // an ack of its own is to be sent
 	armed                   bool   // the ack timer runs
 	backpressure            bool   // senders fail rather than wait for room
@@ -49,7 +49,7 @@ func (r *replay) full() bool { return r.size() >= r.limit }
 // at is where the byte with the offset is in buf.
 func (r *replay) at(off uint64) int { return int(off & uint64(len(r.buf)-1)) }
 
-// room makes place for n more bytes.
+// room makes room for n more bytes.
 func (r *replay) room(n int) {
 	from := min(r.head, r.write)
 	need := int(r.end-from) + n
@@ -69,14 +69,14 @@ func (r *replay) room(n int) {
 	}
 }
 
-// shrink gives an empty ring's memory back. Nobody may be writing.
+// shrink frees an empty ring's memory. No goroutine may be writing.
 func (r *replay) shrink() {
 	if r.head == r.end && r.write == r.end {
 		r.buf = nil
 	}
 }
 
-// slice is the bytes from off on that lie in one piece, to end at most.
+// slice returns the contiguous bytes from off on, to end at most.
 func (r *replay) slice(off, end uint64) []byte {
 	i := r.at(off)
 	return r.buf[i:min(len(r.buf), i+int(end-off))]
@@ -110,7 +110,7 @@ func (r *replay) take(b *batch) {
 	for i := len(r.ended) - 1; i >= 0 && r.ended[i].seq == 0; i-- {
 		r.ended[i].seq = r.sent
 	}
-	r.told, r.since, r.due = r.received, 0, false
+	r.ackSent, r.since, r.due = r.received, 0, false
 }
 
 // stamp numbers the frames in p, payloads in segs, and acknowledges in them.
@@ -146,7 +146,7 @@ func (r *replay) length(off uint64) uint64 {
 	return uint64(r.header(off).Length)
 }
 
-// heard takes the low bits of an acknowledgement, as every header has them.
+// heard handles the low bits of an acknowledgement, which every header has.
 func (r *replay) heard(low uint32) error {
 	if d := int32(low - uint32(r.acked)); d > 0 {
 		return r.ack(r.acked + uint64(d))
@@ -154,7 +154,7 @@ func (r *replay) heard(low uint32) error {
 	return nil // nothing new
 }
 
-// ack forgets the frames up to number n.
+// ack drops the frames up to number n.
 func (r *replay) ack(n uint64) error {
 	if n > r.sent {
 		return errBadAck
@@ -173,7 +173,7 @@ func (r *replay) ack(n uint64) error {
 	return nil
 }
 
-// forget keeps what is to be said of a channel that is over now.
+// forget keeps what unacknowledged needs of a channel that is over now.
 func (r *replay) forget(ch *channel) {
 	if len(r.ended) == maxEnded {
 		r.ended = r.ended[1:]
@@ -181,7 +181,7 @@ func (r *replay) forget(ch *channel) {
 	r.ended = append(r.ended, ended{was: ch.describe()})
 }
 
-// pieces appends what is to be written next to dst.
+// pieces appends the bytes to be written next to dst.
 func (r *replay) pieces(dst [][]byte) [][]byte {
 	for off := r.write; off < r.chunk; {
 		p := r.slice(off, r.chunk)
@@ -191,19 +191,19 @@ func (r *replay) pieces(dst [][]byte) [][]byte {
 	return dst
 }
 
-// rewind makes everything after frame number last be written again. Nobody may
-// be writing. It reports false when the ring does not reach back that far.
+// rewind makes everything after frame number last be written again. No goroutine may
+// be writing. It reports false if the ring does not reach back that far.
 func (r *replay) rewind(last uint64) bool {
 	if last < r.acked || r.ack(last) != nil {
 		return false
 	}
 	r.again += max(r.write, r.head) - r.head
 	r.write, r.chunk = r.head, r.head
-	r.told, r.since, r.due = r.received, 0, false
+	r.ackSent, r.since, r.due = r.received, 0, false
 	return true
 }
 
-// count takes note of a numbered frame of n bytes that was received.
+// count counts a numbered frame of n bytes that was received.
 func (r *replay) count(n int) {
 	r.received++
 	if r.since += n; r.since >= r.quarter {
@@ -211,7 +211,7 @@ func (r *replay) count(n int) {
 	}
 }
 
-// unacknowledged names what nobody knows the fate of: of each channel the last
+// unacknowledged returns what may or may not have arrived: of each channel the last
 // messages sent, or bytes of a stream.
 func (r *replay) unacknowledged(channels map[uint32]*channel) (all []Unacknowledged) {
 	index := map[uint32]int{}

@@ -1,13 +1,13 @@
 package mux
 
-// Messages larger than their windows. What the window of a channel does not hold is taken
-// nevertheless while a receiver waits for it: all such messages of a session that are being
-// put together take no more than maxMessage bytes, reserved when they begin, so that each
-// of them can be finished. Once whole they count as all else that was received and not read.
+// Messages larger than their windows. While a receiver waits for it, a message that does not
+// fit in its channel's window is assembled nevertheless. All such messages of a session that
+// are being assembled take at most maxMessage bytes, reserved when they begin, so that each
+// of them can be finished. Once whole they count like all other unread data.
 
-// reserve lets a message that its window does not hold be put together while a
-// receiver waits for it: its parts then count as read when they arrive. Who finds no
-// room waits for its turn.
+// reserve lets a message that its window does not hold be assembled while a
+// receiver waits for it: its parts then count as read when they arrive. A channel that
+// finds no room waits in reserveQueue.
 func (c *core) reserve(ch *channel) {
 	b := ch.partial
 	if b == nil || ch.ready.head != nil || ch.reserved == 0 && ch.receivers.head == nil {
@@ -15,10 +15,10 @@ func (c *core) reserve(ch *channel) {
 	}
 	if ch.reserved == 0 {
 		if uint64(ch.size) <= ch.rcv.size/4 && b.cost <= ch.rcv.size/8 { // it fits for sure
-			c.quit(ch)
+			c.stopReserving(ch)
 			return
 		}
-		if c.assembly+ch.size > c.maxMessage || !c.turn(ch) {
+		if c.assembly+ch.size > c.maxMessage || !c.mayReserve(ch) {
 			if !ch.queued {
 				ch.queued = true
 				c.reserveQueue = append(c.reserveQueue, ch)
@@ -33,16 +33,16 @@ func (c *core) reserve(ch *channel) {
 	b.cost = 0
 }
 
-// turn tells whether ch may have a reservation before the channel that waits for one
-// longest: not if that one only has to wait for messages that are on their way, of which
-// smaller ones could keep it waiting for ever.
-func (c *core) turn(ch *channel) bool {
+// mayReserve reports whether ch may get a reservation before the first channel of the queue:
+// not if that one waits only for messages that are being assembled, because smaller ones could
+// keep it waiting for ever.
+func (c *core) mayReserve(ch *channel) bool {
 	for len(c.reserveQueue) > 0 {
 		first := c.reserveQueue[0]
 		if first.partial != nil && first.receivers.head != nil {
 			return first == ch || c.claimed+first.size > c.maxMessage
 		}
-		c.unqueue(first) // nobody waits there now
+		c.unqueue(first) // no receiver waits there now
 	}
 	return true
 }
@@ -54,27 +54,27 @@ func (c *core) unqueue(ch *channel) {
 	}
 }
 
-// quit ends ch's wait for a reservation; others may have waited for nothing else.
-func (c *core) quit(ch *channel) {
+// stopReserving ends ch's wait for a reservation; other channels may get one then.
+func (c *core) stopReserving(ch *channel) {
 	if ch.queued {
 		c.unqueue(ch)
-		c.dole()
+		c.grantReservations()
 	}
 }
 
 // unreserve gives up the reservation of the message being put together, or the wait for one.
 func (c *core) unreserve(ch *channel) {
-	c.quit(ch)
+	c.stopReserving(ch)
 	n := ch.reserved
 	ch.reserved = 0
 	c.freeAssembly(n)
 }
 
-// claim ends the reservation of ch's message, which is whole in b. Until somebody takes it
-// it has a place among all that is not read, if three quarters of that suffice: a message
-// that nobody takes must not keep the others from being put together.
+// claim ends the reservation of ch's message, which is whole in b. Until a receiver takes it
+// it counts as unread data, if three quarters of that budget suffice: a message that is not
+// received must not prevent others from being assembled.
 func (c *core) claim(ch *channel, b *buffer) {
-	c.quit(ch)
+	c.stopReserving(ch)
 	n := ch.reserved
 	if ch.reserved = 0; n == 0 {
 		return
@@ -88,10 +88,10 @@ func (c *core) claim(ch *channel, b *buffer) {
 	}
 	b.claim = n
 	c.claimed += n
-	c.dole()
+	c.grantReservations()
 }
 
-// unclaim gives up the place of a message that was taken or dropped.
+// unclaim returns the memory that claim counted for a message that was received or dropped.
 func (c *core) unclaim(b *buffer) {
 	n := b.claim
 	c.windows -= uint64(b.kept)
@@ -107,12 +107,12 @@ func (c *core) unclaim(b *buffer) {
 func (c *core) freeAssembly(n int) {
 	if n > 0 {
 		c.assembly -= n
-		c.dole()
+		c.grantReservations()
 	}
 }
 
-// dole gives what room there is to the channels that wait for a reservation.
-func (c *core) dole() {
+// grantReservations gives free room to the channels that wait for a reservation.
+func (c *core) grantReservations() {
 	waiting := c.reserveQueue
 	c.reserveQueue = nil
 	for _, ch := range waiting {

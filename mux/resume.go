@@ -17,13 +17,13 @@ import (
 
 // Resume makes sessions outlive their connections, if both sides have one in
 // their Config: when the connection is lost the client makes another, and both
-// go on where they were. Channels and whoever waits on them notice nothing but
-// the time it takes. What Send accepted reaches the other side's queue exactly
-// once and in order, as long as both processes live and a connection comes about
-// within Window; otherwise the session ends with a [LostError].
+// sides continue where they were. Channels and their callers notice only the delay.
+// What Send accepted reaches the other side's queue exactly once and in order, as
+// long as both processes live and a connection is made within Window; otherwise
+// the session ends with a [LostError].
 //
-// A server gives the same *Resume to every call of Server where clients may come
-// back: it is where their sessions are found. That call of Server returns
+// A server gives the same *Resume to every call of Server to which clients may
+// come back: it holds their sessions. The call of Server that resumes one returns
 // ErrResumed. Do not copy or change a Resume once it is in use; the zero value
 // works for servers, and for clients with a Dialer.
 type Resume struct {
@@ -32,8 +32,8 @@ type Resume struct {
 	// the session's own goroutine, until it succeeds or Window is over, and must heed
 	// ctx: Close waits for it.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Window is for how long a session without a connection is kept. The lesser of
-	// both sides' counts. Default 2 min.
+	// Window is how long a session without a connection is kept. The shorter of
+	// both sides' applies. Default 2 min.
 	Window time.Duration
 	// Buffer bounds what was sent and not acknowledged, in bytes; one batch of
 	// frames (64 KiB and a frame) may come on top. When it is full Send waits.
@@ -42,9 +42,9 @@ type Resume struct {
 	// Backpressure makes Send fail with ErrBackpressure where it would wait for
 	// room in Buffer. (Write on a Stream, and Send for credit, wait all the same.)
 	Backpressure bool
-	// MaxSuspended bounds a server's sessions that have no connection; more are
-	// lost with theirs. One whose client has come back already is not among them.
-	// Default 1024.
+	// MaxSuspended bounds a server's sessions that have no connection; further ones
+	// are lost with their connection. A session whose client is resuming it does not
+	// count. Default 1024.
 	MaxSuspended int
 
 	mu        sync.Mutex // never held while waiting
@@ -55,7 +55,7 @@ type Resume struct {
 const (
 	// ackDelay is how long an acknowledgement may wait for a frame to travel with.
 	ackDelay = 25 * time.Millisecond
-	// redialFirst and redialMost bound the pause before another connection is tried for.
+	// redialFirst and redialMost bound the pause before another attempt to connect.
 	redialFirst = 20 * time.Millisecond
 	redialMost  = 5 * time.Second
 )
@@ -133,7 +133,7 @@ func (r *Resume) unsuspend() {
 	r.suspended--
 }
 
-// ticket is what a session that can be resumed knows besides its ring. The
+// ticket is the state of a session that can be resumed, besides its ring. The
 // session's lock guards what is below the line.
 type ticket struct {
 	cfg      *Resume
@@ -155,7 +155,7 @@ type ticket struct {
 	moved    uint64             // frames there and back, when the last was lost
 	vain     int                // connections in a row that were lost at once with nothing moved
 	resumed  uint64
-	lastGap  time.Duration // from the last loss to going on
+	lastGap  time.Duration // from the last loss to its resumption
 	lastLoss error
 }
 
@@ -178,7 +178,7 @@ func (s *Session) resumable(h *handshake) {
 	}
 }
 
-// certificate is what stays the same of a client whose certificate is renewed.
+// certificate identifies a client by its public key, which stays when its certificate is renewed.
 func certificate(state *tls.ConnectionState) (sum [32]byte) {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return sum
@@ -193,8 +193,8 @@ func (s *Session) conn() net.Conn {
 	return s.last.conn
 }
 
-// lose gives l up for err: that is the end of a session that cannot be resumed.
-// mu is held.
+// lose gives l up because of err, which ends a session that cannot be resumed. mu is
+// held.
 func (s *Session) lose(l *link, err error) {
 	t := s.ticket
 	if t == nil || s.core.err != nil || s.dead || s.link != l {
@@ -225,8 +225,8 @@ func (s *Session) lose(l *link, err error) {
 	s.flush(nil, false) // senders need not wait for the connection while there is room
 }
 
-// judge counts the connection that was just lost if it was good for nothing: whatever cuts each one off as soon as it is there must
-// not have the next at once, again and again. mu is held.
+// judge counts the connection that was just lost if it moved nothing: if each one is cut off at once,
+// there must be a pause before the next. mu is held.
 func (t *ticket) judge(r *replay) {
 	moved := r.received + r.acked
 	if t.resumed > 0 && moved == t.moved && time.Since(t.since.Add(t.lastGap)) < redialMost {
@@ -246,7 +246,7 @@ func (s *Session) expired(loss uint64) {
 	}
 }
 
-// surrender ends all that resumption has going, and says what is lost. mu is held.
+// surrender ends all activity of resumption, and returns what is lost. mu is held.
 func (s *Session) surrender(err error) error {
 	t := s.ticket
 	if t.expire != nil {
@@ -290,9 +290,9 @@ func (s *Session) uncount() {
 	}
 }
 
-// attach goes on with conn: both sides have agreed, nobody uses an older
-// connection, and the other side has everything up to frame number last. ahead is what
-// was read of conn already. mu is held.
+// attach continues the session on conn: both sides have agreed, no goroutine uses an
+// older connection, and the other side has everything up to frame number last. ahead is
+// what was read of conn already. mu is held.
 func (s *Session) attach(conn net.Conn, ahead []byte, last uint64) error {
 	t := s.ticket
 	if !s.core.replay.rewind(last) {
@@ -307,15 +307,15 @@ func (s *Session) attach(conn net.Conn, ahead []byte, last uint64) error {
 	t.lastGap = time.Since(t.since)
 	s.log.Info("mux: session resumed", "session", s.number, "peer", s.called, "epoch", t.epoch, "after", t.lastGap)
 	go s.read(l)
-	s.core.ping() // the way may be another
+	s.core.ping() // the round trip may have changed
 	s.handOver()
 	return nil
 }
 
-// armAck makes sure that what was received is acknowledged soon. mu is held.
+// armAck starts the ack timer unless it runs or nothing needs an acknowledgement. mu is held.
 func (s *Session) armAck() {
 	r := s.core.replay
-	if r == nil || r.armed || r.received == r.told || s.core.err != nil {
+	if r == nil || r.armed || r.received == r.ackSent || s.core.err != nil {
 		return
 	}
 	r.armed = true
@@ -331,13 +331,13 @@ func (s *Session) ackNow() {
 	defer s.mu.Unlock()
 	r := s.core.replay
 	r.armed = false
-	if s.link != nil && s.core.err == nil && r.received != r.told {
+	if s.link != nil && s.core.err == nil && r.received != r.ackSent {
 		r.due = true
 		s.flush(nil, false)
 	}
 }
 
-// numbered takes a frame of a session that can be resumed. mu is held.
+// numbered handles a frame of a session that can be resumed. mu is held.
 func (s *Session) numbered(h frame.Header, body []byte) error {
 	r := s.core.replay
 	if err := r.heard(h.Ack); err != nil {
@@ -352,8 +352,9 @@ func (s *Session) numbered(h frame.Header, body []byte) error {
 	return nil
 }
 
-// reconnect makes connections until one takes the session on, or it is over. It
-// begins when nobody uses the lost one any more. Those before it that were lost in vain count as attempts.
+// reconnect makes connections until the session is resumed on one, or is over. It begins
+// when no goroutine uses the lost connection any more. Connections before it that moved
+// nothing count as attempts.
 func (s *Session) reconnect(ctx context.Context, lost *link, vain int) {
 	<-lost.over
 	for try := vain; ; try++ {
@@ -381,9 +382,9 @@ func (s *Session) reconnect(ctx context.Context, lost *link, vain int) {
 	}
 }
 
-// redial tries to resume once. final: the server has said that there is no use in
-// trying again. What Dial and the connection return never is, whatever it wraps: they
-// may be those of another session, which this one goes through.
+// redial tries to resume once. final means that the server has refused for good.
+// Errors of Dial and of the connection are never final, whatever they wrap: they may be
+// those of another session that this one runs through.
 func (s *Session) redial(ctx context.Context) (final bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.HandshakeTimeout)
 	defer cancel()
@@ -412,7 +413,7 @@ func (s *Session) redial(ctx context.Context) (final bool, err error) {
 	return final, err
 }
 
-// sign is the proof that its maker has the ticket of the session: of the frames
+// sign returns the proof that this side has the session's ticket: a MAC of the frames
 // so far, without the proof itself.
 func (s *Session) sign(label string, frames ...[]byte) (sum [frame.ProofSize]byte) {
 	mac := hmac.New(sha256.New, append(s.ticket.token[:len(s.ticket.token):len(s.ticket.token)], s.cfg.PSK...))

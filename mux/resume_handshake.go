@@ -94,8 +94,8 @@ func (h *handshake) resume(ctx context.Context, head frame.Header, body []byte) 
 	return s.takeOver(h, &ask, wire)
 }
 
-// takeOver moves the session to h's connection: it fences the older one, tells
-// the client what was received and goes on.
+// takeOver moves the session to h's connection: it fences the older one, sends the
+// client the number of the last frame received, and continues.
 func (s *Session) takeOver(h *handshake, ask *frame.Resume, wire []byte) error {
 	unknown := fmt.Errorf("%w: the session is over, or was resumed by a newer connection", ErrSessionLost)
 	s.mu.Lock()

@@ -96,7 +96,7 @@ func (c *core) activate(ch *channel) {
 	c.active = ch
 }
 
-// starve remembers a channel that only the session's credit holds up.
+// starve adds ch to the channels that wait only for the session's credit.
 func (c *core) starve(ch *channel) {
 	if !ch.starved && c.snd.left() < ch.snd.left() {
 		ch.starved = true
@@ -104,7 +104,7 @@ func (c *core) starve(ch *channel) {
 	}
 }
 
-// feed gives the channels that the session's credit held up another chance.
+// feed activates the channels that waited for the session's credit.
 func (c *core) feed() {
 	hungry := c.starved
 	c.starved = nil
@@ -125,7 +125,7 @@ func (c *core) piece(ch *channel) int {
 	return min(limit, len(ch.head.data)-ch.head.off)
 }
 
-// room tells whether the batch takes another frame.
+// room reports whether the batch takes another frame.
 func (c *core) room(b *batch) bool {
 	if c.active != nil && c.active.nextRun == c.active && !c.copyAll && c.replay == nil {
 		return b.size < c.burst
@@ -133,8 +133,8 @@ func (c *core) room(b *batch) bool {
 	return b.size < batchSize
 }
 
-// took notes how much of a batch the socket took at once: what it did not take
-// holds up whoever comes next.
+// took records how much of a batch the socket took at once: bytes that it did not take
+// delay later senders.
 func (c *core) took(n, size int) {
 	if n < size {
 		c.burst = max(batchSize, n)
@@ -143,8 +143,8 @@ func (c *core) took(n, size int) {
 	}
 }
 
-// canSend tells whether the channel has credit for its next frame. A stream
-// makes do with what there is.
+// canSend reports whether the channel has credit for its next frame. A stream uses
+// whatever credit there is.
 func (c *core) canSend(ch *channel) bool {
 	left := min(ch.snd.left(), c.snd.left())
 	if left < frameCost {
@@ -235,7 +235,7 @@ func (c *core) fillControl(b *batch) {
 	for ch := c.dirty; ch != nil; {
 		next := ch.nextDirty
 		ch.dirty, ch.nextDirty = false, nil
-		if !ch.gone && !ch.recvOver && !ch.closed {
+		if !ch.forgotten && !ch.recvOver && !ch.closed {
 			c.tune(ch)
 			ch.rcv.limit = ch.rcv.used + ch.rcv.size
 			b.ctl = frame.Window{Channel: ch.num, Limit: ch.rcv.limit}.Append(b.ctl)
@@ -269,7 +269,7 @@ func (c *core) fillLead(dst []byte) []byte {
 		binary.BigEndian.PutUint32(dst[at+12:], uint32(r.received))
 	}
 	if r.due {
-		r.told, r.since, r.due = r.received, 0, false
+		r.ackSent, r.since, r.due = r.received, 0, false
 		dst = frame.Ack{Last: r.received}.Append(dst)
 	}
 	return dst
@@ -292,7 +292,7 @@ func (c *core) tune(ch *channel) {
 	}
 }
 
-// wrote is told that the batch's bytes no longer refer to senders' data.
+// wrote is called when the batch's bytes no longer refer to senders' data.
 func (c *core) wrote(b *batch, err error) {
 	for _, o := range b.ops {
 		o.pinned = false
@@ -300,7 +300,7 @@ func (c *core) wrote(b *batch, err error) {
 			o.finish(err)
 		}
 	}
-	c.wakeOpeners() // they may have waited for this to be written
+	c.wakeOpeners() // which may have waited for this write
 }
 
 // cancel gives a waiting sender up. It reports whether the sender may go: not
@@ -328,7 +328,7 @@ func (c *core) cancel(o *sendOp, err error) bool {
 	return false // all of it is in the batch being written
 }
 
-// idle tells whether there is nothing that must be written.
+// idle reports whether nothing has to be written.
 func (c *core) idle() bool {
 	return c.pend.empty() && c.active == nil && !c.pong && !c.urgent
 }

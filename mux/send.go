@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// newOp returns an operation, a used one if there is. mu is held.
+// newOp returns an operation, from the free list if possible. mu is held.
 func (s *Session) newOp(ch *channel, data []byte) *sendOp {
 	o := s.freeOps
 	if o == nil {
@@ -20,7 +20,7 @@ func (s *Session) newOp(ch *channel, data []byte) *sendOp {
 	return o
 }
 
-// freeOp gives o back. Nobody else knows it any more. mu is held.
+// freeOp returns o to the free list. There is no other reference to it. mu is held.
 func (s *Session) freeOp(o *sendOp) {
 	select {
 	case <-o.wait.ready:
@@ -30,7 +30,7 @@ func (s *Session) freeOp(o *sendOp) {
 	s.freeOps = o
 }
 
-// sendable says why nothing can be sent on ch, if so. mu is held.
+// sendable returns why nothing can be sent on ch, or nil. mu is held.
 func (s *Session) sendable(ch *channel) error {
 	if ch.sendErr != nil {
 		return ch.sendErr
@@ -85,7 +85,7 @@ func (s *Session) await(ctx context.Context, o *sendOp, dl *deadline) {
 		}
 		if !s.core.cancel(o, err) {
 			for !o.done { // until the write that uses the data is over
-				_ = s.pause(context.Background(), &o.wait) // that context does not end
+				_ = s.pause(context.Background(), &o.wait) // never fails
 			}
 		}
 		s.flush(nil, false)
@@ -121,7 +121,7 @@ func (c *Channel) Send(ctx context.Context, p []byte) error {
 	return nil
 }
 
-// TrySend is Send that waits for nobody: where Send would wait for credit (a slow receiver),
+// TrySend is Send that never waits: where Send would wait for credit (a slow receiver),
 // for its turn or for room in Resume.Buffer it sends nothing, and the error wraps
 // ErrBackpressure and is SafeToRetry. p is copied. A message that the receiver's window
 // does not hold (Config.ChannelWindow there, at first), or Resume.Buffer here, can be sent by Send only.
@@ -201,7 +201,7 @@ func (s *Session) closeChannel(ch *channel) error {
 	return nil
 }
 
-// Reset ends both directions at once, for a reason that the other side is told:
+// Reset ends both directions at once and sends the other side the reason:
 // its operations fail with a *ResetError. code is the application's, added to
 // frame.CodeApplication; reason is for people. What was sent and not received
 // yet may be lost.
@@ -210,7 +210,7 @@ func (c *Channel) Reset(code uint16, reason string) { c.s.resetChannel(c.ch, cod
 func (s *Session) resetChannel(ch *channel, code uint16, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !ch.gone || !ch.closed {
+	if !ch.forgotten || !ch.closed {
 		s.core.reset(ch, frame.CodeApplication+frame.Code(code), reason)
 		s.flush(nil, false)
 	}

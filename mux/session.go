@@ -31,38 +31,38 @@ type Session struct {
 	core     *core
 	link     *link  // nil: suspended, without a connection
 	last     *link  // the newest there was
-	flushing bool   // somebody is writing
-	handed   bool   // that somebody is the writer
+	flushing bool   // a goroutine is writing
+	handed   bool   // it is the session's writer
 	spare    *batch // the other of two, swapped with core.pend
 	list     [][]byte
 	spill    []byte // bytes the socket did not take, to be written first
 	called   string // the peer, in the log
-	closing  bool   // write what there is, then end
-	dead     bool   // no connection is of any more use
+	closing  bool   // write what is queued, then end
+	dead     bool   // the session does not use a connection any more
 	timer    *time.Timer
 
 	// Small sends; see stream.
 	lastSend int64  // when the last was, ns
-	quick    int    // how many came soon after one another, with nobody waiting for an answer
-	streamed uint64 // messages sent when the writer was called for them
+	quick    int    // how many followed each other closely, while no caller waited for an answer
+	streamed uint64 // messages sent when the writer was woken for them
 
 	waiting int  // goroutines in pause
 	patient bool // the last receiver that waited could read itself
 
-	// What was waited with, kept for the next that wait. Not shared by sessions,
-	// so that a session belongs to one synctest bubble.
+	// Free lists. Not shared by sessions, so that a session belongs to one synctest
+	// bubble.
 	freeOps     *sendOp
 	freeWaiters *waiter
 
-	kick       chan struct{} // tells the writer that flushing is its job now
+	writerWake chan struct{} // hands flushing over to the writer
 	done       chan struct{} // closed when core.err is set
 	writerDone chan struct{}
 }
 
 // Client makes a session of conn, which must be new and connected to a process
-// that calls Server. It returns when both sides have come to terms, or with an
-// error that wraps ErrHandshake, ErrDenied, ErrConfig or the context's; conn is
-// closed then. The session owns conn from the call on.
+// that calls Server. It returns after the handshake, or with an error that wraps
+// ErrHandshake, ErrDenied, ErrConfig or the context's; conn is closed then. The
+// session owns conn from the call on.
 func Client(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	return start(ctx, conn, cfg, true)
 }
@@ -103,7 +103,7 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 	l := newLink(detach(conn))
 	s := &Session{
 		cfg: cfg, peer: h.peer, called: h.peer.Name, number: h.session, link: l, last: l, log: cfg.Logger,
-		spare: &batch{}, kick: make(chan struct{}, 1), done: make(chan struct{}), writerDone: make(chan struct{}),
+		spare: &batch{}, writerWake: make(chan struct{}, 1), done: make(chan struct{}), writerDone: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -123,8 +123,8 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 	return s, nil
 }
 
-// lifeSign is how much of a large frame counts as one for keep-alive, in bytes: on a slow
-// line a whole one may take longer than that waits. A byte now and then does not count.
+// lifeSign is how many bytes of a large frame count as a sign of life for keep-alive: on a
+// slow line a whole frame may take longer than keep-alive waits. Single bytes do not count.
 const lifeSign = 1 << 10
 
 // tick runs when a keep-alive period ends.
@@ -200,8 +200,8 @@ type closedThere struct{}
 func (closedThere) Error() string { return "mux: session closed by the other side" }
 func (closedThere) Unwrap() error { return ErrSessionClosed }
 
-// inGoodOrder tells whether the other side has closed the session, which ends with err,
-// when there was nothing in it that could be lost. mu is held.
+// inGoodOrder reports whether the other side has closed the session, which ends with err,
+// while it held nothing that could be lost. mu is held.
 func (s *Session) inGoodOrder(err error) bool {
 	c := s.core
 	if len(c.channels) > 0 || errors.Is(err, ErrNotResumed) {
@@ -233,7 +233,7 @@ func (s *Session) finish(err error, code frame.Code, reason string) {
 		if code == frame.CodeNone {
 			f.Code = frame.CodeOver // so that the other side does not wait for a connection
 		}
-		s.core.pend.out = f.Append(s.core.pend.out) // the last there is
+		s.core.pend.out = f.Append(s.core.pend.out) // the last frame
 	}
 	s.link.conn.SetWriteDeadline(time.Now().Add(s.cfg.CloseTimeout))
 	s.handOver()
@@ -261,9 +261,9 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// Drain takes no more channels from the other side, tells it so, and waits until
-// all channels are over; then it closes the session. When ctx ends first, its
-// error is returned and the session goes on draining: call Close.
+// Drain accepts no more channels, tells the other side, and waits until all channels
+// are over; then it closes the session. If ctx ends first, its error is returned and
+// the session continues to drain: call Close.
 func (s *Session) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.core.drain()
@@ -311,9 +311,8 @@ func (s *Session) pause(ctx context.Context, w *waiter) error {
 // Done is closed when the session has ended; Err says why.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
-// Ping asks the other side for a sign of life and returns how long it took to come. It
-// fails when ctx ends, when the connection is lost meanwhile, or when there is none (in
-// a session that is to be resumed).
+// Ping measures the round trip to the other side. It fails when ctx ends, when the
+// connection is lost meanwhile, or when there is none (in a suspended session).
 func (s *Session) Ping(ctx context.Context) (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -352,27 +351,27 @@ func (s *Session) Err() error {
 	return s.core.err
 }
 
-// Draining tells whether no more channels can be opened here: either side takes none, or
-// this one has opened two billion, each of which has a number of its own.
+// Draining reports whether no more channels can be opened here: either side drains, or
+// this side has used up its two billion channel numbers.
 func (s *Session) Draining() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.core.drained || s.core.goneAway || s.core.exhausted() || s.core.err != nil
 }
 
-// Resumable tells whether the session outlives its connection: both sides have
+// Resumable reports whether the session outlives its connection: both sides have
 // Config.Resume.
 func (s *Session) Resumable() bool { return s.ticket != nil }
 
-// CallPeer makes the session's log lines call the other side by a name that the
-// application knows better than the one of the handshake.
+// CallPeer sets the name of the other side in the session's log lines, in place of
+// the one of the handshake.
 func (s *Session) CallPeer(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.called = name
 }
 
-// Peer is what is known about the other side.
+// Peer returns what the handshake found out about the other side.
 func (s *Session) Peer() Peer { return s.peer }
 
 // ID is the session's, the same on both sides, for logs.

@@ -2,7 +2,7 @@ package mux
 
 import "time"
 
-// Stats is a session at one moment.
+// Stats is a snapshot of a session.
 type Stats struct {
 	Channels                          int // open, of either side's
 	Opened, Accepted, Refused, Resets uint64
@@ -14,8 +14,8 @@ type Stats struct {
 	// Of a session that can be resumed.
 	Suspended      bool          // it has no connection now
 	Losses         uint64        // connections lost
-	Resumed        uint64        // times it went on with another
-	Gap            time.Duration // how long it was without one the last time it went on
+	Resumed        uint64        // times it resumed on another
+	Gap            time.Duration // how long it was without one before it last resumed
 	Unacknowledged uint64        // bytes kept to be sent again, with their headers
 	SentAgain      uint64        // bytes sent more than once, with their headers
 }
@@ -39,7 +39,7 @@ func (s *Session) Stats() Stats {
 	return st
 }
 
-// add sums up what can be.
+// add adds o's counters to st.
 func (st *Stats) add(o *Stats) {
 	st.Channels += o.Channels
 	st.Opened += o.Opened

@@ -70,13 +70,29 @@ func (t *Stream) ReadParked(p []byte, by Parker) (int, error) {
 	return n, nil
 }
 
-// Quiet reports that a Read would wait: the stream is open, and nothing has arrived on it, be it bytes or
-// the end. What is idle in a pool and not quiet is of no use any more.
+// Quiet reports that a Read would wait: the stream is open, and neither bytes nor the end have arrived.
+// An idle stream in a pool that is not quiet must not be used any more.
 func (t *Stream) Quiet() bool {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	return t.ch.ready.head == nil && t.ch.recvErr == nil && t.s.core.err == nil && !t.ch.closed
+	return t.ch.ready.head == nil && !t.peerClosed()
 }
+
+// Ended reports that only the end is left to read: the other side's, this side's Close, or the loss of the session.
+func (t *Stream) Ended() bool {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.ch.ready.head == nil && t.peerClosed()
+}
+
+// PeerClosed is Ended, also while data before the end is unread.
+func (t *Stream) PeerClosed() bool {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.peerClosed()
+}
+
+func (t *Stream) peerClosed() bool { return t.ch.recvErr != nil || t.s.core.err != nil || t.ch.closed }
 
 // awaitBytes waits for at least one byte. mu is held, and given up while waiting.
 func (t *Stream) awaitBytes(p []byte, by Parker) (n int, err error) {
@@ -103,11 +119,11 @@ func (t *Stream) awaitBytes(p []byte, by Parker) (n int, err error) {
 		if err != nil {
 			break
 		}
-		if t.rd.timer == nil && by == nil && s.lead(ch, w, alarm) {
+		if t.rd.timer == nil && by == nil && s.readHere(ch, w, alarm) {
 			led = true
 			continue
 		}
-		_ = s.pause(context.Background(), w) // that context does not end
+		_ = s.pause(context.Background(), w) // never fails
 	}
 	t.rd.waiting.remove(alarm)
 	alarm.ready = own
@@ -116,7 +132,7 @@ func (t *Stream) awaitBytes(p []byte, by Parker) (n int, err error) {
 		ch.receivers.wakeOne()
 	}
 	if led {
-		s.led()
+		s.doneReading()
 	}
 	s.freeWaiter(w)
 	s.freeWaiter(alarm)
@@ -175,8 +191,8 @@ func (t *Stream) WriteParked(p []byte, by Parker) (n int, err error) {
 // WaitStopped waits until nothing more can be written, and says why: the error wraps
 // ErrPeerClosed when the other side reads no more, ErrReset, ErrClosed after
 // CloseWrite or Close here, or what ended the session. When ctx ends first it is
-// ctx's. Whoever relays to the stream from a source that may be silent for long
-// learns by it that nobody waits for what comes.
+// ctx's. A relay whose source may be silent for long notices by it that the stream's
+// reader has gone.
 func (t *Stream) WaitStopped(ctx context.Context) error {
 	s, ch := t.s, t.ch
 	s.mu.Lock()
@@ -213,7 +229,7 @@ func (t *Stream) stopDeadlines() {
 	t.wr.stop()
 }
 
-// Reset ends both directions at once, for a reason the other side is told; see [Channel.Reset].
+// Reset ends both directions at once and sends the other side the reason; see [Channel.Reset].
 func (t *Stream) Reset(code uint16, reason string) {
 	t.stopDeadlines()
 	t.s.resetChannel(t.ch, code, reason)

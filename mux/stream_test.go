@@ -2,11 +2,13 @@ package mux_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"testing"
 
 	"golang.org/x/net/nettest"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/mux"
 )
 
@@ -76,6 +78,42 @@ func TestParkedStreamIsANetConn(t *testing.T) {
 				}
 				return parked{a}, parked{b}, stop, err
 			})
+		})
+	}
+}
+
+// TestStateOfAStream: what Quiet, Ended and PeerClosed tell while a stream lives and ends.
+func TestStateOfAStream(t *testing.T) {
+	for name, end := range map[string]func(*mux.Stream){
+		"half closed": func(s *mux.Stream) { s.CloseWrite() },
+		"closed":      func(s *mux.Stream) { s.Close() },
+		"reset":       func(s *mux.Stream) { s.Reset(1, "over") },
+		"lost":        func(s *mux.Stream) { s.Session().Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := sessions(t, "tcp", mux.Config{}, mux.Config{})
+			a, err := c.OpenStream(bg, "state")
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := s.AcceptStream(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			is := func(quiet, ended, closed bool) bool {
+				return a.Quiet() == quiet && a.Ended() == ended && a.PeerClosed() == closed
+			}
+			if !is(true, false, false) {
+				t.Error("a new stream is not quiet, or has ended")
+			}
+			b.Write([]byte("220 ready"))
+			conntest.Eventually(t, "bytes", func() bool { return is(false, false, false) })
+			end(b)
+			conntest.Eventually(t, "the end behind them", func() bool { return is(false, false, true) || name == "reset" && a.Ended() })
+			got, _ := io.ReadAll(a)
+			if !is(false, true, true) || name != "reset" && string(got) != "220 ready" {
+				t.Errorf("after %q the end is not all there is to read", got)
+			}
 		})
 	}
 }

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// rounds is how many batches of others' data a sender writes before the writer
-// takes over.
+// rounds is how many batches with other senders' data a sender writes before the
+// session's writer takes over.
 const rounds = 4
 
-// maxDiscard is how much is read, to be thrown away, after a last frame that
-// tells the other side what it did wrong, in bytes: a connection closed before
-// what came is read loses what it has sent.
+// maxDiscard is how many bytes are read and dropped after a last frame that reports
+// the other side's violation: closing a connection with unread data destroys what it
+// has sent.
 const maxDiscard = 1 << 20
 
-// flush writes what is queued, unless somebody else does already: then it is in
-// that one's next batch. So an undisturbed sender makes one system call and
-// wakes nobody, and many senders share theirs.
+// flush writes what is queued, unless another goroutine is writing already, which
+// then puts it into its next batch. So a single sender makes one system call and
+// wakes no goroutine, and many senders share system calls.
 //
-// own, if not nil, is the caller's operation: it writes at least until that is
-// done. patient says that the caller may wait for the socket. mu is held; it is
+// own, if not nil, is the caller's operation: flush writes at least until that is
+// done. patient means that the caller may wait for the socket. mu is held; it is
 // given up while writing.
 func (s *Session) flush(own *sendOp, patient bool) {
 	if s.core.replay != nil {
@@ -57,19 +57,19 @@ const (
 	// soon is the time in ns within which small sends follow each other in a stream
 	// of them, each with a system call of its own.
 	soon = 8e3
-	// streak is how many make a stream, and untimed how many of them need not be soon: who
-	// waits for answers does not look at the clock.
+	// streak is how many make a stream, and untimed how many of them need not be soon, so
+	// that a sender that waits for answers does not read the clock.
 	streak  = 16
 	untimed = 4
-	// company is how many messages the writer should find when it is called for a
-	// stream; streamless is how many senders write themselves after it found less.
+	// company is how many messages the writer should find when it is woken for a
+	// stream; streamless is how many senders write by themselves after it found fewer.
 	company    = 8
 	streamless = 256
 )
 
-// stream tells whether the small message just queued is one of a stream of them,
-// between which nobody here waits for an answer: then the writer writes it, with
-// those that follow until it comes to it. mu is held.
+// stream reports whether the small message just queued is one of a stream of them,
+// between which no caller here waits for an answer: then the writer writes it, with
+// those that are queued by the time it runs. mu is held.
 func (s *Session) stream() bool {
 	if s.flushing {
 		return true
@@ -98,8 +98,8 @@ func (s *Session) streamOver() {
 	}
 }
 
-// handOver makes flushing the writer's job unless somebody is at it, who hands
-// over in the end. mu is held.
+// handOver makes the session's writer flush, unless another goroutine is flushing,
+// which hands over when it has finished. mu is held.
 func (s *Session) handOver() {
 	if !s.flushing {
 		s.flushing, s.handed = true, true
@@ -109,14 +109,14 @@ func (s *Session) handOver() {
 
 func (s *Session) wakeWriter() {
 	select {
-	case s.kick <- struct{}{}:
+	case s.writerWake <- struct{}{}:
 	default:
 	}
 }
 
 // writeBatch writes b, which is core.pend. It reports false when the socket did
 // not take everything, and the writer goes on, or when it failed. A patient caller waits for the
-// socket, unless b refers to data of another than own, who may want it back. mu
+// socket, unless b refers to the data of another sender, which may want it back. mu
 // is held, and given up while writing.
 func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
 	s.core.pend, s.spare = s.spare, nil
@@ -149,7 +149,7 @@ func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
 	s.spare = b
 	switch {
 	case err != nil:
-		s.broke(l, err)
+		s.writeFailed(l, err)
 	case s.dead:
 	case !all && !s.handed:
 		s.handed = true
@@ -179,10 +179,10 @@ func (s *Session) put(l *link, list [][]byte) (n int, err error) {
 	return n, err
 }
 
-// putRest writes pieces that the socket did not take at once, waiting for it. mu
-// is held, and given up while writing.
+// putRest writes the pieces that the socket did not take at once, and waits for it.
+// mu is held, and given up while writing.
 func (s *Session) putRest(l *link, list [][]byte) error {
-	s.waiting++ // so that somebody reads: the other side may wait for that
+	s.waiting++ // so that the session's reader reads: the other side may wait for that
 	if !l.reading {
 		l.wakeReader()
 	}
@@ -205,10 +205,10 @@ func length(list [][]byte) (n int) {
 	return n
 }
 
-// write is the writer: it writes what nobody else may wait for.
+// write is the session's writer goroutine: it writes what no sender may block for.
 func (s *Session) write() {
 	defer close(s.writerDone)
-	for range s.kick {
+	for range s.writerWake {
 		s.mu.Lock()
 		if s.core.replay != nil {
 			s.drainRing()
@@ -220,7 +220,7 @@ func (s *Session) write() {
 		s.mu.Unlock()
 		if over {
 			if closing {
-				s.farewell()
+				s.finishWrites()
 			}
 			return
 		}
@@ -242,7 +242,7 @@ func (s *Session) drainOut() {
 				s.spill = nil // a large sender was held up; do not keep so much for the next
 			}
 			if err != nil {
-				s.broke(s.link, lost(fmt.Errorf("writing: %w", err)))
+				s.writeFailed(s.link, lost(fmt.Errorf("writing: %w", err)))
 				break
 			}
 			continue
@@ -260,9 +260,9 @@ func (s *Session) drainOut() {
 	s.flushing, s.handed = false, false
 }
 
-// farewell ends this direction, so that the other side reads everything and
-// then the end; without that, closing may destroy what it has not read yet.
-func (s *Session) farewell() {
+// finishWrites half-closes the connection, so that the other side reads everything
+// and then the end; closing at once might destroy what it has not read yet.
+func (s *Session) finishWrites() {
 	s.mu.Lock()
 	ours, conn := s.core.err, s.last.conn
 	s.mu.Unlock()
@@ -270,8 +270,8 @@ func (s *Session) farewell() {
 	ok = ok && half.CloseWrite() == nil
 	switch {
 	case ours == ErrSessionClosed && (ok || s.ticket != nil):
-		return // Close waits for the other side, which closes as it has been told
-	case ours != ErrSessionClosed && ok: // the reader has gone
+		return // Close waits for the other side, which closes after the GoAway
+	case ours != ErrSessionClosed && ok: // the reader has ended
 		conn.SetReadDeadline(time.Now().Add(s.cfg.CloseTimeout))
 		_, _ = io.CopyN(io.Discard, conn, maxDiscard)
 	}

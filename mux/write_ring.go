@@ -3,10 +3,10 @@ package mux
 import "fmt"
 
 // The write path of a session that can be resumed: batches are copied into the
-// ring, which is what is written. So a sender is done when its bytes are in the
-// ring, and what a lost connection swallowed is there to be written again.
+// ring, and written from there. So a sender is done when its bytes are in the ring,
+// and bytes that a lost connection swallowed can be written again.
 
-// idle tells whether there is nothing to write that can be. mu is held.
+// idle reports whether nothing can be written now. mu is held.
 func (s *Session) idle() bool {
 	r, c := s.core.replay, s.core
 	if r == nil {
@@ -15,7 +15,7 @@ func (s *Session) idle() bool {
 	return !s.unwritten() && (r.full() && !s.closing || c.idle())
 }
 
-// unwritten tells whether there is something to write that needs no room. mu is held.
+// unwritten reports whether there are bytes to write that need no room in the ring. mu is held.
 func (s *Session) unwritten() bool {
 	r, l := s.core.replay, s.link
 	return r.write < r.end || r.due || s.core.pong || len(s.core.pend.free) > 0 || l != nil && l.off < len(l.lead)
@@ -104,9 +104,9 @@ func (s *Session) writeRing(patient bool) bool {
 	}
 	clear(s.list)
 	if err != nil {
-		s.broke(l, lost(fmt.Errorf("writing: %w", err)))
+		s.writeFailed(l, lost(fmt.Errorf("writing: %w", err)))
 	}
-	s.leave(l)
+	s.releaseLink(l)
 	switch {
 	case l.lost, l.broken, s.dead:
 		s.flushing, s.handed = false, false

@@ -40,7 +40,7 @@ func (a Auth) String() string {
 const maxAuthBody = 65535
 
 // authenticate lets the client prove that it is user, and adds AuthenticationOk.
-func (g *greeting) authenticate(user string) error {
+func (g *startup) authenticate(user string) error {
 	g.r.MaxBody = maxAuthBody
 	defer func() { g.r.MaxBody = 0 }()
 	var err error
@@ -67,7 +67,7 @@ func (g *greeting) authenticate(user string) error {
 }
 
 // ask sends a request and returns the body of the client's answer.
-func (g *greeting) ask(request *pgwire.Authentication) ([]byte, error) {
+func (g *startup) ask(request *pgwire.Authentication) ([]byte, error) {
 	g.w.Send(request)
 	if err := g.w.Flush(); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (g *greeting) ask(request *pgwire.Authentication) ([]byte, error) {
 	return g.r.Body()
 }
 
-func (g *greeting) askMD5(cred *credential) error {
+func (g *startup) askMD5(cred *credential) error {
 	request := &pgwire.Authentication{Kind: pgwire.AuthMD5}
 	_, _ = rand.Read(request.Salt[:])
 	body, err := g.ask(request)
@@ -108,7 +108,7 @@ func (g *greeting) askMD5(cred *credential) error {
 }
 
 // askSCRAM goes through the whole exchange also for users that do not exist.
-func (g *greeting) askSCRAM(user string, cred *credential) error {
+func (g *startup) askSCRAM(user string, cred *credential) error {
 	verifier := pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
 	known := cred != nil && cred.scram != nil
 	if known {

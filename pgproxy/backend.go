@@ -11,6 +11,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/traffic"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -25,6 +26,8 @@ type Backend interface {
 	Serve(ctx context.Context, c *Client) error
 	// Status is for metrics and the dashboard.
 	Status() upstream.Status
+	// Name is the upstream's, as Status has it.
+	Name() string
 	// Drain closes what the backend holds once it is not in use any more. Sessions must have
 	// been drained before.
 	Drain(ctx context.Context) error
@@ -41,7 +44,7 @@ var ErrSuspended = errors.New("pgproxy: session suspended")
 // Client is an authenticated client's connection. It belongs to Backend.Serve until that
 // returns, and unless said otherwise to one goroutine at a time.
 type Client struct { // of 80 bytes, one of the allocator's sizes: there may be very many
-	Conn   net.Conn       // for deadlines and addresses; read and write by Reader and Writer
+	Conn   fiber.Stream   // for deadlines and addresses; read and write by Reader and Writer
 	Reader *pgwire.Reader // reads ahead; new after ErrSuspended
 	Writer *pgwire.Writer // gathers; Flush before waiting for the client; new after ErrSuspended
 	*Login
@@ -53,45 +56,49 @@ type Client struct { // of 80 bytes, one of the allocator's sizes: there may be 
 
 	worker atomic.Pointer[worker] // nil = nobody works for the client
 	id     uint32                 // the process ID it is told; Proxy.clients has it under that
-	state  atomic.Int32           // clientBusy, clientIdle, clientKicked
-	turn   atomic.Uint32          // odd while the session waits for its server
-	seen   uint32                 // turn at the last look of Proxy.watch, whose it is
+	state  atomic.Int32           // clientBusy, clientIdle, clientInterrupted, clientOpen
+	turn   turn
+	killed atomic.Bool // by an operator
 }
 
-// Login is what a client said at start-up. Clients that said the same share one: it must not be changed.
+// Login is what a client said at startup. Clients that said the same share one: it must not be changed.
 type Login struct {
 	User, Database string
-	// Params are the parameters of the start-up message that are settings: without user,
+	// Params are the parameters of the startup message that are settings: without user,
 	// database, replication and protocol options, and with those in "options" taken apart.
 	Params []pgwire.Param
-	// ApplicationName is the one given at start-up.
+	// ApplicationName is the one given at startup.
 	ApplicationName string
 	Mode            Mode
 
 	proxy   *Proxy
 	backend Backend
 	keySize int // bytes of the key for cancel requests
+	traffic *traffic.Cell
 }
 
 // worker is who can be told that a client wants no more of what is being done for it.
 type worker struct {
 	onCancel func(ctx context.Context) // as Client.OnCancel was told
+	onKill   func(error)               // ends the context of Client.Killable; nil = there is none
 	session  *session                  // or the session of a Postgres backend
 }
 
 func (w *worker) cancel(ctx context.Context) {
-	if w.session != nil {
+	switch {
+	case w.session != nil:
 		w.session.cancel(ctx)
-	} else {
+	case w.onCancel != nil:
 		w.onCancel(ctx)
 	}
 }
 
-// States of a Client with regard to a drain. Only an idle one is kicked, by a read deadline.
+// States of a Client with regard to a drain. Only an idle one is interrupted, by a read deadline.
 const (
 	clientBusy int32 = iota
 	clientIdle
-	clientKicked
+	clientInterrupted
+	clientOpen // a client that holds something is waited for: see NextInTransaction
 )
 
 // Draining returns a channel that is closed when the proxy begins to drain.
@@ -151,19 +158,23 @@ func (l *clientLog) WithGroup(name string) slog.Handler { return l.with().WithGr
 // called from another goroutine, at any time until OnCancel is called again or Serve returns,
 // possibly after the statement that was meant has ended.
 func (c *Client) OnCancel(fn func(ctx context.Context)) {
-	if fn == nil {
+	var kill func(error)
+	if w := c.worker.Load(); w != nil {
+		kill = w.onKill
+	}
+	if fn == nil && kill == nil {
 		c.worker.Store(nil)
 		return
 	}
-	c.worker.Store(&worker{onCancel: fn})
+	c.worker.Store(&worker{onCancel: fn, onKill: kill})
 }
 
 // Working says that the session waits for something other than the client. When the client
 // leaves meanwhile, what OnCancel set is called. Done ends it.
-func (c *Client) Working() { c.turn.Add(1) }
+func (c *Client) Working() { c.turn.set(c.proxy.ticks.now.Load(), true) }
 
 // Done ends what Working began.
-func (c *Client) Done() { c.turn.Add(1) }
+func (c *Client) Done() { c.turn.set(c.proxy.ticks.now.Load(), false) }
 
 // NextIdle waits for the next message at a boundary where the session could end: no
 // transaction open, nothing outstanding. It flushes Writer first if no message has arrived,
@@ -204,7 +215,7 @@ const (
 
 // patience is how long the client may be idle now.
 func (c *Client) patience() time.Duration {
-	if c.turn.Load() == 0 {
+	if c.turn.n.Load() == 0 {
 		return firstPatience
 	}
 	return patience
@@ -217,13 +228,7 @@ func (c *Client) suspend(wait time.Duration) bool {
 	if !ok || c.Reader.Buffered() > 0 {
 		return false
 	}
-	w, ok := c.Conn.(interface {
-		WaitReadableFor(patience time.Duration) (ready bool, err error)
-	})
-	if !ok {
-		return false
-	}
-	if ready, err := w.WaitReadableFor(wait); ready || err != nil || !conn.Suspend(c.goOn) {
+	if ready, err := c.Conn.WaitReadableFor(wait); ready || err != nil || !conn.Suspend() {
 		return false
 	}
 	c.Reader, c.Writer = nil, nil
@@ -232,7 +237,7 @@ func (c *Client) suspend(wait time.Duration) bool {
 
 // accepted is the connection below Conn.
 func (c *Client) accepted() (conn *listener.Conn, ok bool) {
-	accepted := c.Conn
+	var accepted net.Conn = c.Conn
 	if t, ok := c.Conn.(*fiber.TLSConn); ok {
 		accepted = t.NetConn()
 	}
@@ -270,9 +275,9 @@ func (c *Client) isDraining() bool {
 	}
 }
 
-// kick ends the wait of an idle client. Called from any goroutine, once Draining is closed.
-func (c *Client) kick() {
-	if c.state.CompareAndSwap(clientIdle, clientKicked) {
+// interrupt ends the wait of an idle client. Called from any goroutine, once Draining is closed.
+func (c *Client) interrupt() {
+	if c.state.CompareAndSwap(clientIdle, clientInterrupted) {
 		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
@@ -290,6 +295,9 @@ func (c *Client) cutOff() {
 // told. It flushes, and waits for no client that does not read. A client that is cut off is told, too.
 func (c *Client) Goodbye() error {
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
+	if c.killed.Load() {
+		return c.Fatal(pgwire.StateAdminShutdown, "terminating connection due to administrator command", "")
+	}
 	return c.Fatal(pgwire.StateAdminShutdown, "headpond is shutting down", "Connect again.")
 }
 
@@ -299,11 +307,13 @@ const goodbyeTime = 100 * time.Millisecond
 // Error adds an ErrorResponse that does not end the session; hint may be empty. It does not
 // flush, and ReadyForQuery is left to the caller.
 func (c *Client) Error(code, message, hint string) {
+	c.CountSQLState(code)
 	c.Writer.Send(errorResponse(pgwire.SeverityError, code, message, hint))
 }
 
 // Fatal sends an ErrorResponse that ends the session and flushes.
 func (c *Client) Fatal(code, message, hint string) error {
+	c.CountSQLState(code)
 	c.Writer.Send(errorResponse(pgwire.SeverityFatal, code, message, hint))
 	return c.Writer.Flush()
 }

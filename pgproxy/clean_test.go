@@ -49,9 +49,9 @@ func TestTornCopyData(t *testing.T) {
 	}
 }
 
-// TestServerLostWhilePumpWrites resets the server connection while the client both sends a
+// TestServerLostWhileReaderWrites resets the server connection while the client both sends a
 // long message and does not read.
-func TestServerLostWhilePumpWrites(t *testing.T) {
+func TestServerLostWhileReaderWrites(t *testing.T) {
 	for range 10 {
 		g, f := startFake(t, session)
 		w := g.pipe(t)
@@ -64,7 +64,7 @@ func TestServerLostWhilePumpWrites(t *testing.T) {
 		}
 		srv.send(&pgwire.NoticeResponse{Severity: "NOTICE", Code: "00000", Message: "hello"})
 		var first [1]byte
-		if _, err := w.Read(first[:]); err != nil { // the pump is writing now
+		if _, err := w.Read(first[:]); err != nil { // the server reader is writing now
 			t.Fatal(err)
 		}
 		_ = srv.Conn.(*net.TCPConn).SetLinger(0)

@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// DefaultLoginTimeout bounds start-up and authentication, TLS included. PostgreSQL allows a
+// DefaultLoginTimeout bounds startup and authentication, TLS included. PostgreSQL allows a
 // minute (authentication_timeout); a client close to its pooler needs much less.
 const DefaultLoginTimeout = 15 * time.Second
 
@@ -33,7 +33,9 @@ type Config struct {
 	// RequireTLS refuses clients without TLS before they are asked for a password; it needs TLS. Clients of Unix
 	// sockets are let in without, and so are cancel requests, which libpq before 17 always sends in the clear.
 	RequireTLS bool
-	// LoginTimeout bounds start-up and authentication; 0 = DefaultLoginTimeout.
+	// ShowStatements has Sessions tell how the last statement of each client begins that holds a server connection.
+	ShowStatements bool
+	// LoginTimeout bounds startup and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/internal/tlsclient"
-	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/upstream"
 )
@@ -24,40 +23,53 @@ import (
 // server is a connection to a PostgreSQL server. It belongs to one session at a time, or to
 // the pool.
 type server struct {
-	conn     net.Conn            // with TLS if any
-	raw      net.Conn            // without
-	plain    listener.Attendable // conn, if it is one; else nil
-	mover    mover               // raw, if it can move to the loop of the fiber that uses it; else nil
+	conn     fiber.Stream   // with TLS if any
+	raw      fiber.Stream   // without
+	tls      *fiber.TLSConn // conn, if it is one; else nil
 	r        *pgwire.Reader
 	w        *pgwire.Writer
 	endpoint string
 	key      pgwire.BackendKeyData
 	params   trackedParams
 	view     unique.Handle[trackedParams] // of params
-	baseline []pgwire.Param               // everything reported at start-up; see report
+	baseline []pgwire.Param               // everything reported at startup; see report
 	newest   *baseline                    // what clients are told; nil = a probe's
 
 	settings string // the settings applied, as session.settingsKey has it
-	dirt     dirt
-	shared   bool // used in transaction mode: it may hold what dirt does not know of
+	flags    sessionFlags
+	shared   bool // used in transaction mode: it may hold what flags do not know of
 	leave    bool // to be closed: a client wanted to write, and this is a standby; its name may stand for the primary by now
 	stmts    prepared
 	unnamed  uint64        // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
 	idleAt   time.Duration // when it was last released, by clock
 
+	heldSince uint32 // a tick; guarded by cancelMu of the session that has it, as is statement
+	statement []byte // how the last one begins, if that is to be shown
+
 	// cancelInDoubt means that a cancel request was sent, and nobody knows whether the server
 	// has dealt with it: the next statement might be the one it hits.
 	cancelInDoubt atomic.Bool
+	// removed means that the connection was closed under its session, because its endpoint was removed.
+	removed atomic.Bool
 }
 
-// dirt is what a client may have left in a server connection in transaction mode.
-type dirt byte
+// errRemoved ends a server connection whose endpoint has been removed.
+var errRemoved = errors.New("its endpoint has been removed")
+
+// interrupt ends the lease of a server connection, whatever its session does. Another goroutine's.
+func (s *server) interrupt() {
+	s.removed.Store(true)
+	_ = s.raw.Close()
+}
+
+// sessionFlags are the session-state flags: what a client may have left in a server connection in transaction mode.
+type sessionFlags byte
 
 const (
-	dirtSettings dirt = 1 << iota // SET, RESET
-	dirtListen
-	dirtPrepare // by SQL
-	dirtCursor  // maybe WITH HOLD
+	leftSettings sessionFlags = 1 << iota // SET, RESET
+	leftListen
+	leftPrepare // by SQL
+	leftCursor  // maybe WITH HOLD
 )
 
 // started is when clock began.
@@ -66,17 +78,13 @@ var started = time.Now()
 // clock is a time that costs half of what time.Now does.
 func clock() time.Duration { return time.Since(started) }
 
-// mover is a connection of an engine's loop. On another one every operation is a trip there.
-type mover interface{ Adopt() }
-
 // connect opens a connection and authenticates.
 func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server, error) {
 	raw, err := cfg.dial(ctx, endpoint)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{conn: raw, raw: raw, endpoint: endpoint}
-	s.mover, _ = raw.(mover)
+	s := newServer(raw, endpoint)
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	err = s.login(ctx, cfg)
 	if !stop() && err == nil {
@@ -93,6 +101,11 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 		return nil, fmt.Errorf("PostgreSQL server %s: %w", endpoint, err)
 	}
 	return s, nil
+}
+
+func newServer(conn net.Conn, endpoint string) *server {
+	raw := fiber.StreamOf(conn)
+	return &server{conn: raw, raw: raw, endpoint: endpoint}
 }
 
 // rest gives back the buffers of a connection that is to be idle.
@@ -115,7 +128,6 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 			return err
 		}
 	}
-	s.plain, _ = s.conn.(listener.Attendable)
 	s.r, s.w = pgwire.NewReader(s.conn), pgwire.NewWriter(s.conn)
 	s.stmts.limit = cfg.StatementCache
 	if s.stmts.limit == 0 {
@@ -158,7 +170,7 @@ func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 	if err := t.HandshakeContext(ctx); err != nil {
 		return err
 	}
-	s.conn = t
+	s.conn, s.tls = t, t
 	return nil
 }
 
@@ -333,7 +345,7 @@ func sendCancel(ctx context.Context, cfg *PostgresConfig, s *server) error {
 	defer raw.Close()
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	c := &server{conn: raw, raw: raw, endpoint: s.endpoint}
+	c := newServer(raw, s.endpoint)
 	if cfg.TLS != nil {
 		if err := c.startTLS(ctx, cfg.TLS); err != nil {
 			return err

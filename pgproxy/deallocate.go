@@ -44,11 +44,11 @@ func (s *session) deallocating(h pgwire.Header) (text string, err error) {
 
 // deallocateInTurn prepares for a Query with DEALLOCATE in it that is for the server. The message is not consumed.
 func (s *session) deallocateInTurn(h pgwire.Header) error {
-	s.hold()
+	s.lockShared()
 	text, err := s.deallocating(h)
 	names := deallocations(text)
 	s.sweeping = s.sweeping || len(names) > 0 // so that learn waits for all
-	s.letGo()
+	s.unlockShared()
 	if len(names) == 0 || err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (s *session) standIn(names []string) error {
 
 // notDeallocated notes that the server still has what stands for statements of the client, the names of which are as in op.name.
 func (s *session) notDeallocated(names string) {
-	s.srv.dirt |= dirtPrepare
+	s.srv.flags |= leftPrepare
 	if s.standing == nil {
 		s.standing = make(map[string]bool)
 	}
@@ -144,7 +144,7 @@ func (s *session) deallocateBy(h pgwire.Header) error {
 	return s.standIn([]string{name})
 }
 
-// deallocated notes that the server has deallocated one statement: one of the client's, or nobody knows which. Where a pump runs, mu is held.
+// deallocated notes that the server has deallocated one statement: one of the client's, or nobody knows which. Where a server reader runs, mu is held.
 func (s *session) deallocated() {
 	name := s.st.deallocated()
 	delete(s.standing, name)

@@ -11,13 +11,17 @@
 //		"github.com/headpond/headpond/listener"
 //		"github.com/headpond/headpond/pgproxy"
 //		"github.com/headpond/headpond/pool"
+//		"github.com/headpond/headpond/upstream"
 //	)
 //
 //	func main() {
 //		pg, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{
-//			Name: "pg", Endpoints: []string{"127.0.0.1:5432"},
+//			Name: "pg",
 //			User: "app", Password: "secret", DBName: "app",
-//			Limits: pool.Limits{MaxSize: 20},
+//			Settings: upstream.Settings{
+//				Endpoints: upstream.Endpoints("127.0.0.1:5432"),
+//				Limits:    pool.Limits{MaxSize: 20},
+//			},
 //		})
 //		if err != nil {
 //			log.Fatal(err)
@@ -37,7 +41,7 @@
 //		log.Fatal(p.Serve(l)) // psql -h 127.0.0.1 -p 6432 app
 //	}
 //
-// The files follow the life of a connection: admit.go reads the start-up packets,
+// The files follow the life of a connection: startup.go reads the startup packets,
 // authenticate.go lets the client prove who it is, lease.go gets a server connection
 // (connect.go opens one), relay.go carries messages, release.go gives the server connection
 // back. What a session may do next is decided by the state machine in state.go, which knows
@@ -49,12 +53,34 @@
 // they are kept per client and prepared where a server connection lacks them. What a session
 // sets by SET lasts until the end of the transaction, except for the parameters the server
 // reports (client_encoding, DateStyle, TimeZone, IntervalStyle, application_name,
-// standard_conforming_strings), which follow the client, as do those given at start-up. LISTEN,
+// standard_conforming_strings), which follow the client, as do those given at startup. LISTEN,
 // PREPARE and WITH HOLD cursors are undone; set_config(), temporary tables and session-level
 // advisory locks leave nothing the proxy could see, stay where they are, and need session mode.
 //
 // In session mode a client has one server connection from its first to its last message;
 // DISCARD ALL runs before somebody else gets it.
+//
+// # Reading both sides
+//
+// A leased server connection is always watched (wait.go). A session that waits for its client waits
+// for its server in the same call ([fiber.Stream]'s WaitEither), and passes on at once what the server
+// says: the error of a request without Sync, a notice, the FATAL that ends an idle transaction. After
+// 100 ms of silence the session is suspended with its lease. A second fiber, the server reader
+// (serverreader.go), runs only while both sides have much to say (COPY, long pipelines), or where one wait for
+// two connections is not possible: on the goroutine engine and for servers behind a tunnel.
+//
+// The fast path (fastpath.go) serves on the loop itself, without switching to the session's fiber, what
+// most requests are: a Query, the execution of a prepared statement that the server connection has, or
+// of the unnamed statement behind its Parse, when the answer arrives in one piece. Resuming a fiber
+// costs more than such a request, because its stack and buffers have left the processor's caches.
+// The fast path knows no errors: whatever is unusual is left to the session as it stands.
+//
+// # Memory
+//
+// An idle client takes 424 bytes of the heap: 176 for fiber.Conn, 80 for listener.Conn, 80 for
+// [Client], 16 to resume it, and 72 in the tables of the loop, the listener and the proxy. Clients that
+// said the same at startup, or set the same, share that; the key for cancel requests is computed; only
+// a client's own statements take more. Tests hold these sizes: one byte more costs each client sixteen.
 //
 // Unstable until 1.0.
 package pgproxy

@@ -8,13 +8,13 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 func Example() {
 	pg, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{
-		Name: "pg", Endpoints: []string{"127.0.0.1:5432"},
+		Name: "pg", Settings: upstream.Settings{Endpoints: upstream.Endpoints("127.0.0.1:5432"), Limits: pool.Limits{MaxSize: 20}},
 		User: "app", Password: "secret", DBName: "app",
-		Limits: pool.Limits{MaxSize: 20},
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 // vanishing is a connection whose peer's machine is gone when its peer has closed it: keep-alive
@@ -204,7 +205,7 @@ func TestCancelGoesToTheSameServer(t *testing.T) {
 	var dialed sync.Map
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		name := "localhost:" + itoa(db.Port())
-		pc.Endpoints, pc.Limits.MaxSize = []string{name}, 1
+		pc.Endpoints, pc.Limits.MaxSize = upstream.Endpoints(name), 1
 		pc.Dial = func(ctx context.Context, endpoint string) (net.Conn, error) {
 			if _, again := dialed.LoadOrStore(endpoint, true); again {
 				return nil, errors.New("another server")
@@ -225,7 +226,7 @@ func TestCancelGoesToTheSameServer(t *testing.T) {
 	}
 }
 
-// TestManySettings gives more settings at start-up than anybody needs.
+// TestManySettings gives more settings at startup than anybody needs.
 func TestManySettings(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
 	m := &pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "app"}}}

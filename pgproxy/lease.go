@@ -11,7 +11,6 @@ import (
 	"unique"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -37,23 +36,29 @@ func (s *session) acquire() error {
 	if s.c.AccessLog() {
 		asked = time.Now()
 	}
+	start := s.meter.asked
+	if start == 0 {
+		start = clock()
+	}
 	for range maxStale {
-		if err := s.lock(); err != nil {
+		if err := s.takeLease(); err != nil {
 			return err
 		}
-		if s.lease.Reused() && (s.srv.heard() || clock()-s.srv.idleAt > freshFor) && !s.srv.alive() {
+		s.leasedAt = clock()
+		if s.lease.Reused() && (s.srv.heard() || s.leasedAt-s.srv.idleAt > freshFor) && !s.srv.alive() {
 			s.discard()
 			continue
 		}
-		if s.srv.mover != nil {
-			s.srv.mover.Adopt() // after alive: it forgets what has arrived until the loop looks again
-		}
+		s.srv.raw.Adopt() // after alive: it forgets what has arrived until the loop looks again
 		break
 	}
 	if s.srv == nil {
 		return s.allDead()
 	}
 	s.leased()
+	if s.meter.asked > 0 || s.c.Mode == Session { // else it is for a login
+		s.meter.shard.Observe(timeWaits, s.leasedAt-start)
+	}
 	if !asked.IsZero() {
 		s.leaseAt = time.Now()
 		s.waited = s.leaseAt.Sub(asked)
@@ -89,13 +94,13 @@ var errAllDead = errors.New("every server connection was dead")
 
 // discard closes the server connection.
 func (s *session) discard() {
-	s.unlock()
+	s.endCancels()
 	s.lease.Discard()
 	s.srv = nil
 }
 
-// lock gets a lease; the client can cancel the wait.
-func (s *session) lock() error {
+// takeLease gets a lease; the client can cancel the wait.
+func (s *session) takeLease() error {
 	if s.waitCtx == nil || s.waitCtx.Err() != nil { // one lasts until it is used
 		s.waitCtx, s.waitCancel = context.WithCancel(s.ctx)
 	}
@@ -112,15 +117,15 @@ func (s *session) lock() error {
 	s.acquiring = nil
 	if err == nil {
 		s.lease, s.srv = lease, lease.Value()
-		s.target = s.srv
+		s.held(s.srv)
 	}
 	s.cancelMu.Unlock()
 	switch {
-	case err != nil && ctx.Err() != nil && s.ctx.Err() == nil:
+	case err != nil && ctx.Err() != nil && s.c.over(s.ctx) == nil:
 		return errCanceled
-	case err == nil && s.ctx.Err() != nil: // cutOff may have been too early to see target
+	case err == nil && s.c.over(s.ctx) != nil: // cutOff may have been too early to see target
 		s.discard()
-		return s.ctx.Err()
+		return s.c.over(s.ctx)
 	}
 	return err
 }
@@ -138,10 +143,10 @@ func (s *session) cutOff() {
 	}
 }
 
-// unlock takes the server connection out of the reach of cancel requests. It returns once none
+// endCancels takes the server connection out of the reach of cancel requests. It returns once none
 // is under way; false means that one did not end in time, so that the connection cannot be
 // given to somebody else: the request might hit them.
-func (s *session) unlock() bool {
+func (s *session) endCancels() bool {
 	s.cancelMu.Lock()
 	s.target = nil
 	done := s.canceling
@@ -193,7 +198,7 @@ func (s *session) cancel(ctx context.Context) {
 // sync gives the server connection the client's settings where they differ: one round trip.
 func (s *session) sync() error {
 	srv := s.srv
-	if srv.settings == s.settingsKey && srv.dirt == 0 && srv.view == s.reported {
+	if srv.settings == s.settingsKey && srv.flags == 0 && srv.view == s.reported {
 		return nil
 	}
 	return s.applySettings()
@@ -215,7 +220,7 @@ func (s *session) applySettings() error {
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
 	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !m.Fatal() {
-		srv.dirt |= dirtSettings // and what it was: nothing was done
+		srv.flags |= leftSettings // and what it was: nothing was done
 		srv.unnamed = 0
 		s.release()
 		return fmt.Errorf("%w: %w", errSettings, err)
@@ -224,10 +229,10 @@ func (s *session) applySettings() error {
 		s.discard()
 		return fmt.Errorf("PostgreSQL server %s: settings: %w", srv.endpoint, err)
 	}
-	if srv.dirt&dirtPrepare != 0 {
+	if srv.flags&leftPrepare != 0 {
 		srv.stmts.clear()
 	}
-	srv.dirt, srv.settings, srv.unnamed = 0, s.settingsKey, 0
+	srv.flags, srv.settings, srv.unnamed = 0, s.settingsKey, 0
 	view := s.reported.Value()
 	for i, known := range srv.params.known {
 		if known {
@@ -248,15 +253,15 @@ const syncTimeout = 10 * time.Second
 // syncSQL returns what makes the server connection the client's, "" if it is already.
 func (s *session) syncSQL() string {
 	srv := s.srv
-	reset := s.unsure || srv.settings != s.settingsKey || srv.dirt&dirtSettings != 0
+	reset := s.unsure || srv.settings != s.settingsKey || srv.flags&leftSettings != 0
 	var sql strings.Builder
 	for _, d := range []struct {
 		when bool
 		sql  string
 	}{
-		{srv.dirt&dirtCursor != 0, "CLOSE ALL;"},
-		{srv.dirt&dirtListen != 0, "UNLISTEN *;"},
-		{srv.dirt&dirtPrepare != 0, "DEALLOCATE ALL;"},
+		{srv.flags&leftCursor != 0, "CLOSE ALL;"},
+		{srv.flags&leftListen != 0, "UNLISTEN *;"},
+		{srv.flags&leftPrepare != 0, "DEALLOCATE ALL;"},
 		{reset, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"},
 	} {
 		if d.when {
@@ -379,14 +384,16 @@ func (s *server) report(p pgwire.Param) {
 // takes in what the server said meanwhile, such as a changed parameter.
 func (s *server) alive() bool {
 	state := s.look()
-	if state == idleconn.Pending {
+	if state == fiber.Pending {
 		_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
 		defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
 	}
-	for ; state == idleconn.Pending; state = s.look() {
+	for ; state == fiber.Pending; state = s.look() {
 		h, err := s.r.Next()
 		if err != nil {
-			return isTimeout(err) && s.r.Buffered() == 0 // nothing but TLS housekeeping
+			// Nothing but TLS housekeeping, unless the deadline had passed before anything was read: on a busy machine the
+			// trip to the connection's loop may take that long.
+			return isTimeout(err) && s.r.Buffered() == 0 && s.look() == fiber.Silent
 		}
 		switch h.Type {
 		case pgwire.TypeParameterStatus:
@@ -409,22 +416,15 @@ func (s *server) heard() bool {
 	if s.r.Buffered() > 0 {
 		return true
 	}
-	t, ok := s.conn.(*fiber.TLSConn)
-	return ok && t.Buffered()
+	return s.tls != nil && s.tls.Buffered()
 }
 
 // look tells what could be read from the server.
-func (s *server) look() idleconn.State {
+func (s *server) look() fiber.State {
 	if s.heard() {
-		return idleconn.Pending
+		return fiber.Pending
 	}
-	switch q, ok := s.raw.(interface{ Quiet() bool }); { // also a tunnel's, which tells no more
-	case ok && !q.Quiet():
-		return idleconn.Pending
-	case s.plain != nil: // it has told all there is, perhaps by a system call
-		return idleconn.Silent
-	}
-	return idleconn.New(s.raw).Look()
+	return s.raw.State()
 }
 
 // aliveTimeout bounds the reading of what an idle server said: it has arrived already.

@@ -59,7 +59,7 @@ func TestLeaveWhileNobodyReads(t *testing.T) {
 				told <- err
 			}()
 			var first [1]byte
-			if _, err := w.Read(first[:]); err != nil { // the pump is writing now
+			if _, err := w.Read(first[:]); err != nil { // the server reader is writing now
 				t.Fatal(err)
 			}
 			_ = w.Close()
@@ -223,7 +223,7 @@ func TestRetiredBackendLetsGo(t *testing.T) {
 	}()
 	t.Cleanup(func() { _ = l.Close(); <-accepting })
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Endpoints, pc.Password = []string{l.Addr().String()}, ""
+		pc.Endpoints, pc.Password = upstream.Endpoints(l.Addr().String()), ""
 		pc.Limits = pool.Limits{MinIdle: 2, MaxSize: 4, IdleTimeout: time.Millisecond}
 		pc.Health = upstream.Health{Probe: pgproxy.Probe(*pc), Interval: time.Millisecond}
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 func TestMain(m *testing.M) {
@@ -39,8 +40,7 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 	log := &conntest.Log{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	pc := pgproxy.PostgresConfig{
-		Name: "pg", Endpoints: []string{db.Addr()}, User: db.Superuser(), Password: db.Password(), DBName: "postgres",
-		Limits: pool.Limits{MaxSize: 3, AcquireTimeout: 20 * time.Second}, Dial: enginetest.Dial, Logger: logger,
+		Name: "pg", Settings: upstream.Settings{Endpoints: upstream.Endpoints(db.Addr()), Limits: pool.Limits{MaxSize: 3, AcquireTimeout: 20 * time.Second}}, User: db.Superuser(), Password: db.Password(), DBName: "postgres", Dial: enginetest.Dial, Logger: logger,
 	}
 	cfg := pgproxy.Config{Listener: listener.Config{Name: "db", Logger: logger}, Auth: pgproxy.AuthTrust}
 	if change != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// settingsOf returns the settings in a start-up message, later ones replacing earlier ones:
+// settingsOf returns the settings in a startup message, later ones replacing earlier ones:
 // the named ones and those in "options".
 func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 	var list []pgwire.Param
@@ -35,7 +35,7 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 	}
 	if len(list) > maxSettings {
 		return nil, &refusal{code: pgwire.StateProgramLimitExceeded, reason: listener.ReasonProtocol,
-			message: fmt.Sprintf("%d settings in the start-up packet, the limit is %d", len(list), maxSettings)}
+			message: fmt.Sprintf("%d settings in the startup packet, the limit is %d", len(list), maxSettings)}
 	}
 	for i, p := range list {
 		if err := checkParam(p); err != nil {
@@ -46,7 +46,7 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 	return list, nil
 }
 
-// maxSettings bounds the settings a client gives at start-up: each costs some of every change of
+// maxSettings bounds the settings a client gives at startup: each costs some of every change of
 // server connection.
 const maxSettings = 100
 
@@ -97,10 +97,10 @@ func checkServerParam(p pgwire.Param) error {
 
 func badParam(name, why string) error {
 	return &refusal{code: pgwire.StateInvalidParameterValue, reason: listener.ReasonProtocol,
-		message: fmt.Sprintf("start-up parameter %q: %s", name, why)}
+		message: fmt.Sprintf("startup parameter %q: %s", name, why)}
 }
 
-// parseOptions takes the start-up parameter "options" apart: words separated by spaces, a
+// parseOptions takes the startup parameter "options" apart: words separated by spaces, a
 // backslash keeping the next character, each "-c name=value", "-cname=value" or "--name=value".
 func parseOptions(s string) ([]pgwire.Param, error) {
 	words := splitOptions(s)
@@ -120,7 +120,7 @@ func parseOptions(s string) ([]pgwire.Param, error) {
 		name, value, ok := strings.Cut(setting, "=")
 		if !ok || name == "" {
 			return nil, &refusal{code: pgwire.StateSyntaxError, reason: listener.ReasonProtocol,
-				message: fmt.Sprintf("invalid word %q in start-up parameter \"options\"", word),
+				message: fmt.Sprintf("invalid word %q in startup parameter \"options\"", word),
 				hint:    "The gateway passes on -c name=value and --name=value."}
 		}
 		list = append(list, pgwire.Param{Name: strings.ReplaceAll(name, "-", "_"), Value: value})

@@ -14,6 +14,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestParams has settings for server connections: clients have them, their own come first, and what
@@ -66,7 +67,7 @@ func TestParamsThatAreRefused(t *testing.T) {
 		{Name: ""}, {Name: "user", Value: "x"}, {Name: "Database", Value: "x"}, {Name: "options", Value: "-c a=b"}, {Name: "replication", Value: "true"},
 		{Name: "ROLE", Value: "x"}, {Name: "session_authorization", Value: "x"}, {Name: "_pq_.x", Value: "y"}, {Name: "a b", Value: "x"}, {Name: "a", Value: "\x00"},
 	} {
-		if b, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{Name: "pg", Endpoints: []string{"127.0.0.1:1"}, User: "app", Params: []pgwire.Param{p}}); !errors.Is(err, pgproxy.ErrConfig) {
+		if b, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{Name: "pg", Settings: upstream.Settings{Endpoints: upstream.Endpoints("127.0.0.1:1")}, User: "app", Params: []pgwire.Param{p}}); !errors.Is(err, pgproxy.ErrConfig) {
 			t.Errorf("%+v: %v", p, err)
 			b.Close()
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
-	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -26,14 +25,10 @@ const DefaultMaxSize = 20
 type PostgresConfig struct {
 	// Name appears in errors, logs and metrics.
 	Name string
-	// Endpoints are "host:port" or "unix:/path" (the path of the socket itself, such as
-	// unix:/run/postgresql/.s.PGSQL.5432).
-	Endpoints []string
-	Balance   upstream.Balance
-	// Limits are those of each endpoint's server connections. MaxSize 0 = DefaultMaxSize.
-	Limits   pool.Limits
-	Health   upstream.Health // its Probe may be one of Probe, upstream.TCPProbe
-	Ejection upstream.Ejection
+	// Settings: the address of a Unix socket is the path of the socket itself, such as
+	// unix:/run/postgresql/.s.PGSQL.5432. Limits.MaxSize 0 = DefaultMaxSize. Health.Probe may be one of Probe,
+	// upstream.TCPProbe.
+	upstream.Settings
 	// User, Password and DBName are used on every server connection, whatever the client's
 	// are. DBName "" = User.
 	User, Password, DBName string
@@ -45,8 +40,8 @@ type PostgresConfig struct {
 	// AllowCleartext lets the password go in clear text, without TLS, over the network to a server
 	// that asks for that. Over loopback, a Unix socket or TLS it may always.
 	AllowCleartext bool
-	// Params are settings of server connections, such as statement_timeout, given at start-up. A client's
-	// own settings take their place for that client; RESET goes back to them unless the client gave its own at start-up. Not possible are user,
+	// Params are settings of server connections, such as statement_timeout, given at startup. A client's
+	// own settings take their place for that client; RESET goes back to them unless the client gave its own at startup. Not possible are user,
 	// database, options, replication, and role and session_authorization, which a change of role undoes.
 	Params []pgwire.Param
 	// StatementCache is how many prepared statements a server connection keeps in transaction
@@ -66,10 +61,10 @@ type Postgres struct {
 	retired  atomic.Bool
 
 	mu    sync.Mutex              // not held across I/O
-	valid map[pgwire.Param]string // start-up settings servers accepted, and what they made of them
+	valid map[pgwire.Param]string // startup settings servers accepted, and what they made of them
 
 	updating sync.Mutex // and Retire; what follows is what up was last told
-	with     upstream.Config[*server]
+	with     upstream.Settings
 }
 
 // baseline is what a server connection reported: a list that is never changed in place.
@@ -108,13 +103,14 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	}
 	cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	b := &Postgres{cfg: cfg, valid: make(map[pgwire.Param]string)}
-	b.with = upstream.Config[*server]{
-		Name: cfg.Name, Endpoints: cfg.Endpoints, Balance: cfg.Balance, Limits: withMaxSize(cfg.Limits),
-		Open: b.open, Close: b.close, Check: check,
-		Place:  func(s *server) int { return fiber.LoopOf(s.raw) },
-		Health: cfg.Health, Ejection: cfg.Ejection, Logger: cfg.Logger,
-	}
-	up, err := upstream.New(b.with)
+	b.with = withMaxSize(cfg.Settings)
+	up, err := upstream.New(upstream.Config[*server]{
+		Name: cfg.Name, Settings: b.with, Open: b.open, Close: b.close, Check: check,
+		Interrupt: func(s *server, _ error) { s.interrupt() },
+		Affinity:  func(s *server) int { return fiber.LoopOf(s.raw) },
+		Traffic:   endpointTraffic,
+		Logger:    cfg.Logger,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +118,9 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	return b, nil
 }
 
-func withMaxSize(l pool.Limits) pool.Limits {
-	l.MaxSize = cmp.Or(l.MaxSize, max(DefaultMaxSize, l.MinIdle))
-	return l
+func withMaxSize(s upstream.Settings) upstream.Settings {
+	s.Limits.MaxSize = cmp.Or(s.Limits.MaxSize, max(DefaultMaxSize, s.Limits.MinIdle))
+	return s
 }
 
 // open connects for the pool.
@@ -143,17 +139,20 @@ func (b *Postgres) close(s *server) {
 	closeServer(s)
 }
 
-// Update changes endpoints, balance, limits and checks of a running backend. Connections to
-// endpoints that stay are kept.
-func (b *Postgres) Update(endpoints []string, balance upstream.Balance, l pool.Limits, h upstream.Health, e upstream.Ejection) error {
+// Update changes the settings of a running backend. Connections to endpoints that stay are kept.
+func (b *Postgres) Update(s upstream.Settings) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
-	err := b.up.Update(endpoints, balance, withMaxSize(l), h, e)
+	s = withMaxSize(s)
+	err := b.up.Update(s)
 	if err == nil {
-		b.with.Endpoints, b.with.Balance, b.with.Limits, b.with.Health, b.with.Ejection = endpoints, balance, withMaxSize(l), h, e
+		b.with = s
 	}
 	return err
 }
+
+// Name implements Backend.
+func (b *Postgres) Name() string { return b.cfg.Name }
 
 // Status implements Backend.
 func (b *Postgres) Status() upstream.Status { return b.up.Status() }
@@ -172,15 +171,15 @@ func (b *Postgres) Retire() {
 	b.retired.Store(true)
 	b.updating.Lock()
 	defer b.updating.Unlock()
-	l, h := b.with.Limits, b.with.Health
-	l.MinIdle = 0
-	if l.IdleTimeout <= 0 || l.IdleTimeout > retiredIdle {
-		l.IdleTimeout = retiredIdle
+	s := b.with
+	s.Limits.MinIdle = 0
+	if s.Limits.IdleTimeout <= 0 || s.Limits.IdleTimeout > retiredIdle {
+		s.Limits.IdleTimeout = retiredIdle
 	}
-	if h.Probe != nil {
-		h.Probe = upstream.TCPProbeBy(b.cfg.dial)
+	if s.Health.Probe != nil {
+		s.Health.Probe = upstream.TCPProbeBy(b.cfg.dial)
 	}
-	_ = b.up.Update(b.with.Endpoints, b.with.Balance, l, h, b.with.Ejection) // it was valid, and fails only once closed
+	_ = b.up.Update(s) // it was valid, and fails only once closed
 }
 
 // Close closes idle server connections now and leased ones when they come back.
@@ -195,7 +194,7 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) error {
 	return err
 }
 
-// accepted returns what servers make of a start-up setting, if one has accepted it before.
+// accepted returns what servers make of a startup setting, if one has accepted it before.
 func (b *Postgres) accepted(p pgwire.Param) (value string, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -203,7 +202,7 @@ func (b *Postgres) accepted(p pgwire.Param) (value string, ok bool) {
 	return value, ok
 }
 
-// accept remembers what servers make of a start-up setting.
+// accept remembers what servers make of a startup setting.
 func (b *Postgres) accept(p pgwire.Param, value string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -69,9 +69,9 @@ func (s *session) rejectTooLarge(name string, size int) {
 // round, and that may be because what it sent was skipped; or something may be deallocating it. The
 // message must not have been consumed.
 func (s *session) learn(name []byte, has bool) error {
-	s.hold()
+	s.lockShared()
 	known := s.st.empty() || s.st.copyIn || s.knows(name, has)
-	s.letGo()
+	s.unlockShared()
 	if known {
 		return nil
 	}
@@ -86,22 +86,22 @@ func (s *session) catchUp() error {
 	}
 	s.c.Working()
 	defer s.c.Done()
-	s.hold()
-	pumping := s.pumping
-	s.learning = pumping && !s.st.empty() && !s.st.copyIn
-	waits := s.learning || !pumping
-	s.letGo()
-	for !pumping && !s.st.empty() && !s.st.copyIn {
+	s.lockShared()
+	reading := s.reading
+	s.learning = reading && !s.st.empty() && !s.st.copyIn
+	waits := s.learning || !reading
+	s.unlockShared()
+	for !reading && !s.st.empty() && !s.st.copyIn {
 		if _, err := s.fromServer(); err != nil {
 			return err
 		}
 	}
 	if waits {
-		s.pumps.Wait() // it has ended, or will when it has learned
+		s.readers.Wait() // it has ended, or will when it has learned
 		s.both, s.learning = false, false
 	}
-	s.hold()
-	defer s.letGo()
+	s.lockShared()
+	defer s.unlockShared()
 	s.pending, s.synced = s.pending[:0], 0
 	if s.st.empty() {
 		s.changesDone(lastOfAll)
@@ -141,9 +141,9 @@ func (s *session) uncertain(name string) bool { return slices.Contains(s.pending
 
 // locked runs fn with mu held, and then sends what fn put into s.out to the server.
 func (s *session) locked(fn func()) error {
-	s.hold()
+	s.lockShared()
 	fn()
-	s.letGo()
+	s.unlockShared()
 	_, err := s.srv.w.Write(s.out)
 	if s.out = s.out[:0]; cap(s.out) > smallUnnamed {
 		s.out = nil
@@ -224,8 +224,8 @@ func (s *session) prepare(st *statement, o op) *serverStatement {
 	s.st.push(o)
 	s.prepared = true
 	s.pending = append(s.pending, on.name)
-	if srv.dirt&dirtSettings != 0 {
-		srv.dirt |= dirtPrepare // under settings that are not those of st.plan
+	if srv.flags&leftSettings != 0 {
+		srv.flags |= leftPrepare // under settings that are not those of st.plan
 	}
 	srv.stmts.add(on)
 	s.sendParse(on.name, st.body)
@@ -451,7 +451,7 @@ func (s *session) sayLocal() {
 }
 
 // undo corrects the maps after an error: the server did nothing of what failed, and of what was
-// on its way after it. mu is held where a pump runs.
+// on its way after it. mu is held where a server reader runs.
 func (s *session) undo() {
 	for _, o := range slices.Backward(s.st.undone) {
 		switch o.kind {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/traffic"
 )
 
 // Proxy is a running listener of protocol "postgres". Methods may be called from any goroutine.
@@ -23,6 +24,8 @@ type Proxy struct {
 	keySecret  [keySecretSize]byte // of which clients' keys for cancel requests are made
 	nextID     atomic.Uint32
 	cutting    sync.Once // arranges for cutOff
+	traffic    *traffic.Set
+	ticks      ticks
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
@@ -35,6 +38,7 @@ type settings struct {
 	Config
 	credentials map[string]*credential
 	logins      logins
+	upstreams   map[string]string // of Databases, by the same keys
 }
 
 var _ listener.Rejecter = (*Proxy)(nil)
@@ -42,7 +46,8 @@ var _ listener.Rejecter = (*Proxy)(nil)
 // New returns a Proxy for cfg; errors wrap ErrConfig or listener.ErrConfig. Nothing runs until
 // Serve. The backends stay the caller's: drain them after the Proxy.
 func New(cfg Config) (*Proxy, error) {
-	p := &Proxy{clients: make(map[uint32]*Client)}
+	p := &Proxy{clients: make(map[uint32]*Client), traffic: traffic.NewSet(clientTraffic)}
+	p.ticks.move()
 	_, _ = rand.Read(p.mockSecret[:])
 	_, _ = rand.Read(p.keySecret[:])
 	var seed [4]byte
@@ -52,9 +57,13 @@ func New(cfg Config) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.srv, err = listener.New(set.Listener, p); err != nil {
+		return nil, err
+	}
+	p.srv.Measure(p.traffic)
+	p.countUpstreams(set)
 	p.settings.Store(set)
-	p.srv, err = listener.New(set.Listener, p)
-	return p, err
+	return p, nil
 }
 
 // prepare checks a Config and computes what sessions need of it.
@@ -97,12 +106,12 @@ func (p *Proxy) Serve(l net.Listener) error {
 func (p *Proxy) Drain(ctx context.Context) error {
 	done := make(chan struct{})
 	defer close(done)
-	go p.kickOnDrain(done)
+	go p.interruptOnDrain(done)
 	return p.srv.Drain(ctx)
 }
 
-// kickOnDrain ends the wait of idle clients once the drain has begun.
-func (p *Proxy) kickOnDrain(done <-chan struct{}) {
+// interruptOnDrain ends the wait of idle clients once the drain has begun.
+func (p *Proxy) interruptOnDrain(done <-chan struct{}) {
 	select {
 	case <-p.srv.Draining():
 	case <-done:
@@ -111,7 +120,7 @@ func (p *Proxy) kickOnDrain(done <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.clients {
-		c.kick()
+		c.interrupt()
 	}
 }
 
@@ -124,6 +133,7 @@ func (p *Proxy) Update(cfg Config) error {
 	if err := p.srv.Update(set.Listener); err != nil {
 		return err
 	}
+	p.countUpstreams(set)
 	p.settings.Store(set)
 	return nil
 }

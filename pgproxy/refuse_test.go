@@ -23,6 +23,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 // users has one secret of each form; the password is always "secret".
@@ -136,7 +137,7 @@ func TestBackendDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Endpoints = []string{"127.0.0.1:" + itoa(port)}
+		pc.Endpoints = upstream.Endpoints("127.0.0.1:" + itoa(port))
 	})
 	endpoint := "127.0.0.1:" + itoa(port)
 	_, err = pgx.Connect(t.Context(), g.dsn(""))
@@ -151,7 +152,7 @@ func TestBackendDown(t *testing.T) {
 	}
 }
 
-// TestGarbage sends what is no PostgreSQL start-up, and checks that others are served.
+// TestGarbage sends what is no PostgreSQL startup, and checks that others are served.
 func TestGarbage(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
 	for name, c := range map[string]struct {
@@ -327,7 +328,7 @@ func hint(err error) string {
 // TestNoFilesLeft: the client is told whose shortage it is.
 func TestNoFilesLeft(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Endpoints = []string{"10.1.2.3:5432"}
+		pc.Endpoints = upstream.Endpoints("10.1.2.3:5432")
 		pc.Dial = func(context.Context, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 		}

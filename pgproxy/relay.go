@@ -15,10 +15,10 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// pumpAfter is how many bytes may be on their way to a server that has not answered the first of
+// readerAfter is how many bytes may be on their way to a server that has not answered the first of
 // them before somebody must read its answers: a server that cannot write stops reading, and
 // what fits into the sockets' buffers is at least twice this.
-const pumpAfter = 32 << 10
+const readerAfter = 32 << 10
 
 // peekSize is how much of a message is looked at to understand it. Names and tags are short.
 const peekSize = 1024
@@ -73,28 +73,32 @@ func (s *session) fromClient(h pgwire.Header) error {
 	default:
 		s.x.likely = h.Type == pgwire.TypeQuery // and see bind and parseUnnamed
 	}
-	s.hold()
+	s.lockShared()
+	s.meter.Asked()
 	s.forwarding = s.srv != nil
-	if s.pumping && s.st.quiet() {
+	if s.reading && s.st.quiet() {
 		s.nothingOwed()
 	}
 	done, err := false, s.broken
 	if err == nil {
 		done, err = s.withoutServer(h)
 	}
-	s.letGo()
+	s.unlockShared()
 	if done || err != nil {
 		return err
 	}
 	if s.srv == nil {
 		// A client that is slow to send must not hold a server connection meanwhile.
-		if _, err := s.c.Reader.Peek(h.Len); err != nil {
-			return err
+		if s.c.Reader.Buffered() < h.Len {
+			if _, err := s.c.Reader.Peek(h.Len); err != nil {
+				return err
+			}
+			s.meter.asked = clock()
 		}
 		if ok, err := s.leaseFor(h); !ok {
 			return err
 		}
-		s.forwarding = true // and no pump runs
+		s.forwarding = true // and no server reader runs
 	}
 	return s.forward(h)
 }
@@ -162,7 +166,7 @@ func (s *session) leaseFor(h pgwire.Header) (bool, error) {
 
 // notLeased tells the client that there is no server connection for a message.
 func (s *session) notLeased(h pgwire.Header, err error) error {
-	if s.ctx.Err() != nil {
+	if s.c.over(s.ctx) != nil {
 		return err
 	}
 	m := s.leaseError(err)
@@ -170,6 +174,7 @@ func (s *session) notLeased(h pgwire.Header, err error) error {
 	if m.Code != pgwire.StateQueryCanceled && s.b.retired.Load() || errors.Is(err, pool.ErrClosed) {
 		return errRetired
 	}
+	s.c.CountSQLState(m.Code)
 	s.c.Writer.Send(m)
 	s.st.reset()
 	if h.Type == pgwire.TypeQuery || h.Type == pgwire.TypeFunctionCall {
@@ -187,6 +192,11 @@ func (s *session) forward(h pgwire.Header) error {
 	}
 	if err := s.arrive(min(h.Len, maxPeek)); err != nil {
 		return err
+	}
+	if s.c.showsStatements() {
+		if err := s.showMessage(h); err != nil {
+			return err
+		}
 	}
 	if s.c.Mode == Transaction {
 		switch h.Type {
@@ -222,15 +232,15 @@ const maxOwed = 1 << 20
 // errPipeline is the end of a client that has more answers to come than maxOwed.
 var errPipeline = fmt.Errorf("more than %d messages wait for an answer", maxOwed)
 
-// pace starts the pump if what is on its way to the server becomes too much.
+// pace starts the server reader if what is on its way to the server becomes too much.
 func (s *session) pace(n int) error {
 	s.sent += n
-	if s.sent <= pumpAfter {
+	if s.sent <= readerAfter {
 		return nil
 	}
-	s.hold()
-	owed, alone := len(s.st.queue)-s.st.head, s.pumping || s.st.empty() && !s.st.copyIn
-	s.letGo()
+	s.lockShared()
+	owed, alone := len(s.st.queue)-s.st.head, s.reading || s.st.empty() && !s.st.copyIn
+	s.unlockShared()
 	if owed > maxOwed {
 		return errPipeline
 	}
@@ -240,14 +250,14 @@ func (s *session) pace(n int) error {
 	if err := s.flushServer(); err != nil {
 		return err
 	}
-	s.startPump()
+	s.startServerReader()
 	return nil
 }
 
 // note tells the state machine of a message that goes on as it is.
 func (s *session) note(typ byte) {
-	s.hold()
-	defer s.letGo()
+	s.lockShared()
+	defer s.unlockShared()
 	switch typ {
 	case pgwire.TypeQuery:
 		if !s.dropUnnamed() {
@@ -307,15 +317,15 @@ func (s *session) flushServer() error {
 }
 
 // writeFailed handles a server connection that cannot be written to. It may have said why. The
-// session ends: a pump gets some time to pass on what was said, and no more, for the client may
+// session ends: a server reader gets some time to pass on what was said, and no more, for the client may
 // not be reading.
 func (s *session) writeFailed(err error) error {
 	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	_ = s.srv.conn.SetReadDeadline(time.Now().Add(lingerTime))
 	s.mu.Lock()
-	if s.pumping {
+	if s.reading {
 		s.mu.Unlock()
-		s.pumps.Wait()
+		s.readers.Wait()
 		s.mu.Lock()
 	}
 	defer s.mu.Unlock()
@@ -336,19 +346,22 @@ func (s *session) writeFailed(err error) error {
 	return s.backendGone(err, false)
 }
 
-// turn sends what was gathered for the server, and reads its answers unless the pump does.
+// turn sends what was gathered for the server, and reads its answers unless the server reader does.
 func (s *session) turn() error {
 	if s.forwarding && s.srv != nil {
 		if err := s.flushServer(); err != nil {
 			return err
 		}
 	}
-	s.hold()
+	s.lockShared()
 	s.forwarding = false
-	pumping, broken := s.pumping, s.broken
-	over := pumping || s.srv == nil
-	s.letGo()
-	s.both = s.both && pumping
+	reading, broken := s.reading, s.broken
+	over := reading || s.srv == nil
+	if reading && !s.st.quiet() && s.readerTurn.n.Load()&1 == 0 {
+		s.readerTurn.set(s.c.proxy.ticks.now.Load(), true)
+	}
+	s.unlockShared()
+	s.both = s.both && reading
 	if over || broken != nil {
 		return broken
 	}
@@ -366,10 +379,10 @@ func (s *session) finish() error {
 	if err := s.turn(); err != nil {
 		return err
 	}
-	s.hold()
-	waits, err := s.pumping && s.st.due(), s.broken
-	s.forwarding = waits // so that the pump does not give the server connection back meanwhile
-	s.letGo()
+	s.lockShared()
+	waits, err := s.reading && s.st.due(), s.broken
+	s.forwarding = waits // so that the server reader does not give the server connection back meanwhile
+	s.unlockShared()
 	if !waits {
 		return err
 	}
@@ -411,7 +424,7 @@ func (s *session) fromServer() (done bool, err error) {
 // its server connection.
 func (s *session) serverFailed(err error, mayStay bool) error {
 	var lost *backendError
-	if errors.As(err, &lost) || errors.Is(err, errClientWrite) || s.ctx.Err() != nil {
+	if errors.As(err, &lost) || errors.Is(err, errClientWrite) || s.c.over(s.ctx) != nil {
 		return err
 	}
 	return s.backendGone(err, mayStay)
@@ -420,14 +433,14 @@ func (s *session) serverFailed(err error, mayStay bool) error {
 // errClientWrite marks a failure to write to the client.
 var errClientWrite = errors.New("cannot write to the client")
 
-// answer handles one message of the server, the header of which was read. Where a pump runs, mu
+// answer handles one message of the server, the header of which was read. Where a server reader runs, mu
 // is held.
 func (s *session) answer(h pgwire.Header) error {
 	status := pgwire.TxStatus(0)
 	switch h.Type {
 	case pgwire.TypeNotificationResponse:
-		if s.c.Mode == Transaction && s.srv.dirt&dirtListen == 0 {
-			s.srv.dirt |= dirtListen // a function did: it was another client's
+		if s.c.Mode == Transaction && s.srv.flags&leftListen == 0 {
+			s.srv.flags |= leftListen // a function did: it was another client's
 			return s.srv.r.Skip()
 		}
 	case pgwire.TypeReadyForQuery:
@@ -465,6 +478,9 @@ func (s *session) answer(h pgwire.Header) error {
 	if err != nil {
 		return err
 	}
+	if h.Type == pgwire.TypeReadyForQuery {
+		s.measure(status)
+	}
 	var instead *pgwire.ErrorResponse
 	if h.Type == pgwire.TypeErrorResponse {
 		s.undoUnnamed(s.st.undone)
@@ -488,7 +504,7 @@ func (s *session) answer(h pgwire.Header) error {
 }
 
 // passOn passes on what has arrived behind a message of the server and changes nothing: rows, and within the answer to Query,
-// where no op ends before ReadyForQuery, also what comes before and after them. Where a pump runs, mu is held.
+// where no op ends before ReadyForQuery, also what comes before and after them. Where a server reader runs, mu is held.
 func (s *session) passOn() error {
 	o, ok := s.st.front()
 	if !ok {
@@ -515,14 +531,14 @@ func (s *session) passOn() error {
 	return nil
 }
 
-// toClient passes the server's message on, piece by piece. The pump lets go of mu while it waits
+// toClient passes the server's message on, piece by piece. The server reader lets go of mu while it waits
 // for a piece: a server can stop in the middle of a message until it hears more.
 func (s *session) toClient(h pgwire.Header) error {
 	w, r := s.c.Writer, s.srv.r
 	w.Header(h.Type, h.Len)
 	s.partial = true // and stays so if the message cannot be ended
 	for r.Left() > 0 {
-		waits := s.pumping && r.Buffered() == 0
+		waits := s.reading && r.Buffered() == 0
 		if waits {
 			s.mu.Unlock()
 		}
@@ -569,9 +585,9 @@ func (s *session) parameter() error {
 // settingChanged notes that the server connection's settings are not what they were when it was
 // leased, and that statements may have been prepared under these.
 func (s *session) settingChanged() {
-	s.srv.dirt |= dirtSettings
+	s.srv.flags |= leftSettings
 	if s.prepared {
-		s.srv.dirt |= dirtPrepare
+		s.srv.flags |= leftPrepare
 	}
 }
 
@@ -599,16 +615,16 @@ func (s *session) commandDone() error {
 		}
 	case 'L':
 		if bytes.Equal(tag, []byte("LISTEN\x00")) {
-			srv.dirt |= dirtListen
+			srv.flags |= leftListen
 		}
 	case 'P':
 		if bytes.Equal(tag, []byte("PREPARE\x00")) {
-			srv.dirt |= dirtPrepare
+			srv.flags |= leftPrepare
 		}
 	case 'D':
 		switch {
 		case bytes.Equal(tag, []byte("DECLARE CURSOR\x00")):
-			srv.dirt |= dirtCursor
+			srv.flags |= leftCursor
 		case bytes.Equal(tag, []byte("DISCARD ALL\x00")):
 			s.settingChanged()
 			s.reset, s.reports = true, 1<<len(trackedNames)-1 // of all, also those for which nothing is reported
@@ -632,6 +648,7 @@ func (s *session) serverError() error {
 	if bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00")) {
 		return s.srv.readFatal()
 	}
+	s.countError(b)
 	if s.srv.standby() && bytes.Contains(b, []byte("\x00C25006\x00")) {
 		s.srv.leave = true
 	}
@@ -660,14 +677,19 @@ var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42"), []by
 // without its knowledge, and nothing it sent after waits to run outside the transaction it was
 // meant for. Then the result is nil.
 func (s *session) backendGone(cause error, mayStay bool) error {
+	cause = s.srv.whyLost(cause)
 	stay := mayStay && !s.pinned && s.st.ends == 1 && len(s.st.queue)-s.st.head <= maxAlone &&
 		s.st.tx == pgwire.TxIdle && !s.st.copyIn && !s.st.copyOut && !s.st.unsynced && s.c.Reader.Buffered() == 0 &&
 		s.srv.r.Left() == 0
 	lost := s.reportLost(cause, stay)
+	if !s.st.empty() && !s.st.copyIn && s.srv.removed.Load() {
+		_ = s.c.Writer.Flush()
+		s.abandon()
+	}
 	s.st.abandon()
 	s.undo()
 	s.loseUnnamed()
-	s.unlock()
+	s.endCancels()
 	if endpointFailed(cause) {
 		s.lease.Fail(lost)
 	} else {
@@ -698,6 +720,9 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	if s.srv.r.Left() > 0 {
 		return lost
 	}
+	code := sqlStateOfLost(cause)
+	s.c.CountSQLState(code)
+	s.lease.Traffic().Shard(s.meter.place).Add(classOf(code), 1)
 	if fatal, ok := errors.AsType[*fatalError](cause); ok && !stay {
 		s.c.Writer.Header(pgwire.TypeErrorResponse, len(fatal.body))
 		_, _ = s.c.Writer.Write(fatal.body) // Flush tells
@@ -707,12 +732,27 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	if stay {
 		severity = pgwire.SeverityError
 	}
-	code := pgwire.StateConnectionFailure
-	if m, ok := errors.AsType[*pgwire.ErrorResponse](cause); ok {
-		code = m.Code
-	}
-	s.c.Writer.Send(errorResponse(severity, code, toldLost(s.b.cfg.Name, cause), "Whether the statement took effect is not known."))
+	s.c.Writer.Send(errorResponse(severity, code, lostText(s.b.cfg.Name, cause), "Whether the statement took effect is not known."))
 	return lost
+}
+
+// whyLost returns why a server connection broke that failed with cause. What the server said goes before the removal of its endpoint.
+func (s *server) whyLost(cause error) error {
+	if _, said := errors.AsType[*pgwire.ErrorResponse](cause); s.removed.Load() && !said {
+		return errRemoved
+	}
+	return cause
+}
+
+// sqlStateOfLost is the code with which a client is told of the end of its server connection.
+func sqlStateOfLost(cause error) string {
+	switch m, said := errors.AsType[*pgwire.ErrorResponse](cause); {
+	case said:
+		return m.Code
+	case errors.Is(cause, errRemoved):
+		return pgwire.StateAdminShutdown
+	}
+	return pgwire.StateConnectionFailure
 }
 
 // endpointFailed reports whether a connection that broke says something about its server, and

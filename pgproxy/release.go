@@ -13,7 +13,7 @@ import (
 const resetTimeout = 5 * time.Second
 
 // release gives a settled server connection back, or throws it away where there is doubt about
-// it. Where a pump may run, mu is held.
+// it. Where a server reader may run, mu is held.
 func (s *session) release() {
 	srv := s.srv
 	s.srv = nil
@@ -23,7 +23,7 @@ func (s *session) release() {
 	if canceling {
 		_ = s.c.Writer.Flush() // the client need not wait for its own cancel request
 	}
-	if !s.unlock() || !s.st.free() || srv.cancelInDoubt.Load() || srv.leave {
+	if !s.endCancels() || !s.st.free() || srv.cancelInDoubt.Load() || srv.leave {
 		s.lease.Discard()
 		return
 	}
@@ -40,22 +40,25 @@ func (s *session) release() {
 
 // close ends the session's use of a server connection, in whatever state that is.
 func (s *session) close() {
-	s.c.worker.Store(nil)
 	if s.waitCancel != nil {
 		s.waitCancel()
 	}
+	if s.asleep && s.srv != nil {
+		return // it goes on as it stands
+	}
+	s.c.worker.Store(nil)
 	if s.asleep {
 		return // another session goes on with what stands
 	}
 	defer s.forgetStatements()
 	s.dropBegun()
-	s.stopPump()
+	s.stopServerReader()
 	if s.srv == nil {
 		return
 	}
 	if err := s.clean(); err != nil {
 		s.c.Logger().Debug("server connection discarded", "endpoint", s.srv.endpoint, "error", err)
-		if lost := (*backendError)(nil); !s.st.empty() && !s.st.copyIn && !errors.As(s.broken, &lost) {
+		if lost := (*backendError)(nil); !s.st.empty() && !s.st.copyIn && (!errors.As(s.broken, &lost) || s.srv.removed.Load()) {
 			s.abandon()
 		}
 		s.st.abandon()
@@ -115,22 +118,22 @@ func (s *server) wipe() error {
 		return err
 	}
 	s.stmts.clear()
-	s.dirt, s.settings, s.unnamed, s.shared = 0, "", 0, false
+	s.flags, s.settings, s.unnamed, s.shared = 0, "", 0, false
 	return nil
 }
 
-// stopPump ends the pump of a session whose client has left. A pump in the middle of an answer
+// stopServerReader ends the server reader of a session whose client has left. A server reader in the middle of an answer
 // leaves the connection in doubt.
-func (s *session) stopPump() {
-	// The pump may be writing, with mu held, to a client that does not read.
+func (s *session) stopServerReader() {
+	// The server reader may be writing, with mu held, to a client that does not read.
 	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	s.mu.Lock()
 	srv := s.srv
-	if srv != nil && s.pumping {
+	if srv != nil && s.reading {
 		_ = srv.conn.SetReadDeadline(unixPast)
 	}
 	s.mu.Unlock()
-	s.pumps.Wait()
+	s.readers.Wait()
 	if srv != nil {
 		_ = srv.conn.SetReadDeadline(time.Time{})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// TestResetGoesBackToStartup resets settings as pools of drivers do between two users: what the client gave at start-up stays, as it does
+// TestResetGoesBackToStartup resets settings as pools of drivers do between two users: what the client gave at startup stays, as it does
 // straight on a server.
 func TestResetGoesBackToStartup(t *testing.T) {
 	db := pgtest.Shared(t)

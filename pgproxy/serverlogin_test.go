@@ -13,6 +13,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestServersLoginErrors has servers refuse the gateway. Clients that wait for a server connection are told what the server said,
@@ -31,7 +32,7 @@ func TestServersLoginErrors(t *testing.T) {
 		"password":      {func(pc *pgproxy.PostgresConfig) { pc.Password = "not it" }, "28P01", `password authentication failed for user "postgres"`},
 		"limit":         {func(pc *pgproxy.PostgresConfig) { pc.User, pc.Password = "one", "secret" }, "53300", `too many connections for role "one"`},
 		"pg_hba.conf":   {func(pc *pgproxy.PostgresConfig) { pc.User, pc.Password = "barred", "secret" }, "28000", "the server does not accept the gateway's login"},
-		"start-up":      {refusing(t, "57P03", "the database system is starting up"), "57P03", "the database system is starting up"},
+		"startup":       {refusing(t, "57P03", "the database system is starting up"), "57P03", "the database system is starting up"},
 		"role, trusted": {refusing(t, "28000", `role "app" does not exist`), "28000", `role "app" does not exist`},
 		"addresses":     {refusing(t, "28000", "no entry for 2001:db8::7, too"), "28000", "the server does not accept the gateway's login"},
 	} {
@@ -77,7 +78,7 @@ func refusing(t *testing.T, code, message string) func(*pgproxy.PostgresConfig) 
 		}
 	}()
 	t.Cleanup(func() { _ = l.Close(); <-done })
-	return func(pc *pgproxy.PostgresConfig) { pc.Endpoints = []string{l.Addr().String()} }
+	return func(pc *pgproxy.PostgresConfig) { pc.Endpoints = upstream.Endpoints(l.Addr().String()) }
 }
 
 // TestServersLoginErrorIsNoEnd takes the login away from under a client that is there, and gives it back.

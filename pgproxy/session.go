@@ -25,44 +25,44 @@ var unixPast = time.Unix(1, 0)
 // case the server too: it sends what the client asked and reads until that is answered. While it
 // waits for the client it watches a leased server connection as well, see watch. Where both sides
 // have much to say (long pipelines and COPY), and where it cannot wait for two connections at once,
-// a second goroutine, the pump, reads the server.
+// a second goroutine, the server reader, reads the server.
 type session struct {
 	b     *Postgres
 	c     *Client
 	ctx   context.Context
 	*work // nil while the session is idle
 	clientView
-	x     express        // and what that needs is near
-	below *listener.Conn // of the client, below TLS; nil = none
+	x fastPath // and what that needs is near
 
 	cancelMu  sync.Mutex // not held across I/O
-	canceled  bool       // a cancel request came while express waits for a lease
+	canceled  bool       // a cancel request came while the fast path waits for a lease
 	cut       bool       // cutOff was called
 	target    *server    // what a cancel request is sent to; nil = nothing
 	acquiring context.CancelFunc
 	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 
-	// mu guards everything down to the blank line while the pump runs, and c.Writer. It is held
+	// mu guards everything down to the blank line while the server reader runs, and c.Writer. It is held
 	// while writing to the client, never while waiting for something to read, nor while writing
 	// to the server.
 	mu         fiber.Mutex // and st
 	lease      upstream.Lease[*server]
 	srv        *server // nil = none leased
-	pumping    bool
-	resident   bool  // the pump runs for as long as the lease lasts: the session's goroutine cannot watch srv
-	nudged     bool  // the pump has ended the session's wait for the client, see pumpDone
+	reading    bool
+	resident   bool  // the server reader runs for as long as the lease lasts: the session's goroutine cannot watch srv
+	nudged     bool  // the server reader has ended the session's wait for the client, see readerAnswered
 	forwarding bool  // the session's goroutine is sending to srv
 	waiting    bool  // the session's goroutine waits for the client
-	learning   bool  // the session's goroutine waits for the pump, see learn and finish
+	learning   bool  // the session's goroutine waits for the server reader, see learn and finish
 	partial    bool  // a message to the client is written in part
-	broken     error // set by the pump: the session is over
+	broken     error // set by the server reader: the session is over
 
-	pumps    fiber.Group
-	pumpOnce func()    // what startPump starts
-	both     bool      // a pump may be running: mu is needed. The session's goroutine's
-	pinned   bool      // session mode: the lease lasts as long as the session
-	began    time.Time // of a session in session mode, for the access log
-	unsure   bool      // no server has seen the client's settings: half a DateStyle adds to what was set before
+	readers    fiber.Group
+	runReader  func()    // what startServerReader starts
+	readerTurn turn      // of what the server reader reads
+	both       bool      // a server reader may be running: mu is needed. The session's goroutine's
+	pinned     bool      // session mode: the lease lasts as long as the session
+	began      time.Time // of a session in session mode, for the access log
+	unsure     bool      // no server has seen the client's settings: half a DateStyle adds to what was set before
 
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
@@ -74,6 +74,9 @@ type session struct {
 	called   bool // the server spoke meanwhile
 	returned bool // it ends in order: a panic leaves it in doubt
 	worker   worker
+
+	meter    Meter         // guarded as st is
+	leasedAt time.Duration // by clock
 }
 
 // clientView is what a client has set. Idle clients with the same settings share it.
@@ -96,29 +99,29 @@ func (s *clientStatements) none() bool {
 	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0
 }
 
-// resting is what goes on of a session that is suspended, in Client.Session. Without statements that is
+// suspended is the state of a suspended session, in Client.Session. Without statements that is
 // the view alone, a pointer.
-type resting struct {
+type suspended struct {
 	view unique.Handle[clientView]
 	clientStatements
 }
 
-// layDown makes what goes on.
-func (s *session) layDown() any {
+// keptState returns the state that is kept while the session is suspended.
+func (s *session) keptState() any {
 	view := unique.Make(s.clientView)
 	if s.none() {
 		return view
 	}
-	return &resting{view: view, clientStatements: s.clientStatements}
+	return &suspended{view: view, clientStatements: s.clientStatements}
 }
 
-// takeUp takes that back.
-func (s *session) takeUp(rest any) {
+// restore is the reverse of keptState.
+func (s *session) restore(rest any) {
 	s.resumed = true
 	switch r := rest.(type) {
 	case unique.Handle[clientView]:
 		s.clientView = r.Value()
-	case *resting:
+	case *suspended:
 		s.clientView, s.clientStatements = r.view.Value(), r.clientStatements
 	}
 }
@@ -156,15 +159,15 @@ var works = sync.Pool{New: func() any {
 	return w
 }}
 
-// hold locks mu where a pump may be running, for the session's goroutine.
-func (s *session) hold() {
+// lockShared locks mu where a server reader may be running, for the session's goroutine.
+func (s *session) lockShared() {
 	if s.both {
 		s.mu.Lock()
 	}
 }
 
-// letGo ends what hold began.
-func (s *session) letGo() {
+// unlockShared ends what lockShared began.
+func (s *session) unlockShared() {
 	if s.both {
 		s.mu.Unlock()
 	}
@@ -175,15 +178,14 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 		s.wakeUp(ctx)
 		return s
 	}
-	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work)}
-	s.below, _ = c.accepted()
+	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work), meter: c.Meter()}
 	if c.Session != nil {
-		s.takeUp(c.Session)
+		s.restore(c.Session)
 	} else {
 		s.reported = unique.Make(trackedParams{})
-		c.Session = (*resting)(nil) // until it is suspended
+		c.Session = (*suspended)(nil) // until it is suspended
 	}
-	s.canExpress()
+	s.initFastPath()
 	s.worker.session = s
 	c.worker.Store(&s.worker)
 	return s
@@ -215,7 +217,7 @@ func (s *session) begin() error {
 		s.leaseAt = time.Time{} // it was no transaction of the client's
 		s.release()
 	}
-	s.greet(baseline)
+	s.sendParameters(baseline)
 	s.pinned = s.c.Mode == Session
 	return nil
 }
@@ -308,8 +310,8 @@ func settingsOfKey(key string) (params []pgwire.Param) {
 	return params
 }
 
-// greet adds everything between AuthenticationOk and the first command.
-func (s *session) greet(baseline []pgwire.Param) {
+// sendParameters adds everything between AuthenticationOk and the first command.
+func (s *session) sendParameters(baseline []pgwire.Param) {
 	w, view := s.c.Writer, s.reported.Value()
 	var m pgwire.ParameterStatus
 	for _, p := range baseline {
@@ -328,7 +330,9 @@ func (s *session) greet(baseline []pgwire.Param) {
 func (s *session) serve() error {
 	if !s.resumed {
 		s.began = time.Now()
-		if err := s.begin(); err != nil {
+		if err := s.begin(); err != nil && s.c.killed.Load() {
+			return s.ended(err)
+		} else if err != nil {
 			return s.refuse(err)
 		}
 	}
@@ -338,11 +342,11 @@ func (s *session) serve() error {
 // run carries the session until its end.
 func (s *session) run() error {
 	err := s.loop()
-	s.hold()
+	s.lockShared()
 	if s.broken != nil {
 		err = s.broken // and not what that did to the session's goroutine
 	}
-	s.letGo()
+	s.unlockShared()
 	return s.ended(err)
 }
 
@@ -352,7 +356,7 @@ func (s *session) ended(err error) error {
 	case err == nil:
 	case err == ErrSuspended: //nolint:errorlint // as NextIdle or watch returned it
 		if !s.asleep {
-			s.asleep, s.c.Session = true, s.layDown()
+			s.asleep, s.c.Session = true, s.keptState()
 		}
 		return err
 	case errors.Is(err, ErrDraining):
@@ -362,13 +366,13 @@ func (s *session) ended(err error) error {
 		err = nil
 	case err == errRetired: //nolint:errorlint // as notLeased returned it
 		err = s.c.Fatal(pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway has given it up for another", s.b.cfg.Name), "Connect again.")
-	case s.ctx.Err() != nil:
+	case s.c.over(s.ctx) != nil:
 		s.mu.Lock()
 		if !s.partial {
 			_ = s.c.Goodbye()
 		}
 		s.mu.Unlock()
-		err = fmt.Errorf("cut off: %w", context.Cause(s.ctx))
+		err = fmt.Errorf("cut off: %w", s.c.over(s.ctx))
 	default:
 		err = s.explain(err)
 	}
@@ -414,43 +418,43 @@ func (s *session) next() (pgwire.Header, error) {
 		if s.forwarding && s.c.Reader.HasMessage() {
 			return s.c.Reader.Next()
 		}
-		s.hold()
+		s.lockShared()
 		if s.broken != nil {
-			s.letGo()
+			s.unlockShared()
 			return pgwire.Header{}, s.broken
 		}
-		if !s.pumping && s.srv == nil && !s.st.skipping {
-			s.letGo()
+		if !s.reading && s.srv == nil && !s.st.skipping {
+			s.unlockShared()
 			return s.idle()
 		}
 		err := s.c.Writer.Flush()
-		pumping, leased := s.pumping, s.srv != nil
+		reading, leased := s.reading, s.srv != nil
 		s.waiting = true
-		s.settle()
-		s.letGo()
-		s.both = s.both && pumping
+		s.allowDrain()
+		s.unlockShared()
+		s.both = s.both && reading
 		if err != nil {
 			return pgwire.Header{}, err
 		}
-		h, again, err := s.nextLeased(leased && !pumping)
+		h, again, err := s.nextLeased(leased && !reading)
 		if err == ErrSuspended { //nolint:errorlint // as watch returned it
 			return h, err
 		}
-		s.hold()
+		s.lockShared()
 		s.waiting = false
 		switch {
 		case s.broken != nil:
 			err = s.broken
-		case !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientKicked:
+		case !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientInterrupted:
 			err = ErrDraining
 		case s.nudged:
 			s.nudged = false
 			s.clearDeadline()
-			if isTimeout(err) && s.ctx.Err() == nil {
+			if isTimeout(err) && s.c.over(s.ctx) == nil {
 				again, err = true, nil
 			}
 		}
-		s.letGo()
+		s.unlockShared()
 		if err != nil || !again {
 			return h, err
 		}
@@ -462,11 +466,11 @@ func (s *session) next() (pgwire.Header, error) {
 func (s *session) idle() (pgwire.Header, error) {
 	s.st.reset()
 	works.Put(s.work)
-	s.work = nil
+	s.work, s.meter.asked = nil, 0
 	s.x.took = false
-	err := s.expressly()
+	err := s.serveFast()
 	switch {
-	case err == errUnderWay: //nolint:errorlint // as expressly returned it
+	case err == errUnderWay: //nolint:errorlint // as serveFast returned it
 		return pgwire.Header{}, err
 	case err != nil:
 		s.work = works.Get().(*work)
@@ -491,14 +495,14 @@ func (s *session) idle() (pgwire.Header, error) {
 // headerSize is that of a message, in bytes.
 const headerSize = 5
 
-// settle makes a client that waits at a boundary one that a drain may end. mu is held.
-func (s *session) settle() {
+// allowDrain makes a client that waits at a boundary one that a drain may end. mu is held.
+func (s *session) allowDrain() {
 	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.st.skipping || s.pinned && s.st.settled()) {
 		return
 	}
 	s.c.state.Store(clientIdle)
 	if s.c.isDraining() {
-		s.c.kick()
+		s.c.interrupt()
 	}
 }
 
@@ -537,6 +541,7 @@ func (s *session) protocolError(code string, err error) error {
 // refuse ends a session that could not begin, with a line in the log.
 func (s *session) refuse(err error) error {
 	m := s.leaseError(err)
+	s.c.CountSQLState(m.Code)
 	s.c.Logger().Warn("client refused", "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)
 	m.Severity, m.SeverityUnlocalized = pgwire.SeverityFatal, pgwire.SeverityFatal
 	s.c.Writer.Send(m)
@@ -550,7 +555,7 @@ func (s *session) refuse(err error) error {
 // leaseError makes an error of acquire one for the client, and counts it.
 func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 	code, hint, reason := pgwire.StateConnectionFailure, hintTrouble, listener.ReasonUpstreamUnavailable
-	message := toldUnavailable(s.b.cfg.Name, err)
+	message := unavailableText(s.b.cfg.Name, err)
 	m, isServer := errors.AsType[*pgwire.ErrorResponse](err)
 	switch {
 	case errors.Is(err, errCanceled):
@@ -558,7 +563,7 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 			"canceling statement due to user request (while waiting for a server connection)", "")
 	case upstream.Exhausted(err):
 		code, reason = pgwire.StateTooManyConnections, listener.ReasonPoolExhausted
-		message = toldExhausted(s.b.cfg.Name, err)
+		message = exhaustedText(s.b.cfg.Name, err)
 		hint = "Raise max_size, acquire_timeout or max_waiters of the pool, or make transactions shorter."
 	case errors.Is(err, pool.ErrClosed):
 		code, message = pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway shuts down or has given it up", s.b.cfg.Name)

@@ -59,6 +59,7 @@ type state struct {
 	queue    []op // queue[head:] is not answered yet
 	head     int
 	ends     int // ops in the queue that end with ReadyForQuery
+	answered int // queries, since somebody set it to 0
 	queries  int // those of them that are Query: what it does is not known before it is answered
 	tx       pgwire.TxStatus
 	unsynced bool // extended messages went out after the last Sync
@@ -229,6 +230,7 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 		s.copyOut, s.ignored = false, s.ignored && s.copyIn
 		if o, ok := s.front(); ok && o.kind == opExecute {
 			s.pop()
+			s.answered++
 		}
 	case pgwire.TypeCopyInResponse:
 		s.copyStarts()
@@ -256,7 +258,10 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 func (s *state) ready(status pgwire.TxStatus) error {
 	s.tx, s.copyIn, s.copyOut = status, false, false
 	for !s.empty() {
-		if s.pop().kind.ends() {
+		if kind := s.pop().kind; kind.ends() {
+			if kind != opSync {
+				s.answered++
+			}
 			return nil
 		}
 	}
@@ -278,6 +283,7 @@ func (s *state) fail() {
 		return
 	}
 	s.failed = o
+	s.answered++
 	for !s.empty() {
 		if o, _ = s.front(); o.kind == opSync {
 			return

@@ -35,7 +35,7 @@ type statement struct {
 	*sharedText
 	own   uint64 // serverStatement.at of the one that was parsed for the client last
 	since uint64 // when the client's Parse was answered; notYet before
-	// parameters and columns are what the client was told of, as shapeOf has it; 0 = it was not.
+	// parameters and columns are what the client was told of, as fingerprintOf has it; 0 = it was not.
 	parameters, columns uint64
 }
 
@@ -126,7 +126,7 @@ type serverStatement struct {
 	text *sharedText
 	name string
 	at   uint64 // when its Parse was sent
-	// parameters and columns are how the server described it, as shapeOf has it; 0 = it has not.
+	// parameters and columns are how the server described it, as fingerprintOf has it; 0 = it has not.
 	parameters, columns uint64
 }
 

@@ -13,11 +13,12 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 // watched tells when a session has been suspended.
 type watched struct {
-	pgproxy.Backend // nil; Serve uses pg
+	pgproxy.Backend // nil; Serve uses pg, and nothing drains it
 	pg              atomic.Pointer[pgproxy.Postgres]
 	suspended       chan struct{}
 }
@@ -29,6 +30,8 @@ func (w *watched) Serve(ctx context.Context, c *pgproxy.Client) error {
 	}
 	return err
 }
+
+func (w *watched) Status() upstream.Status { return upstream.Status{Name: "pg"} }
 
 // startWatched returns a proxy and what tells of suspended sessions, which sessions on goroutines
 // never are.

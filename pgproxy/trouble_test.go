@@ -3,18 +3,22 @@ package pgproxy_test
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestRestartIsNotSeen restarts the server under idle clients.
@@ -43,6 +47,65 @@ func TestRestartIsNotSeen(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLateLook: an idle server connection that has ended is not lent because the machine was too busy to look at it in time.
+func TestLateLook(t *testing.T) {
+	dialed := make(chan *lateConn, 2)
+	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.CheckInterval = time.Hour
+		pc.Dial = func(ctx context.Context, endpoint string) (net.Conn, error) {
+			conn, err := enginetest.Dial(ctx, endpoint)
+			if c, ok := conn.(*fiber.Conn); ok {
+				late := &lateConn{Conn: c}
+				dialed <- late
+				return late, err
+			}
+			return conn, err
+		}
+	})
+	if enginetest.Kind() == fiber.Goroutine {
+		return // the system tells at once
+	}
+	logged := make(chan *wire, 1)
+	go func() { logged <- g.dial(t) }()
+	srv, first := <-f.conns, <-dialed
+	w := <-logged
+	w.send(query("select 1"))
+	srv.answerQuery()
+	w.until(pgwire.TypeReadyForQuery)
+	_ = srv.Close()
+	conntest.Eventually(t, "the end of the idle connection", first.PeerClosed)
+	idle := time.Now() // within a millisecond of its use nobody looks
+	conntest.Eventually(t, "the engine knows", func() bool { return first.State() != fiber.Silent && time.Since(idle) > 2*time.Millisecond })
+	first.late.Store(true)
+	w.send(query("select 2"))
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		select {
+		case srv := <-f.conns:
+			srv.answerQuery()
+		case <-t.Context().Done():
+		}
+	}()
+	if types, body := w.until(pgwire.TypeReadyForQuery); types != "CZ" {
+		t.Fatalf("the client got %s %q", types, body)
+	}
+	<-answered
+}
+
+// lateConn is an engine's connection. Once it is late, a Read comes when the deadline that was set for it has passed.
+type lateConn struct {
+	*fiber.Conn
+	late atomic.Bool
+}
+
+func (c *lateConn) SetReadDeadline(at time.Time) error {
+	if c.late.Load() && !at.IsZero() {
+		at = time.Unix(1, 0)
+	}
+	return c.Conn.SetReadDeadline(at)
 }
 
 // TestKilledInQuery kills a server connection under a statement by itself: the client gets an
@@ -249,7 +312,7 @@ func TestServerThatNeverAnswers(t *testing.T) {
 	defer l.Close()
 	for _, limits := range []pool.Limits{{OpenTimeout: time.Second}, {AcquireTimeout: time.Second}} {
 		g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-			pc.Endpoints, pc.Limits = []string{l.Addr().String()}, limits
+			pc.Endpoints, pc.Limits = upstream.Endpoints(l.Addr().String()), limits
 		})
 		_, err := pgx.Connect(t.Context(), g.dsn(""))
 		if sqlstate(err) != "08006" || !has(err.Error(), "did not answer in time") || has(g.log.String(), `exceeded\n`) {

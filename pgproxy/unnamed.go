@@ -58,7 +58,7 @@ func (s *session) parseUnnamed(h pgwire.Header) error {
 			return err
 		}
 	}
-	s.hold()
+	s.lockShared()
 	s.x.likely = h.Len <= largeUnnamed && s.st.empty()
 	id, ok := s.change(op{kind: opParse}, true)
 	if ok {
@@ -67,7 +67,7 @@ func (s *session) parseUnnamed(h pgwire.Header) error {
 			s.unnamed.text, s.unnamed.sweeps = s.keep(body[1:]), sweeps(body[1:])
 		}
 	}
-	s.letGo()
+	s.unlockShared()
 	switch {
 	case !ok && body == nil:
 		return s.c.Reader.Skip()
@@ -133,7 +133,7 @@ func (s *session) knowsUnnamed() bool {
 	return s.unnamedNew || s.st.ends == 0 || s.changed == len(s.changes)
 }
 
-// parsed notes that the server has done a Parse. Where a pump runs, mu is held.
+// parsed notes that the server has done a Parse. Where a server reader runs, mu is held.
 func (s *session) parsed() {
 	o, ok := s.st.front()
 	switch {
@@ -170,7 +170,7 @@ func (s *session) changesDone(id uint64) {
 const lastOfAll = math.MaxUint64
 
 // undoUnnamed corrects what is known of the unnamed statement after an error: the server did nothing of
-// the changes that were skipped. One that failed has destroyed it. mu is held where a pump runs.
+// the changes that were skipped. One that failed has destroyed it. mu is held where a server reader runs.
 func (s *session) undoUnnamed(undone []op) {
 	var first, last uint64
 	for _, o := range undone {
@@ -210,7 +210,7 @@ func (s *session) undoUnnamed(undone []op) {
 }
 
 // loseUnnamed notes that the server connection broke: what it did of the changes on their way nobody
-// knows. mu is held where a pump runs.
+// knows. mu is held where a server reader runs.
 func (s *session) loseUnnamed() {
 	for _, c := range s.changes[s.changed:] {
 		if c.own {

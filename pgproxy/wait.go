@@ -26,7 +26,7 @@ func (s *session) nextLeased(watches bool) (h pgwire.Header, again bool, err err
 }
 
 // watch waits until the header of the client's next message has arrived, or until the server has said something, which is passed on:
-// again. No pump runs. ErrSuspended means that both have been silent for long.
+// again. No server reader runs. ErrSuspended means that both have been silent for long.
 func (s *session) watch() (again bool, err error) {
 	for wait := patience; s.c.Reader.Buffered() < headerSize; {
 		ready, spoke, err := s.waitEither(wait)
@@ -36,7 +36,7 @@ func (s *session) watch() (again bool, err error) {
 			s.resident = true
 			s.c.Writer.Release()
 			s.srv.w.Release()
-			s.startPump()
+			s.startServerReader()
 			return false, nil
 		default:
 			return false, err
@@ -68,13 +68,13 @@ func (s *session) watch() (again bool, err error) {
 const maxPeek = 16 << 10
 
 // arrive waits until n bytes of the client's message are buffered, and has what the server says meanwhile passed on. It waits for
-// nothing where that is not possible, or a pump does it.
+// nothing where that is not possible, or a server reader does it.
 func (s *session) arrive(n int) error {
 	for r := s.c.Reader; r.Buffered() < n; {
-		s.hold()
-		pumping, open := s.pumping, s.st.tx != pgwire.TxIdle
-		s.letGo()
-		if pumping || !s.plain() {
+		s.lockShared()
+		reading, open := s.reading, s.st.tx != pgwire.TxIdle
+		s.unlockShared()
+		if reading || !s.plain() {
 			return nil
 		}
 		_, spoke, err := s.waitEither(0)
@@ -82,7 +82,7 @@ func (s *session) arrive(n int) error {
 		case errors.Is(err, errors.ErrUnsupported):
 			if open {
 				s.resident = true
-				s.startPump()
+				s.startServerReader()
 			}
 			return nil
 		case err != nil:
@@ -107,25 +107,19 @@ func (s *session) plain() bool {
 
 // waitEither waits for as long as patience lasts, 0 = for ever, until the client can be read, or the server.
 func (s *session) waitEither(patience time.Duration) (ready, spoke bool, err error) {
-	if t, ok := s.c.Conn.(*fiber.TLSConn); ok && t.Buffered() {
-		return true, false, nil
-	}
-	switch {
-	case s.srv.heard():
+	if s.srv.heard() {
 		return false, true, nil
-	case s.below == nil:
-		return false, false, errors.ErrUnsupported
 	}
-	return s.below.WaitEither(s.srv.raw, patience)
+	return s.c.Conn.WaitEither(s.srv.raw, patience)
 }
 
 // serverSpoke passes on what has arrived from the server while the session waits for its client. It waits for nothing
-// more: the server may be waiting, in the middle of a message, to hear more from the client. Then a pump does.
+// more: the server may be waiting, in the middle of a message, to hear more from the client. Then a server reader does.
 func (s *session) serverSpoke() error {
 	srv := s.srv
 	if srv.r.Buffered() == 0 {
-		if srv.plain == nil {
-			s.startPump() // TLS: a record may have arrived in part
+		if srv.tls != nil {
+			s.startServerReader() // a record may have arrived in part
 			return nil
 		}
 		if err := srv.r.Fill(); err != nil {
@@ -138,12 +132,12 @@ func (s *session) serverSpoke() error {
 		}
 	}
 	if s.srv == srv && srv.r.Buffered() > 0 {
-		s.startPump()
+		s.startServerReader()
 	}
 	return s.c.Writer.Flush()
 }
 
-// caughtUp notes that the server has been heard as far as is known, and gives it back if all is answered. No pump runs.
+// caughtUp notes that the server has been heard as far as is known, and gives it back if all is answered. No server reader runs.
 func (s *session) caughtUp() {
 	if s.srv == nil || s.both {
 		return
@@ -156,7 +150,7 @@ func (s *session) caughtUp() {
 	}
 }
 
-// nothingOwed forgets what was kept of messages that are all answered. Where a pump runs, mu is held.
+// nothingOwed forgets what was kept of messages that are all answered. Where a server reader runs, mu is held.
 func (s *session) nothingOwed() {
 	s.sent, s.pending, s.synced = 0, s.pending[:0], 0
 	s.changesDone(lastOfAll)
@@ -165,11 +159,12 @@ func (s *session) nothingOwed() {
 // suspend arranges for the session to go on, with the server connection, when the client or the server has something to
 // say. It keeps itself, without its stack and buffers.
 func (s *session) suspend() bool {
-	raw, ok := s.srv.raw.(interface{ OnReadable(fn func()) bool })
-	if !ok || s.c.Reader.Buffered() > 0 || s.srv.r.Buffered() > 0 || s.srv.r.Left() > 0 || !raw.OnReadable(s.call) {
+	conn, accepted := s.c.accepted()
+	raw := s.srv.raw
+	if !accepted || s.c.Reader.Buffered() > 0 || s.srv.r.Buffered() > 0 || s.srv.r.Left() > 0 || !raw.OnReadable(s.call) {
 		return false
 	}
-	if !s.below.Suspend(s.c.goOn) {
+	if !conn.Suspend() {
 		raw.OnReadable(nil)
 		return false
 	}
@@ -192,20 +187,20 @@ func (s *session) call() {
 // wakeUp ends what suspend began.
 func (s *session) wakeUp(ctx context.Context) {
 	s.ctx, s.asleep, s.returned, s.resumed, s.waiting = ctx, false, false, true, false
-	s.c.Session = (*resting)(nil)
+	s.c.Session = (*suspended)(nil)
 	s.c.worker.Store(&s.worker)
-	s.srv.raw.(interface{ OnReadable(fn func()) bool }).OnReadable(nil) //nolint:forcetypeassert // suspend has looked
+	s.srv.raw.OnReadable(nil)
 	if s.called {
 		s.called = false
 		s.clearDeadline()
 	}
-	s.canExpress()
+	s.initFastPath()
 }
 
 // clearDeadline takes a deadline of the client back that was to end a wait, unless somebody else wants the wait to end, too.
 func (s *session) clearDeadline() {
 	_ = s.c.Conn.SetReadDeadline(time.Time{})
-	if s.ctx.Err() != nil || s.c.state.Load() == clientKicked {
+	if s.c.over(s.ctx) != nil || s.c.state.Load() == clientInterrupted {
 		_ = s.c.Conn.SetReadDeadline(unixPast)
 	}
 }

@@ -13,17 +13,23 @@ const watchInterval = time.Second
 // watch cancels statements nobody waits for any more, until ctx ends. Looking costs nothing per
 // request: a session only says, by a number, that it waits for its server.
 func (p *Proxy) watch(ctx context.Context) {
-	ticker := time.NewTicker(watchInterval)
+	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	var cancels sync.WaitGroup
 	defer cancels.Wait()
-	for {
+	var still, looked []working
+	for n := 1; ; n++ {
+		p.ticks.move()
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		for _, c := range p.abandoned() {
+		if n%int(watchInterval/tick) != 0 {
+			continue
+		}
+		still, looked = p.stillWorking(looked)
+		for _, c := range abandoned(still) {
 			c.Logger().Info("client left during a statement: canceling it")
 			if w := c.worker.Load(); w != nil {
 				cancels.Go(func() {
@@ -36,23 +42,12 @@ func (p *Proxy) watch(ctx context.Context) {
 	}
 }
 
-// abandoned returns the clients that have gone although their server has been working since the
-// last look. The connections are looked at without mu: a loop's is asked by a trip there, and a
-// session on that loop may be waiting for mu.
-func (p *Proxy) abandoned() (gone []*Client) {
-	var working []*Client
-	p.mu.Lock()
-	for _, c := range p.clients {
-		turn := c.turn.Load()
-		if turn&1 == 1 && turn == c.seen {
-			working = append(working, c)
-		}
-		c.seen = turn
-	}
-	p.mu.Unlock()
-	for _, c := range working {
-		if turn := c.turn.Load(); hungUp(c.Conn) && turn&1 == 1 && turn == c.turn.Load() {
-			gone = append(gone, c)
+// abandoned returns those clients that have gone. It is called without mu: a loop's connection is asked by a
+// trip there, and a session on that loop may be waiting for mu.
+func abandoned(still []working) (gone []*Client) {
+	for _, w := range still {
+		if w.client.Conn.PeerClosed() && w.client.turn.n.Load() == w.turn {
+			gone = append(gone, w.client)
 		}
 	}
 	return gone

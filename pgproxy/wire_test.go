@@ -13,6 +13,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 // wire is one end of a connection on which a test speaks the protocol message by message.
@@ -83,7 +84,7 @@ func (w *wire) until(last byte) (types, bodies string) {
 	}
 }
 
-// login goes through start-up as a client.
+// login goes through startup as a client.
 func (w *wire) login(params ...pgwire.Param) *wire {
 	w.t.Helper()
 	return w.loginVersion(pgwire.Version30, params...)
@@ -96,7 +97,7 @@ func (w *wire) loginVersion(version uint32, params ...pgwire.Param) *wire {
 		typ, body := w.read()
 		switch typ {
 		case pgwire.TypeErrorResponse:
-			w.t.Fatalf("start-up: %q", body)
+			w.t.Fatalf("startup: %q", body)
 		case pgwire.TypeBackendKeyData:
 			if err := w.key.Decode([]byte(body)); err != nil {
 				w.t.Fatal(err)
@@ -215,7 +216,8 @@ func startFake(t testing.TB, change func(*pgproxy.Config, *pgproxy.PostgresConfi
 	t.Helper()
 	f := newFakeServer(t, reports...)
 	return start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Endpoints, pc.Password, pc.Limits.MaxSize = []string{f.addr}, "", 1
+		pc.Endpoints, pc.Password, pc.Limits.MaxSize = upstream.Endpoints(f.addr), "", 1
+		pc.Limits.CheckAfter = time.Hour // on a busy machine a check could come between, which no script answers
 		if change != nil {
 			change(c, pc)
 		}

@@ -38,9 +38,9 @@ func (m *Bind) Decode(body []byte) error {
 	return c.done("Bind")
 }
 
-// BindNames finds the portal and statement names at the start of a Bind body, of which only
-// the beginning need be at hand. The names alias start; n is the number of bytes they and
-// their terminators take.
+// BindNames finds the portal and statement names at the start of a Bind body, which need
+// not be complete. The names alias start; n is the number of bytes they and their
+// terminators take.
 func BindNames(start []byte) (portal, statement []byte, n int, err error) {
 	i := bytes.IndexByte(start, 0)
 	if i < 0 {

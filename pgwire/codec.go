@@ -10,14 +10,14 @@ import (
 // ErrMalformed is wrapped by every error of a Decode method.
 var ErrMalformed = errors.New("pgwire: malformed message")
 
-// Message is what every message of this package is: something that can append itself,
-// type byte and length word included, to a slice.
+// Message is implemented by every message of this package: it appends itself, type byte
+// and length word included, to a slice.
 type Message interface {
 	// Append adds the encoded message to dst and returns the extended slice.
 	Append(dst []byte) []byte
 }
 
-// begin adds a type byte and a place for the length; finish fills the length in.
+// begin adds a type byte and room for the length; finish fills the length in.
 func begin(dst []byte, typ byte) ([]byte, int) {
 	return append(dst, typ, 0, 0, 0, 0), len(dst) + 1
 }
@@ -27,7 +27,7 @@ func finish(dst []byte, at int) []byte {
 	return dst
 }
 
-// empty adds a message that is nothing but its type.
+// empty adds a message without a body.
 func empty(dst []byte, typ byte) []byte { return append(dst, typ, 0, 0, 0, 4) }
 
 func appendString(dst []byte, s string) []byte { return append(append(dst, s...), 0) }

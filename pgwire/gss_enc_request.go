@@ -1,6 +1,6 @@
 package pgwire
 
-// GSSENCRequest asks the server to go on in GSSAPI encryption; it answers 'G' or 'N'.
+// GSSENCRequest asks the server for GSSAPI encryption; it answers 'G' or 'N'.
 type GSSENCRequest struct{}
 
 // Append adds the encoded packet to dst.

@@ -39,10 +39,10 @@ type Header struct {
 // in memory), Chunk (piece by piece, for bodies of any size) or Skip. It reads ahead, as much
 // as one read of the connection gives. It may be used by one goroutine at a time.
 //
-// The 16 KiB it reads busy connections with are borrowed from a pool. A Reader that was told to
-// Release holds none while it waits if the source has a method WaitReadable() error, which
-// returns when a Read would not wait; otherwise it keeps 512 bytes. errors.ErrUnsupported from
-// WaitReadable means that the source has no such thing after all.
+// The 16 KiB buffer for busy connections is borrowed from a pool. After Release a Reader holds
+// no buffer while it waits if the source has a method WaitReadable() error, which returns when
+// a Read would not wait; otherwise it keeps 512 bytes. errors.ErrUnsupported from
+// WaitReadable means that the source cannot do that after all.
 type Reader struct {
 	// MaxBody bounds Body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int
@@ -66,7 +66,7 @@ func NewReader(src io.Reader) *Reader {
 	return r
 }
 
-// SetSource goes on with another source, such as the TLS connection made from the old one.
+// SetSource changes the source, for instance to the TLS connection made from the old one.
 // Bytes read ahead from the old source are an error: they came before the change.
 func (r *Reader) SetSource(src io.Reader) error {
 	if r.Buffered() > 0 {
@@ -80,13 +80,13 @@ func (r *Reader) SetSource(src io.Reader) error {
 // Buffered returns how many bytes were read ahead and not consumed.
 func (r *Reader) Buffered() int { return r.end - r.start }
 
-// HasMessage reports whether a whole message lies in the buffer, so that reading it blocks not.
+// HasMessage reports whether a whole message is buffered, so that reading it does not block.
 func (r *Reader) HasMessage() bool {
 	b := r.buf[r.start:r.end]
 	return r.left == 0 && len(b) >= 5 && uint32(len(b)) >= 1+binary.BigEndian.Uint32(b[1:])
 }
 
-// Release gives the large buffer back if nothing is in it. Call it before waiting for long.
+// Release returns the large buffer to the pool if it is empty. Call it before waiting for long.
 func (r *Reader) Release() {
 	if r.start != r.end {
 		return
@@ -97,12 +97,12 @@ func (r *Reader) Release() {
 	r.large, r.buf, r.start, r.end = nil, nil, 0, 0
 }
 
-// Prepare borrows the large buffer now. Call it before reading what is about to arrive: it is
-// read in one go then, without being waited for first.
+// Prepare borrows the large buffer now. Call it when data is about to arrive: it is then read
+// by one call, without WaitReadable before it.
 func (r *Reader) Prepare() { r.grow() }
 
-// Fill reads from the source once, for whoever knows that a Read would not wait, and must not wait for the
-// rest of a message either. Then Buffered and HasMessage tell what there is. It is for when no whole message
+// Fill reads from the source once. It is for a caller that knows that a Read would not wait, and that must not
+// wait for the end of a message; Buffered and HasMessage report the result. Call it only when no whole message
 // is buffered.
 func (r *Reader) Fill() error {
 	r.grow()
@@ -118,8 +118,8 @@ func (r *Reader) Fill() error {
 	return err
 }
 
-// Next skips what is left of the current body and reads the next header. At a clean end of the
-// source it returns io.EOF, in the middle of a message io.ErrUnexpectedEOF.
+// Next skips the remaining body and reads the next header. At a clean end of the source it
+// returns io.EOF, in the middle of a message io.ErrUnexpectedEOF.
 func (r *Reader) Next() (Header, error) {
 	if err := r.Skip(); err != nil {
 		return Header{}, err
@@ -138,7 +138,7 @@ func (r *Reader) Next() (Header, error) {
 	return h, nil
 }
 
-// Body returns what is left of the current body, whole. It is valid until the next call.
+// Body returns the whole remaining body. It is valid until the next call.
 // A body over MaxBody is an error wrapping ErrTooLarge, and can still be read by Chunk.
 func (r *Reader) Body() ([]byte, error) {
 	limit := r.MaxBody
@@ -160,8 +160,8 @@ func (r *Reader) Body() ([]byte, error) {
 	return r.bigBody(n)
 }
 
-// bigBody gathers a body larger than the buffer, growing with what really arrives, so that a
-// length word alone does not make it allocate.
+// bigBody reads a body larger than the buffer. It allocates as bytes arrive, so that a length
+// word alone costs no memory.
 func (r *Reader) bigBody(n int) ([]byte, error) {
 	body := make([]byte, 0, 2*largeBuffer)
 	for r.left > 0 {
@@ -174,8 +174,8 @@ func (r *Reader) bigBody(n int) ([]byte, error) {
 	return body[:n:n], nil
 }
 
-// Peek returns the first n bytes of what is left of the body, or all if fewer are left,
-// without consuming them. n must not be over 16 KiB. They are valid until the next call.
+// Peek returns the first n bytes of the remaining body, or all of it if it is shorter, without
+// consuming them. n must not be over 16 KiB. They are valid until the next call.
 func (r *Reader) Peek(n int) ([]byte, error) {
 	n = min(n, r.left, largeBuffer)
 	if err := r.fill(n); err != nil {
@@ -209,11 +209,11 @@ func (r *Reader) Chunk() ([]byte, error) {
 	return chunk, nil
 }
 
-// Run returns the messages that lie whole in the buffer, headers included, up to the first that
-// takes refuses, and consumes them: what needs no more than a look passes at the price of one
-// copy. A length that no message can have ends the run, too. It never reads the source. In the
-// middle of a message, and where there are none, it returns an empty slice. What it returns is
-// valid until the next call, the body given to takes until that returns.
+// Run consumes the whole messages in the buffer, up to the first that takes refuses, and returns
+// them, headers included: messages that are only inspected can be forwarded with one copy. An
+// impossible length ends the run, too. It never reads the source. In the middle of a message,
+// and without whole messages, it returns an empty slice. The result is valid until the next
+// call, the body given to takes until that returns.
 func (r *Reader) Run(takes func(typ byte, body []byte) bool) []byte {
 	if r.left > 0 {
 		return nil
@@ -230,8 +230,8 @@ func (r *Reader) Run(takes func(typ byte, body []byte) bool) []byte {
 	return b[:n:n]
 }
 
-// Unread has p, which was read from the source in another way, come next. Nothing may be buffered, nor a
-// body be read in part; p, of 16 KiB at most, is copied.
+// Unread makes p, which was read from the source in another way, the next input. Nothing may be buffered, and
+// no body be read in part; p, of at most 16 KiB, is copied.
 func (r *Reader) Unread(p []byte) {
 	if r.Buffered() > 0 || r.left > 0 {
 		panic("pgwire: Unread before what is unread")
@@ -261,7 +261,7 @@ func (r *Reader) Skip() error {
 	return nil
 }
 
-// Startup reads a start-up packet, which has no type byte, and returns what follows its length
+// Startup reads a start-up packet, which has no type byte, and returns its bytes after the length
 // word, valid until the next call. A packet over MaxStartup is an error wrapping ErrLength.
 func (r *Reader) Startup() ([]byte, error) {
 	if err := r.fill(4); err != nil {
@@ -279,8 +279,8 @@ func (r *Reader) Startup() ([]byte, error) {
 	return packet, nil
 }
 
-// PeekStart returns the first n bytes of the source without consuming them, for telling other
-// protocols apart. n must not be over 512.
+// PeekStart returns the first n bytes of the source without consuming them, to recognize other
+// protocols. n must not be over 512.
 func (r *Reader) PeekStart(n int) ([]byte, error) {
 	if err := r.fill(min(n, smallBuffer)); err != nil {
 		return nil, err
@@ -315,7 +315,7 @@ func (r *Reader) fill(n int) error {
 	return nil
 }
 
-// borrow gets a buffer, once there is something to read if that can be waited for.
+// borrow gets a buffer, after the source is readable if it has WaitReadable.
 func (r *Reader) borrow() error {
 	if r.wait != nil {
 		err := r.wait.WaitReadable()
@@ -335,7 +335,7 @@ func (r *Reader) borrow() error {
 	return nil
 }
 
-// makeRoom sees to it that n bytes fit between start and the end of the buffer.
+// makeRoom makes n bytes fit between start and the end of the buffer.
 func (r *Reader) makeRoom(n int) {
 	if n > len(r.buf) {
 		r.grow()
@@ -359,7 +359,7 @@ func (r *Reader) grow() {
 	r.start, r.buf = 0, r.large[:]
 }
 
-// midMessage makes the end of the source inside a message the error it is.
+// midMessage turns io.EOF inside a message into io.ErrUnexpectedEOF.
 func midMessage(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

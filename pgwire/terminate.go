@@ -1,6 +1,6 @@
 package pgwire
 
-// Terminate is the client's goodbye.
+// Terminate ends the session; the client sends it before it closes.
 type Terminate struct{}
 
 // Append adds the encoded message to dst.

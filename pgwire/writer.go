@@ -16,8 +16,8 @@ type Writer struct {
 // NewWriter returns a Writer to dst.
 func NewWriter(dst io.Writer) *Writer { return &Writer{dst: dst} }
 
-// SetDest goes on with another destination, such as the TLS connection made from the old one.
-// What was not flushed goes there.
+// SetDest changes the destination, for instance to the TLS connection made from the old one.
+// Unflushed bytes go to the new destination.
 func (w *Writer) SetDest(dst io.Writer) { w.dst = dst }
 
 // Send adds a message.

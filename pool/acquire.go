@@ -6,31 +6,31 @@ import (
 	"time"
 )
 
-// Acquire leases a resource: the idle one used last, or else, first come first
-// served, whichever comes first of one released and one newly opened. An error
-// is an *Error that wraps ErrClosed, ErrTimeout, ErrTooManyWaiters, ErrOpen or
-// the context's error.
+// Acquire leases a resource: the most recently used idle one, or else, first come
+// first served, whichever comes first of one released and one newly opened. An
+// error is an *Error that wraps ErrClosed, ErrTimeout, ErrTooManyWaiters, ErrOpen
+// or the context's error.
 //
-// A resource granted in the very moment ctx ends is returned, not lost.
+// A resource granted just as ctx ends is returned, not lost.
 func (p *Pool[T]) Acquire(ctx context.Context) (Lease[T], error) {
-	place := 0
-	if p.config.Place != nil {
-		_, place = parkerOf(ctx)
+	affinity := 0
+	if p.config.Affinity != nil {
+		_, affinity = parkerOf(ctx)
 	}
 	if ctx.Err() == nil {
 		p.mu.Lock()
-		if l, ok := p.core.instant(place); ok {
+		if l, ok := p.core.instant(affinity); ok {
 			p.mu.Unlock()
 			return l, nil
 		}
 		p.mu.Unlock()
 	}
-	return p.acquireSlow(ctx, place)
+	return p.acquireSlow(ctx, affinity)
 }
 
-// instant leases an idle resource if that takes no more than the idle stack.
-func (c *core[T]) instant(place int) (l Lease[T], ok bool) {
-	i := c.nearest(place)
+// instant is the fast path of Acquire: it leases an idle resource that needs no check and no replacement.
+func (c *core[T]) instant(affinity int) (l Lease[T], ok bool) {
+	i := c.nearest(affinity)
 	if i < 0 || !c.hot {
 		return l, false
 	}
@@ -39,22 +39,19 @@ func (c *core[T]) instant(place int) (l Lease[T], ok bool) {
 		return l, false
 	}
 	c.takeIdle(i)
-	s.gen++
-	c.acquired++
-	if s.gen == 1 {
-		c.fresh++
-	}
-	return Lease[T]{s, s.gen}, true
+	l = c.lease(s)
+	c.notePeak()
+	return l, true
 }
 
-// acquireSlow is Acquire whenever more than the idle stack is involved.
-func (p *Pool[T]) acquireSlow(ctx context.Context, place int) (Lease[T], error) {
+// acquireSlow is Acquire without the fast path.
+func (p *Pool[T]) acquireSlow(ctx context.Context, affinity int) (Lease[T], error) {
 	start := p.now()
 	handed := false
 	var l Lease[T]
 	var err error
 	for again := true; again; {
-		l, handed, again, err = p.try(ctx, start, place)
+		l, handed, again, err = p.try(ctx, start, affinity)
 	}
 	if h := p.hooks.Acquired; h != nil {
 		event := AcquireEvent{
@@ -72,7 +69,7 @@ func (p *Pool[T]) acquireSlow(ctx context.Context, place int) (Lease[T], error) 
 
 // try takes an idle resource, opens one directly, or waits. again means that
 // the resource it found did not pass its check.
-func (p *Pool[T]) try(ctx context.Context, start int64, place int) (l Lease[T], handed, again bool, err error) {
+func (p *Pool[T]) try(ctx context.Context, start int64, affinity int) (l Lease[T], handed, again bool, err error) {
 	var e effects[T]
 	c := &p.core
 	p.mu.Lock()
@@ -86,7 +83,7 @@ func (p *Pool[T]) try(ctx context.Context, start int64, place int) (l Lease[T], 
 		c.timedOut++
 		err = c.newError(ErrTimeout, nil, c.clock-start)
 	case len(c.idle) > 0:
-		s := c.takeIdle(c.nearest(place))
+		s := c.takeIdle(c.nearest(affinity))
 		if c.clock >= s.expires {
 			c.retire(s, ReasonLifetime, &e)
 			p.unlock(&e)
@@ -94,8 +91,11 @@ func (p *Pool[T]) try(ctx context.Context, start int64, place int) (l Lease[T], 
 		}
 		stale := p.config.Check != nil && c.clock-s.idleSince > int64(c.limits.CheckAfter)
 		l = c.lease(s)
+		if !stale {
+			c.notePeak()
+		}
 		p.hold(s)
-		c.settle(&e)
+		c.dispatch(&e)
 		until := p.start.Add(time.Duration(c.clock) + min(c.timeLeft(start), c.limits.OpenTimeout))
 		p.unlock(&e)
 		if stale && !p.passes(ctx, l, start, until) {
@@ -120,26 +120,26 @@ func (p *Pool[T]) try(ctx context.Context, start int64, place int) (l Lease[T], 
 
 // wait queues the caller and parks it. The lock is held on entry, not on return.
 func (p *Pool[T]) wait(ctx context.Context, start int64) (Lease[T], error) {
-	parker, place := parkerOf(ctx)
-	w := p.queue(parker, place, start)
+	parker, affinity := parkerOf(ctx)
+	w := p.queue(parker, affinity, start)
 	return p.await(ctx, w, w.park(ctx))
 }
 
 // queue makes the caller a waiter. The lock is held on entry, not on return.
-func (p *Pool[T]) queue(parker Parker, place int, start int64) *waiter[T] {
+func (p *Pool[T]) queue(parker Parker, affinity int, start int64) *waiter[T] {
 	var e effects[T]
 	c := &p.core
 	w := p.waiters.Get().(*waiter[T])
-	w.since, w.parker, w.place = start, parker, place
+	w.since, w.parker, w.affinity = start, parker, affinity
 	p.parkers = p.parkers || parker != nil
 	c.waited++
 	c.waiters.push(w)
-	c.settle(&e)
+	c.dispatch(&e)
 	p.unlock(&e)
 	return w
 }
 
-// await returns what w got, once it has been parked with this result.
+// await returns w's lease or error; parked is the result of its park.
 func (p *Pool[T]) await(ctx context.Context, w *waiter[T], parked error) (Lease[T], error) {
 	start := w.since
 	if parked != nil {
@@ -154,7 +154,7 @@ func (p *Pool[T]) await(ctx context.Context, w *waiter[T], parked error) (Lease[
 			return Lease[T]{}, err
 		}
 		p.mu.Unlock()
-		_ = w.park(context.WithoutCancel(ctx)) // it has been or is being woken
+		_ = w.park(context.WithoutCancel(ctx)) // returns soon: w has been dequeued to be woken
 	}
 	l, err := w.lease, w.err
 	p.recycle(w)
@@ -169,7 +169,7 @@ func (p *Pool[T]) await(ctx context.Context, w *waiter[T], parked error) (Lease[
 	return l, err
 }
 
-// recycle keeps w for the next caller that waits.
+// recycle keeps w for another caller.
 func (p *Pool[T]) recycle(w *waiter[T]) {
 	w.parker, w.lease, w.err = nil, Lease[T]{}, nil
 	p.waiters.Put(w)
@@ -191,7 +191,7 @@ func (p *Pool[T]) ctxError(ctx context.Context, start int64) error {
 	return c.newError(kind, cause, c.clock-start)
 }
 
-// timeLeft is what AcquireTimeout leaves of an acquire that began at start.
+// timeLeft is what remains of AcquireTimeout for an acquire that began at start.
 func (c *core[T]) timeLeft(start int64) time.Duration {
 	if c.limits.AcquireTimeout == 0 {
 		return longest
@@ -199,16 +199,15 @@ func (c *core[T]) timeLeft(start int64) time.Duration {
 	return c.limits.AcquireTimeout - time.Duration(c.clock-start)
 }
 
-// passes runs Check, until then at the longest, on a lease just taken; a
-// resource that fails is closed, and not in the goroutine of a caller whose time
-// is over.
+// passes runs Check on a lease just taken, with the deadline until. A resource that
+// fails is closed: in this goroutine only if the caller still has time left.
 func (p *Pool[T]) passes(ctx context.Context, l Lease[T], start int64, until time.Time) bool {
 	failed := func() {
 		var e effects[T]
 		p.mu.Lock()
 		p.touch(p.now())
 		c := &p.core
-		c.acquired-- // it never was a lease anybody saw
+		c.acquired-- // no caller has seen this lease
 		if l.gen == 1 {
 			c.fresh--
 		}
@@ -230,6 +229,7 @@ func (p *Pool[T]) passes(ctx context.Context, l Lease[T], start int64, until tim
 	}
 	p.mu.Lock()
 	p.core.timed++
+	p.core.notePeak()
 	p.mu.Unlock()
 	p.waits.observe(time.Duration(p.now() - start))
 	return true

@@ -7,8 +7,8 @@ const (
 	backoffFirst = 10 * time.Millisecond
 	// backoffMost bounds how long a backend that is up again stays unnoticed.
 	backoffMost = time.Second
-	// stalledRounds failed opens in a row, with nobody served in between, make
-	// waiters give up on the resources that are in use.
+	// After stalledRounds rounds of failed opens in a row, with no caller served in
+	// between, waiters no longer wait for the resources that are in use.
 	stalledRounds = 3
 )
 

@@ -2,16 +2,16 @@ package pool
 
 import "context"
 
-// TryParker is what a Parker has to be besides for Begin.
+// TryParker is a Parker that can also be asked without waiting. Begin needs one.
 type TryParker interface {
 	Parker
 	// TryPark is a Park that does not wait: it reports whether Unpark has been called, once per
-	// Unpark. After a false the next Unpark has to tell the caller, in a way of its own.
+	// Unpark. After it has returned false the next Unpark must notify the caller by other means.
 	TryPark() bool
 }
 
-// Pending is an acquire that Begin has begun and that waits for its turn. Wait must be called for
-// it exactly once. It belongs to the caller of Begin; the zero Pending is none.
+// Pending is an acquire that Begin has queued. Wait must be called for it exactly once. It belongs
+// to the caller of Begin; the zero Pending waits for nothing.
 type Pending[T any] struct {
 	pool   *Pool[T]
 	w      *waiter[T]
@@ -19,19 +19,19 @@ type Pending[T any] struct {
 	woken  bool
 }
 
-// Begin is Acquire for a caller that cannot wait in it, as an event loop's. If ok, it returns a lease, or a
-// Pending that has Begun if none is idle: parker, which may be Placed, is told when the caller's turn has
-// come. Not ok means that it takes more, such as a check, or that the pool is full or closed: call Acquire.
-// It neither waits nor opens or closes anything in the caller. In a pool with Hooks.Acquired or LeakAfter it
+// Begin is Acquire for a caller that cannot block, such as an event loop. If ok, it returns a lease, or, if no
+// resource is idle, a Pending that has Begun: parker, which may be an AffinityParker, is unparked when the acquire is done.
+// Not ok means that the acquire may block, as for a check, or that the pool is full or closed: call Acquire.
+// Begin neither waits nor opens or closes anything in the caller. In a pool with Hooks.Acquired or LeakAfter it
 // is never ok.
 func (p *Pool[T]) Begin(parker TryParker) (l Lease[T], w Pending[T], ok bool) {
-	place := 0
-	if at, ok := parker.(Placed); ok && p.config.Place != nil {
-		place = at.Place()
+	affinity := 0
+	if at, ok := parker.(AffinityParker); ok && p.config.Affinity != nil {
+		affinity = at.Affinity()
 	}
 	c := &p.core
 	p.mu.Lock()
-	if l, ok = c.instant(place); ok {
+	if l, ok = c.instant(affinity); ok {
 		p.mu.Unlock()
 		return l, w, true
 	}
@@ -41,10 +41,10 @@ func (p *Pool[T]) Begin(parker TryParker) (l Lease[T], w Pending[T], ok bool) {
 	}
 	start := p.now()
 	p.touch(start)
-	return l, Pending[T]{pool: p, w: p.queue(parker, place, start), parker: parker}, true
+	return l, Pending[T]{pool: p, w: p.queue(parker, affinity, start), parker: parker}, true
 }
 
-// Begun reports whether there is an acquire to wait for.
+// Begun reports whether an acquire was queued, so that Wait must be called.
 func (w *Pending[T]) Begun() bool { return w.w != nil }
 
 // Ready reports whether Wait would return at once, and then whether it would return a lease. Call it
@@ -67,8 +67,8 @@ func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
 	return p.await(ctx, waiter, waiter.park(ctx))
 }
 
-// TryRelease is Release where that neither waits nor closes anything. Where it would, as it may with
-// Config.Reset, a lifetime that is over or a pool that is closed, it does nothing and returns false:
+// TryRelease is Release if that neither waits nor closes anything. Otherwise, as it may be with
+// Config.Reset, an expired resource or a closed pool, it does nothing and returns false:
 // then call Release.
 func (l Lease[T]) TryRelease() bool {
 	s := l.s
@@ -81,7 +81,7 @@ func (l Lease[T]) TryRelease() bool {
 	if s.gen != l.gen {
 		l.misuse("TryRelease")
 	}
-	if c.releases(s) {
+	if p.config.Reset == nil && c.pushes(s) {
 		s.gen++
 		c.released++
 		c.pushIdle(s)
@@ -89,7 +89,7 @@ func (l Lease[T]) TryRelease() bool {
 		return true
 	}
 	p.touchLazily()
-	if _, leaves := c.leaves(s); leaves || p.config.Reset != nil {
+	if _, unwanted := c.unwanted(s); unwanted || p.config.Reset != nil {
 		p.mu.Unlock()
 		return false
 	}
@@ -97,7 +97,7 @@ func (l Lease[T]) TryRelease() bool {
 	s.gen++
 	c.released++
 	c.give(s, &e)
-	c.settle(&e)
+	c.dispatch(&e)
 	p.unlock(&e)
 	return true
 }

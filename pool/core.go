@@ -6,14 +6,14 @@ import "time"
 // back-off. It is deterministic: it starts nothing, waits for nothing and reads
 // no clock (times are nanoseconds since the pool was made). Its owner holds the
 // pool's lock around every call, and then performs the returned effects
-// without it. Two things always hold when the lock is free: whoever waits, no
+// without it. Two invariants hold when the lock is free: while a caller waits, no
 // resource is idle; and idle+inUse+opening+closing+checking = total ≤ MaxSize,
 // unless MaxSize was made smaller.
 type core[T any] struct {
-	name   string
-	limits Limits // defaults filled in
-	jitter func() float64
-	place  func(T) int // nil = all are in one
+	name     string
+	limits   Limits // defaults filled in
+	jitter   func() float64
+	affinity func(T) int // Config.Affinity; nil = no affinity
 
 	idle     []*slot[T] // in the order of their last use, newest last
 	waiters  waiterList[T]
@@ -25,20 +25,20 @@ type core[T any] struct {
 	direct   int // overflow resources out, not in total
 	closed   bool
 
-	// clock is the time of the newest look at the real one. While ticking, the
-	// timer renews it every tick, and the fast paths of Acquire and Release
-	// (allowed by hot) make do with it.
+	// clock is the coarse clock: the time when the real one was last read. While
+	// ticking, the timer updates it every tick, and the fast paths of Acquire and
+	// Release (allowed by hot) use it.
 	clock   int64
 	ticking bool
 	hot     bool
-	calm    bool   // hot may be set: nothing observes each lease
+	calm    bool   // hot may be set: no hook and no leak report observes each lease
 	seen    uint64 // acquired + released at the last tick
 
 	backoff backoff
 	lastErr error
 
 	opened, openFailed, acquired, fresh, waited       uint64
-	timed                                             uint64 // of acquired, those that took their time: Pool.waits has them
+	timed                                             uint64 // of acquired, those that Pool.waits has: not served at once
 	timedOut, rejected, canceled, released, discarded uint64
 	overflowed                                        uint64
 	closedFor                                         [reasons]uint64
@@ -47,7 +47,7 @@ type core[T any] struct {
 	leakAfter                                         int64
 }
 
-// slot is a place for one resource. A new one is made for every open.
+// slot holds one resource. A new one is made for every open.
 type slot[T any] struct {
 	pool  *Pool[T]
 	value T // written once, before the slot is shared
@@ -55,11 +55,11 @@ type slot[T any] struct {
 	// so that a stale Lease is recognised. Kept under the pool's lock.
 	gen       uint64
 	idleSince int64
-	place     int // while it is idle
+	affinity  int // its affinity, while it is idle
 	expires   int64
 	openedAt  int64
 	checkedAt int64
-	early     float64 // the part of MaxLifetime this one lives less, 0 to 0.1
+	early     float64 // the fraction of MaxLifetime by which this one expires earlier, 0 to 0.1
 	direct    bool
 	why       Reason   // set when it is to be closed
 	chain     *slot[T] // next in effects.close
@@ -67,7 +67,7 @@ type slot[T any] struct {
 	hold      hold
 }
 
-// effects is what has to happen once the lock is free.
+// effects are what the caller does after unlocking.
 type effects[T any] struct {
 	wake  *waiter[T] // linked by next
 	last  *waiter[T]
@@ -112,13 +112,10 @@ func (c *core[T]) unlink(s *slot[T]) {
 	s.prev, s.nxt = nil, nil
 }
 
-// lease turns a free slot into a lease.
+// lease turns a free slot into a lease. The caller calls notePeak when it hands the lease out.
 func (c *core[T]) lease(s *slot[T]) Lease[T] {
 	s.gen++
 	c.acquired++
-	if !s.direct {
-		c.peak = max(c.peak, c.inUse())
-	}
 	if s.gen == 1 {
 		c.fresh++
 	}
@@ -128,19 +125,27 @@ func (c *core[T]) lease(s *slot[T]) Lease[T] {
 	return Lease[T]{s, s.gen}
 }
 
-// Who prefers a place looks at this many idle resources or waiters, and overtakes those that have waited for so much longer.
+// notePeak is called when a lease has been handed out.
+func (c *core[T]) notePeak() {
+	if n := c.inUse(); n > c.peak {
+		c.peak = n
+	}
+}
+
+// A search for a matching affinity looks at affinitySearch idle resources or waiters, and a matching waiter overtakes those that
+// have waited up to overtaking longer.
 const (
-	placeSearch = 32
-	overtaking  = int64(time.Millisecond)
+	affinitySearch = 32
+	overtaking     = int64(time.Millisecond)
 )
 
-// nearest returns the index of the idle resource to lease to a caller: of those used last one in its place, or else the
-// very last; -1 = none is idle.
-func (c *core[T]) nearest(place int) int {
+// nearest returns the index of the idle resource to lease to a caller: the most recently used one of its affinity, or else the
+// most recently used of all; -1 = none is idle.
+func (c *core[T]) nearest(affinity int) int {
 	n := len(c.idle) - 1
-	if place != 0 {
-		for i := n; i > n-placeSearch && i >= 0; i-- {
-			if c.idle[i].place == place {
+	if affinity != 0 {
+		for i := n; i > n-affinitySearch && i >= 0; i-- {
+			if c.idle[i].affinity == affinity {
 				return i
 			}
 		}
@@ -148,7 +153,7 @@ func (c *core[T]) nearest(place int) int {
 	return n
 }
 
-// takeIdle takes the resource of this index.
+// takeIdle removes and returns the idle resource with index i.
 func (c *core[T]) takeIdle(i int) *slot[T] {
 	n, s := len(c.idle)-1, c.idle[i]
 	if i < n {
@@ -159,19 +164,19 @@ func (c *core[T]) takeIdle(i int) *slot[T] {
 	return s
 }
 
-// popIdle takes the resource used last.
+// popIdle removes and returns the most recently used resource.
 func (c *core[T]) popIdle() *slot[T] { return c.takeIdle(len(c.idle) - 1) }
 
-// pushIdle puts s behind all that are idle.
+// pushIdle makes s the most recently used idle resource.
 func (c *core[T]) pushIdle(s *slot[T]) {
-	if c.place != nil {
-		s.place = c.place(s.value)
+	if c.affinity != nil {
+		s.affinity = c.affinity(s.value)
 	}
 	s.idleSince = c.clock
 	c.idle = append(c.idle, s)
 }
 
-// insertIdle puts s back among the idle where its last use belongs.
+// insertIdle puts s back among the idle resources, by the time of its last use.
 func (c *core[T]) insertIdle(s *slot[T]) {
 	c.idle = append(c.idle, s)
 	for i := len(c.idle) - 1; i > 0 && c.idle[i-1].idleSince > s.idleSince; i-- {
@@ -179,7 +184,7 @@ func (c *core[T]) insertIdle(s *slot[T]) {
 	}
 }
 
-// retire begins the closing of a slot that is in nobody's hands.
+// retire begins to close the resource of a slot that is neither leased nor idle.
 func (c *core[T]) retire(s *slot[T], why Reason, e *effects[T]) {
 	s.why = why
 	if !s.direct {
@@ -189,8 +194,8 @@ func (c *core[T]) retire(s *slot[T], why Reason, e *effects[T]) {
 	e.close = s
 }
 
-// gone ends the closing of s.
-func (c *core[T]) gone(s *slot[T], e *effects[T]) {
+// closeDone is called when the resource of s has been closed.
+func (c *core[T]) closeDone(s *slot[T], e *effects[T]) {
 	c.unlink(s)
 	c.closedFor[s.why]++
 	if s.direct {
@@ -199,14 +204,14 @@ func (c *core[T]) gone(s *slot[T], e *effects[T]) {
 		c.closing--
 		c.total--
 	}
-	c.settle(e)
+	c.dispatch(e)
 }
 
-// give places a resource that is in nobody's hands and fit for use: in the
-// hands of the first waiter, among the idle, or out of the pool.
+// give hands a usable resource that came back, or was just opened, to a waiter,
+// makes it idle, or retires it.
 func (c *core[T]) give(s *slot[T], e *effects[T]) {
-	switch why, leaves := c.leaves(s); {
-	case leaves:
+	switch why, unwanted := c.unwanted(s); {
+	case unwanted:
 		c.retire(s, why, e)
 	case c.waiters.head != nil:
 		c.hand(s, e)
@@ -215,8 +220,8 @@ func (c *core[T]) give(s *slot[T], e *effects[T]) {
 	}
 }
 
-// leaves reports whether the pool has no place for a resource that is given back, and why.
-func (c *core[T]) leaves(s *slot[T]) (why Reason, leaves bool) {
+// unwanted reports whether the pool must close a resource that is given back, and why.
+func (c *core[T]) unwanted(s *slot[T]) (why Reason, unwanted bool) {
 	switch {
 	case c.closed:
 		return ReasonShutdown, true
@@ -230,19 +235,19 @@ func (c *core[T]) leaves(s *slot[T]) (why Reason, leaves bool) {
 	return ReasonSurplus, c.waiters.head == nil && len(c.idle) >= c.limits.MaxIdle
 }
 
-// nextFor returns the waiter that gets s: the first, or the first in its place.
+// nextFor returns the waiter that gets s: the first, or the first of its affinity.
 func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
 	first := c.waiters.head
-	if c.place == nil {
+	if c.affinity == nil {
 		return first
 	}
-	place := c.place(s.value)
-	if place == 0 {
+	affinity := c.affinity(s.value)
+	if affinity == 0 {
 		return first
 	}
 	w := first
-	for n := 0; w != nil && n < placeSearch && w.since-first.since <= overtaking; n++ {
-		if w.place == place {
+	for n := 0; w != nil && n < affinitySearch && w.since-first.since <= overtaking; n++ {
+		if w.affinity == affinity {
 			return w
 		}
 		w = w.next
@@ -255,6 +260,7 @@ func (c *core[T]) hand(s *slot[T], e *effects[T]) {
 	w := c.nextFor(s)
 	c.waiters.remove(w)
 	w.lease = c.lease(s)
+	c.notePeak()
 	c.timed++
 	c.backoff.stalled = 0
 	e.addWake(w)
@@ -267,7 +273,7 @@ func (c *core[T]) fail(w *waiter[T], kind, cause error, e *effects[T]) {
 	e.addWake(w)
 }
 
-// newError describes the pool as it is, and notes when it refused somebody last.
+// newError describes the pool as it is, and notes the time of a refusal.
 func (c *core[T]) newError(kind, cause error, waited int64) *Error {
 	if kind == ErrTimeout || kind == ErrTooManyWaiters { //nolint:errorlint // these very values
 		c.lastRefused = max(c.clock, 1)
@@ -279,9 +285,9 @@ func (c *core[T]) newError(kind, cause error, waited int64) *Error {
 	}
 }
 
-// settle restores the core's promises after any change: waiters get what is
-// idle, and opens are started for the rest and for MinIdle.
-func (c *core[T]) settle(e *effects[T]) {
+// dispatch restores the core's invariants after any change: waiters get idle
+// resources, and opens are started for the remaining waiters and for MinIdle.
+func (c *core[T]) dispatch(e *effects[T]) {
 	if c.closed {
 		return
 	}
@@ -310,7 +316,7 @@ func (c *core[T]) settle(e *effects[T]) {
 
 // wanted is the number of further opens that waiters and MinIdle ask for.
 func (c *core[T]) wanted() int {
-	warm := len(c.idle) + c.checking // those come back, as a rule
+	warm := len(c.idle) + c.checking // most pass their check
 	if c.limits.MinIdle == 0 {
 		return c.waiters.n - c.opening
 	}
@@ -337,28 +343,28 @@ func (c *core[T]) failAll(kind, cause error, e *effects[T]) {
 	}
 }
 
-// full reports whether one more waiter is one too many: those for whom there is
-// a place that nobody uses, be its resource not open yet, being checked or being
-// closed, do not count.
+// full reports whether the pool must reject one more waiter. Waiters for whom a
+// slot is free, because its resource is not open yet, being checked or being closed,
+// do not count.
 func (c *core[T]) full() bool {
 	most := c.limits.MaxWaiters
 	if most == 0 {
 		return false
 	}
-	places := max(c.limits.MaxSize-c.inUse(), 0)
-	return c.waiters.n >= places+max(most, 0)
+	free := max(c.limits.MaxSize-c.inUse(), 0)
+	return c.waiters.n >= free+max(most, 0)
 }
 
 // begun returns the back-off round in which an open starts.
 func (c *core[T]) begun() uint64 { return c.backoff.round }
 
-// openDone takes the result of an open under way.
+// openDone is called with the result of an open.
 func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	c.opening--
 	if err != nil {
 		c.total--
 		c.openFailure(round, err, e)
-		c.settle(e)
+		c.dispatch(e)
 		return
 	}
 	c.backoff.reset()
@@ -370,10 +376,10 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	} else {
 		c.give(s, e)
 	}
-	c.settle(e)
+	c.dispatch(e)
 }
 
-// born enters a resource that was just opened.
+// born adds a resource that was just opened.
 func (c *core[T]) born(s *slot[T]) {
 	c.opened++
 	s.openedAt, s.checkedAt = c.clock, c.clock
@@ -382,7 +388,7 @@ func (c *core[T]) born(s *slot[T]) {
 	c.link(s)
 }
 
-// expiry is when s has to go under the present limits.
+// expiry is when s must be closed under the current limits.
 func (c *core[T]) expiry(s *slot[T]) int64 {
 	life := int64(c.limits.MaxLifetime)
 	if life == 0 || s.direct {
@@ -391,7 +397,7 @@ func (c *core[T]) expiry(s *slot[T]) int64 {
 	return s.openedAt + life - int64(float64(life)*s.early)
 }
 
-// openFailure decides who learns of a failed open.
+// openFailure decides which waiters fail because of a failed open.
 func (c *core[T]) openFailure(round uint64, err error, e *effects[T]) {
 	c.openFailed++
 	if c.closed {
@@ -411,7 +417,7 @@ func (c *core[T]) openFailure(round uint64, err error, e *effects[T]) {
 	}
 }
 
-// shutdown refuses everybody from now on and closes what is idle.
+// shutdown fails all waiters, refuses later acquires and closes idle resources.
 func (c *core[T]) shutdown(e *effects[T]) {
 	c.closed, c.hot, c.ticking = true, false, false
 	c.failAll(ErrClosed, nil, e)
@@ -420,7 +426,7 @@ func (c *core[T]) shutdown(e *effects[T]) {
 	}
 }
 
-// empty reports whether nothing is left of a closed pool.
+// empty reports whether every resource of a closed pool is closed.
 func (c *core[T]) empty() bool { return c.closed && c.total == 0 && c.direct == 0 }
 
 // update applies new limits (validated, defaults filled in).
@@ -430,11 +436,11 @@ func (c *core[T]) update(l Limits, e *effects[T]) {
 		s.expires = c.expiry(s)
 	}
 	surplus := max(len(c.idle)-l.MaxIdle, min(c.total-c.closing-l.MaxSize, len(c.idle)), 0)
-	for _, s := range c.idle[:surplus] { // those unused for longest
+	for _, s := range c.idle[:surplus] { // the least recently used
 		c.retire(s, ReasonSurplus, e)
 	}
 	kept := copy(c.idle, c.idle[surplus:])
 	clear(c.idle[kept:])
 	c.idle = c.idle[:kept]
-	c.settle(e)
+	c.dispatch(e)
 }

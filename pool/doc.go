@@ -1,5 +1,5 @@
 // Package pool is a typed resource pool: connections, handles, anything that
-// is dear to open and safe to use again.
+// is expensive to open and safe to reuse.
 //
 //	package main
 //
@@ -38,16 +38,16 @@
 // An idle resource is leased last-in first-out, so that the surplus ages out.
 // When none is idle the caller waits, first come first served, for whichever
 // comes first: a lease that is released (the resource is handed over directly,
-// nobody can take it in between) or a new resource. Resources are opened by the
-// pool's own goroutines, never under its lock and several at a time; one whose
-// caller has left is kept for the next.
+// no other caller can take it in between) or a new resource. Resources are opened
+// by the pool's own goroutines, never under its lock and several at a time; one
+// whose caller has given up is kept for the next.
 //
-// Where it matters who uses a resource, as with connections that belong to an
-// event loop each, Config.Place has callers get those of their own place if they
-// can, at the cost of a millisecond of the order above.
+// Config.Affinity gives resources an affinity, such as the event loop that a
+// connection belongs to. Callers then prefer resources of their own affinity, and
+// may overtake callers that have waited up to a millisecond longer.
 //
-// An event loop cannot wait in Acquire: Begin leases, or queues a caller that is told
-// when its turn has come, and TryRelease gives back without waiting for a Close.
+// An event loop cannot wait in Acquire: Begin leases at once, or queues the caller
+// and notifies it later, and TryRelease gives back without waiting for a Close.
 //
 // # When opening fails
 //
@@ -55,8 +55,8 @@
 // resource at a time until one opens. One failed open fails one waiting caller;
 // a second in a row fails every caller that waits, with the cause (ErrOpen),
 // and new ones at once until the next attempt. While other resources are open,
-// and so may come back, callers wait for those instead and are failed after
-// three attempts in a row during which nobody was served.
+// and so may come back, callers wait for those instead and fail after
+// three attempts in a row during which no caller was served.
 //
 // # Callbacks
 //
@@ -70,7 +70,7 @@
 // # Concurrency
 //
 // Every method of Pool and Stats is safe for use by several goroutines. A Lease
-// belongs to whoever holds it. The pool starts goroutines only to open, check
+// belongs to its holder. The pool starts goroutines only to open, check
 // and close resources and to run its timer, and none is left after Close once
 // every lease has come back and the callbacks under way have returned.
 package pool

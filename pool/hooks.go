@@ -42,9 +42,9 @@ type AcquireEvent struct {
 }
 
 // Hooks observe a pool, for tracing. Each may be nil; each is called without
-// the pool's lock, by the goroutine that did the thing, and must not block.
-// Acquired makes every acquire read the clock twice. One that panics is reported
-// as a callback is, and what it observed goes on.
+// the pool's lock, in the goroutine whose action it observes, and must not block.
+// Acquired makes every acquire read the clock twice. A panic in a hook is reported
+// like one in a callback, and does not affect what the hook observed.
 type Hooks struct {
 	Acquired func(ctx context.Context, e AcquireEvent)
 	Opened   func(took time.Duration, err error)

@@ -215,3 +215,50 @@ func (w *crowd) finish() {
 	s := w.p.Stats()
 	want(w, "leases returned", s.Released+s.Discarded, s.Acquired)
 }
+
+// The peak counts leases that take no more than the idle stack.
+func TestPeakOfInstantLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MinIdle: 3, MaxSize: 3})
+		synctest.Wait()
+		var leases []pool.Lease[*res]
+		for n := range 3 {
+			leases = append(leases, acquire(t, p))
+			want(t, "most in use", p.Stats().PeakInUse, n+1)
+		}
+		for _, l := range leases {
+			l.Release()
+		}
+		b.end(p)
+	})
+}
+
+// The peak does not count an acquire that found only resources which fail their check.
+func TestPeakWithoutFailedChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		var broken atomic.Bool
+		p := b.start(pool.Limits{MinIdle: 2, MaxSize: 3, MaxWaiters: -1}, func(c *pool.Config[*res]) {
+			c.Check = func(context.Context, *res) error {
+				if broken.Load() {
+					return errDown
+				}
+				return nil
+			}
+		})
+		synctest.Wait()
+		held := acquire(t, p)
+		time.Sleep(2 * pool.DefaultCheckAfter)
+		broken.Store(true)
+		b.set(func() { b.down = true })
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_ = acquireErrCtx(short, p)
+		s := p.Stats()
+		want(t, "closed by checks", s.ClosedCheck, 2)
+		want(t, "most in use", s.PeakInUse, 1)
+		held.Release()
+		b.end(p)
+	})
+}

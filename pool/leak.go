@@ -24,15 +24,15 @@ type Leak struct {
 	Site string
 }
 
-// hold is what is known of the present lease of a slot, when leaks are
-// looked for.
+// hold is when and where the current lease of a slot began, if leaks are
+// reported.
 type hold struct {
 	since    int64
 	site     []uintptr
 	reported bool
 }
 
-// hold notes who acquires s, for a sample. Under mu; called from Acquire.
+// hold records the call stack of an Acquire, for a sample. Under mu; called from Acquire.
 func (p *Pool[T]) hold(s *slot[T]) {
 	c := &p.core
 	if c.leakAfter == 0 || (c.acquired > leakEvery && c.acquired%leakEvery != 0) {

@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"time"
 )
 
 // Lease is the right to use one resource until Release, Discard or DiscardAsync,
 // exactly one of which must be called exactly once: a second call panics, naming
-// the pool.
-// It is a small value; copies are the same lease. The zero Lease is none.
+// the pool. It is a small value; copies are the same lease. The zero Lease holds
+// nothing.
 type Lease[T any] struct {
 	s   *slot[T]
 	gen uint64 // the slot's generation while this lease lasts
@@ -22,9 +23,9 @@ func (l Lease[T]) Value() T { return l.s.value }
 // have gone stale and a failed operation may be worth a retry on another.
 func (l Lease[T]) Reused() bool { return l.gen > 1 }
 
-// Release gives the resource back: to the first caller that waits, else to the
-// idle ones. After a hand-over to a waiting goroutine it yields the processor
-// once, so that this goroutine runs first; it does not in a pool that a Parker
+// Release gives the resource back: to the first waiting caller, else to the idle
+// resources. After a hand-over to a waiting goroutine it yields the processor once,
+// so that the waiting goroutine runs first; it does not in a pool that a Parker
 // has waited in. Config.Reset, if set, runs first, in this goroutine. The resource
 // is closed instead, in this goroutine, when Reset fails, when it is past its
 // lifetime or surplus, or when the pool is closed.
@@ -34,61 +35,65 @@ func (l Lease[T]) Release() {
 		panic("pool: Release of a zero Lease")
 	}
 	p := s.pool
+	c := &p.core
 	p.mu.Lock()
-	c := &p.core
-	if s.gen == l.gen && c.releases(s) {
-		s.gen++
-		c.released++
-		c.pushIdle(s)
-		p.mu.Unlock()
-		return
-	}
-	l.releaseSlow(p) // unlocks
-}
-
-// releases reports whether to release s is no more than a push.
-func (c *core[T]) releases(s *slot[T]) bool {
-	return c.hot && c.waiters.head == nil && c.clock < s.expires && s.pool.config.Reset == nil &&
-		len(c.idle) < c.limits.MaxIdle && c.total <= c.limits.MaxSize && !s.direct
-}
-
-// releaseSlow is Release whenever it is more than a push. The lock is held on
-// entry, not on return.
-func (l Lease[T]) releaseSlow(p *Pool[T]) {
-	c := &p.core
-	if l.s.gen != l.gen {
+	if s.gen != l.gen {
 		l.misuse("Release")
 	}
-	l.s.gen++
+	s.gen++
 	c.released++
-	if p.config.Reset != nil && !c.closed && !l.s.direct && c.total <= c.limits.MaxSize && c.clock < l.s.expires {
+	if p.config.Reset != nil && !c.closed && !s.direct && c.total <= c.limits.MaxSize && c.clock < s.expires {
 		timeout := c.limits.OpenTimeout
 		p.mu.Unlock()
-		failed := func() { p.put(l.s, ReasonReset) }
-		if err := p.guard("Reset", func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), timeout)
-			defer cancel()
-			return p.config.Reset(ctx, l.s.value)
-		}, failed); err != nil {
-			failed()
+		if !p.reset(s, timeout) {
 			return
 		}
 		p.mu.Lock()
 	}
+	if c.pushes(s) {
+		c.pushIdle(s)
+		p.mu.Unlock()
+		return
+	}
+	p.giveSlow(s)
+}
+
+// pushes reports whether the fast path of Release applies: s only has to be pushed onto the idle stack.
+func (c *core[T]) pushes(s *slot[T]) bool {
+	return c.hot && c.waiters.head == nil && c.clock < s.expires &&
+		len(c.idle) < c.limits.MaxIdle && c.total <= c.limits.MaxSize && !s.direct
+}
+
+// reset runs Config.Reset. It reports whether that succeeded; if not, s is closed.
+func (p *Pool[T]) reset(s *slot[T], timeout time.Duration) (ok bool) {
+	failed := func() { p.put(s, ReasonReset) }
+	if err := p.guard("Reset", func() error {
+		b := &bounded{Context: context.Background(), at: time.Now().Add(timeout)}
+		defer b.end()
+		return p.config.Reset(b, s.value)
+	}, failed); err != nil {
+		failed()
+		return false
+	}
+	return true
+}
+
+// giveSlow is Release without the fast path. The lock is held on entry, not on return.
+func (p *Pool[T]) giveSlow(s *slot[T]) {
 	var e effects[T]
 	p.touchLazily()
-	c.give(l.s, &e)
-	c.settle(&e)
+	p.core.give(s, &e)
+	p.core.dispatch(&e)
 	yield := e.wake != nil && !p.parkers
 	p.unlock(&e)
 	if yield {
-		// Without this the goroutine that releases goes on, finds no idle resource at its next Acquire and waits
-		// in its turn: once there is a queue, every lease goes through it and costs a park and a wake-up.
+		// Otherwise the releasing goroutine would continue, find no idle resource at its next Acquire and queue
+		// too: once there is a queue, every lease would go through it and cost a park and a wake-up.
 		runtime.Gosched()
 	}
 }
 
-// put retires a slot in nobody's hands.
+// put retires s, whose lease has ended.
 func (p *Pool[T]) put(s *slot[T], why Reason) {
 	var e effects[T]
 	p.mu.Lock()
@@ -97,15 +102,15 @@ func (p *Pool[T]) put(s *slot[T], why Reason) {
 	p.unlock(&e)
 }
 
-// Discard closes the resource, in this goroutine, and frees its place for
+// Discard closes the resource, in this goroutine, and frees its slot for
 // another.
 func (l Lease[T]) Discard() {
 	var e effects[T]
 	l.discard("Discard", &e).unlock(&e)
 }
 
-// DiscardAsync is Discard for a resource whose Close may take its time: it runs
-// in a goroutine of the pool's, and the place is free when it has returned.
+// DiscardAsync is Discard for a resource whose Close may be slow: Close runs in
+// one of the pool's goroutines, and the slot is free when it has returned.
 func (l Lease[T]) DiscardAsync() {
 	var e effects[T]
 	l.discard("DiscardAsync", &e).unlockAsync(&e)

@@ -42,7 +42,7 @@ func (p *Pool[T]) touch(now int64) {
 	}
 }
 
-// touchLazily is touch when a clock that ticks is good enough. Under mu.
+// touchLazily is touch unless the coarse clock ticks, which is accurate enough then. Under mu.
 func (p *Pool[T]) touchLazily() {
 	if !p.core.ticking {
 		p.touch(p.now())
@@ -69,7 +69,7 @@ func (p *Pool[T]) schedule() {
 		at = min(at, w.since+int64(c.limits.AcquireTimeout))
 	}
 	if c.backoff.failures > 0 && c.opening == 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
-		at = min(at, c.backoff.retryAt) // while an attempt is under way its end decides
+		at = min(at, c.backoff.retryAt) // an attempt under way calls schedule when it ends
 	}
 	if !c.ticking {
 		at = min(at, c.due(p.config.Check != nil), c.nextLeak())
@@ -115,9 +115,9 @@ func (c *core[T]) due(checks bool) int64 {
 	return at
 }
 
-// tick is what the timer runs: it renews the coarse clock, ends waits that
+// tick is what the timer runs: it updates the coarse clock, ends waits that
 // lasted too long, closes resources past their time, replaces and checks
-// others, and lets the clock rest when nothing happened since the last tick.
+// others, and stops the clock when nothing happened since the last tick.
 func (p *Pool[T]) tick() {
 	var e effects[T]
 	c := &p.core
@@ -130,7 +130,7 @@ func (p *Pool[T]) tick() {
 	c.clock = max(c.clock, p.now())
 	c.expireWaiters(&e)
 	c.reap(&e)
-	c.settle(&e)
+	c.dispatch(&e)
 	if c.seen == c.acquired+c.released && c.waiters.n == 0 {
 		c.ticking, c.hot = false, false
 	}
@@ -151,8 +151,8 @@ func (p *Pool[T]) tick() {
 	}
 }
 
-// expireWaiters ends the waits longer than AcquireTimeout. Callers queue in the
-// order of their beginnings, so the first that may stay ends the search.
+// expireWaiters ends the waits longer than AcquireTimeout. The queue is ordered by
+// the beginning of the acquires, so the first that has time left ends the search.
 func (c *core[T]) expireWaiters(e *effects[T]) {
 	if c.limits.AcquireTimeout == 0 {
 		return
@@ -183,7 +183,7 @@ func (c *core[T]) reap(e *effects[T]) {
 	c.idle = kept
 }
 
-// takeUnchecked takes out an idle resource whose background check is due.
+// takeUnchecked removes and returns an idle resource whose background check is due.
 func (c *core[T]) takeUnchecked() *slot[T] {
 	every := int64(c.limits.CheckInterval)
 	if every == 0 || c.closed {
@@ -240,7 +240,7 @@ func (p *Pool[T]) checked(s *slot[T], err error) (next *slot[T]) {
 		c.insertIdle(s)
 	}
 	next = c.takeUnchecked()
-	c.settle(&e)
+	c.dispatch(&e)
 	p.checker = next != nil
 	p.unlockAsync(&e)
 	return next

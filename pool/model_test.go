@@ -35,6 +35,8 @@ type model struct {
 	idle         []*res
 	holders      []*client
 	queue        []*client
+	peak         int // most holders, as far as compare has seen
+	maxPeak      int // the largest max
 }
 
 func (m *model) size() int { return len(m.idle) + len(m.holders) }
@@ -284,6 +286,10 @@ func (w *world) compare() {
 	want(w, "in use", s.InUse, len(w.m.holders))
 	want(w, "waiting", s.Waiting, len(w.m.queue))
 	want(w, "opening and busy", s.Opening+s.Busy, 0)
+	w.m.peak, w.m.maxPeak = max(w.m.peak, s.InUse), max(w.m.maxPeak, w.m.max)
+	if s.PeakInUse < w.m.peak || s.PeakInUse > w.m.maxPeak {
+		w.Errorf("most in use: %d, not from %d to %d", s.PeakInUse, w.m.peak, w.m.maxPeak)
+	}
 	_, open := w.b.count()
 	want(w, "open", open, w.m.size())
 }

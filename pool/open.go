@@ -26,7 +26,7 @@ func (p *Pool[T]) open(round uint64) {
 	finish(p.callOpen(p.ctx, timeout, s, finish))
 }
 
-// errExited is what waiters learn when Open ended its goroutine.
+// errExited is the error of an Open that ended its goroutine.
 var errExited = errors.New("the Open callback called runtime.Goexit")
 
 // callOpen runs Config.Open into s.value. If Open or the hook end the goroutine,
@@ -86,8 +86,8 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 	return l, failure
 }
 
-// directError counts and describes a direct open that failed with err: for the
-// sake of the pool's end, of the caller's patience, or by itself. Under mu.
+// directError counts and describes a direct open that failed with err, because the
+// pool was closed, because the caller's time was over, or by itself. Under mu.
 func (p *Pool[T]) directError(caller context.Context, start int64, err error) error {
 	c := &p.core
 	switch {

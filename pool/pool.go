@@ -19,14 +19,14 @@ type Config[T any] struct {
 	// carries no values of the caller that waits (for an overflow resource it is
 	// derived from that caller's). Open must heed ctx.
 	Open func(ctx context.Context) (T, error)
-	// Go starts fn, which calls Open, somewhere else than in the caller; nil is
+	// Go starts fn, which calls Open, elsewhere than in the caller; nil means
 	// the go statement. It is called wherever a resource turns out to be
-	// needed, mostly in Acquire, has to run each fn it is given, once, and must not
+	// needed, mostly in Acquire. It must run each fn exactly once and must not
 	// wait for it.
 	Go func(fn func())
 	// Close ends a resource. It runs in the goroutine that gave the resource up
 	// or in one of the pool's, and must not block for long: the resource's
-	// place is free only when it returns.
+	// slot is free only when it returns.
 	Close func(T)
 	// Check, optional, says whether an idle resource is still good. It runs in
 	// Acquire after CheckAfter, with the caller's context, bounded by what is
@@ -37,14 +37,14 @@ type Config[T any] struct {
 	// next lease. ctx ends with Limits.OpenTimeout. An error closes the resource.
 	Reset func(ctx context.Context, v T) error
 
-	// Place, optional, tells where a resource lives, by a number such as that of
-	// its event loop, from 1; 0 is nowhere in particular. Where using it from
-	// elsewhere is dear, callers say by their Parker where they are (Placed), and
-	// mostly get one that is there: of the idle resources the one used last
-	// there, and of those released the next, unless somebody has waited for a
-	// millisecond longer. It is called under the pool's lock, for resources in
-	// nobody's hands, and must only look.
-	Place func(T) int
+	// Affinity, optional, returns a resource's affinity: a number from 1, such as
+	// that of its event loop, or 0 for none. It is for resources that are
+	// expensive to use from elsewhere. A caller has the affinity that its Parker
+	// reports (AffinityParker) and mostly gets a resource with the same one: the most
+	// recently used idle one, or the next that is released, unless another caller
+	// has waited a millisecond longer. Affinity is called under the pool's lock, for
+	// resources that are not leased, and must only read.
+	Affinity func(T) int
 
 	Limits
 
@@ -108,12 +108,12 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.waiters.New = func() any { return &waiter[T]{ready: make(chan struct{}, 1)} }
 	p.core = core[T]{
-		place: cfg.Place, name: cfg.Name, limits: cfg.Limits.withDefaults(), jitter: rand.Float64,
+		affinity: cfg.Affinity, name: cfg.Name, limits: cfg.Limits.withDefaults(), jitter: rand.Float64,
 		calm: cfg.Hooks.Acquired == nil && cfg.LeakAfter == 0, leakAfter: int64(cfg.LeakAfter),
 	}
 	var e effects[T]
 	p.mu.Lock()
-	p.core.settle(&e)
+	p.core.dispatch(&e)
 	p.unlock(&e)
 	return p, nil
 }
@@ -168,14 +168,14 @@ func (p *Pool[T]) closeChain(s *slot[T]) {
 	}
 }
 
-// closeSlot closes a retired slot's resource and frees its place. If that ends
-// the goroutine, the rest is closed in another.
+// closeSlot closes the resource of s, which is retired, and frees the slot. If
+// that ends the goroutine, the resources of rest are closed in another.
 func (p *Pool[T]) closeSlot(s, rest *slot[T]) {
 	freed := func() {
 		var e effects[T]
 		p.mu.Lock()
 		p.touch(p.now())
-		p.core.gone(s, &e)
+		p.core.closeDone(s, &e)
 		if p.core.empty() {
 			close(p.done)
 		}
@@ -215,10 +215,10 @@ func (p *Pool[T]) With(ctx context.Context, fn func(T) error) error {
 	return err
 }
 
-// Update changes every limit of the running pool. Idle resources beyond the new
-// ones are closed before it returns, leased ones when they come back; waiters
-// get the room that was added. The error wraps ErrConfig and changes nothing;
-// a closed pool returns ErrClosed.
+// Update replaces the limits of the running pool. Idle resources beyond the new
+// limits are closed before it returns, leased ones when they come back; waiters
+// use slots that were added. An error wraps ErrConfig, or ErrClosed for a
+// closed pool, and nothing has changed.
 func (p *Pool[T]) Update(l Limits) error {
 	if err := l.Verify(); err != nil {
 		return fmt.Errorf("pool %q: %w", p.name, err)

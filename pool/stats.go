@@ -38,7 +38,7 @@ type Stats struct {
 
 	// Since is when the pool was made.
 	Since time.Time
-	// PeakInUse is the largest InUse so far.
+	// PeakInUse is the largest InUse so far, of resources that passed their check.
 	PeakInUse int
 	// LastRefused is when an acquire was last counted by TimedOut or Rejected;
 	// zero if none was.
@@ -51,11 +51,15 @@ type Stats struct {
 	LastOpenError error
 }
 
-// HistogramBuckets is the number of buckets of a Histogram: 1 µs, 2 µs, 4 µs …
-// 33.6 s, and one without an upper bound.
+// HistogramBuckets is the number of buckets of a Histogram: 2^-20 s (about a
+// microsecond), 2^-19 s … 32 s, and one without an upper bound.
 const HistogramBuckets = 27
 
-// Histogram counts durations in buckets whose bounds double.
+// histogramOctaves is the index of the bucket whose bound is a second.
+const histogramOctaves = 20
+
+// Histogram counts durations in buckets whose bounds double: those of a native
+// histogram of Prometheus, schema 0.
 type Histogram struct {
 	// Counts holds the durations above BucketBound(i-1) and up to BucketBound(i).
 	Counts [HistogramBuckets]uint64
@@ -68,7 +72,7 @@ func BucketBound(i int) time.Duration {
 	if i >= HistogramBuckets-1 {
 		return never
 	}
-	return time.Microsecond << max(i, 0)
+	return time.Second >> max(histogramOctaves-i, 0) << max(i-histogramOctaves, 0)
 }
 
 // Count returns the number of durations counted.
@@ -101,10 +105,15 @@ func (h Histogram) Quantile(q float64) time.Duration {
 
 // bucketOf returns the bucket d belongs to.
 func bucketOf(d time.Duration) int {
-	if d <= time.Microsecond {
+	if d <= 0 {
 		return 0
 	}
-	return min(bits.Len64(uint64((d-1)/time.Microsecond)), HistogramBuckets-1)
+	if d > BucketBound(HistogramBuckets-2) {
+		return HistogramBuckets - 1
+	}
+	// In 2^-20 s, rounded up: 2^20/10^9 is 2^11/5^9.
+	units := (uint64(d)<<11 + 1953124) / 1953125
+	return bits.Len64(units - 1)
 }
 
 // histogram is a Histogram several goroutines may add to.
@@ -131,6 +140,23 @@ func (p *Pool[T]) AllInUse() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.core.limits.Overflow != OverflowDirect && p.core.inUse() >= p.core.limits.MaxSize
+}
+
+// Interrupt calls f with each resource that is leased, and returns their number. The leases continue, and some may have ended when f is
+// called: f must make the holders notice and be safe beside and after Close, as net.Conn's Close is.
+func (p *Pool[T]) Interrupt(f func(T)) int {
+	var leased []T
+	p.mu.Lock()
+	for s := p.core.all; s != nil; s = s.nxt {
+		if s.gen%2 == 1 {
+			leased = append(leased, s.value)
+		}
+	}
+	p.mu.Unlock()
+	for _, v := range leased {
+		f(v)
+	}
+	return len(leased)
 }
 
 // Stats returns a snapshot, in constant time.

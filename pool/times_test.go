@@ -420,3 +420,30 @@ func TestContextOfACheck(t *testing.T) {
 		b.end(p)
 	})
 }
+
+// Reset's context ends with OpenTimeout, and in a Reset that does not wait for that it costs no timer.
+func TestResetTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		wait := false
+		p := b.start(pool.Limits{OpenTimeout: time.Second}, func(c *pool.Config[*res]) {
+			c.Reset = func(ctx context.Context, _ *res) error {
+				if !wait {
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		})
+		if n := testing.AllocsPerRun(100, func() { acquire(t, p).Release() }); n > 1 {
+			t.Errorf("a lease with a Reset allocates %v times", n)
+		}
+		held := acquire(t, p)
+		wait = true
+		start := time.Now()
+		held.Release()
+		want(t, "time in Release", time.Since(start), time.Second)
+		want(t, "closed by Reset", p.Stats().ClosedReset, 1)
+		b.end(p)
+	})
+}

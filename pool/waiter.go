@@ -12,28 +12,29 @@ import "context"
 type Parker interface {
 	// Park blocks until Unpark has been called (also before Park) and returns
 	// nil, or until ctx ends and returns its error. It returns nil once per
-	// Unpark and never without one. Where ctx can end it may give up for
-	// reasons of its own with another error: the Acquire is then canceled.
+	// Unpark and never without one. If ctx can end, Park may also give up for
+	// other reasons with another error: the Acquire is then canceled.
 	Park(ctx context.Context) error
 	// Unpark ends the present or the next Park.
 	Unpark()
 }
 
-// Placed is what a Parker may be besides, to say where its caller is; see Config.Place.
-type Placed interface {
+// AffinityParker is a Parker whose caller has an affinity; see Config.Affinity.
+type AffinityParker interface {
 	Parker
-	Place() int
+	// Affinity returns the caller's affinity, 0 for none.
+	Affinity() int
 }
 
 type parkerKey struct{}
 
-// parkerOf returns the Parker in ctx, if there is one, and its place.
-func parkerOf(ctx context.Context) (p Parker, place int) {
+// parkerOf returns the Parker in ctx, if there is one, and its affinity.
+func parkerOf(ctx context.Context) (p Parker, affinity int) {
 	p, _ = ctx.Value(parkerKey{}).(Parker)
-	if at, ok := p.(Placed); ok {
-		place = at.Place()
+	if at, ok := p.(AffinityParker); ok {
+		affinity = at.Affinity()
 	}
-	return p, place
+	return p, affinity
 }
 
 // ParkerOf returns the Parker in ctx, nil if there is none.
@@ -48,15 +49,15 @@ func WithParker(ctx context.Context, p Parker) context.Context {
 	return context.WithValue(ctx, parkerKey{}, p)
 }
 
-// waiter is one caller waiting for a lease. Its links and result belong to the
-// pool's lock until it is woken, and to the caller from then on. Waiters are
-// used again; one that has been woken holds no token.
+// waiter is one caller waiting for a lease. Its links and result are guarded by
+// the pool's lock until it is woken, and belong to the caller from then on.
+// Waiters are reused: ready is empty again once the woken caller has parked.
 type waiter[T any] struct {
 	prev, next *waiter[T]
 	queued     bool
 	ready      chan struct{} // capacity 1: a wake-up never blocks
 	parker     Parker        // nil: ready is used
-	place      int           // where the caller is
+	affinity   int           // the caller's affinity
 	since      int64         // when the acquire began
 	lease      Lease[T]      // the result, or
 	err        error
@@ -89,8 +90,8 @@ func (w *waiter[T]) wake() {
 	w.ready <- struct{}{}
 }
 
-// waiterList is in the order in which the acquires began, which is nearly always
-// that of the pushes; removal takes constant time.
+// waiterList is ordered by the beginning of the acquires, which is nearly always
+// the order of the pushes; removal takes constant time.
 type waiterList[T any] struct {
 	head, tail *waiter[T]
 	n          int

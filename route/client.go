@@ -20,8 +20,8 @@ import (
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
 
-// Client is where Call sends requests to. It may be used by many goroutines at once, and may not be changed
-// while it is.
+// Client says where Call sends requests. It may be used by many goroutines at once, and must not be changed
+// meanwhile.
 type Client struct {
 	// BaseURL is put in front of the paths: "http://127.0.0.1:8080", say.
 	BaseURL string
@@ -133,7 +133,10 @@ func clientPlanOf(t reflect.Type) *clientPlan {
 	if p, ok := clientPlans.Load(t); ok {
 		return p.(*clientPlan)
 	}
-	p := &clientPlan{}
+	p := &clientPlan{err: refuseEndless(t)}
+	if p.err != nil {
+		return p
+	}
 	if t.Kind() != reflect.Struct {
 		p.body = jsonplan.Of(t)
 	} else if p.bind, p.err = bind.Compile(t, reflect.TypeFor[Files]()); p.err == nil {

@@ -90,6 +90,9 @@ func TestCallReturnsProblems(t *testing.T) {
 }
 
 func TestCallFails(t *testing.T) {
+	if _, err := route.Call[struct{ Next *endless }, int](t.Context(), &route.Client{BaseURL: "http://127.0.0.1:1"}, "POST /", struct{ Next *endless }{}); err == nil || !strings.Contains(err.Error(), "to nothing but itself") {
+		t.Errorf("a type that no plan can be made of: %v", err)
+	}
 	c := client(t, "GET /{id}", func(_ *route.Ctx, req struct {
 		ID string `path:"id"`
 	}) (string, error) {

@@ -15,6 +15,11 @@ import (
 
 // compile makes the plans of an endpoint. Its errors name the field and the reason.
 func (e *Endpoint) compile() error {
+	for _, t := range []reflect.Type{e.reqType, e.respType} {
+		if err := refuseEndless(t); err != nil {
+			return err
+		}
+	}
 	if found := jsonplan.Impossible(e.respType); found != nil && !ownAnswer(e.respType) {
 		return fmt.Errorf("the response type %v cannot be encoded: it holds a %v", e.respType, found)
 	}
@@ -25,6 +30,48 @@ func (e *Endpoint) compile() error {
 		return err
 	}
 	e.compileResponse()
+	return nil
+}
+
+func refuseEndless(t reflect.Type) error {
+	if found := endless(t, map[reflect.Type]bool{}); found != nil {
+		return fmt.Errorf("%v holds a %v, which is a pointer to nothing but itself", t, found)
+	}
+	return nil
+}
+
+// endless returns a type within t that leads from pointer to pointer and never to a value, as type P *P does; nil when
+// there is none. Neither binding nor encoding would end.
+func endless(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
+	chain := map[reflect.Type]bool{}
+	for t.Kind() == reflect.Pointer {
+		if chain[t] {
+			return t
+		}
+		chain[t] = true
+		t = t.Elem()
+	}
+	if seen[t] {
+		return nil
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Map:
+		if found := endless(t.Key(), seen); found != nil {
+			return found
+		}
+		return endless(t.Elem(), seen)
+	case reflect.Slice, reflect.Array:
+		return endless(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if sf := t.Field(i); sf.IsExported() || sf.Anonymous {
+				if found := endless(sf.Type, seen); found != nil {
+					return found
+				}
+			}
+		}
+	}
 	return nil
 }
 

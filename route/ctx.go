@@ -32,7 +32,7 @@ func (c *Ctx) stale() {
 		c.x.ep.name(), debug.Stack()))
 }
 
-// request returns the request. It looks twice, for a goroutine that comes too late may meet the next one's.
+// request returns the request. It checks twice: a goroutine that comes too late could get the next request.
 func (c *Ctx) request() *http.Request {
 	r := c.live().r
 	c.live()
@@ -54,7 +54,7 @@ func (c *Ctx) Header() http.Header {
 	return w.Header()
 }
 
-// SetCookie adds a cookie to the response. It panics when the cookie is not valid, which net/http would drop without a word.
+// SetCookie adds a cookie to the response. It panics when the cookie is not valid, which net/http would drop silently.
 func (c *Ctx) SetCookie(cookie *http.Cookie) {
 	if err := cookie.Valid(); err != nil {
 		panic(fmt.Sprintf("route: SetCookie: %v", err))
@@ -72,14 +72,14 @@ func (c *Ctx) SetStatus(code int) {
 	c.status = code
 }
 
-// finalStatus reports whether net/http takes code as the status of a response, not as news before it.
+// finalStatus reports whether net/http takes code as the status of a final response, not of an interim one.
 func finalStatus(code int) bool { return 200 <= code && code <= 999 }
 
 // Route returns the pattern the handler was registered with, "" for one made by New.
 func (c *Ctx) Route() string { return c.live().ep.pattern }
 
-// Detach returns a copy of what may be needed when the handler has returned. Call it in the handler, not in
-// the goroutine it is for.
+// Detach returns a copy that may be used after the handler has returned. Call it in the handler, not in
+// the goroutine that uses it.
 func (c *Ctx) Detach() *Detached {
 	r := c.request()
 	r = r.Clone(context.WithoutCancel(r.Context()))
@@ -87,7 +87,7 @@ func (c *Ctx) Detach() *Detached {
 	return &Detached{route: c.x.ep.pattern, r: r}
 }
 
-// Detached is what is left of a Ctx when the handler has returned. It may be kept.
+// Detached is the copy of a Ctx that may be kept after the handler has returned.
 type Detached struct {
 	route string
 	r     *http.Request

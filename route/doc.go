@@ -1,5 +1,5 @@
-// Package route turns functions with types into HTTP handlers: what comes in is bound, validated and
-// passed by value, what goes out is encoded, and every error is an RFC 9457 problem.
+// Package route turns typed functions into HTTP handlers: requests are bound, validated and passed by
+// value, results are encoded, and every error is an RFC 9457 problem.
 //
 //	package main
 //

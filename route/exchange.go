@@ -11,8 +11,8 @@ import (
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
 
-// exchange is what one request needs, pooled. One goroutine at a time works on it, that of the request; gen
-// is read by any that holds a Ctx.
+// exchange is the pooled state of one request. Only the request's goroutine works on it; gen is read by any
+// goroutine that holds a Ctx.
 type exchange struct {
 	// gen counts the requests served. Ctx values of earlier ones differ.
 	gen atomic.Uint64
@@ -101,7 +101,7 @@ func (x *exchange) release(reuse bool) {
 	e.pool.Put(x)
 }
 
-// poison overwrites a buffer, so that what refers to it by mistake shows.
+// poison overwrites a buffer, so that references kept by mistake are noticed.
 func poison(b []byte) {
 	b = b[:cap(b)]
 	for i := range b {

@@ -93,7 +93,7 @@ func (s *fileStream) upload() (*Upload, error) {
 	return &Upload{Field: part.FormName(), Name: part.FileName(), ContentType: part.Header.Get("Content-Type"), Reader: uploadReader{part}}, nil
 }
 
-// uploadReader makes problems of what goes wrong with a file.
+// uploadReader turns errors of reading a file into problems.
 type uploadReader struct{ part *multipart.Part }
 
 func (r uploadReader) Read(b []byte) (int, error) {

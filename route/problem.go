@@ -40,7 +40,7 @@ type FieldError struct {
 	// Pointer is the value's place in the body, as the fragment of a URI: "#/items/0/name"; in a form it begins with the
 	// name of the form's field. It is empty for values from elsewhere.
 	Pointer string `json:"pointer,omitempty"`
-	// In and Name are the place of a value that is not in the body: path, query, header, cookie or file.
+	// In and Name locate a value that is not in the body: path, query, header, cookie or file.
 	In   string `json:"in,omitempty"`
 	Name string `json:"name,omitempty"`
 	// Rule is the rule of the validate tag that failed, "" for a value of the wrong type.
@@ -81,7 +81,7 @@ func (p *Problem) HTTPStatus() int { return p.Status }
 // internalDetail is all a client learns of an error that was not meant for it.
 const internalDetail = "the server failed; its log says why"
 
-// problem makes what the client is told of an error.
+// problem returns the problem that the client gets for an error.
 func (e *Endpoint) problem(err error) *Problem {
 	for _, f := range e.mapErrors {
 		if p := f(err); p != nil {
@@ -160,7 +160,7 @@ func (x *exchange) send(p *Problem) {
 	x.write(out.Status)
 }
 
-// invalid makes the problem of what binding and validation found, all of it.
+// invalid makes one problem of everything that binding and validation found.
 func (x *exchange) invalid() *Problem {
 	p := &Problem{Status: http.StatusUnprocessableEntity}
 	for _, b := range x.bad {
@@ -207,7 +207,7 @@ func (x *exchange) place(pointer string) string {
 	return pointer
 }
 
-// reported tells whether a value is known to be of the wrong type: then rules on it say nothing new.
+// reported reports whether a value is known to be of the wrong type: then violations of its rules are left out.
 func reported(errs []FieldError, e FieldError) bool {
 	for _, o := range errs {
 		if o.Pointer == e.Pointer && o.In == e.In && o.Name == e.Name {

@@ -71,7 +71,7 @@ func (x *exchange) write(status int) {
 	}
 	x.w.Header()["Content-Length"] = contentLength(len(x.out))
 	x.writeHeader(status)
-	_, _ = x.w.Write(x.out) // what fails here failed for the client, who is told by the connection
+	_, _ = x.w.Write(x.out) // the client notices a failure by its connection
 }
 
 func (x *exchange) writeHeader(status int) {

@@ -339,6 +339,18 @@ var impossible = map[string]struct {
 		}]("GET /")
 	}, "not exported"},
 	"int": {func() { handle[int]("POST /") }, "neither a struct"},
+	"endless pointer": {func() {
+		handle[struct {
+			Next endless `json:"next"`
+		}]("POST /")
+	}, "route_test.endless, which is a pointer to nothing but itself"},
+	"endless pointer in the query": {func() {
+		handle[struct {
+			Next *endless `query:"next"`
+		}]("POST /")
+	}, "to nothing but itself"},
+	"endless pointer in a map": {func() { handle[map[string][]endless]("POST /") }, "to nothing but itself"},
+	"endless response":         {func() { route.New(func(*route.Ctx, struct{}) (endless, error) { return nil, nil }) }, "to nothing but itself"},
 	"mixed": {func() {
 		handle[struct {
 			A int `query:"a"`
@@ -382,6 +394,9 @@ var impossible = map[string]struct {
 		}]("POST /")
 	}, "neither *multipart.FileHeader"},
 }
+
+// endless has no value but a pointer.
+type endless **endless
 
 func TestImpossibleTypesPanic(t *testing.T) {
 	for name, register := range impossible {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make test` needs and this machine has not: a PostgreSQL server with psql
-# and pgbench, nginx, MariaDB, Exim, a C compiler (for -race), curl and nc; Python, Node.js, a JDK and Maven, and with them the
+# and pgbench, nginx, MariaDB, Exim, promtool of Prometheus, a C compiler (for -race), curl and nc; Python, Node.js, a JDK and Maven, and with them the
 # clients that integration/clients pins; Chromium too where it is packaged.
 # Does nothing when all is there. Starts no service: the tests run servers of their own.
 set -eu
@@ -36,6 +36,7 @@ has cc || has gcc || missing="$missing cc"
 has curl || missing="$missing curl"
 has nc || missing="$missing nc"
 has nginx || [ -x /usr/sbin/nginx ] || missing="$missing nginx"
+has promtool || missing="$missing prometheus"
 has mariadb-install-db && has mariadb || missing="$missing mariadb"
 has exim4 || has exim || [ -x /usr/sbin/exim4 ] || [ -x /usr/sbin/exim ] || missing="$missing exim"
 has_chromium || missing="$missing chromium"
@@ -110,6 +111,7 @@ install_apt() {
 	[ -z "$pkgs" ] || apt install -y --no-install-recommends $pkgs
 	if lacks nginx; then apt_unstarted nginx-light; fi
 	if lacks exim; then apt_unstarted exim4-daemon-light; fi
+	if lacks prometheus; then apt_unstarted prometheus; fi
 	optional chromium apt install -y --no-install-recommends chromium
 }
 
@@ -135,6 +137,7 @@ install_dnf() {
 	if lacks node; then pkgs="$pkgs nodejs npm"; fi
 	if lacks jdk; then pkgs="$pkgs java-devel"; fi
 	if lacks maven; then pkgs="$pkgs maven"; fi
+	if lacks prometheus; then pkgs="$pkgs golang-github-prometheus"; fi
 	[ -z "$pkgs" ] || as_root dnf install -y -q $pkgs </dev/null
 	optional chromium as_root dnf install -y -q chromium
 }
@@ -152,6 +155,7 @@ install_apk() {
 	if lacks node; then pkgs="$pkgs nodejs npm"; fi
 	if lacks jdk; then pkgs="$pkgs openjdk17-jdk"; fi
 	if lacks maven; then pkgs="$pkgs maven"; fi
+	if lacks prometheus; then pkgs="$pkgs prometheus"; fi
 	[ -z "$pkgs" ] || as_root apk add -q $pkgs </dev/null
 	optional chromium as_root apk add -q chromium
 }
@@ -162,6 +166,7 @@ install_brew() {
 	if lacks nginx; then brew install -q nginx; fi
 	if lacks mariadb; then brew install -q mariadb; fi
 	if lacks exim; then brew install -q exim; fi
+	if lacks prometheus; then brew install -q prometheus; fi
 	if lacks python; then brew install -q python; fi
 	if lacks node; then brew install -q node; fi
 	if lacks jdk; then brew install -q openjdk && brew link -q --force openjdk; fi

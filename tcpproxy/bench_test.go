@@ -10,14 +10,14 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 // startBench runs a proxy before one backend, both ended with the benchmark.
 func startBench(b *testing.B, minIdle int, handle func(*net.TCPConn)) (direct, proxied string) {
 	b.Helper()
 	direct = conntest.Serve(b, handle)
-	up, err := tcpproxy.NewUpstream("bench", []string{direct},
-		tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: minIdle}, Logger: quiet})
+	up, err := tcpproxy.NewUpstream("bench", tcpproxy.UpstreamOptions{Settings: upstream.Settings{Endpoints: upstream.Endpoints(direct), Limits: pool.Limits{MinIdle: minIdle}}, Logger: quiet})
 	if err != nil {
 		b.Fatal(err)
 	}

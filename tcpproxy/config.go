@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -47,7 +48,7 @@ type Config struct {
 	Upstream *upstream.Upstream[net.Conn]
 	// IdleTimeout ends a session in which no byte moved in either direction
 	// for that long, or up to an eighth longer; 0 = DefaultIdleTimeout, negative =
-	// never. Data is seen to move in steps of up to 32 KiB, so a receiver slower
+	// never. Data is seen to move in steps of up to 64 KiB, so a receiver slower
 	// than that within the time-out may count as idle.
 	IdleTimeout time.Duration
 	// ConnectTimeout bounds getting an upstream connection ready, and the TLS
@@ -93,12 +94,9 @@ func (c Config) withDefaults() *Config {
 
 // UpstreamOptions are the settings of NewUpstream; the zero value is usable.
 type UpstreamOptions struct {
-	Balance upstream.Balance
-	// Limits: MinIdle is the number of connections kept ready for each endpoint;
-	// the defaults of WarmLimits apply.
-	Limits   pool.Limits
-	Health   upstream.Health
-	Ejection upstream.Ejection
+	// Settings: Limits.MinIdle is the number of connections kept ready for each
+	// endpoint; the defaults of WarmLimits apply.
+	upstream.Settings
 	// Dial connects to "host:port" or "unix:/path"; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
 	// Go starts a Dial, see pool.Config. fiber.Go saves what it costs to call
@@ -110,19 +108,17 @@ type UpstreamOptions struct {
 // NewUpstream returns an upstream of plain connections as a Proxy needs it:
 // warm ones that were never used, replaced as they age and, with CheckInterval,
 // when the server has closed them. Close or Drain it.
-func NewUpstream(name string, endpoints []string, o UpstreamOptions) (*upstream.Upstream[net.Conn], error) {
+func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[net.Conn], error) {
+	o.Limits = WarmLimits(o.Limits)
 	return upstream.New(upstream.Config[net.Conn]{
 		Name:      name,
-		Endpoints: endpoints,
-		Balance:   o.Balance,
-		Limits:    WarmLimits(o.Limits),
+		Settings:  o.Settings,
 		Open:      o.openWarm,
 		Go:        o.Go,
-		Place:     fiber.LoopOf,
+		Affinity:  fiber.LoopOf,
 		Check:     checkWarm,
 		Close:     func(c net.Conn) { _ = c.Close() },
-		Health:    o.Health,
-		Ejection:  o.Ejection,
+		Interrupt: interrupt,
 		Logger:    o.Logger,
 	})
 }
@@ -140,12 +136,22 @@ func WarmLimits(l pool.Limits) pool.Limits {
 
 // warmConn remembers when a connection was opened.
 type warmConn struct {
-	net.Conn
-	opened time.Time
+	fiber.Stream
+	opened  time.Time
+	session atomic.Pointer[session] // whose relay has it; nil = none yet
 }
 
-// NetConn returns the connection itself.
-func (c *warmConn) NetConn() net.Conn { return c.Conn }
+// interrupt ends the session that has a connection. One that just gets it ready
+// goes on with another endpoint's.
+func interrupt(c net.Conn, why error) {
+	if w, ok := c.(*warmConn); ok {
+		if s := w.session.Load(); s != nil {
+			s.cutOff(why)
+			return
+		}
+	}
+	_ = c.Close()
+}
 
 func (o *UpstreamOptions) openWarm(ctx context.Context, endpoint string) (net.Conn, error) {
 	dial := o.Dial
@@ -156,5 +162,5 @@ func (o *UpstreamOptions) openWarm(ctx context.Context, endpoint string) (net.Co
 	if err != nil {
 		return nil, err
 	}
-	return &warmConn{c, time.Now()}, nil
+	return &warmConn{Stream: fiber.StreamOf(c), opened: time.Now()}, nil
 }

@@ -1,8 +1,10 @@
 // Package tcpproxy forwards byte streams: each client gets an upstream
 // connection of its own, one that was opened ahead of demand where possible.
 //
-//	up, err := tcpproxy.NewUpstream("apiservers", []string{"10.0.0.1:6443", "10.0.0.2:6443"},
-//		tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 4}})
+//	up, err := tcpproxy.NewUpstream("apiservers", tcpproxy.UpstreamOptions{Settings: upstream.Settings{
+//		Endpoints: upstream.Endpoints("10.0.0.1:6443", "10.0.0.2:6443"),
+//		Limits:    pool.Limits{MinIdle: 4},
+//	}})
 //	if err != nil {
 //		log.Fatal(err)
 //	}
@@ -25,10 +27,10 @@
 //
 // A FIN is passed on as a FIN, each direction by itself; a reset as a reset. On
 // Linux, bulk data between plain TCP connections is spliced, that is, moved
-// within the kernel; what comes in small pieces goes through a buffer that is
-// held only while there is something in it.
+// within the kernel; what comes in small pieces goes through a buffer, which on
+// an engine with loops is held only while there is something in it.
 //
-// The life of a session: session.go, lease.go, relay.go, copy*.go.
+// The life of a session: session.go, lease.go, relay.go.
 //
 // Unstable until 1.0.
 package tcpproxy

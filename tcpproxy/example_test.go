@@ -10,6 +10,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 func Example() {
@@ -29,8 +30,7 @@ func Example() {
 		}
 	}()
 
-	up, err := tcpproxy.NewUpstream("greeter", []string{backend.Addr().String()},
-		tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 2}}) // two connections ready ahead of demand
+	up, err := tcpproxy.NewUpstream("greeter", tcpproxy.UpstreamOptions{Settings: upstream.Settings{Endpoints: upstream.Endpoints(backend.Addr().String()), Limits: pool.Limits{MinIdle: 2}}}) // two connections ready ahead of demand
 	if err != nil {
 		log.Fatal(err)
 	}

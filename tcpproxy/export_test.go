@@ -13,11 +13,11 @@ func SetLookInterval(d time.Duration) (restore func()) {
 	return func() { lookInterval = was }
 }
 
-// SetLastWords replaces lastWords until restore.
-func SetLastWords(d time.Duration) (restore func()) {
-	was := lastWords
-	lastWords = d
-	return func() { lastWords = was }
+// SetRemainderTimeout replaces remainderTimeout until restore.
+func SetRemainderTimeout(d time.Duration) (restore func()) {
+	was := remainderTimeout
+	remainderTimeout = d
+	return func() { remainderTimeout = was }
 }
 
 // Watch is what looks at a session from time to time.

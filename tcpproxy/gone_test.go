@@ -49,7 +49,7 @@ func TestCutOffIsAReset(t *testing.T) {
 func TestDrainWhileAcquiring(t *testing.T) {
 	backend := conntest.Serve(t, conntest.Echo)
 	var up *upstream.Upstream[net.Conn]
-	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1}}, func(c *tcpproxy.Config) { up = c.Upstream })
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1}}}, func(c *tcpproxy.Config) { up = c.Upstream })
 	first := conntest.Dial(t, addr)
 	conntest.Exchange(t, first, "first")
 	c := conntest.Dial(t, addr)
@@ -79,7 +79,7 @@ func TestClientLeavesWhileAcquiring(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lines := make(chan string, 8)
 			backend := conntest.Serve(t, conntest.Echo)
-			p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1}},
+			p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1}}},
 				func(c *tcpproxy.Config) {
 					c.ConnectTimeout = conntest.Patience
 					c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))
@@ -109,7 +109,7 @@ func TestHalfClosedBehindABalancer(t *testing.T) {
 	lines, opening, goOn := make(chan string, 8), make(chan struct{}), make(chan struct{})
 	backend := conntest.Serve(t, conntest.Echo)
 	up, err := upstream.New(upstream.Config[net.Conn]{
-		Name: "slow", Endpoints: []string{backend}, Logger: quiet,
+		Name: "slow", Settings: upstream.Settings{Endpoints: upstream.Endpoints(backend)}, Logger: quiet,
 		Open: func(ctx context.Context, endpoint string) (net.Conn, error) {
 			opening <- struct{}{}
 			<-goOn
@@ -149,7 +149,7 @@ func TestClientThatCannotBeAsked(t *testing.T) {
 	t.Cleanup(tcpproxy.SetLookInterval(time.Millisecond))
 	lines := make(chan string, 8)
 	backend := conntest.Serve(t, conntest.Echo)
-	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MaxSize: 1}}, func(c *tcpproxy.Config) {
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1}}}, func(c *tcpproxy.Config) {
 		c.ConnectTimeout = conntest.Patience
 		c.Listener.Logger = slog.New(slog.NewTextHandler(lineWriter(lines), nil))
 	})
@@ -205,7 +205,7 @@ func (w lineWriter) Write(p []byte) (int, error) { w <- string(p); return len(p)
 // written all, and the client has left. What the client sent last, and nobody
 // takes, must not keep the session for the whole idle time-out.
 func TestClientGoneWithBothDirectionsFull(t *testing.T) {
-	t.Cleanup(tcpproxy.SetLastWords(time.Millisecond))
+	t.Cleanup(tcpproxy.SetRemainderTimeout(time.Millisecond))
 	ended := make(chan error, 1)
 	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		_, err := c.Write(make([]byte, 256<<20))

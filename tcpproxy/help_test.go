@@ -11,6 +11,7 @@ import (
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tcpproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
@@ -20,8 +21,9 @@ var quiet = slog.New(slog.DiscardHandler)
 // start runs a proxy before endpoints; change may adapt its configuration.
 func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change func(*tcpproxy.Config)) (p *tcpproxy.Proxy, addr string) {
 	t.Helper()
+	o.Endpoints = upstream.Endpoints(endpoints...)
 	o.Logger, o.Dial, o.Go = quiet, enginetest.Dial, fiber.Go
-	up, err := tcpproxy.NewUpstream("backends", endpoints, o)
+	up, err := tcpproxy.NewUpstream("backends", o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	proxyproto "github.com/pires/go-proxyproto"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/internal/tlsclient"
 	"github.com/headpond/headpond/upstream"
 )
@@ -22,11 +21,12 @@ const maxAttempts = 3
 
 // lease gets an upstream connection and makes it ready for the client's first
 // byte. The caller ends the lease. The error is errClientGone when the client
-// has left, errDrained when ctx has ended.
-func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.Conn], *side, error) {
+// has left, errDrained when ctx has ended, errKilled when an operator wants it.
+func (s *session) lease(ctx context.Context) (upstream.Lease[net.Conn], *side, error) {
 	waiting, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
-	s.watch = s.watchClient(client, cancel)
+	s.waits(cancel)
+	s.watch = s.watchClient(cancel)
 	l, server, err := s.attempt(waiting)
 	if err == nil {
 		return l, server, nil
@@ -34,21 +34,23 @@ func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.C
 	switch {
 	case ctx.Err() != nil:
 		err = errDrained
+	case s.isCut() != nil:
+		err = s.isCut()
 	case errors.Is(waiting.Err(), context.Canceled):
 		err = errClientGone
 	}
 	return l, server, err
 }
 
-// attempt is lease while ctx lasts, which ends when the client has left.
+// attempt tries endpoints until one accepts. ctx ends when the client has left.
 func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], server *side, err error) {
 	for range maxAttempts {
 		if l, err = s.acquireLive(ctx); err != nil {
 			return l, nil, err
 		}
-		var conn net.Conn
+		var conn fiber.Stream
 		if conn, err = s.introduce(ctx, l); err == nil {
-			return l, newSide("upstream", conn, nil), nil
+			return l, &side{"upstream", conn}, nil
 		}
 		if errors.Is(ctx.Err(), context.Canceled) { // no fault of the endpoint
 			l.Discard()
@@ -77,19 +79,16 @@ func (s *session) acquireLive(ctx context.Context) (upstream.Lease[net.Conn], er
 			return l, err
 		}
 		w, ok := l.Value().(*warmConn)
-		if !ok || w.opened.After(began) || fit(w.Conn) {
+		if !ok || w.opened.After(began) || w.State().Fit() {
 			return l, nil
 		}
 		l.Discard()
 	}
 }
 
-// fit reports whether a connection that waits for a client can be given to one. A banner does not make up for the end behind it.
-func fit(c net.Conn) bool { return idleconn.New(c).Look().Fit() }
-
 // checkWarm is the background check.
 func checkWarm(_ context.Context, c net.Conn) error {
-	if w, ok := c.(*warmConn); ok && !fit(w.Conn) {
+	if w, ok := c.(*warmConn); ok && !w.State().Fit() {
 		return net.ErrClosed
 	}
 	return nil
@@ -97,14 +96,12 @@ func checkWarm(_ context.Context, c net.Conn) error {
 
 // introduce sends what comes before the client's bytes: the PROXY header, the
 // TLS handshake. It returns the connection to copy on.
-func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (net.Conn, error) {
-	conn := l.Value()
+func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (fiber.Stream, error) {
+	conn := fiber.StreamOf(l.Value())
 	if w, ok := conn.(*warmConn); ok {
-		conn = w.Conn
+		conn = w.Stream
 	}
-	if c, ok := conn.(interface{ Adopt() }); ok { // to the client's loop
-		c.Adopt()
-	}
+	conn.Adopt() // to the client's loop
 	if s.cfg.SendProxy != 0 {
 		if err := s.sendHeader(ctx, conn); err != nil {
 			return nil, fmt.Errorf("PROXY header to %s: %w", l.Endpoint(), err)
@@ -114,9 +111,7 @@ func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (ne
 		return conn, nil
 	}
 	tc := fiber.TLSClient(conn, tlsclient.For(s.cfg.UpstreamTLS, l.Endpoint()))
-	var err error
-	fiber.Block(func() { err = tc.HandshakeContext(ctx) })
-	if err != nil {
+	if err := tc.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("TLS handshake with %s: %w", l.Endpoint(), err)
 	}
 	return tc, nil

@@ -3,6 +3,7 @@ package tcpproxy
 import (
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 
 	"github.com/headpond/headpond/listener"
@@ -13,8 +14,10 @@ type Proxy struct {
 	cfg     atomic.Pointer[Config] // with defaults
 	srv     *listener.Server
 	spliced atomic.Uint64 // bytes that never were in user space
-	relays  relays
+	cutting sync.Once     // arranges for cutOff
 }
+
+func (p *Proxy) countSpliced(n int) { p.spliced.Add(uint64(n)) }
 
 // New returns a Proxy for cfg; nothing runs until Serve. The error wraps
 // ErrConfig or listener.ErrConfig.

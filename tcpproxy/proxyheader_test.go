@@ -13,6 +13,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 // tellClient is a server that reads a PROXY header and answers with the
@@ -32,7 +33,7 @@ func TestProxyHeaderToUpstream(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprint("v", version), func(t *testing.T) {
 			backend := conntest.Serve(t, tellClient)
-			_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 2}},
+			_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MinIdle: 2}}},
 				func(c *tcpproxy.Config) { c.SendProxy = version })
 			c := conntest.Dial(t, addr)
 			io.WriteString(c, "payload")

@@ -2,7 +2,7 @@
 
 package tcpproxy
 
-import "net"
+import "syscall"
 
 // reset cannot look here.
-func reset(net.Conn) bool { return false }
+func reset(syscall.Conn) bool { return false }

@@ -3,7 +3,6 @@
 package tcpproxy
 
 import (
-	"net"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -11,12 +10,8 @@ import (
 
 // reset reports whether the peer has reset the connection. It leaves the error
 // on the socket.
-func reset(c net.Conn) bool {
-	s, ok := c.(syscall.Conn)
-	if !ok {
-		return false
-	}
-	raw, err := s.SyscallConn()
+func reset(c syscall.Conn) bool {
+	raw, err := c.SyscallConn()
 	if err != nil {
 		return false
 	}

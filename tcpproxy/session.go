@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -19,21 +20,34 @@ type session struct {
 	cfg    *Config
 	client *listener.Conn
 	watch  *watch // on the client while it waits for the upstream, then on the relay
+
+	mu       sync.Mutex // held for a few instructions
+	cut      error      // why the session is to end from this side; nil = it is not
+	relay    *relay     // nil = there is none yet
+	giveUp   func()     // ends the wait for the upstream; nil = it has not begun
+	endpoint string
+	since    time.Time // when it got its connection
 }
 
 // serveConn runs a session and closes nc; it is the listener's handler.
 func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
+	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutOff) }) // the context of all sessions
 	s := &session{proxy: p, cfg: p.cfg.Load(), client: nc.(*listener.Conn)}
+	s.client.Attach(s)
 	defer s.client.Close()
 	defer s.stopWatch()
 	client, err := s.clientSide(ctx)
 	if err != nil {
-		s.refuse(listener.ReasonTLS, err)
+		reason := listener.ReasonTLS
+		if cut := s.isCut(); cut != nil {
+			reason, err = reasonOfCut(cut), cut
+		}
+		s.refuse(reason, err)
 		return
 	}
-	lease, server, err := s.lease(ctx, client)
+	lease, server, err := s.lease(ctx)
 	if err != nil {
-		client.resetOnClose() // a clean end would look like an empty answer
+		_ = client.conn.SetLinger(0) // a clean end would look like an empty answer
 		s.refuse(reasonOf(err), err)
 		return
 	}
@@ -45,7 +59,11 @@ func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
 	}()
 	r := newRelay(s, client, server)
 	r.firstByte = lease.OK
-	r.run(ctx)
+	s.relays(ctx, r, lease.Endpoint())
+	if w, ok := lease.Value().(*warmConn); ok {
+		w.session.Store(s)
+	}
+	r.run()
 	ended = true
 	s.end(lease, r)
 }
@@ -59,27 +77,24 @@ func (s *session) stopWatch() {
 // clientSide returns the client's end as the relay copies it.
 func (s *session) clientSide(ctx context.Context) (*side, error) {
 	if s.cfg.TLS == nil {
-		raw, pending := s.client.Raw()
-		return newSide("client", raw, pending), nil
+		return &side{"client", s.client.Raw()}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
 	tc := fiber.TLSServer(s.client, s.cfg.TLS)
-	var err error
-	fiber.Block(func() { err = tc.HandshakeContext(ctx) })
-	if err != nil {
+	if err := tc.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("TLS handshake with the client: %w", err)
 	}
-	return newSide("client", tc, nil), nil
+	return &side{"client", tc}, nil
 }
 
-// reasonOf is the reason of lease's error.
+// reasonOf returns the error counter of an error of lease.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errClientGone):
 		return listener.ReasonClientGone
-	case errors.Is(err, errDrained):
-		return listener.ReasonDrained
+	case errors.Is(err, errDrained), errors.Is(err, errKilled):
+		return reasonOfCut(err)
 	case upstream.Exhausted(err):
 		return listener.ReasonPoolExhausted
 	}
@@ -93,10 +108,10 @@ func (s *session) refuse(reason string, err error) {
 	s.access("", err)
 }
 
-// level is that of the log line about a session that ended for reason.
+// level returns the level of the log line about a session that ended for reason.
 func level(reason string) slog.Level {
-	if reason == listener.ReasonClientGone || reason == listener.ReasonTimeout {
-		return slog.LevelInfo // everyday life
+	if reason == listener.ReasonClientGone || reason == listener.ReasonTimeout || reason == listener.ReasonKilled {
+		return slog.LevelInfo // expected in normal operation
 	}
 	return slog.LevelWarn
 }
@@ -106,8 +121,8 @@ func level(reason string) slog.Level {
 func (s *session) end(lease upstream.Lease[net.Conn], r *relay) {
 	reason, err := r.outcome()
 	if r.broken() {
-		r.client.resetOnClose()
-		r.server.resetOnClose()
+		_ = r.client.conn.SetLinger(0)
+		_ = r.server.conn.SetLinger(0)
 	}
 	switch {
 	case reason == listener.ReasonBackendGone && !r.heard.Load():
@@ -143,8 +158,9 @@ func (s *session) access(endpoint string, err error) {
 	s.proxy.srv.Access(context.Background(), attrs...)
 }
 
-// What ends a session from this side.
+// Reasons for which the proxy ends a session.
 var (
 	errIdle    = errors.New("no byte in either direction for the idle time-out")
 	errDrained = errors.New("the time to drain is over")
+	errKilled  = errors.New("an operator has ended it")
 )

@@ -15,6 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 // transferSize is what each direction carries in the integrity test.
@@ -160,7 +161,7 @@ func TestResetByClient(t *testing.T) {
 func TestNoForeignBytes(t *testing.T) {
 	backend := conntest.Serve(t, conntest.Echo)
 	p, addr := start(t, []string{backend},
-		tcpproxy.UpstreamOptions{Limits: pool.Limits{MinIdle: 8}}, nil)
+		tcpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MinIdle: 8}}}, nil)
 	var wg sync.WaitGroup
 	for id := range 32 {
 		wg.Go(func() {

@@ -33,6 +33,32 @@ func TestTLSFromClients(t *testing.T) {
 	}
 }
 
+// TestKillDuringHandshake: a client that never ends its handshake can be ended, and is counted as killed.
+func TestKillDuringHandshake(t *testing.T) {
+	server, _ := certs.New().Configs()
+	p, addr := start(t, []string{conntest.Serve(t, conntest.Echo)}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
+	c := conntest.Dial(t, addr)
+	var id listener.ID
+	conntest.Eventually(t, "the session is listed", func() bool {
+		all := p.Sessions()
+		if len(all) == 1 && all[0].Upstream != "" { // the session is attached
+			id, _, _ = listener.ParseID(all[0].ID)
+			if all[0].State != listener.StateStarting {
+				t.Errorf("%+v", all[0])
+			}
+		}
+		return id != 0
+	})
+	if p.Kill(id, 1) || !p.Kill(id, 0) || p.Kill(id, 0) {
+		t.Error("want one session without streams, to be ended once")
+	}
+	conntest.WantGone(t, c)
+	conntest.Eventually(t, "the session is over", func() bool { return len(p.Sessions()) == 0 })
+	if e := p.Stats().Errors; e[listener.ReasonKilled] != 1 || e[listener.ReasonTLS] != 0 {
+		t.Errorf("errors: %v, want one killed", e)
+	}
+}
+
 func TestTLSToUpstream(t *testing.T) {
 	server, client := certs.New().Configs()
 	backend := conntest.Serve(t, func(c *net.TCPConn) {
@@ -46,7 +72,7 @@ func TestTLSToUpstream(t *testing.T) {
 
 	stranger := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "localhost"}
 	p, addr = start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.UpstreamTLS = stranger })
-	conntest.WantGone(t, conntest.Dial(t, addr))
+	conntest.WantRefused(t, addr)
 	if n := p.Stats().Errors[listener.ReasonUpstreamUnavailable]; n != 1 {
 		t.Errorf("errors: %v, want one upstream_unavailable", p.Stats().Errors)
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/idleconn"
 )
 
 // watch calls look after a while and again after each duration look returns,
@@ -35,8 +34,9 @@ func (w *watch) fire() {
 	}
 }
 
-// turnTo replaces what is looked at, and when next. It returns when what was looked at before never will be again.
-func (w *watch) turnTo(first time.Duration, look func() time.Duration) {
+// replace replaces the look function, which is called after first. When it
+// returns the old one does not run and never will again.
+func (w *watch) replace(first time.Duration, look func() time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.look = look
@@ -52,23 +52,19 @@ func (w *watch) stop() {
 }
 
 // lookInterval is how often a session that waits for an upstream connection
-// looks whether its client is still there; most have one long before that.
+// checks that its client is still there; most waits are much shorter.
 var lookInterval = time.Second
 
-// errClientGone ends the waiting for an upstream connection.
+// errClientGone is returned when the client left before it had an upstream connection.
 var errClientGone = errors.New("the client left while it waited for an upstream connection")
 
-// watchClient calls gone when the client has left. A reset is always that. A FIN
-// is not when the client has sent something: it may be waiting for the answer. One
-// that closes without a byte is taken for gone, once it has waited for a lookInterval.
-func (s *session) watchClient(client *side, gone func()) *watch {
-	silent := s.cfg.TLS == nil && len(client.pending) == 0
-	ended := func() bool { return idleconn.New(s.client).Look() == idleconn.Dead }
-	if e, ok := client.conn.(interface{ Ended() bool }); ok && s.client.Proxied() {
-		ended = e.Ended // the engine may hold what the socket does not show any more
-	}
+// watchClient calls gone when the client has left: when it has sent a reset, or,
+// without TLS, a FIN and no byte before. A client that sent data before its FIN
+// may be waiting for the answer. The first check is after a lookInterval.
+func (s *session) watchClient(gone func()) *watch {
+	silent := s.cfg.TLS == nil
 	return newWatch(lookInterval, func() time.Duration {
-		if reset(s.client) || silent && ended() {
+		if reset(s.client) || silent && s.client.Ended() {
 			gone()
 			return 0
 		}

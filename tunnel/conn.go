@@ -13,8 +13,8 @@ import (
 
 // Conn is a connection through a tunnel, as the side that asked for it has it. It
 // is a net.Conn, with CloseWrite as TCP has it. Its methods may be called from any
-// goroutine, but Read by one at a time until the first has returned; on a fiber wrap it
-// with fiber.Wrap.
+// goroutine, but Read by one at a time until the first has returned; on a fiber use
+// fiber.StreamOf it.
 type Conn struct {
 	st      *mux.Stream
 	tunnel  string
@@ -29,7 +29,7 @@ var _ net.Conn = (*Conn)(nil)
 // target's end; one that broke the connection gives ErrBroken.
 func (c *Conn) Read(p []byte) (int, error) { return c.ReadParked(p, nil) }
 
-// ReadParked is Read for a caller that waits by a Parker, as fiber.Wrap makes fibers do; nil is
+// ReadParked is Read for a caller that waits by a Parker, as fiber.StreamOf makes fibers do; nil is
 // Read.
 func (c *Conn) ReadParked(p []byte, by mux.Parker) (int, error) {
 	if len(p) == 0 {
@@ -132,9 +132,21 @@ func (c *Conn) error(err error) error {
 	return &Error{Tunnel: c.tunnel, Target: c.st.Name(), Err: err}
 }
 
-// Quiet reports that nothing has arrived that was not read, neither bytes nor the end; also where it is
-// not known yet whether the target was reached (see Open).
-func (c *Conn) Quiet() bool { return !c.reached.Load() || c.st.Quiet() }
+// Quiet reports that nothing has arrived that was not read, neither bytes nor the end. Of a connection whose first Read has
+// not told yet whether the target was reached (see Open), it reports that it has not ended.
+func (c *Conn) Quiet() bool {
+	if !c.reached.Load() {
+		return !c.st.PeerClosed()
+	}
+	return c.st.Quiet()
+}
+
+// Ended reports that the target, or the tunnel, has ended the connection, and that nothing before that is unread; the byte that says
+// that the target was reached counts.
+func (c *Conn) Ended() bool { return c.st.Ended() }
+
+// PeerClosed is Ended, whether or not something before the end is unread.
+func (c *Conn) PeerClosed() bool { return c.st.PeerClosed() }
 
 // Leaving reports whether the session that carries the connection takes no more
 // streams: one side drains it, or it is over. A connection that is idle in a pool

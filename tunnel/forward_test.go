@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/tunnel"
 )
@@ -413,4 +414,58 @@ func TestClosingDoesNotLookComplete(t *testing.T) {
 		}
 		e.client.Close()
 	}
+}
+
+// TestStateOfAConn: the end of a connection that nobody has read from yet is seen, be its target reached, be there a banner before
+// it, or neither.
+func TestStateOfAConn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		banner string
+		dial   bool
+		want   fiber.State
+	}{
+		"silent":          {"", false, fiber.Closing}, // the byte that says that the target was reached is unread
+		"banner":          {"220 ready", false, fiber.Closing},
+		"reached, silent": {"", true, fiber.Dead},
+		"reached, banner": {"220 ready", true, fiber.Closing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			over := make(chan struct{})
+			backend := conntest.Serve(t, func(c *net.TCPConn) {
+				io.WriteString(c, tc.banner)
+				<-over
+			})
+			e := start(t, options{server: allow(backend)})
+			open := e.client.Open
+			if tc.dial {
+				open = e.client.Dial
+			}
+			c, err := open(soon(t), backend)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			look := fiber.StreamOf(c)
+			if state := look.State(); state != fiber.Silent && state != fiber.Pending {
+				t.Errorf("an open connection is %v", state)
+			}
+			close(over)
+			conntest.Eventually(t, "the end", func() bool { return look.State() == tc.want })
+			if got, err := io.ReadAll(c); err != nil || string(got) != tc.banner {
+				t.Errorf("read %q, %v", got, err)
+			}
+			if state := look.State(); state != fiber.Dead {
+				t.Errorf("a connection whose end was read is %v", state)
+			}
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		e := start(t, options{server: allow()})
+		c, err := e.client.Open(soon(t), "127.0.0.1:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		conntest.Eventually(t, "the end", func() bool { return fiber.StreamOf(c).State() == fiber.Dead })
+	})
 }

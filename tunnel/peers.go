@@ -2,10 +2,13 @@ package tunnel
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/headpond/headpond/mux"
 )
@@ -83,6 +86,9 @@ func (c *ServerConfig) name(p mux.Peer) (string, error) {
 	return p.Name, nil
 }
 
+// maxUnnamed bounds the keys that are tried for a peer that does not say its name, because nothing is known of it by then.
+const maxUnnamed = 64
+
 // proofs returns the keys of which a peer must know one; none: its certificate is
 // enough, or nothing is needed.
 func (c *ServerConfig) proofs(p mux.Peer) (all []proof, err error) {
@@ -96,6 +102,9 @@ func (c *ServerConfig) proofs(p mux.Peer) (all []proof, err error) {
 				all = append(all, proof{known.Name, key})
 			}
 		}
+	}
+	if name == "" && len(all) > maxUnnamed {
+		return nil, fmt.Errorf("a peer without a name could have %d keys, of which at most %d are tried; it has to say its name", len(all), maxUnnamed)
 	}
 	own := name != "" && len(all) > 0
 	if len(c.PSK) > 0 && !own {
@@ -127,12 +136,12 @@ func (c *ServerConfig) unlisted(name string) error {
 }
 
 // errRevoked ends the sessions of a peer that could not make them now.
-var errRevoked = errors.New("tunnel: the peer's key was revoked, or it may not connect any more")
+var errRevoked = errors.New("tunnel: the peer's key or authority was revoked, or it may not connect any more")
 
 // admits tells whether a peer that has proved to have by.key could connect now.
 func (c *ServerConfig) admits(s *member) bool {
 	p := s.Peer()
-	if _, err := c.identify(p, s.by); err != nil {
+	if _, err := c.identify(p, s.by); err != nil || !c.trusts(p) {
 		return false
 	}
 	all, err := c.proofs(p)
@@ -140,6 +149,28 @@ func (c *ServerConfig) admits(s *member) bool {
 		return err == nil
 	}
 	return slices.ContainsFunc(all, func(o proof) bool { return o.name == s.by.name && bytes.Equal(o.key, s.by.key) })
+}
+
+// trusts tells whether the certificate that a peer has shown, if it has to show one, is by an authority that is trusted now.
+func (c *ServerConfig) trusts(p mux.Peer) bool {
+	switch {
+	case c.TLS == nil || c.TLS.ClientAuth != tls.RequireAndVerifyClientCert || c.TLS.GetConfigForClient != nil:
+		return true
+	case p.TLS == nil || len(p.TLS.PeerCertificates) == 0:
+		return false
+	}
+	leaf := p.TLS.PeerCertificates[0]
+	o := x509.VerifyOptions{
+		Roots: c.TLS.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, other := range p.TLS.PeerCertificates[1:] {
+		o.Intermediates.AddCert(other)
+	}
+	if o.CurrentTime = time.Now(); o.CurrentTime.After(leaf.NotAfter) { // a session outlives its certificate
+		o.CurrentTime = leaf.NotAfter
+	}
+	_, err := leaf.Verify(o)
+	return err == nil
 }
 
 // revoke ends the sessions of peers that could not make them now.

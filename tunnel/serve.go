@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/mux"
 )
 
@@ -36,20 +37,23 @@ func (t *sessions) refuse(p *peer, st *mux.Stream, err error) {
 
 // serve connects a stream that the other side has opened to its target, and
 // relays until both directions have ended.
-func (t *sessions) serve(p *peer, st *mux.Stream) {
+func (t *sessions) serve(p *peer, m *member, st *mux.Stream) {
 	defer st.Close()
 	if _, err := st.Write(nil); err != nil && !errors.Is(err, mux.ErrPeerClosed) {
 		return // reset already: whoever opens and resets without end makes nobody dial
 	}
 	ctx, cancel := context.WithCancel(t.life)
 	defer cancel()
-	r := &relay{st: st, dialled: make(chan struct{}), ctx: ctx, giveUp: cancel}
+	r := &relay{st: st, dialled: make(chan struct{}), ctx: ctx, giveUp: cancel, id: listener.NewID(), peer: p.called(m), from: m.Peer().Addr.String()}
+	t.register.add(r)
+	defer t.register.remove(r)
 	var up sync.WaitGroup
 	up.Go(r.up)
 	conn, err := t.policy.Load().of(p.name).connect(ctx, st.Name())
 	switch {
 	case err == nil:
-		r.conn = conn
+		r.conn = fiber.StreamOf(conn)
+		r.since.Store(time.Now().UnixNano())
 		close(r.dialled)
 		r.down()
 		r.heard.Store(true)
@@ -73,12 +77,17 @@ func (t *sessions) serve(p *peer, st *mux.Stream) {
 // time, each reading one and writing the other.
 type relay struct {
 	st      *mux.Stream
-	conn    net.Conn        // nil until dialled is closed, and after it if there is none
+	conn    fiber.Stream    // nil until dialled is closed, and after it if there is none
 	dialled chan struct{}   //
 	ctx     context.Context // until down, or the tunnel, has ended
 	giveUp  func()          // ends the dialling
 	left    atomic.Bool     // the other side has, while it was dialled
 	heard   atomic.Bool     // down has ended
+
+	id         listener.ID
+	peer, from string        // its name and address
+	since      atomic.Int64  // when conn was connected, in nanoseconds since 1970; 0 = not yet
+	in, out    atomic.Uint64 // bytes from the other side, and to it
 }
 
 // up moves what the stream brings to the connection. What comes before there is
@@ -97,11 +106,10 @@ func (r *relay) up() {
 	switch {
 	case r.conn == nil:
 	case errors.Is(readErr, io.EOF):
-		if h, ok := r.conn.(interface{ CloseWrite() error }); ok {
-			_ = h.CloseWrite()
-			r.attend()
-		} else {
+		if errors.Is(r.conn.CloseWrite(), errors.ErrUnsupported) {
 			r.abort()
+		} else {
+			r.attend()
 		}
 	case writeErr != nil: // what the backend said before is still on its way
 		_ = r.conn.SetReadDeadline(time.Now().Add(lastWords))
@@ -125,7 +133,7 @@ func (r *relay) attend() {
 
 // down tells the opener that the target was reached, and moves what it sends.
 func (r *relay) down() {
-	out := &greeting{st: r.st}
+	out := &greeting{r: r}
 	if r.st.ID() == tellAtOnce {
 		if _, err := out.Write(nil); err != nil {
 			r.abort()
@@ -148,25 +156,26 @@ func (r *relay) down() {
 
 // greeting writes to a stream, before all else that the target was reached.
 type greeting struct {
-	st   *mux.Stream
+	r    *relay
 	said bool
 }
 
-func (g *greeting) Write(p []byte) (int, error) {
+func (g *greeting) Write(p []byte) (n int, err error) {
 	if g.said {
-		return g.st.Write(p)
+		n, err = g.r.st.Write(p)
+	} else {
+		g.said = true
+		n, err = g.r.st.Write(append([]byte{connected}, p...))
+		n = max(n-1, 0)
 	}
-	g.said = true
-	n, err := g.st.Write(append([]byte{connected}, p...))
-	return max(n-1, 0), err
+	g.r.out.Add(uint64(n))
+	return n, err
 }
 
 // abort breaks the connection and the stream as resets, so that what was cut off
 // does not look complete, at either end.
 func (r *relay) abort() {
-	if l, ok := r.conn.(interface{ SetLinger(int) error }); ok {
-		_ = l.SetLinger(0)
-	}
+	_ = r.conn.SetLinger(0)
 	_ = r.conn.Close()
 	reset(r.st, refuse(ErrBroken, "what it was connected to is gone"))
 }
@@ -181,7 +190,9 @@ func (w waiting) Write(p []byte) (int, error) {
 	if w.r.conn == nil {
 		return 0, errNotDialled
 	}
-	return w.r.conn.Write(p)
+	n, err := w.r.conn.Write(p)
+	w.r.in.Add(uint64(n))
+	return n, err
 }
 
 // A direction in which nothing moves holds a small buffer; while it is filled at

@@ -107,7 +107,7 @@ func (s *Server) defaults(cfg ServerConfig) ServerConfig {
 
 // Update replaces the settings. Policy and MaxStreams hold for the streams to come,
 // the rest for sessions to come. Running sessions go on, but for those of peers whose
-// key is gone, or that are not among Peers any more: they end at once. ResumeWindow
+// key is gone, whose certificate is by an authority that ClientCAs has no more, or that are not among Peers any more: they end at once. ResumeWindow
 // cannot change. On an error nothing has changed.
 func (s *Server) Update(cfg ServerConfig) error {
 	if err := cfg.Verify(); err != nil {
@@ -190,8 +190,11 @@ func (s *Server) Leaving(peer string) bool { return s.sessions.draining(peer) }
 // resumes; both outlive the call.
 func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	cfg := s.cfg.Load()
-	raw, pending := nc.(*listener.Conn).Raw()
-	conn := raw.(*taken).take()
+	conn, pending, err := nc.(*listener.Conn).Detach()
+	if err != nil {
+		return
+	}
+	conn = conn.(*taken).take()
 	if len(pending) > 0 {
 		conn = &prefixed{conn, pending}
 	}

@@ -38,6 +38,8 @@ type sessions struct {
 	left    map[string]trouble // why, and since when, peers that were there have no session
 	leaving bool               // no more sessions
 	work    sync.WaitGroup
+
+	register register
 }
 
 // peer is whoever has one or more sessions under one name. sessions.mu guards it.
@@ -55,8 +57,10 @@ type member struct {
 	leave func() // gives the session's place back, once
 
 	// sessions.mu guards these.
-	streams int   // open, which the peer asked for
-	gone    error // why the session was given up; nil: it was not
+	of        *peer // whose streams these are; another peer may have the name afterwards
+	streams   int   // open, which the peer asked for
+	gone      error // why the session was given up; nil: it was not
+	examining bool  // whether it answers is being found out
 }
 
 // newMember returns a member; leave is called once, when its place is free.
@@ -104,6 +108,7 @@ func (t *sessions) add(s *member) error {
 		p = &peer{name: name}
 		t.peers[name] = p
 	}
+	s.of = p
 	p.sessions = append(p.sessions, s)
 	s.CallPeer(p.called(s))
 	delete(t.left, name)
@@ -147,7 +152,7 @@ func (t *sessions) acceptStreams(p *peer, s *member) {
 		t.counts.accepted.Add(1)
 		t.work.Go(func() {
 			defer t.exit(p, s)
-			t.serve(p, st)
+			t.serve(p, s, st)
 		})
 	}
 	<-s.Done()
@@ -155,17 +160,16 @@ func (t *sessions) acceptStreams(p *peer, s *member) {
 	t.remove(p, s)
 }
 
-// enter counts a stream that the peer asks for; false: it has as many as it may.
+// enter counts a stream that the peer asks for; false: it has as many as it may, or its session was given up, and
+// nobody would count it.
 func (t *sessions) enter(p *peer, s *member) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if int64(p.streams) >= t.streams.Load() {
+	if s.gone != nil || int64(p.streams) >= t.streams.Load() {
 		return false
 	}
-	if s.gone == nil {
-		p.streams++
-		s.streams++
-	}
+	p.streams++
+	s.streams++
 	return true
 }
 
@@ -183,9 +187,7 @@ func (t *sessions) exit(p *peer, s *member) {
 // err. mu is held; the caller calls finish without it.
 func (t *sessions) giveUp(s *member, err error) {
 	s.gone = err
-	if p := t.peers[s.peer]; p != nil {
-		p.streams -= s.streams
-	}
+	s.of.streams -= s.streams
 }
 
 // finish ends a session that was given up, and the streams in it.
@@ -215,7 +217,8 @@ func (t *sessions) restarted(name string, instance [16]byte) {
 			t.giveUp(s, errRestarted)
 			s.leave()
 			t.work.Go(func() { t.finish(s) })
-		default:
+		case !s.examining: // one who says hello again and again learns nothing more
+			s.examining = true
 			t.work.Go(func() { t.examine(s) })
 		}
 	}
@@ -225,11 +228,10 @@ func (t *sessions) restarted(name string, instance [16]byte) {
 func (t *sessions) examine(s *member) {
 	ctx, cancel := context.WithTimeout(t.life, time.Duration(t.silence.Load()))
 	defer cancel()
-	if _, err := s.Ping(ctx); err == nil || t.life.Err() != nil || s.Err() != nil {
-		return
-	}
+	_, err := s.Ping(ctx)
 	t.mu.Lock()
-	gone := s.gone == nil
+	s.examining = false
+	gone := s.gone == nil && err != nil && t.life.Err() == nil && s.Err() == nil
 	if gone {
 		t.giveUp(s, errRestarted)
 	}

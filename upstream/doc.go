@@ -3,11 +3,13 @@
 // each.
 //
 //	api, err := upstream.New(upstream.Config[net.Conn]{
-//		Name:      "api",
-//		Endpoints: []string{"10.0.0.1:9001", "10.0.0.2:9001"},
-//		Open:      func(ctx context.Context, endpoint string) (net.Conn, error) { return dial(ctx, endpoint) },
-//		Close:     func(c net.Conn) { c.Close() },
-//		Health:    upstream.Health{Probe: upstream.HTTPProbe("/healthz")},
+//		Name: "api",
+//		Settings: upstream.Settings{
+//			Endpoints: upstream.Endpoints("10.0.0.1:9001", "10.0.0.2:9001"),
+//			Health:    upstream.Health{Probe: upstream.HTTPProbe("/healthz")},
+//		},
+//		Open:  func(ctx context.Context, endpoint string) (net.Conn, error) { return dial(ctx, endpoint) },
+//		Close: func(c net.Conn) { c.Close() },
 //	})
 //	lease, err := api.Acquire(ctx) // from the endpoint with the fewest leases
 //	if err != nil {
@@ -17,12 +19,17 @@
 //
 // An endpoint is out while its health probe fails, or after several failures
 // in a row were seen in use (ejection). Endpoints that are out get no leases
-// as long as another one is in; when every one is out, leases are balanced over
-// all of them, because a health check may be wrong and refusing everybody
-// certainly is.
+// as long as another one is in, of any priority; when every one is out, leases
+// are balanced over those of the first priority, because a health check may be
+// wrong and refusing everybody certainly is.
 //
-// The deciding parts, balancing (balance.go, ring.go), health (health.go) and
-// ejection (eject.go), are pure and know no clock.
+// The set of endpoints changes by Update, or by itself where a Source tells of
+// endpoints (DNS, a file, an orchestrator). Either way only the differences are
+// applied: an endpoint that stays, known by its address, keeps its connections
+// and its state.
+//
+// The deciding parts, balancing (balance.go, choice.go, ring.go), health
+// (health.go) and ejection (eject.go), are pure.
 //
 // Unstable until 1.0.
 package upstream

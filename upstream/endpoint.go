@@ -11,21 +11,26 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/traffic"
 )
 
 // endpoint is one address with its pool and its state. All methods may be
 // called from any goroutine.
 type endpoint[T any] struct {
 	addr    string
+	spec    atomic.Pointer[Endpoint] // as it was told last
+	since   atomic.Int64             // when it began to start slowly, in Unix nanoseconds; 0 = it does not
 	pool    *pool.Pool[T]
 	load    atomic.Int64 // leases out and callers that wait for one
 	usable  atomic.Bool  // neither down nor ejected
 	suspect atomic.Bool  // success has something to reset
 	stale   atomic.Uint64
+	traffic *traffic.Cell // nil without Config.Traffic
 	log     *slog.Logger
+	passed  atomic.Int64                // when it last passed its check, in Unix nanoseconds; 0: never
 	changed func()                      // tells the Upstream that usable changed; called without mu
 	try     func(context.Context) error // opens a connection and closes it
-	ctx     context.Context             // of trials
+	ctx     context.Context             // of trials and evictions
 	cancel  context.CancelFunc
 
 	mu         sync.Mutex // guards what follows; never held across I/O
@@ -38,15 +43,31 @@ type endpoint[T any] struct {
 	stopProbe  context.CancelFunc
 	probing    chan struct{} // closed when the probe's goroutine is over
 	closed     bool
+
+	onUnhealthy      UnhealthyPolicy
+	unhealthyTimeout time.Duration
+	stagger          time.Duration
+	failingSince     time.Time // when the first of the failed probes began that followed each other
+	downSince        time.Time // when the active check took it out
+	evicting         bool      // evict runs, or is about to
+	evictions        sync.WaitGroup
+	interrupt        func(T, error)       // Config.Interrupt; constant
+	proven           func(time.Time) bool // Upstream.proven; constant
 }
 
 // newEndpoint makes the endpoint and its pool, which begins to warm up. Probing
 // begins with configure.
-func newEndpoint[T any](cfg *Config[T], addr string, limits pool.Limits, changed func()) (*endpoint[T], error) {
+func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*endpoint[T], error) {
+	cfg, addr := &u.cfg, spec.Address
 	e := &endpoint[T]{
-		addr:    addr,
-		log:     cfg.Logger.With("upstream", cfg.Name, "endpoint", addr),
-		changed: changed,
+		addr:      addr,
+		log:       cfg.Logger.With("upstream", cfg.Name, "endpoint", addr),
+		changed:   u.refresh,
+		interrupt: cfg.Interrupt,
+		proven:    u.proven,
+	}
+	if cfg.Traffic != nil {
+		e.traffic = traffic.NewCell(cfg.Traffic)
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.try = func(ctx context.Context) error {
@@ -56,17 +77,18 @@ func newEndpoint[T any](cfg *Config[T], addr string, limits pool.Limits, changed
 		}
 		return err
 	}
+	e.spec.Store(&spec)
 	e.usable.Store(true)
 	e.ejector.cfg = cfg.Ejection.withDefaults()
 	p, err := pool.New(pool.Config[T]{
-		Name:   cfg.Name + "/" + addr,
-		Open:   func(ctx context.Context) (T, error) { return e.open(ctx, cfg.Open) },
-		Go:     cfg.Go,
-		Place:  cfg.Place,
-		Close:  cfg.Close,
-		Check:  cfg.Check,
-		Reset:  cfg.Reset,
-		Limits: limits,
+		Name:     cfg.Name + "/" + addr,
+		Open:     func(ctx context.Context) (T, error) { return e.open(ctx, cfg.Open) },
+		Go:       cfg.Go,
+		Affinity: cfg.Affinity,
+		Close:    cfg.Close,
+		Check:    cfg.Check,
+		Reset:    cfg.Reset,
+		Limits:   limits,
 	})
 	e.pool = p
 	return e, err
@@ -180,8 +202,9 @@ func (e *endpoint[T]) trial() (err error) {
 	return e.try(ctx)
 }
 
-// probed takes the result of an active check.
-func (e *endpoint[T]) probed(err error) {
+// probed takes the result of an active check that began at a time. silent says
+// that there was no answer.
+func (e *endpoint[T]) probed(began time.Time, err error, silent bool) {
 	e.mu.Lock()
 	if err != nil {
 		e.lastError, e.lastFailed = err.Error(), time.Now()
@@ -190,13 +213,21 @@ func (e *endpoint[T]) probed(err error) {
 		e.mu.Unlock()
 		return
 	}
-	flipped := e.health.observe(err == nil)
+	e.track(began, err)
+	flipped := e.health.observe(err == nil, silent)
+	if flipped && err != nil {
+		e.downSince = time.Now()
+	}
 	back := false
 	if flipped && err == nil { // newer evidence than the failures in use
 		back = e.ejector.clear()
 		e.stopReadmit()
 	}
 	changed := e.settle()
+	if !e.evicting && e.mustEmpty() {
+		e.evicting = true
+		e.evictions.Go(e.evict)
+	}
 	e.mu.Unlock()
 	switch {
 	case flipped && err != nil:
@@ -209,10 +240,46 @@ func (e *endpoint[T]) probed(err error) {
 	}
 }
 
+// track notes since when probes fail, or that one has passed. mu is held.
+func (e *endpoint[T]) track(began time.Time, err error) {
+	switch {
+	case err == nil:
+		e.failingSince = time.Time{}
+		e.passed.Store(time.Now().UnixNano())
+	case e.failingSince.IsZero():
+		e.failingSince = began
+	}
+}
+
 // settle derives usable and reports whether it changed. mu is held.
 func (e *endpoint[T]) settle() bool {
 	usable := !e.health.down && !e.ejector.out
-	return e.usable.Swap(usable) != usable
+	changed := e.usable.Swap(usable) != usable
+	if changed && usable {
+		e.startSlowly()
+	}
+	return changed
+}
+
+func (e *endpoint[T]) priority() int { return e.spec.Load().Priority }
+
+func (e *endpoint[T]) weight() int { return max(e.spec.Load().Weight, 1) }
+
+// startSlowly begins the time in which its share of leases grows.
+func (e *endpoint[T]) startSlowly() { e.since.Store(time.Now().UnixNano()) }
+
+// leastStart is the percentage of its weight with which an endpoint starts: with
+// less it would get no lease for long where there are few.
+const leastStart = 10
+
+// started returns the percentage of its weight that the endpoint has now.
+func (e *endpoint[T]) started(slowStart time.Duration, now time.Time) int {
+	since := e.since.Load()
+	if since == 0 || slowStart <= 0 {
+		return 100
+	}
+	percent := 100 * time.Duration(now.UnixNano()-since) / slowStart
+	return int(min(max(percent, leastStart), 100))
 }
 
 func (e *endpoint[T]) stopReadmit() {
@@ -231,12 +298,20 @@ func (e *endpoint[T]) close() {
 	e.mu.Unlock()
 	e.cancel() // only now: a trial that ends for it is no failure
 	e.stopProbing()
+	e.evictions.Wait()
 	e.pool.Close()
 }
 
 // status describes the endpoint.
 func (e *endpoint[T]) status() EndpointStatus {
-	s := EndpointStatus{Address: e.addr, Leases: e.load.Load(), Stale: e.stale.Load(), Pool: e.pool.Stats()}
+	spec := e.spec.Load()
+	s := EndpointStatus{
+		Address: e.addr, Weight: e.weight(), Priority: spec.Priority, Zone: spec.Zone, Metadata: spec.Metadata,
+		Leases: e.load.Load(), Stale: e.stale.Load(), Pool: e.pool.Stats(),
+	}
+	if e.traffic != nil {
+		s.Traffic = e.traffic.Row()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.Healthy, s.Ejected = !e.health.down, e.ejector.out

@@ -19,6 +19,7 @@ var ErrUnavailable = errors.New("upstream unavailable")
 type Error struct {
 	Upstream string
 	Causes   []EndpointError // in the order of the attempts
+	Source   error           // why there are no endpoints, if a Source could not tell
 }
 
 // EndpointError is one endpoint's answer.
@@ -33,6 +34,9 @@ func (e *Error) Error() string {
 	fmt.Fprintf(&b, "upstream %q: no connection", e.Upstream)
 	if len(e.Causes) == 0 {
 		b.WriteString(": it has no endpoints")
+	}
+	if e.Source != nil {
+		fmt.Fprintf(&b, ": %v", e.Source)
 	}
 	sep := ": "
 	for _, c := range e.Causes {
@@ -49,8 +53,11 @@ func (e *Error) Error() string {
 
 // Unwrap returns ErrUnavailable and the causes.
 func (e *Error) Unwrap() []error {
-	errs := make([]error, 0, 1+len(e.Causes))
+	errs := make([]error, 0, 2+len(e.Causes))
 	errs = append(errs, ErrUnavailable)
+	if e.Source != nil {
+		errs = append(errs, e.Source)
+	}
 	for _, c := range e.Causes {
 		errs = append(errs, c.Err)
 	}

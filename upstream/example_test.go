@@ -30,18 +30,16 @@ func Example() {
 	}()
 
 	echo, err := upstream.New(upstream.Config[net.Conn]{
-		Name:      "echo",
-		Endpoints: []string{"first.test:7", backend.Addr().String()},
-		Balance:   upstream.First,
+		Name:     "echo",
+		Settings: upstream.Settings{Endpoints: upstream.Endpoints("first.test:7", backend.Addr().String()), Balance: upstream.First, Ejection: upstream.Ejection{Failures: 1}},
 		Open: func(ctx context.Context, endpoint string) (net.Conn, error) {
 			if endpoint == "first.test:7" {
 				return nil, errors.New("it is down")
 			}
 			return new(net.Dialer).DialContext(ctx, "tcp", endpoint)
 		},
-		Close:    func(c net.Conn) { c.Close() },
-		Ejection: upstream.Ejection{Failures: 1},
-		Logger:   slog.New(slog.DiscardHandler), // it would say that an endpoint is ejected, and why
+		Close:  func(c net.Conn) { c.Close() },
+		Logger: slog.New(slog.DiscardHandler), // it would say that an endpoint is ejected, and why
 	})
 	if err != nil {
 		log.Fatal(err)

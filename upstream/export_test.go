@@ -1,6 +1,10 @@
 package upstream
 
-import "time"
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+)
 
 // PickP2C is the choice of two.
 func PickP2C(n int, random func(int) int, load func(int) int64) int { return p2c(n, random, load) }
@@ -8,8 +12,38 @@ func PickP2C(n int, random func(int) int, load func(int) int64) int { return p2c
 // Ring is the hash ring alone.
 type Ring = ring
 
-// NewRing returns a ring over addrs.
-func NewRing(addrs []string) Ring { return newRing(addrs) }
+// NewRing returns a ring over addrs, which weigh 1 each unless there are weights.
+func NewRing(addrs []string, weights ...int) Ring {
+	for len(weights) < len(addrs) {
+		weights = append(weights, 1)
+	}
+	return newRing(addrs, weights)
+}
+
+// Weighted is the choice among candidates by weight alone.
+type Weighted struct{ c choice[int] }
+
+// NewWeighted returns the choice among candidates of these weights.
+func NewWeighted(weights ...int) *Weighted {
+	var list []*endpoint[int]
+	for _, w := range weights {
+		e := &endpoint[int]{}
+		e.spec.Store(&Endpoint{Weight: w})
+		list = append(list, e)
+	}
+	c, _ := newChoice(list, 0, time.Time{})
+	return &Weighted{c}
+}
+
+// P2C draws two and takes one; the weights differ.
+func (w *Weighted) P2C(random func(int) int, load func(int) int64) int {
+	return w.c.weightedP2C(random, load)
+}
+
+// InTurn is RoundRobin's choice.
+func (w *Weighted) InTurn(turn *atomic.Uint64) int {
+	return slices.Index(w.c.list, w.c.inTurn(turn))
+}
 
 // Lookup finds the endpoint of a key.
 func (r ring) Lookup(key string, skip func(int) bool) int { return r.lookup(key, skip) }
@@ -24,7 +58,7 @@ func NewHealthState(rise, fall int) *HealthState {
 
 // Observe takes a probe's result; the answer is whether the endpoint is up.
 func (s *HealthState) Observe(ok bool) (up, changed bool) {
-	changed = s.h.observe(ok)
+	changed = s.h.observe(ok, false)
 	return !s.h.down, changed
 }
 

@@ -6,10 +6,15 @@ type health struct {
 	probed     bool // at least one result is known
 	down       bool
 	streak     int // results in a row that contradict the state
+	silence    int // probes in a row without any answer
 }
 
 // observe takes the result of a probe and reports whether the state changed.
-func (h *health) observe(ok bool) bool {
+// silent says that there was no answer.
+func (h *health) observe(ok, silent bool) bool {
+	if h.silence++; !silent {
+		h.silence = 0
+	}
 	first := !h.probed
 	h.probed = true
 	if ok != h.down { // the state is confirmed

@@ -120,7 +120,7 @@ func TestHTTPProbeWithAZone(t *testing.T) {
 		var d net.Dialer
 		return d.DialContext(ctx, "tcp", s.Listener.Addr().String())
 	}
-	if err := upstream.HTTPProbeBy(dial, "/", nil)(t.Context(), zoned); err != nil {
+	if err := (upstream.HTTPCheck{Path: "/", Dial: dial}).Probe()(t.Context(), zoned); err != nil {
 		t.Fatal(err)
 	}
 	if host := <-hosts; host != "[fe80::1]:80" {

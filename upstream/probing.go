@@ -23,6 +23,7 @@ func (e *endpoint[T]) configure(h Health, ej Ejection, l pool.Limits) {
 		e.stopReadmit()
 	}
 	e.health.rise, e.health.fall = h.Rise, h.Fall
+	e.onUnhealthy, e.unhealthyTimeout, e.stagger = h.OnUnhealthy, h.UnhealthyTimeout, h.Stagger
 	if h.Probe == nil {
 		e.health = health{}
 	} else {
@@ -48,18 +49,20 @@ func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{})
 		case <-ctx.Done():
 			return
 		}
-		err := probeOnce(ctx, h, e.addr)
+		began := time.Now()
+		expired, err := probeOnce(ctx, h, e.addr)
 		if ctx.Err() != nil {
 			return
 		}
-		e.probed(err)
+		e.probed(began, err, silent(err, expired))
 		jitter := (rand.Float64()*2 - 1) * float64(h.Interval) / 10
 		timer.Reset(h.Interval + time.Duration(jitter))
 	}
 }
 
-// probeOnce runs one probe; a panic in it is a failure.
-func probeOnce(ctx context.Context, h Health, addr string) (err error) {
+// probeOnce runs one probe; a panic in it is a failure. expired says that its
+// time was over.
+func probeOnce(ctx context.Context, h Health, addr string) (expired bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
 	defer func() {
@@ -67,7 +70,11 @@ func probeOnce(ctx context.Context, h Health, addr string) (err error) {
 			err = fmt.Errorf("health probe panicked: %v", p)
 		}
 	}()
-	return h.Probe(ctx, addr)
+	err = h.Probe(ctx, addr)
+	if expired = ctx.Err() != nil; expired && err != nil {
+		err = fmt.Errorf("no answer within %v: %w", h.Timeout, err)
+	}
+	return expired, err
 }
 
 // stopProbing ends the probe's goroutine and waits for it.

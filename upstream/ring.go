@@ -6,13 +6,19 @@ import (
 	"strconv"
 )
 
-// ringPoints is the number of points each endpoint has on the ring: with 160
+// ringPoints is the number of points an endpoint has on the ring for each unit
+// of weight, after the weights are divided by what they have in common: with 160
 // the shares of keys are within about ±20 % of each other, at 2.5 KiB each.
-const ringPoints = 160
+// maxRingPoints bounds the points of all endpoints together, where weights are
+// large and have nothing in common; the smallest get at least one.
+const (
+	ringPoints    = 160
+	maxRingPoints = 1 << 19
+)
 
 // ring is a consistent hash ring over endpoints numbered from 0. It depends on
-// the addresses alone, not on their order, the process or the machine: several
-// gateways agree.
+// the addresses and weights alone, not on their order, the process or the machine:
+// several gateways agree.
 type ring []ringPoint
 
 type ringPoint struct {
@@ -20,10 +26,25 @@ type ringPoint struct {
 	index int
 }
 
-func newRing(addrs []string) ring {
+// ringOf makes the ring of a set.
+func ringOf(list []Endpoint) ring {
+	addrs, weights := make([]string, len(list)), make([]int, len(list))
+	for i, e := range list {
+		addrs[i], weights[i] = e.Address, max(e.Weight, 1)
+	}
+	return newRing(addrs, weights)
+}
+
+// newRing makes the ring of endpoints, whose weights are at least 1.
+func newRing(addrs []string, weights []int) ring {
+	common, total := commonDivisor(weights), 0
+	for _, w := range weights {
+		total += w / common
+	}
+	each := min(ringPoints, maxRingPoints/float64(max(total, 1)))
 	r := make(ring, 0, len(addrs)*ringPoints)
 	for i, addr := range addrs {
-		for p := range ringPoints {
+		for p := range max(1, int(each*float64(weights[i]/common))) {
 			r = append(r, ringPoint{ringHash(addr + "#" + strconv.Itoa(p)), i})
 		}
 	}

@@ -1,84 +1,137 @@
 package upstream
 
 import (
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
+	"time"
 )
 
 // set is the endpoints at one moment; immutable.
 type set[T any] struct {
-	balance  Balance
-	all      []*endpoint[T]
-	in       []*endpoint[T] // those that are usable; all of them when none is
-	failOpen bool           // none is usable
+	plan
+	all      []*endpoint[T] // by priority
+	in       choice[T]      // those that get leases: the usable ones of the first priority that has some
+	others   []*endpoint[T] // usable ones of later priorities, in their order
+	failOpen bool           // none is usable; in is the first priority
+	starting bool           // one of in starts slowly
 	ring     ring           // over all; only for RingHash
+	chosen   []bool         // which of all are in in; only for RingHash
 	turns    *turns         // RoundRobin's, shared by successive sets
+}
+
+// plan is what of the Settings decides how endpoints are picked.
+type plan struct {
+	balance   Balance
+	slowStart time.Duration
+	patience  time.Duration // for the first report of a Source; 0 = for ever
 }
 
 // turns are RoundRobin's: of first choices, and of those after a failure, which
 // must not shift the first ones.
 type turns struct{ first, other atomic.Uint64 }
 
-// newSet makes the set of endpoints that are usable now.
-func newSet[T any](b Balance, all []*endpoint[T], r ring, t *turns) *set[T] {
-	s := &set[T]{balance: b, all: all, ring: r, turns: t}
+// newSet makes the set of endpoints that are usable now. all is in order of
+// priority.
+func newSet[T any](p plan, all []*endpoint[T], r ring, t *turns) *set[T] {
+	s := &set[T]{plan: p, all: all, ring: r, turns: t}
+	var in []*endpoint[T]
 	for _, e := range all {
-		if e.usable.Load() {
-			s.in = append(s.in, e)
+		switch {
+		case !e.usable.Load():
+		case len(in) == 0 || e.priority() == in[0].priority():
+			in = append(in, e)
+		default:
+			s.others = append(s.others, e)
 		}
 	}
-	if len(s.in) == 0 {
-		s.in, s.failOpen = all, len(all) > 0
+	if len(in) == 0 && len(all) > 0 {
+		s.failOpen = true
+		in = slices.Clone(all)
+		in = slices.DeleteFunc(in, func(e *endpoint[T]) bool { return e.priority() != all[0].priority() })
+	}
+	s.in, s.starting = newChoice(in, p.slowStart, time.Now())
+	if r != nil {
+		s.chosen = chosenOf(all, in)
 	}
 	return s
 }
 
+// specs returns the endpoints as they were told. Upstream.updating is held.
+func (s *set[T]) specs() []Endpoint {
+	list := make([]Endpoint, len(s.all))
+	for i, e := range s.all {
+		list[i] = *e.spec.Load()
+	}
+	return list
+}
+
 // pick chooses an endpoint; nil when there is none.
 func (s *set[T]) pick(key string) *endpoint[T] {
-	if len(s.in) == 0 {
+	if len(s.in.list) == 0 {
 		return nil
 	}
-	if s.balance == RingHash && key != "" {
-		return s.onRing(key, func(e *endpoint[T]) bool { return !s.failOpen && !e.usable.Load() }, s.in)
+	if s.hashes(key) {
+		return s.onRing(key, s.chosen)
 	}
 	return s.among(s.in, &s.turns.first)
 }
 
-// pickOther chooses an endpoint that was not tried: of those that are in, or
-// else of the others. nil means that all were tried.
+// hashes reports whether the ring decides.
+func (s *set[T]) hashes(key string) bool { return s.balance == RingHash && key != "" }
+
+// onRing returns the key's endpoint of those chosen, of which there is one.
+func (s *set[T]) onRing(key string, chosen []bool) *endpoint[T] {
+	return s.all[s.ring.lookup(key, func(i int) bool { return !chosen[i] })]
+}
+
+// chosenOf says of each of all whether it is in list.
+func chosenOf[T any](all, list []*endpoint[T]) []bool {
+	chosen := make([]bool, len(all))
+	for i, e := range all {
+		chosen[i] = slices.Contains(list, e)
+	}
+	return chosen
+}
+
+// pickOther chooses an endpoint that was not tried: of those that are in, else
+// of those of later priorities, else of those that are out. nil means that all
+// were tried.
 func (s *set[T]) pickOther(key string, tried []*endpoint[T]) *endpoint[T] {
-	rest := without(s.in, tried)
+	rest := without(s.in.list, tried)
 	if len(rest) == 0 {
-		rest = without(s.all, tried)
+		rest = firstPriority(without(s.others, tried))
+	}
+	if len(rest) == 0 {
+		rest = firstPriority(without(s.all, tried))
 	}
 	if len(rest) == 0 {
 		return nil
 	}
-	if s.balance == RingHash && key != "" {
-		return s.onRing(key, func(e *endpoint[T]) bool { return !slices.Contains(rest, e) }, rest)
+	if s.hashes(key) {
+		return s.onRing(key, chosenOf(s.all, rest))
 	}
-	return s.among(rest, &s.turns.other)
+	c, _ := newChoice(rest, s.slowStart, time.Now())
+	return s.among(c, &s.turns.other)
 }
 
-// onRing returns the key's endpoint, or any candidate when all are skipped
-// because their state changed since the set was made.
-func (s *set[T]) onRing(key string, skip func(*endpoint[T]) bool, candidates []*endpoint[T]) *endpoint[T] {
-	i := s.ring.lookup(key, func(i int) bool { return skip(s.all[i]) })
-	if i < 0 {
-		return candidates[0]
-	}
-	return s.all[i]
-}
-
-func (s *set[T]) among(candidates []*endpoint[T], turn *atomic.Uint64) *endpoint[T] {
+func (s *set[T]) among(c choice[T], turn *atomic.Uint64) *endpoint[T] {
 	switch s.balance {
 	case First:
-		return candidates[0]
+		return c.list[0]
 	case RoundRobin:
-		return candidates[int((turn.Add(1)-1)%uint64(len(candidates)))]
+		return c.inTurn(turn)
 	}
-	return candidates[p2c(len(candidates), rand.IntN, func(i int) int64 { return candidates[i].load.Load() })]
+	return c.lessBusy()
+}
+
+// firstPriority returns those of the first one's priority.
+func firstPriority[T any](list []*endpoint[T]) []*endpoint[T] {
+	for i, e := range list {
+		if e.priority() != list[0].priority() {
+			return list[:i]
+		}
+	}
+	return list
 }
 
 func without[T any](from, tried []*endpoint[T]) []*endpoint[T] {

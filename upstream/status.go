@@ -5,22 +5,29 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/traffic"
 )
 
 // Status is a snapshot for metrics and dashboards.
 type Status struct {
 	Name     string
 	Balance  string // as ParseBalance reads it
-	FailOpen bool   // every endpoint is out, all of them are used
-	// Endpoints are those in use, and after them those that Update has removed,
-	// until their leases have come back. One that was removed and added again
-	// may be in it twice.
+	FailOpen bool   // every endpoint is out, those of the first priority are used
+	Source   SourceStatus
+	Traffic  *traffic.Schema // what is counted for each endpoint; nil = nothing
+	// Endpoints are those in use, by priority, and after them those that were
+	// removed, until their leases have come back. One that was removed and added
+	// again may be in it twice.
 	Endpoints []EndpointStatus
 }
 
 // EndpointStatus is a snapshot of one endpoint.
 type EndpointStatus struct {
 	Address      string
+	Weight       int // at least 1
+	Priority     int
+	Zone         string
+	Metadata     map[string]string
 	Removed      bool      // gets no more leases
 	Healthy      bool      // as the active check has it; true without one
 	Ejected      bool      // by the passive check
@@ -31,19 +38,20 @@ type EndpointStatus struct {
 	Leases       int64     // out, and callers that wait for one
 	Stale        uint64    // connections that the server had closed while they were idle, as far as leases told
 	Pool         pool.Stats
+	Traffic      traffic.Row // of Status.Traffic
 }
 
-// AllInUse reports whether every connection that the endpoints may have is leased, so that an Acquire would have to wait for one of them.
+// AllInUse reports whether every connection that the endpoints in use may have is leased, so that an Acquire would have to wait for one of them.
 func (u *Upstream[T]) AllInUse() bool {
-	return !slices.ContainsFunc(u.set.Load().all, func(e *endpoint[T]) bool { return !e.pool.AllInUse() })
+	return !slices.ContainsFunc(u.set.Load().in.list, func(e *endpoint[T]) bool { return !e.pool.AllInUse() })
 }
 
 // Status returns the present state of every endpoint.
 func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()
-	s, leaving := u.set.Load(), slices.Clone(u.leaving)
+	s, leaving, source := u.set.Load(), slices.Clone(u.leaving), u.told
 	u.mu.Unlock()
-	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), FailOpen: s.failOpen}
+	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
 	st.Endpoints = make([]EndpointStatus, 0, len(s.all)+len(leaving))
 	for _, e := range s.all {
 		st.Endpoints = append(st.Endpoints, e.status())

@@ -28,7 +28,7 @@ func TestUpdateKeepsConnections(t *testing.T) {
 		}
 		synctest.Wait()
 		before := b.opened["a:1"]
-		err := u.Update([]string{"c:1", "a:1"}, upstream.First, pool.Limits{MinIdle: 2}, upstream.Health{}, upstream.Ejection{})
+		err := u.Update(upstream.Settings{Endpoints: upstream.Endpoints("c:1", "a:1"), Balance: upstream.First, Limits: pool.Limits{MinIdle: 2}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestUpdateKeepsConnections(t *testing.T) {
 func TestUpdateErrorsChangeNothing(t *testing.T) {
 	b := newBackends()
 	u := start(t, b.config("a:1"))
-	err := u.Update([]string{"b:1", "nonsense"}, upstream.P2C, pool.Limits{}, upstream.Health{}, upstream.Ejection{})
+	err := u.Update(upstream.Settings{Endpoints: upstream.Endpoints("b:1", "nonsense"), Balance: upstream.P2C})
 	if !errors.Is(err, upstream.ErrConfig) {
 		t.Errorf("got %v, want ErrConfig", err)
 	}
@@ -72,7 +72,7 @@ func TestUpdateErrorsChangeNothing(t *testing.T) {
 	}
 	u.Close()
 	u.Close()
-	err = u.Update([]string{"a:1"}, upstream.P2C, pool.Limits{}, upstream.Health{}, upstream.Ejection{})
+	err = u.Update(upstream.Settings{Endpoints: upstream.Endpoints("a:1"), Balance: upstream.P2C})
 	if !errors.Is(err, pool.ErrClosed) {
 		t.Errorf("Update after Close: %v, want pool.ErrClosed", err)
 	}
@@ -120,7 +120,10 @@ func TestUpdateUnderLoad(t *testing.T) {
 	}
 	sets := [][]string{{"a:1", "b:1"}, {"c:1"}, {"b:1", "c:1", "d:1"}, {"a:1"}}
 	for i := range 60 {
-		err := u.Update(sets[i%len(sets)], upstream.Balance(i%4), pool.Limits{MaxSize: 8 + i%3, MinIdle: i % 3}, cfg.Health, upstream.Ejection{})
+		err := u.Update(upstream.Settings{
+			Endpoints: upstream.Endpoints(sets[i%len(sets)]...), Balance: upstream.Balance(i % 4),
+			Limits: pool.Limits{MaxSize: 8 + i%3, MinIdle: i % 3}, Health: cfg.Health,
+		})
 		if err != nil {
 			t.Error(err)
 		}
@@ -159,7 +162,7 @@ func TestStatusShowsWhatIsRemoved(t *testing.T) {
 	}
 	update := func(endpoints ...string) {
 		t.Helper()
-		if err := u.Update(endpoints, upstream.First, pool.Limits{}, upstream.Health{}, upstream.Ejection{}); err != nil {
+		if err := u.Update(upstream.Settings{Endpoints: upstream.Endpoints(endpoints...), Balance: upstream.First}); err != nil {
 			t.Fatal(err)
 		}
 	}

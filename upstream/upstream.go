@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,25 +9,35 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pool"
 )
 
 // Upstream leases connections to the best of its endpoints. Make one with New
 // and end it with Close or Drain. All methods are safe for concurrent use.
 type Upstream[T any] struct {
-	cfg   Config[T] // as given to New; what Update changes is in set and the pools
+	cfg   Config[T] // its Settings are only the first ones
 	set   atomic.Pointer[set[T]]
 	turns turns
+	ctx   context.Context // of tasks
+	stop  context.CancelFunc
+	tasks sync.WaitGroup // Sources, and the retiring of endpoints
 
-	updating sync.Mutex     // held by Update, Drain and Close, one at a time
-	closed   bool           // guarded by updating
-	mu       sync.Mutex     // guards the making of sets, and leaving; never held across I/O
-	leaving  []*endpoint[T] // removed, with leases out as of the last Update
+	updating sync.Mutex // held by Update, Drain, Close and what a Source reports, one at a time
+	settings Settings   // guarded by updating
+	closed   bool       // guarded by updating
+
+	mu      sync.Mutex     // guards the making of sets, and what follows; never held across I/O
+	leaving []*endpoint[T] // removed, with leases out
+	ramp    *time.Timer    // makes the set anew while an endpoint starts slowly
+	watch   *watch         // changed with updating held too; nil = no Source
+	told    SourceStatus
 }
 
-// New makes an Upstream; its pools begin to warm up and its probes to run. The
-// error wraps ErrConfig.
+// New makes an Upstream; its pools begin to warm up, its probes to run and its
+// Source to look for endpoints. The error wraps ErrConfig.
 func New[T any](cfg Config[T]) (*Upstream[T], error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
@@ -35,8 +46,9 @@ func New[T any](cfg Config[T]) (*Upstream[T], error) {
 		cfg.Logger = slog.Default()
 	}
 	u := &Upstream[T]{cfg: cfg}
-	u.set.Store(newSet[T](cfg.Balance, nil, nil, &u.turns))
-	if err := u.Update(cfg.Endpoints, cfg.Balance, cfg.Limits, cfg.Health, cfg.Ejection); err != nil {
+	u.ctx, u.stop = context.WithCancel(context.Background())
+	u.set.Store(&set[T]{turns: &u.turns})
+	if err := u.Update(cfg.Settings); err != nil {
 		u.Close()
 		return nil, err
 	}
@@ -58,9 +70,42 @@ func (u *Upstream[T]) Acquire(ctx context.Context) (Lease[T], error) {
 func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], error) {
 	e := u.set.Load().pick(key)
 	if e == nil {
-		return Lease[T]{}, &Error{Upstream: u.cfg.Name}
+		var err error
+		if e, err = u.pickFirst(ctx, key); err != nil {
+			return Lease[T]{}, err
+		}
 	}
 	return u.acquireFrom(ctx, key, e)
+}
+
+// pickFirst chooses an endpoint where there was none, and waits for what a
+// Source reports first.
+func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], error) {
+	u.mu.Lock()
+	w := u.watch
+	u.mu.Unlock()
+	if w == nil {
+		return nil, &Error{Upstream: u.cfg.Name}
+	}
+	if limit := u.set.Load().patience; limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	fiber.Block(func() {
+		select {
+		case <-w.answered:
+		case <-ctx.Done():
+		}
+	})
+	if e := u.set.Load().pick(key); e != nil {
+		return e, nil
+	}
+	u.mu.Lock()
+	err := w.err
+	u.mu.Unlock()
+	err = cmp.Or(err, ctx.Err(), errNoEndpoints)
+	return nil, &Error{Upstream: u.cfg.Name, Source: fmt.Errorf("%s: %w", w.source, err)}
 }
 
 // acquireFrom tries e first.
@@ -97,8 +142,8 @@ func (u *Upstream[T]) acquireOther(ctx context.Context, key string, e *endpoint[
 // their pools, connections and state; removed ones get no more leases and are
 // closed as theirs come back; new ones warm up. On an error, which wraps
 // ErrConfig or pool.ErrClosed, nothing has changed.
-func (u *Upstream[T]) Update(endpoints []string, b Balance, l pool.Limits, h Health, ej Ejection) error {
-	if err := verify(u.cfg.Name, endpoints, b, l, h, ej); err != nil {
+func (u *Upstream[T]) Update(s Settings) error {
+	if err := s.verify(u.cfg.Name, u.cfg.Interrupt != nil); err != nil {
 		return err
 	}
 	u.updating.Lock()
@@ -106,86 +151,173 @@ func (u *Upstream[T]) Update(endpoints []string, b Balance, l pool.Limits, h Hea
 	if u.closed {
 		return fmt.Errorf("upstream %q: update: %w", u.cfg.Name, pool.ErrClosed)
 	}
-	old := u.set.Load().all
-	all, added, err := u.build(old, endpoints, l)
+	endpoints := s.Endpoints
+	if before := u.set.Load().specs(); s.Source != nil && len(before) > 0 {
+		endpoints = before
+	}
+	stay := u.set.Load().all
+	if err := u.apply(s, endpoints); err != nil {
+		return err
+	}
+	u.settings = s
+	for _, e := range u.set.Load().all {
+		if slices.Contains(stay, e) {
+			_ = e.pool.Update(s.Limits) // valid, and only Close closes the pools
+			e.configure(s.Health, s.Ejection, s.Limits)
+		}
+	}
+	u.follow(s.Source)
+	return nil
+}
+
+// apply makes list the set, as s has it, and touches nothing that stays. updating
+// is held.
+func (u *Upstream[T]) apply(s Settings, list []Endpoint) error {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b Endpoint) int { return cmp.Compare(a.Priority, b.Priority) })
+	before := u.set.Load()
+	d := compare(before.specs(), list)
+	all, added, err := u.build(before.all, list, s.Limits)
 	if err != nil {
 		return err
 	}
-	var r ring
-	if b == RingHash {
-		r = newRing(endpoints)
-	}
-	removed := without(old, all)
-	u.publish(func(*set[T]) *set[T] {
-		u.leaving = slices.DeleteFunc(append(u.leaving, removed...), func(e *endpoint[T]) bool { return e.load.Load() == 0 })
-		return newSet(b, all, r, &u.turns)
-	})
-	for _, e := range all {
-		if !slices.Contains(added, e) {
-			_ = e.pool.Update(l) // valid, and only Close closes the pools
+	if len(before.all) > 0 {
+		for _, e := range added {
+			e.startSlowly()
 		}
-		e.configure(h, ej, l)
+	}
+	var r ring
+	if s.Balance == RingHash {
+		r = ringOf(list)
+	}
+	removed := without(before.all, all)
+	u.publish(func(*set[T]) *set[T] {
+		for i, e := range all {
+			e.spec.Store(&list[i])
+		}
+		u.leaving = append(u.leaving, removed...)
+		return newSet(plan{s.Balance, s.SlowStart, s.Limits.AcquireTimeout}, all, r, &u.turns)
+	})
+	for _, e := range added {
+		e.configure(s.Health, s.Ejection, s.Limits)
 	}
 	for _, e := range removed {
 		e.close()
+		u.tasks.Go(func() { u.retire(e, s.OnRemoved, s.RemovedTimeout) })
+	}
+	if len(before.all) > 0 && !d.none() || s.Source != nil && u.watch != nil && !d.none() {
+		u.tell(d, s.Source, len(list))
 	}
 	return nil
 }
 
-// build returns the endpoints for addrs, those of old where they stay, and
-// those of them that are new.
-func (u *Upstream[T]) build(old []*endpoint[T], addrs []string, l pool.Limits) (all, added []*endpoint[T], err error) {
-	for _, addr := range addrs {
-		i := slices.IndexFunc(old, func(e *endpoint[T]) bool { return e.addr == addr })
-		if i >= 0 {
-			all = append(all, old[i])
-			continue
+// retire waits until the leases of a removed endpoint have come back, and
+// interrupts those that last too long.
+func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
+	var err error
+	switch {
+	case how == CloseRemoved:
+		err = context.Canceled
+	case limit > 0:
+		ctx, cancel := context.WithTimeout(u.ctx, limit)
+		defer cancel()
+		err = e.pool.Drain(ctx)
+	default:
+		err = e.pool.Drain(u.ctx)
+	}
+	if err != nil && u.ctx.Err() == nil {
+		if n := e.pool.Interrupt(func(v T) { u.cfg.Interrupt(v, ErrRemoved) }); n > 0 {
+			e.log.Warn("leases of a removed endpoint were interrupted", "leases", n)
 		}
-		e, err := newEndpoint(&u.cfg, addr, l, u.refresh)
-		if err != nil {
-			for _, e := range added {
-				e.close()
+		err = e.pool.Drain(u.ctx)
+	}
+	if err == nil {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.leaving = slices.DeleteFunc(slices.Clone(u.leaving), func(l *endpoint[T]) bool { return l == e })
+	}
+}
+
+// build returns the endpoints of list, those of old where they stay, and those
+// of them that are new.
+func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, l pool.Limits) (all, added []*endpoint[T], err error) {
+	known := make(map[string]*endpoint[T], len(old))
+	for _, e := range old {
+		known[e.addr] = e
+	}
+	for _, spec := range list {
+		e := known[spec.Address]
+		if e == nil {
+			if e, err = newEndpoint(u, spec, l); err != nil {
+				for _, e := range added {
+					e.close()
+				}
+				return nil, nil, fmt.Errorf("%w: upstream %q: endpoint %s: %w", ErrConfig, u.cfg.Name, spec.Address, err)
 			}
-			return nil, nil, fmt.Errorf("%w: upstream %q: endpoint %s: %w", ErrConfig, u.cfg.Name, addr, err)
+			added = append(added, e)
 		}
-		all, added = append(all, e), append(added, e)
+		all = append(all, e)
 	}
 	return all, added, nil
 }
 
-// refresh makes the set anew after an endpoint's state has changed.
+// refresh makes the set anew after an endpoint's state has changed, or its share.
 func (u *Upstream[T]) refresh() {
-	u.publish(func(s *set[T]) *set[T] { return newSet(s.balance, s.all, s.ring, s.turns) })
+	u.publish(func(s *set[T]) *set[T] { return newSet(s.plan, s.all, s.ring, s.turns) })
 }
+
+// rampSteps is in how many steps the share of an endpoint grows that starts
+// slowly; leastRamp bounds how often the set is made for that.
+const (
+	rampSteps = 20
+	leastRamp = 10 * time.Millisecond
+)
 
 func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
 	u.mu.Lock()
 	was := u.set.Load()
 	now := next(was)
 	u.set.Store(now)
+	if u.ramp != nil {
+		u.ramp.Stop()
+		u.ramp = nil
+	}
+	if now.starting && u.ctx.Err() == nil {
+		u.ramp = time.AfterFunc(max(now.slowStart/rampSteps, leastRamp), u.refresh)
+	}
 	u.mu.Unlock()
 	if now.failOpen && !was.failOpen {
-		u.cfg.Logger.Error("every endpoint is out, using all of them", "upstream", u.cfg.Name, "endpoints", len(now.all))
+		u.cfg.Logger.Error("every endpoint is out, using them all the same", "upstream", u.cfg.Name, "endpoints", len(now.all))
 	} else if was.failOpen && !now.failOpen && len(now.all) > 0 {
-		u.cfg.Logger.Info("an endpoint is in again", "upstream", u.cfg.Name, "in", len(now.in), "endpoints", len(now.all))
+		u.cfg.Logger.Info("an endpoint is in again", "upstream", u.cfg.Name, "in", len(now.in.list), "endpoints", len(now.all))
 	}
 }
 
-// Close refuses new leases, stops the probes and closes idle connections;
-// leased ones are closed when they come back. A second Close does nothing.
+// Close refuses new leases, stops the probes and the Source and closes idle
+// connections; leased ones are closed when they come back. A second Close does
+// nothing.
 func (u *Upstream[T]) Close() { u.shutdown() }
 
 // shutdown closes every endpoint and returns them all, the removed ones too.
 func (u *Upstream[T]) shutdown() []*endpoint[T] {
 	u.updating.Lock()
-	defer u.updating.Unlock()
 	u.closed = true
 	u.mu.Lock()
 	all := slices.Concat(u.set.Load().all, u.leaving)
+	if u.ramp != nil {
+		u.ramp.Stop()
+	}
+	u.stop()
 	u.mu.Unlock()
+	if u.watch != nil {
+		u.watch.cancel()
+		u.watch.answer()
+	}
 	for _, e := range all {
 		e.close()
 	}
+	u.updating.Unlock()
+	u.tasks.Wait() // a Source may just report, for which it needs updating
 	return all
 }
 

@@ -77,7 +77,7 @@ func (b *backends) probe(_ context.Context, addr string) error {
 
 func (b *backends) config(addrs ...string) upstream.Config[*conn] {
 	return upstream.Config[*conn]{
-		Name: "api", Endpoints: addrs, Open: b.open, Close: func(*conn) { b.closed.Add(1) },
+		Name: "api", Settings: upstream.Settings{Endpoints: upstream.Endpoints(addrs...)}, Open: b.open, Close: func(*conn) { b.closed.Add(1) },
 		Logger: slog.New(slog.NewTextHandler(b, nil)),
 	}
 }
@@ -157,7 +157,7 @@ func TestRingHashKeepsKeys(t *testing.T) {
 	for k := range 50 {
 		first[fmt.Sprint(k)] = at(fmt.Sprint(k))
 	}
-	if err := u.Update([]string{"c:1", "a:1"}, upstream.RingHash, pool.Limits{}, upstream.Health{}, upstream.Ejection{}); err != nil {
+	if err := u.Update(upstream.Settings{Endpoints: upstream.Endpoints("c:1", "a:1"), Balance: upstream.RingHash}); err != nil {
 		t.Fatal(err)
 	}
 	for key, was := range first {
@@ -242,8 +242,16 @@ func TestConfigErrors(t *testing.T) {
 	for _, change := range []func(*upstream.Config[*conn]){
 		func(c *upstream.Config[*conn]) { c.Open = nil },
 		func(c *upstream.Config[*conn]) { c.Close = nil },
-		func(c *upstream.Config[*conn]) { c.Endpoints = []string{"a"} },
-		func(c *upstream.Config[*conn]) { c.Endpoints = []string{"a:1", "a:1"} },
+		func(c *upstream.Config[*conn]) { c.Endpoints = upstream.Endpoints("a") },
+		func(c *upstream.Config[*conn]) { c.Endpoints = upstream.Endpoints("a:1", "a:1") },
+		func(c *upstream.Config[*conn]) { c.Endpoints[0].Weight = -1 },
+		func(c *upstream.Config[*conn]) { c.Endpoints[0].Weight = upstream.MaxWeight + 1 },
+		func(c *upstream.Config[*conn]) { c.Endpoints[0].Priority = -1 },
+		func(c *upstream.Config[*conn]) { c.Endpoints = make([]upstream.Endpoint, upstream.MaxEndpoints+1) },
+		func(c *upstream.Config[*conn]) { c.SlowStart = -1 },
+		func(c *upstream.Config[*conn]) { c.OnRemoved = 17 },
+		func(c *upstream.Config[*conn]) { c.OnRemoved = upstream.CloseRemoved },
+		func(c *upstream.Config[*conn]) { c.RemovedTimeout = time.Second },
 		func(c *upstream.Config[*conn]) { c.Balance = 17 },
 		func(c *upstream.Config[*conn]) { c.Limits.MinIdle = -1 },
 		func(c *upstream.Config[*conn]) { c.Health.Rise = -1 },

@@ -12,6 +12,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/arms"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/upstream"
 )
 
 var workloads = []struct {
@@ -38,6 +39,7 @@ func BenchmarkForward(b *testing.B) {
 		start func(*testing.B, string) string
 	}{
 		{"old", start("http-old")}, {"stdlib", start("http-new")}, {"headpond", start("http-library")}, {"gateway", startGateway},
+		{"harness", start("http-empty")},
 	}
 	for _, arm := range kinds {
 		for _, w := range workloads {
@@ -96,7 +98,7 @@ func start(kind string) func(b *testing.B, target string) string {
 }
 
 func startGateway(b *testing.B, target string) string {
-	up, err := httpproxy.NewUpstream("api", []string{target}, httpproxy.UpstreamOptions{})
+	up, err := httpproxy.NewUpstream("api", httpproxy.UpstreamOptions{Settings: upstream.Settings{Endpoints: upstream.Endpoints(target)}})
 	if err != nil {
 		b.Fatal(err)
 	}

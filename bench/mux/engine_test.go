@@ -61,12 +61,12 @@ func fiberRounds(b *testing.B, e *fiber.Engine) {
 	b.SetBytes(2 << 10)
 	done := make(chan error, 2)
 	e.Go(func() {
-		st := fiber.Wrap(far)
+		st := fiber.StreamOf(far)
 		_, err := io.CopyBuffer(st, struct{ io.Reader }{st}, make([]byte, 1<<10))
 		done <- err
 	})
 	e.Go(func() {
-		st := fiber.Wrap(near)
+		st := fiber.StreamOf(near)
 		p := make([]byte, 1<<10)
 		for b.Loop() {
 			if _, err := st.Write(p); err != nil {

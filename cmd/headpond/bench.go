@@ -11,10 +11,10 @@ import (
 	"slices"
 )
 
-// benchName is the program that measures. It is one of its own, so that the peers it is built with are not part of this one.
+// benchName is the program that measures. It is a separate program, so that its peers are not linked into this one.
 const benchName = "headpond-bench"
 
-// gatewayVariable tells it which gateway to measure.
+// gatewayVariable is the environment variable with the gateway to measure.
 const gatewayVariable = "HEADPOND_BENCH_GATEWAY"
 
 // bench is `headpond bench …`: it turns into headpond-bench with the same arguments.
@@ -36,7 +36,7 @@ func bench(e env, args []string) int {
 	return benchFailed(e, args, err)
 }
 
-// benchFailed tells why the program does not run; who asks for help alone is told what it would do, too.
+// benchFailed prints why the program does not run; if only help was asked for, also what the command is for.
 func benchFailed(e env, args []string, err error) int {
 	if errors.Is(err, errNoBench) && len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
 		_, _ = fmt.Fprintf(e.stdout, "Usage: headpond bench SUITE…\n\nMeasures the gateway and its peers on this machine, by a program of its own.\n%v.\n", err)
@@ -46,7 +46,7 @@ func benchFailed(e env, args []string, err error) int {
 	return exitProblem
 }
 
-// errNoBench means that there is neither the program nor what it is built from.
+// errNoBench means that there is neither the program nor its source.
 var errNoBench = errors.New(benchName + " is not installed: put the one of the same release beside headpond, or run headpond bench within the source tree")
 
 // benchProgram returns the program's path. Where headpond or the working directory is within the source tree, it is built there,

@@ -33,18 +33,6 @@ func check(e env, args []string) int {
 		_, _ = e.stdout.Write(text)
 		return exitOK
 	}
-	counts := []string{count(len(cfg.Listeners), "listener"), count(len(cfg.Upstreams), "upstream")}
-	if len(cfg.Tunnels) > 0 {
-		counts = append(counts, count(len(cfg.Tunnels), "tunnel"))
-	}
-	_, _ = fmt.Fprintf(e.stdout, "%s: ok, %s\n", args[0], strings.Join(counts, ", "))
+	_, _ = fmt.Fprintf(e.stdout, "%s: ok, %s\n", args[0], strings.Join(cfg.Counts(), ", "))
 	return exitOK
-}
-
-// count is "1 listener" or "2 listeners".
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }

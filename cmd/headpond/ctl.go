@@ -5,39 +5,65 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// ctlTimeout bounds a question to a gateway; a reload may have to read and bind a lot.
+// ctlTimeout bounds a request to a gateway; a reload may have to read and bind a lot.
 const ctlTimeout = 30 * time.Second
 
 // maxAnswer bounds what is read of an answer: ten thousand endpoints fit.
 const maxAnswer = 16 << 20
 
-// ctl is `headpond ctl status|reload`.
+// ctlActions are what `headpond ctl` does.
+const ctlActions = "status|clients|kill ID…|reload"
+
+// ctl is `headpond ctl`.
 func ctl(e env, args []string) int {
-	fs := flags("ctl", "status|reload", "Asks the gateway whose admin page is at the address for its status, or to read its configuration file again.")
+	fs := flags("ctl", ctlActions, "Asks the gateway whose admin page is at the address for its status or its clients' sessions, ends sessions, or\n"+
+		"has it read its configuration file again. Sessions that hold a connection come first, the longest holder on top.")
 	address := fs.String("admin", "127.0.0.1:9090", "`address` of the admin page: host:port or unix:/path")
-	asJSON := fs.Bool("json", false, "print the status as JSON")
-	args, code, ok := parse(e, fs, args, 1, "want status or reload")
+	asJSON := fs.Bool("json", false, "print the status or the clients as JSON")
+	query := clientFlags(fs)
+	args, code, ok := parse(e, fs, args, -1, "want "+ctlActions)
 	if !ok {
 		return code
 	}
+	action, rest := args[0], args[1:]
+	wrong := ""
+	switch {
+	case action != "clients" && len(query) > 0:
+		wrong = "only clients can be filtered"
+	case action == "kill" && len(rest) == 0:
+		wrong = "kill wants the IDs that clients shows"
+	case action != "kill" && len(rest) > 0:
+		wrong = fmt.Sprintf("%s takes no argument", action)
+	}
 	var err error
-	switch args[0] {
-	case "status":
+	switch {
+	case wrong != "":
+	case action == "status":
 		err = ctlStatus(e, *address, *asJSON)
-	case "reload":
+	case action == "clients":
+		err = ctlClients(e, *address, query, *asJSON)
+	case action == "kill":
+		err = ctlKill(e, *address, rest)
+	case action == "reload":
 		err = ctlReload(e, *address)
 	default:
-		_, _ = fmt.Fprintf(e.stderr, "headpond ctl: unknown action %q; want status or reload\n", args[0])
+		wrong = fmt.Sprintf("unknown action %q; want %s", action, ctlActions)
+	}
+	if wrong != "" {
+		_, _ = fmt.Fprintf(e.stderr, "headpond ctl: %s\n", wrong)
 		return exitUsage
 	}
 	if err != nil {
@@ -47,7 +73,33 @@ func ctl(e env, args []string) int {
 	return exitOK
 }
 
-// hostOf is the host and port of an address as it stands in a browser or the configuration, or the port alone; "" if it is none of these.
+// clientFlags adds the filters of clients, and returns what they ask for.
+func clientFlags(fs *flag.FlagSet) url.Values {
+	query := url.Values{}
+	set := func(name string) func(string) error {
+		return func(value string) error {
+			query.Set(name, value)
+			return nil
+		}
+	}
+	fs.Func("listener", "clients of one `listener`", set("listener"))
+	fs.Func("user", "clients of one `user`", set("user"))
+	fs.Func("database", "clients of one `database`", set("database"))
+	fs.Func("upstream", "clients that use one `upstream`", set("upstream"))
+	fs.Func("state", "clients in one `state`: queued, starting, idle, waiting, active, \"idle in transaction\" or draining", set("state"))
+	fs.Func("older", "clients that have been in their state for so `long`, as 10s", set("older"))
+	fs.Func("held", "clients that have held a connection for so `long`", set("held"))
+	fs.Func("limit", "at most so `many`; 100 by default, no more than 1000", set("limit"))
+	fs.BoolFunc("waiting", "clients that wait for a connection: -state waiting", func(value string) error {
+		if on, err := strconv.ParseBool(value); !on {
+			return err
+		}
+		return set("state")("waiting")
+	})
+	return query
+}
+
+// hostOf returns the host and port of an address as written in a browser or the configuration, or of a port alone; "" if it is none of these.
 func hostOf(address string) string {
 	address, _, _ = strings.Cut(strings.TrimPrefix(address, "http://"), "/")
 	if strings.Trim(address, "0123456789") == "" {
@@ -60,7 +112,7 @@ func hostOf(address string) string {
 	return net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)
 }
 
-// unexpected is what an answer means that no gateway gives, or none to this question.
+// unexpected describes an answer that no gateway gives, or none to this request.
 func unexpected(address string, code int, body []byte) error {
 	why, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	return fmt.Errorf("%s answers %d %s (%.200q); is it a gateway's admin page?", address, code, http.StatusText(code), why)
@@ -105,7 +157,7 @@ func ctlReload(e env, address string) error {
 		Applied bool
 		Error   string
 	}
-	_ = json.Unmarshal(body, &answer) // what is no answer of a gateway says neither
+	_ = json.Unmarshal(body, &answer) // if it is not a gateway's answer, both fields stay empty
 	switch {
 	case answer.Applied:
 		_, _ = fmt.Fprintln(e.stdout, "reloaded")

@@ -40,7 +40,10 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 		Version: "v1", Ready: true, Engine: "uring", Trouble: []string{"endpoint a:1 is failing: refused\x1b[2J", "more"}, Sizing: []string{"small"},
 		Listeners: []admin.Listener{{Name: "db", Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}}},
 		Upstreams: []admin.UpstreamStatus{{Name: "pg", Endpoints: []admin.Endpoint{{Address: "a:1", State: "failing"}}}},
-		Tunnels:   []admin.TunnelStatus{{Name: "main", Side: "listen", Connected: []string{"branch"}}},
+		Tables: []admin.Table{{
+			Columns: []admin.Heading{{Title: "tunnel", Format: "text"}, {Title: "streams", Format: "count"}, {Title: "error", Detail: true}, {Title: "peers", Format: "text"}},
+			Rows:    [][]admin.Cell{{{Text: "main"}, {Number: 12000}, {Text: "hidden"}, {Text: "branch\x1b[2J"}}},
+		}},
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status) }))
 	defer s.Close()
@@ -48,7 +51,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	if code != exitOK || stderr != "" {
 		t.Fatalf("exit %d\n%s", code, stderr)
 	}
-	for _, want := range []string{"auth_failed=1,timeout=2\n", "a:1       failing", "main    listen", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n"} {
+	for _, want := range []string{"auth_failed=1,timeout=2\n", "a:1       failing", "\nTUNNEL  STREAMS  PEERS\nmain    12000    branch [2J\n", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}

@@ -50,7 +50,7 @@ func init() {
 		{"serve", "FILE", "run the gateway that FILE describes", serve},
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
 		{"check", "FILE", "print every problem of a configuration file", check},
-		{"ctl", "status|reload", "ask a running gateway, or have it read its file again", ctl},
+		{"ctl", ctlActions, "ask a running gateway, end sessions, or have it read its file again", ctl},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
 		{"version", "", "print the version", printVersion},
 		{"help", "[COMMAND]", "print this, or about a command", help},
@@ -120,7 +120,7 @@ func flags(name, args, about string) *flag.FlagSet {
 	return fs
 }
 
-// parse reads the flags, which may also follow arguments, and returns the arguments, of which exactly n are wanted. Without ok the command
+// parse reads the flags, which may also follow arguments, and returns the arguments, of which exactly n are wanted, or with n < 0 one at least. Without ok the command
 // is not to run, and code is the exit code.
 func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
 	fs.SetOutput(io.Discard)
@@ -133,7 +133,7 @@ func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (rest 
 		fs.Usage()
 		return nil, exitOK, false
 	}
-	if err == nil && len(rest) == n {
+	if err == nil && (len(rest) == n || n < 0 && len(rest) > 0) {
 		return rest, exitOK, true
 	}
 	if err == nil {

@@ -2,7 +2,7 @@ package main
 
 import "golang.org/x/sys/unix"
 
-// monotonicMicroseconds is CLOCK_MONOTONIC, by which systemd tells a reload from the one before.
+// monotonicMicroseconds reads CLOCK_MONOTONIC, by which systemd distinguishes reloads.
 func monotonicMicroseconds() int64 {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {

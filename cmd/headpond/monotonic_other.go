@@ -2,5 +2,5 @@
 
 package main
 
-// monotonicMicroseconds is for systemd, which is not here.
+// monotonicMicroseconds is used with systemd only, which needs Linux.
 func monotonicMicroseconds() int64 { return 0 }

@@ -38,7 +38,7 @@ func serve(e env, args []string) int {
 // runGateway runs cfg until a signal, and reads its file again at each of hangups. started, if set, is called once everything is served.
 // warnings, of the file, are logged. portTaken reports that an address could not be bound.
 func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-chan os.Signal, started func(*gateway.Gateway)) (code int, portTaken bool) {
-	signal.Ignore(syscall.SIGPIPE) // whoever reads the log may go away; clients stay
+	signal.Ignore(syscall.SIGPIPE) // the log's reader may go away; clients stay
 	defer signal.Reset(syscall.SIGPIPE)
 	notify, err := newNotifier()
 	if err != nil {
@@ -69,7 +69,7 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	tasks.Go(func() { endOn(signals, gw, func() { notify.stopping(); cancel() }, &forced, done) })
 	tasks.Go(func() { tidy(done, gw.Trim) })
 	tasks.Go(func() { notify.keepAlive(done, gw.Alive) })
-	go reloadOn(hangups, gw, ready, done) // not waited for: what the file names may be a pipe that nobody writes to
+	go reloadOn(hangups, gw, ready, done) // not waited for: the configuration may name a pipe without a writer
 	err = gw.Run(ctx)
 	close(done)
 	tasks.Wait()
@@ -79,7 +79,7 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	return exitOK, false // sessions that did not end in time were cut off as configured, and the log says so
 }
 
-// tell writes what is wrong with the start, in the format of the log.
+// tell writes a problem of the start, in the log's format.
 func tell(e env, log config.Log, level slog.Level, err error) {
 	if log.Format != "json" {
 		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -13,7 +14,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// printStatus writes what a gateway says of itself: the counts, and below them whatever is wrong.
+// printStatus writes a gateway's status: the counts, and below them every problem.
 func printStatus(w io.Writer, s admin.Status) {
 	state := "ready"
 	if s.Draining {
@@ -40,13 +41,8 @@ func printStatus(w io.Writer, s admin.Status) {
 		}
 		_ = t.Flush()
 	}
-	if len(s.Tunnels) > 0 {
-		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprintln(t, "\nTUNNEL\tSIDE\tSESSIONS\tSUSPENDED\tSTREAMS\tLOST\tPEERS")
-		for _, n := range s.Tunnels {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, n.Side, n.Sessions, n.Suspended, n.Streams, n.Lost, strings.Join(n.Connected, ","))
-		}
-		_ = t.Flush()
+	for _, table := range s.Tables {
+		printTable(w, table)
 	}
 	if len(s.Retiring) > 0 {
 		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -58,6 +54,26 @@ func printStatus(w io.Writer, s admin.Status) {
 	}
 	printLines(w, "TROUBLE", s.Trouble)
 	printLines(w, "SIZING", s.Sizing)
+}
+
+// printTable writes the table of an extension, without its details; nothing if it has no rows.
+func printTable(w io.Writer, t admin.Table) {
+	if len(t.Rows) == 0 {
+		return
+	}
+	rows := make([][]string, 1+len(t.Rows))
+	for i, c := range t.Columns {
+		if c.Detail {
+			continue
+		}
+		rows[0] = append(rows[0], strings.ToUpper(c.Title))
+		for j, row := range t.Rows {
+			rows[1+j] = append(rows[1+j], c.String(row[i]))
+		}
+	}
+	const nameColumn = 0
+	_, _ = fmt.Fprintln(w)
+	printRows(w, rows, math.MaxInt, nameColumn, func(int) string { return "" })
 }
 
 // printLines writes sentences under a heading, nothing if there are none.
@@ -81,15 +97,15 @@ func reasons(errors map[string]uint64) string {
 	return strings.Join(parts, ",")
 }
 
-// reuse is the part of the leases that found an open connection that had been used. TCP's, also what a tunnel brings, are used once.
+// reuse is the part of the leases that found an open connection that had been used, where connections are used more than once.
 func reuse(p admin.Pool) string {
-	if p.Acquired == 0 || p.Protocol == "tcp" || p.Protocol == "tunnel" {
+	if p.Acquired == 0 || !p.Reuses {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f %%", 100*p.ReuseRatio)
 }
 
-// printable keeps what a server said from being an order to the terminal.
+// printable removes control characters, which a server's message could send to the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || r == '\n' {

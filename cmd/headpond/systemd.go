@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// notifier tells systemd how far the process is, as sd_notify(3) does. A nil one tells nobody.
+// notifier reports the process's state to systemd, as sd_notify(3) does. A nil one does nothing.
 type notifier struct {
 	conn     *net.UnixConn
 	watchdog time.Duration // WatchdogSec of the unit; 0 = none
-	ends     atomic.Bool   // STOPPING was told: nothing makes it ready again
+	ends     atomic.Bool   // STOPPING was sent: READY must not follow
 }
 
-// notifyPatience bounds the time a message may take: nothing here waits for systemd.
+// notifyPatience bounds the time a message may take: the gateway does not wait for systemd.
 const notifyPatience = time.Second
 
 // maxStatus is how much of an error systemctl shows, in bytes; the log has all of it.
@@ -37,7 +37,7 @@ func newNotifier() (*notifier, error) {
 	return &notifier{conn: conn, watchdog: watchdogOf(os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID"))}, nil
 }
 
-// watchdogOf reads what systemd says about its watchdog, which may be another process's.
+// watchdogOf reads systemd's watchdog time-out, which may be meant for another process.
 func watchdogOf(usec, pid string) time.Duration {
 	n, err := strconv.ParseInt(usec, 10, 64)
 	if err != nil || n <= 0 || n > int64(maxWatchdog/time.Microsecond) || pid != "" && pid != strconv.Itoa(os.Getpid()) {
@@ -46,7 +46,7 @@ func watchdogOf(usec, pid string) time.Duration {
 	return time.Duration(n) * time.Microsecond
 }
 
-// maxWatchdog is longer than anybody waits for a process that hangs.
+// maxWatchdog bounds WATCHDOG_USEC: longer than any unit needs.
 const maxWatchdog = 365 * 24 * time.Hour
 
 // tell sends assignments such as READY=1 in one message.
@@ -55,12 +55,12 @@ func (n *notifier) tell(assignments ...string) {
 		return
 	}
 	_ = n.conn.SetWriteDeadline(time.Now().Add(notifyPatience))
-	_, _ = n.conn.Write([]byte(strings.Join(assignments, "\n"))) // where it fails nobody is there to be told
+	_, _ = n.conn.Write([]byte(strings.Join(assignments, "\n"))) // best effort: systemd may not listen
 }
 
 func (n *notifier) ready() { n.tell("READY=1", "STATUS=serving") }
 
-// reloading tells that a reload has begun, and over that it has ended; neither once the gateway ends, which refuses reloads.
+// reloading reports that a reload has begun, and over that it has ended. They do nothing once the gateway ends, which refuses reloads.
 func (n *notifier) reloading() (over func(error)) {
 	if n == nil || n.ends.Load() {
 		return func(error) {}
@@ -86,7 +86,7 @@ func (n *notifier) stopping() {
 	n.tell("STOPPING=1", "STATUS=draining")
 }
 
-// keepAlive tells the watchdog twice in its time that the process is alive, as long as alive says so, until done is closed.
+// keepAlive notifies the watchdog twice in its time, as long as alive returns true, until done is closed.
 func (n *notifier) keepAlive(done <-chan struct{}, alive func(context.Context) error) {
 	if n == nil || n.watchdog == 0 {
 		return
@@ -108,7 +108,7 @@ func (n *notifier) keepAlive(done <-chan struct{}, alive func(context.Context) e
 	}
 }
 
-// close ends it.
+// close closes the socket to systemd.
 func (n *notifier) close() {
 	if n != nil {
 		_ = n.conn.Close()

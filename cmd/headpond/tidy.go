@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// After a rush (many logins, a burst of large requests) the collector keeps what the rush took for
-// the next one: the heap may stay at twice what is in use, and the stacks of sessions that have
-// become idle stay until the next collection, which an idle process waits minutes for. So that idle
-// clients cost what they hold, memory is collected and given back once the rush is over.
+// After a burst (many logins, large requests) the collector keeps the memory for the next one: the
+// heap may stay at twice what is in use, and the stacks of sessions that have become idle stay until
+// the next collection, which in an idle process comes after minutes. So memory is collected and
+// returned to the system once the burst is over, and idle clients cost only what they hold.
 const (
 	tidyLook  = time.Second
 	tidyQuiet = 256 << 10        // bytes allocated between two looks of a process that has nothing to do
@@ -16,13 +16,13 @@ const (
 	tidyPause = 10 * time.Second // between two times, so that load that comes and goes is left alone
 )
 
-// tidier decides when to give memory back.
+// tidier decides when to return memory.
 type tidier struct {
 	last, tidied uint64 // bytes allocated by the last look, and by the last time
 	at           time.Time
 }
 
-// due is told how much has been allocated in all.
+// due reports whether to return memory now; allocated is the total allocated so far.
 func (t *tidier) due(now time.Time, allocated uint64) bool {
 	quiet := allocated-t.last < tidyQuiet
 	t.last = allocated
@@ -33,7 +33,7 @@ func (t *tidier) due(now time.Time, allocated uint64) bool {
 	return true
 }
 
-// tidy has trim give memory back, until done is closed.
+// tidy calls trim when memory should be returned, until done is closed.
 func tidy(done <-chan struct{}, trim func()) {
 	var t tidier
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/headpond/headpond/listener"
 )
 
-// ReloadHeader must be on a POST to /api/v1/reload. A web page cannot send it to another origin without asking first, and is never allowed.
+// ReloadHeader must be on every request that changes something: POST /api/v1/reload, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without asking first, and is never allowed.
 const ReloadHeader = "X-Headpond-Reload"
 
 // ErrConfig is wrapped by New's errors.
@@ -31,6 +33,10 @@ type Config struct {
 	// Reload reads the configuration again and applies it; its error is shown to whoever asked. nil: /api/v1/reload does not exist.
 	// It is only ever called for clients on this machine (loopback or a unix socket) that send ReloadHeader.
 	Reload func(ctx context.Context) error
+	// Sessions describes the gateway's sessions, as listener.Server does; nil: /api/v1/sessions does not exist.
+	Sessions func() []listener.Info
+	// Kill ends a session and reports whether there was one of that ID; nil: nobody can. It is protected as Reload is.
+	Kill func(id string) bool
 	// LocalOnly says that the address is a loopback one: requests must name a loopback host then.
 	LocalOnly bool
 	// Logger gets scrape errors; nil = slog.Default().
@@ -64,8 +70,14 @@ func New(cfg Config) (http.Handler, error) {
 	mux.HandleFunc("GET /readyz", h.readyz)
 	mux.HandleFunc("GET /api/v1/status", h.status)
 	mux.HandleFunc("GET /api/v1/pools", h.pools)
+	if cfg.Sessions != nil {
+		mux.HandleFunc("GET /api/v1/sessions", h.sessions)
+	}
+	if cfg.Kill != nil {
+		mux.HandleFunc("DELETE /api/v1/sessions/{id}", changes("a session can be ended", h.kill))
+	}
 	if cfg.Reload != nil {
-		mux.HandleFunc("POST /api/v1/reload", h.reload)
+		mux.HandleFunc("POST /api/v1/reload", changes("reload is possible", h.reload))
 	}
 	return h.guard(mux), nil
 }
@@ -166,26 +178,32 @@ func (h *handler) pools(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, body)
 }
 
-// reloadResult is the body of the answer to a reload.
-type reloadResult struct {
+// result is the body of the answer to what changes something.
+type result struct {
 	Applied bool   `json:"applied"`
 	Error   string `json:"error"`
 }
 
+// changes lets only requests through that may change something; what is how the answer to others begins.
+func changes(what string, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !localClient(r.RemoteAddr):
+			writeJSON(w, http.StatusForbidden, result{Error: what + " from this machine only"})
+		case r.Header.Get(ReloadHeader) == "":
+			writeJSON(w, http.StatusForbidden, result{Error: "the header " + ReloadHeader + " is missing"})
+		default:
+			next(w, r)
+		}
+	}
+}
+
 func (h *handler) reload(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case !localClient(r.RemoteAddr):
-		writeJSON(w, http.StatusForbidden, reloadResult{Error: "reload is possible from this machine only"})
-		return
-	case r.Header.Get(ReloadHeader) == "":
-		writeJSON(w, http.StatusForbidden, reloadResult{Error: "the header " + ReloadHeader + " is missing"})
-		return
-	}
 	if err := h.cfg.Reload(r.Context()); err != nil {
-		writeJSON(w, http.StatusUnprocessableEntity, reloadResult{Error: err.Error()})
+		writeJSON(w, http.StatusUnprocessableEntity, result{Error: err.Error()})
 		return
 	}
-	writeJSON(w, http.StatusOK, reloadResult{Applied: true})
+	writeJSON(w, http.StatusOK, result{Applied: true})
 }
 
 // localClient reports whether a connection comes from this machine: loopback, or a unix socket, whose clients have no IP address.

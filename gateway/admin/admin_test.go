@@ -20,7 +20,6 @@ import (
 	"github.com/headpond/headpond/internal/leaktest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
-	"github.com/headpond/headpond/tunnel"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -43,13 +42,10 @@ func snapshot() admin.Snapshot {
 			{Name: hostile, Protocol: "tcp"},
 		},
 		Upstreams: []admin.Upstream{
-			{Protocol: "postgres", Status: upstream.Status{Name: "pg", Balance: "p2c", Endpoints: []upstream.EndpointStatus{endpoint, endpoint, bad}}},
+			{Protocol: "postgres", Reuses: true, Status: upstream.Status{Name: "pg", Balance: "p2c", Endpoints: []upstream.EndpointStatus{endpoint, endpoint, bad}}},
 			{Protocol: "tcp", Status: upstream.Status{Name: hostile, FailOpen: true}},
 		},
-		Tunnels: []admin.Tunnel{
-			{Side: admin.Listens, Stats: tunnel.Stats{Name: "peers", Connected: []string{hostile}, Sessions: 2, Streams: 3, Resumed: 4}},
-			{Side: admin.Connects, Stats: tunnel.Stats{Name: "peers", Refused: 5, LastError: errors.New("connection refused"), FailingSince: time.Unix(1e9, 0)}},
-		},
+		Additions:    []admin.Addition{ponds.Of([]pond{{Name: hostile, Frogs: 2, Water: 3 << 20}, {Name: "dry"}})},
 		Certificates: map[string]time.Time{"db": time.Unix(1e9, 0)},
 		Log:          admin.LogState{TooSlow: 1, DiskFull: 2, Failed: 3, Error: "no space left on device"},
 		Retiring: []admin.Retiring{
@@ -89,13 +85,13 @@ func TestPoolsShowsWhatDesignPromises(t *testing.T) {
 	}
 	p := body.Pools[0]
 	for key, want := range map[string]any{
-		"name": "pg", "endpoint": "127.0.0.1:5432", "idle": 3.0, "in_use": 4.0, "waiting": 2.0, "max_size": 20.0, "opened": 9.0, "reused": 90.0, "reuse_ratio": 0.9,
+		"name": "pg", "endpoint": "127.0.0.1:5432", "idle": 3.0, "in_use": 4.0, "waiting": 2.0, "max_size": 20.0, "opened": 9.0, "reused": 90.0, "reuse_ratio": 0.9, "reuses": true,
 	} {
 		if p[key] != want {
 			t.Errorf("%s = %v, want %v", key, p[key], want)
 		}
 	}
-	if q, ok := p["acquire_seconds"].(map[string]any); !ok || q["p50"] != 1e-6 {
+	if q, ok := p["acquire_seconds"].(map[string]any); !ok || q["p50"] != 953e-9 {
 		t.Errorf("acquire_seconds = %v", p["acquire_seconds"])
 	}
 	if body.Pools[1]["endpoint"] != "127.0.0.1:5432#2" {
@@ -110,7 +106,7 @@ func TestStatusHasNoNullLists(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Listeners == nil || s.Upstreams == nil || s.NotReady == nil || s.Tunnels == nil || s.Retiring == nil || !s.Ready {
+	if s.Listeners == nil || s.Upstreams == nil || s.NotReady == nil || s.Tables == nil || s.Retiring == nil || !s.Ready {
 		t.Errorf("status = %s", w.Body)
 	}
 }
@@ -182,7 +178,7 @@ func TestMetrics(t *testing.T) {
 	for _, line := range []string{
 		`headpond_pool_idle{endpoint="127.0.0.1:5432",protocol="postgres",upstream="pg"} 3`,
 		`headpond_pool_in_use{endpoint="127.0.0.1:5432#2",protocol="postgres",upstream="pg"} 4`,
-		`headpond_pool_acquire_seconds_bucket{endpoint="127.0.0.1:5432",protocol="postgres",upstream="pg",le="1e-06"} 99`,
+		`headpond_pool_acquire_seconds_bucket{endpoint="127.0.0.1:5432",protocol="postgres",upstream="pg",le="9.5367431640625e-07"} 99`,
 		`headpond_pool_acquire_seconds_count{endpoint="127.0.0.1:5432",protocol="postgres",upstream="pg"} 100`,
 		`headpond_listener_errors_total{listener="db",protocol="postgres",reason="auth_failed"} 2`,
 		`headpond_listener_errors_total{listener="db",protocol="postgres",reason="internal"} 0`,

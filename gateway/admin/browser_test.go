@@ -4,30 +4,30 @@ package admin_test
 
 import (
 	"bytes"
+	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/listener"
 )
 
 // TestDashboardInChromium renders the dashboard of a gateway in trouble: it says so, what others have named is text, and the console stays
 // empty. `make test-report` runs it, and `make test` where there is a Chromium.
 func TestDashboardInChromium(t *testing.T) {
-	s := httptest.NewServer(newHandler(t, admin.Config{}))
-	defer s.Close()
-	dom := ""
-	for tries := 0; !strings.Contains(dom, "127.0.0.1:6432"); tries++ { // on a busy machine Chromium may write the page before it has the status
-		if tries == 10 {
-			t.Fatalf("not rendered:\n%.2000s", dom)
-		}
-		dom = browse(t, "--virtual-time-budget=3000", "--dump-dom", s.URL+"/")
-	}
+	dom := render(t, newHandler(t, admin.Config{Sessions: manySessions}), "203.0.113.9:5")
 	for _, want := range []string{
-		">ready</p>", "goroutine (io_uring is forbidden)", "every endpoint is out, all of them are tried", "every connection is in use (max_size 4), sessions that wait: 2", "listener db has no place left (max_conns 5), connections that wait: 1", "tunnel peers is not connected since ", ": connection refused</p>", "the log cannot be written, lines missing so far: 6: no space left on device", "listener db: its certificate has expired on ", ">every endpoint is out</span>",
-		">127.0.0.1:5432</h4>", ">healthy</span>", ">unhealthy</span>", "auth_failed 2", `class="quiet">the last connection to be opened failed: `, ">connected</span>", ">not connected</span>",
+		">ready</p>", "goroutine (io_uring is forbidden)", "every endpoint is out, all of them are tried", "every connection is in use (max_size 4), sessions that wait: 2", "listener db has no place left (max_conns 5), connections that wait: 1", "pond dry is dry since ", ">no rain</p>", ">Ponds</h2>", ">3.00 MiB</dd>", "the log cannot be written, lines missing so far: 6: no space left on device", "listener db: its certificate has expired on ", ">every endpoint is out</span>",
+		">127.0.0.1:5432</h4>", ">healthy</span>", ">unhealthy</span>", "auth_failed 2", `class="quiet">the last connection to be opened failed: `, `class="tag good">full</span>`, `class="tag bad">without water</span>`,
 		"&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;",
+		`>app@shop &lt;img src=x onerror=alert(1)&gt;</div>`, `class="tag warn">idle in transaction</span>`, ">127.0.0.1:5432 pid 4711</div>", ">pg, for 1 min ",
+		">none of pg</div>", ">GET a.example/&lt;img src=x&gt;</div>", ">select &lt;b&gt;</div>", ">drains, for ", "20 of 25: the longest holders",
 	} {
 		if !strings.Contains(dom, want) {
 			t.Errorf("the page lacks %q", want)
@@ -35,6 +35,78 @@ func TestDashboardInChromium(t *testing.T) {
 	}
 	if strings.Contains(dom, "<img") || t.Failed() {
 		t.Errorf("the page is\n%s", dom)
+	}
+}
+
+// manySessions is what sessions do, with texts that clients choose.
+func manySessions() []listener.Info {
+	const image, long = "<img src=x onerror=alert(1)>", "/a-path-without-an-end"
+	now := time.Now()
+	all := []listener.Info{
+		{ID: "1a", Listener: "db", Client: "203.0.113.9:5", State: listener.StateInTransaction, Since: now, User: "app", Database: "shop", Application: image,
+			Statement: "select <b>", Upstream: "pg", Endpoint: "127.0.0.1:5432", ServerPID: 4711, Held: now.Add(-time.Minute)},
+		{ID: "1b.3", Listener: "web", State: listener.StateActive, Since: now, Method: "GET", Host: "a.example", Path: "/<img src=x>", Upstream: "api",
+			Endpoint: "[2001:db8::1234:5678:9abc:def0]:8080", Held: now},
+		{ID: "1c", Listener: "db", State: listener.StateWaiting, Since: now.Add(-time.Hour), User: "job", Database: strings.Repeat(long, 100), Upstream: "pg"},
+	}
+	for i := range 22 {
+		all = append(all, listener.Info{ID: fmt.Sprint(i), Listener: "web", Client: "[2001:db8::1234:5678:9abc:def0]:65535", State: listener.StateIdle, Since: now, Draining: true})
+	}
+	return all
+}
+
+// render returns what Chromium makes of the dashboard, when it contains text.
+func render(t *testing.T, h http.Handler, text string, args ...string) (dom string) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	defer s.Close()
+	for tries := 0; !strings.Contains(dom, text); tries++ { // on a busy machine Chromium may write the page before it has the answers
+		if tries == 10 {
+			t.Fatalf("not rendered:\n%.2000s", dom)
+		}
+		dom = browse(t, append(args, "--virtual-time-budget=3000", "--dump-dom", s.URL+"/")...)
+	}
+	return dom
+}
+
+// measure lists the texts of a page that lie outside of it or over another.
+const measure = `<script>setInterval(() => {
+  if (!document.querySelector("#sessions tr")) return;
+  const wrong = [], texts = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const range = document.createRange();
+    range.selectNodeContents(walk.currentNode);
+    for (const box of range.getClientRects()) {
+      if (box.width > 0) texts.push([walk.currentNode, box]);
+    }
+  }
+  for (const [node, a] of texts) {
+    if (a.left < 0 || a.right > innerWidth) wrong.push("outside: " + node.data);
+    for (const [other, b] of texts) {
+      if (node !== other && a.left + 1 < b.right && b.left + 1 < a.right && a.top + 4 < b.bottom && b.top + 4 < a.bottom) wrong.push(node.data + " over " + other.data);
+    }
+  }
+  document.body.dataset.measured = texts.length + " texts, wrong: " + wrong.length + " " + wrong.slice(0, 5).join("; ");
+}, 100)</script>`
+
+// TestDashboardFitsInChromium: no text lies outside of a small or a large window, or over another.
+func TestDashboardFitsInChromium(t *testing.T) {
+	h := newHandler(t, admin.Config{Sessions: manySessions})
+	measured := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/" {
+			h.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, strings.Replace(get(h, "/").Body.String(), "</body>", measure+"</body>", 1)) // without the page's policy
+	})
+	for _, size := range []string{"500,900", "700,900", "1400,900"} {
+		dom := render(t, measured, "data-measured=", "--window-size="+size)
+		result := regexp.MustCompile(`data-measured="([^"]*)"`).FindStringSubmatch(dom)[1]
+		if !strings.HasSuffix(result, " wrong: 0 ") {
+			t.Errorf("%s: %s", size, result)
+		}
 	}
 }
 

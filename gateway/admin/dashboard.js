@@ -70,9 +70,9 @@ function uptime(s) {
 
 const percent = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(part === whole ? 0 : 1) + " %" : "–");
 
-// reuse leaves out TCP, also what a tunnel brings, whose connections are never used twice: the next client would see the last one's bytes.
+// reuse leaves out connections that are never used twice, as TCP's: the next client would see the last one's bytes.
 function reuse(pools) {
-  const counted = pools.filter((p) => p.protocol !== "tcp" && p.protocol !== "tunnel");
+  const counted = pools.filter((p) => p.reuses);
   const sum = (pick) => counted.reduce((total, p) => total + pick(p), 0);
   return percent(sum((p) => p.reused), sum((p) => p.acquired));
 }
@@ -200,35 +200,49 @@ function listenerCard() {
   };
 }
 
-function tunnelCard() {
+// rowCard shows a row of an extension's table: the first column is its name, the others go where their formats belong.
+function rowCard(columns) {
+  const written = { count, bytes };
+  const places = (format) => columns.flatMap((c, i) => (i > 0 && c.format === format ? [i] : []));
+  const values = columns.flatMap((c, i) => (written[c.format] ? [i] : []));
   const root = element("article", "card");
   const head = element("div", "row");
-  const name = element("h4"), state = element("span", "tag");
-  head.append(name, state);
-  const peers = element("p", "quiet");
+  const name = element("h4"), tags = places("state").map(() => element("span", "tag"));
+  head.append(name, ...tags);
+  const about = element("p", "quiet");
   const list = element("dl", "numbers");
-  const set = numbers(list, ["sessions", "turned away", "connections", "opened", "accepted", "refused", "failed", "resumed", "lost", "in", "out"]);
+  const set = numbers(list, values.map((i) => columns[i].title));
   const error = element("p", "error");
-  root.append(head, peers, list, error);
+  root.append(head, about, list, error);
+  const texts = (row, format) => places(format).map((i) => row[i].text || "").filter((t) => t !== "");
   return {
     root,
-    update(t) {
-      setText(name, t.name);
-      if (t.sessions === 0) setTag(state, t.side === "connect" ? "bad" : "", t.side === "connect" ? "not connected" : "no peers");
-      else if (t.suspended > 0) setTag(state, "warn", t.suspended + " without a socket");
-      else setTag(state, "good", "connected");
-      setText(peers, t.side === "listen" ? t.connected.join(", ") : "");
-      set(count(t.sessions), count(t.turned_away), count(t.streams), count(t.opened), count(t.accepted), count(t.refused), count(t.failed), count(t.resumed), count(t.lost),
-        bytes(t.bytes_in), bytes(t.bytes_out));
-      setText(error, trouble(t));
-      error.hidden = !t.last_error;
+    update(row) {
+      setText(name, row[0].text || "");
+      places("state").forEach((i, k) => setTag(tags[k], row[i].level || "", row[i].text || ""));
+      setText(about, texts(row, "text").join(", "));
+      set(...values.map((i) => written[columns[i].format](row[i].number || 0)));
+      const wrong = texts(row, "error").join("; ");
+      setText(error, wrong);
+      error.hidden = !wrong;
     },
   };
 }
 
-// trouble says why a tunnel lacks a session, and since when.
-function trouble(t) {
-  return (t.failing_since ? "since " + new Date(t.failing_since).toLocaleString() + ": " : "") + t.last_error;
+function tableSection(table) {
+  const root = element("section"), grid = element("div", "grid");
+  const title = element("h2", "", table.title);
+  title.id = "table-" + table.key;
+  root.setAttribute("aria-labelledby", title.id);
+  root.append(title, grid);
+  const cards = new Map();
+  return {
+    root,
+    update(t) {
+      root.hidden = t.rows.length === 0;
+      keep(grid, cards, t.rows.map((row, i) => i), (i) => i, () => rowCard(t.columns)).forEach((card, i) => card.update(t.rows[i]));
+    },
+  };
 }
 
 function retiringCard() {
@@ -244,13 +258,67 @@ function retiringCard() {
     root,
     update(r) {
       setText(name, r.name);
-      setText(kind, r.kind + (r.kind === "tunnel" ? "" : ", " + r.protocol));
+      setText(kind, r.kind + (r.kind === r.protocol ? "" : ", " + r.protocol));
       set(count(r.active), uptime((Date.now() - Date.parse(r.since)) / 1000));
     },
   };
 }
 
-const upstreams = new Map(), listeners = new Map(), tunnels = new Map(), retiring = new Map();
+// who is what a session is known by in its protocol, as in headpond ctl clients.
+function who(s) {
+  if (s.user && s.host && !s.method) return s.user + " to " + s.host;
+  if (s.user) return (s.user + "@" + s.database + " " + s.application).trim();
+  if (s.method) return s.method + " " + s.host + s.path;
+  return s.streams > 0 ? "HTTP/2, streams: " + s.streams : "–";
+}
+
+// clip bounds a client's text.
+const clip = (text) => (text.length > 160 ? text.slice(0, 160) + "…" : text);
+
+function sessionRow() {
+  const root = element("tr");
+  const cell = (column, ...children) => {
+    const td = element("td");
+    td.dataset.column = column;
+    td.append(...children);
+    root.append(td);
+  };
+  const id = element("div"), listener = element("div", "quiet"), client = element("div");
+  const what = element("div"), statement = element("div", "quiet");
+  const state = element("span", "tag"), since = element("div", "quiet");
+  const holds = element("div"), held = element("div", "quiet");
+  cell("session", id, listener);
+  cell("client", client);
+  cell("who or what", what, statement);
+  cell("state", state, since);
+  cell("holds", holds, held);
+  const kinds = { active: "good", queued: "warn", waiting: "warn", "idle in transaction": "warn" };
+  return {
+    root,
+    update(s) {
+      setText(id, s.id);
+      setText(listener, s.listener);
+      setText(client, s.client);
+      setText(what, clip(who(s)));
+      setText(statement, clip(s.statement));
+      setTag(state, kinds[s.state] || "", s.state);
+      setText(since, (s.draining ? "drains, " : "") + "for " + uptime(s.state_seconds));
+      const pid = s.server_pid ? " pid " + s.server_pid : "";
+      setText(holds, s.held_since ? s.endpoint + pid : s.upstream ? "none of " + s.upstream : "–");
+      setText(held, s.held_since ? s.upstream + ", for " + uptime(s.held_seconds) : "");
+    },
+  };
+}
+
+function showSessions(list) {
+  byId("sessions-section").hidden = false;
+  const shown = list.sessions.length;
+  setText(byId("sessions-shown"), shown === 0 ? "none" : shown < list.total ?
+    `${shown} of ${list.total}: the longest holders of connections, then those longest in their state; headpond ctl clients lists more` : "");
+  keep(byId("sessions"), sessions, list.sessions.map((s, i) => i), (i) => i, sessionRow).forEach((row, i) => row.update(list.sessions[i]));
+}
+
+const upstreams = new Map(), listeners = new Map(), sessions = new Map(), tables = new Map(), retiring = new Map();
 function engine(s) {
   const e = s.engine_stats, why = s.engine_reason ? ` (${s.engine_reason})` : "";
   if (!e.loops) return s.engine + why;
@@ -284,17 +352,29 @@ function show(s) {
   keep(byId("upstreams"), upstreams, s.upstreams, (u) => u.name, upstreamView).forEach((v, i) => v.update(s.upstreams[i]));
   byId("retiring-section").hidden = s.retiring.length === 0;
   keep(byId("retiring"), retiring, s.retiring, (r) => r.kind + r.name + r.since, retiringCard).forEach((v, i) => v.update(s.retiring[i]));
-  byId("tunnels-section").hidden = s.tunnels.length === 0;
-  keep(byId("tunnels"), tunnels, s.tunnels, (t) => t.side + t.name, tunnelCard).forEach((v, i) => v.update(s.tunnels[i]));
+  keep(byId("tables"), tables, s.tables, (t) => t.key, tableSection).forEach((v, i) => v.update(s.tables[i]));
   keep(byId("listeners"), listeners, s.listeners, (l) => l.name, listenerCard).forEach((v, i) => v.update(s.listeners[i]));
 }
+
+// ask returns the body of an answer; null: there is no such page.
+async function ask(path) {
+  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(5000) });
+  if (answer.status === 404) return null;
+  if (!answer.ok) throw new Error("status " + answer.status);
+  return answer.json();
+}
+
+// Listing sessions costs the gateway time for each that it has: with many the list is asked for less often.
+const SESSIONS_A_SECOND = 10000;
+let skip = 0; // polls without sessions
 
 async function poll() {
   if (!document.hidden) {
     try {
-      const answer = await fetch("/api/v1/status", { cache: "no-store", signal: AbortSignal.timeout(5000) });
-      if (!answer.ok) throw new Error("status " + answer.status);
-      show(await answer.json());
+      show(await ask("/api/v1/status"));
+      const list = skip > 0 ? null : await ask("/api/v1/sessions?limit=20");
+      skip = list ? Math.floor(list.total / SESSIONS_A_SECOND) : Math.max(skip - 1, 0);
+      if (list) showSessions(list);
     } catch (err) {
       setTag(byId("state"), "bad", "no answer");
     }

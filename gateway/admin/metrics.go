@@ -10,7 +10,7 @@ import (
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
-	"github.com/headpond/headpond/tunnel"
+	"github.com/headpond/headpond/traffic"
 )
 
 // collector turns one Snapshot into metrics at each scrape; nothing is kept in between.
@@ -32,7 +32,6 @@ func newRegistry(snapshot func() Snapshot) (*prometheus.Registry, error) {
 var (
 	poolLabels     = []string{"upstream", "endpoint", "protocol"}
 	listenerLabels = []string{"listener", "protocol"}
-	tunnelLabels   = []string{"tunnel", "side"}
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -83,23 +82,6 @@ var listenerMetrics = []metric[listener.Stats]{
 	counter("listener_sent_bytes_total", "Bytes sent to clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesOut) }),
 }
 
-var tunnelMetrics = []metric[tunnel.Stats]{
-	gauge("tunnel_sessions", "Sessions with other gateways, those without a socket among them.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Sessions) }),
-	gauge("tunnel_sessions_suspended", "Sessions that have lost their socket and wait for another.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Suspended) }),
-	gauge("tunnel_streams", "Connections through the tunnel that are open.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Streams) }),
-	counter("tunnel_sessions_total", "Sessions begun.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Made) }),
-	counter("tunnel_turned_away_total", "Sessions of peers not taken, because there were max_sessions or max_sessions_per_peer.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.TurnedAway) }),
-	counter("tunnel_lost_total", "Sessions that ended by no side's will, with their connections.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Lost) }),
-	counter("tunnel_sockets_lost_total", "Sockets that sessions have lost.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Broken) }),
-	counter("tunnel_resumed_total", "Times a session went on with another socket.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Resumed) }),
-	counter("tunnel_opened_total", "Connections this gateway asked for.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Opened) }),
-	counter("tunnel_accepted_total", "Connections the other side asked for.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Accepted) }),
-	counter("tunnel_refused_total", "Connections the other side asked for and policy or limits forbade.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Refused) }),
-	counter("tunnel_failed_total", "Connections the other side asked for and whose target could not be reached.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.Failed) }),
-	counter("tunnel_received_bytes_total", "Bytes received through the tunnel.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.BytesIn) }),
-	counter("tunnel_sent_bytes_total", "Bytes sent through the tunnel.", tunnelLabels, func(s tunnel.Stats) float64 { return float64(s.BytesOut) }),
-}
-
 var snapshotMetrics = []metric[Snapshot]{
 	gauge("draining", "1 while the gateway finishes its sessions to end.", nil, func(s Snapshot) float64 { return oneIf(s.Draining) }),
 	gauge("ready", "1 when every listener accepts connections.", nil, func(s Snapshot) float64 { return oneIf(ready(s)) }),
@@ -109,26 +91,30 @@ var snapshotMetrics = []metric[Snapshot]{
 	gauge("engine_spare_fibers", "Fibers that ended and are kept for the next.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Spare) }),
 	counter("engine_fiber_panics_total", "Fibers ended by a panic; the log has the stack.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Panics) }),
 	counter("engine_loop_held_total", "Times a fiber held its loop for more than 10 ms; the log has the stack.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Held) }),
-	counter("engine_turns_total", "Turns of the loops, each of which asks the kernel once.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Turns) }),
+	counter("engine_turns_total", "Ticks of the loops, each of which asks the kernel once.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Ticks) }),
 	gauge("config_last_reload_successful", "0 when the last reload was refused.", nil, func(s Snapshot) float64 { return oneIf(s.Reloads.LastError == "") }),
 }
 
 var (
-	acquireDesc   = desc("pool_acquire_seconds", "How long successful acquires took; those served at once count as 0.", poolLabels...)
-	closedDesc    = desc("pool_closed_total", "Connections the pool closed, by reason.", append([]string{"reason"}, poolLabels...)...)
-	healthyDesc   = desc("upstream_endpoint_healthy", "1 when the active health check passes, or there is none.", poolLabels...)
-	ejectedDesc   = desc("upstream_endpoint_ejected", "1 while too many failures in a row keep the endpoint out.", poolLabels...)
-	staleDesc     = desc("upstream_stale_total", "Idle connections that an HTTP server had closed, found when they were to be used.", poolLabels...)
-	failOpenDesc  = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
-	errorsDesc    = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
-	expiryDesc    = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
-	retiringDesc  = desc("retiring_active", "What still uses a listener (sessions), upstream (sessions or connections) or tunnel (connections) that a reload has removed or replaced.", "kind", "name")
-	reloadsDesc   = desc("config_reloads_total", "Attempts to reload the configuration.", "result")
-	logLostDesc   = desc("log_lines_lost_total", "Lines that are not in the log, by reason.", "reason")
-	buildInfoDesc = desc("build_info", "1; the version is in the labels.", "version", "goversion", "engine")
+	acquireDesc       = desc("pool_acquire_seconds", "How long successful acquires took; those served at once count as 0.", poolLabels...)
+	closedDesc        = desc("pool_closed_total", "Connections the pool closed, by reason.", append([]string{"reason"}, poolLabels...)...)
+	healthyDesc       = desc("upstream_endpoint_healthy", "1 when the active health check passes, or there is none.", poolLabels...)
+	ejectedDesc       = desc("upstream_endpoint_ejected", "1 while too many failures in a row keep the endpoint out.", poolLabels...)
+	staleDesc         = desc("upstream_stale_total", "Idle connections that an HTTP server had closed, found when they were to be used.", poolLabels...)
+	sourceFailingDesc = desc("upstream_source_failing", "1 while the endpoints cannot be looked up and the last ones are kept.", "upstream", "protocol")
+	sourceFailedDesc  = desc("upstream_source_failed_total", "Times the endpoints could not be looked up.", "upstream", "protocol")
+	changesDesc       = desc("upstream_endpoint_changes_total", "Endpoints added, removed or altered while the gateway runs.", "change", "upstream", "protocol")
+	failOpenDesc      = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
+	errorsDesc        = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
+	expiryDesc        = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
+	retiringDesc      = desc("retiring_active", "What still uses a thing that a reload has removed or replaced: sessions of a listener, sessions or connections of others.", "kind", "name")
+	reloadsDesc       = desc("config_reloads_total", "Attempts to reload the configuration.", "result")
+	logLostDesc       = desc("log_lines_lost_total", "Lines that are not in the log, by reason.", "reason")
+	buildInfoDesc     = desc("build_info", "1; the version is in the labels.", "version", "goversion", "engine")
 )
 
-// Describe implements prometheus.Collector.
+// Describe implements prometheus.Collector. What protocols count by labels, and the metrics of additions,
+// are not described: they are known with the snapshot.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range poolMetrics {
 		ch <- m.desc
@@ -139,10 +125,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range snapshotMetrics {
 		ch <- m.desc
 	}
-	for _, m := range tunnelMetrics {
-		ch <- m.desc
-	}
-	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, staleDesc, failOpenDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
+	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, staleDesc, failOpenDesc, sourceFailingDesc, sourceFailedDesc, changesDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
 		ch <- d
 	}
 }
@@ -165,10 +148,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, u := range s.Upstreams {
 		collectUpstream(ch, u)
 	}
-	for _, t := range s.Tunnels {
-		for _, m := range tunnelMetrics {
-			send(ch, m.desc, m.kind, m.read(t.Stats), t.Name, t.Side)
-		}
+	for _, a := range s.Additions {
+		a.metrics(ch)
 	}
 	for _, l := range s.Listeners {
 		for _, m := range listenerMetrics {
@@ -185,6 +166,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		for reason, n := range errors {
 			send(ch, errorsDesc, prometheus.CounterValue, float64(n), reason, l.Name, l.Protocol)
 		}
+		for _, t := range l.Traffic {
+			collectTraffic(ch, t, listenerLabels, []string{l.Name, l.Protocol})
+		}
 	}
 }
 
@@ -199,6 +183,11 @@ func retiringByName(list []Retiring) map[[2]string]int {
 
 func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 	send(ch, failOpenDesc, prometheus.GaugeValue, oneIf(u.FailOpen), u.Name, u.Protocol)
+	send(ch, sourceFailingDesc, prometheus.GaugeValue, oneIf(u.Source.LastError != ""), u.Name, u.Protocol)
+	send(ch, sourceFailedDesc, prometheus.CounterValue, float64(u.Source.Failed), u.Name, u.Protocol)
+	for change, n := range map[string]uint64{"added": u.Source.Added, "removed": u.Source.Removed, "altered": u.Source.Altered} {
+		send(ch, changesDesc, prometheus.CounterValue, float64(n), change, u.Name, u.Protocol)
+	}
 	addresses := distinctAddresses(u.Endpoints)
 	for i, e := range u.Endpoints {
 		labels := []string{u.Name, addresses[i], u.Protocol}
@@ -216,22 +205,11 @@ func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 		} {
 			send(ch, closedDesc, prometheus.CounterValue, float64(n), append([]string{reason}, labels...)...)
 		}
-		sendHistogram(ch, e.Pool.AcquireSeconds, labels)
-	}
-}
-
-// sendHistogram turns a pool's buckets into cumulative ones. The last bucket has no bound, which Prometheus implies.
-func sendHistogram(ch chan<- prometheus.Metric, h pool.Histogram, labels []string) {
-	buckets := make(map[float64]uint64, pool.HistogramBuckets-1)
-	var sum uint64
-	for i, n := range h.Counts {
-		sum += n
-		if i < pool.HistogramBuckets-1 {
-			buckets[pool.BucketBound(i).Seconds()] = sum
+		sendHistogram(ch, acquireDesc, acquireTimes(&e.Pool.AcquireSeconds), labels)
+		if u.Traffic != nil {
+			collectTraffic(ch, traffic.Snapshot{Schema: u.Traffic, Rows: []traffic.Row{e.Traffic}}, poolLabels, labels)
 		}
 	}
-	m, err := prometheus.NewConstHistogram(acquireDesc, sum, h.Sum.Seconds(), buckets, valid(labels)...)
-	sendOr(ch, acquireDesc, m, err)
 }
 
 func send(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {

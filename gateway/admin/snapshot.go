@@ -5,7 +5,6 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
-	"github.com/headpond/headpond/tunnel"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -24,41 +23,29 @@ type Snapshot struct {
 	Listeners    []listener.Stats
 	Certificates map[string]time.Time // when those of listeners with TLS expire, by the listener's name
 	Upstreams    []Upstream
-	Tunnels      []Tunnel
+	Additions    []Addition // of protocols and extensions
 	Retiring     []Retiring
 }
 
-// Kinds of Retiring.
+// Kinds of Retiring. Extensions have their own.
 const (
 	RetiringListener = "listener"
 	RetiringUpstream = "upstream"
-	RetiringTunnel   = "tunnel"
 )
 
 // Retiring is something that a reload has removed, or replaced by another of the same name, and that is still used.
 type Retiring struct {
-	Kind     string // RetiringListener, RetiringUpstream or RetiringTunnel
+	Kind     string // RetiringListener, RetiringUpstream or an extension's
 	Name     string
 	Protocol string
-	Active   int // a listener's sessions, an upstream's sessions or connections, a tunnel's connections
+	Active   int // a listener's sessions, an upstream's sessions or connections, an extension's connections
 	Since    time.Time
-}
-
-// The sides of a tunnel.
-const (
-	Connects = "connect" // the gateway keeps the sessions; the name is the tunnel's
-	Listens  = "listen"  // peers do; the name is the listener's
-)
-
-// Tunnel is one end of a tunnel.
-type Tunnel struct {
-	Side string // Connects or Listens
-	tunnel.Stats
 }
 
 // Upstream is an upstream's state and what it is used for.
 type Upstream struct {
 	Protocol string // "tcp", "http", "postgres"
+	Reuses   bool   // its connections serve one session after the other
 	upstream.Status
 }
 

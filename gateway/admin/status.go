@@ -28,43 +28,20 @@ type Status struct {
 	Log           LogStatus        `json:"log"`
 	Listeners     []Listener       `json:"listeners"`
 	Upstreams     []UpstreamStatus `json:"upstreams"`
-	Tunnels       []TunnelStatus   `json:"tunnels"`
 	Retiring      []RetiringStatus `json:"retiring"`
 	Trouble       []string         `json:"trouble"` // sentences about what does not work
 	Sizing        []string         `json:"sizing"`  // sentences about pools that are too small, or larger than needed
+	Tables        []Table          `json:"tables"`  // of Rows
+	Rows          map[string]any   `json:",embed"`  // of protocols and extensions, by Addition.Key: members of the object beside those above
 }
 
 // RetiringStatus is something that a reload has removed or replaced and that is still used.
 type RetiringStatus struct {
-	Kind     string    `json:"kind"` // "listener", "upstream" or "tunnel"
+	Kind     string    `json:"kind"` // "listener", "upstream" or an extension's
 	Name     string    `json:"name"`
 	Protocol string    `json:"protocol"`
-	Active   int       `json:"active"` // a listener's sessions, an upstream's sessions or connections, a tunnel's connections
+	Active   int       `json:"active"` // a listener's sessions, an upstream's sessions or connections, an extension's connections
 	Since    time.Time `json:"since"`
-}
-
-// TunnelStatus is one end of a tunnel. Counters count since the start.
-type TunnelStatus struct {
-	Name      string   `json:"name"`      // the tunnel's, or of side "listen" the listener's
-	Side      string   `json:"side"`      // "connect" or "listen"
-	Connected []string `json:"connected"` // names of the peers that have a session; of side "connect" one, empty name
-	// LastError is why a session that should be there is not; empty: none is missing. FailingSince is since when.
-	LastError    string     `json:"last_error"`
-	FailingSince *time.Time `json:"failing_since"` // null: not failing
-	Sessions     int        `json:"sessions"`
-	Suspended    int        `json:"suspended"`   // sessions that wait for another socket
-	Streams      int        `json:"streams"`     // connections that are open
-	Made         uint64     `json:"made"`        // sessions
-	TurnedAway   uint64     `json:"turned_away"` // sessions that were too many
-	Lost         uint64     `json:"lost"`        // sessions, with their connections
-	SocketsLost  uint64     `json:"sockets_lost"`
-	Resumed      uint64     `json:"resumed"`
-	Opened       uint64     `json:"opened"`   // connections this gateway asked for
-	Accepted     uint64     `json:"accepted"` // connections the other side asked for
-	Refused      uint64     `json:"refused"`  // of those, by policy or limit
-	Failed       uint64     `json:"failed"`   // of those, because the target could not be reached
-	BytesIn      uint64     `json:"bytes_in"`
-	BytesOut     uint64     `json:"bytes_out"`
 }
 
 // EngineStats are the engine's counters; without loops all are 0.
@@ -118,22 +95,40 @@ type UpstreamStatus struct {
 	Name      string     `json:"name"`
 	Protocol  string     `json:"protocol"`
 	Balance   string     `json:"balance"`
-	FailOpen  bool       `json:"fail_open"` // every endpoint is out, all of them are used
+	FailOpen  bool       `json:"fail_open"` // every endpoint is out, those of the first priority are used
+	Source    *Source    `json:"source"`    // null: the endpoints are in the configuration
 	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// Source is where the endpoints of an upstream are found.
+type Source struct {
+	Name         string     `json:"name"`          // such as "dns api.internal:6443"
+	Updated      *time.Time `json:"updated"`       // null: nothing was found yet
+	Changed      *time.Time `json:"changed"`       // null: never
+	FailingSince *time.Time `json:"failing_since"` // null: it works
+	LastError    string     `json:"last_error"`    // empty: it works
+	Failed       uint64     `json:"failed"`
+	Added        uint64     `json:"added"`
+	Removed      uint64     `json:"removed"`
+	Altered      uint64     `json:"altered"`
 }
 
 // Endpoint is one endpoint of an upstream.
 type Endpoint struct {
-	Address      string     `json:"address"`
-	Removed      bool       `json:"removed"` // by a reload; here until its connections have come back
-	Healthy      bool       `json:"healthy"`
-	Ejected      bool       `json:"ejected"`
-	EjectedUntil *time.Time `json:"ejected_until"` // null: not ejected
-	Failures     int        `json:"failures"`
-	LastError    string     `json:"last_error"`
-	LastFailed   *time.Time `json:"last_failed"` // null: never
-	State        string     `json:"state"`       // healthy, failing, ejected, unhealthy or removed
-	Pool         Pool       `json:"pool"`
+	Address      string            `json:"address"`
+	Weight       int               `json:"weight"`
+	Priority     int               `json:"priority"`
+	Zone         string            `json:"zone"`
+	Metadata     map[string]string `json:"metadata"` // what the source tells, such as "name" of the DNS; null: nothing
+	Removed      bool              `json:"removed"`  // by a reload; here until its connections have come back
+	Healthy      bool              `json:"healthy"`
+	Ejected      bool              `json:"ejected"`
+	EjectedUntil *time.Time        `json:"ejected_until"` // null: not ejected
+	Failures     int               `json:"failures"`
+	LastError    string            `json:"last_error"`
+	LastFailed   *time.Time        `json:"last_failed"` // null: never
+	State        string            `json:"state"`       // healthy, failing, ejected, unhealthy or removed
+	Pool         Pool              `json:"pool"`
 }
 
 // Pool is the pool of one endpoint, and an element of /api/v1/pools.
@@ -141,6 +136,7 @@ type Pool struct {
 	Name       string  `json:"name"` // of the upstream
 	Protocol   string  `json:"protocol"`
 	Endpoint   string  `json:"endpoint"`
+	Reuses     bool    `json:"reuses"` // false: a connection has one session, and there is no reuse_ratio to look at
 	Idle       int     `json:"idle"`
 	InUse      int     `json:"in_use"`
 	Opening    int     `json:"opening"`
@@ -184,7 +180,7 @@ func status(s Snapshot, now time.Time) Status {
 		Version: s.Version, GoVersion: runtime.Version(), Engine: s.Engine, EngineReason: s.EngineReason,
 		EngineStats: EngineStats{
 			Loops: s.EngineStats.Loops, Connections: s.EngineStats.Conns, Fibers: s.EngineStats.Fibers,
-			Panics: s.EngineStats.Panics, Held: s.EngineStats.Held, Turns: s.EngineStats.Turns,
+			Panics: s.EngineStats.Panics, Held: s.EngineStats.Held, Turns: s.EngineStats.Ticks,
 		},
 		ConfigFile: s.ConfigFile,
 		Started:    s.Started, UptimeSeconds: now.Sub(s.Started).Seconds(),
@@ -193,8 +189,9 @@ func status(s Snapshot, now time.Time) Status {
 		Log:       LogStatus{SlowReader: s.Log.TooSlow, DiskFull: s.Log.DiskFull, WriteFailed: s.Log.Failed, Error: s.Log.Error},
 		Listeners: make([]Listener, 0, len(s.Listeners)),
 		Upstreams: make([]UpstreamStatus, 0, len(s.Upstreams)),
-		Tunnels:   make([]TunnelStatus, 0, len(s.Tunnels)),
 		Retiring:  make([]RetiringStatus, 0, len(s.Retiring)),
+		Tables:    make([]Table, 0, len(s.Additions)),
+		Rows:      map[string]any{},
 	}
 	for _, r := range s.Retiring {
 		out.Retiring = append(out.Retiring, RetiringStatus(r))
@@ -205,15 +202,10 @@ func status(s Snapshot, now time.Time) Status {
 	for _, u := range s.Upstreams {
 		out.Upstreams = append(out.Upstreams, upstreamStatus(u, now))
 	}
-	for _, t := range s.Tunnels {
-		out.Tunnels = append(out.Tunnels, TunnelStatus{
-			Name: t.Name, Side: t.Side, Connected: append([]string{}, t.Connected...), Sessions: t.Sessions, Suspended: t.Suspended, Streams: t.Streams,
-			Made: t.Made, TurnedAway: t.TurnedAway, Lost: t.Lost, SocketsLost: t.Broken, Resumed: t.Resumed, Opened: t.Opened, Accepted: t.Accepted,
-			Refused: t.Refused, Failed: t.Failed, BytesIn: t.BytesIn, BytesOut: t.BytesOut,
-			LastError: text(t.LastError), FailingSince: timeOrNil(t.FailingSince),
-		})
+	for _, a := range s.Additions {
+		out.Tables, out.Rows[a.Key] = append(out.Tables, a.table), a.Rows
 	}
-	out.Trouble, out.Sizing = troubles(&out, now), sizing(&out, now)
+	out.Trouble, out.Sizing = troubles(&out, s.Additions, now), sizing(&out, now)
 	return out
 }
 
@@ -234,10 +226,16 @@ func listenerStatus(l listener.Stats, expires time.Time) Listener {
 
 func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, FailOpen: u.FailOpen, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
+	if src := u.Status.Source; src.Name != "" {
+		out.Source = &Source{
+			Name: src.Name, Updated: timeOrNil(src.Updated), Changed: timeOrNil(src.Changed), FailingSince: timeOrNil(src.FailingSince),
+			LastError: src.LastError, Failed: src.Failed, Added: src.Added, Removed: src.Removed, Altered: src.Altered,
+		}
+	}
 	addresses := distinctAddresses(u.Endpoints)
 	for i, e := range u.Endpoints {
 		end := Endpoint{
-			Address: addresses[i], Removed: e.Removed, Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
+			Address: addresses[i], Weight: e.Weight, Priority: e.Priority, Zone: e.Zone, Metadata: e.Metadata, Removed: e.Removed, Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
 			Failures: e.Failures, LastError: e.LastError, LastFailed: timeOrNil(e.LastFailed),
 			Pool: poolStatus(u, addresses[i], e.Pool),
 		}
@@ -249,7 +247,7 @@ func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 
 func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 	out := Pool{
-		Name: u.Name, Protocol: u.Protocol, Endpoint: address,
+		Name: u.Name, Protocol: u.Protocol, Endpoint: address, Reuses: u.Reuses,
 		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, Direct: p.Direct,
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
 		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),

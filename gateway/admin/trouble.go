@@ -36,8 +36,8 @@ func (e *Endpoint) state(now time.Time) string {
 func within(t *time.Time, now time.Time) bool { return t != nil && now.Sub(*t) < recent }
 
 // troubles are sentences about all that does not work: a refused reload, what is full or was within the last minute, and each listener,
-// tunnel, upstream and endpoint that fails.
-func troubles(s *Status, now time.Time) []string {
+// upstream, endpoint and row of an addition that fails.
+func troubles(s *Status, additions []Addition, now time.Time) []string {
 	lines := []string{}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if e := s.Reloads.LastError; e != "" {
@@ -57,14 +57,13 @@ func troubles(s *Status, now time.Time) []string {
 			add("listener %s: its certificate has expired on %s", l.Name, at.Format(time.RFC3339))
 		}
 	}
-	for _, t := range s.Tunnels {
-		if t.Side == Connects && t.Sessions == 0 {
-			add("tunnel %s is not connected%s", t.Name, t.since(now))
-		} else if t.LastError != "" {
-			add("tunnel %s is not connected as it should be%s", t.Name, t.since(now))
-		}
+	for _, a := range additions {
+		lines = append(lines, a.trouble(now)...)
 	}
 	for _, u := range s.Upstreams {
+		if src := u.Source; src != nil && src.LastError != "" {
+			add("upstream %s: its endpoints cannot be looked up (%s), the last set of %d is kept%s: %s", u.Name, src.Name, u.present(), Since(src.FailingSince, now), src.LastError)
+		}
 		if u.FailOpen {
 			add("upstream %s: every endpoint is out, all of them are tried", u.Name)
 		}
@@ -84,19 +83,25 @@ func troubles(s *Status, now time.Time) []string {
 	return lines
 }
 
+// present counts the endpoints that were not removed.
+func (u *UpstreamStatus) present() (n int) {
+	for _, e := range u.Endpoints {
+		if !e.Removed {
+			n++
+		}
+	}
+	return n
+}
+
+// Since says since when, and for how long, something fails: " since 2026-01-02T03:04:05Z (10s)", nothing for nil.
+func Since(t *time.Time, now time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return fmt.Sprintf(" since %s (%v)", t.Format(time.RFC3339), now.Sub(*t).Truncate(time.Second))
+}
+
 // ago says how long ago a time was.
 func ago(t, now time.Time) string {
 	return fmt.Sprintf("%v ago", max(now.Sub(t), time.Second).Truncate(time.Second))
-}
-
-// since says for how long, and why, a tunnel fails.
-func (t *TunnelStatus) since(now time.Time) string {
-	text := ""
-	if t.FailingSince != nil {
-		text = fmt.Sprintf(" since %s (%v)", t.FailingSince.Format(time.RFC3339), now.Sub(*t.FailingSince).Truncate(time.Second))
-	}
-	if t.LastError != "" {
-		text += ": " + t.LastError
-	}
-	return text
 }

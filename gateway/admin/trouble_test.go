@@ -2,7 +2,6 @@ package admin_test
 
 import (
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
-	"github.com/headpond/headpond/tunnel"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -52,20 +50,11 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 			endpoint("outage:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 4, PeakInUse: 4, Acquired: 90000, Waited: 40, TimedOut: 40}}),
 			endpoint("right:1", upstream.EndpointStatus{Healthy: true, Pool: pool.Stats{MaxSize: 10, PeakInUse: 8, Acquired: 9000, Waited: 9}}),
 		}}}},
-		Tunnels: []admin.Tunnel{
-			{Side: "listen", Stats: tunnel.Stats{Name: "main", Connected: []string{"branch"}}},
-			{Side: "connect", Stats: tunnel.Stats{Name: "far", LastError: errors.New("refused\x1b[2J"), FailingSince: lately}},
-			{Side: "connect", Stats: tunnel.Stats{Name: "half", Sessions: 1, LastError: errors.New("too many sessions"), FailingSince: lately}},
-			{Side: "connect", Stats: tunnel.Stats{Name: "new"}},
-		},
 	}
 	stdout := statusLines(t, snapshot)
-	failing := lately.Format(time.RFC3339)
 	for _, want := range []string{
 		"reload was refused, the old configuration keeps running: c.yaml:3:1: no\n", "every endpoint is out",
 		"endpoint a:1 is failing: refused\x1b[2J\n", "endpoint c:1 is unhealthy: dead\n",
-		"tunnel far is not connected since " + failing + " (10s): refused\x1b[2J\n", "tunnel new is not connected\n",
-		"tunnel half is not connected as it should be since " + failing + " (10s): too many sessions\n",
 		"listener web: its certificate has expired on 2026-01-02T03:04:05Z\n",
 		"listener db has no place left (max_conns 100), connections that wait: 6\n",
 		"listener rush turned connections away 10s ago, there was no place left (max_conns 10)\n",
@@ -79,7 +68,7 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	for _, over := range []string{"was b", "was e", "endpoint b:1", "endpoint e:1", "endpoint right:1", "endpoint new:1", "endpoint left:1", "endpoint outage:1", "listener more", "listener web has", "listener calm", "tunnel main"} {
+	for _, over := range []string{"was b", "was e", "endpoint b:1", "endpoint e:1", "endpoint right:1", "endpoint new:1", "endpoint left:1", "endpoint outage:1", "listener more", "listener web has", "listener calm"} {
 		if strings.Contains(stdout, over) {
 			t.Errorf("%q, which is over or never was trouble, is in\n%s", over, stdout)
 		}

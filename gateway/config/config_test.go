@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/headpond/headpond/gateway" // its protocols
 	"github.com/headpond/headpond/gateway/config"
 )
 
@@ -241,12 +242,11 @@ func TestSchemaTags(t *testing.T) {
 		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 			typ = typ.Elem()
 		}
-		if typ.Kind() != reflect.Struct || seen[typ] || typ.PkgPath() != reflect.TypeFor[config.Config]().PkgPath() {
+		if typ.Kind() != reflect.Struct || seen[typ] || !strings.HasPrefix(typ.PkgPath(), "github.com/headpond/") {
 			return
 		}
 		seen[typ] = true
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+		for _, f := range config.Schema(typ) {
 			if text, ok := f.Tag.Lookup("default"); ok {
 				if err := config.SetTag(reflect.New(f.Type).Interface(), text, f.Tag); err != nil {
 					t.Errorf("%s.%s: default %q: %v", typ.Name(), f.Name, text, err)
@@ -255,8 +255,8 @@ func TestSchemaTags(t *testing.T) {
 			walk(f.Type)
 		}
 	}
-	walk(config.Schema())
-	if len(seen) < 12 {
+	walk(reflect.TypeFor[config.Config]())
+	if len(seen) < 20 {
 		t.Errorf("only %d types seen", len(seen))
 	}
 }

@@ -20,7 +20,8 @@ type decoder struct {
 	marks     map[any]Position // by address of the field that was written
 	scope     string           // `upstream "pg"` while inside it
 	visited   int
-	root      Position // where the document begins
+	root      Position            // where the document begins
+	slots     map[any][]schemaKey // see sections
 }
 
 // report adds a problem at pos.
@@ -75,7 +76,10 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 		d.scalar(n, v, key, tag)
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		d.object(n, v.Elem(), key)
+		if !d.short(n, v.Elem(), key, tag) {
+			d.object(n, v.Elem(), key)
+		}
+	case v.Kind() == reflect.Struct && d.short(n, v, key, tag):
 	case v.Kind() == reflect.Struct:
 		d.object(n, v, key)
 	case tag.Get("key") != "":
@@ -83,6 +87,15 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 	default:
 		d.list(n, v, key, tag)
 	}
+}
+
+// short decodes a plain value where a struct may stand, into the field that the scalar tag names, and reports whether that is what there is.
+func (d *decoder) short(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) bool {
+	f, ok := v.Type().FieldByName(tag.Get("scalar"))
+	if ok = ok && (n.Kind == yaml.ScalarNode || isBracketed(n)); ok {
+		d.value(n, v.FieldByIndex(f.Index), key, f.Tag)
+	}
+	return ok
 }
 
 // entry is one key of a mapping, merge keys resolved.
@@ -162,23 +175,20 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, key string) {
 		d.report(at(n), "%s: want keys and values (%s), got %s", key, strings.Join(firstKeys(v.Type()), ", "), describe(n))
 		return
 	}
-	fields := keysOf(v.Type())
+	fields := d.fields(v)
 	written := map[string]bool{}
 	for _, e := range d.entries(n) {
-		name := e.key.Value
-		i, known := fields[name]
-		if !known {
+		i := slices.IndexFunc(fields, func(k schemaKey) bool { return k.name == e.key.Value })
+		if i < 0 {
 			d.unknownKey(e.key, v.Type())
 			continue
 		}
-		written[name] = true
-		f := v.Type().Field(i)
-		d.value(e.value, v.Field(i), name, f.Tag)
+		written[e.key.Value] = true
+		d.value(e.value, fields[i].value, e.key.Value, fields[i].tag)
 	}
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if name := f.Tag.Get("conf"); f.Tag.Get("required") == "true" && !written[name] {
-			d.report(at(n), "%q is missing", name)
+	for _, k := range fields {
+		if k.tag.Get("required") == "true" && !written[k.name] {
+			d.report(at(n), "%q is missing", k.name)
 		}
 	}
 }
@@ -189,13 +199,13 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
 	if t == reflect.TypeFor[Config]() && strings.HasPrefix(name, "x-") {
 		return
 	}
-	if _, known := keysOf(t)[name]; known && glued {
+	if glued && keysOf(t)[name] {
 		d.report(at(key), "want a space after \"%s:\"", name)
 		return
 	}
 	hint := didYouMean(name, sortedKeys(t))
 	sections := sectionsWith(name)
-	if _, plural := keysOf(t)[name+"s"]; len(sections) > 0 && !plural {
+	if len(sections) > 0 && !keysOf(t)[name+"s"] {
 		hint = "; it belongs in " + strings.Join(sections, " or ")
 	}
 	if hint == "" {
@@ -223,7 +233,7 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, key string, tag reflect.St
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
-		restore := d.enter(v.Type().Elem(), scopeName(item), i)
+		restore := d.enter(tag.Get("scope"), scopeName(item), i)
 		d.value(item, v.Index(i), key, tag)
 		restore()
 	}
@@ -249,7 +259,7 @@ func (d *decoder) named(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 		name := item.FieldByName(tag.Get("key"))
 		name.SetString(e.key.Value)
 		d.marks[name.Addr().Interface()] = at(e.key)
-		restore := d.enter(item.Type(), e.key.Value, i)
+		restore := d.enter(tag.Get("scope"), e.key.Value, i)
 		if short := tag.Get("scalar"); short != "" && e.value.Kind == yaml.ScalarNode {
 			f, _ := item.Type().FieldByName(short)
 			d.value(e.value, item.FieldByName(short), fmt.Sprintf("%s %q", key, clip(e.key.Value)), f.Tag)
@@ -284,10 +294,9 @@ func (d *decoder) checkLength(n *yaml.Node, length int, key string, tag reflect.
 	}
 }
 
-// enter sets the scope for a listener, upstream or tunnel and returns what restores it.
-func (d *decoder) enter(t reflect.Type, name string, index int) func() {
+// enter sets the scope for a thing with a name, of that kind, and returns what restores it.
+func (d *decoder) enter(kind, name string, index int) func() {
 	before := d.scope
-	kind := map[reflect.Type]string{reflect.TypeFor[Listener](): "listener", reflect.TypeFor[Upstream](): "upstream", reflect.TypeFor[Tunnel](): "tunnel"}[t]
 	switch {
 	case kind == "":
 	case name == "":
@@ -347,70 +356,4 @@ func withoutPassword(s string) string {
 		s = s[:i+len("password=")] + "…"
 	}
 	return s
-}
-
-// keysOf maps a struct type's keys in the file to its field indexes.
-func keysOf(t reflect.Type) map[string]int {
-	keys := map[string]int{}
-	for i := range t.NumField() {
-		if name := t.Field(i).Tag.Get("conf"); name != "" && name != "-" {
-			keys[name] = i
-		}
-	}
-	return keys
-}
-
-func sortedKeys(t reflect.Type) []string {
-	var keys []string
-	for k := range keysOf(t) {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// firstKeys gives a few keys of t as an example.
-func firstKeys(t reflect.Type) []string {
-	var keys []string
-	for i := range t.NumField() {
-		if name := t.Field(i).Tag.Get("conf"); name != "" && name != "-" && len(keys) < 3 {
-			keys = append(keys, name+": …")
-		}
-	}
-	return keys
-}
-
-// sectionsWith returns the sections of the file that know key, for instance `"pool" of an upstream`.
-func sectionsWith(key string) []string {
-	var out []string
-	for _, top := range []struct {
-		name string
-		t    reflect.Type
-	}{{"a listener", reflect.TypeFor[Listener]()}, {"an upstream", reflect.TypeFor[Upstream]()}, {"a tunnel", reflect.TypeFor[Tunnel]()}} {
-		if _, ok := keysOf(top.t)[key]; ok {
-			out = append(out, top.name)
-		}
-		for i := range top.t.NumField() {
-			f := top.t.Field(i)
-			t := f.Type
-			if t.Kind() == reflect.Pointer {
-				t = t.Elem()
-			}
-			if t.Kind() != reflect.Struct || isScalar(t) {
-				continue
-			}
-			section := fmt.Sprintf("%q of %s", f.Tag.Get("conf"), top.name)
-			if _, ok := keysOf(t)[key]; ok {
-				out = append(out, section)
-			}
-			for j := range t.NumField() { // the routes of http
-				if l := t.Field(j); l.Type.Kind() == reflect.Slice && l.Type.Elem().Kind() == reflect.Struct {
-					if _, ok := keysOf(l.Type.Elem())[key]; ok {
-						out = append(out, fmt.Sprintf("%q in %s", l.Tag.Get("conf"), section))
-					}
-				}
-			}
-		}
-	}
-	return out
 }

@@ -13,11 +13,14 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// enum is a string type with a fixed set of values.
-type enum interface{ values() []string }
+// Enum is a string type with a fixed set of values.
+type Enum interface{ Values() []string }
 
-// enumLater is an enum that knows values of versions to come, so that they are refused with a reason.
-type enumLater interface{ later() []string }
+// EnumLater is an Enum that knows values of versions to come, so that they are refused with a reason.
+type EnumLater interface{ Later() []string }
+
+// Checked is a string type that knows what may be written; Check's error says what to write instead.
+type Checked interface{ Check(text string) error }
 
 // isScalar reports whether a field of type t is written as a single value.
 func isScalar(t reflect.Type) bool {
@@ -32,10 +35,15 @@ func isScalar(t reflect.Type) bool {
 	return false
 }
 
+// isBracketed reports whether a node is what YAML takes [::1]:8080 for.
+func isBracketed(n *yaml.Node) bool {
+	return n.Kind == yaml.MappingNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.SequenceNode
+}
+
 // scalar decodes a single value.
 func (d *decoder) scalar(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
 	switch {
-	case n.Kind == yaml.MappingNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.SequenceNode: // [::1]:8080
+	case isBracketed(n):
 		d.report(at(n), "%s: put quotes around an address in brackets, as in %s", key, quotedAddress)
 		return
 	case n.Kind != yaml.ScalarNode:
@@ -74,27 +82,30 @@ func (d *decoder) set(v reflect.Value, text string, tag reflect.StructTag) error
 		return setBool(p, text)
 	case *int:
 		return setInt(p, text, tag)
-	case enum:
+	case Enum:
 		return setEnum(v, p, text)
 	}
 	if text == "" {
 		return fmt.Errorf("is empty")
 	}
 	text, err := d.checkText(text, tag.Get("type"))
+	if c, ok := v.Interface().(Checked); ok && err == nil {
+		err = c.Check(text)
+	}
 	v.SetString(text)
 	return err
 }
 
-func setEnum(v reflect.Value, e enum, text string) error {
-	if slices.Contains(e.values(), text) {
+func setEnum(v reflect.Value, e Enum, text string) error {
+	if slices.Contains(e.Values(), text) {
 		v.SetString(text)
 		return nil
 	}
-	known := strings.Join(e.values(), ", ")
-	if l, ok := e.(enumLater); ok && slices.Contains(l.later(), text) {
+	known := strings.Join(e.Values(), ", ")
+	if l, ok := e.(EnumLater); ok && slices.Contains(l.Later(), text) {
 		return fmt.Errorf("not in this version; use one of %s", known)
 	}
-	if hint := didYouMean(text, e.values()); hint != "" {
+	if hint := didYouMean(text, e.Values()); hint != "" {
 		return fmt.Errorf("unknown value%s", hint)
 	}
 	return fmt.Errorf("unknown value; use one of %s", known)

@@ -21,8 +21,6 @@ func (d *decoder) checkText(text, kind string) (string, error) {
 		return text, checkListen(text)
 	case "endpoint":
 		return d.checkEndpoint(text)
-	case "rule":
-		return text, checkRule(text)
 	case "mode":
 		return text, checkMode(text)
 	case "owner":
@@ -127,8 +125,12 @@ func (d *decoder) checkEndpoint(text string) (string, error) {
 		}
 		return sqlitePrefix + d.resolve(path), nil
 	}
-	if name, ok := strings.CutPrefix(text, upstreamPrefix); ok {
-		return text, checkFarName(name)
+	for _, e := range extensions {
+		for prefix, check := range e.Endpoints {
+			if rest, ok := strings.CutPrefix(text, prefix); ok {
+				return text, check(rest)
+			}
+		}
 	}
 	if err := checkListen(text); err != nil {
 		return text, err

@@ -25,14 +25,22 @@ func (c *Config) YAML() ([]byte, error) {
 // encodeStruct writes the fields that have a key, empty ones left out.
 func encodeStruct(v reflect.Value) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		name := f.Tag.Get("conf")
-		if name == "" || name == "-" {
-			continue
+	keys := keysIn(v.Type(), v)
+	switch x := v.Interface().(type) {
+	case Config:
+		keys = append(keys, keysOfParts(x.parts)...)
+	case Upstream:
+		keys = append(keys, keysOfParts(x.parts)...)
+	case Listener:
+		if x.Section != nil {
+			keys = append(keys, schemaKey{name: string(x.Protocol), value: reflect.ValueOf(x.Section)})
 		}
-		if value := encodeValue(v.Field(i), f.Tag); value != nil {
-			n.Content = append(n.Content, text(name, false), value)
+	case Discover:
+		keys = append(keys, schemaKey{name: x.Kind, value: reflect.ValueOf(x.Section)})
+	}
+	for _, k := range keys {
+		if value := encodeValue(k.value, k.tag); value != nil {
+			n.Content = append(n.Content, text(k.name, false), value)
 		}
 	}
 	return n
@@ -50,6 +58,9 @@ func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 		}
 		return encodeStruct(v.Elem())
 	case reflect.Struct:
+		if e, ok := v.Interface().(Endpoint); ok && e.Weight == 1 && e.Priority == 0 && e.Zone == "" {
+			return encodeScalar(reflect.ValueOf(e.Address), "")
+		}
 		return encodeStruct(v)
 	}
 	if v.Len() == 0 {
@@ -76,7 +87,7 @@ func encodeNamed(v reflect.Value, key, short string) *yaml.Node {
 	for i := range v.Len() {
 		item := v.Index(i)
 		value := encodeStruct(item)
-		if short != "" && len(keysOf(item.Type())) == 1 {
+		if short != "" && len(schemaOf(item.Type())) == 1 {
 			value = encodeScalar(item.FieldByName(short), "")
 		}
 		n.Content = append(n.Content, text(item.FieldByName(key).String(), true), value)

@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// Schema is the root of the schema, for the test of its tags.
-func Schema() reflect.Type { return reflect.TypeFor[Config]() }
-
 // EditDistance is editDistance.
 func EditDistance(a, b string) int { return editDistance(a, b) }
 

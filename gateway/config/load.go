@@ -52,6 +52,7 @@ func parse(name string, data []byte) (*Config, Problems) {
 		dir:    filepath.Dir(name),
 		lookup: os.LookupEnv,
 		marks:  map[any]Position{},
+		slots:  map[any][]schemaKey{},
 	}
 	cfg := &Config{File: name, marks: d.marks}
 	if root := d.parse(data); root != nil {

@@ -43,3 +43,6 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // MarshalText implements encoding.TextMarshaler, which JSON uses too.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Redacted reports whether a secret is not one, but what YAML writes in its place.
+func (s Secret) Redacted() bool { return s.value == redacted }

@@ -17,16 +17,40 @@ func (d *decoder) validate(cfg *Config) {
 		l := &cfg.Listeners[i]
 		d.within("listener", l.Name, i, func() { d.checkListener(cfg, l) })
 	}
-	for i := range cfg.Tunnels {
-		t := &cfg.Tunnels[i]
-		d.within("tunnel", t.Name, i, func() { d.checkTunnel(cfg, t) })
+	c := &Checker{cfg, d}
+	for _, e := range extensions {
+		if e.Check != nil {
+			e.Check(c)
+		}
 	}
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
-		d.within("upstream", u.Name, i, func() { d.checkUpstream(u); d.checkThrough(cfg, u) })
+		d.within("upstream", u.Name, i, func() {
+			d.checkUpstream(u)
+			d.checkSource(cfg, u)
+			for _, e := range extensions {
+				if e.CheckUpstream != nil {
+					e.CheckUpstream(c, u)
+				}
+			}
+		})
 	}
 	d.checkPorts(cfg)
 	finish(cfg)
+}
+
+// checkNeeds reports that there is nothing to do.
+func (d *decoder) checkNeeds(cfg *Config) {
+	if d.root.Line == 0 || slices.ContainsFunc(extensions, func(e *Extension) bool { return e.Suffices != nil && e.Suffices(cfg) }) {
+		return
+	}
+	if !d.written(&cfg.Listeners) {
+		d.report(d.root, "\"listeners\" is missing")
+	}
+	withoutUpstream := func(l Listener) bool { p := protocolOf(l.Protocol); return p != nil && p.NoUpstream != "" }
+	if !d.written(&cfg.Upstreams) && !slices.ContainsFunc(cfg.Listeners, withoutUpstream) {
+		d.report(d.root, "\"upstreams\" is missing")
+	}
 }
 
 // within runs check with the scope of one listener or upstream.

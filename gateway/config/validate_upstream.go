@@ -2,8 +2,6 @@ package config
 
 import (
 	"crypto/x509"
-	"errors"
-	"net/url"
 	"strings"
 	"time"
 )
@@ -71,7 +69,7 @@ func notInParam(r rune) bool {
 func (d *decoder) checkEndpoints(u *Upstream) {
 	first := map[string]Position{}
 	for i := range u.Endpoints {
-		e := u.Endpoints[i]
+		e := u.Endpoints[i].Address
 		pos := d.mark(&u.Endpoints[i])
 		if before, ok := first[e]; ok {
 			d.report(pos, "duplicate endpoint %q; it is already at line %d", e, before.Line)
@@ -89,7 +87,7 @@ func (d *decoder) checkEndpoints(u *Upstream) {
 	if u.File != nil {
 		d.report(d.mark(&u.File), "\"sqlite\" applies to a SQLite file only")
 	}
-	if u.Protocol == Postgres && len(u.Endpoints) > 0 && (u.Postgres == nil || !d.written(&u.Postgres.User)) {
+	if u.Protocol == Postgres && (len(u.Endpoints) > 0 || u.Discover != nil) && (u.Postgres == nil || !d.written(&u.Postgres.User)) {
 		d.report(d.mark(&u.Postgres, &u.Name), "\"user\" is missing under \"postgres\": who the gateway logs in as at the server")
 	}
 }
@@ -97,12 +95,12 @@ func (d *decoder) checkEndpoints(u *Upstream) {
 func (d *decoder) checkSQLite(u *Upstream) {
 	if u.Protocol != Postgres {
 		d.report(d.mark(&u.Endpoints[0]), "endpoint %q: a SQLite file is served by postgres listeners only, this upstream is used by a %s listener",
-			u.Endpoints[0], u.Protocol)
+			u.Endpoints[0].Address, u.Protocol)
 	}
 	for _, s := range []struct {
 		key string
 		ptr any
-	}{{"tls", &u.TLS}, {"health", &u.Health}, {"postgres", &u.Postgres}} {
+	}{{"slow_start", &u.SlowStart}, {"on_removed", &u.OnRemoved}, {"drain_timeout", &u.RemovedTimeout}, {"tls", &u.TLS}, {"health", &u.Health}, {"postgres", &u.Postgres}} {
 		if d.written(s.ptr) {
 			d.report(d.mark(s.ptr), "%q does not apply to a SQLite file", s.key)
 		}
@@ -114,16 +112,7 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 	if t == nil {
 		return
 	}
-	if (t.Cert == "") != (t.Key == "") && d.written(&t.Cert) != d.written(&t.Key) {
-		d.report(d.mark(&t.Cert, &t.Key), "\"cert\" and \"key\" belong together; one is missing")
-	}
-	d.checkPair(&t.Cert, &t.Key)
-	if t.CA != "" && d.noProblemAt(&t.CA) {
-		pem, err := t.CA.Read()
-		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
-			d.report(d.mark(&t.CA), "ca: %q has no PEM certificate in it", string(t.CA))
-		}
-	}
+	d.checkClientFiles(&t.CA, &t.Cert, &t.Key)
 	switch {
 	case t.Verify == "ca" && t.InsecureSkipVerify:
 		d.report(d.mark(&t.InsecureSkipVerify), "insecure_skip_verify: true contradicts \"verify\"")
@@ -132,6 +121,20 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 	}
 	if t.InsecureSkipVerify {
 		d.warn(d.mark(&t.InsecureSkipVerify), "insecure_skip_verify: true accepts any certificate; whoever sits between can read and change everything")
+	}
+}
+
+// checkClientFiles checks what a TLS client reads: the authority that it trusts, and its own certificate.
+func (d *decoder) checkClientFiles(ca, cert, key *Path) {
+	if (*cert == "") != (*key == "") && d.written(cert) != d.written(key) {
+		d.report(d.mark(cert, key), "\"cert\" and \"key\" belong together; one is missing")
+	}
+	d.checkPair(cert, key)
+	if *ca != "" && d.noProblemAt(ca) {
+		pem, err := ca.Read()
+		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
+			d.report(d.mark(ca), "ca: %q has no PEM certificate in it", string(*ca))
+		}
 	}
 }
 
@@ -161,41 +164,6 @@ func (d *decoder) checkPair(cert, key *Path) {
 
 // expiryNotice is how long before its end a certificate is warned about: whatever renews it should have done so.
 const expiryNotice = 7 * 24 * time.Hour
-
-func (d *decoder) checkHealth(u *Upstream) {
-	h := u.Health
-	if h == nil {
-		return
-	}
-	kinds := 0
-	for _, set := range []bool{h.HTTP != "", h.TCP, h.Postgres} {
-		if set {
-			kinds++
-		}
-	}
-	if kinds != 1 && d.noProblemAt(&h.HTTP, &h.TCP, &h.Postgres) {
-		d.report(d.mark(&u.Health), "health: want exactly one of \"http: /path\", \"tcp: true\" and \"postgres: true\", got %d", kinds)
-	}
-	if h.HTTP != "" {
-		d.checkHealthPath(h)
-	}
-	if h.Postgres && u.Protocol != Postgres {
-		d.report(d.mark(&h.Postgres), "postgres: this check is for PostgreSQL servers; this upstream's protocol is %q", u.Protocol)
-	}
-}
-
-// checkHealthPath refuses what cannot be asked for.
-func (d *decoder) checkHealthPath(h *Health) {
-	_, err := url.ParseRequestURI(h.HTTP)
-	switch {
-	case h.HTTP[0] != '/':
-		d.report(d.mark(&h.HTTP), "http: %q: want a path that starts with \"/\"", clip(h.HTTP))
-	case strings.ContainsAny(h.HTTP, " #"):
-		d.report(d.mark(&h.HTTP), "http: %q: want a path without spaces and \"#\"; write them as %%20 and %%23", clip(h.HTTP))
-	case err != nil:
-		d.report(d.mark(&h.HTTP), "http: %q: %v", clip(h.HTTP), errors.Unwrap(err))
-	}
-}
 
 func (d *decoder) checkPool(p *Pool) {
 	if !d.noProblemAt(&p.MinIdle, &p.MaxSize, &p.MaxIdle) {

@@ -226,7 +226,7 @@ class Client:
         self.send_frame(STOP, ch.number, struct.pack(">I", 0))
         self.send_frame(DATA, ch.number, flags=FIN)
 
-    # Going on with another connection (section 9).
+    # Resume with another connection (section 9).
 
     def resume(self, forge=False):
         self.sock.shutdown(socket.SHUT_RDWR)

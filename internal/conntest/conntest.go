@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -228,6 +229,28 @@ func WantGone(t testing.TB, c net.Conn) error {
 		t.Fatal("the connection stays open")
 	}
 	return err
+}
+
+// WantRefused connects, wants the connection to be closed or reset with nothing before, and returns the client's address. The
+// system may report a reset to the one who is still connecting.
+func WantRefused(t testing.TB, address string) (from string) {
+	t.Helper()
+	from = FreeAddress(t)
+	local, err := net.ResolveTCPAddr("tcp", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := (&net.Dialer{LocalAddr: local}).Dial("tcp", address)
+	if errors.Is(err, syscall.ECONNRESET) {
+		return from
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(Patience))
+	_ = WantGone(t, c)
+	return from
 }
 
 // Eventually waits for what another goroutine is about to do.

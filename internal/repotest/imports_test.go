@@ -15,7 +15,7 @@ type layer struct {
 }
 
 // leaves are the packages that know nothing of listeners and configuration.
-var leaves = []string{"pool", "pgwire", "httpwire", "internal", "mux", "route", "fiber"}
+var leaves = []string{"pool", "traffic", "pgwire", "httpwire", "internal", "mux", "route", "fiber"}
 
 // proxied is what a listener protocol may import: never another protocol, never the gateway.
 var proxied = append([]string{"upstream", "listener"}, leaves...)
@@ -28,6 +28,7 @@ var layers = []layer{
 	{dir: "pool/httppool", imports: []string{"pool", "httpwire", "fiber", "internal"}},
 	{dir: "pool/pgpool", imports: []string{"pool", "internal"}},
 	{dir: "pool/sqlitepool", imports: []string{"pool", "internal"}},
+	{dir: "traffic", stdOnly: true},
 	{dir: "pgwire", stdOnly: true},
 	{dir: "httpwire", stdOnly: true},
 	{dir: "mux/frame", stdOnly: true},
@@ -43,7 +44,8 @@ var layers = []layer{
 	{dir: "tunnel", imports: proxied},
 	{dir: "gateway", imports: append([]string{"tcpproxy", "httpproxy", "pgproxy", "tunnel"}, proxied...)},
 	{dir: "internal", imports: []string{"internal"}},
-	{dir: "internal/repotest", imports: []string{"gateway/config"}},
+	{dir: "internal/repotest", imports: []string{"gateway"}},
+	{dir: "internal/gatewaytest", imports: []string{"gateway"}},
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
 	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
 	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
@@ -51,7 +53,7 @@ var layers = []layer{
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/certs", "internal/clienttest", "internal/conntest", "internal/enginetest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/tlstest"}
+var testOnly = []string{"internal/certs", "internal/clienttest", "internal/conntest", "internal/enginetest", "internal/gatewaytest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/tlstest"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {

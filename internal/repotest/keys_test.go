@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/protocols"
+	"github.com/headpond/headpond/gateway/sources"
+	"github.com/headpond/headpond/gateway/tunnels"
 )
 
 // keyTable is a table of keys in the documentation: of each struct that it describes every key stands in it, with its default.
@@ -23,13 +26,15 @@ var keyTables = []keyTable{
 	{"docs/configuration.md", "key", "## Listeners", []any{config.Listener{}}},
 	{"docs/configuration.md", "key", "## Upstreams", []any{config.Upstream{}}},
 	{"docs/configuration.md", "key", "### Pool", []any{config.Pool{}}},
-	{"docs/tcp.md", "key of `tcp`", "", []any{config.TCPListener{}}},
-	{"docs/http.md", "key of a route", "", []any{config.Route{}}},
-	{"docs/postgres.md", "key of a listener's `postgres`", "", []any{config.PostgresListener{}}},
+	{"docs/discovery.md", "key of `dns`", "", []any{sources.DNS{}}},
+	{"docs/discovery.md", "key of `file`", "", []any{sources.File{}}},
+	{"docs/tcp.md", "key of `tcp`", "", []any{protocols.TCPListener{}}},
+	{"docs/http.md", "key of a route", "", []any{protocols.Route{}}},
+	{"docs/postgres.md", "key of a listener's `postgres`", "", []any{protocols.PostgresListener{}}},
 	{"docs/postgres.md", "key of an upstream's `postgres`", "", []any{config.PostgresUpstream{}}},
-	{"docs/tunnel.md", "key of `tunnel` (listener) and of a tunnel with `connect`", "", []any{config.TunnelListener{}, config.Tunnel{}}},
-	{"docs/tunnel.md", "key of `tunnel` (listener)", "", []any{config.TunnelListener{}}},
-	{"docs/tunnel.md", "key of a tunnel", "", []any{config.Tunnel{}}},
+	{"docs/tunnel.md", "key of `tunnel` (listener) and of a tunnel with `connect`", "", []any{tunnels.Listener{}, tunnels.Tunnel{}}},
+	{"docs/tunnel.md", "key of `tunnel` (listener)", "", []any{tunnels.Listener{}}},
+	{"docs/tunnel.md", "key of a tunnel", "", []any{tunnels.Tunnel{}}},
 }
 
 var mdCode = regexp.MustCompile("`([^`]+)`")
@@ -56,8 +61,8 @@ func TestDocumentedKeysAreThoseThereAre(t *testing.T) {
 		}
 	}
 	for typ, keys := range documented {
-		for i := range typ.NumField() {
-			if key := typ.Field(i).Tag.Get("conf"); key != "" && key != "-" && !keys[key] {
+		for _, f := range config.Schema(typ) {
+			if key := f.Tag.Get("conf"); !keys[key] {
 				t.Errorf("no table of the documentation has the key %q of %s", key, typ.Name())
 			}
 		}
@@ -114,8 +119,8 @@ func checkKey(t *testing.T, file string, typ reflect.Type, key string, row []str
 
 // checkInline looks for the keys of a struct that has no table in the text about it: `{ca, cert}`, or `interval` `2s` where there is a default.
 func checkInline(t *testing.T, file, key string, typ reflect.Type, text string) {
-	for i := range typ.NumField() {
-		tag := typ.Field(i).Tag
+	for _, f := range config.Schema(typ) {
+		tag := f.Tag
 		name, value := tag.Get("conf"), tag.Get("default")
 		if value != "" && !strings.Contains(text, "`"+name+"` `"+value+"`") {
 			t.Errorf("%s: the text about %q lacks `%s` `%s`", file, key, name, value)
@@ -149,17 +154,17 @@ upstreams:
 }
 
 func fieldOf(typ reflect.Type, key string) (reflect.StructField, bool) {
-	for i := range typ.NumField() {
-		if f := typ.Field(i); f.Tag.Get("conf") == key {
+	for _, f := range config.Schema(typ) {
+		if f.Tag.Get("conf") == key {
 			return f, true
 		}
 	}
 	return reflect.StructField{}, false
 }
 
-// TestDocumentedReasons compares the reasons for errors in docs/runbook.md with package listener's, both ways.
+// TestDocumentedReasons compares the reasons for errors in docs/metrics.md with package listener's, both ways.
 func TestDocumentedReasons(t *testing.T) {
-	_, table, _ := strings.Cut(markdown(t)["docs/runbook.md"], "\n| `reason` | |\n")
+	_, table, _ := strings.Cut(markdown(t)["docs/metrics.md"], "\n| `reason` | |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	documented := map[string]bool{}
 	for line := range strings.Lines(table) {
@@ -175,13 +180,13 @@ func TestDocumentedReasons(t *testing.T) {
 			}
 			reason := strings.Trim(spec.Values[0].(*ast.BasicLit).Value, `"`)
 			if !documented[reason] {
-				t.Errorf("docs/runbook.md does not explain the reason %s", reason)
+				t.Errorf("docs/metrics.md does not explain the reason %s", reason)
 			}
 			delete(documented, reason)
 			return true
 		})
 	}
 	for reason := range documented {
-		t.Errorf("docs/runbook.md explains the reason %s, which there is not", reason)
+		t.Errorf("docs/metrics.md explains the reason %s, which there is not", reason)
 	}
 }

@@ -10,7 +10,7 @@ import (
 const (
 	// PipeSize is as much as a process without privileges may ask for.
 	PipeSize = 1 << 20
-	// minPipe is the least worth having; the system gives less to a user who
+	// minPipe is the smallest useful size; the system gives less to a user who
 	// has many pipes already.
 	minPipe = 64 << 10
 	// Max bounds what receivers that do not read can hold: 128 file
@@ -21,23 +21,23 @@ const (
 	MaxIdle = 8
 )
 
-// Pipe is what a splice goes through. It belongs to whoever took it.
+// Pipe is a pipe to splice through. It belongs to the caller of Take.
 type Pipe struct{ R, W int }
 
 // pipes are those of the process.
 var pipes pipePool
 
-// Take returns an empty pipe, or nil when there is none to be had. A pipe is to
-// be held only while there is something in it.
+// Take returns an empty pipe, or nil if none is available. Hold a pipe only while it
+// has data.
 func Take() *Pipe { return pipes.take() }
 
-// Put takes back a pipe that is empty.
+// Put returns an empty pipe for the next Take.
 func Put(p *Pipe) { pipes.put(p) }
 
-// Drop closes a pipe, with what is in it.
+// Drop closes a pipe and discards its data.
 func Drop(p *Pipe) { pipes.drop(p) }
 
-// Open returns how many pipes the process has and how many of them wait.
+// Open returns how many pipes the process has open, and how many of them are idle.
 func Open() (open, idle int) {
 	pipes.mu.Lock()
 	defer pipes.mu.Unlock()

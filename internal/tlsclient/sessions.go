@@ -63,7 +63,7 @@ func (s *Sessions) Put(key string, session *tls.ClientSessionState) {
 		delete(s.endpoints, key)
 		return
 	case !known && len(s.endpoints) >= maxEndpoints:
-		for other := range s.endpoints { // some other is forgotten
+		for other := range s.endpoints { // drops any other endpoint
 			delete(s.endpoints, other)
 			break
 		}
@@ -73,7 +73,7 @@ func (s *Sessions) Put(key string, session *tls.ClientSessionState) {
 	s.endpoints[key] = append(kept, session)
 }
 
-// endpointSessions is Sessions as one endpoint's connections see it: servers of one name need not know each other's
+// endpointSessions is the part of Sessions for one endpoint: servers with the same name need not accept each other's
 // tickets.
 type endpointSessions struct {
 	*Sessions
@@ -88,8 +88,8 @@ func (e endpointSessions) Put(key string, session *tls.ClientSessionState) {
 	e.Sessions.Put(e.endpoint+" "+key, session)
 }
 
-// WithSessions returns cfg, or a copy with Sessions of its own. What has a cache keeps it; what checks
-// certificates in VerifyPeerCertificate gets none, because that is not called for a resumed session.
+// WithSessions returns cfg, or a copy with new Sessions. A cfg with a cache keeps it; one with
+// VerifyPeerCertificate gets none, because that is not called for a resumed session.
 func WithSessions(cfg *tls.Config) *tls.Config {
 	if cfg == nil || cfg.ClientSessionCache != nil || cfg.SessionTicketsDisabled || cfg.VerifyPeerCertificate != nil {
 		return cfg

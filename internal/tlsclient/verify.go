@@ -12,7 +12,7 @@ import (
 // VerifyCA makes cfg accept a server's certificate of its authorities whatever name is in it, as libpq does with sslmode=verify-ca.
 func VerifyCA(cfg *tls.Config) {
 	roots := cfg.RootCAs
-	cfg.InsecureSkipVerify = true // what follows takes its place
+	cfg.InsecureSkipVerify = true // replaced by VerifyConnection below
 	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
 		_, err := verifyChain(cs, roots)
 		return err
@@ -27,7 +27,7 @@ func ForPostgres(cfg *tls.Config, endpoint string) *tls.Config {
 		return cfg
 	}
 	roots, host := cfg.RootCAs, cfg.ServerName
-	cfg.InsecureSkipVerify = true // what follows takes its place
+	cfg.InsecureSkipVerify = true // replaced by VerifyConnection below
 	and := cfg.VerifyConnection
 	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
 		chains, err := verifyChain(cs, roots)
@@ -45,7 +45,7 @@ func ForPostgres(cfg *tls.Config, endpoint string) *tls.Config {
 	return cfg
 }
 
-// verifyChain is what package tls does, but for the name.
+// verifyChain is package tls's verification without the name.
 func verifyChain(cs tls.ConnectionState, roots *x509.CertPool) ([][]*x509.Certificate, error) {
 	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
 	for _, cert := range cs.PeerCertificates[1:] {
@@ -74,7 +74,7 @@ func verifyName(cert *x509.Certificate, chains [][]*x509.Certificate, host strin
 	return err
 }
 
-// constrained reports whether an authority may vouch for some names only. Package x509 does not look at common names there.
+// constrained reports whether an authority has name constraints, which package x509 does not apply to common names.
 func constrained(chain []*x509.Certificate) bool {
 	return slices.ContainsFunc(chain[1:], func(ca *x509.Certificate) bool {
 		return slices.ContainsFunc(ca.Extensions, func(e pkix.Extension) bool { return e.Id.Equal([]int{2, 5, 29, 30}) })

@@ -664,7 +664,9 @@ func alterType(name, written, typ, using string) action {
 		}
 		if len(rowid) > 0 { // it must stay INTEGER, which holds all integers
 			if castAffinity(typ) == "INTEGER" {
-				return nil
+				return c.edit(table, allowed{column: name}, func(t *tableText) error {
+					return t.editColumn(name, func(d *columnDefinition) { d.typ = keyType(typ) })
+				})
 			}
 			return unsupported("another type for a primary key")
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,7 +23,7 @@ const (
 
 // arrayTypes are the arrays that are understood, by the type of their elements.
 var arrayTypes = map[uint32]uint32{
-	oidBool: 1000, oidBytea: 1001, oidName: 1003, oidInt2: 1005, oidInt4: 1007, oidText: oidTextArray, oidBpchar: 1014, oidVarchar: 1015, oidInt8: 1016,
+	oidBool: 1000, oidBytea: 1001, oidChar: 1002, oidName: 1003, oidInt2: 1005, oidInt4: 1007, oidText: oidTextArray, oidBpchar: 1014, oidVarchar: 1015, oidInt8: 1016,
 	oidFloat4: 1021, oidFloat8: 1022, oidOID: 1028, oidTimestamp: 1115, oidDate: 1182, oidTime: 1183, oidTimestamptz: 1185, oidNumeric: 1231,
 	oidUUID: 2951, oidJSON: 199, oidJSONB: 3807,
 }
@@ -42,6 +43,14 @@ func arrayOf(element uint32) uint32 {
 		return oid
 	}
 	return oidTextArray
+}
+
+// elementOf returns the type of the elements of an array type, unspecified for other types.
+func elementOf(oid uint32) uint32 {
+	if oid == oidInt2Vector {
+		return oidInt2
+	}
+	return elementTypes[oid]
 }
 
 // maxElements bounds an array, and what functions make of it: each takes some dozens of bytes while it is read.
@@ -193,10 +202,7 @@ func encodeArray(dst []byte, v value, oid uint32, format int16) (out []byte, ok 
 	if oid == oidInt2Vector && format == pgwire.FormatText {
 		return append(dst, v.text...), true
 	}
-	element := elementTypes[oid]
-	if oid == oidInt2Vector {
-		element = oidInt2
-	}
+	element := elementOf(oid)
 	if format == pgwire.FormatText {
 		return appendArray(dst, list, element), true
 	}
@@ -366,14 +372,20 @@ func (ty *typer) arrayCall(name string, lo, hi int) uint32 {
 	switch {
 	case name == "current_schemas":
 		return arrayOf(oidName)
+	case name == "regexp_split_to_array", name == "string_to_array":
+		return oidTextArray
 	case len(args) == 0:
 	case name == "array_agg", name == "pg_list":
 		return arrayOf(ty.sub(args[0].lo, args[0].hi))
 	case name == "pg_array" && len(args) == 2:
 		oid, _ := strconv.Atoi(ty.tokens[args[1].lo].text)
 		return uint32(oid)
+	case name == "array_remove":
+		return ty.sub(args[0].lo, args[0].hi)
+	case name == "pg_subscripts":
+		return arrayOf(oidInt4)
 	case name == "pg_item":
-		return elementTypes[ty.sub(args[0].lo, args[0].hi)]
+		return elementOf(ty.sub(args[0].lo, args[0].hi))
 	}
 	return oidUnspecified
 }
@@ -419,6 +431,46 @@ func arrayFunctions() map[string]fn {
 	}
 }
 
+// wordFunctions make arrays of texts, and take elements away.
+func wordFunctions() map[string]fn {
+	return map[string]fn{
+		"regexp_split_to_array": {[]int{2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			if isNull(args[0]) || isNull(args[1]) {
+				return sqlite.Value{}, nil
+			}
+			re, err := compilePattern(args[1].Text())
+			if err != nil {
+				return sqlite.Value{}, err
+			}
+			return marshalWords(re.Split(args[0].Text(), maxElements+1))
+		}},
+		"string_to_array": {[]int{2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			switch s := args[0].Text(); {
+			case isNull(args[0]):
+				return sqlite.Value{}, nil
+			case s == "":
+				return text("[]"), nil
+			case isNull(args[1]):
+				return marshalWords(strings.SplitN(s, "", maxElements+1))
+			case args[1].Text() == "":
+				return marshalWords([]string{s})
+			default:
+				return marshalWords(strings.SplitN(s, args[1].Text(), maxElements+1))
+			}
+		}},
+		"array_remove": {[]int{2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			list, err := arrayOfValue(args[0])
+			if err != nil || list == nil {
+				return sqlite.Value{}, err
+			}
+			gone := jsonOf(args[1])
+			return marshal(slices.DeleteFunc(list, func(e any) bool {
+				return e == nil && gone == nil || e != nil && gone != nil && elementText(e, oidText) == elementText(gone, oidText)
+			}))
+		}},
+	}
+}
+
 // arrayOfValue reads an array, nil for NULL.
 func arrayOfValue(v sqlite.Value) ([]any, error) {
 	if isNull(v) {
@@ -440,6 +492,14 @@ func lowerBound(s string) int {
 		return 1
 	}
 	return 0
+}
+
+// marshalWords makes an array of words.
+func marshalWords(words []string) (sqlite.Value, error) {
+	if len(words) > maxElements {
+		return sqlite.Value{}, sqlError(pgwire.StateProgramLimitExceeded, "an array of %v", errElements)
+	}
+	return marshal(words)
 }
 
 func marshal(v any) (sqlite.Value, error) {

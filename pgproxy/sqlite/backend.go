@@ -50,8 +50,8 @@ type Config struct {
 	// StatementTimeout interrupts statements that run longer, the time to send
 	// the rows included. 0 = unlimited. A client can shorten it by SET.
 	StatementTimeout time.Duration
-	// StallTimeout ends a session whose client does not take its rows: they
-	// hold a reader. While others wait for one it is a twelfth. 0 = 1 minute.
+	// StallTimeout ends a session that holds a connection and whose client does not take
+	// what is sent. While others wait for a connection it is a twelfth. 0 = 1 minute.
 	StallTimeout time.Duration
 	// MaxMessage bounds a message of a client, in bytes, and four times that what
 	// its prepared statements take, and its portals. 0 = 64 MiB.
@@ -167,15 +167,21 @@ func (b *Backend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
 
 func (b *Backend) run(ctx context.Context, c *pgproxy.Client) error {
 	c.Reader.MaxBody = b.cfg.MaxMessage
+	ctx, end := c.Killable(ctx)
+	defer end()
 	p := newPatient(b)
 	s := &session{
-		b: b, c: c, ctx: pool.WithParker(ctx, p), patient: p,
+		meter: c.Meter(),
+		b:     b, c: c, ctx: pool.WithParker(ctx, p), patient: p,
 		settings:   defaults(c.User),
 		statements: map[string]*prepared{}, portals: map[string]*portal{},
 	}
 	s.guard.s = s
 	return s.serve()
 }
+
+// Name is Config.Name.
+func (b *Backend) Name() string { return b.cfg.Name }
 
 // Status reports the two pools as endpoints "sqlite:PATH#writer" and
 // "sqlite:PATH#readers"; a read-only file has readers only.

@@ -38,7 +38,7 @@ var catalogViews = []struct{ name, query string }{
 		UNION ALL SELECT CAST(1000016384 + s.rowid AS INTEGER), pg_index_name(s.name, ''), 2200, 0, 0, 10, 403, 0, 0, 0, -1.0, 0, 0, 0, 'p', 'i', 1, 0, 0, 0, 0,
 		0, 0, 1, 'd', 0, NULL, NULL, NULL, NULL FROM main.sqlite_schema s WHERE s.type = 'table' AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\'
 		AND EXISTS (SELECT 1 FROM pragma_table_xinfo(s.name) x WHERE x.pk = 1) AND NOT EXISTS (SELECT 1 FROM pragma_index_list(s.name) l WHERE l.origin = 'pk')`},
-	{"pg_attribute", `SELECT c.oid AS attrelid, x.name AS attname, pg_declared(CASE WHEN c.relkind = 'v' AND x.type IN ('BLOB', 'NUM') THEN '' ELSE x.type END) AS atttypid, pg_modifier(x.type) AS atttypmod, -1 AS attlen,
+	{"pg_attribute", `SELECT c.oid AS attrelid, x.name AS attname, pg_declared(CASE WHEN c.relkind = 'v' AND x.type IN ('BLOB', 'NUM') THEN '' ELSE ` + keyDecl("c.relname") + ` END) AS atttypid, pg_modifier(x.type) AS atttypmod, -1 AS attlen,
 		x.cid + 1 AS attnum, (x."notnull" OR x.pk > 0) AS attnotnull, x.dflt_value IS NOT NULL AS atthasdef, 0 AS attisdropped, CASE WHEN c.relkind = 'r' AND x.pk = 1 AND upper(x.type) = 'INTEGER' AND NOT EXISTS (SELECT 1 FROM pragma_index_list(c.relname) l WHERE l.origin = 'pk')
 		THEN 'd' ELSE '' END AS attidentity,
 		CASE x.hidden WHEN 2 THEN 's' WHEN 3 THEN 's' ELSE '' END AS attgenerated, 0 AS attcollation, 0 AS attndims, 1 AS attislocal, 0 AS attinhcount,
@@ -46,7 +46,7 @@ var catalogViews = []struct{ name, query string }{
 		FROM pg_class c, pragma_table_xinfo(c.relname) x WHERE c.relkind IN ('r', 'v')
 		UNION ALL SELECT c.oid, coalesce(x.name, 'expr'), 25, -1, -1, x.seqno + 1, 0, 0, 0, '', '', 0, 0, 1, 0, 'p', '', -1, NULL, NULL, NULL
 		FROM pg_class c, pragma_index_info(c.sqlite_name) x WHERE c.relkind = 'i'
-		UNION ALL SELECT c.oid, x.name, pg_declared(x.type), -1, -1, 1, 1, 0, 0, '', '', 0, 0, 1, 0, 'p', '', -1, NULL, NULL, NULL
+		UNION ALL SELECT c.oid, x.name, pg_declared(` + keyDecl("t.relname") + `), -1, -1, 1, 1, 0, 0, '', '', 0, 0, 1, 0, 'p', '', -1, NULL, NULL, NULL
 		FROM pg_class c JOIN pg_class t ON t.oid = c.oid - 1000000000, pragma_table_xinfo(t.relname) x WHERE c.relkind = 'i' AND c.sqlite_name IS NULL AND x.pk = 1`},
 	{"pg_attrdef", `SELECT c.oid + x.cid AS oid, c.oid AS adrelid, x.cid + 1 AS adnum, x.dflt_value AS adbin
 		FROM pg_class c, pragma_table_xinfo(c.relname) x WHERE c.relkind = 'r' AND x.dflt_value IS NOT NULL`},
@@ -91,14 +91,14 @@ var catalogViews = []struct{ name, query string }{
 		FROM pg_class t, json_each(pg_checks(t.relname)) k WHERE t.relkind = 'r'`},
 	{"pg_tables", `SELECT 'public' AS schemaname, relname AS tablename, current_user() AS tableowner, NULL AS tablespace, relhasindex AS hasindexes,
 		0 AS hasrules, relhastriggers AS hastriggers, 0 AS rowsecurity FROM pg_class WHERE relkind = 'r'`},
-	{"pg_views", `SELECT 'public' AS schemaname, name AS viewname, current_user() AS viewowner, sql AS definition FROM main.sqlite_schema WHERE type = 'view'`},
+	{"pg_views", `SELECT 'public' AS schemaname, name AS viewname, current_user() AS viewowner, pg_view_query(sql) AS definition FROM main.sqlite_schema WHERE type = 'view'`},
 	{"pg_indexes", `SELECT 'public' AS schemaname, t.relname AS tablename, c.relname AS indexname, NULL AS tablespace, i.indexdef
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid`},
 	{"information_schema_schemata", `SELECT current_database() AS catalog_name, nspname AS schema_name, current_user() AS schema_owner FROM pg_namespace`},
 	{"information_schema_tables", `SELECT current_database() AS table_catalog, 'public' AS table_schema, relname AS table_name,
 		CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'BASE TABLE' END AS table_type, CASE relkind WHEN 'v' THEN 'NO' ELSE 'YES' END AS is_insertable_into
 		FROM pg_class WHERE relkind IN ('r', 'v')`},
-	{"information_schema_views", `SELECT current_database() AS table_catalog, 'public' AS table_schema, name AS table_name, sql AS view_definition
+	{"information_schema_views", `SELECT current_database() AS table_catalog, 'public' AS table_schema, name AS table_name, pg_view_query(sql) AS view_definition
 		FROM main.sqlite_schema WHERE type = 'view'`},
 	{"information_schema_columns", `SELECT current_database() AS table_catalog, 'public' AS table_schema, c.relname AS table_name, a.attname AS column_name,
 		a.attnum AS ordinal_position, (SELECT d.adbin FROM pg_attrdef d WHERE d.adrelid = c.oid AND d.adnum = a.attnum) AS column_default,
@@ -193,17 +193,8 @@ func createTypes(conn *sqlite.Conn) error {
 			row(array, "_"+t.typ, -1, "A", "array_in", t.oid, 0)
 		}
 	}
-	err := conn.CreateFunction("pg_typeoid", &sqlite.FunctionImpl{NArgs: 1, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
-		oid := declaredOID(args[0].Text())
-		if oid == oidUnspecified {
-			oid = oidText
-		}
-		return sqlite.IntegerValue(int64(oid)), nil
-	}})
-	if err != nil {
-		return err
-	}
-	err = conn.CreateFunction("pg_typname", &sqlite.FunctionImpl{NArgs: 1, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
+	row(oidInt2Vector, "int2vector", -1, "A", "int2vectorin", oidInt2, 0)
+	err := conn.CreateFunction("pg_typname", &sqlite.FunctionImpl{NArgs: 1, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
 		for _, t := range pgTypes {
 			if int64(t.oid) == args[0].Int64() {
 				return text(t.typ), nil
@@ -304,7 +295,7 @@ var catalogColumnTypes = func() map[string]uint32 {
 	for oid, names := range map[uint32]string{
 		oidOID: `oid relnamespace reltype reloftype relowner relam relfilenode reltablespace reltoastrelid attrelid atttypid attcollation adrelid indexrelid indrelid
 			connamespace conrelid contypid conindid conparentid confrelid typnamespace typowner typrelid typelem typarray typbasetype typcollation nspowner
-			objoid classoid inhrelid inhparent pronamespace prorettype prolang datdba dattablespace seqrelid seqtypid enumtypid rngtypid spcowner usesysid extnamespace`,
+			objoid classoid inhrelid inhparent pronamespace prorettype prolang datdba dattablespace seqrelid seqtypid enumtypid rngtypid rngsubtype rngmultitypid spcowner usesysid extnamespace`,
 		oidInt2: `attnum attlen relnatts relchecks indnatts indnkeyatts adnum attndims typlen attinhcount pronargs`,
 		oidInt4: `atttypmod typtypmod attstattarget typndims relpages encoding datconnlimit rolconnlimit objsubid inhseqno ordinal_position position_in_unique_constraint
 			character_maximum_length character_octet_length numeric_precision numeric_precision_radix numeric_scale datetime_precision`,
@@ -312,6 +303,8 @@ var catalogColumnTypes = func() map[string]uint32 {
 		oidName:   `attname relname conname nspname typname datname amname rolname proname spcname collname usename`,
 		oidInt8:   `seqstart seqincrement seqmin seqmax seqcache`,
 		1005:      `conkey confkey`, oidInt2Vector: `indkey indoption`,
+		oidChar: `relkind relpersistence relreplident typtype typcategory typdelim contype confupdtype confdeltype confmatchtype attidentity attgenerated attstorage
+			attcompression amtype prokind provolatile datlocprovider tgenabled polcmd`,
 	} {
 		for _, name := range strings.Fields(names) {
 			m[name] = oid
@@ -322,36 +315,3 @@ var catalogColumnTypes = func() map[string]uint32 {
 	}
 	return m
 }()
-
-// catalogColumn types names in queries of the catalogs: those of their columns, of tables, and of what the query itself names by AS.
-func (ty *typer) catalogColumn(column func(name string) uint32) func(name string) uint32 {
-	known := map[string]uint32{} // each name is looked for once
-	return func(name string) (found uint32) {
-		if oid, ok := catalogColumnTypes[strings.ToLower(name)]; ok {
-			return oid
-		}
-		if oid, ok := known[name]; ok {
-			return oid
-		}
-		known[name] = oidUnspecified
-		defer func() { known[name] = found }()
-		if oid := column(name); oid != oidUnspecified {
-			return oid
-		}
-		for i := 1; i+1 < len(ty.tokens); i++ {
-			if !ty.tokens[i].is("AS") || ty.tokens[i+1].name() != name {
-				continue
-			}
-			lo := i
-			for lo > 0 && !ty.tokens[lo-1].isAny(",", "(", "SELECT", "DISTINCT") {
-				if lo--; ty.tokens[lo].is(")") {
-					lo = max(opening(ty.tokens, lo), 0)
-				}
-			}
-			if oid := ty.sub(lo, i); lo < i && oid != oidUnspecified {
-				return oid
-			}
-		}
-		return oidUnspecified
-	}
-}

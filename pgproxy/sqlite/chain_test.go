@@ -4,12 +4,13 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestBehindAnotherGateway: what a pooler says to a server between two of its clients is understood, and so is the client.
 func TestBehindAnotherGateway(t *testing.T) {
 	s := start(t)
-	far, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{Name: "far", Endpoints: []string{s.addr}, User: "app", DBName: "app"})
+	far, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{Name: "far", Settings: upstream.Settings{Endpoints: upstream.Endpoints(s.addr)}, User: "app", DBName: "app"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ var coercions map[uint32]func(oid uint32, v value) (value, error)
 func init() { // refers to itself by the error messages
 	coercions = map[uint32]func(oid uint32, v value) (value, error){
 		oidInt2: toInt, oidInt4: toInt, oidInt8: toInt, oidOID: toInt, oidFloat4: toFloat, oidFloat8: toFloat, oidNumeric: toNumeric,
-		oidBool: toBool, oidBytea: toBytea, oidText: toText, oidVarchar: toText, oidBpchar: toText, oidName: toText,
+		oidBool: toBool, oidBytea: toBytea, oidText: toText, oidVarchar: toText, oidBpchar: toText, oidName: toText, oidChar: toText,
 		oidDate: toTime, oidTime: toTime, oidTimestamp: toTime, oidTimestamptz: toTime,
 		oidJSON: toJSON, oidJSONB: toJSON, oidUUID: toUUID,
 	}

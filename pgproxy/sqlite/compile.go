@@ -1,8 +1,10 @@
 package sqlite
 
 import (
+	"cmp"
 	"container/list"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 
@@ -186,11 +188,11 @@ func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 }
 
 // schemaQuery tells of each column whether it is a view's: SQLite gives those
-// of expressions an affinity for a type.
-const schemaQuery = `SELECT name, type, ?1 COLLATE NOCASE IN (SELECT name FROM sqlite_schema WHERE type = 'view' UNION ALL SELECT name FROM sqlite_temp_schema)
-	FROM pragma_table_xinfo(?1)`
+// of expressions an affinity for a type. The catalogs are temporary views.
+var schemaQuery = `SELECT x.name, ` + keyDecl("?1") + `, ?1 COLLATE NOCASE IN (SELECT name FROM sqlite_schema WHERE type = 'view'),
+	?1 COLLATE NOCASE IN (SELECT name FROM sqlite_temp_schema) FROM pragma_table_xinfo(?1) x WHERE x.hidden <> 1`
 
-// schema returns the columns of a table, kept until the schema changes.
+// schema returns the columns of a table or view, kept until the schema changes.
 func (cs *connState) schema(table string, generation uint64) []schemaField {
 	if cs.schemaGen != generation {
 		cs.schemaGen, cs.schemas = generation, map[string][]schemaField{}
@@ -199,32 +201,63 @@ func (cs *connState) schema(table string, generation uint64) []schemaField {
 	if fields, ok := cs.schemas[table]; ok {
 		return fields
 	}
-	stmt, _, err := cs.conn.PrepareTransient(schemaQuery)
-	if err != nil {
-		return nil
-	}
-	defer stmt.Finalize()
-	stmt.BindText(1, table)
-	fields, view := []schemaField{}, false
-	for {
-		row, err := stmt.Step()
-		if err != nil || !row {
-			break
+	fields, view, catalog := cs.declaredFields(table)
+	switch {
+	case catalog:
+		for i := range fields {
+			fields[i].oid = cmp.Or(catalogColumnTypes[fields[i].name], fields[i].oid)
 		}
-		decl := stmt.ColumnText(1)
-		view = stmt.ColumnBool(2)
-		fields = append(fields, schemaField{strings.ToLower(stmt.ColumnText(0)), declaredOID(decl)})
-		if f := &fields[len(fields)-1]; view {
-			f.oid = viewOID(decl)
-		}
-	}
-	if !view {
+	case view:
+		cs.viewTypes(table, fields, generation)
+	default:
 		cs.widen(table, fields)
 	}
 	if len(cs.schemas) < maxCompiled {
 		cs.schemas[table] = fields
 	}
 	return fields
+}
+
+// declaredFields returns the columns of a table as SQLite has them.
+func (cs *connState) declaredFields(table string) (fields []schemaField, view, catalog bool) {
+	stmt, _, err := cs.conn.PrepareTransient(schemaQuery)
+	if err != nil {
+		return nil, false, false
+	}
+	defer stmt.Finalize()
+	stmt.BindText(1, table)
+	for {
+		row, err := stmt.Step()
+		if err != nil || !row {
+			return fields, view, catalog
+		}
+		decl := stmt.ColumnText(1)
+		view, catalog = stmt.ColumnBool(2), stmt.ColumnBool(3)
+		f := schemaField{strings.ToLower(stmt.ColumnText(0)), declaredOID(decl)}
+		if view || catalog {
+			f.oid = viewOID(decl)
+		}
+		fields = append(fields, f)
+	}
+}
+
+// viewTypes gives the columns of a view the types that its query tells.
+func (cs *connState) viewTypes(view string, fields []schemaField, generation uint64) {
+	sql, err := lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE")(cs, []sqlite.Value{text(view)})
+	if err != nil {
+		return
+	}
+	ty := &typer{tokens: viewQuery(tokenize(stripComments(sql.Text()))), table: func(name string) []schemaField { return cs.schema(name, generation) }}
+	if told, known := ty.frameFields(0); known && len(told) == len(fields) {
+		for i := range fields {
+			fields[i].oid = cmp.Or(told[i].oid, fields[i].oid)
+		}
+	}
+}
+
+// viewQuery returns the query of a CREATE VIEW.
+func viewQuery(tokens []token) []token {
+	return tokens[slices.IndexFunc(tokens, func(t token) bool { return t.is("AS") })+1:]
 }
 
 // columnType returns the type of the column of that name in the tables of c,
@@ -248,13 +281,12 @@ func (cs *connState) columnType(c *compiled, name string, generation uint64) uin
 
 // describe settles the types of a statement's parameters and columns. Columns
 // whose type nothing tells are text, which every value can be sent as.
-func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
-	ty := &typer{tokens: p.tokens, params: p.params, column: func(name string) uint32 {
+func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error {
+	ty := &typer{tokens: p.tokens, params: p.params, table: func(name string) []schemaField {
+		return cs.schema(name, generation)
+	}, anyTable: func(name string) uint32 {
 		return cs.columnType(c, name, generation)
 	}}
-	if p.rw.catalog {
-		ty.column = ty.catalogColumn(ty.column)
-	}
 	if p.rw.params > 0 {
 		for n, oid := range p.rw.casts {
 			if n <= len(p.params) && p.params[n-1] == oidUnspecified {
@@ -264,32 +296,30 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) {
 		ty.inferParams(cs.insertTypes(p.tokens, generation))
 	}
 	p.columns = make([]column, c.stmt.ColumnCount())
-	arms := selectArms(p.tokens)
+	items, compound := selectItems(p.tokens), isCompound(p.tokens)
 	for i := range p.columns {
-		it := itemOf(arms[0], i, len(p.columns))
-		oid := cs.resultDecl(c, i, generation)
-		switch {
-		case it != nil && p.rw.catalog && catalogBools[p.tokens[it.hi-1].text]:
-			oid = oidBool
-		case it != nil && oid == oidUnspecified:
-			oid = ty.sub(it.lo, it.hi)
+		it := itemOf(items, i, len(p.columns))
+		oid := uint32(oidUnspecified)
+		if c.stmt.ColumnTableName(i) == "" || p.rw.catalog || compound {
+			oid = ty.result(p.verb, i, len(p.columns), it)
 		}
-		for _, items := range arms[1:] {
-			if it := itemOf(items, i, len(p.columns)); it != nil && !it.star {
-				oid = common(oid, ty.sub(it.lo, it.hi))
-			}
+		if oid == oidUnspecified {
+			oid = cs.resultDecl(c, i, generation)
 		}
 		p.columns[i].table, p.columns[i].origin = c.stmt.ColumnTableName(i), columnOrigin(c.stmt, i)
 		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), it), wireType(oid))
-		if sent := p.columns[i].TypeOID; sent == oidNumeric || len(arms) == 1 && (sent == oidVarchar || sent == oidBpchar) {
+		if sent := p.columns[i].TypeOID; sent == oidNumeric || !compound && (sent == oidVarchar || sent == oidBpchar) {
 			p.columns[i].TypeModifier = modifierOf(columnDecl(c.stmt, i))
 		}
 	}
+	if at := ty.dateArithmetic(); at >= 0 && !p.rw.catalog && p.verb != "CREATE" {
+		return unsupported("%s of dates and times", ty.tokens[at].text).at(p.src, p.rw.position(ty.tokens[at].start)).
+			hint("SQLite would compute with the years. Write julianday(a) - julianday(b), or date(a, '+1 day').")
+	}
+	return nil
 }
 
-// resultDecl returns the declared type of a result column. An expression inside
-// a view or subquery has its affinity for one; BLOB and NUM then say nothing,
-// and INT not which integers.
+// resultDecl returns the declared type of a result column.
 func (cs *connState) resultDecl(c *compiled, i int, generation uint64) uint32 {
 	decl := columnDecl(c.stmt, i)
 	if table := c.stmt.ColumnTableName(i); table != "" && decl != "" {
@@ -302,6 +332,11 @@ func (cs *connState) resultDecl(c *compiled, i int, generation uint64) uint32 {
 		return oid
 	}
 	return viewOID(decl)
+}
+
+// isCompound reports whether UNION or a relative of it may join the rows of a statement.
+func isCompound(tokens []token) bool {
+	return slices.ContainsFunc(tokens, func(t token) bool { return t.isAny("UNION", "EXCEPT", "INTERSECT") })
 }
 
 // viewOID is declaredOID for a column of a view or subquery.

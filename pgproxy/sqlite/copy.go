@@ -334,6 +334,8 @@ func (o *copyOptions) check() error {
 		return invalid("COPY null representation cannot use newline or carriage return")
 	case o.format == "text" && strings.IndexByte(`\.abcdefghijklmnopqrstuvwxyz0123456789`, o.delimiter) >= 0:
 		return invalid(`COPY delimiter cannot be "` + string(rune(o.delimiter)) + `"`)
+	case o.format == "csv" && strings.ContainsAny(string([]byte{o.quote, o.escape}), "\r\n"):
+		return invalid("COPY quote and escape cannot be newline or carriage return")
 	case o.format == "csv" && o.delimiter == o.quote:
 		return invalid("COPY delimiter and quote must be different")
 	case strings.IndexByte(o.null, o.delimiter) >= 0:

@@ -55,7 +55,6 @@ func (s *session) copyFrom(ctx context.Context, c *copyStatement) (int, error) {
 		s.guard.drop(h.conn)
 		in.c.done()
 	}()
-	s.writer = true
 	s.guard.takeReader()
 	defer s.guard.giveReader()
 	s.c.Writer.Send(&pgwire.CopyInResponse{Format: int8(c.wireFormat()), Columns: c.wireFormats(len(in.columns))})
@@ -96,9 +95,9 @@ func (in *copyIn) compile() error {
 		resp.Position = "" // in a statement that the client does not know
 		return &resp
 	}
-	in.h.cs.describe(in.c, prep, gen)
+	err = in.h.cs.describe(in.c, prep, gen)
 	in.types = prep.params
-	return nil
+	return err
 }
 
 // more waits for data and adds it to buf; io.EOF is the end of the COPY.

@@ -78,7 +78,6 @@ func (s *session) copyRows(p *portal, c *copyStatement) (n int, err error) {
 		s.sendCopyData(c.headerLine(p.columns))
 	}
 	written := s.c.Writer.Written()
-	s.writer = p.run.h.write
 	for ; p.run.pending; n++ {
 		if err := s.copyRow(p, c, n); err != nil {
 			return n, err

@@ -18,20 +18,23 @@ const (
 	crowdedPart = 12
 )
 
-// crowd knows the sessions that send rows: each holds a connection for as long as its client likes.
+// crowd knows the sessions that write to their clients: each has connections for as long as its client likes.
 type crowd struct {
 	mu      sync.Mutex // held while a deadline is set, which does not wait
-	senders map[*session]bool
+	senders map[*session]held
 }
 
-// add says that s sends rows of a connection, until remove.
-func (c *crowd) add(s *session, write bool) {
+// held says what a session has while it writes to its client.
+type held struct{ writer, reader bool }
+
+// add says that s writes to its client while it has connections, until remove.
+func (c *crowd) add(s *session, h held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.senders == nil {
-		c.senders = make(map[*session]bool)
+		c.senders = make(map[*session]held)
 	}
-	c.senders[s] = write
+	c.senders[s] = h
 }
 
 func (c *crowd) remove(s *session) {
@@ -41,18 +44,25 @@ func (c *crowd) remove(s *session) {
 }
 
 // bounded is the client, to which a session writes. While a statement is under way, which holds a connection or
-// will need one, the client has Config.StallTimeout to take something.
+// will need one, and while the session holds a connection between statements, the client has
+// Config.StallTimeout to take something.
 type bounded struct{ s *session }
 
 // Write implements io.Writer.
 func (b bounded) Write(p []byte) (int, error) {
-	if s := b.s; s.running && !s.sending {
+	s := b.s
+	if !s.sending && (s.running || s.holds()) {
 		s.sending = true
 		s.hurried.Store(false)
 		_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
-		s.b.crowd.add(s, s.writer)
+		write := s.pinned != nil && s.pinned.write
+		s.b.crowd.add(s, held{writer: write, reader: s.readers > 0 || !write})
 	}
-	return b.s.c.Conn.Write(p)
+	n, err := s.c.Conn.Write(p)
+	if !s.running {
+		s.stopSending()
+	}
+	return n, err
 }
 
 // stopSending ends the bound on what the client may take.
@@ -110,8 +120,8 @@ func (b *Backend) waiting(write bool) (over func()) {
 func (c *crowd) hurry(write bool, limit time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for s, holdsWriter := range c.senders {
-		if holdsWriter == write && !s.hurried.Swap(true) {
+	for s, h := range c.senders {
+		if (write && h.writer || !write && h.reader) && !s.hurried.Swap(true) {
 			s.guard.hurry(limit)
 		}
 	}

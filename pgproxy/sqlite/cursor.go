@@ -177,7 +177,7 @@ func (s *session) declare(ctx context.Context, p *portal) error {
 		return sqlError(pgwire.StateUndefinedParameter, "there is no parameter $1: a simple query has none")
 	}
 	query := *d.query // which may be described again while this or another cursor reads
-	cursor := &portal{prep: &query, params: p.params, formats: p.formats, cursor: true, hold: d.hold}
+	cursor := &portal{prep: &query, params: p.params, formats: p.formats, cursor: true, hold: d.hold, lasting: !d.hold}
 	if err := room(s, "open portals", s.portals, (*portal).cost, cursor); err != nil {
 		return err
 	}
@@ -254,6 +254,7 @@ func (s *session) fetchCursor(ctx context.Context, p *portal) (*portal, error) {
 	case cursor.run != nil:
 		return cursor, s.guard.use(cursor.run.h.conn)
 	case !cursor.done: // a portal of the extended protocol that was not executed
+		cursor.lasting = true
 		return cursor, s.open(ctx, cursor)
 	}
 	return cursor, nil
@@ -277,7 +278,6 @@ func (s *session) runFetch(ctx context.Context, p *portal, limit int) (suspended
 	cursor, err := s.fetchCursor(ctx, p)
 	n := 0
 	if err == nil && cursor.run != nil {
-		s.writer = cursor.run.h.write
 		if p.left == 0 { // else it goes on where the limit has suspended it
 			p.left = f.count
 			_, err = cursor.skip(f.skip)

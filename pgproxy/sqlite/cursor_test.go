@@ -246,3 +246,48 @@ func errOf(results []*pgconn.Result) error {
 	}
 	return errors.Join(errs...)
 }
+
+// The cursors and portals of a transaction share one reader, so that they neither wait for one another nor starve other sessions.
+func TestCursorsShareAReader(t *testing.T) {
+	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize, c.Limits.AcquireTimeout = 2, time.Hour })
+	c, other := s.wire(t), s.connect(t)
+	c.simple(`BEGIN`)
+	for i := range 20 {
+		if got := c.simple(fmt.Sprintf(`DECLARE c%d CURSOR FOR SELECT id FROM users ORDER BY id; FETCH c%d`, i, i)); got != "C DECLARE CURSOR; T; D 1; C FETCH 1" {
+			t.Fatal(got)
+		}
+		c.w.Send(&pgwire.Parse{Query: five})
+		c.w.Send(&pgwire.Bind{Portal: fmt.Sprint(i)})
+		c.w.Send(&pgwire.Execute{Portal: fmt.Sprint(i), MaxRows: 1})
+		c.w.Send(&pgwire.Sync{})
+		c.want(c.until(pgwire.TypeReadyForQuery), "1", "2", "D 1", "s", "Z T")
+		if n := one[int64](t, other, `SELECT count(*) FROM users`); n != 2 {
+			t.Error(n)
+		}
+	}
+	mustExec(t, other, `DELETE FROM users WHERE id = 2`)
+	if got := c.simple(`SELECT count(*) FROM users; CLOSE c0; FETCH ALL FROM c1; FETCH c2`); got != "T; D 1; C SELECT 1; C CLOSE CURSOR; T; D 2; C FETCH 1; T; D 2; C FETCH 1" {
+		t.Error(got)
+	}
+	c.simple(`COMMIT`)
+	if got := c.simple(`SELECT count(*) FROM users`); got != "T; D 1; C SELECT 1; Z I" {
+		t.Error(got)
+	}
+}
+
+// A session whose own cursors hold all readers is told so at once: none would become free while it waits.
+func TestCursorsThatHoldAllReaders(t *testing.T) {
+	c := start(t, func(c *sqlite.Config) { c.Limits.MaxSize, c.Limits.AcquireTimeout = 2, time.Hour }).wire(t)
+	for _, step := range [][2]string{
+		{`DECLARE a CURSOR WITH HOLD FOR ` + five, "C DECLARE CURSOR; Z I"},
+		{`DECLARE b CURSOR WITH HOLD FOR ` + five, "C DECLARE CURSOR; Z I"},
+		{`DECLARE c CURSOR WITH HOLD FOR ` + five, "E 53400; Z I"},
+		{`SELECT 1`, "E 53400; Z I"},
+		{`CLOSE a`, "C CLOSE CURSOR; Z I"},
+		{`SELECT 1; FETCH b`, "T; D 1; C SELECT 1; T; D 1; C FETCH 1; Z I"},
+	} {
+		if got := c.simple(step[0]); got != step[1] {
+			t.Errorf("%s: %s, want %s", step[0], got, step[1])
+		}
+	}
+}

@@ -80,8 +80,25 @@ func (r *rewriter) serial(i int) error {
 	if !key {
 		return unsupported("a serial or identity column that is not the primary key").at(r.sql, r.at(lo).start)
 	}
-	r.replace[i] = "INTEGER"
+	r.replace[i] = keyType(r.tokens[i].text)
 	return nil
+}
+
+// bigKey is how the text of a table says that its primary key, which counts by itself only as INTEGER, was declared with 8 bytes.
+const bigKey = "INTEGER /* bigint */"
+
+// keyType returns what a primary key that counts by itself is declared as, for a type of integers in PostgreSQL.
+func keyType(typ string) string {
+	if declaredOID(typ) == oidInt8 {
+		return bigKey
+	}
+	return "INTEGER"
+}
+
+// keyDecl is the declared type of column x, a row of pragma_table_xinfo, in SQL: BIGINT for such a key. table is the table's name.
+func keyDecl(table string) string {
+	return "CASE WHEN x.pk = 1 AND upper(x.type) = 'INTEGER' AND EXISTS (SELECT 1 FROM main.sqlite_schema b WHERE b.type = 'table'" +
+		" AND b.name = " + table + " COLLATE NOCASE AND instr(b.sql, '" + bigKey + "')) THEN 'BIGINT' ELSE x.type END"
 }
 
 // columnAround returns the tokens of the column's definition that token i is a part of.

@@ -111,8 +111,9 @@
 //
 // A session that holds the writer or a snapshot and sends nothing is ended after
 // Config.IdleInTransaction (25P03). Rows are streamed while the reader stays at
-// work; a client that stops taking them is dropped after Config.StallTimeout, or a
-// twelfth of that while others wait. Cancel
+// work; a client that stops taking what is sent while its session has a connection, in a
+// statement or between those of a transaction, is dropped after Config.StallTimeout, or a
+// twelfth of that while others wait. Portals of a transaction that stay open share a reader. Cancel
 // requests, time-outs and the client's leaving interrupt the statement.
 //
 // Unstable until 1.0.

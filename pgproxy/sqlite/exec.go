@@ -30,6 +30,7 @@ type portal struct {
 	left    int  // rows that a suspended FETCH still takes
 	cursor  bool // made by DECLARE
 	hold    bool // stays when transactions end
+	lasting bool // may stay open while others of its transaction run
 }
 
 // running is a statement under way.
@@ -189,9 +190,23 @@ func (s *session) runCommand(ctx context.Context, p *portal) error {
 	return err
 }
 
+// connForPortal is connFor for the statement of a portal.
+func (s *session) connForPortal(ctx context.Context, p *portal) (h *handle, own bool, err error) {
+	write := p.prep.write || p.prep.rw.locking && s.block && s.mode != txReadOnly && !s.b.db.ReadOnly()
+	if !write {
+		if h := s.sharedReader(p); h != nil {
+			return h, true, nil
+		}
+	}
+	if h, own, err = s.connFor(ctx, write); err == nil && own && p.lasting {
+		s.shared, s.sharedGen = h, s.b.generation.Load()
+	}
+	return h, own, err
+}
+
 // open begins a statement: leases the connection, compiles, binds, and steps to the first row.
 func (s *session) open(ctx context.Context, p *portal) error {
-	h, own, err := s.connFor(ctx, p.prep.write || p.prep.rw.locking && s.block && s.mode != txReadOnly && !s.b.db.ReadOnly())
+	h, own, err := s.connForPortal(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -243,7 +258,9 @@ func (s *session) describeAgain(cs *connState, c *compiled, p *portal, gen uint6
 	}
 	first := !p.prep.described
 	old := p.prep.fields()
-	cs.describe(c, p.prep, gen)
+	if err := cs.describe(c, p.prep, gen); err != nil {
+		return err
+	}
 	p.prep.described, p.prep.generation = true, gen
 	now := p.prep.fields()
 	if !first && len(old) != len(now) {
@@ -286,7 +303,6 @@ func (s *session) stream(p *portal, limit int) (suspended bool, err error) {
 	}
 	n := 0
 	if p.run != nil {
-		s.writer = p.run.h.write
 		if n, err = s.sendRows(p, limit); err != nil || p.run.pending {
 			return err == nil, err
 		}

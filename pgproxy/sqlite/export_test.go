@@ -1,8 +1,16 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
+	"slices"
+	"time"
 
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
 )
 
@@ -92,3 +100,70 @@ func MemoryLimit() int64 {
 
 // GiveMemoryBack does at once what otherwise happens some time after a statement.
 func GiveMemoryBack() { trimNow() }
+
+// CopyFormat is what a COPY in one of the formats text and csv reads and writes.
+type CopyFormat struct{ o copyOptions }
+
+// NewCopyFormat makes one of the options of a COPY.
+func NewCopyFormat(options map[string]string) (*CopyFormat, error) {
+	f := new(CopyFormat)
+	return f, f.o.settle(options)
+}
+
+// Line returns a row as COPY TO sends it, and the values that it then has: a value of the text format that looks like NULL is one.
+func (f *CopyFormat) Line(row [][]byte) (line []byte, means [][]byte) {
+	for i, v := range row {
+		if i > 0 {
+			line = append(line, f.o.delimiter)
+		}
+		if v == nil {
+			line = append(line, f.o.null...)
+		} else if value := f.o.appendValue(nil, v, len(row) == 1); f.o.format == "text" && string(value) == f.o.null {
+			v, line = nil, append(line, value...)
+		} else {
+			line = append(line, value...)
+		}
+		means = append(means, v)
+	}
+	return append(line, '\n'), means
+}
+
+// quiet is a connection without deadlines.
+type quiet struct{ fiber.Stream }
+
+func (quiet) SetReadDeadline(time.Time) error { return nil }
+
+// MaxCopyRow bounds a row for Rows, in bytes.
+const MaxCopyRow = 1 << 16
+
+// Rows returns the rows of the data of a COPY FROM, which comes in messages of so many bytes, and the most bytes held at a time.
+func (f *CopyFormat) Rows(data []byte, size, columns int) (rows [][][]byte, held int, err error) {
+	var stream bytes.Buffer
+	w := pgwire.NewWriter(&stream)
+	for part := range slices.Chunk(data, size) {
+		w.Send(&pgwire.CopyData{Data: part})
+	}
+	w.Send(&pgwire.CopyDone{})
+	if err := w.Flush(); err != nil {
+		return nil, 0, err
+	}
+	s := &session{b: &Backend{cfg: Config{MaxMessage: MaxCopyRow}}, c: &pgproxy.Client{Conn: quiet{}, Reader: pgwire.NewReader(&stream)}}
+	s.guard.s, s.guard.ctx = s, &statement{Context: context.Background()}
+	in := &copyIn{copyStatement: &copyStatement{copyOptions: f.o}, s: s, columns: make([]string, columns)}
+	for first := true; ; first = false {
+		err := in.next(first)
+		held = max(held, cap(in.buf)+cap(in.cell))
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return rows, held, err
+		}
+		in.split()
+		row := make([][]byte, len(in.values))
+		for i, v := range in.values {
+			row[i] = bytes.Clone(v)
+		}
+		rows = append(rows, row)
+	}
+}

@@ -126,7 +126,9 @@ func (s *session) describePrepared(ctx context.Context, p *prepared) error {
 		return err
 	}
 	defer c.done()
-	h.cs.describe(c, p, gen)
+	if err := h.cs.describe(c, p, gen); err != nil {
+		return err
+	}
 	p.described, p.generation = true, gen
 	return nil
 }
@@ -238,6 +240,7 @@ func (s *session) execute(body []byte) error {
 	if err := s.checkFailed(p.prep); err != nil {
 		return err
 	}
+	p.lasting = m.Portal != "" && m.MaxRows > 0
 	suspended := false
 	err := s.guarded(func(ctx context.Context) (err error) {
 		suspended, err = s.executePortal(ctx, p, int(m.MaxRows))

@@ -49,7 +49,7 @@ func (b *Backend) registerFunctions(cs *connState) error {
 	for name, oid := range castFunctions {
 		casts[name] = castTo(oid)
 	}
-	for _, set := range []map[string]fn{b.sessionFunctions(), catalogFunctions(), valueFunctions(), timeFunctions(), arrayFunctions(), syntaxFunctions(), casts} {
+	for _, set := range []map[string]fn{b.sessionFunctions(), catalogFunctions(), valueFunctions(), timeFunctions(), arrayFunctions(), wordFunctions(), syntaxFunctions(), casts} {
 		for name, f := range set {
 			for _, n := range f.args {
 				impl := &sqlite.FunctionImpl{NArgs: n, Scalar: func(_ sqlite.Context, args []sqlite.Value) (sqlite.Value, error) {
@@ -125,9 +125,9 @@ func valueFunctions() map[string]fn {
 			if isNull(args[0]) || isNull(args[1]) {
 				return sqlite.Value{}, nil
 			}
-			re, err := regexp.Compile(args[0].Text())
+			re, err := compilePattern(args[0].Text())
 			if err != nil {
-				return sqlite.Value{}, sqlError(stateInvalidRegexp, "invalid regular expression: %v", err)
+				return sqlite.Value{}, err
 			}
 			return yes(re.MatchString(args[1].Text())), nil
 		}},
@@ -144,6 +144,15 @@ func valueFunctions() map[string]fn {
 			return text(pretty(args[0].Int64())), nil
 		}},
 	}
+}
+
+// compilePattern compiles a regular expression of a statement.
+func compilePattern(pattern string) (*regexp.Regexp, error) {
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, sqlError(stateInvalidRegexp, "invalid regular expression: %v", err)
+	}
+	return re, nil
 }
 
 // castTo makes the function that casts to a type.
@@ -199,9 +208,17 @@ func catalogFunctions() map[string]fn {
 		}},
 		"pg_declared": {[]int{1}, declaredType}, "pg_modifier": {[]int{1}, declaredModifier},
 		"pg_key_name": {[]int{2}, foreignKeyName}, "pg_key_deferrable": {[]int{2}, foreignKeyDeferrable}, "pg_checks": {[]int{1}, checksOf},
-		"pg_regrole":           ofOwner(),
-		"pg_index_name":        {[]int{2}, indexName},
-		"pg_get_viewdef":       {[]int{1, 2}, lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND rowid = ?1 - 16384")},
+		"pg_regrole":     ofOwner(),
+		"pg_index_name":  {[]int{2}, indexName},
+		"pg_get_viewdef": {[]int{1, 2}, lookup("SELECT pg_view_query(sql) FROM main.sqlite_schema WHERE type = 'view' AND rowid = ?1 - 16384")},
+		"pg_view_query": {[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
+			sql := args[0].Text()
+			tokens := viewQuery(tokenize(sql))
+			if len(tokens) == 0 {
+				return sqlite.Value{}, nil
+			}
+			return text(sql[tokens[0].start:]), nil
+		}},
 		"pg_get_indexdef":      {[]int{1, 3}, indexDef},
 		"pg_get_constraintdef": {[]int{1, 2}, lookup("SELECT condef FROM pg_constraint WHERE oid = ?1")},
 	}
@@ -271,7 +288,7 @@ func regtype(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	}
 	name, array := strings.CutSuffix(strings.ToLower(strings.TrimPrefix(args[0].Text(), "pg_catalog.")), "[]")
 	for _, t := range pgTypes {
-		if t.typ == name || t.name == name {
+		if t.name == name || t.typ == name && t.oid != oidChar { // char is character
 			if array {
 				return sqlite.IntegerValue(int64(arrayTypes[t.oid])), nil
 			}

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"maps"
 	"strconv"
 	"strings"
@@ -11,9 +12,11 @@ import (
 // rules are PostgreSQL's where they are plain; what is not covered comes out as
 // oidUnspecified, and the caller sends text.
 type typer struct {
-	tokens []token
-	column func(name string) uint32 // type of a column of a table the statement reads
-	params []uint32                 // types of $1, …
+	tokens   []token
+	table    func(name string) []schemaField // the columns of a table of the file
+	anyTable func(name string) uint32        // a column of whatever tables the statement uses, where no SELECT tells which
+	params   []uint32                        // types of $1, …
+	scopes   *scopes
 }
 
 // sub returns the type of the expression in tokens[lo:hi].
@@ -24,15 +27,11 @@ func (ty *typer) sub(lo, hi int) uint32 {
 	if lo >= hi {
 		return oidUnspecified
 	}
-	switch t := ty.tokens[lo]; {
-	case t.isAny("SELECT", "WITH", "VALUES"):
-		oid := uint32(oidUnspecified)
-		for _, items := range selectArms(ty.tokens[lo:hi]) {
-			if len(items) == 1 && !items[0].star {
-				oid = common(oid, ty.sub(lo+items[0].lo, lo+items[0].hi))
-			}
+	if f, ok := ty.scope().opened[lo-1]; ok && ty.tokens[lo].isAny("SELECT", "WITH", "VALUES") {
+		if fields, known := ty.frameFields(f); known && len(fields) == 1 {
+			return fields[0].oid
 		}
-		return oid
+		return oidUnspecified
 	}
 	if oid, found := ty.binary(lo, hi); found {
 		return oid
@@ -63,7 +62,7 @@ func (ty *typer) binary(lo, hi int) (oid uint32, found bool) {
 			case level == levelBits:
 				return oidInt8, true
 			case level == levelText:
-				return oidText, true
+				return ty.textOperator(lo, at), true
 			}
 			return arithmetic(ty.sub(lo, at), ty.sub(at+1, hi)), true
 		}
@@ -72,6 +71,26 @@ func (ty *typer) binary(lo, hi int) (oid uint32, found bool) {
 		}
 	}
 	return 0, false
+}
+
+// textOperator gives the type of ||, -> and ->> at token at: text, but that of the elements where the rewriter takes an element of
+// an array by it.
+func (ty *typer) textOperator(lo, at int) uint32 {
+	if !ty.tokens[at-1].is("pg_set_row") || at+1 >= len(ty.tokens) {
+		return oidText
+	}
+	n, err := strconv.Atoi(ty.tokens[at+1].text)
+	a := ty.scope().armAt(lo)
+	for i := at; err == nil && a >= 0 && i+1 < ty.scope().arms[a].hi; i++ {
+		if !ty.tokens[i].is("pg_zip") {
+			continue
+		}
+		arrays := splitItems(ty.tokens, i+2, closing(ty.tokens, i+1))
+		if n < len(arrays) {
+			return cmp.Or(elementOf(ty.sub(arrays[n].lo, arrays[n].hi)), oidText)
+		}
+	}
+	return oidText
 }
 
 // find returns the last operator of ops outside parentheses and CASE, -1 if none.
@@ -109,6 +128,42 @@ func arithmetic(a, b uint32) uint32 {
 	return oidNumeric
 }
 
+// maxOperand is the longest operand that dateArithmetic looks into, in tokens: those that nest would be looked into for each level.
+const maxOperand = 64
+
+// dateArithmetic returns the first + or - with a date or a time with a date as an operand, -1 if there is none. SQLite would compute with the
+// digits that such a text begins with.
+func (ty *typer) dateArithmetic() int {
+	for i, t := range ty.tokens {
+		if i == 0 || !t.isAny("+", "-") || !endsOperand(ty.tokens[i-1]) {
+			continue
+		}
+		lo, hi := i-1, i+1
+		if ty.at(lo).is(")") {
+			if lo = max(opening(ty.tokens, lo), 0); lo > 0 && ty.at(lo-1).kind == kindIdent && endsOperand(ty.at(lo-1)) {
+				lo-- // the name of a function
+			}
+		}
+		for lo > 1 && ty.at(lo-1).is(".") {
+			lo -= 2
+		}
+		for ty.at(hi + 1).is(".") {
+			hi += 2
+		}
+		if ty.at(hi).kind == kindIdent && ty.at(hi+1).is("(") {
+			hi++
+		}
+		if ty.at(hi).is("(") {
+			hi = closing(ty.tokens, hi)
+		}
+		hi = min(hi+1, len(ty.tokens))
+		if i-lo <= maxOperand && timeRank[ty.sub(lo, i)] > 0 || hi-i <= maxOperand && timeRank[ty.sub(i+1, hi)] > 0 {
+			return i
+		}
+	}
+	return -1
+}
+
 func (ty *typer) primary(lo, hi int) uint32 {
 	t := ty.tokens[lo]
 	switch {
@@ -127,13 +182,14 @@ func (ty *typer) primary(lo, hi int) uint32 {
 	case hi-lo > 1 && ty.tokens[hi-2].is("COLLATE"):
 		return ty.sub(lo, hi-2)
 	case hi-lo == 1 || ty.tokens[lo+1].is("."):
-		return ty.leaf(ty.tokens[hi-1])
+		return ty.leaf(hi - 1)
 	}
 	return oidUnspecified
 }
 
-// leaf gives the type of a literal, parameter or column.
-func (ty *typer) leaf(t token) uint32 {
+// leaf gives the type of the literal, parameter or column at token i.
+func (ty *typer) leaf(i int) uint32 {
+	t := ty.tokens[i]
 	switch t.kind {
 	case kindString:
 		return oidText
@@ -159,7 +215,7 @@ func (ty *typer) leaf(t token) uint32 {
 	case t.is("CURRENT_TIME"):
 		return oidTime
 	}
-	return ty.column(t.name())
+	return ty.column(i)
 }
 
 // numberType gives the type of a literal: of an integer the smallest that holds it.
@@ -289,9 +345,9 @@ type item struct {
 // splitItems cuts tokens[lo:hi] at the commas outside parentheses.
 func splitItems(tokens []token, lo, hi int) []item {
 	var items []item
-	depth, from := 0, lo
+	cases, from := 0, lo
 	for i := lo; i <= hi; i++ {
-		if i == hi || depth == 0 && tokens[i].is(",") {
+		if i == hi || cases == 0 && tokens[i].is(",") {
 			if i > from {
 				items = append(items, item{from, dropAlias(tokens, from, i), tokens[i-1].is("*") && (i-1 == from || tokens[i-2].is("."))})
 			}
@@ -299,16 +355,26 @@ func splitItems(tokens []token, lo, hi int) []item {
 			continue
 		}
 		switch {
-		case tokens[i].isAny("(", "[", "CASE"):
-			depth++
-		case tokens[i].isAny(")", "]"), tokens[i].is("END") && depth > 0:
-			depth--
+		case tokens[i].isAny("(", "["):
+			i = min(closing(tokens, i), hi-1)
+		case tokens[i].is("CASE"):
+			cases++
+		case tokens[i].is("END") && cases > 0:
+			cases--
 		}
 	}
 	return items
 }
 
+// dropAlias returns the end of an item without its alias, and of an aggregate's argument without ORDER BY.
 func dropAlias(tokens []token, lo, hi int) int {
+	for i := lo; i+1 < hi; i++ {
+		if tokens[i].isAny("(", "[") {
+			i = closing(tokens, i)
+		} else if tokens[i].is("ORDER") && tokens[i+1].is("BY") {
+			return i
+		}
+	}
 	last := hi - 1
 	if last-1 > lo && tokens[last-1].is("AS") {
 		return last - 1
@@ -345,49 +411,12 @@ func selectItems(tokens []token) []item {
 	return nil
 }
 
-// maxArms bounds the SELECTs and rows that make the type of a result column.
-const maxArms = 100
-
-// selectArms returns the result expressions of each SELECT of a UNION and of
-// each row of VALUES, which together give a column its type.
-func selectArms(tokens []token) [][]item {
-	arms := [][]item{selectItems(tokens)}
-	verb := mainVerb(tokens)
-	if verb >= len(tokens) || !tokens[verb].isAny("SELECT", "VALUES") {
-		return arms
-	}
-	for i := verb; i < len(tokens) && len(arms) < maxArms; i++ {
-		switch {
-		case tokens[i].is("("):
-			i = closing(tokens, i)
-		case tokens[i].is("SELECT") && i > verb:
-			arms = append(arms, selectItems(tokens[i:]))
-			for k := range arms[len(arms)-1] {
-				it := &arms[len(arms)-1][k]
-				it.lo, it.hi = it.lo+i, it.hi+i
-			}
-		case tokens[i].is("VALUES"):
-			for i+1 < len(tokens) && tokens[i+1].is("(") && len(arms) < maxArms {
-				end := closing(tokens, i+1)
-				arms = append(arms, splitItems(tokens, i+2, end))
-				if i = end; i+1 < len(tokens) && tokens[i+1].is(",") {
-					i++
-				}
-			}
-		}
-	}
-	return arms
-}
-
 func endOfList(tokens []token, lo int) int {
-	depth := 0
 	for i := lo; i < len(tokens); i++ {
 		switch t := tokens[i]; {
 		case t.is("("):
-			depth++
-		case t.is(")"):
-			depth--
-		case depth == 0 && t.isAny("FROM", "WHERE", "GROUP", "HAVING", "WINDOW", "UNION", "INTERSECT", "EXCEPT", "ORDER", "LIMIT", ";"):
+			i = closing(tokens, i)
+		case t.is(")"), t.isAny("FROM", "WHERE", "GROUP", "HAVING", "WINDOW", "UNION", "INTERSECT", "EXCEPT", "ORDER", "LIMIT", ";"):
 			return i
 		}
 	}

@@ -40,6 +40,7 @@ type rewriter struct {
 	sql      string
 	tokens   []token
 	before   map[int]string // text in front of token i
+	after    map[int]string // and behind it
 	replace  map[int]string
 	started  map[int]int   // last token of a cast → first token of its operand
 	noLock   int           // no FOR before this token begins a locking clause
@@ -61,7 +62,7 @@ type rewriter struct {
 // already comes back unchanged.
 // params are the types the client declared its parameters with.
 func rewrite(sql string, params ...uint32) (*rewritten, error) {
-	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, replace: map[int]string{}, started: map[int]int{}, sets: map[int]int{}, moves: map[int]moved{}}
+	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, after: map[int]string{}, replace: map[int]string{}, started: map[int]int{}, sets: map[int]int{}, moves: map[int]moved{}}
 	r.out.casts = map[int]uint32{}
 	r.out.catalog = r.readsCatalog()
 	r.stored = r.at(0).isAny("CREATE", "ALTER")
@@ -402,7 +403,8 @@ func (w *assembler) write(i, last int) {
 		w.b.WriteString(r.before[i])
 		r.out.marks = append(r.out.marks, mark{w.b.Len(), t.start})
 		w.b.WriteString(text)
-		w.at, w.lastChanged = t.end, edited
+		w.b.WriteString(r.after[i])
+		w.at, w.lastChanged = t.end, edited || r.after[i] != ""
 	}
 }
 

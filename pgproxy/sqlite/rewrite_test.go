@@ -29,7 +29,7 @@ func TestRewrite(t *testing.T) {
 		`"information_schema"."tables"`:               `"information_schema_tables"`,
 		`"information_schema".tables`:                 `"information_schema_tables"`,
 		`select cast($1 as int), $1::int, $1::text`:   `select ?1, ?1, pg_text(?1)`,
-		`create view v as select a::int from t`:       `create view v as select CAST(a AS INTEGER) from t`,
+		`create view v as select a::int from t`:       `create view v as select CAST(a AS INTEGER) AS "a" from t`,
 		`select 12345678901234567.5, 1.5`:             `select pg_numeric('12345678901234567.5'), 1.5`,
 		`select -9223372036854775808`:                 `select -9223372036854775808`,
 		`select -12345678901234567.5`:                 `select pg_numeric('-12345678901234567.5')`,
@@ -91,7 +91,7 @@ func FuzzRewrite(f *testing.F) {
 		`pg_catalog.x::regclass collate pg_catalog.default`, `default now()`, `a::a:0::A00`, `''$$0`, `$$a$$'b'`, `0::in~`, `0::i(1'a'`, `'a'collate"default"'b'`, `x'00' ?1 :a @b $a $1a`, `/* ' */ 'a'`,
 		`a = any(array[1,2]::int[])`, `b <> all ($1)`, `(x).y`, `a.b[c.d]`, `array[array(select 1)]`, `from (values (1)) as t(a, b)`, `from unnest(a) with ordinality t(a,b)`,
 		`select unnest(a.b), generate_subscripts(a.b, 1)`, `extract(year from x)`, `trim(both 'x' from y)`, `insert into t values (default)`, `create table t (id serial primary key)`,
-		`from a.b join c.d.e`, `date '2026-01-01'`, `select 1 as default`, `a at time zone 'UTC'`,
+		`from a.b join c.d.e`, `a.pg_catalog.b`, `select a from (select lower(b), c::text from d) e`, `with a as (select count(*)) select 1`, `date '2026-01-01'`, `select 1 as default`, `a at time zone 'UTC'`,
 	} {
 		f.Add(s)
 	}
@@ -118,8 +118,11 @@ func FuzzRewrite(f *testing.F) {
 		if !slices.Equal(in, got) {
 			t.Fatalf("strings changed:\n in  %q %q\n out %q %q", sql, in, out, got)
 		}
-		if len(gotNames) > len(names) {
-			t.Fatalf("quoted names appeared:\n in  %q\n out %q", sql, out)
+		words := sqlite.Tokens(strings.ToLower(sql))
+		for _, name := range gotNames {
+			if !slices.Contains(names, name) && !slices.Contains(words, strings.Trim(name, `"`)) { // a column may get the name of a function or column
+				t.Fatalf("the quoted name %q appeared:\n in  %q\n out %q", name, sql, out)
+			}
 		}
 	})
 }

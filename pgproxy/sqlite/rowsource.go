@@ -11,6 +11,9 @@ import (
 // Functions that return rows, and lists of column names behind what stands in FROM. SQLite has neither, but it has
 // table-valued functions, which may refer to what stands before them, and WITH, whose tables take lists of names.
 
+// arrayMakers are functions that give a row for each element of the array that another function makes of the same arguments.
+var arrayMakers = map[string]string{"generate_subscripts": "pg_subscripts", "regexp_split_to_table": "regexp_split_to_array", "string_to_table": "string_to_array"}
+
 // maxSets bounds the functions with rows of one statement: each is looked for in its surroundings.
 const maxSets = 64
 
@@ -109,6 +112,9 @@ func (r *rewriter) setInFrom(i, end int, name string) (int, error) {
 		last = after - 1
 	}
 	args := splitItems(r.tokens, i+2, end)
+	if arrayMakers[name] != "" {
+		args = args[:min(1, len(args))]
+	}
 	for k := len(names); k < len(args); k++ {
 		names = append(names, name)
 	}
@@ -118,9 +124,13 @@ func (r *rewriter) setInFrom(i, end int, name string) (int, error) {
 	}
 	if name == "generate_series" {
 		r.series(i, end, len(args), names[0])
-	} else if r.at(r.beforeName(i)).is("FROM") || !r.refersToColumns(i+2, end) {
+	} else if r.at(r.beforeName(i)).is("FROM") || !r.refersToColumns(i+2, end) || arrayMakers[name] != "" {
 		r.replace[i] = "(SELECT " + setColumns("", names, len(args), ordinal) + " FROM pg_rows(pg_zip"
 		r.replace[end] = ")))"
+		if maker := arrayMakers[name]; maker != "" {
+			r.replace[i] += "(" + maker
+			r.replace[end] += ")"
+		}
 	} else if err := r.lateral(i, end, as, setColumns(as+".", names, len(args), ordinal)); err != nil {
 		return i, err
 	}
@@ -205,8 +215,8 @@ func (r *rewriter) setInList(i, end int, name string, sel int) (int, error) {
 	if len(args) == 0 {
 		return i, nil
 	}
-	m := moved{end: end - 1, at: r.endOfFrom(sel)}
-	if len(args) > 1 && name != "generate_subscripts" { // whose dimension may be a parameter
+	m := moved{end: end - 1, at: r.endOfFrom(sel), call: arrayMakers[name]}
+	if len(args) > 1 && m.call == "" {
 		m.end = args[1].lo - 2
 		r.drop(m.end+1, end-1)
 	}
@@ -215,13 +225,10 @@ func (r *rewriter) setInList(i, end int, name string, sel int) (int, error) {
 	value := "pg_set.pg_set_row ->> " + strconv.Itoa(m.place)
 	r.replace[i], r.replace[i+1] = "", ""
 	switch name {
-	case "unnest":
-		r.replace[end] = "(" + value + ")"
-	case "generate_subscripts":
-		r.replace[end] = "(" + value + ")"
-		m.call = "pg_subscripts"
 	case "_pg_expandarray":
 		r.replace[end] = "json_object('x', " + value + ", 'n', pg_set.pg_set_n + 1)"
+	default:
+		r.replace[end] = "(" + value + ")"
 	}
 	r.moves[i+2] = m
 	r.started[end] = i

@@ -31,6 +31,7 @@ type session struct {
 	c     *pgproxy.Client
 	ctx   context.Context // acquires in it wait with patient
 	guard guard
+	meter pgproxy.Meter
 
 	patient           *patient
 	settings, initial map[string]string
@@ -51,8 +52,10 @@ type session struct {
 	row, cell []byte
 	large     []large     // values of the row under way that are not in row
 	running   bool        // a statement is under way
-	sending   bool        // and rows of it were written to the client
-	writer    bool        // it runs on the writer
+	sending   bool        // the client has a time limit for taking what is written to it
+	readers   int         // how many of the readers it has
+	shared    *handle     // the reader of portals that stay open, see share
+	sharedGen uint64      // the generation of the schema that it reads
 	hurried   atomic.Bool // others wait for its connection and its client has taken nothing since
 }
 
@@ -65,11 +68,7 @@ var (
 )
 
 func (s *session) serve() error {
-	defer func() {
-		s.leaveBlock()
-		_ = s.unpin(false)
-		s.closePortals(true)
-	}()
+	defer s.releaseAll()
 	s.c.OnCancel(func(context.Context) { s.guard.interrupt(errCanceled) })
 	defer s.c.OnCancel(nil)
 	defer context.AfterFunc(s.ctx, func() { s.guard.interrupt(context.Cause(s.ctx)) })()
@@ -82,28 +81,43 @@ func (s *session) serve() error {
 		if err == nil {
 			err = s.dispatch(h)
 		}
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			return nil
-		case errors.Is(err, errClientGone) && s.ctx.Err() == nil:
-			s.c.CountError(listener.ReasonClientGone)
-			return nil
-		case errors.Is(err, pgproxy.ErrDraining):
-			return s.c.Goodbye()
-		case errors.Is(err, errIdleTooLong):
-			s.c.CountError(listener.ReasonTimeout)
-			return s.c.Fatal("25P03", "terminating connection due to idle-in-transaction timeout",
-				"Commit or roll back; an open transaction keeps others from writing.")
-		case s.ctx.Err() != nil:
-			return s.c.Goodbye()
-		case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed):
-			s.c.CountError(listener.ReasonProtocol)
-			return errors.Join(err, s.c.Fatal(pgwire.StateProtocolViolation, err.Error(), ""))
-		default:
-			return err
+		if err != nil {
+			return s.farewell(err)
 		}
 	}
+}
+
+// releaseAll gives all connections back.
+func (s *session) releaseAll() {
+	s.leaveBlock()
+	_ = s.unpin(false)
+	s.closePortals(true)
+}
+
+// farewell ends the session: err is the reason. The client, which may take nothing, is told
+// after the connections have been given back.
+func (s *session) farewell(err error) error {
+	s.releaseAll()
+	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case errors.Is(err, errClientGone) && s.ctx.Err() == nil:
+		s.c.CountError(listener.ReasonClientGone)
+		return nil
+	case errors.Is(err, pgproxy.ErrDraining):
+		return s.c.Goodbye()
+	case s.ctx.Err() != nil:
+		return s.c.Goodbye()
+	case errors.Is(err, errIdleTooLong):
+		s.c.CountError(listener.ReasonTimeout)
+		return s.c.Fatal("25P03", "terminating connection due to idle-in-transaction timeout",
+			"Commit or roll back; an open transaction keeps others from writing.")
+	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed):
+		s.c.CountError(listener.ReasonProtocol)
+		return errors.Join(err, s.c.Fatal(pgwire.StateProtocolViolation, err.Error(), ""))
+	}
+	return err
 }
 
 // greet sends what comes before the first ReadyForQuery.
@@ -124,6 +138,7 @@ func (s *session) greet() {
 
 func (s *session) ready() {
 	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: s.status()})
+	s.meter.Ready(s.status(), false)
 	s.idle = s.status() == pgwire.TxIdle && !s.holds() // as a cursor WITH HOLD does
 }
 
@@ -140,14 +155,14 @@ func (s *session) next() (pgwire.Header, error) {
 		return pgwire.Header{}, errClientGone
 	}
 	if !s.holds() {
-		return s.c.Reader.Next()
+		return s.c.NextInTransaction()
 	}
 	limit := s.timeout("idle_in_transaction_session_timeout", s.b.cfg.IdleInTransaction)
 	if err := s.c.Conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return pgwire.Header{}, errClientGone
 	}
 	s.limited = true
-	h, err := s.c.Reader.Next()
+	h, err := s.c.NextInTransaction()
 	if err != nil || h.Len > minBodyRate {
 		return h, s.idleError(errors.Join(err, s.c.Conn.SetReadDeadline(time.Now().Add(limit+time.Duration(h.Len/minBodyRate)*time.Second))))
 	}
@@ -209,6 +224,11 @@ func (s *session) dispatch(h pgwire.Header) error {
 	if h.Type == pgwire.TypeTerminate {
 		return io.EOF
 	}
+	s.meter.Asked()
+	switch h.Type {
+	case pgwire.TypeQuery, pgwire.TypeExecute:
+		s.meter.Query()
+	}
 	body, err := s.body(false)
 	if errors.Is(err, pgwire.ErrTooLarge) {
 		err = sqlError(pgwire.StateProgramLimitExceeded, "message of %d bytes is over the limit of %d", h.Len, s.c.Reader.MaxBody)
@@ -257,6 +277,7 @@ func (s *session) fail(err error, skip bool) error {
 	}
 	s.abort()
 	resp := toResponse(err)
+	s.c.CountSQLState(resp.Code)
 	if reason := reasonOf(resp.Code); reason != "" {
 		s.c.CountError(reason)
 		s.c.Logger().Error("sqlite statement failed", "reason", reason, "path", s.b.cfg.Path, "sqlstate", resp.Code, "error", err)
@@ -329,7 +350,7 @@ func (s *session) sync() error {
 // guarded runs fn with a context that a cancel request, the statement
 // time-out, the client's leaving and the end of the session cancel.
 func (s *session) guarded(fn func(ctx context.Context) error) error {
-	s.running, s.writer = true, false
+	s.running = true
 	err := fn(s.guard.begin())
 	s.running = false
 	s.stopSending()

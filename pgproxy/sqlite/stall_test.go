@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -36,5 +37,42 @@ func TestStalledClientIsHurried(t *testing.T) {
 	}
 	if n := one[int64](t, other, `SELECT count(*) FROM users`); n != 2 {
 		t.Errorf("%d users", n)
+	}
+}
+
+// A client that holds the writer and takes no answers is dropped, whatever they are answers to: rows of its
+// statements, descriptions or errors between them. Others then write.
+func TestStalledClientLosesTheWriter(t *testing.T) {
+	const rows = `WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r LIMIT 5000) SELECT i, zeroblob(10000) FROM r`
+	wide := "SELECT 1" + strings.Repeat(", 1 AS a_column_with_a_long_name", 1500)
+	many := func(m pgwire.Message) (all []pgwire.Message) {
+		for range 2000 {
+			all = append(all, m)
+		}
+		return all
+	}
+	parse := &pgwire.Parse{Name: "wide", Query: wide}
+	for name, messages := range map[string][]pgwire.Message{
+		"rows":         {&pgwire.Query{SQL: rows}},
+		"returning":    {&pgwire.Query{SQL: `INSERT INTO filled ` + rows + ` RETURNING *`}},
+		"descriptions": append([]pgwire.Message{parse}, many(&pgwire.Describe{Object: pgwire.ObjectStatement, Name: "wide"})...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, func(c *sqlite.Config) { c.StallTimeout = 50 * time.Millisecond })
+			other := s.connect(t)
+			mustExec(t, other, `CREATE TABLE filled (i integer, b bytea)`)
+			c := s.wire(t)
+			c.simple(`BEGIN; INSERT INTO filled VALUES (1, NULL)`)
+			for _, m := range messages {
+				c.w.Send(m)
+			}
+			if err := c.w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			mustExec(t, other, `INSERT INTO filled VALUES (2, NULL)`)
+			if n := one[int64](t, other, `SELECT count(*) FROM filled`); n != 1 {
+				t.Errorf("%d rows", n)
+			}
+		})
 	}
 }

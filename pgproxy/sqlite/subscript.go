@@ -22,7 +22,7 @@ func (r *rewriter) array(i int) error {
 		r.replace[i], r.replace[i+1], r.replace[end] = "pg_list", "(", ")"
 	case r.at(i+1).is("(") && r.at(i+2).isAny("SELECT", "WITH", "VALUES"):
 		r.replace[i], r.replace[i+1] = "(", "WITH pg_list(v) AS ("
-		r.replace[end] = ") SELECT coalesce(array_agg(v), pg_list()) FROM pg_list)"
+		r.replace[end] = ") SELECT coalesce(array_agg(v), pg_list()) AS v FROM pg_list)"
 	}
 	r.started[end] = i
 	return nil

@@ -19,7 +19,7 @@ func (r *rewriter) call(i int) (last int, done bool, err error) {
 	}
 	name := strings.ToLower(r.tokens[i].text)
 	switch name {
-	case "unnest", "generate_series", "generate_subscripts", "_pg_expandarray":
+	case "unnest", "generate_series", "generate_subscripts", "_pg_expandarray", "regexp_split_to_table", "string_to_table":
 		last, err = r.setFunction(i, name)
 		return last, true, err
 	case "extract":

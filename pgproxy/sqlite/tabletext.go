@@ -26,7 +26,7 @@ func parseTable(sql string) (*tableText, error) {
 	end := closing(tokens, open)
 	out := &tableText{head: sql[:tokens[open].end], tail: sql[tokens[end].start:]}
 	for _, it := range splitItemsPlain(tokens, open+1, end) {
-		item := sql[tokens[it.lo].start:tokens[it.hi-1].end]
+		item := strings.TrimSpace(sql[tokens[it.lo].start:tokens[it.hi].start]) // with bigKey's comment
 		if isTableConstraint(item) && severalConstraints(tokens[it.lo:it.hi]) {
 			return nil, unsupported("ALTER TABLE of a table whose constraints have no commas between them")
 		}
@@ -51,7 +51,7 @@ func severalConstraints(tokens []token) bool {
 	return n > 1
 }
 
-// stripComments replaces the comments of a statement of SQLite's by blanks. Unlike in PostgreSQL they do not nest.
+// stripComments replaces the comments of a statement of SQLite's by blanks, but that of bigKey. Unlike in PostgreSQL they do not nest.
 func stripComments(sql string) string {
 	var b strings.Builder
 	for i := 0; i < len(sql); {
@@ -66,6 +66,8 @@ func stripComments(sql string) string {
 			b.WriteByte(' ')
 			i += n
 			continue
+		case strings.HasPrefix(sql[i:], "/* bigint */"): // see bigKey
+			n = len("/* bigint */")
 		case strings.HasPrefix(sql[i:], "/*"):
 			if n = strings.Index(sql[i+2:], "*/") + 4; n < 4 {
 				n = len(sql) - i

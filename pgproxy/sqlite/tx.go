@@ -27,6 +27,7 @@ type handle struct {
 	conn  *sqlite.Conn
 	cs    *connState
 	write bool // it is the writer
+	users int  // portals that share it
 }
 
 // acquire leases a connection for this session.
@@ -34,6 +35,10 @@ func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 	get := s.b.db.AcquireReader
 	if write {
 		get = s.b.db.AcquireWriter
+	}
+	if !write && s.readers > 0 && s.readers >= s.b.db.Stats().Readers.MaxSize {
+		return nil, sqlError(pgwire.StateConfigLimitExceeded, "the open cursors of this session hold all %d connections for reading", s.readers).
+			hint("Close cursors, or raise pool.max_size.")
 	}
 	s.patient.write = write
 	lease, err := get(ctx) // which waits with s.patient
@@ -43,15 +48,39 @@ func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 		}
 		return nil, err
 	}
-	h := &handle{lease: lease, conn: lease.Value(), cs: s.b.state(lease.Value()), write: write}
+	h := &handle{lease: lease, conn: lease.Value(), cs: s.b.state(lease.Value()), write: write, users: 1}
 	h.cs.session = s
+	if !write {
+		s.readers++
+	}
 	return h, nil
 }
 
+// release gives the connection back if no other portal uses it.
 func (h *handle) release() {
-	h.cs.session.guard.drop(h.conn)
+	s := h.cs.session
+	s.guard.drop(h.conn)
+	if h.users--; h.users > 0 {
+		return
+	}
+	if s.shared == h {
+		s.shared = nil
+	}
+	if !h.write {
+		s.readers--
+	}
 	h.cs.session = nil
 	h.lease.Release()
+}
+
+// sharedReader returns the reader of the portals of this transaction that stay open, for another: each with its own, they would
+// wait for one another. The snapshot is that of the first. nil = p takes a connection as any statement.
+func (s *session) sharedReader(p *portal) *handle {
+	if !p.lasting || s.shared == nil || s.pinned != nil || s.mode != txReadCommitted || s.sharedGen != s.b.generation.Load() {
+		return nil
+	}
+	s.shared.users++
+	return s.shared
 }
 
 // connFor returns the connection a statement runs on; own means that it is for

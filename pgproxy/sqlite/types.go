@@ -11,6 +11,7 @@ const (
 	oidUnspecified = 0
 	oidBool        = 16
 	oidBytea       = 17
+	oidChar        = 18 // "char", one byte of the catalogs
 	oidName        = 19
 	oidInt8        = 20
 	oidInt2        = 21
@@ -41,7 +42,7 @@ type pgType struct {
 }
 
 var pgTypes = []pgType{
-	{oidBool, "boolean", "bool", 1}, {oidBytea, "bytea", "bytea", -1}, {oidName, "name", "name", 64},
+	{oidBool, "boolean", "bool", 1}, {oidBytea, "bytea", "bytea", -1}, {oidChar, `"char"`, "char", 1}, {oidName, "name", "name", 64},
 	{oidInt8, "bigint", "int8", 8}, {oidInt2, "smallint", "int2", 2}, {oidInt4, "integer", "int4", 4},
 	{oidText, "text", "text", -1}, {oidOID, "oid", "oid", 4}, {oidJSON, "json", "json", -1},
 	{oidFloat4, "real", "float4", 4}, {oidFloat8, "double precision", "float8", 8},

@@ -17,6 +17,8 @@ func (r *rewriter) word(i int) (int, error) {
 		if next.is("&") && (r.at(i+2).kind == kindString || r.at(i+2).kind == kindQuoted) && r.at(i+2).start == t.end+1 {
 			return i, unsupported("U&'…'").hint("Write E'\\u0041'.").at(r.sql, t.start)
 		}
+	case "select":
+		r.nameItems(i)
 	case "operator":
 		return r.namedOperator(i), nil
 	case "collate":
@@ -115,7 +117,7 @@ func (r *rewriter) ownSchema(i int) int {
 			r.replace[i+2] += " AS " + name
 		}
 		return i + 2
-	case r.at(i+3).is(".") && !r.at(i+5).is("."):
+	case r.at(i+3).is(".") && !r.at(i+5).is(".") && !schemas[strings.ToLower(object.name())]:
 		r.drop(i, i+1)
 		return i + 1
 	}

@@ -25,8 +25,8 @@ type body struct {
 	mu      sync.Mutex // not held while reading
 	reading bool
 	closed  bool
-	settled bool
-	err     error // what Read returns once settled
+	ended   bool
+	err     error // what Read returns once ended
 }
 
 func (b *body) start(x *exchange) {
@@ -34,10 +34,10 @@ func (b *body) start(x *exchange) {
 	b.chunks.rd = x.rd
 }
 
-// Read reads the body as it arrives. At io.EOF the trailers are in the response and the connection is settled.
+// Read reads the body as it arrives. At io.EOF the trailers are in the response and the lease has ended.
 func (b *body) Read(p []byte) (int, error) {
 	b.mu.Lock()
-	if b.settled || b.closed || len(p) == 0 {
+	if b.ended || b.closed || len(p) == 0 {
 		defer b.mu.Unlock()
 		return 0, b.err
 	}
@@ -52,7 +52,7 @@ func (b *body) Read(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	b.reading = false
 	if err != nil || b.closed {
-		b.settle(err)
+		b.end(err)
 		err = b.err
 	}
 	return n, err
@@ -75,12 +75,12 @@ func (b *body) read(p []byte) (int, error) {
 	return n, unexpected(err)
 }
 
-// settle ends the exchange; err is what ended the reading, nil if Close did. mu is held.
-func (b *body) settle(err error) {
-	if b.settled {
+// end ends the exchange; err is what ended the reading, nil if Close did. mu is held.
+func (b *body) end(err error) {
+	if b.ended {
 		return
 	}
-	b.settled = true
+	b.ended = true
 	switch {
 	case err == io.EOF:
 		b.err = io.EOF
@@ -113,21 +113,21 @@ func (b *body) setTrailer() {
 func (b *body) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.settled {
+	if b.closed || b.ended {
 		return nil
 	}
 	b.closed = true
 	b.err = errBodyClosed
 	if b.reading {
-		_ = b.x.conn.close() // the reader wakes and settles
+		_ = b.x.conn.close() // interrupts the reader, which calls end
 		return nil
 	}
 	if b.drain() {
-		b.settle(io.EOF)
+		b.end(io.EOF)
 		b.err = errBodyClosed
 		return nil
 	}
-	b.settle(nil)
+	b.end(nil)
 	return nil
 }
 

@@ -11,30 +11,29 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
-	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/internal/tlsclient"
 )
 
-// Conn is a connection to an HTTP/1.1 server: what a pool of this package holds. It belongs to whoever leases it;
-// only Close may be called from elsewhere. While idle it holds no buffer.
+// Conn is a connection to an HTTP/1.1 server, the resource of this package's pools. It belongs to the lease's holder;
+// only Close and Interrupt may be called from elsewhere. While idle it holds no buffer.
 type Conn struct {
-	link   atomic.Pointer[link]                     // stored by the lease's holder only
-	redial func(ctx context.Context) (*link, error) // nil: only whoever connected it knows how
+	link        atomic.Pointer[link]                     // stored by the lease's holder only
+	redial      func(ctx context.Context) (*link, error) // nil after NewConn
+	interrupted atomic.Bool
 }
 
-// link is a Conn's socket. Reopen gives the Conn another one; what still holds the former, such as the sender of a
-// request's body that is slow to notice its end, then works on a closed socket and not on the next request's.
+// link is a Conn's socket. Reopen gives the Conn another one. Code that still holds the former, such as an uploader
+// that is slow to notice its end, then works on a closed socket and not on the next request's.
 type link struct {
-	nc     net.Conn // what requests are written to: raw, or TLS over raw
-	raw    net.Conn
-	look   *idleconn.Looker // at nc
+	nc     fiber.Stream // what requests are written to: raw, or TLS over raw
+	raw    fiber.Stream
 	opened time.Time
 	closed atomic.Bool
 
 	// The lease holder's.
 	used  bool      // a request was sent on it
-	plain bool      // a socket of the system's, without TLS; see exchange.readPatiently
+	plain bool      // an operating system's socket, without TLS; see exchange.readLazily
 	armed time.Time // the read deadline that is set, if plain; the zero Time is none
 }
 
@@ -53,18 +52,17 @@ func NewConn(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Conn, error) {
 
 // newLink is NewConn without the Conn.
 func newLink(ctx context.Context, nc net.Conn, cfg *tls.Config) (*link, error) {
-	raw := nc
+	l := &link{raw: fiber.StreamOf(nc), opened: time.Now(), plain: cfg == nil && isSocket(nc)}
+	l.nc = l.raw
 	if cfg != nil {
-		tc := fiber.TLSClient(raw, cfg)
-		var err error
-		fiber.Block(func() { err = tc.HandshakeContext(ctx) })
-		if err != nil {
-			_ = raw.Close()
+		tc := fiber.TLSClient(l.raw, cfg)
+		if err := tc.HandshakeContext(ctx); err != nil {
+			_ = nc.Close()
 			return nil, fmt.Errorf("TLS handshake: %w", err)
 		}
-		nc = tc
+		l.nc, l.opened = tc, time.Now()
 	}
-	return &link{nc: nc, raw: raw, look: idleconn.New(nc), opened: time.Now(), plain: isSocket(nc)}, nil
+	return l, nil
 }
 
 func isSocket(nc net.Conn) bool {
@@ -152,6 +150,12 @@ func orDefault(d, def time.Duration) time.Duration {
 // Close closes the connection at once. It may be called more than once and while another goroutine reads or writes.
 func (c *Conn) Close() error { return c.link.Load().close() }
 
+// Interrupt closes the connection for good: Reopen does not open it again. It is for an endpoint that is not to be used any more.
+func (c *Conn) Interrupt() {
+	c.interrupted.Store(true)
+	_ = c.Close()
+}
+
 func (l *link) close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -159,50 +163,55 @@ func (l *link) close() error {
 	return l.raw.Close()
 }
 
-// Alive says whether the connection can carry a request: the peer has neither closed it nor sent anything, because a
-// byte that nobody asked for would be taken for the next answer. It never blocks. TLS's own messages, such as session
-// tickets, which a server sends whenever it likes, are read and do not count. Sockets of a kind that cannot be asked
-// (not the operating system's, or not on a Unix) are taken to be alive.
+// Alive reports whether the connection can carry a request: the peer has neither closed it nor sent an unexpected byte,
+// which would be taken for the next answer. It never blocks. TLS's own messages, such as session tickets, are read and
+// do not count. Sockets that cannot be examined (not the operating system's, or not on a Unix) count as alive.
 func (c *Conn) Alive() bool { return c.link.Load().alive() }
 
 func (l *link) alive() bool {
-	if l.closed.Load() {
-		return false
-	}
-	state := l.look.Look()
-	return state == idleconn.Silent || state == idleconn.Unknown
+	return !l.closed.Load() && l.nc.State().Idle()
 }
 
-// NetConn returns the connection that messages are written to and read from: for code that frames them itself. It is
-// what was connected, or a *fiber.TLSConn. The rules of Lease about what may be released hold for it too. After Reopen
-// it is another one.
-func (c *Conn) NetConn() net.Conn { return c.link.Load().nc }
+// NetConn returns the connection that messages are written to and read from, for code that frames them itself. It is
+// the dialled connection, as fiber.StreamOf has it, or a *fiber.TLSConn over it. The rules of Lease about releasing apply. After Reopen it is
+// another one.
+func (c *Conn) NetConn() fiber.Stream { return c.link.Load().nc }
 
-// Use notes that a request that began at that time is about to be sent, and reports whether the connection may be
-// stale: it was idle before, after another request or since it was opened ahead of need, so that the server may be
-// closing it just now. If it then ends before a byte of the answer comes, that is not the endpoint's failure, and Reopen
-// gives the request a connection that is not stale.
+// Use records that a request that began at the given time is about to be sent, and reports whether the connection may be
+// stale: it was idle before, after another request or since it was opened ahead of demand, so that the server may be
+// closing it just now. If the connection then ends before a byte of the answer comes, that is no failure of the endpoint,
+// and Reopen gives the request a connection that is not stale.
 func (c *Conn) Use(began time.Time) (idled bool) {
 	l := c.link.Load()
-	_ = l.arm(time.Time{}) // NetConn's user has deadlines of its own; a closed connection shows in its use
+	_ = l.arm(time.Time{}) // NetConn's user sets its own deadlines, and notices a closed connection
 	return l.use(began)
 }
 
 func (l *link) use(began time.Time) (idled bool) {
 	idled = l.used || l.opened.Before(began)
 	l.used = true
+	if idled {
+		l.nc.MarkSent()
+	}
 	return idled
 }
 
-// ErrNotReopened: a Conn made by NewConn does not know how to connect.
+// Unsent reports that no byte written since Use has left the process, or will; n is the number of bytes that were written
+// without an error. It is for after Close: if Use reported that the connection may be stale, any request, also one that is
+// not idempotent, can then be sent again.
+func (c *Conn) Unsent(n int) bool { return c.link.Load().unsent(n) }
+
+func (l *link) unsent(n int) bool { return n == 0 || !l.nc.Sent() }
+
+// ErrNotReopened: a Conn made by NewConn does not know how to connect, and an interrupted one must not.
 var ErrNotReopened = errors.New("the connection cannot be opened again")
 
-// Reopen closes the connection and opens another to the same server, under the same lease: a place in the pool is
-// taken once, and what is idle in the pool, which may be as stale, is not tried. It may take as long as Dialer.Open; fibers of the
-// same loop go on. After an error, which is Open's or ErrNotReopened, the Conn is closed.
+// Reopen closes the connection and opens another to the same server, under the same lease: the request keeps its slot in
+// the pool, and idle connections, which may be stale too, are not tried. It may take as long as Dialer.Open; other fibers
+// of the loop keep running. After an error, which is Open's or ErrNotReopened, the Conn is closed.
 func (c *Conn) Reopen(ctx context.Context) error {
 	_ = c.Close()
-	if c.redial == nil {
+	if c.redial == nil || c.interrupted.Load() {
 		return ErrNotReopened
 	}
 	var l *link
@@ -212,5 +221,9 @@ func (c *Conn) Reopen(ctx context.Context) error {
 		return err
 	}
 	c.link.Store(l)
+	if c.interrupted.Load() { // meanwhile, when there was nothing to close
+		_ = l.close()
+		return ErrNotReopened
+	}
 	return nil
 }

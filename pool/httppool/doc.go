@@ -23,9 +23,9 @@
 // # When a connection is used again
 //
 // Only after both messages were framed exactly and read to their end, nothing was upgraded, nothing extra arrived,
-// neither side asked to close, and nobody was logged in by NTLM or Negotiate. A connection is looked at without
-// waiting before each use and after it: if it is closed, or holds any byte nobody asked for, it is thrown away. What
-// two readers of one byte stream might understand differently is not repaired but refused (ErrMalformedResponse).
+// neither side asked to close, and no login by NTLM or Negotiate took place. A connection is examined without waiting
+// before and after each use: if it is closed, or holds an unexpected byte, it is closed and not pooled. Input that two
+// readers might understand differently is not repaired but refused (ErrMalformedResponse).
 //
 // The life of an exchange: lease (transport.go), request head (request.go), body (upload.go), response head (head.go),
 // body (body.go, chunked.go), release or discard (exchange.go).

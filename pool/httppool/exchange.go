@@ -18,15 +18,15 @@ import (
 // maxInterim bounds the 1xx responses before the final one.
 const maxInterim = 64
 
-// Lease is the right to use a Conn: pool.Lease[*Conn] with two facts more, and exactly what
-// upstream.Lease[*httppool.Conn] has. Exactly one of Release, Discard and Fail is called: Release once both messages were
-// framed exactly and read to their end, nothing was upgraded, nothing extra arrived, neither side asked to close, the
-// connection was not authenticated by NTLM or Negotiate, and the server gave leave to send the body if it was asked for. In every other case the connection is closed: also when the
-// request's context ends, or when the response ends while the request's body is still unread.
+// Lease is the right to use a Conn: pool.Lease[*Conn] with two more methods; upstream.Lease[*httppool.Conn] implements it.
+// Exactly one of Release, Discard and Fail is called: Release if both messages were framed exactly and read to their end,
+// nothing was upgraded, nothing extra arrived, neither side asked to close, the connection was not authenticated by NTLM or
+// Negotiate, and the server answered "100 Continue" if the request expected it. In every other case the connection is closed:
+// also when the request's context ends, or when the response ends while the request's body is still unread.
 type Lease interface {
 	Value() *Conn
 	Release()         // the connection is at a clean boundary
-	Discard()         // it is not; that is nobody's fault
+	Discard()         // it is not; the endpoint is not to blame
 	Fail(cause error) // it is not, and the endpoint is to blame
 	Reused() bool     // it has been leased before
 	Endpoint() string // for messages
@@ -37,8 +37,8 @@ type Options struct {
 	// ResponseHeaderTimeout bounds the wait for the response head once the request is written.
 	// 0 = 60s, negative = no limit (language models may think for minutes).
 	ResponseHeaderTimeout time.Duration
-	// ContinueTimeout is how long a request with "Expect: 100-continue" waits for leave before it sends its body
-	// anyway (RFC 9110, section 10.1.1). 0 = 1s.
+	// ContinueTimeout is how long a request with "Expect: 100-continue" waits for "100 Continue" before it sends its
+	// body anyway (RFC 9110, section 10.1.1). 0 = 1s.
 	ContinueTimeout time.Duration
 	// IdleTimeout bounds each wait for the server in the middle of a body, of the request as of the response.
 	// 0 or negative = no limit.
@@ -64,37 +64,38 @@ type exchange struct {
 	own   poolLease // what lease is, if it comes from a pool of the Transport's own
 	conn  *link
 	rd    *reader
-	stop  func() bool // stops watching the context; nil while nobody does
-	eager bool        // the context is watched, and deadlines are set, from the start; otherwise see readPatiently
+	stop  func() bool // stops watching the context; nil while it is not watched
+	eager bool        // the context is watched, and deadlines are set, from the start; otherwise see readLazily
 
 	// Unless eager.
-	watched bool      // the context is by now
-	by      time.Time // when the response's head must have come; the zero Time: nothing was read yet, or never
+	watched bool      // the context is watched by now
+	by      time.Time // when the response's head must have come; the zero Time: not set yet, or no limit
 
-	p *passage // that the request is on its way through; nil in a RoundTrip
+	p *passage // the forwarded request; nil in a RoundTrip
 
 	head     head
 	resp     http.Response
 	body     body
 	idled    bool // the connection may have been closed by the server before it was used; see Conn.Use
-	again    bool // it was: the lease is still held, for another attempt
+	again    bool // it was closed: the lease is still held, for another attempt
 	answered bool // a byte of the response has arrived
-	accepted bool // the server's kernel may hold a byte of the request
-	unbidden bool // leave to send the body was asked for and has not come: who answers may take the body for a request
+	written  int  // bytes of the request that its first write has taken; see link.unsent
+	// "100 Continue" was expected and has not come: the server may take the body for a request.
+	missing100 bool
 
 	mu        sync.Mutex // never held across I/O
 	upload    uploadState
 	uploadErr error
 	touched   bool // the request's body has been read from
 	abandoned bool // the exchange is over; the uploader must not start reading
-	failed    bool // no response came; whoever called may want to send a body nobody touched again
+	failed    bool // no response came; a body that was not touched may be sent again
 	headRead  bool
 	deadline  bool // a deadline is set on conn
 	uploaded  chan struct{}
 	proceed   chan bool // "Expect: 100-continue": send the body or not
 }
 
-// begin takes the lease over for a request that began at a time.
+// begin takes over the lease for req, which began at the time began.
 func (x *exchange) begin(req *http.Request, began time.Time) {
 	x.req, x.conn = req, x.lease.Value().link.Load()
 	x.idled = x.conn.use(began)
@@ -125,10 +126,13 @@ func (x *exchange) run() (*http.Response, error) {
 	x.rd = getReader(x)
 	if x.eager = length != 0 || !x.conn.plain || x.opt.IdleTimeout > 0 || len(block) > maxUnwatched; x.eager {
 		x.watch()
-		_ = x.conn.arm(time.Time{}) // fails if closed; its use says so
+		_ = x.conn.arm(time.Time{}) // fails if closed, as does the write below
 	}
 	n, err := x.write(block)
-	x.accepted = n > 0
+	x.written = n
+	if err == nil && length != 0 && x.idled && x.conn.unsent(n) { // known now on a goroutine; later the body is touched
+		err = io.EOF
+	}
 	if *buf = block; cap(block) <= maxPooledHead {
 		headPool.Put(buf)
 	}
@@ -146,14 +150,14 @@ func (x *exchange) run() (*http.Response, error) {
 	return x.receive()
 }
 
-// watch has the end of the context close the connection.
+// watch makes the end of the context close the connection.
 func (x *exchange) watch() {
 	if ctx := x.req.Context(); x.stop == nil && ctx.Done() != nil {
 		x.stop = context.AfterFunc(ctx, func() { _ = x.conn.close() })
 	}
 }
 
-// write writes within the idle limit. Of the two goroutines only the one that sends calls it.
+// write writes within the idle limit. Only the goroutine that sends calls it.
 func (x *exchange) write(p []byte) (int, error) {
 	if x.opt.IdleTimeout > 0 {
 		x.mu.Lock()
@@ -166,10 +170,10 @@ func (x *exchange) write(p []byte) (int, error) {
 	return x.conn.nc.Write(p)
 }
 
-// Read reads from the connection: the source of x.rd. While a body is read it keeps to the idle limit.
+// Read reads from the connection, as the source of x.rd. While a body is read the idle limit applies.
 func (x *exchange) Read(p []byte) (int, error) {
 	if !x.eager {
-		return x.readPatiently(p)
+		return x.readLazily(p)
 	}
 	if x.opt.IdleTimeout > 0 && x.body.open {
 		x.mu.Lock()
@@ -182,12 +186,13 @@ func (x *exchange) Read(p []byte) (int, error) {
 	return x.conn.nc.Read(p)
 }
 
-// glance is how long a read waits before the exchange watches its context and sets a deadline of its own, which cost more
-// than all else of a small request; most answers come sooner. A request that is cancelled meanwhile may last for as long.
-const glance = 10 * time.Millisecond
+// lazyDeadline is how long a read waits before the exchange watches its context and sets a deadline of its own. These cost more
+// than all else of a small request, and most answers come sooner. A cancelled request may last for so long.
+const lazyDeadline = 10 * time.Millisecond
 
-// readPatiently reads with a deadline that is soon and stays on the connection, for the next exchanges too, until it has passed.
-func (x *exchange) readPatiently(p []byte) (int, error) {
+// readLazily reads with a deadline at most lazyDeadline away. The deadline stays on the connection, for the next exchanges
+// too, until it has passed.
+func (x *exchange) readLazily(p []byte) (int, error) {
 	if err := x.req.Context().Err(); err != nil {
 		return 0, err
 	}
@@ -220,7 +225,7 @@ func (x *exchange) readBy(now, limit time.Time) time.Time {
 		return limit
 	}
 	by := x.conn.armed
-	if soon := now.Add(glance); !by.After(now) || by.After(soon) {
+	if soon := now.Add(lazyDeadline); !by.After(now) || by.After(soon) {
 		by = soon
 	}
 	if !limit.IsZero() && limit.Before(by) {
@@ -272,14 +277,14 @@ func (x *exchange) receive() (*http.Response, error) {
 		if x.head.status >= 200 || x.head.status == http.StatusSwitchingProtocols {
 			return x.respond()
 		}
-		if err := x.informed(); err != nil {
+		if err := x.handleInterim(); err != nil {
 			return nil, x.fail("receive", err)
 		}
 	}
 	return nil, x.fail("receive", malformed{fmt.Errorf("more than %d interim responses", maxInterim)})
 }
 
-// block reads a response head. What is no HTTP/1 at all is refused at its first wrong byte: its sender may never send
+// block reads a response head. Input that is not HTTP/1 is refused at its first wrong byte: its sender may never send
 // an empty line.
 func (x *exchange) block(limit int) ([]byte, error) {
 	http1, err := x.rd.startsWith("HTTP/1.")
@@ -292,11 +297,11 @@ func (x *exchange) block(limit int) ([]byte, error) {
 	return x.rd.block(limit)
 }
 
-// informed handles a 1xx response other than 101.
-func (x *exchange) informed() error {
+// handleInterim handles a 1xx response other than 101.
+func (x *exchange) handleInterim() error {
 	trace := httptrace.ContextClientTrace(x.req.Context())
 	if x.head.status == http.StatusContinue {
-		x.unbidden = false
+		x.missing100 = false
 		if x.proceed != nil {
 			x.proceed <- true
 			x.proceed = nil
@@ -315,7 +320,7 @@ func (x *exchange) informed() error {
 	return nil
 }
 
-// respond makes the response of the final head and settles the lease if it has no body.
+// respond makes the response of the final head, and ends the lease if it has no body.
 func (x *exchange) respond() (*http.Response, error) {
 	x.gotHead()
 	if x.proceed != nil { // the server answers without wanting the body
@@ -353,13 +358,13 @@ func (x *exchange) respond() (*http.Response, error) {
 
 var chunkedCoding = []string{"chunked"}
 
-// finish settles the lease after the whole response has been read.
+// finish ends the lease after the whole response has been read.
 func (x *exchange) finish() {
 	clean := x.rd.buffered() == 0
 	putReader(x.rd)
 	x.rd = nil
-	ok := x.head.keepAlive && clean && !x.unbidden && !connectionAuth(x.req.Header["Authorization"]) && x.uploadFinished()
-	if x.p == nil { // these stay behind if the request is forwarded
+	ok := x.head.keepAlive && clean && !x.missing100 && !connectionAuth(x.req.Header["Authorization"]) && x.uploadFinished()
+	if x.p == nil { // a forwarded request is sent without these fields
 		ok = ok && !wantsClose(x.req) && !connectionAuth(x.req.Header["Proxy-Authorization"])
 	}
 	if x.stop != nil && !x.stop() {
@@ -372,7 +377,7 @@ func (x *exchange) finish() {
 		_ = x.abandon()
 		_ = x.conn.close()
 		if good, is := x.lease.(interface{ OK() }); is {
-			good.OK() // the connection is done with; the endpoint did its part
+			good.OK() // the endpoint answered: closing the connection is no failure of it
 		}
 		x.lease.Discard()
 		return
@@ -380,7 +385,7 @@ func (x *exchange) finish() {
 	x.lease.Release()
 }
 
-// drop settles the lease when the response's body is not wanted any more.
+// drop ends the lease when the response's body is not wanted any more.
 func (x *exchange) drop() {
 	if x.stop != nil {
 		x.stop()
@@ -392,8 +397,8 @@ func (x *exchange) drop() {
 	x.lease.Discard()
 }
 
-// fail settles the lease after an error of the connection or of a message on it, unless there is to be another attempt (see
-// again), and says what happened.
+// fail ends the lease after an error of the connection or of a message on it, unless there is to be another attempt (see
+// again), and returns an *Error.
 func (x *exchange) fail(step string, err error) error {
 	if x.stop != nil {
 		x.stop()
@@ -471,11 +476,11 @@ func (x *exchange) wrap(step string, err error) error {
 // came, and either no byte of the request was accepted or the request is idempotent.
 func (x *exchange) retryable() bool {
 	return x.idled && !x.answered && !x.headRead &&
-		(!x.accepted || replayable(x.req)) && (x.bodyIsOurs() || x.req.GetBody != nil)
+		(x.conn.unsent(x.written) || replayable(x.req)) && (x.bodyIsOurs() || x.req.GetBody != nil)
 }
 
 func closeBody(req *http.Request) {
 	if req.Body != nil {
-		_ = req.Body.Close() // its error concerns nobody: the request is over
+		_ = req.Body.Close() // the request is over, whatever its error
 	}
 }

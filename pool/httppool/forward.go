@@ -49,7 +49,7 @@ type HandlerConfig struct {
 	OnDone func(r *http.Request, res Result)
 }
 
-// Result is what became of a forwarded request.
+// Result is the outcome of a forwarded request.
 type Result struct {
 	Info
 	Status   int   // sent to the client, 499 if it left before there was one
@@ -62,9 +62,9 @@ type Result struct {
 
 // Handler forwards requests and streams both bodies with bounded memory. It is safe for concurrent use.
 //
-// It forwards what RFC 9110, section 7.6.1, says may be: fields of the connection, and those that Connection lists,
-// stay behind. Responses of unknown length, event streams and those with "X-Accel-Buffering: no" are flushed as they
-// come. Trailers and 103 responses pass, "Expect: 100-continue" is decided by the server, WebSockets and other
+// It forwards end-to-end fields (RFC 9110, section 7.6.1): fields of the connection, and those that Connection lists,
+// are dropped. Responses of unknown length, event streams and those with "X-Accel-Buffering: no" are flushed as they
+// come. Trailers and 103 responses pass, the server decides about "Expect: 100-continue", WebSockets and other
 // upgrades pass, except to HTTP/2 (which could carry requests past this proxy's rules) and of requests with a body.
 // CONNECT is refused. When a response breaks off the client's connection (HTTP/2: stream) is cut off too, so that the
 // client does not take it for whole.
@@ -141,10 +141,10 @@ type passage struct {
 
 	header     http.Header              // the client's, less what its Connection field lists; shared with in, not to be changed
 	upgradeTo  string                   // the protocol to which the client may switch; "" for none
-	controller *http.ResponseController // nil = it was not needed yet
+	controller *http.ResponseController // made by rc
 }
 
-// rc returns the means that w has besides its methods. It is for the goroutine of ServeHTTP.
+// rc returns w's ResponseController. It is for the goroutine of ServeHTTP.
 func (p *passage) rc() *http.ResponseController {
 	if p.controller == nil {
 		p.controller = http.NewResponseController(p.w)
@@ -203,9 +203,9 @@ func (p *passage) serve() (cut bool) {
 	return false
 }
 
-// endUpload makes sure that nobody waits for the client's body after ServeHTTP: a server may answer before it has read
-// the request, and then neither the uploader nor net/http, which skips what is left, may wait for a client that never
-// sends the rest. A body that was read whole is left alone: a deadline now would end the client's connection.
+// endUpload interrupts reads of the client's body before ServeHTTP returns: a server may answer before it has read the
+// request, and then neither the uploader nor net/http, which skips the remaining body, may wait for a client that never
+// sends it. After a body that was read whole no deadline is set: it would end the client's connection.
 func (p *passage) endUpload() {
 	if p.up == nil {
 		return
@@ -220,15 +220,15 @@ func (p *passage) endUpload() {
 	p.res.BytesIn = p.up.n.Load()
 }
 
-// closeIfUnread tells a client that is answered before its body was read that the connection ends with the answer: the
-// rest of the body is not waited for, and a client that used the connection again would find it closed.
+// closeIfUnread announces the end of the connection to a client that is answered before its body was read: the
+// remaining body is not waited for, and a client that used the connection again would find it closed.
 func (p *passage) closeIfUnread() {
 	if p.up != nil && p.in.ProtoMajor == 1 && !p.up.whole.Load() {
 		p.w.Header()["Connection"] = []string{"close"}
 	}
 }
 
-// uploading says whether somebody still reads the client's body.
+// uploading reports whether the uploader may still read the client's body.
 func (p *passage) uploading() bool {
 	if p.up == nil {
 		return false
@@ -255,8 +255,7 @@ func (p *passage) interim(code int, header http.Header) error {
 	return nil
 }
 
-// takeFields gives w the fields of the response that go beyond the next hop. They are the server's own: those that w has
-// already are replaced.
+// takeFields gives w the end-to-end fields of the response. They replace fields of the same name that w has already.
 func (p *passage) takeFields(r *httpwire.Response) {
 	dst := p.w.Header()
 	fresh := len(dst) == 0

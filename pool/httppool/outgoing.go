@@ -18,8 +18,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// outgoing makes the request for the server out of the client's, which is not changed. Its fields are written by
-// appendFields; the Header has those that the exchange looks at or, for a Source, all that the server will see.
+// outgoing makes the request for the server out of the client's, which is not changed. appendFields writes its fields;
+// its Header has only those that the exchange reads or, for a Source, all that the server will see.
 func (p *passage) outgoing(ctx context.Context) error {
 	in, out := p.in, &p.out
 	if *out = *in; ctx != in.Context() {
@@ -83,22 +83,22 @@ func (p *passage) fields() (http.Header, error) {
 	return headerOf(fields), nil
 }
 
-// appendFields appends the fields that go beyond the next hop (RFC 9110, section 7.6.1) and those that this proxy answers for,
-// but for the ones that appendRequest writes. Fields about the client that come from peers which are not trusted are dropped,
-// all of them: a server may believe one that this proxy does not set.
+// appendFields appends the end-to-end fields (RFC 9110, section 7.6.1) and those that this proxy sets, except the ones that
+// appendRequest writes. Every field about the client that comes from an untrusted peer is dropped: a server may believe
+// one that this proxy does not set.
 func (p *passage) appendFields(dst []byte) ([]byte, error) {
 	addr := peerAddr(p.in.RemoteAddr)
 	trusted := p.h.trusts(addr)
-	told := told{via: p.h.cfg.Via != "", rfc: p.h.cfg.Forwarded, xff: addr.IsValid()}
+	prior := proxyFields{via: p.h.cfg.Via != "", rfc: p.h.cfg.Forwarded, xff: addr.IsValid()}
 	var err error
 	for name, values := range p.header {
 		switch known := httpwire.Classify(name); known {
 		case httpwire.XForwardedFor, httpwire.XForwardedHost, httpwire.XForwardedProto, httpwire.Forwarded, httpwire.ForwardedRFC:
-			if !trusted || told.note(known, values) {
+			if !trusted || prior.note(known, values) {
 				continue
 			}
 		case httpwire.Via:
-			if told.note(known, values) {
+			if prior.note(known, values) {
 				continue
 			}
 		case httpwire.Host, httpwire.ContentLength:
@@ -115,7 +115,7 @@ func (p *passage) appendFields(dst []byte) ([]byte, error) {
 	if hasToken(p.in.Header["Te"], "trailers") {
 		dst = append(dst, "Te: trailers\r\n"...)
 	}
-	if dst, err = p.appendForwarded(dst, addr, &told); err != nil {
+	if dst, err = p.appendForwarded(dst, addr, &prior); err != nil {
 		return dst, err
 	}
 	if p.id != "" {
@@ -124,16 +124,16 @@ func (p *passage) appendFields(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// told is what trusted peers have said of the client and of themselves. Which fields are extended, and kept back for that, is
-// set at first.
-type told struct {
+// proxyFields are the fields of proxies before this one. The flags xff, rfc and via are set at first; the other members are
+// collected by note.
+type proxyFields struct {
 	xff, rfc, via                   bool // X-Forwarded-For, Forwarded and Via are extended
 	xffValues, rfcValues, viaValues []string
-	proto, host                     bool // X-Forwarded-Proto, -Host have come
+	proto, host                     bool // the request has X-Forwarded-Proto, -Host
 }
 
-// note takes note of a field, and reports whether it is kept back.
-func (t *told) note(known httpwire.Known, values []string) bool {
+// note collects a field, and reports whether this proxy extends it, so that it must not be copied.
+func (t *proxyFields) note(known httpwire.Known, values []string) bool {
 	switch known {
 	case httpwire.XForwardedFor:
 		t.xffValues = append(t.xffValues, values...)
@@ -152,8 +152,8 @@ func (t *told) note(known httpwire.Known, values []string) bool {
 	return false
 }
 
-// appendForwarded tells the server who asked, and which way the request came.
-func (p *passage) appendForwarded(dst []byte, addr netip.Addr, told *told) ([]byte, error) {
+// appendForwarded appends the fields about the client and the proxies before this one.
+func (p *passage) appendForwarded(dst []byte, addr netip.Addr, prior *proxyFields) ([]byte, error) {
 	proto, host := "http", p.in.Host
 	if p.in.TLS != nil {
 		proto = "https"
@@ -161,24 +161,24 @@ func (p *passage) appendForwarded(dst []byte, addr netip.Addr, told *told) ([]by
 	var err error
 	if addr.IsValid() {
 		var text [64]byte // an address without a zone is shorter
-		dst, err = appendLine(dst, "X-Forwarded-For", told.xffValues, view(addr.AppendTo(text[:0])))
+		dst, err = appendLine(dst, "X-Forwarded-For", prior.xffValues, view(addr.AppendTo(text[:0])))
 	}
-	if err == nil && !told.proto {
+	if err == nil && !prior.proto {
 		dst, err = appendLine(dst, "X-Forwarded-Proto", nil, proto)
 	}
-	if err == nil && !told.host && host != "" {
+	if err == nil && !prior.host && host != "" {
 		dst, err = appendLine(dst, "X-Forwarded-Host", nil, host)
 	}
 	if err == nil && p.h.cfg.Forwarded {
-		dst, err = appendLine(dst, "Forwarded", told.rfcValues, forwardedElement(addr, proto, host))
+		dst, err = appendLine(dst, "Forwarded", prior.rfcValues, forwardedElement(addr, proto, host))
 	}
 	if err == nil && p.h.cfg.Via != "" {
-		dst, err = appendLine(dst, "Via", told.viaValues, p.via(p.in.ProtoMajor, p.in.ProtoMinor))
+		dst, err = appendLine(dst, "Via", prior.viaValues, p.via(p.in.ProtoMajor, p.in.ProtoMinor))
 	}
 	return dst, err
 }
 
-// appendLine appends a field with the list of the values before and the last one.
+// appendLine appends a field whose value is the list of before and last.
 func appendLine(dst []byte, name string, before []string, last string) ([]byte, error) {
 	dst = append(dst, name...)
 	dst = append(dst, ": "...)
@@ -345,8 +345,8 @@ func requestID(given []string) string {
 	return strconv.FormatUint(rand.Uint64()|1<<63, 16)
 }
 
-// upload is the client's body as the exchange reads it. It tells when the exchange is done with it, keeps the idle
-// limit and brings the trailers over.
+// upload is the client's body as the exchange reads it. It signals when the exchange is done with it, enforces the idle
+// limit and copies the trailers.
 type upload struct {
 	passage *passage
 	idle    time.Duration
@@ -355,11 +355,11 @@ type upload struct {
 	once    sync.Once
 	closed  chan struct{}
 
-	mu    sync.Mutex // makes one step of looking at ended and setting a deadline
+	mu    sync.Mutex // makes checking ended and setting a deadline atomic
 	ended bool
 }
 
-// begin sets the deadline of a read, unless the passage has ended: its deadline must not be put off.
+// begin sets the deadline of a read, unless the passage has ended: the deadline that end set must stay.
 func (u *upload) begin() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -369,7 +369,7 @@ func (u *upload) begin() bool {
 	return !u.ended
 }
 
-// end wakes a read under way and lets no other begin. Its error says that the connection knows no deadlines.
+// end interrupts a read under way and prevents others. Its error means that the connection has no deadlines.
 func (u *upload) end() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -394,7 +394,7 @@ func (u *upload) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close says that nobody will read any more. The server closes the body itself.
+// Close signals that no more reads follow. net/http closes the body itself.
 func (u *upload) Close() error {
 	u.once.Do(func() { close(u.closed) })
 	return nil

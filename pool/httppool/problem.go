@@ -20,15 +20,15 @@ import (
 // ErrClientGone: the client closed its connection before it had the whole response.
 var ErrClientGone = errors.New("the client has gone")
 
-// statusClientGone is what logs show for a request whose client left before an answer; it is never sent.
+// statusClientGone is the status in logs of a request whose client disconnected before an answer; it is never sent.
 const statusClientGone = 499
 
 // retryAfterSeconds is the advice given with 503: long enough to matter, short enough for a pool under load.
 const retryAfterSeconds = 1
 
 // StatusOf returns the status that a gateway answers for an error of RoundTrip: 400 and 408 for the client's faults,
-// 503 if the pool has no connection to give, 504 for time-outs of the server, 502 for everything else that the server
-// did, and 499 if the client left.
+// 503 if the pool has no connection to give, 504 for time-outs of the server, 502 for every other failure of the
+// server, and 499 if the client disconnected.
 func StatusOf(err error) int {
 	var tooLarge *http.MaxBytesError
 	var pe *pool.Error
@@ -62,7 +62,7 @@ func gaveUpOpening(err error) bool {
 	return ok && errors.Is(pe.Kind, pool.ErrTimeout) && pe.Opening > 0 && pe.InUse < pe.MaxSize
 }
 
-// reasonOf says in public words what happened; addresses and details are for the log.
+// reasonOf returns the reason as clients may see it; addresses and details are for the log.
 func reasonOf(err error) string {
 	switch status := StatusOf(err); {
 	case status == http.StatusRequestTimeout:
@@ -91,7 +91,7 @@ func reasonOf(err error) string {
 	return reasonOfConnecting(err)
 }
 
-// reasonOfConnecting tells apart what its operator mends in different places: names, certificates, ports.
+// reasonOfConnecting distinguishes what an operator repairs in different places: names, certificates, ports.
 func reasonOfConnecting(err error) string {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return "the gateway has no file descriptors left"
@@ -108,7 +108,7 @@ func reasonOfConnecting(err error) string {
 	return "cannot connect"
 }
 
-// problem is the body of an answer that this proxy gives itself. It does not say where the server is: that is the log's, and Result's.
+// problem is the body of an answer that this proxy gives itself. It has no server address: the log and Result have that.
 type problem struct {
 	Status    int    `json:"status"`
 	Error     string `json:"error"`
@@ -117,7 +117,7 @@ type problem struct {
 	RequestID string `json:"request_id,omitempty"`
 }
 
-// answerError tells the client what went wrong, if nothing was sent yet and it is still there.
+// answerError sends an error answer, unless the client has gone. Nothing has been sent yet.
 func (p *passage) answerError(err error) {
 	if StatusOf(err) != statusClientGone {
 		p.closeIfUnread()
@@ -188,7 +188,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, pr problem, idField, i
 	if r.Method == http.MethodHead {
 		return 0
 	}
-	n, _ := w.Write(body.Bytes()) // a client that does not listen to an error needs none
+	n, _ := w.Write(body.Bytes()) // the client may have gone
 	return int64(n)
 }
 

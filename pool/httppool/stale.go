@@ -9,13 +9,13 @@ import (
 
 const (
 	maxStale  = 256 // connections found dead before giving up: one restart may kill a whole pool's
-	maxUnused = 2   // of them, those that were opened meanwhile and never used: a server that hangs up at once will go on so
-	maxFailed = 3   // reopenings that failed, each at an endpoint that was alive enough to be leased from
+	maxUnused = 2   // of them, those opened for this request and never used: a server that hangs up at once will do so again
+	maxFailed = 3   // failed reopenings, each at an endpoint that a connection could be leased from
 )
 
-// Stale deals with the connections that one request finds closed by the server: at checkout (see Conn.Alive), or when
-// it is sent on them (see Conn.Use). None of them counts as a try. The zero value is for a new request; it is not for
-// concurrent use.
+// Stale replaces the connections that one request finds closed by the server: when they are leased (see Conn.Alive), or when
+// the request is sent on them (see Conn.Use). None of them counts as an attempt. The zero value is for a new request; it is
+// not for concurrent use.
 type Stale struct {
 	first  time.Time // when the first was found
 	all    int
@@ -23,15 +23,15 @@ type Stale struct {
 	failed int
 }
 
-// Next closes and discards the connection of l, after which another may be leased; or it returns why that is of no use:
-// the *Error wraps ErrServerGone when the server hangs up on connections that were opened just for this
+// Next closes and discards the connection of l, after which another may be leased. Its *Error means that leasing another
+// is pointless: it wraps ErrServerGone when the server hangs up on connections that were opened just for this
 // request, which then counts against its endpoint, and ErrStale when too many were dead.
 func (s *Stale) Next(l Lease) error {
 	countStale(l)
 	return s.next(l)
 }
 
-// countStale tells leases of a kind that counts it, such as upstream.Lease.
+// countStale counts a stale connection if the lease's type does, as upstream.Lease does.
 func countStale(l Lease) {
 	if c, ok := l.(interface{ Stale() }); ok {
 		c.Stale()
@@ -59,9 +59,9 @@ func (s *Stale) next(l Lease) error {
 	return nil
 }
 
-// Renew replaces the connection of l, which a request was sent on in vain. It returns true when l has a new connection,
-// false when l is settled and another may be leased, or why that is of no use, l being settled too. Only a connection that
-// cannot be opened counts against the endpoint.
+// Renew replaces the connection of l, which was closed before it answered a request. It returns true when l has a new
+// connection, false when l has ended and another may be leased, and an error when l has ended and leasing another is
+// pointless. Only a connection that cannot be opened counts against the endpoint.
 func (s *Stale) Renew(ctx context.Context, l Lease) (renewed bool, err error) {
 	countStale(l)
 	panicked := true

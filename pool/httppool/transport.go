@@ -94,9 +94,9 @@ func NewTransport(cfg Config) (*Transport, error) {
 	}, nil
 }
 
-// Info is what became of a request besides its response.
+// Info is how a request was carried out.
 type Info struct {
-	Endpoint string // of the last connection used; "" if none was had
+	Endpoint string // of the last connection used; "" if there was none
 	Reused   bool   // that connection had been idle before
 	Retries  int    // times the request was sent again
 }
@@ -107,8 +107,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.roundTrip(req, nil)
 }
 
-// roundTrip is RoundTrip for a request that is forwarded, if p is not nil. Then p has been told of interim responses and has the
-// fields of the final one, unless that is 101, and info is filled in.
+// roundTrip is RoundTrip, for a forwarded request if p is not nil. Then p gets the interim responses and the fields of
+// the final one, unless that is 101, and p.res.Info is set.
 func (t *Transport) roundTrip(req *http.Request, p *passage) (*http.Response, error) {
 	t.requests.Add(1)
 	if err := checkRequest(req); err != nil {
@@ -140,14 +140,14 @@ func (t *Transport) roundTrip(req *http.Request, p *passage) (*http.Response, er
 			return nil, err
 		}
 		t.retries.Add(1)
-		x = &exchange{opt: x.opt, p: p, lease: x.lease} // the former's uploader may not know yet that it is over
+		x = &exchange{opt: x.opt, p: p, lease: x.lease} // the uploader of the former exchange may still run
 		err = t.renew(x, req, &stale)
 	}
 	closeBody(req)
 	return nil, err
 }
 
-// replay returns req with a body that nobody has read.
+// replay returns req with an unread body.
 func replay(req *http.Request, x *exchange) (*http.Request, error) {
 	if x.bodyIsOurs() {
 		return req, nil
@@ -217,9 +217,9 @@ func (t *Transport) acquire(x *exchange, req *http.Request) (err error) {
 		switch {
 		case err == nil:
 			x.own = poolLease{l, address}
-			x.lease = &x.own // which needs no memory of its own
+			x.lease = &x.own // without an allocation
 			return nil
-		case !errors.Is(err, pool.ErrClosed): // closed: forgotten by evict in this very moment, or by Close
+		case !errors.Is(err, pool.ErrClosed): // closed by a concurrent evict, or by Close
 			return &Error{Endpoint: address, Step: "acquire", Err: err}
 		}
 	}
@@ -281,11 +281,11 @@ func closedError(closed bool) error {
 	return nil
 }
 
-// maxPools is the number of addresses beyond which pools without a connection are forgotten: a program that visits
-// many hosts must not keep something of each.
+// maxPools is the number of addresses beyond which pools without a connection are removed, so that a program that
+// connects to many hosts does not keep a pool for each.
 const maxPools = 256
 
-// evict forgets unused pools if there are many. mu is held.
+// evict removes unused pools if there are many. mu is held.
 func (t *Transport) evict() {
 	if len(t.pools) < maxPools {
 		return

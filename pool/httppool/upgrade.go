@@ -30,7 +30,7 @@ func (x *exchange) switchProtocols() (*http.Response, error) {
 	if x.stop != nil && !x.stop() {
 		return nil, x.fail("receive", net.ErrClosed) // the context has ended
 	}
-	x.stop = nil // from here on whoever has the Body decides
+	x.stop = nil // from here on the holder of the Body closes the connection
 	x.rd.src = nil
 	x.resp.Body = &upgraded{x: x, rd: x.rd}
 	x.rd = nil
@@ -41,7 +41,7 @@ func (x *exchange) switchProtocols() (*http.Response, error) {
 	return &x.resp, nil
 }
 
-// Read gives the bytes that came with the head first.
+// Read returns the bytes that came with the head first.
 func (u *upgraded) Read(p []byte) (int, error) {
 	if u.rd == nil {
 		return u.x.conn.nc.Read(p)
@@ -71,21 +71,21 @@ func (u *upgraded) SetReadDeadline(t time.Time) error { return u.x.conn.nc.SetRe
 // Close ends both directions.
 func (u *upgraded) Close() error {
 	if u.x.conn.closed.Load() {
-		u.settle()
+		u.end()
 		return nil
 	}
 	err := u.x.conn.close()
-	u.settle()
+	u.end()
 	return err
 }
 
-func (u *upgraded) settle() {
+func (u *upgraded) end() {
 	u.x.body.mu.Lock()
 	defer u.x.body.mu.Unlock()
-	if u.x.body.settled {
+	if u.x.body.ended {
 		return
 	}
-	u.x.body.settled = true
+	u.x.body.ended = true
 	u.x.lease.Discard()
 }
 

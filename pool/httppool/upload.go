@@ -41,7 +41,7 @@ func (x *exchange) startUpload(length int64) {
 	var proceed chan bool
 	if hasToken(x.req.Header["Expect"], "100-continue") {
 		proceed = make(chan bool, 1)
-		x.proceed, x.unbidden = proceed, true
+		x.proceed, x.missing100 = proceed, true
 	}
 	go x.runUpload(length, proceed)
 }
@@ -71,7 +71,7 @@ func (x *exchange) runUpload(length int64, proceed <-chan bool) {
 	x.awaitHead()
 }
 
-// awaitContinue waits for the server's leave to send the body.
+// awaitContinue waits for "100 Continue" if proceed is not nil.
 func (x *exchange) awaitContinue(proceed <-chan bool) error {
 	if proceed == nil {
 		return nil
@@ -176,7 +176,7 @@ func (x *exchange) sendPart(p []byte, last bool) error {
 	return err
 }
 
-// reading says whether the uploader may read on, and notes that it does.
+// reading reports whether the uploader may continue to read, and records that the body has been touched.
 func (x *exchange) reading() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -199,7 +199,7 @@ func (x *exchange) abandon() error {
 	return x.uploadErr
 }
 
-// bodyIsOurs says that nobody has read from the request's body or will: it can be sent again, or closed.
+// bodyIsOurs reports that the uploader has not read from the request's body and will not: it can be sent again, or closed.
 // It is called after the exchange has failed or before it began.
 func (x *exchange) bodyIsOurs() bool {
 	x.mu.Lock()
@@ -207,8 +207,8 @@ func (x *exchange) bodyIsOurs() bool {
 	return !x.touched
 }
 
-// uploadFinished says whether the whole request has been written. A server that has answered may have read the last
-// bytes before the write that sent them returned, so that one is waited for.
+// uploadFinished reports whether the whole request has been written. A server that has answered may have read the last
+// bytes before the write that sent them returned, so it waits for that write.
 func (x *exchange) uploadFinished() bool {
 	x.mu.Lock()
 	state := x.upload

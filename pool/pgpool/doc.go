@@ -16,8 +16,8 @@
 //
 // The function given to [Pool.With], or the holder of a [Lease], has the connection to
 // itself until it returns or releases; nothing of it (rows, a transaction, a notification
-// wait) may be used afterwards. The pool closes connections; a holder who calls
-// conn.Close only makes the pool open another.
+// wait) may be used afterwards. The pool closes connections; a holder need not call
+// conn.Close, which makes the pool open another.
 //
 // # What comes back to the pool
 //

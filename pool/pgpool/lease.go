@@ -26,7 +26,7 @@ func (l Lease) Reused() bool { return l.l.Reused() }
 // closed instead, as by Discard.
 func (l Lease) Release() { l.release() }
 
-// Discard closes the connection and frees its place for another.
+// Discard closes the connection and frees its slot for another.
 func (l Lease) Discard() {
 	if conn := l.Conn(); conn.IsClosed() {
 		select {

@@ -19,7 +19,7 @@ const (
 	DefaultMaxSize = 5
 )
 
-// closeTimeout bounds saying goodbye to the server, which must not hold up a release.
+// closeTimeout bounds sending Terminate to the server, which must not delay a release.
 const closeTimeout = 2 * time.Second
 
 // ErrUnfinished is wrapped by the error of [Pool.With] when its function returned nil but
@@ -43,14 +43,14 @@ type Config struct {
 	// AfterConnect, optional, prepares each new connection: types, settings. An error, or
 	// a panic, closes it and counts as a failed open.
 	AfterConnect func(ctx context.Context, conn *pgx.Conn) error
-	// ResetSession undoes on release what the holder left in the session: settings,
+	// ResetSession discards on release the session state that the holder left: settings,
 	// temporary tables, cursors, LISTEN, advisory locks, roles; as DISCARD ALL does, but
 	// prepared statements stay. It costs a round trip per release. Settings made by
 	// AfterConnect are undone too: give those as ConnConfig.RuntimeParams.
 	ResetSession bool
 	// Hooks observe the pool, for tracing.
 	Hooks pool.Hooks
-	// LeakAfter and OnLeak tell of leases that are held for too long, as pool.Config has it.
+	// LeakAfter and OnLeak report leases that are held for too long; see pool.Config.
 	LeakAfter time.Duration
 	OnLeak    func(pool.Leak)
 }
@@ -102,16 +102,16 @@ func New(cfg Config) (*Pool, error) {
 	return &Pool{pool: p}, nil
 }
 
-// reset undoes what the holder left in the session, and drops notifications that came for it and that pgx keeps.
+// reset discards the holder's session state, and the notifications that pgx has buffered for it.
 func reset(ctx context.Context, conn *pgx.Conn) error {
 	if err := conn.PgConn().Exec(ctx, resetSession).Close(); err != nil {
 		return err
 	}
 	kept, stop := context.WithCancel(ctx)
-	stop() // those that it has already, and none that would have to be waited for
+	stop() // WaitForNotification then returns buffered notifications and does not wait
 	for {
 		if _, err := conn.WaitForNotification(kept); err != nil {
-			return nil //nolint:nilerr // that there are no more
+			return nil //nolint:nilerr // there are no more
 		}
 	}
 }
@@ -142,13 +142,13 @@ func open(ctx context.Context, cc *pgx.ConnConfig, after func(context.Context, *
 	return conn, nil
 }
 
-// closeConn says goodbye to the server. For a connection whose query was cancelled it
-// waits until pgx has asked the server to stop, so that the pool does not open another
+// closeConn sends Terminate and closes. For a connection whose query was cancelled it
+// waits until pgx has sent the cancel request, so that the pool does not open another
 // while the old backend still runs.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // it is gone either way
+	_ = conn.Close(ctx) // closed even with an error
 	select {
 	case <-conn.PgConn().CleanupDone():
 	case <-ctx.Done():
@@ -184,7 +184,7 @@ func (p *Pool) With(ctx context.Context, fn func(conn *pgx.Conn) error) error {
 		l.Discard()
 		return err
 	}
-	closed := l.Conn().IsClosed() // by fn, who then knows what it did
+	closed := l.Conn().IsClosed() // by fn: its error, if any, is the one to return
 	if !l.release() && err == nil && !closed {
 		return fmt.Errorf("%w (pool %q)", ErrUnfinished, p.pool.Stats().Name)
 	}

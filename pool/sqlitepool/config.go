@@ -13,9 +13,9 @@ import (
 const (
 	// DefaultBusyTimeout is SQLite's usual advice.
 	DefaultBusyTimeout = 5 * time.Second
-	// DefaultLogSize is what a busy file of any size makes good use of.
+	// DefaultLogSize suits a busy file of any size.
 	DefaultLogSize = 64 << 20
-	// minReaders lets a few slow readers not starve the rest on small machines.
+	// minReaders keeps a few slow readers from starving the others on small machines.
 	minReaders = 4
 )
 
@@ -31,10 +31,10 @@ type Config struct {
 	// holds. 0 means 5 seconds. DB.Write's BEGIN heeds the context meanwhile;
 	// SQLite itself, for other statements, does not look at it.
 	BusyTimeout time.Duration
-	// LogSize is what the log file is cut back to after a checkpoint, in bytes, so
-	// that one large transaction does not cost its size for ever, and beyond which
-	// (it, or the log of an attached file) the writer waits for readers to let it begin
-	// anew. 0 means 64 MiB.
+	// LogSize is the length in bytes to which the log file is cut back after a
+	// checkpoint, so that one large transaction does not cost its size for ever. While
+	// the log, or that of an attached file, is longer, the writer waits for readers so
+	// that it can restart. 0 means 64 MiB.
 	LogSize int64
 	// ReadOnly opens the file read-only; it must exist.
 	ReadOnly bool

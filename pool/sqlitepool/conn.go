@@ -109,10 +109,10 @@ func run(conn *sqlite.Conn, script string) error {
 	return nil
 }
 
-// keepLogShort has the logs begin anew when one is too long. SQLite does that by
-// itself only when a commit finds nobody reading from the log: where reads overlap,
-// however short, there always is somebody, and the log would grow for ever. So the
-// writer waits for those who read now; who comes later finds all of it in the file.
+// keepLogShort restarts the logs when one is too long. SQLite does that by itself
+// only when a commit finds no reader of the log: where reads overlap, however short,
+// there always is one, and the log would grow for ever. So the writer waits for the
+// present readers; later ones find all of it in the file.
 // Source: https://www.sqlite.org/wal.html#avoiding_excessively_large_wal_files
 func (db *DB) keepLogShort(st *state) error {
 	size := int64(0)
@@ -157,8 +157,8 @@ func (db *DB) closeConn(conn *sqlite.Conn) {
 	}
 }
 
-// walMissing reports whether no log lies beside the file, so that the file
-// alone is the whole database.
+// walMissing reports whether there is no log, so that the file alone is the
+// whole database.
 func (db *DB) walMissing() bool {
 	info, err := os.Stat(logOf(db.path))
 	return err != nil || info.Size() == 0

@@ -18,25 +18,24 @@ import (
 // writing is refused when another process wrote meanwhile.
 const beginWrite = "BEGIN IMMEDIATE"
 
-// checkEvery is how often, at most, connections that come back are the occasion to look
-// at the path and at the length of the log: to ask the system each time would take a
-// third of a short read.
+// checkEvery is the least time between two checks of the path and of the log's length,
+// which releases trigger: checking at each release would take a third of a short read.
 const checkEvery = time.Millisecond
 
 // DB is the connections of one SQLite file. Its methods are safe for use by
-// several goroutines; a connection belongs to whoever leased it.
+// several goroutines; a connection belongs to its lease's holder.
 type DB struct {
 	path      string
 	cfg       Config
 	readOnly  bool
 	immutable bool     // read-only, in a directory where the shared memory file cannot be made
-	made      bool     // the file exists: if it is gone later, no empty one takes its place
+	made      bool     // the file exists: if it is deleted later, it is not created again
 	states    sync.Map // *sqlite.Conn → *state
 	nativeOf  func(*sqlite.Conn) native
 	started   time.Time
 	seen      atomic.Pointer[sighting]
-	closing   sync.Mutex // of two that close at once neither is the last, and the log stays
-	logTried  int64      // size of the log from which on to have it begin anew; the writer's holder's
+	closing   sync.Mutex // of two connections that close at once neither would be the last, which removes the log
+	logTried  int64      // size above which the next restart of the log is tried; for the writer's holder
 	readers   *pool.Pool[*sqlite.Conn]
 	writer    *pool.Pool[*sqlite.Conn]
 }
@@ -73,7 +72,7 @@ func Open(path string, cfg Config) (*DB, error) {
 }
 
 // probe opens a first connection, so that Open and not the first query reports
-// a damaged file, and settles how a read-only one is opened.
+// a damaged file, and decides how a read-only one is opened.
 func (db *DB) probe() error {
 	conn, err := db.open(context.Background(), db.readOnly)
 	if err != nil && db.readOnly && noSharedMemory(err) && db.walMissing() {
@@ -89,7 +88,7 @@ func (db *DB) probe() error {
 }
 
 // noSharedMemory reports whether err may mean that SQLite could not make the
-// shared memory file: root hears "cannot open", others "read-only".
+// shared memory file: for root that is "cannot open", for others "read-only".
 func noSharedMemory(err error) bool {
 	code := sqlite.ErrCode(err).ToPrimary()
 	return code == sqlite.ResultCantOpen || code == sqlite.ResultReadOnly
@@ -127,14 +126,14 @@ func (db *DB) reset(st *state) error {
 	return db.keepLogShort(st)
 }
 
-// sighting is what was at the path at some time.
+// sighting is the file that was at the path at some time.
 type sighting struct {
 	at   time.Duration // since DB.started
 	file os.FileInfo   // nil = nothing
 }
 
-// same tells whether what was seen is the file that a connection has open: what is written
-// to a file that was deleted or replaced is lost.
+// same reports an error unless the connection has the sighted file open: writes to a
+// file that was deleted or replaced are lost.
 func (s *sighting) same(st *state, path string) error {
 	if s.file == nil || !os.SameFile(st.file, s.file) {
 		return fmt.Errorf("sqlitepool: %q was replaced by another file", path)
@@ -142,7 +141,7 @@ func (s *sighting) same(st *state, path string) error {
 	return nil
 }
 
-// check looks whether the file that a connection has open is still at the path.
+// check returns an error if the file that a connection has open is no longer at the path.
 func (db *DB) check(st *state) error {
 	now := &sighting{at: time.Since(db.started)}
 	file, err := os.Stat(db.path)
@@ -190,8 +189,8 @@ func (db *DB) Query(ctx context.Context, fn func(*sqlite.Conn) error) error {
 // served first come first served; for a lock of another process Write waits as
 // long as Config.BusyTimeout and ctx allow. Errors: ErrReadOnly, ErrBusy, those
 // of Read. fn must not call Write: it would wait for itself. It must return the
-// errors of its statements: some end the transaction, and what is done after
-// them is no part of it.
+// errors of its statements: some end the transaction, and later statements are no
+// longer part of it.
 func (db *DB) Write(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	return db.transact(ctx, true, fn)
 }
@@ -253,7 +252,7 @@ func (db *DB) Drain(ctx context.Context) error {
 	}
 	over, cancel := context.WithCancel(ctx)
 	cancel()
-	_ = db.writer.Drain(over) // it begins
+	_ = db.writer.Drain(over) // only begins the drain
 	return errors.Join(db.readers.Drain(ctx), db.writer.Drain(ctx))
 }
 

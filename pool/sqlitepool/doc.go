@@ -1,5 +1,5 @@
-// Package sqlitepool pools the connections of one SQLite file the way SQLite
-// likes it: one writer, several readers, write-ahead log.
+// Package sqlitepool pools the connections of one SQLite file as suits SQLite:
+// one writer, several readers, write-ahead log.
 //
 //	package main
 //
@@ -31,7 +31,7 @@
 // lose the newest commits but never corrupts the file), foreign_keys=ON and the
 // busy time-out of the Config. Readers are query_only. Because all writes of
 // the process pass through the one writer, first come first served, they never
-// meet SQLITE_BUSY; only a writer in another process can make them wait, for
+// get SQLITE_BUSY; only a writer in another process can make them wait, for
 // at most Config.BusyTimeout.
 //
 // Statements made with sqlite.Conn.Prepare are cached by their text for as long
@@ -57,10 +57,10 @@
 // # Checkpoints
 //
 // SQLite checkpoints after every 1,000 pages of log and the log file is cut
-// back to Config.LogSize afterwards. Reads keep the log from being reused, one by
+// back to Config.LogSize afterwards. Reads prevent the log from being reused, one by
 // its snapshot, many by following each other without a gap. When it has grown by as
-// much again, the writer's release waits for those who read then, for a second at most,
-// so that it can begin anew. Reads that last longer let it grow: keep them short. The
+// much again, the writer's release waits for the reads under way, for a second at most,
+// so that the log can restart. Longer reads let it grow: keep them short. The
 // last connection to close removes the log.
 //
 // # Read-only files

@@ -9,9 +9,9 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// The driver has no way to ask SQLite for the state of a connection but
-// statements, which cost more than a short query. So its handle and its
-// interrupt channel are read where they lie. The fields are found by name when the
+// The driver can ask SQLite for the state of a connection only by statements,
+// which cost more than a short query. So this package reads SQLite's handle and the
+// interrupt channel from the driver's struct. The fields are found by name when the
 // program starts; if a later driver renames them, every release takes the
 // slow path (TestReleaseIsCheap fails then).
 var (
@@ -48,7 +48,7 @@ func nativeOf(conn *sqlite.Conn) native {
 	}
 }
 
-// settings is what of a connection's state one user could leave to the next,
+// settings is the state that one user of a connection could leave to the next,
 // as far as SQLite keeps it in the connection itself.
 type settings struct {
 	flags                     uint64 // PRAGMAs that are on or off, such as query_only and foreign_keys
@@ -79,7 +79,7 @@ func (n native) settings() settings {
 	}
 }
 
-// quiet reports that no statement is under way, but for held ones, and no transaction is open.
+// quiet reports that no statement is under way besides held ones, and no transaction is open.
 // False may mean that it is not known.
 func (n native) quiet(held int) bool {
 	return n.db != nil && n.db.FautoCommit != 0 && int(n.db.FnVdbeActive) == held
@@ -89,8 +89,8 @@ func (n native) quiet(held int) bool {
 func (n native) busy(held int) bool { return n.db == nil || int(n.db.FnVdbeActive) > held }
 
 // resetAll ends every statement that is in the middle of its rows, also those the driver
-// does not know any more. An open blob is one, too, which is left: its user still has
-// what it points to.
+// does not know any more. An open blob is such a statement, too, and is not reset: its user
+// still has a pointer to it.
 func (n native) resetAll() {
 	if n.db == nil {
 		return

@@ -114,8 +114,8 @@ func (st *state) reset() error {
 	return nil
 }
 
-// close prepares the connection's end: it frees what the state has of it, and gives back locks that
-// the connection would keep for ever if something of it is still open, which would keep
+// close prepares the closing of the connection: it finalizes the state's statements, and releases locks
+// that the connection would keep for ever if a statement or blob is still open, which prevents
 // SQLite from closing it.
 func (st *state) close() {
 	for i := range st.schemas {
@@ -130,12 +130,12 @@ func (st *state) close() {
 
 // schema is that of the database file or of one that Setup has attached.
 type schema struct {
-	version *sqlite.Stmt // asks for a number that changes with it; not in the driver's cache
-	was     int64        // which it was when the connection was opened
+	version *sqlite.Stmt // reads a number that changes with the schema; not in the driver's cache
+	was     int64        // that number when the connection was opened
 }
 
-// look notes the schemas and logs of all files that the connection has open. What the
-// connection alone has, in memory, is nobody else's to change.
+// look records the schemas and logs of all files that the connection has open. In-memory
+// databases are its own: no other connection can change them.
 // Source: https://www.sqlite.org/pragma.html#pragma_schema_version
 func (st *state) look() error {
 	var names []string
@@ -169,9 +169,9 @@ func logOf(path string) string {
 	return path + "-wal"
 }
 
-// hold begins to read: the connection keeps the snapshots of its files until let is
+// hold begins to read: the connection keeps the snapshots of its files until unhold is
 // called, because a statement on each of them is in the middle of its rows. outdated
-// tells that a schema has changed since the connection was opened.
+// means that a schema has changed since the connection was opened.
 func (st *state) hold() (outdated bool, err error) {
 	for i := range st.schemas {
 		s := &st.schemas[i]
@@ -185,8 +185,8 @@ func (st *state) hold() (outdated bool, err error) {
 	return false, nil
 }
 
-// let ends what hold began.
-func (st *state) let() error {
+// unhold ends the reading that hold began.
+func (st *state) unhold() error {
 	var err error
 	for i := range st.schemas {
 		if e := st.schemas[i].version.Reset(); e != nil {

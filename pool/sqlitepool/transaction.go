@@ -16,10 +16,10 @@ const (
 	retryMost  = 50 * time.Millisecond
 )
 
-// transact runs fn by read or write on a connection whose cached statements
-// know the present schema: the driver notes the columns' names when it prepares one, and
-// SQLite prepares it again behind its back, so that reading by name could mean
-// another column.
+// transact runs fn by read or write on a connection whose cached statements were
+// prepared under the present schema. The driver keeps the columns' names of a statement,
+// and SQLite prepares it again without the driver's knowledge when the schema changes, so
+// that reading by name could mean another column.
 func (db *DB) transact(ctx context.Context, write bool, fn func(*sqlite.Conn) error) error {
 	acquire, in := db.AcquireReader, db.read
 	if write {
@@ -62,13 +62,13 @@ func (db *DB) query(ctx context.Context, st *state, fn func(*sqlite.Conn) error)
 }
 
 // read runs fn on one snapshot. There is no BEGIN: a statement in the middle of its rows
-// keeps the snapshot for less.
+// keeps the snapshot at a lower cost.
 func (db *DB) read(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error) {
 	outdated, err = st.hold()
 	if err == nil && !outdated {
 		err = fn(st.conn)
 	}
-	if e := st.let(); err == nil {
+	if e := st.unhold(); err == nil {
 		err = e
 	}
 	if err == nil && !outdated && ctx.Err() != nil {
@@ -83,7 +83,7 @@ func (db *DB) write(ctx context.Context, st *state, fn func(*sqlite.Conn) error)
 		return false, explain(ctx, err)
 	}
 	outdated, err = st.hold()
-	if e := st.let(); err == nil {
+	if e := st.unhold(); err == nil {
 		err = e
 	}
 	if outdated || err != nil {
@@ -95,8 +95,8 @@ func (db *DB) write(ctx context.Context, st *state, fn func(*sqlite.Conn) error)
 	return false, commit(ctx, st)
 }
 
-// begin starts a transaction that writes. A lock that another process holds it waits for
-// itself: SQLite would not look at ctx.
+// begin starts a transaction that writes. It waits by itself for another process's lock:
+// SQLite would not heed ctx.
 func (db *DB) begin(ctx context.Context, conn *sqlite.Conn) error {
 	if ctx.Done() == nil {
 		return exec(conn, beginWrite)
@@ -127,8 +127,8 @@ func (db *DB) begin(ctx context.Context, conn *sqlite.Conn) error {
 }
 
 // commit ends the transaction. It is not interrupted, so that its outcome is
-// known; and statements that fn left in the middle of their rows, which would be
-// in its way, are reset.
+// known. It resets statements that fn left in the middle of their rows, which would
+// prevent the COMMIT.
 func commit(ctx context.Context, st *state) error {
 	st.release()
 	if ctx.Err() != nil {

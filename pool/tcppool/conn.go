@@ -1,23 +1,24 @@
 package tcppool
 
 import (
+	"errors"
 	"net"
 	"time"
 )
 
 // Conn is a connection lent by a Dialer, a net.Conn until Release or Close.
-// Either ends the loan; whatever comes after the first does nothing and
-// returns net.ErrClosed, so that `defer c.Close()` and Release go together. It
-// never touches the connection's next borrower.
+// Either ends the loan; every later call does nothing and returns
+// net.ErrClosed, so that `defer c.Close()` and Release go together, and the
+// connection's next borrower is never affected.
 type Conn struct {
 	link   *link
 	number uint64 // of the loan, from 1
 }
 
-// NetConn returns the connection below, as Config.Dial made it or, with Config.TLS,
-// a *fiber.TLSConn: to ask for its state or to set what may stay set. What is read
-// or written there goes unnoticed, so do not Release afterwards; and it must not be
-// used when the loan is over.
+// NetConn returns the underlying connection, as Config.Dial made it or, with Config.TLS,
+// a *fiber.TLSConn: to get its state or to set permanent options. Its reads and writes
+// go unnoticed, so do not Release after one; and it must not be used when the loan is
+// over.
 func (c *Conn) NetConn() net.Conn { return c.link.Conn }
 
 // LocalAddr returns the connection's own address.
@@ -32,7 +33,7 @@ var _ net.Conn = (*Conn)(nil)
 func (c *Conn) begin() bool {
 	for {
 		s := c.link.state.Load()
-		if s>>loanShift != c.number || s&ended != 0 {
+		if s>>loanShift != c.number {
 			return false
 		}
 		if c.link.state.CompareAndSwap(s, (s+1)|used) {
@@ -41,22 +42,28 @@ func (c *Conn) begin() bool {
 	}
 }
 
-// finish ends an operation. With one under way the link is not lent again, so that the state is still this loan's.
-func (c *Conn) finish(err error) {
+// finish ends an operation and sets flags. After the end of the loan it does nothing: a link with an operation under way
+// at that moment is not kept.
+func (c *Conn) finish(err error, flags uint64) {
 	if err != nil {
-		c.link.state.Or(broken)
+		flags |= broken
 	}
-	c.link.state.Add(^uint64(0))
+	for {
+		s := c.link.state.Load()
+		if s>>loanShift != c.number || c.link.state.CompareAndSwap(s, (s-1)|flags) {
+			return
+		}
+	}
 }
 
 // end ends the loan and returns the state before; false = it is over already.
 func (c *Conn) end() (before uint64, ok bool) {
 	for {
 		s := c.link.state.Load()
-		if s>>loanShift != c.number || s&ended != 0 {
+		if s>>loanShift != c.number {
 			return 0, false
 		}
-		if c.link.state.CompareAndSwap(s, s|ended) {
+		if c.link.state.CompareAndSwap(s, (c.number+1)<<loanShift) {
 			return s, true
 		}
 	}
@@ -69,7 +76,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 		return 0, c.over("read")
 	}
 	n, err := c.link.Read(b)
-	c.finish(err)
+	c.finish(err, 0)
 	return n, err
 }
 
@@ -79,24 +86,22 @@ func (c *Conn) Write(b []byte) (int, error) {
 		return 0, c.over("write")
 	}
 	n, err := c.link.Write(b)
-	c.finish(err)
+	c.finish(err, 0)
 	return n, err
 }
 
-// CloseWrite ends our half of the stream, if the connection can; the connection
-// is not kept afterwards.
+// CloseWrite closes the sending direction, if the connection supports that; the
+// connection is not kept afterwards.
 func (c *Conn) CloseWrite() error {
 	if !c.begin() {
 		return c.over("close write of")
 	}
-	half, ok := c.link.Conn.(interface{ CloseWrite() error })
-	if !ok {
-		c.finish(nil)
+	err := c.link.stream.CloseWrite()
+	if errors.Is(err, errors.ErrUnsupported) {
+		c.finish(nil, 0)
 		return &net.OpError{Op: "close write of", Net: "tcppool", Addr: c.RemoteAddr(), Err: net.UnknownNetworkError("no half-close")}
 	}
-	err := half.CloseWrite()
-	c.link.state.Or(broken)
-	c.finish(err)
+	c.finish(err, broken)
 	return err
 }
 
@@ -113,27 +118,27 @@ func (c *Conn) set(f func(time.Time) error, t time.Time) error {
 	if !c.begin() {
 		return c.over("set deadline of")
 	}
-	c.link.deadline.Store(true)
 	err := f(t)
-	c.finish(err)
+	c.finish(err, timed)
 	return err
 }
 
-// Reused reports whether the connection had served someone before: a first
-// request that gets no answer may then be worth a retry on a fresh one.
+// Reused reports whether the connection had been lent before: a first
+// request that gets no answer may then be worth a retry on a new one.
 func (c *Conn) Reused() bool { return c.number > 1 }
 
 // Release states that the exchange is complete and gives the connection back.
 // It is kept if no operation is under way or has failed, and nothing more has
-// arrived; otherwise it is closed. The result says whether it was fit to be
-// kept (false, too, when the loan was over).
+// arrived; otherwise it is closed. A connection that was not used goes back as it is,
+// and is examined before it is lent again. The result reports whether it was fit to be
+// kept (false, too, if the loan was over).
 func (c *Conn) Release() (kept bool) {
 	state, ok := c.end()
 	if !ok {
 		return false
 	}
 	k := c.link
-	if !k.rests(state) {
+	if !k.reusable(state) {
 		k.lease.Discard()
 		return false
 	}

@@ -39,31 +39,32 @@
 // it back. Even then a connection is kept only if no Read or Write is under way,
 // none has failed, and a look at the socket, without blocking or taking a
 // byte, shows it open with nothing waiting in it. The look is repeated before
-// the connection is lent again, unless it was less than 5 µs ago: what the system
-// knew of then keeps a connection from being lent, and what comes later could as
-// well come just behind the beginning of the loan. TLS of your own inside the connection, an upgrade,
-// or a reader that may have buffered more than it used are reasons not to release.
-// Where a socket cannot be looked at (Windows), nothing is kept.
+// the connection is lent again, unless it was less than 5 µs ago: data that arrives
+// after a look could as well arrive just after the beginning of the loan. Do not
+// release after TLS of your own inside the connection, after an upgrade, or with
+// a reader that may have buffered more than it used. Where a socket cannot be
+// examined (Windows), nothing is kept.
 //
 // # TLS
 //
 // With Config.TLS the Dialer does the handshake, so that a connection opened ahead
-// of demand (MinIdle) or kept has it behind it. A look reads what belongs to TLS
-// itself, such as the session tickets of TLS 1.3; what is meant for the caller, the
-// greeting of a server that speaks first, stays for the first Read.
+// of demand (MinIdle) or kept has done it. A look reads messages of TLS itself,
+// such as the session tickets of TLS 1.3; data for the caller, such as the banner of
+// a server that speaks first, stays for the first Read.
 //
 // New connections resume sessions of earlier ones, up to 8 per address, which saves
 // the server's certificate and its signature. TLS 1.3's tickets are meant for one
-// connection each: each is used once as long as there is another, and the last one
-// again. A server that refuses it then (or, as PostgreSQL, gives none) costs a full
-// handshake, nothing else. Tickets come after the handshake: a connection that
-// nobody reads from or looks at brings none. With Config.TLS.VerifyPeerCertificate,
-// which is not called for resumed sessions, none are, unless there is a
+// connection each: each is used once as long as there is another; the last one is
+// used again. A server that refuses it then (or, as PostgreSQL, gives none) costs only
+// a full handshake. Tickets come after the handshake: a connection that is never
+// read or looked at brings none. With Config.TLS.VerifyPeerCertificate, which is not
+// called for resumed sessions, none are resumed, unless there is a
 // ClientSessionCache.
 //
 // # Defaults
 //
-// At most 10 connections per address, idle ones closed after 5 minutes, or within
-// a second when the server has closed them, and a direct connection, which is closed after use, when all 10 are taken. An
-// address that has had no connection for a minute is forgotten.
+// At most 10 connections per address; idle ones are closed after 5 minutes, or within
+// a second when the server has closed them. When all 10 are in use, a direct connection
+// is opened, which is closed after use. An address that has had no connection for a
+// minute is forgotten.
 package tcppool

@@ -10,6 +10,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/pool/tcppool"
 )
@@ -21,9 +22,10 @@ func TestConnectionsOfAnEngine(t *testing.T) {
 		"the end":                 func(remote net.Conn) { remote.Close() },
 		"the end after more":      func(remote net.Conn) { _, _ = io.WriteString(remote, "more"); remote.Close() },
 	}
-	for _, secure := range []bool{false, true} {
+	for i := range 4 {
+		secure, used := i&1 != 0, i&2 != 0
 		for name, end := range ends {
-			t.Run(fmt.Sprintf("tls=%v/%s", secure, name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("tls=%v/used=%v/%s", secure, used, name), func(t *testing.T) {
 				dialled := make(chan net.Conn, 10)
 				cfg := tcppool.Config{Dial: func(ctx context.Context, _, address string) (net.Conn, error) {
 					c, err := enginetest.Dial(ctx, address)
@@ -51,15 +53,17 @@ func TestConnectionsOfAnEngine(t *testing.T) {
 				if !c.Reused() {
 					t.Fatal("not lent again")
 				}
-				end(remote)
-				if q, ok := conn.(interface{ Quiet() bool }); ok {
-					for q.Quiet() {
-					}
-				} else {
-					readable(t, conn)()
+				if used {
+					exchange(t, c, remote)
 				}
-				if c.Release() {
+				end(remote)
+				for stream := fiber.StreamOf(conn); stream.State() == fiber.Silent; {
+				}
+				if c.Release() && used {
 					t.Error("kept")
+				}
+				if get(t, d, s).Reused() {
+					t.Error("lent")
 				}
 			})
 		}

@@ -13,8 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/enginetest"
-	"github.com/headpond/headpond/internal/idleconn"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/tcppool"
 )
@@ -59,7 +59,7 @@ func TestGreetingThenEnd(t *testing.T) {
 					}
 				}
 				for _, c := range waiting {
-					for c.LocalAddr().String() != s.Addr().String() && idleconn.New(c).Look().Fit() {
+					for c.LocalAddr().String() != s.Addr().String() && fiber.StreamOf(c).State().Fit() {
 						runtime.Gosched()
 					}
 				}

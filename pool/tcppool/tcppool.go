@@ -15,11 +15,11 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// The defaults of the study this package repeats (see the package doc).
+// Defaults of Config.
 const (
 	DefaultMaxSize     = 10
 	DefaultIdleTimeout = 5 * time.Minute
-	// DefaultCheckInterval is how often idle connections are looked at, so that
+	// DefaultCheckInterval is how often idle connections are examined, so that
 	// those the server has closed do not linger.
 	DefaultCheckInterval = time.Second
 	// DefaultForgetAfter is how long an address without connections is kept.
@@ -36,11 +36,11 @@ type Config struct {
 	// minutes, CheckInterval 1 second and OverflowDirect; otherwise
 	// pool.Limits' own defaults count. With MinIdle an address is never
 	// forgotten; set CheckInterval too, so that connections that the server
-	// has closed are replaced before somebody asks for one.
+	// has closed are replaced ahead of demand.
 	Limits *pool.Limits
 	// Dial opens a connection; nil means net.Dialer's DialContext. Connections
 	// that do not give access to their socket (syscall.Conn), such as a
-	// *tls.Conn, are never kept, because it cannot be looked at: see TLS.
+	// *tls.Conn, cannot be examined and are never kept: see TLS.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// TLS speaks TLS on the connections Dial opens; nil does not. The handshake
 	// is a part of opening, so that connections kept warm have done it. The
@@ -63,7 +63,7 @@ type Dialer struct {
 	closed bool
 	sweep  *time.Timer
 
-	last atomic.Pointer[entry] // of the last Get: most have one address only
+	last atomic.Pointer[entry] // of the last Get: most Dialers have one address only
 }
 
 type key struct{ network, address string }
@@ -71,25 +71,9 @@ type key struct{ network, address string }
 // entry is the pool of one address.
 type entry struct {
 	key
-	pool *pool.Pool[*link]
-	busy atomic.Int64 // Gets under way; negative = forgotten
-	used atomic.Bool  // since seen
-	seen time.Time    // when it was last found in use; under Dialer.mu
-}
-
-// forgotten makes entry.busy negative, whatever is added and taken.
-const forgotten = -1 << 62
-
-// enter counts a Get, unless the entry has been forgotten.
-func (e *entry) enter() bool {
-	if e.busy.Add(1) <= 0 {
-		e.busy.Add(-1)
-		return false
-	}
-	if !e.used.Load() {
-		e.used.Store(true)
-	}
-	return true
+	pool     *pool.Pool[*link]
+	acquires uint64    // acquires that had begun when the sweep last looked
+	seen     time.Time // when the sweep last found it in use; like acquires under Dialer.mu
 }
 
 // New makes a Dialer; it opens nothing. The error wraps pool.ErrConfig.
@@ -130,22 +114,21 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 func (d *Dialer) Get(ctx context.Context, network, address string) (*Conn, error) {
 	k := key{network, address}
 	e := d.last.Load()
-	if e == nil || e.key != k || !e.enter() {
+	if e == nil || e.key != k {
 		var err error
-		if e, err = d.enter(k); err != nil {
+		if e, err = d.entry(k); err != nil {
 			return nil, err
 		}
 	}
-	defer e.busy.Add(-1)
 	for fresh := 0; ; {
 		l, err := e.pool.Acquire(ctx)
 		if err != nil {
-			if errors.Is(err, pool.ErrClosed) {
-				err = ErrClosed
+			if e, err = d.replace(e, err); err != nil {
+				return nil, err
 			}
-			return nil, fmt.Errorf("tcppool: connect to %s %s: %w", network, address, err)
+			continue
 		}
-		// One that was never lent may have died while it was kept warm; one dialled just now is as good as any.
+		// A link that was never lent may have died while it was idle; one dialled for this Get is not replaced.
 		c := l.Value()
 		if c.fit() || !c.lent() && fresh >= d.limits.MinIdle {
 			return c.loan(l), nil
@@ -157,8 +140,22 @@ func (d *Dialer) Get(ctx context.Context, network, address string) (*Conn, error
 	}
 }
 
-// enter finds or makes the pool of an address and keeps it from being forgotten.
-func (d *Dialer) enter(k key) (*entry, error) {
+// replace returns the entry to acquire from after err of e's pool, or the error to return: the sweep may have forgotten e
+// after Get had found it.
+func (d *Dialer) replace(e *entry, err error) (*entry, error) {
+	var failure *pool.Error
+	if errors.As(err, &failure) && failure.Kind == pool.ErrClosed { //nolint:errorlint // the cause may be another pool's
+		now, err := d.entry(e.key)
+		if err == nil && now == e {
+			err = ErrClosed
+		}
+		return now, err
+	}
+	return nil, fmt.Errorf("tcppool: connect to %s %s: %w", e.network, e.address, err)
+}
+
+// entry finds or makes the pool of an address.
+func (d *Dialer) entry(k key) (*entry, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -176,13 +173,12 @@ func (d *Dialer) enter(k key) (*entry, error) {
 		if err != nil {
 			return nil, fmt.Errorf("tcppool: %w", err)
 		}
-		e = &entry{key: k, pool: p}
+		e = &entry{key: k, pool: p, seen: time.Now()}
 		d.pools[k] = e
 		if d.sweep == nil {
 			d.sweep = time.AfterFunc(d.config.ForgetAfter, d.forget)
 		}
 	}
-	e.enter() // only under the mutex it is forgotten
 	d.last.Store(e)
 	return e, nil
 }
@@ -221,10 +217,12 @@ func (d *Dialer) forget() {
 	d.mu.Lock()
 	for k, e := range d.pools {
 		s := e.pool.Stats()
+		acquires := s.Acquired + s.Waited + s.TimedOut + s.Rejected + s.Canceled + s.OpenFailed
 		switch {
-		case e.used.Swap(false) || e.busy.Load() > 0 || s.Idle+s.InUse+s.Opening+s.Busy+s.Direct > 0:
-			e.seen = time.Now()
-		case time.Since(e.seen) >= d.config.ForgetAfter && e.busy.CompareAndSwap(0, forgotten):
+		case acquires != e.acquires || s.Waiting+s.Idle+s.InUse+s.Opening+s.Busy+s.Direct > 0:
+			e.acquires, e.seen = acquires, time.Now()
+		case time.Since(e.seen) >= d.config.ForgetAfter:
+			// A Get that has found this entry already tries again with a new one (replace).
 			d.last.CompareAndSwap(e, nil)
 			delete(d.pools, k)
 			empty = append(empty, e)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -343,4 +344,19 @@ func TestForgetsAddresses(t *testing.T) {
 			t.Errorf("%d addresses", n)
 		}
 	})
+}
+
+// A Get that has found an address's pool just before that is forgotten gets a connection from a new one.
+func TestForgottenMeanwhile(t *testing.T) {
+	s := listen(t)
+	d := dialer(t, tcppool.Config{Limits: &pool.Limits{IdleTimeout: time.Millisecond}, ForgetAfter: time.Millisecond})
+	get(t, d, s).Close()
+	found := tcppool.Last(d)
+	for len(d.Stats()) > 0 {
+		runtime.Gosched()
+	}
+	found()
+	c := get(t, d, s)
+	s.accept(t)
+	exchange(t, c, s.accept(t))
 }

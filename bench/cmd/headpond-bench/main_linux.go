@@ -21,7 +21,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once, and the kernel what it has started
+	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once, and the kernel ends its children
 	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -118,7 +118,7 @@ func (o *options) defaults() error {
 		seconds = 0.1
 	}
 	if o.rounds <= 0 {
-		o.rounds = 9 // of which one on each side may be as bad as it likes
+		o.rounds = 9 // which tolerates one outlier on each side
 	}
 	if o.Seconds <= 0 {
 		o.Seconds = seconds
@@ -165,7 +165,7 @@ func sourceTree(dir string) string {
 	return ""
 }
 
-// resuming are the arguments that go on with a run.
+// resuming are the arguments that resume a run.
 func resuming(args []string) []string {
 	if slices.Contains(args, "-resume") || slices.Contains(args, "--resume") {
 		return args

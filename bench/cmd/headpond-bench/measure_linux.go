@@ -130,7 +130,7 @@ func only(pattern string, groups []run.Group) error {
 	return nil
 }
 
-// errPeer means that -peers names nobody.
+// errPeer means that -peers names no known peer.
 var errPeer = errors.New("no such arm")
 
 // known is an error if a wanted name is that of no arm.

@@ -61,9 +61,22 @@ func Handler(kind, target string) (http.Handler, error) {
 		return reverseProxy(target), nil
 	case "http-library":
 		return httppool.Forward("http://" + target)
+	case "http-empty":
+		return http.HandlerFunc(empty), nil
 	}
 	return nil, fmt.Errorf("no arm %q", kind)
 }
+
+// empty answers as the backend does, without asking it: what a handler costs that forwards for nothing.
+func empty(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		_, _ = io.Copy(io.Discard, r.Body)
+		return
+	}
+	_, _ = w.Write(answer[:])
+}
+
+var answer [128]byte
 
 // buffered is the old arm of the forwarder's study: the body is read whole, and each request has a transport of its own.
 func buffered(w http.ResponseWriter, r *http.Request, target string) {

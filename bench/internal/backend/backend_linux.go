@@ -100,12 +100,12 @@ func (b *Backend) close() {
 	_ = b.poll.Close()
 }
 
-// accept takes all who wait.
+// accept accepts all waiting connections.
 func (b *Backend) accept() {
 	for {
 		fd, again, err := poll.Accept(b.listener)
 		if again || err != nil {
-			return // out of descriptors: those who wait are taken when one is free
+			return // out of descriptors: waiting connections are accepted when one is free
 		}
 		b.accepted.Add(1)
 		b.conns[fd] = &conn{fd: fd}

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Main serves a kind at address until ctx ends, and tells whoever connects to the stats address how many connections it has had.
+// Main serves a kind at address until ctx ends. A connection to the stats address gets the number of connections it has had.
 func Main(ctx context.Context, kind Kind, address, stats string) error {
 	l, err := net.Listen("tcp", stats)
 	if err != nil {

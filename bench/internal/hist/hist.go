@@ -14,7 +14,7 @@ const (
 	subBits = 6            // 64 buckets to each doubling
 	sub     = 1 << subBits //
 	buckets = (42 - subBits + 1) * sub
-	// maxValue is the largest that is told apart: 73 minutes. Longer ones count as this.
+	// maxValue is the largest value recorded: 73 minutes. Longer ones count as this.
 	maxValue = 1<<42 - 1
 )
 

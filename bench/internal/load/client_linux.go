@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/poll"
 )
 
-// Config says what to ask whom.
+// Config says which requests to send, and to which server.
 type Config struct {
 	// Addr is the server, "127.0.0.1:port".
 	Addr string

@@ -187,7 +187,7 @@ func (s *Starter) StartSelf(kind, target string, env ...string) (*Target, error)
 	return s.launch(proc.Spec{Name: kind, Path: s.Self, Args: []string{"arm", kind, addr, target}, Env: env}, addr)
 }
 
-// StartProgram starts a program that serves HTTP or whatever at the address that its environment tells.
+// StartProgram starts a program that serves HTTP or another protocol at the address in its environment.
 func (s *Starter) StartProgram(name, path string, args []string, env func(addr string) []string) (*Target, error) {
 	addr, err := proc.FreePort()
 	if err != nil {

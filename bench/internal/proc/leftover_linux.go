@@ -42,7 +42,7 @@ func stat(pid int) []string {
 	return strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 }
 
-// abandoned reports whether a folder's owner is gone for sure. Another boot's is; one of another namespace may live.
+// abandoned reports whether a folder's owner has certainly ended. An owner of another boot has; one of another namespace may live.
 func abandoned(dir string) bool {
 	data, err := os.ReadFile(filepath.Join(dir, ownerFile))
 	if err != nil { // being made, or half removed

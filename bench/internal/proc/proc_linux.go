@@ -144,7 +144,7 @@ func (p *Process) run(cmd *exec.Cmd, started chan<- error) {
 	}
 }
 
-// Unprivileged returns whom to run as: nil when this process is not root's.
+// Unprivileged returns the user to run as: nil if this process does not run as root.
 func Unprivileged() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil

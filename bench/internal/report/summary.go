@@ -7,7 +7,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// summaryRow is one line of the table that the README shows: a case, and whom it is compared with.
+// summaryRow is one line of the table that the README shows: a case, and the peer it is compared with.
 type summaryRow struct {
 	id, label, peer string
 }
@@ -176,7 +176,7 @@ func markdownTable(b *strings.Builder, rows [][]string, left int) {
 	}
 }
 
-// markdownText keeps a cell what it is.
+// markdownText escapes the text of a table's cell.
 func markdownText(s string) string {
 	return strings.NewReplacer("|", "\\|", "<", "&lt;", "*", "\\*", "`", "\\`").Replace(s)
 }

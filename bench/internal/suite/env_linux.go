@@ -142,7 +142,7 @@ func (e *Env) openLoad(w load.Workload, conns int, backend func() *peers.Backend
 // Close closes the generator's connections.
 func (m *loadMeter) Close() error { return m.client.Close() }
 
-// accepted tells how many connections a backend has had; nil when nobody knows.
+// accepted returns how many connections a backend has had; nil if that is unknown.
 type accepted func() (int64, error)
 
 func (a accepted) count() (int64, error) {

@@ -28,7 +28,7 @@ func (e *Env) fastProxies(target func() string, tls, bulk bool) []run.Arm {
 }
 
 // webProxies are the arms before an HTTP backend. "reverseproxy" is the standard library's and "library" httppool.Forward, with as many
-// threads as the others have; "study-old" and "study-new" are the study's.
+// threads as the others have; "harness" is a handler of net/http that answers by itself, so that the others are not below it; "study-old" and "study-new" are the study's.
 func (e *Env) webProxies(target func() string, bulk bool) []run.Arm {
 	arms := append([]run.Arm{direct(target)}, e.fastProxies(target, false, bulk)...)
 	self := func(name, kind string, env ...string) run.Arm {
@@ -39,6 +39,7 @@ func (e *Env) webProxies(target func() string, bulk bool) []run.Arm {
 	arms = append(arms, e.defaults(self("reverseproxy-default", "http-reverseproxy"))...)
 	arms = append(arms, self("library", "http-library", threads))
 	arms = append(arms, e.defaults(self("library-default", "http-library"))...)
+	arms = append(arms, self("harness", "http-empty", threads))
 	return append(arms, self("study-new", "http-new"), self("study-old", "http-old"))
 }
 

@@ -61,18 +61,18 @@ func (m *idleMeter) connect(ctx context.Context) ([]net.Conn, error) {
 	return slices.DeleteFunc(conns, func(c net.Conn) bool { return c == nil }), errors.Join(append(errs, ctx.Err())...)
 }
 
-// settle is how long a process may take to finish with what the clients' logins left to do, before it counts as idle: the
+// quiesce is how long a process may take to finish work that the clients' logins caused, before it counts as idle: the
 // gateway gives memory back once nothing has happened for a second or two.
-const settle = 4 * time.Second
+const quiesce = 4 * time.Second
 
-// Round connects the clients and looks at what the process has and does while nobody asks for anything.
+// Round connects the clients and measures the process while they are idle.
 func (m *idleMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
 	conns, err := m.connect(ctx)
 	defer closeAll(conns)
 	if err != nil {
 		return result.Sample{}, err
 	}
-	if err := pause(ctx, settle); err != nil {
+	if err := pause(ctx, quiesce); err != nil {
 		return result.Sample{}, err
 	}
 	cpu, err := m.target.Proc.CPU()
@@ -122,7 +122,7 @@ func (e *Env) idleClients(suite string) run.Group {
 			Note:  "KiB/client is by how much the resident memory of a process that has done nothing else has grown, with all that it needs once",
 		},
 		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds, Cold: true, // a round is long, and begins and ends with nobody there
-		Beside: settle.Seconds() + float64(n)/2500,
+		Beside: quiesce.Seconds() + float64(n)/2500,
 		Open:   openIdle(n, func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }),
 	}}}
 }

@@ -31,7 +31,7 @@ func (e *Env) byteProxies(target func() string) []run.Arm {
 	)
 }
 
-// proxyBaselines are whom ratios are to, in order of preference.
+// proxyBaselines are the arms that ratios refer to, in order of preference.
 var proxyBaselines = []string{"haproxy", "nginx", "haproxy-default", "iocopy", "direct"}
 
 // echoTarget is the address of the echo backend.

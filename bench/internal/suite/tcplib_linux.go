@@ -24,7 +24,7 @@ func (e *Env) tcpLibrary() []run.Group {
 			ID: "W1a", Suite: "tcp", Metrics: libraryMetrics, Title: "TCP library: 100 times connect and close, or get and release",
 			Claim: "94.6 µs → 251 ns for each of them, 376 times",
 			Because: "the study's pool (arm study) and the floor (mutexslice: a mutex and a slice by address) hand out connections without looking whether they still live; " +
-				"ours looks at each that was used, or released more than 5 µs ago (one system call)",
+				"ours looks at each that was used, or looked at more than 5 µs ago (one system call)",
 		},
 		Baselines: []string{"dial"}, Open: openLibrary,
 	}}}

@@ -284,7 +284,7 @@ var slowArms = []string{"direct", "gateway-uring", "gateway-epoll", "gateway-gor
 // slowBodies is how many bodies of W2c go each way.
 const slowBodies = 32
 
-// openSlow is the Open of W2c: the first half downloads and reads slowly, the other uploads to who reads slowly.
+// openSlow is the Open of W2c: the first half of the clients downloads and reads slowly, the other uploads to a server that reads slowly.
 func openSlow(size int64) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
 		return &streamsMeter{target: s.(armTarget).Target, n: 2 * slowBodies, whole: true, serve: func(m *streamsMeter, i int, c net.Conn, d time.Duration) error {
@@ -322,7 +322,7 @@ func download(m *streamsMeter, c net.Conn, size int64, d time.Duration) error {
 	return err
 }
 
-// upload writes a body to who reads it slowly for d, and wants it acknowledged.
+// upload writes a body to a server that reads it slowly, for d, and wants it acknowledged.
 func upload(m *streamsMeter, c net.Conn, size int64, d time.Duration) error {
 	if _, err := fmt.Fprintf(c, "POST %s?slow=%s HTTP/1.1\r\nHost: bench.test\r\nContent-Length: %d\r\n\r\n", backend.UpPath, d, size); err != nil {
 		return err

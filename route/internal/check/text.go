@@ -136,7 +136,7 @@ func hexadecimal(s string) bool {
 	return every(s, hex)
 }
 
-// uuid tells the form of a UUID, of one version unless that is 0.
+// uuid reports whether s has the form of a UUID, of one version unless that is 0.
 func uuid(s string, version byte) bool {
 	if len(s) != 36 || version != 0 && s[14] != version {
 		return false
@@ -219,7 +219,7 @@ func email(s string) bool {
 	return (ascii || text5322(s[:at])) && domain(s[at+1:])
 }
 
-// domain tells a domain in an address.
+// domain reports whether s is a domain in an address.
 func domain(s string) bool {
 	dot := false // one with a letter or digit before it and a letter after it
 	ascii := true
@@ -244,7 +244,7 @@ func domain(s string) bool {
 	return (letter(first) || digit(first) || first >= utf8.RuneSelf) && (letter(last) || last >= utf8.RuneSelf) && (ascii || text5322(s))
 }
 
-// text5322 tells whether what is not ASCII in s is allowed in an address.
+// text5322 reports whether the bytes of s that are not ASCII are allowed in an address.
 func text5322(s string) bool {
 	for _, r := range s {
 		if r >= utf8.RuneSelf && !(0xa0 <= r && r <= 0xd7ff || 0xf900 <= r && r <= 0xfdcf || 0xfdf0 <= r && r <= 0xffef) {
@@ -262,7 +262,7 @@ const (
 
 var quotedLocal = regexp.MustCompile(`^"(?:` + fws + qtext + `)*` + fws + `"$`)
 
-// quotedEmail tells an address whose local part is in quotes, which hardly anybody has.
+// quotedEmail reports whether s is an address whose local part is in quotes, which is rare.
 func quotedEmail(s string) bool {
 	at := strings.LastIndexByte(s, '@')
 	if at < 0 || !quotedLocal.MatchString(s[:at]) || !domain(s[at+1:]) {

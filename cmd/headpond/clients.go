@@ -1,0 +1,185 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/headpond/headpond/gateway/admin"
+)
+
+// maxColumns is how wide the table of clients may be where everything needs more: half a screen, or a terminal at night.
+const maxColumns = 110
+
+// ctlClients prints the sessions that match, as many as the gateway gives at a time.
+func ctlClients(e env, address string, query url.Values, asJSON bool) error {
+	code, body, err := ask(address, http.MethodGet, "/api/v1/sessions?"+query.Encode())
+	if err != nil {
+		return err
+	}
+	var refused struct{ Error string }
+	if code == http.StatusBadRequest && json.Unmarshal(body, &refused) == nil && refused.Error != "" {
+		return errors.New(refused.Error)
+	}
+	if code != http.StatusOK {
+		return unexpected(address, code, body)
+	}
+	if asJSON {
+		_, err := e.stdout.Write(body)
+		return err
+	}
+	var s admin.Sessions
+	if err := json.Unmarshal(body, &s); err != nil {
+		return fmt.Errorf("%s is not a gateway's admin page: %w", address, err)
+	}
+	printClients(e.stdout, s)
+	return nil
+}
+
+// printClients writes a line for each session.
+func printClients(w io.Writer, s admin.Sessions) {
+	rows := [][]string{{"ID", "LISTENER", "CLIENT", "WHO", "STATE", "FOR", "HOLDS", "PID", "HELD"}}
+	for _, c := range s.Sessions {
+		state, pid, held := c.State, "", ""
+		if state == admin.StateInTransaction {
+			state = "idle in tx"
+		}
+		if c.Draining {
+			state += ", draining"
+		}
+		if c.ServerPID != 0 {
+			pid = strconv.FormatUint(uint64(c.ServerPID), 10)
+		}
+		if c.HeldSince != nil {
+			held = age(c.HeldSeconds)
+		}
+		rows = append(rows, []string{c.ID, c.Listener, c.Client, who(c), state, age(c.StateSeconds), cmp.Or(c.Endpoint, "-"), cmp.Or(pid, "-"), cmp.Or(held, "-")})
+	}
+	const idColumn = 0 // which ctl kill takes
+	printRows(w, rows, maxColumns, idColumn, func(row int) string { return s.Sessions[row].Statement })
+	if shown := len(s.Sessions); shown < s.Matched || s.Matched < s.Total {
+		_, _ = fmt.Fprintf(w, "%d shown of %d that match, %d in all\n", shown, s.Matched, s.Total)
+	}
+}
+
+// who names a session's client in the terms of its protocol.
+func who(s admin.Session) string {
+	switch {
+	case s.User != "" && s.Host != "" && s.Method == "":
+		return s.User + " to " + s.Host
+	case s.User != "":
+		return strings.TrimSpace(s.User + "@" + s.Database + " " + s.Application)
+	case s.Method != "":
+		return s.Method + " " + s.Host + s.Path
+	case s.Streams > 0:
+		return fmt.Sprintf("HTTP/2, %d streams", s.Streams)
+	}
+	return "-"
+}
+
+// age is a duration as short as it can be read.
+func age(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0fs", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0fm", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%.0fh", d.Hours())
+	}
+	return fmt.Sprintf("%.0fd", d.Hours()/24)
+}
+
+// printRows writes a table that is no wider than width, by cutting the widest columns but one that is kept. Below each row but the first
+// comes its note, if it has one.
+func printRows(w io.Writer, rows [][]string, width, kept int, note func(row int) string) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i := range row {
+			row[i] = strings.ReplaceAll(printable(row[i]), "\n", " ")
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	for total(widths) > width {
+		widest := 1 - min(kept, 1)
+		for i := range widths {
+			if i != kept && widths[i] > widths[widest] {
+				widest = i
+			}
+		}
+		widths[widest]--
+	}
+	for i, row := range rows {
+		var line strings.Builder
+		for j, cell := range row {
+			fmt.Fprintf(&line, "%-*s  ", widths[j], clip(cell, widths[j]))
+		}
+		_, _ = fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
+		if i == 0 {
+			continue
+		}
+		if text := strings.Join(strings.Fields(printable(note(i-1))), " "); text != "" {
+			_, _ = fmt.Fprintln(w, "  "+clip(text, width-2))
+		}
+	}
+}
+
+// total is the width of a table with two spaces between its columns.
+func total(widths []int) int {
+	sum := 2 * (len(widths) - 1)
+	for _, w := range widths {
+		sum += w
+	}
+	return sum
+}
+
+// clip cuts a text to n characters, and shows that it did.
+func clip(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:max(n-1, 0)]) + "…"
+}
+
+// ctlKill ends sessions, and continues after one that does not exist.
+func ctlKill(e env, address string, ids []string) error {
+	var missing []string
+	for _, id := range ids {
+		code, body, err := ask(address, http.MethodDelete, "/api/v1/sessions/"+url.PathEscape(id))
+		if err != nil {
+			return err
+		}
+		var answer struct {
+			Applied bool
+			Error   string
+		}
+		_ = json.Unmarshal(body, &answer) // what is no answer of a gateway says neither
+		switch {
+		case answer.Applied:
+			_, _ = fmt.Fprintf(e.stdout, "killed %s\n", id)
+		case code == http.StatusNotFound && answer.Error != "":
+			missing = append(missing, id)
+		case answer.Error != "":
+			return errors.New(answer.Error)
+		case code == http.StatusNotFound || code == http.StatusMethodNotAllowed:
+			return fmt.Errorf("the admin page at %s ends no sessions, for it is not on a loopback address or unix socket", address)
+		default:
+			return unexpected(address, code, body)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("no such session: %s", strings.Join(missing, " "))
+	}
+	return nil
+}

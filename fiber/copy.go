@@ -1,0 +1,73 @@
+package fiber
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+)
+
+// copySize is what one read of a copy takes at most: a TLS record with its header fits twice.
+const copySize = 32 << 10
+
+// copyBuffers holds *[copySize]byte. What is in one belongs to whoever took it; nothing beyond the bytes just read is ever
+// written anywhere.
+var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
+
+// copyLittle is what a copy holds while it waits for a source that cannot be waited for without a buffer. What is said in small
+// pieces mostly fits.
+const copyLittle = 1 << 10
+
+// Copy is Stream.CopyTo by reading and writing, for those that have no better way.
+func Copy(src Stream, dst net.Conn, moved func(n int)) (readErr, writeErr error) {
+	for {
+		err := src.WaitReadable()
+		if errors.Is(err, errors.ErrUnsupported) {
+			return copyHolding(src, dst, moved, nil)
+		}
+		if err != nil {
+			return err, nil
+		}
+		if _, readErr, writeErr = copyOnce(src, dst, moved); readErr != nil || writeErr != nil {
+			return readErr, writeErr
+		}
+	}
+}
+
+// copyHolding copies through a small buffer, through a large one while reads fill more than the small one, and past all while they
+// fill that.
+func copyHolding(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
+	small := make([]byte, copyLittle)
+	for {
+		n, readErr, writeErr := copyPiece(src, dst, small, moved)
+		for n >= copyLittle && readErr == nil && writeErr == nil {
+			if n, readErr, writeErr = copyOnce(src, dst, moved); n == copySize && readErr == nil && writeErr == nil {
+				readErr, writeErr = spliceSockets(src, dst, moved, spliced)
+			}
+		}
+		if readErr != nil || writeErr != nil {
+			return readErr, writeErr
+		}
+	}
+}
+
+// copyOnce is copyPiece through a buffer that it holds meanwhile.
+func copyOnce(src io.Reader, dst io.Writer, moved func(int)) (n int, readErr, writeErr error) {
+	buf := copyBuffers.Get().(*[copySize]byte)
+	defer copyBuffers.Put(buf)
+	return copyPiece(src, dst, buf[:], moved)
+}
+
+// copyPiece moves what one read brings.
+func copyPiece(src io.Reader, dst io.Writer, buf []byte, moved func(int)) (n int, readErr, writeErr error) {
+	n, readErr = src.Read(buf)
+	if n > 0 {
+		var m int
+		m, writeErr = dst.Write(buf[:n])
+		moved(m)
+	}
+	if writeErr != nil {
+		readErr = nil
+	}
+	return n, readErr, writeErr
+}

@@ -1,0 +1,10 @@
+package fiber
+
+// TLSRecords follows the boundaries of TLS records.
+type TLSRecords struct{ tlsRecords }
+
+// Pass takes the next bytes of the stream.
+func (r *TLSRecords) Pass(p []byte) { r.pass(p) }
+
+// Whole reports whether no record has arrived in part.
+func (r *TLSRecords) Whole() bool { return r.whole() }

@@ -1,0 +1,28 @@
+package fiber
+
+import "golang.org/x/sys/unix"
+
+const canPeek = true
+
+// peek asks for the state of the socket fd. It does not try to read, not even with MSG_PEEK: that would take the error of a
+// broken connection, which its user is to be told, and would not tell of an end behind data.
+func peek(fd uintptr) State {
+	socket := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+	for {
+		if _, err := unix.Poll(socket[:], 0); err == nil {
+			break
+		} else if err != unix.EINTR { //nolint:errorlint // an errno as it is
+			return Dead
+		}
+	}
+	switch socket[0].Revents {
+	case 0:
+		return Silent
+	case unix.POLLIN:
+		return Pending
+	}
+	if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil && n > 0 {
+		return Closing
+	}
+	return Dead
+}

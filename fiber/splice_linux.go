@@ -1,0 +1,75 @@
+package fiber
+
+import (
+	"io"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// spliceLeast is the least that a splice must move for the next to be worth while. splicePiece is what package net moves at most
+// before moved is told: a receiver that takes less within an idle time-out counts as idle.
+const (
+	spliceLeast = 16 << 10
+	splicePiece = 64 << 10
+)
+
+// spliceSockets moves what has arrived on src to dst, for as long as it comes in bulk, if both are TCP connections of package net,
+// which splices between those. It waits for room, but not for more to arrive: nothing is held then, and moved knows what was.
+func spliceSockets(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
+	from, to := socketOf(src), socketOf(dst)
+	if from == nil || to == nil {
+		return nil, nil
+	}
+	for {
+		arrived := unread(from)
+		if arrived < spliceLeast {
+			return nil, nil
+		}
+		n, err := to.ReadFrom(&io.LimitedReader{R: from, N: int64(min(arrived, splicePiece))})
+		if spliced != nil {
+			spliced(int(n))
+		}
+		moved(int(n))
+		switch {
+		case err == nil:
+		case !broken(to) && newSocketLook(from).now() == Dead:
+			return err, nil
+		default:
+			return nil, err
+		}
+	}
+}
+
+// broken reports whether nothing can be sent on c any more, whose sending half was not closed.
+func broken(c *net.TCPConn) bool {
+	yes := true
+	raw, err := c.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			socket := [1]unix.PollFd{{Fd: int32(fd)}}
+			n, err := unix.Poll(socket[:], 0)
+			yes = err != nil || n > 0
+		})
+	}
+	return yes
+}
+
+// socketOf returns c if it is a TCP connection of package net, with nothing in between such as TLS.
+func socketOf(c net.Conn) *net.TCPConn {
+	c = written(c)
+	if w, ok := c.(*adapted); ok {
+		c = w.Conn
+	}
+	tcp, _ := c.(*net.TCPConn)
+	return tcp
+}
+
+// unread is how much has arrived on c, in bytes; 0 if that is not known.
+func unread(c *net.TCPConn) (n int) {
+	raw, err := c.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return n
+}

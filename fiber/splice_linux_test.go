@@ -1,0 +1,119 @@
+package fiber_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
+)
+
+// TestCopyToTellsOfPieces: moved is how a session knows that a slow receiver takes something, so it is told of no more than a piece
+// at a time, however much has arrived.
+func TestCopyToTellsOfPieces(t *testing.T) {
+	const arrives, piece = 128 << 10, 64 << 10
+	client, in, out, server := plainChain(t)
+	if err := in.(*net.TCPConn).SetReadBuffer(4 * arrives); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = client.Write(make([]byte, arrives))
+		_ = client.(*net.TCPConn).CloseWrite()
+	}()
+	wantUnread(t, in, arrives)
+	go func() { _, _ = io.Copy(io.Discard, server) }()
+	total, spliced := 0, 0
+	readErr, writeErr := fiber.StreamOf(in).CopyTo(fiber.StreamOf(out), func(n int) {
+		if total += n; n > piece {
+			t.Errorf("%d bytes moved before it was told", n)
+		}
+	}, func(n int) { spliced += n })
+	if readErr != io.EOF || writeErr != nil || total != arrives || spliced == 0 {
+		t.Errorf("%v, %v after %d bytes, %d of them spliced", readErr, writeErr, total, spliced)
+	}
+}
+
+// TestCopyToSaysWhichEndBroke: the source has ended in good order, and what it sent last is on its way to a destination that breaks.
+func TestCopyToSaysWhichEndBroke(t *testing.T) {
+	client, in, out, server := plainChain(t)
+	_ = out.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	_ = server.(*net.TCPConn).SetReadBuffer(4 << 10)
+	const copied, rest = 33 << 10, 60 << 10
+	if err := in.(*net.TCPConn).SetReadBuffer(4 * (copied + rest)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = client.Write(make([]byte, copied+rest))
+	_ = client.(*net.TCPConn).CloseWrite()
+	wantUnread(t, in, copied+rest)
+	ended := make(chan [2]error, 1)
+	go func() {
+		readErr, writeErr := fiber.StreamOf(in).CopyTo(fiber.StreamOf(out), func(int) {}, nil)
+		ended <- [2]error{readErr, writeErr}
+	}()
+	_, _ = io.ReadFull(server, make([]byte, copied))
+	wantUnread(t, in, 0)
+	_ = server.(*net.TCPConn).SetLinger(0)
+	_ = server.Close()
+	if err := <-ended; err[0] != nil || !errors.Is(err[1], unix.ECONNRESET) && !errors.Is(err[1], unix.EPIPE) {
+		t.Errorf("reading failed with %v, writing with %v; want a reset from writing", err[0], err[1])
+	}
+}
+
+// plainChain is chain of connections of package net.
+func plainChain(t *testing.T) (client, in, out, server net.Conn) {
+	t.Helper()
+	client, in = conntest.Pair(t, "tcp", "127.0.0.1:0")
+	out, server = conntest.Pair(t, "tcp", "127.0.0.1:0")
+	t.Cleanup(func() {
+		for _, c := range []net.Conn{client, in, out, server} {
+			_ = c.Close()
+		}
+	})
+	return client, in, out, server
+}
+
+// wantUnread waits until there are n bytes to be read of c.
+func wantUnread(t *testing.T, c net.Conn, n int) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conntest.Eventually(t, "bytes arrive, or are taken", func() bool {
+		unread := 0
+		_ = raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		return unread == n
+	})
+}
+
+// TestCopyToWhoHasBytesAhead: what is to be read of the destination is the business of the one who reads it meanwhile.
+func TestCopyToWhoHasBytesAhead(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		client, in, out, server := chain(t, e, "tcp")
+		dst := fiber.Ahead(fiber.StreamOf(out), make([]byte, 1000))
+		const size = 8 << 20
+		spliced := 0
+		copied := make(chan struct{})
+		on(in, func() {
+			fiber.StreamOf(in).Go(func() {
+				defer close(copied)
+				_, _ = fiber.StreamOf(in).CopyTo(dst, func(int) {}, func(n int) { spliced += n })
+				_ = dst.CloseWrite()
+			})
+		})
+		on(out, func() { _, _ = io.ReadFull(dst, make([]byte, 999)) })
+		go func() {
+			_, _ = client.Write(make([]byte, size))
+			_ = client.(interface{ CloseWrite() error }).CloseWrite()
+		}()
+		n, err := io.Copy(io.Discard, server)
+		<-copied
+		if err != nil || n != size || spliced == 0 {
+			t.Errorf("%d of %d bytes arrived, %d of them spliced, %v", n, size, spliced, err)
+		}
+	})
+}

@@ -1,0 +1,68 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import "golang.org/x/sys/unix"
+
+// State implements Stream.
+func (c *Conn) State() State {
+	l := c.loop.Load()
+	if !l.here() {
+		return c.stateElsewhere(l)
+	}
+	return c.state(l)
+}
+
+func (c *Conn) stateElsewhere(l *loop) State {
+	var err error
+	state := Dead
+	c.elsewhere(l, func(l *loop) { state = c.state(l) }, &err)
+	return state
+}
+
+func (c *Conn) state(l *loop) State {
+	switch {
+	case c.closed:
+		return Dead
+	case l.poller.quiet(c):
+		return Silent
+	case l.poller.ended(c):
+		return Dead
+	case c.hungUp():
+		return Closing
+	}
+	return Pending
+}
+
+// Ended implements Stream. Unlike State it has nothing received ahead for the question's sake.
+func (c *Conn) Ended() bool {
+	l := c.loop.Load()
+	if !l.here() {
+		return c.trueElsewhere(l, (*Conn).ended)
+	}
+	return c.ended()
+}
+
+func (c *Conn) ended() bool { return c.closed || c.loop.Load().poller.ended(c) }
+
+// PeerClosed implements Stream.
+func (c *Conn) PeerClosed() bool {
+	l := c.loop.Load()
+	if !l.here() {
+		return c.trueElsewhere(l, (*Conn).hungUp)
+	}
+	return c.hungUp()
+}
+
+// trueElsewhere asks on the connection's loop; it is true of one whose loop has ended.
+func (c *Conn) trueElsewhere(l *loop, question func(*Conn) bool) (answer bool) {
+	var err error
+	c.elsewhere(l, func(*loop) { answer = question(c) }, &err)
+	return answer || err != nil
+}
+
+// hungUp is PeerClosed on the loop. It asks the system, which goes on telling when everything has been received.
+func (c *Conn) hungUp() bool {
+	state := [1]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
+	return c.closed || c.inErr != 0 || pollNow(state[:]) && state[0].Revents != 0
+}

@@ -1,0 +1,122 @@
+package fiber
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"time"
+)
+
+// What a TLSConn does as a Stream: it is the connection underneath, but for what crypto/tls has received of it already.
+
+// WaitReadable waits for the connection underneath, so that a Read may still wait for the rest of a record.
+func (t *TLSConn) WaitReadable() error {
+	if t.Loop() != 0 && t.Buffered() {
+		return nil
+	}
+	return t.under.WaitReadable()
+}
+
+// WaitReadableFor is Stream's; see WaitReadable.
+func (t *TLSConn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
+	if t.Loop() != 0 && t.Buffered() {
+		return true, nil
+	}
+	return t.under.WaitReadableFor(patience)
+}
+
+// WaitEither is Stream's; see WaitReadable.
+func (t *TLSConn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
+	if t.Loop() != 0 && t.Buffered() {
+		return true, false, nil
+	}
+	return t.under.WaitEither(other, patience)
+}
+
+// OnReadable is Stream's; see WaitReadable.
+func (t *TLSConn) OnReadable(fn func()) bool {
+	if fn == nil || t.Loop() == 0 || !t.Buffered() {
+		return t.under.OnReadable(fn)
+	}
+	t.Go(fn)
+	return true
+}
+
+// CopyTo is Stream's, by reading and writing.
+func (t *TLSConn) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr error) {
+	return Copy(t, dst, moved)
+}
+
+// State is Stream's. TLS's own messages, such as the session tickets that a server sends whenever it likes, are dealt with and do
+// not count; a record that has arrived in part does. Before the handshake there is always something to read.
+func (t *TLSConn) State() State {
+	u := t.under
+	below := u.State()
+	if t.shaken.Load() && !t.hasOne && t.failed == nil {
+		if u.emptied && below == Silent {
+			return Silent
+		}
+		t.hasOne = t.readNow(t.one[:], readsArrived) > 0
+		if u.emptied = !t.hasOne && t.failed == nil && u.received.whole(); u.emptied {
+			if below == Unknown {
+				return Unknown
+			}
+			return Silent
+		}
+	}
+	switch {
+	case !t.hasOne && t.failed != nil:
+		return Dead
+	case t.failed != nil || !below.Fit():
+		return Closing
+	}
+	return Pending
+}
+
+// Ended is Stream's; the peer's close_notify is its end.
+func (t *TLSConn) Ended() bool { return t.State() == Dead }
+
+// PeerClosed is that of the connection underneath.
+func (t *TLSConn) PeerClosed() bool { return t.under.PeerClosed() }
+
+// SetLinger is that of the connection underneath; a connection that is to be broken sends no close_notify.
+func (t *TLSConn) SetLinger(seconds int) error {
+	err := t.under.SetLinger(seconds)
+	if err == nil {
+		t.breaks.Store(seconds == 0)
+	}
+	return err
+}
+
+// SetKeepAlive is that of the connection underneath.
+func (t *TLSConn) SetKeepAlive(on bool) error { return t.under.SetKeepAlive(on) }
+
+// SyscallConn is that of the connection underneath.
+func (t *TLSConn) SyscallConn() (syscall.RawConn, error) { return t.under.SyscallConn() }
+
+// MarkSent is that of the connection underneath.
+func (t *TLSConn) MarkSent() { t.under.MarkSent() }
+
+// Sent is that of the connection underneath.
+func (t *TLSConn) Sent() bool { return t.under.Sent() }
+
+// Attend returns false: what a step does with records would hold the loop.
+func (t *TLSConn) Attend(func() bool) bool { return false }
+
+// TryRead is for Attend.
+func (t *TLSConn) TryRead(time.Duration) (b []byte, over bool) { return nil, true }
+
+// TryWrite is for Attend.
+func (t *TLSConn) TryWrite([]byte) int { return 0 }
+
+// Loop is that of the connection underneath.
+func (t *TLSConn) Loop() int { return t.under.Loop() }
+
+// Go is that of the connection underneath.
+func (t *TLSConn) Go(fn func()) { t.under.Go(fn) }
+
+// Adopt moves the connection underneath.
+func (t *TLSConn) Adopt() { t.under.Adopt() }
+
+// Detach is not supported: crypto/tls keeps what it has received.
+func (t *TLSConn) Detach() (net.Conn, []byte, error) { return nil, nil, errors.ErrUnsupported }

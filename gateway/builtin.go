@@ -1,0 +1,8 @@
+package gateway
+
+// The protocols and extensions that every gateway has. A program adds others by importing them.
+import (
+	_ "github.com/headpond/headpond/gateway/protocols"
+	_ "github.com/headpond/headpond/gateway/sources"
+	_ "github.com/headpond/headpond/gateway/tunnels"
+)

@@ -1,0 +1,170 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// A ListenerProtocol is how the listeners of one protocol are configured. Functions that are nil have nothing to do.
+type ListenerProtocol struct {
+	Name Protocol
+	// Section is a pointer to a struct, the type of Listener.Section: what may stand under the protocol's name in a listener.
+	Section any
+	// Default fills in what default tags cannot say. The tags have been applied.
+	Default func(l *Listener)
+	// Upstreams returns the fields that name the upstreams of a listener's sessions.
+	Upstreams func(l *Listener) []*string
+	// Check reports what is wrong with a listener, apart from what every listener may have wrong and upstreams that do not exist.
+	Check func(c *Checker, l *Listener)
+	// Finish writes out what the key "upstream" of a listener that has it stands for. Nothing is checked afterwards.
+	Finish func(cfg *Config, l *Listener)
+	// Pool has the limits that the pools of upstreams that these listeners use have by default.
+	Pool Pool
+
+	NoUpstream     string // why its listeners have no "upstream", and what to write instead; empty: they have
+	ClientCerts    bool   // its listeners may ask for client certificates ("client_ca")
+	ForwardHeaders bool   // "trusted_proxies" says whose headers are believed, also without a PROXY header
+}
+
+// An Extension adds keys to the top of the file and to upstreams. Fields that are nil add nothing.
+type Extension struct {
+	// File and Upstream are pointers to structs, the fields of which are further keys; PartOf returns what the file has for them. A list
+	// with a scope tag is of things that have names of their own, such as upstreams.
+	File, Upstream any
+	// Endpoints are prefixes of addresses that only this extension can connect to, with the check of what follows.
+	Endpoints map[string]func(rest string) error
+	// Check reports what is wrong with the keys of File, CheckUpstream with those of Upstream and the endpoints.
+	Check         func(c *Checker)
+	CheckUpstream func(c *Checker, u *Upstream)
+	// Far reports whether an upstream's endpoints are connected to by another machine.
+	Far func(u *Upstream) bool
+	// Suffices reports whether a file is of use for what the extension does with it, without listeners and upstreams.
+	Suffices func(cfg *Config) bool
+}
+
+// What is registered, in that order. It is complete before the first file is read.
+var (
+	protocols  []*ListenerProtocol
+	extensions []*Extension
+)
+
+// RegisterProtocol makes a listener protocol known. It is for init functions; a mistake in p panics.
+func RegisterProtocol(p ListenerProtocol) {
+	if t := reflect.TypeOf(p.Section); p.Name == "" || t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		panic(fmt.Sprintf("config: protocol %q needs a name, and a pointer to a struct as its section", p.Name))
+	}
+	if p.Upstreams != nil && p.Pool.MaxSize == 0 {
+		panic(fmt.Sprintf("config: protocol %q uses upstreams and has no limits for their pools", p.Name))
+	}
+	if protocolOf(p.Name) != nil || keysOf(reflect.TypeFor[Listener]())[string(p.Name)] {
+		panic(fmt.Sprintf("config: protocol %q is registered twice, or has the name of a key", p.Name))
+	}
+	protocols = append(protocols, &p)
+}
+
+// RegisterExtension makes an extension known. It is for init functions; a mistake in e panics.
+func RegisterExtension(e Extension) {
+	for _, c := range []struct {
+		part  any
+		owner reflect.Type
+	}{{e.File, reflect.TypeFor[Config]()}, {e.Upstream, reflect.TypeFor[Upstream]()}} {
+		if c.part == nil {
+			continue
+		}
+		for key := range keysOf(reflect.TypeOf(c.part).Elem()) {
+			if keysOf(c.owner)[key] {
+				panic(fmt.Sprintf("config: the key %q is registered twice", key))
+			}
+		}
+	}
+	extensions = append(extensions, &e)
+}
+
+// protocolOf returns the protocol of that name, nil if there is none.
+func protocolOf(name Protocol) *ListenerProtocol {
+	for _, p := range protocols {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// Values lists the names that are registered.
+func (Protocol) Values() []string {
+	names := make([]string, len(protocols))
+	for i, p := range protocols {
+		names[i] = string(p.Name)
+	}
+	return names
+}
+
+// SectionOf returns a listener's section if it is a *T, else nil.
+func SectionOf[T any](l *Listener) *T {
+	section, _ := l.Section.(*T)
+	return section
+}
+
+// PartOf returns the keys of type T that an Extension has added to owner, a *Config or *Upstream. They are not to be changed; all are
+// zero where owner has not been read from a file.
+func PartOf[T any](owner interface{ extended() []any }) *T {
+	for _, p := range owner.extended() {
+		if part, ok := p.(*T); ok {
+			return part
+		}
+	}
+	return new(T)
+}
+
+// SameParts reports whether two upstreams have the same values for the keys that extensions have added.
+func (u *Upstream) SameParts(other *Upstream) bool { return reflect.DeepEqual(u.parts, other.parts) }
+
+func (c *Config) extended() []any   { return c.parts }
+func (u *Upstream) extended() []any { return u.parts }
+
+// partTypes returns the types of the structs that add keys to owner.
+func partTypes(owner reflect.Type) (types []reflect.Type) {
+	for _, e := range extensions {
+		part := map[reflect.Type]any{reflect.TypeFor[Config](): e.File, reflect.TypeFor[Upstream](): e.Upstream}[owner]
+		if part != nil {
+			types = append(types, reflect.TypeOf(part).Elem())
+		}
+	}
+	return types
+}
+
+// Upstreams lists the upstreams that a listener's sessions use.
+func (l *Listener) Upstreams() (names []string) {
+	for _, name := range l.upstreamFields() {
+		names = append(names, *name)
+	}
+	return names
+}
+
+func (l *Listener) upstreamFields() []*string {
+	if p := protocolOf(l.Protocol); p != nil && p.Upstreams != nil && l.Section != nil {
+		return p.Upstreams(l)
+	}
+	return nil
+}
+
+// Far reports whether an upstream's endpoints are connected to by another machine.
+func (u *Upstream) Far() bool {
+	return slices.ContainsFunc(extensions, func(e *Extension) bool { return e.Far != nil && e.Far(u) })
+}
+
+// Counts says how many things with a name of their own the file has: "1 listener", "2 upstreams", and those of extensions that it has.
+func (c *Config) Counts() (counts []string) {
+	v := reflect.ValueOf(c).Elem()
+	for _, k := range append(keysIn(v.Type(), v), keysOfParts(c.parts)...) {
+		kind := k.tag.Get("scope")
+		if n := k.value; kind != "" && (n.Len() > 0 || kind == "listener" || kind == "upstream") {
+			if n.Len() != 1 {
+				kind += "s"
+			}
+			counts = append(counts, fmt.Sprintf("%d %s", n.Len(), kind))
+		}
+	}
+	return counts
+}

@@ -1,0 +1,103 @@
+package config
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+func (d *decoder) checkHealth(u *Upstream) {
+	h := u.Health
+	if h == nil {
+		return
+	}
+	kinds := 0
+	for _, set := range []bool{h.HTTP != "", h.HTTPS != "", h.TCP, h.Postgres} {
+		if set {
+			kinds++
+		}
+	}
+	if kinds != 1 && d.noProblemAt(&h.HTTP, &h.HTTPS, &h.TCP, &h.Postgres) {
+		d.report(d.mark(&u.Health), "health: want exactly one of \"http: /path\", \"https: /path\", \"tcp: true\" and \"postgres: true\", got %d", kinds)
+	}
+	d.checkHealthPath("http", &h.HTTP)
+	d.checkHealthPath("https", &h.HTTPS)
+	if h.Postgres && u.Protocol != Postgres {
+		d.report(d.mark(&h.Postgres), "postgres: this check is for PostgreSQL servers; this upstream's protocol is %q", u.Protocol)
+	}
+	d.checkHealthKeys(u)
+	d.checkClientFiles(&h.CA, &h.Cert, &h.Key)
+	d.checkHealthPort(u)
+	d.checkOnUnhealthy(u)
+}
+
+// checkOnUnhealthy fills in the default, and refuses what only tcp upstreams can do.
+func (d *decoder) checkOnUnhealthy(u *Upstream) {
+	h := u.Health
+	switch {
+	case u.Protocol != TCP && d.written(&h.OnUnhealthy):
+		d.report(d.mark(&h.OnUnhealthy), "on_unhealthy: only tcp upstreams close sessions; this upstream's protocol is %q", u.Protocol)
+	case u.Protocol == TCP && h.OnUnhealthy == "":
+		h.OnUnhealthy = CloseUnhealthy
+	}
+	if h.OnUnhealthy == DrainUnhealthy && u.RemovedTimeout == 0 && d.noProblemAt(&u.RemovedTimeout) {
+		d.warn(d.mark(&h.OnUnhealthy), "on_unhealthy: drain closes nothing as long as the upstream's drain_timeout is never")
+	}
+}
+
+// checkHealthKeys refuses keys that the kind of check has no use for.
+func (d *decoder) checkHealthKeys(u *Upstream) {
+	h := u.Health
+	for _, k := range []struct {
+		name string
+		ptr  any
+	}{{"ca", &h.CA}, {"cert", &h.Cert}, {"key", &h.Key}, {"server_name", &h.ServerName}, {"token_file", &h.TokenFile}} {
+		if h.HTTPS == "" && d.written(k.ptr) {
+			d.report(d.mark(k.ptr), "%q is for \"https\" checks", k.name)
+		}
+	}
+	if h.HTTP == "" && h.HTTPS == "" && d.written(&h.Expect) {
+		d.report(d.mark(&h.Expect), "\"expect\" is for \"http\" and \"https\" checks")
+	}
+	if h.Postgres && d.written(&h.Port) {
+		d.report(d.mark(&h.Port), "\"port\" is not for \"postgres\" checks")
+	}
+}
+
+// checkHealthPort refuses a port where endpoints have none, and warns of a check that cannot succeed.
+func (d *decoder) checkHealthPort(u *Upstream) {
+	h := u.Health
+	for i := range u.Endpoints {
+		e := u.Endpoints[i].Address
+		_, port, err := net.SplitHostPort(e)
+		switch {
+		case h.Port != 0 && (err != nil || strings.HasPrefix(e, "unix:")):
+			d.report(d.mark(&h.Port), "port: the endpoint %q has no host", e)
+			return
+		case h.Port == 0 && h.HTTP != "" && u.TLS == nil && slices.Contains(tlsPorts, port):
+			d.warn(d.mark(&h.HTTP), "http: servers speak TLS on port %s as a rule; write \"https\"", port)
+			return
+		}
+	}
+}
+
+// tlsPorts are those of HTTPS and of Kubernetes API servers.
+var tlsPorts = []string{"443", "6443"}
+
+// checkHealthPath refuses what cannot be asked for.
+func (d *decoder) checkHealthPath(key string, path *string) {
+	if *path == "" {
+		return
+	}
+	_, err := url.ParseRequestURI(*path)
+	switch {
+	case (*path)[0] != '/':
+		d.report(d.mark(path), "%s: %q: want a path that starts with \"/\"", key, clip(*path))
+	case strings.ContainsAny(*path, " #"):
+		d.report(d.mark(path), "%s: %q: want a path without spaces and \"#\"; write them as %%20 and %%23", key, clip(*path))
+	case err != nil:
+		d.report(d.mark(path), "%s: %q: %v", key, clip(*path), errors.Unwrap(err))
+	}
+}

@@ -1,0 +1,98 @@
+package extend
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/listener"
+)
+
+// A Protocol is a kind of listener. Functions that are nil have nothing to say.
+type Protocol struct {
+	Config config.ListenerProtocol
+	// Prepare translates the configuration of a listener for its proxy and checks it. It opens and changes nothing.
+	Prepare func(Listener) (Server, error)
+	// Files lists what a listener reads besides its certificate. It counts as changed when the content of one does.
+	Files func(l *config.Listener) []config.Path
+	// OffLoop reports whether sessions need goroutines, because they compute or wait for what is not a connection of the engine.
+	OffLoop func(cfg *config.Config, l *config.Listener) bool
+	// Replaces reports whether a changed listener needs another proxy; sessions of the old one finish there. The protocol is the same.
+	Replaces func(old, changed *config.Listener) bool
+	// Backend makes an upstream of these listeners; its pools begin to warm up at once. nil: they have pools of TCP connections, a
+	// *upstream.Upstream[net.Conn].
+	Backend func(s Settings) (Backend, error)
+	// Rebuilds reports whether a changed upstream needs another Backend. files says whether the content of its certificates has changed.
+	// nil: ConnectsOtherwise.
+	Rebuilds func(old, changed *config.Upstream, files bool) bool
+	// Show returns what the admin pages show of the protocol beside its listeners and their traffic, made by an admin.Report. It gets the
+	// proxies that run, in the order of the configuration, and may get none.
+	Show func(proxies []Proxy) admin.Addition
+	// Reuses says that connections of its upstreams serve one session after the other, so that the part that was reused is of interest.
+	Reuses bool
+	// MaxConns is how many connections a listener may have open at most, where that is not its max_conns.
+	MaxConns func(l *config.Listener) int
+}
+
+// Listener is a listener of a configuration, and what the gateway has for it.
+type Listener struct {
+	*config.Listener
+	Common  listener.Config
+	TLS     *tls.Config // with the certificate, also one that a reload replaces; nil: clear text. Each call of Prepare gets its own
+	Gateway Gateway
+
+	Upstreams map[string]Upstream // those the listener names, by name
+}
+
+// Upstream is an upstream that runs, as a listener uses it.
+type Upstream struct {
+	Config *config.Upstream // as it will be once the listener's new configuration is in force
+	Runs   any              // of the protocol's own type
+}
+
+// Runs returns the upstream of a listener by its name, an error if it is of another protocol.
+func Runs[T any](l Listener, name string) (T, error) {
+	runs, ok := l.Upstreams[name].Runs.(T)
+	if !ok {
+		return runs, fmt.Errorf("upstream %q is not one of protocol %s", name, l.Protocol)
+	}
+	return runs, nil
+}
+
+// Proxy serves a listener. All methods are safe for concurrent use.
+type Proxy interface {
+	// Serve accepts from l until l is closed, or Drain is called and every session has ended.
+	Serve(l net.Listener) error
+	// Drain accepts no more and waits for the sessions, those that are left when ctx ends are cut off.
+	Drain(ctx context.Context) error
+	Stats() listener.Stats
+	Register
+}
+
+// Register is what knows sessions, and ends them. A listener.Server is one.
+type Register interface {
+	// Sessions describes the sessions, in no order.
+	Sessions() []listener.Info
+	// Kill ends the session, or one stream of it, and reports whether it was there.
+	Kill(id listener.ID, stream uint64) bool
+}
+
+// Server is a listener's configuration, checked, in the form of its proxy. Serve makes one.
+type Server struct {
+	Create func() (Proxy, error)
+	Update func(Proxy) error // gives a proxy of this protocol the configuration in place
+}
+
+// Serve returns the Server of a proxy that create makes and that Update changes.
+func Serve[C interface{ Verify() error }, P interface {
+	Proxy
+	Update(cfg C) error
+}](cfg C, create func(C) (P, error)) (Server, error) {
+	return Server{
+		Create: func() (Proxy, error) { return create(cfg) },
+		Update: func(p Proxy) error { return p.(P).Update(cfg) }, //nolint:forcetypeassert // what Create made
+	}, cfg.Verify()
+}

@@ -1,0 +1,91 @@
+package gateway
+
+import (
+	"iter"
+	"log/slog"
+	"slices"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/internal/netaddr"
+)
+
+// view is a gateway as extensions see it.
+type view struct{ g *Gateway }
+
+var _ extend.Gateway = view{}
+
+// Logger implements extend.Gateway.
+func (v view) Logger() *slog.Logger { return v.g.logger }
+
+// Upstream implements extend.Gateway.
+func (v view) Upstream(name string) any {
+	v.g.mu.Lock()
+	defer v.g.mu.Unlock()
+	for _, b := range v.g.backends {
+		if b.cfg.Name == name {
+			return b.impl.Runs()
+		}
+	}
+	return nil
+}
+
+// Proxies implements extend.Gateway.
+func (v view) Proxies() iter.Seq2[string, extend.Proxy] {
+	return func(yield func(string, extend.Proxy) bool) {
+		v.g.mu.Lock()
+		services := slices.Clone(v.g.services)
+		names := make([]string, len(services))
+		for i, s := range services {
+			names[i] = s.cfg.Name
+		}
+		v.g.mu.Unlock()
+		for i, s := range services {
+			if !yield(names[i], s.proxy) {
+				return
+			}
+		}
+	}
+}
+
+// newParts makes what runs beside listeners and upstreams.
+func (g *Gateway) newParts() {
+	for _, e := range extend.Extensions() {
+		g.parts = append(g.parts, e.New(view{g}))
+	}
+}
+
+// planParts prepares what runs beside listeners and upstreams.
+func (g *Gateway) planParts(p *plan) error {
+	for _, part := range g.parts {
+		if err := part.Plan(&p.Plan); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// carrier returns the part through which connections to an upstream's endpoints go, and the listener if it has the sessions.
+func (g *Gateway) carrier(u *config.Upstream) (by extend.Part, listener string) {
+	for _, part := range g.parts {
+		if listener, ok := part.Carrier(u); ok {
+			return part, listener
+		}
+	}
+	return nil, ""
+}
+
+// dialers returns how an upstream's endpoints are connected to, for sessions and for health checks, and how a connection is opened ahead of
+// its user (pool.Config.Go).
+func (g *Gateway) dialers(u *config.Upstream) (d extend.Dialer, start func(func())) {
+	for _, part := range g.parts {
+		if d, ok := part.Dialer(u); ok {
+			return d, nil // opening may wait for something else than the engine
+		}
+	}
+	if p := extend.ProtocolOf(u.Protocol); p != nil && p.Reuses {
+		return extend.Dialer{Dial: g.dialKept, Probe: netaddr.Dial}, fiber.Go
+	}
+	return extend.Dialer{Dial: g.dial, Probe: netaddr.Dial}, fiber.Go
+}

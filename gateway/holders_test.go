@@ -1,0 +1,42 @@
+package gateway_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/listener"
+)
+
+// TestHoldersAreNamedOnce: and then when they have held twice as long, however often others begin and stop to wait meanwhile.
+func TestHoldersAreNamedOnce(t *testing.T) {
+	began := time.Now()
+	var all []listener.Info
+	for i := range 20 {
+		all = append(all, listener.Info{ID: fmt.Sprint(i), Upstream: "a", Held: began})
+	}
+	all = append(all, listener.Info{ID: "b", Upstream: "b", Held: began}, listener.Info{ID: "idle", Upstream: "a"})
+	var h gateway.Holders
+	lines := map[string]int{}
+	for second := range 100 {
+		crowded := map[string]int{"a": 3}
+		if second%2 == 1 {
+			crowded = map[string]int{"b": 1}
+		}
+		for _, s := range h.Due(append([]listener.Info(nil), all...), crowded, 10*time.Second, began.Add(time.Duration(second)*time.Second)) {
+			lines[s.ID]++
+		}
+	}
+	if len(lines) != 6 || lines["idle"] != 0 {
+		t.Errorf("named: %v", lines)
+	}
+	for id, n := range lines {
+		if n != 4 { // after 10, 20, 40 and 80 seconds
+			t.Errorf("%s is named %d times", id, n)
+		}
+	}
+	if h.Due(nil, map[string]int{"a": 1}, 0, began); h.Remembered() != 0 {
+		t.Errorf("%d are remembered", h.Remembered())
+	}
+}

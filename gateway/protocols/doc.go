@@ -1,0 +1,2 @@
+// Package protocols has the listener protocols that every gateway has: tcp, http and postgres.
+package protocols

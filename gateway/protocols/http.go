@@ -1,0 +1,144 @@
+package protocols
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/httpproxy"
+)
+
+func init() {
+	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Reuses: true, Config: config.ListenerProtocol{
+		Name: config.HTTP, Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true,
+		// A server takes thousands of connections; 60s is below the keep-alive time of common servers, so that our side closes first, and
+		// each exchange looks at its connection anyway.
+		Pool: config.Pool{MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
+	}})
+}
+
+// turnsTLS reports whether a listener gets or loses TLS, and with it HTTP/2.
+func turnsTLS(old, changed *config.Listener) bool { return (old.TLS == nil) != (changed.TLS == nil) }
+
+// httpBackend is an upstream of http listeners.
+type httpBackend struct{ *httpproxy.Upstream }
+
+func newHTTPBackend(s extend.Settings) (extend.Backend, error) {
+	tlsConfig, err := extend.ClientTLS(s.Config.TLS)
+	if err != nil {
+		return nil, err
+	}
+	u, err := httpproxy.NewUpstream(s.Config.Name, httpproxy.UpstreamOptions{
+		Settings: s.Settings, ConnectTimeout: s.Config.ConnectTimeout, TLS: tlsConfig, Dial: s.Dial, Go: s.Start, Logger: s.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return httpBackend{u}, nil
+}
+
+// Update implements extend.Backend.
+func (b httpBackend) Update(s extend.Settings) error { return b.Upstream.Update(s.Settings) }
+
+// Runs implements extend.Backend.
+func (b httpBackend) Runs() any { return b.Upstream }
+
+func prepareHTTP(l extend.Listener) (extend.Server, error) {
+	cfg := httpproxy.Config{Listener: l.Common, TLS: l.TLS, TrustedProxies: l.TrustedProxies}
+	for _, r := range config.SectionOf[HTTPListener](l.Listener).Routes {
+		runs, err := extend.Runs[*httpproxy.Upstream](l, r.Upstream)
+		if err != nil {
+			return extend.Server{}, err
+		}
+		cfg.Routes = append(cfg.Routes, httpproxy.Route{
+			Host: r.Host, Path: r.Path, StripPrefix: r.StripPrefix, Upstream: runs,
+			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout,
+		})
+	}
+	return extend.Serve(cfg, httpproxy.New)
+}
+
+// HTTPListener is the section of an http listener.
+type HTTPListener struct {
+	Routes []Route `conf:"routes" maxlen:"10000"` // empty: everything goes to the listener's upstream
+}
+
+// Route sends requests to an upstream. The most specific route wins.
+type Route struct {
+	Host        string        `conf:"host"`                                                         // empty: any
+	Path        string        `conf:"path" default:"/"`                                             // prefix, by whole path segments
+	StripPrefix bool          `conf:"strip_prefix"`                                                 // forward without config.Path
+	Upstream    string        `conf:"upstream"`                                                     // default: the listener's upstream
+	Timeout     time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`      // from the request to the response's header
+	IdleTimeout time.Duration `conf:"idle_timeout" default:"10m" min:"1ms" max:"168h" never:"-1ns"` // between two pieces of a body, or of an upgraded connection
+}
+
+// The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
+const (
+	defaultRouteTimeout     = 60 * time.Second
+	defaultRouteIdleTimeout = 10 * time.Minute
+)
+
+func defaultHTTP(l *config.Listener) {
+	routes := config.SectionOf[HTTPListener](l).Routes
+	for i := range routes {
+		if routes[i].Upstream == "" {
+			routes[i].Upstream = l.Upstream
+		}
+	}
+}
+
+func routedTo(l *config.Listener) (names []*string) {
+	routes := config.SectionOf[HTTPListener](l).Routes
+	for i := range routes {
+		names = append(names, &routes[i].Upstream)
+	}
+	return names
+}
+
+// finishHTTP adds the route without host and path.
+func finishHTTP(_ *config.Config, l *config.Listener) {
+	h := config.SectionOf[HTTPListener](l)
+	if !slices.ContainsFunc(h.Routes, func(r Route) bool { return r.Host == "" && r.Path == "/" }) {
+		h.Routes = append(h.Routes, Route{Path: "/", Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout})
+	}
+}
+
+func checkHTTP(c *config.Checker, l *config.Listener) {
+	h := config.SectionOf[HTTPListener](l)
+	if len(h.Routes) == 0 && l.Upstream == "" && !c.Written(&l.Upstream) && !c.Written(&h.Routes) {
+		c.Report(c.Mark(l), "nothing to forward to; give it \"upstream\" or \"routes\" under \"http\"")
+	}
+	seen := map[string]config.Position{}
+	for i := range h.Routes {
+		r := &h.Routes[i]
+		pos := c.Mark(r)
+		if r.Upstream == "" && !c.Written(&r.Upstream) {
+			c.Report(pos, "route %d: \"upstream\" is missing", i+1)
+		}
+		checkRoute(c, r)
+		key := strings.ToLower(r.Host) + " " + r.Path
+		if before, ok := seen[key]; ok {
+			c.Report(pos, "duplicate route for host %q and path %q; it is already at line %d", config.Clip(r.Host), config.Clip(r.Path), before.Line)
+		}
+		seen[key] = pos
+	}
+}
+
+func checkRoute(c *config.Checker, r *Route) {
+	switch {
+	case r.Path != "" && r.Path[0] != '/':
+		c.Report(c.Mark(&r.Path), "path: %q: want a path that starts with \"/\"; did you mean %q?", config.Clip(r.Path), "/"+config.Clip(r.Path))
+	case strings.ContainsAny(r.Path, "?#* "):
+		c.Report(c.Mark(&r.Path), "path: %q: a path is a plain prefix, without %q", config.Clip(r.Path), "?#* ")
+	}
+	if strings.Contains(r.Path, "/./") || strings.Contains(r.Path+"/", "/../") || strings.HasSuffix(r.Path, "/.") {
+		c.Report(c.Mark(&r.Path), "path: %q: a path has no \".\" or \"..\" segments", config.Clip(r.Path))
+	}
+	host := strings.TrimPrefix(r.Host, "*.")
+	if strings.ContainsAny(host, "/*@?# \t") || strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
+		c.Report(c.Mark(&r.Host), "host: %q: want a host name such as a.example or *.example, without scheme, port or path", config.Clip(r.Host))
+	}
+}

@@ -1,0 +1,141 @@
+package protocols
+
+import (
+	"context"
+	"reflect"
+	"sync"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
+)
+
+// pgBackend is an upstream of postgres listeners. It counts its sessions, because a backend must not be drained under a session that runs:
+// in transaction mode one leases again and again.
+type pgBackend struct {
+	pgproxy.Backend
+	apply func(s extend.Settings) error // nil: nothing changes in place
+
+	mu       sync.Mutex
+	sessions int
+	waiting  chan struct{} // closed when the last session has left; nil until somebody asks
+}
+
+var (
+	_ pgproxy.Backend = (*pgBackend)(nil)
+	_ extend.Counted  = (*pgBackend)(nil)
+)
+
+// Serve implements pgproxy.Backend.
+func (b *pgBackend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
+	if c.Session == nil { // else it was suspended, and counted
+		b.mu.Lock()
+		b.sessions++
+		b.mu.Unlock()
+	}
+	defer func() {
+		if err != pgproxy.ErrSuspended { //nolint:errorlint // returned as it is
+			b.leave()
+		}
+	}()
+	return b.Backend.Serve(ctx, c)
+}
+
+func (b *pgBackend) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sessions--
+	if b.sessions == 0 && b.waiting != nil {
+		close(b.waiting)
+		b.waiting = nil
+	}
+}
+
+// Active implements extend.Counted.
+func (b *pgBackend) Active() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sessions
+}
+
+// Runs implements extend.Backend.
+func (b *pgBackend) Runs() any { return b }
+
+// Idle implements extend.Counted.
+func (b *pgBackend) Idle() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waiting == nil {
+		b.waiting = make(chan struct{})
+	}
+	ch := b.waiting
+	if b.sessions == 0 {
+		close(ch)
+		b.waiting = nil
+	}
+	return ch
+}
+
+// Retire implements extend.Counted.
+func (b *pgBackend) Retire() {
+	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
+		p.Retire()
+	}
+}
+
+// Update implements extend.Backend.
+func (b *pgBackend) Update(s extend.Settings) error {
+	if b.apply == nil {
+		return nil
+	}
+	return b.apply(s)
+}
+
+// rebuildsPostgres reports whether a changed upstream needs another backend: another login does, and any change of a SQLite file.
+func rebuildsPostgres(old, changed *config.Upstream, files bool) bool {
+	_, was := old.SQLite()
+	if _, is := changed.SQLite(); was || is {
+		return files || !reflect.DeepEqual(*old, *changed)
+	}
+	return extend.ConnectsOtherwise(old, changed, files) || !reflect.DeepEqual(old.Postgres, changed.Postgres)
+}
+
+// newPostgresBackend connects to PostgreSQL servers, or opens a SQLite file.
+func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
+	if _, sqlite := s.Config.SQLite(); sqlite {
+		return newSQLite(s)
+	}
+	if s.StandIn { // there is no user to log in with
+		return &pgBackend{Backend: &sqliteFile{}}, nil
+	}
+	tlsConfig, err := extend.ClientTLS(s.Config.TLS)
+	if err != nil {
+		return nil, err
+	}
+	cfg := pgproxy.PostgresConfig{
+		Name: s.Config.Name, Settings: s.Settings, TLS: tlsConfig, Dial: s.Dial, Logger: s.Logger,
+	}
+	if pg := s.Config.Postgres; pg != nil {
+		cfg.User, cfg.Password, cfg.DBName = pg.User, pg.Password.Reveal(), pg.DBName
+		for _, p := range pg.Params {
+			cfg.Params = append(cfg.Params, pgwire.Param(p))
+		}
+	}
+	probe := pgproxy.Probe(cfg)
+	cfg.Settings = probed(s, probe)
+	pg, err := pgproxy.NewPostgres(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &pgBackend{Backend: pg, apply: func(s extend.Settings) error { return pg.Update(probed(s, probe)) }}, nil
+}
+
+// probed returns the settings with PostgreSQL's own health check, if that is what the configuration asks for.
+func probed(s extend.Settings, probe upstream.Probe) upstream.Settings {
+	if h := s.Config.Health; h != nil && h.Postgres {
+		s.Health.Probe = probe
+	}
+	return s.Settings
+}

@@ -1,0 +1,214 @@
+package protocols
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/pgproxy"
+)
+
+func init() {
+	extend.RegisterProtocol(extend.Protocol{Prepare: preparePostgres, Backend: newPostgresBackend, Rebuilds: rebuildsPostgres, Files: usersFile, OffLoop: servesSQLite, Reuses: true, Config: config.ListenerProtocol{
+		Name: config.Postgres, Section: &PostgresListener{}, Default: defaultPostgres, Upstreams: databasesAt, Check: checkPostgres, Finish: finishPostgres,
+		// Servers allow 100 connections by default, shared with everybody else.
+		Pool: config.Pool{MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second},
+	}})
+}
+
+func usersFile(l *config.Listener) []config.Path {
+	return []config.Path{config.SectionOf[PostgresListener](l).UsersFile}
+}
+
+// servesSQLite reports whether one of a listener's databases is a SQLite file: SQLite computes and waits for files, which would hold a loop.
+func servesSQLite(cfg *config.Config, l *config.Listener) bool {
+	return slices.ContainsFunc(l.Upstreams(), func(name string) bool { _, sqlite := cfg.Upstream(name).SQLite(); return sqlite })
+}
+
+func preparePostgres(l extend.Listener) (extend.Server, error) {
+	pg := config.SectionOf[PostgresListener](l.Listener)
+	users, err := loadUsers(pg.UsersFile)
+	if err != nil {
+		return extend.Server{}, err
+	}
+	cfg := pgproxy.Config{
+		Listener: l.Common, Users: users, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
+		ShowStatements: pg.ShowStatements,
+		Mode:           map[PoolMode]pgproxy.Mode{TransactionMode: pgproxy.Transaction, SessionMode: pgproxy.Session}[pg.Mode],
+		Auth:           auths[pg.Auth],
+	}
+	for _, db := range pg.Databases {
+		if cfg.Databases[db.Name], err = extend.Runs[pgproxy.Backend](l, db.Upstream); err != nil {
+			return extend.Server{}, err
+		}
+	}
+	return extend.Serve(cfg, pgproxy.New)
+}
+
+// loadUsers reads a user list; "" is none.
+func loadUsers(path config.Path) (pgproxy.Users, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := path.Read()
+	if err != nil {
+		return nil, fmt.Errorf("users_file: %w", err)
+	}
+	users, err := pgproxy.ParseUsers(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("users_file %s: %s", path, strings.ReplaceAll(err.Error(), pgproxy.ErrConfig.Error()+": ", ""))
+	}
+	return users, nil
+}
+
+// PostgresListener is the section of a postgres listener.
+type PostgresListener struct {
+	Mode      PoolMode    `conf:"mode" default:"transaction"`
+	Auth      Auth        `conf:"auth"`       // default: scram-sha-256 with a users file, else trust (refused off loopback unless written out)
+	UsersFile config.Path `conf:"users_file"` // lines of "user" "secret"
+	// RequireTLS refuses clients without TLS, but for those of Unix sockets.
+	RequireTLS bool `conf:"require_tls"`
+	// ShowStatements has the list of sessions show how each client's last statement begins. Statements hold secrets.
+	ShowStatements bool       `conf:"show_statements"`
+	Databases      []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
+}
+
+// PoolMode is how long a client keeps a server connection.
+type PoolMode string
+
+// The pool modes.
+const (
+	TransactionMode PoolMode = "transaction"
+	SessionMode     PoolMode = "session"
+)
+
+// Values implements config.Enum.
+func (PoolMode) Values() []string { return []string{"transaction", "session"} }
+
+// Later implements config.EnumLater.
+func (PoolMode) Later() []string { return []string{"statement"} }
+
+// Auth is how clients of a postgres listener prove who they are.
+type Auth string
+
+// The ways to authenticate.
+const (
+	AuthTrust Auth = "trust"
+	AuthMD5   Auth = "md5"
+	AuthSCRAM Auth = "scram-sha-256"
+)
+
+// Values implements config.Enum.
+func (Auth) Values() []string { return []string{"trust", "md5", "scram-sha-256"} }
+
+var auths = map[Auth]pgproxy.Auth{AuthTrust: pgproxy.AuthTrust, AuthMD5: pgproxy.AuthMD5, AuthSCRAM: pgproxy.AuthSCRAM}
+
+// Database sends one database name, or "*" for every other one, to an upstream.
+type Database struct {
+	Name     string `conf:"-"`
+	Upstream string `conf:"upstream" required:"true"`
+}
+
+func defaultPostgres(l *config.Listener) {
+	if pg := config.SectionOf[PostgresListener](l); pg.Auth == "" {
+		pg.Auth = AuthTrust
+		if pg.UsersFile != "" {
+			pg.Auth = AuthSCRAM
+		}
+	}
+}
+
+func databasesAt(l *config.Listener) (names []*string) {
+	pg := config.SectionOf[PostgresListener](l)
+	for i := range pg.Databases {
+		names = append(names, &pg.Databases[i].Upstream)
+	}
+	return names
+}
+
+// finishPostgres adds the upstream's own database.
+func finishPostgres(cfg *config.Config, l *config.Listener) {
+	pg := config.SectionOf[PostgresListener](l)
+	has := func(name string) bool {
+		return slices.ContainsFunc(pg.Databases, func(db Database) bool { return db.Name == name })
+	}
+	if name := databaseOf(cfg, l.Upstream); !has("*") && !has(name) {
+		pg.Databases = append(pg.Databases, Database{Name: name, Upstream: l.Upstream})
+	}
+}
+
+// databaseOf is the name clients ask for when they mean an upstream's database: a client that asks for another one must not end up in this
+// one. A SQLite file has no name of its own and answers to any.
+func databaseOf(cfg *config.Config, name string) string {
+	if u := cfg.Upstream(name); u != nil && u.Postgres != nil {
+		return cmp.Or(u.Postgres.DBName, u.Postgres.User, "*")
+	}
+	return "*"
+}
+
+func checkPostgres(c *config.Checker, l *config.Listener) {
+	pg := config.SectionOf[PostgresListener](l)
+	if len(pg.Databases) == 0 && l.Upstream == "" && !c.Written(&l.Upstream) && !c.Written(&pg.Databases) {
+		c.Report(c.Mark(l), "nothing to forward to; give it \"upstream\" or \"databases\" under \"postgres\"")
+	}
+	for i := range pg.Databases {
+		db := &pg.Databases[i]
+		if db.Name == "" {
+			c.Report(c.Mark(&db.Name), "databases: a name is empty; write \"*\" for every other database")
+		}
+	}
+	if pg.RequireTLS && l.TLS == nil {
+		c.Report(c.Mark(&pg.RequireTLS), "require_tls: there is no TLS to require; give the listener \"tls\" with \"cert\" and \"key\"")
+	}
+	checkUsers(c, pg)
+	checkAuth(c, l, pg)
+}
+
+// checkUsers reads the user list, so that its mistakes are reported with all others.
+func checkUsers(c *config.Checker, pg *PostgresListener) {
+	auth, known := auths[pg.Auth]
+	if pg.UsersFile == "" || !known || !c.NoProblemAt(&pg.UsersFile) {
+		return
+	}
+	pos := c.Mark(&pg.UsersFile)
+	text, err := pg.UsersFile.Read()
+	if err != nil {
+		c.Report(pos, "users_file: %s", err)
+		return
+	}
+	users, err := pgproxy.ParseUsers(bytes.NewReader(text))
+	if err == nil {
+		err = users.Verify(auth)
+	}
+	if err == nil {
+		return
+	}
+	for line := range strings.Lines(err.Error()) {
+		c.Report(pos, "users_file %q: %s", string(pg.UsersFile), strings.TrimPrefix(strings.TrimSuffix(line, "\n"), pgproxy.ErrConfig.Error()+": "))
+	}
+}
+
+// checkAuth enforces that nobody opens a database to the network without a password by leaving something out.
+func checkAuth(c *config.Checker, l *config.Listener, pg *PostgresListener) {
+	usersWritten := c.Written(&pg.UsersFile)
+	switch {
+	case pg.Auth == AuthTrust && usersWritten:
+		c.Warn(c.Mark(&pg.UsersFile), "users_file: has no effect with auth: trust; everybody may log in as anybody")
+	case pg.Auth != AuthTrust && !usersWritten:
+		c.Report(c.Mark(&pg.Auth), "auth: %q needs \"users_file\": lines of \"user\" \"secret\"", pg.Auth)
+	}
+	if pg.Auth != AuthTrust || config.Loopback(l.Listen) || l.Listen == "" {
+		return
+	}
+	if !c.Written(&pg.Auth) {
+		c.Report(c.Mark(&l.Listen), "listen: %q can be reached from other machines, and nothing asks for a password; set \"users_file\" under \"postgres\","+
+			" or write auth: trust there if you mean it", l.Listen)
+		return
+	}
+	c.Warn(c.Mark(&pg.Auth), "auth: trust on %q lets every machine that reaches it log in as anybody", l.Listen)
+}

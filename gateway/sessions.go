@@ -1,0 +1,159 @@
+package gateway
+
+import (
+	"slices"
+	"time"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/listener"
+)
+
+// registers are all there are, also those that a reload has taken out of service.
+func (g *Gateway) registers() (all []extend.Register) {
+	g.mu.Lock()
+	for _, s := range g.services {
+		all = append(all, s.proxy)
+	}
+	for _, l := range g.leavers {
+		if s, ok := l.part.(*service); ok {
+			all = append(all, s.proxy)
+		}
+	}
+	g.mu.Unlock()
+	for _, p := range g.parts {
+		all = append(all, p.Registers()...)
+	}
+	return all
+}
+
+// Sessions describes every session of every listener, and every one that an extension has, in no order.
+func (g *Gateway) Sessions() []listener.Info {
+	var all []listener.Info
+	for _, r := range g.registers() {
+		all = append(all, r.Sessions()...)
+	}
+	return all
+}
+
+// Kill ends the session or stream of an ID that Sessions has told, and reports whether there was one: PostgreSQL clients get 57P01 and
+// their statements are canceled, HTTP connections are closed and streams reset, TCP connections are reset.
+func (g *Gateway) Kill(id string) bool {
+	session, stream, ok := listener.ParseID(id)
+	if !ok {
+		return false
+	}
+	all := g.Sessions()
+	for _, r := range g.registers() {
+		if !r.Kill(session, stream) {
+			continue
+		}
+		attrs := []any{"session", id}
+		if i := slices.IndexFunc(all, func(s listener.Info) bool { return s.ID == id }); i >= 0 {
+			attrs = sessionAttrs(all[i])
+		}
+		g.logger.Info("session ended by an operator", attrs...)
+		return true
+	}
+	return false
+}
+
+// sessionAttrs name a session in the log. What is empty is left out.
+func sessionAttrs(s listener.Info) []any {
+	attrs := []any{"session", s.ID, "listener", s.Listener, "client", s.Client, "state", string(s.State)}
+	for _, a := range []struct{ key, value string }{
+		{"user", s.User}, {"database", s.Database}, {"application_name", s.Application}, {"method", s.Method}, {"host", s.Host}, {"path", s.Path},
+		{"upstream", s.Upstream}, {"endpoint", s.Endpoint},
+	} {
+		if a.value != "" {
+			attrs = append(attrs, a.key, a.value)
+		}
+	}
+	if s.ServerPID != 0 {
+		attrs = append(attrs, "server_pid", s.ServerPID)
+	}
+	return attrs
+}
+
+// How often the gateway looks for sessions that hold a connection for long while others wait, and how many of an upstream it names: the
+// longest holders, for a TCP upstream may have thousands.
+const (
+	holderInterval = time.Second
+	maxHolders     = 5
+)
+
+// watchHolders is a goroutine that names them in the log.
+func (g *Gateway) watchHolders() {
+	look := time.NewTicker(holderInterval)
+	defer look.Stop()
+	var h holders
+	for {
+		select {
+		case <-g.hard.Done():
+			return
+		case now := <-look.C:
+			g.mu.Lock()
+			limit, backends := g.cfg.HeldWarning, slices.Clone(g.backends)
+			g.mu.Unlock()
+			h.look(g, backends, limit, now)
+		}
+	}
+}
+
+// holders are the sessions that were named, with how long each had held its connection by then.
+type holders struct {
+	named map[holder]time.Duration
+}
+
+// holder is one session's hold on one connection.
+type holder struct {
+	session string
+	since   time.Time
+}
+
+// look names the sessions that have held a connection for limit or longer to an upstream that others wait for; 0 = none. Each is named
+// again when it has held it twice as long.
+func (h *holders) look(g *Gateway, backends []*backend, limit time.Duration, now time.Time) {
+	crowded := map[string]int{}
+	for _, b := range backends {
+		if limit == 0 {
+			break
+		}
+		status := b.impl.Status()
+		for _, e := range status.Endpoints {
+			if e.Pool.Waiting > 0 {
+				crowded[status.Name] += e.Pool.Waiting
+			}
+		}
+	}
+	if len(crowded) == 0 {
+		return
+	}
+	for _, s := range h.due(g.Sessions(), crowded, limit, now) {
+		g.logger.Warn("a session holds a connection that others wait for", append(sessionAttrs(s),
+			"held", now.Sub(s.Held).Round(time.Second), "waiting", crowded[s.Upstream], "hint", "headpond ctl kill "+s.ID)...)
+	}
+}
+
+// due returns those of all sessions that are to be named now, and notes that they are. crowded has how many wait for each upstream. What was
+// named is remembered for as long as the session holds the connection, whether somebody waits or not: else a queue that comes and goes would
+// have the same sessions named every time.
+func (h *holders) due(all []listener.Info, crowded map[string]int, limit time.Duration, now time.Time) (due []listener.Info) {
+	all = slices.DeleteFunc(all, func(s listener.Info) bool { return s.Held.IsZero() || now.Sub(s.Held) < limit })
+	admin.SortSessions(all)
+	seen, named := map[string]int{}, map[holder]time.Duration{}
+	for _, s := range all {
+		key, held := holder{s.ID, s.Held}, now.Sub(s.Held)
+		last, again := h.named[key]
+		if again {
+			named[key] = last
+		}
+		if seen[s.Upstream]++; crowded[s.Upstream] == 0 || seen[s.Upstream] > maxHolders || again && held < 2*last {
+			continue
+		}
+		named[key] = held
+		due = append(due, s)
+	}
+	h.named = named
+	return due
+}

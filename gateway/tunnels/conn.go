@@ -1,0 +1,103 @@
+package tunnels
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/tunnel"
+)
+
+// Dialer implements extend.Part.
+func (p *part) Dialer(u *config.Upstream) (extend.Dialer, bool) {
+	name, wait := through(u), u.Protocol != config.TCP
+	if name == "" {
+		return extend.Dialer{}, false
+	}
+	return extend.Dialer{
+		Dial: func(ctx context.Context, endpoint string) (net.Conn, error) {
+			c, err := p.through(ctx, name, endpoint, wait)
+			if err != nil {
+				return nil, err
+			}
+			return newThroughConn(c), nil
+		},
+		Probe: func(ctx context.Context, endpoint string) (net.Conn, error) {
+			return p.through(ctx, name, endpoint, true)
+		},
+	}, true
+}
+
+// through opens a connection through a tunnel. wait says whether to wait until it stands: connections that are pooled are worth the round
+// trip, because then another endpoint can be tried; one that has its client waiting is not.
+func (p *part) through(ctx context.Context, name, target string, wait bool) (*tunnel.Conn, error) {
+	for {
+		conn, by, err := p.throughNow(ctx, name, target, wait)
+		if err == nil || by == nil || !errors.Is(err, tunnel.ErrClosed) {
+			return conn, err
+		}
+		if l, _ := p.now(name); l == nil || l.client == by {
+			return nil, err // it has not been replaced
+		}
+	}
+}
+
+// throughNow is through what the tunnel is now; by is the client that was asked, if it is one.
+func (p *part) throughNow(ctx context.Context, name, target string, wait bool) (conn *tunnel.Conn, by *tunnel.Client, err error) {
+	l, t := p.now(name)
+	var server *tunnel.Server
+	if l != nil {
+		by = l.client
+	} else if t != nil {
+		server = p.server(t.Listener)
+	}
+	switch {
+	case by != nil && wait:
+		conn, err = by.Dial(ctx, target)
+	case by != nil:
+		conn, err = by.Open(ctx, target)
+	case server != nil && wait:
+		conn, err = server.Dial(ctx, t.Peer, target)
+	case server != nil:
+		conn, err = server.Open(ctx, t.Peer, target)
+	default:
+		err = fmt.Errorf("tunnel %q: %w", name, errStarting)
+	}
+	return conn, by, err
+}
+
+// throughConn is a connection through a tunnel as pools see it: once the tunnel drains or is lost it is Dead, so that it is closed
+// when it is idle, and reading fails, so that nobody waits for more.
+type throughConn struct {
+	fiber.Stream
+	inner   *tunnel.Conn
+	leaving atomic.Bool
+}
+
+func newThroughConn(c *tunnel.Conn) *throughConn {
+	return &throughConn{Stream: fiber.StreamOf(c), inner: c}
+}
+
+var errLeaving = fmt.Errorf("the tunnel drains: %w", net.ErrClosed)
+
+// State implements fiber.Stream.
+func (c *throughConn) State() fiber.State {
+	if c.inner.Leaving() {
+		c.leaving.Store(true)
+		return fiber.Dead
+	}
+	return c.Stream.State()
+}
+
+// Read implements net.Conn.
+func (c *throughConn) Read(p []byte) (int, error) {
+	if c.leaving.Load() {
+		return 0, errLeaving
+	}
+	return c.Stream.Read(p)
+}

@@ -1,0 +1,17 @@
+package tunnels
+
+import (
+	"net"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/tunnel"
+)
+
+// Shown is what the admin pages show of tunnels.
+func Shown(rows ...Status) admin.Addition { return report.Of(rows) }
+
+// StatusOf is statusOf.
+func StatusOf(side string, t tunnel.Stats) Status { return statusOf(side, t) }
+
+// Through is newThroughConn.
+func Through(c *tunnel.Conn) net.Conn { return newThroughConn(c) }

@@ -1,0 +1,177 @@
+package httpproxy
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// about is what the register of sessions tells of a connection or a stream. Its mutex is held for
+// a few instructions.
+type about struct {
+	mu       sync.Mutex
+	text     *[maxAbout]byte // method, host, path and user agent of the last request; nil = there is none to be told
+	ends     [4]uint8        // where each of them ends in text
+	idle     bool            // there is no request
+	waits    bool            // the request waits for a connection until endpoint is set
+	upstream string          // of the request; empty = it has no route yet
+	endpoint string          // whose connection the request is on; empty = none
+	since    time.Time
+	held     time.Time
+}
+
+// What is told of a request: no more of each than so many bytes.
+const (
+	maxMethod = 15
+	maxHost   = 64
+	maxPath   = 128
+	maxAgent  = 48
+	maxAbout  = maxMethod + maxHost + maxPath + maxAgent
+)
+
+var abouts = sync.Pool{New: func() any { return new([maxAbout]byte) }}
+
+// set notes a request. No query: it may hold secrets.
+func (a *about) set(since time.Time, waits bool, upstream, method, host, path, agent string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.text == nil {
+		a.text = abouts.Get().(*[maxAbout]byte)
+	}
+	n := copy(a.text[:maxMethod], method)
+	a.ends[0] = uint8(n)
+	n += copy(a.text[n:n+maxHost], host)
+	a.ends[1] = uint8(n)
+	n += copy(a.text[n:n+maxPath], path)
+	a.ends[2] = uint8(n)
+	n += copy(a.text[n:n+maxAgent], agent)
+	a.ends[3] = uint8(n)
+	a.idle, a.waits, a.upstream, a.endpoint, a.since = false, waits, upstream, "", since
+}
+
+// holds notes that the request is on a connection.
+func (a *about) holds(endpoint string, since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.endpoint, a.held = endpoint, since
+}
+
+// rests notes that there is no request.
+func (a *about) rests(since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.idle, a.since = true, since
+}
+
+// drop gives the memory back.
+func (a *about) drop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.text != nil {
+		abouts.Put(a.text)
+		a.text = nil
+	}
+}
+
+// describe completes info.
+func (a *about) describe(info listener.Info) listener.Info {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.idle:
+		info.State, info.Since = listener.StateIdle, a.since
+		return info
+	case a.text == nil:
+		info.State = listener.StateStarting
+		return info
+	}
+	text, e := string(a.text[:a.ends[3]]), a.ends
+	info.Method, info.Host, info.Path, info.Application = text[:e[0]], text[e[0]:e[1]], text[e[1]:e[2]], text[e[2]:]
+	info.State, info.Since, info.Upstream = listener.StateActive, a.since, a.upstream
+	switch {
+	case a.endpoint != "":
+		info.Endpoint, info.Held = a.endpoint, a.held
+	case a.waits:
+		info.State = listener.StateWaiting
+	}
+	return info
+}
+
+const userAgent = "user-agent"
+
+// note tells the register of the request that a session serves.
+func (s *session) note(path string) {
+	agent := ""
+	for i := range s.req.Fields {
+		if f := &s.req.Fields[i]; len(f.Name) == len(userAgent) && strings.EqualFold(view(f.Name), userAgent) {
+			agent = view(f.Value)
+		}
+	}
+	s.about.set(s.now, true, s.ex.target.name, view(s.req.Method), view(s.req.Host), path, agent)
+}
+
+// noteStandard tells the register of a request that net/http serves.
+func (h *handed) note(r *http.Request, upstream string) {
+	h.about.set(time.Now(), false, upstream, r.Method, r.Host, r.URL.Path, r.UserAgent())
+}
+
+// Describe implements listener.Session.
+func (s *session) Describe(all []listener.Info, base listener.Info) []listener.Info {
+	return append(all, s.about.describe(base))
+}
+
+// Kill implements listener.Session.
+func (s *session) Kill(stream uint64) bool {
+	return stream == 0 && s.p.srv.KillConn(s.lc)
+}
+
+// Describe implements listener.Session: the connection, and its streams.
+func (h *http2) Describe(all []listener.Info, base listener.Info) []listener.Info {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	whole := base
+	if whole.Streams = len(h.streams); whole.Streams == 0 {
+		whole.State, whole.Since = listener.StateIdle, h.idle
+	}
+	all = append(all, whole)
+	base.BytesIn, base.BytesOut = 0, 0
+	for id, st := range h.streams {
+		base.ID = listener.StreamID(whole.ID, uint64(id))
+		all = append(all, st.about.describe(base))
+	}
+	return all
+}
+
+var errKilled = errors.New("an operator has ended it")
+
+// Kill implements listener.Session.
+func (h *http2) Kill(stream uint64) bool {
+	if stream == 0 {
+		return h.p.srv.KillConn(h.lc)
+	}
+	if stream > math.MaxUint32 {
+		return false
+	}
+	killed := false
+	h.locked(func() {
+		if st := h.streams[uint32(stream)]; st != nil && st.err == nil {
+			killed = true
+			h.p.srv.CountError(listener.ReasonKilled)
+			h.out = appendReset(h.outgoing(), st.id, codeCancel)
+			st.fail(errKilled)
+			h.lookBy(time.Unix(1, 0)) // the reader sends it
+		}
+	})
+	return killed
+}
+
+// Sessions describes the connections and their streams, in no order.
+func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
+
+// Kill closes the connection, or resets the stream, of an ID that Sessions has told; false = there is none.
+func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }

@@ -1,0 +1,109 @@
+package httpproxy
+
+import (
+	"time"
+
+	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/traffic"
+)
+
+// Counts of requests: by the first digit of the status; 0 is for those that got no answer.
+const statusClasses = 6
+
+// Timings of a route. An endpoint has the first one.
+const (
+	requestTime = iota // of a route from the request's head to the response's end; of an endpoint from when it was sent
+	waitTime           // until it was sent
+	routeTimings
+	endpointTimings = waitTime
+)
+
+// maxRoutes bounds the routes that are counted by name. It is for gateways whose configuration is changed for ever: a route that was
+// removed keeps its counts.
+const maxRoutes = 1000
+
+var routeTraffic = &traffic.Schema{
+	Labels: []string{"route", "upstream"}, Limit: maxRoutes, Counts: statusClasses, Timings: routeTimings,
+	Views: []traffic.View{{
+		Labels: []string{"route", "upstream"},
+		Counters: byStatus("http_requests_total",
+			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."),
+		Histograms: []traffic.Timer{
+			{Name: "http_request_seconds", Help: "Time from a request's head to the end of the response.", Read: traffic.Time(requestTime)},
+			{Name: "http_request_wait_seconds", Help: "The part of it until the request was sent to an upstream.", Read: traffic.Time(waitTime)},
+		},
+	}},
+}
+
+var endpointTraffic = &traffic.Schema{
+	Counts: statusClasses, Timings: endpointTimings,
+	Views: []traffic.View{{
+		Counters: byStatus("http_upstream_requests_total",
+			"Requests sent to an endpoint, by the class of its answer's status; none: there was no whole answer."),
+		Histograms: []traffic.Timer{
+			{Name: "http_upstream_request_seconds", Help: "Time from sending a request to the end of the response.", Read: traffic.Time(requestTime)},
+		},
+	}},
+}
+
+func byStatus(name, help string) []traffic.Counter {
+	list := make([]traffic.Counter, statusClasses)
+	for i, class := range [statusClasses]string{"none", "1xx", "2xx", "3xx", "4xx", "5xx"} {
+		list[i] = traffic.Counter{Name: name, Help: help, Label: "code", Value: class, Read: traffic.Count(i), Sparse: class == "1xx"}
+	}
+	return list
+}
+
+// classOf is the count of a status.
+func classOf(status int) int {
+	if class := status / 100; class > 0 && class < statusClasses {
+		return class
+	}
+	return 0
+}
+
+// measure counts the request that has ended.
+func (s *session) measure(err error) {
+	x := &s.ex
+	s.ended = time.Now()
+	route := x.target.traffic.Shard(int(s.shard))
+	route.Add(classOf(x.result.Status), 1)
+	route.Observe(requestTime, s.ended.Sub(s.now))
+	if x.sent.IsZero() {
+		return
+	}
+	route.Observe(waitTime, x.sent.Sub(s.now))
+	status := x.result.Status
+	if err != nil {
+		status = 0
+	}
+	cell := x.lease.Traffic()
+	if cell == nil { // none of NewUpstream's
+		return
+	}
+	endpoint := cell.Shard(int(s.shard))
+	endpoint.Add(classOf(status), 1)
+	endpoint.Observe(requestTime, s.ended.Sub(x.sent))
+}
+
+// countLong counts a request that the standard server has served. What follows an upgrade is no part of it.
+func countLong(route, endpoint *traffic.Cell, res httppool.Result) {
+	for _, cell := range []*traffic.Cell{route, endpoint} {
+		if cell == nil {
+			continue
+		}
+		shard, status := cell.Shard(traffic.ShardOf(0)), res.Status
+		if cell == endpoint && res.Err != nil {
+			status = 0
+		}
+		shard.Add(classOf(status), 1)
+		if status != 101 {
+			shard.Observe(requestTime, res.Duration)
+		}
+	}
+}
+
+// countRefused counts a request that no upstream sees.
+func (p *Proxy) countRefused(status int) {
+	p.unrouted.Shard(traffic.ShardOf(0)).Add(classOf(status), 1)
+}

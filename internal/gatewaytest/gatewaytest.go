@@ -1,0 +1,46 @@
+// Package gatewaytest runs gateways in tests.
+package gatewaytest
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// Parse reads a configuration; each first one of pairs is replaced by the second one before.
+func Parse(t testing.TB, text string, pairs ...string) *config.Config {
+	t.Helper()
+	cfg, problems := config.Parse("test.yaml", []byte(strings.NewReplacer(pairs...).Replace(text)))
+	if problems.Err() != nil {
+		t.Fatal(problems)
+	}
+	return cfg
+}
+
+// Gateway is a gateway under test.
+type Gateway struct {
+	*gateway.Gateway
+	Stop   context.CancelFunc // as the first signal does
+	Result chan error         // Run's
+}
+
+// Run starts a gateway and closes it at the end of the test.
+func Run(t testing.TB, cfg *config.Config) *Gateway {
+	t.Helper()
+	ready := make(chan struct{})
+	gw, err := gateway.New(cfg, gateway.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Version: "test", Started: func() { close(ready) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &Gateway{gw, stop, make(chan error, 1)}
+	go func() { r.Result <- gw.Run(ctx) }()
+	t.Cleanup(func() { gw.Close(); stop() })
+	<-ready
+	return r
+}

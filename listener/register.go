@@ -1,0 +1,201 @@
+package listener
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// The register of sessions is the table of connections that a Server has anyway. It costs a
+// session nothing while it runs: a session is asked for its details when somebody looks, and
+// answers from what it keeps for its own purposes.
+
+// Session is what runs on a Conn, as the register sees it. Its methods are called by any
+// goroutine, without a lock of the Server, and possibly just after the session has ended.
+type Session interface {
+	// Describe appends what the session does now to all: base with the details added, and an
+	// element for each stream where the connection carries several. It waits for nothing but
+	// locks that are held for a few instructions, and above all for no loop.
+	Describe(all []Info, base Info) []Info
+	// Kill ends the session, or one stream of it; 0 is the session. It does not wait for the end,
+	// and reports whether there was something to end.
+	Kill(stream uint64) bool
+}
+
+// Resumer is a Session that can be suspended, see Conn.Suspend.
+type Resumer interface {
+	Session
+	// Resume goes on with the session. What is said of Handler.ServeConn holds for it.
+	Resume(ctx context.Context)
+}
+
+// State is what a session does.
+type State string
+
+// The states of sessions.
+const (
+	StateQueued        State = "queued"              // it waits for admission, see Config.MaxConns
+	StateStarting      State = "starting"            // PROXY header, TLS handshake, login
+	StateIdle          State = "idle"                // it waits for its client, and nothing is under way
+	StateWaiting       State = "waiting"             // for an upstream connection
+	StateActive        State = "active"              // something is under way
+	StateInTransaction State = "idle in transaction" // it waits for its client and holds a server connection
+)
+
+// States lists all of them.
+func States() []State {
+	return []State{StateQueued, StateStarting, StateIdle, StateWaiting, StateActive, StateInTransaction}
+}
+
+// Info is a session at one moment. What does not apply is empty.
+type Info struct {
+	ID                 string
+	Listener, Protocol string
+	Client             string    // address
+	Accepted           time.Time // when the session began
+	State              State
+	Since              time.Time // when it entered State; PostgreSQL's is up to a quarter of a second late
+	Draining           bool      // the listener drains: the session ends at its next boundary
+
+	User, Database, Application string // Application: application_name, or the user agent
+	Method, Host, Path          string // of the request under way, or the last; no query
+	Statement                   string // how the last one begins, where that is to be shown
+	Streams                     int    // open on the connection
+
+	Upstream  string    // that the session waits for or has a connection to
+	Endpoint  string    // whose connection it holds; empty: none
+	ServerPID uint32    // of the PostgreSQL server's process
+	Held      time.Time // when it got the connection; zero: it holds none
+
+	BytesIn, BytesOut uint64 // from and to the client, where they are counted for this session
+}
+
+// ID names a session. It is unique in the process and is never used again.
+type ID int64 // microseconds since the program began, each of which is one session's
+
+var lastID atomic.Int64
+
+// NewID returns an ID for a session that begins now.
+func NewID() ID {
+	for {
+		last := lastID.Load()
+		id := max(last+1, time.Since(began).Microseconds())
+		if lastID.CompareAndSwap(last, id) {
+			return ID(id)
+		}
+	}
+}
+
+// String is the short form that people type.
+func (id ID) String() string { return strconv.FormatInt(int64(id), 36) }
+
+// Time is when the session began.
+func (id ID) Time() time.Time { return began.Add(time.Duration(id) * time.Microsecond) }
+
+// StreamID is the ID of a stream that a session carries.
+func StreamID(session string, stream uint64) string {
+	return session + "." + strconv.FormatUint(stream, 10)
+}
+
+// ParseID takes the ID of a session or stream apart; 0 is no stream.
+func ParseID(s string) (id ID, stream uint64, ok bool) {
+	session, of, isStream := strings.Cut(s, ".")
+	n, err := strconv.ParseInt(session, 36, 64)
+	if err != nil || n <= 0 {
+		return 0, 0, false
+	}
+	if isStream {
+		stream, err = strconv.ParseUint(of, 10, 64)
+	}
+	return ID(n), stream, err == nil && isStream == (stream > 0)
+}
+
+// ID is the connection's in the register.
+func (c *Conn) ID() ID { return ID(c.accepted / time.Microsecond) }
+
+// Attach makes a session known to the register, until its connection is closed. A later one
+// replaces it. The session's own goroutine or fiber calls it, after the last Unread.
+func (c *Conn) Attach(session Session) {
+	if c.server == nil {
+		return
+	}
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	c.session = session
+}
+
+// registered is a connection as the register has it.
+type registered struct {
+	conn    *Conn
+	session Session // nil = none is attached
+	serving bool
+}
+
+// registered collects the table: what is asked of sessions is asked without mu.
+func (s *Server) registered() []registered {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]registered, len(s.conns))
+	for i, c := range s.conns {
+		all[i] = registered{c, c.session, c.is(connServing)}
+	}
+	return all
+}
+
+// Each calls fn for every session that is attached. Sessions attached meanwhile may be left out.
+func (s *Server) Each(fn func(Session)) {
+	for _, r := range s.registered() {
+		if r.session != nil {
+			fn(r.session)
+		}
+	}
+}
+
+// Sessions describes every session there is, in no order.
+func (s *Server) Sessions() []Info {
+	table, cfg, draining := s.registered(), s.config(), s.isDraining()
+	all := make([]Info, 0, len(table))
+	for _, r := range table {
+		c := r.conn
+		info := Info{
+			ID: c.ID().String(), Listener: cfg.Name, Protocol: cfg.Protocol, Accepted: c.Accepted(), Since: c.Accepted(),
+			State: StateQueued, Draining: draining, BytesIn: c.BytesIn(), BytesOut: c.BytesOut(),
+		}
+		switch {
+		case r.session != nil:
+			info.State, info.Client = StateActive, c.RemoteAddr().String()
+			all = r.session.Describe(all, info)
+			continue
+		case r.serving:
+			info.State = StateStarting
+		}
+		info.Client = c.stream.RemoteAddr().String() // c's may be about to change
+		all = append(all, info)
+	}
+	return all
+}
+
+// Kill ends the session or stream of an ID now and reports whether there was one.
+func (s *Server) Kill(id ID, stream uint64) bool {
+	for _, r := range s.registered() {
+		switch {
+		case r.conn.ID() != id:
+		case r.session != nil:
+			return r.session.Kill(stream)
+		default:
+			return stream == 0 && s.KillConn(r.conn)
+		}
+	}
+	return false
+}
+
+// KillConn closes a connection of the server for a Session's Kill, and counts that. false = it was closed before.
+func (s *Server) KillConn(c *Conn) bool {
+	open, _ := c.close()
+	if open {
+		s.CountError(ReasonKilled)
+	}
+	return open
+}

@@ -1,0 +1,85 @@
+package listener_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/listener"
+)
+
+func TestIDs(t *testing.T) {
+	last := listener.ID(0)
+	for range 1000 {
+		id := listener.NewID()
+		if id <= last {
+			t.Fatalf("%v after %v", id, last)
+		}
+		last = id
+	}
+	for text, want := range map[string]struct {
+		stream uint64
+		ok     bool
+	}{
+		last.String(): {0, true}, listener.StreamID(last.String(), 7): {7, true},
+		"": {}, "0": {}, "-1": {}, "?": {}, last.String() + ".": {}, last.String() + ".0": {}, last.String() + ".-1": {}, "zzzzzzzzzzzzzzzzz": {},
+	} {
+		id, stream, ok := listener.ParseID(text)
+		if ok != want.ok || ok && (id != last || stream != want.stream) {
+			t.Errorf("%q is %v, %d, %v", text, id, stream, ok)
+		}
+	}
+}
+
+// TestRegister: a session is in the list from the moment it is accepted until it is over, and can be ended at any time.
+func TestRegister(t *testing.T) {
+	attach, attached := make(chan struct{}), make(chan struct{}, 3)
+	s, err := listener.New(listener.Config{Name: "test", Protocol: "tcp", MaxConns: 1, Logger: quiet}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
+		n := &nap{t: t, conn: c.(*listener.Conn)}
+		<-attach
+		n.conn.Attach(n)
+		attached <- struct{}{}
+		_, _ = c.Read(make([]byte, 1))
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := conntest.Run(t, conntest.Listen(t), s.Serve, s.Close)
+	in := func(state listener.State, client net.Conn) (found listener.Info) {
+		conntest.Eventually(t, "the session is "+string(state), func() bool {
+			for _, i := range s.Sessions() {
+				if i.Client == client.LocalAddr().String() && i.State == state {
+					found = i
+				}
+			}
+			return found.ID != ""
+		})
+		return found
+	}
+	first := conntest.Dial(t, addr)
+	starting := in(listener.StateStarting, first)
+	second := conntest.Dial(t, addr)
+	queued := in(listener.StateQueued, second)
+	if starting.Listener != "test" || starting.Protocol != "tcp" || !queued.Accepted.After(starting.Accepted) {
+		t.Errorf("%+v and then %+v", starting, queued)
+	}
+	close(attach)
+	<-attached
+	if idle := in(listener.StateIdle, first); idle.ID != starting.ID || idle.Accepted != starting.Accepted {
+		t.Errorf("%+v was %+v", idle, starting)
+	}
+	id, _, _ := listener.ParseID(starting.ID)
+	if !s.Kill(id, 0) {
+		t.Error("the session is not there")
+	}
+	conntest.WantGone(t, first)
+	<-attached // the second's
+	conntest.Eventually(t, "the session has left the list", func() bool { return len(s.Sessions()) == 1 && !s.Kill(id, 0) })
+	third := conntest.Dial(t, addr)
+	id, _, _ = listener.ParseID(in(listener.StateQueued, third).ID)
+	if !s.Kill(id, 0) || s.Kill(id, 1) || s.Kill(id, 0) || s.Stats().Errors[listener.ReasonKilled] != 1 {
+		t.Error("a connection in the queue cannot be ended, has streams, or can be ended twice")
+	}
+	conntest.WantGone(t, third)
+}

@@ -1,0 +1,115 @@
+package pgproxy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/maphash"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// A statement that is prepared again, on another server connection, may have become another one by DDL meanwhile. A server that has had
+// it refuses to execute it then (0A000), for drivers write parameters and read rows by what they were told when they prepared it: others
+// would be misread in silence. So it is looked at what a server says of a statement that clients were told of before, and nothing of it
+// is executed unless that is the same. A client that asks again of each portal need not be protected.
+
+var fingerprintSeed = maphash.MakeSeed()
+
+// firstOwnType is the first OID of types that are not PostgreSQL's own (FirstNormalObjectId). Those differ between servers that hold the same
+// tables, unless one is the other's standby, so that they count as one.
+const firstOwnType = 16384
+
+// fingerprintOf sums up a ParameterDescription, a RowDescription or NoData: types, and the names of columns, and not whose columns they are. Of a
+// body longer than a Reader shows, of size bytes, it is the beginning.
+func fingerprintOf(typ byte, body []byte, size int) uint64 {
+	const afterName = 4 + 2 + 4 + 2 + 4 + 2 // table, column, type, size, modifier, format
+	var h maphash.Hash
+	h.SetSeed(fingerprintSeed)
+	maphash.WriteComparable(&h, size)
+	for rest := body[min(2, len(body)):]; len(rest) >= 4; {
+		if typ == pgwire.TypeParameterDescription {
+			maphash.WriteComparable(&h, min(binary.BigEndian.Uint32(rest), firstOwnType))
+			rest = rest[4:]
+			continue
+		}
+		end := bytes.IndexByte(rest, 0) + 1
+		if end == 0 || len(rest) < end+afterName {
+			break
+		}
+		_, _ = h.Write(rest[:end])
+		maphash.WriteComparable(&h, min(binary.BigEndian.Uint32(rest[end+6:]), firstOwnType))
+		rest = rest[end+afterName:]
+	}
+	return h.Sum64() | 1
+}
+
+// described looks at what a server says of a statement, or of a portal made from it. Where a server reader runs, mu is held.
+func (s *session) described(h pgwire.Header) error {
+	o, ok := s.st.front()
+	if !ok || o.on == nil || o.kind != opDescribe && o.kind != opInjectedDescribe {
+		return nil
+	}
+	body, err := s.srv.r.Peek(h.Len)
+	if err != nil {
+		return err
+	}
+	is, described, told := fingerprintOf(h.Type, body, h.Len), &o.on.columns, &o.st.columns
+	if h.Type == pgwire.TypeParameterDescription {
+		described, told = &o.on.parameters, &o.st.parameters
+	}
+	*described = is
+	switch {
+	case o.kind == opDescribe:
+		*told = is
+	case *told != 0 && *told != is:
+		s.unlike = o.st
+	}
+	return nil
+}
+
+// notUnlike waits, before Execute, for what the server says of a statement that was prepared again. If that is not what clients were told,
+// Execute is answered as a server does, and true returned. The message must not have been consumed.
+func (s *session) notUnlike() (rejected bool, err error) {
+	st := s.unseen
+	if st == nil {
+		return false, nil
+	}
+	s.unseen = nil
+	s.lockShared()
+	copying := s.st.copyIn
+	s.unlockShared()
+	if copying {
+		return false, nil
+	}
+	if err := s.catchUp(); err != nil {
+		return false, err
+	}
+	err = s.locked(func() {
+		if rejected = s.unlike == st && !s.st.skipping; rejected {
+			s.rejectWith(outdated())
+		}
+	})
+	if !rejected || err != nil {
+		return rejected, err
+	}
+	return true, s.c.Reader.Skip()
+}
+
+// outdated is the error of a server whose statement has become another one. Drivers know by the routine that preparing it again helps.
+func outdated() *pgwire.ErrorResponse {
+	m := errorResponse(pgwire.SeverityError, pgwire.StateFeatureNotSupported, "cached plan must not change result type", "")
+	m.Routine = "RevalidateCachedQuery"
+	return m
+}
+
+// inPlaceOfError returns the error to tell in the place of the one that the server has just answered with, nil if that is to be passed on: it was
+// our message that failed, or Bind of a statement that is not what the client was told of.
+func (s *session) inPlaceOfError() *pgwire.ErrorResponse {
+	switch failed := &s.st.failed; {
+	case failed.kind == opRejected:
+		return failed.err
+	case failed.kind == opBind && failed.st != nil && failed.st == s.unlike:
+		return outdated()
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package pgproxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// errKilled ends a session that an operator has ended.
+var errKilled = errors.New("an operator has ended it")
+
+// tick is the resolution of the times that a session notes with every statement: reading the clock
+// for each would cost more than the rest of the note.
+const tick = watchInterval / 4
+
+// ticks is a clock that costs a load. Proxy.watch moves it. The first tick is 1, for 0 is no time.
+type ticks struct{ now atomic.Uint32 }
+
+func (t *ticks) move() { t.now.Store(1 + uint32(clock()/tick)) }
+
+// at is the time that a tick stands for.
+func at(tickNumber uint32) time.Time { return started.Add(time.Duration(tickNumber-1) * tick) }
+
+// turn is what a session does and since when, in one atomic number: twice the tick, and 1 while it waits
+// for its server. 0 means that it has not asked for anything yet.
+type turn struct{ n atomic.Uint32 }
+
+func (t *turn) set(now uint32, works bool) {
+	n := now << 1
+	if works {
+		n |= 1
+	}
+	t.n.Store(n)
+}
+
+// entry is a Client as the register of sessions has it.
+type entry Client
+
+var _ listener.Resumer = (*entry)(nil)
+
+// Resume implements listener.Resumer.
+func (e *entry) Resume(ctx context.Context) { (*Client)(e).goOn(ctx) }
+
+// Kill implements listener.Session.
+func (e *entry) Kill(stream uint64) bool {
+	c := (*Client)(e)
+	if stream != 0 || c.killed.Swap(true) {
+		return false
+	}
+	c.CountError(listener.ReasonKilled)
+	if w := c.worker.Load(); w != nil && w.onKill != nil {
+		w.onKill(errKilled)
+	}
+	if c.state.CompareAndSwap(clientIdle, clientInterrupted) {
+		_ = c.Conn.SetReadDeadline(unixPast)
+	} else {
+		c.cutOff()
+	}
+	return true
+}
+
+// Describe implements listener.Session.
+func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Info {
+	c := (*Client)(e)
+	info.User, info.Database, info.Application, info.Upstream = c.User, c.Database, c.ApplicationName, c.backend.Name()
+	n := c.turn.n.Load()
+	if n != 0 {
+		info.Since = at(n >> 1)
+	}
+	switch c.state.Load() {
+	case clientIdle, clientInterrupted:
+		info.State = listener.StateIdle
+	case clientOpen:
+		info.State = listener.StateInTransaction
+	default:
+		info.State = listener.StateActive
+	}
+	if w := c.worker.Load(); w != nil && w.session != nil {
+		w.session.inform(&info, n&1 == 1)
+	}
+	return append(all, info)
+}
+
+// inform adds what the client holds. Another goroutine's.
+func (s *session) inform(info *listener.Info, works bool) {
+	if n := s.readerTurn.n.Load(); n != 0 && !works {
+		works = n&1 == 1
+		if since := at(n >> 1); since.After(info.Since) {
+			info.Since = since
+		}
+	}
+	s.cancelMu.Lock()
+	defer s.cancelMu.Unlock()
+	if srv := s.target; srv != nil {
+		info.Endpoint, info.ServerPID, info.Held, info.Statement = srv.endpoint, srv.key.ProcessID, at(srv.heldSince), string(srv.statement)
+		if !works && info.State == listener.StateActive {
+			info.State = listener.StateInTransaction
+		}
+	} else if s.acquiring != nil {
+		info.State = listener.StateWaiting
+	}
+}
+
+// maxStatement is how much of a statement the register shows, in bytes.
+const maxStatement = 200
+
+// showsStatements reports whether the register is to show them.
+func (c *Client) showsStatements() bool { return c.proxy.settings.Load().ShowStatements }
+
+// show notes the text of the statement that goes to the server connection.
+func (s *session) show(text []byte) {
+	if end := bytes.IndexByte(text, 0); end >= 0 {
+		text = text[:end]
+	}
+	s.cancelMu.Lock()
+	defer s.cancelMu.Unlock()
+	if srv := s.target; srv != nil {
+		srv.statement = append(srv.statement[:0], text[:min(len(text), maxStatement)]...)
+	}
+}
+
+// showMessage notes the text of a message of the client that is about to be forwarded, the header of which was read.
+func (s *session) showMessage(h pgwire.Header) error {
+	switch h.Type {
+	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind:
+	default:
+		return nil
+	}
+	body, err := s.c.Reader.Peek(min(h.Len, peekSize))
+	if err != nil {
+		return err
+	}
+	switch h.Type {
+	case pgwire.TypeParse:
+		_, body, _ = bytes.Cut(body, []byte{0}) // the name
+	case pgwire.TypeBind:
+		_, name, _, err := pgwire.BindNames(body)
+		st := s.stmts[string(name)]
+		if err != nil || st == nil {
+			return nil //nolint:nilerr // whoever forwards it judges it
+		}
+		body = []byte(st.body)
+	}
+	s.show(body)
+	return nil
+}
+
+// showRequest is showMessage for a request of the fast path.
+func (s *session) showRequest(b []byte) {
+	switch s.x.kind {
+	case simple:
+		s.show(b[headerSize:])
+	case executes:
+		s.show([]byte(s.x.st.body))
+	case parses:
+		s.show(b[headerSize+1:])
+	}
+}
+
+// held notes that the session has a server connection. cancelMu is held.
+func (s *session) held(srv *server) {
+	s.target, srv.heldSince, srv.statement = srv, s.c.proxy.ticks.now.Load(), srv.statement[:0]
+}
+
+// Killable returns a context that also ends when an operator ends the client's session. A backend that uses OnCancel serves the
+// client in it, and calls end afterwards.
+func (c *Client) Killable(ctx context.Context) (killable context.Context, end func()) {
+	killable, kill := context.WithCancelCause(ctx)
+	c.worker.Store(&worker{onKill: kill})
+	if c.killed.Load() {
+		kill(errKilled)
+	}
+	return killable, func() {
+		c.worker.Store(nil)
+		kill(context.Canceled)
+	}
+}
+
+// over is ctx's error, or that the session has been ended by an operator.
+func (c *Client) over(ctx context.Context) error {
+	if c.killed.Load() {
+		return errKilled
+	}
+	return ctx.Err()
+}
+
+// NextInTransaction waits for the next message where the session holds something for its client meanwhile.
+func (c *Client) NextInTransaction() (pgwire.Header, error) {
+	c.turn.set(c.proxy.ticks.now.Load(), false)
+	c.state.Store(clientOpen)
+	h, err := c.Reader.Next()
+	c.state.Store(clientBusy)
+	c.turn.set(c.proxy.ticks.now.Load(), false)
+	return h, err
+}
+
+// Sessions describes the clients, in no order.
+func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
+
+// Kill ends the session of an ID that Sessions has told: the client gets 57P01, and its statement is canceled. false = there is none.
+func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }
+
+// working is a client whose server worked for it, at a look of Proxy.watch.
+type working struct {
+	client *Client
+	turn   uint32
+}
+
+// stillWorking returns the clients of before whose servers have been working since, and those whose do now.
+func (p *Proxy) stillWorking(before []working) (still, now []working) {
+	p.mu.Lock()
+	for _, c := range p.clients {
+		if n := c.turn.n.Load(); n&1 == 1 {
+			now = append(now, working{c, n})
+		}
+	}
+	p.mu.Unlock()
+	return slices.DeleteFunc(before, func(w working) bool { return w.client.turn.n.Load() != w.turn }), now
+}

@@ -1,0 +1,113 @@
+package pgproxy
+
+import (
+	"errors"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+)
+
+// unixSoon is a deadline for reading what has arrived already.
+func unixSoon() time.Time { return time.Now().Add(aliveTimeout) }
+
+// startServerReader starts a goroutine that reads the server for as long as both sides may speak: until everything is answered, or until the
+// lease ends if nobody else can watch the server connection.
+func (s *session) startServerReader() {
+	s.both = true
+	s.mu.Lock()
+	s.reading = true
+	s.mu.Unlock()
+	if s.runReader == nil { // made once, for it is allocated
+		s.runReader = func() {
+			defer s.readers.Done()
+			s.readServer()
+		}
+	}
+	s.readers.Add(1)
+	fiber.Go(s.runReader)
+}
+
+// readServer is the server reader's goroutine.
+func (s *session) readServer() {
+	r := s.srv.r // the server connection stays leased while reading
+	for {
+		h, err := r.Next()
+		if err == nil {
+			_, err = r.Peek(h.Len) // as much as fits, so that mu is not held while waiting
+		}
+		s.mu.Lock()
+		if err == nil {
+			err = s.answer(h)
+		}
+		if err == nil && !r.HasMessage() {
+			err = s.c.Writer.Flush()
+			if err != nil {
+				err = errors.Join(errClientWrite, err)
+			} else if s.st.quiet() {
+				s.c.Writer.Release()
+			}
+		}
+		if err != nil {
+			s.readerFailed(err)
+		} else {
+			s.readerAnswered()
+		}
+		over := !s.reading
+		s.mu.Unlock()
+		if over {
+			return
+		}
+	}
+}
+
+// readerAnswered looks whether the server reader has done its work. mu is held.
+func (s *session) readerAnswered() {
+	free := s.st.settled() && !s.pinned
+	if s.st.quiet() && s.readerTurn.n.Load()&1 == 1 {
+		s.readerTurn.set(s.c.proxy.ticks.now.Load(), false)
+	}
+	switch {
+	case s.learning && (s.st.empty() || s.st.copyIn):
+	case !s.st.quiet() || s.srv.r.HasMessage():
+		return
+	case free:
+	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nobody else watches the server connection now
+		s.allowDrain()
+		return
+	}
+	s.reading = false
+	if free && !s.forwarding {
+		_ = s.c.Writer.Flush()
+		s.release()
+	}
+	s.allowDrain()
+	if s.waiting && !s.resident {
+		s.nudged = true
+		_ = s.c.Conn.SetReadDeadline(unixPast) // the session's goroutine goes on watching, or gives up its stack
+	}
+}
+
+// readerFailed ends the session from the server reader. mu is held.
+func (s *session) readerFailed(err error) {
+	s.reading = false
+	switch {
+	case isTimeout(err) && !errors.Is(err, errClientWrite):
+		return // stopServerReader
+	case errors.Is(err, errClientWrite) || s.c.over(s.ctx) != nil:
+		s.broken = err
+		_ = s.srv.conn.SetWriteDeadline(unixPast) // nobody reads the server any more, so that it may never read on
+	default:
+		s.broken = s.readerLost(err)
+	}
+	_ = s.c.Conn.SetReadDeadline(unixPast)
+}
+
+// readerLost tells the client that its server connection broke. The lease stays, for the session's
+// goroutine may be using the connection; it is closed under it.
+func (s *session) readerLost(cause error) error {
+	lost := s.reportLost(s.srv.whyLost(cause), false)
+	_ = s.c.Writer.Flush()
+	s.st.unsynced = true // in doubt: close discards it
+	_ = s.srv.conn.Close()
+	return lost
+}

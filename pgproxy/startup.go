@@ -1,0 +1,402 @@
+package pgproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+	"unique"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// Sizes of the cancel keys we give out, in bytes.
+const (
+	keySize30 = 4
+	keySize32 = 32
+)
+
+// maxPreambles bounds the SSLRequest and GSSENCRequest packets before the StartupMessage: one
+// of each is what a client may send.
+const maxPreambles = 2
+
+// lingerTime is how long a client that was refused has to read why.
+const lingerTime = time.Second
+
+// startup is a connection before it is a Client.
+type startup struct {
+	proxy   *Proxy
+	set     *settings
+	conn    fiber.Stream
+	r       *pgwire.Reader
+	w       *pgwire.Writer
+	isTLS   bool
+	packet  string // that startup was in
+	startup *pgwire.StartupMessage
+}
+
+// log returns a logger that knows what is known of the client so far.
+func (g *startup) log() *slog.Logger {
+	l := g.proxy.srv.Logger().With("client", g.conn.RemoteAddr().String())
+	if g.startup != nil {
+		l = l.With("user", g.startup.Get("user"), "database", g.startup.Get("database"),
+			"application_name", g.startup.Get("application_name"))
+	}
+	return l
+}
+
+// ServeConn serves one client; it implements listener.Handler.
+func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn) {
+	// What is below a session on the stack is kept small, and of the startup nothing is left:
+	// there are many clients, and most of them are idle.
+	if c := p.startup(ctx, fiber.StreamOf(conn)); c != nil {
+		c.carry(ctx)
+	}
+}
+
+// startup returns the client that has been authenticated, nil if there is none: it was refused,
+// has gone, or was a cancel request.
+func (p *Proxy) startup(ctx context.Context, conn fiber.Stream) *Client {
+	set := p.settings.Load()
+	g := &startup{proxy: p, set: set, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
+	authenticated := false
+	defer func() {
+		if !authenticated {
+			_ = g.conn.Close()
+		}
+	}()
+	_ = conn.SetDeadline(time.Now().Add(set.LoginTimeout))
+	c, err := g.run(ctx)
+	if err != nil {
+		g.refused(err)
+		return nil
+	}
+	if c == nil {
+		return nil
+	}
+	_ = g.conn.SetDeadline(time.Time{})
+	authenticated = true
+	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutOff) }) // the context of all sessions
+	if c.over(ctx) != nil {
+		c.cutOff() // registered too late for that, or its deadline was cleared
+	}
+	c.Logger().Debug("client connected", "mode", c.Mode.String())
+	return c
+}
+
+// leave ends what startup began.
+func (p *Proxy) leave(c *Client) {
+	c.OnCancel(nil)
+	c.Writer.Release()
+	c.Reader.Release()
+	p.unregister(c)
+	_ = c.Conn.Close()
+}
+
+// logEnd reports how a session ended.
+func (c *Client) logEnd(err error) {
+	var took time.Duration
+	if conn, ok := c.accepted(); ok {
+		took = time.Since(conn.Accepted())
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		c.Logger().Debug("client left", "duration", took)
+		return
+	}
+	c.Logger().Warn("session ended", "error", err, "duration", took)
+}
+
+// refusal is an error a client is told before its session begins.
+type refusal struct {
+	code    string // SQLSTATE
+	message string
+	hint    string
+	reason  string // for CountError
+	cause   error  // for the log only
+}
+
+func (r *refusal) Error() string {
+	if r.cause != nil {
+		return fmt.Sprintf("%s: %v", r.message, r.cause)
+	}
+	return r.message
+}
+
+func (r *refusal) Unwrap() error { return r.cause }
+
+// run reads startup packets until there is an authenticated client. A nil client without an
+// error means that there is nothing more to do.
+func (g *startup) run(ctx context.Context) (*Client, error) {
+	done, err := g.readStartup(ctx)
+	if done || err != nil {
+		return nil, err
+	}
+	if g.set.RequireTLS && !g.isTLS && g.conn.LocalAddr().Network() != "unix" {
+		return nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonTLS,
+			message: "TLS is required", hint: "Connect with sslmode=require or stricter."}
+	}
+	login := g.set.logins.find(g.packet)
+	if login == nil {
+		if login, err = g.login(); err != nil {
+			return nil, err
+		}
+	}
+	g.negotiate()
+	if err := g.authenticate(login.User); err != nil {
+		return nil, err
+	}
+	if login.backend == nil {
+		return nil, &refusal{code: pgwire.StateInvalidCatalogName, reason: listener.ReasonUnknownDatabase,
+			message: fmt.Sprintf("database %q does not exist", login.Database),
+			hint:    "The gateway's configuration has no such database and no \"*\"."}
+	}
+	if login.traffic == nil { // only now: who is refused has no series
+		login.traffic = g.set.cell(g.proxy, login.User, login.Database)
+		g.set.logins.keep(g.packet, login)
+	}
+	c := &Client{Conn: g.conn, Reader: g.r, Writer: g.w, Login: login}
+	g.proxy.register(c)
+	if conn, ok := c.accepted(); ok {
+		conn.Attach((*entry)(c))
+	}
+	return c, nil
+}
+
+// login takes the StartupMessage apart.
+func (g *startup) login() (*Login, error) {
+	m := g.startup
+	user, database := m.Get("user"), m.Get("database")
+	if user == "" {
+		return nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonProtocol,
+			message: "no PostgreSQL user name specified in startup packet"}
+	}
+	if database == "" {
+		database = user
+	}
+	params, err := settingsOf(m)
+	if err != nil {
+		return nil, err
+	}
+	size := keySize30
+	if m.Version >= pgwire.Version32 {
+		size = keySize32
+	}
+	return &Login{
+		User: shared(user), Database: shared(database), Params: params,
+		ApplicationName: shared(m.Get("application_name")), Mode: g.set.Mode,
+		proxy: g.proxy, backend: g.set.backend(database), keySize: size,
+	}, nil
+}
+
+// logins are those of the clients that have been let in under the present settings, by startup packet: most
+// clients of an application send the same one, again and again.
+type logins struct {
+	mu       sync.Mutex // held for a few instructions
+	byPacket map[string]*Login
+}
+
+// Bounds of what logins keep: the packets of usual clients take about 100 bytes.
+const (
+	maxLogins      = 1000
+	maxLoginPacket = 1 << 10
+)
+
+// find returns nil if there is none.
+func (l *logins) find(packet string) *Login {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byPacket[packet]
+}
+
+func (l *logins) keep(packet string, login *Login) {
+	if len(packet) > maxLoginPacket {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.byPacket) >= maxLogins {
+		clear(l.byPacket)
+	}
+	l.byPacket[packet] = login
+}
+
+// shared returns s as many clients have it, in the same memory.
+func shared(s string) string { return unique.Make(s).Value() }
+
+// readStartup reads packets up to the StartupMessage; done means that there will be none.
+func (g *startup) readStartup(ctx context.Context) (done bool, err error) {
+	if err := g.directTLS(ctx); err != nil {
+		return g.noStartup(err)
+	}
+	for range maxPreambles + 1 {
+		packet, err := g.r.Startup()
+		if err != nil {
+			return g.noStartup(err)
+		}
+		m, err := pgwire.DecodeStartup(packet)
+		if err != nil {
+			return false, malformed(err)
+		}
+		switch m := m.(type) {
+		case *pgwire.StartupMessage:
+			g.packet, g.startup = string(packet), m
+			return false, nil
+		case *pgwire.CancelRequest:
+			g.cancel(ctx, m)
+			return true, nil
+		case *pgwire.SSLRequest:
+			if err := g.answerSSL(ctx); err != nil {
+				return false, err
+			}
+		case *pgwire.GSSENCRequest:
+			if _, err := g.conn.Write([]byte{'N'}); err != nil {
+				return true, nil //nolint:nilerr // a client that has left is no error
+			}
+		}
+	}
+	return false, &refusal{code: pgwire.StateProtocolViolation, reason: listener.ReasonProtocol,
+		message: "too many encryption requests before the startup packet"}
+}
+
+// noStartup judges an error of reading a startup packet. Probes of load balancers connect and
+// leave; that is no error.
+func (g *startup) noStartup(err error) (done bool, _ error) {
+	switch {
+	case errors.Is(err, io.EOF):
+		return true, nil
+	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, io.ErrUnexpectedEOF):
+		return false, malformed(err)
+	}
+	return false, err
+}
+
+func malformed(err error) error {
+	return &refusal{code: pgwire.StateProtocolViolation, reason: listener.ReasonProtocol,
+		message: "invalid startup packet", cause: err}
+}
+
+// answerSSL goes on in TLS if that is configured.
+func (g *startup) answerSSL(ctx context.Context) error {
+	if g.set.TLS == nil || g.isTLS {
+		_, err := g.conn.Write([]byte{'N'})
+		return err
+	}
+	if g.r.Buffered() > 0 { // what came unencrypted must not pass for encrypted
+		return malformed(fmt.Errorf("%w: %d bytes after SSLRequest", pgwire.ErrMalformed, g.r.Buffered()))
+	}
+	if _, err := g.conn.Write([]byte{'S'}); err != nil {
+		return err
+	}
+	t, err := g.startTLS(ctx)
+	if err != nil {
+		return err
+	}
+	return g.r.SetSource(t)
+}
+
+// startTLS is the server's side of a handshake.
+func (g *startup) startTLS(ctx context.Context) (*fiber.TLSConn, error) {
+	t := fiber.TLSServer(g.conn, g.set.TLS)
+	if err := t.HandshakeContext(ctx); err != nil {
+		g.proxy.srv.CountError(listener.ReasonTLS)
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	g.isTLS, g.conn = true, t
+	g.w.SetDest(t)
+	return t, nil
+}
+
+// A client that begins with TLS (sslnegotiation=direct, from PostgreSQL 17 on) must name the protocol, so that nobody can be brought to
+// take one for another.
+const (
+	tlsHandshake = 0x16 // the type of the first record; a startup packet of that length would be over pgwire.MaxStartup
+	alpnProtocol = "postgresql"
+)
+
+// directTLS goes on in TLS if that is what the client began with.
+func (g *startup) directTLS(ctx context.Context) error {
+	conn, ok := g.conn.(*listener.Conn)
+	if g.set.TLS == nil || !ok {
+		return nil
+	}
+	first, err := g.r.PeekStart(1)
+	if err != nil || first[0] != tlsHandshake {
+		return err
+	}
+	if first, err = g.r.PeekStart(g.r.Buffered()); err != nil {
+		return err
+	}
+	conn.Unread(first)
+	t, err := g.startTLS(ctx)
+	if err != nil {
+		return err
+	}
+	g.r = pgwire.NewReader(t)
+	if t.ConnectionState().NegotiatedProtocol != alpnProtocol {
+		g.proxy.srv.CountError(listener.ReasonTLS)
+		return fmt.Errorf("TLS without the protocol (ALPN) %q", alpnProtocol)
+	}
+	return nil
+}
+
+// negotiate tells a client that asks for more than protocol 3.2 what it gets.
+func (g *startup) negotiate() {
+	n := pgwire.NegotiateProtocolVersion{Version: min(g.startup.Version, pgwire.Version32)}
+	for _, p := range g.startup.Params {
+		if strings.HasPrefix(p.Name, "_pq_.") {
+			n.Options = append(n.Options, p.Name)
+		}
+	}
+	if g.startup.Version > pgwire.Version32 || len(n.Options) > 0 {
+		g.w.Send(&n)
+	}
+}
+
+// refused tells client, log and counters why there is no session.
+func (g *startup) refused(err error) {
+	srv := g.proxy.srv
+	r, ok := errors.AsType[*refusal](err)
+	if !ok {
+		reason := listener.ReasonClientGone
+		if ne, isNet := errors.AsType[net.Error](err); isNet && ne.Timeout() {
+			reason = listener.ReasonTimeout
+		}
+		srv.CountError(reason)
+		g.log().Info("client gone before its session began", "error", err)
+		return
+	}
+	srv.CountError(r.reason)
+	g.log().Warn("client refused", "sqlstate", r.code, "error", err)
+	_ = g.conn.SetDeadline(time.Now().Add(lingerTime))
+	g.w.Send(errorResponse(pgwire.SeverityFatal, r.code, r.message, r.hint))
+	if g.w.Flush() == nil {
+		linger(g.conn)
+	}
+}
+
+// linger waits until a client that was told why it is refused has hung up: closing with unread
+// input resets the connection and takes the message away. The deadline is set already.
+func linger(conn fiber.Stream) {
+	_ = conn.CloseWrite()
+	_, _ = io.CopyN(io.Discard, conn, pgwire.MaxStartup)
+}
+
+// RejectConn tells a client for whom there is no place why, once it has said hello. A cancel request
+// needs none: it is how a place becomes free.
+func (p *Proxy) RejectConn(conn net.Conn, reason error) {
+	g := &startup{proxy: p, set: p.settings.Load(), conn: fiber.StreamOf(conn), r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
+	done, err := g.readStartup(context.Background())
+	if _, refused := errors.AsType[*refusal](err); done || err != nil && !refused {
+		return
+	}
+	g.w.Send(errorResponse(pgwire.SeverityFatal, pgwire.StateTooManyConnections, fmt.Sprintf("too many connections: %v", reason),
+		"Raise max_conns of the listener, or connect later."))
+	_ = g.w.Flush()
+}

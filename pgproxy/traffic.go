@@ -1,0 +1,234 @@
+package pgproxy
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/traffic"
+)
+
+// Timings of a client; an endpoint has the first one. Most transactions have one request, and are counted once: timeAlone is both the
+// request's time and the transaction's.
+const (
+	timeAlone  = iota // requests that are a transaction by themselves; of endpoints: every request, from when it could be sent
+	timeWithin        // other requests, from their first message to ReadyForQuery
+	timeBlocks        // transactions of several requests
+	timeWaits         // for a server connection; those that the fast path got at once are in atOnce
+	clientTimings
+	endpointTimings = timeWithin
+)
+
+// Counts of a client are errors by class, and these. An endpoint has errors only.
+var (
+	moreQueries = len(errorClasses)     // queries beyond the one in each request that is alone
+	atOnce      = len(errorClasses) + 1 // server connections that were there at once: one count is cheaper than a timing of 0
+)
+
+// errorClasses are PostgreSQL's, the first two characters of a SQLSTATE, sorted; the last one is for what PostgreSQL does not have.
+var errorClasses = []string{
+	"03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22", "23", "24", "25", "26", "27", "28", "2B", "2D", "2F",
+	"34", "38", "39", "3B", "3D", "3F", "40", "42", "44", "53", "54", "55", "57", "58", "72", "F0", "HV", "P0", "XX", traffic.Other,
+}
+
+// alwaysShown are the classes that begin at 0, for alerts to see the first error: connections, constraints, deadlocks, statements that are
+// wrong, resources, shutdown, the system.
+var alwaysShown = []string{"08", "23", "40", "42", "53", "57", "58", "XX"}
+
+// classOf is the count of a SQLSTATE.
+func classOf[T string | []byte](code T) int {
+	if len(code) >= 2 {
+		if i, ok := slices.BinarySearch(errorClasses[:len(errorClasses)-1], string(code[:2])); ok {
+			return i
+		}
+	}
+	return len(errorClasses) - 1
+}
+
+// maxUsers bounds the users and databases that are counted by name: each pair of a listener has its own series.
+const maxUsers = 100
+
+var clientTraffic = &traffic.Schema{
+	Labels: []string{"upstream", "user", "database"}, Limit: maxUsers, Kept: 1, Counts: len(errorClasses) + 2, Timings: clientTimings,
+	Views: []traffic.View{{
+		Labels: []string{"upstream"},
+		Counters: append(byClass("postgres_errors_total", "Errors that clients were told, by class of SQLSTATE."),
+			traffic.Counter{Name: "postgres_transactions_total", Help: "Transactions that ended.", Read: traffic.Counted(timeAlone, timeBlocks)},
+			traffic.Counter{Name: "postgres_queries_total", Help: "Queries that were answered.", Read: queries},
+		),
+		Histograms: []traffic.Timer{
+			{Name: "postgres_request_seconds", Help: "Time from a request's first message to ReadyForQuery.", Read: traffic.Time(timeAlone, timeWithin)},
+			{Name: "postgres_transaction_seconds", Help: "Time from a transaction's first message to its end.", Read: traffic.Time(timeAlone, timeBlocks)},
+			{Name: "postgres_wait_seconds", Help: "Time that transactions (in session mode: sessions) waited for a server connection.", Read: waited},
+		},
+	}, {
+		Labels: []string{"upstream", "user", "database"},
+		Counters: []traffic.Counter{
+			{Name: "postgres_user_transactions_total", Help: "Transactions that ended.", Read: traffic.Counted(timeAlone, timeBlocks)},
+			{Name: "postgres_user_queries_total", Help: "Queries that were answered.", Read: queries},
+			{Name: "postgres_user_errors_total", Help: "Errors that the user was told.", Read: errorsOf},
+			{Name: "postgres_user_request_seconds_total", Help: "Time of the user's requests.", Read: seconds(timeAlone, timeWithin)},
+			{Name: "postgres_user_wait_seconds_total", Help: "Time that the user waited for server connections.", Read: seconds(timeWaits)},
+		},
+	}},
+}
+
+var endpointTraffic = &traffic.Schema{
+	Counts: len(errorClasses), Timings: endpointTimings,
+	Views: []traffic.View{{
+		Counters: byClass("postgres_upstream_errors_total", "Errors that an endpoint answered, by class of SQLSTATE."),
+		Histograms: []traffic.Timer{{
+			Name: "postgres_upstream_request_seconds", Help: "Time from when a request could be sent to ReadyForQuery.", Read: traffic.Time(timeAlone),
+		}},
+	}},
+}
+
+func byClass(name, help string) []traffic.Counter {
+	list := make([]traffic.Counter, len(errorClasses))
+	for i, class := range errorClasses {
+		list[i] = traffic.Counter{
+			Name: name, Help: help, Label: "class", Value: class, Read: traffic.Count(i), Sparse: !slices.Contains(alwaysShown, class),
+		}
+	}
+	return list
+}
+
+func queries(r *traffic.Row) float64 {
+	return float64(r.Timings[timeAlone].Count() + r.Counts[moreQueries])
+}
+
+func errorsOf(r *traffic.Row) (n float64) {
+	for _, c := range r.Counts[:len(errorClasses)] {
+		n += float64(c)
+	}
+	return n
+}
+
+func seconds(timings ...int) func(*traffic.Row) float64 {
+	read := traffic.Time(timings...)
+	return func(r *traffic.Row) float64 {
+		h := read(r)
+		return h.Sum.Seconds()
+	}
+}
+
+// waited is the histogram with those that did not wait.
+func waited(r *traffic.Row) traffic.Histogram {
+	h := r.Timings[timeWaits]
+	h.Counts[0] += r.Counts[atOnce]
+	return h
+}
+
+// Meter measures the requests and transactions of a client. It belongs to the session of a Backend, as the Client does.
+type Meter struct {
+	shard   *traffic.Shard
+	place   int
+	asked   time.Duration // when the request began, by clock; 0 = none is under way
+	opened  time.Duration // when the transaction did whose last request is none of its own; 0 = none is open
+	queries uint64        // answered since the last ReadyForQuery
+}
+
+// Meter returns a new one.
+func (c *Client) Meter() Meter {
+	place := c.place()
+	return Meter{shard: c.traffic.Shard(place), place: place}
+}
+
+// place is the shard of the client's loop.
+func (c *Client) place() int {
+	if conn, ok := c.accepted(); ok {
+		return conn.Shard()
+	}
+	return traffic.ShardOf(0)
+}
+
+// Asked is to be called when a message of the client has come.
+func (m *Meter) Asked() {
+	if m.asked == 0 {
+		m.asked = clock()
+	}
+}
+
+// Query counts a query that was answered.
+func (m *Meter) Query() { m.queries++ }
+
+// Ready is to be called with each ReadyForQuery. more says that there are requests which have come and are not answered.
+func (m *Meter) Ready(status pgwire.TxStatus, more bool) { m.ready(status, more) }
+
+// ready returns when that is, by clock; 0 = no request was under way.
+func (m *Meter) ready(status pgwire.TxStatus, more bool) (now time.Duration) {
+	idle := status == pgwire.TxIdle
+	if m.asked > 0 && (m.queries > 0 || m.opened > 0) {
+		now = clock()
+		took := now - m.asked
+		if idle && m.opened == 0 {
+			m.shard.Observe(timeAlone, took)
+			m.queries--
+		} else {
+			m.shard.Observe(timeWithin, took)
+		}
+		if m.queries > 0 {
+			m.shard.Add(moreQueries, m.queries)
+		}
+		switch {
+		case !idle && m.opened == 0:
+			m.opened = m.asked
+		case idle && m.opened > 0:
+			m.shard.Observe(timeBlocks, now-m.opened)
+			m.opened = 0
+		}
+	}
+	m.queries = 0
+	if !more {
+		m.asked = 0
+	}
+	return now
+}
+
+// CountSQLState counts an error that the client is told. Error and Fatal do so by themselves.
+func (c *Client) CountSQLState(code string) { c.traffic.Shard(c.place()).Add(classOf(code), 1) }
+
+// measure counts what ReadyForQuery has ended. Where a server reader runs, mu is held.
+func (s *session) measure(status pgwire.TxStatus) {
+	s.meter.queries += uint64(s.st.answered)
+	s.st.answered = 0
+	asked := s.meter.asked
+	if now := s.meter.ready(status, s.st.ends > 0); now > 0 {
+		s.lease.Traffic().Shard(s.meter.place).Observe(timeAlone, now-max(asked, s.leasedAt))
+	}
+}
+
+// measureFast is measure for a request that the fast path has served.
+func (s *session) measureFast(now time.Duration) {
+	x := &s.x
+	s.meter.shard.Observe(timeAlone, now-x.began)
+	x.lease.Traffic().Shard(s.meter.place).Observe(timeAlone, now-s.leasedAt)
+}
+
+// countError counts an error of the server, the body of which begins with b.
+func (s *session) countError(b []byte) {
+	_, code, _ := bytes.Cut(b, []byte("\x00C"))
+	class := classOf(code)
+	s.meter.shard.Add(class, 1)
+	s.lease.Traffic().Shard(s.meter.place).Add(class, 1)
+}
+
+// countUpstreams looks up the upstreams of set's databases, and has each shown before somebody uses it.
+func (p *Proxy) countUpstreams(set *settings) {
+	set.upstreams = make(map[string]string, len(set.Databases))
+	for database, b := range set.Databases {
+		name := b.Status().Name
+		set.upstreams[database] = name
+		p.traffic.Cell(name, traffic.Other, traffic.Other)
+	}
+}
+
+// cell is where a client's traffic is counted.
+func (set *settings) cell(p *Proxy, user, database string) *traffic.Cell {
+	name, ok := set.upstreams[database]
+	if !ok {
+		name = set.upstreams["*"]
+	}
+	return p.traffic.Cell(name, user, database)
+}

@@ -1,0 +1,84 @@
+package pool_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// affineParker is a parker of a caller with an affinity.
+type affineParker struct {
+	parker
+	affinity int
+}
+
+func (p *affineParker) Affinity() int { return p.affinity }
+
+// at is the context of a caller there.
+func at(affinity int) context.Context {
+	return pool.WithParker(ctx, &affineParker{parker{ch: make(chan struct{}, 1)}, affinity})
+}
+
+// byID gives each resource an affinity of its own.
+func byID(c *pool.Config[*res]) { c.Affinity = func(r *res) int { return r.id } }
+
+// Of the idle resources a caller gets one of its affinity, or else the one used last, be the pool's clock fresh or not.
+func TestIdleOfTheCallersAffinity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 3}, byID)
+		for range 2 {
+			held := []pool.Lease[*res]{acquire(t, p), acquire(t, p), acquire(t, p)}
+			for id := 1; id <= 3; id++ { // 3 is used last
+				for _, l := range held {
+					if l.Value().id == id {
+						l.Release()
+					}
+				}
+			}
+			for _, c := range []struct{ affinity, want int }{{1, 1}, {2, 2}, {3, 3}, {7, 3}, {0, 3}, {2, 2}, {0, 2}} {
+				l, err := p.Acquire(at(c.affinity))
+				if err != nil {
+					t.Fatal(err)
+				}
+				want(t, "resource", l.Value().id, c.want)
+				l.Release()
+			}
+			time.Sleep(time.Second) // the clock rests
+		}
+		b.end(p)
+	})
+}
+
+// What is released goes to who waits where it is, until somebody has waited for a millisecond longer.
+func TestWaiterOfTheResourcesAffinity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1}, byID)
+		held := acquire(t, p) // of affinity 1
+		var waiters []*result
+		wait := func(affinity int, after time.Duration) {
+			time.Sleep(after)
+			waiters = append(waiters, begin(at(affinity), p))
+			synctest.Wait()
+		}
+		wait(2, 0)
+		wait(0, 500*time.Microsecond)
+		wait(1, 500*time.Microsecond)
+		wait(1, time.Microsecond)
+		wait(2, time.Microsecond)
+		for _, next := range []int{2, 0, 3, 1, 4} { // 3 is too late to overtake 0, and not 1
+			held.Release()
+			synctest.Wait()
+			if w := waiters[next]; !w.done || w.err != nil {
+				t.Fatalf("waiter %d has not got it: %v", next, w.err)
+			}
+			held = waiters[next].lease
+		}
+		held.Release()
+		b.end(p)
+	})
+}

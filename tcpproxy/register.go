@@ -1,0 +1,115 @@
+package tcpproxy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/upstream"
+)
+
+// waits records the function that ends the wait for the upstream connection, and calls it if the session
+// has been cut off already.
+func (s *session) waits(giveUp func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.giveUp = giveUp; s.cut != nil {
+		giveUp()
+	}
+}
+
+// relays records that r is about to run. If the session has been cut off, or ctx has ended, r ends at once.
+func (s *session) relays(ctx context.Context, r *relay, endpoint string) {
+	now := time.Now()
+	s.mu.Lock()
+	s.relay, s.endpoint, s.since = r, endpoint, now
+	cut := s.cut
+	s.mu.Unlock()
+	switch {
+	case cut != nil:
+		r.fail(reasonOfCut(cut), cut)
+	case ctx.Err() != nil:
+		r.fail(listener.ReasonDrained, errDrained)
+	}
+}
+
+// isCut returns why the session is to end from this side, nil if it is not.
+func (s *session) isCut() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cut
+}
+
+// cutOff ends the session; false = it was cut off before. Any goroutine may call it.
+func (s *session) cutOff(why error) bool {
+	s.mu.Lock()
+	if s.cut != nil {
+		s.mu.Unlock()
+		return false
+	}
+	s.cut = why
+	r := s.relay
+	if r == nil && s.giveUp != nil {
+		s.giveUp()
+	}
+	s.mu.Unlock()
+	if r != nil {
+		r.fail(reasonOfCut(why), why)
+	}
+	return true
+}
+
+// reasonOfCut returns the error counter of a cut-off.
+func reasonOfCut(why error) string {
+	switch {
+	case errors.Is(why, errKilled):
+		return listener.ReasonKilled
+	case errors.Is(why, upstream.ErrUnhealthy), errors.Is(why, upstream.ErrRemoved):
+		return listener.ReasonEndpointOut
+	}
+	return listener.ReasonDrained
+}
+
+// cutOff ends every session, once their context has ended.
+func (p *Proxy) cutOff() {
+	p.srv.Each(func(s listener.Session) { s.(*session).cutOff(errDrained) }) //nolint:forcetypeassert // all are
+}
+
+var _ listener.Session = (*session)(nil)
+
+// Describe implements listener.Session.
+func (s *session) Describe(all []listener.Info, info listener.Info) []listener.Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.relay != nil:
+		info.State, info.Since, info.Endpoint, info.Held = listener.StateActive, s.since, s.endpoint, s.since
+	case s.giveUp != nil:
+		info.State = listener.StateWaiting
+	default:
+		info.State = listener.StateStarting
+	}
+	info.Upstream = s.cfg.Upstream.Name()
+	return append(all, info)
+}
+
+// Kill implements listener.Session. During a TLS handshake it closes the connection.
+func (s *session) Kill(stream uint64) bool {
+	if stream != 0 || !s.cutOff(errKilled) {
+		return false
+	}
+	s.mu.Lock()
+	starting := s.giveUp == nil
+	s.mu.Unlock()
+	if starting {
+		_ = s.client.Close()
+	}
+	return true
+}
+
+// Sessions describes the streams, in no order.
+func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
+
+// Kill resets the stream of an ID that Sessions has told, on both sides; false = there is none.
+func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }

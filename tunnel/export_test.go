@@ -1,0 +1,47 @@
+package tunnel
+
+import (
+	"log/slog"
+
+	"github.com/headpond/headpond/mux"
+)
+
+// Restarted is called when a process with that instance has proved to be the peer.
+func (s *Server) Restarted(peer string, instance [16]byte) { s.sessions.restarted(peer, instance) }
+
+// Members is the bookkeeping of sessions. Its methods are those of the type sessions, but for Add, which serves nothing.
+type Members struct{ t *sessions }
+
+// NewMembers returns one in which a peer may have that many streams.
+func NewMembers(streams int) Members {
+	return Members{newSessions("test", &Config{MaxStreams: streams, Logger: slog.New(slog.DiscardHandler)})}
+}
+
+// A Member is one of them.
+type Member struct{ m *member }
+
+// Add makes s a session of the peer.
+func (m Members) Add(name string, s *mux.Session) Member {
+	p := m.t.peers[name]
+	if p == nil {
+		p = &peer{name: name}
+		m.t.peers[name] = p
+	}
+	one := newMember(name, proof{}, s, func() {})
+	one.of = p
+	p.sessions = append(p.sessions, one)
+	return Member{one}
+}
+
+// Enter is enter.
+func (m Members) Enter(s Member) bool { return m.t.enter(s.m.of, s.m) }
+
+// GiveUp is giveUp.
+func (m Members) GiveUp(s Member) {
+	m.t.mu.Lock()
+	defer m.t.mu.Unlock()
+	m.t.giveUp(s.m, errRestarted)
+}
+
+// Remove is remove.
+func (m Members) Remove(s Member) { m.t.remove(s.m.of, s.m) }

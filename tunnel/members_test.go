@@ -1,0 +1,118 @@
+package tunnel_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/headpond/headpond/internal/certs"
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/mux"
+	"github.com/headpond/headpond/tunnel"
+)
+
+// TestHelloAgainAndAgain: a peer that says hello as one new process after the other does not make as many goroutines look whether
+// its session still answers.
+func TestHelloAgainAndAgain(t *testing.T) {
+	e := start(t, options{})
+	conntest.Eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
+	before := runtime.NumGoroutine()
+	for i := range 1000 {
+		e.server.Restarted("branch", [16]byte{byte(i), byte(i >> 8), 1})
+	}
+	if n := runtime.NumGoroutine(); n > before+100 {
+		t.Errorf("%d goroutines more", n-before)
+	}
+	if e.server.Tunnel().Sessions != 1 {
+		t.Error("a session that answers was ended")
+	}
+}
+
+// TestStreamsOfASessionGivenUp: no more are taken, for nobody would count them.
+func TestStreamsOfASessionGivenUp(t *testing.T) {
+	members, session := tunnel.NewMembers(2), anySession(t)
+	m := members.Add("branch", session)
+	if !members.Enter(m) {
+		t.Error("a stream is refused")
+	}
+	members.GiveUp(m)
+	if members.Enter(m) {
+		t.Error("a stream of a session that was given up is taken")
+	}
+}
+
+// TestGivenUpTooLate: giving up a session that is over does not change what its name's next peer may have.
+func TestGivenUpTooLate(t *testing.T) {
+	members, session := tunnel.NewMembers(2), anySession(t)
+	old := members.Add("branch", session)
+	if !members.Enter(old) || !members.Enter(old) {
+		t.Error("a stream is refused")
+	}
+	members.Remove(old)
+	next := members.Add("branch", session)
+	members.GiveUp(old)
+	if !members.Enter(next) || !members.Enter(next) || members.Enter(next) {
+		t.Error("the next peer has not two streams")
+	}
+}
+
+func anySession(t *testing.T) *mux.Session {
+	t.Helper()
+	s, err := join(t, dialTCP(t, start(t, options{}).address), mux.Config{Name: "any", PSK: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestAuthorityIsDropped: sessions of peers whose certificates nobody vouches for any more end.
+func TestAuthorityIsDropped(t *testing.T) {
+	ca, other := certs.New(), certs.New()
+	o := mutual(t, ca, ca, "branch", "branch")
+	var sc tunnel.ServerConfig
+	inner := o.server
+	o.server = func(c *tunnel.ServerConfig) { inner(c); sc = *c }
+	e := start(t, o)
+	conntest.Eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
+	update := func(cas *certs.Authority) {
+		sc.TLS = sc.TLS.Clone()
+		sc.TLS.ClientCAs = cas.Pool
+		if err := e.server.Update(sc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(ca)
+	if st := e.server.Tunnel(); st.Sessions != 1 || st.Made != 1 {
+		t.Errorf("after an update that changes nothing: %+v", st)
+	}
+	update(other)
+	conntest.Eventually(t, "no session is left", func() bool { return e.server.Tunnel().Sessions == 0 })
+	if e.serverLog.Line("session over", "peer=branch", "revoked") == "" {
+		t.Error("the log does not say why")
+	}
+	if sc.TLS.ClientAuth != tls.RequireAndVerifyClientCert {
+		t.Error("certificates are not asked for")
+	}
+}
+
+// TestPeersWithoutAName: as many keys are tried for one as is no burden before it has proved anything.
+func TestPeersWithoutAName(t *testing.T) {
+	for _, peers := range []int{64, 65} {
+		var last []byte
+		e := start(t, options{server: func(c *tunnel.ServerConfig) {
+			c.PSK = nil
+			for i := range peers {
+				last = fmt.Appendf(nil, "the key of peer %04d", i)
+				c.Peers = append(c.Peers, tunnel.Peer{Name: fmt.Sprint("peer", i), Keys: [][]byte{last}})
+			}
+		}})
+		_, err := join(t, dialTCP(t, e.address), mux.Config{PSK: last})
+		if (err == nil) != (peers == 64) {
+			t.Errorf("%d peers, and one without a name: %v", peers, err)
+		}
+		if _, err := join(t, dialTCP(t, e.address), mux.Config{PSK: last, Name: fmt.Sprint("peer", peers-1)}); err != nil {
+			t.Errorf("%d peers, and one with a name: %v", peers, err)
+		}
+	}
+}

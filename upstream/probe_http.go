@@ -1,0 +1,193 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/internal/tlsclient"
+)
+
+// Bounds of what a probed HTTP server may answer with.
+const (
+	probeHeaderBytes = 64 << 10
+	probeBodyBytes   = 512 // read of a 400 only, to tell why
+)
+
+// HTTPCheck is a health check by a GET request over HTTP/1.1, on a connection of
+// its own. Path is required.
+type HTTPCheck struct {
+	// Path is what is asked for, a query included.
+	Path string
+	// Host names the server in requests, and to TLS without a ServerName, where
+	// endpoints are addresses of a name; "" = the endpoint's host.
+	Host string
+	// Dial connects; nil = package net.
+	Dial DialFunc
+	// TLS returns the TLS settings, without which the check is in clear text. It
+	// is called for each probe, so that certificates may be replaced, and should
+	// return the same pointer while nothing changes: settings with a
+	// ClientSessionCache resume sessions. Without a ServerName Host is used, or
+	// the endpoint's host.
+	TLS func() (*tls.Config, error)
+	// Token returns a bearer token; nil = none. It is called for each probe.
+	Token func() (string, error)
+	// Expect lists the statuses of a healthy endpoint; empty = 200 to 399.
+	// Redirects are not followed.
+	Expect []int
+}
+
+// HTTPProbe returns the Probe of an HTTPCheck for path.
+func HTTPProbe(path string) Probe { return HTTPCheck{Path: path}.Probe() }
+
+// HTTPSProbe is HTTPProbe over TLS, with sessions that are resumed.
+func HTTPSProbe(path string, cfg *tls.Config) Probe {
+	if cfg == nil {
+		cfg = &tls.Config{}
+	}
+	cfg = tlsclient.WithSessions(cfg)
+	return HTTPCheck{Path: path, TLS: func() (*tls.Config, error) { return cfg, nil }}.Probe()
+}
+
+// Probe returns the check as a Probe. It names Host to the server, else the
+// endpoint's host, without the zone of an IPv6 address, which means nothing
+// there, and "localhost" for an endpoint without a host.
+func (h HTTPCheck) Probe() Probe {
+	if !strings.HasPrefix(h.Path, "/") {
+		h.Path = "/" + h.Path
+	}
+	if h.Dial == nil {
+		h.Dial = netaddr.Dial
+	}
+	return func(ctx context.Context, endpoint string) error {
+		if err := h.run(ctx, endpoint); err != nil {
+			return fmt.Errorf("health probe GET %s: %w", h.Path, err)
+		}
+		return nil
+	}
+}
+
+// run does one check.
+func (h *HTTPCheck) run(ctx context.Context, endpoint string) error {
+	req, err := h.request(ctx, endpoint)
+	if err != nil {
+		return err
+	}
+	var cfg *tls.Config
+	if h.TLS != nil {
+		if cfg, err = h.TLS(); err != nil {
+			return err
+		}
+	}
+	c, err := h.Dial(ctx, endpoint)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if cfg != nil {
+		name := endpoint
+		if h.Host != "" {
+			name = req.Host
+		}
+		tc := tls.Client(c, tlsclient.For(cfg, name))
+		if err := tc.HandshakeContext(ctx); err != nil {
+			return explainHandshake(err)
+		}
+		c = tc
+	}
+	return h.exchange(c, req) // closing c ends the body
+}
+
+// request makes the request for an endpoint.
+func (h *HTTPCheck) request(ctx context.Context, endpoint string) (*http.Request, error) {
+	network, host, err := netaddr.Split(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if network != "tcp" {
+		host = "localhost"
+	} else if _, port, err := net.SplitHostPort(host); err == nil && h.Host != "" {
+		host = net.JoinHostPort(h.Host, port)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+h.Path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Host = host
+	req.Close = true
+	req.Header.Set("User-Agent", "headpond-health-probe")
+	if h.Token != nil {
+		token, err := h.Token()
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return req, nil
+}
+
+// exchange does the request on c and judges the answer.
+func (h *HTTPCheck) exchange(c net.Conn, req *http.Request) error {
+	if err := req.Write(c); err != nil {
+		return err
+	}
+	r := bufio.NewReader(io.LimitReader(c, probeHeaderBytes))
+	if h.TLS == nil && answersTLS(r) {
+		return errNeedsTLS
+	}
+	resp, err := http.ReadResponse(r, req) //nolint:bodyclose // closing c ends it; Close would read the rest
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(h.Expect) > 0 && !slices.Contains(h.Expect, resp.StatusCode):
+		err = fmt.Errorf("status %s, want %s", resp.Status, strings.Trim(fmt.Sprint(h.Expect), "[]"))
+	case len(h.Expect) == 0 && (resp.StatusCode < 200 || resp.StatusCode > 399):
+		err = fmt.Errorf("status %s, want 200 to 399", resp.Status)
+	}
+	if err != nil && h.TLS == nil && resp.StatusCode == http.StatusBadRequest && asksForTLS(resp.Body) {
+		return fmt.Errorf("%w (%w)", errNeedsTLS, err)
+	}
+	return err
+}
+
+// What checks say that can never succeed.
+var (
+	errNeedsTLS = errors.New("the endpoint answered with TLS: use https")
+	errNoTLS    = errors.New("the endpoint does not speak TLS: use http")
+)
+
+// answersTLS reports whether the answer begins with a TLS alert, as servers send
+// it to clients that speak clear text.
+func answersTLS(r *bufio.Reader) bool {
+	start, err := r.Peek(2)
+	return err == nil && bytes.Equal(start, []byte{21, 3}) // alert, TLS or SSL 3
+}
+
+// asksForTLS reports whether a 400 is for a request in clear text, as the
+// servers of Go and nginx put it.
+func asksForTLS(body io.Reader) bool {
+	text, _ := io.ReadAll(io.LimitReader(body, probeBodyBytes))
+	return bytes.Contains(text, []byte("HTTPS"))
+}
+
+// explainHandshake adds what to do when the endpoint does not speak TLS.
+func explainHandshake(err error) error {
+	var header tls.RecordHeaderError
+	if errors.As(err, &header) {
+		return fmt.Errorf("%w (%w)", errNoTLS, err)
+	}
+	return fmt.Errorf("TLS handshake: %w", err)
+}

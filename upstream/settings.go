@@ -1,0 +1,203 @@
+package upstream
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headpond/headpond/internal/netaddr"
+	"github.com/headpond/headpond/pool"
+)
+
+// Defaults of Health and Ejection, used where a field is zero.
+const (
+	DefaultHealthInterval = 2 * time.Second
+	DefaultHealthTimeout  = time.Second
+	DefaultRise           = 2
+	DefaultFall           = 3
+	DefaultStagger        = 2 * time.Second
+	DefaultEjectFailures  = 5
+	DefaultEjectBase      = time.Second
+	DefaultEjectMax       = time.Minute
+)
+
+// Settings are what Update can change while an Upstream runs. The zero value is
+// usable, but has no endpoints.
+type Settings struct {
+	// Endpoints are those to use, each address once. Without any, Acquire fails
+	// until Update brings some. With a Source they are used until it has told
+	// of others.
+	Endpoints []Endpoint
+	// Source tells of the endpoints from now on, and of every change; nil = they
+	// are Endpoints. Sources are compared with ==, and one that stays is not
+	// interrupted by Update, so it must be a pointer. An Upstream that changes
+	// to another Source keeps the endpoints it has until that has told of its.
+	Source Source
+	// Balance chooses among the endpoints; the zero value is P2C.
+	Balance Balance
+	// Limits are those of each endpoint's pool.
+	Limits pool.Limits
+	// Health is the active check; none without a Probe.
+	Health Health
+	// Ejection is the passive check.
+	Ejection Ejection
+	// SlowStart is how long an endpoint that was added to others, or that is in
+	// again after it was out, takes to get its full share of leases, by P2C and
+	// RoundRobin; 0 = at once.
+	SlowStart time.Duration
+	// OnRemoved is what becomes of leases of an endpoint that is removed.
+	OnRemoved Removal
+	// RemovedTimeout is how long these leases may last with DrainRemoved; then
+	// they are interrupted. 0 = for ever.
+	RemovedTimeout time.Duration
+}
+
+// Removal says what happens to leases of an endpoint that is removed.
+type Removal int
+
+const (
+	// DrainRemoved lets them come back. The default.
+	DrainRemoved Removal = iota
+	// CloseRemoved interrupts them at once.
+	CloseRemoved
+)
+
+// Bounds of endpoints. More of them, or a larger weight, are a mistake somewhere.
+const (
+	MaxEndpoints = 1000
+	MaxWeight    = 65535 // of a DNS SRV record
+)
+
+// Endpoint is one address that serves.
+type Endpoint struct {
+	// Address is "host:port" or "unix:/path". It is the endpoint's identity: one
+	// that stays keeps its pool, connections and state.
+	Address string
+	// Weight is its share of leases beside the others of its Priority, from 1 to
+	// MaxWeight; 0 = 1. The balance First ignores it.
+	Weight int
+	// Priority 0 is used as long as one endpoint of it is in; then the next
+	// higher number is, and so on.
+	Priority int
+	// Zone and Metadata are shown to the operator and have no effect.
+	Zone     string
+	Metadata map[string]string
+}
+
+// Endpoints returns endpoints at addresses, all alike.
+func Endpoints(addresses ...string) []Endpoint {
+	list := make([]Endpoint, len(addresses))
+	for i, a := range addresses {
+		list[i].Address = a
+	}
+	return list
+}
+
+// Health is an active health check: every endpoint is probed every Interval.
+// The first probe decides alone; after that Fall failures in a row take an
+// endpoint out and Rise successes in a row take it in again.
+type Health struct {
+	Probe      Probe         // nil = no active check
+	Interval   time.Duration // from the end of one probe to the next, ±10 %; 0 = DefaultHealthInterval
+	Timeout    time.Duration // of one probe; 0 = DefaultHealthTimeout
+	Rise, Fall int           // 0 = DefaultRise, DefaultFall
+	// OnUnhealthy is what becomes of the leases of an endpoint that is out.
+	OnUnhealthy UnhealthyPolicy
+	// UnhealthyTimeout is how long they may last with DrainUnhealthy; 0 = for ever.
+	UnhealthyTimeout time.Duration
+	// Stagger is over which time they are interrupted, so that their users do not
+	// all come back at once; 0 = DefaultStagger.
+	Stagger time.Duration
+}
+
+// Ejection is the passive check: Failures in a row (connections that could not
+// be opened, leases ended by Fail) take an endpoint out for Base. Then a
+// connection is opened, and closed, beside the pool: when that fails, or when it
+// is back and one more failure is seen, the time is doubled, up to Max; a success
+// (Release, OK) ends the series. Up to a tenth is added at random to each time.
+type Ejection struct {
+	Failures  int           // 0 = DefaultEjectFailures, negative = never eject
+	Base, Max time.Duration // 0 = DefaultEjectBase, DefaultEjectMax
+}
+
+func (h Health) withDefaults() Health {
+	h.Interval = cmp.Or(h.Interval, DefaultHealthInterval)
+	h.Timeout = cmp.Or(h.Timeout, DefaultHealthTimeout)
+	h.Rise = cmp.Or(h.Rise, DefaultRise)
+	h.Fall = cmp.Or(h.Fall, DefaultFall)
+	h.Stagger = cmp.Or(h.Stagger, DefaultStagger)
+	return h
+}
+
+func (e Ejection) withDefaults() Ejection {
+	e.Failures = cmp.Or(e.Failures, DefaultEjectFailures)
+	e.Base = cmp.Or(e.Base, DefaultEjectBase)
+	e.Max = cmp.Or(e.Max, DefaultEjectMax)
+	e.Max = max(e.Max, e.Base)
+	return e
+}
+
+// verify reports every problem, joined. interrupts says that leases can be
+// interrupted.
+func (s *Settings) verify(name string, interrupts bool) error {
+	errs := []error{verifyEndpoints(s.Endpoints)}
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !s.Balance.valid() {
+		bad("balance %v is unknown", s.Balance)
+	}
+	if err := s.Limits.Verify(); err != nil {
+		bad("%w", err)
+	}
+	if h := s.Health; h.Interval < 0 || h.Timeout < 0 || h.Rise < 0 || h.Fall < 0 || h.UnhealthyTimeout < 0 || h.Stagger < 0 {
+		bad("a health check's Interval, Timeout, Rise, Fall, UnhealthyTimeout and Stagger must not be negative")
+	}
+	if s.Ejection.Base < 0 || s.Ejection.Max < 0 {
+		bad("an ejection's Base and Max must not be negative")
+	}
+	if s.SlowStart < 0 || s.RemovedTimeout < 0 {
+		bad("SlowStart and RemovedTimeout must not be negative")
+	}
+	switch s.OnRemoved {
+	case DrainRemoved, CloseRemoved:
+	default:
+		bad("OnRemoved %d is unknown", s.OnRemoved)
+	}
+	switch s.Health.OnUnhealthy {
+	case KeepUnhealthy, CloseUnhealthy, DrainUnhealthy:
+	default:
+		bad("OnUnhealthy %d is unknown", s.Health.OnUnhealthy)
+	}
+	if !interrupts && (s.Health.OnUnhealthy != KeepUnhealthy || s.OnRemoved == CloseRemoved || s.RemovedTimeout > 0) {
+		bad("leases cannot be interrupted without Interrupt")
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w: upstream %q: %w", ErrConfig, name, err)
+	}
+	return nil
+}
+
+// verifyEndpoints reports every problem of a set.
+func verifyEndpoints(list []Endpoint) error {
+	var errs []error
+	if len(list) > MaxEndpoints {
+		return fmt.Errorf("%d endpoints; at most %d are possible", len(list), MaxEndpoints)
+	}
+	seen := make(map[string]bool, len(list))
+	for _, e := range list {
+		if _, _, err := netaddr.Split(e.Address); err != nil {
+			errs = append(errs, fmt.Errorf("endpoint: %w", err))
+		}
+		if seen[e.Address] {
+			errs = append(errs, fmt.Errorf("endpoint %q appears twice", e.Address))
+		}
+		seen[e.Address] = true
+		if e.Weight < 0 || e.Weight > MaxWeight {
+			errs = append(errs, fmt.Errorf("endpoint %q: weight %d is not from 1 to %d", e.Address, e.Weight, MaxWeight))
+		}
+		if e.Priority < 0 {
+			errs = append(errs, fmt.Errorf("endpoint %q: priority %d is negative", e.Address, e.Priority))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,219 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Source tells where the endpoints of an Upstream are, and tells of changes.
+type Source interface {
+	// Watch looks for endpoints until ctx ends, and then returns. It calls report
+	// with the whole set when it knows it first, and at each change; a set that is
+	// the same may be reported again. What the set held before that is gone from
+	// it is removed, and nothing else is touched. It calls report with an error
+	// when it cannot tell: the Upstream keeps the last set and shows the error
+	// until a set is reported without one; a set with an error is of endpoints
+	// some of which are only as they were. An empty set is an error too: more
+	// often than the last endpoint is gone, whoever should know of it is. report
+	// does not keep the slice. It returns the error, also if it is why the set was
+	// not taken, and is to be called from one goroutine at a time.
+	Watch(ctx context.Context, report func(set []Endpoint, err error) error)
+	// String names what is watched for the operator, such as "dns
+	// api.internal:6443".
+	String() string
+}
+
+// SourceStatus is what a Source has told. It is zero without a Source.
+type SourceStatus struct {
+	Name         string    // Source.String
+	Updated      time.Time // when it last reported a set; zero: never
+	Changed      time.Time // when a set last differed from the one before; zero: never
+	FailingSince time.Time // zero: its last report was a set
+	LastError    string    // of its last report, if that was an error
+	// Counters of this Upstream, all its sources together.
+	Failed                  uint64 // reports that were errors or no possible set
+	Added, Removed, Altered uint64 // endpoints
+}
+
+// errNoEndpoints is what an empty set means.
+var errNoEndpoints = errors.New("no endpoints")
+
+// watch is one Source at work.
+type watch struct {
+	source   Source
+	cancel   context.CancelFunc
+	answered chan struct{} // closed at the first report
+	err      error         // of the last report; guarded by Upstream.mu
+}
+
+// follow begins to watch source in the stead of the one before. updating is held.
+func (u *Upstream[T]) follow(source Source) {
+	if u.watch != nil {
+		if u.watch.source == source {
+			return
+		}
+		u.watch.cancel()
+		u.watch.answer()
+		u.setWatch(nil)
+	}
+	if source == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(u.ctx)
+	w := &watch{source: source, cancel: cancel, answered: make(chan struct{})}
+	u.setWatch(w)
+	u.tasks.Go(func() { u.run(ctx, w) })
+}
+
+// run is the goroutine of a Source.
+func (u *Upstream[T]) run(ctx context.Context, w *watch) {
+	defer func() {
+		if p := recover(); p != nil {
+			u.cfg.Logger.Error("the source of endpoints panicked and is not asked any more", "upstream", u.cfg.Name, "source", w.source.String(), "panic", p)
+			_ = u.reported(w, nil, fmt.Errorf("panicked: %v", p))
+		}
+	}()
+	w.source.Watch(ctx, func(set []Endpoint, err error) error { return u.reported(w, set, err) })
+}
+
+// setWatch changes the source; the counters go on.
+func (u *Upstream[T]) setWatch(w *watch) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.watch = w
+	u.told = SourceStatus{Failed: u.told.Failed, Added: u.told.Added, Removed: u.told.Removed, Altered: u.told.Altered}
+	if w != nil {
+		u.told.Name = w.source.String()
+	}
+}
+
+// reported takes what a Source says.
+func (u *Upstream[T]) reported(w *watch, list []Endpoint, err error) error {
+	u.updating.Lock()
+	defer u.updating.Unlock()
+	if u.closed || u.watch != w {
+		return nil
+	}
+	defer w.answer()
+	if err == nil && len(list) == 0 {
+		err = errNoEndpoints
+	}
+	if len(list) > 0 {
+		bad := verifyEndpoints(list)
+		if bad == nil {
+			bad = u.apply(u.settings, list)
+		}
+		err = cmp.Or(bad, err)
+	}
+	u.note(w, err)
+	return err
+}
+
+// answer lets those go on who wait for the first report. updating is held.
+func (w *watch) answer() {
+	select {
+	case <-w.answered:
+	default:
+		close(w.answered)
+	}
+}
+
+// note keeps what became of a report.
+func (u *Upstream[T]) note(w *watch, err error) {
+	now := time.Now()
+	u.mu.Lock()
+	began, since := w.err == nil && err != nil, u.told.FailingSince
+	w.err = err
+	if err != nil {
+		u.told.Failed++
+		u.told.LastError = err.Error()
+		if began {
+			u.told.FailingSince = now
+		}
+	} else {
+		u.told.Updated, u.told.FailingSince, u.told.LastError = now, time.Time{}, ""
+	}
+	u.mu.Unlock()
+	switch {
+	case began:
+		u.cfg.Logger.Warn("the source of endpoints fails, the last set is kept", "upstream", u.cfg.Name, "source", w.source.String(),
+			"endpoints", len(u.set.Load().all), "error", err)
+	case err == nil && !since.IsZero():
+		u.cfg.Logger.Info("the source of endpoints works again", "upstream", u.cfg.Name, "source", w.source.String(),
+			"failed_for", now.Sub(since).Round(time.Millisecond))
+	}
+}
+
+// difference is what a set changes, by address.
+type difference struct{ added, removed, changed []string }
+
+func (d difference) none() bool { return len(d.added)+len(d.removed)+len(d.changed) == 0 }
+
+// compare finds the difference of two sets.
+func compare(before, after []Endpoint) (d difference) {
+	was := make(map[string]Endpoint, len(before))
+	for _, e := range before {
+		was[e.Address] = e
+	}
+	for _, e := range after {
+		old, stays := was[e.Address]
+		switch {
+		case !stays:
+			d.added = append(d.added, e.Address)
+		case !old.same(e):
+			d.changed = append(d.changed, e.Address)
+		}
+		delete(was, e.Address)
+	}
+	for _, e := range before {
+		if _, gone := was[e.Address]; gone {
+			d.removed = append(d.removed, e.Address)
+		}
+	}
+	return d
+}
+
+func (e Endpoint) same(o Endpoint) bool {
+	return e.Address == o.Address && max(e.Weight, 1) == max(o.Weight, 1) && e.Priority == o.Priority && e.Zone == o.Zone && maps.Equal(e.Metadata, o.Metadata)
+}
+
+// tell logs a difference, in one line.
+func (u *Upstream[T]) tell(d difference, from Source, n int) {
+	now := time.Now()
+	u.mu.Lock()
+	u.told.Added += uint64(len(d.added))
+	u.told.Removed += uint64(len(d.removed))
+	u.told.Altered += uint64(len(d.changed))
+	u.told.Changed = now
+	u.mu.Unlock()
+	args := []any{"upstream", u.cfg.Name}
+	if from != nil {
+		args = append(args, "source", from.String())
+	}
+	for _, c := range []struct {
+		key  string
+		list []string
+	}{{"added", d.added}, {"removed", d.removed}, {"changed", d.changed}} {
+		if len(c.list) > 0 {
+			args = append(args, c.key, brief(c.list))
+		}
+	}
+	u.cfg.Logger.Info("endpoints changed", append(args, "endpoints", n)...)
+}
+
+// mostNamed bounds the addresses in one line of the log.
+const mostNamed = 20
+
+// brief joins addresses, and counts those that are too many.
+func brief(list []string) string {
+	if len(list) > mostNamed {
+		list = append(slices.Clone(list[:mostNamed]), fmt.Sprintf("and %d more", len(list)-mostNamed))
+	}
+	return strings.Join(list, " ")
+}

@@ -1,0 +1,19 @@
+package upstream
+
+import (
+	"slices"
+
+	"github.com/headpond/headpond/traffic"
+)
+
+// Traffic returns the counts of the endpoint, also after the lease has ended; nil without Config.Traffic.
+func (l Lease[T]) Traffic() *traffic.Cell { return l.endpoint.traffic }
+
+// TrafficOf is Lease.Traffic for who knows the address only; nil also where there is no such endpoint.
+func (u *Upstream[T]) TrafficOf(address string) *traffic.Cell {
+	all := u.set.Load().all
+	if i := slices.IndexFunc(all, func(e *endpoint[T]) bool { return e.addr == address }); i >= 0 {
+		return all[i].traffic
+	}
+	return nil
+}

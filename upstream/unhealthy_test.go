@@ -1,0 +1,178 @@
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headpond/headpond/upstream"
+)
+
+// patients are leases that end when they are interrupted.
+type patients struct {
+	mu    sync.Mutex
+	out   map[*conn]upstream.Lease[*conn]
+	ended map[string][]time.Time // when, by endpoint
+}
+
+func (p *patients) interrupt(c *conn, why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, ok := p.out[c]
+	if !ok || !errors.Is(why, upstream.ErrUnhealthy) {
+		panic("interrupted without a reason, or after its end")
+	}
+	delete(p.out, c)
+	p.ended[c.endpoint] = append(p.ended[c.endpoint], time.Now())
+	l.Discard()
+}
+
+// admit takes n leases of each of two endpoints.
+func (p *patients) admit(t *testing.T, u *upstream.Upstream[*conn], n int) {
+	for range 2 * n {
+		l := acquire(t, u)
+		p.mu.Lock()
+		p.out[l.Value()] = l
+		p.mu.Unlock()
+	}
+}
+
+func (p *patients) count(endpoint string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ended[endpoint])
+}
+
+func (p *patients) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.out {
+		l.Discard()
+	}
+}
+
+// ward is an upstream of a:1 and b:1 with twenty leases each. An endpoint in sick
+// fails its checks, one in silent does not answer them.
+func ward(t *testing.T, h upstream.Health, test func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		silent := map[string]bool{}
+		p := &patients{out: map[*conn]upstream.Lease[*conn]{}, ended: map[string][]time.Time{}}
+		cfg := b.config("a:1", "b:1")
+		cfg.Balance, cfg.Interrupt, cfg.Health = upstream.RoundRobin, p.interrupt, h
+		cfg.Limits.MaxSize = 1000
+		cfg.Health.Interval, cfg.Health.Timeout, cfg.Health.Fall, cfg.Health.Rise = time.Second, time.Second, 3, 2
+		cfg.Health.Probe = func(ctx context.Context, addr string) error {
+			b.mu.Lock()
+			hangs := silent[addr]
+			b.mu.Unlock()
+			if hangs {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return b.probe(ctx, addr)
+		}
+		u := start(t, cfg)
+		synctest.Wait()
+		p.admit(t, u, 20)
+		test(t, u, b, silent, p)
+		u.Close()
+		p.release()
+	})
+}
+
+var closing = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Stagger: 4 * time.Second}
+
+// TestSilentEndpointIsEmptied: all leases end, spread over the time for that, and none of the other endpoint's. One that it
+// gets later ends too.
+func TestSilentEndpointIsEmptied(t *testing.T) {
+	ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		b.set(silent, "a:1", true)
+		time.Sleep(30 * time.Second)
+		if n, other := p.count("a:1"), p.count("b:1"); n != 20 || other != 0 {
+			t.Fatalf("interrupted %d and %d leases, want 20 and 0", n, other)
+		}
+		ended := p.ended["a:1"]
+		if took := ended[19].Sub(ended[0]); took != 19*200*time.Millisecond {
+			t.Errorf("that took %v", took)
+		}
+		b.set(b.down, "b:1", true)
+		b.set(silent, "a:1", true)
+		l, err := u.Acquire(t.Context())
+		if err != nil || l.Endpoint() != "a:1" {
+			t.Fatalf("%v, %v", l, err)
+		}
+		p.mu.Lock()
+		p.out[l.Value()] = l
+		p.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if n := p.count("a:1"); n != 21 {
+			t.Errorf("interrupted %d leases, want 21", n)
+		}
+	})
+}
+
+// TestFailingEndpointIsNotEmptied: it answers.
+func TestFailingEndpointIsNotEmptied(t *testing.T) {
+	ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, _ map[string]bool, p *patients) {
+		b.set(b.sick, "a:1", true)
+		time.Sleep(time.Minute)
+		if u.Status().Endpoints[0].Healthy || p.count("a:1") != 0 {
+			t.Errorf("interrupted %d leases of an endpoint that answers", p.count("a:1"))
+		}
+	})
+}
+
+// TestLastEndpointIsNotEmptied: with both silent at the same moment nothing ends, and a recovery of one empties the other.
+func TestLastEndpointIsNotEmptied(t *testing.T) {
+	ward(t, closing, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		b.set(silent, "a:1", true)
+		b.set(silent, "b:1", true)
+		time.Sleep(time.Minute)
+		if !u.Status().FailOpen || p.count("a:1")+p.count("b:1") != 0 {
+			t.Fatalf("interrupted %d and %d leases, want none", p.count("a:1"), p.count("b:1"))
+		}
+		b.set(silent, "b:1", false)
+		time.Sleep(time.Minute)
+		if n, other := p.count("a:1"), p.count("b:1"); n != 20 || other != 0 {
+			t.Errorf("interrupted %d and %d leases, want 20 and 0", n, other)
+		}
+	})
+}
+
+// TestRecoveryEndsEviction: who has not been interrupted yet stays.
+func TestRecoveryEndsEviction(t *testing.T) {
+	h := closing
+	h.Stagger = time.Minute
+	ward(t, h, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		b.set(silent, "a:1", true)
+		for p.count("a:1") == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		b.set(silent, "a:1", false)
+		time.Sleep(10 * time.Minute)
+		if n := p.count("a:1"); n >= 20 || !u.Status().Endpoints[0].Healthy {
+			t.Errorf("interrupted %d of 20", n)
+		}
+	})
+}
+
+// TestUnhealthyEndpointIsDrained after its time, also one that answers.
+func TestUnhealthyEndpointIsDrained(t *testing.T) {
+	h := upstream.Health{OnUnhealthy: upstream.DrainUnhealthy, UnhealthyTimeout: time.Minute}
+	ward(t, h, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, _ map[string]bool, p *patients) {
+		b.set(b.sick, "a:1", true)
+		time.Sleep(time.Minute)
+		if n := p.count("a:1"); n != 0 {
+			t.Errorf("interrupted %d leases too early", n)
+		}
+		time.Sleep(10 * time.Second)
+		if n := p.count("a:1"); n != 20 {
+			t.Errorf("interrupted %d leases, want 20", n)
+		}
+	})
+}
