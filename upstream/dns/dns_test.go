@@ -123,6 +123,10 @@ func TestTimeToLive(t *testing.T) {
 	} {
 		s := newServer(t)
 		s.set("api.test. "+itoa(test.ttl)+" CNAME a.test.", "a.test. "+itoa(test.ttl+1)+" A 127.0.0.2")
+		s.behave(func(_ string, _, resp *wire.Msg) *wire.Msg {
+			time.Sleep(20 * time.Millisecond) // the server is far away: an answer's time begins when it comes
+			return resp
+		})
 		w := watch(t, dns.Config{
 			Name: "api.test:1", Type: dns.A,
 			MinTTL: time.Duration(test.low) * time.Millisecond, MaxTTL: time.Duration(test.high) * time.Millisecond,

@@ -52,7 +52,7 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 // look resolves the name; until is when the first part of that is over. With a
 // set, err says what of it is only as it was.
 func (s *Source) look(ctx context.Context) (set []upstream.Endpoint, until time.Time, err error) {
-	r := &round{Source: s, used: map[question]bool{}, until: time.Now().Add(s.cfg.MaxTTL)}
+	r := &round{Source: s, used: map[question]bool{}}
 	if s.cfg.Type == SRV {
 		set, err = r.service(ctx)
 	} else {
@@ -67,6 +67,9 @@ func (s *Source) look(ctx context.Context) (set []upstream.Endpoint, until time.
 		s.mu.Lock()
 		maps.DeleteFunc(s.known, func(q question, _ answer) bool { return !r.used[q] })
 		s.mu.Unlock()
+	}
+	if r.until.IsZero() { // nothing was looked up
+		r.until = time.Now().Add(s.cfg.MaxTTL)
 	}
 	return ordered(set), r.until, err
 }
@@ -86,7 +89,7 @@ func ordered(set []upstream.Endpoint) []upstream.Endpoint {
 type round struct {
 	*Source
 	used  map[question]bool // guarded by Source.mu, as is until
-	until time.Time
+	until time.Time         // zero until something was found or has failed
 }
 
 // host finds the addresses of the name, in the hosts file or the DNS, and which
@@ -115,16 +118,17 @@ func (r *round) inHosts(name string, t Type) ([]netip.Addr, error) {
 	if soon := time.Now().Add(r.cfg.MinTTL); len(addrs) > 0 {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.until = earlier(r.until, soon)
+		r.lasts(soon)
 	}
 	return addrs, err
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+// lasts notes that a part of what was found is good until t. The next look comes
+// when the first part is over: a look before that would only repeat this one.
+func (r *round) lasts(t time.Time) {
+	if r.until.IsZero() || t.Before(r.until) {
+		r.until = t
 	}
-	return b
 }
 
 // addresses asks for the addresses of a complete name. Those known before stand
@@ -169,7 +173,7 @@ func (r *round) get(ctx context.Context, servers []string, q question) (answer, 
 		a = r.known[q]
 		a.expires = time.Now().Add(r.cfg.MinTTL)
 	}
-	r.until = earlier(r.until, a.expires)
+	r.lasts(a.expires)
 	return a, err
 }
 
