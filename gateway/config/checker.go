@@ -43,6 +43,10 @@ func Each[T any](c *Checker, kind string, all []T, name func(*T) string, check f
 // ClientTLS checks the settings of connections that are made.
 func (c *Checker) ClientTLS(t *ClientTLS) { c.d.checkClientTLS(&Upstream{TLS: t}) }
 
+// ClientFiles checks the files of connections over TLS that are not an upstream's: the authority that is trusted, and a client's certificate
+// with its key.
+func (c *Checker) ClientFiles(ca, cert, key *Path) { c.d.checkClientFiles(ca, cert, key) }
+
 // Name checks the form of a name.
 func (c *Checker) Name(field *string) {
 	if err := checkName(*field); err != nil || *field == "" {

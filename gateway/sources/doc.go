@@ -1,6 +1,6 @@
 // Package sources has the ways to find endpoints that every gateway knows: in
-// the DNS, and in a file. Importing it registers them, as a package with another
-// way would do from an init function of its own:
+// the DNS, in a file, and in Kubernetes. Importing it registers them, as a package
+// with another way would do from an init function of its own:
 //
 //	func init() {
 //		config.RegisterSource(config.SourceKind{

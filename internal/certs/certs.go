@@ -35,9 +35,17 @@ func New() *Authority {
 	return a
 }
 
-// Issue makes a certificate with a common name and DNS names, for a server or a client. Each has a key of its own.
+// Issue makes a certificate with a common name, and DNS names or IP addresses, for a server or a client. Each has a key of its own.
 func (a *Authority) Issue(name string, hosts ...string) tls.Certificate {
-	return a.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: hosts})
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	return a.issue(template)
 }
 
 // Configs returns what a server that shows the authority's own certificate needs, and a client that trusts it.

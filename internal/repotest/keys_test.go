@@ -28,6 +28,7 @@ var keyTables = []keyTable{
 	{"docs/configuration.md", "key", "### Pool", []any{config.Pool{}}},
 	{"docs/discovery.md", "key of `dns`", "", []any{sources.DNS{}}},
 	{"docs/discovery.md", "key of `file`", "", []any{sources.File{}}},
+	{"docs/discovery.md", "key of `kubernetes`", "", []any{sources.Kubernetes{}}},
 	{"docs/tcp.md", "key of `tcp`", "", []any{protocols.TCPListener{}}},
 	{"docs/http.md", "key of a route", "", []any{protocols.Route{}}},
 	{"docs/postgres.md", "key of a listener's `postgres`", "", []any{protocols.PostgresListener{}}},

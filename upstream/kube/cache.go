@@ -1,0 +1,113 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/headpond/headpond/upstream"
+)
+
+// kept is the file that holds the last good set.
+type kept struct {
+	Service   string         `json:"service"`
+	Port      string         `json:"port,omitempty"`
+	Saved     time.Time      `json:"saved"`
+	Endpoints []keptEndpoint `json:"endpoints"`
+}
+
+type keptEndpoint struct {
+	Address  string            `json:"address"`
+	Priority int               `json:"priority,omitempty"`
+	Zone     string            `json:"zone,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// kept reads the file; none is no error. Whoever can write the file decides where
+// connections go, so it may be its owner's only.
+func (s *Source) kept() ([]upstream.Endpoint, error) {
+	if s.cfg.Cache == "" {
+		return nil, nil
+	}
+	info, err := os.Stat(s.cfg.Cache)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	wrap := func(err error) error {
+		return fmt.Errorf("the kept endpoints in %s are not used: %w", s.cfg.Cache, err)
+	}
+	if err == nil && info.Mode().Perm()&0o022 != 0 && runtime.GOOS != "windows" {
+		return nil, wrap(fmt.Errorf("others may write to it (mode %v)", info.Mode().Perm()))
+	}
+	data, err := readFile(s.cfg.Cache)
+	if err != nil {
+		return nil, wrap(err)
+	}
+	var k kept
+	if err := json.Unmarshal(data, &k); err != nil {
+		return nil, wrap(err)
+	}
+	if k.Service != s.service() || k.Port != s.cfg.Port {
+		return nil, wrap(fmt.Errorf("they are of service %q and port %q", k.Service, k.Port))
+	}
+	var set []upstream.Endpoint
+	for _, e := range k.Endpoints {
+		m := map[string]string{"kept": k.Saved.Format(time.RFC3339)}
+		for key, value := range e.Metadata {
+			m[key] = value
+		}
+		set = append(set, upstream.Endpoint{Address: e.Address, Priority: e.Priority, Zone: e.Zone, Metadata: m})
+	}
+	return set, nil
+}
+
+// keep writes the file: a new one, readable and writable by its owner, which takes
+// the place of the old in one step.
+func (s *Source) keep(set []upstream.Endpoint) error {
+	if s.cfg.Cache == "" {
+		return nil
+	}
+	k := kept{Service: s.service(), Port: s.cfg.Port, Saved: time.Now().UTC().Truncate(time.Second)}
+	for _, e := range set {
+		k.Endpoints = append(k.Endpoints, keptEndpoint{e.Address, e.Priority, e.Zone, e.Metadata})
+	}
+	data, err := json.MarshalIndent(k, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(s.cfg.Cache, append(data, '\n')); err != nil {
+		return fmt.Errorf("the endpoints cannot be kept: %w", err)
+	}
+	return nil
+}
+
+// replaceFile writes a file of mode 0600, whole or not at all, also when the machine
+// stops meanwhile.
+func replaceFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.ReadFrom(bytes.NewReader(data))
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return err
+}

@@ -1,0 +1,330 @@
+package kube_test
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/upstream/kube"
+)
+
+const (
+	stopping = `"conditions":{"ready":false,"serving":true,"terminating":true}`
+	unready  = `"conditions":{"ready":false,"serving":false,"terminating":false}`
+	over     = `"conditions":{"ready":false,"serving":false,"terminating":true}`
+)
+
+// TestFollow takes a Service through its life, on one watch.
+func TestFollow(t *testing.T) {
+	a := newAPI(t)
+	a.put("kubernetes", ofPort(6443, at("10.0.0.2", ""), at("10.0.0.1", `"zone":"a","nodeName":"n1"`)))
+	a.putOf("default", "other", "other-x", ofPort(80, at("10.9.9.9", "")))
+	a.putOf("prod", "kubernetes", "kubernetes", ofPort(80, at("10.9.9.8", "")))
+	w := watch(t, a.config(t))
+	r := w.wants("10.0.0.1:6443/a 10.0.0.2:6443")
+	if r.set[0].Metadata["node"] != "n1" {
+		t.Errorf("metadata: %v", r.set[0].Metadata)
+	}
+	a.put("kubernetes-ipv6", ofPort(6444, at("fd00::1", ""), at("fd00::2", unready)))
+	w.wants("10.0.0.1:6443/a 10.0.0.2:6443 [fd00::1]:6444")
+	a.putOf("default", "other", "other-x", ofPort(80, at("10.9.9.7", ""))) // of no interest
+	a.put("kubernetes", ofPort(6443, at("10.0.0.2", stopping), at("10.0.0.1", ""), at("10.0.0.3", over)))
+	w.wants("10.0.0.1:6443 10.0.0.2:6443@2 [fd00::1]:6444")
+	a.remove("kubernetes-ipv6")
+	w.wants("10.0.0.1:6443 10.0.0.2:6443@2")
+	a.put("kubernetes", ofPort(6443, at("10.0.0.2", unready), at("10.0.0.1", over)))
+	if r := w.wants("!"); !strings.Contains(r.err.Error(), "service default/kubernetes: no endpoint is ready, 2 are not") {
+		t.Errorf("nothing ready: %v", r.err)
+	}
+	a.remove("kubernetes")
+	if r := w.wants("!"); !strings.Contains(r.err.Error(), "is there such a Service?") {
+		t.Errorf("no slices: %v", r.err)
+	}
+	a.put("kubernetes", ofPort(6443, at("10.0.0.1", "")))
+	w.wants("10.0.0.1:6443")
+	asked := a.took()
+	if len(asked) != 2 || asked[0] != "HTTP/2.0 list 0" || asked[1] != "HTTP/2.0 watch 103" {
+		t.Errorf("asked for %q, want one list and one watch", asked)
+	}
+}
+
+// TestDoubles: an endpoint that is in two slices is one, ready if it is so in either.
+func TestDoubles(t *testing.T) {
+	a := newAPI(t)
+	a.put("a", ofPort(6443, at("10.0.0.1", stopping), at("10.0.0.2", unready)))
+	a.put("b", ofPort(6443, at("10.0.0.1", ""), at("10.0.0.2", "")))
+	watch(t, a.config(t)).wants("10.0.0.1:6443 10.0.0.2:6443")
+}
+
+func TestPorts(t *testing.T) {
+	a := newAPI(t)
+	const three = `{"ports":[{"name":"web","port":80},{"name":"admin","port":8080,"protocol":"TCP"},{"name":"dns","port":53,"protocol":"UDP"}],
+		"endpoints":[{"addresses":["10.0.0.1"]}]}`
+	a.putOf("prod", "web", "web-1", three)
+	cfg := a.config(t)
+	cfg.Service = "prod/web"
+	for port, want := range map[string]string{"web": "10.0.0.1:80", "8080": "10.0.0.1:8080", "": "!", "dns": "!", "https": "!"} {
+		cfg.Port = port
+		r := watch(t, cfg).wants(want)
+		if want == "!" && !strings.Contains(r.err.Error(), "web 80, admin 8080") {
+			t.Errorf("port %q: %v", port, r.err)
+		}
+	}
+	a.putOf("prod", "web", "web-1", `{"ports":[],"endpoints":[]}`)
+	a.putOf("prod", "web", "web-2", `{"ports":[{"name":"web","port":81}],"endpoints":[{"addresses":["10.0.0.1"]}]}`)
+	cfg.Port = "web"
+	watch(t, cfg).wants("10.0.0.1:81") // a slice without endpoints needs no ports
+}
+
+func TestZones(t *testing.T) {
+	a := newAPI(t)
+	in := func(zone, hint, conditions string) string {
+		text := `"zone":"` + zone + `"`
+		if hint != "" {
+			text += `,"hints":{"forZones":[{"name":"` + hint + `"}]}`
+		}
+		if conditions != "" {
+			text += "," + conditions
+		}
+		return text
+	}
+	cfg := a.config(t)
+	cfg.PreferZone = "b"
+	a.put("k", ofPort(1, at("10.0.0.1", in("a", "", "")), at("10.0.0.2", in("b", "", "")), at("10.0.0.3", in("b", "", stopping)), at("10.0.0.4", in("a", "", stopping))))
+	w := watch(t, cfg)
+	w.wants("10.0.0.1:1@1/a 10.0.0.2:1/b 10.0.0.3:1@2/b 10.0.0.4:1@3/a")
+	a.put("k", ofPort(1, at("10.0.0.1", in("a", "b", "")), at("10.0.0.2", in("b", "a", ""))))
+	w.wants("10.0.0.1:1/a 10.0.0.2:1@1/b")
+	a.put("k", ofPort(1, at("10.0.0.1", in("a", "b", "")), at("10.0.0.2", in("b", "", "")))) // a hint too few
+	w.wants("10.0.0.1:1@1/a 10.0.0.2:1/b")
+}
+
+// TestEndedWatch takes a watch up where it ended, without a list, and without a word.
+func TestEndedWatch(t *testing.T) {
+	a := newAPI(t)
+	a.put("k", ofPort(6443, at("10.0.0.1", "")))
+	w := watch(t, a.config(t))
+	w.wants("10.0.0.1:6443")
+	for address, end := range map[string]func(){"10.0.0.2": a.endWatches, "10.0.0.3": a.CloseClientConnections} {
+		end()
+		a.put("k", ofPort(6443, at(address, "")))
+		w.wants(address + ":6443")
+	}
+	lists := 0
+	for _, asked := range a.took() {
+		if strings.Contains(asked, "list") {
+			lists++
+		}
+	}
+	if lists != 1 {
+		t.Errorf("%d lists, want one", lists)
+	}
+}
+
+// TestGone begins anew when the API server has forgotten the version.
+func TestGone(t *testing.T) {
+	a := newAPI(t)
+	a.put("k", ofPort(6443, at("10.0.0.1", "")))
+	a.put("gone", ofPort(6443, at("10.0.0.9", "")))
+	w := watch(t, a.config(t))
+	w.wants("10.0.0.1:6443 10.0.0.9:6443")
+	a.mu.Lock()
+	delete(a.slices, "default/gone") // while nobody watched: only a list can tell
+	a.mu.Unlock()
+	a.forget()
+	w.wants("10.0.0.1:6443")
+	a.put("k", ofPort(6443, at("10.0.0.2", "")))
+	w.wants("10.0.0.2:6443")
+	asked := strings.Join(a.took(), ",")
+	if !strings.HasSuffix(asked, "watch 102,HTTP/2.0 list ,HTTP/2.0 watch 112") {
+		t.Errorf("asked for %s; want a list of what is, not of what the server has at hand", asked)
+	}
+	// A restored backup knows no such version yet.
+	a.do(func() {
+		a.version, a.oldest, a.history = 50, 50, nil
+		a.ends++
+		a.broken = func(w http.ResponseWriter, r *http.Request) bool {
+			future := r.URL.Query().Get("resourceVersion") == "113"
+			if future {
+				fail(w, http.StatusGatewayTimeout, "Timeout: Too large resource version: 113, current: 50")
+			}
+			return future
+		}
+	})
+	a.put("k", ofPort(6443, at("10.0.0.3", "")))
+	w.until("10.0.0.3:6443")
+}
+
+// TestErrors are reported from the second on, and over when the API answers.
+func TestErrors(t *testing.T) {
+	a := newAPI(t)
+	a.put("k", ofPort(6443, at("10.0.0.1", "")))
+	for _, c := range []struct {
+		want   string
+		answer func(w http.ResponseWriter)
+	}{
+		{`403: endpointslices is forbidden: User "x" cannot watch`, func(w http.ResponseWriter) { fail(w, 403, `endpointslices is forbidden: User "x" cannot watch`) }},
+		{"502 Bad Gateway", func(w http.ResponseWriter) { w.WriteHeader(502) }},
+		{"302 Found", func(w http.ResponseWriter) { w.Header().Set("Location", "https://elsewhere/"); w.WriteHeader(302) }},
+		{"ends the watch at once", func(http.ResponseWriter) {}},
+		{"invalid character", func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }},
+		{"too large", func(w http.ResponseWriter) { _, _ = w.Write([]byte(`"` + strings.Repeat("x", 9<<20))) }},
+		{"no such thing", func(w http.ResponseWriter) {
+			_, _ = w.Write([]byte(`{"type":"ERROR","object":{"kind":"Status","code":500,"message":"no such thing"}}`))
+		}},
+	} {
+		w := watch(t, a.config(t))
+		w.wants("10.0.0.1:6443")
+		a.do(func() {
+			a.broken = func(w http.ResponseWriter, _ *http.Request) bool { c.answer(w); return true }
+			a.ends++
+		})
+		if r := w.wants("!"); !strings.Contains(r.err.Error(), c.want) {
+			t.Errorf("%v, want %s", r.err, c.want)
+		}
+		a.do(func() { a.broken = nil })
+		w.until("10.0.0.1:6443")
+		w.end()
+	}
+}
+
+// TestToken reads the token again: kubelets replace it, and API servers refuse the old one.
+func TestToken(t *testing.T) {
+	a := newAPI(t)
+	a.put("k", ofPort(6443, at("10.0.0.1", "")))
+	cfg := a.config(t)
+	w := watch(t, cfg)
+	w.wants("10.0.0.1:6443")
+	a.do(func() { a.token = "secret-2"; a.ends++ })
+	if r := w.wants("!"); !strings.Contains(r.err.Error(), "401: Unauthorized") || strings.Contains(r.err.Error(), "secret") {
+		t.Errorf("with the old token: %v", r.err)
+	}
+	write(t, cfg.TokenFile, "secret\n2")
+	for r := w.wants("!"); !strings.Contains(r.err.Error(), "not one word"); r = w.wants("!") {
+		if strings.Contains(r.err.Error(), "secret") {
+			t.Fatalf("the error has the token: %v", r.err)
+		}
+	}
+	write(t, cfg.TokenFile, "secret-2")
+	w.until("10.0.0.1:6443")
+}
+
+// TestStart uses what was kept until the API answers, and nothing else.
+func TestStart(t *testing.T) {
+	a := newAPI(t)
+	a.put("k", ofPort(6443, at("10.0.0.1", `"zone":"a"`), at("10.0.0.2", stopping)))
+	cfg := a.config(t)
+	cfg.Cache = filepath.Join(t.TempDir(), "kept.json")
+	cfg.Bootstrap = []string{"10.0.0.7:6443", "10.0.0.6:6443"}
+	up := cfg
+	first := watch(t, cfg)
+	first.wants("10.0.0.6:6443 10.0.0.7:6443")
+	first.wants("10.0.0.1:6443/a 10.0.0.2:6443@2")
+	first.end()
+	info, err := os.Stat(cfg.Cache)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v %v, want a file of mode 0600", info, err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(cfg.Cache)); err != nil || len(left) != 1 {
+		t.Errorf("%v %v, want the file alone", left, err)
+	}
+	cfg.Server = "127.0.0.1:1" // nobody is there
+	second := watch(t, cfg)
+	if r := second.wants("10.0.0.1:6443/a 10.0.0.2:6443@2"); r.set[0].Metadata["kept"] == "" {
+		t.Errorf("metadata: %v", r.set[0].Metadata)
+	}
+	second.wants("!")
+	second.end()
+	up.Server = a.URL
+	third := watch(t, up)
+	third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2")
+	if r := third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2"); r.set[0].Metadata["kept"] != "" {
+		t.Errorf("what the API has told is as if it were kept: %v", r.set[0].Metadata)
+	}
+	third.end()
+
+	// A file that must not be believed is told of, and the rest goes on.
+	for _, c := range []struct {
+		bad  func()
+		want string
+	}{
+		{func() { cfg.Service = "prod/web" }, `they are of service "default/kubernetes"`},
+		{func() { cfg.Service = ""; _ = os.Chmod(cfg.Cache, 0o620) }, "others may write to it"},
+		{func() { _ = os.Chmod(cfg.Cache, 0o600); write(t, cfg.Cache, `{"service":`) }, "unexpected end of JSON"},
+	} {
+		c.bad()
+		w := watch(t, cfg)
+		if r := w.wants("!"); !strings.Contains(r.err.Error(), c.want) {
+			t.Errorf("%v, want %s", r.err, c.want)
+		}
+		w.wants("10.0.0.6:6443 10.0.0.7:6443")
+		w.end()
+	}
+}
+
+// TestCacheFails uses the endpoints all the same, says so, and keeps them once it can.
+func TestCacheFails(t *testing.T) {
+	a := newAPI(t)
+	a.put("k", ofPort(6443, at("10.0.0.1", "")))
+	cfg := a.config(t)
+	dir := filepath.Join(t.TempDir(), "missing")
+	cfg.Cache = filepath.Join(dir, "kept.json")
+	w := watch(t, cfg)
+	if r := w.wants("10.0.0.1:6443 !"); !strings.Contains(r.err.Error(), "the endpoints cannot be kept") {
+		t.Error(r.err)
+	}
+	w.wants("10.0.0.1:6443 !") // the watch has begun, and it is tried again
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a.put("k", ofPort(6443, at("10.0.0.1", "")))
+	w.wants("10.0.0.1:6443")
+	if _, err := os.Stat(cfg.Cache); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReplacedAuthority connects anew when the files have changed.
+func TestReplacedAuthority(t *testing.T) {
+	a, b := newAPI(t), newAPI(t)
+	b.put("k", ofPort(6443, at("10.0.0.1", "")))
+	cfg := b.config(t)
+	good, err := os.ReadFile(cfg.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.ReadFile(a.ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, cfg.CA, string(other))
+	w := watch(t, cfg)
+	if r := w.wants("!"); !strings.Contains(r.err.Error(), "certificate signed by unknown authority") || strings.Contains(r.err.Error(), "labelSelector") {
+		t.Errorf("with another authority: %v", r.err)
+	}
+	write(t, cfg.CA, string(good))
+	w.until("10.0.0.1:6443")
+}
+
+func TestBadConfig(t *testing.T) {
+	for want, cfg := range map[string]kube.Config{
+		`"Prod/web": want namespace/name`:           {Service: "Prod/web"},
+		`"a/b/c": want namespace/name`:              {Service: "a/b/c"},
+		"port 70000 is not from 1 to 65535":         {Port: "70000"},
+		`port "a b": want the name`:                 {Port: "a b"},
+		`server "ftp://x": want https://host:port`:  {Server: "ftp://x"},
+		"server want https://host:port, without a":  {Server: "https://user:pw@host"},
+		"Cert and Key belong together":              {Cert: "x"},
+		"Context is of a Kubeconfig":                {Context: "x"},
+		`bootstrap "unix:/x": want host:port`:       {Bootstrap: []string{"unix:/x"}},
+		`bootstrap "upstream:web": want host:port`:  {Bootstrap: []string{"upstream:web"}},
+		`bootstrap "10.0.0.1:99999": want host:por`: {Bootstrap: []string{"10.0.0.1:99999"}},
+	} {
+		if _, err := kube.New(cfg); !errors.Is(err, kube.ErrConfig) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package kube
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headpond/headpond/upstream"
+)
+
+// slice is an EndpointSlice of discovery.k8s.io/v1, as far as it is used.
+type slice struct {
+	Metadata struct {
+		Name            string `json:"name"`
+		ResourceVersion string `json:"resourceVersion"`
+	} `json:"metadata"`
+	Endpoints []endpoint `json:"endpoints"`
+	Ports     []port     `json:"ports"`
+}
+
+type endpoint struct {
+	Addresses  []string `json:"addresses"` // all of one kind and interchangeable: the first is used
+	Conditions struct {
+		Ready       *bool `json:"ready"`
+		Serving     *bool `json:"serving"`
+		Terminating *bool `json:"terminating"`
+	} `json:"conditions"`
+	NodeName  string `json:"nodeName"`
+	Zone      string `json:"zone"`
+	TargetRef *struct {
+		Name string `json:"name"`
+	} `json:"targetRef"`
+	Hints *struct {
+		ForZones []struct {
+			Name string `json:"name"`
+		} `json:"forZones"`
+	} `json:"hints"`
+}
+
+type port struct {
+	Name     string `json:"name"`
+	Protocol string `json:"protocol"` // "" = TCP
+	Port     *int   `json:"port"`     // nil = all
+}
+
+// ready is what the API says an unknown condition means: true.
+func (e *endpoint) ready() bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
+
+// stopping reports whether an endpoint ends, and serves until it has.
+func (e *endpoint) stopping() bool {
+	c := &e.Conditions
+	return !e.ready() && c.Terminating != nil && *c.Terminating && c.Serving != nil && *c.Serving
+}
+
+// hintedFor reports whether a topology hint names the zone.
+func (e *endpoint) hintedFor(zone string) bool {
+	if e.Hints == nil {
+		return false
+	}
+	for _, z := range e.Hints.ForZones {
+		if z.Name == zone {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *endpoint) hinted() bool { return e.Hints != nil && len(e.Hints.ForZones) > 0 }
+
+// The kinds of endpoints, which become priorities where there are zones to prefer.
+const (
+	readyHere = iota
+	readyElsewhere
+	stoppingHere
+	stoppingElsewhere
+)
+
+// errNoSlices is what an empty list means.
+var errNoSlices = errors.New("it has no EndpointSlices; is there such a Service?")
+
+// endpointsOf makes a set of slices, in an order of our own.
+func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) {
+	if len(all) == 0 {
+		return nil, fmt.Errorf("service %s: %w", s.service(), errNoSlices)
+	}
+	local := s.locality(all)
+	var set []upstream.Endpoint
+	out := 0
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		sl := all[name]
+		if len(sl.Endpoints) == 0 {
+			continue // without endpoints a slice need not have ports
+		}
+		port, err := s.portOf(sl.Ports)
+		if err != nil {
+			return nil, fmt.Errorf("service %s: EndpointSlice %s: %w", s.service(), name, err)
+		}
+		for i := range sl.Endpoints {
+			e := &sl.Endpoints[i]
+			if !e.ready() && !e.stopping() || len(e.Addresses) == 0 {
+				out++
+				continue
+			}
+			set = append(set, upstream.Endpoint{
+				Address: hostPort(e.Addresses[0], port), Priority: s.kindOf(e, local), Zone: e.Zone, Metadata: metadataOf(e),
+			})
+		}
+	}
+	if len(set) == 0 {
+		return nil, fmt.Errorf("service %s: no endpoint is ready, %d are not", s.service(), out)
+	}
+	return ordered(set), nil
+}
+
+// ordered sorts a set and drops doubles: while the controller moves an endpoint from
+// one slice to another it is in both.
+func ordered(set []upstream.Endpoint) []upstream.Endpoint {
+	slices.SortStableFunc(set, func(a, b upstream.Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Priority, b.Priority))
+	})
+	return slices.CompactFunc(set, func(a, b upstream.Endpoint) bool { return a.Address == b.Address })
+}
+
+// locality returns what says that an endpoint is for the zone to prefer; nil without one.
+// As kube-proxy does, hints count only where every ready endpoint has one.
+func (s *Source) locality(all map[string]slice) func(*endpoint) bool {
+	zone := s.cfg.PreferZone
+	if zone == "" {
+		return nil
+	}
+	hinted, ready := 0, 0
+	for _, sl := range all {
+		for i := range sl.Endpoints {
+			if e := &sl.Endpoints[i]; e.ready() {
+				ready++
+				if e.hinted() {
+					hinted++
+				}
+			}
+		}
+	}
+	if hinted > 0 && hinted == ready {
+		return func(e *endpoint) bool { return e.hintedFor(zone) }
+	}
+	return func(e *endpoint) bool { return e.Zone == zone }
+}
+
+// kindOf returns the priority.
+func (s *Source) kindOf(e *endpoint, local func(*endpoint) bool) int {
+	here := local == nil || local(e)
+	switch {
+	case e.ready() && here:
+		return readyHere
+	case e.ready():
+		return readyElsewhere
+	case here:
+		return stoppingHere
+	}
+	return stoppingElsewhere
+}
+
+func metadataOf(e *endpoint) map[string]string {
+	m := map[string]string{}
+	if e.NodeName != "" {
+		m["node"] = e.NodeName
+	}
+	if e.TargetRef != nil && e.TargetRef.Name != "" {
+		m["pod"] = e.TargetRef.Name
+	}
+	if e.stopping() {
+		m["state"] = "stopping"
+	}
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// portOf picks the port that is configured, or the only one.
+func (s *Source) portOf(ports []port) (int, error) {
+	var names []string
+	var found []int
+	for _, p := range ports {
+		if p.Port == nil || p.Protocol != "" && p.Protocol != "TCP" {
+			continue
+		}
+		number := strconv.Itoa(*p.Port)
+		if want := s.cfg.Port; want == "" || want == p.Name || want == number {
+			found = append(found, *p.Port)
+		}
+		names = append(names, strings.TrimPrefix(p.Name+" "+number, " "))
+	}
+	switch {
+	case len(found) == 1 && found[0] > 0 && found[0] <= 65535:
+		return found[0], nil
+	case len(names) == 0:
+		return 0, errors.New("it has no TCP port")
+	case s.cfg.Port == "":
+		return 0, fmt.Errorf("it has %d TCP ports (%s): choose one with \"port\"", len(names), strings.Join(names, ", "))
+	}
+	return 0, fmt.Errorf("it has no TCP port %q, only %s", s.cfg.Port, strings.Join(names, ", "))
+}
