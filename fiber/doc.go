@@ -46,7 +46,7 @@
 //   - Receives are multishot: a request costs no read operation, and an idle pooled connection reports
 //     its own death. A connection that carries bulk switches to single receives, which leave unread data
 //     in the socket, until eight small messages follow each other; between two TCP connections bulk is
-//     spliced. The first receive of a connection is a single one, because its traffic is not known yet.
+//     spliced, by CopyTo, or by a Transfer where it is framed. The first receive of a connection is a single one, because its traffic is not known yet.
 //     A reset that arrives together with data is not reported by the kernel; loops poll for it every
 //     10 ms, for all connections that received something.
 //   - On epoll, small messages are gathered and sent at the end of a tick by io_submit, the kernel's

@@ -128,3 +128,12 @@ func BulkMemory(n int64) (before int64) {
 
 // ReceiveBuffer is what the system lets wait in the socket, for a fiber of its loop.
 func (c *Conn) ReceiveBuffer() int { return receiveBuffer(c.fd) }
+
+// InPipe reports whether what the Transfer has received is in a pipe.
+func (t *Transfer) InPipe() bool { return t.pipe != nil }
+
+// PipesHeld returns how many pipes somebody holds.
+func PipesHeld() int {
+	open, idle := splice.Open()
+	return open - idle
+}

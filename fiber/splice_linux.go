@@ -7,12 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spliceLeast is the least that a splice must move for the next to be worth while. splicePiece is what package net moves at most
-// before moved is told: a receiver that takes less within an idle time-out counts as idle.
-const (
-	spliceLeast = 16 << 10
-	splicePiece = 64 << 10
-)
+// splicePiece is what package net moves at most before moved is told: a receiver that takes less within an idle time-out counts as idle.
+const splicePiece = 64 << 10
 
 // spliceSockets moves what has arrived on src to dst, for as long as it comes in bulk, if both are TCP connections of package net,
 // which splices between those. It waits for room, but not for more to arrive: nothing is held then, and moved knows what was.

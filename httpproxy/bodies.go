@@ -6,10 +6,8 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"sync/atomic"
 	"time"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -95,6 +93,18 @@ func (s *session) toClient(p []byte) error {
 
 // fromServer reads once within the idle limit, in the middle of a body, for as long as the client stays.
 func (s *session) fromServer() error {
+	err := s.whileClientStays(func() error {
+		_, err := s.server.fill()
+		return err
+	})
+	if errors.Is(err, errFull) {
+		return fmt.Errorf("%w: framing longer than %d bytes", httpwire.ErrMalformed, bufferSize)
+	}
+	return err
+}
+
+// whileClientStays calls receive, which reads once from the server, until the idle limit has passed.
+func (s *session) whileClientStays(receive func() error) error {
 	s.deadline = true
 	now := time.Now()
 	until := now.Add(s.ex.target.idle)
@@ -104,10 +114,8 @@ func (s *session) fromServer() error {
 			next = until
 		}
 		_ = s.server.conn.SetReadDeadline(next)
-		_, err := s.server.fill()
+		err := receive()
 		switch now = time.Now(); {
-		case errors.Is(err, errFull):
-			return fmt.Errorf("%w: framing longer than %d bytes", httpwire.ErrMalformed, bufferSize)
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
 		case s.ex.target.idle > 0 && !now.Before(until):
@@ -137,12 +145,7 @@ func (s *session) lengthBody(head []byte, left int64) error {
 	if err := s.toClient(head); err != nil {
 		return err
 	}
-	for left > 0 {
-		if s.server.r == s.server.w {
-			if err := s.fromServer(); err != nil {
-				return unexpected(err)
-			}
-		}
+	for left > 0 && s.server.r < s.server.w { // of a long head
 		k := int(min(left, int64(len(s.server.bytes()))))
 		if err := s.toClient(s.server.bytes()[:k]); err != nil {
 			return err
@@ -151,8 +154,46 @@ func (s *session) lengthBody(head []byte, left int64) error {
 		left -= int64(k)
 		s.ex.result.BytesOut += int64(k)
 	}
+	return s.pass(left)
+}
+
+// pass moves the next left bytes of content from the server to the client. It reads nothing of what comes behind them.
+func (s *session) pass(left int64) error {
+	if left == 0 {
+		return nil
+	}
+	s.server.release()
+	if s.passed == nil {
+		s.passed = s.clientTook
+	}
+	for left > 0 {
+		n := 0
+		err := s.whileClientStays(func() (err error) {
+			n, err = s.down.Receive(s.server.conn, s.client.conn, left)
+			return err
+		})
+		if err != nil {
+			return unexpected(err)
+		}
+		left -= int64(n)
+		_ = s.client.conn.SetWriteDeadline(within(s.ex.target.idle))
+		if err := s.down.Send(s.client.conn, s.passed); err != nil {
+			return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+		}
+	}
 	return nil
 }
+
+// clientTook notes that the client has taken n bytes of content: its time begins anew.
+func (s *session) clientTook(n int) {
+	s.count(0, n)
+	s.ex.result.BytesOut += int64(n)
+	_ = s.client.conn.SetWriteDeadline(within(s.ex.target.idle))
+}
+
+// longChunk is the least that is left of a chunk when it is passed on as one, without looking for its end in what is read. Shorter
+// ones cost less in one write with what is around them.
+const longChunk = 32 << 10
 
 // chunkedBody decodes a body and sends it in chunks of this proxy's own.
 func (s *session) chunkedBody(out []byte) error {
@@ -184,6 +225,17 @@ func (s *session) chunkedBody(out []byte) error {
 				return err
 			}
 			out = out[:0]
+		}
+		if left := s.chunks.Left(); left >= longChunk {
+			if err := s.toClient(appendChunkSize(out, left)); err != nil {
+				return err
+			}
+			if err := s.pass(left); err != nil {
+				return err
+			}
+			s.chunks.Skip(left)
+			out = append(out, crlf...)
+			continue
 		}
 		if err := s.fromServer(); err != nil {
 			return unexpected(err)
@@ -236,10 +288,14 @@ func appendChunk(dst, content []byte) []byte {
 	if len(content) == 0 {
 		return dst
 	}
-	dst = strconv.AppendUint(dst, uint64(len(content)), 16)
-	dst = append(dst, crlf...)
+	dst = appendChunkSize(dst, int64(len(content)))
 	dst = append(dst, content...)
 	return append(dst, crlf...)
+}
+
+// appendChunkSize appends what comes before n bytes of content.
+func appendChunkSize(dst []byte, n int64) []byte {
+	return append(strconv.AppendInt(dst, n, 16), crlf...)
 }
 
 // appendTrailers appends what may come after the last chunk, and the empty line.
@@ -250,191 +306,6 @@ func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
 		}
 	}
 	return append(dst, crlf...)
-}
-
-// How far the sending of a request's body has come.
-const (
-	uploadRunning int32 = iota
-	uploadLast          // read to its end; the last bytes are being written
-	uploadSent
-	uploadFailed
-)
-
-// uploading is the body of a request on its way, sent by a fiber of its own.
-type uploading struct {
-	over  fiber.Group
-	state atomic.Int32
-	begun atomic.Bool  // something of the body has come
-	at    atomic.Int64 // when the last byte was written, or no more was, in Unix nanoseconds; 0 = goes on
-	err   error        // to be read once over is
-	n     int64        // bytes of content; likewise
-	more  bool         // something of it was read that had not come with the head; likewise
-	in    stream       // what was read beyond the client's buffer; likewise
-}
-
-// sent reports whether the whole body has been written.
-func (u *uploading) sent() bool { return u.state.Load() == uploadSent }
-
-// read reports whether the whole body has been read from the client: then its last bytes are on their way at least.
-func (u *uploading) read() bool {
-	state := u.state.Load()
-	return state == uploadSent || state == uploadLast
-}
-
-// ended reports whether nothing more of the body is sent.
-func (u *uploading) ended() bool { return u.at.Load() != 0 }
-
-// errNoUpload stands for a panic, until the upload has returned.
-var errNoUpload = fmt.Errorf("%w: %w", httppool.ErrRequestBody, errPanicked)
-
-// startUpload sends the body as it comes, while the response is waited for.
-func (s *session) startUpload() {
-	up := &uploading{err: errNoUpload}
-	s.ex.up = up
-	up.in.use(s.client.conn)
-	up.over.Go(func() {
-		defer s.p.recovered(s.lc)
-		defer s.uploaded(up)
-		up.err = s.upload(up)
-	})
-}
-
-// uploaded is called when nothing more of the body is sent.
-func (s *session) uploaded(up *uploading) {
-	if up.err == nil {
-		up.state.Store(uploadSent)
-	} else {
-		up.state.Store(uploadFailed)
-	}
-	up.at.Store(time.Now().UnixNano())
-	if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
-		_ = s.ex.lease.Value().Close() // the request can never be completed, or the server takes nothing
-	}
-	if s.awaiting.Load() { // the response's time begins
-		_ = s.server.conn.SetReadDeadline(time.Now())
-	}
-}
-
-// errAbandoned: the exchange was over before the body was sent.
-var errAbandoned = errors.New("the exchange is over")
-
-func (s *session) upload(up *uploading) error {
-	ahead := s.client.bytes()[s.ex.size:]
-	up.begun.Store(len(ahead) > 0)
-	if s.req.Length == httpwire.Chunked {
-		return s.uploadChunks(up, ahead)
-	}
-	left := s.req.Length
-	for {
-		piece := ahead[:min(left, int64(len(ahead)))]
-		left -= int64(len(piece))
-		if err := s.toServer(up, piece, left == 0); err != nil {
-			return err
-		}
-		up.n += int64(len(piece))
-		if left == 0 {
-			up.in.drop()
-			return nil
-		}
-		up.in.drop()
-		if err := s.moreBody(up, left); err != nil {
-			return err
-		}
-		ahead = up.in.bytes()
-	}
-}
-
-// moreBody reads once from the client, at most limit bytes, within the idle limit.
-func (s *session) moreBody(up *uploading, limit int64) error {
-	_ = s.client.conn.SetReadDeadline(within(s.ex.target.idle))
-	if up.state.Load() == uploadFailed { // endUpload's deadline may have come before this one
-		return errAbandoned
-	}
-	n, err := up.in.fillUpTo(limit)
-	s.count(n, 0)
-	if n > 0 {
-		up.begun.Store(true)
-		up.more = true
-	}
-	switch {
-	case err != nil && up.state.Load() == uploadFailed:
-		return errAbandoned
-	case err != nil:
-		return fmt.Errorf("%w: %w", httppool.ErrRequestBody, unexpected(err))
-	}
-	return nil
-}
-
-// toServer writes a piece of body within the idle limit.
-func (s *session) toServer(up *uploading, p []byte, last bool) error {
-	if len(p) == 0 {
-		return nil
-	}
-	_ = s.server.conn.SetWriteDeadline(within(s.ex.target.idle))
-	next := uploadRunning
-	if last {
-		next = uploadLast
-	}
-	if !up.state.CompareAndSwap(uploadRunning, next) { // endUpload's deadline may have come before this one
-		return errAbandoned
-	}
-	_, err := s.server.conn.Write(p)
-	return err
-}
-
-// uploadChunks decodes a body and sends it in chunks of this proxy's own. What follows it is left in up.in.
-func (s *session) uploadChunks(up *uploading, ahead []byte) error {
-	s.upChunks.Reset()
-	s.upChunks.Own = s.stream != nil // made of DATA frames
-	up.in.put(ahead)
-	out := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(out)
-	for {
-		content, n, done, err := next(&s.upChunks, &up.in)
-		switch {
-		case errors.Is(err, httpwire.ErrIncomplete):
-			if err := s.moreBody(up, bufferSize); err != nil {
-				return err
-			}
-			continue
-		case err != nil:
-			return fmt.Errorf("%w: %w", httppool.ErrRequestBody, err)
-		}
-		piece := appendChunk(out[:0], content)
-		if done {
-			piece = appendTrailers(append(piece, "0\r\n"...), &s.upChunks)
-		}
-		if err := s.toServer(up, piece, done); err != nil {
-			return err
-		}
-		up.n += int64(len(content))
-		up.in.take(n)
-		if done {
-			return nil
-		}
-	}
-}
-
-// endUpload ends the sending of the body when the exchange is over, and reports whether it was sent whole. Without
-// that the client's connection ends too: what is left of the body would be taken for a request.
-func (s *session) endUpload() bool {
-	x := &s.ex
-	up := x.up
-	switch {
-	case up.state.CompareAndSwap(uploadRunning, uploadFailed):
-		past := time.Unix(1, 0)
-		_ = s.client.conn.SetReadDeadline(past)
-		_ = s.server.conn.SetWriteDeadline(past)
-	case up.state.Load() == uploadLast:
-		_ = s.server.conn.SetWriteDeadline(time.Now().Add(lastWrite))
-	}
-	up.over.Wait()
-	x.result.BytesIn = up.n
-	if up.sent() {
-		return true
-	}
-	x.close = true
-	return false
 }
 
 // put makes a copy of b what is read next.

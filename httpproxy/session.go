@@ -76,10 +76,7 @@ func (s *stream) tires() bool {
 }
 
 // fill reads once. errFull means that there is no room.
-func (s *stream) fill() (n int, err error) { return s.fillUpTo(bufferSize) }
-
-// fillUpTo is fill for at most limit bytes, where that is less than a buffer.
-func (s *stream) fillUpTo(limit int64) (n int, err error) {
+func (s *stream) fill() (n int, err error) {
 	if s.r == s.w && !s.holds {
 		s.release()
 		switch err := s.conn.WaitReadable(); {
@@ -99,11 +96,7 @@ func (s *stream) fillUpTo(limit int64) (n int, err error) {
 	if s.w == len(s.buf) {
 		return 0, errFull
 	}
-	room := s.buf[s.w:]
-	if limit < bufferSize {
-		room = room[:min(int64(len(room)), limit)]
-	}
-	n, err = s.conn.Read(room)
+	n, err = s.conn.Read(s.buf[s.w:])
 	s.w += n
 	if n > 0 {
 		err = nil
@@ -161,9 +154,11 @@ type session struct {
 	chunks   httpwire.Chunks
 	upChunks httpwire.Chunks
 	server   stream
-	out      []byte      // a message on its way, put together
-	deadline bool        // one is set on the server's connection
-	awaiting atomic.Bool // a response's head is waited for
+	down     fiber.Transfer // of the response's content
+	passed   func(int)      // clientTook; nil = not needed yet
+	out      []byte         // a message on its way, put together
+	deadline bool           // one is set on the server's connection
+	awaiting atomic.Bool    // a response's head is waited for
 	ex       exchange
 }
 

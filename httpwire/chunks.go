@@ -59,10 +59,7 @@ func (c *Chunks) Next(b []byte) (content []byte, n int, done bool, err error) {
 			}
 			k := int(min(c.left, uint64(len(b)-n)))
 			content = b[n : n+k]
-			if c.left -= uint64(k); c.left == 0 {
-				c.state = chunkEnd
-			}
-			c.overhead -= int64(k)
+			c.content(uint64(k))
 			return content, n + k, false, nil
 		case chunkEnd:
 			if len(b)-n < 2 {
@@ -84,6 +81,30 @@ func (c *Chunks) Next(b []byte) (content []byte, n int, done bool, err error) {
 			return nil, n, true, nil
 		}
 	}
+}
+
+// Left is how much content of the present chunk is to come; 0 between chunks.
+func (c *Chunks) Left() int64 {
+	if c.state != chunkContent {
+		return 0
+	}
+	return int64(c.left) // ChunkSize takes 60 bits at most
+}
+
+// Skip says that the next n bytes of content, at most Left, go another way and will not be given to Next.
+func (c *Chunks) Skip(n int64) {
+	if n < 0 || n > c.Left() {
+		panic("httpwire: Skip of more than is left of the chunk")
+	}
+	c.content(uint64(n))
+}
+
+// content notes that n bytes of it have come.
+func (c *Chunks) content(n uint64) {
+	if c.left -= n; c.left == 0 {
+		c.state = chunkEnd
+	}
+	c.overhead -= int64(n)
 }
 
 // progress hides ErrIncomplete if bytes were consumed.

@@ -280,3 +280,27 @@ func BenchmarkRequest(b *testing.B) {
 		}
 	}
 }
+
+// TestChunksSkip: content that goes another way counts as content, and the chunk's end is still checked.
+func TestChunksSkip(t *testing.T) {
+	for rest, want := range map[string]error{"\r\n0\r\n\r\n": nil, "x\r\n0\r\n\r\n": httpwire.ErrMalformed} {
+		var c httpwire.Chunks
+		if c.Left() != 0 {
+			t.Errorf("%d bytes are left of no chunk", c.Left())
+		}
+		if content, n, _, err := c.Next([]byte("a\r\nhi")); err != nil || n != 5 || string(content) != "hi" || c.Left() != 8 {
+			t.Fatalf("%q in %d bytes, %v, %d left", content, n, err, c.Left())
+		}
+		c.Skip(3)
+		c.Skip(c.Left())
+		if _, _, done, err := c.Next([]byte(rest)); !errors.Is(err, want) || done != (want == nil) || c.Left() != 0 {
+			t.Errorf("%q: done %v, %v", rest, done, err)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("more was skipped than is left")
+		}
+	}()
+	new(httpwire.Chunks).Skip(1)
+}

@@ -1,0 +1,98 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// spliceLoop is splice from a connection of the caller's loop; known is false for any other.
+func (t *Transfer) spliceLoop(src Stream, dst net.Conn, limit int64) (n int, err error, done, known bool) {
+	c, ok := bare(src).(*Conn)
+	if !ok {
+		return 0, nil, false, false
+	}
+	l := c.loop.Load()
+	d, ok := written(dst).(*Conn)
+	if !ok || !l.here() || d.loop.Load() != l || c.unix || d.unix {
+		t.next = transferCopied
+		return 0, nil, false, true
+	}
+	n, err, done = t.spliceConn(l, c, int(min(limit, spliceLimit)))
+	return n, c.opError("read", err), done, true
+}
+
+// spliceConn waits for bulk on c and splices once.
+func (t *Transfer) spliceConn(l *loop, c *Conn, limit int) (n int, err error, done bool) {
+	if err := c.begin(l, &c.rd); err != nil {
+		return 0, err, true
+	}
+	defer c.end(l, &c.rd)
+	f := l.current
+	f.bulk = true
+	defer func() { f.bulk = false }()
+	if t.since >= spliceBurst {
+		t.since = 0
+		if err := c.yield(l); err != nil {
+			return 0, err, true
+		}
+	}
+	for !l.poller.stop(c) {
+		if err := c.wait(l, &c.rd); err != nil {
+			return 0, err, true
+		}
+	}
+	for waited := false; ; {
+		if len(c.in) > 0 || l.poller.arrived(c) { // in memory already
+			return 0, nil, false
+		}
+		if !l.poller.spliceable(c) {
+			if err := c.wait(l, &c.rd); err != nil {
+				return 0, err, true
+			}
+			continue
+		}
+		n, err := t.fill(c.fd, limit)
+		if err == unix.EAGAIN && !waited { //nolint:errorlint // made by the system call
+			waited = true
+			l.poller.emptied(c)
+			continue
+		}
+		t.since += n
+		return t.filled(n, err)
+	}
+}
+
+// emptyLoop is empty into a connection of a loop; known is false for any other.
+func (t *Transfer) emptyLoop(dst net.Conn, moved func(int)) (err error, known bool) {
+	d, ok := written(dst).(*Conn)
+	if !ok {
+		return nil, false
+	}
+	l := d.loop.Load()
+	if !l.here() {
+		return d.opError("write", net.ErrClosed), true // it was moved between the two steps, which is against the rules
+	}
+	return d.opError("write", t.emptyConn(l, d, moved)), true
+}
+
+func (t *Transfer) emptyConn(l *loop, d *Conn, moved func(int)) error {
+	if err := d.begin(l, &d.wr); err != nil {
+		return err
+	}
+	defer d.end(l, &d.wr)
+	for !l.poller.drained(d) { // what was written before comes first
+		if err := d.wait(l, &d.wr); err != nil {
+			return err
+		}
+	}
+	if d.outErr != 0 { // a splice would fail with another one
+		return d.outErr
+	}
+	return emptyPipe(l, d, t.pipe, t.n, func(m int) {
+		t.n -= m
+		moved(m)
+	})
+}

@@ -1,0 +1,253 @@
+package httpproxy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// How far the sending of a request's body has come.
+const (
+	uploadRunning int32 = iota
+	uploadLast          // read to its end; the last bytes are being written
+	uploadSent
+	uploadFailed
+)
+
+// uploading is the body of a request on its way, sent by a fiber of its own.
+type uploading struct {
+	over  fiber.Group
+	state atomic.Int32
+	begun atomic.Bool  // something of the body has come
+	at    atomic.Int64 // when the last byte was written, or no more was, in Unix nanoseconds; 0 = goes on
+	err   error        // to be read once over is
+	n     int64        // bytes of content; likewise
+	more  bool         // something of it was read that had not come with the head; likewise
+	in    stream       // what was read beyond the client's buffer; likewise
+	on    fiber.Transfer
+	until atomic.Int64 // the deadline of all writes once the exchange is over, in Unix nanoseconds; 0 = it is not
+}
+
+// writeWithin sets the deadline of the next write to c, unless the exchange is over.
+func (u *uploading) writeWithin(c fiber.Stream, d time.Duration) {
+	_ = c.SetWriteDeadline(within(d))
+	if at := u.until.Load(); at != 0 { // endUpload's may have come before this one
+		_ = c.SetWriteDeadline(time.Unix(0, at))
+	}
+}
+
+// writeUntil has all writes to c end at a time.
+func (u *uploading) writeUntil(c fiber.Stream, at time.Time) {
+	u.until.Store(at.UnixNano())
+	_ = c.SetWriteDeadline(at)
+}
+
+// sent reports whether the whole body has been written.
+func (u *uploading) sent() bool { return u.state.Load() == uploadSent }
+
+// read reports whether the whole body has been read from the client: then its last bytes are on their way at least.
+func (u *uploading) read() bool {
+	state := u.state.Load()
+	return state == uploadSent || state == uploadLast
+}
+
+// ended reports whether nothing more of the body is sent.
+func (u *uploading) ended() bool { return u.at.Load() != 0 }
+
+// errNoUpload stands for a panic, until the upload has returned.
+var errNoUpload = fmt.Errorf("%w: %w", httppool.ErrRequestBody, errPanicked)
+
+// startUpload sends the body as it comes, while the response is waited for.
+func (s *session) startUpload() {
+	up := &uploading{err: errNoUpload}
+	s.ex.up = up
+	up.in.use(s.client.conn)
+	up.over.Go(func() {
+		defer s.p.recovered(s.lc)
+		defer s.uploaded(up)
+		up.err = s.upload(up)
+	})
+}
+
+// uploaded is called when nothing more of the body is sent.
+func (s *session) uploaded(up *uploading) {
+	if up.err == nil {
+		up.state.Store(uploadSent)
+	} else {
+		up.state.Store(uploadFailed)
+	}
+	up.at.Store(time.Now().UnixNano())
+	if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
+		_ = s.ex.lease.Value().Close() // the request can never be completed, or the server takes nothing
+	}
+	if s.awaiting.Load() { // the response's time begins
+		_ = s.server.conn.SetReadDeadline(time.Now())
+	}
+}
+
+// errAbandoned: the exchange was over before the body was sent.
+var errAbandoned = errors.New("the exchange is over")
+
+func (s *session) upload(up *uploading) error {
+	ahead := s.client.bytes()[s.ex.size:]
+	up.begun.Store(len(ahead) > 0)
+	if s.req.Length == httpwire.Chunked {
+		return s.uploadChunks(up, ahead)
+	}
+	if err := s.toServer(up, ahead, false); err != nil { // there is more: see lookForBody
+		return err
+	}
+	up.n += int64(len(ahead))
+	return s.uploadContent(up, s.req.Length-int64(len(ahead)), true)
+}
+
+// uploadContent moves the next left bytes of content from the client to the server; with last nothing comes behind them. It reads
+// no more than these.
+func (s *session) uploadContent(up *uploading, left int64, last bool) error {
+	defer up.on.Drop()
+	took := func(n int) {
+		up.n += int64(n)
+		up.writeWithin(s.server.conn, s.ex.target.idle)
+	}
+	for left > 0 {
+		err := s.moreBody(up, func() (n int, err error) {
+			n, err = up.on.Receive(s.client.conn, s.server.conn, left)
+			left -= int64(n)
+			return n, err
+		})
+		if err == nil {
+			err = s.writing(up, last && left == 0)
+		}
+		if err == nil {
+			err = up.on.Send(s.server.conn, took)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moreBody reads once from the client, within the idle limit.
+func (s *session) moreBody(up *uploading, receive func() (int, error)) error {
+	_ = s.client.conn.SetReadDeadline(within(s.ex.target.idle))
+	if up.state.Load() == uploadFailed { // endUpload's deadline may have come before this one
+		return errAbandoned
+	}
+	n, err := receive()
+	s.count(n, 0)
+	if n > 0 {
+		up.begun.Store(true)
+		up.more = true
+	}
+	switch {
+	case err != nil && up.state.Load() == uploadFailed:
+		return errAbandoned
+	case err != nil:
+		return fmt.Errorf("%w: %w", httppool.ErrRequestBody, unexpected(err))
+	}
+	return nil
+}
+
+// toServer writes a piece of body within the idle limit.
+func (s *session) toServer(up *uploading, p []byte, last bool) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if err := s.writing(up, last); err != nil {
+		return err
+	}
+	_, err := s.server.conn.Write(p)
+	return err
+}
+
+// writing begins the writing of a piece.
+func (s *session) writing(up *uploading, last bool) error {
+	up.writeWithin(s.server.conn, s.ex.target.idle)
+	next := uploadRunning
+	if last {
+		next = uploadLast
+	}
+	if !up.state.CompareAndSwap(uploadRunning, next) {
+		return errAbandoned
+	}
+	return nil
+}
+
+// uploadChunks decodes a body and sends it in chunks of this proxy's own. What follows it is left in up.in.
+func (s *session) uploadChunks(up *uploading, ahead []byte) error {
+	s.upChunks.Reset()
+	s.upChunks.Own = s.stream != nil // made of DATA frames
+	up.in.put(ahead)
+	out := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(out)
+	for {
+		content, n, done, err := next(&s.upChunks, &up.in)
+		switch {
+		case errors.Is(err, httpwire.ErrIncomplete):
+			if err := s.moreChunks(up, out[:0]); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return fmt.Errorf("%w: %w", httppool.ErrRequestBody, err)
+		}
+		piece := appendChunk(out[:0], content)
+		if done {
+			piece = appendTrailers(append(piece, "0\r\n"...), &s.upChunks)
+		}
+		if err := s.toServer(up, piece, done); err != nil {
+			return err
+		}
+		up.n += int64(len(content))
+		up.in.take(n)
+		if done {
+			return nil
+		}
+	}
+}
+
+// moreChunks reads more of a chunked body, or moves what is left of a long chunk as it is. out is for its framing.
+func (s *session) moreChunks(up *uploading, out []byte) error {
+	left := s.upChunks.Left()
+	if left < longChunk {
+		return s.moreBody(up, up.in.fill)
+	}
+	up.in.release()
+	if err := s.toServer(up, appendChunkSize(out, left), false); err != nil {
+		return err
+	}
+	if err := s.uploadContent(up, left, false); err != nil {
+		return err
+	}
+	s.upChunks.Skip(left)
+	return s.toServer(up, []byte(crlf), false)
+}
+
+// endUpload ends the sending of the body when the exchange is over, and reports whether it was sent whole. Without
+// that the client's connection ends too: what is left of the body would be taken for a request.
+func (s *session) endUpload() bool {
+	x := &s.ex
+	up := x.up
+	switch {
+	case up.state.CompareAndSwap(uploadRunning, uploadFailed):
+		past := time.Unix(1, 0)
+		_ = s.client.conn.SetReadDeadline(past)
+		up.writeUntil(s.server.conn, past)
+	case up.state.Load() == uploadLast:
+		up.writeUntil(s.server.conn, time.Now().Add(lastWrite))
+	}
+	up.over.Wait()
+	x.result.BytesIn = up.n
+	if up.sent() {
+		return true
+	}
+	x.close = true
+	return false
+}
