@@ -30,18 +30,9 @@ type server struct {
 	w        *pgwire.Writer
 	endpoint string
 	key      pgwire.BackendKeyData
-	params   trackedParams
-	view     unique.Handle[trackedParams] // of params
-	baseline []pgwire.Param               // everything reported at startup; see report
-	newest   *baseline                    // what clients are told; nil = a probe's
-
-	settings string // the settings applied, as session.settingsKey has it
-	flags    sessionFlags
-	shared   bool // used in transaction mode: it may hold what flags do not know of
-	leave    bool // to be closed: a client wanted to write, and this is a standby; its name may stand for the primary by now
-	stmts    prepared
-	unnamed  uint64        // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
-	idleAt   time.Duration // when it was last released, by clock
+	serverState
+	shared bool          // used in transaction mode: it may hold what flags do not know of
+	idleAt time.Duration // when it was last released, by clock
 
 	heldSince uint32 // a tick; guarded by cancelMu of the session that has it, as is statement
 	statement []byte // how the last one begins, if that is to be shown

@@ -13,146 +13,110 @@ import (
 // else, with other statements, in a pipeline or by the extended protocol, the server is to do it, and is given an empty statement of that name
 // just before.
 
-// between reports whether a Query can be answered here: nothing the client sent is unanswered or unfinished. mu is held.
-func (s *session) between() bool { return s.st.quiet() && !s.st.unsynced && !s.st.skipping }
+// between reports whether a Query can be answered here: nothing the client sent is unanswered or unfinished.
+func (m *machine) between() bool { return m.st.quiet() && !m.st.unsynced && !m.st.skipping }
 
-// deallocate answers DEALLOCATE of one of the client's statements, alone in a Query. mu is held.
-func (s *session) deallocate(h pgwire.Header) (done bool, err error) {
-	text, err := s.deallocating(h)
+// deallocate answers DEALLOCATE of one of the client's statements, alone in a Query. It reports false for any other text.
+func (m *machine) deallocate(text string) bool {
 	name, _ := deallocates(text)
-	if err != nil || s.stmts[name] == nil || s.st.tx == pgwire.TxFailed {
-		return false, err
+	if m.stmts[name] == nil || m.st.tx == pgwire.TxFailed {
+		return false
 	}
-	s.forget(name, s.stmts[name])
-	s.unnamed, s.unnamedNew = unnamed{}, false // as any Query does
-	s.c.Writer.Send(&pgwire.CommandComplete{Tag: "DEALLOCATE"})
-	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: s.st.tx})
-	return true, s.c.Reader.Skip()
+	m.forget(name, m.stmts[name])
+	m.unnamed, m.unnamedNew = unnamed{}, false // as any Query does
+	m.say(&pgwire.CommandComplete{Tag: "DEALLOCATE"})
+	m.say(&pgwire.ReadyForQuery{Status: m.st.tx})
+	return true
 }
 
-// deallocating returns the text of a Query that may deallocate statements, "" of any other. Nothing is consumed. mu is held.
-func (s *session) deallocating(h pgwire.Header) (text string, err error) {
-	if len(s.stmts) == 0 && s.st.empty() || h.Len > peekSize {
-		return "", nil
+// deallocating returns the text of a Query that may deallocate statements, "" of any other, and the action take; or more.
+func (m *machine) deallocating(msg message) (text string, act action) {
+	switch {
+	case len(m.stmts)+len(m.standing) == 0 && m.st.empty() || msg.size > peekSize:
+	case !msg.whole(msg.size):
+		return "", action{do: more, n: msg.size}
+	case mentionsDeallocate(msg.body):
+		text = string(bytes.TrimRight(msg.body, "\x00"))
 	}
-	b, err := s.c.Reader.Peek(h.Len)
-	if err != nil || !mentionsDeallocate(b) {
-		return "", err
-	}
-	return string(bytes.TrimRight(b, "\x00")), nil
+	return text, action{do: take}
 }
 
-// deallocateInTurn prepares for a Query with DEALLOCATE in it that is for the server. The message is not consumed.
-func (s *session) deallocateInTurn(h pgwire.Header) error {
-	s.lockShared()
-	text, err := s.deallocating(h)
-	names := deallocations(text)
-	s.sweeping = s.sweeping || len(names) > 0 // so that learn waits for all
-	s.unlockShared()
-	if len(names) == 0 || err != nil {
-		return err
+// standIn gives the server statements under names of the client's, which the message that comes next is to deallocate, in this order. It
+// returns what op.name is to be.
+func (m *machine) standIn(names []string) (drop string) {
+	if m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
+		return "" // the server says what there is to say
 	}
-	return s.standIn(names)
-}
-
-// standIn gives the server statements under names of the client's, which the message that comes next is to deallocate, in this order.
-func (s *session) standIn(names []string) error {
-	for _, name := range names {
-		if err := s.learn([]byte(name), true); err != nil {
-			return err
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			continue
 		}
+		if m.stmts[name] == nil {
+			m.standOut(name)
+			continue
+		}
+		m.st.push(op{kind: opInjectedClose}) // SQL may have prepared one
+		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
+		m.st.push(op{kind: opInjectedParse})
+		m.sendParse(name, "\x00\x00\x00")
+		drop = strings.Join(names, "\x00")
 	}
-	return s.locked(func() {
-		if s.st.skipping || s.st.copyIn || s.st.tx == pgwire.TxFailed {
-			return // the server says what there is to say
-		}
-		for i, name := range names {
-			if slices.Contains(names[:i], name) {
-				continue
-			}
-			if s.stmts[name] == nil {
-				s.standOut(name)
-				continue
-			}
-			s.st.push(op{kind: opInjectedClose}) // SQL may have prepared one
-			s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: name}).Append(s.out)
-			s.st.push(op{kind: opInjectedParse})
-			s.sendParse(name, "\x00\x00\x00")
-			s.drop = strings.Join(names, "\x00")
-		}
-	})
+	return drop
 }
 
 // notDeallocated notes that the server still has what stands for statements of the client, the names of which are as in op.name.
-func (s *session) notDeallocated(names string) {
-	s.srv.flags |= leftPrepare
-	if s.standing == nil {
-		s.standing = make(map[string]bool)
+func (m *machine) notDeallocated(names string) {
+	m.server.flags |= leftPrepare
+	if m.standing == nil {
+		m.standing = make(map[string]bool)
 	}
 	for name := range strings.SplitSeq(names, "\x00") {
-		s.standing[name] = true
+		m.standing[name] = true
 	}
 }
 
-// standOut takes what stands for a statement from the server, before that is asked for a statement of that name. mu is held.
-func (s *session) standOut(name string) {
-	if s.standing[name] && s.st.push(op{kind: opInjectedClose}) {
-		delete(s.standing, name)
-		s.out = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: name}).Append(s.out)
+// standOut takes what stands for a statement from the server, before that is asked for a statement of that name.
+func (m *machine) standOut(name string) {
+	if m.standing[name] && m.st.push(op{kind: opInjectedClose}) {
+		delete(m.standing, name)
+		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
 }
 
-// noteSweep notes what a portal does to statements when it is executed; st is what it was made from, nil for the unnamed statement. mu is held.
-func (s *session) noteSweep(portal, name []byte, st *statement) {
+// noteSweep notes what a portal does to statements when it is executed; st is what it was made from, nil for the unnamed statement.
+func (m *machine) noteSweep(portal, name []byte, st *statement) {
 	var text string
 	switch {
 	case st != nil && st.sweeps:
 		text = st.body
-	case len(name) == 0 && s.unnamed.sweeps:
-		text = string(s.unnamed.text)
+	case len(name) == 0 && m.unnamed.sweeps:
+		text = string(m.unnamed.text)
 	default:
-		delete(s.drops, string(portal))
+		delete(m.drops, string(portal))
 		return
 	}
-	s.sweeping = true
+	m.sweeping = true
 	text, _, _ = strings.Cut(text, "\x00")
 	drop, ok := deallocates(text)
 	if !ok {
-		delete(s.drops, string(portal))
+		delete(m.drops, string(portal))
 		return
 	}
-	if s.drops == nil {
-		s.drops = make(map[string]string)
+	if m.drops == nil {
+		m.drops = make(map[string]string)
 	}
-	s.drops[string(portal)] = drop
+	m.drops[string(portal)] = drop
 }
 
-// deallocateBy prepares for Execute of a portal that deallocates one of the client's statements. The message is not consumed.
-func (s *session) deallocateBy(h pgwire.Header) error {
-	if len(s.drops) == 0 {
-		return nil
-	}
-	body, err := s.c.Reader.Peek(min(h.Len, peekSize))
-	if err != nil {
-		return err
-	}
-	portal, _, _ := bytes.Cut(body, []byte{0})
-	name, ok := s.drops[string(portal)]
-	if !ok {
-		return nil
-	}
-	return s.standIn([]string{name})
-}
-
-// deallocated notes that the server has deallocated one statement: one of the client's, or nobody knows which. Where a server reader runs, mu is held.
-func (s *session) deallocated() {
-	name := s.st.deallocated()
-	delete(s.standing, name)
-	if s.stmts[name] != nil {
-		s.forget(name, s.stmts[name])
+// deallocated notes that the server has deallocated one statement: one of the client's, or nobody knows which.
+func (m *machine) deallocated() {
+	name := m.st.deallocated()
+	delete(m.standing, name)
+	if m.stmts[name] != nil {
+		m.forget(name, m.stmts[name])
 		return
 	}
-	s.srv.stmts.retireAll()
+	m.server.stmts.retireAll()
 }
 
 // sweeps reports whether a text takes named statements away, and may do so by the extended protocol: the

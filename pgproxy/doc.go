@@ -44,8 +44,19 @@
 // The files follow the life of a connection: startup.go reads the startup packets,
 // authenticate.go lets the client prove who it is, lease.go gets a server connection
 // (connect.go opens one), relay.go carries messages, release.go gives the server connection
-// back. What a session may do next is decided by the state machine in state.go, which knows
-// no socket.
+// back.
+//
+// # The machine
+//
+// What is done with a message is decided in one place, the protocol machine (machine.go). It is told
+// of each message of the client and of the server, and returns an action: pass the message on, as it is
+// or with other names in it, consume it, show more of it, wait for answers, lease a server connection.
+// It keeps the queue of what is owed (state.go), the client's prepared statements and their names on
+// servers (prepare.go, unnamed.go, deallocate.go, fingerprint.go) and the settings that follow the
+// client (machine_settings.go), and has no socket, clock, goroutine or lock. Two drivers do what it
+// says and have no rules of their own about messages: the session's straight-line code (relay.go),
+// and the fast path on the loop (fastpath.go). Scripts in testdata/machine drive it message by message;
+// a model of a server checks that clients are told what they would be told straight.
 //
 // In transaction mode a server connection is leased at the first message that needs one and
 // given back at ReadyForQuery 'I' once everything sent has been answered: no Sync is
@@ -70,10 +81,10 @@
 // two connections is not possible: on the goroutine engine and for servers behind a tunnel.
 //
 // The fast path (fastpath.go) serves on the loop itself, without switching to the session's fiber, what
-// most requests are: a Query, the execution of a prepared statement that the server connection has, or
-// of the unnamed statement behind its Parse, when the answer arrives in one piece. Resuming a fiber
-// costs more than such a request, because its stack and buffers have left the processor's caches.
-// The fast path knows no errors: whatever is unusual is left to the session as it stands.
+// most requests are: a Query, or messages of the extended protocol up to their Sync, that arrive as a
+// whole, and an answer that arrives in one piece. Resuming a fiber costs more than such a request,
+// because its stack and buffers have left the processor's caches. The fast path knows no errors:
+// whatever is unusual is left to the session as it stands.
 //
 // # Memory
 //

@@ -1,7 +1,10 @@
 package pgproxy
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"unique"
 	"unsafe"
 
 	"github.com/headpond/headpond/pgwire"
@@ -16,7 +19,7 @@ var Deallocated = deallocates
 // ParseOptions exposes parseOptions.
 var ParseOptions = parseOptions
 
-// State exposes the state machine by what goes over the wire.
+// State exposes the queue of what is owed by what goes over the wire.
 type State struct{ st state }
 
 // NewState returns the state of a fresh lease.
@@ -71,6 +74,187 @@ func (s *State) Check() string {
 	return ""
 }
 
+// Machine is a driver of the protocol machine for tests: it moves bytes between a client and server connections that exist in the
+// test only. Steps and what the client and the servers are told collect in Log and in the queues.
+type Machine struct {
+	m       machine
+	Pool    *FakePool
+	srv     *FakeServer
+	Log     func(format string, args ...any)
+	waiting []message // of the client: the first one cannot be judged yet
+	told    bool      // Log knows
+}
+
+// FakePool holds the server connections of some Machines.
+type FakePool struct {
+	Free   []*FakeServer
+	tables tables
+}
+
+// FakeServer is a server connection of a FakePool.
+type FakeServer struct {
+	Name  string
+	In    func(msg []byte) // what is sent to the server, message by message
+	Undo  func(sql string) // what makes its settings a client's
+	Owner *Machine         // nil = it is free
+	state serverState
+}
+
+// NewServer adds a free server connection.
+func (p *FakePool) NewServer(name string, statements int, in func(msg []byte), undo func(sql string)) *FakeServer {
+	f := &FakeServer{Name: name, In: in, Undo: undo}
+	f.state.stmts.limit, f.state.stmts.texts = statements, &p.tables.texts
+	f.state.view, f.state.settings = unique.Make(f.state.params), ""
+	p.Free = append(p.Free, f)
+	return f
+}
+
+// NewMachine returns the machine of a client of the pool.
+func NewMachine(p *FakePool, mode Mode, log func(format string, args ...any)) *Machine {
+	m := &Machine{Pool: p, Log: log}
+	m.m = machine{work: new(work), shared: &p.tables, mode: mode}
+	m.m.st.reset()
+	m.m.takeSettings(nil)
+	return m
+}
+
+// Client has a message of the client judged, once those before are.
+func (d *Machine) Client(b []byte, toClient func([]byte)) (over bool, err error) {
+	d.waiting = append(d.waiting, messageOf(bytes.Clone(b)))
+	return d.advance(toClient)
+}
+
+// Blocked reports whether a message of the client waits for something.
+func (d *Machine) Blocked() bool { return len(d.waiting) > 0 }
+
+// Leased is the server connection that is leased, nil if there is none.
+func (d *Machine) Leased() *FakeServer { return d.srv }
+
+// Resume goes on with messages of the client that wait for answers, or for a server connection.
+func (d *Machine) Resume(toClient func([]byte)) (over bool, err error) { return d.advance(toClient) }
+
+func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
+	m := &d.m
+	for len(d.waiting) > 0 {
+		msg := d.waiting[0]
+		act, err := m.clientMessage(msg)
+		if err != nil {
+			return true, err
+		}
+		switch act.do {
+		case pass, passRest:
+			if act.do == pass {
+				m.toServer = pgwire.AppendHeader(m.toServer, msg.typ, msg.size)
+			}
+			m.toServer = append(m.toServer, msg.body[act.n:]...)
+		case take:
+		case wait:
+			if !m.caughtUp() {
+				if !d.told {
+					d.Log("wait")
+				}
+				d.told = true
+				return false, nil
+			}
+			d.told = false
+			m.waited()
+			continue
+		case lease:
+			if len(d.Pool.Free) == 0 {
+				if !act.later || !m.parseLater(msg) {
+					d.Log("no server connection is free")
+					return false, nil
+				}
+				break
+			}
+			d.srv, d.Pool.Free = d.Pool.Free[0], d.Pool.Free[1:]
+			d.srv.Owner = d
+			d.Log("lease %s", d.srv.Name)
+			m.begin(&d.srv.state)
+			if sql := m.syncSQL(); !m.inSync() && sql != "" {
+				d.Log("first: %s", sql)
+				d.srv.Undo(sql)
+				m.applied()
+			}
+			continue
+		case end:
+			d.Log("end")
+			return true, nil
+		default:
+			return true, fmt.Errorf("action %d for a whole message", act.do)
+		}
+		d.flush(toClient)
+		d.waiting = d.waiting[1:]
+		d.Settle()
+	}
+	return false, nil
+}
+
+// flush moves what the machine has to say.
+func (d *Machine) flush(toClient func([]byte)) {
+	for b := d.m.toServer; len(b) > 0; b = b[messageSize(b):] {
+		d.srv.In(b[:messageSize(b)])
+	}
+	for b := d.m.toClient; len(b) > 0; b = b[messageSize(b):] {
+		toClient(b[:messageSize(b)])
+	}
+	d.m.toServer, d.m.toClient = nil, nil
+}
+
+// Server has a message of the server judged. An error means that the server connection is lost, and so is the client.
+func (d *Machine) Server(b []byte, toClient func([]byte)) error {
+	m, msg := &d.m, messageOf(b)
+	usual := m.usual(msg.typ, msg.body)
+	act, err := m.serverMessage(msg)
+	if usual && err == nil && (act.do != pass || len(m.toClient) > 0) {
+		return fmt.Errorf("a usual message of type %c: action %d", msg.typ, act.do)
+	}
+	d.flush(toClient)
+	if err != nil {
+		return err
+	}
+	switch act.do {
+	case pass:
+		toClient(b)
+	case fatal:
+		toClient(b)
+		d.Log("lost")
+		m.lost()
+		d.srv = nil
+		return nil
+	}
+	m.sayLocal()
+	d.flush(toClient)
+	return nil
+}
+
+// Settle gives the server connection back if the machine says so.
+func (d *Machine) Settle() {
+	m := &d.m
+	if d.srv == nil || m.st.due() {
+		return
+	}
+	if m.st.quiet() {
+		m.settle()
+	}
+	if !m.over() || len(d.waiting) > 0 {
+		return
+	}
+	fit := m.fit()
+	m.release()
+	srv := d.srv
+	d.srv, srv.Owner = nil, nil
+	if !fit {
+		d.Log("discard %s", srv.Name)
+		return
+	}
+	d.Log("release %s", srv.Name)
+	d.Pool.Free = append(d.Pool.Free, srv)
+}
+
+// Owed returns how many messages of the client are not answered.
+func (d *Machine) Owed() int { return d.m.st.owed() }
+
 // Statements returns how many statements the table has, and how many one server connection has
 // and may have.
 func (b *Postgres) Statements(ctx context.Context) (shared, onServer, doubtful int) {
@@ -79,7 +263,7 @@ func (b *Postgres) Statements(ctx context.Context) (shared, onServer, doubtful i
 		return -1, -1, -1
 	}
 	defer lease.Release()
-	b.texts.mu.Lock()
-	defer b.texts.mu.Unlock()
-	return len(b.texts.byKey), len(lease.Value().stmts.at), len(lease.Value().stmts.stale)
+	b.tables.texts.mu.Lock()
+	defer b.tables.texts.mu.Unlock()
+	return len(b.tables.texts.byKey), len(lease.Value().stmts.at), len(lease.Value().stmts.stale)
 }

@@ -1,10 +1,9 @@
 package pgproxy
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
+	"slices"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -13,34 +12,26 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// fastPath forwards one self-contained request and its reply on the loop, while the session's fiber is
-// parked (see fiber.Conn.Attend): a Query; Bind, Execute and Sync for a prepared statement that the
-// server connection has; or those behind a Parse of the unnamed statement; if the request is a
-// transaction by itself and the reply comes in one piece. That is nearly every request of many clients,
-// and needs neither buffers nor the state machine. Everything else, and every error, is left to the
-// session as it stands: the fast path handles no errors. It is a part of its session, and keeps what it
-// uses close together.
+// fastPath is the machine's driver on the loop: it forwards one request and its reply while the session's fiber is parked (see
+// fiber.Stream's Attend), if the request has come as a whole and the reply comes in one piece. That is nearly every request of many
+// clients, and needs no buffers. It has no rules about messages: those are the machine's. What takes more than one step (a message that
+// has to wait, an answer in pieces, every error) is left to the session as it stands. It is a part of its session, and keeps what it uses
+// close together.
 type fastPath struct {
-	client    fiber.Stream // nil = the client cannot have it
-	srv       *server      // nil = none is leased; session.srv is nil meanwhile
-	parker    pool.TryParker
-	stage     stage
-	late      bool                      // the client was idle for long
-	likely    bool                      // the last request was of a kind below
-	took      bool                      // a request has come, and is the session's
-	kind      kind                      // of the request
-	describes bool                      // the request asks for the columns, too
-	same      bool                      // its text is that of the client's unnamed statement
-	held      uint8                     // bytes of request that wait for a lease; 0 = they are in the client's Reader
-	st        *statement                // that a request of kind executes is for
-	on        *serverStatement          // the server's that serves it
-	text      []byte                    // that a request of kind parses parses, unless it is the same; room for the next one
-	began     time.Duration             // when the request came, by clock
-	pending   upstream.Pending[*server] // an acquire under way, also for session.takeLease
-	lease     upstream.Lease[*server]   // of srv
-	request   [maxHeld]byte
-	step      func() (over bool) // session.stepFastPath, and
-	cancel    func()             // session.cancelWait, made once
+	client  fiber.Stream // nil = the client cannot have it
+	srv     *server      // is leased, and not the session's yet; nil = none is
+	parker  pool.TryParker
+	stage   stage
+	late    bool                      // the client was idle for long
+	likely  bool                      // the last request could have come this way
+	took    bool                      // a request has come, and is the session's
+	held    uint8                     // bytes of request that wait for a lease; 0 = they are in the client's Reader
+	began   time.Duration             // when the request came, by clock
+	pending upstream.Pending[*server] // an acquire under way, also for session.takeLease
+	lease   upstream.Lease[*server]   // of srv
+	request [maxHeld]byte
+	step    func() (over bool) // session.stepFastPath, and
+	cancel  func()             // session.cancelWait, made once
 }
 
 // maxHeld is how long a request may be so that it needs no buffer while it waits, in bytes.
@@ -53,21 +44,7 @@ const (
 	fromClient stage = iota
 	forLease
 	fromServer
-	left // it is over, and something is under way: see errUnderWay
 )
-
-// kind is what a request consists of.
-type kind byte
-
-const (
-	simple   kind = iota // Query
-	executes             // Bind, perhaps Describe, Execute and Sync
-	parses               // Parse of the unnamed statement, and these
-)
-
-// errUnderWay means that there is no message of the client to be handled: its request is on its way, or is
-// answered, and the server connection not given back yet.
-var errUnderWay = errors.New("a request is under way")
 
 // initFastPath sees whether the client can have it.
 func (s *session) initFastPath() {
@@ -78,8 +55,8 @@ func (s *session) initFastPath() {
 	}
 }
 
-// serveFast lets the loop serve the client for as long as it can. An error is the end of the session, or
-// errUnderWay.
+// serveFast lets the loop serve the client for as long as it can. It may leave a server connection to the session, with a request under
+// way. An error is the end of the session.
 func (s *session) serveFast() error {
 	x := &s.x
 	if x.client == nil || !x.likely || s.c.Reader.Buffered() > 0 {
@@ -91,13 +68,19 @@ func (s *session) serveFast() error {
 	s.c.Writer.Release()
 	s.c.Reader.Release()
 	x.stage, x.late = fromClient, false
-	switch {
-	case !x.client.Attend(x.step):
+	if !x.client.Attend(x.step) {
 		x.client = nil
-	case x.stage == left:
-		return errUnderWay
 	}
 	return nil
+}
+
+// heed takes a message of the client in that the session handles; first means that nothing is owed to the client.
+func (x *fastPath) heed(h pgwire.Header, first bool) {
+	if h.Type == pgwire.TypeSync {
+		return
+	}
+	fits := h.Len <= maxFast && (extendedOps[h.Type] != 0 || first && h.Type == pgwire.TypeQuery)
+	x.likely = fits && (first || x.likely)
 }
 
 // stepFastPath goes on until there is something to wait for, or it is over.
@@ -131,8 +114,8 @@ func (s *session) ask() (waits, over bool) {
 		return !over, over
 	}
 	x.took = c.state.CompareAndSwap(clientIdle, clientBusy)
-	if !x.took || !s.takes(b) {
-		c.Reader.Unread(b)
+	if !x.took || !isRequest(b) || !s.needsServer(&b) {
+		s.unread(b)
 		return false, true
 	}
 	c.Working()
@@ -150,6 +133,7 @@ func (s *session) ask() (waits, over bool) {
 		c.Reader.Unread(b)
 		return false, s.giveUp()
 	}
+	s.rest()
 	if len(b) <= maxHeld {
 		x.held = uint8(copy(x.request[:], b))
 	} else {
@@ -162,50 +146,45 @@ func (s *session) ask() (waits, over bool) {
 	return false, false
 }
 
-// takes reports whether b is one whole request of which a session need not know, and notes what it asks.
-func (s *session) takes(b []byte) bool {
-	x, n := &s.x, messageSize(b)
-	if n == 0 {
+// isRequest reports whether b is one whole request: a Query, or messages of the extended protocol up to their Sync.
+func isRequest(b []byte) bool {
+	n := messageSize(b)
+	if n == 0 || len(b) > maxFast {
 		return false
 	}
-	switch body, rest := b[headerSize:n], b[n:]; b[0] {
-	case pgwire.TypeQuery:
-		x.kind = simple
-		return len(rest) == 0 && (len(s.stmts) == 0 || !mentionsDeallocate(body))
-	case pgwire.TypeBind:
-		x.kind = executes
-		portal, name, _, err := pgwire.BindNames(body)
-		return err == nil && len(portal) == 0 && s.knowsAll(name) && x.runs(rest) &&
-			!(x.describes && x.st.columns == 0) && // they are to be remembered
-			len(b)+maxServerName <= maxRenamed
-	case pgwire.TypeParse:
-		x.kind = parses
-		n := messageSize(rest)
-		if n == 0 || rest[0] != pgwire.TypeBind || len(body) == 0 || body[0] != 0 || len(body) > largeUnnamed || sweeps(body[1:]) {
-			return false
-		}
-		portal, name, _, err := pgwire.BindNames(rest[headerSize:n])
-		return err == nil && len(portal) == 0 && len(name) == 0 && x.runs(rest[n:])
+	if b[0] == pgwire.TypeQuery {
+		return n == len(b)
 	}
-	return false
+	for n > 0 && extendedOps[b[0]] != 0 {
+		b = b[n:]
+		n = messageSize(b)
+	}
+	return n > 0 && n == len(b) && b[0] == pgwire.TypeSync
 }
 
-// knowsAll reports whether there is nothing to find out about the prepared statement of a name.
-func (s *session) knowsAll(name []byte) bool {
-	if len(name) == 0 || len(name) > peekSize-2 { // as bind sees it
-		return false
+// needsServer reports whether the first thing that a request needs is a server connection. Else it has taken off what the machine
+// answers by itself, and the rest is for the session.
+func (s *session) needsServer(b *[]byte) bool {
+	s.wake()
+	n := messageSize(*b)
+	act, err := s.machine.clientMessage(messageOf((*b)[:n]))
+	if err == nil && act.do == take {
+		s.tell()
+		*b = (*b)[n:]
 	}
-	st := s.stmts[string(statementKey(name))]
-	s.x.st = st
-	return st != nil && st.plan == s.plan && !st.sweeps
+	return err == nil && act.do == lease && !(act.later && s.b.up.AllInUse())
 }
 
-// runs reports whether messages execute the portal without a name, and do nothing else; perhaps they
-// describe it before.
-func (x *fastPath) runs(b []byte) bool {
-	b, x.describes = bytes.CutPrefix(b, describePortal)
-	b, ok := bytes.CutPrefix(b, executePortal)
-	return ok && len(b) >= 4 && bytes.Equal(b[4:], syncMessage) // 4 bytes are the limit of rows
+// unread leaves what has come from the client to the session.
+func (s *session) unread(b []byte) {
+	if len(b) > 0 {
+		s.c.Reader.Unread(b)
+	}
+}
+
+// messageOf returns the whole message that is in b.
+func messageOf(b []byte) message {
+	return message{typ: b[0], size: len(b) - headerSize, body: b[headerSize:]}
 }
 
 // messageSize is how many bytes the first message of b has; 0 = it is not there as a whole.
@@ -220,15 +199,8 @@ func messageSize(b []byte) int {
 	return int(size)
 }
 
-// maxRenamed is how long a request may be so that it fits into a Writer under the server's name of its statement, in bytes.
-const maxRenamed = 15 << 10
-
-// What follows Bind, for the portal without a name.
-var (
-	describePortal = []byte{pgwire.TypeDescribe, 0, 0, 0, 6, pgwire.ObjectPortal, 0}
-	executePortal  = []byte{pgwire.TypeExecute, 0, 0, 0, 9, 0}
-	syncMessage    = []byte{pgwire.TypeSync, 0, 0, 0, 4}
-)
+// maxFast is how long a request may be so that a Writer has room for it under the server's name of its statement, in bytes.
+const maxFast = 15 << 10
 
 // cancelWait ends the wait for a lease. Another goroutine's; cancelMu is held.
 func (s *session) cancelWait() {
@@ -293,94 +265,80 @@ func (s *session) giveUp() (over bool) {
 
 // send sends a request if the server connection that was leased is as the client needs it.
 func (s *session) send(b []byte, cut bool) (over bool) {
-	x := &s.x
-	if cut || !s.fits() || x.kind == executes && !x.served() {
+	x, m := &s.x, &s.machine
+	if cut || !s.fits() {
 		s.c.Reader.Unread(b)
 		return s.giveUp()
 	}
+	s.lease, s.srv = x.lease, x.srv
+	x.lease, x.srv = upstream.Lease[*server]{}, nil
+	s.wake()
+	s.leased()
+	s.leaseAt, s.meter.asked = time.Time{}, x.began
 	if s.leasedAt == x.began {
 		s.meter.shard.Add(atOnce, 1)
 	} else {
 		s.meter.shard.Observe(timeWaits, s.leasedAt-x.began)
 	}
-	if s.c.showsStatements() {
-		s.showRequest(b)
+	n, asItIs := s.judgeRequest(b)
+	s.tell()
+	out, sent := b[:n], 0
+	if !asItIs {
+		out = m.toServer
 	}
-	switch x.kind {
-	case simple:
-		x.srv.unnamed = 0 // it destroys it
-	case executes:
-		return s.sendRenamed(b)
-	case parses:
-		s.keepText(b[headerSize+1 : messageSize(b)])
+	if n == len(b) {
+		sent = s.srv.conn.TryWrite(out)
 	}
-	if n := x.srv.conn.TryWrite(b); n < len(b) {
-		_, _ = s.leave(true).w.Write(b[n:]) // which has room for it
-		return true
+	if sent == len(out) && s.c.Writer.Buffered() == 0 {
+		m.toServer = took(m.toServer)
+		x.stage = fromServer
+		return false
 	}
-	x.stage = fromServer
-	return false
+	if asItIs {
+		_, _ = s.srv.w.Write(out[sent:]) // which has room for it
+	} else {
+		m.toServer = append(out[:0], out[sent:]...)
+	}
+	s.unread(b[n:])
+	s.leave()
+	return true
 }
 
-// served finds the server's statement that serves the client's.
-func (x *fastPath) served() bool {
-	x.on = x.srv.stmts.use(x.st)
-	return x.on != nil
+// judgeRequest has the machine judge the messages of a request, as many as can be without waiting. They take n bytes, and go as they are,
+// or are in the machine's toServer.
+func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
+	m, shows := &s.machine, s.c.showsStatements()
+	asItIs = true
+	for n < len(b) {
+		size := messageSize(b[n:])
+		msg := messageOf(b[n : n+size])
+		if shows {
+			s.showBody(msg.typ, msg.body)
+		}
+		act, err := m.clientMessage(msg)
+		if err != nil || act.do == wait {
+			break // nothing has happened: the session judges it again
+		}
+		if asItIs && (act.do != pass || len(m.toServer) > 0) {
+			asItIs = false
+			m.toServer = slices.Insert(m.toServer, 0, b[:n]...)
+		}
+		switch {
+		case asItIs || act.do == take:
+		case act.do == pass:
+			m.toServer = append(m.toServer, b[n:n+size]...)
+		default:
+			m.toServer = append(m.toServer, msg.body[act.n:]...)
+		}
+		n += size
+	}
+	return n, asItIs
 }
 
-// keepText keeps the text of the unnamed statement that a request is about to make.
-func (s *session) keepText(text []byte) {
-	x := &s.x
-	if x.same = s.unnamed.text != nil && bytes.Equal(text, s.unnamed.text); x.same {
-		return
-	}
-	if n := cap(x.text); n < len(text) || n > 2*len(text)+smallUnnamed {
-		x.text = make([]byte, 0, len(text))
-	}
-	x.text = append(x.text[:0], text...)
-}
-
-// unnamedChanged notes what an answered request has made of the unnamed statement.
-func (s *session) unnamedChanged() {
-	x, old := &s.x, s.unnamed.text
-	switch {
-	case x.kind == simple && s.unnamed.id != 0:
-		s.unnamed = unnamed{}
-	case x.kind != parses:
-		return
-	case x.same:
-		s.unnamed.id, s.unnamed.once, old = lastChange.Add(1), true, nil
-	default:
-		s.unnamed = unnamed{id: lastChange.Add(1), once: true, text: x.text}
-		x.text = nil
-	}
-	if n := cap(old); n > cap(x.text) && n <= largeUnnamed {
-		x.text = old
-	}
-	x.srv.unnamed = s.unnamed.id
-}
-
-// sendRenamed sends a request that executes a prepared statement, with the name that it has on servers.
-func (s *session) sendRenamed(b []byte) (over bool) {
-	x, w := &s.x, s.x.srv.w
-	n := messageSize(b)
-	rest := b[headerSize+1:] // behind the portal
-	rest = rest[bytes.IndexByte(rest, 0):]
-	renamed := pgwire.AppendHeader(w.AvailableBuffer(), pgwire.TypeBind, len(x.on.name)+1+len(rest)-(len(b)-n))
-	renamed = append(append(append(renamed, 0), x.on.name...), rest...)
-	if n := x.srv.conn.TryWrite(renamed); n < len(renamed) {
-		_, _ = s.leave(true).w.Write(renamed[n:]) // which has room for it
-		return true
-	}
-	w.Release()
-	x.stage = fromServer
-	return false
-}
-
-// fits reports whether srv is alive, has the client's settings, and lives on the client's loop.
+// fits reports whether the leased connection is alive, has the client's settings, and lives on the client's loop.
 func (s *session) fits() bool {
-	x, srv := &s.x, s.x.srv
-	if srv.tls != nil || srv.settings != s.settingsKey || srv.flags != 0 || srv.view != s.reported || srv.raw.Loop() != x.client.Loop() {
+	x, srv, m := &s.x, s.x.srv, &s.machine
+	if srv.tls != nil || srv.settings != m.settingsKey || srv.flags != 0 || srv.view != m.reported || srv.raw.Loop() != x.client.Loop() {
 		return false
 	}
 	return srv.r.Buffered() == 0 && (!x.lease.Reused() || s.leasedAt-srv.idleAt <= freshFor || srv.look() == fiber.Silent)
@@ -388,129 +346,93 @@ func (s *session) fits() bool {
 
 // answered waits for the answer and passes it on.
 func (s *session) answered() (waits, over bool) {
-	c, x := s.c, &s.x
-	b, over := x.srv.conn.TryRead(0)
+	c, x, srv := s.c, &s.x, s.srv
+	b, over := srv.conn.TryRead(0)
 	switch {
 	case over:
-		s.leave(true)
+		s.leave()
 		return false, true
 	case len(b) == 0:
 		return true, false
-	case !x.isWhole(b):
-		s.leave(true).r.Unread(b)
+	}
+	n := s.judgeAnswer(b)
+	if n < len(b) || !s.machine.over() || len(s.machine.toClient) > 0 {
+		_, _ = c.Writer.Write(b[:n]) // which has room for it
+		s.tell()
+		if n < len(b) {
+			srv.r.Unread(b[n:])
+		}
+		s.leave()
 		return false, true
 	}
-	s.unnamedChanged()
-	n := x.client.TryWrite(b)
-	if n < len(b) {
-		_, _ = c.Writer.Write(b[n:]) // which has room for it
+	sent := x.client.TryWrite(b)
+	if sent < len(b) {
+		_, _ = c.Writer.Write(b[sent:])
 	}
-	now := clock()
-	s.measureFast(now)
-	if !s.giveBack(now) {
-		s.leave(false)
+	if !s.giveBack() {
+		s.leave()
 		return false, true
 	}
 	c.Done()
-	x.stage, x.took, x.st, x.on = fromClient, false, nil, nil
-	return false, n < len(b)
+	x.stage, x.took = fromClient, false
+	return false, sent < len(b)
 }
 
-// isWhole reports whether b is a whole answer to the request, after which the server connection is as it was, but
-// for the unnamed statement.
-func (x *fastPath) isWhole(b []byte) bool {
-	for {
-		n := messageSize(b)
-		if n == 0 {
-			return false
+// judgeAnswer has the machine judge what a server says, up to what is not for the fast path, and returns how many bytes that is.
+func (s *session) judgeAnswer(b []byte) (n int) {
+	m := &s.machine
+	inQuery, _ := m.inQuery()
+	for n < len(b) {
+		size := messageSize(b[n:])
+		if size == 0 {
+			break
 		}
-		switch body := b[headerSize:n]; b[0] {
-		case pgwire.TypeRowDescription, pgwire.TypeDataRow, pgwire.TypeEmptyQueryResponse, pgwire.TypeNoticeResponse:
-		case pgwire.TypeBindComplete, pgwire.TypeNoData:
-			if x.kind == simple {
-				return false
+		msg := messageOf(b[n : n+size])
+		if !unchanging(inQuery, msg.typ, msg.body) {
+			if !m.usual(msg.typ, msg.body) {
+				break
 			}
-		case pgwire.TypeParseComplete:
-			if x.kind != parses {
-				return false
+			if _, err := m.serverMessage(msg); err != nil {
+				break // the session gets the same error
 			}
-		case pgwire.TypeCommandComplete:
-			if leaves(body) {
-				return false
+			if msg.typ == pgwire.TypeReadyForQuery {
+				s.measure(pgwire.TxIdle)
 			}
-		case pgwire.TypeReadyForQuery:
-			return len(b) == 6 && n == 6 && pgwire.TxStatus(body[0]) == pgwire.TxIdle
-		default:
-			return false
+			if m.sayLocal(); m.st.empty() || len(m.toClient) > 0 {
+				return n + size
+			}
 		}
-		b = b[n:]
+		n += size
 	}
+	return n
 }
 
-// giveBack is release where there is nothing to think about.
-func (s *session) giveBack(now time.Duration) bool {
-	x, srv := &s.x, s.x.srv
+// giveBack is release where nothing has to be waited for.
+func (s *session) giveBack() bool {
+	srv := s.srv
 	s.cancelMu.Lock()
 	canceling := s.canceling != nil
 	if !canceling {
 		s.target = nil
 	}
 	s.cancelMu.Unlock()
-	if canceling || srv.cancelInDoubt.Load() || srv.leave {
+	if canceling || srv.cancelInDoubt.Load() || !s.machine.fit() {
 		return false
 	}
-	srv.idleAt, srv.shared = now, true
-	if !x.lease.TryRelease() {
+	srv.idleAt, srv.shared = clock(), true
+	if !s.lease.TryRelease() {
 		return false
 	}
-	x.lease, x.srv = upstream.Lease[*server]{}, nil
+	s.lease, s.srv = upstream.Lease[*server]{}, nil
+	s.machine.release()
+	s.rest()
 	return true
 }
 
-// leave leaves the server connection to the session, with the request if that is not answered.
-func (s *session) leave(unanswered bool) *server {
-	x, srv := &s.x, s.x.srv
-	s.work = works.Get().(*work)
-	s.lease, s.srv = x.lease, srv
-	x.lease, x.srv = upstream.Lease[*server]{}, nil
-	s.leaseAt = time.Time{}
-	s.leased()
-	if unanswered {
-		s.meter.asked = x.began
-		s.owe()
-	}
+// leave leaves the server connection to the session, with what is under way.
+func (s *session) leave() {
 	s.forwarding = true
 	s.c.Done()
-	x.stage = left
-	return srv
-}
-
-// owe notes the request that the server has not answered, as forward would have.
-func (s *session) owe() {
-	x := &s.x
-	switch x.kind {
-	case simple:
-		if !s.dropUnnamed() {
-			s.st.push(op{kind: opQuery})
-		}
-		return
-	case executes:
-		s.bound, s.boundOn = x.st, x.on
-	case parses:
-		id, _ := s.change(op{kind: opParse}, true)
-		if x.same {
-			x.text = append(x.text[:0], s.unnamed.text...) // for undo has that, too
-		}
-		s.unnamed, s.srv.unnamed = unnamed{id: id, once: true, text: x.text}, id
-		x.text = nil
-	}
-	s.portal, x.st, x.on = s.portal[:0], nil, nil
-	s.st.push(op{kind: opBind, st: s.bound, on: s.boundOn})
-	if x.describes {
-		s.st.push(op{kind: opDescribe})
-	}
-	s.st.push(op{kind: opExecute, on: s.boundOn})
-	s.st.push(op{kind: opSync})
 }
 
 // obtain is Acquire, or goes on with what the fast path has begun.
@@ -526,9 +448,12 @@ func (s *session) obtain(ctx context.Context) (upstream.Lease[*server], error) {
 	return s.b.up.Acquire(ctx)
 }
 
+// begun reports whether there is a lease, or an acquire under way, for the session to go on with.
+func (x *fastPath) begun() bool { return x.srv != nil || x.pending.Begun() }
+
 // dropBegun gives up what the fast path has begun, or leased, and the session has not gone on with.
 func (s *session) dropBegun() {
-	if s.x.srv == nil && !s.x.pending.Begun() {
+	if !s.x.begun() {
 		return
 	}
 	ended, cancel := context.WithCancel(s.ctx)

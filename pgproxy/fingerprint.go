@@ -43,18 +43,10 @@ func fingerprintOf(typ byte, body []byte, size int) uint64 {
 	return h.Sum64() | 1
 }
 
-// described looks at what a server says of a statement, or of a portal made from it. Where a server reader runs, mu is held.
-func (s *session) described(h pgwire.Header) error {
-	o, ok := s.st.front()
-	if !ok || o.on == nil || o.kind != opDescribe && o.kind != opInjectedDescribe {
-		return nil
-	}
-	body, err := s.srv.r.Peek(h.Len)
-	if err != nil {
-		return err
-	}
-	is, described, told := fingerprintOf(h.Type, body, h.Len), &o.on.columns, &o.st.columns
-	if h.Type == pgwire.TypeParameterDescription {
+// described looks at what a server says of a statement, or of a portal made from it: o is what it answers.
+func (m *machine) described(o *op, msg message) {
+	is, described, told := fingerprintOf(msg.typ, msg.body, msg.size), &o.on.columns, &o.st.columns
+	if msg.typ == pgwire.TypeParameterDescription {
 		described, told = &o.on.parameters, &o.st.parameters
 	}
 	*described = is
@@ -62,37 +54,8 @@ func (s *session) described(h pgwire.Header) error {
 	case o.kind == opDescribe:
 		*told = is
 	case *told != 0 && *told != is:
-		s.unlike = o.st
+		m.unlike = o.st
 	}
-	return nil
-}
-
-// notUnlike waits, before Execute, for what the server says of a statement that was prepared again. If that is not what clients were told,
-// Execute is answered as a server does, and true returned. The message must not have been consumed.
-func (s *session) notUnlike() (rejected bool, err error) {
-	st := s.unseen
-	if st == nil {
-		return false, nil
-	}
-	s.unseen = nil
-	s.lockShared()
-	copying := s.st.copyIn
-	s.unlockShared()
-	if copying {
-		return false, nil
-	}
-	if err := s.catchUp(); err != nil {
-		return false, err
-	}
-	err = s.locked(func() {
-		if rejected = s.unlike == st && !s.st.skipping; rejected {
-			s.rejectWith(outdated())
-		}
-	})
-	if !rejected || err != nil {
-		return rejected, err
-	}
-	return true, s.c.Reader.Skip()
 }
 
 // outdated is the error of a server whose statement has become another one. Drivers know by the routine that preparing it again helps.
@@ -100,16 +63,4 @@ func outdated() *pgwire.ErrorResponse {
 	m := errorResponse(pgwire.SeverityError, pgwire.StateFeatureNotSupported, "cached plan must not change result type", "")
 	m.Routine = "RevalidateCachedQuery"
 	return m
-}
-
-// inPlaceOfError returns the error to tell in the place of the one that the server has just answered with, nil if that is to be passed on: it was
-// our message that failed, or Bind of a statement that is not what the client was told of.
-func (s *session) inPlaceOfError() *pgwire.ErrorResponse {
-	switch failed := &s.st.failed; {
-	case failed.kind == opRejected:
-		return failed.err
-	case failed.kind == opBind && failed.st != nil && failed.st == s.unlike:
-		return outdated()
-	}
-	return nil
 }

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"time"
-	"unique"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
@@ -63,7 +60,7 @@ func (s *session) acquire() error {
 		s.leaseAt = time.Now()
 		s.waited = s.leaseAt.Sub(asked)
 	}
-	if s.srv.shared && s.c.Mode == Session {
+	if s.srv.shared && s.machine.mode == Session {
 		_ = s.srv.conn.SetDeadline(time.Now().Add(resetTimeout))
 		if err := s.srv.wipe(); err != nil {
 			endpoint := s.srv.endpoint
@@ -77,13 +74,8 @@ func (s *session) acquire() error {
 
 // leased makes the session's work begin anew.
 func (s *session) leased() {
-	s.st.reset()
-	s.sent, s.prepared, s.fresh, s.pending, s.synced = 0, false, s.fresh[:0], s.pending[:0], 0
-	s.resident = false
-	s.unnamedNew, s.sweeping, s.drop, s.reset, s.reports = false, false, "", false, 0
-	s.bound, s.boundOn, s.unseen, s.unlike = nil, nil, nil, nil
-	clear(s.drops)
-	clear(s.standing)
+	s.machine.begin(&s.srv.serverState)
+	s.sent, s.resident = 0, false
 }
 
 func (s *session) allDead() error {
@@ -96,7 +88,7 @@ var errAllDead = errors.New("every server connection was dead")
 func (s *session) discard() {
 	s.endCancels()
 	s.lease.Discard()
-	s.srv = nil
+	s.srv, s.machine.server = nil, nil
 }
 
 // takeLease gets a lease; the client can cancel the wait.
@@ -197,29 +189,24 @@ func (s *session) cancel(ctx context.Context) {
 
 // sync gives the server connection the client's settings where they differ: one round trip.
 func (s *session) sync() error {
-	srv := s.srv
-	if srv.settings == s.settingsKey && srv.flags == 0 && srv.view == s.reported {
+	m := &s.machine
+	if m.inSync() {
 		return nil
 	}
-	return s.applySettings()
-}
-
-// applySettings is sync where something differs.
-func (s *session) applySettings() error {
-	sql, srv := s.syncSQL(), s.srv
+	sql, srv := m.syncSQL(), s.srv
 	if sql == "" {
 		return nil
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
 	var err error
-	if first := s.encodingSQL(sql); first != "" {
+	if first := m.encodingSQL(sql); first != "" {
 		err = srv.exec(first)
 	}
 	if err == nil {
 		err = srv.exec(sql)
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
-	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !m.Fatal() {
+	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() {
 		srv.flags |= leftSettings // and what it was: nothing was done
 		srv.unnamed = 0
 		s.release()
@@ -229,83 +216,12 @@ func (s *session) applySettings() error {
 		s.discard()
 		return fmt.Errorf("PostgreSQL server %s: settings: %w", srv.endpoint, err)
 	}
-	if srv.flags&leftPrepare != 0 {
-		srv.stmts.clear()
-	}
-	srv.flags, srv.settings, srv.unnamed = 0, s.settingsKey, 0
-	view := s.reported.Value()
-	for i, known := range srv.params.known {
-		if known {
-			view.value[i] = srv.params.value[i] // the server spells it its own way
-		}
-	}
-	if respelled := unique.Make(view); respelled != s.reported {
-		s.reported = respelled
-		s.replan()
-	}
-	s.sure()
+	m.applied()
 	return nil
 }
 
 // syncTimeout bounds the round trip that applies settings.
 const syncTimeout = 10 * time.Second
-
-// syncSQL returns what makes the server connection the client's, "" if it is already.
-func (s *session) syncSQL() string {
-	srv := s.srv
-	reset := s.unsure || srv.settings != s.settingsKey || srv.flags&leftSettings != 0
-	var sql strings.Builder
-	for _, d := range []struct {
-		when bool
-		sql  string
-	}{
-		{srv.flags&leftCursor != 0, "CLOSE ALL;"},
-		{srv.flags&leftListen != 0, "UNLISTEN *;"},
-		{srv.flags&leftPrepare != 0, "DEALLOCATE ALL;"},
-		{reset, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"},
-	} {
-		if d.when {
-			sql.WriteString(d.sql)
-		}
-	}
-	sep := "SELECT "
-	set := func(name, value string) {
-		sql.WriteString(sep + "pg_catalog.set_config(" + quote(name) + "," + quote(value) + ",false)")
-		sep = ","
-	}
-	view := s.reported.Value()
-	for i, name := range trackedNames {
-		if srv.params.known[i] && view.known[i] && (reset || srv.params.value[i] != view.value[i]) {
-			set(name, view.value[i])
-		}
-	}
-	if reset {
-		for _, p := range settingsOfKey(s.settingsKey) {
-			set(p.Name, p.Value)
-		}
-	}
-	return sql.String()
-}
-
-// encodingSQL returns what must run before sql so that the server reads it in the client's
-// encoding; "" if that makes no difference.
-func (s *session) encodingSQL(sql string) string {
-	i, view := tracked("client_encoding"), s.reported.Value()
-	if !view.known[i] || s.srv.params.value[i] == view.value[i] ||
-		!strings.ContainsFunc(sql, func(r rune) bool { return r > 0x7f }) {
-		return ""
-	}
-	return "SELECT pg_catalog.set_config('client_encoding'," + quote(view.value[i]) + ",false)"
-}
-
-// quote makes a string literal that means the same under every standard_conforming_strings.
-func quote(s string) string {
-	s = strings.ReplaceAll(s, "'", "''")
-	if strings.Contains(s, `\`) {
-		return "E'" + strings.ReplaceAll(s, `\`, `\\`) + "'"
-	}
-	return "'" + s + "'"
-}
 
 // exec runs a string of SQL for its effects. An error of the server is returned once the server
 // is ready again.
@@ -324,7 +240,7 @@ func (s *server) exec(sql string) error {
 		case pgwire.TypeErrorResponse:
 			failure = s.readError()
 		case pgwire.TypeParameterStatus:
-			if err := s.readParameter(nil); err != nil {
+			if err := s.readParameter(); err != nil {
 				return err
 			}
 		case pgwire.TypeReadyForQuery:
@@ -345,39 +261,16 @@ func (s *server) exec(sql string) error {
 }
 
 // readParameter reads the body of a ParameterStatus and notes the value.
-func (s *server) readParameter(m *pgwire.ParameterStatus) error {
-	if m == nil {
-		m = new(pgwire.ParameterStatus)
-	}
+func (s *server) readParameter() error {
+	var m pgwire.ParameterStatus
 	body, err := s.r.Body()
-	if err != nil {
-		return err
+	if err == nil {
+		err = m.Decode(body)
 	}
-	if err := m.Decode(body); err != nil {
-		return err
+	if err == nil {
+		s.parameter(pgwire.Param(m))
 	}
-	if s.params.set(m.Name, m.Value) >= 0 {
-		s.view = unique.Make(s.params)
-	} else if m.Name == "in_hot_standby" {
-		s.report(pgwire.Param(*m))
-	}
-	return nil
-}
-
-// standby reports whether the server says that it is one.
-func (s *server) standby() bool {
-	return slices.Contains(s.baseline, pgwire.Param{Name: "in_hot_standby", Value: "on"})
-}
-
-// report notes what the server says of itself: it is no standby any more. Clients to come are told.
-func (s *server) report(p pgwire.Param) {
-	i := slices.IndexFunc(s.baseline, func(b pgwire.Param) bool { return b.Name == p.Name })
-	if i < 0 || s.newest == nil {
-		return
-	}
-	s.baseline = slices.Clone(s.baseline)
-	s.baseline[i] = p
-	s.newest.set(s.baseline)
+	return err
 }
 
 // alive reports whether an idle server connection still stands, without asking the server. It
@@ -397,7 +290,7 @@ func (s *server) alive() bool {
 		}
 		switch h.Type {
 		case pgwire.TypeParameterStatus:
-			err = s.readParameter(nil)
+			err = s.readParameter()
 		case pgwire.TypeNoticeResponse, pgwire.TypeNotificationResponse:
 			err = s.r.Skip()
 		default:

@@ -3,6 +3,7 @@ package pgproxy
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
@@ -151,4 +152,32 @@ func splitOptions(s string) []string {
 		words = append(words, word.String())
 	}
 	return words
+}
+
+// acceptedParams remembers startup settings that servers accepted, and what they made of them. Its methods may be called from any
+// goroutine.
+type acceptedParams struct {
+	mu    sync.Mutex // held for a few instructions
+	valid map[pgwire.Param]string
+}
+
+// maxValid bounds the settings remembered as accepted.
+const maxValid = 1000
+
+// get returns what servers make of a setting, if one has accepted it before.
+func (a *acceptedParams) get(p pgwire.Param) (value string, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	value, ok = a.valid[p]
+	return value, ok
+}
+
+// set remembers what servers make of a setting.
+func (a *acceptedParams) set(p pgwire.Param, value string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.valid == nil || len(a.valid) >= maxValid {
+		a.valid = make(map[pgwire.Param]string)
+	}
+	a.valid[p] = value
 }

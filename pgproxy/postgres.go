@@ -53,15 +53,12 @@ type PostgresConfig struct {
 // Postgres is a Backend of pooled connections to PostgreSQL servers. Methods may be called from
 // any goroutine.
 type Postgres struct {
-	cfg   PostgresConfig
-	up    *upstream.Upstream[*server]
-	texts sharedTexts
+	cfg    PostgresConfig
+	up     *upstream.Upstream[*server]
+	tables tables
 
 	baseline baseline // what the newest server connection reported
 	retired  atomic.Bool
-
-	mu    sync.Mutex              // not held across I/O
-	valid map[pgwire.Param]string // startup settings servers accepted, and what they made of them
 
 	updating sync.Mutex // and Retire; what follows is what up was last told
 	with     upstream.Settings
@@ -82,9 +79,6 @@ func (b *baseline) get() []pgwire.Param {
 
 func (b *baseline) set(list []pgwire.Param) { b.list.Store(&list) }
 
-// maxValid bounds the settings remembered as accepted.
-const maxValid = 1000
-
 var _ Backend = (*Postgres)(nil)
 
 // NewPostgres returns a Backend and starts warming Limits.MinIdle connections for each endpoint.
@@ -102,7 +96,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 		}
 	}
 	cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
-	b := &Postgres{cfg: cfg, valid: make(map[pgwire.Param]string)}
+	b := &Postgres{cfg: cfg}
 	b.with = withMaxSize(cfg.Settings)
 	up, err := upstream.New(upstream.Config[*server]{
 		Name: cfg.Name, Settings: b.with, Open: b.open, Close: b.close, Check: check,
@@ -127,7 +121,7 @@ func withMaxSize(s upstream.Settings) upstream.Settings {
 func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
 	s, err := connect(ctx, &b.cfg, endpoint)
 	if err == nil {
-		s.newest, s.stmts.texts = &b.baseline, &b.texts
+		s.newest, s.stmts.texts = &b.baseline, &b.tables.texts
 		s.newest.set(s.baseline)
 	}
 	return s, err
@@ -192,24 +186,6 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) error {
 	err := s.serve()
 	s.returned = true
 	return err
-}
-
-// accepted returns what servers make of a startup setting, if one has accepted it before.
-func (b *Postgres) accepted(p pgwire.Param) (value string, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	value, ok = b.valid[p]
-	return value, ok
-}
-
-// accept remembers what servers make of a startup setting.
-func (b *Postgres) accept(p pgwire.Param, value string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.valid) >= maxValid {
-		clear(b.valid)
-	}
-	b.valid[p] = value
 }
 
 // check is the pool's: it asks an idle server connection for an answer.

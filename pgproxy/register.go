@@ -133,34 +133,29 @@ func (s *session) showMessage(h pgwire.Header) error {
 		return nil
 	}
 	body, err := s.c.Reader.Peek(min(h.Len, peekSize))
-	if err != nil {
-		return err
+	if err == nil {
+		s.showBody(h.Type, body)
 	}
-	switch h.Type {
+	return err
+}
+
+// showBody does so with the beginning of its body.
+func (s *session) showBody(typ byte, body []byte) {
+	switch typ {
 	case pgwire.TypeParse:
 		_, body, _ = bytes.Cut(body, []byte{0}) // the name
 	case pgwire.TypeBind:
 		_, name, _, err := pgwire.BindNames(body)
-		st := s.stmts[string(name)]
+		st := s.machine.stmts[string(name)]
 		if err != nil || st == nil {
-			return nil //nolint:nilerr // whoever forwards it judges it
+			return
 		}
 		body = []byte(st.body)
+	case pgwire.TypeQuery:
+	default:
+		return
 	}
 	s.show(body)
-	return nil
-}
-
-// showRequest is showMessage for a request of the fast path.
-func (s *session) showRequest(b []byte) {
-	switch s.x.kind {
-	case simple:
-		s.show(b[headerSize:])
-	case executes:
-		s.show([]byte(s.x.st.body))
-	case parses:
-		s.show(b[headerSize+1:])
-	}
 }
 
 // held notes that the session has a server connection. cancelMu is held.

@@ -1,14 +1,10 @@
 package pgproxy
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strings"
 	"time"
-	"unique"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
@@ -19,9 +15,6 @@ import (
 // them before somebody must read its answers: a server that cannot write stops reading, and
 // what fits into the sockets' buffers is at least twice this.
 const readerAfter = 32 << 10
-
-// peekSize is how much of a message is looked at to understand it. Names and tags are short.
-const peekSize = 1024
 
 // fatalError is an ErrorResponse with which the server has ended a session.
 type fatalError struct {
@@ -56,116 +49,170 @@ func (e *backendError) Error() string {
 
 func (e *backendError) Unwrap() error { return e.err }
 
-// fromClient handles one message of the client, the header of which was read.
-func (s *session) fromClient(h pgwire.Header) error {
-	switch h.Type {
-	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind, pgwire.TypeDescribe, pgwire.TypeExecute,
-		pgwire.TypeClose, pgwire.TypeFunctionCall, pgwire.TypeSync, pgwire.TypeFlush,
-		pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
-	default:
-		return badMessage(h)
+// fromClient handles one message of the client, the header of which was read. over means that the client has ended the session.
+func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
+	if err := checkClient(h.Type, h.Len); err != nil {
+		return false, err
 	}
-	if h.Len > maxBody(h.Type) {
-		return badMessage(h)
-	}
-	switch h.Type {
-	case pgwire.TypeBind, pgwire.TypeDescribe, pgwire.TypeExecute, pgwire.TypeSync: // they belong to what came before
-	default:
-		s.x.likely = h.Type == pgwire.TypeQuery // and see bind and parseUnnamed
-	}
-	s.lockShared()
+	s.mu.Lock()
 	s.meter.Asked()
+	s.x.heed(h, s.machine.st.empty())
 	s.forwarding = s.srv != nil
-	if s.reading && s.st.quiet() {
+	if s.reading && s.machine.st.quiet() {
 		s.nothingOwed()
 	}
-	done, err := false, s.broken
-	if err == nil {
-		done, err = s.withoutServer(h)
+	err = s.broken
+	s.mu.Unlock()
+	if err == nil && s.srv != nil {
+		err = s.comes(h)
 	}
-	s.unlockShared()
-	if done || err != nil {
+	if err != nil {
+		return false, err
+	}
+	msg := message{typ: h.Type, size: h.Len}
+	if msg.body, err = s.c.Reader.Peek(s.c.Reader.Buffered()); err != nil {
+		return false, err
+	}
+	for {
+		s.mu.Lock()
+		act, err := s.machine.clientMessage(msg)
+		s.tell()
+		s.mu.Unlock()
+		if err == nil {
+			err = s.sendOwn()
+		}
+		if err != nil {
+			return false, err
+		}
+		switch act.do {
+		case pass, passRest:
+			return false, s.forward(msg, act)
+		case take:
+			return false, s.c.Reader.Skip()
+		case more:
+			msg.body, err = beginning(s.c.Reader, act.n, maxClientStatements)
+		case wait:
+			err = s.catchUp()
+		case lease:
+			if done, err := s.leaseFor(&msg, act.later); done || err != nil {
+				return false, err
+			}
+		default:
+			return true, s.finish()
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+// comes waits for as much of a message as is looked at, while a server connection is leased.
+func (s *session) comes(h pgwire.Header) error {
+	if err := s.pace(h.Len + headerSize); err != nil {
 		return err
 	}
-	if s.srv == nil {
-		// A client that is slow to send must not hold a server connection meanwhile.
-		if s.c.Reader.Buffered() < h.Len {
-			if _, err := s.c.Reader.Peek(h.Len); err != nil {
-				return err
-			}
-			s.meter.asked = clock()
-		}
-		if ok, err := s.leaseFor(h); !ok {
+	if err := s.arrive(min(h.Len, maxPeek)); err != nil {
+		return err
+	}
+	if s.c.showsStatements() {
+		return s.showMessage(h)
+	}
+	return nil
+}
+
+// beginning returns n bytes of the body of a message, waiting for them. If that is more than a Reader shows, the body is consumed.
+func beginning(r *pgwire.Reader, n, limit int) ([]byte, error) {
+	if n <= maxPeek {
+		return r.Peek(n)
+	}
+	r.MaxBody = limit
+	return r.Body()
+}
+
+// tell gives the client what the machine has to say. mu is held.
+func (s *session) tell() {
+	if m := &s.machine; len(m.toClient) > 0 {
+		_, _ = s.c.Writer.Write(m.toClient) // Flush tells
+		m.toClient = took(m.toClient)
+	}
+}
+
+// sendOwn sends what the machine has for the server, which is the session's goroutine's.
+func (s *session) sendOwn() error {
+	m := &s.machine
+	if len(m.toServer) == 0 {
+		return nil
+	}
+	_, err := s.srv.w.Write(m.toServer)
+	m.toServer = took(m.toServer)
+	if err != nil {
+		return s.writeFailed(err)
+	}
+	return nil
+}
+
+// forward sends a message on that was judged.
+func (s *session) forward(msg message, act action) error {
+	w, consumed := s.srv.w, s.c.Reader.Left() == 0
+	if act.do == pass {
+		w.Header(msg.typ, msg.size)
+	}
+	if !consumed {
+		s.c.Reader.Discard(act.n)
+	} else if _, err := w.Write(msg.body[act.n:]); err != nil {
+		return s.writeFailed(err)
+	}
+	for {
+		if err := s.arrive(min(s.c.Reader.Left(), 1)); err != nil {
 			return err
 		}
-		s.forwarding = true // and no server reader runs
+		chunk, err := s.c.Reader.Chunk()
+		if err != nil {
+			return err
+		}
+		if chunk == nil {
+			return nil
+		}
+		if _, err := w.Write(chunk); err != nil {
+			return s.writeFailed(err)
+		}
 	}
-	return s.forward(h)
 }
 
-func badMessage(h pgwire.Header) error {
-	return fmt.Errorf("%w: type %q with %d bytes", pgwire.ErrMalformed, h.Type, h.Len)
-}
-
-// maxBody is the largest body of a message. Servers hang up on longer ones, or answer them in a
-// way of their own.
-func maxBody(typ byte) int {
-	switch typ {
-	case pgwire.TypeSync, pgwire.TypeFlush, pgwire.TypeCopyDone:
-		return 0
-	case pgwire.TypeDescribe, pgwire.TypeExecute, pgwire.TypeClose, pgwire.TypeCopyFail:
-		return maxSmallBody
-	}
-	return math.MaxInt
-}
-
-// maxSmallBody is PostgreSQL's limit for messages that are short (PQ_SMALL_MESSAGE_LIMIT without
-// the length word), in bytes.
-const maxSmallBody = 10000 - 4
-
-// withoutServer handles what needs no server connection. mu is held.
-func (s *session) withoutServer(h pgwire.Header) (done bool, err error) {
+// leaseFor leases a server connection for a message, once it is whole: a client that is slow to send must not hold one meanwhile. done
+// means that the message has been answered, or that there is no server connection: the client is told, and what it sends up to the end
+// of its request is dropped.
+func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 	r := s.c.Reader
-	switch h.Type {
-	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
-		if s.srv == nil || !s.st.copyIn && s.st.empty() {
-			return true, r.Skip() // the rest of a COPY that failed; servers ignore it too
+	if r.Buffered() < msg.size {
+		if msg.body, err = r.Peek(msg.size); err != nil {
+			return false, err
 		}
-	case pgwire.TypeQuery:
-		if s.c.Mode == Transaction && s.between() {
-			return s.deallocate(h)
-		}
+		s.meter.asked = clock()
 	}
-	if s.srv != nil {
-		return false, nil
-	}
-	switch {
-	case h.Type == pgwire.TypeSync:
-		s.st.skipping = false
-		s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+	alone := r.Buffered() <= msg.size+len(syncMessage) && !s.x.begun()
+	if later && alone && s.b.up.AllInUse() && s.machine.parseLater(*msg) {
+		s.tell()
 		return true, r.Skip()
-	case h.Type == pgwire.TypeFlush || s.st.skipping:
-		return true, r.Skip()
-	case h.Type == pgwire.TypeParse && s.c.Mode == Transaction:
-		return s.parseLater(h)
 	}
-	return false, nil
+	s.c.Working()
+	err = s.acquire()
+	s.c.Done()
+	if err != nil {
+		return true, s.notLeased(msg.typ, err)
+	}
+	s.forwarding = true // and no server reader runs
+	if err := s.pace(msg.size + headerSize); err != nil || !s.c.showsStatements() {
+		return false, err
+	}
+	return false, s.showMessage(pgwire.Header{Type: msg.typ, Len: msg.size})
 }
 
-// leaseFor leases a server connection for a message. When there is none, the client is told, and
-// what it sends up to the end of its request is dropped: false.
-func (s *session) leaseFor(h pgwire.Header) (bool, error) {
-	s.c.Working()
-	err := s.acquire()
-	s.c.Done()
-	if err == nil {
-		return true, nil
-	}
-	return false, s.notLeased(h, err)
-}
+// syncMessage is a Sync.
+var syncMessage = []byte{pgwire.TypeSync, 0, 0, 0, 4}
 
 // notLeased tells the client that there is no server connection for a message.
-func (s *session) notLeased(h pgwire.Header, err error) error {
+func (s *session) notLeased(typ byte, err error) error {
 	if s.c.over(s.ctx) != nil {
 		return err
 	}
@@ -176,53 +223,9 @@ func (s *session) notLeased(h pgwire.Header, err error) error {
 	}
 	s.c.CountSQLState(m.Code)
 	s.c.Writer.Send(m)
-	s.st.reset()
-	if h.Type == pgwire.TypeQuery || h.Type == pgwire.TypeFunctionCall {
-		s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
-	} else {
-		s.st.skipping = true
-	}
+	s.machine.unleased(typ)
+	s.tell()
 	return s.c.Reader.Skip()
-}
-
-// forward sends one message on, in the form the server connection needs.
-func (s *session) forward(h pgwire.Header) error {
-	if err := s.pace(h.Len + headerSize); err != nil {
-		return err
-	}
-	if err := s.arrive(min(h.Len, maxPeek)); err != nil {
-		return err
-	}
-	if s.c.showsStatements() {
-		if err := s.showMessage(h); err != nil {
-			return err
-		}
-	}
-	if s.c.Mode == Transaction {
-		switch h.Type {
-		case pgwire.TypeQuery:
-			if err := s.deallocateInTurn(h); err != nil {
-				return err
-			}
-		case pgwire.TypeExecute:
-			if rejected, err := s.notUnlike(); rejected || err != nil {
-				return err
-			}
-			if err := s.deallocateBy(h); err != nil {
-				return err
-			}
-		case pgwire.TypeParse:
-			return s.parse(h)
-		case pgwire.TypeBind:
-			return s.bind(h)
-		case pgwire.TypeDescribe:
-			return s.describe()
-		case pgwire.TypeClose:
-			return s.closeObject()
-		}
-	}
-	s.note(h.Type)
-	return s.raw(h)
 }
 
 // maxOwed bounds the messages of one client that wait for their answers, 56 bytes each. What goes to
@@ -238,9 +241,9 @@ func (s *session) pace(n int) error {
 	if s.sent <= readerAfter {
 		return nil
 	}
-	s.lockShared()
-	owed, alone := len(s.st.queue)-s.st.head, s.reading || s.st.empty() && !s.st.copyIn
-	s.unlockShared()
+	s.mu.Lock()
+	owed, alone := s.machine.st.owed(), s.reading || s.machine.st.empty() && !s.machine.st.copyIn
+	s.mu.Unlock()
 	if owed > maxOwed {
 		return errPipeline
 	}
@@ -252,61 +255,6 @@ func (s *session) pace(n int) error {
 	}
 	s.startServerReader()
 	return nil
-}
-
-// note tells the state machine of a message that goes on as it is.
-func (s *session) note(typ byte) {
-	s.lockShared()
-	defer s.unlockShared()
-	switch typ {
-	case pgwire.TypeQuery:
-		if !s.dropUnnamed() {
-			s.st.push(op{kind: opQuery, name: s.drop})
-		}
-	case pgwire.TypeFunctionCall:
-		s.st.push(op{kind: opFunction})
-	case pgwire.TypeSync:
-		s.unnamedNew, s.synced = false, len(s.pending)
-		s.st.push(op{kind: opSync})
-	case pgwire.TypeParse:
-		s.st.push(op{kind: opParse})
-	case pgwire.TypeBind:
-		s.st.push(op{kind: opBind})
-	case pgwire.TypeDescribe:
-		s.st.push(op{kind: opDescribe})
-	case pgwire.TypeExecute:
-		s.st.push(op{kind: opExecute, name: s.drop, on: s.boundOn})
-	case pgwire.TypeClose:
-		s.st.push(op{kind: opClose})
-	case pgwire.TypeCopyDone, pgwire.TypeCopyFail:
-		s.st.copyDone()
-	}
-	s.drop = ""
-}
-
-// raw passes the message on as it is, piece by piece.
-func (s *session) raw(h pgwire.Header) error {
-	s.srv.w.Header(h.Type, h.Len)
-	return s.rest()
-}
-
-// rest passes on what is left of the client's message.
-func (s *session) rest() error {
-	for {
-		if err := s.arrive(min(s.c.Reader.Left(), 1)); err != nil {
-			return err
-		}
-		chunk, err := s.c.Reader.Chunk()
-		if err != nil {
-			return err
-		}
-		if chunk == nil {
-			return nil
-		}
-		if _, err := s.srv.w.Write(chunk); err != nil {
-			return s.writeFailed(err)
-		}
-	}
 }
 
 func (s *session) flushServer() error {
@@ -349,23 +297,26 @@ func (s *session) writeFailed(err error) error {
 // turn sends what was gathered for the server, and reads its answers unless the server reader does.
 func (s *session) turn() error {
 	if s.forwarding && s.srv != nil {
-		if err := s.flushServer(); err != nil {
+		err := s.sendOwn() // the fast path may have left something
+		if err == nil {
+			err = s.flushServer()
+		}
+		if err != nil {
 			return err
 		}
 	}
-	s.lockShared()
+	s.mu.Lock()
 	s.forwarding = false
-	reading, broken := s.reading, s.broken
-	over := reading || s.srv == nil
-	if reading && !s.st.quiet() && s.readerTurn.n.Load()&1 == 0 {
+	broken := s.broken
+	over := s.reading || s.srv == nil
+	if s.reading && !s.machine.st.quiet() && s.readerTurn.n.Load()&1 == 0 {
 		s.readerTurn.set(s.c.proxy.ticks.now.Load(), true)
 	}
-	s.unlockShared()
-	s.both = s.both && reading
+	s.mu.Unlock()
 	if over || broken != nil {
 		return broken
 	}
-	if s.st.due() {
+	if s.machine.st.due() {
 		if over, err := s.await(); over || err != nil {
 			return err
 		}
@@ -379,21 +330,49 @@ func (s *session) finish() error {
 	if err := s.turn(); err != nil {
 		return err
 	}
-	s.lockShared()
-	waits, err := s.reading && s.st.due(), s.broken
+	s.mu.Lock()
+	waits, err := s.reading && s.machine.st.due(), s.broken
 	s.forwarding = waits // so that the server reader does not give the server connection back meanwhile
-	s.unlockShared()
+	s.mu.Unlock()
 	if !waits {
 		return err
 	}
 	return s.catchUp()
 }
 
+// catchUp waits for the answers to what was sent before.
+func (s *session) catchUp() error {
+	s.srv.w.Send(&pgwire.Flush{})
+	if err := s.flushServer(); err != nil {
+		return err
+	}
+	s.c.Working()
+	defer s.c.Done()
+	s.mu.Lock()
+	reading := s.reading
+	s.learning = reading && !s.machine.caughtUp()
+	waits := s.learning || !reading
+	s.mu.Unlock()
+	for !reading && !s.machine.caughtUp() {
+		if _, err := s.fromServer(); err != nil {
+			return err
+		}
+	}
+	if waits {
+		s.readers.Wait() // it has ended, or will when it has learned
+		s.learning = false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.machine.waited()
+	return s.broken
+}
+
 // await passes on what the server is about to say.
 func (s *session) await() (over bool, err error) {
 	s.c.Working()
 	s.srv.r.Prepare()
-	for s.st.due() && !over && err == nil {
+	for s.machine.st.due() && !over && err == nil {
 		over, err = s.fromServer()
 	}
 	s.c.Done()
@@ -436,92 +415,44 @@ var errClientWrite = errors.New("cannot write to the client")
 // answer handles one message of the server, the header of which was read. Where a server reader runs, mu
 // is held.
 func (s *session) answer(h pgwire.Header) error {
-	status := pgwire.TxStatus(0)
-	switch h.Type {
-	case pgwire.TypeNotificationResponse:
-		if s.c.Mode == Transaction && s.srv.flags&leftListen == 0 {
-			s.srv.flags |= leftListen // a function did: it was another client's
-			return s.srv.r.Skip()
+	m, r := &s.machine, s.srv.r
+	msg := message{typ: h.Type, size: h.Len}
+	act := action{do: more, n: min(h.Len, r.Buffered())}
+	for act.do == more {
+		var err error
+		if msg.body, err = beginning(r, act.n, pgwire.DefaultMaxBody); err == nil {
+			act, err = m.serverMessage(msg)
 		}
-	case pgwire.TypeReadyForQuery:
-		b, err := s.srv.r.Peek(1)
 		if err != nil {
 			return err
 		}
-		if len(b) != 1 || h.Len != 1 || !pgwire.TxStatus(b[0]).Valid() {
-			return fmt.Errorf("%w: ReadyForQuery", errBackendProtocol)
-		}
-		if status = pgwire.TxStatus(b[0]); status == pgwire.TxIdle {
-			s.startOver()
-		}
-		if o, ok := s.st.front(); ok && o.deallocates() {
-			s.notDeallocated(o.name)
-		}
-	case pgwire.TypeParameterStatus:
-		return s.parameter()
-	case pgwire.TypeCommandComplete:
-		if err := s.commandDone(); err != nil {
-			return err
-		}
-	case pgwire.TypeErrorResponse:
-		if err := s.serverError(); err != nil {
-			return err
-		}
-	case pgwire.TypeParameterDescription, pgwire.TypeRowDescription, pgwire.TypeNoData:
-		if err := s.described(h); err != nil {
-			return err
-		}
-	case pgwire.TypeParseComplete:
-		s.parsed()
 	}
-	forward, err := s.st.answer(h.Type, status)
-	if err != nil {
-		return err
-	}
-	if h.Type == pgwire.TypeReadyForQuery {
-		s.measure(status)
-	}
-	var instead *pgwire.ErrorResponse
-	if h.Type == pgwire.TypeErrorResponse {
-		s.undoUnnamed(s.st.undone)
-		s.undo()
-		instead = s.inPlaceOfError()
-	}
-	switch {
-	case instead != nil:
-		s.c.Writer.Send(instead)
-		err = s.srv.r.Skip()
-	case forward:
-		err = s.toClient(h)
+	s.count(msg, act)
+	s.tell()
+	var err error
+	switch act.do {
+	case pass:
+		err = s.toClient(msg)
+	case fatal:
+		err = s.srv.readFatal()
 	default:
-		err = s.srv.r.Skip()
+		err = r.Skip()
 	}
-	s.sayLocal()
 	if err != nil {
 		return err
 	}
+	m.sayLocal()
+	s.tell()
 	return s.passOn()
 }
 
-// passOn passes on what has arrived behind a message of the server and changes nothing: rows, and within the answer to Query,
-// where no op ends before ReadyForQuery, also what comes before and after them. Where a server reader runs, mu is held.
+// passOn passes on what has arrived behind a message of the server and changes nothing. Where a server reader runs, mu is held.
 func (s *session) passOn() error {
-	o, ok := s.st.front()
+	inQuery, ok := s.machine.inQuery()
 	if !ok {
-		return nil // what comes unasked makes the server connection doubtful, and must be found where it is given back
+		return nil
 	}
-	query := o.kind == opQuery && !o.deallocates() && !s.st.copyOut && !s.st.ignored
-	run := s.srv.r.Run(func(typ byte, body []byte) bool {
-		switch typ {
-		case pgwire.TypeDataRow, pgwire.TypeCopyData:
-			return true
-		case pgwire.TypeRowDescription:
-			return query
-		case pgwire.TypeCommandComplete:
-			return query && !leaves(body)
-		}
-		return false
-	})
+	run := s.srv.r.Run(func(typ byte, body []byte) bool { return unchanging(inQuery, typ, body) })
 	if len(run) == 0 {
 		return nil
 	}
@@ -533,10 +464,13 @@ func (s *session) passOn() error {
 
 // toClient passes the server's message on, piece by piece. The server reader lets go of mu while it waits
 // for a piece: a server can stop in the middle of a message until it hears more.
-func (s *session) toClient(h pgwire.Header) error {
-	w, r := s.c.Writer, s.srv.r
-	w.Header(h.Type, h.Len)
-	s.partial = true // and stays so if the message cannot be ended
+func (s *session) toClient(msg message) error {
+	w, r, m := s.c.Writer, s.srv.r, &s.machine
+	w.Header(msg.typ, msg.size)
+	m.partial = true // and stays so if the message cannot be ended
+	if r.Left() == 0 {
+		_, _ = w.Write(msg.body) // Flush tells
+	}
 	for r.Left() > 0 {
 		waits := s.reading && r.Buffered() == 0
 		if waits {
@@ -553,156 +487,33 @@ func (s *session) toClient(h pgwire.Header) error {
 			return clientWriteError(err)
 		}
 	}
-	s.partial = false
+	m.partial = false
 	return nil
 }
 
 func clientWriteError(err error) error { return fmt.Errorf("%w: %w", errClientWrite, err) }
-
-// parameter handles a ParameterStatus: the client hears of it if it changes its view.
-func (s *session) parameter() error {
-	var m pgwire.ParameterStatus
-	if err := s.srv.readParameter(&m); err != nil {
-		return err
-	}
-	if i := tracked(m.Name); i >= 0 {
-		view := s.reported.Value()
-		if view.known[i] && view.value[i] == m.Value {
-			return nil
-		}
-		view.value[i], view.known[i] = m.Value, true
-		s.reports |= 1 << i
-		s.reported = unique.Make(view)
-		s.settingChanged()
-		if planned(trackedNames[i]) {
-			s.replan()
-		}
-	}
-	s.c.Writer.Send(&m)
-	return nil
-}
-
-// settingChanged notes that the server connection's settings are not what they were when it was
-// leased, and that statements may have been prepared under these.
-func (s *session) settingChanged() {
-	s.srv.flags |= leftSettings
-	if s.prepared {
-		s.srv.flags |= leftPrepare
-	}
-}
-
-// leaves reports whether the command with this tag may leave something behind. commandDone looks at no other.
-func leaves(tag []byte) bool {
-	return len(tag) == 0 || strings.IndexByte("SRLPD", tag[0]) >= 0 && !bytes.HasPrefix(tag, []byte("SELECT "))
-}
-
-// commandDone looks at the tag of a CommandComplete for what a client leaves behind.
-func (s *session) commandDone() error {
-	tag, err := s.srv.r.Peek(32)
-	if err != nil || len(tag) < 3 || !leaves(tag) {
-		return err
-	}
-	srv := s.srv
-	switch tag[0] {
-	case 'S':
-		if bytes.Equal(tag, []byte("SET\x00")) {
-			s.settingChanged()
-		}
-	case 'R':
-		if bytes.Equal(tag, []byte("RESET\x00")) {
-			s.settingChanged()
-			s.reset = true
-		}
-	case 'L':
-		if bytes.Equal(tag, []byte("LISTEN\x00")) {
-			srv.flags |= leftListen
-		}
-	case 'P':
-		if bytes.Equal(tag, []byte("PREPARE\x00")) {
-			srv.flags |= leftPrepare
-		}
-	case 'D':
-		switch {
-		case bytes.Equal(tag, []byte("DECLARE CURSOR\x00")):
-			srv.flags |= leftCursor
-		case bytes.Equal(tag, []byte("DISCARD ALL\x00")):
-			s.settingChanged()
-			s.reset, s.reports = true, 1<<len(trackedNames)-1 // of all, also those for which nothing is reported
-			s.deallocateAll()
-		case bytes.Equal(tag, []byte("DEALLOCATE ALL\x00")):
-			s.deallocateAll()
-		case bytes.Equal(tag, []byte("DEALLOCATE\x00")):
-			s.deallocated()
-		}
-	}
-	return nil
-}
-
-// serverError looks at an ErrorResponse: one that ends the server connection is returned as an
-// error, and not passed on yet.
-func (s *session) serverError() error {
-	b, err := s.srv.r.Peek(peekSize)
-	if err != nil {
-		return err
-	}
-	if bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00")) {
-		return s.srv.readFatal()
-	}
-	s.countError(b)
-	if s.srv.standby() && bytes.Contains(b, []byte("\x00C25006\x00")) {
-		s.srv.leave = true
-	}
-	o, ok := s.st.front()
-	if ok && o.deallocates() {
-		s.notDeallocated(o.name)
-	}
-	switch {
-	case !ok || o.on == nil:
-	case o.kind == opParse || o.kind == opInjectedParse: // see undo
-		o.on.text.accepted.Store(false)
-	case slices.ContainsFunc(statementErrors, func(code []byte) bool { return bytes.Contains(b, code) }):
-		o.on.text.accepted.Store(false)
-		s.srv.stmts.retire(o.on)
-	}
-	return nil
-}
-
-// statementErrors begin the SQLSTATE in an ErrorResponse about a prepared statement that is perhaps not what it would be if it was
-// parsed now: its plan must not change its result type; what it was planned with is gone, or has another type or name; a type
-// is unknown to the system tables (XX000); a function has deallocated it. Whoever uses it next has it parsed again.
-var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42"), []byte("\x00CXX"), []byte("\x00C26000\x00")}
 
 // backendGone gives up a server connection that broke, counts, logs and tells the client. The
 // client may stay if what broke was one statement by itself: nothing it sent before is undone
 // without its knowledge, and nothing it sent after waits to run outside the transaction it was
 // meant for. Then the result is nil.
 func (s *session) backendGone(cause error, mayStay bool) error {
+	m := &s.machine
 	cause = s.srv.whyLost(cause)
-	stay := mayStay && !s.pinned && s.st.ends == 1 && len(s.st.queue)-s.st.head <= maxAlone &&
-		s.st.tx == pgwire.TxIdle && !s.st.copyIn && !s.st.copyOut && !s.st.unsynced && s.c.Reader.Buffered() == 0 &&
-		s.srv.r.Left() == 0
+	stay := mayStay && m.alone() && s.c.Reader.Buffered() == 0 && s.srv.r.Left() == 0
 	lost := s.reportLost(cause, stay)
-	if !s.st.empty() && !s.st.copyIn && s.srv.removed.Load() {
+	if !m.st.empty() && !m.st.copyIn && s.srv.removed.Load() {
 		_ = s.c.Writer.Flush()
 		s.abandon()
 	}
-	s.st.abandon()
-	s.undo()
-	s.loseUnnamed()
+	m.lost()
 	s.endCancels()
 	if endpointFailed(cause) {
 		s.lease.Fail(lost)
 	} else {
 		s.lease.Discard()
 	}
-	for _, name := range s.fresh {
-		if s.doubtful == nil {
-			s.doubtful = make(map[string]bool)
-		}
-		s.doubtful[name] = true
-	}
 	s.srv = nil
-	s.st.reset()
 	if stay {
 		s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 		return nil

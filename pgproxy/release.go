@@ -23,16 +23,17 @@ func (s *session) release() {
 	if canceling {
 		_ = s.c.Writer.Flush() // the client need not wait for its own cancel request
 	}
-	if !s.endCancels() || !s.st.free() || srv.cancelInDoubt.Load() || srv.leave {
+	certain := s.endCancels() && !srv.cancelInDoubt.Load()
+	fit := certain && s.machine.fit()
+	s.machine.release()
+	if !fit {
 		s.lease.Discard()
 		return
 	}
 	srv.rest()
 	srv.idleAt = clock()
-	srv.shared = !s.pinned
-	s.changesDone(lastOfAll)
-	s.trimUnnamed()
-	if s.c.AccessLog() && !s.pinned && !s.leaseAt.IsZero() { // it may have been switched on meanwhile
+	srv.shared = !s.machine.pinned
+	if s.c.AccessLog() && !s.machine.pinned && !s.leaseAt.IsZero() { // it may have been switched on meanwhile
 		s.access(s.leaseAt, "transaction", nil, slog.Duration("waited", s.waited))
 	}
 	s.lease.Release()
@@ -50,7 +51,7 @@ func (s *session) close() {
 	if s.asleep {
 		return // another session goes on with what stands
 	}
-	defer s.forgetStatements()
+	defer s.machine.forgetStatements()
 	s.dropBegun()
 	s.stopServerReader()
 	if s.srv == nil {
@@ -58,12 +59,11 @@ func (s *session) close() {
 	}
 	if err := s.clean(); err != nil {
 		s.c.Logger().Debug("server connection discarded", "endpoint", s.srv.endpoint, "error", err)
-		if lost := (*backendError)(nil); !s.st.empty() && !s.st.copyIn && (!errors.As(s.broken, &lost) || s.srv.removed.Load()) {
+		m := &s.machine
+		if lost := (*backendError)(nil); !m.st.empty() && !m.st.copyIn && (!errors.As(s.broken, &lost) || s.srv.removed.Load()) {
 			s.abandon()
 		}
-		s.st.abandon()
-		s.undo()
-		s.loseUnnamed()
+		m.dropped()
 		s.discard()
 		return
 	}
@@ -94,17 +94,17 @@ func (s *session) clean() error {
 		return errPanicked
 	}
 	torn := s.c.Reader.Left() > 0 // the server may wait for the rest of the client's last message
-	if torn || !s.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || srv.cancelInDoubt.Load() {
+	if torn || !s.machine.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || srv.cancelInDoubt.Load() {
 		return errInDoubt
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(resetTimeout))
-	if s.st.tx != pgwire.TxIdle {
+	if s.machine.st.tx != pgwire.TxIdle {
 		if err := srv.exec("ROLLBACK"); err != nil {
 			return err
 		}
-		s.st.tx = pgwire.TxIdle
+		s.machine.st.tx = pgwire.TxIdle
 	}
-	if s.pinned {
+	if s.machine.pinned {
 		if err := srv.wipe(); err != nil {
 			return err
 		}
@@ -117,9 +117,15 @@ func (s *server) wipe() error {
 	if err := s.exec("DISCARD ALL"); err != nil {
 		return err
 	}
-	s.stmts.clear()
-	s.flags, s.settings, s.unnamed, s.shared = 0, "", 0, false
+	s.wiped()
+	s.shared = false
 	return nil
+}
+
+// wiped notes that DISCARD ALL has been done.
+func (s *serverState) wiped() {
+	s.stmts.clear()
+	s.flags, s.settings, s.unnamed = 0, "", 0
 }
 
 // stopServerReader ends the server reader of a session whose client has left. A server reader in the middle of an answer
@@ -137,12 +143,4 @@ func (s *session) stopServerReader() {
 	if srv != nil {
 		_ = srv.conn.SetReadDeadline(time.Time{})
 	}
-}
-
-// forgetStatements gives the client's references back.
-func (s *session) forgetStatements() {
-	for _, st := range s.stmts {
-		s.b.texts.put(st.sharedText)
-	}
-	s.stmts, s.stmtBytes = nil, 0
 }

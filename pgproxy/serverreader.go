@@ -13,7 +13,6 @@ func unixSoon() time.Time { return time.Now().Add(aliveTimeout) }
 // startServerReader starts a goroutine that reads the server for as long as both sides may speak: until everything is answered, or until the
 // lease ends if nobody else can watch the server connection.
 func (s *session) startServerReader() {
-	s.both = true
 	s.mu.Lock()
 	s.reading = true
 	s.mu.Unlock()
@@ -43,7 +42,7 @@ func (s *session) readServer() {
 			err = s.c.Writer.Flush()
 			if err != nil {
 				err = errors.Join(errClientWrite, err)
-			} else if s.st.quiet() {
+			} else if s.machine.st.quiet() {
 				s.c.Writer.Release()
 			}
 		}
@@ -62,13 +61,13 @@ func (s *session) readServer() {
 
 // readerAnswered looks whether the server reader has done its work. mu is held.
 func (s *session) readerAnswered() {
-	free := s.st.settled() && !s.pinned
-	if s.st.quiet() && s.readerTurn.n.Load()&1 == 1 {
+	free := s.machine.over()
+	if s.machine.st.quiet() && s.readerTurn.n.Load()&1 == 1 {
 		s.readerTurn.set(s.c.proxy.ticks.now.Load(), false)
 	}
 	switch {
-	case s.learning && (s.st.empty() || s.st.copyIn):
-	case !s.st.quiet() || s.srv.r.HasMessage():
+	case s.learning && s.machine.caughtUp():
+	case !s.machine.st.quiet() || s.srv.r.HasMessage():
 		return
 	case free:
 	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nobody else watches the server connection now
@@ -107,7 +106,7 @@ func (s *session) readerFailed(err error) {
 func (s *session) readerLost(cause error) error {
 	lost := s.reportLost(s.srv.whyLost(cause), false)
 	_ = s.c.Writer.Flush()
-	s.st.unsynced = true // in doubt: close discards it
+	s.machine.st.unsynced = true // in doubt: close discards it
 	_ = s.srv.conn.Close()
 	return lost
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 	"unique"
@@ -21,18 +20,15 @@ import (
 // unixPast is a deadline that has passed.
 var unixPast = time.Unix(1, 0)
 
-// session is a client of a Postgres backend. Its goroutine reads the client, and in the common
-// case the server too: it sends what the client asked and reads until that is answered. While it
-// waits for the client it watches a leased server connection as well, see watch. Where both sides
-// have much to say (long pipelines and COPY), and where it cannot wait for two connections at once,
-// a second goroutine, the server reader, reads the server.
+// session is a client of a Postgres backend: a machine that says what is to be done, and the straight-line code that does it. Its
+// goroutine reads the client, and in the common case the server too: it sends what the client asked and reads until that is answered.
+// While it waits for the client it watches a leased server connection as well, see watch. Where both sides have much to say (long
+// pipelines and COPY), and where it cannot wait for two connections at once, a second goroutine, the server reader, reads the server.
 type session struct {
-	b     *Postgres
-	c     *Client
-	ctx   context.Context
-	*work // nil while the session is idle
-	clientView
-	x fastPath // and what that needs is near
+	b   *Postgres
+	c   *Client
+	ctx context.Context
+	x   fastPath // and what that needs is near
 
 	cancelMu  sync.Mutex // not held across I/O
 	canceled  bool       // a cancel request came while the fast path waits for a lease
@@ -41,10 +37,11 @@ type session struct {
 	acquiring context.CancelFunc
 	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 
-	// mu guards everything down to the blank line while the server reader runs, and c.Writer. It is held
-	// while writing to the client, never while waiting for something to read, nor while writing
-	// to the server.
-	mu         fiber.Mutex // and st
+	// mu guards everything down to the blank line, and c.Writer. It is held while writing to the client, never while waiting for
+	// something to read, nor while writing to the server. Until a server reader is started only the session's goroutine, or the
+	// fast path in its stead, uses them.
+	mu         fiber.Mutex
+	machine    machine
 	lease      upstream.Lease[*server]
 	srv        *server // nil = none leased
 	reading    bool
@@ -52,51 +49,27 @@ type session struct {
 	nudged     bool  // the server reader has ended the session's wait for the client, see readerAnswered
 	forwarding bool  // the session's goroutine is sending to srv
 	waiting    bool  // the session's goroutine waits for the client
-	learning   bool  // the session's goroutine waits for the server reader, see learn and finish
-	partial    bool  // a message to the client is written in part
+	learning   bool  // the session's goroutine waits for the server reader, see catchUp
 	broken     error // set by the server reader: the session is over
+	meter      Meter
 
 	readers    fiber.Group
-	runReader  func()    // what startServerReader starts
-	readerTurn turn      // of what the server reader reads
-	both       bool      // a server reader may be running: mu is needed. The session's goroutine's
-	pinned     bool      // session mode: the lease lasts as long as the session
-	began      time.Time // of a session in session mode, for the access log
-	unsure     bool      // no server has seen the client's settings: half a DateStyle adds to what was set before
+	runReader  func()        // what startServerReader starts
+	readerTurn turn          // of what the server reader reads
+	sent       int           // bytes sent to srv since it was last quiet
+	leaseAt    time.Time     // for the access log
+	waited     time.Duration // for the lease, for the access log
+	began      time.Time     // of a session in session mode, for the access log
 
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
 
-	clientStatements
-	prepared bool // a named statement, since the server connection was leased
 	resumed  bool // it was suspended before
 	asleep   bool // it is suspended
 	called   bool // the server spoke meanwhile
 	returned bool // it ends in order: a panic leaves it in doubt
 	worker   worker
-
-	meter    Meter         // guarded as st is
 	leasedAt time.Duration // by clock
-}
-
-// clientView is what a client has set. Idle clients with the same settings share it.
-type clientView struct {
-	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
-	settingsKey string                       // those of others, in one string; see keyOf
-	plan        unique.Handle[string]        // the settings that give texts their meaning
-}
-
-// clientStatements are a client's prepared statements.
-type clientStatements struct {
-	doubtful  map[string]bool // names the client may or may not think it has; nil = none
-	stmts     map[string]*statement
-	stmtBytes int
-	unnamed   unnamed
-}
-
-// none reports whether nothing is lost without them.
-func (s *clientStatements) none() bool {
-	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0
 }
 
 // suspended is the state of a suspended session, in Client.Session. Without statements that is
@@ -108,11 +81,12 @@ type suspended struct {
 
 // keptState returns the state that is kept while the session is suspended.
 func (s *session) keptState() any {
-	view := unique.Make(s.clientView)
-	if s.none() {
+	m := &s.machine
+	view := unique.Make(m.clientView)
+	if m.none() {
 		return view
 	}
-	return &suspended{view: view, clientStatements: s.clientStatements}
+	return &suspended{view: view, clientStatements: m.clientStatements}
 }
 
 // restore is the reverse of keptState.
@@ -120,37 +94,10 @@ func (s *session) restore(rest any) {
 	s.resumed = true
 	switch r := rest.(type) {
 	case unique.Handle[clientView]:
-		s.clientView = r.Value()
+		s.machine.clientView = r.Value()
 	case *suspended:
-		s.clientView, s.clientStatements = r.view.Value(), r.clientStatements
+		s.machine.clientView, s.machine.clientStatements = r.view.Value(), r.clientStatements
 	}
-}
-
-// work is what a session needs while it is not idle. Idle ones share it.
-type work struct {
-	st         state
-	fresh      []string // names of prepared statements given since the server connection was leased
-	pending    []string // names of statements, clients' and servers', prepared or closed in requests not all answered
-	synced     int      // those of pending before the last Sync: what came after is skipped with them, or not at all
-	changes    []change // of the unnamed statement; changes[changed:] are not all answered
-	changed    int
-	spare      []byte            // room for the text of an unnamed statement
-	unnamedNew bool              // no Sync came after the Parse of the unnamed statement
-	bound      *statement        // what the last portal was made from; nil = nobody knows
-	boundOn    *serverStatement  // and the server's
-	portal     []byte            // its name
-	unseen     *statement        // was prepared again, and nobody knows whether it is what the client was told of; nil = none
-	unlike     *statement        // what was prepared again last and is not that
-	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
-	drops      map[string]string // portals that deallocate one statement, and the name in their text
-	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name
-	drop       string            // the client's statements that the message about to be sent deallocates, as in op.name; "" = none
-	reset      bool              // RESET or DISCARD ALL was answered since the transaction began
-	reports    uint16            // of which trackedNames a value was reported since then
-	out        []byte            // for the server, put together with mu held, sent without
-	sent       int               // bytes sent to srv since it was last quiet
-	leaseAt    time.Time         // for the access log
-	waited     time.Duration     // for the lease, for the access log
 }
 
 var works = sync.Pool{New: func() any {
@@ -159,17 +106,19 @@ var works = sync.Pool{New: func() any {
 	return w
 }}
 
-// lockShared locks mu where a server reader may be running, for the session's goroutine.
-func (s *session) lockShared() {
-	if s.both {
-		s.mu.Lock()
+// wake gets the machine what it needs while the session is not idle.
+func (s *session) wake() {
+	if s.machine.work == nil {
+		s.machine.work = works.Get().(*work)
 	}
 }
 
-// unlockShared ends what lockShared began.
-func (s *session) unlockShared() {
-	if s.both {
-		s.mu.Unlock()
+// rest gives that back.
+func (s *session) rest() {
+	if m := &s.machine; m.work != nil {
+		m.st.reset()
+		works.Put(m.work)
+		m.work = nil
 	}
 }
 
@@ -178,11 +127,13 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 		s.wakeUp(ctx)
 		return s
 	}
-	s := &session{b: b, c: c, ctx: ctx, work: works.Get().(*work), meter: c.Meter()}
+	s := &session{b: b, c: c, ctx: ctx, meter: c.Meter()}
+	s.machine = machine{shared: &b.tables, params: c.Params, mode: c.Mode}
+	s.wake()
 	if c.Session != nil {
 		s.restore(c.Session)
 	} else {
-		s.reported = unique.Make(trackedParams{})
+		s.machine.reported = unique.Make(trackedParams{})
 		c.Session = (*suspended)(nil) // until it is suspended
 	}
 	s.initFastPath()
@@ -193,14 +144,15 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 
 // begin brings the session to its first ReadyForQuery.
 func (s *session) begin() error {
+	m := &s.machine
 	if s.b.baseline.get() == nil {
 		if err := s.acquire(); err != nil {
 			return err
 		}
 	}
 	baseline := s.b.baseline.get()
-	s.unsure = s.takeSettings(baseline)
-	if (s.unsure || s.c.Mode == Session) && s.srv == nil {
+	m.unsure = m.takeSettings(baseline)
+	if (m.unsure || m.mode == Session) && s.srv == nil {
 		if err := s.acquire(); err != nil {
 			return err
 		}
@@ -209,110 +161,22 @@ func (s *session) begin() error {
 			return err
 		}
 	}
-	s.sure()
+	m.sure()
 	switch {
-	case s.c.Mode == Session:
+	case m.mode == Session:
 		baseline = s.srv.baseline
 	case s.srv != nil:
 		s.leaseAt = time.Time{} // it was no transaction of the client's
 		s.release()
 	}
 	s.sendParameters(baseline)
-	s.pinned = s.c.Mode == Session
+	m.pinned = m.mode == Session
 	return nil
-}
-
-// takeSettings notes what the client's settings are. Without having asked a server that is
-// unknown where none was asked before.
-func (s *session) takeSettings(baseline []pgwire.Param) (unknown bool) {
-	var view trackedParams
-	var extra []pgwire.Param
-	for _, p := range baseline {
-		view.set(p.Name, p.Value)
-	}
-	for _, p := range s.c.Params {
-		value, ok := s.b.accepted(p)
-		unknown = unknown || !ok
-		if !ok {
-			value = p.Value
-		}
-		if i := tracked(p.Name); i >= 0 && view.known[i] {
-			view.value[i] = value
-		} else {
-			extra = append(extra, p)
-		}
-	}
-	s.reported = unique.Make(view)
-	s.settingsKey = keyOf(extra)
-	s.replan()
-	return unknown
-}
-
-// sure notes that a server has the client's settings, and remembers what it made of those that were unknown.
-func (s *session) sure() {
-	if !s.unsure {
-		return
-	}
-	s.unsure = false
-	view := s.reported.Value()
-	for _, p := range s.c.Params {
-		value := p.Value
-		if i := tracked(p.Name); i >= 0 && view.known[i] {
-			value = view.value[i]
-		}
-		s.b.accept(p, value)
-	}
-}
-
-// replan notes the settings under which the client's statements are prepared. Literals of some
-// types are read when a statement is, so that statements are shared under equal settings only.
-func (s *session) replan() {
-	var b strings.Builder
-	view := s.reported.Value()
-	for i, name := range trackedNames {
-		if planned(name) {
-			b.WriteString(view.value[i])
-			b.WriteByte(0)
-		}
-	}
-	b.WriteString(s.settingsKey)
-	s.plan = unique.Make(b.String())
-}
-
-// planned reports whether a tracked parameter can change the meaning of a text.
-func planned(name string) bool {
-	switch name {
-	case "client_encoding", "DateStyle", "IntervalStyle", "TimeZone", "standard_conforming_strings", "search_path":
-		return true
-	}
-	return false
-}
-
-// keyOf puts settings into one string. Neither has zeros, and names have no equals sign.
-func keyOf(params []pgwire.Param) string {
-	var b strings.Builder
-	for _, p := range params {
-		b.WriteString(p.Name)
-		b.WriteByte('=')
-		b.WriteString(p.Value)
-		b.WriteByte(0)
-	}
-	return b.String()
-}
-
-// settingsOfKey undoes keyOf.
-func settingsOfKey(key string) (params []pgwire.Param) {
-	for setting := range strings.SplitSeq(strings.TrimSuffix(key, "\x00"), "\x00") {
-		if name, value, ok := strings.Cut(setting, "="); ok {
-			params = append(params, pgwire.Param{Name: name, Value: value})
-		}
-	}
-	return params
 }
 
 // sendParameters adds everything between AuthenticationOk and the first command.
 func (s *session) sendParameters(baseline []pgwire.Param) {
-	w, view := s.c.Writer, s.reported.Value()
+	w, view := s.c.Writer, s.machine.reported.Value()
 	var m pgwire.ParameterStatus
 	for _, p := range baseline {
 		m = pgwire.ParameterStatus(p)
@@ -342,11 +206,11 @@ func (s *session) serve() error {
 // run carries the session until its end.
 func (s *session) run() error {
 	err := s.loop()
-	s.lockShared()
+	s.mu.Lock()
 	if s.broken != nil {
 		err = s.broken // and not what that did to the session's goroutine
 	}
-	s.unlockShared()
+	s.mu.Unlock()
 	return s.ended(err)
 }
 
@@ -368,7 +232,7 @@ func (s *session) ended(err error) error {
 		err = s.c.Fatal(pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway has given it up for another", s.b.cfg.Name), "Connect again.")
 	case s.c.over(s.ctx) != nil:
 		s.mu.Lock()
-		if !s.partial {
+		if !s.machine.cutShort() {
 			_ = s.c.Goodbye()
 		}
 		s.mu.Unlock()
@@ -376,7 +240,7 @@ func (s *session) ended(err error) error {
 	default:
 		err = s.explain(err)
 	}
-	if s.c.AccessLog() && s.pinned {
+	if s.c.AccessLog() && s.machine.pinned {
 		s.access(s.began, "session", err)
 	}
 	return err
@@ -388,21 +252,14 @@ var errRetired = errors.New("the upstream has been retired")
 // loop handles one message after the other.
 func (s *session) loop() error {
 	for {
-		h, err := s.next()
-		if err == errUnderWay { //nolint:errorlint // as idle returned it
-			if err := s.turn(); err != nil {
-				return err
-			}
-			continue
-		}
+		h, ok, err := s.next()
 		if err != nil {
 			return err
 		}
-		if h.Type == pgwire.TypeTerminate {
-			return s.finish()
-		}
-		if err := s.fromClient(h); err != nil {
-			return err
+		if ok {
+			if over, err := s.fromClient(h); over || err != nil {
+				return err
+			}
 		}
 		if !s.c.Reader.HasMessage() {
 			if err := s.turn(); err != nil {
@@ -412,84 +269,88 @@ func (s *session) loop() error {
 	}
 }
 
-// next waits for the client's next message.
-func (s *session) next() (pgwire.Header, error) {
+// next waits for the client's next message. Without ok the fast path has left a request under way.
+func (s *session) next() (h pgwire.Header, ok bool, err error) {
 	for {
 		if s.forwarding && s.c.Reader.HasMessage() {
-			return s.c.Reader.Next()
+			h, err := s.c.Reader.Next()
+			return h, true, err
 		}
-		s.lockShared()
+		s.mu.Lock()
 		if s.broken != nil {
-			s.unlockShared()
-			return pgwire.Header{}, s.broken
+			s.mu.Unlock()
+			return pgwire.Header{}, false, s.broken
 		}
-		if !s.reading && s.srv == nil && !s.st.skipping {
-			s.unlockShared()
+		if s.boundary() {
+			s.mu.Unlock()
 			return s.idle()
 		}
 		err := s.c.Writer.Flush()
 		reading, leased := s.reading, s.srv != nil
 		s.waiting = true
 		s.allowDrain()
-		s.unlockShared()
-		s.both = s.both && reading
+		s.mu.Unlock()
 		if err != nil {
-			return pgwire.Header{}, err
+			return pgwire.Header{}, false, err
 		}
 		h, again, err := s.nextLeased(leased && !reading)
 		if err == ErrSuspended { //nolint:errorlint // as watch returned it
-			return h, err
+			return h, false, err
 		}
-		s.lockShared()
-		s.waiting = false
-		switch {
-		case s.broken != nil:
-			err = s.broken
-		case !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientInterrupted:
-			err = ErrDraining
-		case s.nudged:
-			s.nudged = false
-			s.clearDeadline()
-			if isTimeout(err) && s.c.over(s.ctx) == nil {
-				again, err = true, nil
-			}
-		}
-		s.unlockShared()
+		again, err = s.waitEnded(again, err)
 		if err != nil || !again {
-			return h, err
+			return h, true, err
 		}
 	}
 }
 
+// waitEnded notes that the wait for the client's message is over, and judges why.
+func (s *session) waitEnded(again bool, err error) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = false
+	switch {
+	case s.broken != nil:
+		return again, s.broken
+	case !s.c.state.CompareAndSwap(clientIdle, clientBusy) && s.c.state.Load() == clientInterrupted:
+		return again, ErrDraining
+	case s.nudged:
+		s.nudged = false
+		s.clearDeadline()
+		if isTimeout(err) && s.c.over(s.ctx) == nil {
+			return true, nil
+		}
+	}
+	return again, err
+}
+
+// boundary reports whether the client is outside every transaction, and no server connection is leased. mu is held.
+func (s *session) boundary() bool { return !s.reading && s.srv == nil && !s.machine.st.skipping }
+
 // idle waits for the client's next message outside every transaction, and holds as little as can
 // be meanwhile.
-func (s *session) idle() (pgwire.Header, error) {
-	s.st.reset()
-	works.Put(s.work)
-	s.work, s.meter.asked = nil, 0
+func (s *session) idle() (h pgwire.Header, ok bool, err error) {
+	s.rest()
+	s.meter.asked = 0
 	s.x.took = false
-	err := s.serveFast()
-	switch {
-	case err == errUnderWay: //nolint:errorlint // as serveFast returned it
-		return pgwire.Header{}, err
-	case err != nil:
-		s.work = works.Get().(*work)
-		return pgwire.Header{}, err
+	defer func() {
+		if err != ErrSuspended { //nolint:errorlint // as NextIdle returned it
+			s.wake()
+		}
+	}()
+	if err := s.serveFast(); err != nil || s.srv != nil {
+		return pgwire.Header{}, false, err
 	}
 	if s.x.took && s.c.Reader.Buffered() >= headerSize { // it is served, drain or not
-		s.work = works.Get().(*work)
-		return s.c.Reader.Next()
+		h, err := s.c.Reader.Next()
+		return h, true, err
 	}
 	wait := s.c.patience()
 	if s.x.late {
 		s.x.late, wait = false, 0
 	}
-	h, err := s.c.nextIdle(wait)
-	if err == ErrSuspended { //nolint:errorlint // that is what it returns
-		return h, err
-	}
-	s.work = works.Get().(*work)
-	return h, err
+	h, err = s.c.nextIdle(wait)
+	return h, true, err
 }
 
 // headerSize is that of a message, in bytes.
@@ -497,7 +358,7 @@ const headerSize = 5
 
 // allowDrain makes a client that waits at a boundary one that a drain may end. mu is held.
 func (s *session) allowDrain() {
-	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.st.skipping || s.pinned && s.st.settled()) {
+	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.machine.st.skipping || s.machine.pinned && s.machine.st.settled()) {
 		return
 	}
 	s.c.state.Store(clientIdle)
@@ -510,7 +371,7 @@ func (s *session) allowDrain() {
 // something to tell, and returns it for the log.
 func (s *session) explain(err error) error {
 	s.mu.Lock()
-	open := s.srv != nil && !(s.pinned && s.st.settled())
+	open := s.srv != nil && !(s.machine.pinned && s.machine.st.settled())
 	s.mu.Unlock()
 	var lost *backendError
 	switch {
@@ -532,7 +393,7 @@ func (s *session) protocolError(code string, err error) error {
 	s.c.CountError(listener.ReasonProtocol)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.partial {
+	if !s.machine.cutShort() {
 		_ = s.c.Fatal(code, err.Error(), "")
 	}
 	return err

@@ -36,7 +36,7 @@ type op struct {
 	// name is the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are
 	// deallocated, with NULs between; of opInjectedClose, the server's, if it is one of ours.
 	name string
-	id   uint64 // of the change of the unnamed statement it is, as session.changes has it; 0 = none
+	id   uint64 // of the change of the unnamed statement it is, as work.changes has it; 0 = none
 	err  *pgwire.ErrorResponse
 }
 
@@ -45,6 +45,16 @@ func (k opKind) extended() bool { return k != opQuery && k != opFunction && k !=
 
 // deallocates reports whether the server deallocates what stands for a statement of the client.
 func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o.kind == opExecute) }
+
+// injected reports whether the client did not ask for it.
+func (k opKind) injected() bool {
+	return k == opInjectedParse || k == opInjectedClose || k == opInjectedDescribe || k == opRejected
+}
+
+// tells reports whether the server is about to say what a statement takes and returns.
+func (o *op) tells() bool {
+	return o != nil && o.on != nil && (o.kind == opDescribe || o.kind == opInjectedDescribe)
+}
 
 // ends reports whether the answer ends with ReadyForQuery.
 func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync }
@@ -95,6 +105,9 @@ func (s *state) add(o op) {
 }
 
 func (s *state) empty() bool { return s.head == len(s.queue) }
+
+// owed returns how many messages wait for their answers.
+func (s *state) owed() int { return len(s.queue) - s.head }
 
 // deallocated takes the next name off those that the op under way deallocates; "" = there is none.
 func (s *state) deallocated() (name string) {
@@ -169,6 +182,14 @@ func (s *state) front() (o op, ok bool) {
 		return op{}, false
 	}
 	return s.queue[s.head], true
+}
+
+// first is front without a copy, nil when there is none. It is valid until the queue changes.
+func (s *state) first() *op {
+	if s.empty() {
+		return nil
+	}
+	return &s.queue[s.head]
 }
 
 func (s *state) pop() op {

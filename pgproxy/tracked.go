@@ -1,11 +1,6 @@
 package pgproxy
 
-import (
-	"strings"
-	"unique"
-
-	"github.com/headpond/headpond/pgwire"
-)
+import "strings"
 
 // trackedNames are the parameters that servers report and clients may change: each client's
 // values follow it from server connection to server connection.
@@ -37,30 +32,4 @@ func (t *trackedParams) set(name, value string) int {
 		t.value[i], t.known[i] = value, true
 	}
 	return i
-}
-
-// startOver ends a transaction in which RESET or DISCARD ALL may have gone back to what a server connection began with: in transaction
-// mode, to what the client began with. The client is told of that after it was told of the other.
-func (s *session) startOver() {
-	reset, reports := s.reset, s.reports
-	if s.reset, s.reports = false, 0; !reset || reports == 0 || s.c.Mode != Transaction {
-		return
-	}
-	var own trackedParams
-	for _, p := range s.srv.baseline {
-		own.set(p.Name, p.Value)
-	}
-	was := s.reported.Value()
-	s.unsure = s.takeSettings(s.srv.baseline)
-	view := s.reported.Value()
-	for i, name := range trackedNames {
-		switch {
-		case reports&(1<<i) == 0 || was.value[i] != own.value[i]:
-			view.value[i], view.known[i] = was.value[i], was.known[i]
-		case view.value[i] != was.value[i]:
-			s.c.Writer.Send(&pgwire.ParameterStatus{Name: name, Value: view.value[i]})
-		}
-	}
-	s.reported = unique.Make(view)
-	s.replan()
 }

@@ -191,19 +191,23 @@ func (c *Client) CountSQLState(code string) { c.traffic.Shard(c.place()).Add(cla
 
 // measure counts what ReadyForQuery has ended. Where a server reader runs, mu is held.
 func (s *session) measure(status pgwire.TxStatus) {
-	s.meter.queries += uint64(s.st.answered)
-	s.st.answered = 0
+	st := &s.machine.st
+	s.meter.queries += uint64(st.answered)
+	st.answered = 0
 	asked := s.meter.asked
-	if now := s.meter.ready(status, s.st.ends > 0); now > 0 {
+	if now := s.meter.ready(status, st.ends > 0); now > 0 {
 		s.lease.Traffic().Shard(s.meter.place).Observe(timeAlone, now-max(asked, s.leasedAt))
 	}
 }
 
-// measureFast is measure for a request that the fast path has served.
-func (s *session) measureFast(now time.Duration) {
-	x := &s.x
-	s.meter.shard.Observe(timeAlone, now-x.began)
-	x.lease.Traffic().Shard(s.meter.place).Observe(timeAlone, now-s.leasedAt)
+// count counts a message of the server that was judged. Where a server reader runs, mu is held.
+func (s *session) count(msg message, act action) {
+	switch {
+	case msg.typ == pgwire.TypeReadyForQuery:
+		s.measure(pgwire.TxStatus(firstByte(msg.body)))
+	case msg.typ == pgwire.TypeErrorResponse && act.do != fatal:
+		s.countError(msg.body)
+	}
 }
 
 // countError counts an error of the server, the body of which begins with b.

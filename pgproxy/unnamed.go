@@ -8,7 +8,7 @@ import (
 )
 
 // The unnamed statement keeps its name; it is parsed again on a server connection whose unnamed
-// statement is not the client's. What is sent may be skipped by the server, so that what the unnamed
+// statement is not the client'm. What is sent may be skipped by the server, so that what the unnamed
 // statement was before is kept until the answer is there.
 
 // lastChange numbers changes of unnamed statements, so that a server connection can tell whose it has.
@@ -38,89 +38,72 @@ const (
 	maxUnnamed   = 256 << 10
 )
 
-// change pushes a message that changes the server's unnamed statement, and with own the client's. Not
-// ok means that the server will skip it. mu is held.
-func (s *session) change(o op, own bool) (id uint64, ok bool) {
+// change pushes a message that changes the server's unnamed statement, and with own the client'm. Not
+// ok means that the server will skip it.
+func (m *machine) change(o op, own bool) (id uint64, ok bool) {
 	o.id = lastChange.Add(1)
-	if !s.st.push(o) {
+	if !m.st.push(o) {
 		return 0, false
 	}
-	s.changes = append(s.changes, change{id: o.id, own: own, was: s.unnamed, server: s.srv.unnamed})
+	m.changes = append(m.changes, change{id: o.id, own: own, was: m.unnamed, server: m.server.unnamed})
 	return o.id, true
 }
 
-// parseUnnamed forwards Parse of the unnamed statement, and keeps its text if that is short.
-func (s *session) parseUnnamed(h pgwire.Header) error {
-	var body []byte
-	if h.Len <= maxUnnamed {
-		var err error
-		if body, err = s.c.Reader.Body(); err != nil {
-			return err
-		}
+// parseUnnamed judges Parse of the unnamed statement, and keeps its text if that is short.
+func (m *machine) parseUnnamed(msg message) action {
+	kept := msg.size <= maxUnnamed
+	if kept && !msg.whole(msg.size) {
+		return action{do: more, n: msg.size}
 	}
-	s.lockShared()
-	s.x.likely = h.Len <= largeUnnamed && s.st.empty()
-	id, ok := s.change(op{kind: opParse}, true)
-	if ok {
-		s.unnamed, s.srv.unnamed, s.unnamedNew = unnamed{id: id}, id, true
-		if body != nil {
-			s.unnamed.text, s.unnamed.sweeps = s.keep(body[1:]), sweeps(body[1:])
-		}
+	id, ok := m.change(op{kind: opParse}, true)
+	if !ok {
+		return action{do: take}
 	}
-	s.unlockShared()
-	switch {
-	case !ok && body == nil:
-		return s.c.Reader.Skip()
-	case !ok:
-		return nil
-	case body == nil:
-		return s.raw(h)
+	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id}, id, true
+	if kept {
+		m.unnamed.text, m.unnamed.sweeps = m.keep(msg.body[1:]), sweeps(msg.body[1:])
 	}
-	s.srv.w.Header(h.Type, h.Len)
-	if _, err := s.srv.w.Write(body); err != nil {
-		return s.writeFailed(err)
-	}
-	return nil
+	return action{do: pass}
 }
 
-// keep returns a copy of a text. mu is held.
-func (s *session) keep(text []byte) []byte {
-	b := s.spare
+// keep returns a copy of a text.
+func (m *machine) keep(text []byte) []byte {
+	b := m.spare
 	if n := cap(b); n < len(text) || n > 2*len(text)+smallUnnamed {
 		return append(make([]byte, 0, len(text)), text...)
 	}
-	s.spare = nil
+	m.spare = nil
 	return append(b[:0], text...)
 }
 
 // dropUnnamed pushes a Query that destroys the unnamed statement. It reports false, having done
-// nothing, where there is none for certain. mu is held.
-func (s *session) dropUnnamed() bool {
-	if s.unnamed.id == 0 && s.srv.unnamed == 0 && s.changed == len(s.changes) {
+// nothing, where there is none for certain.
+func (m *machine) dropUnnamed(drop string) bool {
+	if m.unnamed.id == 0 && m.server.unnamed == 0 && m.changed == len(m.changes) {
 		return false
 	}
-	if _, ok := s.change(op{kind: opQuery, name: s.drop}, true); ok {
-		s.noUnnamed()
+	if _, ok := m.change(op{kind: opQuery, name: drop}, true); ok {
+		m.noUnnamed()
 	}
 	return true
 }
 
-// noUnnamed notes that neither the client nor the server has an unnamed statement. mu is held.
-func (s *session) noUnnamed() { s.unnamed, s.srv.unnamed, s.unnamedNew = unnamed{}, 0, false }
+// noUnnamed notes that neither the client nor the server has an unnamed statement.
+func (m *machine) noUnnamed() { m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{}, 0, false }
 
-// ensureUnnamed sees to it that the server connection's unnamed statement is the client's. mu is held.
-func (s *session) ensureUnnamed() {
-	srv := s.srv
+// ensureUnnamed sees to it that the server connection's unnamed statement is the client'm.
+func (m *machine) ensureUnnamed() {
+	srv := m.server
 	switch {
-	case srv.unnamed == s.unnamed.id && s.unnamed.id != 0:
-	case s.unnamed.id != 0 && s.unnamed.text != nil:
-		if id, ok := s.change(op{kind: opInjectedParse}, false); ok {
-			s.sendParse("", string(s.unnamed.text))
-			s.unnamed.id, srv.unnamed = id, id
+	case srv.unnamed == m.unnamed.id && m.unnamed.id != 0:
+	case m.unnamed.id != 0 && m.unnamed.text != nil:
+		if id, ok := m.change(op{kind: opInjectedParse}, false); ok {
+			m.sendParse("", string(m.unnamed.text))
+			m.unnamed.id, srv.unnamed = id, id
 		}
 	default: // The server's may be another client's: without it the server says what there is to say.
-		if _, ok := s.change(op{kind: opInjectedClose}, false); ok {
-			s.out = (&pgwire.Close{Object: pgwire.ObjectStatement}).Append(s.out)
+		if _, ok := m.change(op{kind: opInjectedClose}, false); ok {
+			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement})
 			srv.unnamed = 0
 		}
 	}
@@ -129,40 +112,40 @@ func (s *session) ensureUnnamed() {
 // knowsUnnamed reports whether what is on its way to the server decides alike about the unnamed
 // statement of the client, about that of the server, and about the message that is to use it. mu is
 // held.
-func (s *session) knowsUnnamed() bool {
-	return s.unnamedNew || s.st.ends == 0 || s.changed == len(s.changes)
+func (m *machine) knowsUnnamed() bool {
+	return m.unnamedNew || m.st.ends == 0 || m.changed == len(m.changes)
 }
 
-// parsed notes that the server has done a Parse. Where a server reader runs, mu is held.
-func (s *session) parsed() {
-	o, ok := s.st.front()
+// parsed notes that the server has done a Parse.
+func (m *machine) parsed() {
+	o, ok := m.st.front()
 	switch {
 	case !ok:
 	case o.id != 0:
-		s.changesDone(o.id)
+		m.changesDone(o.id)
 	case o.on != nil:
 		o.on.text.accepted.Store(true)
 		if o.kind == opParse {
-			o.st.since = s.b.texts.last.Add(1)
+			o.st.since = m.shared.texts.last.Add(1)
 		}
 	}
 }
 
 // changesDone notes that the server has done, or skipped and undo undone, every change up to one. mu
 // is held.
-func (s *session) changesDone(id uint64) {
-	for ; s.changed < len(s.changes) && s.changes[s.changed].id <= id; s.changed++ {
-		c := &s.changes[s.changed]
-		if n := cap(c.was.text); c.own && n <= largeUnnamed && n > cap(s.spare) {
-			s.spare = c.was.text
+func (m *machine) changesDone(id uint64) {
+	for ; m.changed < len(m.changes) && m.changes[m.changed].id <= id; m.changed++ {
+		c := &m.changes[m.changed]
+		if n := cap(c.was.text); c.own && n <= largeUnnamed && n > cap(m.spare) {
+			m.spare = c.was.text
 		}
 		*c = change{}
 	}
-	if s.changed < len(s.changes) {
+	if m.changed < len(m.changes) {
 		return
 	}
-	if s.changes, s.changed = s.changes[:0], 0; cap(s.changes) > maxKeptOps {
-		s.changes = nil
+	if m.changes, m.changed = m.changes[:0], 0; cap(m.changes) > maxKeptOps {
+		m.changes = nil
 	}
 }
 
@@ -170,8 +153,8 @@ func (s *session) changesDone(id uint64) {
 const lastOfAll = math.MaxUint64
 
 // undoUnnamed corrects what is known of the unnamed statement after an error: the server did nothing of
-// the changes that were skipped. One that failed has destroyed it. mu is held where a server reader runs.
-func (s *session) undoUnnamed(undone []op) {
+// the changes that were skipped. One that failed has destroyed it.
+func (m *machine) undoUnnamed(undone []op) {
 	var first, last uint64
 	for _, o := range undone {
 		if o.id != 0 && first == 0 {
@@ -182,22 +165,22 @@ func (s *session) undoUnnamed(undone []op) {
 	if first == 0 {
 		return
 	}
-	s.changesDone(first - 1)
-	before := s.changes[s.changed]
-	if failed := &s.st.failed; failed.id == first {
+	m.changesDone(first - 1)
+	before := m.changes[m.changed]
+	if failed := &m.st.failed; failed.id == first {
 		before.server = 0
 		if failed.kind == opParse {
 			before.was = unnamed{}
 		}
 	}
-	for s.changed < len(s.changes) && s.changes[s.changed].id <= last {
-		s.changes[s.changed] = change{}
-		s.changed++
+	for m.changed < len(m.changes) && m.changes[m.changed].id <= last {
+		m.changes[m.changed] = change{}
+		m.changed++
 	}
-	later := s.changes[s.changed:]
+	later := m.changes[m.changed:]
 	if len(later) == 0 {
-		s.unnamed, s.srv.unnamed, s.unnamedNew = before.was, before.server, false
-		s.changesDone(last)
+		m.unnamed, m.server.unnamed, m.unnamedNew = before.was, before.server, false
+		m.changesDone(last)
 		return
 	}
 	later[0].server = before.server
@@ -206,23 +189,23 @@ func (s *session) undoUnnamed(undone []op) {
 			return
 		}
 	}
-	s.unnamed = before.was
+	m.unnamed = before.was
 }
 
 // loseUnnamed notes that the server connection broke: what it did of the changes on their way nobody
-// knows. mu is held where a server reader runs.
-func (s *session) loseUnnamed() {
-	for _, c := range s.changes[s.changed:] {
+// knows.
+func (m *machine) loseUnnamed() {
+	for _, c := range m.changes[m.changed:] {
 		if c.own {
-			s.noUnnamed()
+			m.noUnnamed()
 		}
 	}
-	s.changesDone(lastOfAll)
+	m.changesDone(lastOfAll)
 }
 
 // trimUnnamed lets go of a large unnamed statement that has served its purpose.
-func (s *session) trimUnnamed() {
-	if s.unnamed.once && cap(s.unnamed.text) > largeUnnamed {
-		s.unnamed.text = nil
+func (m *machine) trimUnnamed() {
+	if m.unnamed.once && cap(m.unnamed.text) > largeUnnamed {
+		m.unnamed.text = nil
 	}
 }

@@ -71,9 +71,9 @@ const maxPeek = 16 << 10
 // nothing where that is not possible, or a server reader does it.
 func (s *session) arrive(n int) error {
 	for r := s.c.Reader; r.Buffered() < n; {
-		s.lockShared()
-		reading, open := s.reading, s.st.tx != pgwire.TxIdle
-		s.unlockShared()
+		s.mu.Lock()
+		reading, open := s.reading, s.machine.st.tx != pgwire.TxIdle
+		s.mu.Unlock()
 		if reading || !s.plain() {
 			return nil
 		}
@@ -139,21 +139,24 @@ func (s *session) serverSpoke() error {
 
 // caughtUp notes that the server has been heard as far as is known, and gives it back if all is answered. No server reader runs.
 func (s *session) caughtUp() {
-	if s.srv == nil || s.both {
+	s.mu.Lock()
+	over := s.srv == nil || s.reading
+	s.mu.Unlock()
+	if over {
 		return
 	}
-	if s.st.quiet() {
+	if s.machine.st.quiet() {
 		s.nothingOwed()
 	}
-	if s.st.settled() && !s.pinned {
+	if s.machine.over() {
 		s.release()
 	}
 }
 
 // nothingOwed forgets what was kept of messages that are all answered. Where a server reader runs, mu is held.
 func (s *session) nothingOwed() {
-	s.sent, s.pending, s.synced = 0, s.pending[:0], 0
-	s.changesDone(lastOfAll)
+	s.sent = 0
+	s.machine.settle()
 }
 
 // suspend arranges for the session to go on, with the server connection, when the client or the server has something to

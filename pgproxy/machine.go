@@ -1,0 +1,260 @@
+package pgproxy
+
+import (
+	"fmt"
+	"math"
+	"unique"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// machine is the protocol machine of one session: all rules about what a client and its server may say, what is owed to whom, where
+// prepared statements are, and when the server connection may go back to the pool. It is told of each message in either direction and
+// returns what to do with it. It has no socket, clock, goroutine or lock. Two drivers feed it: the session's straight-line code
+// (relay.go), and the fast path on the loop (fastpath.go). session.mu guards it while a server reader runs.
+//
+// A message is judged when its header and enough of its body are there: see action. What the machine itself has to say collects in
+// toServer and toClient; the driver sends that before the message that was judged, and empties both.
+type machine struct {
+	*work // nil while the session is idle
+	clientView
+	clientStatements
+	server *serverState // of the server connection that is leased; nil = none
+	shared *tables
+	params []pgwire.Param // the client's at startup
+	mode   Mode
+	pinned bool // session mode: the lease lasts as long as the session
+	unsure bool // no server has seen the client's settings: half a DateStyle adds to what was set before
+}
+
+// tables are what the machines of a backend share. They lock by themselves, for a few instructions.
+type tables struct {
+	texts    sharedTexts
+	accepted acceptedParams
+}
+
+// serverState is what is known of a server connection beyond its socket. It belongs to the session that has leased it.
+type serverState struct {
+	params   trackedParams
+	view     unique.Handle[trackedParams] // of params
+	baseline []pgwire.Param               // everything reported at startup; see report
+	newest   *baseline                    // what clients are told; nil = a probe's
+	settings string                       // the settings applied, as machine.settingsKey has it
+	flags    sessionFlags
+	leave    bool // to be closed: a client wanted to write, and this is a standby; its name may stand for the primary by now
+	stmts    prepared
+	unnamed  uint64 // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
+}
+
+// clientView is what a client has set. Idle clients with the same settings share it.
+type clientView struct {
+	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
+	settingsKey string                       // those of others, in one string; see keyOf
+	plan        unique.Handle[string]        // the settings that give texts their meaning
+}
+
+// clientStatements are a client's prepared statements.
+type clientStatements struct {
+	doubtful  map[string]bool // names the client may or may not think it has; nil = none
+	stmts     map[string]*statement
+	stmtBytes int
+	unnamed   unnamed
+}
+
+// none reports whether nothing is lost without them.
+func (s *clientStatements) none() bool {
+	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0
+}
+
+// work is what a machine needs while its session is not idle. Idle ones share it.
+type work struct {
+	st         state
+	toServer   []byte   // for the server, before the client's message that was judged
+	toClient   []byte   // for the client, before the server's message that was judged
+	partial    bool     // a message to the client is written in part: nothing may come between; the driver's
+	fresh      []string // names of prepared statements given since the server connection was leased
+	pending    []string // names of statements, clients' and servers', prepared or closed in requests not all answered
+	synced     int      // those of pending before the last Sync: what came after is skipped with them, or not at all
+	changes    []change // of the unnamed statement; changes[changed:] are not all answered
+	changed    int
+	spare      []byte            // room for the text of an unnamed statement
+	unnamedNew bool              // no Sync came after the Parse of the unnamed statement
+	prepared   bool              // a named statement, since the server connection was leased
+	bound      *statement        // what the last portal was made from; nil = nobody knows
+	boundOn    *serverStatement  // and the server's
+	portal     []byte            // its name
+	unseen     *statement        // was prepared again, and nobody knows whether it is what the client was told of; nil = none
+	unlike     *statement        // what was prepared again last and is not that
+	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
+	drops      map[string]string // portals that deallocate one statement, and the name in their text
+	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name
+	reset      bool              // RESET or DISCARD ALL was answered since the transaction began
+	reports    uint16            // of which trackedNames a value was reported since then
+}
+
+// message is a message to be judged.
+type message struct {
+	typ  byte
+	size int    // bytes of its body
+	body []byte // the beginning of it, as much as is there; it is not kept
+}
+
+// verb says what a driver does with the message that was judged.
+type verb byte
+
+const (
+	pass     verb = iota // send it on as it is
+	passRest             // send on its body from action.n on: toServer has its header and what comes before
+	take                 // consume it; it goes nowhere
+	more                 // judge it again when action.n bytes of its body are there; nothing else has happened
+	wait                 // judge it again when all that is owed has been answered, see learned; nothing else has happened
+	lease                // judge it again with a leased server connection; nothing else has happened
+	end                  // the client ends the session
+	fatal                // the server has ended its connection with this error
+)
+
+// action is what is to be done with a message.
+type action struct {
+	do    verb
+	n     int  // see do
+	later bool // of lease: where there is no server connection to be had at once, parseLater may do without
+}
+
+// whole reports whether n bytes of the body are there, or all of it if it is shorter.
+func (m *message) whole(n int) bool { return len(m.body) >= min(n, m.size) }
+
+// errBadMessage is the end of a client that breaks the protocol.
+func errBadMessage(typ byte, size int) error {
+	return fmt.Errorf("%w: type %q with %d bytes", pgwire.ErrMalformed, typ, size)
+}
+
+// checkClient refuses what no client may send. It needs no machine: a message that is too long is not waited for.
+func checkClient(typ byte, size int) error {
+	limit := -1
+	switch typ {
+	case pgwire.TypeSync, pgwire.TypeFlush, pgwire.TypeCopyDone:
+		limit = 0
+	case pgwire.TypeDescribe, pgwire.TypeExecute, pgwire.TypeClose, pgwire.TypeCopyFail:
+		limit = maxSmallBody
+	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind, pgwire.TypeFunctionCall, pgwire.TypeCopyData, pgwire.TypeTerminate:
+		limit = math.MaxInt
+	}
+	if size > limit {
+		return errBadMessage(typ, size)
+	}
+	return nil
+}
+
+// maxSmallBody is PostgreSQL's limit for messages that are short (PQ_SMALL_MESSAGE_LIMIT without
+// the length word), in bytes. Servers hang up on longer ones, or answer them in a way of their own.
+const maxSmallBody = 10000 - 4
+
+// peekSize is how much of a message is looked at to understand it. Names and tags are short.
+const peekSize = 1024
+
+// begin makes the machine's work begin anew, with a server connection that has been leased.
+func (m *machine) begin(server *serverState) {
+	m.server = server
+	m.st.reset()
+	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
+	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
+	m.unnamedNew, m.sweeping, m.reset, m.reports = false, false, false, 0
+	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
+	clear(m.drops)
+	clear(m.standing)
+}
+
+// over reports whether the lease has served its purpose: all is answered, and the server connection is not pinned.
+func (m *machine) over() bool { return m.st.settled() && !m.pinned }
+
+// fit reports whether somebody else may have the server connection now.
+func (m *machine) fit() bool { return m.st.free() && !m.server.leave }
+
+// release ends the lease of a server connection, once over reports that.
+func (m *machine) release() {
+	m.changesDone(lastOfAll)
+	m.trimUnnamed()
+	m.server = nil
+}
+
+// unleased notes that no server, or none any more, can be had for the client's message: what comes with it is ignored up to its end,
+// which may be the message itself.
+func (m *machine) unleased(typ byte) {
+	m.st.reset()
+	if typ == pgwire.TypeQuery || typ == pgwire.TypeFunctionCall {
+		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+	} else {
+		m.st.skipping = true
+	}
+}
+
+// alone reports whether all that a lost server connection can have done is one statement outside a transaction: nothing the client sent
+// before is undone without its knowledge, and nothing it sent after waits to run outside the transaction it was meant for.
+func (m *machine) alone() bool {
+	return !m.pinned && m.st.ends == 1 && m.st.owed() <= maxAlone &&
+		m.st.tx == pgwire.TxIdle && !m.st.copyIn && !m.st.copyOut && !m.st.unsynced
+}
+
+// lost notes that the server connection is gone with all that was under way on it. names that it prepared may or may not be the client's.
+func (m *machine) lost() {
+	m.dropped()
+	for _, name := range m.fresh {
+		if m.doubtful == nil {
+			m.doubtful = make(map[string]bool)
+		}
+		m.doubtful[name] = true
+	}
+	m.server = nil
+	m.st.reset()
+}
+
+// dropped corrects what is known of statements when what is under way will never be answered.
+func (m *machine) dropped() {
+	m.st.abandon()
+	m.undo()
+	m.loseUnnamed()
+}
+
+// settle notes that the server has nothing to say until it hears more: what was kept of messages under way is forgotten.
+func (m *machine) settle() {
+	m.pending, m.synced = m.pending[:0], 0
+	m.changesDone(lastOfAll)
+}
+
+// say adds a message to the client, before the server's that is being judged.
+func (m *machine) say(msg pgwire.Message) { m.toClient = msg.Append(m.toClient) }
+
+// ask adds a message to the server, before the client's that is being judged.
+func (m *machine) ask(msg pgwire.Message) { m.toServer = msg.Append(m.toServer) }
+
+// took empties a buffer whose content has been sent, and keeps its memory for the next message unless that is much.
+func took(b []byte) []byte {
+	if cap(b) > maxKeptBytes {
+		return nil
+	}
+	return b[:0]
+}
+
+// maxKeptBytes bounds the memory that toServer and toClient keep, in bytes: what a Reader shows of a request with renamed statements.
+const maxKeptBytes = maxPeek
+
+// cutShort reports whether a message to the client has been written in part: nothing may be added behind it.
+func (m *machine) cutShort() bool { return m.work != nil && m.partial }
+
+// caughtUp reports whether a message that has to wait may be judged again.
+func (m *machine) caughtUp() bool { return m.st.empty() || m.st.copyIn }
+
+// learned reports whether a message about a statement can be judged before the answers to what the client sent before: not if the
+// client has the name although it should not, or the other way round, and that may be because what it sent was skipped; or if something
+// may be deallocating it.
+func (m *machine) learned(name []byte, has bool) bool {
+	return m.caughtUp() || m.knows(name, has)
+}
+
+// waited notes that caughtUp has come true for a message that had to wait.
+func (m *machine) waited() {
+	m.pending, m.synced = m.pending[:0], 0
+	if m.st.empty() {
+		m.changesDone(lastOfAll)
+	}
+}

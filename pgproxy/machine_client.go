@@ -1,0 +1,325 @@
+package pgproxy
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// clientMessage judges the client's next message. An error is the end of the session, and has changed nothing.
+func (m *machine) clientMessage(msg message) (action, error) {
+	if err := checkClient(msg.typ, msg.size); err != nil {
+		return action{}, err
+	}
+	if msg.typ == pgwire.TypeTerminate {
+		return action{do: end}, nil
+	}
+	if m.server == nil {
+		return m.withoutServer(msg)
+	}
+	switch msg.typ {
+	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
+		return m.copied(msg), nil
+	case pgwire.TypeQuery:
+		return m.query(msg), nil
+	case pgwire.TypeFlush:
+		return action{do: pass}, nil
+	case pgwire.TypeFunctionCall:
+		m.st.push(op{kind: opFunction})
+		return action{do: pass}, nil
+	case pgwire.TypeSync:
+		m.unnamedNew, m.synced = false, len(m.pending)
+		m.st.push(op{kind: opSync})
+		return action{do: pass}, nil
+	}
+	if m.mode == Session {
+		m.st.push(op{kind: extendedOps[msg.typ]})
+		return action{do: pass}, nil
+	}
+	switch msg.typ {
+	case pgwire.TypeParse:
+		return m.parse(msg)
+	case pgwire.TypeBind:
+		return m.bind(msg)
+	case pgwire.TypeDescribe:
+		return m.describe(msg)
+	case pgwire.TypeClose:
+		return m.closeObject(msg)
+	}
+	return m.execute(msg), nil
+}
+
+// extendedOps are what is owed for messages that go on as they are.
+var extendedOps = [256]opKind{
+	pgwire.TypeParse: opParse, pgwire.TypeBind: opBind, pgwire.TypeDescribe: opDescribe, pgwire.TypeExecute: opExecute, pgwire.TypeClose: opClose,
+}
+
+// withoutServer judges a message while no server connection is leased.
+func (m *machine) withoutServer(msg message) (action, error) {
+	switch msg.typ {
+	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail, pgwire.TypeFlush:
+		return action{do: take}, nil // the rest of a COPY that failed; servers ignore it too
+	case pgwire.TypeSync:
+		m.st.skipping = false
+		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+		return action{do: take}, nil
+	}
+	if m.st.skipping {
+		return action{do: take}, nil
+	}
+	switch {
+	case m.mode != Transaction:
+	case msg.typ == pgwire.TypeQuery:
+		text, act := m.deallocating(msg)
+		if act.do == more || text != "" && m.deallocate(text) {
+			return act, nil
+		}
+	case msg.typ == pgwire.TypeParse:
+		return action{do: lease, later: msg.size <= maxNames-headerSize}, nil
+	}
+	return action{do: lease}, nil
+}
+
+// copied judges a part of the client's COPY data.
+func (m *machine) copied(msg message) action {
+	if !m.st.copyIn && m.st.empty() {
+		return action{do: take} // the rest of a COPY that failed; servers ignore it too
+	}
+	if msg.typ != pgwire.TypeCopyData {
+		m.st.copyDone()
+	}
+	return action{do: pass}
+}
+
+// query judges Query.
+func (m *machine) query(msg message) action {
+	drop := ""
+	if m.mode == Transaction {
+		text, act := m.deallocating(msg)
+		if act.do == more {
+			return act
+		}
+		if text != "" {
+			if m.between() && m.deallocate(text) {
+				return act
+			}
+			names := deallocations(text)
+			m.sweeping = m.sweeping || len(names) > 0 // so that learned waits for all
+			if !m.learnedAll(names) {
+				return action{do: wait}
+			}
+			drop = m.standIn(names)
+		}
+	}
+	if !m.dropUnnamed(drop) {
+		m.st.push(op{kind: opQuery, name: drop})
+	}
+	return action{do: pass}
+}
+
+func (m *machine) learnedAll(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !m.learned([]byte(name), true) })
+}
+
+// parse judges Parse.
+func (m *machine) parse(msg message) (action, error) {
+	if !msg.whole(peekSize) {
+		return action{do: more, n: min(msg.size, peekSize)}, nil
+	}
+	i := bytes.IndexByte(msg.body, 0)
+	if i == 0 {
+		return m.parseUnnamed(msg), nil
+	}
+	if i < 0 {
+		i = len(msg.body)
+	}
+	name := statementKey(msg.body[:i])
+	if msg.size > maxClientStatements {
+		m.rejectTooLarge(string(name), msg.size)
+		return action{do: take}, nil
+	}
+	if !m.learned(name, false) {
+		return action{do: wait}, nil
+	}
+	if !msg.whole(msg.size) {
+		return action{do: more, n: msg.size}, nil
+	}
+	full, body, ok := bytes.Cut(msg.body, []byte{0})
+	if !ok {
+		return action{}, fmt.Errorf("%w: no end of the name in Parse", pgwire.ErrMalformed)
+	}
+	m.parseNamed(string(name), full, body)
+	return action{do: take}, nil
+}
+
+// bind judges Bind: it goes on with the statement's name on the server.
+func (m *machine) bind(msg message) (action, error) {
+	portal, name, n, err := pgwire.BindNames(msg.body)
+	switch {
+	case err == nil:
+	case !msg.whole(peekSize):
+		return action{do: more, n: min(msg.size, peekSize)}, nil
+	case !msg.whole(maxNames):
+		return action{do: more, n: min(msg.size, maxNames)}, nil
+	case msg.size > maxNames:
+		m.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf("the names in Bind take more than %d bytes", maxNames))
+		return action{do: take}, nil
+	default:
+		return action{}, err
+	}
+	if !m.learned(statementKey(name), true) {
+		return action{do: wait}, nil
+	}
+	if m.st.skipping {
+		return action{do: take}, nil
+	}
+	server, st, on, ok := m.ensure(name)
+	if !ok {
+		return action{do: take}, nil
+	}
+	if len(name) == 0 {
+		m.unnamed.once = m.unnamedNew
+	}
+	m.noteSweep(portal, name, st)
+	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
+	m.st.push(op{kind: opBind, st: st, on: on})
+	if on == nil {
+		return action{do: pass}, nil // under the name that it has
+	}
+	m.toServer = pgwire.AppendHeader(m.toServer, pgwire.TypeBind, msg.size-len(name)+len(server))
+	m.toServer = append(append(m.toServer, portal...), 0)
+	m.toServer = append(append(m.toServer, server...), 0)
+	return action{do: passRest, n: n}, nil
+}
+
+// describe judges Describe.
+func (m *machine) describe(msg message) (action, error) {
+	object, name, act, err := m.named(msg)
+	if act.do != pass || err != nil {
+		return act, err
+	}
+	if m.st.skipping {
+		return action{do: take}, nil
+	}
+	var st *statement
+	var on *serverStatement
+	switch {
+	case object == pgwire.ObjectStatement:
+		server, of, by, ok := m.ensure(name)
+		if !ok {
+			return action{do: take}, nil
+		}
+		st, on, m.unseen = of, by, nil
+		if on != nil {
+			m.st.push(op{kind: opDescribe, st: st, on: on})
+			m.ask(&pgwire.Describe{Object: object, Name: server})
+			return action{do: take}, nil
+		}
+	case m.bound != nil && bytes.Equal(name, m.portal):
+		if m.unseen == m.bound && m.bound.parameters == 0 {
+			m.unseen = nil
+		}
+		if m.prepared || m.bound.columns == 0 {
+			st, on = m.bound, m.boundOn
+		}
+	}
+	m.st.push(op{kind: opDescribe, st: st, on: on})
+	return action{do: pass}, nil
+}
+
+// named returns what a Describe or a Close is about, with the action pass.
+func (m *machine) named(msg message) (object byte, name []byte, act action, err error) {
+	if !msg.whole(msg.size) {
+		return 0, nil, action{do: more, n: msg.size}, nil
+	}
+	if len(msg.body) < 2 || bytes.IndexByte(msg.body[1:], 0) != len(msg.body)-2 {
+		return 0, nil, action{}, errBadMessage(msg.typ, msg.size)
+	}
+	object, name = msg.body[0], msg.body[1:len(msg.body)-1]
+	if object == pgwire.ObjectStatement && !m.learned(statementKey(name), true) {
+		return 0, nil, action{do: wait}, nil
+	}
+	return object, name, action{do: pass}, nil
+}
+
+// closeObject judges Close: of one of the client's statements it is answered here, of anything else by
+// the server.
+func (m *machine) closeObject(msg message) (action, error) {
+	object, full, act, err := m.named(msg)
+	if act.do != pass || err != nil {
+		return act, err
+	}
+	if m.st.skipping {
+		return action{do: take}, nil
+	}
+	name := string(statementKey(full))
+	st := m.stmts[name]
+	switch {
+	case object == pgwire.ObjectStatement && (st != nil || ours(full)):
+		if st != nil {
+			delete(m.stmts, name)
+			m.stmtBytes -= st.cost()
+			m.pending = append(m.pending, name)
+		}
+		m.st.push(op{kind: opSaidClose, st: st, name: name})
+		m.sayLocal()
+		return action{do: take}, nil
+	case object == pgwire.ObjectStatement && name == "":
+		if _, ok := m.change(op{kind: opClose}, true); ok {
+			m.noUnnamed()
+		}
+	default:
+		m.st.push(op{kind: opClose})
+	}
+	return action{do: pass}, nil
+}
+
+// execute judges Execute. What a server says of a statement that was prepared again is waited for: if that is not what the client was
+// told, Execute is answered as a server does.
+func (m *machine) execute(msg message) action {
+	if st := m.unseen; st != nil {
+		if !m.caughtUp() {
+			return action{do: wait}
+		}
+		m.unseen = nil
+		if m.unlike == st && !m.st.skipping && !m.st.copyIn {
+			m.rejectWith(outdated())
+			return action{do: take}
+		}
+	}
+	drop := ""
+	if len(m.drops) > 0 {
+		if !msg.whole(peekSize) {
+			return action{do: more, n: min(msg.size, peekSize)}
+		}
+		portal, _, _ := bytes.Cut(msg.body, []byte{0})
+		if name, ok := m.drops[string(portal)]; ok {
+			if !m.learned([]byte(name), true) {
+				return action{do: wait}
+			}
+			drop = m.standIn([]string{name})
+		}
+	}
+	m.st.push(op{kind: opExecute, name: drop, on: m.boundOn})
+	return action{do: pass}
+}
+
+// parseLater answers Parse of a text that a server has accepted before, alone but for Sync, where every server connection is in use: the
+// statement is parsed when it is used. A program that waits for the answer on the thread that would end its other clients' transactions,
+// as pgbench does, could wait for ever. It reports false where that is not possible, having done nothing. The message must be whole.
+func (m *machine) parseLater(msg message) (done bool) {
+	full, body, _ := bytes.Cut(msg.body, []byte{0})
+	name := string(statementKey(full))
+	if name == "" || m.stmts[name] != nil || m.stmtBytes+len(body)+statementOverhead > maxClientStatements {
+		return false
+	}
+	text := m.shared.texts.getAccepted(m.plan, body)
+	if text == nil {
+		return false
+	}
+	m.own(name, &statement{sharedText: text, since: m.shared.texts.last.Add(1)})
+	m.say(&pgwire.ParseComplete{})
+	return true
+}

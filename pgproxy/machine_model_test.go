@@ -1,0 +1,416 @@
+package pgproxy_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// backend is a simple model of a PostgreSQL session: it answers messages, one at a time, in the order they were sent.
+type backend struct {
+	queue    [][]byte // not dealt with yet
+	stmts    map[string]string
+	portal   string // the text of the unnamed portal
+	open     bool   // there is one
+	tx       pgwire.TxStatus
+	skipping bool
+	busy     bool // extended messages came after the last Sync
+}
+
+func newBackend() *backend { return &backend{stmts: map[string]string{}, tx: pgwire.TxIdle} }
+
+// undo is what the gateway has a server connection do between clients.
+func (s *backend) undo(sql string) {
+	if strings.Contains(sql, "DEALLOCATE ALL") {
+		s.deallocateAll()
+	}
+}
+
+func (s *backend) deallocateAll() {
+	for name := range s.stmts {
+		if name != "" {
+			delete(s.stmts, name)
+		}
+	}
+}
+
+// answer deals with the next message and returns what the server says.
+func (s *backend) answer() []pgwire.Message {
+	b := s.queue[0]
+	s.queue = s.queue[1:]
+	if b[0] == pgwire.TypeSync {
+		s.skipping, s.busy = false, false
+		return []pgwire.Message{s.ready()}
+	}
+	if s.skipping {
+		return nil
+	}
+	if b[0] == pgwire.TypeQuery {
+		delete(s.stmts, "")
+		s.open, s.busy = false, false
+		text := string(b[5 : len(b)-1])
+		return append(s.run(text, true), s.ready())
+	}
+	s.busy = true
+	said := s.extended(b)
+	if n := len(said); n > 0 {
+		_, s.skipping = said[n-1].(*pgwire.ErrorResponse)
+	}
+	return said
+}
+
+func (s *backend) ready() pgwire.Message {
+	if s.tx == pgwire.TxIdle {
+		s.open = false
+	}
+	return &pgwire.ReadyForQuery{Status: s.tx}
+}
+
+// fails is the answer with an error.
+func (s *backend) fails(code string) []pgwire.Message {
+	s.open = false
+	if s.tx == pgwire.TxActive {
+		s.tx = pgwire.TxFailed
+	}
+	return []pgwire.Message{errorOf(code)}
+}
+
+func (s *backend) aborted(text string) bool {
+	return s.tx == pgwire.TxFailed && text != "rollback"
+}
+
+func (s *backend) extended(b []byte) []pgwire.Message {
+	switch b[0] {
+	case pgwire.TypeParse:
+		name, rest, _ := bytes.Cut(b[5:], []byte{0})
+		text, _, _ := bytes.Cut(rest, []byte{0})
+		return s.parse(string(name), string(text))
+	case pgwire.TypeBind:
+		var m pgwire.Bind
+		_ = m.Decode(b[5:])
+		text, ok := s.stmts[m.Statement]
+		switch {
+		case !ok:
+			return s.fails("26000")
+		case s.aborted(text):
+			return s.fails("25P02")
+		}
+		s.portal, s.open = text, true
+		return []pgwire.Message{&pgwire.BindComplete{}}
+	case pgwire.TypeDescribe:
+		text, ok := s.portal, s.open
+		var said []pgwire.Message
+		if b[5] == pgwire.ObjectStatement {
+			text, ok = s.stmts[string(b[6:len(b)-1])]
+			said = append(said, &pgwire.ParameterDescription{})
+		}
+		switch {
+		case !ok:
+			return s.fails("34000")
+		case s.aborted(text):
+			return s.fails("25P02")
+		}
+		return append(said, described(text))
+	case pgwire.TypeExecute:
+		if !s.open {
+			return s.fails("34000")
+		}
+		return s.run(s.portal, false)
+	case pgwire.TypeClose:
+		if b[5] == pgwire.ObjectStatement {
+			delete(s.stmts, string(b[6:len(b)-1]))
+		} else {
+			s.open = false
+		}
+		return []pgwire.Message{&pgwire.CloseComplete{}}
+	}
+	return nil // Flush
+}
+
+func described(text string) pgwire.Message {
+	if strings.HasPrefix(text, "select") {
+		return &pgwire.RowDescription{Fields: []pgwire.Field{{Name: text, TypeOID: 25}}}
+	}
+	return &pgwire.NoData{}
+}
+
+func (s *backend) parse(name, text string) []pgwire.Message {
+	if name == "" {
+		delete(s.stmts, "")
+	}
+	switch _, taken := s.stmts[name]; {
+	case text == "bad" || strings.HasPrefix(text, "headpond"):
+		return s.fails("42601")
+	case s.aborted(text):
+		return s.fails("25P02")
+	case taken:
+		return s.fails("42P05")
+	}
+	s.stmts[name] = text
+	return []pgwire.Message{&pgwire.ParseComplete{}}
+}
+
+// run executes a text.
+func (s *backend) run(text string, simple bool) []pgwire.Message {
+	tag := strings.ToUpper(text)
+	word, name, _ := strings.Cut(text, " ")
+	switch {
+	case s.aborted(text):
+		return s.fails("25P02")
+	case text == "bad":
+		return s.fails("42601")
+	case text == "fail":
+		return s.fails("22012")
+	case text == "":
+		return []pgwire.Message{&pgwire.EmptyQueryResponse{}}
+	case text == "begin":
+		s.tx = pgwire.TxActive
+	case text == "rollback":
+		s.tx = pgwire.TxIdle
+	case text == "deallocate all":
+		s.deallocateAll()
+	case word == "deallocate":
+		if _, ok := s.stmts[name]; !ok {
+			return s.fails("26000")
+		}
+		delete(s.stmts, name)
+		tag = "DEALLOCATE"
+	case word == "select":
+		tag = "SELECT 1"
+	}
+	said := []pgwire.Message{&pgwire.CommandComplete{Tag: tag}}
+	if word == "select" {
+		said = slices.Insert(said, 0, pgwire.Message(&pgwire.DataRow{Values: [][]byte{[]byte(text)}}))
+		if simple {
+			said = slices.Insert(said, 0, described(text))
+		}
+	}
+	return said
+}
+
+// modelTexts are what the model understands.
+var modelTexts = []string{
+	"select 1", "select 2", "select 3", "begin", "rollback", "fail", "bad", "set", "deallocate a", "deallocate b", "deallocate all", "",
+}
+
+// modelClient is a client, with a machine of its own, and with a server of its own for comparison.
+type modelClient struct {
+	name     string
+	machine  *pgproxy.Machine
+	straight *backend
+	got      []string // what it was told through the machine
+	want     []string // and straight
+}
+
+// modelWorld are clients that share server connections.
+type modelWorld struct {
+	t       testing.TB
+	pool    pgproxy.FakePool
+	servers map[*pgproxy.FakeServer]*backend
+	clients []*modelClient
+	history []string
+}
+
+func newModelWorld(t testing.TB, servers, statements int) *modelWorld {
+	w := &modelWorld{t: t, servers: map[*pgproxy.FakeServer]*backend{}}
+	for i := range servers {
+		s := newBackend()
+		in := func(b []byte) {
+			w.history = append(w.history, fmt.Sprintf("    server %d gets %s", i, textOf(b, true)))
+			s.queue = append(s.queue, bytes.Clone(b))
+		}
+		w.servers[w.pool.NewServer(fmt.Sprint(i), statements, in, s.undo)] = s
+	}
+	for i := range 3 {
+		c := &modelClient{name: fmt.Sprint("client ", i), straight: newBackend()}
+		c.machine = pgproxy.NewMachine(&w.pool, pgproxy.Transaction, func(format string, args ...any) {
+			w.history = append(w.history, "  "+c.name+": "+fmt.Sprintf(format, args...))
+			if strings.HasPrefix(format, "discard") {
+				w.fail("%s: %s", c.name, format)
+			}
+		})
+		w.clients = append(w.clients, c)
+	}
+	return w
+}
+
+func (w *modelWorld) fail(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf(format+"\n%s", append(args, strings.Join(w.history, "\n"))...)
+}
+
+// told notes what a client is told: of an error its code.
+func told(list []string, b []byte) []string {
+	text := textOf(b, false)
+	if b[0] == pgwire.TypeErrorResponse {
+		var m pgwire.ErrorResponse
+		_ = m.Decode(b[5:])
+		text = "ErrorResponse " + m.Code
+	}
+	return append(list, text)
+}
+
+// send has a client send a message.
+func (w *modelWorld) send(c *modelClient, m pgwire.Message) {
+	b := bytesOf(m)
+	w.history = append(w.history, fmt.Sprintf("%s sends %s", c.name, textOf(b, true)))
+	c.straight.queue = append(c.straight.queue, b)
+	for len(c.straight.queue) > 0 {
+		for _, m := range c.straight.answer() {
+			c.want = told(c.want, bytesOf(m))
+		}
+	}
+	if _, err := c.machine.Client(b, func(b []byte) { c.got = told(c.got, b) }); err != nil {
+		w.fail("%s: %v", c.name, err)
+	}
+	w.check()
+}
+
+// serve has a server deal with its next message, and reports whether it had one.
+func (w *modelWorld) serve(c *modelClient) bool {
+	srv := c.machine.Leased()
+	if srv == nil || len(w.servers[srv].queue) == 0 {
+		return false
+	}
+	s := w.servers[srv]
+	for _, m := range s.answer() {
+		b := bytesOf(m)
+		w.history = append(w.history, fmt.Sprintf("    server %s says %s", srv.Name, textOf(b, false)))
+		if err := c.machine.Server(b, func(b []byte) { c.got = told(c.got, b) }); err != nil {
+			w.fail("%s: %v", c.name, err)
+		}
+	}
+	c.machine.Settle()
+	w.resume()
+	w.check()
+	return true
+}
+
+// resume goes on with the clients that wait for a server connection, or for an answer.
+func (w *modelWorld) resume() {
+	for _, c := range w.clients {
+		if !c.machine.Blocked() {
+			continue
+		}
+		if _, err := c.machine.Resume(func(b []byte) { c.got = told(c.got, b) }); err != nil {
+			w.fail("%s: %v", c.name, err)
+		}
+	}
+}
+
+// check looks at what must hold at any time.
+func (w *modelWorld) check() {
+	for srv, s := range w.servers {
+		if srv.Owner == nil && (len(s.queue) > 0 || s.tx != pgwire.TxIdle || s.skipping || s.busy) {
+			w.fail("server %s is free, and has %d messages to answer, transaction %c", srv.Name, len(s.queue), s.tx)
+		}
+	}
+	for _, c := range w.clients {
+		n := len(c.got)
+		if n > len(c.want) || !slices.EqualFunc(c.got, c.want[:n], sameAnswer) {
+			w.fail("%s is told %s\nstraight it would be %s", c.name, tail(c.got), tail(c.want[:min(n, len(c.want))]))
+		}
+	}
+}
+
+// sameAnswer compares what a client is told with what it would be straight. The gateway's own error for a name that is taken comes before
+// what the server says of the text and of the transaction, and a portal that there is not may be one of a statement that there is not.
+func sameAnswer(got, want string) bool {
+	return got == want || got == "ErrorResponse 42P05" && (want == "ErrorResponse 42601" || want == "ErrorResponse 25P02")
+}
+
+func tail(list []string) string { return strings.Join(list[max(0, len(list)-6):], ", ") }
+
+// end has every client end its request and its transaction, and wants everything answered and every server connection free.
+func (w *modelWorld) end() {
+	for range 3 {
+		for _, c := range w.clients {
+			w.send(c, &pgwire.Sync{})
+			w.drain()
+			if c.straight.tx != pgwire.TxIdle {
+				w.send(c, query("rollback"))
+			}
+			w.drain()
+		}
+	}
+	for _, c := range w.clients {
+		if len(c.got) != len(c.want) || c.machine.Owed() > 0 || c.machine.Leased() != nil {
+			w.fail("%s at the end: %d messages owed, told %s\nstraight it would be %s", c.name, c.machine.Owed(), tail(c.got), tail(c.want))
+		}
+	}
+}
+
+// drain serves until nothing moves.
+func (w *modelWorld) drain() {
+	for moved := true; moved; {
+		moved = false
+		for _, c := range w.clients {
+			for w.serve(c) {
+				moved = true
+			}
+		}
+	}
+}
+
+// step does what one byte of a script says.
+func (w *modelWorld) step(op, arg byte) {
+	c := w.clients[int(op)%len(w.clients)]
+	name, text := []string{"", "a", "b"}[int(arg)%3], modelTexts[int(arg)/3%len(modelTexts)]
+	switch int(op) / len(w.clients) % 12 {
+	case 0:
+		w.send(c, query(text))
+	case 1:
+		w.send(c, &pgwire.Parse{Name: name, Query: text})
+	case 2, 3:
+		w.send(c, &pgwire.Bind{Statement: name})
+	case 4:
+		w.send(c, &pgwire.Describe{Object: []byte("SP")[int(arg)/3%2], Name: []string{name, ""}[int(arg)/3%2]})
+	case 5:
+		w.send(c, &pgwire.Execute{})
+	case 6:
+		w.send(c, &pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
+	case 7, 8:
+		w.send(c, &pgwire.Sync{})
+	default:
+		w.serve(c)
+	}
+}
+
+// FuzzMachine has three clients share two server connections by their machines, and compares what each of them is told with what it
+// would be told straight. A script has two bytes for each step.
+func FuzzMachine(f *testing.F) {
+	f.Add([]byte("\x00\x00\x03\x01\x06\x01\x0f\x00\x15\x00"))
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		script := make([]byte, 200)
+		for i := range script {
+			script[i] = byte(r.Uint32())
+		}
+		f.Add(script)
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		w := newModelWorld(t, 2, 1+len(script)%3)
+		for i := 0; i+1 < len(script); i += 2 {
+			w.step(script[i], script[i+1])
+		}
+		w.end()
+	})
+}
+
+// TestMachineModel plays random scripts.
+func TestMachineModel(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := newModelWorld(t, 2, 1+int(seed)%3)
+		for range 60 {
+			w.step(byte(r.Uint32()), byte(r.Uint32()))
+		}
+		w.end()
+	}
+}

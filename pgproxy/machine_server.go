@@ -1,0 +1,240 @@
+package pgproxy
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"unique"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// serverMessage judges the server's next message. Of the actions it returns pass, take, more and fatal; n of more is at most what the
+// message has. Once the message has been dealt with, sayLocal is to be called. An error means that the server has broken the protocol:
+// nothing it says is of any use any more.
+func (m *machine) serverMessage(msg message) (action, error) {
+	if n := wanted(msg); len(msg.body) < n {
+		return action{do: more, n: n}, nil
+	}
+	status := pgwire.TxStatus(0)
+	switch msg.typ {
+	case pgwire.TypeNotificationResponse:
+		if m.mode == Transaction && m.server.flags&leftListen == 0 {
+			m.server.flags |= leftListen // a function did: it was another client's
+			return action{do: take}, nil
+		}
+	case pgwire.TypeParameterStatus:
+		return m.parameter(msg.body)
+	case pgwire.TypeErrorResponse:
+		return m.failed(msg.body)
+	case pgwire.TypeReadyForQuery:
+		if status = pgwire.TxStatus(firstByte(msg.body)); msg.size != 1 || !status.Valid() {
+			return action{}, fmt.Errorf("%w: ReadyForQuery", errBackendProtocol)
+		}
+		if status == pgwire.TxIdle {
+			m.startOver()
+		}
+		if o := m.st.first(); o != nil && o.deallocates() {
+			m.notDeallocated(o.name)
+		}
+	case pgwire.TypeCommandComplete:
+		if leaves(msg.body) {
+			m.commandDone(msg.body)
+		}
+	case pgwire.TypeParameterDescription, pgwire.TypeRowDescription, pgwire.TypeNoData:
+		if o := m.st.first(); o.tells() {
+			if n := min(msg.size, maxPeek); len(msg.body) < n {
+				return action{do: more, n: n}, nil
+			}
+			m.described(o, msg)
+		}
+	case pgwire.TypeParseComplete:
+		m.parsed()
+	}
+	forward, err := m.st.answer(msg.typ, status)
+	if !forward {
+		return action{do: take}, err
+	}
+	return action{do: pass}, err
+}
+
+// wanted returns how much of a message of the server is looked at, in bytes.
+func wanted(msg message) int {
+	switch msg.typ {
+	case pgwire.TypeReadyForQuery, pgwire.TypeParameterStatus:
+		return msg.size
+	case pgwire.TypeCommandComplete:
+		return min(msg.size, maxTag)
+	case pgwire.TypeErrorResponse:
+		return min(msg.size, peekSize)
+	}
+	return 0
+}
+
+// maxTag is how much of a command tag is looked at, in bytes: the longest one that matters has 15.
+const maxTag = 32
+
+func firstByte(b []byte) byte {
+	if len(b) == 0 {
+		return 0
+	}
+	return b[0]
+}
+
+// unchanging reports whether a whole message of the server changes nothing, so that it goes on without being judged: rows, and within
+// the answer to Query, where no op ends before ReadyForQuery, also what comes before and after them. inQuery is the result of the method
+// of that name.
+func unchanging(inQuery bool, typ byte, body []byte) bool {
+	switch typ {
+	case pgwire.TypeDataRow, pgwire.TypeCopyData:
+		return true
+	case pgwire.TypeRowDescription:
+		return inQuery
+	case pgwire.TypeCommandComplete:
+		return inQuery && !leaves(body)
+	}
+	return false
+}
+
+// inQuery reports whether a server answers Query. Without ok nothing is owed: what comes unasked makes the server connection doubtful, and
+// must be found where that is given back.
+func (m *machine) inQuery() (is, ok bool) {
+	o := m.st.first()
+	if o == nil {
+		return false, false
+	}
+	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && !m.st.ignored, true
+}
+
+// usual reports whether serverMessage would pass a whole message on as it is, and have the machine say nothing: a driver that has no time
+// for more leaves all others, and what comes after them, to one that has.
+func (m *machine) usual(typ byte, body []byte) bool {
+	o := m.st.first()
+	if o == nil {
+		return false
+	}
+	switch typ {
+	case pgwire.TypeDataRow, pgwire.TypeNoticeResponse, pgwire.TypeEmptyQueryResponse:
+		return true
+	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended:
+		return !o.kind.injected()
+	case pgwire.TypeCommandComplete:
+		return !leaves(body)
+	case pgwire.TypeReadyForQuery:
+		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates()
+	}
+	return false
+}
+
+// parameter judges a ParameterStatus: the client hears of it if it changes its view.
+func (m *machine) parameter(body []byte) (action, error) {
+	var p pgwire.ParameterStatus
+	if err := p.Decode(body); err != nil {
+		return action{}, err
+	}
+	m.server.parameter(pgwire.Param(p))
+	if i := tracked(p.Name); i >= 0 {
+		view := m.reported.Value()
+		if view.known[i] && view.value[i] == p.Value {
+			return action{do: take}, nil
+		}
+		view.value[i], view.known[i] = p.Value, true
+		m.reports |= 1 << i
+		m.reported = unique.Make(view)
+		m.settingChanged()
+		if planned(trackedNames[i]) {
+			m.replan()
+		}
+	}
+	return action{do: pass}, nil
+}
+
+// settingChanged notes that the server connection's settings are not what they were when it was
+// leased, and that statements may have been prepared under these.
+func (m *machine) settingChanged() {
+	m.server.flags |= leftSettings
+	if m.prepared {
+		m.server.flags |= leftPrepare
+	}
+}
+
+// leaves reports whether the command with this tag may leave something behind. commandDone looks at no other.
+func leaves(tag []byte) bool {
+	return len(tag) == 0 || strings.IndexByte("SRLPD", tag[0]) >= 0 && !bytes.HasPrefix(tag, []byte("SELECT "))
+}
+
+// commandDone looks at the tag of a CommandComplete for what a client leaves behind.
+func (m *machine) commandDone(tag []byte) {
+	switch string(tag) {
+	case "SET\x00":
+		m.settingChanged()
+	case "RESET\x00":
+		m.settingChanged()
+		m.reset = true
+	case "LISTEN\x00":
+		m.server.flags |= leftListen
+	case "PREPARE\x00":
+		m.server.flags |= leftPrepare
+	case "DECLARE CURSOR\x00":
+		m.server.flags |= leftCursor
+	case "DISCARD ALL\x00":
+		m.settingChanged()
+		m.reset, m.reports = true, 1<<len(trackedNames)-1 // of all, also those for which nothing is reported
+		m.deallocateAll()
+	case "DEALLOCATE ALL\x00":
+		m.deallocateAll()
+	case "DEALLOCATE\x00":
+		m.deallocated()
+	}
+}
+
+// failed judges an ErrorResponse, the body of which begins with b.
+func (m *machine) failed(b []byte) (action, error) {
+	if bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00")) {
+		return action{do: fatal}, nil
+	}
+	if m.server.standby() && bytes.Contains(b, []byte("\x00C25006\x00")) {
+		m.server.leave = true
+	}
+	if o := m.st.first(); o != nil {
+		if o.deallocates() {
+			m.notDeallocated(o.name)
+		}
+		switch {
+		case o.on == nil:
+		case o.kind == opParse || o.kind == opInjectedParse: // see undo
+			o.on.text.accepted.Store(false)
+		case slices.ContainsFunc(statementErrors, func(code []byte) bool { return bytes.Contains(b, code) }):
+			o.on.text.accepted.Store(false)
+			m.server.stmts.retire(o.on)
+		}
+	}
+	if _, err := m.st.answer(pgwire.TypeErrorResponse, 0); err != nil {
+		return action{}, err
+	}
+	m.undoUnnamed(m.st.undone)
+	m.undo()
+	if instead := m.inPlaceOfError(); instead != nil {
+		m.say(instead)
+		return action{do: take}, nil
+	}
+	return action{do: pass}, nil
+}
+
+// statementErrors begin the SQLSTATE in an ErrorResponse about a prepared statement that is perhaps not what it would be if it was
+// parsed now: its plan must not change its result type; what it was planned with is gone, or has another type or name; a type
+// is unknown to the system tables (XX000); a function has deallocated it. Whoever uses it next has it parsed again.
+var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42"), []byte("\x00CXX"), []byte("\x00C26000\x00")}
+
+// inPlaceOfError returns the error to tell in the place of the one that the server has just answered with, nil if that is to be passed on: it was
+// our message that failed, or Bind of a statement that is not what the client was told of.
+func (m *machine) inPlaceOfError() *pgwire.ErrorResponse {
+	switch failed := &m.st.failed; {
+	case failed.kind == opRejected:
+		return failed.err
+	case failed.kind == opBind && failed.st != nil && failed.st == m.unlike:
+		return outdated()
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package pgproxy
+
+import (
+	"slices"
+	"strings"
+	"unique"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// inSync reports whether the server connection has the client's settings, for little.
+func (m *machine) inSync() bool {
+	srv := m.server
+	return srv.settings == m.settingsKey && srv.flags == 0 && srv.view == m.reported
+}
+
+// applied notes that the server has done what syncSQL asks for.
+func (m *machine) applied() {
+	srv := m.server
+	if srv.flags&leftPrepare != 0 {
+		srv.stmts.clear()
+	}
+	srv.flags, srv.settings, srv.unnamed = 0, m.settingsKey, 0
+	view := m.reported.Value()
+	for i, known := range srv.params.known {
+		if known {
+			view.value[i] = srv.params.value[i] // the server spells it its own way
+		}
+	}
+	if respelled := unique.Make(view); respelled != m.reported {
+		m.reported = respelled
+		m.replan()
+	}
+	m.sure()
+}
+
+// syncSQL returns what makes the server connection the client's, "" if it is already.
+func (m *machine) syncSQL() string {
+	srv := m.server
+	reset := m.unsure || srv.settings != m.settingsKey || srv.flags&leftSettings != 0
+	var sql strings.Builder
+	for _, d := range []struct {
+		when bool
+		sql  string
+	}{
+		{srv.flags&leftCursor != 0, "CLOSE ALL;"},
+		{srv.flags&leftListen != 0, "UNLISTEN *;"},
+		{srv.flags&leftPrepare != 0, "DEALLOCATE ALL;"},
+		{reset, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"},
+	} {
+		if d.when {
+			sql.WriteString(d.sql)
+		}
+	}
+	sep := "SELECT "
+	set := func(name, value string) {
+		sql.WriteString(sep + "pg_catalog.set_config(" + quote(name) + "," + quote(value) + ",false)")
+		sep = ","
+	}
+	view := m.reported.Value()
+	for i, name := range trackedNames {
+		if srv.params.known[i] && view.known[i] && (reset || srv.params.value[i] != view.value[i]) {
+			set(name, view.value[i])
+		}
+	}
+	if reset {
+		for _, p := range settingsOfKey(m.settingsKey) {
+			set(p.Name, p.Value)
+		}
+	}
+	return sql.String()
+}
+
+// encodingSQL returns what must run before sql so that the server reads it in the client's
+// encoding; "" if that makes no difference.
+func (m *machine) encodingSQL(sql string) string {
+	i, view := tracked("client_encoding"), m.reported.Value()
+	if !view.known[i] || m.server.params.value[i] == view.value[i] ||
+		!strings.ContainsFunc(sql, func(r rune) bool { return r > 0x7f }) {
+		return ""
+	}
+	return "SELECT pg_catalog.set_config('client_encoding'," + quote(view.value[i]) + ",false)"
+}
+
+// quote makes a string literal that means the same under every standard_conforming_strings.
+func quote(s string) string {
+	s = strings.ReplaceAll(s, "'", "''")
+	if strings.Contains(s, `\`) {
+		return "E'" + strings.ReplaceAll(s, `\`, `\\`) + "'"
+	}
+	return "'" + s + "'"
+}
+
+// takeSettings notes what the client's settings are. Without having asked a server that is
+// unknown where none was asked before.
+func (m *machine) takeSettings(baseline []pgwire.Param) (unknown bool) {
+	var view trackedParams
+	var extra []pgwire.Param
+	for _, p := range baseline {
+		view.set(p.Name, p.Value)
+	}
+	for _, p := range m.params {
+		value, ok := m.shared.accepted.get(p)
+		unknown = unknown || !ok
+		if !ok {
+			value = p.Value
+		}
+		if i := tracked(p.Name); i >= 0 && view.known[i] {
+			view.value[i] = value
+		} else {
+			extra = append(extra, p)
+		}
+	}
+	m.reported = unique.Make(view)
+	m.settingsKey = keyOf(extra)
+	m.replan()
+	return unknown
+}
+
+// sure notes that a server has the client's settings, and remembers what it made of those that were unknown.
+func (m *machine) sure() {
+	if !m.unsure {
+		return
+	}
+	m.unsure = false
+	view := m.reported.Value()
+	for _, p := range m.params {
+		value := p.Value
+		if i := tracked(p.Name); i >= 0 && view.known[i] {
+			value = view.value[i]
+		}
+		m.shared.accepted.set(p, value)
+	}
+}
+
+// replan notes the settings under which the client's statements are prepared. Literals of some
+// types are read when a statement is, so that statements are shared under equal settings only.
+func (m *machine) replan() {
+	var b strings.Builder
+	view := m.reported.Value()
+	for i, name := range trackedNames {
+		if planned(name) {
+			b.WriteString(view.value[i])
+			b.WriteByte(0)
+		}
+	}
+	b.WriteString(m.settingsKey)
+	m.plan = unique.Make(b.String())
+}
+
+// planned reports whether a tracked parameter can change the meaning of a text.
+func planned(name string) bool {
+	switch name {
+	case "client_encoding", "DateStyle", "IntervalStyle", "TimeZone", "standard_conforming_strings", "search_path":
+		return true
+	}
+	return false
+}
+
+// keyOf puts settings into one string. Neither has zeros, and names have no equals sign.
+func keyOf(params []pgwire.Param) string {
+	var b strings.Builder
+	for _, p := range params {
+		b.WriteString(p.Name)
+		b.WriteByte('=')
+		b.WriteString(p.Value)
+		b.WriteByte(0)
+	}
+	return b.String()
+}
+
+// settingsOfKey undoes keyOf.
+func settingsOfKey(key string) (params []pgwire.Param) {
+	for setting := range strings.SplitSeq(strings.TrimSuffix(key, "\x00"), "\x00") {
+		if name, value, ok := strings.Cut(setting, "="); ok {
+			params = append(params, pgwire.Param{Name: name, Value: value})
+		}
+	}
+	return params
+}
+
+// startOver ends a transaction in which RESET or DISCARD ALL may have gone back to what a server connection began with: in transaction
+// mode, to what the client began with. The client is told of that after it was told of the other.
+func (m *machine) startOver() {
+	reset, reports := m.reset, m.reports
+	if m.reset, m.reports = false, 0; !reset || reports == 0 || m.mode != Transaction {
+		return
+	}
+	var own trackedParams
+	for _, p := range m.server.baseline {
+		own.set(p.Name, p.Value)
+	}
+	was := m.reported.Value()
+	m.unsure = m.takeSettings(m.server.baseline)
+	view := m.reported.Value()
+	for i, name := range trackedNames {
+		switch {
+		case reports&(1<<i) == 0 || was.value[i] != own.value[i]:
+			view.value[i], view.known[i] = was.value[i], was.known[i]
+		case view.value[i] != was.value[i]:
+			m.say(&pgwire.ParameterStatus{Name: name, Value: view.value[i]})
+		}
+	}
+	m.reported = unique.Make(view)
+	m.replan()
+}
+
+// parameter takes a ParameterStatus in: true means that the server is no standby any more, or has become one.
+func (s *serverState) parameter(p pgwire.Param) {
+	if s.params.set(p.Name, p.Value) >= 0 {
+		s.view = unique.Make(s.params)
+	} else if p.Name == "in_hot_standby" {
+		s.report(p)
+	}
+}
+
+// standby reports whether the server says that it is one.
+func (s *serverState) standby() bool {
+	return slices.Contains(s.baseline, pgwire.Param{Name: "in_hot_standby", Value: "on"})
+}
+
+// report notes what the server says of itself: it is no standby any more. Clients to come are told.
+func (s *serverState) report(p pgwire.Param) {
+	i := slices.IndexFunc(s.baseline, func(b pgwire.Param) bool { return b.Name == p.Name })
+	if i < 0 || s.newest == nil {
+		return
+	}
+	s.baseline = slices.Clone(s.baseline)
+	s.baseline[i] = p
+	s.newest.set(s.baseline)
+}
