@@ -49,10 +49,14 @@ func (g *Gateway) settingsOf(u *config.Upstream, stays *backend) (extend.Setting
 	if ejection.Failures == 0 {
 		ejection.Failures = -1
 	}
+	var rebalance upstream.Rebalance
+	if u.Rebalance != nil {
+		rebalance = upstream.Rebalance(*u.Rebalance)
+	}
 	return extend.Settings{
 		Settings: upstream.Settings{
 			Endpoints: config.EndpointsOf(u.Endpoints), Source: source, Balance: balance, Limits: limits, Health: health, Ejection: ejection,
-			SlowStart: u.SlowStart, OnRemoved: removalOf(u), RemovedTimeout: u.RemovedTimeout,
+			SlowStart: u.SlowStart, OnRemoved: removalOf(u), RemovedTimeout: u.RemovedTimeout, Rebalance: rebalance,
 		},
 		Config: u, Dial: dialer.Dial, Start: start, Logger: g.logger,
 	}, nil

@@ -19,6 +19,7 @@ const (
 	ReasonPoolExhausted       = "pool_exhausted"       // no upstream connection became free in time
 	ReasonBackendGone         = "backend_gone"         // the upstream connection broke in mid-session
 	ReasonEndpointOut         = "endpoint_out"         // its endpoint was unhealthy or removed, and the upstream's settings end sessions then
+	ReasonRebalanced          = "rebalanced"           // it was moved to another endpoint, as the upstream's settings ask
 	ReasonClientGone          = "client_gone"          // the client broke off in mid-session
 	ReasonRejected            = "rejected"             // the connection limit was reached
 	ReasonDrained             = "drained"              // cut off at the end of a drain, or still queued when it began
@@ -36,7 +37,7 @@ const (
 func Reasons() []string {
 	return []string{
 		ReasonAccept, ReasonAuthFailed, ReasonProtocol, ReasonProxyHeader, ReasonUpstreamUnavailable, ReasonPoolExhausted, ReasonBackendGone,
-		ReasonEndpointOut, ReasonClientGone, ReasonRejected, ReasonDrained, ReasonKilled, ReasonTimeout, ReasonTLS, ReasonUnknownDatabase, ReasonUnknownRoute, ReasonDiskFull,
+		ReasonEndpointOut, ReasonRebalanced, ReasonClientGone, ReasonRejected, ReasonDrained, ReasonKilled, ReasonTimeout, ReasonTLS, ReasonUnknownDatabase, ReasonUnknownRoute, ReasonDiskFull,
 		ReasonStorage, ReasonInternal,
 	}
 }

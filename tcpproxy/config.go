@@ -51,6 +51,15 @@ type Config struct {
 	// never. Data is seen to move in steps of up to 64 KiB, so a receiver slower
 	// than that within the time-out may count as idle.
 	IdleTimeout time.Duration
+	// StallTimeout ends a session whose client has sent something and heard nothing
+	// for that long since, or up to an eighth longer; 0 = never. It is for protocols
+	// in which servers answer: an upload whose server is silent until its end stalls,
+	// too.
+	StallTimeout time.Duration
+	// DrainStagger is over which time before the end of a Drain sessions are cut off
+	// that have not ended by then, so that their clients do not all come back at
+	// once; half the time to drain at most. 0 = all at its end.
+	DrainStagger time.Duration
 	// ConnectTimeout bounds getting an upstream connection ready, and the TLS
 	// handshake with the client; 0 = DefaultConnectTimeout. A client that resets
 	// its connection, or closes it without having sent a byte, is dropped within
@@ -78,6 +87,9 @@ func (c Config) Verify() error {
 	}
 	if c.ConnectTimeout < 0 {
 		errs = append(errs, fmt.Errorf("%w: listener %q: ConnectTimeout %v is negative", ErrConfig, c.Listener.Name, c.ConnectTimeout))
+	}
+	if c.StallTimeout < 0 || c.DrainStagger < 0 {
+		errs = append(errs, fmt.Errorf("%w: listener %q: StallTimeout and DrainStagger must not be negative", ErrConfig, c.Listener.Name))
 	}
 	if c.SendProxy < 0 || c.SendProxy > 2 {
 		errs = append(errs, fmt.Errorf("%w: listener %q: SendProxy is %d, want 0 (off), 1 or 2", ErrConfig, c.Listener.Name, c.SendProxy))

@@ -30,3 +30,13 @@ func NewWatch(first time.Duration, look func() time.Duration) Watch {
 
 // Stop ends it.
 func (w Watch) Stop() { w.w.stop() }
+
+// Stall is what finds sessions without an answer.
+type Stall struct{ s *stall }
+
+// NewStall returns one with patience.
+func NewStall(patience time.Duration) Stall { return Stall{&stall{patience: patience}} }
+
+// Moved and Look are the stall's.
+func (s Stall) Moved(byClient bool)                 { s.s.moved(byClient) }
+func (s Stall) Look(out uint64, now time.Time) bool { return s.s.look(out, now) }

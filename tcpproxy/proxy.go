@@ -2,6 +2,8 @@ package tcpproxy
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -40,8 +42,16 @@ func New(cfg Config) (*Proxy, error) {
 func (p *Proxy) Serve(l net.Listener) error { return p.srv.Serve(l) }
 
 // Drain stops accepting and waits for the running streams to end by
-// themselves; when ctx ends first they are cut off and the error says how many.
-func (p *Proxy) Drain(ctx context.Context) error { return p.srv.Drain(ctx) }
+// themselves; when ctx ends first they are cut off and the error says how many,
+// those among them that Config.DrainStagger has cut off before.
+func (p *Proxy) Drain(ctx context.Context) error {
+	stop := p.stagger(ctx)
+	err := p.srv.Drain(ctx)
+	if n := stop(); n > 0 {
+		err = errors.Join(err, fmt.Errorf("listener %q: sessions cut off shortly before the end of the drain: %d", p.srv.Stats().Name, n))
+	}
+	return err
+}
 
 // Close stops accepting and cuts every stream off.
 func (p *Proxy) Close() { p.srv.Close() }

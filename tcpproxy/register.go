@@ -67,6 +67,8 @@ func reasonOfCut(why error) string {
 		return listener.ReasonKilled
 	case errors.Is(why, upstream.ErrUnhealthy), errors.Is(why, upstream.ErrRemoved):
 		return listener.ReasonEndpointOut
+	case errors.Is(why, upstream.ErrRebalanced):
+		return listener.ReasonRebalanced
 	}
 	return listener.ReasonDrained
 }

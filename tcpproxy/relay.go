@@ -31,6 +31,7 @@ type relay struct {
 	heard          atomic.Bool // the server has sent something
 	idle           time.Duration
 	quiet          progress // how long nothing has moved, if idle is set
+	stalled        stall    // how long the client has waited for an answer, if its patience is set
 
 	ends atomic.Int32 // directions that have ended with EOF
 
@@ -43,18 +44,15 @@ type relay struct {
 }
 
 func newRelay(s *session, client, server *side) *relay {
-	return &relay{session: s, client: client, server: server, idle: s.cfg.IdleTimeout}
+	r := &relay{session: s, client: client, server: server, idle: s.cfg.IdleTimeout}
+	r.stalled.patience = s.cfg.StallTimeout
+	return r
 }
 
 // run copies in both directions until they have ended or it is interrupted. The
 // connections are still open when it returns.
 func (r *relay) run() {
-	if r.idle > 0 {
-		r.quiet = progress{relay: r, patience: r.idle, expired: r.expireIdle}
-		r.session.watch.replace(r.quiet.begin(), r.quiet.look)
-	} else {
-		r.session.watch.stop()
-	}
+	r.watchTimes()
 	var other fiber.Group
 	other.Go(r.serverToClient)
 	r.clientToServer()
@@ -65,15 +63,35 @@ func (r *relay) run() {
 	}
 }
 
+// watchTimes begins to look for what its time-outs end.
+func (r *relay) watchTimes() {
+	watch := r.session.watch
+	if r.idle > 0 {
+		r.quiet = progress{relay: r, patience: r.idle, expired: r.expireIdle}
+	}
+	switch {
+	case r.idle <= 0 && r.stalled.patience <= 0:
+		watch.stop()
+	case r.stalled.patience <= 0:
+		watch.replace(r.quiet.begin(), r.quiet.look)
+	case r.idle <= 0:
+		watch.replace(r.stalled.step(), r.lookStalled)
+	default:
+		watch.replace(min(r.quiet.begin(), r.stalled.step()), func() time.Duration { return min(r.quiet.look(), r.lookStalled()) })
+	}
+}
+
 func (r *relay) clientToServer() {
 	r.direction(r.client, r.server, listener.ReasonClientGone, listener.ReasonBackendGone, func(n int) {
 		r.session.client.Count(r.uncounted(n), 0)
+		r.stalled.moved(true)
 	})
 }
 
 func (r *relay) serverToClient() {
 	r.direction(r.server, r.client, listener.ReasonBackendGone, listener.ReasonClientGone, func(n int) {
 		r.session.client.Count(0, r.uncounted(n))
+		r.stalled.moved(false)
 		if !r.heard.Load() {
 			r.heard.Store(true)
 			r.firstByte()

@@ -27,8 +27,8 @@ type Config[T any] struct {
 	Check func(ctx context.Context, v T) error
 	Reset func(ctx context.Context, v T) error
 	// Interrupt breaks a connection that is leased: its holder's reads and writes
-	// fail. The error is ErrRemoved or ErrUnhealthy. It is called from any goroutine, possibly while or after Close is.
-	// Required for RemovedTimeout, CloseRemoved, CloseUnhealthy and DrainUnhealthy only.
+	// fail. The error is ErrRemoved, ErrUnhealthy or ErrRebalanced. It is called from any goroutine, possibly while or after Close is.
+	// Required for RemovedTimeout, CloseRemoved, CloseUnhealthy, DrainUnhealthy and Rebalance only.
 	Interrupt func(T, error)
 	// Go starts the opening of a connection, and Affinity returns the affinity of one; see pool.Config.
 	Go       func(fn func())

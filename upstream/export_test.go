@@ -74,3 +74,8 @@ func (s *EjectState) Success()                                   { s.e.success()
 func (s *EjectState) Readmit(now time.Time) bool                 { return s.e.readmit(now) }
 func (s *EjectState) Out() bool                                  { return s.e.out }
 func (s *EjectState) Until() time.Time                           { return s.e.until }
+
+// MostCrowded is the choice of what to move.
+func MostCrowded(loads []int64, weights []int, excess int) int {
+	return mostCrowded(loads, weights, excess)
+}

@@ -51,6 +51,8 @@ type Settings struct {
 	// RemovedTimeout is how long these leases may last with DrainRemoved; then
 	// they are interrupted. 0 = for ever.
 	RemovedTimeout time.Duration
+	// Rebalance moves leases to endpoints that have too few; the zero value moves none.
+	Rebalance Rebalance
 }
 
 // Removal says what happens to leases of an endpoint that is removed.
@@ -168,7 +170,10 @@ func (s *Settings) verify(name string, interrupts bool) error {
 	default:
 		bad("OnUnhealthy %d is unknown", s.Health.OnUnhealthy)
 	}
-	if !interrupts && (s.Health.OnUnhealthy != KeepUnhealthy || s.OnRemoved == CloseRemoved || s.RemovedTimeout > 0) {
+	if s.Rebalance.PerMinute < 0 || s.Rebalance.Excess < 0 {
+		bad("a rebalance's PerMinute and Excess must not be negative")
+	}
+	if !interrupts && (s.Health.OnUnhealthy != KeepUnhealthy || s.OnRemoved == CloseRemoved || s.RemovedTimeout > 0 || s.Rebalance.PerMinute > 0) {
 		bad("leases cannot be interrupted without Interrupt")
 	}
 	if err := errors.Join(errs...); err != nil {

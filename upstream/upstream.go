@@ -25,9 +25,10 @@ type Upstream[T any] struct {
 	stop  context.CancelFunc
 	tasks sync.WaitGroup // Sources, and the retiring of endpoints
 
-	updating sync.Mutex // held by Update, Drain, Close and what a Source reports, one at a time
-	settings Settings   // guarded by updating
-	closed   bool       // guarded by updating
+	updating    sync.Mutex         // held by Update, Drain, Close and what a Source reports, one at a time
+	settings    Settings           // guarded by updating
+	rebalancing context.CancelFunc // ends rebalance; nil = it does not run; guarded by updating
+	closed      bool               // guarded by updating
 
 	mu      sync.Mutex     // guards the making of sets, and what follows; never held across I/O
 	leaving []*endpoint[T] // removed, with leases out
@@ -159,6 +160,7 @@ func (u *Upstream[T]) Update(s Settings) error {
 	if err := u.apply(s, endpoints); err != nil {
 		return err
 	}
+	u.setRebalance(s.Rebalance)
 	u.settings = s
 	for _, e := range u.set.Load().all {
 		if slices.Contains(stay, e) {

@@ -14,7 +14,7 @@ type Config struct {
 	Admin        string        `conf:"admin" type:"address"`                                                   // admin page address; empty: none
 	Engine       Engine        `conf:"engine" default:"auto"`                                                  // default auto
 	Loops        int           `conf:"loops" default:"0" min:"0" max:"1024"`                                   // threads that run sessions; default half the cores
-	DrainTimeout time.Duration `conf:"drain_timeout" default:"30s" min:"0s" max:"24h"`                         // how long sessions may finish when the gateway ends; default 30s
+	DrainTimeout time.Duration `conf:"drain_timeout" default:"30s" min:"0s" max:"24h" never:"87600h"`          // how long sessions may finish when the gateway ends; default 30s
 	HeldWarning  time.Duration `conf:"held_warning" default:"10s" min:"1s" max:"24h" never:"0s"`               // a session that holds a connection for so long while others wait is named in the log; default 10s
 	Log          Log           `conf:"log"`                                                                    //
 	Listeners    []Listener    `conf:"listeners" required:"checked" scope:"listener" maxlen:"1000"`            // at least one, unless an Extension suffices
@@ -105,6 +105,7 @@ type Upstream struct {
 	SlowStart      time.Duration     `conf:"slow_start" default:"0s" min:"0s" max:"24h"`                     // until an added endpoint has its full share
 	OnRemoved      OnRemoved         `conf:"on_removed" default:"drain"`                                     // what becomes of connections in use to an endpoint that is removed
 	RemovedTimeout time.Duration     `conf:"drain_timeout" default:"never" min:"1ms" max:"8760h" never:"0s"` // how long they may drain
+	Rebalance      *Rebalance        `conf:"rebalance"`                                                      // nil: sessions stay where they are
 	Balance        Balance           `conf:"balance" default:"p2c"`
 	ConnectTimeout time.Duration     `conf:"connect_timeout" default:"5s" min:"1ms" max:"10m"`
 	TLS            *ClientTLS        `conf:"tls"`    // nil: clear text
@@ -144,6 +145,12 @@ const (
 
 // Values lists what may be written.
 func (OnRemoved) Values() []string { return []string{"drain", "close"} }
+
+// Rebalance is how sessions move to endpoints that were added, or are in again.
+type Rebalance struct {
+	PerMinute int `conf:"per_minute" default:"30" min:"1" max:"60000"` // sessions that are closed for it, at most
+	Excess    int `conf:"excess" default:"20" min:"0" max:"1000"`      // percent that an endpoint may have above its share
+}
 
 // SQLiteFile is what holds for an upstream that is a SQLite file.
 type SQLiteFile struct {

@@ -22,6 +22,7 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	d.checkClientTLS(u)
 	d.checkHealth(u)
 	d.checkPool(&u.Pool)
+	d.checkRebalance(u)
 	if u.Eject.Base > u.Eject.Max {
 		d.report(d.mark(&u.Eject.Base, &u.Eject.Max), "base: %v is more than max: %v", u.Eject.Base, u.Eject.Max)
 	}
@@ -30,6 +31,17 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	}
 	if u.Postgres != nil {
 		d.checkParams(u.Postgres.Params)
+	}
+}
+
+// checkRebalance refuses to move sessions where that cannot be, or leads nowhere.
+func (d *decoder) checkRebalance(u *Upstream) {
+	switch {
+	case u.Rebalance == nil:
+	case u.Protocol != TCP:
+		d.report(d.mark(&u.Rebalance), "rebalance: only tcp upstreams close sessions; this upstream's protocol is %q", u.Protocol)
+	case u.Balance == "first" || u.Balance == "ring_hash":
+		d.report(d.mark(&u.Rebalance), "rebalance: with \"balance: %s\" a session that is closed comes back to the same endpoint", u.Balance)
 	}
 }
 

@@ -57,15 +57,17 @@ func prepareTCP(l extend.Listener) (extend.Server, error) {
 		return extend.Server{}, err
 	}
 	return extend.Serve(tcpproxy.Config{
-		Listener: l.Common, Upstream: runs, IdleTimeout: own.IdleTimeout,
+		Listener: l.Common, Upstream: runs, IdleTimeout: own.IdleTimeout, StallTimeout: own.StallTimeout, DrainStagger: own.DrainStagger,
 		ConnectTimeout: u.ConnectTimeout, SendProxy: own.SendProxy.Version(), TLS: l.TLS, UpstreamTLS: clientTLS,
 	}, tcpproxy.New)
 }
 
 // TCPListener is the section of a tcp listener.
 type TCPListener struct {
-	IdleTimeout time.Duration `conf:"idle_timeout" default:"1h" min:"1ms" max:"8760h" never:"-1ns"` // a session without a byte in either direction ends
-	SendProxy   SendProxy     `conf:"send_proxy" default:"off"`                                     // tell the backend the client's address
+	IdleTimeout  time.Duration `conf:"idle_timeout" default:"1h" min:"1ms" max:"8760h" never:"-1ns"` // a session without a byte in either direction ends
+	StallTimeout time.Duration `conf:"stall_timeout" default:"never" min:"1ms" max:"24h" never:"0s"` // a session whose client has sent something and heard nothing since ends
+	DrainStagger time.Duration `conf:"drain_stagger" default:"5s" min:"0s" max:"1h"`                 // over which time before the end of a drain sessions are cut off
+	SendProxy    SendProxy     `conf:"send_proxy" default:"off"`                                     // tell the backend the client's address
 }
 
 // SendProxy is the PROXY protocol version written to backends.

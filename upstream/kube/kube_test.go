@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/upstream/kube"
 )
@@ -172,6 +173,11 @@ func TestErrors(t *testing.T) {
 		{"ends the watch at once", func(http.ResponseWriter) {}},
 		{"invalid character", func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }},
 		{"too large", func(w http.ResponseWriter) { _, _ = w.Write([]byte(`"` + strings.Repeat("x", 9<<20))) }},
+		{"unexpected EOF", func(w http.ResponseWriter) { // after longer than a watch lasts that counts as none
+			_ = http.NewResponseController(w).Flush()
+			<-time.After(1100 * time.Millisecond)
+			_, _ = w.Write([]byte(`{"type":`))
+		}},
 		{"no such thing", func(w http.ResponseWriter) {
 			_, _ = w.Write([]byte(`{"type":"ERROR","object":{"kind":"Status","code":500,"message":"no such thing"}}`))
 		}},

@@ -44,7 +44,7 @@ type watcher struct {
 	all     map[string]slice // by name
 	listed  bool             // all is what the API has, at version
 	version string           // of the last thing heard; "0" before
-	heard   bool             // the round's watch has heard something, or lasted
+	heard   bool             // the round's watch has heard something, or has lasted and ended well
 	failing bool             // the last report was an error
 	told    []upstream.Endpoint
 	unkept  bool // told is not in the cache
@@ -128,9 +128,7 @@ func (w *watcher) round(ctx context.Context) error {
 			return err
 		}
 	}
-	began := time.Now()
 	err = w.follow(ctx)
-	w.heard = w.heard || time.Since(began) >= shortWatch
 	switch {
 	case gone(err):
 		w.listed, w.version = false, "" // not from what the API server has at hand: that may be as old
@@ -173,12 +171,14 @@ func (w *watcher) follow(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = stream.body.Close() }()
+	began := time.Now()
 	if w.failing || w.unkept {
 		w.update(true)
 	}
 	for {
 		sl, kind, err := stream.next()
 		if errors.Is(err, io.EOF) {
+			w.heard = w.heard || time.Since(began) >= shortWatch
 			return io.EOF
 		}
 		if err != nil {

@@ -1,0 +1,51 @@
+package tcpproxy
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// errStalled is why a session ends whose server does not answer.
+var errStalled = errors.New("the client has sent something and heard nothing for the stall time-out")
+
+// stall finds out since when a client has waited for an answer, if it is looked at
+// from time to time.
+type stall struct {
+	patience time.Duration // 0 = nobody looks
+	asked    atomic.Bool   // the last piece of data was the client's
+	out      uint64        // bytes to the client at the last look
+	since    time.Time     // the first look that saw what has no answer yet; zero: none has
+}
+
+// moved notes who sent the last piece.
+func (s *stall) moved(byClient bool) {
+	if s.patience > 0 && s.asked.Load() != byClient {
+		s.asked.Store(byClient)
+	}
+}
+
+func (s *stall) step() time.Duration { return max(s.patience/checksPerTimeout, 1) }
+
+// look takes the bytes to the client so far, and reports whether the time is over.
+func (s *stall) look(out uint64, now time.Time) bool {
+	switch {
+	case !s.asked.Load():
+		s.since = time.Time{}
+	case s.since.IsZero() || out != s.out: // answered, and asked again
+		s.since = now
+	}
+	s.out = out
+	return !s.since.IsZero() && now.Sub(s.since) >= s.patience
+}
+
+// lookStalled is for a watch.
+func (r *relay) lookStalled() time.Duration {
+	if r.stalled.look(r.session.client.BytesOut(), time.Now()) {
+		r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errStalled, r.stalled.patience))
+	}
+	return r.stalled.step()
+}

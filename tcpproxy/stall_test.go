@@ -1,0 +1,113 @@
+package tcpproxy_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/tcpproxy"
+)
+
+// TestStall ends the session of a client that gets no answer, with an idle time-out beside it and without, and not that of one that has
+// asked nothing.
+func TestStall(t *testing.T) {
+	for _, idle := range []time.Duration{0, -1} {
+		backend := conntest.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+		p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) {
+			c.IdleTimeout, c.StallTimeout = idle, 50*time.Millisecond
+		})
+		conntest.Dial(t, addr) // asks nothing
+		asking := conntest.Dial(t, addr)
+		if _, err := io.WriteString(asking, "hello?"); err != nil {
+			t.Fatal(err)
+		}
+		if err := conntest.WantGone(t, asking); err == nil {
+			t.Error("the stream ended in good order")
+		}
+		for p.Stats().Active != 1 { // the other one
+		}
+		if n := p.Stats().Errors[listener.ReasonTimeout]; n != 1 {
+			t.Errorf("errors: %v, want one timeout", p.Stats().Errors)
+		}
+		p.Close()
+	}
+}
+
+// TestStallTimes looks once a second at a client, with ten seconds of patience.
+func TestStallTimes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pieces string // one a second: > is the client's, < the server's, - none, = one of each
+		over   int    // the look that ends the session; 0: none
+	}{
+		{"it asks nothing", strings.Repeat("-", 50), 0},
+		{"it asks once", ">" + strings.Repeat("-", 50), 11},
+		{"it goes on asking", strings.Repeat(">", 50), 11},
+		{"it is answered", strings.Repeat(">-----<", 10), 0},
+		{"it is answered at once, and then it is not", strings.Repeat("=", 20) + ">" + strings.Repeat("-", 50), 31},
+		{"it is told what it has not asked", strings.Repeat("<", 50), 0},
+		{"it is answered and asks between two looks", strings.Repeat("~", 40), 0},
+	} {
+		s, now, out := tcpproxy.NewStall(10*time.Second), time.Unix(0, 0), uint64(0)
+		over := 0
+		for i, piece := range c.pieces {
+			for _, p := range map[rune]string{'>': ">", '<': "<", '=': "><", '~': "<>"}[piece] {
+				s.Moved(p == '>')
+				if p == '<' {
+					out++
+				}
+			}
+			if now = now.Add(time.Second); s.Look(out, now) {
+				over = i + 1
+				break
+			}
+		}
+		if over != c.over {
+			t.Errorf("%s: over at look %d, want %d", c.name, over, c.over)
+		}
+	}
+}
+
+// TestStaggeredDrain cuts sessions off before the end of the drain, not all at once, and says how many.
+func TestStaggeredDrain(t *testing.T) {
+	const sessions = 30
+	backend := conntest.Serve(t, conntest.Echo)
+	p, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.DrainStagger = 90 * time.Minute })
+	ends := make(chan error)
+	for range sessions {
+		c := conntest.Dial(t, addr)
+		conntest.Exchange(t, c, "hello")
+		go func() {
+			_, err := c.Read(make([]byte, 1))
+			ends <- err
+		}()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // half of it is the stagger
+	defer cancel()
+	drained := make(chan error)
+	go func() { drained <- p.Drain(ctx) }()
+	for i := range sessions {
+		if err := <-ends; !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a stream ended with %v, want a reset", err)
+		}
+		if i == 0 && p.Stats().Active == 0 {
+			t.Error("all sessions were cut off at once")
+		}
+	}
+	if err := <-drained; err == nil || !strings.Contains(err.Error(), "sessions cut off shortly before the end of the drain: 30") {
+		t.Errorf("drain: %v", err)
+	}
+	if ctx.Err() != nil {
+		t.Error("the sessions lasted to the end of the drain")
+	}
+	if e := p.Stats().Errors; e[listener.ReasonDrained] != sessions || len(e) != 1 {
+		t.Errorf("errors: %v, want %d drained", e, sessions)
+	}
+}
