@@ -46,3 +46,42 @@ func BenchmarkStopTheWorld(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkRoundTrip sends a small message to a fiber of the same loop, which sends it back: by Read and Write, and by CopyTo,
+// which the loop does by itself.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, kind := range kinds(b) {
+		for name, echo := range map[string]func(fiber.Stream){
+			"read": func(s fiber.Stream) {
+				buf := make([]byte, 64)
+				for {
+					n, err := s.Read(buf)
+					if err != nil {
+						return
+					}
+					_, _ = s.Write(buf[:n])
+				}
+			},
+			"copy": func(s fiber.Stream) { s.CopyTo(s, func(int) {}, nil) },
+		} {
+			b.Run(string(kind)+"/"+name, func(b *testing.B) {
+				e := newEngine(b, fiber.Config{Engine: kind, Loops: 1})
+				client, server := pair(b, e, "tcp")
+				defer client.Close()
+				defer server.Close()
+				fiber.Spawn(server, func() { echo(fiber.StreamOf(server)) })
+				b.ReportAllocs()
+				on(client, func() {
+					buf := make([]byte, 64)
+					for b.Loop() {
+						_, _ = client.Write(buf)
+						if _, err := io.ReadFull(client, buf); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			})
+		}
+	}
+}

@@ -3,8 +3,6 @@
 package fiber
 
 import (
-	"net"
-	"net/netip"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -32,19 +30,4 @@ var paces atomic.Bool
 func init() {
 	name, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
 	paces.Store(strings.HasPrefix(string(name), "bbr"))
-}
-
-// here reports that a peer is on this machine: its address is a loopback one.
-func (p peer) here() bool {
-	if p.ip4.known() {
-		return p.ip4.ip[0] == 127
-	}
-	a, ok := p.other.(*net.TCPAddr)
-	return ok && a.IP.IsLoopback()
-}
-
-// loopback is the same for the address of a listener.
-func loopback(a net.Addr) bool {
-	ap, err := netip.ParseAddrPort(a.String())
-	return err == nil && ap.Addr().Unmap().IsLoopback()
 }

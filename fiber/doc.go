@@ -27,7 +27,8 @@
 // # Engines
 //
 // [Auto] takes the first that works: io_uring (Linux 6.1 or newer, where a container's seccomp
-// filter allows it), epoll, goroutines. [Engine.Reason] says why. A loop is locked to its thread;
+// filter allows it), epoll, goroutines. [Engine.Reason] says why. Loops need amd64 or arm64. kqueue (Darwin) must be asked for by
+// name ([Kqueue]): it compiles, and nobody has run it yet. A loop is locked to its thread;
 // while it is busy it waits in the kernel without telling Go's scheduler, if GOMAXPROCS leaves
 // the rest of the program a processor. With more loops than half the cores, set it to the number of
 // cores and loops together.

@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 )
 
 // Kind names an engine.
@@ -17,6 +20,7 @@ const (
 	Auto      Kind = "auto"      // the first of the others that works
 	Uring     Kind = "uring"     // fibers on io_uring
 	Epoll     Kind = "epoll"     // fibers on epoll
+	Kqueue    Kind = "kqueue"    // fibers on kqueue (Darwin), never chosen by Auto: so far it was compiled, and not run
 	Goroutine Kind = "goroutine" // a goroutine for each fiber; everywhere
 )
 
@@ -25,10 +29,10 @@ func ParseKind(name string) (Kind, error) {
 	switch k := Kind(name); k {
 	case "":
 		return Auto, nil
-	case Auto, Uring, Epoll, Goroutine:
+	case Auto, Uring, Epoll, Kqueue, Goroutine:
 		return k, nil
 	}
-	return "", fmt.Errorf("%w: unknown engine %q: it is one of auto, uring, epoll, goroutine", ErrConfig, name)
+	return "", fmt.Errorf("%w: unknown engine %q: it is one of auto, uring, epoll, kqueue, goroutine", ErrConfig, name)
 }
 
 // Errors of New.
@@ -79,6 +83,154 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// Engine is a set of loops, or nothing but a name on the goroutine engine. All methods may be
+// called from anywhere.
+type Engine struct {
+	cfg    Config
+	kind   Kind
+	reason string
+	loops  []*loop
+
+	stopWatch chan struct{}
+	wakeWatch chan struct{} // capacity 1
+	noWatch   atomic.Bool   // the watchdog sleeps until a loop wakes it
+	watching  sync.WaitGroup
+	closing   sync.Once
+}
+
+// New starts an engine. The error wraps ErrConfig or ErrUnavailable.
+func New(cfg Config) (*Engine, error) {
+	if err := cfg.Verify(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	kinds := []Kind{cfg.Engine}
+	if cfg.Engine == Auto {
+		kinds = append(slices.Clone(automatic), Goroutine)
+	}
+	var missing []error
+	for _, kind := range kinds {
+		e := &Engine{cfg: cfg, kind: kind, stopWatch: make(chan struct{}), wakeWatch: make(chan struct{}, 1)}
+		if kind == Goroutine {
+			e.reason = because(cfg.Engine, "the only one that is chosen by itself on "+runtime.GOOS+"/"+runtime.GOARCH, missing)
+			return e, nil
+		}
+		err := e.startAll()
+		if err == nil {
+			e.reason = because(cfg.Engine, "io_uring works", missing)
+			if lacks := e.loops[0].lacks; lacks != nil {
+				e.reason += "; messages are sent one by one: " + lacks.Error()
+			}
+			e.watching.Go(e.watch)
+			return e, nil
+		}
+		missing = append(missing, fmt.Errorf("%s: %w", kind, err))
+	}
+	return nil, fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(missing...))
+}
+
+// because words the reason for a choice.
+func because(asked Kind, best string, missing []error) string {
+	switch {
+	case asked != Auto:
+		return "configured"
+	case len(missing) == 0:
+		return best
+	}
+	return errors.Join(missing...).Error()
+}
+
+func (e *Engine) startAll() error {
+	for range e.cfg.Loops {
+		l, err := e.start(e.kind)
+		if err != nil {
+			e.stopAll()
+			return err
+		}
+		e.loops = append(e.loops, l)
+	}
+	return nil
+}
+
+// Close ends the engine: it closes every connection and listener that is left and waits until
+// all fibers have ended. On a fiber of the engine it would wait for itself.
+func (e *Engine) Close() error {
+	e.closing.Do(func() {
+		e.stopAll()
+		close(e.stopWatch)
+		e.watching.Wait()
+	})
+	return nil
+}
+
+// Trim gives memory back to the system that loops keep for the next rush, soon. It costs the next
+// connections some page faults, so it is for when a rush is over.
+func (e *Engine) Trim() {
+	for _, l := range e.loops {
+		l.post(l.poller.trim)
+	}
+}
+
+func (e *Engine) stopAll() {
+	for _, l := range e.loops {
+		l.post(l.shut)
+	}
+	for _, l := range e.loops {
+		<-l.ended
+	}
+}
+
+// shut closes everything that is open on the loop, which then ends.
+func (l *loop) shut() {
+	l.closing = true
+	l.table.each(func(owner any) {
+		switch o := owner.(type) {
+		case *Conn:
+			o.close(l)
+		case *Listener:
+			o.shut()
+		}
+	})
+}
+
+// Go runs fn as a fiber of the loop with the fewest connections, or as a goroutine, also after Close.
+func (e *Engine) Go(fn func()) {
+	if e.kind == Goroutine {
+		go fn()
+		return
+	}
+	e.lightest().launch(fn)
+}
+
+func (e *Engine) lightest() *loop {
+	best := e.loops[0]
+	for _, l := range e.loops[1:] {
+		if l.conns.Load() < best.conns.Load() {
+			best = l
+		}
+	}
+	return best
+}
+
+// Conn makes an established connection of package net one of the engine, on the caller's loop if
+// it is a fiber. It takes c over, also on an error; nothing may have been read ahead of it. On
+// the goroutine engine it returns c.
+func (e *Engine) Conn(c net.Conn) (net.Conn, error) {
+	if e.kind == Goroutine {
+		return c, nil
+	}
+	l := e.lightest()
+	if f := currentFiber(); f != nil && f.loop.engine == e {
+		l = f.loop
+	}
+	fd, isUnix, err := takeSocket(c)
+	_ = c.Close()
+	if err != nil {
+		return nil, fmt.Errorf("fiber: connection of %s: %w", c.RemoteAddr(), err)
+	}
+	return newConn(l, fd, isUnix, peer{}), nil
+}
+
 // Kind is the engine that was chosen, never Auto.
 func (e *Engine) Kind() Kind { return e.kind }
 
@@ -118,50 +270,47 @@ func (e *Engine) DialContext(ctx context.Context, network, address string) (net.
 	return e.dial(ctx, network, address)
 }
 
-// Serve accepts from l and runs handle for each connection, which it owns, as a fiber of the
-// connection's loop, or as a goroutine when l is none of an engine's. It returns Accept's
-// first error, net.ErrClosed after l was closed; sessions may still run then.
-func Serve(l net.Listener, handle func(net.Conn)) error {
-	var failed error
-	accept := func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				failed = err
-				return
-			}
-			Spawn(c, func() { handle(c) })
+// Stats are the counters of an engine, all loops together.
+type Stats struct {
+	Loops  int
+	Conns  int    // open connections
+	Fibers int    // running or waiting
+	Spare  int    // ended, and kept for the next
+	Panics uint64 // fibers ended by one
+	Held   uint64 // times the watchdog found a fiber holding its loop
+	Ticks  uint64 // of the loops: each asks the kernel once
+}
+
+// Stats returns the state of the loops as of their last tick.
+func (e *Engine) Stats() Stats {
+	s := Stats{Loops: len(e.loops)}
+	for _, l := range e.loops {
+		s.Conns += int(l.conns.Load())
+		s.Fibers += int(l.shown.Load())
+		s.Spare += int(l.kept.Load())
+		s.Panics += l.panics.Load()
+		s.Held += l.held.Load()
+		s.Ticks += l.tick.Load()
+	}
+	return s
+}
+
+// Alive returns nil once every loop has completed a tick, or an error that wraps ctx's and says how many have not: what a watchdog
+// asks. An engine that is closed has no loops any more; the goroutine engine has none.
+func (e *Engine) Alive(ctx context.Context) error {
+	turned := make(chan struct{}, len(e.loops))
+	missing := 0
+	for _, l := range e.loops {
+		if l.post(func() { turned <- struct{}{} }) {
+			missing++
 		}
 	}
-	RunOn(l, accept)
-	return failed
-}
-
-// spawner is a connection or listener of a loop.
-type spawner interface{ Go(fn func()) }
-
-// Spawn runs fn as a fiber of the loop c lives on, or as a goroutine when it lives on none.
-func Spawn(c any, fn func()) {
-	if s, ok := c.(spawner); ok {
-		s.Go(fn)
-		return
+	for ; missing > 0; missing-- {
+		select {
+		case <-turned:
+		case <-ctx.Done():
+			return fmt.Errorf("fiber: loops that do not answer: %d of %d: %w", missing, len(e.loops), ctx.Err())
+		}
 	}
-	go fn()
-}
-
-// RunOn runs fn as a fiber of the loop l lives on and waits for its end; when it lives on none,
-// it calls fn.
-func RunOn(l any, fn func()) {
-	s, ok := l.(spawner)
-	if !ok {
-		fn()
-		return
-	}
-	var done Group
-	done.Add(1)
-	s.Go(func() {
-		defer done.Done()
-		fn()
-	})
-	done.Wait()
+	return nil
 }

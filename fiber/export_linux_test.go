@@ -46,7 +46,7 @@ func (e *Engine) Buffers() (receiving, sending int) {
 				p.keepUnread()
 				receiving += p.recv.taken
 				sending += p.send.used
-			} else if p, ok := l.poller.(*epoll); ok {
+			} else if p, ok := l.poller.(*readiness); ok {
 				sending += p.send.used
 			}
 		})
@@ -79,7 +79,7 @@ func SleepEnd(d time.Duration) int64 { return later(d) }
 
 // DialAny connects to the first of several addresses that can be connected to.
 func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn, error) {
-	var targets []unix.Sockaddr
+	var targets []socketAddr
 	for _, a := range addrs {
 		targets = append(targets, sockaddr(a))
 	}

@@ -3,10 +3,12 @@
 package fiber
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"os"
-	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -87,12 +89,30 @@ func shutdownSocket(fd int) error {
 // closeSocket does not wait: nothing sets SO_LINGER but to 0.
 func closeSocket(fd int) { _, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
+// keepAlive has the kernel look for the peer while nothing comes, or not. The values are package net's.
+func keepAlive(fd int, on bool) {
+	if !on {
+		setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+		return
+	}
+	setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
+}
+
 // nothingToRead reports that a socket is open and has neither data nor its end to give. It asks for the
 // socket's state, for trying to read, even with MSG_PEEK, takes an error that is to be told: a reset
 // would look like an end afterwards.
 func nothingToRead(fd int) bool {
 	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	return pollNow(state[:]) && state[0].Revents == 0
+}
+
+// endCame reports that the peer of a socket has sent its end, or that it is broken, whether or not everything was received.
+func endCame(fd int) bool {
+	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	return pollNow(state[:]) && state[0].Revents != 0
 }
 
 // atEnd reports that a socket has nothing to give but its end, or an error.
@@ -146,68 +166,6 @@ func wakeEvent(fd int) {
 	}
 }
 
-// asyncPreemptOff reports whether the runtime was told not to interrupt with signals, as the
-// collector's check mode implies.
-func asyncPreemptOff() bool {
-	for setting := range strings.SplitSeq(os.Getenv("GODEBUG"), ",") {
-		name, value, _ := strings.Cut(setting, "=")
-		if (name == "asyncpreemptoff" || name == "gccheckmark") && value != "0" {
-			return true
-		}
-	}
-	return false
-}
-
-// table finds the owner of a completion or an event. The generation tells a slot's present
-// owner from those before.
-type table struct {
-	slots []slot
-	spare []uint32
-}
-
-type slot struct {
-	owner      any
-	generation uint32
-}
-
-func (t *table) put(owner any) uint32 {
-	if n := len(t.spare); n > 0 {
-		i := t.spare[n-1]
-		t.spare = t.spare[:n-1]
-		t.slots[i].owner = owner
-		return i
-	}
-	t.slots = append(t.slots, slot{owner: owner})
-	return uint32(len(t.slots) - 1)
-}
-
-func (t *table) generation(i uint32) uint32 { return t.slots[i].generation }
-
-// get returns nil when the slot has another owner by now.
-func (t *table) get(i, generation uint32) any {
-	if int(i) >= len(t.slots) || t.slots[i].generation != generation {
-		return nil
-	}
-	return t.slots[i].owner
-}
-
-func (t *table) drop(i uint32) {
-	t.slots[i].owner = nil
-	t.slots[i].generation = (t.slots[i].generation + 1) & maxGeneration
-	t.spare = append(t.spare, i)
-}
-
-func (t *table) each(fn func(owner any)) {
-	for i := range t.slots {
-		if owner := t.slots[i].owner; owner != nil {
-			fn(owner)
-		}
-	}
-}
-
-// maxGeneration leaves room for an operation's kind beside a generation.
-const maxGeneration = 1<<24 - 1
-
 // acceptOne takes a connection from a listening socket, if one waits.
 func acceptOne(listener int) (fd int, from peer, err error, done bool) {
 	var sa unix.RawSockaddrAny
@@ -225,4 +183,54 @@ func acceptOne(listener int) (fd int, from peer, err error, done bool) {
 			return -1, peer{}, errno, true
 		}
 	}
+}
+
+// acceptedPeer is a peer as accept4(2) tells it.
+func acceptedPeer(sa *unix.RawSockaddrAny) peer {
+	port := func(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
+	switch sa.Addr.Family {
+	case unix.AF_INET:
+		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
+		return peer{ip4: peer4{ip: in.Addr, port: port(&in.Port)}}
+	case unix.AF_INET6:
+		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
+		return peerOf(&unix.SockaddrInet6{Addr: in.Addr, Port: int(port(&in.Port)), ZoneId: in.Scope_id})
+	}
+	return peer{other: nameless}
+}
+
+// toItself reports whether a socket that was to connect to sa has met itself: where nobody listens on a
+// port from which the system takes those of outgoing connections, that happens once in a while.
+func toItself(fd int, sa unix.Sockaddr) bool {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		local, ok := localAddr(fd)
+		l := (*unix.RawSockaddrInet4)(unsafe.Pointer(&local))
+		return ok && l.Family == unix.AF_INET && l.Port == bigEndian(sa.Port) && (l.Addr == sa.Addr || sa.Addr == [4]byte{})
+	case *unix.SockaddrInet6:
+		local, ok := localAddr(fd)
+		l := (*unix.RawSockaddrInet6)(unsafe.Pointer(&local))
+		return ok && l.Family == unix.AF_INET6 && l.Port == bigEndian(sa.Port) && (l.Addr == sa.Addr || sa.Addr == [16]byte{})
+	}
+	return false
+}
+
+// threadID is the calling thread's.
+func threadID() int { return unix.Gettid() }
+
+// cpuTime returns how long a thread of this process has computed, by the clock that pthread_getcpuclockid(3) names.
+func cpuTime(thread int) time.Duration {
+	const perThread, scheduled = 4, 2
+	var t unix.Timespec
+	if unix.ClockGettime(int32(^thread<<3|perThread|scheduled), &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// asleep reports whether a thread of this process neither runs nor waits for a processor, as far as is known.
+func asleep(thread int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", thread))
+	_, state, ok := bytes.Cut(stat, []byte(") "))
+	return err != nil || !ok || len(state) == 0 || state[0] != 'R'
 }

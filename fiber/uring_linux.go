@@ -22,7 +22,6 @@ type uring struct {
 	loop   *loop
 	ring   *ring
 	event  int // eventfd that ends a wait
-	table  table
 	recv   *recvBuffers
 	send   sendBuffers
 	dirty  []*Conn        // with something to send that is not being sent
@@ -36,60 +35,8 @@ type uring struct {
 	raw    bool           // see rawWaits
 }
 
-// uringConn is what the poller knows of a connection; the loop's thread owns it.
-//
-// The first receive is a single one. After a small message they go on by themselves (multishot), so
-// that a request costs no operation for it and an idle connection tells by itself when something
-// arrives. Where data comes in bulk, or faster than it is read, single receives leave it in the socket.
-type uringConn struct {
-	in    []byte        // received and not read yet; with epoll too, by CopyTo
-	own   *aheadBuffer  // the poller's buffer that in is in; nil = none
-	inErr syscall.Errno // the error that ended the input, to be told once
-
-	out     *sendBuffer   // being filled
-	sending *sendBuffer   // the kernel's
-	outErr  syscall.Errno // of a send
-}
-
-// uringState is more of it, apart so that there are no gaps.
-type uringState struct {
-	inID    uint16 // of the ring's buffer that in is in
-	hasIn   bool   // it is
-	armed   bool   // a receive is under way
-	stopped bool   // which is being cancelled
-	starved bool   // it found no buffer, and is to be tried again
-	broken  bool   // there is an error behind what was received
-	bulk    bool   // receive once at a time
-	calm    uint8  // small receives since, that left nothing
-	more    bool   // the last receive left something
-	eof     bool   // the end was received
-	isHeard bool   // see uring.heard
-
-	isDirty bool
-	fin     bool // shut down for writing when all is sent
-	finSent bool
-	full    bool // sending waits for room
-
-	sentSome bool // the socket has taken something since MarkSent; with epoll, too
-
-	polling    bool  // a poll for data to splice is under way
-	pollingOut bool  // a poll for room, or for the end of a connect, is under way
-	flight     uint8 // operations in the kernel's hands
-}
-
 // maxAhead is how much is received before it is read; the sender waits then.
 const maxAhead = 64 << 10
-
-// aheadSize is that of a buffer for it, with what may come in the tick in which the limit is
-// reached; more is rare and takes memory of its own. A loop keeps maxSpareAhead of them. When it has none,
-// up to littleAhead is not worth one: there may be very many connections with a byte that nobody reads.
-const (
-	aheadSize     = 96 << 10
-	maxSpareAhead = 32
-	littleAhead   = 4 << 10
-)
-
-type aheadBuffer [aheadSize]byte
 
 // Kinds of operation, in the user data beside slot and generation.
 const (
@@ -106,7 +53,7 @@ const (
 // submitted by several.
 const ringEntries = 1024
 
-func newUring(l *loop) (poller, error) {
+func newUring(l *loop) (*uring, error) {
 	p := &uring{loop: l, event: -1, raw: rawWaits(l.engine.cfg.Loops)}
 	var err error
 	if p.ring, err = newRing(ringEntries, 8*ringEntries); err != nil {
@@ -120,7 +67,6 @@ func newUring(l *loop) (poller, error) {
 		p.free()
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	p.table.put(p) // wakeSlot
 	p.watchEvent()
 	if err := p.try(); err != nil {
 		p.free()
@@ -170,26 +116,25 @@ func userData(kind, slot, generation uint32) uint64 {
 }
 
 func (p *uring) dataOf(c *Conn, kind uint32) uint64 {
-	return userData(kind, c.slot, p.table.generation(c.slot))
+	return userData(kind, c.slot, p.loop.table.generation(c.slot))
 }
 
 func (p *uring) add(c *Conn) error {
-	c.slot = p.table.put(c)
 	c.bulk, c.calm = true, calmAfter-1 // the first receive tells
 	return nil
 }
 
-func (p *uring) remove(c *Conn) {
+func (p *uring) remove(c *Conn) bool {
+	if c.flight > 0 || c.out != nil {
+		return false
+	}
 	p.keep(c) // what was received and not read goes with it
 	for _, list := range []*[]*Conn{&p.dirty, &p.given, &p.queue, &p.heard} {
 		*list = slices.DeleteFunc(*list, func(o *Conn) bool { return o == c })
 	}
 	c.isDirty, c.isHeard = false, false
-	p.table.drop(c.slot)
+	return true
 }
-
-// busy also says so of a connection with a receive under way; see stop.
-func (p *uring) busy(c *Conn) bool { return c.flight > 0 || c.out != nil }
 
 func (p *uring) read(c *Conn, b []byte) (int, error, bool) {
 	if !p.readable(c) {
@@ -231,7 +176,7 @@ func (p *uring) dropIn(c *Conn) {
 }
 
 func (p *uring) readable(c *Conn) bool {
-	if p.arrived(c) {
+	if c.received() {
 		return true
 	}
 	if !c.armed {
@@ -286,7 +231,7 @@ func (p *uring) stop(c *Conn) bool {
 // quiet needs no system call while a receive is under way, as it is on every connection that was
 // read from: what has arrived is known by the end of the tick.
 func (p *uring) quiet(c *Conn) bool {
-	if p.arrived(c) {
+	if c.received() {
 		return false
 	}
 	if c.armed {
@@ -351,13 +296,12 @@ func (p *uring) transmit(c *Conn) {
 	c.flight++
 }
 
-// writable is only asked about a connect, by filled and by sent.
-func (p *uring) writable(c *Conn) bool {
+// pollOut has polledOut called when there is room.
+func (p *uring) pollOut(c *Conn) {
 	if !c.pollingOut {
 		p.poll(c, kindPollOut, unix.POLLOUT)
 		c.pollingOut = true
 	}
-	return false
 }
 
 // poll wakes a side when the socket is ready.
@@ -366,23 +310,6 @@ func (p *uring) poll(c *Conn, kind, events uint32) *sqe {
 	s.opcode, s.fd, s.opFlags, s.userData = opPollAdd, int32(c.fd), events, p.dataOf(c, kind)
 	c.flight++
 	return s
-}
-
-func (p *uring) shutdown(c *Conn) error {
-	if c.fin {
-		return nil
-	}
-	c.fin = true
-	if c.out == nil && c.sending == nil {
-		return c.finish()
-	}
-	return nil
-}
-
-// finish sends the FIN.
-func (c *Conn) finish() error {
-	c.finSent = true
-	return c.opError("shutdown", shutdownSocket(c.fd))
 }
 
 func (p *uring) close(c *Conn) {
@@ -409,9 +336,7 @@ func (p *uring) closeIdle(c *Conn) {
 	if c.flight > 0 || c.out != nil {
 		return
 	}
-	p.table.drop(c.slot)
-	closeSocket(c.fd)
-	c.gone(p.loop)
+	c.free(p.loop)
 }
 
 // cancel asks the kernel to end an operation, which then completes.
@@ -420,39 +345,27 @@ func (p *uring) cancel(c *Conn, kind uint32) {
 	s.opcode, s.fd, s.addr, s.userData = opAsyncCancel, -1, p.dataOf(c, kind), userData(kindCancel, 0, 0)
 }
 
-func (p *uring) addListener(a *Listener) error {
-	a.slot = p.table.put(a)
-	p.armListener(a)
+// watch does not let the kernel accept ahead of Accept: what it had accepted when the listener is closed would be lost, as would
+// the wake-up of another listener on the same socket, which takes over.
+func (p *uring) watch(a *Listener) error {
+	if a.armed {
+		return nil
+	}
+	s := p.ring.next()
+	s.opcode, s.fd, s.len, s.opFlags = opPollAdd, int32(a.fd), pollMultishot, unix.POLLIN
+	s.userData = userData(kindAccept, a.slot, p.loop.table.generation(a.slot))
+	a.armed = true
 	return nil
 }
 
-// armListener watches for connections. It does not let the kernel accept ahead of Accept: what it
-// had accepted when the listener is closed would be lost, as would the wake-up of another listener
-// on the same socket, which takes over.
-func (p *uring) armListener(a *Listener) {
-	s := p.ring.next()
-	s.opcode, s.fd, s.len, s.opFlags = opPollAdd, int32(a.fd), pollMultishot, unix.POLLIN
-	s.userData = userData(kindAccept, a.slot, p.table.generation(a.slot))
-	a.armed = true
-}
-
-func (p *uring) accept(a *Listener) (fd int, from peer, err error, done bool) {
-	if fd, from, err, done = acceptOne(a.fd); !done && !a.armed {
-		p.armListener(a)
-	}
-	return fd, from, err, done
-}
-
-func (p *uring) closeListener(a *Listener) {
+func (p *uring) unwatch(a *Listener) {
 	if a.armed {
 		s := p.ring.next()
-		s.opcode, s.fd, s.addr = opAsyncCancel, -1, userData(kindAccept, a.slot, p.table.generation(a.slot))
+		s.opcode, s.fd, s.addr = opAsyncCancel, -1, userData(kindAccept, a.slot, p.loop.table.generation(a.slot))
 		s.userData = userData(kindCancel, 0, 0)
 		return // the poll's end closes it
 	}
-	p.table.drop(a.slot)
-	_ = unix.Close(a.fd)
-	a.gone(p.loop)
+	a.free(p.loop)
 }
 
 func (p *uring) watchEvent() {
@@ -516,7 +429,7 @@ func (p *uring) keepUnread() {
 	p.given = p.given[:0]
 }
 
-// wait submits and waits; see epoll.wait about raw.
+// wait submits and waits; see readiness.wait about raw.
 func (p *uring) wait(until int64) {
 	p.keepUnread()
 	p.recv.publish() // the kernel takes them within enter only (setupDeferTaskrun)
@@ -549,12 +462,12 @@ func (p *uring) wait(until int64) {
 
 func (p *uring) complete(e cqe) {
 	kind, slot, generation := uint32(e.userData&0xff), uint32(e.userData>>32), uint32(e.userData>>8)&maxGeneration
-	switch owner := p.table.get(slot, generation).(type) {
+	switch owner := p.loop.table.get(slot, generation).(type) {
 	case *Conn:
 		p.completeConn(owner, kind, e)
 	case *Listener:
 		p.acceptable(owner, e)
-	case *uring:
+	case *loop:
 		if kind == kindWake {
 			var b [8]byte
 			_, _ = rawRead(p.event, b[:])
@@ -704,7 +617,7 @@ func (p *uring) sent(c *Conn, e cqe) {
 	default: // there is no room for the rest
 		s.n = copy(s.mem, s.mem[max(e.res, 0):s.n])
 		c.full = true
-		p.writable(c)
+		p.pollOut(c)
 		return
 	}
 	c.sending = nil
@@ -723,26 +636,14 @@ func (p *uring) sent(c *Conn, e cqe) {
 	c.wakeWriter(p.loop)
 }
 
-// cut reports that a send has failed because the connection was broken off. Who reads then finds the end of the
-// stream, for such an error is told once; it would look as if everything had come. After the peer's FIN the end is one.
-func (c *Conn) cut() bool {
-	switch c.outErr {
-	case 0, unix.EPIPE, unix.ENOMEM, unix.ENOBUFS, unix.ECANCELED:
-		return false
-	}
-	return c.unix || !finCame(c.fd)
-}
-
 func (p *uring) acceptable(a *Listener, e cqe) {
 	a.armed = e.flags&cqeMore != 0
 	if a.closed && !a.armed {
-		p.closeListener(a)
+		p.unwatch(a)
 		return
 	}
 	a.woken(p.loop)
 }
-
-func (p *uring) each(fn func(owner any)) { p.table.each(fn) }
 
 func (p *uring) wake() { wakeEvent(p.event) }
 

@@ -1,18 +1,11 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
 import (
-	"bytes"
 	"cmp"
-	"fmt"
-	"os"
 	"runtime"
 	"runtime/metrics"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // watchInterval is how often the watchdog looks, and how long a fiber may hold its loop.
@@ -121,23 +114,6 @@ func (k *look) held(l *loop) (stacks string, held bool) {
 	}
 	k.told = at
 	return cmp.Or(stacks, "unknown"), true
-}
-
-// cpuTime returns how long a thread of this process has computed, by the clock that pthread_getcpuclockid(3) names.
-func cpuTime(thread int) time.Duration {
-	const perThread, scheduled = 4, 2
-	var t unix.Timespec
-	if unix.ClockGettime(int32(^thread<<3|perThread|scheduled), &t) != nil {
-		return 0
-	}
-	return time.Duration(t.Nano())
-}
-
-// asleep reports whether a thread of this process neither runs nor waits for a processor, as far as is known.
-func asleep(thread int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", thread))
-	_, state, ok := bytes.Cut(stat, []byte(") "))
-	return err != nil || !ok || len(state) == 0 || state[0] != 'R'
 }
 
 // runnable returns how many goroutines wait for a processor.

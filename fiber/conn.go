@@ -1,18 +1,13 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
 import (
 	"errors"
 	"io"
-	"math"
 	"net"
 	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Conn is a connection of a loop: a net.Conn over a TCP or Unix stream socket. Every method may be
@@ -40,9 +35,58 @@ type Conn struct {
 	abort  bool // Close resets
 	// A Read, or a Write, is under way.
 	reading, writing bool
-	epollConn
-	uringState
-	uringConn
+	connReadiness
+	connState
+	connBuffers
+}
+
+// connBuffers is what was received and not read, and what was written and not sent. The poller moves bytes into and out of it.
+type connBuffers struct {
+	in    []byte        // received and not read yet
+	own   *aheadBuffer  // the poller's buffer that in is in; nil = none
+	inErr syscall.Errno // the error that ended the input, to be told once
+
+	out     *sendBuffer   // being filled
+	sending *sendBuffer   // the kernel's, on io_uring
+	outErr  syscall.Errno // of a send
+}
+
+// connState is what the poller knows of a connection, apart so that there are no gaps. Up to sentSome all pollers use it, the rest
+// is io_uring's.
+//
+// On io_uring the first receive is a single one. After a small message they go on by themselves (multishot), so that a request
+// costs no operation for it and an idle connection tells by itself when something arrives. Where data comes in bulk, or faster
+// than it is read, single receives leave it in the socket.
+type connState struct {
+	inID uint16 // io_uring's; here because of its size
+
+	isDirty  bool // something is gathered for the end of the tick
+	fin      bool // shut down for writing when all is sent
+	sentSome bool // the socket has taken something since MarkSent
+
+	eof        bool // the end was received
+	finSent    bool
+	full       bool  // sending waits for room
+	hasIn      bool  // in is in a buffer of the ring, of the number inID
+	armed      bool  // a receive is under way
+	stopped    bool  // which is being cancelled
+	starved    bool  // it found no buffer, and is to be tried again
+	broken     bool  // there is an error behind what was received
+	bulk       bool  // receive once at a time
+	calm       uint8 // small receives since, that left nothing
+	more       bool  // the last receive left something
+	isHeard    bool  // see uring.heard
+	polling    bool  // a poll for data to splice is under way
+	pollingOut bool  // a poll for room, or for the end of a connect, is under way
+	flight     uint8 // operations in the kernel's hands
+}
+
+// connReadiness is what a readiness poller knows of a connection.
+type connReadiness struct {
+	canRead  bool // not known to be empty
+	unsure   bool // but perhaps it is: nobody has looked since the last read
+	canWrite bool // not known to be full
+	hup      bool // the end is on its way behind the data, or there is some behind urgent data: neither is a new edge
 }
 
 // side is one direction of a connection.
@@ -82,9 +126,6 @@ func (c *Conn) busy(s *side) *bool {
 	return &c.writing
 }
 
-// moving is the slot of a connection that has not arrived at its loop: see Adopt.
-const moving = math.MaxUint32
-
 // maxStreak is how many operations a fiber may do in one go before the loop runs others.
 const maxStreak = 64
 
@@ -105,7 +146,7 @@ func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	} else if !l.post(func() { c.attach(l) }) {
 		c.setClosed()
 		l.conns.Add(-1)
-		_ = unix.Close(fd)
+		closeSocket(fd)
 	}
 	return c
 }
@@ -114,11 +155,13 @@ func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 // one, too.
 func (c *Conn) attach(l *loop) {
 	if !l.closing {
+		c.slot = l.table.put(c)
 		err := l.poller.add(c)
 		if err == nil {
 			l.open++
 			return
 		}
+		l.table.drop(c.slot)
 		l.logger().Error("connection closed", "error", err)
 	}
 	c.setClosed()
@@ -564,10 +607,25 @@ func (c *Conn) close(l *loop) {
 	l.poller.close(c)
 }
 
-// gone is called by the poller when the descriptor is closed.
-func (c *Conn) gone(l *loop) {
+// free closes the descriptor; the poller calls it when nothing of a closed connection is under way any more.
+func (c *Conn) free(l *loop) {
+	l.table.drop(c.slot)
+	closeSocket(c.fd)
 	l.timers.disarm(c)
 	l.open--
+}
+
+// received reports whether there is something to read that the socket does not have any more, be it the end.
+func (c *Conn) received() bool { return len(c.in) > 0 || c.eof || c.inErr != 0 }
+
+// cut reports that a send has failed because the connection was broken off. Who reads then finds the end of the
+// stream, for such an error is told once; it would look as if everything had come. After the peer's FIN the end is one.
+func (c *Conn) cut() bool {
+	switch c.outErr {
+	case 0, syscall.EPIPE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECANCELED:
+		return false
+	}
+	return c.unix || !finCame(c.fd)
 }
 
 // CloseWrite sends a FIN after what was written; reading goes on.
@@ -577,64 +635,31 @@ func (c *Conn) CloseWrite() error {
 	}
 	l := c.loop.Load()
 	if l.here() {
-		return l.poller.shutdown(c)
+		return c.closeWrite(l)
 	}
 	c.send(l, func(l *loop) {
 		if !c.closed {
-			_ = l.poller.shutdown(c)
+			_ = c.closeWrite(l)
 		}
 	})
 	return nil
 }
 
-// Adopt moves the connection to the loop of the fiber that calls it, which must be its only
-// user; nothing happens when something is in flight, or when the caller is no fiber. Using a
-// connection of another loop works, but each operation is a trip there and back.
-func (c *Conn) Adopt() {
-	l := c.loop.Load()
-	if l.here() {
-		return
+func (c *Conn) closeWrite(l *loop) error {
+	if c.fin {
+		return nil
 	}
-	f := currentFiber()
-	if f == nil {
-		return
+	sent := l.poller.socket(c, &c.wr, false)
+	if c.fin = true; sent {
+		return c.finish()
 	}
-	to := f.loop
-	l.call(func() {
-		if c.loop.Load() != l || c.closed || c.reading || c.writing || c.then != nil {
-			return
-		}
-		for !l.poller.stop(c) {
-			if c.wait(l, &c.rd) != nil {
-				return
-			}
-		}
-		if l.poller.busy(c) {
-			return
-		}
-		l.timers.disarm(c)
-		l.poller.remove(c)
-		l.conns.Add(-1)
-		l.open--
-		// What others ask for from now on, such as Close, comes to the new loop after this.
-		c.slot = moving
-		to.conns.Add(1)
-		to.post(func() { c.attach(to) })
-		c.loop.Store(to)
-	})
+	return nil // the poller does when all is sent
 }
 
-// Loop implements Stream.
-func (c *Conn) Loop() int { return c.loop.Load().id }
-
-// Go runs fn as a fiber of the connection's loop.
-func (c *Conn) Go(fn func()) {
-	l := c.loop.Load()
-	if l.here() {
-		l.spawn(fn)
-		return
-	}
-	l.launch(fn)
+// finish sends the FIN.
+func (c *Conn) finish() error {
+	c.finSent = true
+	return c.opError("shutdown", shutdownSocket(c.fd))
 }
 
 // SetLinger(0) makes Close reset the connection and drop what is unsent; any other value makes
@@ -645,11 +670,7 @@ func (c *Conn) SetLinger(seconds int) error {
 			return
 		}
 		c.abort = seconds == 0
-		linger := unix.Linger{}
-		if c.abort {
-			linger.Onoff = 1
-		}
-		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
+		resetOnClose(c.fd, c.abort)
 	}
 	if l := c.loop.Load(); l.here() {
 		set(l)
@@ -665,10 +686,8 @@ func (c *Conn) SetKeepAlive(on bool) error {
 	set := func(*loop) {
 		switch {
 		case c.closed || c.unix:
-		case on:
-			keepAlive(c.fd)
 		default:
-			_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+			keepAlive(c.fd, on)
 		}
 	}
 	if l := c.loop.Load(); l.here() {
@@ -681,7 +700,7 @@ func (c *Conn) SetKeepAlive(on bool) error {
 
 // LocalAddr implements net.Conn.
 func (c *Conn) LocalAddr() net.Addr {
-	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.local }, unix.Getsockname)
+	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.local }, localAddrOf)
 }
 
 // RemoteAddr implements net.Conn.
@@ -689,23 +708,23 @@ func (c *Conn) RemoteAddr() net.Addr {
 	if c.peer.known() {
 		return c.peer.addr()
 	}
-	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.remote }, unix.Getpeername)
+	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.remote }, remoteAddrOf)
 }
 
 // addr asks the kernel at the first call. After Close what was not asked is not known.
-func (c *Conn) addr(place func(*rareConn) *atomic.Pointer[net.Addr], ask func(int) (unix.Sockaddr, error)) net.Addr {
+func (c *Conn) addr(place func(*rareConn) *atomic.Pointer[net.Addr], ask func(int) (net.Addr, error)) net.Addr {
 	if r := c.rare.Load(); r != nil {
 		if a := place(r).Load(); a != nil {
 			return *a
 		}
 	}
-	a := toAddr(nil, c.unix)
+	a := noAddr(c.unix)
 	look := func(*loop) {
 		if c.closed {
 			return
 		}
-		if sa, err := ask(c.fd); err == nil {
-			a = toAddr(sa, c.unix)
+		if now, err := ask(c.fd); err == nil {
+			a = now
 			place(c.rarely()).Store(&a)
 		}
 	}

@@ -1,72 +1,60 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
 import (
 	"log/slog"
+	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // poller is what a loop asks of the kernel: readiness or completion of what its connections
-// wait for. All methods are called on the loop's thread.
+// wait for. All methods but wake are called on the loop's thread. There are two: uring, and readiness for systems that only say
+// when a socket is ready, of which eventQueue is all that differs.
 //
-// read and write never block. done == false means that nothing could be done and that the
+// read, write and move never block. done == false means that nothing could be done and that the
 // connection's side will be woken when there is something to do; spurious wake-ups are allowed.
 type poller interface {
-	// add starts serving an open descriptor in non-blocking mode, connected or not.
+	// add starts serving c, whose descriptor is in non-blocking mode, connected or not. Its slot is set.
 	add(c *Conn) error
+	// remove gives c up but leaves its descriptor open; false, and nothing happens, while something is under way.
+	remove(c *Conn) bool
+	// close closes the descriptor (Conn.free) once what was written is sent, or at once if c is to be aborted; it may be called
+	// again for that.
+	close(c *Conn)
 	// read reads into p, which is not kept.
 	read(c *Conn, p []byte) (n int, err error, done bool)
 	// write takes bytes of p, which is not kept; what it took may be sent later, and an error
 	// about it comes back from a later call.
 	write(c *Conn, p []byte) (n int, err error, done bool)
+	// move moves bytes from c to d that can be moved without waiting; full says that there may
+	// be much more. Nothing moved and no error: readable tells which side to wait for.
+	move(c, d *Conn) (n int, full bool, readErr, writeErr error)
 	// readable reports whether read would be done, and sees to it that the side is woken when
 	// it would be.
 	readable(c *Conn) bool
-	// writable is the same for write. connect uses it.
-	writable(c *Conn) bool
 	// quiet reports that nothing has arrived, neither data nor the end.
 	quiet(c *Conn) bool
 	// ended reports that the end, or an error, is all there is to read.
 	ended(c *Conn) bool
-	// shutdown sends a FIN after what was written.
-	shutdown(c *Conn) error
-	// move moves bytes from c to d that can be moved without waiting; full says that there may
-	// be much more. Nothing moved and no error: readable tells which side to wait for.
-	move(c, d *Conn) (n int, full bool, readErr, writeErr error)
-	// The steps of splicing: arrived says that something received is still to be moved, drained
-	// that nothing written before is left, spliceable that c has something, or sees to being
-	// woken; emptied and filled note that it has not, or that d has no room.
-	arrived(c *Conn) bool
-	drained(d *Conn) bool
-	spliceable(c *Conn) bool
-	emptied(c *Conn)
-	filled(d *Conn)
-	// stop ends what receives ahead of Read; true = nothing does, else the reading side is woken.
+	// stop ends what receives ahead of read; true = nothing does, else the reading side is woken.
 	stop(c *Conn) bool
-	// busy reports whether the kernel works for c, so that it cannot be given away.
-	busy(c *Conn) bool
-	// remove gives c up but leaves its descriptor open; it must not be busy.
-	remove(c *Conn)
-	// close closes the descriptor once what was written is sent.
-	close(c *Conn)
-	// accept returns a connection that waits, if any; the listener is woken later otherwise.
-	accept(a *Listener) (fd int, from peer, err error, done bool)
-	addListener(a *Listener) error
-	closeListener(a *Listener)
+	// socket asks for one side of the socket itself, for a caller with system calls of its own: splice, connect, shutdown. True
+	// means that it may be ready and that nothing written before is left in the poller; else the side is woken when there is news.
+	// tried says that such a call has just found it not ready. The reading side must be stopped.
+	socket(c *Conn, s *side, tried bool) (ready bool)
+	// watch has a, whose slot is set, woken when a connection waits; it is called again when accepting has found none. unwatch ends
+	// that, and closes the descriptor (Listener.free), perhaps later.
+	watch(a *Listener) error
+	unwatch(a *Listener)
 	// wait lets the kernel work until something has happened, wake is called, or the time has
 	// come (in the loop's clock; 0 = no limit, negative = do not wait). It makes ready what
 	// can go on.
 	wait(until int64)
-	// wake ends a wait; the only method for other threads.
+	// wake ends a wait; other threads call it.
 	wake()
-	// each calls fn for every connection and listener; fn may close them.
-	each(fn func(owner any))
 	// trim gives back the memory that is kept for the next rush, as far as nothing is in it.
 	trim()
 	// free gives everything back.
@@ -78,6 +66,8 @@ type loop struct {
 	engine  *Engine
 	id      int // from 1, no other loop's
 	poller  poller
+	lacks   error          // what the poller has to do without
+	table   table          // of what the poller serves, and the loop itself at wakeSlot
 	thread  int            // its id; set like self
 	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
 	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
@@ -171,14 +161,10 @@ func (e *Engine) start(kind Kind) (*loop, error) {
 func (l *loop) run(kind Kind, ready chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the loop
 	defer close(l.ended)
-	l.self, l.thread = getg(), unix.Gettid()
+	l.self, l.thread = getg(), threadID()
+	l.table.put(l) // wakeSlot
 	var err error
-	if kind == Uring {
-		l.poller, err = newUring(l)
-	} else {
-		l.poller, err = newEpoll(l)
-	}
-	if err != nil {
+	if l.poller, l.lacks, err = newPoller(l, kind); err != nil {
 		ready <- err
 		return
 	}
@@ -430,7 +416,7 @@ func (l *loop) call(fn func()) bool {
 		f.park()
 		return true
 	}
-	if unix.Gettid() == l.thread {
+	if threadID() == l.thread {
 		panic("fiber: a coroutine within a fiber (iter.Pull) cannot wait: it would hold the loop for ever")
 	}
 	done := make(chan struct{})
@@ -456,4 +442,16 @@ func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
 // able to interrupt it (by its preemption signal) to stop the world.
 func rawWaits(loops int) bool {
 	return runtime.GOMAXPROCS(0) > loops && !asyncPreemptOff()
+}
+
+// asyncPreemptOff reports whether the runtime was told not to interrupt with signals, as the
+// collector's check mode implies.
+func asyncPreemptOff() bool {
+	for setting := range strings.SplitSeq(os.Getenv("GODEBUG"), ",") {
+		name, value, _ := strings.Cut(setting, "=")
+		if (name == "asyncpreemptoff" || name == "gccheckmark") && value != "0" {
+			return true
+		}
+	}
+	return false
 }

@@ -1,5 +1,3 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
 import (
@@ -8,15 +6,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"slices"
-
-	"golang.org/x/sys/unix"
 )
-
-// getg returns the address of the running goroutine's descriptor: a number that tells a
-// fiber, which is a coroutine with a goroutine of its own, from everything else that runs.
-//
-//go:noescape
-func getg() uintptr
 
 // coroutine is a fiber: it runs on its loop's thread, between resume and park. All of it
 // belongs to the loop's thread.
@@ -162,8 +152,8 @@ func (l *loop) here() bool {
 
 // currentFiber returns the fiber the caller is, nil on a goroutine.
 func currentFiber() *coroutine {
-	g := getg()
 	if all := allLoops.Load(); all != nil {
+		g := getg()
 		for _, l := range *all {
 			if l.running.Load() == g {
 				return l.current
@@ -175,9 +165,12 @@ func currentFiber() *coroutine {
 
 // onLoop reports whether the caller runs on the thread of a loop, which must not wait.
 func onLoop() bool {
-	thread := unix.Gettid()
 	all := allLoops.Load()
-	return all != nil && slices.ContainsFunc(*all, func(l *loop) bool { return l.thread == thread })
+	if all == nil {
+		return false
+	}
+	thread := threadID()
+	return slices.ContainsFunc(*all, func(l *loop) bool { return l.thread == thread })
 }
 
 // onFiber reports whether the caller is a fiber.

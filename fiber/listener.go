@@ -1,5 +1,3 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
 import (
@@ -10,8 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // Listener accepts connections for the loops of an engine: each connection lives on the loop
@@ -33,7 +29,7 @@ type Listener struct {
 	closed  bool
 	waiters []*coroutine
 	slot    uint32
-	armed   bool  // io_uring watches it
+	armed   bool  // the poller watches it
 	streak  uint8 // connections accepted without a pause
 }
 
@@ -55,7 +51,7 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	_ = l.Close()
 	if !isUnix {
 		noDelay(fd) // accepted connections have these from the listening one, for nothing
-		keepAlive(fd)
+		keepAlive(fd, true)
 		if a.loopback = loopback(a.addr); a.loopback {
 			unpaced(fd)
 		}
@@ -65,28 +61,18 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 		if a.loop.closing {
 			return
 		}
-		if failed = unix.SetNonblock(fd, true); failed == nil {
-			failed = a.loop.poller.addListener(a)
+		a.slot = a.loop.table.put(a)
+		if failed = a.loop.poller.watch(a); failed != nil {
+			a.loop.table.drop(a.slot)
+			return
 		}
-		if failed == nil {
-			a.loop.open++
-		}
+		a.loop.open++
 	})
 	if failed != nil {
-		_ = unix.Close(fd)
+		closeSocket(fd)
 		return nil, fmt.Errorf("fiber: listener on %s: %w", a.addr, failed)
 	}
 	return a, nil
-}
-
-func noDelay(fd int) { setOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
-
-// keepAlive has the kernel look for the peer while nothing comes. The values are package net's.
-func keepAlive(fd int) {
-	setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
 }
 
 // maxAccepts is how many connections are accepted in one tick.
@@ -111,7 +97,7 @@ func (a *Listener) accept() (net.Conn, error) {
 		a.loop.current.park()
 	}
 	for !a.closed {
-		fd, from, err, done := a.loop.poller.accept(a)
+		fd, from, err, done := acceptOne(a.fd)
 		switch {
 		case err != nil:
 			return nil, a.opError("accept", err)
@@ -120,6 +106,9 @@ func (a *Listener) accept() (net.Conn, error) {
 				unpaced(fd)
 			}
 			return newConn(a.loop.engine.lightest(), fd, a.unix, from), nil
+		}
+		if err := a.loop.poller.watch(a); err != nil {
+			return nil, a.opError("accept", err)
 		}
 		a.streak = 0
 		a.waiters = append(a.waiters, a.loop.current)
@@ -184,11 +173,13 @@ func (a *Listener) shut() {
 		_ = os.Remove(a.path)
 	}
 	a.woken(a.loop)
-	a.loop.poller.closeListener(a)
+	a.loop.poller.unwatch(a)
 }
 
-// gone is called by the poller when the descriptor is closed.
-func (a *Listener) gone(l *loop) {
+// free closes the descriptor; the poller calls it when nothing of the closed listener is under way any more.
+func (a *Listener) free(l *loop) {
+	l.table.drop(a.slot)
+	closeSocket(a.fd)
 	l.open--
 	close(a.freed)
 }
@@ -202,7 +193,7 @@ func (a *Listener) SetUnlinkOnClose(unlink bool) { a.keepPath.Store(!unlink) }
 // File returns a copy of the socket, for another listener or process. It must not be called after
 // Close.
 func (a *Listener) File() (*os.File, error) {
-	fd, err := unix.FcntlInt(uintptr(a.fd), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := duplicate(a.fd)
 	if err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
@@ -239,37 +230,3 @@ func (rawConn) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
 // SyscallConn gives access to the socket for looking at it and for setting options: its Read
 // and Write return errors.ErrUnsupported.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return rawConn{c}, nil }
-
-// takeSocket returns a descriptor of its own for a socket of package net. The original stays
-// open.
-func takeSocket(s any) (fd int, isUnix bool, err error) {
-	sc, ok := s.(syscall.Conn)
-	if !ok {
-		return -1, false, fmt.Errorf("%T is no socket: %w", s, errors.ErrUnsupported)
-	}
-	rc, err := sc.SyscallConn()
-	if err != nil {
-		return -1, false, err
-	}
-	var failed error
-	err = rc.Control(func(original uintptr) {
-		var kind int
-		if kind, failed = unix.GetsockoptInt(int(original), unix.SOL_SOCKET, unix.SO_TYPE); failed != nil {
-			return
-		}
-		if kind != unix.SOCK_STREAM {
-			failed = fmt.Errorf("not a stream socket: %w", errors.ErrUnsupported)
-			return
-		}
-		var domain int
-		if domain, failed = unix.GetsockoptInt(int(original), unix.SOL_SOCKET, unix.SO_DOMAIN); failed != nil {
-			return
-		}
-		isUnix = domain == unix.AF_UNIX
-		fd, failed = unix.FcntlInt(original, unix.F_DUPFD_CLOEXEC, 0)
-	})
-	if err == nil {
-		err = failed
-	}
-	return fd, isUnix, err
-}

@@ -1,7 +1,9 @@
+//go:build linux || darwin
+
 #include "textflag.h"
 
 // func getg() uintptr
 TEXT ·getg(SB), NOSPLIT, $0-8
-	MOVD g, R0
-	MOVD R0, ret+0(FP)
+	MOVQ (TLS), AX
+	MOVQ AX, ret+0(FP)
 	RET

@@ -1,8 +1,4 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
-
-import "golang.org/x/sys/unix"
 
 // State implements Stream.
 func (c *Conn) State() State {
@@ -63,6 +59,5 @@ func (c *Conn) trueElsewhere(l *loop, question func(*Conn) bool) (answer bool) {
 
 // hungUp is PeerClosed on the loop. It asks the system, which goes on telling when everything has been received.
 func (c *Conn) hungUp() bool {
-	state := [1]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
-	return c.closed || c.inErr != 0 || pollNow(state[:]) && state[0].Revents != 0
+	return c.closed || c.inErr != 0 || endCame(c.fd)
 }

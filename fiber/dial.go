@@ -1,5 +1,3 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
 import (
@@ -9,10 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // dial connects on a loop: the caller's, if it is a fiber, or the one with the fewest
@@ -27,7 +23,7 @@ func (e *Engine) dial(ctx context.Context, network, address string) (net.Conn, e
 
 // dialAny tries addresses in turn; none of them gets more than its share of ctx's time, so that one
 // that does not answer leaves some to the others.
-func (e *Engine) dialAny(ctx context.Context, network string, targets []unix.Sockaddr) (net.Conn, error) {
+func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAddr) (net.Conn, error) {
 	l := e.lightest()
 	if f := currentFiber(); f != nil && f.loop.engine == e {
 		l = f.loop
@@ -67,7 +63,7 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []unix.Soc
 	return nil, &net.OpError{Op: "dial", Net: network, Err: errs}
 }
 
-func dialError(network string, target unix.Sockaddr, err error) error {
+func dialError(network string, target socketAddr, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: toAddr(target, network == "unix"), Err: err}
 }
 
@@ -110,9 +106,9 @@ func (e contextEnded) Timeout() bool   { return errors.Is(e.err, context.Deadlin
 
 // resolve makes socket addresses of an address; names are looked up, which does not hold the
 // loop.
-func resolve(ctx context.Context, network, address string) ([]unix.Sockaddr, error) {
+func resolve(ctx context.Context, network, address string) ([]socketAddr, error) {
 	if network == "unix" {
-		return []unix.Sockaddr{&unix.SockaddrUnix{Name: address}}, nil
+		return []socketAddr{unixSockaddr(address)}, nil
 	}
 	if network != "tcp" && network != "tcp4" && network != "tcp6" {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
@@ -125,7 +121,7 @@ func resolve(ctx context.Context, network, address string) ([]unix.Sockaddr, err
 		if ap.Addr().Zone() != "" {
 			return zoned(network, ap)
 		}
-		return []unix.Sockaddr{sockaddr(ap)}, nil
+		return []socketAddr{sockaddr(ap)}, nil
 	}
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
@@ -147,28 +143,18 @@ func resolve(ctx context.Context, network, address string) ([]unix.Sockaddr, err
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
-	targets := make([]unix.Sockaddr, 0, len(ips))
+	targets := make([]socketAddr, 0, len(ips))
 	for _, ip := range ips {
 		targets = append(targets, sockaddr(netip.AddrPortFrom(ip, uint16(port))))
 	}
 	return targets, nil
 }
 
-func sockaddr(ap netip.AddrPort) unix.Sockaddr {
-	ip := ap.Addr().Unmap()
-	if ip.Is4() {
-		return &unix.SockaddrInet4{Addr: ip.As4(), Port: int(ap.Port())}
-	}
-	return &unix.SockaddrInet6{Addr: ip.As16(), Port: int(ap.Port())}
-}
-
 // zoned is the socket address of an IPv6 address with a zone, the name or number of an interface, which is looked up.
-func zoned(network string, ap netip.AddrPort) ([]unix.Sockaddr, error) {
-	sa := &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port())}
+func zoned(network string, ap netip.AddrPort) ([]socketAddr, error) {
 	zone := ap.Addr().Zone()
 	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
-		sa.ZoneId = uint32(n)
-		return []unix.Sockaddr{sa}, nil
+		return []socketAddr{zonedSockaddr(ap, uint32(n))}, nil
 	}
 	var i *net.Interface
 	var err error
@@ -176,36 +162,29 @@ func zoned(network string, ap netip.AddrPort) ([]unix.Sockaddr, error) {
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: &net.AddrError{Err: "no interface " + zone, Addr: ap.Addr().String()}}
 	}
-	sa.ZoneId = uint32(i.Index)
-	return []unix.Sockaddr{sa}, nil
+	return []socketAddr{zonedSockaddr(ap, uint32(i.Index))}, nil
 }
 
 // connect runs as a fiber of l.
-func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
+func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 	if ctx.Err() != nil {
 		return nil, ended(ctx)
 	}
-	domain, to := unix.AF_UNIX, netip.Addr{}
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		domain, to = unix.AF_INET, netip.AddrFrom4(sa.Addr)
-	case *unix.SockaddrInet6:
-		domain, to = unix.AF_INET6, netip.AddrFrom16(sa.Addr)
+	fd, to, err := openSocket(sa)
+	if err != nil {
+		return nil, err
 	}
-	fd, errno := newSocket(domain)
-	if errno != 0 {
-		return nil, os.NewSyscallError("socket", errno)
-	}
-	if domain != unix.AF_UNIX {
+	isUnix := !to.IsValid()
+	if !isUnix {
 		noDelay(fd)
 		if to.IsLoopback() { // a peer on this machine cannot vanish without a word
 			unpaced(fd)
 		} else {
-			keepAlive(fd)
+			keepAlive(fd, true)
 		}
 	}
-	err := connectSocket(fd, sa)
-	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	err = connectSocket(fd, sa)
+	if err != nil && !errors.Is(err, syscall.EINPROGRESS) {
 		closeSocket(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
@@ -213,7 +192,7 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 	if !to.IsUnspecified() { // else it is another's
 		from = peerOf(sa)
 	}
-	c := newConn(l, fd, domain == unix.AF_UNIX, from)
+	c := newConn(l, fd, isUnix, from)
 	if c.closed {
 		return nil, net.ErrClosed
 	}
@@ -221,8 +200,8 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 		err = c.connected(ctx, l, sa)
 	}
 	if err == nil && toItself(fd, sa) {
-		err = os.NewSyscallError("connect", unix.ECONNREFUSED) // as it is but for that
-		_ = c.SetLinger(0)                                     // and the port is the server's again
+		err = os.NewSyscallError("connect", syscall.ECONNREFUSED) // as it is but for that
+		_ = c.SetLinger(0)                                        // and the port is the server's again
 	}
 	if err != nil {
 		_ = c.Close()
@@ -233,13 +212,13 @@ func connect(ctx context.Context, l *loop, sa unix.Sockaddr) (*Conn, error) {
 
 // connected waits for a connect under way. Connecting again tells how it went, which on one machine is
 // known at once.
-func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
+func (c *Conn) connected(ctx context.Context, l *loop, sa socketAddr) error {
 	watching := false
 	for {
 		switch err := connectSocket(c.fd, sa); err {
-		case nil, unix.EISCONN:
+		case nil, syscall.EISCONN:
 			return nil
-		case unix.EALREADY, unix.EINPROGRESS, unix.EINTR:
+		case syscall.EALREADY, syscall.EINPROGRESS, syscall.EINTR:
 		default:
 			return os.NewSyscallError("connect", err)
 		}
@@ -247,7 +226,7 @@ func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
 			watching = true
 			defer context.AfterFunc(ctx, func() { c.send(l, c.wakeWriter) })() // it may have moved by then
 		}
-		if !l.poller.writable(c) {
+		if !l.poller.socket(c, &c.wr, true) {
 			if err := c.wait(l, &c.wr); err != nil {
 				return err
 			}
@@ -256,20 +235,4 @@ func (c *Conn) connected(ctx context.Context, l *loop, sa unix.Sockaddr) error {
 			return ended(ctx)
 		}
 	}
-}
-
-// toItself reports whether a socket that was to connect to sa has met itself: where nobody listens on a
-// port from which the system takes those of outgoing connections, that happens once in a while.
-func toItself(fd int, sa unix.Sockaddr) bool {
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		local, ok := localAddr(fd)
-		l := (*unix.RawSockaddrInet4)(unsafe.Pointer(&local))
-		return ok && l.Family == unix.AF_INET && l.Port == bigEndian(sa.Port) && (l.Addr == sa.Addr || sa.Addr == [4]byte{})
-	case *unix.SockaddrInet6:
-		local, ok := localAddr(fd)
-		l := (*unix.RawSockaddrInet6)(unsafe.Pointer(&local))
-		return ok && l.Family == unix.AF_INET6 && l.Port == bigEndian(sa.Port) && (l.Addr == sa.Addr || sa.Addr == [16]byte{})
-	}
-	return false
 }

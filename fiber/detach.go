@@ -1,5 +1,3 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
 import (
@@ -30,7 +28,7 @@ func (c *Conn) detach(l *loop) (net.Conn, []byte, error) {
 		}
 		defer c.end(l, s)
 	}
-	for !l.poller.drained(c) {
+	for !l.poller.socket(c, &c.wr, false) {
 		if err := c.wait(l, &c.wr); err != nil {
 			return nil, nil, err
 		}
@@ -45,14 +43,15 @@ func (c *Conn) detach(l *loop) (net.Conn, []byte, error) {
 		return nil, nil, c.inErr
 	case c.outErr != 0:
 		return nil, nil, c.outErr
-	case c.flight > 0:
-		return nil, nil, errors.New("the kernel has an operation under way")
 	}
 	c.LocalAddr() // for who asks this one
 	c.RemoteAddr()
 	ahead := bytes.Clone(c.in)
+	if !l.poller.remove(c) {
+		return nil, nil, errors.New("the kernel has an operation under way")
+	}
+	l.table.drop(c.slot)
 	l.timers.disarm(c)
-	l.poller.remove(c)
 	c.in = nil
 	c.setClosed()
 	l.conns.Add(-1)

@@ -1,12 +1,6 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
-import (
-	"time"
-
-	"golang.org/x/sys/unix"
-)
+import "time"
 
 // closeTime bounds how long a closed connection that was written to waits for a peer that does not read; then it is reset.
 const closeTime = 10 * time.Second
@@ -45,20 +39,8 @@ func (c *Conn) lingering(l *loop) bool {
 	}
 	c.abort = true
 	if c.out != nil || c.sending != nil { // the peer must not take what it has got for everything
-		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		resetOnClose(c.fd, true)
 	}
-	switch p := l.poller.(type) {
-	case *epoll:
-		p.closeIdle(c)
-	case *uring:
-		if c.out != nil {
-			p.send.put(c.out)
-			c.out = nil
-		}
-		if c.pollingOut {
-			p.cancel(c, kindPollOut)
-		}
-		p.closeIdle(c)
-	}
+	l.poller.close(c)
 	return true
 }

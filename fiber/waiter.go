@@ -1,5 +1,3 @@
-//go:build linux && (amd64 || arm64)
-
 package fiber
 
 // waiter is a fiber or a goroutine that waits to be woken once.

@@ -1,0 +1,56 @@
+package fiber
+
+import "math"
+
+// moving is the slot of a connection that has not arrived at its loop: see Adopt.
+const moving = math.MaxUint32
+
+// Adopt moves the connection to the loop of the fiber that calls it, which must be its only
+// user; nothing happens when something is in flight, or when the caller is no fiber. Using a
+// connection of another loop works, but each operation is a trip there and back.
+func (c *Conn) Adopt() {
+	l := c.loop.Load()
+	if l.here() {
+		return
+	}
+	f := currentFiber()
+	if f == nil {
+		return
+	}
+	to := f.loop
+	l.call(func() {
+		if c.loop.Load() != l || c.closed || c.reading || c.writing || c.then != nil {
+			return
+		}
+		for !l.poller.stop(c) {
+			if c.wait(l, &c.rd) != nil {
+				return
+			}
+		}
+		if !l.poller.remove(c) {
+			return
+		}
+		l.table.drop(c.slot)
+		l.timers.disarm(c)
+		l.conns.Add(-1)
+		l.open--
+		// What others ask for from now on, such as Close, comes to the new loop after this.
+		c.slot = moving
+		to.conns.Add(1)
+		to.post(func() { c.attach(to) })
+		c.loop.Store(to)
+	})
+}
+
+// Loop implements Stream.
+func (c *Conn) Loop() int { return c.loop.Load().id }
+
+// Go runs fn as a fiber of the connection's loop.
+func (c *Conn) Go(fn func()) {
+	l := c.loop.Load()
+	if l.here() {
+		l.spawn(fn)
+		return
+	}
+	l.launch(fn)
+}

@@ -1,0 +1,145 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"errors"
+	"io"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/headpond/headpond/internal/splice"
+)
+
+// splices: bulk is moved within the kernel, where that is not forbidden.
+const splices = true
+
+// spliceLimit bounds what one splice moves: what a pipe holds. After spliceBurst there is a pause, so that other
+// fibers are not held up for long, which is a millisecond at most. Smaller pieces and bursts cost more, and the more
+// the more connections there are, for each finds its own data cold and more ends asleep; W1d shows it.
+const (
+	spliceLimit = splice.PipeSize
+	spliceBurst = 4 << 20
+)
+
+// spliceTo moves data within the kernel for as long as it comes in bulk.
+func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
+	for !l.poller.stop(c) {
+		if err := c.wait(l, &c.rd); err != nil {
+			return err, nil
+		}
+	}
+	for !l.poller.socket(d, &d.wr, false) { // what was written before comes first
+		if err := d.wait(l, &d.wr); err != nil {
+			return nil, err
+		}
+	}
+	if d.outErr != 0 { // a splice would fail with another one
+		return nil, d.outErr
+	}
+	if c.received() {
+		return nil, nil
+	}
+	f := l.current
+	f.bulk = true
+	defer func() { f.bulk = false }()
+	_ = c.yield(l) // as after each spliceBurst: overMeanwhile tells
+	since := 0     // bytes, without a pause
+	waited := false
+	for {
+		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
+			return readErr, writeErr
+		}
+		if !l.poller.socket(c, &c.rd, false) {
+			if err := c.wait(l, &c.rd); err != nil {
+				return err, nil
+			}
+			continue
+		}
+		n, readErr, writeErr := spliceOnce(l, c, d, moved, spliced)
+		switch {
+		case errors.Is(readErr, unix.EAGAIN) && waited:
+			return nil, nil // what has come cannot be spliced, as urgent data cannot: it is copied
+		case errors.Is(readErr, unix.EAGAIN):
+			waited = true
+			l.poller.socket(c, &c.rd, true)
+			continue
+		case readErr != nil || writeErr != nil:
+			return readErr, writeErr
+		}
+		if n < spliceLeast {
+			return nil, nil
+		}
+		waited = false
+		if since += n; since >= spliceBurst {
+			since = 0
+			_ = c.yield(l)
+		}
+	}
+}
+
+// spliceOnce moves what there is, up to spliceLimit; 0 = there is no pipe, or nothing that can be spliced.
+func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, writeErr error) {
+	pipe := splice.Take()
+	if pipe == nil {
+		return 0, nil, nil
+	}
+	empty := false
+	defer func() { // also when moved or spliced panics
+		if empty {
+			splice.Put(pipe)
+		} else {
+			splice.Drop(pipe)
+		}
+	}()
+	n, err := splice.Once(c.fd, pipe.W, spliceLimit)
+	if n == 0 {
+		empty = true
+		switch {
+		case err == nil: // the end, or what looks like it to a splice: who receives is told
+			return 0, nil, nil
+		case splice.Unsupported(err):
+			err = errors.ErrUnsupported
+		}
+		return 0, err, nil
+	}
+	if spliced != nil {
+		spliced(n)
+	}
+	err = emptyPipe(l, d, pipe, n, moved)
+	empty = err == nil
+	return n, nil, err
+}
+
+// emptyPipe moves n bytes from the pipe to d.
+func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) error {
+	short := false // the last splice was, be it for want of room or for an error
+	for n > 0 {
+		m, err := splice.Once(pipe.R, d.fd, n)
+		switch {
+		case m > 0:
+			d.sentSome = true
+			moved(m)
+			n -= m
+			short = n > 0
+		case errors.Is(err, unix.EAGAIN):
+			short = false
+			l.poller.socket(d, &d.wr, true)
+			if err := d.wait(l, &d.wr); err != nil {
+				return err
+			}
+		case err == nil:
+			return io.ErrUnexpectedEOF // not to happen: the pipe has something in it
+		default:
+			if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the system call
+				if short && errno == unix.EPIPE && !finCame(d.fd) {
+					errno = unix.ECONNRESET // which the short splice has taken from the socket
+				}
+				d.outErr, err = errno, errno // see cut
+			}
+			return err
+		}
+	}
+	return nil
+}

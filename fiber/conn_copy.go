@@ -1,0 +1,121 @@
+package fiber
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+)
+
+// scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
+const scratchSize = 64 << 10
+
+// CopyTo moves what c receives to dst until one of them ends: readErr is why c did, io.EOF at
+// the end of its stream; else writeErr is why dst did. moved is told of every piece. Between
+// connections of one loop nothing is held while there is nothing to move, and bulk is moved
+// within the kernel (unless splicing is not to be had), of which spliced is told too, if it is
+// not nil. The loop calls moved, not the fiber: it must neither wait nor end its goroutine
+// (runtime.Goexit). A panic of it is the caller's.
+func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
+	l := c.loop.Load()
+	d, ok := written(dst).(*Conn)
+	if !ok || !l.here() || d.loop.Load() != l {
+		return Copy(c, dst, moved)
+	}
+	if err := c.begin(l, &c.rd); err != nil {
+		return c.opError("read", err), nil
+	}
+	defer c.end(l, &c.rd)
+	if err := d.begin(l, &d.wr); err != nil {
+		return nil, d.opError("write", err)
+	}
+	defer d.end(l, &d.wr)
+	readErr, writeErr = c.copyTo(l, d, moved, spliced)
+	if readErr != io.EOF {
+		readErr = c.opError("read", readErr)
+	}
+	return readErr, d.opError("write", writeErr)
+}
+
+// copyTo is CopyTo between connections of l whose sides are taken.
+func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
+	k := &copying{loop: l, fiber: l.current, c: c, d: d, moved: moved, canSplice: splices && !c.unix && !d.unix}
+	step := k.step
+	w := window{conn: c}
+	defer w.free()
+	for {
+		k.fiber.parkUntil(step)
+		if k.readErr != nil || k.writeErr != nil {
+			return k.readErr, k.writeErr
+		}
+		w.take()
+		readErr, writeErr = c.spliceTo(l, d, moved, spliced)
+		if errors.Is(readErr, errors.ErrUnsupported) {
+			readErr, k.canSplice = nil, false
+		}
+		if readErr != nil || writeErr != nil {
+			return readErr, writeErr
+		}
+	}
+}
+
+// copying is what a fiber in CopyTo waits for: the loop does it in the fiber's stead.
+type copying struct {
+	loop      *loop
+	fiber     *coroutine
+	c, d      *Conn
+	moved     func(int)
+	canSplice bool
+
+	readErr, writeErr error
+}
+
+// step moves what can be moved. It is over when there is an error, or bulk to splice.
+func (k *copying) step() (over bool) {
+	for l, c, d := k.loop, k.c, k.d; ; {
+		if k.readErr, k.writeErr = overMeanwhile(l, c, d); k.readErr != nil || k.writeErr != nil {
+			return true
+		}
+		n, full, readErr, writeErr := l.poller.move(c, d)
+		if n > 0 {
+			k.moved(n)
+		}
+		switch {
+		case readErr != nil || writeErr != nil:
+			k.readErr, k.writeErr = readErr, writeErr
+			return true
+		case full && k.canSplice:
+			return true
+		case n > 0:
+			if c.streak++; c.streak >= maxStreak {
+				c.streak = 0
+				l.ready(k.fiber)
+				return false
+			}
+		case l.poller.readable(c): // so it was d that had no room
+			k.writeErr = d.await(l, &d.wr, k.fiber)
+			return k.writeErr != nil
+		default:
+			k.readErr = c.await(l, &c.rd, k.fiber)
+			return k.readErr != nil
+		}
+	}
+}
+
+// overMeanwhile tells which of two connections others have closed while a fiber waited for the other
+// one, so that its descriptor may be another's already; or whose deadline has passed, also where bulk
+// comes so fast that nobody waits.
+func overMeanwhile(l *loop, c, d *Conn) (readErr, writeErr error) {
+	late := func(s *side) bool { return s.deadline != 0 && l.now >= s.deadline }
+	switch {
+	case c.closed:
+		return net.ErrClosed, nil
+	case d.closed:
+		return nil, net.ErrClosed
+	case late(&c.rd):
+		return os.ErrDeadlineExceeded, nil
+	case late(&d.wr):
+		return nil, os.ErrDeadlineExceeded
+	}
+	return nil, nil
+}

@@ -1,0 +1,140 @@
+package fiber
+
+import (
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What the loops ask of the kernel in Darwin's own words; see kqueue about how far it was tested.
+
+func rawReceive(fd int, b []byte) (int, syscall.Errno) {
+	n, err := unix.Read(fd, b)
+	return max(n, 0), number(err)
+}
+
+func rawSend(fd int, b []byte) (int, syscall.Errno) {
+	n, err := unix.Write(fd, b)
+	return max(n, 0), number(err)
+}
+
+// number is the error of a system call.
+func number(err error) syscall.Errno {
+	errno, _ := err.(syscall.Errno) //nolint:errorlint // as the system call returns it
+	return errno
+}
+
+func newSocket(domain int) (fd int, errno syscall.Errno) {
+	syscall.ForkLock.RLock() // a child must not have the descriptor
+	defer syscall.ForkLock.RUnlock()
+	fd, err := unix.Socket(domain, unix.SOCK_STREAM, 0)
+	return private(fd, err)
+}
+
+// private makes a new descriptor non-blocking, and this process's only. ForkLock is held.
+func private(fd int, err error) (int, syscall.Errno) {
+	if err != nil {
+		return -1, number(err)
+	}
+	unix.CloseOnExec(fd)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return -1, number(err)
+	}
+	setOption(fd, unix.SOL_SOCKET, unix.SO_NOSIGPIPE, 1)
+	return fd, 0
+}
+
+func setOption(fd, level, option, value int) { _ = unix.SetsockoptInt(fd, level, option, value) }
+
+// connectSocket tells why an earlier connect has failed before it tries again.
+func connectSocket(fd int, sa socketAddr) error {
+	if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && n != 0 {
+		return syscall.Errno(n)
+	}
+	return unix.Connect(fd, sa)
+}
+
+// toItself reports whether a socket that was to connect to sa has met itself.
+func toItself(fd int, sa socketAddr) bool {
+	local, err := unix.Getsockname(fd)
+	if err != nil {
+		return false
+	}
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		l, ok := local.(*unix.SockaddrInet4)
+		return ok && l.Port == sa.Port && (l.Addr == sa.Addr || sa.Addr == [4]byte{})
+	case *unix.SockaddrInet6:
+		l, ok := local.(*unix.SockaddrInet6)
+		return ok && l.Port == sa.Port && (l.Addr == sa.Addr || sa.Addr == [16]byte{})
+	}
+	return false
+}
+
+func acceptOne(listener int) (fd int, from peer, err error, done bool) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	for {
+		fd, sa, err := unix.Accept(listener)
+		switch {
+		case err == unix.EINTR: //nolint:errorlint // an errno as it is
+			continue
+		case err == unix.EAGAIN: //nolint:errorlint // an errno as it is
+			return -1, peer{}, nil, false
+		}
+		fd, errno := private(fd, err)
+		if errno != 0 {
+			return -1, peer{}, errno, true
+		}
+		if _, isUnix := sa.(*unix.SockaddrUnix); isUnix || sa == nil {
+			return fd, peer{other: nameless}, nil, true
+		}
+		return fd, peerOf(sa), nil, true
+	}
+}
+
+func shutdownSocket(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) }
+
+func closeSocket(fd int) { _ = unix.Close(fd) }
+
+// keepAlive has the kernel look for the peer while nothing comes, or not. The values are package net's.
+func keepAlive(fd int, on bool) {
+	if !on {
+		setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+		return
+	}
+	setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPALIVE, 15)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
+	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
+}
+
+// unpaced does nothing: no congestion control is chosen for a socket here.
+func unpaced(int) {}
+
+// nothingToRead, endCame and atEnd look at a socket by reading ahead, which may take the error of a broken connection.
+func nothingToRead(fd int) bool { return peek(uintptr(fd)) == Silent }
+func endCame(fd int) bool       { return !peek(uintptr(fd)).Fit() }
+func atEnd(fd int) bool         { return peek(uintptr(fd)) == Dead }
+
+// finCame reports that a broken connection's peer had sent its end. The system does not tell, so the connection counts as broken.
+func finCame(int) bool { return false }
+
+// unsent is how much of what was sent the peer's system has not taken.
+func unsent(fd int) int {
+	n, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NWRITE) // 0: nothing keeps the connection then
+	return n
+}
+
+// threadID is the calling thread's.
+func threadID() int {
+	id, _, _ := syscall.RawSyscall(unix.SYS_THREAD_SELFID, 0, 0, 0)
+	return int(id)
+}
+
+// cpuTime would be how long a thread has computed, which takes Mach's calls: the watchdog goes by the time that has passed.
+func cpuTime(int) time.Duration { return time.Duration(nanotime()) }
+
+func asleep(int) bool { return false }

@@ -1,0 +1,163 @@
+//go:build (linux && (amd64 || arm64)) || darwin
+
+package fiber
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// What the loops ask of Linux and Darwin in the same words.
+
+// socketAddr is what a socket is connected to.
+type socketAddr = unix.Sockaddr
+
+func sockaddr(ap netip.AddrPort) socketAddr {
+	ip := ap.Addr().Unmap()
+	if ip.Is4() {
+		return &unix.SockaddrInet4{Addr: ip.As4(), Port: int(ap.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: ip.As16(), Port: int(ap.Port())}
+}
+
+// zonedSockaddr is an IPv6 address of the interface with that number.
+func zonedSockaddr(ap netip.AddrPort, zone uint32) socketAddr {
+	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port()), ZoneId: zone}
+}
+
+func unixSockaddr(path string) socketAddr { return &unix.SockaddrUnix{Name: path} }
+
+// openSocket makes a socket, in non-blocking mode, to be connected to sa. to is its address, the zero one of a Unix socket's.
+func openSocket(sa socketAddr) (fd int, to netip.Addr, err error) {
+	domain := unix.AF_UNIX
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		domain, to = unix.AF_INET, netip.AddrFrom4(sa.Addr)
+	case *unix.SockaddrInet6:
+		domain, to = unix.AF_INET6, netip.AddrFrom16(sa.Addr)
+	}
+	fd, errno := newSocket(domain)
+	if errno != 0 {
+		return -1, to, os.NewSyscallError("socket", errno)
+	}
+	return fd, to, nil
+}
+
+// peerOf is a peer as unix.Connect has it. An IPv4 address in the form of IPv6 is one of IPv4, as package net
+// has it.
+func peerOf(sa unix.Sockaddr) peer {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		if sa.Port != 0 {
+			return peer{ip4: peer4{ip: sa.Addr, port: uint16(sa.Port)}}
+		}
+	case *unix.SockaddrInet6:
+		if ip4 := net.IP(sa.Addr[:]).To4(); ip4 != nil && sa.Port != 0 {
+			return peer{ip4: peer4{ip: [4]byte(ip4), port: uint16(sa.Port)}}
+		}
+	}
+	return peer{other: toAddr(sa, false)}
+}
+
+// toAddr makes a net.Addr of what the kernel says; nil becomes an empty address.
+func toAddr(sa unix.Sockaddr, isUnix bool) net.Addr {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return &net.TCPAddr{IP: net.IP(sa.Addr[:]), Port: sa.Port}
+	case *unix.SockaddrInet6:
+		a := &net.TCPAddr{IP: net.IP(sa.Addr[:]), Port: sa.Port}
+		if sa.ZoneId != 0 {
+			if i, err := net.InterfaceByIndex(int(sa.ZoneId)); err == nil {
+				a.Zone = i.Name
+			}
+		}
+		return a
+	case *unix.SockaddrUnix:
+		return &net.UnixAddr{Name: sa.Name, Net: "unix"}
+	}
+	return noAddr(isUnix)
+}
+
+func localAddrOf(fd int) (net.Addr, error) { return addrOf(unix.Getsockname(fd)) }
+
+func remoteAddrOf(fd int) (net.Addr, error) { return addrOf(unix.Getpeername(fd)) }
+
+func addrOf(sa unix.Sockaddr, err error) (net.Addr, error) {
+	if err != nil {
+		return nil, err
+	}
+	return toAddr(sa, false), nil
+}
+
+func noDelay(fd int) { setOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
+
+// resetOnClose has closing the socket break the connection, or not.
+func resetOnClose(fd int, on bool) {
+	linger := unix.Linger{}
+	if on {
+		linger.Onoff = 1
+	}
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
+}
+
+// duplicate returns another descriptor of the same socket.
+func duplicate(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }
+
+// takeSocket returns a descriptor of its own, in non-blocking mode, for a stream socket of package net. The original stays open.
+func takeSocket(s any) (fd int, isUnix bool, err error) {
+	sc, ok := s.(syscall.Conn)
+	if !ok {
+		return -1, false, fmt.Errorf("%T is no socket: %w", s, errors.ErrUnsupported)
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return -1, false, err
+	}
+	var failed error
+	err = rc.Control(func(original uintptr) {
+		var kind int
+		if kind, failed = unix.GetsockoptInt(int(original), unix.SOL_SOCKET, unix.SO_TYPE); failed != nil {
+			return
+		}
+		if kind != unix.SOCK_STREAM {
+			failed = fmt.Errorf("not a stream socket: %w", errors.ErrUnsupported)
+			return
+		}
+		var local unix.Sockaddr
+		if local, failed = unix.Getsockname(int(original)); failed != nil {
+			return
+		}
+		_, isUnix = local.(*unix.SockaddrUnix)
+		fd, failed = duplicate(int(original))
+	})
+	if err == nil {
+		err = failed
+	}
+	if err == nil {
+		if err = unix.SetNonblock(fd, true); err != nil {
+			closeSocket(fd)
+		}
+	}
+	return fd, isUnix, err
+}
+
+// mapMemory returns memory outside the heap.
+func mapMemory(size int) ([]byte, error) {
+	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
+	}
+	return m, nil
+}
+
+// releaseMemory gives mapped memory back to the system, but not its addresses: what is in it is lost, and using it again costs
+// page faults.
+func releaseMemory(m []byte) { _ = unix.Madvise(m, unix.MADV_DONTNEED) }
+
+func unmapMemory(m []byte) { _ = unix.Munmap(m) }

@@ -1,0 +1,76 @@
+//go:build linux && (amd64 || arm64)
+
+package fiber
+
+import (
+	"io"
+
+	"golang.org/x/sys/unix"
+)
+
+// move implements poller: the received bytes are taken from where the kernel put them.
+func (p *uring) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
+	if !p.readable(c) {
+		return 0, false, nil, nil
+	}
+	if len(c.in) == 0 {
+		_, err, _ := p.read(c, nil)
+		if err == nil {
+			err = io.EOF
+		}
+		return 0, false, err, nil
+	}
+	full = len(c.in) >= recvSize
+	for len(c.in) > 0 {
+		m, err, done := p.write(d, c.in)
+		if err != nil {
+			return n, false, nil, err
+		}
+		if !done {
+			return n, false, nil, nil
+		}
+		n += m
+		p.consume(c, m)
+	}
+	return n, full, nil, nil
+}
+
+func (p *uring) socket(c *Conn, s *side, tried bool) (ready bool) {
+	switch {
+	case s == &c.wr && tried:
+		p.pollOut(c)
+	case s == &c.wr:
+		return c.out == nil && c.sending == nil || c.outErr != 0
+	case tried: // a receive would take what it tells of
+		p.poll(c, kindPollIn, unix.POLLIN|unix.POLLRDHUP)
+		c.polling = true
+	default:
+		return !c.polling
+	}
+	return false
+}
+
+// polledOut goes on sending, or wakes who waits for room or for the end of a connect. The kernel answers each such poll also when the
+// peer has sent its end, unasked and at once: then one that goes on by itself tells when there is room, or the loop would ask without end.
+func (p *uring) polledOut(c *Conn, e cqe) {
+	over, end := e.flags&cqeMore == 0, e.res == unix.POLLRDHUP && !(c.closed && c.abort)
+	if over {
+		c.flight--
+		c.pollingOut = false
+	}
+	switch {
+	case end && over && (c.full || !c.closed):
+		p.poll(c, kindPollOut, unix.POLLOUT).len = pollMultishot
+		c.pollingOut = true
+	case !end && !over:
+		p.cancel(c, kindPollOut)
+	}
+	switch {
+	case end:
+	case c.full:
+		c.full = false
+		p.transmit(c)
+	default:
+		c.wakeWriter(p.loop)
+	}
+}
