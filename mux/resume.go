@@ -222,7 +222,8 @@ func (s *Session) lose(l *link, err error) {
 		vain := t.vain
 		s.work.Go(func() { s.reconnect(ctx, l, vain) })
 	}
-	s.flush(nil, false) // senders need not wait for the connection while there is room
+	s.flush(nil, false)    // senders need not wait for the connection while there is room
+	s.core.empty.wakeAll() // see abandoned
 }
 
 // judge counts the connection that was just lost if it moved nothing: if each one is cut off at once,

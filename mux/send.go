@@ -197,6 +197,9 @@ func (s *Session) closeChannel(ch *channel) error {
 	if !ch.closed {
 		s.core.close(ch)
 		s.flush(nil, false)
+		if s.link == nil { // see abandoned
+			s.core.empty.wakeAll()
+		}
 	}
 	return nil
 }

@@ -262,7 +262,9 @@ func (s *Session) Close() error {
 }
 
 // Drain accepts no more channels, tells the other side, and waits until all channels
-// are over; then it closes the session. If ctx ends first, its error is returned and
+// are over; then it closes the session. A session that has lost its connection is not waited for once all its
+// channels are closed at this side and the other side has acknowledged their data: only the other side would learn more
+// from resuming it. If ctx ends first, its error is returned and
 // the session continues to drain: call Close.
 func (s *Session) Drain(ctx context.Context) error {
 	s.mu.Lock()
@@ -270,7 +272,7 @@ func (s *Session) Drain(ctx context.Context) error {
 	s.flush(nil, false)
 	w := newWaiter()
 	s.core.empty.add(&w)
-	for s.core.err == nil && len(s.core.channels) > 0 {
+	for s.core.err == nil && len(s.core.channels) > 0 && !s.abandoned() {
 		if err := s.pause(ctx, &w); err != nil {
 			s.core.empty.remove(&w)
 			s.mu.Unlock()
@@ -280,6 +282,20 @@ func (s *Session) Drain(ctx context.Context) error {
 	s.core.empty.remove(&w)
 	s.mu.Unlock()
 	return s.Close()
+}
+
+// abandoned reports that the session has no connection and that nobody at this side needs another: every channel is closed here,
+// and no data is unacknowledged. mu is held.
+func (s *Session) abandoned() bool {
+	if s.ticket == nil || s.link != nil {
+		return false
+	}
+	for _, ch := range s.core.channels {
+		if !ch.closed || !ch.sendOver {
+			return false
+		}
+	}
+	return len(s.core.replay.unacknowledged(s.core.channels)) == 0
 }
 
 // pause gives mu up until w is woken or ctx ends; it returns with mu held.
