@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway"
@@ -241,6 +244,67 @@ upstreams:
 	_ = c.Close()
 	if err := <-near.Result; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDrainOfATunnelThatIsDown: a gateway whose tunnel has lost its socket stops when its clients have left. It does not wait for the
+// other side to learn that.
+func TestDrainOfATunnelThatIsDown(t *testing.T) {
+	answering := make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "the first half")
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-answering:
+		case <-r.Context().Done():
+		}
+	}))
+	defer web.Close()
+	defer close(answering)
+	far := gatewaytest.Run(t, gatewaytest.Parse(t, `
+listeners:
+  - {name: peers, protocol: tunnel, listen: "127.0.0.1:0", tunnel: {psk: a key of these two gateways, allow: ["{web}"]}}
+`, "{web}", web.Listener.Addr().String()))
+	way, block := conntest.ServeAt(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		onward := conntest.Dial(t, far.Addr("peers"))
+		go func() { _, _ = io.Copy(c, onward) }()
+		_, _ = io.Copy(onward, c)
+	})
+	near := gatewaytest.Run(t, gatewaytest.Parse(t, `
+drain_timeout: 1h
+tunnels:
+  far: {connect: "{way}", as: near, psk: a key of these two gateways, resume_window: 2h}
+listeners:
+  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web}
+upstreams:
+  web: {endpoints: ["{web}"], tunnel: far}
+`, "{way}", way, "{web}", web.Listener.Addr().String()))
+	c := conntest.Dial(t, near.Addr("web"))
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	for all, buf := "", make([]byte, 1<<10); !strings.Contains(all, "half"); { // so the other side's acknowledgement has come, too
+		n, err := c.Read(buf)
+		if all += string(buf[:n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	block()
+	conntest.Eventually(t, "the session has lost its socket", func() bool { return tunnelOf(t, near.Gateway).Suspended == 1 })
+	near.Stop()
+	conntest.Eventually(t, "it drains", func() bool { return near.Snapshot().Draining })
+	if s := tunnelOf(t, near.Gateway); s.Sessions != 1 {
+		t.Errorf("%d sessions while a client is there", s.Sessions)
+	}
+	_ = c.SetLinger(0)
+	_ = c.Close()
+	select {
+	case err := <-near.Result:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(conntest.Patience):
+		t.Errorf("it does not stop: %+v", tunnelOf(t, near.Gateway))
 	}
 }
 
