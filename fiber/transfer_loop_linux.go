@@ -45,10 +45,10 @@ func (t *Transfer) spliceConn(l *loop, c *Conn, limit int) (n int, err error, do
 		}
 	}
 	for waited := false; ; {
-		if len(c.in) > 0 || l.poller.arrived(c) { // in memory already
+		if c.received() { // in memory already
 			return 0, nil, false
 		}
-		if !l.poller.spliceable(c) {
+		if !l.poller.socket(c, &c.rd, false) {
 			if err := c.wait(l, &c.rd); err != nil {
 				return 0, err, true
 			}
@@ -57,7 +57,7 @@ func (t *Transfer) spliceConn(l *loop, c *Conn, limit int) (n int, err error, do
 		n, err := t.fill(c.fd, limit)
 		if err == unix.EAGAIN && !waited { //nolint:errorlint // made by the system call
 			waited = true
-			l.poller.emptied(c)
+			l.poller.socket(c, &c.rd, true)
 			continue
 		}
 		t.since += n
@@ -83,7 +83,7 @@ func (t *Transfer) emptyConn(l *loop, d *Conn, moved func(int)) error {
 		return err
 	}
 	defer d.end(l, &d.wr)
-	for !l.poller.drained(d) { // what was written before comes first
+	for !l.poller.socket(d, &d.wr, false) { // what was written before comes first
 		if err := d.wait(l, &d.wr); err != nil {
 			return err
 		}
