@@ -4,143 +4,16 @@
 //	headpond serve headpond.yaml
 //	headpond check headpond.yaml
 //
-// Exit codes: 0 done, 1 a problem, 2 wrong usage.
+// Exit codes: 0 done, 1 a problem, 2 wrong usage. The released program, which is built in release, has more in it: see ARCHITECTURE.md.
 package main
 
 import (
-	"errors"
-	"flag"
-	"fmt"
-	"io"
 	"os"
-	"runtime"
-	"runtime/debug"
-	"strings"
 
-	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/cli"
 )
 
-// version is set by the linker, or else what Go knows of the build: the tag that `go install` was given, or the commit.
+// version is set by the linker.
 var version string
 
-// Exit codes.
-const (
-	exitOK      = 0
-	exitProblem = 1
-	exitUsage   = 2
-)
-
-// command is one of the commands.
-type command struct {
-	name, args, about string
-	run               func(env, []string) int
-}
-
-// env is where a command writes.
-type env struct{ stdout, stderr io.Writer }
-
-// commands is filled in by init, because help lists it.
-var commands []command
-
-func init() {
-	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
-		version = info.Main.Version // "(devel)" where it knows nothing
-	}
-	commands = []command{
-		{"serve", "FILE", "run the gateway that FILE describes", serve},
-		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
-		{"check", "FILE", "print every problem of a configuration file", check},
-		{"ctl", ctlActions, "ask a running gateway, end sessions, or have it read its file again", ctl},
-		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
-		{"version", "", "print the version", printVersion},
-		{"help", "[COMMAND]", "print this, or about a command", help},
-	}
-}
-
-func main() { os.Exit(run(env{os.Stdout, os.Stderr}, os.Args[1:])) }
-
-// run executes the command that args name.
-func run(e env, args []string) int {
-	if len(args) == 0 {
-		usage(e.stderr)
-		return exitUsage
-	}
-	name, args := args[0], args[1:]
-	if name == "help" && len(args) > 0 {
-		name, args = args[0], []string{"-h"}
-	}
-	switch name {
-	case "-h", "-help", "--help":
-		name = "help"
-	case "-v", "-version", "--version":
-		name = "version"
-	}
-	var names []string
-	for _, c := range commands {
-		if c.name == name {
-			return c.run(e, args)
-		}
-		names = append(names, c.name)
-	}
-	_, _ = fmt.Fprintf(e.stderr, "headpond: unknown command %q", name)
-	if hint := config.Closest(name, names); hint != "" {
-		_, _ = fmt.Fprintf(e.stderr, "; did you mean %q?", hint)
-	}
-	_, _ = fmt.Fprintln(e.stderr, "\nRun \"headpond help\" for the commands.")
-	return exitUsage
-}
-
-func usage(w io.Writer) {
-	_, _ = fmt.Fprintf(w, "Headpond %s: a connection-pooling gateway for TCP, HTTP, PostgreSQL and SQLite.\n\nUsage: headpond COMMAND [FLAGS] [ARGUMENTS]\n\n", version)
-	for _, c := range commands {
-		_, _ = fmt.Fprintf(w, "  %-20s %s\n", c.name+" "+c.args, c.about)
-	}
-	_, _ = fmt.Fprintln(w, "\n\"headpond help COMMAND\" prints a command's flags. Exit codes: 0 done, 1 a problem, 2 wrong usage.")
-}
-
-func help(e env, _ []string) int {
-	usage(e.stdout)
-	return exitOK
-}
-
-func printVersion(e env, _ []string) int {
-	_, _ = fmt.Fprintf(e.stdout, "headpond %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	return exitOK
-}
-
-// flags makes the flag set of a command.
-func flags(name, args, about string) *flag.FlagSet {
-	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.Usage = func() {
-		line := "headpond " + name
-		fs.VisitAll(func(*flag.Flag) { line = "headpond " + name + " [FLAGS]" }) // if there are any
-		_, _ = fmt.Fprintf(fs.Output(), "Usage: %s\n\n%s\n", strings.TrimSpace(line+" "+args), about)
-		fs.PrintDefaults()
-	}
-	return fs
-}
-
-// parse reads the flags, which may also follow arguments, and returns the arguments, of which exactly n are wanted, or with n < 0 one at least. Without ok the command
-// is not to run, and code is the exit code.
-func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
-	fs.SetOutput(io.Discard)
-	err := fs.Parse(args)
-	for ; err == nil && fs.NArg() > 0; err = fs.Parse(fs.Args()[1:]) {
-		rest = append(rest, fs.Arg(0))
-	}
-	if errors.Is(err, flag.ErrHelp) {
-		fs.SetOutput(e.stdout)
-		fs.Usage()
-		return nil, exitOK, false
-	}
-	if err == nil && (len(rest) == n || n < 0 && len(rest) > 0) {
-		return rest, exitOK, true
-	}
-	if err == nil {
-		err = errors.New(missing)
-	}
-	_, _ = fmt.Fprintf(e.stderr, "headpond %s: %v\n", fs.Name(), err)
-	fs.SetOutput(e.stderr)
-	fs.Usage()
-	return nil, exitUsage, false
-}
+func main() { os.Exit(cli.Main(version)) }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package main
+package cli
 
 // monotonicMicroseconds is used with systemd only, which needs Linux.
 func monotonicMicroseconds() int64 { return 0 }

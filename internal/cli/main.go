@@ -1,0 +1,176 @@
+// Package cli is the headpond program: its commands, flags, signals and exit codes. Two programs are made of it: cmd/headpond, and the
+// released one, which links in the modules with heavy dependencies.
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// version is what Main was given, or else what Go knows of the build: the tag that `go install` was given, or the commit.
+var version string
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitProblem = 1
+	exitUsage   = 2
+)
+
+// command is one of the commands.
+type command struct {
+	name, args, about string
+	run               func(env, []string) int
+}
+
+// env is where a command writes.
+type env struct{ stdout, stderr io.Writer }
+
+// commands is filled in by init, because help lists it.
+var commands []command
+
+func init() {
+	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
+		version = info.Main.Version // "(devel)" where it knows nothing
+	}
+	commands = []command{
+		{"serve", "FILE", "run the gateway that FILE describes", serve},
+		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
+		{"check", "FILE", "print every problem of a configuration file", check},
+		{"ctl", ctlActions, "ask a running gateway, end sessions, or have it read its file again", ctl},
+		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
+		{"version", "", "print the version", printVersion},
+		{"help", "[COMMAND]", "print this, or about a command", help},
+	}
+}
+
+// Main runs the command that the arguments of the process name, and returns the exit code: 0 done, 1 a problem, 2 wrong usage. built is
+// the version as the linker knows it; empty: as Go does.
+func Main(built string) int {
+	version = cmp.Or(built, version)
+	return run(env{os.Stdout, os.Stderr}, os.Args[1:])
+}
+
+// Command is a command that a package adds to the program it is linked into.
+type Command struct {
+	Name, Args, About string // of one line of help
+	// Run executes the command with what follows its name, and returns the exit code.
+	Run func(stdout, stderr io.Writer, args []string) int
+}
+
+// Register adds a command. It is for init functions; a name that is taken panics.
+func Register(c Command) {
+	if slices.ContainsFunc(commands, func(o command) bool { return o.name == c.Name }) {
+		panic(fmt.Sprintf("cli: the command %q is registered twice", c.Name))
+	}
+	added := command{c.Name, c.Args, c.About, func(e env, args []string) int { return c.Run(e.stdout, e.stderr, args) }}
+	commands = slices.Insert(commands, len(commands)-builtInLast, added)
+}
+
+// builtInLast are the commands that stay at the end: version and help.
+const builtInLast = 2
+
+// Flags makes the flag set of a command, whose help says what it takes and what it is about.
+func Flags(name, args, about string) *flag.FlagSet { return flags(name, args, about) }
+
+// Parse reads the flags of a command, which may also follow arguments, and returns the arguments: exactly n, or with n < 0 one or more.
+// Without ok the command is not to run, and code is the exit code; missing says what is wrong when the number of arguments is.
+func Parse(stdout, stderr io.Writer, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
+	return parse(env{stdout, stderr}, fs, args, n, missing)
+}
+
+// run executes the command that args name.
+func run(e env, args []string) int {
+	if len(args) == 0 {
+		usage(e.stderr)
+		return exitUsage
+	}
+	name, args := args[0], args[1:]
+	if name == "help" && len(args) > 0 {
+		name, args = args[0], []string{"-h"}
+	}
+	switch name {
+	case "-h", "-help", "--help":
+		name = "help"
+	case "-v", "-version", "--version":
+		name = "version"
+	}
+	var names []string
+	for _, c := range commands {
+		if c.name == name {
+			return c.run(e, args)
+		}
+		names = append(names, c.name)
+	}
+	_, _ = fmt.Fprintf(e.stderr, "headpond: unknown command %q", name)
+	if hint := config.Closest(name, names); hint != "" {
+		_, _ = fmt.Fprintf(e.stderr, "; did you mean %q?", hint)
+	}
+	_, _ = fmt.Fprintln(e.stderr, "\nRun \"headpond help\" for the commands.")
+	return exitUsage
+}
+
+func usage(w io.Writer) {
+	_, _ = fmt.Fprintf(w, "Headpond %s: a connection-pooling gateway for TCP, HTTP, PostgreSQL and SQLite.\n\nUsage: headpond COMMAND [FLAGS] [ARGUMENTS]\n\n", version)
+	for _, c := range commands {
+		_, _ = fmt.Fprintf(w, "  %-20s %s\n", c.name+" "+c.args, c.about)
+	}
+	_, _ = fmt.Fprintln(w, "\n\"headpond help COMMAND\" prints a command's flags. Exit codes: 0 done, 1 a problem, 2 wrong usage.")
+}
+
+func help(e env, _ []string) int {
+	usage(e.stdout)
+	return exitOK
+}
+
+func printVersion(e env, _ []string) int {
+	_, _ = fmt.Fprintf(e.stdout, "headpond %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return exitOK
+}
+
+// flags makes the flag set of a command.
+func flags(name, args, about string) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.Usage = func() {
+		line := "headpond " + name
+		fs.VisitAll(func(*flag.Flag) { line = "headpond " + name + " [FLAGS]" }) // if there are any
+		_, _ = fmt.Fprintf(fs.Output(), "Usage: %s\n\n%s\n", strings.TrimSpace(line+" "+args), about)
+		fs.PrintDefaults()
+	}
+	return fs
+}
+
+// parse reads the flags, which may also follow arguments, and returns the arguments, of which exactly n are wanted, or with n < 0 one at least. Without ok the command
+// is not to run, and code is the exit code.
+func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
+	fs.SetOutput(io.Discard)
+	err := fs.Parse(args)
+	for ; err == nil && fs.NArg() > 0; err = fs.Parse(fs.Args()[1:]) {
+		rest = append(rest, fs.Arg(0))
+	}
+	if errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(e.stdout)
+		fs.Usage()
+		return nil, exitOK, false
+	}
+	if err == nil && (len(rest) == n || n < 0 && len(rest) > 0) {
+		return rest, exitOK, true
+	}
+	if err == nil {
+		err = errors.New(missing)
+	}
+	_, _ = fmt.Fprintf(e.stderr, "headpond %s: %v\n", fs.Name(), err)
+	fs.SetOutput(e.stderr)
+	fs.Usage()
+	return nil, exitUsage, false
+}
