@@ -21,7 +21,7 @@ type ClientConfig struct {
 	Config
 	// Tunnel names the tunnel in errors, logs and metrics; empty = Address.
 	Tunnel string
-	// Address is the server's, "host:port" or "unix:/path".
+	// Address is the server's, "host:port" or "unix:/path", or whatever Dial takes.
 	Address string
 	// Fallbacks are addresses of other servers, or of the same, which are tried in turn
 	// when the one in use cannot be connected to, or a session has been without a socket
@@ -45,6 +45,9 @@ const maxClientSessions = 64
 func (c ClientConfig) Verify() error {
 	errs := []error{c.verify()}
 	for _, address := range c.addresses() {
+		if c.Dial != nil {
+			break // it knows what an address is
+		}
 		if _, _, err := netaddr.Split(address); err != nil {
 			errs = append(errs, fmt.Errorf("%w: Address: %w", ErrConfig, err))
 		}

@@ -68,8 +68,11 @@ func (c *ServerConfig) keyed() bool {
 	return len(c.Peers) > 0 && !slices.ContainsFunc(c.Peers, func(p Peer) bool { return len(p.Keys) == 0 })
 }
 
-// name returns what a peer may call itself, as far as its certificate tells.
+// name returns who a peer is, or what it may call itself, as far as its certificate tells.
 func (c *ServerConfig) name(p mux.Peer) (string, error) {
+	if c.Identify != nil {
+		return c.Identify(p.Addr)
+	}
 	if p.TLS == nil || len(p.TLS.PeerCertificates) == 0 {
 		return p.Name, nil
 	}
@@ -125,7 +128,7 @@ func (c *ServerConfig) identify(p mux.Peer, by proof) (string, error) {
 	if name == "" {
 		name = by.name
 	}
-	if len(c.Peers) > 0 && c.peer(name) == nil {
+	if len(c.Peers) > 0 && c.peer(name) == nil && c.Identify == nil {
 		return "", c.unlisted(name)
 	}
 	return name, nil

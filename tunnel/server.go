@@ -39,6 +39,10 @@ type ServerConfig struct {
 	MaxSessionsPerPeer int
 	// Insecure says that peers without PSK and certificate are meant to be served.
 	Insecure bool
+	// Identify returns the name of the peer at the other end of a connection, where what carries the connections has authenticated it; what the
+	// peer says of itself counts for nothing then, and Peers only adds to what may be called. An error turns it away. nil = the name is proved as
+	// Config.Name says.
+	Identify func(net.Addr) (name string, err error)
 }
 
 // Verify reports every problem of c, joined; each wraps ErrConfig or
@@ -57,7 +61,7 @@ func (c ServerConfig) Verify() error {
 	}
 	certificates := c.TLS != nil && c.TLS.ClientAuth == tls.RequireAndVerifyClientCert
 	c.verifyPeers(bad)
-	if len(c.PSK) == 0 && !certificates && !c.keyed() && !c.Insecure {
+	if len(c.PSK) == 0 && !certificates && !c.keyed() && !c.Insecure && c.Identify == nil {
 		bad("nothing authenticates peers: set Keys of each of Peers, PSK, or TLS with RequireAndVerifyClientCert")
 	}
 	return errors.Join(errs...)
@@ -273,8 +277,8 @@ func (h *hello) authorize(_ context.Context, p mux.Peer) error {
 	h.name = name
 	s.sessions.restarted(name, p.Instance)
 	who := holder(p, h.from)
-	if h.by.name != "" {
-		who = "peer " + h.by.name
+	if h.by.name != "" || h.cfg.Identify != nil {
+		who = "peer " + cmp.Or(h.by.name, name)
 	}
 	if err = s.places.take(who, h.cfg.MaxSessions, h.cfg.MaxSessionsPerPeer); err == nil {
 		h.leave = func() { s.places.give(who) }

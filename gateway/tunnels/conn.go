@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync/atomic"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/tunnel"
@@ -25,7 +23,7 @@ func (p *part) Dialer(u *config.Upstream) (extend.Dialer, bool) {
 			if err != nil {
 				return nil, err
 			}
-			return newThroughConn(c), nil
+			return tunnel.Pooled(c), nil
 		},
 		Probe: func(ctx context.Context, endpoint string) (net.Conn, error) {
 			return p.through(ctx, name, endpoint, true)
@@ -69,35 +67,4 @@ func (p *part) throughNow(ctx context.Context, name, target string, wait bool) (
 		err = fmt.Errorf("tunnel %q: %w", name, errStarting)
 	}
 	return conn, by, err
-}
-
-// throughConn is a connection through a tunnel as pools see it: once the tunnel drains or is lost it is Dead, so that it is closed
-// when it is idle, and reading fails, so that nobody waits for more.
-type throughConn struct {
-	fiber.Stream
-	inner   *tunnel.Conn
-	leaving atomic.Bool
-}
-
-func newThroughConn(c *tunnel.Conn) *throughConn {
-	return &throughConn{Stream: fiber.StreamOf(c), inner: c}
-}
-
-var errLeaving = fmt.Errorf("the tunnel drains: %w", net.ErrClosed)
-
-// State implements fiber.Stream.
-func (c *throughConn) State() fiber.State {
-	if c.inner.Leaving() {
-		c.leaving.Store(true)
-		return fiber.Dead
-	}
-	return c.Stream.State()
-}
-
-// Read implements net.Conn.
-func (c *throughConn) Read(p []byte) (int, error) {
-	if c.leaving.Load() {
-		return 0, errLeaving
-	}
-	return c.Stream.Read(p)
 }

@@ -1,8 +1,6 @@
 package tunnels
 
 import (
-	"net"
-
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/tunnel"
 )
@@ -12,6 +10,3 @@ func Shown(rows ...Status) admin.Addition { return report.Of(rows) }
 
 // StatusOf is statusOf.
 func StatusOf(side string, t tunnel.Stats) Status { return statusOf(side, t) }
-
-// Through is newThroughConn.
-func Through(c *tunnel.Conn) net.Conn { return newThroughConn(c) }

@@ -367,7 +367,7 @@ listeners:
 			t.Fatal(err)
 		}
 		defer c.Close()
-		through := tunnels.Through(c)
+		through := tunnel.Pooled(c)
 		looks = append(looks, fiber.StreamOf(through))
 		conntest.Eventually(t, "a banner", func() bool { return looks[len(looks)-1].State() == fiber.Pending })
 		conntest.Want(t, through, "220 ready\r\n")
