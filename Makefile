@@ -8,7 +8,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Every module; go.work joins them. integration is tested last: its load would slow the others' tests.
-MODULES := . bench cmd/routevet integration route/ginroute
+MODULES := . bench cmd/routevet integration peers route/ginroute
 # 10 minutes is for a machine that does something else too; two idle cores need far less.
 TESTFLAGS := -race -timeout 10m
 
@@ -37,8 +37,8 @@ help: ## Show this list
 run: build ## Build and start the demo: SQLite :6432, HTTP :8080, TCP :7000, admin :9090
 	bin/headpond demo
 
-build: ## Build bin/headpond, static
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/headpond ./cmd/headpond
+build: ## Build bin/headpond, static: the released program, which has peers
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/headpond ./peers/cmd/headpond
 
 dist: ## Build a release: archives with headpond and headpond-bench, and their checksums, in dist
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' sh scripts/dist.sh $(RELEASES)
@@ -47,12 +47,12 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, pro
 	@sh scripts/test-deps.sh
 
 test: test-deps ## Vet and test everything with -race, against real servers
-	$(GO) vet ./... ./bench/... ./cmd/routevet/... ./integration/... ./route/ginroute/...
+	$(GO) vet ./... ./bench/... ./cmd/routevet/... ./integration/... ./peers/... ./route/ginroute/...
 	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; \
-		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/...; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/... ./internal/cli/...; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $$($(GO) list ./... | grep -vx $(SESSIONS:%=-e '.*/headpond/%')) \
-		./bench/... ./cmd/routevet/... ./route/ginroute/...
+		./bench/... ./cmd/routevet/... ./peers/... ./route/ginroute/...
 	@# The race detector lets pools forget: what counts allocations and copies is tested without it.
 	$(GO) test -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite
 	@# The cache does not see that the README has changed: it is outside of bench.

@@ -15,7 +15,7 @@ for platform in "$@"; do
 	echo "dist/$name.tar.gz"
 	rm -rf "dist/$name"
 	mkdir "dist/$name"
-	"$GO" build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "dist/$name/headpond$exe" ./cmd/headpond
+	"$GO" build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "dist/$name/headpond$exe" ./peers/cmd/headpond
 	"$GO" build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o "dist/$name/headpond-bench$exe" ./bench/cmd/headpond-bench
 	cp LICENSE README.md CHANGELOG.md "dist/$name/"
 	tar -C dist -czf "dist/$name.tar.gz" "$name"

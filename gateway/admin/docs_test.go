@@ -113,6 +113,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Fatalf("documents: %v, %v", files, err)
 	}
 	for _, file := range files { // alerts and the like
+		if filepath.Base(file) == "peers.md" {
+			continue // its module has a test of its own
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -73,6 +73,8 @@ func checkListen(text string) error {
 		return checkSocket(address)
 	case "upstream":
 		return errors.New("an upstream cannot be listened on or connected to by name")
+	case "p2p":
+		return errors.New("a service of another node can be an endpoint of an upstream only, and only of a gateway that has peers linked in")
 	}
 	return checkHost(address)
 }

@@ -1,6 +1,6 @@
 // Package netaddr reads the address forms the configuration knows, "host:port",
-// "unix:/path" and, at the other end of a tunnel, "upstream:name"; it dials and
-// listens on the first two.
+// "unix:/path", at the other end of a tunnel "upstream:name" and, of another node,
+// "p2p:PEERID/service"; it dials and listens on the first two.
 package netaddr
 
 import (
@@ -16,7 +16,7 @@ import (
 var ErrInvalid = errors.New("invalid address")
 
 // Split returns the network ("tcp" or "unix") and the address within it, as package net takes them; or
-// "upstream", which package net does not know, and the name.
+// "upstream" or "p2p", which package net does not know, and the name.
 func Split(addr string) (network, address string, err error) {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		if path == "" {
@@ -24,8 +24,10 @@ func Split(addr string) (network, address string, err error) {
 		}
 		return "unix", path, nil
 	}
-	if name, ok := strings.CutPrefix(addr, "upstream:"); ok && name != "" && strings.Trim(name, "0123456789") != "" {
-		return "upstream", name, nil
+	for _, network := range []string{"upstream", "p2p"} {
+		if name, ok := strings.CutPrefix(addr, network+":"); ok && strings.Trim(name, "0123456789") != "" { // else it is a host of that name
+			return network, name, nil
+		}
 	}
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

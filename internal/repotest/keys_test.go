@@ -3,8 +3,6 @@ package repotest_test
 import (
 	"fmt"
 	"go/ast"
-	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -12,124 +10,31 @@ import (
 	"github.com/headpond/headpond/gateway/protocols"
 	"github.com/headpond/headpond/gateway/sources"
 	"github.com/headpond/headpond/gateway/tunnels"
+	"github.com/headpond/headpond/internal/repotest"
 )
 
-// keyTable is a table of keys in the documentation: of each struct that it describes every key stands in it, with its default.
-type keyTable struct {
-	file, header string // header is the first cell of its first line
-	after        string // the heading above it, where the header does not tell
-	of           []any
+var keyTables = []repotest.KeyTable{
+	{File: "docs/configuration.md", Header: "key", After: "## Top level", Of: []any{config.Config{}}},
+	{File: "docs/configuration.md", Header: "key", After: "## Listeners", Of: []any{config.Listener{}}},
+	{File: "docs/configuration.md", Header: "key", After: "## Upstreams", Of: []any{config.Upstream{}}},
+	{File: "docs/configuration.md", Header: "key", After: "### Pool", Of: []any{config.Pool{}}},
+	{File: "docs/discovery.md", Header: "key of `dns`", Of: []any{sources.DNS{}}},
+	{File: "docs/discovery.md", Header: "key of `file`", Of: []any{sources.File{}}},
+	{File: "docs/discovery.md", Header: "key of `kubernetes`", Of: []any{sources.Kubernetes{}}},
+	{File: "docs/tcp.md", Header: "key of `tcp`", Of: []any{protocols.TCPListener{}}},
+	{File: "docs/http.md", Header: "key of a route", Of: []any{protocols.Route{}}},
+	{File: "docs/postgres.md", Header: "key of a listener's `postgres`", Of: []any{protocols.PostgresListener{}}},
+	{File: "docs/postgres.md", Header: "key of an upstream's `postgres`", Of: []any{config.PostgresUpstream{}}},
+	{File: "docs/tunnel.md", Header: "key of `tunnel` (listener) and of a tunnel with `connect`", Of: []any{tunnels.Listener{}, tunnels.Tunnel{}}},
+	{File: "docs/tunnel.md", Header: "key of `tunnel` (listener)", Of: []any{tunnels.Listener{}}},
+	{File: "docs/tunnel.md", Header: "key of a tunnel", Of: []any{tunnels.Tunnel{}}},
 }
 
-var keyTables = []keyTable{
-	{"docs/configuration.md", "key", "## Top level", []any{config.Config{}}},
-	{"docs/configuration.md", "key", "## Listeners", []any{config.Listener{}}},
-	{"docs/configuration.md", "key", "## Upstreams", []any{config.Upstream{}}},
-	{"docs/configuration.md", "key", "### Pool", []any{config.Pool{}}},
-	{"docs/discovery.md", "key of `dns`", "", []any{sources.DNS{}}},
-	{"docs/discovery.md", "key of `file`", "", []any{sources.File{}}},
-	{"docs/discovery.md", "key of `kubernetes`", "", []any{sources.Kubernetes{}}},
-	{"docs/tcp.md", "key of `tcp`", "", []any{protocols.TCPListener{}}},
-	{"docs/http.md", "key of a route", "", []any{protocols.Route{}}},
-	{"docs/postgres.md", "key of a listener's `postgres`", "", []any{protocols.PostgresListener{}}},
-	{"docs/postgres.md", "key of an upstream's `postgres`", "", []any{config.PostgresUpstream{}}},
-	{"docs/tunnel.md", "key of `tunnel` (listener) and of a tunnel with `connect`", "", []any{tunnels.Listener{}, tunnels.Tunnel{}}},
-	{"docs/tunnel.md", "key of `tunnel` (listener)", "", []any{tunnels.Listener{}}},
-	{"docs/tunnel.md", "key of a tunnel", "", []any{tunnels.Tunnel{}}},
-}
+var mdCode = repotest.Code
 
-var mdCode = regexp.MustCompile("`([^`]+)`")
-
-// TestDocumentedKeysAreThoseThereAre compares the tables of keys with what the configuration knows: names and defaults.
-func TestDocumentedKeysAreThoseThereAre(t *testing.T) {
-	docs := markdown(t)
-	documented := map[reflect.Type]map[string]bool{}
-	for _, table := range keyTables {
-		rows := table.rows(docs[table.file])
-		if len(rows) == 0 {
-			t.Errorf("%s has no table %q below %q", table.file, table.header, table.after)
-		}
-		for _, row := range rows {
-			for _, of := range table.of {
-				typ := reflect.TypeOf(of)
-				if documented[typ] == nil {
-					documented[typ] = map[string]bool{}
-				}
-				for _, key := range mdCode.FindAllStringSubmatch(row[0], -1) {
-					checkKey(t, table.file, typ, key[1], row, documented[typ])
-				}
-			}
-		}
-	}
-	for typ, keys := range documented {
-		for _, f := range config.Schema(typ) {
-			if key := f.Tag.Get("conf"); !keys[key] {
-				t.Errorf("no table of the documentation has the key %q of %s", key, typ.Name())
-			}
-		}
-	}
-}
-
-// rows are the table's lines after the header, as cells.
-func (k keyTable) rows(text string) (rows [][]string) {
-	if k.after != "" {
-		_, text, _ = strings.Cut(text, "\n"+k.after+"\n")
-	}
-	_, text, found := strings.Cut(text, "\n| "+k.header+" |")
-	if !found {
-		return nil
-	}
-	lines := strings.Split(text, "\n")
-	for _, line := range lines[2:] {
-		if !strings.HasPrefix(line, "|") {
-			break
-		}
-		cells := strings.Split(strings.Trim(line, "| "), "|")
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		rows = append(rows, append(cells, "", ""))
-	}
-	return rows
-}
-
-// checkKey finds the field of a key, such as log.format, and compares what the row says about it.
-func checkKey(t *testing.T, file string, typ reflect.Type, key string, row []string, seen map[string]bool) {
-	first, rest, nested := strings.Cut(key, ".")
-	f, ok := fieldOf(typ, first)
-	if !ok {
-		t.Errorf("%s: %s has no key %q", file, typ.Name(), key)
-		return
-	}
-	seen[first] = true
-	sub := f.Type
-	if sub.Kind() == reflect.Pointer {
-		sub = sub.Elem()
-	}
-	switch {
-	case nested:
-		checkKey(t, file, sub, rest, row, map[string]bool{})
-	case f.Tag.Get("default") != "":
-		if want := "`" + f.Tag.Get("default") + "`"; !strings.HasPrefix(row[1], want) {
-			t.Errorf("%s: the default of %q is %s, the table says %s", file, key, want, row[1])
-		}
-	case sub.Kind() == reflect.Struct && strings.Contains(row[1]+row[2], "`"):
-		checkInline(t, file, key, sub, row[1]+" "+row[2])
-	}
-}
-
-// checkInline looks for the keys of a struct that has no table in the text about it: `{ca, cert}`, or `interval` `2s` where there is a default.
-func checkInline(t *testing.T, file, key string, typ reflect.Type, text string) {
-	for _, f := range config.Schema(typ) {
-		tag := f.Tag
-		name, value := tag.Get("conf"), tag.Get("default")
-		if value != "" && !strings.Contains(text, "`"+name+"` `"+value+"`") {
-			t.Errorf("%s: the text about %q lacks `%s` `%s`", file, key, name, value)
-		} else if !regexp.MustCompile("`[^`]*\\b" + name + "\\b[^`]*`").MatchString(text) {
-			t.Errorf("%s: the text about %q lacks its key %q", file, key, name)
-		}
-	}
-}
+// TestDocumentedKeysAreThoseThereAre compares the tables of keys with what the configuration knows: names and defaults. Those of peers are
+// compared in their module.
+func TestDocumentedKeysAreThoseThereAre(t *testing.T) { repotest.CheckKeys(t, markdown(t), keyTables) }
 
 // TestDocumentedPoolSizes compares the one default that differs by protocol in every case.
 func TestDocumentedPoolSizes(t *testing.T) {
@@ -152,15 +57,6 @@ upstreams:
 	if !strings.Contains(markdown(t)["docs/configuration.md"], want) {
 		t.Errorf("docs/configuration.md lacks %s", want)
 	}
-}
-
-func fieldOf(typ reflect.Type, key string) (reflect.StructField, bool) {
-	for _, f := range config.Schema(typ) {
-		if f.Tag.Get("conf") == key {
-			return f, true
-		}
-	}
-	return reflect.StructField{}, false
 }
 
 // TestDocumentedReasons compares the reasons for errors in docs/metrics.md with package listener's, both ways.

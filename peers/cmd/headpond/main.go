@@ -1,0 +1,20 @@
+// Command headpond is the released program: the connection-pooling gateway of cmd/headpond, with peers.
+//
+//	headpond demo                  everything on this machine, without a file
+//	headpond serve headpond.yaml
+//	headpond check headpond.yaml
+//
+// Exit codes: 0 done, 1 a problem, 2 wrong usage.
+package main
+
+import (
+	"os"
+
+	"github.com/headpond/headpond/internal/cli"
+	_ "github.com/headpond/headpond/peers/extension"
+)
+
+// version is set by the linker.
+var version string
+
+func main() { os.Exit(cli.Main(version)) }

@@ -1,0 +1,295 @@
+package peers
+
+import (
+	"cmp"
+	"context"
+	"crypto/ed25519"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/pnet"
+	ma "github.com/multiformats/go-multiaddr"
+)
+
+// Defaults of Config, used where a field is zero.
+const (
+	// DefaultMaxConns bounds the libp2p connections of a node: a network of a few hundred nodes is fully connected, and a connection with
+	// its buffers and goroutines takes some 100 KiB.
+	DefaultMaxConns = 512
+	// DefaultMaxMemory bounds what libp2p's buffers for connections and streams may take, in bytes.
+	DefaultMaxMemory = 128 << 20
+	// DefaultKeepAlive is how long a peer may be silent before its connections are taken for dead. Keeping one alive costs two small packets
+	// in a third of that time.
+	DefaultKeepAlive = 3 * time.Second
+	// DefaultMaxStreams bounds the connections to services that one peer may have open here.
+	DefaultMaxStreams = 1024
+	// DefaultDialTimeout bounds the way to a peer: connecting by all its addresses, and the handshakes.
+	DefaultDialTimeout = 10 * time.Second
+)
+
+// Limits of Config.
+const (
+	minMemory    = 16 << 20 // below, a handful of peers is refused
+	minConns     = 8
+	maxConnLimit = 100_000
+	maxStreams   = 1 << 13 // package tunnel's
+	minKeepAlive = 100 * time.Millisecond
+	networkKey   = 32
+)
+
+// ErrConfig is wrapped by every error about a Config.
+var ErrConfig = errors.New("peers: invalid configuration")
+
+// DefaultListen is where a node without Config.Listen listens: QUIC and TCP, IPv4, on the port that libp2p's programs use. With a
+// Config.NetworkKey it is TCP alone.
+var DefaultListen = []string{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001"}
+
+// Config describes a Node. Only Key is required.
+type Config struct {
+	// Key is the node's identity. See LoadOrCreateKey.
+	Key ed25519.PrivateKey
+	// Listen are multiaddresses: /ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, /ip4/0.0.0.0/tcp/4002/ws; nil = DefaultListen.
+	Listen []string
+	// Announce are the multiaddresses that other nodes are told, where they cannot be seen from here: a port that a router forwards. Empty =
+	// those of this machine's interfaces.
+	Announce []string
+	// NetworkKey makes the node a member of a private network: of 32 bytes, which all of its nodes have. Others cannot even begin to talk to
+	// it. It works with TCP and WebSocket only. Empty = none.
+	NetworkKey []byte
+	// Bootstrap are peers that are kept connected, multiaddresses that end in /p2p/ID.
+	Bootstrap []string
+	// MDNS looks for other nodes on the local network, and lets itself be found there.
+	MDNS bool
+	// Services are what other nodes may call here.
+	Services []Service
+	// MaxConns bounds libp2p connections; 0 = DefaultMaxConns, at least 8. At three quarters of that the least useful ones are closed.
+	MaxConns int
+	// MaxMemory bounds the buffers of connections and streams, in bytes; 0 = DefaultMaxMemory, at least 16 MiB.
+	MaxMemory int64
+	// MaxStreams bounds the connections to services that one peer may have open here; 0 = DefaultMaxStreams, at most 8192.
+	MaxStreams int
+	// KeepAlive is how long a peer may be silent; 0 = DefaultKeepAlive.
+	KeepAlive time.Duration
+	// DialTimeout bounds the way to a peer; 0 = DefaultDialTimeout.
+	DialTimeout time.Duration
+	// Version is told to other nodes.
+	Version string
+	// Logger gets what happens to peers; nil = slog.Default().
+	Logger *slog.Logger
+}
+
+// Service is something that other nodes may call.
+type Service struct {
+	Name string // letters, digits, "-", "_" and ".", at most 64, not digits alone
+	// Connect connects to the server behind it. The connection is closed when its user's ends; with a CloseWrite method it can be half closed.
+	Connect func(ctx context.Context) (net.Conn, error)
+	// Anyone says that every peer that can connect may call it: with a NetworkKey, all of the private network.
+	Anyone bool
+	// Peers are the IDs of those that may call it.
+	Peers []string
+	// Timeout bounds Connect; 0 = five seconds. The longest of all services counts.
+	Timeout time.Duration
+}
+
+// Verify reports every problem of c, joined; each wraps ErrConfig.
+func (c Config) Verify() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
+	}
+	if _, _, err := identityOf(c.Key); err != nil {
+		errs = append(errs, err)
+	}
+	for _, l := range c.listen() {
+		if err := CheckListen(l, len(c.NetworkKey) > 0); err != nil {
+			bad("Listen: %q: %w", l, err)
+		}
+	}
+	for _, a := range c.Announce {
+		if _, err := ma.NewMultiaddr(a); err != nil {
+			bad("Announce: %q: %w", a, err)
+		}
+	}
+	for _, b := range c.Bootstrap {
+		if _, err := ParsePeer(b); err != nil {
+			bad("Bootstrap: %q: %w", b, err)
+		}
+	}
+	if n := len(c.NetworkKey); n != 0 && n != networkKey {
+		bad("NetworkKey has %d bytes, want %d", n, networkKey)
+	}
+	if n := c.MaxConns; n != 0 && (n < minConns || n > maxConnLimit) {
+		bad("MaxConns is %d, want 0 (default) or %d to %d", n, minConns, maxConnLimit)
+	}
+	if n := c.MaxMemory; n != 0 && n < minMemory {
+		bad("MaxMemory is %d, want 0 (default) or at least %d", n, minMemory)
+	}
+	if n := c.MaxStreams; n < 0 || n > maxStreams {
+		bad("MaxStreams is %d, want 0 (default) to %d", n, maxStreams)
+	}
+	if k := c.KeepAlive; k != 0 && (k < minKeepAlive || k > time.Hour) {
+		bad("KeepAlive is %v, want %v to 1h", k, minKeepAlive)
+	}
+	if c.DialTimeout < 0 {
+		bad("DialTimeout %v is negative", c.DialTimeout)
+	}
+	c.verifyServices(bad)
+	return errors.Join(errs...)
+}
+
+func (c *Config) verifyServices(bad func(format string, args ...any)) {
+	seen := map[string]bool{}
+	for _, s := range c.Services {
+		if err := CheckService(s.Name); err != nil {
+			bad("service %q: %w", s.Name, err)
+		}
+		if seen[s.Name] {
+			bad("service %q is there twice", s.Name)
+		}
+		seen[s.Name] = true
+		if s.Connect == nil {
+			bad("service %q has no Connect", s.Name)
+		}
+		for _, id := range s.Peers {
+			if _, err := ParseID(id); err != nil {
+				bad("service %q: %w", s.Name, err)
+			}
+		}
+	}
+}
+
+// listen is Listen, or its default.
+func (c *Config) listen() []string {
+	switch {
+	case c.Listen != nil:
+		return c.Listen
+	case len(c.NetworkKey) > 0:
+		return slices.DeleteFunc(slices.Clone(DefaultListen), func(l string) bool { return strings.Contains(l, "/quic") })
+	}
+	return DefaultListen
+}
+
+func (c Config) withDefaults() Config {
+	c.Listen = c.listen()
+	c.MaxConns = cmp.Or(c.MaxConns, DefaultMaxConns)
+	c.MaxMemory = cmp.Or(c.MaxMemory, DefaultMaxMemory)
+	c.MaxStreams = cmp.Or(c.MaxStreams, DefaultMaxStreams)
+	c.KeepAlive = cmp.Or(c.KeepAlive, DefaultKeepAlive)
+	c.DialTimeout = cmp.Or(c.DialTimeout, DefaultDialTimeout)
+	c.Version = cmp.Or(c.Version, "development")
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// maxServiceName bounds names: they are labels of metrics.
+const maxServiceName = 64
+
+// CheckService says what is wrong with the name of a service.
+func CheckService(name string) error {
+	for _, r := range name {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !letter && !strings.ContainsRune("-_.", r) {
+			return fmt.Errorf("%q cannot be in the name of a service; use letters, digits, \"-\", \"_\" and \".\"", r)
+		}
+	}
+	switch {
+	case name == "":
+		return errors.New("the name of the service is missing")
+	case len(name) > maxServiceName:
+		return fmt.Errorf("the name of the service has more than %d characters", maxServiceName)
+	case strings.Trim(name, "0123456789") == "":
+		return errors.New("the name of a service cannot be a number")
+	}
+	return nil
+}
+
+// ParseID reads a peer ID, such as 12D3KooW….
+func ParseID(text string) (peer.ID, error) {
+	id, err := peer.Decode(text)
+	if err != nil {
+		return "", fmt.Errorf("%q is no peer ID, such as 12D3KooW…: %w", clip(text), err)
+	}
+	return id, nil
+}
+
+// ParsePeer reads the address of a peer: a multiaddress that ends in /p2p/ID.
+func ParsePeer(text string) (peer.AddrInfo, error) {
+	addr, err := ma.NewMultiaddr(text)
+	if err != nil {
+		return peer.AddrInfo{}, fmt.Errorf("want an address such as /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW…: %w", err)
+	}
+	info, err := peer.AddrInfoFromP2pAddr(addr)
+	switch {
+	case err != nil:
+		return peer.AddrInfo{}, errors.New("the peer's ID is missing, without which nobody knows who answers there: add /p2p/ and what `headpond peers id` prints at that node")
+	case len(info.Addrs) == 0:
+		return peer.AddrInfo{}, errors.New("the address is missing before /p2p/")
+	}
+	return *info, nil
+}
+
+// CheckListen says what is wrong with an address to listen on, in a private network or not.
+func CheckListen(text string, private bool) error {
+	addr, err := ma.NewMultiaddr(text)
+	if err != nil {
+		return fmt.Errorf("want an address such as /ip4/0.0.0.0/tcp/4001 or /ip4/0.0.0.0/udp/4001/quic-v1: %w", err)
+	}
+	var names []string
+	for _, p := range addr.Protocols() {
+		names = append(names, p.Name)
+	}
+	form := strings.Join(names, "/")
+	switch form = strings.TrimPrefix(strings.TrimPrefix(form, "ip4/"), "ip6/"); {
+	case form == "udp/quic-v1" && private:
+		return errors.New("QUIC cannot be used in a private network; use TCP or WebSocket")
+	case form == "udp/quic-v1", form == "tcp", form == "tcp/ws":
+		return nil
+	case form == "udp":
+		return fmt.Errorf("did you mean %q?", text+"/quic-v1")
+	}
+	return errors.New("want /ip4/ADDRESS/tcp/PORT, /ip4/ADDRESS/tcp/PORT/ws or /ip4/ADDRESS/udp/PORT/quic-v1, or the same with /ip6/")
+}
+
+// ParseNetworkKey reads the key of a private network: 64 hexadecimal digits, or a swarm.key file of other libp2p programs.
+func ParseNetworkKey(text string) ([]byte, error) {
+	text = strings.TrimSpace(text)
+	if strings.HasPrefix(text, "/key/") {
+		key, err := pnet.DecodeV1PSK(strings.NewReader(text))
+		if err != nil {
+			return nil, fmt.Errorf("not a swarm.key file: %w", err)
+		}
+		return key, nil
+	}
+	key, err := hex.DecodeString(text)
+	if err != nil || len(key) != networkKey {
+		return nil, fmt.Errorf("want %d hexadecimal digits (openssl rand -hex %d), or a swarm.key file", 2*networkKey, networkKey)
+	}
+	return key, nil
+}
+
+// maxClip bounds text from elsewhere in messages.
+const maxClip = 100
+
+func clip(s string) string {
+	if len(s) > maxClip {
+		return s[:maxClip] + "…"
+	}
+	return s
+}
+
+// CheckAddr says what is wrong with a multiaddress.
+func CheckAddr(text string) error {
+	if _, err := ma.NewMultiaddr(text); err != nil {
+		return fmt.Errorf("want an address such as /ip4/192.0.2.1/tcp/4001 or /dns4/gw.example.com/udp/4001/quic-v1: %w", err)
+	}
+	return nil
+}

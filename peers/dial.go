@@ -1,0 +1,114 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"github.com/headpond/headpond/tunnel"
+)
+
+// The errors of [Node.Dial], to be tested with [errors.Is], beside ErrNotConnected and ErrClosed. They are wrapped in an [*Error].
+var (
+	// ErrNotOffered: the peer does not offer the service, or not to this node. It does not say which.
+	ErrNotOffered = errors.New("peers: the service is not offered to this node")
+	// ErrUnreachable: the peer offers the service, and cannot connect to its server.
+	ErrUnreachable = errors.New("peers: the peer cannot connect to the service")
+	// ErrBusy: one of the sides has as many connections open as it allows.
+	ErrBusy = errors.New("peers: too many connections")
+)
+
+// Error says which service of which peer could not be called, and why.
+type Error struct {
+	Peer    string // its ID
+	Service string
+	Err     error
+}
+
+// Error describes the failure in one line.
+func (e *Error) Error() string {
+	return fmt.Sprintf("service %s of peer %s: %v", e.Service, e.Peer, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Timeout tells whether a deadline was the cause.
+func (e *Error) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.Err, &t) && t.Timeout()
+}
+
+// Target is a service that can be called, as endpoints name it: "PEERID/service".
+type Target struct {
+	Peer    string // an ID
+	Service string
+}
+
+// String is what ParseTarget reads.
+func (t Target) String() string { return t.Peer + "/" + t.Service }
+
+// ParseTarget reads a Target.
+func ParseTarget(text string) (Target, error) {
+	id, service, ok := strings.Cut(text, "/")
+	if !ok {
+		return Target{}, fmt.Errorf("want PEERID/service, got %q", clip(text))
+	}
+	if _, err := ParseID(id); err != nil {
+		return Target{}, err
+	}
+	return Target{id, service}, CheckService(service)
+}
+
+// Dial connects to a service and waits until the peer has connected to the server behind it, or says why not: one round trip, if this node
+// has called the peer before. The error is an *Error.
+func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
+	id, err := ParseID(t.Peer)
+	if err == nil {
+		err = CheckService(t.Service)
+	}
+	if err == nil && id == n.id {
+		err = fmt.Errorf("%w: it is this node; connect to the server itself", ErrConfig)
+	}
+	if err != nil {
+		return nil, &Error{t.Peer, t.Service, err}
+	}
+	conn, err := n.dial(ctx, id, t.Service)
+	if err != nil {
+		return nil, &Error{t.Peer, t.Service, meaning(err)}
+	}
+	return conn, nil
+}
+
+func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Conn, error) {
+	for {
+		l, err := n.links.to(id)
+		if err != nil {
+			return nil, err
+		}
+		conn, err := l.client.Dial(ctx, tunnel.UpstreamPrefix+service)
+		if errors.Is(err, tunnel.ErrClosed) && n.life.Err() == nil {
+			continue // it was idle, and has just been let go
+		}
+		return conn, err
+	}
+}
+
+// meaning turns an error of a tunnel into one of this package.
+func meaning(err error) error {
+	if inner, ok := errors.AsType[*tunnel.Error](err); ok {
+		err = inner.Err
+	}
+	for _, m := range []struct{ is, means error }{
+		{tunnel.ErrRefused, ErrNotOffered}, {tunnel.ErrUnreachable, ErrUnreachable}, {tunnel.ErrBusy, ErrBusy}, {tunnel.ErrClosed, ErrClosed},
+		{tunnel.ErrNotConnected, ErrNotConnected},
+	} {
+		if errors.Is(err, m.is) && !errors.Is(err, m.means) {
+			return fmt.Errorf("%w: %w", m.means, err)
+		}
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package extension
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/gateway/tunnels"
+	"github.com/headpond/headpond/internal/cli"
+	"github.com/headpond/headpond/peers"
+)
+
+// EndpointPrefix begins endpoints that are services of other nodes.
+const EndpointPrefix = "p2p:"
+
+func init() {
+	extend.RegisterExtension(extend.Extension{New: newPart, Config: config.Extension{
+		File: &FileKeys{}, Endpoints: map[string]func(string) error{EndpointPrefix: checkTarget},
+		Check: check, CheckUpstream: checkUpstream, Far: carried,
+		Suffices: func(cfg *config.Config) bool { return nodeOf(cfg) != nil },
+	}})
+	cli.Register(cli.Command{Name: "peers", Args: actions, About: "this gateway's peer ID", Run: command})
+}
+
+// FileKeys are the keys at the top of the file.
+type FileKeys struct {
+	Peers    *Peers    `conf:"peers"`                                             // nil: this gateway is no node
+	Services []Service `conf:"services" key:"Name" scope:"service" maxlen:"1000"` // what other nodes may call
+}
+
+// Peers is the section "peers": this gateway as a node.
+type Peers struct {
+	Key            string        `conf:"key" required:"true"`                                 // the file with the node's identity; it is made if it is not there
+	Listen         []Listen      `conf:"listen" maxlen:"64"`                                  // multiaddresses; default QUIC and TCP, port 4001
+	Announce       []Multiaddr   `conf:"announce" maxlen:"64"`                                // what others are told instead
+	NetworkKey     config.Secret `conf:"network_key"`                                         // of a private network: 64 hexadecimal digits, or a swarm.key file
+	Bootstrap      []Bootstrap   `conf:"bootstrap" maxlen:"1000"`                             // nodes that are kept connected
+	MDNS           bool          `conf:"mdns" default:"false"`                                // find nodes on the local network, and be found
+	MaxConnections int           `conf:"max_connections" default:"512" min:"8" max:"100000"`  // to and from other nodes
+	MaxMemory      int           `conf:"max_memory_mib" default:"128" min:"16" max:"1048576"` // for the buffers of these
+	MaxStreams     int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`       // connections to services that one peer may have open here
+	KeepAlive      time.Duration `conf:"keep_alive" default:"3s" min:"1s" max:"1h"`           // a peer that is silent for so long, although asked, is taken for gone
+	DialTimeout    time.Duration `conf:"dial_timeout" default:"10s" min:"100ms" max:"10m"`    // connecting to a peer
+}
+
+// Service is something that other nodes may call.
+type Service struct {
+	Name     string   `conf:"-"`
+	Upstream string   `conf:"upstream" required:"true"`          // where its connections go
+	Allow    []Caller `conf:"allow" single:"true" maxlen:"1000"` // who may call it: peer IDs, or "anyone"; empty: nobody
+}
+
+// Anyone in "allow" is every node that can connect.
+const Anyone = "anyone"
+
+// Caller is a peer ID, or Anyone.
+type Caller string
+
+// Check implements config.Checked.
+func (Caller) Check(text string) error {
+	if text == Anyone {
+		return nil
+	}
+	if config.Closest(text, []string{Anyone}) != "" {
+		return fmt.Errorf("want a peer ID; did you mean %q?", Anyone)
+	}
+	if _, err := peers.ParseID(text); err != nil {
+		return fmt.Errorf("want a peer ID such as 12D3KooW…, as `headpond peers id` prints, or %q", Anyone)
+	}
+	return nil
+}
+
+// Listen is a multiaddress to listen on.
+type Listen string
+
+// Check implements config.Checked. Whether it can be used in a private network is checked later.
+func (Listen) Check(text string) error { return peers.CheckListen(text, false) }
+
+// Bootstrap is the multiaddress of a node, with its ID.
+type Bootstrap string
+
+// Check implements config.Checked.
+func (Bootstrap) Check(text string) error {
+	_, err := peers.ParsePeer(text)
+	return err
+}
+
+// Multiaddr is a multiaddress.
+type Multiaddr string
+
+// Check implements config.Checked.
+func (Multiaddr) Check(text string) error { return peers.CheckAddr(text) }
+
+// nodeOf returns the section "peers", nil if there is none.
+func nodeOf(cfg *config.Config) *Peers { return config.PartOf[FileKeys](cfg).Peers }
+
+// servicesOf returns the section "services".
+func servicesOf(cfg *config.Config) []Service { return config.PartOf[FileKeys](cfg).Services }
+
+// keyFile is the path of a node's key: relative to the folder of the configuration file.
+func keyFile(cfg *config.Config, p *Peers) string {
+	if filepath.IsAbs(p.Key) {
+		return p.Key
+	}
+	return filepath.Join(filepath.Dir(cfg.File), p.Key)
+}
+
+// checkTarget checks what follows EndpointPrefix.
+func checkTarget(text string) error {
+	if strings.Contains(text, "/") {
+		_, err := peers.ParseTarget(text)
+		return err
+	}
+	return fmt.Errorf("want p2p:PEERID/service")
+}
+
+// targetsOf returns the endpoints of an upstream that are services of other nodes.
+func targetsOf(u *config.Upstream) (targets []peers.Target) {
+	for _, e := range u.Endpoints {
+		if t, ok := targetOf(e.Address); ok {
+			targets = append(targets, t)
+		}
+	}
+	return targets
+}
+
+// targetOf reads an endpoint, which has been checked; ok is false if it is no other node's.
+func targetOf(address string) (t peers.Target, ok bool) {
+	text, ok := strings.CutPrefix(address, EndpointPrefix)
+	if ok {
+		t, _ = peers.ParseTarget(text)
+	}
+	return t, ok
+}
+
+// carried reports whether other nodes connect to an upstream's endpoints.
+func carried(u *config.Upstream) bool { return len(targetsOf(u)) > 0 }
+
+// texts turns a list of texts of one type into strings.
+func texts[T ~string](list []T) (out []string) {
+	for _, t := range list {
+		out = append(out, string(t))
+	}
+	return out
+}
+
+// bridge is the protocol of upstreams that services name: those whose connections go to the other end of a tunnel.
+const bridge = tunnels.Protocol

@@ -1,0 +1,202 @@
+package extension
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+	"sync"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/peers"
+)
+
+// part is the node of one gateway, if it is one.
+type part struct {
+	gateway extend.Gateway
+
+	mu      sync.Mutex  // never held while the gateway or a node is asked
+	node    *peers.Node // nil: none
+	cfg     *Peers      // of node
+	retired *peers.Node // by a reload, and not drained yet
+}
+
+func newPart(g extend.Gateway) extend.Part { return &part{gateway: g} }
+
+// errStarting: a service of a configuration that is not in force yet.
+var errStarting = errors.New("the gateway is starting or reloading")
+
+// errFixed is why a reload cannot change what a node is.
+var errFixed = errors.New("these settings of \"peers\" hold until the gateway ends: restart it")
+
+// now returns the node, nil if there is none.
+func (p *part) now() *peers.Node {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.node
+}
+
+// Check implements extend.Part. What can be known without listening has been checked with the file.
+func (p *part) Check(*config.Config, func(err error, at any)) {}
+
+// Plan implements extend.Part.
+func (p *part) Plan(plan *extend.Plan) error {
+	p.mu.Lock()
+	old, cfg := p.node, p.cfg
+	p.mu.Unlock()
+	next := nodeOf(plan.New)
+	switch {
+	case old == nil && next == nil:
+		return nil
+	case next == nil:
+		p.retire(plan, old)
+		return nil
+	case old == nil:
+		return p.begin(plan, next)
+	}
+	if !reflect.DeepEqual(fixed(cfg), fixed(next)) {
+		return fmt.Errorf("peers: %w", errFixed)
+	}
+	services := p.offer(plan.New)
+	plan.Commit = append(plan.Commit, func() error {
+		p.mu.Lock()
+		p.cfg = next
+		p.mu.Unlock()
+		return errors.Join(old.SetBootstrap(texts(next.Bootstrap)), old.SetServices(services))
+	})
+	if !reflect.DeepEqual(cfg.Bootstrap, next.Bootstrap) || !reflect.DeepEqual(servicesOf(plan.Old), servicesOf(plan.New)) {
+		plan.Changes = append(plan.Changes, "peers changed")
+	}
+	return nil
+}
+
+// fixed is what a node keeps as long as it runs.
+func fixed(p *Peers) Peers {
+	c := *p
+	c.Bootstrap = nil
+	return c
+}
+
+// begin starts a node.
+func (p *part) begin(plan *extend.Plan, next *Peers) error {
+	path := keyFile(plan.New, next)
+	key, made, err := peers.LoadOrCreateKey(path)
+	if err != nil {
+		return fmt.Errorf("peers: key: %w", err)
+	}
+	cfg := peers.Config{
+		Key: key, Listen: texts(next.Listen), Announce: texts(next.Announce), Bootstrap: texts(next.Bootstrap), MDNS: next.MDNS,
+		MaxConns: next.MaxConnections, MaxMemory: int64(next.MaxMemory) << 20, MaxStreams: next.MaxStreams, KeepAlive: next.KeepAlive,
+		DialTimeout: next.DialTimeout, Services: p.offer(plan.New), Logger: p.gateway.Logger(),
+	}
+	if !next.NetworkKey.IsZero() {
+		if cfg.NetworkKey, err = peers.ParseNetworkKey(next.NetworkKey.Reveal()); err != nil {
+			return fmt.Errorf("peers: network_key: %w", err)
+		}
+	}
+	node, err := peers.New(cfg)
+	if err != nil {
+		return fmt.Errorf("peers: %w", err)
+	}
+	p.gateway.Logger().Info("peers: node", "id", node.ID(), "addresses", node.Addrs(), "key", path, "new_key", made, "private", len(cfg.NetworkKey) > 0)
+	plan.Abort = append(plan.Abort, func() {
+		node.Close()
+		p.swap(nil, nil)
+	})
+	plan.Changes = append(plan.Changes, "peers added")
+	if plan.Old == nil { // pools that warm up use it before there is anything to commit
+		p.swap(node, next)
+	}
+	plan.Swap = append(plan.Swap, func() { p.swap(node, next) })
+	return nil
+}
+
+// retire takes the node out of service.
+func (p *part) retire(plan *extend.Plan, old *peers.Node) {
+	plan.Changes = append(plan.Changes, "peers removed")
+	plan.Swap = append(plan.Swap, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.node, p.cfg, p.retired = nil, nil, old
+	})
+	plan.Retired = append(plan.Retired, &extend.Retired{
+		Kind: "peers", Name: "node", Protocol: "p2p", Sessions: "connections of a removed node",
+		Active: func() int { return old.Active() },
+		Drain: func(ctx context.Context) error {
+			defer old.Close()
+			return old.Drain(ctx)
+		},
+		Gone: func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.retired = nil
+		},
+	})
+}
+
+func (p *part) swap(node *peers.Node, cfg *Peers) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.node, p.cfg = node, cfg
+}
+
+// offer is what other nodes may call.
+func (p *part) offer(cfg *config.Config) (services []peers.Service) {
+	for _, s := range servicesOf(cfg) {
+		offered := peers.Service{Name: s.Name, Connect: func(ctx context.Context) (net.Conn, error) { return p.connect(ctx, s.Upstream) }}
+		for _, a := range s.Allow {
+			if a == Anyone {
+				offered.Anyone = true
+			} else {
+				offered.Peers = append(offered.Peers, string(a))
+			}
+		}
+		if u := cfg.Upstream(s.Upstream); u != nil {
+			offered.Timeout = u.ConnectTimeout + u.Pool.AcquireTimeout
+		}
+		services = append(services, offered)
+	}
+	return services
+}
+
+// connect connects to an upstream that a service names, as it is configured now.
+func (p *part) connect(ctx context.Context, name string) (net.Conn, error) {
+	u, ok := p.gateway.Upstream(name).(interface {
+		Connect(ctx context.Context) (net.Conn, error)
+	})
+	if !ok {
+		return nil, fmt.Errorf("upstream %q: %w", name, errStarting)
+	}
+	return u.Connect(ctx)
+}
+
+// Registers implements extend.Part.
+func (p *part) Registers() (all []extend.Register) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range []*peers.Node{p.node, p.retired} {
+		if n != nil {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// Drain implements extend.Part: first what others call here, and last what is called there.
+func (p *part) Drain(ctx context.Context, last bool) error {
+	n := p.now()
+	switch {
+	case n == nil:
+		return nil
+	case !last:
+		return n.Withdraw(ctx)
+	}
+	defer n.Close()
+	return n.Drain(ctx)
+}
+
+// Show implements extend.Part.
+func (p *part) Show() []admin.Addition { return show(p.now()) }

@@ -1,0 +1,142 @@
+package extension
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/peers"
+)
+
+// NodeStatus is this gateway as a node, in /api/v1/status. Counters count since the start.
+type NodeStatus struct {
+	ID        string   `json:"id"`
+	Addresses []string `json:"addresses"`
+	Conns     int      `json:"connections"` // libp2p connections
+	Peers     int      `json:"peers"`       // that are connected
+	Callers   []string `json:"callers"`     // peers that have a session to call services here
+	Streams   int      `json:"streams"`     // connections to services here that are open
+	Accepted  uint64   `json:"accepted"`    // connections to services here
+	Refused   uint64   `json:"refused"`     // of those, by policy or limit
+	Failed    uint64   `json:"failed"`      // of those, because the server could not be reached
+	BytesIn   uint64   `json:"bytes_in"`    // to services here
+	BytesOut  uint64   `json:"bytes_out"`   // from them
+}
+
+// PeerStatus is another node, in /api/v1/status.
+type PeerStatus struct {
+	ID        string  `json:"id"`
+	Bootstrap bool    `json:"bootstrap"`
+	Connected bool    `json:"connected"`
+	Relayed   bool    `json:"relayed"`
+	Path      string  `json:"path"`        // the multiaddress of the connection
+	RTT       float64 `json:"rtt_seconds"` // 0: not known
+	Calls     int     `json:"calls"`       // connections to its services that are open
+	Callers   int     `json:"callers"`     // connections to services here that it has open
+	Opened    uint64  `json:"opened"`      // connections to its services, since it is called
+	BytesIn   uint64  `json:"bytes_in"`    // from its services
+	BytesOut  uint64  `json:"bytes_out"`   // to them
+	LastError string  `json:"last_error"`  // why a bootstrap peer, or one that is called, is not connected
+}
+
+// show returns what the admin pages show of a node, nil if there is none.
+func show(n *peers.Node) []admin.Addition {
+	if n == nil {
+		return []admin.Addition{nodeReport.Of(nil), peerReport.Of(nil)}
+	}
+	s := n.Status()
+	node := NodeStatus{
+		ID: s.ID, Addresses: append([]string{}, s.Addrs...), Conns: s.Conns, Callers: append([]string{}, s.Served.Connected...), Streams: s.Served.Streams,
+		Accepted: s.Served.Accepted, Refused: s.Served.Refused, Failed: s.Served.Failed, BytesIn: s.Served.BytesIn, BytesOut: s.Served.BytesOut,
+	}
+	var rows []PeerStatus
+	for _, p := range s.Peers {
+		row := PeerStatus{
+			ID: p.ID, Bootstrap: p.Bootstrap, Connected: p.Connected, Relayed: p.Relayed, Path: p.Path, RTT: p.RTT.Seconds(),
+			Calls: p.Calls.Streams, Callers: p.Callers, Opened: p.Calls.Opened, BytesIn: p.Calls.BytesIn, BytesOut: p.Calls.BytesOut,
+		}
+		if p.Err != nil {
+			row.LastError = p.Err.Error()
+		}
+		if p.Connected {
+			node.Peers++
+		}
+		rows = append(rows, row)
+	}
+	return []admin.Addition{nodeReport.Of([]NodeStatus{node}), peerReport.Of(rows)}
+}
+
+var nodeReport = admin.Report[NodeStatus]{
+	Key: "node", Title: "Node",
+	Columns: []admin.Column[NodeStatus]{
+		admin.Text("node", func(s NodeStatus) string { return s.ID }),
+		admin.Count("peers", func(s NodeStatus) float64 { return float64(s.Peers) }),
+		admin.Count("callers", func(s NodeStatus) float64 { return float64(len(s.Callers)) }),
+		admin.Count("streams", func(s NodeStatus) float64 { return float64(s.Streams) }),
+		admin.Count("refused", func(s NodeStatus) float64 { return float64(s.Refused) }),
+	},
+	Details: []admin.Column[NodeStatus]{
+		admin.Count("accepted", func(s NodeStatus) float64 { return float64(s.Accepted) }),
+		admin.Count("failed", func(s NodeStatus) float64 { return float64(s.Failed) }),
+		admin.Bytes("in", func(s NodeStatus) float64 { return float64(s.BytesIn) }),
+		admin.Bytes("out", func(s NodeStatus) float64 { return float64(s.BytesOut) }),
+		admin.Text("addresses", func(s NodeStatus) string { return strings.Join(s.Addresses, " ") }),
+	},
+	Values: func(NodeStatus) []string { return nil },
+	Metrics: []admin.RowMetric[NodeStatus]{
+		admin.Gauge("node_peers", "Other nodes that are connected.", func(s NodeStatus) float64 { return float64(s.Peers) }),
+		admin.Gauge("node_connections", "libp2p connections to other nodes.", func(s NodeStatus) float64 { return float64(s.Conns) }),
+		admin.Gauge("node_streams", "Connections to services here that other nodes have open.", func(s NodeStatus) float64 { return float64(s.Streams) }),
+		admin.Counter("node_accepted_total", "Connections to services here that other nodes asked for.", func(s NodeStatus) float64 { return float64(s.Accepted) }),
+		admin.Counter("node_refused_total", "Connections to services here that policy or limits forbade.", func(s NodeStatus) float64 { return float64(s.Refused) }),
+		admin.Counter("node_failed_total", "Connections to services here whose server could not be reached.", func(s NodeStatus) float64 { return float64(s.Failed) }),
+		admin.Counter("node_received_bytes_total", "Bytes to services here.", func(s NodeStatus) float64 { return float64(s.BytesIn) }),
+		admin.Counter("node_sent_bytes_total", "Bytes from services here.", func(s NodeStatus) float64 { return float64(s.BytesOut) }),
+	},
+}
+
+var peerReport = admin.Report[PeerStatus]{
+	Key: "peers", Title: "Peers",
+	Columns: []admin.Column[PeerStatus]{
+		admin.Text("peer", func(s PeerStatus) string { return s.ID }),
+		admin.State("state", PeerStatus.state),
+		admin.Text("rtt", PeerStatus.rtt),
+		admin.Count("calls", func(s PeerStatus) float64 { return float64(s.Calls) }),
+		admin.Count("callers", func(s PeerStatus) float64 { return float64(s.Callers) }),
+	},
+	Details: []admin.Column[PeerStatus]{
+		admin.Text("path", func(s PeerStatus) string { return s.Path }),
+		admin.Count("opened", func(s PeerStatus) float64 { return float64(s.Opened) }),
+		admin.Bytes("in", func(s PeerStatus) float64 { return float64(s.BytesIn) }),
+		admin.Bytes("out", func(s PeerStatus) float64 { return float64(s.BytesOut) }),
+		admin.Error("error", func(s PeerStatus) string { return s.LastError }),
+	},
+	Trouble: func(s PeerStatus, _ time.Time) string {
+		if s.LastError == "" {
+			return ""
+		}
+		return fmt.Sprintf("peer %s: %s", s.ID, s.LastError)
+	},
+}
+
+// state is a peer's in a word.
+func (s PeerStatus) state() (admin.Level, string) {
+	switch {
+	case !s.Connected && s.LastError != "":
+		return admin.Bad, "not connected"
+	case !s.Connected:
+		return admin.Neutral, "not connected"
+	case s.Relayed:
+		return admin.Warn, "relayed"
+	}
+	return admin.Good, "direct"
+}
+
+// rtt is the round trip to a peer as people read it.
+func (s PeerStatus) rtt() string {
+	if s.RTT == 0 {
+		return ""
+	}
+	return time.Duration(s.RTT * float64(time.Second)).Round(10 * time.Microsecond).String()
+}

@@ -1,0 +1,236 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/peerstore"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+)
+
+// The pauses between two attempts to connect to a bootstrap peer grow from firstPause to mostPause.
+const (
+	firstPause = 200 * time.Millisecond
+	mostPause  = 15 * time.Second
+)
+
+// tagKnown protects the connections to bootstrap peers.
+const tagKnown = "bootstrap"
+
+// known are the bootstrap peers. Each has a goroutine that keeps it connected.
+type known struct {
+	node *Node
+
+	mu     sync.Mutex // held for a few instructions
+	closed bool
+	peers  map[peer.ID]*keeper
+	work   sync.WaitGroup
+}
+
+// keeper keeps one peer connected.
+type keeper struct {
+	info peer.AddrInfo
+	stop context.CancelFunc
+	lost chan struct{} // has a place: the peer's last connection has gone
+	err  error         // of the last attempt; guarded by known.mu
+}
+
+// start watches connections go.
+func (k *known) start() {
+	k.peers = map[peer.ID]*keeper{}
+	k.node.host.Network().Notify(&network.NotifyBundle{DisconnectedF: func(_ network.Network, c network.Conn) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if p := k.peers[c.RemotePeer()]; p != nil {
+			p.poke()
+		}
+	}})
+}
+
+func (p *keeper) poke() {
+	select {
+	case p.lost <- struct{}{}:
+	default:
+	}
+}
+
+// SetBootstrap replaces the peers that are kept connected. The error wraps ErrConfig, and nothing has changed then.
+func (n *Node) SetBootstrap(addrs []string) error {
+	cfg := n.cfg
+	cfg.Bootstrap = addrs
+	if err := cfg.Verify(); err != nil {
+		return err
+	}
+	n.known.set(addrs)
+	return nil
+}
+
+// set makes addrs, which have been verified, the peers that are kept.
+func (k *known) set(addrs []string) {
+	want := map[peer.ID]peer.AddrInfo{}
+	for _, text := range addrs {
+		info, _ := ParsePeer(text)
+		if info.ID == k.node.id {
+			continue // all nodes may have the same list
+		}
+		all := want[info.ID]
+		all.ID, all.Addrs = info.ID, append(all.Addrs, info.Addrs...)
+		want[info.ID] = all
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return
+	}
+	for id, p := range k.peers {
+		if _, stays := want[id]; !stays {
+			p.stop()
+			delete(k.peers, id)
+			k.node.host.ConnManager().Unprotect(id, tagKnown)
+		}
+	}
+	for id, info := range maps.All(want) {
+		if old := k.peers[id]; old != nil {
+			old.stop()
+		}
+		ctx, stop := context.WithCancel(k.node.life)
+		p := &keeper{info: info, stop: stop, lost: make(chan struct{}, 1)}
+		k.peers[id] = p
+		k.node.host.ConnManager().Protect(id, tagKnown)
+		k.work.Go(func() { k.keep(ctx, p) })
+	}
+}
+
+// keep connects to a peer, whenever it is not connected, until ctx ends.
+func (k *known) keep(ctx context.Context, p *keeper) {
+	pause, logged := firstPause, ""
+	for {
+		err := k.node.connect(ctx, p.info)
+		if ctx.Err() != nil {
+			return
+		}
+		k.mu.Lock()
+		p.err = err
+		k.mu.Unlock()
+		if err == nil {
+			if logged != "" {
+				k.node.log.Info("peers: bootstrap peer connected", "peer", p.info.ID.String())
+			}
+			pause, logged = firstPause, ""
+			select {
+			case <-ctx.Done():
+				return
+			case <-p.lost:
+			}
+			continue
+		}
+		if text := err.Error(); text != logged {
+			k.node.log.Warn("peers: bootstrap peer not connected, trying again", "peer", p.info.ID.String(), "error", err)
+			logged = text
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		pause = min(2*pause, mostPause)
+	}
+}
+
+// addrTTL is how long an address is believed that a peer has not confirmed.
+const addrTTL = 10 * time.Minute
+
+// connect connects to a peer at the addresses given, and what else is known, unless it is connected.
+func (n *Node) connect(ctx context.Context, info peer.AddrInfo) error {
+	if n.host.Network().Connectedness(info.ID) == network.Connected {
+		return nil
+	}
+	// The addresses are those of an operator: a failure a moment ago is no reason not to try them now.
+	if s, ok := n.host.Network().(*swarm.Swarm); ok {
+		s.Backoff().Clear(info.ID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
+	defer cancel()
+	n.host.Peerstore().AddAddrs(info.ID, info.Addrs, peerstore.TempAddrTTL)
+	if err := n.host.Connect(ctx, info); err != nil {
+		return explain(info.ID, err)
+	}
+	return nil
+}
+
+// ErrNotConnected: there is no way to a peer now.
+var ErrNotConnected = errors.New("peers: not connected")
+
+// explain says in one line why a peer cannot be connected to.
+func explain(id peer.ID, err error) error {
+	var dial *swarm.DialError
+	if errors.As(err, &dial) && len(dial.DialErrors) > 0 {
+		causes := make([]error, 0, len(dial.DialErrors))
+		for _, d := range dial.DialErrors {
+			causes = append(causes, fmt.Errorf("%s: %w", d.Address, d.Cause))
+		}
+		return fmt.Errorf("%w: peer %s: %w", ErrNotConnected, id, oneLine(causes))
+	}
+	if errors.Is(err, swarm.ErrNoAddresses) {
+		return fmt.Errorf("%w: peer %s: no address of it is known: %w", ErrNotConnected, id, err)
+	}
+	return fmt.Errorf("%w: peer %s: %w", ErrNotConnected, id, err)
+}
+
+// oneLine joins errors without line breaks.
+type lines []error
+
+func oneLine(errs []error) error { return lines(errs) }
+
+func (l lines) Error() string {
+	text := ""
+	for i, err := range l {
+		if i > 0 {
+			text += "; "
+		}
+		text += err.Error()
+	}
+	return text
+}
+
+func (l lines) Unwrap() []error { return l }
+
+// trouble says why a bootstrap peer is not connected, nil if it is.
+func (k *known) trouble(id peer.ID) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p := k.peers[id]; p != nil {
+		return p.err
+	}
+	return nil
+}
+
+// ids are the bootstrap peers.
+func (k *known) ids() (all []peer.ID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id := range k.peers {
+		all = append(all, id)
+	}
+	return all
+}
+
+// close lets all peers go.
+func (k *known) close() {
+	k.mu.Lock()
+	k.closed = true
+	for _, p := range k.peers {
+		p.stop()
+	}
+	k.mu.Unlock()
+	k.work.Wait()
+}

@@ -1,0 +1,76 @@
+package peers
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/discovery/mdns"
+)
+
+// mdnsName is the service that nodes are found by on the local network. It is not that of other libp2p programs.
+const mdnsName = "_headpond._udp"
+
+// maxFound bounds the nodes of the local network that are being connected to at a time: anybody there can claim to be any number of them.
+const maxFound = 8
+
+// finder connects to what mDNS has found.
+type finder struct {
+	node    *Node
+	service mdns.Service
+	places  chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup
+}
+
+// startMDNS begins to look for nodes, and to be found, if the configuration asks for it.
+func (n *Node) startMDNS() error {
+	if !n.cfg.MDNS {
+		return nil
+	}
+	f := &finder{node: n, places: make(chan struct{}, maxFound)}
+	f.service = mdns.NewMdnsService(n.host, mdnsName, f)
+	if err := f.service.Start(); err != nil {
+		return fmt.Errorf("%w: mDNS: %w", ErrListen, err)
+	}
+	n.finder = f
+	return nil
+}
+
+func (n *Node) stopMDNS() {
+	f := n.finder
+	if f == nil {
+		return
+	}
+	_ = f.service.Close()
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.work.Wait()
+}
+
+// HandlePeerFound implements mdns.Notifee.
+func (f *finder) HandlePeerFound(info peer.AddrInfo) {
+	if info.ID == f.node.id || f.node.host.Network().Connectedness(info.ID) == network.Connected {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	select {
+	case f.places <- struct{}{}:
+	default:
+		return // it is announced again and again
+	}
+	f.work.Go(func() {
+		defer func() { <-f.places }()
+		if err := f.node.connect(f.node.life, info); err != nil && f.node.life.Err() == nil {
+			f.node.log.Debug("peers: a node on the local network cannot be connected to", "peer", info.ID.String(), "error", err)
+		}
+	})
+}

@@ -1,0 +1,172 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
+	"github.com/libp2p/go-libp2p/p2p/security/noise"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
+	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
+	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
+	"github.com/libp2p/go-libp2p/p2p/transport/websocket"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/headpond/headpond/tunnel"
+)
+
+// ErrClosed: the node drains, or is closed.
+var ErrClosed = errors.New("peers: the node is closed")
+
+// ErrListen is wrapped by the error about an address that cannot be listened on.
+var ErrListen = errors.New("peers: cannot listen")
+
+// Node is a member of a network. All methods are safe for concurrent use.
+type Node struct {
+	cfg  Config // with defaults; Services and Bootstrap are as at the start
+	id   peer.ID
+	host host.Host
+	log  *slog.Logger
+
+	life context.Context // until Drain or Close
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	server *tunnel.Server // what other nodes call
+	accept *streamListener
+	known  known
+	links  links
+	finder *finder // nil: mDNS is off
+
+	closing sync.Once
+}
+
+// New starts a node: it listens, begins to connect to its bootstrap peers, and serves its services, until Drain or Close. The error wraps
+// ErrConfig or ErrListen.
+func New(cfg Config) (*Node, error) {
+	if err := cfg.Verify(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	h, err := newHost(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, id: h.ID(), host: h, log: cfg.Logger.With("node", h.ID().String())}
+	n.life, n.end = context.WithCancel(context.Background())
+	n.links.node, n.known.node = n, n
+	if err := n.start(); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// start sets everything in motion.
+func (n *Node) start() error {
+	server, err := tunnel.NewServer(n.serverConfig(n.cfg.Services))
+	if err != nil {
+		return err
+	}
+	n.server = server
+	n.accept = newStreamListener(n.host)
+	n.work.Go(func() { _ = server.Serve(n.accept) })
+	for _, l := range n.cfg.Listen {
+		if err := n.host.Network().Listen(ma.StringCast(l)); err != nil {
+			return fmt.Errorf("%w on %s: %w", ErrListen, l, err)
+		}
+	}
+	n.known.start()
+	n.known.set(n.cfg.Bootstrap)
+	n.work.Go(n.links.tidy)
+	return n.startMDNS()
+}
+
+// newHost makes the libp2p host. It does not listen yet.
+func newHost(cfg *Config) (host.Host, error) {
+	key, _, err := identityOf(cfg.Key)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := newLimits(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("%w: limits: %w", ErrConfig, err)
+	}
+	keeper, err := newKeeper(cfg)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: limits: %w", ErrConfig, err), limits.Close())
+	}
+	options := []libp2p.Option{
+		libp2p.Identity(key), libp2p.UserAgent("headpond/" + cfg.Version), libp2p.NoListenAddrs, libp2p.DisableMetrics(),
+		libp2p.ResourceManager(limits), libp2p.ConnectionManager(keeper), libp2p.WithDialTimeout(cfg.DialTimeout),
+		libp2p.Security(libp2ptls.ID, libp2ptls.New), libp2p.Security(noise.ID, noise.New), libp2p.Muxer(yamux.ID, yamux.DefaultTransport),
+		libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(websocket.New),
+	}
+	if len(cfg.NetworkKey) > 0 {
+		options = append(options, libp2p.PrivateNetwork(cfg.NetworkKey))
+	} else {
+		options = append(options, libp2p.Transport(quic.NewTransport))
+	}
+	if len(cfg.Announce) > 0 {
+		var told []ma.Multiaddr
+		for _, a := range cfg.Announce {
+			told = append(told, ma.StringCast(a))
+		}
+		options = append(options, libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr { return told }))
+	}
+	h, err := libp2p.New(options...)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), keeper.Close(), limits.Close())
+	}
+	return h, nil
+}
+
+// ID returns the node's peer ID.
+func (n *Node) ID() string { return n.id.String() }
+
+// Addrs returns where the node can be connected to, multiaddresses that end in /p2p/ID.
+func (n *Node) Addrs() (all []string) {
+	for _, a := range n.host.Addrs() {
+		all = append(all, a.String()+"/p2p/"+n.ID())
+	}
+	return all
+}
+
+// Withdraw takes no more connections to services, tells the peers so, and waits until those that are open have ended. When ctx ends first they
+// are cut off, and the error says how many. The node can still call others.
+func (n *Node) Withdraw(ctx context.Context) error { return n.server.Drain(ctx) }
+
+// Drain is Withdraw, and waits likewise for the connections that this node has to services of others. Afterwards only Close is of use.
+func (n *Node) Drain(ctx context.Context) error {
+	n.end()
+	errs := make([]error, 2)
+	var both sync.WaitGroup
+	both.Go(func() { errs[0] = n.Withdraw(ctx) })
+	both.Go(func() { errs[1] = n.links.drain(ctx) })
+	both.Wait()
+	return errors.Join(errs...)
+}
+
+// Close ends everything now, and returns when nothing runs any more.
+func (n *Node) Close() {
+	n.closing.Do(func() {
+		n.end()
+		n.links.close()
+		if n.server != nil {
+			n.server.Close()
+		}
+		if n.accept != nil {
+			_ = n.accept.Close()
+		}
+		n.known.close()
+		n.stopMDNS()
+		_ = n.host.Close()
+		n.work.Wait()
+	})
+}

@@ -1,0 +1,70 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/tunnel"
+)
+
+// listenerName is what the side of a node that is called has for a name in logs and lists of sessions.
+const listenerName = "peers"
+
+// SetServices replaces what other nodes may call. Connections that are open go on; sessions of peers that may call nothing any more end. The
+// error wraps ErrConfig, and nothing has changed then.
+func (n *Node) SetServices(services []Service) error {
+	cfg := n.cfg
+	cfg.Services = services
+	if err := cfg.Verify(); err != nil {
+		return err
+	}
+	return n.server.Update(n.serverConfig(services))
+}
+
+// serverConfig is the configuration of the tunnel's end that other nodes connect to.
+func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
+	everybody, some := tunnel.Policy{Upstreams: map[string]func(context.Context) (net.Conn, error){}}, map[string]tunnel.Policy{}
+	for _, s := range services {
+		everybody.Timeout = max(everybody.Timeout, s.Timeout)
+		if s.Anyone {
+			everybody.Upstreams[s.Name] = s.Connect
+			continue
+		}
+		for _, text := range s.Peers {
+			id, _ := ParseID(text) // Verify has
+			own, ok := some[id.String()]
+			if !ok {
+				own.Upstreams = map[string]func(context.Context) (net.Conn, error){}
+			}
+			own.Upstreams[s.Name] = s.Connect
+			some[id.String()] = own
+		}
+	}
+	cfg := tunnel.ServerConfig{
+		Config: tunnel.Config{
+			Name: n.ID(), Policy: everybody, MaxStreams: n.cfg.MaxStreams, ResumeWindow: resumeWindow, KeepAlive: n.cfg.KeepAlive, Logger: n.log,
+		},
+		Listener:    listener.Config{Name: listenerName, Protocol: "p2p", Logger: n.log},
+		MaxSessions: n.cfg.MaxConns * maxPeerTunnels, MaxSessionsPerPeer: maxPeerTunnels,
+		Identify: func(addr net.Addr) (string, error) {
+			at, ok := addr.(Addr)
+			if _, listed := some[at.Peer]; !ok || !listed && len(everybody.Upstreams) == 0 {
+				return "", fmt.Errorf("peer %s may call none of the services here", at.Peer)
+			}
+			return at.Peer, nil
+		},
+	}
+	for _, id := range slices.Sorted(maps.Keys(some)) {
+		cfg.Peers = append(cfg.Peers, tunnel.Peer{Name: id, Policy: some[id]})
+	}
+	return cfg
+}
+
+// resumeWindow is for how long connections to services outlive the loss of the libp2p connection: longer than a change of network, a
+// router's restart or a hole punched takes, and no longer than people wait.
+const resumeWindow = 30 * time.Second

@@ -1,0 +1,116 @@
+package peers
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/tunnel"
+)
+
+// Status is a node at one moment. Counters count since the start.
+type Status struct {
+	ID     string
+	Addrs  []string // where it can be connected to, with its ID
+	Conns  int      // libp2p connections
+	Served tunnel.Stats
+	Peers  []PeerStatus // those it has to do with, in the order of their IDs
+}
+
+// PeerStatus is another node as this one sees it.
+type PeerStatus struct {
+	ID        string
+	Bootstrap bool
+	Connected bool
+	Relayed   bool          // by another node: there is no direct way
+	Path      string        // the multiaddress of the connection; empty: there is none
+	RTT       time.Duration // 0: not known
+	Calls     tunnel.Stats  // of the tunnel that this node makes; zero: none
+	Callers   int           // connections to services here that the peer has open
+	Err       error         // why a bootstrap peer, or one that is called, is not connected; nil: it is
+}
+
+// Status returns the state of the node.
+func (n *Node) Status() Status {
+	s := Status{ID: n.ID(), Addrs: n.Addrs(), Conns: len(n.host.Network().Conns()), Served: n.server.Tunnel()}
+	callers := map[string]int{}
+	for _, c := range n.server.Sessions() {
+		callers[c.User]++
+	}
+	all := map[peer.ID]PeerStatus{}
+	of := func(id peer.ID) PeerStatus {
+		p, ok := all[id]
+		if !ok {
+			p = n.peerStatus(id)
+			p.Callers = callers[p.ID]
+		}
+		return p
+	}
+	for _, id := range n.known.ids() {
+		p := of(id)
+		if p.Bootstrap = true; !p.Connected {
+			p.Err = n.known.trouble(id)
+		}
+		all[id] = p
+	}
+	for _, l := range n.links.all() {
+		p := of(l.peer)
+		if p.Calls = l.client.Stats(); p.Calls.LastError != nil {
+			p.Err = p.Calls.LastError
+		}
+		all[l.peer] = p
+	}
+	for _, id := range n.host.Network().Peers() {
+		all[id] = of(id)
+	}
+	for _, p := range all {
+		s.Peers = append(s.Peers, p)
+	}
+	slices.SortFunc(s.Peers, func(a, b PeerStatus) int { return strings.Compare(a.ID, b.ID) })
+	return s
+}
+
+// peerStatus is what libp2p knows of a peer.
+func (n *Node) peerStatus(id peer.ID) PeerStatus {
+	p := PeerStatus{ID: id.String(), RTT: n.host.Peerstore().LatencyEWMA(id)}
+	for _, c := range n.host.Network().ConnsToPeer(id) {
+		relayed := isRelayed(c)
+		if p.Connected && (relayed || !p.Relayed) {
+			continue // a direct one counts before a relayed one
+		}
+		p.Connected, p.Relayed, p.Path = true, relayed, c.RemoteMultiaddr().String()
+	}
+	return p
+}
+
+// isRelayed tells whether another node carries a connection.
+func isRelayed(c network.Conn) bool {
+	_, err := c.RemoteMultiaddr().ValueForProtocol(ma.P_CIRCUIT)
+	return err == nil
+}
+
+// Sessions describes the connections to services here that other nodes have open, in no order.
+func (n *Node) Sessions() []listener.Info { return n.server.Sessions() }
+
+// Kill resets the connection of an ID that Sessions has told; false = there is none.
+func (n *Node) Kill(id listener.ID, stream uint64) bool { return n.server.Kill(id, stream) }
+
+// Leaving reports whether a peer that this node calls drains while connections to its services are open: those that are kept idle should be
+// closed.
+func (n *Node) Leaving(id string) bool {
+	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return l.peer.String() == id && l.client.Leaving() })
+}
+
+// Active counts the connections to services, here and at other nodes, that are open.
+func (n *Node) Active() int {
+	active := n.server.Tunnel().Streams
+	for _, l := range n.links.all() {
+		active += l.client.Stats().Streams
+	}
+	return active
+}

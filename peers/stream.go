@@ -1,0 +1,84 @@
+package peers
+
+import (
+	"net"
+	"sync"
+
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/protocol"
+)
+
+// protocolTunnel is that of streams in which there is a session of package tunnel. Its version is the one of what nodes say in it.
+const protocolTunnel protocol.ID = "/headpond/tunnel/1"
+
+// Addr is the address of the other end of a libp2p stream.
+type Addr struct {
+	Peer string // its ID, which it has proved
+	Path string // the multiaddress that is used
+}
+
+// Network is "libp2p".
+func (a Addr) Network() string { return "libp2p" }
+
+// String is the multiaddress with the peer's ID.
+func (a Addr) String() string { return a.Path + "/p2p/" + a.Peer }
+
+// streamConn is a libp2p stream as a net.Conn.
+type streamConn struct{ network.Stream }
+
+var _ net.Conn = streamConn{}
+
+// LocalAddr implements net.Conn.
+func (c streamConn) LocalAddr() net.Addr {
+	conn := c.Conn()
+	return Addr{conn.LocalPeer().String(), conn.LocalMultiaddr().String()}
+}
+
+// RemoteAddr implements net.Conn.
+func (c streamConn) RemoteAddr() net.Addr {
+	conn := c.Conn()
+	return Addr{conn.RemotePeer().String(), conn.RemoteMultiaddr().String()}
+}
+
+// streamListener is a net.Listener of a host's streams for tunnels. The resource manager bounds them.
+type streamListener struct {
+	host    host.Host
+	streams chan network.Stream
+	done    chan struct{}
+	closing sync.Once
+}
+
+func newStreamListener(h host.Host) *streamListener {
+	l := &streamListener{host: h, streams: make(chan network.Stream), done: make(chan struct{})}
+	h.SetStreamHandler(protocolTunnel, func(s network.Stream) {
+		select {
+		case l.streams <- s:
+		case <-l.done:
+			_ = s.Reset()
+		}
+	})
+	return l
+}
+
+// Accept implements net.Listener.
+func (l *streamListener) Accept() (net.Conn, error) {
+	select {
+	case s := <-l.streams:
+		return streamConn{s}, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *streamListener) Close() error {
+	l.closing.Do(func() {
+		l.host.RemoveStreamHandler(protocolTunnel)
+		close(l.done)
+	})
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *streamListener) Addr() net.Addr { return Addr{Peer: l.host.ID().String()} }
