@@ -94,6 +94,12 @@ type Service struct {
 	Anyone bool
 	// Peers are the IDs of those that may call it.
 	Peers []string
+	// Groups are what it serves, for callers that choose by that: "key=value", "key=*" or "all".
+	Groups []string
+	// Capacity is how many connections at once it is good for; callers prefer nodes with room. 0 = not said.
+	Capacity int
+	// Healthy reports whether it works: a service that does not is not told of. It is called several times a second, and must not wait. nil = it does.
+	Healthy func() bool
 	// Timeout bounds Connect; 0 = five seconds. The longest of all services counts.
 	Timeout time.Duration
 }
@@ -146,6 +152,9 @@ func (c Config) Verify() error {
 
 func (c *Config) verifyServices(bad func(format string, args ...any)) {
 	seen := map[string]bool{}
+	if len(c.Services) > maxRecordItems {
+		bad("%d services, at most %d are possible", len(c.Services), maxRecordItems)
+	}
 	for _, s := range c.Services {
 		if err := CheckService(s.Name); err != nil {
 			bad("service %q: %w", s.Name, err)
@@ -156,6 +165,12 @@ func (c *Config) verifyServices(bad func(format string, args ...any)) {
 		seen[s.Name] = true
 		if s.Connect == nil {
 			bad("service %q has no Connect", s.Name)
+		}
+		if err := checkGroups(s.Groups); err != nil {
+			bad("service %q: %w", s.Name, err)
+		}
+		if s.Capacity < 0 {
+			bad("service %q: Capacity %d is negative", s.Name, s.Capacity)
 		}
 		for _, id := range s.Peers {
 			if _, err := ParseID(id); err != nil {

@@ -68,7 +68,10 @@ func TestTargets(t *testing.T) {
 	if err != nil || target.Service != "llm" || target.String() != someID+"/llm" {
 		t.Error(target, err)
 	}
-	for _, text := range []string{"", "llm", "x/llm", someID, someID + "/", someID + "/a b", someID + "/12", someID + "/" + strings.Repeat("a", 65)} {
+	if target, err = peers.ParseTarget("llm"); err != nil || target.Peer != "" || target.String() != "llm" {
+		t.Error(target, err)
+	}
+	for _, text := range []string{"", "x/llm", "a b", "12", someID, someID + "/", someID + "/a b", someID + "/12", someID + "/" + strings.Repeat("a", 65)} {
 		if _, err := peers.ParseTarget(text); err == nil {
 			t.Errorf("%q is taken for a target", text)
 		}

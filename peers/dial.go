@@ -23,13 +23,16 @@ var (
 
 // Error says which service of which peer could not be called, and why.
 type Error struct {
-	Peer    string // its ID
+	Peer    string // its ID; empty: any that offers the service
 	Service string
 	Err     error
 }
 
 // Error describes the failure in one line.
 func (e *Error) Error() string {
+	if e.Peer == "" {
+		return fmt.Sprintf("service %s: %v", e.Service, e.Err)
+	}
 	return fmt.Sprintf("service %s of peer %s: %v", e.Service, e.Peer, e.Err)
 }
 
@@ -42,20 +45,28 @@ func (e *Error) Timeout() bool {
 	return errors.As(e.Err, &t) && t.Timeout()
 }
 
-// Target is a service that can be called, as endpoints name it: "PEERID/service".
+// Target is a service that can be called, as endpoints name it: "PEERID/service", or "service" of whichever node offers it.
 type Target struct {
-	Peer    string // an ID
+	Peer    string // an ID; empty: any
 	Service string
 }
 
 // String is what ParseTarget reads.
-func (t Target) String() string { return t.Peer + "/" + t.Service }
+func (t Target) String() string {
+	if t.Peer == "" {
+		return t.Service
+	}
+	return t.Peer + "/" + t.Service
+}
 
 // ParseTarget reads a Target.
 func ParseTarget(text string) (Target, error) {
 	id, service, ok := strings.Cut(text, "/")
 	if !ok {
-		return Target{}, fmt.Errorf("want PEERID/service, got %q", clip(text))
+		if _, err := ParseID(text); err == nil {
+			return Target{}, fmt.Errorf("the service is missing after the peer ID: want PEERID/service")
+		}
+		return Target{"", text}, CheckService(text)
 	}
 	if _, err := ParseID(id); err != nil {
 		return Target{}, err
@@ -63,9 +74,12 @@ func ParseTarget(text string) (Target, error) {
 	return Target{id, service}, CheckService(service)
 }
 
-// Dial connects to a service and waits until the peer has connected to the server behind it, or says why not: one round trip, if this node
+// Dial connects to a service, of any node that offers it if t names none, and waits until the peer has connected to the server behind it, or says why not: one round trip, if this node
 // has called the peer before. The error is an *Error.
 func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
+	if t.Peer == "" {
+		return n.dialAny(ctx, t.Service)
+	}
 	id, err := ParseID(t.Peer)
 	if err == nil {
 		err = CheckService(t.Service)

@@ -93,10 +93,12 @@ func (k *known) set(addrs []string) {
 		if _, stays := want[id]; !stays {
 			p.stop()
 			delete(k.peers, id)
+			k.node.host.Peerstore().UpdateAddrs(id, peerstore.PermanentAddrTTL, peerstore.TempAddrTTL)
 			k.node.host.ConnManager().Unprotect(id, tagKnown)
 		}
 	}
 	for id, info := range maps.All(want) {
+		k.node.host.Peerstore().AddAddrs(id, info.Addrs, peerstore.PermanentAddrTTL) // for whoever calls it before it is connected
 		if old := k.peers[id]; old != nil {
 			old.stop()
 		}
@@ -145,9 +147,6 @@ func (k *known) keep(ctx context.Context, p *keeper) {
 		pause = min(2*pause, mostPause)
 	}
 }
-
-// addrTTL is how long an address is believed that a peer has not confirmed.
-const addrTTL = 10 * time.Minute
 
 // connect connects to a peer at the addresses given, and what else is known, unless it is connected.
 func (n *Node) connect(ctx context.Context, info peer.AddrInfo) error {

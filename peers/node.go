@@ -38,11 +38,16 @@ type Node struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
-	server *tunnel.Server // what other nodes call
-	accept *streamListener
-	known  known
-	links  links
-	finder *finder // nil: mDNS is off
+	server    *tunnel.Server // what other nodes call
+	accept    *streamListener
+	known     known
+	links     links
+	gossip    *gossip
+	syncer    *syncer
+	shunned   shunned
+	loads     loads
+	offenders *offenders
+	finder    *finder // nil: mDNS is off
 
 	closing sync.Once
 }
@@ -54,13 +59,14 @@ func New(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	h, err := newHost(&cfg)
+	gate := &offenders{}
+	h, err := newHost(&cfg, gate)
 	if err != nil {
 		return nil, err
 	}
 	n := &Node{cfg: cfg, id: h.ID(), host: h, log: cfg.Logger.With("node", h.ID().String())}
 	n.life, n.end = context.WithCancel(context.Background())
-	n.links.node, n.known.node = n, n
+	n.links.node, n.known.node, gate.node, n.offenders = n, n, n, gate
 	if err := n.start(); err != nil {
 		n.Close()
 		return nil, err
@@ -82,14 +88,25 @@ func (n *Node) start() error {
 			return fmt.Errorf("%w on %s: %w", ErrListen, l, err)
 		}
 	}
+	key, _, err := identityOf(n.cfg.Key)
+	if err != nil {
+		return err
+	}
+	if n.gossip, err = newGossip(n, key, n.cfg.Services); err != nil {
+		return err
+	}
+	if n.syncer, err = newSyncer(n); err != nil {
+		return err
+	}
 	n.known.start()
 	n.known.set(n.cfg.Bootstrap)
 	n.work.Go(n.links.tidy)
+	n.work.Go(n.measure)
 	return n.startMDNS()
 }
 
 // newHost makes the libp2p host. It does not listen yet.
-func newHost(cfg *Config) (host.Host, error) {
+func newHost(cfg *Config, gate *offenders) (host.Host, error) {
 	key, _, err := identityOf(cfg.Key)
 	if err != nil {
 		return nil, err
@@ -104,7 +121,7 @@ func newHost(cfg *Config) (host.Host, error) {
 	}
 	options := []libp2p.Option{
 		libp2p.Identity(key), libp2p.UserAgent("headpond/" + cfg.Version), libp2p.NoListenAddrs, libp2p.DisableMetrics(),
-		libp2p.ResourceManager(limits), libp2p.ConnectionManager(keeper), libp2p.WithDialTimeout(cfg.DialTimeout),
+		libp2p.ResourceManager(limits), libp2p.ConnectionManager(keeper), libp2p.ConnectionGater(gate), libp2p.WithDialTimeout(cfg.DialTimeout),
 		libp2p.Security(libp2ptls.ID, libp2ptls.New), libp2p.Security(noise.ID, noise.New), libp2p.Muxer(yamux.ID, yamux.DefaultTransport),
 		libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(websocket.New),
 	}
@@ -140,7 +157,10 @@ func (n *Node) Addrs() (all []string) {
 
 // Withdraw takes no more connections to services, tells the peers so, and waits until those that are open have ended. When ctx ends first they
 // are cut off, and the error says how many. The node can still call others.
-func (n *Node) Withdraw(ctx context.Context) error { return n.server.Drain(ctx) }
+func (n *Node) Withdraw(ctx context.Context) error {
+	n.gossip.leave()
+	return n.server.Drain(ctx)
+}
 
 // Drain is Withdraw, and waits likewise for the connections that this node has to services of others. Afterwards only Close is of use.
 func (n *Node) Drain(ctx context.Context) error {
@@ -157,7 +177,13 @@ func (n *Node) Drain(ctx context.Context) error {
 func (n *Node) Close() {
 	n.closing.Do(func() {
 		n.end()
+		if n.gossip != nil {
+			n.gossip.leave()
+		}
 		n.links.close()
+		if n.syncer != nil {
+			n.syncer.close()
+		}
 		if n.server != nil {
 			n.server.Close()
 		}
@@ -166,6 +192,10 @@ func (n *Node) Close() {
 		}
 		n.known.close()
 		n.stopMDNS()
+		if n.gossip != nil {
+			n.gossip.close()
+		}
+		n.offenders.close()
 		_ = n.host.Close()
 		n.work.Wait()
 	})

@@ -23,7 +23,11 @@ func (n *Node) SetServices(services []Service) error {
 	if err := cfg.Verify(); err != nil {
 		return err
 	}
-	return n.server.Update(n.serverConfig(services))
+	if err := n.server.Update(n.serverConfig(services)); err != nil {
+		return err
+	}
+	n.gossip.set(services)
+	return nil
 }
 
 // serverConfig is the configuration of the tunnel's end that other nodes connect to.
@@ -32,7 +36,7 @@ func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
 	for _, s := range services {
 		everybody.Timeout = max(everybody.Timeout, s.Timeout)
 		if s.Anyone {
-			everybody.Upstreams[s.Name] = s.Connect
+			everybody.Upstreams[s.Name] = n.loads.counted(s)
 			continue
 		}
 		for _, text := range s.Peers {
@@ -41,7 +45,7 @@ func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
 			if !ok {
 				own.Upstreams = map[string]func(context.Context) (net.Conn, error){}
 			}
-			own.Upstreams[s.Name] = s.Connect
+			own.Upstreams[s.Name] = n.loads.counted(s)
 			some[id.String()] = own
 		}
 	}

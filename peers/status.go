@@ -19,7 +19,20 @@ type Status struct {
 	Addrs  []string // where it can be connected to, with its ID
 	Conns  int      // libp2p connections
 	Served tunnel.Stats
+	Gossip GossipStats
 	Peers  []PeerStatus // those it has to do with, in the order of their IDs
+	// Offers are the services of other nodes, in the order of their names and IDs.
+	Offers []OfferStatus
+}
+
+// OfferStatus is a service that another node offers, as far as this one knows.
+type OfferStatus struct {
+	Offer
+	Peer    string // its ID
+	Version string
+	Since   time.Time // the node has offered something
+	Expires time.Time // unless it is heard of again
+	Err     error     // why it could not be called lately
 }
 
 // PeerStatus is another node as this one sees it.
@@ -72,7 +85,25 @@ func (n *Node) Status() Status {
 		s.Peers = append(s.Peers, p)
 	}
 	slices.SortFunc(s.Peers, func(a, b PeerStatus) int { return strings.Compare(a.ID, b.ID) })
+	s.Offers, s.Gossip = n.offers()
 	return s
+}
+
+// offers are the services of other nodes.
+func (n *Node) offers() (all []OfferStatus, counts GossipStats) {
+	n.gossip.mu.Lock()
+	for _, e := range n.gossip.table.sorted() {
+		for _, o := range e.record.Services {
+			all = append(all, OfferStatus{Offer: o, Peer: e.id.String(), Version: e.record.Version, Since: e.since, Expires: e.expires})
+		}
+	}
+	counts = n.gossip.counts
+	n.gossip.mu.Unlock()
+	for i := range all {
+		all[i].Err = n.shunned.why(Target{all[i].Peer, all[i].Name})
+	}
+	slices.SortStableFunc(all, func(a, b OfferStatus) int { return strings.Compare(a.Name, b.Name) })
+	return all, counts
 }
 
 // peerStatus is what libp2p knows of a peer.
@@ -100,10 +131,10 @@ func (n *Node) Sessions() []listener.Info { return n.server.Sessions() }
 // Kill resets the connection of an ID that Sessions has told; false = there is none.
 func (n *Node) Kill(id listener.ID, stream uint64) bool { return n.server.Kill(id, stream) }
 
-// Leaving reports whether a peer that this node calls drains while connections to its services are open: those that are kept idle should be
-// closed.
+// Leaving reports whether a peer that this node calls, any if id is empty, drains while connections to its services are open: those that are kept
+// idle should be closed.
 func (n *Node) Leaving(id string) bool {
-	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return l.peer.String() == id && l.client.Leaving() })
+	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return (id == "" || l.peer.String() == id) && l.client.Leaving() })
 }
 
 // Active counts the connections to services, here and at other nodes, that are open.

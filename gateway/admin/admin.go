@@ -70,6 +70,7 @@ func New(cfg Config) (http.Handler, error) {
 	mux.HandleFunc("GET /readyz", h.readyz)
 	mux.HandleFunc("GET /api/v1/status", h.status)
 	mux.HandleFunc("GET /api/v1/pools", h.pools)
+	mux.HandleFunc("GET /api/v1/{key}", h.rows)
 	if cfg.Sessions != nil {
 		mux.HandleFunc("GET /api/v1/sessions", h.sessions)
 	}
@@ -78,6 +79,10 @@ func New(cfg Config) (http.Handler, error) {
 	}
 	if cfg.Reload != nil {
 		mux.HandleFunc("POST /api/v1/reload", changes("reload is possible", h.reload))
+		mux.HandleFunc("GET /api/v1/reload", func(w http.ResponseWriter, _ *http.Request) { // or it would be taken for rows
+			w.Header().Set("Allow", http.MethodPost)
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		})
 	}
 	return h.guard(mux), nil
 }
@@ -176,6 +181,17 @@ func (h *handler) pools(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	writeJSON(w, http.StatusOK, body)
+}
+
+// rows answers with the rows of one Addition.
+func (h *handler) rows(w http.ResponseWriter, r *http.Request) {
+	for _, a := range h.cfg.Snapshot().Additions {
+		if a.Key == r.PathValue("key") {
+			writeJSON(w, http.StatusOK, a.Rows)
+			return
+		}
+	}
+	http.NotFound(w, r)
 }
 
 // result is the body of the answer to what changes something.

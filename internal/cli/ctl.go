@@ -31,7 +31,7 @@ const ctlActions = "status|clients|kill ID…|reload"
 func ctl(e env, args []string) int {
 	fs := flags("ctl", ctlActions, "Asks the gateway whose admin page is at the address for its status or its clients' sessions, ends sessions, or\n"+
 		"has it read its configuration file again. Sessions that hold a connection come first, the longest holder on top.")
-	address := fs.String("admin", "127.0.0.1:9090", "`address` of the admin page: host:port or unix:/path")
+	address := fs.String("admin", DefaultAdmin, "`address` of the admin page: host:port or unix:/path")
 	asJSON := fs.Bool("json", false, "print the status or the clients as JSON")
 	query := clientFlags(fs)
 	args, code, ok := parse(e, fs, args, -1, "want "+ctlActions)

@@ -22,7 +22,7 @@ func init() {
 		Check: check, CheckUpstream: checkUpstream, Far: carried,
 		Suffices: func(cfg *config.Config) bool { return nodeOf(cfg) != nil },
 	}})
-	cli.Register(cli.Command{Name: "peers", Args: actions, About: "this gateway's peer ID", Run: command})
+	cli.Register(cli.Command{Name: "peers", Args: actions, About: "this gateway as a node, and other nodes", Run: command})
 }
 
 // FileKeys are the keys at the top of the file.
@@ -49,8 +49,10 @@ type Peers struct {
 // Service is something that other nodes may call.
 type Service struct {
 	Name     string   `conf:"-"`
-	Upstream string   `conf:"upstream" required:"true"`          // where its connections go
-	Allow    []Caller `conf:"allow" single:"true" maxlen:"1000"` // who may call it: peer IDs, or "anyone"; empty: nobody
+	Upstream string   `conf:"upstream" required:"true"`                   // where its connections go
+	Allow    []Caller `conf:"allow" single:"true" maxlen:"1000"`          // who may call it: peer IDs, or "anyone"; empty: nobody
+	Groups   []Group  `conf:"groups" single:"true" maxlen:"64"`           // what it serves: key=value, key=* or all
+	Capacity int      `conf:"capacity" default:"0" min:"0" max:"1000000"` // connections at once that it is good for; 0: not said
 }
 
 // Anyone in "allow" is every node that can connect.
@@ -72,6 +74,12 @@ func (Caller) Check(text string) error {
 	}
 	return nil
 }
+
+// Group is what a service serves, for callers that choose by that.
+type Group string
+
+// Check implements config.Checked.
+func (Group) Check(text string) error { return peers.CheckGroup(text) }
 
 // Listen is a multiaddress to listen on.
 type Listen string
@@ -110,11 +118,8 @@ func keyFile(cfg *config.Config, p *Peers) string {
 
 // checkTarget checks what follows EndpointPrefix.
 func checkTarget(text string) error {
-	if strings.Contains(text, "/") {
-		_, err := peers.ParseTarget(text)
-		return err
-	}
-	return fmt.Errorf("want p2p:PEERID/service")
+	_, err := peers.ParseTarget(text)
+	return err
 }
 
 // targetsOf returns the endpoints of an upstream that are services of other nodes.

@@ -45,7 +45,7 @@ func TestMistakesInTheFile(t *testing.T) {
 		"peers: {key: k}\nservices: {1: {upstream: db, allow: [" + someID + "]}}" + upstream:       `the name of a service cannot be a number`,
 		"peers: {key: k}\nservices: {a: {upstream: db, allow: [{id}, {id}]}}" + upstream:           `is there already`,
 		listening("p2p:" + someID + "/db"):                                                         `is a service of another node, and this gateway is none: "peers" is missing`,
-		"peers: {key: k}\n" + listening("p2p:"+someID):                                             `want p2p:PEERID/service`,
+		"peers: {key: k}\n" + listening("p2p:"+someID):                                             `the service is missing after the peer ID`,
 		"peers: {key: k}\n" + listening("p2p:bob/db"):                                              `"bob" is no peer ID`,
 		"peers: {key: k}\n" + listening("p2p:"+someID+"/"):                                         `the name of the service is missing`,
 		"peers: {key: k}\n" + listening("p2p:"+someID+"/db") + "\n    tls: {}":                     `"server_name" is missing: the host behind endpoint`,
@@ -99,7 +99,7 @@ func TestPeersID(t *testing.T) {
 		t.Error(code, again, stderr)
 	}
 	for want, args := range map[string][]string{
-		"unknown action": {"di", file}, "want id FILE": {"id"}, "cannot read": {"id", filepath.Join(dir, "none.yaml")},
+		"unknown action": {"di", file}, "id has 0 arguments, want 1": {"id"}, "cannot read": {"id", filepath.Join(dir, "none.yaml")},
 	} {
 		if code, _, stderr := run(args...); code == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: %d %s", args, code, stderr)

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/peers"
+	"github.com/headpond/headpond/upstream"
 )
 
 // part is the node of one gateway, if it is one.
@@ -146,7 +148,10 @@ func (p *part) swap(node *peers.Node, cfg *Peers) {
 // offer is what other nodes may call.
 func (p *part) offer(cfg *config.Config) (services []peers.Service) {
 	for _, s := range servicesOf(cfg) {
-		offered := peers.Service{Name: s.Name, Connect: func(ctx context.Context) (net.Conn, error) { return p.connect(ctx, s.Upstream) }}
+		offered := peers.Service{
+			Name: s.Name, Groups: texts(s.Groups), Capacity: s.Capacity, Healthy: func() bool { return p.healthy(s.Upstream) },
+			Connect: func(ctx context.Context) (net.Conn, error) { return p.connect(ctx, s.Upstream) },
+		}
 		for _, a := range s.Allow {
 			if a == Anyone {
 				offered.Anyone = true
@@ -171,6 +176,12 @@ func (p *part) connect(ctx context.Context, name string) (net.Conn, error) {
 		return nil, fmt.Errorf("upstream %q: %w", name, errStarting)
 	}
 	return u.Connect(ctx)
+}
+
+// healthy reports whether an upstream that a service names has an endpoint that works, as far as its health check and its users tell.
+func (p *part) healthy(name string) bool {
+	u, ok := p.gateway.Upstream(name).(interface{ Status() upstream.Status })
+	return ok && slices.ContainsFunc(u.Status().Endpoints, func(e upstream.EndpointStatus) bool { return e.Healthy && !e.Ejected && !e.Removed })
 }
 
 // Registers implements extend.Part.

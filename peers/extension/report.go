@@ -22,6 +22,30 @@ type NodeStatus struct {
 	Failed    uint64   `json:"failed"`      // of those, because the server could not be reached
 	BytesIn   uint64   `json:"bytes_in"`    // to services here
 	BytesOut  uint64   `json:"bytes_out"`   // from them
+
+	Records RecordStatus `json:"records"` // in which other nodes tell of their services
+}
+
+// RecordStatus counts records of other nodes.
+type RecordStatus struct {
+	Taken   uint64 `json:"taken"`
+	Forged  uint64 `json:"forged"`  // with a wrong signature or form, or from the future
+	Stale   uint64 `json:"stale"`   // out of date
+	Flooded uint64 `json:"flooded"` // more than a node may send
+	Full    uint64 `json:"full"`    // for which there is no room
+}
+
+// OfferStatus is a service that another node offers, in /api/v1/status.
+type OfferStatus struct {
+	Service   string    `json:"service"`
+	Peer      string    `json:"peer"`
+	Groups    []string  `json:"groups"`
+	Load      int       `json:"load"`     // connections that are open there
+	Capacity  int       `json:"capacity"` // that it is good for; 0: not said
+	Version   string    `json:"version"`  // of the node's program
+	Since     time.Time `json:"since"`
+	Expires   time.Time `json:"expires"`    // unless the node is heard of again
+	LastError string    `json:"last_error"` // why it could not be called lately
 }
 
 // PeerStatus is another node, in /api/v1/status.
@@ -43,12 +67,13 @@ type PeerStatus struct {
 // show returns what the admin pages show of a node, nil if there is none.
 func show(n *peers.Node) []admin.Addition {
 	if n == nil {
-		return []admin.Addition{nodeReport.Of(nil), peerReport.Of(nil)}
+		return []admin.Addition{nodeReport.Of(nil), peerReport.Of(nil), offerReport.Of(nil)}
 	}
 	s := n.Status()
 	node := NodeStatus{
 		ID: s.ID, Addresses: append([]string{}, s.Addrs...), Conns: s.Conns, Callers: append([]string{}, s.Served.Connected...), Streams: s.Served.Streams,
 		Accepted: s.Served.Accepted, Refused: s.Served.Refused, Failed: s.Served.Failed, BytesIn: s.Served.BytesIn, BytesOut: s.Served.BytesOut,
+		Records: RecordStatus(s.Gossip),
 	}
 	var rows []PeerStatus
 	for _, p := range s.Peers {
@@ -64,7 +89,18 @@ func show(n *peers.Node) []admin.Addition {
 		}
 		rows = append(rows, row)
 	}
-	return []admin.Addition{nodeReport.Of([]NodeStatus{node}), peerReport.Of(rows)}
+	var offers []OfferStatus
+	for _, o := range s.Offers {
+		row := OfferStatus{
+			Service: o.Name, Peer: o.Peer, Groups: append([]string{}, o.Groups...), Load: o.Load, Capacity: o.Capacity, Version: o.Version,
+			Since: o.Since, Expires: o.Expires,
+		}
+		if o.Err != nil {
+			row.LastError = o.Err.Error()
+		}
+		offers = append(offers, row)
+	}
+	return []admin.Addition{nodeReport.Of([]NodeStatus{node}), peerReport.Of(rows), offerReport.Of(offers)}
 }
 
 var nodeReport = admin.Report[NodeStatus]{
@@ -93,7 +129,35 @@ var nodeReport = admin.Report[NodeStatus]{
 		admin.Counter("node_failed_total", "Connections to services here whose server could not be reached.", func(s NodeStatus) float64 { return float64(s.Failed) }),
 		admin.Counter("node_received_bytes_total", "Bytes to services here.", func(s NodeStatus) float64 { return float64(s.BytesIn) }),
 		admin.Counter("node_sent_bytes_total", "Bytes from services here.", func(s NodeStatus) float64 { return float64(s.BytesOut) }),
+		admin.Counter("node_records_taken_total", "Records of other nodes' services that said something new.", func(s NodeStatus) float64 { return float64(s.Records.Taken) }),
+		admin.Counter("node_records_refused_total", "Records of other nodes that were forged, broken, out of date, too many, or without room.", func(s NodeStatus) float64 {
+			return float64(s.Records.Forged + s.Records.Stale + s.Records.Flooded + s.Records.Full)
+		}),
 	},
+}
+
+var offerReport = admin.Report[OfferStatus]{
+	Key: "peer_services", Title: "Services of peers",
+	Columns: []admin.Column[OfferStatus]{
+		admin.Text("service", func(s OfferStatus) string { return s.Service }),
+		admin.Text("peer", func(s OfferStatus) string { return s.Peer }),
+		admin.State("state", OfferStatus.state),
+		admin.Count("load", func(s OfferStatus) float64 { return float64(s.Load) }),
+		admin.Count("capacity", func(s OfferStatus) float64 { return float64(s.Capacity) }),
+	},
+	Details: []admin.Column[OfferStatus]{
+		admin.Text("groups", func(s OfferStatus) string { return strings.Join(s.Groups, " ") }),
+		admin.Text("version", func(s OfferStatus) string { return s.Version }),
+		admin.Error("error", func(s OfferStatus) string { return s.LastError }),
+	},
+}
+
+// state is a service's in a word.
+func (s OfferStatus) state() (admin.Level, string) {
+	if s.LastError != "" {
+		return admin.Warn, "failing"
+	}
+	return admin.Good, "offered"
 }
 
 var peerReport = admin.Report[PeerStatus]{

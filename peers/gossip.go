@@ -1,0 +1,329 @@
+package peers
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	pubsub "github.com/libp2p/go-libp2p-pubsub"
+	pb "github.com/libp2p/go-libp2p-pubsub/pb"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+)
+
+// topicServices is where nodes tell of their services.
+const topicServices = "/headpond/services/1"
+
+// How often a node tells of its services: at once when they change, at most as often as leastPause, and else again after a pause in which all
+// nodes together say no more than recordRate records a second, so that the price of a network does not grow with the square of its size. What
+// is not told again for lives of these pauses is gone.
+const (
+	leastPause = 250 * time.Millisecond
+	firstBeat  = 1500 * time.Millisecond
+	mostBeat   = 15 * time.Second
+	recordRate = 50
+	lives      = 3
+)
+
+// tableInterval is how often the table is looked through for what has expired, and the services for what has changed.
+const tableInterval = 250 * time.Millisecond
+
+// gossip tells other nodes of the services here, and knows theirs.
+type gossip struct {
+	node  *Node
+	key   crypto.PrivKey
+	topic *pubsub.Topic
+	stop  context.CancelFunc // of pubsub, which lasts longer than the node's life: it says goodbye
+	quiet pubsub.RelayCancelFunc
+	wake  chan struct{} // has a place
+
+	mu       sync.Mutex // held for a few instructions
+	table    *table
+	own      []byte // the record of this node; nil: none
+	origins  buckets
+	relays   buckets
+	services []Service
+	leaving  bool
+	counts   GossipStats
+	refused  lineLimit
+}
+
+// What a node may say of itself, and a neighbour of all nodes, in records a second after so many at once.
+const (
+	originRate, originBurst = 4, 20
+	relayRate, relayBurst   = 200, 2000
+)
+
+// errFlood: a node, or a neighbour, says more than it may.
+var errFlood = errors.New("too many records")
+
+// GossipStats counts records since the start.
+type GossipStats struct {
+	Taken   uint64 // that said something new
+	Forged  uint64 // with a wrong signature or form, or from the future
+	Stale   uint64 // out of date
+	Flooded uint64 // beyond what a node may say
+	Full    uint64 // for which the table has no room
+}
+
+// newGossip joins the topic.
+func newGossip(n *Node, key crypto.PrivKey, services []Service) (*gossip, error) {
+	g := &gossip{node: n, key: key, table: newTable(), services: services, wake: make(chan struct{}, 1)}
+	g.origins, g.relays = newBuckets(originRate, originBurst), newBuckets(relayRate, relayBurst)
+	ctx, stop := context.WithCancel(context.Background())
+	g.stop = stop
+	ps, err := pubsub.NewGossipSub(ctx, n.host,
+		pubsub.WithMessageSignaturePolicy(pubsub.StrictNoSign), pubsub.WithNoAuthor(), // records are signed themselves
+		pubsub.WithMessageIdFn(func(m *pb.Message) string {
+			sum := sha256.Sum256(m.Data)
+			return string(sum[:])
+		}),
+		pubsub.WithMaxMessageSize(4*maxRecord), pubsub.WithFloodPublish(true), pubsub.WithPeerScore(scores()),
+		pubsub.WithSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(topicServices)), pubsub.WithLogger(n.log), pubsub.WithRPCLogger(slog.New(slog.DiscardHandler)))
+	if err == nil {
+		err = ps.RegisterTopicValidator(topicServices, pubsub.ValidatorEx(g.validate), pubsub.WithValidatorInline(true))
+	}
+	if err == nil {
+		g.topic, err = ps.Join(topicServices)
+	}
+	if err == nil {
+		g.quiet, err = g.topic.Relay()
+	}
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("peers: %w", err)
+	}
+	n.work.Go(g.beat)
+	return g, nil
+}
+
+// scores are how gossipsub judges neighbours: a handful of forged records within minutes, and what they say is no longer listened to.
+func scores() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
+	topic := &pubsub.TopicScoreParams{
+		SkipAtomicValidation: true, TopicWeight: 1, TimeInMeshQuantum: time.Second, // it divides by this
+		InvalidMessageDeliveriesWeight: -10, InvalidMessageDeliveriesDecay: pubsub.ScoreParameterDecay(10 * time.Minute),
+	}
+	params := &pubsub.PeerScoreParams{
+		SkipAtomicValidation: true, AppSpecificScore: func(peer.ID) float64 { return 0 },
+		DecayInterval: time.Second, DecayToZero: 0.01, RetainScore: 10 * time.Minute,
+		BehaviourPenaltyWeight: -1, BehaviourPenaltyThreshold: 6, BehaviourPenaltyDecay: pubsub.ScoreParameterDecay(time.Minute),
+		Topics: map[string]*pubsub.TopicScoreParams{topicServices: topic},
+	}
+	return params, &pubsub.PeerScoreThresholds{GossipThreshold: -50, PublishThreshold: -100, GraylistThreshold: -200}
+}
+
+// validate is called for each record that arrives, before it is passed on. A neighbour that brings a forged one has not looked at it.
+func (g *gossip) validate(_ context.Context, from peer.ID, m *pubsub.Message) pubsub.ValidationResult {
+	if from == g.node.id {
+		return pubsub.ValidationAccept
+	}
+	g.mu.Lock()
+	flood := !g.relays.take(from, time.Now())
+	if flood {
+		g.count(errFlood)
+	}
+	g.mu.Unlock()
+	if flood {
+		g.node.offenders.note(from, errFlood)
+		return pubsub.ValidationIgnore
+	}
+	switch err := g.take(from, m.Data, maxLife); {
+	case err == nil:
+		return pubsub.ValidationAccept
+	case errors.Is(err, errForged):
+		return pubsub.ValidationReject
+	}
+	return pubsub.ValidationIgnore
+}
+
+// take puts a record into the table that a neighbour has brought, to be believed for so long as life says.
+func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
+	now := time.Now()
+	id, r, err := unseal(data, now) // without the lock: it computes
+	fresh, gone := false, false
+	g.mu.Lock()
+	switch {
+	case err != nil:
+	case id == g.node.id:
+		err = errKnown
+	case g.table.knows(id, r):
+		err = errKnown
+	case !g.origins.take(id, now):
+		err = errFlood
+	default:
+		fresh, gone, err = g.table.put(id, r, data, life, now)
+	}
+	g.count(err)
+	g.mu.Unlock()
+	switch {
+	case err == nil:
+		g.node.addAddrs(id, r.Addrs)
+	case errors.Is(err, errForged):
+		g.node.offenders.note(from, err)
+	case errors.Is(err, errFlood):
+		g.node.offenders.note(id, err)
+	case errors.Is(err, errFuture), errors.Is(err, errFull):
+		g.refused.warn(g.node.log, "peers: services of a node are not taken", "peer", id.String(), "from", from.String(), "error", err)
+	}
+	switch {
+	case fresh:
+		g.node.log.Info("peers: a node offers services", "peer", id.String(), "services", names(r.Services))
+	case gone:
+		g.node.log.Info("peers: a node offers no services any more", "peer", id.String())
+	}
+	return err
+}
+
+// count counts a record. mu is held.
+func (g *gossip) count(err error) {
+	switch {
+	case err == nil:
+		g.counts.Taken++
+	case errors.Is(err, errForged), errors.Is(err, errFuture):
+		g.counts.Forged++
+	case errors.Is(err, errStale):
+		g.counts.Stale++
+	case errors.Is(err, errFlood):
+		g.counts.Flooded++
+	case errors.Is(err, errFull):
+		g.counts.Full++
+	}
+}
+
+func names(offers []Offer) (all []string) {
+	for _, o := range offers {
+		all = append(all, o.Name)
+	}
+	return all
+}
+
+// beat tells of the services, and forgets who is gone, until the node ends.
+func (g *gossip) beat() {
+	tick := time.NewTicker(tableInterval)
+	defer tick.Stop()
+	var told []Offer
+	var at time.Time
+	for {
+		select {
+		case <-g.node.life.Done():
+			return
+		case <-g.wake:
+		case <-tick.C:
+		}
+		now := time.Now()
+		pause := g.look(now)
+		if now.Sub(at) < leastPause {
+			continue
+		}
+		offers := g.offers()
+		changed := !reflect.DeepEqual(withoutLoad(offers), withoutLoad(told))
+		if !changed && (len(offers) == 0 || now.Sub(at) < pause) {
+			continue
+		}
+		g.publish(offers, lives*pause)
+		told, at = offers, now
+	}
+}
+
+// look forgets who is gone, and returns the pause between two records of this node.
+func (g *gossip) look(now time.Time) (pause time.Duration) {
+	g.mu.Lock()
+	gone := g.table.expire(now)
+	g.origins.tidy(now)
+	g.relays.tidy(now)
+	pause = min(max(firstBeat, time.Duration(len(g.table.entries)+1)*time.Second/recordRate), mostBeat)
+	g.mu.Unlock()
+	for _, id := range gone {
+		g.node.log.Warn("peers: a node that offered services is gone", "peer", id.String())
+	}
+	return pause
+}
+
+// withoutLoad is what of a service is worth a record at once.
+func withoutLoad(offers []Offer) []Offer {
+	offers = slices.Clone(offers)
+	for i := range offers {
+		offers[i].Load = 0
+	}
+	return offers
+}
+
+// offers are the services here that work.
+func (g *gossip) offers() (offers []Offer) {
+	g.mu.Lock()
+	services, leaving := g.services, g.leaving
+	g.mu.Unlock()
+	for _, s := range services {
+		if leaving || s.Healthy != nil && !s.Healthy() {
+			continue
+		}
+		offers = append(offers, Offer{Name: s.Name, Groups: s.Groups, Capacity: s.Capacity, Load: g.node.loads.of(s.Name)})
+	}
+	return offers
+}
+
+// publish tells all nodes.
+func (g *gossip) publish(offers []Offer, life time.Duration) {
+	addrs := g.node.host.Addrs()
+	r := &nodeRecord{
+		Issued: time.Now().UnixNano(), Life: min(max(life, minLife), maxLife).Milliseconds(), Version: g.node.cfg.Version, Services: offers,
+	}
+	for _, a := range addrs[:min(len(addrs), maxRecordAddrs)] {
+		r.Addrs = append(r.Addrs, a.String())
+	}
+	data, err := seal(r, g.key)
+	if err == nil {
+		err = g.topic.Publish(context.Background(), data)
+	}
+	if err != nil && g.node.life.Err() == nil {
+		g.node.log.Error("peers: services cannot be told of", "error", err)
+		return
+	}
+	g.mu.Lock()
+	g.own = data
+	g.mu.Unlock()
+}
+
+// set replaces the services.
+func (g *gossip) set(services []Service) {
+	g.mu.Lock()
+	g.services = services
+	g.mu.Unlock()
+	g.poke()
+}
+
+func (g *gossip) poke() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// leave tells the others that nothing is offered any more.
+func (g *gossip) leave() {
+	g.mu.Lock()
+	again := g.leaving
+	g.leaving = true
+	offered := g.own != nil
+	g.mu.Unlock()
+	if offered && !again {
+		g.publish(nil, minLife)
+		time.Sleep(goodbye)
+	}
+}
+
+// goodbye is how long the last record may take to leave: pubsub does not tell when it has. Who misses it knows a few seconds later.
+const goodbye = 100 * time.Millisecond
+
+// close leaves the topic.
+func (g *gossip) close() {
+	g.quiet()
+	_ = g.topic.Close()
+	g.stop()
+}

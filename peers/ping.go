@@ -1,0 +1,58 @@
+package peers
+
+import (
+	"context"
+	"time"
+
+	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
+)
+
+// Ping connects to the peer at a multiaddress that ends in /p2p/ID, unless it is connected, and measures one round trip; path is the
+// multiaddress of the connection. The error wraps ErrConfig or ErrNotConnected.
+func (n *Node) Ping(ctx context.Context, addr string) (rtt time.Duration, path string, err error) {
+	info, err := ParsePeer(addr)
+	if err != nil {
+		return 0, "", err
+	}
+	if err := n.connect(ctx, info); err != nil {
+		return 0, "", err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	result, ok := <-ping.Ping(ctx, n.host, info.ID)
+	switch {
+	case !ok:
+		return 0, "", explain(info.ID, context.Cause(ctx))
+	case result.Error != nil:
+		return 0, "", explain(info.ID, result.Error)
+	}
+	return result.RTT, n.peerStatus(info.ID).Path, nil
+}
+
+// pingInterval is how often the round trip to the peers that this node has to do with is measured.
+const pingInterval = 15 * time.Second
+
+// measure measures them, until the node ends.
+func (n *Node) measure() {
+	again := time.NewTicker(pingInterval)
+	defer again.Stop()
+	for {
+		select {
+		case <-n.life.Done():
+			return
+		case <-again.C:
+		}
+		ids := n.known.ids()
+		for _, l := range n.links.all() {
+			ids = append(ids, l.peer)
+		}
+		for _, id := range ids {
+			if len(n.host.Network().ConnsToPeer(id)) == 0 {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(n.life, n.cfg.KeepAlive)
+			<-ping.Ping(ctx, n.host, id) // the peerstore takes note
+			cancel()
+		}
+	}
+}

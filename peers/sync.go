@@ -1,0 +1,198 @@
+package peers
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
+)
+
+// protocolTable is that of streams in which a node sends its whole table: for each record, its length and for how many milliseconds more it is
+// to be believed, four bytes each, and the record.
+const protocolTable protocol.ID = "/headpond/table/1"
+
+// A node asks a neighbour for its table when they connect, and some neighbour every syncInterval, which mends what has been missed.
+const (
+	syncInterval = 30 * time.Second
+	syncTime     = 20 * time.Second // for one table: 32 MiB at 1.6 MiB/s
+	maxSyncs     = 4                // at a time
+	tableRate    = 0.5              // tables a second that one neighbour may ask for
+	tableBurst   = 4
+)
+
+// syncer asks neighbours for their tables, and tells them its own.
+type syncer struct {
+	node   *Node
+	events event.Subscription
+	places chan struct{}
+
+	mu     sync.Mutex
+	asked  buckets
+	closed bool
+	work   sync.WaitGroup
+}
+
+func newSyncer(n *Node) (*syncer, error) {
+	events, err := n.host.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted), eventbus.BufSize(1024))
+	if err != nil {
+		return nil, fmt.Errorf("peers: %w", err)
+	}
+	s := &syncer{node: n, events: events, places: make(chan struct{}, maxSyncs), asked: newBuckets(tableRate, tableBurst)}
+	n.host.SetStreamHandler(protocolTable, s.serve)
+	n.work.Go(s.run)
+	return s, nil
+}
+
+// run asks for tables until the node ends.
+func (s *syncer) run() {
+	defer func() { _ = s.events.Close() }()
+	again := time.NewTicker(syncInterval)
+	defer again.Stop()
+	for {
+		select {
+		case <-s.node.life.Done():
+			return
+		case e, ok := <-s.events.Out():
+			if !ok {
+				return
+			}
+			if done := e.(event.EvtPeerIdentificationCompleted); slices.Contains(done.Protocols, protocolTable) { //nolint:forcetypeassert // what was subscribed to
+				s.ask(done.Peer)
+			}
+		case <-again.C:
+			s.mu.Lock()
+			s.asked.tidy(time.Now())
+			s.mu.Unlock()
+			if all := s.node.host.Network().Peers(); len(all) > 0 {
+				s.ask(all[rand.IntN(len(all))])
+			}
+		}
+	}
+}
+
+// ask asks a neighbour for its table, unless there are enough that are asked.
+func (s *syncer) ask(id peer.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	select {
+	case s.places <- struct{}{}:
+	default:
+		return // these know as much
+	}
+	s.work.Go(func() {
+		defer func() { <-s.places }()
+		if err := s.fetch(id); err != nil && s.node.life.Err() == nil {
+			s.node.log.Debug("peers: a neighbour does not tell its table", "peer", id.String(), "error", err)
+		}
+	})
+}
+
+// fetch reads a neighbour's table.
+func (s *syncer) fetch(id peer.ID) error {
+	ctx, cancel := context.WithTimeout(network.WithAllowLimitedConn(network.WithNoDial(s.node.life, "table"), "table"), syncTime)
+	defer cancel()
+	st, err := s.node.host.NewStream(ctx, id, protocolTable)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = st.Reset() }()
+	defer context.AfterFunc(s.node.life, func() { _ = st.Reset() })()
+	if err := errors.Join(st.SetDeadline(time.Now().Add(syncTime)), st.CloseWrite()); err != nil {
+		return err
+	}
+	r := bufio.NewReaderSize(st, 64<<10)
+	for range maxEntries + 1 {
+		var head [8]byte
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		size, life := binary.BigEndian.Uint32(head[:4]), time.Duration(binary.BigEndian.Uint32(head[4:]))*time.Millisecond
+		if size > maxRecord {
+			err := fmt.Errorf("%w: a record of %d bytes in a table", errForged, size)
+			s.node.offenders.note(id, err)
+			return err
+		}
+		data := make([]byte, size)
+		if _, err := io.ReadFull(r, data); err != nil {
+			return err
+		}
+		if err := s.node.gossip.take(id, data, life); errors.Is(err, errForged) {
+			return err // and what else it says is not worth the work
+		}
+	}
+	return nil
+}
+
+// serve sends the table.
+func (s *syncer) serve(st network.Stream) {
+	defer func() { _ = st.Reset() }()
+	s.mu.Lock()
+	ok := !s.closed && s.asked.take(st.Conn().RemotePeer(), time.Now())
+	s.mu.Unlock()
+	if !ok || st.SetDeadline(time.Now().Add(syncTime)) != nil {
+		return
+	}
+	w := bufio.NewWriterSize(st, 64<<10)
+	for _, told := range s.node.gossip.tell(time.Now()) {
+		var head [8]byte
+		binary.BigEndian.PutUint32(head[:4], uint32(len(told.sealed))) //nolint:gosec // at most maxRecord
+		binary.BigEndian.PutUint32(head[4:], uint32(told.life.Milliseconds()))
+		if _, err := w.Write(head[:]); err != nil {
+			return
+		}
+		if _, err := w.Write(told.sealed); err != nil {
+			return
+		}
+	}
+	if w.Flush() == nil {
+		_ = st.Close()
+	}
+}
+
+// told is a record, and how long it is to be believed.
+type told struct {
+	sealed []byte
+	life   time.Duration
+}
+
+// tell returns all records: this node's, and those of the table.
+func (g *gossip) tell(now time.Time) (all []told) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.own != nil && !g.leaving {
+		all = append(all, told{g.own, maxLife})
+	}
+	for _, e := range g.table.entries {
+		if life := e.expires.Sub(now); life > 0 {
+			all = append(all, told{e.sealed, life})
+		}
+	}
+	return all
+}
+
+// close asks no more.
+func (s *syncer) close() {
+	s.node.host.RemoveStreamHandler(protocolTable)
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.work.Wait()
+}
