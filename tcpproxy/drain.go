@@ -8,8 +8,10 @@ import (
 )
 
 const (
-	// drainSteps is in how many steps sessions are cut off.
-	drainSteps = 20
+	// drainSteps is in how many steps sessions are cut off. A tenth of the time is
+	// left for them to end.
+	drainSteps = 18
+	drainParts = 20
 	// leastDrainStep bounds how often they are looked for.
 	leastDrainStep = 10 * time.Millisecond
 )
@@ -24,7 +26,7 @@ func (p *Proxy) stagger(ctx context.Context) (stop func() int) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	cut := make(chan int, 1)
-	go func() { cut <- p.cutSlowly(ctx, end.Add(-spread), spread/drainSteps) }()
+	go func() { cut <- p.cutSlowly(ctx, end.Add(-spread), spread/drainParts) }()
 	return func() int {
 		cancel()
 		return <-cut
