@@ -33,6 +33,12 @@ func (g *Gateway) healthOf(u *config.Upstream, dial upstream.DialFunc) (upstream
 			return h, err
 		}
 		h.Probe = check.Probe()
+	case c.GRPC:
+		check, err := g.grpcCheck(u, dial)
+		if err != nil {
+			return h, err
+		}
+		h.Probe = check.Probe()
 	case c.TCP:
 		h.Probe = upstream.TCPProbeBy(dial)
 	}
@@ -52,12 +58,9 @@ func (g *Gateway) httpCheck(u *config.Upstream, dial upstream.DialFunc) (upstrea
 	if c.HTTPS != "" {
 		check.Path, settings = c.HTTPS, c.TLS(u)
 	}
-	if settings != nil {
-		client := &checkTLS{settings: settings, log: g.logger.With("upstream", u.Name)}
-		if _, err := client.current(); err != nil {
-			return check, err
-		}
-		check.TLS = client.current
+	var err error
+	if check.TLS, err = g.checkTLS(u, settings); err != nil {
+		return check, err
 	}
 	if c.TokenFile != "" {
 		check.Token = func() (string, error) { return readToken(c.TokenFile) }
@@ -66,6 +69,24 @@ func (g *Gateway) httpCheck(u *config.Upstream, dial upstream.DialFunc) (upstrea
 		}
 	}
 	return check, nil
+}
+
+func (g *Gateway) grpcCheck(u *config.Upstream, dial upstream.DialFunc) (check upstream.GRPCCheck, err error) {
+	check = upstream.GRPCCheck{Service: u.Health.Service, Host: u.SourceHost(), Dial: dial}
+	if u.Health.Port == 0 { // of another port nothing is known
+		check.TLS, err = g.checkTLS(u, u.TLS)
+	}
+	return check, err
+}
+
+// checkTLS returns how a check gets its TLS settings, nil for clear text.
+func (g *Gateway) checkTLS(u *config.Upstream, settings *config.ClientTLS) (func() (*tls.Config, error), error) {
+	if settings == nil {
+		return nil, nil
+	}
+	client := &checkTLS{settings: settings, log: g.logger.With("upstream", u.Name)}
+	_, err := client.current()
+	return client.current, err
 }
 
 // checkTLS is the TLS settings of a health check. Their files are read for each probe, because the certificates of

@@ -112,14 +112,9 @@ func (h *HTTPCheck) run(ctx context.Context, endpoint string) error {
 
 // request makes the request for an endpoint.
 func (h *HTTPCheck) request(ctx context.Context, endpoint string) (*http.Request, error) {
-	network, host, err := netaddr.Split(endpoint)
+	host, err := probedHost(endpoint, h.Host)
 	if err != nil {
 		return nil, err
-	}
-	if network != "tcp" {
-		host = "localhost"
-	} else if _, port, err := net.SplitHostPort(host); err == nil && h.Host != "" {
-		host = net.JoinHostPort(h.Host, port)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+h.Path, nil)
 	if err != nil {
@@ -136,6 +131,22 @@ func (h *HTTPCheck) request(ctx context.Context, endpoint string) (*http.Request
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	return req, nil
+}
+
+// probedHost is what an endpoint is called in requests: name, if there is one, with
+// the endpoint's port, else the endpoint; "localhost" without a host.
+func probedHost(endpoint, name string) (string, error) {
+	network, host, err := netaddr.Split(endpoint)
+	if err != nil {
+		return "", err
+	}
+	if network != "tcp" {
+		return "localhost", nil
+	}
+	if _, port, err := net.SplitHostPort(host); err == nil && name != "" {
+		host = net.JoinHostPort(name, port)
+	}
+	return host, nil
 }
 
 // exchange does the request on c and judges the answer.

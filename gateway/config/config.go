@@ -179,12 +179,14 @@ type Verify string
 // Values implements Enum.
 func (Verify) Values() []string { return []string{"full", "ca"} }
 
-// Health is an upstream's active check: exactly one of HTTP, HTTPS, TCP and Postgres is set.
+// Health is an upstream's active check: exactly one of HTTP, HTTPS, TCP, GRPC and Postgres is set.
 type Health struct {
 	HTTP     string `conf:"http"`  // path of a GET, as connections are made for sessions; on another port always in clear text
 	HTTPS    string `conf:"https"` // path of a GET over TLS, whatever connections for sessions speak
 	TCP      bool   `conf:"tcp"`   // a connection must open
+	GRPC     bool   `conf:"grpc"`  // the gRPC health checking protocol, as connections are made for sessions; on another port always in clear text
 	Postgres bool   `conf:"postgres"`
+	Service  string `conf:"grpc_service"`                         // of GRPC; empty: the server as a whole
 	Port     int    `conf:"port" default:"0" min:"0" max:"65535"` // 0: the endpoint's
 	// CA, Cert, Key and ServerName are those of HTTPS; without any of them the upstream's "tls" is used, if there is one.
 	CA         Path          `conf:"ca"`

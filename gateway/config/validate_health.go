@@ -14,13 +14,13 @@ func (d *decoder) checkHealth(u *Upstream) {
 		return
 	}
 	kinds := 0
-	for _, set := range []bool{h.HTTP != "", h.HTTPS != "", h.TCP, h.Postgres} {
+	for _, set := range []bool{h.HTTP != "", h.HTTPS != "", h.TCP, h.GRPC, h.Postgres} {
 		if set {
 			kinds++
 		}
 	}
-	if kinds != 1 && d.noProblemAt(&h.HTTP, &h.HTTPS, &h.TCP, &h.Postgres) {
-		d.report(d.mark(&u.Health), "health: want exactly one of \"http: /path\", \"https: /path\", \"tcp: true\" and \"postgres: true\", got %d", kinds)
+	if kinds != 1 && d.noProblemAt(&h.HTTP, &h.HTTPS, &h.TCP, &h.GRPC, &h.Postgres) {
+		d.report(d.mark(&u.Health), "health: want exactly one of \"http: /path\", \"https: /path\", \"tcp: true\", \"grpc: true\" and \"postgres: true\", got %d", kinds)
 	}
 	d.checkHealthPath("http", &h.HTTP)
 	d.checkHealthPath("https", &h.HTTPS)
@@ -61,6 +61,9 @@ func (d *decoder) checkHealthKeys(u *Upstream) {
 	if h.HTTP == "" && h.HTTPS == "" && d.written(&h.Expect) {
 		d.report(d.mark(&h.Expect), "\"expect\" is for \"http\" and \"https\" checks")
 	}
+	if !h.GRPC && d.written(&h.Service) {
+		d.report(d.mark(&h.Service), "\"grpc_service\" is for \"grpc\" checks")
+	}
 	if h.Postgres && d.written(&h.Port) {
 		d.report(d.mark(&h.Port), "\"port\" is not for \"postgres\" checks")
 	}
@@ -76,11 +79,26 @@ func (d *decoder) checkHealthPort(u *Upstream) {
 		case h.Port != 0 && (err != nil || strings.HasPrefix(e, "unix:")):
 			d.report(d.mark(&h.Port), "port: the endpoint %q has no host", e)
 			return
-		case h.Port == 0 && h.HTTP != "" && u.TLS == nil && slices.Contains(tlsPorts, port):
-			d.warn(d.mark(&h.HTTP), "http: servers speak TLS on port %s as a rule; write \"https\"", port)
+		case h.Port == 0 && (h.HTTP != "" || h.GRPC) && u.TLS == nil && slices.Contains(tlsPorts, port):
+			d.warn(d.mark(&h.HTTP, &h.GRPC), "%s: servers speak TLS on port %s as a rule; %s", kindInClear(h), port, kindOverTLS(h))
 			return
 		}
 	}
+}
+
+func kindInClear(h *Health) string {
+	if h.GRPC {
+		return "grpc"
+	}
+	return "http"
+}
+
+// kindOverTLS says what to write instead of a check in clear text.
+func kindOverTLS(h *Health) string {
+	if h.GRPC {
+		return "give the upstream \"tls\""
+	}
+	return "write \"https\""
 }
 
 // tlsPorts are those of HTTPS and of Kubernetes API servers.
