@@ -29,7 +29,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak suites clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak suites test-kube clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -88,6 +88,9 @@ soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SO
 
 suites: test-deps ## Run asyncpg's and SQLAlchemy's own tests straight on PostgreSQL and through the gateway, and compare (needs PyPI)
 	$(GO) test -tags suites -count 1 -timeout 60m -v -run Suites ./integration
+
+test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, 15 minutes)
+	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-kube.sh
 
 clean: ## Remove what build made
 	rm -rf bin dist

@@ -63,8 +63,8 @@ func startKube(t *testing.T) *kubeCluster {
 	hosts := []string{"localhost", serviceName, "10.98.0.1", "10.98.0.2", "10.98.0.3", "127.0.0.1"}
 	ca, _ := certs.PEM(authority.Certificate)
 	cert, key := certs.PEM(authority.Issue("kube-apiserver", hosts...))
-	_, account := certs.PEM(authority.Issue("service-accounts"))
-	for name, data := range map[string][]byte{"ca": ca, "cert": cert, "key": key, "account": account, "tokens": []byte(adminToken + `,admin,admin,"system:masters"`)} {
+	accountCert, account := certs.PEM(authority.Issue("service-accounts"))
+	for name, data := range map[string][]byte{"ca": ca, "cert": cert, "key": key, "account": account, "account-cert": accountCert, "tokens": []byte(adminToken + `,admin,admin,"system:masters"`)} {
 		writeFile(t, c.file(name), data)
 	}
 	c.tls = &tls.Config{RootCAs: authority.Pool, ServerName: serviceName}
@@ -104,7 +104,7 @@ func (s *kubeServer) start() {
 	s.process = start(c.t, exec.Command(os.Getenv("HEADPOND_KUBE_APISERVER"),
 		"--etcd-servers="+c.etcd, "--bind-address="+s.host, "--advertise-address="+s.host, "--secure-port=6443",
 		"--tls-cert-file="+c.file("cert"), "--tls-private-key-file="+c.file("key"), "--client-ca-file="+c.file("ca"), "--cert-dir="+c.file("certs-"+s.host),
-		"--service-account-issuer=https://"+serviceName, "--service-account-key-file="+c.file("account"),
+		"--service-account-issuer=https://"+serviceName, "--service-account-key-file="+c.file("account-cert"),
 		"--service-account-signing-key-file="+c.file("account"), "--service-cluster-ip-range=10.99.0.0/16", "--authorization-mode=RBAC",
 		"--token-auth-file="+c.file("tokens"), "--shutdown-delay-duration=5s"))
 }
