@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"net"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // link is a connection under a session. The session's lock guards everything
@@ -42,14 +44,11 @@ type link struct {
 // operation of a session's goroutines would be a trip. It returns other connections
 // unchanged. ahead is what was read of it already. The caller must hold no lock.
 func detach(conn net.Conn) (plain net.Conn, ahead []byte) {
-	if d, ok := conn.(interface {
-		Detach() (net.Conn, []byte, error)
-	}); ok {
-		if plain, ahead, err := d.Detach(); err == nil {
-			return plain, ahead
-		}
+	plain, ahead, err := fiber.StreamOf(conn).Detach()
+	if err != nil {
+		return conn, nil // it cannot be, as one in TLS, or using conn fails too
 	}
-	return conn, nil // after an error, using conn fails too
+	return plain, ahead
 }
 
 // newLink makes a link with one user, its reader; ahead is what was read already.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // rounds is how many batches with other senders' data a sender writes before the
@@ -266,12 +268,11 @@ func (s *Session) finishWrites() {
 	s.mu.Lock()
 	ours, conn := s.core.err, s.last.conn
 	s.mu.Unlock()
-	half, ok := conn.(interface{ CloseWrite() error })
-	ok = ok && half.CloseWrite() == nil
+	halfClosed := fiber.StreamOf(conn).CloseWrite() == nil
 	switch {
-	case ours == ErrSessionClosed && (ok || s.ticket != nil):
+	case ours == ErrSessionClosed && (halfClosed || s.ticket != nil):
 		return // Close waits for the other side, which closes after the GoAway
-	case ours != ErrSessionClosed && ok: // the reader has ended
+	case ours != ErrSessionClosed && halfClosed: // the reader has ended
 		conn.SetReadDeadline(time.Now().Add(s.cfg.CloseTimeout))
 		_, _ = io.CopyN(io.Discard, conn, maxDiscard)
 	}

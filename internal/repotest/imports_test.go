@@ -32,7 +32,7 @@ var layers = []layer{
 	{dir: "pgwire", stdOnly: true},
 	{dir: "httpwire", stdOnly: true},
 	{dir: "mux/frame", stdOnly: true},
-	{dir: "mux", imports: []string{"mux/frame", "internal"}},
+	{dir: "mux", imports: []string{"mux/frame", "fiber", "internal"}},
 	{dir: "route", imports: []string{"route/internal"}, stdOnly: true},
 	{dir: "route/ginroute", imports: []string{"route"}},
 	{dir: "fiber", imports: []string{"internal"}},

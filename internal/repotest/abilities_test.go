@@ -1,0 +1,195 @@
+package repotest_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"testing"
+)
+
+// connTypes are kinds of connections; asking a connection whether it is one of them asks what it can do.
+var connTypes = map[string]bool{
+	"fiber.Stream": true, "*fiber.Conn": true, "*fiber.TLSConn": true, "*listener.Conn": true,
+	"net.Conn": true, "*net.TCPConn": true, "*net.UnixConn": true, "*tls.Conn": true, "syscall.Conn": true,
+}
+
+// allowedAsserts are the type assertions about connections that stay, by "file function type", with the reason.
+var allowedAsserts = map[string]string{
+	"mux/handshake.go run *tls.Conn":                                    "the peer's certificate is part of who it is",
+	"mux/resume_handshake.go present *tls.Conn":                         "its handshake has to heed a context",
+	"mux/link.go closeNow *tls.Conn":                                    "close_notify of crypto/tls may wait, and a Stream says nothing of connections that are not its own",
+	"mux/write_linux.go plainSocket *net.TCPConn":                       "writes past package net, which only a socket with nothing in between allows",
+	"mux/write_linux.go plainSocket *net.UnixConn":                      "the same",
+	"pool/httppool/conn.go isSocket *net.TCPConn":                       "deadlines that are moved late are for sockets only",
+	"pool/httppool/conn.go isSocket *net.UnixConn":                      "the same",
+	"pool/httppool/upgrade.go closeWrite interface{CloseWrite() error}": "the client's side of an upgrade may be what net/http has hijacked",
+	"pgwire/reader.go NewReader waiter":                                 "a codec of the standard library alone reads from whatever there is; WaitReadable may say that it is not supported",
+	"pgwire/reader.go SetSource waiter":                                 "the same",
+	"tcpproxy/session.go serveConn *listener.Conn":                     "the contract of listener.Handler",
+	"httpproxy/session.go ServeConn *listener.Conn":                     "the contract of listener.Handler",
+	"tunnel/server.go serveConn *listener.Conn":                         "the contract of listener.Handler",
+	"pgproxy/startup.go directTLS *listener.Conn":                       "ServeConn takes any connection; only one of a listener can unread",
+	"pgproxy/backend.go accepted *fiber.TLSConn":                        "only a listener's connection, below TLS or not, can suspend its session",
+	"pgproxy/backend.go accepted *listener.Conn":                        "the same",
+	"pgproxy/wait.go plain *fiber.TLSConn":                              "in TLS what has arrived may be part of a record",
+}
+
+// TestNobodyAsksWhatAConnectionCan: a fiber.Stream has all that a session does with a connection, and says what it cannot do. Outside of
+// package fiber no type assertion asks for a kind of connection, or for one of Stream's methods.
+func TestNobodyAsksWhatAConnectionCan(t *testing.T) {
+	used := map[string]bool{}
+	all := packages(t)
+	methods := streamMethods(t, all["fiber"])
+	for dir, files := range all {
+		if !sessions(dir) {
+			continue
+		}
+		interfaces := interfacesOf(files)
+		for _, f := range files {
+			if f.isTest() {
+				continue
+			}
+			for _, a := range connAsserts(f.ast, interfaces, methods) {
+				key := f.path + " " + a.function + " " + a.asked
+				if used[key] = true; allowedAsserts[key] == "" {
+					t.Errorf("%s: %s asks whether a connection is a %s: use fiber.StreamOf, whose methods say what they cannot do", f.line(a.at), a.function, a.asked)
+				}
+			}
+		}
+	}
+	for key := range allowedAsserts {
+		if !used[key] {
+			t.Errorf("%q is on the allow-list and needs it no longer", key)
+		}
+	}
+}
+
+// sessions reports whether the rule is for a directory: what runs in the gateway.
+func sessions(dir string) bool {
+	for _, other := range []string{"fiber", "bench", "integration", "examples", "route", "internal/conntest", "internal/repotest"} {
+		if below(dir, other) {
+			return false
+		}
+	}
+	return true
+}
+
+// streamMethods are the names of fiber.Stream's own methods.
+func streamMethods(t *testing.T, files []goFile) map[string]bool {
+	stream := interfacesOf(files)["Stream"]
+	if stream == nil {
+		t.Fatal("there is no fiber.Stream")
+	}
+	names := methodNames(stream)
+	if len(names) < 15 || !names["CloseWrite"] || !names["Detach"] {
+		t.Fatalf("the methods of fiber.Stream are %v", names)
+	}
+	return names
+}
+
+func methodNames(of *ast.InterfaceType) map[string]bool {
+	names := map[string]bool{}
+	for _, m := range of.Methods.List {
+		for _, n := range m.Names {
+			names[n.Name] = true
+		}
+	}
+	return names
+}
+
+// interfacesOf returns the interface types of a package, by name.
+func interfacesOf(files []goFile) map[string]*ast.InterfaceType {
+	found := map[string]*ast.InterfaceType{}
+	for _, f := range files {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if i, ok := spec.Type.(*ast.InterfaceType); ok {
+					found[spec.Name.Name] = i
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// connAssert is a type assertion, or a case of a type switch, about a connection.
+type connAssert struct {
+	function, asked string
+	at              token.Pos
+}
+
+func connAsserts(file *ast.File, interfaces map[string]*ast.InterfaceType, methods map[string]bool) (all []connAssert) {
+	for _, d := range file.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || fn.Body == nil {
+			continue
+		}
+		look := func(e ast.Expr) {
+			if e != nil && asksAbility(e, interfaces, methods) {
+				all = append(all, connAssert{fn.Name.Name, types.ExprString(e), e.Pos()})
+			}
+		}
+		ast.Inspect(fn.Body, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeAssertExpr:
+				look(n.Type)
+			case *ast.TypeSwitchStmt:
+				for _, c := range n.Body.List {
+					for _, e := range c.(*ast.CaseClause).List {
+						look(e)
+					}
+				}
+			}
+			return true
+		})
+	}
+	return all
+}
+
+func asksAbility(e ast.Expr, interfaces map[string]*ast.InterfaceType, methods map[string]bool) bool {
+	asked, ok := e.(*ast.InterfaceType)
+	if id, isName := e.(*ast.Ident); isName {
+		asked, ok = interfaces[id.Name], interfaces[id.Name] != nil
+	}
+	if !ok {
+		return connTypes[types.ExprString(e)]
+	}
+	for name := range methodNames(asked) {
+		if methods[name] {
+			return true
+		}
+	}
+	return false
+}
+
+func TestAbilityRuleItself(t *testing.T) {
+	const source = `package p
+type waiter interface{ WaitReadable() error }
+type other interface{ Name() string }
+func f(c any) {
+	_ = c.(waiter)
+	_ = c.(interface{ CloseWrite() error })
+	_, _ = c.(*net.TCPConn)
+	switch c.(type) {
+	case *fiber.TLSConn, other:
+	}
+	_, _ = c.(other), c.(error)
+	_ = c.(*net.TCPAddr)
+}`
+	file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := connAsserts(file, interfacesOf([]goFile{{ast: file}}), map[string]bool{"WaitReadable": true, "CloseWrite": true})
+	want := []string{"waiter", "interface{CloseWrite() error}", "*net.TCPConn", "*fiber.TLSConn"}
+	if len(found) != len(want) {
+		t.Fatalf("found %v, want %v", found, want)
+	}
+	for i, a := range found {
+		if a.asked != want[i] || a.function != "f" {
+			t.Errorf("found %v, want %v", a, want[i])
+		}
+	}
+}
