@@ -134,7 +134,7 @@ func (n *Node) Kill(id listener.ID, stream uint64) bool { return n.server.Kill(i
 // Leaving reports whether a peer that this node calls, any if id is empty, drains while connections to its services are open: those that are kept
 // idle should be closed.
 func (n *Node) Leaving(id string) bool {
-	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return (id == "" || l.peer.String() == id) && l.client.Leaving() })
+	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return (id == "" || l.peer.String() == id) && l.client.Draining() })
 }
 
 // Active counts the connections to services, here and at other nodes, that are open.

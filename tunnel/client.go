@@ -60,7 +60,7 @@ func (c ClientConfig) Verify() error {
 
 func (c *ClientConfig) addresses() []string { return append([]string{c.Address}, c.Fallbacks...) }
 
-// Client is the end of a tunnel that connects. It keeps its sessions open, all the
+// Client is the end of a tunnel that connects. It keeps its sessions open all the
 // time, connects again when one is lost, and serves what the server opens in them
 // under its own policy. All methods are safe for concurrent use.
 type Client struct {
@@ -68,12 +68,12 @@ type Client struct {
 	sessions *sessions
 	stop     context.CancelFunc
 	keepers  sync.WaitGroup
-	look     chan struct{} // a place for each keeper
+	check    chan struct{} // has the keepers check their sessions; one element for each
 
 	mu     sync.Mutex
-	failed trouble // to connect
-	lost   trouble // to connect again for a session that has lost its socket
-	logged string  // the last failure that was logged
+	failed failure // of connecting
+	lost   failure // of connecting again for a session that has lost its socket
+	logged string  // the last error that was logged
 }
 
 // NewClient returns a Client that begins to connect at once, and goes on trying
@@ -86,8 +86,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	cfg.Tunnel = cmp.Or(cfg.Tunnel, cfg.Address)
 	c := &Client{cfg: cfg, sessions: newSessions(cfg.Tunnel, &cfg.Config)}
 	ctx, stop := context.WithCancel(context.Background())
-	c.stop, c.look = stop, make(chan struct{}, max(cfg.Sessions, 1))
-	for range cap(c.look) {
+	c.stop, c.check = stop, make(chan struct{}, max(cfg.Sessions, 1))
+	for range cap(c.check) {
 		c.keepers.Go(func() { c.keep(ctx) })
 	}
 	return c, nil
@@ -118,9 +118,9 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Leaving reports whether a session is drained, by either side, while streams in it
-// are open: those that are kept idle should be closed.
-func (c *Client) Leaving() bool { return c.sessions.draining("") }
+// Draining reports whether a session is drained, by either side, while streams in it
+// are open. Connections that are idle in pools should be closed then.
+func (c *Client) Draining() bool { return c.sessions.anyDraining("") }
 
 // Drain connects no more and takes no more streams from the server, tells it so,
 // and waits until the open streams have ended. When ctx ends first they are cut off
@@ -138,17 +138,16 @@ func (c *Client) Close() {
 	c.sessions.close()
 }
 
-// The pauses between two attempts to connect grow from firstPause to mostPause; a
-// session shorter than that counts as a failure, else a server that closes every
-// one would be asked for another at once.
+// The pauses between two attempts to connect grow from minPause to maxPause. A
+// session shorter than maxPause counts as a failure, so that a server that closes every session is not asked for another at once.
 const (
-	firstPause = 100 * time.Millisecond
-	mostPause  = 5 * time.Second
+	minPause = 100 * time.Millisecond
+	maxPause = 5 * time.Second
 )
 
-// lookInterval is how soon a keeper notices by itself that the server drains a
-// session: another one is made while the streams in it go on.
-const lookInterval = 2 * time.Second
+// checkInterval is how often a keeper checks by itself whether the server drains its session. Then it makes another one while the
+// streams in the first continue.
+const checkInterval = 2 * time.Second
 
 // dialTimeout bounds connecting to a server that does not answer, and the handshake.
 const dialTimeout = 10 * time.Second
@@ -157,22 +156,22 @@ const dialTimeout = 10 * time.Second
 // trips to the other side of the world, or a busy machine.
 const minHandshake = 3 * time.Second
 
-// keep keeps one session until ctx ends.
+// keep maintains one session until ctx ends.
 func (c *Client) keep(ctx context.Context) {
-	for pause, at := firstPause, 0; ; {
+	for pause, at := minPause, 0; ; {
 		began := time.Now()
 		s, used, err := c.connect(ctx, at)
 		c.note(err)
 		if err == nil {
 			if at = used; c.watch(ctx, s) {
-				at++ // there may be a way to another
+				at++ // another server may be reachable
 				c.sessions.retire(s)
 				c.cfg.Logger.Warn("tunnel: no way to the server of a session, trying another", "tunnel", c.cfg.Tunnel, "session", s.ID().String())
 				continue
 			}
 		}
-		if time.Since(began) > mostPause {
-			pause = firstPause
+		if time.Since(began) > maxPause {
+			pause = minPause
 			if err == nil {
 				continue
 			}
@@ -184,22 +183,21 @@ func (c *Client) keep(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		pause = min(2*pause, mostPause)
+		pause = min(2*pause, maxPause)
 	}
 }
 
-// watch returns when s takes no more streams; true: because it has no socket, and another
-// server may be reached.
+// watch returns when s takes no more streams; true: because it has no socket, and there are other servers to try.
 func (c *Client) watch(ctx context.Context, s *member) (elsewhere bool) {
-	look := time.NewTicker(lookInterval)
-	defer look.Stop()
+	ticker := time.NewTicker(checkInterval)
+	defer ticker.Stop()
 	for missed := 0; !s.Draining(); {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-s.Done():
-		case <-c.look:
-		case <-look.C:
+		case <-c.check:
+		case <-ticker.C:
 			if missed++; !s.Stats().Suspended {
 				missed = 0
 			}
@@ -211,18 +209,18 @@ func (c *Client) watch(ctx context.Context, s *member) (elsewhere bool) {
 	return false
 }
 
-// lookNow has the keepers look at their sessions: somebody has seen one drain.
-func (c *Client) lookNow() {
-	for range cap(c.look) {
+// checkNow has the keepers check their sessions now, because a caller has found one draining.
+func (c *Client) checkNow() {
+	for range cap(c.check) {
 		select {
-		case c.look <- struct{}{}:
+		case c.check <- struct{}{}:
 		default:
 			return
 		}
 	}
 }
 
-// connect makes a session with the first server that can be had, beginning with the
+// connect makes a session with the first server that answers, beginning with the
 // one at index from; used is its index.
 func (c *Client) connect(ctx context.Context, from int) (s *member, used int, err error) {
 	all := c.cfg.addresses()
@@ -247,7 +245,7 @@ func (c *Client) connect(ctx context.Context, from int) (s *member, used int, er
 func (c *Client) connectTo(ctx context.Context, address string) (*member, error) {
 	patience := min(dialTimeout, c.cfg.KeepAlive)
 	if len(c.cfg.Fallbacks) > 0 {
-		patience /= 2 // another may answer
+		patience /= 2 // another server may answer
 	}
 	mc := c.cfg.mux(c.cfg.Tunnel, &mux.Resume{Window: c.cfg.ResumeWindow, Dial: func(ctx context.Context) (net.Conn, error) {
 		return c.redial(ctx, address)
@@ -300,7 +298,7 @@ func (c *Client) dial(ctx context.Context, address string) (net.Conn, error) {
 	return tls.Client(conn, config), nil
 }
 
-// note keeps the result of an attempt, for those who ask, and logs what is new.
+// note records the result of an attempt for Stats and Open, and logs an error that differs from the one before.
 func (c *Client) note(err error) {
 	if err != nil && (errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed)) {
 		return
@@ -314,7 +312,7 @@ func (c *Client) note(err error) {
 	fresh := text != c.logged
 	c.logged = text
 	c.mu.Unlock()
-	c.sessions.tell()
+	c.sessions.notify()
 	if fresh && err != nil {
 		c.cfg.Logger.Warn("tunnel: cannot connect, trying again", "tunnel", c.cfg.Tunnel, "address", strings.Join(c.cfg.addresses(), ", "), "error", err)
 	}

@@ -53,7 +53,7 @@ func (c *Conn) ReadParked(p []byte, by mux.Parker) (int, error) {
 	}
 }
 
-// await waits for the target to be reached.
+// await waits until the target is reached.
 func (c *Conn) await(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.st.SetReadDeadline(time.Unix(1, 0)) })
 	var b [1]byte
@@ -132,8 +132,8 @@ func (c *Conn) error(err error) error {
 	return &Error{Tunnel: c.tunnel, Target: c.st.Name(), Err: err}
 }
 
-// Quiet reports that nothing has arrived that was not read, neither bytes nor the end. Of a connection whose first Read has
-// not told yet whether the target was reached (see Open), it reports that it has not ended.
+// Quiet reports that nothing unread has arrived, neither bytes nor the end. Before the first Read, which tells whether the target was
+// reached (see Open), it reports that the connection has not ended.
 func (c *Conn) Quiet() bool {
 	if !c.reached.Load() {
 		return !c.st.PeerClosed()
@@ -141,14 +141,14 @@ func (c *Conn) Quiet() bool {
 	return c.st.Quiet()
 }
 
-// Ended reports that the target, or the tunnel, has ended the connection, and that nothing before that is unread; the byte that says
-// that the target was reached counts.
+// Ended reports that the target, or the tunnel, has ended the connection, and that nothing before that is unread, not even the byte
+// that says that the target was reached.
 func (c *Conn) Ended() bool { return c.st.Ended() }
 
 // PeerClosed is Ended, whether or not something before the end is unread.
 func (c *Conn) PeerClosed() bool { return c.st.PeerClosed() }
 
-// Leaving reports whether the session that carries the connection takes no more
+// Draining reports whether the session that carries the connection takes no more
 // streams: one side drains it, or it is over. A connection that is idle in a pool
-// should be closed then, or it holds up the drain.
-func (c *Conn) Leaving() bool { return c.st.Session().Draining() }
+// should be closed then, because it would delay the drain.
+func (c *Conn) Draining() bool { return c.st.Session().Draining() }

@@ -28,20 +28,20 @@ func (m Members) Add(name string, s *mux.Session) Member {
 		m.t.peers[name] = p
 	}
 	one := newMember(name, proof{}, s, func() {})
-	one.of = p
+	one.owner = p
 	p.sessions = append(p.sessions, one)
 	return Member{one}
 }
 
-// Enter is enter.
-func (m Members) Enter(s Member) bool { return m.t.enter(s.m.of, s.m) }
+// Enter is countStream.
+func (m Members) Enter(s Member) bool { return m.t.countStream(s.m.owner, s.m) }
 
-// GiveUp is giveUp.
-func (m Members) GiveUp(s Member) {
+// Drop is drop.
+func (m Members) Drop(s Member) {
 	m.t.mu.Lock()
 	defer m.t.mu.Unlock()
-	m.t.giveUp(s.m, errRestarted)
+	m.t.drop(s.m, errRestarted)
 }
 
 // Remove is remove.
-func (m Members) Remove(s Member) { m.t.remove(s.m.of, s.m) }
+func (m Members) Remove(s Member) { m.t.remove(s.m.owner, s.m) }

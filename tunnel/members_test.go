@@ -36,7 +36,7 @@ func TestStreamsOfASessionGivenUp(t *testing.T) {
 	if !members.Enter(m) {
 		t.Error("a stream is refused")
 	}
-	members.GiveUp(m)
+	members.Drop(m)
 	if members.Enter(m) {
 		t.Error("a stream of a session that was given up is taken")
 	}
@@ -51,7 +51,7 @@ func TestGivenUpTooLate(t *testing.T) {
 	}
 	members.Remove(old)
 	next := members.Add("branch", session)
-	members.GiveUp(old)
+	members.Drop(old)
 	if !members.Enter(next) || !members.Enter(next) || members.Enter(next) {
 		t.Error("the next peer has not two streams")
 	}

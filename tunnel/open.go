@@ -26,7 +26,7 @@ func (c *Client) open(ctx context.Context, target string, id mux.ID) (*Conn, err
 			return fmt.Errorf("%w to %s: %w", ErrNotConnected, strings.Join(c.cfg.addresses(), ", "), failed)
 		}
 		if stale {
-			c.lookNow()
+			c.checkNow()
 		}
 		select {
 		case <-changed:
@@ -41,7 +41,7 @@ func (c *Client) open(ctx context.Context, target string, id mux.ID) (*Conn, err
 // who want to know before they send anything. The error may wrap ErrRefused,
 // ErrUnreachable or ctx's too.
 func (c *Client) Dial(ctx context.Context, target string) (*Conn, error) {
-	conn, err := c.open(ctx, target, tellAtOnce)
+	conn, err := c.open(ctx, target, answerAtOnce)
 	return dialled(ctx, conn, err)
 }
 
@@ -59,7 +59,7 @@ func (s *Server) open(ctx context.Context, peer, target string, id mux.ID) (*Con
 
 // Dial is Client.Dial the other way.
 func (s *Server) Dial(ctx context.Context, peer, target string) (*Conn, error) {
-	conn, err := s.open(ctx, peer, target, tellAtOnce)
+	conn, err := s.open(ctx, peer, target, answerAtOnce)
 	return dialled(ctx, conn, err)
 }
 

@@ -13,22 +13,21 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// Peer is what a Server knows of one that may connect to it.
+// Peer is a gateway that may connect to a Server.
 type Peer struct {
 	Name string
-	// Keys are the peer's own: it must prove that it knows one of them, of 16 bytes or
-	// more each, and nobody may use its name who does not, also not with
-	// Config.PSK. Several are good at once, so that they can be changed at one side
-	// after the other. Empty: Config.PSK or the certificate proves it.
+	// Keys are the peer's own, of 16 bytes or more each. Whoever uses the peer's name must prove that it knows one of them;
+	// Config.PSK does not do. Several are valid at once, so that they can be changed at one side
+	// after the other. Empty: Config.PSK or the certificate is the proof.
 	Keys [][]byte
-	// Policy has Upstreams and Allow that this peer may have connected beside those of
-	// Config.Policy. Its other fields do not count.
+	// Policy has Upstreams and Allow that this peer may use in addition to those of
+	// Config.Policy. Its other fields are ignored.
 	Policy Policy
 }
 
-// proof is a key and whose it is.
+// proof is a key and the name of the peer that owns it.
 type proof struct {
-	name string // "": of whoever has no key of its own
+	name string // "": the key of all peers without keys of their own
 	key  []byte
 }
 
@@ -68,7 +67,7 @@ func (c *ServerConfig) keyed() bool {
 	return len(c.Peers) > 0 && !slices.ContainsFunc(c.Peers, func(p Peer) bool { return len(p.Keys) == 0 })
 }
 
-// name returns who a peer is, or what it may call itself, as far as its certificate tells.
+// name returns a peer's name: what Identify says, or what the peer claims, which must be a name of its certificate if it has shown one.
 func (c *ServerConfig) name(p mux.Peer) (string, error) {
 	if c.Identify != nil {
 		return c.Identify(p.Addr)
@@ -89,11 +88,11 @@ func (c *ServerConfig) name(p mux.Peer) (string, error) {
 	return p.Name, nil
 }
 
-// maxUnnamed bounds the keys that are tried for a peer that does not say its name, because nothing is known of it by then.
+// maxUnnamed bounds the keys that are tried for a peer without a name: it is not authenticated at that point, and each costs a MAC.
 const maxUnnamed = 64
 
 // proofs returns the keys of which a peer must know one; none: its certificate is
-// enough, or nothing is needed.
+// enough, or no proof is needed.
 func (c *ServerConfig) proofs(p mux.Peer) (all []proof, err error) {
 	name, err := c.name(p)
 	if err != nil {
@@ -119,14 +118,14 @@ func (c *ServerConfig) proofs(p mux.Peer) (all []proof, err error) {
 	return all, nil
 }
 
-// identify returns the name of a peer that has proved to have by.key, or needs none.
-func (c *ServerConfig) identify(p mux.Peer, by proof) (string, error) {
+// identify returns the name of a peer that has proved to have used.key, or needs none.
+func (c *ServerConfig) identify(p mux.Peer, used proof) (string, error) {
 	name, err := c.name(p)
 	if err != nil {
 		return "", err
 	}
 	if name == "" {
-		name = by.name
+		name = used.name
 	}
 	if len(c.Peers) > 0 && c.peer(name) == nil && c.Identify == nil {
 		return "", c.unlisted(name)
@@ -138,20 +137,20 @@ func (c *ServerConfig) unlisted(name string) error {
 	return fmt.Errorf("peer %q is not one of those that may connect", clip(name))
 }
 
-// errRevoked ends the sessions of a peer that could not make them now.
+// errRevoked ends the sessions of a peer that could not connect any more.
 var errRevoked = errors.New("tunnel: the peer's key or authority was revoked, or it may not connect any more")
 
-// admits tells whether a peer that has proved to have by.key could connect now.
+// admits tells whether a peer that has proved to have used.key could connect now.
 func (c *ServerConfig) admits(s *member) bool {
 	p := s.Peer()
-	if _, err := c.identify(p, s.by); err != nil || !c.trusts(p) {
+	if _, err := c.identify(p, s.key); err != nil || !c.trusts(p) {
 		return false
 	}
 	all, err := c.proofs(p)
 	if err != nil || len(all) == 0 {
 		return err == nil
 	}
-	return slices.ContainsFunc(all, func(o proof) bool { return o.name == s.by.name && bytes.Equal(o.key, s.by.key) })
+	return slices.ContainsFunc(all, func(o proof) bool { return o.name == s.key.name && bytes.Equal(o.key, s.key.key) })
 }
 
 // trusts tells whether the certificate that a peer has shown, if it has to show one, is by an authority that is trusted now.
@@ -176,22 +175,22 @@ func (c *ServerConfig) trusts(p mux.Peer) bool {
 	return err == nil
 }
 
-// revoke ends the sessions of peers that could not make them now.
+// revoke ends the sessions of peers that could not connect any more.
 func (t *sessions) revoke(admits func(*member) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range t.peers {
 		for _, s := range p.sessions {
-			if s.gone == nil && !t.leaving && !admits(s) {
-				t.giveUp(s, errRevoked)
-				t.work.Go(func() { t.finish(s) })
+			if s.dropped == nil && !t.draining && !admits(s) {
+				t.drop(s, errRevoked)
+				t.work.Go(func() { t.closeDropped(s) })
 			}
 		}
 	}
-	t.notify()
+	t.notifyLocked()
 }
 
-// policies are what peers may have connected.
+// policies say what each peer may have connected.
 type policies struct {
 	common Policy
 	own    map[string]*Policy // common with what is the peer's own

@@ -8,23 +8,23 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// Pooled returns a connection through a tunnel as pools want it: once its session is drained or lost it is Dead, so that it is closed when it
-// is idle, and reading fails, so that nobody waits for more. It is c's only user from then on.
+// Pooled adapts a connection for a pool: once its session is drained or lost, its State is Dead, so that the pool closes it when it
+// is idle, and Read fails, so that nobody waits for more. c must not be used in another way from then on.
 func Pooled(c *Conn) fiber.Stream { return &pooled{Stream: fiber.StreamOf(c), inner: c} }
 
 // pooled is what Pooled returns.
 type pooled struct {
 	fiber.Stream
 	inner   *Conn
-	leaving atomic.Bool
+	draining atomic.Bool
 }
 
-var errLeaving = fmt.Errorf("the tunnel drains: %w", net.ErrClosed)
+var errDraining = fmt.Errorf("the tunnel drains: %w", net.ErrClosed)
 
 // State implements fiber.Stream.
 func (c *pooled) State() fiber.State {
-	if c.inner.Leaving() {
-		c.leaving.Store(true)
+	if c.inner.Draining() {
+		c.draining.Store(true)
 		return fiber.Dead
 	}
 	return c.Stream.State()
@@ -32,8 +32,8 @@ func (c *pooled) State() fiber.State {
 
 // Read implements net.Conn.
 func (c *pooled) Read(p []byte) (int, error) {
-	if c.leaving.Load() {
-		return 0, errLeaving
+	if c.draining.Load() {
+		return 0, errDraining
 	}
 	return c.Stream.Read(p)
 }

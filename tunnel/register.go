@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// register has the streams that the other side has opened, and that are served here.
+// register lists the streams that the other side has opened and that are served here.
 type register struct {
 	mu  sync.Mutex // held for a few instructions
 	all map[listener.ID]*relay
@@ -38,19 +38,19 @@ func (g *register) find(id listener.ID) *relay {
 // describe appends the streams to all.
 func (t *sessions) describe(all []listener.Info) []listener.Info {
 	t.mu.Lock()
-	leaving := t.leaving
+	draining := t.draining
 	t.mu.Unlock()
 	t.register.mu.Lock()
 	defer t.register.mu.Unlock()
 	for _, r := range t.register.all {
 		info := r.describe()
-		info.Listener, info.Draining = t.name, leaving
+		info.Listener, info.Draining = t.name, draining
 		all = append(all, info)
 	}
 	return all
 }
 
-// describe tells of a stream: as its user the peer, as its host the target that the peer has named.
+// describe returns the row of a stream: its user is the peer, its host the target that the peer has named.
 func (r *relay) describe() listener.Info {
 	info := listener.Info{
 		ID: r.id.String(), Protocol: "tunnel", Client: r.from, User: r.peer, Host: r.st.Name(), Accepted: r.id.Time(), Since: r.id.Time(),
@@ -66,7 +66,7 @@ func (r *relay) describe() listener.Info {
 	return info
 }
 
-// kill ends a stream as a reset on both sides.
+// kill resets a stream on both sides.
 func (t *sessions) kill(id listener.ID, stream uint64) bool {
 	r := t.register.find(id)
 	switch {
@@ -75,8 +75,8 @@ func (t *sessions) kill(id listener.ID, stream uint64) bool {
 	case r.since.Load() > 0:
 		r.abort()
 	default:
-		r.left.Store(true)
-		r.giveUp()
+		r.openerGone.Store(true)
+		r.cancelDial()
 		reset(r.st, refuse(ErrBroken, "an operator has ended it"))
 	}
 	return true

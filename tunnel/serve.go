@@ -14,17 +14,15 @@ import (
 )
 
 // connected is the first byte to the side that opened a stream: the target has
-// been reached. It travels with what the target sends first, unless the opener
-// waits for it and has said so by the ID of the stream.
+// been reached. It is sent together with the first bytes of the target, or at once for a stream whose ID is answerAtOnce.
 const connected = 0
 
-var tellAtOnce = mux.ID{1}
+var answerAtOnce = mux.ID{1}
 
-// lastWords is how long a backend that takes nothing more, or whose client is gone,
-// may still be silent or send something.
-const lastWords = 5 * time.Second
+// closeGrace bounds the silence of a backend that takes no more data, or whose client is gone, until its connection is closed.
+const closeGrace = 5 * time.Second
 
-// refuse tells both sides' logs why there is no connection for a stream.
+// refuse resets a stream for which there is no connection, counts it, and logs why.
 func (t *sessions) refuse(p *peer, st *mux.Stream, err error) {
 	reset(st, err)
 	if errors.Is(err, ErrUnreachable) {
@@ -40,11 +38,11 @@ func (t *sessions) refuse(p *peer, st *mux.Stream, err error) {
 func (t *sessions) serve(p *peer, m *member, st *mux.Stream) {
 	defer st.Close()
 	if _, err := st.Write(nil); err != nil && !errors.Is(err, mux.ErrPeerClosed) {
-		return // reset already: whoever opens and resets without end makes nobody dial
+		return // it was reset already: a peer that opens and resets streams in a loop causes no dialling
 	}
 	ctx, cancel := context.WithCancel(t.life)
 	defer cancel()
-	r := &relay{st: st, dialled: make(chan struct{}), ctx: ctx, giveUp: cancel, id: listener.NewID(), peer: p.called(m), from: m.Peer().Addr.String()}
+	r := &relay{st: st, dialled: make(chan struct{}), ctx: ctx, cancelDial: cancel, id: listener.NewID(), peer: p.displayName(m), from: m.Peer().Addr.String()}
 	t.register.add(r)
 	defer t.register.remove(r)
 	var up sync.WaitGroup
@@ -56,12 +54,12 @@ func (t *sessions) serve(p *peer, m *member, st *mux.Stream) {
 		r.since.Store(time.Now().UnixNano())
 		close(r.dialled)
 		r.down()
-		r.heard.Store(true)
+		r.downEnded.Store(true)
 		cancel()
 	case t.life.Err() != nil:
 		close(r.dialled)
 		reset(st, refuse(ErrBroken, "the far side closes"))
-	case r.left.Load(): // nobody waits for the answer
+	case r.openerGone.Load(): // nobody waits for an answer
 		close(r.dialled)
 	default:
 		close(r.dialled)
@@ -73,33 +71,33 @@ func (t *sessions) serve(p *peer, m *member, st *mux.Stream) {
 	}
 }
 
-// relay is a stream and the connection dialled for it. up and down run at the same
-// time, each reading one and writing the other.
+// relay is a stream and the connection dialled for it. up copies from the stream to the connection, and down the other way, at the
+// same time.
 type relay struct {
-	st      *mux.Stream
-	conn    fiber.Stream    // nil until dialled is closed, and after it if there is none
-	dialled chan struct{}   //
-	ctx     context.Context // until down, or the tunnel, has ended
-	giveUp  func()          // ends the dialling
-	left    atomic.Bool     // the other side has, while it was dialled
-	heard   atomic.Bool     // down has ended
+	st         *mux.Stream
+	conn       fiber.Stream    // nil until dialled is closed, and after that if the dialling has failed
+	dialled    chan struct{}   // closed when the dialling is over
+	ctx        context.Context // until down, or the tunnel, has ended
+	cancelDial func()
+	openerGone atomic.Bool // the stream ended while its target was dialled
+	downEnded  atomic.Bool
 
 	id         listener.ID
-	peer, from string        // its name and address
+	peer, from string        // the other side's name and address
 	since      atomic.Int64  // when conn was connected, in nanoseconds since 1970; 0 = not yet
 	in, out    atomic.Uint64 // bytes from the other side, and to it
 }
 
-// up moves what the stream brings to the connection. What comes before there is
-// one waits; a stream that breaks meanwhile ends the dialling.
+// up copies from the stream to the connection. Data that arrives before the target is reached waits; a stream that breaks meanwhile
+// cancels the dialling.
 func (r *relay) up() {
-	readErr, writeErr := copyBytes(waiting{r}, r.st)
+	readErr, writeErr := copyBytes(dialledWriter{r}, r.st)
 	select {
 	case <-r.dialled:
 	default:
 		if !errors.Is(readErr, io.EOF) {
-			r.left.Store(true)
-			r.giveUp()
+			r.openerGone.Store(true)
+			r.cancelDial()
 		}
 		<-r.dialled
 	}
@@ -109,39 +107,39 @@ func (r *relay) up() {
 		if errors.Is(r.conn.CloseWrite(), errors.ErrUnsupported) {
 			r.abort()
 		} else {
-			r.attend()
+			r.watchOpener()
 		}
-	case writeErr != nil: // what the backend said before is still on its way
-		_ = r.conn.SetReadDeadline(time.Now().Add(lastWords))
+	case writeErr != nil: // data that the backend has sent before may still arrive
+		_ = r.conn.SetReadDeadline(time.Now().Add(closeGrace))
 	default:
 		r.abort()
 	}
 }
 
-// attend looks, once everything was passed on, whether anybody still waits for what
-// the connection says, while down does: it may be silent for ever.
-func (r *relay) attend() {
+// watchOpener runs once the end of the stream was passed on, while down waits for a backend that may be silent for ever. When the
+// opener reads no more, it bounds that wait.
+func (r *relay) watchOpener() {
 	err := r.st.WaitStopped(r.ctx)
 	switch {
-	case r.heard.Load(), errors.Is(err, mux.ErrClosed): // down has ended, or is about to
+	case r.downEnded.Load(), errors.Is(err, mux.ErrClosed): // down has ended, or is about to
 	case errors.Is(err, mux.ErrPeerClosed):
-		_ = r.conn.SetReadDeadline(time.Now().Add(lastWords))
+		_ = r.conn.SetReadDeadline(time.Now().Add(closeGrace))
 	default:
 		r.abort()
 	}
 }
 
-// down tells the opener that the target was reached, and moves what it sends.
+// down tells the opener that the target was reached, and copies from the connection to the stream.
 func (r *relay) down() {
-	out := &greeting{r: r}
-	if r.st.ID() == tellAtOnce {
+	out := &answerWriter{r: r}
+	if r.st.ID() == answerAtOnce {
 		if _, err := out.Write(nil); err != nil {
 			r.abort()
 			return
 		}
 	}
 	readErr, writeErr := copyBytes(out, r.conn)
-	if errors.Is(readErr, io.EOF) && !out.said {
+	if errors.Is(readErr, io.EOF) && !out.answered {
 		_, writeErr = out.Write(nil)
 	}
 	switch {
@@ -154,17 +152,17 @@ func (r *relay) down() {
 	}
 }
 
-// greeting writes to a stream, before all else that the target was reached.
-type greeting struct {
-	r    *relay
-	said bool
+// answerWriter writes to a stream, beginning with the byte connected.
+type answerWriter struct {
+	r        *relay
+	answered bool
 }
 
-func (g *greeting) Write(p []byte) (n int, err error) {
-	if g.said {
+func (g *answerWriter) Write(p []byte) (n int, err error) {
+	if g.answered {
 		n, err = g.r.st.Write(p)
 	} else {
-		g.said = true
+		g.answered = true
 		n, err = g.r.st.Write(append([]byte{connected}, p...))
 		n = max(n-1, 0)
 	}
@@ -172,20 +170,19 @@ func (g *greeting) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// abort breaks the connection and the stream as resets, so that what was cut off
-// does not look complete, at either end.
+// abort resets the connection and the stream, so that neither end takes the data it has got for all there was.
 func (r *relay) abort() {
 	_ = r.conn.SetLinger(0)
 	_ = r.conn.Close()
-	reset(r.st, refuse(ErrBroken, "what it was connected to is gone"))
+	reset(r.st, refuse(ErrBroken, "its other end is gone"))
 }
 
-// waiting writes to a relay's connection once there is one.
-type waiting struct{ r *relay }
+// dialledWriter writes to a relay's connection, and waits until it is dialled.
+type dialledWriter struct{ r *relay }
 
 var errNotDialled = errors.New("tunnel: there is no connection")
 
-func (w waiting) Write(p []byte) (int, error) {
+func (w dialledWriter) Write(p []byte) (int, error) {
 	<-w.r.dialled
 	if w.r.conn == nil {
 		return 0, errNotDialled
@@ -195,8 +192,7 @@ func (w waiting) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A direction in which nothing moves holds a small buffer; while it is filled at
-// one go, a large one.
+// A direction that is idle holds a small buffer, and a large one while single reads fill the small one.
 const (
 	smallBuffer = 2 << 10
 	largeBuffer = 32 << 10

@@ -39,9 +39,8 @@ type ServerConfig struct {
 	MaxSessionsPerPeer int
 	// Insecure says that peers without PSK and certificate are meant to be served.
 	Insecure bool
-	// Identify returns the name of the peer at the other end of a connection, where what carries the connections has authenticated it; what the
-	// peer says of itself counts for nothing then, and Peers only adds to what may be called. An error turns it away. nil = the name is proved as
-	// Config.Name says.
+	// Identify returns the name of the peer at an address, for transports that have authenticated it. The name that the peer claims
+	// is ignored then, and Peers does not restrict who may connect. An error refuses the peer. nil = the name is proved as Config.Name says.
 	Identify func(net.Addr) (name string, err error)
 }
 
@@ -71,13 +70,13 @@ func (c ServerConfig) Verify() error {
 // open, under its policy, and opens connections out of them. All methods are safe
 // for concurrent use.
 type Server struct {
-	cfg      atomic.Pointer[ServerConfig] // with defaults
-	listener *listener.Server
-	sessions *sessions
-	places   places
-	resume   *mux.Resume
-	began    time.Time
-	refused  atomic.Pointer[trouble] // the last connection that became no session
+	cfg         atomic.Pointer[ServerConfig] // with defaults
+	listener    *listener.Server
+	sessions    *sessions
+	limit       sessionLimit
+	resume      *mux.Resume
+	began       time.Time
+	lastRefused atomic.Pointer[failure] // of the last connection that became no session
 }
 
 // NewServer returns a Server; nothing runs until Serve. The error wraps ErrConfig
@@ -110,9 +109,8 @@ func (s *Server) defaults(cfg ServerConfig) ServerConfig {
 }
 
 // Update replaces the settings. Policy and MaxStreams hold for the streams to come,
-// the rest for sessions to come. Running sessions go on, but for those of peers whose
-// key is gone, whose certificate is by an authority that ClientCAs has no more, or that are not among Peers any more: they end at once. ResumeWindow
-// cannot change. On an error nothing has changed.
+// the rest for sessions to come. Running sessions continue, but for those of peers whose key was removed, whose certificate's
+// authority is not in ClientCAs any more, or that are not among Peers any more: they end at once. ResumeWindow cannot change. On an error nothing has changed.
 func (s *Server) Update(cfg ServerConfig) error {
 	if err := cfg.Verify(); err != nil {
 		return err
@@ -129,7 +127,7 @@ func (s *Server) Update(cfg ServerConfig) error {
 
 // Serve makes sessions of the connections from l until Drain or Close, then it
 // returns nil; it closes l. Several listeners may be served at once.
-func (s *Server) Serve(l net.Listener) error { return s.listener.Serve(taking{l}) }
+func (s *Server) Serve(l net.Listener) error { return s.listener.Serve(detachingListener{l}) }
 
 // Drain stops accepting sockets and streams, tells the peers so, and waits until
 // the open streams have ended. When ctx ends first they are cut off and the error
@@ -161,34 +159,34 @@ func (s *Server) Stats() listener.Stats {
 // Tunnel returns the tunnel's counters.
 func (s *Server) Tunnel() Stats {
 	st := s.sessions.stats()
-	st.TurnedAway = s.places.turnedAway()
+	st.TurnedAway = s.limit.turnedAway()
 	return st
 }
 
-// Absent returns why a peer has no session, and since when, as far as that is known here: how its last one ended, or who was turned away last.
-// The error wraps ErrNotConnected; it is nil when the peer has one.
+// Absent returns why a peer has no session, and since when, as far as that is known here: how its last session ended, or which
+// connection was refused last. The error wraps ErrNotConnected; it is nil when the peer has one.
 func (s *Server) Absent(peer string) (since time.Time, err error) {
 	s.sessions.mu.Lock()
-	here, left := s.sessions.peers[peer] != nil, s.sessions.left[peer]
+	here, absent := s.sessions.peers[peer] != nil, s.sessions.absent[peer]
 	s.sessions.mu.Unlock()
 	if here {
 		return time.Time{}, nil
 	}
-	if left.err == nil {
-		left.since = s.began
+	if absent.err == nil {
+		absent.since = s.began
 	}
-	why := left.err
-	if r := s.refused.Load(); r != nil && r.since.After(left.since) {
+	why := absent.err
+	if r := s.lastRefused.Load(); r != nil && r.since.After(absent.since) {
 		why = r.err
 	}
 	if why == nil {
-		return left.since, fmt.Errorf("%w: no session of peer %q", ErrNotConnected, peer)
+		return absent.since, fmt.Errorf("%w: no session of peer %q", ErrNotConnected, peer)
 	}
-	return left.since, fmt.Errorf("%w: no session of peer %q; last heard: %w", ErrNotConnected, peer, why)
+	return absent.since, fmt.Errorf("%w: no session of peer %q; last heard: %w", ErrNotConnected, peer, why)
 }
 
-// Leaving is Client.Leaving for the sessions of a peer.
-func (s *Server) Leaving(peer string) bool { return s.sessions.draining(peer) }
+// Draining is Client.Draining for the sessions of a peer.
+func (s *Server) Draining(peer string) bool { return s.sessions.anyDraining(peer) }
 
 // serveConn makes a session of a connection, or gives it to the session that it
 // resumes; both outlive the call.
@@ -198,14 +196,14 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	if err != nil {
 		return
 	}
-	conn = conn.(*taken).take()
+	conn = conn.(*detachableConn).detach()
 	if len(pending) > 0 {
 		conn = &prefixed{conn, pending}
 	}
 	if cfg.TLS != nil {
 		conn = tls.Server(conn, cfg.TLS)
 	}
-	h := &hello{server: s, cfg: cfg, from: nc.RemoteAddr(), leave: func() {}}
+	h := &handshake{server: s, cfg: cfg, from: nc.RemoteAddr(), release: func() {}}
 	mc := cfg.mux(cfg.Listener.Name, s.resume)
 	mc.PSK, mc.PSKs, mc.Authorize = nil, h.keys, h.authorize
 	session, err := mux.Server(ctx, conn, mc)
@@ -213,7 +211,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 		return
 	}
 	if err == nil {
-		m := newMember(h.name, h.by, session, h.leave)
+		m := newMember(h.name, h.key, session, h.release)
 		if err = s.sessions.add(m); err == nil {
 			if now := s.cfg.Load(); now != cfg { // Update has not seen it
 				s.sessions.revoke(now.admits)
@@ -222,7 +220,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 		}
 		_ = session.Close()
 	}
-	h.leave()
+	h.release()
 	reason := listener.ReasonProtocol
 	switch {
 	case errors.Is(err, mux.ErrDenied):
@@ -230,27 +228,27 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	case errors.Is(err, mux.ErrRefused):
 		reason = listener.ReasonRejected
 	}
-	s.refused.Store(&trouble{fmt.Errorf("%s was turned away: %w", nc.RemoteAddr(), err), time.Now()})
+	s.lastRefused.Store(&failure{fmt.Errorf("%s was turned away: %w", nc.RemoteAddr(), err), time.Now()})
 	level := slog.LevelWarn
 	if reason == listener.ReasonProtocol && errors.Is(err, mux.ErrSessionLost) {
-		level = slog.LevelInfo // it wanted to go on with a session that is over, and makes another
+		level = slog.LevelInfo // the peer asked for a session that is over; it makes a new one
 	}
 	s.listener.Report(reason, level, "tunnel: no session with a peer", "peer", clip(h.name), "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
 }
 
-// hello is a connection whose peer introduces itself.
-type hello struct {
-	server *Server
-	cfg    *ServerConfig
-	from   net.Addr
-	name   string // claimed, then proved
-	proofs []proof
-	by     proof
-	leave  func() // gives the place of the session back
+// handshake is a connection whose peer is being authenticated.
+type handshake struct {
+	server  *Server
+	cfg     *ServerConfig
+	from    net.Addr
+	name    string // claimed, then proved
+	proofs  []proof
+	key     proof  // that it has proved to have
+	release func() // ends the session's count against the sessionLimit
 }
 
 // keys is mux.Config.PSKs.
-func (h *hello) keys(p mux.Peer) (keys [][]byte, err error) {
+func (h *handshake) keys(p mux.Peer) (keys [][]byte, err error) {
 	h.name = p.Name
 	h.proofs, err = h.cfg.proofs(p)
 	for _, o := range h.proofs {
@@ -260,65 +258,64 @@ func (h *hello) keys(p mux.Peer) (keys [][]byte, err error) {
 }
 
 // authorize is mux.Config.Authorize.
-func (h *hello) authorize(_ context.Context, p mux.Peer) error {
+func (h *handshake) authorize(_ context.Context, p mux.Peer) error {
 	s := h.server
 	h.name = p.Name
-	if p.Resumes { // it has a place, and Update would have ended the session if it were not to come back
+	if p.Resumes { // the session counts already, and Update ends those that may not continue
 		_, err := h.cfg.name(p)
 		return err
 	}
 	if p.PSK {
-		h.by = h.proofs[p.Key]
+		h.key = h.proofs[p.Key]
 	}
-	name, err := h.cfg.identify(p, h.by)
+	name, err := h.cfg.identify(p, h.key)
 	if err != nil {
 		return err
 	}
 	h.name = name
 	s.sessions.restarted(name, p.Instance)
-	who := holder(p, h.from)
-	if h.by.name != "" || h.cfg.Identify != nil {
-		who = "peer " + cmp.Or(h.by.name, name)
+	who := holderOf(p, h.from)
+	if h.key.name != "" || h.cfg.Identify != nil {
+		who = "peer " + cmp.Or(h.key.name, name)
 	}
-	if err = s.places.take(who, h.cfg.MaxSessions, h.cfg.MaxSessionsPerPeer); err == nil {
-		h.leave = func() { s.places.give(who) }
+	if err = s.limit.acquire(who, h.cfg.MaxSessions, h.cfg.MaxSessionsPerPeer); err == nil {
+		h.release = func() { s.limit.release(who) }
 	}
 	return err
 }
 
-// taking is a listener whose connections outlive the listener.Server's interest in
-// them.
-type taking struct{ net.Listener }
+// detachingListener is a listener whose connections can be taken from the listener.Server, which would close them.
+type detachingListener struct{ net.Listener }
 
 // Accept implements net.Listener.
-func (l taking) Accept() (net.Conn, error) {
+func (l detachingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &taken{Conn: c}, nil
+	return &detachableConn{Conn: c}, nil
 }
 
-// taken is a connection whose Close does nothing any more once it was taken.
-type taken struct {
+// detachableConn is a connection whose Close does nothing once it was detached.
+type detachableConn struct {
 	net.Conn
-	gone atomic.Bool
+	detached atomic.Bool
 }
 
-func (t *taken) take() net.Conn {
-	t.gone.Store(true)
-	return t.Conn
+func (c *detachableConn) detach() net.Conn {
+	c.detached.Store(true)
+	return c.Conn
 }
 
 // Close implements net.Conn.
-func (t *taken) Close() error {
-	if t.gone.Load() {
+func (c *detachableConn) Close() error {
+	if c.detached.Load() {
 		return nil
 	}
-	return t.Conn.Close()
+	return c.Conn.Close()
 }
 
-// prefixed is a connection of which some was read.
+// prefixed is a connection that begins with bytes which were read of it already.
 type prefixed struct {
 	net.Conn
 	pending []byte

@@ -29,43 +29,43 @@ type sessions struct {
 
 	counts struct{ opened, accepted, refused, failed atomic.Uint64 }
 
-	mu      sync.Mutex // never held while waiting
-	peers   map[string]*peer
-	changed chan struct{} // closed, and replaced, when anything below did
-	made    uint64
-	lost    uint64
-	past    traffic            // of sessions that are over
-	left    map[string]trouble // why, and since when, peers that were there have no session
-	leaving bool               // no more sessions
-	work    sync.WaitGroup
+	mu       sync.Mutex // never held while waiting
+	peers    map[string]*peer
+	changed  chan struct{} // closed, and replaced, when anything below did
+	made     uint64
+	lost     uint64
+	past     traffic            // of sessions that are over
+	absent   map[string]failure // why, and since when, peers that were connected have no session
+	draining bool               // no more sessions
+	work     sync.WaitGroup
 
 	register register
 }
 
-// peer is whoever has one or more sessions under one name. sessions.mu guards it.
+// peer is the other side of the sessions under one name. sessions.mu guards it.
 type peer struct {
 	name     string
 	sessions []*member
-	streams  int // open, which the peer asked for, but for those of members that were given up
+	streams  int // open, which the peer asked for, without those of members that were dropped
 }
 
 // member is a session of a peer.
 type member struct {
 	*mux.Session
-	peer  string
-	by    proof  // what it has proved to have
-	leave func() // gives the session's place back, once
+	peer    string
+	key     proof  // that it has proved to have
+	release func() // ends the session's count against the sessionLimit, once
 
 	// sessions.mu guards these.
-	of        *peer // whose streams these are; another peer may have the name afterwards
-	streams   int   // open, which the peer asked for
-	gone      error // why the session was given up; nil: it was not
-	examining bool  // whether it answers is being found out
+	owner   *peer // whose streams these are; another peer may have the name afterwards
+	streams int   // open, which the peer asked for
+	dropped error // why; nil: the session was not dropped
+	probing bool  // a ping is finding out whether the process is alive
 }
 
-// newMember returns a member; leave is called once, when its place is free.
-func newMember(peer string, by proof, s *mux.Session, leave func()) *member {
-	return &member{Session: s, peer: peer, by: by, leave: sync.OnceFunc(leave)}
+// newMember returns a member; release is called once, when the session does not count against the sessionLimit any more.
+func newMember(peer string, key proof, s *mux.Session, release func()) *member {
+	return &member{Session: s, peer: peer, key: key, release: sync.OnceFunc(release)}
 }
 
 func newSessions(name string, cfg *Config) *sessions {
@@ -82,25 +82,25 @@ func (t *sessions) apply(cfg *Config, peers []Peer) {
 	t.silence.Store(int64(cfg.KeepAlive))
 }
 
-// notify wakes whoever waits for a change. mu is held.
-func (t *sessions) notify() {
+// notifyLocked wakes the goroutines that wait for a change. mu is held.
+func (t *sessions) notifyLocked() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
-// tell is notify for whoever does not hold mu.
-func (t *sessions) tell() {
+// notify is notifyLocked for callers without mu.
+func (t *sessions) notify() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.notify()
+	t.notifyLocked()
 }
 
-// add takes a session over; on an error it is the caller's to close.
+// add serves a session from now on; on an error the caller has to close it.
 func (t *sessions) add(s *member) error {
 	name := s.peer
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.leaving {
+	if t.draining {
 		return ErrClosed
 	}
 	p := t.peers[name]
@@ -108,22 +108,22 @@ func (t *sessions) add(s *member) error {
 		p = &peer{name: name}
 		t.peers[name] = p
 	}
-	s.of = p
+	s.owner = p
 	p.sessions = append(p.sessions, s)
-	s.CallPeer(p.called(s))
-	delete(t.left, name)
+	s.CallPeer(p.displayName(s))
+	delete(t.absent, name)
 	t.made++
-	t.notify()
+	t.notifyLocked()
 	t.work.Go(func() {
-		defer s.leave()
+		defer s.release()
 		t.acceptStreams(p, s)
 	})
 	t.work.Go(func() { refuseChannels(s.Session) })
 	return nil
 }
 
-// refuseChannels refuses channels for messages until the session is over: nobody would
-// ever read them, and they would hold up a drain.
+// refuseChannels resets the channels for messages that the other side opens, until the session is over: nobody reads them, and they
+// would delay a drain.
 func refuseChannels(s *mux.Session) {
 	for {
 		ch, err := s.Accept(context.Background())
@@ -134,24 +134,24 @@ func refuseChannels(s *mux.Session) {
 	}
 }
 
-// called is the name the peer has proved, by a certificate for instance, or else the one it says of itself.
-func (p *peer) called(s *member) string { return cmp.Or(p.name, s.Peer().Name) }
+// displayName is the name that the peer has proved, by a certificate for instance, or else the one it claims.
+func (p *peer) displayName(s *member) string { return cmp.Or(p.name, s.Peer().Name) }
 
-// acceptStreams serves what the other side opens until the session is over.
+// acceptStreams serves the streams that the other side opens until the session is over.
 func (t *sessions) acceptStreams(p *peer, s *member) {
-	t.log.Info("tunnel: session begun", "tunnel", t.name, "peer", p.called(s), "address", s.Peer().Addr.String(), "session", s.ID().String())
+	t.log.Info("tunnel: session begun", "tunnel", t.name, "peer", p.displayName(s), "address", s.Peer().Addr.String(), "session", s.ID().String())
 	for {
 		st, err := s.AcceptStream(context.Background())
 		if err != nil {
 			break
 		}
-		if !t.enter(p, s) {
+		if !t.countStream(p, s) {
 			t.refuse(p, st, refuse(ErrBusy, "the peer has as many streams open as the far side allows"))
 			continue
 		}
 		t.counts.accepted.Add(1)
 		t.work.Go(func() {
-			defer t.exit(p, s)
+			defer t.uncountStream(p, s)
 			t.serve(p, s, st)
 		})
 	}
@@ -160,12 +160,11 @@ func (t *sessions) acceptStreams(p *peer, s *member) {
 	t.remove(p, s)
 }
 
-// enter counts a stream that the peer asks for; false: it has as many as it may, or its session was given up, and
-// nobody would count it.
-func (t *sessions) enter(p *peer, s *member) bool {
+// countStream counts a stream that the peer has opened; false: the peer has as many as it may, or its session was dropped.
+func (t *sessions) countStream(p *peer, s *member) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.gone != nil || int64(p.streams) >= t.streams.Load() {
+	if s.dropped != nil || int64(p.streams) >= t.streams.Load() {
 		return false
 	}
 	p.streams++
@@ -173,75 +172,74 @@ func (t *sessions) enter(p *peer, s *member) bool {
 	return true
 }
 
-// exit is enter's end.
-func (t *sessions) exit(p *peer, s *member) {
+// uncountStream undoes countStream.
+func (t *sessions) uncountStream(p *peer, s *member) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.gone == nil {
+	if s.dropped == nil {
 		p.streams--
 		s.streams--
 	}
 }
 
-// giveUp stops counting a session and its streams, which are about to end because of
-// err. mu is held; the caller calls finish without it.
-func (t *sessions) giveUp(s *member, err error) {
-	s.gone = err
-	s.of.streams -= s.streams
+// drop stops counting a session and its streams, which are about to end because of
+// err. mu is held; the caller calls closeDropped without it.
+func (t *sessions) drop(s *member, err error) {
+	s.dropped = err
+	s.owner.streams -= s.streams
 }
 
-// finish ends a session that was given up, and the streams in it.
-func (t *sessions) finish(s *member) {
-	s.leave()
+// closeDropped ends a session after drop, and the streams in it.
+func (t *sessions) closeDropped(s *member) {
+	s.release()
 	_ = s.Close()
 }
 
-// errRestarted ends the sessions of a process whose successor has said hello.
+// errRestarted ends the sessions of a process whose successor has connected.
 var errRestarted = errors.New("tunnel: the peer is a new process, and the one before is gone")
 
-// restarted is called when a process has proved to be a peer. Sessions under the same name
-// of a process that is gone are ended, for their streams can never go on: at once if they
-// have no socket, else if they do not answer. (Another process may have the name by
-// right: a gateway that drains beside its successor, or one of two that share it.)
+// restarted is called when a process has proved to be a peer. It ends the sessions of dead processes under the same name, whose
+// streams cannot continue: at once if they have no socket, else if they do not answer a ping. Another live process may share the
+// name: a gateway that drains beside its successor, or one of two with one name.
 func (t *sessions) restarted(name string, instance [16]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.peers[name]
-	if p == nil || name == "" || t.leaving {
+	if p == nil || name == "" || t.draining {
 		return
 	}
 	for _, s := range p.sessions {
 		switch {
-		case s.gone != nil || s.Peer().Instance == instance:
+		case s.dropped != nil || s.Peer().Instance == instance:
 		case s.Stats().Suspended:
-			t.giveUp(s, errRestarted)
-			s.leave()
-			t.work.Go(func() { t.finish(s) })
-		case !s.examining: // one who says hello again and again learns nothing more
-			s.examining = true
-			t.work.Go(func() { t.examine(s) })
+			t.drop(s, errRestarted)
+			s.release()
+			t.work.Go(func() { t.closeDropped(s) })
+		case !s.probing: // connecting again and again starts no further probes
+			s.probing = true
+			t.work.Go(func() { t.probe(s) })
 		}
 	}
 }
 
-// examine ends a session if its process gives no sign of life.
-func (t *sessions) examine(s *member) {
+// probe ends a session if its process does not answer a ping in time.
+func (t *sessions) probe(s *member) {
 	ctx, cancel := context.WithTimeout(t.life, time.Duration(t.silence.Load()))
 	defer cancel()
 	_, err := s.Ping(ctx)
 	t.mu.Lock()
-	s.examining = false
-	gone := s.gone == nil && err != nil && t.life.Err() == nil && s.Err() == nil
+	s.probing = false
+	gone := s.dropped == nil && err != nil && t.life.Err() == nil && s.Err() == nil
 	if gone {
-		t.giveUp(s, errRestarted)
+		t.drop(s, errRestarted)
 	}
 	t.mu.Unlock()
 	if gone {
-		t.finish(s)
+		t.closeDropped(s)
 	}
 }
 
-// isLoss tells whether a session ended by no side's will.
+// isLoss reports whether a session was lost to a failure of its connection or of a process, and not closed by a side.
 func isLoss(err error) bool {
 	if !errors.Is(err, mux.ErrSessionLost) {
 		return errors.Is(err, errRestarted)
@@ -253,46 +251,46 @@ func isLoss(err error) bool {
 func (t *sessions) remove(p *peer, s *member) {
 	err := s.Err()
 	t.mu.Lock()
-	if s.gone != nil {
-		err = s.gone
+	if s.dropped != nil {
+		err = s.dropped
 	}
 	lost := isLoss(err)
 	p.sessions = slices.DeleteFunc(p.sessions, func(o *member) bool { return o == s })
 	if len(p.sessions) == 0 && t.peers[p.name] == p {
 		delete(t.peers, p.name)
-		t.noteLeft(p.name, err)
+		t.noteAbsent(p.name, err)
 	}
 	t.past.add(s.Stats())
 	if lost {
 		t.lost++
 	}
-	t.notify()
+	t.notifyLocked()
 	t.mu.Unlock()
 	level := slog.LevelInfo
 	if lost {
 		level = slog.LevelWarn
 	}
-	t.log.Log(context.Background(), level, "tunnel: session over", "tunnel", t.name, "peer", p.called(s), "session", s.ID().String(), "error", err)
+	t.log.Log(context.Background(), level, "tunnel: session over", "tunnel", t.name, "peer", p.displayName(s), "session", s.ID().String(), "error", err)
 }
 
-// maxLeft bounds sessions.left: whoever has the key may use any name.
-const maxLeft = 1000
+// maxAbsent bounds sessions.absent: a peer with the shared key may use any name.
+const maxAbsent = 1000
 
-// noteLeft notes why a peer has no session any more. mu is held.
-func (t *sessions) noteLeft(name string, err error) {
-	if t.left == nil || len(t.left) >= maxLeft {
-		t.left = map[string]trouble{}
+// noteAbsent records why a peer has no session any more. mu is held.
+func (t *sessions) noteAbsent(name string, err error) {
+	if t.absent == nil || len(t.absent) >= maxAbsent {
+		t.absent = map[string]failure{}
 	}
-	t.left[name] = trouble{err, time.Now()}
+	t.absent[name] = failure{err, time.Now()}
 }
 
-// choice is what pick has found.
+// choice is the result of pick.
 type choice struct {
 	best      *member
-	suspended bool            // there is none, but one that waits for another socket
-	stale     bool            // there are only such that take no more streams
-	changed   <-chan struct{} // closed when another pick may find another
-	leaving   bool            // there will be none
+	suspended bool            // best is nil, but a session waits for another socket
+	stale     bool            // there are only sessions that take no more streams
+	changed   <-chan struct{} // closed when pick may find another
+	draining  bool            // there will be no session
 }
 
 // pick finds the session of a peer that is best for one more stream: one that has a
@@ -300,7 +298,7 @@ type choice struct {
 func (t *sessions) pick(name string) (c choice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.changed, c.leaving = t.changed, t.leaving
+	c.changed, c.draining = t.changed, t.draining
 	p := t.peers[name]
 	if p == nil {
 		return c
@@ -309,7 +307,7 @@ func (t *sessions) pick(name string) (c choice) {
 	for _, s := range p.sessions {
 		st := s.Stats()
 		switch {
-		case s.gone != nil:
+		case s.dropped != nil:
 		case s.Draining():
 			c.stale = true
 		case st.Suspended:
@@ -321,14 +319,14 @@ func (t *sessions) pick(name string) (c choice) {
 	return c
 }
 
-// lookAgain is how often those who want a stream look whether a session that has
-// lost its socket has another. (Who has a stream just waits.)
-const lookAgain = 25 * time.Millisecond
+// socketPoll is how often a caller that wants a stream checks whether a suspended session has a socket again. Streams that are
+// open just wait.
+const socketPoll = 25 * time.Millisecond
 
-// awaitSocket waits a little. It fails when ctx ends: a stream that was opened now
+// awaitSocket waits for socketPoll or a change. It fails when ctx ends: a stream that was opened without a socket
 // would wait as long as the session does.
 func awaitSocket(ctx context.Context, changed <-chan struct{}) error {
-	timer := time.NewTimer(lookAgain)
+	timer := time.NewTimer(socketPoll)
 	defer timer.Stop()
 	select {
 	case <-changed:
@@ -350,7 +348,7 @@ func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idl
 			switch {
 			case c.suspended:
 				err = awaitSocket(ctx, c.changed)
-			case !c.leaving:
+			case !c.draining:
 				err = idle(c.stale, c.changed)
 			}
 			if err != nil {
@@ -381,15 +379,15 @@ func (t *sessions) retire(s *member) {
 	_ = s.Drain(now) // it begins
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.leaving {
+	if !t.draining {
 		t.work.Go(func() { _ = s.Drain(t.life) })
 	}
 }
 
-// drain takes no more sessions and streams and waits until those there are have
+// drain refuses further sessions and streams and waits until the present streams have
 // ended. When ctx ends first, the rest is cut off and the error says how much.
 func (t *sessions) drain(ctx context.Context) error {
-	all := t.leave()
+	all := t.beginDrain()
 	var wg sync.WaitGroup
 	for _, s := range all {
 		wg.Go(func() { _ = s.Drain(ctx) })
@@ -408,12 +406,12 @@ func (t *sessions) drain(ctx context.Context) error {
 	return nil
 }
 
-// leave takes no more sessions and returns those there are.
-func (t *sessions) leave() []*member {
+// beginDrain refuses further sessions and returns the present ones.
+func (t *sessions) beginDrain() []*member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.leaving = true
-	t.notify()
+	t.draining = true
+	t.notifyLocked()
 	var all []*member
 	for _, p := range t.peers {
 		all = append(all, p.sessions...)
@@ -425,15 +423,15 @@ func (t *sessions) leave() []*member {
 func (t *sessions) close() {
 	t.end()
 	var wg sync.WaitGroup
-	for _, s := range t.leave() {
+	for _, s := range t.beginDrain() {
 		wg.Go(func() { _ = s.Close() })
 	}
 	wg.Wait()
 	t.work.Wait()
 }
 
-// draining reports whether a session of the peer drains and has streams.
-func (t *sessions) draining(name string) bool {
+// anyDraining reports whether a session of the peer drains and has streams.
+func (t *sessions) anyDraining(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.peers[name]

@@ -18,12 +18,12 @@ type Stats struct {
 	Streams   int      // open, whichever side asked
 
 	Made uint64 // sessions begun
-	// TurnedAway counts sessions of peers that a server did not take because there
-	// were MaxSessions, or MaxSessionsPerPeer of one peer's.
+	// TurnedAway counts sessions that a server refused because there
+	// were MaxSessions already, or MaxSessionsPerPeer of that peer.
 	TurnedAway uint64
-	Lost       uint64 // sessions that ended by no side's will
+	Lost       uint64 // sessions lost to a failure of their connection, or of the process at the other end
 	Broken     uint64 // sockets that sessions have lost
-	Resumed    uint64 // times a session went on with another socket
+	Resumed    uint64 // times a session continued on another socket
 
 	Opened   uint64 // streams this side asked for
 	Accepted uint64 // streams the other side asked for
@@ -32,23 +32,23 @@ type Stats struct {
 
 	BytesIn, BytesOut uint64 // payload, from and to the other side
 
-	// LastError is why a Client lacks a session, or a session its socket, as of the last attempt; nil: it lacks none. A Server waits for its
-	// peers, and leaves it nil: see Server.Absent. FailingSince is when the first attempt failed that none has succeeded after.
+	// LastError is why a Client lacks a session, or a session its socket, as of the last attempt; nil: none is lacking. A Server waits
+	// for its peers, and leaves it nil: see Server.Absent. FailingSince is when the first attempt failed since the last success.
 	LastError    error
 	FailingSince time.Time
 }
 
-// trouble is a failure that lasts.
-type trouble struct {
+// failure is the last error of attempts that all fail, and when they began to.
+type failure struct {
 	err   error
 	since time.Time
 }
 
-// note takes the result of an attempt.
-func (t *trouble) note(err error) {
+// note records the result of an attempt.
+func (t *failure) note(err error) {
 	switch {
 	case err == nil:
-		*t = trouble{}
+		*t = failure{}
 		return
 	case t.err == nil:
 		t.since = time.Now()
@@ -56,7 +56,7 @@ func (t *trouble) note(err error) {
 	t.err = err
 }
 
-// traffic is what ended sessions leave behind.
+// traffic is the sum of the counters of sessions that are over.
 type traffic struct{ in, out, broken, resumed uint64 }
 
 func (t *traffic) add(s mux.Stats) {
@@ -93,8 +93,7 @@ func (t *sessions) stats() Stats {
 	return s
 }
 
-// linesPerSecond is what a logLimit lets through: a peer that asks for what it may
-// not have, a thousand times a second, must not fill the log.
+// linesPerSecond bounds the lines of a logLimit: a peer whose streams are refused, a thousand a second, must not fill the log.
 const linesPerSecond = 10
 
 // logLimit bounds the lines of one kind; the first after a gap says how many are

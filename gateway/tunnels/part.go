@@ -96,10 +96,10 @@ func (p *part) Retreats(u *config.Upstream) bool {
 	}
 	l, t := p.now(name)
 	switch {
-	case l != nil && l.client.Leaving():
+	case l != nil && l.client.Draining():
 		return true
 	case l == nil && t != nil:
-		if s := p.server(t.Listener); s != nil && s.Leaving(t.Peer) {
+		if s := p.server(t.Listener); s != nil && s.Draining(t.Peer) {
 			return true
 		}
 	}
