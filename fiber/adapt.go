@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// StreamOf returns c if it is a Stream, and makes it one otherwise, in this one place for all kinds of connections:
+// StreamOf returns c if it is a Stream, and adapts it otherwise. It is the one place that looks at kinds of connections:
 //
-//   - One of package net does what its socket can. What may wait in it does so on a goroutine when a fiber calls (see Block),
-//     which costs some microseconds, as in any connection that is not known, such as one of net.Pipe.
-//   - One with the methods ReadParked and WriteParked of package mux's streams lets fibers wait by their Parker. Its other methods
-//     must not wait.
-//   - One over a connection of an engine, as its method NetConn tells, waits by that.
+//   - A connection of package net supports what its socket does. Its methods that may wait run on a goroutine when a fiber calls
+//     them (see Block), which costs some microseconds. So do those of a connection of unknown kind, such as one of net.Pipe.
+//   - In a connection with the methods ReadParked and WriteParked of package mux's streams, fibers wait by their Parker. Its other
+//     methods must not wait.
+//   - A connection over one of an engine, as its method NetConn tells, is called directly.
 //
-// Of c's own methods CloseWrite, SetLinger, SetKeepAlive, SyscallConn, ReadFrom, and, as a stream of package mux has
-// them, Quiet with Ended and PeerClosed are used if there are any. NetConn of the result is c.
+// Of c's own methods CloseWrite, SetLinger, SetKeepAlive, SyscallConn and ReadFrom are used if it has them, and, as streams of package
+// mux have them, Quiet, Ended and PeerClosed together. NetConn of the result is c.
 func StreamOf(c net.Conn) Stream {
 	if s, ok := c.(Stream); ok {
 		return s
@@ -48,9 +48,9 @@ func below[T any](c net.Conn) (found T) {
 type adapted struct {
 	NoLoop
 	net.Conn
-	direct bool        // it does not hold the loop of a fiber that waits in it
-	breaks atomic.Bool // Close does, without a goodbye
-	look   *socketLook // of State; nil = nobody has asked
+	direct bool         // a fiber may wait in its methods without holding its loop
+	resets atomic.Bool  // Close resets the connection
+	probe  *socketProbe // of State; nil = State was not called
 }
 
 // NetConn returns the connection that StreamOf was given.
@@ -88,7 +88,7 @@ func (w *adapted) ReadFrom(r io.Reader) (n int64, err error) {
 
 func (w *adapted) Close() (err error) {
 	c := io.Closer(w.Conn)
-	if w.breaks.Load() {
+	if w.resets.Load() {
 		c = below[lingering](w.Conn)
 	}
 	if w.waits() {
@@ -123,7 +123,7 @@ func (w *adapted) SetLinger(seconds int) error {
 	}
 	err := l.SetLinger(seconds)
 	if err == nil {
-		w.breaks.Store(seconds == 0)
+		w.resets.Store(seconds == 0)
 	}
 	return err
 }
@@ -147,7 +147,7 @@ func (w *adapted) Detach() (conn net.Conn, ahead []byte, err error) { return w.C
 
 func (w *adapted) CopyTo(dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	if w.waits() {
-		spliced = nil // and so is the splicing, which would wait
+		spliced = nil // nor is there splicing, which would wait
 		dst = struct{ net.Conn }{dst}
 	}
 	return copyHolding(w, dst, moved, spliced)
@@ -157,23 +157,23 @@ func (w *adapted) State() State {
 	if t, ok := w.Conn.(teller); ok {
 		return stateOf(t)
 	}
-	if w.look == nil {
-		w.look = newSocketLook(w)
+	if w.probe == nil {
+		w.probe = newSocketProbe(w)
 	}
-	return w.look.now()
+	return w.probe.now()
 }
 
 func (w *adapted) Ended() bool { return w.State() == Dead }
 
-// PeerClosed keeps nothing, for whoever reads may call State.
+// PeerClosed does not use w.probe, which belongs to the caller of State.
 func (w *adapted) PeerClosed() bool {
 	if t, ok := w.Conn.(teller); ok {
 		return t.PeerClosed()
 	}
-	return !newSocketLook(w).now().Fit()
+	return !newSocketProbe(w).now().Fit()
 }
 
-// teller is a connection that knows by itself what has arrived on it.
+// teller is a connection without a socket that knows what has arrived on it, such as a stream of package mux.
 type teller interface {
 	Quiet() bool // open, and nothing to read
 	Ended() bool // ended by the peer, or broken, and nothing to read before that
@@ -192,15 +192,15 @@ func stateOf(t teller) State {
 	return Pending
 }
 
-// socketLook looks at one socket again and again.
-type socketLook struct {
+// socketProbe asks for the state of one socket, again and again.
+type socketProbe struct {
 	raw   syscall.RawConn // nil if it cannot be asked
 	peek  func(fd uintptr)
-	state State // that peek found, or what is known without
+	state State // of the last peek, or the answer where raw is nil
 }
 
-func newSocketLook(c syscall.Conn) *socketLook {
-	l := &socketLook{}
+func newSocketProbe(c syscall.Conn) *socketProbe {
+	l := &socketProbe{}
 	raw, err := c.SyscallConn()
 	switch {
 	case !canPeek || errors.Is(err, errors.ErrUnsupported):
@@ -214,14 +214,14 @@ func newSocketLook(c syscall.Conn) *socketLook {
 	return l
 }
 
-func (l *socketLook) now() State {
+func (l *socketProbe) now() State {
 	if l.raw != nil && l.raw.Control(l.peek) != nil { // it is closed
 		return Dead
 	}
 	return l.state
 }
 
-// parking is a connection whose waiting callers park.
+// parking is a connection whose callers wait by a Parker.
 type parking interface {
 	net.Conn
 	ReadParked(p []byte, by interface {
@@ -234,7 +234,7 @@ type parking interface {
 	}) (int, error)
 }
 
-// parked is one of these.
+// parked adapts a parking.
 type parked struct {
 	adapted
 	conn   parking
@@ -268,7 +268,7 @@ func (w *parked) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr err
 	return Copy(w, dst, moved)
 }
 
-// parkerOf takes the caller's Parker out of its place, or makes one; nil on a goroutine.
+// parkerOf takes the caller's Parker from the place where it was kept, or makes one; nil on a goroutine.
 func parkerOf(place *atomic.Pointer[Parker]) *Parker {
 	if !onFiber() {
 		return nil

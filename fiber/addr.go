@@ -5,13 +5,13 @@ import (
 	"net/netip"
 )
 
-// peer is the other end of a connection. After a reset nobody could tell any more.
+// peer is the address of the other end, kept because the system does not know it after a reset.
 type peer struct {
 	ip4   peer4
-	other net.Addr // what ip4 cannot be; nil = it is, or is not known
+	other net.Addr // an address that is not IPv4; nil = ip4 is the address, or none is known
 }
 
-// peer4 is an address of IPv4, in little room: nearly all peers have one, and few are asked for it.
+// peer4 is an IPv4 address in six bytes: nearly all peers have one, and it is rarely asked for.
 type peer4 struct {
 	ip   [4]byte
 	port uint16 // 0 = not known
@@ -28,10 +28,10 @@ func (p peer4) addr() net.Addr {
 	return &a.TCPAddr
 }
 
-// nameless is the peer of an accepted connection of a Unix socket: it has no name that matters.
+// nameless is the peer of an accepted connection of a Unix socket, which has no name.
 var nameless net.Addr = &net.UnixAddr{Net: "unix"}
 
-// here reports that a peer is on this machine: its address is a loopback one.
+// here reports whether the peer's address is a loopback one.
 func (p peer) here() bool {
 	if p.ip4.known() {
 		return p.ip4.ip[0] == 127
@@ -40,7 +40,7 @@ func (p peer) here() bool {
 	return ok && a.IP.IsLoopback()
 }
 
-// loopback is the same for the address of a listener.
+// loopback reports whether a listener's address is a loopback one.
 func loopback(a net.Addr) bool {
 	ap, err := netip.ParseAddrPort(a.String())
 	return err == nil && ap.Addr().Unmap().IsLoopback()

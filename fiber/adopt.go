@@ -5,8 +5,8 @@ import "math"
 // moving is the slot of a connection that has not arrived at its loop: see Adopt.
 const moving = math.MaxUint32
 
-// Adopt moves the connection to the loop of the fiber that calls it, which must be its only
-// user; nothing happens when something is in flight, or when the caller is no fiber. Using a
+// Adopt moves the connection to the loop of the calling fiber, which must be its only
+// user. It does nothing when an operation is under way, or when the caller is no fiber. Using a
 // connection of another loop works, but each operation is a trip there and back.
 func (c *Conn) Adopt() {
 	l := c.loop.Load()
@@ -34,7 +34,7 @@ func (c *Conn) Adopt() {
 		l.timers.disarm(c)
 		l.conns.Add(-1)
 		l.open--
-		// What others ask for from now on, such as Close, comes to the new loop after this.
+		// Requests from now on, such as Close, reach the new loop after this one.
 		c.slot = moving
 		to.conns.Add(1)
 		to.post(func() { c.attach(to) })

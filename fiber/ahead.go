@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Ahead returns s with bytes to be read before what s receives, which belong to it from then on: what was read of a connection
-// that somebody else is to go on with. Without any it returns s.
+// Ahead returns a Stream that reads bytes first and then what s receives: for a connection that was read from before its user gets
+// it. bytes belong to the Stream from then on. Without any Ahead returns s.
 func Ahead(s Stream, bytes []byte) Stream {
 	if len(bytes) == 0 {
 		return s
@@ -15,15 +15,14 @@ func Ahead(s Stream, bytes []byte) Stream {
 	return &ahead{Stream: s, bytes: bytes}
 }
 
-// ahead is a connection of which something was read and given back. Once that is read again it is what it embeds, but for one
-// call more.
+// ahead is the Stream of Ahead. Once bytes are read, its methods just call those it embeds.
 type ahead struct {
 	Stream
-	bytes []byte // the reader's
+	bytes []byte // for the reader only
 }
 
-// written returns the connection that takes what is written to c. It does not look at what is to be read first, which is the
-// reader's, who may be somebody else.
+// written returns the connection that c writes to. It does not touch the bytes to be read first, because reader and writer may be
+// two fibers.
 func written(c net.Conn) net.Conn {
 	for {
 		a, ok := c.(*ahead)
@@ -34,7 +33,7 @@ func written(c net.Conn) net.Conn {
 	}
 }
 
-// bare returns the connection that c is once what was given back is read: what is waited for is the same.
+// bare returns the connection below c, unless there are bytes to be read first.
 func bare(c net.Conn) net.Conn {
 	for {
 		a, ok := c.(*ahead)

@@ -2,28 +2,28 @@ package fiber
 
 import "sync/atomic"
 
-// Buffers of the io_uring poller. The kernel is given no other memory than these: mapped, so
-// that the collector neither moves nor frees them, and owned by the loop until the kernel says
-// that it is done. So nothing that happens to a fiber, its connection or its caller's slices
-// can pull memory from under an operation, or put other data into it.
+// Buffers of the pollers. io_uring is given only this memory: it is mapped, so
+// that the collector neither moves nor frees it, and the loop owns it until the kernel has completed the
+// operation. So nothing that happens to a fiber, its connection or its caller's slices
+// can free memory that an operation uses, or put other data into it.
 
 // Sizes of send buffers: a small message, a page of a protocol, bulk.
 var sendSizes = [...]int{1 << 10, 8 << 10, 64 << 10}
 
 const (
 	sendArena = 1 << 20 // mapped at a time
-	// recvCount buffers wait for data of whichever connection gets some. None is held for longer
-	// than a tick; when one tick uses them up, the rest is received in the next.
+	// recvCount buffers are shared by all connections of a loop. Each is used for at most
+	// a tick; when one tick uses all of them, the rest is received in the next.
 	recvCount = 128
 	recvSize  = 16 << 10
 )
 
-// poisonFreed overwrites buffers when they are given back, so that a test sees any later use.
+// poisonFreed overwrites buffers when they are given back, so that tests detect any later use.
 var poisonFreed atomic.Bool
 
 const poison = 0xdb
 
-// sendBuffer holds bytes on their way to the kernel: mem[:n].
+// sendBuffer holds bytes to be sent: mem[:n].
 type sendBuffer struct {
 	mem   []byte
 	n     int
@@ -37,7 +37,7 @@ type sendBuffers struct {
 	used   int
 }
 
-// get returns an empty buffer for n bytes or as many as there is a size for; nil when the
+// get returns an empty buffer for n bytes, or of the largest size; nil when the
 // system has no memory.
 func (b *sendBuffers) get(n int) *sendBuffer {
 	class := 0
@@ -77,7 +77,7 @@ func (b *sendBuffers) grow(class int) bool {
 	return true
 }
 
-// trim gives the memory back to the system, but not the addresses: it costs page faults.
+// trim gives the memory back to the system unless a buffer is in use; using it again costs page faults.
 func (b *sendBuffers) trim() {
 	if b.used > 0 {
 		return
@@ -99,9 +99,9 @@ func fill(b []byte) {
 	}
 }
 
-// aheadSize is that of a buffer for it, with what may come in the tick in which the limit is
-// reached; more is rare and takes memory of its own. A loop keeps maxSpareAhead of them. When it has none,
-// up to littleAhead is not worth one: there may be very many connections with a byte that nobody reads.
+// aheadSize is the size of a buffer for data that was received and not read: maxAhead, and what may arrive in the tick in which that is
+// reached. More is rare and gets memory of its own. A loop keeps maxSpareAhead of these buffers. Without a spare one, up to littleAhead
+// bytes get a slice of their size, because there may be very many connections with a byte that is never read.
 const (
 	aheadSize     = 96 << 10
 	maxSpareAhead = 32

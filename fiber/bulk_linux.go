@@ -44,7 +44,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	f := l.current
 	f.bulk = true
 	defer func() { f.bulk = false }()
-	_ = c.yield(l) // as after each spliceBurst: overMeanwhile tells
+	_ = c.yield(l) // as after each spliceBurst; overMeanwhile finds errors
 	since := 0     // bytes, without a pause
 	waited := false
 	for {
@@ -60,7 +60,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		n, readErr, writeErr := spliceOnce(l, c, d, moved, spliced)
 		switch {
 		case errors.Is(readErr, unix.EAGAIN) && waited:
-			return nil, nil // what has come cannot be spliced, as urgent data cannot: it is copied
+			return nil, nil // what has arrived cannot be spliced, such as urgent data: it is copied
 		case errors.Is(readErr, unix.EAGAIN):
 			waited = true
 			l.poller.socket(c, &c.rd, true)
@@ -79,7 +79,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	}
 }
 
-// spliceOnce moves what there is, up to spliceLimit; 0 = there is no pipe, or nothing that can be spliced.
+// spliceOnce moves what the socket has, up to spliceLimit; 0 = no pipe is available, or nothing can be spliced.
 func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, writeErr error) {
 	pipe := splice.Take()
 	if pipe == nil {
@@ -97,7 +97,7 @@ func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, 
 	if n == 0 {
 		empty = true
 		switch {
-		case err == nil: // the end, or what looks like it to a splice: who receives is told
+		case err == nil: // the end, or what looks like it to a splice: the next receive reports which
 			return 0, nil, nil
 		case splice.Unsupported(err):
 			err = errors.ErrUnsupported
@@ -114,7 +114,7 @@ func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, 
 
 // emptyPipe moves n bytes from the pipe to d.
 func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) error {
-	short := false // the last splice was, be it for want of room or for an error
+	short := false // the last splice moved less than n, for lack of room or because of an error
 	for n > 0 {
 		m, err := splice.Once(pipe.R, d.fd, n)
 		switch {
@@ -130,13 +130,13 @@ func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) erro
 				return err
 			}
 		case err == nil:
-			return io.ErrUnexpectedEOF // not to happen: the pipe has something in it
+			return io.ErrUnexpectedEOF // impossible: the pipe is not empty
 		default:
 			if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the system call
 				if short && errno == unix.EPIPE && !finCame(d.fd) {
-					errno = unix.ECONNRESET // which the short splice has taken from the socket
+					errno = unix.ECONNRESET // the short splice has consumed this error
 				}
-				d.outErr, err = errno, errno // see cut
+				d.outErr, err = errno, errno // see brokenOff
 			}
 			return err
 		}

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unpaced has a socket between two ends of this machine send as fast as the other end reads, where the system's way is
-// to pace (BBR). That is meant for the narrowest part of a network, of which there is none here; its timers, one for
-// every few segments, were two thirds of what moving bulk costs. Reno is in every kernel and allowed to everybody.
-func unpaced(fd int) {
-	if !paces.Load() {
+// useReno has a socket between two ends of this machine send as fast as the other end reads, where the system's default is
+// to pace (BBR). Pacing protects the bottleneck of a network, and there is none here; its timers, one for
+// every few segments, were two thirds of the cost of bulk. Reno is in every kernel and needs no privilege.
+func useReno(fd int) {
+	if !systemPaces.Load() {
 		return
 	}
 	name := [...]byte{'r', 'e', 'n', 'o'}
@@ -24,10 +24,10 @@ func unpaced(fd int) {
 		uintptr(unsafe.Pointer(&name)), unsafe.Sizeof(name), 0)
 }
 
-// paces says that the system does by default, as far as could be read when the process began.
-var paces atomic.Bool
+// systemPaces says that the system paces by default, as read when the process began.
+var systemPaces atomic.Bool
 
 func init() {
 	name, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
-	paces.Store(strings.HasPrefix(string(name), "bbr"))
+	systemPaces.Store(strings.HasPrefix(string(name), "bbr"))
 }

@@ -13,13 +13,13 @@ import (
 // Conn is a connection of a loop: a net.Conn over a TCP or Unix stream socket. Every method may be
 // called from anywhere; off its own loop a call costs a trip to the loop. An idle Conn holds no buffer.
 //
-// What Write took is sent at the end of the loop's tick with everything else, so an
+// Data that Write has taken is sent at the end of the loop's tick with everything else, so an
 // error about it is returned by a later call, as for bytes in the socket's buffer. Close sends
-// what is left first, for as long as the peer takes some in each [closeTime]; else it is told of a reset.
+// what is left first, as long as the peer takes some of it in each [closeTime]; otherwise the connection is reset.
 type Conn struct {
 	loop atomic.Pointer[loop]
 	fd   int
-	rare atomic.Pointer[rareConn] // nil = none of it was needed yet
+	rare atomic.Pointer[rareConn] // nil = not needed yet
 
 	// Everything below belongs to the loop's thread, but for shut, and for peer and unix, which do not change. There
 	// may be very many connections, and most of them idle: the order of fields leaves no gaps.
@@ -27,7 +27,7 @@ type Conn struct {
 	then   func()      // is run as a fiber as soon as there is something to read
 	slot   uint32      // in the poller's table, or moving
 	timer  int32       // index in the loop's timers, from 1; 0 = not armed
-	shut   atomic.Bool // Close was called, or the connection is closed; for anybody
+	shut   atomic.Bool // Close was called, or the connection is closed; any thread may read it
 	peer   peer4
 	streak uint8 // operations without a pause
 	unix   bool  // a Unix socket
@@ -64,21 +64,21 @@ type connState struct {
 	fin      bool // shut down for writing when all is sent
 	sentSome bool // the socket has taken something since MarkSent
 
-	eof        bool // the end was received
-	finSent    bool
-	full       bool  // sending waits for room
-	hasIn      bool  // in is in a buffer of the ring, of the number inID
-	armed      bool  // a receive is under way
-	stopped    bool  // which is being cancelled
-	starved    bool  // it found no buffer, and is to be tried again
-	broken     bool  // there is an error behind what was received
-	bulk       bool  // receive once at a time
-	calm       uint8 // small receives since, that left nothing
-	more       bool  // the last receive left something
-	isHeard    bool  // see uring.heard
-	polling    bool  // a poll for data to splice is under way
-	pollingOut bool  // a poll for room, or for the end of a connect, is under way
-	flight     uint8 // operations in the kernel's hands
+	eof         bool // the end was received
+	finSent     bool
+	full        bool  // sending waits for room
+	hasIn       bool  // in is in a buffer of the ring, of the number inID
+	armed       bool  // a receive is under way
+	stopped     bool  // which is being cancelled
+	starved     bool  // it found no buffer, and is to be tried again
+	broken      bool  // there is an error behind what was received
+	bulk        bool  // receive once at a time
+	smallRun    uint8 // small receives since, that left nothing
+	more        bool  // the last receive left something
+	isUnchecked bool  // see uring.unchecked
+	polling     bool  // a poll for data to splice is under way
+	pollingOut  bool  // a poll for room, or for the end of a connect, is under way
+	flight      uint8 // operations in the kernel's hands
 }
 
 // connReadiness is what a readiness poller knows of a connection.
@@ -99,7 +99,7 @@ type side struct {
 type rareConn struct {
 	local, remote atomic.Pointer[net.Addr]
 
-	rd, wr []*coroutine // that want to read and write when others have done so; the loop's
+	rd, wr []*coroutine // waiting for other Reads, and Writes, to end; the loop's
 }
 
 // rarely returns c's rareConn, which it allocates if necessary. Any thread may call it.
@@ -151,8 +151,7 @@ func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	return c
 }
 
-// attach makes l serve the connection, on l's thread. A loop that closes everything closes this
-// one, too.
+// attach makes l serve the connection, on l's thread. A loop that is closing closes it.
 func (c *Conn) attach(l *loop) {
 	if !l.closing {
 		c.slot = l.table.put(c)
@@ -231,9 +230,9 @@ func (c *Conn) waitElsewhere(l *loop) (err error) {
 	return err
 }
 
-// WaitReadableFor is WaitReadable for as long as patience lasts, and some time more; ready tells
-// which ended. Measuring it costs nothing where something arrives in time, again and again. On
-// another loop or a goroutine it has all the patience there is.
+// WaitReadableFor is WaitReadable for at least patience; ready is false when that time has passed.
+// As long as data arrives in time, the bound costs nothing. On
+// another loop or a goroutine there is no bound.
 func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	l := c.loop.Load()
 	if !l.here() {
@@ -243,24 +242,24 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 		return false, c.opError("read", err)
 	}
 	f := l.current
-	f.tired = after(l.now, patience)
-	for err == nil { // after an error the descriptor may be another's
-		if ready = l.poller.readable(c); ready || l.now >= f.tired {
+	f.giveUpAt = after(l.now, patience)
+	for err == nil { // after an error the descriptor may belong to another connection
+		if ready = l.poller.readable(c); ready || l.now >= f.giveUpAt {
 			break
 		}
-		l.timers.arm(c, f.tired)
+		l.timers.arm(c, f.giveUpAt)
 		err = c.wait(l, &c.rd)
 	}
-	f.tired = 0
+	f.giveUpAt = 0
 	c.end(l, &c.rd)
 	return ready, c.opError("read", err)
 }
 
-// OnReadable has fn run as a fiber of the connection's loop, once, as soon as a Read would not
-// wait, be it for the deadline or Close. Unlike a fiber in WaitReadable it takes no stack
-// meanwhile, which is what a connection costs that is idle for long. It is for the connection's
-// one user, on its loop and with no Read under way; false, and nothing happens, elsewhere. With nil
-// for fn what was asked for before is not run any more, unless it has been started.
+// OnReadable runs fn as a fiber of the connection's loop, once, as soon as a Read would not
+// wait, also because of the deadline or Close. Unlike a fiber in WaitReadable it needs no stack
+// meanwhile, which is most of the cost of a connection that is idle for long. It is for the connection's
+// one user, on its loop and with no Read under way; elsewhere it does nothing and returns false. nil
+// cancels the fn before, unless that was started.
 func (c *Conn) OnReadable(fn func()) bool {
 	l := c.loop.Load()
 	switch {
@@ -279,7 +278,7 @@ func (c *Conn) OnReadable(fn func()) bool {
 	case deadline != 0:
 		l.timers.arm(c, deadline)
 	case !c.waits(&c.wr):
-		l.timers.disarm(c) // it may be for long
+		l.timers.disarm(c) // the wait may be long
 	}
 	c.streak = 0
 	c.then = fn
@@ -321,7 +320,7 @@ func (c *Conn) read(l *loop, p []byte) (int, error) {
 			if n == 0 && err == nil {
 				err = io.EOF
 			}
-			_ = c.pause(l) // what was read is the caller's
+			_ = c.pause(l) // the data was read: an error is for the next Read
 			return n, err
 		}
 		if err := c.wait(l, &c.rd); err != nil {
@@ -390,7 +389,7 @@ func (c *Conn) begin(l *loop, s *side) error {
 	return err
 }
 
-// end hands the side to who has waited longest for it.
+// end hands the side to the fiber that has waited longest for it.
 func (c *Conn) end(l *loop, s *side) {
 	if r := c.rare.Load(); r != nil {
 		if q := r.queue(c, s); len(*q) > 0 {
@@ -414,7 +413,7 @@ func (c *Conn) wait(l *loop, s *side) error {
 	return nil
 }
 
-// await makes f, which is about to park, the one whom the side wakes.
+// await makes f, which is about to park, the fiber that the side wakes.
 func (c *Conn) await(l *loop, s *side, f *coroutine) error {
 	if c.closed {
 		return net.ErrClosed
@@ -430,8 +429,8 @@ func (c *Conn) await(l *loop, s *side, f *coroutine) error {
 	return nil
 }
 
-// pause lets other fibers run when this connection has kept its own busy for long. They may close
-// it: then the descriptor may be another's already.
+// pause lets other fibers run after maxStreak operations. They may close
+// c: then its descriptor may belong to another connection already.
 func (c *Conn) pause(l *loop) error {
 	if c.streak++; c.streak < maxStreak {
 		return nil
@@ -450,21 +449,21 @@ func (c *Conn) yield(l *loop) error {
 	return nil
 }
 
-// waits reports whether anybody is to be woken.
+// waits reports whether a fiber waits for the side, or a function of OnReadable.
 func (c *Conn) waits(s *side) bool { return s.waiter != nil || s == &c.rd && c.then != nil }
 
-// woken lets the side's waiter look again.
+// woken makes the side's waiter check again.
 func (s *side) woken(l *loop) {
 	if f := s.waiter; f != nil {
 		s.waiter = nil
 		if f.either[0] != nil {
-			f.waitsNoMore()
+			f.stopEither()
 		}
 		l.ready(f)
 	}
 }
 
-// wakeReader lets who waits for something to read look again.
+// wakeReader makes the fiber that waits for something to read check again, and runs the function of OnReadable.
 func (c *Conn) wakeReader(l *loop) {
 	c.rd.woken(l)
 	if fn := c.then; fn != nil {
@@ -473,10 +472,10 @@ func (c *Conn) wakeReader(l *loop) {
 	}
 }
 
-// wakeWriter lets who waits for room look again.
+// wakeWriter makes the fiber that waits for room check again.
 func (c *Conn) wakeWriter(l *loop) { c.wr.woken(l) }
 
-// wake is that for one of c's sides.
+// wake is wakeReader or wakeWriter.
 func (c *Conn) wake(l *loop, s *side) {
 	if s == &c.rd {
 		c.wakeReader(l)
@@ -490,11 +489,11 @@ func (c *Conn) expired(l *loop) {
 	if c.lingering(l) {
 		return
 	}
-	if f := c.rd.waiter; f != nil && f.tired != 0 {
-		if l.now >= f.tired {
+	if f := c.rd.waiter; f != nil && f.giveUpAt != 0 {
+		if l.now >= f.giveUpAt {
 			c.wakeReader(l)
 		} else {
-			l.timers.arm(c, f.tired)
+			l.timers.arm(c, f.giveUpAt)
 		}
 	}
 	for _, s := range []*side{&c.rd, &c.wr} {
@@ -538,7 +537,7 @@ func (c *Conn) setDeadline(t time.Time, read, write bool) error {
 }
 
 func (c *Conn) moveDeadline(l *loop, at int64, read, write bool) {
-	if c.closed { // the times are others: see linger
+	if c.closed { // the deadlines have another meaning: see linger
 		return
 	}
 	if read {
@@ -551,7 +550,7 @@ func (c *Conn) moveDeadline(l *loop, at int64, read, write bool) {
 	}
 }
 
-// deadlineMoved tells a side that waits.
+// deadlineMoved applies a side's deadline to its waiter.
 func (c *Conn) deadlineMoved(l *loop, s *side) {
 	switch {
 	case c.closed || !c.waits(s) || s.deadline == 0:
@@ -586,7 +585,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// These are made once: that something is closed twice is an everyday event, and who is told of it must not wait for the loop.
+// These errors are made once: closing twice is common, and needs no trip to the loop.
 var (
 	errCloseClosed error = &net.OpError{Op: "close", Net: "socket", Err: net.ErrClosed}
 	errSetClosed   error = &net.OpError{Op: "set", Net: "socket", Err: net.ErrClosed}
@@ -597,7 +596,7 @@ func (c *Conn) close(l *loop) {
 		return
 	}
 	if !c.peer.known() {
-		c.RemoteAddr() // for the logs; afterwards the descriptor may be another's
+		c.RemoteAddr() // for the logs; afterwards the descriptor may belong to another connection
 	}
 	c.setClosed()
 	l.timers.disarm(c)
@@ -618,9 +617,9 @@ func (c *Conn) free(l *loop) {
 // received reports whether there is something to read that the socket does not have any more, be it the end.
 func (c *Conn) received() bool { return len(c.in) > 0 || c.eof || c.inErr != 0 }
 
-// cut reports that a send has failed because the connection was broken off. Who reads then finds the end of the
-// stream, for such an error is told once; it would look as if everything had come. After the peer's FIN the end is one.
-func (c *Conn) cut() bool {
+// brokenOff reports that a send has failed because the connection was broken. The kernel reports such an error once, so a reader would
+// find a clean end of the stream and take it for complete. After the peer's FIN the end is real.
+func (c *Conn) brokenOff() bool {
 	switch c.outErr {
 	case 0, syscall.EPIPE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECANCELED:
 		return false
@@ -680,8 +679,8 @@ func (c *Conn) SetLinger(seconds int) error {
 	return nil
 }
 
-// SetKeepAlive has the kernel look for the peer while nothing comes, or not. It is on from the start but
-// for connections dialled to this machine, where only an address that is translated can vanish silently.
+// SetKeepAlive turns TCP keep-alive on or off. It is on from the start, except for
+// connections dialled to a loopback address, whose peer cannot vanish silently.
 func (c *Conn) SetKeepAlive(on bool) error {
 	set := func(*loop) {
 		switch {
@@ -711,7 +710,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.remote }, remoteAddrOf)
 }
 
-// addr asks the kernel at the first call. After Close what was not asked is not known.
+// addr asks the kernel at the first call. After Close an address that was not asked for is not known.
 func (c *Conn) addr(place func(*rareConn) *atomic.Pointer[net.Addr], ask func(int) (net.Addr, error)) net.Addr {
 	if r := c.rare.Load(); r != nil {
 		if a := place(r).Load(); a != nil {

@@ -10,12 +10,12 @@ import (
 // scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
 const scratchSize = 64 << 10
 
-// CopyTo moves what c receives to dst until one of them ends: readErr is why c did, io.EOF at
-// the end of its stream; else writeErr is why dst did. moved is told of every piece. Between
-// connections of one loop nothing is held while there is nothing to move, and bulk is moved
-// within the kernel (unless splicing is not to be had), of which spliced is told too, if it is
-// not nil. The loop calls moved, not the fiber: it must neither wait nor end its goroutine
-// (runtime.Goexit). A panic of it is the caller's.
+// CopyTo copies what c receives to dst until one of them ends: readErr is the error of c, io.EOF at
+// the end of its stream; else writeErr is the error of dst. moved is called with the size of every piece, in bytes. Between
+// connections of one loop no buffer is held while there is nothing to copy, and bulk is moved
+// within the kernel where the system allows it; spliced, unless nil, is called with the size of those pieces too.
+// The loop calls moved and spliced: they must neither wait nor end their goroutine
+// (runtime.Goexit). Their panics are raised in the caller.
 func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
 	l := c.loop.Load()
 	d, ok := written(dst).(*Conn)
@@ -59,7 +59,7 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 	}
 }
 
-// copying is what a fiber in CopyTo waits for: the loop does it in the fiber's stead.
+// copying is the state of a CopyTo. The loop copies in place of the parked fiber, by step.
 type copying struct {
 	loop      *loop
 	fiber     *coroutine
@@ -70,7 +70,7 @@ type copying struct {
 	readErr, writeErr error
 }
 
-// step moves what can be moved. It is over when there is an error, or bulk to splice.
+// step copies until it would wait. It is over when there is an error, or bulk to splice.
 func (k *copying) step() (over bool) {
 	for l, c, d := k.loop, k.c, k.d; ; {
 		if k.readErr, k.writeErr = overMeanwhile(l, c, d); k.readErr != nil || k.writeErr != nil {
@@ -92,7 +92,7 @@ func (k *copying) step() (over bool) {
 				l.ready(k.fiber)
 				return false
 			}
-		case l.poller.readable(c): // so it was d that had no room
+		case l.poller.readable(c): // so d has no room
 			k.writeErr = d.await(l, &d.wr, k.fiber)
 			return k.writeErr != nil
 		default:
@@ -102,9 +102,9 @@ func (k *copying) step() (over bool) {
 	}
 }
 
-// overMeanwhile tells which of two connections others have closed while a fiber waited for the other
-// one, so that its descriptor may be another's already; or whose deadline has passed, also where bulk
-// comes so fast that nobody waits.
+// overMeanwhile reports which of two connections was closed while a fiber waited for the other
+// one, so that its descriptor may belong to another connection already; or whose deadline has passed, also where bulk
+// arrives so fast that the fiber never waits.
 func overMeanwhile(l *loop, c, d *Conn) (readErr, writeErr error) {
 	late := func(s *side) bool { return s.deadline != 0 && l.now >= s.deadline }
 	switch {

@@ -10,15 +10,14 @@ import (
 // copySize is what one read of a copy takes at most: a TLS record with its header fits twice.
 const copySize = 32 << 10
 
-// copyBuffers holds *[copySize]byte. What is in one belongs to whoever took it; nothing beyond the bytes just read is ever
-// written anywhere.
+// copyBuffers holds *[copySize]byte. A buffer belongs to the copy that took it. Only the bytes just read into it are ever written out,
+// so that no data of another session can leak.
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// copyLittle is what a copy holds while it waits for a source that cannot be waited for without a buffer. What is said in small
-// pieces mostly fits.
+// copyLittle is the size of the buffer that a copy holds while it waits for a source that cannot be waited for without one.
 const copyLittle = 1 << 10
 
-// Copy is Stream.CopyTo by reading and writing, for those that have no better way.
+// Copy is Stream.CopyTo by reading and writing, for connections without a better way.
 func Copy(src Stream, dst net.Conn, moved func(n int)) (readErr, writeErr error) {
 	for {
 		err := src.WaitReadable()
@@ -34,8 +33,8 @@ func Copy(src Stream, dst net.Conn, moved func(n int)) (readErr, writeErr error)
 	}
 }
 
-// copyHolding copies through a small buffer, through a large one while reads fill more than the small one, and past all while they
-// fill that.
+// copyHolding copies through a small buffer; through a large one while reads fill the small one; and by splicing, where that is
+// possible, while reads fill the large one.
 func copyHolding(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	small := make([]byte, copyLittle)
 	for {
@@ -51,14 +50,14 @@ func copyHolding(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr
 	}
 }
 
-// copyOnce is copyPiece through a buffer that it holds meanwhile.
+// copyOnce is copyPiece through a pooled buffer.
 func copyOnce(src io.Reader, dst io.Writer, moved func(int)) (n int, readErr, writeErr error) {
 	buf := copyBuffers.Get().(*[copySize]byte)
 	defer copyBuffers.Put(buf)
 	return copyPiece(src, dst, buf[:], moved)
 }
 
-// copyPiece moves what one read brings.
+// copyPiece copies what one read returns.
 func copyPiece(src io.Reader, dst io.Writer, buf []byte, moved func(int)) (n int, readErr, writeErr error) {
 	n, readErr = src.Read(buf)
 	if n > 0 {

@@ -11,18 +11,18 @@ import (
 // coroutine is a fiber: it runs on its loop's thread, between resume and park. All of it
 // belongs to the loop's thread.
 type coroutine struct {
-	loop   *loop
-	next   func() (struct{}, bool)
-	stop   func()
-	yield  func(struct{}) bool
-	g      uintptr
-	fn     func()
-	step   func() (over bool) // see parkUntil
-	fault  any                // a panic of it
-	bulk   bool               // it moves bulk, and comes after the others
-	kept   *Parker            // the first of its Parkers that watch a context between two waits
-	tired  int64              // when Conn.WaitReadableFor, WaitEither or TryRead gives up; 0 = none is under way
-	either [2]*side           // what Conn.WaitEither waits for; nil = it is not under way
+	loop     *loop
+	next     func() (struct{}, bool)
+	stop     func()
+	yield    func(struct{}) bool
+	g        uintptr
+	fn       func()
+	step     func() (over bool) // see parkUntil
+	fault    any                // a panic of step
+	bulk     bool               // it moves bulk, and runs after the others
+	kept     *Parker            // list of its Parkers that watch a context between two waits
+	giveUpAt int64              // when Conn.WaitReadableFor, WaitEither or TryRead gives up; 0 = none is under way
+	either   [2]*side           // what Conn.WaitEither waits for; nil = it is not under way
 }
 
 // maxSpareFibers bounds the finished coroutines a loop keeps for the next sessions: making
@@ -100,7 +100,7 @@ func (f *coroutine) once() {
 // park suspends f until ready (or, from other threads, wake) is called for it, once.
 func (f *coroutine) park() { f.yield(struct{}{}) }
 
-// parkUntil parks f until step returns true. step is called now and then by the loop, on its own stack, each time
+// parkUntil parks f until step returns true. It calls step first; then the loop calls it, on the loop's stack, each time
 // that f is woken, which saves the switches to f and back. step must not park; its panic is raised in the fiber.
 func (f *coroutine) parkUntil(step func() (over bool)) {
 	if step() {
@@ -114,11 +114,11 @@ func (f *coroutine) parkUntil(step func() (over bool)) {
 	}
 }
 
-// again calls step for the loop.
+// again calls step, for the loop.
 func (f *coroutine) again() (over bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			f.loop.logger().Error("a step that the loop took for a fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			f.loop.logger().Error("a step that the loop ran for a fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 			f.fault, over = p, true
 		}
 	}()

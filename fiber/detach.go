@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-// Detach makes the connection one of package net, for code that runs on goroutines and would make
-// a trip to the loop for each operation. ahead is what was received and not read: it comes before
-// what conn reads. What was written is sent first, and Reads and Writes under way end first. On an
-// error the connection is what it was before, or closed; otherwise it is over as this one.
+// Detach turns the connection into one of package net, for code that runs on goroutines and would make
+// a trip to the loop for each operation. ahead was received and not read: it comes before
+// what conn reads. Written data is sent first, and Detach waits for Reads and Writes under way. On an
+// error the connection is unchanged, or closed; otherwise this Conn is closed.
 func (c *Conn) Detach() (conn net.Conn, ahead []byte, err error) {
 	take := func(l *loop) { conn, ahead, err = c.detach(l) }
 	if l := c.loop.Load(); l.here() {
@@ -44,7 +44,7 @@ func (c *Conn) detach(l *loop) (net.Conn, []byte, error) {
 	case c.outErr != 0:
 		return nil, nil, c.outErr
 	}
-	c.LocalAddr() // for who asks this one
+	c.LocalAddr() // so that this Conn still knows its addresses
 	c.RemoteAddr()
 	ahead := bytes.Clone(c.in)
 	if !l.poller.remove(c) {

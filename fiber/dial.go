@@ -21,8 +21,8 @@ func (e *Engine) dial(ctx context.Context, network, address string) (net.Conn, e
 	return e.dialAny(ctx, network, targets)
 }
 
-// dialAny tries addresses in turn; none of them gets more than its share of ctx's time, so that one
-// that does not answer leaves some to the others.
+// dialAny tries addresses in turn. Each gets its share of ctx's time, so that an address
+// that does not answer leaves some for the others.
 func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAddr) (net.Conn, error) {
 	l := e.lightest()
 	if f := currentFiber(); f != nil && f.loop.engine == e {
@@ -67,7 +67,7 @@ func dialError(network string, target socketAddr, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: toAddr(target, network == "unix"), Err: err}
 }
 
-// leastShare is what an address gets of the time left, as far as there is so much.
+// leastShare is the least time for an address, if that much is left.
 const leastShare = 2 * time.Second
 
 // share bounds a context for the next of n attempts, as package net does.
@@ -80,13 +80,13 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, max(left/time.Duration(n), min(left, leastShare)))
 }
 
-// dialErrors is why each of several addresses failed.
+// dialErrors are the errors of several addresses.
 type dialErrors []error
 
 func (e dialErrors) Error() string   { return errors.Join(e...).Error() }
 func (e dialErrors) Unwrap() []error { return e }
 
-// Timeout tells that of the last, behind which there was no time left.
+// Timeout reports whether the last address timed out, which means that no time was left.
 func (e dialErrors) Timeout() bool {
 	if len(e) == 0 {
 		return false
@@ -95,7 +95,7 @@ func (e dialErrors) Timeout() bool {
 	return ok && ne.Timeout()
 }
 
-// contextEnded is why a context ended; net.OpError knows by it whether that was a time-out.
+// contextEnded is the error of a context that has ended; net.OpError asks it whether that was a time-out.
 type contextEnded struct{ err, cause error }
 
 func ended(ctx context.Context) error { return contextEnded{ctx.Err(), context.Cause(ctx)} }
@@ -104,7 +104,7 @@ func (e contextEnded) Error() string   { return "connect: " + e.cause.Error() }
 func (e contextEnded) Unwrap() []error { return []error{e.err, e.cause} }
 func (e contextEnded) Timeout() bool   { return errors.Is(e.err, context.DeadlineExceeded) }
 
-// resolve makes socket addresses of an address; names are looked up, which does not hold the
+// resolve returns the socket addresses of an address. Names are looked up without holding the
 // loop.
 func resolve(ctx context.Context, network, address string) ([]socketAddr, error) {
 	if network == "unix" {
@@ -127,7 +127,7 @@ func resolve(ctx context.Context, network, address string) ([]socketAddr, error)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
-	switch { // nobody's name is this host
+	switch { // an empty host is this machine
 	case host == "" && network == "tcp6":
 		host = "::1"
 	case host == "":
@@ -178,7 +178,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 	if !isUnix {
 		noDelay(fd)
 		if to.IsLoopback() { // a peer on this machine cannot vanish without a word
-			unpaced(fd)
+			useReno(fd)
 		} else {
 			keepAlive(fd, true)
 		}
@@ -189,7 +189,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 		return nil, os.NewSyscallError("connect", err)
 	}
 	from := peer{}
-	if !to.IsUnspecified() { // else it is another's
+	if !to.IsUnspecified() { // else the peer has another address
 		from = peerOf(sa)
 	}
 	c := newConn(l, fd, isUnix, from)
@@ -200,7 +200,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 		err = c.connected(ctx, l, sa)
 	}
 	if err == nil && toItself(fd, sa) {
-		err = os.NewSyscallError("connect", syscall.ECONNREFUSED) // as it is but for that
+		err = os.NewSyscallError("connect", syscall.ECONNREFUSED) // as without the self-connection
 		_ = c.SetLinger(0)                                        // and the port is the server's again
 	}
 	if err != nil {
@@ -210,7 +210,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 	return c, nil
 }
 
-// connected waits for a connect under way. Connecting again tells how it went, which on one machine is
+// connected waits for a connect under way. A second connect returns its result, which on one machine is
 // known at once.
 func (c *Conn) connected(ctx context.Context, l *loop, sa socketAddr) error {
 	watching := false
@@ -224,7 +224,7 @@ func (c *Conn) connected(ctx context.Context, l *loop, sa socketAddr) error {
 		}
 		if !watching {
 			watching = true
-			defer context.AfterFunc(ctx, func() { c.send(l, c.wakeWriter) })() // it may have moved by then
+			defer context.AfterFunc(ctx, func() { c.send(l, c.wakeWriter) })() // by then c may live on another loop
 		}
 		if !l.poller.socket(c, &c.wr, true) {
 			if err := c.wait(l, &c.wr); err != nil {

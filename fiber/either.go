@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// WaitEither is [Conn.WaitReadableFor] for two connections: it returns as soon as a Read of c, or one of other, would not wait, and
-// tells which. Both results are false when patience has ended; 0 is for ever. An error is c's, of its deadline or Close; those of
-// other make it ready, and its Read tells. Waiting for the second connection costs no operation of its own, so a session can watch its
-// server at no price while it waits for its client.
+// WaitEither is [Conn.WaitReadableFor] for two connections: it returns as soon as a Read of c or of other would not wait, and
+// says which. Both results are false when patience has passed; a patience of 0 is unlimited. An error is c's, of its deadline or Close.
+// Errors of other make it ready, and its Read returns them. Waiting for the second connection needs no operation of its own, so a session
+// can watch its server for free while it waits for its client.
 //
-// It is for the fiber that is the one reader of both connections, on the loop of both. Elsewhere the error is
-// [errors.ErrUnsupported], and nothing was waited for.
+// It is for the fiber that is the one reader of both connections, on the loop of both. Elsewhere it returns
+// [errors.ErrUnsupported] at once.
 func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
 	l := c.loop.Load()
 	o, ok := bare(other).(*Conn)
@@ -29,34 +29,34 @@ func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherR
 	defer o.end(l, &o.rd)
 	f := l.current
 	if patience > 0 {
-		f.tired = after(l.now, patience)
-		defer func() { f.tired = 0 }()
+		f.giveUpAt = after(l.now, patience)
+		defer func() { f.giveUpAt = 0 }()
 	}
 	for {
-		if o.closed { // so that the descriptor may be another's
+		if o.closed { // then its descriptor may belong to another connection
 			return false, true, nil
 		}
 		ready, otherReady = l.poller.readable(c), l.poller.readable(o)
-		if ready || otherReady || f.tired != 0 && l.now >= f.tired {
+		if ready || otherReady || f.giveUpAt != 0 && l.now >= f.giveUpAt {
 			return ready, otherReady, nil
 		}
-		if f.tired != 0 {
-			l.timers.arm(c, f.tired)
+		if f.giveUpAt != 0 {
+			l.timers.arm(c, f.giveUpAt)
 		}
 		if o.await(l, &o.rd, f) != nil {
 			return false, true, nil
 		}
 		f.either = [2]*side{&c.rd, &o.rd}
 		err := c.wait(l, &c.rd)
-		f.waitsNoMore()
+		f.stopEither()
 		if err != nil {
 			return false, false, c.opError("read", err)
 		}
 	}
 }
 
-// waitsNoMore ends the wait for two sides, when one has woken the fiber, so that the other does not wake it again.
-func (f *coroutine) waitsNoMore() {
+// stopEither ends the wait for two sides, when one has woken the fiber, so that the other does not wake it again.
+func (f *coroutine) stopEither() {
 	for i, s := range f.either {
 		if s != nil {
 			s.waiter, f.either[i] = nil, nil

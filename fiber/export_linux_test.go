@@ -43,7 +43,7 @@ func (e *Engine) Buffers() (receiving, sending int) {
 	for _, l := range e.loops {
 		l.call(func() {
 			if p, ok := l.poller.(*uring); ok {
-				p.keepUnread()
+				p.reclaimUnread()
 				receiving += p.recv.taken
 				sending += p.send.used
 			} else if p, ok := l.poller.(*readiness); ok {
@@ -102,8 +102,8 @@ func Expire(c net.Conn) {
 	l.call(func() { conn.expired(l) })
 }
 
-// Paces says that the system paces by default, or does not.
-func Paces(on bool) (before bool) { return paces.Swap(on) }
+// Paces says that the system systemPaces by default, or does not.
+func Paces(on bool) (before bool) { return systemPaces.Swap(on) }
 
 // Congestion returns the name of what decides how fast a connection sends.
 func (c *Conn) Congestion() (name string, err error) {

@@ -2,16 +2,16 @@ package fiber
 
 import "time"
 
-// closeTime bounds how long a closed connection that was written to waits for a peer that does not read; then it is reset.
+// closeTime is the interval in which the peer of a closed connection must take some of the unsent data; otherwise the connection is reset.
 const closeTime = 10 * time.Second
 
-// linger has lingering look after a closed connection that has something to send.
+// linger arms a timer, which calls lingering, for a closed connection with unsent data.
 func (c *Conn) linger(l *loop) {
-	c.wr.deadline = c.unsent() // nobody writes any more: how much it was at the last look
+	c.wr.deadline = c.unsent() // a closed connection needs no write deadline: the field holds the unsent bytes at the last look
 	l.timers.arm(c, l.now+int64(closeTime))
 }
 
-// unsent is how much of what was written the peer's system has not taken.
+// unsent returns how many of the written bytes the peer's system has not acknowledged.
 func (c *Conn) unsent() int64 {
 	n := unsent(c.fd)
 	for _, s := range []*sendBuffer{c.out, c.sending} {
@@ -25,7 +25,7 @@ func (c *Conn) unsent() int64 {
 // lingerLeast is how much a peer has to take in each closeTime.
 const lingerLeast = 16 << 10
 
-// lingering gives up sending for a closed connection whose peer takes next to nothing.
+// lingering resets a closed connection whose peer takes less than lingerLeast in closeTime.
 func (c *Conn) lingering(l *loop) bool {
 	switch {
 	case !c.closed:
@@ -38,7 +38,7 @@ func (c *Conn) lingering(l *loop) bool {
 		return true
 	}
 	c.abort = true
-	if c.out != nil || c.sending != nil { // the peer must not take what it has got for everything
+	if c.out != nil || c.sending != nil { // so that the peer does not take what it has received for everything
 		resetOnClose(c.fd, true)
 	}
 	l.poller.close(c)

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Listener accepts connections for the loops of an engine: each connection lives on the loop
-// with the fewest. It is a net.Listener; Accept is cheap on a fiber of the listener's loop (see
+// Listener accepts connections for the loops of an engine, each for the loop
+// with the fewest connections. It is a net.Listener; Accept is cheap on a fiber of the listener's loop (see
 // Go) and a trip there from anywhere else.
 type Listener struct {
 	loop     *loop
@@ -35,7 +35,7 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// listen takes over a copy of l's socket and closes l, so that nothing else polls it.
+// listen duplicates l's socket and closes l, so that nothing else polls it.
 func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	fd, isUnix, err := takeSocket(l)
 	if err != nil {
@@ -50,10 +50,10 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	}
 	_ = l.Close()
 	if !isUnix {
-		noDelay(fd) // accepted connections have these from the listening one, for nothing
+		noDelay(fd) // accepted connections inherit these options
 		keepAlive(fd, true)
 		if a.loopback = loopback(a.addr); a.loopback {
-			unpaced(fd)
+			useReno(fd)
 		}
 	}
 	failed := net.ErrClosed
@@ -91,7 +91,7 @@ func (a *Listener) Accept() (net.Conn, error) {
 
 // accept is Accept on a fiber of the listener's loop.
 func (a *Listener) accept() (net.Conn, error) {
-	if a.streak++; a.streak > maxAccepts { // a flood must not keep out those who are there
+	if a.streak++; a.streak > maxAccepts { // a flood of connections must not starve existing sessions
 		a.streak = 0
 		a.loop.ready(a.loop.current)
 		a.loop.current.park()
@@ -103,7 +103,7 @@ func (a *Listener) accept() (net.Conn, error) {
 			return nil, a.opError("accept", err)
 		case done:
 			if !a.loopback && from.here() {
-				unpaced(fd)
+				useReno(fd)
 			}
 			return newConn(a.loop.engine.lightest(), fd, a.unix, from), nil
 		}
@@ -144,8 +144,8 @@ func (a *Listener) Go(fn func()) {
 	}
 }
 
-// Close implements net.Listener: it ends waiting Accepts. On a goroutine it returns when the address
-// is free for others, so no lock may be held that a fiber of the engine could wait for; on a fiber it
+// Close implements net.Listener: waiting Accepts return an error. On a goroutine Close returns when the address
+// is free again, so the caller must hold no lock that a fiber of the engine could wait for; on a fiber it
 // does not wait.
 func (a *Listener) Close() error {
 	if a.closing.Swap(true) {

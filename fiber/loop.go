@@ -78,33 +78,33 @@ type loop struct {
 	kept    atomic.Int64   // spare, for Stats
 	panics  atomic.Uint64  // fibers ended by one
 	active  atomic.Bool    // not waiting; for the watchdog
-	held    atomic.Uint64  // times the watchdog had something to say
+	held    atomic.Uint64  // times the watchdog has reported a fiber
 	conns   atomic.Int64   // connections that live here; read by Go and Listener to place new ones
 
 	scratch *[maxTry]byte // of TryRead; nil = there is none
 
-	doing   requests // being served; swapped with asked
-	current *coroutine
-	queue   []*coroutine // ready to run
-	behind  []*coroutine // the other half of the double buffer
-	woken   []*coroutine // by the fiber that runs, or ran last: see follow
-	follows int          // of woken have been resumed
-	bulk    []*coroutine // ready to run, too: see runBulk
-	spare   []*coroutine
-	fibers  int
-	now     int64
-	timers  timers
-	closing bool
-	open    int // connections and listeners
+	doing     requests // being served; swapped with asked
+	current   *coroutine
+	queue     []*coroutine // ready to run
+	behind    []*coroutine // the other half of the double buffer
+	woken     []*coroutine // by the fiber that runs, or ran last: see runWoken
+	nextWoken int          // index in woken of the next to be resumed
+	bulk      []*coroutine // ready to run, too: see runBulk
+	spare     []*coroutine
+	fibers    int
+	now       int64
+	timers    timers
+	closing   bool
+	open      int // connections and listeners
 
 	mu      sync.Mutex // held for a few instructions
 	asked   requests   // guarded by mu: received since the last tick
-	dead    bool       // guarded by mu: nothing is asked for any more
+	dead    bool       // guarded by mu: the loop has ended, and nothing can be posted
 	waiting atomic.Bool
 	ended   chan struct{}
 }
 
-// requests are what other threads want of a loop.
+// requests are what other threads have asked of a loop.
 type requests struct {
 	posted []func()
 	woken  []*coroutine
@@ -234,8 +234,7 @@ func (l *loop) wait(until int64) {
 	}
 }
 
-// idleAfter is how long a loop waits for something to happen before it gives up what it keeps for
-// the next rush.
+// idleAfter is how long a loop waits without an event until it frees spare coroutines and buffers.
 const idleAfter = 5 * time.Millisecond
 
 // trim ends the spare coroutines and frees the buffer of TryRead.
@@ -273,11 +272,11 @@ func (l *loop) ready(f *coroutine) {
 	}
 }
 
-// hasReady reports whether there is something to run without waiting. Between two batches nobody is in woken.
+// hasReady reports whether there is something to run without waiting. Between two batches woken is empty.
 func (l *loop) hasReady() bool { return len(l.queue)+len(l.bulk) > 0 }
 
-// runReady resumes the fibers that are ready now, and those that they wake (see follow). Fibers that become
-// ready meanwhile in another way wait for the next tick, so that the kernel is asked in between.
+// runReady resumes the fibers that are ready now, and those that they wake (see runWoken). Other fibers that become
+// ready meanwhile run in the next tick, after a system call.
 func (l *loop) runReady() {
 	batch := l.queue
 	l.queue = l.behind[:0]
@@ -285,11 +284,11 @@ func (l *loop) runReady() {
 	l.behind = batch[:0]
 }
 
-// bulkPerTick is how long fibers that move bulk may take of a tick; the one that is at it finishes its piece.
+// bulkPerTick is how long fibers that move bulk may run in a tick, in nanoseconds; the one that runs then finishes its piece.
 const bulkPerTick = int64(time.Millisecond)
 
-// runBulk resumes fibers that move bulk, one after the other: as many as bulkPerTick allows, so that no number of them keeps the
-// others waiting, and one at least, so that they get on beside any number of others.
+// runBulk resumes fibers that move bulk, one after the other: as many as bulkPerTick allows, so that they cannot delay the
+// others, and at least one, so that the others cannot starve them.
 func (l *loop) runBulk() {
 	n := 0
 	for until, m := nanotime()+bulkPerTick, len(l.bulk); n < m; {
@@ -322,7 +321,7 @@ func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 		}
 	}()
 	for next = i; ; {
-		l.follow()
+		l.runWoken()
 		if next == len(batch) {
 			return next
 		}
@@ -333,17 +332,17 @@ func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	}
 }
 
-// follow resumes the fibers that the last one has woken, at once: what it has given them, such as a server's
-// connection, is used in the same tick. The fibers that they wake run in the next tick, so that no two
-// fibers that wake each other keep the loop from the kernel.
-func (l *loop) follow() {
-	for l.follows < len(l.woken) {
-		f := l.woken[l.follows]
-		l.woken[l.follows] = nil
-		l.follows++
+// runWoken resumes the fibers that the last one has woken, in the same tick: so what it has handed them, such as a server's
+// connection, is used before the next system call. Fibers that these wake run in the next tick, so that two
+// fibers that wake each other cannot keep the loop from the kernel.
+func (l *loop) runWoken() {
+	for l.nextWoken < len(l.woken) {
+		f := l.woken[l.nextWoken]
+		l.woken[l.nextWoken] = nil
+		l.nextWoken++
 		l.resume(f)
 	}
-	l.woken, l.follows = l.woken[:0], 0
+	l.woken, l.nextWoken = l.woken[:0], 0
 }
 
 // post runs fn on the loop's thread, outside any fiber, soon. Any thread may call it; fn must
@@ -386,10 +385,10 @@ func (l *loop) runPosted() {
 	l.doing.clear()
 }
 
-// wake makes f ready from anywhere. f must be parked, or be about to park on its own thread.
+// wake makes f ready; any thread may call it. f must be parked, or be about to park on its own thread.
 func (l *loop) wake(f *coroutine) {
 	if l.here() {
-		if l.current != nil && l.follows == 0 && !f.bulk {
+		if l.current != nil && l.nextWoken == 0 && !f.bulk {
 			l.woken = append(l.woken, f)
 		} else {
 			l.ready(f)

@@ -5,22 +5,22 @@ import (
 	"sync"
 )
 
-// Parker lets a fiber wait, without holding its loop, until any goroutine or fiber calls Unpark; it is a
-// pool.Parker. It belongs to the fiber that made it and serves one wait at a time; a goroutine
-// that waits for the fiber (see Block) may use it too.
+// Parker lets a fiber wait, without holding its loop, until a goroutine or fiber calls Unpark; it is a
+// pool.Parker. It belongs to the fiber that made it and serves one wait at a time. A goroutine
+// that works for the fiber (see Block) may use it too.
 type Parker struct {
 	fiber    *coroutine
 	affinity int
 
 	mu      sync.Mutex // held for a few instructions
-	permit  bool       // Unpark came and no Park has taken it
+	permit  bool       // Unpark was called, and no Park has returned for it
 	waiting bool
 	other   *waiter         // a goroutine that waits, instead of the fiber
 	done    <-chan struct{} // of the context that is watched
 	stop    func() bool
-	ended   bool    // it has
-	kept    bool    // it is one of the fiber's kept
-	next    *Parker // of these
+	ended   bool    // the context has ended
+	kept    bool    // the Parker is in the fiber's list kept
+	next    *Parker // in that list
 }
 
 // NewParker returns a Parker for the calling fiber, nil on a goroutine.
@@ -58,7 +58,7 @@ func (p *Parker) Park(ctx context.Context) error {
 		p.stop = context.AfterFunc(ctx, func() { p.end(done) })
 		if !again {
 			defer p.unwatch()
-		} else if !p.kept { // the context may live on, and with the watch all that its values refer to
+		} else if !p.kept { // so that the watch ends with the fiber: the context may live longer, and refers to the fiber by the watch
 			p.kept, p.next, p.fiber.kept = true, p.fiber.kept, p
 		}
 	}
@@ -86,8 +86,8 @@ func (p *Parker) Park(ctx context.Context) error {
 	}
 }
 
-// soon lets the fibers run that are ready, and takes the permit that one of them gave, such as that which
-// opens a connection to a server nearby: then the context need not be watched.
+// soon runs the fibers that are ready, and takes the permit if one of them has given it, such as the fiber that
+// opens a connection to a server nearby. Then the context need not be watched.
 func (p *Parker) soon() bool {
 	if p.take() {
 		return true

@@ -118,10 +118,10 @@ func (p *readiness) read(c *Conn, b []byte) (int, error, bool) {
 		switch errno {
 		case 0:
 			if n < len(b) && !c.hup {
-				c.canRead = false // a short read has emptied it; what comes later is a new edge
+				c.canRead = false // a short read has emptied the socket; later data is a new edge
 			}
 			c.unsure = true
-			if n == 0 && len(b) > 0 && c.cut() {
+			if n == 0 && len(b) > 0 && c.brokenOff() {
 				return 0, c.outErr, true
 			}
 			return n, nil, true
@@ -162,10 +162,10 @@ func (p *readiness) write(c *Conn, b []byte) (int, error, bool) {
 	return 0, nil, false
 }
 
-// gatherMost bounds what is gathered of a connection in a tick: more is not worth the copy.
+// gatherMost bounds the data gathered of a connection in a tick, in bytes: more is not worth the copy.
 const gatherMost = 8 << 10
 
-// gather keeps b for the end of the tick, behind what is there; false = it is to be sent now.
+// gather keeps b until the end of the tick, after what is gathered already; false = b has to be sent now.
 func (p *readiness) gather(c *Conn, b []byte) bool {
 	n := len(b)
 	if c.out != nil {
@@ -193,7 +193,7 @@ func (p *readiness) gather(c *Conn, b []byte) bool {
 	return true
 }
 
-// flush sends now what was gathered, as far as there is room.
+// flush sends gathered data now, as far as there is room.
 func (p *readiness) flush(c *Conn) {
 	for c.out != nil && c.canWrite {
 		n, errno := rawSend(c.fd, c.out.mem[:c.out.n])
@@ -204,7 +204,7 @@ func (p *readiness) flush(c *Conn) {
 	}
 }
 
-// sent notes that n bytes of what was gathered were taken; negative: the error.
+// sent records that n bytes of the gathered data were sent; a negative n is an error number.
 func (p *readiness) sent(c *Conn, n int64) {
 	c.sentSome = c.sentSome || n > 0
 	switch s := c.out; {
@@ -228,7 +228,7 @@ func (p *readiness) sent(c *Conn, n int64) {
 	c.wakeWriter(p.loop)
 }
 
-// sendGathered ends a tick.
+// sendGathered sends the gathered data of all connections, at the end of a tick.
 func (p *readiness) sendGathered() {
 	n := 0
 	for i, c := range p.dirty {
@@ -255,12 +255,12 @@ func (p *readiness) submit(n int) {
 		_ = p.batch.submit(n, p.result)
 	}
 	for i, c := range p.sending[:n] {
-		p.flush(c) // what is left, or was refused
+		p.flush(c) // the rest of each, and what the call has refused
 		p.sending[i] = nil
 	}
 }
 
-// readable looks for itself when the last read may have left nothing.
+// readable asks the system if the last read may have emptied the socket.
 func (p *readiness) readable(c *Conn) bool {
 	if len(c.in) > 0 {
 		return true
@@ -306,7 +306,7 @@ func (p *readiness) watch(a *Listener) error {
 	return p.queue.addListener(a.fd, a.slot, p.loop.table.generation(a.slot))
 }
 
-// unwatch also says that nothing of the socket matters any more, for a copy of it (see File) may stay open.
+// unwatch removes the descriptor from the queue before it is closed, because a duplicate of it (see File) may stay open.
 func (p *readiness) unwatch(a *Listener) {
 	p.queue.remove(a.fd)
 	a.free(p.loop)
@@ -375,8 +375,8 @@ func (p *readiness) free() {
 	p.queue.close()
 }
 
-// move implements poller: everything goes through the loop's one buffer, and what d has no room
-// for into one of c's own.
+// move implements poller: data goes through the loop's one buffer, and what d has no room
+// for into a buffer of c's own.
 func (p *readiness) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 	if len(c.in) > 0 {
 		n, err, _ := p.write(d, c.in)

@@ -29,7 +29,7 @@ func spliceSockets(src, dst net.Conn, moved, spliced func(int)) (readErr, writeE
 		moved(int(n))
 		switch {
 		case err == nil:
-		case !broken(to) && newSocketLook(from).now() == Dead:
+		case !broken(to) && newSocketProbe(from).now() == Dead:
 			return err, nil
 		default:
 			return nil, err

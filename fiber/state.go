@@ -50,14 +50,14 @@ func (c *Conn) PeerClosed() bool {
 	return c.hungUp()
 }
 
-// trueElsewhere asks on the connection's loop; it is true of one whose loop has ended.
+// trueElsewhere asks a question on the connection's loop; the answer is true if that loop has ended.
 func (c *Conn) trueElsewhere(l *loop, question func(*Conn) bool) (answer bool) {
 	var err error
 	c.elsewhere(l, func(*loop) { answer = question(c) }, &err)
 	return answer || err != nil
 }
 
-// hungUp is PeerClosed on the loop. It asks the system, which goes on telling when everything has been received.
+// hungUp is PeerClosed on the loop. It asks the system, which knows the end also when everything has been received.
 func (c *Conn) hungUp() bool {
 	return c.closed || c.inErr != 0 || endCame(c.fd)
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Stream is a connection with everything that a session does with one. Every engine's connections are Streams, and so is a
-// TLSConn; StreamOf makes one of any other connection. What a Stream cannot do it says in the one way that the method names, so
-// that no caller has to ask what kind of connection it has.
+// Stream is a connection with everything that a session does with one. The connections of all engines are Streams, and so is a
+// TLSConn; StreamOf adapts any other connection. A method that a connection does not support returns what its comment says, so that
+// no caller has to know what kind of connection it has.
 //
-// A method may be called from anywhere unless it says otherwise. Those that are for the one user of a connection must not be
-// called while somebody else reads it.
+// Any goroutine or fiber may call a method unless its comment says otherwise. Methods "for the one user" of a connection must not be
+// called while another fiber or goroutine reads it.
 type Stream interface {
 	net.Conn
 	syscall.Conn // the error is errors.ErrUnsupported where there is no socket
@@ -20,47 +20,46 @@ type Stream interface {
 	// WaitReadable returns when a Read would not wait, so that a reader need not hold a buffer while it waits; or with an error,
 	// as Read's, of the deadline or Close. The error is errors.ErrUnsupported where that cannot be waited for.
 	WaitReadable() error
-	// WaitReadableFor is WaitReadable for as long as patience lasts, and some time more; ready is false when it has ended.
+	// WaitReadableFor is WaitReadable for at least patience; ready is false when that time has passed.
 	WaitReadableFor(patience time.Duration) (ready bool, err error)
-	// WaitEither is WaitReadableFor for two connections at once, for their one user: it tells which of them can be read. 0 is for
-	// ever. The error is errors.ErrUnsupported, and nothing was waited for, unless both live on the caller's loop.
+	// WaitEither is WaitReadableFor for two connections at once, for their one user: it reports which of them can be read. A patience
+	// of 0 is unlimited. The error is errors.ErrUnsupported, at once, unless both connections live on the caller's loop.
 	WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error)
-	// OnReadable has fn run, once, as soon as a Read would not wait, so that nobody's stack waits for it; nil takes that back. It is
-	// for the one user, on the connection's loop; false, and nothing happens, elsewhere and where there is no loop.
+	// OnReadable runs fn, once, as soon as a Read would not wait, so that no stack is held meanwhile; nil cancels it. It is
+	// for the one user, on the connection's loop; elsewhere, and where there is no loop, it does nothing and returns false.
 	OnReadable(fn func()) bool
 
-	// CopyTo moves what is received to dst until one of them ends: readErr is why the receiving did, io.EOF at the end of the
-	// stream; else writeErr is why dst did. moved is told of every piece, and spliced, if it is not nil, of those that were moved
-	// within the kernel. They must neither wait nor end their goroutine.
+	// CopyTo copies received data to dst until one of them ends: readErr is the error of receiving, io.EOF at the end of the
+	// stream; else writeErr is the error of dst. moved is called with the size of every piece, in bytes, and spliced, unless nil, with
+	// those that were moved within the kernel. They must neither wait nor end their goroutine.
 	CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error)
 
 	// CloseWrite sends the end of the stream after what was written; reading goes on. The error is errors.ErrUnsupported where a
 	// stream ends in both directions only.
 	CloseWrite() error
-	// SetLinger(0) makes Close break the connection, without TLS's close_notify, so that the peer does not take what it has got for
-	// everything. The error is errors.ErrUnsupported where that is not possible.
+	// SetLinger(0) makes Close reset the connection, without TLS's close_notify, so that the peer does not take what it has received
+	// for the whole stream. The error is errors.ErrUnsupported where that is not possible.
 	SetLinger(seconds int) error
-	// SetKeepAlive has the system look for a peer that says nothing, or not. The error is errors.ErrUnsupported where there is no
-	// such thing.
+	// SetKeepAlive turns TCP keep-alive on or off. The error is errors.ErrUnsupported for connections without it.
 	SetKeepAlive(on bool) error
 
-	// State looks at what could be read, without waiting and taking nothing. It is for the one user.
+	// State reports what could be read, without waiting and without reading. It is for the one user.
 	State() State
-	// Ended is State() == Dead, for less where that is the only question.
+	// Ended is State() == Dead, at less cost.
 	Ended() bool
-	// PeerClosed reports that the peer has sent its end, or broken the connection, whether or not something before that is unread.
-	// Somebody may be reading. It is false where that is not known.
+	// PeerClosed reports that the peer has ended its stream, or broken the connection, whether or not data before that is unread.
+	// It may be called while another fiber or goroutine reads. It is false where that is not known.
 	PeerClosed() bool
 
-	// MarkSent begins anew what Sent tells of: whether the socket has taken a byte of what was written since, or still may. A
+	// Sent reports whether the socket has taken a byte of the data written since MarkSent, or still may. A
 	// message that is queued for the end of the tick when the peer's reset arrives never leaves the process, although Write has
-	// returned its length: once the connection is closed for that error, false says that the message may be sent again on another
-	// connection, whatever it means. It is true where that is not known.
+	// returned its length. So once the connection is closed because of that error, false means that the message may be sent again on
+	// another connection, even if it is not idempotent. Sent is true where that is not known.
 	MarkSent()
 	Sent() bool
 
-	// Attend has the connection's loop call step in the stead of the calling fiber, until it is over; see [Conn.Attend]. False, and
-	// step was not called, where the caller is no fiber of that loop. TryRead and TryWrite are for such a step.
+	// Attend has the connection's loop call step in place of the calling fiber, until step returns true; see [Conn.Attend]. It returns
+	// false, without a call of step, unless the caller is a fiber of that loop. TryRead and TryWrite are for such a step.
 	Attend(step func() (over bool)) bool
 	TryRead(patience time.Duration) (b []byte, over bool)
 	TryWrite(p []byte) (n int)
@@ -71,8 +70,8 @@ type Stream interface {
 	Go(fn func())
 	// Adopt moves the connection to the loop of the fiber that calls it, its one user, if that is possible now.
 	Adopt()
-	// Detach makes the connection one of package net, for its one user, who then has no use for this one. ahead was received and
-	// not read. The error is errors.ErrUnsupported where that is not possible: the connection is what it was.
+	// Detach turns the connection into one of package net, for its one user, who must not use this one afterwards. ahead was received
+	// and not read; it is the caller's. The error is errors.ErrUnsupported where that is not possible; then nothing has changed.
 	Detach() (conn net.Conn, ahead []byte, err error)
 }
 
@@ -85,15 +84,15 @@ const (
 	Pending              // something to read
 	Closing              // something to read, and behind it the end: closed by the peer, or broken
 	Dead                 // closed by the peer, or broken, with nothing to read before that
-	Unknown              // open as far as is known: the connection does not tell what has arrived
+	Unknown              // open as far as is known: what has arrived on this kind of connection cannot be seen without reading
 )
 
-// Fit reports whether a connection that nobody has used yet can be given to somebody: it is open as far as is known. What
-// has arrived on it, such as the greeting of a server that speaks first, is for them.
+// Fit reports whether a connection that has not been used yet can be handed out: it is open as far as is known. Data that
+// has arrived on it, such as the greeting of a server that speaks first, is for its user.
 func (s State) Fit() bool { return s != Closing && s != Dead }
 
-// Idle reports whether a connection that was used can be given to somebody: as far as is known it is open, and nothing has
-// arrived on it that nobody asked for.
+// Idle reports whether a connection that was used before can be handed out again: as far as is known it is open, and no
+// unexpected data has arrived on it.
 func (s State) Idle() bool { return s == Silent || s == Unknown }
 
 // LoopOf is Loop of a connection that may be no Stream: the Place of a pool of connections that several loops use (see package
@@ -105,7 +104,7 @@ func LoopOf(c net.Conn) int {
 	return 0
 }
 
-// NoLoop is what a connection that lives on no loop answers to a Stream's questions about loops and sockets: a type that embeds
+// NoLoop implements a Stream's methods about loops and sockets for connections without either: a type that embeds
 // it, and has the methods of a net.Conn, State, Ended, PeerClosed, CopyTo and CloseWrite, is a Stream.
 type NoLoop struct{}
 

@@ -111,8 +111,8 @@ func keepAlive(fd int, on bool) {
 	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
 }
 
-// unpaced does nothing: no congestion control is chosen for a socket here.
-func unpaced(int) {}
+// useReno does nothing: no congestion control is chosen for a socket here.
+func useReno(int) {}
 
 // nothingToRead, endCame and atEnd look at a socket by reading ahead, which may take the error of a broken connection.
 func nothingToRead(fd int) bool { return peek(uintptr(fd)) == Silent }

@@ -42,7 +42,7 @@ func shutdownSocket(int) error           { return errors.ErrUnsupported }
 
 func closeSocket(int)        {}
 func noDelay(int)            {}
-func unpaced(int)            {}
+func useReno(int)            {}
 func keepAlive(int, bool)    {}
 func resetOnClose(int, bool) {}
 func endCame(int) bool       { return false }

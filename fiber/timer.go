@@ -11,7 +11,7 @@ var epoch = time.Now()
 // nanotime is the loops' clock.
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
-// clockAt is a time in the loops' clock. One without a monotonic reading is as far away as the system's clock says, now.
+// clockAt converts a time to the loops' clock. For a time without a monotonic reading it uses the system's clock as of now.
 func clockAt(t time.Time) int64 {
 	if t == t.Round(0) { //nolint:staticcheck // Equal does not tell whether there is a monotonic reading
 		return later(time.Until(t))
@@ -19,10 +19,10 @@ func clockAt(t time.Time) int64 {
 	return int64(t.Sub(epoch))
 }
 
-// later is a time from now in the loops' clock, or its end.
+// later returns the time d from now in the loops' clock, at most the largest.
 func later(d time.Duration) int64 { return after(nanotime(), d) }
 
-// after is the same from a time on.
+// after returns the time d after now, at most the largest.
 func after(now int64, d time.Duration) int64 { return now + min(int64(d), math.MaxInt64-now) }
 
 // timer wakes a connection's waiters, or a fiber that sleeps.

@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// TLSConn is a *tls.Conn whose one fiber may read while another writes. crypto/tls holds a sync.Mutex
-// while it writes to the connection underneath, and takes it when reading as well, to send an alert or
-// to answer a key update: were the writer to wait for a peer that does not read, the reader would hold
-// the loop, and both for ever. So on fibers crypto/tls writes to memory, and Write sends that without
-// the lock. On goroutines it is a *tls.Conn.
+// TLSConn is a *tls.Conn that one fiber may read while another writes. crypto/tls holds a sync.Mutex
+// while it writes to the connection underneath, and readers take it too, to send an alert or
+// to answer a key update. If the writer waited for a peer that does not read, the reader would block
+// the loop, and the writer with it. So on fibers crypto/tls writes to memory, and Write sends that without
+// the lock. On goroutines a TLSConn works as a *tls.Conn.
 //
 // The *tls.Conn inside must not be written to or closed on a fiber.
 type TLSConn struct {
 	*tls.Conn
-	under   *gathering
-	shaken  atomic.Bool // the handshake is over
-	shaking Mutex       // held across the handshake: crypto/tls holds a sync.Mutex, too
-	writing Mutex       // so that a Write is in one piece
+	under         *gathering
+	handshakeDone atomic.Bool
+	handshaking   Mutex // held across the handshake, as crypto/tls holds a sync.Mutex
+	writing       Mutex // held across a Write, so that Writes do not mix
 
-	hasOne bool    // one is to be read first
-	one    [1]byte // by Buffered or Quiet
-	failed error   // of a Read that has not been asked for yet; told by the next
+	hasPeeked bool    // peeked is to be read first
+	peeked    [1]byte // read by Buffered or State
+	failed    error   // the error of reading peeked, for the next Read
 
-	breaks atomic.Bool // Close does, without close_notify
+	resets atomic.Bool // Close resets, without close_notify
 }
 
 var _ Stream = (*TLSConn)(nil)
@@ -45,11 +45,11 @@ func TLSClient(c net.Conn, cfg *tls.Config) *TLSConn {
 	return &TLSConn{Conn: tls.Client(under, cfg), under: under}
 }
 
-// tlsPiece is a record's worth.
+// tlsPiece is the most payload of a record, in bytes.
 const tlsPiece = 16 << 10
 
-// farewell bounds how long close_notify may take, as in crypto/tls.
-const farewell = 5 * time.Second
+// closeNotifyTimeout bounds the sending of close_notify, as in crypto/tls.
+const closeNotifyTimeout = 5 * time.Second
 
 // NetConn returns the connection that TLSServer or TLSClient was given, as a Stream.
 func (t *TLSConn) NetConn() net.Conn { return t.under.Stream }
@@ -60,46 +60,44 @@ func (t *TLSConn) Read(p []byte) (n int, err error) {
 		return 0, err
 	}
 	switch {
-	case len(p) == 0, !t.hasOne && t.failed == nil:
+	case len(p) == 0, !t.hasPeeked && t.failed == nil:
 		return t.Conn.Read(p)
-	case !t.hasOne:
+	case !t.hasPeeked:
 		err, t.failed = t.failed, nil
 		return 0, err
 	}
-	p[0], t.hasOne = t.one[0], false
+	p[0], t.hasPeeked = t.peeked[0], false
 	if len(p) > 1 && t.failed == nil {
-		n = t.readNow(p[1:], readsNothing)
+		n = t.readNow(p[1:], readBuffered)
 	}
 	return 1 + n, nil
 }
 
-// readNow is Read of what has been received, by crypto/tls or as how says. An error is kept for the next
-// Read, for crypto/tls tells of some only once.
+// readNow reads without waiting, as how says. An error is kept for the next Read, because crypto/tls returns some errors only once.
 func (t *TLSConn) readNow(p []byte, how reading) int {
 	t.under.how = how
-	defer func() { t.under.how = readsAll }()
+	defer func() { t.under.how = readAll }()
 	n, err := t.Conn.Read(p)
-	if err != errNothing { //nolint:errorlint // crypto/tls returns it as it is
+	if err != errNoData { //nolint:errorlint // crypto/tls returns it as it is
 		t.failed = err
 	}
 	return n
 }
 
-// Buffered reports whether a Read has something to tell that the connection underneath knows nothing of
-// any more: a record that was received together with another. It does not wait, and is for whoever
-// reads, after the handshake.
+// Buffered reports whether crypto/tls has something for Read that the connection underneath does not have any more: a record that was
+// received together with another. It does not wait, and is for the reader, after the handshake.
 func (t *TLSConn) Buffered() bool {
 	if t.Handshake() != nil {
 		return true
 	}
-	if !t.hasOne && t.failed == nil {
-		t.hasOne = t.readNow(t.one[:], readsNothing) > 0
+	if !t.hasPeeked && t.failed == nil {
+		t.hasPeeked = t.readNow(t.peeked[:], readBuffered) > 0
 	}
-	return t.hasOne || t.failed != nil
+	return t.hasPeeked || t.failed != nil
 }
 
-// Write implements net.Conn. After an error all later ones return it. Records are gathered and sent together, so that a failure
-// counts as written what may have left in part: 0 means that nothing has.
+// Write implements net.Conn. After an error all later Writes return it. Records are gathered and sent together, so a failed Write
+// counts all data that may have been sent in part: 0 means that none was.
 func (t *TLSConn) Write(p []byte) (total int, err error) {
 	if err := t.Handshake(); err != nil {
 		return 0, err
@@ -123,40 +121,40 @@ func (t *TLSConn) Write(p []byte) (total int, err error) {
 // Handshake is HandshakeContext without a bound.
 func (t *TLSConn) Handshake() error { return t.HandshakeContext(context.Background()) }
 
-// HandshakeContext runs the handshake if it has not been run. On a fiber it runs on a goroutine meanwhile, for it
-// computes for a while: see Block.
+// HandshakeContext runs the handshake unless that was done. For a fiber it runs on a goroutine, because its computations would hold the
+// loop: see Block.
 func (t *TLSConn) HandshakeContext(ctx context.Context) error {
-	if t.shaken.Load() {
+	if t.handshakeDone.Load() {
 		return nil
 	}
-	t.shaking.Lock()
-	defer t.shaking.Unlock()
-	t.under.shaking = true
+	t.handshaking.Lock()
+	defer t.handshaking.Unlock()
+	t.under.handshaking = true
 	var err error
 	Block(func() { err = t.Conn.HandshakeContext(ctx) })
-	t.under.shaking = false
+	t.under.handshaking = false
 	if alert, ok := t.under.alert(); ok && err != nil {
 		err = &net.OpError{Op: "remote error", Err: alert}
 	}
 	if failed := t.under.flush(); err == nil {
 		err = failed
 	}
-	t.shaken.Store(err == nil)
+	t.handshakeDone.Store(err == nil)
 	return err
 }
 
 // Close implements net.Conn. It sends close_notify unless the connection is to be broken; see SetLinger.
 func (t *TLSConn) Close() error {
-	if t.breaks.Load() {
+	if t.resets.Load() {
 		return t.under.Stream.Close()
 	}
 	return t.Conn.Close()
 }
 
-// CloseWrite sends close_notify, which ends the writing half, behind what is being written.
+// CloseWrite sends close_notify, which ends the writing half, after all Writes under way.
 func (t *TLSConn) CloseWrite() error {
 	if onFiber() {
-		_ = t.under.Stream.SetWriteDeadline(time.Now().Add(farewell))
+		_ = t.under.Stream.SetWriteDeadline(time.Now().Add(closeNotifyTimeout))
 	}
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -179,31 +177,31 @@ func (t *TLSConn) SetWriteDeadline(at time.Time) error { return t.under.Stream.S
 // records holds *[]byte with room for a record, empty.
 var records = sync.Pool{New: func() any { b := make([]byte, 0, tlsPiece+1<<10); return &b }}
 
-// maxGathered is how much waits for a peer that does not read: a record, and answers to the key updates
+// maxGathered bounds what is kept for a peer that does not read: a record, and answers to the key updates
 // it sends meanwhile.
 const maxGathered = 4 * tlsPiece
 
-var errDeaf = errors.New("fiber: the TLS peer asks for more than it reads")
+var errNotReading = errors.New("fiber: the TLS peer sends key updates and does not read the answers")
 
-// reading is what a gathering's Read does.
+// reading is a mode of gathering.Read.
 type reading uint8
 
 const (
-	readsAll     reading = iota // and waits for it
-	readsArrived                // without waiting, and without sending
-	readsNothing
+	readAll      reading = iota // what arrives, and wait for it
+	readArrived                 // what has arrived, without waiting and without sending
+	readBuffered                // only data that crypto/tls has already
 )
 
-// gathering is what crypto/tls writes to: on a fiber it keeps the bytes.
+// gathering is the connection that crypto/tls uses. On a fiber it keeps what crypto/tls writes until flush.
 type gathering struct {
 	Stream
-	how      reading // the reader's, as all up to emptied
-	received tlsRecords
-	emptied  bool              // crypto/tls has nothing left of what was received
-	shaking  bool              // the handshake is under way
-	tail     [alertRecord]byte // what was last received in it
+	how         reading // this and the fields up to emptied are the reader's
+	received    tlsRecords
+	emptied     bool              // crypto/tls has returned everything that was received
+	handshaking bool              // the handshake is under way
+	tail        [alertRecord]byte // the last bytes received in the handshake
 
-	sending Mutex // held across I/O, by whoever sends
+	sending Mutex // held across I/O while sending
 
 	mu      sync.Mutex // held for a few instructions
 	pending *[]byte    // of records; nil = nothing
@@ -224,27 +222,27 @@ func (g *gathering) Write(p []byte) (int, error) {
 		g.pending = records.Get().(*[]byte)
 	}
 	if len(*g.pending) > maxGathered {
-		g.err = errDeaf
+		g.err = errNotReading
 		return 0, g.err
 	}
 	*g.pending = append(*g.pending, p...)
 	return len(p), nil
 }
 
-// Read implements net.Conn. What is to be sent, an answer of the handshake for one, is sent first.
+// Read implements net.Conn. It sends what was gathered first, such as an answer of the handshake.
 func (g *gathering) Read(p []byte) (int, error) {
-	if g.how != readsArrived && g.waits() && g.sending.tryLock() {
-		_ = g.send() // Write tells
+	if g.how != readArrived && g.waits() && g.sending.tryLock() {
+		_ = g.send() // the next Write returns the error
 		g.sending.Unlock()
 	}
-	if g.how == readsNothing || g.how == readsArrived && g.State().Idle() {
-		return 0, errNothing
+	if g.how == readBuffered || g.how == readArrived && g.State().Idle() {
+		return 0, errNoData
 	}
 	n, err := g.Stream.Read(p)
 	if n > 0 {
 		g.emptied = false
 		g.received.pass(p[:n])
-		if g.shaking {
+		if g.handshaking {
 			g.keepTail(p[:n])
 		}
 	}
@@ -278,9 +276,8 @@ func (g *gathering) alert() (tls.AlertError, bool) {
 	return 0, false
 }
 
-// errNothing is what a connection says that has nothing now. crypto/tls takes it for a time-out, after
-// which it can be read again.
-var errNothing net.Error = nothing{}
+// errNoData is the error of a Read that would wait. crypto/tls takes it for a time-out, after which it can be read again.
+var errNoData net.Error = nothing{}
 
 type nothing struct{}
 
@@ -288,8 +285,8 @@ func (nothing) Error() string   { return "fiber: nothing has been received" }
 func (nothing) Timeout() bool   { return true }
 func (nothing) Temporary() bool { return true }
 
-// SetWriteDeadline leaves deadlines to TLSConn's methods: crypto/tls sets one around close_notify,
-// which is sent after that.
+// SetWriteDeadline does nothing on a fiber: crypto/tls sets a deadline around close_notify, which is sent only later. TLSConn's own
+// methods set deadlines below.
 func (g *gathering) SetWriteDeadline(at time.Time) error {
 	if onFiber() {
 		return nil
@@ -297,17 +294,17 @@ func (g *gathering) SetWriteDeadline(at time.Time) error {
 	return g.Stream.SetWriteDeadline(at)
 }
 
-// Close sends close_notify, unless somebody is sending, who is interrupted then.
+// Close sends close_notify, unless another fiber is sending, which is interrupted.
 func (g *gathering) Close() error {
 	if g.waits() && g.sending.tryLock() {
-		_ = g.Stream.SetWriteDeadline(time.Now().Add(farewell))
+		_ = g.Stream.SetWriteDeadline(time.Now().Add(closeNotifyTimeout))
 		_ = g.send()
 		g.sending.Unlock()
 	}
 	return g.Stream.Close()
 }
 
-// waits reports whether something is to be sent.
+// waits reports whether there is something to send.
 func (g *gathering) waits() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -322,7 +319,7 @@ func (g *gathering) flush() error {
 	return g.send()
 }
 
-// send sends what there is. sending is held.
+// send sends what was gathered. sending is held.
 func (g *gathering) send() error {
 	for {
 		g.mu.Lock()

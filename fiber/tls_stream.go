@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What a TLSConn does as a Stream: it is the connection underneath, but for what crypto/tls has received of it already.
+// A TLSConn's methods as a Stream are those of the connection underneath, but for data that crypto/tls has received already.
 
 // WaitReadable waits for the connection underneath, so that a Read may still wait for the rest of a record.
 func (t *TLSConn) WaitReadable() error {
@@ -47,17 +47,17 @@ func (t *TLSConn) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr er
 	return Copy(t, dst, moved)
 }
 
-// State is Stream's. TLS's own messages, such as the session tickets that a server sends whenever it likes, are dealt with and do
+// State is Stream's. TLS's own messages, such as the session tickets that a server sends at any time, are handled and do
 // not count; a record that has arrived in part does. Before the handshake there is always something to read.
 func (t *TLSConn) State() State {
 	u := t.under
 	below := u.State()
-	if t.shaken.Load() && !t.hasOne && t.failed == nil {
+	if t.handshakeDone.Load() && !t.hasPeeked && t.failed == nil {
 		if u.emptied && below == Silent {
 			return Silent
 		}
-		t.hasOne = t.readNow(t.one[:], readsArrived) > 0
-		if u.emptied = !t.hasOne && t.failed == nil && u.received.whole(); u.emptied {
+		t.hasPeeked = t.readNow(t.peeked[:], readArrived) > 0
+		if u.emptied = !t.hasPeeked && t.failed == nil && u.received.whole(); u.emptied {
 			if below == Unknown {
 				return Unknown
 			}
@@ -65,7 +65,7 @@ func (t *TLSConn) State() State {
 		}
 	}
 	switch {
-	case !t.hasOne && t.failed != nil:
+	case !t.hasPeeked && t.failed != nil:
 		return Dead
 	case t.failed != nil || !below.Fit():
 		return Closing
@@ -79,11 +79,11 @@ func (t *TLSConn) Ended() bool { return t.State() == Dead }
 // PeerClosed is that of the connection underneath.
 func (t *TLSConn) PeerClosed() bool { return t.under.PeerClosed() }
 
-// SetLinger is that of the connection underneath; a connection that is to be broken sends no close_notify.
+// SetLinger is that of the connection underneath; with 0 Close sends no close_notify.
 func (t *TLSConn) SetLinger(seconds int) error {
 	err := t.under.SetLinger(seconds)
 	if err == nil {
-		t.breaks.Store(seconds == 0)
+		t.resets.Store(seconds == 0)
 	}
 	return err
 }
@@ -100,7 +100,7 @@ func (t *TLSConn) MarkSent() { t.under.MarkSent() }
 // Sent is that of the connection underneath.
 func (t *TLSConn) Sent() bool { return t.under.Sent() }
 
-// Attend returns false: what a step does with records would hold the loop.
+// Attend returns false: cryptography in a step would hold the loop.
 func (t *TLSConn) Attend(func() bool) bool { return false }
 
 // TryRead is for Attend.

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// move implements poller: the received bytes are taken from where the kernel put them.
+// move implements poller: it writes from the buffer that the kernel has received into.
 func (p *uring) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 	if !p.readable(c) {
 		return 0, false, nil, nil
@@ -50,8 +50,9 @@ func (p *uring) socket(c *Conn, s *side, tried bool) (ready bool) {
 	return false
 }
 
-// polledOut goes on sending, or wakes who waits for room or for the end of a connect. The kernel answers each such poll also when the
-// peer has sent its end, unasked and at once: then one that goes on by itself tells when there is room, or the loop would ask without end.
+// polledOut continues sending, or wakes the fiber that waits for room or for the end of a connect. The kernel completes such a poll also
+// when the peer has sent its end, unasked and at once. Then a multishot poll reports when there is room; repeating single polls would
+// keep the loop busy.
 func (p *uring) polledOut(c *Conn, e cqe) {
 	over, end := e.flags&cqeMore == 0, e.res == unix.POLLRDHUP && !(c.closed && c.abort)
 	if over {

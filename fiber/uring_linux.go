@@ -16,26 +16,26 @@ import (
 
 // uring is the poller on io_uring. A tick of the loop is one system call: it submits every
 // operation the tick's fibers asked for and waits for the next completions. Idle connections hold
-// no buffer: receives take one of the ring's when data comes. Writes are gathered in the loop's
+// no buffer: receives take one of the ring's when data arrives. Writes are gathered in the loop's
 // buffers and sent at the end of the tick.
 type uring struct {
-	loop   *loop
-	ring   *ring
-	event  int // eventfd that ends a wait
-	recv   *recvBuffers
-	send   sendBuffers
-	dirty  []*Conn        // with something to send that is not being sent
-	ahead  []*aheadBuffer // spare buffers for what is received before it is read
-	given  []*Conn        // to which the last wait gave a receive buffer
-	queue  []*Conn        // whose receive found none, the first first; those that are not starved any more do not count
-	heard  []*Conn        // that received something since lookForResets looked
-	looked int64          // when that was
-	polls  []unix.PollFd  // of lookForResets
-	idle   bool           // the last wait found nothing to do for long
-	raw    bool           // see rawWaits
+	loop      *loop
+	ring      *ring
+	event     int // eventfd that ends a wait
+	recv      *recvBuffers
+	send      sendBuffers
+	dirty     []*Conn        // with something to send that is not being sent
+	ahead     []*aheadBuffer // spare buffers for what is received before it is read
+	lent      []*Conn        // to which the last wait gave a receive buffer
+	queue     []*Conn        // whose receive found none, the first first; those that are not starved any more do not count
+	unchecked []*Conn        // that received something since checkForResets looked
+	checkedAt int64          // when that was
+	polls     []unix.PollFd  // of checkForResets
+	idle      bool           // the last wait found nothing to do for long
+	raw       bool           // see rawWaits
 }
 
-// maxAhead is how much is received before it is read; the sender waits then.
+// maxAhead bounds the data received and not read, in bytes; beyond it the receive is stopped, so that the sender waits.
 const maxAhead = 64 << 10
 
 // Kinds of operation, in the user data beside slot and generation.
@@ -75,8 +75,8 @@ func newUring(l *loop) (*uring, error) {
 	return p, nil
 }
 
-// try has a multishot receive into a provided buffer wait on a socket in non-blocking mode, so that a
-// kernel that lacks one of these is found out now.
+// try runs a multishot receive into a provided buffer on a socket in non-blocking mode, so that a
+// kernel without one of these is detected now.
 func (p *uring) try() error {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *uring) dataOf(c *Conn, kind uint32) uint64 {
 }
 
 func (p *uring) add(c *Conn) error {
-	c.bulk, c.calm = true, calmAfter-1 // the first receive tells
+	c.bulk, c.smallRun = true, bulkEndsAfter-1 // the first receive tells
 	return nil
 }
 
@@ -128,11 +128,11 @@ func (p *uring) remove(c *Conn) bool {
 	if c.flight > 0 || c.out != nil {
 		return false
 	}
-	p.keep(c) // what was received and not read goes with it
-	for _, list := range []*[]*Conn{&p.dirty, &p.given, &p.queue, &p.heard} {
+	p.reclaim(c) // data that was received and not read moves with c
+	for _, list := range []*[]*Conn{&p.dirty, &p.lent, &p.queue, &p.unchecked} {
 		*list = slices.DeleteFunc(*list, func(o *Conn) bool { return o == c })
 	}
-	c.isDirty, c.isHeard = false, false
+	c.isDirty, c.isUnchecked = false, false
 	return true
 }
 
@@ -159,7 +159,7 @@ func (p *uring) consume(c *Conn, n int) {
 	}
 }
 
-// dropIn gives up what is unread, and its buffer.
+// dropIn drops unread data and gives its buffer back.
 func (p *uring) dropIn(c *Conn) {
 	if c.hasIn {
 		p.recv.put(c.inID)
@@ -191,16 +191,16 @@ func (p *uring) arm(c *Conn) {
 	if !c.bulk && !c.unix { // on a Unix socket a multishot one may not see the end (Linux 6.18)
 		s.ioprio |= recvMultishot
 	}
-	if !c.more { // nothing to receive yet, as far as is known
+	if !c.more { // as far as is known the socket is empty
 		s.ioprio |= recvPollFirst
 	}
 	c.armed, c.starved = true, false
 	c.flight++
 }
 
-// feed tries again the receives that found no buffer: as many as there are buffers in a tick, for trying all of them each time
-// would cost the square of their number. It reports whether some are left.
-func (p *uring) feed() bool {
+// retryStarved starts the receives again that found no buffer: in a tick as many as there are buffers, because trying all of them each
+// time would cost the square of their number. It reports whether some are left.
+func (p *uring) retryStarved() bool {
 	n := min(len(p.queue), recvCount)
 	for _, c := range p.queue[:n] {
 		if c.starved && !c.closed {
@@ -217,8 +217,8 @@ func (p *uring) prepareRecv(fd int, data uint64) *sqe {
 	return s
 }
 
-// stop ends the receive that goes on by itself; true = it has ended. Else the reading side is
-// woken when it has.
+// stop ends a multishot receive; true = none is under way. Otherwise the reading side is
+// woken when it has ended.
 func (p *uring) stop(c *Conn) bool {
 	c.starved = false
 	if c.armed && !c.stopped {
@@ -228,8 +228,8 @@ func (p *uring) stop(c *Conn) bool {
 	return !c.armed
 }
 
-// quiet needs no system call while a receive is under way, as it is on every connection that was
-// read from: what has arrived is known by the end of the tick.
+// quiet makes no system call while a receive is under way, as on every connection that was
+// read from: data that has arrived is known by the end of the tick.
 func (p *uring) quiet(c *Conn) bool {
 	if c.received() {
 		return false
@@ -244,7 +244,7 @@ func (p *uring) quiet(c *Conn) bool {
 	return true
 }
 
-// ended asks the system only where no receive is under way that would tell.
+// ended makes system calls only if no receive is under way, whose completion would tell.
 func (p *uring) ended(c *Conn) bool {
 	return len(c.in) == 0 && (c.eof || c.inErr != 0 || c.broken || !c.armed && atEnd(c.fd))
 }
@@ -280,14 +280,14 @@ func (p *uring) mark(c *Conn) {
 	}
 }
 
-// flush hands what was gathered to the kernel. Nothing of c is being sent.
+// flush hands gathered data to the kernel. No send of c may be under way.
 func (p *uring) flush(c *Conn) {
 	c.sending, c.out = c.out, nil
 	p.transmit(c)
 }
 
-// transmit has the kernel send as much as there is room for now. It must not wait for room by itself: its poll for that ends
-// at once when the peer has sent its end or urgent data, and after a few of these it gives each such send to a thread.
+// transmit has the kernel send as much as there is room for now. The send must not wait for room: the kernel's internal poll ends
+// at once when the peer has sent its end or urgent data, and after a few of those the kernel uses a thread for each such send.
 func (p *uring) transmit(c *Conn) {
 	s := p.ring.next()
 	s.opcode, s.fd, s.userData = opSend, int32(c.fd), p.dataOf(c, kindSend)
@@ -374,35 +374,35 @@ func (p *uring) watchEvent() {
 	s.userData = userData(kindWake, wakeSlot, 0)
 }
 
-// lookInterval is how often a busy loop looks for resets that have come with data. One that waits for
-// long does so once more after another lookInterval; timers shorter than the system's tick cost too much
+// resetCheckInterval is how often a busy loop checks for resets that have arrived with data. A loop that goes idle
+// checks once more after another resetCheckInterval; a timer shorter than the system's tick costs too much
 // to set one for each wait.
-const lookInterval = 10 * time.Millisecond
+const resetCheckInterval = 10 * time.Millisecond
 
-// lookSoon looks for resets if it is time, and bounds a wait otherwise.
-func (p *uring) lookSoon(until int64) int64 {
+// scheduleCheck checks for resets if it is time, and bounds the wait otherwise.
+func (p *uring) scheduleCheck(until int64) int64 {
 	now := p.loop.now
-	if now >= p.looked+int64(lookInterval) {
-		p.looked = now
-		p.lookForResets()
+	if now >= p.checkedAt+int64(resetCheckInterval) {
+		p.checkedAt = now
+		p.checkForResets()
 		return until
 	}
-	if limit := now + int64(lookInterval); until == 0 || until > limit {
+	if limit := now + int64(resetCheckInterval); until == 0 || until > limit {
 		return limit
 	}
 	return until
 }
 
-// lookForResets looks at the connections that have received something since it did so last, with one
+// checkForResets polls the connections that have received something since the last check, with one
 // system call for all of them. The kernel (Linux 6.18) wakes a multishot receive once for data and a reset
-// that come together, and does not look again after the data: such a reset would never be told.
-func (p *uring) lookForResets() {
+// that arrive together, and does not check again after the data: such a reset would never be reported.
+func (p *uring) checkForResets() {
 	p.polls = p.polls[:0]
-	waiting := p.heard[:0]
-	for _, c := range p.heard {
-		c.isHeard = false
+	waiting := p.unchecked[:0]
+	for _, c := range p.unchecked {
+		c.isUnchecked = false
 		if !c.closed && c.armed && !c.stopped {
-			p.polls = append(p.polls, unix.PollFd{Fd: int32(c.fd)}) // errors are told unasked
+			p.polls = append(p.polls, unix.PollFd{Fd: int32(c.fd)}) // errors are always reported
 			waiting = append(waiting, c)
 		}
 	}
@@ -415,29 +415,29 @@ func (p *uring) lookForResets() {
 			p.stop(c)
 		}
 	}
-	clear(p.heard)
-	p.heard = p.heard[:0]
+	clear(p.unchecked)
+	p.unchecked = p.unchecked[:0]
 }
 
-// keepUnread takes the receive buffers from connections that have not read them within the tick, and
-// keeps what is in them, so that connections that are not read cannot exhaust the loop's buffers.
-func (p *uring) keepUnread() {
-	for i, c := range p.given {
-		p.given[i] = nil
-		p.keep(c)
+// reclaimUnread takes the receive buffers from connections that have not read them within the tick, and
+// copies their data, so that connections that are not read cannot exhaust the loop's buffers.
+func (p *uring) reclaimUnread() {
+	for i, c := range p.lent {
+		p.lent[i] = nil
+		p.reclaim(c)
 	}
-	p.given = p.given[:0]
+	p.lent = p.lent[:0]
 }
 
 // wait submits and waits; see readiness.wait about raw.
 func (p *uring) wait(until int64) {
-	p.keepUnread()
+	p.reclaimUnread()
 	p.recv.publish() // the kernel takes them within enter only (setupDeferTaskrun)
-	if len(p.queue) > 0 && p.feed() {
+	if len(p.queue) > 0 && p.retryStarved() {
 		until = -1
 	}
-	if len(p.heard) > 0 {
-		until = p.lookSoon(until)
+	if len(p.unchecked) > 0 {
+		until = p.scheduleCheck(until)
 	}
 	for i, c := range p.dirty {
 		p.dirty[i] = nil
@@ -497,7 +497,7 @@ func (p *uring) completeConn(c *Conn, kind uint32, e cqe) {
 	}
 }
 
-// received takes what a receive brought, or how it ended.
+// received handles the completion of a receive.
 func (p *uring) received(c *Conn, e cqe) {
 	stopped := c.stopped
 	if e.flags&cqeMore == 0 {
@@ -514,15 +514,15 @@ func (p *uring) received(c *Conn, e cqe) {
 	case c.closed:
 		return
 	case e.res > 0:
-		if !c.isHeard {
-			c.isHeard = true
-			p.heard = append(p.heard, c)
+		if !c.isUnchecked {
+			c.isUnchecked = true
+			p.unchecked = append(p.unchecked, c)
 		}
-		c.weigh(int(e.res))
+		c.noteReceive(int(e.res))
 		if len(c.in) > maxAhead || c.bulk && e.flags&cqeMore != 0 {
 			p.stop(c)
 		}
-	case e.res == 0 && c.cut():
+	case e.res == 0 && c.brokenOff():
 		c.inErr = c.outErr
 	case e.res == 0:
 		c.eof = true
@@ -537,36 +537,36 @@ func (p *uring) received(c *Conn, e cqe) {
 	c.wakeReader(p.loop)
 }
 
-// calmAfter is how many small receives in a row end bulk.
-const calmAfter = 8
+// bulkEndsAfter is how many small receives in a row end the bulk mode of a connection.
+const bulkEndsAfter = 8
 
-// weigh tells by a receive of n bytes whether data comes in bulk: then what is not read yet is
-// better left in the socket, for a receive that goes on by itself takes up to half a megabyte more.
-func (c *Conn) weigh(n int) {
+// noteReceive decides after a receive of n bytes whether the connection carries bulk. Then unread data is
+// better left in the socket, because a multishot receive takes up to half a megabyte more.
+func (c *Conn) noteReceive(n int) {
 	switch {
 	case n == recvSize && c.more:
-		c.bulk, c.calm = true, 0
+		c.bulk, c.smallRun = true, 0
 	case n == recvSize || c.more || !c.bulk:
-		c.calm = 0
+		c.smallRun = 0
 	default:
-		if c.calm++; c.calm >= calmAfter {
-			c.bulk, c.calm = false, 0
+		if c.smallRun++; c.smallRun >= bulkEndsAfter {
+			c.bulk, c.smallRun = false, 0
 		}
 	}
 }
 
-// receivedData keeps n bytes of a buffer for the next Read: where they are, for as long as the
-// tick lasts, or behind what is still unread.
+// receivedData stores n bytes of a buffer for the next Read: in that buffer, until the end of the
+// tick, or appended to unread data.
 func (p *uring) receivedData(c *Conn, id uint16, n int) {
 	data := p.recv.take(id, n)
 	switch {
 	case n == 0 || c.closed:
 	case len(c.in) == 0:
 		c.in, c.inID, c.hasIn = data, id, true
-		p.given = append(p.given, c)
+		p.lent = append(p.lent, c)
 		return
 	default:
-		p.keep(c)
+		p.reclaim(c)
 		n := len(c.in) + len(data)
 		if cap(c.in) < n && c.own == nil && n > littleAhead {
 			c.own = p.takeAhead()
@@ -579,8 +579,8 @@ func (p *uring) receivedData(c *Conn, id uint16, n int) {
 	p.recv.put(id)
 }
 
-// keep moves what is unread from the ring's buffer to one of the poller's, or to as little memory as it takes.
-func (p *uring) keep(c *Conn) {
+// reclaim moves unread data from the ring's buffer to one of the poller's, or to a slice of just its size.
+func (p *uring) reclaim(c *Conn) {
 	if !c.hasIn {
 		return
 	}
@@ -594,7 +594,7 @@ func (p *uring) keep(c *Conn) {
 	p.recv.put(c.inID)
 }
 
-// takeAhead returns one of the poller's spare buffers, or a new one.
+// takeAhead returns a spare buffer of the poller, or a new one.
 func (p *uring) takeAhead() (own *aheadBuffer) {
 	n := len(p.ahead)
 	if n == 0 {
@@ -614,7 +614,7 @@ func (p *uring) sent(c *Conn, e cqe) {
 		c.outErr = unix.ECANCELED
 	case errno != 0 && errno != unix.EAGAIN:
 		c.outErr = errno
-	default: // there is no room for the rest
+	default: // there is no room for the rest now
 		s.n = copy(s.mem, s.mem[max(e.res, 0):s.n])
 		c.full = true
 		p.pollOut(c)
@@ -647,8 +647,8 @@ func (p *uring) acceptable(a *Listener, e cqe) {
 
 func (p *uring) wake() { wakeEvent(p.event) }
 
-// trim leaves the buffers mapped, for the kernel may use them at any time. Between ticks nothing is in
-// those for receiving: completions come while the loop waits only (setupDeferTaskrun), and are taken
+// trim leaves the buffers mapped, because the kernel may use them at any time. Between ticks the receive buffers are
+// empty: completions are posted only while the loop waits (setupDeferTaskrun), and are handled
 // then, unless a full ring was submitted meanwhile.
 func (p *uring) trim() {
 	clear(p.ahead)

@@ -11,20 +11,20 @@ import (
 // watchInterval is how often the watchdog looks, and how long a fiber may hold its loop.
 const watchInterval = 10 * time.Millisecond
 
-// enough is what a fiber must have used of watchInterval at least, for the ticks do not come to the microsecond.
-const enough = watchInterval * 9 / 10
+// busyTime is the processor time that a fiber must have used in a watchInterval; a little less, because ticks are not exact.
+const busyTime = watchInterval * 9 / 10
 
-// look is what the watchdog knows of a loop.
-type look struct {
-	at     moment        // of the last look
-	told   moment        // that it has spoken about
-	since  time.Time     // when the moment was first seen to last; zero = it was not
-	ran    time.Duration // how long the thread had run then
-	waited bool          // it has been seen waiting since
+// observation is what the watchdog has seen of a loop.
+type observation struct {
+	at       moment        // when it looked last
+	reported moment        // that it has reported
+	since    time.Time     // when the moment was first seen to last; zero = it was not
+	ran      time.Duration // how long the thread had run then
+	waited   bool          // the thread was asleep at a look since then
 }
 
-// moment identifies what a loop is doing. The tick alone does not: it may last long when many fibers
-// have something to do.
+// moment identifies what a loop is doing. The number of the tick is not enough: a tick may be long because many fibers
+// run in it.
 type moment struct {
 	tick, dozens uint64
 	fiber        uintptr
@@ -34,11 +34,11 @@ func (l *loop) moment() moment {
 	return moment{tick: l.tick.Load(), dozens: l.dozens.Load(), fiber: l.running.Load()}
 }
 
-// watch names the fibers that hold a loop. While nothing runs it sleeps.
+// watch logs the stacks of fibers that hold a loop. It sleeps while no loop runs.
 func (e *Engine) watch() {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
-	looks := make([]look, len(e.loops))
+	observed := make([]observation, len(e.loops))
 	for {
 		select {
 		case <-e.stopWatch:
@@ -49,8 +49,8 @@ func (e *Engine) watch() {
 		}
 		calm := true
 		for i, l := range e.loops {
-			calm = calm && !l.active.Load() && looks[i].at == l.moment()
-			if stack, held := looks[i].held(l); held {
+			calm = calm && !l.active.Load() && observed[i].at == l.moment()
+			if stack, held := observed[i].held(l); held {
 				l.held.Add(1)
 				l.logger().Warn("a fiber holds its loop", "for_more_than", watchInterval, "stack", stack)
 			}
@@ -74,7 +74,7 @@ func (e *Engine) sleepUntilBusy(ticker *time.Ticker) {
 	ticker.Stop()
 }
 
-// watchAgain wakes the watchdog; a loop that goes on calls it.
+// watchAgain wakes the watchdog; a loop calls it after each wait.
 func (e *Engine) watchAgain() {
 	if e.noWatch.Load() && e.noWatch.CompareAndSwap(true, false) {
 		select {
@@ -84,13 +84,13 @@ func (e *Engine) watchAgain() {
 	}
 }
 
-// held reports, once, that a fiber has held its loop for more than watchInterval, and the stacks of those that may
-// be the one. What counts is what the fiber does, for on a machine that has too much to do time passes for everybody: one
-// that computes has used up its thread's time, and one that waits is seen waiting twice. One whose thread or
-// goroutine gets no processor, or has to wait for the collector, does neither.
-func (k *look) held(l *loop) (stacks string, held bool) {
+// held reports, once, that a fiber has held its loop for more than watchInterval, and returns the stacks of the candidates.
+// Elapsed time alone does not count, because on an overloaded machine every fiber takes long. A fiber
+// that computes has used its thread's processor time; one that waits is seen waiting twice. A fiber whose thread or
+// goroutine gets no processor, or waits for the collector, does neither.
+func (k *observation) held(l *loop) (stacks string, held bool) {
 	at := l.moment()
-	if !l.active.Load() || at != k.at || at == k.told {
+	if !l.active.Load() || at != k.at || at == k.reported {
 		k.at, k.since, k.waited = at, time.Time{}, false
 		return "", false
 	}
@@ -99,9 +99,9 @@ func (k *look) held(l *loop) (stacks string, held bool) {
 	case k.since.IsZero():
 		k.since, k.ran = time.Now(), ran
 		return "", false
-	case ran-k.ran >= enough:
+	case ran-k.ran >= busyTime:
 		stacks, _ = fibersThat(func(state string) bool { return !waits(state) })
-	case time.Since(k.since) < enough || !asleep(l.thread) || runnable() > 0:
+	case time.Since(k.since) < busyTime || !asleep(l.thread) || runnable() > 0:
 		return "", false
 	case !k.waited:
 		k.waited = true
@@ -112,7 +112,7 @@ func (k *look) held(l *loop) (stacks string, held bool) {
 			return "", false
 		}
 	}
-	k.told = at
+	k.reported = at
 	return cmp.Or(stacks, "unknown"), true
 }
 

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bulkMemory is about what may wait to be read in the sockets of all connections between two ends of this machine that move
-// bulk. Left to itself the system lets each socket hold up to 32 MiB, without regard to the others: a hundred of them bring all
-// its TCP under memory pressure, which begins at a sixteenth of the machine's memory, so that it drops segments and streams
-// stand still for half a minute. This is a sixteenth of that sixteenth.
+// bulkMemory bounds the data that waits in the receive buffers of all bulk connections between two ends of this machine, in bytes,
+// approximately. By default the system lets each socket hold up to 32 MiB, independently of the others. A hundred of them bring the
+// system's TCP under memory pressure, which begins at a sixteenth of the machine's memory: it drops segments, and streams
+// stall for half a minute. This is a sixteenth of that sixteenth.
 var bulkMemory = func() int64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -27,8 +27,8 @@ const maxBulkMemory = 128 << 20
 // windows counts the connections that share bulkMemory.
 var windows atomic.Int64
 
-// What one of them gets: the first few what the system gives, which costs the least, others a share. More than the largest
-// share moves little faster, less than the smallest would cost much more.
+// The window of a connection, in bytes: the system's for the first few, which costs the least, and a share for others. A share above
+// maxWindow is hardly faster, one below minWindow costs much more.
 const (
 	systemWindow = 16 << 20
 	maxWindow    = 2 << 20
@@ -42,8 +42,8 @@ type window struct {
 	shared bool // it is one of windows
 }
 
-// take gives the connection its share, at the first call. A connection from another machine has a network to fill, and is
-// left to the system.
+// take gives the connection its share, at the first call. A connection from another machine has a network to fill, and keeps the
+// system's window.
 func (w *window) take() {
 	if w.taken {
 		return
@@ -59,7 +59,7 @@ func (w *window) take() {
 		return
 	}
 	size := int(max(min(bulkMemory/n, maxWindow), minWindow))
-	if receiveBuffer(c.fd) >= size { // with less what is on its way might be dropped
+	if receiveBuffer(c.fd) >= size { // with less, data under way might be dropped
 		setOption(c.fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK, unix.SOCK_RCVBUF_LOCK) // Linux 5.14
 		return
 	}
@@ -67,14 +67,14 @@ func (w *window) take() {
 	setOption(c.fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, size)
 }
 
-// free gives the share to others.
+// free gives the share back.
 func (w *window) free() {
 	if w.shared {
 		windows.Add(-1)
 	}
 }
 
-// receiveBuffer is what the system lets wait in a socket, its own structures included.
+// receiveBuffer is the size of a socket's receive buffer in bytes, the system's own structures included.
 func receiveBuffer(fd int) int {
 	var v int32
 	size := uint32(unsafe.Sizeof(v))

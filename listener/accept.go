@@ -55,9 +55,9 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 	}
 }
 
-// backOff waits after a temporary error and returns how long it did. It logs
-// while the delay grows and then keeps silent until accepting works again;
-// at the limit of open files that is all the time, hence logLimited.
+// backOff waits after a temporary error and returns for how long. It logs
+// while the delay grows, and then not until accepting has worked again. At the limit of open files
+// that happens all the time, hence logLimited.
 func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Duration {
 	delay := min(max(2*last, minBackoff), maxBackoff)
 	s.CountError(ReasonAccept)
@@ -76,7 +76,7 @@ func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Dur
 	return delay
 }
 
-// hint says what helps against err.
+// hint says what an operator can do about err.
 func hint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, errNoRoom):
@@ -84,12 +84,12 @@ func hint(err error) string {
 	case errors.Is(err, syscall.ENFILE):
 		return "the whole system is out of files: raise fs.file-max"
 	}
-	return "none needed unless it goes on"
+	return "nothing, unless it persists"
 }
 
-// temporary reports whether accepting may work again later: resources have run
-// out, or the error is that of the connection which was to be accepted (Linux
-// passes on its pending network error and a firewall's refusal, see accept(2)).
+// temporary reports whether accepting may work again later: resources are exhausted,
+// or the error is the new connection's own (Linux
+// returns its pending network error and a firewall's refusal, see accept(2)).
 func temporary(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return false

@@ -15,7 +15,7 @@ import (
 // fiber.Stream and may be used as one, or as a net.Conn: it may be read by one
 // goroutine while another writes.
 type Conn struct { // of 80 bytes, one of the allocator's sizes: there may be very many
-	stream                 // the accepted one; reading is unread's if there is something
+	stream                 // the accepted connection; see source for reading
 	header   *proxyHeader  // nil = none came, and nothing was unread
 	accepted time.Duration // since began
 	in, out  atomic.Uint64
@@ -29,14 +29,14 @@ type Conn struct { // of 80 bytes, one of the allocator's sizes: there may be ve
 // Flags of a Conn.
 const (
 	connClosed    uint32 = 1 << iota
-	connHanded           // by a netListener: its session ends with Close
+	connAccepted         // returned by Accept of a netListener: its session ends with Close
 	connServing          // a session runs on it; set under Server.mu
 	connSuspended        // the session has given up its stack; its goroutine or fiber sets it
 )
 
 func (c *Conn) is(flag uint32) bool { return c.flags.Load()&flag != 0 }
 
-// began is when the program did.
+// began is when the program started.
 var began = time.Now()
 
 type stream = fiber.Stream
@@ -44,10 +44,10 @@ type stream = fiber.Stream
 // proxyHeader is what a PROXY header said.
 type proxyHeader struct {
 	remote, local net.Addr
-	source        fiber.Stream // what was read past the header, or given back, and then the accepted connection; nil = that alone
+	source        fiber.Stream // bytes after the header, or of Unread, and then the accepted connection; nil = the connection only
 }
 
-// source is what the connection is read from.
+// source returns what c is read from.
 func (c *Conn) source() fiber.Stream {
 	if c.header != nil && c.header.source != nil {
 		return c.header.source
@@ -65,14 +65,14 @@ var (
 // addresses and the counters of c are to be used.
 func (c *Conn) Raw() fiber.Stream { return c.source() }
 
-// Suspend lets a session that is idle for long take no stack: when it returns true, the Handler
-// (or the Resume that runs) is to return at once, without closing the connection. Resume of the
-// attached session, which must be a Resumer, is called, with a context of its own, as soon as there is
-// something to read, the read deadline has passed or the connection was closed. Suspend is for
-// the fiber that runs the session; false where the accepted connection is none of an engine's
-// loop.
+// Suspend lets a session that is idle for long give up its stack. When it returns true, the Handler
+// (or Resume) must return at once, without closing the connection. As soon as there is
+// something to read, the read deadline has passed or the connection was closed, Resume of the
+// attached session, which must be a Resumer, is called with a context of its own. Suspend is for
+// the fiber that runs the session; it returns false unless the accepted connection lives on a loop of an
+// engine.
 func (c *Conn) Suspend() bool {
-	if _, ok := c.session.(Resumer); !ok || c.Loop() == 0 || c.is(connHanded) {
+	if _, ok := c.session.(Resumer); !ok || c.Loop() == 0 || c.is(connAccepted) {
 		return false
 	}
 	c.flags.Or(connSuspended)
@@ -93,7 +93,7 @@ func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	return b, over
 }
 
-// Unread gives back the bytes that were read last: the next Read begins with them. p is copied.
+// Unread makes the next Read begin with p, the bytes that were read last. p is copied.
 func (c *Conn) Unread(p []byte) {
 	header := proxyHeader{}
 	if c.header != nil {
@@ -174,7 +174,7 @@ func (c *Conn) close() (open bool, err error) {
 		return false, nil
 	}
 	err = c.stream.Close()
-	if c.is(connHanded) {
+	if c.is(connAccepted) {
 		c.server.connLimit.release()
 		c.server.forget(c)
 	}

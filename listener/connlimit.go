@@ -13,12 +13,12 @@ import (
 // Why a connection was not served. All wrap ErrRejected.
 var (
 	ErrRejected     = errors.New("listener: connection rejected")
-	ErrQueueFull    = fmt.Errorf("%w: no place and the queue is full", ErrRejected)
-	ErrQueueTimeout = fmt.Errorf("%w: no place within the queue time-out", ErrRejected)
+	ErrQueueFull    = fmt.Errorf("%w: the connection limit is reached and the queue is full", ErrRejected)
+	ErrQueueTimeout = fmt.Errorf("%w: the connection limit was reached for the whole queue time-out", ErrRejected)
 	ErrDraining     = fmt.Errorf("%w: the listener is draining", ErrRejected)
 )
 
-// connLimit lets up to limit connections in at once and queues up to maxQueue
+// connLimit admits up to limit connections at once and queues up to maxQueue
 // more, first come first served. All methods may be called from any goroutine.
 type connLimit struct {
 	mu       sync.Mutex // held for a few instructions, never across I/O
@@ -29,7 +29,7 @@ type connLimit struct {
 	closed   bool
 }
 
-// acquire counts a connection in, waiting up to timeout while the limit is
+// acquire admits a connection, and waits up to timeout while the limit is
 // reached. When the error is nil the caller must call release.
 func (l *connLimit) acquire(timeout time.Duration) error {
 	l.mu.Lock()
@@ -76,7 +76,7 @@ func (l *connLimit) await(entry *list.Element, ready <-chan error, timeout time.
 	}
 }
 
-// release counts a connection out and admits the first in the queue.
+// release ends the count of a connection and admits the first in the queue.
 func (l *connLimit) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

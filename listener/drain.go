@@ -10,18 +10,16 @@ import (
 )
 
 const (
-	// cutGrace is how long sessions have, once their context is cancelled, to
-	// end in their own way, before their connections are reset under them.
+	// cutGrace is how long sessions have to end by themselves, once their context is cancelled, before their connections are reset.
 	cutGrace = 250 * time.Millisecond
 	// closeGrace is how long Drain and Close wait for sessions to return after
 	// that.
 	closeGrace = 2 * time.Second
 )
 
-// Drain stops accepting, closes Draining, rejects queued connections, and waits until every session is over. When ctx ends first, sessions'
-// contexts are cancelled, connections still open a moment later are reset (what
-// was cut off must not look complete), and the error wraps ctx's and says how
-// many there were. It may be called more than once.
+// Drain stops accepting, closes Draining, rejects queued connections, and waits until every session is over. When ctx ends first, the
+// sessions' contexts are cancelled, connections still open a moment later are reset (so that an incomplete answer does
+// not look complete), and the error wraps ctx's and says how many there were. It may be called more than once.
 func (s *Server) Drain(ctx context.Context) error {
 	s.stop()
 	select {
@@ -46,7 +44,7 @@ func (s *Server) Close() {
 // stop ends accepting and begins the drain, once.
 func (s *Server) stop() {
 	for _, l := range s.refuseAll() {
-		_ = l.Close() // without the lock, for it may wait for a loop whose sessions want that
+		_ = l.Close() // without the lock: it may wait for a loop whose sessions wait for the lock
 	}
 }
 
@@ -69,10 +67,10 @@ func (s *Server) refuseAll() []net.Listener {
 	return slices.Collect(maps.Keys(s.listeners))
 }
 
-// closeSessions cuts off what still runs and returns how many that were.
+// closeSessions ends the sessions that still run and returns their number.
 func (s *Server) closeSessions() int {
 	s.mu.Lock()
-	n := len(s.conns) // before any of them can have ended for it
+	n := len(s.conns) // before any of them ends because of cancel
 	s.mu.Unlock()
 	s.cancel()
 	if s.emptyWithin(cutGrace) {

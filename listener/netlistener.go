@@ -22,8 +22,8 @@ func (s *Server) Listener(l net.Listener) net.Listener {
 	return nl
 }
 
-// netListener hands admitted connections from the accept loop's goroutines to
-// Accept: one client that is slow with its header does not hold up the others.
+// netListener passes admitted connections from the accept loop's goroutines to
+// Accept, so that a client that is slow with its header does not delay the others.
 type netListener struct {
 	net.Listener
 	srv   *Server
@@ -68,7 +68,7 @@ func (l *netListener) offer(c *Conn) {
 		return
 	}
 	c.server = l.srv
-	c.flags.Or(connHanded)
+	c.flags.Or(connAccepted)
 	if !l.srv.begin(c) {
 		return
 	}

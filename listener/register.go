@@ -27,7 +27,7 @@ type Session interface {
 // Resumer is a Session that can be suspended, see Conn.Suspend.
 type Resumer interface {
 	Session
-	// Resume goes on with the session. What is said of Handler.ServeConn holds for it.
+	// Resume continues the session. The rules of Handler.ServeConn apply to it.
 	Resume(ctx context.Context)
 }
 
@@ -61,7 +61,7 @@ type Info struct {
 
 	User, Database, Application string // Application: application_name, or the user agent
 	Method, Host, Path          string // of the request under way, or the last; no query
-	Statement                   string // how the last one begins, where that is to be shown
+	Statement                   string // the beginning of the last one, if statements are to be shown
 	Streams                     int    // open on the connection
 
 	Upstream  string    // that the session waits for or has a connection to
@@ -99,7 +99,7 @@ func StreamID(session string, stream uint64) string {
 	return session + "." + strconv.FormatUint(stream, 10)
 }
 
-// ParseID takes the ID of a session or stream apart; 0 is no stream.
+// ParseID parses the ID of a session or stream; stream 0 is the session.
 func ParseID(s string) (id ID, stream uint64, ok bool) {
 	session, of, isStream := strings.Cut(s, ".")
 	n, err := strconv.ParseInt(session, 36, 64)
@@ -126,14 +126,14 @@ func (c *Conn) Attach(session Session) {
 	c.session = session
 }
 
-// registered is a connection as the register has it.
+// registered is a row of the table of connections.
 type registered struct {
 	conn    *Conn
 	session Session // nil = none is attached
 	serving bool
 }
 
-// registered collects the table: what is asked of sessions is asked without mu.
+// registered copies the table, so that sessions are asked without mu.
 func (s *Server) registered() []registered {
 	s.mu.Lock()
 	defer s.mu.Unlock()

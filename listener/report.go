@@ -11,10 +11,9 @@ import (
 const reportBurst = 10
 
 // Report counts a problem of a session under a reason (see the Reason
-// constants) and logs msg with args, key and value in turn. A dead backend
-// fails every client, thousands a second: of one reason no more than ten lines
-// a second are written. The first line after a gap says in unlogged_before how
-// many were left out; the counters have them all.
+// constants) and logs msg with args, key and value in turn. It logs at most ten lines
+// a second for each reason, because a dead backend fails thousands of clients a second. The first line after a gap says in
+// unlogged_before how many were left out; the counters have them all.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
 	s.logLimited(reason, level, msg, args...)
@@ -49,7 +48,7 @@ type reportWindow struct {
 	skipped int
 }
 
-// next tells whether to log now, and how many were left out since the last.
+// next reports whether to log now, and how many lines were left out since the last.
 func (r *reportLimit) next(reason string, now time.Time) (skipped int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

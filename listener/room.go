@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// Room bounds how many connections Servers have open together, those included
-// that are queued, so that file descriptors are left for connections to
-// backends: while there are that many, nothing is accepted, and clients wait in
-// the system's queue. The zero value has no bound. Methods may be called from
+// Room bounds how many connections several Servers have open together, including
+// queued ones, so that file descriptors are left for connections to
+// backends. At the bound no Server accepts, and clients wait in
+// the system's accept queue. The zero value has no bound. Methods may be called from
 // any goroutine.
 type Room struct{ most, open atomic.Int64 }
 

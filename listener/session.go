@@ -63,7 +63,7 @@ func (c *Conn) resume() {
 }
 
 // sessionContext returns the context of a session. On a fiber it carries a
-// Parker, with which waiting for a pool does not hold the loop.
+// Parker, so that waiting for a pool does not hold the loop.
 func (s *Server) sessionContext() context.Context {
 	if p := fiber.NewParker(); p != nil {
 		return pool.WithParker(s.ctx, p)
@@ -91,7 +91,7 @@ func (s *Server) admit(c *Conn) bool {
 	return false
 }
 
-// explain lets the handler tell a rejected client why.
+// explain has the handler tell a rejected client the reason.
 func (s *Server) explain(c *Conn, reason error) {
 	r, ok := s.handler.(Rejecter)
 	if !ok || errors.Is(reason, ErrDraining) {
@@ -109,22 +109,22 @@ func (s *Server) explain(c *Conn, reason error) {
 	closeGently(c)
 }
 
-// closeGently sends what was written and waits until the client has it: closing
-// a socket with unread input would reset it and take the message away.
+// closeGently ends the stream and waits until the client closes: closing
+// a socket with unread input would reset it, and the client would not get the message.
 func closeGently(c *Conn) {
 	if c.CloseWrite() != nil {
 		return
 	}
 	buf := make([]byte, 512)
-	for range 64 { // a client that keeps sending is cut off
+	for range 64 { // a client that keeps sending is disconnected
 		if _, err := c.Read(buf); err != nil {
 			return
 		}
 	}
 }
 
-// begin reads the PROXY header where one is due and marks the session as
-// running; false means that there is none to run.
+// begin reads the PROXY header if one is due and marks the session as
+// running; false means that no session is to run.
 func (s *Server) begin(c *Conn) bool {
 	cfg := s.config()
 	if cfg.AcceptProxy && cfg.trusts(c.stream.RemoteAddr()) {

@@ -33,7 +33,7 @@ const (
 	ReasonInternal            = "internal"  // a bug: a session panicked
 )
 
-// Reasons lists all of them, for metrics that begin at 0: of a counter that appears with its first error nobody sees the increase.
+// Reasons lists all of them, for metrics that begin at 0: the increase of a counter that appears with its first error is not seen.
 func Reasons() []string {
 	return []string{
 		ReasonAccept, ReasonAuthFailed, ReasonProtocol, ReasonProxyHeader, ReasonUpstreamUnavailable, ReasonPoolExhausted, ReasonBackendGone,
