@@ -5,18 +5,18 @@ import (
 	"net"
 	"testing"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/mux"
 )
 
 // onLoop is a connection of an engine, as far as a session knows: it reads ahead, and is
 // not to be used any more when the socket was taken from it.
 type onLoop struct {
-	net.Conn
-	t testing.TB
+	fiber.Stream
 	r *bufio.Reader
 }
 
-func newOnLoop(t testing.TB, c net.Conn) *onLoop { return &onLoop{c, t, bufio.NewReaderSize(c, 4<<10)} }
+func newOnLoop(c net.Conn) *onLoop { return &onLoop{fiber.StreamOf(c), bufio.NewReaderSize(c, 4<<10)} }
 
 func (c *onLoop) Read(p []byte) (int, error) { return c.r.Read(p) }
 
@@ -24,14 +24,18 @@ func (c *onLoop) Close() error { return nil }
 
 func (c *onLoop) Detach() (net.Conn, []byte, error) {
 	ahead, err := c.r.Peek(c.r.Buffered())
-	return c.Conn, ahead, err
+	if err != nil {
+		return nil, nil, err
+	}
+	plain, _, err := c.Stream.Detach()
+	return plain, ahead, err
 }
 
 // TestDetach: a session takes the socket from a loop, with what was read of it already,
 // also that of a connection it is resumed with.
 func TestDetach(t *testing.T) {
 	n := newLine(t, false, mux.Config{Resume: &mux.Resume{}})
-	n.wrap = func(c net.Conn) net.Conn { return newOnLoop(t, c) }
+	n.wrap = func(c net.Conn) net.Conn { return newOnLoop(c) }
 	c, s := n.join(mux.Config{})
 	here, there := channels(t, c, s)
 	for i := range 5 {
@@ -51,7 +55,7 @@ func TestDetach(t *testing.T) {
 	early := make(chan struct{})
 	go func() { // opens and sends before the other side has looked at anything
 		defer close(early)
-		c, err := mux.Client(bg, newOnLoop(t, cc), mux.Config{})
+		c, err := mux.Client(bg, newOnLoop(cc), mux.Config{})
 		if err != nil {
 			t.Error(err)
 			return
@@ -68,7 +72,7 @@ func TestDetach(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s, err := mux.Server(bg, newOnLoop(t, sc), mux.Config{})
+	s, err := mux.Server(bg, newOnLoop(sc), mux.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

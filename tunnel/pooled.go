@@ -15,7 +15,7 @@ func Pooled(c *Conn) fiber.Stream { return &pooled{Stream: fiber.StreamOf(c), in
 // pooled is what Pooled returns.
 type pooled struct {
 	fiber.Stream
-	inner   *Conn
+	inner    *Conn
 	draining atomic.Bool
 }
 

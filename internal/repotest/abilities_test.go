@@ -26,7 +26,7 @@ var allowedAsserts = map[string]string{
 	"pool/httppool/upgrade.go closeWrite interface{CloseWrite() error}": "the client's side of an upgrade may be what net/http has hijacked",
 	"pgwire/reader.go NewReader waiter":                                 "a codec of the standard library alone reads from whatever there is; WaitReadable may say that it is not supported",
 	"pgwire/reader.go SetSource waiter":                                 "the same",
-	"tcpproxy/session.go serveConn *listener.Conn":                     "the contract of listener.Handler",
+	"tcpproxy/session.go serveConn *listener.Conn":                      "the contract of listener.Handler",
 	"httpproxy/session.go ServeConn *listener.Conn":                     "the contract of listener.Handler",
 	"tunnel/server.go serveConn *listener.Conn":                         "the contract of listener.Handler",
 	"pgproxy/startup.go directTLS *listener.Conn":                       "ServeConn takes any connection; only one of a listener can unread",
