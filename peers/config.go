@@ -67,6 +67,18 @@ type Config struct {
 	Bootstrap []string
 	// MDNS looks for other nodes on the local network, and lets itself be found there.
 	MDNS bool
+	// Relays are nodes through which this one is reached where it cannot be connected to, multiaddresses that end in /p2p/ID. They have to allow it:
+	// RelayFor.
+	Relays []string
+	// RelayFor are the IDs of nodes that may be reached through this one, RelayForAnyone says that all may.
+	RelayFor       []string
+	RelayForAnyone bool
+	// NoHolePunching leaves connections through a relay there. Otherwise a direct way is looked for, and taken by what goes through.
+	NoHolePunching bool
+	// UPnP asks the router to forward a port.
+	UPnP bool
+	// AutoNAT has other nodes find out at which addresses this one can be connected to, and does so for them.
+	AutoNAT bool
 	// Services are what other nodes may call here.
 	Services []Service
 	// MaxConns bounds libp2p connections; 0 = DefaultMaxConns, at least 8. At three quarters of that the least useful ones are closed.
@@ -126,6 +138,16 @@ func (c Config) Verify() error {
 	for _, b := range c.Bootstrap {
 		if _, err := ParsePeer(b); err != nil {
 			bad("Bootstrap: %q: %w", b, err)
+		}
+	}
+	for _, r := range c.Relays {
+		if _, err := ParsePeer(r); err != nil {
+			bad("Relays: %q: %w", r, err)
+		}
+	}
+	for _, id := range c.RelayFor {
+		if _, err := ParseID(id); err != nil {
+			bad("RelayFor: %w", err)
 		}
 	}
 	if n := len(c.NetworkKey); n != 0 && n != networkKey {

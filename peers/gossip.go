@@ -270,7 +270,7 @@ func (g *gossip) offers() (offers []Offer) {
 
 // publish tells all nodes.
 func (g *gossip) publish(offers []Offer, life time.Duration) {
-	addrs := g.node.host.Addrs()
+	addrs := g.node.addrs()
 	r := &nodeRecord{
 		Issued: time.Now().UnixNano(), Life: min(max(life, minLife), maxLife).Milliseconds(), Version: g.node.cfg.Version, Services: offers,
 	}

@@ -39,7 +39,8 @@ type links struct {
 type link struct {
 	peer   peer.ID
 	client *tunnel.Client
-	used   time.Time // guarded by links.mu
+	used   time.Time      // guarded by links.mu
+	stream network.Stream // the last one, guarded by links.mu
 }
 
 // to returns the link to a peer, which is made if it is not there.
@@ -81,7 +82,17 @@ func (n *Node) openStream(ctx context.Context, id peer.ID) (net.Conn, error) {
 	if err != nil {
 		return nil, explain(id, err)
 	}
+	n.links.note(id, s)
 	return streamConn{s}, nil
+}
+
+// note keeps the stream of a link.
+func (l *links) note(id peer.ID, s network.Stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.peers[id]; k != nil {
+		k.stream = s
+	}
 }
 
 // tidy lets go of links that nothing uses, until the node ends.

@@ -9,8 +9,10 @@ import (
 
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
@@ -40,6 +42,8 @@ type Node struct {
 
 	server    *tunnel.Server // what other nodes call
 	accept    *streamListener
+	relay     *relayv2.Relay // nil: it relays for nobody
+	circuits  circuits
 	known     known
 	links     links
 	gossip    *gossip
@@ -66,6 +70,7 @@ func New(cfg Config) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, id: h.ID(), host: h, log: cfg.Logger.With("node", h.ID().String())}
 	n.life, n.end = context.WithCancel(context.Background())
+	n.circuits.node = n
 	n.links.node, n.known.node, gate.node, n.offenders = n, n, n, gate
 	if err := n.start(); err != nil {
 		n.Close()
@@ -98,6 +103,11 @@ func (n *Node) start() error {
 	if n.syncer, err = newSyncer(n); err != nil {
 		return err
 	}
+	if err := n.startRelay(); err != nil {
+		return err
+	}
+	n.circuits.start(n.cfg.Relays)
+	n.host.Network().Notify(&network.NotifyBundle{ConnectedF: n.straighten})
 	n.known.start()
 	n.known.set(n.cfg.Bootstrap)
 	n.work.Go(n.links.tidy)
@@ -137,7 +147,7 @@ func newHost(cfg *Config, gate *offenders) (host.Host, error) {
 		}
 		options = append(options, libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr { return told }))
 	}
-	h, err := libp2p.New(options...)
+	h, err := libp2p.New(append(options, natOptions(cfg)...)...)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), keeper.Close(), limits.Close())
 	}
@@ -147,9 +157,12 @@ func newHost(cfg *Config, gate *offenders) (host.Host, error) {
 // ID returns the node's peer ID.
 func (n *Node) ID() string { return n.id.String() }
 
+// addrs is where the node can be connected to.
+func (n *Node) addrs() []ma.Multiaddr { return append(n.host.Addrs(), n.circuits.all()...) }
+
 // Addrs returns where the node can be connected to, multiaddresses that end in /p2p/ID.
 func (n *Node) Addrs() (all []string) {
-	for _, a := range n.host.Addrs() {
+	for _, a := range n.addrs() {
 		all = append(all, a.String()+"/p2p/"+n.ID())
 	}
 	return all
@@ -191,9 +204,13 @@ func (n *Node) Close() {
 			_ = n.accept.Close()
 		}
 		n.known.close()
+		n.circuits.work.Wait()
 		n.stopMDNS()
 		if n.gossip != nil {
 			n.gossip.close()
+		}
+		if n.relay != nil {
+			_ = n.relay.Close()
 		}
 		n.offenders.close()
 		_ = n.host.Close()

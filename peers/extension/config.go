@@ -39,6 +39,11 @@ type Peers struct {
 	NetworkKey     config.Secret `conf:"network_key"`                                         // of a private network: 64 hexadecimal digits, or a swarm.key file
 	Bootstrap      []Bootstrap   `conf:"bootstrap" maxlen:"1000"`                             // nodes that are kept connected
 	MDNS           bool          `conf:"mdns" default:"false"`                                // find nodes on the local network, and be found
+	Relays         []Bootstrap   `conf:"relays" maxlen:"16"`                                  // nodes through which this one is reached
+	RelayFor       []Caller      `conf:"relay_for" single:"true" maxlen:"1000"`               // nodes that are reached through this one: peer IDs, or "anyone"
+	HolePunching   bool          `conf:"hole_punching" default:"true"`                        // look for a direct way where a relay is used
+	UPnP           bool          `conf:"upnp" default:"false"`                                // ask the router to forward a port
+	AutoNAT        bool          `conf:"autonat" default:"false"`                             // find out at which addresses others can connect to this node, and do so for them
 	MaxConnections int           `conf:"max_connections" default:"512" min:"8" max:"100000"`  // to and from other nodes
 	MaxMemory      int           `conf:"max_memory_mib" default:"128" min:"16" max:"1048576"` // for the buffers of these
 	MaxStreams     int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`       // connections to services that one peer may have open here
@@ -73,6 +78,18 @@ func (Caller) Check(text string) error {
 		return fmt.Errorf("want a peer ID such as 12D3KooW…, as `headpond peers id` prints, or %q", Anyone)
 	}
 	return nil
+}
+
+// callersOf returns the peer IDs of a list, and whether Anyone is in it.
+func callersOf(list []Caller) (ids []string, anyone bool) {
+	for _, c := range list {
+		if c == Anyone {
+			anyone = true
+		} else {
+			ids = append(ids, string(c))
+		}
+	}
+	return ids, anyone
 }
 
 // Group is what a service serves, for callers that choose by that.

@@ -91,9 +91,11 @@ func (p *part) begin(plan *extend.Plan, next *Peers) error {
 	}
 	cfg := peers.Config{
 		Key: key, Listen: texts(next.Listen), Announce: texts(next.Announce), Bootstrap: texts(next.Bootstrap), MDNS: next.MDNS,
+		Relays: texts(next.Relays), NoHolePunching: !next.HolePunching, UPnP: next.UPnP, AutoNAT: next.AutoNAT,
 		MaxConns: next.MaxConnections, MaxMemory: int64(next.MaxMemory) << 20, MaxStreams: next.MaxStreams, KeepAlive: next.KeepAlive,
 		DialTimeout: next.DialTimeout, Services: p.offer(plan.New), Logger: p.gateway.Logger(),
 	}
+	cfg.RelayFor, cfg.RelayForAnyone = callersOf(next.RelayFor)
 	if !next.NetworkKey.IsZero() {
 		if cfg.NetworkKey, err = peers.ParseNetworkKey(next.NetworkKey.Reveal()); err != nil {
 			return fmt.Errorf("peers: network_key: %w", err)
@@ -152,13 +154,7 @@ func (p *part) offer(cfg *config.Config) (services []peers.Service) {
 			Name: s.Name, Groups: texts(s.Groups), Capacity: s.Capacity, Healthy: func() bool { return p.healthy(s.Upstream) },
 			Connect: func(ctx context.Context) (net.Conn, error) { return p.connect(ctx, s.Upstream) },
 		}
-		for _, a := range s.Allow {
-			if a == Anyone {
-				offered.Anyone = true
-			} else {
-				offered.Peers = append(offered.Peers, string(a))
-			}
-		}
+		offered.Peers, offered.Anyone = callersOf(s.Allow)
 		if u := cfg.Upstream(s.Upstream); u != nil {
 			offered.Timeout = u.ConnectTimeout + u.Pool.AcquireTimeout
 		}

@@ -1,0 +1,92 @@
+package peers
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
+	ma "github.com/multiformats/go-multiaddr"
+)
+
+// Limits of a node that relays for others. It relays for nodes that it knows, without a limit of bytes or time: what goes through is theirs.
+const (
+	maxRelayed      = 128     // nodes that are reached through this one
+	maxCircuits     = 64      // connections through it that one of these has
+	circuitBuffer   = 4 << 10 // bytes, in each direction of a connection
+	reservationTime = time.Hour
+)
+
+// natOptions are those about getting through NAT.
+func natOptions(cfg *Config) (options []libp2p.Option) {
+	options = append(options, libp2p.EnableRelay()) // others may be reached by relays only
+	if !cfg.NoHolePunching {
+		options = append(options, libp2p.EnableHolePunching())
+	}
+	if cfg.UPnP {
+		options = append(options, libp2p.NATPortMap())
+	}
+	if cfg.AutoNAT {
+		options = append(options, libp2p.EnableAutoNATv2())
+	}
+	return options
+}
+
+// relayFor says which nodes are reached through this one.
+type relayFor struct {
+	anyone bool
+	peers  []peer.ID
+}
+
+// AllowReserve implements relay.ACLFilter.
+func (r *relayFor) AllowReserve(id peer.ID, _ ma.Multiaddr) bool {
+	return r.anyone || slices.Contains(r.peers, id)
+}
+
+// AllowConnect implements relay.ACLFilter: who may call a node is its own matter.
+func (r *relayFor) AllowConnect(peer.ID, ma.Multiaddr, peer.ID) bool { return true }
+
+// startRelay begins to relay for others, if the configuration asks for it.
+func (n *Node) startRelay() error {
+	if !n.cfg.RelayForAnyone && len(n.cfg.RelayFor) == 0 {
+		return nil
+	}
+	who := &relayFor{anyone: n.cfg.RelayForAnyone}
+	for _, text := range n.cfg.RelayFor {
+		id, _ := ParseID(text) // Verify has
+		who.peers = append(who.peers, id)
+	}
+	relay, err := relayv2.New(n.host, relayv2.WithACL(who),
+		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), // networks may be private
+		relayv2.WithResources(relayv2.Resources{
+			ReservationTTL: reservationTime, MaxReservations: maxRelayed, MaxCircuits: maxCircuits, BufferSize: circuitBuffer,
+			MaxReservationsPerPeer: 1, MaxReservationsPerIP: maxRelayed, MaxReservationsPerASN: maxRelayed,
+		}))
+	if err != nil {
+		return fmt.Errorf("peers: relay: %w", err)
+	}
+	n.relay = relay
+	return nil
+}
+
+// straighten moves tunnels to a direct connection that has just been made: the connections to services in them go on there.
+func (n *Node) straighten(_ network.Network, c network.Conn) {
+	if isRelayed(c) {
+		return
+	}
+	n.links.mu.Lock()
+	defer n.links.mu.Unlock()
+	l := n.links.peers[c.RemotePeer()]
+	if l == nil || l.stream == nil || !isRelayed(l.stream.Conn()) {
+		return
+	}
+	old := l.stream
+	l.stream = nil
+	n.work.Go(func() {
+		n.log.Info("peers: a direct way to a peer was found", "peer", c.RemotePeer().String(), "path", c.RemoteMultiaddr().String())
+		_ = old.Reset() // the session makes another, over the direct connection
+	})
+}
