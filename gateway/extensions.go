@@ -49,6 +49,9 @@ func (v view) Proxies() iter.Seq2[string, extend.Proxy] {
 	}
 }
 
+// Parts implements extend.Gateway.
+func (v view) Parts() []extend.Part { return v.g.parts }
+
 // newParts makes what runs beside listeners and upstreams.
 func (g *Gateway) newParts() {
 	for _, e := range extend.Extensions() {

@@ -74,7 +74,8 @@ func (t Table) Expire(now time.Time) (gone []string) {
 
 // Offering are the nodes that offer a service.
 func (t Table) Offering(service string, load func(id string) int) (ids []string) {
-	for _, id := range t.t.offering(service, func(id peer.ID) int { return load(string(id)) }) {
+	all, _ := t.t.offering(service, func(id peer.ID) int { return load(string(id)) }, nil)
+	for _, id := range all {
 		ids = append(ids, string(id))
 	}
 	return ids

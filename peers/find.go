@@ -73,13 +73,20 @@ func (s *shunned) why(t Target) error {
 }
 
 // Providers returns the nodes that offer a service, in the order in which to try them.
-func (n *Node) Providers(service string) (targets []Target) {
+func (n *Node) Providers(service string) []Target {
+	targets, _ := n.RankedProviders(service, nil)
+	return targets
+}
+
+// RankedProviders is Providers for callers that choose: nodes of a higher rank come first, and those of rank 0 are left out. known is how many
+// offer the service.
+func (n *Node) RankedProviders(service string, rank func(Offer) int) (targets []Target, known int) {
 	links := map[peer.ID]tunnel.Stats{}
 	for _, l := range n.links.all() {
 		links[l.peer] = l.client.Stats()
 	}
 	n.gossip.mu.Lock()
-	ids := n.gossip.table.offering(service, func(id peer.ID) int { return links[id].Streams })
+	ids, known := n.gossip.table.offering(service, func(id peer.ID) int { return links[id].Streams }, rank)
 	n.gossip.mu.Unlock()
 	var last []Target
 	for _, id := range ids {
@@ -90,8 +97,11 @@ func (n *Node) Providers(service string) (targets []Target) {
 			targets = append(targets, t)
 		}
 	}
-	return append(targets, last...)
+	return append(targets, last...), known
 }
+
+// Failed notes that a node could not be called, or that it could: err is nil. Those that failed are tried last for a time.
+func (n *Node) Failed(t Target, err error) { n.shunned.note(t, err) }
 
 // dialAny connects to a service of some node.
 func (n *Node) dialAny(ctx context.Context, service string) (*tunnel.Conn, error) {

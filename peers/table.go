@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -116,11 +117,12 @@ func (t *table) expire(now time.Time) (gone []peer.ID) {
 	return gone
 }
 
-// offering returns the nodes that offer a service, in the order in which to try them: those with the most room first, and any of those that
-// are alike.
-func (t *table) offering(service string, busy func(peer.ID) int) (ids []peer.ID) {
+// offering returns the nodes that offer a service, in the order in which to try them: those of the highest rank first, and of these those with
+// the most room, and any of those that are alike. A rank of 0 leaves a node out; nil: all have the same. known is how many offer it.
+func (t *table) offering(service string, busy func(peer.ID) int, rank func(Offer) int) (ids []peer.ID, known int) {
 	type candidate struct {
 		id   peer.ID
+		rank int
 		load float64
 	}
 	var all []candidate
@@ -129,26 +131,28 @@ func (t *table) offering(service string, busy func(peer.ID) int) (ids []peer.ID)
 		if i < 0 {
 			continue
 		}
+		known++
+		of := 1
+		if rank != nil {
+			of = rank(e.record.Services[i])
+		}
+		if of == 0 {
+			continue
+		}
 		load := float64(e.record.Services[i].Load + busy(id))
 		if room := e.record.Services[i].Capacity; room > 0 {
 			load /= float64(room)
 		}
-		all = append(all, candidate{id, load})
+		all = append(all, candidate{id, of, load})
 	}
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	slices.SortStableFunc(all, func(a, b candidate) int {
-		switch {
-		case a.load < b.load:
-			return -1
-		case a.load > b.load:
-			return 1
-		}
-		return 0
+		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.load, b.load))
 	})
 	for _, c := range all {
 		ids = append(ids, c.id)
 	}
-	return ids
+	return ids, known
 }
 
 // sorted returns the entries in the order of their IDs.

@@ -24,6 +24,8 @@ type Gateway interface {
 	Upstream(name string) any
 	// Proxies are the proxies that run now and the names of their listeners, in the order of the configuration.
 	Proxies() iter.Seq2[string, Proxy]
+	// Parts are what extensions run in it, so that a protocol finds that of its own package.
+	Parts() []Part
 }
 
 // A Part is an extension within one gateway. Plan is called by one goroutine at a time, all else also meanwhile.

@@ -20,10 +20,11 @@ import (
 type part struct {
 	gateway extend.Gateway
 
-	mu      sync.Mutex  // never held while the gateway or a node is asked
-	node    *peers.Node // nil: none
-	cfg     *Peers      // of node
-	retired *peers.Node // by a reload, and not drained yet
+	mu       sync.Mutex        // never held while the gateway or a node is asked
+	node     *peers.Node       // nil: none
+	cfg      *Peers            // of node
+	services map[string]string // upstreams of the services here, by name
+	retired  *peers.Node       // by a reload, and not drained yet
 }
 
 func newPart(g extend.Gateway) extend.Part { return &part{gateway: g} }
@@ -50,6 +51,7 @@ func (p *part) Plan(plan *extend.Plan) error {
 	old, cfg := p.node, p.cfg
 	p.mu.Unlock()
 	next := nodeOf(plan.New)
+	plan.Swap = append(plan.Swap, func() { p.note(plan.New) })
 	switch {
 	case old == nil && next == nil:
 		return nil
@@ -161,6 +163,24 @@ func (p *part) offer(cfg *config.Config) (services []peers.Service) {
 		services = append(services, offered)
 	}
 	return services
+}
+
+// offered returns the upstream of a service of this node, empty if there is none.
+func (p *part) offered(service string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.services[service]
+}
+
+// note keeps the services of a configuration that is in force.
+func (p *part) note(cfg *config.Config) {
+	services := map[string]string{}
+	for _, s := range servicesOf(cfg) {
+		services[s.Name] = s.Upstream
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.services = services
 }
 
 // connect connects to an upstream that a service names, as it is configured now.

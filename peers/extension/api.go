@@ -1,0 +1,341 @@
+package extension
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/peers"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/tunnel"
+)
+
+// Protocol is that of listeners with paths to services: /v1/service/…, /v1/p2p/… and /v1/_service/….
+const Protocol config.Protocol = "peers"
+
+// nodeHeader tells clients which node has answered.
+const nodeHeader = "X-Computing-Node"
+
+// Limits of an API listener's clients, as everywhere: a head comes at once, a body may take its time.
+const (
+	headTimeout   = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeadBytes  = 64 << 10
+	maxTriedNodes = 4
+)
+
+func init() {
+	extend.RegisterProtocol(extend.Protocol{
+		Prepare: prepareAPI, OffLoop: func(*config.Config, *config.Listener) bool { return true }, // net/http has goroutines
+		Replaces: func(old, changed *config.Listener) bool { return (old.TLS == nil) != (changed.TLS == nil) },
+		Config: config.ListenerProtocol{
+			Name: Protocol, Section: &Listener{}, NoUpstream: "the path of a request says which service it is for",
+			Check: func(c *config.Checker, l *config.Listener) {
+				if nodeOf(c.Config) == nil {
+					c.Report(c.Mark(&l.Protocol), "protocol: %q has paths to services of other nodes, and this gateway is none: \"peers\" is missing", Protocol)
+				}
+			},
+		},
+	})
+}
+
+// Listener is the section of a peers listener.
+type Listener struct {
+	HeaderTimeout time.Duration `conf:"header_timeout" default:"10m" min:"1ms" max:"24h"` // until an answer begins
+	Timeout       time.Duration `conf:"timeout" default:"15m" min:"1ms" max:"24h"`        // a request as a whole
+}
+
+// apiConfig is the configuration of an api.
+type apiConfig struct {
+	listener.Config
+	tls     *tls.Config
+	own     Listener
+	gateway extend.Gateway
+}
+
+// api serves requests by forwarding them to services of nodes.
+type api struct {
+	*listener.Server
+	cfg       atomic.Pointer[apiConfig]
+	http      *http.Server
+	transport *httppool.Transport
+	proxy     *httputil.ReverseProxy
+}
+
+func prepareAPI(l extend.Listener) (extend.Server, error) {
+	return extend.Serve(apiConfig{l.Common, l.TLS, *config.SectionOf[Listener](l.Listener), l.Gateway}, newAPI)
+}
+
+func newAPI(cfg apiConfig) (*api, error) {
+	a := &api{}
+	a.cfg.Store(&cfg)
+	var err error
+	if a.Server, err = listener.New(cfg.Config, nil); err != nil {
+		return nil, err
+	}
+	a.transport, err = httppool.NewTransport(httppool.Config{
+		Options: httppool.Options{ResponseHeaderTimeout: -1}, // the request's context bounds it
+		Limits:  pool.Limits{MaxSize: 1024, AcquireTimeout: cfg.own.HeaderTimeout}, Dial: a.dial, DialTimeout: time.Minute,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.proxy = &httputil.ReverseProxy{
+		Transport: a, FlushInterval: -1, ErrorHandler: a.fail, ErrorLog: slog.NewLogLogger(cfg.gateway.Logger().Handler(), slog.LevelDebug),
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetXForwarded() },
+	}
+	a.http = &http.Server{
+		Handler: http.HandlerFunc(a.serve), ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeadBytes, TLSConfig: cfg.tls,
+		ErrorLog: slog.NewLogLogger(cfg.gateway.Logger().Handler(), slog.LevelDebug),
+	}
+	return a, nil
+}
+
+// Update implements extend.Proxy's Update.
+func (a *api) Update(cfg apiConfig) error {
+	if err := a.Server.Update(cfg.Config); err != nil {
+		return err
+	}
+	a.cfg.Store(&cfg)
+	return nil
+}
+
+// Serve implements extend.Proxy.
+func (a *api) Serve(l net.Listener) error {
+	l = a.Listener(l)
+	if a.http.TLSConfig != nil {
+		l = tls.NewListener(l, a.http.TLSConfig)
+	}
+	if err := a.http.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// Drain implements extend.Proxy.
+func (a *api) Drain(ctx context.Context) error {
+	defer a.transport.Close()
+	if err := a.http.Shutdown(ctx); err != nil {
+		_ = a.http.Close()
+		return fmt.Errorf("listener %q: requests were cut off: %w", a.Stats().Name, err)
+	}
+	return a.Server.Drain(ctx)
+}
+
+// part returns what is the node of the listener's gateway.
+func (a *api) part() *part {
+	for _, p := range a.cfg.Load().gateway.Parts() {
+		if p, ok := p.(*part); ok {
+			return p
+		}
+	}
+	return nil
+}
+
+// route is where a request goes: the nodes to try, or this one.
+type route struct {
+	service string
+	targets []peers.Target // none: this node
+	path    string         // of the request there, encoded
+}
+
+type routeKey struct{}
+
+// serve finds out where a request goes.
+func (a *api) serve(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.Load().own.Timeout)
+	defer cancel()
+	to, status, err := a.routeOf(r)
+	if err != nil {
+		httppool.WriteError(w, r, status, err.Error())
+		return
+	}
+	a.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, routeKey{}, to)))
+}
+
+// routeOf reads the path of a request. On an error, status is the answer's.
+func (a *api) routeOf(r *http.Request) (to *route, status int, err error) {
+	node := a.part().now()
+	if node == nil {
+		return nil, http.StatusServiceUnavailable, errNoNode
+	}
+	kind, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/v1/"), "/")
+	name, path, _ := strings.Cut(rest, "/")
+	switch {
+	case !strings.HasPrefix(r.URL.Path, "/v1/") || name == "":
+		return nil, http.StatusNotFound, errBadRoute
+	case kind == "service":
+		targets, err := choose(node, name, r)
+		switch {
+		case errors.Is(err, errNobody):
+			return nil, http.StatusBadRequest, fmt.Errorf("%w %q", err, name)
+		case err != nil:
+			return nil, http.StatusServiceUnavailable, fmt.Errorf("%w %q: see its groups, and the header %s", err, name, fallbackHeaders[0])
+		}
+		return &route{name, targets, "/" + path}, 0, nil
+	case kind == "_service":
+		if a.part().offered(name) == "" {
+			return nil, http.StatusNotFound, fmt.Errorf("%w as %q", errNotHere, name)
+		}
+		return &route{name, nil, "/" + path}, 0, nil
+	case kind == "p2p":
+		service, path, _ := strings.Cut(strings.TrimPrefix(path, "v1/_service/"), "/")
+		target := peers.Target{Peer: name, Service: service}
+		if _, err := peers.ParseTarget(target.String()); err != nil {
+			return nil, http.StatusBadRequest, err
+		}
+		return &route{service, []peers.Target{target}, "/" + path}, 0, nil
+	}
+	return nil, http.StatusNotFound, errBadRoute
+}
+
+// RoundTrip implements http.RoundTripper: it sends a request to the first node that can be connected to. A request of which something was sent
+// is not sent again.
+func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
+	to := r.Context().Value(routeKey{}).(*route) //nolint:forcetypeassert // what serve has put there
+	targets := to.targets[:min(len(to.targets), maxTriedNodes)]
+	if len(targets) == 0 {
+		targets = []peers.Target{{Service: to.service}}
+	}
+	var failed attempts
+	for _, t := range targets {
+		out := r.Clone(r.Context())
+		out.URL.Scheme, out.URL.Host = "http", hostOf(t)
+		out.URL.Path, out.URL.RawPath = "", ""
+		if err := setPath(out, to.path); err != nil {
+			return nil, fmt.Errorf("%w: %w", httppool.ErrInvalidRequest, err)
+		}
+		resp, err := a.within(out)
+		if err == nil {
+			resp.Header.Set(nodeHeader, cmp.Or(t.Peer, a.part().now().ID()))
+			return resp, nil
+		}
+		failed = append(failed, attempt{t, err})
+		if !errors.Is(err, pool.ErrOpen) || r.Context().Err() != nil {
+			break // it may have been sent
+		}
+		if n := a.part().now(); n != nil && t.Peer != "" {
+			n.Failed(t, err)
+		}
+	}
+	return nil, failed
+}
+
+// attempt is a node that a request was for, and why that came to nothing.
+type attempt struct {
+	target peers.Target
+	err    error
+}
+
+// attempts are an error.
+type attempts []attempt
+
+// Error says which nodes, and why.
+func (a attempts) Error() string {
+	var all []string
+	for _, t := range a {
+		if of, ok := errors.AsType[*peers.Error](t.err); ok {
+			all = append(all, of.Error())
+			continue
+		}
+		err := t.err
+		if of, ok := errors.AsType[*httppool.Error](err); ok {
+			err = of.Err
+		}
+		if t.target.Peer == "" {
+			all = append(all, fmt.Sprintf("service %s of this node: %v", t.target.Service, err))
+		} else {
+			all = append(all, fmt.Sprintf("service %s of peer %s: %v", t.target.Service, t.target.Peer, err))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// Unwrap returns the last error, which says what the status is.
+func (a attempts) Unwrap() error { return a[len(a)-1].err }
+
+// within sends a request, and gives up when the answer does not begin in time.
+func (a *api) within(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	limit := a.cfg.Load().own.HeaderTimeout
+	timer := time.AfterFunc(limit, func() { cancel(httppool.ErrResponseTimeout) })
+	resp, err := a.transport.RoundTrip(r.WithContext(ctx))
+	timer.Stop()
+	if err != nil {
+		if errors.Is(context.Cause(ctx), httppool.ErrResponseTimeout) {
+			err = fmt.Errorf("%w: no answer within %v", httppool.ErrResponseTimeout, limit)
+		}
+		cancel(nil)
+		return nil, err
+	}
+	context.AfterFunc(r.Context(), func() { cancel(nil) }) // the body is read until then
+	return resp, nil
+}
+
+// setPath gives a request another path, which is encoded.
+func setPath(r *http.Request, path string) error {
+	u, err := r.URL.Parse(path)
+	if err != nil {
+		return err
+	}
+	r.URL.Path, r.URL.RawPath = u.Path, u.RawPath
+	return nil
+}
+
+// fail answers a request that came to nothing.
+func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status := httppool.StatusOf(err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		status = http.StatusGatewayTimeout
+	}
+	if status == 499 { // the client has left
+		return
+	}
+	httppool.WriteError(w, r, status, err.Error())
+}
+
+// hostOf is the name of a target in the pool of connections, which takes it for a host: case makes a difference to peer IDs.
+func hostOf(t peers.Target) string { return hex.EncodeToString([]byte(t.String())) + ":80" }
+
+// dial connects to a target by that name.
+func (a *api) dial(ctx context.Context, address string) (net.Conn, error) {
+	text, err := hex.DecodeString(strings.TrimSuffix(address, ":80"))
+	if err != nil {
+		return nil, err
+	}
+	target, err := peers.ParseTarget(string(text))
+	if err != nil {
+		return nil, err
+	}
+	p := a.part()
+	if target.Peer == "" {
+		upstream := p.offered(target.Service)
+		if upstream == "" {
+			return nil, errNotHere
+		}
+		return p.connect(ctx, upstream)
+	}
+	node := p.now()
+	if node == nil {
+		return nil, errNoNode
+	}
+	c, err := node.Dial(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	return tunnel.Pooled(c), nil
+}

@@ -1,0 +1,176 @@
+package extension_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
+)
+
+// openAI is a mock of a server with the API of OpenAI. It tells its name, and which path it was asked for.
+func openAI(t *testing.T, name string) (address string) {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			Model  string
+			Stream bool
+			Pad    string
+		}
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i := range 3 {
+			fmt.Fprintf(w, "data: %s %s %d %d\n\n", name, body.Model, len(body.Pad), i)
+			w.(http.Flusher).Flush()
+		}
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, name, " ", r.URL.RequestURI(), " ", r.Header.Get("X-Forwarded-Host"))
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+const apiListener = `
+listeners: [{name: api, protocol: peers, listen: "127.0.0.1:0"}]
+`
+
+// llm starts a node that offers an LLM server.
+func llm(t *testing.T, hub *node, callers, name, groups, more string) *node {
+	t.Helper()
+	key, _ := keyOf(t)
+	return run(t, key, hub.addrs(t), "services:\n  llm: {upstream: llm, allow: ["+callers+"], groups: ["+groups+"]}\nupstreams:\n  llm: {endpoints: [\""+openAI(t, name)+"\"]}\n"+more)
+}
+
+// ask sends a request and returns the status, the node that answered and the body.
+func ask(t *testing.T, n *node, method, path, body string, headers ...string) (status int, by, text string) {
+	t.Helper()
+	r, err := http.NewRequest(method, "http://"+n.Addr("api")+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header.Get("X-Computing-Node"), string(all)
+}
+
+// TestPaths: requests reach services by the paths of OpenTela, by what they are about, and get true statuses.
+func TestPaths(t *testing.T) {
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	hubKey, _ := keyOf(t)
+	nearKey, nearID := keyOf(t)
+	hub := run(t, hubKey, "", "")
+	a := llm(t, hub, nearID, "a", `"model=a", "model=shared"`, "")
+	b := llm(t, hub, nearID, "b", `"model=*"`, "")
+	c := llm(t, hub, nearID, "c", `all`, "")
+	near := run(t, nearKey, hub.addrs(t), apiListener+"services:\n  own: {upstream: own, allow: ["+a.id+"]}\nupstreams:\n  own: {endpoints: [\""+openAI(t, "own")+"\"]}\n")
+	conntest.Eventually(t, "all are found", func() bool { return len(near.offers("llm")) == 3 })
+	const chat = "/v1/service/llm/v1/chat/completions"
+	for _, x := range []struct {
+		what, method, path, body, fallback string
+		status                             int
+		by                                 *node
+		text                               string
+	}{
+		{"exact", "POST", chat, `{"model": "a"}`, "", 200, a, "data: a a 0 0\n\ndata: a a 0 1\n\ndata: a a 0 2\n\n"},
+		{"after messages", "POST", chat, `{"messages": [{"model": "b"}], "pad": "` + strings.Repeat("x", 100_000) + `", "model": "a"}`, "", 200, a, "data: a a 100000 0"},
+		{"no match", "POST", chat, `{"model": "z"}`, "", 503, nil, "no node that offers the service takes this request"},
+		{"any value", "POST", chat, `{"model": "z"}`, "1", 200, b, "data: b z"},
+		{"exact before any", "POST", chat, `{"model": "shared"}`, "2", 200, a, "data: a shared"},
+		{"all", "POST", chat, `{"prompt": "z"}`, "2", 200, c, ""},
+		{"nonsense fallback", "POST", chat, `{"prompt": "z"}`, "9", 503, nil, ""},
+		{"not JSON", "POST", chat, `model=a`, "1", 503, nil, ""},
+		{"nobody", "POST", "/v1/service/unknown/x", `{}`, "", 400, nil, `no node offers the service \"unknown\"`},
+		{"by peer", "GET", "/v1/p2p/" + b.id + "/llm/some%2Fpath?q=1", "", "", 200, b, "b /some%2Fpath?q=1 "},
+		{"by peer, as OpenTela", "GET", "/v1/p2p/" + c.id + "/v1/_service/llm/path", "", "", 200, c, "c /path "},
+		{"here", "GET", "/v1/_service/own/path", "", "", 200, near, "own /path "},
+		{"not here", "GET", "/v1/_service/llm/path", "", "", 404, nil, "this gateway offers no such service"},
+		{"no peer", "GET", "/v1/p2p/bob/llm/path", "", "", 400, nil, "is no peer ID"},
+		{"unknown peer", "GET", "/v1/p2p/" + someID + "/llm/path", "", "", 502, nil, someID},
+		{"unknown service", "GET", "/v1/p2p/" + a.id + "/db/path", "", "", 502, nil, "not offered to this node"},
+		{"no path", "GET", "/v2/service/llm", "", "", 404, nil, "want /v1/service/SERVICE"},
+		{"no service", "GET", "/v1/service/", "", "", 404, nil, "want /v1/service/SERVICE"},
+	} {
+		headers := []string{"Accept", "application/json"}
+		if x.fallback != "" {
+			headers = append(headers, "X-Otela-Fallback", x.fallback)
+		}
+		status, by, text := ask(t, near, x.method, x.path, x.body, headers...)
+		if status != x.status || !strings.Contains(text, x.text) || x.by != nil && by != x.by.id || x.by == nil && by != "" {
+			t.Errorf("%s: %d by %q: %s\nwant %d by %v: %s", x.what, status, by, text, x.status, x.by, x.text)
+		}
+	}
+	// Without a body any of them will do, and all of them are asked in time.
+	seen := map[string]bool{}
+	for i := 0; len(seen) < 3 && i < 1000; i++ {
+		_, by, _ := ask(t, near, "GET", "/v1/service/llm/v1/models", "")
+		seen[by] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("only %v answer", seen)
+	}
+	if opened := near.peer(a.id).Opened; opened > 20 {
+		t.Errorf("%d connections to one node", opened)
+	}
+	// One that is killed costs no request that may be sent again.
+	b.Close()
+	for range 30 {
+		if status, _, text := ask(t, near, "GET", "/v1/service/llm/v1/models", ""); status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+}
+
+// TestPathsStream: events arrive as they are sent, and a client that leaves ends the request at the far node.
+func TestPathsStream(t *testing.T) {
+	next, gone := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for i := range 3 {
+			fmt.Fprintf(w, "data: %d\n\n", i)
+			w.(http.Flusher).Flush()
+			<-next
+		}
+		<-r.Context().Done()
+		close(gone)
+	}))
+	t.Cleanup(server.Close)
+	farKey, farID := keyOf(t)
+	nearKey, nearID := keyOf(t)
+	far := run(t, farKey, "", "services:\n  llm: {upstream: llm, allow: ["+nearID+"]}\nupstreams:\n  llm: {endpoints: [\""+server.Listener.Addr().String()+"\"]}\n")
+	near := run(t, nearKey, far.addrs(t), apiListener)
+	resp, err := http.Get("http://" + near.Addr("api") + "/v1/p2p/" + farID + "/llm/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := bufio.NewReader(resp.Body)
+	for i := range 3 {
+		if line, err := events.ReadString('\n'); err != nil || line != fmt.Sprintf("data: %d\n", i) {
+			t.Fatalf("%q, %v", line, err)
+		}
+		_, _ = events.ReadString('\n')
+		next <- struct{}{}
+	}
+	_ = resp.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	<-gone
+}
