@@ -89,6 +89,12 @@ func (n *Node) Status() Status {
 	return s
 }
 
+// Offers are the services of other nodes, in the order of their names and IDs.
+func (n *Node) Offers() []OfferStatus {
+	all, _ := n.offers()
+	return all
+}
+
 // offers are the services of other nodes.
 func (n *Node) offers() (all []OfferStatus, counts GossipStats) {
 	n.gossip.mu.Lock()

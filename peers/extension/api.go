@@ -7,10 +7,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,6 +38,9 @@ const (
 	idleTimeout   = 2 * time.Minute
 	maxHeadBytes  = 64 << 10
 	maxTriedNodes = 4
+	peekTimeout   = 30 * time.Second // the beginning of a body, of up to 1 MiB
+	// dialTimeout bounds the way to one node: others wait for their turn.
+	dialTimeout = 5 * time.Second
 )
 
 func init() {
@@ -89,7 +94,7 @@ func newAPI(cfg apiConfig) (*api, error) {
 	}
 	a.transport, err = httppool.NewTransport(httppool.Config{
 		Options: httppool.Options{ResponseHeaderTimeout: -1}, // the request's context bounds it
-		Limits:  pool.Limits{MaxSize: 1024, AcquireTimeout: cfg.own.HeaderTimeout}, Dial: a.dial, DialTimeout: time.Minute,
+		Limits:  pool.Limits{MaxSize: 1024, AcquireTimeout: cfg.own.HeaderTimeout}, Dial: a.dial, DialTimeout: dialTimeout,
 	})
 	if err != nil {
 		return nil, err
@@ -150,7 +155,17 @@ func (a *api) part() *part {
 type route struct {
 	service string
 	targets []peers.Target // none: this node
-	path    string         // of the request there, encoded
+	path    string         // of the request there
+	rawPath string         // encoded
+}
+
+// routeTo makes a route; path is encoded, without the slash at its beginning.
+func routeTo(service, path string, targets []peers.Target) (*route, int, error) {
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		return nil, http.StatusBadRequest, err
+	}
+	return &route{service, targets, "/" + plain, "/" + path}, 0, nil
 }
 
 type routeKey struct{}
@@ -159,7 +174,10 @@ type routeKey struct{}
 func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.Load().own.Timeout)
 	defer cancel()
+	reading := http.NewResponseController(w)
+	_ = reading.SetReadDeadline(time.Now().Add(peekTimeout))
 	to, status, err := a.routeOf(r)
+	_ = reading.SetReadDeadline(time.Time{})
 	if err != nil {
 		httppool.WriteError(w, r, status, err.Error())
 		return
@@ -186,19 +204,19 @@ func (a *api) routeOf(r *http.Request) (to *route, status int, err error) {
 		case err != nil:
 			return nil, http.StatusServiceUnavailable, fmt.Errorf("%w %q: see its groups, and the header %s", err, name, fallbackHeaders[0])
 		}
-		return &route{name, targets, "/" + path}, 0, nil
+		return routeTo(name, path, targets)
 	case kind == "_service":
 		if a.part().offered(name) == "" {
 			return nil, http.StatusNotFound, fmt.Errorf("%w as %q", errNotHere, name)
 		}
-		return &route{name, nil, "/" + path}, 0, nil
+		return routeTo(name, path, nil)
 	case kind == "p2p":
 		service, path, _ := strings.Cut(strings.TrimPrefix(path, "v1/_service/"), "/")
 		target := peers.Target{Peer: name, Service: service}
 		if _, err := peers.ParseTarget(target.String()); err != nil {
 			return nil, http.StatusBadRequest, err
 		}
-		return &route{service, []peers.Target{target}, "/" + path}, 0, nil
+		return routeTo(service, path, []peers.Target{target})
 	}
 	return nil, http.StatusNotFound, errBadRoute
 }
@@ -214,11 +232,11 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	var failed attempts
 	for _, t := range targets {
 		out := r.Clone(r.Context())
-		out.URL.Scheme, out.URL.Host = "http", hostOf(t)
-		out.URL.Path, out.URL.RawPath = "", ""
-		if err := setPath(out, to.path); err != nil {
-			return nil, fmt.Errorf("%w: %w", httppool.ErrInvalidRequest, err)
+		if hasBody(r) {
+			out.Body = io.NopCloser(r.Body) // another attempt may need it
 		}
+		out.URL.Scheme, out.URL.Host = "http", hostOf(t)
+		out.URL.Path, out.URL.RawPath = to.path, to.rawPath
 		resp, err := a.within(out)
 		if err == nil {
 			resp.Header.Set(nodeHeader, cmp.Or(t.Peer, a.part().now().ID()))
@@ -284,16 +302,6 @@ func (a *api) within(r *http.Request) (*http.Response, error) {
 	}
 	context.AfterFunc(r.Context(), func() { cancel(nil) }) // the body is read until then
 	return resp, nil
-}
-
-// setPath gives a request another path, which is encoded.
-func setPath(r *http.Request, path string) error {
-	u, err := r.URL.Parse(path)
-	if err != nil {
-		return err
-	}
-	r.URL.Path, r.URL.RawPath = u.Path, u.RawPath
-	return nil
 }
 
 // fail answers a request that came to nothing.

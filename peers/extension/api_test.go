@@ -33,10 +33,13 @@ func openAI(t *testing.T, name string) (address string) {
 			w.(http.Flusher).Flush()
 		}
 	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, name, " ", r.URL.RequestURI(), " ", r.Header.Get("X-Forwarded-Host"))
-	})
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		fmt.Fprint(w, name, " ", r.RequestURI, " ", r.Header.Get("X-Forwarded-Host")) // as it is written
+	}))
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()
 }
@@ -102,6 +105,7 @@ func TestPaths(t *testing.T) {
 		{"not JSON", "POST", chat, `model=a`, "1", 503, nil, ""},
 		{"nobody", "POST", "/v1/service/unknown/x", `{}`, "", 400, nil, `no node offers the service \"unknown\"`},
 		{"by peer", "GET", "/v1/p2p/" + b.id + "/llm/some%2Fpath?q=1", "", "", 200, b, "b /some%2Fpath?q=1 "},
+		{"as it is written", "GET", "/v1/p2p/" + b.id + "/llm//evil.example/../x", "", "", 200, b, "b //evil.example/../x "},
 		{"by peer, as OpenTela", "GET", "/v1/p2p/" + c.id + "/v1/_service/llm/path", "", "", 200, c, "c /path "},
 		{"here", "GET", "/v1/_service/own/path", "", "", 200, near, "own /path "},
 		{"not here", "GET", "/v1/_service/llm/path", "", "", 404, nil, "this gateway offers no such service"},
@@ -134,6 +138,9 @@ func TestPaths(t *testing.T) {
 	}
 	// One that is killed costs no request that may be sent again.
 	b.Close()
+	if status, by, text := ask(t, near, "POST", chat, `{"model": "z"}`, "X-Headpond-Fallback", "2"); status != 200 || by != c.id || !strings.Contains(text, "data: c z") {
+		t.Errorf("with a body: %d %s %s", status, by, text) // which is still whole after an attempt
+	}
 	for range 30 {
 		if status, _, text := ask(t, near, "GET", "/v1/service/llm/v1/models", ""); status != 200 {
 			t.Fatalf("%d %s", status, text)

@@ -139,7 +139,7 @@ func choose(n *peers.Node, service string, r *http.Request) ([]peers.Target, err
 	var rank func(peers.Offer) int
 	if hasBody(r) {
 		var ids identities
-		ids, r.Body = peek(r.Body, keysOf(n.Status().Offers, service))
+		ids, r.Body = peek(r.Body, keysOf(n.Offers(), service))
 		least := leastRank(r.Header)
 		rank = func(o peers.Offer) int { return ids.rank(o, least) }
 	}
