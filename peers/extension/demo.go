@@ -1,0 +1,201 @@
+package extension
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// The ports of the demo: of the API and of the admin page, as those of `headpond demo`.
+const (
+	demoAPI   = 8092
+	demoAdmin = 9090
+)
+
+// tokenPause is how fast the mock of a language model speaks.
+const tokenPause = 100 * time.Millisecond
+
+const hubText = `
+admin: 127.0.0.1:%d
+peers: {key: hub.key, listen: [/ip4/127.0.0.1/udp/0/quic-v1, /ip4/127.0.0.1/tcp/0], relay_for: anyone}
+listeners:
+  - {name: api, protocol: peers, listen: "127.0.0.1:%d"}
+`
+
+const workerText = `
+peers: {key: %[1]s.key, listen: [%[2]s], bootstrap: [%[3]s], relays: [%[4]s], hole_punching: false}
+services:
+  llm: {upstream: llm, allow: [%[5]s], groups: ["model=%[1]s"]}
+upstreams:
+  llm: {endpoints: ["%[6]s"], health: {http: /v1/models}}
+`
+
+// demo runs three nodes until a signal: one with the API, and two with a mock of a language model each, the second of which is reached through
+// the first only.
+func (c *caller) demo(offset int) (err error) {
+	dir, err := os.MkdirTemp("", "headpond-peers-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	d := &demo{dir: dir, out: c.stderr}
+	defer d.close()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := d.start(ctx, offset); err != nil {
+		return err
+	}
+	api := fmt.Sprintf("http://127.0.0.1:%d/v1/service/llm/v1/chat/completions", demoAPI+offset)
+	_, _ = fmt.Fprintf(c.stdout, `Three nodes run here. Ask a language model beside the second, and one beside the third, which is reached through the first:
+
+  curl -N %[1]s -d '{"model": "direct", "stream": true, "messages": []}'
+  curl -N %[1]s -d '{"model": "relayed", "stream": true, "messages": []}'
+
+The first one's dashboard is http://127.0.0.1:%[2]d/, and its table: headpond peers list -admin 127.0.0.1:%[2]d
+`, api, demoAdmin+offset)
+	<-ctx.Done()
+	return nil
+}
+
+// demo is what runs.
+type demo struct {
+	dir    string
+	out    io.Writer
+	closes []func()
+}
+
+// close ends it, the last first.
+func (d *demo) close() {
+	for i := len(d.closes) - 1; i >= 0; i-- {
+		d.closes[i]()
+	}
+}
+
+// start starts the nodes, and waits until the first knows both services.
+func (d *demo) start(ctx context.Context, offset int) error {
+	hub, err := d.gateway("hub", fmt.Sprintf(hubText, demoAdmin+offset, demoAPI+offset))
+	if err != nil {
+		return err
+	}
+	self := nodeRow(hub)
+	at := `"` + strings.Join(self.Addresses, `", "`) + `"`
+	for _, w := range []struct{ name, listen, relays string }{{"direct", `/ip4/127.0.0.1/tcp/0`, ""}, {"relayed", "", at}} {
+		model, err := d.model(w.name)
+		if err != nil {
+			return err
+		}
+		if _, err := d.gateway(w.name, fmt.Sprintf(workerText, w.name, w.listen, at, w.relays, self.ID, model)); err != nil {
+			return err
+		}
+	}
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		n := 0
+		for _, a := range hub.Snapshot().Additions {
+			if rows, ok := a.Rows.([]OfferStatus); ok {
+				n = len(rows)
+			}
+		}
+		if n == 2 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-look.C:
+		}
+	}
+}
+
+// nodeRow is what a gateway shows of itself as a node.
+func nodeRow(g *gateway.Gateway) (self NodeStatus) {
+	for _, a := range g.Snapshot().Additions {
+		if rows, ok := a.Rows.([]NodeStatus); ok && len(rows) == 1 {
+			self = rows[0]
+		}
+	}
+	return self
+}
+
+// gateway runs a gateway of a configuration.
+func (d *demo) gateway(name, text string) (*gateway.Gateway, error) {
+	cfg, problems := config.Parse(filepath.Join(d.dir, name+".yaml"), []byte(text))
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	log := slog.New(slog.NewTextHandler(d.out, &slog.HandlerOptions{Level: slog.LevelWarn})).With("gateway", name)
+	started := make(chan struct{})
+	g, err := gateway.New(cfg, gateway.Options{Logger: log, Started: func() { close(started) }})
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(context.Background()) }()
+	d.closes = append(d.closes, func() {
+		g.Close()
+		<-ended
+	})
+	<-started
+	return g, nil
+}
+
+// model serves a mock of a language model, with the API of OpenAI as far as curl needs it.
+func (d *demo) model(name string) (address string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": []map[string]string{{"id": name, "object": "model"}}})
+	})
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { complete(w, r, name) })
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: headTimeout}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			_, _ = fmt.Fprintln(d.out, "headpond:", err)
+		}
+	}()
+	d.closes = append(d.closes, func() {
+		_ = server.Close()
+		<-ended
+	})
+	return l.Addr().String(), nil
+}
+
+// complete streams an answer, a word at a time.
+func complete(w http.ResponseWriter, r *http.Request, model string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	words := strings.Fields("I am the model " + model + " and speak through two gateways .")
+	for _, word := range words {
+		chunk, _ := json.Marshal(map[string]any{
+			"object": "chat.completion.chunk", "model": model,
+			"choices": []any{map[string]any{"index": 0, "delta": map[string]string{"content": word + " "}}},
+		})
+		_, _ = fmt.Fprintf(w, "data: %s\n\n", chunk)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(tokenPause):
+		}
+	}
+	_, _ = fmt.Fprint(w, "data: [DONE]\n\n")
+}
