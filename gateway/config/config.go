@@ -2,7 +2,6 @@ package config
 
 import (
 	"net/netip"
-	"strings"
 	"time"
 )
 
@@ -99,21 +98,19 @@ type ServerTLS struct {
 
 // Upstream is a named set of endpoints, each with its own pool.
 type Upstream struct {
-	Name           string            `conf:"-" type:"name"`
-	Endpoints      []Endpoint        `conf:"endpoints" required:"checked" scalar:"Address" maxlen:"1000"`    // or Discover
-	Discover       *Discover         `conf:"discover"`                                                       // nil: the endpoints are Endpoints
-	SlowStart      time.Duration     `conf:"slow_start" default:"0s" min:"0s" max:"24h"`                     // until an added endpoint has its full share
-	OnRemoved      OnRemoved         `conf:"on_removed" default:"drain"`                                     // what becomes of connections in use to an endpoint that is removed
-	RemovedTimeout time.Duration     `conf:"drain_timeout" default:"never" min:"1ms" max:"8760h" never:"0s"` // how long they may drain
-	Rebalance      *Rebalance        `conf:"rebalance"`                                                      // nil: sessions stay where they are
-	Balance        Balance           `conf:"balance" default:"p2c"`
-	ConnectTimeout time.Duration     `conf:"connect_timeout" default:"5s" min:"1ms" max:"10m"`
-	TLS            *ClientTLS        `conf:"tls"`    // nil: clear text
-	Health         *Health           `conf:"health"` // nil: no active check
-	Eject          Eject             `conf:"eject"`
-	Pool           Pool              `conf:"pool"`
-	Postgres       *PostgresUpstream `conf:"postgres"`
-	File           *SQLiteFile       `conf:"sqlite"`
+	Name           string        `conf:"-" type:"name"`
+	Endpoints      []Endpoint    `conf:"endpoints" required:"checked" scalar:"Address" maxlen:"1000"`    // or Discover
+	Discover       *Discover     `conf:"discover"`                                                       // nil: the endpoints are Endpoints
+	SlowStart      time.Duration `conf:"slow_start" default:"0s" min:"0s" max:"24h"`                     // until an added endpoint has its full share
+	OnRemoved      OnRemoved     `conf:"on_removed" default:"drain"`                                     // what becomes of connections in use to an endpoint that is removed
+	RemovedTimeout time.Duration `conf:"drain_timeout" default:"never" min:"1ms" max:"8760h" never:"0s"` // how long they may drain
+	Rebalance      *Rebalance    `conf:"rebalance"`                                                      // nil: sessions stay where they are
+	Balance        Balance       `conf:"balance" default:"p2c"`
+	ConnectTimeout time.Duration `conf:"connect_timeout" default:"5s" min:"1ms" max:"10m"`
+	TLS            *ClientTLS    `conf:"tls"`    // nil: clear text
+	Health         *Health       `conf:"health"` // nil: no active check
+	Eject          Eject         `conf:"eject"`
+	Pool           Pool          `conf:"pool"`
 
 	Protocol Protocol `conf:"-"` // of the listeners that use it; tcp when none does
 
@@ -122,7 +119,7 @@ type Upstream struct {
 
 // Endpoint is one address of an upstream. In the file the address may stand for it.
 type Endpoint struct {
-	Address  string `conf:"address" required:"true" type:"endpoint"`  // host:port, unix:/path, or one sqlite:/path alone
+	Address  string `conf:"address" required:"true" type:"endpoint"`  // host:port, unix:/path, or what an Extension connects to
 	Weight   int    `conf:"weight" default:"1" min:"1" max:"65535"`   // its share beside others of its priority
 	Priority int    `conf:"priority" default:"0" min:"0" max:"65535"` // those of the lowest number that work are used
 	Zone     string `conf:"zone"`                                     // shown
@@ -150,11 +147,6 @@ func (OnRemoved) Values() []string { return []string{"drain", "close"} }
 type Rebalance struct {
 	PerMinute int `conf:"per_minute" default:"30" min:"1" max:"60000"` // sessions that are closed for it, at most
 	Excess    int `conf:"excess" default:"20" min:"0" max:"1000"`      // percent that an endpoint may have above its share
-}
-
-// SQLiteFile is what holds for an upstream that is a SQLite file.
-type SQLiteFile struct {
-	MaxMemoryMiB int `conf:"max_memory_mib" default:"512" min:"16" max:"1048576"` // of all statements together; a value may take a fourth of it
 }
 
 // Balance is how an endpoint is picked.
@@ -233,9 +225,7 @@ type Eject struct {
 	Max      time.Duration `conf:"max" default:"1m" min:"1ms" max:"24h"`
 }
 
-// Pool is the limits of each endpoint's pool; see pool.Limits. Where the default says "by protocol", it is, for postgres, http, tcp and
-// SQLite files: max_size 20, 1024, 10000, 4 (readers); idle_timeout 5m, 60s, 5m, 5m; max_lifetime never, never, 20s (how long a connection
-// that nobody has used yet is kept ready), never; check_after 1s, never, never, 1s; check_interval never, never, 1s, never.
+// Pool is the limits of each endpoint's pool; see pool.Limits. Where the default is "by protocol", ListenerProtocol.Pool has it.
 type Pool struct {
 	MinIdle        int           `conf:"min_idle" min:"0" max:"1000000"`
 	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"`                  // by protocol
@@ -261,21 +251,6 @@ const (
 // Values implements Enum.
 func (Overflow) Values() []string { return []string{"wait", "direct"} }
 
-// PostgresUpstream is how the gateway logs in to a PostgreSQL server.
-type PostgresUpstream struct {
-	User     string `conf:"user"`
-	Password Secret `conf:"password"`
-	DBName   string `conf:"dbname"` // empty: User
-	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
-	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
-}
-
-// Param is a PostgreSQL setting.
-type Param struct {
-	Name  string `conf:"-"`
-	Value string `conf:"value" required:"true"`
-}
-
 // Path is a file's name; a relative one is taken from the folder of the configuration file.
 type Path string
 
@@ -296,14 +271,3 @@ func (c *Config) Upstream(name string) *Upstream {
 	}
 	return nil
 }
-
-// SQLite returns the database file's path when the upstream is one.
-func (u *Upstream) SQLite() (path string, ok bool) {
-	if len(u.Endpoints) != 1 {
-		return "", false
-	}
-	path, ok = strings.CutPrefix(u.Endpoints[0].Address, sqlitePrefix)
-	return path, ok && path != ""
-}
-
-const sqlitePrefix = "sqlite:"

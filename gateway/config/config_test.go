@@ -20,6 +20,7 @@ import (
 
 	_ "github.com/headpond/headpond/gateway" // its protocols
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/protocols"
 )
 
 const small = `listeners:
@@ -39,7 +40,7 @@ func TestDefaultsDependOnProtocol(t *testing.T) {
 			t.Errorf("max_size of %s = %d, want %d", name, got, want)
 		}
 	}
-	if got := cfg.Upstream("pg").Postgres.Password.Reveal(); got != "s3cret" {
+	if got := config.PartOf[protocols.UpstreamKeys](cfg.Upstream("pg")).Postgres.Password.Reveal(); got != "s3cret" {
 		t.Errorf("password = %q, want the file's content without its line break", got)
 	}
 }
@@ -70,7 +71,7 @@ func TestMarkFindsTheField(t *testing.T) {
 // TestSecretIsNeverPrinted tries every way a secret could reach a log or an error.
 func TestSecretIsNeverPrinted(t *testing.T) {
 	secret := config.NewSecret("hunter2")
-	pg := config.PostgresUpstream{User: "app", Password: secret}
+	pg := protocols.PostgresUpstream{User: "app", Password: secret}
 	var out []string
 	for _, verb := range strings.Fields("%v %+v %#v %s %q %x %X %d %t %o") {
 		out = append(out, fmt.Sprintf(verb, secret), fmt.Sprintf(verb, &secret), fmt.Sprintf(verb, pg), fmt.Sprintf(verb, &pg))

@@ -116,18 +116,21 @@ func checkSocket(path string) error {
 	return nil
 }
 
-// checkEndpoint checks the address of a backend; a relative SQLite path is resolved.
+// checkEndpoint checks the address of a backend; the relative path of a file is resolved.
 func (d *decoder) checkEndpoint(text string) (string, error) {
-	if path, ok := strings.CutPrefix(text, sqlitePrefix); ok {
-		switch {
-		case path == "":
-			return text, errors.New("no path after \"sqlite:\"")
-		case strings.HasPrefix(path, ":memory:"), strings.Contains(path, "?"):
-			return text, errors.New("want the path of a database file after \"sqlite:\"; memory databases and parameters are not supported")
-		}
-		return sqlitePrefix + d.resolve(path), nil
-	}
 	for _, e := range extensions {
+		for prefix, check := range e.Files {
+			path, ok := strings.CutPrefix(text, prefix)
+			switch {
+			case ok && path == "":
+				return text, fmt.Errorf("no path after %q", prefix)
+			case ok:
+				if err := check(path); err != nil {
+					return text, err
+				}
+				return prefix + d.resolve(path), nil
+			}
+		}
 		for prefix, check := range e.Endpoints {
 			if rest, ok := strings.CutPrefix(text, prefix); ok {
 				return text, check(rest)

@@ -1,11 +1,6 @@
 package config
 
-import (
-	"reflect"
-)
-
-// sqliteReaders is the size of the pool of readers of a SQLite file.
-const sqliteReaders = 4
+import "reflect"
 
 // fillDefaults gives every field that the file leaves out its default. It moves nothing, so that marks stay valid.
 func (d *decoder) fillDefaults(cfg *Config) {
@@ -81,8 +76,8 @@ func DefaultPool(protocol Protocol) Pool {
 // fillPool sets the limits whose defaults depend on what the upstream is used for.
 func (d *decoder) fillPool(u *Upstream) {
 	p, defaults := &u.Pool, DefaultPool(u.Protocol)
-	if _, sqlite := u.SQLite(); sqlite {
-		defaults.MaxSize = sqliteReaders
+	if of := protocolOf(u.Protocol); of != nil && of.Limits != nil {
+		of.Limits(u, &defaults)
 	}
 	if !d.written(&p.MaxSize) {
 		p.MaxSize = max(defaults.MaxSize, p.MinIdle)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
-	"strings"
 
 	yaml "go.yaml.in/yaml/v4"
 
@@ -71,7 +70,7 @@ func (d *decoder) checkFound(list []Endpoint) {
 			d.report(pos, "duplicate endpoint %q; it is already at line %d", address, before.Line)
 		}
 		first[address] = pos
-		if err := checkListen(address); address != "" && (err != nil || strings.HasPrefix(address, sqlitePrefix)) {
+		if err := checkListen(address); address != "" && (err != nil || IsFile(address)) {
 			d.report(pos, "address: %q: %v", clip(address), fmt.Errorf("want host:port or unix:/path"))
 		}
 	}

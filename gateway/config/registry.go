@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // A ListenerProtocol is how the listeners of one protocol are configured. Functions that are nil have nothing to do.
@@ -19,8 +20,14 @@ type ListenerProtocol struct {
 	Check func(c *Checker, l *Listener)
 	// Finish writes out what the key "upstream" of a listener that has it stands for. Nothing is checked afterwards.
 	Finish func(cfg *Config, l *Listener)
-	// Pool has the limits that the pools of upstreams that these listeners use have by default.
-	Pool Pool
+	// Pool has the limits that the pools of upstreams that these listeners use have by default. Limits, if not nil, changes them for one
+	// upstream.
+	Pool   Pool
+	Limits func(u *Upstream, defaults *Pool)
+	// Keys are further keys of the file and of upstreams that belong to the protocol, and endpoints that only it can connect to.
+	Keys *Extension
+	// Uses reports whether an upstream that no listener uses was meant for this protocol. nil: that cannot be told.
+	Uses func(u *Upstream) bool
 
 	NoUpstream     string // why its listeners have no "upstream", and what to write instead; empty: they have
 	ClientCerts    bool   // its listeners may ask for client certificates ("client_ca")
@@ -34,6 +41,9 @@ type Extension struct {
 	File, Upstream any
 	// Endpoints are prefixes of addresses that only this extension can connect to, with the check of what follows.
 	Endpoints map[string]func(rest string) error
+	// Files are such prefixes, too, of endpoints that are files of this machine. The check gets a path as it was
+	// written; relative ones are then taken from the folder of the configuration file.
+	Files map[string]func(path string) error
 	// Check reports what is wrong with the keys of File, CheckUpstream with those of Upstream and the endpoints.
 	Check         func(c *Checker)
 	CheckUpstream func(c *Checker, u *Upstream)
@@ -61,6 +71,9 @@ func RegisterProtocol(p ListenerProtocol) {
 		panic(fmt.Sprintf("config: protocol %q is registered twice, or has the name of a key", p.Name))
 	}
 	protocols = append(protocols, &p)
+	if p.Keys != nil {
+		RegisterExtension(*p.Keys)
+	}
 }
 
 // RegisterExtension makes an extension known. It is for init functions; a mistake in e panics.
@@ -152,6 +165,27 @@ func (l *Listener) upstreamFields() []*string {
 // Far reports whether an upstream's endpoints are connected to by another machine.
 func (u *Upstream) Far() bool {
 	return slices.ContainsFunc(extensions, func(e *Extension) bool { return e.Far != nil && e.Far(u) })
+}
+
+// FileAt returns the path if the only endpoint of an upstream is a file with this prefix, see Extension.Files.
+func (u *Upstream) FileAt(prefix string) (path string, ok bool) {
+	if len(u.Endpoints) != 1 {
+		return "", false
+	}
+	path, ok = strings.CutPrefix(u.Endpoints[0].Address, prefix)
+	return path, ok && path != ""
+}
+
+// IsFile reports whether an endpoint's address is a file of this machine, see Extension.Files.
+func IsFile(address string) bool {
+	return slices.ContainsFunc(extensions, func(e *Extension) bool {
+		for prefix := range e.Files {
+			if strings.HasPrefix(address, prefix) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // Counts says how many things with a name of their own the file has: "1 listener", "2 upstreams", and those of extensions that it has.

@@ -13,8 +13,10 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	if u.Protocol == "" {
 		d.warn(d.mark(&u.Name), "no listener uses it")
 		u.Protocol = TCP
-		if _, sqlite := u.SQLite(); sqlite || u.Postgres != nil {
-			u.Protocol = Postgres
+		for _, p := range protocols {
+			if p.Uses != nil && p.Uses(u) {
+				u.Protocol = p.Name
+			}
 		}
 	}
 	d.fillPool(u)
@@ -25,12 +27,6 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	d.checkRebalance(u)
 	if u.Eject.Base > u.Eject.Max {
 		d.report(d.mark(&u.Eject.Base, &u.Eject.Max), "base: %v is more than max: %v", u.Eject.Base, u.Eject.Max)
-	}
-	if u.Postgres != nil && u.Protocol != Postgres {
-		d.report(d.mark(&u.Postgres), "\"postgres\": these settings are for another protocol; this upstream's is %q", u.Protocol)
-	}
-	if u.Postgres != nil {
-		d.checkParams(u.Postgres.Params)
 	}
 }
 
@@ -45,39 +41,7 @@ func (d *decoder) checkRebalance(u *Upstream) {
 	}
 }
 
-// checkParams refuses names that no setting has, and those that are not a connection's to set.
-func (d *decoder) checkParams(params []Param) {
-	seen := map[string]bool{}
-	for i := range params {
-		p := &params[i]
-		name, pos := strings.ToLower(p.Name), d.mark(&p.Name)
-		switch {
-		case name == "user" || name == "database":
-			d.report(pos, "params: %q is not a setting; write \"user\" and \"dbname\" beside params", p.Name)
-		case name == "role" || name == "session_authorization":
-			d.report(pos, "params: %q would not outlive a client that changes its role; log in as the user it should be", p.Name)
-		case name == "options":
-			d.report(pos, "params: write the settings in \"options\" one by one")
-		case name == "replication" || strings.HasPrefix(name, "_pq_."):
-			d.report(pos, "params: %q is not possible through the gateway", p.Name)
-		case name == "" || strings.ContainsFunc(name, notInParam):
-			d.report(pos, "params: %q: want the name of a setting: letters, digits, \"_\" and \".\"", clip(p.Name))
-		case seen[name]:
-			d.report(pos, "params: %q is there twice; case makes no difference", p.Name)
-		}
-		seen[name] = true
-		if strings.ContainsRune(p.Value, 0) {
-			d.report(d.mark(&p.Value), "params: the value of %q has a NUL character in it", clip(p.Name))
-		}
-	}
-}
-
-// notInParam reports whether a character can be in no setting's name.
-func notInParam(r rune) bool {
-	return r != '_' && r != '.' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
-}
-
-// checkEndpoints refuses doubles, and whatever does not apply to a SQLite file.
+// checkEndpoints refuses doubles.
 func (d *decoder) checkEndpoints(u *Upstream) {
 	first := map[string]Position{}
 	for i := range u.Endpoints {
@@ -88,34 +52,6 @@ func (d *decoder) checkEndpoints(u *Upstream) {
 			continue
 		}
 		first[e] = pos
-		if strings.HasPrefix(e, sqlitePrefix) && len(u.Endpoints) > 1 {
-			d.report(pos, "endpoint %q: a SQLite file must be the only endpoint of its upstream", e)
-		}
-	}
-	if _, sqlite := u.SQLite(); sqlite {
-		d.checkSQLite(u)
-		return
-	}
-	if u.File != nil {
-		d.report(d.mark(&u.File), "\"sqlite\" applies to a SQLite file only")
-	}
-	if u.Protocol == Postgres && (len(u.Endpoints) > 0 || u.Discover != nil) && (u.Postgres == nil || !d.written(&u.Postgres.User)) {
-		d.report(d.mark(&u.Postgres, &u.Name), "\"user\" is missing under \"postgres\": who the gateway logs in as at the server")
-	}
-}
-
-func (d *decoder) checkSQLite(u *Upstream) {
-	if u.Protocol != Postgres {
-		d.report(d.mark(&u.Endpoints[0]), "endpoint %q: a SQLite file is served by postgres listeners only, this upstream is used by a %s listener",
-			u.Endpoints[0].Address, u.Protocol)
-	}
-	for _, s := range []struct {
-		key string
-		ptr any
-	}{{"slow_start", &u.SlowStart}, {"on_removed", &u.OnRemoved}, {"drain_timeout", &u.RemovedTimeout}, {"tls", &u.TLS}, {"health", &u.Health}, {"postgres", &u.Postgres}} {
-		if d.written(s.ptr) {
-			d.report(d.mark(s.ptr), "%q does not apply to a SQLite file", s.key)
-		}
 	}
 }
 

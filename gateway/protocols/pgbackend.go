@@ -95,16 +95,16 @@ func (b *pgBackend) Update(s extend.Settings) error {
 
 // rebuildsPostgres reports whether a changed upstream needs another backend: another login does, and any change of a SQLite file.
 func rebuildsPostgres(old, changed *config.Upstream, files bool) bool {
-	_, was := old.SQLite()
-	if _, is := changed.SQLite(); was || is {
+	_, was := sqlitePath(old)
+	if _, is := sqlitePath(changed); was || is {
 		return files || !reflect.DeepEqual(*old, *changed)
 	}
-	return extend.ConnectsOtherwise(old, changed, files) || !reflect.DeepEqual(old.Postgres, changed.Postgres)
+	return extend.ConnectsOtherwise(old, changed, files) || !reflect.DeepEqual(loginOf(old), loginOf(changed))
 }
 
 // newPostgresBackend connects to PostgreSQL servers, or opens a SQLite file.
 func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
-	if _, sqlite := s.Config.SQLite(); sqlite {
+	if _, sqlite := sqlitePath(s.Config); sqlite {
 		return newSQLite(s)
 	}
 	if s.StandIn { // there is no user to log in with
@@ -117,7 +117,7 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 	cfg := pgproxy.PostgresConfig{
 		Name: s.Config.Name, Settings: s.Settings, TLS: tlsConfig, Dial: s.Dial, Logger: s.Logger,
 	}
-	if pg := s.Config.Postgres; pg != nil {
+	if pg := loginOf(s.Config); pg != nil {
 		cfg.User, cfg.Password, cfg.DBName = pg.User, pg.Password.Reveal(), pg.DBName
 		for _, p := range pg.Params {
 			cfg.Params = append(cfg.Params, pgwire.Param(p))

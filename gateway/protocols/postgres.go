@@ -17,7 +17,8 @@ func init() {
 	extend.RegisterProtocol(extend.Protocol{Prepare: preparePostgres, Backend: newPostgresBackend, Rebuilds: rebuildsPostgres, Files: usersFile, OffLoop: servesSQLite, Reuses: true, Config: config.ListenerProtocol{
 		Name: config.Postgres, Section: &PostgresListener{}, Default: defaultPostgres, Upstreams: databasesAt, Check: checkPostgres, Finish: finishPostgres,
 		// Servers allow 100 connections by default, shared with everybody else.
-		Pool: config.Pool{MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second},
+		Pool: config.Pool{MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second}, Limits: postgresLimits,
+		Keys: postgresKeys(), Uses: isPostgres,
 	}})
 }
 
@@ -27,7 +28,7 @@ func usersFile(l *config.Listener) []config.Path {
 
 // servesSQLite reports whether one of a listener's databases is a SQLite file: SQLite computes and waits for files, which would hold a loop.
 func servesSQLite(cfg *config.Config, l *config.Listener) bool {
-	return slices.ContainsFunc(l.Upstreams(), func(name string) bool { _, sqlite := cfg.Upstream(name).SQLite(); return sqlite })
+	return slices.ContainsFunc(l.Upstreams(), func(name string) bool { _, sqlite := sqlitePath(cfg.Upstream(name)); return sqlite })
 }
 
 func preparePostgres(l extend.Listener) (extend.Server, error) {
@@ -145,8 +146,8 @@ func finishPostgres(cfg *config.Config, l *config.Listener) {
 // databaseOf is the name clients ask for when they mean an upstream's database: a client that asks for another one must not end up in this
 // one. A SQLite file has no name of its own and answers to any.
 func databaseOf(cfg *config.Config, name string) string {
-	if u := cfg.Upstream(name); u != nil && u.Postgres != nil {
-		return cmp.Or(u.Postgres.DBName, u.Postgres.User, "*")
+	if u := cfg.Upstream(name); u != nil && loginOf(u) != nil {
+		return cmp.Or(loginOf(u).DBName, loginOf(u).User, "*")
 	}
 	return "*"
 }

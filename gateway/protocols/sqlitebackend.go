@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgproxy/sqlite"
@@ -21,7 +22,7 @@ import (
 // serves everybody else, and this upstream's clients are told why.
 func newSQLite(s extend.Settings) (extend.Backend, error) {
 	u := s.Config
-	path, _ := u.SQLite()
+	path, _ := sqlitePath(u)
 	if s.Trial { // opening it may create it
 		if err := sqlitepool.CheckPath(path); err != nil {
 			return nil, &extend.FieldError{Field: &u.Endpoints[0], Warning: !refused(err), Err: err}
@@ -29,8 +30,8 @@ func newSQLite(s extend.Settings) (extend.Backend, error) {
 		return &pgBackend{Backend: &sqliteFile{}}, nil
 	}
 	f := &sqliteFile{cfg: sqlite.Config{Name: u.Name, Path: path, Limits: s.Limits, Logger: s.Logger}}
-	if u.File != nil {
-		f.cfg.MaxMemory = int64(u.File.MaxMemoryMiB) << 20
+	if own := config.PartOf[UpstreamKeys](u).SQLite; own != nil {
+		f.cfg.MaxMemory = int64(own.MaxMemoryMiB) << 20
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), openPatience)
 	defer cancel()

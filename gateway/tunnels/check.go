@@ -252,13 +252,13 @@ func checkThrough(c *config.Checker, u *config.Upstream) {
 	for i := range u.Endpoints {
 		e := u.Endpoints[i].Address
 		far := strings.HasPrefix(e, tunnel.UpstreamPrefix)
-		switch _, sqlite := u.SQLite(); {
+		switch {
 		case far && !c.Written(&by.Tunnel):
 			c.Report(c.Mark(&u.Endpoints[i]), "endpoint %q: is an upstream of another gateway; \"tunnel\" is missing, the way there", e)
 		case far && u.TLS != nil && u.TLS.ServerName == "" && !u.TLS.InsecureSkipVerify && u.TLS.Verify != "ca":
 			c.Report(c.Mark(&u.TLS), "tls: \"server_name\" is missing: the host of endpoint %q is not known here", e)
-		case sqlite && c.Written(&by.Tunnel):
-			c.Report(c.Mark(&by.Tunnel), "tunnel: does not apply to a SQLite file")
+		case config.IsFile(e) && c.Written(&by.Tunnel):
+			c.Report(c.Mark(&by.Tunnel), "tunnel: does not apply to endpoint %q, a file of this machine", e)
 		}
 	}
 	if by.Tunnel != "" && u.Protocol == config.TCP && u.Pool.MinIdle > 0 {

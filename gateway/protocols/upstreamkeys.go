@@ -1,0 +1,148 @@
+package protocols
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// UpstreamKeys are the keys that the protocol postgres adds to upstreams.
+type UpstreamKeys struct {
+	Postgres *PostgresUpstream `conf:"postgres"`
+	SQLite   *SQLiteFile       `conf:"sqlite"`
+}
+
+// PostgresUpstream is how the gateway logs in to a PostgreSQL server.
+type PostgresUpstream struct {
+	User     string        `conf:"user"`
+	Password config.Secret `conf:"password"`
+	DBName   string        `conf:"dbname"` // empty: User
+	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
+	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
+}
+
+// Param is a PostgreSQL setting.
+type Param struct {
+	Name  string `conf:"-"`
+	Value string `conf:"value" required:"true"`
+}
+
+// SQLiteFile is what holds for an upstream that is a SQLite file.
+type SQLiteFile struct {
+	MaxMemoryMiB int `conf:"max_memory_mib" default:"512" min:"16" max:"1048576"` // of all statements together; a value may take a fourth of it
+}
+
+// sqlitePrefix begins the endpoint of an upstream that is a SQLite file.
+const sqlitePrefix = "sqlite:"
+
+// sqliteReaders is the size of the pool of readers of a SQLite file.
+const sqliteReaders = 4
+
+// sqlitePath returns the database file's path when an upstream is one.
+func sqlitePath(u *config.Upstream) (path string, ok bool) { return u.FileAt(sqlitePrefix) }
+
+// loginOf returns how to log in to the servers of an upstream; nil: the file does not say.
+func loginOf(u *config.Upstream) *PostgresUpstream { return config.PartOf[UpstreamKeys](u).Postgres }
+
+// postgresKeys describes what belongs to the protocol in upstreams.
+func postgresKeys() *config.Extension {
+	return &config.Extension{
+		Upstream: &UpstreamKeys{}, CheckUpstream: checkPostgresUpstream,
+		Files: map[string]func(string) error{sqlitePrefix: checkSQLitePath},
+	}
+}
+
+// isPostgres reports whether an upstream has keys, or an endpoint, of the protocol.
+func isPostgres(u *config.Upstream) bool {
+	_, sqlite := sqlitePath(u)
+	return sqlite || loginOf(u) != nil
+}
+
+// postgresLimits are the limits of one upstream's pools.
+func postgresLimits(u *config.Upstream, p *config.Pool) {
+	if _, sqlite := sqlitePath(u); sqlite {
+		p.MaxSize = sqliteReaders
+	}
+}
+
+func checkSQLitePath(path string) error {
+	if strings.HasPrefix(path, ":memory:") || strings.Contains(path, "?") {
+		return errors.New("want the path of a database file after \"sqlite:\"; memory databases and parameters are not supported")
+	}
+	return nil
+}
+
+// checkPostgresUpstream checks the keys and endpoints of the protocol, in upstreams of any protocol.
+func checkPostgresUpstream(c *config.Checker, u *config.Upstream) {
+	keys := config.PartOf[UpstreamKeys](u)
+	if keys.Postgres != nil {
+		if u.Protocol != config.Postgres {
+			c.Report(c.Mark(&keys.Postgres), "\"postgres\": these settings are for another protocol; this upstream's is %q", u.Protocol)
+		}
+		checkParams(c, keys.Postgres.Params)
+	}
+	for i := range u.Endpoints {
+		if e := u.Endpoints[i].Address; strings.HasPrefix(e, sqlitePrefix) && len(u.Endpoints) > 1 {
+			c.Report(c.Mark(&u.Endpoints[i]), "endpoint %q: a SQLite file must be the only endpoint of its upstream", e)
+		}
+	}
+	if _, sqlite := sqlitePath(u); sqlite {
+		checkSQLite(c, u, keys)
+		return
+	}
+	if keys.SQLite != nil {
+		c.Report(c.Mark(&keys.SQLite), "\"sqlite\" applies to a SQLite file only")
+	}
+	if u.Protocol == config.Postgres && (len(u.Endpoints) > 0 || u.Discover != nil) && (keys.Postgres == nil || !c.Written(&keys.Postgres.User)) {
+		c.Report(c.Mark(&keys.Postgres, &u.Name), "\"user\" is missing under \"postgres\": who the gateway logs in as at the server")
+	}
+}
+
+// checkSQLite refuses what does not apply to a SQLite file.
+func checkSQLite(c *config.Checker, u *config.Upstream, keys *UpstreamKeys) {
+	if u.Protocol != config.Postgres {
+		c.Report(c.Mark(&u.Endpoints[0]), "endpoint %q: a SQLite file is served by postgres listeners only, this upstream is used by a %s listener",
+			u.Endpoints[0].Address, u.Protocol)
+	}
+	for _, s := range []struct {
+		key string
+		ptr any
+	}{{"slow_start", &u.SlowStart}, {"on_removed", &u.OnRemoved}, {"drain_timeout", &u.RemovedTimeout}, {"tls", &u.TLS}, {"health", &u.Health}, {"postgres", &keys.Postgres}} {
+		if c.Written(s.ptr) {
+			c.Report(c.Mark(s.ptr), "%q does not apply to a SQLite file", s.key)
+		}
+	}
+}
+
+// checkParams refuses names that no setting has, and those that are not a connection's to set.
+func checkParams(c *config.Checker, params []Param) {
+	seen := map[string]bool{}
+	for i := range params {
+		p := &params[i]
+		name, pos := strings.ToLower(p.Name), c.Mark(&p.Name)
+		switch {
+		case name == "user" || name == "database":
+			c.Report(pos, "params: %q is not a setting; write \"user\" and \"dbname\" beside params", p.Name)
+		case name == "role" || name == "session_authorization":
+			c.Report(pos, "params: %q would not outlive a client that changes its role; log in as the user it should be", p.Name)
+		case name == "options":
+			c.Report(pos, "params: write the settings in \"options\" one by one")
+		case name == "replication" || strings.HasPrefix(name, "_pq_."):
+			c.Report(pos, "params: %q is not possible through the gateway", p.Name)
+		case name == "" || strings.ContainsFunc(name, notInParam):
+			c.Report(pos, "params: %q: want the name of a setting: letters, digits, \"_\" and \".\"", config.Clip(p.Name))
+		case seen[name]:
+			c.Report(pos, "params: %q is there twice; case makes no difference", p.Name)
+		}
+		seen[name] = true
+		if strings.ContainsRune(p.Value, 0) {
+			c.Report(c.Mark(&p.Value), "params: the value of %q has a NUL character in it", config.Clip(p.Name))
+		}
+	}
+}
+
+// notInParam reports whether a character can be in no setting's name.
+func notInParam(r rune) bool {
+	return r != '_' && r != '.' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+}
