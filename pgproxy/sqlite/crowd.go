@@ -55,6 +55,9 @@ func (b bounded) Write(p []byte) (int, error) {
 		s.sending = true
 		s.hurried.Store(false)
 		_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
+		if s.ctx.Err() != nil { // the deadline before may have been that of a kill or a drain
+			return 0, context.Cause(s.ctx)
+		}
 		write := s.pinned != nil && s.pinned.write
 		s.b.crowd.add(s, held{writer: write, reader: s.readers > 0 || !write})
 	}

@@ -25,6 +25,7 @@ type guard struct {
 	hit     bool         // conn was interrupted
 	watched chan struct{}
 	reading bool // the session reads from the client while the statement runs, see takeReader
+	left    bool // the session says farewell: its deadlines are its own
 
 	limit *time.Timer // statement_timeout
 
@@ -100,6 +101,24 @@ func (g *guard) interrupt(cause error) {
 	if g.reading {
 		_ = g.s.c.Conn.SetReadDeadline(time.Unix(1, 0))
 	}
+}
+
+// cut ends the statement under way and whatever the session waits for, its context having ended. The deadlines that
+// ended the wait before may have been replaced meanwhile; see session.limitRead. Called from any goroutine.
+func (g *guard) cut() {
+	g.interrupt(context.Cause(g.s.ctx))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.left {
+		_ = g.s.c.Conn.SetDeadline(time.Unix(1, 0))
+	}
+}
+
+// leave keeps cut from setting deadlines.
+func (g *guard) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.left = true
 }
 
 // begin begins a statement, whose context it returns.
@@ -249,6 +268,9 @@ func (g *guard) readWithin(limit time.Duration) error {
 func (g *guard) hurry(limit time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.s.ctx.Err() != nil { // its deadlines have passed
+		return
+	}
 	if g.ctx == nil || !g.reading {
 		_ = g.s.c.Conn.SetWriteDeadline(time.Now().Add(limit))
 	} else if g.ctx.ended() == nil {

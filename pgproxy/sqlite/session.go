@@ -71,7 +71,7 @@ func (s *session) serve() error {
 	defer s.releaseAll()
 	s.c.OnCancel(func(context.Context) { s.guard.interrupt(errCanceled) })
 	defer s.c.OnCancel(nil)
-	defer context.AfterFunc(s.ctx, func() { s.guard.interrupt(context.Cause(s.ctx)) })()
+	defer context.AfterFunc(s.ctx, s.guard.cut)()
 	defer s.guard.close()
 	s.c.Writer.SetDest(bounded{s})
 	defer s.c.Writer.SetDest(s.c.Conn)
@@ -97,6 +97,7 @@ func (s *session) releaseAll() {
 // farewell ends the session: err is the reason. The client, which may take nothing, is told
 // after the connections have been given back.
 func (s *session) farewell(err error) error {
+	s.guard.leave()
 	s.releaseAll()
 	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
 	switch {
@@ -145,6 +146,9 @@ func (s *session) ready() {
 // next waits for the next message. While the session holds a connection the
 // wait is bounded.
 func (s *session) next() (pgwire.Header, error) {
+	if s.ctx.Err() != nil { // and what was done last may have cleared the deadlines that end the session
+		return pgwire.Header{}, context.Cause(s.ctx)
+	}
 	if s.idle {
 		return s.c.NextIdle()
 	}
@@ -158,15 +162,24 @@ func (s *session) next() (pgwire.Header, error) {
 		return s.c.NextInTransaction()
 	}
 	limit := s.timeout("idle_in_transaction_session_timeout", s.b.cfg.IdleInTransaction)
-	if err := s.c.Conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return pgwire.Header{}, errClientGone
+	if err := s.limitRead(time.Now().Add(limit)); err != nil {
+		return pgwire.Header{}, err
 	}
 	s.limited = true
 	h, err := s.c.NextInTransaction()
-	if err != nil || h.Len > minBodyRate {
-		return h, s.idleError(errors.Join(err, s.c.Conn.SetReadDeadline(time.Now().Add(limit+time.Duration(h.Len/minBodyRate)*time.Second))))
+	if err == nil && h.Len > minBodyRate {
+		err = s.limitRead(time.Now().Add(limit + time.Duration(h.Len/minBodyRate)*time.Second))
 	}
-	return h, nil
+	return h, s.idleError(err)
+}
+
+// limitRead sets the time until which the client has to send something; the zero time is no limit. An error means
+// that the session is over: the deadline that a kill or a drain has set may just have been replaced.
+func (s *session) limitRead(until time.Time) error {
+	if err := s.c.Conn.SetReadDeadline(until); err != nil {
+		return errClientGone
+	}
+	return context.Cause(s.ctx)
 }
 
 // minBodyRate is how slowly the rest of a long message may come while the
@@ -191,7 +204,7 @@ func (s *session) body(skip bool) (body []byte, err error) {
 	err = s.idleError(err)
 	if s.limited {
 		s.limited = false
-		err = errors.Join(err, s.c.Conn.SetReadDeadline(time.Time{}))
+		err = errors.Join(err, s.limitRead(time.Time{}))
 	}
 	return body, err
 }
