@@ -43,6 +43,8 @@ var heap struct {
 	values int64        // the sum of the backends' MaxMemory
 	conns  atomic.Int64 // what their connections take beside, in bytes
 	armed  atomic.Bool  // trimNow will be called
+
+	trimming sync.Mutex // held by trimNow, which takes a while: the peak is the first caller's
 }
 
 // allowMemory adds to the bound of SQLite's memory what values, and so many connections,
@@ -63,8 +65,11 @@ func trimLater() {
 	}
 }
 
-// trimNow gives the system back what statements have taken since the last time.
+// trimNow gives the system back what statements have taken since the last time. When it returns that is done, also
+// if it was called meanwhile by others.
 func trimNow() {
+	heap.trimming.Lock()
+	defer heap.trimming.Unlock()
 	heap.armed.Store(false)
 	tls := libc.NewTLS()
 	defer tls.Close()
