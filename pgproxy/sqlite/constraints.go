@@ -3,7 +3,6 @@ package sqlite
 import (
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/headpond/headpond/pgwire"
@@ -13,137 +12,18 @@ import (
 // SQLite forgets the names of constraints, and has none for those without.
 // They are found in the text of CREATE TABLE, or made as PostgreSQL makes them.
 
-// constraint is a PRIMARY KEY, UNIQUE or CHECK of a table.
-type constraint struct {
-	kind    string // PRIMARY, UNIQUE or CHECK
-	name    string
-	columns []string
-	check   string // the expression of a CHECK
-}
-
-// tableConstraints returns the constraints in a CREATE TABLE, with PostgreSQL's
-// names for those that have none.
-func tableConstraints(table, sql string) []constraint {
-	tokens := tokenize(sql)
-	open := slices.IndexFunc(tokens, func(t token) bool { return t.is("(") })
-	if open < 0 {
-		return nil
+// constraints returns the constraints of a table of the file, each with its name.
+func (cs *connState) constraints(table string) []tableConstraint {
+	if t := cs.textOf(table); t != nil {
+		return t.constraints(table)
 	}
-	var list []constraint
-	taken, columns := map[string]int{}, map[string]bool{}
-	for _, def := range splitItems(tokens, open+1, closing(tokens, open)) {
-		end := def.lo
-		for end < len(tokens) && end < closing(tokens, open) && !tokens[end].is(",") { // the item without an alias ends too early
-			if tokens[end].is("(") {
-				end = closing(tokens, end)
-			}
-			end++
-		}
-		columns[strings.ToLower(tokens[def.lo].name())] = true
-		list = append(list, definition(sql, tokens[def.lo:min(end, len(tokens))])...)
-	}
-	for i := range list {
-		c := &list[i]
-		if c.kind == "CHECK" {
-			c.columns = checkedColumn(c.check, columns)
-		}
-		if c.name == "" {
-			c.name = defaultName(table, c)
-			if n := taken[c.name]; n > 0 {
-				c.name += strconv.Itoa(n)
-			}
-		}
-		taken[defaultName(table, c)]++
-	}
-	return list
-}
-
-func defaultName(table string, c *constraint) string {
-	switch c.kind {
-	case "PRIMARY":
-		return table + "_pkey"
-	case "UNIQUE":
-		return table + "_" + strings.Join(c.columns, "_") + "_key"
-	}
-	return strings.Join(append([]string{table}, append(slices.Clone(c.columns), "check")...), "_")
-}
-
-// checkedColumn returns the column of a CHECK if it is about one only: it is part of the name then.
-func checkedColumn(check string, columns map[string]bool) (checked []string) {
-	for _, t := range tokenize(check) {
-		name := t.name()
-		if (t.kind == kindIdent || t.kind == kindQuoted) && columns[strings.ToLower(name)] && !slices.Contains(checked, name) {
-			checked = append(checked, name)
-		}
-	}
-	if len(checked) > 1 {
-		return nil
-	}
-	return checked
-}
-
-// definition returns the constraints of one column or table constraint.
-func definition(sql string, tokens []token) (list []constraint) {
-	column, name := "", ""
-	if len(tokens) > 0 && !tokens[0].isAny("CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN") {
-		column = tokens[0].name()
-	}
-	for i := 0; i < len(tokens); i++ {
-		t := tokens[i]
-		switch {
-		case t.is("("):
-			i = closing(tokens, i)
-		case t.is("CONSTRAINT") && i+1 < len(tokens):
-			i++
-			name = tokens[i].name()
-		case t.isAny("PRIMARY", "UNIQUE", "CHECK") && (i > 0 || column == ""):
-			c := constraint{kind: strings.ToUpper(t.text), name: name}
-			if column != "" {
-				c.columns = []string{column}
-			}
-			at := i + 1
-			if t.is("PRIMARY") {
-				at++
-			}
-			if at < len(tokens) && tokens[at].is("(") {
-				i = closing(tokens, at)
-				c.inside(sql, tokens, at, i)
-			}
-			list, name = append(list, c), ""
-		case t.isAny("REFERENCES", "NOT", "NULL", "DEFAULT", "COLLATE", "GENERATED"):
-			name = ""
-		}
-	}
-	return list
-}
-
-// inside reads what stands in a constraint's parentheses.
-func (c *constraint) inside(sql string, tokens []token, open, end int) {
-	if end >= len(tokens) {
-		return
-	}
-	if c.kind == "CHECK" {
-		c.check = strings.TrimSpace(sql[tokens[open].end:tokens[end].start])
-		return
-	}
-	for _, it := range splitItems(tokens, open+1, end) {
-		c.columns = append(c.columns, tokens[it.lo].name())
-	}
-}
-
-// constraints returns the constraints of a table of the file.
-func (cs *connState) constraints(table string) []constraint {
-	sql, err := lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE")(cs, []sqlite.Value{text(table)})
-	if err != nil {
-		return nil
-	}
-	return tableConstraints(table, sql.Text())
+	return nil
 }
 
 // keyName returns the name of the key or unique index on these columns.
 func (cs *connState) keyName(table string, columns []string) string {
 	for _, c := range cs.constraints(table) {
-		if c.kind != "CHECK" && slices.EqualFunc(c.columns, columns, strings.EqualFold) {
+		if (c.kind == "PRIMARY" || c.kind == "UNIQUE") && slices.EqualFunc(c.columns, columns, strings.EqualFold) {
 			return c.name
 		}
 	}
@@ -210,7 +90,7 @@ func (cs *connState) constraintError(err error, tables map[string]bool) error {
 	if m := failedCheck.FindStringSubmatch(resp.Message); m != nil {
 		for table := range tables {
 			for _, c := range cs.constraints(table) {
-				if c.kind == "CHECK" && (c.name == m[1] || c.check == m[1]) {
+				if c.kind == "CHECK" && (c.name == m[1] || c.expression() == stripComments(m[1])) {
 					said.Table, said.Constraint = table, c.name
 					said.Message = `new row for relation "` + table + `" violates check constraint "` + c.name + `"`
 					return &said

@@ -10,6 +10,8 @@ func TestConstraintNames(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE accounts (id INTEGER PRIMARY KEY, email TEXT UNIQUE, org INT NOT NULL, "user name" TEXT CONSTRAINT one_name UNIQUE,
 		age INT CHECK (age > 0), pair INT, CONSTRAINT both UNIQUE (org, pair), UNIQUE (pair, "user name"), CONSTRAINT sane CHECK (age < 200), CHECK (org <> 13))`)
+	mustExec(t, conn, `CREATE TABLE unseparated (a INT, b INT, UNIQUE (a) CONSTRAINT small CHECK (b < /* far */ 10) CHECK (a > 0))`) // as SQLite allows
+	mustExec(t, conn, `INSERT INTO unseparated VALUES (1, 1)`)
 	mustExec(t, conn, `CREATE TABLE keyed (a INT, b INT, PRIMARY KEY (a, b))`)
 	mustExec(t, conn, `CREATE UNIQUE INDEX by_age ON accounts (age)`)
 	mustExec(t, conn, `CREATE TABLE sums (a INT, b INT)`)
@@ -29,6 +31,9 @@ func TestConstraintNames(t *testing.T) {
 		`UPDATE accounts SET org = 13`:                          {"23514", "accounts_org_check", "accounts"},
 		`INSERT INTO accounts (id, email) VALUES (9, 'c')`:      {"23502", "", "accounts"},
 		`INSERT INTO keyed VALUES (1, 1)`:                       {"23505", "keyed_pkey", "keyed"},
+		`INSERT INTO unseparated VALUES (1, 1)`:                 {"23505", "unseparated_a_key", "unseparated"},
+		`INSERT INTO unseparated VALUES (2, 11)`:                {"23514", "small", "unseparated"},
+		`INSERT INTO unseparated VALUES (0, 1)`:                 {"23514", "unseparated_a_check", "unseparated"},
 		`INSERT INTO posts (author, title) VALUES (99, 'none')`: {"23503", "", ""},
 	} {
 		_, err := conn.Exec(t.Context(), sql)
@@ -36,6 +41,8 @@ func TestConstraintNames(t *testing.T) {
 			t.Errorf("%s: constraint %q of table %q, want %q of %q (%s)", sql, pg.ConstraintName, pg.TableName, want[1], want[2], pg.Message)
 		}
 	}
+	mustExec(t, conn, `ALTER TABLE unseparated DROP CONSTRAINT small`)
+	mustExec(t, conn, `INSERT INTO unseparated VALUES (2, 11)`)
 	rows, err := conn.Query(t.Context(), `SELECT conname FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid WHERE relname = 'accounts' ORDER BY conname`)
 	if err != nil {
 		t.Fatal(err)

@@ -72,11 +72,7 @@ func (cs *connState) textOf(table string) *tableText {
 
 // foreignKey finds the foreign key of a table by its columns.
 func (cs *connState) foreignKey(args []sqlite.Value) *tableConstraint {
-	t := cs.textOf(args[0].Text())
-	if t == nil {
-		return nil
-	}
-	for _, d := range t.definitions() {
+	for _, d := range cs.constraints(args[0].Text()) {
 		if (d.kind == "FOREIGN" || d.kind == "REFERENCES") && strings.EqualFold(strings.Join(d.columns, ", "), args[1].Text()) {
 			return &d
 		}
@@ -86,11 +82,11 @@ func (cs *connState) foreignKey(args []sqlite.Value) *tableConstraint {
 
 // foreignKeyName is pg_key_name(table, columns).
 func foreignKeyName(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
-	d := cs.foreignKey(args)
-	if d == nil {
-		d = &tableConstraint{kind: "FOREIGN", columns: strings.Split(args[1].Text(), ", ")}
+	if d := cs.foreignKey(args); d != nil {
+		return text(d.name), nil
 	}
-	return text(d.named(args[0].Text())), nil
+	d := tableConstraint{kind: "FOREIGN", columns: strings.Split(args[1].Text(), ", ")}
+	return text(d.defaultName(args[0].Text())), nil
 }
 
 // foreignKeyDeferrable is pg_key_deferrable(table, columns).
@@ -104,7 +100,7 @@ func checksOf(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	list := [][]string{}
 	for _, c := range cs.constraints(args[0].Text()) {
 		if c.kind == "CHECK" {
-			list = append(list, []string{c.name, "CHECK ((" + c.check + "))"})
+			list = append(list, []string{c.name, "CHECK ((" + c.expression() + "))"})
 		}
 	}
 	return marshal(list)

@@ -26,29 +26,34 @@ func parseTable(sql string) (*tableText, error) {
 	end := closing(tokens, open)
 	out := &tableText{head: sql[:tokens[open].end], tail: sql[tokens[end].start:]}
 	for _, it := range splitItemsPlain(tokens, open+1, end) {
-		item := strings.TrimSpace(sql[tokens[it.lo].start:tokens[it.hi].start]) // with bigKey's comment
-		if isTableConstraint(item) && severalConstraints(tokens[it.lo:it.hi]) {
-			return nil, unsupported("ALTER TABLE of a table whose constraints have no commas between them")
+		for _, it := range splitConstraints(tokens, it) {
+			out.items = append(out.items, strings.TrimSpace(sql[tokens[it.lo].start:tokens[it.hi].start])) // with bigKey's comment
 		}
-		out.items = append(out.items, item)
 	}
 	return out, nil
 }
 
-// severalConstraints reports whether there is more than one table constraint in an item: SQLite takes them without commas.
-func severalConstraints(tokens []token) bool {
-	n, depth := 0, 0
-	for i, t := range tokens {
-		switch {
+// splitConstraints returns the items that an item is: SQLite takes table constraints without commas between them.
+func splitConstraints(tokens []token, it item) (items []item) {
+	if !beginsConstraint(tokens[it.lo]) {
+		return []item{it}
+	}
+	for i := it.lo + 1; i < it.hi; i++ {
+		switch t := tokens[i]; {
 		case t.is("("):
-			depth++
-		case t.is(")"):
-			depth--
-		case depth == 0 && t.kind == kindIdent && t.isAny("PRIMARY", "UNIQUE", "CHECK", "FOREIGN") && (i == 0 || !tokens[i-1].is("CONSTRAINT")):
-			n++
+			i = closing(tokens, i)
+		case tokens[i-1].is("CONSTRAINT") || i > it.lo+1 && tokens[i-2].is("CONSTRAINT"): // its name, and what it is
+		case beginsConstraint(t):
+			items = append(items, item{lo: it.lo, hi: i})
+			it.lo = i
 		}
 	}
-	return n > 1
+	return append(items, it)
+}
+
+// beginsConstraint reports whether a constraint of a table begins with a token.
+func beginsConstraint(t token) bool {
+	return t.kind == kindIdent && t.isAny("CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN")
 }
 
 // stripComments replaces the comments of a statement of SQLite's by blanks, but that of bigKey. Unlike in PostgreSQL they do not nest.
@@ -169,7 +174,7 @@ func (d *tableConstraint) withName(name string) string {
 // isTableConstraint reports whether an item is a constraint and no column.
 func isTableConstraint(item string) bool {
 	tokens := tokenize(item)
-	return len(tokens) > 0 && tokens[0].kind == kindIdent && tokens[0].isAny("CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN")
+	return len(tokens) > 0 && beginsConstraint(tokens[0])
 }
 
 // definitions returns the constraints of a table and of its columns.
@@ -208,8 +213,26 @@ func (t *tableText) definitions() (list []tableConstraint) {
 
 // expression returns what stands in the parentheses of a CHECK.
 func (d *tableConstraint) expression() string {
-	_, text, _ := strings.Cut(d.text, "(")
-	return text
+	tokens := tokenize(d.text)
+	open := slices.IndexFunc(tokens, func(t token) bool { return t.is("(") })
+	if open < 0 || closing(tokens, open) == len(tokens) {
+		return ""
+	}
+	return strings.TrimSpace(d.text[tokens[open].end:tokens[closing(tokens, open)].start])
+}
+
+// checkedColumn returns the column of a CHECK if it is about one only: it is part of the name then.
+func checkedColumn(check string, columns map[string]bool) (checked []string) {
+	for _, t := range tokenize(check) {
+		name := t.name()
+		if (t.kind == kindIdent || t.kind == kindQuoted) && columns[strings.ToLower(name)] && !slices.Contains(checked, name) {
+			checked = append(checked, name)
+		}
+	}
+	if len(checked) > 1 {
+		return nil
+	}
+	return checked
 }
 
 // references returns the table that a foreign key refers to, "" for other constraints.
@@ -224,24 +247,31 @@ func (d *tableConstraint) references() string {
 	return ""
 }
 
-// constraint returns the constraint of that name, nil if there is none. Those without a name have the one that the catalogs give them.
-func (t *tableText) constraint(table, name string) *tableConstraint {
-	taken := map[string]int{}
-	for _, d := range t.definitions() {
+// constraints returns the constraints of a table and of its columns, with PostgreSQL's names for those that have none.
+func (t *tableText) constraints(table string) []tableConstraint {
+	list, taken := t.definitions(), map[string]int{}
+	for i := range list {
+		d := &list[i]
 		byDefault := d.defaultName(table)
-		have := d.name
-		if have == "" {
-			have = byDefault
+		if d.name == "" {
+			d.name = byDefault
 			if n := taken[byDefault]; n > 0 {
-				have += strconv.Itoa(n)
+				d.name += strconv.Itoa(n)
 			}
 		}
 		taken[byDefault]++
-		if strings.EqualFold(have, name) {
-			return &d
-		}
 	}
-	return nil
+	return list
+}
+
+// constraint returns the constraint of that name, nil if there is none.
+func (t *tableText) constraint(table, name string) *tableConstraint {
+	list := t.constraints(table)
+	i := slices.IndexFunc(list, func(d tableConstraint) bool { return strings.EqualFold(d.name, name) })
+	if i < 0 {
+		return nil
+	}
+	return &list[i]
 }
 
 // dropParents removes the foreign keys that refer to one of the tables.
