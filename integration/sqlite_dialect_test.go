@@ -42,7 +42,7 @@ var dialect = []string{
 	`insert into people (name, score) select n, s from (values ('fay', 1, 1), ('gus', 2, 0)) as v (n, s, o) order by o returning name`,
 	`select * from unnest(array[3, 4]) as u`,
 	`select x, n from unnest(array['p', 'q']) with ordinality as u (x, n) order by n desc`,
-	`select * from unnest('{1,2}'::int[], '{a,b}'::text[])`,
+	`select * from unnest('{1,2}'::int[], '{a,b}'::text[]) as u (a, b)`,
 	`insert into notes (person, body) select * from unnest('{1,2}'::int[], '{d,e}'::text[]) on conflict do nothing returning body`,
 	`select id, unnest(list) from (select id, '{5,6}'::int[] as list from people where id = 1) as p`,
 	`select generate_series from generate_series(1, 3)`,
@@ -57,6 +57,14 @@ var dialect = []string{
 	`select array_length(array[1, 2], 1), cardinality('{}'::int[]), array_to_string(array['a', null, 'b'], '-', '?')`,
 	`insert into people (name) values ('ada') on conflict (name) do update set score = excluded.score + 1 returning score`,
 	`select count(*) from "public"."people" where "people"."name" = 'ada'`,
+	`select name::text, id::text::varchar, score + 1, 1::int, '2'::bigint, 3::double precision, now()::date is null, upper(name)::varchar from people where id = 1`,
+	`select cast(name as varchar(3)), cast('4' as smallint), cast(score as numeric), (name), (id + 1)::text, true, null, current_user = 'x' from people where id = 1`,
+	`select case when id = 1 then 'a' end, case when id = 1 then 'a' else name end, coalesce(name, ''), exists (select 1), array[1], (array[1, 2])[1] from people where id = 1`,
+	`select (select name from people where id = 1), (select 1), date '2026-01-02', upper(name)::text, people.name, name collate "C", not true, -id from people where id = 1`,
+	`select trim(name), trim(leading 'a' from name), extract(year from date '2026-01-02'), substring(name from 1 for 2), position('a' in name), count(*) over () from people where id = 1`,
+	`select "Upper", lower, float8, "int4" from (select 1 as "Upper", 2::double precision, lower('X'), 5::int) as sub`,
+	`update people set score = score where id = 1 returning id::text, upper(name), name as n`,
+	`select current_date is null, (select current_timestamp) is null, localtimestamp is null`,
 	`create schema extra`,
 	`create table extra.things (id integer primary key, v text)`,
 	`insert into extra.things values (1, 'v')`,
@@ -108,6 +116,10 @@ func answerPrepared(ctx context.Context, conn *pgconn.PgConn, sql string) (strin
 
 func written(result *pgconn.Result) string {
 	var b strings.Builder
+	for _, f := range result.FieldDescriptions {
+		b.WriteString(f.Name + "\t")
+	}
+	b.WriteByte('\n')
 	for _, row := range result.Rows {
 		for i, v := range row {
 			if i > 0 {

@@ -248,9 +248,9 @@ var emptyCatalogs = func() map[string]bool {
 
 // emptyCatalog answers a query of a catalog that is always empty here with no
 // rows, without running it: such queries use syntax SQLite has not. nil if
-// tokens are another query. A catalog only joined by LEFT JOIN does not make
+// tokens, which were made of source, are another query. A catalog only joined by LEFT JOIN does not make
 // the result empty, and exists as an empty view.
-func emptyCatalog(tokens []token) *command {
+func emptyCatalog(tokens, source []token) *command {
 	if len(tokens) == 0 || !tokens[0].is("SELECT") {
 		return nil
 	}
@@ -269,22 +269,14 @@ func emptyCatalog(tokens []token) *command {
 	if !empty {
 		return nil
 	}
-	return noRows(tokens)
+	return noRows(source)
 }
 
 // noRows makes the answer without rows, its columns named as the query has them.
 func noRows(tokens []token) *command {
-	p := &prepared{tokens: tokens}
 	cmd := &command{run: nothing}
 	for _, it := range selectItems(tokens) {
-		name := tokens[it.hi-1].name()
-		for k := it.hi; k < len(tokens) && k <= it.hi+1 && !tokens[k].is(","); k++ {
-			if !tokens[k].is("AS") && (tokens[it.hi].is("AS") || tokens[k].kind != kindIdent || k == it.hi && !tokens[k].is("FROM")) {
-				name = tokens[k].name()
-				break
-			}
-		}
-		cmd.fields = append(cmd.fields, field(p.columnName(name, &it), oidText))
+		cmd.fields = append(cmd.fields, field(itemName(tokens, it), oidText))
 	}
 	return cmd
 }

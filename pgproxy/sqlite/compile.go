@@ -298,7 +298,13 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error
 	p.columns = make([]column, c.stmt.ColumnCount())
 	items, compound := selectItems(p.tokens), isCompound(p.tokens)
 	for i := range p.columns {
-		it := itemOf(items, i, len(p.columns))
+		it, name := (*item)(nil), c.stmt.ColumnName(i)
+		if k := itemOf(items, i, len(p.columns)); k >= 0 {
+			it = &items[k]
+			if len(p.names) == len(items) { // else the rewriter has taken a star apart
+				name = cmp.Or(p.names[k], name)
+			}
+		}
 		oid := uint32(oidUnspecified)
 		if c.stmt.ColumnTableName(i) == "" || p.rw.catalog || compound {
 			oid = ty.result(p.verb, i, len(p.columns), it)
@@ -307,7 +313,7 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error
 			oid = cs.resultDecl(c, i, generation)
 		}
 		p.columns[i].table, p.columns[i].origin = c.stmt.ColumnTableName(i), columnOrigin(c.stmt, i)
-		p.columns[i].Field = field(p.columnName(c.stmt.ColumnName(i), it), wireType(oid))
+		p.columns[i].Field = field(name, wireType(oid))
 		if sent := p.columns[i].TypeOID; sent == oidNumeric || !compound && (sent == oidVarchar || sent == oidBpchar) {
 			p.columns[i].TypeModifier = modifierOf(columnDecl(c.stmt, i))
 		}
@@ -365,35 +371,16 @@ func wireType(oid uint32) uint32 {
 }
 
 // itemOf finds the expression of result column i of n: counted from the left
-// before the first star and from the right after the last.
-func itemOf(items []item, i, n int) *item {
-	for k := range items {
-		if items[k].star {
-			break
-		}
-		if k == i {
-			return &items[k]
-		}
+// before the first star and from the right after the last; -1 if it is of a star.
+func itemOf(items []item, i, n int) int {
+	star := func(it item) bool { return it.star }
+	if i < len(items) && !slices.ContainsFunc(items[:i+1], star) {
+		return i
 	}
-	for k := range items {
-		fromRight := len(items) - 1 - k
-		if items[len(items)-1-fromRight].star {
-			continue
-		}
-		if n-1-i == fromRight && noStarAfter(items, k) {
-			return &items[k]
-		}
+	if k := len(items) - n + i; k >= 0 && k < len(items) && !slices.ContainsFunc(items[k:], star) {
+		return k
 	}
-	return nil
-}
-
-func noStarAfter(items []item, k int) bool {
-	for _, it := range items[k:] {
-		if it.star {
-			return false
-		}
-	}
-	return true
+	return -1
 }
 
 // insertTypes returns the types of the columns an INSERT fills, in order.

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -49,20 +50,26 @@ func (r *rewriter) definition(i int, word string) (int, error) {
 
 // identity drops GENERATED … AS IDENTITY: SQLite counts a primary key that is INTEGER by itself.
 func (r *rewriter) identity(i int) (int, error) {
-	last := i
-	for last < len(r.tokens) && !r.tokens[last].is("IDENTITY") {
+	last := i + 3 // of GENERATED ALWAYS AS IDENTITY
+	if r.at(i + 1).is("BY") {
 		last++
 	}
-	if r.at(last + 1).is("(") {
-		last = closing(r.tokens, last+1)
-	}
-	if last >= len(r.tokens) {
+	if !r.at(last-1).is("AS") || !r.at(last).is("IDENTITY") {
 		return i, nil
 	}
+	if options := last + 1; r.at(options).is("(") {
+		last = closing(r.tokens, options)
+		if last == len(r.tokens) || slices.ContainsFunc(r.tokens[options+1:last], func(t token) bool { return t.kind != kindIdent && t.kind != kindNumber && !t.is("-") }) {
+			return i, nil
+		}
+	}
 	lo, _ := r.columnAround(i)
+	typ, end := typeAt(r.tokens, lo+1)
+	if typ == "" || end >= i {
+		return i, nil
+	}
 	r.drop(i, last)
-	_, end := typeAt(r.tokens, lo+1)
-	r.drop(lo+1, min(end, i-1))
+	r.drop(lo+1, end)
 	return last, r.serial(lo + 1)
 }
 
@@ -105,7 +112,9 @@ func keyDecl(table string) string {
 func (r *rewriter) columnAround(i int) (lo, hi int) {
 	for lo = i; lo > 0 && !r.tokens[lo-1].isAny(",", "(", "COLUMN", "ADD", "EXISTS"); lo-- {
 		if r.tokens[lo-1].is(")") {
-			lo = opening(r.tokens, lo-1) + 1
+			if lo = opening(r.tokens, lo-1) + 1; lo == 0 {
+				break
+			}
 		}
 	}
 	for hi = i; hi < len(r.tokens) && !r.tokens[hi].isAny(",", ")"); hi++ {
@@ -132,7 +141,11 @@ func (r *rewriter) columnDefault(i int) int {
 	}
 	last := end
 	for r.at(last + 1).is("::") { // the type of a literal is the column's
-		_, last = typeAt(r.tokens, last+2)
+		typ, end := typeAt(r.tokens, last+2)
+		if typ == "" {
+			return i
+		}
+		last = end
 	}
 	switch {
 	case value.isAny("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp", "localtimestamp") && (!call || end == i+3):

@@ -45,18 +45,27 @@ func Rewrite(sql string) (string, error) {
 	return rw.sql, nil
 }
 
-// Literals returns the values of the string literals and the texts of quoted
-// names, in order.
+// Literals returns the values of the string literals and of quoted names, in order.
 func Literals(sql string) (strings, names []string) {
 	for _, t := range tokenize(sql) {
 		switch t.kind {
 		case kindString:
 			strings = append(strings, stringValue(t.text))
 		case kindQuoted:
-			names = append(names, t.text)
+			names = append(names, t.name())
 		}
 	}
 	return strings, names
+}
+
+// Names returns the tokens of sql, quoted names by what they stand for, without dots.
+func Names(sql string) (names []string) {
+	for _, t := range tokenize(sql) {
+		if !t.is(".") {
+			names = append(names, t.name())
+		}
+	}
+	return names
 }
 
 // Covered reports whether the tokens of sql lie in order and inside it.

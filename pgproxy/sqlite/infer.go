@@ -380,10 +380,16 @@ func dropAlias(tokens []token, lo, hi int) int {
 		return last - 1
 	}
 	name := tokens[last].kind == kindQuoted || tokens[last].kind == kindIdent && !tokens[last].isAny("END", "ISNULL", "NOTNULL", "NULL")
-	if last > lo && name && endsOperand(tokens[last-1]) && !tokens[last-1].isAny("NOT", "IS") {
+	if last > lo && name && endsOperand(tokens[last-1]) && !tokens[last-1].isAny("NOT", "IS") && !endsType(tokens, last) {
 		return last
 	}
 	return hi
+}
+
+// endsType reports whether token i is the last word of a type of several, which looks like an alias.
+func endsType(tokens []token, i int) bool {
+	prev := tokens[i-1]
+	return tokens[i].is("PRECISION") && prev.is("DOUBLE") || tokens[i].is("VARYING") && prev.is("CHARACTER") || tokens[i].is("ZONE") && prev.is("TIME")
 }
 
 // selectItems returns the result expressions of a statement: of its first
@@ -416,6 +422,7 @@ func endOfList(tokens []token, lo int) int {
 		switch t := tokens[i]; {
 		case t.is("("):
 			i = closing(tokens, i)
+		case i > lo && t.is("FROM") && tokens[i-1].is("DISTINCT"): // IS DISTINCT FROM
 		case t.is(")"), t.isAny("FROM", "WHERE", "GROUP", "HAVING", "WINDOW", "UNION", "INTERSECT", "EXCEPT", "ORDER", "LIMIT", ";"):
 			return i
 		}

@@ -1,9 +1,12 @@
 package sqlite
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
-// PostgreSQL names the columns of a query by the functions and the columns behind casts that make them, and what is around
-// the query may use these names; SQLite has the whole expressions for names.
+// PostgreSQL names a result column that has no alias by the column, the function or the type that makes it, and what is
+// around a subquery may use these names; SQLite has the whole expression for a name.
 
 // nameItems names the columns of the SELECT at token i, unless it is the statement's own: those get their names when they are described.
 func (r *rewriter) nameItems(i int) {
@@ -19,40 +22,250 @@ func (r *rewriter) nameItems(i int) {
 		if it.star || it.hi < end && !r.tokens[it.hi].is(",") {
 			continue
 		}
-		if name := expressionName(r.tokens, it.lo, it.hi); name != "" {
+		name := expressionName(r.tokens, it.lo, it.hi)
+		if name != "" && !ownFunctions[name] && castFunctions[name] == 0 {
 			r.after[it.hi-1] = " AS " + quoteIdent(name)
 		}
 	}
 }
 
-// expressionName returns the name that PostgreSQL gives to the result of a call or cast in tokens[lo:hi], "" for other expressions.
+// ownFunctions are functions, beside castFunctions, that only the rewriter calls: it has given a name to what they return if there is one.
+var ownFunctions = words("pg_array pg_default pg_elements pg_item pg_list pg_position pg_regclass pg_regnamespace pg_regproc pg_regrole pg_regtype pg_trim timezone_of")
+
+// resultNames returns the names of a statement's result columns, one for each of its select items: "" for those that keep
+// SQLite's name, because they have an alias or are columns as they are.
+func resultNames(tokens []token) []string {
+	items := selectItems(tokens)
+	names := make([]string, len(items))
+	for k, it := range items {
+		if !it.star && (it.hi == len(tokens) || !aliased(tokens, it.hi)) && !plainColumn(tokens[it.lo:it.hi]) {
+			names[k] = cmp.Or(expressionName(tokens, it.lo, it.hi), "?column?")
+		}
+	}
+	return names
+}
+
+// itemName returns the name of a select item, that of its alias or column, too.
+func itemName(tokens []token, it item) string {
+	switch {
+	case it.hi < len(tokens) && tokens[it.hi].is("AS") && it.hi+1 < len(tokens):
+		return nameOf(tokens[it.hi+1])
+	case it.hi < len(tokens) && aliased(tokens, it.hi):
+		return nameOf(tokens[it.hi])
+	}
+	name, _ := figure(tokens, it.lo, it.hi)
+	return cmp.Or(name, "?column?")
+}
+
+// aliased reports whether an alias stands at token i, which follows an item.
+func aliased(tokens []token, i int) bool {
+	return tokens[i].is("AS") || (tokens[i].kind == kindIdent || tokens[i].kind == kindQuoted) && !endsItem(tokens[i]) && !tokens[i].is("FROM")
+}
+
+// plainColumn reports whether an item is the name of a column.
+func plainColumn(item []token) bool {
+	for i, t := range item {
+		if i%2 == 1 && !t.is(".") || i%2 == 0 && t.kind != kindIdent && t.kind != kindQuoted {
+			return false
+		}
+	}
+	return !(len(item) == 1 && item[0].kind == kindIdent && valueWords[strings.ToUpper(item[0].text)])
+}
+
+// valueWords are words that look like a column and are none.
+var valueWords = words(`TRUE FALSE NULL CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP
+	CURRENT_USER SESSION_USER CURRENT_ROLE CURRENT_SCHEMA CURRENT_CATALOG`)
+
+// expressionName returns the name that PostgreSQL gives to the result of the expression in tokens[lo:hi], "" for ?column?
+// (FigureColname in its parse_target.c).
 func expressionName(tokens []token, lo, hi int) string {
-	cast := lo
-	for ; cast < hi && !tokens[cast].is("::"); cast++ {
-		if tokens[cast].isAny("(", "[") {
-			cast = closing(tokens, cast)
+	if lo+1 == hi || lo+3 == hi && tokens[lo+1].is(".") {
+		if plainColumn(tokens[lo:hi]) {
+			return "" // SQLite names it as well
 		}
 	}
-	for k := cast; k < hi; k++ { // nothing but casts may follow
-		if !tokens[k].is("::") {
-			return ""
-		}
-		_, k = typeAt(tokens, k+1)
+	name, _ := figure(tokens, lo, hi)
+	return name
+}
+
+// figure is expressionName; sure = the name is of more than a type, and stays that of the expression when it is cast.
+func figure(tokens []token, lo, hi int) (name string, sure bool) {
+	if lo >= hi || hi > len(tokens) {
+		return "", false
 	}
-	end := min(cast, hi)
-	switch name := tokens[lo]; {
-	case end == lo, name.kind != kindIdent && name.kind != kindQuoted:
-	case end-lo > 2 && tokens[lo+1].is("(") && name.kind == kindIdent && !reserved[strings.ToUpper(name.text)]:
-		after := closing(tokens, lo+1) + 1
-		if after > end || after < end && !tokens[after].isAny("FILTER", "OVER", "WITHIN") || name.isAny("CAST", "ROW") {
-			return ""
+	name, sure, next := figurePrimary(tokens, lo, hi)
+	for next < hi {
+		switch t := tokens[next]; {
+		case t.is("::"):
+			typ, last := typeAt(tokens, next+1)
+			if typ == "" {
+				return "", false
+			}
+			if !sure {
+				name = castName(typ)
+			}
+			next = last + 1
+		case t.is("["):
+			next = closing(tokens, next) + 1
+		case t.is(".") && next+1 < hi && next > lo && tokens[next-1].is(")"): // (x).field
+			name, sure, next = nameOf(tokens[next+1]), true, next+2
+		case t.is("COLLATE"):
+			for next += 2; next+1 < hi && tokens[next].is("."); next += 2 {
+			}
+		case t.is("AT") && next+4 <= hi && tokens[next+1].is("TIME") && tokens[next+2].is("ZONE"):
+			name, sure, next = "timezone", true, next+4
+		default: // an operator
+			return "", false
 		}
-		return strings.ToLower(name.text)
-	case end < hi && (end == lo+1 || end == lo+3 && tokens[lo+1].is(".")):
-		if tokens[end-1].kind == kindQuoted {
-			return tokens[end-1].name()
-		}
-		return strings.ToLower(tokens[end-1].text)
 	}
-	return ""
+	return name, sure
+}
+
+// figurePrimary is figure for what the expression at lo begins with; next is the token behind that.
+func figurePrimary(tokens []token, lo, hi int) (name string, sure bool, next int) {
+	t, end := tokens[lo], hi
+	opens := lo+1 < hi && tokens[lo+1].isAny("(", "[")
+	if opens {
+		end = closing(tokens, lo+1)
+	}
+	switch {
+	case t.is("("):
+		end = closing(tokens, lo)
+		name, sure = figureInside(tokens, lo+1, min(end, hi))
+	case t.kind == kindQuoted:
+		return figureNamed(tokens, lo, hi)
+	case t.kind != kindIdent:
+		return "", false, lo + 1
+	case t.is("CASE"):
+		return figureCase(tokens, lo, hi)
+	case t.is("CAST") && opens:
+		as := end - 1
+		for ; as > lo+1 && !tokens[as].is("AS"); as-- {
+			if tokens[as].is(")") {
+				as = opening(tokens, as)
+			}
+		}
+		if as <= lo+1 {
+			return "", false, end + 1
+		}
+		if name, sure = figure(tokens, lo+2, as); !sure {
+			typ, _ := typeAt(tokens, as+1)
+			name = castName(typ)
+		}
+	case t.isAny("EXISTS", "ARRAY", "ROW") && opens:
+		name, sure = strings.ToLower(t.text), true
+	case reserved[strings.ToUpper(t.text)] || t.isAny("NULL", "TRUE", "FALSE"):
+		return "", false, lo + 1
+	default:
+		if typ, last := typeAt(tokens, lo); typ != "" && last+1 < hi && tokens[last+1].kind == kindString {
+			return castName(typ), false, last + 2
+		}
+		return figureNamed(tokens, lo, hi)
+	}
+	return name, sure, end + 1
+}
+
+// figureInside is figure for what stands in parentheses: a subquery has the name of its column.
+func figureInside(tokens []token, lo, hi int) (name string, sure bool) {
+	if !tokens[min(lo, len(tokens)-1)].isAny("SELECT", "WITH", "VALUES") {
+		return figure(tokens, lo, hi)
+	}
+	query := tokens[lo:hi]
+	items := selectItems(query)
+	if len(items) == 0 || items[0].star {
+		return "", false
+	}
+	if query[mainVerb(query)].is("VALUES") {
+		return "column1", true
+	}
+	return itemName(query, items[0]), true
+}
+
+// figureCase is figure for the CASE at token lo: it has the name of what stands behind ELSE.
+func figureCase(tokens []token, lo, hi int) (name string, sure bool, next int) {
+	depth, otherwise := 0, -1
+	for i := lo; i < hi; i++ {
+		switch t := tokens[i]; {
+		case t.isAny("(", "["):
+			i = closing(tokens, i)
+		case t.is("CASE"):
+			depth++
+		case t.is("ELSE") && depth == 1:
+			otherwise = i
+		case t.is("END"):
+			if depth--; depth > 0 {
+				continue
+			}
+			if otherwise > 0 {
+				name, sure = figure(tokens, otherwise+1, i)
+			}
+			if !sure {
+				name = "case"
+			}
+			return name, sure, i + 1
+		}
+	}
+	return "", false, hi
+}
+
+// calledAs are functions with another name in PostgreSQL's grammar.
+var calledAs = map[string]string{"trim": "btrim"}
+
+// figureNamed is figure for the column or the call at token lo.
+func figureNamed(tokens []token, lo, hi int) (name string, sure bool, next int) {
+	i := lo
+	for i+2 < hi && tokens[i+1].is(".") && tokens[i+2].kind != kindOp {
+		i += 2
+	}
+	name, next = nameOf(tokens[i]), i+1
+	if next >= hi || !tokens[next].is("(") {
+		return name, true, next
+	}
+	end := closing(tokens, next)
+	if name == "trim" && next+1 < hi {
+		switch side := tokens[next+1]; {
+		case side.is("LEADING"):
+			name = "ltrim"
+		case side.is("TRAILING"):
+			name = "rtrim"
+		}
+	}
+	if to := calledAs[name]; to != "" && tokens[i].kind == kindIdent {
+		name = to
+	}
+	for next = end + 1; next < hi && tokens[next].isAny("FILTER", "OVER", "WITHIN"); {
+		for next++; next < hi && tokens[next].isAny("GROUP"); next++ {
+		}
+		if next < hi && tokens[next].is("(") {
+			next = closing(tokens, next)
+		}
+		next++
+	}
+	return name, true, next
+}
+
+// nameOf returns a name as PostgreSQL understands it.
+func nameOf(t token) string {
+	if t.kind == kindIdent {
+		return strings.ToLower(t.text)
+	}
+	return t.name()
+}
+
+// castName returns the name of a type in PostgreSQL's catalog, which is that of a column without another.
+func castName(typ string) string {
+	typ = strings.ToLower(strings.TrimRight(typ, "[]"))
+	if strings.HasPrefix(typ, "reg") {
+		return typ
+	}
+	if oid := castOID(typ); oid != oidFloat8 && oid != oidUnspecified && oid != oidText {
+		return strings.TrimPrefix(castFunction(oid), "pg_")
+	}
+	switch typ {
+	case "real", "float4":
+		return "float4"
+	case "float", "double", "float8":
+		return "float8"
+	}
+	return typ
 }

@@ -17,6 +17,7 @@ type prepared struct {
 	write      bool    // needs the writer
 	command    *command
 	params     []uint32
+	names      []string // of the result columns, see resultNames
 	columns    []column
 	described  bool
 	generation uint64 // of the schema it was described with
@@ -59,7 +60,8 @@ func prepare(src string, params []uint32) (*prepared, error) {
 		return nil, err
 	}
 	p.tokens = tokenize(p.rw.sql)
-	if cmd := emptyCatalog(p.tokens); p.rw.catalog && cmd != nil {
+	p.names = resultNames(tokens)
+	if cmd := emptyCatalog(p.tokens, tokens); p.rw.catalog && cmd != nil {
 		p.command, p.described, p.verb = cmd, true, "SELECT"
 		p.params = make([]uint32, max(p.rw.params, len(params)))
 		for i := range p.params {
@@ -84,7 +86,7 @@ func (p *prepared) empty() bool { return p.rw == nil && p.command == nil }
 
 // cost is about what the statement takes, in bytes.
 func (p *prepared) cost() int {
-	n := len(p.src) + len(p.tokens)*int(unsafe.Sizeof(token{}))
+	n := len(p.src) + len(p.tokens)*int(unsafe.Sizeof(token{})) + len(p.names)*int(unsafe.Sizeof(""))
 	if p.rw != nil {
 		n += len(p.rw.sql) + len(p.rw.marks)*int(unsafe.Sizeof(mark{}))
 	}
@@ -105,34 +107,6 @@ func (p *prepared) fields() []pgwire.Field {
 		fields[i] = p.columns[i].Field
 	}
 	return fields
-}
-
-// columnName gives a result column the name PostgreSQL would give it, where
-// SQLite names it by its whole expression: the function's, or ?column?.
-func (p *prepared) columnName(name string, it *item) string {
-	if it == nil || it.star || it.hi < len(p.tokens) && (p.tokens[it.hi].is("AS") || p.tokens[it.hi].name() == name) {
-		return name
-	}
-	t := p.tokens[it.lo]
-	switch {
-	case it.hi-it.lo > 1 && p.tokens[it.lo+1].is("("):
-		if closing(p.tokens, it.lo+1) != it.hi-1 {
-			break
-		}
-		if t.is("CAST") && p.tokens[it.lo+2].kind != kindIdent {
-			break
-		}
-		if t.is("CAST") {
-			return name
-		}
-		return strings.ToLower(t.name())
-	case t.kind == kindIdent || t.kind == kindQuoted:
-		if t.is("CASE") {
-			return "case"
-		}
-		return name
-	}
-	return "?column?"
 }
 
 // tag returns the command tag for n rows.

@@ -317,10 +317,13 @@ func (r *rewriter) number(i int) {
 // typeAt reads a type name from token i on and returns it without
 // qualification and length, and its last token; "" if there is none.
 func typeAt(tokens []token, i int) (name string, last int) {
-	if i+2 < len(tokens) && tokens[i+1].is(".") {
+	if i+2 < len(tokens) && tokens[i+1].is(".") && (tokens[i].kind == kindIdent || tokens[i].kind == kindQuoted) {
 		i += 2
 	}
 	if i >= len(tokens) || tokens[i].kind != kindQuoted && (tokens[i].kind != kindIdent || reserved[strings.ToUpper(tokens[i].text)]) {
+		return "", i
+	}
+	if tokens[i].is("ARRAY") {
 		return "", i
 	}
 	name, last = tokens[i].name(), i

@@ -123,6 +123,9 @@ func (r *rewriter) setInFrom(i, end int, name string) (int, error) {
 		as = r.tokens[alias].text
 	}
 	if name == "generate_series" {
+		if len(args) < 2 || len(args) > 3 {
+			return i, sqlError(pgwire.StateUndefinedFunction, "function generate_series has two or three arguments, not %d", len(args)).at(r.sql, r.tokens[i].start)
+		}
 		r.series(i, end, len(args), names[0])
 	} else if r.at(r.beforeName(i)).is("FROM") || !r.refersToColumns(i+2, end) || arrayMakers[name] != "" {
 		r.replace[i] = "(SELECT " + setColumns("", names, len(args), ordinal) + " FROM pg_rows(pg_zip"
@@ -217,8 +220,7 @@ func (r *rewriter) setInList(i, end int, name string, sel int) (int, error) {
 	}
 	m := moved{end: end - 1, at: r.endOfFrom(sel), call: arrayMakers[name]}
 	if len(args) > 1 && m.call == "" {
-		m.end = args[1].lo - 2
-		r.drop(m.end+1, end-1)
+		return i, sqlError(pgwire.StateUndefinedFunction, "function %s has one argument here, not %d", name, len(args)).at(r.sql, r.tokens[i].start)
 	}
 	m.place = r.sets[m.at]
 	r.sets[m.at]++

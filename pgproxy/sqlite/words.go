@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"strings"
+
+	"github.com/headpond/headpond/pgwire"
 )
 
 // word edits what begins with an identifier or keyword at token i.
@@ -106,6 +108,7 @@ func (r *rewriter) ownSchema(i int) int {
 	table := prev.isAny("FROM", "JOIN", "INTO", "UPDATE", "TABLE", "EXISTS", "REFERENCES", "ONLY", "TRUNCATE") && !edited && !r.at(i-2).is("DISTINCT") ||
 		prev.is("ON") && r.created() == "CREATE INDEX"
 	switch {
+	case r.at(i - 1).is("."), table && r.at(i+3).is("."): // of another database: SQLite refuses it
 	case table:
 		r.drop(i, i+1)
 		r.replace[i+2] = quoteIdent(r.tokens[i].name() + "." + object.name())
@@ -128,6 +131,9 @@ func (r *rewriter) ownSchema(i int) int {
 // views have no schema, and the tables are in SQLite's main.
 func (r *rewriter) schema(i int, name string) int {
 	object := r.at(i + 2)
+	if prev := r.at(i - 1); r.at(i+3).is(".") && prev.isAny("FROM", "JOIN", "INTO", "UPDATE", "TABLE") {
+		return i // of another database: SQLite refuses it
+	}
 	if !r.at(i+1).is(".") || r.at(i-1).is(".") || object.kind != kindIdent && object.kind != kindQuoted || schemas[strings.ToLower(object.name())] {
 		return i
 	}
@@ -137,6 +143,10 @@ func (r *rewriter) schema(i int, name string) int {
 		return i + 1
 	case name == "public":
 		r.replace[i] = "main"
+	case name == "pg_catalog" && object.kind == kindIdent && valueWords[strings.ToUpper(object.text)] && !r.at(i+3).is("("):
+		r.drop(i, i+1)
+		r.replace[i+2] = quoteIdent(strings.ToLower(object.text))
+		return i + 2
 	case name == "pg_catalog", name == "information_schema" && object.is("_pg_expandarray"):
 		r.drop(i, i+1)
 		return i + 1
@@ -157,7 +167,7 @@ func (r *rewriter) namedOperator(i int) int {
 	if r.at(j + 1).is(".") {
 		j += 2
 	}
-	if !r.at(i+1).is("(") || !r.at(j+1).is(")") || r.at(j).kind != kindOp {
+	if !r.at(i+1).is("(") || !r.at(j+1).is(")") || r.at(j).kind != kindOp || i > 0 && !endsOperand(r.tokens[i-1]) {
 		return i
 	}
 	to, ok := matchOperators[r.at(j).text]
@@ -175,6 +185,7 @@ func (r *rewriter) collate(i int) int {
 		j += 2
 	}
 	switch name := r.at(j).name(); {
+	case i == 0 || !endsOperand(r.tokens[i-1]) || r.at(j+1).is("("): // none
 	case strings.EqualFold(name, "default"):
 		r.drop(i, j)
 		return j
@@ -205,7 +216,12 @@ func (r *rewriter) cast(i int) error {
 		}
 	}
 	name, last := typeAt(r.tokens, as+1)
-	if as < 0 || name == "" || last != end-1 {
+	switch {
+	case as < 0:
+		return nil
+	case name == "":
+		return sqlError(pgwire.StateSyntaxError, "syntax error at or near %q", clip(r.at(as+1).text)).at(r.sql, r.at(as+1).start)
+	case last != end-1:
 		return nil
 	}
 	if as == i+3 && r.boundAs(i+2, name) {
@@ -251,7 +267,8 @@ func (r *rewriter) locking(i int) int {
 	}
 	j := i
 	for ; j < len(r.tokens) && !r.tokens[j].is(")"); j++ {
-		if !r.tokens[j].isAny("FOR", "UPDATE", "SHARE", "NO", "KEY", "OF", ",", ".", "NOWAIT", "SKIP", "LOCKED") && !r.at(j-1).isAny("OF", ",", ".") {
+		named := r.at(j-1).isAny("OF", ",", ".") && (r.tokens[j].kind == kindIdent || r.tokens[j].kind == kindQuoted)
+		if !named && !r.tokens[j].isAny("FOR", "UPDATE", "SHARE", "NO", "KEY", "OF", ",", ".", "NOWAIT", "SKIP", "LOCKED") {
 			r.noLock = j
 			return i
 		}
