@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -47,6 +48,25 @@ func BenchmarkTransaction(b *testing.B) {
 					b.Fatal(err)
 				}
 				ready()
+			}
+		})
+	}
+}
+
+// BenchmarkMachine is what judging a request and its answer costs.
+func BenchmarkMachine(b *testing.B) {
+	for kind, c := range steady {
+		b.Run(kind, func(b *testing.B) {
+			statement := ""
+			if c.prepare != nil {
+				statement = "P_0"
+			}
+			round := pgproxy.Judge(statement, "select", c.request, c.answer)
+			b.ReportAllocs()
+			for b.Loop() {
+				if !round() {
+					b.Fatal("it did not go through")
+				}
 			}
 		})
 	}

@@ -32,9 +32,9 @@ func (m *machine) deallocate(text string) bool {
 // deallocating returns the text of a Query that may deallocate statements, "" of any other, and the action take; or more.
 func (m *machine) deallocating(msg message) (text string, act action) {
 	switch {
-	case len(m.stmts)+len(m.standing) == 0 && m.st.empty() || msg.size > peekSize:
-	case !msg.whole(msg.size):
-		return "", action{do: more, n: msg.size}
+	case len(m.stmts)+len(m.standing) == 0 && m.st.empty() || msg.size() > peekSize:
+	case !msg.whole(msg.size()):
+		return "", action{do: more, n: msg.size()}
 	case mentionsDeallocate(msg.body):
 		text = string(bytes.TrimRight(msg.body, "\x00"))
 	}

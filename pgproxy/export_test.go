@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/traffic"
 )
 
 // ClientSize is what a Client takes of the heap.
@@ -144,7 +145,7 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 		switch act.do {
 		case pass, passRest:
 			if act.do == pass {
-				m.toServer = pgwire.AppendHeader(m.toServer, msg.typ, msg.size)
+				m.toServer = pgwire.AppendHeader(m.toServer, msg.typ, msg.size())
 			}
 			m.toServer = append(m.toServer, msg.body[act.n:]...)
 		case take:
@@ -174,6 +175,11 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 			if sql := m.syncSQL(); !m.inSync() && sql != "" {
 				d.Log("first: %s", sql)
 				d.srv.Undo(sql)
+				for view, i := m.reported.Value(), 0; i < len(trackedNames); i++ {
+					if view.known[i] {
+						d.srv.state.parameter(pgwire.Param{Name: trackedNames[i], Value: view.value[i]})
+					}
+				}
 				m.applied()
 			}
 			continue
@@ -254,6 +260,40 @@ func (d *Machine) Settle() {
 
 // Owed returns how many messages of the client are not answered.
 func (d *Machine) Owed() int { return d.m.st.owed() }
+
+// Judge returns what has the machine judge a request and its answer, from the lease to the release, as the fast path does, and reports
+// whether that went through.
+func Judge(statement, text string, request, answer []byte) (round func() bool) {
+	pool := &FakePool{}
+	srv := pool.NewServer("", 10, nil, nil)
+	p := &Proxy{traffic: traffic.NewSet(clientTraffic)}
+	p.settings.Store(&settings{})
+	s := &session{c: &Client{Login: &Login{proxy: p}}, srv: &server{}}
+	m := &s.machine
+	*m = NewMachine(pool, Transaction, nil).m
+	s.meter.shard = p.traffic.Cell("", "", "").Shard(0)
+	if statement != "" {
+		m.begin(&srv.state)
+		m.parseNamed(statement, nil, []byte(text+"\x00\x00\x00"))
+		_, _ = m.st.answer(pgwire.TypeParseComplete, 0)
+	}
+	return func() bool {
+		s.wake()
+		if act, err := m.withoutServer(messageOf(request[:messageSize(request)])); act.do != lease || err != nil {
+			return false
+		}
+		m.begin(&srv.state)
+		n, _ := s.judgeRequest(request)
+		m.toServer = took(m.toServer)
+		done, _ := s.judgeAnswer(answer)
+		if n < len(request) || done < len(answer) || !m.over() || !m.fit() {
+			return false
+		}
+		m.release()
+		s.rest()
+		return true
+	}
+}
 
 // Statements returns how many statements the table has, and how many one server connection has
 // and may have.

@@ -184,7 +184,7 @@ func (s *session) unread(b []byte) {
 
 // messageOf returns the whole message that is in b.
 func messageOf(b []byte) message {
-	return message{typ: b[0], size: len(b) - headerSize, body: b[headerSize:]}
+	return message{body: b[headerSize:], length: int32(len(b) - headerSize), typ: b[0]}
 }
 
 // messageSize is how many bytes the first message of b has; 0 = it is not there as a whole.
@@ -355,7 +355,7 @@ func (s *session) answered() (waits, over bool) {
 	case len(b) == 0:
 		return true, false
 	}
-	n := s.judgeAnswer(b)
+	n, now := s.judgeAnswer(b)
 	if n < len(b) || !s.machine.over() || len(s.machine.toClient) > 0 {
 		_, _ = c.Writer.Write(b[:n]) // which has room for it
 		s.tell()
@@ -369,7 +369,7 @@ func (s *session) answered() (waits, over bool) {
 	if sent < len(b) {
 		_, _ = c.Writer.Write(b[sent:])
 	}
-	if !s.giveBack() {
+	if !s.giveBack(now) {
 		s.leave()
 		return false, true
 	}
@@ -378,8 +378,9 @@ func (s *session) answered() (waits, over bool) {
 	return false, sent < len(b)
 }
 
-// judgeAnswer has the machine judge what a server says, up to what is not for the fast path, and returns how many bytes that is.
-func (s *session) judgeAnswer(b []byte) (n int) {
+// judgeAnswer has the machine judge what a server says, up to what is not for the fast path. It returns how many bytes that is,
+// and when the request was done, by clock; 0 = that is not known.
+func (s *session) judgeAnswer(b []byte) (n int, now time.Duration) {
 	m := &s.machine
 	inQuery, _ := m.inQuery()
 	for n < len(b) {
@@ -396,19 +397,19 @@ func (s *session) judgeAnswer(b []byte) (n int) {
 				break // the session gets the same error
 			}
 			if msg.typ == pgwire.TypeReadyForQuery {
-				s.measure(pgwire.TxIdle)
+				now = s.measure(pgwire.TxIdle)
 			}
 			if m.sayLocal(); m.st.empty() || len(m.toClient) > 0 {
-				return n + size
+				return n + size, now
 			}
 		}
 		n += size
 	}
-	return n
+	return n, now
 }
 
 // giveBack is release where nothing has to be waited for.
-func (s *session) giveBack() bool {
+func (s *session) giveBack(now time.Duration) bool {
 	srv := s.srv
 	s.cancelMu.Lock()
 	canceling := s.canceling != nil
@@ -419,7 +420,10 @@ func (s *session) giveBack() bool {
 	if canceling || srv.cancelInDoubt.Load() || !s.machine.fit() {
 		return false
 	}
-	srv.idleAt, srv.shared = clock(), true
+	if now == 0 {
+		now = clock()
+	}
+	srv.idleAt, srv.shared = now, true
 	if !s.lease.TryRelease() {
 		return false
 	}

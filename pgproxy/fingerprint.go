@@ -45,7 +45,7 @@ func fingerprintOf(typ byte, body []byte, size int) uint64 {
 
 // described looks at what a server says of a statement, or of a portal made from it: o is what it answers.
 func (m *machine) described(o *op, msg message) {
-	is, described, told := fingerprintOf(msg.typ, msg.body, msg.size), &o.on.columns, &o.st.columns
+	is, described, told := fingerprintOf(msg.typ, msg.body, msg.size()), &o.on.columns, &o.st.columns
 	if msg.typ == pgwire.TypeParameterDescription {
 		described, told = &o.on.parameters, &o.st.parameters
 	}

@@ -92,12 +92,18 @@ type work struct {
 	reports    uint16            // of which trackedNames a value was reported since then
 }
 
-// message is a message to be judged.
+// message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
 type message struct {
-	typ  byte
-	size int    // bytes of its body
-	body []byte // the beginning of it, as much as is there; it is not kept
+	body   []byte // the beginning of its body, as much as is there; it is not kept
+	length int32  // bytes of all of it
+	typ    byte
 }
+
+// newMessage returns one of which the header is known.
+func newMessage(h pgwire.Header) message { return message{typ: h.Type, length: int32(h.Len)} }
+
+// size returns how many bytes the body has.
+func (m *message) size() int { return int(m.length) }
 
 // verb says what a driver does with the message that was judged.
 type verb byte
@@ -121,7 +127,7 @@ type action struct {
 }
 
 // whole reports whether n bytes of the body are there, or all of it if it is shorter.
-func (m *message) whole(n int) bool { return len(m.body) >= min(n, m.size) }
+func (m *message) whole(n int) bool { return len(m.body) >= min(n, m.size()) }
 
 // errBadMessage is the end of a client that breaks the protocol.
 func errBadMessage(typ byte, size int) error {
@@ -130,19 +136,18 @@ func errBadMessage(typ byte, size int) error {
 
 // checkClient refuses what no client may send. It needs no machine: a message that is too long is not waited for.
 func checkClient(typ byte, size int) error {
-	limit := -1
-	switch typ {
-	case pgwire.TypeSync, pgwire.TypeFlush, pgwire.TypeCopyDone:
-		limit = 0
-	case pgwire.TypeDescribe, pgwire.TypeExecute, pgwire.TypeClose, pgwire.TypeCopyFail:
-		limit = maxSmallBody
-	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind, pgwire.TypeFunctionCall, pgwire.TypeCopyData, pgwire.TypeTerminate:
-		limit = math.MaxInt
-	}
-	if size > limit {
+	if size >= bodyLimits[typ] {
 		return errBadMessage(typ, size)
 	}
 	return nil
+}
+
+// bodyLimits are the sizes from which on a client's message is none, by type, in bytes.
+var bodyLimits = [256]int{
+	pgwire.TypeSync: 1, pgwire.TypeFlush: 1, pgwire.TypeCopyDone: 1,
+	pgwire.TypeDescribe: maxSmallBody + 1, pgwire.TypeExecute: maxSmallBody + 1, pgwire.TypeClose: maxSmallBody + 1, pgwire.TypeCopyFail: maxSmallBody + 1,
+	pgwire.TypeQuery: math.MaxInt, pgwire.TypeParse: math.MaxInt, pgwire.TypeBind: math.MaxInt, pgwire.TypeFunctionCall: math.MaxInt,
+	pgwire.TypeCopyData: math.MaxInt, pgwire.TypeTerminate: math.MaxInt,
 }
 
 // maxSmallBody is PostgreSQL's limit for messages that are short (PQ_SMALL_MESSAGE_LIMIT without

@@ -10,7 +10,7 @@ import (
 
 // clientMessage judges the client's next message. An error is the end of the session, and has changed nothing.
 func (m *machine) clientMessage(msg message) (action, error) {
-	if err := checkClient(msg.typ, msg.size); err != nil {
+	if err := checkClient(msg.typ, msg.size()); err != nil {
 		return action{}, err
 	}
 	if msg.typ == pgwire.TypeTerminate {
@@ -77,7 +77,8 @@ func (m *machine) withoutServer(msg message) (action, error) {
 			return act, nil
 		}
 	case msg.typ == pgwire.TypeParse:
-		return action{do: lease, later: msg.size <= maxNames-headerSize}, nil
+		unnamed := len(msg.body) > 0 && msg.body[0] == 0
+		return action{do: lease, later: !unnamed && msg.size() <= maxNames-headerSize}, nil
 	}
 	return action{do: lease}, nil
 }
@@ -126,7 +127,7 @@ func (m *machine) learnedAll(names []string) bool {
 // parse judges Parse.
 func (m *machine) parse(msg message) (action, error) {
 	if !msg.whole(peekSize) {
-		return action{do: more, n: min(msg.size, peekSize)}, nil
+		return action{do: more, n: min(msg.size(), peekSize)}, nil
 	}
 	i := bytes.IndexByte(msg.body, 0)
 	if i == 0 {
@@ -136,15 +137,15 @@ func (m *machine) parse(msg message) (action, error) {
 		i = len(msg.body)
 	}
 	name := statementKey(msg.body[:i])
-	if msg.size > maxClientStatements {
-		m.rejectTooLarge(string(name), msg.size)
+	if msg.size() > maxClientStatements {
+		m.rejectTooLarge(string(name), msg.size())
 		return action{do: take}, nil
 	}
 	if !m.learned(name, false) {
 		return action{do: wait}, nil
 	}
-	if !msg.whole(msg.size) {
-		return action{do: more, n: msg.size}, nil
+	if !msg.whole(msg.size()) {
+		return action{do: more, n: msg.size()}, nil
 	}
 	full, body, ok := bytes.Cut(msg.body, []byte{0})
 	if !ok {
@@ -160,10 +161,10 @@ func (m *machine) bind(msg message) (action, error) {
 	switch {
 	case err == nil:
 	case !msg.whole(peekSize):
-		return action{do: more, n: min(msg.size, peekSize)}, nil
+		return action{do: more, n: min(msg.size(), peekSize)}, nil
 	case !msg.whole(maxNames):
-		return action{do: more, n: min(msg.size, maxNames)}, nil
-	case msg.size > maxNames:
+		return action{do: more, n: min(msg.size(), maxNames)}, nil
+	case msg.size() > maxNames:
 		m.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf("the names in Bind take more than %d bytes", maxNames))
 		return action{do: take}, nil
 	default:
@@ -188,7 +189,7 @@ func (m *machine) bind(msg message) (action, error) {
 	if on == nil {
 		return action{do: pass}, nil // under the name that it has
 	}
-	m.toServer = pgwire.AppendHeader(m.toServer, pgwire.TypeBind, msg.size-len(name)+len(server))
+	m.toServer = pgwire.AppendHeader(m.toServer, pgwire.TypeBind, msg.size()-len(name)+len(server))
 	m.toServer = append(append(m.toServer, portal...), 0)
 	m.toServer = append(append(m.toServer, server...), 0)
 	return action{do: passRest, n: n}, nil
@@ -231,11 +232,11 @@ func (m *machine) describe(msg message) (action, error) {
 
 // named returns what a Describe or a Close is about, with the action pass.
 func (m *machine) named(msg message) (object byte, name []byte, act action, err error) {
-	if !msg.whole(msg.size) {
-		return 0, nil, action{do: more, n: msg.size}, nil
+	if !msg.whole(msg.size()) {
+		return 0, nil, action{do: more, n: msg.size()}, nil
 	}
 	if len(msg.body) < 2 || bytes.IndexByte(msg.body[1:], 0) != len(msg.body)-2 {
-		return 0, nil, action{}, errBadMessage(msg.typ, msg.size)
+		return 0, nil, action{}, errBadMessage(msg.typ, msg.size())
 	}
 	object, name = msg.body[0], msg.body[1:len(msg.body)-1]
 	if object == pgwire.ObjectStatement && !m.learned(statementKey(name), true) {
@@ -292,7 +293,7 @@ func (m *machine) execute(msg message) action {
 	drop := ""
 	if len(m.drops) > 0 {
 		if !msg.whole(peekSize) {
-			return action{do: more, n: min(msg.size, peekSize)}
+			return action{do: more, n: min(msg.size(), peekSize)}
 		}
 		portal, _, _ := bytes.Cut(msg.body, []byte{0})
 		if name, ok := m.drops[string(portal)]; ok {

@@ -29,7 +29,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	case pgwire.TypeErrorResponse:
 		return m.failed(msg.body)
 	case pgwire.TypeReadyForQuery:
-		if status = pgwire.TxStatus(firstByte(msg.body)); msg.size != 1 || !status.Valid() {
+		if status = pgwire.TxStatus(firstByte(msg.body)); msg.size() != 1 || !status.Valid() {
 			return action{}, fmt.Errorf("%w: ReadyForQuery", errBackendProtocol)
 		}
 		if status == pgwire.TxIdle {
@@ -44,7 +44,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		}
 	case pgwire.TypeParameterDescription, pgwire.TypeRowDescription, pgwire.TypeNoData:
 		if o := m.st.first(); o.tells() {
-			if n := min(msg.size, maxPeek); len(msg.body) < n {
+			if n := min(msg.size(), maxPeek); len(msg.body) < n {
 				return action{do: more, n: n}, nil
 			}
 			m.described(o, msg)
@@ -63,11 +63,11 @@ func (m *machine) serverMessage(msg message) (action, error) {
 func wanted(msg message) int {
 	switch msg.typ {
 	case pgwire.TypeReadyForQuery, pgwire.TypeParameterStatus:
-		return msg.size
+		return msg.size()
 	case pgwire.TypeCommandComplete:
-		return min(msg.size, maxTag)
+		return min(msg.size(), maxTag)
 	case pgwire.TypeErrorResponse:
-		return min(msg.size, peekSize)
+		return min(msg.size(), peekSize)
 	}
 	return 0
 }

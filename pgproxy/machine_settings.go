@@ -205,7 +205,7 @@ func (m *machine) startOver() {
 	m.replan()
 }
 
-// parameter takes a ParameterStatus in: true means that the server is no standby any more, or has become one.
+// parameter takes in what a server reports of a parameter.
 func (s *serverState) parameter(p pgwire.Param) {
 	if s.params.set(p.Name, p.Value) >= 0 {
 		s.view = unique.Make(s.params)

@@ -169,6 +169,9 @@ func ours(name []byte) bool { return bytes.HasPrefix(name, []byte(namePrefix)) }
 
 // sayLocal gives the client the answers of our own that are due.
 func (m *machine) sayLocal() {
+	if !m.st.speaksNext() {
+		return
+	}
 	for !m.partial {
 		o, ok := m.st.local()
 		if !ok {

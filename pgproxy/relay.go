@@ -69,7 +69,7 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	msg := message{typ: h.Type, size: h.Len}
+	msg := newMessage(h)
 	if msg.body, err = s.c.Reader.Peek(s.c.Reader.Buffered()); err != nil {
 		return false, err
 	}
@@ -155,7 +155,7 @@ func (s *session) sendOwn() error {
 func (s *session) forward(msg message, act action) error {
 	w, consumed := s.srv.w, s.c.Reader.Left() == 0
 	if act.do == pass {
-		w.Header(msg.typ, msg.size)
+		w.Header(msg.typ, msg.size())
 	}
 	if !consumed {
 		s.c.Reader.Discard(act.n)
@@ -184,13 +184,13 @@ func (s *session) forward(msg message, act action) error {
 // of its request is dropped.
 func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 	r := s.c.Reader
-	if r.Buffered() < msg.size {
-		if msg.body, err = r.Peek(msg.size); err != nil {
+	if !msg.whole(maxPeek) {
+		if msg.body, err = r.Peek(msg.size()); err != nil {
 			return false, err
 		}
 		s.meter.asked = clock()
 	}
-	alone := r.Buffered() <= msg.size+len(syncMessage) && !s.x.begun()
+	alone := r.Buffered() <= msg.size()+len(syncMessage) && !s.x.begun()
 	if later && alone && s.b.up.AllInUse() && s.machine.parseLater(*msg) {
 		s.tell()
 		return true, r.Skip()
@@ -202,10 +202,10 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 		return true, s.notLeased(msg.typ, err)
 	}
 	s.forwarding = true // and no server reader runs
-	if err := s.pace(msg.size + headerSize); err != nil || !s.c.showsStatements() {
+	if err := s.pace(msg.size() + headerSize); err != nil || !s.c.showsStatements() {
 		return false, err
 	}
-	return false, s.showMessage(pgwire.Header{Type: msg.typ, Len: msg.size})
+	return false, s.showMessage(pgwire.Header{Type: msg.typ, Len: msg.size()})
 }
 
 // syncMessage is a Sync.
@@ -416,7 +416,7 @@ var errClientWrite = errors.New("cannot write to the client")
 // is held.
 func (s *session) answer(h pgwire.Header) error {
 	m, r := &s.machine, s.srv.r
-	msg := message{typ: h.Type, size: h.Len}
+	msg := newMessage(h)
 	act := action{do: more, n: min(h.Len, r.Buffered())}
 	for act.do == more {
 		var err error
@@ -466,7 +466,7 @@ func (s *session) passOn() error {
 // for a piece: a server can stop in the middle of a message until it hears more.
 func (s *session) toClient(msg message) error {
 	w, r, m := s.c.Writer, s.srv.r, &s.machine
-	w.Header(msg.typ, msg.size)
+	w.Header(msg.typ, msg.size())
 	m.partial = true // and stays so if the message cannot be ended
 	if r.Left() == 0 {
 		_, _ = w.Write(msg.body) // Flush tells

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unique"
 
@@ -100,25 +101,47 @@ func (s *session) restore(rest any) {
 	}
 }
 
-var works = sync.Pool{New: func() any {
-	w := new(work)
-	w.st.reset()
-	return w
-}}
+// works are what idle sessions do not need. A loop has one at hand, by its number, so that the next request on it finds that in the
+// processor's cache.
+var works struct {
+	atHand [64]struct {
+		atomic.Pointer[work]
+		_ [cacheLine - 8]byte
+	}
+	pool sync.Pool
+}
+
+// cacheLine is the size of one, in bytes.
+const cacheLine = 64
 
 // wake gets the machine what it needs while the session is not idle.
 func (s *session) wake() {
-	if s.machine.work == nil {
-		s.machine.work = works.Get().(*work)
+	if s.machine.work != nil {
+		return
 	}
+	w := works.atHand[s.meter.place%len(works.atHand)].Swap(nil)
+	if w == nil {
+		w, _ = works.pool.Get().(*work)
+	}
+	if w == nil {
+		w = new(work)
+		w.st.reset()
+	}
+	s.machine.work = w
 }
 
-// rest gives that back.
+// rest gives that back. Nothing is owed to the client, or the server connection is lost.
 func (s *session) rest() {
-	if m := &s.machine; m.work != nil {
-		m.st.reset()
-		works.Put(m.work)
-		m.work = nil
+	w := s.machine.work
+	if w == nil {
+		return
+	}
+	s.machine.work = nil
+	if !w.st.free() || cap(w.st.queue) > maxKeptOps {
+		w.st.reset()
+	}
+	if !works.atHand[s.meter.place%len(works.atHand)].CompareAndSwap(nil, w) {
+		works.pool.Put(w)
 	}
 }
 

@@ -111,8 +111,8 @@ func (s *state) owed() int { return len(s.queue) - s.head }
 
 // deallocated takes the next name off those that the op under way deallocates; "" = there is none.
 func (s *state) deallocated() (name string) {
-	if o, ok := s.front(); ok && o.deallocates() {
-		name, s.queue[s.head].name, _ = strings.Cut(o.name, "\x00")
+	if o := s.first(); o != nil && o.deallocates() {
+		name, o.name, _ = strings.Cut(o.name, "\x00")
 	}
 	return name
 }
@@ -176,15 +176,7 @@ func (s *state) copyDone() {
 	}
 }
 
-// front returns the op the server is answering; ok is false when there is none.
-func (s *state) front() (o op, ok bool) {
-	if s.empty() {
-		return op{}, false
-	}
-	return s.queue[s.head], true
-}
-
-// first is front without a copy, nil when there is none. It is valid until the queue changes.
+// first returns the op the server is answering, nil when there is none. It is valid until the queue changes.
 func (s *state) first() *op {
 	if s.empty() {
 		return nil
@@ -192,34 +184,46 @@ func (s *state) first() *op {
 	return &s.queue[s.head]
 }
 
-func (s *state) pop() op {
-	o := s.queue[s.head]
-	s.queue[s.head] = op{}
-	s.head++
+// pop takes the op off that first returned.
+func (s *state) pop() (was op) {
+	was = s.queue[s.head]
+	s.drop()
+	return was
+}
+
+// drop is pop without a copy.
+func (s *state) drop() {
+	o := &s.queue[s.head]
 	if o.kind.ends() {
 		s.ends--
 	}
 	if o.kind == opQuery {
 		s.queries--
 	}
-	return o
+	*o = op{}
+	s.head++
 }
 
 // local returns the next answer of our own that is due now, taking it off the queue.
 func (s *state) local() (o op, ok bool) {
 	for {
-		o, ok = s.front()
-		switch {
-		case !ok:
+		switch o := s.first(); {
+		case o == nil:
 			return op{}, false
 		case o.kind == opCopyEnd:
-			s.pop()
+			s.drop()
 		case o.kind == opSaidClose:
 			return s.pop(), true
 		default:
 			return op{}, false
 		}
 	}
+}
+
+// speaksNext reports whether local may have something.
+func (s *state) speaksNext() bool {
+	o := s.first()
+	return o != nil && (o.kind == opCopyEnd || o.kind == opSaidClose)
 }
 
 // answer notes a message of the server and reports whether the client is to have it. status is
@@ -240,17 +244,18 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 	case pgwire.TypeNoData:
 		return s.complete(typ, opDescribe, opInjectedDescribe)
 	case pgwire.TypeParameterDescription:
-		o, ok := s.front()
-		return !ok || o.kind != opInjectedDescribe, nil
+		o := s.first()
+		return o == nil || o.kind != opInjectedDescribe, nil
 	case pgwire.TypeRowDescription:
-		if o, ok := s.front(); ok && (o.kind == opDescribe || o.kind == opInjectedDescribe) {
-			s.pop()
-			return o.kind == opDescribe, nil
+		if o := s.first(); o != nil && (o.kind == opDescribe || o.kind == opInjectedDescribe) {
+			forward = o.kind == opDescribe
+			s.drop()
+			return forward, nil
 		}
 	case pgwire.TypeCommandComplete, pgwire.TypeEmptyQueryResponse, pgwire.TypePortalSuspended:
 		s.copyOut, s.ignored = false, s.ignored && s.copyIn
-		if o, ok := s.front(); ok && o.kind == opExecute {
-			s.pop()
+		if o := s.first(); o != nil && o.kind == opExecute {
+			s.drop()
 			s.answered++
 		}
 	case pgwire.TypeCopyInResponse:
@@ -267,19 +272,21 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 
 // complete takes off the op a completion belongs to. Injected ones are not forwarded.
 func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err error) {
-	o, ok := s.front()
-	if !ok || o.kind != asked && o.kind != injected {
+	o := s.first()
+	if o == nil || o.kind != asked && o.kind != injected {
 		return false, fmt.Errorf("%w: type %q", errBackendProtocol, typ)
 	}
-	s.pop()
-	return o.kind == asked, nil
+	forward = o.kind == asked
+	s.drop()
+	return forward, nil
 }
 
 // ready notes ReadyForQuery. Ops before the one it answers are gone with it.
 func (s *state) ready(status pgwire.TxStatus) error {
 	s.tx, s.copyIn, s.copyOut = status, false, false
 	for !s.empty() {
-		if kind := s.pop().kind; kind.ends() {
+		kind := s.first().kind
+		if s.drop(); kind.ends() {
 			if kind != opSync {
 				s.answered++
 			}
@@ -299,14 +306,14 @@ func (s *state) fail() {
 	s.copyIn, s.copyOut = false, false
 	s.doubtful = s.doubtful || s.ignored
 	s.undone, s.failed = s.undone[:0], op{}
-	o, ok := s.front()
-	if !ok || !o.kind.extended() {
+	o := s.first()
+	if o == nil || !o.kind.extended() {
 		return
 	}
-	s.failed = o
+	s.failed = *o
 	s.answered++
 	for !s.empty() {
-		if o, _ = s.front(); o.kind == opSync {
+		if s.first().kind == opSync {
 			return
 		}
 		s.undone = append(s.undone, s.pop())

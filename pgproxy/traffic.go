@@ -189,15 +189,16 @@ func (m *Meter) ready(status pgwire.TxStatus, more bool) (now time.Duration) {
 // CountSQLState counts an error that the client is told. Error and Fatal do so by themselves.
 func (c *Client) CountSQLState(code string) { c.traffic.Shard(c.place()).Add(classOf(code), 1) }
 
-// measure counts what ReadyForQuery has ended. Where a server reader runs, mu is held.
-func (s *session) measure(status pgwire.TxStatus) {
+// measure counts what ReadyForQuery has ended, and returns when that is, by clock; 0 = no request was under way. Where a server reader runs, mu is held.
+func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
 	st := &s.machine.st
 	s.meter.queries += uint64(st.answered)
 	st.answered = 0
 	asked := s.meter.asked
-	if now := s.meter.ready(status, st.ends > 0); now > 0 {
+	if now = s.meter.ready(status, st.ends > 0); now > 0 {
 		s.lease.Traffic().Shard(s.meter.place).Observe(timeAlone, now-max(asked, s.leasedAt))
 	}
+	return now
 }
 
 // count counts a message of the server that was judged. Where a server reader runs, mu is held.

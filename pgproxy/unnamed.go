@@ -51,9 +51,9 @@ func (m *machine) change(o op, own bool) (id uint64, ok bool) {
 
 // parseUnnamed judges Parse of the unnamed statement, and keeps its text if that is short.
 func (m *machine) parseUnnamed(msg message) action {
-	kept := msg.size <= maxUnnamed
-	if kept && !msg.whole(msg.size) {
-		return action{do: more, n: msg.size}
+	kept := msg.size() <= maxUnnamed
+	if kept && !msg.whole(msg.size()) {
+		return action{do: more, n: msg.size()}
 	}
 	id, ok := m.change(op{kind: opParse}, true)
 	if !ok {
@@ -118,9 +118,8 @@ func (m *machine) knowsUnnamed() bool {
 
 // parsed notes that the server has done a Parse.
 func (m *machine) parsed() {
-	o, ok := m.st.front()
-	switch {
-	case !ok:
+	switch o := m.st.first(); {
+	case o == nil:
 	case o.id != 0:
 		m.changesDone(o.id)
 	case o.on != nil:
