@@ -11,11 +11,13 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestDashboardInChromium renders the dashboard of a gateway in trouble: it says so, what others have named is text, and the console stays
@@ -30,6 +32,34 @@ func TestDashboardInChromium(t *testing.T) {
 		">none of pg</div>", ">GET a.example/&lt;img src=x&gt;</div>", ">select &lt;b&gt;</div>", ">drains, for ", "20 of 25: the longest holders",
 	} {
 		if !strings.Contains(dom, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(dom, "<img") || t.Failed() {
+		t.Errorf("the page is\n%s", dom)
+	}
+}
+
+// TestDashboardShowsRatesInChromium: and what is not the default about endpoints, and where they were found.
+func TestDashboardShowsRatesInChromium(t *testing.T) {
+	var asked atomic.Uint64
+	moving := func() admin.Snapshot {
+		s, n := snapshot(), asked.Add(1)
+		s.Listeners[0].Accepted, s.Listeners[0].BytesIn, s.Listeners[0].BytesOut = 5*n, 300*n, (8<<20)*n
+		pg := &s.Upstreams[0].Status
+		pg.Source = upstream.SourceStatus{Name: "dns pg.internal:5432 " + hostile, Updated: time.Now(), FailingSince: time.Now().Add(-time.Minute), LastError: "no answer " + hostile}
+		pg.Endpoints[0].Weight, pg.Endpoints[0].Priority, pg.Endpoints[0].Zone = 3, 1, "eu-1"
+		pg.Endpoints[0].Pool.Acquired = 70 * n
+		s.Upstreams[1].Source = upstream.SourceStatus{Name: "file endpoints.yaml", Updated: time.Now()}
+		return s
+	}
+	dom := render(t, newHandler(t, admin.Config{Snapshot: moving}), "MiB/s")
+	for _, want := range []string{
+		`>in now</dt><dd>[1-9][0-9.]* B/s</dd>`, `>out now</dt><dd>[1-9][0-9.]* MiB/s</dd>`, `>new sessions</dt><dd>[1-9][0-9.]*/s</dd>`, `>errors now</dt><dd>0/s</dd>`,
+		`>acquired</dt><dd>[1-9][0-9.]*/s</dd>`, `>weight 3, priority 1, zone eu-1</p>`, `>found by dns pg.internal:5432 &lt;/script.* fails since 1 min .* no answer &lt;/script`,
+		`>found by file endpoints.yaml</p>`,
+	} {
+		if !regexp.MustCompile(want).MatchString(dom) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}

@@ -70,6 +70,21 @@ function uptime(s) {
 
 const percent = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(part === whole ? 0 : 1) + " %" : "–");
 
+// rates makes rates per second of counters from one answer to the next: null at first, and where a counter began anew.
+function rates() {
+  let last = null;
+  return (...counters) => {
+    const before = last, at = performance.now();
+    last = { at, counters };
+    const rate = (n, i) => (!before || n < before.counters[i] || at <= before.at ? null : (1000 * (n - before.counters[i])) / (at - before.at));
+    return counters.map(rate);
+  };
+}
+
+const perSecond = (rate, written) => (rate === null ? "–" : written(rate) + "/s");
+const rounded = (n) => bytes(Math.round(n));
+const decimal = (n) => (n < 10 ? String(Number(n.toFixed(1))) : count(Math.round(n)));
+
 // reuse leaves out connections that are never used twice, as TCP's: the next client would see the last one's bytes.
 function reuse(pools) {
   const counted = pools.filter((p) => p.reuses);
@@ -120,6 +135,22 @@ function sparkline(label) {
   };
 }
 
+// place says what is not the default about an endpoint.
+function place(e) {
+  const parts = [];
+  if (e.weight > 1) parts.push("weight " + e.weight);
+  if (e.priority > 0) parts.push("priority " + e.priority);
+  if (e.zone) parts.push("zone " + e.zone);
+  return parts.join(", ");
+}
+
+// found says where the endpoints of an upstream come from, and since when its source fails.
+function found(source) {
+  if (!source) return "";
+  if (!source.failing_since) return "found by " + source.name;
+  return "found by " + source.name + ", which fails since " + uptime((Date.now() - Date.parse(source.failing_since)) / 1000) + ": " + source.last_error;
+}
+
 function poolCard() {
   const root = element("article", "card");
   const head = element("div", "row");
@@ -129,20 +160,23 @@ function poolCard() {
   const bar = element("div", "bar"), used = element("span", "used"), idle = element("span", "idle");
   bar.append(used, idle);
   const list = element("dl", "numbers");
-  const set = numbers(list, ["in use", "idle", "waiting", "max", "reuse", "opened", "reused", "failed", "p50", "p99"]);
-  const error = element("p", "error");
-  root.append(head, spark.root, bar, list, error);
+  const set = numbers(list, ["in use", "idle", "waiting", "max", "acquired", "reuse", "opened", "reused", "failed", "p50", "p99"]);
+  const about = element("p", "quiet"), error = element("p", "error"), rate = rates();
+  root.append(head, about, spark.root, bar, list, error);
   return {
     root,
     update(e) {
       const p = e.pool;
       setText(name, e.address);
+      setText(about, place(e));
+      about.hidden = !about.textContent;
       setTag(health, { healthy: "good", unhealthy: "bad" }[e.state] || "warn", e.state);
       spark.add(p.in_use + p.direct);
       const size = Math.max(1, p.max_size);
       used.style.width = Math.min(100, (100 * p.in_use) / size) + "%";
       idle.style.width = Math.min(100, (100 * p.idle) / size) + "%";
-      set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), reuse([p]),
+      const [acquired] = rate(p.acquired);
+      set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), perSecond(acquired, decimal), reuse([p]),
         count(p.opened), count(p.reused), count(p.open_failed), duration(p.acquire_seconds.p50), duration(p.acquire_seconds.p99));
       const wrong = e.state !== "healthy"; // else it may be over, and nobody has opened a connection since
       const why = (wrong && e.last_error) || p.last_open_error;
@@ -158,8 +192,8 @@ function upstreamView() {
   const head = element("div", "row");
   const name = element("h3"), protocol = element("span", "tag"), about = element("span", "quiet"), open = element("span", "tag warn", "every endpoint is out");
   head.append(name, protocol, about, open);
-  const grid = element("div", "grid");
-  root.append(head, grid);
+  const source = element("p", "quiet"), grid = element("div", "grid");
+  root.append(head, source, grid);
   const cards = new Map();
   return {
     root,
@@ -169,6 +203,9 @@ function upstreamView() {
       const file = u.endpoints.some((e) => e.address.startsWith("sqlite:"));
       setText(about, file || u.endpoints.length === 1 ? "" : u.balance + " over " + u.endpoints.length + " endpoints");
       open.hidden = !u.fail_open;
+      source.className = u.source && u.source.failing_since ? "error" : "quiet";
+      setText(source, found(u.source));
+      source.hidden = !u.source;
       root.classList.toggle("wide", u.endpoints.length > 1);
       keep(grid, cards, u.endpoints, (e) => e.address, poolCard).forEach((card, i) => card.update(u.endpoints[i]));
     },
@@ -182,8 +219,8 @@ function listenerCard() {
   head.append(name, protocol);
   const address = element("p", "quiet");
   const list = element("dl", "numbers");
-  const set = numbers(list, ["sessions", "queued", "accepted", "rejected", "errors", "in", "out", "max"]);
-  const error = element("p", "quiet");
+  const set = numbers(list, ["sessions", "queued", "accepted", "rejected", "errors", "in", "out", "max", "new sessions", "errors now", "in now", "out now"]);
+  const error = element("p", "quiet"), rate = rates();
   root.append(head, address, list, error);
   return {
     root,
@@ -194,7 +231,9 @@ function listenerCard() {
       setText(address, l.address);
       const errors = Object.entries(l.errors).filter(([, n]) => n > 0);
       const total = errors.reduce((sum, [, n]) => sum + n, 0);
-      set(count(l.active), count(l.queued), count(l.accepted), count(l.rejected), count(total), bytes(l.bytes_in), bytes(l.bytes_out), count(l.max_conns));
+      const [accepted, failed, received, sent] = rate(l.accepted, total, l.bytes_in, l.bytes_out);
+      set(count(l.active), count(l.queued), count(l.accepted), count(l.rejected), count(total), bytes(l.bytes_in), bytes(l.bytes_out), count(l.max_conns),
+        perSecond(accepted, decimal), perSecond(failed, decimal), perSecond(received, rounded), perSecond(sent, rounded));
       setText(error, errors.map(([reason, n]) => reason + " " + count(n)).join(", "));
     },
   };
