@@ -29,7 +29,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak suites test-kube clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak leakhunt crossed suites test-kube clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -86,8 +86,14 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SOAK (30m) each, looking for leaks: dist/soak.txt (HEADPOND_ENGINE=…)
 	@GO='$(GO)' SOAK='$(SOAK)' sh scripts/soak.sh
 
-suites: test-deps ## Run asyncpg's and SQLAlchemy's own tests straight on PostgreSQL and through the gateway, and compare (needs PyPI)
-	$(GO) test -tags suites -count 1 -timeout 60m -v -run Suites ./integration
+leakhunt: test-deps ## Try all cases of session state that could leak or get lost, also with PgBouncer if there is one (REWRITE=1 writes list and table)
+	$(GO) test -count 1 -timeout 20m -v -run LeakHunt ./integration -leakhunt $(if $(REWRITE),-leakhunt-rewrite)
+
+crossed: test-deps ## Have fifty clients of each driver on five connections look for answers that are not their own
+	$(GO) test -count 1 -timeout 60m -v -run CrossedAnswers ./integration -crossed 400
+
+suites: test-deps ## Run PostgreSQL's and its drivers' own tests straight and through the gateway, and compare (needs PyPI, deb-src; SUITES=Suites/pgx)
+	$(GO) test -tags suites -count 1 -timeout 180m -v -run '$(or $(SUITES),Suites|Regress)' ./integration
 
 test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, 15 minutes)
 	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-kube.sh

@@ -1,0 +1,278 @@
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/pgtest"
+)
+
+var (
+	huntAll     = flag.Bool("leakhunt", false, "try all ways of the leak hunt, and PgBouncer if there is one")
+	huntRewrite = flag.Bool("leakhunt-rewrite", false, "write what the leak hunt sees to testdata/leakhunt.txt and docs/postgres.md; with -leakhunt")
+	huntOnly    = flag.String("leakhunt-kind", "", "try one kind of state only, and tell all that is seen")
+)
+
+// huntWorkers cases run at the same time: most of them wait.
+const huntWorkers = 6
+
+// caseID names a case of the hunt.
+type caseID struct{ target, kind, way string }
+
+// hunt is a run of the leak hunt.
+type hunt struct {
+	t        *testing.T
+	server   *pgtest.Cluster
+	kinds    []kind
+	staying  []way
+	leaving  []way
+	direct   *huntTarget
+	single   *huntTarget   // direct, without another client meanwhile
+	targets  []*huntTarget // Headpond's two modes, and PgBouncer's
+	subs     map[string]*strings.Replacer
+	mu       sync.Mutex // guards verdicts
+	verdicts map[caseID]verdict
+}
+
+// shortWays are the ways that `make test` tries, with every kind: what every user does, and what resets are most likely to miss.
+var shortWays = []string{"other-client", "other-makes-the-same", "own-discard-all", "terminate", "reset-in-transaction"}
+
+// TestLeakHunt makes each kind of session state, has something happen to the client, and asks two questions: does another client on the same
+// server connection see the state (a leak), and does the client miss it (a loss)? What a client sees straight on the server is right. Cases
+// that go wrong have to be in testdata/leakhunt.txt with the reason, and those listed there have to go wrong.
+func TestLeakHunt(t *testing.T) {
+	h := newHunt(t)
+	h.startTargets()
+	h.run()
+	if *huntAll {
+		h.restarts()
+	}
+	h.compare()
+}
+
+func newHunt(t *testing.T) *hunt {
+	h := &hunt{t: t, kinds: slices.DeleteFunc(huntKinds(), func(k kind) bool { return *huntOnly != "" && k.name != *huntOnly }), staying: stayingWays(), leaving: leavingWays(), verdicts: map[caseID]verdict{}, subs: map[string]*strings.Replacer{}}
+	if !*huntAll {
+		short := func(w way) bool { return !slices.Contains(shortWays, w.name) }
+		h.staying, h.leaving = slices.DeleteFunc(h.staying, short), slices.DeleteFunc(h.leaving, short)
+	}
+	h.server = pgtest.Start(t, pgtest.WithSetting("max_connections", "500"))
+	h.server.Exec(t, "create database "+huntDatabase)
+	h.fixtures()
+	return h
+}
+
+// connect connects past gateways.
+func (h *hunt) connect() *pgx.Conn {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, h.server.DSN(h.server.Superuser(), h.server.Password(), huntDatabase))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return conn
+}
+
+func (h *hunt) fixtures() {
+	one := &hunter{server: h.connect(), oids: map[string]uint32{}}
+	defer one.server.Close(context.Background())
+	if err := one.exec(huntFixture); err != nil {
+		h.t.Fatal(err)
+	}
+	for i := range h.kinds {
+		k := &h.kinds[i]
+		pairs := []string{"{k}", fmt.Sprintf("k%d", i), "{n}", fmt.Sprint(7000 + i), "{loopback}", fmt.Sprintf("host=127.0.0.1 port=%d dbname=%s", h.server.Port(), huntDatabase)}
+		if k.known != "" {
+			r, err := one.queryValue(k.known)
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			pairs = append(pairs, "{r}", r)
+		}
+		for _, value := range k.values {
+			h.subs[k.name+"/"+value] = strings.NewReplacer(append([]string{"{v}", value}, pairs...)...)
+		}
+		if err := one.exec("create role " + k.role() + " superuser login;" + h.subs[k.name+"/"+k.values[0]].Replace(k.fixture)); err != nil {
+			h.t.Fatalf("%s: %v", k.name, err)
+		}
+	}
+}
+
+// startTargets starts the gateway, with an upstream of one connection for each kind and mode, and PgBouncer.
+func (h *hunt) startTargets() {
+	h.direct = &huntTarget{name: "direct", addr: h.server.Addr(), kind: "direct", shares: true}
+	h.single = &huntTarget{name: "single", addr: h.server.Addr(), kind: "direct"}
+	var listeners, upstreams strings.Builder
+	for _, mode := range []string{"transaction", "session"} {
+		target := &huntTarget{name: mode, addr: address(h.t), kind: "headpond", shares: mode == "transaction"}
+		h.targets = append(h.targets, target)
+		var databases []string
+		for _, k := range h.kinds {
+			name := mode + "_" + k.role()
+			databases = append(databases, k.role()+": "+name)
+			fmt.Fprintf(&upstreams, "  %s: {endpoints: [%s], pool: {max_size: 1, acquire_timeout: 1s}, postgres: {user: %s, dbname: %s}}\n",
+				name, h.server.Addr(), k.role(), huntDatabase)
+		}
+		fmt.Fprintf(&listeners, "  - {name: %s, protocol: postgres, listen: %s, postgres: {mode: %s, auth: trust, databases: {%s}}}\n",
+			mode, target.addr, mode, strings.Join(databases, ", "))
+	}
+	g := startGateway(h.t, "listeners:\n"+listeners.String()+"upstreams:\n"+upstreams.String(), plain)
+	for _, target := range h.targets {
+		target.kill = killSession(g.admin)
+	}
+	if !*huntAll {
+		return
+	}
+	if _, err := exec.LookPath("pgbouncer"); err != nil {
+		h.t.Logf("no PgBouncer here to compare with: %v", err)
+		return
+	}
+	for _, mode := range []string{"transaction", "session"} {
+		h.targets = append(h.targets, h.startPgBouncer(mode))
+	}
+}
+
+// run tries all cases, a few kinds at a time.
+func (h *hunt) run() {
+	work := make(chan *kind)
+	var wg sync.WaitGroup
+	for range huntWorkers {
+		conn := h.connect()
+		wg.Go(func() {
+			defer conn.Close(context.Background())
+			for k := range work {
+				h.runKind(&hunter{server: conn, sub: h.subs, oids: map[string]uint32{}}, k)
+			}
+		})
+	}
+	start := time.Now()
+	for i := range h.kinds {
+		work <- &h.kinds[i]
+	}
+	close(work)
+	wg.Wait()
+	h.t.Logf("%d cases in %v", len(h.verdicts), time.Since(start).Round(time.Millisecond))
+}
+
+// try tries a case. An error of the hunt itself fails the test.
+func (h *hunt) try(one *hunter, target *huntTarget, k *kind, w *way, want *seen) seen {
+	one.target = target
+	s, err := one.try(k, w, want)
+	if err != nil {
+		h.t.Error(err)
+	}
+	if *huntOnly != "" {
+		h.t.Logf("%s, %s: %+v", target.name, w.name, s)
+	}
+	return s
+}
+
+// runKind tries a kind in all ways: first straight on the server, to learn what is right.
+func (h *hunt) runKind(one *hunter, k *kind) {
+	right, alone := map[string]seen{}, map[string]seen{} // with another client, and without
+	for i := range h.staying {
+		w := &h.staying[i]
+		right[w.name] = h.try(one, h.direct, k, w, nil)
+		alone[w.name] = right[w.name]
+		if k.alone {
+			alone[w.name] = h.try(one, h.single, k, w, nil)
+		}
+	}
+	left := h.try(one, h.direct, k, &h.leaving[0], nil)
+	plain := right[h.staying[0].name]
+	if plain.self == plain.other || plain.self == left.next {
+		h.t.Errorf("%s cannot show anything: straight on the server the client sees %q, another one %q, one that comes later %q", k.name, plain.self, plain.other, left.next)
+	}
+	for _, target := range h.targets {
+		for i := range h.staying {
+			w := &h.staying[i]
+			want := right[w.name]
+			if !target.shares {
+				want = alone[w.name]
+			}
+			h.judge(target, k, w, want, h.try(one, target, k, w, &want), []string{want.self, plain.self}, []string{want.next, left.next})
+		}
+		for i := range h.leaving {
+			if w := &h.leaving[i]; w.only == "" || w.only == target.kind {
+				h.judge(target, k, w, left, h.try(one, target, k, w, &left), nil, []string{left.next})
+			}
+		}
+	}
+}
+
+// judge compares a case with what it is straight on the server. A client that lost its server connection may be told so, or go on with its state.
+func (h *hunt) judge(target *huntTarget, k *kind, w *way, want, got seen, self, next []string) {
+	var v verdict
+	switch {
+	case got.made != want.made:
+		v.loss = fmt.Sprintf("made with %q, want %q", got.made, want.made)
+	case !w.stays || got.self == want.self:
+	case strings.HasPrefix(want.self, "gone") && (strings.HasPrefix(got.self, "gone") || slices.Contains(self, got.self)):
+	default:
+		v.loss = fmt.Sprintf("the client sees %q, want %q", got.self, want.self)
+	}
+	switch {
+	case got.other != "" && !got.refused && got.other != want.other:
+		v.leak = fmt.Sprintf("another client sees %q, want %q", got.other, want.other)
+	case strings.HasPrefix(got.made, "refused"):
+	case !slices.Contains(next, got.next):
+		v.leak = fmt.Sprintf("a later client sees %q, want %q", got.next, want.next)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.verdicts[caseID{target.name, k.name, w.name}] = v
+}
+
+// restarting is the way that takes all clients at once.
+var restarting = way{name: "server-restarted", stays: true}
+
+// restarts tries every kind with a restart of the server between the making and the look.
+func (h *hunt) restarts() {
+	one := &hunter{server: h.connect(), sub: h.subs, oids: map[string]uint32{}}
+	for _, target := range h.targets {
+		kept := make([]seen, len(h.kinds)) // the client sees it as long as it has its connection
+		straight := h.direct
+		if !target.shares {
+			straight = h.single
+		}
+		for i := range h.kinds {
+			kept[i] = h.try(one, straight, &h.kinds[i], &h.staying[0], nil)
+		}
+		one.target = target
+		players, made := make([]*player, len(h.kinds)), make([]seen, len(h.kinds))
+		for i := range h.kinds {
+			k := &h.kinds[i]
+			p, err := one.begin(k)
+			if err != nil {
+				made[i].made = "refused: " + err.Error()
+				continue
+			}
+			players[i], made[i].made = p, k.leave(p)
+		}
+		h.server.Restart(h.t)
+		one.server = h.connect()
+		for i, p := range players {
+			k := &h.kinds[i]
+			want := kept[i]
+			want.self = "gone"
+			if p != nil {
+				one.stay(k, &restarting, p, &want, &made[i])
+				made[i].next = one.next(k, want.nexts())
+			}
+			if made[i].other == want.next { // the client is gone for the others, too
+				want.other = want.next
+			}
+			h.judge(target, k, &restarting, want, made[i], []string{kept[i].self}, []string{want.next})
+		}
+	}
+	_ = one.server.Close(context.Background())
+}
