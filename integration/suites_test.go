@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"encoding/xml"
 	"fmt"
 	"maps"
 	"net"
@@ -15,32 +14,48 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headpond/headpond/internal/clienttest"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// suite is a project's own tests, as its source distribution on PyPI has them.
+// suite is a project's own tests.
 type suite struct {
-	project string   // on PyPI; the version is the one that integration/clients pins
-	needs   []string // besides the pinned clients
-	tests   []string
-	args    func(host, port, db string) (args, env []string)
+	// unpack returns a directory with the tests, which is removed when the test ends.
+	unpack func(t *testing.T) string
+	// run runs them and returns their outcomes by name: "passed", "skipped", or "failed: " and why.
+	run func(t *testing.T, dir string, at place) map[string]string
+	// prepare gives a database what the project's instructions ask for; nil = nothing more than extensions and schemas (prepareForSuite).
+	prepare func(t *testing.T, dir string, server *pgtest.Cluster, db string)
+}
+
+// place is where a suite is run.
+type place struct {
+	suite, mode    string // mode is "direct", or one of the gateway's
+	host, port, db string
 }
 
 var suites = map[string]suite{
-	"asyncpg": {"asyncpg", []string{"distro"}, []string{"tests"}, func(host, port, db string) (args, env []string) {
-		return []string{"--ignore", "tests/test__sourcecode.py"},
-			[]string{"PGHOST=" + host, "PGPORT=" + port, "PGUSER=postgres", "PGPASSWORD=postgres", "PGDATABASE=" + db}
-	}},
+	"asyncpg": pytestSuite("asyncpg", []string{"distro"}, func(at place) (args, env []string) {
+		return []string{"--ignore", "tests/test__sourcecode.py", "tests"}, libpqEnvironment(at)
+	}),
 	"sqlalchemy-psycopg": sqlalchemySuite("psycopg"),
 	"sqlalchemy-asyncpg": sqlalchemySuite("asyncpg"),
+	"psycopg":            psycopgSuite,
+	"pgx": goSuite("github.com/jackc/pgx/v5@v5.12.0", pgxSetup, func(at place) []string {
+		return []string{fmt.Sprintf("PGX_TEST_DATABASE=host=%s port=%s user=postgres password=postgres dbname=%s", at.host, at.port, at.db),
+			fmt.Sprintf("PGX_TEST_TCP_CONN_STRING=host=%s port=%s user=postgres password=postgres dbname=%s", at.host, at.port, at.db)}
+	}),
+	"lib-pq": goSuite("github.com/lib/pq@v1.12.3", nil, func(at place) []string { return append(libpqEnvironment(at), "PGSSLMODE=disable") }),
+}
+
+func libpqEnvironment(at place) []string {
+	return []string{"PGHOST=" + at.host, "PGPORT=" + at.port, "PGUSER=postgres", "PGPASSWORD=postgres", "PGDATABASE=" + at.db}
 }
 
 func sqlalchemySuite(driver string) suite {
-	return suite{"SQLAlchemy", nil, []string{"test/dialect/postgresql", "test/dialect/test_suite.py"},
-		func(host, port, db string) (args, env []string) {
-			return []string{"--maxfail", "10000", "--dburi", fmt.Sprintf("postgresql+%s://postgres:postgres@%s:%s/%s", driver, host, port, db)}, nil
-		}}
+	return pytestSuite("SQLAlchemy", nil, func(at place) (args, env []string) {
+		return []string{"--maxfail", "10000", "--dburi", fmt.Sprintf("postgresql+%s://postgres:postgres@%s:%s/%s", driver, at.host, at.port, at.db),
+			"test/dialect/postgresql", "test/dialect/test_suite.py"}, nil
+	})
 }
 
 // TestSuites runs the suites straight on a server, and through the gateway in both modes. A test that ends otherwise than it does straight
@@ -50,7 +65,10 @@ func TestSuites(t *testing.T) {
 	for name, s := range suites {
 		t.Run(name, func(t *testing.T) {
 			dir := s.unpack(t)
-			want := s.run(t, server, dir, name, "direct")
+			if dir == "" {
+				return // it has said why
+			}
+			want := s.runIn(t, server, dir, name, "direct")
 			passed := 0
 			for _, outcome := range want {
 				if outcome == "passed" {
@@ -63,35 +81,11 @@ func TestSuites(t *testing.T) {
 			}
 			for _, mode := range []string{"transaction", "session"} {
 				t.Run(mode, func(t *testing.T) {
-					compareSuites(t, explained(t, name, mode), want, s.run(t, server, dir, name, mode))
+					compareSuites(t, explained(t, name, mode), want, s.runIn(t, server, dir, name, mode))
 				})
 			}
 		})
 	}
-}
-
-// unpack returns a directory with the suite.
-func (s suite) unpack(t *testing.T) string {
-	t.Helper()
-	dir := sharedDir(t)
-	version := output(t, clienttest.Python(t, "-c", "import importlib.metadata as m; print(m.version('"+s.project+"'))"))
-	output(t, clienttest.Python(t, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "-d", dir, s.project+"=="+strings.TrimSpace(version)))
-	if s.needs != nil {
-		output(t, clienttest.Python(t, append([]string{"-m", "pip", "install", "--quiet", "--target", filepath.Join(dir, "needs")}, s.needs...)...))
-	}
-	archives, err := filepath.Glob(filepath.Join(dir, "*.tar.gz"))
-	if err != nil || len(archives) != 1 {
-		t.Fatal(archives, err)
-	}
-	source := filepath.Join(dir, "source")
-	if err := os.Mkdir(source, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	output(t, exec.CommandContext(t.Context(), "tar", "xzf", archives[0], "-C", source, "--strip-components", "1"))
-	if err := os.RemoveAll(filepath.Join(source, "asyncpg")); err != nil { // the installed one is to be tested, which is compiled
-		t.Fatal(err)
-	}
-	return dir
 }
 
 func output(t *testing.T, cmd *exec.Cmd) string {
@@ -103,16 +97,34 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// run runs the suite in a database of its own, and returns the outcomes of its tests by name.
-func (s suite) run(t *testing.T, server *pgtest.Cluster, dir, name, mode string) map[string]string {
+// runIn runs the suite in a database of its own.
+func (s suite) runIn(t *testing.T, server *pgtest.Cluster, dir, name, mode string) map[string]string {
 	t.Helper()
 	db := strings.ReplaceAll(name, "-", "_") + "_" + mode
 	server.Exec(t, "create database "+db)
 	prepareForSuite(t, server, db)
+	if s.prepare != nil {
+		s.prepare(t, dir, server, db)
+	}
 	addr := server.Addr()
 	if mode != "direct" {
-		addr = address(t)
-		startGateway(t, fmt.Sprintf(`listeners:
+		addr = startSuiteGateway(t, server, mode, db)
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	outcomes := s.run(t, dir, place{name, mode, host, port, db})
+	t.Logf("%s, %s: %d tests in %v", name, mode, len(outcomes), time.Since(start).Round(time.Second))
+	return outcomes
+}
+
+// startSuiteGateway starts a gateway before a database of the server.
+func startSuiteGateway(t *testing.T, server *pgtest.Cluster, mode, db string) (addr string) {
+	t.Helper()
+	addr = address(t)
+	startGateway(t, fmt.Sprintf(`listeners:
   - {name: db, protocol: postgres, listen: %s, postgres: {mode: %s, auth: trust, databases: {"*": pg}}}
 upstreams:
   pg:
@@ -120,26 +132,7 @@ upstreams:
     pool: {max_size: 60}
     postgres: {user: postgres, password: postgres, dbname: %s}
 `, addr, mode, server.Addr(), db), plain)
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	report := filepath.Join(dir, mode+".xml")
-	args, env := s.args(host, port, db)
-	args = append(append([]string{"-W", "ignore", "-m", "pytest", "-q", "-p", "suite_timeout", "-p", "no:cacheprovider", "--junitxml", report}, args...), s.tests...)
-	cmd := clienttest.Python(t, args...)
-	cmd.Dir = filepath.Join(dir, "source")
-	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1",
-		"PYTHONPATH="+filepath.Dir(clienttest.Program(t, "suite_timeout.py"))+":"+filepath.Join(dir, "needs")), env...)
-	start := time.Now()
-	out, err := cmd.CombinedOutput() // not 0 where a test fails
-	outcomes, readErr := readReport(report)
-	if readErr != nil {
-		t.Fatalf("%v: %v\n%s", readErr, err, out)
-	}
-	t.Logf("%s, %s: %d tests in %v", name, mode, len(outcomes), time.Since(start).Round(time.Second))
-	return outcomes
+	return addr
 }
 
 // prepareForSuite gives a database what SQLAlchemy's README.unittests.rst asks for.
@@ -152,45 +145,6 @@ func prepareForSuite(t *testing.T, server *pgtest.Cluster, db string) {
 	if code != 0 {
 		t.Fatal(out)
 	}
-}
-
-// readReport reads what pytest says of each test. A failure is told with its beginning.
-func readReport(path string) (map[string]string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	type told struct {
-		Message string `xml:"message,attr"`
-	}
-	var report struct {
-		Cases []struct {
-			Class   string `xml:"classname,attr"`
-			Name    string `xml:"name,attr"`
-			Failure *told  `xml:"failure"`
-			Error   *told  `xml:"error"`
-			Skipped *told  `xml:"skipped"`
-		} `xml:"testsuite>testcase"`
-	}
-	if err := xml.Unmarshal(text, &report); err != nil {
-		return nil, err
-	}
-	outcomes := make(map[string]string)
-	for _, c := range report.Cases {
-		name, outcome := strings.ReplaceAll(c.Class+"."+c.Name, " ", "_"), "passed"
-		switch {
-		case c.Failure != nil:
-			outcome = "failed: " + c.Failure.Message
-		case c.Error != nil:
-			outcome = "failed: " + c.Error.Message
-		case c.Skipped != nil:
-			outcome = "skipped"
-		}
-		if was, twice := outcomes[name]; !twice || was == "passed" {
-			outcomes[name] = outcome
-		}
-	}
-	return outcomes, nil
 }
 
 // explained returns the tests that testdata/suites.txt has of a suite in a mode, with the reasons.

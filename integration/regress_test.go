@@ -1,0 +1,172 @@
+//go:build suites
+
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/internal/pgtest"
+)
+
+// regression is one of PostgreSQL's own suites.
+type regression struct {
+	name     string
+	source   string // in PostgreSQL's source
+	driver   string // below the server's pgxs directory
+	schedule string
+	args     []string
+}
+
+var regressions = []regression{
+	{"regress", "src/test/regress", "src/test/regress/pg_regress", "parallel_schedule", []string{"--max-connections=8"}},
+	{"isolation", "src/test/isolation", "src/test/isolation/pg_isolation_regress", "isolation_schedule", nil},
+}
+
+// isolationSeconds is how long a step of the isolation suite may take before it is canceled: straight on the server none does.
+const isolationSeconds = "5"
+
+// TestRegress runs PostgreSQL's regression and isolation suites straight on a server and through the gateway in both modes, each on a new
+// server, and compares what each test prints. One that prints something else than straight on the server has to be in testdata/suites.txt,
+// with the reason. Differences from what PostgreSQL expects are of no interest: the suite's C library is not built.
+func TestRegress(t *testing.T) {
+	source := postgresSource(t)
+	for _, r := range regressions {
+		t.Run(r.name, func(t *testing.T) {
+			want := r.run(t, source, "direct")
+			again := r.run(t, source, "direct") // to know what differs by itself
+			for test, out := range want {
+				if !bytes.Equal(out, again[test]) {
+					t.Logf("%s prints something else each time", test)
+					delete(want, test)
+				}
+			}
+			if len(want) < 50 {
+				t.Fatalf("only %d tests print the same twice", len(want))
+			}
+			for _, mode := range []string{"transaction", "session"} {
+				t.Run(mode, func(t *testing.T) {
+					got := r.run(t, source, mode)
+					compareSuites(t, explained(t, "pg-"+r.name, mode), sameOutput(want, want), sameOutput(want, got))
+				})
+			}
+		})
+	}
+}
+
+// postgresSource downloads the source of the installed server as Debian has it, with lists of packages of its own.
+func postgresSource(t *testing.T) string {
+	t.Helper()
+	dir := sharedDir(t)
+	pkg := "postgresql-" + filepath.Base(filepath.Dir(filepath.Dir(pgtest.Shared(t).Bin("postgres")))) // /usr/lib/postgresql/15/bin/postgres
+	version := strings.TrimSpace(output(t, exec.CommandContext(t.Context(), "dpkg-query", "-W", "-f", "${Version}", pkg)))
+	for _, sub := range []string{"parts", "lists/partial", "source"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lists, err := filepath.Glob("/etc/apt/sources.list.d/debian.sources")
+	if err != nil || len(lists) == 0 {
+		t.Fatalf("%v: PostgreSQL's suites come from Debian's source package; there is no /etc/apt/sources.list.d/debian.sources", err)
+	}
+	sources := strings.ReplaceAll(readFile(t, lists[0]), "Types: deb\n", "Types: deb-src\n")
+	if err := os.WriteFile(filepath.Join(dir, "parts", "debian.sources"), []byte(sources), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	apt := func(args ...string) {
+		cmd := exec.CommandContext(t.Context(), "apt-get", append([]string{"-q", "-o", "Dir::Etc::sourcelist=/dev/null", "-o", "Dir::Etc::sourceparts=" + dir + "/parts",
+			"-o", "Dir::State::lists=" + dir + "/lists", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="}, args...)...)
+		cmd.Dir = dir
+		output(t, cmd)
+	}
+	apt("update")
+	apt("source", "--download-only", pkg+"="+version)
+	archives, err := filepath.Glob(filepath.Join(dir, "*.orig.tar.*"))
+	if err != nil || len(archives) != 1 {
+		t.Fatal(archives, err)
+	}
+	output(t, exec.CommandContext(t.Context(), "tar", "xf", archives[0], "-C", filepath.Join(dir, "source"), "--strip-components", "1"))
+	return filepath.Join(dir, "source")
+}
+
+// run runs a suite on a server of its own, and returns what each test prints.
+func (r *regression) run(t *testing.T, source, mode string) map[string][]byte {
+	t.Helper()
+	const db = "regression"
+	server := pgtest.Start(t, pgtest.WithSetting("max_connections", "200"), pgtest.WithSetting("max_prepared_transactions", "2"), pgtest.WithSetting("wal_level", "replica"),
+		pgtest.WithSetting("autovacuum", "off"))
+	server.Exec(t, "create database "+db+" template template0")
+	for _, setting := range []string{"lc_messages = 'C'", "lc_monetary = 'C'", "lc_numeric = 'C'", "lc_time = 'C'", "bytea_output = 'hex'", "timezone_abbreviations = 'Default'"} {
+		server.Exec(t, "alter database "+db+" set "+setting)
+	}
+	addr := server.Addr()
+	if mode != "direct" {
+		addr = startSuiteGateway(t, server, mode, db)
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(sharedDir(t), "out")
+	if err := os.Mkdir(out, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(out, 0o777); err != nil { // the server writes files there
+		t.Fatal(err)
+	}
+	tests := filepath.Join(source, r.source)
+	program := filepath.Join(filepath.Dir(filepath.Dir(server.Bin("postgres"))), "lib", "pgxs", r.driver)
+	args := append([]string{"--inputdir=" + tests, "--outputdir=" + out, "--bindir=" + filepath.Dir(server.Bin("postgres")), "--dlpath=" + out, "--use-existing", "--dbname=" + db,
+		"--host=" + host, "--port=" + port, "--user=" + server.Superuser(), "--schedule=" + filepath.Join(tests, r.schedule)}, r.args...)
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Dir = out
+	cmd.Env = append(os.Environ(), "PGISOLATIONTIMEOUT="+isolationSeconds)
+	start := time.Now()
+	text, _ := cmd.CombinedOutput() // an error where a test fails
+	files, err := filepath.Glob(filepath.Join(out, "results", "*.out"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v: %s", err, text)
+	}
+	printed := make(map[string][]byte)
+	for _, file := range files {
+		printed[strings.TrimSuffix(filepath.Base(file), ".out")] = withoutPlace([]byte(readFile(t, file)), out, port)
+	}
+	t.Logf("%s, %s: %d tests in %v", r.name, mode, len(printed), time.Since(start).Round(time.Second))
+	return printed
+}
+
+var milliseconds = regexp.MustCompile(`(?m)\d+\.\d+ ms`)
+
+// withoutPlace removes what each run has of its own: directories, ports, times.
+func withoutPlace(text []byte, out, port string) []byte {
+	text = bytes.ReplaceAll(text, []byte(out), []byte("OUT"))
+	text = bytes.ReplaceAll(text, []byte("port "+port), []byte("port PORT"))
+	text = bytes.ReplaceAll(text, []byte("port \""+port+"\""), []byte("port \"PORT\""))
+	return milliseconds.ReplaceAll(text, []byte("N ms"))
+}
+
+// sameOutput tells of each test whether it prints what it should, and the first lines in which it does not.
+func sameOutput(want, got map[string][]byte) map[string]string {
+	outcomes := make(map[string]string)
+	for test, text := range want {
+		if bytes.Equal(text, got[test]) {
+			outcomes[test] = "passed"
+			continue
+		}
+		a, b := strings.Split(string(text), "\n"), strings.Split(string(got[test]), "\n")
+		first := 0
+		for first < min(len(a), len(b))-1 && a[first] == b[first] {
+			first++
+		}
+		outcomes[test] = fmt.Sprintf("failed: line %d of %d: %q, straight %q", first+1, len(a), b[first:min(first+2, len(b))], a[first:min(first+2, len(a))])
+	}
+	return outcomes
+}
