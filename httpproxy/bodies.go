@@ -18,7 +18,7 @@ const lastWrite = time.Second
 // interim passes a 1xx response on; its head takes n bytes of the server's buffer.
 func (s *session) interim(n int) error {
 	x := &s.ex
-	pass := true
+	pass := s.req.Minor > 0 // HTTP/1.0 knows none of them
 	if s.resp.Status == 100 {
 		pass = s.expects() && !x.told // else nobody waits for it, or any more
 		x.leave, x.told = true, true
@@ -52,6 +52,9 @@ func (s *session) respond(n int) error {
 	if s.p.isDraining() || x.up != nil && !x.up.read() { // the rest of the body is not waited for
 		x.close = true
 	}
+	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length only the end of the connection ends it
+		x.bare, x.close = true, true
+	}
 	out := s.appendResponse(s.outgoing())
 	s.out = out
 	s.server.take(n)
@@ -71,18 +74,12 @@ func (s *session) respond(n int) error {
 	return nil
 }
 
-// within is the time of a deadline d from now; none without d. It is to be set in any case: what was set for something
-// else would last.
-func within(d time.Duration) time.Time {
-	if d <= 0 {
-		return time.Time{}
-	}
-	return time.Now().Add(d)
-}
-
 // toClient writes to the client within the idle limit.
 func (s *session) toClient(p []byte) error {
-	_ = s.client.conn.SetWriteDeadline(within(s.ex.target.idle))
+	if len(p) == 0 {
+		return nil
+	}
+	_ = s.client.conn.SetWriteDeadline(s.within())
 	n, err := s.client.conn.Write(p)
 	s.count(0, n)
 	if err != nil {
@@ -106,11 +103,10 @@ func (s *session) fromServer() error {
 // whileClientStays calls receive, which reads once from the server, until the idle limit has passed.
 func (s *session) whileClientStays(receive func() error) error {
 	s.deadline = true
-	now := time.Now()
-	until := now.Add(s.ex.target.idle)
+	now, until := time.Now(), s.within()
 	for {
 		next := now.Add(lookInterval)
-		if s.ex.target.idle > 0 && until.Before(next) {
+		if !until.IsZero() && until.Before(next) {
 			next = until
 		}
 		_ = s.server.conn.SetReadDeadline(next)
@@ -118,7 +114,7 @@ func (s *session) whileClientStays(receive func() error) error {
 		switch now = time.Now(); {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
-		case s.ex.target.idle > 0 && !now.Before(until):
+		case !until.IsZero() && !now.Before(until):
 			return err
 		case s.clientGone():
 			return httppool.ErrClientGone
@@ -176,7 +172,7 @@ func (s *session) pass(left int64) error {
 			return unexpected(err)
 		}
 		left -= int64(n)
-		_ = s.client.conn.SetWriteDeadline(within(s.ex.target.idle))
+		_ = s.client.conn.SetWriteDeadline(s.within())
 		if err := s.down.Send(s.client.conn, s.passed); err != nil {
 			return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 		}
@@ -188,7 +184,7 @@ func (s *session) pass(left int64) error {
 func (s *session) clientTook(n int) {
 	s.count(0, n)
 	s.ex.result.BytesOut += int64(n)
-	_ = s.client.conn.SetWriteDeadline(within(s.ex.target.idle))
+	_ = s.client.conn.SetWriteDeadline(s.within())
 }
 
 // longChunk is the least that is left of a chunk when it is passed on as one, without looking for its end in what is read. Shorter
@@ -209,10 +205,10 @@ func (s *session) chunkedBody(out []byte) error {
 			}
 			out = out[:0]
 		}
-		out = appendChunk(out, content)
+		out = s.appendContent(out, content)
 		s.ex.result.BytesOut += int64(len(content))
 		if done {
-			out = appendTrailers(append(out, "0\r\n"...), &s.chunks)
+			out = s.appendEnd(out)
 			s.server.take(n)
 			return s.toClient(out)
 		}
@@ -227,20 +223,45 @@ func (s *session) chunkedBody(out []byte) error {
 			out = out[:0]
 		}
 		if left := s.chunks.Left(); left >= longChunk {
-			if err := s.toClient(appendChunkSize(out, left)); err != nil {
+			var err error
+			if out, err = s.passChunk(out, left); err != nil {
 				return err
 			}
-			if err := s.pass(left); err != nil {
-				return err
-			}
-			s.chunks.Skip(left)
-			out = append(out, crlf...)
 			continue
 		}
 		if err := s.fromServer(); err != nil {
 			return unexpected(err)
 		}
 	}
+}
+
+// passChunk passes what is left of a long chunk on as one. out, which is empty, is returned with what comes behind it.
+func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
+	if !s.ex.bare {
+		if err := s.toClient(appendChunkSize(out, left)); err != nil {
+			return nil, err
+		}
+		out = append(out, crlf...)
+	}
+	err := s.pass(left)
+	s.chunks.Skip(left)
+	return out, err
+}
+
+// appendContent appends a piece of content as the client is to get it.
+func (s *session) appendContent(dst, content []byte) []byte {
+	if s.ex.bare {
+		return append(dst, content...)
+	}
+	return appendChunk(dst, content)
+}
+
+// appendEnd appends what ends the content.
+func (s *session) appendEnd(dst []byte) []byte {
+	if s.ex.bare {
+		return dst
+	}
+	return appendTrailers(append(dst, "0\r\n"...), &s.chunks)
 }
 
 // next decodes the next piece of a body, small enough to be put together with its framing.
@@ -254,6 +275,7 @@ func next(c *httpwire.Chunks, from *stream) (content []byte, n int, done bool, e
 
 // unframedBody sends in chunks what comes up to the end of the connection.
 func (s *session) unframedBody(out []byte) error {
+	s.chunks.Reset() // no trailers
 	for {
 		for len(s.server.bytes()) > 0 {
 			content := s.server.upTo(bufferSize / 2)
@@ -263,7 +285,7 @@ func (s *session) unframedBody(out []byte) error {
 				}
 				out = out[:0]
 			}
-			out = appendChunk(out, content)
+			out = s.appendContent(out, content)
 			s.ex.result.BytesOut += int64(len(content))
 			s.server.take(len(content))
 		}
@@ -274,7 +296,7 @@ func (s *session) unframedBody(out []byte) error {
 			out = out[:0]
 		}
 		if err := s.fromServer(); err == io.EOF {
-			return s.toClient(append(out, "0\r\n\r\n"...))
+			return s.toClient(s.appendEnd(out))
 		} else if err != nil {
 			return err
 		}
@@ -310,10 +332,15 @@ func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
 
 // put makes a copy of b what is read next.
 func (s *stream) put(b []byte) {
-	if len(b) > 0 {
+	switch {
+	case len(b) == 0:
+		return
+	case len(b) > bufferSize: // which came behind a long head
+		s.buf = make([]byte, len(b))
+	default:
 		s.buf = buffers.Get().(*[bufferSize]byte)[:]
-		s.r, s.w = 0, copy(s.buf, b)
 	}
+	s.r, s.w = 0, copy(s.buf, b)
 }
 
 // upTo returns at most n of the bytes that were read.

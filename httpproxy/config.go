@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/upstream"
@@ -108,6 +109,9 @@ func (c Config) Verify() error {
 	}
 	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits and time-outs must not be negative", ErrConfig))
+	}
+	if c.Via != "" && !httpwire.ValidToken(c.Via) {
+		errs = append(errs, fmt.Errorf("%w: the name for Via, %q, is not a token", ErrConfig, c.Via))
 	}
 	return errors.Join(errs...)
 }

@@ -3,7 +3,6 @@ package httpproxy
 import (
 	"errors"
 	"math"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -113,11 +112,6 @@ func (s *session) note(path string) {
 		}
 	}
 	s.about.set(s.now, true, s.ex.target.name, view(s.req.Method), view(s.req.Host), path, agent)
-}
-
-// noteStandard tells the register of a request that net/http serves.
-func (h *handed) note(r *http.Request, upstream string) {
-	h.about.set(time.Now(), false, upstream, r.Method, r.Host, r.URL.Path, r.UserAgent())
 }
 
 // Describe implements listener.Session.

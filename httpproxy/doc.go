@@ -17,8 +17,9 @@
 //	}
 //	log.Fatal(p.Serve(l))
 //
-// The life of a request: accept and admit (package listener), route (route.go), lease (upstream.go), exchange and
-// reply (httppool.Handler), count and log (done.go).
+// The life of a request: accept and admit (package listener), read its head (session.go), route (route.go), lease and
+// send (forward.go), upload and answer (upload.go, bodies.go) or change the protocol (upgrade.go), count and log
+// (finish.go, done.go).
 //
 // # What it forwards, and how
 //
@@ -27,11 +28,9 @@
 // Requests that could be read in two ways are refused with 400, as are paths with "." or ".." segments (a server
 // resolves them and would serve another path than was routed). CONNECT is refused with 405.
 //
-// The session reads heads with package httpwire; a stream of HTTP/2 is a connection with one request to it, whose
-// head is written in HTTP/1.1 first. A request with HTTP/1.0, an upgrade, a TE other than trailers, Trailer or fields
-// that Connection lists, with a target that is no path, or with a head larger than 16 KiB is served by net/http. It is the last of its
-// connection, because net/http reads heads and chunks that others read differently, and does not tell what else a
-// request said about its length.
+// The session reads heads with package httpwire, of HTTP/1.1, HTTP/1.0 and in every form of target; a stream of HTTP/2
+// is a connection with one request to it, whose head is written in HTTP/1.1 first. After a request that asks for an
+// upgrade the client's connection ends, whatever the server answers.
 //
 // X-Forwarded-For, -Proto, -Host and Forwarded are extended if they come from a trusted proxy and replaced otherwise.
 // X-Request-Id is set unless the client sent a well-formed one.

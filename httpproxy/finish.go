@@ -29,6 +29,10 @@ func (s *session) finish(err error) bool {
 		s.p.done(s.request(), x.target.name, x.result)
 	}
 	s.releaseOut()
+	if err != nil && x.bare {
+		_ = s.client.conn.SetLinger(0) // or what has come would look like the whole body
+		return false
+	}
 	if x.close || err != nil && x.wrote {
 		s.bye()
 		return false
@@ -55,7 +59,7 @@ func (s *session) failed(err error) {
 	if !x.inline && (x.up == nil || !x.up.sent()) {
 		x.close = true // the rest of the body would be taken for a request
 	}
-	w := newAnswer(x.close)
+	w := s.newAnswer(x.close)
 	x.result.Status, x.result.BytesOut = httppool.WriteFailure(w, s.request(), err, httppool.Failure{
 		Upstream: x.target.name, RequestIDField: requestIDField, RequestID: string(x.id),
 	})
@@ -63,6 +67,7 @@ func (s *session) failed(err error) {
 		x.close = true
 		return
 	}
+	x.until = time.Time{} // which may be why it failed
 	if s.toClient(w.bytes()) != nil {
 		x.close = true
 	}
@@ -71,8 +76,8 @@ func (s *session) failed(err error) {
 // refuse answers a request that no upstream sees; false ends the session.
 func (s *session) refuse(status int, reason, why string) bool {
 	x := &s.ex
-	x.close = s.req.Close || s.req.Length != 0 && s.req.HasLength || s.req.Length == httpwire.Chunked
-	w := newAnswer(x.close)
+	x.close = s.req.Close || s.req.Length != 0 || s.asks() != nil
+	w := s.newAnswer(x.close)
 	s.p.refuse(w, s.request(), status, reason, why)
 	s.served = true
 	if err := s.write(w.bytes()); err != nil {
@@ -96,10 +101,14 @@ func (s *session) refuseHead(err error) {
 	} else {
 		s.p.noteRefused(s.lc)
 	}
-	s.p.countRefused(http.StatusBadRequest)
+	status := http.StatusBadRequest
+	if errors.Is(err, errLarge) {
+		status = http.StatusRequestHeaderFieldsTooLarge
+	}
+	s.p.countRefused(status)
 	w := newAnswer(true)
 	why := strings.TrimPrefix(err.Error(), httpwire.ErrMalformed.Error()+": ")
-	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, why)
+	httppool.WriteError(w, &http.Request{Header: http.Header{}}, status, why)
 	if s.write(w.bytes()) == nil {
 		s.bye()
 	}
@@ -145,10 +154,20 @@ func (s *stream) bye() {
 
 // request makes a *http.Request of the head, for answers and logs that are not everyday ones. It has no body.
 func (s *session) request() *http.Request {
+	if s.ex.asked == nil {
+		s.ex.asked = s.newRequest()
+	}
+	return s.ex.asked
+}
+
+func (s *session) newRequest() *http.Request {
 	head := s.client.bytes()[:s.ex.size]
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
 	if err != nil { // net/http is stricter than httpwire in what concerns no framing
-		r = &http.Request{Method: string(s.req.Method), Host: string(s.req.Host), Header: http.Header{}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+		r = &http.Request{
+			Method: string(s.req.Method), Host: string(s.req.Host), Header: http.Header{},
+			Proto: "HTTP/1." + strconv.Itoa(s.req.Minor), ProtoMajor: 1, ProtoMinor: s.req.Minor,
+		}
 	}
 	if r.URL == nil {
 		r.URL = &url.URL{Path: "/"}
@@ -165,10 +184,18 @@ type answer struct {
 	header http.Header
 	status int
 	close  bool
+	keep   bool // and HTTP/1.0 is to be told that it does not
 	body   bytes.Buffer
 }
 
 func newAnswer(closes bool) *answer { return &answer{header: http.Header{}, close: closes} }
+
+// newAnswer is that to the session's request.
+func (s *session) newAnswer(closes bool) *answer {
+	w := newAnswer(closes)
+	w.keep = !closes && s.req.Minor == 0
+	return w
+}
 
 // Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
@@ -184,8 +211,11 @@ func (a *answer) bytes() []byte {
 	var b bytes.Buffer
 	b.WriteString("HTTP/1.1 " + strconv.Itoa(a.status) + " " + http.StatusText(a.status) + crlf)
 	b.WriteString(dateField(time.Now()))
-	if a.close {
+	switch {
+	case a.close:
 		b.WriteString("Connection: close\r\n")
+	case a.keep:
+		b.WriteString("Connection: keep-alive\r\n")
 	}
 	_ = a.header.Write(&b)
 	b.WriteString(crlf)

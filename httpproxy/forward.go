@@ -1,12 +1,14 @@
 package httpproxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -45,8 +47,32 @@ type exchange struct {
 	leave    bool           // the server has given leave to send the body
 	told     bool           // and the client has it, or this proxy's
 	result   httppool.Result
-	close    bool // the client's connection ends with the response
-	wrote    bool // a byte of the response went to the client
+	until    time.Time     // when the exchange must be over; zero = any time
+	asked    *http.Request // request's; nil = nobody has needed it yet
+	bare     bool          // the client, of HTTP/1.0, gets the body without framing
+	upgraded bool          // the connections speak another protocol
+	close    bool          // the client's connection ends with the response
+	wrote    bool          // a byte of the response went to the client
+}
+
+// earlier is t, or the end of the exchange's time if that comes first; the zero t is never.
+func (x *exchange) earlier(t time.Time) time.Time {
+	if !x.until.IsZero() && (t.IsZero() || x.until.Before(t)) {
+		return x.until
+	}
+	return t
+}
+
+// late reports whether the exchange's time is over.
+func (x *exchange) late() bool { return !x.until.IsZero() && !time.Now().Before(x.until) }
+
+// within is when a wait for either side must be over that begins now, by the idle limit and that of the exchange; zero = never. It is to
+// be set in any case: what was set for something else would last.
+func (s *session) within() time.Time {
+	if d := s.ex.target.idle; d > 0 {
+		return s.ex.earlier(time.Now().Add(d))
+	}
+	return s.ex.until
 }
 
 // view looks at bytes as a string for as long as they do not change.
@@ -56,10 +82,13 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 func (s *session) serve(size int) bool {
 	s.ex = exchange{size: size}
 	x := &s.ex
+	if status, reason, why := s.canonical(); status != 0 {
+		s.req.Close = true // what follows may be meant for whom the client took this for
+		return s.refuse(status, reason, why)
+	}
 	path, raw, ok := s.path()
 	if !ok {
-		s.fallback()
-		return false
+		return s.refuse(400, listener.ReasonProtocol, "the path has an invalid escape")
 	}
 	if hasDotSegment(path) {
 		return s.refuse(400, listener.ReasonProtocol, "the path has a . or .. segment")
@@ -71,9 +100,8 @@ func (s *session) serve(size int) bool {
 	if s.req.Demands {
 		return s.refuse(417, listener.ReasonProtocol, "only 100-continue can be expected")
 	}
-	if x.target.route.Timeout > 0 { // bounds everything: the standard server's context does that
-		s.fallback()
-		return false
+	if d := x.target.route.Timeout; d > 0 {
+		x.until = s.now.Add(d)
 	}
 	s.note(path)
 	x.close = s.ends()
@@ -84,8 +112,62 @@ func (s *session) serve(size int) bool {
 	return again
 }
 
+// canonical brings the target into origin form (RFC 9112, section 3.2), and checks what everything else relies on. The status is 0
+// unless the request is refused.
+func (s *session) canonical() (status int, reason, why string) {
+	r := &s.req
+	if string(r.Method) == http.MethodConnect {
+		return http.StatusMethodNotAllowed, listener.ReasonUnknownRoute, "CONNECT is not supported"
+	}
+	malformed := func(why string) (int, string, string) {
+		return http.StatusBadRequest, listener.ReasonProtocol, why
+	}
+	switch {
+	case r.Hosts > 1 || r.Hosts == 0 && r.Minor > 0:
+		return malformed("there must be one Host field")
+	case r.Hosts == 1 && !httpwire.ValidHost(r.Host):
+		return malformed("the Host field is not a name with or without a port")
+	case r.Target[0] == '/':
+	case string(r.Target) == "*" && string(r.Method) == http.MethodOptions:
+	default:
+		host, target, ok := splitAbsolute(r.Target)
+		if !ok {
+			return malformed("the target is neither a path nor an http:// URL")
+		}
+		r.Host, r.Target = host, target
+	}
+	if bytes.IndexByte(r.Target, '#') >= 0 {
+		return malformed("the target has a fragment")
+	}
+	if bytes.IndexByte(r.Target, '\\') >= 0 { // which some servers take for a slash
+		end := pathEnd(r.Target)
+		r.Target = append(bytes.ReplaceAll(r.Target[:end], []byte(`\`), []byte("%5C")), r.Target[end:]...)
+	}
+	return 0, "", ""
+}
+
+// splitAbsolute takes a target in absolute form apart: the host, and the target in origin form.
+func splitAbsolute(target []byte) (host, origin []byte, ok bool) {
+	for _, scheme := range [...]string{"http://", "https://"} {
+		if len(target) <= len(scheme) || !httpwire.EqualFold(target[:len(scheme)], scheme) {
+			continue
+		}
+		host = target[len(scheme):]
+		switch i := bytes.IndexAny(host, "/?"); {
+		case i < 0:
+			origin = []byte("/")
+		case host[i] == '?':
+			host, origin = host[:i], append([]byte("/"), host[i:]...)
+		default:
+			host, origin = host[:i], host[i:]
+		}
+		return host, origin, httpwire.ValidHost(host)
+	}
+	return nil, nil, false
+}
+
 // ends reports whether the connection is to end with this request, whatever becomes of it.
-func (s *session) ends() bool { return s.req.Close || s.p.isDraining() }
+func (s *session) ends() bool { return s.req.Close || s.asks() != nil || s.p.isDraining() }
 
 // expects reports whether the client may wait for leave to send the body. Who has none waits for nothing.
 func (s *session) expects() bool { return s.req.Continue && s.req.Length != 0 }
@@ -185,6 +267,11 @@ func (s *session) retryable() bool {
 func (s *session) acquire() error {
 	x := &s.ex
 	ctx := s.leasing()
+	if !x.until.IsZero() {
+		bounded, cancel := context.WithDeadline(ctx, x.until)
+		defer cancel()
+		ctx = bounded
+	}
 	for {
 		if s.left() { // also while it waited for the last one
 			return httppool.ErrClientGone
@@ -245,7 +332,7 @@ func (s *session) sendAndReceive(raw []byte) error {
 	if !s.ex.inline {
 		s.startUpload()
 	}
-	if err := s.receive(); err != nil {
+	if err := s.receive(); err != nil || s.ex.upgraded { // then the lease is settled
 		return err
 	}
 	return s.settle()
@@ -261,9 +348,13 @@ func (s *session) send(raw []byte) (err error) {
 	}
 	s.out = out
 	x.sent = time.Now()
+	by := x.until
 	if d := x.target.idle; d > 0 {
+		by = x.earlier(x.sent.Add(d))
+	}
+	if !by.IsZero() {
 		s.deadline = true
-		_ = s.server.conn.SetWriteDeadline(x.sent.Add(d))
+		_ = s.server.conn.SetWriteDeadline(by)
 	}
 	x.written, err = s.server.conn.Write(out)
 	return err
@@ -294,7 +385,7 @@ func (s *session) receive() error {
 		}
 		switch {
 		case s.resp.Status == 101:
-			return s.fail("receive", fmt.Errorf("%w: 101 although no upgrade was asked for", httpwire.ErrMalformed))
+			return s.upgrade(n)
 		case s.resp.Status < 200:
 			if err := s.interim(n); err != nil {
 				return s.fail("receive", err)
@@ -334,9 +425,9 @@ func (s *session) responseHead() (int, error) {
 // awaitServer reads once from the server, within the time-out for the response and for as long as the client stays.
 func (s *session) awaitServer() error {
 	limit := s.ex.target.response
-	until := time.Time{}
-	if limit > 0 && s.ex.up == nil {
-		until = s.ex.sent.Add(limit)
+	until, timed := s.ex.until, limit > 0 && s.ex.up == nil
+	if timed {
+		until = s.ex.earlier(s.ex.sent.Add(limit))
 	}
 	look := s.ex.sent.Add(lookInterval)
 	s.awaiting.Store(true)
@@ -353,8 +444,8 @@ func (s *session) awaitServer() error {
 			return err
 		}
 		now := time.Now()
-		if up := s.ex.up; up != nil && until.IsZero() && limit > 0 && up.ended() {
-			until = time.Unix(0, up.at.Load()).Add(limit)
+		if up := s.ex.up; up != nil && !timed && limit > 0 && up.ended() {
+			until, timed = s.ex.earlier(time.Unix(0, up.at.Load()).Add(limit)), true
 		}
 		if err := s.proceed(); err != nil {
 			return err
@@ -436,6 +527,8 @@ func (s *session) fail(step string, err error) error {
 	case errors.Is(err, httppool.ErrClientGone):
 	case s.ctx.Err() != nil:
 		err = context.Cause(s.ctx)
+	case x.late() && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(upload, os.ErrDeadlineExceeded)):
+		err = context.DeadlineExceeded
 	case errors.Is(upload, httppool.ErrRequestBody):
 		err = upload
 	case errors.Is(upload, os.ErrDeadlineExceeded) && errors.Is(err, net.ErrClosed): // see startUpload

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"bytes"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -67,12 +68,15 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	dst = append(dst, ' ')
 	dst = t.appendTarget(dst, raw)
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
-	dst = append(dst, r.Host...)
+	dst = s.appendHost(dst)
 	dst = append(dst, crlf...)
 	trusted := s.trusted()
 	var told forwarded
 	for i := range r.Fields {
 		f := &r.Fields[i]
+		if r.Listed(f) {
+			continue
+		}
 		switch f.Known {
 		case httpwire.Other, httpwire.Authorization, httpwire.Date:
 		case httpwire.XForwardedFor, httpwire.XForwardedHost, httpwire.XForwardedProto, httpwire.Forwarded, httpwire.ForwardedRFC:
@@ -91,17 +95,46 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	}
 	dst = s.appendForwarded(dst, &told)
 	version := "1.1 "
-	if s.stream != nil {
+	switch {
+	case s.stream != nil:
 		version = "2.0 "
+	case r.Minor == 0:
+		version = "1.0 "
 	}
 	dst = appendVia(dst, told.via, version, t.via)
 	dst = append(dst, requestIDField+": "...)
 	dst = append(dst, s.ex.id...)
 	dst = append(dst, crlf...)
-	if r.Trailers {
-		dst = append(dst, "Connection: TE\r\nTE: trailers\r\n"...)
-	}
+	dst = s.appendConnection(dst)
 	return append(s.appendFraming(dst), crlf...)
+}
+
+// appendHost appends the host that is asked for: of a client of HTTP/1.0 that names none the server's.
+func (s *session) appendHost(dst []byte) []byte {
+	endpoint := s.ex.result.Endpoint
+	switch {
+	case len(s.req.Host) > 0:
+		return append(dst, s.req.Host...)
+	case httpwire.ValidHost(endpoint):
+		return append(dst, endpoint...)
+	}
+	return append(dst, "localhost"...) // on a Unix socket
+}
+
+// appendConnection appends what is about the connection to the server.
+func (s *session) appendConnection(dst []byte) []byte {
+	asks := s.asks()
+	switch {
+	case asks == nil && !s.req.Trailers:
+		return dst
+	case asks == nil:
+		return append(dst, "Connection: TE\r\nTE: trailers\r\n"...)
+	case s.req.Trailers:
+		dst = append(dst, "Connection: TE, Upgrade\r\nTE: trailers\r\nUpgrade: "...)
+	default:
+		dst = append(dst, "Connection: Upgrade\r\nUpgrade: "...)
+	}
+	return append(append(dst, asks...), crlf...)
 }
 
 // forwarded is what trusted peers have said, to be extended.
@@ -166,7 +199,7 @@ func (s *session) appendForwarded(dst []byte, told *forwarded) []byte {
 		dst = append(dst, proto...)
 		dst = append(dst, crlf...)
 	}
-	if !told.host {
+	if !told.host && len(s.req.Host) > 0 {
 		dst = append(dst, "X-Forwarded-Host: "...)
 		dst = append(dst, s.req.Host...)
 		dst = append(dst, crlf...)
@@ -189,9 +222,12 @@ func (s *session) appendForwarded(dst []byte, told *forwarded) []byte {
 	}
 	dst = append(dst, ";proto="...)
 	dst = append(dst, proto...)
-	dst = append(dst, `;host="`...)
-	dst = append(dst, s.req.Host...) // holds no quote or backslash
-	return append(dst, "\"\r\n"...)
+	if len(s.req.Host) > 0 {
+		dst = append(dst, `;host="`...)
+		dst = append(dst, s.req.Host...) // holds no quote or backslash
+		dst = append(dst, '"')
+	}
+	return append(dst, crlf...)
 }
 
 func appendVia(dst, before []byte, version, name string) []byte {
@@ -255,11 +291,14 @@ func (s *session) appendResponse(dst []byte) []byte {
 	if !r.HasDate {
 		dst = append(dst, dateField(s.now)...)
 	}
-	if r.Length == httpwire.Chunked || r.Length == httpwire.Unframed {
+	if r.Length < 0 && !s.ex.bare {
 		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
 	}
-	if s.ex.close {
+	switch {
+	case s.ex.close:
 		dst = append(dst, "Connection: close\r\n"...)
+	case s.req.Minor == 0:
+		dst = append(dst, "Connection: keep-alive\r\n"...)
 	}
 	return append(dst, crlf...)
 }
@@ -282,15 +321,20 @@ func dateField(now time.Time) string {
 	return d.field
 }
 
+// pathEnd is where the query of a target begins, or the target ends.
+func pathEnd(raw []byte) int {
+	if q := bytes.IndexByte(raw, '?'); q >= 0 {
+		return q
+	}
+	return len(raw)
+}
+
 // appendTarget appends the request's target, less the prefix to strip.
 func (t *target) appendTarget(dst, raw []byte) []byte {
 	if t.strip == 0 {
 		return append(dst, raw...)
 	}
-	i, query := 0, len(raw)
-	if q := strings.IndexByte(view(raw), '?'); q >= 0 {
-		query = q
-	}
+	i, query := 0, pathEnd(raw)
 	for n := t.strip; n > 0 && i < query; n-- { // n bytes of the decoded path
 		if raw[i] == '%' {
 			i += 2

@@ -235,7 +235,7 @@ func (st *h2Stream) pass(p []byte) (int, error) {
 		return 0, errors.New("more than a response")
 	case st.resp.Length == httpwire.Chunked:
 		return st.passChunks(p)
-	case st.resp.Length == httpwire.Unframed: // net/http's own refusals, which Close ends
+	case st.resp.Length == httpwire.Unframed:
 		return len(p), st.sendData(p, false)
 	}
 	k := int(min(st.toSend, int64(len(p))))
@@ -500,8 +500,6 @@ func (st *h2Stream) serve() {
 	s.client.buf = st.begin()
 	s.client.w = len(s.client.buf)
 	switch n, err := s.readHead(); {
-	case errors.Is(err, errLong):
-		s.fallback()
 	case errors.Is(err, httpwire.ErrMalformed):
 		s.refuseHead(err)
 	case err != nil:

@@ -23,7 +23,7 @@ var errHello = fmt.Errorf("%w: this port does not speak TLS: use http://", httpw
 func isHello(start []byte) bool { return len(start) >= 2 && start[0] == 22 && start[1] == 3 }
 
 // noHandshake counts and logs that a client's TLS handshake failed, and answers one that speaks HTTP.
-func (s *session) noHandshake(h *handed, err error) {
+func (s *session) noHandshake(err error) {
 	client := s.lc.RemoteAddr().String()
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); !ok || !isRequest(record.RecordHeader[:]) {
 		s.noteTLS("TLS handshake error", err)
@@ -33,12 +33,12 @@ func (s *session) noHandshake(h *handed, err error) {
 		"hint", "let the client use https://")
 	w := newAnswer(true)
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, "this port speaks TLS: use https://")
-	_ = h.SetWriteDeadline(time.Now().Add(byeTime))
-	if _, err := h.Write(w.bytes()); err != nil {
+	_ = s.lc.SetWriteDeadline(time.Now().Add(byeTime))
+	if _, err := s.lc.Write(w.bytes()); err != nil {
 		return
 	}
 	rest := stream{}
-	rest.use(h)
+	rest.use(s.lc)
 	rest.bye()
 	rest.drop()
 }

@@ -121,33 +121,44 @@ func TestTLSToAPlainListener(t *testing.T) {
 	}
 }
 
-// TestNothingFollowsTheStandardServer: net/http takes heads that httpwire refuses, so that a request behind one that goes there is not served on
-// the same connection, well formed or not.
-func TestNothingFollowsTheStandardServer(t *testing.T) {
+// TestUnusualRequestsKeepTheirConnection: whatever a request asks for, the one behind it is read by the same rules: refused if it can be read in
+// two ways, else served. Only behind a change of protocol that was asked for nothing is a request.
+func TestUnusualRequestsKeepTheirConnection(t *testing.T) {
 	for name, first := range map[string]string{
-		"upgrade":    "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-		"HTTP/1.0":   "GET /1 HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
-		"TE":         "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: gzip\r\n\r\n",
-		"long head":  "GET /1 HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 20000) + "\r\n\r\n",
-		"absolute":   "GET http://a/1 HTTP/1.1\r\nHost: a\r\n\r\n",
-		"no upgrade": "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+		"HTTP/1.0":       "GET /1 HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
+		"no host":        "GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+		"TE":             "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: gzip\r\n\r\n",
+		"trailer":        "POST /1 HTTP/1.1\r\nHost: a\r\nTrailer: A\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n\r\n",
+		"long head":      "GET /1 HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 20000) + "\r\n\r\n",
+		"long, body":     "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 30000\r\nA: " + strings.Repeat("a", 33000) + "\r\n\r\n" + strings.Repeat("b", 30000),
+		"long, chunks":   "POST /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nA: " + strings.Repeat("a", 33000) + "\r\n\r\n7530\r\n" + strings.Repeat("b", 30000) + "\r\n0\r\n\r\n",
+		"absolute":       "GET http://a/1 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"all of it":      "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+		"backslash":      "GET /1\\2?\\ HTTP/1.1\r\nHost: a\r\n\r\n",
+		"upgrade to h2c": "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+		"with a body":    "POST /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi",
+		"upgrade":        "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			rec := &recorder{}
-			p := startProxy(t, routeTo(newUpstream(t, serveRaw(t, rec.serve))))
-			for _, next := range []string{
-				"GET /2 HTTP/1.1\nHost: a\n\n",
-				"POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
-				"GET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
+			for next, want := range map[string][]int{
+				"GET /2 HTTP/1.1\nHost: a\n\n": {200, 400},
+				"POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc": {200, 400},
+				"GET /2 HTTP/1.1\r\nHost: a\r\n\r\n":                                               {200, 200, 200}, // sendRaw's is the third
 			} {
-				statuses := slices.DeleteFunc(sendRaw(t, p.addr, first+next), func(status int) bool { return status == 100 })
-				if len(statuses) != 1 || statuses[0] != 200 {
-					t.Errorf("%.30q behind it: the client saw %v", next, statuses)
+				rec := &recorder{}
+				p := startProxy(t, routeTo(newUpstream(t, serveRaw(t, rec.serve))))
+				if name == "upgrade" {
+					want = want[:1]
 				}
-			}
-			for _, seen := range rec.seen() {
-				if strings.Contains(seen, "/2") {
-					t.Errorf("the server saw %q", seen)
+				statuses := slices.DeleteFunc(sendRaw(t, p.addr, first+next), func(status int) bool { return status == 100 })
+				if !slices.Equal(statuses, want) {
+					t.Errorf("%.30q behind it: the client saw %v, want %v", next, statuses, want)
+				}
+				second := slices.ContainsFunc(rec.seen(), func(seen string) bool {
+					return strings.HasPrefix(seen, "GET /2 ") || strings.HasPrefix(seen, "POST /2 ")
+				})
+				if second != (len(want) == 3) || len(rec.garbage) > 0 {
+					t.Errorf("the server saw %.60q and %q", rec.seen(), rec.garbage)
 				}
 			}
 		})

@@ -1,15 +1,12 @@
 package httpproxy
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
-	"log"
 	"log/slog"
 	"net"
-	"net/http"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -17,7 +14,6 @@ import (
 
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/listener"
-	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/traffic"
 )
 
@@ -25,7 +21,6 @@ import (
 // concurrent use.
 type Proxy struct {
 	srv      *listener.Server
-	standard *standard
 	tls      *tls.Config // nil = plain
 	limits   atomic.Pointer[limits]
 	table    atomic.Pointer[table]
@@ -33,10 +28,7 @@ type Proxy struct {
 	unrouted *traffic.Cell // of requests that no route takes
 }
 
-var (
-	_ http.Handler     = (*Proxy)(nil)
-	_ listener.Handler = (*Proxy)(nil)
-)
+var _ listener.Handler = (*Proxy)(nil)
 
 // limits are the parts of a Config that sessions look at.
 type limits struct {
@@ -57,11 +49,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	p.srv.Measure(p.traffic)
-	t, err := p.newTable(cfg)
-	if err != nil {
-		return nil, err
-	}
-	p.table.Store(t)
+	p.table.Store(p.newTable(cfg))
 	p.limits.Store(&limits{
 		readHeader: cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
 		keepAlive:  cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
@@ -69,7 +57,6 @@ func New(cfg Config) (*Proxy, error) {
 		head:       cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
 		fields:     min(cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields), httpwire.MaxFields),
 	})
-	p.standard = &standard{http: p.newServer(cfg), conns: make(chan net.Conn), done: make(chan struct{})}
 	if cfg.TLS != nil {
 		p.tls = cfg.TLS.Clone()
 		p.tls.NextProtos = []string{"h2", "http/1.1"}
@@ -80,64 +67,21 @@ func New(cfg Config) (*Proxy, error) {
 	return p, nil
 }
 
-func (p *Proxy) newServer(cfg Config) *http.Server {
-	watch := &refusals{note: p.noteRefused}
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
-	return &http.Server{
-		Handler:                      p,
-		Protocols:                    &protocols,
-		ReadHeaderTimeout:            cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
-		IdleTimeout:                  cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
-		MaxHeaderBytes:               cmp.Or(cfg.MaxHeaderBytes, DefaultMaxHeaderBytes),
-		MaxHeaderValueCount:          cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields),
-		DisableGeneralOptionsHandler: true,
-		ConnContext:                  watch.connContext,
-		ConnState:                    watch.connState,
-		ErrorLog:                     log.New(errorLog{p}, "", 0),
-	}
-}
-
 // newTable makes the routes of cfg ready to serve.
-func (p *Proxy) newTable(cfg Config) (*table, error) {
-	return newTable(cfg.Routes, func(r Route) (*target, error) {
-		idle := cmp.Or(r.IdleTimeout, DefaultIdleTimeout)
-		t, err := httppool.NewTransport(httppool.Config{
-			Source:  source(r.Upstream),
-			Options: httppool.Options{ResponseHeaderTimeout: r.ResponseTimeout, IdleTimeout: max(idle, 0)},
-		})
-		if err != nil {
-			return nil, err
-		}
-		strip := ""
+func (p *Proxy) newTable(cfg Config) *table {
+	return newTable(cfg.Routes, func(r Route) *target {
+		strip := 0
 		if r.StripPrefix {
-			strip = r.Path
+			strip = len(strings.TrimSuffix(r.Path, "/"))
 		}
 		name := r.Upstream.Name()
-		cell := p.traffic.Cell(r.Host+cmp.Or(r.Path, "/"), name)
-		h, err := httppool.NewHandler(httppool.HandlerConfig{
-			Transport:      t,
-			Name:           name,
-			StripPrefix:    strip,
-			TrustedProxies: cfg.TrustedProxies,
-			Forwarded:      !cfg.NoForwarded,
-			Via:            cfg.Via,
-			RequestID:      requestIDField,
-			Timeout:        r.Timeout,
-			IdleTimeout:    max(idle, 0),
-			OnDone: func(req *http.Request, res httppool.Result) {
-				countLong(cell, r.Upstream.TrafficOf(res.Endpoint), res)
-				p.done(req, name, res)
-			},
-		})
-		if err != nil {
-			return nil, err
-		}
 		return &target{
-			path: canonicalPath(r.Path), handler: h, route: r, name: name, traffic: cell, strip: len(strings.TrimSuffix(strip, "/")),
+			path: canonicalPath(r.Path), route: r, name: name, strip: strip,
+			traffic: p.traffic.Cell(r.Host+cmp.Or(r.Path, "/"), name),
 			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
-			idle: max(idle, 0), response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
-		}, nil
+			idle:     max(cmp.Or(r.IdleTimeout, DefaultIdleTimeout), 0),
+			response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
+		}
 	})
 }
 
@@ -160,52 +104,14 @@ func (p *Proxy) isDraining() bool {
 	}
 }
 
-// ServeHTTP routes and forwards one request; what sessions do not serve themselves comes here. It may also be mounted
-// in another program's server.
-func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	defer p.recoverRequest()
-	handled(r)
-	h, ours := r.Context().Value(connKey{}).(*handed)
-	if ours && r.TLS == nil {
-		r.TLS = h.tls
-		if h.stream != nil {
-			w.Header()["Connection"] = []string{"close"} // no other request comes
-			asked := *r                                  // net/http's own stays in HTTP/1.1
-			r = &asked
-			r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
-		}
-	}
-	if r.ProtoMajor == 1 && (ours || len(r.TransferEncoding) > 0 || r.ProtoMinor == 0) {
-		// net/http reads heads and chunks that others read differently, so that it reads one request of a connection and
-		// no more: what follows would not have been through httpwire. In another program's server a request with
-		// Content-Length beside Transfer-Encoding must end its connection, so that what somebody else took for its body is
-		// not read as a request, and one of HTTP/1.0 with Transfer-Encoding too (RFC 9112, section 6.1). net/http tells
-		// neither.
-		w.Header()["Connection"] = []string{"close"}
-	}
-	if tg := p.route(w, r); tg != nil {
-		if ours {
-			h.note(r, tg.name)
-		}
-		tg.handler.ServeHTTP(w, r)
-	}
-}
-
-// recoverRequest keeps a defect to the request it shows in.
-func (p *Proxy) recoverRequest() {
-	v := recover()
-	if v == nil {
-		return
-	}
-	if err, ok := v.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
-		p.srv.CountError(listener.ReasonInternal)
-		p.srv.Logger().Error("request handler panicked", "panic", v, "stack", string(debug.Stack()))
-	}
-	panic(http.ErrAbortHandler)
-}
-
 // errPanicked is why something ended that was in the middle of a panic.
 var errPanicked = errors.New("a defect of the proxy")
+
+// noteRefused counts and logs a connection that ended with a request nobody could read.
+func (p *Proxy) noteRefused(c net.Conn) {
+	p.srv.Report(listener.ReasonProtocol, slog.LevelInfo, "request refused: malformed, incomplete, too large or too slow",
+		"client", c.RemoteAddr().String())
+}
 
 // recovered is to be deferred by what runs beside a session; the listener does the same for sessions.
 func (p *Proxy) recovered(lc *listener.Conn) {
@@ -221,15 +127,11 @@ func (p *Proxy) Update(cfg Config) error {
 	if err := cfg.Verify(); err != nil {
 		return err
 	}
-	t, err := p.newTable(cfg)
-	if err != nil {
-		return err
-	}
 	cfg.Listener.Protocol = "http"
 	if err := p.srv.Update(cfg.Listener); err != nil {
 		return err
 	}
-	p.table.Store(t)
+	p.table.Store(p.newTable(cfg))
 	return nil
 }
 
@@ -244,22 +146,8 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	}()
 	err := p.srv.Drain(ctx)
 	<-interrupted
-	_ = p.standard.Close() // not before: what sessions read until they end may be for it
-	_ = p.standard.http.Close()
 	return err
 }
 
 // Stats returns the listener's counters.
 func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
-
-// errorLog brings net/http's own messages into the log, at debug level: they
-// report what clients do and anybody can cause them.
-type errorLog struct{ p *Proxy }
-
-func (e errorLog) Write(b []byte) (int, error) {
-	if bytes.Contains(b, []byte("TLS handshake error")) {
-		e.p.srv.CountError(listener.ReasonTLS)
-	}
-	e.p.srv.Logger().Log(context.Background(), slog.LevelDebug, string(bytes.TrimSpace(b)))
-	return len(b), nil
-}

@@ -87,8 +87,8 @@ func TestRegister(t *testing.T) {
 
 	c, _ = dialRaw(t, p.addr)
 	_, _ = io.WriteString(c, "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-	upgraded := sessionOf(t, p, func(s listener.Info) bool { return s.Path == "/chat" })
-	if upgraded.State != listener.StateActive || upgraded.Upstream == "" {
+	upgraded := sessionOf(t, p, func(s listener.Info) bool { return s.Path == "/chat" && s.Endpoint != "" })
+	if upgraded.State != listener.StateActive || upgraded.Upstream == "" || upgraded.Endpoint != at {
 		t.Errorf("upgraded: %+v", upgraded)
 	}
 	conntest.Want(t, c, "HTTP/1.1 101 ")

@@ -1,14 +1,11 @@
 package httpproxy
 
 import (
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/headpond/headpond/listener"
-	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/traffic"
 )
 
@@ -26,9 +23,7 @@ type suffix struct {
 
 // target is a route ready to serve.
 type target struct {
-	path    string // without a trailing slash unless the route demands one; "" matches all
-	handler *httppool.Handler
-
+	path           string // without a trailing slash unless the route demands one; "" matches all
 	route          Route
 	name           string // of the upstream
 	traffic        *traffic.Cell
@@ -39,14 +34,11 @@ type target struct {
 	idle, response time.Duration // 0 = no limit
 }
 
-func newTable(routes []Route, ready func(Route) (*target, error)) (*table, error) {
+func newTable(routes []Route, ready func(Route) *target) *table {
 	t := &table{exact: map[string][]*target{}}
 	bySuffix := map[string][]*target{}
 	for _, r := range routes {
-		tg, err := ready(r)
-		if err != nil {
-			return nil, err
-		}
+		tg := ready(r)
 		host := canonicalHost(r.Host)
 		switch name, wild := strings.CutPrefix(host, "*"); {
 		case host == "":
@@ -66,7 +58,7 @@ func newTable(routes []Route, ready func(Route) (*target, error)) (*table, error
 		longestFirst(targets)
 	}
 	longestFirst(t.any)
-	return t, nil
+	return t
 }
 
 func longestFirst(targets []*target) {
@@ -146,21 +138,4 @@ func hasDotSegment(path string) bool {
 		}
 	}
 	return false
-}
-
-// route answers with the target for r, or refuses r and returns nil.
-func (p *Proxy) route(w http.ResponseWriter, r *http.Request) *target {
-	switch {
-	case r.Method == http.MethodConnect:
-		p.refuse(w, r, http.StatusMethodNotAllowed, listener.ReasonUnknownRoute, "CONNECT is not supported")
-		return nil
-	case hasDotSegment(r.URL.Path):
-		p.refuse(w, r, http.StatusBadRequest, listener.ReasonProtocol, "the path has a . or .. segment")
-		return nil
-	}
-	tg := p.table.Load().find(r.Host, r.URL.Path)
-	if tg == nil {
-		p.refuse(w, r, http.StatusNotFound, listener.ReasonUnknownRoute, "no route for this host and path")
-	}
-	return tg
 }

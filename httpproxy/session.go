@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -15,8 +16,8 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// bufferSize is that of the buffers messages are read into and put together in. A head that does not fit goes the
-// long way (see standard) if it is a request's; for a response's the buffer grows up to maxResponseHead.
+// bufferSize is that of the buffers messages are read into and put together in. For a head that does not fit the buffer grows, up to
+// Config.MaxHeaderBytes for a request's and maxResponseHead for a response's.
 const (
 	bufferSize      = 16 << 10
 	maxResponseHead = 256 << 10 // what package httppool takes
@@ -126,7 +127,7 @@ const (
 	sessionInterrupted
 )
 
-// session is one client's connection, for as long as its requests are of the usual kind. One fiber (or goroutine)
+// session is one client's connection. One fiber (or goroutine)
 // runs it; a second one sends a request's body while the first waits for the response.
 type session struct {
 	p      *Proxy
@@ -207,12 +208,10 @@ func (s *session) open() bool {
 		s.counts = true
 		return true
 	}
-	h := s.p.standard.wrap(s.lc, raw, nil)
-	tc := fiber.TLSServer(h, s.p.tls)
+	tc := fiber.TLSServer(s.lc, s.p.tls)
 	_ = raw.SetDeadline(time.Now().Add(cfg.readHeader))
 	if err := tc.HandshakeContext(s.ctx); err != nil {
-		s.noHandshake(h, err)
-		_ = h.Close()
+		s.noHandshake(err)
 		return false
 	}
 	_ = raw.SetDeadline(time.Time{})
@@ -243,9 +242,6 @@ func (s *session) run() {
 			continue
 		}
 		switch n, err := s.readHead(); {
-		case errors.Is(err, errLong):
-			s.fallback()
-			return
 		case errors.Is(err, errHTTP2):
 			s.goHTTP2()
 			return
@@ -335,14 +331,15 @@ func (s *session) interrupt() {
 }
 
 var (
-	errLong  = errors.New("for the standard server") // the request is none of those a session serves itself
-	errHTTP2 = errors.New("for HTTP/2")              // the connection is
+	// errLarge: a head has too many bytes or fields.
+	errLarge = fmt.Errorf("%w: the head is larger than allowed, or has more fields", httpwire.ErrMalformed)
+	errHTTP2 = errors.New("for HTTP/2") // the connection is
 )
 
 // http2Preface is the first line of an HTTP/2 connection (RFC 9113, section 3.4).
 const http2Preface = "PRI * HTTP/2.0\r\n"
 
-// readHead reads a request's head. The error is errLong, wraps httpwire.ErrMalformed, or is that of reading.
+// readHead reads a request's head. The error is errHTTP2, wraps httpwire.ErrMalformed, or is that of reading.
 func (s *session) readHead() (int, error) {
 	s.now = time.Now()
 	late := false
@@ -350,8 +347,8 @@ func (s *session) readHead() (int, error) {
 		n, err := s.req.Parse(s.client.bytes())
 		switch {
 		case err == nil:
-			if n > bufferSize || !s.usual() {
-				return 0, errLong
+			if l := s.p.limits.Load(); n > l.head || len(s.req.Fields) > l.fields {
+				return 0, errLarge
 			}
 			return n, nil
 		case !s.served && s.isTLS == nil && isHello(s.client.bytes()):
@@ -360,7 +357,7 @@ func (s *session) readHead() (int, error) {
 		case !s.served && s.isTLS == nil && bytes.HasPrefix(s.client.bytes(), []byte(http2Preface)):
 			return 0, errHTTP2
 		case errors.Is(err, httpwire.ErrTooMany):
-			return 0, errLong // whose limit may be another
+			return 0, errLarge
 		default:
 			return 0, err
 		}
@@ -372,9 +369,9 @@ func (s *session) readHead() (int, error) {
 		s.count(got, 0)
 		if errors.Is(err, errFull) {
 			if s.client.grow(s.p.limits.Load().head) {
-				continue // net/http takes what it should not: nothing goes there unread
+				continue
 			}
-			return 0, errLong
+			return 0, errLarge
 		}
 		if err != nil {
 			return 0, err
@@ -382,35 +379,9 @@ func (s *session) readHead() (int, error) {
 	}
 }
 
-// usual reports whether the request is one that a session serves itself: HTTP/1.1 in origin form, without anything
-// that concerns more than this message.
-func (s *session) usual() bool {
-	r := &s.req
-	if r.Minor != 1 || r.Unusual || r.Target[0] != '/' || r.Hosts != 1 || !httpwire.ValidHost(r.Host) ||
-		len(r.Fields) > s.p.limits.Load().fields {
-		return false
-	}
-	for _, c := range r.Target {
-		if c == '#' || c == '\\' {
-			return false
-		}
-	}
-	return string(r.Method) != "CONNECT"
-}
-
 // count adds to the connection's byte counters.
 func (s *session) count(in, out int) {
 	if s.counts {
 		s.lc.Count(int64(in), int64(out))
 	}
-}
-
-// fallback gives the connection to the standard server, with what was read ahead, for one request and to be closed.
-func (s *session) fallback() {
-	ahead := append([]byte(nil), s.client.bytes()...)
-	s.client.drop()
-	_ = s.client.conn.SetDeadline(time.Time{})
-	h := s.p.standard.wrap(s.lc, s.client.conn, ahead)
-	h.tls, h.stream, h.about = s.isTLS, s.stream, s.about
-	s.p.standard.serve(h, h)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
 )
@@ -217,5 +218,70 @@ func TestServerGoneInMidUpload(t *testing.T) {
 	c, br := dialRaw(t, p.addr)
 	if resp, body := roundTrip(t, c, br, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc"); resp.StatusCode != http.StatusBadGateway || !resp.Close {
 		t.Errorf("%s, close %v: %s", resp.Status, resp.Close, body)
+	}
+}
+
+// TestWholeTimeout bounds a request as a whole: while it waits for a connection, for an answer, for the rest of it and of its own body; not an
+// upgraded connection.
+func TestWholeTimeout(t *testing.T) {
+	paced(t, wholeTimeout)
+}
+
+func wholeTimeout(t testing.TB, unit time.Duration) {
+	done := make(chan struct{})
+	backend := serveRaw(t, func(c net.Conn) {
+		br := bufio.NewReader(c)
+		req, err := http.ReadRequest(br)
+		if err != nil {
+			return
+		}
+		switch req.URL.Path {
+		case "/body":
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nx")
+		case "/upgrade":
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			<-time.After(3 * unit)
+			_, _ = io.WriteString(c, "late")
+			return
+		}
+		<-done
+	})
+	t.Cleanup(func() { close(done) })
+	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}}, backend)
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
+		{Upstream: newUpstream(t, backend), Timeout: unit}, {Path: "/one", Upstream: one, Timeout: unit},
+	}})
+	for _, tc := range []struct {
+		request string
+		status  int
+	}{
+		{getRoot, http.StatusGatewayTimeout},
+		{"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx", http.StatusGatewayTimeout},
+	} {
+		c, br := dialRaw(t, p.addr)
+		if resp, body := roundTrip(t, c, br, tc.request); resp.StatusCode != tc.status || !strings.Contains(body, "the time allowed for the request is over") {
+			t.Errorf("%.10q: %s %s", tc.request, resp.Status, body)
+		}
+	}
+	c, br := dialRaw(t, p.addr)
+	_, _ = io.WriteString(c, "GET /body HTTP/1.1\r\nHost: a\r\n\r\n")
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(resp.Body); err == nil || string(body) != "x" {
+		t.Errorf("the body: %q, %v", body, err)
+	}
+	c, br = dialRaw(t, p.addr)
+	resp, _ = roundTrip(t, c, br, "GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+	if rest, err := io.ReadAll(br); resp.StatusCode != 101 || err != nil || string(rest) != "late" {
+		t.Errorf("upgraded: %s %q, %v", resp.Status, rest, err)
+	}
+	first, _ := dialRaw(t, p.addr)
+	_, _ = io.WriteString(first, "GET /one HTTP/1.1\r\nHost: a\r\n\r\n")
+	conntest.Eventually(t, "the one connection is in use", func() bool { return one.Status().Endpoints[0].Pool.InUse == 1 })
+	c, br = dialRaw(t, p.addr)
+	if resp, _ := roundTrip(t, c, br, "GET /one HTTP/1.1\r\nHost: a\r\n\r\n"); resp.StatusCode != http.StatusServiceUnavailable && resp.StatusCode != http.StatusGatewayTimeout {
+		t.Errorf("waiting for a connection: %s", resp.Status)
 	}
 }

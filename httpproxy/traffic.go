@@ -3,7 +3,6 @@ package httpproxy
 import (
 	"time"
 
-	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/traffic"
 )
 
@@ -68,7 +67,9 @@ func (s *session) measure(err error) {
 	s.ended = time.Now()
 	route := x.target.traffic.Shard(int(s.shard))
 	route.Add(classOf(x.result.Status), 1)
-	route.Observe(requestTime, s.ended.Sub(s.now))
+	if !x.upgraded { // what follows an upgrade is no part of the request
+		route.Observe(requestTime, s.ended.Sub(s.now))
+	}
 	if x.sent.IsZero() {
 		return
 	}
@@ -83,23 +84,8 @@ func (s *session) measure(err error) {
 	}
 	endpoint := cell.Shard(int(s.shard))
 	endpoint.Add(classOf(status), 1)
-	endpoint.Observe(requestTime, s.ended.Sub(x.sent))
-}
-
-// countLong counts a request that the standard server has served. What follows an upgrade is no part of it.
-func countLong(route, endpoint *traffic.Cell, res httppool.Result) {
-	for _, cell := range []*traffic.Cell{route, endpoint} {
-		if cell == nil {
-			continue
-		}
-		shard, status := cell.Shard(traffic.ShardOf(0)), res.Status
-		if cell == endpoint && res.Err != nil {
-			status = 0
-		}
-		shard.Add(classOf(status), 1)
-		if status != 101 {
-			shard.Observe(requestTime, res.Duration)
-		}
+	if !x.upgraded {
+		endpoint.Observe(requestTime, s.ended.Sub(x.sent))
 	}
 }
 

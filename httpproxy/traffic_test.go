@@ -92,9 +92,9 @@ func TestTraffic(t *testing.T) {
 		"/missing " + requests + "4xx": 1, "/missing " + times: 1, "/missing " + waits: 1,
 		"/dead " + requests + "5xx": 1, "/dead " + times: 1,
 		"/gone " + requests + "5xx": 1, "/gone " + times: 1, "/gone " + waits: 1,
-		"/long " + requests + "2xx": 1, "/long " + times: 1,
-		"/upgrade " + requests + "1xx": 1,
-		" " + requests + "4xx":         2,
+		"/long " + requests + "2xx": 1, "/long " + times: 1, "/long " + waits: 1,
+		"/upgrade " + requests + "1xx": 1, "/upgrade " + waits: 1,
+		" " + requests + "4xx": 2,
 	}
 	until := time.Now().Add(patience)
 	for got := counted(p.Stats().Traffic[0]); !maps.Equal(got, want); got = counted(p.Stats().Traffic[0]) {

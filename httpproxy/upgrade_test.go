@@ -7,8 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 const upgradeRequest = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n" +
@@ -128,4 +132,58 @@ func TestUpgradedServerGone(t *testing.T) {
 		t.Logf("the client saw %v", err)
 	}
 	eventually(t, "the error is counted", func() bool { return p.Stats().Errors["backend_gone"] == 1 })
+}
+
+// TestUpgradedStandsStill: an upgraded connection on which neither side moves a byte ends, and one on which one side does goes on.
+func TestUpgradedStandsStill(t *testing.T) {
+	paced(t, func(t testing.TB, unit time.Duration) {
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{IdleTimeout: 4 * unit, Upstream: newUpstream(t, serveRaw(t, func(c net.Conn) {
+			br := bufio.NewReader(c)
+			if _, err := http.ReadRequest(br); err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+				_, _ = io.Copy(io.Discard, br)
+			}
+		}))}}})
+		c, br := dialRaw(t, p.addr)
+		resp, _ := roundTrip(t, c, br, upgradeRequest)
+		if resp.StatusCode != 101 {
+			t.Fatal(resp.Status)
+		}
+		for range 6 {
+			<-time.After(unit)
+			if _, err := io.WriteString(c, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := p.Stats().Errors["timeout"]; n != 0 {
+			t.Errorf("%d time-outs while bytes move", n)
+		}
+		if rest, err := io.ReadAll(br); len(rest) > 0 {
+			t.Errorf("%q, %v", rest, err)
+		}
+		conntest.Eventually(t, "the error is counted", func() bool { return p.Stats().Errors["timeout"] == 1 })
+	})
+}
+
+// TestUpgradeThatNobodyAskedFor, or to another protocol, is no answer.
+func TestUpgradeThatNobodyAskedFor(t *testing.T) {
+	backend := serveRaw(t, func(c net.Conn) {
+		if readRequest(bufio.NewReader(c)) == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\nsecret")
+		}
+	})
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	for _, fields := range []string{
+		"", "Connection: Upgrade\r\nUpgrade: websocket\r\n", "Upgrade: other\r\n", "Connection: Upgrade\r\nUpgrade: h2c, other\r\n",
+		"Connection: Upgrade\r\nUpgrade: other\r\nTransfer-Encoding: chunked\r\n",
+	} {
+		c, br := dialRaw(t, p.addr)
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n"+fields+"\r\n")
+		if strings.Contains(fields, "chunked") {
+			_, _ = io.WriteString(c, "0\r\n\r\n")
+		}
+		if resp, body := readAnswer(t, br); resp.StatusCode != http.StatusBadGateway || strings.Contains(body, "secret") {
+			t.Errorf("%q: %s %q", fields, resp.Status, body)
+		}
+	}
 }

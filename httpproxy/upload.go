@@ -34,9 +34,9 @@ type uploading struct {
 	until atomic.Int64 // the deadline of all writes once the exchange is over, in Unix nanoseconds; 0 = it is not
 }
 
-// writeWithin sets the deadline of the next write to c, unless the exchange is over.
-func (u *uploading) writeWithin(c fiber.Stream, d time.Duration) {
-	_ = c.SetWriteDeadline(within(d))
+// writeBy sets the deadline of the next write to c, unless the exchange is over.
+func (u *uploading) writeBy(c fiber.Stream, at time.Time) {
+	_ = c.SetWriteDeadline(at)
 	if at := u.until.Load(); at != 0 { // endUpload's may have come before this one
 		_ = c.SetWriteDeadline(time.Unix(0, at))
 	}
@@ -113,7 +113,7 @@ func (s *session) uploadContent(up *uploading, left int64, last bool) error {
 	defer up.on.Drop()
 	took := func(n int) {
 		up.n += int64(n)
-		up.writeWithin(s.server.conn, s.ex.target.idle)
+		up.writeBy(s.server.conn, s.within())
 	}
 	for left > 0 {
 		err := s.moreBody(up, func() (n int, err error) {
@@ -136,7 +136,7 @@ func (s *session) uploadContent(up *uploading, left int64, last bool) error {
 
 // moreBody reads once from the client, within the idle limit.
 func (s *session) moreBody(up *uploading, receive func() (int, error)) error {
-	_ = s.client.conn.SetReadDeadline(within(s.ex.target.idle))
+	_ = s.client.conn.SetReadDeadline(s.within())
 	if up.state.Load() == uploadFailed { // endUpload's deadline may have come before this one
 		return errAbandoned
 	}
@@ -169,7 +169,7 @@ func (s *session) toServer(up *uploading, p []byte, last bool) error {
 
 // writing begins the writing of a piece.
 func (s *session) writing(up *uploading, last bool) error {
-	up.writeWithin(s.server.conn, s.ex.target.idle)
+	up.writeBy(s.server.conn, s.within())
 	next := uploadRunning
 	if last {
 		next = uploadLast

@@ -6,8 +6,6 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net"
-	"net/http"
-	"strings"
 	"time"
 
 	"github.com/headpond/headpond/pool"
@@ -75,19 +73,4 @@ func checkAlive(_ context.Context, c *httppool.Conn) error {
 		return httppool.ErrServerGone
 	}
 	return nil
-}
-
-// source leases from u. Ring hashing goes by the client's address as the server is told it.
-func source(u *Upstream) httppool.Source {
-	return func(ctx context.Context, req *http.Request) (httppool.Lease, error) {
-		key := ""
-		if xff := req.Header["X-Forwarded-For"]; len(xff) > 0 {
-			key, _, _ = strings.Cut(xff[0], ",")
-		}
-		l, err := u.AcquireKey(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		return l, nil
-	}
 }

@@ -199,10 +199,23 @@ func nextItem(list []byte) (item, rest []byte) {
 	return trimSpace(list[:i]), list[i+1:]
 }
 
+// HasItem reports whether the list of an Upgrade field and the like has an element, in any case.
+func HasItem(list []byte, element string) bool {
+	for len(list) > 0 {
+		var item []byte
+		if item, list = nextItem(list); bytes.EqualFold(item, []byte(element)) {
+			return true
+		}
+	}
+	return false
+}
+
 // connection gathers what the Connection fields list.
 type connection struct {
-	close  bool
-	others bool // something besides close, keep-alive and TE
+	close     bool
+	keepAlive bool
+	upgrade   bool
+	others    bool // something besides these and TE
 }
 
 func (c *connection) add(list []byte) {
@@ -210,7 +223,11 @@ func (c *connection) add(list []byte) {
 		var item []byte
 		item, list = nextItem(list)
 		switch {
-		case len(item) == 0 || EqualFold(item, "keep-alive") || EqualFold(item, "te"):
+		case len(item) == 0 || EqualFold(item, "te"):
+		case EqualFold(item, "keep-alive"):
+			c.keepAlive = true
+		case EqualFold(item, "upgrade"):
+			c.upgrade = true
 		case EqualFold(item, "close"):
 			c.close = true
 		default:

@@ -18,20 +18,22 @@ type Request struct {
 	Length int64  // of the body in bytes, or Chunked; 0 = none
 	// HasLength: there is a Content-Length field, which matters where it says 0.
 	HasLength bool
-	// Close: the client wants the connection to end.
+	// Close: the connection ends with this request, because the client says so or speaks HTTP/1.0 without keep-alive.
 	Close bool
-	// Unusual: the head concerns more than this message: Upgrade, Trailer, other TE than "trailers", fields listed by
-	// Connection.
-	Unusual bool
+	// Upgrade are the protocols that the client wants to change to, as Upgrade lists them; nil = none, or Connection does not say
+	// so (RFC 9110, section 7.8).
+	Upgrade []byte
 	// Trailers: the client accepts trailers ("TE: trailers", RFC 9110, section 10.1.4; Firefox sends it always).
 	Trailers bool
-	// Continue: the client may wait for "100 Continue" before it sends the body ("Expect: 100-continue").
+	// Continue: the client may wait for "100 Continue" before it sends the body ("Expect: 100-continue"). In HTTP/1.0 there is no such
+	// thing.
 	Continue bool
 	// Demands: it expects something else, which is refused with 417 (RFC 9110, section 10.1.1).
 	Demands bool
 	// ConnectionAuth: the credentials log in the connection (NTLM, Negotiate), so that no other client
 	// may use it.
 	ConnectionAuth bool
+	others         bool
 }
 
 // Parse reads a request's head at the start of b and returns the bytes it takes. The error is
@@ -92,6 +94,7 @@ func (r *Request) parseLine(line []byte) error {
 func (r *Request) judge() error {
 	var f framing
 	var c connection
+	upgrades := 0
 	for i := range r.Fields {
 		field := &r.Fields[i]
 		switch field.Known {
@@ -108,10 +111,10 @@ func (r *Request) judge() error {
 		case Expect:
 			r.expect(field.Value)
 		case TE:
-			r.Trailers = EqualFold(field.Value, "trailers")
-			r.Unusual = r.Unusual || !r.Trailers
-		case Upgrade, Trailer:
-			r.Unusual = true
+			r.Trailers = r.Trailers || HasItem(field.Value, "trailers")
+		case Upgrade:
+			r.Upgrade = field.Value
+			upgrades++
 		case Authorization:
 			r.ConnectionAuth = r.ConnectionAuth || connectionAuth(field.Value)
 		}
@@ -123,10 +126,16 @@ func (r *Request) judge() error {
 	if f.chunked {
 		r.Length = Chunked
 	}
-	r.Close = c.close
-	r.Unusual = r.Unusual || c.others
+	r.Close = c.close || r.Minor == 0 && !c.keepAlive
+	if !c.upgrade || upgrades > 1 || r.Minor == 0 {
+		r.Upgrade = nil
+	}
+	r.others = c.others
 	return nil
 }
+
+// Listed reports whether a Connection field names the field, which must not be forwarded then.
+func (r *Request) Listed(f *Field) bool { return r.others && listed(r.Fields, f.Name) }
 
 // expect handles an Expect field.
 func (r *Request) expect(list []byte) {
@@ -134,9 +143,9 @@ func (r *Request) expect(list []byte) {
 		var item []byte
 		switch item, list = nextItem(list); {
 		case EqualFold(item, "100-continue"):
-			r.Continue = true
+			r.Continue = r.Minor > 0
 		case len(item) > 0:
-			r.Demands = true
+			r.Demands = r.Minor > 0
 		}
 	}
 }

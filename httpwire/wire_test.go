@@ -14,13 +14,28 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
+// requestCase is a head and what becomes of it.
+type requestCase struct {
+	name, head string
+	want       error // nil = accepted
+	length     int64
+	check      func(r *httpwire.Request) bool
+}
+
+func (tc requestCase) run(t *testing.T) {
+	t.Helper()
+	var r httpwire.Request
+	n, err := r.Parse([]byte(tc.head + "rest"[:min(4, len(tc.head)/20)]))
+	if !errors.Is(err, tc.want) || err == nil && (n != len(tc.head) || r.Length != tc.length) {
+		t.Errorf("%s: %d, %v, length %d", tc.name, n, err, r.Length)
+	}
+	if err == nil && tc.check != nil && !tc.check(&r) {
+		t.Errorf("%s: %+v", tc.name, r)
+	}
+}
+
 func TestRequest(t *testing.T) {
-	for _, tc := range []struct {
-		name, head string
-		want       error // nil = accepted
-		length     int64
-		check      func(r *httpwire.Request) bool
-	}{
+	for _, tc := range []requestCase{
 		{name: "plain", head: "GET / HTTP/1.1\r\nHost: a\r\n\r\n", length: 0},
 		{name: "length", head: "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n", length: 12},
 		{name: "length 0", head: "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", length: 0,
@@ -29,25 +44,44 @@ func TestRequest(t *testing.T) {
 		{name: "spaces around a value", head: "GET / HTTP/1.1\r\nHost: \t a \t\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return string(r.Host) == "a" }},
 		{name: "close", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Close\r\n\r\n", length: 0,
-			check: func(r *httpwire.Request) bool { return r.Close && !r.Unusual }},
-		{name: "listed field", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: x\r\n\r\n", length: 0,
-			check: func(r *httpwire.Request) bool { return r.Unusual }},
+			check: func(r *httpwire.Request) bool { return r.Close }},
+		{name: "listed field", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: x, y\r\nY: 1\r\n\r\n", length: 0,
+			check: func(r *httpwire.Request) bool { return r.Listed(&r.Fields[2]) && !r.Listed(&r.Fields[0]) }},
 		{name: "leave", head: "GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\n\r\n", length: 0,
-			check: func(r *httpwire.Request) bool { return r.Continue && !r.Demands && !r.Unusual }},
+			check: func(r *httpwire.Request) bool { return r.Continue && !r.Demands }},
 		{name: "nothing expected", head: "GET / HTTP/1.1\r\nHost: a\r\nExpect:\r\n\r\n", length: 0,
-			check: func(r *httpwire.Request) bool { return !r.Continue && !r.Demands && !r.Unusual }},
+			check: func(r *httpwire.Request) bool { return !r.Continue && !r.Demands }},
 		{name: "more than leave", head: "GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nExpect: , x=\"100-continue\"\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return r.Continue && r.Demands }},
 		{name: "trailers taken", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, TE\r\nTE: Trailers\r\n\r\n", length: 0,
-			check: func(r *httpwire.Request) bool { return r.Trailers && !r.Unusual }},
-		{name: "codings taken", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: trailers, gzip\r\n\r\n", length: 0,
-			check: func(r *httpwire.Request) bool { return r.Unusual }},
-		{name: "upgrade", head: "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\n\r\n", length: 0,
-			check: func(r *httpwire.Request) bool { return r.Unusual }},
+			check: func(r *httpwire.Request) bool { return r.Trailers }},
+		{name: "codings taken", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: gzip, trailers\r\n\r\n", length: 0,
+			check: func(r *httpwire.Request) bool { return r.Trailers }},
+		{name: "only codings", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: TE\r\nTE: gzip\r\n\r\n", length: 0,
+			check: func(r *httpwire.Request) bool { return !r.Trailers }},
+		{name: "upgrade", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: x, y\r\n\r\n", length: 0,
+			check: func(r *httpwire.Request) bool { return string(r.Upgrade) == "x, y" && !r.Close }},
+		{name: "upgrade of somebody else's connection", head: "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\n\r\n", length: 0,
+			check: func(r *httpwire.Request) bool { return r.Upgrade == nil }},
+		{name: "two upgrades", head: "GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\nUpgrade: y\r\n\r\n", length: 0,
+			check: func(r *httpwire.Request) bool { return r.Upgrade == nil }},
+		{name: "HTTP/1.0", head: "GET / HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: x\r\nExpect: 100-continue, y\r\n\r\n", length: 0,
+			check: func(r *httpwire.Request) bool {
+				return r.Close && r.Upgrade == nil && !r.Continue && !r.Demands && r.Hosts == 0
+			}},
+		{name: "HTTP/1.0 kept", head: "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", length: 0,
+			check: func(r *httpwire.Request) bool { return !r.Close }},
 		{name: "NTLM", head: "GET / HTTP/1.1\r\nHost: a\r\nAuthorization: NTLM TlRM\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return r.ConnectionAuth }},
 		{name: "two hosts", head: "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return r.Hosts == 2 }},
+	} {
+		tc.run(t)
+	}
+}
+
+func TestRequestRefused(t *testing.T) {
+	for _, tc := range []requestCase{
 		{name: "half a line", head: "GET / HT", want: httpwire.ErrIncomplete},
 		{name: "half a head", head: "GET / HTTP/1.1\r\nHost: a\r\n", want: httpwire.ErrIncomplete},
 		{name: "nothing", head: "", want: httpwire.ErrIncomplete},
@@ -70,14 +104,7 @@ func TestRequest(t *testing.T) {
 		{name: "space in the target", head: "GET /a b HTTP/1.1\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "many fields", head: "GET / HTTP/1.1\r\n" + strings.Repeat("a: b\r\n", 257) + "\r\n", want: httpwire.ErrTooMany},
 	} {
-		var r httpwire.Request
-		n, err := r.Parse([]byte(tc.head + "rest"[:min(4, len(tc.head)/20)]))
-		if !errors.Is(err, tc.want) || err == nil && (n != len(tc.head) || r.Length != tc.length) {
-			t.Errorf("%s: %d, %v, length %d", tc.name, n, err, r.Length)
-		}
-		if err == nil && tc.check != nil && !tc.check(&r) {
-			t.Errorf("%s: %+v", tc.name, r)
-		}
+		tc.run(t)
 	}
 }
 

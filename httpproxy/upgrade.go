@@ -1,0 +1,167 @@
+package httpproxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// asks returns the protocols that the client wants to change to, nil for none. A request with a body does not change them: what
+// follows it could be taken for the new protocol by one side only. Nor does HTTP/2, which could carry requests past this proxy's rules.
+func (s *session) asks() []byte {
+	if r := &s.req; r.Length == 0 && s.stream == nil && !httpwire.HasItem(r.Upgrade, "h2c") {
+		return r.Upgrade
+	}
+	return nil
+}
+
+// upgrade passes a 101 on, whose head takes n bytes of the server's buffer, and then what both sides send, until they have ended.
+func (s *session) upgrade(n int) error {
+	x := &s.ex
+	var to []byte
+	for i := range s.resp.Fields {
+		if f := &s.resp.Fields[i]; f.Known == httpwire.Upgrade {
+			to = f.Value
+		}
+	}
+	switch asked := s.asks(); {
+	case asked == nil:
+		return s.fail("receive", fmt.Errorf("%w: 101 although no upgrade was asked for", httpwire.ErrMalformed))
+	case len(to) == 0 || !httpwire.HasItem(asked, string(to)):
+		return s.fail("receive", fmt.Errorf("%w: 101 to protocol %.40q, %.40q was asked for", httpwire.ErrMalformed, to, asked))
+	}
+	x.result.Status, x.result.Upgraded = s.resp.Status, true
+	x.upgraded, x.wrote = true, true
+	err := s.toClient(s.appendSwitching(s.outgoing(), to))
+	s.releaseOut()
+	s.server.take(n)
+	if err == nil {
+		err = s.tunnel()
+	}
+	s.server.drop()
+	_ = x.lease.Value().Close()
+	x.lease.OK()
+	x.lease.Discard()
+	if err != nil {
+		err = &httppool.Error{Endpoint: x.result.Endpoint, Step: "body", Reused: x.result.Reused, Err: err}
+	}
+	return err
+}
+
+// appendSwitching appends the head of a 101 as it goes to the client.
+func (s *session) appendSwitching(dst, to []byte) []byte {
+	dst = append(dst, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "...)
+	dst = append(append(dst, to...), crlf...)
+	for i := range s.resp.Fields {
+		f := &s.resp.Fields[i]
+		if !f.Known.Connectional() && f.Known != httpwire.ContentLength && !s.resp.Listed(f) {
+			dst = appendField(dst, f)
+		}
+	}
+	return append(dst, crlf...)
+}
+
+// tunnel carries bytes both ways between the ends of an upgraded connection. The direction from the client has a fiber of its own.
+type tunnel struct {
+	s       *session
+	idle    time.Duration
+	in      atomic.Int64 // bytes from the client
+	out     atomic.Int64 // bytes from the server
+	moved   atomic.Int64 // when the last byte came from either side, in Unix nanoseconds
+	counted int          // of the bytes from the client that come next
+	ended   sync.Once    // the first failure ends both directions
+	err     error        // it; to be read when both have ended
+}
+
+// tunnel returns nil if both sides have ended their streams themselves.
+func (s *session) tunnel() error {
+	x := &s.ex
+	s.request() // while its head is there
+	fromClient := append([]byte(nil), s.client.bytes()[x.size:]...)
+	t := &tunnel{s: s, idle: x.target.idle, counted: len(fromClient)}
+	fromServer := append([]byte(nil), s.server.bytes()...)
+	x.size = 0
+	s.client.drop()
+	s.server.drop()
+	client, server := s.client.conn, s.server.conn
+	_ = client.SetDeadline(time.Time{})
+	_ = server.SetDeadline(time.Time{})
+	t.moved.Store(time.Now().UnixNano())
+	var up fiber.Group
+	up.Go(func() {
+		defer s.p.recovered(s.lc)
+		returned := false
+		defer func() {
+			if !returned {
+				t.fail(errPanicked)
+			}
+		}()
+		t.carry(fiber.Ahead(client, fromClient), server, httppool.ErrClientGone, httppool.ErrServerGone, t.fromClient)
+		returned = true
+	})
+	t.carry(fiber.Ahead(server, fromServer), client, httppool.ErrServerGone, httppool.ErrClientGone, t.fromServer)
+	up.Wait()
+	x.result.BytesIn, x.result.BytesOut = t.in.Load(), t.out.Load()
+	return t.err
+}
+
+// fromClient notes n bytes that have gone to the server.
+func (t *tunnel) fromClient(n int) {
+	t.in.Add(int64(n))
+	again := min(n, t.counted)
+	t.counted -= again
+	t.s.count(n-again, 0)
+	t.moved.Store(time.Now().UnixNano())
+}
+
+// fromServer notes n bytes that have gone to the client.
+func (t *tunnel) fromServer(n int) {
+	t.out.Add(int64(n))
+	t.s.count(0, n)
+	t.moved.Store(time.Now().UnixNano())
+}
+
+// carry sends what src receives to dst until src ends, and passes the end on. srcGone and dstGone stand before failures. The idle
+// limit is that of both directions together.
+func (t *tunnel) carry(src, dst fiber.Stream, srcGone, dstGone error, moved func(int)) {
+	for {
+		if last := time.Unix(0, t.moved.Load()); t.idle > 0 {
+			_ = src.SetReadDeadline(last.Add(t.idle))
+		}
+		readErr, writeErr := src.CopyTo(dst, moved, nil)
+		switch {
+		case readErr == io.EOF:
+			if err := dst.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
+				t.fail(nil) // it cannot be half closed
+			}
+			return
+		case errors.Is(readErr, os.ErrDeadlineExceeded) && time.Since(time.Unix(0, t.moved.Load())) < t.idle: // the other direction moved
+		case errors.Is(readErr, os.ErrDeadlineExceeded):
+			t.fail(httppool.ErrIdleTimeout)
+			return
+		case readErr != nil:
+			t.fail(fmt.Errorf("%w: %w", srcGone, readErr))
+			return
+		default:
+			t.fail(fmt.Errorf("%w: %w", dstGone, writeErr))
+			return
+		}
+	}
+}
+
+// fail ends both directions; the first call says why.
+func (t *tunnel) fail(err error) {
+	t.ended.Do(func() {
+		t.err = err
+		_ = t.s.ex.lease.Value().Close()
+		_ = t.s.lc.Close()
+	})
+}
