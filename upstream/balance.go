@@ -17,9 +17,12 @@ const (
 	RingHash
 	// First takes the first endpoint that is in; the others are spares.
 	First
+	// Nearest is P2C among the endpoints whose health checks take about as short as
+	// the shortest; the others are spares. Without Health it is P2C.
+	Nearest
 )
 
-var balanceNames = [...]string{P2C: "p2c", RoundRobin: "round_robin", RingHash: "ring_hash", First: "first"}
+var balanceNames = [...]string{P2C: "p2c", RoundRobin: "round_robin", RingHash: "ring_hash", First: "first", Nearest: "nearest"}
 
 func (b Balance) valid() bool { return b >= 0 && int(b) < len(balanceNames) }
 
@@ -31,8 +34,8 @@ func (b Balance) String() string {
 	return balanceNames[b]
 }
 
-// ParseBalance reads "p2c" (or the empty string), "round_robin", "ring_hash"
-// and "first". The error wraps ErrConfig.
+// ParseBalance reads "p2c" (or the empty string), "round_robin", "ring_hash",
+// "first" and "nearest". The error wraps ErrConfig.
 func ParseBalance(s string) (Balance, error) {
 	if s == "" {
 		return P2C, nil
@@ -42,7 +45,7 @@ func ParseBalance(s string) (Balance, error) {
 			return Balance(b), nil
 		}
 	}
-	return P2C, fmt.Errorf("%w: balance %q is not one of p2c, round_robin, ring_hash, first", ErrConfig, s)
+	return P2C, fmt.Errorf("%w: balance %q is not one of p2c, round_robin, ring_hash, first, nearest", ErrConfig, s)
 }
 
 // p2c returns the less loaded of two of n candidates; random returns a number

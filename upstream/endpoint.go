@@ -17,21 +17,22 @@ import (
 // endpoint is one address with its pool and its state. All methods may be
 // called from any goroutine.
 type endpoint[T any] struct {
-	addr    string
-	spec    atomic.Pointer[Endpoint] // as it was told last
-	since   atomic.Int64             // when it began to start slowly, in Unix nanoseconds; 0 = it does not
-	pool    *pool.Pool[T]
-	load    atomic.Int64 // leases out and callers that wait for one
-	usable  atomic.Bool  // neither down nor ejected
-	suspect atomic.Bool  // success has something to reset
-	stale   atomic.Uint64
-	traffic *traffic.Cell // nil without Config.Traffic
-	log     *slog.Logger
-	passed  atomic.Int64                // when it last passed its check, in Unix nanoseconds; 0: never
-	changed func()                      // tells the Upstream that usable changed; called without mu
-	try     func(context.Context) error // opens a connection and closes it
-	ctx     context.Context             // of trials and evictions
-	cancel  context.CancelFunc
+	addr     string
+	spec     atomic.Pointer[Endpoint] // as it was told last
+	since    atomic.Int64             // when it began to start slowly, in Unix nanoseconds; 0 = it does not
+	pool     *pool.Pool[T]
+	load     atomic.Int64 // leases out and callers that wait for one
+	usable   atomic.Bool  // neither down nor ejected
+	suspect  atomic.Bool  // success has something to reset
+	stale    atomic.Uint64
+	traffic  *traffic.Cell // nil without Config.Traffic
+	log      *slog.Logger
+	passed   atomic.Int64 // when it last passed its check, in Unix nanoseconds; 0: never
+	distance distance
+	changed  func()                      // tells the Upstream that usable changed; called without mu
+	try      func(context.Context) error // opens a connection and closes it
+	ctx      context.Context             // of trials and evictions
+	cancel   context.CancelFunc
 
 	mu         sync.Mutex // guards what follows; never held across I/O
 	health     health
@@ -53,6 +54,7 @@ type endpoint[T any] struct {
 	evictions        sync.WaitGroup
 	interrupt        func(T, error)       // Config.Interrupt; constant
 	proven           func(time.Time) bool // Upstream.proven; constant
+	byDistance       func() bool          // the set depends on distance; constant
 }
 
 // newEndpoint makes the endpoint and its pool, which begins to warm up. Probing
@@ -60,11 +62,12 @@ type endpoint[T any] struct {
 func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*endpoint[T], error) {
 	cfg, addr := &u.cfg, spec.Address
 	e := &endpoint[T]{
-		addr:      addr,
-		log:       cfg.Logger.With("upstream", cfg.Name, "endpoint", addr),
-		changed:   u.refresh,
-		interrupt: cfg.Interrupt,
-		proven:    u.proven,
+		addr:       addr,
+		log:        cfg.Logger.With("upstream", cfg.Name, "endpoint", addr),
+		changed:    u.refresh,
+		interrupt:  cfg.Interrupt,
+		proven:     u.proven,
+		byDistance: func() bool { return u.set.Load().balance == Nearest },
 	}
 	if cfg.Traffic != nil {
 		e.traffic = traffic.NewCell(cfg.Traffic)
@@ -218,12 +221,15 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) {
 	if flipped && err != nil {
 		e.downSince = time.Now()
 	}
+	if err == nil {
+		e.distance.passed(time.Since(began))
+	}
 	back := false
 	if flipped && err == nil { // newer evidence than the failures in use
 		back = e.ejector.clear()
 		e.stopReadmit()
 	}
-	changed := e.settle()
+	changed := e.settle() || err == nil && e.byDistance()
 	if !e.evicting && e.mustEmpty() {
 		e.evicting = true
 		e.evictions.Go(e.evict)

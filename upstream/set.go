@@ -10,8 +10,8 @@ import (
 type set[T any] struct {
 	plan
 	all      []*endpoint[T] // by priority
-	in       choice[T]      // those that get leases: the usable ones of the first priority that has some
-	others   []*endpoint[T] // usable ones of later priorities, in their order
+	in       choice[T]      // those that get leases: the usable ones of the first priority that has some, with Nearest the near ones
+	others   []*endpoint[T] // usable ones that are far, and those of later priorities, in their order
 	failOpen bool           // none is usable; in is the first priority
 	starting bool           // one of in starts slowly
 	ring     ring           // over all; only for RingHash
@@ -43,6 +43,11 @@ func newSet[T any](p plan, all []*endpoint[T], r ring, t *turns) *set[T] {
 		default:
 			s.others = append(s.others, e)
 		}
+	}
+	if p.balance == Nearest {
+		var far []*endpoint[T]
+		in, far = near(in)
+		s.others = append(far, s.others...)
 	}
 	if len(in) == 0 && len(all) > 0 {
 		s.failOpen = true

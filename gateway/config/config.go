@@ -153,7 +153,9 @@ type Rebalance struct {
 type Balance string
 
 // Values implements Enum.
-func (Balance) Values() []string { return []string{"p2c", "round_robin", "ring_hash", "first"} }
+func (Balance) Values() []string {
+	return []string{"p2c", "round_robin", "ring_hash", "first", "nearest"}
+}
 
 // ClientTLS is how an upstream's connections are encrypted.
 type ClientTLS struct {

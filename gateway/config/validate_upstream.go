@@ -25,6 +25,9 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	d.checkHealth(u)
 	d.checkPool(&u.Pool)
 	d.checkRebalance(u)
+	if u.Balance == "nearest" && u.Health == nil {
+		d.report(d.mark(&u.Balance), "balance: nearest goes by how long health checks take; there is no \"health\"")
+	}
 	if u.Eject.Base > u.Eject.Max {
 		d.report(d.mark(&u.Eject.Base, &u.Eject.Max), "base: %v is more than max: %v", u.Eject.Base, u.Eject.Max)
 	}
