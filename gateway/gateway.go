@@ -198,6 +198,11 @@ func (g *Gateway) Drain(ctx context.Context) error {
 		g.logger.Info("draining", "sessions", g.sessions(), "timeout", g.cfg.DrainTimeout)
 	}
 	begin := time.Now()
+	for _, b := range g.backends {
+		if f, ok := b.impl.(extend.Freezer); ok {
+			f.Freeze()
+		}
+	}
 	err := g.drainAll(ctx)
 	for _, s := range g.services {
 		s.socket.retire()

@@ -116,8 +116,12 @@ func TestKubeAPIServers(t *testing.T) {
 	if info, err := os.Stat(c.file("kept.json")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info, err)
 	}
+	through.CloseIdleConnections()
 	g.signal(syscall.SIGTERM)
 	<-g.Done
+	if line := g.out.Line("sessions were cut off"); line != "" {
+		t.Errorf("the gateway waited for its own session: %s", line)
+	}
 	for _, s := range c.servers {
 		s.signal(syscall.SIGSTOP)
 	}

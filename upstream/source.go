@@ -71,6 +71,17 @@ func (u *Upstream[T]) follow(source Source) {
 	u.tasks.Go(func() { u.run(ctx, w) })
 }
 
+// Freeze ends the Source before a drain: the endpoints stay as they are. A Source
+// that asks through this very Upstream would hold up the end of its sessions.
+func (u *Upstream[T]) Freeze() {
+	u.updating.Lock()
+	defer u.updating.Unlock()
+	if u.watch != nil {
+		u.watch.cancel()
+		u.watch.answer()
+	}
+}
+
 // run is the goroutine of a Source.
 func (u *Upstream[T]) run(ctx context.Context, w *watch) {
 	defer func() {

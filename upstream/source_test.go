@@ -345,3 +345,38 @@ func TestSourceUnderLoad(t *testing.T) {
 		t.Errorf("%d opened, %d closed", opened, b.closed.Load())
 	}
 }
+
+// TestFreeze ends the Source and keeps its endpoints, also for whoever waits for the first.
+func TestFreeze(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newPusher()
+		cfg := newBackends().config()
+		cfg.Source = src
+		u := start(t, cfg)
+		if err := src.push("a:1"); err != nil {
+			t.Fatal(err)
+		}
+		u.Freeze()
+		u.Freeze()
+		synctest.Wait()
+		select {
+		case src.sets <- upstream.Endpoints("b:1"):
+			t.Error("the source is still asked")
+		default:
+		}
+		if got := used(t, u, 5); got["a:1"] != 5 {
+			t.Errorf("got %v, want what there was", got)
+		}
+		waiting := start(t, upstream.Config[*conn]{Name: "w", Settings: upstream.Settings{Source: newPusher()}, Open: cfg.Open, Close: cfg.Close, Logger: cfg.Logger})
+		failed := make(chan error)
+		go func() {
+			_, err := waiting.Acquire(t.Context())
+			failed <- err
+		}()
+		synctest.Wait()
+		waiting.Freeze()
+		if err := <-failed; !errors.Is(err, upstream.ErrUnavailable) {
+			t.Errorf("%v, want that there is none", err)
+		}
+	})
+}

@@ -21,6 +21,12 @@ type Backend interface {
 	Runs() any
 }
 
+// Freezer is a Backend that looks for its endpoints, perhaps through sessions of this gateway. Freeze ends that, before a drain.
+type Freezer interface {
+	Backend
+	Freeze()
+}
+
 // Counted is a Backend whose sessions lease from it again and again, so that it must not be drained under one that runs.
 type Counted interface {
 	Backend

@@ -26,7 +26,7 @@ type Kubernetes struct {
 	TokenFile  config.Path `conf:"token_file"`
 	ServerName string      `conf:"server_name"`
 	Cache      NewFile     `conf:"cache"`                                   // keeps the last good set for the next start; empty: nothing is kept
-	Bootstrap  []string    `conf:"bootstrap" type:"endpoint" maxlen:"1000"` // addresses until the API has answered for the first time
+	Bootstrap  []string    `conf:"bootstrap" type:"endpoint" maxlen:"1000"` // addresses until the API has answered
 }
 
 // NewFile is the path of a file that the gateway writes. It need not exist; its folder must.

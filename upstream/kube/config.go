@@ -44,8 +44,8 @@ type Config struct {
 
 	// Cache is the file in which the last good set is kept; "" = none.
 	Cache string
-	// Bootstrap are addresses to use until the API has answered for the first time,
-	// if there is no Cache.
+	// Bootstrap are addresses to use until the API has answered: where nothing was
+	// kept, or nothing works of what was.
 	Bootstrap []string
 }
 

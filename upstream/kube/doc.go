@@ -23,7 +23,8 @@
 //
 // The last good set is kept in the file Cache and is used until the API has
 // answered, so the API may be reached through the very Upstream that the source is
-// for. Bootstrap is used where there is no such file yet.
+// for. Bootstrap is used where there is no such file yet, and where
+// nothing in it works.
 //
 // The package uses net/http and decodes the few fields it needs, instead of
 // client-go, which would be larger than the rest of the gateway.

@@ -239,14 +239,14 @@ func TestStart(t *testing.T) {
 	}
 	cfg.Server = "127.0.0.1:1" // nobody is there
 	second := watch(t, cfg)
-	if r := second.wants("10.0.0.1:6443/a 10.0.0.2:6443@2"); r.set[0].Metadata["kept"] == "" {
+	if r := second.wants("10.0.0.1:6443/a 10.0.0.2:6443@2 10.0.0.6:6443@4 10.0.0.7:6443@4"); r.set[0].Metadata["kept"] == "" {
 		t.Errorf("metadata: %v", r.set[0].Metadata)
 	}
 	second.wants("!")
 	second.end()
 	up.Server = a.URL
 	third := watch(t, up)
-	third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2")
+	third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2 10.0.0.6:6443@4 10.0.0.7:6443@4")
 	if r := third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2"); r.set[0].Metadata["kept"] != "" {
 		t.Errorf("what the API has told is as if it were kept: %v", r.set[0].Metadata)
 	}

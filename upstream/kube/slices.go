@@ -77,6 +77,7 @@ const (
 	readyElsewhere
 	stoppingHere
 	stoppingElsewhere
+	bootstrapped // beside what was kept
 )
 
 // errNoSlices is what an empty list means.

@@ -106,10 +106,12 @@ func (w *watcher) begin() {
 	if err != nil {
 		w.tell(nil, err)
 	}
-	if len(set) == 0 {
-		for _, address := range w.cfg.Bootstrap {
-			set = append(set, upstream.Endpoint{Address: address, Metadata: map[string]string{"from": "bootstrap"}})
-		}
+	priority := 0
+	if len(set) > 0 {
+		priority = bootstrapped // what was kept may have been replaced since, all of it
+	}
+	for _, address := range w.cfg.Bootstrap {
+		set = append(set, upstream.Endpoint{Address: address, Priority: priority, Metadata: map[string]string{"from": "bootstrap"}})
 	}
 	if len(set) > 0 {
 		w.tell(ordered(set), nil)
