@@ -89,19 +89,20 @@ func (h *HTTPCheck) run(ctx context.Context, endpoint string) error {
 			return err
 		}
 	}
-	c, err := h.Dial(ctx, endpoint)
+	raw, err := h.Dial(ctx, endpoint)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer raw.Close()
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	c := raw
 	if cfg != nil {
 		name := endpoint
 		if h.Host != "" {
 			name = req.Host
 		}
-		tc := tls.Client(c, tlsclient.For(cfg, name))
+		tc := tls.Client(raw, tlsclient.For(cfg, name))
 		if err := tc.HandshakeContext(ctx); err != nil {
 			return explainHandshake(err)
 		}
