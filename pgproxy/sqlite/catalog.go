@@ -31,7 +31,7 @@ var catalogViews = []struct{ name, query string }{
 		0 AS reltoastrelid, EXISTS (SELECT 1 FROM main.sqlite_schema i WHERE i.type = 'index' AND i.tbl_name = s.name)
 		OR EXISTS (SELECT 1 FROM pragma_table_xinfo(s.name) x WHERE s.type = 'table' AND x.pk = 1) AS relhasindex, 0 AS relisshared,
 		'p' AS relpersistence, CASE s.type WHEN 'table' THEN 'r' WHEN 'view' THEN 'v' ELSE 'i' END AS relkind,
-		(SELECT count(*) FROM pragma_table_xinfo(s.name)) AS relnatts, 0 AS relchecks, 0 AS relhasrules,
+		(SELECT count(*) FROM pragma_table_xinfo(s.name)) AS relnatts, CASE s.type WHEN 'table' THEN json_array_length(pg_checks(s.name)) ELSE 0 END AS relchecks, 0 AS relhasrules,
 		s.type = 'table' AS relhastriggers, 0 AS relhassubclass,
 		0 AS relrowsecurity, 0 AS relforcerowsecurity, 1 AS relispopulated, 'd' AS relreplident, 0 AS relispartition, NULL AS relacl, NULL AS reloptions,
 		NULL AS relpartbound, s.name AS sqlite_name FROM main.sqlite_schema s WHERE s.type IN ('table', 'view', 'index') AND (s.type = 'index' OR s.name NOT LIKE 'sqlite\_%' ESCAPE '\')

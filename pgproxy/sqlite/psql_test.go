@@ -37,7 +37,7 @@ func TestPsql(t *testing.T) {
 		`\dt+`:                       {"users", "heap"},
 		`\dv`:                        {"names | view"},
 		`\di`:                        {"posts_author | index | demo  | posts", "posts_pkey | index | demo | posts", "users_name_key | index"},
-		`\d users`:                   {`Table "public.users"`, "id     | integer", "name   | text", "not null", `"users_pkey" PRIMARY KEY, btree (id)`, `"users_name_key" UNIQUE CONSTRAINT, btree (name)`, "seen   | timestamp without time zone", "CURRENT_TIMESTAMP", `TABLE "posts" CONSTRAINT "posts_author_fkey"`},
+		`\d users`:                   {`Table "public.users"`, "id     | integer", "name   | text", "not null", `"users_pkey" PRIMARY KEY, btree (id)`, `"users_name_key" UNIQUE CONSTRAINT, btree (name)`, "Check constraints:", `"users_age_check" CHECK ((age > 0))`, "seen   | timestamp without time zone", "CURRENT_TIMESTAMP", `TABLE "posts" CONSTRAINT "posts_author_fkey"`},
 		`\d+ posts`:                  {`"posts_author" btree (author)`, "FOREIGN KEY (author) REFERENCES users(id) ON DELETE CASCADE"},
 		`\d users_pkey`:              {`Index "public.users_pkey"`, "id | integer", `primary key, btree, for table "public.users"`},
 		`\d names`:                   {`View "public.names"`},
