@@ -59,7 +59,7 @@ func installNeeds(t *testing.T, dir string, needs []string) {
 func runPytest(t *testing.T, dir string, at place, args, env []string) map[string]string {
 	t.Helper()
 	report := filepath.Join(dir, at.mode+".xml")
-	args = append([]string{"-W", "ignore", "-m", "pytest", "-q", "-p", "suite_timeout", "-p", "no:cacheprovider", "--junitxml", report}, args...)
+	args = append([]string{"-W", "ignore", "-m", "pytest", "-q", "-p", "suite_timeout", "-o", "cache_dir=" + filepath.Join(dir, "cache"), "--junitxml", report}, args...)
 	cmd := clienttest.Python(t, args...)
 	cmd.Dir = filepath.Join(dir, "source")
 	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1",
