@@ -3,6 +3,7 @@ package fiber
 import (
 	"errors"
 	"net"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +45,10 @@ func (t *Transfer) spliceSocket(from *net.TCPConn, limit int) (n int, err error,
 	if err != nil {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Source: from.LocalAddr(), Addr: from.RemoteAddr(), Err: netError(err)}, true
 	}
-	return t.filled(n, failed)
+	if n, failed, done = t.filled(n, failed); failed != nil {
+		failed = &net.OpError{Op: "read", Net: "tcp", Source: from.LocalAddr(), Addr: from.RemoteAddr(), Err: os.NewSyscallError("splice", failed)}
+	}
+	return n, failed, done
 }
 
 // fill splices once into a pipe, which t keeps if it has something then. Without a pipe n is 0 and there is no error.
@@ -61,7 +65,7 @@ func (t *Transfer) fill(fd, limit int) (n int, err error) {
 	return 0, err
 }
 
-// filled says what the last fill means: what cannot be spliced, such as the end of the stream and errors, is for Read.
+// filled says what the last fill means. What cannot be spliced, such as the end of the stream, is for Read; a socket tells an error once.
 func (t *Transfer) filled(n int, err error) (int, error, bool) {
 	switch {
 	case n >= spliceLeast:
@@ -69,6 +73,8 @@ func (t *Transfer) filled(n int, err error) (int, error, bool) {
 		t.next = transferLittle
 	case err != nil && splice.Unsupported(err):
 		t.next = transferCopied
+	case err != nil && !errors.Is(err, unix.EAGAIN):
+		return 0, err, true
 	}
 	return n, nil, n > 0
 }

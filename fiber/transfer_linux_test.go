@@ -3,9 +3,12 @@
 package fiber_test
 
 import (
+	"errors"
 	"io"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/headpond/headpond/fiber"
 )
@@ -41,6 +44,22 @@ func TestTransferSplices(t *testing.T) {
 			if failed != nil || (size > 1<<20) != (spliced > 0) || spliced < size/2 && size > 1<<20 {
 				t.Errorf("%d of %d bytes were spliced, %v", spliced, size, failed)
 			}
+		}
+	})
+}
+
+// TestTransferOfAReset: a source that is broken has not ended, also where a splice finds out.
+func TestTransferOfAReset(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		client, in, out, server := chain(t, e, "tcp")
+		go func() { _, _ = io.Copy(io.Discard, server) }()
+		go func() {
+			_, _ = client.Write(make([]byte, 1<<20))
+			_ = client.(interface{ SetLinger(int) error }).SetLinger(0)
+			_ = client.Close()
+		}()
+		if _, _, readErr, writeErr := transferAll(in, out, 1<<40); !errors.Is(readErr, unix.ECONNRESET) || writeErr != nil {
+			t.Errorf("%v, %v; want a reset", readErr, writeErr)
 		}
 	})
 }
