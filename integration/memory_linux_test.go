@@ -2,9 +2,27 @@ package integration
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// idlePipes are the descriptors of pipes that the gateway keeps for its next splice, which are no session's.
+func idlePipes(g *gateway) float64 {
+	folder := fmt.Sprintf("/proc/%d/fd", g.Cmd.Process.Pid)
+	files, _ := os.ReadDir(folder)
+	n := 0
+	for _, f := range files {
+		if to, err := os.Readlink(filepath.Join(folder, f.Name())); err == nil && strings.HasPrefix(to, "pipe:") {
+			n++
+		}
+	}
+	return float64(min(n, 2*keptPipes)) // more are a leak
+}
+
+// keptPipes is how many the gateway keeps for the next splice, if so many were in use at a time.
+const keptPipes = 8
 
 // checkMemory fails the test when the gateway ever used more than maxRSS.
 func checkMemory(t *testing.T, g *gateway) {

@@ -51,7 +51,7 @@ func (m metrics) errors(listener, reason string) float64 {
 }
 
 // footprint is what a session must give back: descriptors, fibers and goroutines, not counting
-// the connections pools keep on purpose.
+// the connections and pipes that pools keep on purpose.
 type footprint struct{ descriptors, goroutines, fibers, sessions, waiting float64 }
 
 func (g *gateway) footprint() footprint {
@@ -59,7 +59,7 @@ func (g *gateway) footprint() footprint {
 	m := g.scrape()
 	pooled := m.sum("headpond_pool_idle") + m.sum("headpond_pool_opening")
 	return footprint{
-		descriptors: m.sum("process_open_fds") - pooled - m.sum("headpond_pool_in_use"),
+		descriptors: m.sum("process_open_fds") - pooled - m.sum("headpond_pool_in_use") - idlePipes(g),
 		goroutines:  m.sum("go_goroutines") - m.sum("headpond_engine_spare_fibers"), // the race detector's are all kept
 		fibers:      m.sum("headpond_engine_fibers"),
 		sessions:    m.sum("headpond_listener_connections_active") + m.sum("headpond_pool_in_use"),
