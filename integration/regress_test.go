@@ -4,6 +4,7 @@ package integration
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -116,11 +117,10 @@ func (r *regression) run(t *testing.T, source, mode string) map[string][]byte {
 		t.Fatal(err)
 	}
 	out := filepath.Join(sharedDir(t), "out")
-	if err := os.Mkdir(out, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(out, 0o777); err != nil { // the server writes files there
-		t.Fatal(err)
+	for _, dir := range []string{out, filepath.Join(out, "results")} { // the server writes files there, too
+		if err := errors.Join(os.Mkdir(dir, 0o777), os.Chmod(dir, 0o777)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	tests := filepath.Join(source, r.source)
 	program := filepath.Join(filepath.Dir(filepath.Dir(server.Bin("postgres"))), "lib", "pgxs", r.driver)
