@@ -23,7 +23,7 @@ var (
 )
 
 // huntWorkers cases run at the same time: most of them wait.
-const huntWorkers = 6
+const huntWorkers = 16
 
 // caseID names a case of the hunt.
 type caseID struct{ target, kind, way string }
