@@ -13,8 +13,11 @@ import (
 // else, with other statements, in a pipeline or by the extended protocol, the server is to do it, and is given an empty statement of that name
 // just before.
 
-// between reports whether a Query can be answered here: nothing the client sent is unanswered or unfinished.
-func (m *machine) between() bool { return m.st.quiet() && !m.st.unsynced && !m.st.skipping }
+// between reports whether a Query can be answered here: nothing the client sent is unanswered or unfinished, and neither is a message to
+// it.
+func (m *machine) between() bool {
+	return m.st.quiet() && !m.st.unsynced && !m.st.skipping && !m.partial
+}
 
 // deallocate answers DEALLOCATE of one of the client's statements, alone in a Query. It reports false for any other text.
 func (m *machine) deallocate(text string) bool {

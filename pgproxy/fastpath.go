@@ -304,12 +304,16 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 	return true
 }
 
+// maxGathered is how many bytes judgeRequest gathers before it leaves the rest of a request to the session, which writes as it goes: each
+// Bind may need the text of a statement that takes megabytes.
+const maxGathered = 64 << 10
+
 // judgeRequest has the machine judge the messages of a request, as many as can be without waiting. They take n bytes, and go as they are,
 // or are in the machine's toServer.
 func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 	m, shows := &s.machine, s.c.showsStatements()
 	asItIs = true
-	for n < len(b) {
+	for n < len(b) && len(m.toServer) <= maxGathered {
 		size := messageSize(b[n:])
 		msg := messageOf(b[n : n+size])
 		if shows {
@@ -357,8 +361,7 @@ func (s *session) answered() (waits, over bool) {
 	}
 	n, now := s.judgeAnswer(b)
 	if n < len(b) || !s.machine.over() || len(s.machine.toClient) > 0 {
-		_, _ = c.Writer.Write(b[:n]) // which has room for it
-		s.tell()
+		_, _ = c.Writer.Write(b[:n]) // which has room for it; behind it goes what the machine has to say: turn may wait for room
 		if n < len(b) {
 			srv.r.Unread(b[n:])
 		}

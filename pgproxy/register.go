@@ -146,7 +146,9 @@ func (s *session) showBody(typ byte, body []byte) {
 		_, body, _ = bytes.Cut(body, []byte{0}) // the name
 	case pgwire.TypeBind:
 		_, name, _, err := pgwire.BindNames(body)
+		s.mu.Lock() // a server reader may be forgetting one
 		st := s.machine.stmts[string(name)]
+		s.mu.Unlock()
 		if err != nil || st == nil {
 			return
 		}

@@ -297,7 +297,10 @@ func (s *session) writeFailed(err error) error {
 // turn sends what was gathered for the server, and reads its answers unless the server reader does.
 func (s *session) turn() error {
 	if s.forwarding && s.srv != nil {
-		err := s.sendOwn() // the fast path may have left something
+		s.mu.Lock()
+		s.tell() // the fast path may have left something, for the server, too
+		s.mu.Unlock()
+		err := s.sendOwn()
 		if err == nil {
 			err = s.flushServer()
 		}
@@ -500,7 +503,9 @@ func clientWriteError(err error) error { return fmt.Errorf("%w: %w", errClientWr
 func (s *session) backendGone(cause error, mayStay bool) error {
 	m := &s.machine
 	cause = s.srv.whyLost(cause)
-	stay := mayStay && m.alone() && s.c.Reader.Buffered() == 0 && s.srv.r.Left() == 0
+	// A message that the client is in the middle of belongs to a request that nobody can answer any more.
+	atBoundary := s.c.Reader.Buffered() == 0 && s.c.Reader.Left() == 0
+	stay := mayStay && m.alone() && atBoundary && s.srv.r.Left() == 0
 	lost := s.reportLost(cause, stay)
 	if !m.st.empty() && !m.st.copyIn && s.srv.removed.Load() {
 		_ = s.c.Writer.Flush()

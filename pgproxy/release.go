@@ -94,7 +94,7 @@ func (s *session) clean() error {
 		return errPanicked
 	}
 	torn := s.c.Reader.Left() > 0 // the server may wait for the rest of the client's last message
-	if torn || !s.machine.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || srv.cancelInDoubt.Load() {
+	if torn || !s.machine.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || len(s.machine.toServer) > 0 || srv.cancelInDoubt.Load() {
 		return errInDoubt
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(resetTimeout))

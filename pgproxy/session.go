@@ -137,6 +137,7 @@ func (s *session) rest() {
 		return
 	}
 	s.machine.work = nil
+	w.toServer, w.toClient = took(w.toServer), took(w.toClient) // nothing of this client reaches another
 	if !w.st.free() || cap(w.st.queue) > maxKeptOps {
 		w.st.reset()
 	}
