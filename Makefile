@@ -29,7 +29,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak leakhunt crossed suites test-kube clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak leakhunt crossed suites test-kube test-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -97,6 +97,9 @@ suites: test-deps ## Run PostgreSQL's and its drivers' own tests straight and th
 
 test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, 15 minutes)
 	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-kube.sh
+
+test-peers: ## Test peers for long: a network of 200 nodes, 10,000 requests (HEADPOND_NODES=…)
+	$(GO) test -tags long -count 1 -timeout 30m -v -run 'Newcomer|ManyRequests' ./peers
 
 clean: ## Remove what build made
 	rm -rf bin dist
