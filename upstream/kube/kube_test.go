@@ -78,6 +78,9 @@ func TestPorts(t *testing.T) {
 	a.putOf("prod", "web", "web-2", `{"ports":[{"name":"web","port":81}],"endpoints":[{"addresses":["10.0.0.1"]}]}`)
 	cfg.Port = "web"
 	watch(t, cfg).wants("10.0.0.1:81") // a slice without endpoints needs no ports
+	a.putOf("prod", "web", "web-3", `{"ports":[],"endpoints":[{"addresses":["10.0.0.2"]}]}`)
+	a.putOf("prod", "web", "web-4", `{"ports":[{"name":"old","port":82}],"endpoints":[{"addresses":["10.0.0.3"]}]}`)
+	watch(t, cfg).wants("10.0.0.1:81") // pods without the port are left out, and they alone
 }
 
 func TestZones(t *testing.T) {

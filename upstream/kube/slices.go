@@ -90,6 +90,7 @@ func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) 
 	}
 	local := s.locality(all)
 	var set []upstream.Endpoint
+	var without error // the last slice whose pods do not have the port: those alone are left out
 	out := 0
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		sl := all[name]
@@ -98,7 +99,13 @@ func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) 
 		}
 		port, err := s.portOf(sl.Ports)
 		if err != nil {
-			return nil, fmt.Errorf("service %s: EndpointSlice %s: %w", s.service(), name, err)
+			err = fmt.Errorf("service %s: EndpointSlice %s: %w", s.service(), name, err)
+			if !errors.Is(err, errNoPort) {
+				return nil, err
+			}
+			without = err
+			out += len(sl.Endpoints)
+			continue
 		}
 		for i := range sl.Endpoints {
 			e := &sl.Endpoints[i]
@@ -111,7 +118,10 @@ func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) 
 			})
 		}
 	}
-	if len(set) == 0 {
+	switch {
+	case len(set) == 0 && without != nil:
+		return nil, without
+	case len(set) == 0:
 		return nil, fmt.Errorf("service %s: no endpoint is ready, %d are not", s.service(), out)
 	}
 	return ordered(set), nil
@@ -181,6 +191,9 @@ func metadataOf(e *endpoint) map[string]string {
 	return m
 }
 
+// errNoPort means that the pods of a slice do not have the port that is asked for.
+var errNoPort = errors.New("it has no TCP port")
+
 // portOf picks the port that is configured, or the only one.
 func (s *Source) portOf(ports []port) (int, error) {
 	var names []string
@@ -199,9 +212,9 @@ func (s *Source) portOf(ports []port) (int, error) {
 	case len(found) == 1 && found[0] > 0 && found[0] <= 65535:
 		return found[0], nil
 	case len(names) == 0:
-		return 0, errors.New("it has no TCP port")
+		return 0, errNoPort
 	case s.cfg.Port == "":
 		return 0, fmt.Errorf("it has %d TCP ports (%s): choose one with \"port\"", len(names), strings.Join(names, ", "))
 	}
-	return 0, fmt.Errorf("it has no TCP port %q, only %s", s.cfg.Port, strings.Join(names, ", "))
+	return 0, fmt.Errorf("%w %q, only %s", errNoPort, s.cfg.Port, strings.Join(names, ", "))
 }
