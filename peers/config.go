@@ -153,6 +153,9 @@ func (c Config) Verify() error {
 	if n := len(c.NetworkKey); n != 0 && n != networkKey {
 		bad("NetworkKey has %d bytes, want %d", n, networkKey)
 	}
+	if n := len(c.Version); n > maxVersion {
+		bad("Version has %d bytes, want at most %d", n, maxVersion)
+	}
 	if n := c.MaxConns; n != 0 && (n < minConns || n > maxConnLimit) {
 		bad("MaxConns is %d, want 0 (default) or %d to %d", n, minConns, maxConnLimit)
 	}

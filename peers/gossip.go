@@ -166,7 +166,7 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 		g.node.addAddrs(id, r.Addrs)
 	case errors.Is(err, errForged):
 		g.node.offenders.note(from, err)
-	case errors.Is(err, errFlood):
+	case errors.Is(err, errFlood) && from == id: // others may have kept its records, and bring them at once
 		g.node.offenders.note(id, err)
 	case errors.Is(err, errFuture), errors.Is(err, errFull):
 		g.refused.warn(g.node.log, "peers: services of a node are not taken", "peer", id.String(), "from", from.String(), "error", err)

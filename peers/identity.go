@@ -32,6 +32,9 @@ const othersMay fs.FileMode = 0o077
 // LoadKey reads an Ed25519 key in PEM (PKCS #8). A file that others than its owner can read, write or execute is refused. The error wraps
 // ErrKey, and fs.ErrNotExist where there is no file.
 func LoadKey(path string) (ed25519.PrivateKey, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w %s: is not a file", ErrKey, path) // opening a pipe could wait for ever
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrKey, err)

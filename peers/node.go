@@ -158,7 +158,7 @@ func newHost(cfg *Config, gate *offenders) (host.Host, error) {
 func (n *Node) ID() string { return n.id.String() }
 
 // addrs is where the node can be connected to.
-func (n *Node) addrs() []ma.Multiaddr { return append(n.host.Addrs(), n.circuits.all()...) }
+func (n *Node) addrs() []ma.Multiaddr { return append(n.circuits.all(), n.host.Addrs()...) }
 
 // Addrs returns where the node can be connected to, multiaddresses that end in /p2p/ID.
 func (n *Node) Addrs() (all []string) {

@@ -139,7 +139,7 @@ func (t *table) offering(service string, busy func(peer.ID) int, rank func(Offer
 		if of == 0 {
 			continue
 		}
-		load := float64(e.record.Services[i].Load + busy(id))
+		load := float64(e.record.Services[i].Load) + float64(busy(id))
 		if room := e.record.Services[i].Capacity; room > 0 {
 			load /= float64(room)
 		}

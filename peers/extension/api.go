@@ -1,7 +1,6 @@
 package extension
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/hex"
@@ -174,10 +173,13 @@ type routeKey struct{}
 func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.Load().own.Timeout)
 	defer cancel()
-	reading := http.NewResponseController(w)
-	_ = reading.SetReadDeadline(time.Now().Add(peekTimeout))
+	conn := http.NewResponseController(w)
+	end, _ := ctx.Deadline() // it does not end a read of a body that stalls, nor a write to a client that does not read
+	_ = errors.Join(conn.SetReadDeadline(time.Now().Add(peekTimeout)), conn.SetWriteDeadline(end.Add(time.Second)))
 	to, status, err := a.routeOf(r)
-	_ = reading.SetReadDeadline(time.Time{})
+	if err == nil {
+		_ = conn.SetReadDeadline(end)
+	}
 	if err != nil {
 		httppool.WriteError(w, r, status, err.Error())
 		return
@@ -239,7 +241,11 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 		out.URL.Path, out.URL.RawPath = to.path, to.rawPath
 		resp, err := a.within(out)
 		if err == nil {
-			resp.Header.Set(nodeHeader, cmp.Or(t.Peer, a.part().now().ID()))
+			id := t.Peer
+			if n := a.part().now(); id == "" && n != nil { // a reload may have removed it
+				id = n.ID()
+			}
+			resp.Header.Set(nodeHeader, id)
 			return resp, nil
 		}
 		failed = append(failed, attempt{t, err})
