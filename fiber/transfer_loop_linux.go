@@ -61,6 +61,7 @@ func (t *Transfer) spliceConn(l *loop, c *Conn, limit int) (n int, err error, do
 			continue
 		}
 		t.since += n
+		c.unsure = true // it may have emptied the socket
 		return t.filled(n, err)
 	}
 }

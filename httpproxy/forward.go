@@ -243,7 +243,13 @@ func (s *session) renew() error {
 		x.lease.Discard()
 		return httppool.ErrClientGone
 	}
-	renewed, err := x.stale.Renew(s.leasing(), x.lease)
+	ctx := s.leasing()
+	if !x.until.IsZero() {
+		bounded, cancel := context.WithDeadline(ctx, x.until)
+		defer cancel()
+		ctx = bounded
+	}
+	renewed, err := x.stale.Renew(ctx, x.lease)
 	switch {
 	case err != nil:
 		return err

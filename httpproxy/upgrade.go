@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,10 +18,21 @@ import (
 // asks returns the protocols that the client wants to change to, nil for none. A request with a body does not change them: what
 // follows it could be taken for the new protocol by one side only. Nor does HTTP/2, which could carry requests past this proxy's rules.
 func (s *session) asks() []byte {
-	if r := &s.req; r.Length == 0 && s.stream == nil && !httpwire.HasItem(r.Upgrade, "h2c") {
+	if r := &s.req; r.Length == 0 && s.stream == nil && !carriesRequests(view(r.Upgrade)) {
 		return r.Upgrade
 	}
 	return nil
+}
+
+// carriesRequests reports whether a protocol of the list could carry HTTP requests.
+func carriesRequests(list string) bool {
+	for item := range strings.SplitSeq(list, ",") {
+		name, _, _ := strings.Cut(strings.ToLower(strings.Trim(item, " \t")), "/")
+		if strings.HasPrefix(name, "h2") || name == "http" || name == "tls" {
+			return true
+		}
+	}
+	return false
 }
 
 // upgrade passes a 101 on, whose head takes n bytes of the server's buffer, and then what both sides send, until they have ended.
@@ -40,6 +52,7 @@ func (s *session) upgrade(n int) error {
 	}
 	x.result.Status, x.result.Upgraded = s.resp.Status, true
 	x.upgraded, x.wrote = true, true
+	x.lease.OK() // the server has answered; how the tunnel ends says nothing of it
 	err := s.toClient(s.appendSwitching(s.outgoing(), to))
 	s.releaseOut()
 	s.server.take(n)
@@ -48,7 +61,6 @@ func (s *session) upgrade(n int) error {
 	}
 	s.server.drop()
 	_ = x.lease.Value().Close()
-	x.lease.OK()
 	x.lease.Discard()
 	if err != nil {
 		err = &httppool.Error{Endpoint: x.result.Endpoint, Step: "body", Reused: x.result.Reused, Err: err}
@@ -91,6 +103,7 @@ func (s *session) tunnel() error {
 	x.size = 0
 	s.client.drop()
 	s.server.drop()
+	s.req, s.resp = httpwire.Request{}, httpwire.Response{Status: s.resp.Status} // they hold on to the buffers
 	client, server := s.client.conn, s.server.conn
 	_ = client.SetDeadline(time.Time{})
 	_ = server.SetDeadline(time.Time{})

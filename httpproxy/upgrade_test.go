@@ -175,6 +175,8 @@ func TestUpgradeThatNobodyAskedFor(t *testing.T) {
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
 	for _, fields := range []string{
 		"", "Connection: Upgrade\r\nUpgrade: websocket\r\n", "Upgrade: other\r\n", "Connection: Upgrade\r\nUpgrade: h2c, other\r\n",
+		"Connection: Upgrade\r\nUpgrade: TLS/1.0, other\r\n", "Connection: Upgrade\r\nUpgrade: other, HTTP/2.0\r\n",
+		"Connection: Upgrade\r\nUpgrade: H2C-16,other\r\n", "Connection: Upgrade\r\nUpgrade: other,\th2\r\n",
 		"Connection: Upgrade\r\nUpgrade: other\r\nTransfer-Encoding: chunked\r\n",
 	} {
 		c, br := dialRaw(t, p.addr)
