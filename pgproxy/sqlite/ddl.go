@@ -59,7 +59,7 @@ func (r *rewriter) identity(i int) (int, error) {
 	}
 	if options := last + 1; r.at(options).is("(") {
 		last = closing(r.tokens, options)
-		if last == len(r.tokens) || slices.ContainsFunc(r.tokens[options+1:last], func(t token) bool { return t.kind != kindIdent && t.kind != kindNumber && !t.is("-") }) {
+		if last == len(r.tokens) || slices.ContainsFunc(r.tokens[options+1:last], token.notOfSequence) {
 			return i, nil
 		}
 	}
@@ -71,6 +71,11 @@ func (r *rewriter) identity(i int) (int, error) {
 	r.drop(i, last)
 	r.drop(lo+1, end)
 	return last, r.serial(lo + 1)
+}
+
+// notOfSequence reports whether t cannot be in the options of a sequence: words, names and numbers are.
+func (t token) notOfSequence() bool {
+	return t.kind != kindIdent && t.kind != kindQuoted && t.kind != kindNumber && !t.isAny("-", ".")
 }
 
 // serial makes the type at token i INTEGER. Only a primary key counts by itself in SQLite.
