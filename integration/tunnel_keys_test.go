@@ -77,6 +77,7 @@ func TestTunnelFailover(t *testing.T) {
 	near := startGateway(t, strings.Replace(nearConfig(first, raw, "upstream:echo"), fmt.Sprintf("%q", first), fmt.Sprintf("[%q, %q]", first, second), 1))
 	hold(t, raw)
 	a.killed(t)
+	near.awaitLog("connection lost, session kept", "tunnel=far") // a connection begun before that waits for its session to come back
 	eventually(t, "the other is used", func() error {
 		c, err := net.DialTimeout("tcp", raw, time.Second)
 		if err != nil {

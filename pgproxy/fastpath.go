@@ -415,12 +415,12 @@ func (s *session) judgeAnswer(b []byte) (n int, now time.Duration) {
 func (s *session) giveBack(now time.Duration) bool {
 	srv := s.srv
 	s.cancelMu.Lock()
-	canceling := s.canceling != nil
-	if !canceling {
+	reached := s.canceling != nil || s.cut
+	if !reached {
 		s.target = nil
 	}
 	s.cancelMu.Unlock()
-	if canceling || srv.cancelInDoubt.Load() || !s.machine.fit() {
+	if reached || srv.cancelInDoubt.Load() || !s.machine.fit() {
 		return false
 	}
 	if now == 0 {

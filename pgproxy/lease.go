@@ -135,16 +135,16 @@ func (s *session) cutOff() {
 	}
 }
 
-// endCancels takes the server connection out of the reach of cancel requests. It returns once none
-// is under way; false means that one did not end in time, so that the connection cannot be
-// given to somebody else: the request might hit them.
+// endCancels takes the server connection out of the reach of cancel requests and of cutOff. It
+// returns once no request is under way; false means that the connection cannot be given to
+// somebody else: a request did not end in time and might hit them, or cutOff has closed it.
 func (s *session) endCancels() bool {
 	s.cancelMu.Lock()
 	s.target = nil
-	done := s.canceling
+	done, cut := s.canceling, s.cut
 	s.cancelMu.Unlock()
 	if done == nil {
-		return true
+		return !cut
 	}
 	ended := false
 	fiber.Block(func() {
@@ -156,7 +156,7 @@ func (s *session) endCancels() bool {
 		case <-timer.C:
 		}
 	})
-	return ended
+	return ended && !cut
 }
 
 // cancelTimeout bounds how long a release waits for a cancel request under way.
