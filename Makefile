@@ -95,7 +95,7 @@ crossed: test-deps ## Have fifty clients of each driver on five connections look
 suites: test-deps ## Run PostgreSQL's and its drivers' own tests straight and through the gateway, and compare (needs PyPI, deb-src; SUITES=Suites/^pgx)
 	$(GO) test -tags suites -count 1 -timeout 180m -v -run '$(or $(SUITES),Suites|Regress)' ./integration
 
-test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, 15 minutes)
+test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, which takes long)
 	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-kube.sh
 
 test-peers: ## Test peers for long: a network of 200 nodes, 10,000 requests (HEADPOND_NODES=…)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests the gateway before three real API servers: `make test-kube`. Needs root (a network namespace gives each server an address of its
 # own), the Go module proxy and, where etcd, HAProxy or iproute2 are missing, apt. kube-apiserver is built from its module once, which
-# takes two idle cores about 15 minutes, and kept in CACHE. KUBE_VERSION, CACHE, GO, ENGINES and RUN (which tests) may be set.
+# takes two idle cores a quarter of an hour or more, and kept in CACHE. KUBE_VERSION, CACHE, GO, ENGINES and RUN (which tests) may be set.
 set -eu
 
 KUBE_VERSION=${KUBE_VERSION:-1.35.0}
