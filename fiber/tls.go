@@ -129,6 +129,9 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	}
 	t.handshaking.Lock()
 	defer t.handshaking.Unlock()
+	if t.handshakeDone.Load() { // while this waited: the fields below are a reader's by now
+		return nil
+	}
 	t.under.handshaking = true
 	var err error
 	Block(func() { err = t.Conn.HandshakeContext(ctx) })
