@@ -93,13 +93,15 @@ func TestStaggeredDrain(t *testing.T) {
 	defer cancel()
 	drained := make(chan error)
 	go func() { drained <- p.Drain(ctx) }()
-	for i := range sessions {
+	staggered := false // one stream has ended while another had not
+	for range sessions {
 		if err := <-ends; !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("a stream ended with %v, want a reset", err)
 		}
-		if i == 0 && p.Stats().Active == 0 {
-			t.Error("all sessions were cut off at once")
-		}
+		staggered = staggered || p.Stats().Active > 0
+	}
+	if !staggered {
+		t.Error("all sessions were cut off at once")
 	}
 	if err := <-drained; err == nil || !strings.Contains(err.Error(), "sessions cut off shortly before the end of the drain: ") {
 		t.Errorf("drain: %v", err)
