@@ -448,7 +448,7 @@ func stay(dsn string) func(context.Context) error {
 func askEachWay(dsn string) func(context.Context) error {
 	ways := []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
 	return session(dsn, func(ctx context.Context, conn *pgx.Conn) error {
-		for range 100 {
+		for range 20 {
 			size := rand.IntN(3000)
 			want := strings.Repeat(string(rune('a'+rand.IntN(26))), size)
 			var got string

@@ -21,7 +21,7 @@ import (
 )
 
 // Patience ends a test that hangs; it is for what takes milliseconds on an idle machine, and nothing is measured with it.
-const Patience = time.Minute
+const Patience = 2 * time.Minute
 
 // Log is the output of a logger or a program, that may be read while it is written.
 type Log struct {
