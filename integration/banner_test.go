@@ -152,7 +152,7 @@ keep_environment =
 			}
 			return strings.Count(string(log), "command timeout")
 		},
-		use:       useSMTP,
+		use: useSMTP,
 	}
 }
 
