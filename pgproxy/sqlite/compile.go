@@ -304,6 +304,8 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error
 			if len(p.names) == len(items) { // else the rewriter has taken a star apart
 				name = cmp.Or(p.names[k], name)
 			}
+		} else {
+			name = repeatedName(name, columnOrigin(c.stmt, i), p.columns[:i])
 		}
 		oid := uint32(oidUnspecified)
 		if c.stmt.ColumnTableName(i) == "" || p.rw.catalog || compound {

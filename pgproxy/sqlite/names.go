@@ -45,6 +45,22 @@ func resultNames(tokens []token) []string {
 	return names
 }
 
+// repeatedName returns the name of a column that a star stands for. When a subquery has several columns of one name, SQLite
+// numbers the later ones (a, a:1); PostgreSQL does not. origin is the column of a table that it is, earlier are the columns before it.
+// Source: sqlite3ColumnsFromExprList of SQLite
+func repeatedName(name, origin string, earlier []column) string {
+	colon := strings.LastIndexByte(name, ':')
+	if colon < 0 || name == origin || strings.Trim(name[colon+1:], "0123456789") != "" {
+		return name
+	}
+	for i := range earlier {
+		if strings.EqualFold(earlier[i].Name, name[:colon]) {
+			return earlier[i].Name
+		}
+	}
+	return name
+}
+
 // itemName returns the name of a select item, that of its alias or column, too.
 func itemName(tokens []token, it item) string {
 	switch {

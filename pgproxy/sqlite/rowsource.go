@@ -105,15 +105,15 @@ func (r *rewriter) setInFrom(i, end int, name string) (int, error) {
 		after, ordinal = after+2, true
 	}
 	alias, names, last := aliasAt(r.tokens, after)
-	if alias >= 0 && len(names) == 0 {
-		names = []string{r.tokens[alias].name()}
-	}
 	if alias < 0 {
 		last = after - 1
 	}
 	args := splitItems(r.tokens, i+2, end)
 	if arrayMakers[name] != "" {
 		args = args[:min(1, len(args))]
+	}
+	if alias >= 0 && len(names) == 0 && (len(args) == 1 || name == "generate_series") { // several columns keep the function's name
+		names = []string{r.tokens[alias].name()}
 	}
 	for k := len(names); k < len(args); k++ {
 		names = append(names, name)
