@@ -68,8 +68,9 @@ type Config struct {
 // Route sends requests for a host and a path to an upstream.
 //
 // Of all routes that match, the one with the most specific host is taken (exact before the longest "*.suffix" before
-// any), and among those the one with the longest path. A host without a matching path falls back to a less specific
-// one.
+// any); among those an exact path before expressions, in their order, before the longest prefix; and among those with
+// the same length of path the one with the most conditions: Methods are one, and so is each of Headers and Query. Between equals
+// the order decides. Where nothing matches for a host, less specific ones are looked at.
 type Route struct {
 	// Host is "app.example", "*.example" (any name below example, at any depth, but not example itself), or "" for
 	// every host. Case, a port and a trailing dot in the request do not matter.
@@ -77,7 +78,15 @@ type Route struct {
 	// Path is a prefix in whole segments: "/api" matches "/api", "/api/" and "/api/x", never "/apix"; "/api/" matches
 	// "/api/" and below. "" and "/" match everything. It is compared with the decoded path.
 	Path string
-	// StripPrefix takes Path off before forwarding.
+	// PathMatch makes Path the whole path, or an expression that matches it; see there.
+	PathMatch PathMatch
+	// Methods are those that the route is for; case matters, and GET is not HEAD. Empty = all.
+	Methods []string
+	// Headers must all be there, each with a field of that value as a whole. Case matters in values only.
+	Headers []FieldMatch
+	// Query are parameters that must all be there, each once at least with that value, once both are decoded.
+	Query []FieldMatch
+	// StripPrefix takes Path off before forwarding; for a prefix only.
 	StripPrefix bool
 	// Upstream is required. The Proxy does not close it.
 	Upstream *Upstream
@@ -95,17 +104,17 @@ type Route struct {
 // Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. It does not change c.
 func (c Config) Verify() error {
 	errs := []error{c.Listener.Verify()}
-	seen := make(map[[2]string]bool, len(c.Routes))
+	seen := make(map[string]bool, len(c.Routes))
 	for i, r := range c.Routes {
 		if err := r.verify(); err != nil {
 			errs = append(errs, fmt.Errorf("%w: route %d (host %q, path %q): %w", ErrConfig, i, r.Host, r.Path, err))
 			continue
 		}
-		key := [2]string{canonicalHost(r.Host), canonicalPath(r.Path)}
-		if seen[key] {
-			errs = append(errs, fmt.Errorf("%w: route %d repeats host %q and path %q", ErrConfig, i, r.Host, r.Path))
+		if key := r.key(); seen[key] {
+			errs = append(errs, fmt.Errorf("%w: route %d repeats host %q and path %q, with the same conditions", ErrConfig, i, r.Host, r.Path))
+		} else {
+			seen[key] = true
 		}
-		seen[key] = true
 	}
 	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits and time-outs must not be negative", ErrConfig))
@@ -120,14 +129,10 @@ func (r Route) verify() error {
 	switch {
 	case r.Upstream == nil:
 		return errors.New("no upstream")
-	case r.Path != "" && r.Path[0] != '/':
-		return errors.New("the path does not begin with /")
-	case hasDotSegment(r.Path):
-		return errors.New("the path has a . or .. segment")
 	case !validHostPattern(r.Host):
 		return errors.New(`the host is not a name, "*.name" or empty (write no port)`)
 	case r.Timeout < 0:
 		return errors.New("negative timeout")
 	}
-	return nil
+	return r.verifyMatch()
 }

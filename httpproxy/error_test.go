@@ -42,7 +42,7 @@ func TestErrorAnswers(t *testing.T) {
 		"silent":        {serveSilence(t), "/", 504, "no response in time", listener.ReasonTimeout},
 		"not HTTP":      {garbage, "/", 502, "malformed response", listener.ReasonProtocol},
 		"closes":        {closing, "/", 502, "the connection was closed without a response", listener.ReasonBackendGone},
-		"unknown route": {closing, "/nowhere", 404, "no route for this host and path", listener.ReasonUnknownRoute},
+		"unknown route": {closing, "/nowhere", 404, "no route for this request", listener.ReasonUnknownRoute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			limit := patience

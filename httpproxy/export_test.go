@@ -28,6 +28,12 @@ func CodedField(status int, name, value string) []byte {
 	return appendCoded(appendStatus([]byte{emptyTable}, status), &httpwire.Field{Name: []byte(name), Value: []byte(value)})
 }
 
+// QueryHas reports whether a query meets a route's condition.
+func QueryHas(query, name, value string) bool {
+	c := conditionsOf([]FieldMatch{{name, value}})[0]
+	return c.inQuery([]byte(query))
+}
+
 // HeldAfterReset reports whether a stream whose client has reset it holds on to the connection that it was about to use.
 func HeldAfterReset(c *httppool.Conn) bool {
 	st := &h2Stream{h: &http2{}, err: errStreamReset}

@@ -93,9 +93,9 @@ func (s *session) serve(size int) bool {
 	if hasDotSegment(path) {
 		return s.refuse(400, listener.ReasonProtocol, "the path has a . or .. segment")
 	}
-	x.target = s.p.table.Load().find(view(s.req.Host), path)
+	x.target = s.p.table.Load().find(&s.req, path)
 	if x.target == nil {
-		return s.refuse(404, listener.ReasonUnknownRoute, "no route for this host and path")
+		return s.refuse(404, listener.ReasonUnknownRoute, "no route for this request")
 	}
 	if s.req.Demands {
 		return s.refuse(417, listener.ReasonProtocol, "only 100-continue can be expected")

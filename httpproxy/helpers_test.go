@@ -100,7 +100,12 @@ func startProxy(t testing.TB, cfg httpproxy.Config) running {
 // do sends req and returns the response with its body.
 func do(t testing.TB, req *http.Request) (*http.Response, string) {
 	t.Helper()
-	resp, err := http.DefaultClient.Do(req)
+	return doWith(t, http.DefaultClient, req)
+}
+
+func doWith(t testing.TB, client *http.Client, req *http.Request) (*http.Response, string) {
+	t.Helper()
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -75,9 +76,16 @@ func (p *Proxy) newTable(cfg Config) *table {
 			strip = len(strings.TrimSuffix(r.Path, "/"))
 		}
 		name := r.Upstream.Name()
+		path, expression := canonicalPath(r.Path), (*regexp.Regexp)(nil)
+		if r.PathMatch != PathPrefix {
+			path = r.Path
+		}
+		if r.PathMatch == PathRegexp {
+			expression, _ = CompilePath(r.Path) // Verify has, too
+		}
 		return &target{
-			path: canonicalPath(r.Path), route: r, name: name, strip: strip,
-			traffic: p.traffic.Cell(r.Host+cmp.Or(r.Path, "/"), name),
+			path: path, match: r.PathMatch, expression: expression, when: newConditions(r), route: r, name: name, strip: strip,
+			traffic: p.traffic.Cell(r.label(), name),
 			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
 			idle:     max(cmp.Or(r.IdleTimeout, DefaultIdleTimeout), 0),
 			response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),

@@ -1,17 +1,20 @@
 package httpproxy
 
 import (
+	"cmp"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/traffic"
 )
 
 // table finds the route of a request. It never changes; Update makes a new one.
 type table struct {
-	exact    map[string][]*target // by host, each list by falling length of the path
+	exact    map[string][]*target // by host, the most specific first
 	suffixes []suffix             // by falling length
 	any      []*target
 }
@@ -23,7 +26,10 @@ type suffix struct {
 
 // target is a route ready to serve.
 type target struct {
-	path           string // without a trailing slash unless the route demands one; "" matches all
+	path           string // a prefix is without a trailing slash unless the route demands one; "" matches all
+	match          PathMatch
+	expression     *regexp.Regexp // of PathRegexp
+	when           *conditions    // nil = none
 	route          Route
 	name           string // of the upstream
 	traffic        *traffic.Cell
@@ -51,46 +57,68 @@ func newTable(routes []Route, ready func(Route) *target) *table {
 	}
 	for host, targets := range bySuffix {
 		t.suffixes = append(t.suffixes, suffix{host, targets})
-		longestFirst(targets)
+		mostSpecificFirst(targets)
 	}
 	slices.SortFunc(t.suffixes, func(a, b suffix) int { return len(b.host) - len(a.host) })
 	for _, targets := range t.exact {
-		longestFirst(targets)
+		mostSpecificFirst(targets)
 	}
-	longestFirst(t.any)
+	mostSpecificFirst(t.any)
 	return t
 }
 
-func longestFirst(targets []*target) {
-	slices.SortStableFunc(targets, func(a, b *target) int { return len(b.path) - len(a.path) })
+func mostSpecificFirst(targets []*target) {
+	slices.SortStableFunc(targets, func(a, b *target) int {
+		switch {
+		case a.match != b.match:
+			return b.match.rank() - a.match.rank()
+		case a.match == PathRegexp: // in the order of the configuration
+			return 0
+		}
+		return cmp.Or(len(b.path)-len(a.path), b.when.count()-a.when.count())
+	})
 }
 
-// find returns the target for a request to host and the decoded path, nil if there is none.
-func (t *table) find(host, path string) *target {
+// rank is the larger the more specific paths are.
+func (m PathMatch) rank() int { return [...]int{PathPrefix: 0, PathRegexp: 1, PathExact: 2}[m] }
+
+// find returns the target for a request with that decoded path, nil if there is none.
+func (t *table) find(r *httpwire.Request, path string) *target {
 	if len(t.exact)+len(t.suffixes) == 0 {
-		return findPath(t.any, path)
+		return findPath(t.any, r, path)
 	}
-	host = requestHost(host)
-	if tg := findPath(t.exact[host], path); tg != nil {
+	host := requestHost(view(r.Host))
+	if tg := findPath(t.exact[host], r, path); tg != nil {
 		return tg
 	}
 	for _, s := range t.suffixes {
 		if len(host) > len(s.host) && strings.HasSuffix(host, s.host) {
-			if tg := findPath(s.targets, path); tg != nil {
+			if tg := findPath(s.targets, r, path); tg != nil {
 				return tg
 			}
 		}
 	}
-	return findPath(t.any, path)
+	return findPath(t.any, r, path)
 }
 
-func findPath(targets []*target, path string) *target {
+func findPath(targets []*target, r *httpwire.Request, path string) *target {
 	for _, tg := range targets {
-		if underPath(path, tg.path) {
+		if tg.takes(path) && (tg.when == nil || tg.when.hold(r)) {
 			return tg
 		}
 	}
 	return nil
+}
+
+// takes reports whether the route is for a path.
+func (tg *target) takes(path string) bool {
+	switch tg.match {
+	case PathExact:
+		return path == tg.path
+	case PathRegexp:
+		return tg.expression.MatchString(path)
+	}
+	return underPath(path, tg.path)
 }
 
 // underPath says whether path is prefix or lies below it.

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/headpond/headpond/traffic"
@@ -43,6 +44,12 @@ var endpointTraffic = &traffic.Schema{
 			{Name: "http_upstream_request_seconds", Help: "Time from sending a request to the end of the response.", Read: traffic.Time(requestTime)},
 		},
 	}},
+}
+
+// label is what counts call a route: its host and path, "=" before a path that is the whole, "~" before an expression. Its conditions are
+// not in it: they may hold secrets.
+func (r Route) label() string {
+	return r.Host + [...]string{PathPrefix: "", PathExact: "=", PathRegexp: "~"}[r.PathMatch] + cmp.Or(r.Path, "/")
 }
 
 func byStatus(name, help string) []traffic.Counter {

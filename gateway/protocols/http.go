@@ -53,7 +53,8 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			return extend.Server{}, err
 		}
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
-			Host: r.Host, Path: r.Path, StripPrefix: r.StripPrefix, Upstream: runs,
+			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
+			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query),
 			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout,
 		})
 	}
@@ -67,8 +68,12 @@ type HTTPListener struct {
 
 // Route sends requests to an upstream. The most specific route wins.
 type Route struct {
-	Host        string        `conf:"host"`                                                         // empty: any
-	Path        string        `conf:"path" default:"/"`                                             // prefix, by whole path segments
+	Host        string        `conf:"host"`             // empty: any
+	Path        string        `conf:"path" default:"/"` // compared as PathMatch says, decoded
+	PathMatch   PathMatch     `conf:"path_match" default:"prefix"`
+	Methods     []string      `conf:"methods" maxlen:"32"`                                          // empty: all
+	Headers     []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                // all must be there
+	Query       []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                  // all must be there
 	StripPrefix bool          `conf:"strip_prefix"`                                                 // forward without config.Path
 	Upstream    string        `conf:"upstream"`                                                     // default: the listener's upstream
 	Timeout     time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`      // from the request to the response's header
@@ -98,11 +103,11 @@ func routedTo(l *config.Listener) (names []*string) {
 	return names
 }
 
-// finishHTTP adds the route without host and path.
+// finishHTTP adds the route that takes every request.
 func finishHTTP(_ *config.Config, l *config.Listener) {
 	h := config.SectionOf[HTTPListener](l)
-	if !slices.ContainsFunc(h.Routes, func(r Route) bool { return r.Host == "" && r.Path == "/" }) {
-		h.Routes = append(h.Routes, Route{Path: "/", Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout})
+	if !slices.ContainsFunc(h.Routes, func(r Route) bool { return r.unconditional() }) {
+		h.Routes = append(h.Routes, Route{Path: "/", PathMatch: PathPrefix, Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout})
 	}
 }
 
@@ -119,7 +124,8 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 			c.Report(pos, "route %d: \"upstream\" is missing", i+1)
 		}
 		checkRoute(c, r)
-		key := strings.ToLower(r.Host) + " " + r.Path
+		checkConditions(c, r)
+		key := r.key()
 		if before, ok := seen[key]; ok {
 			c.Report(pos, "duplicate route for host %q and path %q; it is already at line %d", config.Clip(r.Host), config.Clip(r.Path), before.Line)
 		}
@@ -128,17 +134,35 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 }
 
 func checkRoute(c *config.Checker, r *Route) {
-	switch {
-	case r.Path != "" && r.Path[0] != '/':
-		c.Report(c.Mark(&r.Path), "path: %q: want a path that starts with \"/\"; did you mean %q?", config.Clip(r.Path), "/"+config.Clip(r.Path))
-	case strings.ContainsAny(r.Path, "?#* "):
-		c.Report(c.Mark(&r.Path), "path: %q: a path is a plain prefix, without %q", config.Clip(r.Path), "?#* ")
+	if r.PathMatch == PathRegex {
+		if _, err := httpproxy.CompilePath(r.Path); err != nil {
+			c.Report(c.Mark(&r.Path), "path: %q: %v; want a regular expression (RE2) for the whole path", config.Clip(r.Path), err)
+		}
+	} else {
+		checkPath(c, r)
 	}
-	if strings.Contains(r.Path, "/./") || strings.Contains(r.Path+"/", "/../") || strings.HasSuffix(r.Path, "/.") {
-		c.Report(c.Mark(&r.Path), "path: %q: a path has no \".\" or \"..\" segments", config.Clip(r.Path))
+	if r.StripPrefix && r.PathMatch != PathPrefix {
+		c.Report(c.Mark(&r.StripPrefix), "strip_prefix: only a path that is a prefix can be stripped, this one is %s", r.PathMatch)
 	}
 	host := strings.TrimPrefix(r.Host, "*.")
 	if strings.ContainsAny(host, "/*@?# \t") || strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
 		c.Report(c.Mark(&r.Host), "host: %q: want a host name such as a.example or *.example, without scheme, port or path", config.Clip(r.Host))
+	}
+}
+
+// checkPath checks a path that is compared as it is.
+func checkPath(c *config.Checker, r *Route) {
+	hint := ""
+	if strings.HasPrefix(r.Path, "^") || strings.Contains(r.Path, "*") {
+		hint = "; an expression needs path_match: regex"
+	}
+	switch {
+	case strings.ContainsAny(r.Path, "?#* ") || hint != "":
+		c.Report(c.Mark(&r.Path), "path: %q: a path is plain text, without %q%s", config.Clip(r.Path), "?#* ", hint)
+	case r.Path != "" && r.Path[0] != '/':
+		c.Report(c.Mark(&r.Path), "path: %q: want a path that starts with \"/\"; did you mean %q?", config.Clip(r.Path), "/"+config.Clip(r.Path))
+	}
+	if strings.Contains(r.Path, "/./") || strings.Contains(r.Path+"/", "/../") || strings.HasSuffix(r.Path, "/.") {
+		c.Report(c.Mark(&r.Path), "path: %q: a path has no \".\" or \"..\" segments", config.Clip(r.Path))
 	}
 }

@@ -1,0 +1,116 @@
+package protocols
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/httpwire"
+)
+
+// PathMatch says how a route's path is compared.
+type PathMatch string
+
+// How it is.
+const (
+	PathPrefix PathMatch = "prefix" // by whole path segments
+	PathExact  PathMatch = "exact"
+	PathRegex  PathMatch = "regex" // RE2, the whole path
+)
+
+// Values implements config.Enum.
+func (PathMatch) Values() []string { return []string{"prefix", "exact", "regex"} }
+
+// matchOf is what package httpproxy calls it.
+func (m PathMatch) matchOf() httpproxy.PathMatch {
+	return map[PathMatch]httpproxy.PathMatch{PathExact: httpproxy.PathExact, PathRegex: httpproxy.PathRegexp}[m]
+}
+
+// Match is a condition about a header or the like. In the file its name is the key, and the value stands behind it.
+type Match struct {
+	Name  string `conf:"-"`
+	Value string `conf:"value"` // "*": any
+}
+
+func matchesOf(all []Match) (fields []httpproxy.FieldMatch) {
+	for _, m := range all {
+		fields = append(fields, httpproxy.FieldMatch{Name: m.Name, Value: m.Value})
+	}
+	return fields
+}
+
+// unconditional reports whether a route takes every request.
+func (r *Route) unconditional() bool {
+	return r.Host == "" && r.Path == "/" && (r.PathMatch == PathPrefix || r.PathMatch == "") && len(r.Methods)+len(r.Headers)+len(r.Query) == 0
+}
+
+// key tells routes apart: of two with the same one only the first would be used.
+func (r *Route) key() string {
+	set := func(all []Match, name func(string) string) []string {
+		var texts []string
+		for _, m := range all {
+			texts = append(texts, name(m.Name)+"="+m.Value)
+		}
+		slices.Sort(texts)
+		return texts
+	}
+	return fmt.Sprintf("%q %q %q %q %q %q", strings.ToLower(r.Host), r.PathMatch, r.Path, slices.Sorted(slices.Values(r.Methods)),
+		set(r.Headers, strings.ToLower), set(r.Query, strings.Clone))
+}
+
+// methods are those of RFC 9110 and WebDAV, for hints.
+var methods = []string{
+	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace,
+	"PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "REPORT", "SEARCH",
+}
+
+// checkConditions reports what is wrong with what a route asks besides its host and path.
+func checkConditions(c *config.Checker, r *Route) {
+	for i := range r.Methods {
+		m := &r.Methods[i]
+		hint := ""
+		if close := config.Closest(*m, methods); close != "" {
+			hint = fmt.Sprintf("; did you mean %q?", close)
+		}
+		switch {
+		case *m == http.MethodConnect:
+			c.Report(c.Mark(m), "methods: CONNECT is refused before any route is looked for")
+		case !httpwire.ValidToken(*m), strings.ToUpper(*m) != *m:
+			c.Report(c.Mark(m), "methods: %q: want a method such as GET, in upper case%s", config.Clip(*m), hint)
+		case hint != "" && !slices.Contains(methods, *m):
+			c.Warn(c.Mark(m), "methods: %q is no common method%s", config.Clip(*m), hint)
+		}
+	}
+	for i := range r.Headers {
+		h := &r.Headers[i]
+		switch {
+		case strings.EqualFold(h.Name, "host"):
+			c.Report(c.Mark(&h.Name), "headers: a route has \"host\" for that")
+		case !httpwire.ValidToken(h.Name):
+			c.Report(c.Mark(&h.Name), "headers: %q: a header's name has letters, digits and \"-\"", config.Clip(h.Name))
+		case !httpwire.ValidValue(h.Value):
+			c.Report(c.Mark(&h.Value, &h.Name), "headers: %s: no header has such a value", config.Clip(h.Name))
+		}
+	}
+	checkLengths(c, "headers", r.Headers)
+	checkLengths(c, "query", r.Query)
+}
+
+// checkLengths reports names and values that no request could have, or that are missing.
+func checkLengths(c *config.Checker, key string, all []Match) {
+	const most = 256 // package httpproxy's
+	for i := range all {
+		m := &all[i]
+		switch {
+		case m.Name == "" || len(m.Name) > most:
+			c.Report(c.Mark(&m.Name), "%s: a name has 1 to %d bytes", key, most)
+		case len(m.Value) > most:
+			c.Report(c.Mark(&m.Value, &m.Name), "%s: %s: a value has at most %d bytes", key, config.Clip(m.Name), most)
+		case m.Value == "" && c.NoProblemAt(&m.Value):
+			c.Report(c.Mark(&m.Value, &m.Name), "%s: %s: want a value, or \"*\" for any", key, config.Clip(m.Name))
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package httpproxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/httpwire"
+)
+
+// PathMatch says how Route.Path is compared with the decoded path of a request.
+type PathMatch int
+
+const (
+	// PathPrefix: Path is a prefix in whole segments. The default.
+	PathPrefix PathMatch = iota
+	// PathExact: Path is the whole path.
+	PathExact
+	// PathRegexp: Path is a regular expression of package regexp (RE2) that matches the whole path.
+	PathRegexp
+)
+
+// AnyValue as FieldMatch.Value stands for any value.
+const AnyValue = "*"
+
+// FieldMatch is a condition about something with a name and a value. Value is compared byte by byte; AnyValue: it must be there.
+type FieldMatch struct{ Name, Value string }
+
+// Bounds of what a route compares.
+const (
+	maxConditions = 32   // of one route and kind: each is looked for in the whole head
+	maxMatchBytes = 256  // of a name or a value
+	maxRegexp     = 1024 // bytes of an expression
+)
+
+// conditions are what a route asks of a request besides its host and path. They never change.
+type conditions struct {
+	methods        []string
+	headers, query []condition
+}
+
+type condition struct {
+	name, value string
+	any         bool
+}
+
+// newConditions returns nil if r has none.
+func newConditions(r Route) *conditions {
+	if len(r.Methods)+len(r.Headers)+len(r.Query) == 0 {
+		return nil
+	}
+	c := &conditions{methods: slices.Clone(r.Methods), query: conditionsOf(r.Query)}
+	for _, f := range r.Headers {
+		c.headers = append(c.headers, condition{strings.ToLower(f.Name), f.Value, f.Value == AnyValue})
+	}
+	return c
+}
+
+func conditionsOf(fields []FieldMatch) (list []condition) {
+	for _, f := range fields {
+		list = append(list, condition{f.Name, f.Value, f.Value == AnyValue})
+	}
+	return list
+}
+
+// count is how specific the conditions are: the methods count as one, each of the others by itself.
+func (c *conditions) count() int {
+	if c == nil {
+		return 0
+	}
+	return min(len(c.methods), 1) + len(c.headers) + len(c.query)
+}
+
+// hold reports whether a request meets all conditions.
+func (c *conditions) hold(r *httpwire.Request) bool {
+	if len(c.methods) > 0 && !slices.Contains(c.methods, view(r.Method)) {
+		return false
+	}
+	for i := range c.headers {
+		if !c.headers[i].inHeader(r) {
+			return false
+		}
+	}
+	if len(c.query) == 0 {
+		return true
+	}
+	_, query, _ := bytes.Cut(r.Target, []byte{'?'})
+	for i := range c.query {
+		if !c.query[i].inQuery(query) {
+			return false
+		}
+	}
+	return true
+}
+
+// inHeader reports whether one of the fields that go on to the server is meant; the condition's name is in lower case.
+func (c *condition) inHeader(r *httpwire.Request) bool {
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		if len(f.Name) == len(c.name) && (c.any || view(f.Value) == c.value) && httpwire.EqualFold(f.Name, c.name) && !r.Listed(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// inQuery reports whether one of the parameters is meant. It decodes them as forms are (application/x-www-form-urlencoded);
+// ";" separates none, as in package net/url.
+func (c *condition) inQuery(query []byte) bool {
+	for len(query) > 0 {
+		var parameter []byte
+		parameter, query, _ = bytes.Cut(query, []byte{'&'})
+		name, value, _ := bytes.Cut(parameter, []byte{'='})
+		if equalForm(name, c.name) && (c.any || equalForm(value, c.value)) {
+			return true
+		}
+	}
+	return false
+}
+
+// equalForm compares encoded with plain text. Text that is not well encoded equals none.
+func equalForm(encoded []byte, plain string) bool {
+	for ; len(encoded) > 0; encoded = encoded[1:] {
+		c := encoded[0]
+		switch {
+		case c == '+':
+			c = ' '
+		case c == '%':
+			if len(encoded) < 3 {
+				return false
+			}
+			high, low := hexValue(encoded[1]), hexValue(encoded[2])
+			if high < 0 || low < 0 {
+				return false
+			}
+			c, encoded = byte(high<<4|low), encoded[2:]
+		}
+		if plain == "" || plain[0] != c {
+			return false
+		}
+		plain = plain[1:]
+	}
+	return plain == ""
+}
+
+func hexValue(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
+
+// CompilePath compiles the expression of a route with PathRegexp, which is to match whole paths.
+func CompilePath(expression string) (*regexp.Regexp, error) {
+	if len(expression) > maxRegexp {
+		return nil, fmt.Errorf("longer than %d bytes", maxRegexp)
+	}
+	if _, err := regexp.Compile(expression); err != nil { // by itself: "a)|(b" would be one in parentheses
+		return nil, err
+	}
+	return regexp.Compile(`\A(?:` + expression + `)\z`)
+}
+
+// verifyMatch is the part of verify about the path and the conditions.
+func (r Route) verifyMatch() error {
+	switch {
+	case r.PathMatch < PathPrefix || r.PathMatch > PathRegexp:
+		return errors.New("unknown PathMatch")
+	case r.PathMatch != PathPrefix && r.StripPrefix:
+		return errors.New("only a path that is a prefix can be stripped")
+	case r.PathMatch == PathRegexp:
+		if _, err := CompilePath(r.Path); err != nil {
+			return fmt.Errorf("the path: %w", err)
+		}
+	case r.Path != "" && r.Path[0] != '/', r.Path == "" && r.PathMatch == PathExact:
+		return errors.New("the path does not begin with /")
+	case hasDotSegment(r.Path):
+		return errors.New("the path has a . or .. segment")
+	}
+	for _, m := range r.Methods {
+		if !httpwire.ValidToken(m) {
+			return fmt.Errorf("the method %q is not a token", m)
+		}
+	}
+	for _, f := range r.Headers {
+		switch {
+		case !httpwire.ValidToken(f.Name):
+			return fmt.Errorf("the header %q is not a token", f.Name)
+		case strings.EqualFold(f.Name, "host"):
+			return errors.New("the header Host is what Route.Host is compared with")
+		case !httpwire.ValidValue(f.Value):
+			return fmt.Errorf("the value of header %s cannot be one", f.Name)
+		}
+	}
+	return errors.Join(verifyFields("header", r.Headers), verifyFields("query", r.Query), tooMany(len(r.Methods)))
+}
+
+func verifyFields(kind string, fields []FieldMatch) error {
+	for _, f := range fields {
+		if f.Name == "" || len(f.Name) > maxMatchBytes || len(f.Value) > maxMatchBytes {
+			return fmt.Errorf("%s %.40q: a name has 1 to %d bytes, a value at most as many", kind, f.Name, maxMatchBytes)
+		}
+	}
+	return tooMany(len(fields))
+}
+
+func tooMany(n int) error {
+	if n > maxConditions {
+		return fmt.Errorf("%d conditions; at most %d of a kind are possible", n, maxConditions)
+	}
+	return nil
+}
+
+// key tells routes apart: two with the same one could not both be reached.
+func (r Route) key() string {
+	sorted := func(fields []FieldMatch, name func(string) string) []string {
+		var all []string
+		for _, f := range fields {
+			all = append(all, fmt.Sprintf("%q=%q", name(f.Name), f.Value))
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	path := r.Path
+	if r.PathMatch == PathPrefix {
+		path = canonicalPath(path)
+	}
+	methods := slices.Sorted(slices.Values(r.Methods))
+	return fmt.Sprintf("%q %d %q %q %q %q", canonicalHost(r.Host), r.PathMatch, path, slices.Compact(methods),
+		sorted(r.Headers, strings.ToLower), sorted(r.Query, strings.Clone))
+}

@@ -1,0 +1,161 @@
+package httpproxy_test
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/httpproxy"
+)
+
+// TestRouteConditions: requests go by exact paths, expressions, methods, headers and parameters, the most specific route first.
+func TestRouteConditions(t *testing.T) {
+	type match = []httpproxy.FieldMatch
+	var routes []httpproxy.Route
+	add := func(name string, r httpproxy.Route) {
+		r.Upstream = echoBackend(t, name)
+		routes = append(routes, r)
+	}
+	add("prefix", httpproxy.Route{Path: "/v1"})
+	add("long prefix", httpproxy.Route{Path: "/v1/models"})
+	add("exact", httpproxy.Route{Path: "/v1/models", PathMatch: httpproxy.PathExact})
+	add("expression", httpproxy.Route{Path: "/v1/(chat|completions)/[0-9]+", PathMatch: httpproxy.PathRegexp})
+	add("later expression", httpproxy.Route{Path: "/v1/chat/.*|/v1/é", PathMatch: httpproxy.PathRegexp})
+	add("exact before expressions", httpproxy.Route{Path: "/v1/chat/7", PathMatch: httpproxy.PathExact})
+	add("post", httpproxy.Route{Path: "/v1", Methods: []string{"POST", "PUT"}})
+	add("tenant", httpproxy.Route{Path: "/v1", Headers: match{{Name: "X-Tenant", Value: "a"}}})
+	add("any tenant", httpproxy.Route{Path: "/tenants", Headers: match{{Name: "x-tenant", Value: "*"}}})
+	add("post of tenant", httpproxy.Route{Path: "/v1", Methods: []string{"POST"}, Headers: match{{Name: "X-Tenant", Value: "a"}}})
+	add("two headers", httpproxy.Route{Path: "/v1", Headers: match{{Name: "x-tenant", Value: "a"}, {Name: "x-beta", Value: "*"}}})
+	add("query", httpproxy.Route{Path: "/v1", Query: match{{Name: "version", Value: "2"}}})
+	add("any debug", httpproxy.Route{Path: "/tenants", Query: match{{Name: "debug", Value: "*"}}})
+	add("encoded", httpproxy.Route{Path: "/tenants", Query: match{{Name: "a b", Value: "ü&="}}})
+	add("host", httpproxy.Route{Host: "h.example", Path: "/v1", Methods: []string{"DELETE"}})
+	p := startProxy(t, httpproxy.Config{Routes: routes})
+	for _, tc := range []struct{ method, target, fields, want string }{
+		{"GET", "/v1", "", "prefix"},
+		{"GET", "/v1/models", "", "exact"},
+		{"GET", "/v1/%6dodels", "", "exact"},
+		{"GET", "/v1/models?x", "", "exact"},
+		{"GET", "/v1/models/", "", "long prefix"},
+		{"GET", "/v1/chat/12", "", "expression"},
+		{"POST", "/v1/chat/12", "X-Tenant: a", "expression"},
+		{"GET", "/v1/chat/12x", "", "later expression"},
+		{"GET", "/v1/%C3%A9", "", "later expression"},
+		{"GET", "/x/v1/chat/12", "", ""},
+		{"GET", "/v1/chat/7", "", "exact before expressions"},
+		{"POST", "/v1/x", "", "post"},
+		{"PUT", "/v1/x", "", "post"},
+		{"HEAD", "/v1/x", "", "prefix"},
+		{"GET", "/v1/x", "x-tenant: a", "tenant"},
+		{"GET", "/v1/x", "X-TENANT: a", "tenant"},
+		{"GET", "/v1/x", "X-Tenant: b|X-Tenant: a", "tenant"},
+		{"GET", "/v1/x", "X-Tenant: A", "prefix"},
+		{"GET", "/v1/x", "X-Tenant: a, b", "prefix"},
+		{"GET", "/v1/x", "X-Tenant: a|Connection: x-tenant", "prefix"}, // the server does not get it
+		{"POST", "/v1/x", "X-Tenant: a", "post of tenant"},
+		{"GET", "/v1/x", "X-Tenant: a|X-Beta: 0", "two headers"},
+		{"GET", "/tenants", "", ""},
+		{"GET", "/tenants", "X-Tenant: whatever", "any tenant"},
+		{"GET", "/v1?version=2", "", "query"},
+		{"GET", "/v1?a&version=1&version=2", "", "query"},
+		{"GET", "/v1?%76ersion=%32", "", "query"},
+		{"GET", "/v1?version=22", "", "prefix"},
+		{"GET", "/v1?version", "", "prefix"},
+		{"GET", "/v1?x;version=2", "", "prefix"},
+		{"GET", "/tenants?debug", "", "any debug"},
+		{"GET", "/tenants?a+b=%C3%BC%26%3D", "", "encoded"},
+		{"GET", "/tenants?a+b=%C3%BC%26%3", "", ""},
+		{"DELETE", "/v1/x", "Host: h.example", "host"},
+		{"POST", "/v1/x", "Host: h.example", "post"}, // what the host has no route for, others may
+	} {
+		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+			if proto == "HTTP/2.0" && strings.Contains(tc.fields, "Connection:") {
+				continue // which it does not have
+			}
+			req, err := http.NewRequest(tc.method, p.url+tc.target, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for field := range strings.SplitSeq(tc.fields, "|") {
+				name, value, _ := strings.Cut(field, ": ")
+				if name == "Host" {
+					req.Host = value
+				} else if name != "" {
+					req.Header[name] = append(req.Header[name], value)
+				}
+			}
+			resp, body := doWith(t, clientFor(t, proto), req)
+			want := tc.want + " " + tc.target
+			if tc.method == "HEAD" {
+				want = ""
+			}
+			if tc.want == "" && resp.StatusCode == 404 {
+				continue
+			}
+			if body != want || resp.StatusCode != 200 {
+				t.Errorf("%s: %s %s with %q: %d %q, want %q", proto, tc.method, tc.target, tc.fields, resp.StatusCode, body, tc.want)
+			}
+		}
+	}
+}
+
+func TestRouteConditionErrors(t *testing.T) {
+	u := echoBackend(t, "x")
+	type match = []httpproxy.FieldMatch
+	long := strings.Repeat("x", 257)
+	for want, routes := range map[string][]httpproxy.Route{
+		"missing closing":        {{Path: "/(", PathMatch: httpproxy.PathRegexp}},
+		"unexpected )":           {{Path: "/a)|(/b", PathMatch: httpproxy.PathRegexp}},
+		"longer than 1024":       {{Path: strings.Repeat("a", 1025), PathMatch: httpproxy.PathRegexp}},
+		"unknown PathMatch":      {{PathMatch: 7}},
+		"can be stripped":        {{Path: "/a", PathMatch: httpproxy.PathExact, StripPrefix: true}},
+		"begin with /":           {{PathMatch: httpproxy.PathExact}},
+		`"a b" is not a token`:   {{Methods: []string{"a b"}}},
+		`header "a:" is not`:     {{Headers: match{{Name: "a:", Value: "b"}}}},
+		"Route.Host":             {{Headers: match{{Name: "HOST", Value: "b"}}}},
+		"cannot be one":          {{Headers: match{{Name: "a", Value: "b\r\nc: d"}}}},
+		"a name has 1 to 256":    {{Query: match{{Value: "b"}}}},
+		"a value at most":        {{Headers: match{{Name: "a", Value: long}}}},
+		"33 conditions; at most": {{Query: slices.Repeat(match{{Name: "a", Value: "b"}}, 33)}},
+		"route 1 repeats": {
+			{Methods: []string{"GET", "PUT"}, Headers: match{{Name: "a", Value: "b"}, {Name: "c", Value: "d"}}},
+			{Methods: []string{"PUT", "GET"}, Headers: match{{Name: "C", Value: "d"}, {Name: "A", Value: "b"}}},
+		},
+	} {
+		for i := range routes {
+			routes[i].Upstream = u
+		}
+		if _, err := httpproxy.New(httpproxy.Config{Routes: routes}); !errors.Is(err, httpproxy.ErrConfig) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	two := []httpproxy.Route{{Upstream: u}, {Upstream: u, Methods: []string{"GET"}}, {Upstream: u, PathMatch: httpproxy.PathExact, Path: "/"}}
+	if err := (httpproxy.Config{Routes: two}).Verify(); err != nil {
+		t.Errorf("routes that differ in conditions alone: %v", err)
+	}
+}
+
+// FuzzQueryCondition compares the reading of queries with package net/url.
+func FuzzQueryCondition(f *testing.F) {
+	for _, query := range []string{"", "a", "a=", "a=b&a=c", "%61=%62", "a+b=c%20d", "&&a&=b", "a=b=c", "%zz=1&a=b", "a=%", "é=ü", "a;b=c"} {
+		f.Add(query, "a", "b")
+		f.Add(query, "a b", "*")
+	}
+	f.Fuzz(func(t *testing.T, query, name, value string) {
+		parsed, err := url.ParseQuery(query)
+		if err != nil || name == "" {
+			return
+		}
+		want := slices.Contains(parsed[name], value)
+		if value == httpproxy.AnyValue {
+			want = parsed.Has(name)
+		}
+		if got := httpproxy.QueryHas(query, name, value); got != want {
+			t.Errorf("%q in %q: %t, want %t", name+"="+value, query, got, want)
+		}
+	})
+}
