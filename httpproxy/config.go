@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/jsonfield"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/upstream"
@@ -40,8 +41,8 @@ var ErrConfig = errors.New("httpproxy: invalid configuration")
 // Upstream is where a route leads: pooled HTTP/1.1 connections to a set of endpoints. NewUpstream makes one.
 type Upstream = upstream.Upstream[*httppool.Conn]
 
-// Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via and Forwarded; the rest stays as
-// it was given to New.
+// Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes and
+// RefuseBeyondPeek; the rest stays as it was given to New.
 type Config struct {
 	// Listener is admission, PROXY protocol, access log and logger.
 	Listener listener.Config
@@ -57,6 +58,11 @@ type Config struct {
 	NoForwarded bool
 	// Via is the name this proxy adds to Via fields; "" = none.
 	Via string
+	// PeekBytes bounds how much of a body is read, framing included, before it is sent, for routes with conditions about it.
+	// 0 = DefaultPeekBytes, at most MaxPeekBytes. A request with a JSON body holds up to twice as much memory; others are not read.
+	PeekBytes int
+	// RefuseBeyondPeek answers 413 where a field that routes look at is not among these bytes. Otherwise such routes do not match.
+	RefuseBeyondPeek bool
 
 	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
 	KeepAlive         time.Duration // 0 = DefaultKeepAlive
@@ -69,7 +75,7 @@ type Config struct {
 //
 // Of all routes that match, the one with the most specific host is taken (exact before the longest "*.suffix" before
 // any); among those an exact path before expressions, in their order, before the longest prefix; and among those with
-// the same length of path the one with the most conditions: Methods are one, and so is each of Headers and Query. Between equals
+// the same length of path the one with the most conditions: Methods are one, and so is each of Headers, Query and Body. Between equals
 // the order decides. Where nothing matches for a host, less specific ones are looked at.
 type Route struct {
 	// Host is "app.example", "*.example" (any name below example, at any depth, but not example itself), or "" for
@@ -86,6 +92,9 @@ type Route struct {
 	Headers []FieldMatch
 	// Query are parameters that must all be there, each once at least with that value, once both are decoded.
 	Query []FieldMatch
+	// Body are fields of a JSON object that must all be there. A name is that of a field at the top of the object, or names with dots
+	// between them, of objects in each other. A string is compared decoded, a number as it is written, and so are true, false and null.
+	Body []FieldMatch
 	// StripPrefix takes Path off before forwarding; for a prefix only.
 	StripPrefix bool
 	// Upstream is required. The Proxy does not close it.
@@ -118,6 +127,12 @@ func (c Config) Verify() error {
 	}
 	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits and time-outs must not be negative", ErrConfig))
+	}
+	if c.PeekBytes < 0 || c.PeekBytes > MaxPeekBytes {
+		errs = append(errs, fmt.Errorf("%w: PeekBytes must be from 0 to %d", ErrConfig, MaxPeekBytes))
+	}
+	if _, err := jsonfield.NewPlan(bodyFields(c.Routes)); err != nil {
+		errs = append(errs, fmt.Errorf("%w: the fields of bodies: %w", ErrConfig, err))
 	}
 	if c.Via != "" && !httpwire.ValidToken(c.Via) {
 		errs = append(errs, fmt.Errorf("%w: the name for Via, %q, is not a token", ErrConfig, c.Via))

@@ -1,5 +1,5 @@
 // Package httpproxy is the gateway's listener protocol "http": HTTP/1.1 and HTTP/2 from clients, routed by host,
-// path, method, headers and query, forwarded over pooled HTTP/1.1 connections, streaming both ways.
+// path, method, headers, query and fields of JSON bodies, forwarded over pooled HTTP/1.1 connections, streaming both ways.
 //
 //	api, err := httpproxy.NewUpstream("api", httpproxy.UpstreamOptions{Settings: upstream.Settings{
 //		Endpoints: upstream.Endpoints("127.0.0.1:9001", "127.0.0.1:9002"),
@@ -17,7 +17,7 @@
 //	}
 //	log.Fatal(p.Serve(l))
 //
-// The life of a request: accept and admit (package listener), read its head (session.go), route (route.go, match.go), lease and
+// The life of a request: accept and admit (package listener), read its head (session.go), route (route.go, match.go, peek.go), lease and
 // send (forward.go), upload and answer (upload.go, bodies.go) or change the protocol (upgrade.go), count and log
 // (finish.go, done.go).
 //

@@ -93,12 +93,18 @@ func (s *session) serve(size int) bool {
 	if hasDotSegment(path) {
 		return s.refuse(400, listener.ReasonProtocol, "the path has a . or .. segment")
 	}
-	x.target = s.p.table.Load().find(&s.req, path)
-	if x.target == nil {
-		return s.refuse(404, listener.ReasonUnknownRoute, "no route for this request")
-	}
 	if s.req.Demands {
 		return s.refuse(417, listener.ReasonProtocol, "only 100-continue can be expected")
+	}
+	t, asks := s.p.table.Load(), false
+	if x.target, asks = t.find(&s.req, path, nil); asks {
+		if status, reason, why := s.routeByBody(t, path); status != 0 {
+			return s.refuse(status, reason, why)
+		}
+		path, raw, _ = s.path()
+	}
+	if x.target == nil {
+		return s.refuse(404, listener.ReasonUnknownRoute, "no route for this request")
 	}
 	if d := x.target.route.Timeout; d > 0 {
 		x.until = s.now.Add(d)
@@ -204,15 +210,15 @@ func (s *session) identify() {
 // maxRequestID bounds the id a client may choose: it goes into logs.
 const maxRequestID = 128
 
-// lookForBody sees whether the whole body has arrived with the head: then the request is sent in one write, and again
-// if need be. Any other is sent as it comes, by a second fiber.
+// lookForBody sees whether the whole body has arrived with the head, and is not large: then the request is sent in one write, and
+// again if need be. Any other is sent as it comes, by a second fiber.
 func (s *session) lookForBody() {
 	x := &s.ex
 	switch length := s.req.Length; {
 	case length == httpwire.Chunked:
 	case length <= 0:
 		x.inline = true
-	case int64(len(s.client.bytes())-x.size) >= length:
+	case length <= bufferSize && int64(len(s.client.bytes())-x.size) >= length:
 		x.inline, x.body = true, length
 	}
 }

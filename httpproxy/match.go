@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/jsonfield"
 )
 
 // PathMatch says how Route.Path is compared with the decoded path of a request.
@@ -40,28 +41,47 @@ const (
 type conditions struct {
 	methods        []string
 	headers, query []condition
+	body           []condition
 }
 
 type condition struct {
 	name, value string
 	any         bool
+	field       int // of a body: which of the table's
 }
 
-// newConditions returns nil if r has none.
-func newConditions(r Route) *conditions {
-	if len(r.Methods)+len(r.Headers)+len(r.Query) == 0 {
+// newConditions returns nil if r has none. Fields of the body are numbered by where they stand in fields, which has them all.
+func newConditions(r Route, fields []string) *conditions {
+	if len(r.Methods)+len(r.Headers)+len(r.Query)+len(r.Body) == 0 {
 		return nil
 	}
-	c := &conditions{methods: slices.Clone(r.Methods), query: conditionsOf(r.Query)}
-	for _, f := range r.Headers {
-		c.headers = append(c.headers, condition{strings.ToLower(f.Name), f.Value, f.Value == AnyValue})
+	c := &conditions{
+		methods: slices.Clone(r.Methods), headers: conditionsOf(r.Headers), query: conditionsOf(r.Query), body: conditionsOf(r.Body),
+	}
+	for i := range c.headers {
+		c.headers[i].name = strings.ToLower(c.headers[i].name)
+	}
+	for i := range c.body {
+		c.body[i].field = slices.Index(fields, c.body[i].name)
 	}
 	return c
 }
 
+// bodyFields are the fields of bodies that routes look at.
+func bodyFields(routes []Route) (fields []string) {
+	for _, r := range routes {
+		for _, f := range r.Body {
+			if !slices.Contains(fields, f.Name) {
+				fields = append(fields, f.Name)
+			}
+		}
+	}
+	return fields
+}
+
 func conditionsOf(fields []FieldMatch) (list []condition) {
 	for _, f := range fields {
-		list = append(list, condition{f.Name, f.Value, f.Value == AnyValue})
+		list = append(list, condition{name: f.Name, value: f.Value, any: f.Value == AnyValue})
 	}
 	return list
 }
@@ -71,10 +91,20 @@ func (c *conditions) count() int {
 	if c == nil {
 		return 0
 	}
-	return min(len(c.methods), 1) + len(c.headers) + len(c.query)
+	return min(len(c.methods), 1) + len(c.headers) + len(c.query) + len(c.body)
 }
 
-// hold reports whether a request meets all conditions.
+// holdIn reports whether a body meets the conditions about it.
+func (c *conditions) holdIn(body *peek) bool {
+	for i := range c.body {
+		if !body.holds(&c.body[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// hold reports whether a request meets all conditions but those about its body.
 func (c *conditions) hold(r *httpwire.Request) bool {
 	if len(c.methods) > 0 && !slices.Contains(c.methods, view(r.Method)) {
 		return false
@@ -200,7 +230,12 @@ func (r Route) verifyMatch() error {
 			return fmt.Errorf("the value of header %s cannot be one", f.Name)
 		}
 	}
-	return errors.Join(verifyFields("header", r.Headers), verifyFields("query", r.Query), tooMany(len(r.Methods)))
+	for _, f := range r.Body {
+		if err := jsonfield.CheckPath(f.Name); err != nil {
+			return fmt.Errorf("the body's field %.40q: %w", f.Name, err)
+		}
+	}
+	return errors.Join(verifyFields("header", r.Headers), verifyFields("query", r.Query), verifyFields("body", r.Body), tooMany(len(r.Methods)))
 }
 
 func verifyFields(kind string, fields []FieldMatch) error {
@@ -234,6 +269,6 @@ func (r Route) key() string {
 		path = canonicalPath(path)
 	}
 	methods := slices.Sorted(slices.Values(r.Methods))
-	return fmt.Sprintf("%q %d %q %q %q %q", canonicalHost(r.Host), r.PathMatch, path, slices.Compact(methods),
-		sorted(r.Headers, strings.ToLower), sorted(r.Query, strings.Clone))
+	return fmt.Sprintf("%q %d %q %q %q %q %q", canonicalHost(r.Host), r.PathMatch, path, slices.Compact(methods),
+		sorted(r.Headers, strings.ToLower), sorted(r.Query, strings.Clone), sorted(r.Body, strings.Clone))
 }

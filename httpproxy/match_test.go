@@ -11,6 +11,45 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
+// conditionCases are requests and the route that each is for.
+var conditionCases = []struct{ method, target, fields, want string }{
+	{"GET", "/v1", "", "prefix"},
+	{"GET", "/v1/models", "", "exact"},
+	{"GET", "/v1/%6dodels", "", "exact"},
+	{"GET", "/v1/models?x", "", "exact"},
+	{"GET", "/v1/models/", "", "long prefix"},
+	{"GET", "/v1/chat/12", "", "expression"},
+	{"POST", "/v1/chat/12", "X-Tenant: a", "expression"},
+	{"GET", "/v1/chat/12x", "", "later expression"},
+	{"GET", "/v1/%C3%A9", "", "later expression"},
+	{"GET", "/x/v1/chat/12", "", ""},
+	{"GET", "/v1/chat/7", "", "exact before expressions"},
+	{"POST", "/v1/x", "", "post"},
+	{"PUT", "/v1/x", "", "post"},
+	{"HEAD", "/v1/x", "", "prefix"},
+	{"GET", "/v1/x", "x-tenant: a", "tenant"},
+	{"GET", "/v1/x", "X-TENANT: a", "tenant"},
+	{"GET", "/v1/x", "X-Tenant: b|X-Tenant: a", "tenant"},
+	{"GET", "/v1/x", "X-Tenant: A", "prefix"},
+	{"GET", "/v1/x", "X-Tenant: a, b", "prefix"},
+	{"GET", "/v1/x", "X-Tenant: a|Connection: x-tenant", "prefix"}, // the server does not get it
+	{"POST", "/v1/x", "X-Tenant: a", "post of tenant"},
+	{"GET", "/v1/x", "X-Tenant: a|X-Beta: 0", "two headers"},
+	{"GET", "/tenants", "", ""},
+	{"GET", "/tenants", "X-Tenant: whatever", "any tenant"},
+	{"GET", "/v1?version=2", "", "query"},
+	{"GET", "/v1?a&version=1&version=2", "", "query"},
+	{"GET", "/v1?%76ersion=%32", "", "query"},
+	{"GET", "/v1?version=22", "", "prefix"},
+	{"GET", "/v1?version", "", "prefix"},
+	{"GET", "/v1?x;version=2", "", "prefix"},
+	{"GET", "/tenants?debug", "", "any debug"},
+	{"GET", "/tenants?a+b=%C3%BC%26%3D", "", "encoded"},
+	{"GET", "/tenants?a+b=%C3%BC%26%3", "", ""},
+	{"DELETE", "/v1/x", "Host: h.example", "host"},
+	{"POST", "/v1/x", "Host: h.example", "post"}, // what the host has no route for, others may
+}
+
 // TestRouteConditions: requests go by exact paths, expressions, methods, headers and parameters, the most specific route first.
 func TestRouteConditions(t *testing.T) {
 	type match = []httpproxy.FieldMatch
@@ -35,60 +74,12 @@ func TestRouteConditions(t *testing.T) {
 	add("encoded", httpproxy.Route{Path: "/tenants", Query: match{{Name: "a b", Value: "ü&="}}})
 	add("host", httpproxy.Route{Host: "h.example", Path: "/v1", Methods: []string{"DELETE"}})
 	p := startProxy(t, httpproxy.Config{Routes: routes})
-	for _, tc := range []struct{ method, target, fields, want string }{
-		{"GET", "/v1", "", "prefix"},
-		{"GET", "/v1/models", "", "exact"},
-		{"GET", "/v1/%6dodels", "", "exact"},
-		{"GET", "/v1/models?x", "", "exact"},
-		{"GET", "/v1/models/", "", "long prefix"},
-		{"GET", "/v1/chat/12", "", "expression"},
-		{"POST", "/v1/chat/12", "X-Tenant: a", "expression"},
-		{"GET", "/v1/chat/12x", "", "later expression"},
-		{"GET", "/v1/%C3%A9", "", "later expression"},
-		{"GET", "/x/v1/chat/12", "", ""},
-		{"GET", "/v1/chat/7", "", "exact before expressions"},
-		{"POST", "/v1/x", "", "post"},
-		{"PUT", "/v1/x", "", "post"},
-		{"HEAD", "/v1/x", "", "prefix"},
-		{"GET", "/v1/x", "x-tenant: a", "tenant"},
-		{"GET", "/v1/x", "X-TENANT: a", "tenant"},
-		{"GET", "/v1/x", "X-Tenant: b|X-Tenant: a", "tenant"},
-		{"GET", "/v1/x", "X-Tenant: A", "prefix"},
-		{"GET", "/v1/x", "X-Tenant: a, b", "prefix"},
-		{"GET", "/v1/x", "X-Tenant: a|Connection: x-tenant", "prefix"}, // the server does not get it
-		{"POST", "/v1/x", "X-Tenant: a", "post of tenant"},
-		{"GET", "/v1/x", "X-Tenant: a|X-Beta: 0", "two headers"},
-		{"GET", "/tenants", "", ""},
-		{"GET", "/tenants", "X-Tenant: whatever", "any tenant"},
-		{"GET", "/v1?version=2", "", "query"},
-		{"GET", "/v1?a&version=1&version=2", "", "query"},
-		{"GET", "/v1?%76ersion=%32", "", "query"},
-		{"GET", "/v1?version=22", "", "prefix"},
-		{"GET", "/v1?version", "", "prefix"},
-		{"GET", "/v1?x;version=2", "", "prefix"},
-		{"GET", "/tenants?debug", "", "any debug"},
-		{"GET", "/tenants?a+b=%C3%BC%26%3D", "", "encoded"},
-		{"GET", "/tenants?a+b=%C3%BC%26%3", "", ""},
-		{"DELETE", "/v1/x", "Host: h.example", "host"},
-		{"POST", "/v1/x", "Host: h.example", "post"}, // what the host has no route for, others may
-	} {
+	for _, tc := range conditionCases {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 			if proto == "HTTP/2.0" && strings.Contains(tc.fields, "Connection:") {
 				continue // which it does not have
 			}
-			req, err := http.NewRequest(tc.method, p.url+tc.target, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for field := range strings.SplitSeq(tc.fields, "|") {
-				name, value, _ := strings.Cut(field, ": ")
-				if name == "Host" {
-					req.Host = value
-				} else if name != "" {
-					req.Header[name] = append(req.Header[name], value)
-				}
-			}
-			resp, body := doWith(t, clientFor(t, proto), req)
+			resp, body := doWith(t, clientFor(t, proto), requestWith(t, tc.method, p.url+tc.target, tc.fields))
 			want := tc.want + " " + tc.target
 			if tc.method == "HEAD" {
 				want = ""
@@ -101,6 +92,24 @@ func TestRouteConditions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// requestWith makes a request with fields, between which there is "|".
+func requestWith(t *testing.T, method, url, fields string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field := range strings.SplitSeq(fields, "|") {
+		name, value, _ := strings.Cut(field, ": ")
+		if name == "Host" {
+			req.Host = value
+		} else if name != "" {
+			req.Header[name] = append(req.Header[name], value)
+		}
+	}
+	return req
 }
 
 func TestRouteConditionErrors(t *testing.T) {

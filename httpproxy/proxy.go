@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/jsonfield"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/traffic"
 )
@@ -70,7 +71,8 @@ func New(cfg Config) (*Proxy, error) {
 
 // newTable makes the routes of cfg ready to serve.
 func (p *Proxy) newTable(cfg Config) *table {
-	return newTable(cfg.Routes, func(r Route) *target {
+	fields := bodyFields(cfg.Routes)
+	t := newTable(cfg.Routes, func(r Route) *target {
 		strip := 0
 		if r.StripPrefix {
 			strip = len(strings.TrimSuffix(r.Path, "/"))
@@ -84,13 +86,18 @@ func (p *Proxy) newTable(cfg Config) *table {
 			expression, _ = CompilePath(r.Path) // Verify has, too
 		}
 		return &target{
-			path: path, match: r.PathMatch, expression: expression, when: newConditions(r), route: r, name: name, strip: strip,
+			path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), route: r, name: name, strip: strip,
 			traffic: p.traffic.Cell(r.label(), name),
 			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
 			idle:     max(cmp.Or(r.IdleTimeout, DefaultIdleTimeout), 0),
 			response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
 		}
 	})
+	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
+	if len(fields) > 0 {
+		t.plan, _ = jsonfield.NewPlan(fields) // Verify has, too
+	}
+	return t
 }
 
 // defaultResponseTimeout is what Route says.

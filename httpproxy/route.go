@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/jsonfield"
 	"github.com/headpond/headpond/traffic"
 )
 
@@ -17,6 +18,9 @@ type table struct {
 	exact    map[string][]*target // by host, the most specific first
 	suffixes []suffix             // by falling length
 	any      []*target
+	plan     *jsonfield.Plan // what routes look at in bodies; nil = nothing
+	peek     int             // bytes of a body that may be read for that
+	refuse   bool            // a body whose fields are not among them
 }
 
 type suffix struct {
@@ -82,32 +86,42 @@ func mostSpecificFirst(targets []*target) {
 // rank is the larger the more specific paths are.
 func (m PathMatch) rank() int { return [...]int{PathPrefix: 0, PathRegexp: 1, PathExact: 2}[m] }
 
-// find returns the target for a request with that decoded path, nil if there is none.
-func (t *table) find(r *httpwire.Request, path string) *target {
+// find returns the target for a request with that decoded path, nil if there is none. body is what is known of its body; asks says that
+// this must be known, and was not given.
+func (t *table) find(r *httpwire.Request, path string, body *peek) (tg *target, asks bool) {
 	if len(t.exact)+len(t.suffixes) == 0 {
-		return findPath(t.any, r, path)
+		return findPath(t.any, r, path, body)
 	}
 	host := requestHost(view(r.Host))
-	if tg := findPath(t.exact[host], r, path); tg != nil {
-		return tg
+	if tg, asks = findPath(t.exact[host], r, path, body); tg != nil || asks {
+		return tg, asks
 	}
 	for _, s := range t.suffixes {
 		if len(host) > len(s.host) && strings.HasSuffix(host, s.host) {
-			if tg := findPath(s.targets, r, path); tg != nil {
-				return tg
+			if tg, asks = findPath(s.targets, r, path, body); tg != nil || asks {
+				return tg, asks
 			}
 		}
 	}
-	return findPath(t.any, r, path)
+	return findPath(t.any, r, path, body)
 }
 
-func findPath(targets []*target, r *httpwire.Request, path string) *target {
+func findPath(targets []*target, r *httpwire.Request, path string, body *peek) (tg *target, asks bool) {
 	for _, tg := range targets {
-		if tg.takes(path) && (tg.when == nil || tg.when.hold(r)) {
-			return tg
+		if !tg.takes(path) || tg.when != nil && !tg.when.hold(r) {
+			continue
 		}
+		if tg.when != nil && len(tg.when.body) > 0 {
+			if body == nil {
+				return nil, true
+			}
+			if !tg.when.holdIn(body) {
+				continue
+			}
+		}
+		return tg, false
 	}
-	return nil
+	return nil, false
 }
 
 // takes reports whether the route is for a path.

@@ -100,11 +100,13 @@ func (s *session) upload(up *uploading) error {
 	if s.req.Length == httpwire.Chunked {
 		return s.uploadChunks(up, ahead)
 	}
-	if err := s.toServer(up, ahead, false); err != nil { // there is more: see lookForBody
+	n := min(int64(len(ahead)), s.req.Length)
+	up.in.put(ahead[n:]) // the next request
+	if err := s.toServer(up, ahead[:n], n == s.req.Length); err != nil {
 		return err
 	}
-	up.n += int64(len(ahead))
-	return s.uploadContent(up, s.req.Length-int64(len(ahead)), true)
+	up.n += n
+	return s.uploadContent(up, s.req.Length-n, true)
 }
 
 // uploadContent moves the next left bytes of content from the client to the server; with last nothing comes behind them. It reads

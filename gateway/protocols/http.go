@@ -46,15 +46,19 @@ func (b httpBackend) Update(s extend.Settings) error { return b.Upstream.Update(
 func (b httpBackend) Runs() any { return b.Upstream }
 
 func prepareHTTP(l extend.Listener) (extend.Server, error) {
-	cfg := httpproxy.Config{Listener: l.Common, TLS: l.TLS, TrustedProxies: l.TrustedProxies}
-	for _, r := range config.SectionOf[HTTPListener](l.Listener).Routes {
+	section := config.SectionOf[HTTPListener](l.Listener)
+	cfg := httpproxy.Config{
+		Listener: l.Common, TLS: l.TLS, TrustedProxies: l.TrustedProxies,
+		PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
+	}
+	for _, r := range section.Routes {
 		runs, err := extend.Runs[*httpproxy.Upstream](l, r.Upstream)
 		if err != nil {
 			return extend.Server{}, err
 		}
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
-			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query),
+			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body),
 			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout,
 		})
 	}
@@ -63,7 +67,9 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 
 // HTTPListener is the section of an http listener.
 type HTTPListener struct {
-	Routes []Route `conf:"routes" maxlen:"10000"` // empty: everything goes to the listener's upstream
+	Routes     []Route `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
+	PeekBytes  int     `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
+	PeekBeyond Beyond  `conf:"peek_beyond" default:"default"`                       // where that is not enough
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -74,6 +80,7 @@ type Route struct {
 	Methods     []string      `conf:"methods" maxlen:"32"`                                          // empty: all
 	Headers     []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                // all must be there
 	Query       []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                  // all must be there
+	Body        []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                   // fields of a JSON object; all must be there
 	StripPrefix bool          `conf:"strip_prefix"`                                                 // forward without config.Path
 	Upstream    string        `conf:"upstream"`                                                     // default: the listener's upstream
 	Timeout     time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`      // from the request to the response's header
@@ -131,6 +138,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		}
 		seen[key] = pos
 	}
+	checkBodies(c, h)
 }
 
 func checkRoute(c *config.Checker, r *Route) {

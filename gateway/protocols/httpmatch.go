@@ -9,6 +9,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/jsonfield"
 )
 
 // PathMatch says how a route's path is compared.
@@ -44,7 +45,7 @@ func matchesOf(all []Match) (fields []httpproxy.FieldMatch) {
 
 // unconditional reports whether a route takes every request.
 func (r *Route) unconditional() bool {
-	return r.Host == "" && r.Path == "/" && (r.PathMatch == PathPrefix || r.PathMatch == "") && len(r.Methods)+len(r.Headers)+len(r.Query) == 0
+	return r.Host == "" && r.Path == "/" && (r.PathMatch == PathPrefix || r.PathMatch == "") && len(r.Methods)+len(r.Headers)+len(r.Query)+len(r.Body) == 0
 }
 
 // key tells routes apart: of two with the same one only the first would be used.
@@ -57,8 +58,8 @@ func (r *Route) key() string {
 		slices.Sort(texts)
 		return texts
 	}
-	return fmt.Sprintf("%q %q %q %q %q %q", strings.ToLower(r.Host), r.PathMatch, r.Path, slices.Sorted(slices.Values(r.Methods)),
-		set(r.Headers, strings.ToLower), set(r.Query, strings.Clone))
+	return fmt.Sprintf("%q %q %q %q %q %q %q", strings.ToLower(r.Host), r.PathMatch, r.Path, slices.Sorted(slices.Values(r.Methods)),
+		set(r.Headers, strings.ToLower), set(r.Query, strings.Clone), set(r.Body, strings.Clone))
 }
 
 // methods are those of RFC 9110 and WebDAV, for hints.
@@ -97,6 +98,12 @@ func checkConditions(c *config.Checker, r *Route) {
 	}
 	checkLengths(c, "headers", r.Headers)
 	checkLengths(c, "query", r.Query)
+	for i := range r.Body {
+		if f := &r.Body[i]; jsonfield.CheckPath(f.Name) != nil {
+			c.Report(c.Mark(&f.Name), "body: %q: %v", config.Clip(f.Name), jsonfield.CheckPath(f.Name))
+		}
+	}
+	checkLengths(c, "body", r.Body)
 }
 
 // checkLengths reports names and values that no request could have, or that are missing.
@@ -105,6 +112,7 @@ func checkLengths(c *config.Checker, key string, all []Match) {
 	for i := range all {
 		m := &all[i]
 		switch {
+		case !c.NoProblemAt(&m.Name):
 		case m.Name == "" || len(m.Name) > most:
 			c.Report(c.Mark(&m.Name), "%s: a name has 1 to %d bytes", key, most)
 		case len(m.Value) > most:
@@ -112,5 +120,36 @@ func checkLengths(c *config.Checker, key string, all []Match) {
 		case m.Value == "" && c.NoProblemAt(&m.Value):
 			c.Report(c.Mark(&m.Value, &m.Name), "%s: %s: want a value, or \"*\" for any", key, config.Clip(m.Name))
 		}
+	}
+}
+
+// Beyond is what becomes of a request whose body has no field that routes look at within peek_bytes.
+type Beyond string
+
+// What becomes of it.
+const (
+	BeyondDefault Beyond = "default" // a route that does not ask for one
+	BeyondRefuse  Beyond = "refuse"  // 413
+)
+
+// Values implements config.Enum.
+func (Beyond) Values() []string { return []string{"default", "refuse"} }
+
+// checkBodies reports what is wrong with the fields of bodies that all routes of a listener look at.
+func checkBodies(c *config.Checker, h *HTTPListener) {
+	var fields []string
+	for i := range h.Routes {
+		for j := range h.Routes[i].Body {
+			f := &h.Routes[i].Body[j]
+			if slices.Contains(fields, f.Name) {
+				continue
+			}
+			if fields = append(fields, f.Name); len(fields) == jsonfield.MaxFields+1 {
+				c.Report(c.Mark(&f.Name), "body: the routes of a listener look at %d fields at most", jsonfield.MaxFields)
+			}
+		}
+	}
+	if len(fields) == 0 && (h.PeekBytes != httpproxy.DefaultPeekBytes && c.Written(&h.PeekBytes) || h.PeekBeyond == BeyondRefuse) {
+		c.Warn(c.Mark(&h.PeekBytes, &h.PeekBeyond), "peek_bytes and peek_beyond have no effect: no route has \"body\"")
 	}
 }

@@ -1,0 +1,183 @@
+package httpproxy
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/jsonfield"
+	"github.com/headpond/headpond/listener"
+)
+
+// DefaultPeekBytes is how much of a body is read to find its route: clients name the model at the top, and most requests are smaller.
+const DefaultPeekBytes = 64 << 10
+
+// MaxPeekBytes bounds Config.PeekBytes: each request that is looked at may hold so much memory.
+const MaxPeekBytes = 16 << 20
+
+// peek reads the beginning of a request's body in the client's buffer, where it stays until it is sent.
+type peek struct {
+	scanner jsonfield.Scanner
+	verdict jsonfield.Verdict
+	chunks  httpwire.Chunks
+	off     int  // bytes of the body that were looked at, framing included
+	whole   bool // the body ends there
+	beyond  bool // the object goes on where nobody looks
+	lacks   bool // a route asks for a field that was not found before that
+}
+
+var peeks = sync.Pool{New: func() any { return new(peek) }}
+
+// noFields is the peek at a body that is not looked at.
+var noFields = &peek{verdict: jsonfield.Malformed}
+
+// holds reports whether the body meets a condition.
+func (p *peek) holds(c *condition) bool {
+	switch {
+	case p.verdict != jsonfield.Complete && !p.beyond:
+		return false
+	case !p.scanner.Found(c.field):
+		p.lacks = p.lacks || p.beyond
+		return false
+	case c.any:
+		return true
+	}
+	text, ok := p.scanner.Text(c.field)
+	return ok && text == c.value
+}
+
+// routeByBody finds the route of a request by its body. The status is that of a refusal, or 0. Views of the head are void afterwards: it may
+// have moved.
+func (s *session) routeByBody(t *table, path string) (status int, reason, why string) {
+	x := &s.ex
+	if !s.hasJSON() {
+		x.target, _ = t.find(&s.req, path, noFields)
+		return 0, "", ""
+	}
+	p := peeks.Get().(*peek)
+	defer func() {
+		p.chunks = httpwire.Chunks{} // its trailers are in the buffer
+		peeks.Put(p)
+	}()
+	*p = peek{scanner: p.scanner, chunks: httpwire.Chunks{Own: s.stream != nil}} // made of DATA frames
+	p.scanner.Reset(t.plan)
+	if status, reason, why = s.peekBody(t, p); status != 0 {
+		return status, reason, why
+	}
+	if x.told { // the server is not asked, for the body is here
+		s.req.Continue = false
+	}
+	path, _, _ = s.path() // the buffer may be another
+	x.target, _ = t.find(&s.req, path, p)
+	switch {
+	case p.verdict == jsonfield.Ambiguous:
+		return http.StatusBadRequest, listener.ReasonProtocol, "the body has a field that routes look at twice"
+	case p.lacks && t.refuse:
+		return http.StatusRequestEntityTooLarge, listener.ReasonProtocol, "no field that routes look at is at the beginning of the body"
+	}
+	return 0, "", ""
+}
+
+// hasJSON reports whether the request has a body that may be JSON. Without a type, or with the one that curl gives to all, it may.
+func (s *session) hasJSON() bool {
+	if s.req.Length == 0 {
+		return false
+	}
+	for i := range s.req.Fields {
+		f := &s.req.Fields[i]
+		switch {
+		case httpwire.EqualFold(f.Name, "content-type"):
+			if !isJSON(view(f.Value)) {
+				return false
+			}
+		case httpwire.EqualFold(f.Name, "content-encoding"):
+			return false
+		}
+	}
+	return true
+}
+
+func isJSON(contentType string) bool {
+	media, _, _ := strings.Cut(contentType, ";")
+	media = strings.ToLower(strings.TrimSpace(media))
+	return media == "application/json" || media == "application/x-www-form-urlencoded" || strings.HasSuffix(media, "+json")
+}
+
+// peekBody reads until the object ends, or as much as is allowed. The status is that of a refusal, or 0.
+func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
+	x := &s.ex
+	for {
+		err := p.look(s, t.peek)
+		switch {
+		case err != nil:
+			return http.StatusBadRequest, listener.ReasonProtocol, "the body's framing is malformed"
+		case p.verdict != jsonfield.More || p.whole || p.beyond:
+			return 0, "", ""
+		case s.expects() && !x.told && len(s.client.bytes()) == x.size:
+			x.told = true
+			if s.write([]byte("HTTP/1.1 100 Continue\r\n\r\n")) != nil {
+				return http.StatusBadRequest, listener.ReasonClientGone, "the client has gone"
+			}
+		}
+		_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
+		switch err := s.moreToPeek(x.size + t.peek); {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return http.StatusRequestTimeout, listener.ReasonClientGone, "the body did not arrive in time"
+		case err != nil:
+			return http.StatusBadRequest, listener.ReasonClientGone, "the body is not whole"
+		}
+	}
+}
+
+// moreToPeek reads once behind what is in the client's buffer, which may grow to limit. The head is read again where that has moved.
+func (s *session) moreToPeek(limit int) error {
+	moved := s.client.r > 0
+	n, err := s.client.fill()
+	s.count(n, 0)
+	if errors.Is(err, errFull) && s.client.grow(limit) {
+		moved, err = true, nil
+	}
+	if moved {
+		_, _ = s.req.Parse(s.client.bytes()) // as before, and so
+		_, _, _ = s.canonical()
+	}
+	return err
+}
+
+// look reads on in what has come of the body, up to limit.
+func (p *peek) look(s *session, limit int) error {
+	b := s.client.bytes()[s.ex.size:]
+	if len(b) >= limit {
+		b = b[:limit]
+	}
+	if s.req.Length != httpwire.Chunked {
+		b = b[:min(int64(len(b)), s.req.Length)]
+		p.verdict = p.scanner.Feed(b[p.off:])
+		p.off = len(b)
+		p.whole = int64(p.off) == s.req.Length
+	} else if err := p.lookInChunks(b); err != nil {
+		return err
+	}
+	p.beyond = p.verdict == jsonfield.More && !p.whole && len(b) >= limit
+	return nil
+}
+
+func (p *peek) lookInChunks(b []byte) error {
+	for p.verdict == jsonfield.More && !p.whole {
+		content, n, done, err := p.chunks.Next(b[p.off:])
+		switch {
+		case errors.Is(err, httpwire.ErrIncomplete):
+			return nil
+		case err != nil:
+			return err
+		}
+		p.off += n
+		p.whole = done
+		p.verdict = p.scanner.Feed(content)
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package jsonfield
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits of a Plan and of what a Scanner keeps.
+const (
+	MaxFields = 32  // of a Plan: each costs a comparison for each key
+	MaxParts  = 8   // of a field's path
+	MaxText   = 256 // bytes of a name, or of a value that can be compared
+	maxRaw    = 6 * MaxText
+)
+
+// Plan is which fields are wanted. It never changes, so that any number of Scanners may use it at once.
+type Plan struct {
+	root   node
+	fields int
+}
+
+// node is an object that may have wanted fields, or one of them.
+type node struct {
+	name     string
+	field    int // its index; -1 = it is not wanted itself
+	children []*node
+}
+
+// NewPlan makes a plan of paths: a name at the top of the object, or names of objects within objects with dots between them. A name with a
+// dot in it cannot be asked for.
+func NewPlan(paths []string) (*Plan, error) {
+	if len(paths) > MaxFields {
+		return nil, fmt.Errorf("%d fields; at most %d are possible", len(paths), MaxFields)
+	}
+	p := &Plan{root: node{field: -1}, fields: len(paths)}
+	for i, path := range paths {
+		if err := CheckPath(path); err != nil {
+			return nil, fmt.Errorf("field %.40q: %w", path, err)
+		}
+		n := &p.root
+		for name := range strings.SplitSeq(path, ".") {
+			n = n.child(name)
+		}
+		if n.field >= 0 {
+			return nil, fmt.Errorf("field %.40q: is there twice", path)
+		}
+		n.field = i
+	}
+	return p, nil
+}
+
+// CheckPath returns what is wrong with a field's path.
+func CheckPath(path string) error {
+	parts := strings.Split(path, ".")
+	if len(parts) > MaxParts {
+		return fmt.Errorf("has %d parts; at most %d are possible", len(parts), MaxParts)
+	}
+	for _, name := range parts {
+		switch {
+		case name == "":
+			return fmt.Errorf("want a name, or names with a dot between two")
+		case len(name) > MaxText || !utf8.ValidString(name):
+			return fmt.Errorf("a name is text of at most %d bytes", MaxText)
+		}
+	}
+	return nil
+}
+
+// child returns the child of that name, which it makes if there is none.
+func (n *node) child(name string) *node {
+	for _, c := range n.children {
+		if c.name == name {
+			return c
+		}
+	}
+	c := &node{name: name, field: -1}
+	n.children = append(n.children, c)
+	return c
+}

@@ -1,0 +1,399 @@
+package jsonfield
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// Verdict is what is known of an object.
+type Verdict int
+
+const (
+	// More: it is not at its end.
+	More Verdict = iota
+	// Complete: it was read to its end. What follows is not looked at.
+	Complete
+	// Malformed: it is no JSON object, or one that is nested deeper than 256 times.
+	Malformed
+	// Ambiguous: it has a wanted field twice.
+	Ambiguous
+)
+
+// maxDepth bounds how deep objects and arrays are nested.
+const maxDepth = 256
+
+// state is what a Scanner expects next.
+type state uint8
+
+const (
+	atTop       state = iota // the object
+	atFirstKey               // a key, or the end of the object
+	atKey                    // a key
+	atColon                  //
+	atValue                  //
+	atFirstItem              // a value, or the end of the array
+	atNext                   // a comma, or the end of the object or array
+	inString                 //
+	inEscape                 // behind a backslash
+	inHex                    // of \u, with left digits to come
+	inLiteral                // of true, false or null
+	afterMinus               // of a number, from here on
+	afterZero                //
+	inInteger                //
+	afterPoint               //
+	inFraction               //
+	afterE                   //
+	afterESign               //
+	inExponent               //
+)
+
+// Scanner reads one object. It keeps wanted values only, and Reset keeps its memory.
+type Scanner struct {
+	plan    *Plan
+	state   state
+	verdict Verdict
+	key     bool // the string is a key
+	keeps   bool // the string, number or literal is kept in raw
+	left    int  // hexadecimal digits to come
+	literal string
+
+	depth  int                   // objects and arrays that are open
+	arrays [maxDepth / 64]uint64 // which of them are arrays
+	// frames are the wanted objects that are open, from the outermost. The innermost one open is wanted if there are as many as depth.
+	frames [MaxParts + 1]frame
+	wanted int
+	next   *node // that the next value is; nil = nothing wanted
+
+	raw    []byte // of a key or value, as it was written
+	values []value
+	texts  []byte
+}
+
+type frame struct {
+	node *node
+	seen uint64 // which children were
+}
+
+// value is a wanted one that was found.
+type value struct {
+	found, text bool
+	from, to    int // in texts
+}
+
+// Reset makes the scanner ready for an object.
+func (s *Scanner) Reset(p *Plan) {
+	values := s.values[:0]
+	for range p.fields {
+		values = append(values, value{})
+	}
+	*s = Scanner{plan: p, raw: s.raw[:0], texts: s.texts[:0], values: values}
+}
+
+// Found reports whether field i of the plan was found, whatever its value.
+func (s *Scanner) Found(i int) bool { return s.values[i].found }
+
+// Text returns the value of field i: a string decoded, numbers, true, false and null as they are written. It is false if the field was
+// not found, or is an object, an array, or longer than MaxText. The text is valid until Reset.
+func (s *Scanner) Text(i int) (string, bool) {
+	v := s.values[i]
+	return view(s.texts[v.from:v.to]), v.text
+}
+
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Feed reads the next bytes of the object. Of b nothing is kept. Once the verdict is not More it stays.
+func (s *Scanner) Feed(b []byte) Verdict {
+	for i := 0; i < len(b) && s.verdict == More; {
+		if s.state == inString && !s.keeps {
+			if i += plain(b[i:]); i == len(b) {
+				break
+			}
+		}
+		if !s.step(b[i]) {
+			continue // a number ends before it
+		}
+		i++
+	}
+	return s.verdict
+}
+
+// plain is how many bytes a string goes on for.
+func plain(b []byte) int {
+	for i, c := range b {
+		if c == '"' || c == '\\' || c < ' ' {
+			return i
+		}
+	}
+	return len(b)
+}
+
+// step reads c; false = it was the end of a number, and is to be read again.
+func (s *Scanner) step(c byte) bool {
+	switch {
+	case s.state == inString:
+		s.inString(c)
+		return true
+	case s.state >= inEscape && s.state <= inLiteral:
+		s.inText(c)
+		return true
+	case s.state > inLiteral:
+		return s.inNumber(c)
+	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+		return true
+	}
+	s.between(c)
+	return true
+}
+
+// between reads a byte that is no part of a string, number or literal, nor space.
+func (s *Scanner) between(c byte) {
+	switch {
+	case s.state == atTop && c == '{':
+		s.next = &s.plan.root
+		s.open(c)
+	case (s.state == atFirstKey || s.state == atKey) && c == '"':
+		s.key, s.state = true, inString
+		s.keep(s.depth == s.wanted)
+	case s.state == atFirstKey && c == '}', s.state == atFirstItem && c == ']':
+		s.close()
+	case s.state == atColon && c == ':':
+		s.state = atValue
+	case s.state == atNext && c == ',':
+		if s.state = atKey; s.inArray() {
+			s.state = atValue
+		}
+	case s.state == atNext && (c == '}' && !s.inArray() || c == ']' && s.inArray()):
+		s.close()
+	case s.state == atValue || s.state == atFirstItem:
+		s.value(c)
+	default:
+		s.verdict = Malformed
+	}
+}
+
+// value begins one.
+func (s *Scanner) value(c byte) {
+	s.keep(s.next != nil && s.next.field >= 0)
+	switch c {
+	case '{', '[':
+		s.open(c)
+		return
+	case '"':
+		s.key, s.state = false, inString
+		return
+	case 't':
+		s.state, s.literal = inLiteral, "rue"
+	case 'f':
+		s.state, s.literal = inLiteral, "alse"
+	case 'n':
+		s.state, s.literal = inLiteral, "ull"
+	case '-':
+		s.state = afterMinus
+	case '0':
+		s.state = afterZero
+	default:
+		if c < '1' || c > '9' {
+			s.verdict = Malformed
+			return
+		}
+		s.state = inInteger
+	}
+	s.add(c)
+}
+
+// keep begins a string, number or literal.
+func (s *Scanner) keep(keeps bool) { s.keeps, s.raw = keeps, s.raw[:0] }
+
+// add keeps a byte of it, if that is wanted. One byte more than any that is wanted has shows that it is longer.
+func (s *Scanner) add(c byte) {
+	if s.keeps && len(s.raw) <= maxRaw {
+		s.raw = append(s.raw, c)
+	}
+}
+
+// open begins an object or array.
+func (s *Scanner) open(c byte) {
+	if s.depth == maxDepth {
+		s.verdict = Malformed
+		return
+	}
+	n := s.next
+	s.next = nil
+	if n != nil && n.field >= 0 {
+		s.values[n.field].found = true
+	}
+	bit := uint64(1) << (s.depth % 64)
+	s.arrays[s.depth/64] &^= bit
+	s.state = atFirstKey
+	if c == '[' {
+		s.arrays[s.depth/64] |= bit
+		s.state = atFirstItem
+	} else if n != nil && len(n.children) > 0 {
+		s.frames[s.wanted] = frame{node: n}
+		s.wanted++
+	}
+	s.depth++
+}
+
+// inArray reports whether the innermost of what is open is an array.
+func (s *Scanner) inArray() bool {
+	d := s.depth - 1
+	return s.arrays[d/64]&(1<<(d%64)) != 0
+}
+
+// close ends an object or array.
+func (s *Scanner) close() {
+	if s.wanted == s.depth {
+		s.wanted--
+	}
+	s.depth--
+	if s.state = atNext; s.depth == 0 {
+		s.verdict = Complete
+	}
+}
+
+// inString reads a byte of a string.
+func (s *Scanner) inString(c byte) {
+	switch {
+	case c == '"' && s.key:
+		s.state = atColon
+		s.endKey()
+	case c == '"':
+		s.endValue(true)
+	case c < ' ':
+		s.verdict = Malformed
+	default:
+		if c == '\\' {
+			s.state = inEscape
+		}
+		s.add(c)
+	}
+}
+
+// inText reads a byte of an escape or literal.
+func (s *Scanner) inText(c byte) {
+	s.add(c)
+	switch s.state {
+	case inEscape:
+		switch c {
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			s.state = inString
+		case 'u':
+			s.state, s.left = inHex, 4
+		default:
+			s.verdict = Malformed
+		}
+	case inHex:
+		if !('0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F') {
+			s.verdict = Malformed
+		}
+		if s.left--; s.left == 0 {
+			s.state = inString
+		}
+	default:
+		if c != s.literal[0] {
+			s.verdict = Malformed
+			return
+		}
+		if s.literal = s.literal[1:]; s.literal == "" {
+			s.endValue(false)
+		}
+	}
+}
+
+// inNumber reads a byte of a number; false = it does not belong to it.
+func (s *Scanner) inNumber(c byte) bool {
+	digit := '0' <= c && c <= '9'
+	switch {
+	case s.state == afterMinus && c == '0':
+		s.state = afterZero
+	case s.state == afterMinus && digit:
+		s.state = inInteger
+	case digit && (s.state == afterPoint || s.state == inFraction):
+		s.state = inFraction
+	case digit && (s.state == afterE || s.state == afterESign || s.state == inExponent):
+		s.state = inExponent
+	case digit && s.state == inInteger:
+	case c == '.' && (s.state == afterZero || s.state == inInteger):
+		s.state = afterPoint
+	case (c == 'e' || c == 'E') && (s.state == afterZero || s.state == inInteger || s.state == inFraction):
+		s.state = afterE
+	case (c == '+' || c == '-') && s.state == afterE:
+		s.state = afterESign
+	case s.state == afterZero || s.state == inInteger || s.state == inFraction || s.state == inExponent:
+		s.endValue(false)
+		return false
+	default:
+		s.verdict = Malformed
+	}
+	s.add(c)
+	return true
+}
+
+// endKey looks whether the key is wanted.
+func (s *Scanner) endKey() {
+	s.next = nil
+	if !s.keeps {
+		return
+	}
+	name, ok := s.decoded()
+	if !ok {
+		return
+	}
+	f := &s.frames[s.wanted-1]
+	for i, c := range f.node.children {
+		if !strings.EqualFold(c.name, name) {
+			continue
+		}
+		if bit := uint64(1) << i; f.seen&bit != 0 {
+			s.verdict = Ambiguous
+		} else {
+			f.seen |= bit
+		}
+		if c.name == name {
+			s.next = c
+		}
+	}
+}
+
+// endValue notes a string, number or literal.
+func (s *Scanner) endValue(quoted bool) {
+	s.state = atNext
+	n := s.next
+	if s.next = nil; !s.keeps {
+		return
+	}
+	v := &s.values[n.field]
+	v.found, v.from = true, len(s.texts)
+	text, ok := view(s.raw), len(s.raw) <= MaxText
+	if quoted {
+		text, ok = s.decoded()
+	}
+	if ok {
+		s.texts = append(s.texts, text...)
+		v.text = true
+	}
+	v.to = len(s.texts)
+}
+
+// decoded returns the text of the string in raw, which holds until raw changes; false = it is longer than MaxText.
+func (s *Scanner) decoded() (text string, ok bool) {
+	switch {
+	case len(s.raw) > maxRaw:
+		return "", false
+	case utf8.Valid(s.raw) && strings.IndexByte(view(s.raw), '\\') < 0:
+		text = view(s.raw)
+	default:
+		text = unquoted(s.raw)
+	}
+	return text, len(text) <= MaxText
+}
+
+// unquoted decodes what stands between the quotes of a string that has escapes, or bytes that are no text, as encoding/json does.
+func unquoted(raw []byte) string {
+	var text string
+	_ = json.Unmarshal([]byte(`"`+view(raw)+`"`), &text) // it was read as a string
+	return text
+}
