@@ -142,6 +142,7 @@ func (g *Gateway) serve() error {
 	}
 	g.watchCarriers(g.cfg)
 	g.tasks.Go(g.watchHolders)
+	g.tasks.Go(g.keepTotals)
 	if g.opts.Started != nil {
 		g.opts.Started()
 	}

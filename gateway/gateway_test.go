@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -16,8 +17,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/gatewaytest"
 )
 
 // TestEveryProtocol serves TCP, HTTP and PostgreSQL (from a SQLite file) at once.
@@ -51,9 +54,35 @@ upstreams:
 	if err != nil || code != 200 || !strings.Contains(body, `headpond_listener_connections_accepted_total{listener="db",protocol="postgres"} `) {
 		t.Errorf("metrics: %d %v\n%s", code, err, body)
 	}
+	lastMinuteIs(t, g, map[string]int{"raw": -1, "web": 1, "db": 1})
 	if g.Addr("nobody") != "" {
 		t.Error("an address for a listener that does not exist")
 	}
+}
+
+// lastMinuteIs awaits what the API tells of the last minute: how much listeners have done, -1 for those that do not count.
+func lastMinuteIs(t *testing.T, g *gatewaytest.Gateway, want map[string]int) {
+	t.Helper()
+	conntest.Eventually(t, "the last minute has what was done", func() bool {
+		_, body, err := get(client(t), "http://"+g.Addr("admin")+"/api/v1/status")
+		var s admin.Status
+		if err == nil {
+			err = json.Unmarshal([]byte(body), &s)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range s.Listeners {
+			m, want := l.LastMinute, want[l.Name]
+			if m == nil != (want < 0) {
+				t.Fatalf("the last minute of %s is %v", l.Name, m)
+			}
+			if m != nil && (int(m.Done) != want || m.PerSecond <= 0 || m.Failed != 0 || m.Seconds.P99 <= 0 || m.Seconds.P99 < m.Seconds.P50) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 func TestPortInUseNamesListenerAndAddress(t *testing.T) {

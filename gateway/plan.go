@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/traffic"
 )
 
 // plan is the way from the running configuration to another. Making it does everything that can fail and changes nothing that runs;
@@ -252,7 +254,7 @@ func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificate) 
 	if err != nil {
 		return nil, fmt.Errorf("listener %q: %w", s.cfg.Name, err)
 	}
-	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold, fibers: onFibers(&s.cfg, p.New)}, nil
+	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold, fibers: onFibers(&s.cfg, p.New), recent: traffic.NewWindow(time.Now())}, nil
 }
 
 // replaceService builds a new proxy for a listener; the sessions of the old one finish there.

@@ -9,6 +9,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/traffic"
 )
 
 // service is one listener of the configuration, running. Its fields are guarded by Gateway.mu.
@@ -20,6 +21,7 @@ type service struct {
 	fibers bool         // its sessions run on the engine
 	cert   *certificate // the one handshakes read; nil without TLS
 	failed error        // why it stopped serving by itself
+	recent *traffic.Window
 }
 
 // spec is a listener's configuration translated for its proxy: checked, but nothing has been opened or changed.

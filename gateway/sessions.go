@@ -7,6 +7,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/traffic"
 )
 
 // registers are all there are, also those that a reload has taken out of service.
@@ -98,6 +99,37 @@ func (g *Gateway) watchHolders() {
 			h.look(g, backends, limit, now)
 		}
 	}
+}
+
+// keepTotals is a goroutine that notes what listeners have counted, for the figures of the last minute.
+func (g *Gateway) keepTotals() {
+	step := time.NewTicker(traffic.WindowStep)
+	defer step.Stop()
+	for {
+		select {
+		case <-g.hard.Done():
+			return
+		case now := <-step.C:
+			g.mu.Lock()
+			services := slices.Clone(g.services)
+			g.mu.Unlock()
+			for _, svc := range services {
+				if unit, total := totalOf(svc.proxy.Stats()); unit != "" {
+					svc.recent.Keep(now, total)
+				}
+			}
+		}
+	}
+}
+
+// totalOf is what a listener has counted, and what that is; "" if its protocol does not say.
+func totalOf(s listener.Stats) (unit string, total traffic.Total) {
+	for _, t := range s.Traffic {
+		if t.Summary != nil {
+			return t.Summary.Unit, t.Total()
+		}
+	}
+	return "", total
 }
 
 // holders are the sessions that were named, with how long each had held its connection by then.

@@ -12,6 +12,7 @@ import (
 
 // Snapshot returns the present state, as the admin pages show it.
 func (g *Gateway) Snapshot() admin.Snapshot {
+	now := time.Now()
 	g.mu.Lock()
 	s := admin.Snapshot{
 		Version: g.opts.Version, Engine: string(g.engine.Kind()), EngineReason: g.engine.Reason(),
@@ -22,7 +23,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		s.NotReady = append(s.NotReady, "the listeners are not served yet")
 	}
 	services, backends := slices.Clone(g.services), slices.Clone(g.backends)
-	s.Certificates = map[string]time.Time{}
+	s.Certificates, s.Recent = map[string]time.Time{}, map[string]admin.Recent{}
 	addresses := make([]string, len(services))
 	proxies := map[config.Protocol][]extend.Proxy{}
 	for i, svc := range services {
@@ -57,6 +58,11 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		stats := svc.proxy.Stats()
 		stats.Address = addresses[i]
 		s.Listeners = append(s.Listeners, stats)
+		if unit, total := totalOf(stats); unit != "" {
+			r := admin.Recent{Unit: unit}
+			r.Total, r.Over = svc.recent.Since(now, total)
+			s.Recent[svc.cfg.Name] = r
+		}
 	}
 	for i, b := range backends {
 		s.Upstreams[i].Status = b.impl.Status()

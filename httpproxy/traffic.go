@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"cmp"
+	"net/http"
 	"time"
 
 	"github.com/headpond/headpond/traffic"
@@ -33,6 +34,19 @@ var routeTraffic = &traffic.Schema{
 			{Name: "http_request_wait_seconds", Help: "The part of it until the request was sent to an upstream.", Read: traffic.Time(waitTime)},
 		},
 	}},
+	Summary: &traffic.Summary{Unit: "requests", Done: answers, Failed: failures, Time: traffic.Time(requestTime)},
+}
+
+func answers(r *traffic.Row) (n float64) {
+	for _, c := range r.Counts {
+		n += float64(c)
+	}
+	return n
+}
+
+// failures are requests without an answer, and those that a server's error answered.
+func failures(r *traffic.Row) float64 {
+	return float64(r.Counts[classOf(0)] + r.Counts[classOf(http.StatusInternalServerError)])
 }
 
 var endpointTraffic = &traffic.Schema{

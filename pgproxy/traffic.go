@@ -72,6 +72,9 @@ var clientTraffic = &traffic.Schema{
 			{Name: "postgres_user_wait_seconds_total", Help: "Time that the user waited for server connections.", Read: seconds(timeWaits)},
 		},
 	}},
+	Summary: &traffic.Summary{
+		Unit: "transactions", Done: traffic.Counted(timeAlone, timeBlocks), Failed: errorsOf, Time: traffic.Time(timeAlone, timeBlocks),
+	},
 }
 
 var endpointTraffic = &traffic.Schema{

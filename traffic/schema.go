@@ -10,6 +10,8 @@ type Schema struct {
 	// Counts and Timings are how many counts and histograms a cell stores.
 	Counts, Timings int
 	Views           []View
+	// Summary is what is shown of the last minute; nil: nothing.
+	Summary *Summary
 }
 
 // Other stands for label values beyond Schema.Limit.

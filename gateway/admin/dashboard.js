@@ -212,14 +212,20 @@ function upstreamView() {
   };
 }
 
-function listenerCard() {
+// lastMinute writes what a listener did in the last minute; nothing if its protocol counts sessions only.
+function lastMinute(m) {
+  return m ? [perSecond(m.per_second, decimal), percent(m.failed, m.done), duration(m.seconds.p50), duration(m.seconds.p99)] : [];
+}
+
+function listenerCard(first) {
   const root = element("article", "card");
   const head = element("div", "row");
   const name = element("h4"), protocol = element("span", "tag");
   head.append(name, protocol);
   const address = element("p", "quiet");
   const list = element("dl", "numbers");
-  const set = numbers(list, ["sessions", "queued", "accepted", "rejected", "errors", "in", "out", "max", "new sessions", "errors now", "in now", "out now"]);
+  const set = numbers(list, ["sessions", "queued", "accepted", "rejected", "errors", "in", "out", "max", "new sessions", "errors now", "in now", "out now"]
+    .concat(first.last_minute ? [first.last_minute.unit, "failed", "p50", "p99"] : []));
   const error = element("p", "quiet"), rate = rates();
   root.append(head, address, list, error);
   return {
@@ -233,7 +239,8 @@ function listenerCard() {
       const total = errors.reduce((sum, [, n]) => sum + n, 0);
       const [accepted, failed, received, sent] = rate(l.accepted, total, l.bytes_in, l.bytes_out);
       set(count(l.active), count(l.queued), count(l.accepted), count(l.rejected), count(total), bytes(l.bytes_in), bytes(l.bytes_out), count(l.max_conns),
-        perSecond(accepted, decimal), perSecond(failed, decimal), perSecond(received, rounded), perSecond(sent, rounded));
+        perSecond(accepted, decimal), perSecond(failed, decimal), perSecond(received, rounded), perSecond(sent, rounded),
+        ...lastMinute(l.last_minute));
       setText(error, errors.map(([reason, n]) => reason + " " + count(n)).join(", "));
     },
   };

@@ -5,6 +5,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/traffic"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -22,9 +23,17 @@ type Snapshot struct {
 	Log          LogState
 	Listeners    []listener.Stats
 	Certificates map[string]time.Time // when those of listeners with TLS expire, by the listener's name
+	Recent       map[string]Recent    // of listeners that count, by name
 	Upstreams    []Upstream
 	Additions    []Addition // of protocols and extensions
 	Retiring     []Retiring
+}
+
+// Recent is what a listener has done lately.
+type Recent struct {
+	Unit  string // what it counts: "requests", "transactions"
+	Total traffic.Total
+	Over  time.Duration // how long that took: a minute, less after the listener's start
 }
 
 // Kinds of Retiring. Extensions have their own.

@@ -86,8 +86,19 @@ type Listener struct {
 	LastRejected *time.Time `json:"last_rejected"`
 	BytesIn      uint64     `json:"bytes_in"`
 	BytesOut     uint64     `json:"bytes_out"`
+	// LastMinute is null for listeners whose protocol counts nothing but sessions.
+	LastMinute *LastMinute `json:"last_minute"`
 	// CertificateExpires is null without TLS.
 	CertificateExpires *time.Time `json:"certificate_expires"`
+}
+
+// LastMinute is what a listener did in the last minute, or since its start if that is less.
+type LastMinute struct {
+	Unit      string    `json:"unit"` // requests or transactions
+	PerSecond float64   `json:"per_second"`
+	Failed    float64   `json:"failed"`  // HTTP: without an answer, or with a status of 500 or more; PostgreSQL: errors
+	Done      float64   `json:"done"`    // of all
+	Seconds   Quantiles `json:"seconds"` // how long they took, 0 if there were none
 }
 
 // UpstreamStatus is one upstream.
@@ -162,7 +173,7 @@ type Pool struct {
 	LastOpenError  string     `json:"last_open_error"`
 }
 
-// Quantiles are upper bounds, in seconds, of how long that part of the acquires took at most.
+// Quantiles are upper bounds, in seconds, of how long that part took at most.
 type Quantiles struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
@@ -197,7 +208,11 @@ func status(s Snapshot, now time.Time) Status {
 		out.Retiring = append(out.Retiring, RetiringStatus(r))
 	}
 	for _, l := range s.Listeners {
-		out.Listeners = append(out.Listeners, listenerStatus(l, s.Certificates[l.Name]))
+		shown := listenerStatus(l, s.Certificates[l.Name])
+		if r, ok := s.Recent[l.Name]; ok {
+			shown.LastMinute = lastMinute(r)
+		}
+		out.Listeners = append(out.Listeners, shown)
 	}
 	for _, u := range s.Upstreams {
 		out.Upstreams = append(out.Upstreams, upstreamStatus(u, now))
@@ -222,6 +237,19 @@ func listenerStatus(l listener.Stats, expires time.Time) Listener {
 		LastRejected:       timeOrNil(l.LastRejected),
 		CertificateExpires: timeOrNil(expires),
 	}
+}
+
+func lastMinute(r Recent) *LastMinute {
+	out := &LastMinute{Unit: r.Unit, Failed: r.Total.Failed, Done: r.Total.Done, Seconds: quantiles(&r.Total.Time)}
+	if r.Over > 0 {
+		out.PerSecond = r.Total.Done / r.Over.Seconds()
+	}
+	return out
+}
+
+// quantiles are those of a pool's histogram or of a listener's.
+func quantiles(h interface{ Quantile(float64) time.Duration }) Quantiles {
+	return Quantiles{P50: h.Quantile(0.50).Seconds(), P90: h.Quantile(0.90).Seconds(), P99: h.Quantile(0.99).Seconds()}
 }
 
 func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
@@ -252,11 +280,7 @@ func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
 		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
 		Canceled: p.Canceled, PeakInUse: p.PeakInUse, Since: p.Since, LastRefused: timeOrNil(p.LastRefused),
-		AcquireSeconds: Quantiles{
-			P50: p.AcquireSeconds.Quantile(0.50).Seconds(),
-			P90: p.AcquireSeconds.Quantile(0.90).Seconds(),
-			P99: p.AcquireSeconds.Quantile(0.99).Seconds(),
-		},
+		AcquireSeconds: quantiles(&p.AcquireSeconds),
 	}
 	if p.Acquired > 0 {
 		out.ReuseRatio = float64(p.Reused) / float64(p.Acquired)

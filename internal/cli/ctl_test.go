@@ -38,7 +38,12 @@ func TestHelpIsNoError(t *testing.T) {
 func TestStatusSaysWhatIsWrong(t *testing.T) {
 	status := admin.Status{
 		Version: "v1", Ready: true, Engine: "uring", Trouble: []string{"endpoint a:1 is failing: refused\x1b[2J", "more"}, Sizing: []string{"small"},
-		Listeners: []admin.Listener{{Name: "db", Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}}},
+		Listeners: []admin.Listener{
+			{Name: "db", Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}, LastMinute: &admin.LastMinute{
+				Unit: "transactions", PerSecond: 1234.56, Done: 1000, Failed: 12.5, Seconds: admin.Quantiles{P50: 0.000345267, P90: 0.0131, P99: 1.18921},
+			}},
+			{Name: "idle", LastMinute: &admin.LastMinute{Unit: "requests"}}, {Name: "raw"},
+		},
 		Upstreams: []admin.UpstreamStatus{{Name: "pg", Endpoints: []admin.Endpoint{{Address: "a:1", State: "failing"}}}},
 		Tables: []admin.Table{{
 			Columns: []admin.Heading{{Title: "tunnel", Format: "text"}, {Title: "streams", Format: "count"}, {Title: "error", Detail: true}, {Title: "peers", Format: "text"}},
@@ -51,7 +56,12 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	if code != exitOK || stderr != "" {
 		t.Fatalf("exit %d\n%s", code, stderr)
 	}
-	for _, want := range []string{"auth_failed=1,timeout=2\n", "a:1       failing", "\nTUNNEL  STREAMS  PEERS\nmain    12000    branch [2J\n", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n"} {
+	for _, want := range []string{
+		"auth_failed=1,timeout=2\n",
+		"\nLAST MINUTE  PER SECOND           FAILED  P50      P90     P99\n" +
+			"db           1234.6 transactions  1.2 %   ≤ 350µs  ≤ 13ms  ≤ 1.2s\nidle         0.0 requests         -       -        -       -\n\n",
+		"a:1       failing", "\nTUNNEL  STREAMS  PEERS\nmain    12000    branch [2J\n", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n",
+	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}

@@ -30,6 +30,7 @@ func printStatus(w io.Writer, s admin.Status) {
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n", l.Name, l.Protocol, l.Address, l.Active, l.MaxConns, l.Queued, l.Accepted, l.Rejected, reasons(l.Errors))
 	}
 	_ = t.Flush()
+	printLastMinute(w, s.Listeners)
 	if len(s.Upstreams) > 0 {
 		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tMAX\tIDLE\tWAITING\tREUSE")
@@ -54,6 +55,39 @@ func printStatus(w io.Writer, s admin.Status) {
 	}
 	printLines(w, "TROUBLE", s.Trouble)
 	printLines(w, "SIZING", s.Sizing)
+}
+
+// printLastMinute writes what listeners did in the last minute, those that count it.
+func printLastMinute(w io.Writer, listeners []admin.Listener) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer func() { _ = t.Flush() }()
+	heading := "\nLAST MINUTE\tPER SECOND\tFAILED\tP50\tP90\tP99\n"
+	for _, l := range listeners {
+		m := l.LastMinute
+		if m == nil {
+			continue
+		}
+		failed := "-"
+		if m.Done > 0 {
+			failed = fmt.Sprintf("%.2g %%", 100*m.Failed/m.Done)
+		}
+		_, _ = fmt.Fprintf(t, "%s%s\t%.1f %s\t%s\t%s\t%s\t%s\n", heading, l.Name, m.PerSecond, m.Unit, failed,
+			quantile(m.Seconds.P50), quantile(m.Seconds.P90), quantile(m.Seconds.P99))
+		heading = ""
+	}
+}
+
+// quantile is an upper bound of so many seconds; "-" if nothing was measured.
+func quantile(seconds float64) string {
+	if seconds == 0 {
+		return "-"
+	}
+	d := time.Duration(seconds * float64(time.Second))
+	unit := time.Microsecond
+	for d >= 100*unit { // two digits tell as much as the histogram knows
+		unit *= 10
+	}
+	return "≤ " + d.Round(unit).String()
 }
 
 // printTable writes the table of an extension, without its details; nothing if it has no rows.
