@@ -33,6 +33,7 @@ func (g *Gateway) newAdmin(sock *socket, listen string) (*adminServer, error) {
 	if local {
 		cfg.Reload = func(context.Context) error { return g.ReloadFile() }
 		cfg.Kill = g.Kill
+		cfg.ChangeEndpoint = g.ChangeEndpoint
 	}
 	if local && sock.Addr().Network() == "unix" {
 		cfg.LocalOnly = false // whoever can open the socket is here; its clients' Host means nothing

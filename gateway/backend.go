@@ -102,13 +102,13 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 	return l, l.Verify()
 }
 
-// newBackend builds an upstream; its pools begin to warm up at once.
-func (g *Gateway) newBackend(u *config.Upstream) (*backend, error) {
-	return g.makeBackend(u, false, false)
+// newBackend builds an upstream in the place of old, if there is one; its pools begin to warm up at once.
+func (g *Gateway) newBackend(u *config.Upstream, old *backend) (*backend, error) {
+	return g.makeBackend(u, extend.Settings{Settings: upstream.Settings{Overrides: old.kept()}})
 }
 
-// makeBackend builds an upstream, perhaps for a trial (extend.Settings.Trial), and there as a stand-in.
-func (g *Gateway) makeBackend(u *config.Upstream, trial, standIn bool) (*backend, error) {
+// makeBackend builds an upstream as the configuration has it; of with only Overrides, Trial and StandIn count.
+func (g *Gateway) makeBackend(u *config.Upstream, with extend.Settings) (*backend, error) {
 	wrap := func(err error) error { return fmt.Errorf("upstream %q: %w", u.Name, err) }
 	files, err := extend.FingerprintOf(extend.TLSFiles(u.TLS)...)
 	if err != nil {
@@ -118,7 +118,7 @@ func (g *Gateway) makeBackend(u *config.Upstream, trial, standIn bool) (*backend
 	if err != nil {
 		return nil, wrap(err)
 	}
-	s.Trial, s.StandIn = trial, standIn
+	s.Overrides, s.Trial, s.StandIn = with.Overrides, with.Trial, with.StandIn
 	newImpl := protocols.TCPBackend
 	if p := extend.ProtocolOf(u.Protocol); p != nil && p.Backend != nil {
 		newImpl = p.Backend

@@ -71,7 +71,7 @@ func Effective(cfg *config.Config) *config.Config {
 func (g *Gateway) trialBackend(u *config.Upstream, standIn bool) (*backend, error) {
 	quiet := *u
 	quiet.Pool.MinIdle, quiet.Pool.CheckInterval, quiet.Health, quiet.Discover = 0, 0, nil, nil
-	return g.makeBackend(&quiet, true, standIn)
+	return g.makeBackend(&quiet, extend.Settings{Trial: true, StandIn: standIn})
 }
 
 // standInFor is an upstream without what may be wrong with it, so that the listeners that use it can be checked.

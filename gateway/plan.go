@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -113,7 +114,7 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 		return nil, fmt.Errorf("upstream %q: %w", u.Name, err)
 	}
 	if old == nil || !old.canUpdate(u, files) {
-		b, err := g.newBackend(u)
+		b, err := g.newBackend(u, old)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +127,8 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 		}
 		return b, nil
 	}
-	if reflect.DeepEqual(old.cfg, *u) && old.files == files {
+	same, undone := reflect.DeepEqual(old.cfg, *u) && old.files == files, old.temporary()
+	if same && len(undone) == 0 {
 		return old, nil
 	}
 	s, err := g.settingsOf(u, old)
@@ -134,8 +136,14 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 		return nil, fmt.Errorf("upstream %q: %w", u.Name, err)
 	}
 	cfg := *u
+	s.Overrides = old.kept()
 	p.touched[u.Name] = old.files != files || old.cfg.ConnectTimeout != u.ConnectTimeout || !reflect.DeepEqual(old.cfg.TLS, u.TLS)
-	p.change("upstream %s changed", u.Name)
+	if !same {
+		p.change("upstream %s changed", u.Name)
+	}
+	if len(undone) > 0 {
+		p.change("changes by operators undone in upstream %s: %s", u.Name, strings.Join(undone, " "))
+	}
 	p.Commit = append(p.Commit, func() error {
 		if err := old.impl.Update(s); err != nil {
 			return fmt.Errorf("upstream %q: %w", u.Name, err)

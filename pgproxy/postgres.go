@@ -145,6 +145,21 @@ func (b *Postgres) Update(s upstream.Settings) error {
 	return err
 }
 
+// ChangeEndpoint is upstream.Upstream's.
+func (b *Postgres) ChangeEndpoint(c upstream.Change) error {
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	err := b.up.ChangeEndpoint(c)
+	b.with.Overrides = b.up.Overrides()
+	return err
+}
+
+// Overrides is upstream.Upstream's.
+func (b *Postgres) Overrides() []upstream.Override { return b.up.Overrides() }
+
+// EndpointNames is upstream.Upstream's.
+func (b *Postgres) EndpointNames() []string { return b.up.EndpointNames() }
+
 // Name implements Backend.
 func (b *Postgres) Name() string { return b.cfg.Name }
 

@@ -34,6 +34,9 @@ type Settings struct {
 	// interrupted by Update, so it must be a pointer. An Upstream that changes
 	// to another Source keeps the endpoints it has until that has told of its.
 	Source Source
+	// Overrides are what operators have made of single endpoints, whatever Endpoints
+	// and Source tell of them; ChangeEndpoint makes more. Each address once.
+	Overrides []Override
 	// Balance chooses among the endpoints; the zero value is P2C.
 	Balance Balance
 	// Limits are those of each endpoint's pool.
@@ -143,7 +146,7 @@ func (e Ejection) withDefaults() Ejection {
 // verify reports every problem, joined. interrupts says that leases can be
 // interrupted.
 func (s *Settings) verify(name string, interrupts bool) error {
-	errs := []error{verifyEndpoints(s.Endpoints)}
+	errs := []error{verifyEndpoints(s.Endpoints), verifyOverrides(s.Overrides)}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !s.Balance.valid() {
 		bad("balance %v is unknown", s.Balance)
@@ -178,6 +181,23 @@ func (s *Settings) verify(name string, interrupts bool) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w: upstream %q: %w", ErrConfig, name, err)
+	}
+	return nil
+}
+
+// verifyOverrides reports every problem of overrides.
+func verifyOverrides(list []Override) error {
+	endpoints := make([]Endpoint, len(list))
+	for i, o := range list {
+		endpoints[i] = o.Endpoint
+		switch o.Out {
+		case InUse, Drained, Removed:
+		default:
+			return fmt.Errorf("override of endpoint %q: Out %q is unknown", o.Address, o.Out)
+		}
+	}
+	if err := verifyEndpoints(endpoints); err != nil {
+		return fmt.Errorf("overrides: %w", err)
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ func (u *Upstream[T]) reported(w *watch, list []Endpoint, err error) error {
 	if len(list) > 0 {
 		bad := verifyEndpoints(list)
 		if bad == nil {
-			bad = u.apply(u.settings, list)
+			bad = u.apply(u.settings, list, bySettings)
 		}
 		err = cmp.Or(bad, err)
 	}
@@ -195,7 +195,7 @@ func (e Endpoint) same(o Endpoint) bool {
 }
 
 // tell logs a difference, in one line.
-func (u *Upstream[T]) tell(d difference, from Source, n int) {
+func (u *Upstream[T]) tell(d difference, from Source, by cause, n int) {
 	now := time.Now()
 	u.mu.Lock()
 	u.told.Added += uint64(len(d.added))
@@ -204,7 +204,10 @@ func (u *Upstream[T]) tell(d difference, from Source, n int) {
 	u.told.Changed = now
 	u.mu.Unlock()
 	args := []any{"upstream", u.cfg.Name}
-	if from != nil {
+	switch {
+	case by == byOperator:
+		args = append(args, "by", "operator")
+	case from != nil:
 		args = append(args, "source", from.String())
 	}
 	for _, c := range []struct {

@@ -29,6 +29,9 @@ type EndpointStatus struct {
 	Zone         string
 	Metadata     map[string]string
 	Removed      bool      // gets no more leases
+	Override     string    // what an operator has made of it: "added", "drained", "removed", "weight" or nothing
+	Kept         bool      // Override.Keep
+	Absent       bool      // an operator has taken it out, and nothing is left of it but that: what follows is zero
 	Healthy      bool      // as the active check has it; true without one
 	Ejected      bool      // by the passive check
 	EjectedUntil time.Time // zero unless Ejected
@@ -49,7 +52,7 @@ func (u *Upstream[T]) AllInUse() bool {
 // Status returns the present state of every endpoint.
 func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()
-	s, leaving, source := u.set.Load(), slices.Clone(u.leaving), u.told
+	s, leaving, source, overrides := u.set.Load(), slices.Clone(u.leaving), u.told, u.changed
 	u.mu.Unlock()
 	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
 	st.Endpoints = make([]EndpointStatus, 0, len(s.all)+len(leaving))
@@ -63,5 +66,23 @@ func (u *Upstream[T]) Status() Status {
 			st.Endpoints = append(st.Endpoints, gone)
 		}
 	}
+	for _, o := range overrides {
+		st.override(o)
+	}
 	return st
+}
+
+// override shows what an operator has made of an endpoint.
+func (s *Status) override(o Override) {
+	shown := false
+	for i := range s.Endpoints {
+		if e := &s.Endpoints[i]; e.Address == o.Address && (o.Out != InUse || !e.Removed) {
+			e.Override, e.Kept, shown = o.String(), o.Keep, true
+		}
+	}
+	if !shown && o.Out != InUse {
+		s.Endpoints = append(s.Endpoints, EndpointStatus{
+			Address: o.Address, Weight: max(o.Weight, 1), Priority: o.Priority, Zone: o.Zone, Removed: true, Override: o.String(), Kept: o.Keep, Absent: true,
+		})
+	}
 }

@@ -27,6 +27,7 @@ type Upstream[T any] struct {
 
 	updating    sync.Mutex         // held by Update, Drain, Close and what a Source reports, one at a time
 	settings    Settings           // guarded by updating
+	list        []Endpoint         // as Settings or the Source told them last, without Overrides; guarded by updating
 	rebalancing context.CancelFunc // ends rebalance; nil = it does not run; guarded by updating
 	closed      bool               // guarded by updating
 
@@ -35,6 +36,7 @@ type Upstream[T any] struct {
 	ramp    *time.Timer    // makes the set anew while an endpoint starts slowly
 	watch   *watch         // changed with updating held too; nil = no Source
 	told    SourceStatus
+	changed []Override // settings.Overrides; replaced as a whole
 }
 
 // New makes an Upstream; its pools begin to warm up, its probes to run and its
@@ -153,11 +155,12 @@ func (u *Upstream[T]) Update(s Settings) error {
 		return fmt.Errorf("upstream %q: update: %w", u.cfg.Name, pool.ErrClosed)
 	}
 	endpoints := s.Endpoints
-	if before := u.set.Load().specs(); s.Source != nil && len(before) > 0 {
-		endpoints = before
+	if s.Source != nil && len(u.list) > 0 {
+		endpoints = u.list
 	}
 	stay := u.set.Load().all
-	if err := u.apply(s, endpoints); err != nil {
+	s.Overrides = slices.Clone(s.Overrides)
+	if err := u.apply(s, endpoints, bySettings); err != nil {
 		return err
 	}
 	u.setRebalance(s.Rebalance)
@@ -172,10 +175,18 @@ func (u *Upstream[T]) Update(s Settings) error {
 	return nil
 }
 
-// apply makes list the set, as s has it, and touches nothing that stays. updating
-// is held.
-func (u *Upstream[T]) apply(s Settings, list []Endpoint) error {
-	list = slices.Clone(list)
+// cause says who changes the set.
+type cause int
+
+const (
+	bySettings cause = iota // or their Source
+	byOperator
+)
+
+// apply makes told the set, as s with its Overrides has it, and touches nothing
+// that stays. updating is held.
+func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
+	list := slices.Clone(inForce(told, s.Overrides))
 	slices.SortStableFunc(list, func(a, b Endpoint) int { return cmp.Compare(a.Priority, b.Priority) })
 	before := u.set.Load()
 	d := compare(before.specs(), list)
@@ -198,17 +209,23 @@ func (u *Upstream[T]) apply(s Settings, list []Endpoint) error {
 			e.spec.Store(&list[i])
 		}
 		u.leaving = append(u.leaving, removed...)
+		u.changed = s.Overrides
 		return newSet(plan{s.Balance, s.SlowStart, s.Limits.AcquireTimeout}, all, r, &u.turns)
 	})
 	for _, e := range added {
 		e.configure(s.Health, s.Ejection, s.Limits)
 	}
 	for _, e := range removed {
+		how := s.OnRemoved
+		if o := overrideOf(s.Overrides, e.addr); o != nil && o.Out == Drained {
+			how = DrainRemoved
+		}
 		e.close()
-		u.tasks.Go(func() { u.retire(e, s.OnRemoved, s.RemovedTimeout) })
+		u.tasks.Go(func() { u.retire(e, how, s.RemovedTimeout) })
 	}
+	u.list = slices.Clone(told)
 	if len(before.all) > 0 && !d.none() || s.Source != nil && u.watch != nil && !d.none() {
-		u.tell(d, s.Source, len(list))
+		u.tell(d, s.Source, by, len(list))
 	}
 	return nil
 }

@@ -16,13 +16,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/upstream"
 )
 
-// ReloadHeader must be on every request that changes something: POST /api/v1/reload, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without asking first, and is never allowed.
+// ReloadHeader must be on every request that changes something: POST /api/v1/reload, POST /api/v1/endpoints, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without asking first, and is never allowed.
 const ReloadHeader = "X-Headpond-Reload"
 
 // ErrConfig is wrapped by New's errors.
 var ErrConfig = errors.New("admin: invalid configuration")
+
+// ErrUnknown is wrapped by the error of a Config function that was given a name that nothing has.
+var ErrUnknown = errors.New("there is none of that name")
 
 // Config describes the admin pages. Snapshot is required.
 type Config struct {
@@ -37,6 +41,9 @@ type Config struct {
 	Sessions func() []listener.Info
 	// Kill ends a session and reports whether there was one of that ID; nil: nobody can. It is protected as Reload is.
 	Kill func(id string) bool
+	// ChangeEndpoint changes one endpoint of an upstream. Its error, which wraps ErrUnknown if there is no such upstream or endpoint, is
+	// shown to whoever asked. nil: nobody can. It is protected as Reload is.
+	ChangeEndpoint func(upstream string, c upstream.Change) error
 	// LocalOnly says that the address is a loopback one: requests must name a loopback host then.
 	LocalOnly bool
 	// Logger gets scrape errors; nil = slog.Default().
@@ -77,12 +84,18 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.Kill != nil {
 		mux.HandleFunc("DELETE /api/v1/sessions/{id}", changes("a session can be ended", h.kill))
 	}
-	if cfg.Reload != nil {
-		mux.HandleFunc("POST /api/v1/reload", changes("reload is possible", h.reload))
-		mux.HandleFunc("GET /api/v1/reload", func(w http.ResponseWriter, _ *http.Request) { // or it would be taken for rows
+	post := func(path, what string, next http.HandlerFunc) {
+		mux.HandleFunc("POST "+path, changes(what, next))
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { // or it would be taken for rows
 			w.Header().Set("Allow", http.MethodPost)
 			w.WriteHeader(http.StatusMethodNotAllowed)
 		})
+	}
+	if cfg.ChangeEndpoint != nil {
+		post("/api/v1/endpoints", "an endpoint can be changed", h.changeEndpoint)
+	}
+	if cfg.Reload != nil {
+		post("/api/v1/reload", "reload is possible", h.reload)
 	}
 	return h.guard(mux), nil
 }

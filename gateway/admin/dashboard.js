@@ -141,6 +141,7 @@ function place(e) {
   if (e.weight > 1) parts.push("weight " + e.weight);
   if (e.priority > 0) parts.push("priority " + e.priority);
   if (e.zone) parts.push("zone " + e.zone);
+  if (e.override) parts.push((e.override === "weight" ? "its weight" : e.override) + " by an operator, " + (e.kept ? "kept over reloads" : "until the next reload"));
   return parts.join(", ");
 }
 
@@ -178,7 +179,7 @@ function poolCard() {
       const [acquired] = rate(p.acquired);
       set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), perSecond(acquired, decimal), reuse([p]),
         count(p.opened), count(p.reused), count(p.open_failed), duration(p.acquire_seconds.p50), duration(p.acquire_seconds.p99));
-      const wrong = e.state !== "healthy"; // else it may be over, and nobody has opened a connection since
+      const wrong = e.state !== "healthy" && e.state !== "drained"; // else it may be over, and nobody has opened a connection since
       const why = (wrong && e.last_error) || p.last_open_error;
       error.className = wrong ? "error" : "quiet";
       setText(error, why && !wrong ? "the last connection to be opened failed: " + why : why);

@@ -103,6 +103,7 @@ var (
 	staleDesc         = desc("upstream_stale_total", "Idle connections that an HTTP server had closed, found when they were to be used.", poolLabels...)
 	sourceFailingDesc = desc("upstream_source_failing", "1 while the endpoints cannot be looked up and the last ones are kept.", "upstream", "protocol")
 	sourceFailedDesc  = desc("upstream_source_failed_total", "Times the endpoints could not be looked up.", "upstream", "protocol")
+	overridesDesc     = desc("upstream_endpoint_overrides", "Endpoints that operators have added, drained, removed or given another weight, until that is taken back.", "upstream", "protocol")
 	changesDesc       = desc("upstream_endpoint_changes_total", "Endpoints added, removed or altered while the gateway runs.", "change", "upstream", "protocol")
 	failOpenDesc      = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
 	errorsDesc        = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
@@ -125,7 +126,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range snapshotMetrics {
 		ch <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, staleDesc, failOpenDesc, sourceFailingDesc, sourceFailedDesc, changesDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
+	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, staleDesc, failOpenDesc, overridesDesc, sourceFailingDesc, sourceFailedDesc, changesDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
 		ch <- d
 	}
 }
@@ -188,8 +189,15 @@ func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 	for change, n := range map[string]uint64{"added": u.Source.Added, "removed": u.Source.Removed, "altered": u.Source.Altered} {
 		send(ch, changesDesc, prometheus.CounterValue, float64(n), change, u.Name, u.Protocol)
 	}
+	overridden := map[string]bool{}
 	addresses := distinctAddresses(u.Endpoints)
 	for i, e := range u.Endpoints {
+		if e.Override != "" {
+			overridden[e.Address] = true
+		}
+		if e.Absent {
+			continue
+		}
 		labels := []string{u.Name, addresses[i], u.Protocol}
 		if !e.Removed { // nobody looks after its health any more
 			send(ch, healthyDesc, prometheus.GaugeValue, oneIf(e.Healthy), labels...)
@@ -210,6 +218,7 @@ func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 			collectTraffic(ch, traffic.Snapshot{Schema: u.Traffic, Rows: []traffic.Row{e.Traffic}}, poolLabels, labels)
 		}
 	}
+	send(ch, overridesDesc, prometheus.GaugeValue, float64(len(overridden)), u.Name, u.Protocol)
 }
 
 func send(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {

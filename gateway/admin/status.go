@@ -131,14 +131,16 @@ type Endpoint struct {
 	Priority     int               `json:"priority"`
 	Zone         string            `json:"zone"`
 	Metadata     map[string]string `json:"metadata"` // what the source tells, such as "name" of the DNS; null: nothing
-	Removed      bool              `json:"removed"`  // by a reload; here until its connections have come back
+	Removed      bool              `json:"removed"`  // by a reload, its source or an operator; here until its connections have come back, or the operator's change is taken back
+	Override     string            `json:"override"` // by an operator: "added", "drained", "removed", "weight"; empty: nothing
+	Kept         bool              `json:"kept"`     // the override outlasts reloads
 	Healthy      bool              `json:"healthy"`
 	Ejected      bool              `json:"ejected"`
 	EjectedUntil *time.Time        `json:"ejected_until"` // null: not ejected
 	Failures     int               `json:"failures"`
 	LastError    string            `json:"last_error"`
 	LastFailed   *time.Time        `json:"last_failed"` // null: never
-	State        string            `json:"state"`       // healthy, failing, ejected, unhealthy or removed
+	State        string            `json:"state"`       // healthy, failing, ejected, unhealthy, drained or removed
 	Pool         Pool              `json:"pool"`
 }
 
@@ -263,7 +265,7 @@ func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 	addresses := distinctAddresses(u.Endpoints)
 	for i, e := range u.Endpoints {
 		end := Endpoint{
-			Address: addresses[i], Weight: e.Weight, Priority: e.Priority, Zone: e.Zone, Metadata: e.Metadata, Removed: e.Removed, Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
+			Address: addresses[i], Weight: e.Weight, Priority: e.Priority, Zone: e.Zone, Metadata: e.Metadata, Removed: e.Removed, Override: e.Override, Kept: e.Kept, Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
 			Failures: e.Failures, LastError: e.LastError, LastFailed: timeOrNil(e.LastFailed),
 			Pool: poolStatus(u, addresses[i], e.Pool),
 		}

@@ -3,6 +3,8 @@ package admin
 import (
 	"fmt"
 	"time"
+
+	"github.com/headpond/headpond/upstream"
 )
 
 // recent is for how long a refusal or a failure that is over is trouble: long enough to be seen by whoever was called because of it.
@@ -14,12 +16,15 @@ const (
 	stateFailing   = "failing" // it failed within the last minute, and has not been taken out
 	stateEjected   = "ejected"
 	stateUnhealthy = "unhealthy"
-	stateRemoved   = "removed" // by a reload
+	stateDrained   = "drained" // by an operator
+	stateRemoved   = "removed" // by a reload, its source or an operator
 )
 
 // state is an endpoint's in one word.
 func (e *Endpoint) state(now time.Time) string {
 	switch {
+	case e.Removed && e.Override == string(upstream.Drained):
+		return stateDrained
 	case e.Removed:
 		return stateRemoved
 	case !e.Healthy:
@@ -75,7 +80,10 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 				add("upstream %s, endpoint %s: acquires were refused %s, no connection was free or could be opened in time (max_size %d); since the start: %d",
 					u.Name, e.Address, ago(*p.LastRefused, now), p.MaxSize, p.TimedOut+p.Rejected)
 			}
-			if e.State != stateHealthy && e.LastError != "" {
+			if e.Override == string(upstream.Drained) && !e.Removed {
+				add("upstream %s, endpoint %s: it was drained by an operator and is used all the same, because no other is left", u.Name, e.Address)
+			}
+			if e.State != stateHealthy && e.State != stateDrained && e.LastError != "" {
 				add("upstream %s, endpoint %s is %s: %s", u.Name, e.Address, e.State, e.LastError)
 			}
 		}

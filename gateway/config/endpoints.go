@@ -2,7 +2,7 @@ package config
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
 	"path/filepath"
 	"reflect"
 
@@ -71,7 +71,22 @@ func (d *decoder) checkFound(list []Endpoint) {
 		}
 		first[address] = pos
 		if err := checkListen(address); address != "" && (err != nil || IsFile(address)) {
-			d.report(pos, "address: %q: %v", clip(address), fmt.Errorf("want host:port or unix:/path"))
+			d.report(pos, "address: %q: %v", clip(address), errWantAddress)
 		}
 	}
+}
+
+var errWantAddress = errors.New("want host:port or unix:/path")
+
+// CheckEndpoint returns what is wrong with the address of an endpoint that stands in no configuration: addresses that only those know, such as
+// files, are refused.
+func CheckEndpoint(address string) error {
+	if IsFile(address) {
+		return errWantAddress
+	}
+	if err := checkListen(address); err != nil {
+		return err
+	}
+	_, err := (&decoder{}).checkEndpoint(address)
+	return err
 }

@@ -38,6 +38,14 @@ type Counted interface {
 	Idle() <-chan struct{}
 }
 
+// Changeable is a Backend whose endpoints operators may change; see upstream.Upstream, which has these methods.
+type Changeable interface {
+	Backend
+	ChangeEndpoint(c upstream.Change) error
+	Overrides() []upstream.Override
+	EndpointNames() []string
+}
+
 // Settings are what a Backend is made of, and updated with.
 type Settings struct {
 	upstream.Settings                  // translated from Config

@@ -25,6 +25,8 @@ func turnsTLS(old, changed *config.Listener) bool { return (old.TLS == nil) != (
 // httpBackend is an upstream of http listeners.
 type httpBackend struct{ *httpproxy.Upstream }
 
+var _ extend.Changeable = httpBackend{}
+
 func newHTTPBackend(s extend.Settings) (extend.Backend, error) {
 	tlsConfig, err := extend.ClientTLS(s.Config.TLS)
 	if err != nil {

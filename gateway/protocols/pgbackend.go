@@ -2,6 +2,7 @@ package protocols
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"sync"
 
@@ -26,6 +27,8 @@ type pgBackend struct {
 var (
 	_ pgproxy.Backend = (*pgBackend)(nil)
 	_ extend.Counted  = (*pgBackend)(nil)
+
+	_ extend.Changeable = (*pgBackend)(nil)
 )
 
 // Serve implements pgproxy.Backend.
@@ -83,6 +86,33 @@ func (b *pgBackend) Retire() {
 	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
 		p.Retire()
 	}
+}
+
+// errOneFile is why operators cannot change a SQLite file's endpoint.
+var errOneFile = errors.New("it is a SQLite file, which is the only endpoint it can have")
+
+// ChangeEndpoint implements extend.Changeable.
+func (b *pgBackend) ChangeEndpoint(c upstream.Change) error {
+	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
+		return p.ChangeEndpoint(c)
+	}
+	return errOneFile
+}
+
+// Overrides implements extend.Changeable.
+func (b *pgBackend) Overrides() []upstream.Override {
+	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
+		return p.Overrides()
+	}
+	return nil
+}
+
+// EndpointNames implements extend.Changeable.
+func (b *pgBackend) EndpointNames() []string {
+	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
+		return p.EndpointNames()
+	}
+	return nil
 }
 
 // Update implements extend.Backend.

@@ -28,6 +28,8 @@ func init() {
 // tcpBackend is an upstream of tcp listeners.
 type tcpBackend struct{ *upstream.Upstream[net.Conn] }
 
+var _ extend.Changeable = tcpBackend{}
+
 // TCPBackend makes pools of TCP connections, each of which has one user.
 func TCPBackend(s extend.Settings) (extend.Backend, error) {
 	u, err := tcpproxy.NewUpstream(s.Config.Name, tcpproxy.UpstreamOptions{Settings: s.Settings, Dial: s.Dial, Go: s.Start, Logger: s.Logger})

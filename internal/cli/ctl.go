@@ -25,29 +25,23 @@ const ctlTimeout = 30 * time.Second
 const maxAnswer = 16 << 20
 
 // ctlActions are what `headpond ctl` does.
-const ctlActions = "status|clients|kill ID…|reload"
+const ctlActions = "status|clients|kill ID…|" + endpointUse + "|reload"
 
 // ctl is `headpond ctl`.
 func ctl(e env, args []string) int {
-	fs := flags("ctl", ctlActions, "Asks the gateway whose admin page is at the address for its status or its clients' sessions, ends sessions, or\n"+
-		"has it read its configuration file again. Sessions that hold a connection come first, the longest holder on top.")
+	fs := flags("ctl", ctlActions, "Asks the gateway whose admin page is at the address for its status or its clients' sessions, ends sessions, changes\n"+
+		"endpoints of upstreams, or has it read its configuration file again. Sessions that hold a connection come first, the longest holder on top.\n"+
+		"Endpoints are added, drained, removed and weighed beside what the configuration or its sources tell; add takes drain and remove back.")
 	address := fs.String("admin", DefaultAdmin, "`address` of the admin page: host:port or unix:/path")
 	asJSON := fs.Bool("json", false, "print the status or the clients as JSON")
 	query := clientFlags(fs)
+	change, given := endpointFlags(fs)
 	args, code, ok := parse(e, fs, args, -1, "want "+ctlActions)
 	if !ok {
 		return code
 	}
 	action, rest := args[0], args[1:]
-	wrong := ""
-	switch {
-	case action != "clients" && len(query) > 0:
-		wrong = "only clients can be filtered"
-	case action == "kill" && len(rest) == 0:
-		wrong = "kill wants the IDs that clients shows"
-	case action != "kill" && len(rest) > 0:
-		wrong = fmt.Sprintf("%s takes no argument", action)
-	}
+	wrong := misused(action, rest, query, change, *given)
 	var err error
 	switch {
 	case wrong != "":
@@ -57,6 +51,8 @@ func ctl(e env, args []string) int {
 		err = ctlClients(e, *address, query, *asJSON)
 	case action == "kill":
 		err = ctlKill(e, *address, rest)
+	case action == "endpoint":
+		err = ctlEndpoint(e, *address, change)
 	case action == "reload":
 		err = ctlReload(e, *address)
 	default:
@@ -71,6 +67,23 @@ func ctl(e env, args []string) int {
 		return exitProblem
 	}
 	return exitOK
+}
+
+// misused says what is wrong with the arguments of an action, and completes change by them; "" if nothing is.
+func misused(action string, rest []string, query url.Values, change *admin.EndpointChange, given []string) string {
+	switch {
+	case action != "clients" && len(query) > 0:
+		return "only clients can be filtered"
+	case action == "endpoint":
+		return parseEndpoint(change, given, rest)
+	case len(given) > 0:
+		return fmt.Sprintf("-%s is for endpoint only", given[0])
+	case action == "kill" && len(rest) == 0:
+		return "kill wants the IDs that clients shows"
+	case action != "kill" && len(rest) > 0:
+		return fmt.Sprintf("%s takes no argument", action)
+	}
+	return ""
 }
 
 // clientFlags adds the filters of clients, and returns what they ask for.
@@ -120,6 +133,11 @@ func unexpected(address string, code int, body []byte) error {
 
 // ask sends one request to the admin page.
 func ask(address, method, path string) (code int, body []byte, err error) {
+	return askWith(address, method, path, http.NoBody)
+}
+
+// askWith is ask with a body.
+func askWith(address, method, path string, with io.Reader) (code int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), ctlTimeout)
 	defer cancel()
 	host := hostOf(address)
@@ -131,7 +149,7 @@ func ask(address, method, path string) (code int, body []byte, err error) {
 			return d.DialContext(ctx, "unix", socket)
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, with)
 	if err != nil || host == "" {
 		return 0, nil, fmt.Errorf("admin address %q: want host:port or unix:/path", address)
 	}

@@ -45,6 +45,7 @@ func printStatus(w io.Writer, s admin.Status) {
 	for _, table := range s.Tables {
 		printTable(w, table)
 	}
+	printLines(w, "CHANGED BY OPERATORS", overrides(s.Upstreams))
 	if len(s.Retiring) > 0 {
 		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		_, _ = fmt.Fprintln(t, "\nREMOVED BY A RELOAD\tNAME\tSTILL ACTIVE\tFOR")
@@ -115,6 +116,29 @@ func printLines(w io.Writer, heading string, lines []string) {
 	if len(lines) > 0 {
 		_, _ = fmt.Fprintf(w, "\n%s\n%s\n", heading, printable(strings.Join(lines, "\n")))
 	}
+}
+
+// overrides says what operators have changed, a sentence for each endpoint.
+func overrides(upstreams []admin.UpstreamStatus) (lines []string) {
+	for _, u := range upstreams {
+		for _, e := range u.Endpoints {
+			if e.Override == "" {
+				continue
+			}
+			what, until := e.Override, "until the next reload"
+			if what == "weight" || what == "added" && e.Weight > 1 {
+				what += fmt.Sprintf(" %d", e.Weight)
+			}
+			if e.Kept {
+				until = "kept over reloads"
+			}
+			line := fmt.Sprintf("upstream %s, endpoint %s: %s, %s", u.Name, e.Address, what, until)
+			if !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
 }
 
 // reasons are errors as reason=count, the names in order.

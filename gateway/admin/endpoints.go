@@ -1,0 +1,52 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/headpond/headpond/upstream"
+)
+
+// EndpointChange is the body of POST /api/v1/endpoints.
+type EndpointChange struct {
+	Upstream string          `json:"upstream"`
+	Address  string          `json:"address"`
+	Action   upstream.Action `json:"action"`             // add, drain, remove or weight
+	Weight   int             `json:"weight,omitempty"`   // for add and weight; 0: as the source or the configuration has it, or 1
+	Priority int             `json:"priority,omitempty"` // for add
+	Zone     string          `json:"zone,omitempty"`     // for add
+	Keep     bool            `json:"keep,omitempty"`     // over reloads
+}
+
+// maxChange bounds the body of a change.
+const maxChange = 16 << 10
+
+// changeEndpoint answers 200 when the change is in force, 400 to what is none, 404 where there is no such upstream or endpoint, and 422 when it
+// was refused.
+func (h *handler) changeEndpoint(w http.ResponseWriter, r *http.Request) {
+	var c EndpointChange
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxChange))
+	in.DisallowUnknownFields()
+	if err := in.Decode(&c); err != nil {
+		writeJSON(w, http.StatusBadRequest, result{Error: fmt.Sprintf("the body is no change of an endpoint: %v", err)})
+		return
+	}
+	if _, err := in.Token(); !errors.Is(err, io.EOF) {
+		writeJSON(w, http.StatusBadRequest, result{Error: "the body has more than one change of an endpoint"})
+		return
+	}
+	err := h.cfg.ChangeEndpoint(c.Upstream, upstream.Change{
+		Action: c.Action, Endpoint: upstream.Endpoint{Address: c.Address, Weight: c.Weight, Priority: c.Priority, Zone: c.Zone}, Keep: c.Keep,
+	})
+	switch {
+	case errors.Is(err, ErrUnknown):
+		writeJSON(w, http.StatusNotFound, result{Error: err.Error()})
+	case err != nil:
+		writeJSON(w, http.StatusUnprocessableEntity, result{Error: err.Error()})
+	default:
+		writeJSON(w, http.StatusOK, result{Applied: true})
+	}
+}

@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/upstream"
+)
+
+// endpointUse is what `headpond ctl endpoint` takes.
+const endpointUse = "endpoint add|drain|remove|weight UPSTREAM ADDRESS [WEIGHT]"
+
+// endpointFlags adds the flags of `ctl endpoint`, and returns what they ask for and which were given.
+func endpointFlags(fs *flag.FlagSet) (c *admin.EndpointChange, given *[]string) {
+	c, given = &admin.EndpointChange{}, &[]string{}
+	number := func(name string, to *int, most int) func(string) error {
+		return func(text string) error {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 0 || n > most {
+				return fmt.Errorf("want a number up to %d", most)
+			}
+			*to, *given = n, append(*given, name)
+			return nil
+		}
+	}
+	fs.Func("weight", "with endpoint add: its `weight`, 1 by default", number("weight", &c.Weight, upstream.MaxWeight))
+	fs.Func("priority", "with endpoint add: its `priority`, 0 by default", number("priority", &c.Priority, maxPriority))
+	fs.BoolFunc("keep", "with endpoint: keep the change over reloads", func(text string) error {
+		on, err := strconv.ParseBool(text)
+		c.Keep, *given = on, append(*given, "keep")
+		return err
+	})
+	return c, given
+}
+
+// maxPriority is the highest number of a priority in the configuration.
+const maxPriority = 65535
+
+// parseEndpoint completes c by the arguments after "endpoint". The result says what is wrong with them, "" if nothing.
+func parseEndpoint(c *admin.EndpointChange, given, args []string) (wrong string) {
+	var names []string
+	for _, a := range upstream.Actions() {
+		names = append(names, string(a))
+	}
+	if len(args) == 0 {
+		return "want " + endpointUse
+	}
+	c.Action = upstream.Action(args[0])
+	if !slices.Contains(names, args[0]) {
+		wrong = fmt.Sprintf("unknown action %q of endpoint", args[0])
+		if hint := config.Closest(args[0], names); hint != "" {
+			wrong += fmt.Sprintf("; did you mean %q?", hint)
+		}
+		return wrong + "; want " + endpointUse
+	}
+	want := 3
+	if c.Action == upstream.WeighEndpoint {
+		want++
+	}
+	if len(args) != want {
+		return fmt.Sprintf("endpoint %s wants UPSTREAM ADDRESS%s", c.Action, map[bool]string{true: " WEIGHT"}[want == 4])
+	}
+	for _, name := range given {
+		if name != "keep" && c.Action != upstream.AddEndpoint {
+			return fmt.Sprintf("-%s is for endpoint add", name)
+		}
+	}
+	c.Upstream, c.Address = args[1], args[2]
+	if c.Action != upstream.WeighEndpoint || args[3] == "default" {
+		return ""
+	}
+	n, err := strconv.Atoi(args[3])
+	if err != nil || n < 1 || n > upstream.MaxWeight {
+		return fmt.Sprintf("weight %q: want a number from 1 to %d, or default", args[3], upstream.MaxWeight)
+	}
+	c.Weight = n
+	return ""
+}
+
+// ctlEndpoint changes one endpoint.
+func ctlEndpoint(e env, address string, c *admin.EndpointChange) error {
+	request, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	code, body, err := askWith(address, http.MethodPost, "/api/v1/endpoints", bytes.NewReader(request))
+	if err != nil {
+		return err
+	}
+	var answer struct {
+		Applied bool
+		Error   string
+	}
+	_ = json.Unmarshal(body, &answer) // what is no answer of a gateway says neither
+	switch {
+	case answer.Applied:
+		_, _ = fmt.Fprintf(e.stdout, "%s %s of upstream %s\n", done(c), c.Address, c.Upstream)
+		return nil
+	case answer.Error != "":
+		return errors.New(answer.Error)
+	case code == http.StatusNotFound || code == http.StatusMethodNotAllowed:
+		return fmt.Errorf("the admin page at %s changes no endpoints, for it is not on a loopback address or unix socket", address)
+	}
+	return unexpected(address, code, body)
+}
+
+// done says what was done, as the beginning of a sentence about the endpoint.
+func done(c *admin.EndpointChange) string {
+	switch c.Action {
+	case upstream.AddEndpoint:
+		return "added"
+	case upstream.DrainEndpoint:
+		return "draining"
+	case upstream.RemoveEndpoint:
+		return "removed"
+	}
+	if c.Weight == 0 {
+		return "default weight for"
+	}
+	return fmt.Sprintf("weight %d for", c.Weight)
+}

@@ -1,0 +1,246 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/headpond/headpond/pool"
+)
+
+// Action is what an operator does to one endpoint.
+type Action string
+
+// The actions of a Change.
+const (
+	AddEndpoint    Action = "add"    // use it, whether or not anybody else tells of it; also takes DrainEndpoint and RemoveEndpoint back
+	DrainEndpoint  Action = "drain"  // no new leases; those out end by themselves, or after RemovedTimeout. It is used again if no other is left
+	RemoveEndpoint Action = "remove" // no leases ever; OnRemoved says what becomes of those out
+	WeighEndpoint  Action = "weight" // another weight than the one that is told
+)
+
+// Actions lists all of them.
+func Actions() []Action { return []Action{AddEndpoint, DrainEndpoint, RemoveEndpoint, WeighEndpoint} }
+
+// Change is one action of an operator, see Upstream.ChangeEndpoint.
+type Change struct {
+	Action Action
+	// Endpoint is the one in question. Only its Address counts, but for AddEndpoint of an endpoint that nobody tells of, which has all of
+	// it, and the Weight with AddEndpoint and WeighEndpoint; 0 = as it is told.
+	Endpoint Endpoint
+	// Keep becomes that of the Override.
+	Keep bool
+}
+
+// Out is why an Override keeps an endpoint out of use.
+type Out string
+
+// Values of Override.Out.
+const (
+	InUse   Out = ""
+	Drained Out = "drained"
+	Removed Out = "removed"
+)
+
+// Override is what operators have made of one endpoint. It holds beside whatever the Settings or the Source tell of it, until it is taken
+// back.
+type Override struct {
+	Endpoint      // Priority, Zone and Metadata are those of one that is Added and that nobody else tells of; Weight 0 = as it is told
+	Added    bool // it is an endpoint, whether or not anybody else tells of it
+	Out      Out
+	Keep     bool // for whoever makes Settings: not for one configuration only. The Upstream does not look at it
+}
+
+// Errors of ChangeEndpoint.
+var (
+	ErrUnknownEndpoint = errors.New("upstream: there is no such endpoint")
+	ErrLastEndpoint    = errors.New("upstream: it is the last endpoint in use; add another one first")
+	ErrEndpointInUse   = errors.New("upstream: the endpoint is in use already")
+)
+
+// ChangeEndpoint changes one endpoint until that is taken back, by another change or by an Update with other Overrides. What the Source
+// tells of the others goes on to count, and does not undo it. The errors wrap ErrUnknownEndpoint, ErrLastEndpoint, ErrEndpointInUse, ErrConfig
+// or pool.ErrClosed; nothing has changed then. A change that is in force already is no error, except with AddEndpoint.
+func (u *Upstream[T]) ChangeEndpoint(c Change) error {
+	u.updating.Lock()
+	defer u.updating.Unlock()
+	if u.closed {
+		return fmt.Errorf("upstream %q: change of endpoint %s: %w", u.cfg.Name, c.Endpoint.Address, pool.ErrClosed)
+	}
+	next, err := changed(u.list, u.settings.Overrides, c)
+	if err != nil {
+		return fmt.Errorf("upstream %q: endpoint %q: %w", u.cfg.Name, c.Endpoint.Address, err)
+	}
+	s, before := u.settings, overrideOf(u.settings.Overrides, c.Endpoint.Address)
+	s.Overrides = next
+	if err := u.apply(s, u.list, byOperator); err != nil {
+		return err
+	}
+	u.settings = s
+	if c.Action == RemoveEndpoint && s.OnRemoved == CloseRemoved && before != nil && before.Out == Drained {
+		u.interruptLeaving(c.Endpoint.Address)
+	}
+	return nil
+}
+
+// interruptLeaving interrupts the leases of an endpoint that was drained before it was removed.
+func (u *Upstream[T]) interruptLeaving(address string) {
+	u.mu.Lock()
+	leaving := u.leaving
+	u.mu.Unlock()
+	for _, e := range leaving {
+		if e.addr == address {
+			e.pool.Interrupt(func(v T) { u.cfg.Interrupt(v, ErrRemoved) })
+		}
+	}
+}
+
+// Overrides returns those in force, in the order in which the endpoints were first changed.
+func (u *Upstream[T]) Overrides() []Override {
+	u.updating.Lock()
+	defer u.updating.Unlock()
+	return slices.Clone(u.settings.Overrides)
+}
+
+// EndpointNames returns the addresses that ChangeEndpoint knows: those that are told, and those that have an Override.
+func (u *Upstream[T]) EndpointNames() (names []string) {
+	u.updating.Lock()
+	defer u.updating.Unlock()
+	for _, e := range u.list {
+		names = append(names, e.Address)
+	}
+	for _, o := range u.settings.Overrides {
+		if !slices.Contains(names, o.Address) {
+			names = append(names, o.Address)
+		}
+	}
+	return names
+}
+
+// changed returns overrides after one change of an endpoint, where told is the set without them. It changes neither.
+func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error) {
+	if !slices.Contains(Actions(), c.Action) {
+		return nil, fmt.Errorf("%w: action %q is unknown", ErrConfig, c.Action)
+	}
+	if err := verifyEndpoints([]Endpoint{c.Endpoint}); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	address := c.Endpoint.Address
+	isTold := slices.ContainsFunc(told, func(e Endpoint) bool { return e.Address == address })
+	o := Override{Endpoint: Endpoint{Address: address}}
+	next := slices.Clone(overrides)
+	i := slices.IndexFunc(next, func(o Override) bool { return o.Address == address })
+	if i >= 0 {
+		o = next[i]
+	} else if !isTold && c.Action != AddEndpoint {
+		return nil, ErrUnknownEndpoint
+	} else {
+		i, next = len(next), append(next, o)
+	}
+	if err := o.take(c, isTold); err != nil {
+		return nil, err
+	}
+	if next[i] = o; !o.Added && o.Out == InUse && o.Weight == 0 {
+		next = slices.Delete(next, i, i+1)
+	}
+	in, drained := overridden(told, next)
+	switch {
+	case len(in) == 0 && (c.Action == DrainEndpoint || c.Action == RemoveEndpoint):
+		return nil, ErrLastEndpoint
+	case len(in)+len(drained) > MaxEndpoints || len(next) > MaxEndpoints:
+		return nil, fmt.Errorf("%w: at most %d endpoints are possible", ErrConfig, MaxEndpoints)
+	}
+	return next, nil
+}
+
+// take makes o what a change wants. isTold says that the endpoint is one without any Override.
+func (o *Override) take(c Change, isTold bool) error {
+	switch c.Action {
+	case AddEndpoint:
+		switch {
+		case o.Out == InUse && (isTold || o.Added):
+			return ErrEndpointInUse
+		case isTold && (c.Endpoint.Priority != 0 || c.Endpoint.Zone != ""):
+			return fmt.Errorf("%w: its priority and zone are as its source or the configuration has them", ErrConfig)
+		}
+		o.Out = InUse
+		if c.Endpoint.Weight > 0 {
+			o.Weight = c.Endpoint.Weight
+		}
+		if !isTold && !o.Added {
+			o.Added, o.Priority, o.Zone, o.Metadata = true, c.Endpoint.Priority, c.Endpoint.Zone, c.Endpoint.Metadata
+		}
+	case DrainEndpoint:
+		o.Out = Drained
+	case RemoveEndpoint:
+		if o.Out = Removed; !isTold { // nothing is left of it
+			*o = Override{Endpoint: Endpoint{Address: o.Address}}
+		}
+	case WeighEndpoint:
+		o.Weight = c.Endpoint.Weight
+	}
+	o.Keep = c.Keep
+	return nil
+}
+
+// overridden returns what overrides make of the endpoints that are told: those in use, in the order of told and then of overrides, and
+// those that are drained.
+func overridden(told []Endpoint, overrides []Override) (in, drained []Endpoint) {
+	if len(overrides) == 0 {
+		return told, nil
+	}
+	by := make(map[string]*Override, len(overrides))
+	for i := range overrides {
+		by[overrides[i].Address] = &overrides[i]
+	}
+	put := func(e Endpoint, o *Override) {
+		switch {
+		case o == nil || o.Out == InUse:
+			in = append(in, e)
+		case o.Out == Drained:
+			drained = append(drained, e)
+		}
+	}
+	for _, e := range told {
+		o := by[e.Address]
+		if o != nil && o.Weight > 0 {
+			e.Weight = o.Weight
+		}
+		put(e, o)
+		delete(by, e.Address)
+	}
+	for i := range overrides {
+		if o := &overrides[i]; o.Added && by[o.Address] != nil {
+			put(o.Endpoint, o)
+		}
+	}
+	return in, drained
+}
+
+// inForce returns the endpoints to use: the drained ones where there is no other.
+func inForce(told []Endpoint, overrides []Override) []Endpoint {
+	in, drained := overridden(told, overrides)
+	if len(in) == 0 {
+		return drained
+	}
+	return in
+}
+
+// overrideOf returns what operators have made of an endpoint, nil if nothing.
+func overrideOf(overrides []Override, address string) *Override {
+	if i := slices.IndexFunc(overrides, func(o Override) bool { return o.Address == address }); i >= 0 {
+		return &overrides[i]
+	}
+	return nil
+}
+
+// String says it in a word: "added", "drained", "removed" or "weight".
+func (o *Override) String() string {
+	switch {
+	case o.Out != InUse:
+		return string(o.Out)
+	case o.Added:
+		return "added"
+	}
+	return "weight"
+}
