@@ -48,7 +48,7 @@ func TestSessionsAreFilteredSortedAndBounded(t *testing.T) {
 		"offset=5000":                         {2000, ""},
 		"state=idle+in+transaction&limit=2":   {20, "s1901 s1801"},
 		"state=draining":                      {1, "s7"},
-		"user=job&held=30m2s&upstream=pg":     {1, "s1901"},
+		"user=job&held=31m&upstream=pg":       {1, "s1901"},
 		"state=idle&older=30h&limit=1":        {198, "s1999"},
 		"user=job&listener=other&database=db": {0, ""},
 	} {
