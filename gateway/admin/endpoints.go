@@ -10,15 +10,35 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
+// EndpointAction is what is done to an endpoint.
+type EndpointAction = upstream.Action
+
+// The actions of an EndpointChange.
+const (
+	AddEndpoint    = upstream.AddEndpoint
+	DrainEndpoint  = upstream.DrainEndpoint
+	RemoveEndpoint = upstream.RemoveEndpoint
+	WeighEndpoint  = upstream.WeighEndpoint
+)
+
+// EndpointActions lists all of them.
+func EndpointActions() []EndpointAction { return upstream.Actions() }
+
+// Bounds of the numbers of an EndpointChange.
+const (
+	MaxWeight   = upstream.MaxWeight
+	MaxPriority = 65535 // as in the configuration
+)
+
 // EndpointChange is the body of POST /api/v1/endpoints.
 type EndpointChange struct {
-	Upstream string          `json:"upstream"`
-	Address  string          `json:"address"`
-	Action   upstream.Action `json:"action"`             // add, drain, remove or weight
-	Weight   int             `json:"weight,omitempty"`   // for add and weight; 0: as the source or the configuration has it, or 1
-	Priority int             `json:"priority,omitempty"` // for add
-	Zone     string          `json:"zone,omitempty"`     // for add
-	Keep     bool            `json:"keep,omitempty"`     // over reloads
+	Upstream string         `json:"upstream"`
+	Address  string         `json:"address"`
+	Action   EndpointAction `json:"action"`             // add, drain, remove or weight
+	Weight   int            `json:"weight,omitempty"`   // for add and weight; 0: as the source or the configuration has it, or 1
+	Priority int            `json:"priority,omitempty"` // for add
+	Zone     string         `json:"zone,omitempty"`     // for add
+	Keep     bool           `json:"keep,omitempty"`     // over reloads
 }
 
 // maxChange bounds the body of a change.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
-	"github.com/headpond/headpond/upstream"
 )
 
 // endpointUse is what `headpond ctl endpoint` takes.
@@ -31,8 +30,8 @@ func endpointFlags(fs *flag.FlagSet) (c *admin.EndpointChange, given *[]string) 
 			return nil
 		}
 	}
-	fs.Func("weight", "with endpoint add: its `weight`, 1 by default", number("weight", &c.Weight, upstream.MaxWeight))
-	fs.Func("priority", "with endpoint add: its `priority`, 0 by default", number("priority", &c.Priority, maxPriority))
+	fs.Func("weight", "with endpoint add: its `weight`, 1 by default", number("weight", &c.Weight, admin.MaxWeight))
+	fs.Func("priority", "with endpoint add: its `priority`, 0 by default", number("priority", &c.Priority, admin.MaxPriority))
 	fs.BoolFunc("keep", "with endpoint: keep the change over reloads", func(text string) error {
 		on, err := strconv.ParseBool(text)
 		c.Keep, *given = on, append(*given, "keep")
@@ -41,19 +40,16 @@ func endpointFlags(fs *flag.FlagSet) (c *admin.EndpointChange, given *[]string) 
 	return c, given
 }
 
-// maxPriority is the highest number of a priority in the configuration.
-const maxPriority = 65535
-
 // parseEndpoint completes c by the arguments after "endpoint". The result says what is wrong with them, "" if nothing.
 func parseEndpoint(c *admin.EndpointChange, given, args []string) (wrong string) {
 	var names []string
-	for _, a := range upstream.Actions() {
+	for _, a := range admin.EndpointActions() {
 		names = append(names, string(a))
 	}
 	if len(args) == 0 {
 		return "want " + endpointUse
 	}
-	c.Action = upstream.Action(args[0])
+	c.Action = admin.EndpointAction(args[0])
 	if !slices.Contains(names, args[0]) {
 		wrong = fmt.Sprintf("unknown action %q of endpoint", args[0])
 		if hint := config.Closest(args[0], names); hint != "" {
@@ -62,24 +58,24 @@ func parseEndpoint(c *admin.EndpointChange, given, args []string) (wrong string)
 		return wrong + "; want " + endpointUse
 	}
 	want := 3
-	if c.Action == upstream.WeighEndpoint {
+	if c.Action == admin.WeighEndpoint {
 		want++
 	}
 	if len(args) != want {
 		return fmt.Sprintf("endpoint %s wants UPSTREAM ADDRESS%s", c.Action, map[bool]string{true: " WEIGHT"}[want == 4])
 	}
 	for _, name := range given {
-		if name != "keep" && c.Action != upstream.AddEndpoint {
+		if name != "keep" && c.Action != admin.AddEndpoint {
 			return fmt.Sprintf("-%s is for endpoint add", name)
 		}
 	}
 	c.Upstream, c.Address = args[1], args[2]
-	if c.Action != upstream.WeighEndpoint || args[3] == "default" {
+	if c.Action != admin.WeighEndpoint || args[3] == "default" {
 		return ""
 	}
 	n, err := strconv.Atoi(args[3])
-	if err != nil || n < 1 || n > upstream.MaxWeight {
-		return fmt.Sprintf("weight %q: want a number from 1 to %d, or default", args[3], upstream.MaxWeight)
+	if err != nil || n < 1 || n > admin.MaxWeight {
+		return fmt.Sprintf("weight %q: want a number from 1 to %d, or default", args[3], admin.MaxWeight)
 	}
 	c.Weight = n
 	return ""
@@ -115,11 +111,11 @@ func ctlEndpoint(e env, address string, c *admin.EndpointChange) error {
 // done says what was done, as the beginning of a sentence about the endpoint.
 func done(c *admin.EndpointChange) string {
 	switch c.Action {
-	case upstream.AddEndpoint:
+	case admin.AddEndpoint:
 		return "added"
-	case upstream.DrainEndpoint:
+	case admin.DrainEndpoint:
 		return "draining"
-	case upstream.RemoveEndpoint:
+	case admin.RemoveEndpoint:
 		return "removed"
 	}
 	if c.Weight == 0 {
