@@ -68,8 +68,9 @@
 // PREPARE and WITH HOLD cursors are undone; set_config(), temporary tables and session-level
 // advisory locks leave nothing the proxy could see, stay where they are, and need session mode.
 //
-// In session mode a client has one server connection from its first to its last message;
-// DISCARD ALL runs before somebody else gets it.
+// In session mode a client has one server connection from its login to its last message, and is told
+// the process ID of that server. DISCARD ALL runs before somebody else gets it; where the text of a
+// statement shows what that does not undo (remains.go), it is closed.
 //
 // # Reading both sides
 //

@@ -17,8 +17,30 @@ const ClientSize = unsafe.Sizeof(Client{})
 // Deallocated exposes deallocates.
 var Deallocated = deallocates
 
+// Remains reports whether the text of a statement shows that DISCARD ALL may not undo what it does.
+func Remains(text string) bool { return hintsOf([]byte(text))&hintRemains != 0 }
+
+// Resets reports whether a text goes back to what the session began with, and whether for the transaction only.
+func Resets(text string) (back, local bool) {
+	scope := resets(text)
+	return scope != noReset, scope == localReset
+}
+
 // ParseOptions exposes parseOptions.
 var ParseOptions = parseOptions
+
+// Reaches reports whether a cancel request reaches a client.
+func (p *Proxy) Reaches(pid uint32, key []byte) bool { return p.find(pid, key) != nil }
+
+// Aliases returns how many clients are known by the process ID of their server.
+func (p *Proxy) Aliases() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, clients := range p.aliases {
+		n += len(clients)
+	}
+	return n
+}
 
 // State exposes the queue of what is owed by what goes over the wire.
 type State struct{ st state }

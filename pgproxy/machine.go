@@ -41,9 +41,11 @@ type serverState struct {
 	newest   *baseline                    // what clients are told; nil = a probe's
 	settings string                       // the settings applied, as machine.settingsKey has it
 	flags    sessionFlags
-	leave    bool // to be closed: a client wanted to write, and this is a standby; its name may stand for the primary by now
-	stmts    prepared
-	unnamed  uint64 // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
+	// leave means that it is to be closed: a client wanted to write, and this is a standby, the name of which may stand for the primary
+	// by now; or a client of session mode has perhaps left there what DISCARD ALL does not undo.
+	leave   bool
+	stmts   prepared
+	unnamed uint64 // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
 }
 
 // clientView is what a client has set. Idle clients with the same settings share it.
@@ -88,7 +90,8 @@ type work struct {
 	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
 	drops      map[string]string // portals that deallocate one statement, and the name in their text
 	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name
-	reset      bool              // RESET or DISCARD ALL was answered since the transaction began
+	reset      bool              // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
+	resets     resetScope        // session mode: of the statements that were parsed since the last Sync
 	reports    uint16            // of which trackedNames a value was reported since then
 }
 
@@ -163,7 +166,7 @@ func (m *machine) begin(server *serverState) {
 	m.st.reset()
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
-	m.unnamedNew, m.sweeping, m.reset, m.reports = false, false, false, 0
+	m.unnamedNew, m.sweeping, m.reset, m.resets, m.reports = false, false, false, noReset, 0
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	clear(m.drops)
 	clear(m.standing)

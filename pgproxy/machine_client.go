@@ -22,10 +22,15 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	switch msg.typ {
 	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
 		return m.copied(msg), nil
-	case pgwire.TypeQuery:
-		return m.query(msg), nil
 	case pgwire.TypeFlush:
 		return action{do: pass}, nil
+	}
+	if m.mode == Session {
+		return m.inSession(msg), nil
+	}
+	switch msg.typ {
+	case pgwire.TypeQuery:
+		return m.query(msg), nil
 	case pgwire.TypeFunctionCall:
 		m.st.push(op{kind: opFunction})
 		return action{do: pass}, nil
@@ -33,12 +38,6 @@ func (m *machine) clientMessage(msg message) (action, error) {
 		m.unnamedNew, m.synced = false, len(m.pending)
 		m.st.push(op{kind: opSync})
 		return action{do: pass}, nil
-	}
-	if m.mode == Session {
-		m.st.push(op{kind: extendedOps[msg.typ]})
-		return action{do: pass}, nil
-	}
-	switch msg.typ {
 	case pgwire.TypeParse:
 		return m.parse(msg)
 	case pgwire.TypeBind:
@@ -94,25 +93,23 @@ func (m *machine) copied(msg message) action {
 	return action{do: pass}
 }
 
-// query judges Query.
+// query judges Query in transaction mode.
 func (m *machine) query(msg message) action {
+	text, act := m.deallocating(msg)
+	if act.do == more {
+		return act
+	}
 	drop := ""
-	if m.mode == Transaction {
-		text, act := m.deallocating(msg)
-		if act.do == more {
+	if text != "" {
+		if m.between() && m.deallocate(text) {
 			return act
 		}
-		if text != "" {
-			if m.between() && m.deallocate(text) {
-				return act
-			}
-			names := deallocations(text)
-			m.sweeping = m.sweeping || len(names) > 0 // so that learned waits for all
-			if !m.learnedAll(names) {
-				return action{do: wait}
-			}
-			drop = m.standIn(names)
+		names := deallocations(text)
+		m.sweeping = m.sweeping || len(names) > 0 // so that learned waits for all
+		if !m.learnedAll(names) {
+			return action{do: wait}
 		}
+		drop = m.standIn(names)
 	}
 	if !m.dropUnnamed(drop) {
 		m.st.push(op{kind: opQuery, name: drop})

@@ -39,6 +39,9 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			m.notDeallocated(o.name)
 		}
 	case pgwire.TypeCommandComplete:
+		if o := m.st.first(); o != nil && o.kind == opInjectedExecute {
+			m.reset = false
+		}
 		if leaves(msg.body) {
 			m.commandDone(msg.body)
 		}
@@ -120,9 +123,9 @@ func (m *machine) usual(typ byte, body []byte) bool {
 	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended:
 		return !o.kind.injected()
 	case pgwire.TypeCommandComplete:
-		return !leaves(body)
+		return !leaves(body) && !o.kind.injected()
 	case pgwire.TypeReadyForQuery:
-		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates()
+		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates() && !o.silent
 	}
 	return false
 }
@@ -215,6 +218,9 @@ func (m *machine) failed(b []byte) (action, error) {
 	}
 	m.undoUnnamed(m.st.undone)
 	m.undo()
+	if m.st.failed.silent {
+		return action{do: take}, nil
+	}
 	if instead := m.inPlaceOfError(); instead != nil {
 		m.say(instead)
 		return action{do: take}, nil

@@ -182,8 +182,11 @@ func settingsOfKey(key string) (params []pgwire.Param) {
 // startOver ends a transaction in which RESET or DISCARD ALL may have gone back to what a server connection began with: in transaction
 // mode, to what the client began with. The client is told of that after it was told of the other.
 func (m *machine) startOver() {
+	if m.mode == Session {
+		return // see restoreStartup
+	}
 	reset, reports := m.reset, m.reports
-	if m.reset, m.reports = false, 0; !reset || reports == 0 || m.mode != Transaction {
+	if m.reset, m.reports = false, 0; !reset || reports == 0 {
 		return
 	}
 	var own trackedParams

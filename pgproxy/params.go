@@ -9,26 +9,21 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// settingsOf returns the settings in a startup message, later ones replacing earlier ones:
-// the named ones and those in "options".
+// settingsOf returns the settings in a startup message, later ones replacing earlier ones: those in
+// "options", and the named ones, which take precedence as they do on a server.
 func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
-	var list []pgwire.Param
+	list, err := optionsOf(m)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range m.Params {
 		switch {
-		case p.Name == "user" || p.Name == "database" || strings.HasPrefix(p.Name, "_pq_."):
+		case p.Name == "user" || p.Name == "database" || p.Name == "options" || strings.HasPrefix(p.Name, "_pq_."):
 		case p.Name == "replication":
 			if !isFalse(p.Value) {
 				return nil, &refusal{code: pgwire.StateFeatureNotSupported, reason: listener.ReasonProtocol,
 					message: "replication connections are not supported through the gateway",
 					hint:    "Connect to the PostgreSQL server directly."}
-			}
-		case p.Name == "options":
-			more, err := parseOptions(p.Value)
-			if err != nil {
-				return nil, err
-			}
-			for _, o := range more {
-				list = putParam(list, o)
 			}
 		default:
 			list = putParam(list, p)
@@ -43,6 +38,23 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 			return nil, err
 		}
 		list[i] = pgwire.Param{Name: shared(p.Name), Value: shared(p.Value)}
+	}
+	return list, nil
+}
+
+// optionsOf returns the settings in the parameters "options" of a startup message.
+func optionsOf(m *pgwire.StartupMessage) (list []pgwire.Param, err error) {
+	for _, p := range m.Params {
+		if p.Name != "options" {
+			continue
+		}
+		more, err := parseOptions(p.Value)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range more {
+			list = putParam(list, o)
+		}
 	}
 	return list, nil
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -29,6 +30,7 @@ type Proxy struct {
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
+	aliases map[uint32][]*Client // by the process ID of their servers, in session mode; several servers may have the same
 }
 
 const keySecretSize = 32
@@ -46,7 +48,7 @@ var _ listener.Rejecter = (*Proxy)(nil)
 // New returns a Proxy for cfg; errors wrap ErrConfig or listener.ErrConfig. Nothing runs until
 // Serve. The backends stay the caller's: drain them after the Proxy.
 func New(cfg Config) (*Proxy, error) {
-	p := &Proxy{clients: make(map[uint32]*Client), traffic: traffic.NewSet(clientTraffic)}
+	p := &Proxy{clients: make(map[uint32]*Client), aliases: make(map[uint32][]*Client), traffic: traffic.NewSet(clientTraffic)}
 	p.ticks.move()
 	_, _ = rand.Read(p.mockSecret[:])
 	_, _ = rand.Read(p.keySecret[:])
@@ -153,7 +155,8 @@ func (p *Proxy) register(c *Client) {
 	p.clients[id] = c
 }
 
-// Key is what to send as BackendKeyData; it is the proxy's own, unique to this client. Nobody who has seen
+// Key is what to send as BackendKeyData; it is the proxy's own, unique to this client. A session that has one server connection to the
+// end may tell the process ID of that instead, see alias. Nobody who has seen
 // others' keys can tell it, and no idle client has to hold it.
 func (c *Client) Key() pgwire.BackendKeyData {
 	var secretAndID [keySecretSize + 4]byte // always as long, so that no sum can be made of another
@@ -178,13 +181,36 @@ func (p *Proxy) unregister(c *Client) {
 	delete(p.clients, c.id)
 }
 
+// alias has cancel requests reach a client by the process ID of its server as well, which it was told in the place of its own. The secret
+// is the one in Key, so that those who had the server before cannot reach it.
+func (p *Proxy) alias(pid uint32, c *Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.aliases[pid] = append(p.aliases[pid], c)
+}
+
+// unalias ends what alias began.
+func (p *Proxy) unalias(pid uint32, c *Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left := slices.DeleteFunc(p.aliases[pid], func(other *Client) bool { return other == c })
+	if p.aliases[pid] = left; len(left) == 0 {
+		delete(p.aliases, pid)
+	}
+}
+
 // find returns the client a cancel request means, nil if its key is wrong.
 func (p *Proxy) find(id uint32, key []byte) *Client {
 	p.mu.Lock()
-	c := p.clients[id]
-	p.mu.Unlock()
-	if c == nil || subtle.ConstantTimeCompare(c.Key().Key, key) != 1 {
-		return nil
+	candidates := slices.Clone(p.aliases[id])
+	if c := p.clients[id]; c != nil {
+		candidates = append(candidates, c)
 	}
-	return c
+	p.mu.Unlock()
+	for _, c := range candidates {
+		if subtle.ConstantTimeCompare(c.Key().Key, key) == 1 {
+			return c
+		}
+	}
+	return nil
 }

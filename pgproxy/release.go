@@ -52,6 +52,9 @@ func (s *session) close() {
 		return // another session goes on with what stands
 	}
 	defer s.machine.forgetStatements()
+	if s.serverPID != 0 {
+		s.c.proxy.unalias(s.serverPID, s.c)
+	}
 	s.dropBegun()
 	s.stopServerReader()
 	if s.srv == nil {
@@ -80,6 +83,9 @@ func (s *session) abandon() {
 	}
 }
 
+// errRemains means that DISCARD ALL would perhaps not undo all that a client has left.
+var errRemains = errors.New("its client has perhaps left there what DISCARD ALL does not undo")
+
 // errInDoubt and errPanicked mean that nobody knows what a server connection will say next.
 var (
 	errInDoubt  = errors.New("its client left while it was busy")
@@ -96,6 +102,9 @@ func (s *session) clean() error {
 	torn := s.c.Reader.Left() > 0 // the server may wait for the rest of the client's last message
 	if torn || !s.machine.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || len(s.machine.toServer) > 0 || srv.cancelInDoubt.Load() {
 		return errInDoubt
+	}
+	if s.machine.pinned && srv.leave {
+		return errRemains
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(resetTimeout))
 	if s.machine.st.tx != pgwire.TxIdle {

@@ -71,6 +71,8 @@ type session struct {
 	returned bool // it ends in order: a panic leaves it in doubt
 	worker   worker
 	leasedAt time.Duration // by clock
+
+	serverPID uint32 // session mode: the process ID that the client was told, see Proxy.alias; 0 = its own
 }
 
 // suspended is the state of a suspended session, in Client.Session. Without statements that is
@@ -193,13 +195,20 @@ func (s *session) begin() error {
 		s.leaseAt = time.Time{} // it was no transaction of the client's
 		s.release()
 	}
-	s.sendParameters(baseline)
-	m.pinned = m.mode == Session
+	key := s.c.Key()
+	if m.mode == Session {
+		m.pinned = true
+		m.noteStartup()
+		s.serverPID = s.srv.key.ProcessID
+		s.c.proxy.alias(s.serverPID, s.c)
+		key.ProcessID = s.serverPID
+	}
+	s.sendParameters(baseline, key)
 	return nil
 }
 
 // sendParameters adds everything between AuthenticationOk and the first command.
-func (s *session) sendParameters(baseline []pgwire.Param) {
+func (s *session) sendParameters(baseline []pgwire.Param, key pgwire.BackendKeyData) {
 	w, view := s.c.Writer, s.machine.reported.Value()
 	var m pgwire.ParameterStatus
 	for _, p := range baseline {
@@ -209,7 +218,6 @@ func (s *session) sendParameters(baseline []pgwire.Param) {
 		}
 		w.Send(&m)
 	}
-	key := s.c.Key()
 	w.Send(&key)
 	w.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 }

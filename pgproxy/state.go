@@ -24,6 +24,8 @@ const (
 	opInjectedParse                  // ParseComplete, which the client did not ask for
 	opInjectedClose                  // CloseComplete, likewise
 	opInjectedDescribe               // ParameterDescription and RowDescription or NoData, likewise
+	opInjectedBind                   // BindComplete, likewise
+	opInjectedExecute                // CommandComplete without rows, likewise
 	opRejected                       // ErrorResponse, which is to be replaced by err
 	opSaidClose                      // nothing: CloseComplete is due to the client without asking
 )
@@ -31,8 +33,10 @@ const (
 // op is a message the server has not answered yet, or an answer that must wait its turn.
 type op struct {
 	kind opKind
-	st   *statement       // the client's that it prepares, uses or closes; may be nil
-	on   *serverStatement // the server's that it prepares or uses; may be nil
+	// silent means that the client is not to have the ReadyForQuery of it, nor its error if it is injected.
+	silent bool
+	st     *statement       // the client's that it prepares, uses or closes; may be nil
+	on     *serverStatement // the server's that it prepares or uses; may be nil
 	// name is the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are
 	// deallocated, with NULs between; of opInjectedClose, the server's, if it is one of ours.
 	name string
@@ -48,7 +52,11 @@ func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o
 
 // injected reports whether the client did not ask for it.
 func (k opKind) injected() bool {
-	return k == opInjectedParse || k == opInjectedClose || k == opInjectedDescribe || k == opRejected
+	switch k {
+	case opInjectedParse, opInjectedClose, opInjectedDescribe, opInjectedBind, opInjectedExecute, opRejected:
+		return true
+	}
+	return false
 }
 
 // tells reports whether the server is about to say what a statement takes and returns.
@@ -231,7 +239,7 @@ func (s *state) speaksNext() bool {
 func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err error) {
 	switch typ {
 	case pgwire.TypeReadyForQuery:
-		return true, s.ready(status)
+		return s.ready(status)
 	case pgwire.TypeErrorResponse:
 		s.fail()
 		return true, nil
@@ -240,7 +248,7 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 	case pgwire.TypeCloseComplete:
 		return s.complete(typ, opClose, opInjectedClose)
 	case pgwire.TypeBindComplete:
-		return s.complete(typ, opBind, opBind)
+		return s.complete(typ, opBind, opInjectedBind)
 	case pgwire.TypeNoData:
 		return s.complete(typ, opDescribe, opInjectedDescribe)
 	case pgwire.TypeParameterDescription:
@@ -254,9 +262,14 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 		}
 	case pgwire.TypeCommandComplete, pgwire.TypeEmptyQueryResponse, pgwire.TypePortalSuspended:
 		s.copyOut, s.ignored = false, s.ignored && s.copyIn
-		if o := s.first(); o != nil && o.kind == opExecute {
+		switch o := s.first(); {
+		case o == nil:
+		case o.kind == opExecute:
 			s.drop()
 			s.answered++
+		case o.kind == opInjectedExecute:
+			s.drop()
+			return false, nil
 		}
 	case pgwire.TypeCopyInResponse:
 		s.copyStarts()
@@ -282,22 +295,22 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 }
 
 // ready notes ReadyForQuery. Ops before the one it answers are gone with it.
-func (s *state) ready(status pgwire.TxStatus) error {
+func (s *state) ready(status pgwire.TxStatus) (forward bool, err error) {
 	s.tx, s.copyIn, s.copyOut = status, false, false
 	for !s.empty() {
-		kind := s.first().kind
+		kind, silent := s.first().kind, s.first().silent
 		if s.drop(); kind.ends() {
 			if kind != opSync {
 				s.answered++
 			}
-			return nil
+			return !silent, nil
 		}
 	}
 	if !s.doubtful {
-		return fmt.Errorf("%w: ReadyForQuery that answers nothing", errBackendProtocol)
+		return true, fmt.Errorf("%w: ReadyForQuery that answers nothing", errBackendProtocol)
 	}
 	s.skipping, s.unsynced = false, false
-	return nil
+	return true, nil
 }
 
 // fail notes ErrorResponse: an error in the extended protocol makes the server ignore

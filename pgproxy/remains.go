@@ -1,0 +1,142 @@
+package pgproxy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+)
+
+// hints are what the text of a statement shows about what it may do to a session. They are found without understanding the text, so that
+// there may be too many: a word in a string or a comment counts as well. What functions do that a text calls is not in it.
+type hints byte
+
+const (
+	// hintRemains: DISCARD ALL does not undo it. No statement unloads a library or closes the connections of dblink; RESET keeps the name
+	// of a custom setting, with an empty value; random() goes on from a seed; temp_buffers cannot be changed once there was a temporary
+	// table.
+	hintRemains hints = 1 << iota
+	// hintResets: there are words of RESET, DISCARD, or SET … TO DEFAULT.
+	hintResets
+)
+
+// hintsOf returns the hints in a text.
+func hintsOf(text []byte) (all hints) {
+	var before []byte
+	for i := 0; i < len(text); {
+		if !inIdentifier(text[i]) {
+			i++
+			continue
+		}
+		start := i
+		for i < len(text) && inIdentifier(text[i]) {
+			i++
+		}
+		word := text[start:i]
+		all |= hintOf(before, word, text[i:])
+		before = word
+	}
+	return all
+}
+
+// hintOf returns the hints in a word, between the one before and the rest of the text.
+func hintOf(before, word, rest []byte) hints {
+	found := false
+	switch word[0] | 0x20 {
+	case 'd':
+		if isWord(word, "discard") || isWord(word, "default") {
+			return hintResets
+		}
+		found = isWord(word, "dblink_connect") || isWord(word, "dblink_connect_u")
+	case 'l':
+		rest = rest[space(rest, ' '):]
+		found = isWord(word, "load") && len(rest) > 0 && rest[0] == '\''
+	case 'p':
+		found = isWord(word, "pg_temp") || isWord(word, "pg_replication_origin_session_setup")
+	case 'r':
+		if isWord(word, "reset") {
+			return hintResets
+		}
+	case 's':
+		switch {
+		case isWord(word, "set"):
+			found = setsCustom(rest)
+		case isWord(word, "seed"):
+			found = isOneOf(before, "set", "session", "local")
+		case isWord(word, "set_config"):
+			found = configuresCustom(rest)
+		default:
+			found = isWord(word, "setseed")
+		}
+	case 't':
+		found = (isWord(word, "temp") || isWord(word, "temporary")) && isOneOf(before, "create", "replace", "local", "global", "into")
+	}
+	if found {
+		return hintRemains
+	}
+	return 0
+}
+
+// isWord reports whether a word is the one in lower-case letters, in whatever case.
+func isWord(word []byte, lower string) bool {
+	if len(word) != len(lower) {
+		return false
+	}
+	for i, c := range word {
+		if c >= 'A' && c <= 'Z' {
+			c |= 0x20
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func isOneOf(word []byte, list ...string) bool {
+	return slices.ContainsFunc(list, func(lower string) bool { return isWord(word, lower) })
+}
+
+// setsCustom reports whether what follows SET is the name of a custom setting: one with a dot.
+func setsCustom(rest []byte) bool {
+	name, after := identifier(string(rest[:min(len(rest), maxSetName)]))
+	if isOneOf([]byte(name), "session", "local") {
+		name, after = identifier(after)
+	}
+	return name != "" && (strings.Contains(name, ".") || strings.HasPrefix(after[space([]byte(after), ' '):], "."))
+}
+
+// maxSetName is how much of the text after SET is looked at for a name, in bytes: two identifiers, and comments.
+const maxSetName = 512
+
+// configuresCustom reports whether what follows set_config does not begin with the name of a setting of the server's own.
+func configuresCustom(rest []byte) bool {
+	rest = bytes.TrimLeft(rest, " \t\n\v\f\r(")
+	if len(rest) == 0 || rest[0] != '\'' {
+		return true // a parameter, a column: nobody knows
+	}
+	name, _, ok := bytes.Cut(rest[1:], []byte{'\''})
+	return !ok || bytes.IndexByte(name, '.') >= 0
+}
+
+// oidSize is how many bytes of a FunctionCall name the function.
+const oidSize = 4
+
+// Functions of the server that leave what DISCARD ALL does not undo; pg_proc.dat has their OIDs.
+const (
+	oidSetseed                       = 1599
+	oidSetConfig                     = 2078
+	oidReplicationOriginSessionSetup = 6006
+)
+
+// hintsOfCall returns the hints in the body of a FunctionCall.
+func hintsOfCall(body []byte) hints {
+	if len(body) < oidSize {
+		return 0
+	}
+	switch binary.BigEndian.Uint32(body) {
+	case oidSetseed, oidSetConfig, oidReplicationOriginSessionSetup:
+		return hintRemains
+	}
+	return 0
+}
