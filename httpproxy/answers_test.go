@@ -58,7 +58,7 @@ func TestAnswersAreFramedOnce(t *testing.T) {
 					_, _ = io.WriteString(c, ok+"Content-Length: 4\r\n\r\nnext")
 				}
 			})
-			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend)}}})
+			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), Retries: httpproxy.Retries{Attempts: 1}}}})
 			c, _ := dialRaw(t, p.addr)
 			_, _ = io.WriteString(c, getRoot+"GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 			raw, _ := io.ReadAll(c)

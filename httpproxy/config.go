@@ -108,6 +108,8 @@ type Route struct {
 	// IdleTimeout bounds each wait for either side in the middle of a body or an upgraded connection.
 	// 0 = DefaultIdleTimeout, negative = no limit.
 	IdleTimeout time.Duration
+	// Retries says which failed requests are sent again.
+	Retries Retries
 }
 
 // Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. It does not change c.
@@ -148,6 +150,9 @@ func (r Route) verify() error {
 		return errors.New(`the host is not a name, "*.name" or empty (write no port)`)
 	case r.Timeout < 0:
 		return errors.New("negative timeout")
+	}
+	if err := r.Retries.verify(); err != nil {
+		return err
 	}
 	return r.verifyMatch()
 }

@@ -18,7 +18,7 @@
 //	log.Fatal(p.Serve(l))
 //
 // The life of a request: accept and admit (package listener), read its head (session.go), route (route.go, match.go, peek.go), lease and
-// send (forward.go), upload and answer (upload.go, bodies.go) or change the protocol (upgrade.go), count and log
+// send (forward.go), send again (retry.go), upload and answer (upload.go, bodies.go) or change the protocol (upgrade.go), count and log
 // (finish.go, done.go).
 //
 // # What it forwards, and how

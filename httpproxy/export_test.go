@@ -8,6 +8,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/traffic"
 )
 
 // HTTP1Head makes the head of HTTP/1.1 that stands for these fields of HTTP/2; false = they are refused.
@@ -70,3 +71,22 @@ func (c *busyConn) Write(p []byte) (int, error) {
 	c.write()
 	return len(p), nil
 }
+
+// Budget is a budget for retries with one route.
+type Budget struct {
+	b    budget
+	cell *traffic.Cell
+}
+
+// NewBudget returns one without requests.
+func NewBudget() *Budget {
+	b := &Budget{cell: traffic.NewCell(routeTraffic)}
+	b.b.watch(b.cell)
+	return b
+}
+
+// Requests counts n requests that have ended.
+func (b *Budget) Requests(n int) { b.cell.Shard(0).Add(2, uint64(n)) }
+
+// Take is a retry.
+func (b *Budget) Take(now time.Time, percent int) bool { return b.b.take(now, percent) }

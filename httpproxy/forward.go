@@ -35,7 +35,10 @@ type exchange struct {
 	size     int // of the request's head in the client's buffer
 	lease    upstream.Lease[*httppool.Conn]
 	stale    httppool.Stale // what became of connections before this lease's
-	again    bool           // the request is to be sent again; the lease is still held
+	retry    retry          // whether and how the request is to be sent again
+	tries    int            // that have failed, but for stale connections
+	first    time.Time      // when the first of them was sent; zero = none has failed that was sent
+	avoid    []string       // endpoints at which it has failed
 	id       []byte         // the request's; in idBuf or in the head
 	idBuf    [20]byte       //
 	body     int64          // bytes of body that are in the client's buffer, or being uploaded
@@ -223,21 +226,28 @@ func (s *session) lookForBody() {
 	}
 }
 
-// attempts sends the request and passes the response on, again for as long as the connection was stale.
+// attempts sends the request and passes the response on, again for as long as the connection was stale or the route's Retries
+// have it so.
 func (s *session) attempts(raw []byte) error {
 	x := &s.ex
 	err := s.acquire()
 	for err == nil {
-		if err = s.exchange(raw); err == nil || !x.again {
+		err = s.exchange(raw)
+		how := x.retry
+		if how == noRetry {
 			return err
 		}
-		x.again = false
+		x.retry = noRetry
 		x.result.Retries++
 		if x.up != nil {
 			x.up.in.drop()
 			x.up, x.close = nil, s.ends()
 		}
-		err = s.renew()
+		if how == renewed {
+			err = s.renew()
+		} else {
+			err = s.tryElsewhere()
+		}
 	}
 	return err
 }
@@ -262,14 +272,15 @@ func (s *session) renew() error {
 	case renewed:
 		return s.hold(x.lease)
 	}
+	x.avoid = append(x.avoid, x.result.Endpoint)
 	return s.acquire()
 }
 
-// retryable says whether the request, whose connection has failed, may be sent again: the keep-alive race, in which the
+// stale says whether the request, whose connection has failed, may be sent again: the keep-alive race, in which the
 // server closed an idle connection just as it was used. It had been idle, no byte of an answer came, nothing of the body
 // is gone, and either no byte of the request was accepted by the socket or it is idempotent. A server that is only slow has
 // the request.
-func (s *session) retryable() bool {
+func (s *session) stale() bool {
 	x := &s.ex
 	whole := x.up == nil || !x.up.more // what came with the head is still in the client's buffer
 	return x.result.Reused && !x.answered && whole && (x.lease.Value().Unsent(x.written) || s.req.Idempotent())
@@ -288,7 +299,7 @@ func (s *session) acquire() error {
 		if s.left() { // also while it waited for the last one
 			return httppool.ErrClientGone
 		}
-		l, err := x.target.route.Upstream.AcquireKey(ctx, s.key())
+		l, err := s.lease(ctx)
 		if errors.Is(err, context.Canceled) && s.clientGone() {
 			return httppool.ErrClientGone
 		}
@@ -303,9 +314,21 @@ func (s *session) acquire() error {
 			return s.hold(l)
 		}
 		if err := x.stale.Next(l); err != nil {
-			return err
+			if err := s.unusable(err); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// lease leases a connection of an endpoint at which the request has not failed, if there is one.
+func (s *session) lease(ctx context.Context) (upstream.Lease[*httppool.Conn], error) {
+	x := &s.ex
+	u, connect := x.target.route.Upstream, x.target.retries.connect
+	if len(x.avoid) == 0 && connect {
+		return u.AcquireKey(ctx, s.key())
+	}
+	return u.AcquireNarrow(ctx, s.key(), upstream.Narrow{Avoid: x.avoid, One: !connect})
 }
 
 // hold takes a lease over whose connection is alive.
@@ -403,6 +426,8 @@ func (s *session) receive() error {
 				return s.fail("receive", err)
 			}
 			continue
+		case s.resp.Status >= 502 && s.rejected(n):
+			return nil
 		}
 		return s.respond(n)
 	}
@@ -436,7 +461,7 @@ func (s *session) responseHead() (int, error) {
 
 // awaitServer reads once from the server, within the time-out for the response and for as long as the client stays.
 func (s *session) awaitServer() error {
-	limit := s.ex.target.response
+	limit := s.responseLimit()
 	until, timed := s.ex.until, limit > 0 && s.ex.up == nil
 	if timed {
 		until = s.ex.earlier(s.ex.sent.Add(limit))
@@ -548,16 +573,19 @@ func (s *session) fail(step string, err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		if err = httppool.ErrResponseTimeout; step != "receive" {
 			err = httppool.ErrIdleTimeout
+		} else if s.tooSlow() {
+			x.retry = elsewhere
 		}
 	default:
-		malformed := errors.Is(err, httpwire.ErrMalformed)
-		x.again = !malformed && !x.wrote && s.retryable()
+		if !x.wrote && !errors.Is(err, httpwire.ErrMalformed) {
+			x.retry = s.afterReset()
+		}
 		blame = x.answered || !x.result.Reused
 		err = serverError(err)
 	}
 	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: err}
 	switch {
-	case x.again:
+	case x.retry == renewed:
 	case blame:
 		x.lease.Fail(failed)
 	default:

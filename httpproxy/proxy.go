@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,9 @@ type Proxy struct {
 	table    atomic.Pointer[table]
 	traffic  *traffic.Set
 	unrouted *traffic.Cell // of requests that no route takes
+
+	tables  sync.Mutex         // held while a table is made
+	budgets map[string]*budget // by the name of the upstream; guarded by tables
 }
 
 var _ listener.Handler = (*Proxy)(nil)
@@ -44,7 +48,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	cfg.Listener.Protocol = "http"
-	p := &Proxy{traffic: traffic.NewSet(routeTraffic)}
+	p := &Proxy{traffic: traffic.NewSet(routeTraffic), budgets: map[string]*budget{}}
 	p.unrouted = p.traffic.Cell("", "")
 	var err error
 	if p.srv, err = listener.New(cfg.Listener, p); err != nil {
@@ -71,6 +75,8 @@ func New(cfg Config) (*Proxy, error) {
 
 // newTable makes the routes of cfg ready to serve.
 func (p *Proxy) newTable(cfg Config) *table {
+	p.tables.Lock()
+	defer p.tables.Unlock()
 	fields := bodyFields(cfg.Routes)
 	t := newTable(cfg.Routes, func(r Route) *target {
 		strip := 0
@@ -85,9 +91,10 @@ func (p *Proxy) newTable(cfg Config) *table {
 		if r.PathMatch == PathRegexp {
 			expression, _ = CompilePath(r.Path) // Verify has, too
 		}
+		cell := p.traffic.Cell(r.label(), name)
 		return &target{
 			path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), route: r, name: name, strip: strip,
-			traffic: p.traffic.Cell(r.label(), name),
+			traffic: cell, retries: newRetryPolicy(r.Retries), budget: p.budgetOf(name, cell),
 			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
 			idle:     max(cmp.Or(r.IdleTimeout, DefaultIdleTimeout), 0),
 			response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
@@ -98,6 +105,17 @@ func (p *Proxy) newTable(cfg Config) *table {
 		t.plan, _ = jsonfield.NewPlan(fields) // Verify has, too
 	}
 	return t
+}
+
+// budgetOf returns the budget for retries to an upstream, for which the requests that cell counts count. tables is held.
+func (p *Proxy) budgetOf(upstream string, cell *traffic.Cell) *budget {
+	b := p.budgets[upstream]
+	if b == nil {
+		b = &budget{}
+		p.budgets[upstream] = b
+	}
+	b.watch(cell)
+	return b
 }
 
 // defaultResponseTimeout is what Route says.

@@ -42,6 +42,8 @@ type target struct {
 	forwarded      bool
 	via            string
 	idle, response time.Duration // 0 = no limit
+	retries        retryPolicy
+	budget         *budget
 }
 
 func newTable(routes []Route, ready func(Route) *target) *table {

@@ -11,6 +11,13 @@ import (
 // Counts of requests: by the first digit of the status; 0 is for those that got no answer.
 const statusClasses = 6
 
+// Counts of a route that an endpoint does not have.
+const (
+	retriesOf      = statusClasses // the first of one for each retryCause
+	retriesRefused = retriesOf + int(retryCauses)
+	routeCounts    = retriesRefused + 1
+)
+
 // Timings of a route. An endpoint has the first one.
 const (
 	requestTime = iota // of a route from the request's head to the response's end; of an endpoint from when it was sent
@@ -24,11 +31,11 @@ const (
 const maxRoutes = 1000
 
 var routeTraffic = &traffic.Schema{
-	Labels: []string{"route", "upstream"}, Limit: maxRoutes, Counts: statusClasses, Timings: routeTimings,
+	Labels: []string{"route", "upstream"}, Limit: maxRoutes, Counts: routeCounts, Timings: routeTimings,
 	Views: []traffic.View{{
 		Labels: []string{"route", "upstream"},
-		Counters: byStatus("http_requests_total",
-			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."),
+		Counters: append(byStatus("http_requests_total",
+			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."), retryCounters()...),
 		Histograms: []traffic.Timer{
 			{Name: "http_request_seconds", Help: "Time from a request's head to the end of the response.", Read: traffic.Time(requestTime)},
 			{Name: "http_request_wait_seconds", Help: "The part of it until the request was sent to an upstream.", Read: traffic.Time(waitTime)},
@@ -82,6 +89,20 @@ func classOf(status int) int {
 	return 0
 }
 
+func retryCounters() []traffic.Counter {
+	list := make([]traffic.Counter, retryCauses, retryCauses+1)
+	for cause, name := range causeNames {
+		list[cause] = traffic.Counter{
+			Name: "http_retries_total", Help: "Requests sent to another endpoint after a failure, by what it was.",
+			Label: "failure", Value: string(name), Read: traffic.Count(retriesOf + cause), Sparse: cause > int(causeReset),
+		}
+	}
+	return append(list, traffic.Counter{
+		Name: "http_retries_refused_total", Help: "Requests that would have been sent again, had the budget for retries allowed it.",
+		Read: traffic.Count(retriesRefused),
+	})
+}
+
 // measure counts the request that has ended.
 func (s *session) measure(err error) {
 	x := &s.ex
@@ -99,6 +120,12 @@ func (s *session) measure(err error) {
 	if err != nil {
 		status = 0
 	}
+	s.measureTry(status, s.ended)
+}
+
+// measureTry counts for its endpoint that the request, sent on the present lease, or the last one, has been answered or has failed (status 0).
+func (s *session) measureTry(status int, ended time.Time) {
+	x := &s.ex
 	cell := x.lease.Traffic()
 	if cell == nil { // none of NewUpstream's
 		return
@@ -106,7 +133,7 @@ func (s *session) measure(err error) {
 	endpoint := cell.Shard(int(s.shard))
 	endpoint.Add(classOf(status), 1)
 	if !x.upgraded {
-		endpoint.Observe(requestTime, s.ended.Sub(x.sent))
+		endpoint.Observe(requestTime, ended.Sub(x.sent))
 	}
 }
 

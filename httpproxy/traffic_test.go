@@ -91,7 +91,7 @@ func TestTraffic(t *testing.T) {
 		"/api " + requests + "2xx": 2, "/api " + times: 2, "/api " + waits: 2,
 		"/missing " + requests + "4xx": 1, "/missing " + times: 1, "/missing " + waits: 1,
 		"/dead " + requests + "5xx": 1, "/dead " + times: 1,
-		"/gone " + requests + "5xx": 1, "/gone " + times: 1, "/gone " + waits: 1,
+		"/gone " + requests + "5xx": 1, "/gone " + times: 1, "/gone " + waits: 1, "/gone http_retries_total reset": 2,
 		"/long " + requests + "2xx": 1, "/long " + times: 1, "/long " + waits: 1,
 		"/upgrade " + requests + "1xx": 1, "/upgrade " + waits: 1,
 		" " + requests + "4xx": 2,
@@ -106,8 +106,8 @@ func TestTraffic(t *testing.T) {
 	status := up.Status()
 	end := counted(traffic.Snapshot{Schema: status.Traffic, Rows: []traffic.Row{status.Endpoints[0].Traffic}})
 	for name, n := range map[string]float64{
-		"http_upstream_requests_total 2xx": 3, "http_upstream_requests_total 4xx": 1, "http_upstream_requests_total none": 1,
-		"http_upstream_requests_total 1xx": 1, "http_upstream_request_seconds": 5,
+		"http_upstream_requests_total 2xx": 3, "http_upstream_requests_total 4xx": 1, "http_upstream_requests_total none": 3,
+		"http_upstream_requests_total 1xx": 1, "http_upstream_request_seconds": 7,
 	} {
 		if end[name] != n {
 			t.Errorf("endpoint: %s is %v, want %v", name, end[name], n)

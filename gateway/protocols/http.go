@@ -1,6 +1,7 @@
 package protocols
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +62,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
 			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body),
-			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout,
+			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -69,9 +70,10 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 
 // HTTPListener is the section of an http listener.
 type HTTPListener struct {
-	Routes     []Route `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
-	PeekBytes  int     `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
-	PeekBeyond Beyond  `conf:"peek_beyond" default:"default"`                       // where that is not enough
+	Routes     []Route  `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
+	PeekBytes  int      `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
+	PeekBeyond Beyond   `conf:"peek_beyond" default:"default"`                       // where that is not enough
+	Retries    *Retries `conf:"retries"`                                             // of routes that have none of their own; never nil when read from a file
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -87,6 +89,7 @@ type Route struct {
 	Upstream    string        `conf:"upstream"`                                                     // default: the listener's upstream
 	Timeout     time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`      // from the request to the response's header
 	IdleTimeout time.Duration `conf:"idle_timeout" default:"10m" min:"1ms" max:"168h" never:"-1ns"` // between two pieces of a body, or of an upgraded connection
+	Retries     *Retries      `conf:"retries"`                                                      // nil: the listener's
 }
 
 // The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
@@ -96,10 +99,25 @@ const (
 )
 
 func defaultHTTP(l *config.Listener) {
+	config.SectionOf[HTTPListener](l).setRetries()
 	routes := config.SectionOf[HTTPListener](l).Routes
 	for i := range routes {
 		if routes[i].Upstream == "" {
 			routes[i].Upstream = l.Upstream
+		}
+	}
+}
+
+// setRetries gives the listener its policy for requests that fail, and fills in what no tag can say. A route's replaces the listener's as a
+// whole.
+func (h *HTTPListener) setRetries() {
+	if h.Retries == nil {
+		h.Retries = &Retries{Attempts: httpproxy.DefaultAttempts, Budget: httpproxy.DefaultRetryBudget}
+	}
+	h.Retries.setLists()
+	for i := range h.Routes {
+		if r := h.Routes[i].Retries; r != nil {
+			r.setLists()
 		}
 	}
 }
@@ -125,6 +143,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 	if len(h.Routes) == 0 && l.Upstream == "" && !c.Written(&l.Upstream) && !c.Written(&h.Routes) {
 		c.Report(c.Mark(l), "nothing to forward to; give it \"upstream\" or \"routes\" under \"http\"")
 	}
+	checkRetries(c, h.Retries)
 	seen := map[string]config.Position{}
 	for i := range h.Routes {
 		r := &h.Routes[i]
@@ -134,6 +153,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		}
 		checkRoute(c, r)
 		checkConditions(c, r)
+		checkRetries(c, r.Retries)
 		key := r.key()
 		if before, ok := seen[key]; ok {
 			c.Report(pos, "duplicate route for host %q and path %q; it is already at line %d", config.Clip(r.Host), config.Clip(r.Path), before.Line)

@@ -24,6 +24,7 @@ var keyTables = []repotest.KeyTable{
 	{File: "docs/tcp.md", Header: "key of `tcp`", Of: []any{protocols.TCPListener{}}},
 	{File: "docs/http.md", Header: "key of a route", Of: []any{protocols.Route{}}},
 	{File: "docs/http.md", Header: "key of a listener's `http`", Of: []any{protocols.HTTPListener{}}},
+	{File: "docs/http.md", Header: "key of `retries`", Of: []any{protocols.Retries{}}},
 	{File: "docs/postgres.md", Header: "key of a listener's `postgres`", Of: []any{protocols.PostgresListener{}}},
 	{File: "docs/postgres.md", Header: "key of an upstream's `postgres`", Of: []any{protocols.PostgresUpstream{}}},
 	{File: "docs/tunnel.md", Header: "key of `tunnel` (listener) and of a tunnel with `connect`", Of: []any{tunnels.Listener{}, tunnels.Tunnel{}}},

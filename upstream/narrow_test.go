@@ -1,0 +1,86 @@
+package upstream_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/upstream"
+)
+
+// TestAvoidedEndpoints are chosen only where no other one is in: not instead of one that is in, but rather than one that is out.
+func TestAvoidedEndpoints(t *testing.T) {
+	for _, balance := range []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First} {
+		b := newBackends()
+		cfg := b.config("a:1", "b:1", "c:1")
+		cfg.Balance = balance
+		cfg.Endpoints[2].Priority = 1
+		cfg.Ejection = upstream.Ejection{Failures: 1, Base: time.Hour, Max: time.Hour}
+		u := start(t, cfg)
+		take := func(avoid ...string) upstream.Lease[*conn] {
+			t.Helper()
+			l, err := u.AcquireNarrow(t.Context(), "key", upstream.Narrow{Avoid: avoid})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		for range 20 {
+			for avoid, want := range map[string]string{"a:1": "b:1", "b:1": "a:1", "a:1 b:1": "c:1"} {
+				l := take(strings.Fields(avoid)...)
+				if l.Endpoint() != want {
+					t.Fatalf("%v: %s although %s are to be avoided", balance, l.Endpoint(), avoid)
+				}
+				l.Release()
+			}
+			if !u.Others([]string{"a:1", "b:1"}) || u.Others([]string{"a:1", "b:1", "c:1"}) {
+				t.Fatal("it is not told whether there are other endpoints")
+			}
+			l := take("a:1", "b:1", "c:1")
+			if l.Endpoint() == "c:1" {
+				t.Fatalf("%v: the spare, although all are to be avoided", balance)
+			}
+			l.Release()
+		}
+		take("b:1").Fail(errors.New("broken"))
+		l := take("b:1", "c:1") // a is out
+		if l.Endpoint() != "b:1" {
+			t.Errorf("%v: %s instead of the one that is in", balance, l.Endpoint())
+		}
+		l.Release()
+		take("a:1", "c:1").Fail(errors.New("broken"))
+		take("a:1", "b:1").Fail(errors.New("broken"))
+		if u.Others(nil) {
+			t.Error("an endpoint that is out is another one")
+		}
+		l = take("a:1") // all are out
+		if l.Endpoint() == "a:1" {
+			t.Errorf("%v: the one to be avoided, although all are out", balance)
+		}
+		l.Release()
+	}
+}
+
+// TestOneEndpoint is all that is tried, if that is asked for.
+func TestOneEndpoint(t *testing.T) {
+	b := newBackends()
+	b.set(b.down, "a:1", true)
+	cfg := b.config("a:1", "b:1")
+	cfg.Balance = upstream.First
+	u := start(t, cfg)
+	_, err := u.AcquireNarrow(t.Context(), "", upstream.Narrow{One: true})
+	failed, ok := errors.AsType[*upstream.Error](err)
+	if !ok || len(failed.Causes) != 1 || failed.Causes[0].Endpoint != "a:1" || !errors.Is(err, errRefused) {
+		t.Errorf("got %v", err)
+	}
+	l, err := u.AcquireNarrow(t.Context(), "", upstream.Narrow{})
+	if err != nil || l.Endpoint() != "b:1" {
+		t.Fatalf("got %v, %v", l, err)
+	}
+	l.Release()
+	none := start(t, b.config())
+	if _, err := none.AcquireNarrow(t.Context(), "", upstream.Narrow{Avoid: []string{"a:1"}, One: true}); !errors.Is(err, upstream.ErrUnavailable) {
+		t.Errorf("without endpoints: %v", err)
+	}
+}
