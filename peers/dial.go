@@ -78,7 +78,7 @@ func ParseTarget(text string) (Target, error) {
 // has called the peer before. The error is an *Error.
 func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
 	if t.Peer == "" {
-		return n.dialAny(ctx, t.Service)
+		return n.DialService(ctx, t.Service, Choice{})
 	}
 	id, err := ParseID(t.Peer)
 	if err == nil {
@@ -99,11 +99,12 @@ func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
 
 func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Conn, error) {
 	for {
-		l, err := n.links.to(id)
+		l, done, err := n.links.to(id)
 		if err != nil {
 			return nil, err
 		}
 		conn, err := l.client.Dial(ctx, tunnel.UpstreamPrefix+service)
+		done()
 		if errors.Is(err, tunnel.ErrClosed) && n.life.Err() == nil {
 			continue // it was idle, and has just been let go
 		}

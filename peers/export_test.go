@@ -15,7 +15,11 @@ const (
 	MaxEntries    = maxEntries
 	MaxRecord     = maxRecord
 	MaxPast       = maxPast
-	MaxSkew       = maxSkew
+	VouchedShare  = vouchedShare
+	TrustedShare  = trustedShare
+
+	LinesPerSecond = linesPerSecond
+	MaxSkew        = maxSkew
 )
 
 // The reasons for refusals.
@@ -29,11 +33,16 @@ func (n *Node) Host() host.Host { return n.host }
 
 // Seal makes the record of a node.
 func Seal(key ed25519.PrivateKey, issued time.Time, life time.Duration, offers ...Offer) []byte {
+	return SealAt(key, issued, life, nil, offers...)
+}
+
+// SealAt is Seal of a node with addresses.
+func SealAt(key ed25519.PrivateKey, issued time.Time, life time.Duration, addrs []string, offers ...Offer) []byte {
 	private, _, err := identityOf(key)
 	if err != nil {
 		panic(err)
 	}
-	data, err := seal(&nodeRecord{Issued: issued.UnixNano(), Life: life.Milliseconds(), Services: offers}, private)
+	data, err := seal(&nodeRecord{Issued: issued.UnixNano(), Life: life.Milliseconds(), Addrs: addrs, Services: offers}, private)
 	if err != nil {
 		panic(err)
 	}
@@ -52,17 +61,53 @@ func Unseal(data []byte, now time.Time) (peer.ID, []Offer, error) {
 // Table is a table on its own.
 type Table struct{ t *table }
 
-// NewTable returns an empty one.
-func NewTable() Table { return Table{newTable()} }
+// NewTable returns an empty one for so many nodes.
+func NewTable(most int) Table { return Table{newTable(most)} }
 
 // Put takes a record that is believed for life.
 func (t Table) Put(id string, issued int64, size int, life time.Duration, now time.Time, services ...string) (fresh, gone bool, err error) {
+	return t.PutFrom(Connected(id), id, issued, size, life, now, services...)
+}
+
+// PutFrom is Put of a record that counts against a source.
+func (t Table) PutFrom(from Source, id string, issued int64, size int, life time.Duration, now time.Time, services ...string) (fresh, gone bool, err error) {
 	r := &nodeRecord{Issued: issued, Life: life.Milliseconds()}
 	for _, s := range services {
 		r.Services = append(r.Services, Offer{Name: s})
 	}
-	return t.t.put(peer.ID(id), r, make([]byte, size), life, now)
+	c, err := t.t.put(peer.ID(id), r, make([]byte, size), source(from), life, now)
+	return c.fresh, c.gone, err
 }
+
+// Source is what an entry counts against.
+type Source source
+
+// Connected is a node that is connected.
+func Connected(id string) Source { return Source{connected, id} }
+
+// Trusted is a bootstrap peer that tells of a node.
+func Trusted(id string) Source { return Source{trusted, id} }
+
+// Vouched are neighbours at an address that do.
+func Vouched(address string) Source { return Source{vouched, address} }
+
+// Sources counts the entries of each source, and returns what the table has counted.
+func (t Table) Sources() (all, counted map[Source]int) {
+	all, counted = map[Source]int{}, map[Source]int{}
+	for _, e := range t.t.entries {
+		all[Source(e.source)]++
+	}
+	for s, n := range t.t.sources {
+		counted[Source(s)] = n
+	}
+	return all, counted
+}
+
+// IsVouched reports whether it is an address of neighbours.
+func (s Source) IsVouched() bool { return s.kind == vouched }
+
+// Has reports whether a node is in the table.
+func (t Table) Has(id string) bool { return t.t.entries[peer.ID(id)] != nil }
 
 // Expire takes out what is not believed any more.
 func (t Table) Expire(now time.Time) (gone []string) {
@@ -74,7 +119,7 @@ func (t Table) Expire(now time.Time) (gone []string) {
 
 // Offering are the nodes that offer a service.
 func (t Table) Offering(service string, load func(id string) int) (ids []string) {
-	all, _ := t.t.offering(service, func(id peer.ID) int { return load(string(id)) }, nil)
+	all, _ := t.t.offering(service, func(id peer.ID) int { return load(string(id)) }, Choice{}.ranks())
 	for _, id := range all {
 		ids = append(ids, string(id))
 	}
@@ -89,3 +134,19 @@ func (n *Node) Blocks(id peer.ID) bool { return n.offenders.blocks(id) }
 
 // Fetch asks a neighbour for its table.
 func (n *Node) Fetch(id peer.ID) error { return n.syncer.fetch(id) }
+
+// Ask asks a neighbour for its table, in the background, unless it may not be asked.
+func (n *Node) Ask(id peer.ID) { n.syncer.ask(id) }
+
+// BoundLinks bounds the links to peers, and those that have never been connected.
+func (n *Node) BoundLinks(most, failing int) {
+	n.links.mu.Lock()
+	defer n.links.mu.Unlock()
+	n.links.most, n.links.mostFailing = most, failing
+}
+
+// Links counts the links to peers that are called.
+func (n *Node) Links() int { return len(n.links.all()) }
+
+// Tidy lets go of links that nothing has used for too long before a moment.
+func (n *Node) Tidy(now time.Time) { n.links.drop(now) }

@@ -72,19 +72,42 @@ func (s *shunned) why(t Target) error {
 	return nil
 }
 
-// Providers returns the nodes that offer a service, in the order in which to try them.
-func (n *Node) Providers(service string) []Target {
-	targets, _ := n.RankedProviders(service, nil)
-	return targets
+// Choice narrows which nodes a service is called at. The zero Choice allows all that offer it.
+type Choice struct {
+	// Providers are the IDs of the nodes that are trusted with connections to the service; empty: all that offer it. Every node of the
+	// network can offer a service by any name.
+	Providers []string
+	// Rank says how well an offer fits: those with a higher rank come first, those of rank 0 are left out. It is called with a lock held, and
+	// must not wait. nil: all fit alike.
+	Rank func(Offer) int
 }
 
-// RankedProviders is Providers for callers that choose: nodes of a higher rank come first, and those of rank 0 are left out. known is how many
-// offer the service.
-func (n *Node) RankedProviders(service string, rank func(Offer) int) (targets []Target, known int) {
+// ranks returns what ranks the offers of nodes.
+func (c Choice) ranks() func(peer.ID, Offer) int {
+	allowed := map[peer.ID]bool{}
+	for _, text := range c.Providers {
+		id, _ := ParseID(text) // what is no ID allows nobody
+		allowed[id] = true
+	}
+	return func(id peer.ID, o Offer) int {
+		switch {
+		case len(allowed) > 0 && !allowed[id]:
+			return 0
+		case c.Rank == nil:
+			return 1
+		}
+		return c.Rank(o)
+	}
+}
+
+// Providers returns the nodes that offer a service and are allowed by the choice, in the order in which to try them. known is how many offer
+// it, allowed or not.
+func (n *Node) Providers(service string, choice Choice) (targets []Target, known int) {
 	links := map[peer.ID]tunnel.Stats{}
 	for _, l := range n.links.all() {
 		links[l.peer] = l.client.Stats()
 	}
+	rank := choice.ranks()
 	n.gossip.mu.Lock()
 	ids, known := n.gossip.table.offering(service, func(id peer.ID) int { return links[id].Streams }, rank)
 	n.gossip.mu.Unlock()
@@ -100,14 +123,34 @@ func (n *Node) RankedProviders(service string, rank func(Offer) int) (targets []
 	return append(targets, last...), known
 }
 
+// GroupKeys returns the keys that the groups of those who offer a service are about: "model" of "model=llama3".
+func (n *Node) GroupKeys(service string) map[string]bool {
+	keys := map[string]bool{}
+	n.gossip.mu.Lock()
+	defer n.gossip.mu.Unlock()
+	t := n.gossip.table
+	for id := range t.providers[service] {
+		for _, g := range t.entries[id].offer(service).Groups {
+			if key, _, ok := strings.Cut(g, "="); ok {
+				keys[key] = true
+			}
+		}
+	}
+	return keys
+}
+
 // Failed notes that a node could not be called, or that it could: err is nil. Those that failed are tried last for a time.
 func (n *Node) Failed(t Target, err error) { n.shunned.note(t, err) }
 
-// dialAny connects to a service of some node.
-func (n *Node) dialAny(ctx context.Context, service string) (*tunnel.Conn, error) {
-	all := n.Providers(service)
+// DialService connects to a service of some node that the choice allows. Several are tried if need be. The error is an *Error.
+func (n *Node) DialService(ctx context.Context, service string, choice Choice) (*tunnel.Conn, error) {
+	all, known := n.Providers(service, choice)
 	if len(all) == 0 {
-		return nil, &Error{"", service, ErrNoProvider}
+		err := ErrNoProvider
+		if known > 0 {
+			err = fmt.Errorf("%w and may be used: %d others offer it", err, known)
+		}
+		return nil, &Error{"", service, err}
 	}
 	all = all[:min(len(all), maxTries)]
 	var errs []error
@@ -132,8 +175,14 @@ func (n *Node) dialAny(ctx context.Context, service string) (*tunnel.Conn, error
 	return nil, &Error{"", service, oneLine(errs)}
 }
 
-// addAddrs notes where a node says that it can be connected to.
-func (n *Node) addAddrs(id peer.ID, texts []string) {
+// locate tells libp2p where a node says that it can be connected to. It is told of the nodes that are called, not of all that there are said to be.
+func (n *Node) locate(id peer.ID) {
+	var texts []string
+	n.gossip.mu.Lock()
+	if e := n.gossip.table.entries[id]; e != nil {
+		texts = e.record.Addrs
+	}
+	n.gossip.mu.Unlock()
 	var addrs []ma.Multiaddr
 	for _, t := range texts {
 		if a, err := ma.NewMultiaddr(t); err == nil {

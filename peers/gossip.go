@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"slices"
 	"sync"
@@ -14,7 +15,9 @@ import (
 	pubsub "github.com/libp2p/go-libp2p-pubsub"
 	pb "github.com/libp2p/go-libp2p-pubsub/pb"
 	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	manet "github.com/multiformats/go-multiaddr/net"
 )
 
 // topicServices is where nodes tell of their services.
@@ -50,8 +53,11 @@ type gossip struct {
 	relays   buckets
 	services []Service
 	leaving  bool
+	issued   int64 // of the last record of this node
+	outdated bool  // others have a later record of this node than it has sent
 	counts   GossipStats
 	refused  lineLimit
+	news     lineLimit
 }
 
 // What a node may say of itself, and a neighbour of all nodes, in records a second after so many at once.
@@ -70,11 +76,12 @@ type GossipStats struct {
 	Stale   uint64 // out of date
 	Flooded uint64 // beyond what a node may say
 	Full    uint64 // for which the table has no room
+	Evicted uint64 // nodes taken out of a full table for others
 }
 
 // newGossip joins the topic.
 func newGossip(n *Node, key crypto.PrivKey, services []Service) (*gossip, error) {
-	g := &gossip{node: n, key: key, table: newTable(), services: services, wake: make(chan struct{}, 1)}
+	g := &gossip{node: n, key: key, table: newTable(maxEntries), services: services, wake: make(chan struct{}, 1)}
 	g.origins, g.relays = newBuckets(originRate, originBurst), newBuckets(relayRate, relayBurst)
 	ctx, stop := context.WithCancel(context.Background())
 	g.stop = stop
@@ -146,38 +153,87 @@ func (g *gossip) validate(_ context.Context, from peer.ID, m *pubsub.Message) pu
 func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	now := time.Now()
 	id, r, err := unseal(data, now) // without the lock: it computes
-	fresh, gone := false, false
+	var counted source
+	if err == nil {
+		counted = g.node.sourceOf(id, from)
+	}
+	var c change
 	g.mu.Lock()
 	switch {
 	case err != nil:
 	case id == g.node.id:
+		g.recall(r, now)
 		err = errKnown
 	case g.table.knows(id, r):
 		err = errKnown
 	case !g.origins.take(id, now):
 		err = errFlood
 	default:
-		fresh, gone, err = g.table.put(id, r, data, life, now)
+		c, err = g.table.put(id, r, data, counted, life, now)
 	}
 	g.count(err)
+	if c.evicted {
+		g.counts.Evicted++
+	}
 	g.mu.Unlock()
 	switch {
-	case err == nil:
-		g.node.addAddrs(id, r.Addrs)
 	case errors.Is(err, errForged):
 		g.node.offenders.note(from, err)
 	case errors.Is(err, errFlood) && from == id: // others may have kept its records, and bring them at once
 		g.node.offenders.note(id, err)
 	case errors.Is(err, errFuture), errors.Is(err, errFull):
-		g.refused.warn(g.node.log, "peers: services of a node are not taken", "peer", id.String(), "from", from.String(), "error", err)
+		g.refused.log(g.node.log, slog.LevelWarn, "peers: services of a node are not taken", "peer", id.String(), "from", from.String(), "error", err)
 	}
 	switch {
-	case fresh:
-		g.node.log.Info("peers: a node offers services", "peer", id.String(), "services", names(r.Services))
-	case gone:
-		g.node.log.Info("peers: a node offers no services any more", "peer", id.String())
+	case c.fresh:
+		g.news.log(g.node.log, slog.LevelInfo, "peers: a node offers services", "peer", id.String(), "services", names(r.Services))
+	case c.gone:
+		g.news.log(g.node.log, slog.LevelInfo, "peers: a node offers no services any more", "peer", id.String())
 	}
 	return err
+}
+
+// recall takes note of what this node itself has said, before it was restarted with a clock that has been set back: others would take
+// nothing older from it. mu is held.
+func (g *gossip) recall(r *nodeRecord, now time.Time) {
+	if r.Issued > g.issued && r.issued().After(now) {
+		g.issued, g.outdated = r.Issued, true
+		g.poke()
+	}
+}
+
+// issue returns the time of this node's next record: now, or, if the clock was set back, the moment after that of its last one. mu is held.
+func (g *gossip) issue(now time.Time) int64 {
+	at := now.UnixNano()
+	if ahead := time.Duration(g.issued - at); ahead >= 0 && ahead <= maxSkew { // nobody has believed one that was further ahead
+		at = g.issued + 1
+	}
+	g.issued = at
+	return at
+}
+
+// sourceOf is what an entry of a node is counted against, whose record a neighbour has brought.
+func (n *Node) sourceOf(id, from peer.ID) source {
+	switch {
+	case n.host.Network().Connectedness(id) != network.NotConnected:
+		return source{connected, string(id)}
+	case n.known.has(from) || n.circuits.has(from):
+		return source{trusted, string(from)}
+	}
+	for _, c := range n.host.Network().ConnsToPeer(from) {
+		if ip, err := manet.ToIP(c.RemoteMultiaddr()); err == nil { // through a relay, that of the relay
+			return source{vouched, siteOf(ip)}
+		}
+	}
+	return source{kind: vouched}
+}
+
+// siteOf is an IPv4 address, or the network of a site with IPv6.
+func siteOf(ip net.IP) string {
+	if ip.To4() == nil {
+		ip = ip.Mask(net.CIDRMask(56, 128))
+	}
+	return ip.String()
 }
 
 // count counts a record. mu is held.
@@ -221,8 +277,8 @@ func (g *gossip) beat() {
 		if now.Sub(at) < leastPause {
 			continue
 		}
-		offers := g.offers()
-		changed := !reflect.DeepEqual(withoutLoad(offers), withoutLoad(told))
+		offers, outdated := g.offers()
+		changed := outdated || !reflect.DeepEqual(withoutLoad(offers), withoutLoad(told))
 		if !changed && (len(offers) == 0 || now.Sub(at) < pause) {
 			continue
 		}
@@ -240,7 +296,7 @@ func (g *gossip) look(now time.Time) (pause time.Duration) {
 	pause = min(max(firstBeat, time.Duration(len(g.table.entries)+1)*time.Second/recordRate), mostBeat)
 	g.mu.Unlock()
 	for _, id := range gone {
-		g.node.log.Warn("peers: a node that offered services is gone", "peer", id.String())
+		g.news.log(g.node.log, slog.LevelWarn, "peers: a node that offered services is gone", "peer", id.String())
 	}
 	return pause
 }
@@ -254,10 +310,11 @@ func withoutLoad(offers []Offer) []Offer {
 	return offers
 }
 
-// offers are the services here that work.
-func (g *gossip) offers() (offers []Offer) {
+// offers are the services here that work. outdated says that others have to be told of them, whatever they know.
+func (g *gossip) offers() (offers []Offer, outdated bool) {
 	g.mu.Lock()
 	services, leaving := g.services, g.leaving
+	outdated, g.outdated = g.outdated, false
 	g.mu.Unlock()
 	for _, s := range services {
 		if leaving || s.Healthy != nil && !s.Healthy() {
@@ -265,14 +322,17 @@ func (g *gossip) offers() (offers []Offer) {
 		}
 		offers = append(offers, Offer{Name: s.Name, Groups: s.Groups, Capacity: s.Capacity, Load: g.node.loads.of(s.Name)})
 	}
-	return offers
+	return offers, outdated
 }
 
 // publish tells all nodes.
 func (g *gossip) publish(offers []Offer, life time.Duration) {
 	addrs := g.node.addrs()
+	g.mu.Lock()
+	issued := g.issue(time.Now())
+	g.mu.Unlock()
 	r := &nodeRecord{
-		Issued: time.Now().UnixNano(), Life: min(max(life, minLife), maxLife).Milliseconds(), Version: g.node.cfg.Version, Services: offers,
+		Issued: issued, Life: min(max(life, minLife), maxLife).Milliseconds(), Version: g.node.cfg.Version, Services: offers,
 	}
 	for _, a := range addrs[:min(len(addrs), maxRecordAddrs)] {
 		r.Addrs = append(r.Addrs, a.String())

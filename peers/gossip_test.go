@@ -18,6 +18,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 
 	"github.com/headpond/headpond/internal/conntest"
@@ -150,6 +151,32 @@ func TestBusyNodesAreSpared(t *testing.T) {
 	}
 }
 
+// TestTrustedProviders: connections to a service by name go to nodes that are trusted with it only, whoever else offers it.
+func TestTrustedProviders(t *testing.T) {
+	hub, _ := start(t, peers.Config{})
+	good, _ := start(t, peers.Config{Bootstrap: hub.Addrs(), Services: []peers.Service{echo(t)}})
+	claims, _ := start(t, peers.Config{Bootstrap: hub.Addrs(), Services: []peers.Service{echo(t), to("other", "127.0.0.1:1")}})
+	near, _ := start(t, peers.Config{Bootstrap: hub.Addrs()})
+	knows(t, near, "echo", good, claims)
+	for range 20 {
+		c, err := near.DialService(soon(t), "echo", peers.Choice{Providers: []string{someID, good.ID()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conntest.Exchange(t, c, "to whom it may concern")
+		_ = c.Close()
+	}
+	if n := claims.Status().Served.Accepted; n > 0 {
+		t.Errorf("%d connections went to a node that is not trusted", n)
+	}
+	for service, words := range map[string]string{"other": "no node offers the service and may be used: 1 others offer it", "unknown": "no node offers the service"} {
+		_, err := near.DialService(soon(t), service, peers.Choice{Providers: []string{good.ID()}})
+		if !errors.Is(err, peers.ErrNoProvider) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", service, err)
+		}
+	}
+}
+
 // forger is a libp2p host that says what it likes to a node.
 type forger struct {
 	host  host.Host
@@ -164,7 +191,7 @@ func newForger(t *testing.T, victim *peers.Node) *forger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := libp2p.New(libp2p.Identity(identity), libp2p.Transport(tcp.NewTCPTransport), libp2p.NoListenAddrs, libp2p.DisableMetrics())
+	h, err := libp2p.New(libp2p.Identity(identity), libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(quic.NewTransport), libp2p.NoListenAddrs, libp2p.DisableMetrics())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,6 +288,27 @@ func TestFlood(t *testing.T) {
 	}
 	if n := len(victim.Status().Offers); n > 2 {
 		t.Errorf("%d entries of two nodes", n)
+	}
+}
+
+// TestTableIsTold over each transport, whole.
+func TestTableIsTold(t *testing.T) {
+	const told = 100
+	for _, listen := range loopback {
+		hub, _ := start(t, peers.Config{Listen: []string{listen}})
+		f := newForger(t, hub)
+		f.serveTable(t, told)
+		if err := hub.Fetch(f.host.ID()); err != nil {
+			t.Fatal(err)
+		}
+		near, _ := start(t, peers.Config{Listen: []string{}, Bootstrap: hub.Addrs()})
+		connected(t, near, hub)
+		if err := near.Fetch(hub.Host().ID()); err != nil {
+			t.Error(listen, err)
+		}
+		if n := len(near.Status().Offers); n != told {
+			t.Errorf("%s: %d of %d nodes are known", listen, n, told)
+		}
 	}
 }
 

@@ -42,9 +42,11 @@ type keeper struct {
 	err  error         // of the last attempt; guarded by known.mu
 }
 
+// init comes before everything that asks which peers are known.
+func (k *known) init(n *Node) { k.node, k.peers = n, map[peer.ID]*keeper{} }
+
 // start watches connections go.
 func (k *known) start() {
-	k.peers = map[peer.ID]*keeper{}
 	k.node.host.Network().Notify(&network.NotifyBundle{DisconnectedF: func(_ network.Network, c network.Conn) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -211,6 +213,13 @@ func (k *known) trouble(id peer.ID) error {
 		return p.err
 	}
 	return nil
+}
+
+// has reports whether a peer is one of them.
+func (k *known) has(id peer.ID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.peers[id] != nil
 }
 
 // ids are the bootstrap peers.

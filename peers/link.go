@@ -10,6 +10,7 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 
 	"github.com/headpond/headpond/tunnel"
 )
@@ -20,8 +21,14 @@ const (
 	tidyInterval = 30 * time.Second
 )
 
-// maxLinks bounds the peers that this node calls services of, at a time.
-const maxLinks = 1000
+// Bounds of the peers that this node calls services of, at a time.
+const (
+	maxLinks = 1000
+	// maxFailing bounds those among them that have never been connected, so that calls to nodes which do not exist keep no real one out.
+	maxFailing = maxLinks / 2
+	// failedLink is for how long a link is kept that is not used and has never been connected.
+	failedLink = 30 * time.Second
+)
 
 // tagLink protects the connections that links use.
 const tagLink = "tunnel"
@@ -30,33 +37,64 @@ const tagLink = "tunnel"
 type links struct {
 	node *Node
 
-	mu     sync.Mutex // held for a few instructions
-	closed bool
-	peers  map[peer.ID]*link
+	mu          sync.Mutex // held for a few instructions
+	closed      bool
+	peers       map[peer.ID]*link
+	most        int // maxLinks
+	mostFailing int // maxFailing
 }
 
 // link is a tunnel to a peer.
 type link struct {
 	peer   peer.ID
 	client *tunnel.Client
-	used   time.Time      // guarded by links.mu
-	stream network.Stream // the last one, guarded by links.mu
+
+	// Guarded by links.mu.
+	used   time.Time
+	calls  int            // that wait for a connection to a service
+	stream network.Stream // the last one
+	met    bool           // the peer has been connected
 }
 
-// to returns the link to a peer, which is made if it is not there.
-func (l *links) to(id peer.ID) (*link, error) {
+// to returns the link to a peer, which is made if it is not there. It stays until done is called.
+func (l *links) to(id peer.ID) (k *link, done func(), err error) {
+	met := l.node.host.Network().Connectedness(id) != network.NotConnected
+	if !met {
+		l.node.locate(id)
+	}
+	var out *link
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, ErrClosed
+	defer func() {
+		l.mu.Unlock()
+		if out != nil {
+			out.client.Close() // waits
+		}
+	}()
+	k = l.peers[id]
+	switch {
+	case l.closed:
+		return nil, nil, ErrClosed
+	case k == nil && !met && len(l.node.host.Peerstore().Addrs(id)) == 0:
+		return nil, nil, explain(id, swarm.ErrNoAddresses)
+	case k == nil:
+		if out, err = l.makeRoom(met); err != nil {
+			return nil, nil, err
+		}
+		if k, err = l.make(id); err != nil {
+			return nil, nil, err
+		}
 	}
-	if found := l.peers[id]; found != nil {
-		found.used = time.Now()
-		return found, nil
-	}
-	if len(l.peers) >= maxLinks {
-		return nil, fmt.Errorf("%w: services of %d peers are in use, the most there may be", ErrBusy, len(l.peers))
-	}
+	k.used, k.met = time.Now(), k.met || met
+	k.calls++
+	return k, func() {
+		l.mu.Lock()
+		k.calls--
+		l.mu.Unlock()
+	}, nil
+}
+
+// make makes a link. mu is held.
+func (l *links) make(id peer.ID) (*link, error) {
 	n := l.node
 	client, err := tunnel.NewClient(tunnel.ClientConfig{
 		Tunnel: id.String(), Address: id.String(), Config: tunnel.Config{Name: n.ID(), KeepAlive: n.cfg.KeepAlive, ResumeWindow: resumeWindow, Logger: n.log},
@@ -68,14 +106,42 @@ func (l *links) to(id peer.ID) (*link, error) {
 	if l.peers == nil {
 		l.peers = map[peer.ID]*link{}
 	}
-	made := &link{peer: id, client: client, used: time.Now()}
+	made := &link{peer: id, client: client}
 	l.peers[id] = made
 	n.host.ConnManager().Protect(id, tagLink)
 	return made, nil
 }
 
+// makeRoom makes room for one more link, to a peer that is connected (met) or not: it takes out the one that was used longest ago, and first
+// of those whose peer has never been connected, and returns it to be closed; nil: there is room. mu is held.
+func (l *links) makeRoom(met bool) (out *link, err error) {
+	failing := 0
+	for _, k := range l.peers {
+		if !k.met {
+			failing++
+		}
+	}
+	full := len(l.peers) >= l.most
+	if !full && (met || failing < l.mostFailing) {
+		return nil, nil
+	}
+	for _, k := range l.peers {
+		switch {
+		case k.calls > 0 || k.met && (!full || k.client.Stats().Streams > 0):
+		case out == nil, out.met && !k.met, out.met == k.met && k.used.Before(out.used):
+			out = k
+		}
+	}
+	if out == nil {
+		return nil, fmt.Errorf("%w: services of %d peers are in use, %d of which have never been connected", ErrBusy, len(l.peers), failing)
+	}
+	l.forget(out.peer)
+	return out, nil
+}
+
 // openStream opens a libp2p stream for a tunnel.
 func (n *Node) openStream(ctx context.Context, id peer.ID) (net.Conn, error) {
+	n.locate(id)
 	ctx, cancel := context.WithTimeout(network.WithAllowLimitedConn(ctx, "tunnel"), n.cfg.DialTimeout)
 	defer cancel()
 	s, err := n.host.NewStream(ctx, id, protocolTunnel)
@@ -91,7 +157,7 @@ func (l *links) note(id peer.ID, s network.Stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.peers[id]; k != nil {
-		k.stream = s
+		k.stream, k.met = s, true
 	}
 }
 
@@ -104,19 +170,23 @@ func (l *links) tidy() {
 		case <-l.node.life.Done():
 			return
 		case now := <-look.C:
-			l.drop(now.Add(-idleLink))
+			l.drop(now)
 		}
 	}
 }
 
-// drop closes the links that have had no connection to a service since a moment.
-func (l *links) drop(since time.Time) {
+// drop closes the links that have not been used for too long.
+func (l *links) drop(now time.Time) {
 	var idle []*link
 	l.mu.Lock()
 	for id, k := range l.peers {
-		if k.client.Stats().Streams > 0 {
-			k.used = time.Now()
-		} else if k.used.Before(since) {
+		limit := idleLink
+		if !k.met {
+			limit = failedLink
+		}
+		if k.calls > 0 || k.client.Stats().Streams > 0 {
+			k.used = now
+		} else if now.Sub(k.used) > limit {
 			idle = append(idle, k)
 			l.forget(id)
 		}

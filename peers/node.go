@@ -70,8 +70,10 @@ func New(cfg Config) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, id: h.ID(), host: h, log: cfg.Logger.With("node", h.ID().String())}
 	n.life, n.end = context.WithCancel(context.Background())
-	n.circuits.node = n
-	n.links.node, n.known.node, gate.node, n.offenders = n, n, n, gate
+	n.circuits.init(n, cfg.Relays)
+	n.known.init(n)
+	n.links.node, n.links.most, n.links.mostFailing = n, maxLinks, maxFailing
+	gate.node, n.offenders = n, gate
 	if err := n.start(); err != nil {
 		n.Close()
 		return nil, err
@@ -106,7 +108,7 @@ func (n *Node) start() error {
 	if err := n.startRelay(); err != nil {
 		return err
 	}
-	n.circuits.start(n.cfg.Relays)
+	n.circuits.start()
 	n.host.Network().Notify(&network.NotifyBundle{ConnectedF: n.straighten})
 	n.known.start()
 	n.known.set(n.cfg.Bootstrap)

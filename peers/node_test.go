@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	ma "github.com/multiformats/go-multiaddr"
+
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/peers"
 )
@@ -136,6 +138,74 @@ func TestUnknownPeers(t *testing.T) {
 		if !errors.As(err, &e) || want.is != nil && !errors.Is(err, want.is) || !strings.Contains(err.Error(), want.text) {
 			t.Errorf("%v: %v, want %q", target, err, want.text)
 		}
+	}
+}
+
+// reach connects to a node's service, and goes on trying on a machine that is busy, unless it is refused for want of room.
+func reach(t *testing.T, n, other *peers.Node) (c io.Closer) {
+	t.Helper()
+	conntest.Eventually(t, "it is called", func() bool {
+		conn, err := n.Dial(soon(t), peers.Target{Peer: other.ID(), Service: "echo"})
+		if errors.Is(err, peers.ErrBusy) {
+			t.Fatal(err)
+		}
+		c = conn
+		return err == nil
+	})
+	return c
+}
+
+// TestCallsToNobody: calls to nodes that there are not, however many, keep no real one out, and are forgotten.
+func TestCallsToNobody(t *testing.T) {
+	const most, failing = 6, 3
+	var far []*peers.Node
+	var addrs []string
+	for range most {
+		n, _ := start(t, peers.Config{Services: []peers.Service{echo(t)}})
+		far, addrs = append(far, n), append(addrs, n.Addrs()...)
+	}
+	near, _ := start(t, peers.Config{Bootstrap: addrs})
+	near.BoundLinks(most, failing)
+	for range 2 * most {
+		id, err := peers.ParseID(idOf(t, newKey(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		near.Host().Peerstore().AddAddrs(id, []ma.Multiaddr{ma.StringCast("/ip4/127.0.0.1/tcp/1")}, time.Hour)
+		if _, err := near.Dial(soon(t), peers.Target{Peer: id.String(), Service: "echo"}); !errors.Is(err, peers.ErrNotConnected) {
+			t.Fatal(err)
+		}
+		if n := near.Links(); n > failing {
+			t.Fatalf("%d links to nobody, of %d", n, failing)
+		}
+	}
+	var open []io.Closer
+	for _, n := range far { // those to nobody give way
+		connected(t, near, n)
+		open = append(open, reach(t, near, n))
+	}
+	more, _ := start(t, peers.Config{Services: []peers.Service{echo(t)}})
+	if err := near.SetBootstrap(append(addrs, more.Addrs()...)); err != nil {
+		t.Fatal(err)
+	}
+	connected(t, near, more)
+	target := peers.Target{Peer: more.ID(), Service: "echo"}
+	if _, err := near.Dial(soon(t), target); !errors.Is(err, peers.ErrBusy) || !strings.Contains(err.Error(), "services of 6 peers are in use") {
+		t.Error(err)
+	}
+	_ = open[0].Close()
+	conntest.Eventually(t, "one is idle", func() bool { return near.Active() == most-1 })
+	open[0] = reach(t, near, more) // in the place of the idle one
+	for _, c := range open {
+		_ = c.Close()
+	}
+	conntest.Eventually(t, "all are idle", func() bool { return near.Active() == 0 })
+	near.Tidy(time.Now().Add(time.Hour))
+	if n := near.Links(); n != 0 {
+		t.Errorf("%d links are kept for ever", n)
+	}
+	if _, err := near.Dial(soon(t), peers.Target{Peer: someID, Service: "echo"}); !errors.Is(err, peers.ErrNotConnected) || near.Links() != 0 {
+		t.Errorf("%v, %d links: one is made to a peer without an address", err, near.Links())
 	}
 }
 

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -28,6 +29,7 @@ type offenders struct {
 	mu     sync.Mutex // held for a few instructions
 	closed bool
 	all    map[peer.ID]*offender
+	named  lineLimit // identities cost nothing
 }
 
 type offender struct {
@@ -68,10 +70,10 @@ func (o *offenders) note(id peer.ID, err error) {
 	}
 	o.mu.Unlock()
 	if first {
-		o.node.log.Warn("peers: a peer misbehaves", "peer", id.String(), "error", err)
+		o.named.log(o.node.log, slog.LevelWarn, "peers: a peer misbehaves", "peer", id.String(), "error", err)
 	}
 	if block {
-		o.node.log.Warn("peers: a peer is blocked, because it goes on misbehaving", "peer", id.String(), "for", blockTime, "error", err)
+		o.named.log(o.node.log, slog.LevelWarn, "peers: a peer is blocked, because it goes on misbehaving", "peer", id.String(), "for", blockTime, "error", err)
 	}
 }
 
@@ -178,7 +180,7 @@ type lineLimit struct {
 	skipped int
 }
 
-func (l *lineLimit) warn(log *slog.Logger, msg string, args ...any) {
+func (l *lineLimit) log(log *slog.Logger, level slog.Level, msg string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := time.Now(); now.Sub(l.began) >= time.Second {
@@ -188,6 +190,9 @@ func (l *lineLimit) warn(log *slog.Logger, msg string, args ...any) {
 		l.skipped++
 		return
 	}
-	log.Warn(msg, append(args, "unlogged_before", l.skipped)...)
-	l.skipped = 0
+	if l.skipped > 0 {
+		args = append(args, "unlogged_before", l.skipped)
+		l.skipped = 0
+	}
+	log.Log(context.Background(), level, msg, args...)
 }

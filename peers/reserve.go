@@ -25,23 +25,27 @@ type circuits struct {
 
 	mu    sync.Mutex // held for a few instructions
 	addrs map[peer.ID][]ma.Multiaddr
-	lost  map[peer.ID]chan struct{} // has a place: the relay's last connection has gone
-	work  sync.WaitGroup
+
+	// Of the configuration; these do not change after init.
+	relays map[peer.ID]peer.AddrInfo
+	lost   map[peer.ID]chan struct{} // has a place: the relay's last connection has gone
+	work   sync.WaitGroup
 }
 
-// start begins to ask the relays of the configuration.
-func (c *circuits) start(texts []string) {
-	relays := map[peer.ID]peer.AddrInfo{}
+// init reads the relays of the configuration.
+func (c *circuits) init(n *Node, texts []string) {
+	c.node, c.addrs, c.relays, c.lost = n, map[peer.ID][]ma.Multiaddr{}, map[peer.ID]peer.AddrInfo{}, map[peer.ID]chan struct{}{}
 	for _, text := range texts {
 		info, _ := ParsePeer(text) // Verify has
-		all := relays[info.ID]
+		all := c.relays[info.ID]
 		all.ID, all.Addrs = info.ID, append(all.Addrs, info.Addrs...)
-		relays[info.ID] = all
+		c.relays[info.ID] = all
+		c.lost[info.ID] = make(chan struct{}, 1)
 	}
-	c.addrs, c.lost = map[peer.ID][]ma.Multiaddr{}, map[peer.ID]chan struct{}{}
-	for id := range relays {
-		c.lost[id] = make(chan struct{}, 1)
-	}
+}
+
+// start begins to ask the relays.
+func (c *circuits) start() {
 	c.node.host.Network().Notify(&network.NotifyBundle{DisconnectedF: func(net network.Network, conn network.Conn) {
 		if lost := c.lost[conn.RemotePeer()]; lost != nil && net.Connectedness(conn.RemotePeer()) != network.Connected {
 			select {
@@ -50,12 +54,15 @@ func (c *circuits) start(texts []string) {
 			}
 		}
 	}})
-	for id, info := range relays {
+	for id, info := range c.relays {
 		c.node.host.ConnManager().Protect(id, tagRelay)
 		c.node.host.Peerstore().AddAddrs(id, info.Addrs, peerstore.PermanentAddrTTL)
 		c.work.Go(func() { c.keep(c.node.life, info) })
 	}
 }
+
+// has reports whether a peer is one of the relays of the configuration.
+func (c *circuits) has(id peer.ID) bool { return c.lost[id] != nil }
 
 // keep has a place at a relay until ctx ends.
 func (c *circuits) keep(ctx context.Context, relay peer.AddrInfo) {

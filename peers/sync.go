@@ -27,7 +27,8 @@ const protocolTable protocol.ID = "/headpond/table/1"
 const (
 	syncInterval = 30 * time.Second
 	syncTime     = 20 * time.Second // for one table: 32 MiB at 1.6 MiB/s
-	maxSyncs     = 4                // at a time
+	recordTime   = 3 * time.Second  // for one record of it
+	maxSyncs     = 4                // at a time, each of another neighbour, beside those of bootstrap peers
 	tableRate    = 0.5              // tables a second that one neighbour may ask for
 	tableBurst   = 4
 )
@@ -39,6 +40,7 @@ type syncer struct {
 	places chan struct{}
 
 	mu     sync.Mutex
+	asking map[peer.ID]bool // those whose table is being read
 	asked  buckets
 	closed bool
 	work   sync.WaitGroup
@@ -49,7 +51,7 @@ func newSyncer(n *Node) (*syncer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("peers: %w", err)
 	}
-	s := &syncer{node: n, events: events, places: make(chan struct{}, maxSyncs), asked: newBuckets(tableRate, tableBurst)}
+	s := &syncer{node: n, events: events, places: make(chan struct{}, maxSyncs), asking: map[peer.ID]bool{}, asked: newBuckets(tableRate, tableBurst)}
 	n.host.SetStreamHandler(protocolTable, s.serve)
 	n.work.Go(s.run)
 	return s, nil
@@ -82,22 +84,32 @@ func (s *syncer) run() {
 	}
 }
 
-// ask asks a neighbour for its table, unless there are enough that are asked.
+// ask asks a neighbour for its table, unless it or enough others are being asked. For bootstrap peers there is always a place: the others could
+// hold all of them.
 func (s *syncer) ask(id peer.ID) {
+	trusted := s.node.known.has(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || s.asking[id] {
 		return
 	}
-	select {
-	case s.places <- struct{}{}:
-	default:
-		return // these know as much
+	if !trusted {
+		select {
+		case s.places <- struct{}{}:
+		default:
+			return // these know as much
+		}
 	}
+	s.asking[id] = true
 	s.work.Go(func() {
-		defer func() { <-s.places }()
 		if err := s.fetch(id); err != nil && s.node.life.Err() == nil {
 			s.node.log.Debug("peers: a neighbour does not tell its table", "peer", id.String(), "error", err)
+		}
+		s.mu.Lock()
+		delete(s.asking, id)
+		s.mu.Unlock()
+		if !trusted {
+			<-s.places
 		}
 	})
 }
@@ -112,11 +124,16 @@ func (s *syncer) fetch(id peer.ID) error {
 	}
 	defer func() { _ = st.Reset() }()
 	defer context.AfterFunc(s.node.life, func() { _ = st.Reset() })()
-	if err := errors.Join(st.SetDeadline(time.Now().Add(syncTime)), st.CloseWrite()); err != nil {
+	end := time.Now().Add(syncTime)
+	if err := st.SetDeadline(end); err != nil {
 		return err
 	}
+	_ = st.CloseWrite() // which fails once the neighbour has answered
 	r := bufio.NewReaderSize(st, 64<<10)
 	for range maxEntries + 1 {
+		if next := time.Now().Add(recordTime); next.Before(end) {
+			_ = st.SetReadDeadline(next) // a neighbour that stalls
+		}
 		var head [8]byte
 		if _, err := io.ReadFull(r, head[:]); err != nil {
 			if errors.Is(err, io.EOF) {
@@ -143,7 +160,12 @@ func (s *syncer) fetch(id peer.ID) error {
 
 // serve sends the table.
 func (s *syncer) serve(st network.Stream) {
-	defer func() { _ = st.Reset() }()
+	sent := false
+	defer func() {
+		if !sent { // of a QUIC stream that is closed, a reset would take back what is on its way
+			_ = st.Reset()
+		}
+	}()
 	s.mu.Lock()
 	ok := !s.closed && s.asked.take(st.Conn().RemotePeer(), time.Now())
 	s.mu.Unlock()
@@ -162,9 +184,7 @@ func (s *syncer) serve(st network.Stream) {
 			return
 		}
 	}
-	if w.Flush() == nil {
-		_ = st.Close()
-	}
+	sent = w.Flush() == nil && st.Close() == nil
 }
 
 // told is a record, and how long it is to be believed.

@@ -3,6 +3,7 @@ package peers
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -16,7 +17,13 @@ import (
 const (
 	maxEntries    = 2000
 	maxTableBytes = 32 << 20
-	// maxPast bounds the memory of nodes that are gone. It is kept for longer than a record can be replayed.
+	// vouchedShare is the part of the table for nodes that are known only because neighbours at one address tell of them: in a network of a
+	// few hundred nodes most are heard of from bootstrap peers, or are connected.
+	vouchedShare = 8
+	// trustedShare is the part that is kept for what bootstrap peers bring, whoever else fills the rest.
+	trustedShare = 2
+	// maxPast bounds the memory of nodes that are gone. It is kept for longer than a record can be replayed. Goodbyes of nodes that were never
+	// in the table take at most half of it.
 	maxPast  = 10_000
 	pastLife = 2*maxSkew + maxLife
 )
@@ -25,13 +32,34 @@ const (
 var (
 	errKnown = errors.New("known already")
 	errFull  = errors.New("the table is full")
+	errShare = fmt.Errorf("%w for this neighbour: at most %d nodes that are not connected here are taken from those at one address that are not under \"bootstrap\"", errFull, maxEntries/vouchedShare)
+)
+
+// source is what an entry is counted against, so that no neighbour fills the table.
+type source struct {
+	kind sourceKind
+	name string // a peer ID, or the address of neighbours
+}
+
+// sourceKind is how much is known of the node of an entry.
+type sourceKind uint8
+
+const (
+	vouched   sourceKind = iota // a neighbour at an address says that there is such a node
+	trusted                     // a bootstrap peer says so
+	connected                   // the node is connected, and has proved its identity
 )
 
 // table is what this node knows of the services of others. It knows no clock and no network; its user has a lock.
 type table struct {
+	max     int // nodes
 	entries map[peer.ID]*entry
 	past    map[peer.ID]past
 	bytes   int // of the records
+
+	sources   map[source]int                  // how many entries are counted against each
+	kinds     [connected + 1]int              // and against all of a kind
+	providers map[string]map[peer.ID]struct{} // of each service
 }
 
 // entry is a node that offers services.
@@ -39,6 +67,7 @@ type entry struct {
 	id      peer.ID
 	record  *nodeRecord
 	sealed  []byte    // as it was signed
+	source  source    // it is counted against
 	since   time.Time // the node has been in the table
 	expires time.Time
 }
@@ -49,36 +78,121 @@ type past struct {
 	until  time.Time
 }
 
-func newTable() *table { return &table{entries: map[peer.ID]*entry{}, past: map[peer.ID]past{}} }
+func newTable(most int) *table {
+	return &table{
+		max: most, entries: map[peer.ID]*entry{}, past: map[peer.ID]past{}, sources: map[source]int{}, providers: map[string]map[peer.ID]struct{}{},
+	}
+}
 
-// put takes a verified record, which is believed for so long as life says, at most as long as the record does. fresh says that the node was not
-// in the table, gone that it leaves. The error wraps errKnown or errFull.
-func (t *table) put(id peer.ID, r *nodeRecord, sealed []byte, life time.Duration, now time.Time) (fresh, gone bool, err error) {
+// change is what a record has changed.
+type change struct {
+	fresh   bool // the node was not in the table
+	gone    bool // it leaves
+	evicted bool // another one had to
+}
+
+// put takes a verified record, which is believed for so long as life says, at most as long as the record does, and counts it against from. The
+// error wraps errKnown or errFull.
+func (t *table) put(id peer.ID, r *nodeRecord, sealed []byte, from source, life time.Duration, now time.Time) (c change, err error) {
 	if t.knows(id, r) {
-		return false, false, errKnown
+		return c, errKnown
 	}
 	old := t.entries[id]
 	if len(r.Services) == 0 {
 		t.drop(id, r.Issued, now)
-		return false, old != nil, nil
+		return change{gone: old != nil}, nil
 	}
-	size := len(sealed)
+	e := &entry{id: id, record: r, sealed: sealed, source: from, since: now, expires: now.Add(min(life, r.life()))}
 	if old != nil {
-		size -= len(old.sealed)
-	} else if len(t.entries) >= maxEntries {
-		return false, false, errFull
-	}
-	if t.bytes+size > maxTableBytes {
-		return false, false, errFull
-	}
-	t.bytes += size
-	e := &entry{id: id, record: r, sealed: sealed, since: now, expires: now.Add(min(life, r.life()))}
-	if old != nil {
+		t.remove(old)
 		e.since = old.since
 	}
-	t.entries[id] = e
+	if c.evicted, err = t.makeRoom(e, old); err != nil {
+		if old != nil {
+			t.add(old)
+		}
+		return c, err
+	}
+	t.add(e)
 	delete(t.past, id)
-	return old == nil, false, nil
+	c.fresh = old == nil
+	return c, nil
+}
+
+// makeRoom makes room for an entry, in the place of old if that is not nil.
+func (t *table) makeRoom(e, old *entry) (evicted bool, err error) {
+	if t.bytes+len(e.sealed) > maxTableBytes {
+		return false, errFull
+	}
+	if e.source.kind == vouched && t.sources[e.source] >= t.max/vouchedShare {
+		if old == nil || old.source.kind == connected { // it is not any more
+			return false, errShare
+		}
+		e.source = old.source
+	}
+	if len(t.entries) < t.max {
+		return false, nil
+	}
+	victim := t.victim(e.source)
+	if victim == nil {
+		return false, errFull
+	}
+	t.remove(victim)
+	return true, nil
+}
+
+// victim returns the entry that makes room in a full table for one of a source: the youngest of the source with the most, so that a flood
+// displaces itself first. nil: none has more than that source would have.
+func (t *table) victim(from source) *entry {
+	entitled := from.kind == trusted && t.kinds[trusted] < t.max/trustedShare
+	most, largest := t.sources[from]+1, source{}
+	if entitled {
+		most = 0
+	}
+	for s, n := range t.sources {
+		spared := s.kind == trusted && (entitled || t.kinds[trusted] <= t.max/trustedShare)
+		if n > most && !spared {
+			most, largest = n, s
+		}
+	}
+	var youngest *entry
+	for _, e := range t.entries {
+		if e.source == largest && (youngest == nil || e.since.After(youngest.since)) {
+			youngest = e
+		}
+	}
+	return youngest
+}
+
+// add puts an entry in, which is not there.
+func (t *table) add(e *entry) {
+	t.entries[e.id] = e
+	t.bytes += len(e.sealed)
+	t.sources[e.source]++
+	t.kinds[e.source.kind]++
+	for _, s := range e.record.Services {
+		all := t.providers[s.Name]
+		if all == nil {
+			all = map[peer.ID]struct{}{}
+			t.providers[s.Name] = all
+		}
+		all[e.id] = struct{}{}
+	}
+}
+
+// remove takes an entry out, which is there.
+func (t *table) remove(e *entry) {
+	delete(t.entries, e.id)
+	t.bytes -= len(e.sealed)
+	if t.sources[e.source]--; t.sources[e.source] == 0 {
+		delete(t.sources, e.source)
+	}
+	t.kinds[e.source.kind]--
+	for _, s := range e.record.Services {
+		if delete(t.providers[s.Name], e.id); len(t.providers[s.Name]) == 0 {
+			delete(t.providers, s.Name)
+		}
+	}
 }
 
 // knows reports whether a record says nothing new: the node has said something later, or the same.
@@ -93,8 +207,9 @@ func (t *table) knows(id peer.ID, r *nodeRecord) bool {
 // drop takes a node out, and remembers what it has said last.
 func (t *table) drop(id peer.ID, issued int64, now time.Time) {
 	if e := t.entries[id]; e != nil {
-		t.bytes -= len(e.sealed)
-		delete(t.entries, id)
+		t.remove(e)
+	} else if len(t.past) >= maxPast/2 {
+		return
 	}
 	if len(t.past) >= maxPast {
 		for other := range t.past { // any: a flood has made them
@@ -117,31 +232,30 @@ func (t *table) expire(now time.Time) (gone []peer.ID) {
 	return gone
 }
 
+// offer is what a node that is in the table offers under a name, which is among its services.
+func (e *entry) offer(service string) Offer {
+	return e.record.Services[slices.IndexFunc(e.record.Services, func(o Offer) bool { return o.Name == service })]
+}
+
 // offering returns the nodes that offer a service, in the order in which to try them: those of the highest rank first, and of these those with
-// the most room, and any of those that are alike. A rank of 0 leaves a node out; nil: all have the same. known is how many offer it.
-func (t *table) offering(service string, busy func(peer.ID) int, rank func(Offer) int) (ids []peer.ID, known int) {
+// the most room, and any of those that are alike. A rank of 0 leaves a node out. known is how many offer it.
+func (t *table) offering(service string, busy func(peer.ID) int, rank func(peer.ID, Offer) int) (ids []peer.ID, known int) {
 	type candidate struct {
 		id   peer.ID
 		rank int
 		load float64
 	}
 	var all []candidate
-	for id, e := range t.entries {
-		i := slices.IndexFunc(e.record.Services, func(o Offer) bool { return o.Name == service })
-		if i < 0 {
-			continue
-		}
+	for id := range t.providers[service] {
+		o := t.entries[id].offer(service)
 		known++
-		of := 1
-		if rank != nil {
-			of = rank(e.record.Services[i])
-		}
+		of := rank(id, o)
 		if of == 0 {
 			continue
 		}
-		load := float64(e.record.Services[i].Load) + float64(busy(id))
-		if room := e.record.Services[i].Capacity; room > 0 {
-			load /= float64(room)
+		load := float64(o.Load) + float64(busy(id))
+		if o.Capacity > 0 {
+			load /= float64(o.Capacity)
 		}
 		all = append(all, candidate{id, of, load})
 	}

@@ -28,7 +28,7 @@ type modelEntry struct {
 // TestTableAgainstModel drives a table and the model with the same records, in any order.
 func TestTableAgainstModel(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	table, m := peers.NewTable(), model{map[string]modelEntry{}, map[string]int64{}}
+	table, m := peers.NewTable(peers.MaxEntries), model{map[string]modelEntry{}, map[string]int64{}}
 	now := time.Unix(1_000_000, 0)
 	for step := range 20_000 {
 		now = now.Add(time.Duration(r.IntN(300)) * time.Millisecond)
@@ -75,7 +75,7 @@ func TestTableAgainstModel(t *testing.T) {
 }
 
 func TestTableBounds(t *testing.T) {
-	table, now := peers.NewTable(), time.Unix(1_000_000, 0)
+	table, now := peers.NewTable(peers.MaxEntries), time.Unix(1_000_000, 0)
 	for i := range peers.MaxEntries {
 		if _, _, err := table.Put(fmt.Sprint(i), 1, 10, time.Minute, now, "s"); err != nil {
 			t.Fatal(err)
@@ -109,7 +109,7 @@ func TestTableBounds(t *testing.T) {
 
 // TestTableOrder: those with the most room come first, and those that are alike take turns.
 func TestTableOrder(t *testing.T) {
-	table, now := peers.NewTable(), time.Unix(1_000_000, 0)
+	table, now := peers.NewTable(peers.MaxEntries), time.Unix(1_000_000, 0)
 	for _, id := range []string{"a", "b", "c"} {
 		if _, _, err := table.Put(id, 1, 10, time.Minute, now, "s"); err != nil {
 			t.Fatal(err)

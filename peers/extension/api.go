@@ -49,6 +49,7 @@ func init() {
 		Config: config.ListenerProtocol{
 			Name: Protocol, Section: &Listener{}, NoUpstream: "the path of a request says which service it is for",
 			Check: func(c *config.Checker, l *config.Listener) {
+				reportDoubles(c, "providers", config.SectionOf[Listener](l).Providers)
 				if nodeOf(c.Config) == nil {
 					c.Report(c.Mark(&l.Protocol), "protocol: %q has paths to services of other nodes, and this gateway is none: \"peers\" is missing", Protocol)
 				}
@@ -61,6 +62,7 @@ func init() {
 type Listener struct {
 	HeaderTimeout time.Duration `conf:"header_timeout" default:"10m" min:"1ms" max:"24h"` // until an answer begins
 	Timeout       time.Duration `conf:"timeout" default:"15m" min:"1ms" max:"24h"`        // a request as a whole
+	Providers     []Provider    `conf:"providers" single:"true" maxlen:"1000"`            // nodes that are trusted with requests to services by name; empty: all
 }
 
 // apiConfig is the configuration of an api.
@@ -199,7 +201,7 @@ func (a *api) routeOf(r *http.Request) (to *route, status int, err error) {
 	case !strings.HasPrefix(r.URL.Path, "/v1/") || name == "":
 		return nil, http.StatusNotFound, errBadRoute
 	case kind == "service":
-		targets, err := choose(node, name, r)
+		targets, err := choose(node, name, a.cfg.Load().own.Providers, r)
 		switch {
 		case errors.Is(err, errNobody):
 			return nil, http.StatusBadRequest, fmt.Errorf("%w %q", err, name)

@@ -3,6 +3,7 @@ package extension
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -59,20 +60,15 @@ func checkService(c *config.Checker, s *Service) {
 	if len(s.Allow) == 0 {
 		c.Warn(c.Mark(&s.Allow, &s.Name), "nobody may call it: list peer IDs under \"allow\", or write \"allow: %s\"", Anyone)
 	}
-	seen := map[Caller]bool{}
-	for i := range s.Allow {
-		if a := s.Allow[i]; seen[a] && a != "" {
-			c.Report(c.Mark(&s.Allow[i]), "allow: %q is there already", config.Clip(string(a)))
-		}
-		seen[s.Allow[i]] = true
-	}
-	if p := nodeOf(c.Config); p != nil && seen[Anyone] && p.NetworkKey.IsZero() {
+	reportDoubles(c, "allow", s.Allow)
+	if p := nodeOf(c.Config); p != nil && slices.Contains(s.Allow, Anyone) && p.NetworkKey.IsZero() {
 		c.Warn(c.Mark(&s.Allow), "allow: %s: every program that can reach this node can call it; set \"network_key\" under \"peers\", or list peer IDs", Anyone)
 	}
 }
 
 // checkUpstream checks endpoints that are services of other nodes.
 func checkUpstream(c *config.Checker, u *config.Upstream) {
+	checkProviders(c, u)
 	for i := range u.Endpoints {
 		e := &u.Endpoints[i]
 		if !strings.HasPrefix(e.Address, EndpointPrefix) {
@@ -87,6 +83,36 @@ func checkUpstream(c *config.Checker, u *config.Upstream) {
 	}
 	if carried(u) && u.Protocol == config.TCP && u.Pool.MinIdle > 0 {
 		c.Report(c.Mark(&u.Pool.MinIdle), "min_idle: nothing is gained by opening connections to another node ahead of demand; set it at the upstream of its service")
+	}
+}
+
+// checkProviders checks who is trusted with services that are called by name: every node of the network can offer one by any name.
+func checkProviders(c *config.Checker, u *config.Upstream) {
+	own := config.PartOf[UpstreamKeys](u)
+	var named *config.Endpoint
+	for i := range u.Endpoints {
+		if t, ok := targetOf(u.Endpoints[i].Address); ok && t.Peer == "" && t.Service != "" && named == nil {
+			named = &u.Endpoints[i]
+		}
+	}
+	reportDoubles(c, "providers", own.Providers)
+	switch {
+	case len(own.Providers) > 0 && named == nil:
+		c.Report(c.Mark(&own.Providers), "providers: the upstream has no endpoint \"%sSERVICE\", whose connections they could get", EndpointPrefix)
+	case len(own.Providers) == 0 && named != nil && u.Protocol != config.HTTP:
+		c.Warn(c.Mark(named), "endpoint %q: every node of the network can offer a service by that name and gets these connections; list peer IDs under \"providers\"",
+			named.Address)
+	}
+}
+
+// reportDoubles reports what is in a list of IDs twice.
+func reportDoubles[T ~string](c *config.Checker, key string, list []T) {
+	seen := map[T]bool{}
+	for i, text := range list {
+		if seen[text] && text != "" {
+			c.Report(c.Mark(&list[i]), "%s: %q is there already", key, config.Clip(string(text)))
+		}
+		seen[text] = true
 	}
 }
 

@@ -18,7 +18,7 @@ const EndpointPrefix = "p2p:"
 
 func init() {
 	extend.RegisterExtension(extend.Extension{New: newPart, Config: config.Extension{
-		File: &FileKeys{}, Endpoints: map[string]func(string) error{EndpointPrefix: checkTarget},
+		File: &FileKeys{}, Upstream: &UpstreamKeys{}, Endpoints: map[string]func(string) error{EndpointPrefix: checkTarget},
 		Check: check, CheckUpstream: checkUpstream, Far: carried,
 		Suffices: func(cfg *config.Config) bool { return nodeOf(cfg) != nil },
 	}})
@@ -30,6 +30,26 @@ type FileKeys struct {
 	Peers    *Peers    `conf:"peers"`                                             // nil: this gateway is no node
 	Services []Service `conf:"services" key:"Name" scope:"service" maxlen:"1000"` // what other nodes may call
 }
+
+// UpstreamKeys are the keys of an upstream.
+type UpstreamKeys struct {
+	// Providers are the nodes that are trusted with the connections of "p2p:service" endpoints; empty: all that offer the service.
+	Providers []Provider `conf:"providers" single:"true" maxlen:"1000"`
+}
+
+// Provider is the ID of a node that is trusted with a service.
+type Provider string
+
+// Check implements config.Checked.
+func (Provider) Check(text string) error {
+	if _, err := peers.ParseID(text); err != nil {
+		return fmt.Errorf("want a peer ID such as 12D3KooW…, as `headpond peers id` prints at that node")
+	}
+	return nil
+}
+
+// choiceOf is what a list of providers allows.
+func choiceOf(list []Provider) peers.Choice { return peers.Choice{Providers: texts(list)} }
 
 // Peers is the section "peers": this gateway as a node.
 type Peers struct {

@@ -51,15 +51,22 @@ func TestMistakesInTheFile(t *testing.T) {
 		"peers: {key: k}\n" + listening("p2p:"+someID+"/db") + "\n    tls: {}":                     `"server_name" is missing: the host behind endpoint`,
 		"peers: {key: k}\n" + listening("p2p:"+someID+"/db") + "\n    pool: {min_idle: 2}":         `min_idle: nothing is gained by opening connections to another node ahead of demand`,
 		"peers: {key: k}\n" + listening("p2p:"+someID+"/db") + "\n  t: {endpoints: [\"p2p:x/y\"]}": `"x" is no peer ID`,
+		"peers: {key: k}\n" + listening("p2p:db"):                                                  `p.yaml:5:17: warning: upstream "far": endpoint "p2p:db": every node of the network can offer a service by that name and gets these connections; list peer IDs under "providers"`,
+		"peers: {key: k}\n" + listening("p2p:db") + "\n    providers: [bob]":                       `want a peer ID such as 12D3KooW`,
+		"peers: {key: k}\n" + listening("p2p:db") + "\n    providers: [{id}, {id}]":                `p.yaml:6:71: upstream "far": providers: "{id}" is there already`,
+		"peers: {key: k}\n" + listening("p2p:{id}/db") + "\n    providers: {id}":                   `providers: the upstream has no endpoint "p2p:SERVICE"`,
 	} {
+		want = strings.ReplaceAll(want, "{id}", someID)
 		text = strings.NewReplacer("{id}", someID, "{hex}", strings.Repeat("0123456789abcdef", 4)).Replace(text)
 		_, problems := config.Parse("p.yaml", []byte(text))
 		if got := problems.String(); !strings.Contains(got, want) {
 			t.Errorf("%s:\n%s\nwant\n%s", text, got, want)
 		}
 	}
-	if _, problems := config.Parse("p.yaml", []byte("peers: {key: node.key}")); problems != nil {
-		t.Error(problems)
+	for _, text := range []string{"peers: {key: node.key}", "peers: {key: k}\n" + listening("p2p:db") + "\n    providers: " + someID} {
+		if _, problems := config.Parse("p.yaml", []byte(text)); problems != nil {
+			t.Error(problems)
+		}
 	}
 	if left, _ := filepath.Glob("*"); len(left) != 1 {
 		t.Errorf("a check has made something: %v", left)

@@ -18,11 +18,13 @@ func (p *part) Dialer(u *config.Upstream) (extend.Dialer, bool) {
 	if !carried(u) {
 		return extend.Dialer{}, false
 	}
-	return extend.Dialer{Dial: p.dial, Probe: p.dial}, true
+	choice := choiceOf(config.PartOf[UpstreamKeys](u).Providers)
+	dial := func(ctx context.Context, endpoint string) (net.Conn, error) { return p.dial(ctx, endpoint, choice) }
+	return extend.Dialer{Dial: dial, Probe: dial}, true
 }
 
 // dial connects to an endpoint. An upstream may have such of both kinds.
-func (p *part) dial(ctx context.Context, endpoint string) (net.Conn, error) {
+func (p *part) dial(ctx context.Context, endpoint string, choice peers.Choice) (net.Conn, error) {
 	target, ok := targetOf(endpoint)
 	if !ok {
 		return netaddr.Dial(ctx, endpoint)
@@ -31,11 +33,19 @@ func (p *part) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	if node == nil {
 		return nil, fmt.Errorf("endpoint %s: %w", endpoint, errStarting)
 	}
-	c, err := node.Dial(ctx, target)
+	c, err := connectTo(ctx, node, target, choice)
 	if err != nil {
 		return nil, err
 	}
 	return tunnel.Pooled(c), nil
+}
+
+// connectTo connects to a service of the node that the target names, or of one that the choice allows.
+func connectTo(ctx context.Context, node *peers.Node, target peers.Target, choice peers.Choice) (*tunnel.Conn, error) {
+	if target.Peer == "" {
+		return node.DialService(ctx, target.Service, choice)
+	}
+	return node.Dial(ctx, target)
 }
 
 // Carrier implements extend.Part.

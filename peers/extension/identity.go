@@ -104,22 +104,6 @@ func textOf(value json.RawMessage) string {
 	return string(value)
 }
 
-// keysOf are the keys that the groups of a service are about.
-func keysOf(offers []peers.OfferStatus, service string) map[string]bool {
-	keys := map[string]bool{}
-	for _, o := range offers {
-		if o.Name != service {
-			continue
-		}
-		for _, g := range o.Groups {
-			if key, _, ok := strings.Cut(g, "="); ok {
-				keys[key] = true
-			}
-		}
-	}
-	return keys
-}
-
 // hasBody reports whether a request has something to peek at.
 func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
@@ -134,16 +118,17 @@ var (
 	errBadRoute = errors.New("want /v1/service/SERVICE/…, /v1/p2p/PEERID/SERVICE/… or /v1/_service/SERVICE/…")
 )
 
-// choose returns the nodes that a request to a service may go to, in the order in which to try them.
-func choose(n *peers.Node, service string, r *http.Request) ([]peers.Target, error) {
-	var rank func(peers.Offer) int
+// choose returns the nodes that a request to a service may go to, in the order in which to try them; providers are those that are trusted with
+// it, empty: all.
+func choose(n *peers.Node, service string, providers []Provider, r *http.Request) ([]peers.Target, error) {
+	choice := choiceOf(providers)
 	if hasBody(r) {
 		var ids identities
-		ids, r.Body = peek(r.Body, keysOf(n.Offers(), service))
+		ids, r.Body = peek(r.Body, n.GroupKeys(service))
 		least := leastRank(r.Header)
-		rank = func(o peers.Offer) int { return ids.rank(o, least) }
+		choice.Rank = func(o peers.Offer) int { return ids.rank(o, least) }
 	}
-	targets, known := n.RankedProviders(service, rank)
+	targets, known := n.Providers(service, choice)
 	switch {
 	case known == 0:
 		return nil, errNobody

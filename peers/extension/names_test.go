@@ -158,3 +158,39 @@ func gatewayWithoutPeers(t *testing.T) string {
 	gw := gatewaytest.Run(t, gatewaytest.Parse(t, "admin: 127.0.0.1:0\nlisteners: [{name: raw, protocol: tcp, listen: \"127.0.0.1:0\", upstream: a}]\nupstreams: {a: {endpoints: [\"127.0.0.1:1\"]}}"))
 	return gw.Addr("admin")
 }
+
+// TestProviders: connections to a service by name go to the nodes that an upstream, or a listener with paths, trusts, and a reload changes which.
+func TestProviders(t *testing.T) {
+	hubKey, _ := keyOf(t)
+	nearKey, nearID := keyOf(t)
+	hub := run(t, hubKey, "", "")
+	serve := func(name string) string {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+		t.Cleanup(server.Close)
+		return `{endpoints: ["` + server.Listener.Addr().String() + `"]}`
+	}
+	one, two := provider(t, hub, nearID, serve("one")), provider(t, hub, nearID, serve("two"))
+	near := run(t, nearKey, hub.addrs(t), `
+listeners:
+  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: svc}
+  - {name: api, protocol: peers, listen: "127.0.0.1:0", peers: {providers: "{trusted}"}}
+upstreams: {svc: {endpoints: ["p2p:svc"], providers: "{trusted}"}}
+`, "{trusted}", one.id)
+	conntest.Eventually(t, "both are found", func() bool { return len(near.offers("svc")) == 2 })
+	all := func(want string) {
+		t.Helper()
+		for range 10 {
+			if got := get(t, near.Addr("web"), "/"); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+			if got := get(t, near.Addr("api"), "/v1/service/svc/"); got != want {
+				t.Errorf("by its path: %s, want %s", got, want)
+			}
+		}
+	}
+	all("one")
+	if err := near.Reload(near.parse(t, one.id, two.id)); err != nil {
+		t.Fatal(err)
+	}
+	all("two")
+}

@@ -33,6 +33,7 @@ type RecordStatus struct {
 	Stale   uint64 `json:"stale"`   // out of date
 	Flooded uint64 `json:"flooded"` // more than a node may send
 	Full    uint64 `json:"full"`    // for which there is no room
+	Evicted uint64 `json:"evicted"` // nodes taken out of a full table for others
 }
 
 // OfferStatus is a service that another node offers, in /api/v1/status.
