@@ -67,7 +67,12 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 
 // listenerConfig is the part every protocol has.
 func (g *Gateway) listenerConfig(l *config.Listener) listener.Config {
+	rate := listener.Rate{}
+	if l.ConnectionRate != nil {
+		rate = listener.Rate(*l.ConnectionRate)
+	}
 	return listener.Config{
+		Allow: l.Allow, Deny: l.Deny, MaxConnsPerSource: l.MaxConnsPerSource, ConnectionRate: rate,
 		Name: l.Name, Protocol: string(l.Protocol), MaxConns: l.MaxConns, MaxQueue: cmp.Or(l.MaxQueue, -1), QueueTimeout: l.QueueTimeout,
 		AcceptProxy: l.AcceptProxy, TrustedProxies: l.TrustedProxies, AccessLog: l.AccessLog, Logger: g.logger, Room: &g.room,
 	}

@@ -40,12 +40,7 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 				delay = 0
 			}
 			s.accepted.Add(1)
-			c := &Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}
-			if !s.track(c) {
-				_ = raw.Close()
-				continue
-			}
-			c.Go(func() { serve(c) })
+			s.receive(&Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}, serve)
 			continue
 		}
 		if !temporary(err) {
@@ -53,6 +48,28 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 		}
 		delay = s.backOff(l, delay, err)
 	}
+}
+
+// receive starts what serves an accepted connection, unless its source is refused.
+func (s *Server) receive(c *Conn, serve func(*Conn)) {
+	cfg := s.config()
+	if !cfg.owesHeader(c) { // else its source is known later
+		switch err := s.checkSource(c, cfg); {
+		case err == nil:
+		case s.tells(err): // which may take a while
+			serve = func(c *Conn) { s.refuseSource(c, err); _ = c.Close(); s.forget(c) }
+		default:
+			s.refuseSource(c, err)
+			_ = c.Close()
+			return
+		}
+	}
+	if !s.track(c) {
+		_ = c.Close()
+		s.uncount(c)
+		return
+	}
+	c.Go(func() { serve(c) })
 }
 
 // backOff waits after a temporary error and returns for how long. It logs

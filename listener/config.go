@@ -55,6 +55,19 @@ type Config struct {
 	// TrustedProxies are the peers whose header is believed; empty with
 	// AcceptProxy = loopback only. Peers on a Unix socket are always trusted.
 	TrustedProxies []netip.Prefix
+	// Allow are the addresses that may connect, empty = all; Deny are those of
+	// them that may not. An address counts in its IPv4 form if it has one. With a
+	// PROXY header that is believed, it is the client's in the header. Clients of
+	// a Unix socket have none, and are let in. A connection that is refused is reset.
+	Allow, Deny []netip.Prefix
+	// MaxConnsPerSource is how many connections one source may have at once,
+	// queued ones included; 0 = any number. A source is an IPv4 address or the
+	// /64 of an IPv6 address. The Handler, if it is a Rejecter, tells a client
+	// that is refused.
+	MaxConnsPerSource int
+	// ConnectionRate is how often one source may connect. A connection beyond it
+	// is reset.
+	ConnectionRate Rate
 	// ProxyTimeout bounds the reading of the header; 0 = DefaultProxyTimeout.
 	ProxyTimeout time.Duration
 	// AccessLog switches Server.Access on: one line per session or request.
@@ -79,9 +92,20 @@ func (c Config) Verify() error {
 	if c.ProxyTimeout < 0 {
 		bad("ProxyTimeout", c.ProxyTimeout, "0 (default) or more")
 	}
-	for _, p := range c.TrustedProxies {
-		if !p.IsValid() {
-			bad("TrustedProxies", p, "valid prefixes such as 10.0.0.0/8")
+	if c.MaxConnsPerSource < 0 {
+		bad("MaxConnsPerSource", c.MaxConnsPerSource, "0 (any number) or more")
+	}
+	if r := c.ConnectionRate; r.Connections < 0 || r.Per < 0 {
+		bad("ConnectionRate", r, "0 (no limit) or more")
+	}
+	for _, l := range []struct {
+		field string
+		list  []netip.Prefix
+	}{{"TrustedProxies", c.TrustedProxies}, {"Allow", c.Allow}, {"Deny", c.Deny}} {
+		for _, p := range l.list {
+			if !p.IsValid() {
+				bad(l.field, p, "valid prefixes such as 10.0.0.0/8")
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -94,6 +118,8 @@ func (c Config) withDefaults() Config {
 	c.MaxQueue = max(c.MaxQueue, 0)
 	c.QueueTimeout = cmp.Or(c.QueueTimeout, DefaultQueueTimeout)
 	c.ProxyTimeout = cmp.Or(c.ProxyTimeout, DefaultProxyTimeout)
+	c.ConnectionRate.Per = cmp.Or(c.ConnectionRate.Per, time.Second)
+	c.TrustedProxies, c.Allow, c.Deny = plainPrefixes(c.TrustedProxies), plainPrefixes(c.Allow), plainPrefixes(c.Deny)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -32,6 +32,7 @@ const (
 	connAccepted         // returned by Accept of a netListener: its session ends with Close
 	connServing          // a session runs on it; set under Server.mu
 	connSuspended        // the session has given up its stack; its goroutine or fiber sets it
+	connCounted          // Server.sources counts it
 )
 
 func (c *Conn) is(flag uint32) bool { return c.flags.Load()&flag != 0 }

@@ -31,28 +31,27 @@ type connLimit struct {
 
 // acquire admits a connection, and waits up to timeout while the limit is
 // reached. When the error is nil the caller must call release.
-func (l *connLimit) acquire(timeout time.Duration) error {
+func (l *connLimit) acquire(timeout time.Duration) (waited bool, err error) {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return ErrDraining
+		return false, ErrDraining
 	}
 	if l.active < l.limit && l.queue.Len() == 0 {
 		l.active++
 		l.mu.Unlock()
-		return nil
+		return false, nil
 	}
 	if l.queue.Len() >= l.maxQueue {
 		l.mu.Unlock()
-		return ErrQueueFull
+		return false, ErrQueueFull
 	}
 	ready := make(chan error, 1)
 	entry := l.queue.PushBack(ready)
 	l.mu.Unlock()
 
-	var err error
 	fiber.Block(func() { err = l.await(entry, ready, timeout) })
-	return err
+	return true, err
 }
 
 // await waits for the decision about a queued connection. After a timeout it

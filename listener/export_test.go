@@ -26,8 +26,30 @@ func NewConnLimit(limit, maxQueue int) *ConnLimit {
 }
 
 // Acquire, Release, Resize, Shut and Counts are its methods.
-func (l *connLimit) Acquire(timeout time.Duration) error { return l.acquire(timeout) }
-func (l *connLimit) Release()                            { l.release() }
-func (l *connLimit) Resize(limit, maxQueue int)          { l.resize(limit, maxQueue) }
-func (l *connLimit) Shut()                               { l.close() }
-func (l *connLimit) Counts() (active, queued int)        { return l.counts() }
+func (l *connLimit) Acquire(timeout time.Duration) error {
+	_, err := l.acquire(timeout)
+	return err
+}
+func (l *connLimit) Release()                     { l.release() }
+func (l *connLimit) Resize(limit, maxQueue int)   { l.resize(limit, maxQueue) }
+func (l *connLimit) Shut()                        { l.close() }
+func (l *connLimit) Counts() (active, queued int) { return l.counts() }
+
+// Sources is what is known of where clients come from, and MaxSources how many of them.
+type Sources = sources
+
+const MaxSources = maxSources
+
+// Admit and Release are its methods, and Known is how much it knows.
+func (s *sources) Admit(a net.Addr, maxConns int, rate Rate, now time.Duration) error {
+	src, _, _ := sourceOf(a)
+	_, err := s.admit(src, maxConns, rate, now)
+	return err
+}
+
+func (s *sources) Release(a net.Addr) {
+	src, _, _ := sourceOf(a)
+	s.release(src)
+}
+
+func (s *sources) Known() (rates, open int) { return len(s.due) + len(s.older), len(s.open) }

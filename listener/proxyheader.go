@@ -147,6 +147,11 @@ func checkParts(raw, parts []byte) error {
 	return nil
 }
 
+// owesHeader reports whether a connection must begin with a PROXY header.
+func (c *Config) owesHeader(conn *Conn) bool {
+	return c.AcceptProxy && c.trusts(conn.stream.RemoteAddr())
+}
+
 // trusts reports whether the PROXY header of a peer is to be read where headers
 // are accepted.
 func (c Config) trusts(peer net.Addr) bool {
@@ -163,10 +168,5 @@ func (c Config) trusts(peer net.Addr) bool {
 	if len(c.TrustedProxies) == 0 {
 		return ip.IsLoopback()
 	}
-	for _, p := range c.TrustedProxies {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return within(c.TrustedProxies, ip)
 }

@@ -41,6 +41,7 @@ type Server struct {
 	handler   Handler
 	cfg       atomic.Pointer[Config] // with defaults
 	connLimit connLimit
+	sources   sources
 	errors    errorCounts
 	// lastRejected is when the connection limit last rejected one, in nanoseconds since 1970; 0: never.
 	lastRejected atomic.Int64

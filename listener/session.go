@@ -51,6 +51,7 @@ func (s *Server) endPart(c *Conn) {
 		}
 		return
 	}
+	s.uncount(c) // before there seems to be place
 	s.connLimit.release()
 	_ = c.Close()
 	s.forget(c)
@@ -71,10 +72,17 @@ func (s *Server) sessionContext() context.Context {
 	return s.ctx
 }
 
-// admit waits until the connection limit admits c; false means that c was rejected.
+// admit waits until the connection limit admits c; false means that c was rejected, or that its client has left meanwhile without a byte, or by a
+// reset: a flood of such connections costs no session, and no connection to a backend.
 func (s *Server) admit(c *Conn) bool {
 	cfg := s.config()
-	err := s.connLimit.acquire(cfg.QueueTimeout)
+	waited, err := s.connLimit.acquire(cfg.QueueTimeout)
+	if err == nil && waited && c.left() {
+		s.connLimit.release()
+		s.rejected.Add(1)
+		s.Report(ReasonClientGone, slog.LevelInfo, "the client left while its connection waited for a place", "client", c.RemoteAddr().String())
+		return false
+	}
 	if err == nil {
 		return true
 	}
@@ -127,13 +135,18 @@ func closeGently(c *Conn) {
 // running; false means that no session is to run.
 func (s *Server) begin(c *Conn) bool {
 	cfg := s.config()
-	if cfg.AcceptProxy && cfg.trusts(c.stream.RemoteAddr()) {
+	if cfg.owesHeader(c) {
+		s.uncount(c) // the configuration may have changed since it was accepted
 		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
 			s.rejected.Add(1)
 			if !s.isDraining() { // else the drain closed the connection
 				s.Report(ReasonProxyHeader, slog.LevelWarn, "connection rejected",
 					"client", c.stream.RemoteAddr().String(), "error", err)
 			}
+			return false
+		}
+		if err := s.checkSource(c, cfg); err != nil {
+			s.refuseSource(c, err)
 			return false
 		}
 	}
@@ -168,6 +181,7 @@ func (s *Server) track(c *Conn) bool {
 
 // forget removes a closed connection from the register; a second call does nothing.
 func (s *Server) forget(c *Conn) {
+	s.uncount(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.index == 0 {

@@ -22,6 +22,9 @@ const (
 	ReasonRebalanced          = "rebalanced"           // it was moved to another endpoint, as the upstream's settings ask
 	ReasonClientGone          = "client_gone"          // the client broke off in mid-session
 	ReasonRejected            = "rejected"             // the connection limit was reached
+	ReasonDenied              = "denied"               // the client's address may not connect
+	ReasonSourceFull          = "source_full"          // the client's address had too many connections
+	ReasonSourceRate          = "source_rate"          // the client's address connected too often
 	ReasonDrained             = "drained"              // cut off at the end of a drain, or still queued when it began
 	ReasonKilled              = "killed"               // ended by an operator
 	ReasonTimeout             = "timeout"              // nothing happened for too long
@@ -37,7 +40,7 @@ const (
 func Reasons() []string {
 	return []string{
 		ReasonAccept, ReasonAuthFailed, ReasonProtocol, ReasonProxyHeader, ReasonUpstreamUnavailable, ReasonPoolExhausted, ReasonBackendGone,
-		ReasonEndpointOut, ReasonRebalanced, ReasonClientGone, ReasonRejected, ReasonDrained, ReasonKilled, ReasonTimeout, ReasonTLS, ReasonUnknownDatabase, ReasonUnknownRoute, ReasonDiskFull,
+		ReasonEndpointOut, ReasonRebalanced, ReasonClientGone, ReasonRejected, ReasonDenied, ReasonSourceFull, ReasonSourceRate, ReasonDrained, ReasonKilled, ReasonTimeout, ReasonTLS, ReasonUnknownDatabase, ReasonUnknownRoute, ReasonDiskFull,
 		ReasonStorage, ReasonInternal,
 	}
 }

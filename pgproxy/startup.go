@@ -396,7 +396,10 @@ func (p *Proxy) RejectConn(conn net.Conn, reason error) {
 	if _, refused := errors.AsType[*refusal](err); done || err != nil && !refused {
 		return
 	}
-	g.w.Send(errorResponse(pgwire.SeverityFatal, pgwire.StateTooManyConnections, fmt.Sprintf("too many connections: %v", reason),
-		"Raise max_conns of the listener, or connect later."))
+	hint := "Raise max_conns of the listener, or connect later."
+	if errors.Is(reason, listener.ErrSourceFull) {
+		hint = "Close some of them, or raise max_connections_per_source of the listener."
+	}
+	g.w.Send(errorResponse(pgwire.SeverityFatal, pgwire.StateTooManyConnections, fmt.Sprintf("too many connections: %v", reason), hint))
 	_ = g.w.Flush()
 }

@@ -64,7 +64,7 @@ var errClientGone = errors.New("the client left while it waited for an upstream 
 func (s *session) watchClient(gone func()) *watch {
 	silent := s.cfg.TLS == nil
 	return newWatch(lookInterval, func() time.Duration {
-		if reset(s.client) || silent && s.client.Ended() {
+		if s.client.WasReset() || silent && s.client.Ended() {
 			gone()
 			return 0
 		}

@@ -79,7 +79,19 @@ type Listener struct {
 	AccessLog      bool           `conf:"access_log"`                    // one log line per session or request
 	AcceptProxy    bool           `conf:"accept_proxy"`                  // expect a PROXY v1/v2 header from TrustedProxies
 	TrustedProxies []netip.Prefix `conf:"trusted_proxies" maxlen:"1000"` // empty: loopback
-	Section        any            `conf:"-"`                             // what stands under the protocol's name; never nil when read from a file
+	Allow          []netip.Prefix `conf:"allow" maxlen:"1000"`           // who may connect; empty: everybody
+	Deny           []netip.Prefix `conf:"deny" maxlen:"1000"`            // who may not, of these
+
+	MaxConnsPerSource int             `conf:"max_connections_per_source" default:"0" min:"0" max:"10000000"` // of one client address at once; 0: any number
+	ConnectionRate    *ConnectionRate `conf:"connection_rate"`                                               // of one client address; nil: no limit
+
+	Section any `conf:"-"` // what stands under the protocol's name; never nil when read from a file
+}
+
+// ConnectionRate is how many connections a client address may make within a time.
+type ConnectionRate struct {
+	Connections int           `conf:"connections" required:"true" min:"1" max:"1000000"`
+	Per         time.Duration `conf:"per" default:"1s" min:"10ms" max:"1h"`
 }
 
 // Socket says who may connect to a unix socket.

@@ -31,6 +31,7 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	if len(l.TrustedProxies) > 0 && !l.AcceptProxy && !p.ForwardHeaders {
 		d.warn(d.mark(&l.TrustedProxies), "trusted_proxies: has no effect without accept_proxy: true")
 	}
+	d.checkSources(l)
 	if l.Socket != nil && !strings.HasPrefix(l.Listen, "unix:") && l.Listen != "" {
 		d.report(d.mark(&l.Socket), "socket: only a unix socket has a mode and an owner; this listener has the address %q", l.Listen)
 	}
@@ -44,6 +45,31 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 		d.report(d.mark(&l.TLS.ClientCA), "client_ca: only %s listeners ask for client certificates", strings.Join(clientCertProtocols(), " and "))
 	}
 	d.checkLoop(cfg, l)
+}
+
+// checkSources checks who may connect.
+func (d *decoder) checkSources(l *Listener) {
+	if strings.HasPrefix(l.Listen, "unix:") && !l.AcceptProxy {
+		for _, f := range []struct {
+			key string
+			ptr any
+		}{{"allow", &l.Allow}, {"deny", &l.Deny}, {"max_connections_per_source", &l.MaxConnsPerSource}, {"connection_rate", &l.ConnectionRate}} {
+			if d.written(f.ptr) {
+				d.report(d.mark(f.ptr), "%s: clients of a unix socket have no address, unless a PROXY header (accept_proxy) has it; \"socket\" says who may connect", f.key)
+			}
+		}
+	}
+	if d.written(&l.Allow) && len(l.Allow) == 0 && d.noProblemAt(&l.Allow) {
+		d.report(d.mark(&l.Allow), "allow: the list is empty; leave it out if everybody may connect")
+	}
+	for i, a := range l.Allow {
+		for _, no := range l.Deny {
+			if a.IsValid() && no.IsValid() && no.Bits() <= a.Bits() && no.Contains(a.Addr()) {
+				d.warn(d.mark(&l.Allow[i], &l.Allow), "allow: nobody of %v may connect, because %v is under \"deny\"", a, no)
+				break
+			}
+		}
+	}
 }
 
 // clientCertProtocols lists the protocols whose listeners may ask for client certificates.

@@ -1,16 +1,12 @@
 //go:build unix
 
-package tcpproxy
+package listener
 
-import (
-	"syscall"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
-)
-
-// reset reports whether the peer has reset the connection. It leaves the error
-// on the socket.
-func reset(c syscall.Conn) bool {
+// WasReset reports whether the client has reset the connection, whatever it has
+// sent before. It leaves the error on the socket. It is false where that cannot be told.
+func (c *Conn) WasReset() bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return false

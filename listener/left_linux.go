@@ -1,0 +1,21 @@
+package listener
+
+import "golang.org/x/sys/unix"
+
+// left reports whether the client of a connection that nothing was read from has gone: it has sent a reset, or its end and no byte before.
+func (c *Conn) left() bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return c.Ended()
+	}
+	gone := false
+	_ = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		if n, err := unix.Poll(fds, 0); err != nil || n == 0 {
+			return
+		}
+		unread, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		gone = fds[0].Revents&unix.POLLERR != 0 || unread == 0 && err == nil
+	})
+	return gone
+}

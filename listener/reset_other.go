@@ -1,0 +1,6 @@
+//go:build !unix
+
+package listener
+
+// WasReset cannot look here.
+func (c *Conn) WasReset() bool { return false }

@@ -1,0 +1,108 @@
+package listener_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// address is the n-th of many, IPv4 and IPv6 in turn.
+func address(n uint32) net.Addr {
+	ip := make(net.IP, net.IPv6len)
+	ip[0] = 0x20
+	binary.BigEndian.PutUint32(ip[2:], n)
+	if n%2 == 0 {
+		ip = make(net.IP, net.IPv4len)
+		binary.BigEndian.PutUint32(ip, n)
+	}
+	return &net.TCPAddr{IP: ip, Port: int(n % 60000)}
+}
+
+// bucket is a leaky bucket of one source, which is what a Rate means.
+type bucket struct{ level, at time.Duration }
+
+func (b *bucket) take(r listener.Rate, now time.Duration) bool {
+	step := r.Per / time.Duration(r.Connections)
+	b.level, b.at = max(b.level-(now-b.at), 0), now
+	if b.level+step > r.Per {
+		return false
+	}
+	b.level += step
+	return true
+}
+
+// TestRateAgainstModel compares random connections of several sources over a long time with a bucket for each.
+func TestRateAgainstModel(t *testing.T) {
+	for _, rate := range []listener.Rate{{1, time.Second}, {3, 3 * time.Second}, {20, time.Second}, {100, time.Minute}} {
+		random := rand.New(rand.NewPCG(7, uint64(rate.Connections)))
+		var s listener.Sources
+		model := make([]bucket, 6)
+		now, refused := time.Duration(0), 0
+		for i := range 50_000 {
+			now += time.Duration(random.Int64N(int64(rate.Per) / int64(rate.Connections) / 10))
+			if random.IntN(1000) == 0 {
+				now += time.Duration(random.Int64N(int64(3 * rate.Per)))
+			}
+			n := uint32(random.IntN(len(model)))
+			err := s.Admit(address(n), 0, rate, now)
+			want := model[n].take(rate, now)
+			if want != (err == nil) || err != nil && !errors.Is(err, listener.ErrSourceRate) {
+				t.Fatalf("%+v, connection %d of source %d at %v: %v, want admitted %v", rate, i, n, now, err, want)
+			}
+			if err != nil {
+				refused++
+			}
+		}
+		if refused == 0 {
+			t.Errorf("%+v: nothing was refused", rate)
+		}
+	}
+}
+
+// TestFloodOfSources: however many there are, no more than MaxSources are remembered, and none is counted that has no connection.
+func TestFloodOfSources(t *testing.T) {
+	var s listener.Sources
+	rate := listener.Rate{Connections: 5, Per: time.Hour}
+	for n := range uint32(4 * listener.MaxSources) {
+		if err := s.Admit(address(n), 1, rate, time.Duration(n)); err != nil {
+			t.Fatalf("source %d: %v", n, err)
+		}
+		s.Release(address(n))
+		if rates, open := s.Known(); rates > listener.MaxSources || open != 0 {
+			t.Fatalf("after %d sources: %d rates and %d counts are known", n+1, rates, open)
+		}
+	}
+}
+
+// TestSourcesOfIPv6 are networks, because a client has as many addresses as it likes.
+func TestSourcesOfIPv6(t *testing.T) {
+	at := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip)} }
+	var s listener.Sources
+	for _, step := range []struct {
+		ip   string
+		want error
+	}{
+		{"2001:db8::1", nil}, {"2001:db8::2", listener.ErrSourceFull}, {"2001:db8:0:1::2", nil}, {"10.0.0.1", nil},
+		{"::ffff:10.0.0.1", listener.ErrSourceFull}, {"10.0.0.2", nil},
+	} {
+		if err := s.Admit(at(step.ip), 1, listener.Rate{}, 0); !errors.Is(err, step.want) || (err == nil) != (step.want == nil) {
+			t.Errorf("%s: %v, want %v", step.ip, err, step.want)
+		}
+	}
+}
+
+func BenchmarkSource(b *testing.B) {
+	var s listener.Sources
+	client := address(2)
+	b.ReportAllocs()
+	for i := range b.N {
+		if s.Admit(client, 10, listener.Rate{Connections: 10, Per: time.Second}, time.Duration(i)*time.Second) == nil {
+			s.Release(client)
+		}
+	}
+}
