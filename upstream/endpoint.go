@@ -206,18 +206,19 @@ func (e *endpoint[T]) trial() (err error) {
 }
 
 // probed takes the result of an active check that began at a time. silent says
-// that there was no answer.
-func (e *endpoint[T]) probed(began time.Time, err error, silent bool) {
+// that there was no answer; soon asks for the next check before its time.
+func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool) {
 	e.mu.Lock()
 	if err != nil {
 		e.lastError, e.lastFailed = err.Error(), time.Now()
 	}
 	if shortage(err) {
 		e.mu.Unlock()
-		return
+		return false
 	}
 	e.track(began, err)
 	flipped := e.health.observe(err == nil, silent)
+	soon = silent && !e.health.down
 	if flipped && err != nil {
 		e.downSince = time.Now()
 	}
@@ -244,6 +245,7 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) {
 	if changed {
 		e.changed()
 	}
+	return soon
 }
 
 // track notes since when probes fail, or that one has passed. mu is held.

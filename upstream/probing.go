@@ -38,6 +38,10 @@ func (e *endpoint[T]) configure(h Health, ej Ejection, l pool.Limits) {
 	}
 }
 
+// againSooner divides the pause before the next probe of an endpoint that has not answered one and is not out
+// for that yet: whoever waits for an answer of it has waited for the Timeout already.
+const againSooner = 4
+
 // probe checks the endpoint at once and then every interval, until ctx ends.
 func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{}) {
 	defer close(over)
@@ -54,9 +58,12 @@ func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{})
 		if ctx.Err() != nil {
 			return
 		}
-		e.probed(began, err, silent(err, expired))
-		jitter := (rand.Float64()*2 - 1) * float64(h.Interval) / 10
-		timer.Reset(h.Interval + time.Duration(jitter))
+		pause := h.Interval
+		if e.probed(began, err, silent(err, expired)) {
+			pause /= againSooner
+		}
+		jitter := (rand.Float64()*2 - 1) * float64(pause) / 10
+		timer.Reset(pause + time.Duration(jitter))
 	}
 }
 

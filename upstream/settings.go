@@ -16,7 +16,7 @@ const (
 	DefaultHealthTimeout  = time.Second
 	DefaultRise           = 2
 	DefaultFall           = 3
-	DefaultStagger        = 2 * time.Second
+	DefaultStagger        = time.Second
 	DefaultEjectFailures  = 5
 	DefaultEjectBase      = time.Second
 	DefaultEjectMax       = time.Minute
@@ -104,7 +104,7 @@ func Endpoints(addresses ...string) []Endpoint {
 // endpoint out and Rise successes in a row take it in again.
 type Health struct {
 	Probe      Probe         // nil = no active check
-	Interval   time.Duration // from the end of one probe to the next, ±10 %; 0 = DefaultHealthInterval
+	Interval   time.Duration // from the end of one probe to the next, ±10 %, a quarter of it after one without any answer that takes nobody out yet; 0 = DefaultHealthInterval
 	Timeout    time.Duration // of one probe; 0 = DefaultHealthTimeout
 	Rise, Fall int           // 0 = DefaultRise, DefaultFall
 	// OnUnhealthy is what becomes of the leases of an endpoint that is out.

@@ -1,6 +1,7 @@
 package upstream_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -65,7 +66,7 @@ func ward(t *testing.T, h upstream.Health, test func(t *testing.T, u *upstream.U
 		cfg := b.config("a:1", "b:1")
 		cfg.Balance, cfg.Interrupt, cfg.Health = upstream.RoundRobin, p.interrupt, h
 		cfg.Limits.MaxSize = 1000
-		cfg.Health.Interval, cfg.Health.Timeout, cfg.Health.Fall, cfg.Health.Rise = time.Second, time.Second, 3, 2
+		cfg.Health.Interval, cfg.Health.Timeout, cfg.Health.Fall, cfg.Health.Rise = time.Second, time.Second, cmp.Or(h.Fall, 3), 2
 		cfg.Health.Probe = func(ctx context.Context, addr string) error {
 			b.mu.Lock()
 			hangs := silent[addr]
@@ -175,4 +176,27 @@ func TestUnhealthyEndpointIsDrained(t *testing.T) {
 			t.Errorf("interrupted %d leases, want 20", n)
 		}
 	})
+}
+
+// TestSilenceIsShort: with the settings that are documented for API servers, the last lease of an endpoint that hangs ends in time, whenever
+// between two checks it begins to hang.
+func TestSilenceIsShort(t *testing.T) {
+	const (
+		wait    = 1100 * time.Millisecond // for the next check, at most
+		again   = 275 * time.Millisecond  // for the second one
+		longest = wait + time.Second + again + time.Second + upstream.DefaultStagger
+	)
+	for phase := range 20 {
+		ward(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+			time.Sleep(10*time.Second + time.Duration(phase)*50*time.Millisecond)
+			began := time.Now()
+			b.set(silent, "a:1", true)
+			for p.count("a:1") < 20 && time.Since(began) < time.Minute {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if took := time.Since(began); took > longest || p.count("b:1") > 0 {
+				t.Errorf("the last of %d leases ended after %v, want at most %v; %d of the other endpoint", p.count("a:1"), took, longest, p.count("b:1"))
+			}
+		})
+	}
 }

@@ -208,7 +208,7 @@ type Health struct {
 	// OnUnhealthy is what becomes of the sessions of an endpoint that is unhealthy, for tcp upstreams; empty for others. Stagger is over
 	// which time they are closed.
 	OnUnhealthy OnUnhealthy   `conf:"on_unhealthy"`
-	Stagger     time.Duration `conf:"stagger" default:"2s" min:"0s" max:"10m"`
+	Stagger     time.Duration `conf:"stagger" default:"1s" min:"0s" max:"10m"`
 }
 
 // OnUnhealthy is what becomes of the sessions of an endpoint that is unhealthy.
