@@ -2,9 +2,11 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -82,8 +84,9 @@ func TestSQLiteUnderstandsPostgreSQL(t *testing.T) {
 	startGateway(t, sqliteConfig(listen, filepath.Join(sharedDir(t), "app.db")))
 	lite := connect(t, sqliteDSN(listen)).PgConn()
 	cluster := pgtest.Shared(t)
-	cluster.CreateDatabase(t, "dialect", cluster.Superuser())
-	server := connect(t, cluster.DSN(cluster.Superuser(), cluster.Password(), "dialect")).PgConn()
+	name := fmt.Sprintf("dialect%d", time.Now().UnixNano()) // the test may run again on the same server
+	cluster.CreateDatabase(t, name, cluster.Superuser())
+	server := connect(t, cluster.DSN(cluster.Superuser(), cluster.Password(), name)).PgConn()
 	for _, sql := range dialect {
 		want, err := answer(t.Context(), server, sql)
 		if err != nil {

@@ -84,7 +84,7 @@ func TestRejectedClientsAreTold(t *testing.T) {
 func TestLastRejectedIsTheConnectionLimits(t *testing.T) {
 	s, _ := start(t, listener.Config{}, echo)
 	s.CountError(listener.ReasonRejected)
-	if st := s.Stats(); st.Errors[listener.ReasonRejected] != 1 || !st.LastRejected.IsZero() {
+	if st := s.Stats(); st.Errors[listener.ReasonRejected] != 1 || st.LastErrors[listener.ReasonRejected].IsZero() || !st.LastRejected.IsZero() {
 		t.Errorf("errors %v, last rejected %v", st.Errors, st.LastRejected)
 	}
 }

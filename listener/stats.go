@@ -55,9 +55,10 @@ type Stats struct {
 	// Since the start. Accepted counts every accepted connection, Rejected
 	// those of them that never became a session.
 	Accepted, Rejected uint64
-	Errors             map[string]uint64 // by reason
-	LastRejected       time.Time         // when a connection was last rejected by the connection limit; zero: never
-	BytesIn, BytesOut  uint64            // from and to clients, payload only
+	Errors             map[string]uint64    // by reason
+	LastErrors         map[string]time.Time // when an error of the reason was counted last
+	LastRejected       time.Time            // when a connection was last rejected by the connection limit; zero: never
+	BytesIn, BytesOut  uint64               // from and to clients, payload only
 	Traffic            []traffic.Snapshot
 }
 
@@ -69,7 +70,7 @@ func (s *Server) Stats() Stats {
 		Name: cfg.Name, Protocol: cfg.Protocol, MaxConns: cfg.MaxConns,
 		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(),
 	}
-	st.Errors = s.errors.snapshot()
+	st.Errors, st.LastErrors = s.errors.snapshot()
 	for _, set := range s.measured() {
 		st.Traffic = append(st.Traffic, set.Snapshot())
 	}
@@ -93,21 +94,23 @@ func (s *Server) CountError(reason string) { s.errors.add(reason) }
 
 // errorCounts counts by reason; errors are rare, so a lock is good enough.
 type errorCounts struct {
-	mu sync.Mutex
-	n  map[string]uint64
+	mu   sync.Mutex
+	n    map[string]uint64
+	last map[string]time.Time
 }
 
 func (e *errorCounts) add(reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.n == nil {
-		e.n = make(map[string]uint64)
+		e.n, e.last = make(map[string]uint64), make(map[string]time.Time)
 	}
 	e.n[reason]++
+	e.last[reason] = time.Now()
 }
 
-func (e *errorCounts) snapshot() map[string]uint64 {
+func (e *errorCounts) snapshot() (n map[string]uint64, last map[string]time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return maps.Clone(e.n)
+	return maps.Clone(e.n), maps.Clone(e.last)
 }

@@ -82,6 +82,8 @@ type Listener struct {
 	Accepted uint64            `json:"accepted"`
 	Rejected uint64            `json:"rejected"`
 	Errors   map[string]uint64 `json:"errors"` // by reason
+	// LastErrors is when an error of the reason was counted last.
+	LastErrors map[string]time.Time `json:"last_errors"`
 	// LastRejected is when a connection was turned away last because there was no place; null: never.
 	LastRejected *time.Time `json:"last_rejected"`
 	BytesIn      uint64     `json:"bytes_in"`
@@ -229,13 +231,16 @@ func status(s Snapshot, now time.Time) Status {
 func ready(s Snapshot) bool { return !s.Draining && len(s.NotReady) == 0 }
 
 func listenerStatus(l listener.Stats, expires time.Time) Listener {
-	errs := l.Errors
+	errs, last := l.Errors, l.LastErrors
 	if errs == nil {
 		errs = map[string]uint64{}
 	}
+	if last == nil {
+		last = map[string]time.Time{}
+	}
 	return Listener{
 		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, MaxConns: l.MaxConns, Draining: l.Draining,
-		Accepted: l.Accepted, Rejected: l.Rejected, Errors: errs, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
+		Accepted: l.Accepted, Rejected: l.Rejected, Errors: errs, LastErrors: last, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
 		LastRejected:       timeOrNil(l.LastRejected),
 		CertificateExpires: timeOrNil(expires),
 	}

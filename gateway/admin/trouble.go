@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -37,6 +38,14 @@ func (e *Endpoint) state(now time.Time) string {
 	return stateHealthy
 }
 
+// grave are the errors of listeners that an operator must act on; the others are of single clients, or of an endpoint.
+var grave = []struct{ reason, what string }{
+	{listener.ReasonDiskFull, "a database file cannot be written, its disk is full"},
+	{listener.ReasonStorage, "a database file is damaged, or its disk fails; the log has its path"},
+	{listener.ReasonInternal, "a session panicked, which is a bug; the log has the stack"},
+	{listener.ReasonAccept, "the system refused to accept connections; the log says why"},
+}
+
 // within reports whether a time is recent.
 func within(t *time.Time, now time.Time) bool { return t != nil && now.Sub(*t) < recent }
 
@@ -57,6 +66,11 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 			add("listener %s has no place left (max_conns %d), connections that wait: %d", l.Name, l.MaxConns, l.Queued)
 		case within(l.LastRejected, now):
 			add("listener %s turned connections away %s, there was no place left (max_conns %d)", l.Name, ago(*l.LastRejected, now), l.MaxConns)
+		}
+		for _, g := range grave {
+			if at := l.LastErrors[g.reason]; within(&at, now) {
+				add("listener %s: %s, last %s", l.Name, g.what, ago(at, now))
+			}
 		}
 		if at := l.CertificateExpires; at != nil && at.Before(now) {
 			add("listener %s: its certificate has expired on %s", l.Name, at.Format(time.RFC3339))

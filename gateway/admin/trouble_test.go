@@ -32,6 +32,8 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 		Listeners: []listener.Stats{
 			{Name: "db", Active: 100, MaxConns: 100, Queued: 6, Errors: map[string]uint64{"timeout": 2, "auth_failed": 1}},
 			{Name: "web", Active: 100, MaxConns: 100}, {Name: "more"},
+			{Name: "lite", LastErrors: map[string]time.Time{"disk_full": lately, "storage": lately, "internal": long, "timeout": lately}},
+			{Name: "broken", LastErrors: map[string]time.Time{"internal": lately, "accept": lately}},
 			{Name: "rush", Active: 9, MaxConns: 10, Errors: map[string]uint64{"rejected": 4}, LastRejected: lately},
 			{Name: "calm", Active: 9, MaxConns: 10, Errors: map[string]uint64{"rejected": 4}, LastRejected: long},
 		},
@@ -58,6 +60,10 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 		"listener web: its certificate has expired on 2026-01-02T03:04:05Z\n",
 		"listener db has no place left (max_conns 100), connections that wait: 6\n",
 		"listener rush turned connections away 10s ago, there was no place left (max_conns 10)\n",
+		"listener lite: a database file cannot be written, its disk is full, last 10s ago\n",
+		"listener lite: a database file is damaged, or its disk fails; the log has its path, last 10s ago\n",
+		"listener broken: a session panicked, which is a bug; the log has the stack, last 10s ago\n",
+		"listener broken: the system refused to accept connections; the log says why, last 10s ago\n",
 		"upstream pg, endpoint d:1: every connection is in use (max_size 20), sessions that wait: 7\n",
 		"upstream pg, endpoint f:1: acquires were refused 10s ago, no connection was free or could be opened in time (max_size 5); since the start: 3\n",
 		"the log cannot be written, lines missing so far: 4: no space left\n",
@@ -68,7 +74,7 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, stdout)
 		}
 	}
-	for _, over := range []string{"was b", "was e", "endpoint b:1", "endpoint e:1", "endpoint right:1", "endpoint new:1", "endpoint left:1", "endpoint outage:1", "listener more", "listener web has", "listener calm"} {
+	for _, over := range []string{"was b", "was e", "endpoint b:1", "endpoint e:1", "endpoint right:1", "endpoint new:1", "endpoint left:1", "endpoint outage:1", "listener more", "listener web has", "listener calm", "listener lite: a session"} {
 		if strings.Contains(stdout, over) {
 			t.Errorf("%q, which is over or never was trouble, is in\n%s", over, stdout)
 		}
