@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -45,6 +46,12 @@ func (s *Source) kept() ([]upstream.Endpoint, error) {
 	if err == nil && info.Mode().Perm()&0o022 != 0 && runtime.GOOS != "windows" {
 		return nil, wrap(fmt.Errorf("others may write to it (mode %v)", info.Mode().Perm()))
 	}
+	if err == nil {
+		err = checkOwner(info)
+	}
+	if err != nil {
+		return nil, wrap(err)
+	}
 	data, err := readFile(s.cfg.Cache)
 	if err != nil {
 		return nil, wrap(err)
@@ -57,7 +64,13 @@ func (s *Source) kept() ([]upstream.Endpoint, error) {
 		return nil, wrap(fmt.Errorf("they are of service %q and port %q", k.Service, k.Port))
 	}
 	var set []upstream.Endpoint
+	if most := upstream.MaxEndpoints - len(s.cfg.Bootstrap); len(k.Endpoints) > most {
+		return nil, wrap(fmt.Errorf("%d endpoints; at most %d are possible", len(k.Endpoints), most))
+	}
 	for _, e := range k.Endpoints {
+		if err := e.verify(); err != nil { // or the addresses of Bootstrap would be refused with it
+			return nil, wrap(err)
+		}
 		m := map[string]string{"kept": k.Saved.Format(time.RFC3339)}
 		for key, value := range e.Metadata {
 			m[key] = value
@@ -65,6 +78,20 @@ func (s *Source) kept() ([]upstream.Endpoint, error) {
 		set = append(set, upstream.Endpoint{Address: e.Address, Priority: e.Priority, Zone: e.Zone, Metadata: m})
 	}
 	return set, nil
+}
+
+// verify reports what no set of the API's could have.
+func (e *keptEndpoint) verify() error {
+	network, _, err := netaddr.Split(e.Address)
+	switch {
+	case err != nil:
+		return err
+	case network != "tcp":
+		return fmt.Errorf("endpoint %q: want host:port", e.Address)
+	case e.Priority < 0 || e.Priority >= bootstrapped:
+		return fmt.Errorf("endpoint %q: priority %d is not possible", e.Address, e.Priority)
+	}
+	return nil
 }
 
 // keep writes the file: a new one, readable and writable by its owner, which takes

@@ -263,6 +263,12 @@ func TestStart(t *testing.T) {
 		{func() { cfg.Service = "prod/web" }, `they are of service "default/kubernetes"`},
 		{func() { cfg.Service = ""; _ = os.Chmod(cfg.Cache, 0o620) }, "others may write to it"},
 		{func() { _ = os.Chmod(cfg.Cache, 0o600); write(t, cfg.Cache, `{"service":`) }, "unexpected end of JSON"},
+		{func() { write(t, cfg.Cache, keptAs(`{"address":"10.0.0.1:6443"},{"address":"10.0.0.1"}`)) }, `"10.0.0.1": want host:port`},
+		{func() { write(t, cfg.Cache, keptAs(`{"address":"unix:/run/x"}`)) }, `"unix:/run/x": want host:port`},
+		{func() { write(t, cfg.Cache, keptAs(`{"address":"10.0.0.1:6443","priority":-1}`)) }, "priority -1 is not possible"},
+		{func() {
+			write(t, cfg.Cache, keptAs(strings.Repeat(`{"address":"10.0.0.1:6443"},`, 998)+`{"address":"10.0.0.1:6443"}`))
+		}, "999 endpoints; at most 998"},
 	} {
 		c.bad()
 		w := watch(t, cfg)
@@ -271,6 +277,58 @@ func TestStart(t *testing.T) {
 		}
 		w.wants("10.0.0.6:6443 10.0.0.7:6443")
 		w.end()
+	}
+}
+
+// keptAs is a file of kept endpoints.
+func keptAs(endpoints string) string {
+	return `{"service":"default/kubernetes","saved":"2026-01-02T03:04:05Z","endpoints":[` + endpoints + `]}`
+}
+
+// TestDualStack: a pod that has addresses of both families is one endpoint, of IPv4; what is no pod, or has only one, is as it is.
+func TestDualStack(t *testing.T) {
+	a := newAPI(t)
+	pod := func(name string) string { return `"targetRef":{"kind":"Pod","name":"` + name + `"}` }
+	a.put("k-4", ofPort(80, at("10.0.0.1", pod("one")), at("10.0.0.2", pod("two")+","+unready), at("10.0.0.3", `"zone":"a"`)))
+	a.put("k-6", strings.Replace(ofPort(80, at("fd00::1", pod("one")), at("fd00::2", pod("two")), at("fd00::3", `"zone":"a"`), at("fd00::4", pod("four"))), "IPv4", "IPv6", 1))
+	watch(t, a.config(t)).wants("10.0.0.1:80 10.0.0.3:80/a [fd00::2]:80 [fd00::3]:80/a [fd00::4]:80")
+}
+
+// TestShortWatches: there is a pause between watches that end at once, also if each has told something.
+func TestShortWatches(t *testing.T) {
+	a := newAPI(t)
+	a.put("k", ofPort(6443, at("10.0.0.1", "")))
+	var asked []time.Time // guarded by a.mu
+	enough := make(chan struct{})
+	a.do(func() {
+		a.broken = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("watch") != "true" {
+				return false
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if asked = append(asked, time.Now()); len(asked) == 5 {
+				close(enough)
+			}
+			_, _ = w.Write([]byte(`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"101"}}}` + "\n"))
+			return true
+		}
+	})
+	w := watch(t, a.config(t))
+	w.wants("10.0.0.1:6443")
+	select {
+	case <-enough:
+	case r := <-w.reports:
+		t.Errorf("%v was reported", r)
+	case <-time.After(patience):
+		t.Fatal("no watches")
+	}
+	w.end()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	const pauses, least = 4, 100 * time.Millisecond // half of the first pause
+	if took := asked[pauses].Sub(asked[0]); took < pauses*least {
+		t.Errorf("five watches within %v, want a pause of %v at least between them", took, least)
 	}
 }
 

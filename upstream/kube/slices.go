@@ -18,8 +18,9 @@ type slice struct {
 		Name            string `json:"name"`
 		ResourceVersion string `json:"resourceVersion"`
 	} `json:"metadata"`
-	Endpoints []endpoint `json:"endpoints"`
-	Ports     []port     `json:"ports"`
+	AddressType string     `json:"addressType"` // "IPv4", "IPv6" or "FQDN"
+	Endpoints   []endpoint `json:"endpoints"`
+	Ports       []port     `json:"ports"`
 }
 
 type endpoint struct {
@@ -56,6 +57,17 @@ func (e *endpoint) stopping() bool {
 	return !e.ready() && c.Terminating != nil && *c.Terminating && c.Serving != nil && *c.Serving
 }
 
+// usable reports whether connections may go to it.
+func (e *endpoint) usable() bool { return (e.ready() || e.stopping()) && len(e.Addresses) > 0 }
+
+// pod is the name of the pod behind it, "" if it is none.
+func (e *endpoint) pod() string {
+	if e.TargetRef == nil {
+		return ""
+	}
+	return e.TargetRef.Name
+}
+
 // hintedFor reports whether a topology hint names the zone.
 func (e *endpoint) hintedFor(zone string) bool {
 	if e.Hints == nil {
@@ -88,7 +100,7 @@ func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) 
 	if len(all) == 0 {
 		return nil, fmt.Errorf("service %s: %w", s.service(), errNoSlices)
 	}
-	local := s.locality(all)
+	local, known := s.locality(all), podsOfIPv4(all)
 	var set []upstream.Endpoint
 	var without error // the last slice whose pods do not have the port: those alone are left out
 	out := 0
@@ -109,8 +121,11 @@ func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) 
 		}
 		for i := range sl.Endpoints {
 			e := &sl.Endpoints[i]
-			if !e.ready() && !e.stopping() || len(e.Addresses) == 0 {
+			if !e.usable() {
 				out++
+				continue
+			}
+			if sl.AddressType == typeIPv6 && known[e.pod()] {
 				continue
 			}
 			set = append(set, upstream.Endpoint{
@@ -125,6 +140,26 @@ func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) 
 		return nil, fmt.Errorf("service %s: no endpoint is ready, %d are not", s.service(), out)
 	}
 	return ordered(set), nil
+}
+
+// Kinds of addresses that a dual-stack Service has slices of.
+const (
+	typeIPv4 = "IPv4"
+	typeIPv6 = "IPv6"
+)
+
+// podsOfIPv4 returns the pods that can be reached by IPv4. Those of a dual-stack
+// Service are in its slices for IPv6 as well, and are one endpoint all the same.
+func podsOfIPv4(all map[string]slice) map[string]bool {
+	pods := map[string]bool{}
+	for _, sl := range all {
+		for i := range sl.Endpoints {
+			if e := &sl.Endpoints[i]; sl.AddressType == typeIPv4 && e.usable() && e.pod() != "" {
+				pods[e.pod()] = true
+			}
+		}
+	}
+	return pods
 }
 
 // ordered sorts a set and drops doubles: while the controller moves an endpoint from
@@ -179,8 +214,8 @@ func metadataOf(e *endpoint) map[string]string {
 	if e.NodeName != "" {
 		m["node"] = e.NodeName
 	}
-	if e.TargetRef != nil && e.TargetRef.Name != "" {
-		m["pod"] = e.TargetRef.Name
+	if e.pod() != "" {
+		m["pod"] = e.pod()
 	}
 	if e.stopping() {
 		m["state"] = "stopping"

@@ -45,6 +45,7 @@ type watcher struct {
 	listed  bool             // all is what the API has, at version
 	version string           // of the last thing heard; "0" before
 	heard   bool             // the round's watch has heard something, or has lasted and ended well
+	lasted  bool             // the round's watch ended well, and not at once
 	failing bool             // the last report was an error
 	told    []upstream.Endpoint
 	unkept  bool // told is not in the cache
@@ -69,7 +70,7 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 			return
 		case <-timer.C:
 		}
-		w.heard = false
+		w.heard, w.lasted = false, false
 		err := w.round(ctx)
 		if ctx.Err() != nil {
 			return
@@ -136,9 +137,9 @@ func (w *watcher) round(ctx context.Context) error {
 		w.listed, w.version = false, "" // not from what the API server has at hand: that may be as old
 		return fmt.Errorf("%w: %w", errForgotten, err)
 	case err != io.EOF: //nolint:errorlint // follow returns nothing that wraps it
-	case w.heard:
+	case w.lasted:
 		return nil
-	default:
+	default: // also one that told something: it would be asked without end
 		return errShort
 	}
 	return err
@@ -180,7 +181,8 @@ func (w *watcher) follow(ctx context.Context) error {
 	for {
 		sl, kind, err := stream.next()
 		if errors.Is(err, io.EOF) {
-			w.heard = w.heard || time.Since(began) >= shortWatch
+			w.lasted = time.Since(began) >= shortWatch
+			w.heard = w.heard || w.lasted
 			return io.EOF
 		}
 		if err != nil {
