@@ -22,6 +22,7 @@ func TestAnswersAreFramedOnce(t *testing.T) {
 		answer string
 		want   string // the answers' statuses and bodies; "broken" where the client sees that a body is not whole
 		no     string // what the client must not see
+		strict bool
 	}{
 		"length listed by Connection": {answer: ok + "Connection: content-length\r\nContent-Length: 2\r\n\r\nhi", want: "200 hi"},
 		"length of a 204":             {answer: "HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n", want: "204 ", no: "No Content\r\nContent-Length"},
@@ -37,13 +38,18 @@ func TestAnswersAreFramedOnce(t *testing.T) {
 		"chunks without an end":       {answer: ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", want: "broken"},
 		"half a trailer":              {answer: ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nA: b\r\n", want: "broken"},
 		"chunk longer than said":      {answer: ok + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("400\r\n"+strings.Repeat("x", 1024)+"\r\n", 32) + "1\r\nhi\r\n0\r\n\r\n", want: "broken"},
-		"both framings":               {answer: ok + "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\nhi\r\n0\r\n\r\n", want: "502"},
-		"two lengths":                 {answer: ok + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi", want: "502"},
+		"both framings":               {answer: ok + "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\nhi\r\n0\r\n\r\n", want: "200 hi", no: "chunked\r\nContent-Length"},
+		"both framings, strictly":     {answer: ok + "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\nhi\r\n0\r\n\r\n", strict: true, want: "502"},
+		"both, one behind the other":  {answer: ok + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n" + ok + "Content-Length: 4\r\n\r\nevil", want: "200 hi", no: "evil"},
+		"one length twice":            {answer: ok + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi", want: "200 hi", no: "2\r\nContent-Length"},
+		"one length twice, strictly":  {answer: ok + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi", strict: true, want: "502"},
+		"two lengths":                 {answer: ok + "Content-Length: 2\r\nContent-Length: 3\r\n\r\nhi", want: "502"},
 		"folded":                      {answer: ok + "A: b\r\n c\r\nContent-Length: 2\r\n\r\nhi", want: "502"},
 		"bare LF":                     {answer: "HTTP/1.1 200 OK\nContent-Length: 2\n\nhi", want: "502"},
 		"unasked 101":                 {answer: "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhi", want: "502"},
 		"status of four digits":       {answer: "HTTP/1.1 2000 OK\r\nContent-Length: 2\r\n\r\nhi", want: "502"},
-		"endless interim":             {answer: strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 100), want: strings.Repeat("102 , ", 64) + "502"},
+		"many interim":                {answer: strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 100) + ok + "Content-Length: 2\r\n\r\nhi", want: strings.Repeat("102 , ", 100) + "200 hi"},
+		"endless interim":             {answer: strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 1100), want: strings.Repeat("102 , ", 1000) + "502"},
 		"nothing":                     {answer: "", want: "502"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -58,7 +64,7 @@ func TestAnswersAreFramedOnce(t *testing.T) {
 					_, _ = io.WriteString(c, ok+"Content-Length: 4\r\n\r\nnext")
 				}
 			})
-			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), Retries: httpproxy.Retries{Attempts: 1}}}})
+			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), StrictBackend: tc.strict, Retries: httpproxy.Retries{Attempts: 1}}}})
 			c, _ := dialRaw(t, p.addr)
 			_, _ = io.WriteString(c, getRoot+"GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 			raw, _ := io.ReadAll(c)

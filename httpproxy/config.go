@@ -108,6 +108,8 @@ type Route struct {
 	// IdleTimeout bounds each wait for either side in the middle of a body or an upgraded connection.
 	// 0 = DefaultIdleTimeout, negative = no limit.
 	IdleTimeout time.Duration
+	// StrictBackend refuses responses that frame their body twice (see httpwire.Response.ParseLenient) with 502.
+	StrictBackend bool
 	// Retries says which failed requests are sent again.
 	Retries Retries
 }

@@ -62,7 +62,7 @@ func TestNoDesynchronisation(t *testing.T) {
 	}{
 		"both framings":            {raw: chunked + "Content-Length: 5\r\n\r\n0\r\n\r\n" + smuggled},
 		"both, in a long head":     {raw: chunked + "A: " + strings.Repeat("a", 20000) + "\r\nContent-Length: 5\r\n\r\n0\r\n\r\n" + smuggled},
-		"two lengths, a long head": {raw: post + "A: " + strings.Repeat("a", 40000) + "\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello" + smuggled},
+		"two lengths, a long head": {raw: post + "A: " + strings.Repeat("a", 40000) + "\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello" + smuggled},
 		"a long head":              {raw: post + "A: " + strings.Repeat("a", 40000) + "\r\nContent-Length: 2\r\n\r\nhi", want: "POST / hi"},
 		"both, length first":       {raw: post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled},
 		"two lengths":              {raw: post + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n" + smuggled},
@@ -95,7 +95,8 @@ func TestNoDesynchronisation(t *testing.T) {
 		"bare LF":                  {raw: "GET / HTTP/1.1\nHost: a\n\n"},
 		"one bare LF":              {raw: "GET / HTTP/1.1\r\nHost: a\nA: b\r\n\r\n"},
 		"folded field":             {raw: "GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n c\r\n\r\n"},
-		"the same length twice":    {raw: post + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi"},
+		"the same length twice":    {raw: post + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi", want: "POST / hi"},
+		"list of one length":       {raw: post + "Content-Length: 2, 2\r\n\r\nhi"},
 		"version":                  {raw: "GET / HTTP/1.2\r\nHost: a\r\n\r\n"},
 		"short":                    {raw: "GET /\r\n\r\n"},
 		"absolute form":            {raw: "GET http://a/x?y HTTP/1.1\r\nHost: b\r\n\r\n", want: "GET /x?y "},
@@ -106,22 +107,47 @@ func TestNoDesynchronisation(t *testing.T) {
 		"space in the target":      {raw: "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n"},
 		"bytes after an unmet ask": {raw: "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x05hello", want: "GET / "},
 	} {
-		t.Run(name, func(t *testing.T) {
-			rec := &recorder{}
-			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveRaw(t, rec.serve))}}})
-			statuses := sendRaw(t, p.addr, tc.raw)
-			got := rec.seen()
-			switch {
-			case len(rec.garbage) > 0:
-				t.Errorf("the server saw %q", rec.garbage)
-			case tc.want == "" && len(got) > 0:
-				t.Errorf("the server saw %q, the client %v", got, statuses)
-			case tc.want != "" && (len(got) != 1 || got[0] != tc.want):
-				t.Errorf("the server saw %q, want %q; the client %v", got, tc.want, statuses)
-			case tc.want == "" && (len(statuses) == 0 || statuses[0] < 400):
-				t.Errorf("the client saw %v, want a refusal", statuses)
-			}
-		})
+		t.Run(name, func(t *testing.T) { wantRequest(t, tc.raw, tc.want) })
+	}
+}
+
+// TestTargetsAndHosts: what does not come in the usual form, and what becomes of it.
+func TestTargetsAndHosts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		raw  string
+		want string // as in TestNoDesynchronisation
+	}{
+		"empty host":           {raw: "GET / HTTP/1.1\r\nHost:\r\n\r\n"},
+		"empty host, absolute": {raw: "GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n"},
+		"empty line before":    {raw: "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", want: "GET / "},
+		"all of a server":      {raw: "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", want: "OPTIONS * "},
+		"all of it, absolute":  {raw: "OPTIONS http://a HTTP/1.1\r\nHost: b\r\n\r\n", want: "OPTIONS * "},
+		"its root, absolute":   {raw: "OPTIONS http://a/ HTTP/1.1\r\nHost: b\r\n\r\n", want: "OPTIONS / "},
+		"its query, absolute":  {raw: "OPTIONS http://a?x HTTP/1.1\r\nHost: b\r\n\r\n", want: "OPTIONS /?x "},
+		"no path, absolute":    {raw: "GET http://a HTTP/1.1\r\nHost: b\r\n\r\n", want: "GET / "},
+	} {
+		t.Run(name, func(t *testing.T) { wantRequest(t, tc.raw, tc.want) })
+	}
+}
+
+// wantRequest sends raw, and wants the server to see the one request, or none and the client to be refused.
+func wantRequest(t *testing.T, raw, want string) {
+	t.Helper()
+	rec := &recorder{}
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveRaw(t, rec.serve))}}})
+	statuses := sendRaw(t, p.addr, raw)
+	got := rec.seen()
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	switch {
+	case len(rec.garbage) > 0:
+		t.Errorf("the server saw %q", rec.garbage)
+	case want == "" && len(got) > 0:
+		t.Errorf("the server saw %q, the client %v", got, statuses)
+	case want != "" && (len(got) != 1 || got[0] != want):
+		t.Errorf("the server saw %q, want %q; the client %v", got, want, statuses)
+	case want == "" && (len(statuses) == 0 || statuses[0] < 400):
+		t.Errorf("the client saw %v, want a refusal", statuses)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 
 // Bounds of one request.
 const (
-	maxInterim = 64 // 1xx responses before the final one
+	maxInterim = 1000 // 1xx responses before the final one: enough for one a second through a long wait
 	// lookInterval is how often a session that waits for a response, or for more of it, looks whether its client is still there.
 	lookInterval = time.Second
 )
@@ -139,7 +139,7 @@ func (s *session) canonical() (status int, reason, why string) {
 	case r.Target[0] == '/':
 	case string(r.Target) == "*" && string(r.Method) == http.MethodOptions:
 	default:
-		host, target, ok := splitAbsolute(r.Target)
+		host, target, ok := splitAbsolute(r.Target, string(r.Method) == http.MethodOptions)
 		if !ok {
 			return malformed("the target is neither a path nor an http:// URL")
 		}
@@ -155,14 +155,17 @@ func (s *session) canonical() (status int, reason, why string) {
 	return 0, "", ""
 }
 
-// splitAbsolute takes a target in absolute form apart: the host, and the target in origin form.
-func splitAbsolute(target []byte) (host, origin []byte, ok bool) {
+// splitAbsolute takes a target in absolute form apart: the host, and the target in origin form. Without a path and a query OPTIONS
+// is about the server as a whole (RFC 9112, section 3.2.4).
+func splitAbsolute(target []byte, options bool) (host, origin []byte, ok bool) {
 	for _, scheme := range [...]string{"http://", "https://"} {
 		if len(target) <= len(scheme) || !httpwire.EqualFold(target[:len(scheme)], scheme) {
 			continue
 		}
 		host = target[len(scheme):]
 		switch i := bytes.IndexAny(host, "/?"); {
+		case i < 0 && options:
+			origin = []byte("*")
 		case i < 0:
 			origin = []byte("/")
 		case host[i] == '?':
@@ -304,6 +307,9 @@ func (s *session) acquire() error {
 			return httppool.ErrClientGone
 		}
 		if err != nil {
+			if x.late() {
+				err = fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // it is no shortage of connections
+			}
 			return &httppool.Error{Step: "acquire", Err: err}
 		}
 		if s.left() {
@@ -441,7 +447,7 @@ func (s *session) responseHead() (int, error) {
 	for {
 		if s.server.r < s.server.w {
 			x.answered = true
-			n, err := s.resp.Parse(s.server.bytes(), head)
+			n, err := s.parseResponse(head)
 			if err == nil || !errors.Is(err, httpwire.ErrIncomplete) {
 				return n, err
 			}
@@ -457,6 +463,14 @@ func (s *session) responseHead() (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// parseResponse reads a response's head at the start of what the server has sent.
+func (s *session) parseResponse(head bool) (int, error) {
+	if s.ex.target.route.StrictBackend {
+		return s.resp.Parse(s.server.bytes(), head)
+	}
+	return s.resp.ParseLenient(s.server.bytes(), head)
 }
 
 // awaitServer reads once from the server, within the time-out for the response and for as long as the client stays.

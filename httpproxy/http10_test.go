@@ -2,8 +2,10 @@ package httpproxy_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -11,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/mux"
 )
 
 // http10 asks for a path in HTTP/1.0.
@@ -101,6 +105,64 @@ func TestHTTP10Truncated(t *testing.T) {
 				t.Errorf("%q and %v, want a reset", rest, err)
 			}
 		})
+	}
+}
+
+// streams is a listener for the streams of a session of package mux.
+type streams struct{ *mux.Session }
+
+func (s streams) Accept() (net.Conn, error) { return s.AcceptStream(context.Background()) }
+func (s streams) Addr() net.Addr            { return &net.TCPAddr{} }
+
+// TestHTTP10TruncatedInAStream: a stream of a session is reset like a connection.
+func TestHTTP10TruncatedInAStream(t *testing.T) {
+	leave := make(chan struct{})
+	backend := serveRaw(t, func(c net.Conn) {
+		if readRequest(bufio.NewReader(c)) == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n")
+			<-leave
+		}
+	})
+	cfg := routeTo(newUpstream(t, backend))
+	cfg.Listener.Logger = slog.New(slog.DiscardHandler)
+	p, err := httpproxy.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := conntest.Pair(t, "tcp", "127.0.0.1:0")
+	served := make(chan *mux.Session)
+	go func() {
+		s, err := mux.Server(t.Context(), far, mux.Config{})
+		if err != nil {
+			t.Errorf("the session: %v", err)
+		}
+		served <- s
+	}()
+	session, err := mux.Client(t.Context(), near, mux.Config{})
+	server := <-served
+	if err != nil || server == nil {
+		t.Fatal(err)
+	}
+	conntest.Run(t, streams{server}, p.Serve, func() {
+		_ = p.Drain(context.Background())
+		_ = session.Close()
+	})
+	c, err := session.OpenStream(t.Context(), "http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, http10("/", ""))
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(resp.Body, make([]byte, 2)); err != nil {
+		t.Fatal(err)
+	}
+	close(leave)
+	if rest, err := io.ReadAll(resp.Body); !errors.Is(err, mux.ErrReset) {
+		t.Errorf("%q and %v, want a reset", rest, err)
 	}
 }
 

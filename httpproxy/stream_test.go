@@ -243,7 +243,7 @@ func TestBackendGoneInMidResponse(t *testing.T) {
 }
 
 // clientFor returns a client of one protocol without TLS.
-func clientFor(t *testing.T, proto string) *http.Client {
+func clientFor(t testing.TB, proto string) *http.Client {
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetHTTP1(proto == "HTTP/1.1")
 	tr.Protocols.SetUnencryptedHTTP2(proto == "HTTP/2.0")

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -263,6 +264,7 @@ func wholeTimeout(t testing.TB, unit time.Duration) {
 			t.Errorf("%.10q: %s %s", tc.request, resp.Status, body)
 		}
 	}
+	wholeTimeoutOfStreams(t, p.url)
 	c, br := dialRaw(t, p.addr)
 	_, _ = io.WriteString(c, "GET /body HTTP/1.1\r\nHost: a\r\n\r\n")
 	resp, err := http.ReadResponse(br, nil)
@@ -281,7 +283,31 @@ func wholeTimeout(t testing.TB, unit time.Duration) {
 	_, _ = io.WriteString(first, "GET /one HTTP/1.1\r\nHost: a\r\n\r\n")
 	conntest.Eventually(t, "the one connection is in use", func() bool { return one.Status().Endpoints[0].Pool.InUse == 1 })
 	c, br = dialRaw(t, p.addr)
-	if resp, _ := roundTrip(t, c, br, "GET /one HTTP/1.1\r\nHost: a\r\n\r\n"); resp.StatusCode != http.StatusServiceUnavailable && resp.StatusCode != http.StatusGatewayTimeout {
+	if resp, _ := roundTrip(t, c, br, "GET /one HTTP/1.1\r\nHost: a\r\n\r\n"); resp.StatusCode != http.StatusGatewayTimeout {
 		t.Errorf("waiting for a connection: %s", resp.Status)
+	}
+}
+
+// wholeTimeoutOfStreams is the same for those of HTTP/2.
+func wholeTimeoutOfStreams(t testing.TB, url string) {
+	t.Helper()
+	client := clientFor(t, "HTTP/2.0")
+	for path, want := range map[string]string{"/": "504", "/body": "200 x and its end is missing"} {
+		resp, err := client.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		got := strconv.Itoa(resp.StatusCode)
+		if got == "200" {
+			got += " " + string(body)
+		}
+		if err != nil {
+			got += " and its end is missing"
+		}
+		if got != want {
+			t.Errorf("a stream for %s: %s, %v", path, got, err)
+		}
 	}
 }

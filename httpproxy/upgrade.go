@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,6 +47,8 @@ func (s *session) upgrade(n int) error {
 	switch asked := s.asks(); {
 	case asked == nil:
 		return s.fail("receive", fmt.Errorf("%w: 101 although no upgrade was asked for", httpwire.ErrMalformed))
+	case !s.resp.Upgrades:
+		return s.fail("receive", fmt.Errorf("%w: 101 without Connection: Upgrade", httpwire.ErrMalformed))
 	case len(to) == 0 || !httpwire.HasItem(asked, string(to)):
 		return s.fail("receive", fmt.Errorf("%w: 101 to protocol %.40q, %.40q was asked for", httpwire.ErrMalformed, to, asked))
 	}
@@ -89,6 +91,7 @@ type tunnel struct {
 	out     atomic.Int64 // bytes from the server
 	moved   atomic.Int64 // when the last byte came from either side, in Unix nanoseconds
 	counted int          // of the bytes from the client that come next
+	timer   *time.Timer  // of the idle limit, which is that of both directions together; nil = there is none
 	ended   sync.Once    // the first failure ends both directions
 	err     error        // it; to be read when both have ended
 }
@@ -108,6 +111,7 @@ func (s *session) tunnel() error {
 	_ = client.SetDeadline(time.Time{})
 	_ = server.SetDeadline(time.Time{})
 	t.moved.Store(time.Now().UnixNano())
+	t.watch()
 	var up fiber.Group
 	up.Go(func() {
 		defer s.p.recovered(s.lc)
@@ -122,6 +126,7 @@ func (s *session) tunnel() error {
 	})
 	t.carry(fiber.Ahead(server, fromServer), client, httppool.ErrServerGone, httppool.ErrClientGone, t.fromServer)
 	up.Wait()
+	t.unwatch()
 	x.result.BytesIn, x.result.BytesOut = t.in.Load(), t.out.Load()
 	return t.err
 }
@@ -142,31 +147,42 @@ func (t *tunnel) fromServer(n int) {
 	t.moved.Store(time.Now().UnixNano())
 }
 
-// carry sends what src receives to dst until src ends, and passes the end on. srcGone and dstGone stand before failures. The idle
-// limit is that of both directions together.
+// watch has the idle limit end the tunnel, also while neither side takes what the other one sends.
+func (t *tunnel) watch() {
+	if t.idle > 0 {
+		t.timer = time.AfterFunc(math.MaxInt64, t.look)
+		t.timer.Reset(t.idle) // not before look can see the timer
+	}
+}
+
+// look ends the tunnel if nothing has moved for too long, and otherwise looks again. The timer calls it.
+func (t *tunnel) look() {
+	if left := t.idle - time.Since(time.Unix(0, t.moved.Load())); left > 0 {
+		t.timer.Reset(left)
+		return
+	}
+	t.fail(httppool.ErrIdleTimeout)
+}
+
+// unwatch ends the watch: look closes nothing any more, also if it runs just now.
+func (t *tunnel) unwatch() {
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.ended.Do(func() {})
+}
+
+// carry sends what src receives to dst until src ends, and passes the end on. srcGone and dstGone stand before failures.
 func (t *tunnel) carry(src, dst fiber.Stream, srcGone, dstGone error, moved func(int)) {
-	for {
-		if last := time.Unix(0, t.moved.Load()); t.idle > 0 {
-			_ = src.SetReadDeadline(last.Add(t.idle))
+	switch readErr, writeErr := src.CopyTo(dst, moved, nil); {
+	case readErr == io.EOF:
+		if err := dst.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
+			t.fail(nil) // it cannot be half closed
 		}
-		readErr, writeErr := src.CopyTo(dst, moved, nil)
-		switch {
-		case readErr == io.EOF:
-			if err := dst.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
-				t.fail(nil) // it cannot be half closed
-			}
-			return
-		case errors.Is(readErr, os.ErrDeadlineExceeded) && time.Since(time.Unix(0, t.moved.Load())) < t.idle: // the other direction moved
-		case errors.Is(readErr, os.ErrDeadlineExceeded):
-			t.fail(httppool.ErrIdleTimeout)
-			return
-		case readErr != nil:
-			t.fail(fmt.Errorf("%w: %w", srcGone, readErr))
-			return
-		default:
-			t.fail(fmt.Errorf("%w: %w", dstGone, writeErr))
-			return
-		}
+	case readErr != nil:
+		t.fail(fmt.Errorf("%w: %w", srcGone, readErr))
+	default:
+		t.fail(fmt.Errorf("%w: %w", dstGone, writeErr))
 	}
 }
 

@@ -165,6 +165,41 @@ func TestUpgradedStandsStill(t *testing.T) {
 	})
 }
 
+// TestUpgradedNobodyReads: both ends send, and neither takes what the other one sends; nothing moves any more, and the connection ends.
+func TestUpgradedNobodyReads(t *testing.T) {
+	fill := func(c net.Conn) {
+		for piece := make([]byte, 1<<16); ; {
+			if _, err := c.Write(piece); err != nil {
+				return
+			}
+		}
+	}
+	over := make(chan struct{})
+	u := newUpstream(t, serveUpgrade(t, func(c net.Conn, _ *bufio.Reader) {
+		fill(c)
+		close(over)
+	}))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{IdleTimeout: 100 * time.Millisecond, Upstream: u}}})
+	c, _ := dialUpgrade(t, p.addr, "")
+	fill(c)
+	<-over
+	eventually(t, "the error is counted", func() bool { return p.Stats().Errors["timeout"] == 1 })
+}
+
+// TestUpgradeWithoutConnection: Upgrade alone is not about this connection.
+func TestUpgradeWithoutConnection(t *testing.T) {
+	backend := serveRaw(t, func(c net.Conn) {
+		if readRequest(bufio.NewReader(c)) == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\nsecret")
+		}
+	})
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	c, br := dialRaw(t, p.addr)
+	if resp, body := roundTrip(t, c, br, upgradeRequest); resp.StatusCode != http.StatusBadGateway || strings.Contains(body, "secret") {
+		t.Errorf("%s %q", resp.Status, body)
+	}
+}
+
 // TestUpgradeThatNobodyAskedFor, or to another protocol, is no answer.
 func TestUpgradeThatNobodyAskedFor(t *testing.T) {
 	backend := serveRaw(t, func(c net.Conn) {

@@ -150,29 +150,41 @@ type framing struct {
 	lengths int
 	codings int
 	chunked bool // the last coding seen is chunked
+	rules   framingRules
+}
+
+// framingRules say what of a head that frames its body more than once is refused.
+type framingRules struct {
+	oneLength  bool // a repeated Content-Length, also of the same value
+	oneFraming bool // Content-Length beside Transfer-Encoding
 }
 
 func (f *framing) add(field *Field) error {
 	switch field.Known {
 	case ContentLength:
-		var ok bool
-		if f.length, ok = parseLength(field.Value); !ok {
+		length, ok := parseLength(field.Value)
+		if !ok {
 			return fmt.Errorf("%w: Content-Length %.60q", ErrMalformed, field.Value)
 		}
-		if f.lengths++; f.lengths > 1 {
+		if f.lengths > 0 && (f.rules.oneLength || length != f.length) {
 			return fmt.Errorf("%w: repeated Content-Length", ErrMalformed)
 		}
+		f.length = length
+		f.lengths++
 	case TransferEncoding:
 		f.chunked = EqualFold(field.Value, "chunked")
 		if f.codings++; f.codings > 1 || !f.chunked {
 			return fmt.Errorf("%w: unsupported Transfer-Encoding %.60q", ErrMalformed, field.Value)
 		}
 	}
-	if f.lengths > 0 && f.codings > 0 {
+	if f.rules.oneFraming && f.both() {
 		return ErrBothFramings
 	}
 	return nil
 }
+
+// both reports whether the head has a Content-Length beside a Transfer-Encoding.
+func (f *framing) both() bool { return f.lengths > 0 && f.codings > 0 }
 
 // EqualFold reports whether b is lower, which has no upper-case letters, in any case.
 func EqualFold(b []byte, lower string) bool {

@@ -15,7 +15,7 @@ type Request struct {
 
 	Host   []byte // nil = none
 	Hosts  int    // how many Host fields there are
-	Length int64  // of the body in bytes, or Chunked; 0 = none
+	Length int64  // of the body in bytes, or Chunked; 0 = none; a Content-Length may be repeated
 	// HasLength: there is a Content-Length field, which matters where it says 0.
 	HasLength bool
 	// Close: the connection ends with this request, because the client says so or speaks HTTP/1.0 without keep-alive.
@@ -92,7 +92,7 @@ func (r *Request) parseLine(line []byte) error {
 
 // judge sets the members that follow from the fields.
 func (r *Request) judge() error {
-	var f framing
+	f := framing{rules: framingRules{oneFraming: true}}
 	var c connection
 	upgrades := 0
 	for i := range r.Fields {

@@ -3,6 +3,7 @@ package httpwire
 import (
 	"bytes"
 	"fmt"
+	"slices"
 )
 
 // Response is the head of a response. It may be reused for the next one, which invalidates the fields of
@@ -18,12 +19,25 @@ type Response struct {
 	// its keep-alive is an extension that proxies and servers understood differently.
 	Reusable bool
 	HasDate  bool
+	// Upgrades: Connection says that the Upgrade field is about this connection, as that of a 101 must (RFC 9110, section 7.8).
+	Upgrades bool
 	others   bool
 }
 
 // Parse reads a response's head at the start of b and returns the bytes it takes. head says that it
 // answers a HEAD request, so that no body follows. The error is ErrIncomplete or wraps ErrMalformed.
 func (r *Response) Parse(b []byte, head bool) (int, error) {
+	return r.parse(b, head, framingRules{oneLength: true, oneFraming: true})
+}
+
+// ParseLenient is Parse for a server that frames its body twice, in a way that has one safe meaning: a Content-Length of the
+// same value again, or beside "Transfer-Encoding: chunked", which counts then, and the response is not Reusable (RFC 9112, section 6.3).
+// Fields has only the framing that counts.
+func (r *Response) ParseLenient(b []byte, head bool) (int, error) {
+	return r.parse(b, head, framingRules{})
+}
+
+func (r *Response) parse(b []byte, head bool, rules framingRules) (int, error) {
 	*r = Response{Fields: r.Fields[:0]}
 	const start = "HTTP/1."
 	if k := min(len(b), len(start)); string(b[:k]) != start[:k] {
@@ -44,7 +58,7 @@ func (r *Response) Parse(b []byte, head bool) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return n + size, r.judge(head)
+	return n + size, r.judge(head, rules)
 }
 
 // parseLine reads "HTTP/1.x 200 reason" (RFC 9112, section 4).
@@ -74,8 +88,8 @@ func (r *Response) parseLine(line []byte) error {
 }
 
 // judge sets the members that follow from the fields (RFC 9112, section 6.3).
-func (r *Response) judge(head bool) error {
-	var f framing
+func (r *Response) judge(head bool, rules framingRules) error {
+	f := framing{rules: rules}
 	var c connection
 	auth := false
 	for i := range r.Fields {
@@ -111,8 +125,22 @@ func (r *Response) judge(head bool) error {
 	if r.Status == 204 && (f.chunked || f.length > 0) { // the server may send a body
 		r.Reusable = false
 	}
-	r.others = c.others
+	if f.lengths > 1 || f.both() {
+		r.frameOnce(f.chunked)
+		r.Reusable = r.Reusable && !f.both()
+	}
+	r.Upgrades, r.others = c.upgrade, c.others
 	return nil
+}
+
+// frameOnce takes the Content-Length fields that do not count out of Fields: all with a coding, else all but the first.
+func (r *Response) frameOnce(chunked bool) {
+	seen := chunked
+	r.Fields = slices.DeleteFunc(r.Fields, func(f Field) bool {
+		again := f.Known == ContentLength && seen
+		seen = seen || f.Known == ContentLength
+		return again
+	})
 }
 
 // Listed reports whether a Connection field names the field, which must not be forwarded then. Content-Length is never

@@ -40,6 +40,7 @@ func TestRequest(t *testing.T) {
 		{name: "length", head: "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n", length: 12},
 		{name: "length 0", head: "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return r.HasLength }},
+		{name: "the same length twice", head: "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\nContent-Length: 12\r\n\r\n", length: 12},
 		{name: "chunked", head: "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n", length: httpwire.Chunked},
 		{name: "spaces around a value", head: "GET / HTTP/1.1\r\nHost: \t a \t\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return string(r.Host) == "a" }},
@@ -88,7 +89,8 @@ func TestRequestRefused(t *testing.T) {
 		{name: "TLS", head: "\x16\x03\x01", want: httpwire.ErrMalformed},
 		{name: "both framings", head: "POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", want: httpwire.ErrBothFramings},
 		{name: "both, the other way", head: "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", want: httpwire.ErrBothFramings},
-		{name: "two lengths", head: "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", want: httpwire.ErrMalformed},
+		{name: "two lengths", head: "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", want: httpwire.ErrMalformed},
+		{name: "a list of lengths", head: "POST / HTTP/1.1\r\nContent-Length: 1, 1\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "signed length", head: "POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "huge length", head: "POST / HTTP/1.1\r\nContent-Length: 9223372036854775808\r\n\r\n", want: httpwire.ErrMalformed},
 		{name: "other coding", head: "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", want: httpwire.ErrMalformed},
@@ -105,6 +107,46 @@ func TestRequestRefused(t *testing.T) {
 		{name: "many fields", head: "GET / HTTP/1.1\r\n" + strings.Repeat("a: b\r\n", 257) + "\r\n", want: httpwire.ErrTooMany},
 	} {
 		tc.run(t)
+	}
+}
+
+// TestLenientResponse: what is framed twice has one meaning, or none.
+func TestLenientResponse(t *testing.T) {
+	const ok, length, chunked = "HTTP/1.1 200 OK\r\n", "Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n"
+	for _, tc := range []struct {
+		head     string
+		toHead   bool
+		want     error
+		length   int64
+		reusable bool
+		fields   string
+	}{
+		{head: ok + length + length + "A: b\r\n\r\n", length: 3, reusable: true, fields: "Content-Length A"},
+		{head: ok + length + "Content-Length: 4\r\n\r\n", want: httpwire.ErrMalformed},
+		{head: ok + "Content-Length: 3, 3\r\n\r\n", want: httpwire.ErrMalformed},
+		{head: ok + length + chunked + "\r\n", length: httpwire.Chunked, fields: "Transfer-Encoding"},
+		{head: ok + chunked + "A: b\r\n" + length + length + "\r\n", length: httpwire.Chunked, fields: "Transfer-Encoding A"},
+		{head: ok + length + chunked + "\r\n", toHead: true, fields: "Transfer-Encoding"},
+		{head: ok + length + "Transfer-Encoding: gzip\r\n\r\n", want: httpwire.ErrMalformed},
+		{head: ok + length + chunked + chunked + "\r\n", want: httpwire.ErrMalformed},
+		{head: "HTTP/1.0 200 OK\r\n" + length + chunked + "\r\n", want: httpwire.ErrMalformed},
+		{head: "HTTP/1.1 304 Not Modified\r\n" + length + length + "\r\n", reusable: true, fields: "Content-Length"},
+	} {
+		var r httpwire.Response
+		n, err := r.ParseLenient([]byte(tc.head), tc.toHead)
+		if !errors.Is(err, tc.want) || err == nil && (n != len(tc.head) || r.Length != tc.length || r.Reusable != tc.reusable) {
+			t.Errorf("%q: %d, %v, length %d, reusable %v", tc.head, n, err, r.Length, r.Reusable)
+		}
+		var names []string
+		for _, f := range r.Fields {
+			names = append(names, string(f.Name))
+		}
+		if err == nil && strings.Join(names, " ") != tc.fields {
+			t.Errorf("%q: the fields are %q", tc.head, names)
+		}
+		if _, err := r.Parse([]byte(tc.head), tc.toHead); !errors.Is(err, httpwire.ErrMalformed) {
+			t.Errorf("%q is accepted by Parse: %v", tc.head, err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,7 @@ type Stream struct {
 	s      *Session
 	ch     *channel
 	rd, wr deadline
+	breaks atomic.Bool // Close resets the stream
 }
 
 var _ net.Conn = (*Stream)(nil)
@@ -218,6 +220,10 @@ func (t *Stream) CloseWrite() error { return t.s.closeWrite(t.ch) }
 // read is dropped, and the other side's writers fail with ErrPeerClosed. Close every
 // stream, see [Channel.Close].
 func (t *Stream) Close() error {
+	if t.breaks.Load() {
+		t.Reset(codeLinger, "closed with SetLinger(0)")
+		return nil
+	}
 	t.stopDeadlines()
 	return t.s.closeChannel(t.ch)
 }
@@ -227,6 +233,16 @@ func (t *Stream) stopDeadlines() {
 	defer t.s.mu.Unlock()
 	t.rd.stop()
 	t.wr.stop()
+}
+
+// codeLinger is the application's code of a stream that is reset by Close.
+const codeLinger = 0
+
+// SetLinger has Close reset the stream if seconds is 0, as that of a net.TCPConn does: the other side does not take what it has
+// received for the whole. Other values undo that.
+func (t *Stream) SetLinger(seconds int) error {
+	t.breaks.Store(seconds == 0)
+	return nil
 }
 
 // Reset ends both directions at once and sends the other side the reason; see [Channel.Reset].

@@ -2,6 +2,7 @@ package mux_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -115,5 +116,33 @@ func TestStateOfAStream(t *testing.T) {
 				t.Errorf("after %q the end is not all there is to read", got)
 			}
 		})
+	}
+}
+
+// TestSetLinger: a stream that is closed after SetLinger(0) does not look whole to the other side.
+func TestSetLinger(t *testing.T) {
+	for _, seconds := range []int{0, -1} {
+		c, s := sessions(t, "tcp", mux.Config{}, mux.Config{})
+		here, err := c.OpenStream(bg, "half")
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, err := s.AcceptStream(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(here, "half"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(there, make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(here.SetLinger(0), here.SetLinger(seconds), here.Close(), here.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := there.Read(make([]byte, 1)); errors.Is(err, mux.ErrReset) != (seconds == 0) || (err == io.EOF) != (seconds != 0) {
+			t.Errorf("with %d the other side reads %v", seconds, err)
+		}
+		there.Close()
 	}
 }

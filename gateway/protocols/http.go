@@ -62,7 +62,8 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
 			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body),
-			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout,
+			StrictBackend: r.StrictBackend, Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -78,18 +79,20 @@ type HTTPListener struct {
 
 // Route sends requests to an upstream. The most specific route wins.
 type Route struct {
-	Host        string        `conf:"host"`             // empty: any
-	Path        string        `conf:"path" default:"/"` // compared as PathMatch says, decoded
-	PathMatch   PathMatch     `conf:"path_match" default:"prefix"`
-	Methods     []string      `conf:"methods" maxlen:"32"`                                          // empty: all
-	Headers     []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                // all must be there
-	Query       []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                  // all must be there
-	Body        []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                   // fields of a JSON object; all must be there
-	StripPrefix bool          `conf:"strip_prefix"`                                                 // forward without config.Path
-	Upstream    string        `conf:"upstream"`                                                     // default: the listener's upstream
-	Timeout     time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`      // from the request to the response's header
-	IdleTimeout time.Duration `conf:"idle_timeout" default:"10m" min:"1ms" max:"168h" never:"-1ns"` // between two pieces of a body, or of an upgraded connection
-	Retries     *Retries      `conf:"retries"`                                                      // nil: the listener's
+	Host           string        `conf:"host"`             // empty: any
+	Path           string        `conf:"path" default:"/"` // compared as PathMatch says, decoded
+	PathMatch      PathMatch     `conf:"path_match" default:"prefix"`
+	Methods        []string      `conf:"methods" maxlen:"32"`                                             // empty: all
+	Headers        []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
+	Query          []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
+	Body           []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
+	StripPrefix    bool          `conf:"strip_prefix"`                                                    // forward without config.Path
+	Upstream       string        `conf:"upstream"`                                                        // default: the listener's upstream
+	Timeout        time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`         // from the request to the response's header
+	IdleTimeout    time.Duration `conf:"idle_timeout" default:"10m" min:"1ms" max:"168h" never:"-1ns"`    // between two pieces of a body, or of an upgraded connection
+	RequestTimeout time.Duration `conf:"request_timeout" default:"never" min:"1ms" max:"168h" never:"0s"` // of a request as a whole, with both bodies; not of upgraded connections
+	Retries        *Retries      `conf:"retries"`                                                         // nil: the listener's
+	StrictBackend  bool          `conf:"strict_backend"`                                                  // refuse answers that frame their body twice
 }
 
 // The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
