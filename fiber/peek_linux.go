@@ -1,6 +1,11 @@
 package fiber
 
-import "golang.org/x/sys/unix"
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 const canPeek = true
 
@@ -9,9 +14,11 @@ const canPeek = true
 func peek(fd uintptr) State {
 	socket := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	for {
-		if _, err := unix.Poll(socket[:], 0); err == nil {
+		var now unix.Timespec // it does not wait, so the scheduler need not know of the call
+		_, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&socket)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+		if errno == 0 {
 			break
-		} else if err != unix.EINTR { //nolint:errorlint // an errno as it is
+		} else if errno != unix.EINTR {
 			return Dead
 		}
 	}
