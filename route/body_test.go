@@ -115,3 +115,35 @@ func TestUnknownFilesAreNotKept(t *testing.T) {
 		t.Errorf("%d temporary files are left", left)
 	}
 }
+
+// TestMalformedPart: MIME has no control characters in its headers, and a form may end too early; the answer tells one from the other.
+func TestMalformedPart(t *testing.T) {
+	type values struct {
+		Name string `form:"name"`
+	}
+	type files struct {
+		Name  string `form:"name"`
+		Files route.Files
+	}
+	for name, send := range map[string]func(method, target, contentType, body string, header ...string) answer{
+		"values": serve(t, "POST /", func(_ *route.Ctx, req values) (string, error) { return req.Name, nil }),
+		"files": serve(t, "POST /", func(_ *route.Ctx, req files) (string, error) {
+			for _, err := range req.Files.All() {
+				if err != nil {
+					return "", err
+				}
+			}
+			return req.Name, nil
+		}),
+	} {
+		part := "--b\r\nContent-Disposition: form-data; name=\"name\"\r\n\r\nx\r\n"
+		for body, want := range map[string]string{
+			part + "--b\r\nContent-Disposition: form-data; name=\"\x16\"\r\n\r\nx\r\n--b--\r\n": "a part of the form has a malformed header",
+			part: "the body could not be read to its end",
+		} {
+			t.Run(name, func(t *testing.T) {
+				send("POST", "/", "multipart/form-data; boundary=b", body).want(t, 400, want)
+			})
+		}
+	}
+}

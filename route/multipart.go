@@ -2,12 +2,14 @@ package route
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"net/textproto"
 
 	"github.com/headpond/headpond/route/internal/bind"
 )
@@ -77,7 +79,7 @@ func (s *fileStream) upload() (*Upload, error) {
 		var err error
 		if part, err = s.reader.NextPart(); err != nil {
 			if s.err = err; err != io.EOF {
-				s.err = readProblem(err)
+				s.err = partProblem(err)
 			}
 			return nil, s.err
 		}
@@ -91,6 +93,14 @@ func (s *fileStream) upload() (*Upload, error) {
 		return nil, s.err
 	}
 	return &Upload{Field: part.FormName(), Name: part.FileName(), ContentType: part.Header.Get("Content-Type"), Reader: uploadReader{part}}, nil
+}
+
+// partProblem is what a client is told when the next part of its form could not be read.
+func partProblem(err error) *Problem {
+	if _, ok := errors.AsType[textproto.ProtocolError](err); ok {
+		return &Problem{Status: http.StatusBadRequest, Detail: "a part of the form has a malformed header", Err: err}
+	}
+	return readProblem(err)
 }
 
 // uploadReader turns errors of reading a file into problems.
@@ -177,7 +187,7 @@ func (f *formParts) nextFile() (*multipart.Part, *Problem) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, readProblem(err)
+			return nil, partProblem(err)
 		}
 		name := part.FormName()
 		switch {
