@@ -110,6 +110,8 @@ type Service struct {
 	Groups []string
 	// Capacity is how many connections at once it is good for; callers prefer nodes with room. 0 = not said.
 	Capacity int
+	// PerPeer bounds what each peer may do with it.
+	PerPeer Limits
 	// Healthy reports whether it works: a service that does not is not told of. It is called several times a second, and must not wait. nil = it does.
 	Healthy func() bool
 	// Timeout bounds Connect; 0 = five seconds. The longest of all services counts.
@@ -192,6 +194,9 @@ func (c *Config) verifyServices(bad func(format string, args ...any)) {
 			bad("service %q has no Connect", s.Name)
 		}
 		if err := checkGroups(s.Groups); err != nil {
+			bad("service %q: %w", s.Name, err)
+		}
+		if err := s.PerPeer.verify(); err != nil {
 			bad("service %q: %w", s.Name, err)
 		}
 		if s.Capacity < 0 {

@@ -17,7 +17,7 @@ var (
 	ErrNotOffered = errors.New("peers: the service is not offered to this node")
 	// ErrUnreachable: the peer offers the service, and cannot connect to its server.
 	ErrUnreachable = errors.New("peers: the peer cannot connect to the service")
-	// ErrBusy: one of the sides has as many connections open as it allows.
+	// ErrBusy: one of the sides has as many connections open as it allows, or this node opens more than it may.
 	ErrBusy = errors.New("peers: too many connections")
 )
 

@@ -150,3 +150,35 @@ func (n *Node) Links() int { return len(n.links.all()) }
 
 // Tidy lets go of links that nothing has used for too long before a moment.
 func (n *Node) Tidy(now time.Time) { n.links.drop(now) }
+
+// MaxQuotas bounds the peers whose use of services is counted.
+const MaxQuotas = maxQuotas
+
+// Quotas are those of services with limits, on their own.
+type Quotas struct{ q *quotas }
+
+// Quota is what one peer does with one service.
+type Quota struct{ k *quota }
+
+// NewQuotas returns none.
+func NewQuotas() Quotas { return Quotas{&quotas{}} }
+
+// Enter counts a connection.
+func (q Quotas) Enter(service, peer string, limits Limits, now time.Time) (Quota, error) {
+	k, err := q.q.enter(quotaKey{service, peer}, limits, now)
+	return Quota{k}, err
+}
+
+// Leave counts the end of one.
+func (q Quotas) Leave(k Quota) { q.q.leave(k.k) }
+
+// Spend returns how long n bytes have to wait.
+func (q Quotas) Spend(k Quota, n, rate int, now time.Time) time.Duration {
+	return q.q.spend(k.k, n, rate, now)
+}
+
+// Stats are the counters.
+func (q Quotas) Stats() LimitStats { return q.q.count() }
+
+// Len is how many peers are remembered.
+func (q Quotas) Len() int { return len(q.q.all) }

@@ -215,15 +215,15 @@ func (l *loads) of(service string) int {
 	return l.all[service]
 }
 
-// counted is Service.Connect whose connections count.
-func (l *loads) counted(s Service) func(context.Context) (net.Conn, error) {
+// counted is connect whose connections count for a service.
+func (l *loads) counted(service string, connect func(context.Context) (net.Conn, error)) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
-		c, err := s.Connect(ctx)
+		c, err := connect(ctx)
 		if err != nil {
 			return nil, err
 		}
-		l.add(s.Name, 1)
-		return &countedConn{Stream: fiber.StreamOf(c), gone: sync.OnceFunc(func() { l.add(s.Name, -1) })}, nil
+		l.add(service, 1)
+		return &countedConn{Stream: fiber.StreamOf(c), gone: sync.OnceFunc(func() { l.add(service, -1) })}, nil
 	}
 }
 

@@ -298,14 +298,10 @@ func TestTableIsTold(t *testing.T) {
 		hub, _ := start(t, peers.Config{Listen: []string{listen}})
 		f := newForger(t, hub)
 		f.serveTable(t, told)
-		if err := hub.Fetch(f.host.ID()); err != nil {
-			t.Fatal(err)
-		}
+		conntest.Eventually(t, "a table is read", func() bool { return hub.Fetch(f.host.ID()) == nil })
 		near, _ := start(t, peers.Config{Listen: []string{}, Bootstrap: hub.Addrs()})
 		connected(t, near, hub)
-		if err := near.Fetch(hub.Host().ID()); err != nil {
-			t.Error(listen, err)
-		}
+		conntest.Eventually(t, "it is told over "+listen, func() bool { return near.Fetch(hub.Host().ID()) == nil })
 		if n := len(near.Status().Offers); n != told {
 			t.Errorf("%s: %d of %d nodes are known", listen, n, told)
 		}

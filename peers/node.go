@@ -50,6 +50,7 @@ type Node struct {
 	syncer    *syncer
 	shunned   shunned
 	loads     loads
+	quotas    quotas
 	offenders *offenders
 	finder    *finder // nil: mDNS is off
 

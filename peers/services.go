@@ -34,9 +34,10 @@ func (n *Node) SetServices(services []Service) error {
 func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
 	everybody, some := tunnel.Policy{Upstreams: map[string]func(context.Context) (net.Conn, error){}}, map[string]tunnel.Policy{}
 	for _, s := range services {
+		connect := n.loads.counted(s.Name, n.quotas.limited(s, s.Connect))
 		everybody.Timeout = max(everybody.Timeout, s.Timeout)
 		if s.Anyone {
-			everybody.Upstreams[s.Name] = n.loads.counted(s)
+			everybody.Upstreams[s.Name] = connect
 			continue
 		}
 		for _, text := range s.Peers {
@@ -45,7 +46,7 @@ func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
 			if !ok {
 				own.Upstreams = map[string]func(context.Context) (net.Conn, error){}
 			}
-			own.Upstreams[s.Name] = n.loads.counted(s)
+			own.Upstreams[s.Name] = connect
 			some[id.String()] = own
 		}
 	}

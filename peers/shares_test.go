@@ -148,9 +148,7 @@ func TestInventedNodes(t *testing.T) {
 	f := newForger(t, victim)
 	f.serveTable(t, invented)
 	began := time.Now()
-	if err := victim.Fetch(f.host.ID()); err != nil {
-		t.Fatal(err)
-	}
+	conntest.Eventually(t, "its table is read", func() bool { return victim.Fetch(f.host.ID()) == nil })
 	if s := victim.Status(); len(s.Offers) != believed || s.Gossip.Full < invented-believed {
 		t.Errorf("%d of %d are in the table, %+v", len(s.Offers), invented, s.Gossip)
 	}

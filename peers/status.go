@@ -19,6 +19,7 @@ type Status struct {
 	Addrs  []string // where it can be connected to, with its ID
 	Conns  int      // libp2p connections
 	Served tunnel.Stats
+	Limits LimitStats
 	Gossip GossipStats
 	Peers  []PeerStatus // those it has to do with, in the order of their IDs
 	// Offers are the services of other nodes, in the order of their names and IDs.
@@ -50,7 +51,7 @@ type PeerStatus struct {
 
 // Status returns the state of the node.
 func (n *Node) Status() Status {
-	s := Status{ID: n.ID(), Addrs: n.Addrs(), Conns: len(n.host.Network().Conns()), Served: n.server.Tunnel()}
+	s := Status{ID: n.ID(), Addrs: n.Addrs(), Conns: len(n.host.Network().Conns()), Served: n.server.Tunnel(), Limits: n.quotas.count()}
 	callers := map[string]int{}
 	for _, c := range n.server.Sessions() {
 		callers[c.User]++

@@ -27,7 +27,7 @@ const protocolTable protocol.ID = "/headpond/table/1"
 const (
 	syncInterval = 30 * time.Second
 	syncTime     = 20 * time.Second // for one table: 32 MiB at 1.6 MiB/s
-	recordTime   = 3 * time.Second  // for one record of it
+	recordTime   = 5 * time.Second  // for one record of it
 	maxSyncs     = 4                // at a time, each of another neighbour, beside those of bootstrap peers
 	tableRate    = 0.5              // tables a second that one neighbour may ask for
 	tableBurst   = 4

@@ -22,7 +22,8 @@ const DefaultDialTimeout = 5 * time.Second
 // refuses everything.
 type Policy struct {
 	// Upstreams are the targets "upstream:name". The connection is closed when the
-	// stream ends; with a CloseWrite method it can be half closed.
+	// stream ends; with a CloseWrite method it can be half closed. Caller tells from the
+	// context who asks; an error that wraps ErrBusy tells it to come again.
 	Upstreams map[string]func(ctx context.Context) (net.Conn, error)
 	// Allow are the targets that are dialled by address.
 	Allow []Rule
@@ -39,8 +40,17 @@ const UpstreamPrefix = "upstream:"
 // maxAddresses bounds how many addresses of a name are tried.
 const maxAddresses = 8
 
-// connect connects to a target if the policy allows it. The error wraps ErrRefused
-// or ErrUnreachable.
+// callerKey is that of the caller's name in contexts.
+type callerKey struct{}
+
+// Caller returns the name of the peer for which a function of a Policy connects, with the context that the function has got.
+func Caller(ctx context.Context) string {
+	name, _ := ctx.Value(callerKey{}).(string)
+	return name
+}
+
+// connect connects to a target if the policy allows it. The error wraps ErrRefused,
+// ErrBusy or ErrUnreachable.
 func (p *Policy) connect(ctx context.Context, target string) (net.Conn, error) {
 	timeout := p.Timeout
 	timeout = cmp.Or(timeout, DefaultDialTimeout)
@@ -48,7 +58,7 @@ func (p *Policy) connect(ctx context.Context, target string) (net.Conn, error) {
 	defer cancel()
 	c, err := p.choose(ctx, target)
 	switch {
-	case err == nil || errors.Is(err, ErrRefused):
+	case err == nil || errors.Is(err, ErrRefused) || errors.Is(err, ErrBusy):
 		return c, err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return nil, refuse(ErrUnreachable, "%s: no connection within %v", target, timeout)

@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -79,6 +80,9 @@ func TestUpstream(t *testing.T) {
 	asked := 0
 	e := start(t, options{server: func(c *tunnel.ServerConfig) {
 		c.Policy.Upstreams = map[string]func(context.Context) (net.Conn, error){
+			"full": func(ctx context.Context) (net.Conn, error) {
+				return nil, fmt.Errorf("%w for %s", tunnel.ErrBusy, tunnel.Caller(ctx))
+			},
 			"echo": func(ctx context.Context) (net.Conn, error) {
 				asked++
 				var d net.Dialer
@@ -95,6 +99,9 @@ func TestUpstream(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := e.client.Dial(soon(t), "upstream:other"); !errors.Is(err, tunnel.ErrRefused) {
+		t.Error(err)
+	}
+	if _, err := e.client.Dial(soon(t), "upstream:full"); !errors.Is(err, tunnel.ErrBusy) || !strings.Contains(err.Error(), "for branch") {
 		t.Error(err)
 	}
 }

@@ -47,7 +47,7 @@ func (t *sessions) serve(p *peer, m *member, st *mux.Stream) {
 	defer t.register.remove(r)
 	var up sync.WaitGroup
 	up.Go(r.up)
-	conn, err := t.policy.Load().of(p.name).connect(ctx, st.Name())
+	conn, err := t.policy.Load().of(p.name).connect(context.WithValue(ctx, callerKey{}, p.name), st.Name())
 	switch {
 	case err == nil:
 		r.conn = fiber.StreamOf(conn)

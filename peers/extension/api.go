@@ -315,8 +315,12 @@ func (a *api) within(r *http.Request) (*http.Response, error) {
 // fail answers a request that came to nothing.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := httppool.StatusOf(err)
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
 		status = http.StatusGatewayTimeout
+	case errors.Is(err, peers.ErrBusy):
+		status = http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", "1")
 	}
 	if status == 499 { // the client has left
 		return

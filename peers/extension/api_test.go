@@ -181,3 +181,48 @@ func TestPathsStream(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	<-gone
 }
+
+// TestLimitsOfAService: who has more requests open than a service allows a peer is told to come again.
+func TestLimitsOfAService(t *testing.T) {
+	began, end := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(began)
+		<-end
+		fmt.Fprint(w, "done")
+	}))
+	t.Cleanup(server.Close)
+	farKey, farID := keyOf(t)
+	nearKey, nearID := keyOf(t)
+	far := run(t, farKey, "", "services:\n  svc: {upstream: svc, allow: "+nearID+", per_peer: {connections: 1}}\nupstreams: {svc: {endpoints: [\""+server.Listener.Addr().String()+"\"]}}\n")
+	near := run(t, nearKey, far.addrs(t), apiListener)
+	conntest.Eventually(t, "it is found", func() bool { return len(near.offers("svc")) == 1 })
+	path, first := "http://"+near.Addr("api")+"/v1/p2p/"+farID+"/svc/", make(chan string, 1)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	go func() {
+		resp, err := client.Get(path)
+		if err != nil {
+			first <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		first <- string(text)
+	}()
+	<-began
+	resp, err := client.Get(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != "1" || !strings.Contains(string(text), "1 connections to service svc open, the most it may have") {
+		t.Errorf("%d %s %v", resp.StatusCode, text, err)
+	}
+	close(end)
+	if got := <-first; got != "done" {
+		t.Error(got)
+	}
+	if s := far.self(t); s.Limited == 0 {
+		t.Errorf("%+v", s)
+	}
+}

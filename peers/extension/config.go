@@ -78,6 +78,19 @@ type Service struct {
 	Allow    []Caller `conf:"allow" single:"true" maxlen:"1000"`          // who may call it: peer IDs, or "anyone"; empty: nobody
 	Groups   []Group  `conf:"groups" single:"true" maxlen:"64"`           // what it serves: key=value, key=* or all
 	Capacity int      `conf:"capacity" default:"0" min:"0" max:"1000000"` // connections at once that it is good for; 0: not said
+	PerPeer  PerPeer  `conf:"per_peer"`                                   // what each peer may do with it
+}
+
+// PerPeer are limits for each peer.
+type PerPeer struct {
+	Connections int `conf:"connections" default:"0" min:"0" max:"8192"`          // at once; 0: "max_streams"
+	Rate        int `conf:"rate" default:"0" min:"0" max:"1000000"`              // new connections a second; 0: no limit
+	KiB         int `conf:"kib_per_second" default:"0" min:"0" max:"1000000000"` // both directions together; 0: no limit
+}
+
+// limits are those of package peers.
+func (p PerPeer) limits() peers.Limits {
+	return peers.Limits{Conns: p.Connections, Rate: p.Rate, BytesPerSecond: p.KiB << 10}
 }
 
 // Anyone in "allow" is every node that can connect.

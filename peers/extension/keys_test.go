@@ -18,6 +18,7 @@ func TestDocumentedKeys(t *testing.T) {
 	repotest.CheckKeys(t, map[string]string{file: string(text)}, []repotest.KeyTable{
 		{File: file, Header: "key of `peers`", Of: []any{extension.Peers{}}},
 		{File: file, Header: "key of a service", Of: []any{extension.Service{}}},
+		{File: file, Header: "key of `per_peer`", Of: []any{extension.PerPeer{}}},
 		{File: file, Header: "key of an upstream", Of: []any{extension.UpstreamKeys{}}},
 		{File: file, Header: "key of a listener's `peers`", Of: []any{extension.Listener{}}},
 	})

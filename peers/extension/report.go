@@ -19,9 +19,12 @@ type NodeStatus struct {
 	Streams   int      `json:"streams"`     // connections to services here that are open
 	Accepted  uint64   `json:"accepted"`    // connections to services here
 	Refused   uint64   `json:"refused"`     // of those, by policy or limit
+	Limited   uint64   `json:"limited"`     // of those, because the peer has more than it may ("per_peer")
 	Failed    uint64   `json:"failed"`      // of those, because the server could not be reached
 	BytesIn   uint64   `json:"bytes_in"`    // to services here
 	BytesOut  uint64   `json:"bytes_out"`   // from them
+	// Throttled is how long connections of peers that were too fast ("per_peer") have waited, added up.
+	Throttled float64 `json:"throttled_seconds"`
 
 	Records RecordStatus `json:"records"` // in which other nodes tell of their services
 }
@@ -73,7 +76,7 @@ func show(n *peers.Node) []admin.Addition {
 	s := n.Status()
 	node := NodeStatus{
 		ID: s.ID, Addresses: append([]string{}, s.Addrs...), Conns: s.Conns, Callers: append([]string{}, s.Served.Connected...), Streams: s.Served.Streams,
-		Accepted: s.Served.Accepted, Refused: s.Served.Refused, Failed: s.Served.Failed, BytesIn: s.Served.BytesIn, BytesOut: s.Served.BytesOut,
+		Accepted: s.Served.Accepted, Refused: s.Served.Refused, Limited: s.Limits.Refused, Throttled: s.Limits.Waited.Seconds(), Failed: s.Served.Failed, BytesIn: s.Served.BytesIn, BytesOut: s.Served.BytesOut,
 		Records: RecordStatus(s.Gossip),
 	}
 	var rows []PeerStatus
@@ -127,6 +130,8 @@ var nodeReport = admin.Report[NodeStatus]{
 		admin.Gauge("node_streams", "Connections to services here that other nodes have open.", func(s NodeStatus) float64 { return float64(s.Streams) }),
 		admin.Counter("node_accepted_total", "Connections to services here that other nodes asked for.", func(s NodeStatus) float64 { return float64(s.Accepted) }),
 		admin.Counter("node_refused_total", "Connections to services here that policy or limits forbade.", func(s NodeStatus) float64 { return float64(s.Refused) }),
+		admin.Counter("node_limited_total", "Connections to services here that limits for a peer forbade.", func(s NodeStatus) float64 { return float64(s.Limited) }),
+		admin.Counter("node_throttled_seconds_total", "Time for which connections of peers that were too fast have waited.", func(s NodeStatus) float64 { return s.Throttled }),
 		admin.Counter("node_failed_total", "Connections to services here whose server could not be reached.", func(s NodeStatus) float64 { return float64(s.Failed) }),
 		admin.Counter("node_received_bytes_total", "Bytes to services here.", func(s NodeStatus) float64 { return float64(s.BytesIn) }),
 		admin.Counter("node_sent_bytes_total", "Bytes from services here.", func(s NodeStatus) float64 { return float64(s.BytesOut) }),
