@@ -502,7 +502,8 @@ func TestWhatTransactionModeKeeps(t *testing.T) {
 	for _, c := range []struct{ left, look, want string }{
 		{"select set_config('timezone','Asia/Tokyo',false)", "show timezone", "UTC"},
 		{"select set_config('work_mem','13MB',true)", "show work_mem", "4MB"},
-		{"select set_config('work_mem','13MB',false)", "show work_mem", "13MB"},
+		{"select set_config('work_mem','13MB',false)", "show work_mem", "4MB"},
+		{"select set_config(n,'14MB',false) from unnest(array['work_mem']) n", "show work_mem", "4MB"},
 		{"create temp table left_behind (a int)", "select count(*)::text from left_behind", "0"},
 		{"select pg_advisory_lock(99)", "select count(*)::text from pg_locks where locktype='advisory'", "1"},
 	} {

@@ -61,11 +61,10 @@
 // In transaction mode a server connection is leased at the first message that needs one and
 // given back at ReadyForQuery 'I' once everything sent has been answered: no Sync is
 // outstanding, no pipeline or portal open, no COPY under way. Named prepared statements work:
-// they are kept per client and prepared where a server connection lacks them. What a session
-// sets by SET lasts until the end of the transaction, except for the parameters the server
-// reports (client_encoding, DateStyle, TimeZone, IntervalStyle, application_name,
-// standard_conforming_strings), which follow the client, as do those given at startup. LISTEN,
-// PREPARE and WITH HOLD cursors are undone; set_config(), temporary tables and session-level
+// they are kept per client and prepared where a server connection lacks them. Settings
+// follow the client: those given at startup, and those that it makes by SET or set_config, which are
+// read from the server when the transaction is over (keep.go). LISTEN,
+// PREPARE and WITH HOLD cursors are undone; temporary tables and session-level
 // advisory locks leave nothing the proxy could see, stay where they are, and need session mode.
 //
 // In session mode a client has one server connection from its login to its last message, and is told

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"unique"
 	"unsafe"
 
@@ -19,6 +20,19 @@ var Deallocated = deallocates
 
 // Remains reports whether the text of a statement shows that DISCARD ALL may not undo what it does.
 func Remains(text string) bool { return hintsOf([]byte(text))&hintRemains != 0 }
+
+// SettingsIn returns what the text of a statement shows of settings: "!" if it may set some for the session, and the names of custom ones.
+func SettingsIn(text string) string {
+	found := settingsIn([]byte(text))
+	names := strings.Join(found.customs, ",")
+	if found.changes {
+		return "!" + names
+	}
+	return names
+}
+
+// OnlyForTransaction exposes onlyForTransaction.
+func OnlyForTransaction(text string) bool { return onlyForTransaction([]byte(text)) }
 
 // Resets reports whether a text goes back to what the session began with, and whether for the transaction only.
 func Resets(text string) (back, local bool) {

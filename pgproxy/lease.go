@@ -175,7 +175,7 @@ func (s *session) cancel(ctx context.Context) {
 		return
 	}
 	done := make(chan struct{})
-	s.canceling = done
+	s.canceling, s.hit = done, true
 	s.cancelMu.Unlock()
 	if err := sendCancel(ctx, &s.b.cfg, srv); err != nil {
 		srv.cancelInDoubt.Store(true)
@@ -205,6 +205,9 @@ func (s *session) sync() error {
 	if err == nil {
 		err = srv.exec(sql)
 	}
+	for canceled(err) && !s.wasHit() { // by the statement_timeout of the client before; until the deadline
+		err = srv.exec(sql)
+	}
 	_ = srv.conn.SetDeadline(time.Time{})
 	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() {
 		srv.flags |= leftSettings // and what it was: nothing was done
@@ -220,12 +223,22 @@ func (s *session) sync() error {
 	return nil
 }
 
+// wasHit reports whether a cancel request was sent to the server connection since it was leased.
+func (s *session) wasHit() bool {
+	s.cancelMu.Lock()
+	defer s.cancelMu.Unlock()
+	return s.hit
+}
+
 // syncTimeout bounds the round trip that applies settings.
 const syncTimeout = 10 * time.Second
 
 // exec runs a string of SQL for its effects. An error of the server is returned once the server
 // is ready again.
-func (s *server) exec(sql string) error {
+func (s *server) exec(sql string) error { return s.query(sql, nil) }
+
+// query is exec for a string of SQL that returns rows. row is nil, or called with each; what it is called with is valid until it returns.
+func (s *server) query(sql string, row func(*pgwire.DataRow)) error {
 	s.w.Send(&pgwire.Query{SQL: sql})
 	if err := s.w.Flush(); err != nil {
 		return err
@@ -243,6 +256,10 @@ func (s *server) exec(sql string) error {
 			if err := s.readParameter(); err != nil {
 				return err
 			}
+		case pgwire.TypeDataRow:
+			if err := s.readRow(row); err != nil {
+				return err
+			}
 		case pgwire.TypeReadyForQuery:
 			body, err := s.r.Body()
 			if err != nil {
@@ -258,6 +275,23 @@ func (s *server) exec(sql string) error {
 			return failure
 		}
 	}
+}
+
+// readRow reads the body of a DataRow for row, which may be nil.
+func (s *server) readRow(row func(*pgwire.DataRow)) error {
+	if row == nil {
+		return s.r.Skip()
+	}
+	body, err := s.r.Body()
+	if err != nil {
+		return err
+	}
+	var m pgwire.DataRow
+	if err := m.Decode(body); err != nil {
+		return err
+	}
+	row(&m)
+	return nil
 }
 
 // readParameter reads the body of a ParameterStatus and notes the value.

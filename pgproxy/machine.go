@@ -92,6 +92,7 @@ type work struct {
 	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name
 	reset      bool              // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
 	resets     resetScope        // session mode: of the statements that were parsed since the last Sync
+	customs    []string          // names of custom settings in texts since the server connection was leased
 	reports    uint16            // of which trackedNames a value was reported since then
 }
 
@@ -168,6 +169,7 @@ func (m *machine) begin(server *serverState) {
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.reports = false, false, false, noReset, 0
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
+	m.customs = m.customs[:0]
 	clear(m.drops)
 	clear(m.standing)
 }

@@ -32,8 +32,7 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	case pgwire.TypeQuery:
 		return m.query(msg), nil
 	case pgwire.TypeFunctionCall:
-		m.st.push(op{kind: opFunction})
-		return action{do: pass}, nil
+		return m.call(msg), nil
 	case pgwire.TypeSync:
 		m.unnamedNew, m.synced = false, len(m.pending)
 		m.st.push(op{kind: opSync})
@@ -95,10 +94,10 @@ func (m *machine) copied(msg message) action {
 
 // query judges Query in transaction mode.
 func (m *machine) query(msg message) action {
-	text, act := m.deallocating(msg)
-	if act.do == more {
-		return act
+	if !msg.whole(maxPeek) {
+		return action{do: more, n: min(msg.size(), maxPeek)}
 	}
+	text, act := m.deallocating(msg)
 	drop := ""
 	if text != "" {
 		if m.between() && m.deallocate(text) {
@@ -111,9 +110,22 @@ func (m *machine) query(msg message) action {
 		}
 		drop = m.standIn(names)
 	}
-	if !m.dropUnnamed(drop) {
-		m.st.push(op{kind: opQuery, name: drop})
+	m.noteSettings(msg.body)
+	if o := (op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body)}); !m.dropUnnamed(o) {
+		m.st.push(o)
 	}
+	return action{do: pass}
+}
+
+// call judges FunctionCall in transaction mode.
+func (m *machine) call(msg message) action {
+	if !msg.whole(oidSize) {
+		return action{do: more, n: min(msg.size(), oidSize)}
+	}
+	if callsSetConfig(msg.body) {
+		m.settingChanged()
+	}
+	m.st.push(op{kind: opFunction})
 	return action{do: pass}
 }
 
@@ -181,6 +193,12 @@ func (m *machine) bind(msg message) (action, error) {
 		m.unnamed.once = m.unnamedNew
 	}
 	m.noteSweep(portal, name, st)
+	switch {
+	case st != nil && st.sets:
+		m.noteSettings([]byte(st.body))
+	case len(name) == 0 && m.unnamed.sets:
+		m.noteSettings(m.unnamed.text)
+	}
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
 	m.st.push(op{kind: opBind, st: st, on: on})
 	if on == nil {

@@ -125,7 +125,8 @@ func (m *machine) usual(typ byte, body []byte) bool {
 	case pgwire.TypeCommandComplete:
 		return !leaves(body) && !o.kind.injected()
 	case pgwire.TypeReadyForQuery:
-		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates() && !o.silent
+		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates() && !o.silent &&
+			m.server.flags&leftSettings == 0
 	}
 	return false
 }
@@ -171,7 +172,9 @@ func leaves(tag []byte) bool {
 func (m *machine) commandDone(tag []byte) {
 	switch string(tag) {
 	case "SET\x00":
-		m.settingChanged()
+		if o := m.st.first(); o == nil || !o.local {
+			m.settingChanged()
+		}
 	case "RESET\x00":
 		m.settingChanged()
 		m.reset = true

@@ -193,8 +193,9 @@ func (m *machine) startOver() {
 	for _, p := range m.server.baseline {
 		own.set(p.Name, p.Value)
 	}
-	was := m.reported.Value()
+	was, key := m.reported.Value(), m.settingsKey
 	m.unsure = m.takeSettings(m.server.baseline)
+	m.settingsKey = key // keepSettings knows those of the others
 	view := m.reported.Value()
 	for i, name := range trackedNames {
 		switch {

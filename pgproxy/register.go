@@ -162,6 +162,7 @@ func (s *session) showBody(typ byte, body []byte) {
 
 // held notes that the session has a server connection. cancelMu is held.
 func (s *session) held(srv *server) {
+	s.hit = false
 	s.target, srv.heldSince, srv.statement = srv, s.c.proxy.ticks.now.Load(), srv.statement[:0]
 }
 

@@ -324,8 +324,7 @@ func (s *session) turn() error {
 			return err
 		}
 	}
-	s.caughtUp()
-	return nil
+	return s.caughtUp()
 }
 
 // finish ends a session as a server does that reads Terminate: once all that was asked before is done.

@@ -60,11 +60,12 @@ func hintOf(before, word, rest []byte) hints {
 	case 's':
 		switch {
 		case isWord(word, "set"):
-			found = setsCustom(rest)
+			found = strings.Contains(customSet(rest), ".")
 		case isWord(word, "seed"):
 			found = isOneOf(before, "set", "session", "local")
 		case isWord(word, "set_config"):
-			found = configuresCustom(rest)
+			name, known := configured(rest)
+			found = !known || strings.Contains(name, ".")
 		default:
 			found = isWord(word, "setseed")
 		}
@@ -97,26 +98,41 @@ func isOneOf(word []byte, list ...string) bool {
 	return slices.ContainsFunc(list, func(lower string) bool { return isWord(word, lower) })
 }
 
-// setsCustom reports whether what follows SET is the name of a custom setting: one with a dot.
-func setsCustom(rest []byte) bool {
-	name, after := identifier(string(rest[:min(len(rest), maxSetName)]))
-	if isOneOf([]byte(name), "session", "local") {
-		name, after = identifier(after)
+// customSet returns the name of the setting in what follows SET: a custom one has a dot in it.
+func customSet(rest []byte) (name string) {
+	part, after := identifier(string(rest[:min(len(rest), maxSetName)]))
+	if isOneOf([]byte(part), "session", "local") {
+		part, after = identifier(after)
 	}
-	return name != "" && (strings.Contains(name, ".") || strings.HasPrefix(after[space([]byte(after), ' '):], "."))
+	for name = unquoted(part); part != ""; name += unquoted(part) {
+		if after = after[space([]byte(after), ' '):]; !strings.HasPrefix(after, ".") {
+			break
+		}
+		name += "."
+		part, after = identifier(after[1:])
+	}
+	return name
+}
+
+// unquoted returns the name that an identifier stands for, as the names of settings are compared: without regard to case.
+func unquoted(identifier string) string {
+	if inner, quoted := strings.CutPrefix(identifier, `"`); quoted {
+		return strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
+	}
+	return identifier
 }
 
 // maxSetName is how much of the text after SET is looked at for a name, in bytes: two identifiers, and comments.
 const maxSetName = 512
 
-// configuresCustom reports whether what follows set_config does not begin with the name of a setting of the server's own.
-func configuresCustom(rest []byte) bool {
+// configured returns the name of the setting in what follows set_config, if it is there as a plain string.
+func configured(rest []byte) (name string, known bool) {
 	rest = bytes.TrimLeft(rest, " \t\n\v\f\r(")
 	if len(rest) == 0 || rest[0] != '\'' {
-		return true // a parameter, a column: nobody knows
+		return "", false // a parameter, a column: nobody knows
 	}
-	name, _, ok := bytes.Cut(rest[1:], []byte{'\''})
-	return !ok || bytes.IndexByte(name, '.') >= 0
+	text, _, ok := bytes.Cut(rest[1:], []byte{'\''})
+	return string(text), ok
 }
 
 // oidSize is how many bytes of a FunctionCall name the function.
@@ -128,6 +144,11 @@ const (
 	oidSetConfig                     = 2078
 	oidReplicationOriginSessionSetup = 6006
 )
+
+// callsSetConfig reports whether a FunctionCall with that body sets a setting.
+func callsSetConfig(body []byte) bool {
+	return len(body) >= oidSize && binary.BigEndian.Uint32(body) == oidSetConfig
+}
 
 // hintsOfCall returns the hints in the body of a FunctionCall.
 func hintsOfCall(body []byte) hints {

@@ -75,12 +75,13 @@ func (s *session) readerAnswered() {
 		return
 	}
 	s.reading = false
-	if free && !s.forwarding {
+	keep := free && s.machine.keepDue() // which takes a round trip: the session's goroutine does that
+	if free && !keep && !s.forwarding {
 		_ = s.c.Writer.Flush()
 		s.release()
 	}
 	s.allowDrain()
-	if s.waiting && !s.resident {
+	if s.waiting && (!s.resident || keep) {
 		s.nudged = true
 		_ = s.c.Conn.SetReadDeadline(unixPast) // the session's goroutine goes on watching, or gives up its stack
 	}

@@ -37,6 +37,7 @@ type session struct {
 	target    *server    // what a cancel request is sent to; nil = nothing
 	acquiring context.CancelFunc
 	canceling chan struct{} // closed when the cancel request under way is done; nil = none
+	hit       bool          // a cancel request was sent to target
 
 	// mu guards everything down to the blank line, and c.Writer. It is held while writing to the client, never while waiting for
 	// something to read, nor while writing to the server. Until a server reader is started only the session's goroutine, or the
@@ -317,6 +318,13 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 			s.mu.Unlock()
 			return s.idle()
 		}
+		if !s.reading && s.srv != nil && s.machine.over() && s.machine.keepDue() { // the server reader has left that
+			s.mu.Unlock()
+			if err := s.caughtUp(); err != nil {
+				return pgwire.Header{}, false, err
+			}
+			continue
+		}
 		err := s.c.Writer.Flush()
 		reading, leased := s.reading, s.srv != nil
 		s.waiting = true
@@ -411,7 +419,7 @@ func (s *session) explain(err error) error {
 		return err // told already
 	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrTooLarge):
 		return s.protocolError(pgwire.StateProtocolViolation, err)
-	case errors.Is(err, errPipeline):
+	case errors.Is(err, errPipeline), errors.Is(err, errSettingsKept):
 		return s.protocolError(pgwire.StateProgramLimitExceeded, err)
 	case errors.Is(err, io.EOF) && !open:
 		return nil // without Terminate, but with nothing open

@@ -35,6 +35,7 @@ type op struct {
 	kind opKind
 	// silent means that the client is not to have the ReadyForQuery of it, nor its error if it is injected.
 	silent bool
+	local  bool             // of opQuery: it is one SET LOCAL or SET TRANSACTION
 	st     *statement       // the client's that it prepares, uses or closes; may be nil
 	on     *serverStatement // the server's that it prepares or uses; may be nil
 	// name is the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are

@@ -57,6 +57,7 @@ type sharedText struct {
 	textKey
 	refs     int         // statements of clients and of servers; guarded by sharedTexts.mu
 	sweeps   bool        // it takes named statements away
+	sets     bool        // settingsIn finds something in it
 	accepted atomic.Bool // by the server that was asked last
 }
 
@@ -83,7 +84,7 @@ func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
 	defer t.mu.Unlock()
 	text := t.byKey[textKey{plan, string(body)}]
 	if text == nil {
-		text = &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body)}
+		text = &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), sets: settingsIn(body).any()}
 		if t.byKey == nil {
 			t.byKey = make(map[textKey]*sharedText)
 		}

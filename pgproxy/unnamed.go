@@ -19,6 +19,7 @@ type unnamed struct {
 	id     uint64 // of the change that made it; 0 = there is none
 	once   bool   // it was used in the pipeline that parsed it
 	sweeps bool   // as in statement
+	sets   bool   // likewise
 	text   []byte // its Parse body after the name; nil = not kept
 }
 
@@ -61,7 +62,7 @@ func (m *machine) parseUnnamed(msg message) action {
 	}
 	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id}, id, true
 	if kept {
-		m.unnamed.text, m.unnamed.sweeps = m.keep(msg.body[1:]), sweeps(msg.body[1:])
+		m.unnamed.text, m.unnamed.sweeps, m.unnamed.sets = m.keep(msg.body[1:]), sweeps(msg.body[1:]), settingsIn(msg.body[1:]).any()
 	}
 	return action{do: pass}
 }
@@ -78,11 +79,11 @@ func (m *machine) keep(text []byte) []byte {
 
 // dropUnnamed pushes a Query that destroys the unnamed statement. It reports false, having done
 // nothing, where there is none for certain.
-func (m *machine) dropUnnamed(drop string) bool {
+func (m *machine) dropUnnamed(o op) bool {
 	if m.unnamed.id == 0 && m.server.unnamed == 0 && m.changed == len(m.changes) {
 		return false
 	}
-	if _, ok := m.change(op{kind: opQuery, name: drop}, true); ok {
+	if _, ok := m.change(o, true); ok {
 		m.noUnnamed()
 	}
 	return true

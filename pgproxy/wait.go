@@ -46,8 +46,7 @@ func (s *session) watch() (again bool, err error) {
 			if err := s.serverSpoke(); err != nil {
 				return false, err
 			}
-			s.caughtUp()
-			return true, nil
+			return true, s.caughtUp()
 		case !ready:
 			if s.suspend() {
 				return false, ErrSuspended
@@ -138,19 +137,23 @@ func (s *session) serverSpoke() error {
 }
 
 // caughtUp notes that the server has been heard as far as is known, and gives it back if all is answered. No server reader runs.
-func (s *session) caughtUp() {
+func (s *session) caughtUp() error {
 	s.mu.Lock()
 	over := s.srv == nil || s.reading
 	s.mu.Unlock()
 	if over {
-		return
+		return nil
 	}
 	if s.machine.st.quiet() {
 		s.nothingOwed()
 	}
 	if s.machine.over() {
+		if err := s.keep(); err != nil {
+			return err
+		}
 		s.release()
 	}
+	return nil
 }
 
 // nothingOwed forgets what was kept of messages that are all answered. Where a server reader runs, mu is held.

@@ -1,0 +1,185 @@
+package pgproxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unique"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// In transaction mode the settings that a client makes follow it. Once a transaction that may have changed some is over, the gateway reads
+// what is set, which is right whatever was rolled back, and takes that for the client's settings. They are set on the server connections
+// that the client gets next, unless these have them already.
+
+// errSettingsKept is wrapped by errors about settings that cannot follow their client.
+var errSettingsKept = errors.New("settings that cannot follow the client in transaction mode")
+
+// maxSettingBytes bounds what the settings of one client take that follow it, in bytes: they are sent again to each server connection
+// that has others.
+const maxSettingBytes = 64 << 10
+
+// keepDue reports whether the transaction is over and has changed settings.
+func (m *machine) keepDue() bool {
+	return m.work != nil && m.mode == Transaction && m.server != nil && m.server.flags&leftSettings != 0 && m.st.free()
+}
+
+// keep reads the settings that the client has made, if it may have made some. The client is told first what it waits for. No server reader
+// runs. An error is the end of the session: the client has settings that the gateway does not know.
+func (s *session) keep() error {
+	m, srv := &s.machine, s.srv
+	if !m.keepDue() {
+		return nil
+	}
+	if err := s.c.Writer.Flush(); err != nil {
+		return clientWriteError(err)
+	}
+	s.endCancels() // release looks whether they have ended
+	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	rows, err := srv.settingRows(m.keepSQL(false))
+	for canceled(err) { // until the deadline
+		rows, err = srv.settingRows(m.keepSQL(true))
+	}
+	_ = srv.conn.SetDeadline(time.Time{})
+	if err != nil {
+		return s.serverFailed(fmt.Errorf("reading the client's settings: %w", err), false)
+	}
+	srv.unnamed = 0
+	return m.keepSettings(rows)
+}
+
+// canceled reports whether a server has canceled a statement, as its statement_timeout has it, or refused one in a transaction in which it had.
+func canceled(err error) bool {
+	said, ok := errors.AsType[*pgwire.ErrorResponse](err)
+	return ok && (said.Code == pgwire.StateQueryCanceled || said.Code == pgwire.StateFailedTransaction)
+}
+
+// settingRows reads the answer to a Query that returns names and values. NULLs are left out.
+func (s *server) settingRows(sql string) (rows []pgwire.Param, err error) {
+	return rows, s.query(sql, func(m *pgwire.DataRow) {
+		if len(m.Values) == 2 && m.Values[1] != nil {
+			rows = append(rows, pgwire.Param{Name: string(m.Values[0]), Value: string(m.Values[1])})
+		}
+	})
+}
+
+// keepSQL returns what reads all that the client may have set: settings of the server by their source, and by name custom ones and roles,
+// which pg_settings does not have. Whatever isolation level the client has set, it waits for nothing. With untimed it may take long,
+// whatever statement_timeout the client has set; it goes before one that was canceled.
+func (m *machine) keepSQL(untimed bool) string {
+	var b strings.Builder
+	timeout := ""
+	if untimed {
+		b.WriteString("ROLLBACK;") // of the one before
+	}
+	b.WriteString("BEGIN ISOLATION LEVEL READ COMMITTED;")
+	if untimed {
+		b.WriteString("SELECT 'statement_timeout', pg_catalog.current_setting('statement_timeout');SET LOCAL statement_timeout = 0;")
+		timeout = ",'statement_timeout'"
+	}
+	b.WriteString("SELECT name, setting FROM pg_catalog.pg_settings WHERE source = 'session' AND name NOT IN " +
+		"('transaction_isolation','transaction_read_only','transaction_deferrable'" + timeout + ") " +
+		"UNION ALL SELECT n, pg_catalog.current_setting(n, true) FROM (VALUES ('session_authorization'),('role')")
+	for _, name := range m.customNames() {
+		b.WriteString(",(" + quote(name) + ")")
+	}
+	b.WriteString(") AS v (n);COMMIT")
+	return b.String()
+}
+
+// customNames returns the names of custom settings that the client may have.
+func (m *machine) customNames() (names []string) {
+	add := func(name string) {
+		if strings.Contains(name, ".") && !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
+			names = append(names, name)
+		}
+	}
+	for _, p := range settingsOfKey(m.settingsKey) {
+		add(p.Name)
+	}
+	for _, p := range m.params {
+		add(p.Name)
+	}
+	for _, name := range m.customs {
+		add(name)
+	}
+	return names
+}
+
+// keepSettings takes what the server says for the client's settings. What the client gave at startup, and is not set any more, is as it was
+// at startup: the client has reset it.
+func (m *machine) keepSettings(rows []pgwire.Param) error {
+	view, srv := m.reported.Value(), m.server
+	var list []pgwire.Param
+	var set uint16 // of trackedNames
+	for _, p := range rows {
+		i := tracked(p.Name)
+		switch {
+		case i >= 0 && view.known[i]:
+			set |= 1 << i
+		case p.Name == "role" && p.Value == "none":
+		case slices.Contains(srv.baseline, p): // session_authorization, which is nobody else's
+		default:
+			list = append(list, p)
+		}
+	}
+	same := true // the server connection has just these
+	for _, p := range m.params {
+		i := tracked(p.Name)
+		switch {
+		case i < 0 || !view.known[i]:
+			if !slices.ContainsFunc(list, func(o pgwire.Param) bool { return strings.EqualFold(o.Name, p.Name) }) {
+				list, same = append(list, p), false
+			}
+		case set&(1<<i) == 0:
+			if value, ok := m.shared.accepted.get(p); ok {
+				view.value[i] = value
+			}
+		}
+	}
+	if err := checkKept(list, view.value[tracked("client_encoding")]); err != nil {
+		return err
+	}
+	slices.SortFunc(list, func(a, b pgwire.Param) int {
+		return cmp.Or(cmp.Compare(lateness(a.Name), lateness(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	m.reported, m.settingsKey = unique.Make(view), keyOf(list)
+	m.replan()
+	if same {
+		srv.settings = m.settingsKey
+		srv.flags &^= leftSettings
+	}
+	return nil
+}
+
+// lateness orders settings as they are to be set: who becomes somebody else may not be allowed to set others, and whoever changes the
+// session's user loses the role.
+func lateness(name string) int {
+	return 1 + slices.Index([]string{"session_authorization", "role"}, name)
+}
+
+// checkKept refuses settings that are too many, too long, or cannot be passed on safely: in some of the client's encodings a backslash may be
+// the half of a character.
+func checkKept(list []pgwire.Param, encoding string) error {
+	size := 0
+	for _, p := range list {
+		size += len(p.Name) + len(p.Value)
+		if strings.Contains(p.Name, "=") {
+			return fmt.Errorf("%w: the name %q", errSettingsKept, p.Name)
+		}
+		if slices.Contains(halfBackslashes, strings.ToUpper(encoding)) && checkParam(p) != nil {
+			return fmt.Errorf("%w: the value of %s mixes backslashes with characters outside ASCII", errSettingsKept, p.Name)
+		}
+	}
+	if len(list) > maxSettings || size > maxSettingBytes {
+		return fmt.Errorf("%w: %d settings of %d bytes, the limits are %d and %d", errSettingsKept, len(list), size, maxSettings, maxSettingBytes)
+	}
+	return nil
+}
+
+// halfBackslashes are the encodings of clients in which the second byte of a character may be that of a backslash.
+var halfBackslashes = []string{"BIG5", "GB18030", "GBK", "JOHAB", "SHIFT_JIS_2004", "SJIS", "UHC"}

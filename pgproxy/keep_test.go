@@ -1,0 +1,113 @@
+package pgproxy_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// TestSettingsFollow makes settings in the ways whose text or tag shows it, on one server connection that another client uses in between, and
+// compares what both see with what they would straight on the server.
+func TestSettingsFollow(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, small)
+	db.Exec(t, "drop role if exists follow_role; create role follow_role superuser")
+	straight, err := pgx.Connect(t.Context(), db.DSN(db.Superuser(), db.Password(), "postgres")+"&work_mem=7MB&application_name=mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer straight.Close(context.Background())
+	conn, other := g.connect(t, "work_mem=7MB application_name=mine"), g.connect(t, "")
+	see := func(c *pgx.Conn, mode pgx.QueryExecMode) string {
+		return one[string](t, c, "select concat_ws(' ', current_setting('work_mem'), current_setting('statement_timeout'), current_setting('search_path'), "+
+			"current_setting('app.follow', true), current_setting('timezone'), current_setting('application_name'), current_setting('default_transaction_isolation'), "+
+			"current_user = 'follow_role', session_user = 'follow_role')", mode)
+	}
+	untouched := see(other, pgx.QueryExecModeSimpleProtocol)
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec, pgx.QueryExecModeCacheDescribe} {
+		for _, sql := range []string{
+			"set work_mem='9MB'", "set statement_timeout='50s'", "begin", "set work_mem='8MB'", "select 1", "commit", "begin", "set work_mem='6MB'", "rollback",
+			"begin", "set local work_mem='5MB'", "commit", "reset work_mem", "set search_path=pg_catalog, public", "set session characteristics as transaction isolation level serializable",
+			"select set_config('statement_timeout', '51s', false)", "select set_config('work_mem', '4MB', true)", "set timezone='Asia/Tokyo'", "set application_name='other'",
+			"set role follow_role", "reset role", "set session authorization follow_role", "set role none", "reset session authorization",
+			"update pg_settings set setting = '5000' where name = 'work_mem'", "do $$ begin set work_mem = '3MB'; end $$", "set search_path to default", "reset all",
+			"set app.follow = 'x y'", "select set_config('app.follow', 'it''s', false)", "begin", "set work_mem='9MB'", "savepoint a", "set work_mem='8MB'", "rollback to a", "commit",
+			"discard all",
+		} {
+			if mode != pgx.QueryExecModeSimpleProtocol && sql == "discard all" {
+				continue // the cached descriptions of pgx stay
+			}
+			do(t, straight, sql, mode)
+			do(t, conn, sql, mode)
+			if conn.PgConn().TxStatus() == 'I' {
+				if got := see(other, pgx.QueryExecModeSimpleProtocol); strings.ReplaceAll(got, "  ", " ") != strings.ReplaceAll(untouched, "  ", " ") {
+					t.Errorf("after %s, %v: another client sees %s, want %s", sql, mode, got, untouched)
+				}
+			}
+			if want, got := see(straight, mode), see(conn, mode); got != want {
+				t.Errorf("after %s, %v: %s, straight on the server %s", sql, mode, got, want)
+			}
+		}
+	}
+}
+
+// TestSettingsFollowUnderShortTimeout has a client set a timeout that is shorter than the look at its settings takes.
+func TestSettingsFollowUnderShortTimeout(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	w, other := g.dial(t), g.connect(t, "")
+	if types, _ := w.ask(&pgwire.Query{SQL: "set work_mem='9MB'; set statement_timeout='1ms'"}); types != "CCZ" {
+		t.Fatal(types)
+	}
+	do(t, other, "select 1")
+	for { // a statement may take longer than that, too
+		types, bodies := w.ask(&pgwire.Query{SQL: "select current_setting('work_mem')||' '||current_setting('statement_timeout')"})
+		if has(bodies, "C57014\x00") {
+			continue
+		}
+		if !has(bodies, "9MB 1ms") {
+			t.Errorf("%s %q, want 9MB 1ms", types, bodies)
+		}
+		return
+	}
+}
+
+// TestSettingsThatAreTooMuch sets more than can follow a client.
+func TestSettingsThatAreTooMuch(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	w := g.dial(t)
+	w.send(&pgwire.Query{SQL: "set app.much = '" + strings.Repeat("x", 70<<10) + "'"})
+	types, bodies := w.until(pgwire.TypeErrorResponse)
+	if types != "CZE" || !has(bodies, "54000") || !has(bodies, "FATAL") {
+		t.Errorf("%s %.300q", types, bodies)
+	}
+	if got := one[string](t, g.connect(t, ""), "select coalesce(current_setting('app.much', true), '')"); got != "" {
+		t.Errorf("the next client has %d bytes of it", len(got))
+	}
+}
+
+// TestSettingsIn lists texts by what they show of settings.
+func TestSettingsIn(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "select 1": "", "set work_mem = 1": "", "select a_b from t_c": "", "set app.x = 1": "app.x", "SET SESSION app . x TO 1": "app.x", `set "app.X" = 1`: "app.X",
+		"select 1; set local a.b.c = 1; select 2": "a.b.c", "select set_config('work_mem', '1', false)": "!", "select set_config('work_mem', '1', true)": "",
+		"select SET_CONFIG ( 'app.x', 'a,(b', $1)": "!app.x", "select set_config('app.x', ')', 't')": "app.x", "select set_config($1, $2, $3)": "!", "select set_config('a.b', f(1, true), false)": "!a.b",
+		"update pg_settings set setting = 1": "!", "select * from pg_settings": "", "do $$ begin set app.x = 1; end $$": "!app.x", "select set_config": "!", "set": "", "set_config": "!", "_config": "", ";": "",
+	} {
+		if got := pgproxy.SettingsIn(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	for text, want := range map[string]bool{
+		"set local x = 1": true, "SET /* a */ TRANSACTION isolation level serializable ;": true, "set local x = 1; set y = 2": false, "set x = 1": false, "": false, "begin": false, "set local": true,
+	} {
+		if got := pgproxy.OnlyForTransaction(text); got != want {
+			t.Errorf("%q is for the transaction only: %t", text, got)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package pgproxy
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
+
+// What the text of a statement shows of settings. SET and RESET are known by the tag of their answer; here is what else changes settings for
+// the session (set_config, UPDATE of pg_settings, SET in a DO block), and the names of custom settings, for which the server cannot be asked.
+
+// textSettings is what a text shows.
+type textSettings struct {
+	changes bool     // it may set something for the session without a tag that says so
+	customs []string // the names of custom settings in it
+}
+
+// any reports whether something was found.
+func (t textSettings) any() bool { return t.changes || len(t.customs) > 0 }
+
+// noteSettings notes what the text of a statement that is about to run may set.
+func (m *machine) noteSettings(text []byte) {
+	found := settingsIn(text)
+	if found.changes {
+		m.settingChanged()
+	}
+	for _, name := range found.customs {
+		if len(m.customs) < maxSettings && !slices.Contains(m.customs, name) {
+			m.customs = append(m.customs, name)
+		}
+	}
+}
+
+// settingsIn looks at a text. Most have nothing, and are done with quickly.
+func settingsIn(text []byte) (found textSettings) {
+	text, _, _ = bytes.Cut(text, []byte{0})
+	if !maySet(text) {
+		return found
+	}
+	do := firstWord(text, "do")
+	for i := 0; i < len(text); {
+		if !inIdentifier(text[i]) {
+			i++
+			continue
+		}
+		start := i
+		for i < len(text) && inIdentifier(text[i]) {
+			i++
+		}
+		name, session := "", false
+		switch word, rest := text[start:i], text[i:]; {
+		case isWord(word, "set"):
+			name, session = customSet(rest), do
+		case isWord(word, "set_config"):
+			name, _ = configured(rest)
+			session = !setsLocally(rest)
+		case isWord(word, "pg_settings"):
+			session = firstWord(text, "update")
+		}
+		found.changes = found.changes || session
+		if strings.Contains(name, ".") {
+			found.customs = append(found.customs, name)
+		}
+	}
+	return found
+}
+
+// maySet reports whether settingsIn may find something: the text begins with a word that it looks for, there is more than one statement, or
+// the name of a function or view in it.
+func maySet(text []byte) bool {
+	at := space(text, ';')
+	if at == len(text) {
+		return false
+	}
+	if firstWord(text[at:], "set") || firstWord(text[at:], "do") {
+		return true
+	}
+	if i := bytes.IndexByte(text, ';'); i >= 0 && i < len(text)-1 {
+		return true
+	}
+	for rest := text; ; {
+		i := bytes.IndexByte(rest, '_')
+		if i < 0 {
+			return false
+		}
+		if begins(rest[i+1:], "config") || begins(rest[i+1:], "settings") {
+			return true
+		}
+		rest = rest[i+1:]
+	}
+}
+
+// firstWord reports whether a text begins with a word.
+func firstWord(text []byte, lower string) bool {
+	text = text[space(text, ';'):]
+	n := 0
+	for n < len(text) && inIdentifier(text[n]) {
+		n++
+	}
+	return isWord(text[:n], lower)
+}
+
+// setsLocally reports whether the arguments of set_config, which come next, say that it is for the transaction.
+func setsLocally(rest []byte) bool {
+	rest = rest[space(rest, ' '):]
+	depth, start := 0, 0
+	for i := 0; i < len(rest); i++ {
+		switch rest[i] {
+		case '\'', '"':
+			i += quotedEnd(string(rest[i:]), false) - 1
+		case '(':
+			if depth++; depth == 1 {
+				start = i + 1
+			}
+		case ',':
+			if depth == 1 {
+				start = i + 1
+			}
+		case ')':
+			if depth--; depth <= 0 {
+				last := bytes.TrimSpace(rest[start:i])
+				return isOneOf(last, "true", "'t'", "'true'")
+			}
+		}
+	}
+	return false
+}
+
+// onlyForTransaction reports whether a text is one SET LOCAL or SET TRANSACTION: its tag is that of SET, and nothing is left.
+func onlyForTransaction(text []byte) bool {
+	text, _, _ = bytes.Cut(text, []byte{0})
+	if !firstWord(text, "set") {
+		return false
+	}
+	_, rest := identifier(string(text[space(text, ';'):]))
+	next, rest := identifier(rest)
+	end := statementEnd(rest)
+	return (strings.EqualFold(next, "local") || strings.EqualFold(next, "transaction")) && space([]byte(rest[end:]), ';') == len(rest)-end
+}
