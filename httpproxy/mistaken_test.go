@@ -142,7 +142,7 @@ func TestUnusualRequestsKeepTheirConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for next, want := range map[string][]int{
 				"GET /2 HTTP/1.1\nHost: a\n\n": {200, 400},
-				"POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc": {200, 400},
+				"POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc": {200, 400},
 				"GET /2 HTTP/1.1\r\nHost: a\r\n\r\n":                                               {200, 200, 200}, // sendRaw's is the third
 			} {
 				rec := &recorder{}
