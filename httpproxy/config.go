@@ -75,7 +75,7 @@ type Config struct {
 //
 // Of all routes that match, the one with the most specific host is taken (exact before the longest "*.suffix" before
 // any); among those an exact path before expressions, in their order, before the longest prefix; and among those with
-// the same length of path the one with the most conditions: Methods are one, and so is each of Headers, Query and Body. Between equals
+// the same length of path the one with the most conditions: Methods are one, and so are Groups, and each of Headers, Query and Body. Between equals
 // the order decides. Where nothing matches for a host, less specific ones are looked at.
 type Route struct {
 	// Host is "app.example", "*.example" (any name below example, at any depth, but not example itself), or "" for
@@ -95,6 +95,12 @@ type Route struct {
 	// Body are fields of a JSON object that must all be there. A name is that of a field at the top of the object, or names with dots
 	// between them, of objects in each other. A string is compared decoded, a number as it is written, and so are true, false and null.
 	Body []FieldMatch
+	// Groups are what the upstream serves: "model=llama3" requests whose body has that as a field (see Body), "model=*" those that have
+	// the field, "all" every one. Routes that differ in Groups and Upstream only are a set; a request goes to one of it whose group is
+	// exact, or, as its header X-Headpond-Fallback (X-Otela-Fallback) allows with "1" or "2", to one that takes any value, or all. Of several
+	// the upstream with the least load is taken. A request without a body goes to any. Answers get a header X-Computing-Node with the name of
+	// the upstream, unless they have one.
+	Groups []string
 	// StripPrefix takes Path off before forwarding; for a prefix only.
 	StripPrefix bool
 	// Upstream is required. The Proxy does not close it.
@@ -123,7 +129,11 @@ func (c Config) Verify() error {
 			errs = append(errs, fmt.Errorf("%w: route %d (host %q, path %q): %w", ErrConfig, i, r.Host, r.Path, err))
 			continue
 		}
-		if key := r.key(); seen[key] {
+		key := r.key()
+		if len(r.Groups) > 0 {
+			key += " " + r.Upstream.Name()
+		}
+		if seen[key] {
 			errs = append(errs, fmt.Errorf("%w: route %d repeats host %q and path %q, with the same conditions", ErrConfig, i, r.Host, r.Path))
 		} else {
 			seen[key] = true

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/identity"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/upstream"
@@ -31,7 +32,7 @@ const (
 
 // exchange is what is known of the request that a session serves.
 type exchange struct {
-	target   *target
+	finding
 	size     int // of the request's head in the client's buffer
 	lease    upstream.Lease[*httppool.Conn]
 	stale    httppool.Stale // what became of connections before this lease's
@@ -99,14 +100,17 @@ func (s *session) serve(size int) bool {
 	if s.req.Demands {
 		return s.refuse(417, listener.ReasonProtocol, "only 100-continue can be expected")
 	}
-	t, asks := s.p.table.Load(), false
-	if x.target, asks = t.find(&s.req, path, nil); asks {
+	t := s.p.table.Load()
+	if x.finding = t.find(&s.req, path, nil); x.asks {
 		if status, reason, why := s.routeByBody(t, path); status != 0 {
 			return s.refuse(status, reason, why)
 		}
 		path, raw, _ = s.path()
 	}
-	if x.target == nil {
+	switch {
+	case x.target == nil && x.left:
+		return s.refuse(503, listener.ReasonUnknownRoute, "no upstream takes this request: see the groups of its route, and the header "+identity.Fallback)
+	case x.target == nil:
 		return s.refuse(404, listener.ReasonUnknownRoute, "no route for this request")
 	}
 	if d := x.target.route.Timeout; d > 0 {

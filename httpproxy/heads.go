@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/identity"
 )
 
 const crlf = "\r\n"
@@ -272,6 +273,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	dst = append(dst, crlf...)
 	via := s.ex.target.via
 	bodiless := r.Status < 200 || r.Status == 204
+	names := len(s.ex.target.groups) > 0 // the upstream, unless the server has a name of its own
 	var before []byte
 	for i := range r.Fields {
 		f := &r.Fields[i]
@@ -282,7 +284,13 @@ func (s *session) appendResponse(dst []byte) []byte {
 			before = appendJoined(before, f.Value)
 			continue
 		}
+		names = names && !httpwire.EqualFold(f.Name, nodeField)
 		dst = appendField(dst, f)
+	}
+	if names && r.Status >= 200 {
+		dst = append(dst, identity.Node+": "...)
+		dst = append(dst, s.ex.target.name...)
+		dst = append(dst, crlf...)
 	}
 	dst = appendVia(dst, before, "1.1 ", via)
 	if r.Status < 200 {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/identity"
 	"github.com/headpond/headpond/internal/jsonfield"
 )
 
@@ -69,10 +70,18 @@ func newConditions(r Route, fields []string) *conditions {
 
 // bodyFields are the fields of bodies that routes look at.
 func bodyFields(routes []Route) (fields []string) {
+	add := func(name string) {
+		if !slices.Contains(fields, name) {
+			fields = append(fields, name)
+		}
+	}
 	for _, r := range routes {
 		for _, f := range r.Body {
-			if !slices.Contains(fields, f.Name) {
-				fields = append(fields, f.Name)
+			add(f.Name)
+		}
+		for _, text := range r.Groups {
+			if g, err := identity.Parse(text); err == nil && g.Key != "" {
+				add(g.Key)
 			}
 		}
 	}
@@ -231,11 +240,18 @@ func (r Route) verifyMatch() error {
 		}
 	}
 	for _, f := range r.Body {
-		if err := jsonfield.CheckPath(f.Name); err != nil {
-			return fmt.Errorf("the body's field %.40q: %w", f.Name, err)
+		if err := checkField(f.Name); err != nil {
+			return err
 		}
 	}
-	return errors.Join(verifyFields("header", r.Headers), verifyFields("query", r.Query), verifyFields("body", r.Body), tooMany(len(r.Methods)))
+	return errors.Join(r.verifyGroups(), verifyFields("header", r.Headers), verifyFields("query", r.Query), verifyFields("body", r.Body), tooMany(len(r.Methods)))
+}
+
+func checkField(path string) error {
+	if err := jsonfield.CheckPath(path); err != nil {
+		return fmt.Errorf("the body's field %.40q: %w", path, err)
+	}
+	return nil
 }
 
 func verifyFields(kind string, fields []FieldMatch) error {
@@ -254,7 +270,7 @@ func tooMany(n int) error {
 	return nil
 }
 
-// key tells routes apart: two with the same one could not both be reached.
+// key tells routes apart: two with the same one could not both be reached, unless they have Groups.
 func (r Route) key() string {
 	sorted := func(fields []FieldMatch, name func(string) string) []string {
 		var all []string
@@ -269,6 +285,6 @@ func (r Route) key() string {
 		path = canonicalPath(path)
 	}
 	methods := slices.Sorted(slices.Values(r.Methods))
-	return fmt.Sprintf("%q %d %q %q %q %q %q", canonicalHost(r.Host), r.PathMatch, path, slices.Compact(methods),
+	return fmt.Sprintf("%t %q %d %q %q %q %q %q", len(r.Groups) > 0, canonicalHost(r.Host), r.PathMatch, path, slices.Compact(methods),
 		sorted(r.Headers, strings.ToLower), sorted(r.Query, strings.Clone), sorted(r.Body, strings.Clone))
 }

@@ -37,25 +37,34 @@ var noFields = &peek{verdict: jsonfield.Malformed}
 
 // holds reports whether the body meets a condition.
 func (p *peek) holds(c *condition) bool {
+	text, found := p.field(c.field)
+	return found && (c.any || text == c.value)
+}
+
+// field returns what the body has as a field. Of what is no text, or too long, the text is noText.
+func (p *peek) field(i int) (text string, found bool) {
 	switch {
 	case p.verdict != jsonfield.Complete && !p.beyond:
-		return false
-	case !p.scanner.Found(c.field):
+		return "", false
+	case !p.scanner.Found(i):
 		p.lacks = p.lacks || p.beyond
-		return false
-	case c.any:
-		return true
+		return "", false
 	}
-	text, ok := p.scanner.Text(c.field)
-	return ok && text == c.value
+	if text, ok := p.scanner.Text(i); ok {
+		return text, true
+	}
+	return noText, true
 }
+
+// noText equals no value: none in a configuration is so long.
+var noText = strings.Repeat(" ", maxMatchBytes+1)
 
 // routeByBody finds the route of a request by its body. The status is that of a refusal, or 0. Views of the head are void afterwards: it may
 // have moved.
 func (s *session) routeByBody(t *table, path string) (status int, reason, why string) {
 	x := &s.ex
 	if !s.hasJSON() {
-		x.target, _ = t.find(&s.req, path, noFields)
+		x.finding = t.find(&s.req, path, noFields)
 		return 0, "", ""
 	}
 	p := peeks.Get().(*peek)
@@ -72,7 +81,7 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 		s.req.Continue = false
 	}
 	path, _, _ = s.path() // the buffer may be another
-	x.target, _ = t.find(&s.req, path, p)
+	x.finding = t.find(&s.req, path, p)
 	switch {
 	case p.verdict == jsonfield.Ambiguous:
 		return http.StatusBadRequest, listener.ReasonProtocol, "the body has a field that routes look at twice"

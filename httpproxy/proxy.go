@@ -93,7 +93,8 @@ func (p *Proxy) newTable(cfg Config) *table {
 		}
 		cell := p.traffic.Cell(r.label(), name)
 		return &target{
-			path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), route: r, name: name, strip: strip,
+			path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), groups: groupsOf(r, fields),
+			route: r, name: name, strip: strip,
 			traffic: cell, retries: newRetryPolicy(r.Retries), budget: p.budgetOf(name, cell),
 			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
 			idle:     max(cmp.Or(r.IdleTimeout, DefaultIdleTimeout), 0),

@@ -34,6 +34,8 @@ type target struct {
 	match          PathMatch
 	expression     *regexp.Regexp // of PathRegexp
 	when           *conditions    // nil = none
+	groups         []group        // what the upstream serves
+	set            []*target      // all that differ from this one in groups and upstream only; nil = it has no groups
 	route          Route
 	name           string // of the upstream
 	traffic        *traffic.Cell
@@ -48,9 +50,18 @@ type target struct {
 
 func newTable(routes []Route, ready func(Route) *target) *table {
 	t := &table{exact: map[string][]*target{}}
-	bySuffix := map[string][]*target{}
+	bySuffix, sets := map[string][]*target{}, map[string]*target{}
 	for _, r := range routes {
 		tg := ready(r)
+		if len(r.Groups) > 0 {
+			first := sets[r.key()]
+			if first == nil {
+				first, sets[r.key()] = tg, tg
+			}
+			if first.set = append(first.set, tg); first != tg {
+				continue
+			}
+		}
 		host := canonicalHost(r.Host)
 		switch name, wild := strings.CutPrefix(host, "*"); {
 		case host == "":
@@ -81,49 +92,70 @@ func mostSpecificFirst(targets []*target) {
 		case a.match == PathRegexp: // in the order of the configuration
 			return 0
 		}
-		return cmp.Or(len(b.path)-len(a.path), b.when.count()-a.when.count())
+		return cmp.Or(len(b.path)-len(a.path), b.conditions()-a.conditions())
 	})
 }
 
 // rank is the larger the more specific paths are.
 func (m PathMatch) rank() int { return [...]int{PathPrefix: 0, PathRegexp: 1, PathExact: 2}[m] }
 
-// find returns the target for a request with that decoded path, nil if there is none. body is what is known of its body; asks says that
-// this must be known, and was not given.
-func (t *table) find(r *httpwire.Request, path string, body *peek) (tg *target, asks bool) {
+// conditions is how specific the route is besides its path; its groups are one condition.
+func (tg *target) conditions() int { return tg.when.count() + min(len(tg.groups), 1) }
+
+// finding is what is found for a request.
+type finding struct {
+	target *target // nil = none
+	asks   bool    // what the body has must be known
+	left   bool    // there were upstreams, but none whose groups fit
+}
+
+// find looks for the target for a request with that decoded path. body is what is known of its body; nil = nothing yet.
+func (t *table) find(r *httpwire.Request, path string, body *peek) (f finding) {
 	if len(t.exact)+len(t.suffixes) == 0 {
-		return findPath(t.any, r, path, body)
+		f.among(t.any, r, path, body)
+		return f
 	}
 	host := requestHost(view(r.Host))
-	if tg, asks = findPath(t.exact[host], r, path, body); tg != nil || asks {
-		return tg, asks
+	if f.among(t.exact[host], r, path, body) {
+		return f
 	}
 	for _, s := range t.suffixes {
 		if len(host) > len(s.host) && strings.HasSuffix(host, s.host) {
-			if tg, asks = findPath(s.targets, r, path, body); tg != nil || asks {
-				return tg, asks
+			if f.among(s.targets, r, path, body) {
+				return f
 			}
 		}
 	}
-	return findPath(t.any, r, path, body)
+	f.among(t.any, r, path, body)
+	return f
 }
 
-func findPath(targets []*target, r *httpwire.Request, path string, body *peek) (tg *target, asks bool) {
+// among looks for it among some, and reports whether that is the end of it.
+func (f *finding) among(targets []*target, r *httpwire.Request, path string, body *peek) bool {
 	for _, tg := range targets {
 		if !tg.takes(path) || tg.when != nil && !tg.when.hold(r) {
 			continue
 		}
-		if tg.when != nil && len(tg.when.body) > 0 {
-			if body == nil {
-				return nil, true
-			}
-			if !tg.when.holdIn(body) {
+		if tg.set == nil && (tg.when == nil || len(tg.when.body) == 0) {
+			f.target = tg
+			return true
+		}
+		if f.asks = body == nil && r.Length != 0; f.asks {
+			return true
+		}
+		if tg.when != nil && len(tg.when.body) > 0 && (body == nil || !tg.when.holdIn(body)) {
+			continue
+		}
+		if tg.set != nil {
+			if tg = tg.provider(r, body); tg == nil {
+				f.left = true
 				continue
 			}
 		}
-		return tg, false
+		f.target = tg
+		return true
 	}
-	return nil, false
+	return false
 }
 
 // takes reports whether the route is for a path.

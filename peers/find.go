@@ -15,6 +15,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/identity"
 	"github.com/headpond/headpond/tunnel"
 )
 
@@ -256,14 +257,6 @@ func checkGroups(groups []string) error {
 
 // CheckGroup says what is wrong with an identity group: "key=value", "key=*" for any value, or "all".
 func CheckGroup(group string) error {
-	key, value, ok := strings.Cut(group, "=")
-	switch {
-	case len(group) > maxGroup:
-		return fmt.Errorf("a group has at most %d bytes", maxGroup)
-	case group == "all":
-		return nil
-	case !ok || key == "" || value == "":
-		return fmt.Errorf("group %q: want key=value, key=* or all", clip(group))
-	}
-	return nil
+	_, err := identity.Parse(group)
+	return err
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/record"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/headpond/headpond/internal/identity"
 )
 
 // Limits of a record. One that is beyond them is as good as forged: no node makes one.
@@ -18,7 +20,7 @@ const (
 	maxRecordItems   = 64       // services
 	maxRecordAddrs   = 16
 	maxGroups        = 64 // of a service
-	maxGroup         = 256
+	maxGroup         = identity.MaxGroup
 	maxVersion       = 64
 	minLife, maxLife = time.Second, time.Minute
 	// maxSkew is how far clocks may be apart, and for how long a record may travel. A record from outside of that is not believed, because its

@@ -49,6 +49,19 @@ func (u *Upstream[T]) AllInUse() bool {
 	return !slices.ContainsFunc(u.set.Load().in.list, func(e *endpoint[T]) bool { return !e.pool.AllInUse() })
 }
 
+// Load returns how many leases are out, those that callers wait for included, and how many endpoints new ones are of. Where none is usable,
+// that is 0, although Acquire tries them.
+func (u *Upstream[T]) Load() (leases, in int64) {
+	s := u.set.Load()
+	for _, e := range s.all {
+		leases += e.load.Load()
+	}
+	if s.failOpen {
+		return leases, 0
+	}
+	return leases, int64(len(s.in.list))
+}
+
 // Status returns the present state of every endpoint.
 func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()

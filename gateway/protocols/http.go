@@ -61,7 +61,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		}
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
-			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body),
+			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body), Groups: r.Groups,
 			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout,
 			StrictBackend: r.StrictBackend, Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
@@ -86,6 +86,7 @@ type Route struct {
 	Headers        []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
 	Query          []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
 	Body           []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
+	Groups         []string      `conf:"groups" maxlen:"32"`                                              // what the upstream serves: key=value, key=* or all
 	StripPrefix    bool          `conf:"strip_prefix"`                                                    // forward without config.Path
 	Upstream       string        `conf:"upstream"`                                                        // default: the listener's upstream
 	Timeout        time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`         // from the request to the response's header

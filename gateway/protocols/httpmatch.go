@@ -9,6 +9,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/identity"
 	"github.com/headpond/headpond/internal/jsonfield"
 )
 
@@ -45,10 +46,10 @@ func matchesOf(all []Match) (fields []httpproxy.FieldMatch) {
 
 // unconditional reports whether a route takes every request.
 func (r *Route) unconditional() bool {
-	return r.Host == "" && r.Path == "/" && (r.PathMatch == PathPrefix || r.PathMatch == "") && len(r.Methods)+len(r.Headers)+len(r.Query)+len(r.Body) == 0
+	return r.Host == "" && r.Path == "/" && (r.PathMatch == PathPrefix || r.PathMatch == "") && len(r.Methods)+len(r.Headers)+len(r.Query)+len(r.Body)+len(r.Groups) == 0
 }
 
-// key tells routes apart: of two with the same one only the first would be used.
+// key tells routes apart: of two with the same one only the first would be used. Those with groups are a set, of different upstreams.
 func (r *Route) key() string {
 	set := func(all []Match, name func(string) string) []string {
 		var texts []string
@@ -58,7 +59,11 @@ func (r *Route) key() string {
 		slices.Sort(texts)
 		return texts
 	}
-	return fmt.Sprintf("%q %q %q %q %q %q %q", strings.ToLower(r.Host), r.PathMatch, r.Path, slices.Sorted(slices.Values(r.Methods)),
+	upstream := ""
+	if len(r.Groups) > 0 {
+		upstream = r.Upstream
+	}
+	return fmt.Sprintf("%q %q %q %q %q %q %q %q", upstream, strings.ToLower(r.Host), r.PathMatch, r.Path, slices.Sorted(slices.Values(r.Methods)),
 		set(r.Headers, strings.ToLower), set(r.Query, strings.Clone), set(r.Body, strings.Clone))
 }
 
@@ -104,6 +109,15 @@ func checkConditions(c *config.Checker, r *Route) {
 		}
 	}
 	checkLengths(c, "body", r.Body)
+	for i := range r.Groups {
+		g, err := identity.Parse(r.Groups[i])
+		if err == nil && g.Key != "" {
+			err = jsonfield.CheckPath(g.Key)
+		}
+		if err != nil {
+			c.Report(c.Mark(&r.Groups[i]), "groups: %v", err)
+		}
+	}
 }
 
 // checkLengths reports names and values that no request could have, or that are missing.
@@ -138,18 +152,26 @@ func (Beyond) Values() []string { return []string{"default", "refuse"} }
 // checkBodies reports what is wrong with the fields of bodies that all routes of a listener look at.
 func checkBodies(c *config.Checker, h *HTTPListener) {
 	var fields []string
+	add := func(name string, at any) {
+		if slices.Contains(fields, name) {
+			return
+		}
+		if fields = append(fields, name); len(fields) == jsonfield.MaxFields+1 {
+			c.Report(c.Mark(at), "the routes of a listener look at %d fields of bodies at most", jsonfield.MaxFields)
+		}
+	}
 	for i := range h.Routes {
-		for j := range h.Routes[i].Body {
-			f := &h.Routes[i].Body[j]
-			if slices.Contains(fields, f.Name) {
-				continue
-			}
-			if fields = append(fields, f.Name); len(fields) == jsonfield.MaxFields+1 {
-				c.Report(c.Mark(&f.Name), "body: the routes of a listener look at %d fields at most", jsonfield.MaxFields)
+		r := &h.Routes[i]
+		for j := range r.Body {
+			add(r.Body[j].Name, &r.Body[j].Name)
+		}
+		for j := range r.Groups {
+			if g, err := identity.Parse(r.Groups[j]); err == nil && g.Key != "" {
+				add(g.Key, &r.Groups[j])
 			}
 		}
 	}
 	if len(fields) == 0 && (h.PeekBytes != httpproxy.DefaultPeekBytes && c.Written(&h.PeekBytes) || h.PeekBeyond == BeyondRefuse) {
-		c.Warn(c.Mark(&h.PeekBytes, &h.PeekBeyond), "peek_bytes and peek_beyond have no effect: no route has \"body\"")
+		c.Warn(c.Mark(&h.PeekBytes, &h.PeekBeyond), "peek_bytes and peek_beyond have no effect: no route has \"body\" or \"groups\"")
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/internal/identity"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/peers"
 	"github.com/headpond/headpond/pool"
@@ -27,9 +28,6 @@ import (
 
 // Protocol is that of listeners with paths to services: /v1/service/…, /v1/p2p/… and /v1/_service/….
 const Protocol config.Protocol = "peers"
-
-// nodeHeader tells clients which node has answered.
-const nodeHeader = "X-Computing-Node"
 
 // Limits of an API listener's clients, as everywhere: a head comes at once, a body may take its time.
 const (
@@ -205,8 +203,10 @@ func (a *api) routeOf(r *http.Request) (to *route, status int, err error) {
 		switch {
 		case errors.Is(err, errNobody):
 			return nil, http.StatusBadRequest, fmt.Errorf("%w %q", err, name)
+		case errors.Is(err, errTwice):
+			return nil, http.StatusBadRequest, err
 		case err != nil:
-			return nil, http.StatusServiceUnavailable, fmt.Errorf("%w %q: see its groups, and the header %s", err, name, fallbackHeaders[0])
+			return nil, http.StatusServiceUnavailable, fmt.Errorf("%w %q: see its groups, and the header %s", err, name, identity.Fallback)
 		}
 		return routeTo(name, path, targets)
 	case kind == "_service":
@@ -247,7 +247,7 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 			if n := a.part().now(); id == "" && n != nil { // a reload may have removed it
 				id = n.ID()
 			}
-			resp.Header.Set(nodeHeader, id)
+			resp.Header.Set(identity.Node, id)
 			return resp, nil
 		}
 		failed = append(failed, attempt{t, err})

@@ -2,106 +2,107 @@ package extension
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 
+	"github.com/headpond/headpond/internal/identity"
+	"github.com/headpond/headpond/internal/jsonfield"
 	"github.com/headpond/headpond/peers"
 )
 
-// maxPeek bounds what is read of a request's body to find out what it is about: models are named at the top, before the messages.
-const maxPeek = 1 << 20
-
-// The ranks of nodes for a request. A header may allow lower ones than the first.
+// What is read of a request's body to find out what it is about: models are named at the top, before the messages. A field that is there
+// twice is noticed within minPeek; a field that is not found is looked for within maxPeek.
 const (
-	rankAll   = 1 // the node takes everything: "all"
-	rankAny   = 2 // it takes any value of a key that the request has: "model=*"
-	rankExact = 3 // it takes the value: "model=llama3"
+	minPeek = 64 << 10
+	maxPeek = 1 << 20
 )
 
-// The headers that say with how little a request is content: 0 exact (default), 1 also any value, 2 also nodes that take everything.
-var fallbackHeaders = []string{"X-Headpond-Fallback", "X-Otela-Fallback"}
-
 // leastRank is the lowest rank that a request allows.
-func leastRank(h http.Header) int {
-	for _, name := range fallbackHeaders {
-		switch h.Get(name) {
-		case "1":
-			return rankAny
-		case "2":
-			return rankAll
-		}
-	}
-	return rankExact
+func leastRank(h http.Header) identity.Rank {
+	return identity.Least(h.Get(identity.Fallback), h.Get(identity.OtelaFallback))
 }
 
-// identities are the keys of a request that groups may be about, with their values.
+// identities are the fields of a request that groups may be about, with their values.
 type identities map[string]string
 
 // rank is how well an offer fits, 0 if it does not.
-func (ids identities) rank(o peers.Offer, least int) int {
-	best := 0
-	for _, g := range o.Groups {
-		key, value, _ := strings.Cut(g, "=")
-		got, has := ids[key]
-		switch {
-		case g == "all":
-			best = max(best, rankAll)
-		case has && value == "*":
-			best = max(best, rankAny)
-		case has && value == got:
-			best = max(best, rankExact)
+func (ids identities) rank(o peers.Offer, least identity.Rank) int {
+	var groups []identity.Group
+	for _, text := range o.Groups {
+		if g, err := identity.Parse(text); err == nil {
+			groups = append(groups, g)
 		}
 	}
-	if best < least {
-		return 0
-	}
-	return best
+	return int(identity.Best(groups, least, func(key string) (string, bool) {
+		value, has := ids[key]
+		return value, has
+	}))
 }
 
-// peek reads the beginning of a JSON body, until the wanted keys at its top are found, and returns a body that begins again. A body that is
-// no object has none.
-func peek(body io.ReadCloser, wanted map[string]bool) (ids identities, again io.ReadCloser) {
-	ids = identities{}
+// peek reads a JSON body until its end, or as much as is allowed, and returns the wanted fields of it, and a body that begins again. A
+// body that is no object has none. The error is errTwice.
+func peek(body io.ReadCloser, wanted map[string]bool) (ids identities, again io.ReadCloser, err error) {
+	fields := fieldsOf(wanted)
+	plan, err := jsonfield.NewPlan(fields)
+	if err != nil {
+		return nil, body, err // which cannot be
+	}
 	var read bytes.Buffer
+	var scanner jsonfield.Scanner
+	scanner.Reset(plan)
+	verdict, ended := jsonfield.More, false
+	for verdict == jsonfield.More && !ended && read.Len() < maxPeek && (read.Len() < minPeek || !allFound(&scanner, len(fields))) {
+		read.Grow(pieceBytes)
+		n, err := body.Read(read.AvailableBuffer()[:min(pieceBytes, maxPeek-read.Len())])
+		piece := read.AvailableBuffer()[:n]
+		_, _ = read.Write(piece)
+		verdict = scanner.Feed(piece)
+		ended = err != nil // which comes again with what was read
+	}
 	again = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(&read, body), body}
-	dec := json.NewDecoder(io.TeeReader(io.LimitReader(body, maxPeek), &read))
-	wanted = maps.Clone(wanted)
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return ids, again
+	ids = identities{}
+	switch {
+	case verdict == jsonfield.Ambiguous:
+		return nil, again, errTwice
+	case verdict == jsonfield.Malformed, verdict == jsonfield.More && ended:
+		return ids, again, nil
 	}
-	for len(wanted) > 0 && dec.More() {
-		t, err := dec.Token()
-		key, ok := t.(string)
-		if err != nil || !ok {
-			break
-		}
-		var value json.RawMessage
-		if dec.Decode(&value) != nil {
-			break
-		}
-		if wanted[key] {
-			ids[key] = textOf(value)
-			delete(wanted, key)
+	for i, name := range fields {
+		if text, ok := scanner.Text(i); ok {
+			ids[name] = text
+		} else if scanner.Found(i) {
+			ids[name] = "" // which no group names
 		}
 	}
-	return ids, again
+	return ids, again, nil
 }
 
-// textOf is a JSON value as groups write it.
-func textOf(value json.RawMessage) string {
-	var text string
-	if json.Unmarshal(value, &text) == nil {
-		return text
+func allFound(s *jsonfield.Scanner, fields int) bool {
+	for i := range fields {
+		if !s.Found(i) {
+			return false
+		}
 	}
-	return string(value)
+	return true
+}
+
+// pieceBytes is how much of a body is read at a time.
+const pieceBytes = 16 << 10
+
+// fieldsOf are the fields of bodies that keys of groups stand for: other nodes say what is in them.
+func fieldsOf(keys map[string]bool) (fields []string) {
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if jsonfield.CheckPath(key) == nil && len(fields) < jsonfield.MaxFields {
+			fields = append(fields, key)
+		}
+	}
+	return fields
 }
 
 // hasBody reports whether a request has something to peek at.
@@ -112,6 +113,7 @@ func hasBody(r *http.Request) bool {
 // Errors of routing.
 var (
 	errNobody   = errors.New("no node offers the service")
+	errTwice    = errors.New("the body has a field that groups are about twice")
 	errNoMatch  = errors.New("no node that offers the service takes this request")
 	errNotHere  = errors.New("this gateway offers no such service")
 	errNoNode   = errors.New("this gateway is no node now")
@@ -124,7 +126,10 @@ func choose(n *peers.Node, service string, providers []Provider, r *http.Request
 	choice := choiceOf(providers)
 	if hasBody(r) {
 		var ids identities
-		ids, r.Body = peek(r.Body, n.GroupKeys(service))
+		var err error
+		if ids, r.Body, err = peek(r.Body, n.GroupKeys(service)); err != nil {
+			return nil, err
+		}
 		least := leastRank(r.Header)
 		choice.Rank = func(o peers.Offer) int { return ids.rank(o, least) }
 	}

@@ -1,0 +1,97 @@
+// Package identity ranks those who may serve a request by what it is about: a provider says in groups what it serves, such as
+// "model=llama3", and the body of a request names the model.
+//
+//	g, err := identity.Parse("model=llama3")
+//	…
+//	rank := identity.Best(groups, least, func(key string) (string, bool) { … })
+package identity
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
+
+// Rank is how well a provider fits a request; the larger, the better. Requests allow lower ranks than Exact by a header.
+type Rank int
+
+// The ranks.
+const (
+	None  Rank = iota
+	All        // the provider takes everything: "all"
+	Any        // it takes any value of a field that the request has: "model=*"
+	Exact      // it takes the value: "model=llama3"
+)
+
+// Headers of requests and answers. OpenTela's names are known, too.
+const (
+	Fallback      = "X-Headpond-Fallback"
+	OtelaFallback = "X-Otela-Fallback"
+	Node          = "X-Computing-Node" // of an answer: who gave it
+)
+
+// MaxGroup bounds a group in bytes.
+const MaxGroup = 256
+
+// Group is what a provider serves.
+type Group struct {
+	Key   string // a field of a JSON body; empty: everything
+	Value string // AnyValue: all values
+}
+
+// AnyValue as the value of a Group stands for all values.
+const AnyValue = "*"
+
+// Parse reads "key=value", "key=*" or "all".
+func Parse(text string) (Group, error) {
+	key, value, ok := strings.Cut(text, "=")
+	switch {
+	case len(text) > MaxGroup:
+		return Group{}, fmt.Errorf("a group has at most %d bytes", MaxGroup)
+	case text == "all":
+		return Group{}, nil
+	case !ok || key == "" || value == "":
+		return Group{}, fmt.Errorf("group %.80q: want key=value, key=* or all", text)
+	}
+	return Group{key, value}, nil
+}
+
+// Least is the lowest rank that a request allows with such values of Fallback and OtelaFallback, "" where it has none. The former counts.
+func Least(fallback, otela string) Rank {
+	switch cmp.Or(fallback, otela) {
+	case "1":
+		return Any
+	case "2":
+		return All
+	}
+	return Exact
+}
+
+// Rank is how well a group fits a request; value returns what the request has for a key, and whether it has it.
+func (g Group) Rank(value func(key string) (text string, found bool)) Rank {
+	if g.Key == "" {
+		return All
+	}
+	text, found := value(g.Key)
+	switch {
+	case !found:
+		return None
+	case g.Value == AnyValue:
+		return Any
+	case g.Value == text:
+		return Exact
+	}
+	return None
+}
+
+// Best is the best rank of a provider's groups, None if that is below least.
+func Best(groups []Group, least Rank, value func(key string) (text string, found bool)) Rank {
+	best := None
+	for _, g := range groups {
+		best = max(best, g.Rank(value))
+	}
+	if best < least {
+		return None
+	}
+	return best
+}
