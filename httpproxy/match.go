@@ -205,7 +205,7 @@ func CompilePath(expression string) (*regexp.Regexp, error) {
 	if _, err := regexp.Compile(expression); err != nil { // by itself: "a)|(b" would be one in parentheses
 		return nil, err
 	}
-	return regexp.Compile(`\A(?:` + expression + `)\z`)
+	return regexp.Compile(`\A(?s:` + expression + `)\z`) // nobody gets past `.*` with a line break
 }
 
 // verifyMatch is the part of verify about the path and the conditions.

@@ -22,6 +22,7 @@ var conditionCases = []struct{ method, target, fields, want string }{
 	{"POST", "/v1/chat/12", "X-Tenant: a", "expression"},
 	{"GET", "/v1/chat/12x", "", "later expression"},
 	{"GET", "/v1/%C3%A9", "", "later expression"},
+	{"GET", "/v1/chat/%0A12", "", "later expression"},
 	{"GET", "/x/v1/chat/12", "", ""},
 	{"GET", "/v1/chat/7", "", "exact before expressions"},
 	{"POST", "/v1/x", "", "post"},

@@ -119,6 +119,7 @@ func isJSON(contentType string) bool {
 // peekBody reads until the object ends, or as much as is allowed. The status is that of a refusal, or 0.
 func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 	x := &s.ex
+	_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader)) // for all of it
 	for {
 		err := p.look(s, t.peek)
 		switch {
@@ -132,7 +133,6 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 				return http.StatusBadRequest, listener.ReasonClientGone, "the client has gone"
 			}
 		}
-		_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
 		switch err := s.moreToPeek(x.size + t.peek); {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return http.StatusRequestTimeout, listener.ReasonClientGone, "the body did not arrive in time"

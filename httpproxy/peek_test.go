@@ -185,6 +185,19 @@ func TestPeekEnds(t *testing.T) {
 				t.Errorf("%q: %s, close %t", raw, resp.Status, resp.Close)
 			}
 		}
+		c, br := dialRaw(t, p.addr) // a byte at a time
+		go func() {
+			for b, tick := length, time.NewTicker(unit/4); ; b = " " {
+				if _, err := io.WriteString(c, b); err != nil {
+					tick.Stop()
+					return
+				}
+				<-tick.C
+			}
+		}()
+		if resp, _ := readAnswer(t, br); resp.StatusCode != 408 || !resp.Close {
+			t.Errorf("a body of single bytes: %s, close %t", resp.Status, resp.Close)
+		}
 	})
 	p := startModels(t, nil)
 	c, err := net.Dial("tcp", p.addr)

@@ -46,7 +46,7 @@ const maxAttempts = 10
 // The zero value has every default.
 //
 // A request whose connection the server had closed while it was idle is sent again by a rule of its own, which Retries does not
-// change or count. A request is sent again only while the client has not got a byte of the answer, and only if no more of its
+// change or count. A request is sent again only while the client has not got a byte of the final answer, and only if no more of its
 // body was read than what came with its head.
 type Retries struct {
 	// On are the failures after which a request is sent again. nil = FailedConnect and FailedReset. FailedConnect applies

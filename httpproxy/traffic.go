@@ -45,7 +45,7 @@ var routeTraffic = &traffic.Schema{
 }
 
 func answers(r *traffic.Row) (n float64) {
-	for _, c := range r.Counts {
+	for _, c := range r.Counts[:statusClasses] { // behind them retries are counted
 		n += float64(c)
 	}
 	return n

@@ -143,7 +143,7 @@ func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error
 	if next[i] = o; !o.Added && o.Out == InUse && o.Weight == 0 {
 		next = slices.Delete(next, i, i+1)
 	}
-	in, drained := overridden(told, next)
+	in, drained, _ := overridden(told, next)
 	switch {
 	case len(in) == 0 && (c.Action == DrainEndpoint || c.Action == RemoveEndpoint):
 		return nil, ErrLastEndpoint
@@ -178,16 +178,17 @@ func (o *Override) take(c Change, isTold bool) error {
 		}
 	case WeighEndpoint:
 		o.Weight = c.Endpoint.Weight
+		c.Keep = c.Keep || o.Keep // a drain that was to be kept is
 	}
 	o.Keep = c.Keep
 	return nil
 }
 
-// overridden returns what overrides make of the endpoints that are told: those in use, in the order of told and then of overrides, and
-// those that are drained.
-func overridden(told []Endpoint, overrides []Override) (in, drained []Endpoint) {
+// overridden returns what overrides make of the endpoints that are told: those in use, in the order of told and then of overrides,
+// those that are drained, and those of told that are removed.
+func overridden(told []Endpoint, overrides []Override) (in, drained, removed []Endpoint) {
 	if len(overrides) == 0 {
-		return told, nil
+		return told, nil, nil
 	}
 	by := make(map[string]*Override, len(overrides))
 	for i := range overrides {
@@ -199,6 +200,8 @@ func overridden(told []Endpoint, overrides []Override) (in, drained []Endpoint) 
 			in = append(in, e)
 		case o.Out == Drained:
 			drained = append(drained, e)
+		default:
+			removed = append(removed, e)
 		}
 	}
 	for _, e := range told {
@@ -214,16 +217,19 @@ func overridden(told []Endpoint, overrides []Override) (in, drained []Endpoint) 
 			put(o.Endpoint, o)
 		}
 	}
-	return in, drained
+	return in, drained, removed
 }
 
-// inForce returns the endpoints to use: the drained ones where there is no other.
+// inForce returns the endpoints to use: the drained ones where there is no other, and where there are none of them the removed ones.
 func inForce(told []Endpoint, overrides []Override) []Endpoint {
-	in, drained := overridden(told, overrides)
-	if len(in) == 0 {
+	in, drained, removed := overridden(told, overrides)
+	switch {
+	case len(in) > 0:
+		return in
+	case len(drained) > 0:
 		return drained
 	}
-	return in
+	return removed
 }
 
 // overrideOf returns what operators have made of an endpoint, nil if nothing.

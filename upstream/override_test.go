@@ -102,8 +102,14 @@ func TestChangeEndpoint(t *testing.T) {
 	})
 }
 
-// TestOnlyDrainedLeft: an upstream whose other endpoints are gone uses the drained ones, and no longer once there is another.
+// TestOnlyDrainedLeft: an upstream whose other endpoints are gone uses those that an operator took out, and no longer once there is another.
 func TestOnlyDrainedLeft(t *testing.T) {
+	for _, action := range []upstream.Action{upstream.DrainEndpoint, upstream.RemoveEndpoint} {
+		t.Run(string(action), func(t *testing.T) { onlyOutLeft(t, action) })
+	}
+}
+
+func onlyOutLeft(t *testing.T, action upstream.Action) {
 	synctest.Test(t, func(t *testing.T) {
 		b, src := newBackends(), newPusher()
 		cfg := b.config()
@@ -117,7 +123,7 @@ func TestOnlyDrainedLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			if step.want == "b:1" {
-				if err := u.ChangeEndpoint(change(upstream.DrainEndpoint, "a:1")); err != nil {
+				if err := u.ChangeEndpoint(change(action, "a:1")); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -178,7 +184,7 @@ func TestOverridesAreSettings(t *testing.T) {
 	u := start(t, b.config("a:1", "b:1"))
 	c := change(upstream.DrainEndpoint, "a:1")
 	c.Keep = true
-	if err := errors.Join(u.ChangeEndpoint(c), u.ChangeEndpoint(weigh("b:1", 7))); err != nil {
+	if err := errors.Join(u.ChangeEndpoint(c), u.ChangeEndpoint(weigh("a:1", 5)), u.ChangeEndpoint(weigh("b:1", 7))); err != nil {
 		t.Fatal(err)
 	}
 	kept := slices.DeleteFunc(u.Overrides(), func(o upstream.Override) bool { return !o.Keep })
@@ -211,20 +217,24 @@ type operators struct {
 
 // set is what is in use, with weights.
 func (m *operators) set() map[string]int {
-	in, drained := map[string]int{}, map[string]int{}
+	in, drained, removed := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, a := range slices.Concat(slices.Collect(maps.Keys(m.told)), slices.Collect(maps.Keys(m.added))) {
 		switch m.out[a] {
 		case upstream.DrainEndpoint:
 			drained[a] = max(m.weight[a], 1)
 		case upstream.RemoveEndpoint:
+			removed[a] = max(m.weight[a], 1)
 		default:
 			in[a] = max(m.weight[a], 1)
 		}
 	}
-	if len(in) == 0 {
+	switch {
+	case len(in) > 0:
+		return in
+	case len(drained) > 0:
 		return drained
 	}
-	return in
+	return removed
 }
 
 // TestOverridesAgainstModel compares random changes and sets with the model.

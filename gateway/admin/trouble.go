@@ -94,8 +94,8 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 				add("upstream %s, endpoint %s: acquires were refused %s, no connection was free or could be opened in time (max_size %d); since the start: %d",
 					u.Name, e.Address, ago(*p.LastRefused, now), p.MaxSize, p.TimedOut+p.Rejected)
 			}
-			if e.Override == string(upstream.Drained) && !e.Removed {
-				add("upstream %s, endpoint %s: it was drained by an operator and is used all the same, because no other is left", u.Name, e.Address)
+			if out := e.Override; (out == string(upstream.Drained) || out == string(upstream.Removed)) && !e.Removed {
+				add("upstream %s, endpoint %s: it was %s by an operator and is used all the same, because no other is left", u.Name, e.Address, out)
 			}
 			if e.State != stateHealthy && e.State != stateDrained && e.LastError != "" {
 				add("upstream %s, endpoint %s is %s: %s", u.Name, e.Address, e.State, e.LastError)
