@@ -59,7 +59,7 @@ type Config struct {
 	// Via is the name this proxy adds to Via fields; "" = none.
 	Via string
 	// PeekBytes bounds how much of a body is read, framing included, before it is sent, for routes with conditions about it.
-	// 0 = DefaultPeekBytes, at most MaxPeekBytes. A request with a JSON body holds up to twice as much memory; others are not read.
+	// 0 = DefaultPeekBytes, at most MaxPeekBytes. A request with a JSON body holds up to three times as much memory; others are not read.
 	PeekBytes int
 	// RefuseBeyondPeek answers 413 where a field that routes look at is not among these bytes. Otherwise such routes do not match.
 	RefuseBeyondPeek bool
