@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 	"unique"
 	"unsafe"
 
@@ -34,11 +35,10 @@ func SettingsIn(text string) string {
 // OnlyForTransaction exposes onlyForTransaction.
 func OnlyForTransaction(text string) bool { return onlyForTransaction([]byte(text)) }
 
-// Resets reports whether a text goes back to what the session began with, and whether for the transaction only.
-func Resets(text string) (back, local bool) {
-	scope := resets(text)
-	return scope != noReset, scope == localReset
-}
+// Resets exposes resets.
+var Resets = resets
+
+func init() { resetTimeout = time.Minute } // machines that run tests may be busy
 
 // ParseOptions exposes parseOptions.
 var ParseOptions = parseOptions

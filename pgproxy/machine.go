@@ -91,7 +91,8 @@ type work struct {
 	drops      map[string]string // portals that deallocate one statement, and the name in their text
 	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name
 	reset      bool              // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
-	resets     resetScope        // session mode: of the statements that were parsed since the last Sync
+	resets     bool              // session mode: a text with RESET, DISCARD or SET … TO DEFAULT is perhaps not answered yet
+	defaults   bool              // session mode: there was a text with SET … TO DEFAULT: any SET may be one that was prepared
 	customs    []string          // names of custom settings in texts since the server connection was leased
 	reports    uint16            // of which trackedNames a value was reported since then
 }
@@ -167,7 +168,7 @@ func (m *machine) begin(server *serverState) {
 	m.st.reset()
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
-	m.unnamedNew, m.sweeping, m.reset, m.resets, m.reports = false, false, false, noReset, 0
+	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs = m.customs[:0]
 	clear(m.drops)

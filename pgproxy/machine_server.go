@@ -39,9 +39,6 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			m.notDeallocated(o.name)
 		}
 	case pgwire.TypeCommandComplete:
-		if o := m.st.first(); o != nil && o.kind == opInjectedExecute {
-			m.reset = false
-		}
 		if leaves(msg.body) {
 			m.commandDone(msg.body)
 		}
@@ -57,6 +54,9 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	}
 	forward, err := m.st.answer(msg.typ, status)
 	if !forward {
+		if msg.typ == pgwire.TypeReadyForQuery && err == nil {
+			m.restored()
+		}
 		return action{do: take}, err
 	}
 	return action{do: pass}, err
@@ -175,6 +175,7 @@ func (m *machine) commandDone(tag []byte) {
 		if o := m.st.first(); o == nil || !o.local {
 			m.settingChanged()
 		}
+		m.reset = m.reset || m.defaults
 	case "RESET\x00":
 		m.settingChanged()
 		m.reset = true

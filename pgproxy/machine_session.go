@@ -2,45 +2,56 @@ package pgproxy
 
 import (
 	"bytes"
-	"strconv"
+	"cmp"
+	"slices"
 	"strings"
+	"unique"
 
 	"github.com/headpond/headpond/pgwire"
 )
 
 // In session mode messages go to the server as they are. The texts of statements are looked at for two things. RESET and DISCARD ALL go
-// back to what the gateway's login has, and straight on a server to what the client gave at startup: what does that is put right behind the
-// statement, in the same write. And what DISCARD ALL does not undo when the client has left is in remains.go.
+// back to what the gateway's login has, and straight on a server to what the client gave at startup: the gateway sets that again before the
+// client's next request outside a transaction, in transactions of its own. And what DISCARD ALL does not undo when the client has left is in
+// remains.go.
 
 // inSession judges a message of a client in session mode that has a server connection.
 func (m *machine) inSession(msg message) action {
 	if n := seenInSession(msg); !msg.whole(n) {
 		return action{do: more, n: min(msg.size(), n)}
 	}
-	m.goBackFirst(msg.typ)
+	if m.resets && m.requests(msg.typ) && !m.caughtUp() {
+		return action{do: wait}
+	}
+	if m.requests(msg.typ) {
+		m.goBackFirst()
+	}
 	switch msg.typ {
 	case pgwire.TypeQuery:
-		if scope := m.resetsBy(msg.body); scope != noReset && m.steady() {
-			return m.queryAndRestore(msg, scope)
-		}
+		m.noteText(msg.body)
 		m.st.push(op{kind: opQuery})
 	case pgwire.TypeFunctionCall:
 		m.server.leave = m.server.leave || hintsOfCall(msg.body)&hintRemains != 0
 		m.st.push(op{kind: opFunction})
-	case pgwire.TypeSync:
-		if m.resets != noReset && !m.st.skipping && !m.st.copyIn {
-			m.restoreStartup(m.resets)
-		}
-		m.resets = noReset
-		m.st.push(op{kind: opSync})
 	case pgwire.TypeParse:
 		_, text, _ := bytes.Cut(msg.body, []byte{0})
-		m.resets = max(m.resets, m.resetsBy(text))
+		m.noteText(text)
 		m.st.push(op{kind: opParse})
+	case pgwire.TypeSync:
+		m.st.push(op{kind: opSync})
 	default:
 		m.st.push(op{kind: extendedOps[msg.typ]})
 	}
 	return action{do: pass}
+}
+
+// requests reports whether a message begins a request: no pipeline of the client is open, and the server will not skip it.
+func (m *machine) requests(typ byte) bool {
+	switch typ {
+	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind, pgwire.TypeFunctionCall:
+		return !m.st.unsynced && !m.st.skipping
+	}
+	return false
 }
 
 // seenInSession returns how much of a message is looked at in session mode, in bytes.
@@ -54,76 +65,107 @@ func seenInSession(msg message) int {
 	return 0
 }
 
-// steady reports whether a Query can be followed by more than the client sends: the client has settings to go back to, and no pipeline
-// or COPY of it is open.
-func (m *machine) steady() bool {
-	return len(m.params) > 0 && !m.st.unsynced && !m.st.skipping && !m.st.copyIn && !m.st.copyOut
-}
-
-// queryAndRestore sends a Query with restoreStartup behind it. The client gets one ReadyForQuery, the last. A text that is not there as a
-// whole goes on as it is: goBackFirst does the rest.
-func (m *machine) queryAndRestore(msg message, scope resetScope) action {
-	if len(msg.body) < msg.size() {
-		m.st.push(op{kind: opQuery})
-		return action{do: pass}
-	}
-	m.st.push(op{kind: opQuery, silent: true})
-	m.toServer = append(pgwire.AppendHeader(m.toServer, pgwire.TypeQuery, msg.size()), msg.body...)
-	m.restoreStartup(scope)
-	m.st.push(op{kind: opSync})
-	m.ask(&pgwire.Sync{})
-	return action{do: take}
-}
-
-// goBackFirst sends restoreStartup before the client's next request, after a RESET that the text did not show.
-func (m *machine) goBackFirst(typ byte) {
-	if !m.reset || len(m.params) == 0 || !m.st.empty() || !m.steady() || m.st.tx == pgwire.TxFailed {
+// goBackFirst sends restoreStartup before the client's next request, if RESET was answered since the last time and no transaction is open.
+func (m *machine) goBackFirst() {
+	if !m.st.empty() || m.st.copyIn || m.st.copyOut {
 		return
 	}
-	switch typ {
-	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind, pgwire.TypeFunctionCall:
-		m.restoreStartup(sessionReset)
-		m.st.push(op{kind: opSync, silent: true})
-		m.ask(&pgwire.Sync{})
+	m.resets = false
+	if !m.reset || m.st.tx != pgwire.TxIdle {
+		return
+	}
+	if m.reset = false; len(m.params) > 0 {
+		m.restoreStartup()
 	}
 }
 
-// restoreStartup asks the server, by the extended protocol and without Sync, to give those of the client's startup settings their values
-// that have been reset.
-func (m *machine) restoreStartup(scope resetScope) {
-	m.reset = false
-	for _, step := range []struct {
-		kind opKind
-		msg  pgwire.Message
-	}{
-		{opInjectedClose, &pgwire.Close{Object: pgwire.ObjectStatement, Name: restoreName}}, // one that has failed left it
-		{opInjectedParse, &pgwire.Parse{Name: restoreName, Query: restoreSQL(m.params, scope == localReset)}},
-		{opInjectedBind, &pgwire.Bind{Portal: restoreName, Statement: restoreName}},
-		{opInjectedExecute, &pgwire.Execute{Portal: restoreName}},
-		{opInjectedClose, &pgwire.Close{Object: pgwire.ObjectPortal, Name: restoreName}},
-		{opInjectedClose, &pgwire.Close{Object: pgwire.ObjectStatement, Name: restoreName}},
-	} {
-		m.st.push(op{kind: step.kind, silent: true})
-		m.ask(step.msg)
+// restoreStartup asks the server to give those of the client's startup settings their values that have been reset: each in a transaction of
+// its own, so that one that cannot be set any more takes no other away. The client hears of none.
+func (m *machine) restoreStartup() {
+	params := slices.Clone(m.params)
+	slices.SortStableFunc(params, func(a, b pgwire.Param) int { return cmp.Compare(restoreOrder(a.Name), restoreOrder(b.Name)) })
+	for _, p := range params {
+		if !isASCII(p.Value) {
+			m.restoreStep("SELECT WHERE pg_catalog.set_config('client_encoding'," + quote(m.startupEncoding()) + ",true) IS NULL")
+		}
+		m.restoreStep(restoreSQL(p))
+		m.restoreSent(opSync, &pgwire.Sync{})
 	}
+	m.restoreSent(opInjectedClose, &pgwire.Close{Object: pgwire.ObjectStatement, Name: restoreName}) // one that has failed left it
+	m.restoreSent(opSync, &pgwire.Sync{})
+}
+
+// restoreStep has a statement executed that returns no rows.
+func (m *machine) restoreStep(sql string) {
+	m.restoreSent(opInjectedClose, &pgwire.Close{Object: pgwire.ObjectStatement, Name: restoreName})
+	m.restoreSent(opInjectedParse, &pgwire.Parse{Name: restoreName, Query: sql})
+	m.restoreSent(opInjectedBind, &pgwire.Bind{Portal: restoreName, Statement: restoreName})
+	m.restoreSent(opInjectedExecute, &pgwire.Execute{Portal: restoreName})
+	m.restoreSent(opInjectedClose, &pgwire.Close{Object: pgwire.ObjectPortal, Name: restoreName})
+}
+
+func (m *machine) restoreSent(kind opKind, msg pgwire.Message) {
+	m.st.push(op{kind: kind, silent: true})
+	m.ask(msg)
+}
+
+// restored tells the client of the settings that are not what it was told: some could not be set again, or were set behind RESET.
+func (m *machine) restored() {
+	if o := m.st.first(); o != nil && o.silent {
+		return // there is more to come
+	}
+	view := m.reported.Value()
+	for i, name := range trackedNames {
+		if value := m.server.params.value[i]; m.server.params.known[i] && view.known[i] && view.value[i] != value {
+			view.value[i] = value
+			m.say(&pgwire.ParameterStatus{Name: name, Value: value})
+		}
+	}
+	m.reported = unique.Make(view)
 }
 
 // restoreName is that of the statement and portal of restoreStartup.
 const restoreName = namePrefix + "restore"
 
-// restoreSQL returns a query without rows that sets the startup settings of a client that nothing has set since they were reset. What is
-// set, by the client or the gateway, has the source "session"; custom settings have none, and are empty once they are reset.
-func restoreSQL(params []pgwire.Param, local bool) string {
-	var b strings.Builder
-	sep := "SELECT FROM (VALUES "
-	for _, p := range params {
-		b.WriteString(sep + "(" + quote(p.Name) + "," + quote(p.Value) + ")")
-		sep = ","
+// restoreOrder orders settings as they are to be set: a role may not be allowed to set others.
+func restoreOrder(name string) int {
+	if strings.EqualFold(name, "role") {
+		return 1
 	}
-	b.WriteString(") AS p (name, value) LEFT JOIN pg_catalog.pg_settings AS s ON pg_catalog.lower(s.name) = pg_catalog.lower(p.name) " +
-		"WHERE CASE WHEN coalesce(s.source = 'session', pg_catalog.current_setting(p.name, true) <> '') THEN false " +
-		"ELSE pg_catalog.set_config(p.name, p.value, " + strconv.FormatBool(local) + ") IS NULL END")
-	return b.String()
+	return 0
+}
+
+// startupEncoding is the client's encoding at startup, in which the values of its settings are.
+func (m *machine) startupEncoding() string {
+	for _, params := range [][]pgwire.Param{m.params, m.server.baseline} {
+		for _, p := range params {
+			if strings.EqualFold(p.Name, "client_encoding") {
+				return p.Value
+			}
+		}
+	}
+	return "UTF8"
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// restoreSQL returns a query without rows that sets a startup setting of a client if nothing has set it since it was reset. What is
+// set, by the client or the gateway, has the source "session". Others are not in pg_settings: custom ones are empty once they are reset, and
+// the role is none.
+func restoreSQL(p pgwire.Param) string {
+	name, unset := quote(p.Name), "''"
+	if strings.EqualFold(p.Name, "role") {
+		unset = "'none'"
+	}
+	return "SELECT WHERE CASE WHEN coalesce((SELECT source = 'session' FROM pg_catalog.pg_settings WHERE pg_catalog.lower(name) = pg_catalog.lower(" + name +
+		")), pg_catalog.current_setting(" + name + ", true) <> " + unset + ") THEN false ELSE pg_catalog.set_config(" + name + "," + quote(p.Value) + ",false) IS NULL END"
 }
 
 // noteStartup notes what the client's settings at startup leave behind, in session mode.
@@ -133,44 +175,33 @@ func (m *machine) noteStartup() {
 	}
 }
 
-// resetScope is for how long a statement goes back to what the session began with.
-type resetScope byte
-
-const (
-	noReset      resetScope = iota // not at all
-	localReset                     // SET LOCAL … TO DEFAULT: until the end of the transaction
-	sessionReset                   // RESET, DISCARD, SET … TO DEFAULT
-)
-
-// resetsBy notes what a text leaves behind, and returns how it goes back to what the session began with, if the client has something
-// to go back to.
-func (m *machine) resetsBy(text []byte) resetScope {
+// noteText notes what a text leaves behind, and whether it goes back to what the session began with, if the client has something to go
+// back to.
+func (m *machine) noteText(text []byte) {
 	seen := hintsOf(text)
 	m.server.leave = m.server.leave || seen&hintRemains != 0
 	if seen&hintResets == 0 || len(m.params) == 0 {
-		return noReset
+		return
 	}
-	return resets(string(bytes.TrimRight(text, "\x00")))
+	back, byDefault := resets(string(bytes.TrimRight(text, "\x00")))
+	m.resets, m.defaults = m.resets || back, m.defaults || byDefault
 }
 
-// resets returns the widest scope of the statements in a text.
-func resets(text string) (scope resetScope) {
+// resets reports whether a text has statements that go back to what the session began with, and whether SET … TO DEFAULT is among them: its
+// tag is that of any SET. SET LOCAL … TO DEFAULT ends with its transaction.
+func resets(text string) (back, byDefault bool) {
 	for text != "" {
 		end := statementEnd(text)
 		word, rest := identifier(text[:end])
 		switch strings.ToLower(word) {
 		case "reset", "discard":
-			return sessionReset
+			back = true
 		case "set":
-			if hintsOf([]byte(rest))&hintResets == 0 {
-				break
+			if next, _ := identifier(rest); hintsOf([]byte(rest))&hintResets != 0 && !strings.EqualFold(next, "local") {
+				back, byDefault = true, true
 			}
-			if next, _ := identifier(rest); !strings.EqualFold(next, "local") {
-				return sessionReset
-			}
-			scope = localReset
 		}
 		text = text[min(end+1, len(text)):]
 	}
-	return scope
+	return back, byDefault
 }

@@ -180,13 +180,12 @@ func settingsOfKey(key string) (params []pgwire.Param) {
 }
 
 // startOver ends a transaction in which RESET or DISCARD ALL may have gone back to what a server connection began with: in transaction
-// mode, to what the client began with. The client is told of that after it was told of the other.
+// mode, to what the client began with; in session mode, restoreStartup is to make that so. The client is told of that after it was told of
+// the other.
 func (m *machine) startOver() {
-	if m.mode == Session {
-		return // see restoreStartup
-	}
 	reset, reports := m.reset, m.reports
-	if m.reset, m.reports = false, 0; !reset || reports == 0 {
+	m.reset, m.reports = reset && m.mode == Session, 0 // see goBackFirst
+	if !reset || reports == 0 {
 		return
 	}
 	var own trackedParams

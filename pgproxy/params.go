@@ -96,6 +96,18 @@ func checkParam(p pgwire.Param) error {
 	return nil
 }
 
+// checkSessionParams refuses what RESET could not go back to in session mode: the session's user is the gateway's login.
+func checkSessionParams(mode Mode, params []pgwire.Param) error {
+	for _, p := range params {
+		if mode == Session && strings.EqualFold(p.Name, "session_authorization") {
+			return &refusal{code: pgwire.StateFeatureNotSupported, reason: listener.ReasonProtocol,
+				message: `startup parameter "session_authorization" is not supported in session mode`,
+				hint:    "Send SET SESSION AUTHORIZATION after the login, or give the parameter \"role\"."}
+		}
+	}
+	return nil
+}
+
 // checkServerParam refuses what cannot be a setting of server connections.
 func checkServerParam(p pgwire.Param) error {
 	switch name := strings.ToLower(p.Name); {

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// resetTimeout bounds ROLLBACK and DISCARD ALL before a server connection is given back.
-const resetTimeout = 5 * time.Second
+// resetTimeout bounds ROLLBACK and DISCARD ALL before a server connection is given back. Tests make it longer.
+var resetTimeout = 5 * time.Second
 
 // release gives a settled server connection back, or throws it away where there is doubt about
 // it. Where a server reader may run, mu is held.

@@ -200,9 +200,10 @@ func (s *session) begin() error {
 	if m.mode == Session {
 		m.pinned = true
 		m.noteStartup()
-		s.serverPID = s.srv.key.ProcessID
-		s.c.proxy.alias(s.serverPID, s.c)
-		key.ProcessID = s.serverPID
+		if s.serverPID = s.srv.key.ProcessID; s.serverPID != 0 { // some servers tell none
+			s.c.proxy.alias(s.serverPID, s.c)
+			key.ProcessID = s.serverPID
+		}
 	}
 	s.sendParameters(baseline, key)
 	return nil

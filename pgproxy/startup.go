@@ -184,6 +184,9 @@ func (g *startup) login() (*Login, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkSessionParams(g.set.Mode, params); err != nil {
+		return nil, err
+	}
 	size := keySize30
 	if m.Version >= pgwire.Version32 {
 		size = keySize32

@@ -325,7 +325,9 @@ func (s *state) fail() {
 		return
 	}
 	s.failed = *o
-	s.answered++
+	if !o.silent {
+		s.answered++
+	}
 	for !s.empty() {
 		if s.first().kind == opSync {
 			return

@@ -204,12 +204,12 @@ func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
 	return now
 }
 
-// count counts a message of the server that was judged. Where a server reader runs, mu is held.
+// count counts a message of the server that was judged, unless the client did not ask for it. Where a server reader runs, mu is held.
 func (s *session) count(msg message, act action) {
 	switch {
-	case msg.typ == pgwire.TypeReadyForQuery:
+	case msg.typ == pgwire.TypeReadyForQuery && act.do != take:
 		s.measure(pgwire.TxStatus(firstByte(msg.body)))
-	case msg.typ == pgwire.TypeErrorResponse && act.do != fatal:
+	case msg.typ == pgwire.TypeErrorResponse && act.do != fatal && !s.machine.st.failed.silent:
 		s.countError(msg.body)
 	}
 }
