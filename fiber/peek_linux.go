@@ -18,7 +18,12 @@ func peek(fd uintptr) State {
 		_, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&socket)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
 		if errno == 0 {
 			break
-		} else if errno != unix.EINTR {
+		} else if errno == unix.EINTR {
+			continue
+		}
+		if _, err := unix.Poll(socket[:], 0); err == nil { // where only this is allowed
+			break
+		} else if err != unix.EINTR { //nolint:errorlint // an errno as it is
 			return Dead
 		}
 	}

@@ -179,7 +179,7 @@ func TestUpgradedNobodyReads(t *testing.T) {
 		fill(c)
 		close(over)
 	}))
-	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{IdleTimeout: 100 * time.Millisecond, Upstream: u}}})
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{IdleTimeout: 2 * time.Second, Upstream: u}}})
 	c, _ := dialUpgrade(t, p.addr, "")
 	fill(c)
 	<-over

@@ -26,6 +26,9 @@ func Remains(text string) bool { return hintsOf([]byte(text))&hintRemains != 0 }
 func SettingsIn(text string) string {
 	found := settingsIn([]byte(text))
 	names := strings.Join(found.customs, ",")
+	if found.unnamed {
+		names = "?" + names
+	}
 	if found.changes {
 		return "!" + names
 	}
@@ -33,7 +36,7 @@ func SettingsIn(text string) string {
 }
 
 // OnlyForTransaction exposes onlyForTransaction.
-func OnlyForTransaction(text string) bool { return onlyForTransaction([]byte(text)) }
+func OnlyForTransaction(text string) bool { return onlyForTransaction([]byte(text + "\x00")) }
 
 // Resets exposes resets.
 var Resets = resets

@@ -44,6 +44,15 @@ func (s *session) keep() error {
 	for canceled(err) { // until the deadline
 		rows, err = srv.settingRows(m.keepSQL(true))
 	}
+	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() && !canceled(err) {
+		// A server that is not quite PostgreSQL: what the client set is undone, as leftSettings asks for.
+		s.c.Logger().Warn("a client's settings cannot be read and do not follow it", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
+		if err = srv.exec("ROLLBACK"); err == nil {
+			srv.unnamed = 0
+			_ = srv.conn.SetDeadline(time.Time{})
+			return nil
+		}
+	}
 	_ = srv.conn.SetDeadline(time.Time{})
 	if err != nil {
 		return s.serverFailed(fmt.Errorf("reading the client's settings: %w", err), false)
@@ -81,13 +90,19 @@ func (m *machine) keepSQL(untimed bool) string {
 		b.WriteString("SELECT 'statement_timeout', pg_catalog.current_setting('statement_timeout');SET LOCAL statement_timeout = 0;")
 		timeout = ",'statement_timeout'"
 	}
-	b.WriteString("SELECT name, setting FROM pg_catalog.pg_settings WHERE source = 'session' AND name NOT IN " +
-		"('transaction_isolation','transaction_read_only','transaction_deferrable'" + timeout + ") " +
+	const equals = " OPERATOR(pg_catalog.=) " // which the client's search_path does not replace
+	b.WriteString("SELECT name, setting FROM pg_catalog.pg_settings WHERE source" + equals + "'session' AND NOT name" + equals +
+		"ANY (ARRAY['transaction_isolation','transaction_read_only','transaction_deferrable'" + timeout + "]) " +
 		"UNION ALL SELECT n, pg_catalog.current_setting(n, true) FROM (VALUES ('session_authorization'),('role')")
-	for _, name := range m.customNames() {
+	names := m.customNames()
+	for _, name := range names {
 		b.WriteString(",(" + quote(name) + ")")
 	}
-	b.WriteString(") AS v (n);COMMIT")
+	b.WriteString(") AS v (n)")
+	if len(names) > 0 { // an extension's settings are among the first, if they are the client's
+		b.WriteString(" WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_settings AS s WHERE pg_catalog.lower(s.name)" + equals + "pg_catalog.lower(n))")
+	}
+	b.WriteString(";COMMIT")
 	return b.String()
 }
 
@@ -127,7 +142,8 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			list = append(list, p)
 		}
 	}
-	same := true // the server connection has just these
+	same := !m.unsure && !m.unnamedSetting // the server connection has just these
+	m.unsure, m.unnamedSetting, m.kept = false, false, true
 	for _, p := range m.params {
 		i := tracked(p.Name)
 		switch {

@@ -96,8 +96,12 @@ func TestSettingsIn(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "select 1": "", "set work_mem = 1": "", "select a_b from t_c": "", "set app.x = 1": "app.x", "SET SESSION app . x TO 1": "app.x", `set "app.X" = 1`: "app.X",
 		"select 1; set local a.b.c = 1; select 2": "a.b.c", "select set_config('work_mem', '1', false)": "!", "select set_config('work_mem', '1', true)": "",
-		"select SET_CONFIG ( 'app.x', 'a,(b', $1)": "!app.x", "select set_config('app.x', ')', 't')": "app.x", "select set_config($1, $2, $3)": "!", "select set_config('a.b', f(1, true), false)": "!a.b",
-		"update pg_settings set setting = 1": "!", "select * from pg_settings": "", "do $$ begin set app.x = 1; end $$": "!app.x", "select set_config": "!", "set": "", "set_config": "!", "_config": "", ";": "",
+		"select SET_CONFIG ( 'app.x', 'a,(b', $1)": "!app.x", "select set_config('app.x', ')', 't')": "app.x", "select set_config($1, $2, $3)": "!?", "select set_config('a.b', f(1, true), false)": "!a.b",
+		"update pg_settings set setting = 1": "!", "select * from pg_settings": "", "do $$ begin set app.x = 1; end $$": "!app.x", "select set_config": "!?", "set": "", "set_config": "!?",
+		"select set_config('app.'||k, $1, false)": "!?app.", "select set_config(setting_name => 'app.x', $1)": "!?", "select set_config(E'app.x', $1)": "!?",
+		`select "set_config"('app.x', $1)`: "!?", "select set_config('app.x'::text, $1)": "!app.x", "select set_config('a''b.c', $1)": "!?",
+		"begin; do $$ begin set role x; end $$; commit": "!", "select 1; update pg_settings set setting = 1": "!", "with a as (update pg_settings set setting = 1 returning 1) select 1": "!",
+		`select set_config('app.x', E'it\'s, true)', $1)`: "!app.x", "select set_config('app.x', $1 -- , true)\n)": "!app.x", "select 1 as do": "", "_config": "", ";": "",
 	} {
 		if got := pgproxy.SettingsIn(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -105,9 +109,76 @@ func TestSettingsIn(t *testing.T) {
 	}
 	for text, want := range map[string]bool{
 		"set local x = 1": true, "SET /* a */ TRANSACTION isolation level serializable ;": true, "set local x = 1; set y = 2": false, "set x = 1": false, "": false, "begin": false, "set local": true,
+		`set local x = 'a\'' ; set y=2; --'`: false,
 	} {
 		if got := pgproxy.OnlyForTransaction(text); got != want {
 			t.Errorf("%q is for the transaction only: %t", text, got)
 		}
+	}
+}
+
+// TestSettingsThatHide sets something for the session in ways that nobody sees coming, and has another client look.
+func TestSettingsThatHide(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "drop role if exists hide_role; create role hide_role superuser")
+	const see = "select concat_ws(' ', nullif(current_setting('role'), 'none'), nullif(current_setting('app.hidden', true), ''))"
+	for name, sql := range map[string]string{
+		"behind a long SET LOCAL":       "set local app.long = '" + strings.Repeat("x", 17<<10) + "'; set role hide_role",
+		"behind a long comment":         "set local work_mem = '5MB' /*" + strings.Repeat("x", 17<<10) + "*/; set role hide_role",
+		"by a parameter's name":         "select set_config('app.' || 'hidden', 'x', false)",
+		"in a block within transaction": "begin; do $$ begin set role hide_role; end $$; commit",
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := start(t, db, small)
+			conn, other := g.connect(t, ""), g.connect(t, "")
+			do(t, conn, sql, pgx.QueryExecModeSimpleProtocol)
+			if got := one[string](t, other, see); got != "" {
+				t.Errorf("another client sees %s", got)
+			}
+			if strings.Contains(sql, "hide_role") {
+				if got := one[string](t, conn, see); got != "hide_role" {
+					t.Errorf("the client itself sees %q", got)
+				}
+			}
+		})
+	}
+}
+
+// TestSettingsThatCannotFollow: a setting that a server refuses ends the session, for it cannot be reset either.
+func TestSettingsThatCannotFollow(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "drop role if exists gone_role; create role gone_role")
+	g := start(t, db, small)
+	w, other := g.dial(t), g.connect(t, "")
+	if types, _ := w.ask(&pgwire.Query{SQL: "set role gone_role"}); types[0] != pgwire.TypeCommandComplete {
+		t.Fatal(types)
+	}
+	do(t, other, "drop role gone_role")
+	w.send(&pgwire.Query{SQL: "reset role"})
+	types, bodies := w.until(pgwire.TypeErrorResponse)
+	if !has(bodies, "FATAL") || !has(bodies, "gone_role") {
+		t.Errorf("%s %q", types, bodies)
+	}
+	if got := one[string](t, g.connect(t, ""), "select current_setting('role')"); got != "none" {
+		t.Errorf("the next client has the role %s", got)
+	}
+}
+
+// TestSettingsOfRefusedName: the name of a custom setting in a text that failed says nothing; here it is one that an extension has.
+func TestSettingsOfRefusedName(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	conn, other := g.connect(t, ""), g.connect(t, "")
+	for _, sql := range []string{"load 'auto_explain'", "begin", "savepoint a"} {
+		do(t, conn, sql)
+	}
+	if _, err := conn.Exec(t.Context(), "set auto_explain.log_format = 'nothing'"); err == nil {
+		t.Fatal("the value is taken")
+	}
+	for _, sql := range []string{"rollback to a", "set work_mem = '9MB'", "commit"} {
+		do(t, conn, sql)
+	}
+	do(t, other, "select 1")
+	if got := one[string](t, conn, "select current_setting('work_mem')"); got != "9MB" {
+		t.Error(got)
 	}
 }

@@ -94,7 +94,10 @@ type work struct {
 	resets     bool              // session mode: a text with RESET, DISCARD or SET … TO DEFAULT is perhaps not answered yet
 	defaults   bool              // session mode: there was a text with SET … TO DEFAULT: any SET may be one that was prepared
 	customs    []string          // names of custom settings in texts since the server connection was leased
-	reports    uint16            // of which trackedNames a value was reported since then
+	// unnamedSetting: a text set something since then, of which nobody knows the name.
+	unnamedSetting bool
+	kept           bool   // the client's settings are not only those of its startup; see keepSettings
+	reports        uint16 // of which trackedNames a value was reported since then
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
@@ -170,7 +173,7 @@ func (m *machine) begin(server *serverState) {
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
-	m.customs = m.customs[:0]
+	m.customs, m.unnamedSetting = m.customs[:0], false
 	clear(m.drops)
 	clear(m.standing)
 }

@@ -213,8 +213,11 @@ var syncMessage = []byte{pgwire.TypeSync, 0, 0, 0, 4}
 
 // notLeased tells the client that there is no server connection for a message.
 func (s *session) notLeased(typ byte, err error) error {
-	if s.c.over(s.ctx) != nil {
+	switch {
+	case s.c.over(s.ctx) != nil:
 		return err
+	case errors.Is(err, errSettings) && s.machine.kept && !canceled(err): // it could not even reset them
+		return fmt.Errorf("%w: %w", errSettingsKept, err)
 	}
 	m := s.leaseError(err)
 	s.c.Logger().Warn("no server connection", "upstream", s.b.cfg.Name, "sqlstate", m.Code, "error", err)

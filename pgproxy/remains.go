@@ -131,8 +131,9 @@ func configured(rest []byte) (name string, known bool) {
 	if len(rest) == 0 || rest[0] != '\'' {
 		return "", false // a parameter, a column: nobody knows
 	}
-	text, _, ok := bytes.Cut(rest[1:], []byte{'\''})
-	return string(text), ok
+	text, rest, ok := bytes.Cut(rest[1:], []byte{'\''})
+	rest = rest[space(rest, ' '):]
+	return string(text), ok && len(rest) > 0 && (rest[0] == ',' || rest[0] == ':') // the literal is all of it
 }
 
 // oidSize is how many bytes of a FunctionCall name the function.

@@ -421,7 +421,11 @@ func (s *session) explain(err error) error {
 	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrTooLarge):
 		return s.protocolError(pgwire.StateProtocolViolation, err)
 	case errors.Is(err, errPipeline), errors.Is(err, errSettingsKept):
-		return s.protocolError(pgwire.StateProgramLimitExceeded, err)
+		code := pgwire.StateProgramLimitExceeded
+		if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {
+			code = said.Code
+		}
+		return s.protocolError(code, err)
 	case errors.Is(err, io.EOF) && !open:
 		return nil // without Terminate, but with nothing open
 	}

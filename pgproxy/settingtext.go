@@ -12,6 +12,7 @@ import (
 // textSettings is what a text shows.
 type textSettings struct {
 	changes bool     // it may set something for the session without a tag that says so
+	unnamed bool     // and nobody knows what: the name is a parameter, or put together
 	customs []string // the names of custom settings in it
 }
 
@@ -24,8 +25,13 @@ func (m *machine) noteSettings(text []byte) {
 	if found.changes {
 		m.settingChanged()
 	}
+	m.unnamedSetting = m.unnamedSetting || found.unnamed
 	for _, name := range found.customs {
-		if len(m.customs) < maxSettings && !slices.Contains(m.customs, name) {
+		switch {
+		case slices.Contains(m.customs, name):
+		case len(m.customs) == maxSettings:
+			m.unnamedSetting = true
+		default:
 			m.customs = append(m.customs, name)
 		}
 	}
@@ -37,9 +43,10 @@ func settingsIn(text []byte) (found textSettings) {
 	if !maySet(text) {
 		return found
 	}
-	do := firstWord(text, "do")
+	begins, do, update := true, false, false // of a statement, and whether there was such a word
 	for i := 0; i < len(text); {
 		if !inIdentifier(text[i]) {
+			begins = begins || text[i] == ';'
 			i++
 			continue
 		}
@@ -49,14 +56,21 @@ func settingsIn(text []byte) (found textSettings) {
 		}
 		name, session := "", false
 		switch word, rest := text[start:i], text[i:]; {
+		case begins && isWord(word, "do"):
+			do = true
+		case isWord(word, "update"):
+			update = true
 		case isWord(word, "set"):
 			name, session = customSet(rest), do
 		case isWord(word, "set_config"):
-			name, _ = configured(rest)
+			known := false
+			name, known = configured(rest)
 			session = !setsLocally(rest)
+			found.unnamed = found.unnamed || session && !known
 		case isWord(word, "pg_settings"):
-			session = firstWord(text, "update")
+			session = update
 		}
+		begins = false
 		found.changes = found.changes || session
 		if strings.Contains(name, ".") {
 			found.customs = append(found.customs, name)
@@ -102,6 +116,9 @@ func firstWord(text []byte, lower string) bool {
 
 // setsLocally reports whether the arguments of set_config, which come next, say that it is for the transaction.
 func setsLocally(rest []byte) bool {
+	if bytes.ContainsRune(rest, '\\') || bytes.Contains(rest, []byte("--")) || bytes.Contains(rest, []byte("/*")) {
+		return false // where its literals end would be a question of settings
+	}
 	rest = rest[space(rest, ' '):]
 	depth, start := 0, 0
 	for i := 0; i < len(rest); i++ {
@@ -126,10 +143,10 @@ func setsLocally(rest []byte) bool {
 	return false
 }
 
-// onlyForTransaction reports whether a text is one SET LOCAL or SET TRANSACTION: its tag is that of SET, and nothing is left.
+// onlyForTransaction reports whether a whole text is one SET LOCAL or SET TRANSACTION: its tag is that of SET, and nothing is left.
 func onlyForTransaction(text []byte) bool {
-	text, _, _ = bytes.Cut(text, []byte{0})
-	if !firstWord(text, "set") {
+	text, _, whole := bytes.Cut(text, []byte{0})
+	if !whole || !firstWord(text, "set") || bytes.ContainsRune(text, '\\') {
 		return false
 	}
 	_, rest := identifier(string(text[space(text, ';'):]))
