@@ -61,7 +61,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		if unit, total := totalOf(stats); unit != "" {
 			r := admin.Recent{Unit: unit}
 			r.Total, r.Over = svc.recent.Since(now, total)
-			s.Recent[svc.cfg.Name] = r
+			s.Recent[stats.Name] = r
 		}
 	}
 	for i, b := range backends {

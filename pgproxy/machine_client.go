@@ -111,9 +111,6 @@ func (m *machine) query(msg message) action {
 		drop = m.standIn(names)
 	}
 	m.noteSettings(msg.body)
-	if !msg.whole(msg.size()) { // nobody knows what comes behind
-		m.settingChanged()
-	}
 	if o := (op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body)}); !m.dropUnnamed(o) {
 		m.st.push(o)
 	}
@@ -202,8 +199,6 @@ func (m *machine) bind(msg message) (action, error) {
 		m.noteSettings([]byte(st.body))
 	case len(name) == 0 && m.unnamed.sets:
 		m.noteSettings(m.unnamed.text)
-	case len(name) == 0 && m.unnamed.id != 0 && m.unnamed.text == nil: // too long to be looked at
-		m.settingChanged()
 	}
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
 	m.st.push(op{kind: opBind, st: st, on: on})
