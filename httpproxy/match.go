@@ -171,7 +171,7 @@ func equalForm(encoded []byte, plain string) bool {
 			if len(encoded) < 3 {
 				return false
 			}
-			high, low := hexValue(encoded[1]), hexValue(encoded[2])
+			high, low := httpwire.HexDigit(encoded[1]), httpwire.HexDigit(encoded[2])
 			if high < 0 || low < 0 {
 				return false
 			}
@@ -183,18 +183,6 @@ func equalForm(encoded []byte, plain string) bool {
 		plain = plain[1:]
 	}
 	return plain == ""
-}
-
-func hexValue(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int(c-'a') + 10
-	case 'A' <= c && c <= 'F':
-		return int(c-'A') + 10
-	}
-	return -1
 }
 
 // CompilePath compiles the expression of a route with PathRegexp, which is to match whole paths.

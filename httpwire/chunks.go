@@ -142,8 +142,8 @@ func (c *Chunks) sizeLine(b []byte) (int, error) {
 // old servers pad with them and every reader agrees on what they mean. The error wraps ErrMalformed.
 func ChunkSize(line []byte) (size uint64, err error) {
 	digits := 0
-	for digits < len(line) && hexDigit(line[digits]) >= 0 {
-		size = size<<4 | uint64(hexDigit(line[digits]))
+	for digits < len(line) && HexDigit(line[digits]) >= 0 {
+		size = size<<4 | uint64(HexDigit(line[digits]))
 		digits++
 	}
 	rest := bytes.TrimLeft(line[digits:], " ")
@@ -161,7 +161,8 @@ func (c *Chunks) trailers(b []byte) (n int, err error) {
 	return n, err
 }
 
-func hexDigit(c byte) int {
+// HexDigit is the value of a hexadecimal digit; -1 if c is none.
+func HexDigit(c byte) int {
 	switch {
 	case '0' <= c && c <= '9':
 		return int(c - '0')
