@@ -46,7 +46,9 @@ func (s *session) keep() error {
 	}
 	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() && !canceled(err) {
 		// A server that is not quite PostgreSQL: what the client set is undone, as leftSettings asks for.
-		s.c.Logger().Warn("a client's settings cannot be read and do not follow it", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
+		if !s.b.unreadable.Swap(true) { // once, for every client of such a server would say so
+			s.c.Logger().Warn("clients' settings cannot be read and do not follow them", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
+		}
 		if err = srv.exec("ROLLBACK"); err == nil {
 			srv.unnamed = 0
 			_ = srv.conn.SetDeadline(time.Time{})

@@ -57,8 +57,9 @@ type Postgres struct {
 	up     *upstream.Upstream[*server]
 	tables tables
 
-	baseline baseline // what the newest server connection reported
-	retired  atomic.Bool
+	baseline   baseline // what the newest server connection reported
+	retired    atomic.Bool
+	unreadable atomic.Bool // keep could not read the settings of a client, and has said so
 
 	updating sync.Mutex // and Retire; what follows is what up was last told
 	with     upstream.Settings
