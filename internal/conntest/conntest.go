@@ -232,15 +232,25 @@ func WantGone(t testing.TB, c net.Conn) error {
 }
 
 // WantRefused connects, wants the connection to be closed or reset with nothing before, and returns the client's address. The
-// system may report a reset to the one who is still connecting.
+// system may report a reset to the one who is still connecting, without the address, so it is chosen here. A port on which
+// nobody listens may still be that of a connection that has just ended: then the next one is tried.
 func WantRefused(t testing.TB, address string) (from string) {
 	t.Helper()
-	from = FreeAddress(t)
-	local, err := net.ResolveTCPAddr("tcp", from)
-	if err != nil {
-		t.Fatal(err)
+	var (
+		c   net.Conn
+		err error = syscall.EADDRINUSE
+	)
+	for range 100 {
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+		from = FreeAddress(t)
+		var local *net.TCPAddr
+		if local, err = net.ResolveTCPAddr("tcp", from); err != nil {
+			t.Fatal(err)
+		}
+		c, err = (&net.Dialer{LocalAddr: local}).Dial("tcp", address)
 	}
-	c, err := (&net.Dialer{LocalAddr: local}).Dial("tcp", address)
 	if errors.Is(err, syscall.ECONNRESET) {
 		return from
 	}
