@@ -108,6 +108,9 @@ type Service struct {
 	Peers []string
 	// Groups are what it serves, for callers that choose by that: "key=value", "key=*" or "all".
 	Groups []string
+	// Models is the path of an OpenAI-compatible list of models at the server, such as "/v1/models". It is asked for every five seconds, in clear, through
+	// Connect, and each model is one of the groups, as "model=ID". Not longer than 30 seconds after the last answer. Empty = there is none.
+	Models string
 	// Capacity is how many connections at once it is good for; callers prefer nodes with room. 0 = not said.
 	Capacity int
 	// PerPeer bounds what each peer may do with it.
@@ -195,6 +198,9 @@ func (c *Config) verifyServices(bad func(format string, args ...any)) {
 		}
 		if err := checkGroups(s.Groups); err != nil {
 			bad("service %q: %w", s.Name, err)
+		}
+		if err := CheckModels(s.Models); s.Models != "" && err != nil {
+			bad("service %q: Models %.80q: %w", s.Name, s.Models, err)
 		}
 		if err := s.PerPeer.verify(); err != nil {
 			bad("service %q: %w", s.Name, err)

@@ -32,6 +32,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		`' ' cannot be in the name`:         {Key: key, Services: []peers.Service{{Name: "a b"}}},
 		"has no Connect":                    {Key: key, Services: []peers.Service{{Name: "a"}}},
 		"is there twice":                    {Key: key, Services: []peers.Service{to("a", "127.0.0.1:1"), to("a", "127.0.0.1:1")}},
+		"want a path such as /v1/models":    {Key: key, Services: []peers.Service{{Name: "a", Models: "v1"}}},
 		`"bob" is no peer ID`:               {Key: key, Services: []peers.Service{to("a", "127.0.0.1:1", "bob")}},
 	} {
 		n, err := peers.New(cfg)

@@ -316,11 +316,12 @@ func (g *gossip) offers() (offers []Offer, outdated bool) {
 	services, leaving := g.services, g.leaving
 	outdated, g.outdated = g.outdated, false
 	g.mu.Unlock()
-	for _, s := range services {
+	for i := range services {
+		s := &services[i]
 		if leaving || s.Healthy != nil && !s.Healthy() {
 			continue
 		}
-		offers = append(offers, Offer{Name: s.Name, Groups: s.Groups, Capacity: s.Capacity, Load: g.node.loads.of(s.Name)})
+		offers = append(offers, Offer{Name: s.Name, Groups: g.node.models.groups(s), Capacity: s.Capacity, Load: g.node.loads.of(s.Name)})
 	}
 	return offers, outdated
 }
@@ -348,6 +349,13 @@ func (g *gossip) publish(offers []Offer, life time.Duration) {
 	g.mu.Lock()
 	g.own = data
 	g.mu.Unlock()
+}
+
+// current returns the services.
+func (g *gossip) current() []Service {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.services
 }
 
 // set replaces the services.

@@ -51,6 +51,7 @@ type Node struct {
 	shunned   shunned
 	loads     loads
 	quotas    quotas
+	models    models
 	offenders *offenders
 	finder    *finder // nil: mDNS is off
 
@@ -73,6 +74,7 @@ func New(cfg Config) (*Node, error) {
 	n.life, n.end = context.WithCancel(context.Background())
 	n.circuits.init(n, cfg.Relays)
 	n.known.init(n)
+	n.models.node, n.models.all = n, map[string]*served{}
 	n.links.node, n.links.most, n.links.mostFailing = n, maxLinks, maxFailing
 	gate.node, n.offenders = n, gate
 	if err := n.start(); err != nil {
@@ -115,6 +117,7 @@ func (n *Node) start() error {
 	n.known.set(n.cfg.Bootstrap)
 	n.work.Go(n.links.tidy)
 	n.work.Go(n.measure)
+	n.work.Go(n.models.run)
 	return n.startMDNS()
 }
 

@@ -77,6 +77,7 @@ type Service struct {
 	Upstream string   `conf:"upstream" required:"true"`                   // where its connections go
 	Allow    []Caller `conf:"allow" single:"true" maxlen:"1000"`          // who may call it: peer IDs, or "anyone"; empty: nobody
 	Groups   []Group  `conf:"groups" single:"true" maxlen:"64"`           // what it serves: key=value, key=* or all
+	Models   Models   `conf:"models"`                                     // the path of an OpenAI-compatible list of models, each of which is a group; empty: none
 	Capacity int      `conf:"capacity" default:"0" min:"0" max:"1000000"` // connections at once that it is good for; 0: not said
 	PerPeer  PerPeer  `conf:"per_peer"`                                   // what each peer may do with it
 }
@@ -124,6 +125,12 @@ func callersOf(list []Caller) (ids []string, anyone bool) {
 	}
 	return ids, anyone
 }
+
+// Models is the path of a list of models.
+type Models string
+
+// Check implements config.Checked.
+func (Models) Check(text string) error { return peers.CheckModels(text) }
 
 // Group is what a service serves, for callers that choose by that.
 type Group string

@@ -43,6 +43,8 @@ func TestMistakesInTheFile(t *testing.T) {
 		"peers: {key: k}\nservices: {db: {upstream: db, allow: anyoen}}" + upstream:                `did you mean "anyone"?`,
 		"peers: {key: k}\nservices: {db: {upstream: db, allow: [bob]}}" + upstream:                 `want a peer ID such as 12D3KooW`,
 		"peers: {key: k}\nservices: {db: {upstream: db, per_peer: {rate: -1}}}" + upstream:         `p.yaml:2:48: service "db": rate: "-1": out of range; want 0 to 1000000`,
+		"peers: {key: k}\nservices: {db: {upstream: db, models: v1/models}}" + upstream:            `p.yaml:2:39: service "db": models: "v1/models": want a path such as /v1/models`,
+		"peers: {key: k}\nservices: {db: {upstream: db, models: http://h/v1}}" + upstream:          `models: "http://h/v1": want a path such as /v1/models`,
 		"peers: {key: k}\nservices: {1: {upstream: db, allow: [" + someID + "]}}" + upstream:       `the name of a service cannot be a number`,
 		"peers: {key: k}\nservices: {a: {upstream: db, allow: [{id}, {id}]}}" + upstream:           `is there already`,
 		listening("p2p:" + someID + "/db"):                                                         `is a service of another node, and this gateway is none: "peers" is missing`,

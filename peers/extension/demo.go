@@ -39,7 +39,7 @@ listeners:
 const workerText = `
 peers: {key: %[1]s.key, listen: [%[2]s], bootstrap: [%[3]s], relays: [%[4]s], hole_punching: false}
 services:
-  llm: {upstream: llm, allow: [%[5]s], groups: ["model=%[1]s"]}
+  llm: {upstream: llm, allow: [%[5]s], models: /v1/models}
 upstreams:
   llm: {endpoints: ["%[6]s"], health: {http: /v1/models}}
 `
@@ -85,7 +85,7 @@ func (d *demo) close() {
 	}
 }
 
-// start starts the nodes, and waits until the first knows both services.
+// start starts the nodes, and waits until the first knows both services, and which models they are.
 func (d *demo) start(ctx context.Context, offset int) error {
 	hub, err := d.gateway("hub", fmt.Sprintf(hubText, demoAdmin+offset, demoAPI+offset))
 	if err != nil {
@@ -107,8 +107,9 @@ func (d *demo) start(ctx context.Context, offset int) error {
 	for {
 		n := 0
 		for _, a := range hub.Snapshot().Additions {
-			if rows, ok := a.Rows.([]OfferStatus); ok {
-				n = len(rows)
+			rows, _ := a.Rows.([]OfferStatus)
+			for _, offer := range rows {
+				n += len(offer.Groups) // the nodes have asked their models
 			}
 		}
 		if n == 2 {

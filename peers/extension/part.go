@@ -153,7 +153,7 @@ func (p *part) swap(node *peers.Node, cfg *Peers) {
 func (p *part) offer(cfg *config.Config) (services []peers.Service) {
 	for _, s := range servicesOf(cfg) {
 		offered := peers.Service{
-			Name: s.Name, Groups: texts(s.Groups), Capacity: s.Capacity, PerPeer: s.PerPeer.limits(), Healthy: func() bool { return p.healthy(s.Upstream) },
+			Name: s.Name, Groups: texts(s.Groups), Models: string(s.Models), Capacity: s.Capacity, PerPeer: s.PerPeer.limits(), Healthy: func() bool { return p.healthy(s.Upstream) },
 			Connect: func(ctx context.Context) (net.Conn, error) { return p.connect(ctx, s.Upstream) },
 		}
 		offered.Peers, offered.Anyone = callersOf(s.Allow)
