@@ -61,6 +61,8 @@ type Listener struct {
 	HeaderTimeout time.Duration `conf:"header_timeout" default:"10m" min:"1ms" max:"24h"` // until an answer begins
 	Timeout       time.Duration `conf:"timeout" default:"15m" min:"1ms" max:"24h"`        // a request as a whole
 	Providers     []Provider    `conf:"providers" single:"true" maxlen:"1000"`            // nodes that are trusted with requests to services by name; empty: all
+	// ForwardAuthorization sends what clients have in "Authorization" to the service. Without it a node that offers a service by the same name learns no token.
+	ForwardAuthorization bool `conf:"forward_authorization" default:"false"`
 }
 
 // apiConfig is the configuration of an api.
@@ -100,7 +102,12 @@ func newAPI(cfg apiConfig) (*api, error) {
 	}
 	a.proxy = &httputil.ReverseProxy{
 		Transport: a, FlushInterval: -1, ErrorHandler: a.fail, ErrorLog: slog.NewLogLogger(cfg.gateway.Logger().Handler(), slog.LevelDebug),
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetXForwarded() },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetXForwarded()
+			if !a.cfg.Load().own.ForwardAuthorization {
+				r.Out.Header.Del("Authorization")
+			}
+		},
 	}
 	a.http = &http.Server{
 		Handler: http.HandlerFunc(a.serve), ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeadBytes, TLSConfig: cfg.tls,

@@ -224,3 +224,29 @@ func TestLimitsOfAService(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestAuthorization: a client's token reaches the service only if the listener is told to send it.
+func TestAuthorization(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%q", r.Header["Authorization"])
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	farKey, farID := keyOf(t)
+	nearKey, nearID := keyOf(t)
+	far := run(t, farKey, "", "services:\n  llm: {upstream: llm, allow: ["+nearID+"]}\nupstreams:\n  llm: {endpoints: [\""+server.Listener.Addr().String()+"\"]}\n")
+	const option = "peers: {forward_authorization: false}"
+	near := run(t, nearKey, far.addrs(t), strings.Replace(apiListener, "peers,", "peers, "+option+",", 1))
+	for _, path := range []string{"/v1/p2p/" + farID + "/llm/x", "/v1/service/llm/x"} {
+		conntest.Eventually(t, "it is found", func() bool { return len(near.offers("llm")) == 1 })
+		if _, _, text := ask(t, near, "GET", path, "", "Authorization", "Bearer token"); text != "[]" {
+			t.Errorf("%s: the service got %s", path, text)
+		}
+	}
+	if err := near.Reload(near.parse(t, option, strings.Replace(option, "false", "true", 1))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, text := ask(t, near, "GET", "/v1/p2p/"+farID+"/llm/x", "", "Authorization", "Bearer token"); text != `["Bearer token"]` {
+		t.Errorf("the service got %s", text)
+	}
+}
