@@ -61,6 +61,42 @@ func TestPanicEndsOneFiber(t *testing.T) {
 	}
 }
 
+// TestRunOnEndsAsItsFunctionDid: a caller that only sees RunOn return would take what fn has not done for its result.
+func TestRunOnEndsAsItsFunctionDid(t *testing.T) {
+	for _, kind := range kinds(t) {
+		log := newLines()
+		e := newEngine(t, fiber.Config{Engine: kind, Loops: 1, Logger: log.logger()})
+		l, err := e.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan any, 1)
+		for name, fn := range map[string]func(){"out of luck": panicsHere, "": runtime.Goexit} {
+			go func() {
+				returned := false
+				defer func() {
+					p := recover()
+					if returned {
+						p = "RunOn returned"
+					}
+					ended <- p
+				}()
+				fiber.RunOn(l, fn)
+				returned = true
+			}()
+			if p := <-ended; name == "" && p != nil || name != "" && p != name {
+				t.Errorf("%s: ended with %v, want %q", kind, p, name)
+			}
+		}
+		if kind != fiber.Goroutine {
+			for <-log.on; !strings.Contains(log.String(), "panicsHere"); {
+				<-log.on
+			}
+		}
+		_ = l.Close()
+	}
+}
+
 func TestBlockLetsOthersRun(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")

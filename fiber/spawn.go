@@ -24,21 +24,31 @@ func Block(fn func()) {
 		fn()
 		return
 	}
-	var trouble any
-	returned := false
+	var end ending
 	go func() {
 		defer func() {
-			trouble = recover()
+			end.trouble = recover()
 			f.loop.post(func() { f.loop.ready(f) })
 		}()
 		fn()
-		returned = true
+		end.returned = true
 	}()
 	f.park()
+	end.raise()
+}
+
+// ending is how a function ended that ran elsewhere.
+type ending struct {
+	trouble  any  // its panic
+	returned bool // without panic and runtime.Goexit
+}
+
+// raise ends the caller as the function ended.
+func (e *ending) raise() {
 	switch {
-	case trouble != nil:
-		panic(trouble)
-	case !returned:
+	case e.trouble != nil:
+		panic(e.trouble)
+	case !e.returned:
 		runtime.Goexit()
 	}
 }
@@ -84,18 +94,27 @@ func Spawn(c any, fn func()) {
 }
 
 // RunOn runs fn as a fiber of the loop l lives on and waits for its end; when it lives on none,
-// it calls fn.
+// it calls fn. A panic of fn, or its runtime.Goexit, is the caller's; the fiber's panic is logged
+// with its stack, too.
 func RunOn(l any, fn func()) {
 	s, ok := l.(spawner)
 	if !ok {
 		fn()
 		return
 	}
+	var end ending
 	var done Group
 	done.Add(1)
 	s.Go(func() {
 		defer done.Done()
+		defer func() {
+			if end.trouble = recover(); end.trouble != nil {
+				panic(end.trouble) // the loop logs and counts it
+			}
+		}()
 		fn()
+		end.returned = true
 	})
 	done.Wait()
+	end.raise()
 }

@@ -2,8 +2,10 @@ package listener
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -33,21 +35,50 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 			delay = s.backOff(l, delay, errNoRoom)
 			continue
 		}
-		raw, err := l.Accept()
-		if err == nil {
+		err := s.acceptOne(l, serve)
+		switch {
+		case err == nil:
 			if delay > 0 {
 				s.logLimited(ReasonAccept, slog.LevelInfo, "accepting again", "address", l.Addr().String())
 				delay = 0
 			}
-			s.accepted.Add(1)
-			s.receive(&Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}, serve)
-			continue
-		}
-		if !temporary(err) {
+		case temporary(err):
+			delay = s.backOff(l, delay, err)
+		default:
 			return err
 		}
-		delay = s.backOff(l, delay, err)
 	}
+}
+
+// errPanicked is the error of an Accept that panicked.
+var errPanicked = errors.New("listener: accepting panicked")
+
+// acceptOne accepts one connection and starts its session. A panic is a bug, of the listener l mostly. It is logged with its stack and
+// costs at most this connection: the Server keeps accepting.
+func (s *Server) acceptOne(l net.Listener, serve func(*Conn)) (err error) {
+	var c *Conn
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		s.Report(ReasonInternal, slog.LevelError, "accepting a connection panicked", "address", l.Addr().String(),
+			"panic", p, "stack", string(debug.Stack()))
+		if c == nil {
+			err = fmt.Errorf("%w: %v", errPanicked, p)
+			return
+		}
+		_ = c.Close()
+		s.forget(c)
+	}()
+	raw, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	s.accepted.Add(1)
+	c = &Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}
+	s.receive(c, serve)
+	return nil
 }
 
 // receive starts what serves an accepted connection, unless its source is refused.
@@ -57,7 +88,7 @@ func (s *Server) receive(c *Conn, serve func(*Conn)) {
 		switch err := s.checkSource(c, cfg); {
 		case err == nil:
 		case s.tells(err): // which may take a while
-			serve = func(c *Conn) { s.refuseSource(c, err); _ = c.Close(); s.forget(c) }
+			serve = func(c *Conn) { s.turnAway(c, err) }
 		default:
 			s.refuseSource(c, err)
 			_ = c.Close()
@@ -70,6 +101,16 @@ func (s *Server) receive(c *Conn, serve func(*Conn)) {
 		return
 	}
 	c.Go(func() { serve(c) })
+}
+
+// turnAway tells a connection that checkSource refused why, and ends it.
+func (s *Server) turnAway(c *Conn, err error) {
+	defer func() {
+		_ = c.Close()
+		s.forget(c)
+	}()
+	defer s.recoverSession(c)
+	s.refuseSource(c, err)
 }
 
 // backOff waits after a temporary error and returns for how long. It logs
@@ -110,6 +151,9 @@ func hint(err error) string {
 func temporary(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return false
+	}
+	if errors.Is(err, errPanicked) {
+		return true
 	}
 	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS,
 		syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR, syscall.EPERM, syscall.EPROTO,

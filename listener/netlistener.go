@@ -64,6 +64,7 @@ func (l *netListener) offer(c *Conn) {
 			l.srv.forget(c)
 		}
 	}()
+	defer l.srv.recoverSession(c)
 	if !l.srv.admit(c) {
 		return
 	}

@@ -33,7 +33,7 @@ const (
 	ReasonUnknownRoute        = "unknown_route"
 	ReasonDiskFull            = "disk_full" // the disk of a database file is full
 	ReasonStorage             = "storage"   // a database file is damaged, or its disk fails
-	ReasonInternal            = "internal"  // a bug: a session panicked
+	ReasonInternal            = "internal"  // a bug: a session, or accepting a connection, panicked
 )
 
 // Reasons lists all of them, for metrics that begin at 0: the increase of a counter that appears with its first error is not seen.

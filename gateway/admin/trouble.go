@@ -42,7 +42,7 @@ func (e *Endpoint) state(now time.Time) string {
 var grave = []struct{ reason, what string }{
 	{listener.ReasonDiskFull, "a database file cannot be written, its disk is full"},
 	{listener.ReasonStorage, "a database file is damaged, or its disk fails; the log has its path"},
-	{listener.ReasonInternal, "a session panicked, which is a bug; the log has the stack"},
+	{listener.ReasonInternal, "a session, or accepting a connection, panicked, which is a bug; the log has the stack"},
 	{listener.ReasonAccept, "the system refused to accept connections; the log says why"},
 }
 
