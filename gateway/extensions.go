@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/internal/netaddr"
@@ -52,10 +53,14 @@ func (v view) Proxies() iter.Seq2[string, extend.Proxy] {
 // Parts implements extend.Gateway.
 func (v view) Parts() []extend.Part { return v.g.parts }
 
-// newParts makes what runs beside listeners and upstreams.
+// newParts makes what runs beside listeners and upstreams. It panics if two of what is registered show rows under one key, as registering
+// panics.
 func (g *Gateway) newParts() {
 	for _, e := range extend.Extensions() {
 		g.parts = append(g.parts, e.New(view{g}))
+	}
+	if err := admin.Distinct(g.additions(nil)); err != nil {
+		panic(err)
 	}
 }
 

@@ -79,6 +79,7 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	if g.logger == nil {
 		g.logger, g.logs = newLog(os.Stderr, cfg.Log)
 	}
+	g.newParts() // panics, so before anything runs
 	if err := g.newEngine(cfg); err != nil {
 		g.logs.close()
 		return nil, err
@@ -86,7 +87,6 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	g.logger.Info("starting", "version", g.opts.Version, "engine", g.engine.Kind(), "reason", g.engine.Reason(), "config", cfg.File, "pid", os.Getpid())
 	g.logProblems(opts.Warnings)
 	g.hard, g.cancel = context.WithCancel(context.Background())
-	g.newParts()
 	p, err := g.newPlan(cfg)
 	if err != nil {
 		g.cancel()

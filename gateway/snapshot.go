@@ -42,14 +42,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	}
 	leavers := g.leavers
 	g.mu.Unlock()
-	for _, p := range g.parts {
-		s.Additions = append(s.Additions, p.Show()...)
-	}
-	for _, p := range extend.Protocols() {
-		if p.Show != nil {
-			s.Additions = append(s.Additions, p.Show(proxies[p.Config.Name]))
-		}
-	}
+	s.Additions = g.additions(proxies)
 	for _, l := range leavers {
 		l.shown.Active = l.active()
 		s.Retiring = append(s.Retiring, l.shown)
@@ -68,4 +61,17 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		s.Upstreams[i].Status = b.impl.Status()
 	}
 	return s
+}
+
+// additions are the rows of extensions and protocols.
+func (g *Gateway) additions(proxies map[config.Protocol][]extend.Proxy) (all []admin.Addition) {
+	for _, p := range g.parts {
+		all = append(all, p.Show()...)
+	}
+	for _, p := range extend.Protocols() {
+		if p.Show != nil {
+			all = append(all, p.Show(proxies[p.Config.Name]))
+		}
+	}
+	return all
 }

@@ -2,7 +2,9 @@ package admin
 
 import (
 	"fmt"
+	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,7 +13,8 @@ import (
 // A Report says how the admin pages show the rows of a protocol or an extension: as JSON, in a table, as metrics, and in sentences about
 // what does not work.
 type Report[T any] struct {
-	Key   string // of the rows in /api/v1/status, which has them as encoding/json makes them of T; one that nothing else has
+	// Key is that of the rows in /api/v1/status, which has them as encoding/json makes them of T. Nothing else may have it: see Distinct.
+	Key   string
 	Title string // of the table
 	// Columns are those of the table, on the dashboard and in `headpond ctl status`; the first one names a row. Details are further ones on
 	// the dashboard.
@@ -98,6 +101,7 @@ type Addition struct {
 	Rows any // a []T, not nil
 
 	table   Table
+	names   []string // of its metrics
 	trouble func(now time.Time) []string
 	metrics func(ch chan<- prometheus.Metric)
 }
@@ -107,8 +111,12 @@ func (r *Report[T]) Of(rows []T) Addition {
 	if rows == nil {
 		rows = []T{}
 	}
+	var names []string
+	for _, m := range r.Metrics {
+		names = append(names, m.name)
+	}
 	return Addition{
-		Key: r.Key, Rows: rows, table: r.tableOf(rows),
+		Key: r.Key, Rows: rows, table: r.tableOf(rows), names: names,
 		trouble: func(now time.Time) (lines []string) {
 			for _, row := range rows {
 				if r.Trouble == nil {
@@ -129,6 +137,40 @@ func (r *Report[T]) Of(rows []T) Addition {
 			}
 		},
 	}
+}
+
+// ownPaths are those parts of /api/v1/ that are not rows and no member of Status.
+var ownPaths = []string{"status", "pools", "sessions", "endpoints", "reload"}
+
+// Distinct returns an error if the admin pages cannot show all of these rows: a Key is empty or that of something else, or two
+// reports have a metric of the same name.
+func Distinct(all []Addition) error {
+	keys, metrics := map[string]string{}, map[string]string{}
+	for _, path := range ownPaths {
+		keys[path] = "the gateway"
+	}
+	for f := range reflect.TypeFor[Status]().Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			keys[name] = "the gateway"
+		}
+	}
+	for _, a := range all {
+		by := fmt.Sprintf("report %q", a.table.Title)
+		if a.Key == "" {
+			return fmt.Errorf("%w: %s has no key", ErrConfig, by)
+		}
+		if other, taken := keys[a.Key]; taken {
+			return fmt.Errorf("%w: key %q of %s is that of %s already", ErrConfig, a.Key, by, other)
+		}
+		keys[a.Key] = by
+		for _, name := range a.names {
+			if other, taken := metrics[name]; taken {
+				return fmt.Errorf("%w: metric %q of %s is that of %s already", ErrConfig, name, by, other)
+			}
+			metrics[name] = by
+		}
+	}
+	return nil
 }
 
 func (r *Report[T]) tableOf(rows []T) Table {

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -87,6 +88,28 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{"# HELP headpond_pond_frogs Frogs.\n# TYPE headpond_pond_frogs gauge\n", `headpond_pond_frogs{pond="mill"} 2`, "# TYPE headpond_pond_water_total counter\n", `headpond_pond_water_total{pond="dry"} 0`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}
+
+// TestDistinct: rows that would replace other rows, or members of the status, are refused.
+func TestDistinct(t *testing.T) {
+	key := func(key, title string) admin.Addition { return (&admin.Report[pond]{Key: key, Title: title}).Of(nil) }
+	gauge := func(key, metric string) admin.Addition {
+		return (&admin.Report[pond]{Key: key, Title: key, Metrics: []admin.RowMetric[pond]{admin.Gauge(metric, "Help.", func(pond) float64 { return 0 })}}).Of(nil)
+	}
+	for want, all := range map[string][]admin.Addition{
+		"": {ponds.Of(nil), key("lakes", "Lakes"), gauge("frogs", "frogs")},
+		`key "ponds" of report "Lakes" is that of report "Ponds" already`:         {ponds.Of(nil), key("lakes", "Lakes"), key("ponds", "Lakes")},
+		`key "upstreams" of report "Lakes" is that of the gateway already`:        {key("upstreams", "Lakes")},
+		`key "tables" of report "Lakes" is that of the gateway already`:           {key("tables", "Lakes")},
+		`key "pools" of report "Lakes" is that of the gateway already`:            {key("pools", "Lakes")},
+		`report "Lakes" has no key`:                                               {key("", "Lakes")},
+		`metric "pond_frogs" of report "lakes" is that of report "Ponds" already`: {ponds.Of(nil), gauge("lakes", "pond_frogs")},
+	} {
+		err := admin.Distinct(all)
+		if want == "" && err != nil || want != "" && (!errors.Is(err, admin.ErrConfig) || !strings.HasSuffix(err.Error(), want)) {
+			t.Errorf("%v; want %q", err, want)
 		}
 	}
 }

@@ -2,13 +2,16 @@ package extend_test
 
 import (
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
@@ -122,6 +125,40 @@ upstreams:
 	}
 	if u := gw.Snapshot().Upstreams[0]; u.Protocol != "relay" || u.Endpoints[0].Pool.MaxSize != 10 || u.Endpoints[0].Pool.Acquired != 1 {
 		t.Errorf("%+v", u)
+	}
+}
+
+// twinKey is the key under which listeners of protocol twin show their rows.
+var twinKey atomic.Value
+
+func init() {
+	twinKey.Store("twins")
+	extend.RegisterProtocol(extend.Protocol{
+		Config:  config.ListenerProtocol{Name: "twin", Section: &struct{}{}, NoUpstream: "a twin has none"},
+		Prepare: prepareQuote,
+		Show: func([]extend.Proxy) admin.Addition {
+			return (&admin.Report[QuoteStatus]{Key: twinKey.Load().(string), Title: "Twins"}).Of(nil)
+		},
+	})
+}
+
+// TestOneKeyForTwoProtocols: two protocols that would show their rows under one key are refused at the start, when a file is checked too.
+func TestOneKeyForTwoProtocols(t *testing.T) {
+	cfg := gatewaytest.Parse(t, quoteText)
+	twinKey.Store("quotes")
+	defer twinKey.Store("twins")
+	for name, start := range map[string]func(){
+		"Check": func() { gateway.Check(cfg) },
+		"New":   func() { _, _ = gateway.New(cfg, gateway.Options{Logger: slog.New(slog.DiscardHandler)}) },
+	} {
+		func() {
+			defer func() {
+				if err, _ := recover().(error); err == nil || !strings.Contains(err.Error(), `key "quotes" of report "Twins" is that of report "Quotes" already`) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}()
+			start()
+		}()
 	}
 }
 
