@@ -16,14 +16,10 @@ import (
 // taken back or the gateway ends; unless Keep is set, a reload takes it back, too. The error wraps admin.ErrUnknown where there is no such
 // upstream or endpoint, and ErrClosed while the gateway starts or ends; nothing has changed then.
 func (g *Gateway) ChangeEndpoint(name string, c upstream.Change) error {
-	if !g.mayReload() { // without waiting: a drain holds the lock for as long as it lasts
+	if !g.lockRunning() {
 		return errNoChange
 	}
-	g.reloading.Lock()
 	defer g.reloading.Unlock()
-	if !g.mayReload() {
-		return errNoChange
-	}
 	i := slices.IndexFunc(g.backends, func(b *backend) bool { return b.cfg.Name == name })
 	if i < 0 {
 		names := make([]string, len(g.backends))

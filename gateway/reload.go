@@ -71,14 +71,10 @@ func (g *Gateway) refuse(err error, file string) error {
 var errNotNow = fmt.Errorf("%w: nothing can be reloaded now", ErrClosed)
 
 func (g *Gateway) reload(cfg *config.Config) error {
-	if !g.mayReload() { // without waiting: a drain holds the lock for as long as it lasts
+	if !g.lockRunning() {
 		return errNotNow
 	}
-	g.reloading.Lock()
 	defer g.reloading.Unlock()
-	if !g.mayReload() {
-		return errNotNow
-	}
 	if cfg.Engine != g.cfg.Engine || cfg.Loops != g.cfg.Loops {
 		g.logger.Warn("engine and loops change at the next start only", "engine", g.engine.Kind())
 	}
@@ -87,6 +83,19 @@ func (g *Gateway) reload(cfg *config.Config) error {
 		return err
 	}
 	return g.commit(p)
+}
+
+// lockRunning locks reloading and reports true, or reports false if the gateway does not run, or is about to end.
+func (g *Gateway) lockRunning() bool {
+	if !g.mayReload() { // without waiting: a drain holds the lock for as long as it lasts
+		return false
+	}
+	g.reloading.Lock()
+	if !g.mayReload() {
+		g.reloading.Unlock()
+		return false
+	}
+	return true
 }
 
 // mayReload reports whether the gateway runs and is not about to end.

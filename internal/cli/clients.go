@@ -156,27 +156,15 @@ func clip(s string, n int) string {
 func ctlKill(e env, address string, ids []string) error {
 	var missing []string
 	for _, id := range ids {
-		code, body, err := ask(address, http.MethodDelete, "/api/v1/sessions/"+url.PathEscape(id))
+		err := askChange(address, http.MethodDelete, "/api/v1/sessions/"+url.PathEscape(id), http.NoBody, "ends no sessions"+notLocal)
+		if refused, ok := errors.AsType[*refusal](err); ok && refused.code == http.StatusNotFound {
+			missing = append(missing, id)
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		var answer struct {
-			Applied bool
-			Error   string
-		}
-		_ = json.Unmarshal(body, &answer) // what is no answer of a gateway says neither
-		switch {
-		case answer.Applied:
-			_, _ = fmt.Fprintf(e.stdout, "killed %s\n", id)
-		case code == http.StatusNotFound && answer.Error != "":
-			missing = append(missing, id)
-		case answer.Error != "":
-			return errors.New(answer.Error)
-		case code == http.StatusNotFound || code == http.StatusMethodNotAllowed:
-			return fmt.Errorf("the admin page at %s ends no sessions, for it is not on a loopback address or unix socket", address)
-		default:
-			return unexpected(address, code, body)
-		}
+		_, _ = fmt.Fprintf(e.stdout, "killed %s\n", id)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("no such session: %s", strings.Join(missing, " "))

@@ -166,8 +166,21 @@ func askWith(address, method, path string, with io.Reader) (code int, body []byt
 	return resp.StatusCode, body, err
 }
 
-func ctlReload(e env, address string) error {
-	code, body, err := ask(address, http.MethodPost, "/api/v1/reload")
+// notLocal follows what an admin page does not do.
+const notLocal = ", for it is not on a loopback address or unix socket"
+
+// refusal is a gateway's answer to a request for a change that it has not made.
+type refusal struct {
+	code int // the HTTP status
+	why  string
+}
+
+func (r *refusal) Error() string { return r.why }
+
+// askChange sends a request for a change. It returns nil once the gateway has made the change, and a *refusal if the gateway says why it has
+// not. never says what an admin page does not do that takes no such requests.
+func askChange(address, method, path string, with io.Reader, never string) error {
+	code, body, err := askWith(address, method, path, with)
 	if err != nil {
 		return err
 	}
@@ -178,14 +191,24 @@ func ctlReload(e env, address string) error {
 	_ = json.Unmarshal(body, &answer) // if it is not a gateway's answer, both fields stay empty
 	switch {
 	case answer.Applied:
-		_, _ = fmt.Fprintln(e.stdout, "reloaded")
 		return nil
 	case answer.Error != "":
-		return fmt.Errorf("reload refused, the old configuration keeps running: %s", answer.Error)
-	case code == http.StatusNotFound:
-		return fmt.Errorf("the admin page at %s takes no reloads, for it is not on a loopback address or unix socket; send SIGHUP to the gateway instead", address)
+		return &refusal{code, answer.Error}
+	case code == http.StatusNotFound || code == http.StatusMethodNotAllowed:
+		return fmt.Errorf("the admin page at %s %s", address, never)
 	}
 	return unexpected(address, code, body)
+}
+
+func ctlReload(e env, address string) error {
+	err := askChange(address, http.MethodPost, "/api/v1/reload", http.NoBody, "takes no reloads"+notLocal+"; send SIGHUP to the gateway instead")
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		return fmt.Errorf("reload refused, the old configuration keeps running: %w", refused)
+	}
+	if err == nil {
+		_, _ = fmt.Fprintln(e.stdout, "reloaded")
+	}
+	return err
 }
 
 func ctlStatus(e env, address string, asJSON bool) error {

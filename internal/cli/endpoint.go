@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -87,25 +86,11 @@ func ctlEndpoint(e env, address string, c *admin.EndpointChange) error {
 	if err != nil {
 		return err
 	}
-	code, body, err := askWith(address, http.MethodPost, "/api/v1/endpoints", bytes.NewReader(request))
-	if err != nil {
-		return err
-	}
-	var answer struct {
-		Applied bool
-		Error   string
-	}
-	_ = json.Unmarshal(body, &answer) // what is no answer of a gateway says neither
-	switch {
-	case answer.Applied:
+	err = askChange(address, http.MethodPost, "/api/v1/endpoints", bytes.NewReader(request), "changes no endpoints"+notLocal)
+	if err == nil {
 		_, _ = fmt.Fprintf(e.stdout, "%s %s of upstream %s\n", done(c), c.Address, c.Upstream)
-		return nil
-	case answer.Error != "":
-		return errors.New(answer.Error)
-	case code == http.StatusNotFound || code == http.StatusMethodNotAllowed:
-		return fmt.Errorf("the admin page at %s changes no endpoints, for it is not on a loopback address or unix socket", address)
 	}
-	return unexpected(address, code, body)
+	return err
 }
 
 // done says what was done, as the beginning of a sentence about the endpoint.
