@@ -89,7 +89,8 @@ type tunnel struct {
 	idle    time.Duration
 	in      atomic.Int64 // bytes from the client
 	out     atomic.Int64 // bytes from the server
-	moved   atomic.Int64 // when the last byte came from either side, in Unix nanoseconds
+	began   time.Time
+	moved   atomic.Int64 // when the last byte came from either side, in nanoseconds since began: a step of the wall clock changes nothing
 	counted int          // of the bytes from the client that come next
 	timer   *time.Timer  // of the idle limit, which is that of both directions together; nil = there is none
 	ended   sync.Once    // the first failure ends both directions
@@ -101,7 +102,7 @@ func (s *session) tunnel() error {
 	x := &s.ex
 	s.request() // while its head is there
 	fromClient := append([]byte(nil), s.client.bytes()[x.size:]...)
-	t := &tunnel{s: s, idle: x.target.idle, counted: len(fromClient)}
+	t := &tunnel{s: s, idle: x.target.idle, counted: len(fromClient), began: time.Now()}
 	fromServer := append([]byte(nil), s.server.bytes()...)
 	x.size = 0
 	s.client.drop()
@@ -110,7 +111,6 @@ func (s *session) tunnel() error {
 	client, server := s.client.conn, s.server.conn
 	_ = client.SetDeadline(time.Time{})
 	_ = server.SetDeadline(time.Time{})
-	t.moved.Store(time.Now().UnixNano())
 	t.watch()
 	var up fiber.Group
 	up.Go(func() {
@@ -137,14 +137,14 @@ func (t *tunnel) fromClient(n int) {
 	again := min(n, t.counted)
 	t.counted -= again
 	t.s.count(n-again, 0)
-	t.moved.Store(time.Now().UnixNano())
+	t.moved.Store(int64(time.Since(t.began)))
 }
 
 // fromServer notes n bytes that have gone to the client.
 func (t *tunnel) fromServer(n int) {
 	t.out.Add(int64(n))
 	t.s.count(0, n)
-	t.moved.Store(time.Now().UnixNano())
+	t.moved.Store(int64(time.Since(t.began)))
 }
 
 // watch has the idle limit end the tunnel, also while neither side takes what the other one sends.
@@ -157,7 +157,7 @@ func (t *tunnel) watch() {
 
 // look ends the tunnel if nothing has moved for too long, and otherwise looks again. The timer calls it.
 func (t *tunnel) look() {
-	if left := t.idle - time.Since(time.Unix(0, t.moved.Load())); left > 0 {
+	if left := t.idle - time.Since(t.began) + time.Duration(t.moved.Load()); left > 0 {
 		t.timer.Reset(left)
 		return
 	}

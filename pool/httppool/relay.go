@@ -31,7 +31,7 @@ func (p *passage) upgrade(resp *http.Response) {
 		return
 	}
 	_ = client.SetDeadline(time.Time{}) // net/http's; a closed connection shows in the relay
-	t := &tunnel{client: client, server: server, idle: p.h.cfg.IdleTimeout}
+	t := &tunnel{client: client, server: server, idle: p.h.cfg.IdleTimeout, began: time.Now()}
 	p.res.Err = t.run(brw.Reader)
 	p.res.BytesIn, p.res.BytesOut = t.in.Load(), t.out.Load()
 }
@@ -57,12 +57,15 @@ type tunnel struct {
 	server  *upgraded
 	idle    time.Duration
 	in, out atomic.Int64 // bytes from the client, from the server
-	moved   atomic.Int64 // when the last byte came from either side, in Unix nanoseconds
+	began   time.Time
+	moved   atomic.Int64 // when the last byte came from either side, in nanoseconds since began: a step of the wall clock changes nothing
 }
+
+// lastMoved is when the last byte came from either side, or when the tunnel began.
+func (t *tunnel) lastMoved() time.Time { return t.began.Add(time.Duration(t.moved.Load())) }
 
 // run returns nil if both sides ended their streams themselves.
 func (t *tunnel) run(buffered *bufio.Reader) error {
-	t.moved.Store(time.Now().UnixNano())
 	var wg sync.WaitGroup
 	var fromServer error
 	wg.Go(func() {
@@ -122,7 +125,7 @@ func (t *tunnel) copy(dst io.Writer, src deadliner, count *atomic.Int64) error {
 		switch {
 		case err == io.EOF:
 			return closeWrite(dst)
-		case errors.Is(err, os.ErrDeadlineExceeded) && time.Since(time.Unix(0, t.moved.Load())) < t.idle:
+		case errors.Is(err, os.ErrDeadlineExceeded) && time.Since(t.lastMoved()) < t.idle:
 			// the other direction moved
 		case err != nil:
 			return err
@@ -145,14 +148,13 @@ func (t *tunnel) moveMuch(dst io.Writer, src deadliner, count *atomic.Int64) err
 // move makes one read within the idle limit and writes what it brought.
 func (t *tunnel) move(dst io.Writer, src deadliner, buf []byte, count *atomic.Int64) (int, error) {
 	if t.idle > 0 {
-		last := time.Unix(0, t.moved.Load())
-		if err := src.SetReadDeadline(last.Add(t.idle)); err != nil {
+		if err := src.SetReadDeadline(t.lastMoved().Add(t.idle)); err != nil {
 			return 0, err
 		}
 	}
 	n, err := src.Read(buf)
 	if n > 0 {
-		t.moved.Store(time.Now().UnixNano())
+		t.moved.Store(int64(time.Since(t.began)))
 		if _, werr := dst.Write(buf[:n]); werr != nil {
 			return n, werr
 		}
