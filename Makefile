@@ -16,7 +16,7 @@ TESTFLAGS := -race -timeout 10m
 # integration in which the engine has no part; COUNTED, of all packages, what is built without the race detector only.
 ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
-ONCE      := Demo|Version|Check|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
+ONCE      := Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
 COUNTED   := Alloc|TestEndlessPipeline|TestLargeValueIsNotCopied|TestLeaseWithoutTimer|TestStatementOfManyWords
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 

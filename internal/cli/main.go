@@ -48,6 +48,7 @@ func init() {
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
 		{"check", "FILE", "print every problem of a configuration file", check},
 		{"ctl", ctlActions, "ask a running gateway, end sessions, or have it read its file again", ctl},
+		{"kube", "", "make what a Kubernetes node needs to reach its API servers through a gateway", kube},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
 		{"version", "", "print the version", printVersion},
 		{"help", "[COMMAND]", "print this, or about a command", help},

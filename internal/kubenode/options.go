@@ -1,0 +1,155 @@
+package kubenode
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Options say what to make.
+type Options struct {
+	// Listen is where the gateway listens: an address of this machine and a port from 1024 on.
+	Listen string
+	// Servers are the API servers, "host:port", or "host" with port 6443. With credentials they are used until the cluster's own list is known.
+	Servers []string
+	// CA is the file of the cluster's authority, and ServerName a name that all API servers have in their certificates; "" = their addresses are.
+	CA, ServerName string
+	// Kubeconfig, TokenFile, or Cert and Key, are the credentials with which the gateway follows the cluster's list of its API servers; none = it
+	// knows Servers only.
+	Kubeconfig, TokenFile, Cert, Key string
+	// Admin is where the gateway's admin page listens.
+	Admin string
+	// Image is that of a static pod; "" = make a systemd unit.
+	Image string
+	// Program is the path of headpond, Config that of its configuration, State the folder of its cache, Manifests that of static pods.
+	Program, Config, State, Manifests string
+	// Rewrite are kubeconfigs that are to point at the gateway.
+	Rewrite []string
+}
+
+const (
+	serverPort  = 6443 // of API servers, where none is given
+	firstPort   = 1024 // the first that needs no privilege, which the gateway does not have
+	maxServers  = 1000 // far more than any cluster has
+	unitPath    = "/etc/systemd/system/headpond.service"
+	podManifest = "headpond.yaml"
+	stateRoot   = "/var/lib" // of systemd's StateDirectory
+)
+
+// errNoServers is about the one thing that has no default.
+var errNoServers = errors.New("-servers: want the addresses of the API servers, such as 10.0.0.1:6443,10.0.0.2:6443")
+
+// follows reports whether the gateway follows the cluster's list.
+func (o *Options) follows() bool { return o.Kubeconfig+o.TokenFile+o.Cert != "" }
+
+// check completes the options, and says what is wrong with them.
+func (o *Options) check() error {
+	if err := o.checkAddresses(); err != nil {
+		return err
+	}
+	if (o.Cert == "") != (o.Key == "") {
+		return errors.New("-cert and -key belong together")
+	}
+	if n := len(strings.Fields(o.Kubeconfig + " " + o.TokenFile + " " + o.Cert)); n > 1 {
+		return errors.New("-kubeconfig, -token-file and -cert: want one of them")
+	}
+	if o.ServerName != "" && !isName.MatchString(o.ServerName) {
+		return fmt.Errorf("-server-name %q: want a DNS name", o.ServerName)
+	}
+	if o.Image != "" && !isImage.MatchString(o.Image) {
+		return fmt.Errorf("-pod %q: want the name of an image", o.Image)
+	}
+	if o.Image == "" && !within(o.State, stateRoot) {
+		return fmt.Errorf("-state %q: want a folder below %s, which systemd makes", o.State, stateRoot)
+	}
+	for name, path := range map[string]string{
+		"ca": o.CA, "kubeconfig": o.Kubeconfig, "token-file": o.TokenFile, "cert": o.Cert, "key": o.Key, "program": o.Program, "config": o.Config, "state": o.State, "manifests": o.Manifests,
+	} {
+		if err := checkPath(path); err != nil && path != "" {
+			return fmt.Errorf("-%s %w", name, err)
+		}
+	}
+	return nil
+}
+
+// isName and isImage are narrower than the rules: what they let through needs no quotes anywhere.
+var (
+	isName  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?$`)
+	isImage = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._:/@-]{0,500}$`)
+	isPath  = regexp.MustCompile(`^/[a-zA-Z0-9._/@+:-]*$`)
+)
+
+// checkPath refuses what would have to be quoted, in different ways, in a unit, a manifest and a configuration.
+func checkPath(path string) error {
+	switch {
+	case !strings.HasPrefix(path, "/"):
+		return fmt.Errorf("%q: want a path that begins with /", path)
+	case !isPath.MatchString(path) || filepath.Clean(path) != path:
+		return fmt.Errorf("%q: want a plain path, of letters, digits and ._@+:-", path)
+	}
+	return nil
+}
+
+func (o *Options) checkAddresses() error {
+	listen, err := netip.ParseAddrPort(o.Listen)
+	switch {
+	case err != nil || listen.Addr().Zone() != "":
+		return fmt.Errorf("-listen %q: want an address and a port, such as 127.0.0.1:7443", o.Listen)
+	case !listen.Addr().IsLoopback():
+		return fmt.Errorf("-listen %s: want an address of this machine only, such as 127.0.0.1:%d", o.Listen, listen.Port())
+	case listen.Port() < firstPort:
+		return fmt.Errorf("-listen %s: want a port from %d on, because the gateway runs without privileges", o.Listen, firstPort)
+	}
+	o.Listen = listen.String()
+	if _, port, err := net.SplitHostPort(o.Admin); err != nil || !isPort(port) {
+		return fmt.Errorf("-admin %q: want an address and a port, such as 127.0.0.1:9090", o.Admin)
+	}
+	if o.Admin == o.Listen {
+		return fmt.Errorf("-admin %s: the gateway listens there for clients (-listen)", o.Admin)
+	}
+	switch {
+	case len(o.Servers) == 0:
+		return errNoServers
+	case len(o.Servers) > maxServers:
+		return fmt.Errorf("-servers: want at most %d", maxServers)
+	}
+	seen := map[string]bool{}
+	for i, s := range o.Servers {
+		server, err := serverOf(s)
+		switch {
+		case err != nil:
+			return err
+		case server == o.Listen:
+			return fmt.Errorf("-servers: %s is the gateway itself (-listen)", server)
+		case seen[server]:
+			return fmt.Errorf("-servers: %s is there twice", server)
+		}
+		o.Servers[i], seen[server] = server, true
+	}
+	return nil
+}
+
+// serverOf checks one of Options.Servers, and adds the port where there is none.
+func serverOf(s string) (string, error) {
+	if addr, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
+		return netip.AddrPortFrom(addr, serverPort).String(), nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		host, port = s, strconv.Itoa(serverPort)
+	}
+	if _, err := netip.ParseAddr(host); (err != nil && !isName.MatchString(host)) || !isPort(port) {
+		return "", fmt.Errorf("-servers: %q: want host:port", s)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}
