@@ -97,7 +97,7 @@ func oneUser(t *testing.T, c *route.Client, name string) error {
 func startUsers(t *testing.T) (string, *process) {
 	t.Helper()
 	binary, addr := filepath.Join(sharedDir(t), "users"), address(t)
-	build := exec.Command("go", "build", "-buildvcs=false", "-race", "-o", binary, "./examples/users")
+	build := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", binary}, append(withRace, "./examples/users")...)...)
 	build.Dir = ".."
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if text, err := build.CombinedOutput(); err != nil {

@@ -3,10 +3,10 @@
 # most of these tests wait, and so do the tests of integration that do not depend on the engine (ONCE). What a run printed is shown
 # when it has ended, and at last how long each took. Not from go's cache, which does not know that integration builds the gateway.
 set -eu
-: "${GO:=go}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}"
+: "${GO:=go}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${RACE:=-race}"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-CGO_ENABLED=1 "$GO" test -race -c -o "$dir/" $(printf './%s ' $SESSIONS integration)
+CGO_ENABLED=1 "$GO" test $RACE -c -o "$dir/" $(printf './%s ' $SESSIONS integration)
 
 # package ENGINE PACKAGE FLAGS… runs a package's tests in its folder and says how it went, as go test does.
 package() {
