@@ -88,7 +88,7 @@ func (s *soak) config(both bool) string {
   file: {endpoints: ["sqlite:%[4]s"], pool: {max_size: 3, acquire_timeout: 30s}}
   pg:
     endpoints: ["%[5]s"]
-    pool: {max_size: 4, acquire_timeout: 2s}
+    pool: {max_size: 4, acquire_timeout: 30s}
     postgres: {user: %[6]s, password: %[7]s, dbname: %[8]s}
 `, s.web.addr(), s.mortal.addr, s.echo, filepath.Join(s.dir, "soak.db"), s.db.server.Addr(), s.db.user, s.db.password, s.db.name, api)
 }
@@ -444,7 +444,7 @@ func stay(dsn string) func(context.Context) error {
 	})
 }
 
-// askEachWay asks a hundred times on one connection, now by a prepared statement, now by the unnamed one, now by a simple query.
+// askEachWay asks twenty times on one connection, now by a prepared statement, now by the unnamed one, now by a simple query.
 func askEachWay(dsn string) func(context.Context) error {
 	ways := []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
 	return session(dsn, func(ctx context.Context, conn *pgx.Conn) error {
