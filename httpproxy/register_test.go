@@ -276,6 +276,7 @@ func TestKillFreesTheUpstream(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			conntest.Eventually(t, "nobody is left", func() bool { return len(plain.Sessions())+len(secure.Sessions()) == 0 })
 			p := ask(t)
 			holder := sessionOf(t, p, func(s listener.Info) bool { return s.Endpoint != "" })
 			ask(t)

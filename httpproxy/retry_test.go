@@ -18,6 +18,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/traffic"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -263,22 +264,23 @@ func TestRetryBudget(t *testing.T) {
 			u := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Ejection: upstream.Ejection{Failures: -1}}}, serveRaw(t, tc.backend.serve))
 			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u, Retries: tc.retries}}})
 			var requests, sent, refused float64
+			var total traffic.Total
 			for refused == 0 && requests < 1000 { // some in each ten seconds are always sent again
 				if status, got := askRaw(t, p.addr, "GET", "", ""); status != tc.status || !strings.Contains(got, tc.want) {
 					t.Fatalf("got %d %q", status, got)
 				}
 				requests++
 				eventually(t, "all are counted", func() bool {
-					got := counted(p.Stats().Traffic[0])
-					sent, refused = got["/ http_retries_total "+name], got["/ http_retries_refused_total "]
-					return sent+refused == requests
+					snapshot := p.Stats().Traffic[0]
+					got := counted(snapshot)
+					sent, refused, total = got["/ http_retries_total "+name], got["/ http_retries_refused_total "], snapshot.Total()
+					return sent+refused == requests && total.Done == requests
 				})
 			}
 			if n := len(tc.backend.seen()); refused == 0 || n != int(requests+sent) {
 				t.Errorf("of %v requests %v were sent again, %v not, %d came", requests, sent, refused, n)
 			}
-			snapshot := p.Stats().Traffic[0]
-			if total := snapshot.Total(); total.Done != requests || total.Failed != requests {
+			if total.Failed != requests {
 				t.Errorf("of %v requests that all failed %v failed of %v by the summary", requests, total.Failed, total.Done)
 			}
 		})
