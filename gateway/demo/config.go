@@ -7,7 +7,7 @@ import (
 )
 
 // configText is the demo's configuration file.
-func configText(o Options, database string, web []string, echo string) string {
+func configText(o Options, database string, web []string, model, echo string) string {
 	listen := func(port int) string {
 		if o.AnyPort {
 			return "127.0.0.1:0"
@@ -17,7 +17,7 @@ func configText(o Options, database string, web []string, echo string) string {
 	return strings.NewReplacer(
 		"{admin}", listen(AdminPort), "{postgres}", listen(PostgresPort), "{http}", listen(HTTPPort), "{tcp}", listen(TCPPort),
 		"{database}", strconv.Quote(strings.ReplaceAll("sqlite:"+database, "${", "$${")),
-		"{blue}", web[0], "{green}", web[1], "{echo}", echo,
+		"{blue}", web[0], "{green}", web[1], "{model}", model, "{echo}", echo,
 	).Replace(`# What headpond demo runs.
 admin: {admin}
 drain_timeout: 3s
@@ -33,6 +33,7 @@ listeners:
     listen: {http}
     upstream: web
     max_conns: 1000
+    http: {routes: [{path: /v1, upstream: llm}]}
   - name: echo
     protocol: tcp
     listen: {tcp}
@@ -46,6 +47,9 @@ upstreams:
     endpoints: ["{blue}", "{green}"]
     health: {http: /healthz}
     pool: {min_idle: 1, max_size: 64}
+  llm:
+    endpoints: ["{model}"]
+    health: {http: /health}
   echo:
     endpoints: ["{echo}"]
     pool: {min_idle: 2, max_size: 1000}

@@ -1,6 +1,6 @@
-// Package demo prepares what `headpond demo` shows: a SQLite file with sample data, two HTTP backends, a TCP echo server, and the
-// configuration of a gateway in front of them. It runs no gateway of its own; the program gives Demo.Config to package gateway, like the
-// configuration of a file.
+// Package demo prepares what `headpond demo` shows: a SQLite file with sample data, two HTTP backends, a mock of a language model, a TCP echo
+// server, and the configuration of a gateway in front of them. It runs no gateway of its own; the program gives Demo.Config to package
+// gateway, like the configuration of a file.
 //
 //	d, err := demo.Start(demo.Options{})
 //	if err != nil {
@@ -93,11 +93,15 @@ func (d *Demo) start(o Options) (err error) {
 		}
 		web = append(web, addr)
 	}
+	model, err := d.serve(newModel())
+	if err != nil {
+		return err
+	}
 	echo, err := d.serve(newEcho())
 	if err != nil {
 		return err
 	}
-	d.YAML = configText(o, d.database(), web, echo)
+	d.YAML = configText(o, d.database(), web, model, echo)
 	cfg, problems := config.Parse("demo.yaml", []byte(d.YAML))
 	if err := problems.Err(); err != nil {
 		return err
@@ -153,6 +157,7 @@ func (d *Demo) Lines(addr func(name string) string) string {
 	line("SQLite", fmt.Sprintf("psql -h %s -p %s -U demo demo -c 'select count(*) from users'", host, port))
 	line("HTTP", fmt.Sprintf("curl %s/", addr("web")))
 	line("streaming", fmt.Sprintf("curl -N %s/sse", addr("web")))
+	line("LLM", fmt.Sprintf(`curl -N %s/v1/chat/completions -d '{"model": "mock", "stream": true, "messages": []}'`, addr("web")))
 	line("TCP", fmt.Sprintf("nc %s %s", tcpHost, tcpPort))
 	line("dashboard", fmt.Sprintf("http://%s/", addr("admin")))
 	line("metrics", fmt.Sprintf("curl %s/metrics", addr("admin")))

@@ -84,6 +84,15 @@ func TestEveryLineToTry(t *testing.T) {
 		t.Errorf("stream: %q, %v", first, err)
 	}
 	_ = resp.Body.Close()
+	resp, err = c.Post("http://"+gw.Addr("web")+"/v1/chat/completions", "application/json", strings.NewReader(`{"model": "mock", "stream": true, "messages": []}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil || !strings.Contains(string(said), `"content":"mock "`) || !strings.HasSuffix(string(said), "data: [DONE]\n\n") {
+		t.Errorf("language model: %q, %v", said, err)
+	}
 	echoes(t, gw.Addr("echo"))
 	lines := d.Lines(gw.Addr)
 	for _, name := range []string{"db", "web", "echo", "admin"} {

@@ -2,40 +2,27 @@ package extension_test
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/mockllm"
 )
 
 // openAI is a mock of a server with the API of OpenAI. It tells its name, and which path it was asked for.
 func openAI(t *testing.T, name string) (address string) {
 	t.Helper()
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
-		var body struct {
-			Model  string
-			Stream bool
-			Pad    string
-		}
-		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		for i := range 3 {
-			fmt.Fprintf(w, "data: %s %s %d %d\n\n", name, body.Model, len(body.Pad), i)
-			w.(http.Flusher).Flush()
-		}
-	})
+	model := &mockllm.Server{Answer: func(r *mockllm.Request) iter.Seq2[string, error] {
+		return mockllm.Say(fmt.Sprintf("%s %s %d", name, r.Model, len(r.Last())))
+	}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			mux.ServeHTTP(w, r)
+			model.ServeHTTP(w, r)
 			return
 		}
 		fmt.Fprint(w, name, " ", r.RequestURI, " ", r.Header.Get("X-Forwarded-Host")) // as it is written
@@ -95,11 +82,11 @@ func TestPaths(t *testing.T) {
 		by                                 *node
 		text                               string
 	}{
-		{"exact", "POST", chat, `{"model": "a"}`, "", 200, a, "data: a a 0 0\n\ndata: a a 0 1\n\ndata: a a 0 2\n\n"},
-		{"after messages", "POST", chat, `{"messages": [{"model": "b"}], "pad": "` + strings.Repeat("x", 100_000) + `", "model": "a"}`, "", 200, a, "data: a a 100000 0"},
+		{"exact", "POST", chat, `{"model": "a"}`, "", 200, a, `"content":"a a 0 "`},
+		{"after messages", "POST", chat, `{"messages": [{"model": "b", "content": "` + strings.Repeat("x", 100_000) + `"}], "model": "a"}`, "", 200, a, `"content":"a a 100000 "`},
 		{"no match", "POST", chat, `{"model": "z"}`, "", 503, nil, "no node that offers the service takes this request"},
-		{"any value", "POST", chat, `{"model": "z"}`, "1", 200, b, "data: b z"},
-		{"exact before any", "POST", chat, `{"model": "shared"}`, "2", 200, a, "data: a shared"},
+		{"any value", "POST", chat, `{"model": "z"}`, "1", 200, b, `"content":"b z 0 "`},
+		{"exact before any", "POST", chat, `{"model": "shared"}`, "2", 200, a, `"content":"a shared 0 "`},
 		{"all", "POST", chat, `{"prompt": "z"}`, "2", 200, c, ""},
 		{"nonsense fallback", "POST", chat, `{"prompt": "z"}`, "9", 503, nil, ""},
 		{"not JSON", "POST", chat, `model=a`, "1", 503, nil, ""},
@@ -136,7 +123,7 @@ func TestPaths(t *testing.T) {
 	}
 	// One that is killed costs no request that may be sent again.
 	b.Close()
-	if status, by, text := ask(t, near, "POST", chat, `{"model": "z"}`, "X-Headpond-Fallback", "2"); status != 200 || by != c.id || !strings.Contains(text, "data: c z") {
+	if status, by, text := ask(t, near, "POST", chat, `{"model": "z"}`, "X-Headpond-Fallback", "2"); status != 200 || by != c.id || !strings.Contains(text, `"content":"c z 0 "`) {
 		t.Errorf("with a body: %d %s %s", status, by, text) // which is still whole after an attempt
 	}
 	for range 30 {

@@ -2,10 +2,10 @@ package extension
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/mockllm"
 )
 
 // The ports of the demo: of the API and of the admin page, as those of `headpond demo`.
@@ -155,18 +156,18 @@ func (d *demo) gateway(name, text string) (*gateway.Gateway, error) {
 	return g, nil
 }
 
-// model serves a mock of a language model, with the API of OpenAI as far as curl needs it.
+// model serves a mock of a language model.
 func (d *demo) model(name string) (address string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": []map[string]string{{"id": name, "object": "model"}}})
-	})
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { complete(w, r, name) })
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headTimeout}
+	server := &http.Server{ReadHeaderTimeout: headTimeout, Handler: &mockllm.Server{
+		Models: []string{name}, Pause: tokenPause,
+		Answer: func(r *mockllm.Request) iter.Seq2[string, error] {
+			return mockllm.Say("I am the model " + r.Model + " and speak through two gateways .")
+		},
+	}}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -179,24 +180,4 @@ func (d *demo) model(name string) (address string, err error) {
 		<-ended
 	})
 	return l.Addr().String(), nil
-}
-
-// complete streams an answer, a word at a time.
-func complete(w http.ResponseWriter, r *http.Request, model string) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	words := strings.Fields("I am the model " + model + " and speak through two gateways .")
-	for _, word := range words {
-		chunk, _ := json.Marshal(map[string]any{
-			"object": "chat.completion.chunk", "model": model,
-			"choices": []any{map[string]any{"index": 0, "delta": map[string]string{"content": word + " "}}},
-		})
-		_, _ = fmt.Fprintf(w, "data: %s\n\n", chunk)
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-r.Context().Done():
-			return
-		case <-time.After(tokenPause):
-		}
-	}
-	_, _ = fmt.Fprint(w, "data: [DONE]\n\n")
 }

@@ -1,0 +1,167 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/clienttest"
+	"github.com/headpond/headpond/internal/mockllm"
+)
+
+// openAIClients are the clients of OpenAI, and what each makes of a connection that breaks off.
+var openAIClients = []struct {
+	name, program, broken string
+	run                   func(t testing.TB, args ...string) *exec.Cmd
+}{
+	{"python", "openai_chat.py", "APIConnectionError Connection error.", clienttest.Python},
+	{"node", "openai_chat.cjs", "TypeError terminated", func(t testing.TB, args ...string) *exec.Cmd { return clienttest.Node(t, args[0], args[1:]...) }},
+}
+
+// openAISees is what a client of OpenAI prints behind examples/llm.yaml; %s is what it makes of a connection that breaks off.
+const openAISees = `models llama3
+whole I am the model llama3 .  9
+streamed I am the model llama3 . 
+whole I am the model qwen3 .  9
+streamed I am the model qwen3 . 
+long 100001 words 
+held one two three
+usage 8
+canceled
+fallback qwen I am the model unknown . 
+exact llama I am the model llama3 . 
+limit RateLimitError 429 slow down
+limit RateLimitError 429 slow down
+error InternalServerError 500 out of memory
+before half 
+middle APIError out of memory
+before half 
+broken %s
+no model NotFoundError 404 of the gateway
+no fallback InternalServerError 503 of the gateway
+`
+
+// TestOpenAIClients: the clients of OpenAI work through the gateway as examples/llm.yaml configures it. They get each word when the model says
+// it; the model is told when they leave; and what fails at the model is an exception of theirs.
+func TestOpenAIClients(t *testing.T) {
+	models := &openAIModels{held: map[string]chan struct{}{}}
+	for _, c := range openAIClients {
+		models.held[c.name] = make(chan struct{})
+	}
+	listen := address(t)
+	startGateway(t, models.config(t, listen))
+	running := map[string]*process{}
+	for _, c := range openAIClients { // side by side, because they are slow to start
+		running[c.name] = start(t, c.run(t, clienttest.Program(t, c.program), listen))
+	}
+	for _, c := range openAIClients {
+		p := running[c.name]
+		code := p.awaitEnd(t, patience)
+		want := fmt.Sprintf(openAISees, c.broken)
+		if out := p.out.String(); code != 0 || out != want {
+			t.Errorf("%s: exit code %d, it prints\n%s\nwant\n%s", c.name, code, out, want)
+		}
+	}
+	eventually(t, "each endless answer is canceled", func() error {
+		if n := models.canceled(); n != len(openAIClients) {
+			return fmt.Errorf("%d of %d", n, len(openAIClients))
+		}
+		return nil
+	})
+}
+
+// openAIModels are the servers of examples/llm.yaml.
+type openAIModels struct {
+	held    map[string]chan struct{} // of each client; its answer goes on when something is sent
+	servers []*mockllm.Server
+}
+
+// config returns the example's configuration for servers that it starts.
+func (m *openAIModels) config(t *testing.T, listen string) string {
+	t.Helper()
+	text := readFile(t, "../examples/llm.yaml")
+	replace := func(old, with string) {
+		if !strings.Contains(text, old) {
+			t.Fatalf("examples/llm.yaml has no %q", old)
+		}
+		text = strings.ReplaceAll(text, old, with)
+	}
+	replace("admin: 127.0.0.1:9090\n", "") // startGateway adds one
+	replace("127.0.0.1:8080", listen)
+	for i, served := range [][]string{{"llama3"}, {"llama3"}, nil} {
+		server := &mockllm.Server{Models: served, Answer: m.answer}
+		m.servers = append(m.servers, server)
+		web := httptest.NewServer(server)
+		t.Cleanup(web.Close)
+		replace(fmt.Sprintf("127.0.0.1:%d", 9001+i), web.Listener.Addr().String())
+	}
+	return text
+}
+
+func (m *openAIModels) canceled() (n int) {
+	for _, s := range m.servers {
+		n += int(s.Stats().Canceled)
+	}
+	return n
+}
+
+// answer does what the first word of the last message says.
+func (m *openAIModels) answer(r *mockllm.Request) iter.Seq2[string, error] {
+	what, rest, _ := strings.Cut(r.Last(), " ")
+	switch what {
+	case "count":
+		return mockllm.Say(fmt.Sprintf("%d words", len(strings.Fields(r.Last()))))
+	case "hold":
+		return inTurns(r.Context, m.held[rest])
+	case "release":
+		select {
+		case m.held[rest] <- struct{}{}:
+		case <-r.Context.Done():
+		}
+		return mockllm.Say("released")
+	case "endless":
+		return func(yield func(string, error) bool) {
+			for yield("on ", nil) {
+			}
+		}
+	case "limit":
+		return mockllm.Fail(&mockllm.Error{Status: http.StatusTooManyRequests, Type: "requests", Code: "rate_limit_exceeded", Message: "slow down"})
+	case "error":
+		return mockllm.Fail(errors.New("out of memory"))
+	case "middle":
+		return half(errors.New("out of memory"))
+	case "broken":
+		return half(mockllm.Break)
+	}
+	return mockllm.Introduce(r)
+}
+
+// inTurns says three words, each of which is followed by the next only when the client has it.
+func inTurns(ctx context.Context, next <-chan struct{}) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for word := range strings.FieldsSeq("one two three") {
+			if !yield(word, nil) {
+				return
+			}
+			select {
+			case <-next:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// half says a word and fails.
+func half(err error) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		if yield("half ", nil) {
+			yield("", err)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package mockllm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// maxBody bounds a request's body.
+const maxBody = 64 << 20
+
+// created is when every answer was made: tests compare answers.
+const created = 1_700_000_000
+
+// Server is the handler. Its fields must not change once it is in use; the zero value serves any model and says so at once. All methods are
+// safe for concurrent use.
+type Server struct {
+	// Models are those it serves; requests for others get 404. Empty = any.
+	Models []string
+	// Pause is how long it waits after each word that it streams.
+	Pause time.Duration
+	// Answer returns the words of an answer, which are joined as they are. An error ends it: before the first word it is the answer to the
+	// request, and after that an event of its own, as servers do. Break breaks the connection. A word may take as long as the request's
+	// Context lasts. nil = Introduce.
+	Answer func(r *Request) iter.Seq2[string, error]
+
+	requests, finished, canceled, failed atomic.Int64
+}
+
+// Stats are how many chat completions there were, and how they ended. Those that go on are the difference.
+type Stats struct {
+	Requests int64
+	Finished int64 // answered to the end
+	Canceled int64 // their client left before that
+	Failed   int64 // by an error of Answer
+}
+
+// Stats returns what was counted until now.
+func (s *Server) Stats() Stats {
+	return Stats{s.requests.Load(), s.finished.Load(), s.canceled.Load(), s.failed.Load()}
+}
+
+// Error is an error as clients of the API see it.
+type Error struct {
+	Status  int    `json:"-"` // of the answer; 0 = 500
+	Message string `json:"message"`
+	Type    string `json:"type"`
+	Param   string `json:"param,omitempty"`
+	Code    string `json:"code,omitempty"`
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("%d %s: %s", e.Status, e.Type, e.Message) }
+
+// Break is an error of Answer that ends the client's connection in the middle of the answer.
+var Break = errors.New("mockllm: the connection is broken")
+
+// Introduce is an answer that tells the model's name.
+func Introduce(r *Request) iter.Seq2[string, error] {
+	return Say("I am the model " + r.Model + " .")
+}
+
+// Say is an answer of a text, a word at a time, each with a space behind it.
+func Say(text string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for word := range strings.FieldsSeq(text) {
+			if !yield(word+" ", nil) {
+				return
+			}
+		}
+	}
+}
+
+// Fail is an answer that is an error.
+func Fail(err error) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) { yield("", err) }
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.Method + " " + r.URL.Path {
+	case "GET /health":
+		_, _ = fmt.Fprintln(w, "ok")
+	case "GET /v1/models":
+		s.list(w)
+	case "POST /v1/chat/completions":
+		s.requests.Add(1)
+		s.chat(w, r)
+	default:
+		refuse(w, &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Message: "unknown request: " + r.Method + " " + r.URL.Path})
+	}
+}
+
+func (s *Server) list(w http.ResponseWriter) {
+	type model struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Created int64  `json:"created"`
+		OwnedBy string `json:"owned_by"`
+	}
+	models := []model{}
+	for _, name := range s.Models {
+		models = append(models, model{name, "model", created, "mockllm"})
+	}
+	answer(w, http.StatusOK, map[string]any{"object": "list", "data": models})
+}
+
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
+	req := &Request{Header: r.Header, Context: r.Context()}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(req); err != nil {
+		s.failed.Add(1)
+		refuse(w, &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: err.Error()})
+		return
+	}
+	if len(s.Models) > 0 && !slices.Contains(s.Models, req.Model) {
+		s.failed.Add(1)
+		refuse(w, &Error{
+			Status: http.StatusNotFound, Type: "invalid_request_error", Param: "model", Code: "model_not_found",
+			Message: fmt.Sprintf("The model `%s` does not exist", req.Model),
+		})
+		return
+	}
+	words := Introduce
+	if s.Answer != nil {
+		words = s.Answer
+	}
+	reply := &reply{w: w, req: req, pause: s.Pause}
+	var err error
+	for word, failure := range words(req) {
+		if err = failure; err == nil {
+			err = reply.add(word)
+		}
+		if err != nil {
+			break
+		}
+	}
+	s.end(reply, err)
+}
+
+// end ends an answer, and counts how.
+func (s *Server) end(reply *reply, err error) {
+	switch {
+	case reply.req.Context.Err() != nil:
+		s.canceled.Add(1)
+	case errors.Is(err, Break):
+		s.failed.Add(1)
+		panic(http.ErrAbortHandler)
+	case err != nil:
+		s.failed.Add(1)
+		reply.fail(err)
+	default:
+		reply.finish()
+		s.finished.Add(1)
+	}
+}
