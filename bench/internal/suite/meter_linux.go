@@ -9,27 +9,42 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// Round runs the generator and accounts for the process under test.
+// Round runs the generator and accounts for the process under test. A round in which nothing is answered says nothing, and another one of twice
+// the length takes its place: a short one may be over before a machine that is busy with other things gets round to it.
 func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (result.Sample, error) {
+	for {
+		s, answered, err := m.round(ctx, d, rate)
+		if answered || err != nil {
+			return s, err
+		}
+		d *= 2
+	}
+}
+
+// round is Round of exactly that length, and says whether anything was answered within it.
+func (m *loadMeter) round(ctx context.Context, d time.Duration, rate float64) (s result.Sample, answered bool, err error) {
 	opened, err := m.accepted.count()
 	if err != nil {
-		return result.Sample{}, err
+		return result.Sample{}, false, err
 	}
 	a, err := begin(m.target)
 	if err != nil {
-		return result.Sample{}, err
+		return result.Sample{}, false, err
 	}
 	r, err := m.client.Run(ctx, d, rate)
 	if err != nil {
-		return result.Sample{}, err
+		return result.Sample{}, false, err
 	}
 	cpu, peak, err := a.end()
 	if err != nil {
-		return result.Sample{}, err
+		return result.Sample{}, false, err
 	}
 	switched := a.switched()
-	if r.All == 0 || m.tooMany(r) {
-		return result.Sample{}, fmt.Errorf("%d of %d operations failed: %w", r.Errors, r.All+r.Errors, r.Err)
+	if m.tooMany(r) || r.All == 0 && r.Err != nil {
+		return result.Sample{}, false, fmt.Errorf("%d of %d operations failed: %w", r.Errors, r.All+r.Errors, r.Err)
+	}
+	if r.Ops == 0 {
+		return result.Sample{}, false, nil
 	}
 	v := map[string]float64{
 		result.Throughput: r.Throughput(),
@@ -46,7 +61,7 @@ func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (r
 		v[result.Switches] = float64(switched) / float64(r.All)
 	}
 	err = m.accepted.reuse(v, float64(r.All), opened)
-	return result.Sample{Values: v, Latency: &r.Latency}, err
+	return result.Sample{Values: v, Latency: &r.Latency}, true, err
 }
 
 // traceTime is how long a process is traced.
