@@ -61,7 +61,7 @@ func TestSQLiteWithClients(t *testing.T) {
 	for _, c := range clients {
 		addresses[c.name] = address(t)
 		fmt.Fprintf(&listeners, "  - {name: %s, protocol: postgres, listen: \"%s\", upstream: %s}\n", c.name, addresses[c.name], c.name)
-		fmt.Fprintf(&upstreams, "  %s: {endpoints: [\"sqlite:%s\"]}\n", c.name, filepath.Join(dir, c.name+".db"))
+		fmt.Fprintf(&upstreams, "  %s: {endpoints: [\"sqlite:%s\"], pool: {acquire_timeout: 2m}}\n", c.name, filepath.Join(dir, c.name+".db"))
 	}
 	startGateway(t, "listeners:\n"+listeners.String()+"upstreams:\n"+upstreams.String())
 	t.Run("side by side", func(t *testing.T) {
