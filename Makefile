@@ -7,13 +7,13 @@ GO      := $(shell command -v go 2>/dev/null || echo /usr/local/go/bin/go)
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-# Every module; go.work joins them. integration is tested last: its load would slow the others' tests.
+# Every module; go.work joins them.
 MODULES := . bench cmd/routevet integration peers route/ginroute
 # SQLite is C translated to Go: it keeps its data outside of Go's heap, where the race detector sees nothing of it, and is
 # four times as slow with it. The Go code around it has the detector.
 RACE      := -race -gcflags=modernc.org/...=-race=false
-# 10 minutes is for a machine that does something else too; two idle cores need far less.
-TESTFLAGS := $(RACE) -timeout 10m
+# 20 minutes is for a machine that does something else too; two idle cores need far less.
+TESTFLAGS := $(RACE) -timeout 20m
 
 # What a listener's sessions do is tested on each I/O engine, and builds where there is but one. ONCE are the tests of
 # integration in which the engine has no part; COUNTED, of all packages, what is built without the race detector only.
@@ -54,14 +54,13 @@ test: test-deps ## Vet and test everything with -race, against real servers
 	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/... ./internal/cli/...; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
-	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $$($(GO) list ./... | grep -vx $(SESSIONS:%=-e '.*/headpond/%')) \
-		./bench/... ./cmd/routevet/... ./peers/... ./route/ginroute/...
 	@# The race detector lets pools forget: what counts allocations and copies is tested without it.
 	$(GO) test -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite
 	@# The cache does not see that the README has changed: it is outside of bench.
 	$(GO) test -count 1 ./bench/internal/tables
 	@$(MAKE) --no-print-directory test-report
-	@GO='$(GO)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' RACE='$(RACE)' sh scripts/test-engines.sh
+	@PACKAGES="$$($(GO) list ./... | grep -vx $(SESSIONS:%=-e '.*/headpond/%')) ./bench/... ./cmd/routevet/... ./peers/... ./route/ginroute/..." \
+		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,25 +15,41 @@ import (
 // buildDir holds the binaries under test.
 var buildDir string
 
+var binaries = flag.String("binaries", "", "a `directory` of the binaries under test, for several runs; what is missing is built before the tests")
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(apiServerDir); dir != "" { // a child of TestHungAPIServer
 		serveAPI(dir, os.Getenv(apiServerAddress))
 		return
 	}
-	var err error
-	if buildDir, err = os.MkdirTemp("", "hp-bin-"); err == nil {
-		err = os.Chmod(buildDir, 0o755) // a test runs the binary as another user
-	}
+	flag.Parse()
+	remove, err := prepare()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := pgtest.Runner(m).Run()
-	if err := os.RemoveAll(buildDir); err != nil {
+	if err := remove(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
 	os.Exit(code)
+}
+
+// prepare makes buildDir, or what is missing in that of -binaries.
+func prepare() (remove func() error, err error) {
+	if buildDir = *binaries; buildDir != "" {
+		for _, binary := range []func() (string, error){plainBinary, raceBinary} {
+			if _, err := binary(); err != nil {
+				return nil, err
+			}
+		}
+		return func() error { return nil }, nil
+	}
+	if buildDir, err = os.MkdirTemp("", "hp-bin-"); err != nil {
+		return nil, err
+	}
+	return func() error { return os.RemoveAll(buildDir) }, os.Chmod(buildDir, 0o755) // a test runs the binary as another user
 }
 
 // plainBinary builds the program as `make build` does, once.
@@ -50,6 +67,9 @@ var raceBinary = sync.OnceValues(func() (string, error) {
 
 func build(name string, env []string, flags ...string) (string, error) {
 	out := filepath.Join(buildDir, name)
+	if _, err := os.Stat(out); err == nil {
+		return out, nil
+	}
 	args := append([]string{"build", "-buildvcs=false", "-o", out}, flags...)
 	cmd := exec.Command("go", append(args, "./cmd/headpond")...)
 	cmd.Dir = ".."

@@ -1,20 +1,49 @@
 #!/bin/sh
-# Tests what depends on the I/O engine on each of ENGINES: the packages in SESSIONS and integration. The engines run side by side, because
-# most of these tests wait, and so do the tests of integration that do not depend on the engine (ONCE). What a run printed is shown
-# when it has ended, and at last how long each took. Not from go's cache, which does not know that integration builds the gateway.
+# Tests PACKAGES, and on each of ENGINES what depends on the I/O engine: the packages in SESSIONS and integration. Tests of integration
+# that do not depend on the engine (ONCE) run once. All of it runs side by side, because integration mostly waits and PACKAGES mostly
+# compute. What a run printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come from go's cache
+# if they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
 set -eu
-: "${GO:=go}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${RACE:=-race}"
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
+export CGO_ENABLED=1
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-CGO_ENABLED=1 "$GO" test $RACE -c -o "$dir/" $(printf './%s ' $SESSIONS integration)
+chmod 755 "$dir" # a test of integration runs the gateway as another user
 
-# package ENGINE PACKAGE FLAGS… runs a package's tests in its folder and says how it went, as go test does.
-package() {
-	engine=$1 package=$2 begin=$(date +%s) result=ok
-	shift 2
-	(cd "$package" && HEADPOND_ENGINE=$engine "$dir/$package.test" -test.timeout 15m "$@") || result=FAIL
-	printf '%s\t%s on %s\t%ss\n' "$result" "$package" "$engine" $(($(date +%s) - begin)) | tee -a "$dir/times"
+# measure NAME COMMAND… runs a command and says how it went, and in how many seconds and how much CPU time of user and system.
+measure() (
+	name=$1 begin=$(date +%s) result=ok
+	shift
+	"$@" || result=FAIL
+	file=$dir/$(echo "$name" | tr ' ' _).cpu
+	times >"$file"
+	printf '%s\t%s\t%ss, CPU %s\n' "$result" "$name" $(($(date +%s) - begin)) "$(tail -n 1 "$file")" | tee -a "$dir/times"
 	[ $result = ok ]
+)
+
+# package ENGINE PACKAGE FLAGS… runs a package's tests in its folder.
+package() (
+	export HEADPOND_ENGINE="$1"
+	package=$2
+	shift 2
+	cd "$package" || exit 1
+	measure "$package on $HEADPOND_ENGINE" "$dir/$package.test" -test.timeout 20m "$@"
+)
+
+integration() { package "$1" integration -binaries "$dir/bin" "$2" "$ONCE"; }
+
+sessions() {
+	failed=0
+	for s in $SESSIONS; do package "$1" "$s" || failed=1; done
+	return $failed
+}
+
+build() {
+	# shellcheck disable=SC2046,SC2086 # words
+	"$GO" test $RACE -c -o "$dir/" $(printf './%s ' $SESSIONS) &&
+		"$GO" test -c -o "$dir/" ./integration && # the gateways that it starts have the race detector
+		mkdir -m 755 "$dir/bin" &&
+		(cd integration && "$dir/integration.test" -binaries "$dir/bin" -test.list '^$')
 }
 
 # run NAME COMMAND… starts one of the runs. There is a file NAME.ok when it has gone well.
@@ -26,15 +55,14 @@ run() {
 	runs="$runs $job"
 }
 
-one_engine() {
-	failed=0
-	package "$1" integration -test.skip "$ONCE" || failed=1
-	for s in $SESSIONS; do package "$1" "$s" || failed=1; done
-	return $failed
-}
-
-for e in $ENGINES; do run "$e" one_engine "$e"; done
-run once package auto integration -test.run "$ONCE"
+measure build build
+# shellcheck disable=SC2086 # words
+[ -z "$PACKAGES" ] || run packages measure packages "$GO" test $TESTFLAGS $PACKAGES
+for e in $ENGINES; do
+	run "integration-$e" integration "$e" -test.skip
+	run "sessions-$e" sessions "$e"
+done
+run integration-once integration auto -test.run
 wait
 failed=0
 for job in $runs; do
