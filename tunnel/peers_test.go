@@ -137,9 +137,7 @@ func TestRevoked(t *testing.T) {
 		err := e.client.Stats().LastError
 		return err != nil && strings.Contains(err.Error(), "denied")
 	})
-	if e.serverLog.Line("session over", "peer=branch", "revoked") == "" {
-		t.Error("the log does not say why")
-	}
+	conntest.Eventually(t, "the log says why", func() bool { return e.serverLog.Line("session over", "peer=branch", "revoked") != "" })
 	sc.Peers = sc.Peers[1:]
 	if err := e.server.Update(sc); err != nil {
 		t.Fatal(err)
