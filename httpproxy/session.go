@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,8 +163,7 @@ type session struct {
 }
 
 // ServeConn serves one client; it implements listener.Handler.
-func (p *Proxy) ServeConn(ctx context.Context, nc net.Conn) {
-	lc := nc.(*listener.Conn)
+func (p *Proxy) ServeConn(ctx context.Context, lc *listener.Conn) {
 	s := &session{p: p, ctx: ctx, lc: lc}
 	s.about = &s.own
 	opened := false

@@ -55,7 +55,7 @@ func TestPanicOfAcceptingLosesNoListener(t *testing.T) {
 					if err != nil {
 						return nil //nolint:nilerr // the server was closed
 					}
-					fiber.Spawn(c, func() { echo(t.Context(), c) })
+					fiber.Spawn(c, func() { echo(t.Context(), c.(*listener.Conn)) })
 				}
 			},
 		} {

@@ -16,7 +16,7 @@ import (
 func TestDrainWaitsForSessions(t *testing.T) {
 	var s *listener.Server
 	ready := make(chan struct{})
-	s, addr := start(t, listener.Config{}, listener.HandlerFunc(func(_ context.Context, c net.Conn) {
+	s, addr := start(t, listener.Config{}, listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
 		defer c.Close()
 		<-ready
 		io.WriteString(c, "hi")
@@ -42,7 +42,7 @@ func TestDrainWaitsForSessions(t *testing.T) {
 
 func TestDrainCutsOff(t *testing.T) {
 	ended := make(chan error, 1)
-	s, addr := start(t, listener.Config{MaxConns: 1, QueueTimeout: conntest.Patience}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
+	s, addr := start(t, listener.Config{MaxConns: 1, QueueTimeout: conntest.Patience}, listener.HandlerFunc(func(ctx context.Context, c *listener.Conn) {
 		defer c.Close()
 		io.WriteString(c, "hi")
 		<-ctx.Done()

@@ -10,7 +10,7 @@ import (
 )
 
 func Example() {
-	handler := listener.HandlerFunc(func(_ context.Context, c net.Conn) {
+	handler := listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
 		defer c.Close()
 		io.Copy(c, c)
 	})

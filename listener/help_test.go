@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
@@ -30,13 +29,13 @@ func start(t *testing.T, cfg listener.Config, h listener.Handler) (s *listener.S
 	return s, conntest.Run(t, conntest.Listen(t), s.Serve, s.Close)
 }
 
-var echo = listener.HandlerFunc(func(_ context.Context, c net.Conn) {
+var echo = listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
 	defer c.Close()
 	io.Copy(c, c)
 })
 
 // sayClient tells the client which address it has, and then echoes.
-var sayClient = listener.HandlerFunc(func(_ context.Context, c net.Conn) {
+var sayClient = listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
 	defer c.Close()
 	io.WriteString(c, c.RemoteAddr().String()+" "+c.LocalAddr().String()+"\n")
 	io.Copy(c, c)

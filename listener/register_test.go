@@ -35,8 +35,8 @@ func TestIDs(t *testing.T) {
 // TestRegister: a session is in the list from the moment it is accepted until it is over, and can be ended at any time.
 func TestRegister(t *testing.T) {
 	attach, attached := make(chan struct{}), make(chan struct{}, 3)
-	s, err := listener.New(listener.Config{Name: "test", Protocol: "tcp", MaxConns: 1, Logger: quiet}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
-		n := &nap{t: t, conn: c.(*listener.Conn)}
+	s, err := listener.New(listener.Config{Name: "test", Protocol: "tcp", MaxConns: 1, Logger: quiet}, listener.HandlerFunc(func(ctx context.Context, c *listener.Conn) {
+		n := &nap{t: t, conn: c}
 		<-attach
 		n.conn.Attach(n)
 		attached <- struct{}{}

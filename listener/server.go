@@ -14,17 +14,17 @@ import (
 
 // Handler serves accepted connections.
 type Handler interface {
-	// ServeConn runs one session on c, which is a *Conn, and closes it. After
-	// the call the Server touches c only to close it. ctx ends when the time
-	// of a drain is over, and at Close. A panic ends this session only.
-	ServeConn(ctx context.Context, c net.Conn)
+	// ServeConn runs one session on c and closes it. After the call the Server
+	// touches c only to close it. ctx ends when the time of a drain is over, and
+	// at Close. A panic ends this session only.
+	ServeConn(ctx context.Context, c *Conn)
 }
 
 // HandlerFunc makes a function a Handler.
-type HandlerFunc func(ctx context.Context, c net.Conn)
+type HandlerFunc func(ctx context.Context, c *Conn)
 
 // ServeConn calls f.
-func (f HandlerFunc) ServeConn(ctx context.Context, c net.Conn) { f(ctx, c) }
+func (f HandlerFunc) ServeConn(ctx context.Context, c *Conn) { f(ctx, c) }
 
 // Rejecter is a Handler that tells a rejected client why, in its protocol.
 type Rejecter interface {
@@ -32,7 +32,7 @@ type Rejecter interface {
 	// has a deadline of a second, and under a flood of rejections it is left
 	// out. reason wraps ErrRejected. The bytes of a client that owes a PROXY
 	// header have not been read.
-	RejectConn(c net.Conn, reason error)
+	RejectConn(c *Conn, reason error)
 }
 
 // Server accepts connections and runs a Handler on each. All methods may be

@@ -32,7 +32,7 @@ func TestServeCounts(t *testing.T) {
 
 func TestPanicEndsOneSession(t *testing.T) {
 	var l conntest.Log
-	s, addr := start(t, listener.Config{Logger: l.Logger()}, listener.HandlerFunc(func(ctx context.Context, c net.Conn) {
+	s, addr := start(t, listener.Config{Logger: l.Logger()}, listener.HandlerFunc(func(ctx context.Context, c *listener.Conn) {
 		b := make([]byte, 1)
 		if io.ReadFull(c, b); b[0] == '!' {
 			panic("ouch")
@@ -58,7 +58,7 @@ func TestPanicEndsOneSession(t *testing.T) {
 // polite is a Rejecter.
 type polite struct{ listener.HandlerFunc }
 
-func (polite) RejectConn(c net.Conn, reason error) { io.WriteString(c, reason.Error()) }
+func (polite) RejectConn(c *listener.Conn, reason error) { io.WriteString(c, reason.Error()) }
 
 func TestRejectedClientsAreTold(t *testing.T) {
 	s, addr := start(t, listener.Config{MaxConns: 1, MaxQueue: -1}, polite{echo})

@@ -3,7 +3,6 @@ package listener_test
 import (
 	"context"
 	"io"
-	"net"
 	"testing"
 
 	"github.com/headpond/headpond/fiber"
@@ -13,8 +12,8 @@ import (
 
 // napper echoes byte by byte, and is suspended in between.
 func napper(t *testing.T) listener.Handler {
-	return listener.HandlerFunc(func(_ context.Context, c net.Conn) {
-		n := &nap{t: t, conn: c.(*listener.Conn)}
+	return listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
+		n := &nap{t: t, conn: c}
 		if n.conn.Suspend() {
 			t.Error("suspended although nobody can go on")
 		}

@@ -32,14 +32,15 @@ const lingerTime = time.Second
 
 // startup is a connection before it is a Client.
 type startup struct {
-	proxy   *Proxy
-	set     *settings
-	conn    fiber.Stream
-	r       *pgwire.Reader
-	w       *pgwire.Writer
-	isTLS   bool
-	packet  string // that startup was in
-	startup *pgwire.StartupMessage
+	proxy    *Proxy
+	set      *settings
+	accepted *listener.Conn
+	conn     fiber.Stream // accepted, or TLS over it
+	r        *pgwire.Reader
+	w        *pgwire.Writer
+	isTLS    bool
+	packet   string // that startup was in
+	startup  *pgwire.StartupMessage
 }
 
 // log returns a logger that knows what is known of the client so far.
@@ -53,19 +54,19 @@ func (g *startup) log() *slog.Logger {
 }
 
 // ServeConn serves one client; it implements listener.Handler.
-func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn) {
+func (p *Proxy) ServeConn(ctx context.Context, conn *listener.Conn) {
 	// What is below a session on the stack is kept small, and of the startup nothing is left:
 	// there are many clients, and most of them are idle.
-	if c := p.startup(ctx, fiber.StreamOf(conn)); c != nil {
+	if c := p.startup(ctx, conn); c != nil {
 		c.carry(ctx)
 	}
 }
 
 // startup returns the client that has been authenticated, nil if there is none: it was refused,
 // has gone, or was a cancel request.
-func (p *Proxy) startup(ctx context.Context, conn fiber.Stream) *Client {
+func (p *Proxy) startup(ctx context.Context, conn *listener.Conn) *Client {
 	set := p.settings.Load()
-	g := &startup{proxy: p, set: set, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
+	g := &startup{proxy: p, set: set, accepted: conn, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
 	authenticated := false
 	defer func() {
 		if !authenticated {
@@ -325,8 +326,7 @@ const (
 
 // directTLS goes on in TLS if that is what the client began with.
 func (g *startup) directTLS(ctx context.Context) error {
-	conn, ok := g.conn.(*listener.Conn)
-	if g.set.TLS == nil || !ok {
+	if g.set.TLS == nil {
 		return nil
 	}
 	first, err := g.r.PeekStart(1)
@@ -336,7 +336,7 @@ func (g *startup) directTLS(ctx context.Context) error {
 	if first, err = g.r.PeekStart(g.r.Buffered()); err != nil {
 		return err
 	}
-	conn.Unread(first)
+	g.accepted.Unread(first)
 	t, err := g.startTLS(ctx)
 	if err != nil {
 		return err
@@ -393,8 +393,8 @@ func linger(conn fiber.Stream) {
 
 // RejectConn tells a client for whom there is no place why, once it has said hello. A cancel request
 // needs none: it is how a place becomes free.
-func (p *Proxy) RejectConn(conn net.Conn, reason error) {
-	g := &startup{proxy: p, set: p.settings.Load(), conn: fiber.StreamOf(conn), r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
+func (p *Proxy) RejectConn(conn *listener.Conn, reason error) {
+	g := &startup{proxy: p, set: p.settings.Load(), accepted: conn, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
 	done, err := g.readStartup(context.Background())
 	if _, refused := errors.AsType[*refusal](err); done || err != nil && !refused {
 		return

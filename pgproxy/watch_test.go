@@ -1,6 +1,7 @@
 package pgproxy_test
 
 import (
+	"errors"
 	"net"
 	"strings"
 	"syscall"
@@ -31,11 +32,9 @@ func TestLookingForClientsHoldsNobody(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
 	conn, served := net.Pipe()
 	slow := slowToTell{served, make(chan struct{}, 1), make(chan struct{})}
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		g.ServeConn(t.Context(), slow)
-	}()
+	l := &oneConn{conn: slow, done: make(chan struct{})}
+	over := make(chan error, 1)
+	go func() { over <- g.Serve(l) }()
 	c := newWire(t, conn).login()
 	c.send(query("select pg_sleep(60)"))
 	<-slow.asked // the proxy looks after a second
@@ -51,5 +50,8 @@ func TestLookingForClientsHoldsNobody(t *testing.T) {
 		t.Errorf("the client got %s", types)
 	}
 	_ = conn.Close()
-	<-over
+	_ = l.Close()
+	if err := <-over; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
 }

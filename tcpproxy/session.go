@@ -29,10 +29,10 @@ type session struct {
 	since    time.Time // when it got its connection
 }
 
-// serveConn runs a session and closes nc; it is the listener's handler.
-func (p *Proxy) serveConn(ctx context.Context, nc net.Conn) {
+// serveConn runs a session and closes c; it is the listener's handler.
+func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutOff) }) // the context of all sessions
-	s := &session{proxy: p, cfg: p.cfg.Load(), client: nc.(*listener.Conn)}
+	s := &session{proxy: p, cfg: p.cfg.Load(), client: c}
 	s.client.Attach(s)
 	defer s.client.Close()
 	defer s.stopWatch()

@@ -190,9 +190,9 @@ func (s *Server) Draining(peer string) bool { return s.sessions.anyDraining(peer
 
 // serveConn makes a session of a connection, or gives it to the session that it
 // resumes; both outlive the call.
-func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
+func (s *Server) serveConn(ctx context.Context, lc *listener.Conn) {
 	cfg := s.cfg.Load()
-	conn, pending, err := nc.(*listener.Conn).Detach()
+	conn, pending, err := lc.Detach()
 	if err != nil {
 		return
 	}
@@ -203,7 +203,7 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	if cfg.TLS != nil {
 		conn = tls.Server(conn, cfg.TLS)
 	}
-	h := &handshake{server: s, cfg: cfg, from: nc.RemoteAddr(), release: func() {}}
+	h := &handshake{server: s, cfg: cfg, from: lc.RemoteAddr(), release: func() {}}
 	mc := cfg.mux(cfg.Listener.Name, s.resume)
 	mc.PSK, mc.PSKs, mc.Authorize = nil, h.keys, h.authorize
 	session, err := mux.Server(ctx, conn, mc)
@@ -228,12 +228,12 @@ func (s *Server) serveConn(ctx context.Context, nc net.Conn) {
 	case errors.Is(err, mux.ErrRefused):
 		reason = listener.ReasonRejected
 	}
-	s.lastRefused.Store(&failure{fmt.Errorf("%s was turned away: %w", nc.RemoteAddr(), err), time.Now()})
+	s.lastRefused.Store(&failure{fmt.Errorf("%s was turned away: %w", lc.RemoteAddr(), err), time.Now()})
 	level := slog.LevelWarn
 	if reason == listener.ReasonProtocol && errors.Is(err, mux.ErrSessionLost) {
 		level = slog.LevelInfo // the peer asked for a session that is over; it makes a new one
 	}
-	s.listener.Report(reason, level, "tunnel: no session with a peer", "peer", clip(h.name), "client", nc.RemoteAddr().String(), "reason", reason, "error", err)
+	s.listener.Report(reason, level, "tunnel: no session with a peer", "peer", clip(h.name), "client", lc.RemoteAddr().String(), "reason", reason, "error", err)
 }
 
 // handshake is a connection whose peer is being authenticated.

@@ -63,7 +63,7 @@ func newQuotes(cfg quoteConfig) (*quotes, error) {
 	return q, err
 }
 
-func (q *quotes) serve(_ context.Context, c net.Conn) {
+func (q *quotes) serve(_ context.Context, c *listener.Conn) {
 	defer func() { _ = c.Close() }()
 	for b := make([]byte, 1); ; {
 		if _, err := c.Read(b); err != nil {
