@@ -1,7 +1,6 @@
 package fiber
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -13,18 +12,12 @@ import (
 //
 //   - A connection of package net supports what its socket does. Its methods that may wait run on a goroutine when a fiber calls
 //     them (see Block), which costs some microseconds. So do those of a connection of unknown kind, such as one of net.Pipe.
-//   - In a connection with the methods ReadParked and WriteParked of package mux's streams, fibers wait by their Parker. Its other
-//     methods must not wait.
 //   - A connection over one of an engine, as its method NetConn tells, is called directly.
 //
-// Of c's own methods CloseWrite, SetLinger, SetKeepAlive, SyscallConn and ReadFrom are used if it has them, and, as streams of package
-// mux have them, Quiet, Ended and PeerClosed together. NetConn of the result is c.
+// Of c's own methods CloseWrite, SetLinger, SetKeepAlive, SyscallConn and ReadFrom are used if it has them. NetConn of the result is c.
 func StreamOf(c net.Conn) Stream {
 	if s, ok := c.(Stream); ok {
 		return s
-	}
-	if p, ok := c.(parking); ok {
-		return &parked{adapted: adapted{Conn: c, direct: true}, conn: p}
 	}
 	return &adapted{Conn: c, direct: below[Stream](c) != nil}
 }
@@ -154,9 +147,6 @@ func (w *adapted) CopyTo(dst net.Conn, moved, spliced func(int)) (readErr, write
 }
 
 func (w *adapted) State() State {
-	if t, ok := w.Conn.(teller); ok {
-		return stateOf(t)
-	}
 	if w.probe == nil {
 		w.probe = newSocketProbe(w)
 	}
@@ -167,29 +157,7 @@ func (w *adapted) Ended() bool { return w.State() == Dead }
 
 // PeerClosed does not use w.probe, which belongs to the caller of State.
 func (w *adapted) PeerClosed() bool {
-	if t, ok := w.Conn.(teller); ok {
-		return t.PeerClosed()
-	}
 	return !newSocketProbe(w).now().Fit()
-}
-
-// teller is a connection without a socket that knows what has arrived on it, such as a stream of package mux.
-type teller interface {
-	Quiet() bool // open, and nothing to read
-	Ended() bool // ended by the peer, or broken, and nothing to read before that
-	PeerClosed() bool
-}
-
-func stateOf(t teller) State {
-	switch {
-	case t.Quiet():
-		return Silent
-	case t.Ended():
-		return Dead
-	case t.PeerClosed():
-		return Closing
-	}
-	return Pending
 }
 
 // socketProbe asks for the state of one socket, again and again.
@@ -219,62 +187,4 @@ func (l *socketProbe) now() State {
 		return Dead
 	}
 	return l.state
-}
-
-// parking is a connection whose callers wait by a Parker.
-type parking interface {
-	net.Conn
-	ReadParked(p []byte, by interface {
-		Park(ctx context.Context) error
-		Unpark()
-	}) (int, error)
-	WriteParked(p []byte, by interface {
-		Park(ctx context.Context) error
-		Unpark()
-	}) (int, error)
-}
-
-// parked adapts a parking.
-type parked struct {
-	adapted
-	conn   parking
-	rd, wr atomic.Pointer[Parker] // of the fiber that read, or wrote, last
-}
-
-func (w *parked) Read(p []byte) (n int, err error) {
-	by := parkerOf(&w.rd)
-	if by == nil {
-		return w.conn.Read(p)
-	}
-	n, err = w.conn.ReadParked(p, by)
-	w.rd.Store(by)
-	return n, err
-}
-
-func (w *parked) Write(p []byte) (n int, err error) {
-	by := parkerOf(&w.wr)
-	if by == nil {
-		return w.conn.Write(p)
-	}
-	n, err = w.conn.WriteParked(p, by)
-	w.wr.Store(by)
-	return n, err
-}
-
-// ReadFrom writes as Write does.
-func (w *parked) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{w}, r) }
-
-func (w *parked) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr error) {
-	return Copy(w, dst, moved)
-}
-
-// parkerOf takes the caller's Parker from the place where it was kept, or makes one; nil on a goroutine.
-func parkerOf(place *atomic.Pointer[Parker]) *Parker {
-	if !onFiber() {
-		return nil
-	}
-	if p := place.Swap(nil); p != nil && p.mine() {
-		return p
-	}
-	return NewParker()
 }

@@ -31,7 +31,7 @@ func TestStreamOfWaitsElsewhere(t *testing.T) {
 			if _, err := io.ReadFull(b, got); err != nil || string(got) != "over there" {
 				t.Errorf("read %q, %v", got, err)
 			}
-			if err := b.(interface{ CloseWrite() error }).CloseWrite(); !errors.Is(err, errors.ErrUnsupported) {
+			if err := b.CloseWrite(); !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("half close of a pipe: %v", err)
 			}
 			_ = b.Close()
@@ -53,53 +53,46 @@ func TestStreamOfLeavesTheEnginesOwn(t *testing.T) {
 	})
 }
 
-// parkable is a pipe that lets its callers park.
-type parkable struct{ net.Conn }
-
-type parks = interface {
-	Park(ctx context.Context) error
-	Unpark()
+// parkable is a pipe whose fibers wait by a Parker.
+type parkable struct {
+	net.Conn
+	rd, wr fiber.ParkerSlot
 }
 
-func (p parkable) ReadParked(b []byte, by parks) (n int, err error) {
-	p.elsewhere(by, func() { n, err = p.Read(b) })
-	return n, err
-}
+func (p *parkable) Read(b []byte) (int, error)  { return elsewhere(&p.rd, p.Conn.Read, b) }
+func (p *parkable) Write(b []byte) (int, error) { return elsewhere(&p.wr, p.Conn.Write, b) }
 
-func (p parkable) WriteParked(b []byte, by parks) (n int, err error) {
-	p.elsewhere(by, func() { n, err = p.Write(b) })
-	return n, err
-}
-
-func (parkable) elsewhere(by parks, fn func()) {
+// elsewhere runs op on a goroutine for a fiber.
+func elsewhere(slot *fiber.ParkerSlot, op func([]byte) (int, error), b []byte) (n int, err error) {
+	by := slot.Take()
+	if by == nil {
+		return op(b)
+	}
+	defer slot.Keep(by)
 	done := make(chan struct{})
 	go func() {
-		fn()
+		n, err = op(b)
 		close(done)
 		by.Unpark()
 	}()
 	for {
 		select {
 		case <-done:
-			return
+			return n, err
 		default:
 			_ = by.Park(context.Background())
 		}
 	}
 }
 
-// A connection that lets its callers park is given each fiber's own Parker, also when several
-// use it at a time, and none on goroutines.
-func TestStreamOfParks(t *testing.T) {
+// A ParkerSlot gives each fiber its own Parker, also when several use a connection at a time, and none on goroutines.
+func TestParkerSlot(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")
 		defer c.Close()
 		defer s.Close()
 		near, far := net.Pipe()
-		a, b := fiber.StreamOf(parkable{near}), fiber.StreamOf(parkable{far})
-		if fiber.StreamOf(a) != a {
-			t.Error("a wrapped connection was wrapped again")
-		}
+		a, b := &parkable{Conn: near}, &parkable{Conn: far}
 		var all fiber.Group
 		for range 4 {
 			fiber.Spawn(c, func() { _, _ = io.Copy(a, struct{ io.Reader }{a}) })
@@ -122,9 +115,6 @@ func TestStreamOfParks(t *testing.T) {
 		}
 		if _, err := b.Read(make([]byte, 1)); err != nil {
 			t.Error(err)
-		}
-		if err := b.(interface{ CloseWrite() error }).CloseWrite(); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("half close of a pipe: %v", err)
 		}
 		_, _ = a.Close(), b.Close()
 	})

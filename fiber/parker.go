@@ -3,6 +3,7 @@ package fiber
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // Parker lets a fiber wait, without holding its loop, until a goroutine or fiber calls Unpark; it is a
@@ -172,3 +173,22 @@ func (p *Parker) wake() {
 	}
 	p.fiber.loop.wake(p.fiber)
 }
+
+// ParkerSlot keeps a Parker between two waits, for a Stream whose methods wait for something that is no socket. It serves one direction
+// of the connection. The zero value is empty; any goroutine or fiber may use it.
+type ParkerSlot struct{ kept atomic.Pointer[Parker] }
+
+// Take returns a Parker of the calling fiber, the kept one if that is the fiber's; nil on a goroutine. The caller gives it back with Keep
+// once it has waited.
+func (s *ParkerSlot) Take() *Parker {
+	if !onFiber() {
+		return nil
+	}
+	if p := s.kept.Swap(nil); p != nil && p.mine() {
+		return p
+	}
+	return NewParker()
+}
+
+// Keep stores what Take returned, for the next call by the same fiber.
+func (s *ParkerSlot) Keep(p *Parker) { s.kept.Store(p) }

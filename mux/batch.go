@@ -87,7 +87,7 @@ type waiter struct {
 	ready chan struct{} // capacity 1
 	next  *waiter
 	at    *link  // not nil: it waits by reading from this link
-	by    Parker // not nil: it waits by Park, and not by ready
+	by    parker // not nil: it waits by Park, and not by ready
 
 	// For a receiver that reads by itself and has its own memory for a message.
 	into   []byte

@@ -149,9 +149,9 @@
 // A session has goroutines of its own, also if its callers are fibers (package
 // fiber). It detaches an engine's connection from its loop before the handshake,
 // because each read and write would be a trip to the loop; make TLS over the
-// connection that its Detach returns. On a fiber use fiber.StreamOf of a Stream,
-// which waits by ReadParked and WriteParked, and call everything else that may wait,
-// such as Client and Server, in fiber.Block.
+// connection that its Detach returns. A Stream is a fiber.Stream: fibers read and
+// write it as they do a socket. On a fiber call everything else that may wait, such
+// as Client and Server, in fiber.Block.
 //
 // The wire format is package mux/frame; the protocol is docs/mux-protocol.md.
 package mux

@@ -288,3 +288,7 @@ func LoseAfter(s *Session, last uint64, f func()) bool {
 	}
 	return true
 }
+
+// ReadBy and WriteBy are Read and Write for a caller that waits by a parker.
+func (t *Stream) ReadBy(p []byte, by parker) (int, error)  { return t.read(p, by) }
+func (t *Stream) WriteBy(p []byte, by parker) (int, error) { return t.write(p, by) }

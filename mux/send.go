@@ -40,7 +40,7 @@ func (s *Session) sendable(ch *channel) error {
 
 // send puts data on the wire as one message or piece of a stream. sent counts
 // the bytes that went into frames. dl and by may be nil. mu is held.
-func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadline, by Parker) (sent int, err error) {
+func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadline, by parker) (sent int, err error) {
 	patient := dl == nil && ctx.Done() == nil
 	if s.core.push(ch, data) {
 		if !s.stream() {

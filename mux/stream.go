@@ -7,19 +7,25 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // Stream carries bytes, both ways. It is a net.Conn, with CloseWrite as TCP has
-// it. All methods may be called from any goroutine; a Write is not mixed with
-// others.
+// it, and a fiber.Stream: fibers that read or write wait without holding their
+// loop. All methods may be called from any goroutine or fiber; a Write is not
+// mixed with others.
 type Stream struct {
+	fiber.NoLoop
 	s      *Session
 	ch     *channel
 	rd, wr deadline
 	breaks atomic.Bool // Close resets the stream
+
+	reader, writer fiber.ParkerSlot
 }
 
-var _ net.Conn = (*Stream)(nil)
+var _ fiber.Stream = (*Stream)(nil)
 
 func newStream(s *Session, ch *channel) *Stream { return &Stream{s: s, ch: ch} }
 
@@ -40,18 +46,25 @@ func (t *Stream) WaitAccepted(ctx context.Context) error { return t.s.waitAccept
 
 // Read reads what there is, waiting for the first byte. The end is io.EOF after
 // the other side's CloseWrite or Close.
-func (t *Stream) Read(p []byte) (int, error) { return t.ReadParked(p, nil) }
+func (t *Stream) Read(p []byte) (int, error) {
+	by := t.reader.Take()
+	if by == nil {
+		return t.read(p, nil)
+	}
+	n, err := t.read(p, by)
+	t.reader.Keep(by)
+	return n, err
+}
 
-// Parker is how a caller waits that must not block its thread, such as a fiber (package
-// fiber has one): Park returns when Unpark has been called, be it before, or ctx ends.
-// One call at a time may use it; to return without cause does no harm.
-type Parker = interface {
+// parker is how a fiber waits: Park returns when Unpark has been called, be it before,
+// or ctx ends. One call at a time may use it; to return without cause does no harm.
+type parker interface {
 	Park(ctx context.Context) error
 	Unpark()
 }
 
-// ReadParked is Read for a caller that waits by a Parker; nil is Read.
-func (t *Stream) ReadParked(p []byte, by Parker) (int, error) {
+// read is Read for a caller that waits by a parker, nil for a goroutine.
+func (t *Stream) read(p []byte, by parker) (int, error) {
 	s, ch := t.s, t.ch
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,20 +85,24 @@ func (t *Stream) ReadParked(p []byte, by Parker) (int, error) {
 	return n, nil
 }
 
-// Quiet reports that a Read would wait: the stream is open, and neither bytes nor the end have arrived.
-// An idle stream in a pool that is not quiet must not be used any more.
-func (t *Stream) Quiet() bool {
+// State implements fiber.Stream. An idle stream in a pool that is not Silent must not be used any more.
+func (t *Stream) State() fiber.State {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	return t.ch.ready.head == nil && !t.peerClosed()
+	unread, closed := t.ch.ready.head != nil, t.peerClosed()
+	switch {
+	case unread && closed:
+		return fiber.Closing
+	case unread:
+		return fiber.Pending
+	case closed:
+		return fiber.Dead
+	}
+	return fiber.Silent
 }
 
 // Ended reports that only the end is left to read: the other side's, this side's Close, or the loss of the session.
-func (t *Stream) Ended() bool {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	return t.ch.ready.head == nil && t.peerClosed()
-}
+func (t *Stream) Ended() bool { return t.State() == fiber.Dead }
 
 // PeerClosed is Ended, also while data before the end is unread.
 func (t *Stream) PeerClosed() bool {
@@ -94,10 +111,18 @@ func (t *Stream) PeerClosed() bool {
 	return t.peerClosed()
 }
 
+// CopyTo implements fiber.Stream, by reading and writing.
+func (t *Stream) CopyTo(dst net.Conn, moved, _ func(n int)) (readErr, writeErr error) {
+	return fiber.Copy(t, dst, moved)
+}
+
+// Detach returns the stream itself, which lives on no loop.
+func (t *Stream) Detach() (conn net.Conn, ahead []byte, err error) { return t, nil, nil }
+
 func (t *Stream) peerClosed() bool { return t.ch.recvErr != nil || t.s.core.err != nil || t.ch.closed }
 
 // awaitBytes waits for at least one byte. mu is held, and given up while waiting.
-func (t *Stream) awaitBytes(p []byte, by Parker) (n int, err error) {
+func (t *Stream) awaitBytes(p []byte, by parker) (n int, err error) {
 	s, ch := t.s, t.ch
 	w, alarm := s.newWaiter(), s.newWaiter()
 	own := alarm.ready
@@ -167,10 +192,18 @@ func (c *core) readStream(ch *channel, p []byte) (n int) {
 
 // Write sends p. It returns when p is in the connection's hands or copied, and
 // waits for credit when the reader is slow. On an error n bytes were handed over.
-func (t *Stream) Write(p []byte) (n int, err error) { return t.WriteParked(p, nil) }
+func (t *Stream) Write(p []byte) (n int, err error) {
+	by := t.writer.Take()
+	if by == nil {
+		return t.write(p, nil)
+	}
+	n, err = t.write(p, by)
+	t.writer.Keep(by)
+	return n, err
+}
 
-// WriteParked is Write for a caller that waits by a Parker; nil is Write.
-func (t *Stream) WriteParked(p []byte, by Parker) (n int, err error) {
+// write is Write for a caller that waits by a parker, nil for a goroutine.
+func (t *Stream) write(p []byte, by parker) (n int, err error) {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 package mux_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/mux"
 )
@@ -39,8 +41,8 @@ func TestStreamIsANetConn(t *testing.T) {
 // parked is a stream whose callers wait by a Parker of their own.
 type parked struct{ *mux.Stream }
 
-func (p parked) Read(b []byte) (int, error)  { return p.ReadParked(b, make(parker, 1)) }
-func (p parked) Write(b []byte) (int, error) { return p.WriteParked(b, make(parker, 1)) }
+func (p parked) Read(b []byte) (int, error)  { return p.ReadBy(b, make(parker, 1)) }
+func (p parked) Write(b []byte) (int, error) { return p.WriteBy(b, make(parker, 1)) }
 
 type parker chan struct{}
 
@@ -83,7 +85,56 @@ func TestParkedStreamIsANetConn(t *testing.T) {
 	}
 }
 
-// TestStateOfAStream: what Quiet, Ended and PeerClosed tell while a stream lives and ends.
+// TestStreamOnFibers: both ends are used by fibers of one loop, which would wait for each other if one held the loop. The window is small, so
+// that writers wait, too.
+func TestStreamOnFibers(t *testing.T) {
+	for _, kind := range []fiber.Kind{fiber.Auto, fiber.Epoll, fiber.Goroutine} {
+		e, err := fiber.New(fiber.Config{Engine: kind, Loops: 1})
+		if err != nil {
+			t.Logf("without %s: %v", kind, err) // epoll is Linux's
+			continue
+		}
+		c, s := sessions(t, "tcp", mux.Config{ChannelWindow: 8 << 10}, mux.Config{ChannelWindow: 8 << 10})
+		here, err := c.OpenStream(bg, "fibers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, err := s.AcceptStream(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := bytes.Repeat([]byte("0123456789abcdef"), 16<<10)
+		var all fiber.Group
+		all.Add(3)
+		e.Go(func() {
+			defer all.Done()
+			if readErr, writeErr := there.CopyTo(there, func(int) {}, nil); readErr != io.EOF || writeErr != nil {
+				t.Errorf("%s: the echo ended with %v, %v", kind, readErr, writeErr)
+			}
+			_ = there.CloseWrite()
+		})
+		e.Go(func() {
+			defer all.Done()
+			if _, err := here.Write(sent); err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+			_ = here.CloseWrite()
+		})
+		e.Go(func() {
+			defer all.Done()
+			if got, err := io.ReadAll(here); err != nil || !bytes.Equal(got, sent) {
+				t.Errorf("%s: %d bytes came back, %v, not the %d that were sent", kind, len(got), err, len(sent))
+			}
+		})
+		all.Wait()
+		_, _ = here.Close(), there.Close()
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestStateOfAStream: what State, Ended and PeerClosed tell while a stream lives and ends.
 func TestStateOfAStream(t *testing.T) {
 	for name, end := range map[string]func(*mux.Stream){
 		"half closed": func(s *mux.Stream) { s.CloseWrite() },
@@ -101,18 +152,18 @@ func TestStateOfAStream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			is := func(quiet, ended, closed bool) bool {
-				return a.Quiet() == quiet && a.Ended() == ended && a.PeerClosed() == closed
+			is := func(state fiber.State) bool {
+				return a.State() == state && a.Ended() == (state == fiber.Dead) && a.PeerClosed() == !state.Fit()
 			}
-			if !is(true, false, false) {
+			if !is(fiber.Silent) {
 				t.Error("a new stream is not quiet, or has ended")
 			}
 			b.Write([]byte("220 ready"))
-			conntest.Eventually(t, "bytes", func() bool { return is(false, false, false) })
+			conntest.Eventually(t, "bytes", func() bool { return is(fiber.Pending) })
 			end(b)
-			conntest.Eventually(t, "the end behind them", func() bool { return is(false, false, true) || name == "reset" && a.Ended() })
+			conntest.Eventually(t, "the end behind them", func() bool { return is(fiber.Closing) || name == "reset" && a.Ended() })
 			got, _ := io.ReadAll(a)
-			if !is(false, true, true) || name != "reset" && string(got) != "220 ready" {
+			if !is(fiber.Dead) || name != "reset" && string(got) != "220 ready" {
 				t.Errorf("after %q the end is not all there is to read", got)
 			}
 		})

@@ -8,35 +8,33 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/mux"
 )
 
 // Conn is a connection through a tunnel, as the side that asked for it has it. It
-// is a net.Conn, with CloseWrite as TCP has it. Its methods may be called from any
-// goroutine, but Read by one at a time until the first has returned; on a fiber use
-// fiber.StreamOf it.
+// is a net.Conn, with CloseWrite as TCP has it, and a fiber.Stream. Its methods may
+// be called from any goroutine or fiber, but Read by one at a time until the first
+// has returned.
 type Conn struct {
+	fiber.NoLoop
 	st      *mux.Stream
 	tunnel  string
 	reached atomic.Bool // the target was; the byte that says so is read
 	abort   atomic.Bool // Close is a reset
 }
 
-var _ net.Conn = (*Conn)(nil)
+var _ fiber.Stream = (*Conn)(nil)
 
 // Read reads what the target sends. The first one tells whether it was reached:
 // the error wraps ErrRefused, ErrUnreachable or ErrBusy if it was not. io.EOF is the
 // target's end; one that broke the connection gives ErrBroken.
-func (c *Conn) Read(p []byte) (int, error) { return c.ReadParked(p, nil) }
-
-// ReadParked is Read for a caller that waits by a Parker, as fiber.StreamOf makes fibers do; nil is
-// Read.
-func (c *Conn) ReadParked(p []byte, by mux.Parker) (int, error) {
+func (c *Conn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	for {
-		n, err := c.st.ReadParked(p, by)
+		n, err := c.st.Read(p)
 		if err != nil {
 			return 0, c.error(err)
 		}
@@ -72,11 +70,8 @@ func (c *Conn) await(ctx context.Context) error {
 
 // Write sends p to the target; what is written before the target is reached waits
 // for it.
-func (c *Conn) Write(p []byte) (int, error) { return c.WriteParked(p, nil) }
-
-// WriteParked is Write for a caller that waits by a Parker; nil is Write.
-func (c *Conn) WriteParked(p []byte, by mux.Parker) (int, error) {
-	n, err := c.st.WriteParked(p, by)
+func (c *Conn) Write(p []byte) (int, error) {
+	n, err := c.st.Write(p)
 	if err != nil {
 		err = c.error(err)
 	}
@@ -132,14 +127,23 @@ func (c *Conn) error(err error) error {
 	return &Error{Tunnel: c.tunnel, Target: c.st.Name(), Err: err}
 }
 
-// Quiet reports that nothing unread has arrived, neither bytes nor the end. Before the first Read, which tells whether the target was
-// reached (see Open), it reports that the connection has not ended.
-func (c *Conn) Quiet() bool {
-	if !c.reached.Load() {
-		return !c.st.PeerClosed()
+// State implements fiber.Stream. Before the first Read, which tells whether the target was reached (see Open), what has arrived does not
+// count: the connection is Silent unless it has ended.
+func (c *Conn) State() fiber.State {
+	state := c.st.State()
+	if state == fiber.Pending && !c.reached.Load() {
+		return fiber.Silent
 	}
-	return c.st.Quiet()
+	return state
 }
+
+// CopyTo implements fiber.Stream, by reading and writing.
+func (c *Conn) CopyTo(dst net.Conn, moved, _ func(n int)) (readErr, writeErr error) {
+	return fiber.Copy(c, dst, moved)
+}
+
+// Detach returns the connection itself, which lives on no loop.
+func (c *Conn) Detach() (conn net.Conn, ahead []byte, err error) { return c, nil, nil }
 
 // Ended reports that the target, or the tunnel, has ended the connection, and that nothing before that is unread, not even the byte
 // that says that the target was reached.

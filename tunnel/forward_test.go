@@ -273,7 +273,7 @@ func TestReconnect(t *testing.T) {
 }
 
 // What arrives on a connection that nobody reads is seen, be it bytes or the end.
-func TestQuiet(t *testing.T) {
+func TestState(t *testing.T) {
 	speak, leave := make(chan struct{}), make(chan struct{})
 	target := conntest.Serve(t, func(c *net.TCPConn) {
 		<-speak
@@ -286,19 +286,19 @@ func TestQuiet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if !c.Quiet() {
+	if c.State() != fiber.Silent {
 		t.Error("nothing was sent")
 	}
 	close(speak)
-	conntest.Eventually(t, "a byte", func() bool { return !c.Quiet() })
+	conntest.Eventually(t, "a byte", func() bool { return c.State() != fiber.Silent })
 	if _, err := c.Read(make([]byte, 2)); err != nil {
 		t.Fatal(err)
 	}
-	if !c.Quiet() {
+	if c.State() != fiber.Silent {
 		t.Error("everything was read")
 	}
 	close(leave)
-	conntest.Eventually(t, "the end", func() bool { return !c.Quiet() })
+	conntest.Eventually(t, "the end", func() bool { return c.State() != fiber.Silent })
 }
 
 func open(t testing.TB, e *ends, target string) *tunnel.Conn {
@@ -445,7 +445,7 @@ func TestStateOfAConn(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			look := fiber.StreamOf(c)
+			var look fiber.Stream = c
 			if state := look.State(); state != fiber.Silent && state != fiber.Pending {
 				t.Errorf("an open connection is %v", state)
 			}
@@ -466,6 +466,6 @@ func TestStateOfAConn(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		conntest.Eventually(t, "the end", func() bool { return fiber.StreamOf(c).State() == fiber.Dead })
+		conntest.Eventually(t, "the end", func() bool { return c.State() == fiber.Dead })
 	})
 }

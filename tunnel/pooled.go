@@ -10,12 +10,11 @@ import (
 
 // Pooled adapts a connection for a pool: once its session is drained or lost, its State is Dead, so that the pool closes it when it
 // is idle, and Read fails, so that nobody waits for more. c must not be used in another way from then on.
-func Pooled(c *Conn) fiber.Stream { return &pooled{Stream: fiber.StreamOf(c), inner: c} }
+func Pooled(c *Conn) fiber.Stream { return &pooled{Conn: c} }
 
 // pooled is what Pooled returns.
 type pooled struct {
-	fiber.Stream
-	inner    *Conn
+	*Conn
 	draining atomic.Bool
 }
 
@@ -23,11 +22,11 @@ var errDraining = fmt.Errorf("the tunnel drains: %w", net.ErrClosed)
 
 // State implements fiber.Stream.
 func (c *pooled) State() fiber.State {
-	if c.inner.Draining() {
+	if c.Draining() {
 		c.draining.Store(true)
 		return fiber.Dead
 	}
-	return c.Stream.State()
+	return c.Conn.State()
 }
 
 // Read implements net.Conn.
@@ -35,5 +34,10 @@ func (c *pooled) Read(p []byte) (int, error) {
 	if c.draining.Load() {
 		return 0, errDraining
 	}
-	return c.Stream.Read(p)
+	return c.Conn.Read(p)
+}
+
+// CopyTo implements fiber.Stream.
+func (c *pooled) CopyTo(dst net.Conn, moved, _ func(n int)) (readErr, writeErr error) {
+	return fiber.Copy(c, dst, moved)
 }
