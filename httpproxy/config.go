@@ -118,6 +118,8 @@ type Route struct {
 	StrictBackend bool
 	// Retries says which failed requests are sent again.
 	Retries Retries
+	// Affinity says which requests go to the same endpoint; the zero value: by the upstream's balance alone.
+	Affinity Affinity
 }
 
 // Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. It does not change c.
@@ -164,6 +166,9 @@ func (r Route) verify() error {
 		return errors.New("negative timeout")
 	}
 	if err := r.Retries.verify(); err != nil {
+		return err
+	}
+	if err := r.Affinity.verify(); err != nil {
 		return err
 	}
 	return r.verifyMatch()

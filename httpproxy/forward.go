@@ -40,6 +40,8 @@ type exchange struct {
 	tries    int            // that have failed, but for stale connections
 	first    time.Time      // when the first of them was sent; zero = none has failed that was sent
 	avoid    []string       // endpoints at which it has failed
+	peeked   bool           // findBond has seen the body
+	bond     bond           // which requests it has an endpoint in common with
 	id       []byte         // the request's; in idBuf or in the head
 	idBuf    [20]byte       //
 	body     int64          // bytes of body that are in the client's buffer, or being uploaded
@@ -117,6 +119,9 @@ func (s *session) serve(size int) bool {
 		x.until = s.now.Add(d)
 	}
 	s.note(path)
+	if x.target.affinity != nil && !x.peeked {
+		s.findBond(nil)
+	}
 	x.close = s.ends()
 	s.identify()
 	s.lookForBody()
@@ -334,11 +339,14 @@ func (s *session) acquire() error {
 // lease leases a connection of an endpoint at which the request has not failed, if there is one.
 func (s *session) lease(ctx context.Context) (upstream.Lease[*httppool.Conn], error) {
 	x := &s.ex
-	u, connect := x.target.route.Upstream, x.target.retries.connect
-	if len(x.avoid) == 0 && connect {
+	u, connect, maxLoad := x.target.route.Upstream, x.target.retries.connect, 0
+	if a := x.target.affinity; a != nil {
+		maxLoad = a.maxLoad
+	}
+	if len(x.avoid) == 0 && connect && maxLoad == 0 {
 		return u.AcquireKey(ctx, s.key())
 	}
-	return u.AcquireNarrow(ctx, s.key(), upstream.Narrow{Avoid: x.avoid, One: !connect})
+	return u.AcquireNarrow(ctx, s.key(), upstream.Narrow{Avoid: x.avoid, One: !connect, MaxLoad: maxLoad})
 }
 
 // hold takes a lease over whose connection is alive.

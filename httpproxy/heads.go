@@ -48,8 +48,12 @@ func (s *session) trusted() bool {
 	return false
 }
 
-// key is what ring hashing goes by: the client's address as the server is told it.
+// key is what ring hashing goes by: what the route's Affinity says, "" where the request lacks it; else the client's address as the server is
+// told it. It is valid for as long as the exchange lasts.
 func (s *session) key() string {
+	if b := &s.ex.bond; s.ex.target.affinity != nil {
+		return view(b.hash[:b.size()])
+	}
 	if s.trusted() {
 		for i := range s.req.Fields {
 			if f := &s.req.Fields[i]; f.Known == httpwire.XForwardedFor {
@@ -296,6 +300,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	if r.Status < 200 {
 		return append(dst, crlf...)
 	}
+	dst = s.appendSetCookie(dst)
 	if !r.HasDate {
 		dst = append(dst, dateField(s.now)...)
 	}

@@ -82,6 +82,10 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 	}
 	path, _, _ = s.path() // the buffer may be another
 	x.finding = t.find(&s.req, path, p)
+	if x.target != nil {
+		x.peeked = true
+		s.findBond(p)
+	}
 	switch {
 	case p.verdict == jsonfield.Ambiguous:
 		return http.StatusBadRequest, listener.ReasonProtocol, "the body has a field that routes look at twice"
@@ -125,7 +129,7 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 		switch {
 		case err != nil:
 			return http.StatusBadRequest, listener.ReasonProtocol, "the body's framing is malformed"
-		case p.verdict != jsonfield.More || p.whole || p.beyond:
+		case p.verdict != jsonfield.More || p.whole || p.beyond || p.scanner.Enough():
 			return 0, "", ""
 		case s.expects() && !x.told && len(s.client.bytes()) == x.size:
 			x.told = true

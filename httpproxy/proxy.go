@@ -77,7 +77,7 @@ func New(cfg Config) (*Proxy, error) {
 func (p *Proxy) newTable(cfg Config) *table {
 	p.tables.Lock()
 	defer p.tables.Unlock()
-	fields := bodyFields(cfg.Routes)
+	fields, lengths := bodyFields(cfg.Routes), promptLengths(cfg.Routes)
 	t := newTable(cfg.Routes, func(r Route) *target {
 		strip := 0
 		if r.StripPrefix {
@@ -94,7 +94,8 @@ func (p *Proxy) newTable(cfg Config) *table {
 		cell := p.traffic.Cell(r.label(), name)
 		return &target{
 			path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), groups: groupsOf(r, fields),
-			route: r, name: name, strip: strip,
+			affinity: newAffinity(r.Affinity, lengths),
+			route:    r, name: name, strip: strip,
 			traffic: cell, retries: newRetryPolicy(r.Retries), budget: p.budgetOf(name, cell),
 			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
 			idle:     max(cmp.Or(r.IdleTimeout, DefaultIdleTimeout), 0),
@@ -102,8 +103,9 @@ func (p *Proxy) newTable(cfg Config) *table {
 		}
 	})
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
-	if len(fields) > 0 {
-		t.plan, _ = jsonfield.NewPlan(fields) // Verify has, too
+	if len(fields)+len(lengths) > 0 {
+		plan, _ := jsonfield.NewPlan(fields) // Verify has, too
+		t.plan = plan.WithPrompts(lengths)
 	}
 	return t
 }

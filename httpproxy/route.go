@@ -35,6 +35,7 @@ type target struct {
 	expression     *regexp.Regexp // of PathRegexp
 	when           *conditions    // nil = none
 	groups         []group        // what the upstream serves
+	affinity       *affinity      // nil = none
 	set            []*target      // all that differ from this one in groups and upstream only; nil = it has no groups
 	route          Route
 	name           string // of the upstream
@@ -136,7 +137,7 @@ func (f *finding) among(targets []*target, r *httpwire.Request, path string, bod
 		if !tg.takes(path) || tg.when != nil && !tg.when.hold(r) {
 			continue
 		}
-		if tg.set == nil && (tg.when == nil || len(tg.when.body) == 0) {
+		if tg.set == nil && (tg.when == nil || len(tg.when.body) == 0) && (body != nil || !tg.affinity.readsBody() || r.Length == 0) {
 			f.target = tg
 			return true
 		}

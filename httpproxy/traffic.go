@@ -3,6 +3,7 @@ package httpproxy
 import (
 	"cmp"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/headpond/headpond/traffic"
@@ -15,7 +16,11 @@ const statusClasses = 6
 const (
 	retriesOf      = statusClasses // the first of one for each retryCause
 	retriesRefused = retriesOf + int(retryCauses)
-	routeCounts    = retriesRefused + 1
+
+	affinityKnown   = retriesRefused + 1 // of requests to a route with Affinity: those that have a key,
+	affinitySet     = affinityKnown + 1  // get one with the answer,
+	affinityMissing = affinitySet + 1    // have none
+	routeCounts     = affinityMissing + 1
 )
 
 // Timings of a route. An endpoint has the first one.
@@ -34,8 +39,8 @@ var routeTraffic = &traffic.Schema{
 	Labels: []string{"route", "upstream"}, Limit: maxRoutes, Counts: routeCounts, Timings: routeTimings,
 	Views: []traffic.View{{
 		Labels: []string{"route", "upstream"},
-		Counters: append(byStatus("http_requests_total",
-			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."), retryCounters()...),
+		Counters: slices.Concat(byStatus("http_requests_total",
+			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."), retryCounters(), affinityCounters()),
 		Histograms: []traffic.Timer{
 			{Name: "http_request_seconds", Help: "Time from a request's head to the end of the response.", Read: traffic.Time(requestTime)},
 			{Name: "http_request_wait_seconds", Help: "The part of it until the request was sent to an upstream.", Read: traffic.Time(waitTime)},
@@ -101,6 +106,16 @@ func retryCounters() []traffic.Counter {
 		Name: "http_retries_refused_total", Help: "Requests that would have been sent again, had the budget for retries allowed it.",
 		Read: traffic.Count(retriesRefused),
 	})
+}
+
+func affinityCounters() (list []traffic.Counter) {
+	for i, name := range []string{"found", "set", "missing"} {
+		list = append(list, traffic.Counter{
+			Name: "http_affinity_total", Help: "Requests to a route with affinity: whether they have the key, get it with the answer (a cookie), or lack it.",
+			Label: "key", Value: name, Read: traffic.Count(affinityKnown + i), Sparse: true,
+		})
+	}
+	return list
 }
 
 // measure counts the request that has ended.

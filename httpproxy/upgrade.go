@@ -80,7 +80,7 @@ func (s *session) appendSwitching(dst, to []byte) []byte {
 			dst = appendField(dst, f)
 		}
 	}
-	return append(dst, crlf...)
+	return append(s.appendSetCookie(dst), crlf...)
 }
 
 // tunnel carries bytes both ways between the ends of an upgraded connection. The direction from the client has a fiber of its own.

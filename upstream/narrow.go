@@ -11,12 +11,16 @@ type Narrow struct {
 	Avoid []string
 	// One: if the endpoint that is chosen cannot open a connection, no other is tried.
 	One bool
+	// MaxLoad keeps a key of RingHash from overloading its endpoint: one that would have more leases (callers that wait for one included) than
+	// MaxLoad percent of its share of all leases, by weight and rounded up, is passed over for the next one on the ring. 0 = no limit, at least
+	// 100 otherwise. The choice after a failure does not heed it.
+	MaxLoad int
 }
 
 // AcquireNarrow is AcquireKey with a choice among fewer endpoints, for work that
 // has failed at some of them. Avoid is not kept.
 func (u *Upstream[T]) AcquireNarrow(ctx context.Context, key string, n Narrow) (Lease[T], error) {
-	e := u.set.Load().pickAvoiding(key, n.Avoid)
+	e := u.set.Load().pickAvoiding(key, n)
 	if e == nil {
 		var err error
 		if e, err = u.pickFirst(ctx, key); err != nil {
@@ -40,15 +44,19 @@ func (u *Upstream[T]) Others(addresses []string) bool {
 	})
 }
 
-// pickAvoiding is pick with a preference for endpoints that do not have one of
-// these addresses: those that are in, or when every endpoint is out, any.
-func (s *set[T]) pickAvoiding(key string, addresses []string) *endpoint[T] {
-	if len(addresses) == 0 {
+// pickAvoiding is pick with a preference for endpoints that n does not avoid:
+// those that are in, or when every endpoint is out, any.
+func (s *set[T]) pickAvoiding(key string, n Narrow) *endpoint[T] {
+	switch {
+	case len(n.Avoid) > 0:
+	case n.MaxLoad > 0 && s.hashes(key) && len(s.in.list) > 1:
+		return s.pickBounded(key, n.MaxLoad)
+	default:
 		return s.pick(key)
 	}
 	var not []*endpoint[T]
 	for _, e := range s.all {
-		if !s.failOpen && !e.usable.Load() || slices.Contains(addresses, e.addr) {
+		if !s.failOpen && !e.usable.Load() || slices.Contains(n.Avoid, e.addr) {
 			not = append(not, e)
 		}
 	}
@@ -57,3 +65,25 @@ func (s *set[T]) pickAvoiding(key string, addresses []string) *endpoint[T] {
 	}
 	return s.pick(key)
 }
+
+// pickBounded is pick on the ring with a bound on the load of each endpoint, see
+// Narrow.MaxLoad. As loads change meanwhile, all may seem to be beyond it; then
+// the key's own endpoint is chosen.
+func (s *set[T]) pickBounded(key string, maxLoad int) *endpoint[T] {
+	all, weights := int64(1), int64(0) // with the lease that is asked for
+	for _, e := range s.in.list {
+		all += e.load.Load()
+		weights += int64(e.weight())
+	}
+	i := s.ring.lookup(key, func(i int) bool {
+		e := s.all[i]
+		return !s.chosen[i] || e.load.Load()+1 > leastAbove(all*int64(e.weight())*int64(maxLoad), weights*100)
+	})
+	if i < 0 {
+		return s.onRing(key, s.chosen)
+	}
+	return s.all[i]
+}
+
+// leastAbove is a divided by b, rounded up.
+func leastAbove(a, b int64) int64 { return (a + b - 1) / b }

@@ -84,3 +84,58 @@ func TestOneEndpoint(t *testing.T) {
 		t.Errorf("without endpoints: %v", err)
 	}
 }
+
+// TestMaxLoad: a key whose endpoint has its share of leases goes on to the next one on the ring, and back when there is room. Other keys stay.
+func TestMaxLoad(t *testing.T) {
+	weights := map[string]int{"a:1": 1, "b:1": 2, "c:1": 3}
+	cfg := newBackends().config("a:1", "b:1", "c:1")
+	cfg.Balance, cfg.Limits.MaxSize = upstream.RingHash, 100
+	for i := range cfg.Endpoints {
+		cfg.Endpoints[i].Weight = weights[cfg.Endpoints[i].Address]
+	}
+	u := start(t, cfg)
+	take := func(maxLoad int) upstream.Lease[*conn] {
+		t.Helper()
+		l, err := u.AcquireNarrow(t.Context(), "hot", upstream.Narrow{MaxLoad: maxLoad})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := take(150)
+	home := first.Endpoint()
+	first.Release()
+	for _, maxLoad := range []int{100, 150} {
+		var leases []upstream.Lease[*conn]
+		held, spilled := map[string]int{}, 0
+		for all := 1; all <= 60; all++ {
+			l := take(maxLoad)
+			leases = append(leases, l)
+			held[l.Endpoint()]++
+			if most := (all*weights[l.Endpoint()]*maxLoad + 599) / 600; held[l.Endpoint()] > most {
+				t.Fatalf("%d %%: %d of %d leases at %s, which may have %d", maxLoad, held[l.Endpoint()], all, l.Endpoint(), most)
+			}
+			if l.Endpoint() != home {
+				spilled++
+			}
+		}
+		if held[home] == 0 || spilled == 0 {
+			t.Errorf("%d %%: %v, and home is %s", maxLoad, held, home)
+		}
+		for _, l := range leases {
+			l.Release()
+		}
+		l := take(maxLoad)
+		if l.Endpoint() != home {
+			t.Errorf("%d %%: it has moved from %s to %s", maxLoad, home, l.Endpoint())
+		}
+		l.Release()
+	}
+	for range 20 {
+		l := take(0)
+		defer l.Release()
+		if l.Endpoint() != home {
+			t.Errorf("without a limit it went to %s, not %s", l.Endpoint(), home)
+		}
+	}
+}

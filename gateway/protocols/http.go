@@ -63,7 +63,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
 			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body), Groups: r.Groups,
 			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout,
-			StrictBackend: r.StrictBackend, Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			StrictBackend: r.StrictBackend, Affinity: r.Affinity.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -94,6 +94,7 @@ type Route struct {
 	RequestTimeout time.Duration `conf:"request_timeout" default:"never" min:"1ms" max:"168h" never:"0s"` // of a request as a whole, with both bodies; not of upgraded connections
 	Retries        *Retries      `conf:"retries"`                                                         // nil: the listener's
 	StrictBackend  bool          `conf:"strict_backend"`                                                  // refuse answers that frame their body twice
+	Affinity       *Affinity     `conf:"affinity"`                                                        // nil: by the upstream's balance alone
 }
 
 // The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
@@ -158,6 +159,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkRoute(c, r)
 		checkConditions(c, r)
 		checkRetries(c, r.Retries)
+		checkAffinity(c, r)
 		key := r.key()
 		if before, ok := seen[key]; ok {
 			c.Report(pos, "duplicate route for host %q and path %q; it is already at line %d", config.Clip(r.Host), config.Clip(r.Path), before.Line)

@@ -12,12 +12,15 @@ const (
 	MaxParts  = 8   // of a field's path
 	MaxText   = 256 // bytes of a name, or of a value that can be compared
 	maxRaw    = 6 * MaxText
+	// MaxPrompt bounds the prefix of a prompt: what many requests have in common is shorter.
+	MaxPrompt = 64 << 10
 )
 
 // Plan is which fields are wanted. It never changes, so that any number of Scanners may use it at once.
 type Plan struct {
-	root   node
-	fields int
+	root    node
+	fields  int
+	prompts []int // lengths of prefixes of the prompt, rising
 }
 
 // node is an object that may have wanted fields, or one of them.
@@ -65,6 +68,14 @@ func CheckPath(path string) error {
 		}
 	}
 	return nil
+}
+
+// WithPrompts makes a plan of p that also wants the hashes of prefixes of the prompt of so many bytes each, from 1 to MaxPrompt, rising. See
+// Scanner.Prompt.
+func (p *Plan) WithPrompts(lengths []int) *Plan {
+	with := *p
+	with.prompts = lengths
+	return &with
 }
 
 // child returns the child of that name, which it makes if there is none.

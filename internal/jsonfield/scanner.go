@@ -66,6 +66,8 @@ type Scanner struct {
 	wanted int
 	next   *node // that the next value is; nil = nothing wanted
 
+	prompt prompt
+
 	raw    []byte // of a key or value, as it was written
 	values []value
 	texts  []byte
@@ -88,7 +90,7 @@ func (s *Scanner) Reset(p *Plan) {
 	for range p.fields {
 		values = append(values, value{})
 	}
-	*s = Scanner{plan: p, raw: s.raw[:0], texts: s.texts[:0], values: values}
+	*s = Scanner{plan: p, raw: s.raw[:0], texts: s.texts[:0], values: values, prompt: prompt{hash: fnvOffset, hashes: s.prompt.hashes[:0]}}
 }
 
 // Found reports whether field i of the plan was found, whatever its value.
@@ -107,7 +109,11 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 func (s *Scanner) Feed(b []byte) Verdict {
 	for i := 0; i < len(b) && s.verdict == More; {
 		if s.state == inString && !s.keeps {
-			if i += plain(b[i:]); i == len(b) {
+			n := plain(b[i:])
+			if s.prompt.hashing {
+				s.hashText(b[i : i+n])
+			}
+			if i += n; i == len(b) {
 				break
 			}
 		}
@@ -155,7 +161,7 @@ func (s *Scanner) between(c byte) {
 		s.open(c)
 	case (s.state == atFirstKey || s.state == atKey) && c == '"':
 		s.key, s.state = true, inString
-		s.keep(s.depth == s.wanted)
+		s.keep(s.depth == s.wanted || s.looksForPrompt() && (s.depth == 1 || s.prompt.inside))
 	case s.state == atFirstKey && c == '}', s.state == atFirstItem && c == ']':
 		s.close()
 	case s.state == atColon && c == ':':
@@ -182,6 +188,7 @@ func (s *Scanner) value(c byte) {
 		return
 	case '"':
 		s.key, s.state = false, inString
+		s.beginString()
 		return
 	case 't':
 		s.state, s.literal = inLiteral, "rue"
@@ -208,6 +215,9 @@ func (s *Scanner) keep(keeps bool) { s.keeps, s.raw = keeps, s.raw[:0] }
 
 // add keeps a byte of it, if that is wanted. One byte more than any that is wanted has shows that it is longer.
 func (s *Scanner) add(c byte) {
+	if s.prompt.hashing {
+		s.hashText([]byte{c})
+	}
 	if s.keeps && len(s.raw) <= maxRaw {
 		s.raw = append(s.raw, c)
 	}
@@ -261,6 +271,7 @@ func (s *Scanner) inString(c byte) {
 		s.state = atColon
 		s.endKey()
 	case c == '"':
+		s.endString()
 		s.endValue(true)
 	case c < ' ':
 		s.verdict = Malformed
@@ -339,7 +350,10 @@ func (s *Scanner) endKey() {
 		return
 	}
 	name, ok := s.decoded()
-	if !ok {
+	if s.looksForPrompt() {
+		s.endPromptKey(name) // "" if it is longer than any
+	}
+	if !ok || s.depth != s.wanted {
 		return
 	}
 	f := &s.frames[s.wanted-1]

@@ -1,0 +1,216 @@
+package httpproxy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/jsonfield"
+)
+
+// DefaultMaxLoad is Affinity.MaxLoad, in percent: a key that many requests have fills its endpoint to one and a half times the others' load.
+const DefaultMaxLoad = 150
+
+// Affinity sends requests that have something in common to the same endpoint for as long as that is in. The upstream's balance must be RingHash,
+// of which this is the key instead of the client's address: when an endpoint comes or goes, only its own keys move. Requests without the key
+// go to the less busy of two endpoints. One of Header, Cookie and Prompt is set; the zero value is no affinity.
+type Affinity struct {
+	// Header is the name of a field whose value is the key.
+	Header string
+	// Cookie is the name of a cookie whose value is the key.
+	Cookie string
+	// Prompt makes the beginning of the prompt in a JSON body the key, so that a language model finds it in its cache: so many bytes at most, up
+	// to 64 KiB. It is the text of "messages", "prompt", "input", "system" and "instructions" at the top, as written. The body is
+	// looked at as for conditions about it, see Config.PeekBytes, and no further than that.
+	Prompt int
+	// SetCookie gives clients without the cookie one with a random value, for all paths and not for scripts (HttpOnly, SameSite=Lax, over TLS
+	// Secure).
+	SetCookie bool
+	// MaxAge is how long clients keep it; 0 = until they end.
+	MaxAge time.Duration
+	// MaxLoad bounds the requests at a key's endpoint, in percent of its share of all (see upstream.Narrow): beyond it the key goes to the
+	// next endpoint on the ring. From 100; 0 = DefaultMaxLoad, negative = no bound. A cookie has none.
+	MaxLoad int
+}
+
+func (a Affinity) verify() error {
+	kinds := 0
+	for _, is := range []bool{a.Header != "", a.Cookie != "", a.Prompt != 0} {
+		if is {
+			kinds++
+		}
+	}
+	switch {
+	case a == Affinity{}:
+		return nil
+	case kinds != 1:
+		return errors.New("affinity: want one of Header, Cookie and Prompt")
+	case a.Header != "" && !httpwire.ValidToken(a.Header):
+		return fmt.Errorf("affinity: the header %q is not a token", a.Header)
+	case a.Cookie != "" && !httpwire.ValidToken(a.Cookie):
+		return fmt.Errorf("affinity: the cookie %q is not a token", a.Cookie)
+	case len(a.Header) > maxMatchBytes || len(a.Cookie) > maxMatchBytes:
+		return fmt.Errorf("affinity: a name has at most %d bytes", maxMatchBytes)
+	case a.Prompt < 0 || a.Prompt > jsonfield.MaxPrompt:
+		return fmt.Errorf("affinity: %d bytes of the prompt; want 1 to %d", a.Prompt, jsonfield.MaxPrompt)
+	case a.Cookie == "" && (a.SetCookie || a.MaxAge != 0):
+		return errors.New("affinity: SetCookie and MaxAge need Cookie")
+	case a.MaxAge < 0 || a.MaxAge > 0 && !a.SetCookie:
+		return errors.New("affinity: MaxAge must not be negative, and needs SetCookie")
+	case a.MaxLoad > 0 && (a.MaxLoad < 100 || a.Cookie != ""):
+		return errors.New("affinity: MaxLoad is 100 or more, and not for cookies")
+	}
+	return nil
+}
+
+// promptLengths are those of all routes, rising.
+func promptLengths(routes []Route) (lengths []int) {
+	for _, r := range routes {
+		if n := r.Affinity.Prompt; n > 0 {
+			lengths = append(lengths, n)
+		}
+	}
+	slices.Sort(lengths)
+	return slices.Compact(lengths)
+}
+
+// affinity is Affinity ready to use.
+type affinity struct {
+	header, cookie string // the header in lower case
+	prompt         int    // which of the table's lengths; -1 = none
+	sets           bool
+	maxAge         string // "; Max-Age=…"
+	maxLoad        int    // 0 = no bound
+}
+
+// newAffinity returns nil for the zero value.
+func newAffinity(a Affinity, lengths []int) *affinity {
+	if a == (Affinity{}) {
+		return nil
+	}
+	ready := &affinity{header: string(bytes.ToLower([]byte(a.Header))), cookie: a.Cookie, prompt: slices.Index(lengths, a.Prompt), sets: a.SetCookie}
+	if a.MaxAge > 0 {
+		ready.maxAge = "; Max-Age=" + strconv.FormatInt(int64(max(a.MaxAge/time.Second, 1)), 10)
+	}
+	switch {
+	case a.Cookie != "" || a.MaxLoad < 0:
+	case a.MaxLoad == 0:
+		ready.maxLoad = DefaultMaxLoad
+	default:
+		ready.maxLoad = a.MaxLoad
+	}
+	return ready
+}
+
+// readsBody reports whether the key is in the body.
+func (a *affinity) readsBody() bool { return a != nil && a.prompt >= 0 }
+
+// bond is the key of a request.
+type bond struct {
+	hash    [8]byte
+	known   bool     // there is one
+	cookie  [16]byte // the value of a cookie to be set, in hexadecimal
+	setting bool
+}
+
+// size is how many bytes of hash are the key; 0 = there is none.
+func (b *bond) size() int {
+	if b.known {
+		return len(b.hash)
+	}
+	return 0
+}
+
+// take makes a hash the key.
+func (b *bond) take(hash uint64) {
+	binary.BigEndian.PutUint64(b.hash[:], hash)
+	b.known = true
+}
+
+func (b *bond) takeValue(value []byte) {
+	hash := uint64(14695981039346656037) // FNV-1a: several gateways agree
+	for _, c := range value {
+		hash = (hash ^ uint64(c)) * 1099511628211
+	}
+	b.take(hash)
+}
+
+// findBond looks for the key of the request where its target has it. p is what is known of the body, nil = nothing.
+func (s *session) findBond(p *peek) {
+	x := &s.ex
+	a := x.target.affinity
+	switch {
+	case a == nil:
+		return
+	case a.header != "":
+		for i := range s.req.Fields {
+			if f := &s.req.Fields[i]; !x.bond.known && len(f.Value) > 0 && httpwire.EqualFold(f.Name, a.header) {
+				x.bond.takeValue(f.Value)
+			}
+		}
+	case a.cookie != "":
+		s.findCookie(a)
+	case p != nil && p.verdict != jsonfield.Malformed:
+		if hash, ok := p.scanner.Prompt(a.prompt); ok {
+			x.bond.take(hash)
+		}
+	}
+	count := affinityKnown
+	if !x.bond.known {
+		count = affinityMissing
+	} else if x.bond.setting {
+		count = affinitySet
+	}
+	x.target.traffic.Shard(int(s.shard)).Add(count, 1)
+}
+
+// findCookie looks for the cookie, and makes one up where that is asked for.
+func (s *session) findCookie(a *affinity) {
+	x := &s.ex
+	for i := range s.req.Fields {
+		f := &s.req.Fields[i]
+		if !httpwire.EqualFold(f.Name, "cookie") {
+			continue
+		}
+		for rest := f.Value; len(rest) > 0; {
+			var pair []byte
+			pair, rest, _ = bytes.Cut(rest, []byte{';'})
+			name, value, _ := bytes.Cut(bytes.TrimLeft(pair, " \t"), []byte{'='})
+			if value = bytes.TrimRight(value, " \t"); view(name) == a.cookie && len(value) > 0 {
+				x.bond.takeValue(value)
+				return
+			}
+		}
+	}
+	if a.sets {
+		x.bond.setting = true
+		v := rand.Uint64() | 1<<63 // of 16 digits
+		strconv.AppendUint(x.bond.cookie[:0], v, 16)
+		x.bond.takeValue(x.bond.cookie[:])
+	}
+}
+
+// appendSetCookie appends the cookie that the client is to keep, if there is one.
+func (s *session) appendSetCookie(dst []byte) []byte {
+	x := &s.ex
+	if !x.bond.setting {
+		return dst
+	}
+	a := x.target.affinity
+	dst = append(dst, "Set-Cookie: "...)
+	dst = append(dst, a.cookie...)
+	dst = append(dst, '=')
+	dst = append(dst, x.bond.cookie[:]...)
+	dst = append(dst, "; Path=/; HttpOnly; SameSite=Lax"...)
+	if s.isTLS != nil {
+		dst = append(dst, "; Secure"...)
+	}
+	dst = append(dst, a.maxAge...)
+	return append(dst, crlf...)
+}
