@@ -9,34 +9,42 @@ import (
 // Conn is a connection lent by a Dialer, a net.Conn until Release or Close.
 // Either ends the loan; every later call does nothing and returns
 // net.ErrClosed, so that `defer c.Close()` and Release go together, and the
-// connection's next borrower is never affected.
+// connection's next borrower is never affected. Do not copy a Conn: the copy is one
+// whose loan is over.
 type Conn struct {
-	link   *link
-	number uint64 // of the loan, from 1
+	loans *loans // the Conn's place in which is the number of the loan
 }
+
+// loan returns the link that is lent and the number of the loan, from 1.
+func (c *Conn) loan() (*link, uint64) {
+	return c.loans.link, c.loans.number(c)
+}
+
+func (c *Conn) link() *link { return c.loans.link }
 
 // NetConn returns the underlying connection, as Config.Dial made it or, with Config.TLS,
 // a *fiber.TLSConn: to get its state or to set permanent options. Its reads and writes
 // go unnoticed, so do not Release after one; and it must not be used when the loan is
 // over.
-func (c *Conn) NetConn() net.Conn { return c.link.Conn }
+func (c *Conn) NetConn() net.Conn { return c.link().Conn }
 
 // LocalAddr returns the connection's own address.
-func (c *Conn) LocalAddr() net.Addr { return c.link.LocalAddr() }
+func (c *Conn) LocalAddr() net.Addr { return c.link().LocalAddr() }
 
 // RemoteAddr returns the server's address.
-func (c *Conn) RemoteAddr() net.Addr { return c.link.RemoteAddr() }
+func (c *Conn) RemoteAddr() net.Addr { return c.link().RemoteAddr() }
 
 var _ net.Conn = (*Conn)(nil)
 
 // begin counts an operation, unless the loan is over.
 func (c *Conn) begin() bool {
+	k, number := c.loan()
 	for {
-		s := c.link.state.Load()
-		if s>>loanShift != c.number {
+		s := k.state.Load()
+		if s>>loanShift != number {
 			return false
 		}
-		if c.link.state.CompareAndSwap(s, (s+1)|used) {
+		if k.state.CompareAndSwap(s, (s+1)|used) {
 			return true
 		}
 	}
@@ -48,9 +56,10 @@ func (c *Conn) finish(err error, flags uint64) {
 	if err != nil {
 		flags |= broken
 	}
+	k, number := c.loan()
 	for {
-		s := c.link.state.Load()
-		if s>>loanShift != c.number || c.link.state.CompareAndSwap(s, (s-1)|flags) {
+		s := k.state.Load()
+		if s>>loanShift != number || k.state.CompareAndSwap(s, (s-1)|flags) {
 			return
 		}
 	}
@@ -58,12 +67,13 @@ func (c *Conn) finish(err error, flags uint64) {
 
 // end ends the loan and returns the state before; false = it is over already.
 func (c *Conn) end() (before uint64, ok bool) {
+	k, number := c.loan()
 	for {
-		s := c.link.state.Load()
-		if s>>loanShift != c.number {
+		s := k.state.Load()
+		if s>>loanShift != number {
 			return 0, false
 		}
-		if c.link.state.CompareAndSwap(s, (c.number+1)<<loanShift) {
+		if k.state.CompareAndSwap(s, (number+1)<<loanShift) {
 			return s, true
 		}
 	}
@@ -75,7 +85,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if !c.begin() {
 		return 0, c.over("read")
 	}
-	n, err := c.link.Read(b)
+	n, err := c.link().Read(b)
 	c.finish(err, 0)
 	return n, err
 }
@@ -85,7 +95,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	if !c.begin() {
 		return 0, c.over("write")
 	}
-	n, err := c.link.Write(b)
+	n, err := c.link().Write(b)
 	c.finish(err, 0)
 	return n, err
 }
@@ -96,7 +106,7 @@ func (c *Conn) CloseWrite() error {
 	if !c.begin() {
 		return c.over("close write of")
 	}
-	err := c.link.stream.CloseWrite()
+	err := c.link().stream.CloseWrite()
 	if errors.Is(err, errors.ErrUnsupported) {
 		c.finish(nil, 0)
 		return &net.OpError{Op: "close write of", Net: "tcppool", Addr: c.RemoteAddr(), Err: net.UnknownNetworkError("no half-close")}
@@ -106,13 +116,13 @@ func (c *Conn) CloseWrite() error {
 }
 
 // SetDeadline sets both deadlines; Release undoes them.
-func (c *Conn) SetDeadline(t time.Time) error { return c.set(c.link.SetDeadline, t) }
+func (c *Conn) SetDeadline(t time.Time) error { return c.set(c.link().SetDeadline, t) }
 
 // SetReadDeadline sets the read deadline; Release undoes it.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.set(c.link.SetReadDeadline, t) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.set(c.link().SetReadDeadline, t) }
 
 // SetWriteDeadline sets the write deadline; Release undoes it.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.set(c.link.SetWriteDeadline, t) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.set(c.link().SetWriteDeadline, t) }
 
 func (c *Conn) set(f func(time.Time) error, t time.Time) error {
 	if !c.begin() {
@@ -125,7 +135,10 @@ func (c *Conn) set(f func(time.Time) error, t time.Time) error {
 
 // Reused reports whether the connection had been lent before: a first
 // request that gets no answer may then be worth a retry on a new one.
-func (c *Conn) Reused() bool { return c.number > 1 }
+func (c *Conn) Reused() bool {
+	_, number := c.loan()
+	return number > 1
+}
 
 // Release states that the exchange is complete and gives the connection back.
 // It is kept if no operation is under way or has failed, and nothing more has
@@ -137,7 +150,7 @@ func (c *Conn) Release() (kept bool) {
 	if !ok {
 		return false
 	}
-	k := c.link
+	k := c.link()
 	if !k.reusable(state) {
 		k.lease.Discard()
 		return false
@@ -151,7 +164,7 @@ func (c *Conn) Close() error {
 	if _, ok := c.end(); !ok {
 		return c.over("close")
 	}
-	c.link.lease.Discard()
+	c.link().lease.Discard()
 	return nil
 }
 

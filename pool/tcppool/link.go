@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pool"
@@ -21,8 +22,32 @@ type link struct {
 	state  atomic.Uint64
 	lease  pool.Lease[*link] // of the present loan
 	looked time.Duration     // when the last look found it Silent, on the package's clock; 0 = none has
-	loans  []Conn            // of the loans from number first on
-	first  uint64
+	loans  *loans            // the last loan is one of these, or the next will be
+}
+
+// loans are the Conns of consecutive loans of a link, allocated together. Every loan has a Conn of its own, so that one that
+// is used after its loan has ended is recognised. A Conn is all that a loan allocates, so it is one word: it knows its number by its place.
+type loans struct {
+	link  *link
+	first uint64 // number of the first loan
+	conns [loansAtOnce]Conn
+}
+
+// loansAtOnce fills an allocation of 256 bytes.
+const loansAtOnce = 30
+
+func newLoans(k *link, first uint64) *loans {
+	l := &loans{link: k, first: first}
+	for i := range l.conns {
+		l.conns[i].loans = l
+	}
+	return l
+}
+
+// number is the number of c's loan; for a copy of a Conn, which lies elsewhere, it is no loan's.
+func (l *loans) number(c *Conn) uint64 {
+	at := uintptr(unsafe.Pointer(c)) - uintptr(unsafe.Pointer(&l.conns[0]))
+	return l.first + uint64(at/unsafe.Sizeof(*c))
 }
 
 // The flags in link.state. Operations, which callers start, take the bits below: a million at once.
@@ -39,35 +64,23 @@ const (
 // machine: data that arrives so shortly before a loan could as well arrive just after its beginning.
 const freshFor = 5 * time.Microsecond
 
-// loansAtOnce is how many Conns are allocated together, 16 bytes each.
-const loansAtOnce = 32
-
 var began = time.Now()
 
 func newLink(c net.Conn) *link {
 	k := &link{Conn: c, stream: fiber.StreamOf(c)}
 	k.state.Store(1 << loanShift)
+	k.loans = newLoans(k, 1)
 	return k
 }
 
 // loan returns the Conn of a new loan, for the holder of l.
 func (k *link) loan(l pool.Lease[*link]) *Conn {
 	n := k.state.Load() >> loanShift
-	i := n - k.first
-	if i >= uint64(len(k.loans)) {
-		i = k.prepare(n)
+	if n-k.loans.first >= loansAtOnce {
+		k.loans = newLoans(k, n)
 	}
 	k.lease = l
-	return &k.loans[i]
-}
-
-// prepare makes the Conns of loan n and of those that follow it, and returns the index of the first.
-func (k *link) prepare(n uint64) uint64 {
-	k.first, k.loans = n, make([]Conn, min(n, loansAtOnce)) // most are lent either once or often
-	for i := range k.loans {
-		k.loans[i] = Conn{link: k, number: n + uint64(i)}
-	}
-	return 0
+	return &k.loans.conns[n-k.loans.first]
 }
 
 // lent reports whether there has been a loan. It is for links that are in the pool.

@@ -137,6 +137,10 @@ func TestOldLoans(t *testing.T) {
 				t.Fatalf("an old loan still counts: %v", err)
 			}
 		}
+		copied := *c
+		if _, err := copied.Write([]byte("x")); !errors.Is(err, net.ErrClosed) || copied.Release() {
+			t.Fatalf("a copy of a Conn counts: %v", err)
+		}
 		if c.Reused() != (len(old) > 0) || !c.Release() {
 			t.Fatalf("loan %d: reused %v", len(old), c.Reused())
 		}
