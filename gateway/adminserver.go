@@ -50,8 +50,8 @@ func (g *Gateway) newAdmin(sock *socket, listen string) (*adminServer, error) {
 }
 
 func (g *Gateway) startAdmin(a *adminServer) {
+	l := g.spare.listen(a.socket, func(short bool) { a.http.SetKeepAlivesEnabled(!short) }) // who is idle leaves its place
 	g.logger.Info("admin page", "address", address(a.socket))
-	l := &spareListener{Listener: a.socket, scarce: func(short bool) { a.http.SetKeepAlivesEnabled(!short) }} // who is idle leaves its place
 	g.tasks.Go(func() {
 		if err := a.http.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !a.socket.retired.Load() {
 			g.logger.Error("admin page stopped", "address", address(a.socket), "error", err)

@@ -41,6 +41,7 @@ type Gateway struct {
 	logs    *logControl // nil when the program gave its own logger
 	started time.Time
 	room    listener.Room // for clients, of all listeners together
+	spare   spares        // for the admin page
 	parts   []extend.Part // of extensions
 
 	// reloading is held by Reload and Drain, one at a time; long operations are allowed under it.
@@ -73,6 +74,7 @@ type Gateway struct {
 // Errors name the listener or upstream; those about an address wrap ErrListen.
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now()}
+	g.room.Guard(g.spare.guard)
 	if g.opts.Version == "" {
 		g.opts.Version = "development"
 	}

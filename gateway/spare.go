@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -12,14 +14,84 @@ import (
 // not answer that is started again, and all sessions are cut off), a scraper, a person, and one more.
 const spareFiles = 4
 
-// spareListener accepts with the descriptors it keeps when there are no others.
+// spares are the descriptors that a gateway's admin page keeps. A listener may take one that has just been freed for the admin page: then
+// the next one that clients would get is kept again instead, see guard.
+type spares struct {
+	short atomic.Bool // some are missing
+	mu    sync.Mutex
+	kept  []*os.File
+	users int // admin pages: one, or two while a reload replaces one by the other
+}
+
+// listen returns l as a listener that uses the spares. scarce is told when descriptors have run out, and when they are there again.
+func (s *spares) listen(l net.Listener, scarce func(bool)) *spareListener {
+	s.mu.Lock()
+	s.users++
+	s.mu.Unlock()
+	s.fill()
+	return &spareListener{Listener: l, spares: s, scarce: scarce}
+}
+
+// leave is for a user that is closed.
+func (s *spares) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users--; s.users > 0 {
+		return
+	}
+	for _, f := range s.kept {
+		_ = f.Close()
+	}
+	s.kept = nil
+	s.short.Store(false)
+}
+
+// spend frees a descriptor, if one is kept.
+func (s *spares) spend() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.kept) - 1
+	if last < 0 {
+		return false
+	}
+	s.short.Store(true)
+	_ = s.kept[last].Close()
+	s.kept = s.kept[:last]
+	return true
+}
+
+// fill keeps what is missing, as far as it can be had, and reports whether nothing is missing.
+func (s *spares) fill() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.users > 0 && len(s.kept) < spareFiles {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			s.short.Store(true)
+			return false
+		}
+		s.kept = append(s.kept, f)
+	}
+	s.short.Store(false)
+	return true
+}
+
+// guard is told of each client's connection. It closes the connection if a descriptor is missing here and there is no other.
+func (s *spares) guard(c io.Closer) bool {
+	if !s.short.Load() || s.fill() {
+		return true
+	}
+	_ = c.Close()
+	s.fill()
+	return false
+}
+
+// spareListener accepts with the spares when there are no other descriptors.
 type spareListener struct {
 	net.Listener
-	scarce func(bool) // descriptors have run out, or are there again; called without mu
-
-	mu     sync.Mutex
-	kept   []*os.File
-	closed bool
+	spares *spares
+	scarce func(bool) // descriptors have run out, or are there again
+	leave  sync.Once
 }
 
 // Accept implements net.Listener.
@@ -27,7 +99,7 @@ func (l *spareListener) Accept() (net.Conn, error) {
 	l.refill()
 	c, err := l.Listener.Accept()
 	for outOfFiles(err) {
-		if l.scarce(true); !l.spend() {
+		if l.scarce(true); !l.spares.spend() {
 			break
 		}
 		c, err = l.Listener.Accept()
@@ -42,48 +114,16 @@ func outOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// spend frees a descriptor, if one is kept.
-func (l *spareListener) spend() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	last := len(l.kept) - 1
-	if last < 0 {
-		return false
-	}
-	_ = l.kept[last].Close()
-	l.kept = l.kept[:last]
-	return true
-}
-
 // refill keeps what is missing, as far as it can be had.
 func (l *spareListener) refill() {
-	if l.fill() {
+	if l.spares.fill() {
 		l.scarce(false)
 	}
 }
 
-// fill is refill, and reports whether nothing is missing.
-func (l *spareListener) fill() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for !l.closed && len(l.kept) < spareFiles {
-		f, err := os.Open(os.DevNull)
-		if err != nil {
-			return false
-		}
-		l.kept = append(l.kept, f)
-	}
-	return true
-}
-
 // Close implements net.Listener.
 func (l *spareListener) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, f := range l.kept {
-		_ = f.Close()
-	}
-	l.closed, l.kept = true, nil
+	l.leave.Do(l.spares.leave)
 	return l.Listener.Close()
 }
 

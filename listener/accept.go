@@ -75,6 +75,9 @@ func (s *Server) acceptOne(l net.Listener, serve func(*Conn)) (err error) {
 	if err != nil {
 		return err
 	}
+	if !s.room.keeps(raw) {
+		return errNoRoom
+	}
 	s.accepted.Add(1)
 	c = &Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}
 	s.receive(c, serve)

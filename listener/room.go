@@ -2,6 +2,7 @@ package listener
 
 import (
 	"errors"
+	"io"
 	"sync/atomic"
 )
 
@@ -10,10 +11,21 @@ import (
 // backends. At the bound no Server accepts, and clients wait in
 // the system's accept queue. The zero value has no bound. Methods may be called from
 // any goroutine.
-type Room struct{ most, open atomic.Int64 }
+type Room struct {
+	most, open atomic.Int64
+	guard      func(io.Closer) bool
+}
 
 // Resize changes the bound; 0 = none. It closes no connection.
 func (r *Room) Resize(most int) { r.most.Store(int64(most)) }
+
+// Guard has guard told of each connection that a Server accepts. It returns false if it has closed the connection, because its file
+// descriptor is needed elsewhere; the Server accepts again after a pause. It is called for every connection, and must not wait.
+// Call Guard before the first Server has the Room.
+func (r *Room) Guard(guard func(c io.Closer) bool) { r.guard = guard }
+
+// keeps reports whether an accepted connection stays open.
+func (r *Room) keeps(c io.Closer) bool { return r.guard == nil || r.guard(c) }
 
 func (r *Room) full() bool {
 	most := r.most.Load()
