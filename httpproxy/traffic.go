@@ -112,7 +112,7 @@ func affinityCounters() (list []traffic.Counter) {
 	for i, name := range []string{"found", "set", "missing"} {
 		list = append(list, traffic.Counter{
 			Name: "http_affinity_total", Help: "Requests to a route with affinity: whether they have the key, get it with the answer (a cookie), or lack it.",
-			Label: "key", Value: name, Read: traffic.Count(affinityKnown + i), Sparse: true,
+			Label: "key", Value: name, Read: traffic.Count(affinityKnown + i), Sparse: i > 0,
 		})
 	}
 	return list
