@@ -64,22 +64,22 @@ func TestSerializableByDefault(t *testing.T) {
 // Settings are part of their transaction.
 func TestSettingsOfATransaction(t *testing.T) {
 	conn := start(t).connect(t)
-	const before = "1s"
-	mustExec(t, conn, "SET statement_timeout = '1s'; SET application_name = 'mine'", pgx.QueryExecModeSimpleProtocol)
+	const before = "31s" // so long that no statement takes it
+	mustExec(t, conn, "SET statement_timeout = '31s'; SET application_name = 'mine'", pgx.QueryExecModeSimpleProtocol)
 	for sql, want := range map[string]string{
-		"BEGIN; SET LOCAL statement_timeout = '2s'; COMMIT":                                                       before,
-		"BEGIN; SET LOCAL statement_timeout = '2s'; ROLLBACK":                                                     before,
-		"BEGIN; SET statement_timeout = '2s'; ROLLBACK":                                                           before,
-		"BEGIN; SET statement_timeout = '2s'; SELECT * FROM nowhere":                                              before,
-		"BEGIN; SET LOCAL statement_timeout = '3s'; SET statement_timeout = '2s'; COMMIT":                         "2s",
-		"BEGIN; SET statement_timeout = '2s'; SET LOCAL statement_timeout = '3s'; COMMIT":                         "2s",
-		"SET LOCAL statement_timeout = '2s'":                                                                      before,
-		"SELECT set_config('statement_timeout', '2s', true)":                                                      before,
-		"SELECT set_config('statement_timeout', '2s', false)":                                                     "2s",
-		"SET statement_timeout = '2s'; SELECT * FROM nowhere":                                                     before,
-		"BEGIN; SET LOCAL application_name = 'other'; SET a.b = 'c'; SET LOCAL TIME ZONE 'Asia/Tokyo'; ROLLBACK":  before,
-		"BEGIN; SET LOCAL statement_timeout = '2s'; COMMIT AND CHAIN; SET LOCAL statement_timeout = '3s'; COMMIT": before,
-		"BEGIN; SAVEPOINT s; SET statement_timeout = '2s'; RELEASE s; COMMIT":                                     "2s",
+		"BEGIN; SET LOCAL statement_timeout = '32s'; COMMIT":                                                        before,
+		"BEGIN; SET LOCAL statement_timeout = '32s'; ROLLBACK":                                                      before,
+		"BEGIN; SET statement_timeout = '32s'; ROLLBACK":                                                            before,
+		"BEGIN; SET statement_timeout = '32s'; SELECT * FROM nowhere":                                               before,
+		"BEGIN; SET LOCAL statement_timeout = '33s'; SET statement_timeout = '32s'; COMMIT":                         "32s",
+		"BEGIN; SET statement_timeout = '32s'; SET LOCAL statement_timeout = '33s'; COMMIT":                         "32s",
+		"SET LOCAL statement_timeout = '32s'":                                                                       before,
+		"SELECT set_config('statement_timeout', '32s', true)":                                                       before,
+		"SELECT set_config('statement_timeout', '32s', false)":                                                      "32s",
+		"SET statement_timeout = '32s'; SELECT * FROM nowhere":                                                      before,
+		"BEGIN; SET LOCAL application_name = 'other'; SET a.b = 'c'; SET LOCAL TIME ZONE 'Asia/Tokyo'; ROLLBACK":    before,
+		"BEGIN; SET LOCAL statement_timeout = '32s'; COMMIT AND CHAIN; SET LOCAL statement_timeout = '33s'; COMMIT": before,
+		"BEGIN; SAVEPOINT s; SET statement_timeout = '32s'; RELEASE s; COMMIT":                                      "32s",
 	} {
 		_, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
 		if err != nil && !strings.Contains(sql, "nowhere") {
@@ -98,7 +98,7 @@ func TestSettingsOfATransaction(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "SHOW a.b"); err == nil {
 			t.Errorf("after %s: a.b is still set", sql)
 		}
-		mustExec(t, conn, "SET statement_timeout = '1s'")
+		mustExec(t, conn, "SET statement_timeout = '31s'")
 	}
 }
 
