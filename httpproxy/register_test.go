@@ -103,7 +103,9 @@ func TestRegister(t *testing.T) {
 func TestStreamsInRegister(t *testing.T) {
 	answer := make(chan struct{})
 	gone := make(chan string, 1) // path of a request that the proxy has given up
+	arrived := make(chan struct{}, 3)
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
 		select {
 		case <-answer:
 			_, _ = io.WriteString(w, "ok")
@@ -127,6 +129,8 @@ func TestStreamsInRegister(t *testing.T) {
 		}
 		return held == 2
 	})
+	<-arrived // a stream has its connection before the backend has the request
+	<-arrived
 	one, three := rows[whole.ID+".1"], rows[whole.ID+".3"]
 	if len(rows) != 3 || rows[whole.ID].Streams != 2 || rows[whole.ID].State != listener.StateActive {
 		t.Errorf("%+v", rows)
