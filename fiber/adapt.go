@@ -8,13 +8,15 @@ import (
 	"syscall"
 )
 
-// StreamOf returns c if it is a Stream, and adapts it otherwise. It is the one place that looks at kinds of connections:
+// StreamOf returns c if it is a Stream, and adapts it otherwise. Only this function looks at the kind of a connection:
 //
-//   - A connection of package net supports what its socket does. Its methods that may wait run on a goroutine when a fiber calls
-//     them (see Block), which costs some microseconds. So do those of a connection of unknown kind, such as one of net.Pipe.
-//   - A connection over one of an engine, as its method NetConn tells, is called directly.
+//   - A connection of package net supports what its socket does. A fiber's calls of methods that may wait run on a
+//     goroutine (see Block), which costs some microseconds. The same holds for connections of an unknown kind, such as
+//     net.Pipe's.
+//   - A connection that wraps an engine's connection (its method NetConn returns it) is called directly.
 //
-// Of c's own methods CloseWrite, SetLinger, SetKeepAlive, SyscallConn and ReadFrom are used if it has them. NetConn of the result is c.
+// The methods CloseWrite, SetLinger, SetKeepAlive, SyscallConn and ReadFrom of c are used if c has them. NetConn of the
+// result is c.
 func StreamOf(c net.Conn) Stream {
 	if s, ok := c.(Stream); ok {
 		return s
@@ -65,7 +67,7 @@ func (w *adapted) Write(p []byte) (n int, err error) {
 	return w.Conn.Write(p)
 }
 
-// blocked is a function of its own because what its closure captures is allocated.
+// blocked is a separate function because the captures of its closure are allocated.
 func blocked(op func([]byte) (int, error), p []byte) (n int, err error) {
 	Block(func() { n, err = op(p) })
 	return n, err
@@ -140,7 +142,7 @@ func (w *adapted) Detach() (conn net.Conn, ahead []byte, err error) { return w.C
 
 func (w *adapted) CopyTo(dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	if w.waits() {
-		spliced = nil // nor is there splicing, which would wait
+		spliced = nil // nothing is spliced either: that would wait
 		dst = struct{ net.Conn }{dst}
 	}
 	return copyHolding(w, dst, moved, spliced)

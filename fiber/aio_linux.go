@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aio sends on many sockets with one system call, where there is no io_uring: io_submit(2) of the kernel's older
-// interface for asynchronous I/O. On sockets in non-blocking mode nothing about it is asynchronous: what it submits is
-// done, or has failed, when it returns, so the kernel never holds a buffer of ours. (A connection that is broken raises
-// SIGPIPE, as with package net, which only a program notices that asks for that signal.) It saves more than the calls: between
-// one message and the next the receiver of the first cannot take the processor away.
+// aio sends on many sockets with one system call where io_uring is not available: io_submit(2), the kernel's older
+// interface for asynchronous I/O. On non-blocking sockets the call is synchronous: every submitted send is done, or has
+// failed, when it returns, so the kernel never holds a buffer. (A broken connection raises SIGPIPE, as with package
+// net, which only a program that asks for that signal notices.) Besides system calls it saves context switches: the
+// receiver of one message cannot take the processor before the next message is sent.
 type aio struct {
 	ring  *aioRing // where the kernel tells results; its address is the context's id, too
 	probe [1]byte  // of try
@@ -42,8 +42,8 @@ type aioBlock struct {
 
 const aioWrite = 1 // IOCB_CMD_PWRITE
 
-// aioRing is the head of the memory the kernel shares (struct aio_ring); aioEvents follow. A process may take them out by
-// itself, which io_getevents(3) of libaio does, too.
+// aioRing is the head of the memory the kernel shares (struct aio_ring); aioEvents follow. A process may read them
+// without a system call, as io_getevents(3) of libaio does.
 type aioRing struct {
 	_, entries uint32
 	head, tail uint32
@@ -105,8 +105,8 @@ func (a *aio) put(i, fd int, b []byte) {
 	a.list[i] = &a.block[i]
 }
 
-// submit sends the first n things and tells how many bytes of each were taken, or the negative error number. An error is
-// for those that nothing was told of.
+// submit sends the first n messages and reports how many bytes of each were taken, or the negative error number. An
+// error is for the messages without a report.
 func (a *aio) submit(n int, told func(i int, result int64)) error {
 	for from := 0; from < n; {
 		m, _, errno := syscall.RawSyscall(unix.SYS_IO_SUBMIT, uintptr(unsafe.Pointer(a.ring)), uintptr(n-from),

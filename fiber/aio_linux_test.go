@@ -18,7 +18,8 @@ import (
 	"github.com/headpond/headpond/internal/splice"
 )
 
-// What is sent behind a reset fails, and takes the error that reading would have found; the stream must not seem to be complete.
+// A send after a reset fails and takes the socket's error, which reading would have found; the stream must not seem to
+// be complete.
 func TestFailedSendIsNoEnd(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for i := range 8 {
@@ -132,7 +133,7 @@ func TestCloseWaitsForASlowReader(t *testing.T) {
 	})
 }
 
-// A panic of who is told what was spliced costs no pipe.
+// A panic in the callback that counts spliced bytes costs no pipe.
 func TestPanicWhileSplicing(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for range 3 {
@@ -193,7 +194,7 @@ func TestManySendsInOneTurn(t *testing.T) {
 	})
 }
 
-// What was taken by Write and finds no room is sent after Close, or after CloseWrite, when there is some.
+// Data that Write took and the socket had no room for is sent after Close, or after CloseWrite, once there is room.
 func TestCloseSendsWhatFoundNoRoom(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for _, closing := range []func(c net.Conn) error{net.Conn.Close, func(c net.Conn) error { return c.(*fiber.Conn).CloseWrite() }} {
@@ -220,7 +221,7 @@ func TestCloseSendsWhatFoundNoRoom(t *testing.T) {
 	})
 }
 
-// sendBuffer sets how much of what is sent the system keeps.
+// sendBuffer sets how many sent bytes the system keeps.
 func sendBuffer(t *testing.T, c net.Conn, size int) {
 	t.Helper()
 	rc, err := c.(syscall.Conn).SyscallConn()
@@ -281,7 +282,7 @@ func TestAnswerBeforeTheReset(t *testing.T) {
 	})
 }
 
-// A reset that a send has found is told to who splices from the connection, too.
+// A reset that a send has found is reported to the splicing reader as well.
 func TestResetFoundByASendWhileSplicing(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for range 10 {
@@ -312,8 +313,8 @@ func TestResetFoundByASendWhileSplicing(t *testing.T) {
 	})
 }
 
-// A peer that reads slowly gets everything after Close also while what it reads makes room for what had found none. A deadline that a
-// goroutine sets as the connection is closed changes nothing about that.
+// A slow reader gets everything after Close, also while its reading makes room for data that found none. A deadline
+// that a goroutine sets during Close changes nothing about that.
 func TestCloseWaitsForASlowReaderThatMakesRoom(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		plain, s := plainPair(t, e)

@@ -72,7 +72,7 @@ func TestAttendEnds(t *testing.T) {
 	})
 }
 
-// Patience is for each wait anew, and what comes before its end is read.
+// Every wait has the whole patience again, and data that comes before its end is read.
 func TestAttendPatience(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		peer, conn := plainPair(t, e)
@@ -114,7 +114,7 @@ func TestAttendPatience(t *testing.T) {
 	})
 }
 
-// What TryWrite has not taken is for Write, and nothing is lost between.
+// Write sends what TryWrite has not taken, and nothing between is lost.
 func TestAttendWrites(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		peer, conn := plainPair(t, e)

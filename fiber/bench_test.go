@@ -10,8 +10,8 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// BenchmarkStopTheWorld stops the world while a loop waits, now busy (it waits without telling the
-// scheduler, and has to be interrupted), now idle. What matters is the longest stop, not the mean.
+// BenchmarkStopTheWorld stops the world while a loop waits, both busy (it waits unknown to the
+// scheduler and has to be interrupted) and idle. What matters is the longest stop, not the mean.
 func BenchmarkStopTheWorld(b *testing.B) {
 	for _, kind := range kinds(b) {
 		for _, busy := range []bool{true, false} {
@@ -47,8 +47,8 @@ func BenchmarkStopTheWorld(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundTrip sends a small message to a fiber of the same loop, which sends it back: by Read and Write, and by CopyTo,
-// which the loop does by itself.
+// BenchmarkRoundTrip sends a small message to a fiber of the same loop, which sends it back: by Read and Write, and by
+// CopyTo, which runs on the loop.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, kind := range kinds(b) {
 		for name, echo := range map[string]func(fiber.Stream){

@@ -2,10 +2,10 @@ package fiber
 
 import "sync/atomic"
 
-// Buffers of the pollers. io_uring is given only this memory: it is mapped, so
-// that the collector neither moves nor frees it, and the loop owns it until the kernel has completed the
-// operation. So nothing that happens to a fiber, its connection or its caller's slices
-// can free memory that an operation uses, or put other data into it.
+// Buffers of the pollers. io_uring gets only this memory: it is mapped, so the collector neither
+// moves nor frees it, and the loop owns it until the kernel has completed the operation. Nothing
+// that happens to a fiber, its connection or its caller's slices can free memory that an operation
+// uses, or put other data into it.
 
 // Sizes of send buffers: a small message, a page of a protocol, bulk.
 var sendSizes = [...]int{1 << 10, 8 << 10, 64 << 10}
@@ -99,9 +99,9 @@ func fill(b []byte) {
 	}
 }
 
-// aheadSize is the size of a buffer for data that was received and not read: maxAhead, and what may arrive in the tick in which that is
-// reached. More is rare and gets memory of its own. A loop keeps maxSpareAhead of these buffers. Without a spare one, up to littleAhead
-// bytes get a slice of their size, because there may be very many connections with a byte that is never read.
+// aheadSize is the size of a buffer for received data that is not read yet: maxAhead, plus what may arrive in the tick
+// that reaches it. More is rare and is allocated. A loop keeps maxSpareAhead of these buffers. Without a spare one, up
+// to littleAhead bytes get a slice of their size, because very many connections may have a byte that is never read.
 const (
 	aheadSize     = 96 << 10
 	maxSpareAhead = 32

@@ -15,9 +15,9 @@ import (
 // splices: bulk is moved within the kernel, where that is not forbidden.
 const splices = true
 
-// spliceLimit bounds what one splice moves: what a pipe holds. After spliceBurst there is a pause, so that other
-// fibers are not held up for long, which is a millisecond at most. Smaller pieces and bursts cost more, and the more
-// the more connections there are, for each finds its own data cold and more ends asleep; W1d shows it.
+// spliceLimit bounds what one splice moves: what a pipe holds. After spliceBurst there is a pause, so that other fibers
+// wait a millisecond at most. Smaller pieces and bursts cost more, above all with many connections: each finds its data
+// cold in the cache and more peers asleep (benchmark W1d).
 const (
 	spliceLimit = splice.PipeSize
 	spliceBurst = 4 << 20

@@ -11,7 +11,7 @@ func (c *Conn) spliceTo(*loop, *Conn, func(int), func(int)) (readErr, writeErr e
 	return errors.ErrUnsupported, nil
 }
 
-// window leaves the room for what is received to the system.
+// window leaves the receive window to the system.
 type window struct{ conn *Conn }
 
 func (window) take() {}

@@ -59,8 +59,8 @@ func gone(c net.Conn) {
 	<-done
 }
 
-// A destination that is closed while CopyTo waits for its source gets nothing more, and nor does
-// whoever has its descriptor by then.
+// A destination that is closed while CopyTo waits for its source gets nothing more, and neither
+// does a later owner of its descriptor.
 func TestCopyToAClosedDestination(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for _, network := range []string{"tcp", "unix"} {
@@ -282,7 +282,7 @@ func TestEndedWithoutARead(t *testing.T) {
 			on(c, func() {
 				for !looker.Ended() {
 					if t.Context().Err() != nil {
-						t.Fatal("the end is not told")
+						t.Fatal("the end is not reported")
 					}
 					fiber.Sleep(time.Millisecond)
 				}
@@ -337,7 +337,7 @@ func TestPeerClosedBehindData(t *testing.T) {
 	})
 }
 
-// Of all who close a connection, wherever they are, one is told that it did; afterwards everybody is told that it is closed.
+// Exactly one of many concurrent Close calls returns nil; later calls return net.ErrClosed.
 func TestCloseOnce(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for range 20 {

@@ -11,7 +11,8 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// Between two ends of one machine nothing is paced, wherever the listener listens; and nobody's choice of what does not pace is touched.
+// Connections within one machine are not paced, whatever address the listener has, and a congestion control that
+// somebody chose is not changed.
 func TestLoopbackIsNotPaced(t *testing.T) {
 	byDefault, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
 	if err != nil {

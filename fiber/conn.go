@@ -44,19 +44,19 @@ type Conn struct {
 type connBuffers struct {
 	in    []byte        // received and not read yet
 	own   *aheadBuffer  // the poller's buffer that in is in; nil = none
-	inErr syscall.Errno // the error that ended the input, to be told once
+	inErr syscall.Errno // the error that ended the input, reported once
 
 	out     *sendBuffer   // being filled
 	sending *sendBuffer   // the kernel's, on io_uring
 	outErr  syscall.Errno // of a send
 }
 
-// connState is what the poller knows of a connection, apart so that there are no gaps. Up to sentSome all pollers use it, the rest
-// is io_uring's.
+// connState is the poller's part of a connection, a struct of its own so that there are no gaps. All pollers use the
+// fields up to sentSome; the others are io_uring's.
 //
-// On io_uring the first receive is a single one. After a small message they go on by themselves (multishot), so that a request
-// costs no operation for it and an idle connection tells by itself when something arrives. Where data comes in bulk, or faster
-// than it is read, single receives leave it in the socket.
+// On io_uring the first receive is a single one. After a small message receives are multishot: a request costs no
+// receive operation, and an idle connection reports arriving data. Where data comes in bulk, or faster than it is read,
+// single receives leave it in the socket.
 type connState struct {
 	inID uint16 // io_uring's; here because of its size
 
@@ -186,8 +186,8 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// The operations of callers that are not on the loop are functions of their own, because what
-// their closures capture is allocated.
+// Operations of callers that are not on the loop are separate functions, because the captures of
+// their closures are allocated.
 func (c *Conn) readElsewhere(l *loop, p []byte) (n int, err error) {
 	c.elsewhere(l, func(l *loop) { n, err = c.read(l, p) }, &err)
 	return n, err
@@ -572,7 +572,7 @@ func (c *Conn) send(l *loop, fn func(*loop)) bool {
 	})
 }
 
-// Close implements net.Conn. It does not wait; what was written is sent first. All but the first call return net.ErrClosed.
+// Close implements net.Conn. It does not wait; written data is sent first. All but the first call return net.ErrClosed.
 func (c *Conn) Close() error {
 	if c.shut.Swap(true) {
 		return errCloseClosed
@@ -627,7 +627,7 @@ func (c *Conn) brokenOff() bool {
 	return c.unix || !finCame(c.fd)
 }
 
-// CloseWrite sends a FIN after what was written; reading goes on.
+// CloseWrite sends a FIN after the written data; reading is still possible.
 func (c *Conn) CloseWrite() error {
 	if c.shut.Load() {
 		return errCloseClosed

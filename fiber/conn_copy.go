@@ -7,15 +7,15 @@ import (
 	"os"
 )
 
-// scratchSize is that of a loop's buffer for copying, and the most that is copied at a time.
+// scratchSize is the size of a loop's buffer for copying, and the most that is copied at a time.
 const scratchSize = 64 << 10
 
 // CopyTo copies what c receives to dst until one of them ends: readErr is the error of c, io.EOF at
-// the end of its stream; else writeErr is the error of dst. moved is called with the size of every piece, in bytes. Between
-// connections of one loop no buffer is held while there is nothing to copy, and bulk is moved
-// within the kernel where the system allows it; spliced, unless nil, is called with the size of those pieces too.
-// The loop calls moved and spliced: they must neither wait nor end their goroutine
-// (runtime.Goexit). Their panics are raised in the caller.
+// the end of its stream; otherwise writeErr is the error of dst. moved is called with the size of
+// every piece, in bytes. Between connections of one loop no buffer is held while nothing arrives,
+// and bulk is moved within the kernel where the system allows it; spliced, unless nil, is also
+// called with the size of those pieces. The loop calls moved and spliced: they must neither wait
+// nor end their goroutine (runtime.Goexit). Their panics are raised in the caller.
 func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
 	l := c.loop.Load()
 	d, ok := written(dst).(*Conn)

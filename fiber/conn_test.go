@@ -75,7 +75,7 @@ func TestWriteWaitsForTheReader(t *testing.T) {
 		defer s.Close()
 		want := random(t, 16<<20)
 		fiber.Spawn(c, func() {
-			defer c.Close() // right after: what was written must arrive
+			defer c.Close() // right after: written data must arrive
 			for p := want; len(p) > 0; {
 				n, err := c.Write(p[:min(len(p), 300_000)])
 				if err != nil {

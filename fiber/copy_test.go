@@ -180,8 +180,8 @@ func TestCopyToFails(t *testing.T) {
 	})
 }
 
-// A receiver that stops reading in the middle of bulk holds up nothing but its own stream, and
-// nothing is lost when it goes on.
+// A receiver that stops reading in the middle of bulk delays only its own stream, and nothing is
+// lost when it continues.
 func TestCopyToSlowReceiver(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, in, out, server := chain(t, e, "tcp")
@@ -216,8 +216,8 @@ func TestCopyToSlowReceiver(t *testing.T) {
 	})
 }
 
-// CopyTo is ended by a deadline while it waits for more bulk, and begun again: what told it then that
-// there is something to move is of no use any more, and the loop must not wait for more.
+// A deadline ends a CopyTo that waits for more bulk, and another CopyTo begins. The old readiness is worthless then,
+// and the loop must not wait for more.
 func TestCopyToAgainAfterADeadline(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, in, out, server := chain(t, e, "tcp")
@@ -303,7 +303,7 @@ func TestCopyToDeadlineInBulk(t *testing.T) {
 	})
 }
 
-// A panic of moved is that of who called CopyTo, also where the loop has called it.
+// A panic of moved is raised in the caller of CopyTo, also where the loop has called moved.
 func TestCopyToPanics(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, in, out, server := chain(t, e, "tcp")
@@ -328,12 +328,12 @@ func TestCopyToPanics(t *testing.T) {
 	})
 }
 
-// Bulk that comes as fast as it is moved on leaves others their turns.
+// Bulk that arrives as fast as it is copied leaves other fibers their ticks.
 func TestCopyToHoldsNobodyUp(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, in := plainPair(t, e)
 		server, out := plainPair(t, e)
-		moved, most := 0, 0 // in all, and between two turns of another
+		moved, most := 0, 0 // in all, and between two runs of another fiber
 		ended := make(chan struct{})
 		var both fiber.Group
 		both.Add(2)
@@ -372,7 +372,7 @@ func TestCopyToHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// So does that of many connections at once.
+// The same holds for many bulk connections at once.
 func TestManyCopyToHoldNobodyUp(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		var ins, outs [32]net.Conn
@@ -394,7 +394,7 @@ func TestManyCopyToHoldNobodyUp(t *testing.T) {
 			})
 			ins[i], outs[i] = in, out
 		}
-		moved, most := 0, 0 // in all, and between two turns of another
+		moved, most := 0, 0 // in all, and between two runs of another fiber
 		copyOne := func(in, out net.Conn) {
 			defer ended.Add(1)
 			defer out.Close()

@@ -21,7 +21,7 @@ type coroutine struct {
 	fault    any                // a panic of step
 	bulk     bool               // it moves bulk, and runs after the others
 	kept     *Parker            // list of its Parkers that watch a context between two waits
-	giveUpAt int64              // when Conn.WaitReadableFor, WaitEither or TryRead gives up; 0 = none is under way
+	giveUpAt int64              // when Conn.WaitReadableFor, WaitEither or TryRead gives up; 0 = none is waiting
 	either   [2]*side           // what Conn.WaitEither waits for; nil = it is not under way
 }
 

@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-// Detach turns the connection into one of package net, for code that runs on goroutines and would make
-// a trip to the loop for each operation. ahead was received and not read: it comes before
-// what conn reads. Written data is sent first, and Detach waits for Reads and Writes under way. On an
-// error the connection is unchanged, or closed; otherwise this Conn is closed.
+// Detach turns the connection into one of package net, for code on goroutines, which would otherwise make a trip to the
+// loop for each operation. ahead is received data that was not read; it precedes the data that conn reads. Written data
+// is sent first, and Detach waits for running Reads and Writes. On an error the connection is unchanged, or closed;
+// otherwise this Conn is closed.
 func (c *Conn) Detach() (conn net.Conn, ahead []byte, err error) {
 	take := func(l *loop) { conn, ahead, err = c.detach(l) }
 	if l := c.loop.Load(); l.here() {

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// A connection that leaves its loop loses nothing: neither what was received and not read, nor
-// what was written just before, nor the end.
+// Detach loses nothing: neither received data that was not read, nor data written just before, nor
+// the end.
 func TestDetach(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for _, network := range []string{"tcp", "unix"} {

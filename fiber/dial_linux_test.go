@@ -151,7 +151,7 @@ func TestDialToItself(t *testing.T) {
 	}
 }
 
-// Close ends whatever waits, on fibers and on goroutines, and waits for what does not look at it.
+// Close ends whatever waits, on fibers and on goroutines, and waits for code that does not notice.
 func TestCloseEndsWhatWaits(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		nobody := deaf(t, [4]byte{127, 0, 0, 1}, 0)

@@ -32,7 +32,7 @@ type end struct {
 	closed  bool
 	readBy  deadline
 	writeBy deadline
-	told    bool       // it was told of a reset
+	told    bool       // a reset was reported to it
 	read    chan error // a Read that waits; nil = none
 	got     []byte     // of that
 }
@@ -196,7 +196,7 @@ func (s *script) expectEnd(what string, e, peer *end, got, want string) {
 // endOf is how reading ends when everything was read.
 func (s *script) endOf(e, peer *end) string {
 	switch {
-	case peer.reset && !peer.fin && !e.told: // behind an end nothing is told of a reset
+	case peer.reset && !peer.fin && !e.told: // no reset is reported behind an end
 		e.told = true
 		return "reset"
 	case peer.fin || peer.closed:

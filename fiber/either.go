@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// WaitEither is [Conn.WaitReadableFor] for two connections: it returns as soon as a Read of c or of other would not wait, and
-// says which. Both results are false when patience has passed; a patience of 0 is unlimited. An error is c's, of its deadline or Close.
-// Errors of other make it ready, and its Read returns them. Waiting for the second connection needs no operation of its own, so a session
-// can watch its server for free while it waits for its client.
+// WaitEither is [Conn.WaitReadableFor] for two connections: it returns as soon as a Read of c or of other would not
+// wait, and reports which. Both results are false when patience has passed; a patience of 0 is unlimited. An error is
+// c's, of its deadline or Close. Errors of other make it ready, and its Read returns them. Waiting for the second
+// connection costs no further operation, so a session can watch its server for free while it waits for its client.
 //
-// It is for the fiber that is the one reader of both connections, on the loop of both. Elsewhere it returns
+// Only the fiber that is the one reader of both connections may call it, on the loop of both. Elsewhere it returns
 // [errors.ErrUnsupported] at once.
 func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
 	l := c.loop.Load()

@@ -91,7 +91,7 @@ func TestWaitEitherPatience(t *testing.T) {
 	})
 }
 
-// Two connections that become ready together wake a fiber once: what it waits for next is not disturbed.
+// Two connections that become ready together wake a fiber once: its next wait is not disturbed.
 func TestWaitEitherWakesOnce(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		peerA, a, b, peerB := chain(t, e, "tcp")
@@ -123,7 +123,7 @@ func TestWaitEitherWakesOnce(t *testing.T) {
 	})
 }
 
-// Where two connections cannot be waited for at once, nothing is waited for.
+// Two connections that WaitEither does not support are not waited for.
 func TestWaitEitherUnsupported(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		_, a, b, _ := chain(t, e, "tcp")

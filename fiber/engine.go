@@ -83,8 +83,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Engine is a set of loops, or nothing but a name on the goroutine engine. All methods may be
-// called from anywhere.
+// Engine is a set of loops; on the goroutine engine it is only a name. All methods may be called
+// from any fiber or goroutine.
 type Engine struct {
 	cfg    Config
 	kind   Kind
@@ -112,7 +112,7 @@ func New(cfg Config) (*Engine, error) {
 	for _, kind := range kinds {
 		e := &Engine{cfg: cfg, kind: kind, stopWatch: make(chan struct{}), wakeWatch: make(chan struct{}, 1)}
 		if kind == Goroutine {
-			e.reason = because(cfg.Engine, "the only one that is chosen by itself on "+runtime.GOOS+"/"+runtime.GOARCH, missing)
+			e.reason = because(cfg.Engine, "the only engine that Auto chooses on  "+runtime.GOOS+"/"+runtime.GOARCH, missing)
 			return e, nil
 		}
 		err := e.startAll()
@@ -260,8 +260,8 @@ func (e *Engine) Listener(l net.Listener) (net.Listener, error) {
 }
 
 // DialContext connects to a TCP address (tcp, tcp4, tcp6) or a Unix socket (unix), trying all
-// addresses of a name in turn. On a fiber the connection is one of its loop. ctx bounds the
-// connecting only.
+// addresses of a name in turn. On a fiber the connection belongs to its loop. ctx bounds only the
+// dial.
 func (e *Engine) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if e.kind == Goroutine {
 		var d net.Dialer
@@ -295,8 +295,8 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// Alive returns nil once every loop has completed a tick, or an error that wraps ctx's and says how many have not: what a watchdog
-// asks. An engine that is closed has no loops any more; the goroutine engine has none.
+// Alive returns nil once every loop has completed a tick, or an error that wraps ctx's and says how many loops have
+// not. It is meant for watchdogs. A closed engine and the goroutine engine have no loops.
 func (e *Engine) Alive(ctx context.Context) error {
 	turned := make(chan struct{}, len(e.loops))
 	missing := 0

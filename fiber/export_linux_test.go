@@ -105,7 +105,7 @@ func Expire(c net.Conn) {
 // Paces says that the system systemPaces by default, or does not.
 func Paces(on bool) (before bool) { return systemPaces.Swap(on) }
 
-// Congestion returns the name of what decides how fast a connection sends.
+// Congestion returns the name of a connection's congestion control.
 func (c *Conn) Congestion() (name string, err error) {
 	c.loop.Load().call(func() { name, err = unix.GetsockoptString(c.fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
 	return name, err

@@ -80,7 +80,7 @@ func TestWritesAreInOnePiece(t *testing.T) {
 			piece := make([]byte, size)
 			for range writers {
 				if _, err := io.ReadFull(s, piece); err != nil || !bytes.Equal(piece, bytes.Repeat(piece[:1], size)) {
-					t.Errorf("TLS %v: a Write has come in pieces, %v", secure, err)
+					t.Errorf("TLS %v: a Write arrived in pieces, %v", secure, err)
 				}
 			}
 			all.Wait()
@@ -110,7 +110,7 @@ func TestTLSHandshakeByTwo(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		on(s, func() {}) // the loop goes on
+		on(s, func() {}) // the loop still runs
 		on(c, func() {
 			got := make([]byte, 4)
 			_, err := client.Write([]byte("ping"))
@@ -190,7 +190,7 @@ func TestWokenFiberRunsNext(t *testing.T) {
 		})
 		all.Wait()
 		if want := []string{"first", "second", "third", "fourth"}; !slices.Equal(order, want) {
-			t.Errorf("went on as %v, want %v", order, want)
+			t.Errorf("continued as %v, want %v", order, want)
 		}
 	})
 }

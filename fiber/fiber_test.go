@@ -341,7 +341,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// Data and a reset that are there together are both told.
+// Data and a reset that arrive together are both reported.
 func TestResetBehindData(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for _, used := range []bool{false, true} {
@@ -379,7 +379,7 @@ func TestResetBehindData(t *testing.T) {
 	})
 }
 
-// While connections keep coming, what is there already goes on.
+// While connections keep coming, existing connections make progress.
 func TestAcceptingLetsOthersRun(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		if e.Kind() == fiber.Goroutine {
@@ -484,9 +484,9 @@ func TestGoexitEndsOneFiber(t *testing.T) {
 		} {
 			on(c, func() {
 				fn()
-				t.Errorf("%s: the fiber went on", name)
+				t.Errorf("%s: the fiber continued", name)
 			})
-			on(c, func() {}) // the loop goes on
+			on(c, func() {}) // the loop still runs
 		}
 		if e.Kind() == fiber.Goroutine {
 			return

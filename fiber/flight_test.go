@@ -37,7 +37,7 @@ func stuff(t *testing.T, c net.Conn, out stream) stream {
 	return out
 }
 
-// check reads what is there up to the end, which must be a part of the stream, and returns how much there was.
+// check reads the received data up to the end, which must be a part of the stream, and returns its length.
 func (s *stream) check(t *testing.T, c net.Conn) (n uint64, err error) {
 	t.Helper()
 	got, want := make([]byte, 50_000), make([]byte, 50_000)
@@ -110,8 +110,8 @@ func TestAdoptWithSomethingInFlight(t *testing.T) {
 	}
 }
 
-// A closed connection whose peer does not read gives up what it holds when its time is over, and the peer is told that
-// something is missing: it must not take what it got for everything.
+// A closed connection whose peer does not read frees its buffers when its time is over, and the peer learns that data
+// is missing: it must not take the part it got for everything.
 func TestCloseGivesUp(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := plainPair(t, e)

@@ -2,8 +2,8 @@
 
 package fiber
 
-// getg returns the address of the running goroutine's descriptor: a number that tells a
-// fiber, which is a coroutine with a goroutine of its own, from everything else that runs.
+// getg returns the address of the running goroutine's descriptor: a number that distinguishes a
+// fiber, which is a coroutine with its own goroutine, from everything else that runs.
 //
 //go:noescape
 func getg() uintptr

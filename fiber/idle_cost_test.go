@@ -62,7 +62,7 @@ func TestUnreadDataKeepsNoBuffers(t *testing.T) {
 			c, s := pair(t, e, "tcp")
 			t.Cleanup(func() { _, _ = c.Close(), s.Close() })
 			exchange(t, c, s, 1)
-			on(s, func() { _, _ = s.(fiber.Stream).WaitReadableFor(0) }) // receives by itself from now on
+			on(s, func() { _, _ = s.(fiber.Stream).WaitReadableFor(0) }) // its receives are multishot from now on
 			on(c, func() { _, _ = c.Write([]byte("unread")) })
 			on(s, func() { _, _ = s.(fiber.Stream).WaitReadableFor(time.Hour) })
 		}
@@ -122,8 +122,8 @@ func TestLoopIsIdleBeforeAHalfClosedPeer(t *testing.T) {
 	})
 }
 
-// The world is stopped in less than a millisecond while a loop waits, be it that it has just been busy and waits without
-// telling the scheduler. Once in a while is enough here: what stops the world waits for the machine, too.
+// The world is stopped in less than a millisecond while a loop waits, even if the loop was just busy and waits unknown
+// to the scheduler. Once in a while is enough here: stopping the world also waits for the machine.
 func TestStopTheWorld(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")
@@ -157,7 +157,7 @@ func TestUnreadTakesLittleMemory(t *testing.T) {
 			c, s := pair(t, e, "tcp")
 			t.Cleanup(func() { _, _ = c.Close(), s.Close() })
 			exchange(t, c, s, 1)
-			on(s, func() { _, _ = s.(fiber.Stream).WaitReadableFor(0) }) // receives by itself from now on
+			on(s, func() { _, _ = s.(fiber.Stream).WaitReadableFor(0) }) // its receives are multishot from now on
 			conns[i] = [2]net.Conn{c, s}
 		}
 		heap := func() int64 {

@@ -15,7 +15,7 @@ type kqueue struct {
 	ready [256]unix.Kevent_t
 }
 
-// user is whom the events of a descriptor are for; one whose generation is over gets none.
+// user is the receiver of a descriptor's events; a user of an old generation gets none.
 type user struct{ slot, generation uint32 }
 
 type systemQueue = kqueue

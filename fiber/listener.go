@@ -220,8 +220,8 @@ func (r rawConn) Control(fn func(fd uintptr)) (err error) {
 	return err
 }
 
-// Read implements syscall.RawConn: it is not supported, for what has been received may be in
-// the loop's hands.
+// Read implements syscall.RawConn. It is not supported, because received data may be in the loop's
+// hands.
 func (rawConn) Read(func(uintptr) bool) error { return errors.ErrUnsupported }
 
 // Write implements syscall.RawConn: it is not supported.

@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// A listener whose socket goes on elsewhere does not wake its loop any more after Close.
+// A listener whose socket another process still uses does not wake its loop after Close.
 func TestClosedListenerIsNotWoken(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		l, err := e.Listen("tcp", "127.0.0.1:0")

@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// poller is what a loop asks of the kernel: readiness or completion of what its connections
-// wait for. All methods but wake are called on the loop's thread. There are two: uring, and readiness for systems that only say
-// when a socket is ready, of which eventQueue is all that differs.
+// poller is a loop's interface to the kernel: readiness or completion of its connections'
+// operations. All methods but wake are called on the loop's thread. There are two: uring, and
+// readiness for systems that only report when a socket is ready; only its eventQueue differs
+// between these systems.
 //
 // read, write and move never block. done == false means that nothing could be done and that the
-// connection's side will be woken when there is something to do; spurious wake-ups are allowed.
+// poller wakes that side of the connection when this changes; spurious wake-ups are allowed.
 type poller interface {
 	// add starts serving c, whose descriptor is in non-blocking mode, connected or not. Its slot is set.
 	add(c *Conn) error
@@ -26,8 +27,8 @@ type poller interface {
 	close(c *Conn)
 	// read reads into p, which is not kept.
 	read(c *Conn, p []byte) (n int, err error, done bool)
-	// write takes bytes of p, which is not kept; what it took may be sent later, and an error
-	// about it comes back from a later call.
+	// write takes bytes of p, and does not keep p. It may send taken bytes later; a later call
+	// returns their error.
 	write(c *Conn, p []byte) (n int, err error, done bool)
 	// move moves bytes from c to d that can be moved without waiting; full says that there may
 	// be much more. Nothing moved and no error: readable tells which side to wait for.
@@ -35,27 +36,28 @@ type poller interface {
 	// readable reports whether read would be done, and sees to it that the side is woken when
 	// it would be.
 	readable(c *Conn) bool
-	// quiet reports that nothing has arrived, neither data nor the end.
+	// quiet reports that neither data nor the end has arrived.
 	quiet(c *Conn) bool
 	// ended reports that the end, or an error, is all there is to read.
 	ended(c *Conn) bool
 	// stop ends what receives ahead of read; true = nothing does, else the reading side is woken.
 	stop(c *Conn) bool
-	// socket asks for one side of the socket itself, for a caller with system calls of its own: splice, connect, shutdown. True
-	// means that it may be ready and that nothing written before is left in the poller; else the side is woken when there is news.
-	// tried says that such a call has just found it not ready. The reading side must be stopped.
+	// socket requests one side of the socket for a caller that makes system calls itself: splice, connect, shutdown.
+	// True means that the side may be ready and that the poller holds no written data; otherwise the poller wakes the
+	// side when it may be ready. tried says that such a call has just found it not ready. The reading side must be
+	// stopped.
 	socket(c *Conn, s *side, tried bool) (ready bool)
 	// watch has a, whose slot is set, woken when a connection waits; it is called again when accepting has found none. unwatch ends
 	// that, and closes the descriptor (Listener.free), perhaps later.
 	watch(a *Listener) error
 	unwatch(a *Listener)
-	// wait lets the kernel work until something has happened, wake is called, or the time has
-	// come (in the loop's clock; 0 = no limit, negative = do not wait). It makes ready what
-	// can go on.
+	// wait lets the kernel work until something has happened, wake is called, or the time has come
+	// (in the loop's clock; 0 = no limit, negative = do not wait). It marks the fibers that can
+	// continue as ready.
 	wait(until int64)
 	// wake ends a wait; other threads call it.
 	wake()
-	// trim gives back the memory that is kept for the next rush, as far as nothing is in it.
+	// trim frees the memory that is kept for the next burst, as far as it is empty.
 	trim()
 	// free gives everything back.
 	free()
@@ -67,7 +69,7 @@ type loop struct {
 	id      int // from 1, no other loop's
 	poller  poller
 	lacks   error          // what the poller has to do without
-	table   table          // of what the poller serves, and the loop itself at wakeSlot
+	table   table          // the connections and listeners that the poller serves, and the loop at wakeSlot
 	thread  int            // its id; set like self
 	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
 	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
@@ -145,7 +147,7 @@ func publish(change func([]*loop) []*loop) {
 	allLoops.Store(&updated)
 }
 
-// start runs a loop on a thread of its own and returns when it works.
+// start runs a loop on its own thread and returns when the loop works.
 func (e *Engine) start(kind Kind) (*loop, error) {
 	l := &loop{engine: e, id: int(loopIDs.Add(1)), ended: make(chan struct{})}
 	ready := make(chan error)
@@ -202,7 +204,8 @@ func (l *loop) step() {
 	}
 }
 
-// until returns the time at which the loop must wake by itself, as an argument of poller.wait.
+// until returns the time at which the loop must wake without an event, as an argument of
+// poller.wait.
 func (l *loop) until() int64 {
 	until := l.timers.next()
 	if len(l.spare) > 0 && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
@@ -275,8 +278,8 @@ func (l *loop) ready(f *coroutine) {
 // hasReady reports whether there is something to run without waiting. Between two batches woken is empty.
 func (l *loop) hasReady() bool { return len(l.queue)+len(l.bulk) > 0 }
 
-// runReady resumes the fibers that are ready now, and those that they wake (see runWoken). Other fibers that become
-// ready meanwhile run in the next tick, after a system call.
+// runReady resumes the fibers that are ready now, and the fibers that these wake (see runWoken). Other fibers that
+// become ready meanwhile run in the next tick, after a system call.
 func (l *loop) runReady() {
 	batch := l.queue
 	l.queue = l.behind[:0]
@@ -302,7 +305,7 @@ func (l *loop) runBulk() {
 	l.bulk = l.bulk[:left]
 }
 
-// resumeAll resumes the fibers of a batch, and after each those that it has woken.
+// resumeAll resumes the fibers of a batch, and after each fiber those that it has woken.
 func (l *loop) resumeAll(batch []*coroutine) {
 	for i := 0; i < len(batch) || len(l.woken) > 0; {
 		i = l.resumeFrom(batch, i)
@@ -443,7 +446,7 @@ func rawWaits(loops int) bool {
 	return runtime.GOMAXPROCS(0) > loops && !asyncPreemptOff()
 }
 
-// asyncPreemptOff reports whether the runtime was told not to interrupt with signals, as the
+// asyncPreemptOff reports whether the runtime is set not to interrupt with signals, as the
 // collector's check mode implies.
 func asyncPreemptOff() bool {
 	for setting := range strings.SplitSeq(os.Getenv("GODEBUG"), ",") {

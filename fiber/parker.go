@@ -101,8 +101,8 @@ func (p *Parker) soon() bool {
 	return p.take()
 }
 
-// TryPark is for a step of Conn.Attend: it reports whether Unpark has been called, once per Unpark. When it
-// has not, the step must go on waiting, and is called again after Unpark or Nudge.
+// TryPark is for steps of Conn.Attend: it reports whether Unpark has been called, once per Unpark. If not, the step
+// must keep waiting; it is called again after Unpark or Nudge.
 func (p *Parker) TryPark() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// watchedContext lives longer than a fiber, as a server's does, and counts who watches it.
+// watchedContext lives longer than a fiber, as a server's does, and counts its watchers.
 type watchedContext struct {
 	context.Context
 	done    chan struct{}

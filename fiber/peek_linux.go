@@ -9,8 +9,8 @@ import (
 
 const canPeek = true
 
-// peek asks for the state of the socket fd. It does not try to read, not even with MSG_PEEK: that would take the error of a
-// broken connection, which its user is to be told, and would not tell of an end behind data.
+// peek asks for the state of the socket fd. It does not try to read, not even with MSG_PEEK: that would take the error
+// of a broken connection, which belongs to its user, and would not show an end behind data.
 func peek(fd uintptr) State {
 	socket := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	for {

@@ -2,7 +2,7 @@
 
 package fiber
 
-// Sockets cannot be asked portably here; a connection that died while idle is noticed by whoever uses it next.
+// Sockets cannot be asked portably here; the next user of a connection notices that it died while idle.
 const canPeek = false
 
 func peek(uintptr) State { return Unknown }

@@ -42,7 +42,7 @@ func forbid(calls ...uint32) error {
 	return nil
 }
 
-// TestProbeHere is what TestProbe runs in a process of its own; it tells which engine there is.
+// TestProbeHere is run by TestProbe in a separate process; it reports which engine there is.
 func TestProbeHere(t *testing.T) {
 	kind, names, ok := strings.Cut(os.Getenv(deny), ":")
 	if !ok {

@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// readiness is the poller for systems that say when a socket is ready, and then take ordinary non-blocking calls: epoll on Linux,
-// kqueue on Darwin. Events are edge-triggered: one registration per connection, no system call per request for it, and no read
-// that is bound to find nothing. Where the system can send on several sockets at once (batchSender), small messages are gathered
-// and sent at the end of the tick, all by one call.
+// readiness is the poller for systems that report when a socket is ready for ordinary non-blocking calls: epoll on
+// Linux, kqueue on Darwin. Events are edge-triggered: one registration per connection, no system call per request for
+// it, and no read that would find nothing. Where the system can send on several sockets at once (batchSender), small
+// messages are gathered and sent at the end of the tick, all by one call.
 type readiness struct {
 	loop    *loop
 	queue   systemQueue
@@ -19,15 +19,16 @@ type readiness struct {
 	idle    bool   // the last wait found nothing to do for long
 	raw     bool   // see rawWaits
 
-	batch   *batchSender // nil = the system has none: everything is sent at once, by itself
+	batch   *batchSender // nil = the system has none: each message is sent at once
 	send    sendBuffers
 	dirty   []*Conn // with something gathered, at the end of the tick
 	sending [batchSize]*Conn
 	result  func(i int, result int64) // calls sent for sending[i]
 }
 
-// eventQueue is all that an engine of a further system has to write, beside the functions of sys_darwin.go: package fiber calls
-// the methods of its type systemQueue directly. Events are edge-triggered, and told for a slot and its generation (see table).
+// eventQueue is all that an engine for a further system has to implement, beside the functions of sys_darwin.go.
+// Package fiber calls the methods of its type systemQueue directly. Events are edge-triggered, and reported for a slot
+// and its generation (see table).
 type eventQueue interface {
 	// open makes the queue, for the calling thread.
 	open() error
@@ -165,7 +166,7 @@ func (p *readiness) write(c *Conn, b []byte) (int, error, bool) {
 // gatherMost bounds the data gathered of a connection in a tick, in bytes: more is not worth the copy.
 const gatherMost = 8 << 10
 
-// gather keeps b until the end of the tick, after what is gathered already; false = b has to be sent now.
+// gather keeps b until the end of the tick, after the data gathered before; false = b has to be sent now.
 func (p *readiness) gather(c *Conn, b []byte) bool {
 	n := len(b)
 	if c.out != nil {
@@ -234,7 +235,7 @@ func (p *readiness) sendGathered() {
 	for i, c := range p.dirty {
 		p.dirty[i] = nil
 		c.isDirty = false
-		if c.out == nil || !c.canWrite { // closed, or full: an event goes on
+		if c.out == nil || !c.canWrite { // closed, or full: an event continues
 			continue
 		}
 		p.sending[n] = c

@@ -26,7 +26,7 @@ const (
 	pollMultishot = 1 << 0 // in len
 
 	cqeBuffer   = 1 << 0 // a provided buffer was used; its number is in the upper half
-	cqeMore     = 1 << 1 // the request goes on
+	cqeMore     = 1 << 1 // the request stays active
 	cqeNonEmpty = 1 << 2 // there is more to receive
 
 	setupCQSize       = 1 << 3
@@ -177,7 +177,8 @@ func (r *ring) enter(wait, raw bool, left int64) {
 	} else {
 		_, _, _ = syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(n), least, flags, arg, size)
 	}
-	// What was not taken (the kernel is short of memory, or was interrupted) is offered again.
+	// Entries that the kernel did not take (it is short of memory, or was interrupted) are offered
+	// again.
 	r.submitted = atomic.LoadUint32(r.sqHead)
 }
 

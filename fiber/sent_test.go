@@ -9,7 +9,8 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestSent: what is queued when the peer's reset arrives has not been sent, and what the peer's system has taken has.
+// TestSent: data that is queued when the peer's reset arrives has not been sent; data that the peer's system has taken
+// has been.
 func TestSent(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for _, tc := range []struct {
@@ -25,7 +26,7 @@ func TestSent(t *testing.T) {
 				on(c, func() {
 					conntest.Exchange(t, c, "x")
 					if !c.Sent() {
-						t.Error("what has come back has not been sent")
+						t.Error("the data that was echoed has not been sent")
 					}
 					c.MarkSent()
 					if c.Sent() {
@@ -42,7 +43,7 @@ func TestSent(t *testing.T) {
 					}
 				})
 				if c.Sent() {
-					t.Error("a goroutine is told that a message has been sent")
+					t.Error("Sent reports to a goroutine that a message has been sent")
 				}
 			})
 		}

@@ -18,7 +18,8 @@ func silent(t *testing.T) net.Addr {
 	return l.Addr()
 }
 
-// What a fiber opens after Close has begun is closed as well: Close does not wait for the peer.
+// Connections that a fiber opens after Close has begun are closed as well: Close does not wait for
+// the peer.
 func TestCloseEndsWhatIsOpenedDuringIt(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		to := silent(t)

@@ -7,11 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// splicePiece is what package net moves at most before moved is told: a receiver that takes less within an idle time-out counts as idle.
+// splicePiece is the most that package net moves before moved is called: a receiver that takes less within an idle
+// time-out counts as idle.
 const splicePiece = 64 << 10
 
-// spliceSockets moves what has arrived on src to dst, for as long as it comes in bulk, if both are TCP connections of package net,
-// which splices between those. It waits for room, but not for more to arrive: nothing is held then, and moved knows what was.
+// spliceSockets moves received data from src to dst, as long as it comes in bulk, if both are TCP connections of
+// package net, which splices between those. It waits for room in dst, but not for more data: nothing is held then, and
+// moved has counted everything.
 func spliceSockets(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	from, to := socketOf(src), socketOf(dst)
 	if from == nil || to == nil {

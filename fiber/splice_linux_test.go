@@ -12,8 +12,8 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestCopyToTellsOfPieces: moved is how a session knows that a slow receiver takes something, so it is told of no more than a piece
-// at a time, however much has arrived.
+// TestCopyToTellsOfPieces: sessions use moved to see that a slow receiver takes something, so it is called for each
+// piece, however much has arrived.
 func TestCopyToTellsOfPieces(t *testing.T) {
 	const arrives, piece = 128 << 10, 64 << 10
 	client, in, out, server := plainChain(t)
@@ -29,7 +29,7 @@ func TestCopyToTellsOfPieces(t *testing.T) {
 	total, spliced := 0, 0
 	readErr, writeErr := fiber.StreamOf(in).CopyTo(fiber.StreamOf(out), func(n int) {
 		if total += n; n > piece {
-			t.Errorf("%d bytes moved before it was told", n)
+			t.Errorf("%d bytes moved before moved was called", n)
 		}
 	}, func(n int) { spliced += n })
 	if readErr != io.EOF || writeErr != nil || total != arrives || spliced == 0 {
@@ -104,7 +104,7 @@ func wantUnread(t *testing.T, c net.Conn, n int) {
 	})
 }
 
-// TestCopyToWhoHasBytesAhead: what is to be read of the destination is the business of the one who reads it meanwhile.
+// TestCopyToWhoHasBytesAhead: received data of the destination belongs to the fiber that reads it meanwhile.
 func TestCopyToWhoHasBytesAhead(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		client, in, out, server := chain(t, e, "tcp")

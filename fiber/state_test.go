@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// look looks until the state is no longer Silent: what was sent is on its way.
+// look looks until the state is no longer Silent: the sent data is on its way.
 func look(s fiber.Stream) fiber.State {
 	for {
 		if state := s.State(); state != fiber.Silent {
@@ -48,7 +48,7 @@ func TestStateOfSocket(t *testing.T) {
 	}
 }
 
-// TestEndBehindData: what was sent before the end does not hide it, nor does looking take a reset that is to be told.
+// TestEndBehindData: data before the end does not hide the end, and looking does not take the error of a reset.
 func TestEndBehindData(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
 		for _, broken := range []bool{false, true} {

@@ -29,13 +29,14 @@ type Stream interface {
 	// for the one user, on the connection's loop; elsewhere, and where there is no loop, it does nothing and returns false.
 	OnReadable(fn func()) bool
 
-	// CopyTo copies received data to dst until one of them ends: readErr is the error of receiving, io.EOF at the end of the
-	// stream; else writeErr is the error of dst. moved is called with the size of every piece, in bytes, and spliced, unless nil, with
-	// those that were moved within the kernel. They must neither wait nor end their goroutine.
+	// CopyTo copies received data to dst until one of them ends: readErr is the error of receiving, io.EOF at the end
+	// of the stream; otherwise writeErr is the error of dst. moved is called with the size of every piece, in bytes,
+	// and spliced, unless nil, with the size of those that were moved within the kernel. They must neither wait nor end
+	// their goroutine.
 	CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error)
 
-	// CloseWrite sends the end of the stream after what was written; reading goes on. The error is errors.ErrUnsupported where a
-	// stream ends in both directions only.
+	// CloseWrite sends the end of the stream after the written data; reading is still possible. The error is
+	// errors.ErrUnsupported for streams that can only end in both directions.
 	CloseWrite() error
 	// SetLinger(0) makes Close reset the connection, without TLS's close_notify, so that the peer does not take what it has received
 	// for the whole stream. The error is errors.ErrUnsupported where that is not possible.
@@ -70,8 +71,9 @@ type Stream interface {
 	Go(fn func())
 	// Adopt moves the connection to the loop of the fiber that calls it, its one user, if that is possible now.
 	Adopt()
-	// Detach turns the connection into one of package net, for its one user, who must not use this one afterwards. ahead was received
-	// and not read; it is the caller's. The error is errors.ErrUnsupported where that is not possible; then nothing has changed.
+	// Detach turns the connection into one of package net, for its one user, which must not use this one afterwards.
+	// ahead is received data that was not read; the caller owns it. The error is errors.ErrUnsupported where that is
+	// not possible; then nothing has changed.
 	Detach() (conn net.Conn, ahead []byte, err error)
 }
 
@@ -84,7 +86,7 @@ const (
 	Pending              // something to read
 	Closing              // something to read, and behind it the end: closed by the peer, or broken
 	Dead                 // closed by the peer, or broken, with nothing to read before that
-	Unknown              // open as far as is known: what has arrived on this kind of connection cannot be seen without reading
+	Unknown              // open as far as is known: this kind of connection does not show arrived data without a read
 )
 
 // Fit reports whether a connection that has not been used yet can be handed out: it is open as far as is known. Data that

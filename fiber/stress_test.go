@@ -102,8 +102,8 @@ func (s *stressed) session(c net.Conn) {
 	other.Wait()
 }
 
-// client sends a stream in random pieces and checks that what comes back is the same stream,
-// however far it comes. It dies at a random point.
+// client sends a stream in random pieces and checks that the echo is the same stream, up to the
+// point where it ends. It dies at a random point.
 func (s *stressed) client(seed uint64) error {
 	c, err := net.Dial("tcp", s.in.Addr().String())
 	if err != nil {
@@ -159,9 +159,9 @@ func openFiles(t *testing.T) int {
 	return len(files) - fiber.PipeFiles()
 }
 
-// Memory is never another's while the kernel owns it: under a collector that runs all the time,
-// with freed buffers poisoned and peers that die at any point, every byte that arrives is the
-// right one, and in the end nothing is left.
+// The kernel owns its memory alone: under a collector that runs all the time, with freed buffers
+// poisoned and peers that die at any point, every byte that arrives is the right one, and no
+// resource is left at the end.
 func TestStress(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	fiber.PoisonFreed(true)

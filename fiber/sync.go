@@ -41,7 +41,7 @@ func (m *Mutex) Lock() {
 // tryLock takes the lock if that needs no waiting.
 func (m *Mutex) tryLock() bool { return m.state.CompareAndSwap(mutexFree, mutexHeld) }
 
-// Unlock hands the lock to who has waited longest. It panics when the lock is not held.
+// Unlock hands the lock to the waiter that has waited longest. It panics when the lock is not held.
 func (m *Mutex) Unlock() {
 	if m.state.CompareAndSwap(mutexHeld, mutexFree) {
 		return

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the loops ask of the kernel in Darwin's own words; see kqueue about how far it was tested.
+// The loops' system calls on Darwin; see kqueue about how far they were tested.
 
 func rawReceive(fd int, b []byte) (int, syscall.Errno) {
 	n, err := unix.Read(fd, b)
@@ -122,7 +122,7 @@ func atEnd(fd int) bool         { return peek(uintptr(fd)) == Dead }
 // finCame reports that a broken connection's peer had sent its end. The system does not tell, so the connection counts as broken.
 func finCame(int) bool { return false }
 
-// unsent is how much of what was sent the peer's system has not taken.
+// unsent returns how many sent bytes the peer's system has not taken.
 func unsent(fd int) int {
 	n, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NWRITE) // 0: nothing keeps the connection then
 	return n

@@ -72,7 +72,7 @@ func bigEndian(port int) (raw uint16) {
 	return raw
 }
 
-// localAddr is that of a socket, as accept4(2) would tell it.
+// localAddr returns the local address of a socket.
 func localAddr(fd int) (sa unix.RawSockaddrAny, ok bool) {
 	size := uint32(unix.SizeofSockaddrAny)
 	_, _, errno := syscall.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
@@ -101,15 +101,15 @@ func keepAlive(fd int, on bool) {
 	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
 }
 
-// nothingToRead reports that a socket is open and has neither data nor its end to give. It asks for the
-// socket's state, for trying to read, even with MSG_PEEK, takes an error that is to be told: a reset
-// would look like an end afterwards.
+// nothingToRead reports that a socket is open and has neither data nor its end to read. It asks for the socket's state
+// because a read, even with MSG_PEEK, takes a pending error: a reset would look like a clean end afterwards.
 func nothingToRead(fd int) bool {
 	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	return pollNow(state[:]) && state[0].Revents == 0
 }
 
-// endCame reports that the peer of a socket has sent its end, or that it is broken, whether or not everything was received.
+// endCame reports that the peer of a socket has sent its end, or that the socket is broken, whether or not everything
+// was received.
 func endCame(fd int) bool {
 	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	return pollNow(state[:]) && state[0].Revents != 0
@@ -124,14 +124,15 @@ func atEnd(fd int) bool {
 	return n == 0 && err == nil
 }
 
-// unsent is how much of what was sent the peer's system has not taken.
+// unsent returns how many sent bytes the peer's system has not taken.
 func unsent(fd int) int {
 	n, _ := unix.IoctlGetInt(fd, unix.TIOCOUTQ) // 0: nothing keeps the connection then
 	return n
 }
 
-// finCame reports that a TCP socket's peer has sent its end, whatever came then. Nothing else tells that from a reset whose
-// error has been told: the end counts in how much there is to receive, and does not in how much has been received.
+// finCame reports that a TCP socket's peer has sent its end, whatever came afterwards. Only this distinguishes an end
+// from a reset whose error was already returned: the end counts as a byte to receive, and does not count as a byte
+// received.
 func finCame(fd int) bool {
 	setOption(fd, unix.IPPROTO_TCP, unix.TCP_INQ, 1)
 	var b [1]byte
@@ -147,7 +148,8 @@ func finCame(fd int) bool {
 	return false
 }
 
-// pollNow fills in what is known of descriptors, without waiting; false = the system does not tell.
+// pollNow fills in the readiness of descriptors, without waiting; false = the system does not
+// report it.
 func pollNow(fds []unix.PollFd) bool {
 	var none unix.Timespec
 	_, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)),
@@ -199,8 +201,8 @@ func acceptedPeer(sa *unix.RawSockaddrAny) peer {
 	return peer{other: nameless}
 }
 
-// toItself reports whether a socket that was to connect to sa has met itself: where nobody listens on a
-// port from which the system takes those of outgoing connections, that happens once in a while.
+// toItself reports whether a socket that was to connect to sa has connected to itself: that happens now and then on
+// ports of the ephemeral range without a listener.
 func toItself(fd int, sa unix.Sockaddr) bool {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -228,7 +230,8 @@ func cpuTime(thread int) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// asleep reports whether a thread of this process neither runs nor waits for a processor, as far as is known.
+// asleep reports whether a thread of this process neither runs nor waits for a processor, as far as the system shows
+// it.
 func asleep(thread int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", thread))
 	_, state, ok := bytes.Cut(stat, []byte(") "))

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the loops ask of Linux and Darwin in the same words.
+// The loops' system calls that Linux and Darwin share.
 
 // socketAddr is what a socket is connected to.
 type socketAddr = unix.Sockaddr
@@ -65,7 +65,7 @@ func peerOf(sa unix.Sockaddr) peer {
 	return peer{other: toAddr(sa, false)}
 }
 
-// toAddr makes a net.Addr of what the kernel says; nil becomes an empty address.
+// toAddr makes a net.Addr of the kernel's address; nil becomes an empty address.
 func toAddr(sa unix.Sockaddr, isUnix bool) net.Addr {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -109,7 +109,8 @@ func resetOnClose(fd int, on bool) {
 // duplicate returns another descriptor of the same socket.
 func duplicate(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }
 
-// takeSocket returns a descriptor of its own, in non-blocking mode, for a stream socket of package net. The original stays open.
+// takeSocket returns a duplicate descriptor, in non-blocking mode, of a stream socket of package net. The original
+// stays open.
 func takeSocket(s any) (fd int, isUnix bool, err error) {
 	sc, ok := s.(syscall.Conn)
 	if !ok {
@@ -156,8 +157,8 @@ func mapMemory(size int) ([]byte, error) {
 	return m, nil
 }
 
-// releaseMemory gives mapped memory back to the system, but not its addresses: what is in it is lost, and using it again costs
-// page faults.
+// releaseMemory returns mapped memory to the system, but not its addresses: its contents are lost, and using it again
+// costs page faults.
 func releaseMemory(m []byte) { _ = unix.Madvise(m, unix.MADV_DONTNEED) }
 
 func unmapMemory(m []byte) { _ = unix.Munmap(m) }

@@ -46,7 +46,7 @@ func TestTLSBufferedKeepsErrors(t *testing.T) {
 	})
 }
 
-// readToError expects data, byte by byte, and then the error behind it, which is that of no deadline.
+// readToError expects data, byte by byte, and then the error behind it, which must not be a deadline's.
 func readToError(t *testing.T, c *fiber.TLSConn, want string) {
 	defer c.Close()
 	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -66,6 +66,6 @@ func readToError(t *testing.T, c *fiber.TLSConn, want string) {
 	}
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 	if _, err := c.Read(make([]byte, 10)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
-		t.Errorf("%q: Read = %v, want the error of what was received", want, err)
+		t.Errorf("%q: Read = %v, want the error of the received record", want, err)
 	}
 }

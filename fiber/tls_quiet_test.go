@@ -26,7 +26,7 @@ func (c idle) quiet() (quiet, ended bool) {
 	return quiet, ended
 }
 
-// until waits for what was sent to be on its way no more.
+// until waits until sent data has arrived.
 func (c idle) until(quiet bool) (ended bool) {
 	for {
 		if q, ended := c.quiet(); q == quiet {
@@ -59,7 +59,7 @@ func newIdle(t *testing.T, e *fiber.Engine, cfg *tls.Config) idle {
 	return c
 }
 
-// TestTLSQuiet: what a pool asks about an idle connection.
+// TestTLSQuiet: a pool's check of an idle connection.
 func TestTLSQuiet(t *testing.T) {
 	cfg := serverConfig()
 	engines(t, func(t *testing.T, e *fiber.Engine) {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A TLSConn's methods as a Stream are those of the connection underneath, but for data that crypto/tls has received already.
+// A TLSConn's Stream methods are those of the underlying connection, except for data that crypto/tls has received
+// already.
 
 // WaitReadable waits for the connection underneath, so that a Read may still wait for the rest of a record.
 func (t *TLSConn) WaitReadable() error {
@@ -76,10 +77,10 @@ func (t *TLSConn) State() State {
 // Ended is Stream's; the peer's close_notify is its end.
 func (t *TLSConn) Ended() bool { return t.State() == Dead }
 
-// PeerClosed is that of the connection underneath.
+// PeerClosed is the underlying connection's.
 func (t *TLSConn) PeerClosed() bool { return t.under.PeerClosed() }
 
-// SetLinger is that of the connection underneath; with 0 Close sends no close_notify.
+// SetLinger is the underlying connection's; with 0 Close sends no close_notify.
 func (t *TLSConn) SetLinger(seconds int) error {
 	err := t.under.SetLinger(seconds)
 	if err == nil {
@@ -88,16 +89,16 @@ func (t *TLSConn) SetLinger(seconds int) error {
 	return err
 }
 
-// SetKeepAlive is that of the connection underneath.
+// SetKeepAlive is the underlying connection's.
 func (t *TLSConn) SetKeepAlive(on bool) error { return t.under.SetKeepAlive(on) }
 
-// SyscallConn is that of the connection underneath.
+// SyscallConn is the underlying connection's.
 func (t *TLSConn) SyscallConn() (syscall.RawConn, error) { return t.under.SyscallConn() }
 
-// MarkSent is that of the connection underneath.
+// MarkSent is the underlying connection's.
 func (t *TLSConn) MarkSent() { t.under.MarkSent() }
 
-// Sent is that of the connection underneath.
+// Sent is the underlying connection's.
 func (t *TLSConn) Sent() bool { return t.under.Sent() }
 
 // Attend returns false: cryptography in a step would hold the loop.
@@ -109,10 +110,10 @@ func (t *TLSConn) TryRead(time.Duration) (b []byte, over bool) { return nil, tru
 // TryWrite is for Attend.
 func (t *TLSConn) TryWrite([]byte) int { return 0 }
 
-// Loop is that of the connection underneath.
+// Loop is the underlying connection's.
 func (t *TLSConn) Loop() int { return t.under.Loop() }
 
-// Go is that of the connection underneath.
+// Go is the underlying connection's.
 func (t *TLSConn) Go(fn func()) { t.under.Go(fn) }
 
 // Adopt moves the connection underneath.

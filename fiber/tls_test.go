@@ -20,9 +20,9 @@ func serverConfig() *tls.Config {
 	return cfg
 }
 
-// A TLS client that stops reading and then sends what is no record: the fiber that reads wants to
-// send an alert, for which crypto/tls wants the lock that the fiber that writes holds while it waits.
-// The loop must go on.
+// A TLS client stops reading and then sends something that is no record: the fiber that reads wants
+// to send an alert, for which crypto/tls needs the lock that the writing fiber holds while it
+// waits. The loop must not stop.
 func TestTLSClientThatStopsReadingAndSendsRubbish(t *testing.T) {
 	cfg := serverConfig()
 	loops(t, func(t *testing.T, e *fiber.Engine) {
@@ -72,7 +72,7 @@ func TestTLSClientThatStopsReadingAndSendsRubbish(t *testing.T) {
 		})
 		_, _ = raw.Write(make([]byte, 100))
 		<-read
-		on(s, func() {}) // the loop goes on
+		on(s, func() {}) // the loop still runs
 		_ = raw.Close()
 		over.Wait()
 		_ = server.Close()
@@ -166,8 +166,9 @@ func TestTLSCloseAndDeadline(t *testing.T) {
 	})
 }
 
-// WaitReadable knows of what crypto/tls has decrypted or received already, of which the connection
-// underneath tells nothing, and loses nothing of it; many records and none in a read, of all sizes.
+// WaitReadable knows about data that crypto/tls has decrypted or received already, which the
+// underlying connection does not show, and loses none of it: many records or none in a read, of all
+// sizes.
 func TestTLSWaitReadable(t *testing.T) {
 	cfg := serverConfig()
 	loops(t, func(t *testing.T, e *fiber.Engine) {

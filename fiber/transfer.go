@@ -6,12 +6,13 @@ import (
 	"sync"
 )
 
-// Transfer moves bytes from one connection to another in two steps, for code that frames what it moves: after Receive and before
-// Send it knows how many bytes are on their way, and each step has errors of one connection only. Bulk between two plain TCP
-// connections of one loop, or of package net, stays within the kernel; everything else goes through a buffer, which is held from
-// Receive to Send only.
+// Transfer moves bytes from one connection to another in two steps, for code that frames the data: between Receive and
+// Send it knows how many bytes are on their way, and each step has errors of one connection only. Bulk between two
+// plain TCP connections of one loop, or of package net, stays within the kernel; everything else goes through a buffer,
+// which is held only from Receive to Send.
 //
-// The zero value is ready. A Transfer is for one user at a time. Whoever gives up between the two steps calls Drop.
+// The zero value is ready. A Transfer is for one user at a time. A caller that gives up between the two steps calls
+// Drop.
 type Transfer struct {
 	piped          // what is in the kernel
 	buf   []byte   // what is not: of the pool of its size
@@ -37,8 +38,8 @@ const spliceWorth = 32 << 10
 // spliceLeast is the least that a splice must move for the next to be worth while.
 const spliceLeast = 16 << 10
 
-// transferLarge is what one Receive copies at most. A source that must be read to be waited for gets a buffer of transferSmall, which
-// it may hold for long; crypto/tls returns no more than that at a time.
+// transferLarge is the most that one Receive copies. A source that can be waited for only by a Read gets a buffer of
+// transferSmall, which it may hold for long; crypto/tls returns no more than that at a time.
 const (
 	transferLarge = 64 << 10
 	transferSmall = 16 << 10
@@ -90,8 +91,9 @@ func (t *Transfer) read(src Stream, limit int64) (int, error) {
 	return src.Read(t.buf[:min(limit, int64(len(t.buf)))])
 }
 
-// Send sends what Receive took, and tells moved of every piece of it, of 64 KiB at most, that dst has taken. The error is dst's, as Write's; what dst
-// has not taken is lost. moved must neither wait nor end its goroutine; it may set deadlines.
+// Send sends the bytes that Receive took, and calls moved with the size of every piece, of 64 KiB at most, that dst has
+// taken. The error is dst's, as Write's; bytes that dst has not taken are lost. moved must neither wait nor end its
+// goroutine; it may set deadlines.
 func (t *Transfer) Send(dst net.Conn, moved func(n int)) error {
 	defer t.Drop() // also when moved panics
 	if t.buf == nil {

@@ -65,7 +65,8 @@ func (t *Transfer) fill(fd, limit int) (n int, err error) {
 	return 0, err
 }
 
-// filled says what the last fill means. What cannot be spliced, such as the end of the stream, is for Read; a socket tells an error once.
+// filled interprets the result of the last fill. Events that cannot be spliced, such as the end of the stream, are left
+// to Read; a socket reports an error once.
 func (t *Transfer) filled(n int, err error) (int, error, bool) {
 	switch {
 	case n >= spliceLeast:

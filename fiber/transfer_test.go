@@ -36,7 +36,7 @@ func transferAll(from, to net.Conn, size int64) (received, moved int64, readErr,
 	return received, moved, readErr, writeErr
 }
 
-// TestTransfer moves exactly as much as it is told to, however much there is, between all kinds of connections.
+// TestTransfer moves exactly as much as it is asked to, however much has arrived, between all kinds of connections.
 func TestTransfer(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for _, network := range []string{"tcp", "unix"} {
@@ -61,7 +61,7 @@ func TestTransfer(t *testing.T) {
 				var err error
 				on(in, func() { _, err = io.ReadFull(in, rest) })
 				if err != nil || !bytes.Equal(rest, want[size:]) {
-					t.Errorf("%s: what follows is not there any more: %v", network, err)
+					t.Errorf("%s: the data that follows is gone: %v", network, err)
 				}
 			}
 		}
@@ -102,12 +102,12 @@ func TestTransferOfTLS(t *testing.T) {
 			t.Fatalf("%d bytes moved back, %v, %v", moved, readErr, writeErr)
 		}
 		if got := <-back; !bytes.Equal(got, want) {
-			t.Error("other bytes came back than were sent")
+			t.Error("the echoed bytes differ from those sent")
 		}
 	})
 }
 
-// TestTransferTellsWhichEnd: each step has errors of its own connection only, and what is said about time is of that step.
+// TestTransferTellsWhichEnd: each step has errors of its own connection only, and a time-out is that of its step.
 func TestTransferTellsWhichEnd(t *testing.T) {
 	const size = 64 << 20 // more than sockets and a pipe take
 	engines(t, func(t *testing.T, e *fiber.Engine) {
@@ -170,7 +170,7 @@ func TestTransferTellsWhichEnd(t *testing.T) {
 	})
 }
 
-// TestTransferTwice: Receive before Send of what it took is a defect of the caller.
+// TestTransferTwice: a second Receive before Send is a defect of the caller.
 func TestTransferTwice(t *testing.T) {
 	client, in, out, _ := chain(t, newEngine(t, fiber.Config{Engine: fiber.Goroutine}), "tcp")
 	_, _ = client.Write([]byte("x"))

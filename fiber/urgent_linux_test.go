@@ -31,7 +31,7 @@ func urgent(t *testing.T, c net.Conn) {
 	}
 }
 
-// What comes behind urgent data is read as soon as it is there, as package net has it.
+// Data behind urgent data is read as soon as it arrives, as with package net.
 func TestReadBehindUrgentData(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for _, used := range []bool{false, true} {
@@ -54,7 +54,7 @@ func TestReadBehindUrgentData(t *testing.T) {
 	})
 }
 
-// Urgent data ends a splice; the stream goes on, whether there is more or the end behind it.
+// Urgent data ends a splice; the stream continues, whether more data or the end follows.
 func TestCopyToBehindUrgentData(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for _, end := range []bool{false, true} {

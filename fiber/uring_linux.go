@@ -25,9 +25,9 @@ type uring struct {
 	recv      *recvBuffers
 	send      sendBuffers
 	dirty     []*Conn        // with something to send that is not being sent
-	ahead     []*aheadBuffer // spare buffers for what is received before it is read
+	ahead     []*aheadBuffer // spare buffers for received data that is not read yet
 	lent      []*Conn        // to which the last wait gave a receive buffer
-	queue     []*Conn        // whose receive found none, the first first; those that are not starved any more do not count
+	queue     []*Conn        // whose receive found no buffer, in order; connections that are no longer starved do not count
 	unchecked []*Conn        // that received something since checkForResets looked
 	checkedAt int64          // when that was
 	polls     []unix.PollFd  // of checkForResets
@@ -100,7 +100,7 @@ func (p *uring) try() error {
 		case c.res < 0:
 			return fmt.Errorf("io_uring: receive: %w", syscall.Errno(-c.res))
 		case c.flags&cqeBuffer == 0 || c.flags&cqeMore == 0:
-			return errors.New("io_uring: a receive used no provided buffer, or does not go on")
+			return errors.New("io_uring: a receive used no provided buffer, or is not multishot")
 		default:
 			id := uint16(c.flags >> 16)
 			p.recv.take(id, int(c.res))
@@ -198,8 +198,8 @@ func (p *uring) arm(c *Conn) {
 	c.flight++
 }
 
-// retryStarved starts the receives again that found no buffer: in a tick as many as there are buffers, because trying all of them each
-// time would cost the square of their number. It reports whether some are left.
+// retryStarved restarts receives that found no buffer: in a tick as many as there are buffers, because trying all of
+// them each time would cost the square of their number. It reports whether some are left.
 func (p *uring) retryStarved() bool {
 	n := min(len(p.queue), recvCount)
 	for _, c := range p.queue[:n] {
@@ -345,8 +345,8 @@ func (p *uring) cancel(c *Conn, kind uint32) {
 	s.opcode, s.fd, s.addr, s.userData = opAsyncCancel, -1, p.dataOf(c, kind), userData(kindCancel, 0, 0)
 }
 
-// watch does not let the kernel accept ahead of Accept: what it had accepted when the listener is closed would be lost, as would
-// the wake-up of another listener on the same socket, which takes over.
+// watch does not let the kernel accept ahead of Accept: connections accepted ahead would be lost when the listener
+// closes, as would the wake-up of another listener that takes over the socket.
 func (p *uring) watch(a *Listener) error {
 	if a.armed {
 		return nil
@@ -530,7 +530,7 @@ func (p *uring) received(c *Conn, e cqe) {
 		c.starved, c.more = true, true
 		p.queue = append(p.queue, c)
 		return
-	case errno == unix.ECANCELED || errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN: // readable goes on
+	case errno == unix.ECANCELED || errno == unix.ENOBUFS || errno == unix.EINTR || errno == unix.EAGAIN: // readable retries
 	default:
 		c.inErr = errno
 	}
@@ -540,8 +540,8 @@ func (p *uring) received(c *Conn, e cqe) {
 // bulkEndsAfter is how many small receives in a row end the bulk mode of a connection.
 const bulkEndsAfter = 8
 
-// noteReceive decides after a receive of n bytes whether the connection carries bulk. Then unread data is
-// better left in the socket, because a multishot receive takes up to half a megabyte more.
+// noteReceive decides after a receive of n bytes whether the connection carries bulk. If so, single receives leave
+// unread data in the socket, because a multishot receive takes up to half a megabyte more.
 func (c *Conn) noteReceive(n int) {
 	switch {
 	case n == recvSize && c.more:

@@ -125,8 +125,8 @@ func runnable() uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// fibersThat returns the stacks of the fibers that are in some state, of all loops, as far as a look at all
-// goroutines tells: those that have parked are left out. It is complete unless there are very many goroutines.
+// fibersThat returns the stacks of the fibers that are in some state, of all loops, taken from a dump of all
+// goroutines, without parked fibers. It is complete unless there are very many goroutines.
 func fibersThat(are func(state string) bool) (stacks string, complete bool) {
 	buf := make([]byte, 1<<20)
 	n := runtime.Stack(buf, true)

@@ -33,7 +33,7 @@ func computes(until *atomic.Bool) {
 	}
 }
 
-// A fiber that waits for what does not let the loop go on, and one that computes for long, are named.
+// The watchdog names a fiber that waits without releasing its loop, and one that computes for long.
 func TestWatchdogNamesAFiberThatHoldsItsLoop(t *testing.T) {
 	watched(t, func(e *fiber.Engine, log *lines) {
 		enough := make(chan struct{})
