@@ -73,7 +73,7 @@ func blocked(op func([]byte) (int, error), p []byte) (n int, err error) {
 	return n, err
 }
 
-// ReadFrom lets io.Copy use what the connection has (sendfile, splice).
+// ReadFrom lets io.Copy use the connection's own ReadFrom (sendfile, splice).
 func (w *adapted) ReadFrom(r io.Reader) (n int64, err error) {
 	if w.waits() {
 		return io.Copy(struct{ io.Writer }{w}, r)

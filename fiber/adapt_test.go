@@ -11,7 +11,7 @@ import (
 )
 
 // A pipe has no descriptor for a loop to wait for: its other end is read by a fiber of the same
-// loop, which the first must not hold up.
+// loop, which the first must not block.
 func TestStreamOfWaitsElsewhere(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Ahead returns a Stream that reads bytes first and then what s receives: for a connection that was read from before its user gets
-// it. bytes belong to the Stream from then on. Without any Ahead returns s.
+// Ahead returns a Stream that reads bytes first and then s. It is for connections of which some bytes were read before
+// their user gets them. The Stream owns bytes from then on. If bytes is empty, Ahead returns s.
 func Ahead(s Stream, bytes []byte) Stream {
 	if len(bytes) == 0 {
 		return s

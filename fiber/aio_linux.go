@@ -18,7 +18,7 @@ import (
 // net, which only a program that asks for that signal notices.) Besides system calls it saves context switches: the
 // receiver of one message cannot take the processor before the next message is sent.
 type aio struct {
-	ring  *aioRing // where the kernel tells results; its address is the context's id, too
+	ring  *aioRing // where the kernel writes results; its address is the context's id, too
 	probe [1]byte  // of try
 	block [aioSize]aioBlock
 	list  [aioSize]*aioBlock

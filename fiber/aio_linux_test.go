@@ -52,7 +52,7 @@ func TestFailedSendIsNoEnd(t *testing.T) {
 	})
 }
 
-// So does what has been sent in part, and what is spliced.
+// So does data that has been sent in part, and spliced data.
 func TestSendThatFailsHalfWay(t *testing.T) {
 	ways := map[string]func(t *testing.T, e *fiber.Engine, to net.Conn) error{
 		"write": func(_ *testing.T, _ *fiber.Engine, to net.Conn) error {
@@ -90,7 +90,7 @@ func TestSendThatFailsHalfWay(t *testing.T) {
 	})
 }
 
-// So does what is sent just before the first splice.
+// So does data sent just before the first splice.
 func TestSendThatFailsBeforeASplice(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		client, in := plainPair(t, e)
@@ -236,8 +236,8 @@ func sendBuffer(t *testing.T, c net.Conn, size int) {
 	}
 }
 
-// A peer that has answered in full and sent its end breaks off what is still being sent to it: its answer is complete, as
-// package net has it.
+// A peer that has answered in full and sent its end stops the data still being sent to it: its answer is complete, as
+// with package net.
 func TestAnswerBeforeTheReset(t *testing.T) {
 	ways := map[string]func(t *testing.T, e *fiber.Engine, to net.Conn) error{
 		"write": func(_ *testing.T, _ *fiber.Engine, to net.Conn) error {
@@ -260,7 +260,7 @@ func TestAnswerBeforeTheReset(t *testing.T) {
 		for range 5 {
 			for name, send := range ways {
 				plain, c := plainPair(t, e)
-				sendBuffer(t, c, 50_000) // so that what finds no room any more is seldom a whole buffer
+				sendBuffer(t, c, 50_000) // so that the data that finds no room is seldom a whole buffer
 				go func() {
 					_, _ = plain.Write([]byte("answer"))
 					_ = plain.(*net.TCPConn).CloseWrite()

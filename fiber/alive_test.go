@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// TestAliveNoticesALoopThatIsHeld, which nobody else would ask for anything.
+// TestAliveNoticesALoopThatIsHeld: nothing else asks the loop for anything.
 func TestAliveNoticesALoopThatIsHeld(t *testing.T) {
 	for _, kind := range kinds(t) {
 		e := newEngine(t, fiber.Config{Engine: kind, Loops: 2})

@@ -26,14 +26,13 @@ func (c *Conn) Attend(step func() (over bool)) bool {
 	return true
 }
 
-// maxTry bounds what TryRead returns.
+// maxTry bounds the bytes that TryRead returns.
 const maxTry = 16 << 10
 
-// TryRead is for a step of Attend: it returns what has arrived on c, at most 16 KiB. If nothing has, b is
-// empty, and the step is called again when data or the end has arrived. over means that there is nothing
-// to wait for: c has ended or is closed, a deadline has passed, or nothing has arrived for
-// patience (0 = no bound); Read returns the error in all cases but the last. b belongs to the loop, and is valid
-// until the step returns or calls TryRead again.
+// TryRead is for a step of Attend: it returns the data that has arrived on c, at most 16 KiB. If there is none, b is
+// empty, and the step is called again when data or the end has arrived. over means that there is nothing to wait for: c
+// has ended or is closed, a deadline has passed, or nothing has arrived for patience (0 = no bound); Read returns the
+// error in all cases but the last. b belongs to the loop, and is valid until the step returns or calls TryRead again.
 func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	l := c.loop.Load()
 	f := l.current

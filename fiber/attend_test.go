@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// until collects what TryRead gives until it is over, and what Read says then.
+// until collects the data of TryRead until it is over, and the error of Read then.
 func until(c fiber.Stream, patience time.Duration, got chan<- string) (calls int, err error) {
 	if !c.Attend(func() bool {
 		for calls++; ; {
@@ -31,7 +31,7 @@ func until(c fiber.Stream, patience time.Duration, got chan<- string) (calls int
 	return calls, err
 }
 
-// Each way in which reading can be over is one that Read tells of.
+// Each way in which reading can be over is an error of Read.
 func TestAttendEnds(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for name, c := range map[string]struct {

@@ -30,7 +30,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 			return err, nil
 		}
 	}
-	for !l.poller.socket(d, &d.wr, false) { // what was written before comes first
+	for !l.poller.socket(d, &d.wr, false) { // written data comes first
 		if err := d.wait(l, &d.wr); err != nil {
 			return nil, err
 		}
@@ -60,7 +60,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		n, readErr, writeErr := spliceOnce(l, c, d, moved, spliced)
 		switch {
 		case errors.Is(readErr, unix.EAGAIN) && waited:
-			return nil, nil // what has arrived cannot be spliced, such as urgent data: it is copied
+			return nil, nil // data that cannot be spliced has arrived, such as urgent data: it is copied
 		case errors.Is(readErr, unix.EAGAIN):
 			waited = true
 			l.poller.socket(c, &c.rd, true)
@@ -79,7 +79,8 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	}
 }
 
-// spliceOnce moves what the socket has, up to spliceLimit; 0 = no pipe is available, or nothing can be spliced.
+// spliceOnce moves the received data of the socket, up to spliceLimit; 0 = no pipe is available, or nothing can be
+// spliced.
 func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, writeErr error) {
 	pipe := splice.Take()
 	if pipe == nil {
@@ -97,7 +98,7 @@ func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, 
 	if n == 0 {
 		empty = true
 		switch {
-		case err == nil: // the end, or what looks like it to a splice: the next receive reports which
+		case err == nil: // the end, or what a splice takes for it: the next receive reports which
 			return 0, nil, nil
 		case splice.Unsupported(err):
 			err = errors.ErrUnsupported

@@ -33,7 +33,7 @@ func (b *bystanders) add(t *testing.T, c, s net.Conn) {
 	_, _ = s.Write([]byte("my own"))
 }
 
-// untouched checks that what each end sends is all that the other gets.
+// untouched checks that each end gets what the other sends and nothing else.
 func (b bystanders) untouched(t *testing.T) {
 	t.Helper()
 	for _, ends := range b {
@@ -41,13 +41,13 @@ func (b bystanders) untouched(t *testing.T) {
 			_ = to.SetReadDeadline(time.Now().Add(time.Minute))
 			_ = ends[1-i].(interface{ CloseWrite() error }).CloseWrite()
 			if got, err := io.ReadAll(to); err != nil || string(got) != "my own" {
-				t.Errorf("a connection that nobody else knows got %q, %v", got, err)
+				t.Errorf("an unrelated connection got %q, %v", got, err)
 			}
 		}
 	}
 }
 
-// gone waits until the loop has closed what was to be closed.
+// gone waits until the loop has closed everything that was to be closed.
 func gone(c net.Conn) {
 	done := make(chan struct{})
 	go func() { // a goroutine's trips make the loop tick
@@ -260,7 +260,7 @@ func TestClosedListenerFreesItsAddress(t *testing.T) {
 	})
 }
 
-// Ended tells of a peer's end that nobody waits for: at once, after the first message, and after bulk.
+// Ended reports a peer's end that nobody waits for: at once, after the first message, and after bulk.
 func TestEndedWithoutARead(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for _, size := range []int{0, 1, 100 << 10} {
@@ -292,7 +292,7 @@ func TestEndedWithoutARead(t *testing.T) {
 	})
 }
 
-// PeerClosed tells of a peer's end behind data that nobody has read, however it was received.
+// PeerClosed reports a peer's end behind unread data, however it was received.
 func TestPeerClosedBehindData(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for _, network := range []string{"tcp", "unix"} {

@@ -13,9 +13,10 @@ import (
 // Conn is a connection of a loop: a net.Conn over a TCP or Unix stream socket. Every method may be
 // called from anywhere; off its own loop a call costs a trip to the loop. An idle Conn holds no buffer.
 //
-// Data that Write has taken is sent at the end of the loop's tick with everything else, so an
-// error about it is returned by a later call, as for bytes in the socket's buffer. Close sends
-// what is left first, as long as the peer takes some of it in each [closeTime]; otherwise the connection is reset.
+// Data that Write has taken is sent at the end of the loop's tick with everything else, so an error
+// about it is returned by a later call, as for bytes in the socket's buffer. Close sends unsent
+// data first, as long as the peer takes some of it in each [closeTime]; otherwise the connection is
+// reset.
 type Conn struct {
 	loop atomic.Pointer[loop]
 	fd   int
@@ -40,7 +41,8 @@ type Conn struct {
 	connBuffers
 }
 
-// connBuffers is what was received and not read, and what was written and not sent. The poller moves bytes into and out of it.
+// connBuffers holds received data that is not read and written data that is not sent. The poller moves bytes into and
+// out of it.
 type connBuffers struct {
 	in    []byte        // received and not read yet
 	own   *aheadBuffer  // the poller's buffer that in is in; nil = none
@@ -71,7 +73,7 @@ type connState struct {
 	armed       bool  // a receive is under way
 	stopped     bool  // which is being cancelled
 	starved     bool  // it found no buffer, and is to be tried again
-	broken      bool  // there is an error behind what was received
+	broken      bool  // there is an error behind the received data
 	bulk        bool  // receive once at a time
 	smallRun    uint8 // small receives since, that left nothing
 	more        bool  // the last receive left something
@@ -81,10 +83,10 @@ type connState struct {
 	flight      uint8 // operations in the kernel's hands
 }
 
-// connReadiness is what a readiness poller knows of a connection.
+// connReadiness is a readiness poller's part of a connection.
 type connReadiness struct {
 	canRead  bool // not known to be empty
-	unsure   bool // but perhaps it is: nobody has looked since the last read
+	unsure   bool // but perhaps it is: not checked since the last read
 	canWrite bool // not known to be full
 	hup      bool // the end is on its way behind the data, or there is some behind urgent data: neither is a new edge
 }
@@ -661,8 +663,8 @@ func (c *Conn) finish() error {
 	return c.opError("shutdown", shutdownSocket(c.fd))
 }
 
-// SetLinger(0) makes Close reset the connection and drop what is unsent; any other value makes
-// it send that first, which is the default.
+// SetLinger(0) makes Close reset the connection and drop unsent data; any other value makes it send
+// that data first, which is the default.
 func (c *Conn) SetLinger(seconds int) error {
 	set := func(l *loop) {
 		if c.closed {

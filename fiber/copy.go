@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// copySize is what one read of a copy takes at most: a TLS record with its header fits twice.
+// copySize is the most that one read of a copy takes: a TLS record with its header fits twice.
 const copySize = 32 << 10
 
 // copyBuffers holds *[copySize]byte. A buffer belongs to the copy that took it. Only the bytes just read into it are ever written out,
@@ -57,7 +57,7 @@ func copyOnce(src io.Reader, dst io.Writer, moved func(int)) (n int, readErr, wr
 	return copyPiece(src, dst, buf[:], moved)
 }
 
-// copyPiece copies what one read returns.
+// copyPiece copies the data of one read.
 func copyPiece(src io.Reader, dst io.Writer, buf []byte, moved func(int)) (n int, readErr, writeErr error) {
 	n, readErr = src.Read(buf)
 	if n > 0 {

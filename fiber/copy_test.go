@@ -79,7 +79,7 @@ func TestCopyTo(t *testing.T) {
 	})
 }
 
-// Between connections of two loops CopyTo moves everything, too, and tells which of them has failed.
+// CopyTo also moves everything between connections of two loops, and reports which of them has failed.
 func TestCopyToAcrossLoops(t *testing.T) {
 	for _, kind := range kinds(t) {
 		if kind == fiber.Goroutine {

@@ -18,8 +18,8 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// deaf returns the address of a socket on ip that lets nobody connect and refuses nobody: its queue
-// is full.
+// deaf returns the address of a socket on ip that neither accepts nor refuses connections: its
+// queue is full.
 func deaf(t *testing.T, ip [4]byte, port int) *net.TCPAddr {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -214,7 +214,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 			}
 		}
 		for _, c := range peers {
-			_ = c.Close() // or what was written to it would be waited for
+			_ = c.Close() // or Close would wait for the data written to it
 		}
 		close(goOn)
 		if <-closed; !blocked {

@@ -19,7 +19,7 @@ import (
 )
 
 // The same random scripts are run against connections of package net and of each engine, by fibers
-// and by goroutines, and a model of what a connection is says what every call must have returned.
+// and by goroutines, and a model of a connection says what every call must have returned.
 
 // end is one end of a pair as the model knows it.
 type end struct {
@@ -68,7 +68,7 @@ func (s *script) expect(what, got, want string) {
 	}
 }
 
-// outcome is what of an error callers can tell.
+// outcome is what callers can see of an error.
 func outcome(err error) string {
 	ne, isNet := errors.AsType[net.Error](err)
 	switch {
@@ -97,7 +97,7 @@ func (s *script) do(e *end, fn func()) {
 	}
 }
 
-// waiting is what the peer of e sent and e has not read.
+// waiting is the data that the peer of e sent and e has not read.
 func (e *end) waiting(peer *end) int { return int(peer.out.at - e.in.at) }
 
 // step does one thing at random that the model can foretell.
@@ -165,7 +165,7 @@ func (s *script) write(name string, e, peer *end) {
 	}
 }
 
-// finished takes what a Read that waited returned, after the peer did what ends it.
+// finished takes the result of a Read that waited, after the peer did what ends it.
 func (s *script) finished(e, peer *end) {
 	if e.read == nil {
 		return
@@ -289,7 +289,7 @@ func (s *script) setDeadline(name string, e, peer *end) {
 	}
 }
 
-// hint calls what only engines with loops have.
+// hint calls methods that only engines with loops have.
 func (s *script) hint(name string, e, peer *end) {
 	w, ok := e.conn.(interface {
 		WaitReadable() error

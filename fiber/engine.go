@@ -43,13 +43,12 @@ var (
 	ErrUnavailable = errors.New("fiber: engine not available")
 )
 
-// Config is what New needs; the zero value is a good one.
+// Config configures New; the zero value is a good one.
 type Config struct {
 	// Engine is the kind wanted; default Auto. Any other either works or is an error of New.
 	Engine Kind
-	// Loops is the number of threads that run fibers; default half of GOMAXPROCS, at
-	// least 1. One
-	// loop carries what one core can do; connections stay on the loop they were given.
+	// Loops is the number of threads that run fibers; default half of GOMAXPROCS, at least 1. One
+	// loop does the work of one core; connections stay on their loop.
 	Loops int
 	// Logger gets panics of fibers and the watchdog's findings; default slog.Default().
 	Logger *slog.Logger

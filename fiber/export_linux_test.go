@@ -89,7 +89,7 @@ func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn
 // ToItself is asked about every dialled IPv4 connection.
 func ToItself(fd int, to netip.AddrPort) bool { return toItself(fd, sockaddr(to)) }
 
-// ConnSize is what a connection takes of the heap.
+// ConnSize is the heap size of a connection.
 const ConnSize = unsafe.Sizeof(Conn{})
 
 // SameLoop reports whether two connections live on one loop.
@@ -126,13 +126,13 @@ func BulkMemory(n int64) (before int64) {
 	return before
 }
 
-// ReceiveBuffer is what the system lets wait in the socket, for a fiber of its loop.
+// ReceiveBuffer is the size of the socket's receive buffer, for a fiber of its loop.
 func (c *Conn) ReceiveBuffer() int { return receiveBuffer(c.fd) }
 
-// InPipe reports whether what the Transfer has received is in a pipe.
+// InPipe reports whether the Transfer's received data is in a pipe.
 func (t *Transfer) InPipe() bool { return t.pipe != nil }
 
-// PipesHeld returns how many pipes somebody holds.
+// PipesHeld returns how many pipes are in use.
 func PipesHeld() int {
 	open, idle := splice.Open()
 	return open - idle

@@ -195,7 +195,7 @@ func TestWokenFiberRunsNext(t *testing.T) {
 	})
 }
 
-// Two fibers that wake each other all the time do not keep the loop from reading what the kernel has received.
+// Two fibers that wake each other all the time do not keep the loop from reading received data.
 func TestWakingEachOtherDoesNotStarveTheKernel(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")
@@ -234,7 +234,7 @@ func TestWakingEachOtherDoesNotStarveTheKernel(t *testing.T) {
 	})
 }
 
-// A fiber that ends by runtime.Goexit does not hold up the others that were woken with it.
+// A fiber that ends by runtime.Goexit does not delay the fibers that were woken with it.
 func TestGoexitLeavesTheOthersThatWereWoken(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		c, _ := pair(t, e, "tcp")

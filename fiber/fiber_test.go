@@ -61,7 +61,7 @@ func TestPanicEndsOneFiber(t *testing.T) {
 	}
 }
 
-// TestRunOnEndsAsItsFunctionDid: a caller that only sees RunOn return would take what fn has not done for its result.
+// TestRunOnEndsAsItsFunctionDid: a caller that only sees RunOn return would take unfinished work for a result.
 func TestRunOnEndsAsItsFunctionDid(t *testing.T) {
 	for _, kind := range kinds(t) {
 		log := newLines()
@@ -118,7 +118,7 @@ func TestBlockLetsOthersRun(t *testing.T) {
 
 func TestSleep(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
-		woken := make(chan time.Time, 3) // at what time they were to wake
+		woken := make(chan time.Time, 3) // the time at which they were to wake
 		var all fiber.Group
 		for _, d := range []time.Duration{60 * time.Millisecond, 1, 30 * time.Millisecond} {
 			all.Add(1)
@@ -252,7 +252,7 @@ func TestQuiet(t *testing.T) {
 		for name, end := range ends {
 			for _, used := range []bool{false, true} {
 				c, s := pair(t, e, "tcp")
-				if used { // what it knows of itself differs after a Read
+				if used { // its state differs after a Read
 					on(c, func() { _, _ = c.Write([]byte("y")) })
 					on(s, func() { _, _ = s.Read(make([]byte, 1)) })
 				}

@@ -148,7 +148,7 @@ func TestStopTheWorld(t *testing.T) {
 	})
 }
 
-// A byte that nobody reads takes next to no memory, on however many connections.
+// An unread byte takes next to no memory, on any number of connections.
 func TestUnreadTakesLittleMemory(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		const many, most = 100, 10 << 10

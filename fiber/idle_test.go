@@ -57,7 +57,7 @@ func TestOnReadable(t *testing.T) {
 	})
 }
 
-// A deadline set before counts too, and what had been waited for does not come twice.
+// A deadline set before counts too, and an awaited event does not come twice.
 func TestOnReadableOnce(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, peer := pair(t, e, "tcp")

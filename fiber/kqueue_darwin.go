@@ -26,7 +26,7 @@ const wakeIdent = 0
 // automatic is empty: kqueue has to be asked for by its name.
 var automatic []Kind
 
-// newPoller returns a poller for the loop, and what it has to do without.
+// newPoller returns a poller for the loop, and the features that it lacks.
 func newPoller(l *loop, kind Kind) (p poller, lacks, err error) {
 	if kind != Kqueue {
 		return nil, nil, fmt.Errorf("%s is for Linux, this is Darwin", kind)
@@ -80,7 +80,7 @@ func (q *kqueue) remove(fd int) {
 	}
 }
 
-// wait always tells Go's scheduler: Darwin has no system calls past its library.
+// wait always informs Go's scheduler: Darwin has no system calls past its library.
 func (q *kqueue) wait(left int64, _ bool) (n int) {
 	var timeout *unix.Timespec
 	if left >= 0 {

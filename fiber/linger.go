@@ -38,7 +38,7 @@ func (c *Conn) lingering(l *loop) bool {
 		return true
 	}
 	c.abort = true
-	if c.out != nil || c.sending != nil { // so that the peer does not take what it has received for everything
+	if c.out != nil || c.sending != nil { // so that the peer does not take a part of the stream for everything
 		resetOnClose(c.fd, true)
 	}
 	l.poller.close(c)

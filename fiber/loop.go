@@ -22,8 +22,8 @@ type poller interface {
 	add(c *Conn) error
 	// remove gives c up but leaves its descriptor open; false, and nothing happens, while something is under way.
 	remove(c *Conn) bool
-	// close closes the descriptor (Conn.free) once what was written is sent, or at once if c is to be aborted; it may be called
-	// again for that.
+	// close closes the descriptor (Conn.free) once written data is sent, or at once if c is to be aborted; it may be
+	// called again for that.
 	close(c *Conn)
 	// read reads into p, which is not kept.
 	read(c *Conn, p []byte) (n int, err error, done bool)
@@ -40,7 +40,7 @@ type poller interface {
 	quiet(c *Conn) bool
 	// ended reports that the end, or an error, is all there is to read.
 	ended(c *Conn) bool
-	// stop ends what receives ahead of read; true = nothing does, else the reading side is woken.
+	// stop ends receives ahead of read; true = there are none, else the reading side is woken.
 	stop(c *Conn) bool
 	// socket requests one side of the socket for a caller that makes system calls itself: splice, connect, shutdown.
 	// True means that the side may be ready and that the poller holds no written data; otherwise the poller wakes the
@@ -68,7 +68,7 @@ type loop struct {
 	engine  *Engine
 	id      int // from 1, no other loop's
 	poller  poller
-	lacks   error          // what the poller has to do without
+	lacks   error          // features that the poller lacks
 	table   table          // the connections and listeners that the poller serves, and the loop at wakeSlot
 	thread  int            // its id; set like self
 	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
@@ -106,7 +106,7 @@ type loop struct {
 	ended   chan struct{}
 }
 
-// requests are what other threads have asked of a loop.
+// requests are the requests of other threads to a loop.
 type requests struct {
 	posted []func()
 	woken  []*coroutine
@@ -197,7 +197,7 @@ func (l *loop) step() {
 	l.runReady()
 	switch {
 	case len(l.bulk) > 0:
-		l.wait(-1) // sends what was written before bulk is moved
+		l.wait(-1) // sends written data before bulk is moved
 		l.runBulk()
 	case !l.over():
 		l.wait(l.until())
@@ -335,9 +335,9 @@ func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	}
 }
 
-// runWoken resumes the fibers that the last one has woken, in the same tick: so what it has handed them, such as a server's
-// connection, is used before the next system call. Fibers that these wake run in the next tick, so that two
-// fibers that wake each other cannot keep the loop from the kernel.
+// runWoken resumes the fibers that the last one has woken, in the same tick: a server connection that it released, say,
+// is used before the next system call. Fibers that these wake run in the next tick, so that two fibers that wake each
+// other cannot keep the loop from the kernel.
 func (l *loop) runWoken() {
 	for l.nextWoken < len(l.woken) {
 		f := l.woken[l.nextWoken]
@@ -437,11 +437,11 @@ func (l *loop) sleep(d time.Duration) {
 
 func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
 
-// rawWaits says whether a busy loop may wait in the kernel without telling Go's scheduler, which
-// is what makes it cheap: after 20 µs in an ordinary system call the scheduler takes the
-// processor away, wakes another thread, and every return has to fight for one. A raw wait keeps
-// its processor, so there must be another for the rest of the program, and the runtime must be
-// able to interrupt it (by its preemption signal) to stop the world.
+// rawWaits says whether a busy loop may wait in the kernel unknown to Go's scheduler, which makes
+// it cheap: after 20 µs in an ordinary system call the scheduler takes the processor away, wakes
+// another thread, and every return has to fight for one. A raw wait keeps its processor, so there
+// must be another for the rest of the program, and the runtime must be able to interrupt it (by its
+// preemption signal) to stop the world.
 func rawWaits(loops int) bool {
 	return runtime.GOMAXPROCS(0) > loops && !asyncPreemptOff()
 }

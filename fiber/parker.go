@@ -190,5 +190,5 @@ func (s *ParkerSlot) Take() *Parker {
 	return NewParker()
 }
 
-// Keep stores what Take returned, for the next call by the same fiber.
+// Keep stores the result of Take, for the next call by the same fiber.
 func (s *ParkerSlot) Keep(p *Parker) { s.kept.Store(p) }

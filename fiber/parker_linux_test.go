@@ -21,7 +21,7 @@ func (c *watchedContext) Done() <-chan struct{} { return c.done }
 
 func (*watchedContext) Value(any) any { return nil }
 
-// AfterFunc is what context.AfterFunc asks.
+// AfterFunc is called by context.AfterFunc.
 func (c *watchedContext) AfterFunc(func()) (stop func() bool) {
 	c.watches.Add(1)
 	return func() bool {

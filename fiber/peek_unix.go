@@ -30,8 +30,8 @@ func peek(fd uintptr) State {
 	}
 }
 
-// hungUp reports whether the peer has closed the connection, as far as the system tells: Darwin does when the peer has ended
-// its half, others only when both halves have ended.
+// hungUp reports whether the peer has closed the connection, as far as the system shows it: Darwin does when the peer
+// has ended its half, others only when both halves have ended.
 func hungUp(fd uintptr) bool {
 	socket := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(socket[:], 0)

@@ -7,7 +7,7 @@ import "fmt"
 // automatic are the engines with loops that Auto tries, the best first.
 var automatic = []Kind{Uring, Epoll}
 
-// newPoller returns a poller for the loop, and what it has to do without.
+// newPoller returns a poller for the loop, and the features that it lacks.
 func newPoller(l *loop, kind Kind) (p poller, lacks, err error) {
 	switch kind {
 	case Uring:

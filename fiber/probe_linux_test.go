@@ -75,8 +75,8 @@ func TestProbeHere(t *testing.T) {
 	fmt.Printf("chosen: %s: %q\n", e.Kind(), e.Reason())
 }
 
-// The engine is the best one that the system allows, and says what kept it from a better one; one that is asked for by name
-// is that one or an error.
+// The engine is the best one that the system allows, and reports why it is not a better one; an engine asked for by
+// name is that one or an error.
 func TestProbe(t *testing.T) {
 	for _, c := range []struct {
 		asked, denied, chosen string

@@ -50,7 +50,7 @@ type eventQueue interface {
 
 var _ eventQueue = (*systemQueue)(nil)
 
-// readyEvents are what an event says of a socket, together.
+// readyEvents are the bits of an event, together.
 type readyEvents uint8
 
 const (
@@ -59,7 +59,7 @@ const (
 	endComes                           // the end is there, perhaps behind unread data, or there is some behind urgent data
 )
 
-// newReadiness returns a poller, and in words what it has to do without.
+// newReadiness returns a poller, and an error that names the features it lacks.
 func newReadiness(l *loop) (p *readiness, lacks error, err error) {
 	p = &readiness{loop: l, raw: rawWaits(l.engine.cfg.Loops)}
 	if err := p.queue.open(); err != nil {
@@ -256,7 +256,7 @@ func (p *readiness) submit(n int) {
 		_ = p.batch.submit(n, p.result)
 	}
 	for i, c := range p.sending[:n] {
-		p.flush(c) // the rest of each, and what the call has refused
+		p.flush(c) // the remainder of each, and refused messages
 		p.sending[i] = nil
 	}
 }
@@ -376,8 +376,8 @@ func (p *readiness) free() {
 	p.queue.close()
 }
 
-// move implements poller: data goes through the loop's one buffer, and what d has no room
-// for into a buffer of c's own.
+// move implements poller: data goes through the loop's one buffer, and data that d has no room for
+// into a buffer of c.
 func (p *readiness) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 	if len(c.in) > 0 {
 		n, err, _ := p.write(d, c.in)

@@ -74,8 +74,8 @@ func (b *recvBuffers) put(id uint16) {
 	b.tail++
 }
 
-// publish lets the kernel have what was put. There is no 16-bit atomic store; the one of 32 bits
-// takes the first entry's id, which is beside the tail, with it.
+// publish gives the added buffers to the kernel. There is no 16-bit atomic store; the one of 32
+// bits takes the first entry's id, which is beside the tail, with it.
 func (b *recvBuffers) publish() {
 	first := (*bufEntry)(unsafe.Pointer(&b.ring[0]))
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&first.id)), uint32(first.id)|uint32(b.tail)<<16)

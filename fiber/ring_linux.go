@@ -155,9 +155,9 @@ func (r *ring) next() *sqe {
 	return s
 }
 
-// enter submits what is queued and runs what the kernel put off. With wait it waits for one
-// completion, at most until the time left is over (0 = no limit); raw waits without telling
-// Go's scheduler.
+// enter submits queued entries and runs work that the kernel deferred. With wait it waits for one
+// completion, at most until the time left is over (0 = no limit); raw waits unknown to Go's
+// scheduler.
 func (r *ring) enter(wait, raw bool, left int64) {
 	n := r.tail - r.submitted
 	atomic.StoreUint32(r.sqTail, r.tail)

@@ -77,8 +77,8 @@ func TestSentInPart(t *testing.T) {
 	})
 }
 
-// halves returns an engine's connection to a socket of the system's; nil if the engine's are that, too: they take or refuse at
-// once what is written.
+// halves returns an engine's connection to a socket of package net; nil if the engine's connections are those, too:
+// they take or refuse written data at once.
 func halves(t *testing.T, e *fiber.Engine) (fiber.Stream, *net.TCPConn) {
 	t.Helper()
 	near, far := conntest.Pair(t, "tcp", "127.0.0.1:0")

@@ -53,7 +53,7 @@ func TestCloseEndsWhatIsOpenedDuringIt(t *testing.T) {
 	})
 }
 
-// After Close what was to run on a loop runs on a goroutine, and finds everything closed.
+// After Close work for a loop runs on a goroutine, and finds everything closed.
 func TestGoAfterClose(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		l, err := e.Listen("tcp", "127.0.0.1:0")

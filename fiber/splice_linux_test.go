@@ -37,7 +37,8 @@ func TestCopyToTellsOfPieces(t *testing.T) {
 	}
 }
 
-// TestCopyToSaysWhichEndBroke: the source has ended in good order, and what it sent last is on its way to a destination that breaks.
+// TestCopyToSaysWhichEndBroke: the source has ended in good order, and its last data is on its way to a destination
+// that breaks.
 func TestCopyToSaysWhichEndBroke(t *testing.T) {
 	for range 20 { // the kernel may take more for the destination than its buffers are to hold, all there is even
 		readErr, writeErr := copyToBroken(t)
@@ -52,7 +53,8 @@ func TestCopyToSaysWhichEndBroke(t *testing.T) {
 	t.Error("the destination took all, each time")
 }
 
-// copyToBroken returns what CopyTo does when its destination breaks behind the end of the source.
+// copyToBroken returns the results of CopyTo when its destination breaks behind the end of the
+// source.
 func copyToBroken(t *testing.T) (readErr, writeErr error) {
 	client, in, out, server := plainChain(t)
 	_ = out.(*net.TCPConn).SetWriteBuffer(4 << 10)

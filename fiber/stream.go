@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Stream is a connection with everything that a session does with one. The connections of all engines are Streams, and so is a
-// TLSConn; StreamOf adapts any other connection. A method that a connection does not support returns what its comment says, so that
-// no caller has to know what kind of connection it has.
+// Stream is a connection with everything that a session does with one. The connections of all engines are Streams, and
+// so is a TLSConn; StreamOf adapts any other connection. A method that a connection does not support returns the result
+// in its comment, so that no caller has to know the kind of its connection.
 //
 // Any goroutine or fiber may call a method unless its comment says otherwise. Methods "for the one user" of a connection must not be
 // called while another fiber or goroutine reads it.
@@ -38,13 +38,13 @@ type Stream interface {
 	// CloseWrite sends the end of the stream after the written data; reading is still possible. The error is
 	// errors.ErrUnsupported for streams that can only end in both directions.
 	CloseWrite() error
-	// SetLinger(0) makes Close reset the connection, without TLS's close_notify, so that the peer does not take what it has received
-	// for the whole stream. The error is errors.ErrUnsupported where that is not possible.
+	// SetLinger(0) makes Close reset the connection, without TLS's close_notify, so that the peer does not take a part
+	// of the stream for the whole. The error is errors.ErrUnsupported where that is not possible.
 	SetLinger(seconds int) error
 	// SetKeepAlive turns TCP keep-alive on or off. The error is errors.ErrUnsupported for connections without it.
 	SetKeepAlive(on bool) error
 
-	// State reports what could be read, without waiting and without reading. It is for the one user.
+	// State reports what could be read, without waiting and without reading. It is for the one user of the connection.
 	State() State
 	// Ended is State() == Dead, at less cost.
 	Ended() bool

@@ -16,7 +16,7 @@ type Mutex struct {
 // States of a Mutex.
 const (
 	mutexFree   int32 = iota
-	mutexHeld         // nobody waits
+	mutexHeld         // nothing waits
 	mutexWanted       // there are waiters, or there were
 )
 

@@ -48,7 +48,7 @@ func private(fd int, err error) (int, syscall.Errno) {
 
 func setOption(fd, level, option, value int) { _ = unix.SetsockoptInt(fd, level, option, value) }
 
-// connectSocket tells why an earlier connect has failed before it tries again.
+// connectSocket returns the error of an earlier connect before it tries again.
 func connectSocket(fd int, sa socketAddr) error {
 	if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && n != 0 {
 		return syscall.Errno(n)

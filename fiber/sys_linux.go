@@ -187,7 +187,7 @@ func acceptOne(listener int) (fd int, from peer, err error, done bool) {
 	}
 }
 
-// acceptedPeer is a peer as accept4(2) tells it.
+// acceptedPeer is the peer's address as accept4(2) returns it.
 func acceptedPeer(sa *unix.RawSockaddrAny) peer {
 	port := func(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
 	switch sa.Addr.Family {

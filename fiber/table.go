@@ -1,7 +1,7 @@
 package fiber
 
-// table finds the owner of a completion or an event. The generation tells a slot's present
-// owner from those before.
+// table finds the owner of a completion or an event. The generation distinguishes a slot's present
+// owner from earlier ones.
 type table struct {
 	slots []slot
 	spare []uint32

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// epoch is what the loops' clock counts from; it is monotonic.
+// epoch is the origin of the loops' clock, which is monotonic.
 var epoch = time.Now()
 
 // nanotime is the loops' clock.

@@ -33,13 +33,13 @@ type TLSConn struct {
 
 var _ Stream = (*TLSConn)(nil)
 
-// TLSServer is tls.Server for fibers, over a Stream or what StreamOf makes one.
+// TLSServer is tls.Server for fibers. c is adapted by StreamOf.
 func TLSServer(c net.Conn, cfg *tls.Config) *TLSConn {
 	under := &gathering{Stream: StreamOf(c)}
 	return &TLSConn{Conn: tls.Server(under, cfg), under: under}
 }
 
-// TLSClient is tls.Client for fibers, over a Stream or what StreamOf makes one.
+// TLSClient is tls.Client for fibers. c is adapted by StreamOf.
 func TLSClient(c net.Conn, cfg *tls.Config) *TLSConn {
 	under := &gathering{Stream: StreamOf(c)}
 	return &TLSConn{Conn: tls.Client(under, cfg), under: under}
@@ -180,8 +180,8 @@ func (t *TLSConn) SetWriteDeadline(at time.Time) error { return t.under.Stream.S
 // records holds *[]byte with room for a record, empty.
 var records = sync.Pool{New: func() any { b := make([]byte, 0, tlsPiece+1<<10); return &b }}
 
-// maxGathered bounds what is kept for a peer that does not read: a record, and answers to the key updates
-// it sends meanwhile.
+// maxGathered bounds the data kept for a peer that does not read: a record, and answers to the key updates that it
+// sends.
 const maxGathered = 4 * tlsPiece
 
 var errNotReading = errors.New("fiber: the TLS peer sends key updates and does not read the answers")
@@ -195,7 +195,7 @@ const (
 	readBuffered                // only data that crypto/tls has already
 )
 
-// gathering is the connection that crypto/tls uses. On a fiber it keeps what crypto/tls writes until flush.
+// gathering is the connection that crypto/tls uses. On a fiber it keeps the data that crypto/tls writes until flush.
 type gathering struct {
 	Stream
 	how         reading // this and the fields up to emptied are the reader's
@@ -232,7 +232,7 @@ func (g *gathering) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Read implements net.Conn. It sends what was gathered first, such as an answer of the handshake.
+// Read implements net.Conn. It sends gathered data first, such as a handshake message.
 func (g *gathering) Read(p []byte) (int, error) {
 	if g.how != readArrived && g.waits() && g.sending.tryLock() {
 		_ = g.send() // the next Write returns the error
@@ -270,8 +270,9 @@ const (
 	typeAlert    = 21
 )
 
-// alert returns the alert that the peer ended the handshake with, if that was not encrypted. In TLS 1.3 many clients that refuse a
-// certificate have no keys yet for what they send, and crypto/tls reports their alert as a record with a bad MAC.
+// alert returns the alert that the peer ended the handshake with, if that was not encrypted. In TLS 1.3 many clients
+// that refuse a certificate have no keys for sending yet, and crypto/tls reports their alert as a record with a bad
+// MAC.
 func (g *gathering) alert() (tls.AlertError, bool) {
 	if t := &g.tail; t[0] == typeAlert && t[1] == 3 && t[3] == 0 && t[4] == alertRecord-recordHeader {
 		return tls.AlertError(t[alertRecord-1]), true
@@ -322,7 +323,7 @@ func (g *gathering) flush() error {
 	return g.send()
 }
 
-// send sends what was gathered. sending is held.
+// send sends gathered data. sending is held.
 func (g *gathering) send() error {
 	for {
 		g.mu.Lock()

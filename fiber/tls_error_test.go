@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/internal/tlstest"
 )
 
-// crypto/tls tells of some errors once, without a word at the next Read. Looking ahead must not lose them.
+// crypto/tls reports some errors once, and not again at the next Read. Looking ahead must not lose them.
 func TestTLSBufferedKeepsErrors(t *testing.T) {
 	const ticket = "\x04\x00\x00\x0f" + "\x00\x00\x00\x01" + "\x00\x00\x00\x00" + "\x01n" + "\x00\x01t" + "\x00\x00" // which only servers send
 	cfg := serverConfig()

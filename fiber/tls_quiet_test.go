@@ -16,7 +16,7 @@ import (
 type idle struct {
 	*fiber.TLSConn
 	far    net.Conn  // the server's end
-	server *tls.Conn // on far; in step for as long as nobody else writes there
+	server *tls.Conn // on far; in step as long as nothing else writes there
 	seal   *tlstest.Sealer
 }
 

@@ -119,5 +119,5 @@ func (t *TLSConn) Go(fn func()) { t.under.Go(fn) }
 // Adopt moves the connection underneath.
 func (t *TLSConn) Adopt() { t.under.Adopt() }
 
-// Detach is not supported: crypto/tls keeps what it has received.
+// Detach is not supported: crypto/tls keeps received data.
 func (t *TLSConn) Detach() (net.Conn, []byte, error) { return nil, nil, errors.ErrUnsupported }

@@ -14,14 +14,14 @@ import (
 // The zero value is ready. A Transfer is for one user at a time. A caller that gives up between the two steps calls
 // Drop.
 type Transfer struct {
-	piped          // what is in the kernel
-	buf   []byte   // what is not: of the pool of its size
+	piped          // data in the kernel
+	buf   []byte   // data that is not in the kernel; from the pool of its size
 	n     int      // bytes received and not sent
 	since int      // bytes spliced without a pause
 	next  transfer // how to receive next
 }
 
-// transfer is what the last piece tells of the next one.
+// transfer is what the last piece indicates about the next one.
 type transfer uint8
 
 const (
@@ -50,9 +50,9 @@ var (
 	smallBuffers = sync.Pool{New: func() any { return new([transferSmall]byte) }}
 )
 
-// Receive waits until src has something and takes at most limit bytes of that, which is more than 0; dst is where Send will send them.
-// The error is src's, as Read's: of the deadline, io.EOF at the end of the stream. Nothing is on its way then. It is for the one
-// reader of src.
+// Receive waits for data of src and takes at most limit bytes of it; limit is more than 0. dst is the connection that
+// Send will use. The error is src's, as Read's: of the deadline, io.EOF at the end of the stream; nothing is on its way
+// then. Only the one reader of src may call it.
 func (t *Transfer) Receive(src Stream, dst net.Conn, limit int64) (n int, err error) {
 	if t.n > 0 {
 		panic("fiber: Receive of a Transfer that has something to send")
@@ -106,7 +106,7 @@ func (t *Transfer) Send(dst net.Conn, moved func(n int)) error {
 	return err
 }
 
-// Drop forgets what was received and not sent. It does nothing if there is nothing.
+// Drop discards received data that was not sent, if there is any.
 func (t *Transfer) Drop() {
 	t.dropPipe(t.n)
 	t.putBuffer()

@@ -30,7 +30,7 @@ func (t *Transfer) splice(src Stream, dst net.Conn, limit int64) (n int, err err
 func (t *Transfer) spliceSocket(from *net.TCPConn, limit int) (n int, err error, done bool) {
 	raw, err := from.SyscallConn()
 	if err != nil {
-		return 0, nil, false // Read tells
+		return 0, nil, false // Read reports it
 	}
 	var failed error
 	looked := false
@@ -80,7 +80,7 @@ func (t *Transfer) filled(n int, err error) (int, error, bool) {
 	return n, nil, n > 0
 }
 
-// netError is an error of a RawConn without what package net wrapped it in.
+// netError is an error of a RawConn without package net's wrapping.
 func netError(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err
@@ -88,7 +88,7 @@ func netError(err error) error {
 	return err
 }
 
-// empty sends what is in the pipe.
+// empty sends the data in the pipe.
 func (t *Transfer) empty(dst net.Conn, moved func(int)) error {
 	if err, known := t.emptyLoop(dst, moved); known {
 		return err
@@ -142,7 +142,7 @@ func waitForSocket(src Stream) error {
 	}
 	raw, err := from.SyscallConn()
 	if err != nil {
-		return nil // Read tells
+		return nil // Read reports it
 	}
 	looked := false
 	err = raw.Read(func(fd uintptr) bool {

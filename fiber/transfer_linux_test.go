@@ -64,14 +64,14 @@ func TestTransferOfAReset(t *testing.T) {
 	})
 }
 
-// TestTransferGivesPipesBack: also when what is in them goes nowhere.
+// TestTransferGivesPipesBack: also when the data in them is never sent.
 func TestTransferGivesPipesBack(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		client, in, out, _ := chain(t, e, "tcp")
 		go func() { _, _ = client.Write(make([]byte, 64<<20)) }()
 		_ = out.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		if _, _, _, err := transferAll(in, out, 64<<20); err == nil {
-			t.Fatal("nobody reads, and everything was written")
+			t.Fatal("everything was written, although nothing reads")
 		}
 		if held := fiber.PipesHeld(); held != 0 {
 			t.Errorf("%d pipes are held", held)

@@ -84,7 +84,7 @@ func (t *Transfer) emptyConn(l *loop, d *Conn, moved func(int)) error {
 		return err
 	}
 	defer d.end(l, &d.wr)
-	for !l.poller.socket(d, &d.wr, false) { // what was written before comes first
+	for !l.poller.socket(d, &d.wr, false) { // written data comes first
 		if err := d.wait(l, &d.wr); err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func (p *uring) socket(c *Conn, s *side, tried bool) (ready bool) {
 		p.pollOut(c)
 	case s == &c.wr:
 		return c.out == nil && c.sending == nil || c.outErr != 0
-	case tried: // a receive would take what it tells of
+	case tried: // a receive would take the reported data
 		p.poll(c, kindPollIn, unix.POLLIN|unix.POLLRDHUP)
 		c.polling = true
 	default:

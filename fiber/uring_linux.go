@@ -120,7 +120,7 @@ func (p *uring) dataOf(c *Conn, kind uint32) uint64 {
 }
 
 func (p *uring) add(c *Conn) error {
-	c.bulk, c.smallRun = true, bulkEndsAfter-1 // the first receive tells
+	c.bulk, c.smallRun = true, bulkEndsAfter-1 // the first receive decides
 	return nil
 }
 

@@ -14,7 +14,7 @@ const watchInterval = 10 * time.Millisecond
 // busyTime is the processor time that a fiber must have used in a watchInterval; a little less, because ticks are not exact.
 const busyTime = watchInterval * 9 / 10
 
-// observation is what the watchdog has seen of a loop.
+// observation is the watchdog's last look at a loop.
 type observation struct {
 	at       moment        // when it looked last
 	reported moment        // that it has reported

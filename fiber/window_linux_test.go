@@ -11,8 +11,8 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// The more connections move bulk, the less may wait in the socket of each: without that a system lets each have many
-// megabytes, until memory for TCP becomes short and it drops what comes.
+// The more connections move bulk, the less data may wait in the socket of each. Otherwise the system lets each have
+// many megabytes, until memory for TCP becomes short and it drops segments.
 func TestBulkSharesMemory(t *testing.T) {
 	const streams, memory = 16, 8 << 20
 	defer fiber.BulkMemory(fiber.BulkMemory(memory))
