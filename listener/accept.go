@@ -20,9 +20,8 @@ const (
 	maxBackoff = time.Second
 )
 
-// acceptLoop accepts from l and runs serve for each connection, in a fiber or a
-// goroutine of its own, until l fails for good or is closed; it returns that
-// error.
+// acceptLoop accepts from l and runs serve for each connection, each in its own fiber or goroutine,
+// until l fails for good or is closed; it returns that error.
 func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) (err error) {
 	fiber.RunOn(l, func() { err = s.acceptAll(l, serve) })
 	return err
@@ -84,7 +83,8 @@ func (s *Server) acceptOne(l net.Listener, serve func(*Conn)) (err error) {
 	return nil
 }
 
-// receive starts what serves an accepted connection, unless its source is refused.
+// receive starts the fiber or goroutine that serves an accepted connection, unless its source is
+// refused.
 func (s *Server) receive(c *Conn, serve func(*Conn)) {
 	cfg := s.config()
 	if !cfg.owesHeader(c) { // else its source is known later
@@ -106,7 +106,7 @@ func (s *Server) receive(c *Conn, serve func(*Conn)) {
 	c.Go(func() { serve(c) })
 }
 
-// turnAway tells a connection that checkSource refused why, and ends it.
+// turnAway sends the reason to a connection that checkSource refused, and ends it.
 func (s *Server) turnAway(c *Conn, err error) {
 	defer func() {
 		_ = c.Close()
@@ -116,9 +116,9 @@ func (s *Server) turnAway(c *Conn, err error) {
 	s.refuseSource(c, err)
 }
 
-// backOff waits after a temporary error and returns for how long. It logs
-// while the delay grows, and then not until accepting has worked again. At the limit of open files
-// that happens all the time, hence logLimited.
+// backOff waits after a temporary error and returns for how long. It logs while the delay grows,
+// and then not until accepting works again. At the limit of open files both alternate quickly, so
+// logs are limited (logLimited).
 func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Duration {
 	delay := min(max(2*last, minBackoff), maxBackoff)
 	s.CountError(ReasonAccept)
@@ -137,7 +137,7 @@ func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Dur
 	return delay
 }
 
-// hint says what an operator can do about err.
+// hint returns advice for an operator about err.
 func hint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, errNoRoom):

@@ -16,10 +16,9 @@ const (
 	// MiB and 20,000; while a receiver does not read, a buffer of 32 KiB more
 	// for each direction. Mind the process's limit of open files.
 	DefaultMaxConns = 10_000
-	// DefaultMaxQueue is how many connections may wait for admission. It follows
-	// what operating systems use as the longest accept backlog by default
-	// (net.core.somaxconn is 4096), at a quarter, because a waiting connection
-	// costs a goroutine here.
+	// DefaultMaxQueue is how many connections may wait for admission. It is a quarter of the
+	// longest accept backlog of operating systems by default (net.core.somaxconn is 4096), because
+	// a waiting connection costs a goroutine here.
 	DefaultMaxQueue = 1024
 	// DefaultQueueTimeout is how long a connection waits for admission.
 	DefaultQueueTimeout = 5 * time.Second
@@ -55,15 +54,14 @@ type Config struct {
 	// TrustedProxies are the peers whose header is believed; empty with
 	// AcceptProxy = loopback only. Peers on a Unix socket are always trusted.
 	TrustedProxies []netip.Prefix
-	// Allow are the addresses that may connect, empty = all; Deny are those of
-	// them that may not. An address counts in its IPv4 form if it has one. With a
-	// PROXY header that is believed, it is the client's in the header. Clients of
-	// a Unix socket have none, and are let in. A connection that is refused is reset.
+	// Allow are the addresses that may connect, empty = all; Deny are exceptions from Allow. An
+	// address counts in its IPv4 form if it has one. With a trusted PROXY header it is the client's
+	// address in the header. Clients of a Unix socket have no address and are accepted. A refused
+	// connection is reset.
 	Allow, Deny []netip.Prefix
-	// MaxConnsPerSource is how many connections one source may have at once,
-	// queued ones included; 0 = any number. A source is an IPv4 address or the
-	// /64 of an IPv6 address. The Handler, if it is a Rejecter, tells a client
-	// that is refused.
+	// MaxConnsPerSource is how many connections one source may have at once, queued ones included;
+	// 0 = any number. A source is an IPv4 address or the /64 of an IPv6 address. The Handler, if it
+	// is a Rejecter, sends the reason to a refused client.
 	MaxConnsPerSource int
 	// ConnectionRate is how often one source may connect. A connection beyond it
 	// is reset.

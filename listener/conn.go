@@ -42,13 +42,13 @@ var began = time.Now()
 
 type stream = fiber.Stream
 
-// proxyHeader is what a PROXY header said.
+// proxyHeader is the contents of a PROXY header.
 type proxyHeader struct {
 	remote, local net.Addr
 	source        fiber.Stream // bytes after the header, or of Unread, and then the accepted connection; nil = the connection only
 }
 
-// source returns what c is read from.
+// source returns the stream that c reads.
 func (c *Conn) source() fiber.Stream {
 	if c.header != nil && c.header.source != nil {
 		return c.header.source
@@ -61,17 +61,16 @@ var (
 	_ io.ReaderFrom = (*Conn)(nil)
 )
 
-// Raw returns the accepted connection, with the bytes already read from it.
-// Report what is read and written past c with Count. After Raw only Close, the
-// addresses and the counters of c are to be used.
+// Raw returns the accepted connection, with the bytes already read from it. Report bytes that are
+// read and written without c by Count. After Raw use only Close, the addresses and the counters of
+// c.
 func (c *Conn) Raw() fiber.Stream { return c.source() }
 
-// Suspend lets a session that is idle for long give up its stack. When it returns true, the Handler
-// (or Resume) must return at once, without closing the connection. As soon as there is
-// something to read, the read deadline has passed or the connection was closed, Resume of the
-// attached session, which must be a Resumer, is called with a context of its own. Suspend is for
-// the fiber that runs the session; it returns false unless the accepted connection lives on a loop of an
-// engine.
+// Suspend lets an idle session give up its stack. When it returns true, the Handler (or Resume)
+// must return at once, without closing the connection. As soon as there is something to read, the
+// read deadline has passed or the connection was closed, Resume of the attached session, which must
+// be a Resumer, is called with a new context. Only the fiber that runs the session may call
+// Suspend; it returns false unless the accepted connection is on a loop of an engine.
 func (c *Conn) Suspend() bool {
 	if _, ok := c.session.(Resumer); !ok || c.Loop() == 0 || c.is(connAccepted) {
 		return false
@@ -119,8 +118,7 @@ func (c *Conn) TryWrite(p []byte) int {
 	return n
 }
 
-// ReadFrom lets io.Copy to c use what the accepted connection has (sendfile,
-// splice).
+// ReadFrom lets io.Copy to c use the ReadFrom of the accepted connection (sendfile, splice).
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.Copy(c.stream, r)
 	c.out.Add(uint64(n))
@@ -138,7 +136,7 @@ func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeE
 // WaitReadable implements fiber.Stream.
 func (c *Conn) WaitReadable() error { return c.source().WaitReadable() }
 
-// WaitReadableFor implements fiber.Stream. See Suspend for what to do when patience has ended.
+// WaitReadableFor implements fiber.Stream. See Suspend for the next step when patience has ended.
 func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	return c.source().WaitReadableFor(patience)
 }
@@ -203,7 +201,7 @@ func (c *Conn) LocalAddr() net.Addr {
 	return c.stream.LocalAddr()
 }
 
-// Count adds to the byte counters what was copied past Read and Write.
+// Count adds bytes that were copied without Read and Write to the byte counters.
 func (c *Conn) Count(in, out int64) {
 	if in > 0 {
 		c.in.Add(uint64(in))

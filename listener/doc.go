@@ -1,6 +1,5 @@
-// Package listener accepts connections for the proxies: it applies the
-// connection limit with its queue, reads PROXY protocol headers, counts, logs and drains.
-// It knows no protocol of its own.
+// Package listener accepts connections for the proxies: it applies the connection limit with its
+// queue, reads PROXY protocol headers, counts, logs and drains. It knows no other protocol.
 //
 //	srv, err := listener.New(listener.Config{Name: "echo", Protocol: "tcp"}, handler)
 //	if err != nil {

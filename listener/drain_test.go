@@ -66,7 +66,7 @@ func TestDrainCutsOff(t *testing.T) {
 		t.Errorf("rejected %d, errors %v, want one drained", st.Rejected, st.Errors)
 	}
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the client of the session sees %v, want a reset: nobody ended it in order", err)
+		t.Errorf("the client of the session sees %v, want a reset: the session did not end in order", err)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// ConnSize is what a Conn takes of the heap.
+// ConnSize is the heap size of a Conn.
 const ConnSize = unsafe.Sizeof(Conn{})
 
 // ReadProxyHeader reads the header raw begins with.
@@ -35,7 +35,7 @@ func (l *connLimit) Resize(limit, maxQueue int)   { l.resize(limit, maxQueue) }
 func (l *connLimit) Shut()                        { l.close() }
 func (l *connLimit) Counts() (active, queued int) { return l.counts() }
 
-// Sources is what is known of where clients come from, and MaxSources how many of them.
+// Sources is the table of client sources, and MaxSources its limit.
 type Sources = sources
 
 const MaxSources = maxSources

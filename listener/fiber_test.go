@@ -148,7 +148,8 @@ func everyLoop(t *testing.T, e *fiber.Engine) (conns []net.Conn) {
 	return conns
 }
 
-// TestListenerDoesNotHoldTheLoop: connections of an engine wait for Accept, and the engine goes on.
+// TestListenerDoesNotHoldTheLoop: connections of an engine wait for Accept, and the engine's loop
+// does not.
 func TestListenerDoesNotHoldTheLoop(t *testing.T) {
 	e, err := fiber.New(fiber.Config{Loops: 1})
 	if err != nil {

@@ -34,7 +34,7 @@ var echo = listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
 	io.Copy(c, c)
 })
 
-// sayClient tells the client which address it has, and then echoes.
+// sayClient sends the client its address, and then echoes.
 var sayClient = listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
 	defer c.Close()
 	io.WriteString(c, c.RemoteAddr().String()+" "+c.LocalAddr().String()+"\n")

@@ -7,13 +7,11 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// Listener returns l with the Server's admission, PROXY header reading,
-// counting and tracking, for servers with an accept loop of their own such as
-// http.Server. Its connections are *Conn; a session lasts until its connection
-// is closed. Accept returns net.ErrClosed after Close, Drain or the Server's
-// Close. Closing it stops accepting and closes l; connections stay. The
-// Handler is used only as a Rejecter. Call Close, or Drain the Server, to stop
-// its goroutine.
+// Listener returns l with the Server's admission, PROXY header reading, counting and tracking, for
+// servers with their own accept loop, such as http.Server. Its connections are *Conn; a session
+// lasts until its connection is closed. Accept returns net.ErrClosed after Close, Drain or the
+// Server's Close. Closing it stops accepting and closes l; connections stay. The Handler is used
+// only as a Rejecter. Call Close, or Drain the Server, to stop its goroutine.
 func (s *Server) Listener(l net.Listener) net.Listener {
 	nl := &netListener{Listener: l, srv: s, ready: make(chan *Conn), done: make(chan struct{})}
 	if !s.addListener(l) {

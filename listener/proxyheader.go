@@ -27,9 +27,8 @@ const (
 	headerBuffer = 256
 	// maxHeaderV1 is the length of a version 1 header at most (section 2.1).
 	maxHeaderV1 = 107
-	// maxHeaderV2 bounds what follows the first headerV2 bytes of a version 2
-	// header. The protocol allows 64 KiB; the largest part in use is a client's
-	// certificate of 2 KiB.
+	// maxHeaderV2 bounds the bytes after the first headerV2 of a version 2 header. The protocol
+	// allows 64 KiB; the largest part in use is a client's certificate of 2 KiB.
 	maxHeaderV2 = 4096
 	headerV2    = 16
 )
@@ -43,7 +42,7 @@ func readProxyHeader(c *Conn, timeout time.Duration) error {
 		return err
 	}
 	raw, rest, err := cutHeader(c.stream)
-	_ = c.stream.SetReadDeadline(time.Time{}) // what fails here, the next read says
+	_ = c.stream.SetReadDeadline(time.Time{}) // the next read reports an error
 	var header *proxyproto.Header
 	if err == nil {
 		header, err = parseHeader(raw)
@@ -58,8 +57,7 @@ func readProxyHeader(c *Conn, timeout time.Duration) error {
 	return nil
 }
 
-// cutHeader reads a header, in as many pieces as it comes in, and returns it and
-// what came behind it.
+// cutHeader reads a header, in any number of pieces, and returns it and the bytes behind it.
 func cutHeader(r io.Reader) (header, rest []byte, err error) {
 	buf := make([]byte, 0, headerBuffer)
 	for {
@@ -100,11 +98,11 @@ func headerLength(b []byte) (int, error) {
 	return 0, proxyproto.ErrNoProxyProtocol
 }
 
-// parseHeader reads a whole header and checks what a receiver has to check.
+// parseHeader reads a whole header with the checks that the protocol demands of a receiver.
 func parseHeader(raw []byte) (*proxyproto.Header, error) {
 	if v2 := raw[0] != 'P'; v2 && (raw[12] == byte(proxyproto.LOCAL) || raw[12] == byte(proxyproto.PROXY) && raw[13] == byte(proxyproto.UNSPEC)) {
-		// Section 2.2: the addresses are those of the connection; the family of LOCAL and what follows are ignored. The library is
-		// stricter.
+		// Section 2.2: the addresses are those of the connection; the family of LOCAL and the bytes behind it are
+		// ignored. The library is stricter.
 		return &proxyproto.Header{Version: 2, Command: proxyproto.ProtocolVersionAndCommand(raw[12])}, nil
 	}
 	header, err := proxyproto.Read(bufio.NewReaderSize(bytes.NewReader(raw), len(raw)))

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// The register of sessions is the table of connections that a Server has anyway. It costs a
-// session nothing while it runs: a session is asked for its details when somebody looks, and
-// answers from what it keeps for its own purposes.
+// The register of sessions is the table of connections that a Server has anyway. It costs a running
+// session nothing: a session is asked for its details when the register is read, and answers from
+// its own state.
 
-// Session is what runs on a Conn, as the register sees it. Its methods are called by any
-// goroutine, without a lock of the Server, and possibly just after the session has ended.
+// Session is the register's view of the session on a Conn. Its methods are called by any goroutine,
+// without a lock of the Server, and possibly just after the session has ended.
 type Session interface {
-	// Describe appends what the session does now to all: base with the details added, and an
-	// element for each stream where the connection carries several. It waits for nothing but
-	// locks that are held for a few instructions, and above all for no loop.
+	// Describe appends the session's present state to all: base with the details added, and an
+	// element for each stream where the connection carries several. It waits only for locks that
+	// are held for a few instructions, and never for a loop.
 	Describe(all []Info, base Info) []Info
 	// Kill ends the session, or one stream of it; 0 is the session. It does not wait for the end,
 	// and reports whether there was something to end.
@@ -31,7 +31,7 @@ type Resumer interface {
 	Resume(ctx context.Context)
 }
 
-// State is what a session does.
+// State is the activity of a session.
 type State string
 
 // The states of sessions.
@@ -49,7 +49,7 @@ func States() []State {
 	return []State{StateQueued, StateStarting, StateIdle, StateWaiting, StateActive, StateInTransaction}
 }
 
-// Info is a session at one moment. What does not apply is empty.
+// Info is a session at one moment. Fields that do not apply are empty.
 type Info struct {
 	ID                 string
 	Listener, Protocol string

@@ -10,10 +10,10 @@ import (
 // reportBurst is how many lines a second Report writes for one reason.
 const reportBurst = 10
 
-// Report counts a problem of a session under a reason (see the Reason
-// constants) and logs msg with args, key and value in turn. It logs at most ten lines
-// a second for each reason, because a dead backend fails thousands of clients a second. The first line after a gap says in
-// unlogged_before how many were left out; the counters have them all.
+// Report counts a problem of a session under a reason (see the Reason constants) and logs msg with
+// args, key and value in turn. It logs at most ten lines a second for each reason, because a dead
+// backend fails thousands of clients a second. The first line after a gap has the number of omitted
+// lines in unlogged_before; the counters count all.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
 	s.logLimited(reason, level, msg, args...)

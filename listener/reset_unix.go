@@ -4,8 +4,8 @@ package listener
 
 import "golang.org/x/sys/unix"
 
-// WasReset reports whether the client has reset the connection, whatever it has
-// sent before. It leaves the error on the socket. It is false where that cannot be told.
+// WasReset reports whether the client has reset the connection, whatever it sent before. It leaves
+// the error on the socket. It returns false where the system does not show it.
 func (c *Conn) WasReset() bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -19,9 +19,9 @@ type Room struct {
 // Resize changes the bound; 0 = none. It closes no connection.
 func (r *Room) Resize(most int) { r.most.Store(int64(most)) }
 
-// Guard has guard told of each connection that a Server accepts. It returns false if it has closed the connection, because its file
-// descriptor is needed elsewhere; the Server accepts again after a pause. It is called for every connection, and must not wait.
-// Call Guard before the first Server has the Room.
+// Guard makes Servers call guard with each accepted connection. guard returns false if it has closed the connection
+// because its file descriptor is needed elsewhere; the Server accepts again after a pause. guard must not wait. Call
+// Guard before the first Server has the Room.
 func (r *Room) Guard(guard func(c io.Closer) bool) { r.guard = guard }
 
 // keeps reports whether an accepted connection stays open.

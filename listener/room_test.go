@@ -7,7 +7,8 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// TestRoomIsShared: with no room left clients of either listener wait, nobody is rejected, and one who leaves makes room.
+// TestRoomIsShared: without room clients of both listeners wait, none is rejected, and a client that disconnects makes
+// room.
 func TestRoomIsShared(t *testing.T) {
 	var room listener.Room
 	room.Resize(1)

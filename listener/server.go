@@ -26,7 +26,7 @@ type HandlerFunc func(ctx context.Context, c *Conn)
 // ServeConn calls f.
 func (f HandlerFunc) ServeConn(ctx context.Context, c *Conn) { f(ctx, c) }
 
-// Rejecter is a Handler that tells a rejected client why, in its protocol.
+// Rejecter is a Handler that sends a rejected client the reason, in its protocol.
 type Rejecter interface {
 	// RejectConn may write a message to c; the Server closes c afterwards. It
 	// has a deadline of a second, and under a flood of rejections it is left

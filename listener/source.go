@@ -23,7 +23,8 @@ type Rate struct {
 	Per         time.Duration // 0 = a second
 }
 
-// A source is what limits by address count together: an IPv4 address, or the /64 of an IPv6 address, any address of which its owner can use.
+// A source is the unit of limits by address: an IPv4 address, or the /64 of an IPv6 address, because its owner can use
+// any address of it.
 type source [16]byte
 
 // sourceOf returns the source of an address, and the address alone, in its IPv4 form if it has one. ok is false where there is none, as for
@@ -75,7 +76,7 @@ func (c *Config) limitsSources() bool {
 // from everywhere, the oldest are forgotten and may connect as if they came for the first time; MaxConns and the queue bound these.
 const maxSources = 1 << 16
 
-// sources is what is known of where clients come from. It grows with open connections and to maxSources, whoever connects.
+// sources is the table of client sources. It holds those with open connections, and at most maxSources in all.
 type sources struct {
 	mu   sync.Mutex     // held for a few instructions
 	open map[source]int // connections that are counted
@@ -118,7 +119,7 @@ func (s *sources) release(src source) {
 func (s *sources) withinRate(src source, rate Rate, now int64) bool {
 	per := int64(rate.Per)
 	step := max(per/int64(rate.Connections), 1)
-	if s.due == nil || len(s.due) >= maxSources/2 || now-s.turned > per { // what is in older has been due by then, or is forgotten
+	if s.due == nil || len(s.due) >= maxSources/2 || now-s.turned > per { // entries of older have been due by then, or are forgotten
 		if s.due, s.older = s.older, s.due; s.due == nil {
 			s.due = make(map[source]int64)
 		}
@@ -158,7 +159,7 @@ func (s *Server) checkSource(c *Conn, cfg *Config) error {
 	return err
 }
 
-// uncount ends what checkSource began; a second call does nothing.
+// uncount takes back the count of checkSource; a second call does nothing.
 func (s *Server) uncount(c *Conn) {
 	if c.flags.And(^connCounted)&connCounted == 0 {
 		return
@@ -168,7 +169,8 @@ func (s *Server) uncount(c *Conn) {
 	}
 }
 
-// refuseSource accounts for a connection that checkSource refused. What is not told why is reset, so that nothing is left of it in a flood.
+// refuseSource accounts for a connection that checkSource refused. Unless the client gets the reason, the connection is
+// reset, so that it leaves no state behind in a flood.
 func (s *Server) refuseSource(c *Conn, err error) {
 	s.rejected.Add(1)
 	reason := ReasonDenied
@@ -186,7 +188,7 @@ func (s *Server) refuseSource(c *Conn, err error) {
 	_ = c.SetLinger(0)
 }
 
-// tells reports whether the client is told why it is refused: one with too many connections may be an honest one.
+// tells reports whether a refused client gets the reason: a client with too many connections may be honest.
 func (s *Server) tells(err error) bool {
 	_, ok := s.handler.(Rejecter)
 	return ok && err == ErrSourceFull //nolint:errorlint // checkSource's own

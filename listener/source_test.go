@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// address is the n-th of many, IPv4 and IPv6 in turn.
+// address returns the n-th of many addresses, alternately IPv4 and IPv6.
 func address(n uint32) net.Addr {
 	ip := make(net.IP, net.IPv6len)
 	ip[0] = 0x20
@@ -23,7 +23,7 @@ func address(n uint32) net.Addr {
 	return &net.TCPAddr{IP: ip, Port: int(n % 60000)}
 }
 
-// bucket is a leaky bucket of one source, which is what a Rate means.
+// bucket is a leaky bucket of one source, the meaning of a Rate.
 type bucket struct{ level, at time.Duration }
 
 func (b *bucket) take(r listener.Rate, now time.Duration) bool {
@@ -64,7 +64,7 @@ func TestRateAgainstModel(t *testing.T) {
 	}
 }
 
-// TestFloodOfSources: however many there are, no more than MaxSources are remembered, and none is counted that has no connection.
+// TestFloodOfSources: at most MaxSources are remembered, and none without a connection is counted.
 func TestFloodOfSources(t *testing.T) {
 	var s listener.Sources
 	rate := listener.Rate{Connections: 5, Per: time.Hour}
@@ -79,7 +79,7 @@ func TestFloodOfSources(t *testing.T) {
 	}
 }
 
-// TestSourcesOfIPv6 are networks, because a client has as many addresses as it likes.
+// TestSourcesOfIPv6: IPv6 sources are networks, because a client has a whole network of addresses.
 func TestSourcesOfIPv6(t *testing.T) {
 	at := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip)} }
 	var s listener.Sources

@@ -52,8 +52,8 @@ type Stats struct {
 	Active, Queued int
 	MaxConns       int
 	Draining       bool
-	// Since the start. Accepted counts every accepted connection, Rejected
-	// those of them that never became a session.
+	// Since the start. Accepted counts every accepted connection, Rejected the accepted connections
+	// that never became a session.
 	Accepted, Rejected uint64
 	Errors             map[string]uint64    // by reason
 	LastErrors         map[string]time.Time // when an error of the reason was counted last

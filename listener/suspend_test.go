@@ -15,7 +15,7 @@ func napper(t *testing.T) listener.Handler {
 	return listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
 		n := &nap{t: t, conn: c}
 		if n.conn.Suspend() {
-			t.Error("suspended although nobody can go on")
+			t.Error("suspended although nothing can resume")
 		}
 		n.conn.Attach(n)
 		n.suspend()
@@ -118,7 +118,7 @@ func TestCloseEndsSuspendedSessions(t *testing.T) {
 	}
 }
 
-// A connection that a Listener hands out belongs to its user: nobody would go on with it.
+// A connection that a Listener hands out belongs to its user: nothing would resume it.
 func TestNoSuspendWithoutHandler(t *testing.T) {
 	s, err := listener.New(listener.Config{Name: "test", Protocol: "tcp", Logger: quiet}, nil)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // Shard is where a session on c counts; see traffic.Cell.Shard.
 func (c *Conn) Shard() int { return traffic.ShardOf(c.Loop()) }
 
-// Measure adds what a protocol counts by labels to Stats.
+// Measure adds a protocol's labelled counters to Stats.
 func (s *Server) Measure(set *traffic.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,7 +55,7 @@ func (b *batch) pieces(dst [][]byte, skip int) [][]byte {
 	return dst
 }
 
-// sendOp is a sender that waits: for credit, for its turn, or until its payload is written.
+// sendOp is a waiting sender: for credit, for the scheduler, or until its payload is written.
 type sendOp struct {
 	ch     *channel
 	data   []byte
@@ -89,7 +89,7 @@ type waiter struct {
 	at    *link  // not nil: it waits by reading from this link
 	by    parker // not nil: it waits by Park, and not by ready
 
-	// For a receiver that reads by itself and has its own memory for a message.
+	// For a receiver that reads the connection itself and has its own memory for a message.
 	into   []byte
 	n      int
 	filled bool    // into has one of n bytes

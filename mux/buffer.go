@@ -17,8 +17,8 @@ var classes [maxClassBits - minClassBits + 1]sync.Pool
 // buffer holds received bytes and counts references: a holder may read
 // data[off:], and the last release returns the buffer to its class.
 type buffer struct {
-	data  []byte // what has arrived
-	off   int    // streams: what was read of it
+	data  []byte // received bytes
+	off   int    // streams: how much of data was read
 	next  *buffer
 	gen   uint32 // grows each time the buffer is given back
 	class int8   // -1: not from a class

@@ -146,7 +146,7 @@ func (c *core) forget(ch *channel) {
 	if c.replay != nil && c.err == nil {
 		c.replay.forget(ch)
 	}
-	c.windows -= ch.rcv.size - (ch.rcv.got - ch.rcv.used) // what was not read keeps its place, see consume
+	c.windows -= ch.rcv.size - (ch.rcv.got - ch.rcv.used) // unread data keeps its part of the window, see consume
 	c.wakeOpeners()
 	if ch.mine {
 		c.mine--

@@ -13,15 +13,14 @@ import (
 
 // Config is everything about one side of a session. The zero Config works.
 type Config struct {
-	// Name says who this side is, for the other side's logs. At most 255 bytes.
+	// Name identifies this side in the other side's logs. At most 255 bytes.
 	Name string
 	// MaxMessage bounds a message, sent or received, in bytes. Messages larger than their
 	// channels' windows that are on their way at once share as much at the receiver, in
 	// the order in which they begin. Default 64 MiB, at most 1 GiB.
 	MaxMessage int
-	// MaxFrame bounds what is sent at once for one channel while others want to
-	// send, in bytes: what a small message waits for each competitor. Default
-	// 32 KiB; 1 KiB to 1 MiB.
+	// MaxFrame bounds the bytes sent at once for one channel while other channels have data to
+	// send: a small message waits for one frame of each of them. Default 32 KiB; 1 KiB to 1 MiB.
 	MaxFrame int
 	// MaxChannels bounds the channels the other side may have open. The other side
 	// knows it, and its Open waits. Default 1024.
@@ -37,14 +36,13 @@ type Config struct {
 	ChannelWindow int
 	// MaxChannelWindow bounds ChannelWindow's growth, in bytes. Default 16 MiB.
 	MaxChannelWindow int
-	// SessionWindow bounds the windows of all channels together, in bytes, with what
-	// is not read of channels that are over and of messages larger than their windows:
-	// with MaxMessage, which is what such messages may take that are being put together,
-	// beyond their channels' windows for readers that wait for them, the memory the other
-	// side can make this one use. A channel of the other side's whose window does not fit
-	// any more is refused, one of this side's waits. Default 128 MiB, or twice ChannelWindow for each of
-	// MaxChannels if that is more, and more yet as this side opens channels, at most 1 GiB;
-	// so that to raise MaxChannels at one side is enough. At least ChannelWindow.
+	// SessionWindow bounds the windows of all channels together, in bytes, including unread data of
+	// ended channels and of messages larger than their windows. Together with MaxMessage (large
+	// messages being assembled for waiting receivers, beyond their channels' windows) it bounds the
+	// memory that the other side can make this side use. A channel of the other side whose window
+	// does not fit is refused; a channel of this side waits. Default 128 MiB, or twice
+	// ChannelWindow for each of MaxChannels if that is more, and more as this side opens channels,
+	// at most 1 GiB; so raising MaxChannels at one side is enough. At least ChannelWindow.
 	SessionWindow int
 	// KeepAlive is the silence after which a ping is sent. Default 15 s; negative:
 	// never.
@@ -53,7 +51,7 @@ type Config struct {
 	KeepAliveTimeout time.Duration
 	// HandshakeTimeout bounds the handshake as a whole. Default 10 s.
 	HandshakeTimeout time.Duration
-	// CloseTimeout bounds the time Close takes to write what Send accepted. Default 1 s.
+	// CloseTimeout bounds the time Close takes to write accepted messages. Default 1 s.
 	CloseTimeout time.Duration
 	// PSK is a key both sides must know, at least 16 bytes; each proves it to the
 	// other without sending it. It does not encrypt: use TLS for that.
@@ -61,15 +59,14 @@ type Config struct {
 	// Token is presented to the other side's Authorize. At most 512 bytes, sent
 	// as it is: use it with TLS.
 	Token []byte
-	// Authorize, if set, decides whether to talk to the other side; its error
-	// ends the handshake (the other side is told only that it was denied, unless
-	// the error wraps a [*Refusal]), and a panic is the caller's of Client or Server. With a PSK it is asked after the proof.
+	// Authorize, if set, decides whether to talk to the other side; its error ends the handshake
+	// (the other side learns only that it was denied, unless the error wraps a [*Refusal]), and a
+	// panic is raised in the caller of Client or Server. With a PSK it is asked after the proof.
 	Authorize func(ctx context.Context, p Peer) error
-	// PSKs, if set, is asked by a server instead of PSK: for the keys of which the client
-	// that introduces itself as p (Name and Token, which are not proved yet; TLS if there
-	// is) must know one. Each has 16 bytes or more. No keys and no error mean that this
-	// client needs none. On an error it is denied as if its key were wrong. Peer.Key tells
-	// which key it was.
+	// PSKs, if set, is called by a server instead of using PSK. It returns the keys of the client p
+	// (its Name and Token are not proved yet; TLS is, if there is any); the client must know one of
+	// them. Each has 16 bytes or more. No keys and no error mean that this client needs none. On an
+	// error the client is denied as if its key were wrong. Peer.Key says which key the client used.
 	PSKs func(p Peer) ([][]byte, error)
 	// Resume, if set, makes sessions outlive their connections where the other side
 	// can do that too; see [Session.Resumable].
@@ -80,8 +77,8 @@ type Config struct {
 	elastic bool // SessionWindow was not set
 }
 
-// Peer is what the handshake found out about the other side. Name and Token are
-// claims; TLS and the PSK are proofs.
+// Peer describes the other side, from the handshake. Name and Token are claims; TLS and the PSK are
+// proofs.
 type Peer struct {
 	Name     string
 	Token    []byte
@@ -90,7 +87,7 @@ type Peer struct {
 	TLS      *tls.ConnectionState // nil without TLS
 	PSK      bool                 // it proved that it knows the key
 	Key      int                  // with Config.PSKs: which of them, from 0
-	Resumes  bool                 // to Authorize only: it comes back to a session that it has
+	Resumes  bool                 // to Authorize only: it resumes a session
 }
 
 // String is for logs.
@@ -98,7 +95,7 @@ func (p Peer) String() string { return fmt.Sprintf("%q at %v", p.Name, p.Addr) }
 
 const (
 	maxMessageLimit = 1 << 30 // a size on the wire has 32 bits, and an int may have no more
-	// maxSessionWindow is what twice of has a place in 32 bits.
+	// maxSessionWindow is the largest value whose double fits in 32 bits.
 	maxSessionWindow = 1 << 30
 	minWindow        = 4 << 10
 	minPSK           = 16 // shorter ones can be guessed from one handshake
@@ -136,7 +133,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Verify says what is wrong with the Config, wrapping ErrConfig. It changes nothing.
+// Verify returns an error that wraps ErrConfig if the Config is invalid. It changes nothing.
 func (c Config) Verify() error {
 	c = c.withDefaults()
 	bad := func(field string, v any, want string) error {

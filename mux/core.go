@@ -26,13 +26,13 @@ const (
 	// maxPending bounds, in bytes, the frames about opening and closing channels that
 	// wait to be written while the socket takes nothing. Beyond it no more are opened.
 	maxPending = 1 << 20
-	// quantum is what priority 0 may send per round; each step doubles it.
+	// quantum is the number of bytes that priority 0 may send per round; each step doubles it.
 	quantum = 4 << 10
 )
 
-// core is one side of a session as a state machine: calls and frames go in,
-// frames and wake-ups come out. It has no goroutine, socket or clock of its own
-// and is not safe for concurrent use: the session's lock guards it.
+// core is one side of a session as a state machine: calls and frames go in, frames and wake-ups
+// come out. It has no goroutine, socket or clock and is not safe for concurrent use: the session's
+// lock guards it.
 type core struct {
 	client     bool
 	maxMessage int
@@ -59,7 +59,7 @@ type core struct {
 	windows      uint64 // sum of the channels' receive windows, at most budget
 	budget       uint64
 	assembly     int // bytes reserved for messages larger than their windows
-	claimed      int // of these, those of messages that are whole and not taken yet
+	claimed      int // of these, bytes of complete messages that are not taken yet
 	kept         int // bytes of further such messages, which count in windows
 	reserveQueue []*channel
 
@@ -73,7 +73,7 @@ type core struct {
 	burst   int        // a channel that is alone gets so much of a batch
 	active  *channel   // last of a ring of channels with something to send
 	starved []*channel // channels that wait for the session's credit only
-	dirty   *channel   // channels whose limit is to be raised with what is written next
+	dirty   *channel   // channels whose limit is raised with the next write
 	grant   bool       // the session's is
 	urgent  bool       // one of these cannot wait for something else to be written
 
@@ -129,13 +129,12 @@ func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core
 	return c
 }
 
-// offeredSession is the session's credit: twice what the windows of all channels
-// add up to, so that it is never what stops a peer that keeps to those. It would
-// stop all channels for the sake of one, even for good: messages half received
-// on many channels could use it up.
+// offeredSession is the session's credit: twice the windows of all channels, so that it never stops
+// a peer that keeps to the windows. It would stop all channels because of one, even for good:
+// messages half received on many channels could use it up.
 func offeredSession(cfg Config) uint32 { return uint32(2 * cfg.SessionWindow) }
 
-// offeredFrame is the largest frame this side accepts: receiving one holds nobody up.
+// offeredFrame is the largest frame this side accepts: receiving one delays no other channel.
 func offeredFrame(cfg Config) uint32 { return uint32(max(cfg.MaxFrame, bulkFrame+4)) }
 
 // emit queues a Data frame without payload, in order.
@@ -232,7 +231,7 @@ func (c *core) reset(ch *channel, code frame.Code, reason string) {
 	c.kill(ch, err)
 }
 
-// drain tells the other side that no more channels are taken.
+// drain informs the other side that no more channels are accepted.
 func (c *core) drain() {
 	if c.drained || c.err != nil {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// cutter is a connection that breaks after so many bytes, either way.
+// cutter is a connection that breaks after a number of bytes, in either direction.
 type cutter struct {
 	net.Conn
 	mu   sync.Mutex
@@ -56,9 +56,9 @@ func (c *cutter) Read(p []byte) (int, error) {
 	return allowed, err
 }
 
-// TestCutAnywhere breaks connections after any number of bytes: in headers, in
-// payloads, in the middle of resuming. What Send took arrives once and in order, what it
-// gave up never, and streams have no gap.
+// TestCutAnywhere breaks connections after any number of bytes: in headers, in payloads, in the
+// middle of resuming. A message that Send accepted arrives once and in order, one that it gave up
+// never, and streams have no gap.
 func TestCutAnywhere(t *testing.T) {
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
@@ -106,8 +106,8 @@ func streams(t testing.TB, c, s *mux.Session) (here, there *mux.Stream) {
 	return here, there
 }
 
-// passes sends numbered messages, some with little time, and compares what arrives with
-// what Send said.
+// passes sends numbered messages, some with little time, and compares the received ones with the
+// results of Send.
 func passes(t *testing.T, seed uint64, from, to *mux.Channel) {
 	const messages = 150
 	var said [messages]error
@@ -152,7 +152,7 @@ func passes(t *testing.T, seed uint64, from, to *mux.Channel) {
 	}
 }
 
-// flows writes pieces of all sizes to a stream and compares what comes out.
+// flows writes pieces of all sizes to a stream and compares the received bytes.
 func flows(t *testing.T, seed uint64, from, to *mux.Stream) {
 	r := rand.New(rand.NewPCG(seed, 5))
 	data := pattern(1_000_000 + r.IntN(1000))

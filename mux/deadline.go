@@ -6,7 +6,7 @@ import "time"
 type deadline struct {
 	expired bool
 	timer   *time.Timer
-	set     uint64 // how often it was set: a timer compares it to detect that it is outdated
+	set     uint64 // number of changes: a timer compares it to detect that it is outdated
 	waiting waiters
 }
 

@@ -31,8 +31,8 @@ func (c *onLoop) Detach() (net.Conn, []byte, error) {
 	return plain, ahead, err
 }
 
-// TestDetach: a session takes the socket from a loop, with what was read of it already,
-// also that of a connection it is resumed with.
+// TestDetach: a session takes the socket from a loop, with bytes that were read already; so does a
+// session that is resumed.
 func TestDetach(t *testing.T) {
 	n := newLine(t, false, mux.Config{Resume: &mux.Resume{}})
 	n.wrap = func(c net.Conn) net.Conn { return newOnLoop(c) }

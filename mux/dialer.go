@@ -13,11 +13,10 @@ import (
 	"time"
 )
 
-// Dialer joins this process to others over one or more connections each. It
-// opens channels by address, over sessions that it makes, shares and closes when
-// they have been idle for a while. Each session has a connection of its own, and with
-// Config.Resume outlives it. The zero Dialer works. Its methods may be
-// called from any goroutine; do not copy or change it once used.
+// Dialer connects this process to others, over one or more connections to each. It opens channels
+// by address, over sessions that it makes, shares and closes when idle. Each session has its own
+// connection, and with Config.Resume outlives it. The zero Dialer works. Its methods may be called
+// from any goroutine; do not copy or change it once used.
 type Dialer struct {
 	// Dial connects. Default: TCP to "host:port", a Unix socket for "unix:/path". ctx has
 	// the values of the Open that needs the connection first, and must be heeded: Close
@@ -26,17 +25,17 @@ type Dialer struct {
 	// Config is every session's. Of its Resume, Dial is not used: sessions are
 	// resumed where they were made.
 	Config Config
-	// Sessions is how many sessions, each with a connection of its own, one address
-	// may have: one connection does not fill a fast link, nor several processors.
-	// A channel goes to the session with less queued, or else fewer channels, of two
-	// picked at random, and stays there: its messages keep their order. Suspended
-	// sessions, without a connection, are used only if there is no other. Default 1.
+	// Sessions is the number of sessions, each with its own connection, that one address may have:
+	// one connection does not fill a fast link, nor several processors. A channel goes to the
+	// session with less queued, or else fewer channels, of two picked at random, and stays there:
+	// its messages keep their order. Suspended sessions, without a connection, are used only if
+	// there is no other. Default 1.
 	Sessions int
 	// IdleTimeout is how long a session without channels is kept. Default 1 min.
 	IdleTimeout time.Duration
-	// OnSession, if set, is called with each session made, on a goroutine of its
-	// own: to accept the channels that the other side opens. It should return when
-	// Accept fails, which it does when the session is over. Close waits for it.
+	// OnSession, if set, is called with each new session, on its own goroutine: to accept the
+	// channels that the other side opens. It should return when Accept fails, which it does when
+	// the session is over. Close waits for it.
 	OnSession func(address string, s *Session)
 
 	mu     sync.Mutex // never held while dialling or closing
@@ -95,8 +94,7 @@ func (d *Dialer) OpenStream(ctx context.Context, address, name string, opts ...O
 	return st, err
 }
 
-// with calls fn with a session, and once more with another one if the first
-// turns out to be over or draining.
+// with calls fn with a session, and once more with another one if the first is over or draining.
 func (d *Dialer) with(ctx context.Context, address string, fn func(*Session) error) error {
 	for again := true; ; again = false {
 		s, err := d.session(ctx, address)
@@ -175,7 +173,7 @@ func (s *Session) load() load {
 		n += int(r.end - min(r.write, r.end))
 	}
 	if c.active != nil || s.handed {
-		n += batchSize // senders wait for their turn, or the socket is full
+		n += batchSize // senders wait, or the socket is full
 	}
 	return load{suspended: s.mute(), queued: n / batchSize, channels: len(c.channels)}
 }
@@ -342,7 +340,7 @@ func (d *Dialer) Close() error {
 
 // Status is a snapshot of a Dialer's sessions to one address.
 type Status struct {
-	Sessions  int // that take channels, each with a connection of its own if not suspended
+	Sessions  int // that accept channels, each with its own connection unless suspended
 	Suspended int // of these, those without a connection, to be resumed
 	// Stats is the sum of the sessions' that take channels; RTT is the shortest
 	// known, Gap the longest, Suspended means all of them.

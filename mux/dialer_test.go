@@ -147,7 +147,7 @@ func TestDialerKeepsNothingOfWhatIsOver(t *testing.T) {
 			n.sessions()[i].Close()
 			synctest.Wait()
 		}
-		if held := d.Held(); held > 2 { // the last one, which nobody has asked for since
+		if held := d.Held(); held > 2 { // the last one, which was not asked for since
 			t.Errorf("%d sessions are kept", held)
 		}
 		d.Close()
@@ -220,9 +220,9 @@ func TestDialerResumes(t *testing.T) {
 	})
 }
 
-// TestSeveralConnectionsAreOne: a Dialer with several connections to an address is
-// one thing: channels are spread, either side opens them, each connection is
-// resumed by itself, one Status tells all and one Close ends it.
+// TestSeveralConnectionsAreOne: a Dialer with several connections to an address is one thing:
+// channels are spread, either side opens them, each connection is resumed separately, one Status
+// covers all and one Close ends it.
 func TestSeveralConnectionsAreOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}})

@@ -10,8 +10,8 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// TestDrainWithoutConnection: a session that has lost its connection is waited for while a channel is open here, or while the other
-// side lacks data; not for the sake of channels that are only open at the other side.
+// TestDrainWithoutConnection: Drain waits for a session without a connection while a channel is open here, or while the
+// other side lacks data; not for channels that are only open at the other side.
 func TestDrainWithoutConnection(t *testing.T) {
 	for name, unacknowledged := range map[string]bool{"all is acknowledged": false, "some is not": true} {
 		t.Run(name, func(t *testing.T) {
@@ -73,6 +73,6 @@ func drainWithoutConnection(t *testing.T, unacknowledged bool) {
 		t.Error(err)
 	}
 	if waited := time.Since(began); !unacknowledged && waited > 0 {
-		t.Errorf("the drain went on for %v", waited)
+		t.Errorf("the drain took %v", waited)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// TestResumesOverAnotherSession: what a connection below the session ends with, be it
-// that a session of its own was lost or denied, is not this session's end.
+// TestResumesOverAnotherSession: the error of the connection below, even that another session was
+// lost or denied, does not end this session.
 func TestResumesOverAnotherSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}})

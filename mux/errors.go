@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// The errors of this package, to be tested with [errors.Is]. What is returned
-// is an [*Error] that wraps one of them and knows where it happened.
+// The errors of this package, to be tested with [errors.Is]. Operations return an [*Error] that
+// wraps one of them and names the place.
 var (
 	// ErrClosed: this side closed the channel (or that direction of it) before.
 	ErrClosed = fmt.Errorf("mux: channel closed: %w", net.ErrClosed)
@@ -24,12 +24,12 @@ var (
 	// ErrSessionClosed: this side closed the session, or the other one in good order (Drain,
 	// or Close while no channel was open): nothing was lost.
 	ErrSessionClosed = fmt.Errorf("mux: session closed: %w", net.ErrClosed)
-	// ErrSessionLost: the connection ended or failed, and the session with it, or the other
-	// side closed the session over open channels. What was under way may have been lost. In
-	// a session that could be resumed, and was not, see [LostError].
+	// ErrSessionLost: the connection ended or failed, and the session with it, or the other side
+	// closed the session over open channels. Data on its way may be lost. See [LostError] for a
+	// resumable session.
 	ErrSessionLost = errors.New("mux: session lost")
-	// ErrResumed: the connection given to Server belongs to a session that was made
-	// before and goes on now. There is nothing to do.
+	// ErrResumed: the connection given to Server belongs to an existing session, which continues on
+	// it. There is nothing to do.
 	ErrResumed = errors.New("mux: session resumed")
 	// ErrNotResumed: a session that could be resumed has lost its connection, and no other
 	// connection took it on: not in time, or the process at the other side is a new one.
@@ -38,12 +38,12 @@ var (
 	// or no room, or more is not acknowledged than Resume.Buffer holds and
 	// Resume.Backpressure is set. Nothing was sent.
 	ErrBackpressure = errors.New("mux: sending would have to wait")
-	// ErrDraining: one side takes no new channels in this session. Those that are open go
-	// on; open new ones in another session, as a [Dialer] does by itself.
+	// ErrDraining: one side takes no new channels in this session. Open channels continue; open new
+	// ones in another session, as a [Dialer] does.
 	ErrDraining = errors.New("mux: session is draining")
 	// ErrDeadPeer: the other side has been silent for longer than the keep-alive allows.
 	ErrDeadPeer = errors.New("mux: the other side is silent")
-	// ErrProtocol: the other side sent what the protocol does not allow.
+	// ErrProtocol: the other side violated the protocol.
 	ErrProtocol = errors.New("mux: protocol violated")
 	// ErrTooLarge: a message is over the sender's or the receiver's MaxMessage.
 	ErrTooLarge = errors.New("mux: message too large")
@@ -193,21 +193,20 @@ func (r *Refusal) Error() string { return "mux: refused: " + r.Reason }
 // Unwrap makes errors.Is(err, ErrRefused) true.
 func (r *Refusal) Unwrap() error { return ErrRefused }
 
-// LostError is why a session that could be resumed was lost nevertheless, and what
-// this side had sent that was not acknowledged: it may or may not have reached the
-// other side. It wraps ErrSessionLost.
+// LostError says why a resumable session was lost, and which data of this side was not
+// acknowledged: that data may or may not have reached the other side. It wraps ErrSessionLost.
 type LostError struct {
 	Err            error
 	Unacknowledged []Unacknowledged // by channel; messages whose Send failed are not among them
 }
 
-// Unacknowledged is what was sent on a channel and not acknowledged.
+// Unacknowledged is the data of a channel that was sent and not acknowledged.
 type Unacknowledged struct {
 	Channel  uint32 // number on the wire
 	Name     string // the channel's, unless it was over long before
 	ID       ID
 	Stream   bool
-	Messages int    // the last so many that were sent; of a stream 0
+	Messages int    // the number of last messages; 0 for a stream
 	Bytes    uint64 // payload
 }
 

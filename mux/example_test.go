@@ -72,8 +72,8 @@ func Example() {
 	// echo: two
 }
 
-// A server and a client as they are in production: the client's Dialer makes connections when they are needed, and with
-// Resume a session goes on where it was when one breaks.
+// A server and a client as in production: the client's Dialer makes connections on demand, and with Resume a session
+// continues where it was when its connection breaks.
 func ExampleDialer() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -85,7 +85,7 @@ func ExampleDialer() {
 	defer l.Close()
 
 	go func() { // the server
-		resume := &mux.Resume{} // one for all connections: a client that comes back is found in it
+		resume := &mux.Resume{} // one for all connections: it holds the sessions that clients resume
 		for {
 			conn, err := l.Accept()
 			if err != nil {
@@ -94,7 +94,7 @@ func ExampleDialer() {
 			go func() {
 				s, err := mux.Server(ctx, conn, mux.Config{Resume: resume})
 				if err != nil {
-					return // mux.ErrResumed: its session goes on with conn
+					return // mux.ErrResumed: its session continues on conn
 				}
 				defer s.Close()
 				for {
@@ -153,7 +153,7 @@ func ExampleServer() {
 			sessions.Go(func() {
 				s, err := mux.Server(ctx, conn, mux.Config{})
 				if err != nil {
-					return // the client was told why
+					return // the client got the reason
 				}
 				defer s.Close()
 				work.Go(func() {
@@ -181,7 +181,7 @@ func ExampleServer() {
 		return
 	}
 	for i, name := range []string{"Ada", "Grace"} {
-		if i == 1 { // the server is to end: what is open goes on
+		if i == 1 { // the server is to end: open channels continue
 			l.Close()
 			close(stopping)
 		}

@@ -47,8 +47,8 @@ func (a *authority) issue(name string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// Both sides show certificates of one CA, the server lets in whom it knows by
-// name, and the session outlives its connections.
+// Both sides show certificates of one CA, the server accepts clients that it knows by name, and the
+// session outlives its connections.
 func Example_mutualTLS() {
 	ctx := context.Background()
 	ca := newAuthority()
@@ -95,13 +95,13 @@ func Example_mutualTLS() {
 			fmt.Println(name, "was denied:", errors.Is(err, mux.ErrDenied))
 		} else {
 			m, err := ch.Receive(ctx)
-			fmt.Printf("%s was told %q, %v\n", name, m.Bytes(), err)
+			fmt.Printf("%s got %q, %v\n", name, m.Bytes(), err)
 			m.Release()
 		}
 		dialer.Close()
 	}
 	// Output:
-	// branch.test was told "welcome", <nil>
+	// branch.test got "welcome", <nil>
 	// stranger.test was denied: true
 }
 
@@ -109,7 +109,7 @@ func Example_mutualTLS() {
 // session it belongs to.
 func serveOne(ctx context.Context, conn net.Conn, cfg mux.Config) {
 	s, err := mux.Server(ctx, conn, cfg)
-	if err != nil { // mux.ErrResumed: a client has come back, its session goes on with conn
+	if err != nil { // mux.ErrResumed: its session continues on conn
 		return
 	}
 	defer s.Close()

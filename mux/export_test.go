@@ -31,15 +31,14 @@ func NewCorePair(cfg Config, copyAll bool) (client, server *Core) {
 	return client, server
 }
 
-// Cut loses the connection between two cores with all that is on it, and goes on
-// with another.
+// Cut loses the connection between two cores with all data on it, and continues with another.
 func Cut(a, b *Core) bool {
 	a.c.suspend()
 	b.c.suspend()
 	return a.c.replay.rewind(b.c.replay.received) && b.c.replay.rewind(a.c.replay.received)
 }
 
-// Held is how many sessions d has, those that are over among them.
+// Held is the number of sessions that d has, including those that are over.
 func (d *Dialer) Held() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -127,7 +126,7 @@ func (c *Core) Accept() (CoreChannel, bool) {
 // Number is the one it was opened with.
 func (ch CoreChannel) Number() byte { return ch.ch.id[0] }
 
-// Refused tells whether the other side did not take the channel.
+// Refused reports whether the other side refused the channel.
 func (ch CoreChannel) Refused() bool { return refused(ch.ch.recvErr) }
 
 // CoreSend is a sender that waits.
@@ -151,13 +150,13 @@ func (c *Core) Send(ch CoreChannel, data []byte) CoreSend {
 // Cancel gives it up; it reports whether the message will never be delivered.
 func (c *Core) Cancel(s CoreSend, err error) bool { return !s.o.done && c.c.cancel(s.o, err) }
 
-// Done tells whether it ended, and how.
+// Done reports whether it ended, and how.
 func (s CoreSend) Done() (bool, error) { return s.o.done, s.o.err }
 
 // Receive takes a message, as a receiver that is waiting; false when there is none.
 func (c *Core) Receive(ch CoreChannel) ([]byte, bool) {
 	b, _ := c.c.take(ch.ch, anySize)
-	if b == nil && ch.ch.receivers.head == nil { // else somebody has asked already
+	if b == nil && ch.ch.receivers.head == nil { // else there is a receiver already
 		w := newWaiter()
 		ch.ch.receivers.add(&w)
 		c.c.reserve(ch.ch)
@@ -170,7 +169,7 @@ func (c *Core) Receive(ch CoreChannel) ([]byte, bool) {
 	return b.data, true
 }
 
-// End is why nothing more will be received; nil while something may.
+// End is the error that ended receiving; nil if there is none.
 func (ch CoreChannel) End() error {
 	if ch.ch.ready.head != nil {
 		return nil
@@ -187,8 +186,7 @@ func (c *Core) Close(ch CoreChannel) { c.c.close(ch.ch) }
 // Reset ends both directions at once.
 func (c *Core) Reset(ch CoreChannel) { c.c.reset(ch.ch, frame.CodeApplication, "model") }
 
-// Held is what is left of a session's state: channels, bytes received and not
-// read, bytes reserved.
+// Held is the size of a session's state: channels, unread bytes, reserved bytes.
 func (c *Core) Held() (channels int, buffered uint64, assembly int) {
 	return len(c.c.channels), c.c.rcv.got - c.c.rcv.used, c.c.assembly
 }
@@ -206,14 +204,14 @@ func (c *Core) Wait(ch CoreChannel) {
 	c.c.reserve(ch.ch)
 }
 
-// Reserved tells whether the channel may receive more of its message than its window holds.
+// Reserved reports whether the channel may receive more of its message than its window holds.
 func (ch CoreChannel) Reserved() bool { return ch.ch.reserved > 0 }
 
 // Windows is the sum of the channels' windows.
 func (c *Core) Windows() uint64 { return c.c.windows }
 
-// ResumeFrame is what a client of the session would send to go on with it; the
-// proof is right unless forged.
+// ResumeFrame is the frame that a client would send to resume the session; the proof is right
+// unless forged.
 func ResumeFrame(s *Session, epoch uint32, last uint64, forged bool) []byte {
 	ask := frame.Resume{Version: 1, Epoch: epoch, Last: last, Session: s.number, Instance: instance}
 	wire := ask.Append(nil)
@@ -238,15 +236,14 @@ func Waiting(s *Session) int {
 	return s.waiting
 }
 
-// Leads tells whether a receiver reads the connection itself.
+// Leads reports whether a receiver reads the connection itself.
 func Leads(s *Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.core.eager != nil && s.link.reading
 }
 
-// Lent tells whether a message is being put together in the memory of the
-// receiver that reads.
+// Lent reports whether a message is being assembled in the memory of the reading receiver.
 func Lent(s *Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +251,7 @@ func Lent(s *Session) bool {
 	return w != nil && w.own != nil && w.own.owner != nil && s.link.reading
 }
 
-// Elsewhere tells whether a large frame is on its way into a buffer of the session's.
+// Elsewhere reports whether a large frame is being read into a buffer of the session.
 func Elsewhere(s *Session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,9 +266,9 @@ func UseUp(s *Session) {
 	s.core.next = 1<<32 - 3
 }
 
-// LoseAfter calls f and loses the connection, if a receiver has been reading it itself for
-// a while, and everything up to frame number last. The session's reader looks before that
-// receiver does, and nobody else gets a word in.
+// LoseAfter calls f and loses the connection, if a receiver has been reading it itself for a while,
+// and everything up to frame number last. The session's reader looks before that receiver does, and
+// nothing else happens in between.
 func LoseAfter(s *Session, last uint64, f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +280,7 @@ func LoseAfter(s *Session, last uint64, f func()) bool {
 	f()
 	s.lose(l, ErrSessionLost)
 	select {
-	case <-l.wake: // it has been told
+	case <-l.wake: // it has been woken
 	default:
 	}
 	return true

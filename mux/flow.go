@@ -1,14 +1,14 @@
 package mux
 
-// credit is what one side may still send: sums of the costs of Data frames.
+// credit is the amount that one side may still send, in costs of Data frames.
 type credit struct {
 	sent, limit uint64
 }
 
 func (c *credit) left() uint64 { return c.limit - c.sent }
 
-// window is what one side lets the other send. Everything up to used has
-// reached the application or was dropped; got-used is held in memory.
+// window is the amount that one side lets the other send. Everything up to used has reached the
+// application or was dropped; got-used is held in memory.
 type window struct {
 	got, used, limit, size uint64
 	measured               uint64 // used, when the reader's speed was last looked at

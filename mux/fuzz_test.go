@@ -8,9 +8,9 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// FuzzInput feeds a core what a hostile peer might send, between things that an
-// application does. Whatever it is, what is held stays within its bounds, and
-// when the core gives up it says that the protocol was violated.
+// FuzzInput feeds a core with the frames of a hostile peer, between calls of an application. The
+// core's memory always stays within its bounds, and when the core gives up, its error is a protocol
+// violation.
 func FuzzInput(f *testing.F) {
 	f.Add(concat(open(1, frame.KindMessages), data(1, 3, 5, 3), data(1, 0, 0, 2)))
 	f.Add(concat(open(1, frame.KindStream), data(1, 0, 0, 9), data(1, frame.FlagFin, 0, 0), frame.Stop{Channel: 1}.Append(nil)))

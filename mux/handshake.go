@@ -195,8 +195,7 @@ func (h *handshake) asServer(ctx context.Context) error {
 	return err
 }
 
-// giveTicket ends a server's handshake with what the client needs to resume, if
-// that was agreed.
+// giveTicket ends a server's handshake with a Ticket, if resumption was agreed.
 func (h *handshake) giveTicket(dst []byte) []byte {
 	if h.mine.Offered&frame.FeatureResume == 0 {
 		return dst
@@ -336,7 +335,7 @@ func (h *handshake) authorize(ctx context.Context) error {
 	return nil
 }
 
-// proof is what a side that knows the key can compute of this handshake.
+// proof is a value that only a side with the key can compute for this handshake.
 func (h *handshake) proof(client bool) (sum [32]byte) {
 	mac := hmac.New(sha256.New, h.psk)
 	side := "hpmux 1 server"

@@ -30,7 +30,7 @@ var transports = map[string]func(t testing.TB) (client, server net.Conn){
 	"fiber": fiberPair,
 }
 
-// fiberPair is a connection whose ends are those of an engine (HEADPOND_ENGINE).
+// fiberPair is a pair of connected connections of an engine (HEADPOND_ENGINE).
 func fiberPair(t testing.TB) (client, server net.Conn) {
 	t.Helper()
 	inner := conntest.Listen(t)

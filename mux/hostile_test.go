@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// hostile is a peer that shakes hands properly and then sends what it likes.
+// hostile is a peer that shakes hands properly and then sends anything.
 type hostile struct {
 	net.Conn
 	t testing.TB
@@ -179,7 +179,7 @@ func TestViolationsResetOneChannel(t *testing.T) {
 			if code := frame.Code(binary.BigEndian.Uint32(body)); head.Channel != 1 || code != c.code {
 				t.Errorf("reset of %d with %v %q, want 1 with %v", head.Channel, code, body[4:], c.code)
 			}
-			h.send(data(3, 0, 0, 77)) // the other channel goes on
+			h.send(data(3, 0, 0, 77)) // the other channel continues
 			for {
 				ch, err := s.Accept(bg)
 				if err != nil {
@@ -194,7 +194,7 @@ func TestViolationsResetOneChannel(t *testing.T) {
 	}
 }
 
-// floods are what a hostile peer may repeat: the i-th frames of each.
+// floods are sequences that a hostile peer may repeat: the i-th frames of each.
 var floods = map[string]func(i uint32) []byte{
 	"ping":           func(i uint32) []byte { return frame.Ping{Opaque: uint64(i)}.Append(nil) },
 	"pong":           func(i uint32) []byte { return frame.Pong{Opaque: uint64(i)}.Append(nil) },
@@ -227,7 +227,7 @@ var floods = map[string]func(i uint32) []byte{
 	"goaway": func(uint32) []byte { return (&frame.GoAway{}).Append(nil) },
 }
 
-// onOne opens channel 1 and goes on with what next returns from 1 on.
+// onOne opens channel 1 and continues with the results of next, from 1 on.
 func onOne(next func(i uint32) []byte) func(i uint32) []byte {
 	return func(i uint32) []byte {
 		if i == 0 {
@@ -237,8 +237,8 @@ func onOne(next func(i uint32) []byte) func(i uint32) []byte {
 	}
 }
 
-// TestFloods: whatever is repeated for as long as the session takes it, by a peer
-// that neither reads nor acknowledges anything, memory stays where it is.
+// TestFloods: memory does not grow, whatever a peer repeats that neither reads nor acknowledges
+// anything.
 func TestFloods(t *testing.T) {
 	for name, one := range floods {
 		t.Run(name, func(t *testing.T) { flood(t, mux.Config{}, one) })
@@ -273,7 +273,7 @@ func flood(t *testing.T, cfg mux.Config, one func(i uint32) []byte) {
 
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what pools keep outlives one
+	runtime.GC() // pooled memory outlives one collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
@@ -324,8 +324,8 @@ func TestSlowLoris(t *testing.T) {
 	})
 }
 
-// TestAnswersNotRead: whoever opens channels and does not read what the
-// application says about them is stopped, and not collected for.
+// TestAnswersNotRead: a peer that opens channels and does not read the application's answers is
+// stopped; answers do not pile up for it.
 func TestAnswersNotRead(t *testing.T) {
 	cc, sc := net.Pipe() // holds nothing: the server's writer waits with its first answer
 	s, h := attackOver(t, cc, sc, mux.Config{CloseTimeout: time.Millisecond})
@@ -364,8 +364,8 @@ func TestAnswersNotRead(t *testing.T) {
 	}
 }
 
-// TestUnreadKeepsItsPlace: what was sent on channels that are over already counts
-// until the application has read it, or closed them.
+// TestUnreadKeepsItsPlace: data of ended channels counts until the application has read it, or
+// closed them.
 func TestUnreadKeepsItsPlace(t *testing.T) {
 	const window = 1 << 20
 	c, s := sessions(t, "tcp", mux.Config{}, mux.Config{SessionWindow: window})

@@ -221,7 +221,7 @@ func (c *core) end(in inbound) error {
 	return nil
 }
 
-// lose is end for a frame whose payload will not come: the connection ended.
+// lose is end for a frame whose payload is lost with the connection.
 func (c *core) lose(in inbound) {
 	if in.ch.lent {
 		in.ch.lent = false

@@ -82,7 +82,7 @@ func (c *core) inOpen(h frame.Header, body []byte) error {
 	case c.drained:
 		return c.refuse(f.Channel, "draining")
 	case c.clogged():
-		return c.refuse(f.Channel, "what was said about others is not read")
+		return c.refuse(f.Channel, "the frames about other channels are not read")
 	case c.theirs >= c.maxTheirs:
 		return c.refuse(f.Channel, "too many channels for the receiver's MaxChannels")
 	case c.windows+c.window > c.budget:
@@ -192,7 +192,7 @@ func (c *core) inChannel(h frame.Header, body []byte) error {
 	return nil
 }
 
-// violate resets one channel for what the other side did on it.
+// violate resets one channel for a violation of the other side on it.
 func (c *core) violate(ch *channel, code frame.Code, reason string) error {
 	c.counts.resets++
 	err := &ResetError{Code: code, Reason: reason}

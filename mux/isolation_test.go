@@ -130,9 +130,9 @@ func TestManySendersOneChannel(t *testing.T) {
 	}
 }
 
-// TestStreamOfSmallMessagesSharesWrites: a sender that sends without a pause does
-// not make a system call for each message, and one who waits for answers does not
-// wait for others. (With several processors the writer may be as fast as the sender.)
+// TestStreamOfSmallMessagesSharesWrites: a sender that sends without a pause does not make a system
+// call for each message, and a sender that waits for answers does not wait for others. (With
+// several processors the writer may be as fast as the sender.)
 func TestStreamOfSmallMessagesSharesWrites(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, resume := range []*mux.Resume{nil, {}} {

@@ -71,7 +71,7 @@ func TestLargeFrameOnASlowLine(t *testing.T) {
 	})
 }
 
-// TestLargeFrameOnASlowLineResumable: nor is such a connection replaced by another, again and again.
+// TestLargeFrameOnASlowLineResumable: such a connection is not replaced again and again.
 func TestLargeFrameOnASlowLineResumable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}, KeepAlive: 10 * time.Second, KeepAliveTimeout: 5 * time.Second})
@@ -117,8 +117,8 @@ func relay(a, b net.Conn, cut chan struct{}) {
 	one(b, a)
 }
 
-// TestHangingSocketHoldsNobody: the socket takes nothing any more; senders with
-// a context, streams with a deadline and Close come back all the same.
+// TestHangingSocketHoldsNobody: the socket takes no more data; senders with a context, streams with
+// a deadline and Close return nevertheless.
 func TestHangingSocketHoldsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cc, sc := net.Pipe()
@@ -184,9 +184,9 @@ func (v *valve) end() {
 	close(v.stop)
 }
 
-// TestFullSocketHoldsNobody: a sender without a context waits for a socket that
-// takes nothing; those with one come back when it ends, whatever of theirs was to
-// be written with his, and their messages are not delivered. All others are.
+// TestFullSocketHoldsNobody: a sender without a context waits for a socket that takes nothing;
+// senders with a context return when it ends, even if their data was to be written with his, and
+// their messages are not delivered. All others are.
 func TestFullSocketHoldsNobody(t *testing.T) {
 	t.Run("patient first", func(t *testing.T) { fullSocket(t, true) })
 	t.Run("hurried first", func(t *testing.T) { fullSocket(t, false) })
@@ -242,7 +242,8 @@ func fullSocket(t *testing.T, patientFirst bool) {
 		want[begin(&hurried, ctx)] = 5
 		last := begin(&patient, bg)
 		want[last] = len(p)
-		// The frames of all take turns now, also in the batch the socket does not take.
+		// The frames of all channels alternate now, also in the batch that the socket does not
+		// take.
 		for got[last] == nil {
 			got.take(t, h)
 		}
@@ -264,7 +265,7 @@ func fullSocket(t *testing.T, patientFirst bool) {
 	}
 }
 
-// received is what came of each channel's message, so far.
+// received is the received part of each channel's message.
 type received map[uint32][]byte
 
 // take reads a frame; false: the last.

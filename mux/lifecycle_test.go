@@ -252,11 +252,11 @@ func TestAuthorize(t *testing.T) {
 		t.Errorf("client %v, server %v; want ErrDenied", cErr, sErr)
 	}
 	if strings.Contains(cErr.Error(), "secret") {
-		t.Errorf("the client was told too much: %v", cErr)
+		t.Errorf("the client learned too much: %v", cErr)
 	}
 }
 
-// TestRefusal: who is turned away for now is told why.
+// TestRefusal: a client that is refused for now gets the reason.
 func TestRefusal(t *testing.T) {
 	full := func(context.Context, mux.Peer) error {
 		return fmt.Errorf("here: %w", &mux.Refusal{Reason: "all taken"})
@@ -268,7 +268,7 @@ func TestRefusal(t *testing.T) {
 			t.Errorf("client %v, server %v; want ErrRefused", cErr, sErr)
 		}
 		if bye, ok := errors.AsType[*mux.GoAwayError](cErr); !ok || bye.Reason != "all taken" {
-			t.Errorf("the client was told %v", cErr)
+			t.Errorf("the client got %v", cErr)
 		}
 	}
 }

@@ -40,9 +40,9 @@ type link struct {
 	off  int
 }
 
-// detach takes a connection of an I/O engine (package fiber) from its loop, to which each
-// operation of a session's goroutines would be a trip. It returns other connections
-// unchanged. ahead is what was read of it already. The caller must hold no lock.
+// detach takes a connection of an I/O engine (package fiber) from its loop, to which each operation
+// of a session's goroutines would be a trip. It returns other connections unchanged. ahead is data
+// that was read from it already. The caller must hold no lock.
 func detach(conn net.Conn) (plain net.Conn, ahead []byte) {
 	plain, ahead, err := fiber.StreamOf(conn).Detach()
 	if err != nil {
@@ -51,7 +51,7 @@ func detach(conn net.Conn) (plain net.Conn, ahead []byte) {
 	return plain, ahead
 }
 
-// newLink makes a link with one user, its reader; ahead is what was read already.
+// newLink makes a link with one user, its reader; ahead is data that was read already.
 func newLink(conn net.Conn, ahead []byte) *link {
 	l := &link{
 		conn: conn, raw: newRawWriter(conn), rawIn: newRawReader(conn), users: 1,

@@ -61,7 +61,7 @@ func (m *model) check(b []byte) uint64 {
 	return id
 }
 
-// move writes one side's batch, and delivers part of what is on the wire, frame by frame.
+// move writes one side's batch, and delivers part of the bytes on the wire, frame by frame.
 func (m *model) move(side int) {
 	m.wire[1-side] = append(m.wire[1-side], m.cores[side].Output()...)
 	for n := m.r.IntN(8); n > 0 && len(m.wire[1-side]) > 0; n-- {
@@ -93,7 +93,7 @@ func (m *model) open(side int) {
 	m.wait(side, ch)
 }
 
-// wait has somebody wait all the time on some channels, where others wait now and then.
+// wait makes receivers wait all the time on some channels, and now and then on others.
 func (m *model) wait(side int, ch mux.CoreChannel) {
 	if m.r.IntN(2) == 0 {
 		m.cores[side].Wait(ch)
@@ -154,8 +154,8 @@ func (m *model) cancel(p *modelPair, side int) {
 	}
 }
 
-// receive compares what arrives with the queue: next in order, or with a
-// channel that was cut off, any later one.
+// receive compares received messages with the queue: next in order, or with a channel that was cut
+// off, any later one.
 func (m *model) receive(p *modelPair, side int) {
 	b, ok := m.cores[side].Receive(p.ends[side])
 	if !ok {
@@ -222,7 +222,7 @@ func (m *model) quiet() bool {
 	return len(m.wire[0])+len(m.wire[1]) == 0
 }
 
-// cut loses the connection and what is on its way.
+// cut loses the connection and the data on its way.
 func (m *model) cut() {
 	m.cuts++
 	m.wire = [2][]byte{}
@@ -286,7 +286,7 @@ func TestModel(t *testing.T) {
 				ChannelWindow: 4096 << m.r.IntN(6), MaxMessage: 128 << 10,
 				MaxFrame: 1024 << m.r.IntN(6), MaxChannels: 20, AcceptBacklog: 30,
 			}
-			cfg.SessionWindow = cfg.ChannelWindow << m.r.IntN(6) // often without room for messages that nobody takes
+			cfg.SessionWindow = cfg.ChannelWindow << m.r.IntN(6) // often without room for messages that are not taken
 			cfg.MaxChannelWindow = max(cfg.ChannelWindow, 64<<10)
 			m.cores[0], m.cores[1] = mux.NewCorePair(cfg, seed%2 == 0)
 			m.run(3000, func() {})
@@ -295,8 +295,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestSmallMessagesPassLargeOnes: what a small message waits for is one frame of
-// each competitor.
+// TestSmallMessagesPassLargeOnes: a small message waits for one frame of each competitor.
 func TestSmallMessagesPassLargeOnes(t *testing.T) {
 	client, _ := mux.NewCorePair(mux.Config{}, true)
 	var large []mux.CoreChannel

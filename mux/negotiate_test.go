@@ -76,7 +76,7 @@ func TestHandshakeViolations(t *testing.T) {
 				t.Fatal(err)
 			}
 			if bye.Code != c.code || !strings.Contains(string(bye.Reason), c.says) {
-				t.Errorf("it was told %v %q", bye.Code, bye.Reason)
+				t.Errorf("it got %v %q", bye.Code, bye.Reason)
 			}
 		})
 	}
@@ -105,7 +105,7 @@ func TestServerThatChoosesWrong(t *testing.T) {
 			last := all[max(0, len(all)-frame.MaxControl):]
 			at := strings.LastIndex(string(last), string([]byte{byte(frame.TypeGoAway), 0, 0, 0}))
 			if at < 0 || frame.Code(binary.BigEndian.Uint32(last[at+frame.HeaderSize+4:])) == frame.CodeNone {
-				t.Errorf("the server was told %q", last)
+				t.Errorf("the server got %q", last)
 			}
 		})
 	}

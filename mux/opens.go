@@ -38,7 +38,7 @@ func (c *core) full(kind frame.Kind) error {
 	o := &c.opens
 	switch {
 	case o.inUse && !o.known:
-		return &fullError{why: "the other side has not said yet how many it takes", brief: true}
+		return &fullError{why: "the other side has not announced its limit yet", brief: true}
 	case o.inUse && o.mine[kind] >= o.limit[kind]:
 		return &fullError{why: "the other side's Config.AcceptBacklog is full of channels that it has not accepted yet"}
 	case c.mine >= c.maxMine:
@@ -46,7 +46,7 @@ func (c *core) full(kind frame.Kind) error {
 	case !c.holds():
 		return &fullError{why: fmt.Sprintf("this side's Config.SessionWindow (%d bytes) does not hold another Config.ChannelWindow (%d)", c.budget, c.window)}
 	case c.clogged():
-		return &fullError{why: "the connection has not taken yet what was said about others"}
+		return &fullError{why: "the connection has not taken the frames about other channels yet"}
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func exchangeOnce(d *mux.Dialer, address, text string) error {
 	return nil
 }
 
-// TestManyOpenAtOnce: a channel per call from many goroutines waits for its turn, and none is refused.
+// TestManyOpenAtOnce: many goroutines that open a channel per call wait, and none is refused.
 func TestManyOpenAtOnce(t *testing.T) {
 	for name, cfg := range map[string]mux.Config{
 		"default":      {},
@@ -110,7 +110,8 @@ func TestManyOpenAtOnce(t *testing.T) {
 	}
 }
 
-// TestOpenWaitsForRoom: what stops Open is said, and ends with a channel, in turn.
+// TestOpenWaitsForRoom: Open's error names the limit, and waiting opens get freed channels in
+// order.
 func TestOpenWaitsForRoom(t *testing.T) {
 	for name, c := range map[string]struct {
 		client, server mux.Config
@@ -231,7 +232,7 @@ func TestMaxChannelsAtOneSide(t *testing.T) {
 	}
 }
 
-// TestPeerWithoutOpens: one that does not know OPENS is refused what the backlog does not hold.
+// TestPeerWithoutOpens: a peer that does not know OPENS gets refusals beyond the backlog.
 func TestPeerWithoutOpens(t *testing.T) {
 	_, h := attack(t, mux.Config{AcceptBacklog: 1})
 	h.send(append(open(1, frame.KindMessages), open(3, frame.KindMessages)...))
@@ -302,7 +303,7 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// TestPSKs: each client has its keys, of which any is good; what is said of one that has none is the same.
+// TestPSKs: each client has its keys, and any of them is good; the answer to a client without keys is the same.
 func TestPSKs(t *testing.T) {
 	keys := map[string][][]byte{
 		"branch": {[]byte("the old key of branch"), []byte("the new key of branch")}, "depot": {[]byte("the key of the depot")}, "open": nil,
@@ -341,7 +342,7 @@ func TestPSKs(t *testing.T) {
 		}
 	}
 	if got, want := answerTo(t, server, "nobody"), answerTo(t, server, "branch"); !bytes.Equal(got, want) {
-		t.Errorf("the answer tells whether there is such a client: %q and %q", got, want)
+		t.Errorf("the answer shows whether there is such a client: %q and %q", got, want)
 	}
 }
 
@@ -351,7 +352,7 @@ func ctxOf(t *testing.T, s *mux.Session) context.Context {
 	return t.Context()
 }
 
-// answerTo is what a server answers to a wrong proof, but for what is random.
+// answerTo is a server's answer to a wrong proof, without its random parts.
 func answerTo(t *testing.T, server mux.Config, name string) []byte {
 	t.Helper()
 	cc, sc := net.Pipe()

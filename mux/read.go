@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// readSize is the size of the read buffer: what one system call takes at most.
+	// readSize is the size of the read buffer: the most that one system call takes.
 	readSize = 64 << 10
-	// directMin is the least missing part of a payload that is read straight into
-	// its place; a smaller one is read into the read buffer with what follows it,
-	// unless the frame is too large for that.
+	// directMin is the least missing part of a payload that is read directly into its place; a
+	// smaller one is read into the read buffer with the data behind it, unless the frame is too
+	// large for that.
 	directMin = 2 << 10
-	// bulkRead is how much is read to find a large frame's header; what else it
-	// brings is copied.
+	// bulkRead is the size of a read that looks for a large frame's header; other data in it is
+	// copied.
 	bulkRead = 4 << 10
 )
 
@@ -227,7 +227,7 @@ func (s *Session) large(in *intake) error {
 	return asProtocol(s.core.end(to))
 }
 
-// drop gives up a large frame that will not be whole. mu is held.
+// drop gives up a large frame that will stay incomplete. mu is held.
 func (s *Session) drop(in *intake) {
 	if in.hold != nil {
 		in.hold.release()

@@ -11,18 +11,17 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// One goroutine at a time reads from a link (link.reading). A receiver that waits
-// alone reads by itself: its message arrives on its own goroutine, without waking
-// another one, which is most of the cost of a round trip. All other callers wait for
-// the session's reader. While receivers read by themselves the session's reader
-// stands by, and takes over when a caller waits that cannot read (for credit, for a
-// channel, with a context that may end), or when nothing was read for a while.
+// One goroutine at a time reads from a link (link.reading). A lone receiver reads the link itself:
+// its message arrives on its own goroutine, and no other one is woken, which is most of the cost of
+// a round trip. All other callers wait for the session's reader. While receivers read, the
+// session's reader stands by, and takes over when a caller waits that cannot read (for credit, for
+// a channel, with a context that may end), or when nothing was read for a while.
 
-// standby is how long a connection may go unread before the session's reader takes
-// over, to answer pings and to notice the end of the connection. It doubles, up to
-// standbyMost, each time that receivers turn out to have read meanwhile: a timer that
-// fires makes the runtime wake an idle processor, which then waits for the socket
-// beside the busy one, and each large message is received half there and half here.
+// standby is how long a connection may go unread before the session's reader takes over, to answer
+// pings and to notice the end of the connection. It doubles, up to standbyMost, each time that
+// receivers have read meanwhile: a timer that fires makes the runtime wake an idle processor, which
+// then waits for the socket beside the busy one, and each large message is received half there and
+// half here.
 const (
 	standby     = 5 * time.Millisecond
 	standbyMost = 8 * standby
@@ -162,7 +161,7 @@ func (s *Session) readHere(ch *channel, w, alarm *waiter) bool {
 	return l.ended == nil
 }
 
-// doneReading is called by a receiver that has finished reading by itself. mu is held.
+// doneReading is called by a receiver that has finished reading the link. mu is held.
 func (s *Session) doneReading() {
 	l := s.link
 	switch {

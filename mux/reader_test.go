@@ -14,8 +14,8 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// TestCutMessageIsNotDelivered: the connection ends within the last frame of a
-// message; what came of it is no message.
+// TestCutMessageIsNotDelivered: the connection ends within the last frame of a message; the
+// received part is no message.
 func TestCutMessageIsNotDelivered(t *testing.T) {
 	for name, wire := range map[string][]byte{
 		"one frame":  data(1, 0, 0, 30_000),
@@ -52,8 +52,8 @@ func TestCutMessageIsNotDelivered(t *testing.T) {
 	}
 }
 
-// TestReadingReceiverIsInterrupted: a receiver that reads the connection itself
-// is told when something else ends its wait.
+// TestReadingReceiverIsInterrupted: a receiver that reads the connection itself is interrupted when
+// something else ends its wait.
 func TestReadingReceiverIsInterrupted(t *testing.T) {
 	for name, end := range map[string]func(c, s *mux.Session, ch *mux.Channel, st *mux.Stream){
 		"channel closed":     func(_, _ *mux.Session, ch *mux.Channel, st *mux.Stream) { ch.Close(); st.Close() },
@@ -140,8 +140,8 @@ func TestWhoReadsTakesTurns(t *testing.T) {
 	wg.Wait()
 }
 
-// TestMessagesOfAllSizesInto: receivers with a buffer of their own, of messages
-// that are empty, fit, do not, and come many at once.
+// TestMessagesOfAllSizesInto: receivers with their own buffer get messages that are empty, fit, do
+// not fit, and arrive many at once.
 func TestMessagesOfAllSizesInto(t *testing.T) {
 	c, s := sessions(t, "tcp", mux.Config{}, mux.Config{})
 	here, there := channels(t, c, s)
@@ -181,14 +181,14 @@ func TestMessagesOfAllSizesInto(t *testing.T) {
 	}
 }
 
-// TestLargeMessagesInto: messages that are put together in the memory of their
-// receiver, who takes turns at reading with the session.
+// TestLargeMessagesInto: messages assembled in the memory of their receiver, which reads
+// alternately with the session.
 func TestLargeMessagesInto(t *testing.T) {
 	c, s := sessions(t, "tcp", mux.Config{}, mux.Config{ChannelWindow: 256 << 10})
 	here, there := channels(t, c, s)
 	ctx, cancel := context.WithCancel(bg)
 	var wg sync.WaitGroup
-	wg.Go(func() { // now and then somebody waits who does not read
+	wg.Go(func() { // now and then a caller waits that does not read
 		for ctx.Err() == nil {
 			short, stop := context.WithTimeout(ctx, 100*time.Microsecond)
 			s.Accept(short)
@@ -252,10 +252,9 @@ func leading(t *testing.T, p []byte) (s *mux.Session, h *hostile, one, three *mu
 	return s, h, one, three, done, got
 }
 
-// lend sends the beginning of a message to a receiver that leads, until it comes into its
-// memory. On a busy machine the session's reader may have taken over, because nobody read
-// for a while: then the message is ended, by rest, and another one begun. whole says that
-// it is received then.
+// lend sends the beginning of a message to a receiver that leads, until it comes into its memory.
+// On a busy machine the session's reader may have taken over, because nothing read for a while:
+// then the message is ended, by rest, and another one begun. whole says that it is received then.
 func lend(s *mux.Session, h *hostile, got <-chan int, wire []byte, cut int, rest []byte, whole bool) {
 	for {
 		for !mux.Leads(s) { // the test's time limit bounds it
@@ -276,8 +275,8 @@ func lend(s *mux.Session, h *hostile, got <-chan int, wire []byte, cut int, rest
 	}
 }
 
-// TestReceiverGoesInMidMessage: a receiver whose channel is closed while a message
-// comes into its memory gets it back, and the session goes on.
+// TestReceiverGoesInMidMessage: a receiver whose channel is closed while a message comes into its
+// memory gets it back, and the session continues.
 func TestReceiverGoesInMidMessage(t *testing.T) {
 	for name, wire := range map[string][]byte{
 		"first frame":   data(1, 3, 600_000, 200_000),
@@ -317,7 +316,7 @@ func TestReceiverGoesInMidMessage(t *testing.T) {
 				t.Fatalf("got %v, want ErrClosed", err)
 			}
 			for i := range p {
-				p[i] = 7 // the race detector sees who else writes
+				p[i] = 7 // the race detector sees other writers
 			}
 			h.send(concat(wire[cut:], data(3, 0, 0, 77)))
 			expect(t, three, make([]byte, 77))
@@ -330,8 +329,8 @@ func TestReceiverGoesInMidMessage(t *testing.T) {
 	}
 }
 
-// TestAnotherReadsOn: somebody begins to wait who does not read, so that the
-// session's reader takes over while a message comes into a receiver's memory.
+// TestAnotherReadsOn: a caller begins to wait that does not read, so that the session's reader
+// takes over while a message comes into a receiver's memory.
 func TestAnotherReadsOn(t *testing.T) {
 	p, whole := make([]byte, 600_000), pattern(600_000)
 	s, h, _, _, done, got := leading(t, p)

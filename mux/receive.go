@@ -76,8 +76,8 @@ func (c *Channel) next(ctx context.Context, limit int, p []byte) (b *buffer, n i
 	return nil, n, c.error("receive", err, false)
 }
 
-// awaitMessage waits for a message; there means that it is in b or p. mu is held,
-// and given up while waiting.
+// awaitMessage waits for a message; there means that it is in b or p. mu is held, and released
+// while waiting.
 func (s *Session) awaitMessage(ctx context.Context, ch *channel, limit int, p []byte) (b *buffer, n int, there bool, err error) {
 	w := s.newWaiter()
 	ch.receivers.add(w)

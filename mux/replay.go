@@ -22,7 +22,7 @@ type replay struct {
 	acked, sent             uint64 // numbers of the frames that end at head and end
 	received, ackSent       uint64 // numbers of the last frame received, and acknowledged
 	since, quarter          int    // bytes received since ackSent; how many call for an ack at once
-	due                     bool   // an ack of its own is to be sent
+	due                     bool   // an Ack frame is to be sent
 	armed                   bool   // the ack timer runs
 	backpressure            bool   // senders fail rather than wait for room
 	again                   uint64 // bytes written more than once, ever
@@ -35,13 +35,13 @@ type ended struct {
 	seq uint64 // of its last frame, or a later one; 0: that is not in the ring yet
 }
 
-// maxEnded bounds them: a peer that opens and resets channels and acknowledges
-// nothing could make this side remember as many as it likes.
+// maxEnded bounds them: a peer that opens and resets channels and acknowledges nothing could make
+// this side remember any number.
 const maxEnded = 1024
 
 var errBadAck = errors.New("acknowledgement of a frame that was not sent")
 
-// size is what the ring holds, in bytes.
+// size is the number of bytes in the ring.
 func (r *replay) size() int { return int(r.end - r.head) }
 
 func (r *replay) full() bool { return r.size() >= r.limit }
@@ -138,7 +138,7 @@ func (r *replay) header(off uint64) frame.Header {
 	}
 }
 
-// length is that of the body of the frame at off.
+// length returns the length of the body of the frame at off.
 func (r *replay) length(off uint64) uint64 {
 	if i := r.at(off); i+8 <= len(r.buf) {
 		return uint64(binary.BigEndian.Uint32(r.buf[i+4:]))
@@ -173,7 +173,7 @@ func (r *replay) ack(n uint64) error {
 	return nil
 }
 
-// forget keeps what unacknowledged needs of a channel that is over now.
+// forget keeps the data that unacknowledged needs of an ended channel.
 func (r *replay) forget(ch *channel) {
 	if len(r.ended) == maxEnded {
 		r.ended = r.ended[1:]
@@ -211,8 +211,8 @@ func (r *replay) count(n int) {
 	}
 }
 
-// unacknowledged returns what may or may not have arrived: of each channel the last
-// messages sent, or bytes of a stream.
+// unacknowledged returns data that may or may not have arrived: the last messages of each channel,
+// or bytes of a stream.
 func (r *replay) unacknowledged(channels map[uint32]*channel) (all []Unacknowledged) {
 	index := map[uint32]int{}
 	for off := r.head; off < r.end; {

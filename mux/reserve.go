@@ -62,7 +62,7 @@ func (c *core) stopReserving(ch *channel) {
 	}
 }
 
-// unreserve gives up the reservation of the message being put together, or the wait for one.
+// unreserve gives up the reservation of the message being assembled, or the wait for one.
 func (c *core) unreserve(ch *channel) {
 	c.stopReserving(ch)
 	n := ch.reserved

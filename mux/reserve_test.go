@@ -13,8 +13,8 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// TestMessageNotTakenHoldsNobodyUp: a large message that somebody waited for and then left
-// lets those of other channels be put together.
+// TestMessageNotTakenHoldsNobodyUp: a large message whose receiver stopped waiting lets messages of
+// other channels be assembled.
 func TestMessageNotTakenHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1 << 20
@@ -52,7 +52,7 @@ func TestMessageNotTakenHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// peer feeds a core with frames as a peer may send them, and takes what it says.
+// peer feeds a core with frames as a peer may send them, and takes its output.
 type peer struct {
 	*testing.T
 	core *mux.Core
@@ -68,8 +68,8 @@ func (p *peer) send(wire ...[]byte) {
 	p.core.Output()
 }
 
-// begin opens a channel, sends the beginning of a message of so many bytes and has
-// somebody wait for it.
+// begin opens a channel, sends the beginning of a message of size bytes and makes a receiver wait
+// for it.
 func (p *peer) begin(num uint32, size int) mux.CoreChannel {
 	p.Helper()
 	p.send(open(num, frame.KindMessages))
@@ -126,8 +126,8 @@ func TestLargeMessagesTakeTurns(t *testing.T) {
 	}
 }
 
-// TestUntakenMessagesHoldUpLargeOnesOnly: where SessionWindow has no room for a message that
-// nobody takes, smaller ones pass one that has to wait for that.
+// TestUntakenMessagesHoldUpLargeOnesOnly: where SessionWindow has no room for an untaken message,
+// smaller ones pass a message that waits for room.
 func TestUntakenMessagesHoldUpLargeOnesOnly(t *testing.T) {
 	_, core := mux.NewCorePair(mux.Config{MaxMessage: 1 << 20, MaxChannelWindow: 64 << 10, SessionWindow: 256 << 10}, true)
 	p := &peer{t, core}
@@ -157,8 +157,8 @@ func TestWhoGoesLetsOthersIn(t *testing.T) {
 	}
 }
 
-// TestSecondReceiverIsServed: of two that wait on a channel the one who is left gets the
-// large message behind the small one.
+// TestSecondReceiverIsServed: of two receivers on a channel the remaining one gets the large
+// message behind the small one.
 func TestSecondReceiverIsServed(t *testing.T) {
 	p := reserving(t)
 	p.send(open(1, frame.KindMessages), data(1, 0, 0, 10))
@@ -202,8 +202,8 @@ func TestWaitingIsForgottenWithItsChannel(t *testing.T) {
 	}
 }
 
-// TestAcceptsNotRead: what the application's accepting makes this side say is bounded, too,
-// where a peer opens and resets channels and reads nothing.
+// TestAcceptsNotRead: frames that this side sends because the application accepts are bounded, too,
+// when a peer opens and resets channels and reads nothing.
 func TestAcceptsNotRead(t *testing.T) {
 	_, core := mux.NewCorePair(mux.Config{}, true)
 	err := error(nil)

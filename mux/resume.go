@@ -15,17 +15,15 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// Resume makes sessions outlive their connections, if both sides have one in
-// their Config: when the connection is lost the client makes another, and both
-// sides continue where they were. Channels and their callers notice only the delay.
-// What Send accepted reaches the other side's queue exactly once and in order, as
-// long as both processes live and a connection is made within Window; otherwise
-// the session ends with a [LostError].
+// Resume makes sessions outlive their connections, if both sides have one in their Config: when the
+// connection is lost the client makes another, and both sides continue where they were. Channels
+// and their callers notice only the delay. Accepted messages reach the other side's queue exactly
+// once and in order, as long as both processes live and a connection is made within Window;
+// otherwise the session ends with a [LostError].
 //
-// A server gives the same *Resume to every call of Server to which clients may
-// come back: it holds their sessions. The call of Server that resumes one returns
-// ErrResumed. Do not copy or change a Resume once it is in use; the zero value
-// works for servers, and for clients with a Dialer.
+// A server gives the same *Resume to all calls of Server whose clients may resume: it holds their
+// sessions. The call of Server that resumes one returns ErrResumed. Do not copy or change a Resume
+// once it is in use; the zero value works for servers, and for clients with a Dialer.
 type Resume struct {
 	// Dial makes another connection to the same server, as the first was made: a
 	// client's Config needs it. A Dialer sets it for its sessions. It is called by
@@ -35,9 +33,9 @@ type Resume struct {
 	// Window is how long a session without a connection is kept. The shorter of
 	// both sides' applies. Default 2 min.
 	Window time.Duration
-	// Buffer bounds what was sent and not acknowledged, in bytes; one batch of
-	// frames (64 KiB and a frame) may come on top. When it is full Send waits.
-	// It is allocated as needed, in powers of two. Default 4 MiB; 64 KiB to 1 GiB.
+	// Buffer bounds unacknowledged data, in bytes; one batch of frames (64 KiB and a frame) may
+	// come on top. When it is full Send waits. It is allocated as needed, in powers of two. Default
+	// 4 MiB; 64 KiB to 1 GiB.
 	Buffer int
 	// Backpressure makes Send fail with ErrBackpressure where it would wait for
 	// room in Buffer. (Write on a Stream, and Send for credit, wait all the same.)
@@ -60,7 +58,7 @@ const (
 	redialMost  = 5 * time.Second
 )
 
-// with returns a Resume of its own for a session, with the settings of r.
+// with returns a new Resume for a session, with the settings of r.
 func (r *Resume) with(dial func(ctx context.Context) (net.Conn, error)) *Resume {
 	return &Resume{Dial: dial, Window: r.Window, Buffer: r.Buffer, Backpressure: r.Backpressure}
 }
@@ -146,7 +144,7 @@ type ticket struct {
 	// ---
 	epoch    uint32 // of the newest connection, or attempt at one
 	counted  bool   // in cfg.suspended
-	taken    bool   // over, by a client that has come back: not to be counted
+	taken    bool   // over, by a client that has resumed: not to be counted
 	since    time.Time
 	expire   *time.Timer
 	ack      *time.Timer
@@ -159,8 +157,8 @@ type ticket struct {
 	lastLoss error
 }
 
-// resumable sets the session up for resumption if that was agreed. Nobody else
-// has the session yet.
+// resumable sets the session up for resumption if that was agreed. No other goroutine has the
+// session yet.
 func (s *Session) resumable(h *handshake) {
 	if h.ticket == nil {
 		return
@@ -247,7 +245,7 @@ func (s *Session) expired(loss uint64) {
 	}
 }
 
-// surrender ends all activity of resumption, and returns what is lost. mu is held.
+// surrender ends all activity of resumption, and returns the lost data. mu is held.
 func (s *Session) surrender(err error) error {
 	t := s.ticket
 	if t.expire != nil {
@@ -291,9 +289,9 @@ func (s *Session) uncount() {
 	}
 }
 
-// attach continues the session on conn: both sides have agreed, no goroutine uses an
-// older connection, and the other side has everything up to frame number last. ahead is
-// what was read of conn already. mu is held.
+// attach continues the session on conn: both sides have agreed, no goroutine uses an older
+// connection, and the other side has everything up to frame number last. ahead is data that was
+// read from conn already. mu is held.
 func (s *Session) attach(conn net.Conn, ahead []byte, last uint64) error {
 	t := s.ticket
 	if !s.core.replay.rewind(last) {
@@ -383,9 +381,9 @@ func (s *Session) reconnect(ctx context.Context, lost *link, vain int) {
 	}
 }
 
-// redial tries to resume once. final means that the server has refused for good.
-// Errors of Dial and of the connection are never final, whatever they wrap: they may be
-// those of another session that this one runs through.
+// redial tries to resume once. final means that the server has refused for good. Errors of Dial and
+// of the connection are never final, whatever they wrap: they may come from another session below
+// this one.
 func (s *Session) redial(ctx context.Context) (final bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.HandshakeTimeout)
 	defer cancel()

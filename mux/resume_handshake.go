@@ -18,8 +18,7 @@ const (
 
 var errImpostor = fmt.Errorf("%w: the server that answers does not have the session", ErrDenied)
 
-// present is the client's side of resuming on conn. It returns what the server
-// has received.
+// present is the client's side of resuming on conn. It returns how much the server has received.
 func (s *Session) present(ctx context.Context, conn net.Conn) (last uint64, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
@@ -126,7 +125,7 @@ func (s *Session) takeOver(h *handshake, ask *frame.Resume, wire []byte) error {
 	defer s.mu.Unlock()
 	if s.core.err != nil || t.epoch != ask.Epoch {
 		closeNow(h.conn)
-		return unknown // who took it from this client answers for it
+		return unknown // the server that took it from this client is responsible
 	}
 	t.taken = false
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// presents sends wire as a client's first bytes to a server with cfg, and
-// returns what Server did, and how the server answered.
+// presents sends wire as a client's first bytes to a server with cfg, and returns the result of
+// Server and the server's answer.
 func presents(t testing.TB, cfg mux.Config, wire []byte) (err error, typ frame.Type, code frame.Code) {
 	t.Helper()
 	here, there := net.Pipe()
@@ -124,7 +124,7 @@ func TestStaleResume(t *testing.T) {
 	})
 }
 
-// TestBadAcknowledgement of what was never sent ends the session.
+// TestBadAcknowledgement: acknowledging data that was never sent ends the session.
 func TestBadAcknowledgement(t *testing.T) {
 	for name, ack := range map[string]uint64{"one too many": 3, "far away": 1 << 31, "half way round": 1<<31 - 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestBadAcknowledgement(t *testing.T) {
 	}
 }
 
-// forger is a connection that, once on, acknowledges in each write what it likes.
+// forger is a connection that, once on, forges the acknowledgement in each write.
 type forger struct {
 	net.Conn
 	on  atomic.Bool
@@ -191,9 +191,8 @@ func TestTooManySuspended(t *testing.T) {
 	})
 }
 
-// TestComingBackIsNotSuspension: a client that comes back before the server has
-// noticed that it was gone is taken, also when the server keeps as many sessions
-// without a connection as it may.
+// TestComingBackIsNotSuspension: a client that resumes before the server has noticed its loss is
+// accepted, also when the server is at its limit of suspended sessions.
 func TestComingBackIsNotSuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		resume := &mux.Resume{MaxSuspended: 1}
@@ -232,8 +231,8 @@ func TestComingBackIsNotSuspension(t *testing.T) {
 	})
 }
 
-// severed is a client's connection of which the client alone loses sight: the
-// server's end lives on, with what is on its way.
+// severed is a client's connection that ends for the client alone: the server's end stays open,
+// with the data on its way.
 type severed struct {
 	net.Conn
 	gone atomic.Bool
@@ -366,8 +365,8 @@ func TestResumeBothSidesWriteBlocked(t *testing.T) {
 	n.end(c, s)
 }
 
-// FuzzResume: a RESUME is taken if and only if it is signed, unchanged, newer than
-// any before and asks for what there is; otherwise the session stays as it is.
+// FuzzResume: a RESUME is taken if and only if it is signed, unchanged, newer than any before and
+// asks for data that exists; otherwise the session is unchanged.
 func FuzzResume(f *testing.F) {
 	f.Add(uint32(1), uint64(0), false, uint8(0), byte(0))
 	f.Add(uint32(2), uint64(1), false, uint8(20), byte(1))

@@ -11,9 +11,9 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// TestLostBesideAReceiver: a receiver that reads for itself gets the beginning of a frame
-// from a connection that is lost before it can look at it. The session goes on with
-// another one all the same.
+// TestLostBesideAReceiver: a receiver that reads the connection gets the beginning of a frame, and
+// the connection is lost before the receiver looks at it. The session continues on another
+// connection.
 func TestLostBesideAReceiver(t *testing.T) {
 	n := newLine(t, false, mux.Config{Resume: &mux.Resume{}})
 	c, s := n.join(mux.Config{})
@@ -76,7 +76,7 @@ func arrived(t *testing.T, conn *net.TCPConn) (n uint64) {
 	return n
 }
 
-// unread is how many of them nobody has read.
+// unread is the number of unread ones.
 func unread(t *testing.T, conn *net.TCPConn) (n int) {
 	t.Helper()
 	ask(t, conn, func(fd int) (err error) {

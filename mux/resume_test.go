@@ -106,7 +106,7 @@ func (n *line) join(client mux.Config) (c, s *mux.Session) {
 	return c, <-n.sessions
 }
 
-// end closes both sides, and waits for what the server began.
+// end closes both sides, and waits for the server's goroutines.
 func (n *line) end(c, s *mux.Session) {
 	c.Close()
 	s.Close()
@@ -137,8 +137,8 @@ func checkNumbered(p []byte, i int) error {
 	return nil
 }
 
-// reconnects cuts the connection until it was resumed so many times, while messages go both ways on some
-// channels, and counts what is lost, doubled, out of order or damaged: nothing.
+// reconnects cuts the connection until it was resumed n times, while messages go both ways on some channels, and checks
+// that none is lost, doubled, out of order or damaged.
 func reconnects(t *testing.T, times int, n *line) {
 	n.server.Resume = &mux.Resume{Buffer: 256 << 10}
 	c, s := n.join(mux.Config{Resume: &mux.Resume{Buffer: 128 << 10}})
@@ -271,8 +271,8 @@ func TestResumingRefusedForNow(t *testing.T) {
 
 var errDown = errors.New("no way")
 
-// TestSuspended: without a connection everything waits, and goes on with the next;
-// what Send takes is bounded.
+// TestSuspended: without a connection everything waits, and continues with the next; the data that
+// Send takes is bounded.
 func TestSuspended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLine(t, true, mux.Config{Resume: &mux.Resume{}, ChannelWindow: 1 << 20})
@@ -312,7 +312,7 @@ func TestSuspended(t *testing.T) {
 	})
 }
 
-// TestNotResumedInTime: the session ends, and names what is not acknowledged.
+// TestNotResumedInTime: the session ends, and its error lists unacknowledged data.
 func TestNotResumedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newLine(t, true, mux.Config{Resume: &mux.Resume{Window: time.Minute}})
@@ -429,8 +429,8 @@ func TestCloseIsNoLoss(t *testing.T) {
 	}
 }
 
-// TestFailedWriteHidesNothing: what the other side sent before it closed counts,
-// its farewell too, though writing to it fails before that is read.
+// TestFailedWriteHidesNothing: data that the other side sent before it closed counts, its last
+// frame too, though writing to it fails before that is read.
 func TestFailedWriteHidesNothing(t *testing.T) {
 	for _, resume := range []bool{false, true} {
 		hold := &held{there: make(chan struct{})}
@@ -481,8 +481,8 @@ func TestFailedWriteHidesNothing(t *testing.T) {
 	}
 }
 
-// held is a connection on which, once on, writing fails and what comes is passed
-// on when there is closed.
+// held is a connection on which, once on, writing fails and received data is passed on when there
+// is closed.
 type held struct {
 	net.Conn
 	on    atomic.Bool
@@ -504,8 +504,8 @@ func (h *held) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestSilentConnectionIsReplaced: a connection that swallows everything is found
-// out by keep-alive, and the session goes on with another.
+// TestSilentConnectionIsReplaced: a connection that swallows everything is detected by keep-alive,
+// and the session continues on another.
 func TestSilentConnectionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := mux.Config{KeepAlive: 10 * time.Second, KeepAliveTimeout: 5 * time.Second, Resume: &mux.Resume{}}

@@ -29,8 +29,8 @@ func (c *core) push(ch *channel, data []byte) bool {
 	return true
 }
 
-// tryPush puts a message into the batch, in as many frames as it takes, if nothing is
-// ahead of it and there is credit and room. data is copied.
+// tryPush puts a message into the batch, in the frames that it needs, if nothing is ahead of it and
+// there is credit and room. data is copied.
 func (c *core) tryPush(ch *channel, data []byte) bool {
 	r := c.replay
 	if r != nil && r.full() {
@@ -66,7 +66,7 @@ func (c *core) spend(ch *channel, n int) {
 	c.counts.bytesSent += uint64(n)
 }
 
-// enqueue makes o wait for its turn. o.data is the caller's until o is done.
+// enqueue queues o. o.data is the caller's until o is done.
 func (c *core) enqueue(o *sendOp) {
 	ch := o.ch
 	if ch.tail == nil {
@@ -168,9 +168,9 @@ func (c *core) fill() *batch {
 			c.retire(prev, ch)
 			c.activate(ch) // or remember what it waits for
 		} else if c.piece(ch) > ch.deficit {
-			c.active = ch // next one's turn
+			c.active = ch // the next channel
 		} else {
-			ch.deficit -= quantum << ch.priority // the batch is full: its turn goes on, with what is left of it
+			ch.deficit -= quantum << ch.priority // the batch is full: the channel continues with the rest of its quantum
 		}
 	}
 	return b
@@ -259,7 +259,7 @@ func (c *core) fillFree(dst []byte) []byte {
 	return dst
 }
 
-// fillLead appends what goes ahead of the next frames of the ring.
+// fillLead appends the frames that go ahead of the next frames of the ring.
 func (c *core) fillLead(dst []byte) []byte {
 	r, n := c.replay, len(dst)
 	dst = append(dst, c.pend.free...)
@@ -275,9 +275,9 @@ func (c *core) fillLead(dst []byte) []byte {
 	return dst
 }
 
-// tune doubles the window of a channel whose reader empties half of it in less
-// than four round trips, or than fastReader: the window is then what limits its
-// rate, or makes its writes small. Half of the budget is kept for channels to come.
+// tune doubles the window of a channel whose reader empties half of it in less than four round
+// trips, or than fastReader: the window limits its rate then, or makes its writes small. Half of
+// the budget is kept for channels to come.
 func (c *core) tune(ch *channel) {
 	w := &ch.rcv
 	if w.used-w.measured < w.size/2 {

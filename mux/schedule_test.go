@@ -25,8 +25,8 @@ func frames(t testing.TB, wire []byte, fn func(h frame.Header, body []byte)) {
 	}
 }
 
-// TestPrioritiesShareTheConnection: each step doubles what a channel gets of it while
-// all of them have something to send.
+// TestPrioritiesShareTheConnection: each step doubles a channel's share while all channels have
+// data to send.
 func TestPrioritiesShareTheConnection(t *testing.T) {
 	client, _ := mux.NewCorePair(mux.Config{ChannelWindow: 16 << 20, MaxChannelWindow: 16 << 20, SessionWindow: 128 << 20}, true)
 	const size = 8 << 20
@@ -52,8 +52,7 @@ func TestPrioritiesShareTheConnection(t *testing.T) {
 	}
 }
 
-// TestWindowFollowsItsReader: it grows while the reader keeps up, to its bound, and
-// stays as it is for one who does not.
+// TestWindowFollowsItsReader: it grows to its bound while the reader keeps up, and not otherwise.
 func TestWindowFollowsItsReader(t *testing.T) {
 	const first, most = 8 << 10, 64 << 10
 	for _, c := range []struct {

@@ -92,14 +92,13 @@ func (s *Session) await(ctx context.Context, o *sendOp, dl *deadline) {
 	}
 }
 
-// Send sends p as one message, of 0 bytes to MaxMessage. It returns when p is
-// in the connection's hands or copied; p may then be changed. It does not wait
-// for the other side, except for credit: when the receiver is slow, Send waits.
+// Send sends p as one message, of 0 bytes to MaxMessage. It returns when p is written or copied; p
+// may then be changed. It does not wait for the other side, except for credit: when the receiver is
+// slow, Send waits.
 //
-// When ctx ends, or the channel or session does, before all of p was handed
-// over, the message is never delivered, SafeToRetry is true and, unless the
-// session is over, the channel goes on. A nil error does not mean that the
-// message arrived: only an answer does.
+// When ctx ends, or the channel or session does, before all of p was handed over, the message is
+// never delivered, SafeToRetry is true and, unless the session is over, the channel stays usable. A
+// nil error does not mean that the message arrived: only an answer does.
 func (c *Channel) Send(ctx context.Context, p []byte) error {
 	s := c.s
 	if len(p) > s.core.maxMessage {
@@ -121,10 +120,10 @@ func (c *Channel) Send(ctx context.Context, p []byte) error {
 	return nil
 }
 
-// TrySend is Send that never waits: where Send would wait for credit (a slow receiver),
-// for its turn or for room in Resume.Buffer it sends nothing, and the error wraps
-// ErrBackpressure and is SafeToRetry. p is copied. A message that the receiver's window
-// does not hold (Config.ChannelWindow there, at first), or Resume.Buffer here, can be sent by Send only.
+// TrySend is Send that never waits: where Send would wait for credit (a slow receiver), for other
+// senders or for room in Resume.Buffer it sends nothing, and the error wraps ErrBackpressure and is
+// SafeToRetry. p is copied. Only Send can send a message that exceeds the receiver's window
+// (Config.ChannelWindow there, at first), or Resume.Buffer here.
 func (c *Channel) TrySend(p []byte) error {
 	s := c.s
 	if len(p) > s.core.maxMessage {
@@ -169,8 +168,8 @@ func (c *Channel) SendBatch(ctx context.Context, messages [][]byte) (n int, err 
 	return n, nil
 }
 
-// CloseWrite ends this direction: the other side receives what was sent before,
-// then io.EOF. Senders that wait fail with ErrClosed.
+// CloseWrite ends this direction: the other side receives all data sent before, then io.EOF.
+// Senders that wait fail with ErrClosed.
 func (c *Channel) CloseWrite() error { return c.s.closeWrite(c.ch) }
 
 func (s *Session) closeWrite(ch *channel) error {
@@ -184,11 +183,10 @@ func (s *Session) closeWrite(ch *channel) error {
 	return nil
 }
 
-// Close ends both directions. What was sent before is delivered; what was
-// received and not read is dropped, and the other side's senders fail with
-// ErrPeerClosed. It never blocks, and closing twice is fine. Close every channel
-// that is not read to its end, also after the other side's Close: what was not
-// read keeps its part of Config.SessionWindow until then.
+// Close ends both directions. Data sent before is delivered; received data that was not read is
+// dropped, and the other side's senders fail with ErrPeerClosed. It never blocks, and closing twice
+// is fine. Close every channel that is not read to its end, also after the other side's Close:
+// unread data keeps its part of Config.SessionWindow until then.
 func (c *Channel) Close() error { return c.s.closeChannel(c.ch) }
 
 func (s *Session) closeChannel(ch *channel) error {
@@ -204,10 +202,9 @@ func (s *Session) closeChannel(ch *channel) error {
 	return nil
 }
 
-// Reset ends both directions at once and sends the other side the reason:
-// its operations fail with a *ResetError. code is the application's, added to
-// frame.CodeApplication; reason is for people. What was sent and not received
-// yet may be lost.
+// Reset ends both directions at once and sends the other side the reason: its operations fail with
+// a *ResetError. code is the application's, added to frame.CodeApplication; reason is for people.
+// Data that is not received yet may be lost.
 func (c *Channel) Reset(code uint16, reason string) { c.s.resetChannel(c.ch, code, reason) }
 
 func (s *Session) resetChannel(ch *channel, code uint16, reason string) {

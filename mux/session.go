@@ -14,9 +14,8 @@ import (
 	"github.com/headpond/headpond/mux/frame"
 )
 
-// Session joins two processes over one connection, or with Config.Resume over
-// one after the other. All its methods, and those
-// of its channels, may be called from any goroutine.
+// Session connects two processes over one connection, or with Config.Resume over a sequence of
+// connections. All methods of it and of its channels may be called from any goroutine.
 type Session struct {
 	cfg    Config
 	peer   Peer
@@ -37,7 +36,7 @@ type Session struct {
 	list     [][]byte
 	spill    []byte // bytes the socket did not take, to be written first
 	called   string // the peer, in the log
-	closing  bool   // write what is queued, then end
+	closing  bool   // write queued frames, then end
 	dead     bool   // the session does not use a connection any more
 	timer    *time.Timer
 
@@ -67,8 +66,8 @@ func Client(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	return start(ctx, conn, cfg, true)
 }
 
-// Server is Client's other side. Use it on an accepted connection, in a
-// goroutine of its own: it waits for the client.
+// Server is Client's other side. Use it on an accepted connection, in its own goroutine: it waits
+// for the client.
 func Server(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	return start(ctx, conn, cfg, false)
 }
@@ -214,8 +213,8 @@ func (s *Session) inGoodOrder(err error) bool {
 	return c.replay == nil && c.goneAway && errors.Is(err, errConnectionClosed)
 }
 
-// finish ends the session for err, after what was accepted and a last frame
-// that says why are written, or CloseTimeout has passed. mu is held.
+// finish ends the session for err, after accepted data and a last frame with the reason are
+// written, or CloseTimeout has passed. mu is held.
 func (s *Session) finish(err error, code frame.Code, reason string) {
 	if s.closing || s.dead {
 		return
@@ -239,10 +238,9 @@ func (s *Session) finish(err error, code frame.Code, reason string) {
 	s.handOver()
 }
 
-// Close ends the session. What Send and Write accepted is written first, within
-// CloseTimeout; everything that waits returns ErrSessionClosed. When Close
-// returns no goroutine, timer or socket of the session is left. Closing twice
-// is fine. Use Drain to let the channels finish.
+// Close ends the session. Accepted data is written first, within CloseTimeout; all waiting calls
+// return ErrSessionClosed. When Close returns no goroutine, timer or socket of the session is left.
+// Closing twice is fine. Use Drain to let the channels finish.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	s.finish(ErrSessionClosed, frame.CodeNone, "")
@@ -261,10 +259,9 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// Drain accepts no more channels, tells the other side, and waits until all channels
-// are over; then it closes the session. A session that has lost its connection is not waited for once all its
-// channels are closed at this side and the other side has acknowledged their data: only the other side would learn more
-// from resuming it. If ctx ends first, its error is returned and
+// Drain accepts no more channels, informs the other side, and waits until all channels are over; then it closes the
+// session. It does not wait for a lost connection once all channels are closed at this side and the other side has
+// acknowledged their data: only the other side would gain from resuming. If ctx ends first, its error is returned and
 // the session continues to drain: call Close.
 func (s *Session) Drain(ctx context.Context) error {
 	s.mu.Lock()
@@ -284,8 +281,8 @@ func (s *Session) Drain(ctx context.Context) error {
 	return s.Close()
 }
 
-// abandoned reports that the session has no connection and that nobody at this side needs another: every channel is closed here,
-// and no data is unacknowledged. mu is held.
+// abandoned reports that the session has no connection and that this side needs none: every channel is closed here, and
+// no data is unacknowledged. mu is held.
 func (s *Session) abandoned() bool {
 	if s.ticket == nil || s.link != nil {
 		return false
@@ -387,7 +384,7 @@ func (s *Session) CallPeer(name string) {
 	s.called = name
 }
 
-// Peer returns what the handshake found out about the other side.
+// Peer describes the other side, from the handshake.
 func (s *Session) Peer() Peer { return s.peer }
 
 // ID is the session's, the same on both sides, for logs.
@@ -395,7 +392,7 @@ func (s *Session) ID() ID { return s.number }
 
 var errConnectionClosed = fmt.Errorf("%w: the other side closed the connection", ErrSessionLost)
 
-// lost wraps what ended the connection from outside.
+// lost wraps the error that ended the connection from outside.
 func lost(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errConnectionClosed

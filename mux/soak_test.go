@@ -160,7 +160,7 @@ func (k *soak) ordered(ctx context.Context, seed uint64, slow time.Duration) {
 	})
 }
 
-// sometimesSlow delays what every third connection sends.
+// sometimesSlow delays the writes of every third connection.
 func sometimesSlow() func(net.Conn) net.Conn {
 	n := 0
 	return func(c net.Conn) net.Conn {
@@ -180,7 +180,7 @@ func (d *delayed) Write(p []byte) (int, error) {
 
 func (d *delayed) CloseWrite() error { return d.Conn.(*net.TCPConn).CloseWrite() }
 
-// descriptors counts those of the process, where that can be had.
+// descriptors counts the open descriptors of the process, where the system shows them.
 func descriptors() int {
 	files, _ := os.ReadDir("/proc/self/fd")
 	return len(files)
@@ -208,7 +208,7 @@ func (k *soak) some(r *rand.Rand, bits int) []byte {
 	return k.data[at : at+r.IntN(1<<r.IntN(bits))]
 }
 
-// count takes note of an exchange: what needs a connection.
+// count counts an exchange, which needs a connection.
 func (k *soak) count() {
 	k.done.Add(1)
 	select {
@@ -217,7 +217,7 @@ func (k *soak) count() {
 	}
 }
 
-// messages exchanges some on a channel of their own.
+// messages exchanges some messages on a new channel.
 func (k *soak) messages(r *rand.Rand) error {
 	ch, err := k.c.Open(bg, "messages", mux.WithPriority(mux.Priority(r.IntN(5))))
 	if err != nil {
@@ -263,8 +263,8 @@ func (k *soak) stream(r *rand.Rand) error {
 	return err
 }
 
-// giveUp does what ends early: contexts that end, resets, closing in the middle.
-// It waits for the other side first: who opens and resets without is a flood.
+// giveUp ends operations early: contexts that end, resets, closing in the middle. It waits for the
+// other side first: opening and resetting without waiting is a flood.
 func (k *soak) giveUp(r *rand.Rand) error {
 	ch, err := k.c.Open(bg, "give up")
 	if err != nil {

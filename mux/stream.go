@@ -44,8 +44,8 @@ func (t *Stream) Session() *Session { return t.s }
 // WaitAccepted waits until the other side's application has accepted the stream.
 func (t *Stream) WaitAccepted(ctx context.Context) error { return t.s.waitAccepted(ctx, t.ch) }
 
-// Read reads what there is, waiting for the first byte. The end is io.EOF after
-// the other side's CloseWrite or Close.
+// Read reads available data, waiting for the first byte. The end is io.EOF after the other side's
+// CloseWrite or Close.
 func (t *Stream) Read(p []byte) (int, error) {
 	by := t.reader.Take()
 	if by == nil {
@@ -223,11 +223,10 @@ func (t *Stream) write(p []byte, by parker) (n int, err error) {
 	return n, nil
 }
 
-// WaitStopped waits until nothing more can be written, and says why: the error wraps
-// ErrPeerClosed when the other side reads no more, ErrReset, ErrClosed after
-// CloseWrite or Close here, or what ended the session. When ctx ends first it is
-// ctx's. A relay whose source may be silent for long notices by it that the stream's
-// reader has gone.
+// WaitStopped waits until nothing more can be written, and says why: the error wraps ErrPeerClosed
+// when the other side reads no more, ErrReset, ErrClosed after CloseWrite or Close here, or what
+// ended the session. When ctx ends first, the error is ctx's. A relay whose source may be silent
+// for long uses it to notice that the stream's reader has gone.
 func (t *Stream) WaitStopped(ctx context.Context) error {
 	s, ch := t.s, t.ch
 	s.mu.Lock()
@@ -246,12 +245,11 @@ func (t *Stream) WaitStopped(ctx context.Context) error {
 	}
 }
 
-// CloseWrite ends this direction: the other side reads what was written before, then io.EOF.
+// CloseWrite ends this direction: the other side reads all data written before, then io.EOF.
 func (t *Stream) CloseWrite() error { return t.s.closeWrite(t.ch) }
 
-// Close ends both directions. What was written before is delivered; what was not
-// read is dropped, and the other side's writers fail with ErrPeerClosed. Close every
-// stream, see [Channel.Close].
+// Close ends both directions. Data written before is delivered; unread data is dropped, and the
+// other side's writers fail with ErrPeerClosed. Close every stream, see [Channel.Close].
 func (t *Stream) Close() error {
 	if t.breaks.Load() {
 		t.Reset(codeLinger, "closed with SetLinger(0)")
@@ -271,8 +269,8 @@ func (t *Stream) stopDeadlines() {
 // codeLinger is the application's code of a stream that is reset by Close.
 const codeLinger = 0
 
-// SetLinger has Close reset the stream if seconds is 0, as that of a net.TCPConn does: the other side does not take what it has
-// received for the whole. Other values undo that.
+// SetLinger(0) makes Close reset the stream, as with a net.TCPConn: the other side does not take a part of the stream
+// for the whole. Other values undo that.
 func (t *Stream) SetLinger(seconds int) error {
 	t.breaks.Store(seconds == 0)
 	return nil

@@ -38,7 +38,7 @@ func TestStreamIsANetConn(t *testing.T) {
 	}
 }
 
-// parked is a stream whose callers wait by a Parker of their own.
+// parked is a stream whose callers wait by their own Parker.
 type parked struct{ *mux.Stream }
 
 func (p parked) Read(b []byte) (int, error)  { return p.ReadBy(b, make(parker, 1)) }
@@ -62,7 +62,7 @@ func (p parker) Unpark() {
 	}
 }
 
-// TestParkedStreamIsANetConn is the same for callers who wait by a Parker.
+// TestParkedStreamIsANetConn is the same for callers that wait by a Parker.
 func TestParkedStreamIsANetConn(t *testing.T) {
 	for _, name := range []string{"tcp", "pipe"} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestStreamOnFibers(t *testing.T) {
 	}
 }
 
-// TestStateOfAStream: what State, Ended and PeerClosed tell while a stream lives and ends.
+// TestStateOfAStream: the results of State, Ended and PeerClosed while a stream lives and ends.
 func TestStateOfAStream(t *testing.T) {
 	for name, end := range map[string]func(*mux.Stream){
 		"half closed": func(s *mux.Stream) { s.CloseWrite() },

@@ -27,7 +27,7 @@ func TestTrySendLastCredit(t *testing.T) {
 	}
 }
 
-// TestTrySendKeepsToBuffer: what TrySend adds to the messages that are not acknowledged stays within Resume.Buffer.
+// TestTrySendKeepsToBuffer: unacknowledged messages of TrySend stay within Resume.Buffer.
 func TestTrySendKeepsToBuffer(t *testing.T) {
 	n := newLine(t, false, mux.Config{ChannelWindow: 8 << 20, MaxChannelWindow: 8 << 20, Resume: &mux.Resume{}})
 	c, s := n.join(mux.Config{Resume: &mux.Resume{Dial: n.dial, Buffer: 64 << 10}})

@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// rounds is how many batches with other senders' data a sender writes before the
+// rounds is the number of batches with other senders' data that a sender writes before the
 // session's writer takes over.
 const rounds = 4
 
@@ -17,13 +17,12 @@ const rounds = 4
 // has sent.
 const maxDiscard = 1 << 20
 
-// flush writes what is queued, unless another goroutine is writing already, which
-// then puts it into its next batch. So a single sender makes one system call and
-// wakes no goroutine, and many senders share system calls.
+// flush writes queued frames, unless another goroutine is writing already, which then puts them
+// into its next batch. So a single sender makes one system call and wakes no goroutine, and many
+// senders share system calls.
 //
-// own, if not nil, is the caller's operation: flush writes at least until that is
-// done. patient means that the caller may wait for the socket. mu is held; it is
-// given up while writing.
+// own, if not nil, is the caller's operation: flush writes at least until that is done. patient
+// means that the caller may wait for the socket. mu is held; it is released while writing.
 func (s *Session) flush(own *sendOp, patient bool) {
 	if s.core.replay != nil {
 		s.flushRing(own, patient)
@@ -56,8 +55,8 @@ func (s *Session) flush(own *sendOp, patient bool) {
 }
 
 const (
-	// soon is the time in ns within which small sends follow each other in a stream
-	// of them, each with a system call of its own.
+	// soon is the longest time in ns between small sends of a stream of them, each with its own
+	// system call.
 	soon = 8e3
 	// streak is how many make a stream, and untimed how many of them need not be soon, so
 	// that a sender that waits for answers does not read the clock.
@@ -116,10 +115,10 @@ func (s *Session) wakeWriter() {
 	}
 }
 
-// writeBatch writes b, which is core.pend. It reports false when the socket did
-// not take everything, and the writer goes on, or when it failed. A patient caller waits for the
-// socket, unless b refers to the data of another sender, which may want it back. mu
-// is held, and given up while writing.
+// writeBatch writes b, which is core.pend. It reports false when the socket did not take
+// everything, so that the writer continues, or when it failed. A patient caller waits for the
+// socket, unless b refers to the data of another sender, which may need it back. mu is held, and
+// released while writing.
 func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
 	s.core.pend, s.spare = s.spare, nil
 	s.list = b.pieces(s.list[:0], 0)
@@ -164,7 +163,7 @@ func (s *Session) writeBatch(b *batch, own *sendOp, patient bool) (all bool) {
 	return false
 }
 
-// put writes the pieces: all, or what the socket takes now if that can be had.
+// put writes the pieces: all, or, where the socket allows it, only the part that fits now.
 func (s *Session) put(l *link, list [][]byte) (n int, err error) {
 	if l.raw != nil {
 		return l.raw.write(list)
@@ -207,7 +206,7 @@ func length(list [][]byte) (n int) {
 	return n
 }
 
-// write is the session's writer goroutine: it writes what no sender may block for.
+// write is the session's writer goroutine: it writes data for which no sender may block.
 func (s *Session) write() {
 	defer close(s.writerDone)
 	for range s.writerWake {
@@ -262,8 +261,8 @@ func (s *Session) drainOut() {
 	s.flushing, s.handed = false, false
 }
 
-// finishWrites half-closes the connection, so that the other side reads everything
-// and then the end; closing at once might destroy what it has not read yet.
+// finishWrites half-closes the connection, so that the other side reads everything and then the
+// end; closing at once might destroy data that it has not read yet.
 func (s *Session) finishWrites() {
 	s.mu.Lock()
 	ours, conn := s.core.err, s.last.conn

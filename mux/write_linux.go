@@ -43,7 +43,7 @@ func plainSocket(conn net.Conn) syscall.RawConn {
 	return rc
 }
 
-// maxIovecs is what the kernel takes at once (IOV_MAX).
+// maxIovecs is the most that the kernel takes at once (IOV_MAX).
 const maxIovecs = 1024
 
 // write writes as much of the pieces, in order, as the socket takes at once.

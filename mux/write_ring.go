@@ -70,9 +70,9 @@ func (s *Session) flushRing(own *sendOp, patient bool) {
 	}
 }
 
-// writeRing writes what the ring holds and was not written yet. It reports false
-// when the connection did not take everything and the caller is not patient, and
-// the writer goes on, or when it was lost. mu is held, and given up while writing.
+// writeRing writes the ring's unwritten data. It reports false when the connection did not take
+// everything and the caller is not patient, so that the writer continues, or when the connection
+// was lost. mu is held, and released while writing.
 func (s *Session) writeRing(patient bool) bool {
 	r, l := s.core.replay, s.link
 	if r.write == r.chunk && l.off == len(l.lead) {

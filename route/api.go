@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Info is what OpenAPI says about an API as a whole.
+// Info is the OpenAPI description of an API as a whole.
 type Info struct {
 	Title       string // the default is API
 	Version     string // the default is 0.0.0
@@ -79,8 +79,7 @@ func (a *API) OpenAPI() []byte {
 var page embed.FS
 
 // ServeDocs serves a page to read and to try the API at path, "/docs" say, and the document at path + "/openapi.json".
-// The page needs nothing from elsewhere. Whoever may see it can send what the API takes: put it behind what
-// protects the API.
+// The page loads nothing from other hosts. Its users can send requests to the API: protect it as you protect the API.
 func (a *API) ServeDocs(path string) {
 	path = strings.TrimSuffix(path, "/")
 	start := time.Now()

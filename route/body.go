@@ -22,7 +22,7 @@ const (
 	typeMultipart = "multipart/form-data"
 )
 
-// bindRequest fills and validates the request value. It returns what is wrong with the request, or nil.
+// bindRequest fills and validates the request value. It returns the request's problem, or nil.
 func (x *exchange) bindRequest(path PathValuer) *Problem {
 	e := x.ep
 	if b := e.bind; b != nil {
@@ -60,7 +60,7 @@ func (x *exchange) bindBody() *Problem {
 	if e.bodyTimeout > 0 {
 		control := http.NewResponseController(x.w)
 		if control.SetReadDeadline(time.Now().Add(e.bodyTimeout)) == nil {
-			defer func() { _ = control.SetReadDeadline(x.readDeadline()) }() // what fails here, the next read says
+			defer func() { _ = control.SetReadDeadline(x.readDeadline()) }() // the next read reports an error
 		}
 	}
 	mediaType, params, p := x.mediaType()
@@ -104,9 +104,9 @@ func (x *exchange) bindBody() *Problem {
 	return nil
 }
 
-// mediaType returns the media type of the body and its parameters, "" when there is no body and none is needed.
-// A body has to say what it is: browsers send other sites' requests unasked only without a Content-Type, or with one of those
-// that a type has to ask for by its form and file tags.
+// mediaType returns the media type of the body and its parameters, "" when there is no body and none is needed. A body
+// needs a media type: browsers send other sites' requests without a preflight only without a Content-Type, or with one
+// of the types that a request type has to ask for by its form and file tags.
 func (x *exchange) mediaType() (string, map[string]string, *Problem) {
 	e := x.ep
 	if c := x.r.Header["Content-Encoding"]; len(c) > 0 && c[0] != "" && !strings.EqualFold(c[0], "identity") {
@@ -150,8 +150,8 @@ func (x *exchange) readDeadline() time.Time {
 	return time.Now().Add(server.ReadTimeout)
 }
 
-// unmarshal decodes the body by a codec, which knows nothing of sources: into a value beside the request's,
-// of which only what may come from the body is taken.
+// unmarshal decodes the body by a codec, which knows nothing of sources: into a second value, of which only the fields
+// that come from the body are used.
 func (x *exchange) unmarshal(codec *codec) error {
 	e := x.ep
 	if e.bind == nil {
@@ -199,7 +199,8 @@ func (x *exchange) readBody() *Problem {
 	if r.ContentLength > e.maxBody {
 		return x.tooLarge()
 	}
-	// One more than there is, to read the end in one go; but no more than is kept, for the length is only claimed.
+	// One more byte than the body, to read the end in one go; but no more than is kept, because the length is only
+	// claimed.
 	if need := int(min(max(minRead, r.ContentLength+1), maxKeptBuffer)); cap(x.in) < need {
 		x.in = make([]byte, 0, need)
 	}
@@ -230,7 +231,7 @@ func (x *exchange) tooLarge() *Problem {
 	return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the body is too large"}
 }
 
-// readProblem is what a client is told when its body could not be read.
+// readProblem is the answer to a client whose body could not be read.
 func readProblem(err error) *Problem {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &Problem{Status: http.StatusRequestEntityTooLarge, Detail: "the body is too large", Err: err}

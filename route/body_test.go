@@ -58,7 +58,8 @@ func TestFormFieldIsNotSetFromJSON(t *testing.T) {
 	}
 }
 
-// TestMaxBodyBoundsForms: with files MaxUpload bounds the form, MaxBody what is not a file.
+// TestMaxBodyBoundsForms: with files MaxUpload bounds the form, MaxBody the parts that are not
+// files.
 func TestMaxBodyBoundsForms(t *testing.T) {
 	type values struct {
 		Name string `form:"name"`
@@ -79,7 +80,7 @@ func TestMaxBodyBoundsForms(t *testing.T) {
 	send("POST", "/", contentType, body).want(t, 413)
 }
 
-// TestUnknownFilesAreNotKept: no field is for them, so they take neither memory nor a temporary file.
+// TestUnknownFilesAreNotKept: files without a field take neither memory nor a temporary file.
 func TestUnknownFilesAreNotKept(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -116,7 +117,8 @@ func TestUnknownFilesAreNotKept(t *testing.T) {
 	}
 }
 
-// TestMalformedPart: MIME has no control characters in its headers, and a form may end too early; the answer tells one from the other.
+// TestMalformedPart: MIME has no control characters in its headers, and a form may end too early; the answer
+// distinguishes the two.
 func TestMalformedPart(t *testing.T) {
 	type values struct {
 		Name string `form:"name"`

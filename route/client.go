@@ -35,7 +35,7 @@ type Client struct {
 
 const (
 	defaultMaxResponse = 32 << 20
-	// maxErrorText bounds what an error keeps of a response that is no problem.
+	// maxErrorText bounds the text that an error keeps of a response that is no problem.
 	maxErrorText = 512
 )
 
@@ -47,11 +47,10 @@ var ErrResponseTooLarge = errors.New("route: the response is too large")
 // headers, cookies and forms, so that defaults apply: take a pointer where zero means something. The body is JSON, or a
 // multipart form when the type has files (see [FileOf] and [FilesOf]), which come last, or fields that only forms fill.
 //
-// A response with a status of 300 or more, but for redirects that the http.Client follows, is a *Problem, for errors.As; what
-// a handler of Handle says is in it. A handler that returns it as it is answers with that status, so map what is not its
-// client's business. With Resp Stream, Body is the response and the caller closes it (it is an
-// io.Closer); that is what to take for handlers that return a File or Events too. ctx bounds the call, and the reading
-// of a Stream.
+// A response with a status of 300 or more, but for redirects that the http.Client follows, is a *Problem, for
+// errors.As, with all details of a handler of Handle. A handler that returns it unchanged answers with that status, so
+// map errors that its client must not see. With Resp Stream, Body is the response and the caller closes it (it is an
+// io.Closer); use it also for handlers that return a File or Events. ctx bounds the call, and the reading of a Stream.
 func Call[Req, Resp any](ctx context.Context, c *Client, pattern string, req Req) (Resp, error) {
 	var resp Resp
 	method, path, ok := strings.Cut(pattern, " ")
@@ -103,7 +102,7 @@ func (c *Client) receive(answer *http.Response, to any) error {
 		return nil
 	}
 	if err := json.Unmarshal(body, to); err != nil {
-		return fmt.Errorf("the response is not what is expected: %w", err)
+		return fmt.Errorf("the response is not as expected: %w", err)
 	}
 	return nil
 }
@@ -164,7 +163,7 @@ func (c *Client) request(ctx context.Context, method, path string, req reflect.V
 	}
 	path = plainPath(path)
 	if i := strings.IndexByte(path, '/'); i > 0 {
-		path = path[i:] // what is in front is a host, for the server's mux
+		path = path[i:] // a host is in front, for the server's mux
 	}
 	header, query := http.Header{}, url.Values{}
 	for k, v := range c.Header {
@@ -245,7 +244,7 @@ func place(f *bind.Field, req reflect.Value, path string, query url.Values, head
 	case bind.Header:
 		header[f.Name] = texts
 	case bind.Cookie:
-		c := &http.Cookie{Name: f.Name, Value: texts[0], Quoted: strings.ContainsAny(texts[0], " ,")} //nolint:gosec // what a client sends has no attributes
+		c := &http.Cookie{Name: f.Name, Value: texts[0], Quoted: strings.ContainsAny(texts[0], " ,")} //nolint:gosec // a client sends no attributes
 		if err := c.Valid(); err != nil {
 			return path, fmt.Errorf("field %s: %w", f.Struct.Name, err)
 		}

@@ -37,7 +37,7 @@ func client[Req, Resp any](t *testing.T, pattern string, fn func(*route.Ctx, Req
 	return &route.Client{BaseURL: server.URL, HTTP: server.Client(), Header: http.Header{"X-Client": {"test"}}}
 }
 
-// What Call sends, Handle binds: the same value.
+// Handle binds the value that Call sends.
 func TestCallIsTheOtherSideOfHandle(t *testing.T) {
 	const pattern = "PUT /things/{id}/{rest...}"
 	var got everything
@@ -244,7 +244,7 @@ func (m *mark) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// What cannot be sent as it is is refused, not changed.
+// A value that cannot be sent unchanged is refused.
 func TestCallPlacesValuesWhole(t *testing.T) {
 	type request struct {
 		ID     string `path:"id"`

@@ -118,7 +118,7 @@ func (e *Endpoint) compileRequest() (err error) {
 	return err
 }
 
-// chooseBodies finds out what the body may be: nothing that cannot fill a field without which no request is valid.
+// chooseBodies finds the possible kinds of body: those that can fill every field that a valid request needs.
 func (e *Endpoint) chooseBodies() {
 	e.takesMultipart, e.takesForm, e.takesJSON = e.bind.TakesForm(), e.bind.TakesForm(), e.bind.TakesJSON()
 	for i := range e.bind.Fields {
@@ -165,7 +165,7 @@ func isBodyField(sf reflect.StructField) bool {
 	return bind.InJSON(sf)
 }
 
-// nameField says what a violation of a field's rules calls it.
+// nameField returns the name of a field in violations of its rules.
 func nameField(sf reflect.StructField) (in, name string) {
 	for _, tag := range []bind.Source{bind.Path, bind.Query, bind.Header, bind.Cookie, bind.File} {
 		if name, ok := sf.Tag.Lookup(string(tag)); ok {

@@ -7,12 +7,13 @@ import (
 	"runtime/debug"
 )
 
-// Ctx is what a handler knows of its request besides the request value. It is valid until the handler, or a
-// stream it returned, has ended; later each method panics with the route and the stack. It is not a
-// context.Context, so that nothing keeps it for longer by mistake: pass on Context().
+// Ctx gives a handler access to its request, besides the request value. It is valid until the
+// handler, or a stream it returned, has ended; later each method panics with the route and the
+// stack. It is not a context.Context, so that nothing keeps it for longer by mistake: pass on
+// Context().
 //
-// Its methods may be called by goroutines that the handler waits for. Header and SetStatus may not be called
-// at the same time as each other.
+// Goroutines that the handler waits for may call its methods. Header and SetStatus must not be called concurrently with
+// each other.
 type Ctx struct {
 	x      *exchange
 	gen    uint64

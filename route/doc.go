@@ -31,14 +31,14 @@
 //
 // # Requests
 //
-// The request type is a struct (or a slice or map, which is a JSON body). A field comes from where its tag
-// says: path:"id", query:"page", header:"X-Tenant", cookie:"session", file:"avatar"; every other exported field
-// comes from the body, by its json name from JSON and by its form name, or else its json name, from a form. Forms are read for types with a form tag
-// or a file only, and a field with a form tag and no json tag is not read from JSON. A body needs a Content-Type (see [AssumeJSON]).
-// default:"20" sets what is absent. Embedded structs are read as if their fields were here. Fields from text
-// are strings, numbers, booleans, time.Time (RFC 3339), time.Duration, types with UnmarshalText, pointers to
-// these, and slices of these (but from a path). A plan is compiled when the handler is made, which panics
-// with the field and the reason when a type is impossible.
+// The request type is a struct (or a slice or map, which is a JSON body). A field comes from where its tag says:
+// path:"id", query:"page", header:"X-Tenant", cookie:"session", file:"avatar"; every other exported field comes from
+// the body, by its json name from JSON and by its form name, or else its json name, from a form. Forms are read for
+// types with a form tag or a file only, and a field with a form tag and no json tag is not read from JSON. A body needs
+// a Content-Type (see [AssumeJSON]). default:"20" sets an absent field. Embedded structs are read as if their fields
+// were here. Fields from text are strings, numbers, booleans, time.Time (RFC 3339), time.Duration, types with
+// UnmarshalText, pointers to these, and slices of these (but from a path). A plan is compiled when the handler is made,
+// which panics with the field and the reason when a type is impossible.
 //
 // JSON is read by the rules of encoding/json, but strictly: names match exactly, none occurs twice, the text
 // is UTF-8, and the depth is bounded. A body may not fill a field that has another source.
@@ -53,31 +53,31 @@
 //
 // # Responses
 //
-// A value is encoded as JSON with its Content-Length and written once. The status is that of the [Status] option,
-// or 201 for POST, 204 for struct{}, else 200; a response type with HTTPStatus() int, or [Ctx.SetStatus], decides per
-// response. [Stream], [File] and [Events] are answers that are not one value. [Codecs] adds other media types, [ETag]
-// conditional requests. Compression is for middleware, as everything else that is the router's.
+// A value is encoded as JSON with its Content-Length and written once. The status is that of the [Status] option, or
+// 201 for POST, 204 for struct{}, else 200; a response type with HTTPStatus() int, or [Ctx.SetStatus], decides per
+// response. [Stream], [File] and [Events] are responses of other kinds. [Codecs] adds other media types, [ETag]
+// conditional requests. Compression and routing are left to middleware and the router.
 //
-// An error becomes a problem: a [*Problem] (see [Errorf]) as it is, an error with HTTPStatus() int or StatusCode() int with that
-// status and its text, what [MapError] knows, and everything else as 500, with the error in the log only. So
-// does a panic, with its stack in the log.
+// An error becomes a problem: a [*Problem] (see [Errorf]) unchanged, an error with HTTPStatus() int or StatusCode() int
+// with that status and its text, an error that [MapError] maps, and every other error as 500, with the error only in
+// the log. A panic is a 500 too, with its stack in the log.
 //
-// # What is pooled, and the rules
+// # Pooling and its rules
 //
-// For each request in flight a route has one exchange from its pool: the request value, the buffers the
-// body is read into and the response is written from, and what [Ctx] reads. It goes back when the
-// handler and a stream it returned have ended.
+// For each request in flight a route has one exchange from its pool: the request value, the buffers
+// of body and response, and the data behind [Ctx]. It returns to the pool when the handler and a
+// stream it returned have ended.
 //
-//   - The request value is passed by value, and strings in it do not refer to pooled memory: keep it as you like, but
-//     for files, which are removed when the handler has returned.
-//   - A *Ctx is for the handler: after it has returned, each method panics with the route and the stack. It is never
-//     reused, so that a Ctx kept by mistake cannot read the next request.
+//   - The request value is passed by value, and strings in it do not refer to pooled memory: it may be kept, except for
+//     files, which are removed when the handler has returned.
+//   - A *Ctx belongs to the handler: after the handler has returned, each method panics with the route and the stack.
+//     It is never reused, so that a Ctx kept by mistake cannot read the next request.
 //   - [Ctx.Context] is the context of the http.Request, not pooled: pass it on to calls, and to goroutines that
 //     should end with the request. Ctx is no context.Context itself.
 //   - For a goroutine that outlives the handler call [Ctx.Detach] before starting it.
 //
-// With -race or the build tag debugpool no exchange is used twice and its buffers are poisoned, so that a test of your
-// service finds what breaks the rules. The analyzer of cmd/routevet finds contexts that escape.
+// With -race or the build tag debugpool no exchange is used twice and its buffers are poisoned, so that tests of your
+// service find violations of the rules. The analyzer of cmd/routevet finds contexts that escape.
 //
-// Everything here may be used by many goroutines at once, but for what belongs to one request.
+// Everything here may be used by many goroutines at once, except values of one request.
 package route

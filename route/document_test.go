@@ -109,7 +109,8 @@ type holder struct {
 	Size int `json:"size"`
 }
 
-// TestDocumentOfAlternativesAndEmbeddedPointers says no more than is refused: values that a handler takes are in it.
+// TestDocumentOfAlternativesAndEmbeddedPointers demands no more than the handler: values that a handler accepts are
+// valid by it.
 func TestDocumentOfAlternativesAndEmbeddedPointers(t *testing.T) {
 	mux := http.NewServeMux()
 	api := route.NewAPI(mux, route.Info{Title: "t"})

@@ -23,7 +23,7 @@ import (
 
 var quiet = route.Logger(slog.New(slog.DiscardHandler))
 
-// pointers sends a body and returns the pointers, or sources, of what is wrong with it, with their rules.
+// pointers sends a body and returns the pointers, or sources, of its violations, with their rules.
 func pointers[Req any](t *testing.T, contentType, target, body string) string {
 	t.Helper()
 	h := route.New(func(*route.Ctx, Req) (struct{}, error) { return struct{}{}, nil })
@@ -183,7 +183,7 @@ func TestStatusesThatAreNone(t *testing.T) {
 	serve(t, "GET /", func(c *route.Ctx, _ struct{}) (int, error) { c.SetStatus(205); return 1, nil })("GET", "/", "", "").want(t, 205)
 }
 
-// exchangeRaw sends text on a connection of its own and returns what comes back first.
+// exchangeRaw sends text on a new connection and returns the first response.
 func exchangeRaw(t *testing.T, address, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -204,7 +204,7 @@ func exchangeRaw(t *testing.T, address, text string) string {
 	return strings.TrimSpace(line)
 }
 
-// What is too large by its own account is refused without waiting for any of it.
+// A body with too large a Content-Length is refused without waiting for any of it.
 func TestLargeBodiesAreRefusedBeforeTheyCome(t *testing.T) {
 	server := httptest.NewServer(route.New(func(_ *route.Ctx, req struct {
 		A string `json:"a" form:"a"`
@@ -335,7 +335,7 @@ func TestHeadsOfPartsAreBounded(t *testing.T) {
 	}
 }
 
-// What is wrong with a body does not make a larger response of it.
+// Errors in a body do not lead to a larger response.
 func TestViolationsAreBounded(t *testing.T) {
 	type lists struct {
 		A []int          `json:"a" validate:"dive,min=1"`
@@ -427,7 +427,7 @@ func TestRefuseUnknownInside(t *testing.T) {
 	send("PUT", "/", jsonType, `{"map":{"a":{"x":1}},"array":[{"x":1}],"any":{"y":1},"raw":{"y":1}}`).want(t, 200)
 }
 
-// What fmt.Errorf wraps a problem of Errorf wraps, be it one or several.
+// A problem of Errorf wraps the errors that fmt.Errorf would, one or several.
 func TestErrorfKeepsItsCauses(t *testing.T) {
 	one, other := errors.New("one"), errors.New("other")
 	if p := route.Errorf(409, "%w", one); !errors.Is(p, one) || p.Detail != "one" {

@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
 
-// Mux is where handlers are registered: http.ServeMux, chi's Router, an [API]. Patterns are those of
+// Mux is a router that handlers are registered with: http.ServeMux, chi's Router, an [API]. Patterns are those of
 // http.ServeMux, such as "POST /users/{id}".
 type Mux interface {
 	Handle(pattern string, handler http.Handler)
@@ -35,9 +35,9 @@ func Handle[Req, Resp any](mux Mux, pattern string, fn func(c *Ctx, req Req) (Re
 	return e
 }
 
-// New makes a handler of fn for routers with a registration of their own. Fields from the path are read by
-// http.Request.PathValue, which chi sets too; for other routers there is [Endpoint.ServePath]. It
-// panics when the types cannot be bound, with the field and the reason.
+// New makes a handler of fn for routers with another way of registration. Fields from the path are
+// read by http.Request.PathValue, which chi sets too; for other routers there is
+// [Endpoint.ServePath]. It panics when the types cannot be bound, with the field and the reason.
 func New[Req, Resp any](fn func(c *Ctx, req Req) (Resp, error), opts ...Option) *Endpoint {
 	return newEndpoint(fn, "", "", opts)
 }
@@ -59,20 +59,20 @@ type Endpoint struct {
 	check   *check.Plan
 	decode  *jsonplan.Plan
 	encode  *jsonplan.Plan
-	answer  func(*exchange) // for responses that are not one value; nil for those that are
+	answer  func(*exchange) // for streams, files and events; nil for values
 	hasPath bool
 	hasHead bool // fields from headers or cookies
 	hasBody bool
 	created bool // a POST is answered by 201, in handlers for any method
 
-	takesJSON, takesForm, takesMultipart bool // what the body may be
+	takesJSON, takesForm, takesMultipart bool // kinds of body
 	hasFiles                             bool // fields for files
 	needsBody                            bool // a request without a body is never valid
 
 	statusOf func(*exchange) int // for response types that know their status
 }
 
-// name is what logs and panics call the handler.
+// name is the handler's name in logs and panics.
 func (e *Endpoint) name() string {
 	if e.pattern == "" {
 		return "handler of " + e.reqType.String()

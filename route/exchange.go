@@ -74,7 +74,7 @@ func (x *exchange) release(reuse bool) {
 	e := x.ep
 	e.clear(x)
 	if x.form != nil {
-		_ = x.form.RemoveAll() // what cannot be removed now is the system's to clean up
+		_ = x.form.RemoveAll() // the system cleans up files that cannot be removed now
 	}
 	x.w, x.r, x.ctx, x.wrote, x.named, x.form = nil, nil, nil, false, false, nil
 	if len(x.bad) > 0 || len(x.found) > 0 {

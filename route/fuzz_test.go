@@ -23,7 +23,7 @@ type fuzzed struct {
 	D bool     `json:"d" form:"d"`
 }
 
-// bound is what a handler was given, and the status it was answered with.
+// bound is the value that a handler got, and the status of the response.
 func bound(contentType, body string) (fuzzed, int) {
 	var got fuzzed
 	h := route.New(func(_ *route.Ctx, req fuzzed) (struct{}, error) { got = req; return struct{}{}, nil }, route.MaxFields(100))
@@ -34,7 +34,7 @@ func bound(contentType, body string) (fuzzed, int) {
 	return got, w.Code
 }
 
-// fromValues is what the form must give, by net/url and strconv; false where it must be refused.
+// fromValues is the value of the form by net/url and strconv; false if it must be refused.
 func fromValues(v url.Values) (want fuzzed, ok bool) {
 	want.A, want.C = v.Get("a"), v["c"]
 	if s := strings.TrimSpace(v.Get("b")); s != "" {

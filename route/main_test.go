@@ -13,14 +13,14 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// answer is what a client got.
+// answer is a client's response.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// serve starts a server with one handler and returns what sends a request to it.
+// serve starts a server with one handler and returns a function that sends a request to it.
 func serve[Req, Resp any](t *testing.T, pattern string, fn func(*route.Ctx, Req) (Resp, error), opts ...route.Option) func(method, target, contentType, body string, header ...string) answer {
 	t.Helper()
 	mux := http.NewServeMux()

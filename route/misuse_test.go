@@ -22,7 +22,7 @@ func request(h http.Handler, method, target, contentType, body string) *httptest
 	return w
 }
 
-// caught returns what f panics with.
+// caught returns the panic value of f.
 func caught(f func()) (message string) {
 	defer func() { message = fmt.Sprint(recover()) }()
 	f()
@@ -104,7 +104,7 @@ func TestACtxIsNoContext(t *testing.T) {
 	}
 }
 
-// What a handler keeps of its request does not change when other requests use the memory.
+// Values that a handler keeps do not change when other requests use the memory.
 func TestRequestsDoNotShareMemory(t *testing.T) {
 	type body struct {
 		Name  string   `json:"name" form:"name"`
@@ -233,7 +233,7 @@ func TestFilesAfterTheHandlerAreCaught(t *testing.T) {
 	}
 }
 
-// Nothing is sent to another client by what is left of a stream of events.
+// An ended stream of events sends nothing to another client.
 func TestSendingAfterTheEndIsCaught(t *testing.T) {
 	var kept func(route.Event) error
 	h := route.New(func(*route.Ctx, struct{}) (route.Events, error) {
@@ -245,7 +245,7 @@ func TestSendingAfterTheEndIsCaught(t *testing.T) {
 	}
 }
 
-// Without pooling everything is the same, but for what it costs.
+// Without pooling everything is the same except the cost.
 func TestUnpooled(t *testing.T) {
 	h := route.New(func(c *route.Ctx, req createUser) (string, error) { return req.Name + c.Route(), nil }, route.Unpooled())
 	for _, name := range []string{"Ada", "Eve"} {

@@ -95,7 +95,7 @@ func (s *fileStream) upload() (*Upload, error) {
 	return &Upload{Field: part.FormName(), Name: part.FileName(), ContentType: part.Header.Get("Content-Type"), Reader: uploadReader{part}}, nil
 }
 
-// partProblem is what a client is told when the next part of its form could not be read.
+// partProblem is the answer to a client when the next part of its form could not be read.
 func partProblem(err error) *Problem {
 	if _, ok := errors.AsType[textproto.ProtocolError](err); ok {
 		return &Problem{Status: http.StatusBadRequest, Detail: "a part of the form has a malformed header", Err: err}
@@ -222,11 +222,11 @@ func (f *formParts) nextFile() (*multipart.Part, *Problem) {
 	}
 }
 
-// keptFiles is a multipart form of the files alone that fields are for, under a boundary of its own: what
-// multipart.Reader.ReadForm, the only maker of a multipart.FileHeader that can be opened, reads. Reading it binds the values.
+// keptFiles is a multipart form of only the files that have a field, with a new boundary. multipart.Reader.ReadForm,
+// the only maker of a multipart.FileHeader that can be opened, reads it. Reading it binds the values.
 type keptFiles struct {
 	parts   *formParts
-	frame   bytes.Buffer      // what is between the files' contents, not read yet
+	frame   bytes.Buffer      // bytes between the files' contents, not read yet
 	writer  *multipart.Writer // to frame
 	part    *multipart.Part   // being read; nil before the first
 	end     bool
@@ -292,7 +292,7 @@ func (x *exchange) bindValues(values map[string][]string) *Problem {
 	return nil
 }
 
-// noFile reports whether a part is what browsers send for a file that was not chosen: its name is empty.
+// noFile reports whether a part has an empty file name: browsers send that for a file that was not chosen.
 func noFile(part *multipart.Part) bool {
 	_, params, _ := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 	name, ok := params["filename"]

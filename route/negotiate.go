@@ -17,8 +17,7 @@ type Codec struct {
 	// this type.
 	Marshal func(dst []byte, v any) ([]byte, error)
 	// Unmarshal reads data into v, a pointer to a value of the request type. Nothing in it may refer to data
-	// afterwards. What it sets of fields that come from elsewhere than the body does not count. When it is nil, requests
-	// are not of this type.
+	// afterwards. Fields with another source than the body are ignored. nil means that requests are not of this type.
 	Unmarshal func(data []byte, v any) error
 }
 
@@ -60,7 +59,7 @@ func (x *exchange) codec() *codec {
 	return &x.ep.codecs[i]
 }
 
-// acceptable reports whether the client takes what the response can be.
+// acceptable reports whether the client accepts a media type of the response.
 func (x *exchange) acceptable() bool {
 	accept := x.r.Header["Accept"]
 	if len(accept) == 0 || len(accept) == 1 && (accept[0] == "*/*" || accept[0] == typeJSON) {
@@ -107,7 +106,7 @@ func quality(accept []string, mediaType string) float64 {
 			if err != nil {
 				continue
 			}
-			if pattern == "*" { // what some old clients say
+			if pattern == "*" { // sent by some old clients
 				pattern = "*/*"
 			}
 			level := slices.Index([]string{"*/*", kind + "/*", mediaType}, pattern)

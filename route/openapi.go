@@ -85,7 +85,7 @@ var openMethods = []string{
 // openPath writes the path of a pattern as OpenAPI does.
 func openPath(pattern string) string {
 	if i := strings.IndexByte(pattern, '/'); i > 0 {
-		pattern = pattern[i:] // what is in front is a host
+		pattern = pattern[i:] // a host is in front
 	}
 	return strings.ReplaceAll(strings.ReplaceAll(pattern, "{$}", ""), "...}", "}")
 }
@@ -131,7 +131,7 @@ func (e *Endpoint) describe(schemas *schema.Set) object {
 
 var wildcard = regexp.MustCompile(`\{([^{}$.]+)(\.\.\.)?\}`)
 
-// describeParameters makes what comes from elsewhere than the body.
+// describeParameters describes the fields that do not come from the body.
 func (e *Endpoint) describeParameters(schemas *schema.Set) (parameters []object) {
 	declared := map[string]bool{}
 	if e.bind != nil {

@@ -71,7 +71,7 @@ type everySourceButPath struct {
 	Cookie string        `cookie:"c"`
 }
 
-// at returns what is at a path of keys in the document.
+// at returns the value at a path of keys in the document.
 func at(t *testing.T, doc any, keys ...string) any {
 	t.Helper()
 	for _, k := range keys {
@@ -112,7 +112,7 @@ func TestOpenAPI(t *testing.T) {
 	want(`{"contentEncoding":"base64","format":"byte","type":["string","null"]}`, property("Raw")...)
 	want(`{"additionalProperties":{"type":"string"},"type":["object","null"]}`, property("labels")...)
 	want(`{"format":"int64","type":"integer"}`, property("wait")...)
-	// Requests need what has no valid zero value, and null leaves the rest as it is.
+	// Requests need fields without a valid zero value, and null leaves other fields unchanged.
 	plantBody := []string{"paths", "/forests/{forest}/trees", "post", "requestBody", "content", "application/json", "schema"}
 	want(`["name","tags"]`, append(plantBody, "required")...)
 	body := func(name string) []string { return append(plantBody, "properties", name) }

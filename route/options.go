@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// DefaultMaxBody is the default of MaxBody: far more than people type, and what a thousand
-	// requests at once may hold in memory.
+	// DefaultMaxBody is the default of MaxBody: far more than people type, and small enough for a
+	// thousand requests at once.
 	DefaultMaxBody = 1 << 20
 	// DefaultMaxUpload is the default of MaxUpload.
 	DefaultMaxUpload = 32 << 20
@@ -22,7 +22,8 @@ const (
 	// DefaultMaxFiles is the default of MaxFiles.
 	DefaultMaxFiles = 20
 
-	// uploadMemory is what a form with files may hold in memory; the rest goes to temporary files.
+	// uploadMemory is the most that a form with files holds in memory; the rest goes to temporary
+	// files.
 	uploadMemory = 1 << 20
 	// maxKeptBuffer bounds the buffers that go back to the pool: one large body must not hold its memory
 	// for ever.
@@ -32,7 +33,7 @@ const (
 // Option sets something of a handler. The zero set of options is a good one.
 type Option func(*settings)
 
-// settings are what options set.
+// settings are the values of options.
 type settings struct {
 	status        int
 	maxBody       int64
@@ -52,7 +53,7 @@ type settings struct {
 	doc           doc
 }
 
-// doc is what OpenAPI says of an operation beyond its types.
+// doc is the OpenAPI description of an operation beyond its types.
 type doc struct {
 	summary, description, id string
 	tags, produces           []string
@@ -75,7 +76,8 @@ func newSettings(opts []Option) settings {
 // Status sets the status of responses.
 func Status(code int) Option { return func(s *settings) { s.status = code } }
 
-// MaxBody bounds a body in bytes, and in a multipart form with files what is not a file: beyond it the answer is
+// MaxBody bounds a body in bytes, and in a multipart form with files the parts that are not files: beyond it the answer
+// is
 // 413. 0 or less leaves the default, DefaultMaxBody.
 func MaxBody(n int64) Option { return func(s *settings) { s.maxBody = positive(n, DefaultMaxBody) } }
 
@@ -116,16 +118,15 @@ func RefuseUnknown() Option { return func(s *settings) { s.refuseUnknown = true 
 // status 415: a page of another site can have a browser send one, with the user's cookies and without asking first.
 func AssumeJSON() Option { return func(s *settings) { s.assumeJSON = true } }
 
-// Unpooled gives every request memory of its own. It costs what pooling saves, and is there to compare
-// with and to rule out pooling as the cause of something.
+// Unpooled gives every request new memory. Use it for comparison, and to rule out pooling as the cause of a problem.
 func Unpooled() Option { return func(s *settings) { s.unpooled = true } }
 
-// ETag gives responses to GET with status 200 an entity tag, a hash of the body, and answers 304 when
-// the client has that already. A handler that sets the header ETag itself decides what it is.
+// ETag gives responses to GET with status 200 an entity tag, a hash of the body, and answers 304 when the client has
+// that already. A handler may set the header ETag itself.
 func ETag() Option { return func(s *settings) { s.etag = true } }
 
-// Rule adds a rule for validate and binding tags, or replaces one. It is given the value of the field and
-// what follows = in the tag, and must be safe for use by many goroutines.
+// Rule adds a rule for validate and binding tags, or replaces one. It gets the value of the field and the text after =
+// in the tag, and must be safe for use by many goroutines.
 func Rule(name string, ok func(value any, param string) bool) Option {
 	return func(s *settings) { s.rules[name] = ok }
 }
@@ -182,8 +183,8 @@ func Produces(mediaTypes ...string) Option {
 	return func(s *settings) { s.doc.produces = append(s.doc.produces, mediaTypes...) }
 }
 
-// Security names in OpenAPI the schemes of [Info] that a request has to satisfy, all of them; given more than once, those of one time
-// suffice, and without a name nothing does too. Checking requests is for middleware.
+// Security names in OpenAPI the schemes of [Info] that a request has to satisfy, all of them; given more than once, the
+// schemes of one call suffice, and a call without names makes them optional. Middleware has to check requests.
 func Security(schemes ...string) Option {
 	return func(s *settings) {
 		all := map[string][]string{}

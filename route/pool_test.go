@@ -25,7 +25,8 @@ type told struct {
 	Sub  *told             `json:"sub,omitempty"`
 }
 
-// Requests of every kind, those that fail included, take turns with the same exchanges, and each gets its own.
+// Requests of every kind, also failing ones, use the same exchanges one after the other, and each sees only its own
+// data.
 func TestEveryRequestGetsItsOwn(t *testing.T) {
 	mux := http.NewServeMux()
 	route.Handle(mux, "POST /{id}", func(c *route.Ctx, req told) (told, error) {
@@ -63,7 +64,7 @@ func TestEveryRequestGetsItsOwn(t *testing.T) {
 	wg.Wait()
 }
 
-// oneRequest sends a request of a kind and looks at what comes back.
+// oneRequest sends a request of a kind and checks the response.
 func oneRequest(ctx context.Context, server *httptest.Server, kind int, id string) error {
 	json := func(text string) string {
 		return fmt.Sprintf(`{"text":%q,"list":["a%s"],"map":{"k":%q},"sub":{"text":"s%s"}}`, text, id, id, id)

@@ -21,11 +21,11 @@ import (
 type Problem struct {
 	// Type is a URI that names the kind of problem; "" is about:blank, for which the status says it all.
 	Type string `json:"type,omitempty"`
-	// Title says what kind of problem it is. The default is the text of the status.
+	// Title is the kind of the problem. The default is the text of the status.
 	Title string `json:"title,omitempty"`
 	// Status is the HTTP status. The default is 500.
 	Status int `json:"status"`
-	// Detail says what is wrong in this case.
+	// Detail explains this occurrence.
 	Detail string `json:"detail,omitempty"`
 	// Instance is a URI of this occurrence.
 	Instance string `json:"instance,omitempty"`
@@ -45,7 +45,7 @@ type FieldError struct {
 	Name string `json:"name,omitempty"`
 	// Rule is the rule of the validate tag that failed, "" for a value of the wrong type.
 	Rule string `json:"rule,omitempty"`
-	// Detail says what the value must be.
+	// Detail says how the value must be.
 	Detail string `json:"detail"`
 }
 

@@ -246,7 +246,7 @@ func TestLimits(t *testing.T) {
 	}
 	large := route.New(func(_ *route.Ctx, req body) (int, error) { return len(req.Name), nil }, route.MaxBody(1<<50))
 	claim := httptest.NewRequest("POST", "/", strings.NewReader(`{"name":"`+strings.Repeat("x", 1<<20)+`"}`))
-	claim.ContentLength = 1 << 49 // nobody has the memory for that
+	claim.ContentLength = 1 << 49 // no machine has the memory for that
 	claim.Header.Set("Content-Type", jsonType)
 	w := httptest.NewRecorder()
 	if large.ServeHTTP(w, claim); w.Body.String() != "1048576" {
@@ -265,7 +265,7 @@ type failingReader struct{}
 
 func (failingReader) Read([]byte) (int, error) { return 0, errors.New("broken") }
 
-// impossible are registrations that panic, and what the panic is about.
+// impossible are registrations that panic, and texts of the panics.
 var impossible = map[string]struct {
 	make func()
 	says string

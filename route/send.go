@@ -14,12 +14,12 @@ import (
 	"github.com/headpond/headpond/route/internal/bind"
 )
 
-// FilesOf returns files for [Call] to send, or for the test of a handler. They are read once, in order, and the
-// caller closes what has to be closed.
+// FilesOf returns files for [Call] to send, or for the test of a handler. They are read once, in order, and the caller
+// closes them.
 func FilesOf(files ...*Upload) Files { return Files{list: files} }
 
 // FileOf returns a file for a field with a file tag, for [Call] to send or for the test of a handler. content is
-// copied. Its media type is that of the name's extension. Files too large to hold in memory are sent by [FilesOf].
+// copied. Its media type is that of the name's extension. Use [FilesOf] for files too large for memory.
 func FileOf(name string, content []byte) (*multipart.FileHeader, error) {
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -40,7 +40,7 @@ func FileOf(name string, content []byte) (*multipart.FileHeader, error) {
 	return read.File["file"][0], nil
 }
 
-// partHeader is what is in front of a file in a form.
+// partHeader is the header of a file in a form.
 func partHeader(field, name, contentType string) textproto.MIMEHeader {
 	if contentType == "" {
 		contentType = mime.TypeByExtension(path.Ext(name))
@@ -54,7 +54,8 @@ func partHeader(field, name, contentType string) textproto.MIMEHeader {
 	}
 }
 
-// formBody is a multipart form that is being made: what is in front of files, and files, in turn.
+// formBody is a multipart form under construction: alternately the bytes in front of a file, and
+// the file.
 type formBody struct {
 	head   bytes.Buffer
 	writer *multipart.Writer
@@ -164,7 +165,7 @@ func (b *formBody) file(header textproto.MIMEHeader, content io.Reader, size int
 	return nil
 }
 
-// flush makes a part of what has been written.
+// flush makes a part of the written bytes.
 func (b *formBody) flush() {
 	if b.size >= 0 {
 		b.size += int64(b.head.Len())
@@ -173,7 +174,7 @@ func (b *formBody) flush() {
 	b.head.Reset()
 }
 
-// reader returns what http.Client reads and closes.
+// reader returns the reader that http.Client reads and closes.
 func (b *formBody) reader() io.ReadCloser {
 	return struct {
 		io.Reader

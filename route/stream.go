@@ -21,8 +21,8 @@ type Stream struct {
 	ContentType string
 	// Body is read to its end, and closed when it is an io.Closer.
 	Body io.Reader
-	// Write is called instead of reading Body. What it writes reaches the client when net/http's buffer
-	// is full or Write returns; w is an http.Flusher where the server's is.
+	// Write is called instead of reading Body. Its output reaches the client when net/http's buffer is full or Write
+	// returns; w is an http.Flusher where the server's is.
 	Write func(w io.Writer) error
 	// Size is the length in bytes, when it is known: then it is sent as Content-Length. 0 means unknown.
 	Size int64
@@ -60,8 +60,8 @@ func (x *exchange) stream(s *Stream) {
 	x.ended(err)
 }
 
-// ended ends a response that has begun: after an error the connection is closed, for the client must
-// not take what it has for the whole.
+// ended ends a response that has begun: after an error the connection is closed, because the client must not take a
+// part for the whole.
 func (x *exchange) ended(err error) {
 	if err == nil {
 		return
@@ -99,7 +99,8 @@ type File struct {
 	// FS and Name are the file. A file that does not exist is answered by 404.
 	FS   fs.FS
 	Name string
-	// Content is the file instead, closed when it is an io.Closer; then Name only tells its type.
+	// Content is the file instead, closed when it is an io.Closer; then Name only determines its
+	// type.
 	Content io.ReadSeeker
 	// ModTime is when Content was changed, for conditional requests; the zero time is unknown.
 	ModTime time.Time

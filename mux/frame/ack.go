@@ -2,7 +2,7 @@ package frame
 
 import "encoding/binary"
 
-// Ack says how much was received, where no other frame's header is on its way to say so.
+// Ack acknowledges received frames when there is no other frame whose header could.
 type Ack struct {
 	Last uint64 // number of the last sequenced frame received
 }

@@ -89,7 +89,7 @@ func reencodeChannel(h frame.Header, body []byte) (out []byte, err error) {
 	return out, err
 }
 
-// FuzzFrame: whatever is accepted encodes to the very bytes it came from.
+// FuzzFrame: every accepted frame encodes to the bytes it was decoded from.
 func FuzzFrame(f *testing.F) {
 	for _, v := range vectors(f) {
 		f.Add(v.wire)

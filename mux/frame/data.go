@@ -2,8 +2,8 @@ package frame
 
 import "encoding/binary"
 
-// DataCost is what a Data frame takes of the credit besides its length: what a
-// queued frame costs its receiver. Empty frames with FlagFin or FlagAbort are free.
+// DataCost is the credit that a Data frame takes besides its length: the receiver's overhead for a
+// queued frame. Empty frames with FlagFin or FlagAbort are free.
 const DataCost = 64
 
 // sizePrefix is the size of the message's size at the start of a FlagSized body.
@@ -35,7 +35,7 @@ func (h Header) checkData() error {
 	return errFlags
 }
 
-// Cost is what the frame takes of its channel's and the session's credit.
+// Cost is the credit that the frame takes of its channel and of the session.
 func (h Header) Cost() uint64 {
 	if h.Length == 0 && h.Flags&(FlagFin|FlagAbort) != 0 {
 		return 0

@@ -1,5 +1,5 @@
-// Package frame is the wire format of Headpond's multiplexed messaging, and
-// nothing else: it turns frames into bytes and back.
+// Package frame is the wire format of Headpond's multiplexed messaging: it turns frames into bytes
+// and back.
 //
 //	dst = frame.Ping{Opaque: 7}.Append(dst)       // header and body
 //
@@ -15,14 +15,13 @@
 //	| type  | flags | zero          | length        | channel       | ack           |
 //	+-------+-------+---------------+---------------+---------------+---------------+
 //
-// Integers are big-endian. [ParseHeader] refuses what the format does not
-// allow (an unknown type or flag, a length out of the type's bounds, a channel
-// where there must be none), so that a reader decides how many bytes to expect
-// only from numbers it has checked. Decoding then re-encoding yields the same
-// bytes: there is one encoding of everything.
+// Integers are big-endian. [ParseHeader] refuses violations of the format (an unknown type or flag,
+// a length out of the type's bounds, a channel where there must be none), so that a reader decides
+// how many bytes to expect only from numbers it has checked. Decoding then re-encoding yields the
+// same bytes: there is one encoding of everything.
 //
 // Nothing here allocates. Byte slices in decoded frames point into the body
 // they were decoded from and are valid as long as it is.
 //
-// The protocol these frames make up is written down in docs/mux-protocol.md.
+// docs/mux-protocol.md specifies the protocol.
 package frame

@@ -22,7 +22,7 @@ const (
 	MinMaxFrame = MaxControl
 )
 
-// Type says what a frame is.
+// Type is the type of a frame.
 type Type uint8
 
 // The frame types.
@@ -45,8 +45,8 @@ const (
 	TypeOpens   Type = 0x16
 )
 
-// Sequenced tells whether frames of the type have a number in their direction
-// of a session that can be resumed, are acknowledged, and sent again when lost.
+// Sequenced reports whether frames of the type are numbered in each direction of a resumable
+// session, acknowledged, and sent again when lost.
 func (t Type) Sequenced() bool { return t >= TypeGoAway }
 
 // Flags are bits whose meaning depends on the type; only Data has any.
@@ -54,7 +54,7 @@ type Flags uint8
 
 // The flags of Data frames.
 const (
-	// FlagMore: the message goes on in the channel's next Data frame.
+	// FlagMore: the message continues in the channel's next Data frame.
 	FlagMore Flags = 1 << iota
 	// FlagSized: the body starts with the whole message's size, four bytes.
 	// Set on the first of several frames of a message, nowhere else.
@@ -114,7 +114,7 @@ const (
 	onChannel
 )
 
-// rule is what ParseHeader checks for a type.
+// rule has the checks of ParseHeader for a type.
 type rule struct {
 	min, max uint32
 	scope    scope

@@ -29,9 +29,9 @@ const (
 	MaxHelloToken = 512
 )
 
-// Hello is each side's first frame: who it is, what it can do and how much it
-// is willing to receive. The server's answers the client's: it holds the one
-// version and the features chosen, and the session's identity.
+// Hello is each side's first frame: its name, its features and how much it is willing to receive.
+// The server's answers the client's: it holds the chosen version and features, and the session's
+// identity.
 type Hello struct {
 	MinVersion, MaxVersion uint8
 	Required, Offered      Features // Required is a subset of Offered

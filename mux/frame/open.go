@@ -8,7 +8,7 @@ const (
 	MaxOpenName = 512
 )
 
-// Kind is what a channel carries.
+// Kind is the kind of data that a channel carries.
 type Kind uint8
 
 // The kinds of channel.

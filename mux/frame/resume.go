@@ -9,8 +9,7 @@ const (
 	ProofSize = 32
 )
 
-// Resume is a client's first frame on a connection that goes on with a session:
-// it stands where Hello stands otherwise.
+// Resume is a client's first frame on a connection that continues a session, in place of Hello.
 type Resume struct {
 	Version  uint8
 	Epoch    uint32   // higher than any before in this session

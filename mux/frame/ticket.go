@@ -4,8 +4,8 @@ import "encoding/binary"
 
 const ticketSize = 20
 
-// Ticket is what a client needs to resume the session later: the last frame of
-// a server's handshake in which both chose FeatureResume.
+// Ticket holds the data that a client needs to resume the session later: the last frame of a
+// server's handshake in which both chose FeatureResume.
 type Ticket struct {
 	Token  [16]byte // random, a secret of this session
 	Window uint32   // milliseconds for which the server keeps a session without a connection

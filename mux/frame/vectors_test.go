@@ -15,9 +15,9 @@ type vector struct {
 	wire    []byte
 }
 
-// vectors reads testdata/vectors.txt: "name: hex", a name that starts with
-// "bad" for bytes to be refused, spaces in the hex for people, a line that starts
-// with a space goes on with the one before.
+// vectors reads testdata/vectors.txt: "name: hex", a name that starts with "bad" for bytes to be
+// refused, spaces in the hex for readability, a line that starts with a space continues the one
+// before.
 func vectors(t testing.TB) []vector {
 	t.Helper()
 	src, err := os.ReadFile("testdata/vectors.txt")

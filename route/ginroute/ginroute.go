@@ -1,5 +1,5 @@
-// Package ginroute registers handlers of package route with gin. It is a module of its own, so that
-// programs that use route without gin do not depend on it.
+// Package ginroute registers handlers of package route with gin. It is a separate module, so that
+// programs that use route without gin do not depend on gin.
 //
 //	package main
 //
@@ -24,10 +24,10 @@
 //		log.Fatal(router.Run("127.0.0.1:8080"))
 //	}
 //
-// Patterns are written as those of http.ServeMux, and match as gin's do: a path that ends with a slash is that path only,
-// and GET is not HEAD. gin's groups put their path in front, and gin's middleware runs as
-// it does for gin's own handlers. What middleware has found out reaches a handler by the context of the
-// request (c.Request = c.Request.WithContext(…)), not by gin's context, which gin pools.
+// Patterns are written as for http.ServeMux, and match as gin's do: a path that ends with a slash is only that path,
+// and GET is not HEAD. gin's groups put their path in front, and gin's middleware runs as for gin's own handlers.
+// Middleware passes values to a handler by the context of the request (c.Request = c.Request.WithContext(…)), not by
+// gin's context, which gin pools.
 package ginroute
 
 import (
@@ -58,7 +58,7 @@ func (m mux) Handle(pattern string, handler http.Handler) {
 	m.router.Handle(method, ginPath(path), wrap(handler))
 }
 
-// wrap returns what gin calls.
+// wrap returns the handler for gin.
 func wrap(handler http.Handler) gin.HandlerFunc {
 	e, ok := handler.(*route.Endpoint)
 	if !ok {

@@ -83,7 +83,7 @@ func TestPatternsGinDoesNotHave(t *testing.T) {
 	}
 }
 
-// What a client sends in a segment stays as it is.
+// A segment reaches the handler as the client sent it.
 func TestSlashesInSegments(t *testing.T) {
 	router := newRouter()
 	router.UseRawPath = true

@@ -20,7 +20,7 @@ import (
 // Source is the part of a request that a field comes from.
 type Source string
 
-// The sources. Body fields come from JSON or a form, as the request says.
+// The sources. Body fields come from JSON or a form, by the request's media type.
 const (
 	Path   Source = "path"
 	Query  Source = "query"
@@ -31,10 +31,10 @@ const (
 	Stream Source = "stream" // the field is the stream of files itself
 )
 
-// tags are the sources that have a tag of their own, in the order of binding.
+// tags are the sources with their own tag, in the order of binding.
 var tags = []Source{Path, Query, Header, Cookie, File}
 
-// maxFields bounds the fields of one source: what the set of those seen holds.
+// maxFields bounds the fields of one source: the capacity of the set of seen fields.
 const maxFields = 256
 
 // Field is a field of a request and where it comes from.
@@ -338,8 +338,8 @@ func (p *Plan) Defaults(base unsafe.Pointer) {
 	}
 }
 
-// apply sets a field to a text. What is not text may have spaces around it, and is left alone by an empty
-// one, so that forms, which send every field, can leave it out.
+// apply sets a field to a text. A field of another type may have spaces around its text, and an empty text does not
+// change it, because forms send every field.
 func (f *Field) apply(base unsafe.Pointer, text string, bad []Failure) []Failure {
 	if !f.keeps {
 		if text = strings.TrimSpace(text); text == "" {

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// setter sets *p to what a text says. Its errors continue a sentence: "must be …".
+// setter parses a text into *p. Its errors continue a sentence: "must be …".
 type setter func(p unsafe.Pointer, text string) error
 
 var (
@@ -142,7 +142,7 @@ func numberError(err error, want string, bits int) error {
 	return errors.New("must be " + want)
 }
 
-// appender returns what appends one element to a slice.
+// appender returns a function that appends one element to a slice.
 func appender(t reflect.Type, elem setter) setter {
 	size := t.Elem().Size()
 	return func(p unsafe.Pointer, text string) error {

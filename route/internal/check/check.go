@@ -24,24 +24,24 @@ import (
 
 // Violation is a field that breaks a rule.
 type Violation struct {
-	In      string // what Namer says of the outermost field
+	In      string // the outermost field's source, by Namer
 	Pointer string // the field, as a JSON pointer from the value that was checked
 	Rule    string
 	Param   string
 	Detail  string // for people
 }
 
-// MaxViolations bounds what is found in one value, for a body of a megabyte may hold half a million elements: Check
-// stops there, and people have enough to do.
+// MaxViolations bounds the violations found in one value, because a body of a megabyte may hold half a million
+// elements: Check stops there.
 const MaxViolations = 100
 
-// Rule is a rule of the caller's: it is given the field's value, and what follows = in the tag.
+// Rule is a rule of the caller: it gets the field's value and the text after = in the tag.
 type Rule func(value any, param string) bool
 
 // Plan checks values of one type.
 type Plan struct{ root node }
 
-// Namer names a field in pointers, and says where it comes from.
+// Namer returns a field's name for pointers, and its source.
 type Namer func(reflect.StructField) (in, name string)
 
 // Compile makes the plan of t; of a slice or a map the elements are checked. The error names the field whose tag cannot be applied to its type, or is
@@ -71,7 +71,7 @@ func (p *Plan) Check(ptr unsafe.Pointer, found []Violation) []Violation {
 	return p.root.check(ptr, ptr, found)
 }
 
-// node checks a value: its rules in order, then what is in it.
+// node checks a value: its rules in order, then its contents.
 type node struct {
 	typ      reflect.Type // without the pointers
 	pointers int          // to follow to get to the value
@@ -157,7 +157,7 @@ func prefix(found []Violation, name string) {
 	}
 }
 
-// elements checks what a slice, array or map holds.
+// elements checks the elements of a slice, array or map.
 func (n *node) elements(p, parent unsafe.Pointer, found []Violation) []Violation {
 	v := reflect.NewAt(n.typ, p).Elem()
 	if n.typ.Kind() == reflect.Map {
@@ -270,7 +270,7 @@ func (c *compiler) dive(n *node, t reflect.Type, tag string, parent reflect.Type
 	return c.value(n.dive, t.Elem(), tag, parent)
 }
 
-// CutKeys cuts the rules for the keys of a map, between keys and endkeys, from what stands behind dive in a tag.
+// CutKeys cuts the rules for the keys of a map, between keys and endkeys, from the text behind dive in a tag.
 func CutKeys(tag string) (keys, rest string, ok bool) {
 	if tag, ok = strings.CutPrefix(tag, "keys,"); !ok {
 		return "", tag, false
@@ -380,7 +380,7 @@ func Ignored(sf reflect.StructField) bool {
 
 // Tag returns the rules in the tags of a field, "" when it has none.
 func Tag(sf reflect.StructField) string {
-	tag, _ := tagOf(sf) // Compile has refused what is wrong
+	tag, _ := tagOf(sf) // Compile has refused invalid tags
 	if tag == "-" {
 		return ""
 	}

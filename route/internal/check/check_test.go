@@ -36,7 +36,7 @@ type pair struct {
 	B string `validate:"eqfield=A"`
 }
 
-// rules are values that a tag takes, and those it does not, with what is said of the latter.
+// rules are values that a tag accepts, and values that it rejects, with the error of the latter.
 var rules = []struct {
 	tag       string
 	good, bad []any

@@ -2,12 +2,12 @@ package check
 
 import "reflect"
 
-// violation tells that a rule failed, in words.
+// violation describes the failure of a rule.
 func (n *node) violation(s *step) Violation {
 	return Violation{Rule: s.name, Param: s.param, Detail: n.detail(s)}
 }
 
-// formatNames are what texts should have been.
+// formatNames are the names of text formats.
 var formatNames = map[string]string{
 	"email": "an e-mail address", "url": "a URL", "uri": "a URI", "http_url": "an http or https URL",
 	"uuid": "a UUID", "uuid3": "a UUID of version 3", "uuid4": "a UUID of version 4", "uuid5": "a UUID of version 5",

@@ -42,7 +42,7 @@ func (c *compiler) step(word string, t, parent reflect.Type, pointer bool) (step
 	}}, nil
 }
 
-// omitter returns what ends the checks of a field that is not set.
+// omitter returns a check that ends the checks of an unset field.
 func omitter(word string, t reflect.Type, pointer bool) func(unsafe.Pointer) bool {
 	never := func(unsafe.Pointer) bool { return false }
 	switch {
@@ -56,7 +56,7 @@ func omitter(word string, t reflect.Type, pointer bool) func(unsafe.Pointer) boo
 	return zero(t)
 }
 
-// zero returns what tells the zero value of t.
+// zero returns a function that recognizes the zero value of t.
 func zero(t reflect.Type) func(unsafe.Pointer) bool {
 	switch {
 	case t.Kind() == reflect.String:
@@ -134,8 +134,8 @@ func compare(t reflect.Type, param string, hasParam bool, ok func(int) bool) (fu
 	return func(p, _ unsafe.Pointer) bool { return ok(order(p)) }, nil
 }
 
-// orderer returns what compares a value with the number in param. NaN is below everything; neither JSON
-// nor the binders let one in.
+// orderer returns a function that compares a value with the number in param. NaN is below everything; neither JSON nor
+// the binders accept one.
 func orderer(t reflect.Type, param string) (func(unsafe.Pointer) int, error) {
 	bad := func(err error) error { return fmt.Errorf("%q is no bound for %v: %w", param, t, err) }
 	switch k := t.Kind(); k {
@@ -176,7 +176,7 @@ func orderer(t reflect.Type, param string) (func(unsafe.Pointer) int, error) {
 	return nil, fmt.Errorf("%v has no order and no length", t)
 }
 
-// characters counts the characters of s; of what begins as ASCII, eight at a time.
+// characters counts the characters of s; those of an ASCII prefix eight at a time.
 func characters(s string) int64 {
 	b, i := unsafe.Slice(unsafe.StringData(s), len(s)), 0
 	for i+8 <= len(b) && binary.LittleEndian.Uint64(b[i:])&0x8080808080808080 == 0 {
@@ -207,8 +207,8 @@ func equal(name string, t reflect.Type, param string) (func(p, _ unsafe.Pointer)
 
 var words = regexp.MustCompile(`'[^']*'|\S+`)
 
-// oneOf makes the rule that a value is one of a list, which is separated by spaces, with quotes around
-// what has some.
+// oneOf makes the rule that a value is one of a list, which is separated by spaces, with quotes around values that have
+// some.
 func oneOf(t reflect.Type, param string) (func(p, _ unsafe.Pointer) bool, error) {
 	list := words.FindAllString(param, -1)
 	for i, w := range list {
@@ -267,7 +267,8 @@ func unique(t reflect.Type, param string) (func(p, _ unsafe.Pointer) bool, error
 	}, nil
 }
 
-// holdsInterface reports whether values of t may hold what cannot be compared, which panics.
+// holdsInterface reports whether values of t may hold values that cannot be compared, which would
+// panic.
 func holdsInterface(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Interface:
@@ -284,7 +285,7 @@ func holdsInterface(t reflect.Type) bool {
 	return false
 }
 
-// add reports whether v, or what it points to, is new to the set.
+// add reports whether v, or the value it points to, is new to the set.
 func add(seen map[any]bool, v reflect.Value) bool {
 	var key any = struct{ null bool }{true}
 	if v.Kind() != reflect.Pointer {

@@ -183,7 +183,7 @@ func isURI(s string) bool {
 	return err == nil
 }
 
-// atext tells the bytes of an atom of RFC 5322.
+// atext has the bytes of an atom of RFC 5322.
 var atext = func() (ok [256]bool) {
 	for c := range 256 {
 		ok[c] = letter(byte(c)) || digit(byte(c)) || c >= utf8.RuneSelf || c > 0 && strings.IndexByte("!#$%&'*+-/=?^_`{|}~", byte(c)) >= 0
@@ -191,7 +191,7 @@ var atext = func() (ok [256]bool) {
 	return ok
 }()
 
-// email tells what validator takes for an address: an addr-spec of RFC 5322 without comments, whose
+// email recognizes addresses as validator does: an addr-spec of RFC 5322 without comments, whose
 // domain has at least two labels and ends with a letter.
 func email(s string) bool {
 	if s != "" && s[0] == '"' {

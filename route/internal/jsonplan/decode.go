@@ -13,8 +13,8 @@ import (
 	"unsafe"
 )
 
-// DefaultMaxDepth bounds the nesting of objects and arrays where a Decoder names no bound: deeper than
-// documents people write, far from what a stack holds.
+// DefaultMaxDepth bounds the nesting of objects and arrays for a Decoder without a bound: deeper than documents people
+// write, far below the limit of a stack.
 const DefaultMaxDepth = 64
 
 // Error says where and why a text is not JSON, or does not fit the type.
@@ -147,8 +147,8 @@ const (
 	highs = 0x8080808080808080
 )
 
-// raw consumes a string and returns it with its quotes, and whether it has neither escapes nor
-// anything but ASCII: then it is what is between the quotes.
+// raw consumes a string and returns it with its quotes, and whether it is ASCII without escapes:
+// then its value is the text between the quotes.
 func (d *Decoder) raw() (text []byte, plain bool, err *Error) {
 	if d.next() != '"' {
 		return nil, false, d.mismatch("a string")
@@ -180,7 +180,7 @@ func (d *Decoder) raw() (text []byte, plain bool, err *Error) {
 			return data[start:d.pos], plain && nonASCII&highs == 0, nil
 		case c == '\\':
 			plain = false
-			i++ // and what follows
+			i++ // and the byte behind it
 		case c < ' ':
 			d.pos = i
 			return nil, false, d.errorf("a control character in a string")
@@ -299,7 +299,7 @@ func (d *Decoder) skip() ([]byte, *Error) {
 	}
 }
 
-// scalar consumes what may be a number or a word.
+// scalar consumes a possible number or word.
 func (d *Decoder) scalar() {
 	d.pos++
 	for d.pos < len(d.data) {
@@ -335,7 +335,7 @@ func standard(t reflect.Type) decodeFunc {
 // notKnown is why a member is refused that a type does not have.
 const notKnown = "the member is not known"
 
-// wrap makes an Error of what encoding/json says about a value that begins before d.pos.
+// wrap makes an Error of encoding/json's error about a value that begins before d.pos.
 func (d *Decoder) wrap(err error) *Error {
 	e := &Error{Offset: d.pos, Reason: strings.TrimPrefix(err.Error(), "json: ")}
 	if s, ok := errors.AsType[*jsonv2.SemanticError](err); ok {
@@ -369,7 +369,7 @@ func kindName(k jsontext.Kind) string {
 	return "null"
 }
 
-// wanted names what is decoded into a type.
+// wanted names the JSON that is decoded into a type.
 func wanted(t reflect.Type) string {
 	switch {
 	case t == nil:

@@ -201,7 +201,7 @@ func sliceDecoder(t reflect.Type, dec decodeFunc) decodeFunc {
 			v.Set(reflect.MakeSlice(t, 0, 0))
 			return nil
 		}
-		*(*slice)(p) = slice{} // a default gives way
+		*(*slice)(p) = slice{} // replaces a default
 		for s := (*slice)(p); ; {
 			if s.len == s.cap {
 				v.Grow(max(4, s.len)) // the memory is zero
@@ -270,7 +270,7 @@ func (s *structDecoder) find(name []byte, guess int) int {
 	return -1
 }
 
-// object is what the decoder knows of the object it is in.
+// object is the decoder's state of the object it is in.
 type object struct {
 	seen    [maxFields / 64]uint64
 	start   int  // of the object

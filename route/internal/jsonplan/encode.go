@@ -105,7 +105,7 @@ func uintEncoder(size uintptr) encodeFunc {
 	}
 }
 
-// appendFloat writes a number as ES6 does, which is what encoding/json does.
+// appendFloat writes a number as ES6 does, like encoding/json.
 func appendFloat(dst []byte, f float64, bitSize int) ([]byte, error) {
 	if math.IsInf(f, 0) || math.IsNaN(f) {
 		return dst, fmt.Errorf("json: %v has no form in JSON", f)
@@ -212,7 +212,7 @@ func (c *compiler) structEncoder(fields []structField) encodeFunc {
 	}
 }
 
-// omitter returns what decides whether a member is left out.
+// omitter returns a function that decides whether a member is omitted.
 func omitter(f structField) func(unsafe.Pointer) bool {
 	t := f.typ
 	zero := func(p unsafe.Pointer) bool { return reflect.NewAt(t, p).Elem().IsZero() }
@@ -258,8 +258,8 @@ func omitter(f structField) func(unsafe.Pointer) bool {
 
 const hexDigits = "0123456789abcdef"
 
-// plainByte tells which bytes stand for themselves in a string of encoding/json, which escapes what
-// HTML and JavaScript could misread.
+// plainByte has the bytes that encoding/json does not escape; it escapes those that HTML and
+// JavaScript could misread.
 var plainByte = func() (plain [256]bool) {
 	for c := ' '; c < utf8.RuneSelf; c++ {
 		plain[c] = c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'

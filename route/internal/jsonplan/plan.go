@@ -1,10 +1,9 @@
 // Package jsonplan encodes and decodes JSON by a plan compiled once per type.
 //
-// It is encoding/json, faster: [Plan.Append] gives the bytes json.Marshal gives for a pointer to the
-// value, and [Decoder.Decode] gives the value that json.Unmarshal gives, where names match exactly, no
-// name occurs twice and the text is UTF-8 (see Options); it refuses what breaks these rules. A type, or
-// a field, that the plan has no code for goes through encoding/json itself. Fuzzing compares both
-// directions with encoding/json.
+// It is encoding/json, faster: [Plan.Append] returns the bytes of json.Marshal for a pointer to the value, and
+// [Decoder.Decode] the value of json.Unmarshal, if names match exactly, no name occurs twice and the text is UTF-8 (see
+// Options); it refuses other input. A type or field for which the plan has no code uses encoding/json itself. Fuzzing
+// compares both directions with encoding/json.
 //
 // A plan is immutable and may be used by any number of goroutines. Memory is reached through unsafe
 // pointers: a caller passes a pointer to a value of exactly the plan's type.
@@ -31,7 +30,7 @@ var Options = jsonv2.JoinOptions(json.DefaultOptionsV1(),
 	jsonv2.MatchCaseInsensitiveNames(false),
 )
 
-// options are those that decode, and those whose errors say where.
+// options are the options of decoding, and those whose errors have a position.
 type options struct{ decode, locate jsonv2.Options }
 
 func withOptions(o jsonv2.Options) options {
@@ -125,8 +124,8 @@ type compiler struct {
 	in  []reflect.Type               // pointers and slices whose code is being made, up to the struct around them
 }
 
-// within calls f for what a pointer or slice t holds, and reports false when t holds itself without a struct in
-// between.
+// within calls f for the element type of a pointer or slice t, and reports false when t holds itself without a struct
+// in between.
 func (c *compiler) within(t reflect.Type, f func()) bool {
 	if slices.Contains(c.in, t) {
 		return false
@@ -137,7 +136,7 @@ func (c *compiler) within(t reflect.Type, f func()) bool {
 	return true
 }
 
-// inStruct calls f for what a struct holds.
+// inStruct calls f for the fields of a struct.
 func (c *compiler) inStruct(f func()) {
 	around := c.in
 	c.in = nil
@@ -176,7 +175,8 @@ type structField struct {
 	omitEmpty, omitZero bool
 }
 
-// maxFields bounds the fields of a compiled struct: what the decoder's set of seen names holds.
+// maxFields bounds the fields of a compiled struct: the capacity of the decoder's set of seen
+// names.
 const maxFields = 256
 
 // structFields returns the members of t in order, with those of embedded structs in their place, and
@@ -236,7 +236,7 @@ func addFields(fields *[]structField, t reflect.Type, base uintptr, keep func(re
 	return true
 }
 
-// setOptions applies what follows the name in a json tag and reports whether all of it is known.
+// setOptions applies the options in a json tag and reports whether all are known.
 func (f *structField) setOptions(options string) bool {
 	for options != "" {
 		var o string
@@ -264,5 +264,5 @@ func plainName(name string) bool {
 	return name != ""
 }
 
-// value returns what p points to, of type t, as encoding/json takes it: a pointer.
+// value returns p as a pointer to a t, for encoding/json.
 func value(t reflect.Type, p unsafe.Pointer) any { return reflect.NewAt(t, p).Interface() }

@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
 
-// scalars are what random types are made of.
+// scalars are the parts of random types.
 var scalars = []reflect.Type{
 	reflect.TypeFor[string](), reflect.TypeFor[bool](), reflect.TypeFor[int](), reflect.TypeFor[int8](), reflect.TypeFor[uint16](), reflect.TypeFor[uint64](),
 	reflect.TypeFor[float32](), reflect.TypeFor[float64](), reflect.TypeFor[time.Time](), reflect.TypeFor[any](), reflect.TypeFor[[]byte](), reflect.TypeFor[netip.Addr](),
@@ -106,7 +106,7 @@ func fill(random *rand.Rand, v reflect.Value) {
 	}
 }
 
-// mutate changes a text a little, so that it is JSON still, or of another type, or not JSON.
+// mutate changes a text a little: the result is still JSON, or of another type, or not JSON.
 func mutate(random *rand.Rand, data []byte) []byte {
 	data = bytes.Clone(data)
 	for range random.IntN(3) {

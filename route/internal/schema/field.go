@@ -30,7 +30,7 @@ func (s *Set) required(t reflect.Type, sf reflect.StructField) bool {
 	return !check.Ignored(sf) && !check.ZeroValid(sf.Type, t, check.Tag(sf), s.rules)
 }
 
-// Field returns the schema of a field of the request type t: that of its type, its rules, what its tags say of it, and its default.
+// Field returns the schema of a field of the request type t: from its type, its rules, its tags and its default.
 func (s *Set) Field(t reflect.Type, sf reflect.StructField, use Use) map[string]any {
 	schema := s.field(sf, use, Required(t, sf, s.rules))
 	if text, ok := sf.Tag.Lookup("default"); ok {
@@ -66,7 +66,7 @@ func quoted(t reflect.Type) map[string]any {
 	return schema
 }
 
-// described adds what the tags doc and example say.
+// described adds the texts of the tags doc and example.
 func described(schema map[string]any, sf reflect.StructField, use Use) map[string]any {
 	if text := sf.Tag.Get("doc"); text != "" {
 		schema["description"] = text
@@ -82,7 +82,7 @@ func apply(at map[string]any, t reflect.Type, rules string, pointer bool, use Us
 	zero := any(nil)
 	for word := range strings.SplitSeq(rules, ",") {
 		if word == "required" && pointer {
-			continue // what it points to may be zero
+			continue // its target may be zero
 		}
 		if strings.Contains(word, "|") {
 			continue // alternatives, which no keyword says
@@ -136,7 +136,7 @@ func unlessZero(at map[string]any, zero any) {
 	}
 }
 
-// ruleKeys are what rule sets for scalars, but for those that zero satisfies.
+// ruleKeys are the keys that rule sets for scalars, except those that zero satisfies.
 var ruleKeys = []string{"minLength", "format", "minimum", "exclusiveMinimum", "exclusiveMaximum", "pattern", "enum", "not", "const"}
 
 // literal is the JSON value of a text for a type.
@@ -187,7 +187,7 @@ func bounds(t reflect.Type) (least, most, above, below string) {
 	return "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"
 }
 
-// rule adds what a rule asks to the schema of a value of type t.
+// rule adds the demands of a rule to the schema of a value of type t.
 func rule(at map[string]any, t reflect.Type, word string, use Use) {
 	name, param, _ := strings.Cut(word, "=")
 	param = check.Unescape(param)
@@ -253,7 +253,7 @@ func rule(at map[string]any, t reflect.Type, word string, use Use) {
 	}
 }
 
-// present adds what the rule required asks: a value that is not zero.
+// present adds the rule required: a value that is not zero.
 func present(at map[string]any, t reflect.Type) {
 	if t.Kind() == reflect.Interface {
 		at["not"] = nullType

@@ -1,5 +1,5 @@
-// Package schema describes Go types by JSON Schema 2020-12, as OpenAPI 3.1 uses it: for responses what encoding/json makes of them,
-// for requests what decoding and the rules in their tags accept.
+// Package schema describes Go types by JSON Schema 2020-12, as OpenAPI 3.1 uses it: for responses the output of
+// encoding/json, for requests the values that decoding and the rules in tags accept.
 package schema
 
 import (
@@ -14,7 +14,8 @@ import (
 	"github.com/headpond/headpond/route/internal/check"
 )
 
-// Use says what the values described are part of, which decides what is required, what may be null and whether rules hold.
+// Use says whether the values are part of a request or a response, which decides what is required, what may be null and
+// whether rules hold.
 type Use struct{ request, checked, strict, text bool }
 
 // The uses.
@@ -25,7 +26,7 @@ var (
 	Text          = Use{request: true, checked: true, text: true}   // of a query, a header, a cookie or a form
 )
 
-// unchecked is the use of what rules do not reach: the elements of a collection without dive.
+// unchecked is the use of values without rules: the elements of a collection without dive.
 func (u Use) unchecked() Use {
 	u.checked = u.text
 	return u
@@ -50,7 +51,7 @@ type key struct {
 	use Use
 }
 
-// New returns an empty set whose components are at prefix. rules are those that tags may name besides the known ones.
+// New returns an empty set whose components are at prefix. rules are further rules that tags may name.
 func New(prefix string, rules map[string]check.Rule) *Set {
 	return &Set{prefix: prefix, rules: rules, names: map[key]string{}, components: map[string]any{}}
 }
