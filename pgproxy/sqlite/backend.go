@@ -117,7 +117,7 @@ func New(cfg Config) (*Backend, error) {
 	if b.cfg.MaxMemory > 0 {
 		b.conns = int64(db.Stats().Readers.MaxSize + 1)
 		b.bounded.Store(true)
-		allowMemory(b.cfg.MaxMemory, b.conns)
+		allowMemory(b.cfg.MaxMemory, b.conns, db.CacheSize())
 	}
 	if db.ReadOnly() && !cfg.ReadOnly {
 		b.cfg.Logger.Warn("sqlite file is not writable, serving it read-only", "path", cfg.Path)
@@ -207,7 +207,7 @@ func (b *Backend) Status() upstream.Status {
 func (b *Backend) Drain(ctx context.Context) error {
 	err := b.db.Drain(ctx)
 	if err == nil && b.bounded.CompareAndSwap(true, false) {
-		allowMemory(-b.cfg.MaxMemory, -b.conns)
+		allowMemory(-b.cfg.MaxMemory, -b.conns, b.db.CacheSize())
 	}
 	return err
 }

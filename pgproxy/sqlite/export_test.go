@@ -12,6 +12,7 @@ import (
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
+	"modernc.org/libc"
 )
 
 // Leases returns two ways to lease a reader and give it back: as a session does, and without one.
@@ -104,11 +105,25 @@ func NativeOK() bool { return nativeOK }
 func MemoryLimit() int64 {
 	heap.mu.Lock()
 	defer heap.mu.Unlock()
-	return heap.values + heap.conns.Load()
+	return heap.values + heap.caches + heap.conns.Load()
 }
 
 // GiveMemoryBack does at once what otherwise happens some time after a statement.
 func GiveMemoryBack() { trimNow() }
+
+// MemoryWillBeGivenBack reports whether it will happen by itself.
+func MemoryWillBeGivenBack() bool {
+	heap.trimming.Lock()
+	defer heap.trimming.Unlock()
+	return heap.armed.Load()
+}
+
+// Cached returns how much memory SQLite's page caches take, in bytes.
+func Cached() int64 {
+	tls := libc.NewTLS()
+	defer tls.Close()
+	return cached(tls)
+}
 
 // CopyFormat is what a COPY in one of the formats text and csv reads and writes.
 type CopyFormat struct{ o copyOptions }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"modernc.org/libc"
 	"modernc.org/libc/sys/types"
@@ -16,8 +17,8 @@ const (
 	DefaultMaxMemory = 512 << 20
 	// valueShare is which part of MaxMemory one value may take: an operator has two operands and a result.
 	valueShare = 4
-	// connMemory is what a connection takes beside its statements' values, in bytes: its page cache, its schema.
-	connMemory = 4 << 20
+	// connMemory is what a connection takes beside its statements' values and its page cache, in bytes: its schema.
+	connMemory = 2 << 20
 	// trimFrom is how much SQLite must have given back before its allocator is made to do so, too, in bytes.
 	trimFrom = 16 << 20
 	// trimAfter is how long after a statement that is looked at.
@@ -41,21 +42,23 @@ func countMemory() bool {
 var heap struct {
 	mu     sync.Mutex
 	values int64        // the sum of the backends' MaxMemory
+	caches int64        // what the page caches of their connections may take, in bytes
 	conns  atomic.Int64 // what their connections take beside, in bytes
 	armed  atomic.Bool  // trimNow will be called
 
 	trimming sync.Mutex // held by trimNow, which takes a while: the peak is the first caller's
 }
 
-// allowMemory adds to the bound of SQLite's memory what values, and so many connections,
-// may take. Without backends there is no bound.
-func allowMemory(values, conns int64) {
+// allowMemory adds to the bound of SQLite's memory what values may take, and so many connections with a page cache of
+// so many bytes each beside them. Without backends there is no bound.
+func allowMemory(values, conns, cache int64) {
 	heap.mu.Lock()
 	defer heap.mu.Unlock()
 	heap.values += values
+	heap.caches += conns * cache
 	tls := libc.NewTLS()
 	defer tls.Close()
-	lib.Xsqlite3_hard_heap_limit64(tls, heap.values+heap.conns.Add(conns*connMemory))
+	lib.Xsqlite3_hard_heap_limit64(tls, heap.values+heap.caches+heap.conns.Add(conns*connMemory))
 }
 
 // trimLater sees to it that memory is given back some time after the statement that is beginning.
@@ -77,9 +80,20 @@ func trimNow() {
 	if peak-used >= trimFrom {
 		trim(tls, peak)
 	}
-	if used >= heap.conns.Load()+trimFrom { // a statement is under way
+	if used-cached(tls) >= heap.conns.Load()+trimFrom { // a statement is under way
 		trimLater()
 	}
+}
+
+// cached returns how much of SQLite's memory page caches take.
+func cached(tls *libc.TLS) int64 {
+	const size = int(unsafe.Sizeof(int64(0)))
+	now := tls.Alloc(2 * size)
+	defer tls.Free(2 * size)
+	if lib.Xsqlite3_status64(tls, lib.SQLITE_STATUS_PAGECACHE_OVERFLOW, now, now+uintptr(size), 0) != lib.SQLITE_OK {
+		return 0
+	}
+	return **(**int64)(unsafe.Pointer(&now)) // SQLite's memory is not Go's, and does not move
 }
 
 // trim makes modernc's allocator give back large regions that are free. It keeps as many bytes as were in use at

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/headpond/headpond/pgproxy/sqlite"
+	"github.com/headpond/headpond/pgwire"
 )
 
 // TestMemoryOfStatementsIsBounded has a client make values that would take all memory, one by one and together.
@@ -57,5 +58,28 @@ func TestQueryThatIsTooLong(t *testing.T) {
 	wantState(t, err, "54000", "a query over the limit")
 	if n := one[int64](t, conn, `SELECT count(*) FROM users`); n != 2 {
 		t.Errorf("%d users afterwards", n)
+	}
+}
+
+// TestMemoryOfStatementUnderWay has a statement keep memory when some is given back: it is looked at again, although page
+// caches may take as much.
+func TestMemoryOfStatementUnderWay(t *testing.T) {
+	s := start(t)
+	conn := s.connect(t)
+	mustExec(t, conn, "CREATE TABLE pages (b BLOB)")
+	mustExec(t, conn, "INSERT INTO pages WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 6000) SELECT randomblob(3000) FROM r")
+	one[int64](t, conn, "SELECT sum(length(hex(b))) FROM pages")
+	if n := sqlite.Cached(); n < 8<<20 {
+		t.Fatalf("page caches take %d bytes", n)
+	}
+	c := s.wire(t)
+	c.w.Send(&pgwire.Parse{Query: "SELECT length(hex(zeroblob(20000000))) UNION ALL SELECT 2"})
+	c.w.Send(&pgwire.Bind{})
+	c.w.Send(&pgwire.Execute{MaxRows: 1})
+	c.w.Send(&pgwire.Flush{})
+	c.until(pgwire.TypePortalSuspended)
+	sqlite.GiveMemoryBack()
+	if !sqlite.MemoryWillBeGivenBack() {
+		t.Error("40 MB of a statement under way are not looked at again")
 	}
 }

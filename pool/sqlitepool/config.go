@@ -15,6 +15,10 @@ const (
 	DefaultBusyTimeout = 5 * time.Second
 	// DefaultLogSize suits a busy file of any size.
 	DefaultLogSize = 64 << 20
+	// DefaultCacheSize is shared by the page caches of all connections.
+	DefaultCacheSize = 64 << 20
+	// A connection's share of DefaultCacheSize is between SQLite's own default and what the hot part of most files fits in.
+	minCache, maxCache = 2 << 20, 16 << 20
 	// minReaders keeps a few slow readers from starving the others on small machines.
 	minReaders = 4
 )
@@ -36,6 +40,12 @@ type Config struct {
 	// the log, or that of an attached file, is longer, the writer waits for readers so
 	// that it can restart. 0 means 64 MiB.
 	LogSize int64
+	// CacheSize is how many bytes of the file's pages each connection keeps in memory, where
+	// look-ups find them without a system call. The memory is taken as pages are read, and
+	// given back when the connection is closed. Attached files keep SQLite's default of 2 MiB.
+	// A sort takes as much before it goes to a temporary file.
+	// 0 means an equal share of DefaultCacheSize, at least 2 MiB and at most 16 MiB.
+	CacheSize int64
 	// ReadOnly opens the file read-only; it must exist.
 	ReadOnly bool
 	// Setup runs on every new connection, before a reader becomes
@@ -59,6 +69,10 @@ func (c Config) withDefaults() Config {
 	if c.LogSize <= 0 {
 		c.LogSize = DefaultLogSize
 	}
+	if c.CacheSize <= 0 {
+		c.CacheSize = min(max(DefaultCacheSize/(max(int64(c.Readers.MaxSize), 0)+1), minCache), maxCache)
+	}
+	c.CacheSize = min(max(c.CacheSize, 1<<10), math.MaxInt32<<10) // SQLite counts KiB
 	c.Writer.MaxSize, c.Writer.MinIdle, c.Writer.MaxIdle = 1, 0, 0
 	c.Writer.IdleTimeout, c.Writer.MaxLifetime = -1, 0
 	c.Writer.Overflow, c.Readers.Overflow = pool.OverflowWait, pool.OverflowWait

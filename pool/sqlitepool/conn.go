@@ -73,7 +73,7 @@ func (db *DB) openConn() (*sqlite.Conn, error) {
 
 func (db *DB) configure(conn *sqlite.Conn, reader bool) error {
 	conn.SetBusyTimeout(db.cfg.BusyTimeout)
-	script := "PRAGMA foreign_keys=ON; SELECT count(*) FROM sqlite_schema;"
+	script := fmt.Sprintf("PRAGMA cache_size=-%d; PRAGMA foreign_keys=ON; SELECT count(*) FROM sqlite_schema;", db.cfg.CacheSize>>10)
 	if !db.readOnly {
 		script = fmt.Sprintf("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA journal_size_limit=%d; ", db.cfg.LogSize) + script
 	}

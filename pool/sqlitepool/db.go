@@ -158,6 +158,9 @@ func (db *DB) check(st *state) error {
 // Path returns the path given to Open.
 func (db *DB) Path() string { return db.path }
 
+// CacheSize returns how many bytes of pages each connection keeps: Config.CacheSize, or its default.
+func (db *DB) CacheSize() int64 { return db.cfg.CacheSize }
+
 // ReadOnly reports whether the database was opened read-only.
 func (db *DB) ReadOnly() bool { return db.readOnly }
 

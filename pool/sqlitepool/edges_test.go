@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -538,6 +539,62 @@ func overlap(t *testing.T, db *sqlitepool.DB, until <-chan struct{}) {
 		case <-until:
 			return
 		default:
+		}
+	}
+}
+
+// TestCacheSize looks what readers and the writer may keep of the file, also after another connection has changed the schema.
+func TestCacheSize(t *testing.T) {
+	for _, c := range []struct {
+		readers    int
+		size, want int64
+	}{
+		{4, 0, sqlitepool.DefaultCacheSize / 5},
+		{1, 0, 16 << 20},
+		{100, 0, 2 << 20},
+		{4, 1 << 20, 1 << 20},
+		{4, 1, 1 << 10},
+		{4, math.MaxInt64, math.MaxInt32 << 10},
+	} {
+		db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: c.readers}, CacheSize: c.size})
+		if got := db.CacheSize(); got != c.want {
+			t.Errorf("%d readers, CacheSize %d: %d bytes, want %d", c.readers, c.size, got, c.want)
+		}
+		want := -(c.want >> 10) // as SQLite has it: in KiB
+		for range 2 {
+			if got := get(t, db, "PRAGMA cache_size"); got != want {
+				t.Errorf("a reader has %d, want %d", got, want)
+			}
+			err := db.Write(t.Context(), func(conn *sqlite.Conn) error {
+				got, err := number(conn, "PRAGMA cache_size")
+				if got != want {
+					t.Errorf("the writer has %d, want %d", got, want)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			other, err := sqlite.OpenConn(db.Path(), sqlite.OpenReadWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(sqlitex.ExecuteTransient(other, "CREATE TABLE IF NOT EXISTS more (x)", nil), other.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestLimitsThatMakeNoSense has Open refuse limits, from which a default would be computed.
+func TestLimitsThatMakeNoSense(t *testing.T) {
+	for _, size := range []int{-1, -2, math.MinInt} {
+		db, err := sqlitepool.Open(filepath.Join(t.TempDir(), "a.db"), sqlitepool.Config{Readers: pool.Limits{MaxSize: size}})
+		if !errors.Is(err, pool.ErrConfig) {
+			t.Errorf("MaxSize %d: %v", size, err)
+		}
+		if err == nil {
+			db.Close()
 		}
 	}
 }

@@ -37,6 +37,12 @@ type sqliteWay struct {
 	open func(path string) (sqliteConns, error)
 }
 
+// sqliteCache is how many bytes of pages each connection keeps in memory, those of every way alike: about sqlitepool's default.
+const sqliteCache = 10 << 20
+
+// sqliteCacheKiB is it as PRAGMA cache_size takes it.
+var sqliteCacheKiB = fmt.Sprint(-sqliteCache >> 10)
+
 // sqliteWays are what is compared, and mattn where it is built in.
 var sqliteWays = []sqliteWay{
 	{"sqlitepool", openSQLitePool},
@@ -50,7 +56,7 @@ var sqliteWays = []sqliteWay{
 }
 
 func modernDSN(path string) string {
-	return "file:" + path + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=foreign_keys(on)"
+	return "file:" + path + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=foreign_keys(on)&_pragma=cache_size(" + sqliteCacheKiB + ")"
 }
 
 // ask runs a statement that stays compiled in the connection.
@@ -62,7 +68,7 @@ func ask(c *sqlite.Conn, query string, args []any) error {
 type ours struct{ *sqlitepool.DB }
 
 func openSQLitePool(path string) (sqliteConns, error) {
-	db, err := sqlitepool.Open(path, sqlitepool.Config{Readers: limits})
+	db, err := sqlitepool.Open(path, sqlitepool.Config{Readers: limits, CacheSize: sqliteCache})
 	return ours{db}, err
 }
 
@@ -91,7 +97,8 @@ func openZombiezen(path string) (sqliteConns, error) {
 	p, err := sqlitex.NewPool(path, sqlitex.PoolOptions{
 		PoolSize: limits.MaxSize,
 		PrepareConn: func(c *sqlite.Conn) error {
-			return errors.Join(sqlitex.ExecuteTransient(c, "PRAGMA synchronous=NORMAL", nil), sqlitex.ExecuteTransient(c, "PRAGMA foreign_keys=ON", nil))
+			return errors.Join(sqlitex.ExecuteTransient(c, "PRAGMA synchronous=NORMAL", nil), sqlitex.ExecuteTransient(c, "PRAGMA foreign_keys=ON", nil),
+				sqlitex.ExecuteTransient(c, "PRAGMA cache_size="+sqliteCacheKiB, nil))
 		},
 	})
 	return zombiezen{p}, err
@@ -253,7 +260,7 @@ func (e *Env) sqliteBeside() run.Group {
 			Info: result.Case{
 				ID: use.id, Suite: "sql", Conns: use.goroutines, Metrics: libraryMetrics, Title: "SQLite library: " + use.title,
 				Note: "The context can be canceled. sqlitepool reads from a snapshot (Read), sqlitepool-query without one, as the others do (Query). databasesql is that pool over modernc.org/sqlite, whose SQLite sqlitepool and zombiezen use, too; " +
-					"with its statements prepared, and not; mattn is it over the driver that needs cgo, with its statements prepared",
+					"with its statements prepared, and not; mattn is it over the driver that needs cgo, with its statements prepared. Every connection keeps 10 MiB of pages",
 			},
 			Baselines: []string{"databasesql-prepared"},
 			Open: func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
