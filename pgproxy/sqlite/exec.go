@@ -22,6 +22,7 @@ type portal struct {
 	formats []int16 // of the parameters
 	columns []column
 	run     *running
+	begun   running // what run points to, unless the statement is another portal's
 	done    bool
 	rows    [][]string // of a command, not yet sent
 	tag     string
@@ -221,7 +222,8 @@ func (s *session) open(ctx context.Context, p *portal) error {
 		}
 		return err
 	}
-	p.run = &running{h: h, own: own, c: c}
+	p.begun = running{h: h, own: own, c: c}
+	p.run = &p.begun
 	if err := s.describeAgain(h.cs, c, p, gen); err != nil {
 		return err
 	}
@@ -363,7 +365,8 @@ func (s *session) confirm(p *portal, tag string) error {
 			return err
 		}
 	}
-	s.c.Writer.Send(&pgwire.CommandComplete{Tag: tag})
+	s.completeMessage.Tag = tag
+	s.c.Writer.Send(&s.completeMessage)
 	return nil
 }
 

@@ -154,13 +154,13 @@ func (s *session) bind(body []byte) error {
 	if n := len(m.ParamFormats); n > 1 && n != len(m.Params) {
 		return protocolError("bind message has %d parameter formats for %d parameters", n, len(m.Params))
 	}
-	fields := prep.fields()
+	columns := prep.width()
 	fetch := prep.command != nil && prep.command.fetch != nil
 	if fetch {
-		fields = s.fetchFields(prep.command)
+		columns = len(s.fetchFields(prep.command))
 	}
-	if n := len(m.ResultFormats); n > 1 && n != len(fields) {
-		return protocolError("bind message has %d result formats for %d columns", n, len(fields))
+	if n := len(m.ResultFormats); n > 1 && n != columns {
+		return protocolError("bind message has %d result formats for %d columns", n, columns)
 	}
 	if len(s.portals) >= maxPortals {
 		return sqlError(pgwire.StateConfigLimitExceeded, "too many open portals (limit: %d)", maxPortals)
@@ -171,7 +171,9 @@ func (s *session) bind(body []byte) error {
 			return err
 		}
 	} else if prep.command == nil && !prep.empty() {
-		p.columns = append([]column{}, prep.columns...)
+		if p.columns = prep.columns; len(m.ResultFormats) > 0 || p.columns == nil {
+			p.columns = append([]column{}, prep.columns...)
+		}
 		if err := setFormats(p.columns, m.ResultFormats); err != nil {
 			return err
 		}
@@ -185,15 +187,21 @@ func (s *session) bind(body []byte) error {
 	return nil
 }
 
-// copyParams copies the values, which alias the reader's buffer.
+// copyParams makes the values, which alias the reader's buffer, copies.
 func copyParams(params [][]byte) [][]byte {
-	out := make([][]byte, len(params))
+	size := 0
+	for _, v := range params {
+		size += len(v)
+	}
+	all := make([]byte, 0, size)
 	for i, v := range params {
 		if v != nil {
-			out[i] = append([]byte{}, v...)
+			at := len(all)
+			all = append(all, v...)
+			params[i] = all[at:len(all):len(all)]
 		}
 	}
-	return out
+	return params
 }
 
 func (s *session) describe(body []byte) error {

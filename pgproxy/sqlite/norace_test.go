@@ -68,3 +68,53 @@ func TestStatementOfManyWords(t *testing.T) {
 	c.w.Send(&pgwire.Sync{})
 	c.want(c.until(pgwire.TypeReadyForQuery), "E 54000", "Z I")
 }
+
+// A look-up with a prepared statement allocates what its portal, its context and its lease take, and once a millisecond, which may be
+// each time, what a look at the file's path takes.
+func TestPreparedLookUpAllocs(t *testing.T) {
+	const want = 9 + 3
+	if n := testing.AllocsPerRun(200, preparedLookUp(t)); n > want {
+		t.Errorf("a look-up allocates %v times, want at most %d", n, want)
+	}
+}
+
+// BenchmarkPrepared is a look-up by key with a prepared statement: Bind, Execute, Sync.
+func BenchmarkPrepared(b *testing.B) {
+	look := preparedLookUp(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		look()
+	}
+}
+
+// preparedLookUp returns a function that looks a key up with a prepared statement, and allocates nothing itself.
+func preparedLookUp(tb testing.TB) func() {
+	s := start(tb)
+	mustExec(tb, s.connect(tb), "CREATE TABLE kv (k INTEGER PRIMARY KEY, v INTEGER)")
+	mustExec(tb, s.connect(tb), "INSERT INTO kv VALUES (1, 10), (2, 20)")
+	c := s.wire(tb)
+	c.w.Send(&pgwire.Parse{Name: "look", Query: "SELECT v FROM kv WHERE k = $1"})
+	c.w.Send(&pgwire.Sync{})
+	c.until(pgwire.TypeReadyForQuery)
+	bind := &pgwire.Bind{Statement: "look", Params: [][]byte{[]byte("2")}}
+	return func() {
+		c.w.Send(bind)
+		c.w.Send(&pgwire.Execute{})
+		c.w.Send(&pgwire.Sync{})
+		if err := c.w.Flush(); err != nil {
+			tb.Fatal(err)
+		}
+		for typ := byte(0); typ != pgwire.TypeReadyForQuery; {
+			h, err := c.r.Next()
+			if err != nil {
+				tb.Fatal(err)
+			}
+			if typ = h.Type; typ == pgwire.TypeErrorResponse {
+				tb.Fatal("an error")
+			}
+			if err := c.r.Skip(); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+}

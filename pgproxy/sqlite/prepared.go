@@ -109,6 +109,14 @@ func (p *prepared) fields() []pgwire.Field {
 	return fields
 }
 
+// width is the number of fields.
+func (p *prepared) width() int {
+	if p.command != nil {
+		return len(p.command.fields)
+	}
+	return len(p.columns)
+}
+
 // tag returns the command tag for n rows.
 func (p *prepared) tag(n int) string {
 	switch p.verb {

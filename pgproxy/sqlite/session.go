@@ -57,6 +57,10 @@ type session struct {
 	shared    *handle     // the reader of portals that stay open, see share
 	sharedGen uint64      // the generation of the schema that it reads
 	hurried   atomic.Bool // others wait for its connection and its client has taken nothing since
+
+	// Messages of every request, kept so that sending them allocates nothing.
+	readyMessage    pgwire.ReadyForQuery
+	completeMessage pgwire.CommandComplete
 }
 
 // Reasons a statement or session is interrupted.
@@ -138,9 +142,11 @@ func (s *session) greet() {
 }
 
 func (s *session) ready() {
-	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: s.status()})
-	s.meter.Ready(s.status(), false)
-	s.idle = s.status() == pgwire.TxIdle && !s.holds() // as a cursor WITH HOLD does
+	status := s.status()
+	s.readyMessage.Status = status
+	s.c.Writer.Send(&s.readyMessage)
+	s.meter.Ready(status, false)
+	s.idle = status == pgwire.TxIdle && !s.holds() // as a cursor WITH HOLD does
 }
 
 // next waits for the next message. While the session holds a connection the
