@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// TestSourcesOfEveryProtocol: who may connect is the listener's matter, whatever it speaks, and a reload changes it.
+// TestSourcesOfEveryProtocol: allow and deny work for listeners of every protocol, and a reload changes them.
 func TestSourcesOfEveryProtocol(t *testing.T) {
 	const text = `
 drain_timeout: 10s

@@ -36,7 +36,7 @@ func (g *Gateway) newAdmin(sock *socket, listen string) (*adminServer, error) {
 		cfg.ChangeEndpoint = g.ChangeEndpoint
 	}
 	if local && sock.Addr().Network() == "unix" {
-		cfg.LocalOnly = false // whoever can open the socket is here; its clients' Host means nothing
+		cfg.LocalOnly = false // clients of the socket are on this machine; their Host means nothing
 	}
 	handler, err := admin.New(cfg)
 	if err != nil {
@@ -50,7 +50,7 @@ func (g *Gateway) newAdmin(sock *socket, listen string) (*adminServer, error) {
 }
 
 func (g *Gateway) startAdmin(a *adminServer) {
-	l := g.spare.listen(a.socket, func(short bool) { a.http.SetKeepAlivesEnabled(!short) }) // who is idle leaves its place
+	l := g.spare.listen(a.socket, func(short bool) { a.http.SetKeepAlivesEnabled(!short) }) // idle clients give up their descriptor
 	g.logger.Info("admin page", "address", address(a.socket))
 	g.tasks.Go(func() {
 		if err := a.http.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !a.socket.retired.Load() {

@@ -69,7 +69,7 @@ func removalOf(u *config.Upstream) upstream.Removal {
 	return upstream.DrainRemoved
 }
 
-// sourceOf returns the source of an upstream's endpoints: that of the backend it stays, if its settings stay.
+// sourceOf returns the source of an upstream's endpoints: the running backend's, if its settings are unchanged.
 func sourceOf(u *config.Upstream, stays *backend) (upstream.Source, error) {
 	if stays != nil && stays.source != nil && reflect.DeepEqual(stays.cfg.Discover, u.Discover) {
 		return stays.source, nil
@@ -77,8 +77,8 @@ func sourceOf(u *config.Upstream, stays *backend) (upstream.Source, error) {
 	return u.Source()
 }
 
-// limitsOf translates pool limits. The proxies' own defaults are kept out: config has filled in every value, so that what
-// `headpond check` shows is what is used.
+// limitsOf translates pool limits. The proxies' own defaults are not used: config has filled in every value, so that
+// `headpond check` shows the values in use.
 func limitsOf(u *config.Upstream) (pool.Limits, error) {
 	p := u.Pool
 	overflow, err := pool.ParseOverflow(string(p.Overflow))

@@ -34,14 +34,14 @@ func breakListener(t *testing.T, address string) {
 	t.Fatal("no such socket")
 }
 
-// TestReloadRevivesAListener that has stopped by itself, as its message tells the operator to try.
+// TestReloadRevivesAListener: a reload restarts a listener that has failed, as its message advises.
 func TestReloadRevivesAListener(t *testing.T) {
 	address, server := freeAddresses(t, 1)[0], echoServer(t)
 	cfg := parse(t, tcpText, "{listen}", address, "{echo}", server)
 	g := run(t, cfg)
 	breakListener(t, address)
 	for len(g.Snapshot().NotReady) == 0 {
-		if c, err := net.Dial("tcp", address); err == nil { // wakes who accepts
+		if c, err := net.Dial("tcp", address); err == nil { // wakes the accept loop
 			_ = c.Close()
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// Check reports what config.Load cannot know: what New would refuse, problems inside the files that cfg names among them. It binds and
-// connects to nothing.
+// Check reports what config.Load cannot know: everything that New would refuse, including problems inside the files
+// that cfg names. It neither binds nor connects.
 func Check(cfg *config.Config) config.Problems {
 	var problems config.Problems
 	report := func(err error, field any) {
@@ -74,7 +74,7 @@ func (g *Gateway) trialBackend(u *config.Upstream, standIn bool) (*backend, erro
 	return g.makeBackend(&quiet, extend.Settings{Trial: true, StandIn: standIn})
 }
 
-// standInFor is an upstream without what may be wrong with it, so that the listeners that use it can be checked.
+// standInFor returns an upstream without its faulty parts, so that the listeners that use it can be checked.
 func standInFor(u *config.Upstream) *config.Upstream {
 	return &config.Upstream{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, Endpoints: []config.Endpoint{{Address: "127.0.0.1:1"}}}
 }

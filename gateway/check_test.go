@@ -63,7 +63,7 @@ upstreams:
 	}
 }
 
-// TestCheckLooksAtFilesAndTunnels: what New would refuse of these, and what it would only tell clients of.
+// TestCheckLooksAtFilesAndTunnels: errors that New would refuse, and errors that only clients would see.
 func TestCheckLooksAtFilesAndTunnels(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no database\n"), 0o600); err != nil {

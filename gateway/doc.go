@@ -1,5 +1,5 @@
-// Package gateway turns a configuration into running listeners: it builds the upstreams and proxies, serves them, applies a changed
-// configuration without touching connections it need not, and drains.
+// Package gateway turns a configuration into running listeners: it builds the upstreams and proxies, serves them,
+// applies a changed configuration without touching connections needlessly, and drains.
 //
 //	package main
 //
@@ -35,20 +35,20 @@
 //
 // Gateway.Reload applies the difference between two configurations, all of it or nothing:
 //
-//   - A listener or upstream that did not change is not touched. Certificates and user lists are read again and count as changed when
-//     their content did.
-//   - A changed one is updated in place: new sessions see it, running ones go on as they are. A new set of endpoints keeps the
-//     connections to those that stay.
-//   - A listener with another address opens the new one before it closes the old one; its sessions stay. Names and addresses may change
-//     hands: whoever gets an address that the gateway has takes the socket over. One that only overlaps (0.0.0.0:80 for 127.0.0.1:80)
-//     is refused.
-//   - A listener that has stopped by itself is built anew.
-//   - What cannot change in place (an upstream's TLS or login, a listener's protocol) is built anew on the same socket; sessions of the
-//     old one finish there, within the drain time-out.
-//   - What is gone drains.
+//   - A listener or upstream that did not change is not touched. Certificates and user lists are read again and count
+//     as changed if their content has changed.
+//   - A changed one is updated in place: new sessions use it, running ones continue unchanged. A new set of endpoints
+//     keeps the connections to endpoints that remain.
+//   - A listener with another address opens the new one before it closes the old one; its sessions stay. Listeners may
+//     exchange names and addresses: a listener that gets an address of another takes the socket over. An address that
+//     only overlaps (0.0.0.0:80 for 127.0.0.1:80) is refused.
+//   - A listener that has failed is built anew.
+//   - Settings that cannot change in place (an upstream's TLS or login, a listener's protocol) lead to a new listener
+//     or upstream on the same socket; sessions of the old one finish there, within the drain time-out.
+//   - Removed listeners and upstreams drain.
 //
-// Everything that can fail is done first: files are read, new ports bound. If anything fails, what was prepared is closed again and the old
-// configuration goes on.
+// Everything that can fail is done first: files are read, new ports bound. If anything fails, everything prepared is
+// closed again and the old configuration stays in force.
 //
 // # Ending
 //
@@ -59,6 +59,6 @@
 //
 // Package extend has the table of listener protocols and other extensions; builtin.go imports those that every gateway has.
 //
-// The files follow that life: service.go and backend.go (configuration to listeners and upstreams), plan.go and opening.go (from one
+// The files: service.go and backend.go (configuration to listeners and upstreams), plan.go and opening.go (from one
 // configuration to another), gateway.go (serve and drain), reload.go.
 package gateway

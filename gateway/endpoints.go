@@ -12,9 +12,10 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// ChangeEndpoint changes one endpoint of an upstream beside what the configuration, or the source of its endpoints, tells. It lasts until it is
-// taken back or the gateway ends; unless Keep is set, a reload takes it back, too. The error wraps admin.ErrUnknown where there is no such
-// upstream or endpoint, and ErrClosed while the gateway starts or ends; nothing has changed then.
+// ChangeEndpoint overrides the configuration, or the source, of one endpoint of an upstream. The change lasts until it
+// is taken back or the gateway ends; unless Keep is set, a reload takes it back, too. The error wraps admin.ErrUnknown
+// where there is no such upstream or endpoint, and ErrClosed while the gateway starts or ends; nothing has changed
+// then.
 func (g *Gateway) ChangeEndpoint(name string, c upstream.Change) error {
 	if !g.lockRunning() {
 		return errNoChange
@@ -82,7 +83,7 @@ func (g *Gateway) mayAdd(b *backend, endpoint string) error {
 	return nil
 }
 
-// overrides returns what operators have changed; b may be nil.
+// overrides returns the operators' changes; b may be nil.
 func (b *backend) overrides() []upstream.Override {
 	if b == nil {
 		return nil

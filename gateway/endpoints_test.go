@@ -36,7 +36,7 @@ func post(t *testing.T, gw *gatewaytest.Gateway, body string) (code int, answer 
 	return resp.StatusCode, string(text)
 }
 
-// overridden is what operators have made of endpoints, by the host.
+// overridden are the operators' changes of endpoints, by host.
 func overridden(s upstream.Status) string {
 	var list []string
 	for _, e := range s.Endpoints {
@@ -49,7 +49,8 @@ func overridden(s upstream.Status) string {
 	return strings.Join(list, " ")
 }
 
-// TestChangeEndpointsUnderLoad drains, adds, weighs and removes endpoints while a file tells of them and requests are served, none of which may fail.
+// TestChangeEndpointsUnderLoad drains, adds, weighs and removes endpoints while a file lists them and requests are
+// served, none of which may fail.
 func TestChangeEndpointsUnderLoad(t *testing.T) {
 	all := []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}
 	port, path := hosts(t, all...), filepath.Join(t.TempDir(), "set.yaml")
@@ -88,7 +89,7 @@ func TestChangeEndpointsUnderLoad(t *testing.T) {
 	change(200, "drain", all[0], `, "keep": true`, `"applied": true`)
 	is("127.0.0.2 127.0.0.1=drained")
 	write(all[1], all[0], all[2])
-	is("127.0.0.2 127.0.0.3 127.0.0.1=drained") // the source goes on, and does not undo it
+	is("127.0.0.2 127.0.0.3 127.0.0.1=drained") // the source continues, and does not undo it
 	change(200, "remove", all[2], "", `"applied": true`)
 	is("127.0.0.2 127.0.0.1=drained 127.0.0.3=removed")
 	change(422, "remove", all[1], "", "last endpoint")
@@ -116,7 +117,7 @@ func TestChangeEndpointsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestEndpointChangesThatAreRefused name what there is.
+// TestEndpointChangesThatAreRefused: the errors list the existing names.
 func TestEndpointChangesThatAreRefused(t *testing.T) {
 	echo := echoServer(t)
 	gw := run(t, parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echo))

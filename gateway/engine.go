@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/internal/netaddr"
 )
 
-// newEngine starts what sessions run on.
+// newEngine starts the engine on which sessions run.
 func (g *Gateway) newEngine(cfg *config.Config) error {
 	engine, err := fiber.New(fiber.Config{Engine: fiber.Kind(cfg.Engine), Loops: cfg.Loops, Logger: g.logger})
 	if err != nil {
@@ -50,7 +50,8 @@ func onFibers(l *config.Listener, cfg *config.Config) bool {
 	return offLoop == nil || !offLoop(cfg, l)
 }
 
-// adopt makes the socket's connections live on the engine. Nothing has been accepted from it yet, and nobody else knows it.
+// adopt makes the socket's connections live on the engine. Nothing has been accepted from it yet, and no other
+// goroutine has it.
 func (s *socket) adopt(e *fiber.Engine) error {
 	l, err := e.Listener(s.Listener)
 	if err != nil {

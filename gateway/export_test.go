@@ -32,7 +32,7 @@ func (h *Holders) Remembered() int { return len(h.named) }
 // OnLoop runs fn as a fiber.
 func OnLoop(g *Gateway, fn func()) { g.engine.Go(fn) }
 
-// NewLogTo is newLog; missed is what could not be written, flush ends it.
+// NewLogTo is newLog; missed counts lines that could not be written, flush ends it.
 func NewLogTo(w io.Writer, format string) (logger *slog.Logger, missed func() admin.LogState, flush func() bool) {
 	logger, control := newLog(w, config.Log{Format: config.LogFormat(format), Level: "info"})
 	return logger, control.state, control.close

@@ -53,8 +53,8 @@ func (v view) Proxies() iter.Seq2[string, extend.Proxy] {
 // Parts implements extend.Gateway.
 func (v view) Parts() []extend.Part { return v.g.parts }
 
-// newParts makes what runs beside listeners and upstreams. It panics if two of what is registered show rows under one key, as registering
-// panics.
+// newParts makes the parts of all extensions. It panics if two extensions or protocols show rows under one key, as
+// registering panics.
 func (g *Gateway) newParts() {
 	for _, e := range extend.Extensions() {
 		g.parts = append(g.parts, e.New(view{g}))
@@ -64,7 +64,7 @@ func (g *Gateway) newParts() {
 	}
 }
 
-// planParts prepares what runs beside listeners and upstreams.
+// planParts prepares the parts of extensions.
 func (g *Gateway) planParts(p *plan) error {
 	for _, part := range g.parts {
 		if err := part.Plan(&p.Plan); err != nil {

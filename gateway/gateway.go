@@ -18,18 +18,18 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// Options are what a program, rather than the configuration file, decides. The zero value is usable.
+// Options are settings of the program rather than of the configuration file. The zero value is usable.
 type Options struct {
-	// Logger gets the log; nil = standard error in the format and level of the configuration, which a reload may change, written from a
-	// goroutine of its own. Sessions that share a thread wait while a Logger writes.
+	// Logger gets the log; nil = standard error in the format and level of the configuration, which a reload may
+	// change, written by a separate goroutine. Sessions that share a thread wait while a Logger writes.
 	Logger *slog.Logger
 	// Version is shown in the log, on the admin page and in metrics; empty = "development".
 	Version string
-	// Warnings are what config.Load found in the configuration and let pass; they are logged at the start.
+	// Warnings are the warnings of config.Load; they are logged at the start.
 	Warnings config.Problems
 	// Started, if set, is called by Run once everything is served.
 	Started func()
-	// Reloading, if set, is called when ReloadFile begins, by whomever it was called, and over when that has ended.
+	// Reloading, if set, is called when ReloadFile begins, and over when it has ended.
 	Reloading func() (over func(err error))
 }
 
@@ -49,7 +49,8 @@ type Gateway struct {
 	// loading is held by ReloadFile, and taken before reloading.
 	loading sync.Mutex
 
-	// mu guards what follows and is never held across I/O. Reload and Drain, which hold reloading, may read without it.
+	// mu guards the fields below and is never held across I/O. Reload and Drain, which hold reloading, may read without
+	// it.
 	mu       sync.Mutex
 	cfg      *config.Config
 	backends []*backend
@@ -60,7 +61,7 @@ type Gateway struct {
 	reloads  admin.Reloads
 	leavers  []leaver // taken out of service by a reload; replaced as a whole
 
-	cutOff error // guarded by reloading: what Drain returned the first time it had to cut sessions off
+	cutOff error // guarded by reloading: the error of the first Drain that cut sessions off
 
 	hard   context.Context // ends at Close
 	cancel context.CancelFunc
@@ -102,8 +103,8 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	return g, nil
 }
 
-// Run serves until ctx ends, then drains within the configuration's drain_timeout, closes everything and returns: nil when every session
-// ended by itself, else an error that wraps ErrCutOff. It may be called once.
+// Run serves until ctx ends, then drains within the configuration's drain_timeout, closes everything and returns: nil
+// if every session ended in time, else an error that wraps ErrCutOff. It may be called once.
 func (g *Gateway) Run(ctx context.Context) error {
 	if err := g.serve(); err != nil {
 		return err
@@ -156,7 +157,7 @@ func (g *Gateway) startService(s *service, sock *socket) {
 	g.logger.Info("listening", "listener", s.cfg.Name, "protocol", s.cfg.Protocol, "address", address(sock), "tls", s.cert != nil)
 	proxy := s.proxy
 	g.tasks.Go(func() {
-		err := proxy.Serve(sock.Listener) // what the engine made of it, so that accepting is a fiber too
+		err := proxy.Serve(sock.Listener) // adopted by the engine, so that accepting is a fiber too
 		if err == nil || sock.retired.Load() {
 			return
 		}
@@ -164,7 +165,7 @@ func (g *Gateway) startService(s *service, sock *socket) {
 	})
 }
 
-// stopped notes that a listener ended by itself.
+// stopped records that a listener has failed.
 func (g *Gateway) stopped(s *service, sock *socket, err error) {
 	g.mu.Lock()
 	draining, name := g.draining, s.cfg.Name
@@ -180,12 +181,13 @@ func (g *Gateway) stopped(s *service, sock *socket, err error) {
 // Trim gives memory back to the system that is kept for the next rush.
 func (g *Gateway) Trim() {
 	g.engine.Trim()
-	runtime.GC() // what pools have kept goes with the second collection
+	runtime.GC() // pooled objects are freed by the second collection
 	debug.FreeOSMemory()
 }
 
-// Drain stops accepting and waits until every session has ended by itself. When ctx ends first, or Close is called, the rest is cut off and
-// the error wraps ErrCutOff, also that of every later Drain. The admin page stays up. Afterwards only Close is of use.
+// Drain stops accepting and waits until every session has ended. When ctx ends first, or Close is called, the remaining
+// sessions are cut off and the error wraps ErrCutOff, also that of every later Drain. The admin page stays up.
+// Afterwards only Close is useful.
 func (g *Gateway) Drain(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -220,8 +222,8 @@ func (g *Gateway) Drain(ctx context.Context) error {
 	return g.cutOff
 }
 
-// drainAll drains listeners and extensions. What carries connections of this gateway's upstreams is drained when the sessions, and then the
-// connections kept ready for them, are over.
+// drainAll drains listeners and extensions. Parts that carry connections of this gateway's upstreams are drained after
+// the sessions and the connections kept ready for them.
 func (g *Gateway) drainAll(ctx context.Context) error {
 	var first, last []func(context.Context) error
 	var carried []*backend
@@ -251,7 +253,7 @@ func (g *Gateway) drainAll(ctx context.Context) error {
 		last = append(last, func(ctx context.Context) error { return p.Drain(ctx, true) })
 	}
 	errs := inParallel(first, func(drain func(context.Context) error) error { return drain(ctx) })
-	_ = inParallel(carried, func(b *backend) error { return b.impl.Drain(ctx) }) // what is out comes back closed
+	_ = inParallel(carried, func(b *backend) error { return b.impl.Drain(ctx) }) // leases that are out are closed when released
 	errs = append(errs, inParallel(last, func(drain func(context.Context) error) error { return drain(ctx) })...)
 	return errors.Join(errs...)
 }
@@ -275,7 +277,7 @@ func (g *Gateway) Close() {
 	g.closing.Do(g.closeAll)
 }
 
-// closeAll closes what a drain leaves.
+// closeAll closes everything that remains after a drain.
 func (g *Gateway) closeAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), backendGrace)
 	defer cancel()

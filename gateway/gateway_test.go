@@ -63,10 +63,11 @@ upstreams:
 	}
 }
 
-// lastMinute checks what the API tells of the last minute, after do has done something at every listener but one that does not count.
+// lastMinute checks the API's figures of the last minute, after do has used every listener except one that does not
+// count.
 func lastMinute(t *testing.T, g *gatewaytest.Gateway, uncounted string, do func() error) {
 	t.Helper()
-	conntest.Eventually(t, "the last minute has what was done", func() bool {
+	conntest.Eventually(t, "the last minute has the activity", func() bool {
 		if err := do(); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +131,8 @@ func TestLogBeginsWithTheStart(t *testing.T) {
 	}
 }
 
-// TestDrainLetsSessionsFinish: the session that runs goes on, new ones are refused, /readyz says so, and Run returns nil once it has ended.
+// TestDrainLetsSessionsFinish: the running session continues, new ones are refused, /readyz reports the drain, and Run
+// returns nil once the session has ended.
 func TestDrainLetsSessionsFinish(t *testing.T) {
 	g := run(t, parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
 	address, adminURL := g.Addr("raw"), "http://"+g.Addr("admin")
@@ -175,7 +177,7 @@ func TestDrainTimeoutCutsSessionsOff(t *testing.T) {
 	}
 }
 
-// TestCloseEndsADrainAtOnce is what a second signal does.
+// TestCloseEndsADrainAtOnce: a second signal does this.
 func TestCloseEndsADrainAtOnce(t *testing.T) {
 	g := run(t, parse(t, strings.Replace(tcpText, "drain_timeout: 10s", "drain_timeout: 24h", 1), "{listen}", "127.0.0.1:0", "{echo}", echoServer(t)))
 	c := dial(t, g.Addr("raw"))
@@ -241,7 +243,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	}
 }
 
-// TestAdviceToBind: whatever keeps a port from being bound, the message says what to do.
+// TestAdviceToBind: for each reason why a port cannot be bound, the message gives advice.
 func TestAdviceToBind(t *testing.T) {
 	for err, want := range map[syscall.Errno]string{
 		syscall.EADDRINUSE: "ss -ltnp", syscall.EACCES: "more rights", syscall.ENOENT: "create it", syscall.EADDRNOTAVAIL: "no such address",

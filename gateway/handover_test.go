@@ -15,10 +15,10 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// engineKinds are what `engine` may say; those that this system has not become another one.
+// engineKinds are the values of `engine`; the system replaces those that it lacks by another one.
 var engineKinds = []string{"auto", "epoll", "goroutine"}
 
-// freeAddresses returns n addresses that nobody listens on, and that nobody else gets.
+// freeAddresses returns n addresses without a listener, which no other test gets.
 func freeAddresses(t *testing.T, n int) []string {
 	t.Helper()
 	free := make([]string, n)
@@ -50,7 +50,8 @@ func pair(t *testing.T, engine, echo string, values ...string) *config.Config {
 	return parse(t, pairText, pairs...)
 }
 
-// TestReloadExchangesAddresses: names and addresses change hands within one reload, and whoever connects meanwhile is served.
+// TestReloadExchangesAddresses: listeners exchange names and addresses within one reload, and clients that connect
+// meanwhile are served.
 func TestReloadExchangesAddresses(t *testing.T) {
 	server := echoServer(t)
 	for _, engine := range engineKinds {
@@ -109,7 +110,8 @@ func TestReloadExchangesAddresses(t *testing.T) {
 	}
 }
 
-// TestAddressesAreFreeAfterAReload: what a reload gives up, and what a refused one had opened, can be had again at once.
+// TestAddressesAreFreeAfterAReload: addresses that a reload gives up, or that a refused one had opened, are free at
+// once.
 func TestAddressesAreFreeAfterAReload(t *testing.T) {
 	taken := conntest.Listen(t)
 	defer func() { _ = taken.Close() }()

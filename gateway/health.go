@@ -89,13 +89,13 @@ func (g *Gateway) checkTLS(u *config.Upstream, settings *config.ClientTLS) (func
 	return client.current, err
 }
 
-// checkTLS is the TLS settings of a health check. Their files are read for each probe, because the certificates of
-// Kubernetes change without a word to those who use them.
+// checkTLS is the TLS settings of a health check. Their files are read for each probe, because Kubernetes replaces
+// certificates without notice.
 type checkTLS struct {
 	settings *config.ClientTLS
 	log      *slog.Logger
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	files extend.Fingerprint
 	cfg   *tls.Config // of files; nil before the first call
 }
@@ -119,7 +119,7 @@ func (c *checkTLS) current() (*tls.Config, error) {
 	case c.cfg == nil:
 		return nil, err
 	case files != c.files:
-		c.log.Warn("the TLS files of the health check cannot be used, going on with the ones before", "error", err)
+		c.log.Warn("the TLS files of the health check cannot be used; the previous ones stay in use", "error", err)
 	}
 	c.files = files
 	return c.cfg, nil

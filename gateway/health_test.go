@@ -16,8 +16,8 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestHealthCheckFilesAreReadAgain: a check goes on when what its files are about is replaced, and while they are being
-// replaced, and no line of the log has the token.
+// TestHealthCheckFilesAreReadAgain: a check keeps working when its certificates are replaced, and while its files are
+// being replaced, and no line of the log has the token.
 func TestHealthCheckFilesAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) {
@@ -78,7 +78,7 @@ upstreams:
 	}
 }
 
-// picky is a server that lets in who has a certificate of the authority and the token.
+// picky is a server that accepts clients with a certificate of the authority and the token.
 func picky(t *testing.T, authority *atomic.Pointer[certs.Authority], token *atomic.Value) *httptest.Server {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != token.Load() {

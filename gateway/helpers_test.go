@@ -35,7 +35,7 @@ func webServer(t *testing.T, name string) string {
 	return s.Listener.Addr().String()
 }
 
-// client has connections of its own, gone at the end of the test.
+// client has its own connections, closed at the end of the test.
 func client(t *testing.T) *http.Client {
 	t.Helper()
 	tr := &http.Transport{}

@@ -8,8 +8,8 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// A gateway at the other side of what carries an upstream's connections waits, when it drains, also for those that pools here keep idle
-// for the next session. lookInterval is how soon they are closed, idlePinch for how long the pools keep nothing idle.
+// When the gateway at the other side of a tunnel drains, it also waits for connections that pools here keep idle.
+// lookInterval is how soon these are closed, idlePinch how long the pools keep nothing idle.
 const (
 	lookInterval = time.Second
 	idlePinch    = 100 * time.Millisecond
@@ -45,7 +45,7 @@ func (g *Gateway) lookAtCarriers() {
 	}
 }
 
-// closeIdle closes what a backend's pools keep idle. reloading is held.
+// closeIdle closes idle connections in a backend's pools. reloading is held.
 func (g *Gateway) closeIdle(b *backend) {
 	s, err := g.settingsOf(&b.cfg, b)
 	if err != nil {

@@ -13,17 +13,19 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// maxUnwritten bounds the log lines that wait for whoever reads the log: minutes of an access log, or a pause of the reader.
+// maxUnwritten bounds the log lines that wait for the reader of the log: minutes of an access log, or a pause of the
+// reader.
 const maxUnwritten = 4 << 20
 
 // keepLines is how large a buffer may be to be used again.
 const keepLines = 64 << 10
 
-// flushGrace is how long the reader may take to read what is left at the end.
+// flushGrace is how long the reader may take to read the remaining lines at the end.
 const flushGrace = time.Second
 
-// lineWriter writes the log from a goroutine of its own: sessions share threads, and a reader that pauses must not hold them all. Lines
-// for which there is no room, here or where they go, are counted instead; the log says so once it can be written again.
+// lineWriter writes the log from a separate goroutine: sessions share threads, and a reader that pauses must not block
+// them all. Lines that find no room here or at the reader are counted instead; the log gets the count once it can be
+// written again.
 type lineWriter struct {
 	w       io.Writer
 	wake    chan struct{} // has a token when there is something to write, closed at the end
@@ -38,7 +40,7 @@ type lineWriter struct {
 	torn bool // the last line was written in part; run's
 }
 
-// gap is what the log does not have and does not say yet.
+// gap counts missing lines that the log does not report yet.
 type gap struct {
 	dropped int // lines for which there was no room here
 	failed  int // lines that could not be written
@@ -80,7 +82,7 @@ func (l *lineWriter) run() {
 	l.writeAll() // a token that was taken may have been the last
 }
 
-// writeAll writes what is there.
+// writeAll writes all queued lines.
 func (l *lineWriter) writeAll() {
 	l.mu.Lock()
 	lines, missing := l.lines, l.missing
@@ -115,7 +117,7 @@ func (l *lineWriter) written(lines []byte) {
 	}
 }
 
-// notWritten notes that some lines were not, nor what was missing before.
+// notWritten records that some lines, and the report of earlier missing ones, were not written.
 func (l *lineWriter) notWritten(lines int, missing gap, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +132,7 @@ func (l *lineWriter) notWritten(lines int, missing gap, err error) {
 	}
 }
 
-// say appends what is missing to lines, in their format.
+// say appends a report of missing lines, in the format of the log.
 func (g *gap) say(lines []byte) []byte {
 	asJSON := bytes.HasPrefix(lines, []byte("{"))
 	if g.dropped > 0 {
@@ -166,7 +168,7 @@ func (l *lineWriter) missed() admin.LogState {
 	return l.state
 }
 
-// close writes what was taken so far, and reports whether the reader has read it in time.
+// close writes the queued lines, and reports whether the reader has read them in time.
 func (l *lineWriter) close() bool {
 	l.mu.Lock()
 	if !l.closed {

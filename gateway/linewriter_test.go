@@ -18,7 +18,7 @@ import (
 	"github.com/headpond/headpond/gateway"
 )
 
-// TestALogThatNobodyReadsHoldsNobody: lines are dropped, and counted once somebody reads again.
+// TestALogThatNobodyReadsHoldsNobody: lines are dropped, and counted once the log is read again.
 func TestALogThatNobodyReadsHoldsNobody(t *testing.T) {
 	for format, dropped := range map[string]string{"text": `lines were dropped.* lines=(\d+)$`, "json": `^\{.*lines were dropped.*"lines":(\d+)\}$`} {
 		t.Run(format, func(t *testing.T) {
@@ -77,8 +77,8 @@ func (f *flaky) Write(p []byte) (int, error) {
 	return f.got.Write(p)
 }
 
-// TestALogThatCannotBeWritten: what is lost is counted, by reason, the reason can be asked for, and the log says so once it can. What was
-// written in part stays a line of its own, for however long the disk is full.
+// TestALogThatCannotBeWritten: lost lines are counted by reason, the reason is available, and the log reports it once
+// it can. A partly written line stays a separate line, however long the disk is full.
 func TestALogThatCannotBeWritten(t *testing.T) {
 	for format, begin := range map[string]string{"text": "t", "json": "{"} {
 		t.Run(format, func(t *testing.T) {

@@ -17,7 +17,7 @@ type logControl struct {
 	lines *lineWriter
 }
 
-// newLog returns a logger to w and what changes and, at last, closes it.
+// newLog returns a logger to w, and the object that changes and closes it.
 func newLog(w io.Writer, cfg config.Log) (*slog.Logger, *logControl) {
 	c := &logControl{lines: newLineWriter(w)}
 	c.apply(cfg)
@@ -33,7 +33,7 @@ func inSeconds(_ []string, a slog.Attr) slog.Attr {
 	return slog.Float64(a.Key+"_seconds", a.Value.Duration().Seconds())
 }
 
-// close writes what was logged, and reports whether it could. What is logged later is lost.
+// close writes the queued lines, and reports whether it could. Later lines are lost.
 func (c *logControl) close() bool { return c == nil || c.lines.close() }
 
 // state returns how writing fares.

@@ -7,11 +7,13 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// ownFiles is what a gateway has open besides connections: the engine, log, admin page and its clients, files that are read.
+// ownFiles is the number of files that a gateway has open besides connections: the engine, log, admin page and its
+// clients, files that are read.
 const ownFiles = 100
 
-// openFiles is how many files cfg may have open at least once everything is in use: a client each, also those that wait for a place, and the
-// connections behind them, of which there are no more than the pools allow, or the clients and "min_idle" need. Connections that another machine makes are left out.
+// openFiles is the number of files that cfg may need at full use: one for each client, waiting ones included, and one
+// for each connection to a backend, of which there are at most as many as the pools allow, or as the clients and
+// "min_idle" need. Connections that another machine makes do not count.
 func openFiles(cfg *config.Config) uint64 {
 	total := ownFiles
 	for i := range cfg.Listeners {
@@ -38,8 +40,8 @@ func openFiles(cfg *config.Config) uint64 {
 	return uint64(total) //nolint:gosec // none of these is negative
 }
 
-// clientsWithin is how many clients a limit of open files below openFiles has room for, together with the connections to backends that they need:
-// one each, or as many as the pools allow if those are fewer.
+// clientsWithin is the number of clients within a limit of open files below openFiles, together with their connections
+// to backends: one each, or as many as the pools allow if those are fewer.
 func clientsWithin(limit uint64, cfg *config.Config) int {
 	room := int(limit) - ownFiles - len(cfg.Listeners) //nolint:gosec // it is below openFiles
 	idle, most := 0, 0

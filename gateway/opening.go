@@ -36,9 +36,9 @@ func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) 
 	return sock, err
 }
 
-// open makes the socket for an address. One that this gateway listens on already, for whomever, is taken over, so that names and
-// addresses may change hands in one reload and no client is refused meanwhile: p, whose addresses are distinct, takes it from its owner.
-// old is the service that asks, if it runs.
+// open makes the socket for an address. If another listener of this gateway has the address, its socket is taken over,
+// so that listeners may exchange names and addresses in one reload and no client is refused meanwhile: p, whose
+// addresses are distinct, takes it from its owner. old is the service that asks, if it runs.
 func (g *Gateway) open(p *plan, what, listen string, perm permission, old *service) (*socket, error) {
 	from := g.holder(listen, old)
 	if from == nil {
@@ -68,7 +68,7 @@ func (g *Gateway) open(p *plan, what, listen string, perm permission, old *servi
 func (g *Gateway) holder(listen string, old *service) *socket {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	anyPort := strings.HasSuffix(listen, ":0") && !strings.HasPrefix(listen, "unix:") // which every listener has one of its own for
+	anyPort := strings.HasSuffix(listen, ":0") && !strings.HasPrefix(listen, "unix:") // each such listener gets its own port
 	for _, s := range g.services {
 		if s.cfg.Listen == listen && s.failed == nil && (s == old || !anyPort) {
 			return s.socket
@@ -80,7 +80,7 @@ func (g *Gateway) holder(listen string, old *service) *socket {
 	return nil
 }
 
-// explainInUse is err when the address is in use by another program, and says so when it is by this gateway.
+// explainInUse returns err if another program uses the address, and another error if this gateway does.
 func (g *Gateway) explainInUse(what, listen string, err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,7 +99,7 @@ func (g *Gateway) explainInUse(what, listen string, err error) error {
 	return err
 }
 
-// hasFailed reports whether a listener has stopped by itself.
+// hasFailed reports whether a listener has failed.
 func (g *Gateway) hasFailed(s *service) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -53,8 +53,9 @@ upstreams:
 	}
 }
 
-// TestReloadWithAnotherPassword changes the password of the gateway's own login: clients that were connected before the reload are told to connect
-// again when their upstream, which has the old one, can open no connection for them.
+// TestReloadWithAnotherPassword changes the password of the gateway's own login: clients that were connected before the
+// reload get an error that tells them to connect again when their upstream, which has the old one, can open no
+// connection for them.
 func TestReloadWithAnotherPassword(t *testing.T) {
 	db := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
 	db.Exec(t, "create role rotated login password 'old'")

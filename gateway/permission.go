@@ -11,13 +11,13 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// permission is who may connect to a unix socket, made by permissionOf.
+// permission is the mode and owner of a unix socket, made by permissionOf.
 type permission struct {
 	mode     os.FileMode // 0: as the umask has it
 	uid, gid int         // -1: the gateway's own
 }
 
-// permissionOf looks up what a listener's mode and owner mean here.
+// permissionOf looks up a listener's mode and owner on this system.
 func permissionOf(l *config.Listener) (permission, error) {
 	p := permission{uid: -1, gid: -1}
 	if l.Socket == nil {
@@ -62,7 +62,7 @@ func parseID(text string) (int, error) {
 	return int(n), err
 }
 
-// permit applies perm to the socket at an address, until p is aborted: a configuration that is refused lets nobody else connect.
+// permit applies perm to the socket at an address, until p is aborted: a refused configuration changes no access.
 func (p *plan) permit(perm permission, address string) error {
 	if path, unix := strings.CutPrefix(address, "unix:"); unix {
 		if info, err := os.Lstat(path); err == nil {

@@ -2,7 +2,7 @@ package gateway
 
 import "syscall"
 
-// restrict has a unix socket made with permissions of no more than mode: nobody connects to it before apply.
+// restrict makes a unix socket with at most the permissions of mode: no other user connects to it before apply.
 func (p permission) restrict(network, _ string, c syscall.RawConn) (err error) {
 	if p.mode == 0 || network != "unix" {
 		return nil

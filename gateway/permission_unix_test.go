@@ -59,7 +59,7 @@ func TestModeAndOwnerOfASocket(t *testing.T) {
 		}
 	}
 	want(0o660, uid, other)
-	// What a refused reload has changed is as it was.
+	// A refused reload undoes its changes.
 	refused := parse(t, strings.Replace(socketText, "}]", `}, {name: more, protocol: tcp, listen: "unix:/no/such/folder/s", upstream: echo}]`, 1),
 		"{listen}", "unix:"+path, "{echo}", server, "{more}", `, socket: {mode: "0666", owner: "`+me.Uid+":"+me.Gid+`"}`)
 	if err := g.Reload(refused); err == nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// TestReloadOfAPipeNobodyWritesTo: it is refused, in the end, and holds up neither later reloads nor the end.
+// TestReloadOfAPipeNobodyWritesTo: it is refused in the end, and blocks neither later reloads nor the end of the
+// gateway.
 func TestReloadOfAPipeNobodyWritesTo(t *testing.T) {
 	t.Parallel() // it waits for ten seconds
 	ca := filepath.Join(t.TempDir(), "ca.crt")
@@ -27,10 +28,10 @@ func TestReloadOfAPipeNobodyWritesTo(t *testing.T) {
 	if err := errors.Join(os.Remove(ca), syscall.Mkfifo(ca, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Reload(next); err == nil || !strings.Contains(err.Error(), "a pipe that nobody writes to") {
+	if err := g.Reload(next); err == nil || !strings.Contains(err.Error(), "a pipe without a writer") {
 		t.Errorf("%v", err)
 	}
-	w, err := os.OpenFile(ca, os.O_WRONLY, 0) // who waits for it still goes
+	w, err := os.OpenFile(ca, os.O_WRONLY, 0) // a reader that still waits for it ends
 	if err != nil {
 		t.Fatal(err)
 	}

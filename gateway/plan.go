@@ -21,12 +21,12 @@ type plan struct {
 	services []*service // likewise
 	admin    *adminServer
 
-	touched map[string]bool // upstreams whose proxies must be told: new ones, and those with another connect_timeout or tls
+	touched map[string]bool // upstreams whose proxies need an update: new ones, and those with another connect_timeout or tls
 
 	opened  []*socket  // bound for the plan
 	created []*backend // built for the plan
 
-	starts          []start // what to serve
+	starts          []start // services to start
 	retiredSockets  []*socket
 	retiredProxies  []*service
 	retiredBackends []*backend
@@ -39,7 +39,7 @@ type start struct {
 	socket  *socket
 }
 
-// abort closes what the plan opened.
+// abort closes everything that the plan opened.
 func (p *plan) abort() {
 	for _, undo := range slices.Backward(p.Abort) {
 		undo()
@@ -50,7 +50,7 @@ func (p *plan) abort() {
 	inParallel(p.created, func(b *backend) error { b.drop(); return nil })
 }
 
-// newPlan prepares cfg beside what g runs. g.reloading is held.
+// newPlan prepares cfg beside the running configuration. g.reloading is held.
 func (g *Gateway) newPlan(cfg *config.Config) (*plan, error) {
 	p := &plan{Plan: extend.Plan{Old: g.cfg, New: cfg}, touched: map[string]bool{}}
 	err := g.planParts(p)
@@ -247,7 +247,7 @@ func (g *Gateway) addService(p *plan, s *spec, hold *certificate) error {
 	return nil
 }
 
-// newService opens the socket of a listener (see open) and builds what serves it; old is what served it before, if anything.
+// newService opens the socket of a listener (see open) and builds its proxy; old is its previous service, if any.
 func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificate) (*service, error) {
 	sock, err := g.openListener(p, s, old)
 	if err != nil {

@@ -40,7 +40,7 @@ func (g *Gateway) ReloadFile() (err error) {
 	return g.Reload(cfg)
 }
 
-// logProblems logs what was found in a configuration, a line each.
+// logProblems logs the problems of a configuration, a line each.
 func (g *Gateway) logProblems(problems config.Problems) {
 	for _, p := range problems {
 		level := g.logger.Error
@@ -51,8 +51,8 @@ func (g *Gateway) logProblems(problems config.Problems) {
 	}
 }
 
-// Reload applies cfg, all of it or nothing: on an error the old configuration keeps running. The package comment says what happens to
-// what changed.
+// Reload applies cfg, all of it or nothing: on an error the old configuration keeps running. The package comment
+// describes the effects.
 func (g *Gateway) Reload(cfg *config.Config) error {
 	if err := g.reload(cfg); err != nil {
 		return g.refuse(err, cfg.File)
@@ -157,7 +157,7 @@ func (g *Gateway) commit(p *plan) error {
 	return nil
 }
 
-// inForce makes a plan what runs. mu is held.
+// inForce puts a plan into force. mu is held.
 func (g *Gateway) inForce(p *plan) {
 	g.cfg, g.backends, g.services, g.admin = p.New, p.backends, p.services, p.admin
 	for _, swap := range p.Swap {
@@ -165,15 +165,15 @@ func (g *Gateway) inForce(p *plan) {
 	}
 }
 
-// acceptGrace is how long connections that a removed listener has just accepted may take to become sessions, which a drain lets finish;
-// and connections that are being opened through what an extension replaces.
+// acceptGrace is how long connections that a removed listener has just accepted may take to become sessions, which a
+// drain lets finish; it also holds for connections that are being opened through a replaced part of an extension.
 const acceptGrace = time.Second
 
 // retireGrace is how long a replaced upstream still gives connections: a session that read the old settings just before the reload may be
 // about to ask.
 const retireGrace = 5 * time.Second
 
-// retire drains what a reload took out of service.
+// retire drains the listeners and upstreams that a reload took out of service.
 func (g *Gateway) retire(p *plan) {
 	if p.retiredAdmin != nil {
 		p.retiredAdmin.close()
@@ -202,7 +202,7 @@ func (g *Gateway) retire(p *plan) {
 	others.Wait()
 }
 
-// retireOther drains what an extension took out of service.
+// retireOther drains a part that an extension took out of service.
 func (g *Gateway) retireOther(ctx context.Context, r *extend.Retired) {
 	if err := r.Drain(ctx); err != nil {
 		g.logger.Warn(r.Sessions+" were cut off", r.Kind, r.Name, "error", err)
@@ -212,7 +212,7 @@ func (g *Gateway) retireOther(ctx context.Context, r *extend.Retired) {
 	}
 }
 
-// retire closes a backend once nobody uses it any more, or hard ends.
+// retire closes a backend once it is unused, or hard ends.
 func (b *backend) retire(hard context.Context) {
 	wait(hard, retireGrace)
 	if c, ok := b.impl.(extend.Counted); ok {

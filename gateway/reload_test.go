@@ -169,7 +169,7 @@ upstreams:
 		t.Errorf("snapshot = %+v", s)
 	}
 	if l, err := net.Listen("tcp", freeAddress); err != nil {
-		t.Errorf("what the refused reload bound is still bound: %v", err)
+		t.Errorf("an address of the refused reload is still bound: %v", err)
 	} else {
 		_ = l.Close()
 	}
@@ -227,7 +227,7 @@ func TestReloadFileRefusesABadFileWhole(t *testing.T) {
 	}
 }
 
-// TestReloadSaysWhatChanged also of what is neither a listener nor an upstream.
+// TestReloadSaysWhatChanged: also changes outside of listeners and upstreams.
 func TestReloadSaysWhatChanged(t *testing.T) {
 	var log conntest.Log
 	ready := make(chan struct{})

@@ -36,7 +36,7 @@ func TestTLSComesAndGoesOnOneSocket(t *testing.T) {
 	g := run(t, plain)
 	want := certificate(t, dir)
 	shown := func() *x509.Certificate {
-		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the certificate is what is looked at
+		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the test looks at the certificate
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,10 +14,10 @@ type leaver struct {
 	part   any // *service, *backend or *extend.Retired
 	shown  admin.Retiring
 	active func() int                      // called without mu
-	drain  func(ctx context.Context) error // nil: when what uses it has drained
+	drain  func(ctx context.Context) error // nil: after its users have drained
 }
 
-// leaversOf lists what a plan takes out of service. mu is held.
+// leaversOf lists the listeners and upstreams that a plan takes out of service. mu is held.
 func leaversOf(p *plan) []leaver {
 	var list []leaver
 	now := time.Now()
@@ -34,7 +34,7 @@ func leaversOf(p *plan) []leaver {
 	return list
 }
 
-// active counts what still uses a backend: its sessions if it counts them, else connections that are out.
+// active counts a backend's users: its sessions if it counts them, else its leased connections.
 func (b *backend) active() int {
 	if c, ok := b.impl.(extend.Counted); ok {
 		return c.Active()

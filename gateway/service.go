@@ -20,7 +20,7 @@ type service struct {
 	socket *socket
 	fibers bool         // its sessions run on the engine
 	cert   *certificate // the one handshakes read; nil without TLS
-	failed error        // why it stopped serving by itself
+	failed error        // why it failed
 	recent *traffic.Window
 }
 
@@ -34,7 +34,7 @@ type spec struct {
 	server extend.Server
 }
 
-// newSpec translates l. hold is where handshakes will find the certificate.
+// newSpec translates l. hold has the certificate for handshakes.
 func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold *certificate) (*spec, error) {
 	wrap := func(err error) error { return fmt.Errorf("listener %q: %w", l.Name, err) }
 	kind := extend.ProtocolOf(l.Protocol)
@@ -103,7 +103,7 @@ func usedBy(l *config.Listener, backends map[string]*backend) map[string]extend.
 	return used
 }
 
-// listenerFiles lists what a listener reads.
+// listenerFiles lists the files that a listener reads.
 func listenerFiles(l *config.Listener, kind *extend.Protocol) (files []config.Path) {
 	if l.TLS != nil {
 		files = append(files, l.TLS.Cert, l.TLS.Key, l.TLS.ClientCA)

@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// registers are all there are, also those that a reload has taken out of service.
+// registers returns all registers, including those that a reload has taken out of service.
 func (g *Gateway) registers() (all []extend.Register) {
 	g.mu.Lock()
 	for _, s := range g.services {
@@ -37,8 +37,8 @@ func (g *Gateway) Sessions() []listener.Info {
 	return all
 }
 
-// Kill ends the session or stream of an ID that Sessions has told, and reports whether there was one: PostgreSQL clients get 57P01 and
-// their statements are canceled, HTTP connections are closed and streams reset, TCP connections are reset.
+// Kill ends the session or stream with an ID of Sessions, and reports whether there was one: PostgreSQL clients get
+// 57P01 and their statements are canceled, HTTP connections are closed and streams reset, TCP connections are reset.
 func (g *Gateway) Kill(id string) bool {
 	session, stream, ok := listener.ParseID(id)
 	if !ok {
@@ -59,7 +59,7 @@ func (g *Gateway) Kill(id string) bool {
 	return false
 }
 
-// sessionAttrs name a session in the log. What is empty is left out.
+// sessionAttrs name a session in the log. Empty values are omitted.
 func sessionAttrs(s listener.Info) []any {
 	attrs := []any{"session", s.ID, "listener", s.Listener, "client", s.Client, "state", string(s.State)}
 	for _, a := range []struct{ key, value string }{
@@ -101,7 +101,7 @@ func (g *Gateway) watchHolders() {
 	}
 }
 
-// keepTotals is a goroutine that notes what listeners have counted, for the figures of the last minute.
+// keepTotals is a goroutine that records the counters of listeners, for the figures of the last minute.
 func (g *Gateway) keepTotals() {
 	step := time.NewTicker(traffic.WindowStep)
 	defer step.Stop()
@@ -122,7 +122,7 @@ func (g *Gateway) keepTotals() {
 	}
 }
 
-// totalOf is what a listener has counted, and what that is; "" if its protocol does not say.
+// totalOf returns a listener's count and its unit; "" if its protocol has none.
 func totalOf(s listener.Stats) (unit string, total traffic.Total) {
 	for _, t := range s.Traffic {
 		if t.Summary != nil {
@@ -167,9 +167,9 @@ func (h *holders) look(g *Gateway, backends []*backend, limit time.Duration, now
 	}
 }
 
-// due returns those of all sessions that are to be named now, and notes that they are. crowded has how many wait for each upstream. What was
-// named is remembered for as long as the session holds the connection, whether somebody waits or not: else a queue that comes and goes would
-// have the same sessions named every time.
+// due returns the sessions to name in the log now, and records them. crowded has the number of waiters for each
+// upstream. A named session is remembered as long as it holds the connection, also while none waits: otherwise each new
+// queue would name the same sessions again.
 func (h *holders) due(all []listener.Info, crowded map[string]int, limit time.Duration, now time.Time) (due []listener.Info) {
 	all = slices.DeleteFunc(all, func(s listener.Info) bool { return s.Held.IsZero() || now.Sub(s.Held) < limit })
 	admin.SortSessions(all)

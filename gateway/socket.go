@@ -20,7 +20,7 @@ type socket struct {
 	unlink  bool        // closing it removes the file of a unix socket
 }
 
-// bind listens on an address. what names who wants it, for the error, which wraps ErrListen.
+// bind listens on an address. what names its user in the error, which wraps ErrListen.
 func bind(what, address string, perm permission) (*socket, error) {
 	listen := net.ListenConfig{Control: perm.restrict}
 	l, err := netaddr.Listen(context.Background(), &listen, address)
@@ -33,7 +33,7 @@ func bind(what, address string, perm permission) (*socket, error) {
 	return nil, fmt.Errorf("%s: %w on %s: %s%w", what, ErrListen, address, adviceToBind(address, err), err)
 }
 
-// adviceToBind says what an error to bind an address means, and what to do; "" where the error is all there is to say.
+// adviceToBind explains an error of binding an address, and says what to do; "" if the error explains itself.
 func adviceToBind(address string, err error) string {
 	for cause, advice := range map[syscall.Errno]string{
 		syscall.EADDRINUSE:    `the address is in use by another program; stop that one ("ss -ltnp" names it) or choose another address: `,
@@ -64,7 +64,7 @@ func adviceOnSocket(path string) string {
 	return `the socket is in use by another program; stop that one ("ss -lxp" names it) or choose another path: `
 }
 
-// removeStaleSocket removes a unix socket that nobody listens on any more, as a killed process leaves behind.
+// removeStaleSocket removes a unix socket without a listener, which a killed process leaves behind.
 func removeStaleSocket(address string) bool {
 	path, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
@@ -81,8 +81,8 @@ func removeStaleSocket(address string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) && os.Remove(path) == nil
 }
 
-// duplicate returns a second listener on the same socket, so that another proxy can take over: connections that arrive in between wait in
-// the one backlog both have.
+// duplicate returns a second listener on the same socket, so that another proxy can take over: connections that arrive
+// in between wait in the backlog that both share.
 func (s *socket) duplicate() (*socket, error) {
 	file, ok := s.Listener.(interface{ File() (*os.File, error) })
 	if !ok {
@@ -110,7 +110,7 @@ func (s *socket) handOver(to *socket) {
 	}
 }
 
-// retire closes the socket; whoever accepts from it sees that as the end, not as a failure.
+// retire closes the socket; its accept loop takes that as the end, not as a failure.
 func (s *socket) retire() {
 	s.retired.Store(true)
 	_ = s.Close()

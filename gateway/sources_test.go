@@ -136,7 +136,8 @@ func load(t *testing.T, gw *gateway.Gateway, stop <-chan struct{}) (wait func() 
 	return func() int64 { wg.Wait(); return served.Load() }
 }
 
-// TestDNSUnderLoad changes what a name means while requests are served; none may fail. Then the name stops resolving.
+// TestDNSUnderLoad changes the addresses of a name while requests are served; none may fail. Then the name stops
+// resolving.
 func TestDNSUnderLoad(t *testing.T) {
 	all := []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}
 	ns, port := newNameServer(t), hosts(t, all...)
@@ -306,7 +307,7 @@ upstreams: {echo: {discover: {file: {path: "{path}", interval: 10ms}}, balance: 
 		gone++
 	}
 	if gone != 1 {
-		t.Errorf("%d sessions are gone, want that of the removed endpoint", gone)
+		t.Errorf("%d sessions are gone, want the session of the removed endpoint", gone)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), conntest.Patience)
 	defer cancel()

@@ -10,8 +10,9 @@ import (
 	"syscall"
 )
 
-// spareFiles is how many file descriptors the admin page keeps for when the process has no other left: for a liveness probe (whoever does
-// not answer that is started again, and all sessions are cut off), a scraper, a person, and one more.
+// spareFiles is the number of file descriptors that the admin page keeps for the time when the process has no other
+// left: for a liveness probe (without an answer the gateway is restarted, and all sessions are cut off), a scraper, a
+// person, and one more.
 const spareFiles = 4
 
 // spares are the descriptors that a gateway's admin page keeps. A listener may take one that has just been freed for the admin page: then
@@ -23,7 +24,8 @@ type spares struct {
 	users int // admin pages: one, or two while a reload replaces one by the other
 }
 
-// listen returns l as a listener that uses the spares. scarce is told when descriptors have run out, and when they are there again.
+// listen returns l as a listener that uses the spares. scarce is called when descriptors have run out, and when they
+// are available again.
 func (s *spares) listen(l net.Listener, scarce func(bool)) *spareListener {
 	s.mu.Lock()
 	s.users++
@@ -60,7 +62,7 @@ func (s *spares) spend() bool {
 	return true
 }
 
-// fill keeps what is missing, as far as it can be had, and reports whether nothing is missing.
+// fill opens missing spares, as far as possible, and reports whether none is missing.
 func (s *spares) fill() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +78,8 @@ func (s *spares) fill() bool {
 	return true
 }
 
-// guard is told of each client's connection. It closes the connection if a descriptor is missing here and there is no other.
+// guard is called with each client's connection. It closes the connection if a spare is missing and there is no other
+// descriptor.
 func (s *spares) guard(c io.Closer) bool {
 	if !s.short.Load() || s.fill() {
 		return true
@@ -114,7 +117,7 @@ func outOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// refill keeps what is missing, as far as it can be had.
+// refill opens missing spares, as far as possible.
 func (l *spareListener) refill() {
 	if l.spares.fill() {
 		l.scarce(false)
@@ -127,7 +130,7 @@ func (l *spareListener) Close() error {
 	return l.Listener.Close()
 }
 
-// spareConn gives its descriptor back to what is kept.
+// spareConn returns its descriptor to the spares.
 type spareConn struct {
 	net.Conn
 	listener *spareListener

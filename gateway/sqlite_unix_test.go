@@ -27,8 +27,8 @@ upstreams:
   lite: {endpoints: ["sqlite:{dir}/app.db"], pool: {acquire_timeout: {patience}}}
 `
 
-// stallFile makes a SQLite file that does not open until the returned function is called: where its journal should be is a pipe that
-// nobody writes to.
+// stallFile makes a SQLite file that does not open until the returned function is called: in place of its journal there
+// is a pipe without a writer.
 func stallFile(t *testing.T, path string) (goOn func()) {
 	t.Helper()
 	conn, err := sqlite.OpenConn(path, sqlite.OpenReadWrite, sqlite.OpenCreate)
@@ -45,7 +45,7 @@ func stallFile(t *testing.T, path string) (goOn func()) {
 		t.Fatal(err)
 	}
 	goOn = sync.OnceFunc(func() {
-		pipe, err := os.OpenFile(path+"-journal", os.O_RDWR, 0) // whoever waits goes on, and reads nothing
+		pipe, err := os.OpenFile(path+"-journal", os.O_RDWR, 0) // waiting readers continue, and read nothing
 		if err != nil {
 			t.Error(err)
 			return
@@ -59,8 +59,8 @@ func stallFile(t *testing.T, path string) (goOn func()) {
 	return goOn
 }
 
-// TestSQLiteFileThatIsSlowToOpen: while one stalls the gateway starts, serves everybody else and says on its pages what it waits for;
-// clients of the file wait. Once it opens it is served.
+// TestSQLiteFileThatIsSlowToOpen: while one stalls, the gateway starts, serves all other clients and shows on its pages
+// what it waits for; clients of the file wait. Once the file opens it is served.
 func TestSQLiteFileThatIsSlowToOpen(t *testing.T) {
 	dir := t.TempDir()
 	goOn := stallFile(t, filepath.Join(dir, "app.db"))
@@ -109,7 +109,8 @@ func TestSQLiteFileThatIsSlowToOpen(t *testing.T) {
 	}
 }
 
-// TestSQLiteFileThatDoesNotOpen: its clients are told within acquire_timeout, and a gateway that ends does not wait for it.
+// TestSQLiteFileThatDoesNotOpen: its clients get an error within acquire_timeout, and a gateway that ends does not wait
+// for it.
 func TestSQLiteFileThatDoesNotOpen(t *testing.T) {
 	dir := t.TempDir()
 	goOn := stallFile(t, filepath.Join(dir, "app.db"))

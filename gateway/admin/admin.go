@@ -34,15 +34,16 @@ type Config struct {
 	Snapshot func() Snapshot
 	// Alive returns nil when the gateway's threads answer, or why not once ctx ends; nil: /livez is 200 as long as the process answers.
 	Alive func(ctx context.Context) error
-	// Reload reads the configuration again and applies it; its error is shown to whoever asked. nil: /api/v1/reload does not exist.
-	// It is only ever called for clients on this machine (loopback or a unix socket) that send ReloadHeader.
+	// Reload reads the configuration again and applies it; its error is shown to the client. nil: /api/v1/reload does
+	// not exist. It is only ever called for clients on this machine (loopback or a unix socket) that send ReloadHeader.
 	Reload func(ctx context.Context) error
 	// Sessions describes the gateway's sessions, as listener.Server does; nil: /api/v1/sessions does not exist.
 	Sessions func() []listener.Info
-	// Kill ends a session and reports whether there was one of that ID; nil: nobody can. It is protected as Reload is.
+	// Kill ends a session and reports whether there was one of that ID; nil: sessions cannot be killed. It is protected
+	// as Reload is.
 	Kill func(id string) bool
-	// ChangeEndpoint changes one endpoint of an upstream. Its error, which wraps ErrUnknown if there is no such upstream or endpoint, is
-	// shown to whoever asked. nil: nobody can. It is protected as Reload is.
+	// ChangeEndpoint changes one endpoint of an upstream. Its error, which wraps ErrUnknown if there is no such
+	// upstream or endpoint, is shown to the client. nil: endpoints cannot be changed. It is protected as Reload is.
 	ChangeEndpoint func(upstream string, c upstream.Change) error
 	// LocalOnly says that the address is a loopback one: requests must name a loopback host then.
 	LocalOnly bool
@@ -129,7 +130,8 @@ func localHost(hostport string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// livePatience is how long the gateway's threads may take to answer: a turn takes microseconds, and a machine may have others to serve.
+// livePatience is how long the gateway's threads may take to answer: a tick takes microseconds, and the machine may be
+// busy.
 const livePatience = 5 * time.Second
 
 // livez answers 200 and "ok", or 503 and why the process had better be started again.
@@ -207,13 +209,13 @@ func (h *handler) rows(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-// result is the body of the answer to what changes something.
+// result is the body of the answer to a change.
 type result struct {
 	Applied bool   `json:"applied"`
 	Error   string `json:"error"`
 }
 
-// changes lets only requests through that may change something; what is how the answer to others begins.
+// changes passes only requests that may change something; what begins the answer to others.
 func changes(what string, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {

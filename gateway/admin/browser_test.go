@@ -20,8 +20,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestDashboardInChromium renders the dashboard of a gateway in trouble: it says so, what others have named is text, and the console stays
-// empty. `make test-report` runs it, and `make test` where there is a Chromium.
+// TestDashboardInChromium renders the dashboard of a gateway in trouble: the page shows the trouble, foreign names
+// appear as text, and the console stays empty. `make test-report` runs it, and `make test` where there is a Chromium.
 func TestDashboardInChromium(t *testing.T) {
 	dom := render(t, newHandler(t, admin.Config{Sessions: manySessions}), "203.0.113.9:5")
 	for _, want := range []string{
@@ -40,7 +40,8 @@ func TestDashboardInChromium(t *testing.T) {
 	}
 }
 
-// TestDashboardShowsRatesInChromium: and what is not the default about endpoints, and where they were found.
+// TestDashboardShowsRatesInChromium: rates, settings of endpoints that are not the default, and the source of the
+// endpoints.
 func TestDashboardShowsRatesInChromium(t *testing.T) {
 	var asked atomic.Uint64
 	moving := func() admin.Snapshot {
@@ -68,7 +69,7 @@ func TestDashboardShowsRatesInChromium(t *testing.T) {
 	}
 }
 
-// manySessions is what sessions do, with texts that clients choose.
+// manySessions are sessions with texts chosen by clients.
 func manySessions() []listener.Info {
 	const image, long = "<img src=x onerror=alert(1)>", "/a-path-without-an-end"
 	now := time.Now()
@@ -85,7 +86,7 @@ func manySessions() []listener.Info {
 	return all
 }
 
-// render returns what Chromium makes of the dashboard, when it contains text.
+// render returns the dashboard as Chromium renders it, once it contains text.
 func render(t *testing.T, h http.Handler, text string, args ...string) (dom string) {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -140,7 +141,7 @@ func TestDashboardFitsInChromium(t *testing.T) {
 	}
 }
 
-// browse runs Chromium, whose console must stay empty, and returns what it writes.
+// browse runs Chromium, whose console must stay empty, and returns its output.
 func browse(t *testing.T, args ...string) string {
 	t.Helper()
 	browser := ""

@@ -33,7 +33,7 @@ func TestRulesWithPromtool(t *testing.T) {
 	promtool(t, deploy+"prometheus", "test", "rules", "rules_test.yml")
 }
 
-// TestMetricsWithPromtool has promtool read what a scraper of text gets.
+// TestMetricsWithPromtool has promtool check the metrics in text form.
 func TestMetricsWithPromtool(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
 	cmd.Stdin = get(newHandler(t, admin.Config{}), "/metrics").Body
@@ -65,7 +65,7 @@ func rules(t *testing.T) (list []rule) {
 	return list
 }
 
-// expressions returns those of the dashboard, by panel.
+// expressions returns the expressions of the dashboard, by panel.
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(deploy + "grafana/headpond.json")
@@ -107,7 +107,8 @@ func expressions(t *testing.T) map[string]string {
 
 var ourMetric = regexp.MustCompile(`(?:[a-z_]+:)?headpond_[a-z_]+[a-z](?::[a-z0-9_]+)?`)
 
-// TestDeployNamesMetricsThereAre compares dashboard and rules with what a running gateway shows.
+// TestDeployNamesMetricsThereAre compares dashboard and rules with the metrics of a running
+// gateway.
 func TestDeployNamesMetricsThereAre(t *testing.T) {
 	known := map[string]bool{}
 	for name := range exported(t) {

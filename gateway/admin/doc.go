@@ -1,4 +1,5 @@
-// Package admin is Headpond's window for the operator: a dashboard, Prometheus metrics, health and a JSON API on one HTTP address.
+// Package admin is Headpond's interface for operators: a dashboard, Prometheus metrics, health and a JSON API on one
+// HTTP address.
 //
 //	handler, err := admin.New(admin.Config{Snapshot: gw.Snapshot, LocalOnly: true})
 //	if err != nil {
@@ -21,7 +22,7 @@
 //
 // # Safety
 //
-// The page's Content-Security-Policy allows nothing but its own script and style by hash, and the script writes values as text only, so
-// that a hostile name in a configuration or an error message stays text. With Config.LocalOnly a request must name a loopback host, which
-// stops web pages from reaching the address by DNS rebinding.
+// The page's Content-Security-Policy allows only its own script and style, by hash, and the script writes values as
+// text only, so that a hostile name in a configuration or an error message stays text. With Config.LocalOnly a request
+// must name a loopback host, which stops web pages from reaching the address by DNS rebinding.
 package admin

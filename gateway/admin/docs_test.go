@@ -21,8 +21,8 @@ import (
 // ofHistogram is the end of names of classic histograms' series.
 var ofHistogram = regexp.MustCompile(`_(bucket|sum|count)$`)
 
-// exported returns the metrics that a gateway with all protocols shows, without the prefix. What needs another gateway or a reload comes
-// from snapshot.
+// exported returns the metrics that a gateway with all protocols shows, without the prefix. Metrics that need another
+// gateway or a reload come from snapshot.
 func exported(t *testing.T) map[string]bool {
 	t.Helper()
 	backend := httptest.NewServer(http.NotFoundHandler())
@@ -114,7 +114,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for _, file := range files { // alerts and the like
 		if filepath.Base(file) == "peers.md" {
-			continue // its module has a test of its own
+			continue // its module has its own test
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {

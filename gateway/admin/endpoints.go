@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// EndpointAction is what is done to an endpoint.
+// EndpointAction is a change of an endpoint.
 type EndpointAction = upstream.Action
 
 // The actions of an EndpointChange.
@@ -44,8 +44,8 @@ type EndpointChange struct {
 // maxChange bounds the body of a change.
 const maxChange = 16 << 10
 
-// changeEndpoint answers 200 when the change is in force, 400 to what is none, 404 where there is no such upstream or endpoint, and 422 when it
-// was refused.
+// changeEndpoint answers 200 when the change is in force, 400 to an invalid change, 404 where there is no such upstream
+// or endpoint, and 422 when it was refused.
 func (h *handler) changeEndpoint(w http.ResponseWriter, r *http.Request) {
 	var c EndpointChange
 	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxChange))

@@ -108,14 +108,14 @@ var (
 	failOpenDesc      = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
 	errorsDesc        = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
 	expiryDesc        = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
-	retiringDesc      = desc("retiring_active", "What still uses a thing that a reload has removed or replaced: sessions of a listener, sessions or connections of others.", "kind", "name")
+	retiringDesc      = desc("retiring_active", "Remaining users of something that a reload has removed or replaced: sessions of a listener, sessions or connections of others.", "kind", "name")
 	reloadsDesc       = desc("config_reloads_total", "Attempts to reload the configuration.", "result")
 	logLostDesc       = desc("log_lines_lost_total", "Lines that are not in the log, by reason.", "reason")
 	buildInfoDesc     = desc("build_info", "1; the version is in the labels.", "version", "goversion", "engine")
 )
 
-// Describe implements prometheus.Collector. What protocols count by labels, and the metrics of additions,
-// are not described: they are known with the snapshot.
+// Describe implements prometheus.Collector. Labelled counters of protocols and metrics of additions are not described:
+// only the snapshot has them.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range poolMetrics {
 		ch <- m.desc
@@ -173,7 +173,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// retiringByName adds up those of a kind and name: there is one for each reload that replaced it.
+// retiringByName adds up the entries of a kind and name: there is one for each reload that replaced
+// it.
 func retiringByName(list []Retiring) map[[2]string]int {
 	sums := map[[2]string]int{}
 	for _, r := range list {
@@ -199,7 +200,7 @@ func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 			continue
 		}
 		labels := []string{u.Name, addresses[i], u.Protocol}
-		if !e.Removed { // nobody looks after its health any more
+		if !e.Removed { // its health is no longer checked
 			send(ch, healthyDesc, prometheus.GaugeValue, oneIf(e.Healthy), labels...)
 			send(ch, ejectedDesc, prometheus.GaugeValue, oneIf(e.Ejected), labels...)
 			send(ch, staleDesc, prometheus.CounterValue, float64(e.Stale), labels...)

@@ -10,8 +10,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestRemovedEndpoint: what a reload has removed is shown, with the connections that are still out, and is not
-// called healthy or unhealthy.
+// TestRemovedEndpoint: an endpoint that a reload has removed is shown, with its connections in use, and is neither
+// healthy nor unhealthy.
 func TestRemovedEndpoint(t *testing.T) {
 	h := newHandler(t, admin.Config{Snapshot: func() admin.Snapshot {
 		return admin.Snapshot{Upstreams: []admin.Upstream{{Protocol: "tcp", Status: upstream.Status{

@@ -10,16 +10,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A Report says how the admin pages show the rows of a protocol or an extension: as JSON, in a table, as metrics, and in sentences about
-// what does not work.
+// A Report says how the admin pages show the rows of a protocol or an extension: as JSON, in a table, as metrics, and
+// in sentences about trouble.
 type Report[T any] struct {
-	// Key is that of the rows in /api/v1/status, which has them as encoding/json makes them of T. Nothing else may have it: see Distinct.
+	// Key is the key of the rows in /api/v1/status, which shows T as encoding/json encodes it. It must be unique: see
+	// Distinct.
 	Key   string
 	Title string // of the table
-	// Columns are those of the table, on the dashboard and in `headpond ctl status`; the first one names a row. Details are further ones on
-	// the dashboard.
+	// Columns are the columns of the table, on the dashboard and in `headpond ctl status`; the first one names a row.
+	// Details are more columns on the dashboard.
 	Columns, Details []Column[T]
-	// Labels are those of the metrics, and Values what a row has for them. No two rows may have the same values.
+	// Labels are the labels of the metrics, and Values their values for a row. No two rows may have the same values.
 	Labels  []string
 	Values  func(row T) []string
 	Metrics []RowMetric[T]
@@ -47,7 +48,7 @@ func Text[T any](title string, read func(row T) string) Column[T] {
 	return Column[T]{title, formatText, func(row T) Cell { return Cell{Text: read(row)} }}
 }
 
-// Error is a column of what is wrong with a row, empty for one that is well.
+// Error is a column with the error of a row, empty if there is none.
 func Error[T any](title string, read func(row T) string) Column[T] {
 	return Column[T]{title, formatError, func(row T) Cell { return Cell{Text: read(row)} }}
 }
@@ -106,7 +107,7 @@ type Addition struct {
 	metrics func(ch chan<- prometheus.Metric)
 }
 
-// Of returns what is shown of rows.
+// Of returns the report of rows.
 func (r *Report[T]) Of(rows []T) Addition {
 	if rows == nil {
 		rows = []T{}
@@ -142,7 +143,7 @@ func (r *Report[T]) Of(rows []T) Addition {
 // ownPaths are those parts of /api/v1/ that are not rows and no member of Status.
 var ownPaths = []string{"status", "pools", "sessions", "endpoints", "reload"}
 
-// Distinct returns an error if the admin pages cannot show all of these rows: a Key is empty or that of something else, or two
+// Distinct returns an error if the admin pages cannot show all of these rows: a Key is empty or used twice, or two
 // reports have a metric of the same name.
 func Distinct(all []Addition) error {
 	keys, metrics := map[string]string{}, map[string]string{}
@@ -160,12 +161,12 @@ func Distinct(all []Addition) error {
 			return fmt.Errorf("%w: %s has no key", ErrConfig, by)
 		}
 		if other, taken := keys[a.Key]; taken {
-			return fmt.Errorf("%w: key %q of %s is that of %s already", ErrConfig, a.Key, by, other)
+			return fmt.Errorf("%w: key %q of %s is already the key of %s", ErrConfig, a.Key, by, other)
 		}
 		keys[a.Key] = by
 		for _, name := range a.names {
 			if other, taken := metrics[name]; taken {
-				return fmt.Errorf("%w: metric %q of %s is that of %s already", ErrConfig, name, by, other)
+				return fmt.Errorf("%w: metric %q of %s is already a metric of %s", ErrConfig, name, by, other)
 			}
 			metrics[name] = by
 		}
@@ -186,7 +187,7 @@ func (r *Report[T]) tableOf(rows []T) Table {
 	return out
 }
 
-// Table is what /api/v1/status has of an Addition for people. The rows are those under Key, in the same order.
+// Table is the table of an Addition in /api/v1/status. The rows are those under Key, in the same order.
 type Table struct {
 	Key     string    `json:"key"`
 	Title   string    `json:"title"`

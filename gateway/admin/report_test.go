@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// pond is a row of somebody else's extension.
+// pond is a row of an extension of another module.
 type pond struct {
 	Name  string `json:"name"`
 	Frogs int    `json:"frogs"`
@@ -50,7 +50,8 @@ func oneIf(b bool) int {
 	return 0
 }
 
-// TestReport: the rows of an extension are members of the status, and its table, sentences and metrics say what the Report says of them.
+// TestReport: the rows of an extension are members of the status, and its table, sentences and metrics follow the
+// Report.
 func TestReport(t *testing.T) {
 	h := newHandler(t, admin.Config{Snapshot: func() admin.Snapshot {
 		return admin.Snapshot{Additions: []admin.Addition{ponds.Of([]pond{{Name: "mill", Frogs: 2, Water: 3 << 20}, {Name: "dry"}}), (&admin.Report[pond]{Key: "none"}).Of(nil)}}
@@ -100,12 +101,12 @@ func TestDistinct(t *testing.T) {
 	}
 	for want, all := range map[string][]admin.Addition{
 		"": {ponds.Of(nil), key("lakes", "Lakes"), gauge("frogs", "frogs")},
-		`key "ponds" of report "Lakes" is that of report "Ponds" already`:         {ponds.Of(nil), key("lakes", "Lakes"), key("ponds", "Lakes")},
-		`key "upstreams" of report "Lakes" is that of the gateway already`:        {key("upstreams", "Lakes")},
-		`key "tables" of report "Lakes" is that of the gateway already`:           {key("tables", "Lakes")},
-		`key "pools" of report "Lakes" is that of the gateway already`:            {key("pools", "Lakes")},
+		`key "ponds" of report "Lakes" is already the key of report "Ponds"`:         {ponds.Of(nil), key("lakes", "Lakes"), key("ponds", "Lakes")},
+		`key "upstreams" of report "Lakes" is already the key of the gateway`:        {key("upstreams", "Lakes")},
+		`key "tables" of report "Lakes" is already the key of the gateway`:           {key("tables", "Lakes")},
+		`key "pools" of report "Lakes" is already the key of the gateway`:            {key("pools", "Lakes")},
 		`report "Lakes" has no key`:                                               {key("", "Lakes")},
-		`metric "pond_frogs" of report "lakes" is that of report "Ponds" already`: {ponds.Of(nil), gauge("lakes", "pond_frogs")},
+		`metric "pond_frogs" of report "lakes" is already a metric of report "Ponds"`: {ponds.Of(nil), gauge("lakes", "pond_frogs")},
 	} {
 		err := admin.Distinct(all)
 		if want == "" && err != nil || want != "" && (!errors.Is(err, admin.ErrConfig) || !strings.HasSuffix(err.Error(), want)) {

@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// Session is an element of /api/v1/sessions. What does not apply is empty, 0 or null.
+// Session is an element of /api/v1/sessions. Fields that do not apply are empty, 0 or null.
 type Session struct {
 	ID           string     `json:"id"`
 	Listener     string     `json:"listener"`
@@ -40,7 +40,8 @@ type Session struct {
 	BytesOut     uint64     `json:"bytes_out"`
 }
 
-// Sessions is the body of /api/v1/sessions: those that match, the longest holders first, then by how long they have been in their state.
+// Sessions is the body of /api/v1/sessions: the matching sessions, the longest holders first, then by time in their
+// state.
 type Sessions struct {
 	Total    int       `json:"total"`   // sessions there are
 	Matched  int       `json:"matched"` // that the query asks for
@@ -137,7 +138,7 @@ func (h *handler) sessions(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, body)
 }
 
-// session is what the API shows of one.
+// session returns the API's form of a session.
 func session(s listener.Info, now time.Time) Session {
 	out := Session{
 		ID: s.ID, Listener: s.Listener, Protocol: s.Protocol, Client: s.Client, State: string(s.State), Since: s.Since,

@@ -14,7 +14,7 @@ const (
 	sizingWaits = 0.01
 	// sizingRefused is the part of acquires that may be refused: one outage of a server must not speak against its pool for ever.
 	sizingRefused = 0.001
-	// sizingSlack is what a pool may be larger than its highest use.
+	// sizingSlack is how much larger than its highest use a pool may be.
 	sizingSlack = 2
 )
 
@@ -35,14 +35,14 @@ func sizing(s *Status, now time.Time) []string {
 	return lines
 }
 
-// advice says what a pool's counters say about its size, "" if it is right or there is too little to tell; age is the pool's.
+// advice returns a sentence about a pool's size, "" if it is right or there is too little data; age is the pool's.
 func (p *Pool) advice(age time.Duration) string {
 	refused := p.TimedOut + p.Rejected
 	all := p.Acquired + refused + p.Canceled
 	if all < sizingAcquires {
 		return ""
 	}
-	// Whoever has a connection opened for him waits, too, in a pool of whatever size.
+	// Callers also wait while a connection is opened for them, in a pool of any size.
 	waited := p.Waited - min(p.Waited, p.Opened+p.OpenFailed)
 	part := func(n uint64) float64 { return float64(n) / float64(all) }
 	switch {

@@ -22,16 +22,16 @@ type Snapshot struct {
 	Reloads      Reloads
 	Log          LogState
 	Listeners    []listener.Stats
-	Certificates map[string]time.Time // when those of listeners with TLS expire, by the listener's name
+	Certificates map[string]time.Time // expiry of the certificates of TLS listeners, by the listener's name
 	Recent       map[string]Recent    // of listeners that count, by name
 	Upstreams    []Upstream
 	Additions    []Addition // of protocols and extensions
 	Retiring     []Retiring
 }
 
-// Recent is what a listener has done lately.
+// Recent is the recent activity of a listener.
 type Recent struct {
-	Unit  string // what it counts: "requests", "transactions"
+	Unit  string // the counted thing: "requests", "transactions"
 	Total traffic.Total
 	Over  time.Duration // how long that took: a minute, less after the listener's start
 }
@@ -51,14 +51,14 @@ type Retiring struct {
 	Since    time.Time
 }
 
-// Upstream is an upstream's state and what it is used for.
+// Upstream is an upstream's state and its users.
 type Upstream struct {
 	Protocol string // "tcp", "http", "postgres"
 	Reuses   bool   // its connections serve one session after the other
 	upstream.Status
 }
 
-// LogState tells how writing the gateway's own log fares. All is zero where the program has a log of its own.
+// LogState is the state of writing the gateway's own log. It is zero if the program passed a Logger.
 type LogState struct {
 	// Lines that are missing, since the start: their reader was too slow, the disk was full, or writing failed otherwise.
 	TooSlow, DiskFull, Failed uint64

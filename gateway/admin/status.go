@@ -29,7 +29,7 @@ type Status struct {
 	Listeners     []Listener       `json:"listeners"`
 	Upstreams     []UpstreamStatus `json:"upstreams"`
 	Retiring      []RetiringStatus `json:"retiring"`
-	Trouble       []string         `json:"trouble"` // sentences about what does not work
+	Trouble       []string         `json:"trouble"` // sentences about problems
 	Sizing        []string         `json:"sizing"`  // sentences about pools that are too small, or larger than needed
 	Tables        []Table          `json:"tables"`  // of Rows
 	Rows          map[string]any   `json:",embed"`  // of protocols and extensions, by Addition.Key: members of the object beside those above
@@ -54,7 +54,7 @@ type EngineStats struct {
 	Turns       uint64 `json:"turns"`
 }
 
-// ReloadStatus tells how reloads went.
+// ReloadStatus is the outcome of reloads.
 type ReloadStatus struct {
 	Applied   uint64     `json:"applied"`
 	Refused   uint64     `json:"refused"`
@@ -62,7 +62,8 @@ type ReloadStatus struct {
 	LastError string     `json:"last_error"`
 }
 
-// LogStatus tells how writing the log fares. Lines are those missing since the start, by reason.
+// LogStatus is the state of writing the log. Lines counts the missing lines since the start, by
+// reason.
 type LogStatus struct {
 	SlowReader  uint64 `json:"slow_reader"`
 	DiskFull    uint64 `json:"disk_full"`
@@ -88,13 +89,13 @@ type Listener struct {
 	LastRejected *time.Time `json:"last_rejected"`
 	BytesIn      uint64     `json:"bytes_in"`
 	BytesOut     uint64     `json:"bytes_out"`
-	// LastMinute is null for listeners whose protocol counts nothing but sessions.
+	// LastMinute is null for listeners whose protocol counts only sessions.
 	LastMinute *LastMinute `json:"last_minute"`
 	// CertificateExpires is null without TLS.
 	CertificateExpires *time.Time `json:"certificate_expires"`
 }
 
-// LastMinute is what a listener did in the last minute, or since its start if that is less.
+// LastMinute is the activity of a listener in the last minute, or since its start if that is less.
 type LastMinute struct {
 	Unit      string    `json:"unit"` // requests or transactions
 	PerSecond float64   `json:"per_second"`
@@ -132,7 +133,7 @@ type Endpoint struct {
 	Weight       int               `json:"weight"`
 	Priority     int               `json:"priority"`
 	Zone         string            `json:"zone"`
-	Metadata     map[string]string `json:"metadata"` // what the source tells, such as "name" of the DNS; null: nothing
+	Metadata     map[string]string `json:"metadata"` // from the source, such as "name" of the DNS; null: none
 	Removed      bool              `json:"removed"`  // by a reload, its source or an operator; here until its connections have come back, or the operator's change is taken back
 	Override     string            `json:"override"` // by an operator: "added", "drained", "removed", "weight"; empty: nothing
 	Kept         bool              `json:"kept"`     // the override outlasts reloads
@@ -189,7 +190,7 @@ type pools struct {
 	Pools []Pool `json:"pools"`
 }
 
-// status turns a snapshot into what the API shows. Lists are never null.
+// status turns a snapshot into the API's form. Lists are never null.
 func status(s Snapshot, now time.Time) Status {
 	out := Status{
 		Version: s.Version, GoVersion: runtime.Version(), Engine: s.Engine, EngineReason: s.EngineReason,
@@ -254,7 +255,7 @@ func lastMinute(r Recent) *LastMinute {
 	return out
 }
 
-// quantiles are those of a pool's histogram or of a listener's.
+// quantiles are the quantiles of a pool's or a listener's histogram.
 func quantiles(h interface{ Quantile(float64) time.Duration }) Quantiles {
 	return Quantiles{P50: h.Quantile(0.50).Seconds(), P90: h.Quantile(0.90).Seconds(), P99: h.Quantile(0.99).Seconds()}
 }

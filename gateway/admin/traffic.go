@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// collectTraffic sends the metrics that a schema makes of what was counted. names and values are the owner's labels.
+// collectTraffic sends the metrics that a schema makes of the counted rows. names and values are the owner's labels.
 func collectTraffic(ch chan<- prometheus.Metric, s traffic.Snapshot, names, values []string) {
 	for _, v := range s.Views {
 		labels := slices.Concat(names, v.Labels)
@@ -40,14 +40,14 @@ func collectTraffic(ch chan<- prometheus.Metric, s traffic.Snapshot, names, valu
 type times struct {
 	schema  int32
 	zero    uint64        // up to traffic.ZeroThreshold
-	native  map[int]int64 // by index; those that are not empty
+	native  map[int]int64 // by index; only buckets that are not empty
 	classic map[float64]uint64
 	count   uint64
 	sum     time.Duration
 }
 
-// Who does not ask for native histograms gets few buckets, the bounds of which both kinds of histograms have. Acquires mostly take no
-// time: theirs begin with that.
+// Scrapers that do not ask for native histograms get few buckets, with bounds that both kinds of histograms have.
+// Acquires mostly take no time: their first bucket is for that.
 var (
 	trafficBounds = []int{-13, -10, -7, -5, -3, -1, 1, 4} // powers of two: 0.12 ms to 16 s
 	acquireBounds = []int{-20, -13, -10, -7, -4, -1, 2, 5}

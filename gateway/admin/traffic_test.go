@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// toy is what a protocol of somebody else's might count.
+// toy is a schema of a protocol of another module.
 var toy = &traffic.Schema{
 	Labels: []string{"room"}, Counts: 2, Timings: 1,
 	Views: []traffic.View{{
@@ -59,7 +59,7 @@ func TestTrafficAsText(t *testing.T) {
 		t.Errorf("%d classic buckets", n)
 	}
 	if strings.Contains(body, `kind="bad"`) {
-		t.Error("what is sparse is shown at 0")
+		t.Error("a sparse counter is shown at 0")
 	}
 }
 

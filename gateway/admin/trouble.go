@@ -8,7 +8,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// recent is for how long a refusal or a failure that is over is trouble: long enough to be seen by whoever was called because of it.
+// recent is how long a past refusal or failure counts as trouble: long enough for an operator who was alerted to see
+// it.
 const recent = time.Minute
 
 // States of an endpoint.
@@ -49,8 +50,8 @@ var grave = []struct{ reason, what string }{
 // within reports whether a time is recent.
 func within(t *time.Time, now time.Time) bool { return t != nil && now.Sub(*t) < recent }
 
-// troubles are sentences about all that does not work: a refused reload, what is full or was within the last minute, and each listener,
-// upstream, endpoint and row of an addition that fails.
+// troubles are sentences about all problems: a refused reload, limits that were reached within the last minute, and
+// each listener, upstream, endpoint and row of an addition that fails.
 func troubles(s *Status, additions []Addition, now time.Time) []string {
 	lines := []string{}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }

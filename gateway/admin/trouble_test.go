@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// statusLines returns what the status of a gateway says of trouble and sizing, a line each.
+// statusLines returns the trouble and sizing of a gateway's status, a line each.
 func statusLines(t *testing.T, s admin.Snapshot) string {
 	t.Helper()
 	var status admin.Status

@@ -1,7 +1,7 @@
 package config
 
-// Checker reports what is wrong with a configuration that has been read, for protocols and extensions. Fields are named by pointers to them,
-// such as &l.Upstream.
+// Checker reports problems of a parsed configuration, for protocols and extensions. Fields are named by pointers to
+// them, such as &l.Upstream.
 type Checker struct {
 	Config *Config
 	d      *decoder
@@ -54,7 +54,8 @@ func (c *Checker) Name(field *string) {
 	}
 }
 
-// CheckName returns what is wrong with a name of an upstream, a listener or the like.
+// CheckName returns the problem of a name of an upstream, a listener or the like, "" if there is
+// none.
 func CheckName(name string) error { return checkName(name) }
 
 // Clip shortens text that is quoted in a message.

@@ -55,7 +55,7 @@ type LogLevel string
 // Values implements Enum.
 func (LogLevel) Values() []string { return []string{"debug", "info", "warn", "error"} }
 
-// Protocol is what a listener speaks.
+// Protocol is the protocol of a listener.
 type Protocol string
 
 // Protocols that upstreams have settings for.
@@ -79,13 +79,13 @@ type Listener struct {
 	AccessLog      bool           `conf:"access_log"`                    // one log line per session or request
 	AcceptProxy    bool           `conf:"accept_proxy"`                  // expect a PROXY v1/v2 header from TrustedProxies
 	TrustedProxies []netip.Prefix `conf:"trusted_proxies" maxlen:"1000"` // empty: loopback
-	Allow          []netip.Prefix `conf:"allow" maxlen:"1000"`           // who may connect; empty: everybody
-	Deny           []netip.Prefix `conf:"deny" maxlen:"1000"`            // who may not, of these
+	Allow          []netip.Prefix `conf:"allow" maxlen:"1000"`           // clients that may connect; empty: all
+	Deny           []netip.Prefix `conf:"deny" maxlen:"1000"`            // exceptions from Allow
 
 	MaxConnsPerSource int             `conf:"max_connections_per_source" default:"0" min:"0" max:"10000000"` // of one client address at once; 0: any number
 	ConnectionRate    *ConnectionRate `conf:"connection_rate"`                                               // of one client address; nil: no limit
 
-	Section any `conf:"-"` // what stands under the protocol's name; never nil when read from a file
+	Section any `conf:"-"` // the value of the key with the protocol's name; never nil when read from a file
 }
 
 // ConnectionRate is how many connections a client address may make within a time.
@@ -96,7 +96,7 @@ type ConnectionRate struct {
 
 // Socket says who may connect to a unix socket.
 type Socket struct {
-	Mode  string `conf:"mode" type:"mode"`   // octal permissions; empty: what the umask leaves
+	Mode  string `conf:"mode" type:"mode"`   // octal permissions; empty: by the umask
 	Owner string `conf:"owner" type:"owner"` // user or user:group, names or numbers; empty: the gateway's
 }
 
@@ -114,7 +114,7 @@ type Upstream struct {
 	Endpoints      []Endpoint    `conf:"endpoints" required:"checked" scalar:"Address" maxlen:"1000"`    // or Discover
 	Discover       *Discover     `conf:"discover"`                                                       // nil: the endpoints are Endpoints
 	SlowStart      time.Duration `conf:"slow_start" default:"0s" min:"0s" max:"24h"`                     // until an added endpoint has its full share
-	OnRemoved      OnRemoved     `conf:"on_removed" default:"drain"`                                     // what becomes of connections in use to an endpoint that is removed
+	OnRemoved      OnRemoved     `conf:"on_removed" default:"drain"`                                     // what happens to connections in use when an endpoint is removed
 	RemovedTimeout time.Duration `conf:"drain_timeout" default:"never" min:"1ms" max:"8760h" never:"0s"` // how long they may drain
 	Rebalance      *Rebalance    `conf:"rebalance"`                                                      // nil: sessions stay where they are
 	Balance        Balance       `conf:"balance" default:"p2c"`
@@ -131,24 +131,24 @@ type Upstream struct {
 
 // Endpoint is one address of an upstream. In the file the address may stand for it.
 type Endpoint struct {
-	Address  string `conf:"address" required:"true" type:"endpoint"`  // host:port, unix:/path, or what an Extension connects to
+	Address  string `conf:"address" required:"true" type:"endpoint"`  // host:port, unix:/path, or an address of an Extension
 	Weight   int    `conf:"weight" default:"1" min:"1" max:"65535"`   // its share beside others of its priority
-	Priority int    `conf:"priority" default:"0" min:"0" max:"65535"` // those of the lowest number that work are used
+	Priority int    `conf:"priority" default:"0" min:"0" max:"65535"` // of the working endpoints, those with the lowest number are used
 	Zone     string `conf:"zone"`                                     // shown
 }
 
-// Discover is where the endpoints are found: Section is that of the SourceKind of that name.
+// Discover names the source of the endpoints: Section is that of the SourceKind of that name.
 type Discover struct {
 	Kind    string `conf:"-"`
 	Section any    `conf:"-"` // a pointer to a struct
 }
 
-// OnRemoved is what becomes of connections in use to an endpoint that is removed.
+// OnRemoved says what happens to connections in use when an endpoint is removed.
 type OnRemoved string
 
 // What becomes of them.
 const (
-	DrainRemoved OnRemoved = "drain" // they go on until they are given back, or RemovedTimeout is over
+	DrainRemoved OnRemoved = "drain" // they continue until they are released, or RemovedTimeout is over
 	CloseRemoved OnRemoved = "close" // they are closed
 )
 
@@ -179,7 +179,7 @@ type ClientTLS struct {
 	Key                Path   `conf:"key"`
 }
 
-// Verify is what of a server's certificate is checked: everything, or not its name.
+// Verify says how a server's certificate is checked: completely, or without its name.
 type Verify string
 
 // Values implements Enum.
@@ -194,7 +194,7 @@ type Health struct {
 	Postgres bool   `conf:"postgres"`
 	Service  string `conf:"grpc_service"`                         // of GRPC; empty: the server as a whole
 	Port     int    `conf:"port" default:"0" min:"0" max:"65535"` // 0: the endpoint's
-	// CA, Cert, Key and ServerName are those of HTTPS; without any of them the upstream's "tls" is used, if there is one.
+	// CA, Cert, Key and ServerName are for HTTPS; without any of them the upstream's "tls" is used, if there is one.
 	CA         Path          `conf:"ca"`
 	Cert       Path          `conf:"cert"`
 	Key        Path          `conf:"key"`
@@ -205,20 +205,20 @@ type Health struct {
 	Timeout    time.Duration `conf:"timeout" default:"1s" min:"1ms" max:"10m"`
 	Rise       int           `conf:"rise" default:"2" min:"1" max:"1000"` // successes until healthy
 	Fall       int           `conf:"fall" default:"3" min:"1" max:"1000"` // failures until unhealthy
-	// OnUnhealthy is what becomes of the sessions of an endpoint that is unhealthy, for tcp upstreams; empty for others. Stagger is over
-	// which time they are closed.
+	// OnUnhealthy says what happens to the sessions of an unhealthy endpoint, for tcp upstreams; empty for others.
+	// Stagger is the time over which they are closed.
 	OnUnhealthy OnUnhealthy   `conf:"on_unhealthy"`
 	Stagger     time.Duration `conf:"stagger" default:"1s" min:"0s" max:"10m"`
 }
 
-// OnUnhealthy is what becomes of the sessions of an endpoint that is unhealthy.
+// OnUnhealthy says what happens to the sessions of an unhealthy endpoint.
 type OnUnhealthy string
 
 // What becomes of them.
 const (
 	CloseUnhealthy OnUnhealthy = "close" // they are closed if the endpoint answers nothing any more
 	DrainUnhealthy OnUnhealthy = "drain" // they are closed when the upstream's RemovedTimeout is over
-	KeepUnhealthy  OnUnhealthy = "keep"  // they go on
+	KeepUnhealthy  OnUnhealthy = "keep"  // they continue
 )
 
 // Values implements Enum.
@@ -239,7 +239,8 @@ type Eject struct {
 	Max      time.Duration `conf:"max" default:"1m" min:"1ms" max:"24h"`
 }
 
-// Pool is the limits of each endpoint's pool; see pool.Limits. Where the default is "by protocol", ListenerProtocol.Pool has it.
+// Pool has the limits of each endpoint's pool; see pool.Limits. Where the default is "by protocol",
+// ListenerProtocol.Pool has it.
 type Pool struct {
 	MinIdle        int           `conf:"min_idle" min:"0" max:"1000000"`
 	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"`                  // by protocol
@@ -253,7 +254,7 @@ type Pool struct {
 	Overflow       Overflow      `conf:"overflow" default:"wait"`
 }
 
-// Overflow is what a full pool does with one more request.
+// Overflow says what a full pool does with another request.
 type Overflow string
 
 // What a full pool does.

@@ -64,7 +64,7 @@ func TestMarkFindsTheField(t *testing.T) {
 		t.Errorf("position = %s", got)
 	}
 	if got := cfg.Mark(&cfg.Admin).String(); got != "c.yaml" {
-		t.Errorf("position of what was not written = %s", got)
+		t.Errorf("position of an absent key = %s", got)
 	}
 }
 
@@ -289,7 +289,8 @@ func TestEditDistance(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing panics; what is accepted, written out and read again is the same configuration, and is written out the same.
+// FuzzParse: nothing panics; an accepted file, written out and read again, is the same configuration, and is written
+// out the same.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {
@@ -367,7 +368,7 @@ upstreams: {u: {endpoints: ["127.0.0.1:2"]}}
 	}
 }
 
-// TestManyWarningsAreNoError: however many warnings a file causes, it can be used, and what is wrong beside them is told.
+// TestManyWarningsAreNoError: however many warnings a file causes, it can be used, and its errors are reported.
 func TestManyWarningsAreNoError(t *testing.T) {
 	dir := t.TempDir()
 	writeCertificate(t, dir, -time.Hour, 24*time.Hour)

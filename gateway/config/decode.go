@@ -89,7 +89,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 	}
 }
 
-// short decodes a plain value where a struct may stand, into the field that the scalar tag names, and reports whether that is what there is.
+// short decodes a plain value in place of a struct, into the field with the scalar tag, and reports whether there was a
+// plain value.
 func (d *decoder) short(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) bool {
 	f, ok := v.Type().FieldByName(tag.Get("scalar"))
 	if ok = ok && (n.Kind == yaml.ScalarNode || isBracketed(n)); ok {
@@ -195,7 +196,7 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, key string) {
 
 // unknownKey reports a key the schema does not have here, with the closest one that it has, or the place it belongs to.
 func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
-	name, value, glued := strings.Cut(key.Value, ":") // what is glued to it may be a password
+	name, value, glued := strings.Cut(key.Value, ":") // text glued to it may be a password
 	if t == reflect.TypeFor[Config]() && strings.HasPrefix(name, "x-") {
 		return
 	}
@@ -219,7 +220,7 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
 
 // list decodes a sequence.
 func (d *decoder) list(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
-	if tag.Get("single") != "" && n.Kind != yaml.SequenceNode { // one may stand by itself
+	if tag.Get("single") != "" && n.Kind != yaml.SequenceNode { // one value needs no list
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		d.value(n, v.Index(0), key, tag)
 		return
@@ -281,8 +282,8 @@ func (d *decoder) names(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 	}
 }
 
-// checkLength reports a list that is too long or empty. A list that is too long is decoded all the same, within maxValues: what refers to
-// its entries must not be reported as unknown.
+// checkLength reports a list that is too long or empty. A list that is too long is still decoded, within maxValues:
+// references to its entries must not be reported as unknown.
 func (d *decoder) checkLength(n *yaml.Node, length int, key string, tag reflect.StructTag) {
 	var limit int
 	_, _ = fmt.Sscan(tag.Get("maxlen"), &limit)
@@ -294,7 +295,7 @@ func (d *decoder) checkLength(n *yaml.Node, length int, key string, tag reflect.
 	}
 }
 
-// enter sets the scope for a thing with a name, of that kind, and returns what restores it.
+// enter sets the scope to a named thing of that kind, and returns a function that restores it.
 func (d *decoder) enter(kind, name string, index int) func() {
 	before := d.scope
 	switch {
@@ -322,7 +323,8 @@ func scopeName(n *yaml.Node) string {
 	return ""
 }
 
-// describe names what stands at a node, without quoting it: it may be a secret in the wrong place.
+// describe names the kind of value of a node, without quoting it: it may be a secret in the wrong
+// place.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -342,8 +344,8 @@ func clip(s string) string {
 	return s
 }
 
-// withoutPassword leaves out of text that is quoted in a message what stands before an "@", in a URL a user and a password, and behind
-// "password=".
+// withoutPassword removes from text that is quoted in a message everything before an "@" (user and password of a URL),
+// and the value of "password=".
 func withoutPassword(s string) string {
 	if at := strings.LastIndexByte(s, '@'); at >= 0 {
 		begin := 0

@@ -19,7 +19,7 @@ type Enum interface{ Values() []string }
 // EnumLater is an Enum that knows values of versions to come, so that they are refused with a reason.
 type EnumLater interface{ Later() []string }
 
-// Checked is a string type that knows what may be written; Check's error says what to write instead.
+// Checked is a string type that checks its values; Check's error says what to write instead.
 type Checked interface{ Check(text string) error }
 
 // isScalar reports whether a field of type t is written as a single value.
@@ -35,7 +35,7 @@ func isScalar(t reflect.Type) bool {
 	return false
 }
 
-// isBracketed reports whether a node is what YAML takes [::1]:8080 for.
+// isBracketed reports whether a node is YAML's reading of [::1]:8080.
 func isBracketed(n *yaml.Node) bool {
 	return n.Kind == yaml.MappingNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.SequenceNode
 }

@@ -79,7 +79,7 @@ func checkListen(text string) error {
 	return checkHost(address)
 }
 
-// checkHost refuses hosts that are neither an IP address nor could be a name.
+// checkHost refuses hosts that are neither an IP address nor a possible name.
 func checkHost(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -103,7 +103,7 @@ func checkHost(address string) error {
 	return nil
 }
 
-// maxSocketPath is what fits into the kernel's socket address, less its closing zero.
+// maxSocketPath is the length of the kernel's socket address without its final zero.
 const maxSocketPath = 107
 
 func checkSocket(path string) error {

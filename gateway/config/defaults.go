@@ -73,7 +73,7 @@ func DefaultPool(protocol Protocol) Pool {
 	return Pool{}
 }
 
-// fillPool sets the limits whose defaults depend on what the upstream is used for.
+// fillPool sets the limits whose defaults depend on the upstream's use.
 func (d *decoder) fillPool(u *Upstream) {
 	p, defaults := &u.Pool, DefaultPool(u.Protocol)
 	if of := protocolOf(u.Protocol); of != nil && of.Limits != nil {
@@ -99,8 +99,8 @@ func (d *decoder) fillPool(u *Upstream) {
 	}
 }
 
-// finish writes out what the listeners' "upstream" key stands for. It comes last, because it moves lists and with them the fields that marks
-// know.
+// finish expands the listeners' "upstream" key. It comes last, because it moves lists and with them the fields that
+// marks know.
 func finish(cfg *Config) {
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]

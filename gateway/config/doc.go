@@ -25,23 +25,25 @@
 //
 // # How it works
 //
-// The types in config.go are the schema: decode.go walks them by reflection beside the YAML nodes. What involves more than one field is
-// checked in validate*.go. Tags of the fields are
+// The types in config.go are the schema: decode.go walks them by reflection beside the YAML nodes. Checks of several
+// fields are in validate*.go. Tags of the fields are
 //
 //   - conf: the key; "-": not in the file
 //   - required, default, min, max: as they would be written
-//   - never: what the value "never" stands for
-//   - type: which check a string gets, address, endpoint or name
+//   - never: the meaning of the value "never"
+//   - type: the check of a string: address, endpoint or name
 //   - maxlen: of a list
-//   - single: a list of one may be written as that
-//   - key: a mapping is read as a list, its keys going to that field; names: a list of names will do
-//   - scalar: the field that a plain value instead of a mapping goes to
-//   - scope: a list of things with names, which problems with them begin with
+//   - single: a list of one element may be written as the element
+//   - key: a mapping is read as a list, its keys going to that field; names: a list of names is enough
+//   - scalar: the field for a plain value in place of a mapping
+//   - scope: a list of named things, whose problems begin with the name
 //
-// A string type with a set of values is an Enum; one with a form of its own is Checked. Secret and Path are as the section Values says.
+// A string type with a set of values is an Enum; one with another format is Checked. Secret and Path are as the section
+// Values says.
 //
 // # Extensions
 //
-// Listener protocols are registered by RegisterProtocol, other keys by RegisterExtension, with the structs that they are read into. They
-// are checked, shown and have defaults like all others. Importing package gateway registers those of Headpond.
+// Listener protocols are registered by RegisterProtocol, other keys by RegisterExtension, with the structs that they
+// are read into. They are checked, shown and have defaults like all others. Importing package gateway registers
+// Headpond's own.
 package config

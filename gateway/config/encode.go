@@ -46,7 +46,7 @@ func encodeStruct(v reflect.Value) *yaml.Node {
 	return n
 }
 
-// encodeValue returns nil for what is left out: empty text and lists, absent sections.
+// encodeValue returns nil for omitted values: empty text and lists, absent sections.
 func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 	if isScalar(v.Type()) {
 		return encodeScalar(v, tag)
@@ -81,7 +81,7 @@ func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 	return n
 }
 
-// encodeNamed writes a list as a mapping; short is the field that stands for an item by itself where it has no other.
+// encodeNamed writes a list as a mapping; short is the field that represents an item without other fields.
 func encodeNamed(v reflect.Value, key, short string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	for i := range v.Len() {

@@ -25,8 +25,8 @@ type endpointFile struct {
 	Endpoints []Endpoint `conf:"endpoints" required:"true" scalar:"Address" maxlen:"1000"`
 }
 
-// LoadEndpoints reads a file of endpoints, in YAML or JSON: a list of addresses, or of mappings with "address" and what else an endpoint of
-// an upstream may have, by itself or under the key "endpoints". Nothing in it is expanded.
+// LoadEndpoints reads a file of endpoints, in YAML or JSON: a list of addresses, or of mappings with "address" and the
+// other keys of an upstream's endpoint, at the top or under the key "endpoints". Variables are not expanded.
 func LoadEndpoints(path string) ([]Endpoint, Problems) {
 	data, err := readFile(path, maxFileBytes)
 	if err != nil {
@@ -35,7 +35,7 @@ func LoadEndpoints(path string) ([]Endpoint, Problems) {
 	return ParseEndpoints(path, data)
 }
 
-// ParseEndpoints is LoadEndpoints of what a file called name holds.
+// ParseEndpoints is LoadEndpoints for the content of a file called name.
 func ParseEndpoints(name string, data []byte) ([]Endpoint, Problems) {
 	d := &decoder{
 		file: name, dir: filepath.Dir(name), lookup: func(string) (string, bool) { return "", false },
@@ -78,8 +78,8 @@ func (d *decoder) checkFound(list []Endpoint) {
 
 var errWantAddress = errors.New("want host:port or unix:/path")
 
-// CheckEndpoint returns what is wrong with the address of an endpoint that stands in no configuration: addresses that only those know, such as
-// files, are refused.
+// CheckEndpoint returns the problem of an endpoint's address outside of a configuration: addresses that only
+// configurations may have, such as files, are refused.
 func CheckEndpoint(address string) error {
 	if IsFile(address) {
 		return errWantAddress

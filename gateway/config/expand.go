@@ -38,7 +38,7 @@ func expand(text string, lookup func(string) (string, bool)) (string, error) {
 	}
 }
 
-// variable gives the value of what stands between ${ and }.
+// variable returns the value of the text between ${ and }.
 func variable(ref string, lookup func(string) (string, bool)) (string, error) {
 	name, fallback, hasFallback := strings.Cut(ref, ":-")
 	if !validVariable(name) {

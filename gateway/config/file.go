@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// readTime bounds the reading of a file. A named pipe that nobody writes to, or a network file system that hangs, would hold up this reload,
-// all later ones, and the end of the gateway. The admin page has more time than this to answer a reload.
+// readTime bounds the reading of a file. A named pipe without a writer, or a network file system that hangs, would
+// block this reload, all later ones, and the end of the gateway. The admin page has more time than this to answer a
+// reload.
 const readTime = 10 * time.Second
 
 // Read returns the content of the file, of at most 16 MiB. It gives up when that takes more than ten seconds.
@@ -31,7 +32,8 @@ func KeyPair(cert, key Path) (tls.Certificate, error) {
 	return tls.X509KeyPair(certPEM, keyPEM)
 }
 
-// readFile reads a file of at most limit bytes, within readTime. Its errors name what is wrong, not the path: the caller says where it was written.
+// readFile reads a file of at most limit bytes, within readTime. Its errors describe the problem without the path: the
+// caller adds its position.
 func readFile(path string, limit int64) ([]byte, error) {
 	return readFileFor(path, limit, readTime)
 }
@@ -46,11 +48,11 @@ func readFileFor(path string, limit int64, patience time.Duration) ([]byte, erro
 	case <-timer.C:
 	}
 	abandoned.Store(file{path, limit}, r)
-	return nil, fmt.Errorf("cannot read %q: it has not come to its end within %s; is it a pipe that nobody writes to, or on a file system that does not answer?",
+	return nil, fmt.Errorf("cannot read %q: it did not end within %s; is it a pipe without a writer, or on a file system that does not answer?",
 		path, patience)
 }
 
-// file is what a reading is of.
+// file identifies the file of a reading.
 type file struct {
 	path  string
 	limit int64
@@ -63,15 +65,16 @@ type reading struct {
 	err  error
 }
 
-// abandoned are readings that have taken too long, by file. Whoever wants the same file goes on with that, or each attempt would leave one
-// more thread behind, and what is written to a pipe at last could go to a reading that nobody waits for.
+// abandoned are readings that have taken too long, by file. The next caller for the same file continues the old
+// reading. Otherwise each attempt would leave another thread behind, and data written to a pipe at last could go to a
+// reading without a caller.
 var abandoned sync.Map
 
-// takeUp begins to read f, or goes on.
+// takeUp begins to read f, or continues an abandoned reading.
 func takeUp(f file) *reading {
 	if old, ok := abandoned.LoadAndDelete(f); ok {
 		select {
-		case <-old.(*reading).done: // when nobody asked; it may be another file by now
+		case <-old.(*reading).done: // it ended between two calls; it may be another file by now
 		default:
 			return old.(*reading) //nolint:forcetypeassert // nothing else is stored
 		}

@@ -14,15 +14,15 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// TestPipeNobodyWritesTo: a pipe is read once something is in it, and given up when that takes too long; what is written later goes to whoever
-// reads then.
+// TestPipeNobodyWritesTo: a pipe is read once something is in it, and given up when that takes too long; data written
+// later goes to the next reader.
 func TestPipeNobodyWritesTo(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if data, err := config.ReadFileFor(pipe, time.Millisecond); err == nil || !strings.Contains(err.Error(), "a pipe that nobody writes to") {
+		if data, err := config.ReadFileFor(pipe, time.Millisecond); err == nil || !strings.Contains(err.Error(), "a pipe without a writer") {
 			t.Fatalf("%q, %v", data, err)
 		}
 	}

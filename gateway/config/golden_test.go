@@ -12,8 +12,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the golden files; commit only the changes you understand")
 
-// TestGolden parses every testdata/*.yaml and compares what `headpond check` would print, and for accepted files the effective
-// configuration, with the golden file beside it.
+// TestGolden parses every testdata/*.yaml and compares the output of `headpond check`, and for accepted files the
+// effective configuration, with the golden file beside it.
 func TestGolden(t *testing.T) {
 	t.Setenv("HEADPOND_TEST_USER", "app")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // no pod

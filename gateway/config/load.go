@@ -13,7 +13,8 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// maxFileBytes bounds a configuration file: room for ten thousand endpoints, and far below what would hurt to parse.
+// maxFileBytes bounds a configuration file: room for ten thousand endpoints, and far below a size that takes long to
+// parse.
 const maxFileBytes = 1 << 20
 
 // Load reads and checks the file at path. The Config is nil when Problems holds anything but warnings.
@@ -35,7 +36,7 @@ func Parse(name string, data []byte) (*Config, Problems) {
 	return cfg, problems
 }
 
-// LogOf returns how a file says to log, as far as it can be read, for telling what else is wrong with it.
+// LogOf returns the log settings of a file, as far as it can be read, so that its problems can be logged.
 func LogOf(path string) Log {
 	data, err := readFile(path, maxFileBytes)
 	if err != nil {
@@ -45,7 +46,7 @@ func LogOf(path string) Log {
 	return cfg.Log
 }
 
-// parse is Parse, and returns what it has read also where there are problems.
+// parse is Parse, but also returns the configuration if there are problems.
 func parse(name string, data []byte) (*Config, Problems) {
 	d := &decoder{
 		file:   name,
@@ -113,7 +114,8 @@ func unreadable(data []byte) (pos Position, what string) {
 	return Position{}, ""
 }
 
-// syntaxError reports what the YAML parser said, in our form. It leaves anchor names out: an unquoted password may look like one.
+// syntaxError reports the YAML parser's error in our form. It leaves anchor names out: an unquoted password may look
+// like one.
 func (d *decoder) syntaxError(data []byte, err error) {
 	var load *yaml.LoadError
 	if !errors.As(err, &load) {
@@ -144,11 +146,11 @@ var bracketed = regexp.MustCompile(`\[[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?\]:[0-9]
 
 const quotedAddress = `"[::1]:8080"`
 
-// adviceOnSyntax says what usually is the cause of an error of the YAML parser.
+// adviceOnSyntax names the usual cause of an error of the YAML parser.
 func adviceOnSyntax(message string) string {
 	switch {
 	case strings.Contains(message, "expected '-' indicator"), strings.Contains(message, "expected key"):
-		return "; is it indented like what it belongs to?"
+		return "; is it indented like the rest of its list or mapping?"
 	case strings.Contains(message, "expected ',' or '}'"), strings.Contains(message, "expected ',' or ']'"):
 		return "; is a bracket not closed, or a value with one of , [ ] { } in it without quotes?"
 	}

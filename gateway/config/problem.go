@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// maxProblems bounds the errors, and apart from them the warnings, that are reported about one file: past this nobody reads on, and a
-// file of garbage must not fill the log.
+// maxProblems bounds the errors, and apart from them the warnings, that are reported about one file: a longer list is
+// not read, and a file of garbage must not fill the log.
 const maxProblems = 100
 
 // ErrInvalid is wrapped by the error Problems.Err returns.
@@ -33,7 +33,7 @@ func (p Position) String() string {
 type Problem struct {
 	Position
 	Scope   string // the thing it is about, for instance `upstream "pg"`; empty at the top of the file
-	Message string // what is wrong and what to write instead
+	Message string // the problem and what to write instead
 	Warning bool   // the configuration can be used all the same
 }
 
@@ -80,8 +80,8 @@ func (ps Problems) String() string {
 	return b.String()
 }
 
-// bounded returns ps in the order of the file: at most maxProblems errors and as many warnings, each followed by a line that counts
-// those left out. What is left out of the warnings is a warning too.
+// bounded returns ps in the order of the file: at most maxProblems errors and as many warnings, each followed by a line
+// that counts the omitted ones. For warnings that line is a warning, too.
 func (ps Problems) bounded() Problems {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))

@@ -10,15 +10,15 @@ import (
 // A ListenerProtocol is how the listeners of one protocol are configured. Functions that are nil have nothing to do.
 type ListenerProtocol struct {
 	Name Protocol
-	// Section is a pointer to a struct, the type of Listener.Section: what may stand under the protocol's name in a listener.
+	// Section is a pointer to a struct, the type of Listener.Section: the keys under the protocol's name in a listener.
 	Section any
 	// Default fills in what default tags cannot say. The tags have been applied.
 	Default func(l *Listener)
 	// Upstreams returns the fields that name the upstreams of a listener's sessions.
 	Upstreams func(l *Listener) []*string
-	// Check reports what is wrong with a listener, apart from what every listener may have wrong and upstreams that do not exist.
+	// Check reports problems of a listener, except those that every listener may have and unknown upstreams.
 	Check func(c *Checker, l *Listener)
-	// Finish writes out what the key "upstream" of a listener that has it stands for. Nothing is checked afterwards.
+	// Finish expands the key "upstream" of a listener. Nothing is checked afterwards.
 	Finish func(cfg *Config, l *Listener)
 	// Pool has the limits that the pools of upstreams that these listeners use have by default. Limits, if not nil, changes them for one
 	// upstream.
@@ -26,34 +26,36 @@ type ListenerProtocol struct {
 	Limits func(u *Upstream, defaults *Pool)
 	// Keys are further keys of the file and of upstreams that belong to the protocol, and endpoints that only it can connect to.
 	Keys *Extension
-	// Uses reports whether an upstream that no listener uses was meant for this protocol. nil: that cannot be told.
+	// Uses reports whether an upstream that no listener uses was meant for this protocol. nil: that is unknown.
 	Uses func(u *Upstream) bool
 
-	NoUpstream     string // why its listeners have no "upstream", and what to write instead; empty: they have
+	NoUpstream     string // why its listeners have no "upstream", and what to write instead; empty: they have one
 	ClientCerts    bool   // its listeners may ask for client certificates ("client_ca")
 	ForwardHeaders bool   // "trusted_proxies" says whose headers are believed, also without a PROXY header
 }
 
 // An Extension adds keys to the top of the file and to upstreams. Fields that are nil add nothing.
 type Extension struct {
-	// File and Upstream are pointers to structs, the fields of which are further keys; PartOf returns what the file has for them. A list
-	// with a scope tag is of things that have names of their own, such as upstreams.
+	// File and Upstream are pointers to structs whose fields are more keys; PartOf returns their values in a file. A
+	// list with a scope tag has named things, such as upstreams.
 	File, Upstream any
-	// Endpoints are prefixes of addresses that only this extension can connect to, with the check of what follows.
+	// Endpoints are prefixes of addresses that only this extension can connect to, with the check of the text behind
+	// the prefix.
 	Endpoints map[string]func(rest string) error
 	// Files are such prefixes, too, of endpoints that are files of this machine. The check gets a path as it was
 	// written; relative ones are then taken from the folder of the configuration file.
 	Files map[string]func(path string) error
-	// Check reports what is wrong with the keys of File, CheckUpstream with those of Upstream and the endpoints.
+	// Check reports problems of the keys of File, CheckUpstream those of Upstream and the endpoints.
 	Check         func(c *Checker)
 	CheckUpstream func(c *Checker, u *Upstream)
 	// Far reports whether an upstream's endpoints are connected to by another machine.
 	Far func(u *Upstream) bool
-	// Suffices reports whether a file is of use for what the extension does with it, without listeners and upstreams.
+	// Suffices reports whether the extension makes a file without listeners and upstreams useful.
 	Suffices func(cfg *Config) bool
 }
 
-// What is registered, in that order. It is complete before the first file is read.
+// The registered protocols and extensions, in order of registration, complete before the first file
+// is read.
 var (
 	protocols  []*ListenerProtocol
 	extensions []*Extension
@@ -188,7 +190,7 @@ func IsFile(address string) bool {
 	})
 }
 
-// Counts says how many things with a name of their own the file has: "1 listener", "2 upstreams", and those of extensions that it has.
+// Counts says how many named things the file has: "1 listener", "2 upstreams", and those of extensions that it has.
 func (c *Config) Counts() (counts []string) {
 	v := reflect.ValueOf(c).Elem()
 	for _, k := range append(keysIn(v.Type(), v), keysOfParts(c.parts)...) {

@@ -29,7 +29,8 @@ func keysIn(t reflect.Type, v reflect.Value) (keys []schemaKey) {
 	return keys
 }
 
-// schemaOf returns every key of a mapping that is read into a t: those of its fields, and what extensions and protocols add.
+// schemaOf returns every key of a mapping that is read into a t: the keys of its fields, and those that extensions and
+// protocols add.
 func schemaOf(t reflect.Type) []schemaKey {
 	keys := keysIn(t, reflect.Value{})
 	for _, part := range partTypes(t) {
@@ -101,7 +102,8 @@ func (d *decoder) sections(owner any) []schemaKey {
 	return keys
 }
 
-// Schema returns the fields behind every key that a mapping has that is read into a t, those of extensions and protocols among them.
+// Schema returns the fields behind every key of a mapping that is read into a t, including those of extensions and
+// protocols.
 func Schema(t reflect.Type) []reflect.StructField {
 	var fields []reflect.StructField
 	for _, k := range schemaOf(t) {

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// redacted is what every way of printing a Secret gives.
+// redacted is printed in place of every Secret.
 const redacted = "[redacted]"
 
 // maxSecretBytes bounds a secret's file; a longer one is the wrong file.
@@ -15,7 +15,7 @@ const maxSecretBytes = 64 << 10
 // Secret is a value that is never printed: fmt (any verb), slog, JSON and YAML show "[redacted]" for it. The zero value is "no secret".
 type Secret struct {
 	value string
-	from  string // "file:/path" when that is where it came from
+	from  string // "file:/path" if it was read from a file
 }
 
 // NewSecret returns a Secret that holds value.
@@ -44,5 +44,5 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText implements encoding.TextMarshaler, which JSON uses too.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Redacted reports whether a secret is not one, but what YAML writes in its place.
+// Redacted reports whether a secret is the text that YAML writes in place of secrets.
 func (s Secret) Redacted() bool { return s.value == redacted }

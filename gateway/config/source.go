@@ -15,7 +15,7 @@ type SourceKind struct {
 	Scalar  string
 	// Default fills in what default tags cannot say. The tags have been applied.
 	Default func(u *Upstream)
-	// Check reports what is wrong with an upstream that has the section.
+	// Check reports problems of an upstream with the section.
 	Check func(c *Checker, u *Upstream)
 	// Host returns the name that the endpoints are addresses of, for health checks; "" = none.
 	Host func(u *Upstream) string

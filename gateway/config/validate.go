@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// validate checks what involves more than one field.
+// validate makes the checks that involve more than one field.
 func (d *decoder) validate(cfg *Config) {
 	d.checkAdmin(cfg)
 	d.checkNeeds(cfg)
@@ -132,7 +132,7 @@ func (d *decoder) checkPorts(cfg *Config) {
 	}
 }
 
-// Overlap reports whether two addresses to listen on cannot both be bound, as far as can be told without looking names up.
+// Overlap reports whether two addresses to listen on cannot both be bound, as far as known without looking names up.
 func Overlap(a, b string) bool {
 	if strings.HasPrefix(a, "unix:") || strings.HasPrefix(b, "unix:") {
 		return filepath.Clean(a) == filepath.Clean(b)

@@ -101,10 +101,10 @@ func kindOverTLS(h *Health) string {
 	return "write \"https\""
 }
 
-// tlsPorts are those of HTTPS and of Kubernetes API servers.
+// tlsPorts are the ports of HTTPS and of Kubernetes API servers.
 var tlsPorts = []string{"443", "6443"}
 
-// checkHealthPath refuses what cannot be asked for.
+// checkHealthPath refuses paths that cannot be requested.
 func (d *decoder) checkHealthPath(key string, path *string) {
 	if *path == "" {
 		return

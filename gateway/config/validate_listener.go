@@ -47,7 +47,7 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	d.checkLoop(cfg, l)
 }
 
-// checkSources checks who may connect.
+// checkSources checks "allow" and "deny".
 func (d *decoder) checkSources(l *Listener) {
 	if strings.HasPrefix(l.Listen, "unix:") && !l.AcceptProxy {
 		for _, f := range []struct {

@@ -75,7 +75,7 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 	}
 }
 
-// checkClientFiles checks what a TLS client reads: the authority that it trusts, and its own certificate.
+// checkClientFiles checks the files of a TLS client: the authority that it trusts, and its own certificate.
 func (d *decoder) checkClientFiles(ca, cert, key *Path) {
 	if (*cert == "") != (*key == "") && d.written(cert) != d.written(key) {
 		d.report(d.mark(cert, key), "\"cert\" and \"key\" belong together; one is missing")
@@ -100,7 +100,7 @@ func (d *decoder) checkPair(cert, key *Path) {
 		return
 	}
 	if pair.Leaf == nil {
-		return // GODEBUG may say so
+		return // GODEBUG may allow it
 	}
 	const form = "2006-01-02 15:04 MST"
 	switch from, to, now := pair.Leaf.NotBefore, pair.Leaf.NotAfter, time.Now(); {

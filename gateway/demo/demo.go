@@ -1,6 +1,6 @@
-// Package demo prepares what `headpond demo` shows: a SQLite file with sample data, two HTTP backends, a mock of a language model, a TCP echo
-// server, and the configuration of a gateway in front of them. It runs no gateway of its own; the program gives Demo.Config to package
-// gateway, like the configuration of a file.
+// Package demo prepares `headpond demo`: a SQLite file with sample data, two HTTP backends, a mock of a language model,
+// a TCP echo server, and the configuration of a gateway in front of them. It runs no gateway itself; the program gives
+// Demo.Config to package gateway, like the configuration of a file.
 //
 //	d, err := demo.Start(demo.Options{})
 //	if err != nil {
@@ -34,7 +34,7 @@ const (
 	AdminPort    = 9090
 )
 
-// Options changes the demo; the zero value is what `headpond demo` does.
+// Options changes the demo; the zero value is the one of `headpond demo`.
 type Options struct {
 	Data       string       // folder for the database, created if missing and kept; "" = a temporary one, removed by Close
 	PortOffset int          // added to every port
@@ -143,7 +143,8 @@ func (d *Demo) Close() {
 	}
 }
 
-// Lines returns what to print once the gateway runs: one line to try for each listener. addr tells the address of a listener by name.
+// Lines returns the text to print once the gateway runs: one command to try for each listener. addr returns the address
+// of a listener by name.
 func (d *Demo) Lines(addr func(name string) string) string {
 	host, port, _ := net.SplitHostPort(addr("db"))
 	tcpHost, tcpPort, _ := net.SplitHostPort(addr("echo"))

@@ -44,7 +44,7 @@ func start(t *testing.T, o demo.Options) (*demo.Demo, *gateway.Gateway) {
 	return d, gw
 }
 
-// TestEveryLineToTry does what the demo tells people to do.
+// TestEveryLineToTry runs the commands that the demo prints.
 func TestEveryLineToTry(t *testing.T) {
 	d, gw := start(t, demo.Options{})
 	ctx := context.Background()

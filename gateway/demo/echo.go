@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// echo sends back what it gets, until the client has sent everything.
+// echo sends received bytes back, until the client has sent everything.
 type echo struct {
 	mu     sync.Mutex
 	l      net.Listener

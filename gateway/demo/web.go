@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// web is one of the HTTP backends: it says who it is, and how often its connections are reused.
+// web is one of the HTTP backends: it answers with its name, and with how often its connections are
+// reused.
 type web struct {
 	name     string
 	requests atomic.Int64
@@ -62,7 +63,7 @@ func (w *web) hello(rw http.ResponseWriter, r *http.Request) {
 		w.name, r.Method, r.URL.Path, w.requests.Add(1), ordinal(state.requests.Add(1)), state.number.Load())
 }
 
-// headers shows what the gateway sends.
+// headers shows the headers that the gateway sends.
 func (w *web) headers(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(rw)

@@ -13,11 +13,12 @@ import (
 // Backend is an upstream of the configuration, running. All methods are safe for concurrent use.
 type Backend interface {
 	Status() upstream.Status
-	// Drain closes what is idle and waits for leases. Those that are left when ctx ends are closed when they come back.
+	// Drain closes idle connections and waits for leases. Leases that are out when ctx ends are closed when they are
+	// released.
 	Drain(ctx context.Context) error
 	// Update applies other settings in place, where Protocol.Rebuilds does not forbid it. On an error nothing has changed.
 	Update(s Settings) error
-	// Runs returns what listeners and extensions use: see Runs and Gateway.Upstream.
+	// Runs returns the value that listeners and extensions use: see Runs and Gateway.Upstream.
 	Runs() any
 }
 
@@ -30,7 +31,7 @@ type Freezer interface {
 // Counted is a Backend whose sessions lease from it again and again, so that it must not be drained under one that runs.
 type Counted interface {
 	Backend
-	// Retire lets sessions end that cannot go on with what they began with: a reload has taken the Backend out of service.
+	// Retire ends sessions that cannot continue without the Backend, because a reload has taken it out of service.
 	Retire()
 	// Active is how many sessions there are.
 	Active() int
@@ -46,17 +47,17 @@ type Changeable interface {
 	EndpointNames() []string
 }
 
-// Settings are what a Backend is made of, and updated with.
+// Settings are the settings to make or update a Backend.
 type Settings struct {
 	upstream.Settings                  // translated from Config
-	Config            *config.Upstream // not to be changed, nor kept
+	Config            *config.Upstream // must be neither changed nor kept
 	Dial              func(ctx context.Context, endpoint string) (net.Conn, error)
 	Start             func(fn func()) // how a connection is opened ahead of its user, see pool.Config.Go
 	Logger            *slog.Logger
 	// Trial says that the Backend is made to check the configuration: it is not used, and opens, creates and asks nothing.
 	Trial bool
-	// StandIn says that it is made for a trial in place of one that was refused, so that listeners can be checked: of Config only the name,
-	// the protocol and the balance are the refused one's.
+	// StandIn means a trial Backend in place of a refused one, so that listeners can be checked: only the name, the
+	// protocol and the balance in Config are the refused one's.
 	StandIn bool
 }
 

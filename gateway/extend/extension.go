@@ -10,44 +10,45 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// An Extension is what a package adds beside listener protocols.
+// An Extension is a part that a package adds to gateways, beside listener protocols.
 type Extension struct {
 	Config config.Extension
 	// New makes the part that runs in a gateway, with nothing to do yet. It is also made to check a configuration.
 	New func(g Gateway) Part
 }
 
-// Gateway is what a Part, or a proxy, may ask of the gateway it runs in.
+// Gateway is the gateway as a Part or a proxy sees it.
 type Gateway interface {
 	Logger() *slog.Logger
-	// Upstream returns what runs as the upstream of that name now, of its protocol's own type, nil if there is none.
+	// Upstream returns the running upstream of that name, in its protocol's type, nil if there is none.
 	Upstream(name string) any
 	// Proxies are the proxies that run now and the names of their listeners, in the order of the configuration.
 	Proxies() iter.Seq2[string, Proxy]
-	// Parts are what extensions run in it, so that a protocol finds that of its own package.
+	// Parts are the parts of extensions in this gateway, so that a protocol finds the one of its
+	// package.
 	Parts() []Part
 }
 
 // A Part is an extension within one gateway. Plan is called by one goroutine at a time, all else also meanwhile.
 type Part interface {
-	// Check reports what Plan would refuse; at is the field in question.
+	// Check reports problems for which Plan would fail; at is the field in question.
 	Check(cfg *config.Config, report func(err error, at any))
-	// Plan prepares for another configuration. It changes nothing that runs: what it does registers with p.
+	// Plan prepares for another configuration. It changes nothing that runs: changes are registered with p.
 	Plan(p *Plan) error
-	// Dialer returns how the endpoints of an upstream are connected to, false if that is not the part's. The configuration that the
-	// upstream is of may not be in force yet.
+	// Dialer returns how the endpoints of an upstream are connected to, false if the part does not connect to them. The
+	// upstream's configuration may not be in force yet.
 	Dialer(u *config.Upstream) (Dialer, bool)
-	// Carrier reports whether connections to an upstream's endpoints go through the part, and through sessions of which listener, if any.
-	// What carries is drained last.
+	// Carrier reports whether connections to an upstream's endpoints go through the part, and through sessions of which
+	// listener, if any. Parts that carry connections are drained last.
 	Carrier(u *config.Upstream) (listener string, ok bool)
-	// Retreats reports whether what carries an upstream's connections drains at the other side, which waits for those that are idle.
+	// Retreats reports whether the other side of the part drains, and so waits for idle connections of the upstream.
 	Retreats(u *config.Upstream) bool
-	// Registers are those of sessions that are no listener's, also of what a reload has retired and is not drained yet.
+	// Registers are the registers of sessions without a listener, including retired ones that are not drained yet.
 	Registers() []Register
-	// Show returns what the admin pages show of the part, each made by an admin.Report, also before the first Plan.
+	// Show returns the part's rows for the admin pages, each made by an admin.Report, also before the first Plan.
 	Show() []admin.Addition
-	// Drain ends what the part has open, first with last false: what no upstream is carried by. Sessions that are left when ctx ends are cut
-	// off.
+	// Drain ends the part's sessions: with last false those that carry no upstream, then with last true all others.
+	// Sessions that remain when ctx ends are cut off.
 	Drain(ctx context.Context, last bool) error
 }
 
@@ -62,16 +63,16 @@ type Plan struct {
 	Old, New *config.Config // Old is nil at the start
 
 	Changes []string       // for the log; not at the start
-	Abort   []func()       // undo what was prepared, if the configuration is refused
-	Commit  []func() error // change what runs. An error is logged, and the rest is done
-	Swap    []func()       // put what was prepared into force, together with upstreams and listeners; at once, and ask the Gateway nothing
-	Retired []*Retired     // what the new configuration does not have
+	Abort   []func()       // undo the preparations, if the configuration is refused
+	Commit  []func() error // change running parts. An error is logged, and the other functions still run
+	Swap    []func()       // put the preparations into force, together with upstreams and listeners; must not wait, nor call the Gateway
+	Retired []*Retired     // parts that the new configuration does not have
 }
 
 // Retired is a thing with sessions that a reload takes out of service.
 type Retired struct {
 	Kind, Name, Protocol string
-	Sessions             string // what its sessions are called in the log
+	Sessions             string // the name of its sessions in the log
 	Active               func() int
 	Drain                func(ctx context.Context) error
 	Gone                 func() // called once it is drained; may be nil
@@ -104,8 +105,8 @@ func ProtocolOf(name config.Protocol) *Protocol {
 	return nil
 }
 
-// Protocols returns what is registered, in that order.
+// Protocols returns the registered protocols, in order of registration.
 func Protocols() []*Protocol { return protocols }
 
-// Extensions returns what is registered, in that order.
+// Extensions returns the registered extensions, in order of registration.
 func Extensions() []*Extension { return extensions }

@@ -7,7 +7,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// Fingerprint tells whether the content of files changed between two reloads.
+// Fingerprint is a hash of files, which shows whether their content changed between two reloads.
 type Fingerprint [sha256.Size]byte
 
 // FingerprintOf reads every file that is named; empty names are skipped.

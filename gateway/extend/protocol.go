@@ -18,7 +18,8 @@ type Protocol struct {
 	Prepare func(Listener) (Server, error)
 	// Files lists what a listener reads besides its certificate. It counts as changed when the content of one does.
 	Files func(l *config.Listener) []config.Path
-	// OffLoop reports whether sessions need goroutines, because they compute or wait for what is not a connection of the engine.
+	// OffLoop reports whether sessions need goroutines, because they compute or wait for other things than the engine's
+	// connections.
 	OffLoop func(cfg *config.Config, l *config.Listener) bool
 	// Replaces reports whether a changed listener needs another proxy; sessions of the old one finish there. The protocol is the same.
 	Replaces func(old, changed *config.Listener) bool
@@ -28,8 +29,8 @@ type Protocol struct {
 	// Rebuilds reports whether a changed upstream needs another Backend. files says whether the content of its certificates has changed.
 	// nil: ConnectsOtherwise.
 	Rebuilds func(old, changed *config.Upstream, files bool) bool
-	// Show returns what the admin pages show of the protocol beside its listeners and their traffic, made by an admin.Report. It gets the
-	// proxies that run, in the order of the configuration, and may get none.
+	// Show returns the protocol's rows for the admin pages, beside its listeners and their traffic, made by an
+	// admin.Report. It gets the running proxies, in the order of the configuration, and may get none.
 	Show func(proxies []Proxy) admin.Addition
 	// Reuses says that connections of its upstreams serve one session after the other, so that the part that was reused is of interest.
 	Reuses bool
@@ -37,7 +38,7 @@ type Protocol struct {
 	MaxConns func(l *config.Listener) int
 }
 
-// Listener is a listener of a configuration, and what the gateway has for it.
+// Listener is a listener of a configuration, with the gateway's objects for it.
 type Listener struct {
 	*config.Listener
 	Common  listener.Config
@@ -66,13 +67,13 @@ func Runs[T any](l Listener, name string) (T, error) {
 type Proxy interface {
 	// Serve accepts from l until l is closed, or Drain is called and every session has ended.
 	Serve(l net.Listener) error
-	// Drain accepts no more and waits for the sessions, those that are left when ctx ends are cut off.
+	// Drain stops accepting and waits for the sessions; those that remain when ctx ends are cut off.
 	Drain(ctx context.Context) error
 	Stats() listener.Stats
 	Register
 }
 
-// Register is what knows sessions, and ends them. A listener.Server is one.
+// Register lists sessions, and ends them. A listener.Server is one.
 type Register interface {
 	// Sessions describes the sessions, in no order.
 	Sessions() []listener.Info
@@ -93,6 +94,6 @@ func Serve[C interface{ Verify() error }, P interface {
 }](cfg C, create func(C) (P, error)) (Server, error) {
 	return Server{
 		Create: func() (Proxy, error) { return create(cfg) },
-		Update: func(p Proxy) error { return p.(P).Update(cfg) }, //nolint:forcetypeassert // what Create made
+		Update: func(p Proxy) error { return p.(P).Update(cfg) }, //nolint:forcetypeassert // made by Create
 	}, cfg.Verify()
 }

@@ -32,7 +32,7 @@ listeners:
     quote: {text: "{text}"}
 `
 
-// TestConfigurationOfAProtocol: the keys of a protocol that is registered are read, checked and shown as those of all others.
+// TestConfigurationOfAProtocol: the keys of a registered protocol are read, checked and shown like all others.
 func TestConfigurationOfAProtocol(t *testing.T) {
 	for text, want := range map[string]string{
 		`{txet: a}`:                  `quote.yaml:6:13: listener "q": unknown key "txet"; did you mean "text"?`,
@@ -54,7 +54,7 @@ func TestConfigurationOfAProtocol(t *testing.T) {
 	}
 }
 
-// TestLifeOfAProtocol: a listener of a protocol that is registered is served, counted, reloaded and drained as those of all others.
+// TestLifeOfAProtocol: a listener of a registered protocol is served, counted, reloaded and drained like all others.
 func TestLifeOfAProtocol(t *testing.T) {
 	quote := func(text string) *config.Config { return gatewaytest.Parse(t, quoteText, "{text}", text) }
 	gw := gatewaytest.Run(t, quote("before"))
@@ -153,7 +153,7 @@ func TestOneKeyForTwoProtocols(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if err, _ := recover().(error); err == nil || !strings.Contains(err.Error(), `key "quotes" of report "Twins" is that of report "Quotes" already`) {
+				if err, _ := recover().(error); err == nil || !strings.Contains(err.Error(), `key "quotes" of report "Twins" is already the key of report "Quotes"`) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}()

@@ -74,7 +74,7 @@ type HTTPListener struct {
 	Routes     []Route  `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
 	PeekBytes  int      `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
 	PeekBeyond Beyond   `conf:"peek_beyond" default:"default"`                       // where that is not enough
-	Retries    *Retries `conf:"retries"`                                             // of routes that have none of their own; never nil when read from a file
+	Retries    *Retries `conf:"retries"`                                             // of routes without their own; never nil when read from a file
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -86,7 +86,7 @@ type Route struct {
 	Headers        []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
 	Query          []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
 	Body           []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
-	Groups         []string      `conf:"groups" maxlen:"32"`                                              // what the upstream serves: key=value, key=* or all
+	Groups         []string      `conf:"groups" maxlen:"32"`                                              // groups that the upstream serves: key=value, key=* or all
 	StripPrefix    bool          `conf:"strip_prefix"`                                                    // forward without config.Path
 	Upstream       string        `conf:"upstream"`                                                        // default: the listener's upstream
 	Timeout        time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`         // from the request to the response's header
@@ -113,8 +113,8 @@ func defaultHTTP(l *config.Listener) {
 	}
 }
 
-// setRetries gives the listener its policy for requests that fail, and fills in what no tag can say. A route's replaces the listener's as a
-// whole.
+// setRetries gives the listener its policy for requests that fail, and fills in defaults that no tag can express. A
+// route's policy replaces the listener's as a whole.
 func (h *HTTPListener) setRetries() {
 	if h.Retries == nil {
 		h.Retries = &Retries{Attempts: httpproxy.DefaultAttempts, Budget: httpproxy.DefaultRetryBudget}

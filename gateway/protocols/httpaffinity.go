@@ -18,7 +18,7 @@ type Affinity struct {
 	MaxLoad   int           `conf:"max_load" default:"150" max:"10000"`         // percent of its share that a key's endpoint takes; 0: any number
 }
 
-// settings returns what the proxy is told.
+// settings returns the proxy's form.
 func (a *Affinity) settings() httpproxy.Affinity {
 	if a == nil {
 		return httpproxy.Affinity{}
@@ -33,7 +33,7 @@ func (a *Affinity) settings() httpproxy.Affinity {
 	return s
 }
 
-// checkAffinity reports what is wrong with a route's affinity.
+// checkAffinity reports problems of a route's affinity.
 func checkAffinity(c *config.Checker, r *Route) {
 	a := r.Affinity
 	if a == nil || !c.NoProblemAt(&r.Affinity) {

@@ -26,7 +26,7 @@ const (
 // Values implements config.Enum.
 func (PathMatch) Values() []string { return []string{"prefix", "exact", "regex"} }
 
-// matchOf is what package httpproxy calls it.
+// matchOf returns package httpproxy's form.
 func (m PathMatch) matchOf() httpproxy.PathMatch {
 	return map[PathMatch]httpproxy.PathMatch{PathExact: httpproxy.PathExact, PathRegex: httpproxy.PathRegexp}[m]
 }
@@ -49,7 +49,8 @@ func (r *Route) unconditional() bool {
 	return r.Host == "" && r.Path == "/" && (r.PathMatch == PathPrefix || r.PathMatch == "") && len(r.Methods)+len(r.Headers)+len(r.Query)+len(r.Body)+len(r.Groups) == 0
 }
 
-// key tells routes apart: of two with the same one only the first would be used. Those with groups are a set, of different upstreams.
+// key identifies routes: of two with the same key only the first would be used. Routes with groups are a set, of
+// different upstreams.
 func (r *Route) key() string {
 	set := func(all []Match, name func(string) string) []string {
 		var texts []string
@@ -73,7 +74,7 @@ var methods = []string{
 	"PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "REPORT", "SEARCH",
 }
 
-// checkConditions reports what is wrong with what a route asks besides its host and path.
+// checkConditions reports problems of a route's conditions besides host and path.
 func checkConditions(c *config.Checker, r *Route) {
 	for i := range r.Methods {
 		m := &r.Methods[i]
@@ -137,7 +138,7 @@ func checkLengths(c *config.Checker, key string, all []Match) {
 	}
 }
 
-// Beyond is what becomes of a request whose body has no field that routes look at within peek_bytes.
+// Beyond says what happens to a request whose body has no field that routes look at within peek_bytes.
 type Beyond string
 
 // What becomes of it.
@@ -149,7 +150,7 @@ const (
 // Values implements config.Enum.
 func (Beyond) Values() []string { return []string{"default", "refuse"} }
 
-// checkBodies reports what is wrong with the fields of bodies that all routes of a listener look at.
+// checkBodies reports problems of the fields of bodies that all routes of a listener look at.
 func checkBodies(c *config.Checker, h *HTTPListener) {
 	var fields []string
 	add := func(name string, at any) {

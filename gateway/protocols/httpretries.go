@@ -11,7 +11,7 @@ import (
 // Retries says which failed requests are sent again; see httpproxy.Retries.
 type Retries struct {
 	On            []httpproxy.Failure `conf:"on" required:"checked" maxlen:"5"`                                // never empty when read from a file
-	Methods       []Method            `conf:"methods" required:"checked" maxlen:"20"`                          // empty: those that are idempotent
+	Methods       []Method            `conf:"methods" required:"checked" maxlen:"20"`                          // empty: the idempotent methods
 	Attempts      int                 `conf:"attempts" default:"3" min:"1" max:"10"`                           // the first one included
 	PerTryTimeout time.Duration       `conf:"per_try_timeout" default:"never" min:"1ms" max:"168h" never:"0s"` // from a try to the response's header
 	Budget        int                 `conf:"budget" default:"20" min:"1" max:"100"`                           // percent of the requests
@@ -32,7 +32,7 @@ func (r *Retries) setLists() {
 	}
 }
 
-// settings returns what the proxy is told.
+// settings returns the proxy's form.
 func (r *Retries) settings() httpproxy.Retries {
 	if r == nil { // of a configuration that was not read from a file
 		return httpproxy.Retries{}

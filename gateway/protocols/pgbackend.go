@@ -21,7 +21,7 @@ type pgBackend struct {
 
 	mu       sync.Mutex
 	sessions int
-	waiting  chan struct{} // closed when the last session has left; nil until somebody asks
+	waiting  chan struct{} // closed when the last session has ended; nil until it is needed
 }
 
 var (
@@ -162,7 +162,7 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 	return &pgBackend{Backend: pg, apply: func(s extend.Settings) error { return pg.Update(probed(s, probe)) }}, nil
 }
 
-// probed returns the settings with PostgreSQL's own health check, if that is what the configuration asks for.
+// probed returns the settings with PostgreSQL's own health check, if the configuration asks for it.
 func probed(s extend.Settings, probe upstream.Probe) upstream.Settings {
 	if h := s.Config.Health; h != nil && h.Postgres {
 		s.Health.Probe = probe

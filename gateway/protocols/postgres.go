@@ -16,7 +16,7 @@ import (
 func init() {
 	extend.RegisterProtocol(extend.Protocol{Prepare: preparePostgres, Backend: newPostgresBackend, Rebuilds: rebuildsPostgres, Files: usersFile, OffLoop: servesSQLite, Reuses: true, Config: config.ListenerProtocol{
 		Name: config.Postgres, Section: &PostgresListener{}, Default: defaultPostgres, Upstreams: databasesAt, Check: checkPostgres, Finish: finishPostgres,
-		// Servers allow 100 connections by default, shared with everybody else.
+		// Servers allow 100 connections by default, shared with other clients.
 		Pool: config.Pool{MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second}, Limits: postgresLimits,
 		Keys: postgresKeys(), Uses: isPostgres,
 	}})
@@ -72,7 +72,7 @@ type PostgresListener struct {
 	Mode      PoolMode    `conf:"mode" default:"transaction"`
 	Auth      Auth        `conf:"auth"`       // default: scram-sha-256 with a users file, else trust (refused off loopback unless written out)
 	UsersFile config.Path `conf:"users_file"` // lines of "user" "secret"
-	// RequireTLS refuses clients without TLS, but for those of Unix sockets.
+	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
 	// ShowStatements has the list of sessions show how each client's last statement begins. Statements hold secrets.
 	ShowStatements bool       `conf:"show_statements"`
@@ -94,7 +94,7 @@ func (PoolMode) Values() []string { return []string{"transaction", "session"} }
 // Later implements config.EnumLater.
 func (PoolMode) Later() []string { return []string{"statement"} }
 
-// Auth is how clients of a postgres listener prove who they are.
+// Auth is the way in which clients of a postgres listener authenticate.
 type Auth string
 
 // The ways to authenticate.
@@ -143,8 +143,8 @@ func finishPostgres(cfg *config.Config, l *config.Listener) {
 	}
 }
 
-// databaseOf is the name clients ask for when they mean an upstream's database: a client that asks for another one must not end up in this
-// one. A SQLite file has no name of its own and answers to any.
+// databaseOf is the name under which clients request an upstream's database: a client that requests another one must
+// not get this one. A SQLite file has no name and accepts any.
 func databaseOf(cfg *config.Config, name string) string {
 	if u := cfg.Upstream(name); u != nil && loginOf(u) != nil {
 		return cmp.Or(loginOf(u).DBName, loginOf(u).User, "*")
@@ -194,7 +194,7 @@ func checkUsers(c *config.Checker, pg *PostgresListener) {
 	}
 }
 
-// checkAuth enforces that nobody opens a database to the network without a password by leaving something out.
+// checkAuth prevents configurations that open a database to the network without a password by omission.
 func checkAuth(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 	usersWritten := c.Written(&pg.UsersFile)
 	switch {

@@ -17,9 +17,9 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// newSQLite opens a SQLite file. Nothing of it changes in place: a reload that changes it opens the file a second time, and the old
-// connections are closed when their sessions have left. A file that does not open, or not soon, is like a server that is down: the gateway
-// serves everybody else, and this upstream's clients are told why.
+// newSQLite opens a SQLite file. No setting changes in place: a reload that changes one opens the file a second time,
+// and the old connections are closed when their sessions have ended. A file that does not open, or not soon, is like a
+// server that is down: the gateway serves all other clients, and this upstream's clients get the reason.
 func newSQLite(s extend.Settings) (extend.Backend, error) {
 	u := s.Config
 	path, _ := sqlitePath(u)
@@ -57,7 +57,7 @@ const (
 	reopenAfter = time.Second
 )
 
-// errOpening: a lock of another process, or a network file system that does not answer, can hold up SQLite for any time.
+// errOpening: a lock of another process, or a network file system that does not answer, can block SQLite for any time.
 var errOpening = errors.New("the sqlite file is still being opened: is it locked, or on a file system that does not answer?")
 
 // sqliteFile opens its file when it can: at once, or else when a client comes.
@@ -100,7 +100,7 @@ func (f *sqliteFile) open(ctx context.Context) (*sqlite.Backend, error) {
 func (f *sqliteFile) attempt() {
 	backend, err := sqlite.New(f.cfg)
 	if f.opened(backend, err) && backend != nil {
-		_ = backend.Drain(context.Background()) // nobody has a connection
+		_ = backend.Drain(context.Background()) // no connection is in use
 	}
 }
 

@@ -14,8 +14,8 @@ func init() {
 	extend.RegisterProtocol(extend.Protocol{Prepare: prepareTCP, Backend: TCPBackend, Rebuilds: neverRebuilds, Config: config.ListenerProtocol{
 		Name: config.TCP, Section: &TCPListener{},
 		Upstreams: func(l *config.Listener) []*string { return []*string{&l.Upstream} },
-		// A pool has one connection per session and must not be what limits them; servers close connections that stay silent,
-		// kube-apiserver after 32s.
+		// A pool has one connection per session and must not limit sessions; servers close connections that stay
+		// silent, kube-apiserver after 32s.
 		Pool: config.Pool{MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
 		Check: func(c *config.Checker, l *config.Listener) {
 			if l.Upstream == "" && !c.Written(&l.Upstream) {

@@ -28,7 +28,7 @@ type Param struct {
 	Value string `conf:"value" required:"true"`
 }
 
-// SQLiteFile is what holds for an upstream that is a SQLite file.
+// SQLiteFile has the settings of an upstream that is a SQLite file.
 type SQLiteFile struct {
 	MaxMemoryMiB int `conf:"max_memory_mib" default:"512" min:"16" max:"1048576"` // of all statements together; a value may take a fourth of it
 }
@@ -45,7 +45,7 @@ func sqlitePath(u *config.Upstream) (path string, ok bool) { return u.FileAt(sql
 // loginOf returns how to log in to the servers of an upstream; nil: the file does not say.
 func loginOf(u *config.Upstream) *PostgresUpstream { return config.PartOf[UpstreamKeys](u).Postgres }
 
-// postgresKeys describes what belongs to the protocol in upstreams.
+// postgresKeys describes the protocol's keys in upstreams.
 func postgresKeys() *config.Extension {
 	return &config.Extension{
 		Upstream: &UpstreamKeys{}, CheckUpstream: checkPostgresUpstream,
@@ -99,7 +99,7 @@ func checkPostgresUpstream(c *config.Checker, u *config.Upstream) {
 	}
 }
 
-// checkSQLite refuses what does not apply to a SQLite file.
+// checkSQLite refuses keys that do not apply to a SQLite file.
 func checkSQLite(c *config.Checker, u *config.Upstream, keys *UpstreamKeys) {
 	if u.Protocol != config.Postgres {
 		c.Report(c.Mark(&u.Endpoints[0]), "endpoint %q: a SQLite file is served by postgres listeners only, this upstream is used by a %s listener",
@@ -115,7 +115,7 @@ func checkSQLite(c *config.Checker, u *config.Upstream, keys *UpstreamKeys) {
 	}
 }
 
-// checkParams refuses names that no setting has, and those that are not a connection's to set.
+// checkParams refuses names that no setting has, and settings that a connection cannot change.
 func checkParams(c *config.Checker, params []Param) {
 	seen := map[string]bool{}
 	for i := range params {

@@ -13,7 +13,7 @@ import (
 type DNS struct {
 	Name    string        `conf:"name" required:"true"` // host:port; with type srv the name of the record
 	Type    DNSType       `conf:"type" default:"any"`
-	Servers []string      `conf:"servers" maxlen:"16"`                       // empty: those of /etc/resolv.conf
+	Servers []string      `conf:"servers" maxlen:"16"`                       // empty: the servers of /etc/resolv.conf
 	MinTTL  time.Duration `conf:"min_ttl" default:"5s" min:"10ms" max:"24h"` // no sooner is an answer asked for again
 	MaxTTL  time.Duration `conf:"max_ttl" default:"5m" min:"10ms" max:"24h"` // no later
 	Timeout time.Duration `conf:"timeout" default:"2s" min:"10ms" max:"1m"`  // of a question to a server
@@ -51,7 +51,7 @@ func host(u *config.Upstream) string {
 	s := config.DiscoverAs[DNS](u)
 	t, err := dns.ParseType(string(s.Type))
 	if err != nil {
-		return "" // checkDNS tells
+		return "" // checkDNS reports it
 	}
 	name, _, err := dns.SplitName(s.Name, t)
 	if err != nil {
@@ -67,7 +67,7 @@ func checkDNS(c *config.Checker, u *config.Upstream) {
 	s := config.DiscoverAs[DNS](u)
 	t, err := dns.ParseType(string(s.Type))
 	if err != nil || !c.NoProblemAt(&s.Type, &s.Name) {
-		return // told already
+		return // reported already
 	}
 	if _, _, err := dns.SplitName(s.Name, t); err != nil && c.Written(&s.Name) {
 		c.Report(c.Mark(&s.Name), "name: %v", err)

@@ -1,6 +1,5 @@
-// Package sources has the ways to find endpoints that every gateway knows: in
-// the DNS, in a file, and in Kubernetes. Importing it registers them, as a package
-// with another way would do from an init function of its own:
+// Package sources has the sources of endpoints of every gateway: the DNS, a file, and Kubernetes.
+// Importing it registers them. A package with another source registers it in its init function:
 //
 //	func init() {
 //		config.RegisterSource(config.SourceKind{

@@ -26,7 +26,7 @@ func init() {
 	})
 }
 
-// checkFile reports what is wrong in the file itself.
+// checkFile reports problems inside the file.
 func checkFile(c *config.Checker, u *config.Upstream) {
 	f := config.DiscoverAs[File](u)
 	if f.Path == "" || !c.NoProblemAt(&f.Path) {
@@ -46,12 +46,13 @@ var _ upstream.Source = (*fileSource)(nil)
 // String implements upstream.Source.
 func (s *fileSource) String() string { return "file " + string(s.Path) }
 
-// Watch implements upstream.Source. A file that is bad is read once more before that is told: it may be that it was just being written.
+// Watch implements upstream.Source. A bad file is read once more before its error is reported: it may just be being
+// written.
 func (s *fileSource) Watch(ctx context.Context, report func([]upstream.Endpoint, error) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var last []byte
-	known, suspect := false, true // the first time nobody waits
+	known, suspect := false, true // the first set is reported at once
 	for {
 		select {
 		case <-ctx.Done():

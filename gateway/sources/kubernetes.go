@@ -16,9 +16,9 @@ type Kubernetes struct {
 	Service    string      `conf:"service" default:"default/kubernetes"` // namespace/name
 	Port       string      `conf:"port"`                                 // name or number; empty: the only one
 	PreferZone string      `conf:"prefer_zone"`                          // endpoints of this zone come first
-	Kubeconfig config.Path `conf:"kubeconfig"`                           // empty: what a pod is given
+	Kubeconfig config.Path `conf:"kubeconfig"`                           // empty: the credentials of a pod
 	Context    string      `conf:"context"`                              // in Kubeconfig; empty: its current one
-	// Server, CA, Cert, Key, TokenFile and ServerName replace what the kubeconfig or the pod has.
+	// Server, CA, Cert, Key, TokenFile and ServerName replace those of the kubeconfig or the pod.
 	Server     string      `conf:"server"` // https://host:port
 	CA         config.Path `conf:"ca"`
 	Cert       config.Path `conf:"cert"`
@@ -78,7 +78,7 @@ func serviceServerName(u *config.Upstream) {
 func serviceHost(u *config.Upstream) string {
 	s, err := kube.New(kube.Config{Service: config.DiscoverAs[Kubernetes](u).Service})
 	if err != nil {
-		return "" // checkKubernetes tells
+		return "" // checkKubernetes reports it
 	}
 	return s.Host()
 }
@@ -99,7 +99,7 @@ func checkKubernetes(c *config.Checker, u *config.Upstream) {
 	checkAccess(c, u, k)
 }
 
-// checkAccess reports what is wrong with who is asked, and as whom.
+// checkAccess reports problems of the API server's address and of the credentials.
 func checkAccess(c *config.Checker, u *config.Upstream, k *Kubernetes) {
 	c.ClientFiles(&k.CA, &k.Cert, &k.Key)
 	if k.Server != "" {

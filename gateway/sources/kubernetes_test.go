@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// TestKubernetes: what the section says reaches the source. Package upstream/kube tests what that does.
+// TestKubernetes: the section's settings reach the source. Package upstream/kube tests the source.
 func TestKubernetes(t *testing.T) {
 	paths := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -40,7 +40,7 @@ func checkListener(c *config.Checker, l *config.Listener) {
 	checkOffered(c, t.Upstreams, t.Allow, t)
 }
 
-// checkOffered notes what the other side of a tunnel may name.
+// checkOffered records the upstreams that the other side of a tunnel may name.
 func checkOffered(c *config.Checker, upstreams []string, allow []Rule, section any) {
 	for i := range upstreams {
 		c.Reference(Protocol, &upstreams[i])
@@ -62,11 +62,11 @@ func checkPSK(c *config.Checker, psk *config.Secret, key string) {
 	}
 }
 
-// checkPeers checks those that may connect to a listener. keyed: every one has keys of its own.
+// checkPeers checks the peers that may connect to a listener. keyed: every peer has its own keys.
 func checkPeers(c *config.Checker, t *Listener, certificates bool) (keyed bool) {
 	seen, owner, bare := map[string]bool{}, map[string]string{}, -1
 	if !t.PSK.IsZero() {
-		owner[t.PSK.Reveal()] = "of \"psk\", for peers without keys of their own"
+		owner[t.PSK.Reveal()] = "of \"psk\", for peers without their own keys"
 	}
 	for i := range t.Peers {
 		p := &t.Peers[i]
@@ -82,7 +82,7 @@ func checkPeers(c *config.Checker, t *Listener, certificates bool) (keyed bool) 
 			checkPSK(c, &p.Keys[j], "keys")
 			value := p.Keys[j].Reveal()
 			if other := owner[value]; other != "" && !p.Keys[j].Redacted() && value != "" {
-				c.Report(c.Mark(&p.Keys[j]), "keys: this key is also that %s; a key tells who has it, give each peer its own", other)
+				c.Report(c.Mark(&p.Keys[j]), "keys: this key is also that %s; a key identifies a peer, so give each peer its own", other)
 			}
 			owner[value] = fmt.Sprintf("of peer %q", config.Clip(p.Name))
 		}
@@ -98,12 +98,12 @@ func checkPeers(c *config.Checker, t *Listener, certificates bool) (keyed bool) 
 	some := slices.ContainsFunc(t.Peers, func(p Peer) bool { return len(p.Keys) > 0 })
 	if some && !keyed && t.PSK.IsZero() && !certificates {
 		p := &t.Peers[bare]
-		c.Report(c.Mark(&p.Name), "peers: %q has nothing to prove who it is; give it \"keys\", or set \"psk\" or \"client_ca\"", config.Clip(p.Name))
+		c.Report(c.Mark(&p.Name), "peers: %q has no way to authenticate; give it \"keys\", or set \"psk\" or \"client_ca\"", config.Clip(p.Name))
 	}
 	return keyed
 }
 
-// warnOfClaims tells of peers that may have more than others, under names that the others can use.
+// warnOfClaims warns of peers that may do more than others, under names that the others can use.
 func warnOfClaims(c *config.Checker, t *Listener, certificates bool) {
 	if certificates || t.PSK.IsZero() || len(t.Peers) == 1 {
 		return
@@ -182,7 +182,8 @@ func checkReverse(c *config.Checker, t *Tunnel) {
 	}
 }
 
-// checkReversePeer checks who may take the place of a peer, and with it the connections that are opened through it.
+// checkReversePeer checks which other clients could use a peer's name, and so get the connections that are opened
+// through it.
 func checkReversePeer(c *config.Checker, t *Tunnel, l *config.Listener) {
 	to := config.SectionOf[Listener](l)
 	if !c.Written(&t.Peer) || len(to.Peers) == 0 && to.PSK.IsZero() {
@@ -231,7 +232,7 @@ func checkConnect(c *config.Checker, t *Tunnel) {
 	switch {
 	case local:
 	case !certificate && !c.Written(&t.PSK):
-		c.Report(c.Mark(&t.Connect), "connect: %q is another machine, and nothing tells it who this gateway is; set \"cert\" and \"key\" under \"tls\", \"psk\", or both", strings.Join(t.Connect, ", "))
+		c.Report(c.Mark(&t.Connect), "connect: %q is another machine, and this gateway does not authenticate to it; set \"cert\" and \"key\" under \"tls\", \"psk\", or both", strings.Join(t.Connect, ", "))
 	case t.TLS == nil:
 		c.Warn(c.Mark(&t.PSK), "psk: authenticates both sides and encrypts nothing; without \"tls\" everybody on the way can read what goes through the tunnel")
 	}

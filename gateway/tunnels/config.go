@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// Protocol is that of listeners that other gateways connect to, and of upstreams that these may name.
+// Protocol is the protocol of listeners for other gateways, and of upstreams that these may name.
 const Protocol config.Protocol = "tunnel"
 
 func init() {
@@ -56,7 +56,8 @@ func tunnelOf(cfg *config.Config, name string) *Tunnel {
 // through is the tunnel that an upstream's endpoints are behind; empty: none.
 func through(u *config.Upstream) string { return config.PartOf[UpstreamKeys](u).Tunnel }
 
-// minPeerSessions is what one peer of a tunnel may have at least by default: as many as it keeps, and one while it replaces another.
+// minPeerSessions is what one peer of a tunnel may have at least by default: as many as it keeps, and one more while it
+// replaces another.
 const minPeerSessions = 2
 
 func defaultPeerSessions(l *config.Listener) {
@@ -88,9 +89,9 @@ func checkFarName(name string) error {
 // Listener is the section of a tunnel listener. Peers that connect have a certificate (tls: client_ca), the PSK, or both.
 type Listener struct {
 	PSK          config.Secret `conf:"psk"`                                             // at least 16 bytes
-	Peers        []Peer        `conf:"peers" key:"Name" names:"true" maxlen:"1000"`     // who may connect; empty: whoever authenticates
-	Upstreams    []string      `conf:"upstreams" maxlen:"1000"`                         // what peers may name
-	Allow        []Rule        `conf:"allow" maxlen:"1000"`                             // what peers may have dialled: host:port, CIDR:port, unix:/path
+	Peers        []Peer        `conf:"peers" key:"Name" names:"true" maxlen:"1000"`     // peers that may connect; empty: all that authenticate
+	Upstreams    []string      `conf:"upstreams" maxlen:"1000"`                         // upstreams that peers may name
+	Allow        []Rule        `conf:"allow" maxlen:"1000"`                             // addresses that peers may connect to: host:port, CIDR:port, unix:/path
 	DialTimeout  time.Duration `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"`   // connecting to one of these
 	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`   // connections a peer may have open
 	MaxSessions  int           `conf:"max_sessions" default:"256" min:"1" max:"100000"` // of all peers
@@ -102,24 +103,24 @@ type Listener struct {
 // Peer is a gateway that may connect to a tunnel listener, by the name it uses.
 type Peer struct {
 	Name      string          `conf:"-"`
-	Keys      []config.Secret `conf:"keys" maxlen:"16"`        // its own, any of which is good; nobody without one may use the name. Empty: the listener's PSK, or a certificate
-	Upstreams []string        `conf:"upstreams" maxlen:"1000"` // what this peer may name, beside the listener's
-	Allow     []Rule          `conf:"allow" maxlen:"1000"`     // what this peer may have dialled, beside the listener's
+	Keys      []config.Secret `conf:"keys" maxlen:"16"`        // its own keys, of which it must know one. Empty: the listener's PSK, or a certificate
+	Upstreams []string        `conf:"upstreams" maxlen:"1000"` // upstreams that this peer may name, beside the listener's
+	Allow     []Rule          `conf:"allow" maxlen:"1000"`     // addresses for this peer, beside the listener's
 }
 
 // Tunnel is a way to another gateway, one that this gateway connects to (Connect), or one that a peer of a tunnel listener has made
 // (Listener and Peer, and nothing else).
 type Tunnel struct {
 	Name         string            `conf:"-" type:"name"`
-	Connect      []string          `conf:"connect" type:"address" single:"true" maxlen:"16"` // the other gateway's tunnel listener, or those of several that are tried in turn
+	Connect      []string          `conf:"connect" type:"address" single:"true" maxlen:"16"` // the other gateway's tunnel listener, or several, which are tried in order
 	Listener     string            `conf:"listener"`                                         // a tunnel listener of this gateway
 	Peer         string            `conf:"peer" type:"name"`                                 // the name a peer connects to Listener with
-	As           string            `conf:"as" type:"name"`                                   // this gateway's name there; empty: what its certificate says
+	As           string            `conf:"as" type:"name"`                                   // this gateway's name there; empty: the name in its certificate
 	TLS          *config.ClientTLS `conf:"tls"`                                              // nil: clear text
 	PSK          config.Secret     `conf:"psk"`                                              // at least 16 bytes
 	Sessions     int               `conf:"sessions" default:"1" min:"1" max:"64"`            // sockets kept
-	Upstreams    []string          `conf:"upstreams" maxlen:"1000"`                          // what the other side may name here
-	Allow        []Rule            `conf:"allow" maxlen:"1000"`                              // what the other side may have dialled here
+	Upstreams    []string          `conf:"upstreams" maxlen:"1000"`                          // upstreams that the other side may name
+	Allow        []Rule            `conf:"allow" maxlen:"1000"`                              // addresses that the other side may connect to
 	DialTimeout  time.Duration     `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"`    // connecting to one of these
 	MaxStreams   int               `conf:"max_streams" default:"1024" min:"1" max:"8192"`    // connections the other side may have open here
 	ResumeWindow time.Duration     `conf:"resume_window" default:"2m" min:"1s" max:"24h"`    // a session without a socket is kept for

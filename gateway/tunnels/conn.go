@@ -45,7 +45,7 @@ func (p *part) through(ctx context.Context, name, target string, wait bool) (*tu
 	}
 }
 
-// throughNow is through what the tunnel is now; by is the client that was asked, if it is one.
+// throughNow is through with the tunnel's present client; by is that client, if there is one.
 func (p *part) throughNow(ctx context.Context, name, target string, wait bool) (conn *tunnel.Conn, by *tunnel.Client, err error) {
 	l, t := p.now(name)
 	var server *tunnel.Server

@@ -5,7 +5,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// Shown is what the admin pages show of tunnels.
+// Shown are the rows of tunnels on the admin pages.
 func Shown(rows ...Status) admin.Addition { return report.Of(rows) }
 
 // StatusOf is statusOf.

@@ -11,7 +11,7 @@ import (
 
 // link is a tunnel that this gateway makes, running.
 type link struct {
-	cfg    Tunnel // used by Plan and what it commits
+	cfg    Tunnel // used by Plan and its commits
 	files  extend.Fingerprint
 	client *tunnel.Client
 }
@@ -124,7 +124,7 @@ func (p *part) planLink(plan *extend.Plan, t *Tunnel, old *link) (*link, error) 
 	return old, nil
 }
 
-// withoutPolicy is what a session depends on.
+// withoutPolicy returns the settings that a session depends on.
 func withoutPolicy(t Tunnel) Tunnel {
 	t.Upstreams, t.Allow, t.DialTimeout = nil, nil, 0
 	return t

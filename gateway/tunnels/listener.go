@@ -15,7 +15,7 @@ import (
 // offLoop: package mux reads and writes sockets in its own way.
 func offLoop(*config.Config, *config.Listener) bool { return true }
 
-// replaces reports a change that sessions cannot be told of.
+// replaces reports a change that cannot be made in running sessions.
 func replaces(old, changed *config.Listener) bool {
 	return config.SectionOf[Listener](old).ResumeWindow != config.SectionOf[Listener](changed).ResumeWindow
 }
@@ -55,7 +55,7 @@ func prepare(l extend.Listener) (extend.Server, error) {
 	return extend.Serve(cfg, tunnel.NewServer)
 }
 
-// peersOf translates those that may connect to a tunnel listener.
+// peersOf translates the peers of a tunnel listener.
 func peersOf(g extend.Gateway, all []Peer) (peers []tunnel.Peer, err error) {
 	for _, p := range all {
 		peer := tunnel.Peer{Name: p.Name}
@@ -70,7 +70,7 @@ func peersOf(g extend.Gateway, all []Peer) (peers []tunnel.Peer, err error) {
 	return peers, nil
 }
 
-// policyOf is what the other side of a tunnel may have connected here.
+// policyOf returns the targets that the other side of a tunnel may connect to.
 func policyOf(g extend.Gateway, upstreams []string, allow []Rule) (tunnel.Policy, error) {
 	p := tunnel.Policy{Upstreams: map[string]func(context.Context) (net.Conn, error){}}
 	for _, name := range upstreams {

@@ -72,7 +72,7 @@ type readyConn struct {
 
 // checkReady is the background check.
 func checkReady(_ context.Context, c net.Conn) error {
-	if !c.(*readyConn).State().Fit() { //nolint:forcetypeassert // what newOffered opens
+	if !c.(*readyConn).State().Fit() { //nolint:forcetypeassert // opened by newOffered
 		return net.ErrClosed
 	}
 	return nil
@@ -87,7 +87,7 @@ func (b *offeredBackend) Connect(ctx context.Context) (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := l.Value().(*readyConn) //nolint:forcetypeassert // what newOffered opens
+		c := l.Value().(*readyConn) //nolint:forcetypeassert // opened by newOffered
 		if !c.opened.Before(began) || c.State().Fit() {
 			return &leasedConn{Stream: c.Stream, lease: l}, nil
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// part is the tunnels of one gateway: those that it makes, and what goes out through those that peers have made.
+// part is the tunnels of one gateway: those that it makes, and its connections through those that peers have made.
 type part struct {
 	gateway extend.Gateway
 
@@ -22,7 +22,7 @@ type part struct {
 	retired []*link // by a reload, and not drained yet
 }
 
-// state is what a configuration says.
+// state is the state by a configuration.
 type state struct {
 	links     map[string]*link // tunnels that this gateway makes, by name
 	tunnels   []Tunnel

@@ -39,7 +39,7 @@ const (
 	Listens  = "listen"  // peers do; the name is the listener's
 )
 
-// statusOf is what the API shows of one end of a tunnel.
+// statusOf returns the API's form of one end of a tunnel.
 func statusOf(side string, t tunnel.Stats) Status {
 	out := Status{
 		Name: t.Name, Side: side, Connected: append([]string{}, t.Connected...), Sessions: t.Sessions, Suspended: t.Suspended, Streams: t.Streams,
@@ -86,9 +86,9 @@ var report = admin.Report[Status]{
 		admin.Gauge("tunnel_streams", "Connections through the tunnel that are open.", func(t Status) float64 { return float64(t.Streams) }),
 		admin.Counter("tunnel_sessions_total", "Sessions begun.", func(t Status) float64 { return float64(t.Made) }),
 		admin.Counter("tunnel_turned_away_total", "Sessions of peers not taken, because there were max_sessions or max_sessions_per_peer.", func(t Status) float64 { return float64(t.TurnedAway) }),
-		admin.Counter("tunnel_lost_total", "Sessions that ended by no side's will, with their connections.", func(t Status) float64 { return float64(t.Lost) }),
+		admin.Counter("tunnel_lost_total", "Sessions lost to a connection failure, with their connections.", func(t Status) float64 { return float64(t.Lost) }),
 		admin.Counter("tunnel_sockets_lost_total", "Sockets that sessions have lost.", func(t Status) float64 { return float64(t.SocketsLost) }),
-		admin.Counter("tunnel_resumed_total", "Times a session went on with another socket.", func(t Status) float64 { return float64(t.Resumed) }),
+		admin.Counter("tunnel_resumed_total", "Times a session was resumed on another socket.", func(t Status) float64 { return float64(t.Resumed) }),
 		admin.Counter("tunnel_opened_total", "Connections this gateway asked for.", func(t Status) float64 { return float64(t.Opened) }),
 		admin.Counter("tunnel_accepted_total", "Connections the other side asked for.", func(t Status) float64 { return float64(t.Accepted) }),
 		admin.Counter("tunnel_refused_total", "Connections the other side asked for and policy or limits forbade.", func(t Status) float64 { return float64(t.Refused) }),

@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// page returns what the admin pages of a gateway with these tunnels answer.
+// page returns an admin page of a gateway with these tunnels.
 func page(t *testing.T, path string, rows ...tunnels.Status) string {
 	t.Helper()
 	handler, err := admin.New(admin.Config{Snapshot: func() admin.Snapshot { return admin.Snapshot{Additions: []admin.Addition{tunnels.Shown(rows...)}} }})
@@ -26,7 +26,7 @@ func page(t *testing.T, path string, rows ...tunnels.Status) string {
 	return w.Body.String()
 }
 
-// TestStatusOfTunnels: the API's members and the metrics are what programs of others read.
+// TestStatusOfTunnels: other programs read the API's members and the metrics.
 func TestStatusOfTunnels(t *testing.T) {
 	row := tunnels.StatusOf(tunnels.Connects, tunnel.Stats{
 		Name: "far", Connected: []string{""}, Sessions: 1, Suspended: 2, Streams: 3, Made: 4, TurnedAway: 5, Lost: 6, Broken: 7, Resumed: 8, Opened: 9,

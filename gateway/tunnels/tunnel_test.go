@@ -41,7 +41,7 @@ upstreams:
   echo: {endpoints: ["upstream:echo"], tunnel: far, health: {tcp: true, interval: 50ms}}
 `
 
-// TestTunnelIsReplacedAndRemoved runs both gateways here, where goleak sees what they leave.
+// TestTunnelIsReplacedAndRemoved runs both gateways here, where goleak sees leaked goroutines.
 func TestTunnelIsReplacedAndRemoved(t *testing.T) {
 	echo := conntest.Serve(t, conntest.Echo)
 	far := gatewaytest.Run(t, gatewaytest.Parse(t, farText, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", echo))
@@ -87,7 +87,7 @@ func TestTunnelIsReplacedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestTunnelIsReplacedUnderLoad: nobody is turned away who asks at that moment.
+// TestTunnelIsReplacedUnderLoad: no connection that is opened at that moment is refused.
 func TestTunnelIsReplacedUnderLoad(t *testing.T) {
 	far := gatewaytest.Run(t, gatewaytest.Parse(t, farText, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", conntest.Serve(t, conntest.Echo)))
 	peers := far.Addr("peers")
@@ -131,7 +131,7 @@ func tunnelOf(t *testing.T, g *gateway.Gateway) tunnels.Status {
 	return all[0]
 }
 
-// tunnelsOf returns what the admin pages show of tunnels.
+// tunnelsOf returns the tunnels on the admin pages.
 func tunnelsOf(t *testing.T, g *gateway.Gateway) []tunnels.Status {
 	t.Helper()
 	for _, a := range g.Snapshot().Additions {
@@ -167,7 +167,7 @@ func TestTunnelsSayWhyTheyAreNotConnected(t *testing.T) {
 	if s := tunnelOf(t, near.Gateway); !strings.Contains(s.LastError, address) || s.FailingSince.IsZero() {
 		t.Errorf("%v since %v", s.LastError, s.FailingSince)
 	}
-	text := farText + "  back: {endpoints: [\"upstream:any\"], tunnel: near}\ntunnels:\n  near: {listener: peers, peer: near}\n" // which nobody uses
+	text := farText + "  back: {endpoints: [\"upstream:any\"], tunnel: near}\ntunnels:\n  near: {listener: peers, peer: near}\n" // which no listener uses
 	far := gatewaytest.Run(t, gatewaytest.Parse(t, text, "{listen}", "127.0.0.1:0", "{allow}", "", "{echo}", conntest.Serve(t, conntest.Echo)))
 	if s := tunnelOf(t, far.Gateway); s.LastError == "" || !strings.Contains(s.LastError, `"near"`) || s.FailingSince.IsZero() {
 		t.Errorf("%v since %v", s.LastError, s.FailingSince)
@@ -180,7 +180,8 @@ func TestTunnelsSayWhyTheyAreNotConnected(t *testing.T) {
 	})
 }
 
-// TestBackendThatClosesAtOnce behind a tunnel is connected to once for each client, who sees that end, and not again and again.
+// TestBackendThatClosesAtOnce behind a tunnel is connected to once for each client, which sees the end, and not again
+// and again.
 func TestBackendThatClosesAtOnce(t *testing.T) {
 	var accepted atomic.Int64
 	server := conntest.Serve(t, func(*net.TCPConn) { accepted.Add(1) })
@@ -209,7 +210,8 @@ upstreams:
 	}
 }
 
-// TestDrainWaitsForARemovedTunnel: what the other side has connected through it may end by itself, also when the gateway ends meanwhile.
+// TestDrainWaitsForARemovedTunnel: the other side's connections through it may finish, also when the gateway ends
+// meanwhile.
 func TestDrainWaitsForARemovedTunnel(t *testing.T) {
 	far := gatewaytest.Run(t, gatewaytest.Parse(t, `
 listeners:
@@ -308,7 +310,8 @@ upstreams:
 	}
 }
 
-// TestWarmConnectionsBehindATunnel: those that a server which speaks first has ended are replaced before a client gets one.
+// TestWarmConnectionsBehindATunnel: connections that the server has ended are replaced before a client gets one, also
+// if the server speaks first.
 func TestWarmConnectionsBehindATunnel(t *testing.T) {
 	const idle = 2
 	over := make(chan struct{})
