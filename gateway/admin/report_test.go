@@ -101,11 +101,11 @@ func TestDistinct(t *testing.T) {
 	}
 	for want, all := range map[string][]admin.Addition{
 		"": {ponds.Of(nil), key("lakes", "Lakes"), gauge("frogs", "frogs")},
-		`key "ponds" of report "Lakes" is already the key of report "Ponds"`:         {ponds.Of(nil), key("lakes", "Lakes"), key("ponds", "Lakes")},
-		`key "upstreams" of report "Lakes" is already the key of the gateway`:        {key("upstreams", "Lakes")},
-		`key "tables" of report "Lakes" is already the key of the gateway`:           {key("tables", "Lakes")},
-		`key "pools" of report "Lakes" is already the key of the gateway`:            {key("pools", "Lakes")},
-		`report "Lakes" has no key`:                                               {key("", "Lakes")},
+		`key "ponds" of report "Lakes" is already the key of report "Ponds"`:          {ponds.Of(nil), key("lakes", "Lakes"), key("ponds", "Lakes")},
+		`key "upstreams" of report "Lakes" is already the key of the gateway`:         {key("upstreams", "Lakes")},
+		`key "tables" of report "Lakes" is already the key of the gateway`:            {key("tables", "Lakes")},
+		`key "pools" of report "Lakes" is already the key of the gateway`:             {key("pools", "Lakes")},
+		`report "Lakes" has no key`:                                                   {key("", "Lakes")},
 		`metric "pond_frogs" of report "lakes" is already a metric of report "Ponds"`: {ponds.Of(nil), gauge("lakes", "pond_frogs")},
 	} {
 		err := admin.Distinct(all)
