@@ -91,7 +91,7 @@ func (c *Chunks) Left() int64 {
 	return int64(c.left) // ChunkSize takes 60 bits at most
 }
 
-// Skip says that the next n bytes of content, at most Left, go another way and will not be given to Next.
+// Skip counts n bytes of content, at most Left, that do not pass through Next.
 func (c *Chunks) Skip(n int64) {
 	if n < 0 || n > c.Left() {
 		panic("httpwire: Skip of more than is left of the chunk")
@@ -138,8 +138,8 @@ func (c *Chunks) sizeLine(b []byte) (int, error) {
 	return n, nil
 }
 
-// ChunkSize reads the line before a chunk, without its CRLF: "1a2b;extension". Spaces after the digits are allowed because
-// old servers pad with them and every reader agrees on what they mean. The error wraps ErrMalformed.
+// ChunkSize reads the line before a chunk, without its CRLF: "1a2b;extension". Spaces after the digits are allowed
+// because old servers pad with them and all readers agree on their meaning. The error wraps ErrMalformed.
 func ChunkSize(line []byte) (size uint64, err error) {
 	digits := 0
 	for digits < len(line) && HexDigit(line[digits]) >= 0 {

@@ -10,9 +10,9 @@
 //		body := buf[n:] // req.Length bytes of it, or req.Chunked
 //	}
 //
-// It refuses what lets two readers of one byte stream disagree about where a message ends: bare CR
-// and LF, folded lines, space before a colon, repeated or signed Content-Length, Content-Length beside
-// Transfer-Encoding, codings other than a single chunked or in HTTP/1.0, chunk sizes that overflow.
+// It refuses input about whose end two readers could disagree: bare CR and LF, folded lines, space
+// before a colon, repeated or signed Content-Length, Content-Length beside Transfer-Encoding,
+// codings other than a single chunked or in HTTP/1.0, chunk sizes that overflow.
 //
 // Everything is pure: bytes in, slices of the same bytes out. A Request, Response or Chunks belongs to
 // one user at a time; its results are valid as long as the bytes it was given.

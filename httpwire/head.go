@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Errors of parsing. Those about malformed messages wrap ErrMalformed and say what is wrong.
+// Errors of parsing. Those about malformed messages wrap ErrMalformed and name the problem.
 var (
 	// ErrIncomplete: the head, or the piece of framing, has not arrived whole.
 	ErrIncomplete = errors.New("httpwire: incomplete")
@@ -144,7 +144,7 @@ func parseLength(b []byte) (int64, bool) {
 	return int64(n), n < 1<<63
 }
 
-// framing gathers what a head says about its body.
+// framing gathers the fields of a head that frame its body.
 type framing struct {
 	length  int64 // Content-Length
 	lengths int
@@ -153,7 +153,7 @@ type framing struct {
 	rules   framingRules
 }
 
-// framingRules say what of a head that frames its body more than once is refused.
+// framingRules say which heads that frame their body more than once are refused.
 type framingRules struct {
 	oneLength  bool // a repeated Content-Length, also of the same value
 	oneFraming bool // Content-Length beside Transfer-Encoding
@@ -222,7 +222,7 @@ func HasItem(list []byte, element string) bool {
 	return false
 }
 
-// connection gathers what the Connection fields list.
+// connection gathers the elements of the Connection fields.
 type connection struct {
 	close     bool
 	keepAlive bool

@@ -14,7 +14,7 @@ const (
 	Forwarded // Forwarded, X-Forwarded-*, X-Real-Ip
 	Host
 	KeepAlive
-	HopByHop // fields of one connection that have no name of their own here
+	HopByHop // fields of one connection without a name here
 	Upgrade
 	TE
 	Trailer

@@ -165,7 +165,8 @@ func (r *Request) Idempotent() bool {
 	return false
 }
 
-// ValidHost refuses what would end a Host line or change its meaning; it does not judge names.
+// ValidHost refuses characters that would end a Host line or change its meaning; it does not judge
+// names.
 func ValidHost[S ~string | ~[]byte](s S) bool {
 	for i := range len(s) {
 		switch c := s[i]; {

@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// requestCase is a head and what becomes of it.
+// requestCase is a head and the result of parsing it.
 type requestCase struct {
 	name, head string
 	want       error // nil = accepted
@@ -62,7 +62,7 @@ func TestRequest(t *testing.T) {
 			check: func(r *httpwire.Request) bool { return !r.Trailers }},
 		{name: "upgrade", head: "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: x, y\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return string(r.Upgrade) == "x, y" && !r.Close }},
-		{name: "upgrade of somebody else's connection", head: "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\n\r\n", length: 0,
+		{name: "upgrade of another connection", head: "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return r.Upgrade == nil }},
 		{name: "two upgrades", head: "GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\nUpgrade: y\r\n\r\n", length: 0,
 			check: func(r *httpwire.Request) bool { return r.Upgrade == nil }},
@@ -110,7 +110,7 @@ func TestRequestRefused(t *testing.T) {
 	}
 }
 
-// TestLenientResponse: what is framed twice has one meaning, or none.
+// TestLenientResponse: a message framed twice has one meaning, or is refused.
 func TestLenientResponse(t *testing.T) {
 	const ok, length, chunked = "HTTP/1.1 200 OK\r\n", "Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n"
 	for _, tc := range []struct {

@@ -2,7 +2,7 @@ package pgwire
 
 import "fmt"
 
-// CancelRequest, on a connection of its own, asks the server to cancel what another one does.
+// CancelRequest, on a separate connection, asks the server to cancel the query of another one.
 type CancelRequest struct {
 	ProcessID uint32
 	Key       []byte // as in BackendKeyData

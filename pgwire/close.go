@@ -1,12 +1,12 @@
 package pgwire
 
-// What Close and Describe name.
+// Kinds of objects that Close and Describe name.
 const (
 	ObjectStatement = 'S'
 	ObjectPortal    = 'P'
 )
 
-// Close closes a prepared statement or a portal. Closing what does not exist is no error.
+// Close closes a prepared statement or a portal. Closing an unknown name is no error.
 type Close struct {
 	Object byte // ObjectStatement or ObjectPortal
 	Name   string

@@ -30,11 +30,11 @@
 //		println(string(h.Type), len(body), err == nil)
 //	}
 //
-// Each message has its own file, with Append beside Decode. Append adds the whole message,
-// type byte and length included, to a slice and returns the extended slice. Decode takes the
-// body, which is what follows the length word, and is strict: bytes missing or left over are
-// an error wrapping ErrMalformed. Byte slices in a decoded message alias the body they were
-// decoded from and are valid as long as it is; strings are copies.
+// Each message has its own file, with Append beside Decode. Append adds the whole message, type
+// byte and length included, to a slice and returns the extended slice. Decode takes the body,
+// without the length word, and is strict: missing or additional bytes are an error wrapping
+// ErrMalformed. Byte slices in a decoded message alias the body they were decoded from and are
+// valid as long as it is; strings are copies.
 //
 // The names and numbers are those of the chapter "Frontend/Backend Protocol" of the
 // PostgreSQL manual.

@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Fill takes what one Read of the source gives, and tells of its end as Next does.
+// Fill takes the result of one Read of the source, and reports its end as Next does.
 func TestFill(t *testing.T) {
 	message := (&pgwire.Query{SQL: strings.Repeat("a", 600)}).Append(nil)
 	for cut := range message {

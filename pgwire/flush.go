@@ -1,6 +1,6 @@
 package pgwire
 
-// Flush asks the server to send what it has so far, without ending the pipeline.
+// Flush asks the server to send its answers so far, without ending the pipeline.
 type Flush struct{}
 
 // Append adds the encoded message to dst.

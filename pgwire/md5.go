@@ -24,8 +24,8 @@ func IsMD5Secret(secret string) bool {
 	return err == nil
 }
 
-// MD5Response returns what a client answers to an md5 request with a salt. secret is the
-// form MD5Secret returns.
+// MD5Response returns a client's answer to an md5 request with a salt. secret is the form MD5Secret
+// returns.
 func MD5Response(secret string, salt [4]byte) string {
 	sum := md5.Sum(append([]byte(strings.TrimPrefix(secret, "md5")), salt[:]...)) //nolint:gosec // see import
 	return "md5" + hex.EncodeToString(sum[:])

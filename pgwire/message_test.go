@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// coded is what both implementations of a message can do.
+// coded has the methods of both implementations of a message.
 type coded interface {
 	pgwire.Message
 	Decode(body []byte) error
@@ -119,7 +119,7 @@ var samples = []coded{
 	&pgwire.RowDescription{Fields: []pgwire.Field{{Name: "a", TableOID: 1, Column: 2, TypeOID: 25, TypeSize: -1, TypeModifier: -1, Format: 1}}},
 }
 
-// body returns what follows the length word, having checked that word.
+// body returns the body of a message after a check of its length word.
 func body(t testing.TB, message []byte) []byte {
 	t.Helper()
 	if len(message) < 5 || int(binary.BigEndian.Uint32(message[1:])) != len(message)-1 {

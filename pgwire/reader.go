@@ -29,7 +29,7 @@ var (
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 
-// Header is what precedes a body.
+// Header is the type and length of a message.
 type Header struct {
 	Type byte
 	Len  int // bytes of body, without the length word
@@ -190,8 +190,8 @@ func (r *Reader) Discard(n int) {
 	r.start, r.left = r.start+n, r.left-n
 }
 
-// Chunk returns the next piece of the current body: what has arrived, at least one byte,
-// at most 16 KiB; nil at the end of the body. It is valid until the next call.
+// Chunk returns the next piece of the current body: the received bytes, at least one, at most 16
+// KiB; nil at the end of the body. It is valid until the next call.
 func (r *Reader) Chunk() ([]byte, error) {
 	if r.left == 0 {
 		return nil, nil
@@ -234,7 +234,7 @@ func (r *Reader) Run(takes func(typ byte, body []byte) bool) []byte {
 // no body be read in part; p, of at most 16 KiB, is copied.
 func (r *Reader) Unread(p []byte) {
 	if r.Buffered() > 0 || r.left > 0 {
-		panic("pgwire: Unread before what is unread")
+		panic("pgwire: Unread with input that is not read yet")
 	}
 	switch {
 	case len(p) > smallBuffer:

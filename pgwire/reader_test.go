@@ -108,8 +108,8 @@ func TestReaderLimits(t *testing.T) {
 	}
 }
 
-// TestReaderRun: a run ends before what is refused, is not whole or cannot be a message, and
-// everything is still there.
+// TestReaderRun: a run ends before a message that is refused, incomplete or impossible, and no byte
+// is lost.
 func TestReaderRun(t *testing.T) {
 	row := func(n int) []byte { return append(pgwire.AppendHeader(nil, 'D', n), bytes.Repeat([]byte{'x'}, n)...) }
 	for name, c := range map[string]struct {
@@ -231,7 +231,7 @@ func BenchmarkRelay(b *testing.B) {
 // patient is a source that can be waited for.
 type patient struct {
 	io.Reader
-	waits []error // what WaitReadable returns; then nil
+	waits []error // results of WaitReadable; then nil
 	reads int
 }
 

@@ -33,7 +33,7 @@ var ErrAuth = errors.New("pgwire: authentication failed")
 
 var base64Std = base64.StdEncoding.Strict()
 
-// ScramVerifier is what a server stores instead of a password.
+// ScramVerifier is stored by a server instead of a password.
 type ScramVerifier struct {
 	Iterations int
 	Salt       []byte

@@ -1,6 +1,6 @@
 package pgwire
 
-// SSLRequest asks the server to go on in TLS; it answers with one byte, 'S' or 'N'.
+// SSLRequest asks the server to switch to TLS; it answers with one byte, 'S' or 'N'.
 type SSLRequest struct{}
 
 // Append adds the encoded packet to dst.

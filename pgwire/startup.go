@@ -30,9 +30,9 @@ type Startup interface {
 	Decode(packet []byte) error
 }
 
-// DecodeStartup tells the kinds of start-up packet apart and decodes one. packet is what
-// follows the length word, as Reader.Startup returns it. A protocol major version other than
-// 3 is reported as a *VersionError.
+// DecodeStartup decodes a start-up packet of any kind. packet is the packet without its length
+// word, as Reader.Startup returns it. A protocol major version other than 3 is reported as a
+// *VersionError.
 func DecodeStartup(packet []byte) (Startup, error) {
 	if len(packet) < 4 {
 		return nil, fmt.Errorf("%w: start-up packet of %d bytes", ErrMalformed, len(packet))
@@ -74,7 +74,7 @@ func beginStartup(dst []byte, code uint32) ([]byte, int) {
 	return binary.BigEndian.AppendUint32(append(dst, 0, 0, 0, 0), code), at
 }
 
-// decodeCode checks a packet that is nothing but its code.
+// decodeCode checks a packet that consists of its code.
 func decodeCode(packet []byte, code uint32, name string) error {
 	c := cursor{b: packet}
 	if got := uint32(c.int32()); !c.bad && got != code {

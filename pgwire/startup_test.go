@@ -58,7 +58,7 @@ func TestStartupRefuses(t *testing.T) {
 	}
 }
 
-// FuzzStartup checks the round trip, and that pgproto3's backend takes what we take.
+// FuzzStartup checks the round trip, and that pgproto3's backend accepts the same packets.
 func FuzzStartup(f *testing.F) {
 	for _, m := range startups {
 		f.Add(m.Append(nil)[4:])

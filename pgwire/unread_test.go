@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// What was unread comes first, be it long or short, in the memory of a Reader that was used or not.
+// Bytes of Unread come first, long or short, in a used or a new Reader.
 func TestUnread(t *testing.T) {
 	message := func(text string) []byte { return (&pgwire.Query{SQL: text}).Append(nil) }
 	for _, size := range []int{0, 100, 507, 508, 5000, 16<<10 - 6} {

@@ -2,9 +2,9 @@ package pgwire
 
 import "io"
 
-// Writer gathers messages and writes them to a connection in one write per Flush, or per
-// 16 KiB. It may be used by one goroutine at a time. The first error of the connection is
-// kept and returned by every later Flush; what is written after it is dropped.
+// Writer gathers messages and writes them to a connection in one write per Flush, or per 16 KiB. It
+// may be used by one goroutine at a time. The first error of the connection is kept and returned by
+// every later Flush; later messages are dropped.
 type Writer struct {
 	dst   io.Writer
 	buf   []byte
@@ -60,7 +60,7 @@ func (w *Writer) borrowed() []byte {
 	return w.buf
 }
 
-// commit takes over what was appended to AvailableBuffer.
+// commit takes the bytes that were appended to AvailableBuffer.
 func (w *Writer) commit(b []byte) {
 	if len(w.buf)+len(b) <= largeBuffer && w.large != nil {
 		w.buf = append(w.buf, b...)
@@ -75,7 +75,7 @@ func (w *Writer) Buffered() int { return len(w.buf) }
 // Written returns how many bytes went to the connection.
 func (w *Writer) Written() uint64 { return w.total }
 
-// Flush writes out what is buffered and keeps the memory for the next message.
+// Flush writes buffered messages and keeps the memory for the next ones.
 func (w *Writer) Flush() error {
 	if len(w.buf) > 0 {
 		w.write(w.buf)

@@ -9,7 +9,7 @@ import (
 // shards is the number of shards of a Cell, a power of two. With more loops than that some share one.
 const shards = 32
 
-// Cell counts what has one set of labels. All methods may be called from any goroutine.
+// Cell has the counters of one set of labels. All methods may be called from any goroutine.
 type Cell struct {
 	labels          []string
 	counts, timings int
@@ -83,7 +83,7 @@ type Row struct {
 	Timings []Histogram
 }
 
-// Row returns what the cell has counted.
+// Row returns the cell's counts.
 func (c *Cell) Row() Row {
 	r := Row{Labels: c.labels, Counts: make([]uint64, c.counts), Timings: make([]Histogram, c.timings)}
 	for i := range c.shards {

@@ -1,4 +1,5 @@
-// Package traffic counts what passes through a proxy, by labels: requests, transactions, errors by class, and how long they took.
+// Package traffic counts the traffic of a proxy, by labels: requests, transactions, errors by class, and how long they
+// took.
 //
 //	var schema = &traffic.Schema{
 //		Labels: []string{"route"}, Limit: 100, Counts: 1, Timings: 1,
@@ -9,14 +10,14 @@
 //		}},
 //	}
 //
-//	set := traffic.NewSet(schema)           // one for each listener; listener.Server.Measure has it shown
+//	set := traffic.NewSet(schema)           // one for each listener; listener.Server.Measure shows it
 //	cell := set.Cell("/api")                // once for each route: looks labels up
 //	shard := cell.Shard(fiber.LoopOf(conn)) // once for each session
 //	shard.Add(0, 1)                         // for each request: an atomic that no other loop writes
 //	shard.Observe(0, took)
 //
-// The Schema of a protocol says what is stored and which metrics are made of it. Looking labels up takes a lock and is done when a route is
-// configured or a client logs in, never for a request. Each loop of the I/O engine counts in a shard of its own, so that no two loops
-// write the same cache line; a snapshot adds the shards up. The number of cells is bounded: what comes after Schema.Limit counts as
-// "other".
+// The Schema of a protocol defines the stored counters and the metrics made of them. Looking labels up takes a lock and
+// is done when a route is configured or a client logs in, never for a request. Each loop of the I/O engine counts in
+// its own shard, so that no two loops write the same cache line; a snapshot adds the shards up. The number of cells is
+// bounded: labels beyond Schema.Limit count as "other".
 package traffic

@@ -7,7 +7,7 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// A protocol says what it counts and what it is called, has a Set for each listener, and counts.
+// A protocol defines its counters and their names, has a Set for each listener, and counts.
 func Example() {
 	const (
 		commands = iota // the index of a count

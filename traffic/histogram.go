@@ -10,7 +10,8 @@ import (
 const (
 	// Resolution is the number of buckets in each doubling, as a power of two: the schema of Prometheus' native histograms.
 	Resolution = 2
-	// minExponent and maxExponent bound what is told apart: from 2^-20 s (about a microsecond) to 2^12 s (more than an hour).
+	// minExponent and maxExponent bound the resolved range: from 2^-20 s (about a microsecond) to 2^12 s (more than an
+	// hour).
 	minExponent = -20
 	maxExponent = 12
 

@@ -1,6 +1,7 @@
 package traffic
 
-// Schema says what the cells of a protocol store, and which metrics are made of it. It must not change once it is used.
+// Schema defines the counters in the cells of a protocol, and the metrics made of them. It must not change once it is
+// used.
 type Schema struct {
 	// Labels are the names of a cell's labels.
 	Labels []string
@@ -10,7 +11,7 @@ type Schema struct {
 	// Counts and Timings are how many counts and histograms a cell stores.
 	Counts, Timings int
 	Views           []View
-	// Summary is what is shown of the last minute; nil: nothing.
+	// Summary defines the figures of the last minute; nil: none.
 	Summary *Summary
 }
 

@@ -17,10 +17,11 @@ type Set struct {
 // NewSet returns an empty set.
 func NewSet(s *Schema) *Set { return &Set{schema: s, cells: make(map[string]*Cell)} }
 
-// maxLabel bounds a label's value, in bytes: some are what clients said. Names in PostgreSQL have up to 63.
+// maxLabel bounds a label's value, in bytes: clients choose some of them. Names in PostgreSQL have up to 63.
 const maxLabel = 128
 
-// Cell returns the cell with these labels, one for each of Schema.Labels. It lasts as long as the set: what was counted must not go back.
+// Cell returns the cell with these labels, one for each of Schema.Labels. It lasts as long as the set: counters must
+// not decrease.
 func (s *Set) Cell(labels ...string) *Cell {
 	labels = slices.Clone(labels)
 	for i, l := range labels {
@@ -47,7 +48,7 @@ func (s *Set) Cell(labels ...string) *Cell {
 	return c
 }
 
-// Snapshot is what a Set, or a cell of its own, has counted.
+// Snapshot has the counts of a Set, or of a single cell.
 type Snapshot struct {
 	*Schema
 	Rows []Row
@@ -68,7 +69,7 @@ func (s *Set) Snapshot() Snapshot {
 	return out
 }
 
-// Of returns the rows with a view's labels; those that differ in other labels are added up.
+// Of returns the rows with a view's labels; rows that differ in other labels are added up.
 func (s Snapshot) Of(v View) []Row {
 	if slices.Equal(v.Labels, s.Labels) {
 		return s.Rows

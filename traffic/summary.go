@@ -7,13 +7,13 @@ import (
 
 // Summary says which figures of a Row an operator looks at first.
 type Summary struct {
-	Unit   string // what is counted, in the plural: "requests", "transactions"
+	Unit   string // the counted things, in the plural: "requests", "transactions"
 	Done   func(*Row) float64
-	Failed func(*Row) float64 // those of Done that failed, or the errors that they had
+	Failed func(*Row) float64 // failures among Done, or their errors
 	Time   func(*Row) Histogram
 }
 
-// Total is what rows have counted, as a Summary reads it.
+// Total is the sum of rows, as a Summary reads it.
 type Total struct {
 	Done, Failed float64
 	Time         Histogram
@@ -31,7 +31,7 @@ func (s Snapshot) Total() (t Total) {
 	return t
 }
 
-// since returns what t counted after earlier.
+// since returns the counts of t after earlier.
 func (t Total) since(earlier *Total) Total {
 	t.Done -= earlier.Done
 	t.Failed -= earlier.Failed
@@ -42,13 +42,14 @@ func (t Total) since(earlier *Total) Total {
 	return t
 }
 
-// Window is the last minute of a Total, to tell what is going on now. NewWindow makes one. All methods may be called from any goroutine.
+// Window is the last minute of a Total, which shows the present load. NewWindow makes one. All methods may be called
+// from any goroutine.
 type Window struct {
 	mu      sync.Mutex
 	samples []sample // oldest first
 }
 
-// NewWindow returns the Window of what begins to count now.
+// NewWindow returns the Window of a Total that begins now.
 func NewWindow(now time.Time) *Window { return &Window{samples: []sample{{at: now}}} }
 
 type sample struct {
@@ -62,7 +63,7 @@ const (
 	windowLength = time.Minute
 )
 
-// Keep notes what had been counted at a moment, and forgets what is longer ago than a minute.
+// Keep records the count at a moment, and forgets those older than a minute.
 func (w *Window) Keep(at time.Time, t Total) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,8 +74,8 @@ func (w *Window) Keep(at time.Time, t Total) {
 	w.samples = append(w.samples[:copy(w.samples, w.samples[old:])], sample{at, t})
 }
 
-// Since returns what was counted from the oldest moment that is kept to now, and how long that is: up to a minute and a step. t is
-// the present count.
+// Since returns the count from the oldest kept moment to now, and the time between: up to a minute and a step. t is the
+// present count.
 func (w *Window) Since(now time.Time, t Total) (Total, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,7 +12,7 @@ var summed = &traffic.Schema{
 	Summary: &traffic.Summary{Unit: "talks", Done: traffic.Counted(0), Failed: traffic.Count(0), Time: traffic.Time(0)},
 }
 
-// TestWindow: what is told of the last minute is what was counted in it, of all rows.
+// TestWindow: the figures of the last minute are the counts in it, of all rows.
 func TestWindow(t *testing.T) {
 	set := traffic.NewSet(summed)
 	now := time.Now()

@@ -138,7 +138,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestViewAddsUp leaves a label out and adds up what differs in it.
+// TestViewAddsUp leaves a label out and adds up rows that differ in it.
 func TestViewAddsUp(t *testing.T) {
 	set := traffic.NewSet(schema)
 	for _, user := range []string{"x", "y"} {
@@ -156,7 +156,7 @@ func TestViewAddsUp(t *testing.T) {
 	}
 }
 
-// TestCountingDoesNotAllocate is what sessions rely on.
+// TestCountingDoesNotAllocate: sessions rely on it.
 func TestCountingDoesNotAllocate(t *testing.T) {
 	s := traffic.NewCell(schema).Shard(traffic.ShardOf(0))
 	s.Observe(0, 0)

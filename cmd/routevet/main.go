@@ -4,7 +4,7 @@
 //	routevet ./...
 //	go vet -vettool=$(which routevet) ./...
 //
-// What it looks for is in the documentation of package escape.
+// The documentation of package escape lists its findings.
 package main
 
 import (

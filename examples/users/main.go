@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// run serves until ctx is done, and then answers what it has begun. It closes ln.
+// run serves until ctx is done, and then completes running requests. It closes ln.
 func run(ctx context.Context, ln net.Listener, path string) error {
 	defer ln.Close()
 	users, err := openStore(ctx, path)
@@ -78,7 +78,7 @@ func newHandler(users *store) http.Handler {
 	route.Handle(api, "POST /api/users", users.create, route.Summary("Create a user"), route.Errors(http.StatusConflict))
 	route.Handle(api, "GET /api/users", users.list, route.Summary("List users, in the order of their ids"), route.ETag())
 	route.Handle(api, "GET /api/users/{id}", users.get, route.Summary("Get a user"), route.ETag(), route.Errors(http.StatusNotFound))
-	route.Handle(api, "PATCH /api/users/{id}", users.update, route.Summary("Change a user", "What is absent stays."), route.Errors(http.StatusNotFound, http.StatusConflict))
+	route.Handle(api, "PATCH /api/users/{id}", users.update, route.Summary("Change a user", "Absent fields keep their values."), route.Errors(http.StatusNotFound, http.StatusConflict))
 	route.Handle(api, "DELETE /api/users/{id}", users.remove, route.Summary("Delete a user"), route.Errors(http.StatusNotFound))
 	route.Handle(api, "GET /api/users.csv", users.export, route.Summary("Export all users"), route.Produces("text/csv"))
 	route.Handle(mux, "GET /healthz", func(c *route.Ctx, _ struct{}) (health, error) { return users.health(c.Context()) })

@@ -20,7 +20,7 @@ type User struct {
 	Age   int    `json:"age,omitempty"`
 }
 
-// CreateUser is what a new user is made of.
+// CreateUser has the fields of a new user.
 type CreateUser struct {
 	Name  string `json:"name" form:"name" validate:"required,max=100"`
 	Email string `json:"email" form:"email" validate:"required,email,max=200"`
@@ -32,7 +32,7 @@ type UserID struct {
 	ID int64 `path:"id" validate:"min=1"`
 }
 
-// UpdateUser changes what is not nil.
+// UpdateUser changes the fields that are not nil.
 type UpdateUser struct {
 	UserID
 	Name  *string `json:"name,omitempty" validate:"omitempty,min=1,max=100"`
@@ -128,7 +128,7 @@ func (s *store) health(ctx context.Context) (h health, err error) {
 	return h, err
 }
 
-// problemOf says what errors of the database are to clients.
+// problemOf turns errors of the database into problems for clients.
 func problemOf(err error) *route.Problem {
 	if sqlite.ErrCode(err) == sqlite.ResultConstraintUnique {
 		return &route.Problem{Status: http.StatusConflict, Detail: "there is a user with this e-mail address", Err: err}

@@ -31,7 +31,7 @@ func start(t *testing.T) *route.Client {
 	return &route.Client{BaseURL: server.URL, HTTP: server.Client()}
 }
 
-// status is that of a problem, 0 of none.
+// status returns the status of a problem, 0 for other errors.
 func status(err error) int {
 	if p, ok := errors.AsType[*route.Problem](err); ok {
 		return p.Status

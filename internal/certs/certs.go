@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// Authority is a certificate for a server at localhost and 127.0.0.1, signed by itself, and what it signs.
+// Authority is a certificate for a server at localhost and 127.0.0.1, self-signed, and the signer of further
+// certificates.
 type Authority struct {
 	Certificate tls.Certificate
 	Pool        *x509.CertPool // has Certificate
@@ -35,7 +36,8 @@ func New() *Authority {
 	return a
 }
 
-// Issue makes a certificate with a common name, and DNS names or IP addresses, for a server or a client. Each has a key of its own.
+// Issue makes a certificate with a common name, and DNS names or IP addresses, for a server or a client. Each has its
+// own key.
 func (a *Authority) Issue(name string, hosts ...string) tls.Certificate {
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}}
 	for _, host := range hosts {
@@ -48,7 +50,7 @@ func (a *Authority) Issue(name string, hosts ...string) tls.Certificate {
 	return a.issue(template)
 }
 
-// Configs returns what a server that shows the authority's own certificate needs, and a client that trusts it.
+// Configs returns the TLS settings of a server with the authority's own certificate, and of a client that trusts it.
 func (a *Authority) Configs() (server, client *tls.Config) {
 	return &tls.Config{Certificates: []tls.Certificate{a.Certificate}}, &tls.Config{RootCAs: a.Pool, ServerName: "localhost"}
 }
@@ -59,7 +61,7 @@ func PEM(c tls.Certificate) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// issue signs what the template says; the first is the authority's own.
+// issue signs a certificate by the template; the first one is the authority's own.
 func (a *Authority) issue(template *x509.Certificate) tls.Certificate {
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	parent, signer := a.Certificate.Leaf, a.Certificate.PrivateKey

@@ -17,7 +17,7 @@ const benchName = "headpond-bench"
 // gatewayVariable is the environment variable with the gateway to measure.
 const gatewayVariable = "HEADPOND_BENCH_GATEWAY"
 
-// bench is `headpond bench …`: it turns into headpond-bench with the same arguments.
+// bench is `headpond bench …`: it executes headpond-bench with the same arguments.
 func bench(e env, args []string) int {
 	self, err := os.Executable()
 	if err == nil {
@@ -36,10 +36,10 @@ func bench(e env, args []string) int {
 	return benchFailed(e, args, err)
 }
 
-// benchFailed prints why the program does not run; if only help was asked for, also what the command is for.
+// benchFailed prints why the program does not run; if only help was asked for, also the purpose of the command.
 func benchFailed(e env, args []string, err error) int {
 	if errors.Is(err, errNoBench) && len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
-		_, _ = fmt.Fprintf(e.stdout, "Usage: headpond bench SUITE…\n\nMeasures the gateway and its peers on this machine, by a program of its own.\n%v.\n", err)
+		_, _ = fmt.Fprintf(e.stdout, "Usage: headpond bench SUITE…\n\nMeasures the gateway and its peers on this machine, by a separate program.\n%v.\n", err)
 		return exitOK
 	}
 	_, _ = fmt.Fprintln(e.stderr, "headpond bench:", err)

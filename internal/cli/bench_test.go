@@ -26,7 +26,7 @@ func TestBenchIsFoundBesideTheBinary(t *testing.T) {
 	}
 }
 
-// TestBenchIsBuiltInASourceTree wants Go's own words when that fails.
+// TestBenchIsBuiltInASourceTree wants Go's own error when that fails.
 func TestBenchIsBuiltInASourceTree(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "bench", "cmd", "headpond-bench"), 0o755); err != nil {
@@ -39,7 +39,7 @@ func TestBenchIsBuiltInASourceTree(t *testing.T) {
 	}
 }
 
-// TestBenchHelpWithoutTheProgram says what the command is, and what is missing.
+// TestBenchHelpWithoutTheProgram names the command's purpose, and the missing program.
 func TestBenchHelpWithoutTheProgram(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	e := env{&stdout, &stderr}

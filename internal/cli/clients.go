@@ -19,7 +19,7 @@ import (
 // maxColumns is how wide the table of clients may be where everything needs more: half a screen, or a terminal at night.
 const maxColumns = 110
 
-// ctlClients prints the sessions that match, as many as the gateway gives at a time.
+// ctlClients prints the matching sessions, up to the gateway's limit for one answer.
 func ctlClients(e env, address string, query url.Values, asJSON bool) error {
 	code, body, err := ask(address, http.MethodGet, "/api/v1/sessions?"+query.Encode())
 	if err != nil {
@@ -70,7 +70,7 @@ func printClients(w io.Writer, s admin.Sessions) {
 	}
 }
 
-// who names a session's client in the terms of its protocol.
+// who names a session's client in its protocol's terms.
 func who(s admin.Session) string {
 	switch {
 	case s.User != "" && s.Host != "" && s.Method == "":

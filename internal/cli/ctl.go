@@ -24,14 +24,14 @@ const ctlTimeout = 30 * time.Second
 // maxAnswer bounds what is read of an answer: ten thousand endpoints fit.
 const maxAnswer = 16 << 20
 
-// ctlActions are what `headpond ctl` does.
+// ctlActions are the actions of `headpond ctl`.
 const ctlActions = "status|clients|kill ID…|" + endpointUse + "|reload"
 
 // ctl is `headpond ctl`.
 func ctl(e env, args []string) int {
 	fs := flags("ctl", ctlActions, "Asks the gateway whose admin page is at the address for its status or its clients' sessions, ends sessions, changes\n"+
 		"endpoints of upstreams, or has it read its configuration file again. Sessions that hold a connection come first, the longest holder on top.\n"+
-		"Endpoints are added, drained, removed and weighed beside what the configuration or its sources tell; add takes drain and remove back.")
+		"Endpoints are added, drained, removed and weighed without a change of the configuration or its sources; add takes drain and remove back.")
 	address := fs.String("admin", DefaultAdmin, "`address` of the admin page: host:port or unix:/path")
 	asJSON := fs.Bool("json", false, "print the status or the clients as JSON")
 	query := clientFlags(fs)
@@ -69,7 +69,7 @@ func ctl(e env, args []string) int {
 	return exitOK
 }
 
-// misused says what is wrong with the arguments of an action, and completes change by them; "" if nothing is.
+// misused returns the problem of an action's arguments, "" if there is none, and completes change by them.
 func misused(action string, rest []string, query url.Values, change *admin.EndpointChange, given []string) string {
 	switch {
 	case action != "clients" && len(query) > 0:
@@ -86,7 +86,7 @@ func misused(action string, rest []string, query url.Values, change *admin.Endpo
 	return ""
 }
 
-// clientFlags adds the filters of clients, and returns what they ask for.
+// clientFlags adds the filters of clients, and returns the query that they make.
 func clientFlags(fs *flag.FlagSet) url.Values {
 	query := url.Values{}
 	set := func(name string) func(string) error {
@@ -166,7 +166,8 @@ func askWith(address, method, path string, with io.Reader) (code int, body []byt
 	return resp.StatusCode, body, err
 }
 
-// notLocal follows what an admin page does not do.
+// notLocal is the second part of a message that begins with something that the admin page does not
+// do.
 const notLocal = ", for it is not on a loopback address or unix socket"
 
 // refusal is a gateway's answer to a request for a change that it has not made.
@@ -177,8 +178,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.why }
 
-// askChange sends a request for a change. It returns nil once the gateway has made the change, and a *refusal if the gateway says why it has
-// not. never says what an admin page does not do that takes no such requests.
+// askChange sends a request for a change. It returns nil once the gateway has made the change, and a *refusal if the
+// gateway says why it has not. never says what an admin page does not do if it takes no such requests.
 func askChange(address, method, path string, with io.Reader, never string) error {
 	code, body, err := askWith(address, method, path, with)
 	if err != nil {

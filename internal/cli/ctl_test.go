@@ -34,7 +34,7 @@ func TestHelpIsNoError(t *testing.T) {
 	}
 }
 
-// TestStatusSaysWhatIsWrong: whoever asks at night wants the errors, not only the counts, and no orders to the terminal.
+// TestStatusSaysWhatIsWrong: the errors are shown, not only the counts, and no control sequences reach the terminal.
 func TestStatusSaysWhatIsWrong(t *testing.T) {
 	status := admin.Status{
 		Version: "v1", Ready: true, Engine: "uring", Trouble: []string{"endpoint a:1 is failing: refused\x1b[2J", "more"}, Sizing: []string{"small"},

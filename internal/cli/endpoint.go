@@ -13,10 +13,10 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// endpointUse is what `headpond ctl endpoint` takes.
+// endpointUse describes the arguments of `headpond ctl endpoint`.
 const endpointUse = "endpoint add|drain|remove|weight UPSTREAM ADDRESS [WEIGHT]"
 
-// endpointFlags adds the flags of `ctl endpoint`, and returns what they ask for and which were given.
+// endpointFlags adds the flags of `ctl endpoint`, and returns the change that they make and which flags were given.
 func endpointFlags(fs *flag.FlagSet) (c *admin.EndpointChange, given *[]string) {
 	c, given = &admin.EndpointChange{}, &[]string{}
 	number := func(name string, to *int, most int) func(string) error {
@@ -39,7 +39,7 @@ func endpointFlags(fs *flag.FlagSet) (c *admin.EndpointChange, given *[]string) 
 	return c, given
 }
 
-// parseEndpoint completes c by the arguments after "endpoint". The result says what is wrong with them, "" if nothing.
+// parseEndpoint completes c by the arguments after "endpoint". The result is their problem, "" if there is none.
 func parseEndpoint(c *admin.EndpointChange, given, args []string) (wrong string) {
 	var names []string
 	for _, a := range admin.EndpointActions() {
@@ -93,7 +93,7 @@ func ctlEndpoint(e env, address string, c *admin.EndpointChange) error {
 	return err
 }
 
-// done says what was done, as the beginning of a sentence about the endpoint.
+// done names the change, as the beginning of a sentence about the endpoint.
 func done(c *admin.EndpointChange) string {
 	switch c.Action {
 	case admin.AddEndpoint:

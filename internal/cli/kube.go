@@ -12,9 +12,9 @@ import (
 const kubeAbout = `Makes what a node needs to reach the API servers of its Kubernetes cluster through a gateway of its own: the gateway's configuration, a
 systemd unit or a static pod, and kubeconfigs that point at it. Prints them, without secrets, and changes nothing unless -out is given.`
 
-// Where things are on a node.
+// Paths and addresses on a node.
 const (
-	kubeListen   = "127.0.0.1:7443" // not 6443: where an API server runs, it has that
+	kubeListen   = "127.0.0.1:7443" // not 6443, the port of an API server on the same node
 	kubeCA       = "/etc/kubernetes/pki/ca.crt"
 	kubeName     = "kubernetes.default.svc" // in the certificate of every API server
 	kubeProgram  = "/usr/local/bin/headpond"

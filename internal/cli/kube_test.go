@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// kubeNode is a folder with what the configuration of a node names.
+// kubeNode is a folder with the files that the configuration of a node names.
 func kubeNode(t *testing.T) (dir string, flags []string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -48,7 +48,7 @@ func TestKubePrints(t *testing.T) {
 	}
 }
 
-// TestKubeConfigurationIsGood lets "headpond check" read what was written in place, with each kind of endpoints.
+// TestKubeConfigurationIsGood lets "headpond check" read the written files in place, with each kind of endpoints.
 func TestKubeConfigurationIsGood(t *testing.T) {
 	dir, line := kubeNode(t)
 	line = append(line, "-out", "/", "-force")

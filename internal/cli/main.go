@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// version is what Main was given, or else what Go knows of the build: the tag that `go install` was given, or the commit.
+// version is Main's argument, or else Go's build information: the tag given to `go install`, or the commit.
 var version string
 
 // Exit codes.
@@ -48,7 +48,7 @@ func init() {
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
 		{"check", "FILE", "print every problem of a configuration file", check},
 		{"ctl", ctlActions, "ask a running gateway, end sessions, or have it read its file again", ctl},
-		{"kube", "", "make what a Kubernetes node needs to reach its API servers through a gateway", kube},
+		{"kube", "", "make the files with which a Kubernetes node reaches its API servers through a gateway", kube},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
 		{"version", "", "print the version", printVersion},
 		{"help", "[COMMAND]", "print this, or about a command", help},
@@ -65,7 +65,7 @@ func Main(built string) int {
 // Command is a command that a package adds to the program it is linked into.
 type Command struct {
 	Name, Args, About string // of one line of help
-	// Run executes the command with what follows its name, and returns the exit code.
+	// Run executes the command with the arguments after its name, and returns the exit code.
 	Run func(stdout, stderr io.Writer, args []string) int
 }
 
@@ -81,11 +81,12 @@ func Register(c Command) {
 // builtInLast are the commands that stay at the end: version and help.
 const builtInLast = 2
 
-// Flags makes the flag set of a command, whose help says what it takes and what it is about.
+// Flags makes the flag set of a command, whose help describes its arguments and purpose.
 func Flags(name, args, about string) *flag.FlagSet { return flags(name, args, about) }
 
-// Parse reads the flags of a command, which may also follow arguments, and returns the arguments: exactly n, or with n < 0 one or more.
-// Without ok the command is not to run, and code is the exit code; missing says what is wrong when the number of arguments is.
+// Parse reads the flags of a command, which may also follow arguments, and returns the arguments: exactly n, or with n
+// < 0 one or more. Without ok the command is not to run, and code is the exit code; missing is the message for a wrong
+// number of arguments.
 func Parse(stdout, stderr io.Writer, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
 	return parse(env{stdout, stderr}, fs, args, n, missing)
 }

@@ -38,7 +38,7 @@ func init() {
 type process struct {
 	*conntest.Process
 	log *bufio.Scanner
-	out io.ReadCloser // what log reads
+	out io.ReadCloser // the source of log
 }
 
 // startProcess runs headpond; shell, if any, is a command that comes before.
@@ -97,13 +97,13 @@ func configFile(t *testing.T, more string) string {
 	return file
 }
 
-// TestLogReaderGoes: clients stay when whoever reads the log has gone.
+// TestLogReaderGoes: clients stay connected when the reader of the log has gone.
 func TestLogReaderGoes(t *testing.T) {
 	p := startProcess(t, "", "serve", configFile(t, ""))
 	page := addressAttr.FindStringSubmatch(p.until(t, "admin page"))[1]
 	_ = p.out.Close()
 	p.signal(t, syscall.SIGHUP)
-	for reloads := ""; !strings.Contains(reloads, `"applied": 1`); { // that line was logged, to nobody
+	for reloads := ""; !strings.Contains(reloads, `"applied": 1`); { // that line was logged without a reader
 		resp, err := http.Get("http://" + page + "/api/v1/status")
 		if err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ func TestHangupWhileStarting(t *testing.T) {
 // TestDemoEndsWithItsTerminal and removes its database, but not under nohup.
 func TestDemoEndsWithItsTerminal(t *testing.T) {
 	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP) // for a process inherits what is ignored, as nohup has it
+	signal.Notify(hup, syscall.SIGHUP) // because a process inherits ignored signals, as nohup uses it
 	defer signal.Stop(hup)
 	p := startProcess(t, "", "demo", "-port-offset", strconv.Itoa(demoOffset(t)))
 	database := strings.Fields(p.until(t, "  database "))[1]
@@ -195,7 +195,7 @@ func TestDemoEndsWithItsTerminal(t *testing.T) {
 	p.until(t, "msg=stopped")
 }
 
-// TestTooFewOpenFiles are told of at the start, unless more can be had.
+// TestTooFewOpenFiles: they are reported at the start, unless the limit can be raised.
 func TestTooFewOpenFiles(t *testing.T) {
 	p := startProcess(t, "ulimit -n 300;", "serve", configFile(t, ""))
 	if line := p.until(t, "limit of open files"); !strings.Contains(line, "=300 ") || !strings.Contains(line, "=21125") {
@@ -204,7 +204,7 @@ func TestTooFewOpenFiles(t *testing.T) {
 	p.until(t, "admin page")
 }
 
-// TestAdminPageWithoutFiles: whoever asks how the gateway is, as a liveness probe does, is answered also when clients have taken every file.
+// TestAdminPageWithoutFiles: a liveness probe gets an answer also when clients have taken every file.
 func TestAdminPageWithoutFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := `admin: 127.0.0.1:0
@@ -240,8 +240,9 @@ upstreams: {echo: {endpoints: ["` + conntest.Serve(t, conntest.Echo) + `"]}}
 	}
 }
 
-// TestClientsLeaveFilesForBackends: where max_conns is more than the limit of open files allows, and that cannot be raised as far, clients that do
-// nothing do not keep one that asks from its connection to a backend; who finds no room is served once there is some.
+// TestClientsLeaveFilesForBackends: where max_conns is more than the limit of open files allows, and that cannot be
+// raised as far, clients that do nothing do not keep an active one from its connection to a backend; a client that
+// finds no room is served once there is some.
 func TestClientsLeaveFilesForBackends(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "upstreams: {u: {endpoints: [\"" + conntest.Serve(t, answer) + "\"]}}\nlisteners:\n"
@@ -281,8 +282,8 @@ func answer(c *net.TCPConn) {
 	}
 }
 
-// TestRestartAfterAKill: the successor of a killed process has its address, however soon it comes. Both read a password from a pipe, which
-// tells how far they are.
+// TestRestartAfterAKill: the successor of a killed process gets its address, however soon it starts. Both read a
+// password from a pipe, which shows their progress.
 func TestRestartAfterAKill(t *testing.T) {
 	file := configFile(t, "  pg: {endpoints: [\"127.0.0.1:1\"], postgres: {user: u, password: \"file:secret\"}}\n")
 	text, err := os.ReadFile(file)

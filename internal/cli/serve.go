@@ -76,7 +76,7 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	if forced.Load() || err != nil && !errors.Is(err, gateway.ErrCutOff) {
 		return exitProblem, false
 	}
-	return exitOK, false // sessions that did not end in time were cut off as configured, and the log says so
+	return exitOK, false // sessions that did not end in time were cut off as configured, and logged
 }
 
 // tell writes a problem of the start, in the log's format.

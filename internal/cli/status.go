@@ -58,7 +58,7 @@ func printStatus(w io.Writer, s admin.Status) {
 	printLines(w, "SIZING", s.Sizing)
 }
 
-// printLastMinute writes what listeners did in the last minute, those that count it.
+// printLastMinute writes the activity of the last minute of listeners that count it.
 func printLastMinute(w io.Writer, listeners []admin.Listener) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	defer func() { _ = t.Flush() }()
@@ -118,7 +118,7 @@ func printLines(w io.Writer, heading string, lines []string) {
 	}
 }
 
-// overrides says what operators have changed, a sentence for each endpoint.
+// overrides returns the operators' changes, a sentence for each endpoint.
 func overrides(upstreams []admin.UpstreamStatus) (lines []string) {
 	for _, u := range upstreams {
 		for _, e := range u.Endpoints {

@@ -32,7 +32,7 @@ func newNotifier() (*notifier, error) {
 	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err != nil {
-		return nil, fmt.Errorf("NOTIFY_SOCKET: systemd is not told that the gateway is ready: %w", err)
+		return nil, fmt.Errorf("NOTIFY_SOCKET: cannot report to systemd that the gateway is ready: %w", err)
 	}
 	return &notifier{conn: conn, watchdog: watchdogOf(os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID"))}, nil
 }
@@ -60,7 +60,8 @@ func (n *notifier) tell(assignments ...string) {
 
 func (n *notifier) ready() { n.tell("READY=1", "STATUS=serving") }
 
-// reloading reports that a reload has begun, and over that it has ended. They do nothing once the gateway ends, which refuses reloads.
+// reloading reports that a reload has begun, and over that it has ended. Both do nothing once the gateway ends, because
+// it then refuses reloads.
 func (n *notifier) reloading() (over func(error)) {
 	if n == nil || n.ends.Load() {
 		return func(error) {}

@@ -20,7 +20,7 @@ import (
 // systemd is the socket that a service manager listens on.
 type systemd struct{ *net.UnixConn }
 
-// startSystemd listens, and has processes of this test told where.
+// startSystemd listens, and passes its address to processes of this test.
 func startSystemd(t *testing.T, name string) systemd {
 	t.Helper()
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
@@ -33,7 +33,7 @@ func startSystemd(t *testing.T, name string) systemd {
 	return systemd{conn}
 }
 
-// next returns the next message, those for the watchdog left out unless that is what is wanted.
+// next returns the next message, without those for the watchdog unless it is wanted.
 func (s systemd) next(t *testing.T, want string) string {
 	t.Helper()
 	for buf := make([]byte, 4096); ; {
@@ -124,7 +124,7 @@ func TestSystemdIsNotToldOfReloadsAtTheEnd(t *testing.T) {
 	manager.next(t, "the end")
 }
 
-// TestSystemdIsNotThere: a gateway that is told of a socket nobody listens on serves all the same.
+// TestSystemdIsNotThere: a gateway with a NOTIFY_SOCKET without a listener serves nevertheless.
 func TestSystemdIsNotThere(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "nobody"))
 	p := startProcess(t, "", "serve", configFile(t, ""))

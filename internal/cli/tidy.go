@@ -6,9 +6,10 @@ import (
 )
 
 // After a burst (many logins, large requests) the collector keeps the memory for the next one: the
-// heap may stay at twice what is in use, and the stacks of sessions that have become idle stay until
-// the next collection, which in an idle process comes after minutes. So memory is collected and
-// returned to the system once the burst is over, and idle clients cost only what they hold.
+// heap may stay at twice what is in use, and the stacks of sessions that have become idle stay
+// until the next collection, which in an idle process comes after minutes. So memory is collected
+// and returned to the system once the burst is over, and idle clients cost only the memory that
+// they use.
 const (
 	tidyLook  = time.Second
 	tidyQuiet = 256 << 10        // bytes allocated between two looks of a process that has nothing to do

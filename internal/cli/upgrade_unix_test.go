@@ -12,7 +12,8 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestUpgrade is docs/running.md's, of one gateway on one machine: the new process has the address while sessions of the old one go on.
+// TestUpgrade is the upgrade of docs/running.md, of one gateway on one machine: the new process has the address while
+// sessions of the old one continue.
 func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	serve := func(name, listen, backend string) *process {

@@ -1,6 +1,6 @@
-// Package clienttest runs the programs and tools of other projects that tests use as clients: what
-// integration/clients pins in requirements.txt (PyPI), package-lock.json (npm) and pom.xml (Maven), and
-// scripts/test-deps.sh (`make test-deps`) has installed outside of the tree:
+// Package clienttest runs the programs and tools of other projects that tests use as clients.
+// integration/clients pins them in requirements.txt (PyPI), package-lock.json (npm) and pom.xml
+// (Maven), and scripts/test-deps.sh (`make test-deps`) installs them outside of the tree:
 //
 //	out, err := clienttest.Python(t, "-m", "schemathesis.cli", "run", url).CombinedOutput()
 //

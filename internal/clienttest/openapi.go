@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// hooks tell schemathesis what it does not know of itself: the ranges that OpenAPI's registry gives the formats of numbers.
+// hooks teach schemathesis the ranges that OpenAPI's registry gives the formats of numbers.
 const hooks = `
 import schemathesis
 
@@ -63,8 +63,9 @@ def filter_case(ctx, case):
     return not isinstance(case.body, dict) or all(name.isprintable() for name in case.body)
 `
 
-// OpenAPI fails the test unless a document is valid OpenAPI 3.1, by openapi-spec-validator, and the service behind it takes what the
-// document says and nothing else, by schemathesis: it makes requests, right ones and wrong ones, and compares the answers with the document.
+// OpenAPI fails the test unless a document is valid OpenAPI 3.1, by openapi-spec-validator, and the service behind it
+// accepts exactly what the document allows, by schemathesis: it sends valid and invalid requests, and compares the
+// answers with the document.
 func OpenAPI(t testing.TB, document string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,5 +1,5 @@
-// Package conntest has what tests of network code need: servers, clients and logs that fail the test when
-// something is not as it should be.
+// Package conntest has servers, clients and logs for tests of network code, which fail the test when something is
+// wrong.
 package conntest
 
 import (
@@ -20,7 +20,8 @@ import (
 	"github.com/headpond/headpond/internal/freeport"
 )
 
-// Patience ends a test that hangs; it is for what takes milliseconds on an idle machine, and nothing is measured with it.
+// Patience ends a test that hangs. It bounds operations that take milliseconds on an idle machine, and nothing is
+// measured with it.
 const Patience = 2 * time.Minute
 
 // Log is the output of a logger or a program, that may be read while it is written.
@@ -90,8 +91,8 @@ func Serve(t testing.TB, handle func(*net.TCPConn)) (address string) {
 	return address
 }
 
-// ServeAt is Serve at an address. What it returns as kill ends the server earlier: it resets the connections there are, and
-// returns when handle has for each.
+// ServeAt is Serve at an address. kill ends the server earlier: it resets its connections, and returns when handle has
+// returned for each.
 func ServeAt(t testing.TB, address string, handle func(*net.TCPConn)) (bound string, kill func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -137,10 +138,10 @@ func ServeAt(t testing.TB, address string, handle func(*net.TCPConn)) (bound str
 	return l.Addr().String(), kill
 }
 
-// Echo sends back what comes, for Serve.
+// Echo sends received bytes back, for Serve.
 func Echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
 
-// FreeAddress is one of 127.0.0.1 where nobody listens, and that nobody else gets.
+// FreeAddress returns an address of 127.0.0.1 without a listener, which no other test gets.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	port, err := freeport.Get()
@@ -179,7 +180,7 @@ func Dial(t testing.TB, address string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// RoundTrip sends the text through a connection of its own, ends that direction, and wants the text back and then the end.
+// RoundTrip sends the text through a new connection, ends that direction, and wants the text back and then the end.
 func RoundTrip(address, text string) error {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
@@ -218,7 +219,7 @@ func Want(t testing.TB, c net.Conn, text string) {
 	}
 }
 
-// WantGone wants the connection to be closed or reset, with nothing before, and returns the error that says which.
+// WantGone wants the connection to be closed or reset, with nothing before, and returns the error, which shows which.
 func WantGone(t testing.TB, c net.Conn) error {
 	t.Helper()
 	n, err := c.Read(make([]byte, 1))
@@ -231,9 +232,9 @@ func WantGone(t testing.TB, c net.Conn) error {
 	return err
 }
 
-// WantRefused connects, wants the connection to be closed or reset with nothing before, and returns the client's address. The
-// system may report a reset to the one who is still connecting, without the address, so it is chosen here. A port on which
-// nobody listens may still be that of a connection that has just ended: then the next one is tried.
+// WantRefused connects, wants the connection to be closed or reset with nothing before, and returns the client's
+// address. The system may report a reset to the connecting client, without the address, so the address is chosen here.
+// A free port may still belong to a connection that has just ended: then the next one is tried.
 func WantRefused(t testing.TB, address string) (from string) {
 	t.Helper()
 	var (
@@ -263,7 +264,7 @@ func WantRefused(t testing.TB, address string) (from string) {
 	return from
 }
 
-// Eventually waits for what another goroutine is about to do.
+// Eventually waits for the effect of another goroutine.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -275,7 +276,7 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// SoakLength is short, or what HEADPOND_SOAK says (`make soak`): then long is true.
+// SoakLength is short, or the value of HEADPOND_SOAK (`make soak`), with long true.
 func SoakLength(t testing.TB, short time.Duration) (length time.Duration, long bool) {
 	t.Helper()
 	text := os.Getenv("HEADPOND_SOAK")

@@ -10,7 +10,7 @@ import (
 type Process struct {
 	Cmd  *exec.Cmd
 	Done chan struct{} // closed when it has ended
-	Err  error         // what Cmd.Wait has returned, once Done is closed
+	Err  error         // the result of Cmd.Wait, once Done is closed
 }
 
 // Start starts a program. It is killed at the end of the test, if it has not ended by then; on Linux also when the process of the test dies.
@@ -30,7 +30,8 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// run keeps the thread that started the program: the kernel takes its end for that of the parent.
+// run keeps the thread that started the program: the kernel takes the thread's end for the
+// parent's.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

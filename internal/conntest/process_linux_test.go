@@ -24,7 +24,7 @@ func TestProcessEndsWithItsParent(t *testing.T) {
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestProcessEndsWithItsParent$")
 	cmd.Env = append(os.Environ(), parentVariable+"=1")
-	stdin, err := cmd.StdinPipe() // what is started ends with this, at the latest
+	stdin, err := cmd.StdinPipe() // the started program ends with this, at the latest
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestProcessEndsWithItsParent(t *testing.T) {
 	_ = p.Cmd.Process.Kill()
 	_ = p.Wait()
 	var rest strings.Builder
-	if _, err := io.Copy(&rest, out); err != nil || rest.Len() > 0 { // ends when nobody can write any more
-		t.Errorf("what the killed process had started is still there: %q, %v", rest.String(), err)
+	if _, err := io.Copy(&rest, out); err != nil || rest.Len() > 0 { // ends when there is no writer
+		t.Errorf("a child of the killed process still runs: %q, %v", rest.String(), err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 var engine *fiber.Engine
 
-// Tests is what testing.M is.
+// Tests is implemented by testing.M.
 type Tests interface{ Run() int }
 
 type runner struct{ tests Tests }

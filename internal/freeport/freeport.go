@@ -1,4 +1,4 @@
-// Package freeport finds ports for servers that are told where to listen, in tests and benchmarks.
+// Package freeport finds ports for servers in tests and benchmarks.
 package freeport
 
 import (
@@ -13,10 +13,9 @@ import (
 // slips onto a port while its server is not up yet, or down for a while.
 const first, last = 15000, 31999
 
-// Get returns a port of 127.0.0.1 that nobody listens on, and that no other call returns for as long as
-// this process lives, nor, on Linux, in any other process: packages are tested side by side, and between
-// finding a port and listening on it there is time. The ports that are so much higher, if any, are as free.
-// Safe for concurrent use.
+// Get returns a free port of 127.0.0.1 that no other call of this process returns and, on Linux, of no other process:
+// packages are tested side by side, and time passes between finding a port and listening on it. The ports at the given
+// higher distances, if any, are free, too. Safe for concurrent use.
 func Get(higher ...int) (int, error) {
 	span := last - first + 1 - slices.Max(append(higher, 0))
 	for range 1000 {
@@ -28,7 +27,7 @@ func Get(higher ...int) (int, error) {
 	return 0, errors.New("freeport: no free port from 15000 to 31999")
 }
 
-// free reports whether the port is this call's and nobody listens on it.
+// free reports whether this call has reserved the port and it has no listener.
 func free(port int) bool {
 	if !reserve(port) {
 		return false

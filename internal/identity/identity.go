@@ -1,5 +1,5 @@
-// Package identity ranks those who may serve a request by what it is about: a provider says in groups what it serves, such as
-// "model=llama3", and the body of a request names the model.
+// Package identity ranks providers for a request: a provider lists groups that it serves, such as "model=llama3", and
+// the body of a request names the model.
 //
 //	g, err := identity.Parse("model=llama3")
 //	…
@@ -27,13 +27,13 @@ const (
 const (
 	Fallback      = "X-Headpond-Fallback"
 	OtelaFallback = "X-Otela-Fallback"
-	Node          = "X-Computing-Node" // of an answer: who gave it
+	Node          = "X-Computing-Node" // of an answer: the node that gave it
 )
 
 // MaxGroup bounds a group in bytes.
 const MaxGroup = 256
 
-// Group is what a provider serves.
+// Group is a group of requests that a provider serves.
 type Group struct {
 	Key   string // a field of a JSON body; empty: everything
 	Value string // AnyValue: all values
@@ -67,7 +67,7 @@ func Least(fallback, otela string) Rank {
 	return Exact
 }
 
-// Rank is how well a group fits a request; value returns what the request has for a key, and whether it has it.
+// Rank is how well a group fits a request; value returns the request's value for a key, and whether it has one.
 func (g Group) Rank(value func(key string) (text string, found bool)) Rank {
 	if g.Key == "" {
 		return All

@@ -24,7 +24,7 @@ func plan(t testing.TB, paths ...string) *jsonfield.Plan {
 	return p
 }
 
-// results are what a scanner says: the verdict, and each field that was found, with its text if it has one.
+// results are the results of a scanner: the verdict, and each field found, with its text if it has one.
 func results(s *jsonfield.Scanner, v jsonfield.Verdict) string {
 	out := fmt.Sprint(v)
 	if v != jsonfield.Complete {
@@ -173,7 +173,7 @@ func FuzzScanner(f *testing.F) {
 	})
 }
 
-// standard is what encoding/json says.
+// standard is the result of encoding/json.
 func standard(text []byte) string {
 	if start := bytes.TrimLeft(text, " \t\r\n"); len(start) > 0 && start[0] != '{' {
 		return fmt.Sprint(jsonfield.Malformed)

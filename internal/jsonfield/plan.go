@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of a Plan and of what a Scanner keeps.
+// Limits of a Plan and of a Scanner's memory.
 const (
 	MaxFields = 32  // of a Plan: each costs a comparison for each key
 	MaxParts  = 8   // of a field's path
 	MaxText   = 256 // bytes of a name, or of a value that can be compared
 	maxRaw    = 6 * MaxText
-	// MaxPrompt bounds the prefix of a prompt: what many requests have in common is shorter.
+	// MaxPrompt bounds the prefix of a prompt: common prefixes of many requests are shorter.
 	MaxPrompt = 64 << 10
 )
 
@@ -53,7 +53,7 @@ func NewPlan(paths []string) (*Plan, error) {
 	return p, nil
 }
 
-// CheckPath returns what is wrong with a field's path.
+// CheckPath returns the problem of a field's path, or nil.
 func CheckPath(path string) error {
 	parts := strings.Split(path, ".")
 	if len(parts) > MaxParts {

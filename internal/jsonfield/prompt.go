@@ -6,11 +6,11 @@ const (
 	fnvPrime  = 1099511628211
 )
 
-// prompt hashes the text of a prompt: of the fields at the top that requests to language models have it in, all strings, less those of objects
-// within them that are no text of theirs, such as "role" and "type".
+// prompt hashes the text of a prompt: all strings in the top-level fields that hold it in requests to language models,
+// without strings that are not text, such as "role" and "type".
 type prompt struct {
 	inside  bool // the field at the top is one of them
-	text    bool // what is read next is text of it
+	text    bool // the next string is text of the prompt
 	hashing bool // the string is
 	size    int  // bytes of it, as they are written
 	hash    uint64
@@ -29,7 +29,7 @@ func isPrompt(name string) bool {
 // looksForPrompt reports whether there are prefixes that are wanted and not passed.
 func (s *Scanner) looksForPrompt() bool { return len(s.prompt.hashes) < len(s.plan.prompts) }
 
-// endPromptKey is told of each key while a prompt is looked for.
+// endPromptKey is called with each key while a prompt is looked for.
 func (s *Scanner) endPromptKey(name string) {
 	if s.depth == 1 {
 		s.prompt.inside = isPrompt(name)
@@ -39,7 +39,7 @@ func (s *Scanner) endPromptKey(name string) {
 	}
 }
 
-// beginString is told of each string that is a value.
+// beginString is called for each string that is a value.
 func (s *Scanner) beginString() { s.prompt.hashing = s.prompt.text && s.looksForPrompt() }
 
 // hashText adds text of the prompt.
@@ -56,7 +56,8 @@ func (s *Scanner) hashText(b []byte) {
 	}
 }
 
-// endString is told of the end of each string: one byte that no string has stands between two.
+// endString is called at the end of each string: strings are separated by a byte that no string
+// has.
 func (s *Scanner) endString() {
 	if s.prompt.hashing {
 		s.prompt.hash *= fnvPrime // as for a zero
@@ -64,9 +65,10 @@ func (s *Scanner) endString() {
 	}
 }
 
-// Prompt returns the hash of the first bytes of the prompt that the object has, or has until here: as many as the i-th length of the plan says,
-// or all, if there are fewer. It is false if there are none. The prompt is the text of the fields "messages", "prompt", "input", "system" and
-// "instructions" at the top, in the order of the object, as it is written: strings, and of objects within them those called "content" or "text".
+// Prompt returns the hash of the first bytes of the prompt that the object has so far: the i-th length of the plan, or
+// all if there are fewer. It is false if there are none. The prompt is the text of the fields "messages", "prompt",
+// "input", "system" and "instructions" at the top, in the order of the object, as it is written: strings, and of
+// objects within them those called "content" or "text".
 func (s *Scanner) Prompt(i int) (hash uint64, ok bool) {
 	if i < len(s.prompt.hashes) {
 		return s.prompt.hashes[i], true
@@ -74,5 +76,5 @@ func (s *Scanner) Prompt(i int) (hash uint64, ok bool) {
 	return s.prompt.hash, s.prompt.size > 0
 }
 
-// Enough reports whether nothing is wanted of what comes.
+// Enough reports whether nothing more is wanted.
 func (s *Scanner) Enough() bool { return s.plan.fields == 0 && !s.looksForPrompt() }

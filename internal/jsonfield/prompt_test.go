@@ -140,7 +140,7 @@ func FuzzPrompt(f *testing.F) {
 	})
 }
 
-// texts are those of the prompt of an object, as encoding/json reads it.
+// texts are the texts of an object's prompt, as encoding/json reads it.
 func texts(object json.RawMessage) (list []string) {
 	var add func(value json.RawMessage, wanted *bool)
 	add = func(value json.RawMessage, wanted *bool) {

@@ -7,13 +7,13 @@ import (
 	"unsafe"
 )
 
-// Verdict is what is known of an object.
+// Verdict is the state of knowledge about an object.
 type Verdict int
 
 const (
 	// More: it is not at its end.
 	More Verdict = iota
-	// Complete: it was read to its end. What follows is not looked at.
+	// Complete: it was read to its end. Bytes behind it are ignored.
 	Complete
 	// Malformed: it is no JSON object, or one that is nested deeper than 256 times.
 	Malformed
@@ -24,7 +24,7 @@ const (
 // maxDepth bounds how deep objects and arrays are nested.
 const maxDepth = 256
 
-// state is what a Scanner expects next.
+// state is the next thing that a Scanner expects.
 type state uint8
 
 const (
@@ -125,7 +125,7 @@ func (s *Scanner) Feed(b []byte) Verdict {
 	return s.verdict
 }
 
-// plain is how many bytes a string goes on for.
+// plain is the number of bytes before a quote, escape or control character.
 func plain(b []byte) int {
 	for i, c := range b {
 		if c == '"' || c == '\\' || c < ' ' {
@@ -213,7 +213,7 @@ func (s *Scanner) value(c byte) {
 // keep begins a string, number or literal.
 func (s *Scanner) keep(keeps bool) { s.keeps, s.raw = keeps, s.raw[:0] }
 
-// add keeps a byte of it, if that is wanted. One byte more than any that is wanted has shows that it is longer.
+// add keeps a byte of it, if it is wanted. One byte more than the longest wanted name shows that it is longer.
 func (s *Scanner) add(c byte) {
 	if s.prompt.hashing {
 		s.hashText([]byte{c})
@@ -247,7 +247,7 @@ func (s *Scanner) open(c byte) {
 	s.depth++
 }
 
-// inArray reports whether the innermost of what is open is an array.
+// inArray reports whether the innermost open value is an array.
 func (s *Scanner) inArray() bool {
 	d := s.depth - 1
 	return s.arrays[d/64]&(1<<(d%64)) != 0
@@ -405,7 +405,8 @@ func (s *Scanner) decoded() (text string, ok bool) {
 	return text, len(text) <= MaxText
 }
 
-// unquoted decodes what stands between the quotes of a string that has escapes, or bytes that are no text, as encoding/json does.
+// unquoted decodes the text between the quotes of a string that has escapes, or bytes that are no text, as
+// encoding/json does.
 func unquoted(raw []byte) string {
 	var text string
 	_ = json.Unmarshal([]byte(`"`+view(raw)+`"`), &text) // it was read as a string

@@ -15,7 +15,7 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// Edit is what changes in a kubeconfig. Nothing in it is secret.
+// Edit is a change of a kubeconfig. Nothing in it is secret.
 type Edit struct {
 	Cluster     string // its name
 	From, To    string // the server; equal if it was right already
@@ -110,7 +110,7 @@ func pointAt(data []byte, server, serverName string) ([]byte, Edit, error) {
 	return changed, e, e.verify(root, changed)
 }
 
-// document parses a kubeconfig. The errors of the YAML library may quote what is in it.
+// document parses a kubeconfig. The errors of the YAML library may quote its content.
 func document(data []byte) (*yaml.Node, error) {
 	var root yaml.Node
 	if yaml.Unmarshal(data, &root) != nil || len(root.Content) != 1 || root.Content[0].Kind != yaml.MappingNode {
@@ -143,7 +143,7 @@ func currentCluster(root *yaml.Node) (name string, cluster *yaml.Node, err error
 	return "", nil, fmt.Errorf("it has the clusters %q, and no current context that names one of them", names)
 }
 
-// item is one of a kubeconfig's lists: a name, and what it names.
+// item is an element of a kubeconfig's lists: a name and its object.
 type item struct {
 	name string
 	node *yaml.Node
@@ -164,7 +164,7 @@ func named(root *yaml.Node, list, key string) (items []item) {
 	return items
 }
 
-// value returns what a mapping has for a key, and the key; nil if nothing.
+// value returns a mapping's value for a key, and the key; nil if there is none.
 func value(m *yaml.Node, key string) (v, k *yaml.Node) {
 	if m.Kind != yaml.MappingNode {
 		return nil, nil
@@ -237,7 +237,7 @@ func (e *Edit) apply(data []byte, flow bool, column int) []byte {
 	return out.Bytes()
 }
 
-// verify reads what was made of a kubeconfig, and compares it with what was to be made of it.
+// verify reads the changed kubeconfig, and compares it with the intended one.
 func (e *Edit) verify(root *yaml.Node, changed []byte) error {
 	after, err := document(changed)
 	if err != nil {

@@ -146,7 +146,7 @@ func TestWriteDoesNotReplace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // what is right already is kept
+	for range 2 { // correct content is kept
 		if err := files.Write(dir, false, new(bytes.Buffer)); err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func FuzzKubeconfig(f *testing.F) {
 			return
 		}
 		if edit.From != gatewayURL && !bytes.HasPrefix(after, before[:edit.replaceable.start]) {
-			t.Errorf("what comes before the server has changed: %q to %q", before, after)
+			t.Errorf("the text before the server has changed: %q to %q", before, after)
 		}
 		if again, second, err := pointAt(after, gatewayURL, serviceDNS); err != nil || second.From != gatewayURL || !bytes.Equal(again, after) {
 			t.Errorf("%q is %q the second time: %v", after, again, err)

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Options say what to make.
+// Options say which files to make.
 type Options struct {
 	// Listen is where the gateway listens: an address of this machine and a port from 1024 on.
 	Listen string
@@ -24,9 +24,10 @@ type Options struct {
 	Kubeconfig, TokenFile, Cert, Key string
 	// Admin is where the gateway's admin page listens.
 	Admin string
-	// Image is that of a static pod; "" = make a systemd unit.
+	// Image is the image of a static pod; "" = make a systemd unit.
 	Image string
-	// Program is the path of headpond, Config that of its configuration, State the folder of its cache, Manifests that of static pods.
+	// Program is the path of headpond, Config of its configuration, State the folder of its cache, Manifests the folder
+	// of static pods.
 	Program, Config, State, Manifests string
 	// Rewrite are kubeconfigs that are to point at the gateway.
 	Rewrite []string
@@ -47,7 +48,7 @@ var errNoServers = errors.New("-servers: want the addresses of the API servers, 
 // follows reports whether the gateway follows the cluster's list.
 func (o *Options) follows() bool { return o.Kubeconfig+o.TokenFile+o.Cert != "" }
 
-// check completes the options, and says what is wrong with them.
+// check completes the options, and returns their problems.
 func (o *Options) check() error {
 	if err := o.checkAddresses(); err != nil {
 		return err
@@ -77,14 +78,14 @@ func (o *Options) check() error {
 	return nil
 }
 
-// isName and isImage are narrower than the rules: what they let through needs no quotes anywhere.
+// isName and isImage are stricter than Kubernetes: accepted names need no quotes anywhere.
 var (
 	isName  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?$`)
 	isImage = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._:/@-]{0,500}$`)
 	isPath  = regexp.MustCompile(`^/[a-zA-Z0-9._/@+:-]*$`)
 )
 
-// checkPath refuses what would have to be quoted, in different ways, in a unit, a manifest and a configuration.
+// checkPath refuses paths that would need different quotes in a unit, a manifest and a configuration.
 func checkPath(path string) error {
 	switch {
 	case !strings.HasPrefix(path, "/"):

@@ -15,11 +15,12 @@ type File struct {
 	Path string // where it belongs
 	Mode fs.FileMode
 	Data []byte
-	// Edit says what changes in a kubeconfig; nil for files that are made anew. The content of such a file is secret.
+	// Edit describes the change of a kubeconfig; nil for files that are made anew. The content of such a file is
+	// secret.
 	Edit *Edit
 
 	original fs.FileInfo // of a kubeconfig: whose owner it keeps
-	before   []byte      // of a kubeconfig: what was read
+	before   []byte      // of a kubeconfig: its old content
 }
 
 // Files are all that a node needs.
@@ -58,7 +59,7 @@ func Plan(o Options) (Files, error) {
 	return files, nil
 }
 
-// plan is what the templates see.
+// plan is the data of the templates.
 type plan struct {
 	Options
 	Mounts []mount
@@ -92,8 +93,8 @@ func within(name, dir string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// mountCredentials adds the files of the gateway's credentials. Those that are replaced by a rename, as tokens and certificates are, come with
-// their folder: a file that is mounted by itself stays the old one.
+// mountCredentials adds the files of the gateway's credentials. Files that are replaced by a rename, as tokens and
+// certificates are, are mounted with their folder: a file mounted alone stays the old one.
 func (p *plan) mountCredentials() error {
 	rotated := []string{p.TokenFile, p.Cert, p.Key}
 	if p.Kubeconfig != "" {
@@ -115,18 +116,18 @@ func (p *plan) mountCredentials() error {
 func (p *plan) execute(t *template.Template) []byte {
 	var text bytes.Buffer
 	if err := t.Execute(&text, p); err != nil {
-		panic(err) // it asks for what there is not
+		panic(err) // the template asks for an unknown field
 	}
 	return text.Bytes()
 }
 
-// Port is that of the admin page, and AdminHost its host.
+// Port is the port of the admin page, and AdminHost its host.
 func (p *plan) Port() string { _, port := splitAdmin(p.Admin); return port }
 
 // AdminHost is where a probe asks: nothing listens at an address that stands for all.
 func (p *plan) AdminHost() string { host, _ := splitAdmin(p.Admin); return host }
 
-// Folder is that of the configuration.
+// Folder is the folder of the configuration.
 func (p *plan) Folder() string { return filepath.Dir(p.Config) }
 
 // Follows reports whether the gateway follows the cluster's list.

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Print writes the files for reading. Of a kubeconfig it writes only what changes.
+// Print writes the files for reading. Of a kubeconfig it writes only the changes.
 func (files Files) Print(w io.Writer) error {
 	var text bytes.Buffer
 	for i, f := range files {
@@ -52,9 +52,10 @@ type target struct {
 	done bool // it is as it should be
 }
 
-// Write writes the files below dir, each at its place there; with "/" the node itself is changed. A file that is there and differs is an error
-// unless force is true, and then nothing is written; the kubeconfigs of the node itself are what is changed. Each file is replaced by a rename and
-// keeps its mode, and in place its owner. Write reports what it does to w, without secrets.
+// Write writes the files below dir, each at its place there; with "/" the node itself is changed. An existing file that
+// differs is an error unless force is true, and then nothing is written; only the node's kubeconfigs may differ. Each
+// file is replaced by a rename and keeps its mode, and in place its owner. Write reports its actions to w, without
+// secrets.
 func (files Files) Write(dir string, force bool, w io.Writer) error {
 	targets, err := files.targets(dir, force)
 	if err != nil {
@@ -81,7 +82,7 @@ func (files Files) Write(dir string, force bool, w io.Writer) error {
 	return nil
 }
 
-// targets looks at what there is before anything is written.
+// targets looks at existing files before anything is written.
 func (files Files) targets(dir string, force bool) ([]target, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -109,7 +110,7 @@ func (files Files) targets(dir string, force bool) ([]target, error) {
 	return targets, nil
 }
 
-// write replaces a file at once: who reads it sees the old one or the new one.
+// write replaces a file atomically: readers see the old one or the new one.
 func (t *target) write() (err error) {
 	mode := fs.FileMode(0o755)
 	if t.Edit != nil {

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is for what takes microseconds on an idle machine.
+// patience bounds operations that take microseconds on an idle machine.
 const patience = time.Minute
 
 // Main runs the tests, looks for goroutines they have left, and exits.
@@ -29,7 +29,7 @@ func Main(tests interface{ Run() int }) {
 	os.Exit(code)
 }
 
-// find returns what goleak finds at the end of limit, nil as soon as it finds nothing.
+// find returns goleak's findings at the end of limit, nil as soon as there are none.
 func find(limit time.Duration) (err error) {
 	for until := time.Now().Add(limit); ; {
 		if err = goleak.Find(); err == nil || time.Now().After(until) {

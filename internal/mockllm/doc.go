@@ -5,5 +5,5 @@
 //	server := httptest.NewServer(&mockllm.Server{Models: []string{"llama3"}})
 //	defer server.Close()
 //
-// Its words come from Server.Answer, so that a test decides what is said, when, and how it fails.
+// Its words come from Server.Answer, so that a test decides the text, its times and its failures.
 package mockllm

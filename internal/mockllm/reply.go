@@ -67,7 +67,7 @@ type reply struct {
 	words int
 }
 
-// object is what an answer consists of.
+// object is a JSON object of an answer.
 type object struct {
 	ID      string   `json:"id"`
 	Object  string   `json:"object"`

@@ -18,22 +18,22 @@ const maxBody = 64 << 20
 // created is when every answer was made: tests compare answers.
 const created = 1_700_000_000
 
-// Server is the handler. Its fields must not change once it is in use; the zero value serves any model and says so at once. All methods are
-// safe for concurrent use.
+// Server is the handler. Its fields must not change once it is in use; the zero value serves any model and answers at
+// once with its name. All methods are safe for concurrent use.
 type Server struct {
 	// Models are those it serves; requests for others get 404. Empty = any.
 	Models []string
 	// Pause is how long it waits after each word that it streams.
 	Pause time.Duration
-	// Answer returns the words of an answer, which are joined as they are. An error ends it: before the first word it is the answer to the
-	// request, and after that an event of its own, as servers do. Break breaks the connection. A word may take as long as the request's
-	// Context lasts. nil = Introduce.
+	// Answer returns the words of an answer, which are joined as they are. An error ends it: before the first word it
+	// is the answer to the request, and after that a separate event, as of real servers. Break breaks the connection. A
+	// word may take as long as the request's Context lasts. nil = Introduce.
 	Answer func(r *Request) iter.Seq2[string, error]
 
 	requests, finished, canceled, failed atomic.Int64
 }
 
-// Stats are how many chat completions there were, and how they ended. Those that go on are the difference.
+// Stats are how many chat completions there were, and how they ended. The difference still runs.
 type Stats struct {
 	Requests int64
 	Finished int64 // answered to the end
@@ -41,7 +41,7 @@ type Stats struct {
 	Failed   int64 // by an error of Answer
 }
 
-// Stats returns what was counted until now.
+// Stats returns the counters.
 func (s *Server) Stats() Stats {
 	return Stats{s.requests.Load(), s.finished.Load(), s.canceled.Load(), s.failed.Load()}
 }
@@ -61,7 +61,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%d %s: %s", e.Status, e.Typ
 // Break is an error of Answer that ends the client's connection in the middle of the answer.
 var Break = errors.New("mockllm: the connection is broken")
 
-// Introduce is an answer that tells the model's name.
+// Introduce is an answer with the model's name.
 func Introduce(r *Request) iter.Seq2[string, error] {
 	return Say("I am the model " + r.Model + " .")
 }

@@ -30,7 +30,7 @@ func serverAccount() (account, error) {
 			return account{uid: uid, gid: gid, drop: true}, nil
 		}
 	}
-	return account{}, fmt.Errorf("this test runs as root, PostgreSQL refuses to, and there is no user postgres or nobody to run it as")
+	return account{}, fmt.Errorf("this test runs as root, PostgreSQL refuses to run as root, and there is neither a user postgres nor a user nobody")
 }
 
 // mkdir makes a new private directory owned by the account.

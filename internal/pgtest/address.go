@@ -41,7 +41,7 @@ func (c *Cluster) DSN(user, password, dbname string) string {
 // Bin returns the path of one of the server's programs, such as "pgbench".
 func (c *Cluster) Bin(program string) string { return filepath.Join(c.server.bin, program) }
 
-// Log returns what the server has logged since it was last started.
+// Log returns the server's log since its last start.
 func (c *Cluster) Log() string {
 	data, err := os.ReadFile(c.logPath())
 	if err != nil {

@@ -144,8 +144,8 @@ func (c *Cluster) waitReady(p *process) error {
 	}
 }
 
-// Stop shuts the server down in fast mode: clients are told 57P01 and disconnected. It
-// returns when the server has ended; a stopped server stays stopped without error.
+// Stop shuts the server down in fast mode: clients get 57P01 and are disconnected. It returns when
+// the server has ended; a stopped server stays stopped without error.
 func (c *Cluster) Stop(t testing.TB) {
 	t.Helper()
 	if err := c.stop(); err != nil {

@@ -18,7 +18,7 @@ import (
 // PostgreSQL project supported in 2025.
 const minMajor = 13
 
-// install tells how to get a server, by system.
+// install says how to get a server, by system.
 const install = "install one with scripts/test-deps.sh, or by hand: " +
 	"Debian/Ubuntu apt-get install postgresql postgresql-contrib; Fedora dnf install postgresql-server postgresql-contrib; " +
 	"Alpine apk add postgresql postgresql-contrib; macOS brew install postgresql; or set PGTEST_BIN to the directory of initdb and postgres"

@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// childEnv tells this test binary to be the child of TestServerEndsWithKilledTest.
+// childEnv makes this test binary the child of TestServerEndsWithKilledTest.
 const childEnv = "PGTEST_TEST_CHILD"
 
 // TestServerEndsWithKilledTest kills a test binary that runs a server and waits for the server to be gone.

@@ -33,6 +33,6 @@ func WithHBA(lines ...string) Option {
 	return func(o *options) { o.hba = append(o.hba, lines...) }
 }
 
-// WithTLS makes the server accept TLS with a certificate for 127.0.0.1 and localhost
-// signed by itself: see [Cluster.CAFile]. Plain connections stay possible.
+// WithTLS makes the server accept TLS with a self-signed certificate for 127.0.0.1 and localhost:
+// see [Cluster.CAFile]. Plain connections stay possible.
 func WithTLS() Option { return func(o *options) { o.tls = true } }

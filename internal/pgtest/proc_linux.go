@@ -33,7 +33,7 @@ func killAll(pid int) error {
 		return fmt.Errorf("stop process %d: %w", pid, err)
 	}
 	for _, child := range children(pid) {
-		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended by itself
+		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended already
 	}
 	return syscall.Kill(pid, syscall.SIGKILL)
 }

@@ -11,7 +11,7 @@ import (
 // shared is the one cluster of this test binary.
 var shared struct {
 	mu        sync.Mutex // held while the cluster starts, so that it starts once
-	installed bool       // somebody will stop it
+	installed bool       // Runner will stop it
 	cluster   *Cluster
 	err       error
 	opts      []Option
@@ -45,8 +45,8 @@ func (r runner) Run() int {
 	return code
 }
 
-// Shared returns the test binary's one cluster, started by the first test that asks.
-// Tests share its databases and roles: they use names of their own, and never stop it.
+// Shared returns the test binary's one cluster, started by the first test that asks. Tests share
+// its databases and roles: they use their own names, and never stop it.
 func Shared(t testing.TB) *Cluster {
 	t.Helper()
 	c, err := startShared()
@@ -70,7 +70,7 @@ func startShared() (*Cluster, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if !shared.installed {
-		return nil, errors.New("a shared server needs func TestMain(m *testing.M) { leaktest.Main(pgtest.Runner(m)) }, or nobody stops it")
+		return nil, errors.New("a shared server needs func TestMain(m *testing.M) { leaktest.Main(pgtest.Runner(m)) }, which stops it")
 	}
 	if shared.cluster == nil && shared.err == nil {
 		shared.cluster, shared.err = start(shared.opts)

@@ -40,7 +40,7 @@ func template(s server, as account) (string, error) {
 		return dir, nil
 	}
 	if _, err := os.Lstat(dir); err == nil {
-		// Too old, or not ours: move it away under a name nobody looks for, then remove it.
+		// Too old, or not ours: move it to another name, then remove it.
 		if err := os.Rename(dir, filepath.Join(work, "old")); err != nil {
 			return "", fmt.Errorf("replace the old template: %w", err)
 		}
@@ -90,8 +90,8 @@ func copyTemplate(src, dst string, as account) error {
 	return nil
 }
 
-// environment is what the server's programs see: nothing of PG*, English messages, UTC
-// (initdb otherwise searches the time zone files for a match, which takes longer than the rest).
+// environment is the environment of the server's programs: no PG*, English messages, UTC (initdb
+// otherwise searches the time zone files for a match, which takes longer than the rest).
 func environment() []string {
 	env := []string{"TZ=UTC", "LC_ALL=C"}
 	for _, kv := range os.Environ() {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// connTypes are kinds of connections; asking a connection whether it is one of them asks what it can do.
+// connTypes are kinds of connections; a type assertion for one of them asks for a connection's abilities.
 var connTypes = map[string]bool{
 	"fiber.Stream": true, "*fiber.Conn": true, "*fiber.TLSConn": true, "*listener.Conn": true,
 	"net.Conn": true, "*net.TCPConn": true, "*net.UnixConn": true, "*tls.Conn": true, "syscall.Conn": true,
@@ -16,23 +16,23 @@ var connTypes = map[string]bool{
 
 // allowedAsserts are the type assertions about connections that stay, by "file function type", with the reason.
 var allowedAsserts = map[string]string{
-	"mux/handshake.go run *tls.Conn":                                    "the peer's certificate is part of who it is",
+	"mux/handshake.go run *tls.Conn":                                    "the peer's certificate is part of its identity",
 	"mux/resume_handshake.go present *tls.Conn":                         "its handshake has to heed a context",
 	"mux/link.go closeNow *tls.Conn":                                    "close_notify of crypto/tls may wait, and a Stream says nothing of connections that are not its own",
 	"mux/write_linux.go plainSocket *net.TCPConn":                       "writes past package net, which only a socket with nothing in between allows",
 	"mux/write_linux.go plainSocket *net.UnixConn":                      "the same",
 	"pool/httppool/conn.go isSocket *net.TCPConn":                       "deadlines that are moved late are for sockets only",
 	"pool/httppool/conn.go isSocket *net.UnixConn":                      "the same",
-	"pool/httppool/upgrade.go closeWrite interface{CloseWrite() error}": "the client's side of an upgrade may be what net/http has hijacked",
-	"pgwire/reader.go NewReader waiter":                                 "a codec of the standard library alone reads from whatever there is; WaitReadable may say that it is not supported",
+	"pool/httppool/upgrade.go closeWrite interface{CloseWrite() error}": "the client's side of an upgrade may be a hijacked connection of net/http",
+	"pgwire/reader.go NewReader waiter":                                 "a codec that imports only the standard library reads any io.Reader; WaitReadable may be unsupported",
 	"pgwire/reader.go SetSource waiter":                                 "the same",
 	"pgproxy/backend.go accepted *fiber.TLSConn":                        "only a listener's connection, below TLS or not, can suspend its session",
 	"pgproxy/backend.go accepted *listener.Conn":                        "the same",
-	"pgproxy/wait.go plain *fiber.TLSConn":                              "in TLS what has arrived may be part of a record",
+	"pgproxy/wait.go plain *fiber.TLSConn":                              "in TLS received bytes may be part of a record",
 }
 
-// TestNobodyAsksWhatAConnectionCan: a fiber.Stream has all that a session does with a connection, and says what it cannot do. Outside of
-// package fiber no type assertion asks for a kind of connection, or for one of Stream's methods.
+// TestNobodyAsksWhatAConnectionCan: a fiber.Stream has all methods that sessions need, and reports unsupported ones.
+// Outside of package fiber no type assertion asks for a kind of connection, or for one of Stream's methods.
 func TestNobodyAsksWhatAConnectionCan(t *testing.T) {
 	used := map[string]bool{}
 	all := packages(t)
@@ -49,7 +49,7 @@ func TestNobodyAsksWhatAConnectionCan(t *testing.T) {
 			for _, a := range connAsserts(f.ast, interfaces, methods) {
 				key := f.path + " " + a.function + " " + a.asked
 				if used[key] = true; allowedAsserts[key] == "" {
-					t.Errorf("%s: %s asks whether a connection is a %s: use fiber.StreamOf, whose methods say what they cannot do", f.line(a.at), a.function, a.asked)
+					t.Errorf("%s: %s asks whether a connection is a %s: use fiber.StreamOf, whose methods report what they do not support", f.line(a.at), a.function, a.asked)
 				}
 			}
 		}
@@ -61,7 +61,7 @@ func TestNobodyAsksWhatAConnectionCan(t *testing.T) {
 	}
 }
 
-// sessions reports whether the rule is for a directory: what runs in the gateway.
+// sessions reports whether the rule applies to a directory: code that runs in the gateway.
 func sessions(dir string) bool {
 	for _, other := range []string{"fiber", "bench", "integration", "examples", "route", "internal/conntest", "internal/repotest"} {
 		if below(dir, other) {

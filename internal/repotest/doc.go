@@ -1,6 +1,6 @@
-// Package repotest keeps the repository's rules as tests: which package may import which,
-// how long a function may be, that every package has a doc and a runnable example, that the
-// documentation's links lead somewhere, and the keys and defaults it tells are those there are.
+// Package repotest keeps the repository's rules as tests: which package may import which, how long
+// a function may be, that every package has a doc and a runnable example, that the documentation's
+// links work, and that its keys and defaults are the configuration's.
 //
-// A rule that must be broken is broken in the table of its test, with the reason beside it.
+// Exceptions from a rule are in the table of its test, with their reasons.
 package repotest

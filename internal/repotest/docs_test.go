@@ -100,7 +100,7 @@ func TestArchitectureIsOfThisTree(t *testing.T) {
 	}
 }
 
-// architecture returns the directories in the map of ARCHITECTURE.md, those of internal among them.
+// architecture returns the directories in the map of ARCHITECTURE.md, including those of internal.
 func architecture(t *testing.T) (dirs []string) {
 	_, table, _ := strings.Cut(markdown(t)["ARCHITECTURE.md"], "## The map")
 	table, _, _ = strings.Cut(table, "\n## ")

@@ -10,14 +10,14 @@ import (
 // layer is the dependency rule of ARCHITECTURE.md for one directory and all below it.
 type layer struct {
 	dir     string   // relative to the repository; the longest match counts
-	imports []string // packages of ours it may import, each with all below; its own directory is understood
+	imports []string // packages of ours that it may import, each with all below, beside its own directory
 	stdOnly bool     // no third-party package in code that is not a test
 }
 
 // leaves are the packages that know nothing of listeners and configuration.
 var leaves = []string{"pool", "traffic", "pgwire", "httpwire", "internal", "mux", "route", "fiber"}
 
-// proxied is what a listener protocol may import: never another protocol, never the gateway.
+// proxied lists the imports of a listener protocol: never another protocol, never the gateway.
 var proxied = append([]string{"upstream", "listener"}, leaves...)
 
 // layers is the map. A new directory needs a line here, and in ARCHITECTURE.md.

@@ -16,10 +16,10 @@ type KeyTable struct {
 	Of           []any
 }
 
-// Code finds what stands between backquotes.
+// Code finds text between backquotes.
 var Code = regexp.MustCompile("`([^`]+)`")
 
-// CheckKeys compares tables of keys in documents, by file, with what the configuration knows: names and defaults.
+// CheckKeys compares tables of keys in documents, by file, with the configuration: names and defaults.
 func CheckKeys(t *testing.T, docs map[string]string, tables []KeyTable) {
 	t.Helper()
 	documented := map[reflect.Type]map[string]bool{}
@@ -72,7 +72,7 @@ func (k KeyTable) rows(text string) (rows [][]string) {
 	return rows
 }
 
-// checkKey finds the field of a key, such as log.format, and compares what the row says about it.
+// checkKey finds the field of a key, such as log.format, and compares it with the row.
 func checkKey(t *testing.T, file string, typ reflect.Type, key string, row []string, seen map[string]bool) {
 	first, rest, nested := strings.Cut(key, ".")
 	f, ok := fieldOf(typ, first)

@@ -34,8 +34,8 @@ var keyTables = []repotest.KeyTable{
 
 var mdCode = repotest.Code
 
-// TestDocumentedKeysAreThoseThereAre compares the tables of keys with what the configuration knows: names and defaults. Those of peers are
-// compared in their module.
+// TestDocumentedKeysAreThoseThereAre compares the tables of keys with the configuration: names and defaults. The tables
+// of peers are compared in their module.
 func TestDocumentedKeysAreThoseThereAre(t *testing.T) { repotest.CheckKeys(t, markdown(t), keyTables) }
 
 // TestDocumentedPoolSizes compares the one default that differs by protocol in every case.

@@ -130,7 +130,7 @@ func signatures(d ast.Decl) []ast.Node {
 	return nodes
 }
 
-// typeParts returns what users see of a type: of a struct its exported and embedded fields.
+// typeParts returns the visible parts of a type: of a struct its exported and embedded fields.
 func typeParts(s *ast.TypeSpec) []ast.Node {
 	st, ok := s.Type.(*ast.StructType)
 	if !ok {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// maxFuncLines bounds a function's body, as golangci's funlen counts it: what fits a
+	// maxFuncLines bounds a function's body, as golangci's funlen counts it: a function that fits a
 	// screen is read as one thought.
 	maxFuncLines = 70
 	// maxFileLines bounds a file: beyond it, it holds more than one idea.

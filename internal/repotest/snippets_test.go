@@ -52,7 +52,7 @@ func TestGoInTheDocumentationNamesWhatThereIs(t *testing.T) {
 	}
 }
 
-// publicAPIs returns what users may name, by the package's name.
+// publicAPIs returns the exported names, by the package's name.
 func publicAPIs(t *testing.T) apis {
 	all := apis{}
 	for dir, files := range packages(t) {
@@ -151,7 +151,7 @@ func (a apis) checkFields(t *testing.T, where string, lit *ast.CompositeLit) {
 	}
 }
 
-// check takes a program, declarations, or statements as they stand in a function. The error says that it is no Go.
+// check takes a program, declarations, or statements of a function. The error says that it is no Go.
 func (a apis) check(t *testing.T, where, code string) error {
 	var file *ast.File
 	var err error
@@ -164,7 +164,7 @@ func (a apis) check(t *testing.T, where, code string) error {
 		return err
 	}
 	a = maps.Clone(a)
-	for _, spec := range file.Imports { // somebody else's package of the same name
+	for _, spec := range file.Imports { // a foreign package of the same name
 		if p := strings.Trim(spec.Path.Value, `"`); !strings.HasPrefix(p, module) {
 			delete(a, path.Base(p))
 		}

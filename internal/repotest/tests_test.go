@@ -8,7 +8,7 @@ import (
 // allowed are the calls that break the rule on tests, by "file function", with the reason.
 var allowed = map[string]string{
 	"mux/dripper_test.go Write":               "a slow connection of tests that run under testing/synctest",
-	"upstream/dns/dns_test.go TestTimeToLive": "a name server that is far away: the time an answer takes is what the test is about",
+	"upstream/dns/dns_test.go TestTimeToLive": "a name server that is far away: the test is about the time of an answer",
 }
 
 // TestTestsDoNotSleepOrSkip keeps tests from waiting blindly, which makes them slow when

@@ -1,3 +1,3 @@
-// Package splice moves bytes between sockets within the kernel, through pipes of its own that
-// are bounded in number (Linux; on other systems there is nothing in it).
+// Package splice moves bytes between sockets within the kernel, through its own pipes, which are
+// bounded in number (Linux; on other systems it is empty).
 package splice

@@ -13,9 +13,9 @@ const (
 	// minPipe is the smallest useful size; the system gives less to a user who
 	// has many pipes already.
 	minPipe = 64 << 10
-	// Max bounds what receivers that do not read can hold: 128 file
-	// descriptors, 64 MiB of kernel memory (and what a user without privileges
-	// may have in pipes by default). Sessions that find none left copy.
+	// Max bounds the resources that receivers that do not read can hold: 128 file descriptors, 64
+	// MiB of kernel memory (by default the limit of pipes of a user without privileges). Sessions
+	// without a pipe copy.
 	Max = 64
 	// MaxIdle stay open for the next splice.
 	MaxIdle = 8
@@ -24,7 +24,7 @@ const (
 // Pipe is a pipe to splice through. It belongs to the caller of Take.
 type Pipe struct{ R, W int }
 
-// pipes are those of the process.
+// pipes are the pipes of the process.
 var pipes pipePool
 
 // Take returns an empty pipe, or nil if none is available. Hold a pipe only while it

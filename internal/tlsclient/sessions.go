@@ -14,8 +14,8 @@ import (
 const (
 	// maxEndpoints bounds the endpoints whose sessions are kept.
 	maxEndpoints = 256
-	// maxSessions is how many are kept of one endpoint: half of what a cold pool opens at once
-	// (pool.DefaultOpenConcurrency), at about 2 KiB each.
+	// maxSessions is the number of sessions kept for one endpoint: half of the connections that a
+	// cold pool opens at once (pool.DefaultOpenConcurrency), at about 2 KiB each.
 	maxSessions = 8
 )
 

@@ -1,4 +1,4 @@
-// Package tlstest makes TLS 1.3 records for tests, of what crypto/tls does not send when it is told to.
+// Package tlstest makes TLS 1.3 records for tests that crypto/tls cannot be made to send.
 package tlstest
 
 import (

@@ -7,7 +7,7 @@
 //     a struct that holds one, unless the handler waits afterwards: by a method called Wait, by receiving from a
 //     channel or by select;
 //   - one that is stored where it outlives the function: in a package variable, behind a field of something the
-//     function was given, in a map or slice that it was given, or sent to a channel; by itself, in a composite literal,
+//     function was given, in a map or slice that it was given, or sent to a channel; alone, in a composite literal,
 //     appended, or captured by a function.
 //
 // A function that a response holds, as Write of a route.Stream, may use its Ctx and is not reported. Files are
@@ -61,7 +61,7 @@ func run(pass *analysis.Pass) (any, error) {
 			}
 		case *ast.SendStmt:
 			if name := carries(pass, n.Value); ends(pass, name, stack) {
-				pass.Reportf(n.Pos(), "the %s is sent to a channel: whoever receives it may use it after its handler has returned", name)
+				pass.Reportf(n.Pos(), "the %s is sent to a channel: its receiver may use it after its handler has returned", name)
 			}
 		}
 		return true
@@ -69,7 +69,7 @@ func run(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// scoped returns what an expression is called when its type may only be used in a handler.
+// scoped returns the name of an expression whose type may only be used in a handler.
 func scoped(pass *analysis.Pass, e ast.Expr) string { return scopedType(pass.TypesInfo.TypeOf(e)) }
 
 func scopedType(t types.Type) string {
@@ -91,8 +91,8 @@ func scopedType(t types.Type) string {
 	return ""
 }
 
-// ends reports whether what scoped and its like have named ends with a handler: files do in handlers only, for
-// clients have some to send.
+// ends reports whether a value named by scoped ends with a handler: files do in handlers only, because clients also
+// have files to send.
 func ends(pass *analysis.Pass, name string, stack []ast.Node) bool {
 	if name != "route.Files" {
 		return name != ""
@@ -116,7 +116,7 @@ func ends(pass *analysis.Pass, name string, stack []ast.Node) bool {
 	return false
 }
 
-// holds returns what a struct, or one behind a pointer, has in its fields that may only be used in a handler.
+// holds returns the field of a struct, or of one behind a pointer, that may only be used in a handler.
 func holds(t types.Type, depth int) string {
 	t = types.Unalias(t)
 	if p, ok := t.Underlying().(*types.Pointer); ok {
@@ -137,7 +137,7 @@ func holds(t types.Type, depth int) string {
 	return ""
 }
 
-// carries returns what an expression has in it that may only be used in a handler.
+// carries returns the part of an expression that may only be used in a handler.
 func carries(pass *analysis.Pass, e ast.Expr) string {
 	e = ast.Unparen(e)
 	if name := scoped(pass, e); name != "" {
@@ -274,8 +274,8 @@ func enclosing(stack []ast.Node) *ast.BlockStmt {
 	return nil
 }
 
-// outlives reports whether what is assigned to lives longer than the function: a package variable, or
-// something reached from a variable of elsewhere.
+// outlives reports whether the target of an assignment lives longer than the function: a package variable, or something
+// reached from a variable outside.
 func outlives(pass *analysis.Pass, left ast.Expr, stack []ast.Node) bool {
 	reached := false
 	for {
