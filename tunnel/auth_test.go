@@ -68,7 +68,7 @@ func TestCertificates(t *testing.T) {
 			if got := e.server.Tunnel().Connected; len(got) != 1 || got[0] != c.peer {
 				t.Errorf("peers %q, want %q", got, c.peer)
 			}
-			e.sockets.cut() // and with TLS the session goes on, too
+			e.sockets.cut() // and with TLS the session continues, too
 			conntest.Exchange(t, conn, "hello again")
 		})
 	}

@@ -23,22 +23,21 @@ type ClientConfig struct {
 	Tunnel string
 	// Address is the server's, "host:port" or "unix:/path", or whatever Dial takes.
 	Address string
-	// Fallbacks are addresses of other servers, or of the same, which are tried in turn
-	// when the one in use cannot be connected to, or a session has been without a socket
-	// for some seconds. Connections that are open wait for their own server.
+	// Fallbacks are more addresses, of other servers or the same one, which are tried in order when
+	// the one in use cannot be connected to, or a session has been without a socket for some
+	// seconds. Open connections wait for their own server.
 	Fallbacks []string
 	// TLS is spoken to the server; nil = none. Without a ServerName the host of
 	// Address is used.
 	TLS *tls.Config
-	// Sessions is how many sessions, each with a socket of its own, are kept; 0 = 1,
-	// at most 64. One does not fill a fat link, and a lost packet delays all that is
-	// in it.
+	// Sessions is the number of sessions to keep, each with its own socket; 0 = 1, at most 64. One
+	// does not fill a fast link, and a lost packet delays all its streams.
 	Sessions int
 	// Dial connects to Address; nil uses package net.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// maxClientSessions is far beyond what helps.
+// maxClientSessions is far more than is useful.
 const maxClientSessions = 64
 
 // Verify reports every problem of c, joined; each wraps ErrConfig.
@@ -46,7 +45,7 @@ func (c ClientConfig) Verify() error {
 	errs := []error{c.verify()}
 	for _, address := range c.addresses() {
 		if c.Dial != nil {
-			break // it knows what an address is
+			break // it checks addresses
 		}
 		if _, _, err := netaddr.Split(address); err != nil {
 			errs = append(errs, fmt.Errorf("%w: Address: %w", ErrConfig, err))
@@ -60,9 +59,9 @@ func (c ClientConfig) Verify() error {
 
 func (c *ClientConfig) addresses() []string { return append([]string{c.Address}, c.Fallbacks...) }
 
-// Client is the end of a tunnel that connects. It keeps its sessions open all the
-// time, connects again when one is lost, and serves what the server opens in them
-// under its own policy. All methods are safe for concurrent use.
+// Client is the end of a tunnel that connects. It keeps its sessions open all the time, connects
+// again when one is lost, and serves streams that the server opens in them under its own policy.
+// All methods are safe for concurrent use.
 type Client struct {
 	cfg      ClientConfig
 	sessions *sessions
@@ -76,8 +75,8 @@ type Client struct {
 	logged string  // the last error that was logged
 }
 
-// NewClient returns a Client that begins to connect at once, and goes on trying
-// until Drain or Close. The error wraps ErrConfig.
+// NewClient returns a Client that begins to connect at once, and keeps trying until Drain or Close.
+// The error wraps ErrConfig.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
@@ -93,8 +92,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// SetPolicy replaces Config.Policy, for streams to come; those that are open go on. On an error, which wraps ErrConfig,
-// nothing has changed.
+// SetPolicy replaces Config.Policy for new streams; open ones continue. On an error, which wraps ErrConfig, nothing has
+// changed.
 func (c *Client) SetPolicy(p Policy) error {
 	cfg := c.cfg.Config
 	cfg.Policy = p
@@ -122,9 +121,8 @@ func (c *Client) Stats() Stats {
 // are open. Connections that are idle in pools should be closed then.
 func (c *Client) Draining() bool { return c.sessions.anyDraining("") }
 
-// Drain connects no more and takes no more streams from the server, tells it so,
-// and waits until the open streams have ended. When ctx ends first they are cut off
-// and the error says how many.
+// Drain stops connecting and accepts no more streams from the server, informs it, and waits until
+// the open streams have ended. When ctx ends first they are cut off and the error says how many.
 func (c *Client) Drain(ctx context.Context) error {
 	c.stop()
 	c.keepers.Wait()
@@ -145,15 +143,15 @@ const (
 	maxPause = 5 * time.Second
 )
 
-// checkInterval is how often a keeper checks by itself whether the server drains its session. Then it makes another one while the
-// streams in the first continue.
+// checkInterval is how often a keeper checks whether the server drains its session. If so, it makes another one while
+// the streams in the first continue.
 const checkInterval = 2 * time.Second
 
 // dialTimeout bounds connecting to a server that does not answer, and the handshake.
 const dialTimeout = 10 * time.Second
 
-// minHandshake is what a handshake may take however short KeepAlive is: a few round
-// trips to the other side of the world, or a busy machine.
+// minHandshake is the least time-out of a handshake, however short KeepAlive is: a few round trips
+// to the other side of the world, or a busy machine.
 const minHandshake = 3 * time.Second
 
 // keep maintains one session until ctx ends.

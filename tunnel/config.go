@@ -20,15 +20,15 @@ const (
 	// minPeerSessions is what one peer may have at least by default: a tunnel with one
 	// session, and the one that replaces it.
 	minPeerSessions = 2
-	// DefaultKeepAlive is how long a socket may be silent before it is replaced: longer
-	// than what a network or a busy machine needs to recover, shorter than what users bear.
+	// DefaultKeepAlive is how long a socket may be silent before it is replaced: longer than a
+	// network or a busy machine needs to recover, short enough for users.
 	DefaultKeepAlive = 10 * time.Second
 	// DefaultResumeWindow is how long a session without a socket is kept.
 	DefaultResumeWindow = 2 * time.Minute
 )
 
 const (
-	// maxStreamsLimit is what the windows of a session leave room for: mux's
+	// maxStreamsLimit is the number of streams whose windows fit into a session: mux's
 	// SessionWindow (1 GiB at most) over the window of a stream.
 	maxStreamsLimit = 1 << 13
 	streamWindow    = 64 << 10
@@ -36,18 +36,17 @@ const (
 	maxName         = 255
 )
 
-// Config is what both ends of a tunnel have in common.
+// Config has the settings that both ends of a tunnel share.
 type Config struct {
-	// Name says to the other side who this one is; it is what Server.Open calls a
-	// peer. A server believes it if the peer's certificate has it, as common name or
-	// as DNS name, or if there is no certificate (whoever has the PSK may use any
-	// name but those that have keys of their own, see Peer). Empty: what the certificate
-	// says, or whose key it is.
+	// Name identifies this side to the other one; Server.Open names peers by it. A server accepts
+	// it if the peer's certificate has it, as common name or as DNS name, or if there is no
+	// certificate (a peer with the PSK may use any name except those with their own keys, see
+	// Peer). Empty: the name in the certificate, or the name of the key's owner.
 	Name string
 	// PSK is a key that both sides must have, at least 16 bytes; of a Client, the server's
 	// PSK or one of its Peer.Keys. It does not encrypt; use TLS for that.
 	PSK []byte
-	// Policy is what the other side may have connected here.
+	// Policy decides which targets the other side may connect to.
 	Policy Policy
 	// MaxStreams bounds the streams one peer may have open to this side, in all of
 	// its sessions; 0 = DefaultMaxStreams, at most 8192. More are refused with ErrBusy.
@@ -59,8 +58,7 @@ type Config struct {
 	// for a sign of life, until it is given up and replaced; 0 = DefaultKeepAlive. It also
 	// bounds how long a handshake may take, which has three seconds at least.
 	KeepAlive time.Duration
-	// Logger gets what happens to sessions and what was refused; nil =
-	// slog.Default().
+	// Logger gets events of sessions and refusals; nil = slog.Default().
 	Logger *slog.Logger
 }
 
@@ -108,6 +106,6 @@ func (c *Config) mux(tunnel string, resume *mux.Resume) mux.Config {
 		Name: c.Name, PSK: c.PSK, Resume: resume, Logger: c.Logger.With("tunnel", tunnel),
 		KeepAlive: c.KeepAlive / 3, KeepAliveTimeout: c.KeepAlive / 3, HandshakeTimeout: max(c.KeepAlive, minHandshake),
 		MaxChannels: c.MaxStreams, AcceptBacklog: c.MaxStreams,
-		ChannelWindow: streamWindow, // SessionWindow follows from that, and from what the other side allows
+		ChannelWindow: streamWindow, // SessionWindow follows from that, and from the other side's limits
 	}
 }

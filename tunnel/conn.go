@@ -20,15 +20,15 @@ type Conn struct {
 	fiber.NoLoop
 	st      *mux.Stream
 	tunnel  string
-	reached atomic.Bool // the target was; the byte that says so is read
+	reached atomic.Bool // the target was reached; the byte that reports it is read
 	abort   atomic.Bool // Close is a reset
 }
 
 var _ fiber.Stream = (*Conn)(nil)
 
-// Read reads what the target sends. The first one tells whether it was reached:
-// the error wraps ErrRefused, ErrUnreachable or ErrBusy if it was not. io.EOF is the
-// target's end; one that broke the connection gives ErrBroken.
+// Read reads data of the target. The first Read reports whether the target was reached: the error
+// wraps ErrRefused, ErrUnreachable or ErrBusy if it was not. io.EOF is the target's end; one that
+// broke the connection gives ErrBroken.
 func (c *Conn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -68,8 +68,7 @@ func (c *Conn) await(ctx context.Context) error {
 	return nil
 }
 
-// Write sends p to the target; what is written before the target is reached waits
-// for it.
+// Write sends p to the target; data written before the target is reached waits for it.
 func (c *Conn) Write(p []byte) (int, error) {
 	n, err := c.st.Write(p)
 	if err != nil {
@@ -78,7 +77,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends what is sent; the target's connection gets a FIN.
+// CloseWrite ends the sent data; the target's connection gets a FIN.
 func (c *Conn) CloseWrite() error { return c.st.CloseWrite() }
 
 // SetLinger makes Close break the target's connection with a reset if seconds is
@@ -105,7 +104,7 @@ func (a Addr) Network() string { return "tunnel" }
 // String is the tunnel's name and the target.
 func (a Addr) String() string { return a.Tunnel + "/" + a.Target }
 
-// LocalAddr is that of the socket the tunnel uses.
+// LocalAddr is the address of the tunnel's socket.
 func (c *Conn) LocalAddr() net.Addr { return c.st.LocalAddr() }
 
 // RemoteAddr is an [Addr].
@@ -127,8 +126,8 @@ func (c *Conn) error(err error) error {
 	return &Error{Tunnel: c.tunnel, Target: c.st.Name(), Err: err}
 }
 
-// State implements fiber.Stream. Before the first Read, which tells whether the target was reached (see Open), what has arrived does not
-// count: the connection is Silent unless it has ended.
+// State implements fiber.Stream. Before the first Read, which reports whether the target was reached (see Open),
+// received data does not count: the connection is Silent unless it has ended.
 func (c *Conn) State() fiber.State {
 	state := c.st.State()
 	if state == fiber.Pending && !c.reached.Load() {

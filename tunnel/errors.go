@@ -51,7 +51,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout tells whether a deadline was the cause.
+// Timeout reports whether a deadline was the cause.
 func (e *Error) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.As(e.Err, &t) && t.Timeout()
@@ -79,7 +79,7 @@ var codes = map[frame.Code]error{
 	frame.CodeRefused:                       ErrBusy,
 }
 
-// explain turns an error of mux into one of this package where there is one.
+// explain turns an error of mux into this package's, if there is a corresponding one.
 func explain(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -103,10 +103,10 @@ func explain(err error) error {
 	return err
 }
 
-// maxReason bounds the reason of a reset, which is somebody else's text in the end.
+// maxReason bounds the reason of a reset, which may be a foreign text.
 const maxReason = 400
 
-// reset is how a side tells the other why there is no connection, or none any more.
+// reset informs the other side why there is no connection, or why it ended.
 func reset(st *mux.Stream, err error) {
 	code := uint16(codeUnreachable)
 	switch {
@@ -120,8 +120,7 @@ func reset(st *mux.Stream, err error) {
 	st.Reset(code, clip(reason(err)))
 }
 
-// reason is what the other side is told: what is behind the errors that its code
-// stands for.
+// reason returns the text for the other side, without the errors that the code already represents.
 func reason(err error) string {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return r.why

@@ -9,7 +9,7 @@ import (
 // Restarted is called when a process with that instance has proved to be the peer.
 func (s *Server) Restarted(peer string, instance [16]byte) { s.sessions.restarted(peer, instance) }
 
-// Members is the bookkeeping of sessions. Its methods are those of the type sessions, but for Add, which serves nothing.
+// Members is the bookkeeping of sessions. Its methods are those of the type sessions, except Add, which serves nothing.
 type Members struct{ t *sessions }
 
 // NewMembers returns one in which a peer may have that many streams.

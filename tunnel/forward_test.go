@@ -192,14 +192,14 @@ func TestResume(t *testing.T) {
 	}
 	sent.Wait()
 	if total != size || !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
-		t.Errorf("%d bytes of %d came back, or others than were sent", total, size)
+		t.Errorf("%d bytes of %d were echoed, or different ones", total, size)
 	}
 	if st := e.client.Stats(); st.Resumed < 1 || st.Broken < st.Resumed || st.Made != 1 || st.Lost != 0 {
 		t.Errorf("%+v", st)
 	}
 }
 
-// Nothing is opened in a session that has no socket: who asks waits, not for ever.
+// Nothing is opened in a session without a socket: Open waits, for a limited time.
 func TestOpenWithoutSocket(t *testing.T) {
 	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow(target)})
@@ -272,7 +272,7 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-// What arrives on a connection that nobody reads is seen, be it bytes or the end.
+// Bytes or an end that arrive on an unread connection are seen.
 func TestState(t *testing.T) {
 	speak, leave := make(chan struct{}), make(chan struct{})
 	target := conntest.Serve(t, func(c *net.TCPConn) {
@@ -311,8 +311,8 @@ func open(t testing.TB, e *ends, target string) *tunnel.Conn {
 	return c
 }
 
-// A backend that says nothing is left when nobody waits for it any more: its client
-// has closed after a half-close, or its session is over.
+// A silent backend is closed when its answer is no longer awaited: its client has closed after a
+// half-close, or its session is over.
 func TestSilentBackend(t *testing.T) {
 	for name, leave := range map[string]func(e *ends, c *tunnel.Conn){
 		"the client closes": func(_ *ends, c *tunnel.Conn) { _ = c.Close() },
@@ -416,8 +416,8 @@ func TestClosingDoesNotLookComplete(t *testing.T) {
 	}
 }
 
-// TestStateOfAConn: the end of a connection that nobody has read from yet is seen, be its target reached, be there a banner before
-// it, or neither.
+// TestStateOfAConn: the end of an unread connection is seen, whether its target was reached or not, also behind a
+// banner.
 func TestStateOfAConn(t *testing.T) {
 	for name, tc := range map[string]struct {
 		banner string

@@ -96,7 +96,7 @@ func policy(rules ...string) (p tunnel.Policy) {
 	return p
 }
 
-// sockets dials and can cut what it has dialled.
+// sockets dials and can cut its connections.
 type sockets struct {
 	mu   sync.Mutex
 	all  []net.Conn

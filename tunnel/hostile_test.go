@@ -42,7 +42,7 @@ func raw(t testing.TB, address string, cfg mux.Config) *mux.Session {
 	return s
 }
 
-// A dial ends when whoever asked for it has left.
+// A dial ends when its opener has gone.
 func TestDialDoesNotOutliveItsClient(t *testing.T) {
 	begun, ended := make(chan struct{}, 1), make(chan struct{}, 1)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) {
@@ -85,8 +85,8 @@ func TestMaxStreams(t *testing.T) {
 	}
 }
 
-// Names that are no targets, messages instead of streams, and a flood of streams
-// are refused one by one, and nobody else notices.
+// Names that are no targets, messages instead of streams, and a flood of streams are refused one by
+// one, without effect on others.
 func TestHostilePeer(t *testing.T) {
 	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxStreams = 32 }})
@@ -166,8 +166,7 @@ func TestNotATunnel(t *testing.T) {
 	}
 }
 
-// TestOpenAndReset: streams that are reset in the breath in which they are opened make
-// nobody dial.
+// TestOpenAndReset: streams that are reset as they are opened cause no dial.
 func TestOpenAndReset(t *testing.T) {
 	var dialled atomic.Int64
 	target := conntest.Serve(t, conntest.Echo)
@@ -193,7 +192,7 @@ func TestOpenAndReset(t *testing.T) {
 	}
 	defer conn.Close()
 	hello := frame.Hello{MinVersion: 1, MaxVersion: 1, MaxFrame: 32 << 10, MaxChannels: 10, ChannelWindow: 64 << 10, SessionWindow: 1 << 20}
-	const many = 900 // less than may be opened before somebody accepts
+	const many = 900 // less than may be opened before an accept
 	wire := hello.Append([]byte(frame.Magic))
 	for i := range uint32(many) {
 		wire = (&frame.Open{Channel: 2*i + 1, Kind: frame.KindStream, Name: []byte("192.0.2.1:80")}).Append(wire)

@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// TestHelloAgainAndAgain: a peer that says hello as one new process after the other does not make as many goroutines look whether
+// TestHelloAgainAndAgain: hellos of many new processes of one peer do not start as many goroutines that check whether
 // its session still answers.
 func TestHelloAgainAndAgain(t *testing.T) {
 	e := start(t, options{})
@@ -29,7 +29,7 @@ func TestHelloAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestStreamsOfASessionGivenUp: no more are taken, for nobody would count them.
+// TestStreamsOfASessionGivenUp: no more are accepted, because they would not be counted.
 func TestStreamsOfASessionGivenUp(t *testing.T) {
 	members, session := tunnel.NewMembers(2), anySession(t)
 	m := members.Add("branch", session)
@@ -42,7 +42,7 @@ func TestStreamsOfASessionGivenUp(t *testing.T) {
 	}
 }
 
-// TestGivenUpTooLate: giving up a session that is over does not change what its name's next peer may have.
+// TestGivenUpTooLate: giving up a session that is over does not change the limits of the next peer of its name.
 func TestGivenUpTooLate(t *testing.T) {
 	members, session := tunnel.NewMembers(2), anySession(t)
 	old := members.Add("branch", session)
@@ -66,7 +66,8 @@ func anySession(t *testing.T) *mux.Session {
 	return s
 }
 
-// TestAuthorityIsDropped: sessions of peers whose certificates nobody vouches for any more end.
+// TestAuthorityIsDropped: sessions of peers end when the authority of their certificates is
+// removed.
 func TestAuthorityIsDropped(t *testing.T) {
 	ca, other := certs.New(), certs.New()
 	o := mutual(t, ca, ca, "branch", "branch")
@@ -94,7 +95,7 @@ func TestAuthorityIsDropped(t *testing.T) {
 	}
 }
 
-// TestPeersWithoutAName: as many keys are tried for one as is no burden before it has proved anything.
+// TestPeersWithoutAName: the number of keys tried for an unproved peer is limited.
 func TestPeersWithoutAName(t *testing.T) {
 	for _, peers := range []int{64, 65} {
 		var last []byte

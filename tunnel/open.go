@@ -37,9 +37,8 @@ func (c *Client) open(ctx context.Context, target string, id mux.ID) (*Conn, err
 	})
 }
 
-// Dial is Open, and waits until the target is reached: a round trip, for those
-// who want to know before they send anything. The error may wrap ErrRefused,
-// ErrUnreachable or ctx's too.
+// Dial is Open, but waits until the target is reached, which takes a round trip. The error may wrap
+// ErrRefused, ErrUnreachable or ctx's too.
 func (c *Client) Dial(ctx context.Context, target string) (*Conn, error) {
 	conn, err := c.open(ctx, target, answerAtOnce)
 	return dialled(ctx, conn, err)

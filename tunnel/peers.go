@@ -16,9 +16,10 @@ import (
 // Peer is a gateway that may connect to a Server.
 type Peer struct {
 	Name string
-	// Keys are the peer's own, of 16 bytes or more each. Whoever uses the peer's name must prove that it knows one of them;
-	// Config.PSK does not do. Several are valid at once, so that they can be changed at one side
-	// after the other. Empty: Config.PSK or the certificate is the proof.
+	// Keys are the peer's own, of 16 bytes or more each. A client that uses the peer's name must
+	// prove that it knows one of them; Config.PSK is not enough. Several are valid at once, so that
+	// the sides can change them one after the other. Empty: Config.PSK or the certificate is the
+	// proof.
 	Keys [][]byte
 	// Policy has Upstreams and Allow that this peer may use in addition to those of
 	// Config.Policy. Its other fields are ignored.
@@ -27,11 +28,11 @@ type Peer struct {
 
 // proof is a key and the name of the peer that owns it.
 type proof struct {
-	name string // "": the key of all peers without keys of their own
+	name string // "": the key of all peers without their own keys
 	key  []byte
 }
 
-// peer returns what is known under the name, or nil.
+// peer returns the peer of a name, or nil.
 func (c *ServerConfig) peer(name string) *Peer {
 	i := slices.IndexFunc(c.Peers, func(p Peer) bool { return p.Name == name })
 	if i < 0 {
@@ -46,7 +47,7 @@ func (c *ServerConfig) verifyPeers(bad func(format string, args ...any)) {
 	seen := map[string]bool{}
 	for _, p := range c.Peers {
 		if p.Name == "" || len(p.Name) > maxName || seen[p.Name] {
-			bad("peer %q: want a name of its own, of at most %d bytes", clip(p.Name), maxName)
+			bad("peer %q: want a unique name, of at most %d bytes", clip(p.Name), maxName)
 		}
 		seen[p.Name] = true
 		for _, key := range p.Keys {
@@ -62,12 +63,13 @@ func (c *ServerConfig) verifyPeers(bad func(format string, args ...any)) {
 	}
 }
 
-// keyed reports whether every peer that may connect has keys of its own.
+// keyed reports whether every peer that may connect has its own keys.
 func (c *ServerConfig) keyed() bool {
 	return len(c.Peers) > 0 && !slices.ContainsFunc(c.Peers, func(p Peer) bool { return len(p.Keys) == 0 })
 }
 
-// name returns a peer's name: what Identify says, or what the peer claims, which must be a name of its certificate if it has shown one.
+// name returns a peer's name: the result of Identify, or the name that the peer claims, which must be in its
+// certificate if it has shown one.
 func (c *ServerConfig) name(p mux.Peer) (string, error) {
 	if c.Identify != nil {
 		return c.Identify(p.Addr)
@@ -99,7 +101,7 @@ func (c *ServerConfig) proofs(p mux.Peer) (all []proof, err error) {
 		return nil, err
 	}
 	for _, known := range c.Peers {
-		if known.Name == name || name == "" { // without a name the key tells it
+		if known.Name == name || name == "" { // without a name the key decides
 			for _, key := range known.Keys {
 				all = append(all, proof{known.Name, key})
 			}
@@ -134,13 +136,13 @@ func (c *ServerConfig) identify(p mux.Peer, used proof) (string, error) {
 }
 
 func (c *ServerConfig) unlisted(name string) error {
-	return fmt.Errorf("peer %q is not one of those that may connect", clip(name))
+	return fmt.Errorf("peer %q may not connect", clip(name))
 }
 
 // errRevoked ends the sessions of a peer that could not connect any more.
 var errRevoked = errors.New("tunnel: the peer's key or authority was revoked, or it may not connect any more")
 
-// admits tells whether a peer that has proved to have used.key could connect now.
+// admits reports whether a peer that has proved used.key could connect now.
 func (c *ServerConfig) admits(s *member) bool {
 	p := s.Peer()
 	if _, err := c.identify(p, s.key); err != nil || !c.trusts(p) {
@@ -153,7 +155,8 @@ func (c *ServerConfig) admits(s *member) bool {
 	return slices.ContainsFunc(all, func(o proof) bool { return o.name == s.key.name && bytes.Equal(o.key, s.key.key) })
 }
 
-// trusts tells whether the certificate that a peer has shown, if it has to show one, is by an authority that is trusted now.
+// trusts reports whether the certificate that a peer has shown, if it has to show one, is of an authority that is
+// trusted now.
 func (c *ServerConfig) trusts(p mux.Peer) bool {
 	switch {
 	case c.TLS == nil || c.TLS.ClientAuth != tls.RequireAndVerifyClientCert || c.TLS.GetConfigForClient != nil:
@@ -190,10 +193,10 @@ func (t *sessions) revoke(admits func(*member) bool) {
 	t.notifyLocked()
 }
 
-// policies say what each peer may have connected.
+// policies decide which targets each peer may connect to.
 type policies struct {
 	common Policy
-	own    map[string]*Policy // common with what is the peer's own
+	own    map[string]*Policy // common with the peer's own targets
 }
 
 func newPolicies(common Policy, peers []Peer) *policies {

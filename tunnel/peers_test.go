@@ -53,7 +53,7 @@ func connected(t *testing.T, e *ends, name string, key []byte) string {
 	return got
 }
 
-// TestPeerKeys: a name belongs to whoever has one of its keys, and a key tells a name.
+// TestPeerKeys: a name belongs to the peers with one of its keys, and a key determines a name.
 func TestPeerKeys(t *testing.T) {
 	e := start(t, options{server: peers, client: func(c *tunnel.ClientConfig) { c.Name = "other" }})
 	conntest.Eventually(t, "the other is there", func() bool { return len(e.server.Tunnel().Connected) == 1 })
@@ -67,8 +67,8 @@ func TestPeerKeys(t *testing.T) {
 		{"depot", depotKey, "depot"},
 		{"", newKey, "branch"},
 		{"", depotKey, "depot"},
-		{"branch", depotKey, ""}, // another's name
-		{"branch", key, ""},      // with what all others have
+		{"branch", depotKey, ""}, // the name of another peer
+		{"branch", key, ""},      // with the key of all other peers
 		{"depot", oldKey, ""},
 		{"other", depotKey, ""},
 		{"nobody", key, ""}, // not one of the peers
@@ -89,7 +89,7 @@ func TestPeerKeys(t *testing.T) {
 	}
 }
 
-// TestPeerPolicy: each peer may have what all may, and what is its own.
+// TestPeerPolicy: each peer may connect to the common targets, and to its own.
 func TestPeerPolicy(t *testing.T) {
 	common, own, others := conntest.Serve(t, conntest.Echo), conntest.Serve(t, conntest.Echo), conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) {
@@ -100,11 +100,11 @@ func TestPeerPolicy(t *testing.T) {
 		conntest.Exchange(t, open(t, e, target), "hello")
 	}
 	if _, err := e.client.Dial(soon(t), others); !errors.Is(err, tunnel.ErrRefused) {
-		t.Errorf("what another peer may have: %v", err)
+		t.Errorf("a target of another peer: %v", err)
 	}
 }
 
-// TestRevoked: the sessions of a key that is gone end at once, those of others go on.
+// TestRevoked: the sessions of a removed key end at once, those of other keys continue.
 func TestRevoked(t *testing.T) {
 	target := conntest.Serve(t, conntest.Echo)
 	var sc tunnel.ServerConfig
@@ -130,7 +130,7 @@ func TestRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := revoked.Read(make([]byte, 1)); err == nil {
-		t.Error("a stream of a key that was revoked goes on")
+		t.Error("a stream of a revoked key continues")
 	}
 	conntest.Exchange(t, stays, "hello")
 	conntest.Eventually(t, "it is denied", func() bool {
@@ -143,7 +143,7 @@ func TestRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := stays.Read(make([]byte, 1)); err == nil {
-		t.Error("a stream of a peer that may not connect any more goes on")
+		t.Error("a stream of a peer that may no longer connect continues")
 	}
 	conntest.Eventually(t, "no session is left", func() bool { return e.server.Tunnel().Sessions == 0 })
 }
@@ -223,7 +223,7 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestLogNamesThePeer: also where its key or its certificate says who it is.
+// TestLogNamesThePeer: also where its key or its certificate identifies it.
 func TestLogNamesThePeer(t *testing.T) {
 	e := start(t, options{server: peers, client: func(c *tunnel.ClientConfig) { c.Name, c.PSK = "", depotKey }})
 	conntest.Eventually(t, "it is there", func() bool { return len(e.server.Tunnel().Connected) == 1 })

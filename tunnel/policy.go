@@ -18,17 +18,17 @@ import (
 // DefaultDialTimeout bounds the dialling of one target.
 const DefaultDialTimeout = 5 * time.Second
 
-// Policy says what this side connects to for the other one. The zero Policy
-// refuses everything.
+// Policy decides which targets this side connects to for the other one. The zero Policy refuses
+// everything.
 type Policy struct {
-	// Upstreams are the targets "upstream:name". The connection is closed when the
-	// stream ends; with a CloseWrite method it can be half closed. Caller tells from the
-	// context who asks; an error that wraps ErrBusy tells it to come again.
+	// Upstreams are the targets "upstream:name". The connection is closed when the stream ends;
+	// with a CloseWrite method it can be half closed. Caller returns the asking peer from the
+	// context; an error that wraps ErrBusy asks it to try again later.
 	Upstreams map[string]func(ctx context.Context) (net.Conn, error)
 	// Allow are the targets that are dialled by address.
 	Allow []Rule
-	// Dial connects to an allowed address; nil uses package net. Where a rule for
-	// addresses allowed it, a name has been replaced by the address that was found.
+	// Dial connects to an allowed address; nil uses package net. If a rule for addresses allowed
+	// the target, its name has been replaced by the address found.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Timeout bounds connecting; 0 = DefaultDialTimeout.
 	Timeout time.Duration
@@ -40,7 +40,7 @@ const UpstreamPrefix = "upstream:"
 // maxAddresses bounds how many addresses of a name are tried.
 const maxAddresses = 8
 
-// callerKey is that of the caller's name in contexts.
+// callerKey is the key of the caller's name in contexts.
 type callerKey struct{}
 
 // Caller returns the name of the peer for which a function of a Policy connects, with the context that the function has got.
@@ -87,8 +87,8 @@ func (p *Policy) choose(ctx context.Context, target string) (net.Conn, error) {
 	return p.chooseTCP(ctx, target)
 }
 
-// chooseTCP goes by the host as it is written first, and then by its addresses:
-// what is dialled is what was checked.
+// chooseTCP checks the host as written first, and then its addresses: only a checked address is
+// dialled.
 func (p *Policy) chooseTCP(ctx context.Context, target string) (net.Conn, error) {
 	host, portText, _ := net.SplitHostPort(target)
 	n, err := strconv.ParseUint(portText, 10, 16)
@@ -160,11 +160,10 @@ type Rule struct {
 	high   uint16
 }
 
-// ParseRule reads a pattern: "host:port", where host is a name that is compared
-// as it is written, an IP address, or a prefix of addresses ("10.0.0.0/8:5432",
-// "[2001:db8::/32]:443"), and port a number, a range ("8000-8080") or "*"; or
-// "unix:/path". A prefix allows names too, for those of their addresses that are
-// in it. The error wraps ErrConfig.
+// ParseRule reads a pattern: "host:port", where host is a name that is compared as it is written,
+// an IP address, or a prefix of addresses ("10.0.0.0/8:5432", "[2001:db8::/32]:443"), and port a
+// number, a range ("8000-8080") or "*"; or "unix:/path". A prefix also allows names, for their
+// addresses within it. The error wraps ErrConfig.
 func ParseRule(text string) (Rule, error) {
 	bad := func(format string, args ...any) (Rule, error) {
 		return Rule{}, fmt.Errorf("%w: rule %q: %s", ErrConfig, text, fmt.Sprintf(format, args...))
@@ -241,8 +240,8 @@ func (r Rule) port(p uint16) bool { return r.low <= p && p <= r.high }
 // String is the pattern as it was written.
 func (r Rule) String() string { return r.text }
 
-// CheckTarget says what is wrong with a target, as it may be asked for with Open:
-// the error wraps ErrConfig. Whether the far side allows it is its own matter.
+// CheckTarget returns an error that wraps ErrConfig if Open would refuse the target as malformed.
+// Whether the far side allows it is another question.
 func CheckTarget(target string) error {
 	if name, ok := strings.CutPrefix(target, UpstreamPrefix); ok {
 		if name == "" {
@@ -257,5 +256,5 @@ func CheckTarget(target string) error {
 	return nil
 }
 
-// maxTarget is what the name of a stream can hold.
+// maxTarget is the longest name of a stream.
 const maxTarget = 512

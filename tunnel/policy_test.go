@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// What is refused is told to the side that asked, and to both logs.
+// A refusal is reported to the asking side, and to both logs.
 func TestPolicy(t *testing.T) {
 	target := conntest.Serve(t, conntest.Echo)
 	_, port, _ := net.SplitHostPort(target)

@@ -8,11 +8,12 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// Pooled adapts a connection for a pool: once its session is drained or lost, its State is Dead, so that the pool closes it when it
-// is idle, and Read fails, so that nobody waits for more. c must not be used in another way from then on.
+// Pooled adapts a connection for a pool: once its session is drained or lost, its State is Dead, so that the pool
+// closes it when it is idle, and Read fails, so that no reader waits for more. Afterwards c must be used only through
+// the result.
 func Pooled(c *Conn) fiber.Stream { return &pooled{Conn: c} }
 
-// pooled is what Pooled returns.
+// pooled is the result of Pooled.
 type pooled struct {
 	*Conn
 	draining atomic.Bool

@@ -85,7 +85,7 @@ func (t *sessions) kill(id listener.ID, stream uint64) bool {
 // Sessions describes the streams that the peers have opened, and connections that are no session yet, in no order.
 func (s *Server) Sessions() []listener.Info { return s.sessions.describe(s.listener.Sessions()) }
 
-// Kill resets the stream, or closes the connection, of an ID that Sessions has told; false = there is none.
+// Kill resets the stream, or closes the connection, with an ID of Sessions; false = there is none.
 func (s *Server) Kill(id listener.ID, stream uint64) bool {
 	if !s.sessions.kill(id, stream) {
 		return s.listener.Kill(id, stream)

@@ -100,7 +100,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// At the end of its time a drain cuts what is left and says so.
+// At the end of its time a drain cuts remaining streams and reports it.
 func TestDrainTimeout(t *testing.T) {
 	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow(target)})
@@ -112,12 +112,12 @@ func TestDrainTimeout(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, err := io.ReadAll(c); err == nil {
-		t.Error("what was cut off looks complete")
+		t.Error("the cut stream looks complete")
 	}
 }
 
-// A server that drains a session makes the client begin another, elsewhere or
-// where another server listens now, while the streams in the old one go on.
+// A server that drains a session makes the client begin another, at another address or with a new
+// server there, while the streams in the old one continue.
 func TestDrainedSessionIsReplaced(t *testing.T) {
 	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: allow(target)})

@@ -59,7 +59,7 @@ func (t *sessions) serve(p *peer, m *member, st *mux.Stream) {
 	case t.life.Err() != nil:
 		close(r.dialled)
 		reset(st, refuse(ErrBroken, "the far side closes"))
-	case r.openerGone.Load(): // nobody waits for an answer
+	case r.openerGone.Load(): // the opener has gone
 		close(r.dialled)
 	default:
 		close(r.dialled)
@@ -129,7 +129,8 @@ func (r *relay) watchOpener() {
 	}
 }
 
-// down tells the opener that the target was reached, and copies from the connection to the stream.
+// down reports to the opener that the target was reached, and copies from the connection to the
+// stream.
 func (r *relay) down() {
 	out := &answerWriter{r: r}
 	if r.st.ID() == answerAtOnce {

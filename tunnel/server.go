@@ -25,17 +25,15 @@ type ServerConfig struct {
 	// TLS is spoken with peers; nil = none. With ClientAuth
 	// tls.RequireAndVerifyClientCert the certificate is the proof of Config.Name.
 	TLS *tls.Config
-	// Peers are those that may connect, with what is theirs; empty = all that
-	// authenticate.
+	// Peers are the peers that may connect, with their settings; empty = all that authenticate.
 	Peers []Peer
 	// MaxSessions bounds the sessions of all peers; 0 = DefaultMaxSessions. Sessions
 	// that have lost their socket and may be resumed count.
 	MaxSessions int
-	// MaxSessionsPerPeer bounds those of one peer, so that one cannot keep the others
-	// out; 0 = a quarter of MaxSessions, at least 2. A peer is whoever has the same
-	// certificate key or keys of its own (Peer.Keys); without either, the same IP address (of IPv6 the /64
-	// network; all of a Unix socket's peers are one). Who is over either bound is told
-	// so and comes again.
+	// MaxSessionsPerPeer bounds the sessions of one peer, so that it cannot lock others out; 0 = a
+	// quarter of MaxSessions, at least 2. Clients with the same certificate key or the same
+	// Peer.Keys are one peer; without either, clients of the same IP address (of IPv6 the /64
+	// network; all of a Unix socket are one). A peer over either bound is told so and tries again.
 	MaxSessionsPerPeer int
 	// Insecure says that peers without PSK and certificate are meant to be served.
 	Insecure bool
@@ -44,9 +42,8 @@ type ServerConfig struct {
 	Identify func(net.Addr) (name string, err error)
 }
 
-// Verify reports every problem of c, joined; each wraps ErrConfig or
-// listener.ErrConfig. A server that authenticates nobody is one, unless Insecure is
-// set.
+// Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. A server
+// without authentication is one, unless Insecure is set.
 func (c ServerConfig) Verify() error {
 	errs := []error{c.Listener.Verify(), c.verify()}
 	bad := func(format string, args ...any) {
@@ -66,9 +63,8 @@ func (c ServerConfig) Verify() error {
 	return errors.Join(errs...)
 }
 
-// Server is the end of a tunnel that is connected to. It serves what its peers
-// open, under its policy, and opens connections out of them. All methods are safe
-// for concurrent use.
+// Server is the listening end of a tunnel. It serves streams that its peers open, under its policy,
+// and opens connections through them. All methods are safe for concurrent use.
 type Server struct {
 	cfg         atomic.Pointer[ServerConfig] // with defaults
 	listener    *listener.Server
@@ -108,9 +104,9 @@ func (s *Server) defaults(cfg ServerConfig) ServerConfig {
 	return cfg
 }
 
-// Update replaces the settings. Policy and MaxStreams hold for the streams to come,
-// the rest for sessions to come. Running sessions continue, but for those of peers whose key was removed, whose certificate's
-// authority is not in ClientCAs any more, or that are not among Peers any more: they end at once. ResumeWindow cannot change. On an error nothing has changed.
+// Update replaces the settings. Policy and MaxStreams apply to new streams, the rest to new sessions. Running sessions
+// continue, except those of peers whose key, certificate authority (ClientCAs) or entry in Peers was removed: they end
+// at once. ResumeWindow cannot change. On an error nothing has changed.
 func (s *Server) Update(cfg ServerConfig) error {
 	if err := cfg.Verify(); err != nil {
 		return err
@@ -129,9 +125,8 @@ func (s *Server) Update(cfg ServerConfig) error {
 // returns nil; it closes l. Several listeners may be served at once.
 func (s *Server) Serve(l net.Listener) error { return s.listener.Serve(detachingListener{l}) }
 
-// Drain stops accepting sockets and streams, tells the peers so, and waits until
-// the open streams have ended. When ctx ends first they are cut off and the error
-// says how many.
+// Drain stops accepting sockets and streams, informs the peers, and waits until the open streams
+// have ended. When ctx ends first they are cut off and the error says how many.
 func (s *Server) Drain(ctx context.Context) error {
 	var wg sync.WaitGroup
 	var early error
@@ -243,7 +238,7 @@ type handshake struct {
 	from    net.Addr
 	name    string // claimed, then proved
 	proofs  []proof
-	key     proof  // that it has proved to have
+	key     proof  // the key that it has proved to have
 	release func() // ends the session's count against the sessionLimit
 }
 

@@ -27,7 +27,7 @@ func join(t testing.TB, conn net.Conn, cfg mux.Config) (*mux.Session, error) {
 	return s, err
 }
 
-// turnedAway checks that a peer was told why it has no session.
+// turnedAway checks that a peer got the reason why it has no session.
 func turnedAway(t testing.TB, err error, why string) {
 	t.Helper()
 	bye, told := errors.AsType[*mux.GoAwayError](err)
@@ -49,8 +49,8 @@ func TestMaxSessions(t *testing.T) {
 	}
 }
 
-// TestMaxSessionsOfOneCertificate: a peer has its sessions, under whatever of its names,
-// with or without a socket; the others have theirs; and what has ended makes room.
+// TestMaxSessionsOfOneCertificate: a peer has its sessions, under any of its names, with or without
+// a socket; other peers have theirs; and ended sessions make room.
 func TestMaxSessionsOfOneCertificate(t *testing.T) {
 	ca := certs.New()
 	o := mutual(t, ca, ca, "branch", "branch")
@@ -83,13 +83,13 @@ func TestMaxSessionsOfOneCertificate(t *testing.T) {
 		_, err := connect(greedy, "")
 		return err == nil
 	})
-	conntest.Eventually(t, "the Client's, two of greedy's and another's", func() bool { return e.server.Tunnel().Sessions == 4 })
+	conntest.Eventually(t, "one session of the Client, two of greedy and one of another peer", func() bool { return e.server.Tunnel().Sessions == 4 })
 	if st := e.server.Tunnel(); st.TurnedAway < 3 {
 		t.Errorf("%+v", st)
 	}
 }
 
-// TestResumedSessionHasItsPlace: who comes back needs no other.
+// TestResumedSessionHasItsPlace: a resumed session needs no further room.
 func TestResumedSessionHasItsPlace(t *testing.T) {
 	target := conntest.Serve(t, conntest.Echo)
 	e := start(t, options{server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxSessionsPerPeer = 1 }})

@@ -46,7 +46,7 @@ type sessions struct {
 type peer struct {
 	name     string
 	sessions []*member
-	streams  int // open, which the peer asked for, without those of members that were dropped
+	streams  int // open streams of the peer, without those of dropped members
 }
 
 // member is a session of a peer.
@@ -75,7 +75,7 @@ func newSessions(name string, cfg *Config) *sessions {
 	return t
 }
 
-// apply changes what may change while sessions run.
+// apply changes the settings that may change while sessions run.
 func (t *sessions) apply(cfg *Config, peers []Peer) {
 	t.policy.Store(newPolicies(cfg.Policy, peers))
 	t.streams.Store(int64(cfg.MaxStreams))
@@ -122,8 +122,8 @@ func (t *sessions) add(s *member) error {
 	return nil
 }
 
-// refuseChannels resets the channels for messages that the other side opens, until the session is over: nobody reads them, and they
-// would delay a drain.
+// refuseChannels resets the channels for messages that the other side opens, until the session is over: they are not
+// read, and would delay a drain.
 func refuseChannels(s *mux.Session) {
 	for {
 		ch, err := s.Accept(context.Background())
@@ -160,7 +160,7 @@ func (t *sessions) acceptStreams(p *peer, s *member) {
 	t.remove(p, s)
 }
 
-// countStream counts a stream that the peer has opened; false: the peer has as many as it may, or its session was dropped.
+// countStream counts a stream that the peer has opened; false: the peer is at its limit, or its session was dropped.
 func (t *sessions) countStream(p *peer, s *member) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -319,8 +319,8 @@ func (t *sessions) pick(name string) (c choice) {
 	return c
 }
 
-// socketPoll is how often a caller that wants a stream checks whether a suspended session has a socket again. Streams that are
-// open just wait.
+// socketPoll is how often a caller that wants a stream checks whether a suspended session has a socket again. Open
+// streams just wait.
 const socketPoll = 25 * time.Millisecond
 
 // awaitSocket waits for socketPoll or a change. It fails when ctx ends: a stream that was opened without a socket
@@ -371,8 +371,8 @@ func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idl
 	}
 }
 
-// retire ends a session that has used up its numbers for streams (2³¹ of them)
-// once those that are open are over.
+// retire ends a session that has used up its numbers for streams (2³¹ of them) once its open
+// streams are over.
 func (t *sessions) retire(s *member) {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -98,7 +98,7 @@ func newSoak(t testing.TB) *soak {
 	k.server.Store(k.e.server)
 	conntest.Eventually(t, "two sessions", func() bool { return k.e.server.Tunnel().Sessions == 2 })
 	c := open(t, k.e, k.target)
-	conntest.Exchange(t, c, "hello") // what is made once is made
+	conntest.Exchange(t, c, "hello") // so that everything made once exists
 	_ = c.Close()
 	return k
 }
@@ -222,7 +222,7 @@ func (k *soak) echo(c *tunnel.Conn, r *rand.Rand) error {
 	case err != io.EOF:
 		return err
 	case total != size || string(sent.Sum(nil)) != string(received.Sum(nil)):
-		k.t.Errorf("%d bytes of %d came back, or others, and then the end", total, size) // whatever was lost
+		k.t.Errorf("%d bytes of %d were echoed, or different ones, and then the end", total, size) // bytes were lost
 	}
 	k.bytes.Add(int64(total))
 	return nil
@@ -246,18 +246,18 @@ func (k *soak) giveUp(r *rand.Rand) error {
 	return c.Close()
 }
 
-// refused asks for what is not allowed.
+// refused asks for targets that are not allowed.
 func (k *soak) refused(*rand.Rand) error {
 	_, err := k.e.client.Dial(bg, "127.0.0.1:2")
 	if errors.Is(err, tunnel.ErrRefused) {
 		return nil
 	}
-	return fmt.Errorf("what is not allowed: %w", err)
+	return fmt.Errorf("a target that is not allowed: %w", err)
 }
 
 func (k *soak) pause(d time.Duration) { <-time.After(d) }
 
-// footprint is what the process holds.
+// footprint is the resources of the process.
 type footprint struct {
 	goroutines, descriptors int
 	heap                    int64
@@ -271,12 +271,13 @@ func (k *soak) footprint() footprint {
 	return footprint{runtime.NumGoroutine(), len(files), int64(m.HeapAlloc)}
 }
 
-// within tells whether f has no more than before, but for what a socket being replaced takes.
+// within reports whether f has no more than before, except the resources of a socket being
+// replaced.
 func (f footprint) within(before footprint) bool {
 	return f.goroutines <= before.goroutines && f.descriptors <= before.descriptors && f.heap < before.heap+32<<20
 }
 
-// weather is what happens to bytes on their way.
+// weather disturbs bytes on their way.
 type weather struct{ slow atomic.Int64 } // ns that each write takes at most
 
 type weathered struct {

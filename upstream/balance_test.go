@@ -107,8 +107,8 @@ func TestParseBalance(t *testing.T) {
 	}
 }
 
-// TestRoundRobinSpreadsWhatFails: the turns of an endpoint that refuses go to the others in equal parts, and do not
-// disturb theirs.
+// TestRoundRobinSpreadsWhatFails: the leases of an endpoint that refuses go to the others in equal parts, and do not
+// disturb their order.
 func TestRoundRobinSpreadsWhatFails(t *testing.T) {
 	b := newBackends()
 	b.down["b:1"] = true

@@ -14,9 +14,8 @@ type Pending[T any] struct {
 	queued   pool.Pending[T]
 }
 
-// Begin is Acquire for a caller that cannot wait in it: see pool.Pool.Begin. It returns a lease, or else
-// a Pending: one that is Queued gets its turn when parker is told, and any other is brought to its end by
-// Wait.
+// Begin is Acquire for a caller that cannot wait in it: see pool.Pool.Begin. It returns a lease, or else a Pending: if
+// that is Queued, parker is woken when its turn comes, otherwise Wait completes it.
 func (u *Upstream[T]) Begin(parker pool.TryParker) (l Lease[T], w Pending[T], leased bool) {
 	e := u.set.Load().pick("")
 	if e == nil {
@@ -43,7 +42,7 @@ func (w *Pending[T]) Queued() bool { return w.queued.Begun() }
 // return a lease at once.
 func (w *Pending[T]) Ready() (ready, granted bool) { return w.queued.Ready() }
 
-// Wait returns what Acquire would.
+// Wait returns the result of Acquire.
 func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
 	u, e, queued := w.up, w.endpoint, w.queued
 	*w = Pending[T]{}
@@ -61,8 +60,7 @@ func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
 	return u.acquireOther(ctx, "", e, err)
 }
 
-// TryRelease is Release where that neither waits nor closes anything; else it does nothing and returns
-// false.
+// TryRelease is Release if that neither waits nor closes anything; otherwise it does nothing and returns false.
 func (l Lease[T]) TryRelease() bool {
 	if !l.lease.TryRelease() {
 		return false

@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// loopParker is told of its turn by a call.
+// loopParker is woken by a call.
 type loopParker chan struct{}
 
 func (p loopParker) Unpark() { p <- struct{}{} }
@@ -31,7 +31,7 @@ func (p loopParker) TryPark() bool {
 	}
 }
 
-// What Begin leads to counts as an acquire does: for the balance, and for who is tried after a failure.
+// A Begin counts like an Acquire: for the balance, and for the endpoints tried after a failure.
 func TestBegin(t *testing.T) {
 	b := newBackends()
 	cfg := b.config("a:1", "b:1")
@@ -86,7 +86,7 @@ func TestBegin(t *testing.T) {
 	u.Close()
 	_, ended, leased := u.Begin(make(loopParker, 1))
 	if leased {
-		t.Error("a lease of what is closed")
+		t.Error("a lease of a closed upstream")
 	} else if _, err := ended.Wait(t.Context()); err == nil {
 		t.Error("no error after Close")
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// BenchmarkAcquireRelease is what choosing among endpoints adds to the pool.
+// BenchmarkAcquireRelease measures the cost of choosing among endpoints.
 func BenchmarkAcquireRelease(b *testing.B) {
 	for _, balance := range []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First} {
 		b.Run(balance.String(), func(b *testing.B) {

@@ -85,8 +85,8 @@ func (c choice[T]) weight(i int) int {
 	return c.ends[i] - c.ends[i-1]
 }
 
-// inTurn is RoundRobin: in as many turns as the weights sum up to each candidate
-// is taken as often as it weighs, and its turns are spread.
+// inTurn is RoundRobin: in as many choices as the sum of the weights each candidate is chosen as
+// often as its weight, spread evenly.
 func (c choice[T]) inTurn(turn *atomic.Uint64) *endpoint[T] {
 	n := turn.Add(1) - 1
 	if c.ends == nil {

@@ -33,7 +33,8 @@ type Config[T any] struct {
 	// Go starts the opening of a connection, and Affinity returns the affinity of one; see pool.Config.
 	Go       func(fn func())
 	Affinity func(T) int
-	// Traffic is what users of leases count for each endpoint, see Lease.Traffic; nil = nothing.
+	// Traffic is the schema of counters that users of leases keep for each endpoint, see
+	// Lease.Traffic; nil = none.
 	Traffic *traffic.Schema
 	// Logger gets a line for each change of the endpoints or of the state of one;
 	// nil = slog.Default().

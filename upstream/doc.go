@@ -17,15 +17,13 @@
 //	}
 //	defer lease.Release() // or Discard, or Fail when the endpoint is to blame
 //
-// An endpoint is out while its health probe fails, or after several failures
-// in a row were seen in use (ejection). Endpoints that are out get no leases
-// as long as another one is in, of any priority; when every one is out, leases
-// are balanced over those of the first priority, because a health check may be
-// wrong and refusing everybody certainly is.
+// An endpoint is out while its health probe fails, or after several failures in a row were seen in
+// use (ejection). Endpoints that are out get no leases as long as another one is in, of any
+// priority; when every one is out, leases are balanced over those of the first priority, because a
+// health check may be wrong and refusing all clients certainly is.
 //
-// The set of endpoints changes by Update, or by itself where a Source tells of
-// endpoints (DNS, a file, an orchestrator). Either way only the differences are
-// applied: an endpoint that stays, known by its address, keeps its connections
+// Update, or a Source (DNS, a file, an orchestrator), changes the set of endpoints. Either way only
+// the differences are applied: an endpoint that stays, known by its address, keeps its connections
 // and its state.
 //
 // The deciding parts, balancing (balance.go, choice.go, ring.go), health

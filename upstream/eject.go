@@ -2,7 +2,7 @@ package upstream
 
 import "time"
 
-// ejector is the state of the passive check: pure, it is told the time.
+// ejector is the state of the passive check: pure, the time is an argument.
 type ejector struct {
 	cfg      Ejection // with defaults
 	failures int      // in a row
@@ -32,8 +32,8 @@ func (e *ejector) failure(now time.Time, random float64) bool {
 	return true
 }
 
-// success ends the series of failures. An endpoint that is out stays out until
-// its time: the success may be that of an old connection.
+// success ends the series of failures. An endpoint that is out stays out until its time: the
+// success may be of an old connection.
 func (e *ejector) success() {
 	e.level = 0
 	e.failures = 0

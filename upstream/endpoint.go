@@ -18,7 +18,7 @@ import (
 // called from any goroutine.
 type endpoint[T any] struct {
 	addr     string
-	spec     atomic.Pointer[Endpoint] // as it was told last
+	spec     atomic.Pointer[Endpoint] // as last reported
 	since    atomic.Int64             // when it began to start slowly, in Unix nanoseconds; 0 = it does not
 	pool     *pool.Pool[T]
 	load     atomic.Int64 // leases out and callers that wait for one
@@ -29,12 +29,12 @@ type endpoint[T any] struct {
 	log      *slog.Logger
 	passed   atomic.Int64 // when it last passed its check, in Unix nanoseconds; 0: never
 	distance distance
-	changed  func()                      // tells the Upstream that usable changed; called without mu
+	changed  func()                      // informs the Upstream that usable changed; called without mu
 	try      func(context.Context) error // opens a connection and closes it
 	ctx      context.Context             // of trials and evictions
 	cancel   context.CancelFunc
 
-	mu         sync.Mutex // guards what follows; never held across I/O
+	mu         sync.Mutex // guards the fields below; never held across I/O
 	health     health
 	ejector    ejector
 	lastError  string
@@ -97,8 +97,8 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*end
 	return e, err
 }
 
-// open connects; what goes wrong counts against the endpoint, once for each
-// attempt however many callers wait for it.
+// open connects; a failure counts against the endpoint, once for each attempt, however many callers
+// wait for it.
 func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, string) (T, error)) (T, error) {
 	v, err := open(ctx, e.addr)
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
@@ -297,8 +297,7 @@ func (e *endpoint[T]) stopReadmit() {
 	}
 }
 
-// close stops checks and closes the pool: idle connections now, leased ones
-// when they come back.
+// close stops checks and closes the pool: idle connections now, leased ones when they are released.
 func (e *endpoint[T]) close() {
 	e.mu.Lock()
 	e.closed = true

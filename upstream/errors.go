@@ -8,14 +8,14 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// ErrUnavailable is wrapped by every error of Acquire: no endpoint gave a
-// connection. Where a pool refused, the error wraps its error as well
-// (pool.ErrTimeout, pool.ErrTooManyWaiters, pool.ErrOpen, pool.ErrClosed,
-// context.Canceled); Exhausted tells a full pool from a dead endpoint.
+// ErrUnavailable is wrapped by every error of Acquire: no endpoint gave a connection. Where a pool
+// refused, the error wraps its error as well (pool.ErrTimeout, pool.ErrTooManyWaiters,
+// pool.ErrOpen, pool.ErrClosed, context.Canceled); Exhausted distinguishes a full pool from a dead
+// endpoint.
 var ErrUnavailable = errors.New("upstream unavailable")
 
-// Error is what Acquire returns: which upstream, and what each endpoint that was
-// tried answered.
+// Error is the error of Acquire: it names the upstream, and the error of each endpoint that was
+// tried.
 type Error struct {
 	Upstream string
 	Causes   []EndpointError // in the order of the attempts

@@ -12,7 +12,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// The first of two endpoints is down: whoever asks gets a connection to the other, the second one a connection that is open.
+// The first of two endpoints is down: callers get a connection to the other one, and the second caller gets an open
+// one.
 func Example() {
 	backend, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

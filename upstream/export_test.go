@@ -75,7 +75,7 @@ func (s *EjectState) Readmit(now time.Time) bool                 { return s.e.re
 func (s *EjectState) Out() bool                                  { return s.e.out }
 func (s *EjectState) Until() time.Time                           { return s.e.until }
 
-// MostCrowded is the choice of what to move.
+// MostCrowded is the choice of the lease to move.
 func MostCrowded(loads []int64, weights []int, excess int) int {
 	return mostCrowded(loads, weights, excess)
 }

@@ -125,8 +125,8 @@ func TestEjectionInUse(t *testing.T) {
 	})
 }
 
-// TestSuccessWhileOut: the only endpoint is used although it is out, and what
-// succeeds then and afterwards counts: it is not out again after one failure.
+// TestSuccessWhileOut: the only endpoint is used although it is out, and successes then and
+// afterwards count: it is not out again after one failure.
 func TestSuccessWhileOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := newBackends().config("a:1")

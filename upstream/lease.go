@@ -20,15 +20,15 @@ func (l Lease[T]) Endpoint() string { return l.endpoint.addr }
 // have gone stale and the work may be worth a retry on another.
 func (l Lease[T]) Reused() bool { return l.lease.Reused() }
 
-// OK tells that the endpoint works, without ending the lease; for connections
-// that will be discarded, and for long leases.
+// OK records that the endpoint works, without ending the lease; for connections that will be
+// discarded, and for long leases.
 func (l Lease[T]) OK() { l.endpoint.succeeded() }
 
 // Stale counts that the server had closed the connection while it was idle. It
 // neither ends the lease nor says anything about the endpoint.
 func (l Lease[T]) Stale() { l.endpoint.stale.Add(1) }
 
-// Release gives the connection back for reuse and tells that the endpoint works.
+// Release returns the connection for reuse and records that the endpoint works.
 func (l Lease[T]) Release() {
 	l.lease.Release()
 	l.endpoint.load.Add(-1)

@@ -44,8 +44,8 @@ func (u *Upstream[T]) Others(addresses []string) bool {
 	})
 }
 
-// pickAvoiding is pick with a preference for endpoints that n does not avoid:
-// those that are in, or when every endpoint is out, any.
+// pickAvoiding is pick with a preference for endpoints that n does not avoid: the endpoints that
+// are in, or any if every endpoint is out.
 func (s *set[T]) pickAvoiding(key string, n Narrow) *endpoint[T] {
 	switch {
 	case len(n.Avoid) > 0:

@@ -35,7 +35,7 @@ func TestAvoidedEndpoints(t *testing.T) {
 				l.Release()
 			}
 			if !u.Others([]string{"a:1", "b:1"}) || u.Others([]string{"a:1", "b:1", "c:1"}) {
-				t.Fatal("it is not told whether there are other endpoints")
+				t.Fatal("the error does not say whether there are other endpoints")
 			}
 			l := take("a:1", "b:1", "c:1")
 			if l.Endpoint() == "c:1" {
@@ -85,7 +85,8 @@ func TestOneEndpoint(t *testing.T) {
 	}
 }
 
-// TestMaxLoad: a key whose endpoint has its share of leases goes on to the next one on the ring, and back when there is room. Other keys stay.
+// TestMaxLoad: a key whose endpoint has its share of leases moves to the next one on the ring, and back when there is
+// room. Other keys stay.
 func TestMaxLoad(t *testing.T) {
 	weights := map[string]int{"a:1": 1, "b:1": 2, "c:1": 3}
 	cfg := newBackends().config("a:1", "b:1", "c:1")

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// An endpoint is near if its checks take at most twice as long as the nearest one's,
-// and a millisecond; it is far again beyond three times, and two milliseconds. What
-// lies between does not change with each check.
+// An endpoint is near if its checks take at most twice as long as the nearest one's, and a
+// millisecond; it is far again beyond three times, and two milliseconds. So an endpoint between
+// these bounds does not change with each check.
 const (
 	nearFactor, nearExtra = 2, time.Millisecond
 	farFactor, farExtra   = 3, 2 * time.Millisecond
@@ -30,8 +30,8 @@ func (d *distance) passed(took time.Duration) {
 	d.average.Store(max(average+(int64(took)-average)/4, 1))
 }
 
-// near returns those of list that are near, in their order, and the others. Those of
-// which nothing is known yet are far, if there are others.
+// near returns the near endpoints of list, in their order, and the others. Endpoints without a
+// check yet are far, if there are others.
 func near[T any](list []*endpoint[T]) (near, far []*endpoint[T]) {
 	best := int64(0)
 	for _, e := range list {

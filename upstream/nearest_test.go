@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestNearest has checks of three endpoints take times that change, and looks who gets leases.
+// TestNearest changes the times of the checks of three endpoints, and looks which ones get leases.
 func TestNearest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackends()
@@ -55,7 +55,7 @@ func TestNearest(t *testing.T) {
 		b.set(b.sick, "b:1", false)
 		want("both are back", "a:1", "b:1")
 		take("b:1", 4*time.Millisecond)
-		want("a bit farther than what is near at first", "a:1", "b:1")
+		want("a bit farther than the near ones at first", "a:1", "b:1")
 		take("b:1", 6*time.Millisecond)
 		want("too far", "a:1")
 		take("b:1", 4*time.Millisecond)

@@ -8,15 +8,15 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// Action is what an operator does to one endpoint.
+// Action is an operator's change of one endpoint.
 type Action string
 
 // The actions of a Change.
 const (
-	AddEndpoint    Action = "add"    // use it, whether or not anybody else tells of it; also takes DrainEndpoint and RemoveEndpoint back
+	AddEndpoint    Action = "add"    // use it, also if it is not in the set; also takes DrainEndpoint and RemoveEndpoint back
 	DrainEndpoint  Action = "drain"  // no new leases; those out end by themselves, or after RemovedTimeout. It is used again if no other is left
-	RemoveEndpoint Action = "remove" // no leases ever; OnRemoved says what becomes of those out
-	WeighEndpoint  Action = "weight" // another weight than the one that is told
+	RemoveEndpoint Action = "remove" // no more leases; OnRemoved says what happens to existing ones
+	WeighEndpoint  Action = "weight" // another weight than in the set
 )
 
 // Actions lists all of them.
@@ -25,10 +25,10 @@ func Actions() []Action { return []Action{AddEndpoint, DrainEndpoint, RemoveEndp
 // Change is one action of an operator, see Upstream.ChangeEndpoint.
 type Change struct {
 	Action Action
-	// Endpoint is the one in question. Only its Address counts, but for AddEndpoint of an endpoint that nobody tells of, which has all of
-	// it, and the Weight with AddEndpoint and WeighEndpoint; 0 = as it is told.
+	// Endpoint is the one to change. Only its Address counts, except that AddEndpoint of an endpoint that is not in the
+	// set uses all of it, and AddEndpoint and WeighEndpoint use the Weight; 0 = as in the set.
 	Endpoint Endpoint
-	// Keep becomes that of the Override.
+	// Keep is copied to the Override.
 	Keep bool
 }
 
@@ -42,13 +42,13 @@ const (
 	Removed Out = "removed"
 )
 
-// Override is what operators have made of one endpoint. It holds beside whatever the Settings or the Source tell of it, until it is taken
-// back.
+// Override has the operators' changes of one endpoint. It applies to every set of the Settings or the Source, until it
+// is taken back.
 type Override struct {
-	Endpoint      // Priority, Zone and Metadata are those of one that is Added and that nobody else tells of; Weight 0 = as it is told
-	Added    bool // it is an endpoint, whether or not anybody else tells of it
+	Endpoint      // Priority, Zone and Metadata apply if it is Added and not in the set; Weight 0 = as in the set
+	Added    bool // it is an endpoint, also if it is not in the set
 	Out      Out
-	Keep     bool // for whoever makes Settings: not for one configuration only. The Upstream does not look at it
+	Keep     bool // for the maker of Settings: keep it with the next configuration. The Upstream ignores it
 }
 
 // Errors of ChangeEndpoint.
@@ -58,9 +58,10 @@ var (
 	ErrEndpointInUse   = errors.New("upstream: the endpoint is in use already")
 )
 
-// ChangeEndpoint changes one endpoint until that is taken back, by another change or by an Update with other Overrides. What the Source
-// tells of the others goes on to count, and does not undo it. The errors wrap ErrUnknownEndpoint, ErrLastEndpoint, ErrEndpointInUse, ErrConfig
-// or pool.ErrClosed; nothing has changed then. A change that is in force already is no error, except with AddEndpoint.
+// ChangeEndpoint changes one endpoint until that is taken back, by another change or by an Update with other Overrides.
+// The Source continues to set the others, and does not undo the change. The errors wrap ErrUnknownEndpoint,
+// ErrLastEndpoint, ErrEndpointInUse, ErrConfig or pool.ErrClosed; nothing has changed then. A change that is in force
+// already is no error, except with AddEndpoint.
 func (u *Upstream[T]) ChangeEndpoint(c Change) error {
 	u.updating.Lock()
 	defer u.updating.Unlock()
@@ -102,7 +103,7 @@ func (u *Upstream[T]) Overrides() []Override {
 	return slices.Clone(u.settings.Overrides)
 }
 
-// EndpointNames returns the addresses that ChangeEndpoint knows: those that are told, and those that have an Override.
+// EndpointNames returns the addresses that ChangeEndpoint knows: those in the set, and those with an Override.
 func (u *Upstream[T]) EndpointNames() (names []string) {
 	u.updating.Lock()
 	defer u.updating.Unlock()
@@ -117,7 +118,7 @@ func (u *Upstream[T]) EndpointNames() (names []string) {
 	return names
 }
 
-// changed returns overrides after one change of an endpoint, where told is the set without them. It changes neither.
+// changed returns overrides after one change of an endpoint; told is the set without overrides. It changes neither.
 func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error) {
 	if !slices.Contains(Actions(), c.Action) {
 		return nil, fmt.Errorf("%w: action %q is unknown", ErrConfig, c.Action)
@@ -153,7 +154,7 @@ func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error
 	return next, nil
 }
 
-// take makes o what a change wants. isTold says that the endpoint is one without any Override.
+// take applies a change to o. isTold says that the endpoint is in the set without overrides.
 func (o *Override) take(c Change, isTold bool) error {
 	switch c.Action {
 	case AddEndpoint:
@@ -184,8 +185,8 @@ func (o *Override) take(c Change, isTold bool) error {
 	return nil
 }
 
-// overridden returns what overrides make of the endpoints that are told: those in use, in the order of told and then of overrides,
-// those that are drained, and those of told that are removed.
+// overridden applies overrides to the set told: it returns the endpoints in use, in the order of told and then of
+// overrides, the drained ones, and those of told that are removed.
 func overridden(told []Endpoint, overrides []Override) (in, drained, removed []Endpoint) {
 	if len(overrides) == 0 {
 		return told, nil, nil
@@ -232,7 +233,7 @@ func inForce(told []Endpoint, overrides []Override) []Endpoint {
 	return removed
 }
 
-// overrideOf returns what operators have made of an endpoint, nil if nothing.
+// overrideOf returns the override of an endpoint, nil if there is none.
 func overrideOf(overrides []Override, address string) *Override {
 	if i := slices.IndexFunc(overrides, func(o Override) bool { return o.Address == address }); i >= 0 {
 		return &overrides[i]

@@ -24,7 +24,7 @@ func weigh(address string, weight int) upstream.Change {
 	return upstream.Change{Action: upstream.WeighEndpoint, Endpoint: upstream.Endpoint{Address: address, Weight: weight}}
 }
 
-// shown is what the status has of endpoints: address, "!" if it is not in use, and what operators have made of it.
+// shown is the status of endpoints: address, "!" if it is not in use, and its override.
 func shown(s upstream.Status) string {
 	var list []string
 	for _, e := range s.Endpoints {
@@ -128,13 +128,14 @@ func onlyOutLeft(t *testing.T, action upstream.Action) {
 				}
 			}
 			if got := used(t, u, 10); got[step.want] != 10 {
-				t.Errorf("set %v: leases %v, want those of %s", step.set, got, step.want)
+				t.Errorf("set %v: leases %v, want leases of %s", step.set, got, step.want)
 			}
 		}
 	})
 }
 
-// TestDrainedLeasesGoOn while those of a removed endpoint end as OnRemoved has it, drained before or not.
+// TestDrainedLeasesGoOn: leases of a drained endpoint continue; those of a removed endpoint end by OnRemoved, drained
+// before or not.
 func TestDrainedLeasesGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackends()
@@ -178,7 +179,7 @@ func TestDrainedLeasesGoOn(t *testing.T) {
 	})
 }
 
-// TestOverridesAreSettings: an Update replaces what operators have changed by what it is given, for a new Upstream too.
+// TestOverridesAreSettings: an Update replaces the overrides by its own, for a new Upstream too.
 func TestOverridesAreSettings(t *testing.T) {
 	b := newBackends()
 	u := start(t, b.config("a:1", "b:1"))
@@ -215,7 +216,7 @@ type operators struct {
 	weight      map[string]int
 }
 
-// set is what is in use, with weights.
+// set returns the endpoints in use, with weights.
 func (m *operators) set() map[string]int {
 	in, drained, removed := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, a := range slices.Concat(slices.Collect(maps.Keys(m.told)), slices.Collect(maps.Keys(m.added))) {

@@ -17,16 +17,15 @@ import (
 	"github.com/headpond/headpond/internal/tlsclient"
 )
 
-// GRPCCheck is a health check by the gRPC health checking protocol, grpc.health.v1,
-// over HTTP/2, on a connection of its own. The zero value asks for the server as a
-// whole, in clear text.
+// GRPCCheck is a health check by the gRPC health checking protocol, grpc.health.v1, over HTTP/2, on
+// a new connection. The zero value asks for the server as a whole, in clear text.
 type GRPCCheck struct {
 	// Service is the service that is asked about; "" = the server as a whole.
 	Service string
-	// Host and Dial are those of an HTTPCheck.
+	// Host and Dial are as in an HTTPCheck.
 	Host string
 	Dial DialFunc
-	// TLS returns the TLS settings, as that of an HTTPCheck does; nil = clear text.
+	// TLS returns the TLS settings, as in an HTTPCheck; nil = clear text.
 	TLS func() (*tls.Config, error)
 }
 
@@ -103,7 +102,7 @@ func grpcRequest(service string) []byte {
 // grpcStates are the values of HealthCheckResponse.ServingStatus.
 var grpcStates = []string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}
 
-// errNoGRPC is what no gRPC server answers.
+// errNoGRPC is the error for an answer that no gRPC server gives.
 var errNoGRPC = errors.New("the answer is none of the gRPC health checking protocol")
 
 // grpcVerdict judges the answer: the status of the call is in the trailer, or in the

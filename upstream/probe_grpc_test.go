@@ -14,8 +14,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// grpcServer answers as gRPC servers do, by HTTP/2 frames that package net/http makes. It is asked about a service and says what is its
-// status; the request is checked byte by byte.
+// grpcServer answers as gRPC servers do, by HTTP/2 frames that package net/http makes. It answers a question about a
+// service with its status; the request is checked byte by byte.
 func grpcServer(t *testing.T, cfg *tls.Config, answer func(w http.ResponseWriter, service string)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

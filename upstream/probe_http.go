@@ -18,16 +18,16 @@ import (
 	"github.com/headpond/headpond/internal/tlsclient"
 )
 
-// Bounds of what a probed HTTP server may answer with.
+// Bounds of the answer of a probed HTTP server.
 const (
 	probeHeaderBytes = 64 << 10
 	probeBodyBytes   = 512 // read of a 400 only, to tell why
 )
 
-// HTTPCheck is a health check by a GET request over HTTP/1.1, on a connection of
-// its own. Path is required.
+// HTTPCheck is a health check by a GET request over HTTP/1.1, on a new connection. Path is
+// required.
 type HTTPCheck struct {
-	// Path is what is asked for, a query included.
+	// Path is the requested path, including a query.
 	Path string
 	// Host names the server in requests, and to TLS without a ServerName, where
 	// endpoints are addresses of a name; "" = the endpoint's host.
@@ -134,8 +134,8 @@ func (h *HTTPCheck) request(ctx context.Context, endpoint string) (*http.Request
 	return req, nil
 }
 
-// probedHost is what an endpoint is called in requests: name, if there is one, with
-// the endpoint's port, else the endpoint; "localhost" without a host.
+// probedHost is the host in requests to an endpoint: name, if there is one, with the endpoint's
+// port, else the endpoint; "localhost" without a host.
 func probedHost(endpoint, name string) (string, error) {
 	network, host, err := netaddr.Split(endpoint)
 	if err != nil {
@@ -175,7 +175,7 @@ func (h *HTTPCheck) exchange(c net.Conn, req *http.Request) error {
 	return err
 }
 
-// What checks say that can never succeed.
+// Errors of checks that can never succeed.
 var (
 	errNeedsTLS = errors.New("the endpoint answered with TLS: use https")
 	errNoTLS    = errors.New("the endpoint does not speak TLS: use http")
@@ -195,7 +195,7 @@ func asksForTLS(body io.Reader) bool {
 	return bytes.Contains(text, []byte("HTTPS"))
 }
 
-// explainHandshake adds what to do when the endpoint does not speak TLS.
+// explainHandshake adds advice when the endpoint does not speak TLS.
 func explainHandshake(err error) error {
 	var header tls.RecordHeaderError
 	if errors.As(err, &header) {

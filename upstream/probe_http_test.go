@@ -96,7 +96,7 @@ func TestHTTPCheckToken(t *testing.T) {
 	}
 }
 
-// TestHTTPCheckOfTheWrongKind says what to write instead.
+// TestHTTPCheckOfTheWrongKind the error says what to write instead.
 func TestHTTPCheckOfTheWrongKind(t *testing.T) {
 	tlsServer := httptest.NewTLSServer(http.HandlerFunc(statusHandler))
 	defer tlsServer.Close()

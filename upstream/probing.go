@@ -38,8 +38,8 @@ func (e *endpoint[T]) configure(h Health, ej Ejection, l pool.Limits) {
 	}
 }
 
-// againSooner divides the pause before the next probe of an endpoint that has not answered one and is not out
-// for that yet: whoever waits for an answer of it has waited for the Timeout already.
+// againSooner divides the pause before the next probe of an endpoint that has not answered one but is not out yet: its
+// clients have waited for the Timeout already.
 const againSooner = 4
 
 // probe checks the endpoint at once and then every interval, until ctx ends.

@@ -11,12 +11,11 @@ import (
 // endpoint, see Config.Interrupt.
 var ErrRebalanced = errors.New("upstream: another endpoint has too little to do")
 
-// Rebalance moves long leases to endpoints that were added, or are in again: it
-// interrupts leases of endpoints that have more than their share, the oldest first,
-// one at a time, and whoever held it takes another. An endpoint's share is that of its
-// weight among the endpoints that are in; endpoints of later priorities have none.
-// Endpoints that are out are left to Health. With First and RingHash, which choose
-// without regard to load, there is nothing to move.
+// Rebalance moves long leases to endpoints that were added, or are in again: it interrupts leases
+// of endpoints that have more than their share, the oldest first, one at a time, and its holder
+// takes another. An endpoint's share is that of its weight among the endpoints that are in;
+// endpoints of later priorities have none. Endpoints that are out are left to Health. With First
+// and RingHash, which choose without regard to load, there is nothing to move.
 type Rebalance struct {
 	PerMinute int // leases interrupted within a minute, at most; 0 = none ever
 	Excess    int // percent that an endpoint may have above its share
@@ -85,7 +84,7 @@ func mostCrowded(loads []int64, weights []int, excess int) int {
 	return most
 }
 
-// setRebalance begins to rebalance as r says, in the stead of what was before. updating is held.
+// setRebalance begins to rebalance as r says, in place of the previous setting. updating is held.
 func (u *Upstream[T]) setRebalance(r Rebalance) {
 	if u.rebalancing != nil {
 		if r == u.settings.Rebalance {

@@ -6,11 +6,10 @@ import (
 	"strconv"
 )
 
-// ringPoints is the number of points an endpoint has on the ring for each unit
-// of weight, after the weights are divided by what they have in common: with 160
-// the shares of keys are within about ±20 % of each other, at 2.5 KiB each.
-// maxRingPoints bounds the points of all endpoints together, where weights are
-// large and have nothing in common; the smallest get at least one.
+// ringPoints is the number of points an endpoint has on the ring for each unit of weight, after the
+// weights are divided by their common divisor: with 160 the shares of keys are within about ±20 %
+// of each other, at 2.5 KiB each. maxRingPoints bounds the points of all endpoints together, where
+// weights are large without a common divisor; the smallest get at least one.
 const (
 	ringPoints    = 160
 	maxRingPoints = 1 << 19

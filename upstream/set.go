@@ -10,7 +10,7 @@ import (
 type set[T any] struct {
 	plan
 	all      []*endpoint[T] // by priority
-	in       choice[T]      // those that get leases: the usable ones of the first priority that has some, with Nearest the near ones
+	in       choice[T]      // endpoints that get leases: the usable ones of the first priority that has some, with Nearest the near ones
 	others   []*endpoint[T] // usable ones that are far, and those of later priorities, in their order
 	failOpen bool           // none is usable; in is the first priority
 	starting bool           // one of in starts slowly
@@ -19,15 +19,15 @@ type set[T any] struct {
 	turns    *turns         // RoundRobin's, shared by successive sets
 }
 
-// plan is what of the Settings decides how endpoints are picked.
+// plan has the Settings that decide how endpoints are picked.
 type plan struct {
 	balance   Balance
 	slowStart time.Duration
 	patience  time.Duration // for the first report of a Source; 0 = for ever
 }
 
-// turns are RoundRobin's: of first choices, and of those after a failure, which
-// must not shift the first ones.
+// turns are RoundRobin's counters: of first choices, and of choices after a failure, which must not
+// shift the first ones.
 type turns struct{ first, other atomic.Uint64 }
 
 // newSet makes the set of endpoints that are usable now. all is in order of
@@ -61,7 +61,7 @@ func newSet[T any](p plan, all []*endpoint[T], r ring, t *turns) *set[T] {
 	return s
 }
 
-// specs returns the endpoints as they were told. Upstream.updating is held.
+// specs returns the endpoints as last reported. Upstream.updating is held.
 func (s *set[T]) specs() []Endpoint {
 	list := make([]Endpoint, len(s.all))
 	for i, e := range s.all {
@@ -129,7 +129,7 @@ func (s *set[T]) among(c choice[T], turn *atomic.Uint64) *endpoint[T] {
 	return c.lessBusy()
 }
 
-// firstPriority returns those of the first one's priority.
+// firstPriority returns the endpoints of the first one's priority.
 func firstPriority[T any](list []*endpoint[T]) []*endpoint[T] {
 	for i, e := range list {
 		if e.priority() != list[0].priority() {

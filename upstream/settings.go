@@ -25,21 +25,20 @@ const (
 // Settings are what Update can change while an Upstream runs. The zero value is
 // usable, but has no endpoints.
 type Settings struct {
-	// Endpoints are those to use, each address once. Without any, Acquire fails
-	// until Update brings some. With a Source they are used until it has told
-	// of others.
+	// Endpoints are the endpoints to use, each address once. Without any, Acquire fails until
+	// Update brings some. With a Source they are used until its first report.
 	Endpoints []Endpoint
-	// Source tells of the endpoints from now on, and of every change; nil = they
-	// are Endpoints. Sources are compared with ==, and one that stays is not
-	// interrupted by Update, so it must be a pointer. An Upstream that changes
-	// to another Source keeps the endpoints it has until that has told of its.
+	// Source reports the endpoints and every change; nil = Endpoints are used. Sources are compared
+	// with ==, and one that stays is not interrupted by Update, so it must be a pointer. An
+	// Upstream that changes to another Source keeps its endpoints until the first report of the new
+	// one.
 	Source Source
-	// Overrides are what operators have made of single endpoints, whatever Endpoints
-	// and Source tell of them; ChangeEndpoint makes more. Each address once.
+	// Overrides are the operators' changes of single endpoints, which apply to the sets of
+	// Endpoints and Source; ChangeEndpoint makes more. Each address once.
 	Overrides []Override
 	// Balance chooses among the endpoints; the zero value is P2C.
 	Balance Balance
-	// Limits are those of each endpoint's pool.
+	// Limits are the limits of each endpoint's pool.
 	Limits pool.Limits
 	// Health is the active check; none without a Probe.
 	Health Health
@@ -49,7 +48,7 @@ type Settings struct {
 	// again after it was out, takes to get its full share of leases, by P2C and
 	// RoundRobin; 0 = at once.
 	SlowStart time.Duration
-	// OnRemoved is what becomes of leases of an endpoint that is removed.
+	// OnRemoved says what happens to leases of a removed endpoint.
 	OnRemoved Removal
 	// RemovedTimeout is how long these leases may last with DrainRemoved; then
 	// they are interrupted. 0 = for ever.
@@ -58,11 +57,11 @@ type Settings struct {
 	Rebalance Rebalance
 }
 
-// Removal says what happens to leases of an endpoint that is removed.
+// Removal says what happens to leases of a removed endpoint.
 type Removal int
 
 const (
-	// DrainRemoved lets them come back. The default.
+	// DrainRemoved waits for their release. The default.
 	DrainRemoved Removal = iota
 	// CloseRemoved interrupts them at once.
 	CloseRemoved
@@ -104,15 +103,15 @@ func Endpoints(addresses ...string) []Endpoint {
 // endpoint out and Rise successes in a row take it in again.
 type Health struct {
 	Probe      Probe         // nil = no active check
-	Interval   time.Duration // from the end of one probe to the next, ±10 %, a quarter of it after one without any answer that takes nobody out yet; 0 = DefaultHealthInterval
+	Interval   time.Duration // from the end of one probe to the next, ±10 %; a quarter of it after a probe without an answer that does not take the endpoint out yet; 0 = DefaultHealthInterval
 	Timeout    time.Duration // of one probe; 0 = DefaultHealthTimeout
 	Rise, Fall int           // 0 = DefaultRise, DefaultFall
-	// OnUnhealthy is what becomes of the leases of an endpoint that is out.
+	// OnUnhealthy says what happens to the leases of an endpoint that is out.
 	OnUnhealthy UnhealthyPolicy
 	// UnhealthyTimeout is how long they may last with DrainUnhealthy; 0 = for ever.
 	UnhealthyTimeout time.Duration
-	// Stagger is over which time they are interrupted, so that their users do not
-	// all come back at once; 0 = DefaultStagger.
+	// Stagger is the time over which they are interrupted, so that their users do not all reconnect
+	// at once; 0 = DefaultStagger.
 	Stagger time.Duration
 }
 

@@ -11,25 +11,22 @@ import (
 	"time"
 )
 
-// A Source tells where the endpoints of an Upstream are, and tells of changes.
+// A Source reports the endpoints of an Upstream, and their changes.
 type Source interface {
-	// Watch looks for endpoints until ctx ends, and then returns. It calls report
-	// with the whole set when it knows it first, and at each change; a set that is
-	// the same may be reported again. What the set held before that is gone from
-	// it is removed, and nothing else is touched. It calls report with an error
-	// when it cannot tell: the Upstream keeps the last set and shows the error
-	// until a set is reported without one; a set with an error is of endpoints
-	// some of which are only as they were. An empty set is an error too: more
-	// often than the last endpoint is gone, whoever should know of it is. report
-	// does not keep the slice. It returns the error, also if it is why the set was
-	// not taken, and is to be called from one goroutine at a time.
+	// Watch looks for endpoints until ctx ends, and then returns. It calls report with the whole
+	// set when it knows it first, and at each change; a set that is the same may be reported again.
+	// Endpoints that are missing from the new set are removed, and nothing else is touched. It
+	// calls report with an error when it does not know the set: the Upstream keeps the last set and
+	// shows the error until a set is reported without one; with both, some endpoints of the set are
+	// old. An empty set is an error too: usually not the last endpoint is gone, but the service
+	// that should know it. report does not keep the slice. It returns the error, also if the set
+	// was refused, and must be called from one goroutine at a time.
 	Watch(ctx context.Context, report func(set []Endpoint, err error) error)
-	// String names what is watched for the operator, such as "dns
-	// api.internal:6443".
+	// String names the source for the operator, such as "dns api.internal:6443".
 	String() string
 }
 
-// SourceStatus is what a Source has told. It is zero without a Source.
+// SourceStatus is the state of a Source's reports. It is zero without a Source.
 type SourceStatus struct {
 	Name         string    // Source.String
 	Updated      time.Time // when it last reported a set; zero: never
@@ -41,7 +38,7 @@ type SourceStatus struct {
 	Added, Removed, Altered uint64 // endpoints
 }
 
-// errNoEndpoints is what an empty set means.
+// errNoEndpoints is the error of an empty set.
 var errNoEndpoints = errors.New("no endpoints")
 
 // watch is one Source at work.
@@ -71,8 +68,8 @@ func (u *Upstream[T]) follow(source Source) {
 	u.tasks.Go(func() { u.run(ctx, w) })
 }
 
-// Freeze ends the Source before a drain: the endpoints stay as they are. A Source
-// that asks through this very Upstream would hold up the end of its sessions.
+// Freeze ends the Source before a drain: the endpoints stay as they are. A Source that asks through
+// this very Upstream would delay the end of its sessions.
 func (u *Upstream[T]) Freeze() {
 	u.updating.Lock()
 	defer u.updating.Unlock()
@@ -104,7 +101,7 @@ func (u *Upstream[T]) setWatch(w *watch) {
 	}
 }
 
-// reported takes what a Source says.
+// reported takes a Source's report.
 func (u *Upstream[T]) reported(w *watch, list []Endpoint, err error) error {
 	u.updating.Lock()
 	defer u.updating.Unlock()
@@ -126,7 +123,7 @@ func (u *Upstream[T]) reported(w *watch, list []Endpoint, err error) error {
 	return err
 }
 
-// answer lets those go on who wait for the first report. updating is held.
+// answer wakes callers that wait for the first report. updating is held.
 func (w *watch) answer() {
 	select {
 	case <-w.answered:
@@ -135,7 +132,7 @@ func (w *watch) answer() {
 	}
 }
 
-// note keeps what became of a report.
+// note records the result of a report.
 func (u *Upstream[T]) note(w *watch, err error) {
 	now := time.Now()
 	u.mu.Lock()
@@ -161,7 +158,7 @@ func (u *Upstream[T]) note(w *watch, err error) {
 	}
 }
 
-// difference is what a set changes, by address.
+// difference lists the changes of a set, by address.
 type difference struct{ added, removed, changed []string }
 
 func (d difference) none() bool { return len(d.added)+len(d.removed)+len(d.changed) == 0 }
@@ -224,7 +221,7 @@ func (u *Upstream[T]) tell(d difference, from Source, by cause, n int) {
 // mostNamed bounds the addresses in one line of the log.
 const mostNamed = 20
 
-// brief joins addresses, and counts those that are too many.
+// brief joins addresses, and counts those beyond its limit.
 func brief(list []string) string {
 	if len(list) > mostNamed {
 		list = append(slices.Clone(list[:mostNamed]), fmt.Sprintf("and %d more", len(list)-mostNamed))

@@ -20,7 +20,7 @@ import (
 type pusher struct {
 	sets chan []upstream.Endpoint
 	errs chan error
-	took chan error // what report returned
+	took chan error // results of report
 }
 
 func newPusher() *pusher {
@@ -85,7 +85,7 @@ func TestSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := <-first; got != "a:1" && got != "b:1" {
-			t.Fatalf("who waited for the first set got %s", got)
+			t.Fatalf("a caller that waited for the first set got %s", got)
 		}
 		used(t, u, 50)
 		opened := b.opened["a:1"]
@@ -113,7 +113,7 @@ func TestSource(t *testing.T) {
 	})
 }
 
-// failAndRecover has a source fail in every way, when it has told of c:1 and a:1 at last, and then work again.
+// failAndRecover makes a source fail in every way, after its last report of c:1 and a:1, and then work again.
 func failAndRecover(t *testing.T, u *upstream.Upstream[*conn], src *pusher) {
 	t.Helper()
 	since := time.Now()
@@ -144,7 +144,7 @@ func failAndRecover(t *testing.T, u *upstream.Upstream[*conn], src *pusher) {
 	}
 }
 
-// TestSourceReplacesStaticList keeps what is there until the source has told of its endpoints.
+// TestSourceReplacesStaticList the static list is used until the source's first report.
 func TestSourceReplacesStaticList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, src := newBackends(), newPusher()
@@ -180,7 +180,7 @@ func TestSourceReplacesStaticList(t *testing.T) {
 	})
 }
 
-// TestNoFirstSet: who asks before there is a set is told why there is none.
+// TestNoFirstSet: a caller that acquires before there is a set gets the reason.
 func TestNoFirstSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newPusher()
@@ -275,10 +275,10 @@ func TestRemoved(t *testing.T) {
 			held["a:1"].Release()
 			synctest.Wait()
 			if b.closed.Load() != closed+1 {
-				t.Error("the connection of a removed endpoint was not closed when it came back")
+				t.Error("the connection of a removed endpoint was not closed when it was released")
 			}
 			if _, removed := addressesOf(u.Status()); len(removed) > 0 {
-				t.Errorf("removed: %q, although its lease has come back", removed)
+				t.Errorf("removed: %q, although its lease was released", removed)
 			}
 			held["b:1"].Release()
 		})
@@ -286,7 +286,7 @@ func TestRemoved(t *testing.T) {
 }
 
 // TestSourceUnderLoad pushes random sets, some with another weight or priority, while callers lease; one endpoint is in
-// all of them. Nobody may notice, and nothing may be left open.
+// all of them. No caller may notice, and nothing may be left open.
 func TestSourceUnderLoad(t *testing.T) {
 	b, src := newBackends(), newPusher()
 	cfg := b.config("a:1")
@@ -346,7 +346,8 @@ func TestSourceUnderLoad(t *testing.T) {
 	}
 }
 
-// TestFreeze ends the Source and keeps its endpoints, also for whoever waits for the first.
+// TestFreeze ends the Source and keeps its endpoints, also for callers that wait for the first
+// report.
 func TestFreeze(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newPusher()
@@ -365,7 +366,7 @@ func TestFreeze(t *testing.T) {
 		default:
 		}
 		if got := used(t, u, 5); got["a:1"] != 5 {
-			t.Errorf("got %v, want what there was", got)
+			t.Errorf("got %v, want the last set", got)
 		}
 		waiting := start(t, upstream.Config[*conn]{Name: "w", Settings: upstream.Settings{Source: newPusher()}, Open: cfg.Open, Close: cfg.Close, Logger: cfg.Logger})
 		failed := make(chan error)

@@ -12,12 +12,11 @@ import (
 type Status struct {
 	Name     string
 	Balance  string // as ParseBalance reads it
-	FailOpen bool   // every endpoint is out, those of the first priority are used
+	FailOpen bool   // every endpoint is out; those of the first priority are used
 	Source   SourceStatus
-	Traffic  *traffic.Schema // what is counted for each endpoint; nil = nothing
-	// Endpoints are those in use, by priority, and after them those that were
-	// removed, until their leases have come back. One that was removed and added
-	// again may be in it twice.
+	Traffic  *traffic.Schema // the counters of each endpoint; nil = none
+	// Endpoints are the endpoints in use, by priority, and after them removed ones, until their
+	// leases are released. An endpoint that was removed and added again may be in it twice.
 	Endpoints []EndpointStatus
 }
 
@@ -29,9 +28,9 @@ type EndpointStatus struct {
 	Zone         string
 	Metadata     map[string]string
 	Removed      bool      // gets no more leases
-	Override     string    // what an operator has made of it: "added", "drained", "removed", "weight" or nothing
+	Override     string    // an operator's change: "added", "drained", "removed", "weight" or ""
 	Kept         bool      // Override.Keep
-	Absent       bool      // an operator has taken it out, and nothing is left of it but that: what follows is zero
+	Absent       bool      // an operator has taken it out, and it exists only as that override: the fields below are zero
 	Healthy      bool      // as the active check has it; true without one
 	Ejected      bool      // by the passive check
 	EjectedUntil time.Time // zero unless Ejected
@@ -39,7 +38,7 @@ type EndpointStatus struct {
 	LastError    string    // of the last failure or failed probe; stays after recovery
 	LastFailed   time.Time // when that was; zero: never
 	Leases       int64     // out, and callers that wait for one
-	Stale        uint64    // connections that the server had closed while they were idle, as far as leases told
+	Stale        uint64    // connections that the server had closed while they were idle, as far as users of leases reported them
 	Pool         pool.Stats
 	Traffic      traffic.Row // of Status.Traffic
 }
@@ -49,8 +48,8 @@ func (u *Upstream[T]) AllInUse() bool {
 	return !slices.ContainsFunc(u.set.Load().in.list, func(e *endpoint[T]) bool { return !e.pool.AllInUse() })
 }
 
-// Load returns how many leases are out, those that callers wait for included, and how many endpoints new ones are of. Where none is usable,
-// that is 0, although Acquire tries them.
+// Load returns the number of leases, including awaited ones, and the number of endpoints for new leases. If none is
+// usable, that is 0, although Acquire tries them.
 func (u *Upstream[T]) Load() (leases, in int64) {
 	s := u.set.Load()
 	for _, e := range s.all {
@@ -85,7 +84,7 @@ func (u *Upstream[T]) Status() Status {
 	return st
 }
 
-// override shows what an operator has made of an endpoint.
+// override shows the operators' changes of an endpoint.
 func (s *Status) override(o Override) {
 	shown := false
 	for i := range s.Endpoints {

@@ -19,15 +19,14 @@ var (
 type UnhealthyPolicy int
 
 const (
-	// KeepUnhealthy lets leases go on. The default.
+	// KeepUnhealthy keeps leases. The default.
 	KeepUnhealthy UnhealthyPolicy = iota
-	// CloseUnhealthy interrupts the leases of a silent endpoint: one whose last
-	// Fall probes ran into their Timeout, or found no route to its host. The
-	// leases of an endpoint that answers, with a failure or by refusing
-	// connections, go on: it may be about to stop, and let them end.
+	// CloseUnhealthy interrupts the leases of a silent endpoint: one whose last Fall probes ran
+	// into their Timeout, or found no route to its host. The leases of an endpoint that answers,
+	// with a failure or by refusing connections, continue: it may be about to stop, and let them
+	// end.
 	CloseUnhealthy
-	// DrainUnhealthy lets leases go on for UnhealthyTimeout and interrupts them
-	// then.
+	// DrainUnhealthy keeps leases for UnhealthyTimeout and interrupts them then.
 	DrainUnhealthy
 )
 
@@ -85,7 +84,7 @@ func (e *endpoint[T]) evict() {
 				ticker.Reset(max(step, lateEvictStep))
 			}
 		} else if left < evictSteps {
-			left = evictSteps // whoever is left has nowhere to go now
+			left = evictSteps // the remaining leases have no other endpoint now
 			ticker.Reset(step)
 		}
 		select {
@@ -98,8 +97,8 @@ func (e *endpoint[T]) evict() {
 	}
 }
 
-// interruptSome interrupts one part of so many of the leases, at least one, and
-// returns the number.
+// interruptSome interrupts one of the given number of parts of the leases, at least one lease, and
+// returns how many.
 func (e *endpoint[T]) interruptSome(parts int) int {
 	var leased []T
 	all := e.pool.Interrupt(func(v T) { leased = append(leased, v) })

@@ -145,7 +145,7 @@ func TestLastEndpointIsNotEmptied(t *testing.T) {
 	})
 }
 
-// TestRecoveryEndsEviction: who has not been interrupted yet stays.
+// TestRecoveryEndsEviction: leases that are not interrupted yet stay.
 func TestRecoveryEndsEviction(t *testing.T) {
 	h := closing
 	h.Stagger = time.Minute

@@ -143,8 +143,8 @@ func TestUpdateUnderLoad(t *testing.T) {
 	}
 }
 
-// TestStatusShowsWhatIsRemoved: an endpoint that was removed is shown until its leases have come back, also when it
-// was added again.
+// TestStatusShowsWhatIsRemoved: an endpoint that was removed is shown until its leases are released, also when it was
+// added again.
 func TestStatusShowsWhatIsRemoved(t *testing.T) {
 	cfg := newBackends().config("a:1", "b:1")
 	cfg.Balance = upstream.First

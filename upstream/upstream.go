@@ -25,13 +25,13 @@ type Upstream[T any] struct {
 	stop  context.CancelFunc
 	tasks sync.WaitGroup // Sources, and the retiring of endpoints
 
-	updating    sync.Mutex         // held by Update, Drain, Close and what a Source reports, one at a time
+	updating    sync.Mutex         // held by Update, Drain, Close and reports of a Source, one at a time
 	settings    Settings           // guarded by updating
-	list        []Endpoint         // as Settings or the Source told them last, without Overrides; guarded by updating
+	list        []Endpoint         // as last set by Settings or the Source, without Overrides; guarded by updating
 	rebalancing context.CancelFunc // ends rebalance; nil = it does not run; guarded by updating
 	closed      bool               // guarded by updating
 
-	mu      sync.Mutex     // guards the making of sets, and what follows; never held across I/O
+	mu      sync.Mutex     // guards the making of sets, and the fields below; never held across I/O
 	leaving []*endpoint[T] // removed, with leases out
 	ramp    *time.Timer    // makes the set anew while an endpoint starts slowly
 	watch   *watch         // changed with updating held too; nil = no Source
@@ -61,10 +61,9 @@ func New[T any](cfg Config[T]) (*Upstream[T], error) {
 // Name returns Config.Name.
 func (u *Upstream[T]) Name() string { return u.cfg.Name }
 
-// Acquire leases a connection from the endpoint Balance chooses. When that one
-// cannot open a connection the others are tried, those that are out last. The
-// error is an *Error and wraps ErrUnavailable; a pool that is full is no fault
-// of its endpoint.
+// Acquire leases a connection from the endpoint Balance chooses. If that one cannot open a
+// connection, the others are tried, ejected and unhealthy ones last. The error is an *Error and
+// wraps ErrUnavailable; a pool that is full is no fault of its endpoint.
 func (u *Upstream[T]) Acquire(ctx context.Context) (Lease[T], error) {
 	return u.AcquireKey(ctx, "")
 }
@@ -81,8 +80,7 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 	return u.acquireFrom(ctx, key, e)
 }
 
-// pickFirst chooses an endpoint where there was none, and waits for what a
-// Source reports first.
+// pickFirst chooses an endpoint if there was none, and waits for a Source's first report.
 func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], error) {
 	u.mu.Lock()
 	w := u.watch
@@ -120,7 +118,7 @@ func (u *Upstream[T]) acquireFrom(ctx context.Context, key string, e *endpoint[T
 	return u.acquireOther(ctx, key, e, err)
 }
 
-// acquireOther goes on after the first endpoint failed with err.
+// acquireOther tries other endpoints after the first one failed with err.
 func (u *Upstream[T]) acquireOther(ctx context.Context, key string, e *endpoint[T], err error) (Lease[T], error) {
 	failure := &Error{Upstream: u.cfg.Name}
 	var tried []*endpoint[T]
@@ -141,10 +139,10 @@ func (u *Upstream[T]) acquireOther(ctx context.Context, key string, e *endpoint[
 	}
 }
 
-// Update replaces the settings of a running Upstream. Endpoints that stay keep
-// their pools, connections and state; removed ones get no more leases and are
-// closed as theirs come back; new ones warm up. On an error, which wraps
-// ErrConfig or pool.ErrClosed, nothing has changed.
+// Update replaces the settings of a running Upstream. Endpoints that stay keep their pools,
+// connections and state; removed ones get no more leases and are closed as their leases are
+// released; new ones warm up. On an error, which wraps ErrConfig or pool.ErrClosed, nothing has
+// changed.
 func (u *Upstream[T]) Update(s Settings) error {
 	if err := s.verify(u.cfg.Name, u.cfg.Interrupt != nil); err != nil {
 		return err
@@ -175,7 +173,7 @@ func (u *Upstream[T]) Update(s Settings) error {
 	return nil
 }
 
-// cause says who changes the set.
+// cause names the origin of a change.
 type cause int
 
 const (
@@ -183,8 +181,8 @@ const (
 	byOperator
 )
 
-// apply makes told the set, as s with its Overrides has it, and touches nothing
-// that stays. updating is held.
+// apply puts the set told into use, with the Overrides of s, and touches no endpoint that stays.
+// updating is held.
 func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 	list := slices.Clone(inForce(told, s.Overrides))
 	slices.SortStableFunc(list, func(a, b Endpoint) int { return cmp.Compare(a.Priority, b.Priority) })
@@ -230,8 +228,8 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 	return nil
 }
 
-// retire waits until the leases of a removed endpoint have come back, and
-// interrupts those that last too long.
+// retire waits until the leases of a removed endpoint are released, and interrupts those that last
+// too long.
 func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 	var err error
 	switch {
@@ -257,8 +255,7 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 	}
 }
 
-// build returns the endpoints of list, those of old where they stay, and those
-// of them that are new.
+// build returns the endpoints of list, reusing those of old, and the new ones among them.
 func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, l pool.Limits) (all, added []*endpoint[T], err error) {
 	known := make(map[string]*endpoint[T], len(old))
 	for _, e := range old {
@@ -312,9 +309,8 @@ func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
 	}
 }
 
-// Close refuses new leases, stops the probes and the Source and closes idle
-// connections; leased ones are closed when they come back. A second Close does
-// nothing.
+// Close refuses new leases, stops the probes and the Source and closes idle connections; leased
+// ones are closed when they are released. A second Close does nothing.
 func (u *Upstream[T]) Close() { u.shutdown() }
 
 // shutdown closes every endpoint and returns them all, the removed ones too.
@@ -340,8 +336,8 @@ func (u *Upstream[T]) shutdown() []*endpoint[T] {
 	return all
 }
 
-// Drain is Close, and then waits for every lease to come back. When ctx ends
-// first its error is returned, once for each endpoint with leases out.
+// Drain is Close, and then waits for the release of every lease. When ctx ends first its error is
+// returned, once for each endpoint with leases out.
 func (u *Upstream[T]) Drain(ctx context.Context) error {
 	all := u.shutdown()
 	errs := make([]error, len(all))

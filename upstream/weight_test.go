@@ -12,8 +12,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestWeightedTurns compares RoundRobin with its definition: in as many turns as the weights sum up to each endpoint
-// has its weight of them, and an endpoint that has more than half is never left out twice in a row.
+// TestWeightedTurns compares RoundRobin with its definition: in as many choices as the sum of the weights each endpoint
+// is chosen as often as its weight, and an endpoint that has more than half is never left out twice in a row.
 func TestWeightedTurns(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
@@ -164,7 +164,7 @@ func TestSpillOver(t *testing.T) {
 	}
 }
 
-// TestSlowStart: an added endpoint gets a share that grows, also after it was out; those that were there from the
+// TestSlowStart: an added endpoint gets a share that grows, also after it was out; endpoints that were there from the
 // beginning get theirs at once.
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

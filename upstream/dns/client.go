@@ -11,7 +11,7 @@ import (
 	wire "github.com/miekg/dns"
 )
 
-// question is what is asked of servers; name is complete and in lower case.
+// question is a question to servers; name is complete and in lower case.
 type question struct {
 	name string
 	kind uint16 // wire.TypeA, TypeAAAA or TypeSRV
@@ -21,7 +21,7 @@ func (q question) String() string {
 	return strings.TrimSuffix(q.name, ".") + " (" + strings.ToLower(wire.TypeToString[q.kind]) + ")"
 }
 
-// answer is what a server says; neither addresses nor targets are no error.
+// answer is a server's answer; it is no error if it has neither addresses nor targets.
 type answer struct {
 	addrs   []netip.Addr
 	targets []wire.SRV
@@ -30,15 +30,15 @@ type answer struct {
 
 func (a answer) none() bool { return len(a.addrs)+len(a.targets) == 0 }
 
-// udpBytes is how large an answer over UDP may be: what goes through any path
-// without fragments, as the DNS Flag Day 2020 recommends.
+// udpBytes is how large an answer over UDP may be: it passes any path without fragments, as the DNS
+// Flag Day 2020 recommends.
 const udpBytes = 1232
 
 // attempts is how often each server is asked before a question has no answer.
 const attempts = 2
 
-// ask returns the answer to a question: a known one that is not over yet, or
-// that of the first server that has one. err is of the last server asked.
+// ask returns the answer to a question: a known one that is not over yet, or that of the first
+// server that has one. err is the error of the last server asked.
 func (s *Source) ask(ctx context.Context, servers []string, q question) (answer, error) {
 	s.mu.Lock()
 	known, first := s.known[q], s.first
@@ -125,7 +125,7 @@ func answers(r, m *wire.Msg) bool {
 		r.Question[0].Qtype == m.Question[0].Qtype
 }
 
-// read takes from a message what answers q, following aliases.
+// read takes the answer to q from a message, following aliases.
 func (s *Source) read(q question, r *wire.Msg) answer {
 	name, ttl := q.name, s.cfg.MaxTTL
 	var a answer

@@ -63,7 +63,7 @@ type Config struct {
 	// to any other the search domains apply.
 	Name string
 	Type Type
-	// Servers are asked in turn, "address" or "address:port"; nil = those of
+	// Servers are asked one after the other, "address" or "address:port"; nil = those of
 	// ResolvConf.
 	Servers []string
 	// MinTTL and MaxTTL bound the time until an answer is asked for again,
@@ -83,7 +83,7 @@ type Source struct {
 	name string // as it was given, without the port
 	port string // "" with SRV
 
-	mu    sync.Mutex // guards what follows: questions are asked at once
+	mu    sync.Mutex // guards the fields below: questions are concurrent
 	first int        // index of the server that answered last
 	known map[question]answer
 }
@@ -156,7 +156,7 @@ func ServerAddress(server string) (string, error) {
 	return server, nil
 }
 
-// String names what is resolved.
+// String returns the name that is resolved.
 func (s *Source) String() string {
 	if s.cfg.Type == Any {
 		return "dns " + s.cfg.Name

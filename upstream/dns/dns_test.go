@@ -70,7 +70,7 @@ func TestService(t *testing.T) {
 	if name := r.set[1].Metadata["name"]; name != "b.test" {
 		t.Errorf("the target of %v is %q", r.set[1], name)
 	}
-	// A target that has no address any more goes; one that cannot be resolved stays, and both are told.
+	// A target without an address is removed; one that cannot be resolved stays, and both are reported.
 	s.set("_pg._tcp.test. 0 SRV 0 60 5432 a.test.", "_pg._tcp.test. 0 SRV 0 40 5433 b.test.", "_pg._tcp.test. 0 SRV 1 0 5432 c.test.",
 		"a.test. 0 A 127.0.0.1", "b.test. 0 TXT gone")
 	s.behave(func(_ string, req, resp *wire.Msg) *wire.Msg {
@@ -100,7 +100,7 @@ func TestPartOfAName(t *testing.T) {
 	s.set("api.test. 0 A 127.0.0.2", "api.test. 0 AAAA ::1")
 	s.behave(broken)
 	w := watch(t, dns.Config{Name: "api.test:1"}, s)
-	w.until("127.0.0.2:1") // nobody has ever seen its AAAA
+	w.until("127.0.0.2:1") // its AAAA was never known
 	s.behave(nil)
 	w.until("127.0.0.2:1 [::1]:1")
 	s.behave(broken)
@@ -143,7 +143,7 @@ func TestTimeToLive(t *testing.T) {
 	}
 }
 
-// TestFailOver: what a server that fails says, or does not say, is no answer; the next one is asked, and from there on first.
+// TestFailOver: failures of a server are no answers; the next one is asked, and from then on first.
 func TestFailOver(t *testing.T) {
 	wrong := func(_ string, req, resp *wire.Msg) *wire.Msg {
 		resp.Question[0].Name = "evil.test."

@@ -12,18 +12,15 @@
 //		Close:    func(c net.Conn) { c.Close() },
 //	})
 //
-// A name is asked for again when its time to live is over, within bounds. The
-// hosts file comes first, then the servers, search domains and ndots of
-// /etc/resolv.conf; both files are read again before each round of questions. A
-// truncated answer is asked for again over TCP. A server that does not answer,
-// or says that it cannot, is passed over for the next one, which is then asked
-// first from there on.
+// A name is asked for again when its time to live is over, within bounds. The hosts file comes
+// first, then the servers, search domains and ndots of /etc/resolv.conf; both files are read again
+// before each round of questions. A truncated answer is asked for again over TCP. If a server does
+// not answer, or refuses, the next one is asked, and from then on that one first.
 //
-// What cannot be resolved for a while is no change: of a name that has two kinds
-// of addresses, or of a service with several targets, the part that is known
-// stays as it was; when nothing can be resolved that is an error, and upstream
-// keeps the last set. Answers are not trusted further than to name addresses:
-// 0.0.0.0, :: and multicast addresses are left out.
+// A temporary failure changes nothing: for a name with two kinds of addresses, or a service with
+// several targets, the known part stays as it was; if nothing can be resolved that is an error, and
+// upstream keeps the last set. Answers are not trusted further than to name addresses: 0.0.0.0, ::
+// and multicast addresses are left out.
 //
 // Other sources of the system's name service (mDNS, LDAP, NIS) are not asked.
 //

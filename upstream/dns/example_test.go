@@ -26,7 +26,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	source.Watch(ctx, func(set []upstream.Endpoint, err error) error { // what an Upstream does with its Source
+	source.Watch(ctx, func(set []upstream.Endpoint, err error) error { // an Upstream calls this
 		for _, e := range set {
 			fmt.Println(e.Address)
 		}

@@ -61,7 +61,7 @@ func listen(t *testing.T) (net.PacketConn, net.Listener) {
 		if err == nil {
 			return packets, streams
 		}
-		_ = streams.Close() // the port is somebody's for UDP
+		_ = streams.Close() // the port is in use for UDP
 	}
 }
 
@@ -81,14 +81,14 @@ func (s *server) set(records ...string) {
 	}
 }
 
-// behave has f change answers; nil: nothing does. What it returns is sent, nil is not.
+// behave makes f change answers; nil: answers are unchanged. The result of f is sent unless nil.
 func (s *server) behave(f func(network string, req, resp *wire.Msg) *wire.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reply = f
 }
 
-// questions returns what was asked since the last time.
+// questions returns the questions since the last call.
 func (s *server) questions() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFileBytes))
 }
 
-// errNoServers is what there is without a resolv.conf.
+// errNoServers is the error without a resolv.conf.
 var errNoServers = errors.New("no DNS server is known: name one in \"servers\", or in /etc/resolv.conf")
 
 // system reads resolv.conf: the servers to ask, in order, and how names are

@@ -49,8 +49,8 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 	}
 }
 
-// look resolves the name; until is when the first part of that is over. With a
-// set, err says what of it is only as it was.
+// look resolves the name; until is when the first part of the result expires. With a set, err names
+// the parts that are old.
 func (s *Source) look(ctx context.Context) (set []upstream.Endpoint, until time.Time, err error) {
 	r := &round{Source: s, used: map[question]bool{}}
 	if s.cfg.Type == SRV {
@@ -123,18 +123,17 @@ func (r *round) inHosts(name string, t Type) ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// lasts notes that a part of what was found is good until t. The next look comes
-// when the first part is over: a look before that would only repeat this one.
+// lasts records that a part of the result is valid until t. The next look is when the first part
+// expires: an earlier look would only repeat this one.
 func (r *round) lasts(t time.Time) {
 	if r.until.IsZero() || t.Before(r.until) {
 		r.until = t
 	}
 }
 
-// addresses asks for the addresses of a complete name. Those known before stand
-// for what cannot be resolved, with an error; there is none where nothing was
-// known and the other kind is there, for there are servers that never answer to
-// AAAA.
+// addresses asks for the addresses of a complete name. Addresses known before replace those that
+// cannot be resolved, with an error; there is no error if none were known and the other kind was
+// found, because some servers never answer to AAAA.
 func (r *round) addresses(ctx context.Context, servers []string, name string, t Type) ([]netip.Addr, error) {
 	kinds := map[Type][]uint16{A: {wire.TypeA}, AAAA: {wire.TypeAAAA}}[t]
 	if kinds == nil {
@@ -163,7 +162,7 @@ func (r *round) addresses(ctx context.Context, servers []string, name string, t 
 	return addrs, err
 }
 
-// get asks, and returns what was known before together with an error.
+// get asks, and returns the previous answer together with an error.
 func (r *round) get(ctx context.Context, servers []string, q question) (answer, error) {
 	a, err := r.ask(ctx, servers, q)
 	r.mu.Lock()
@@ -194,8 +193,7 @@ func routed(addrs []netip.Addr) []netip.Addr {
 	return reachable
 }
 
-// mostTargets bounds the targets of a service, mostLookups those that are looked
-// for at once.
+// mostTargets bounds the targets of a service, mostLookups the concurrent look-ups.
 const (
 	mostTargets = 500
 	mostLookups = 8
@@ -241,7 +239,7 @@ func (r *round) service(ctx context.Context) ([]upstream.Endpoint, error) {
 // resolved now.
 func (r *round) target(ctx context.Context, servers []string, srv *wire.SRV) (set []upstream.Endpoint, err error) {
 	if srv.Target == "." || srv.Port == 0 {
-		return nil, fmt.Errorf("%s: the service is not to be had, its record says", r.name)
+		return nil, fmt.Errorf("%s: the service is not available, its record says", r.name)
 	}
 	addrs, err := r.inHosts(srv.Target, Any)
 	if err == nil && len(addrs) == 0 {

@@ -29,7 +29,7 @@ const (
 	maxFile = 1 << 20
 )
 
-// pod is what Kubernetes gives every pod.
+// pod has the values that Kubernetes gives every pod.
 type pod struct {
 	server string // "" = this is no pod
 	dir    string // of the service account's files
@@ -46,10 +46,11 @@ func podOf() pod {
 	return pod{server: "https://" + net.JoinHostPort(host, port), dir: accountDir}
 }
 
-// InPod reports whether Kubernetes has told this process where the API is.
+// InPod reports whether Kubernetes has given this process the address of the API.
 func InPod() bool { return podOf().server != "" }
 
-// credentials say who to ask and as whom. Each pair is a file or its content.
+// credentials are the API server's address and the client's identity. Each pair is a file or its
+// content.
 type credentials struct {
 	server, serverName string
 	ca, cert, key      secret
@@ -72,7 +73,7 @@ func (s secret) read() ([]byte, error) {
 	return readFile(s.file)
 }
 
-// readFile reads a small regular file: opening a pipe would wait for whoever writes to it.
+// readFile reads a small regular file: opening a pipe would wait for a writer.
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -93,8 +94,7 @@ func readFile(path string) ([]byte, error) {
 	return data, err
 }
 
-// credentials reads the kubeconfig, or what the pod has, and puts what is
-// configured in its place.
+// credentials reads the kubeconfig, or the pod's values, and replaces them by configured ones.
 func (s *Source) credentials() (c credentials, err error) {
 	cfg := &s.cfg
 	switch {
@@ -131,7 +131,7 @@ type client struct {
 	base  *url.URL
 	token string // "" = none; read for each request
 	http  *http.Client
-	files [sha256.Size]byte // of what http was made
+	files [sha256.Size]byte // of the files from which http was made
 }
 
 // connect reads everything that may have been replaced, and returns a client with
@@ -178,7 +178,7 @@ func (s *Source) connect(last *client) (*client, error) {
 	return next, nil
 }
 
-// readToken reads the bearer token. Its errors do not repeat what is in the file.
+// readToken reads the bearer token. Its errors do not repeat the file's content.
 func (c *credentials) readToken() (string, error) {
 	data, err := c.token.read()
 	if err != nil {

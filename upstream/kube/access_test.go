@@ -82,7 +82,7 @@ func TestBadKubeconfig(t *testing.T) {
 	}
 }
 
-// TestPod asks as Kubernetes tells its pods.
+// TestPod uses the credentials that Kubernetes gives its pods.
 func TestPod(t *testing.T) {
 	a := newAPI(t)
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))

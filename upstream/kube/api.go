@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Bounds of what an API server may send.
+// Bounds of an API server's answers.
 const (
 	// maxEvent bounds one slice: an object of the API has 3 MiB at most, and 1,000
 	// endpoints, which need less than one.
@@ -30,7 +30,7 @@ type status struct {
 	Message string `json:"message"`
 }
 
-// apiError is an error that the API server told.
+// apiError is an error that the API server returned.
 type apiError struct {
 	code       int
 	message    string
@@ -103,7 +103,7 @@ func plainError(err error) error {
 	return fmt.Errorf("GET %s: %w", where, u.Err)
 }
 
-// errorOf reads what an API server, or whatever is before it, says is wrong.
+// errorOf reads the error of an API server, or of a proxy before it.
 func errorOf(resp *http.Response) error {
 	e := &apiError{code: resp.StatusCode}
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
@@ -190,7 +190,7 @@ const (
 	eventError    = "ERROR"
 )
 
-// budget bounds what is read.
+// budget bounds the bytes read.
 type budget struct {
 	r    io.Reader
 	left int

@@ -30,8 +30,8 @@ type keptEndpoint struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// kept reads the file; none is no error. Whoever can write the file decides where
-// connections go, so it may be its owner's only.
+// kept reads the file; none is no error. A user who can write the file decides where connections
+// go, so only its owner may write it.
 func (s *Source) kept() ([]upstream.Endpoint, error) {
 	if s.cfg.Cache == "" {
 		return nil, nil
@@ -80,7 +80,7 @@ func (s *Source) kept() ([]upstream.Endpoint, error) {
 	return set, nil
 }
 
-// verify reports what no set of the API's could have.
+// verify reports values that no set of the API could have.
 func (e *keptEndpoint) verify() error {
 	network, _, err := netaddr.Split(e.Address)
 	switch {

@@ -32,10 +32,10 @@ type Config struct {
 	// are, else the endpoints' own zones.
 	PreferZone string
 
-	// Kubeconfig is a file that says who to ask and as whom; "" = what Kubernetes
-	// gives a pod. Context is the context in it; "" = its current one.
+	// Kubeconfig is a file with the API server and credentials; "" = those that Kubernetes gives a
+	// pod. Context is the context in it; "" = its current one.
 	Kubeconfig, Context string
-	// Server is who to ask instead: "https://host:port", or "host:port".
+	// Server is the API server to ask instead: "https://host:port", or "host:port".
 	Server string
 	// CA, Cert, Key and TokenFile are files, ServerName the name that is expected in
 	// the server's certificate. Those that are set replace the kubeconfig's or the
@@ -44,8 +44,8 @@ type Config struct {
 
 	// Cache is the file in which the last good set is kept; "" = none.
 	Cache string
-	// Bootstrap are addresses to use until the API has answered: where nothing was
-	// kept, or nothing works of what was.
+	// Bootstrap are addresses to use until the API has answered, if no set was kept, or none of its
+	// addresses works.
 	Bootstrap []string
 }
 

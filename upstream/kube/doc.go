@@ -1,5 +1,5 @@
-// Package kube is a source of endpoints for package upstream: those of a
-// Kubernetes Service, as its EndpointSlices have them.
+// Package kube is a source of endpoints for package upstream: the endpoints in the EndpointSlices
+// of a Kubernetes Service.
 //
 //	source, err := kube.New(kube.Config{Cache: "/var/lib/headpond/apiservers.json"}) // in a pod, of the API servers
 //	if err != nil {
@@ -7,10 +7,9 @@
 //	}
 //	up, err := tcpproxy.NewUpstream("apiservers", tcpproxy.UpstreamOptions{Settings: upstream.Settings{Source: source}})
 //
-// The source lists the slices, and watches them from there on. A watch that ends
-// is taken up where it ended; one whose past the API server has forgotten begins
-// with a list again. Kubeconfig, certificates and tokens are read for each request,
-// because they are replaced while they are used.
+// The source lists the slices, and watches them from there on. A watch that ends is continued where
+// it ended; if the API server has forgotten that version, it begins with a list again. Kubeconfig,
+// certificates and tokens are read for each request, because they are replaced while they are used.
 //
 // # Which endpoints
 //
@@ -21,10 +20,9 @@
 //
 // # At the start
 //
-// The last good set is kept in the file Cache and is used until the API has
-// answered, so the API may be reached through the very Upstream that the source is
-// for. Bootstrap is used where there is no such file yet, and where
-// nothing in it works.
+// The last good set is kept in the file Cache and is used until the API has answered, so the API
+// may be reached through the Upstream of this very source. Bootstrap is used if there is no such
+// file yet, or no address in it works.
 //
 // The package uses net/http and decodes the few fields it needs, instead of
 // client-go, which would be larger than the rest of the gateway.

@@ -26,7 +26,7 @@ func Example() {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	source.Watch(ctx, func(set []upstream.Endpoint, err error) error { // what an Upstream does with its Source
+	source.Watch(ctx, func(set []upstream.Endpoint, err error) error { // an Upstream calls this
 		for _, e := range set {
 			text, _ := json.Marshal(e)
 			fmt.Println(string(text))

@@ -136,7 +136,7 @@ func TestGone(t *testing.T) {
 	w := watch(t, a.config(t))
 	w.wants("10.0.0.1:6443 10.0.0.9:6443")
 	a.mu.Lock()
-	delete(a.slices, "default/gone") // while nobody watched: only a list can tell
+	delete(a.slices, "default/gone") // without a watch: only a list shows it
 	a.mu.Unlock()
 	a.forget()
 	w.wants("10.0.0.1:6443")
@@ -144,7 +144,7 @@ func TestGone(t *testing.T) {
 	w.wants("10.0.0.2:6443")
 	asked := strings.Join(a.took(), ",")
 	if !strings.HasSuffix(asked, "watch 102,HTTP/2.0 list ,HTTP/2.0 watch 112") {
-		t.Errorf("asked for %s; want a list of what is, not of what the server has at hand", asked)
+		t.Errorf("asked for %s; want a list of the present state, not of the server's cache", asked)
 	}
 	// A restored backup knows no such version yet.
 	a.do(func() {
@@ -221,7 +221,7 @@ func TestToken(t *testing.T) {
 	w.until("10.0.0.1:6443")
 }
 
-// TestStart uses what was kept until the API answers, and nothing else.
+// TestStart uses the kept set until the API answers, and nothing else.
 func TestStart(t *testing.T) {
 	a := newAPI(t)
 	a.put("k", ofPort(6443, at("10.0.0.1", `"zone":"a"`), at("10.0.0.2", stopping)))
@@ -240,7 +240,7 @@ func TestStart(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Dir(cfg.Cache)); err != nil || len(left) != 1 {
 		t.Errorf("%v %v, want the file alone", left, err)
 	}
-	cfg.Server = "127.0.0.1:1" // nobody is there
+	cfg.Server = "127.0.0.1:1" // no server is there
 	second := watch(t, cfg)
 	if r := second.wants("10.0.0.1:6443/a 10.0.0.2:6443@2 10.0.0.6:6443@4 10.0.0.7:6443@4"); r.set[0].Metadata["kept"] == "" {
 		t.Errorf("metadata: %v", r.set[0].Metadata)
@@ -251,11 +251,11 @@ func TestStart(t *testing.T) {
 	third := watch(t, up)
 	third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2 10.0.0.6:6443@4 10.0.0.7:6443@4")
 	if r := third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2"); r.set[0].Metadata["kept"] != "" {
-		t.Errorf("what the API has told is as if it were kept: %v", r.set[0].Metadata)
+		t.Errorf("a set of the API looks like a kept one: %v", r.set[0].Metadata)
 	}
 	third.end()
 
-	// A file that must not be believed is told of, and the rest goes on.
+	// A file that must not be trusted is reported, and the source works without it.
 	for _, c := range []struct {
 		bad  func()
 		want string
@@ -285,7 +285,8 @@ func keptAs(endpoints string) string {
 	return `{"service":"default/kubernetes","saved":"2026-01-02T03:04:05Z","endpoints":[` + endpoints + `]}`
 }
 
-// TestDualStack: a pod that has addresses of both families is one endpoint, of IPv4; what is no pod, or has only one, is as it is.
+// TestDualStack: a pod that has addresses of both families is one endpoint, of IPv4; endpoints that are no pods, or
+// have one family, are unchanged.
 func TestDualStack(t *testing.T) {
 	a := newAPI(t)
 	pod := func(name string) string { return `"targetRef":{"kind":"Pod","name":"` + name + `"}` }
@@ -294,7 +295,7 @@ func TestDualStack(t *testing.T) {
 	watch(t, a.config(t)).wants("10.0.0.1:80 10.0.0.3:80/a [fd00::2]:80 [fd00::3]:80/a [fd00::4]:80")
 }
 
-// TestShortWatches: there is a pause between watches that end at once, also if each has told something.
+// TestShortWatches: there is a pause between watches that end at once, also if each has brought a change.
 func TestShortWatches(t *testing.T) {
 	a := newAPI(t)
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
@@ -332,7 +333,7 @@ func TestShortWatches(t *testing.T) {
 	}
 }
 
-// TestCacheFails uses the endpoints all the same, says so, and keeps them once it can.
+// TestCacheFails uses the endpoints nevertheless, reports the failure, and keeps them once it can.
 func TestCacheFails(t *testing.T) {
 	a := newAPI(t)
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))

@@ -11,7 +11,7 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// kubeconfig is what of a kubeconfig's fields is used, or refused.
+// kubeconfig has the fields of a kubeconfig that are used or refused.
 type kubeconfig struct {
 	CurrentContext string `yaml:"current-context"`
 	Contexts       []kubeContext
@@ -70,7 +70,7 @@ func readKubeconfig(path, context string) (credentials, error) {
 	return c, nil
 }
 
-// parseKubeconfig returns what a context says; paths in it are relative to dir.
+// parseKubeconfig returns the credentials of a context; paths are relative to dir.
 func parseKubeconfig(data []byte, context, dir string) (c credentials, err error) {
 	var k kubeconfig
 	if yaml.Unmarshal(data, &k) != nil {
@@ -102,7 +102,7 @@ func parseKubeconfig(data []byte, context, dir string) (c credentials, err error
 	return c, err
 }
 
-// ofCluster takes over who to ask.
+// ofCluster takes the API server of a cluster.
 func (c *credentials) ofCluster(k kubeCluster, dir string) (err error) {
 	switch {
 	case k.Insecure:
@@ -115,7 +115,7 @@ func (c *credentials) ofCluster(k kubeCluster, dir string) (err error) {
 	return err
 }
 
-// ofUser takes over as whom to ask.
+// ofUser takes the credentials of a user.
 func (c *credentials) ofUser(k kubeUser, dir string) (err error) {
 	switch {
 	case !k.Exec.IsZero(), !k.Provider.IsZero():
@@ -136,7 +136,8 @@ func (c *credentials) ofUser(k kubeUser, dir string) (err error) {
 	return nil
 }
 
-// fileOrData returns what a kubeconfig has in itself or in another file; its own counts.
+// fileOrData returns a value of a kubeconfig, inline or in another file; the inline one takes
+// precedence.
 func fileOrData(key, file, data, dir string) (secret, error) {
 	if data == "" && file != "" {
 		return secret{file: resolve(file, dir)}, nil

@@ -21,7 +21,7 @@ type ofUser struct {
 
 func (f ofUser) Sys() any { return &syscall.Stat_t{Uid: f.uid} }
 
-// TestOwnerOfCache: who owns the file may write to it, so it must be this user or root.
+// TestOwnerOfCache: the owner of the file may write to it, so it must be this user or root.
 func TestOwnerOfCache(t *testing.T) {
 	info, err := os.Stat(write(t, filepath.Join(t.TempDir(), "kept.json"), "{}"))
 	if err != nil {
@@ -50,7 +50,7 @@ func TestOwnerOfCache(t *testing.T) {
 	if err := os.Chown(cfg.Cache, 4242, -1); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Server = "127.0.0.1:1" // nobody is there
+	cfg.Server = "127.0.0.1:1" // no server is there
 	w = watch(t, cfg)
 	if r := w.wants("!"); !strings.Contains(r.err.Error(), "belongs to another user (4242)") {
 		t.Error(r.err)

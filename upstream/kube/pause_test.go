@@ -25,7 +25,7 @@ func TestPause(t *testing.T) {
 		}
 	}
 	if d := kube.Pause(1, kube.APIError(429, 7*time.Second)); d != 7*time.Second {
-		t.Errorf("%v, want what the server has said", d)
+		t.Errorf("%v, want the server's value", d)
 	}
 	if d := kube.Pause(1, kube.APIError(429, time.Hour)); d != 30*time.Second {
 		t.Errorf("%v, want no more than 30s", d)

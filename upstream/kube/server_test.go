@@ -142,7 +142,7 @@ func (a *api) forget() {
 
 func (a *api) endWatches() { a.do(func() { a.ends++ }) }
 
-// took returns what was asked since the last time: "list" or "watch" and the version.
+// took returns the requests since the last call: "list" or "watch" and the version.
 func (a *api) took() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,7 +160,7 @@ func fail(w http.ResponseWriter, code int, message string) {
 // ServeHTTP implements http.Handler.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
-	token, broken, ends := a.token, a.broken, a.ends // of one moment: who is not answered by broken sees the end that comes with it
+	token, broken, ends := a.token, a.broken, a.ends // of one moment: a request that broken does not answer sees the end set with it
 	if token != "" {
 		token = "Bearer " + token
 	}

@@ -48,7 +48,7 @@ type port struct {
 	Port     *int   `json:"port"`     // nil = all
 }
 
-// ready is what the API says an unknown condition means: true.
+// ready is true for an unknown condition, as the API defines it.
 func (e *endpoint) ready() bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
 
 // stopping reports whether an endpoint ends, and serves until it has.
@@ -89,10 +89,10 @@ const (
 	readyElsewhere
 	stoppingHere
 	stoppingElsewhere
-	bootstrapped // beside what was kept
+	bootstrapped // beside a kept set
 )
 
-// errNoSlices is what an empty list means.
+// errNoSlices is the error for an empty list.
 var errNoSlices = errors.New("it has no EndpointSlices; is there such a Service?")
 
 // endpointsOf makes a set of slices, in an order of our own.
@@ -148,8 +148,8 @@ const (
 	typeIPv6 = "IPv6"
 )
 
-// podsOfIPv4 returns the pods that can be reached by IPv4. Those of a dual-stack
-// Service are in its slices for IPv6 as well, and are one endpoint all the same.
+// podsOfIPv4 returns the pods that can be reached by IPv4. Pods of a dual-stack Service are in its
+// slices for IPv6 as well, but are one endpoint.
 func podsOfIPv4(all map[string]slice) map[string]bool {
 	pods := map[string]bool{}
 	for _, sl := range all {
@@ -171,8 +171,8 @@ func ordered(set []upstream.Endpoint) []upstream.Endpoint {
 	return slices.CompactFunc(set, func(a, b upstream.Endpoint) bool { return a.Address == b.Address })
 }
 
-// locality returns what says that an endpoint is for the zone to prefer; nil without one.
-// As kube-proxy does, hints count only where every ready endpoint has one.
+// locality returns a function that reports whether an endpoint is for the preferred zone; nil
+// without one. As kube-proxy does, hints count only where every ready endpoint has one.
 func (s *Source) locality(all map[string]slice) func(*endpoint) bool {
 	zone := s.cfg.PreferZone
 	if zone == "" {

@@ -20,8 +20,8 @@ const (
 	watchLife = 5 * time.Minute
 	// watchGrace is how much longer a watch may last until it counts as hung.
 	watchGrace = 30 * time.Second
-	// shortWatch is what a watch lasts at least that its server ended in good order. A
-	// server that ends them at once would be asked without end.
+	// shortWatch is the least duration of a watch that its server ends in good order. Otherwise a
+	// server that ends watches at once would be asked without end.
 	shortWatch = time.Second
 	// The pause after a failure doubles from the least to the most, half of it at random.
 	leastPause = 200 * time.Millisecond
@@ -32,7 +32,7 @@ var (
 	// errShort is why there is a pause after a watch that ended well.
 	errShort = errors.New("the API server ends the watch at once")
 	// errForgotten says that a list is needed, which is no failure yet.
-	errForgotten = errors.New("the watch cannot go on")
+	errForgotten = errors.New("the watch cannot be continued")
 )
 
 // watcher is one run of Watch. It belongs to one goroutine.
@@ -42,13 +42,13 @@ type watcher struct {
 
 	client  *client          // nil = none could be made yet
 	all     map[string]slice // by name
-	listed  bool             // all is what the API has, at version
+	listed  bool             // all is the API's state at version
 	version string           // of the last thing heard; "0" before
 	heard   bool             // the round's watch has heard something, or has lasted and ended well
 	lasted  bool             // the round's watch ended well, and not at once
 	failing bool             // the last report was an error
 	told    []upstream.Endpoint
-	unkept  bool // told is not in the cache
+	unkept  bool // the reported set is not in the cache
 }
 
 // Watch implements upstream.Source. It may run once at a time. A failure that the
@@ -90,7 +90,7 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 	}
 }
 
-// pause is how long to wait after so many failures in a row, the last of which was err.
+// pause is how long to wait after a number of failures in a row, the last of which was err.
 func pause(failures int, err error) time.Duration {
 	d := min(leastPause<<min(failures-1, 10), mostPause)
 	d = d/2 + rand.N(d/2)
@@ -101,7 +101,7 @@ func pause(failures int, err error) time.Duration {
 	return d
 }
 
-// begin reports what was known when the last run ended.
+// begin reports the set known when the last run ended.
 func (w *watcher) begin() {
 	set, err := w.kept()
 	if err != nil {
@@ -109,7 +109,7 @@ func (w *watcher) begin() {
 	}
 	priority := 0
 	if len(set) > 0 {
-		priority = bootstrapped // what was kept may have been replaced since, all of it
+		priority = bootstrapped // all kept endpoints may have been replaced since
 	}
 	for _, address := range w.cfg.Bootstrap {
 		set = append(set, upstream.Endpoint{Address: address, Priority: priority, Metadata: map[string]string{"from": "bootstrap"}})
@@ -134,12 +134,12 @@ func (w *watcher) round(ctx context.Context) error {
 	err = w.follow(ctx)
 	switch {
 	case gone(err):
-		w.listed, w.version = false, "" // not from what the API server has at hand: that may be as old
+		w.listed, w.version = false, "" // not from the API server's cache, which may be as old
 		return fmt.Errorf("%w: %w", errForgotten, err)
 	case err != io.EOF: //nolint:errorlint // follow returns nothing that wraps it
 	case w.lasted:
 		return nil
-	default: // also one that told something: it would be asked without end
+	default: // also after a change: otherwise it would be asked without end
 		return errShort
 	}
 	return err
@@ -220,8 +220,8 @@ func same(a, b upstream.Endpoint) bool {
 	return a.Address == b.Address && a.Priority == b.Priority && a.Zone == b.Zone && maps.Equal(a.Metadata, b.Metadata)
 }
 
-// tell reports a set or an error. A set of the API's is kept; where that fails it is
-// reported with the set.
+// tell reports a set or an error. A set of the API is kept; a failure to keep it is reported with
+// the set.
 func (w *watcher) tell(set []upstream.Endpoint, err error) {
 	if err == nil && w.listed && (w.unkept || !slices.EqualFunc(set, w.told, same)) {
 		err = w.keep(set)
