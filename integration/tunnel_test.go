@@ -459,7 +459,7 @@ upstreams:
 `, peers, dir, ca, name, as, raw, echoAddr)), raw
 	}
 	_, raw := near("ca", "branch", ", as: branch.example") // a name of the certificate, but not one of peers
-	far.awaitLog("no session with a peer", "branch.example", "not one of those")
+	far.awaitLog("no session with a peer", "branch.example", "not among the peers")
 	if err := exchange(raw, "x"); err == nil {
 		t.Error("a peer that is not listed")
 	}

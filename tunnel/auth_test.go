@@ -43,7 +43,7 @@ func TestCertificates(t *testing.T) {
 		"no name":                   {mutual(t, ca, ca, "", "branch"), "branch", ""},
 		"a listed peer":             {mutual(t, ca, ca, "", "branch", "depot", "branch"), "branch", ""},
 		"another name":              {mutual(t, ca, ca, "main", "branch"), "", "certificate says"},
-		"a peer that is not listed": {mutual(t, ca, ca, "", "branch", "depot"), "", "not one of those"},
+		"a peer that is not listed": {mutual(t, ca, ca, "", "branch", "depot"), "", "not among the peers"},
 		"another CA":                {mutual(t, ca, other, "branch", "branch"), "", "certificate"},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -136,7 +136,7 @@ func (c *ServerConfig) identify(p mux.Peer, used proof) (string, error) {
 }
 
 func (c *ServerConfig) unlisted(name string) error {
-	return fmt.Errorf("peer %q may not connect", clip(name))
+	return fmt.Errorf("peer %q is not among the peers that may connect", clip(name))
 }
 
 // errRevoked ends the sessions of a peer that could not connect any more.
