@@ -67,6 +67,9 @@ type Config struct {
 	Bootstrap []string
 	// MDNS looks for other nodes on the local network, and lets itself be found there.
 	MDNS bool
+	// DHT joins the Kademlia DHT of the network, by way of the nodes that are connected. The node then connects to some others by itself, and
+	// finds nodes by their IDs of which it knows no address. No public DHT is joined. MaxConns must be at least 128.
+	DHT bool
 	// Relays are nodes through which this one is reached where it cannot be connected to, multiaddresses that end in /p2p/ID. They have to allow it:
 	// RelayFor.
 	Relays []string
@@ -163,6 +166,9 @@ func (c Config) Verify() error {
 	}
 	if n := c.MaxConns; n != 0 && (n < minConns || n > maxConnLimit) {
 		bad("MaxConns is %d, want 0 (default) or %d to %d", n, minConns, maxConnLimit)
+	}
+	if n := cmp.Or(c.MaxConns, DefaultMaxConns); c.DHT && n < MinDHTConns {
+		bad("MaxConns is %d, want at least %d with DHT", n, MinDHTConns)
 	}
 	if n := c.MaxMemory; n != 0 && n < minMemory {
 		bad("MaxMemory is %d, want 0 (default) or at least %d", n, minMemory)

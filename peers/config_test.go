@@ -24,6 +24,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		"want an address such as":           {Key: key, Bootstrap: []string{"127.0.0.1:4001"}},
 		"NetworkKey has 3 bytes, want 32":   {Key: key, NetworkKey: []byte("key")},
 		"MaxConns is 7":                     {Key: key, MaxConns: 7},
+		"want at least 128 with DHT":        {Key: key, MaxConns: 100, DHT: true},
 		"MaxMemory is 1":                    {Key: key, MaxMemory: 1},
 		"KeepAlive is 1ms":                  {Key: key, KeepAlive: time.Millisecond},
 		"MaxStreams is 9000":                {Key: key, MaxStreams: 9000},

@@ -99,6 +99,9 @@ func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
 
 func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Conn, error) {
 	for {
+		if err := n.seek(ctx, id); err != nil {
+			return nil, err
+		}
 		l, done, err := n.links.to(id)
 		if err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 const (
 	TopicServices = topicServices
 	ProtocolTable = protocolTable
+	ProtocolDHT   = dhtPrefix + "/kad/1.0.0"
 	MaxEntries    = maxEntries
 	MaxRecord     = maxRecord
 	MaxPast       = maxPast

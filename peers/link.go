@@ -142,14 +142,29 @@ func (l *links) makeRoom(met bool) (out *link, err error) {
 // openStream opens a libp2p stream for a tunnel.
 func (n *Node) openStream(ctx context.Context, id peer.ID) (net.Conn, error) {
 	n.locate(id)
-	ctx, cancel := context.WithTimeout(network.WithAllowLimitedConn(ctx, "tunnel"), n.cfg.DialTimeout)
-	defer cancel()
-	s, err := n.host.NewStream(ctx, id, protocolTunnel)
+	s, err := n.newStream(ctx, id)
+	if err != nil && n.elsewhere(ctx, id) {
+		s, err = n.newStream(ctx, id)
+	}
 	if err != nil {
 		return nil, explain(id, err)
 	}
 	n.links.note(id, s)
 	return streamConn{s}, nil
+}
+
+// newStream opens one by the addresses that are known.
+func (n *Node) newStream(ctx context.Context, id peer.ID) (network.Stream, error) {
+	ctx, cancel := context.WithTimeout(network.WithAllowLimitedConn(ctx, "tunnel"), n.cfg.DialTimeout)
+	defer cancel()
+	return n.host.NewStream(ctx, id, protocolTunnel)
+}
+
+// has reports whether there is a link to a peer.
+func (l *links) has(id peer.ID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.peers[id] != nil
 }
 
 // note keeps the stream of a link.

@@ -54,6 +54,7 @@ type Node struct {
 	models    models
 	offenders *offenders
 	finder    *finder // nil: mDNS is off
+	dht       *dht    // nil: it is off
 
 	closing sync.Once
 }
@@ -109,6 +110,9 @@ func (n *Node) start() error {
 		return err
 	}
 	if err := n.startRelay(); err != nil {
+		return err
+	}
+	if err := n.startDHT(); err != nil {
 		return err
 	}
 	n.circuits.start()
@@ -212,6 +216,7 @@ func (n *Node) Close() {
 		n.known.close()
 		n.circuits.work.Wait()
 		n.stopMDNS()
+		n.dht.close()
 		if n.gossip != nil {
 			n.gossip.close()
 		}

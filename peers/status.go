@@ -21,6 +21,7 @@ type Status struct {
 	Served tunnel.Stats
 	Limits LimitStats
 	Gossip GossipStats
+	DHT    DHTStats
 	Peers  []PeerStatus // those it has to do with, in the order of their IDs
 	// Offers are the services of other nodes, in the order of their names and IDs.
 	Offers []OfferStatus
@@ -51,7 +52,7 @@ type PeerStatus struct {
 
 // Status returns the state of the node.
 func (n *Node) Status() Status {
-	s := Status{ID: n.ID(), Addrs: n.Addrs(), Conns: len(n.host.Network().Conns()), Served: n.server.Tunnel(), Limits: n.quotas.count()}
+	s := Status{ID: n.ID(), Addrs: n.Addrs(), Conns: len(n.host.Network().Conns()), Served: n.server.Tunnel(), Limits: n.quotas.count(), DHT: n.dht.status()}
 	callers := map[string]int{}
 	for _, c := range n.server.Sessions() {
 		callers[c.User]++

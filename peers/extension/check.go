@@ -45,6 +45,9 @@ func checkNode(c *config.Checker, p *Peers) {
 	if c.Written(&p.Listen) && len(p.Listen) == 0 && len(p.Bootstrap) == 0 && !p.MDNS {
 		c.Warn(c.Mark(&p.Listen), "listen: nobody can connect to this node, and it has no \"bootstrap\" to connect to")
 	}
+	if p.DHT && p.MaxConnections < peers.MinDHTConns && c.NoProblemAt(&p.MaxConnections) {
+		c.Report(c.Mark(&p.MaxConnections, &p.DHT), "max_connections: %d is too few with \"dht\"; want at least %d", p.MaxConnections, peers.MinDHTConns)
+	}
 	if _, err := peers.LoadKey(keyFile(c.Config, p)); err != nil && !errors.Is(err, fs.ErrNotExist) && p.Key != "" {
 		c.Report(c.Mark(&p.Key), "key: %s", strings.TrimPrefix(err.Error(), peers.ErrKey.Error()+" "))
 	}

@@ -59,6 +59,7 @@ type Peers struct {
 	NetworkKey     config.Secret `conf:"network_key"`                                         // of a private network: 64 hexadecimal digits, or a swarm.key file
 	Bootstrap      []Bootstrap   `conf:"bootstrap" maxlen:"1000"`                             // nodes that are kept connected
 	MDNS           bool          `conf:"mdns" default:"false"`                                // find nodes on the local network, and be found
+	DHT            bool          `conf:"dht" default:"false"`                                 // find nodes by their IDs in the network's DHT, and answer others there
 	Relays         []Bootstrap   `conf:"relays" maxlen:"16"`                                  // nodes through which this one is reached
 	RelayFor       []Caller      `conf:"relay_for" single:"true" maxlen:"1000"`               // nodes that are reached through this one: peer IDs, or "anyone"
 	HolePunching   bool          `conf:"hole_punching" default:"true"`                        // look for a direct way where a relay is used

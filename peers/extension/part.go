@@ -92,7 +92,7 @@ func (p *part) begin(plan *extend.Plan, next *Peers) error {
 		return fmt.Errorf("peers: key: %w", err)
 	}
 	cfg := peers.Config{
-		Key: key, Listen: texts(next.Listen), Announce: texts(next.Announce), Bootstrap: texts(next.Bootstrap), MDNS: next.MDNS,
+		Key: key, Listen: texts(next.Listen), Announce: texts(next.Announce), Bootstrap: texts(next.Bootstrap), MDNS: next.MDNS, DHT: next.DHT,
 		Relays: texts(next.Relays), NoHolePunching: !next.HolePunching, UPnP: next.UPnP, AutoNAT: next.AutoNAT,
 		MaxConns: next.MaxConnections, MaxMemory: int64(next.MaxMemory) << 20, MaxStreams: next.MaxStreams, KeepAlive: next.KeepAlive,
 		DialTimeout: next.DialTimeout, Services: p.offer(plan.New), Logger: p.gateway.Logger(),

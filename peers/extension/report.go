@@ -26,7 +26,17 @@ type NodeStatus struct {
 	// Throttled is how long connections of peers that were too fast ("per_peer") have waited, added up.
 	Throttled float64 `json:"throttled_seconds"`
 
+	DHT     DHTStatus    `json:"dht"`
 	Records RecordStatus `json:"records"` // in which other nodes tell of their services
+}
+
+// DHTStatus is a node's part in the DHT of its network.
+type DHTStatus struct {
+	On      bool   `json:"on"`
+	Server  bool   `json:"server"`  // it answers others; otherwise it only asks
+	Nodes   int    `json:"nodes"`   // in the routing table
+	Lookups uint64 `json:"lookups"` // of nodes without a known address
+	Found   uint64 `json:"found"`   // of these
 }
 
 // RecordStatus counts records of other nodes.
@@ -77,7 +87,7 @@ func show(n *peers.Node) []admin.Addition {
 	node := NodeStatus{
 		ID: s.ID, Addresses: append([]string{}, s.Addrs...), Conns: s.Conns, Callers: append([]string{}, s.Served.Connected...), Streams: s.Served.Streams,
 		Accepted: s.Served.Accepted, Refused: s.Served.Refused, Limited: s.Limits.Refused, Throttled: s.Limits.Waited.Seconds(), Failed: s.Served.Failed, BytesIn: s.Served.BytesIn, BytesOut: s.Served.BytesOut,
-		Records: RecordStatus(s.Gossip),
+		DHT: DHTStatus(s.DHT), Records: RecordStatus(s.Gossip),
 	}
 	var rows []PeerStatus
 	for _, p := range s.Peers {
@@ -121,6 +131,7 @@ var nodeReport = admin.Report[NodeStatus]{
 		admin.Count("failed", func(s NodeStatus) float64 { return float64(s.Failed) }),
 		admin.Bytes("in", func(s NodeStatus) float64 { return float64(s.BytesIn) }),
 		admin.Bytes("out", func(s NodeStatus) float64 { return float64(s.BytesOut) }),
+		admin.Count("dht nodes", func(s NodeStatus) float64 { return float64(s.DHT.Nodes) }),
 		admin.Text("addresses", func(s NodeStatus) string { return strings.Join(s.Addresses, " ") }),
 	},
 	Values: func(NodeStatus) []string { return nil },
@@ -135,6 +146,9 @@ var nodeReport = admin.Report[NodeStatus]{
 		admin.Counter("node_failed_total", "Connections to services here whose server could not be reached.", func(s NodeStatus) float64 { return float64(s.Failed) }),
 		admin.Counter("node_received_bytes_total", "Bytes to services here.", func(s NodeStatus) float64 { return float64(s.BytesIn) }),
 		admin.Counter("node_sent_bytes_total", "Bytes from services here.", func(s NodeStatus) float64 { return float64(s.BytesOut) }),
+		admin.Gauge("node_dht_nodes", "Nodes in the routing table of the DHT.", func(s NodeStatus) float64 { return float64(s.DHT.Nodes) }),
+		admin.Counter("node_dht_lookups_total", "Nodes that were looked for in the DHT.", func(s NodeStatus) float64 { return float64(s.DHT.Lookups) }),
+		admin.Counter("node_dht_found_total", "Nodes that were found in the DHT.", func(s NodeStatus) float64 { return float64(s.DHT.Found) }),
 		admin.Counter("node_records_taken_total", "Records of other nodes' services that said something new.", func(s NodeStatus) float64 { return float64(s.Records.Taken) }),
 		admin.Counter("node_records_refused_total", "Records of other nodes that were forged, broken, out of date, too many, or without room.", func(s NodeStatus) float64 {
 			return float64(s.Records.Forged + s.Records.Stale + s.Records.Flooded + s.Records.Full)

@@ -1,0 +1,251 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	golog "github.com/ipfs/go-log/v2"
+	kaddht "github.com/libp2p/go-libp2p-kad-dht"
+	dhtpb "github.com/libp2p/go-libp2p-kad-dht/pb"
+	kbucket "github.com/libp2p/go-libp2p-kbucket"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+)
+
+// dhtPrefix begins the protocol of the DHT, /headpond/kad/1.0.0. The public DHT is /ipfs/kad/1.0.0; no node here speaks that.
+const dhtPrefix protocol.ID = "/headpond"
+
+// Limits of the DHT.
+const (
+	// MinDHTConns is the least Config.MaxConns of a node with the DHT: up to 40 connections, those of the two largest buckets of its routing
+	// table, are protected, and a lookup needs some more.
+	MinDHTConns = 128
+	// maxLookups bounds the nodes that are being looked for at a time. Each lookup asks three nodes at once.
+	maxLookups = 8
+	// lookupRate is how many lookups a second may begin after lookupBurst at once: callers of a listener choose peer IDs, and each costs
+	// messages to some 20 nodes.
+	lookupRate, lookupBurst = 5, 50
+	// missPause is for how long a node that was not found is not looked for again, and foundPause for how long one that was.
+	missPause  = 5 * time.Second
+	foundPause = time.Second
+	// maxLookedUp bounds the results that are remembered.
+	maxLookedUp = 1000
+	// askRate is how many messages a second another node may send after askBurst at once. A node that joins sends some hundred.
+	askRate, askBurst = 50, 1000
+)
+
+// errAsksTooMuch: a node sends more messages of the DHT than it may.
+var errAsksTooMuch = errors.New("too many questions to the DHT")
+
+// DHTStats is a node's part in the DHT. The zero value is that of a node without it.
+type DHTStats struct {
+	On      bool
+	Server  bool   // it answers others, and is told of by them; otherwise it only asks
+	Nodes   int    // in the routing table
+	Lookups uint64 // of nodes without a known address, since the start
+	Found   uint64 // of these
+}
+
+// dht finds the addresses of nodes by their IDs. It is a member of a Kademlia DHT that keeps no values and no providers.
+type dht struct {
+	node   *Node
+	table  *kaddht.IpfsDHT
+	server bool
+
+	mu     sync.Mutex // held for a few instructions
+	closed bool
+	past   map[peer.ID]*lookup // under way, or over for a moment
+	active int                 // of these: under way
+	begun  buckets             // lookups of this node
+	asked  buckets             // messages of others
+	counts DHTStats
+	work   sync.WaitGroup
+}
+
+// lookup is the search for one node.
+type lookup struct {
+	done  chan struct{} // closed when err and until are set
+	err   error         // nil: addresses of it are known
+	until time.Time
+}
+
+// quietDHT keeps the library's lines off stderr, where they would stand in a format of their own among those of Config.Logger. What matters is
+// told by the results of lookups.
+var quietDHT = sync.OnceFunc(func() {
+	for _, name := range []string{"dht", "dht.pb", "dht/RtRefreshManager", "dht/netsize", "providers", "table"} {
+		_ = golog.SetLogLevel(name, "dpanic")
+	}
+})
+
+// startDHT joins the DHT of the network, if the configuration asks for it.
+func (n *Node) startDHT() error {
+	if !n.cfg.DHT {
+		return nil
+	}
+	quietDHT()
+	d := &dht{
+		node: n, server: len(n.cfg.Listen) > 0 && len(n.cfg.Relays) == 0, past: map[peer.ID]*lookup{},
+		begun: newBuckets(lookupRate, lookupBurst), asked: newBuckets(askRate, askBurst),
+	}
+	mode := kaddht.ModeClient // others could not connect to it
+	if d.server {
+		mode = kaddht.ModeServer
+	}
+	table, err := kaddht.New(context.Background(), n.host, kaddht.ProtocolPrefix(dhtPrefix), kaddht.Mode(mode), kaddht.DisableValues(),
+		kaddht.DisableProviders(), kaddht.OnRequestHook(d.admit))
+	if err != nil {
+		return fmt.Errorf("peers: DHT: %w", err)
+	}
+	d.table = table
+	n.dht = d
+	return nil
+}
+
+// admit is called for each message of another node. A node that sends too many is disconnected in the end.
+func (d *dht) admit(_ context.Context, s network.Stream, _ *dhtpb.Message) {
+	id, now := s.Conn().RemotePeer(), time.Now()
+	d.mu.Lock()
+	if len(d.asked.all) >= maxPast {
+		d.asked.tidy(now)
+	}
+	ok := d.asked.take(id, now)
+	d.mu.Unlock()
+	if !ok {
+		_ = s.Reset()
+		d.node.offenders.note(id, errAsksTooMuch)
+	}
+}
+
+// find looks for a node, and returns nil when addresses of it are known, or it is connected. Calls for one node share a lookup.
+func (d *dht) find(ctx context.Context, id peer.ID) error {
+	l, err := d.begin(id)
+	if err != nil {
+		return fmt.Errorf("%w: peer %s: no address of it is known: %w", ErrNotConnected, id, err)
+	}
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: peer %s: looking for it in the DHT: %w", ErrNotConnected, id, context.Cause(ctx))
+	}
+}
+
+// begin begins a lookup, unless there is one, or was a moment ago.
+func (d *dht) begin(id peer.ID) (*lookup, error) {
+	now := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l := d.past[id]; l != nil && !l.over(now) {
+		return l, nil
+	}
+	if len(d.past) >= maxLookedUp {
+		d.tidy(now)
+	}
+	switch {
+	case d.closed:
+		return nil, ErrClosed
+	case d.active >= maxLookups || !d.begun.take(d.node.id, now):
+		return nil, fmt.Errorf("%w are being looked for in the DHT", ErrBusy)
+	}
+	l := &lookup{done: make(chan struct{})}
+	d.past[id] = l
+	d.active++
+	d.counts.Lookups++
+	d.work.Go(func() { d.run(id, l) })
+	return l, nil
+}
+
+// over reports whether the result of a lookup does not hold any more.
+func (l *lookup) over(now time.Time) bool {
+	select {
+	case <-l.done:
+		return now.After(l.until)
+	default:
+		return false
+	}
+}
+
+// tidy forgets lookups that are over. mu is held.
+func (d *dht) tidy(now time.Time) {
+	for id, l := range d.past {
+		if l.over(now) {
+			delete(d.past, id)
+		}
+	}
+}
+
+// run looks for a node.
+func (d *dht) run(id peer.ID, l *lookup) {
+	ctx, cancel := context.WithTimeout(d.node.life, d.node.cfg.DialTimeout)
+	defer cancel()
+	info, err := d.table.FindPeer(ctx, id)
+	pause := missPause
+	switch {
+	case errors.Is(err, kbucket.ErrLookupFailure):
+		err, pause = errors.New("the DHT has no other node yet"), 0
+	case err == nil && len(info.Addrs) == 0 && d.node.host.Network().Connectedness(id) == network.NotConnected:
+		err = errors.New("the DHT knows none either")
+	case err != nil:
+		err = fmt.Errorf("the DHT knows none either: %w", err)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: peer %s: no address of it is known: %w", ErrNotConnected, id, err)
+	} else {
+		pause = foundPause
+		d.node.log.Debug("peers: a node was found in the DHT", "peer", id.String(), "addresses", info.Addrs)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l.err, l.until = err, time.Now().Add(pause)
+	close(l.done)
+	d.active--
+	if err == nil {
+		d.counts.Found++
+	}
+}
+
+// status is the node's part in the DHT.
+func (d *dht) status() DHTStats {
+	if d == nil {
+		return DHTStats{}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.counts
+	s.On, s.Server, s.Nodes = true, d.server, d.table.RoutingTable().Size()
+	return s
+}
+
+// close leaves the DHT, when the node's life has ended.
+func (d *dht) close() {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.work.Wait()
+	_ = d.table.Close()
+}
+
+// seek looks in the DHT for a node that is to be called and of which no address is known.
+func (n *Node) seek(ctx context.Context, id peer.ID) error {
+	if n.dht == nil || n.links.has(id) || n.host.Network().Connectedness(id) != network.NotConnected {
+		return nil
+	}
+	n.locate(id)
+	if len(n.host.Peerstore().Addrs(id)) > 0 {
+		return nil
+	}
+	return n.dht.find(ctx, id)
+}
+
+// elsewhere looks in the DHT for a node that cannot be connected to at the addresses known, and reports whether to try again. When ctx has ended
+// the lookup goes on, for the next attempt.
+func (n *Node) elsewhere(ctx context.Context, id peer.ID) bool {
+	return n.dht != nil && n.host.Network().Connectedness(id) == network.NotConnected && n.dht.find(ctx, id) == nil && ctx.Err() == nil
+}
