@@ -64,6 +64,17 @@ func ask(t *testing.T, n *node, method, path, body string, headers ...string) (s
 	return resp.StatusCode, resp.Header.Get("X-Computing-Node"), string(all)
 }
 
+// answers waits until others answer a node: connecting takes longer than a listener waits, on a machine with much to do.
+func answers(t *testing.T, near *node, others ...*node) {
+	t.Helper()
+	for _, n := range others {
+		conntest.Eventually(t, n.id+" answers", func() bool {
+			status, _, _ := ask(t, near, "GET", "/v1/p2p/"+n.id+"/llm/v1/models", "")
+			return status == http.StatusOK
+		})
+	}
+}
+
 // TestPaths: requests reach services by the paths of OpenTela, by what they are about, and get true statuses.
 func TestPaths(t *testing.T) {
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
@@ -75,6 +86,7 @@ func TestPaths(t *testing.T) {
 	c := llm(t, hub, nearID, "c", `all`, "")
 	near := run(t, nearKey, hub.addrs(t), apiListener+"services:\n  own: {upstream: own, allow: ["+a.id+"]}\nupstreams:\n  own: {endpoints: [\""+openAI(t, "own")+"\"]}\n")
 	conntest.Eventually(t, "all are found", func() bool { return len(near.offers("llm")) == 3 })
+	answers(t, near, a, b, c)
 	const chat = "/v1/service/llm/v1/chat/completions"
 	for _, x := range []struct {
 		what, method, path, body, fallback string
