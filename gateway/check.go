@@ -50,7 +50,7 @@ func Check(cfg *config.Config) config.Problems {
 		if slices.ContainsFunc(l.Upstreams(), func(name string) bool { return backends[name] == nil }) {
 			continue // and that is reported
 		}
-		if _, err := g.newSpec(l, backends, &certificate{}); err != nil {
+		if _, err := g.newSpec(l, backends, &certificates{}); err != nil {
 			report(err, &l.Name)
 		}
 	}

@@ -184,7 +184,7 @@ func (g *Gateway) planServices(p *plan) error {
 }
 
 func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view map[string]*backend) error {
-	hold := &certificate{}
+	hold := &certificates{}
 	replace := old != nil && (needsNewProxy(&old.cfg, l) || old.fibers != onFibers(l, p.New) || g.hasFailed(old))
 	if old != nil && old.cert != nil && !replace {
 		hold = old.cert
@@ -219,7 +219,7 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 }
 
 // updateService applies s in place.
-func (g *Gateway) updateService(svc *service, s *spec, hold *certificate) error {
+func (g *Gateway) updateService(svc *service, s *spec, hold *certificates) error {
 	if s.cert != nil {
 		hold.current.Store(s.cert)
 	}
@@ -236,7 +236,7 @@ func (g *Gateway) updateService(svc *service, s *spec, hold *certificate) error 
 }
 
 // addService opens and builds a listener that did not exist.
-func (g *Gateway) addService(p *plan, s *spec, hold *certificate) error {
+func (g *Gateway) addService(p *plan, s *spec, hold *certificates) error {
 	svc, err := g.newService(p, s, nil, hold)
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func (g *Gateway) addService(p *plan, s *spec, hold *certificate) error {
 }
 
 // newService opens the socket of a listener (see open) and builds its proxy; old is its previous service, if any.
-func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificate) (*service, error) {
+func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificates) (*service, error) {
 	sock, err := g.openListener(p, s, old)
 	if err != nil {
 		return nil, err
@@ -266,7 +266,7 @@ func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificate) 
 }
 
 // replaceService builds a new proxy for a listener; the sessions of the old one finish there.
-func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certificate) error {
+func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certificates) error {
 	svc, err := g.newService(p, s, old, hold)
 	if err != nil {
 		return err
@@ -280,7 +280,7 @@ func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certifica
 }
 
 // moveService opens the new address for the same proxy; the old address is closed once the new one is served.
-func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificate) error {
+func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificates) error {
 	sock, err := g.openListener(p, s, svc)
 	if err != nil {
 		return err

@@ -18,9 +18,9 @@ type service struct {
 	files  extend.Fingerprint
 	proxy  extend.Proxy
 	socket *socket
-	fibers bool         // its sessions run on the engine
-	cert   *certificate // the one handshakes read; nil without TLS
-	failed error        // why it failed
+	fibers bool          // its sessions run on the engine
+	cert   *certificates // those handshakes read; nil without TLS
+	failed error         // why it failed
 	recent *traffic.Window
 }
 
@@ -28,14 +28,14 @@ type service struct {
 type spec struct {
 	cfg   config.Listener
 	files extend.Fingerprint
-	cert  *tls.Certificate // to be shown from now on; nil without TLS
-	perm  permission       // of a unix socket
+	cert  *[]tls.Certificate // to be shown from now on; nil without TLS
+	perm  permission         // of a unix socket
 
 	server extend.Server
 }
 
-// newSpec translates l. hold has the certificate for handshakes.
-func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold *certificate) (*spec, error) {
+// newSpec translates l. hold has the certificates for handshakes.
+func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold *certificates) (*spec, error) {
 	wrap := func(err error) error { return fmt.Errorf("listener %q: %w", l.Name, err) }
 	kind := extend.ProtocolOf(l.Protocol)
 	if kind == nil {
@@ -51,7 +51,7 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 	}
 	var serverTLS *tls.Config
 	if l.TLS != nil {
-		if s.cert, err = loadCertificate(l.TLS); err != nil {
+		if s.cert, err = loadCertificates(l.TLS); err != nil {
 			return nil, wrap(err)
 		}
 		serverTLS = hold.serverConfig()
@@ -106,7 +106,7 @@ func usedBy(l *config.Listener, backends map[string]*backend) map[string]extend.
 // listenerFiles lists the files that a listener reads.
 func listenerFiles(l *config.Listener, kind *extend.Protocol) (files []config.Path) {
 	if l.TLS != nil {
-		files = append(files, l.TLS.Cert, l.TLS.Key, l.TLS.ClientCA)
+		files = append(files, l.TLS.Files()...)
 	}
 	if kind.Files != nil {
 		files = append(files, kind.Files(l)...)

@@ -9,32 +9,53 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// certificate is a listener's current certificate. Handshakes read it, a reload replaces it.
-type certificate struct {
-	current atomic.Pointer[tls.Certificate]
+// certificates are a listener's current ones, at least one. Handshakes read them, a reload replaces them all.
+type certificates struct {
+	current atomic.Pointer[[]tls.Certificate]
 }
 
-// expires returns when the certificate does, zero where it is not known.
-func (c *certificate) expires() time.Time {
-	if pair := c.current.Load(); pair != nil && pair.Leaf != nil {
-		return pair.Leaf.NotAfter
+// expires returns when the first of the certificates does, zero where it is not known.
+func (c *certificates) expires() (first time.Time) {
+	pairs := c.current.Load()
+	if pairs == nil {
+		return first
 	}
-	return time.Time{}
+	for i := range *pairs {
+		if leaf := (*pairs)[i].Leaf; leaf != nil && (first.IsZero() || leaf.NotAfter.Before(first)) {
+			first = leaf.NotAfter
+		}
+	}
+	return first
 }
 
-// loadCertificate reads the files of t.
-func loadCertificate(t *config.ServerTLS) (*tls.Certificate, error) {
-	cert, err := config.KeyPair(t.Cert, t.Key)
-	if err != nil {
-		return nil, fmt.Errorf("tls: %w", err)
+// choose is for tls.Config.GetCertificate.
+func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	pairs := *c.current.Load()
+	if len(pairs) == 1 {
+		return &pairs[0], nil
 	}
-	return &cert, nil
+	for i := range pairs {
+		if hello.SupportsCertificate(&pairs[i]) == nil {
+			return &pairs[i], nil
+		}
+	}
+	return &pairs[0], nil
 }
 
-// serverConfig returns the TLS settings of a listener that shows the current certificate.
-func (c *certificate) serverConfig() *tls.Config {
-	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current.Load(), nil },
+// loadCertificates reads the files of t.
+func loadCertificates(t *config.ServerTLS) (*[]tls.Certificate, error) {
+	files := append([]config.Certificate{{Cert: t.Cert, Key: t.Key}}, t.Certificates...)
+	pairs := make([]tls.Certificate, len(files))
+	for i, f := range files {
+		var err error
+		if pairs[i], err = config.KeyPair(f.Cert, f.Key); err != nil {
+			return nil, fmt.Errorf("tls: %w", err)
+		}
 	}
+	return &pairs, nil
+}
+
+// serverConfig returns the TLS settings of a listener that shows the current certificates.
+func (c *certificates) serverConfig() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.choose}
 }

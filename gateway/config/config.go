@@ -100,12 +100,30 @@ type Socket struct {
 	Owner string `conf:"owner" type:"owner"` // user or user:group, names or numbers; empty: the gateway's
 }
 
-// ServerTLS is the certificate a listener shows to its clients.
+// ServerTLS is the certificates a listener shows to its clients.
 type ServerTLS struct {
 	Cert Path `conf:"cert" required:"true"` // PEM, leaf first
 	Key  Path `conf:"key" required:"true"`  // PEM
+	// Certificates are further ones. A client is shown the first, Cert before all, that is for the server name it asks for and of a kind
+	// it can verify; if there is none, Cert.
+	Certificates []Certificate `conf:"certificates" maxlen:"1000"`
 	// ClientCA makes a listener of a protocol that has use for them ask for certificates of one of these authorities; PEM.
 	ClientCA Path `conf:"client_ca"`
+}
+
+// Certificate is one certificate with its key.
+type Certificate struct {
+	Cert Path `conf:"cert" required:"true"` // PEM, leaf first
+	Key  Path `conf:"key" required:"true"`  // PEM
+}
+
+// Files lists the files of t: certificates, keys, authorities.
+func (t *ServerTLS) Files() []Path {
+	files := []Path{t.Cert, t.Key, t.ClientCA}
+	for _, c := range t.Certificates {
+		files = append(files, c.Cert, c.Key)
+	}
+	return files
 }
 
 // Upstream is a named set of endpoints, each with its own pool.

@@ -37,6 +37,9 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	}
 	if l.TLS != nil {
 		d.checkPair(&l.TLS.Cert, &l.TLS.Key)
+		for i := range l.TLS.Certificates {
+			d.checkPair(&l.TLS.Certificates[i].Cert, &l.TLS.Certificates[i].Key)
+		}
 	}
 	if p.Check != nil {
 		p.Check(&Checker{cfg, d}, l)
