@@ -46,7 +46,7 @@ build: ## Build bin/headpond, static: the released program, which has peers
 dist: ## Build a release: archives with headpond and headpond-bench, and their checksums, in dist
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' sh scripts/dist.sh $(RELEASES)
 
-test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, promtool, Chromium, a C compiler, curl, nc, clients
+test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, promtool, Chromium, a C compiler, curl, openssl, nc, clients
 	@sh scripts/test-deps.sh
 
 test: test-deps ## Vet and test everything with -race, against real servers

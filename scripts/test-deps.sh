@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make test` needs and this machine has not: a PostgreSQL server with psql
-# and pgbench, nginx, MariaDB, Exim, promtool of Prometheus, a C compiler (for -race), curl and nc; Python, Node.js, a JDK and Maven, and with them the
+# and pgbench, nginx, MariaDB, Exim, promtool of Prometheus, a C compiler (for -race), curl, openssl and nc; Python, Node.js, a JDK and Maven, and with them the
 # clients that integration/clients pins; Chromium too where it is packaged.
 # Does nothing when all is there. Starts no service: the tests run servers of their own.
 set -eu
@@ -34,6 +34,7 @@ has_server || missing="$missing postgresql"
 has psql && has pgbench || missing="$missing client"
 has cc || has gcc || missing="$missing cc"
 has curl || missing="$missing curl"
+has openssl || missing="$missing openssl"
 has nc || missing="$missing nc"
 has nginx || [ -x /usr/sbin/nginx ] || missing="$missing nginx"
 has promtool || missing="$missing prometheus"
@@ -102,6 +103,7 @@ install_apt() {
 	pkgs=
 	if lacks cc; then pkgs="$pkgs gcc libc6-dev"; fi
 	if lacks curl; then pkgs="$pkgs curl"; fi
+	if lacks openssl; then pkgs="$pkgs openssl"; fi
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
 	if lacks python; then pkgs="$pkgs python3 python3-venv"; fi
 	if lacks node; then has node || pkgs="$pkgs nodejs"; has npm || pkgs="$pkgs npm"; fi
@@ -129,6 +131,7 @@ install_dnf() {
 	if lacks postgresql || lacks client; then pkgs="$pkgs postgresql postgresql-server postgresql-contrib"; fi
 	if lacks cc; then pkgs="$pkgs gcc"; fi
 	if lacks curl; then pkgs="$pkgs curl"; fi
+	if lacks openssl; then pkgs="$pkgs openssl"; fi
 	if lacks nc; then pkgs="$pkgs nmap-ncat"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	if lacks mariadb; then pkgs="$pkgs mariadb-server mariadb"; fi
@@ -147,6 +150,7 @@ install_apk() {
 	if lacks postgresql || lacks client; then pkgs="$pkgs postgresql postgresql-client postgresql-contrib"; fi
 	if lacks cc; then pkgs="$pkgs gcc musl-dev"; fi
 	if lacks curl; then pkgs="$pkgs curl"; fi
+	if lacks openssl; then pkgs="$pkgs openssl"; fi
 	if lacks nc; then pkgs="$pkgs netcat-openbsd"; fi
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	if lacks mariadb; then pkgs="$pkgs mariadb mariadb-client"; fi
@@ -163,6 +167,7 @@ install_apk() {
 install_brew() {
 	if lacks postgresql || lacks client; then brew install -q postgresql@17 && brew link -q --force postgresql@17; fi
 	if lacks cc; then xcode-select --install; fi
+	if lacks openssl; then brew install -q openssl; fi
 	if lacks nginx; then brew install -q nginx; fi
 	if lacks mariadb; then brew install -q mariadb; fi
 	if lacks exim; then brew install -q exim; fi

@@ -6,7 +6,9 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/tcpproxy"
@@ -16,16 +18,26 @@ import (
 // startBench runs a proxy before one backend, both ended with the benchmark.
 func startBench(b *testing.B, minIdle int, handle func(*net.TCPConn)) (direct, proxied string) {
 	b.Helper()
+	return startBenchRoutes(b, minIdle, handle, "")
+}
+
+// startBenchRoutes is startBench with a route for a name, unless it is "".
+func startBenchRoutes(b *testing.B, minIdle int, handle func(*net.TCPConn), name string) (direct, proxied string) {
+	b.Helper()
 	direct = conntest.Serve(b, handle)
-	up, err := tcpproxy.NewUpstream("bench", tcpproxy.UpstreamOptions{Settings: upstream.Settings{Endpoints: upstream.Endpoints(direct), Limits: pool.Limits{MinIdle: minIdle}}, Logger: quiet})
+	up, err := tcpproxy.NewUpstream("bench", tcpproxy.UpstreamOptions{Settings: upstream.Settings{Endpoints: upstream.Endpoints(direct), Limits: pool.Limits{MinIdle: minIdle}}, Logger: quiet, Dial: enginetest.Dial, Go: fiber.Go})
 	if err != nil {
 		b.Fatal(err)
 	}
-	p, err := tcpproxy.New(tcpproxy.Config{Listener: listener.Config{Logger: quiet}, Upstream: up})
+	cfg := tcpproxy.Config{Listener: listener.Config{Logger: quiet}, Upstream: up}
+	if name != "" {
+		cfg.Routes = []tcpproxy.Route{{SNI: []string{name}, Upstream: up}}
+	}
+	p, err := tcpproxy.New(cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
-	l := conntest.Listen(b)
+	l := enginetest.Listen(b)
 	go p.Serve(l)
 	b.Cleanup(func() { p.Close(); up.Close() })
 	return direct, l.Addr().String()
@@ -81,6 +93,28 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
+// BenchmarkHello is a new client that sends a ClientHello and gets a byte, with routes and without.
+func BenchmarkHello(b *testing.B) {
+	for arm, name := range map[string]string{"routes": "a.test", "none": ""} {
+		b.Run(arm, func(b *testing.B) {
+			_, addr := startBenchRoutes(b, 32, conntest.Echo, name)
+			hello, buf := helloOf(b, "a.test"), make([]byte, 1)
+			b.ReportAllocs()
+			for b.Loop() {
+				c, err := net.Dial("tcp", addr)
+				if err != nil {
+					b.Fatal(err)
+				}
+				c.Write(hello)
+				if _, err := io.ReadFull(c, buf); err != nil {
+					b.Fatal(err)
+				}
+				c.Close()
+			}
+		})
+	}
+}
+
 // BenchmarkBulk is a download; on Linux the proxy splices it.
 func BenchmarkBulk(b *testing.B) {
 	const chunk = 1 << 20
@@ -108,15 +142,20 @@ func BenchmarkBulk(b *testing.B) {
 	})
 }
 
-// BenchmarkIdleSession reports the memory of a session in which nothing moves:
-// heap and stacks, of the proxy and of the echo server's and client's ends.
+// BenchmarkIdleSession reports the memory of a session in which nothing moves, with routes and without: heap and
+// stacks, of the proxy and of the echo server's and client's ends.
 func BenchmarkIdleSession(b *testing.B) {
+	b.Run("none", func(b *testing.B) { idleSessions(b, "", []byte{1}) })
+	b.Run("routes", func(b *testing.B) { idleSessions(b, "a.test", helloOf(b, "a.test")) })
+}
+
+func idleSessions(b *testing.B, name string, first []byte) {
 	const sessions = 2000
-	_, addr := startBench(b, 0, func(c *net.TCPConn) {
-		io.ReadFull(c, make([]byte, 1))
+	_, addr := startBenchRoutes(b, 0, func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, len(first)))
 		c.Write([]byte{1})
 		c.Read(make([]byte, 1))
-	})
+	}, name)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -127,7 +166,7 @@ func BenchmarkIdleSession(b *testing.B) {
 			b.Fatal(err)
 		}
 		defer c.Close()
-		c.Write([]byte{1})
+		c.Write(first)
 		io.ReadFull(c, make([]byte, 1))
 		conns[i] = c
 	}

@@ -38,14 +38,20 @@ const (
 // ErrConfig is wrapped by every error about an invalid Config.
 var ErrConfig = errors.New("tcpproxy: invalid configuration")
 
-// Config describes a Proxy. Upstream is required; it is not closed or drained
-// by the Proxy.
+// Config describes a Proxy. Upstream is required, unless there are Routes. Upstreams
+// are not closed or drained by the Proxy.
 type Config struct {
 	Listener listener.Config
 	// Upstream gives connections that were never used, see NewUpstream. The
 	// Proxy discards each after its one use. With the balance RingHash the key
 	// is the client's IP address.
 	Upstream *upstream.Upstream[net.Conn]
+	// Routes choose an upstream by the client's TLS ClientHello. Upstream takes the
+	// clients that fit none, and those without TLS. Without TLS of the Proxy the client's bytes are passed on as they are, so that its TLS is
+	// with the server. A client without a target gets the alert unrecognized_name. One
+	// that has sent no whole ClientHello of at most 16 KiB within ConnectTimeout is
+	// reset: protocols in which the server speaks first have no place beside routes.
+	Routes []Route
 	// IdleTimeout ends a session in which no byte moved in either direction
 	// for that long, or up to an eighth longer; 0 = DefaultIdleTimeout, negative =
 	// never. Data is seen to move in steps of up to 64 KiB, so a receiver slower
@@ -82,7 +88,12 @@ type Config struct {
 // listener.ErrConfig.
 func (c Config) Verify() error {
 	errs := []error{c.Listener.Verify()}
-	if c.Upstream == nil {
+	for i := range c.Routes {
+		if err := c.Routes[i].verify(); err != nil {
+			errs = append(errs, fmt.Errorf("%w: listener %q: route %d: %w", ErrConfig, c.Listener.Name, i+1, err))
+		}
+	}
+	if c.Upstream == nil && len(c.Routes) == 0 {
 		errs = append(errs, fmt.Errorf("%w: listener %q: Upstream is missing", ErrConfig, c.Listener.Name))
 	}
 	if c.ConnectTimeout < 0 {
@@ -97,11 +108,11 @@ func (c Config) Verify() error {
 	return errors.Join(errs...)
 }
 
-func (c Config) withDefaults() *Config {
+func (c Config) withDefaults() *settings {
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, DefaultIdleTimeout)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
 	c.UpstreamTLS = tlsclient.WithSessions(c.UpstreamTLS)
-	return &c
+	return c.prepare()
 }
 
 // UpstreamOptions are the settings of NewUpstream; the zero value is usable.

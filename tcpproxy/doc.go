@@ -30,7 +30,10 @@
 // within the kernel; what comes in small pieces goes through a buffer, which on
 // an engine with loops is held only while there is something in it.
 //
-// The life of a session: session.go, lease.go, relay.go.
+// With Config.Routes the client's TLS ClientHello chooses the upstream; TLS passes
+// through untouched, or ends at the Proxy with Config.TLS.
+//
+// The life of a session: session.go, hello.go, route.go, lease.go, relay.go.
 //
 // Unstable until 1.0.
 package tcpproxy

@@ -1,6 +1,10 @@
 package tcpproxy
 
-import "time"
+import (
+	"io"
+	"net"
+	"time"
+)
 
 // Spliced returns the number of bytes moved by splice so far.
 func (p *Proxy) Spliced() uint64 { return p.spliced.Load() }
@@ -40,3 +44,47 @@ func NewStall(patience time.Duration) Stall { return Stall{&stall{patience: pati
 // Moved and Look are the stall's.
 func (s Stall) Moved(byClient bool)                 { s.s.moved(byClient) }
 func (s Stall) Look(out uint64, now time.Time) bool { return s.s.look(out, now) }
+
+// Choose returns the index of the route for what a ClientHello says, -1 if there is none.
+func Choose(routes []Route, name string, protocols []string) int {
+	for i := range routes {
+		routes[i].ConnectTimeout = time.Duration(i + 1)
+	}
+	t := Config{Routes: routes}.prepare().choose(name, protocols)
+	if t == nil {
+		return -1
+	}
+	return int(t.connect) - 1
+}
+
+// ErrNoHello is the error of ReadHello when there is something else.
+var ErrNoHello = errNoHello
+
+// HelloRead is what ReadHello has found.
+type HelloRead struct {
+	Read      []byte
+	Found     bool
+	Name      string
+	Protocols []string
+	Problem   error
+}
+
+// ReadHello reads a ClientHello in pieces of n bytes at most.
+func ReadHello(from io.Reader, n int) HelloRead {
+	r := &helloReader{Conn: pieces{from: from, n: n}}
+	hello, err := r.hello()
+	found := HelloRead{Read: r.read, Found: hello != nil, Problem: err}
+	if hello != nil {
+		found.Name, found.Protocols = hello.ServerName, hello.SupportedProtos
+	}
+	return found
+}
+
+// pieces is a connection that is only read, n bytes at a time.
+type pieces struct {
+	net.Conn
+	from io.Reader
+	n    int
+}
+
+func (p pieces) Read(b []byte) (int, error) { return p.from.Read(b[:min(len(b), p.n)]) }

@@ -22,11 +22,11 @@ const maxAttempts = 3
 // lease gets an upstream connection and makes it ready for the client's first
 // byte. The caller ends the lease. The error is errClientGone when the client
 // has left, errDrained when ctx has ended, errKilled when an operator wants it.
-func (s *session) lease(ctx context.Context) (upstream.Lease[net.Conn], *side, error) {
-	waiting, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
+func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.Conn], *side, error) {
+	waiting, cancel := context.WithTimeout(ctx, s.target.connect)
 	defer cancel()
 	s.waits(cancel)
-	s.watch = s.watchClient(cancel)
+	s.watch = s.watchClient(client, cancel)
 	l, server, err := s.attempt(waiting)
 	if err == nil {
 		return l, server, nil
@@ -59,7 +59,7 @@ func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], serv
 		l.Fail(err)
 	}
 	return l, nil, &upstream.Error{
-		Upstream: s.cfg.Upstream.Name(),
+		Upstream: s.upstreamName(),
 		Causes:   []upstream.EndpointError{{Endpoint: l.Endpoint(), Err: err}},
 	}
 }
@@ -74,7 +74,7 @@ func (s *session) acquireLive(ctx context.Context) (upstream.Lease[net.Conn], er
 		key = a.AddrPort().Addr().Unmap().String()
 	}
 	for {
-		l, err := s.cfg.Upstream.AcquireKey(ctx, key)
+		l, err := s.target.upstream.AcquireKey(ctx, key)
 		if err != nil {
 			return l, err
 		}
@@ -107,10 +107,10 @@ func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (fi
 			return nil, fmt.Errorf("PROXY header to %s: %w", l.Endpoint(), err)
 		}
 	}
-	if s.cfg.UpstreamTLS == nil {
+	if s.target.tls == nil {
 		return conn, nil
 	}
-	tc := fiber.TLSClient(conn, tlsclient.For(s.cfg.UpstreamTLS, l.Endpoint()))
+	tc := fiber.TLSClient(conn, tlsclient.For(s.target.tls, l.Endpoint()))
 	if err := tc.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("TLS handshake with %s: %w", l.Endpoint(), err)
 	}

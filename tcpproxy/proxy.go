@@ -13,7 +13,7 @@ import (
 
 // Proxy serves TCP listeners. All methods are safe for concurrent use.
 type Proxy struct {
-	cfg     atomic.Pointer[Config] // with defaults
+	cfg     atomic.Pointer[settings]
 	srv     *listener.Server
 	spliced atomic.Uint64 // bytes that never were in user space
 	cutting sync.Once     // arranges for cutOff

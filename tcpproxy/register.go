@@ -92,7 +92,7 @@ func (s *session) Describe(all []listener.Info, info listener.Info) []listener.I
 	default:
 		info.State = listener.StateStarting
 	}
-	info.Upstream = s.cfg.Upstream.Name()
+	info.Upstream = s.upstreamName()
 	return append(all, info)
 }
 

@@ -83,7 +83,10 @@ func (r *relay) watchTimes() {
 
 func (r *relay) clientToServer() {
 	r.direction(r.client, r.server, listener.ReasonClientGone, listener.ReasonBackendGone, func(n int) {
-		r.session.client.Count(r.uncounted(n), 0)
+		s := r.session
+		before := min(n, s.counted)
+		s.counted -= before
+		s.client.Count(r.uncounted(n-before), 0)
 		r.stalled.moved(true)
 	})
 }

@@ -17,11 +17,14 @@ import (
 // session is one client and the upstream connection it got.
 type session struct {
 	proxy  *Proxy
-	cfg    *Config
+	cfg    *settings
 	client *listener.Conn
 	watch  *watch // on the client while it waits for the upstream, then on the relay
 
+	counted int // bytes the relay will copy first that were counted when they were read
+
 	mu       sync.Mutex // held for a few instructions
+	target   *target    // nil = none yet; the session's own fiber or goroutine sets it, with mu
 	cut      error      // why the session is to end from this side; nil = it is not
 	relay    *relay     // nil = there is none yet
 	giveUp   func()     // ends the wait for the upstream; nil = it has not begun
@@ -33,19 +36,18 @@ type session struct {
 func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutOff) }) // the context of all sessions
 	s := &session{proxy: p, cfg: p.cfg.Load(), client: c}
+	if !s.cfg.routed {
+		s.target = s.cfg.fallback
+	}
 	s.client.Attach(s)
 	defer s.client.Close()
 	defer s.stopWatch()
 	client, err := s.clientSide(ctx)
 	if err != nil {
-		reason := listener.ReasonTLS
-		if cut := s.isCut(); cut != nil {
-			reason, err = reasonOfCut(cut), cut
-		}
-		s.refuse(reason, err)
+		s.refuseClient(err)
 		return
 	}
-	lease, server, err := s.lease(ctx)
+	lease, server, err := s.lease(ctx, client)
 	if err != nil {
 		_ = client.conn.SetLinger(0) // a clean end would look like an empty answer
 		s.refuse(reasonOf(err), err)
@@ -74,15 +76,27 @@ func (s *session) stopWatch() {
 	}
 }
 
-// clientSide returns the client's end as the relay copies it.
+// clientSide returns the client's end as the relay copies it, when the session has its target.
 func (s *session) clientSide(ctx context.Context) (*side, error) {
-	if s.cfg.TLS == nil {
+	switch {
+	case s.cfg.TLS == nil && s.cfg.routed:
+		ahead, err := s.route(ctx)
+		return &side{"client", fiber.Ahead(s.client.Raw(), ahead)}, err
+	case s.cfg.TLS == nil:
 		return &side{"client", s.client.Raw()}, nil
+	}
+	var choice handshake
+	if s.cfg.routed {
+		choice.session = s
+		ctx = context.WithValue(ctx, handshakeKey{}, &choice)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
 	tc := fiber.TLSServer(s.client, s.cfg.TLS)
-	if err := tc.HandshakeContext(ctx); err != nil {
+	switch err := tc.HandshakeContext(ctx); {
+	case choice.refused != nil:
+		return nil, choice.refused
+	case err != nil:
 		return nil, fmt.Errorf("TLS handshake with the client: %w", err)
 	}
 	return &side{"client", tc}, nil
@@ -101,10 +115,45 @@ func reasonOf(err error) string {
 	return listener.ReasonUpstreamUnavailable
 }
 
+// refuseClient is for a client whose TLS handshake failed, or that has no target.
+func (s *session) refuseClient(err error) {
+	reason := listener.ReasonTLS
+	var refused *refusal
+	cut := s.isCut()
+	switch {
+	case cut != nil:
+		reason, err = reasonOfCut(cut), cut
+		_ = s.client.SetLinger(0)
+	case errors.As(err, &refused):
+		reason = refused.reason
+		s.tell(refused)
+	}
+	s.refuse(reason, err)
+}
+
+// tell answers a client that has no target.
+func (s *session) tell(r *refusal) {
+	switch {
+	case s.cfg.TLS != nil: // crypto/tls has told it
+	case r.alert != nil:
+		_, _ = s.client.Write(r.alert) // its first bytes: there is room for them
+	default:
+		_ = s.client.SetLinger(0) // a clean end would look like an empty answer
+	}
+}
+
+// upstreamName returns the name of the session's upstream, "" while there is none.
+func (s *session) upstreamName() string {
+	if s.target == nil {
+		return ""
+	}
+	return s.target.upstream.Name()
+}
+
 // refuse accounts for a session that never reached an endpoint.
 func (s *session) refuse(reason string, err error) {
 	s.proxy.srv.Report(reason, level(reason), "session failed", "client", s.client.RemoteAddr().String(),
-		"upstream", s.cfg.Upstream.Name(), "reason", reason, "error", err)
+		"upstream", s.upstreamName(), "reason", reason, "error", err)
 	s.access("", err)
 }
 
@@ -133,7 +182,7 @@ func (s *session) end(lease upstream.Lease[net.Conn], r *relay) {
 	_ = r.client.conn.Close()
 	if err != nil {
 		s.proxy.srv.Report(reason, level(reason), "session broke off",
-			"client", s.client.RemoteAddr().String(), "upstream", s.cfg.Upstream.Name(),
+			"client", s.client.RemoteAddr().String(), "upstream", s.upstreamName(),
 			"endpoint", lease.Endpoint(), "reason", reason, "error", err)
 	}
 	s.access(lease.Endpoint(), err)
@@ -146,7 +195,7 @@ func (s *session) access(endpoint string, err error) {
 	}
 	attrs := []slog.Attr{
 		slog.String("client", s.client.RemoteAddr().String()),
-		slog.String("upstream", s.cfg.Upstream.Name()),
+		slog.String("upstream", s.upstreamName()),
 		slog.String("endpoint", endpoint),
 		slog.Duration("duration", time.Since(s.client.Accepted())),
 		slog.Uint64("bytes_in", s.client.BytesIn()),

@@ -61,10 +61,10 @@ var errClientGone = errors.New("the client left while it waited for an upstream 
 // watchClient calls gone when the client has left: when it has sent a reset, or,
 // without TLS, a FIN and no byte before. A client that sent data before its FIN
 // may be waiting for the answer. The first check is after a lookInterval.
-func (s *session) watchClient(gone func()) *watch {
+func (s *session) watchClient(client *side, gone func()) *watch {
 	silent := s.cfg.TLS == nil
 	return newWatch(lookInterval, func() time.Duration {
-		if s.client.WasReset() || silent && s.client.Ended() {
+		if s.client.WasReset() || silent && client.conn.Ended() {
 			gone()
 			return 0
 		}

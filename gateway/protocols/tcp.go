@@ -2,6 +2,7 @@ package protocols
 
 import (
 	"net"
+	"strings"
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -13,15 +14,11 @@ import (
 func init() {
 	extend.RegisterProtocol(extend.Protocol{Prepare: prepareTCP, Backend: TCPBackend, Rebuilds: neverRebuilds, Config: config.ListenerProtocol{
 		Name: config.TCP, Section: &TCPListener{},
-		Upstreams: func(l *config.Listener) []*string { return []*string{&l.Upstream} },
+		Upstreams: tcpUpstreams,
 		// A pool has one connection per session and must not limit sessions; servers close connections that stay
 		// silent, kube-apiserver after 32s.
-		Pool: config.Pool{MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
-		Check: func(c *config.Checker, l *config.Listener) {
-			if l.Upstream == "" && !c.Written(&l.Upstream) {
-				c.Report(c.Mark(l), "\"upstream\" is missing")
-			}
-		},
+		Pool:  config.Pool{MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
+		Check: checkTCP,
 	}})
 }
 
@@ -49,19 +46,75 @@ func (b tcpBackend) Runs() any { return b.Upstream }
 func neverRebuilds(_, _ *config.Upstream, _ bool) bool { return false }
 
 func prepareTCP(l extend.Listener) (extend.Server, error) {
-	runs, err := extend.Runs[*upstream.Upstream[net.Conn]](l, l.Upstream)
-	if err != nil {
-		return extend.Server{}, err
+	own := config.SectionOf[TCPListener](l.Listener)
+	cfg := tcpproxy.Config{
+		Listener: l.Common, IdleTimeout: own.IdleTimeout, StallTimeout: own.StallTimeout, DrainStagger: own.DrainStagger,
+		SendProxy: own.SendProxy.Version(), TLS: l.TLS,
 	}
-	u, own := l.Upstreams[l.Upstream].Config, config.SectionOf[TCPListener](l.Listener)
+	if l.Upstream != "" {
+		to, err := tcpTarget(l, l.Upstream)
+		if err != nil {
+			return extend.Server{}, err
+		}
+		cfg.Upstream, cfg.UpstreamTLS, cfg.ConnectTimeout = to.Upstream, to.UpstreamTLS, to.ConnectTimeout
+	}
+	for _, r := range own.Routes {
+		to, err := tcpTarget(l, r.Upstream)
+		if err != nil {
+			return extend.Server{}, err
+		}
+		to.SNI, to.ALPN = r.SNI, r.ALPN
+		cfg.Routes = append(cfg.Routes, to)
+	}
+	return extend.Serve(cfg, tcpproxy.New)
+}
+
+// tcpTarget returns a route to an upstream, without conditions.
+func tcpTarget(l extend.Listener, name string) (tcpproxy.Route, error) {
+	runs, err := extend.Runs[*upstream.Upstream[net.Conn]](l, name)
+	if err != nil {
+		return tcpproxy.Route{}, err
+	}
+	u := l.Upstreams[name].Config
 	clientTLS, err := extend.ClientTLS(u.TLS)
-	if err != nil {
-		return extend.Server{}, err
+	return tcpproxy.Route{Upstream: runs, UpstreamTLS: clientTLS, ConnectTimeout: u.ConnectTimeout}, err
+}
+
+// tcpUpstreams returns the listener's upstreams. Its own may be left out where there are routes.
+func tcpUpstreams(l *config.Listener) (names []*string) {
+	routes := config.SectionOf[TCPListener](l).Routes
+	if l.Upstream != "" || len(routes) == 0 {
+		names = append(names, &l.Upstream)
 	}
-	return extend.Serve(tcpproxy.Config{
-		Listener: l.Common, Upstream: runs, IdleTimeout: own.IdleTimeout, StallTimeout: own.StallTimeout, DrainStagger: own.DrainStagger,
-		ConnectTimeout: u.ConnectTimeout, SendProxy: own.SendProxy.Version(), TLS: l.TLS, UpstreamTLS: clientTLS,
-	}, tcpproxy.New)
+	for i := range routes {
+		names = append(names, &routes[i].Upstream)
+	}
+	return names
+}
+
+func checkTCP(c *config.Checker, l *config.Listener) {
+	routes := config.SectionOf[TCPListener](l).Routes
+	if l.Upstream == "" && len(routes) == 0 && !c.Written(&l.Upstream) {
+		c.Report(c.Mark(l), "\"upstream\" is missing")
+	}
+	seen := map[[2]string]bool{}
+	for i := range routes {
+		r := &routes[i]
+		if len(r.SNI)+len(r.ALPN) == 0 {
+			c.Report(c.Mark(r), "a route needs \"sni\" or \"alpn\"; clients that fit no route go to the listener's \"upstream\"")
+		}
+		for k := range r.SNI {
+			if err := tcpproxy.CheckSNI(r.SNI[k]); err != nil {
+				c.Report(c.Mark(&r.SNI[k]), "sni: %v", err)
+			}
+			if !r.adds(strings.ToLower(r.SNI[k]), seen) {
+				c.Report(c.Mark(&r.SNI[k]), "sni: clients for %q go to an earlier route", r.SNI[k])
+			}
+		}
+		if len(r.SNI) == 0 && len(r.ALPN) > 0 && !r.adds("", seen) {
+			c.Report(c.Mark(&r.ALPN), "alpn: these clients go to an earlier route")
+		}
+	}
 }
 
 // TCPListener is the section of a tcp listener.
@@ -70,6 +123,28 @@ type TCPListener struct {
 	StallTimeout time.Duration `conf:"stall_timeout" default:"never" min:"1ms" max:"24h" never:"0s"` // a session whose client has sent something and heard nothing since ends
 	DrainStagger time.Duration `conf:"drain_stagger" default:"5s" min:"0s" max:"1h"`                 // over which time before the end of a drain sessions are cut off
 	SendProxy    SendProxy     `conf:"send_proxy" default:"off"`                                     // tell the backend the client's address
+	Routes       []TCPRoute    `conf:"routes" maxlen:"1000"`                                         // by the client's ClientHello; empty: every client goes to the listener's upstream
+}
+
+// adds notes the protocols of r under a name, and reports whether one is new there.
+func (r *TCPRoute) adds(name string, seen map[[2]string]bool) (fresh bool) {
+	protocols := r.ALPN
+	if len(protocols) == 0 {
+		protocols = []string{""}
+	}
+	for _, protocol := range protocols {
+		key := [2]string{name, protocol}
+		fresh = fresh || !seen[key]
+		seen[key] = true
+	}
+	return fresh
+}
+
+// TCPRoute sends clients to an upstream by their TLS ClientHello; see tcpproxy.Route.
+type TCPRoute struct {
+	SNI      []string `conf:"sni" single:"true" maxlen:"1000"` // server names, or "*.name"; empty: any
+	ALPN     []string `conf:"alpn" single:"true" maxlen:"32"`  // protocols, one of which the client offers; empty: any
+	Upstream string   `conf:"upstream" required:"true"`
 }
 
 // SendProxy is the PROXY protocol version written to backends.

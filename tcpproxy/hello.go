@@ -1,0 +1,181 @@
+package tcpproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// maxHello bounds what is read from a client before its route is known, and so the memory of a client that has
+// not said enough. A ClientHello has 300 bytes to 4 KiB; HAProxy and nginx allow 16 KiB, too.
+const maxHello = 16 << 10
+
+// handshakeRecord is the first byte of a connection that begins with a TLS handshake (RFC 8446, section 5.1).
+const handshakeRecord = 22
+
+// Alerts of a Proxy that does not end TLS itself: records of TLS 1.2, which clients of all versions read before the
+// server has chosen one (RFC 8446, sections 5.1 and 6).
+var (
+	alertDecodeError      = []byte{21, 3, 3, 0, 2, 2, 50}
+	alertUnrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
+)
+
+var (
+	errHelloRead  = errors.New("the ClientHello has been read")
+	errHelloLarge = fmt.Errorf("the ClientHello is larger than %d KiB", maxHello>>10)
+	errHelloLate  = errors.New("no whole ClientHello in time")
+	errNoHello    = errors.New("the client does not begin with a TLS ClientHello, and there is no upstream for such clients")
+	errNoRoute    = errors.New("no route for the client's ClientHello")
+)
+
+// refusal is why a client gets no target.
+type refusal struct {
+	reason string // the error counter
+	err    error
+	alert  []byte // what the client is told; nil = its connection is reset
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// noRoute quotes what the client asked for. The client may send anything, of any length, so that it is cut.
+func noRoute(name string, protocols []string) error {
+	err := fmt.Errorf("%w (SNI %.100q, ALPN %.100q)", errNoRoute, name, protocols[:min(len(protocols), 8)])
+	return &refusal{listener.ReasonUnknownRoute, err, alertUnrecognizedName}
+}
+
+// sendTo records the session's target.
+func (s *session) sendTo(t *target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.target = t
+}
+
+// route finds the session's target by the ClientHello. It returns what it has read, the beginning of the stream. Its
+// errors are refusals.
+func (s *session) route(ctx context.Context) (ahead []byte, err error) {
+	ahead, hello, err := s.readHello(ctx)
+	t := s.cfg.fallback
+	switch {
+	case err == nil:
+		if t = s.cfg.choose(hello.ServerName, hello.SupportedProtos); t == nil {
+			return nil, noRoute(hello.ServerName, hello.SupportedProtos)
+		}
+	case t == nil || !errors.Is(err, errNoHello):
+		return nil, err
+	}
+	s.sendTo(t)
+	s.counted = len(ahead)
+	return ahead, nil
+}
+
+// readHello reads the ClientHello within ConnectTimeout, and returns all that was read. Its errors are refusals.
+func (s *session) readHello(ctx context.Context) (read []byte, hello *tls.ClientHelloInfo, err error) {
+	stop := context.AfterFunc(ctx, func() { _ = s.client.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = s.client.SetReadDeadline(time.Now().Add(s.cfg.ConnectTimeout)) // Read tells of a broken connection
+	if ctx.Err() != nil {                                              // the deadline above may have replaced that of AfterFunc
+		return nil, nil, &refusal{listener.ReasonDrained, errDrained, nil}
+	}
+	r := &helloReader{Conn: s.client}
+	hello, err = r.hello()
+	stop()
+	var timeout net.Error
+	switch {
+	case ctx.Err() != nil:
+		err = &refusal{listener.ReasonDrained, errDrained, nil}
+	case errors.As(r.err, &timeout) && timeout.Timeout():
+		err = &refusal{listener.ReasonTimeout, fmt.Errorf("%w (%v)", errHelloLate, s.cfg.ConnectTimeout), nil}
+	case r.err != nil:
+		err = &refusal{listener.ReasonClientGone, fmt.Errorf("read from client: %w", r.err), nil}
+	case errors.Is(err, errNoHello):
+		err = &refusal{listener.ReasonTLS, err, nil}
+	case err != nil:
+		err = &refusal{listener.ReasonTLS, fmt.Errorf("ClientHello: %w", err), alertDecodeError}
+	}
+	_ = s.client.SetReadDeadline(time.Time{})
+	return r.read, hello, err
+}
+
+// helloReader is the connection as crypto/tls sees it: it keeps what is read, and sends nothing.
+type helloReader struct {
+	net.Conn
+	read []byte
+	err  error // of the connection; nil when what was read is enough
+}
+
+// hello has crypto/tls read the ClientHello, and no more. crypto/tls only parses here, so that it may run on a fiber.
+// The error is errNoHello when the client speaks something else.
+func (r *helloReader) hello() (hello *tls.ClientHelloInfo, err error) {
+	err = tls.Server(r, &tls.Config{ //nolint:gosec // nothing is negotiated
+		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			hello = h
+			return nil, errHelloRead
+		},
+	}).HandshakeContext(context.Background())
+	if hello != nil {
+		return hello, nil
+	}
+	return nil, err
+}
+
+func (r *helloReader) Read(p []byte) (int, error) {
+	if len(r.read) >= maxHello {
+		return 0, errHelloLarge
+	}
+	n, err := r.Conn.Read(p[:min(len(p), maxHello-len(r.read))])
+	r.read = append(r.read, p[:n]...)
+	switch {
+	case n > 0 && r.read[0] != handshakeRecord:
+		return 0, errNoHello
+	case n == 0:
+		r.err = err
+	}
+	return n, err
+}
+
+func (r *helloReader) Write(p []byte) (int, error) { return len(p), nil }
+
+// handshake is what configForClient finds in the context of a handshake, by handshakeKey.
+type handshake struct {
+	session *session
+	refused error // why there is no target
+}
+
+type handshakeKey struct{}
+
+// noCertificate makes crypto/tls answer with the alert unrecognized_name; an error of GetConfigForClient would become
+// internal_error.
+var noCertificate = &tls.Config{MinVersion: tls.VersionTLS12}
+
+// configForClient returns the GetConfigForClient of a Proxy that ends TLS: it sets the session's target. own is that
+// of Config.TLS, or nil. All sessions share the tls.Config it is in, which has the keys of session tickets.
+func configForClient(own func(*tls.ClientHelloInfo) (*tls.Config, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		h := hello.Context().Value(handshakeKey{}).(*handshake) //nolint:forcetypeassert // clientSide sets it
+		s := h.session
+		t := s.cfg.choose(hello.ServerName, hello.SupportedProtos)
+		if t == nil {
+			h.refused = noRoute(hello.ServerName, hello.SupportedProtos)
+			return noCertificate, nil
+		}
+		s.sendTo(t)
+		if own == nil {
+			return t.client, nil
+		}
+		c, err := own(hello)
+		switch {
+		case c == nil && err == nil:
+			c = t.client
+		case c != nil && len(t.alpn) > 0:
+			c = c.Clone()
+			c.NextProtos = t.alpn
+		}
+		return c, err
+	}
+}
