@@ -191,15 +191,24 @@ func (x *exchange) Read(p []byte) (int, error) {
 const lazyDeadline = 10 * time.Millisecond
 
 // readLazily reads with a deadline at most lazyDeadline away. The deadline stays on the connection, for the next exchanges
-// too, until it has passed.
+// too, until it has passed: only then is the clock read.
 func (x *exchange) readLazily(p []byte) (int, error) {
 	if err := x.req.Context().Err(); err != nil {
 		return 0, err
 	}
+	headerTimeout := orDefault(x.opt.ResponseHeaderTimeout, defaultHeaderTimeout)
+	if !x.conn.armed.IsZero() && !x.watched && (headerTimeout < 0 || headerTimeout >= lazyDeadline) {
+		if n, err := x.conn.nc.Read(p); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if err := x.req.Context().Err(); err != nil { // while it waited
+			return 0, err
+		}
+	}
 	now, limit := time.Now(), time.Time{}
 	if !x.body.open {
-		if d := orDefault(x.opt.ResponseHeaderTimeout, defaultHeaderTimeout); x.by.IsZero() && d > 0 {
-			x.by = now.Add(d)
+		if x.by.IsZero() && headerTimeout > 0 {
+			x.by = now.Add(headerTimeout)
 		}
 		limit = x.by
 	}
@@ -373,7 +382,7 @@ func (x *exchange) finish() {
 	if ok && x.deadline {
 		ok = x.conn.nc.SetDeadline(time.Time{}) == nil
 	}
-	if !ok || !x.conn.alive() {
+	if !ok || !x.fit() {
 		_ = x.abandon()
 		_ = x.conn.close()
 		if good, is := x.lease.(interface{ OK() }); is {
@@ -383,6 +392,15 @@ func (x *exchange) finish() {
 		return
 	}
 	x.lease.Release()
+}
+
+// fit reports whether the connection, which is at a clean boundary, may be kept. The Transport checks each connection of its own pools
+// when it leases it, so only those of a Source are checked here: that takes a system call.
+func (x *exchange) fit() bool {
+	if x.lease == Lease(&x.own) {
+		return !x.conn.closed.Load()
+	}
+	return x.conn.alive()
 }
 
 // drop ends the lease when the response's body is not wanted any more.

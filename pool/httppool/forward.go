@@ -136,6 +136,7 @@ type passage struct {
 	url   url.URL      // its URL
 	up    *upload      // nil without a request body
 	id    string
+	began time.Time // when ServeHTTP was called
 	res   Result
 	wrote bool // the response's head was given to w
 
@@ -154,11 +155,10 @@ func (p *passage) rc() *http.ResponseController {
 
 // ServeHTTP forwards r. It panics with http.ErrAbortHandler to cut a broken response off, as net/http wants it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := time.Now()
-	p := &passage{h: h, w: w, in: r}
+	p := &passage{h: h, w: w, in: r, began: time.Now()}
 	cut := p.serve()
-	p.res.Duration = time.Since(start)
 	if h.cfg.OnDone != nil {
+		p.res.Duration = time.Since(p.began)
 		h.cfg.OnDone(r, p.res)
 	}
 	if cut {

@@ -115,7 +115,12 @@ func (t *Transport) roundTrip(req *http.Request, p *passage) (*http.Response, er
 		closeBody(req)
 		return nil, &Error{Step: "send", Err: err}
 	}
-	began := time.Now()
+	var began time.Time
+	if p != nil {
+		began = p.began
+	} else {
+		began = time.Now()
+	}
 	var stale Stale
 	x := &exchange{opt: &t.cfg.Options, p: p}
 	err := t.lease(x, req, &stale)
