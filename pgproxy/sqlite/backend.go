@@ -93,6 +93,8 @@ type Backend struct {
 	started time.Time
 	conns   int64       // how many of them there can be
 	bounded atomic.Bool // its part of SQLite's memory is allowed
+	// turns counts the answers to all clients.
+	turns atomic.Uint64
 	// generation counts changes of the schema made through this backend.
 	generation atomic.Uint64
 }

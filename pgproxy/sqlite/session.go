@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,9 @@ const (
 	keptMessages  = 4        // its statements, and its portals' parameters, take at most so many times Config.MaxMessage
 	maxSmall      = 64 << 10 // what does not count, in bytes: there are not that many
 )
+
+// crowdedTurns is how many answers to others, between two to one client, show that many ask at once.
+const crowdedTurns = 4
 
 // session is one client. It is used by the goroutine of Serve, except for
 // guard, which a cancel request reaches from another.
@@ -56,6 +60,7 @@ type session struct {
 	readers   int         // how many of the readers it has
 	shared    *handle     // the reader of portals that stay open, see share
 	sharedGen uint64      // the generation of the schema that it reads
+	turn      uint64      // Backend.turns at its last answer
 	hurried   atomic.Bool // others wait for its connection and its client has taken nothing since
 
 	// Messages of every request, kept so that sending them allocates nothing.
@@ -156,6 +161,7 @@ func (s *session) next() (pgwire.Header, error) {
 		return pgwire.Header{}, context.Cause(s.ctx)
 	}
 	if s.idle {
+		s.giveWay()
 		return s.c.NextIdle()
 	}
 	if s.c.Reader.HasMessage() {
@@ -177,6 +183,16 @@ func (s *session) next() (pgwire.Header, error) {
 		err = s.limitRead(time.Now().Add(limit + time.Duration(h.Len/minBodyRate)*time.Second))
 	}
 	return h, s.idleError(err)
+}
+
+// giveWay runs the sessions that are ready before this one answers its client, if many clients ask at once. Their answers
+// are then sent one after the other, so that a process with many connections is woken once for all of them.
+func (s *session) giveWay() {
+	now := s.b.turns.Add(1)
+	if now-s.turn >= crowdedTurns && !s.c.Reader.HasMessage() {
+		runtime.Gosched()
+	}
+	s.turn = now
 }
 
 // limitRead sets the time until which the client has to send something; the zero time is no limit. An error means
