@@ -32,7 +32,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-tunnel fuzz soak leakhunt crossed suites test-kube test-peers clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-tunnel fuzz soak leakhunt crossed suites test-kube test-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -78,6 +78,15 @@ bench-quick: build ## The same in five minutes
 
 bench-engine: build ## Measure the gateway's engines beside HAProxy, nginx and PgBouncer
 	bin/headpond bench -out dist/bench-engine $(BENCHFLAGS) engine
+
+# The cases and arms in which a library stands beside the one that it replaces.
+LIBCASES := ^W1a$$|^W2b/(64|library)$$|^W3a/sqlite|^W3e|^W3f
+LIBARMS  := dial,study,mutexslice,tcppool,direct,gateway-uring,haproxy,nginx,reverseproxy,library,harness,raw,stdlib,headpond,unpooled,$\
+	sqlitepool,sqlitepool-query,databasesql,databasesql-prepared,zombiezen,mattn,gateway-sqlite,gateway-postgres
+
+bench-libs: build ## Measure the libraries beside those that they replace (ten minutes)
+	bin/headpond bench -out dist/bench-libs -rounds 9 -seconds 0.5 -only '$(LIBCASES)' -peers $(LIBARMS) $(BENCHFLAGS) tcp http sql
+	bin/headpond bench -out dist/bench-pool -rounds 9 -seconds 0.5 $(BENCHFLAGS) pool
 
 bench-tunnel: build ## Measure the time to first byte through a tunnel across 20 ms of delay (needs root, iproute2)
 	GO='$(GO)' sh scripts/bench-tunnel.sh
