@@ -32,9 +32,10 @@ type link struct {
 	closed atomic.Bool
 
 	// The lease holder's.
-	used  bool      // a request was sent on it
-	plain bool      // an operating system's socket, without TLS; see exchange.readLazily
-	armed time.Time // the read deadline that is set, if plain; the zero Time is none
+	used  bool         // a request was sent on it
+	plain bool         // an operating system's socket, without TLS; see exchange.readLazily
+	armed time.Time    // the read deadline that is set, if plain; the zero Time is none
+	asker *fiber.Asker // if plain; nil where there is none
 }
 
 // NewConn makes a Conn of a connected socket and takes it over: with cfg it becomes a TLS client and does the
@@ -54,6 +55,9 @@ func NewConn(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Conn, error) {
 func newLink(ctx context.Context, nc net.Conn, cfg *tls.Config) (*link, error) {
 	l := &link{raw: fiber.StreamOf(nc), opened: time.Now(), plain: cfg == nil && isSocket(nc)}
 	l.nc = l.raw
+	if l.plain {
+		l.asker = fiber.NewAsker(l.raw)
+	}
 	if cfg != nil {
 		tc := fiber.TLSClient(l.raw, cfg)
 		if err := tc.HandshakeContext(ctx); err != nil {

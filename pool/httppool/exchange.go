@@ -70,6 +70,7 @@ type exchange struct {
 	// Unless eager.
 	watched bool      // the context is watched by now
 	by      time.Time // when the response's head must have come; the zero Time: not set yet, or no limit
+	early   error     // of reading, found by ask; the next Read's
 
 	p *passage // the forwarded request; nil in a RoundTrip
 
@@ -128,7 +129,7 @@ func (x *exchange) run() (*http.Response, error) {
 		x.watch()
 		_ = x.conn.arm(time.Time{}) // fails if closed, as does the write below
 	}
-	n, err := x.write(block)
+	n, err := x.send(block)
 	x.written = n
 	if err == nil && length != 0 && x.idled && x.conn.unsent(n) { // known now on a goroutine; later the body is touched
 		err = io.EOF
@@ -172,6 +173,11 @@ func (x *exchange) write(p []byte) (int, error) {
 
 // Read reads from the connection, as the source of x.rd. While a body is read the idle limit applies.
 func (x *exchange) Read(p []byte) (int, error) {
+	if x.early != nil {
+		err := x.early
+		x.early = nil
+		return 0, err
+	}
 	if !x.eager {
 		return x.readLazily(p)
 	}
@@ -190,14 +196,53 @@ func (x *exchange) Read(p []byte) (int, error) {
 // than all else of a small request, and most answers come sooner. A cancelled request may last for so long.
 const lazyDeadline = 10 * time.Millisecond
 
+// headerTimeout is how long the head of the response may take; less than 0 is no limit.
+func (x *exchange) headerTimeout() time.Duration {
+	return orDefault(x.opt.ResponseHeaderTimeout, defaultHeaderTimeout)
+}
+
+// patient reports whether a wait of lazyDeadline for the head of the response is within its limit.
+func (x *exchange) patient() bool {
+	d := x.headerTimeout()
+	return d < 0 || d >= lazyDeadline
+}
+
+// send writes the request's head, and reads what of the answer comes soon if that costs less than to read it later.
+func (x *exchange) send(block []byte) (n int, err error) {
+	if x.eager || x.conn.asker == nil || !x.patient() {
+		return x.write(block)
+	}
+	if x.conn.armed.IsZero() {
+		_ = x.conn.arm(time.Now().Add(lazyDeadline)) // fails if closed, as does what follows
+	}
+	wrote, read, err := x.conn.asker.Ask(block, x.rd.buf)
+	late := errors.Is(err, os.ErrDeadlineExceeded)
+	if late && wrote == 0 { // the deadline is from an earlier request
+		_ = x.conn.arm(time.Now().Add(lazyDeadline))
+		wrote, read, err = x.conn.asker.Ask(block, x.rd.buf)
+		late = errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	x.rd.w = read
+	switch {
+	case wrote == len(block):
+		if !late {
+			x.early = err
+		}
+		return wrote, nil
+	case err == nil || late || errors.Is(err, errors.ErrUnsupported):
+		n, err = x.write(block[wrote:])
+		return wrote + n, err
+	}
+	return wrote, err
+}
+
 // readLazily reads with a deadline at most lazyDeadline away. The deadline stays on the connection, for the next exchanges
 // too, until it has passed: only then is the clock read.
 func (x *exchange) readLazily(p []byte) (int, error) {
 	if err := x.req.Context().Err(); err != nil {
 		return 0, err
 	}
-	headerTimeout := orDefault(x.opt.ResponseHeaderTimeout, defaultHeaderTimeout)
-	if !x.conn.armed.IsZero() && !x.watched && (headerTimeout < 0 || headerTimeout >= lazyDeadline) {
+	if !x.conn.armed.IsZero() && !x.watched && x.patient() {
 		if n, err := x.conn.nc.Read(p); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
@@ -207,8 +252,8 @@ func (x *exchange) readLazily(p []byte) (int, error) {
 	}
 	now, limit := time.Now(), time.Time{}
 	if !x.body.open {
-		if x.by.IsZero() && headerTimeout > 0 {
-			x.by = now.Add(headerTimeout)
+		if d := x.headerTimeout(); x.by.IsZero() && d > 0 {
+			x.by = now.Add(d)
 		}
 		limit = x.by
 	}
@@ -245,7 +290,7 @@ func (x *exchange) readBy(now, limit time.Time) time.Time {
 
 // awaitHead starts the time-out for the response head: the request is written.
 func (x *exchange) awaitHead() {
-	d := orDefault(x.opt.ResponseHeaderTimeout, defaultHeaderTimeout)
+	d := x.headerTimeout()
 	if d < 0 {
 		return
 	}

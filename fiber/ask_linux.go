@@ -1,0 +1,90 @@
+package fiber
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+)
+
+// An Asker sends requests on a connection and waits for their answers at less cost than Write and Read: a Read right
+// after a Write would ask the kernel for an answer that cannot have come yet. It is for the one user of the connection.
+type Asker struct {
+	raw  syscall.RawConn
+	turn func(fd uintptr) (over bool) // step, kept because a method value is allocated
+
+	request, answer []byte
+	asked           bool
+	wrote, read     int
+	err             error
+}
+
+// NewAsker returns the Asker of a connection of package net that StreamOf has adapted, and nil for any other.
+func NewAsker(c Stream) *Asker {
+	w, ok := c.(*adapted)
+	if !ok {
+		return nil
+	}
+	raw, err := w.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	a := &Asker{raw: raw}
+	a.turn = a.step
+	return a
+}
+
+// Ask writes request and reads the first bytes of what comes afterwards into answer. If wrote is the length of request,
+// err is the error of reading: io.EOF at the end of the stream, os.ErrDeadlineExceeded at the read deadline. Otherwise
+// err is that of writing, or nil if the socket has no room for more, and nothing was read. A passed deadline is
+// noticed before anything is written.
+//
+// The end of the stream may be noticed only at the read deadline if it came just before the call, so set one. On a fiber
+// the error is errors.ErrUnsupported. The slices are not kept.
+func (a *Asker) Ask(request, answer []byte) (wrote, read int, err error) {
+	if onFiber() {
+		return 0, 0, errors.ErrUnsupported // it would hold the loop
+	}
+	a.request, a.answer, a.asked, a.wrote, a.read, a.err = request, answer, false, 0, 0, nil
+	err = a.raw.Read(a.turn)
+	a.request, a.answer = nil, nil
+	if a.err != nil {
+		err = a.err
+	}
+	return a.wrote, a.read, err
+}
+
+// step is called once the runtime notes what arrives on the socket, and again when something has. Because the request is
+// written in between, no answer to it is missed.
+func (a *Asker) step(fd uintptr) (over bool) {
+	if !a.asked {
+		a.asked = true
+		n, err := uninterrupted(syscall.Write, int(fd), a.request)
+		a.wrote = n
+		if err != nil && err != syscall.EAGAIN { //nolint:errorlint // an errno as it is
+			a.err = os.NewSyscallError("write", err)
+		}
+		return n < len(a.request)
+	}
+	n, err := uninterrupted(syscall.Read, int(fd), a.answer)
+	switch {
+	case err == syscall.EAGAIN: //nolint:errorlint // an errno as it is
+		return false
+	case err != nil:
+		a.err = os.NewSyscallError("read", err)
+	case n == 0:
+		a.err = io.EOF
+	}
+	a.read = n
+	return true
+}
+
+// uninterrupted repeats a system call that a signal has interrupted.
+func uninterrupted(call func(fd int, p []byte) (int, error), fd int, p []byte) (int, error) {
+	for {
+		n, err := call(fd, p)
+		if err != syscall.EINTR { //nolint:errorlint // an errno as it is
+			return max(n, 0), err
+		}
+	}
+}
