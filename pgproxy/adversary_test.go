@@ -20,8 +20,8 @@ import (
 // small lets one server connection serve all.
 func small(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 }
 
-// TestNoAnswerIsLeftForTheNext plays clients that try to make the server say more than the
-// gateway expects: what is left over would be the next client's.
+// TestNoAnswerIsLeftForTheNext plays clients that try to make the server send more answers than the
+// gateway expects: the next client would get them.
 func TestNoAnswerIsLeftForTheNext(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists stray (a int)")
@@ -221,8 +221,8 @@ func TestServerMisbehavesAtLogin(t *testing.T) {
 	}{
 		"SCRAM without proof":  {[]pgwire.Message{&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{"SCRAM-SHA-256"}}, &pgwire.Authentication{}}, "proving itself"},
 		"no known mechanism":   {[]pgwire.Message{&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{"OAUTHBEARER"}}}, "OAUTHBEARER"},
-		"SASL out of turn":     {[]pgwire.Message{&pgwire.Authentication{Kind: pgwire.AuthSASLFinal, Data: []byte("v=")}}, "out of turn"},
-		"cleartext after SASL": {[]pgwire.Message{&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{"SCRAM-SHA-256"}}, &pgwire.Authentication{Kind: pgwire.AuthCleartext}}, "out of turn"},
+		"SASL out of turn":     {[]pgwire.Message{&pgwire.Authentication{Kind: pgwire.AuthSASLFinal, Data: []byte("v=")}}, "out of order"},
+		"cleartext after SASL": {[]pgwire.Message{&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{"SCRAM-SHA-256"}}, &pgwire.Authentication{Kind: pgwire.AuthCleartext}}, "out of order"},
 		"Kerberos":             {[]pgwire.Message{&pgwire.Authentication{Kind: 2}}, "Kerberos"},
 	} {
 		l := conntest.Listen(t)
@@ -247,7 +247,7 @@ func TestServerMisbehavesAtLogin(t *testing.T) {
 	}
 }
 
-// TestCleartextPassword is about what a server that asks for the password itself gets.
+// TestCleartextPassword checks the answer to a server that asks for the password itself.
 func TestCleartextPassword(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
@@ -328,8 +328,8 @@ func (u untilZ) Read(p []byte) (int, error) {
 	return copy(p, string(typ)+body), nil
 }
 
-// wellFormed reports whether what a client was told begins with the server's whole messages, and
-// has an error after them unless a message was torn.
+// wellFormed reports whether a client's output begins with complete messages of the server,
+// followed by an error unless a message was cut.
 func wellFormed(told, sent []byte) bool {
 	r := pgwire.NewReader(bytes.NewReader(sent))
 	for {
@@ -423,9 +423,9 @@ func TestProtocolVersions(t *testing.T) {
 		key     int
 	}{
 		{version: pgwire.Version30, key: 4},
-		{version: 3<<16 | 1, key: 4}, // there is none: what servers do
+		{version: 3<<16 | 1, key: 4}, // there is none: servers answer so
 		{version: pgwire.Version32, key: 32},
-		{version: 3<<16 | 9999, told: "\x00\x03\x00\x02\x00\x00\x00\x00", key: 32}, // libpq asks for such, to see whether it is told
+		{version: 3<<16 | 9999, told: "\x00\x03\x00\x02\x00\x00\x00\x00", key: 32}, // libpq asks for such, to see whether the server reports it
 		{version: pgwire.Version30, option: true, told: "\x00\x03\x00\x00\x00\x00\x00\x01_pq_.future\x00", key: 4},
 		{version: 3<<16 | 9999, option: true, told: "\x00\x03\x00\x02\x00\x00\x00\x01_pq_.future\x00", key: 32},
 	} {
@@ -451,7 +451,7 @@ func TestProtocolVersions(t *testing.T) {
 			types += string(typ)
 		}
 		if told != c.told || told != "" && types[:2] != "vR" || key != c.key {
-			t.Errorf("version %x: %s, told %q, a key of %d bytes", c.version, types, told, key)
+			t.Errorf("version %x: %s, got %q, a key of %d bytes", c.version, types, told, key)
 		}
 	}
 }
@@ -470,7 +470,7 @@ func TestBytesBeforeTLS(t *testing.T) {
 	}
 }
 
-// TestCancelWithWrongKey tries another's process id.
+// TestCancelWithWrongKey tries the process ID of another client.
 func TestCancelWithWrongKey(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
 	w, lock := g.dial(t), pgtest.Shared(t).Connect(t)
@@ -494,8 +494,8 @@ func TestCancelWithWrongKey(t *testing.T) {
 	}
 }
 
-// TestWhatTransactionModeKeeps holds docs/postgres.md to what it says about state that the gateway
-// sees no sign of, and about set_config() of parameters it does see.
+// TestWhatTransactionModeKeeps checks the statements of docs/postgres.md about state that the
+// gateway does not see, and about set_config() of parameters that it sees.
 func TestWhatTransactionModeKeeps(t *testing.T) {
 	g := start(t, pgtest.Shared(t), small)
 	first, second := g.connect(t, "timezone=UTC"), g.connect(t, "timezone=UTC")

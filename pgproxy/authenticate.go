@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Auth is how clients prove who they are.
+// Auth is the way in which clients authenticate.
 type Auth int
 
 // The methods. With AuthMD5, users whose secret is a SCRAM verifier are asked for SCRAM, as
@@ -39,7 +39,7 @@ func (a Auth) String() string {
 // PostgreSQL does (PG_MAX_AUTH_TOKEN_LENGTH).
 const maxAuthBody = 65535
 
-// authenticate lets the client prove that it is user, and adds AuthenticationOk.
+// authenticate makes the client prove that it is user, and adds AuthenticationOk.
 func (g *startup) authenticate(user string) error {
 	g.r.MaxBody = maxAuthBody
 	defer func() { g.r.MaxBody = 0 }()

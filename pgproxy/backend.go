@@ -18,23 +18,23 @@ import (
 // Backend serves authenticated clients. NewPostgres makes one of PostgreSQL servers, package
 // pgproxy/sqlite one of a SQLite file. Methods may be called from any goroutine.
 type Backend interface {
-	// Serve runs the client's session until the client leaves (nil), ctx ends, or something
+	// Serve runs the client's session until the client disconnects (nil), ctx ends, or something
 	// fails. AuthenticationOk has been added to c.Writer and not been flushed; Serve sends
-	// ParameterStatus, BackendKeyData (c.Key()), ReadyForQuery and everything after. After the
-	// call the proxy closes the connection; Serve need not. Where it returns ErrSuspended the
-	// session is not over: it is called again, see Client.Session.
+	// ParameterStatus, BackendKeyData (c.Key()), ReadyForQuery and everything after. After the call
+	// the proxy closes the connection; Serve need not. If it returns ErrSuspended the session is
+	// not over: Serve is called again, see Client.Session.
 	Serve(ctx context.Context, c *Client) error
 	// Status is for metrics and the dashboard.
 	Status() upstream.Status
 	// Name is the upstream's, as Status has it.
 	Name() string
-	// Drain closes what the backend holds once it is not in use any more. Sessions must have
-	// been drained before.
+	// Drain closes the backend's resources once they are unused. Sessions must have been drained
+	// before.
 	Drain(ctx context.Context) error
 }
 
 // ErrDraining is returned by Client.NextIdle when the session is to end because the proxy is
-// draining. The client has not been told; Client.Goodbye does that.
+// draining. The client has not been informed; Client.Goodbye does that.
 var ErrDraining = errors.New("pgproxy: draining")
 
 // ErrSuspended is returned by Client.NextIdle when the client has been idle for a while; see
@@ -48,20 +48,20 @@ type Client struct { // of 80 bytes, one of the allocator's sizes: there may be 
 	Reader *pgwire.Reader // reads ahead; new after ErrSuspended
 	Writer *pgwire.Writer // gathers; Flush before waiting for the client; new after ErrSuspended
 	*Login
-	// Session is the backend's, nil at first: what goes on when the client has been idle for so
-	// long that the session gives up its stack, Reader and Writer. Unless it is nil, NextIdle may
-	// return ErrSuspended. Serve then returns that, at once and as it is, and is called again when
-	// there is something to read, possibly on another goroutine. It begins with NextIdle.
+	// Session is the backend's state, nil at first, kept while the session of an idle client gives
+	// up its stack, Reader and Writer. Unless it is nil, NextIdle may return ErrSuspended. Serve
+	// then returns that error unchanged and at once, and is called again when there is something to
+	// read, possibly on another goroutine. It begins with NextIdle.
 	Session any
 
-	worker atomic.Pointer[worker] // nil = nobody works for the client
-	id     uint32                 // the process ID it is told; Proxy.clients has it under that
+	worker atomic.Pointer[worker] // nil = nothing runs for the client
+	id     uint32                 // the process ID that it gets; the key in Proxy.clients
 	state  atomic.Int32           // clientBusy, clientIdle, clientInterrupted, clientOpen
 	turn   turn
 	killed atomic.Bool // by an operator
 }
 
-// Login is what a client said at startup. Clients that said the same share one: it must not be changed.
+// Login has a client's startup parameters. Clients with the same parameters share one: it must not be changed.
 type Login struct {
 	User, Database string
 	// Params are the parameters of the startup message that are settings: without user,
@@ -77,9 +77,9 @@ type Login struct {
 	traffic *traffic.Cell
 }
 
-// worker is who can be told that a client wants no more of what is being done for it.
+// worker is the running work for a client, which a cancel request ends.
 type worker struct {
-	onCancel func(ctx context.Context) // as Client.OnCancel was told
+	onCancel func(ctx context.Context) // as set by Client.OnCancel
 	onKill   func(error)               // ends the context of Client.Killable; nil = there is none
 	session  *session                  // or the session of a Postgres backend
 }
@@ -119,7 +119,7 @@ func (c *Client) Access(ctx context.Context, attrs ...slog.Attr) {
 	c.proxy.srv.Access(ctx, append(c.attrs(), attrs...)...)
 }
 
-// attrs say who the client is.
+// attrs identify the client.
 func (c *Client) attrs() []slog.Attr {
 	return []slog.Attr{
 		slog.String("client", c.Conn.RemoteAddr().String()), slog.String("user", c.User),
@@ -154,9 +154,9 @@ func (l *clientLog) WithAttrs(attrs []slog.Attr) slog.Handler { return l.with().
 // WithGroup implements slog.Handler.
 func (l *clientLog) WithGroup(name string) slog.Handler { return l.with().WithGroup(name) }
 
-// OnCancel says what to do when this client's CancelRequest arrives, nil = nothing. fn is
+// OnCancel sets the function to call when this client's CancelRequest arrives, nil = none. fn is
 // called from another goroutine, at any time until OnCancel is called again or Serve returns,
-// possibly after the statement that was meant has ended.
+// possibly after the statement in question has ended.
 func (c *Client) OnCancel(fn func(ctx context.Context)) {
 	var kill func(error)
 	if w := c.worker.Load(); w != nil {
@@ -169,11 +169,11 @@ func (c *Client) OnCancel(fn func(ctx context.Context)) {
 	c.worker.Store(&worker{onCancel: fn, onKill: kill})
 }
 
-// Working says that the session waits for something other than the client. When the client
-// leaves meanwhile, what OnCancel set is called. Done ends it.
+// Working marks that the session waits for something other than the client. If the client
+// disconnects meanwhile, the function of OnCancel is called. Done ends it.
 func (c *Client) Working() { c.turn.set(c.proxy.ticks.now.Load(), true) }
 
-// Done ends what Working began.
+// Done ends the mark of Working.
 func (c *Client) Done() { c.turn.set(c.proxy.ticks.now.Load(), false) }
 
 // NextIdle waits for the next message at a boundary where the session could end: no
@@ -182,7 +182,7 @@ func (c *Client) Done() { c.turn.set(c.proxy.ticks.now.Load(), false) }
 // the client keeps it waiting it may return ErrSuspended, see Session.
 func (c *Client) NextIdle() (pgwire.Header, error) { return c.nextIdle(c.patience()) }
 
-// nextIdle is NextIdle with a patience of its own.
+// nextIdle is NextIdle with another patience.
 func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
 	if c.Reader.HasMessage() && !c.isDraining() {
 		return c.Reader.Next()
@@ -206,8 +206,8 @@ func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
 	return h, err
 }
 
-// patience is how long an idle client's session keeps its stack; firstPatience that of one that has asked for
-// nothing yet: many may log in at once and then be idle, and what a stack takes is never given back entirely.
+// patience is how long an idle client's session keeps its stack; firstPatience that of a client without a request so
+// far: many may log in at once and then be idle, and the memory of stacks is never freed entirely.
 const (
 	patience      = 100 * time.Millisecond
 	firstPatience = 5 * time.Millisecond
@@ -221,8 +221,8 @@ func (c *Client) patience() time.Duration {
 	return patience
 }
 
-// suspend waits for the client, and when that takes long, arranges for the session to go on with
-// Serve; else it returns false, with what there is to read, or an error, still there.
+// suspend waits for the client, and when that takes long, arranges for the session to continue by
+// Serve; else it returns false, with the data or error still unread.
 func (c *Client) suspend(wait time.Duration) bool {
 	conn, ok := c.accepted()
 	if !ok || c.Reader.Buffered() > 0 {
@@ -291,8 +291,8 @@ func (c *Client) cutOff() {
 	}
 }
 
-// Goodbye tells the client that the gateway is shutting down (57P01), the last thing it is
-// told. It flushes, and waits for no client that does not read. A client that is cut off is told, too.
+// Goodbye sends the client its last message, that the gateway is shutting down (57P01). It flushes, and does not wait
+// for a client that does not read. It is also for clients that are cut off.
 func (c *Client) Goodbye() error {
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
 	if c.killed.Load() {

@@ -53,7 +53,7 @@ func BenchmarkTransaction(b *testing.B) {
 	}
 }
 
-// BenchmarkMachine is what judging a request and its answer costs.
+// BenchmarkMachine measures judging a request and its answer.
 func BenchmarkMachine(b *testing.B) {
 	for kind, c := range steady {
 		b.Run(kind, func(b *testing.B) {

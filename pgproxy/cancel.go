@@ -6,8 +6,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// cancel passes a cancel request on to what the client it means is doing. The connection is
-// closed after that, which tells the client that the request has been dealt with.
+// cancel passes a cancel request on to the work of its client. Afterwards the connection is closed,
+// which shows the requester that the request has been handled.
 func (g *startup) cancel(ctx context.Context, m *pgwire.CancelRequest) {
 	c := g.proxy.find(m.ProcessID, m.Key)
 	if c == nil {

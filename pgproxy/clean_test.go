@@ -258,8 +258,8 @@ func TestNameAfterServerWasLost(t *testing.T) {
 	}
 }
 
-// TestCancelInDoubt leaves a cancel request unanswered: the server may still get to it, so the
-// connection must not go to somebody else.
+// TestCancelInDoubt leaves a cancel request unanswered: the server may still handle it, so the
+// connection must not go to another client.
 func TestCancelInDoubt(t *testing.T) {
 	g, f := startFake(t, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.LoginTimeout = 2 * time.Second })
 	logged := make(chan struct{})
@@ -308,7 +308,7 @@ func TestDrainCutsOffStatements(t *testing.T) {
 		left := "select count(*) from pg_stat_activity where state='active' and query='select pg_sleep(63)'"
 		for direct := pgtest.Shared(t).Connect(t); one[int](t, direct, left) > 0; {
 			if t.Context().Err() != nil {
-				t.Fatal("the server still works for nobody")
+				t.Fatal("the server still runs the statement of a client that has gone")
 			}
 		}
 	}
@@ -333,12 +333,12 @@ func TestNotificationsOfOthers(t *testing.T) {
 		do(t, conn, fmt.Sprintf("notify private, 'n%d'", i))
 	}
 	if len(got) > 0 {
-		t.Errorf("a client that never listened was told %q", got)
+		t.Errorf("a client that never listened got %q", got)
 	}
 }
 
-// TestRowsNobodyAskedFor: what a server says behind the end of its answer reaches no client, and
-// nobody gets that server connection.
+// TestRowsNobodyAskedFor: rows behind the end of an answer reach no client, and no client gets that
+// server connection.
 func TestRowsNobodyAskedFor(t *testing.T) {
 	for _, more := range []pgwire.Message{&pgwire.DataRow{Values: [][]byte{[]byte("of whom?")}}, &pgwire.CopyData{Data: []byte("of whom?")}} {
 		g, f := startFake(t, nil)

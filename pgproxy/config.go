@@ -22,11 +22,11 @@ type Config struct {
 	Listener listener.Config
 	// Mode is for how long clients keep a server connection; the zero value is Transaction.
 	Mode Mode
-	// Auth is how clients prove who they are; the zero value is AuthSCRAM.
+	// Auth is the way in which clients authenticate; the zero value is AuthSCRAM.
 	Auth Auth
 	// Users are the clients' names and secrets; not used by AuthTrust.
 	Users Users
-	// Databases maps the database a client asks for to what serves it; "*" is any other.
+	// Databases maps the database that a client requests to its backend; "*" is any other.
 	Databases map[string]Backend
 	// TLS, if set, is offered to clients. They may still connect without, unless RequireTLS is set.
 	TLS *tls.Config
@@ -71,7 +71,7 @@ func (c Config) Verify() error {
 	return errors.Join(errs...)
 }
 
-// backend finds what serves a database, nil if nothing does.
+// backend returns the backend of a database, nil if there is none.
 func (c *Config) backend(database string) Backend {
 	if b, ok := c.Databases[database]; ok {
 		return b

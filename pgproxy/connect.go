@@ -31,14 +31,14 @@ type server struct {
 	endpoint string
 	key      pgwire.BackendKeyData
 	serverState
-	shared bool          // used in transaction mode: it may hold what flags do not know of
+	shared bool          // used in transaction mode: it may hold state without a flag
 	idleAt time.Duration // when it was last released, by clock
 
 	heldSince uint32 // a tick; guarded by cancelMu of the session that has it, as is statement
 	statement []byte // how the last one begins, if that is to be shown
 
-	// cancelInDoubt means that a cancel request was sent, and nobody knows whether the server
-	// has dealt with it: the next statement might be the one it hits.
+	// cancelInDoubt means that a cancel request was sent, and it is unknown whether the server has
+	// handled it: it might hit the next statement.
 	cancelInDoubt atomic.Bool
 	// removed means that the connection was closed under its session, because its endpoint was removed.
 	removed atomic.Bool
@@ -53,7 +53,8 @@ func (s *server) interrupt() {
 	_ = s.raw.Close()
 }
 
-// sessionFlags are the session-state flags: what a client may have left in a server connection in transaction mode.
+// sessionFlags are the session-state flags: state that a client may have left in a server connection in transaction
+// mode.
 type sessionFlags byte
 
 const (
@@ -66,7 +67,7 @@ const (
 // started is when clock began.
 var started = time.Now()
 
-// clock is a time that costs half of what time.Now does.
+// clock is a time that costs half of time.Now.
 func clock() time.Duration { return time.Since(started) }
 
 // connect opens a connection and authenticates.
@@ -140,7 +141,7 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 	return err
 }
 
-// loginError is what a server says in the place of a session. It is shared by the clients that wait for one.
+// loginError is the server's error in place of a session. Clients that wait for one share it.
 type loginError struct{ *pgwire.ErrorResponse }
 
 func (e *loginError) Unwrap() error { return e.ErrorResponse }
@@ -150,7 +151,7 @@ func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 	if _, err := s.raw.Write((&pgwire.SSLRequest{}).Append(nil)); err != nil {
 		return err
 	}
-	var answer [1]byte // one byte and no more: what follows belongs to TLS
+	var answer [1]byte // only one byte: the next ones belong to TLS
 	if _, err := s.raw.Read(answer[:]); err != nil {
 		return err
 	}
@@ -227,12 +228,12 @@ func inTurn(last, next pgwire.AuthKind) error {
 	case next == pgwire.AuthSASLContinue && last != pgwire.AuthSASL,
 		next == pgwire.AuthSASLFinal && last != pgwire.AuthSASLContinue,
 		next != pgwire.AuthOK && next != pgwire.AuthSASLContinue && next != pgwire.AuthSASLFinal && last != pgwire.AuthOK:
-		return fmt.Errorf("%w: the server asks for %s out of turn", pgwire.ErrAuth, next)
+		return fmt.Errorf("%w: the server asks for %s out of order", pgwire.ErrAuth, next)
 	}
 	return nil
 }
 
-// local reports whether nobody but this machine sees what goes to an endpoint.
+// local reports whether data to an endpoint stays on this machine.
 func local(endpoint string) bool {
 	if strings.HasPrefix(endpoint, "unix:") {
 		return true
@@ -279,7 +280,7 @@ func (s *server) readError() error {
 	return m
 }
 
-// readBaseline reads what follows AuthenticationOk.
+// readBaseline reads the messages after AuthenticationOk.
 func (s *server) readBaseline() error {
 	for {
 		h, err := s.r.Next()
@@ -326,8 +327,8 @@ func closeServer(s *server) {
 // closeTimeout bounds the goodbye to a server whose connection may be dead.
 const closeTimeout = 100 * time.Millisecond
 
-// sendCancel asks the server to cancel what a connection does, and waits until the server has
-// dealt with that: it closes the connection then.
+// sendCancel asks the server to cancel the statement of a connection, and waits until the server
+// has handled the request, which the end of the connection shows.
 func sendCancel(ctx context.Context, cfg *PostgresConfig, s *server) error {
 	raw, err := cfg.dial(ctx, s.address())
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In transaction mode servers know a client's statements by other names. DEALLOCATE ALL and DISCARD ALL need no help: they end all that a server
-// connection has, and the tag of their answer says so. DEALLOCATE of one statement is answered here when it comes alone in a Query;
-// else, with other statements, in a pipeline or by the extended protocol, the server is to do it, and is given an empty statement of that name
-// just before.
+// In transaction mode a client's statements have other names on servers. DEALLOCATE ALL and DISCARD ALL need no help:
+// they end all statements of a server connection, and the tag of their answer shows it. DEALLOCATE of one statement is
+// answered here when it is alone in a Query; otherwise (with other statements, in a pipeline or by the extended
+// protocol) the server executes it, and gets an empty statement of that name just before.
 
 // between reports whether a Query can be answered here: nothing the client sent is unanswered or unfinished, and neither is a message to
 // it.
@@ -44,11 +44,11 @@ func (m *machine) deallocating(msg message) (text string, act action) {
 	return text, action{do: take}
 }
 
-// standIn gives the server statements under names of the client's, which the message that comes next is to deallocate, in this order. It
-// returns what op.name is to be.
+// standIn gives the server statements under the client's names that the next message deallocates, in this order. It
+// returns the value for op.name.
 func (m *machine) standIn(names []string) (drop string) {
 	if m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
-		return "" // the server says what there is to say
+		return "" // the server answers
 	}
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {
@@ -67,7 +67,7 @@ func (m *machine) standIn(names []string) (drop string) {
 	return drop
 }
 
-// notDeallocated notes that the server still has what stands for statements of the client, the names of which are as in op.name.
+// notDeallocated records that the server still has the stand-ins of client statements, with names as in op.name.
 func (m *machine) notDeallocated(names string) {
 	m.server.flags |= leftPrepare
 	if m.standing == nil {
@@ -78,7 +78,7 @@ func (m *machine) notDeallocated(names string) {
 	}
 }
 
-// standOut takes what stands for a statement from the server, before that is asked for a statement of that name.
+// standOut removes a stand-in from the server, before the server is asked for a statement of that name.
 func (m *machine) standOut(name string) {
 	if m.standing[name] && m.st.push(op{kind: opInjectedClose}) {
 		delete(m.standing, name)
@@ -86,7 +86,8 @@ func (m *machine) standOut(name string) {
 	}
 }
 
-// noteSweep notes what a portal does to statements when it is executed; st is what it was made from, nil for the unnamed statement.
+// noteSweep records the effect of a portal's execution on statements; st is the portal's statement, nil for the unnamed
+// one.
 func (m *machine) noteSweep(portal, name []byte, st *statement) {
 	var text string
 	switch {
@@ -111,7 +112,7 @@ func (m *machine) noteSweep(portal, name []byte, st *statement) {
 	m.drops[string(portal)] = drop
 }
 
-// deallocated notes that the server has deallocated one statement: one of the client's, or nobody knows which.
+// deallocated records that the server has deallocated one statement: one of the client's, or an unknown one.
 func (m *machine) deallocated() {
 	name := m.st.deallocated()
 	delete(m.standing, name)
@@ -122,8 +123,8 @@ func (m *machine) deallocated() {
 	m.server.stmts.retireAll()
 }
 
-// sweeps reports whether a text takes named statements away, and may do so by the extended protocol: the
-// names in what comes after it mean what they do once it has been answered.
+// sweeps reports whether a text removes named statements, also by the extended protocol: names in later messages can be
+// judged only after its answer.
 func sweeps(text []byte) bool {
 	text = text[space(text, ';'):]
 	return begins(text, "deallocate") || begins(text, "discard")
@@ -197,7 +198,7 @@ func statementEnd(text string) int {
 	return len(text)
 }
 
-// quotedEnd returns the length of what is in quotes; a quote that is doubled makes it two of them, one behind the other.
+// quotedEnd returns the length of a quoted text; a doubled quote makes two quoted texts, one behind the other.
 func quotedEnd(text string, escapes bool) int {
 	for i := 1; i < len(text); i++ {
 		switch {

@@ -70,7 +70,7 @@ func TestDeallocate(t *testing.T) {
 	}
 }
 
-// TestDeallocateThatFailed: what stands for the client's statement on the server is gone before the next client comes.
+// TestDeallocateThatFailed: the stand-in of the client's statement on the server is removed before the next client.
 func TestDeallocateThatFailed(t *testing.T) {
 	g := start(t, pgtest.Shared(t), small)
 	w := g.dial(t)
@@ -90,7 +90,7 @@ func TestDeallocateThatFailed(t *testing.T) {
 	}
 }
 
-// TestDeallocateSomeAndFail: of the statements a Query was to deallocate those are gone that come before its error.
+// TestDeallocateSomeAndFail: of the statements that a Query deallocates, those before its error are gone.
 func TestDeallocateSomeAndFail(t *testing.T) {
 	g := start(t, pgtest.Shared(t), small)
 	w := g.dial(t)

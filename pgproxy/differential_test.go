@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// TestSameAsDirect has clients send the server what chance gives them, through the gateway and
+// TestSameAsDirect makes clients send random messages to the server, through the gateway and
 // directly: the answers must be the same, whatever other clients do on the same server connections.
 func TestSameAsDirect(t *testing.T) {
 	db := pgtest.Shared(t)
@@ -64,7 +64,7 @@ func compare(t *testing.T, gateway, direct string, client, script uint64) {
 	}
 }
 
-// playScript sends steps by chance and returns what was sent and answered in each.
+// playScript sends random steps and returns the messages and answers of each.
 func playScript(w *wire, r *rand.Rand) (transcript []string) {
 	for range 12 {
 		sent, request := "", []byte(nil)
@@ -94,7 +94,7 @@ func playScript(w *wire, r *rand.Rand) (transcript []string) {
 			last = typ
 			return over
 		})
-		got, _, failed := strings.Cut(got, `Z"E"`) // what is said to Parse then differs for statements the server has
+		got, _, failed := strings.Cut(got, `Z"E"`) // the answer to Parse then differs for statements that the server has
 		transcript = append(transcript, sent+" → "+got)
 		if err != nil {
 			return append(transcript, "the end")
@@ -106,7 +106,7 @@ func playScript(w *wire, r *rand.Rand) (transcript []string) {
 	return transcript
 }
 
-// answers reads up to a message that is the last, and notes what does not differ between servers.
+// answers reads up to the last message, and records the parts that do not differ between servers.
 func (w *wire) answers(last func(typ byte) bool) (string, error) {
 	var b strings.Builder
 	for {
@@ -174,8 +174,8 @@ func chance(r *rand.Rand) []pgwire.Message {
 		&pgwire.Describe{Object: 'P', Name: portal}, &pgwire.Execute{Portal: portal, MaxRows: uint32(r.IntN(3))}, data, end}
 }
 
-// TestLeaveAnywhere has clients leave in the middle of what chance lets them send. The next client of
-// the server connection finds nothing of it.
+// TestLeaveAnywhere makes clients disconnect in the middle of random messages. The next client of the server connection
+// finds no trace.
 func TestLeaveAnywhere(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists differential (a int)")

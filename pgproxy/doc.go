@@ -41,57 +41,54 @@
 //		log.Fatal(p.Serve(l)) // psql -h 127.0.0.1 -p 6432 app
 //	}
 //
-// The files follow the life of a connection: startup.go reads the startup packets,
-// authenticate.go lets the client prove who it is, lease.go gets a server connection
-// (connect.go opens one), relay.go carries messages, release.go gives the server connection
-// back.
+// The files follow the life of a connection: startup.go reads the startup packets, authenticate.go
+// authenticates the client, lease.go gets a server connection (connect.go opens one), relay.go
+// carries messages, release.go gives the server connection back.
 //
 // # The machine
 //
-// What is done with a message is decided in one place, the protocol machine (machine.go). It is told
-// of each message of the client and of the server, and returns an action: pass the message on, as it is
-// or with other names in it, consume it, show more of it, wait for answers, lease a server connection.
-// It keeps the queue of what is owed (state.go), the client's prepared statements and their names on
-// servers (prepare.go, unnamed.go, deallocate.go, fingerprint.go) and the settings that follow the
-// client (machine_settings.go), and has no socket, clock, goroutine or lock. Two drivers do what it
-// says and have no rules of their own about messages: the session's straight-line code (relay.go),
-// and the fast path on the loop (fastpath.go). Scripts in testdata/machine drive it message by message;
-// a model of a server checks that clients are told what they would be told straight.
+// One place, the protocol machine (machine.go), decides about each message. It gets each message of the client and of
+// the server, and returns an action: pass the message on, unchanged or with other names in it, consume it, show more of
+// it, wait for answers, lease a server connection. It keeps the queue of pending answers (state.go), the client's
+// prepared statements and their names on servers (prepare.go, unnamed.go, deallocate.go, fingerprint.go) and the
+// settings that follow the client (machine_settings.go), and has no socket, clock, goroutine or lock. Two drivers
+// execute its actions and have no rules about messages: the session's straight-line code (relay.go), and the fast path
+// on the loop (fastpath.go). Scripts in testdata/machine drive it message by message; a model of a server checks that
+// clients get the answers of a direct connection.
 //
 // In transaction mode a server connection is leased at the first message that needs one and
-// given back at ReadyForQuery 'I' once everything sent has been answered: no Sync is
-// outstanding, no pipeline or portal open, no COPY under way. Named prepared statements work:
-// they are kept per client and prepared where a server connection lacks them. Settings
-// follow the client: those given at startup, and those that it makes by SET or set_config, which are
-// read from the server when the transaction is over (keep.go). LISTEN,
-// PREPARE and WITH HOLD cursors are undone; temporary tables and session-level
-// advisory locks leave nothing the proxy could see, stay where they are, and need session mode.
+// released at ReadyForQuery 'I' once everything sent has been answered: no Sync is outstanding, no
+// pipeline, portal or COPY is open. Named prepared statements work: they are kept per client and
+// prepared where a server connection lacks them. Settings follow the client: those given at
+// startup, and those made by SET or set_config, which are read from the server after the
+// transaction (keep.go). LISTEN, PREPARE and WITH HOLD cursors are undone; temporary tables and
+// session-level advisory locks are invisible to the proxy, stay on their server connection, and
+// need session mode.
 //
-// In session mode a client has one server connection from its login to its last message, and is told
-// the process ID of that server. DISCARD ALL runs before somebody else gets it; where the text of a
-// statement shows what that does not undo (remains.go), it is closed.
+// In session mode a client has one server connection from its login to its last message, and gets
+// the process ID of that server. DISCARD ALL runs before another client gets it; if the text of a
+// statement shows effects that DISCARD ALL does not undo (remains.go), it is closed.
 //
 // # Reading both sides
 //
-// A leased server connection is always watched (wait.go). A session that waits for its client waits
-// for its server in the same call ([fiber.Stream]'s WaitEither), and passes on at once what the server
-// says: the error of a request without Sync, a notice, the FATAL that ends an idle transaction. After
-// 100 ms of silence the session is suspended with its lease. A second fiber, the server reader
-// (serverreader.go), runs only while both sides have much to say (COPY, long pipelines), or where one wait for
-// two connections is not possible: on the goroutine engine and for servers behind a tunnel.
+// A leased server connection is always watched (wait.go). A session that waits for its client waits for its server in
+// the same call ([fiber.Stream]'s WaitEither), and passes messages of the server on at once: the error of a request
+// without Sync, a notice, the FATAL that ends an idle transaction. After 100 ms of silence the session is suspended
+// with its lease. A second fiber, the server reader (serverreader.go), runs only while both sides send much (COPY, long
+// pipelines), or where one wait for two connections is not possible: on the goroutine engine and for servers behind a
+// tunnel.
 //
-// The fast path (fastpath.go) serves on the loop itself, without switching to the session's fiber, what
-// most requests are: a Query, or messages of the extended protocol up to their Sync, that arrive as a
-// whole, and an answer that arrives in one piece. Resuming a fiber costs more than such a request,
-// because its stack and buffers have left the processor's caches. The fast path knows no errors:
-// whatever is unusual is left to the session as it stands.
+// The fast path (fastpath.go) serves the most common requests on the loop itself, without switching to the session's
+// fiber: a Query, or messages of the extended protocol up to their Sync, that arrive complete, with an answer that
+// arrives in one piece. Resuming a fiber costs more than such a request, because its stack and buffers have left the
+// processor's caches. The fast path handles no errors: everything unusual is left to the session.
 //
 // # Memory
 //
-// An idle client takes 424 bytes of the heap: 176 for fiber.Conn, 80 for listener.Conn, 80 for
-// [Client], 16 to resume it, and 72 in the tables of the loop, the listener and the proxy. Clients that
-// said the same at startup, or set the same, share that; the key for cancel requests is computed; only
-// a client's own statements take more. Tests hold these sizes: one byte more costs each client sixteen.
+// An idle client takes 424 bytes of the heap: 176 for fiber.Conn, 80 for listener.Conn, 80 for [Client], 16 to resume
+// it, and 72 in the tables of the loop, the listener and the proxy. Clients with the same startup parameters or
+// settings share them; the key for cancel requests is computed; only a client's own statements take more. Tests check
+// these sizes: one more byte costs each client sixteen.
 //
 // Unstable until 1.0.
 package pgproxy

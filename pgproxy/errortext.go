@@ -16,15 +16,15 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// Clients are told which upstream has what trouble, and never where its servers are: that is in the log.
+// Clients get the name and the trouble of the upstream, never its servers' addresses: those are in the log.
 
-// Hints that go with what a client can do nothing about.
+// Hints for errors that a client cannot fix.
 const (
 	hintTrouble = "Try again; if it stays so, the gateway's log names the server and the cause."
 	hintLogin   = "The gateway's operator has to mend user and password of this upstream, or the server's rules; the log names the server."
 )
 
-// saidAtLogin returns what a server answered to the gateway's login, if that is why there is no server connection; else nil.
+// saidAtLogin returns a server's answer to the gateway's login, if that is why there is no server connection; else nil.
 func saidAtLogin(err error) *pgwire.ErrorResponse {
 	said, ok := errors.AsType[*loginError](err)
 	if e, waited := errors.AsType[*pool.Error](err); !ok || waited && unanswered(e) {
@@ -72,7 +72,7 @@ func unavailableText(upstream string, err error) string {
 
 func whyNoServer(err error) string {
 	if e, ok := errors.AsType[*pool.Error](err); ok && unanswered(e) {
-		return "the server did not answer in time" // whatever an earlier attempt came to, which err wraps too
+		return "the server did not answer in time" // whatever the result of an earlier attempt, which err wraps too
 	}
 	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !hasAddress(m.Message) {
 		return fmt.Sprintf("the server says: %s (SQLSTATE %s)", m.Message, m.Code)
@@ -82,7 +82,7 @@ func whyNoServer(err error) string {
 	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
 	switch {
 	case errors.Is(err, pgwire.ErrAuth):
-		return "the server cannot prove who it is"
+		return "the server cannot prove its identity"
 	case errors.Is(err, errAllDead):
 		return "all of them had died"
 	case unknown:

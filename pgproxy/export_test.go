@@ -13,16 +13,17 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// ClientSize is what a Client takes of the heap.
+// ClientSize is the heap size of a Client.
 const ClientSize = unsafe.Sizeof(Client{})
 
 // Deallocated exposes deallocates.
 var Deallocated = deallocates
 
-// Remains reports whether the text of a statement shows that DISCARD ALL may not undo what it does.
+// Remains reports whether the text of a statement shows that DISCARD ALL may not undo its effects.
 func Remains(text string) bool { return hintsOf([]byte(text))&hintRemains != 0 }
 
-// SettingsIn returns what the text of a statement shows of settings: "!" if it may set some for the session, and the names of custom ones.
+// SettingsIn returns the settings that the text of a statement shows: "!" if it may set some for the session, and the
+// names of custom ones.
 func SettingsIn(text string) string {
 	found := settingsIn([]byte(text))
 	names := strings.Join(found.customs, ",")
@@ -59,7 +60,7 @@ func (p *Proxy) Aliases() (n int) {
 	return n
 }
 
-// State exposes the queue of what is owed by what goes over the wire.
+// State exposes the queue of pending answers, by messages on the wire.
 type State struct{ st state }
 
 // NewState returns the state of a fresh lease.
@@ -74,7 +75,7 @@ var clientOps = map[byte]opKind{
 	pgwire.TypeBind: opBind, pgwire.TypeDescribe: opDescribe, pgwire.TypeExecute: opExecute, pgwire.TypeClose: opClose,
 }
 
-// Client tells of a message of the client.
+// Client records a message of the client.
 func (s *State) Client(typ byte) {
 	switch kind, ok := clientOps[typ]; {
 	case ok:
@@ -84,7 +85,7 @@ func (s *State) Client(typ byte) {
 	}
 }
 
-// Server tells of a message of the server.
+// Server records a message of the server.
 func (s *State) Server(typ byte, status pgwire.TxStatus) error {
 	_, err := s.st.answer(typ, status)
 	s.st.local()
@@ -114,8 +115,8 @@ func (s *State) Check() string {
 	return ""
 }
 
-// Machine is a driver of the protocol machine for tests: it moves bytes between a client and server connections that exist in the
-// test only. Steps and what the client and the servers are told collect in Log and in the queues.
+// Machine is a driver of the protocol machine for tests: it moves bytes between a client and server connections that
+// exist in the test only. Steps and messages to the client and the servers collect in Log and in the queues.
 type Machine struct {
 	m       machine
 	Pool    *FakePool
@@ -134,8 +135,8 @@ type FakePool struct {
 // FakeServer is a server connection of a FakePool.
 type FakeServer struct {
 	Name  string
-	In    func(msg []byte) // what is sent to the server, message by message
-	Undo  func(sql string) // what makes its settings a client's
+	In    func(msg []byte) // called with each message to the server
+	Undo  func(sql string) // called with SQL that makes its settings a client's
 	Owner *Machine         // nil = it is free
 	state serverState
 }
@@ -170,7 +171,7 @@ func (d *Machine) Blocked() bool { return len(d.waiting) > 0 }
 // Leased is the server connection that is leased, nil if there is none.
 func (d *Machine) Leased() *FakeServer { return d.srv }
 
-// Resume goes on with messages of the client that wait for answers, or for a server connection.
+// Resume continues with messages of the client that wait for answers, or for a server connection.
 func (d *Machine) Resume(toClient func([]byte)) (over bool, err error) { return d.advance(toClient) }
 
 func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
@@ -235,7 +236,7 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 	return false, nil
 }
 
-// flush moves what the machine has to say.
+// flush moves the machine's own messages.
 func (d *Machine) flush(toClient func([]byte)) {
 	for b := d.m.toServer; len(b) > 0; b = b[messageSize(b):] {
 		d.srv.In(b[:messageSize(b)])
@@ -273,7 +274,7 @@ func (d *Machine) Server(b []byte, toClient func([]byte)) error {
 	return nil
 }
 
-// Settle gives the server connection back if the machine says so.
+// Settle releases the server connection if the machine allows it.
 func (d *Machine) Settle() {
 	m := &d.m
 	if d.srv == nil || m.st.due() {
@@ -300,8 +301,8 @@ func (d *Machine) Settle() {
 // Owed returns how many messages of the client are not answered.
 func (d *Machine) Owed() int { return d.m.st.owed() }
 
-// Judge returns what has the machine judge a request and its answer, from the lease to the release, as the fast path does, and reports
-// whether that went through.
+// Judge returns a function that makes the machine judge a request and its answer, from the lease to the release, as the
+// fast path does, and reports success.
 func Judge(statement, text string, request, answer []byte) (round func() bool) {
 	pool := &FakePool{}
 	srv := pool.NewServer("", 10, nil, nil)

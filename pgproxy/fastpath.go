@@ -12,11 +12,11 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// fastPath is the machine's driver on the loop: it forwards one request and its reply while the session's fiber is parked (see
-// fiber.Stream's Attend), if the request has come as a whole and the reply comes in one piece. That is nearly every request of many
-// clients, and needs no buffers. It has no rules about messages: those are the machine's. What takes more than one step (a message that
-// has to wait, an answer in pieces, every error) is left to the session as it stands. It is a part of its session, and keeps what it uses
-// close together.
+// fastPath is the machine's driver on the loop: it forwards one request and its reply while the session's fiber is
+// parked (see fiber.Stream's Attend), if the request has come as a whole and the reply comes in one piece. That is
+// nearly every request of many clients, and needs no buffers. It has no rules about messages: those are the machine's.
+// Work of more than one step (a message that has to wait, an answer in pieces, every error) is left to the session. The
+// fast path is a part of its session, and keeps its fields close together.
 type fastPath struct {
 	client  fiber.Stream // nil = the client cannot have it
 	srv     *server      // is leased, and not the session's yet; nil = none is
@@ -37,7 +37,7 @@ type fastPath struct {
 // maxHeld is how long a request may be so that it needs no buffer while it waits, in bytes.
 const maxHeld = 152
 
-// stage is what the fast path waits for.
+// stage is the event that the fast path waits for.
 type stage byte
 
 const (
@@ -83,7 +83,7 @@ func (x *fastPath) heed(h pgwire.Header, first bool) {
 	x.likely = fits && (first || x.likely)
 }
 
-// stepFastPath goes on until there is something to wait for, or it is over.
+// stepFastPath continues until it has to wait, or is over.
 func (s *session) stepFastPath() (over bool) {
 	for {
 		var waits bool
@@ -162,8 +162,8 @@ func isRequest(b []byte) bool {
 	return n > 0 && n == len(b) && b[0] == pgwire.TypeSync
 }
 
-// needsServer reports whether the first thing that a request needs is a server connection. Else it has taken off what the machine
-// answers by itself, and the rest is for the session.
+// needsServer reports whether the first thing that a request needs is a server connection. Otherwise it has taken off
+// the messages that the machine answers, and the rest is left to the session.
 func (s *session) needsServer(b *[]byte) bool {
 	s.wake()
 	n := messageSize(*b)
@@ -175,7 +175,7 @@ func (s *session) needsServer(b *[]byte) bool {
 	return err == nil && act.do == lease && !(act.later && s.b.up.AllInUse())
 }
 
-// unread leaves what has come from the client to the session.
+// unread leaves the client's received bytes to the session.
 func (s *session) unread(b []byte) {
 	if len(b) > 0 {
 		s.c.Reader.Unread(b)
@@ -256,7 +256,7 @@ func (s *session) unhold() {
 	}
 }
 
-// giveUp leaves the request, which is in the client's Reader, to the session, with what was leased or begun.
+// giveUp leaves the request, which is in the client's Reader, to the session, with its lease or pending acquire.
 func (s *session) giveUp() (over bool) {
 	s.meter.asked = s.x.began
 	s.c.Done()
@@ -308,8 +308,8 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 // Bind may need the text of a statement that takes megabytes.
 const maxGathered = 64 << 10
 
-// judgeRequest has the machine judge the messages of a request, as many as can be without waiting. They take n bytes, and go as they are,
-// or are in the machine's toServer.
+// judgeRequest makes the machine judge the messages of a request, as many as possible without waiting. They take n
+// bytes, and are sent unchanged, or are in the machine's toServer.
 func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 	m, shows := &s.machine, s.c.showsStatements()
 	asItIs = true
@@ -361,7 +361,7 @@ func (s *session) answered() (waits, over bool) {
 	}
 	n, now := s.judgeAnswer(b)
 	if n < len(b) || !s.machine.over() || len(s.machine.toClient) > 0 {
-		_, _ = c.Writer.Write(b[:n]) // which has room for it; behind it goes what the machine has to say: turn may wait for room
+		_, _ = c.Writer.Write(b[:n]) // which has room for it; the machine's messages follow: turn may wait for room
 		if n < len(b) {
 			srv.r.Unread(b[n:])
 		}
@@ -381,8 +381,8 @@ func (s *session) answered() (waits, over bool) {
 	return false, sent < len(b)
 }
 
-// judgeAnswer has the machine judge what a server says, up to what is not for the fast path. It returns how many bytes that is,
-// and when the request was done, by clock; 0 = that is not known.
+// judgeAnswer makes the machine judge a server's messages, up to the first that the fast path does not handle. It
+// returns their length in bytes, and when the request was done, by clock; 0 = unknown.
 func (s *session) judgeAnswer(b []byte) (n int, now time.Duration) {
 	m := &s.machine
 	inQuery, _ := m.inQuery()
@@ -436,13 +436,13 @@ func (s *session) giveBack(now time.Duration) bool {
 	return true
 }
 
-// leave leaves the server connection to the session, with what is under way.
+// leave hands the server connection to the session, with the running request.
 func (s *session) leave() {
 	s.forwarding = true
 	s.c.Done()
 }
 
-// obtain is Acquire, or goes on with what the fast path has begun.
+// obtain is Acquire, or continues the acquire that the fast path has begun.
 func (s *session) obtain(ctx context.Context) (upstream.Lease[*server], error) {
 	switch x := &s.x; {
 	case x.srv != nil:
@@ -455,10 +455,10 @@ func (s *session) obtain(ctx context.Context) (upstream.Lease[*server], error) {
 	return s.b.up.Acquire(ctx)
 }
 
-// begun reports whether there is a lease, or an acquire under way, for the session to go on with.
+// begun reports whether there is a lease, or a pending acquire, for the session to continue with.
 func (x *fastPath) begun() bool { return x.srv != nil || x.pending.Begun() }
 
-// dropBegun gives up what the fast path has begun, or leased, and the session has not gone on with.
+// dropBegun gives up a lease or pending acquire of the fast path that the session has not taken.
 func (s *session) dropBegun() {
 	if !s.x.begun() {
 		return

@@ -8,10 +8,11 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// A statement that is prepared again, on another server connection, may have become another one by DDL meanwhile. A server that has had
-// it refuses to execute it then (0A000), for drivers write parameters and read rows by what they were told when they prepared it: others
-// would be misread in silence. So it is looked at what a server says of a statement that clients were told of before, and nothing of it
-// is executed unless that is the same. A client that asks again of each portal need not be protected.
+// A statement that is prepared again, on another server connection, may have become another one by DDL meanwhile. A
+// server that has had it refuses to execute it then (0A000), because drivers write parameters and read rows by the
+// description that they got when they prepared it: others would be silently misread. So the gateway compares a server's
+// description of a statement with the one that clients got before, and executes nothing of it unless both are the same.
+// A client that asks for a description of each portal need not be protected.
 
 var fingerprintSeed = maphash.MakeSeed()
 
@@ -43,7 +44,7 @@ func fingerprintOf(typ byte, body []byte, size int) uint64 {
 	return h.Sum64() | 1
 }
 
-// described looks at what a server says of a statement, or of a portal made from it: o is what it answers.
+// described checks a server's description of a statement, or of a portal made from it: o is the op that it answers.
 func (m *machine) described(o *op, msg message) {
 	is, described, told := fingerprintOf(msg.typ, msg.body, msg.size()), &o.on.columns, &o.st.columns
 	if msg.typ == pgwire.TypeParameterDescription {

@@ -61,8 +61,9 @@ func using(name string, params ...[]byte) []pgwire.Message {
 
 const outdated = "E(0A000 RevalidateCachedQuery)Z"
 
-// TestStatementWithOtherFingerprint changes a table that a statement reads. A driver decodes rows by what it was told when it prepared
-// the statement: it must not get others, on whatever server connection, until it has prepared it again.
+// TestStatementWithOtherFingerprint changes a table that a statement reads. A driver decodes rows by the description
+// that it got when it prepared the statement: it must not get others, on whatever server connection, until it has
+// prepared it again.
 func TestStatementWithOtherFingerprint(t *testing.T) {
 	c := startChanging(t)
 	other := &changing{c.g.dial(t), c.db, c.g}
@@ -139,7 +140,7 @@ func TestStatementWithOtherFingerprintIsDescribed(t *testing.T) {
 		}
 	}
 	if said := c.ask(using("s")...); said != "2DCZ" {
-		t.Errorf("as it was told last: %s", said)
+		t.Errorf("as described last: %s", said)
 	}
 	c.change(t, "alter table shape add column e int")
 	if said := c.ask(using("s")...); said != "2"+outdated {
@@ -147,7 +148,8 @@ func TestStatementWithOtherFingerprintIsDescribed(t *testing.T) {
 	}
 }
 
-// TestStatementWithTheSameFingerprint has another table with types of its own in the place of the first, as another server may have: nobody is told.
+// TestStatementWithTheSameFingerprint replaces the table by another one with other type OIDs, as another server may
+// have: no client sees it.
 func TestStatementWithTheSameFingerprint(t *testing.T) {
 	c := startChanging(t)
 	const again = "drop table shape; drop type if exists mood; create type mood as enum ('fine'); create table shape (a mood, b int); insert into shape values ('fine')"

@@ -25,7 +25,7 @@ func direct(t *testing.T, db *pgtest.Cluster) *wire {
 	return w
 }
 
-// changes are what can happen between two clients that prepare the same text, by what it is.
+// changes are events between two clients that prepare the same text, by name.
 var changes = map[string]struct {
 	setup, text string
 	param       string // "" = the text has none
@@ -71,8 +71,8 @@ var changes = map[string]struct {
 	"dropped": {"create table dropped (a int)", "select * from dropped", "", "drop table dropped", ""},
 }
 
-// TestParseMeansWhatItMeansNow has a client prepare a text and keep it, then something changes, and another client prepares
-// the same text: it must be told, and get, what a client of the server itself is told and gets.
+// TestParseMeansWhatItMeansNow makes a client prepare a text and keep it, then something changes, and another client
+// prepares the same text: it must get the description and the rows of a direct client.
 func TestParseMeansWhatItMeansNow(t *testing.T) {
 	db := pgtest.Start(t)
 	for what, c := range changes {
@@ -127,8 +127,8 @@ func TestLiteralIsReadWhenItIsParsed(t *testing.T) {
 	}
 }
 
-// TestStatementsHealAfterErrors goes on with statements that have become no use because of DDL, and were prepared before it: from the
-// second try on the server has parsed them again.
+// TestStatementsHealAfterErrors uses statements that DDL has made useless after they were prepared: from the second try
+// on the server has parsed them again.
 func TestStatementsHealAfterErrors(t *testing.T) {
 	db := pgtest.Start(t)
 	db.Exec(t, "create type healed as enum ('a')")
@@ -145,8 +145,8 @@ func TestStatementsHealAfterErrors(t *testing.T) {
 	}
 }
 
-// TestPrepareWhileAllAreInUse prepares what another client has prepared while every server connection is in use: programs with one
-// thread for many clients wait for that, and could not end the transactions that they wait for.
+// TestPrepareWhileAllAreInUse prepares a text that another client has prepared while every server connection is in use:
+// programs with one thread for many clients wait for that, and could not end the transactions that they wait for.
 func TestPrepareWhileAllAreInUse(t *testing.T) {
 	db := pgtest.Start(t)
 	db.Exec(t, "create table late (a int)")

@@ -64,7 +64,7 @@ func TestTornCopyDataInWholePieces(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists torn (a int)")
 	g := start(t, db, small)
-	const piece = 16 << 10 // what the gateway reads at once
+	const piece = 16 << 10 // the most that the gateway reads at once
 	for range 10 {
 		w := g.pipe(t).login()
 		w.send(query("copy torn from stdin"))
@@ -106,8 +106,8 @@ func TestPartOfADateStyle(t *testing.T) {
 	}
 }
 
-// TestSessionAfterTransactions leaves in transaction mode what it cannot see, and uses the server
-// connection in session mode then.
+// TestSessionAfterTransactions leaves state that transaction mode cannot see, and then uses the
+// server connection in session mode.
 func TestSessionAfterTransactions(t *testing.T) {
 	db := pgtest.Shared(t)
 	g := start(t, db, small)

@@ -12,15 +12,15 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In transaction mode the settings that a client makes follow it. Once a transaction that may have changed some is over, the gateway reads
-// what is set, which is right whatever was rolled back, and takes that for the client's settings. They are set on the server connections
-// that the client gets next, unless these have them already.
+// In transaction mode the settings that a client makes follow it. Once a transaction that may have changed some is
+// over, the gateway reads the settings, which is right whatever was rolled back, and takes them for the client's. They
+// are set on the server connections that the client gets next, unless these have them already.
 
 // errSettingsKept is wrapped by errors about settings that cannot follow their client.
 var errSettingsKept = errors.New("settings that cannot follow the client in transaction mode")
 
-// maxSettingBytes bounds what the settings of one client take that follow it, in bytes: they are sent again to each server connection
-// that has others.
+// maxSettingBytes bounds the settings of one client that follow it, in bytes: they are sent again to each server
+// connection that has others.
 const maxSettingBytes = 64 << 10
 
 // keepDue reports whether the transaction is over and has changed settings.
@@ -28,8 +28,8 @@ func (m *machine) keepDue() bool {
 	return m.work != nil && m.mode == Transaction && m.server != nil && m.server.flags&leftSettings != 0 && m.st.free()
 }
 
-// keep reads the settings that the client has made, if it may have made some. The client is told first what it waits for. No server reader
-// runs. An error is the end of the session: the client has settings that the gateway does not know.
+// keep reads the settings that the client has made, if it may have made some. The client gets its answers first. No
+// server reader runs. An error is the end of the session: the client has settings that the gateway does not know.
 func (s *session) keep() error {
 	m, srv := &s.machine, s.srv
 	if !m.keepDue() {
@@ -45,8 +45,8 @@ func (s *session) keep() error {
 		rows, err = srv.settingRows(m.keepSQL(true))
 	}
 	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() && !canceled(err) {
-		// A server that is not quite PostgreSQL: what the client set is undone, as leftSettings asks for.
-		if !s.b.unreadable.Swap(true) { // once, for every client of such a server would say so
+		// A server that is not quite PostgreSQL: the client's settings are undone, as leftSettings asks for.
+		if !s.b.unreadable.Swap(true) { // once, because every client of such a server would log it
 			s.c.Logger().Warn("clients' settings cannot be read and do not follow them", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
 		}
 		if err = srv.exec("ROLLBACK"); err == nil {
@@ -78,9 +78,9 @@ func (s *server) settingRows(sql string) (rows []pgwire.Param, err error) {
 	})
 }
 
-// keepSQL returns what reads all that the client may have set: settings of the server by their source, and by name custom ones and roles,
-// which pg_settings does not have. Whatever isolation level the client has set, it waits for nothing. With untimed it may take long,
-// whatever statement_timeout the client has set; it goes before one that was canceled.
+// keepSQL returns the query for all settings that the client may have made: settings of the server by their source, and
+// by name custom ones and roles, which pg_settings does not have. It waits for nothing, whatever isolation level the
+// client has set. With untimed it ignores the client's statement_timeout, for a repetition after a canceled query.
 func (m *machine) keepSQL(untimed bool) string {
 	var b strings.Builder
 	timeout := ""
@@ -127,8 +127,8 @@ func (m *machine) customNames() (names []string) {
 	return names
 }
 
-// keepSettings takes what the server says for the client's settings. What the client gave at startup, and is not set any more, is as it was
-// at startup: the client has reset it.
+// keepSettings takes the server's answer for the client's settings. A startup setting that is no longer set has its
+// startup value: the client has reset it.
 func (m *machine) keepSettings(rows []pgwire.Param) error {
 	view, srv := m.reported.Value(), m.server
 	var list []pgwire.Param
@@ -139,7 +139,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		case i >= 0 && view.known[i]:
 			set |= 1 << i
 		case p.Name == "role" && p.Value == "none":
-		case slices.Contains(srv.baseline, p): // session_authorization, which is nobody else's
+		case slices.Contains(srv.baseline, p): // session_authorization, which is unchanged
 		default:
 			list = append(list, p)
 		}
@@ -174,8 +174,8 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	return nil
 }
 
-// lateness orders settings as they are to be set: who becomes somebody else may not be allowed to set others, and whoever changes the
-// session's user loses the role.
+// lateness is the order in which settings are set: after a change of role others may be forbidden, and a change of the
+// session's user resets the role.
 func lateness(name string) int {
 	return 1 + slices.Index([]string{"session_authorization", "role"}, name)
 }

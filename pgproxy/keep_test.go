@@ -12,8 +12,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// TestSettingsFollow makes settings in the ways whose text or tag shows it, on one server connection that another client uses in between, and
-// compares what both see with what they would straight on the server.
+// TestSettingsFollow makes settings in ways that a text or tag shows, on one server connection that another client uses
+// in between, and compares both clients' settings with those on direct connections.
 func TestSettingsFollow(t *testing.T) {
 	db := pgtest.Shared(t)
 	g := start(t, db, small)
@@ -91,7 +91,7 @@ func TestSettingsThatAreTooMuch(t *testing.T) {
 	}
 }
 
-// TestSettingsIn lists texts by what they show of settings.
+// TestSettingsIn lists texts with the settings that they show.
 func TestSettingsIn(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "select 1": "", "set work_mem = 1": "", "select a_b from t_c": "", "set app.x = 1": "app.x", "SET SESSION app . x TO 1": "app.x", `set "app.X" = 1`: "app.X",
@@ -117,7 +117,7 @@ func TestSettingsIn(t *testing.T) {
 	}
 }
 
-// TestSettingsThatHide sets something for the session in ways that nobody sees coming, and has another client look.
+// TestSettingsThatHide sets something for the session in hidden ways, and lets another client look.
 func TestSettingsThatHide(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "drop role if exists hide_role; create role hide_role superuser")

@@ -136,8 +136,8 @@ func (s *session) cutOff() {
 }
 
 // endCancels takes the server connection out of the reach of cancel requests and of cutOff. It
-// returns once no request is under way; false means that the connection cannot be given to
-// somebody else: a request did not end in time and might hit them, or cutOff has closed it.
+// returns once no request is running; false means that no other client may get the connection: a
+// request did not end in time and might hit it, or cutOff has closed it.
 func (s *session) endCancels() bool {
 	s.cancelMu.Lock()
 	s.target = nil
@@ -210,7 +210,7 @@ func (s *session) sync() error {
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
 	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() {
-		srv.flags |= leftSettings // and what it was: nothing was done
+		srv.flags |= leftSettings // and its old settings: nothing was done
 		srv.unnamed = 0
 		s.release()
 		return fmt.Errorf("%w: %w", errSettings, err)
@@ -307,8 +307,8 @@ func (s *server) readParameter() error {
 	return err
 }
 
-// alive reports whether an idle server connection still stands, without asking the server. It
-// takes in what the server said meanwhile, such as a changed parameter.
+// alive reports whether an idle server connection still stands, without asking the server. It reads
+// messages that the server has sent meanwhile, such as a changed parameter.
 func (s *server) alive() bool {
 	state := s.look()
 	if state == fiber.Pending {
@@ -337,8 +337,7 @@ func (s *server) alive() bool {
 	return state.Fit()
 }
 
-// heard reports whether something has been received from the server that nobody has looked at: a Reader
-// reads ahead, and so does TLS.
+// heard reports whether received data of the server is unread: a Reader reads ahead, and so does TLS.
 func (s *server) heard() bool {
 	if s.r.Buffered() > 0 {
 		return true
@@ -346,7 +345,7 @@ func (s *server) heard() bool {
 	return s.tls != nil && s.tls.Buffered()
 }
 
-// look tells what could be read from the server.
+// look returns the state of reads from the server.
 func (s *server) look() fiber.State {
 	if s.heard() {
 		return fiber.Pending
@@ -354,7 +353,7 @@ func (s *server) look() fiber.State {
 	return s.raw.State()
 }
 
-// aliveTimeout bounds the reading of what an idle server said: it has arrived already.
+// aliveTimeout bounds the reading of an idle server's messages, which have arrived already.
 const aliveTimeout = 10 * time.Millisecond
 
 // isTimeout reports whether a deadline of ours has passed. A peer whose machine has gone makes a

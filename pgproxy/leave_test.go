@@ -18,8 +18,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestLeaveWhileNobodyReads has a client go that sends more than the server reads while it does not read what
-// the server says: whoever sends to the server must be told too, or the server connection is lost for good.
+// TestLeaveWhileNobodyReads: a client disconnects that sends more than the server reads, without reading answers: the
+// sender to the server must notice, too, or the server connection is lost.
 func TestLeaveWhileNobodyReads(t *testing.T) {
 	for what, mode := range map[string]func(*pgproxy.Config, *pgproxy.PostgresConfig){"transaction": transaction, "session": session} {
 		t.Run(what, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestLeaveWhileNobodyReads(t *testing.T) {
 	}
 }
 
-// TestTerminateAtOnce sends Terminate with the last statement: the server is to do what was asked before.
+// TestTerminateAtOnce sends Terminate with the last statement: the server must execute the statement before.
 func TestTerminateAtOnce(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists farewell (what text)", "truncate farewell")
@@ -125,14 +125,14 @@ func TestLeaveWithoutSync(t *testing.T) {
 		left := "select count(*) from pg_stat_activity where state='active' and query='select pg_sleep(601)'"
 		for direct, end := pgtest.Shared(t).Connect(t), time.Now().Add(time.Minute); one[int](t, direct, left) > 0; {
 			if time.Now().After(end) {
-				t.Fatalf("%s: the server still works for nobody", what)
+				t.Fatalf("%s: the server still runs the statement of a client that has gone", what)
 			}
 		}
 	}
 }
 
-// TestServerLostWithMoreOnItsWay loses the server under a statement by itself, after which something else was sent
-// already: that must not be answered as if it had not been.
+// TestServerLostWithMoreOnItsWay loses the server under a statement outside a transaction, when another message was
+// sent already: that message must not be treated as unsent.
 func TestServerLostWithMoreOnItsWay(t *testing.T) {
 	db := pgtest.Shared(t)
 	g := start(t, db, nil)
@@ -146,8 +146,8 @@ func TestServerLostWithMoreOnItsWay(t *testing.T) {
 	}
 }
 
-// TestRetiredBackend takes the servers away from a backend in whose place there is another: clients stay while there are server
-// connections for them, and are sent away then, so that they come to the other one.
+// TestRetiredBackend takes the servers away from a replaced backend: clients stay while there are server connections
+// for them, and are then disconnected, so that they reconnect to the new backend.
 func TestRetiredBackend(t *testing.T) {
 	db := pgtest.Shared(t)
 	var shut atomic.Bool
@@ -199,8 +199,8 @@ func TestLongPipelineThatFails(t *testing.T) {
 	}
 }
 
-// TestRetiredBackendLetsGo looks at what a backend keeps when another has taken its place, as one with another password does: it holds no
-// server connection nobody uses, and logs in for nobody.
+// TestRetiredBackendLetsGo checks a backend that was replaced, for instance by one with another password: it keeps no
+// idle server connection, and does not log in for probes.
 func TestRetiredBackendLetsGo(t *testing.T) {
 	l := conntest.Listen(t)
 	logins, silent := make(chan struct{}, 1000), make(chan struct{}, 1000)

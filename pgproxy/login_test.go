@@ -11,8 +11,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// What is remembered of logins is forgotten with the configuration it came from, and clients that said the same
-// are told apart.
+// Remembered logins are forgotten with their configuration, and clients with the same parameters are distinguished.
 func TestSameLogin(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
 	a, b := g.dial(t), g.dial(t)

@@ -8,13 +8,14 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// machine is the protocol machine of one session: all rules about what a client and its server may say, what is owed to whom, where
-// prepared statements are, and when the server connection may go back to the pool. It is told of each message in either direction and
-// returns what to do with it. It has no socket, clock, goroutine or lock. Two drivers feed it: the session's straight-line code
-// (relay.go), and the fast path on the loop (fastpath.go). session.mu guards it while a server reader runs.
+// machine is the protocol machine of one session: all rules about the messages of a client and its server, pending
+// answers, the places of prepared statements, and the return of the server connection to the pool. It gets each message
+// in either direction and returns an action. It has no socket, clock, goroutine or lock. Two drivers feed it: the
+// session's straight-line code (relay.go), and the fast path on the loop (fastpath.go). session.mu guards it while a
+// server reader runs.
 //
-// A message is judged when its header and enough of its body are there: see action. What the machine itself has to say collects in
-// toServer and toClient; the driver sends that before the message that was judged, and empties both.
+// A message is judged when its header and enough of its body have arrived: see action. The machine's own messages
+// collect in toServer and toClient; the driver sends them before the judged message, and empties both.
 type machine struct {
 	*work // nil while the session is idle
 	clientView
@@ -27,18 +28,19 @@ type machine struct {
 	unsure bool // no server has seen the client's settings: half a DateStyle adds to what was set before
 }
 
-// tables are what the machines of a backend share. They lock by themselves, for a few instructions.
+// tables are shared by the machines of a backend. They have their own locks, held for a few
+// instructions.
 type tables struct {
 	texts    sharedTexts
 	accepted acceptedParams
 }
 
-// serverState is what is known of a server connection beyond its socket. It belongs to the session that has leased it.
+// serverState is the state of a server connection beyond its socket. It belongs to the session that has leased it.
 type serverState struct {
 	params   trackedParams
 	view     unique.Handle[trackedParams] // of params
 	baseline []pgwire.Param               // everything reported at startup; see report
-	newest   *baseline                    // what clients are told; nil = a probe's
+	newest   *baseline                    // reported to clients; nil = a probe's
 	settings string                       // the settings applied, as machine.settingsKey has it
 	flags    sessionFlags
 	// leave means that it is to be closed: a client wanted to write, and this is a standby, the name of which may stand for the primary
@@ -48,7 +50,7 @@ type serverState struct {
 	unnamed uint64 // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
 }
 
-// clientView is what a client has set. Idle clients with the same settings share it.
+// clientView has a client's settings. Idle clients with the same settings share it.
 type clientView struct {
 	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
 	settingsKey string                       // those of others, in one string; see keyOf
@@ -68,7 +70,7 @@ func (s *clientStatements) none() bool {
 	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0
 }
 
-// work is what a machine needs while its session is not idle. Idle ones share it.
+// work is the state that a machine needs while its session is not idle. Idle ones share one.
 type work struct {
 	st         state
 	toServer   []byte   // for the server, before the client's message that was judged
@@ -76,25 +78,25 @@ type work struct {
 	partial    bool     // a message to the client is written in part: nothing may come between; the driver's
 	fresh      []string // names of prepared statements given since the server connection was leased
 	pending    []string // names of statements, clients' and servers', prepared or closed in requests not all answered
-	synced     int      // those of pending before the last Sync: what came after is skipped with them, or not at all
+	synced     int      // messages of pending before the last Sync: later ones are skipped with them, or not at all
 	changes    []change // of the unnamed statement; changes[changed:] are not all answered
 	changed    int
 	spare      []byte            // room for the text of an unnamed statement
 	unnamedNew bool              // no Sync came after the Parse of the unnamed statement
 	prepared   bool              // a named statement, since the server connection was leased
-	bound      *statement        // what the last portal was made from; nil = nobody knows
+	bound      *statement        // the statement of the last portal; nil = unknown
 	boundOn    *serverStatement  // and the server's
 	portal     []byte            // its name
-	unseen     *statement        // was prepared again, and nobody knows whether it is what the client was told of; nil = none
-	unlike     *statement        // what was prepared again last and is not that
+	unseen     *statement        // was prepared again, not yet compared with the client's description; nil = none
+	unlike     *statement        // the last one prepared again that differs from it
 	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
 	drops      map[string]string // portals that deallocate one statement, and the name in their text
-	standing   map[string]bool   // what stands for statements of the client that were not deallocated, by name
+	standing   map[string]bool   // stand-ins of client statements that were not deallocated, by name
 	reset      bool              // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
 	resets     bool              // session mode: a text with RESET, DISCARD or SET … TO DEFAULT is perhaps not answered yet
 	defaults   bool              // session mode: there was a text with SET … TO DEFAULT: any SET may be one that was prepared
 	customs    []string          // names of custom settings in texts since the server connection was leased
-	// unnamedSetting: a text set something since then, of which nobody knows the name.
+	// unnamedSetting: a text has since set something with an unknown name.
 	unnamedSetting bool
 	kept           bool   // the client's settings are not only those of its startup; see keepSettings
 	reports        uint16 // of which trackedNames a value was reported since then
@@ -113,12 +115,12 @@ func newMessage(h pgwire.Header) message { return message{typ: h.Type, length: i
 // size returns how many bytes the body has.
 func (m *message) size() int { return int(m.length) }
 
-// verb says what a driver does with the message that was judged.
+// verb says what a driver does with the judged message.
 type verb byte
 
 const (
 	pass     verb = iota // send it on as it is
-	passRest             // send on its body from action.n on: toServer has its header and what comes before
+	passRest             // send on its body from action.n on: toServer has its header and the bytes before
 	take                 // consume it; it goes nowhere
 	more                 // judge it again when action.n bytes of its body are there; nothing else has happened
 	wait                 // judge it again when all that is owed has been answered, see learned; nothing else has happened
@@ -127,11 +129,11 @@ const (
 	fatal                // the server has ended its connection with this error
 )
 
-// action is what is to be done with a message.
+// action says what a driver does with a message.
 type action struct {
 	do    verb
 	n     int  // see do
-	later bool // of lease: where there is no server connection to be had at once, parseLater may do without
+	later bool // of lease: if no server connection is free at once, parseLater may do without
 }
 
 // whole reports whether n bytes of the body are there, or all of it if it is shorter.
@@ -142,7 +144,8 @@ func errBadMessage(typ byte, size int) error {
 	return fmt.Errorf("%w: type %q with %d bytes", pgwire.ErrMalformed, typ, size)
 }
 
-// checkClient refuses what no client may send. It needs no machine: a message that is too long is not waited for.
+// checkClient refuses messages that no client may send. It needs no machine: a message that is too long is not waited
+// for.
 func checkClient(typ byte, size int) error {
 	if size >= bodyLimits[typ] {
 		return errBadMessage(typ, size)
@@ -159,7 +162,7 @@ var bodyLimits = [256]int{
 }
 
 // maxSmallBody is PostgreSQL's limit for messages that are short (PQ_SMALL_MESSAGE_LIMIT without
-// the length word), in bytes. Servers hang up on longer ones, or answer them in a way of their own.
+// the length word), in bytes. Servers disconnect on longer ones, or answer them differently.
 const maxSmallBody = 10000 - 4
 
 // peekSize is how much of a message is looked at to understand it. Names and tags are short.
@@ -181,7 +184,7 @@ func (m *machine) begin(server *serverState) {
 // over reports whether the lease has served its purpose: all is answered, and the server connection is not pinned.
 func (m *machine) over() bool { return m.st.settled() && !m.pinned }
 
-// fit reports whether somebody else may have the server connection now.
+// fit reports whether another client may have the server connection now.
 func (m *machine) fit() bool { return m.st.free() && !m.server.leave }
 
 // release ends the lease of a server connection, once over reports that.
@@ -191,8 +194,8 @@ func (m *machine) release() {
 	m.server = nil
 }
 
-// unleased notes that no server, or none any more, can be had for the client's message: what comes with it is ignored up to its end,
-// which may be the message itself.
+// unleased records that there is no server connection for the client's message: later messages are ignored up to the
+// end of its request, which may be the message itself.
 func (m *machine) unleased(typ byte) {
 	m.st.reset()
 	if typ == pgwire.TypeQuery || typ == pgwire.TypeFunctionCall {
@@ -209,7 +212,8 @@ func (m *machine) alone() bool {
 		m.st.tx == pgwire.TxIdle && !m.st.copyIn && !m.st.copyOut && !m.st.unsynced
 }
 
-// lost notes that the server connection is gone with all that was under way on it. names that it prepared may or may not be the client's.
+// lost records that the server connection is gone with all its running requests. Names that it prepared may or may not
+// be the client's.
 func (m *machine) lost() {
 	m.dropped()
 	for _, name := range m.fresh {
@@ -222,14 +226,14 @@ func (m *machine) lost() {
 	m.st.reset()
 }
 
-// dropped corrects what is known of statements when what is under way will never be answered.
+// dropped corrects the maps of statements when running requests will never be answered.
 func (m *machine) dropped() {
 	m.st.abandon()
 	m.undo()
 	m.loseUnnamed()
 }
 
-// settle notes that the server has nothing to say until it hears more: what was kept of messages under way is forgotten.
+// settle records that the server owes nothing: data kept for running requests is forgotten.
 func (m *machine) settle() {
 	m.pending, m.synced = m.pending[:0], 0
 	m.changesDone(lastOfAll)
@@ -249,7 +253,8 @@ func took(b []byte) []byte {
 	return b[:0]
 }
 
-// maxKeptBytes bounds the memory that toServer and toClient keep, in bytes: what a Reader shows of a request with renamed statements.
+// maxKeptBytes bounds the memory that toServer and toClient keep, in bytes: the part of a request with renamed
+// statements that a Reader shows.
 const maxKeptBytes = maxPeek
 
 // cutShort reports whether a message to the client has been written in part: nothing may be added behind it.
@@ -258,9 +263,9 @@ func (m *machine) cutShort() bool { return m.work != nil && m.partial }
 // caughtUp reports whether a message that has to wait may be judged again.
 func (m *machine) caughtUp() bool { return m.st.empty() || m.st.copyIn }
 
-// learned reports whether a message about a statement can be judged before the answers to what the client sent before: not if the
-// client has the name although it should not, or the other way round, and that may be because what it sent was skipped; or if something
-// may be deallocating it.
+// learned reports whether a message about a statement can be judged before the answers to earlier messages: not if the
+// name exists but should not, or the other way round, possibly because earlier messages were skipped; nor if an earlier
+// message may deallocate it.
 func (m *machine) learned(name []byte, has bool) bool {
 	return m.caughtUp() || m.knows(name, has)
 }

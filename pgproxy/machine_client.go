@@ -165,7 +165,7 @@ func (m *machine) parse(msg message) (action, error) {
 	return action{do: take}, nil
 }
 
-// bind judges Bind: it goes on with the statement's name on the server.
+// bind judges Bind: it is passed on with the statement's name on the server.
 func (m *machine) bind(msg message) (action, error) {
 	portal, name, n, err := pgwire.BindNames(msg.body)
 	switch {
@@ -246,7 +246,7 @@ func (m *machine) describe(msg message) (action, error) {
 	return action{do: pass}, nil
 }
 
-// named returns what a Describe or a Close is about, with the action pass.
+// named returns the object of a Describe or a Close, with the action pass.
 func (m *machine) named(msg message) (object byte, name []byte, act action, err error) {
 	if !msg.whole(msg.size()) {
 		return 0, nil, action{do: more, n: msg.size()}, nil
@@ -293,8 +293,8 @@ func (m *machine) closeObject(msg message) (action, error) {
 	return action{do: pass}, nil
 }
 
-// execute judges Execute. What a server says of a statement that was prepared again is waited for: if that is not what the client was
-// told, Execute is answered as a server does.
+// execute judges Execute. It waits for the server's description of a statement that was prepared again: if it differs
+// from the client's, Execute gets the error that a server would send.
 func (m *machine) execute(msg message) action {
 	if st := m.unseen; st != nil {
 		if !m.caughtUp() {

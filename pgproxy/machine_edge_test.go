@@ -20,7 +20,7 @@ func TestClientThatDoesNotReadItsAnswers(t *testing.T) {
 	g, f := startFake(t, nil)
 	w := g.dial(t)
 	if tcp, ok := w.Conn.(*net.TCPConn); ok {
-		_ = tcp.SetReadBuffer(128 << 10) // with much less the kernel hardly goes on
+		_ = tcp.SetReadBuffer(128 << 10) // with much less the kernel hardly makes progress
 	}
 	srv := preparedOnFake(t, w, f)
 	const rounds = 600
@@ -94,7 +94,8 @@ func (w *wire) countAnswers(n int, want string) int {
 	return n
 }
 
-// TestServerDiesWithinAMessage: a client in the middle of a long message loses its server, is told, and leaves.
+// TestServerDiesWithinAMessage: a client in the middle of a long message loses its server, gets the error, and
+// disconnects.
 func TestServerDiesWithinAMessage(t *testing.T) {
 	g, f := startFake(t, nil)
 	w := g.dial(t)

@@ -25,7 +25,7 @@ type backend struct {
 
 func newBackend() *backend { return &backend{stmts: map[string]string{}, tx: pgwire.TxIdle} }
 
-// undo is what the gateway has a server connection do between clients.
+// undo is the clean-up of a server connection between clients.
 func (s *backend) undo(sql string) {
 	if strings.Contains(sql, "DEALLOCATE ALL") {
 		s.deallocateAll()
@@ -40,7 +40,7 @@ func (s *backend) deallocateAll() {
 	}
 }
 
-// answer deals with the next message and returns what the server says.
+// answer handles the next message and returns the server's answer.
 func (s *backend) answer() []pgwire.Message {
 	b := s.queue[0]
 	s.queue = s.queue[1:]
@@ -194,17 +194,17 @@ func (s *backend) run(text string, simple bool) []pgwire.Message {
 	return said
 }
 
-// modelTexts are what the model understands.
+// modelTexts are the texts that the model understands.
 var modelTexts = []string{
 	"select 1", "select 2", "select 3", "begin", "rollback", "fail", "bad", "set", "deallocate a", "deallocate b", "deallocate all", "",
 }
 
-// modelClient is a client, with a machine of its own, and with a server of its own for comparison.
+// modelClient is a client with its machine, and with its own server for comparison.
 type modelClient struct {
 	name     string
 	machine  *pgproxy.Machine
 	straight *backend
-	got      []string // what it was told through the machine
+	got      []string // its output through the machine
 	want     []string // and straight
 }
 
@@ -245,7 +245,7 @@ func (w *modelWorld) fail(format string, args ...any) {
 	w.t.Fatalf(format+"\n%s", append(args, strings.Join(w.history, "\n"))...)
 }
 
-// told notes what a client is told: of an error its code.
+// told records a client's output: of an error its code.
 func told(list []string, b []byte) []string {
 	text := textOf(b, false)
 	if b[0] == pgwire.TypeErrorResponse {
@@ -292,7 +292,7 @@ func (w *modelWorld) serve(c *modelClient) bool {
 	return true
 }
 
-// resume goes on with the clients that wait for a server connection, or for an answer.
+// resume continues with the clients that wait for a server connection, or for an answer.
 func (w *modelWorld) resume() {
 	for _, c := range w.clients {
 		if !c.machine.Blocked() {
@@ -304,7 +304,7 @@ func (w *modelWorld) resume() {
 	}
 }
 
-// check looks at what must hold at any time.
+// check tests the invariants.
 func (w *modelWorld) check() {
 	for srv, s := range w.servers {
 		if srv.Owner == nil && (len(s.queue) > 0 || s.tx != pgwire.TxIdle || s.skipping || s.busy) {
@@ -314,20 +314,22 @@ func (w *modelWorld) check() {
 	for _, c := range w.clients {
 		n := len(c.got)
 		if n > len(c.want) || !slices.EqualFunc(c.got, c.want[:n], sameAnswer) {
-			w.fail("%s is told %s\nstraight it would be %s", c.name, tail(c.got), tail(c.want[:min(n, len(c.want))]))
+			w.fail("%s got %s\ndirectly it would be %s", c.name, tail(c.got), tail(c.want[:min(n, len(c.want))]))
 		}
 	}
 }
 
-// sameAnswer compares what a client is told with what it would be straight. The gateway's own error for a name that is taken comes before
-// what the server says of the text and of the transaction, and a portal that there is not may be one of a statement that there is not.
+// sameAnswer compares a client's output with that of a direct connection. The gateway's own error for a name in use
+// precedes the server's errors about the text and the transaction, and a missing portal may be due to a missing
+// statement.
 func sameAnswer(got, want string) bool {
 	return got == want || got == "ErrorResponse 42P05" && (want == "ErrorResponse 42601" || want == "ErrorResponse 25P02")
 }
 
 func tail(list []string) string { return strings.Join(list[max(0, len(list)-6):], ", ") }
 
-// end has every client end its request and its transaction, and wants everything answered and every server connection free.
+// end makes every client end its request and its transaction, and wants everything answered and every server connection
+// free.
 func (w *modelWorld) end() {
 	for range 3 {
 		for _, c := range w.clients {
@@ -341,7 +343,7 @@ func (w *modelWorld) end() {
 	}
 	for _, c := range w.clients {
 		if len(c.got) != len(c.want) || c.machine.Owed() > 0 || c.machine.Leased() != nil {
-			w.fail("%s at the end: %d messages owed, told %s\nstraight it would be %s", c.name, c.machine.Owed(), tail(c.got), tail(c.want))
+			w.fail("%s at the end: %d messages owed, got %s\ndirectly it would be %s", c.name, c.machine.Owed(), tail(c.got), tail(c.want))
 		}
 	}
 }
@@ -358,7 +360,7 @@ func (w *modelWorld) drain() {
 	}
 }
 
-// step does what one byte of a script says.
+// step executes one byte of a script.
 func (w *modelWorld) step(op, arg byte) {
 	c := w.clients[int(op)%len(w.clients)]
 	name, text := []string{"", "a", "b"}[int(arg)%3], modelTexts[int(arg)/3%len(modelTexts)]
@@ -382,8 +384,8 @@ func (w *modelWorld) step(op, arg byte) {
 	}
 }
 
-// FuzzMachine has three clients share two server connections by their machines, and compares what each of them is told with what it
-// would be told straight. A script has two bytes for each step.
+// FuzzMachine makes three clients share two server connections by their machines, and compares each client's output
+// with that of a direct connection. A script has two bytes for each step.
 func FuzzMachine(f *testing.F) {
 	f.Add([]byte("\x00\x00\x03\x01\x06\x01\x0f\x00\x15\x00"))
 	r := rand.New(rand.NewPCG(1, 2))

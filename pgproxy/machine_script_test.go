@@ -14,11 +14,12 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the machine does into testdata/machine; commit it only if you understand what changed")
+var rewrite = flag.Bool("rewrite", false, "write the machine's behaviour into testdata/machine; commit it only if you understand what changed")
 
-// TestMachineScripts plays the conversations in testdata/machine. A line "client> Message" is a message of the client, "b> Message" of
-// the client b, "server> Message" of the server connection that client has leased, "b< Message" of the one that b has. The indented lines
-// below say what the machine does. Directives: "mode session", "server NAME [STATEMENTS]".
+// TestMachineScripts plays the conversations in testdata/machine. A line "client> Message" is a message of the client,
+// "b> Message" of the client b, "server> Message" of the server connection that client has leased, "b< Message" of the
+// one that b has. The indented lines below are the machine's actions. Directives: "mode session", "server NAME
+// [STATEMENTS]".
 func TestMachineScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/machine/*.txt")
 	if err != nil || len(files) == 0 {

@@ -10,9 +10,9 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// serverMessage judges the server's next message. Of the actions it returns pass, take, more and fatal; n of more is at most what the
-// message has. Once the message has been dealt with, sayLocal is to be called. An error means that the server has broken the protocol:
-// nothing it says is of any use any more.
+// serverMessage judges the server's next message. Of the actions it returns pass, take, more and fatal; n of more is at
+// most what the message has. After the message has been handled, call sayLocal. An error means that the server has
+// broken the protocol: its later messages are useless.
 func (m *machine) serverMessage(msg message) (action, error) {
 	if n := wanted(msg); len(msg.body) < n {
 		return action{do: more, n: n}, nil
@@ -85,9 +85,9 @@ func firstByte(b []byte) byte {
 	return b[0]
 }
 
-// unchanging reports whether a whole message of the server changes nothing, so that it goes on without being judged: rows, and within
-// the answer to Query, where no op ends before ReadyForQuery, also what comes before and after them. inQuery is the result of the method
-// of that name.
+// unchanging reports whether a complete message of the server changes nothing, so that it is passed on without being
+// judged: rows, and within the answer to Query, where no op ends before ReadyForQuery, also the messages around them.
+// inQuery is the result of the method of that name.
 func unchanging(inQuery bool, typ byte, body []byte) bool {
 	switch typ {
 	case pgwire.TypeDataRow, pgwire.TypeCopyData:
@@ -100,8 +100,8 @@ func unchanging(inQuery bool, typ byte, body []byte) bool {
 	return false
 }
 
-// inQuery reports whether a server answers Query. Without ok nothing is owed: what comes unasked makes the server connection doubtful, and
-// must be found where that is given back.
+// inQuery reports whether a server answers Query. Without ok nothing is owed: an unexpected message makes the server
+// connection doubtful, and must be found at its release.
 func (m *machine) inQuery() (is, ok bool) {
 	o := m.st.first()
 	if o == nil {
@@ -110,8 +110,8 @@ func (m *machine) inQuery() (is, ok bool) {
 	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && !m.st.ignored, true
 }
 
-// usual reports whether serverMessage would pass a whole message on as it is, and have the machine say nothing: a driver that has no time
-// for more leaves all others, and what comes after them, to one that has.
+// usual reports whether serverMessage would pass a complete message on unchanged, without messages of the machine: the
+// fast path leaves all others, and the messages behind them, to the session.
 func (m *machine) usual(typ byte, body []byte) bool {
 	o := m.st.first()
 	if o == nil {
@@ -154,8 +154,8 @@ func (m *machine) parameter(body []byte) (action, error) {
 	return action{do: pass}, nil
 }
 
-// settingChanged notes that the server connection's settings are not what they were when it was
-// leased, and that statements may have been prepared under these.
+// settingChanged records that the server connection's settings have changed since it was leased,
+// and that statements may have been prepared under the new ones.
 func (m *machine) settingChanged() {
 	m.server.flags |= leftSettings
 	if m.prepared {
@@ -168,7 +168,7 @@ func leaves(tag []byte) bool {
 	return len(tag) == 0 || strings.IndexByte("SRLPD", tag[0]) >= 0 && !bytes.HasPrefix(tag, []byte("SELECT "))
 }
 
-// commandDone looks at the tag of a CommandComplete for what a client leaves behind.
+// commandDone looks at the tag of a CommandComplete for state that a client leaves behind.
 func (m *machine) commandDone(tag []byte) {
 	switch string(tag) {
 	case "SET\x00":
@@ -232,13 +232,13 @@ func (m *machine) failed(b []byte) (action, error) {
 	return action{do: pass}, nil
 }
 
-// statementErrors begin the SQLSTATE in an ErrorResponse about a prepared statement that is perhaps not what it would be if it was
-// parsed now: its plan must not change its result type; what it was planned with is gone, or has another type or name; a type
-// is unknown to the system tables (XX000); a function has deallocated it. Whoever uses it next has it parsed again.
+// statementErrors begin the SQLSTATE in an ErrorResponse about a prepared statement that may be outdated: its plan must
+// not change its result type; an object of its plan is gone, or has another type or name; a type is unknown to the
+// system tables (XX000); a function has deallocated it. Its next use parses it again.
 var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42"), []byte("\x00CXX"), []byte("\x00C26000\x00")}
 
-// inPlaceOfError returns the error to tell in the place of the one that the server has just answered with, nil if that is to be passed on: it was
-// our message that failed, or Bind of a statement that is not what the client was told of.
+// inPlaceOfError returns the error to send in place of the server's, nil to pass the server's on: a message of the
+// gateway failed, or Bind of a statement that differs from the client's description.
 func (m *machine) inPlaceOfError() *pgwire.ErrorResponse {
 	switch failed := &m.st.failed; {
 	case failed.kind == opRejected:

@@ -10,10 +10,10 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In session mode messages go to the server as they are. The texts of statements are looked at for two things. RESET and DISCARD ALL go
-// back to what the gateway's login has, and straight on a server to what the client gave at startup: the gateway sets that again before the
-// client's next request outside a transaction, in transactions of its own. And what DISCARD ALL does not undo when the client has left is in
-// remains.go.
+// In session mode messages go to the server unchanged. The texts of statements are checked for two things. RESET and
+// DISCARD ALL restore the settings of the gateway's login, but on a direct connection the client's startup settings:
+// the gateway sets these again before the client's next request outside a transaction, in separate transactions. And
+// remains.go has the effects that DISCARD ALL does not undo after the client.
 
 // inSession judges a message of a client in session mode that has a server connection.
 func (m *machine) inSession(msg message) action {
@@ -79,8 +79,9 @@ func (m *machine) goBackFirst() {
 	}
 }
 
-// restoreStartup asks the server to give those of the client's startup settings their values that have been reset: each in a transaction of
-// its own, so that one that cannot be set any more takes no other away. The client hears of none.
+// restoreStartup asks the server to give those of the client's startup settings their values that have been reset: each
+// in a separate transaction, so that one that can no longer be set does not affect the others. The client does not see
+// them.
 func (m *machine) restoreStartup() {
 	params := slices.Clone(m.params)
 	slices.SortStableFunc(params, func(a, b pgwire.Param) int { return cmp.Compare(restoreOrder(a.Name), restoreOrder(b.Name)) })
@@ -109,7 +110,8 @@ func (m *machine) restoreSent(kind opKind, msg pgwire.Message) {
 	m.ask(msg)
 }
 
-// restored tells the client of the settings that are not what it was told: some could not be set again, or were set behind RESET.
+// restored reports to the client the settings that differ from those reported before: some could not be set again, or
+// were set behind RESET.
 func (m *machine) restored() {
 	if o := m.st.first(); o != nil && o.silent {
 		return // there is more to come
@@ -124,10 +126,10 @@ func (m *machine) restored() {
 	m.reported = unique.Make(view)
 }
 
-// restoreName is that of the statement and portal of restoreStartup.
+// restoreName is the name of the statement and portal of restoreStartup.
 const restoreName = namePrefix + "restore"
 
-// restoreOrder orders settings as they are to be set: a role may not be allowed to set others.
+// restoreOrder is the order in which settings are set: a role may not be allowed to set others.
 func restoreOrder(name string) int {
 	if strings.EqualFold(name, "role") {
 		return 1
@@ -168,15 +170,14 @@ func restoreSQL(p pgwire.Param) string {
 		")), pg_catalog.current_setting(" + name + ", true) <> " + unset + ") THEN false ELSE pg_catalog.set_config(" + name + "," + quote(p.Value) + ",false) IS NULL END"
 }
 
-// noteStartup notes what the client's settings at startup leave behind, in session mode.
+// noteStartup records the lasting effects of the client's startup settings, in session mode.
 func (m *machine) noteStartup() {
 	for _, p := range m.params {
 		m.server.leave = m.server.leave || strings.Contains(p.Name, ".")
 	}
 }
 
-// noteText notes what a text leaves behind, and whether it goes back to what the session began with, if the client has something to go
-// back to.
+// noteText records the lasting effects of a text, and whether it resets startup settings, if the client has some.
 func (m *machine) noteText(text []byte) {
 	seen := hintsOf(text)
 	m.server.leave = m.server.leave || seen&hintRemains != 0
@@ -187,8 +188,8 @@ func (m *machine) noteText(text []byte) {
 	m.resets, m.defaults = m.resets || back, m.defaults || byDefault
 }
 
-// resets reports whether a text has statements that go back to what the session began with, and whether SET … TO DEFAULT is among them: its
-// tag is that of any SET. SET LOCAL … TO DEFAULT ends with its transaction.
+// resets reports whether a text has statements that reset settings to the session's start, and whether SET … TO DEFAULT
+// is among them: its tag is that of any SET. SET LOCAL … TO DEFAULT ends with its transaction.
 func resets(text string) (back, byDefault bool) {
 	for text != "" {
 		end := statementEnd(text)

@@ -14,7 +14,7 @@ func (m *machine) inSync() bool {
 	return srv.settings == m.settingsKey && srv.flags == 0 && srv.view == m.reported
 }
 
-// applied notes that the server has done what syncSQL asks for.
+// applied records that the server has executed syncSQL.
 func (m *machine) applied() {
 	srv := m.server
 	if srv.flags&leftPrepare != 0 {
@@ -34,7 +34,8 @@ func (m *machine) applied() {
 	m.sure()
 }
 
-// syncSQL returns what makes the server connection the client's, "" if it is already.
+// syncSQL returns the SQL that sets the client's settings on the server connection, "" if it has
+// them.
 func (m *machine) syncSQL() string {
 	srv := m.server
 	reset := m.unsure || srv.settings != m.settingsKey || srv.flags&leftSettings != 0
@@ -71,7 +72,7 @@ func (m *machine) syncSQL() string {
 	return sql.String()
 }
 
-// encodingSQL returns what must run before sql so that the server reads it in the client's
+// encodingSQL returns the SQL that must run before sql so that the server reads it in the client's
 // encoding; "" if that makes no difference.
 func (m *machine) encodingSQL(sql string) string {
 	i, view := tracked("client_encoding"), m.reported.Value()
@@ -91,8 +92,7 @@ func quote(s string) string {
 	return "'" + s + "'"
 }
 
-// takeSettings notes what the client's settings are. Without having asked a server that is
-// unknown where none was asked before.
+// takeSettings records the client's settings. They are unknown until a server was asked.
 func (m *machine) takeSettings(baseline []pgwire.Param) (unknown bool) {
 	var view trackedParams
 	var extra []pgwire.Param
@@ -117,7 +117,7 @@ func (m *machine) takeSettings(baseline []pgwire.Param) (unknown bool) {
 	return unknown
 }
 
-// sure notes that a server has the client's settings, and remembers what it made of those that were unknown.
+// sure records that a server has the client's settings, and remembers its form of unknown ones.
 func (m *machine) sure() {
 	if !m.unsure {
 		return
@@ -179,9 +179,9 @@ func settingsOfKey(key string) (params []pgwire.Param) {
 	return params
 }
 
-// startOver ends a transaction in which RESET or DISCARD ALL may have gone back to what a server connection began with: in transaction
-// mode, to what the client began with; in session mode, restoreStartup is to make that so. The client is told of that after it was told of
-// the other.
+// startOver ends a transaction in which RESET or DISCARD ALL may have restored a server connection's first settings: in
+// transaction mode these are the client's; in session mode, restoreStartup sets them. The client gets the report of
+// these after that of the others.
 func (m *machine) startOver() {
 	reset, reports := m.reset, m.reports
 	m.reset, m.reports = reset && m.mode == Session, 0 // see goBackFirst
@@ -208,7 +208,7 @@ func (m *machine) startOver() {
 	m.replan()
 }
 
-// parameter takes in what a server reports of a parameter.
+// parameter takes a server's report of a parameter.
 func (s *serverState) parameter(p pgwire.Param) {
 	if s.params.set(p.Name, p.Value) >= 0 {
 		s.view = unique.Make(s.params)
@@ -217,12 +217,12 @@ func (s *serverState) parameter(p pgwire.Param) {
 	}
 }
 
-// standby reports whether the server says that it is one.
+// standby reports whether the server reports to be one.
 func (s *serverState) standby() bool {
 	return slices.Contains(s.baseline, pgwire.Param{Name: "in_hot_standby", Value: "on"})
 }
 
-// report notes what the server says of itself: it is no standby any more. Clients to come are told.
+// report records the server's report about itself: it is no longer a standby. New clients get it.
 func (s *serverState) report(p pgwire.Param) {
 	i := slices.IndexFunc(s.baseline, func(b pgwire.Param) bool { return b.Name == p.Name })
 	if i < 0 || s.newest == nil {

@@ -26,8 +26,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestEndlessPipeline asks without end for what the gateway answers itself, while the server is
-// busy: what it owes must be bounded.
+// TestEndlessPipeline sends endless requests that the gateway answers itself, while the server is
+// busy: the pending answers must be bounded.
 func TestEndlessPipeline(t *testing.T) {
 	g, f := startFake(t, nil)
 	logged := make(chan *wire, 1)

@@ -82,8 +82,8 @@ func putParam(list []pgwire.Param, p pgwire.Param) []pgwire.Param {
 	return append(list, p)
 }
 
-// checkParam refuses what cannot be passed on safely: names no parameter has, and values that
-// mix backslashes with bytes outside ASCII, whose meaning depends on the client's encoding.
+// checkParam refuses parameters that cannot be passed on safely: names no parameter has, and values
+// that mix backslashes with bytes outside ASCII, whose meaning depends on the client's encoding.
 func checkParam(p pgwire.Param) error {
 	for _, r := range p.Name {
 		if r != '_' && r != '.' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
@@ -96,7 +96,8 @@ func checkParam(p pgwire.Param) error {
 	return nil
 }
 
-// checkSessionParams refuses what RESET could not go back to in session mode: the session's user is the gateway's login.
+// checkSessionParams refuses parameters that RESET could not restore in session mode: the session's user is the
+// gateway's login.
 func checkSessionParams(mode Mode, params []pgwire.Param) error {
 	for _, p := range params {
 		if mode == Session && strings.EqualFold(p.Name, "session_authorization") {
@@ -108,7 +109,7 @@ func checkSessionParams(mode Mode, params []pgwire.Param) error {
 	return nil
 }
 
-// checkServerParam refuses what cannot be a setting of server connections.
+// checkServerParam refuses parameters that cannot be settings of server connections.
 func checkServerParam(p pgwire.Param) error {
 	switch name := strings.ToLower(p.Name); {
 	case name == "" || name == "user" || name == "database" || name == "options" || name == "replication" ||
@@ -178,8 +179,8 @@ func splitOptions(s string) []string {
 	return words
 }
 
-// acceptedParams remembers startup settings that servers accepted, and what they made of them. Its methods may be called from any
-// goroutine.
+// acceptedParams remembers startup settings that servers accepted, with the servers' form of them. Its methods may be
+// called from any goroutine.
 type acceptedParams struct {
 	mu    sync.Mutex // held for a few instructions
 	valid map[pgwire.Param]string
@@ -188,7 +189,7 @@ type acceptedParams struct {
 // maxValid bounds the settings remembered as accepted.
 const maxValid = 1000
 
-// get returns what servers make of a setting, if one has accepted it before.
+// get returns the servers' form of a setting, if one has accepted it before.
 func (a *acceptedParams) get(p pgwire.Param) (value string, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,7 +197,7 @@ func (a *acceptedParams) get(p pgwire.Param) (value string, ok bool) {
 	return value, ok
 }
 
-// set remembers what servers make of a setting.
+// set remembers the servers' form of a setting.
 func (a *acceptedParams) set(p pgwire.Param, value string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

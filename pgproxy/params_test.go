@@ -17,8 +17,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestParams has settings for server connections: clients have them, their own come first, and what
-// a client sets is gone for the next.
+// TestParams: clients get the settings of server connections, their own take precedence, and a
+// client's settings are gone for the next one.
 func TestParams(t *testing.T) {
 	for mode, change := range map[string]func(*pgproxy.Config, *pgproxy.PostgresConfig){"transaction": transaction, "session": session} {
 		g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
@@ -54,7 +54,7 @@ func TestParams(t *testing.T) {
 				}
 			}
 			if name := conn.PgConn().ParameterStatus("application_name"); c.want != nil && name != c.want["application_name"] {
-				t.Errorf("%s mode, client %q: it is told that application_name is %q", mode, c.client, name)
+				t.Errorf("%s mode, client %q: it gets application_name %q", mode, c.client, name)
 			}
 			_ = conn.Close(context.Background())
 		}
@@ -80,7 +80,7 @@ func TestParamsThatAreRefused(t *testing.T) {
 	}
 }
 
-// standby logs in and returns what the client is told of its server.
+// standby logs in and returns the server's report of being a standby.
 func (g *gateway) standby(t *testing.T) (*wire, string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", g.addr)
@@ -95,7 +95,8 @@ func (g *gateway) standby(t *testing.T) (*wire, string) {
 	return w, value
 }
 
-// TestPromotionIsTold promotes a standby that the gateway has connections to: libpq chooses servers by what it is told (target_session_attrs).
+// TestPromotionIsTold promotes a standby that the gateway has connections to: libpq chooses servers by this report
+// (target_session_attrs).
 func TestPromotionIsTold(t *testing.T) {
 	g, f := startFake(t, nil, &pgwire.ParameterStatus{Name: "in_hot_standby", Value: "on"})
 	w, was := g.standby(t)
@@ -111,7 +112,8 @@ func TestPromotionIsTold(t *testing.T) {
 	}
 }
 
-// TestSessionIsToldOfItsServer has a primary and a standby: who keeps one is told of that one, whichever was connected to last.
+// TestSessionIsToldOfItsServer has a primary and a standby: a client gets the report of its own server, whichever was
+// connected to last.
 func TestSessionIsToldOfItsServer(t *testing.T) {
 	primary := newFakeServer(t, &pgwire.ParameterStatus{Name: "in_hot_standby", Value: "off"})
 	dials := 0

@@ -375,7 +375,7 @@ func (g *gateway) queue(t testing.TB, conn *pgx.Conn) (done <-chan error) {
 	}()
 	for g.backend.Status().Endpoints[0].Pool.Waiting == 0 {
 		if t.Context().Err() != nil {
-			t.Fatal("nobody waits")
+			t.Fatal("no client waits")
 		}
 	}
 	return ended
@@ -395,7 +395,7 @@ func TestAccessLogTellsTheWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := regexp.MustCompile(`application_name=waiter .*status=transaction .*waited=(\S+)`)
-	conntest.Eventually(t, "a line tells that the waiter waited for 50 ms or more", func() bool {
+	conntest.Eventually(t, "a line shows that the waiter waited for 50 ms or more", func() bool {
 		for _, m := range line.FindAllStringSubmatch(g.log.String(), -1) {
 			if waited, err := time.ParseDuration(m[1]); err == nil && waited >= 50*time.Millisecond {
 				return true
@@ -405,7 +405,7 @@ func TestAccessLogTellsTheWait(t *testing.T) {
 	})
 }
 
-// TestAccessLogSwitchedOnMeanwhile: a transaction that began before has no line, for nobody knows its times.
+// TestAccessLogSwitchedOnMeanwhile: a transaction that began before has no line, because its times are unknown.
 func TestAccessLogSwitchedOnMeanwhile(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
 	conn := g.connect(t, "application_name=early default_query_exec_mode=simple_protocol")

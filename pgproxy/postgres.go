@@ -61,7 +61,7 @@ type Postgres struct {
 	retired    atomic.Bool
 	unreadable atomic.Bool // keep could not read the settings of a client, and has said so
 
-	updating sync.Mutex // and Retire; what follows is what up was last told
+	updating sync.Mutex // and Retire; the fields below are up's last settings
 	with     upstream.Settings
 }
 
@@ -167,16 +167,17 @@ func (b *Postgres) Name() string { return b.cfg.Name }
 // Status implements Backend.
 func (b *Postgres) Status() upstream.Status { return b.up.Status() }
 
-// Drain implements Backend: no new leases; it waits until those out have come back, closes
+// Drain implements Backend: no new leases; it waits until all leases are released, closes
 // everything, and returns ctx's error if that ends first.
 func (b *Postgres) Drain(ctx context.Context) error { return b.up.Drain(ctx) }
 
 // retiredIdle is how long server connections of a retired backend may be idle: the servers' places are the other's now.
 const retiredIdle = 5 * time.Second
 
-// Retire says that another backend has taken the place of this one, with another password perhaps. Its sessions go on for as long as there
-// are server connections for them, of which none is kept or opened ahead of demand any more. A session that gets none ends (57P01): when
-// its client connects again it comes to the other. Nobody logs in to probe the servers: that they refuse the old password is no news.
+// Retire marks this backend as replaced by another one, perhaps with another password. Its sessions continue as long as
+// there are server connections for them, of which none is kept idle or opened ahead of demand any more. A session that
+// gets none ends (57P01): its client reconnects to the new backend. Probes do not log in any more: servers may refuse
+// the old password.
 func (b *Postgres) Retire() {
 	b.retired.Store(true)
 	b.updating.Lock()
@@ -192,7 +193,7 @@ func (b *Postgres) Retire() {
 	_ = b.up.Update(s) // it was valid, and fails only once closed
 }
 
-// Close closes idle server connections now and leased ones when they come back.
+// Close closes idle server connections now and leased ones when they are released.
 func (b *Postgres) Close() { b.up.Close() }
 
 // Serve implements Backend.

@@ -8,17 +8,18 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In transaction mode prepared statements are the gateway's: a client's names are mapped to names on server connections. A client's Parse
-// is always sent, so that the server says what it means now. What it makes serves other clients that prepared the same text before, too;
-// where a server connection has nothing that serves, the statement is prepared again.
+// In transaction mode prepared statements are the gateway's: a client's names are mapped to names on server
+// connections. A client's Parse is always sent, so that the server gives its present meaning. The new statement also
+// serves other clients that prepared the same text before; on a server connection without a usable one, the statement
+// is prepared again.
 
-// maxNames bounds the part of a Bind that its names are in, in bytes: what a Reader can show.
+// maxNames bounds the part of a Bind with its names, in bytes: as much as a Reader can show.
 const maxNames = 16 << 10
 
 // maxName is the length that servers cut names of statements to, in bytes (NAMEDATALEN without the zero).
 const maxName = 63
 
-// statementKey returns what tells a name from others.
+// statementKey returns the key of a name.
 func statementKey(name []byte) []byte { return name[:min(len(name), maxName)] }
 
 // rejectTooLarge rejects a Parse of some bytes.
@@ -28,8 +29,8 @@ func (m *machine) rejectTooLarge(name string, size int) {
 		name, size, maxClientStatements, m.stmtBytes))
 }
 
-// knows reports whether a message that uses a statement, or is to make it, can be judged before what is
-// on its way to the server is answered.
+// knows reports whether a message that uses a statement, or is to make it, can be judged before earlier messages are
+// answered.
 func (m *machine) knows(name []byte, has bool) bool {
 	if len(name) == 0 {
 		return m.knowsUnnamed()
@@ -54,8 +55,7 @@ func (m *machine) certain(name string, has bool) bool {
 // maxPending bounds work.pending.
 const maxPending = 1000
 
-// uncertain reports whether what the client sent about a statement before the last Sync has perhaps
-// been skipped.
+// uncertain reports whether messages about a statement before the last Sync may have been skipped.
 func (m *machine) uncertain(name string) bool { return slices.Contains(m.pending[:m.synced], name) }
 
 // parseNamed gives the client a statement.
@@ -92,8 +92,8 @@ func (m *machine) own(name string, st *statement) {
 	delete(m.doubtful, name)
 }
 
-// prepare sends Parse for a client's statement under a name of its own; o is what will be answered. The server must not be
-// skipping.
+// prepare sends Parse for a client's statement under a new name; o is the op that will be answered. The server must not
+// be skipping.
 func (m *machine) prepare(st *statement, o op) *serverStatement {
 	srv, on := m.server, m.shared.texts.newServerStatement(st.sharedText)
 	if st.since == notYet {
@@ -184,8 +184,8 @@ func (m *machine) sayLocal() {
 	}
 }
 
-// undo corrects the maps after an error: the server did nothing of what failed, and of what was
-// on its way after it.
+// undo corrects the maps after an error: the server executed neither the failed message nor those
+// behind it.
 func (m *machine) undo() {
 	for _, o := range slices.Backward(m.st.undone) {
 		switch o.kind {
@@ -241,9 +241,9 @@ func (m *machine) forgetStatements() {
 	m.stmts, m.stmtBytes = nil, 0
 }
 
-// reject answers a message that cannot be passed on with an error, as the server would: the
-// server is asked to parse what is no SQL, so that its error comes in turn and everything up to
-// the next Sync is skipped there as well as here; the client gets our text.
+// reject answers a message that cannot be passed on with an error, as the server would: the server
+// is asked to parse invalid SQL, so that its error comes in order and everything up to the next
+// Sync is skipped there as well as here; the client gets our text.
 func (m *machine) reject(code, message string) {
 	m.rejectWith(errorResponse(pgwire.SeverityError, code, message, ""))
 }

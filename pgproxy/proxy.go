@@ -35,7 +35,7 @@ type Proxy struct {
 
 const keySecretSize = 32
 
-// settings are a Config and what was computed from it.
+// settings are a Config and values computed from it.
 type settings struct {
 	Config
 	credentials map[string]*credential
@@ -68,7 +68,7 @@ func New(cfg Config) (*Proxy, error) {
 	return p, nil
 }
 
-// prepare checks a Config and computes what sessions need of it.
+// prepare checks a Config and computes the values that sessions need.
 func prepare(cfg Config) (*settings, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
@@ -102,9 +102,9 @@ func (p *Proxy) Serve(l net.Listener) error {
 	return p.srv.Serve(l)
 }
 
-// Drain stops accepting, tells idle clients to go (57P01), lets the others finish their
-// transaction (in session mode: until they are not in a transaction), and waits. When ctx ends
-// first, the rest is cut off and the error says how many there were.
+// Drain stops accepting, disconnects idle clients (57P01), lets the others finish their transaction
+// (in session mode: until they are not in a transaction), and waits. When ctx ends first, the rest
+// is cut off and the error says how many there were.
 func (p *Proxy) Drain(ctx context.Context) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -155,9 +155,9 @@ func (p *Proxy) register(c *Client) {
 	p.clients[id] = c
 }
 
-// Key is what to send as BackendKeyData; it is the proxy's own, unique to this client. A session that has one server connection to the
-// end may tell the process ID of that instead, see alias. Nobody who has seen
-// others' keys can tell it, and no idle client has to hold it.
+// Key is the key to send as BackendKeyData; it is unique to this client. A session that keeps one
+// server connection may send that server's process ID instead, see alias. The key cannot be derived
+// from others' keys, and idle clients need not store it.
 func (c *Client) Key() pgwire.BackendKeyData {
 	var secretAndID [keySecretSize + 4]byte // always as long, so that no sum can be made of another
 	copy(secretAndID[:], c.proxy.keySecret[:])
@@ -181,15 +181,15 @@ func (p *Proxy) unregister(c *Client) {
 	delete(p.clients, c.id)
 }
 
-// alias has cancel requests reach a client by the process ID of its server as well, which it was told in the place of its own. The secret
-// is the one in Key, so that those who had the server before cannot reach it.
+// alias makes cancel requests reach a client also by the process ID of its server, which it got in place of its own.
+// The secret is the one in Key, so that those who had the server before cannot reach it.
 func (p *Proxy) alias(pid uint32, c *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.aliases[pid] = append(p.aliases[pid], c)
 }
 
-// unalias ends what alias began.
+// unalias undoes alias.
 func (p *Proxy) unalias(pid uint32, c *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -152,7 +152,7 @@ func TestBackendDown(t *testing.T) {
 	}
 }
 
-// TestGarbage sends what is no PostgreSQL startup, and checks that others are served.
+// TestGarbage sends packets that are no PostgreSQL startup, and checks that others are served.
 func TestGarbage(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
 	for name, c := range map[string]struct {
@@ -316,7 +316,7 @@ func TestServerAuthentication(t *testing.T) {
 	}
 }
 
-// hint is what an error tells a client to do.
+// hint is the hint in an error.
 func hint(err error) string {
 	e, _ := errors.AsType[*pgconn.PgError](err)
 	if e == nil {
@@ -325,7 +325,7 @@ func hint(err error) string {
 	return e.Hint
 }
 
-// TestNoFilesLeft: the client is told whose shortage it is.
+// TestNoFilesLeft: the error says whose shortage it is.
 func TestNoFilesLeft(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		pc.Endpoints = upstream.Endpoints("10.1.2.3:5432")

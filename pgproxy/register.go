@@ -27,8 +27,8 @@ func (t *ticks) move() { t.now.Store(1 + uint32(clock()/tick)) }
 // at is the time that a tick stands for.
 func at(tickNumber uint32) time.Time { return started.Add(time.Duration(tickNumber-1) * tick) }
 
-// turn is what a session does and since when, in one atomic number: twice the tick, and 1 while it waits
-// for its server. 0 means that it has not asked for anything yet.
+// turn is the state of a session and its start, in one atomic number: twice the tick, and 1 while it waits for its
+// server. 0 means that it has not asked for anything yet.
 type turn struct{ n atomic.Uint32 }
 
 func (t *turn) set(now uint32, works bool) {
@@ -201,7 +201,8 @@ func (c *Client) NextInTransaction() (pgwire.Header, error) {
 // Sessions describes the clients, in no order.
 func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
 
-// Kill ends the session of an ID that Sessions has told: the client gets 57P01, and its statement is canceled. false = there is none.
+// Kill ends the session with an ID of Sessions: the client gets 57P01, and its statement is canceled. false = there is
+// none.
 func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }
 
 // working is a client whose server worked for it, at a look of Proxy.watch.

@@ -152,7 +152,7 @@ func TestKill(t *testing.T) {
 	}
 	wantKilled(t, <-asks(t, open, "select 1"))
 	served()
-	conntest.Eventually(t, "nobody is left", func() bool { return len(g.Sessions()) == 0 })
+	conntest.Eventually(t, "no session is left", func() bool { return len(g.Sessions()) == 0 })
 	if n := g.Stats().Errors[listener.ReasonKilled]; n != 5 {
 		t.Errorf("%d are counted as killed, want 5", n)
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // readerAfter is how many bytes may be on their way to a server that has not answered the first of
-// them before somebody must read its answers: a server that cannot write stops reading, and
-// what fits into the sockets' buffers is at least twice this.
+// them before its answers must be read: a server that cannot write stops reading, and the sockets'
+// buffers hold at least twice this.
 const readerAfter = 32 << 10
 
 // fatalError is an ErrorResponse with which the server has ended a session.
@@ -37,7 +37,7 @@ func (s *server) readFatal() error {
 	return fatal
 }
 
-// backendError says that a server connection broke. The client has been told.
+// backendError says that a server connection broke. The client has got the error.
 type backendError struct {
 	endpoint string
 	err      error
@@ -129,7 +129,7 @@ func beginning(r *pgwire.Reader, n, limit int) ([]byte, error) {
 	return r.Body()
 }
 
-// tell gives the client what the machine has to say. mu is held.
+// tell writes the machine's messages to the client. mu is held.
 func (s *session) tell() {
 	if m := &s.machine; len(m.toClient) > 0 {
 		_, _ = s.c.Writer.Write(m.toClient) // Flush tells
@@ -137,7 +137,7 @@ func (s *session) tell() {
 	}
 }
 
-// sendOwn sends what the machine has for the server, which is the session's goroutine's.
+// sendOwn sends the machine's messages to the server; only the session's goroutine may.
 func (s *session) sendOwn() error {
 	m := &s.machine
 	if len(m.toServer) == 0 {
@@ -179,9 +179,9 @@ func (s *session) forward(msg message, act action) error {
 	}
 }
 
-// leaseFor leases a server connection for a message, once it is whole: a client that is slow to send must not hold one meanwhile. done
-// means that the message has been answered, or that there is no server connection: the client is told, and what it sends up to the end
-// of its request is dropped.
+// leaseFor leases a server connection for a message, once it is complete: a slow client must not hold one while it
+// sends. done means that the message has been answered, or that there is no server connection: the client gets an
+// error, and the rest of its request is dropped.
 func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 	r := s.c.Reader
 	if !msg.whole(maxPeek) {
@@ -211,7 +211,7 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 // syncMessage is a Sync.
 var syncMessage = []byte{pgwire.TypeSync, 0, 0, 0, 4}
 
-// notLeased tells the client that there is no server connection for a message.
+// notLeased sends the client the error that there is no server connection for a message.
 func (s *session) notLeased(typ byte, err error) error {
 	switch {
 	case s.c.over(s.ctx) != nil:
@@ -231,14 +231,14 @@ func (s *session) notLeased(typ byte, err error) error {
 	return s.c.Reader.Skip()
 }
 
-// maxOwed bounds the messages of one client that wait for their answers, 56 bytes each. What goes to
-// a server is bounded by the sockets' buffers; what the gateway answers itself is not.
+// maxOwed bounds the messages of one client that wait for their answers, 56 bytes each. Sockets' buffers bound the
+// messages to a server, but not those that the gateway answers itself.
 const maxOwed = 1 << 20
 
 // errPipeline is the end of a client that has more answers to come than maxOwed.
 var errPipeline = fmt.Errorf("more than %d messages wait for an answer", maxOwed)
 
-// pace starts the server reader if what is on its way to the server becomes too much.
+// pace starts the server reader if too much data is on its way to the server.
 func (s *session) pace(n int) error {
 	s.sent += n
 	if s.sent <= readerAfter {
@@ -267,9 +267,9 @@ func (s *session) flushServer() error {
 	return nil
 }
 
-// writeFailed handles a server connection that cannot be written to. It may have said why. The
-// session ends: a server reader gets some time to pass on what was said, and no more, for the client may
-// not be reading.
+// writeFailed handles a server connection that cannot be written to. It may have sent the reason.
+// The session ends: a server reader gets a limited time to pass it on, because the client may not
+// be reading.
 func (s *session) writeFailed(err error) error {
 	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	_ = s.srv.conn.SetReadDeadline(time.Now().Add(lingerTime))
@@ -297,7 +297,7 @@ func (s *session) writeFailed(err error) error {
 	return s.backendGone(err, false)
 }
 
-// turn sends what was gathered for the server, and reads its answers unless the server reader does.
+// turn sends gathered messages to the server, and reads its answers unless the server reader does.
 func (s *session) turn() error {
 	if s.forwarding && s.srv != nil {
 		s.mu.Lock()
@@ -345,7 +345,7 @@ func (s *session) finish() error {
 	return s.catchUp()
 }
 
-// catchUp waits for the answers to what was sent before.
+// catchUp waits for the answers to earlier messages.
 func (s *session) catchUp() error {
 	s.srv.w.Send(&pgwire.Flush{})
 	if err := s.flushServer(); err != nil {
@@ -364,7 +364,7 @@ func (s *session) catchUp() error {
 		}
 	}
 	if waits {
-		s.readers.Wait() // it has ended, or will when it has learned
+		s.readers.Wait() // it has ended, or soon will
 		s.learning = false
 	}
 	s.mu.Lock()
@@ -373,7 +373,7 @@ func (s *session) catchUp() error {
 	return s.broken
 }
 
-// await passes on what the server is about to say.
+// await passes the server's next message on.
 func (s *session) await() (over bool, err error) {
 	s.c.Working()
 	s.srv.r.Prepare()
@@ -384,8 +384,8 @@ func (s *session) await() (over bool, err error) {
 	return over, err
 }
 
-// fromServer reads and handles one message of the server, the client's buffer being flushed
-// before it has to wait. done means that the server connection is gone and the session goes on.
+// fromServer reads and handles one message of the server, the client's buffer being flushed before
+// it has to wait. done means that the server connection is gone and the session continues.
 func (s *session) fromServer() (done bool, err error) {
 	r := s.srv.r
 	if !r.HasMessage() && s.c.Writer.Buffered() > 0 {
@@ -404,8 +404,8 @@ func (s *session) fromServer() (done bool, err error) {
 	return err == nil, err
 }
 
-// serverFailed judges an error of reading the server and passing on what it says. Without an error the client goes on without
-// its server connection.
+// serverFailed judges an error of reading the server and passing its messages on. Without an error the client continues
+// without its server connection.
 func (s *session) serverFailed(err error, mayStay bool) error {
 	var lost *backendError
 	if errors.As(err, &lost) || errors.Is(err, errClientWrite) || s.c.over(s.ctx) != nil {
@@ -451,7 +451,7 @@ func (s *session) answer(h pgwire.Header) error {
 	return s.passOn()
 }
 
-// passOn passes on what has arrived behind a message of the server and changes nothing. Where a server reader runs, mu is held.
+// passOn passes on received messages of the server that change nothing. Where a server reader runs, mu is held.
 func (s *session) passOn() error {
 	inQuery, ok := s.machine.inQuery()
 	if !ok {
@@ -498,14 +498,13 @@ func (s *session) toClient(msg message) error {
 
 func clientWriteError(err error) error { return fmt.Errorf("%w: %w", errClientWrite, err) }
 
-// backendGone gives up a server connection that broke, counts, logs and tells the client. The
-// client may stay if what broke was one statement by itself: nothing it sent before is undone
-// without its knowledge, and nothing it sent after waits to run outside the transaction it was
-// meant for. Then the result is nil.
+// backendGone gives up a broken server connection, counts, logs and informs the client. The client
+// may stay if one statement outside a transaction was lost: no earlier work is undone without its
+// knowledge, and no later message can run outside its transaction. Then the result is nil.
 func (s *session) backendGone(cause error, mayStay bool) error {
 	m := &s.machine
 	cause = s.srv.whyLost(cause)
-	// A message that the client is in the middle of belongs to a request that nobody can answer any more.
+	// A partly sent message belongs to a request that can no longer be answered.
 	atBoundary := s.c.Reader.Buffered() == 0 && s.c.Reader.Left() == 0
 	stay := mayStay && m.alone() && atBoundary && s.srv.r.Left() == 0
 	lost := s.reportLost(cause, stay)
@@ -529,8 +528,8 @@ func (s *session) backendGone(cause error, mayStay bool) error {
 	return lost
 }
 
-// reportLost counts and logs that a server connection broke, and tells the client, unless it is
-// in the middle of a message.
+// reportLost counts and logs that a server connection broke, and informs the client, unless it has
+// got only a part of a message.
 func (s *session) reportLost(cause error, stay bool) *backendError {
 	lost := &backendError{endpoint: s.srv.endpoint, err: cause}
 	s.c.CountError(listener.ReasonBackendGone)
@@ -554,7 +553,8 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	return lost
 }
 
-// whyLost returns why a server connection broke that failed with cause. What the server said goes before the removal of its endpoint.
+// whyLost returns why a server connection broke that failed with cause. The server's error takes precedence over the
+// removal of its endpoint.
 func (s *server) whyLost(cause error) error {
 	if _, said := errors.AsType[*pgwire.ErrorResponse](cause); s.removed.Load() && !said {
 		return errRemoved
@@ -562,7 +562,7 @@ func (s *server) whyLost(cause error) error {
 	return cause
 }
 
-// sqlStateOfLost is the code with which a client is told of the end of its server connection.
+// sqlStateOfLost is the code of a client's error about the end of its server connection.
 func sqlStateOfLost(cause error) string {
 	switch m, said := errors.AsType[*pgwire.ErrorResponse](cause); {
 	case said:

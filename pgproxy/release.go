@@ -12,8 +12,8 @@ import (
 // resetTimeout bounds ROLLBACK and DISCARD ALL before a server connection is given back. Tests make it longer.
 var resetTimeout = 5 * time.Second
 
-// release gives a settled server connection back, or throws it away where there is doubt about
-// it. Where a server reader may run, mu is held.
+// release returns a settled server connection to the pool, or closes it in doubt. Where a server
+// reader may run, mu is held.
 func (s *session) release() {
 	srv := s.srv
 	s.srv = nil
@@ -45,11 +45,11 @@ func (s *session) close() {
 		s.waitCancel()
 	}
 	if s.asleep && s.srv != nil {
-		return // it goes on as it stands
+		return // it stays leased
 	}
 	s.c.worker.Store(nil)
 	if s.asleep {
-		return // another session goes on with what stands
+		return // another session reuses the stand-ins
 	}
 	defer s.machine.forgetStatements()
 	if s.serverPID != 0 {
@@ -73,8 +73,8 @@ func (s *session) close() {
 	s.release()
 }
 
-// abandon cancels the statement nobody waits for any more: a server does not notice by itself
-// that its connection was closed before the statement ends.
+// abandon cancels the statement of a client that has gone: a server does not notice the closed
+// connection before the statement ends.
 func (s *session) abandon() {
 	ctx, stop := context.WithTimeout(context.Background(), lingerTime)
 	defer stop()
@@ -84,9 +84,9 @@ func (s *session) abandon() {
 }
 
 // errRemains means that DISCARD ALL would perhaps not undo all that a client has left.
-var errRemains = errors.New("its client has perhaps left there what DISCARD ALL does not undo")
+var errRemains = errors.New("its client may have left state there that DISCARD ALL does not undo")
 
-// errInDoubt and errPanicked mean that nobody knows what a server connection will say next.
+// errInDoubt and errPanicked mean that the next message of a server connection is unknown.
 var (
 	errInDoubt  = errors.New("its client left while it was busy")
 	errPanicked = errors.New("its session panicked")

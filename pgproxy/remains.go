@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// hints are what the text of a statement shows about what it may do to a session. They are found without understanding the text, so that
-// there may be too many: a word in a string or a comment counts as well. What functions do that a text calls is not in it.
+// hints are possible effects of a statement on a session, found in its text without understanding it, so there may be
+// too many: a word in a string or a comment counts as well. Effects of called functions are not found.
 type hints byte
 
 const (
-	// hintRemains: DISCARD ALL does not undo it. No statement unloads a library or closes the connections of dblink; RESET keeps the name
-	// of a custom setting, with an empty value; random() goes on from a seed; temp_buffers cannot be changed once there was a temporary
-	// table.
+	// hintRemains: DISCARD ALL does not undo it. No statement unloads a library or closes the connections of dblink;
+	// RESET keeps the name of a custom setting, with an empty value; random() continues from a seed; temp_buffers
+	// cannot be changed once there was a temporary table.
 	hintRemains hints = 1 << iota
 	// hintResets: there are words of RESET, DISCARD, or SET … TO DEFAULT.
 	hintResets
@@ -98,7 +98,7 @@ func isOneOf(word []byte, list ...string) bool {
 	return slices.ContainsFunc(list, func(lower string) bool { return isWord(word, lower) })
 }
 
-// customSet returns the name of the setting in what follows SET: a custom one has a dot in it.
+// customSet returns the name of the setting behind SET: a custom one has a dot in it.
 func customSet(rest []byte) (name string) {
 	part, after := identifier(string(rest[:min(len(rest), maxSetName)]))
 	if isOneOf([]byte(part), "session", "local") {
@@ -125,11 +125,11 @@ func unquoted(identifier string) string {
 // maxSetName is how much of the text after SET is looked at for a name, in bytes: two identifiers, and comments.
 const maxSetName = 512
 
-// configured returns the name of the setting in what follows set_config, if it is there as a plain string.
+// configured returns the name of the setting behind set_config, if it is a plain string.
 func configured(rest []byte) (name string, known bool) {
 	rest = bytes.TrimLeft(rest, " \t\n\v\f\r(")
 	if len(rest) == 0 || rest[0] != '\'' {
-		return "", false // a parameter, a column: nobody knows
+		return "", false // a parameter, a column: unknown
 	}
 	text, rest, ok := bytes.Cut(rest[1:], []byte{'\''})
 	rest = rest[space(rest, ' '):]
@@ -139,7 +139,7 @@ func configured(rest []byte) (name string, known bool) {
 // oidSize is how many bytes of a FunctionCall name the function.
 const oidSize = 4
 
-// Functions of the server that leave what DISCARD ALL does not undo; pg_proc.dat has their OIDs.
+// Functions of the server with effects that DISCARD ALL does not undo; pg_proc.dat has their OIDs.
 const (
 	oidSetseed                       = 1599
 	oidSetConfig                     = 2078

@@ -35,8 +35,8 @@ func (g *gateway) move(t *testing.T, r removal, to string) {
 	}
 }
 
-// wantRemoved checks that a client was told that its server connection's endpoint has been removed, that no lease of that endpoint is
-// left, and that the next client is served.
+// wantRemoved checks that a client got the error of a removed endpoint, that no lease of that endpoint remains, and
+// that the next client is served.
 func (g *gateway) wantRemoved(t *testing.T, w *wire, what string) {
 	t.Helper()
 	if all := w.toTheEnd(); !has(all, "VFATAL\x00C57P01\x00") || !has(all, "removed") {
@@ -102,7 +102,8 @@ func TestRemovedEndpointWithTLS(t *testing.T) {
 	}
 }
 
-// TestRemovedEndpointUnderStatement removes the endpoint while its server works: the client is told, and the statement is canceled.
+// TestRemovedEndpointUnderStatement removes the endpoint while its server works: the client gets an error, and the
+// statement is canceled.
 func TestRemovedEndpointUnderStatement(t *testing.T) {
 	const much = "copy (select repeat('x', 1000) from generate_series(1, 100000000)) to stdout"
 	db := pgtest.Start(t)

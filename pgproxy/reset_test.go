@@ -10,8 +10,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// TestResetGoesBackToStartup resets settings as pools of drivers do between two users: what the client gave at startup stays, as it does
-// straight on a server.
+// TestResetGoesBackToStartup resets settings as pools of drivers do between two users: the client's startup settings
+// stay, as on a direct connection.
 func TestResetGoesBackToStartup(t *testing.T) {
 	db := pgtest.Shared(t)
 	g := start(t, db, small)

@@ -16,8 +16,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestServersLoginErrors has servers refuse the gateway. Clients that wait for a server connection are told what the server said,
-// all of them, but no addresses.
+// TestServersLoginErrors makes servers refuse the gateway. All clients that wait for a server connection get the
+// server's error, without addresses.
 func TestServersLoginErrors(t *testing.T) {
 	db := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM), pgtest.WithHBA("host all barred 127.0.0.1/32 reject", "host all all 127.0.0.1/32 scram-sha-256"))
 	db.CreateUser(t, "one", "secret")
@@ -96,7 +96,7 @@ func TestServersLoginErrorIsNoEnd(t *testing.T) {
 		}
 	}
 	db.Exec(t, "alter role one password 'secret'")
-	conntest.Eventually(t, "the client goes on", func() bool { // the pool waits between two attempts
+	conntest.Eventually(t, "the client continues", func() bool { // the pool waits between two attempts
 		_, err := conn.Exec(t.Context(), "select 1")
 		return err == nil
 	})

@@ -7,11 +7,11 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// unixSoon is a deadline for reading what has arrived already.
+// unixSoon is a deadline for reading data that has arrived already.
 func unixSoon() time.Time { return time.Now().Add(aliveTimeout) }
 
-// startServerReader starts a goroutine that reads the server for as long as both sides may speak: until everything is answered, or until the
-// lease ends if nobody else can watch the server connection.
+// startServerReader starts a goroutine that reads the server as long as both sides may send: until everything is
+// answered, or until the lease ends if only it can watch the server connection.
 func (s *session) startServerReader() {
 	s.mu.Lock()
 	s.reading = true
@@ -70,7 +70,7 @@ func (s *session) readerAnswered() {
 	case !s.machine.st.quiet() || s.srv.r.HasMessage():
 		return
 	case free:
-	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nobody else watches the server connection now
+	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nothing else watches the server connection now
 		s.allowDrain()
 		return
 	}
@@ -83,7 +83,7 @@ func (s *session) readerAnswered() {
 	s.allowDrain()
 	if s.waiting && (!s.resident || keep) {
 		s.nudged = true
-		_ = s.c.Conn.SetReadDeadline(unixPast) // the session's goroutine goes on watching, or gives up its stack
+		_ = s.c.Conn.SetReadDeadline(unixPast) // the session's goroutine continues to watch, or gives up its stack
 	}
 }
 
@@ -95,15 +95,15 @@ func (s *session) readerFailed(err error) {
 		return // stopServerReader
 	case errors.Is(err, errClientWrite) || s.c.over(s.ctx) != nil:
 		s.broken = err
-		_ = s.srv.conn.SetWriteDeadline(unixPast) // nobody reads the server any more, so that it may never read on
+		_ = s.srv.conn.SetWriteDeadline(unixPast) // the server is no longer read, so it may never read on
 	default:
 		s.broken = s.readerLost(err)
 	}
 	_ = s.c.Conn.SetReadDeadline(unixPast)
 }
 
-// readerLost tells the client that its server connection broke. The lease stays, for the session's
-// goroutine may be using the connection; it is closed under it.
+// readerLost informs the client that its server connection broke. The lease stays, because the
+// session's goroutine may be using the connection, which is closed under it.
 func (s *session) readerLost(cause error) error {
 	lost := s.reportLost(s.srv.whyLost(cause), false)
 	_ = s.c.Writer.Flush()

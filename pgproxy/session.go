@@ -21,27 +21,28 @@ import (
 // unixPast is a deadline that has passed.
 var unixPast = time.Unix(1, 0)
 
-// session is a client of a Postgres backend: a machine that says what is to be done, and the straight-line code that does it. Its
-// goroutine reads the client, and in the common case the server too: it sends what the client asked and reads until that is answered.
-// While it waits for the client it watches a leased server connection as well, see watch. Where both sides have much to say (long
-// pipelines and COPY), and where it cannot wait for two connections at once, a second goroutine, the server reader, reads the server.
+// session is a client of a Postgres backend: a machine that decides, and the straight-line code that executes its
+// actions. Its goroutine reads the client, and in the common case the server too: it sends the client's request and
+// reads until it is answered. While it waits for the client it also watches a leased server connection, see watch. When
+// both sides send much (long pipelines and COPY), or where it cannot wait for two connections at once, a second
+// goroutine, the server reader, reads the server.
 type session struct {
 	b   *Postgres
 	c   *Client
 	ctx context.Context
-	x   fastPath // and what that needs is near
+	x   fastPath // next to the fields that it uses
 
 	cancelMu  sync.Mutex // not held across I/O
 	canceled  bool       // a cancel request came while the fast path waits for a lease
 	cut       bool       // cutOff was called
-	target    *server    // what a cancel request is sent to; nil = nothing
+	target    *server    // the target of a cancel request; nil = none
 	acquiring context.CancelFunc
 	canceling chan struct{} // closed when the cancel request under way is done; nil = none
 	hit       bool          // a cancel request was sent to target
 
-	// mu guards everything down to the blank line, and c.Writer. It is held while writing to the client, never while waiting for
-	// something to read, nor while writing to the server. Until a server reader is started only the session's goroutine, or the
-	// fast path in its stead, uses them.
+	// mu guards everything down to the blank line, and c.Writer. It is held while writing to the client, never while
+	// waiting for something to read, nor while writing to the server. Until a server reader is started only the
+	// session's goroutine, or the fast path in its place, uses them.
 	mu         fiber.Mutex
 	machine    machine
 	lease      upstream.Lease[*server]
@@ -56,8 +57,8 @@ type session struct {
 	meter      Meter
 
 	readers    fiber.Group
-	runReader  func()        // what startServerReader starts
-	readerTurn turn          // of what the server reader reads
+	runReader  func()        // started by startServerReader
+	readerTurn turn          // of the server reader's messages
 	sent       int           // bytes sent to srv since it was last quiet
 	leaseAt    time.Time     // for the access log
 	waited     time.Duration // for the lease, for the access log
@@ -73,7 +74,7 @@ type session struct {
 	worker   worker
 	leasedAt time.Duration // by clock
 
-	serverPID uint32 // session mode: the process ID that the client was told, see Proxy.alias; 0 = its own
+	serverPID uint32 // session mode: the process ID that the client got, see Proxy.alias; 0 = its own
 }
 
 // suspended is the state of a suspended session, in Client.Session. Without statements that is
@@ -104,7 +105,7 @@ func (s *session) restore(rest any) {
 	}
 }
 
-// works are what idle sessions do not need. A loop has one at hand, by its number, so that the next request on it finds that in the
+// works are the state that idle sessions do not need. Each loop keeps one, so that its next request finds it in the
 // processor's cache.
 var works struct {
 	atHand [64]struct {
@@ -117,7 +118,7 @@ var works struct {
 // cacheLine is the size of one, in bytes.
 const cacheLine = 64
 
-// wake gets the machine what it needs while the session is not idle.
+// wake gives the machine its work, which it needs while the session is not idle.
 func (s *session) wake() {
 	if s.machine.work != nil {
 		return
@@ -242,13 +243,13 @@ func (s *session) run() error {
 	err := s.loop()
 	s.mu.Lock()
 	if s.broken != nil {
-		err = s.broken // and not what that did to the session's goroutine
+		err = s.broken // and not its consequence for the session's goroutine
 	}
 	s.mu.Unlock()
 	return s.ended(err)
 }
 
-// ended judges how the loop ended, and tells the client.
+// ended judges the end of the session's loop, and informs the client.
 func (s *session) ended(err error) error {
 	switch {
 	case err == nil:
@@ -394,7 +395,7 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 	return h, true, err
 }
 
-// headerSize is that of a message, in bytes.
+// headerSize is the size of a message's header, in bytes.
 const headerSize = 5
 
 // allowDrain makes a client that waits at a boundary one that a drain may end. mu is held.
@@ -408,8 +409,8 @@ func (s *session) allowDrain() {
 	}
 }
 
-// explain judges the error that ended the loop: it counts it, tells the client where there is
-// something to tell, and returns it for the log.
+// explain judges the error that ended the loop: it counts it, sends it to the client where
+// appropriate, and returns it for the log.
 func (s *session) explain(err error) error {
 	s.mu.Lock()
 	open := s.srv != nil && !(s.machine.pinned && s.machine.st.settled())
@@ -417,7 +418,7 @@ func (s *session) explain(err error) error {
 	var lost *backendError
 	switch {
 	case errors.As(err, &lost):
-		return err // told already
+		return err // reported already
 	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrTooLarge):
 		return s.protocolError(pgwire.StateProtocolViolation, err)
 	case errors.Is(err, errPipeline), errors.Is(err, errSettingsKept):
@@ -433,7 +434,7 @@ func (s *session) explain(err error) error {
 	return fmt.Errorf("client gone: %w", err)
 }
 
-// protocolError tells the client what it did wrong, unless it is in the middle of a message.
+// protocolError sends the client a protocol error, unless a message to it is incomplete.
 func (s *session) protocolError(code string, err error) error {
 	s.c.CountError(listener.ReasonProtocol)
 	s.mu.Lock()

@@ -19,8 +19,8 @@ func smallSession(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 	small(c, pc)
 }
 
-// TestSessionResetGoesBackToStartup resets settings in session mode in the ways there are, and compares what the client sees and is told
-// with what it would straight on the server.
+// TestSessionResetGoesBackToStartup resets settings in session mode in the ways there are, and compares the client's
+// settings and reports with those of a direct connection.
 func TestSessionResetGoesBackToStartup(t *testing.T) {
 	db := pgtest.Shared(t)
 	g := start(t, db, smallSession)
@@ -57,7 +57,7 @@ func TestSessionResetGoesBackToStartup(t *testing.T) {
 				t.Fatalf("%s, %v: %v, straight on the server %v", sql, mode, gotErr, wantErr)
 			}
 			if conn.PgConn().TxStatus() == 'T' {
-				continue // up to its end RESET goes back to what the login has
+				continue // up to its end RESET restores the settings of the login
 			}
 			if want, got := see(straight, mode), see(conn, mode); got != want {
 				t.Errorf("after %s, %v: %s, straight on the server %s", sql, mode, got, want)
@@ -153,8 +153,8 @@ func TestStartupParametersBeatOptions(t *testing.T) {
 	}
 }
 
-// TestSessionHasTheServersPID compares the process ID that a client is told with that of its server, and cancels by it. Clients that had the
-// server before cannot.
+// TestSessionHasTheServersPID compares the process ID that a client gets with that of its server, and cancels by it.
+// Clients that had the server before cannot.
 func TestSessionHasTheServersPID(t *testing.T) {
 	g := start(t, pgtest.Shared(t), smallSession)
 	first, err := pgx.Connect(t.Context(), g.dsn(""))
@@ -163,7 +163,7 @@ func TestSessionHasTheServersPID(t *testing.T) {
 	}
 	pid, key := first.PgConn().PID(), first.PgConn().SecretKey()
 	if got := one[uint32](t, first, "select pg_backend_pid()"); got != pid {
-		t.Errorf("the client is told process ID %d, the server's is %d", pid, got)
+		t.Errorf("the client got process ID %d, the server's is %d", pid, got)
 	}
 	_ = first.Close(context.Background())
 	second := g.connect(t, "")
@@ -196,7 +196,8 @@ func TestSessionHasTheServersPID(t *testing.T) {
 	}
 }
 
-// TestSessionLeavesNothing has clients leave what DISCARD ALL does not undo: their server connections are closed. Others are used again.
+// TestSessionLeavesNothing makes clients leave state that DISCARD ALL does not undo: their server connections are
+// closed. Others are used again.
 func TestSessionLeavesNothing(t *testing.T) {
 	g := start(t, pgtest.Shared(t), smallSession)
 	for _, c := range []struct {
@@ -229,7 +230,7 @@ func TestSessionLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestRemains lists texts by whether what they do may remain after DISCARD ALL.
+// TestRemains lists texts by whether their effects may remain after DISCARD ALL.
 func TestRemains(t *testing.T) {
 	for _, text := range []string{
 		"LOAD 'x'", "select 1; load/**/'x'", "SELECT setseed ( 1 )", "set seed to 0.5", "SET SESSION SEED 0.5", "SET app.x = 1", "set/* c */session app . x to 1",

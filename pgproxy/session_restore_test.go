@@ -30,8 +30,8 @@ func withStartup(t *testing.T, dsn string, startup map[string]string) *pgx.Conn 
 	return conn
 }
 
-// TestSessionResetLosesNoWrite resets in the same implicit transaction as a write, where not every startup value can be set again: the write
-// stays, and the other values come back.
+// TestSessionResetLosesNoWrite resets in the same implicit transaction as a write, where not every startup value can be
+// set again: the write stays, and the other values are restored.
 func TestSessionResetLosesNoWrite(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "do $$ begin create role unprivileged; exception when duplicate_object then null; end $$; create table if not exists kept (a int); grant all on kept to unprivileged")
@@ -113,7 +113,8 @@ func TestSessionResetBeforeCopy(t *testing.T) {
 	}
 }
 
-// TestSessionResetInOtherEncoding resets a value outside ASCII while another encoding is in force, and is told the encoding it began with at once.
+// TestSessionResetInOtherEncoding resets a value outside ASCII while another encoding is in force, and gets the report
+// of its first encoding at once.
 func TestSessionResetInOtherEncoding(t *testing.T) {
 	g := start(t, pgtest.Shared(t), smallSession)
 	conn := withStartup(t, g.dsn(""), map[string]string{"client_encoding": "LATIN1", "search_path": "caf\xe9,public", "work_mem": "7MB"})

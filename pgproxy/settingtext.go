@@ -6,20 +6,21 @@ import (
 	"strings"
 )
 
-// What the text of a statement shows of settings. SET and RESET are known by the tag of their answer; here is what else changes settings for
-// the session (set_config, UPDATE of pg_settings, SET in a DO block), and the names of custom settings, for which the server cannot be asked.
+// Settings in the text of a statement. SET and RESET are recognized by the tag of their answer; this file finds other
+// changes of settings for the session (set_config, UPDATE of pg_settings, SET in a DO block), and the names of custom
+// settings, for which the server cannot be asked.
 
-// textSettings is what a text shows.
+// textSettings is the result for a text.
 type textSettings struct {
 	changes bool     // it may set something for the session without a tag that says so
-	unnamed bool     // and nobody knows what: the name is a parameter, or put together
+	unnamed bool     // and its name is unknown: a parameter, or computed
 	customs []string // the names of custom settings in it
 }
 
 // any reports whether something was found.
 func (t textSettings) any() bool { return t.changes || len(t.customs) > 0 }
 
-// noteSettings notes what the text of a statement that is about to run may set.
+// noteSettings records the settings that the text of the next statement may change.
 func (m *machine) noteSettings(text []byte) {
 	found := settingsIn(text)
 	if found.changes {
@@ -114,7 +115,7 @@ func firstWord(text []byte, lower string) bool {
 	return isWord(text[:n], lower)
 }
 
-// setsLocally reports whether the arguments of set_config, which come next, say that it is for the transaction.
+// setsLocally reports whether the arguments of set_config, which come next, make it local to the transaction.
 func setsLocally(rest []byte) bool {
 	if bytes.ContainsRune(rest, '\\') || bytes.Contains(rest, []byte("--")) || bytes.Contains(rest, []byte("/*")) {
 		return false // where its literals end would be a question of settings
@@ -143,7 +144,8 @@ func setsLocally(rest []byte) bool {
 	return false
 }
 
-// onlyForTransaction reports whether a whole text is one SET LOCAL or SET TRANSACTION: its tag is that of SET, and nothing is left.
+// onlyForTransaction reports whether a text is a single SET LOCAL or SET TRANSACTION: its tag is that of SET, but no
+// setting remains.
 func onlyForTransaction(text []byte) bool {
 	text, _, whole := bytes.Cut(text, []byte{0})
 	if !whole || !firstWord(text, "set") || bytes.ContainsRune(text, '\\') {

@@ -23,8 +23,8 @@ const (
 	keySize32 = 32
 )
 
-// maxPreambles bounds the SSLRequest and GSSENCRequest packets before the StartupMessage: one
-// of each is what a client may send.
+// maxPreambles bounds the SSLRequest and GSSENCRequest packets before the StartupMessage: a client
+// may send one of each.
 const maxPreambles = 2
 
 // lingerTime is how long a client that was refused has to read why.
@@ -43,7 +43,7 @@ type startup struct {
 	startup  *pgwire.StartupMessage
 }
 
-// log returns a logger that knows what is known of the client so far.
+// log returns a logger with the client's attributes so far.
 func (g *startup) log() *slog.Logger {
 	l := g.proxy.srv.Logger().With("client", g.conn.RemoteAddr().String())
 	if g.startup != nil {
@@ -55,8 +55,8 @@ func (g *startup) log() *slog.Logger {
 
 // ServeConn serves one client; it implements listener.Handler.
 func (p *Proxy) ServeConn(ctx context.Context, conn *listener.Conn) {
-	// What is below a session on the stack is kept small, and of the startup nothing is left:
-	// there are many clients, and most of them are idle.
+	// The stack below a session is kept small, and keeps nothing of the startup: there are many
+	// clients, and most of them are idle.
 	if c := p.startup(ctx, conn); c != nil {
 		c.carry(ctx)
 	}
@@ -114,7 +114,7 @@ func (c *Client) logEnd(err error) {
 	c.Logger().Warn("session ended", "error", err, "duration", took)
 }
 
-// refusal is an error a client is told before its session begins.
+// refusal is an error for a client before its session begins.
 type refusal struct {
 	code    string // SQLSTATE
 	message string
@@ -158,7 +158,7 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 			message: fmt.Sprintf("database %q does not exist", login.Database),
 			hint:    "The gateway's configuration has no such database and no \"*\"."}
 	}
-	if login.traffic == nil { // only now: who is refused has no series
+	if login.traffic == nil { // only now: a refused client has no series
 		login.traffic = g.set.cell(g.proxy, login.User, login.Database)
 		g.set.logins.keep(g.packet, login)
 	}
@@ -199,14 +199,14 @@ func (g *startup) login() (*Login, error) {
 	}, nil
 }
 
-// logins are those of the clients that have been let in under the present settings, by startup packet: most
-// clients of an application send the same one, again and again.
+// logins are the logins of clients accepted under the present settings, by startup packet: most clients of an
+// application send the same one.
 type logins struct {
 	mu       sync.Mutex // held for a few instructions
 	byPacket map[string]*Login
 }
 
-// Bounds of what logins keep: the packets of usual clients take about 100 bytes.
+// Bounds of logins: the packets of usual clients take about 100 bytes.
 const (
 	maxLogins      = 1000
 	maxLoginPacket = 1 << 10
@@ -286,13 +286,13 @@ func malformed(err error) error {
 		message: "invalid startup packet", cause: err}
 }
 
-// answerSSL goes on in TLS if that is configured.
+// answerSSL switches to TLS if that is configured.
 func (g *startup) answerSSL(ctx context.Context) error {
 	if g.set.TLS == nil || g.isTLS {
 		_, err := g.conn.Write([]byte{'N'})
 		return err
 	}
-	if g.r.Buffered() > 0 { // what came unencrypted must not pass for encrypted
+	if g.r.Buffered() > 0 { // unencrypted bytes must not pass for encrypted ones
 		return malformed(fmt.Errorf("%w: %d bytes after SSLRequest", pgwire.ErrMalformed, g.r.Buffered()))
 	}
 	if _, err := g.conn.Write([]byte{'S'}); err != nil {
@@ -317,14 +317,14 @@ func (g *startup) startTLS(ctx context.Context) (*fiber.TLSConn, error) {
 	return t, nil
 }
 
-// A client that begins with TLS (sslnegotiation=direct, from PostgreSQL 17 on) must name the protocol, so that nobody can be brought to
-// take one for another.
+// A client that begins with TLS (sslnegotiation=direct, from PostgreSQL 17 on) must name the protocol, so that no
+// protocol can be taken for another.
 const (
 	tlsHandshake = 0x16 // the type of the first record; a startup packet of that length would be over pgwire.MaxStartup
 	alpnProtocol = "postgresql"
 )
 
-// directTLS goes on in TLS if that is what the client began with.
+// directTLS switches to TLS if the client began with it.
 func (g *startup) directTLS(ctx context.Context) error {
 	if g.set.TLS == nil {
 		return nil
@@ -349,7 +349,7 @@ func (g *startup) directTLS(ctx context.Context) error {
 	return nil
 }
 
-// negotiate tells a client that asks for more than protocol 3.2 what it gets.
+// negotiate answers a client that asks for more than protocol 3.2 with the supported version.
 func (g *startup) negotiate() {
 	n := pgwire.NegotiateProtocolVersion{Version: min(g.startup.Version, pgwire.Version32)}
 	for _, p := range g.startup.Params {
@@ -362,7 +362,7 @@ func (g *startup) negotiate() {
 	}
 }
 
-// refused tells client, log and counters why there is no session.
+// refused reports to client, log and counters why there is no session.
 func (g *startup) refused(err error) {
 	srv := g.proxy.srv
 	r, ok := errors.AsType[*refusal](err)
@@ -384,15 +384,15 @@ func (g *startup) refused(err error) {
 	}
 }
 
-// linger waits until a client that was told why it is refused has hung up: closing with unread
-// input resets the connection and takes the message away. The deadline is set already.
+// linger waits until a refused client has disconnected: closing with unread input resets the
+// connection and destroys the message. The deadline is set already.
 func linger(conn fiber.Stream) {
 	_ = conn.CloseWrite()
 	_, _ = io.CopyN(io.Discard, conn, pgwire.MaxStartup)
 }
 
-// RejectConn tells a client for whom there is no place why, once it has said hello. A cancel request
-// needs none: it is how a place becomes free.
+// RejectConn sends a client beyond the connection limit the reason, after its startup packet. A cancel request is not
+// limited: it may make room.
 func (p *Proxy) RejectConn(conn *listener.Conn, reason error) {
 	g := &startup{proxy: p, set: p.settings.Load(), accepted: conn, conn: conn, r: pgwire.NewReader(conn), w: pgwire.NewWriter(conn)}
 	done, err := g.readStartup(context.Background())

@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// opKind is what a message on its way to the server will be answered with.
+// opKind is the kind of answer to a message on its way to the server.
 type opKind byte
 
 const (
@@ -20,7 +20,7 @@ const (
 	opDescribe                       // [ParameterDescription] RowDescription or NoData
 	opExecute                        // rows, and CommandComplete, EmptyQueryResponse or PortalSuspended
 	opClose                          // CloseComplete
-	opCopyEnd                        // nothing: where the client's COPY data ended
+	opCopyEnd                        // no answer: the end of the client's COPY data
 	opInjectedParse                  // ParseComplete, which the client did not ask for
 	opInjectedClose                  // CloseComplete, likewise
 	opInjectedDescribe               // ParameterDescription and RowDescription or NoData, likewise
@@ -30,10 +30,10 @@ const (
 	opSaidClose                      // nothing: CloseComplete is due to the client without asking
 )
 
-// op is a message the server has not answered yet, or an answer that must wait its turn.
+// op is a message the server has not answered yet, or an answer that must be sent in order.
 type op struct {
 	kind opKind
-	// silent means that the client is not to have the ReadyForQuery of it, nor its error if it is injected.
+	// silent means that the client does not get its ReadyForQuery, nor its error if it is injected.
 	silent bool
 	local  bool             // of opQuery: it is one SET LOCAL or SET TRANSACTION
 	st     *statement       // the client's that it prepares, uses or closes; may be nil
@@ -48,7 +48,7 @@ type op struct {
 // extended reports whether an error before or in the op makes the server skip it.
 func (k opKind) extended() bool { return k != opQuery && k != opFunction && k != opSync }
 
-// deallocates reports whether the server deallocates what stands for a statement of the client.
+// deallocates reports whether the server deallocates the stand-in of a client's statement.
 func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o.kind == opExecute) }
 
 // injected reports whether the client did not ask for it.
@@ -60,7 +60,7 @@ func (k opKind) injected() bool {
 	return false
 }
 
-// tells reports whether the server is about to say what a statement takes and returns.
+// tells reports whether the server will describe a statement's parameters and columns.
 func (o *op) tells() bool {
 	return o != nil && o.on != nil && (o.kind == opDescribe || o.kind == opInjectedDescribe)
 }
@@ -68,25 +68,24 @@ func (o *op) tells() bool {
 // ends reports whether the answer ends with ReadyForQuery.
 func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync }
 
-// errBackendProtocol is the cause when a server answers what was not asked.
+// errBackendProtocol is the cause when a server sends an answer without a request.
 var errBackendProtocol = errors.New("pgproxy: unexpected message from the server")
 
-// state knows what a session has asked its server and what is still to be answered. It is
-// pure: it is told of each message in either direction, and says what to do with it. The
-// caller's lock guards it.
+// state has a session's requests to its server that are not answered yet. It is pure: it gets each
+// message in either direction, and returns what to do with it. The caller's lock guards it.
 type state struct {
 	queue    []op // queue[head:] is not answered yet
 	head     int
 	ends     int // ops in the queue that end with ReadyForQuery
-	answered int // queries, since somebody set it to 0
-	queries  int // those of them that are Query: what it does is not known before it is answered
+	answered int // queries, since it was set to 0
+	queries  int // the Query messages among them: their effects are unknown before the answer
 	tx       pgwire.TxStatus
 	unsynced bool // extended messages went out after the last Sync
 	skipping bool // the server ignores everything up to the next Sync
 	copyIn   bool // the client owes CopyData, CopyDone or CopyFail
 	copyOut  bool // the server is sending CopyData
 	ignored  bool // a Sync is in the COPY data: the server ignores it, unless the COPY fails before
-	doubtful bool // nobody knows how often the server will say ReadyForQuery
+	doubtful bool // it is unknown how often the server will send ReadyForQuery
 
 	undone []op // extended messages that the last error made the server skip
 	failed op   // the one that failed
@@ -99,8 +98,8 @@ func (s *state) reset() {
 	}
 }
 
-// maxKeptOps bounds the memory a client keeps from one lease to the next: what a statement of
-// the extended protocol takes, and some more.
+// maxKeptOps bounds the memory a client keeps from one lease to the next: those of a statement of
+// the extended protocol, and some more.
 const maxKeptOps = 32
 
 // add puts an op at the end of the queue, the room of answered ones being used again.
@@ -118,7 +117,7 @@ func (s *state) empty() bool { return s.head == len(s.queue) }
 // owed returns how many messages wait for their answers.
 func (s *state) owed() int { return len(s.queue) - s.head }
 
-// deallocated takes the next name off those that the op under way deallocates; "" = there is none.
+// deallocated takes the next name off those that the current op deallocates; "" = there is none.
 func (s *state) deallocated() (name string) {
 	if o := s.first(); o != nil && o.deallocates() {
 		name, o.name, _ = strings.Cut(o.name, "\x00")
@@ -126,14 +125,14 @@ func (s *state) deallocated() (name string) {
 	return name
 }
 
-// free reports whether the server could serve somebody else: all is answered, and no
-// transaction, pipeline or COPY is open.
+// free reports whether the server could serve another client: all is answered, and no transaction,
+// pipeline or COPY is open.
 func (s *state) free() bool { return s.settled() && !s.doubtful }
 
 // settled is free without regard to doubt: a doubtful server has said all that is expected.
 func (s *state) settled() bool { return s.tx == pgwire.TxIdle && s.closed() }
 
-// closed reports whether nothing but a transaction may be open.
+// closed reports whether at most a transaction is open.
 func (s *state) closed() bool {
 	return s.empty() && !s.unsynced && !s.skipping && !s.copyIn && !s.copyOut
 }
@@ -141,14 +140,14 @@ func (s *state) closed() bool {
 // clean reports whether a ROLLBACK would make it free.
 func (s *state) clean() bool { return s.closed() && s.tx.Valid() && !s.doubtful }
 
-// due reports whether the server will say something without hearing more from the client.
+// due reports whether the server will send something without more messages of the client.
 func (s *state) due() bool { return !s.copyIn && s.ends > 0 || s.copyOut }
 
 // quiet reports whether the server has nothing to say until it hears more.
 func (s *state) quiet() bool { return s.empty() && !s.copyIn && !s.copyOut }
 
-// push notes a message that goes to the server, or an answer of our own to be given in turn.
-// What the server will ignore is not noted: false.
+// push records a message that goes to the server, or an answer of the gateway to be sent in order.
+// A message that the server will ignore is not recorded: false.
 func (s *state) push(o op) bool {
 	switch {
 	case o.kind == opSync && s.copyIn:
@@ -160,7 +159,7 @@ func (s *state) push(o op) bool {
 		return false
 	case o.kind.extended():
 		s.unsynced = true
-	default: // what was not synced is as over as it is, once it is answered
+	default: // messages without Sync are over once they are answered
 		s.unsynced = false
 	}
 	if o.kind.ends() {

@@ -54,7 +54,7 @@ func TestState(t *testing.T) {
 		{"pipeline fails", ">PBDESPBES <1EZI", false, true},
 		{"pipeline fails, all answered", ">PBDESPBES <1EZI12CZI", true, false},
 		{"error before Sync was sent", ">PBE <E", false, false},
-		{"what comes after an error is skipped", ">PBE <E >PBEQ", false, false},
+		{"messages after an error are skipped", ">PBE <E >PBEQ", false, false},
 		{"Sync ends the skipping", ">PBE <E >PBES <ZI", true, false},
 		{"execute with a limit and Flush: PgDog#759", ">PBEH <12Ds", false, false},
 		{"the rest of that portal", ">PBEH <12Ds >ES <DCZI", true, false},
@@ -79,8 +79,8 @@ func TestState(t *testing.T) {
 }
 
 // FuzzState plays clients' messages to a simple model of a server, in every interleaving, and
-// checks that the connection is never free while the server has something to say or a
-// transaction open, and that it is free once all is answered.
+// checks that the connection is never free while the server owes an answer or has a transaction
+// open, and is free once everything is answered.
 func FuzzState(f *testing.F) {
 	f.Add([]byte("Q.PBES...."), false)
 	f.Add([]byte("PB.ES.PBES..Q..."), true)

@@ -17,10 +17,10 @@ const (
 	// maxServerText bounds the text of the statements of one server connection, in bytes: plans
 	// of long texts take many times as much of the server's memory.
 	maxServerText = 4 << 20
-	// maxClientStatements bounds what the statements of one client may take, in bytes: they are kept in memory to be
-	// sent again.
+	// maxClientStatements bounds the memory of one client's statements, in bytes: they are kept in memory to be sent
+	// again.
 	maxClientStatements = 8 << 20
-	// statementOverhead is what a statement takes besides its text, in bytes.
+	// statementOverhead is the memory of a statement besides its text, in bytes.
 	statementOverhead = 256
 )
 
@@ -29,24 +29,25 @@ const namePrefix = "headpond_"
 
 // statement is a prepared statement of one client. It belongs to the client's session.
 //
-// A Parse means what its text means when it is sent: types, tables, functions and settings are looked up then. So a
-// client is served by a statement of a server only if that was parsed for the client's own Parse, or after it.
+// A Parse has the meaning of its text when it is sent: types, tables, functions and settings are looked up then. So a
+// server's statement serves a client only if it was parsed for the client's own Parse, or after it.
 type statement struct {
 	*sharedText
 	own   uint64 // serverStatement.at of the one that was parsed for the client last
 	since uint64 // when the client's Parse was answered; notYet before
-	// parameters and columns are what the client was told of, as fingerprintOf has it; 0 = it was not.
+	// parameters and columns are the fingerprints (fingerprintOf) of the description that the client got; 0 = it got
+	// none.
 	parameters, columns uint64
 }
 
 // notYet is later than everything.
 const notYet = math.MaxUint64
 
-// told reports whether the client was told of the statement's parameters or columns.
+// told reports whether the client got a description of the statement's parameters or columns.
 func (s *statement) told() bool { return s.parameters != 0 || s.columns != 0 }
 
-// served reports whether a server's statement is as good as one that would be parsed now, as far as the client can tell,
-// and describes itself as the client was told.
+// served reports whether a server's statement is as good for the client as one that would be parsed now, with the
+// description that the client got.
 func (s *statement) served(by *serverStatement) bool {
 	return (by.at == s.own || by.at > s.since) &&
 		(s.parameters == 0 || s.parameters == by.parameters) && (s.columns == 0 || s.columns == by.columns)
@@ -61,18 +62,19 @@ type sharedText struct {
 	accepted atomic.Bool // by the server that was asked last
 }
 
-// textKey is what makes texts the same.
+// textKey identifies equal texts.
 type textKey struct {
 	plan unique.Handle[string] // the settings that give the text its meaning
 	body string                // of Parse after the name: query, NUL, types
 }
 
-// cost is what a statement of a text takes of maxClientStatements.
+// cost is the part of maxClientStatements that a statement of a text takes.
 func (t *sharedText) cost() int { return len(t.body) + statementOverhead }
 
 // sharedTexts is the table of all of a backend.
 type sharedTexts struct {
-	// last numbers what happens to statements in time: each Parse that is sent to a server, and each of a client that is answered.
+	// last numbers events of statements in time: each Parse that is sent to a server, and each of a client that is
+	// answered.
 	last  atomic.Uint64
 	mu    sync.Mutex // never held across I/O
 	byKey map[textKey]*sharedText
@@ -173,8 +175,8 @@ func (p *prepared) use(st *statement) *serverStatement {
 	return on
 }
 
-// add notes that the server gets a statement, in the place of what it has of the text. Until surplus returns nil there are too
-// many.
+// add records that the server gets a statement, in place of its others of the text. Until surplus returns nil there are
+// too many.
 func (p *prepared) add(on *serverStatement) {
 	if old := p.find(on.text); old != nil {
 		p.retire(old)
@@ -214,7 +216,7 @@ func (p *prepared) retire(on *serverStatement) {
 	}
 }
 
-// retireAll retires every statement, after a DEALLOCATE of one of them, nobody knows which.
+// retireAll retires every statement, after a DEALLOCATE of an unknown one.
 func (p *prepared) retireAll() {
 	for p.order.Len() > 0 {
 		p.retire(p.order.Front().Value.(*serverStatement))

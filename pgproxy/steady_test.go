@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// steady are requests that clients repeat, and what a server answers.
+// steady are requests that clients repeat, with a server's answers.
 var steady = map[string]struct{ prepare, request, answer []byte }{
 	"simple": {
 		request: bytesOf(query("select abalance from pgbench_accounts where aid = 1")),
@@ -40,7 +40,7 @@ func bind(name string) *pgwire.Bind {
 	return &pgwire.Bind{Statement: name, Params: [][]byte{[]byte("12345")}}
 }
 
-// answerSteady plays a server without allocating: it answers what ends with Query or Sync.
+// answerSteady plays a server without allocating: it answers requests that end with Query or Sync.
 func answerSteady(conn net.Conn, answer []byte) {
 	var buf [16 << 10]byte
 	parsed := bytesOf(&pgwire.ParseComplete{}, idle)

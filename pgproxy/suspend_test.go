@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// watched tells when a session has been suspended.
+// watched reports when a session has been suspended.
 type watched struct {
 	pgproxy.Backend // nil; Serve uses pg, and nothing drains it
 	pg              atomic.Pointer[pgproxy.Postgres]
@@ -33,8 +33,8 @@ func (w *watched) Serve(ctx context.Context, c *pgproxy.Client) error {
 
 func (w *watched) Status() upstream.Status { return upstream.Status{Name: "pg"} }
 
-// startWatched returns a proxy and what tells of suspended sessions, which sessions on goroutines
-// never are.
+// startWatched returns a proxy and its reports of suspended sessions; sessions on goroutines never
+// are.
 func startWatched(t *testing.T, change func(*pgproxy.Config, *pgproxy.PostgresConfig)) (*gateway, <-chan struct{}) {
 	w := &watched{suspended: make(chan struct{}, 16)}
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {

@@ -15,7 +15,7 @@ const (
 	timeAlone  = iota // requests that are a transaction by themselves; of endpoints: every request, from when it could be sent
 	timeWithin        // other requests, from their first message to ReadyForQuery
 	timeBlocks        // transactions of several requests
-	timeWaits         // for a server connection; those that the fast path got at once are in atOnce
+	timeWaits         // for a server connection; leases that the fast path got at once are in atOnce
 	clientTimings
 	endpointTimings = timeWithin
 )
@@ -26,7 +26,7 @@ var (
 	atOnce      = len(errorClasses) + 1 // server connections that were there at once: one count is cheaper than a timing of 0
 )
 
-// errorClasses are PostgreSQL's, the first two characters of a SQLSTATE, sorted; the last one is for what PostgreSQL does not have.
+// errorClasses are PostgreSQL's, the first two characters of a SQLSTATE, sorted; the last one is for unknown classes.
 var errorClasses = []string{
 	"03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22", "23", "24", "25", "26", "27", "28", "2B", "2D", "2F",
 	"34", "38", "39", "3B", "3D", "3F", "40", "42", "44", "53", "54", "55", "57", "58", "72", "F0", "HV", "P0", "XX", traffic.Other,
@@ -53,7 +53,7 @@ var clientTraffic = &traffic.Schema{
 	Labels: []string{"upstream", "user", "database"}, Limit: maxUsers, Kept: 1, Counts: len(errorClasses) + 2, Timings: clientTimings,
 	Views: []traffic.View{{
 		Labels: []string{"upstream"},
-		Counters: append(byClass("postgres_errors_total", "Errors that clients were told, by class of SQLSTATE."),
+		Counters: append(byClass("postgres_errors_total", "Errors sent to clients, by class of SQLSTATE."),
 			traffic.Counter{Name: "postgres_transactions_total", Help: "Transactions that ended.", Read: traffic.Counted(timeAlone, timeBlocks)},
 			traffic.Counter{Name: "postgres_queries_total", Help: "Queries that were answered.", Read: queries},
 		),
@@ -67,7 +67,7 @@ var clientTraffic = &traffic.Schema{
 		Counters: []traffic.Counter{
 			{Name: "postgres_user_transactions_total", Help: "Transactions that ended.", Read: traffic.Counted(timeAlone, timeBlocks)},
 			{Name: "postgres_user_queries_total", Help: "Queries that were answered.", Read: queries},
-			{Name: "postgres_user_errors_total", Help: "Errors that the user was told.", Read: errorsOf},
+			{Name: "postgres_user_errors_total", Help: "Errors sent to the user.", Read: errorsOf},
 			{Name: "postgres_user_request_seconds_total", Help: "Time of the user's requests.", Read: seconds(timeAlone, timeWithin)},
 			{Name: "postgres_user_wait_seconds_total", Help: "Time that the user waited for server connections.", Read: seconds(timeWaits)},
 		},
@@ -116,7 +116,7 @@ func seconds(timings ...int) func(*traffic.Row) float64 {
 	}
 }
 
-// waited is the histogram with those that did not wait.
+// waited is the histogram including leases without a wait.
 func waited(r *traffic.Row) traffic.Histogram {
 	h := r.Timings[timeWaits]
 	h.Counts[0] += r.Counts[atOnce]
@@ -128,7 +128,7 @@ type Meter struct {
 	shard   *traffic.Shard
 	place   int
 	asked   time.Duration // when the request began, by clock; 0 = none is under way
-	opened  time.Duration // when the transaction did whose last request is none of its own; 0 = none is open
+	opened  time.Duration // when the open transaction began, if its last request belongs to another; 0 = none is open
 	queries uint64        // answered since the last ReadyForQuery
 }
 
@@ -189,10 +189,11 @@ func (m *Meter) ready(status pgwire.TxStatus, more bool) (now time.Duration) {
 	return now
 }
 
-// CountSQLState counts an error that the client is told. Error and Fatal do so by themselves.
+// CountSQLState counts an error that is sent to the client. Error and Fatal call it.
 func (c *Client) CountSQLState(code string) { c.traffic.Shard(c.place()).Add(classOf(code), 1) }
 
-// measure counts what ReadyForQuery has ended, and returns when that is, by clock; 0 = no request was under way. Where a server reader runs, mu is held.
+// measure counts the request that ReadyForQuery has ended, and returns its end, by clock; 0 = no request was running.
+// Where a server reader runs, mu is held.
 func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
 	st := &s.machine.st
 	s.meter.queries += uint64(st.answered)
@@ -204,7 +205,7 @@ func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
 	return now
 }
 
-// count counts a message of the server that was judged, unless the client did not ask for it. Where a server reader runs, mu is held.
+// count counts a judged message of the server, unless the gateway caused it. Where a server reader runs, mu is held.
 func (s *session) count(msg message, act action) {
 	switch {
 	case msg.typ == pgwire.TypeReadyForQuery && act.do != take:
@@ -222,7 +223,7 @@ func (s *session) countError(b []byte) {
 	s.lease.Traffic().Shard(s.meter.place).Add(class, 1)
 }
 
-// countUpstreams looks up the upstreams of set's databases, and has each shown before somebody uses it.
+// countUpstreams looks up the upstreams of set's databases, and shows each before its first use.
 func (p *Proxy) countUpstreams(set *settings) {
 	set.upstreams = make(map[string]string, len(set.Databases))
 	for database, b := range set.Databases {

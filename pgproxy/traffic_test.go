@@ -20,8 +20,8 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// counted returns what a snapshot's counters and histograms have, by name, labels and class, without zeros. The seconds of users and
-// the waits are left out: how many transactions of a pipeline share a server connection is a matter of time.
+// counted returns a snapshot's counters and histograms, by name, labels and class, without zeros. The seconds of users
+// and the waits are left out: how many transactions of a pipeline share a server connection is a matter of time.
 func counted(s traffic.Snapshot) map[string]float64 {
 	out := map[string]float64{}
 	for _, v := range s.Views {
@@ -54,7 +54,7 @@ func (g *gateway) wantTraffic(t *testing.T, want map[string]float64) {
 	}
 }
 
-// of is what a client of user and database app has done.
+// of is the traffic of a client of user and database app.
 func of(transactions, requests, queries float64, errors map[string]float64) map[string]float64 {
 	out := map[string]float64{
 		"transactions_total pg": transactions, "queries_total pg": queries, "request_seconds pg": requests,
@@ -134,7 +134,8 @@ func TestTrafficOfExtendedQueries(t *testing.T) {
 	g.wantTraffic(t, of(8, 8, 11, map[string]float64{"22": 1}))
 }
 
-// TestTrafficOfWaits has a client wait for the only server connection, which its histogram shows, and another give up.
+// TestTrafficOfWaits makes a client wait for the only server connection, which its histogram shows, and another give
+// up.
 func TestTrafficOfWaits(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, c *pgproxy.PostgresConfig) {
 		c.Limits.MaxSize, c.Limits.AcquireTimeout = 1, 200*time.Millisecond
@@ -175,8 +176,8 @@ func (g *gateway) waits(t *testing.T) traffic.Histogram {
 	return s.Views[0].Histograms[2].Read(&rows[0])
 }
 
-// TestWaitsNeverDecrease: to Prometheus a bucket that does is a counter that began anew. Transactions that waited and do not end are no
-// reason. What did not wait is counted, too, once for each time that a server connection was asked for.
+// TestWaitsNeverDecrease: Prometheus takes a decrease for a restarted counter. Waiting transactions that do not end
+// must not cause one. Acquires without a wait are counted, too, once each.
 func TestWaitsNeverDecrease(t *testing.T) {
 	for name, mode := range map[string]func(*pgproxy.Config, *pgproxy.PostgresConfig){"transaction": transaction, "session": session} {
 		t.Run(name, func(t *testing.T) {

@@ -65,7 +65,7 @@ func TestLateLook(t *testing.T) {
 		}
 	})
 	if enginetest.Kind() == fiber.Goroutine {
-		return // the system tells at once
+		return // the system reports it at once
 	}
 	logged := make(chan *wire, 1)
 	go func() { logged <- g.dial(t) }()
@@ -76,7 +76,7 @@ func TestLateLook(t *testing.T) {
 	w.until(pgwire.TypeReadyForQuery)
 	_ = srv.Close()
 	conntest.Eventually(t, "the end of the idle connection", first.PeerClosed)
-	idle := time.Now() // within a millisecond of its use nobody looks
+	idle := time.Now() // within a millisecond of its use there is no check
 	conntest.Eventually(t, "the engine knows", func() bool { return first.State() != fiber.Silent && time.Since(idle) > 2*time.Millisecond })
 	first.late.Store(true)
 	w.send(query("select 2"))
@@ -108,8 +108,8 @@ func (c *lateConn) SetReadDeadline(at time.Time) error {
 	return c.Conn.SetReadDeadline(at)
 }
 
-// TestKilledInQuery kills a server connection under a statement by itself: the client gets an
-// error and stays; and under a transaction: the client is sent away.
+// TestKilledInQuery kills a server connection under a statement outside a transaction: the client
+// gets an error and stays; and under a transaction: the client is disconnected.
 func TestKilledInQuery(t *testing.T) {
 	db := pgtest.Shared(t)
 	g := start(t, db, nil)
@@ -126,7 +126,7 @@ func TestKilledInQuery(t *testing.T) {
 			t.Errorf("killed query: %v", err)
 		}
 		if n := one[int](t, conn, "select 8"); n != 8 {
-			t.Error("the client cannot go on")
+			t.Error("the client cannot continue")
 		}
 	}
 	conn := g.connect(t, "")
@@ -141,7 +141,8 @@ func TestKilledInQuery(t *testing.T) {
 	}
 }
 
-// TestClientGone lets clients leave in every state; what they began must not be seen by others.
+// TestClientGone makes clients disconnect in every state; others must not see their unfinished
+// work.
 func TestClientGone(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists gone (a int)", "truncate gone")
@@ -185,14 +186,14 @@ func TestClientGoneInStatement(t *testing.T) {
 		left := "select count(*) from pg_stat_activity where state='active' and query='select pg_sleep(600)'"
 		for direct := pgtest.Shared(t).Connect(t); one[int](t, direct, left) > 0; {
 			if t.Context().Err() != nil {
-				t.Fatal("the server still works for nobody")
+				t.Fatal("the server still runs the statement of a client that has gone")
 			}
 		}
 	}
 }
 
-// TestSessionsAreIsolated leaves what DISCARD ALL undoes, and looks for it in the next session. The temporary table's text does not show it: the
-// server connection would be closed.
+// TestSessionsAreIsolated leaves state that DISCARD ALL undoes, and looks for it in the next session. The temporary
+// table's text does not show it: the server connection would be closed.
 func TestSessionsAreIsolated(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		c.Mode, pc.Limits.MaxSize = pgproxy.Session, 1
@@ -226,7 +227,7 @@ func TestSessionsAreIsolated(t *testing.T) {
 	}
 }
 
-// TestTransactionsAreIsolated does the same with what can be undone in transaction mode.
+// TestTransactionsAreIsolated does the same with state that can be undone in transaction mode.
 func TestTransactionsAreIsolated(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	first, second := g.connect(t, ""), g.connect(t, "")
@@ -247,7 +248,7 @@ func TestTransactionsAreIsolated(t *testing.T) {
 }
 
 // TestUnnamedStatementIsNotShared binds the unnamed statement of an earlier transaction after
-// somebody else used the server connection.
+// another client used the server connection.
 func TestUnnamedStatementIsNotShared(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
 	a, b := g.connect(t, ""), g.connect(t, "")
@@ -266,7 +267,7 @@ func TestUnnamedStatementIsNotShared(t *testing.T) {
 	}
 	c := g.connect(t, "")
 	if r := c.PgConn().ExecPrepared(t.Context(), "", nil, nil, nil).Read(); sqlstate(r.Err) != "26000" {
-		t.Fatalf("an unnamed statement nobody prepared: %v %v", r.Rows, r.Err)
+		t.Fatalf("an unnamed statement that was never prepared: %v %v", r.Rows, r.Err)
 	}
 }
 
@@ -295,14 +296,14 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%s: idle client: %v", mode, err)
 		}
 		if n := one[int](t, busy, "select 2"); n != 2 {
-			t.Error("a transaction was not let go on")
+			t.Error("a transaction could not continue")
 		}
 		do(t, busy, "commit")
 		if err := <-drained; err != nil {
 			t.Errorf("%s: %v", mode, err)
 		}
 		if _, err := busy.Exec(t.Context(), "select 3"); err == nil {
-			t.Errorf("%s: a client goes on after the drain", mode)
+			t.Errorf("%s: a client continues after the drain", mode)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // The unnamed statement keeps its name; it is parsed again on a server connection whose unnamed
-// statement is not the client'm. What is sent may be skipped by the server, so that what the unnamed
-// statement was before is kept until the answer is there.
+// statement is not the client's. The server may skip a message, so the previous unnamed statement
+// is kept until the answer arrives.
 
 // lastChange numbers changes of unnamed statements, so that a server connection can tell whose it has.
 var lastChange atomic.Uint64
@@ -39,8 +39,8 @@ const (
 	maxUnnamed   = 256 << 10
 )
 
-// change pushes a message that changes the server's unnamed statement, and with own the client'm. Not
-// ok means that the server will skip it.
+// change pushes a message that changes the server's unnamed statement, and with own the client's. Not ok means that the
+// server will skip it.
 func (m *machine) change(o op, own bool) (id uint64, ok bool) {
 	o.id = lastChange.Add(1)
 	if !m.st.push(o) {
@@ -89,7 +89,7 @@ func (m *machine) dropUnnamed(o op) bool {
 	return true
 }
 
-// noUnnamed notes that neither the client nor the server has an unnamed statement.
+// noUnnamed records that neither the client nor the server has an unnamed statement.
 func (m *machine) noUnnamed() { m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{}, 0, false }
 
 // ensureUnnamed sees to it that the server connection's unnamed statement is the client'm.
@@ -102,7 +102,7 @@ func (m *machine) ensureUnnamed() {
 			m.sendParse("", string(m.unnamed.text))
 			m.unnamed.id, srv.unnamed = id, id
 		}
-	default: // The server's may be another client's: without it the server says what there is to say.
+	default: // The server's may be another client's: without it the server answers with an error.
 		if _, ok := m.change(op{kind: opInjectedClose}, false); ok {
 			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement})
 			srv.unnamed = 0
@@ -110,9 +110,8 @@ func (m *machine) ensureUnnamed() {
 	}
 }
 
-// knowsUnnamed reports whether what is on its way to the server decides alike about the unnamed
-// statement of the client, about that of the server, and about the message that is to use it. mu is
-// held.
+// knowsUnnamed reports whether the messages on their way have the same effect on the client's
+// unnamed statement, on the server's, and on the message that uses it. mu is held.
 func (m *machine) knowsUnnamed() bool {
 	return m.unnamedNew || m.st.ends == 0 || m.changed == len(m.changes)
 }
@@ -152,8 +151,8 @@ func (m *machine) changesDone(id uint64) {
 // lastOfAll is for changesDone where the server has nothing more to say.
 const lastOfAll = math.MaxUint64
 
-// undoUnnamed corrects what is known of the unnamed statement after an error: the server did nothing of
-// the changes that were skipped. One that failed has destroyed it.
+// undoUnnamed corrects the record of the unnamed statement after an error: the server skipped some changes. One that
+// failed has destroyed it.
 func (m *machine) undoUnnamed(undone []op) {
 	var first, last uint64
 	for _, o := range undone {
@@ -192,8 +191,7 @@ func (m *machine) undoUnnamed(undone []op) {
 	m.unnamed = before.was
 }
 
-// loseUnnamed notes that the server connection broke: what it did of the changes on their way nobody
-// knows.
+// loseUnnamed records that the server connection broke: it is unknown which changes it made.
 func (m *machine) loseUnnamed() {
 	for _, c := range m.changes[m.changed:] {
 		if c.own {

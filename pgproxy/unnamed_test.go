@@ -13,8 +13,8 @@ import (
 )
 
 // TestUnnamedStatementAfterAnError has pipelines fail before and at the Parse of another unnamed
-// statement. The server has the one it parsed last, and so must the client, whoever has used the
-// server connections in between.
+// statement. The server has the one it parsed last, and so must the client, whichever clients have
+// used the server connections in between.
 func TestUnnamedStatementAfterAnError(t *testing.T) {
 	parse := func(sql string) pgwire.Message { return &pgwire.Parse{Query: sql} }
 	bad, sync := parse("selec"), pgwire.Message(&pgwire.Sync{})
@@ -24,7 +24,7 @@ func TestUnnamedStatementAfterAnError(t *testing.T) {
 	for what, c := range map[string]struct {
 		sent []pgwire.Message // after "select 'kept'" was parsed
 		want string           // the types of the answer
-		then string           // what the unnamed statement gives after it; "" = there is none
+		then string           // the result of the unnamed statement after it; "" = there is none
 	}{
 		"skipped":                       {run(fails, parse("select 'new'")), "EZ", "kept"},
 		"skipped, twice":                {append(run(fails, parse("select 'new'")), run(fails, parse("select 'newer'"))...), "EZEZ", "kept"},
@@ -37,7 +37,7 @@ func TestUnnamedStatementAfterAnError(t *testing.T) {
 		"closed":                        {[]pgwire.Message{&pgwire.Close{Object: 'S'}, sync}, "3Z", ""},
 		"query skipped":                 {append(run(fails, query("select 1")), run()...), "EZ2DCZ", "kept"},
 		"query":                         {[]pgwire.Message{query("select 1")}, "TDCZ", ""},
-		"query after what was skipped":  {append(run(fails, &pgwire.Close{Object: 'S'}), query("select 1"), bad, sync), "EZTDCZEZ", ""},
+		"query after skipped messages":  {append(run(fails, &pgwire.Close{Object: 'S'}), query("select 1"), bad, sync), "EZTDCZEZ", ""},
 		"too long to be kept, skipped":  {run(fails, parse(long)), "EZ", "kept"},
 		"too long to be kept, and used": {append(run(fails, parse(long)), run()...), "EZ2DCZ", "kept"},
 	} {
@@ -81,7 +81,7 @@ func TestUnnamedStatementAfterAnError(t *testing.T) {
 	}
 }
 
-// TestUnnamedStatementInAPgxPipeline is what a program with pgx sees of it.
+// TestUnnamedStatementInAPgxPipeline is the same with pgx.
 func TestUnnamedStatementInAPgxPipeline(t *testing.T) {
 	for _, mode := range []func(*pgproxy.Config, *pgproxy.PostgresConfig){transaction, session} {
 		g := start(t, pgtest.Shared(t), mode)

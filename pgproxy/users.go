@@ -47,10 +47,10 @@ func (u Users) problems(auth Auth) (errs []error) {
 // maxBadLines bounds the lines of a user list that an error names.
 const maxBadLines = 100
 
-// ParseUsers reads a user list in PgBouncer's form: a line `"user" "secret"` for each user, a
-// quote in a name or secret doubled. Empty lines and lines beginning with ; or # are skipped;
-// what stands between the two, or follows the secret, is ignored. The error joins those of each bad line, wraps ErrConfig
-// and never shows a secret.
+// ParseUsers reads a user list in PgBouncer's form: a line `"user" "secret"` for each user, a quote
+// in a name or secret doubled. Empty lines and lines beginning with ; or # are skipped; text
+// between the two, or after the secret, is ignored. The error joins those of each bad line, wraps
+// ErrConfig and never shows a secret.
 func ParseUsers(r io.Reader) (Users, error) {
 	users := Users{}
 	var errs []error

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// While a session waits for its client, it watches the server connection that it has leased: the client is told at once
-// what the server says, and a connection that has died gives its place in the pool back at once.
+// While a session waits for its client, it watches the server connection that it has leased: the client gets messages
+// of the server at once, and a dead connection leaves the pool at once.
 
 // nextLeased waits for the client's next message while a server connection is leased, or while the client's messages are skipped up to
 // its Sync. again means that something else has happened.
@@ -66,8 +66,8 @@ func (s *session) watch() (again bool, err error) {
 // maxPeek is how much of a message a Reader can show, in bytes.
 const maxPeek = 16 << 10
 
-// arrive waits until n bytes of the client's message are buffered, and has what the server says meanwhile passed on. It waits for
-// nothing where that is not possible, or a server reader does it.
+// arrive waits until n bytes of the client's message are buffered, and passes messages of the server on meanwhile. It
+// does not wait where that is not possible, or a server reader does it.
 func (s *session) arrive(n int) error {
 	for r := s.c.Reader; r.Buffered() < n; {
 		s.mu.Lock()
@@ -112,8 +112,8 @@ func (s *session) waitEither(patience time.Duration) (ready, spoke bool, err err
 	return s.c.Conn.WaitEither(s.srv.raw, patience)
 }
 
-// serverSpoke passes on what has arrived from the server while the session waits for its client. It waits for nothing
-// more: the server may be waiting, in the middle of a message, to hear more from the client. Then a server reader does.
+// serverSpoke passes on received messages of the server while the session waits for its client. It does not wait for
+// more: in the middle of a message the server may be waiting for the client. Then a server reader takes over.
 func (s *session) serverSpoke() error {
 	srv := s.srv
 	if srv.r.Buffered() == 0 {
@@ -156,14 +156,14 @@ func (s *session) caughtUp() error {
 	return nil
 }
 
-// nothingOwed forgets what was kept of messages that are all answered. Where a server reader runs, mu is held.
+// nothingOwed forgets data kept for messages that are all answered. Where a server reader runs, mu is held.
 func (s *session) nothingOwed() {
 	s.sent = 0
 	s.machine.settle()
 }
 
-// suspend arranges for the session to go on, with the server connection, when the client or the server has something to
-// say. It keeps itself, without its stack and buffers.
+// suspend arranges for the session to continue, with the server connection, when the client or the server sends
+// something. The session stays in memory, without its stack and buffers.
 func (s *session) suspend() bool {
 	conn, accepted := s.c.accepted()
 	raw := s.srv.raw
@@ -182,7 +182,7 @@ func (s *session) suspend() bool {
 	return true
 }
 
-// call has a suspended session go on, because the server has something to say. It is a fiber of their loop.
+// call resumes a suspended session, because the server has sent something. It runs as a fiber of their loop.
 func (s *session) call() {
 	if s.asleep {
 		s.called = true
@@ -190,7 +190,7 @@ func (s *session) call() {
 	}
 }
 
-// wakeUp ends what suspend began.
+// wakeUp undoes suspend.
 func (s *session) wakeUp(ctx context.Context) {
 	s.ctx, s.asleep, s.returned, s.resumed, s.waiting = ctx, false, false, true, false
 	s.c.Session = (*suspended)(nil)
@@ -203,7 +203,8 @@ func (s *session) wakeUp(ctx context.Context) {
 	s.initFastPath()
 }
 
-// clearDeadline takes a deadline of the client back that was to end a wait, unless somebody else wants the wait to end, too.
+// clearDeadline removes a deadline of the client that was to end a wait, unless the wait must end for another reason,
+// too.
 func (s *session) clearDeadline() {
 	_ = s.c.Conn.SetReadDeadline(time.Time{})
 	if s.c.over(s.ctx) != nil || s.c.state.Load() == clientInterrupted {

@@ -33,7 +33,7 @@ func superuser(t testing.TB, addr string) *wire {
 	return w
 }
 
-// toTheEnd reads what comes until the connection ends, types and bodies.
+// toTheEnd reads messages until the connection ends, types and bodies.
 func (w *wire) toTheEnd() string {
 	w.t.Helper()
 	var all strings.Builder
@@ -129,8 +129,8 @@ var silences = map[string]func(w *wire) (pid string){
 // copyLine is how far the server has read COPY data, which is chance.
 var copyLine = regexp.MustCompile(`, line \d[^\x00]*`)
 
-// TestServerEndsSilentClient ends the server's process of a client that is silent: the client hears what it would hear straight from
-// the server, without asking, and another one has its place.
+// TestServerEndsSilentClient ends the server's process of a client that is silent: the client gets the server's message
+// without asking, and another client gets its place.
 func TestServerEndsSilentClient(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists silent (a int)")
@@ -192,7 +192,8 @@ func TestRestartUnderTransactions(t *testing.T) {
 	}
 }
 
-// TestServerSpeaksToSilentClient has a server say what it may at any time: the client has it as it came.
+// TestServerSpeaksToSilentClient makes a server send messages that are allowed at any time: the client gets them
+// unchanged.
 func TestServerSpeaksToSilentClient(t *testing.T) {
 	said := bytesOf(
 		&pgwire.NoticeResponse{ErrorResponse: pgwire.ErrorResponse{Severity: "WARNING", Code: "01000", Message: "soon"}},
@@ -279,7 +280,8 @@ func TestSilentClientWithTLS(t *testing.T) {
 	}
 }
 
-// TestSuspendedInTransaction leaves a client alone for so long that its session gives up its stack, in a transaction and in session mode.
+// TestSuspendedInTransaction keeps a client idle until its session gives up its stack, in a transaction and in session
+// mode.
 func TestSuspendedInTransaction(t *testing.T) {
 	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
 		withAndWithoutTLS(t, func(t *testing.T, secure *tls.Config, sslmode string) { silentForLong(t, mode, secure, sslmode) })
@@ -329,7 +331,7 @@ func silentForLong(t *testing.T, mode pgproxy.Mode, secure *tls.Config, sslmode 
 	do(t, g.connect(t, sslmode), "select 1")
 }
 
-// drainOf takes what a channel has.
+// drainOf takes all values in a channel.
 func drainOf(c <-chan struct{}) {
 	for {
 		select {
@@ -370,7 +372,7 @@ func TestDrainEndsSuspendedSessions(t *testing.T) {
 	}
 }
 
-// TestDrainCutsStatement ends the patience of a drain while a statement runs: the client is told why it is cut off.
+// TestDrainCutsStatement ends the patience of a drain while a statement runs: the client gets the reason.
 func TestDrainCutsStatement(t *testing.T) {
 	for _, change := range []func(*pgproxy.Config, *pgproxy.PostgresConfig){transaction, session} {
 		for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheStatement} {
@@ -394,7 +396,8 @@ func TestDrainCutsStatement(t *testing.T) {
 	}
 }
 
-// TestAnswersDoNotWaitForSync sends requests without Sync and without Flush: what the server says before it hears more goes on as it comes.
+// TestAnswersDoNotWaitForSync sends requests without Sync and without Flush: the server's early messages are passed on
+// at once.
 func TestAnswersDoNotWaitForSync(t *testing.T) {
 	db := pgtest.Shared(t)
 	for _, change := range []func(*pgproxy.Config, *pgproxy.PostgresConfig){transaction, session} {
@@ -424,7 +427,7 @@ func TestAnswersDoNotWaitForSync(t *testing.T) {
 	}
 }
 
-// TestLoginIsNoTransaction looks for what a client's login leaves in the access log.
+// TestLoginIsNoTransaction checks that a client's login is not in the access log.
 func TestLoginIsNoTransaction(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Listener.AccessLog = true })
 	conn := g.connect(t, "")

@@ -10,8 +10,8 @@ import (
 // them. Statements shorter than that are not looked at.
 const watchInterval = time.Second
 
-// watch cancels statements nobody waits for any more, until ctx ends. Looking costs nothing per
-// request: a session only says, by a number, that it waits for its server.
+// watch cancels statements of clients that have gone, until ctx ends. The check costs nothing per
+// request: a session only marks, by a number, that it waits for its server.
 func (p *Proxy) watch(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()

@@ -118,8 +118,8 @@ func (g *gateway) dial(t testing.TB, params ...pgwire.Param) *wire {
 	return newWire(t, conn).login(params...)
 }
 
-// pipe returns a client connected by net.Pipe: what it writes arrives in exactly those pieces,
-// and nothing is buffered in between. It has not logged in.
+// pipe returns a client connected by net.Pipe: its writes arrive in exactly those pieces, and
+// nothing is buffered in between. It has not logged in.
 func (g *gateway) pipe(t testing.TB) *wire {
 	t.Helper()
 	client, server := net.Pipe()

@@ -191,7 +191,7 @@ func (p *Pool[T]) ctxError(ctx context.Context, start int64) error {
 	return c.newError(kind, cause, c.clock-start)
 }
 
-// timeLeft is what remains of AcquireTimeout for an acquire that began at start.
+// timeLeft is the rest of AcquireTimeout for an acquire that began at start.
 func (c *core[T]) timeLeft(start int64) time.Duration {
 	if c.limits.AcquireTimeout == 0 {
 		return longest

@@ -22,7 +22,7 @@ func at(affinity int) context.Context {
 	return pool.WithParker(ctx, &affineParker{parker{ch: make(chan struct{}, 1)}, affinity})
 }
 
-// byID gives each resource an affinity of its own.
+// byID gives each resource its own affinity.
 func byID(c *pool.Config[*res]) { c.Affinity = func(r *res) int { return r.id } }
 
 // Of the idle resources a caller gets one of its affinity, or else the one used last, be the pool's clock fresh or not.
@@ -53,7 +53,7 @@ func TestIdleOfTheCallersAffinity(t *testing.T) {
 	})
 }
 
-// What is released goes to who waits where it is, until somebody has waited for a millisecond longer.
+// A released resource goes to a waiter of its affinity, unless another has waited for a millisecond longer.
 func TestWaiterOfTheResourcesAffinity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}

@@ -56,7 +56,7 @@ func (w *Pending[T]) Ready() (ready, granted bool) {
 	return w.woken, w.woken && w.w.err == nil
 }
 
-// Wait returns what Acquire would: the lease, or an error, also that of ctx where it ends first.
+// Wait returns the result of Acquire: the lease, or an error, also ctx's if it ends first.
 func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
 	waiter, woken := w.w, w.woken
 	p := w.pool
@@ -67,9 +67,9 @@ func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
 	return p.await(ctx, waiter, waiter.park(ctx))
 }
 
-// TryRelease is Release if that neither waits nor closes anything. Otherwise, as it may be with
-// Config.Reset, an expired resource or a closed pool, it does nothing and returns false:
-// then call Release.
+// TryRelease is Release if that neither waits nor closes anything. Otherwise, for instance with
+// Config.Reset, an expired resource or a closed pool, it does nothing and returns false: then call
+// Release.
 func (l Lease[T]) TryRelease() bool {
 	s := l.s
 	if s == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// loopParker is a caller that does not wait in Park: it is told by a call.
+// loopParker is a caller that does not wait in Park: Unpark calls it.
 type loopParker struct {
 	parker
 	told chan struct{}
@@ -52,7 +52,7 @@ func beginAndBeTold(ctx context.Context, p *pool.Pool[*res]) (pool.Lease[*res], 
 	case !w.Begun():
 		return l, nil
 	}
-	if ready, _ := w.Ready(); ready { // what it opened is there already
+	if ready, _ := w.Ready(); ready { // the resource it opened is there already
 		return w.Wait(ctx)
 	}
 	select {
@@ -60,7 +60,7 @@ func beginAndBeTold(ctx context.Context, p *pool.Pool[*res]) (pool.Lease[*res], 
 		ready, granted := w.Ready()
 		l, err := w.Wait(ctx)
 		if !ready || granted != (err == nil) {
-			panic("told, and not ready, or not what was granted")
+			panic("unparked, and not ready, or not the granted resource")
 		}
 		return l, err
 	case <-ctx.Done():
@@ -107,7 +107,7 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-// What takes more than a look is left to Acquire and Release.
+// Operations that may wait are left to Acquire and Release.
 func TestBeginLeavesTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
@@ -115,7 +115,7 @@ func TestBeginLeavesTheRest(t *testing.T) {
 			c.Hooks.Acquired = func(context.Context, pool.AcquireEvent) {}
 		})
 		_, _, ok := watched.Begin(newLoopParker())
-		want(t, "begun where somebody looks on", ok, false)
+		want(t, "begun with a hook", ok, false)
 		b.end(watched)
 
 		resets := b.start(pool.Limits{MaxSize: 1}, func(c *pool.Config[*res]) {
@@ -136,7 +136,7 @@ func TestBeginLeavesTheRest(t *testing.T) {
 		full := b.start(pool.Limits{MaxSize: 1, MaxWaiters: -1})
 		l = acquire(t, full)
 		_, _, ok = full.Begin(newLoopParker())
-		want(t, "begun where nobody may wait", ok, false)
+		want(t, "begun where no caller may wait", ok, false)
 		full.Close()
 		want(t, "released to a closed pool", l.TryRelease(), false)
 		l.Release()

@@ -38,7 +38,7 @@ type core[T any] struct {
 	lastErr error
 
 	opened, openFailed, acquired, fresh, waited       uint64
-	timed                                             uint64 // of acquired, those that Pool.waits has: not served at once
+	timed                                             uint64 // acquires counted in Pool.waits: not served at once
 	timedOut, rejected, canceled, released, discarded uint64
 	overflowed                                        uint64
 	closedFor                                         [reasons]uint64
@@ -67,7 +67,7 @@ type slot[T any] struct {
 	hold      hold
 }
 
-// effects are what the caller does after unlocking.
+// effects are the caller's actions after unlocking.
 type effects[T any] struct {
 	wake  *waiter[T] // linked by next
 	last  *waiter[T]
@@ -88,7 +88,7 @@ func (e *effects[T]) addWake(w *waiter[T]) {
 // inUse is the number of leases out, without overflow resources.
 func (c *core[T]) inUse() int { return c.total - len(c.idle) - c.opening - c.closing - c.checking }
 
-// live is the number of resources that are open and may come back.
+// live is the number of open resources that may be released.
 func (c *core[T]) live() int { return c.total - c.opening - c.closing }
 
 // link and unlink keep the list of all resources.
@@ -207,8 +207,8 @@ func (c *core[T]) closeDone(s *slot[T], e *effects[T]) {
 	c.dispatch(e)
 }
 
-// give hands a usable resource that came back, or was just opened, to a waiter,
-// makes it idle, or retires it.
+// give hands a usable resource that was released or just opened to a waiter, makes it idle, or
+// retires it.
 func (c *core[T]) give(s *slot[T], e *effects[T]) {
 	switch why, unwanted := c.unwanted(s); {
 	case unwanted:
@@ -343,9 +343,8 @@ func (c *core[T]) failAll(kind, cause error, e *effects[T]) {
 	}
 }
 
-// full reports whether the pool must reject one more waiter. Waiters for whom a
-// slot is free, because its resource is not open yet, being checked or being closed,
-// do not count.
+// full reports whether the pool must reject one more waiter. Waiters with a free slot, whose
+// resource is not open yet, being checked or being closed, do not count.
 func (c *core[T]) full() bool {
 	most := c.limits.MaxWaiters
 	if most == 0 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// bounded is context.WithTimeout for a callback that mostly does not look at
-// its context: until somebody asks for Done it costs no timer.
+// bounded is context.WithTimeout for a callback that mostly does not use its context: it costs no
+// timer until Done is called.
 type bounded struct {
 	context.Context // the caller's
 	at              time.Time
@@ -52,7 +52,7 @@ func (b *bounded) Err() error {
 	return b.real().Err()
 }
 
-// Value is the caller's, but for what package context keeps there itself.
+// Value is the caller's, except for package context's own values.
 func (b *bounded) Value(key any) any {
 	b.mu.Lock()
 	from := b.inner

@@ -33,29 +33,27 @@
 //		fmt.Println(err)
 //	}
 //
-// # How it behaves
+// # Behaviour
 //
-// An idle resource is leased last-in first-out, so that the surplus ages out.
-// When none is idle the caller waits, first come first served, for whichever
-// comes first: a lease that is released (the resource is handed over directly,
-// no other caller can take it in between) or a new resource. Resources are opened
-// by the pool's own goroutines, never under its lock and several at a time; one
-// whose caller has given up is kept for the next.
+// An idle resource is leased last-in first-out, so that the surplus ages out. When none is idle the
+// caller waits, first come first served, for a released resource (it is handed over directly, no
+// other caller can take it in between) or a new one, whichever is earlier. The pool's goroutines
+// open resources, never under its lock and several at a time; a resource whose caller has given up
+// is kept for the next.
 //
-// Config.Affinity gives resources an affinity, such as the event loop that a
-// connection belongs to. Callers then prefer resources of their own affinity, and
-// may overtake callers that have waited up to a millisecond longer.
+// Config.Affinity gives resources an affinity, such as the event loop that a connection belongs to.
+// Callers then prefer resources of their affinity, and may overtake callers that have waited up to
+// a millisecond longer.
 //
-// An event loop cannot wait in Acquire: Begin leases at once, or queues the caller
-// and notifies it later, and TryRelease gives back without waiting for a Close.
+// An event loop cannot wait in Acquire: Begin leases at once, or queues the caller and notifies it
+// later, and TryRelease releases without waiting for a Close.
 //
 // # When opening fails
 //
-// The pool backs off exponentially, with jitter, from 10 ms to 1 s, and tries one
-// resource at a time until one opens. One failed open fails one waiting caller;
-// a second in a row fails every caller that waits, with the cause (ErrOpen),
-// and new ones at once until the next attempt. While other resources are open,
-// and so may come back, callers wait for those instead and fail after
+// The pool backs off exponentially, with jitter, from 10 ms to 1 s, and tries one resource at a
+// time until one opens. One failed open fails one waiting caller; a second in a row fails every
+// caller that waits, with the cause (ErrOpen), and new ones at once until the next attempt. While
+// other resources are open, and so may be released, callers wait for those instead and fail after
 // three attempts in a row during which no caller was served.
 //
 // # Callbacks
@@ -69,8 +67,8 @@
 //
 // # Concurrency
 //
-// Every method of Pool and Stats is safe for use by several goroutines. A Lease
-// belongs to its holder. The pool starts goroutines only to open, check
-// and close resources and to run its timer, and none is left after Close once
-// every lease has come back and the callbacks under way have returned.
+// Every method of Pool and Stats is safe for use by several goroutines. A Lease belongs to its
+// holder. The pool starts goroutines only to open, check and close resources and to run its timer,
+// and none is left after Close once every lease is released and the running callbacks have
+// returned.
 package pool

@@ -11,8 +11,8 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// A resource that is being checked or closed is in nobody's hands: where nobody may wait
-// for those of others, callers wait for it.
+// A resource that is being checked or closed is not leased: callers wait for it even where none may
+// wait for leased ones.
 func TestNobodyWaitsButForChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, gate := &backend{t: t}, make(chan error)
@@ -38,8 +38,8 @@ func TestNobodyWaitsButForChecks(t *testing.T) {
 	})
 }
 
-// Where an attempt to open hangs that follows one that failed, those who wait have nothing done for them
-// until it ends. (A timer that fires again and again lets no time pass here.)
+// When an attempt to open hangs after a failed one, nothing is done for waiters until it ends. (A timer that fires
+// again and again lets no time pass here.)
 func TestAttemptThatHangs(t *testing.T) {
 	for name, limits := range map[string]pool.Limits{
 		"callers": {MaxSize: 4, OpenTimeout: 5 * time.Second},
@@ -95,7 +95,7 @@ func TestChecksOpenNothing(t *testing.T) {
 	})
 }
 
-// How long a caller had to wait is told, whatever it waited for.
+// The time that a caller waited is reported, whatever it waited for.
 func TestAcquireSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
@@ -152,7 +152,7 @@ func TestDirectOpenEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// Whose time is over is not made to wait until a resource that did not answer is closed.
+// A caller whose time is over does not wait until a resource that did not answer is closed.
 func TestCallerWaitsForNoClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, gate := &backend{t: t}, make(chan struct{})

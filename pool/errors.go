@@ -28,7 +28,7 @@ var ErrConfig = errors.New("pool: invalid configuration")
 // discard the resource.
 var ErrDiscard = errors.New("resource is not fit for reuse")
 
-// Error is what Acquire returns, with what the pool knew at that moment.
+// Error is the error of Acquire, with the pool's state at that moment.
 type Error struct {
 	Pool    string // Config.Name
 	Kind    error  // ErrClosed, ErrTimeout, ErrTooManyWaiters, ErrOpen or context.Canceled
@@ -43,7 +43,7 @@ type Error struct {
 	LastOpenError error
 }
 
-// Error says what happened and to which pool, and its sizes if they are why.
+// Error names the problem and the pool, with its sizes if they are the cause.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "pool %q: %v", e.Pool, e.Kind)
@@ -86,7 +86,7 @@ func (e *Error) Timeout() bool { return errors.Is(e.Kind, ErrTimeout) }
 type PanicError struct {
 	Pool     string
 	Callback string // "Open", "Check", "Reset", "Close", "OnLeak", "Hooks.Opened", …
-	Value    any    // what was given to panic; nil for runtime.Goexit
+	Value    any    // the argument of panic; nil for runtime.Goexit
 	Stack    []byte
 }
 

@@ -98,7 +98,7 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
-// Of a caller's deadline the error says once that it has passed, and the cause its context has for it.
+// The error reports a caller's deadline once, with the cause in its context.
 func TestDeadlineIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}

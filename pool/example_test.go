@@ -41,7 +41,7 @@ func Example() {
 	// pool "numbers": pool is closed
 }
 
-// A function that finds its resource broken says so by ErrDiscard: the pool closes it and opens another.
+// A function that finds its resource broken returns ErrDiscard: the pool closes it and opens another.
 func ExamplePool_With() {
 	p, err := pool.New(pool.Config[*[]string]{
 		Name:  "scratch",
@@ -73,7 +73,7 @@ func ExamplePool_With() {
 	// 1
 }
 
-// Whoever waits for too long learns why: the pool is full, or nothing can be opened.
+// A caller that waits too long learns why: the pool is full, or nothing can be opened.
 func ExampleError() {
 	p, err := pool.New(pool.Config[int]{
 		Name:   "one",

@@ -26,7 +26,7 @@ type res struct {
 	leased atomic.Bool
 }
 
-// backend makes resources, and notices what a pool must not do with them.
+// backend makes resources, and detects forbidden uses by a pool.
 type backend struct {
 	t      testing.TB
 	mu     sync.Mutex
@@ -154,7 +154,7 @@ func wantErr(t testing.TB, err error, targets ...error) *pool.Error {
 	return e
 }
 
-// result is what one Acquire in its own goroutine came to.
+// result is the result of an Acquire in its own goroutine.
 type result struct {
 	lease pool.Lease[*res]
 	err   error

@@ -32,7 +32,7 @@ func (r Reason) String() string {
 	return names[r]
 }
 
-// AcquireEvent tells Hooks.Acquired how an acquire went.
+// AcquireEvent describes an acquire to Hooks.Acquired.
 type AcquireEvent struct {
 	Took   time.Duration
 	Waited bool // for a release or an open
@@ -41,22 +41,21 @@ type AcquireEvent struct {
 	Err    error // nil or an *Error
 }
 
-// Hooks observe a pool, for tracing. Each may be nil; each is called without
-// the pool's lock, in the goroutine whose action it observes, and must not block.
-// Acquired makes every acquire read the clock twice. A panic in a hook is reported
-// like one in a callback, and does not affect what the hook observed.
+// Hooks observe a pool, for tracing. Each may be nil; each is called without the pool's lock, in
+// the goroutine whose action it observes, and must not block. Acquired makes every acquire read the
+// clock twice. A panic in a hook is reported like one in a callback, and does not affect the
+// observed action.
 type Hooks struct {
 	Acquired func(ctx context.Context, e AcquireEvent)
 	Opened   func(took time.Duration, err error)
 	Closed   func(why Reason)
-	// Panicked gets panics of the callbacks and hooks; nil logs them with
-	// slog.Default. A panic of its own is dropped.
+	// Panicked gets panics of the callbacks and hooks; nil logs them with slog.Default. A panic in
+	// Panicked is dropped.
 	Panicked func(*PanicError)
 }
 
-// guard runs one callback. It returns the callback's error, or a *PanicError if
-// it panicked. If the callback ends its goroutine instead, exited is called on
-// the way out, for what must happen in any case.
+// guard runs one callback. It returns the callback's error, or a *PanicError if it panicked. If the
+// callback ends its goroutine instead, exited is called on the way out, for clean-up.
 func (p *Pool[T]) guard(callback string, f func() error, exited func()) (err error) {
 	returned := false
 	defer func() {

@@ -12,9 +12,8 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// crowd is clients that do things in the same instant, in an order that nobody
-// knows: what TestModel, where one thing happens after the other, cannot show. So it
-// does not say who is served, but what holds whoever is.
+// crowd is clients that act in the same instant, in an unknown order, which TestModel, a sequence,
+// cannot show. So it does not predict which client is served, but checks invariants.
 type crowd struct {
 	*testing.T
 	rnd    *rand.Rand
@@ -27,7 +26,7 @@ type crowd struct {
 
 // visitor is one acquire, until it has failed or its lease is given back.
 type visitor struct {
-	done   atomic.Bool // what follows is known
+	done   atomic.Bool // the result is known
 	lease  pool.Lease[*res]
 	err    error
 	round  int
@@ -83,7 +82,7 @@ func (w *crowd) open() {
 		MaxSize: size, MinIdle: min(w.rnd.IntN(3), size),
 		AcquireTimeout: []time.Duration{0, 3 * time.Millisecond, 40 * time.Millisecond, time.Hour}[w.rnd.IntN(4)],
 	}
-	if w.rnd.IntN(2) == 0 { // else the pool's timer does not help who was forgotten
+	if w.rnd.IntN(2) == 0 { // else the pool's timer does not help forgotten waiters
 		w.limits.IdleTimeout, w.limits.CheckAfter = 50*time.Millisecond, 10*time.Millisecond
 		w.limits.MaxLifetime = []time.Duration{0, 100 * time.Millisecond}[w.rnd.IntN(2)]
 		w.limits.CheckInterval = []time.Duration{0, 20 * time.Millisecond}[w.rnd.IntN(2)]
@@ -100,7 +99,7 @@ func (w *crowd) open() {
 	})
 }
 
-// round does several things, each at one of a few instants, and lets the pool come to rest.
+// round does several things, each at one of a few instants, and waits until the pool is idle.
 func (w *crowd) round() {
 	at := func(fs ...func()) {
 		go func() {
@@ -122,7 +121,7 @@ func (w *crowd) round() {
 		case !v.done.Load() && k == 0:
 			at(v.cancel)
 		case !v.done.Load() || v.err != nil:
-		case k < 2 && len(waiting) > 0: // who is being served leaves
+		case k < 2 && len(waiting) > 0: // a client that is being served gives up
 			at(waiting[w.rnd.IntN(min(2, len(waiting)))].cancel, v.release)
 		case k < 4:
 			at(v.release)
@@ -145,7 +144,7 @@ func (w *crowd) round() {
 			}
 		})
 	}
-	time.Sleep(15 * time.Millisecond) // what sleeps has slept
+	time.Sleep(15 * time.Millisecond) // all sleepers have woken
 	synctest.Wait()
 }
 
@@ -167,7 +166,7 @@ func (w *crowd) arrive(at func(...func())) {
 	})
 }
 
-// compare says what is wrong with the pool at rest.
+// compare reports errors in the state of the idle pool.
 func (w *crowd) compare() {
 	waiting, holding, oldest, newest := 0, 0, w.now+1, -1
 	for _, v := range w.inside {

@@ -188,7 +188,7 @@ func TestLeaks(t *testing.T) {
 	})
 }
 
-// A pool that lives on keeps nothing of what it has closed.
+// A running pool keeps nothing of closed resources.
 func TestClosedResourcesAreForgotten(t *testing.T) {
 	b := &backend{t: t}
 	p := b.start(pool.Limits{MaxSize: 4})
@@ -261,7 +261,7 @@ func TestHooks(t *testing.T) {
 	})
 }
 
-// parker waits on a channel of its own, as a fiber would on its loop.
+// parker waits on its own channel, as a fiber would on its loop.
 type parker struct {
 	ch      chan struct{}
 	unparks int

@@ -17,16 +17,16 @@ const (
 	// DefaultOpenConcurrency lets a cold pool reach a usual size in one round
 	// of dials without a stampede on the backend.
 	DefaultOpenConcurrency = 16
-	// maxMaxSize bounds what one pool may hold; a larger figure is a mistake
-	// in the configuration (a process has fewer file descriptors).
+	// maxMaxSize bounds the size of one pool; a larger figure is a mistake in the configuration (a
+	// process has fewer file descriptors).
 	maxMaxSize = 1 << 24
 )
 
-// Overflow says what Acquire does when the pool is full.
+// Overflow is the behaviour of Acquire when the pool is full.
 type Overflow int
 
 const (
-	// OverflowWait waits for a resource to come back. The default.
+	// OverflowWait waits for a released resource. The default.
 	OverflowWait Overflow = iota
 	// OverflowDirect opens a resource outside the pool for this one lease.
 	OverflowDirect
@@ -77,9 +77,9 @@ type Limits struct {
 	// direct opens included, besides the context.
 	// 0 means that only the context bounds it.
 	AcquireTimeout time.Duration
-	// MaxWaiters bounds the callers that wait while every resource is leased;
-	// those beyond get ErrTooManyWaiters. 0 means unlimited, negative nobody.
-	// Callers for whom a resource is being opened or checked do not count.
+	// MaxWaiters bounds the callers that wait while every resource is leased; further callers get
+	// ErrTooManyWaiters. 0 means unlimited, negative none. Callers for whom a resource is being
+	// opened or checked do not count.
 	MaxWaiters int
 	// CheckAfter makes Acquire run Config.Check on a resource that was idle
 	// for longer, measured to a quarter of it, but no finer than 5 ms.
@@ -93,7 +93,7 @@ type Limits struct {
 	OpenTimeout time.Duration
 	// OpenConcurrency bounds the opens under way at once. 0 means 16.
 	OpenConcurrency int
-	// Overflow says what happens when the pool is full.
+	// Overflow is the behaviour of Acquire when the pool is full.
 	Overflow Overflow
 }
 

@@ -49,8 +49,7 @@ func (p *Pool[T]) touchLazily() {
 	}
 }
 
-// schedule sets the timer for whatever comes next, if that is earlier than what
-// it is set for. Under mu.
+// schedule sets the timer for the next event, if that is earlier than the timer. Under mu.
 func (p *Pool[T]) schedule() {
 	c := &p.core
 	if c.closed {
@@ -115,9 +114,9 @@ func (c *core[T]) due(checks bool) int64 {
 	return at
 }
 
-// tick is what the timer runs: it updates the coarse clock, ends waits that
-// lasted too long, closes resources past their time, replaces and checks
-// others, and stops the clock when nothing happened since the last tick.
+// tick is run by the timer: it updates the coarse clock, ends waits that lasted too long, closes
+// resources whose lifetime is over, replaces and checks others, and stops the clock when nothing
+// happened since the last tick.
 func (p *Pool[T]) tick() {
 	var e effects[T]
 	c := &p.core

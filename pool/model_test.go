@@ -28,8 +28,8 @@ type client struct {
 	done   bool
 }
 
-// model is a pool as simple as can be: no time, no concurrency. It knows whom
-// the real one must serve, and with which resource.
+// model is the simplest pool: no time, no concurrency. It knows which client the real one must
+// serve, and with which resource.
 type model struct {
 	max, maxIdle int
 	idle         []*res
@@ -218,8 +218,8 @@ func (w *world) expire() {
 	w.m.queue = nil
 }
 
-// outage breaks the backend, has some clients come and some resources break,
-// and mends it. Who fails meanwhile is not predicted, but why is.
+// outage breaks the backend, makes some clients acquire and some resources break, and repairs it.
+// Not the failing clients are predicted, but their errors.
 func (w *world) outage() {
 	w.note("outage")
 	w.b.set(func() { w.b.down = true })

@@ -86,8 +86,8 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 	return l, failure
 }
 
-// directError counts and describes a direct open that failed with err, because the
-// pool was closed, because the caller's time was over, or by itself. Under mu.
+// directError counts and describes a direct open that failed with err, because the pool was closed,
+// because the caller's time was over, or because of the open. Under mu.
 func (p *Pool[T]) directError(caller context.Context, start int64, err error) error {
 	c := &p.core
 	switch {

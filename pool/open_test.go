@@ -42,7 +42,7 @@ func TestReleaseBeatsSlowOpen(t *testing.T) {
 		first.Release()
 		synctest.Wait()
 		want(t, "handed over", r.done && r.err == nil && r.lease.Value() == first.Value(), true)
-		close(b.gate) // the open nobody waits for any more is kept
+		close(b.gate) // the open without a waiter is kept
 		synctest.Wait()
 		want(t, "idle", p.Stats().Idle, 1)
 		r.lease.Release()
@@ -124,7 +124,7 @@ func TestBackendDown(t *testing.T) {
 	})
 }
 
-// Opens that fail together are one failure, and one that succeeds ends the row: who comes next waits for 10 ms at most.
+// Opens that fail together are one failure, and a success ends the row: the next failure waits for 10 ms at most.
 func TestBackoffAfterOneFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
@@ -166,7 +166,7 @@ func TestBackendDownWhileOthersAreInUse(t *testing.T) {
 		r2 := begin(ctx, p)
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait()
-		wantErr(t, r2.err, pool.ErrOpen, errDown) // three attempts, nothing came back
+		wantErr(t, r2.err, pool.ErrOpen, errDown) // three attempts, nothing was released
 		r1.lease.Release()
 		b.end(p)
 	})

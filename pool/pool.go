@@ -19,30 +19,28 @@ type Config[T any] struct {
 	// carries no values of the caller that waits (for an overflow resource it is
 	// derived from that caller's). Open must heed ctx.
 	Open func(ctx context.Context) (T, error)
-	// Go starts fn, which calls Open, elsewhere than in the caller; nil means
-	// the go statement. It is called wherever a resource turns out to be
-	// needed, mostly in Acquire. It must run each fn exactly once and must not
-	// wait for it.
+	// Go starts fn, which calls Open, outside of the caller; nil means the go statement. It is
+	// called where a resource is needed, mostly in Acquire. It must run each fn exactly once and
+	// must not wait for it.
 	Go func(fn func())
 	// Close ends a resource. It runs in the goroutine that gave the resource up
 	// or in one of the pool's, and must not block for long: the resource's
 	// slot is free only when it returns.
 	Close func(T)
-	// Check, optional, says whether an idle resource is still good. It runs in
-	// Acquire after CheckAfter, with the caller's context, bounded by what is
-	// left of AcquireTimeout, and in the background every CheckInterval. ctx
-	// ends with Limits.OpenTimeout, too. An error closes the resource.
+	// Check, optional, returns an error if an idle resource is no longer usable. It runs in Acquire
+	// after CheckAfter, with the caller's context, bounded by the rest of AcquireTimeout, and in
+	// the background every CheckInterval. ctx ends with Limits.OpenTimeout, too. An error closes
+	// the resource.
 	Check func(ctx context.Context, v T) error
 	// Reset, optional, runs in Release and makes the resource ready for the
 	// next lease. ctx ends with Limits.OpenTimeout. An error closes the resource.
 	Reset func(ctx context.Context, v T) error
 
-	// Affinity, optional, returns a resource's affinity: a number from 1, such as
-	// that of its event loop, or 0 for none. It is for resources that are
-	// expensive to use from elsewhere. A caller has the affinity that its Parker
-	// reports (AffinityParker) and mostly gets a resource with the same one: the most
-	// recently used idle one, or the next that is released, unless another caller
-	// has waited a millisecond longer. Affinity is called under the pool's lock, for
+	// Affinity, optional, returns a resource's affinity: a number from 1, such as that of its event
+	// loop, or 0 for none. It is for resources that are expensive to use from another affinity. A
+	// caller has the affinity that its Parker reports (AffinityParker) and mostly gets a resource
+	// with the same one: the most recently used idle one, or the next that is released, unless
+	// another caller has waited a millisecond longer. Affinity is called under the pool's lock, for
 	// resources that are not leased, and must only read.
 	Affinity func(T) int
 
@@ -121,8 +119,8 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 // now is the time on the pool's clock.
 func (p *Pool[T]) now() int64 { return int64(time.Since(p.start)) }
 
-// unlock ends a critical section: it sets the timer for what the core waits
-// for, unlocks, and performs the effects, closing resources in this goroutine.
+// unlock ends a critical section: it sets the timer for the core's next event, unlocks, and
+// performs the effects, closing resources in this goroutine.
 func (p *Pool[T]) unlock(e *effects[T]) {
 	p.schedule()
 	round := p.core.begun()
@@ -131,8 +129,8 @@ func (p *Pool[T]) unlock(e *effects[T]) {
 	p.closeChain(e.close)
 }
 
-// unlockAsync is unlock for the pool's own goroutines and for Drain: each
-// resource is closed in a goroutine of its own.
+// unlockAsync is unlock for the pool's own goroutines and for Drain: each resource is closed in a
+// new goroutine.
 func (p *Pool[T]) unlockAsync(e *effects[T]) {
 	p.schedule()
 	round := p.core.begun()
@@ -215,10 +213,9 @@ func (p *Pool[T]) With(ctx context.Context, fn func(T) error) error {
 	return err
 }
 
-// Update replaces the limits of the running pool. Idle resources beyond the new
-// limits are closed before it returns, leased ones when they come back; waiters
-// use slots that were added. An error wraps ErrConfig, or ErrClosed for a
-// closed pool, and nothing has changed.
+// Update replaces the limits of the running pool. Idle resources beyond the new limits are closed
+// before it returns, leased ones when they are released; waiters use added slots. An error wraps
+// ErrConfig, or ErrClosed for a closed pool, and nothing has changed.
 func (p *Pool[T]) Update(l Limits) error {
 	if err := l.Verify(); err != nil {
 		return fmt.Errorf("pool %q: %w", p.name, err)
@@ -255,9 +252,9 @@ func (p *Pool[T]) update(change func(Limits) Limits) error {
 	return nil
 }
 
-// Close refuses new leases and the callers that wait (ErrClosed), cancels the
-// opens under way and closes the idle resources before it returns; leased ones
-// are closed when they come back. A second Close does nothing.
+// Close refuses new leases and the callers that wait (ErrClosed), cancels running opens and closes
+// the idle resources before it returns; leased ones are closed when they are released. A second
+// Close does nothing.
 func (p *Pool[T]) Close() {
 	var e effects[T]
 	if p.shutdown(&e) {
@@ -265,9 +262,9 @@ func (p *Pool[T]) Close() {
 	}
 }
 
-// Drain is Close, and then waits until every lease has come back and every
-// resource is closed. When ctx ends first it returns ctx's error; resources
-// still out are closed when they come back, and Drain may be called again.
+// Drain is Close, and then waits until every lease is released and every resource closed. When ctx
+// ends first it returns ctx's error; leased resources are closed when they are released, and Drain
+// may be called again.
 func (p *Pool[T]) Drain(ctx context.Context) error {
 	var e effects[T]
 	if p.shutdown(&e) {

@@ -78,7 +78,7 @@ func TestLifetime(t *testing.T) {
 	})
 }
 
-// A lifetime set later is that of the resources there are, too.
+// A lifetime set later applies to existing resources, too.
 func TestLifetimeOfWhatIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
@@ -188,7 +188,7 @@ func TestCheckInBackground(t *testing.T) {
 		want(t, "checks", calls, 3)
 		want(t, "used last is still first", acquire(t, p).Value(), l3.Value())
 		want(t, "then the one before", acquire(t, p).Value(), l2.Value())
-		want(t, "checks of what is leased", calls, 3)
+		want(t, "checks of a leased resource", calls, 3)
 		for _, s := range []func(){p.Close, func() { time.Sleep(time.Hour) }} {
 			s()
 		}
@@ -196,7 +196,7 @@ func TestCheckInBackground(t *testing.T) {
 	})
 }
 
-// A check is no use: who was used last is still leased first.
+// A check is no use: the last used resource is still leased first.
 func TestCheckInBackgroundIsNoUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, calls := &backend{t: t}, 0
@@ -213,8 +213,7 @@ func TestCheckInBackgroundIsNoUse(t *testing.T) {
 	})
 }
 
-// What is checked in the background goes to whoever waits for it, or is closed
-// with the pool.
+// A resource that is checked in the background goes to its waiter, or is closed with the pool.
 func TestBackgroundCheckUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
@@ -272,7 +271,7 @@ func TestReset(t *testing.T) {
 	b.end(p)
 }
 
-// stalls makes p's Check wait for its context, and tells how many are waiting.
+// stalls makes p's Check wait for its context, and returns how many wait.
 func stalls(c *pool.Config[*res]) {
 	c.Check = func(ctx context.Context, _ *res) error {
 		<-ctx.Done()
@@ -318,7 +317,7 @@ func TestWaitAfterAFailedCheckCountsFromTheBeginning(t *testing.T) {
 		b.set(func() { b.gate = make(chan struct{}) })
 		first := begin(ctx, p) // checks
 		time.Sleep(100 * time.Millisecond)
-		second := begin(ctx, p) // waits for what the first one has
+		second := begin(ctx, p) // waits for the resource of the first one
 		time.Sleep(900 * time.Millisecond)
 		synctest.Wait()
 		if !first.done {
@@ -416,7 +415,7 @@ func TestContextOfACheck(t *testing.T) {
 			stop()
 			<-child.Done()
 		})
-		check(ctx, func(context.Context) {}) // nobody looks at it
+		check(ctx, func(context.Context) {}) // it is not used
 		b.end(p)
 	})
 }

@@ -36,7 +36,7 @@ func servedFirst(t *testing.T, p *pool.Pool[*res], n int) (first int) {
 	return first
 }
 
-// A waiting goroutine runs before the one that handed the resource over to it goes on.
+// A waiting goroutine runs before the one that handed the resource over to it continues.
 func TestReleaseYields(t *testing.T) {
 	b := &backend{t: t}
 	p := b.start(pool.Limits{MaxSize: 1})
@@ -71,7 +71,7 @@ func TestReleaseKeepsLoop(t *testing.T) {
 	b.end(p)
 }
 
-// waitFor returns when somebody waits.
+// waitFor returns when a caller waits.
 func waitFor(p *pool.Pool[*res]) {
 	for p.Stats().Waiting == 0 {
 		runtime.Gosched()

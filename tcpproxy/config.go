@@ -62,9 +62,8 @@ type Config struct {
 	// in which servers answer: an upload whose server is silent until its end stalls,
 	// too.
 	StallTimeout time.Duration
-	// DrainStagger is over which time before the end of a Drain sessions are cut off
-	// that have not ended by then, so that their clients do not all come back at
-	// once; half the time to drain at most. 0 = all at its end.
+	// DrainStagger is the last part of a Drain, at most half of it, over which remaining sessions
+	// are cut off, so that their clients do not all reconnect at once. 0 = all at its end.
 	DrainStagger time.Duration
 	// ConnectTimeout bounds getting an upstream connection ready, and the TLS
 	// handshake with the client; 0 = DefaultConnectTimeout. A client that resets
@@ -122,8 +121,8 @@ type UpstreamOptions struct {
 	upstream.Settings
 	// Dial connects to "host:port" or "unix:/path"; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
-	// Go starts a Dial, see pool.Config. fiber.Go saves what it costs to call
-	// in a goroutine, if Dial is an engine's: on a fiber it must not block.
+	// Go starts a Dial, see pool.Config. fiber.Go saves the trip from a goroutine if Dial is an
+	// engine's: on a fiber it must not block.
 	Go     func(fn func())
 	Logger *slog.Logger
 }
@@ -164,8 +163,8 @@ type warmConn struct {
 	session atomic.Pointer[session] // whose relay has it; nil = none yet
 }
 
-// interrupt ends the session that has a connection. One that just gets it ready
-// goes on with another endpoint's.
+// interrupt ends the session that has a connection. A session that is still preparing it continues
+// with another endpoint.
 func interrupt(c net.Conn, why error) {
 	if w, ok := c.(*warmConn); ok {
 		if s := w.session.Load(); s != nil {

@@ -1,5 +1,5 @@
-// Package tcpproxy forwards byte streams: each client gets an upstream
-// connection of its own, one that was opened ahead of demand where possible.
+// Package tcpproxy forwards byte streams: each client gets its own upstream connection, one that
+// was opened ahead of demand if possible.
 //
 //	up, err := tcpproxy.NewUpstream("apiservers", tcpproxy.UpstreamOptions{Settings: upstream.Settings{
 //		Endpoints: upstream.Endpoints("10.0.0.1:6443", "10.0.0.2:6443"),
@@ -21,14 +21,13 @@
 //	}
 //	log.Fatal(proxy.Serve(l))
 //
-// Only connections that were never used are pooled. Giving a used one to the
-// next client cannot be safe, because a proxy does not know where a message in
-// a byte stream ends; a used connection is closed, always.
+// Only connections that were never used are pooled. Reusing a used one for the next client cannot
+// be safe, because a proxy does not know where a message in a byte stream ends; used connections
+// are always closed.
 //
-// A FIN is passed on as a FIN, each direction by itself; a reset as a reset. On
-// Linux, bulk data between plain TCP connections is spliced, that is, moved
-// within the kernel; what comes in small pieces goes through a buffer, which on
-// an engine with loops is held only while there is something in it.
+// A FIN is passed on as a FIN, separately in each direction; a reset as a reset. On Linux, bulk
+// data between plain TCP connections is spliced, that is, moved within the kernel; small pieces go
+// through a buffer, which engines with loops hold only while it has data.
 //
 // With Config.Routes the client's TLS ClientHello chooses the upstream; TLS passes
 // through untouched, or ends at the Proxy with Config.TLS.

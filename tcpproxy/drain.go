@@ -16,8 +16,8 @@ const (
 	leastDrainStep = 10 * time.Millisecond
 )
 
-// stagger cuts off what still runs shortly before ctx ends, a part after the other.
-// stop ends that, and returns how many sessions it was.
+// stagger cuts off the remaining sessions shortly before ctx ends, a part after the other. stop
+// ends that, and returns how many sessions were cut off.
 func (p *Proxy) stagger(ctx context.Context) (stop func() int) {
 	end, limited := ctx.Deadline()
 	spread := min(p.cfg.Load().DrainStagger, time.Until(end)/2)

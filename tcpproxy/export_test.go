@@ -24,7 +24,7 @@ func SetRemainderTimeout(d time.Duration) (restore func()) {
 	return func() { remainderTimeout = was }
 }
 
-// Watch is what looks at a session from time to time.
+// Watch looks at a session from time to time.
 type Watch struct{ w *watch }
 
 // NewWatch begins to look.
@@ -35,7 +35,7 @@ func NewWatch(first time.Duration, look func() time.Duration) Watch {
 // Stop ends it.
 func (w Watch) Stop() { w.w.stop() }
 
-// Stall is what finds sessions without an answer.
+// Stall finds sessions without an answer.
 type Stall struct{ s *stall }
 
 // NewStall returns one with patience.

@@ -65,8 +65,8 @@ func TestDrainWhileAcquiring(t *testing.T) {
 	}
 }
 
-// TestClientLeavesWhileAcquiring: whoever left gives up the place in the pool's
-// queue; whoever has only closed its sending side does not.
+// TestClientLeavesWhileAcquiring: a client that has gone loses its place in the pool's queue; one
+// that has only closed its sending side does not.
 func TestClientLeavesWhileAcquiring(t *testing.T) {
 	t.Cleanup(tcpproxy.SetLookInterval(time.Millisecond))
 	leave := map[string]func(c *net.TCPConn){
@@ -144,7 +144,7 @@ func TestHalfClosedBehindABalancer(t *testing.T) {
 	conntest.Want(t, half, "question")
 }
 
-// TestClientThatCannotBeAsked waits its turn: nothing says that it has left.
+// TestClientThatCannotBeAsked waits: nothing shows that it has gone.
 func TestClientThatCannotBeAsked(t *testing.T) {
 	t.Cleanup(tcpproxy.SetLookInterval(time.Millisecond))
 	lines := make(chan string, 8)
@@ -177,7 +177,7 @@ func TestClientThatCannotBeAsked(t *testing.T) {
 	}
 }
 
-// pipeListener accepts what is put into it.
+// pipeListener accepts the connections put into it.
 type pipeListener struct {
 	conns  chan net.Conn
 	once   sync.Once
@@ -201,9 +201,9 @@ type lineWriter chan string
 
 func (w lineWriter) Write(p []byte) (int, error) { w <- string(p); return len(p), nil }
 
-// TestClientGoneWithBothDirectionsFull: the server reads nothing before it has
-// written all, and the client has left. What the client sent last, and nobody
-// takes, must not keep the session for the whole idle time-out.
+// TestClientGoneWithBothDirectionsFull: the server reads nothing before it has written all, and the
+// client has gone. The client's last data, which is never read, must not keep the session for the
+// whole idle time-out.
 func TestClientGoneWithBothDirectionsFull(t *testing.T) {
 	t.Cleanup(tcpproxy.SetRemainderTimeout(time.Millisecond))
 	ended := make(chan error, 1)

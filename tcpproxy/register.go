@@ -113,5 +113,5 @@ func (s *session) Kill(stream uint64) bool {
 // Sessions describes the streams, in no order.
 func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
 
-// Kill resets the stream of an ID that Sessions has told, on both sides; false = there is none.
+// Kill resets the stream with an ID of Sessions, on both sides; false = there is none.
 func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }

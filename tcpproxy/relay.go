@@ -40,7 +40,7 @@ type relay struct {
 	err    error
 	reset  bool   // to be passed on as a reset
 	left   *watch // on the remaining direction after a failed write
-	over   bool   // ended in good order, what fails now is of no interest
+	over   bool   // ended in good order; later errors do not matter
 }
 
 func newRelay(s *session, client, server *side) *relay {
@@ -63,7 +63,7 @@ func (r *relay) run() {
 	}
 }
 
-// watchTimes begins to look for what its time-outs end.
+// watchTimes starts the watch of its time-outs.
 func (r *relay) watchTimes() {
 	watch := r.session.watch
 	if r.idle > 0 {
@@ -102,8 +102,7 @@ func (r *relay) serverToClient() {
 	})
 }
 
-// uncounted is n unless the listener's connection counts by itself, as it does
-// under TLS.
+// uncounted is n unless the listener's connection counts it, as it does under TLS.
 func (r *relay) uncounted(n int) int64 {
 	if r.session.cfg.TLS != nil {
 		return 0
@@ -111,10 +110,9 @@ func (r *relay) uncounted(n int) int64 {
 	return int64(n)
 }
 
-// direction copies from src to dst and passes on how it ended: the end of the
-// stream as a FIN, a broken source at once as a reset. When the destination is
-// broken, what it sent before may still be on its way to the source, so the
-// other direction is left to find its end, as long as it moves.
+// direction copies from src to dst and passes on how it ended: the end of the stream as a FIN, a
+// broken source at once as a reset. When the destination is broken, its earlier data may still be
+// on its way to the source, so the other direction continues to its end, as long as it moves.
 func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(int)) {
 	readErr, writeErr := src.conn.CopyTo(dst.conn, moved, r.session.proxy.countSpliced)
 	switch {
@@ -193,8 +191,7 @@ func (r *relay) expireIdle() {
 // Reading the clock for each piece instead would be a large part of a small piece's cost.
 const checksPerTimeout = 8
 
-// progress calls expired when no byte has moved for as long as patience, if its look is what a watch calls:
-// one timer, nothing for each piece.
+// progress calls expired when no byte has moved for patience. A watch calls its look: one timer, no cost per piece.
 type progress struct {
 	relay    *relay
 	patience time.Duration

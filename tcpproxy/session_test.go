@@ -54,8 +54,8 @@ func TestOtherEndpointWhenOneIsDown(t *testing.T) {
 	}
 }
 
-// TestBanner has a server that speaks first: what arrives on a connection while
-// it waits for its client is the client's.
+// TestBanner: a server speaks first, and data that arrives on a waiting connection goes to its
+// client.
 func TestBanner(t *testing.T) {
 	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		io.WriteString(c, "220 ready\r\n")
@@ -101,8 +101,8 @@ func TestStaleWarmConnection(t *testing.T) {
 	}
 }
 
-// TestStaleWarmConnectionWithBanner is TestStaleWarmConnection before a server that speaks first, as SMTP and MySQL do: the banner of
-// a connection that it has closed since hides the end, and is nothing to give to a client.
+// TestStaleWarmConnectionWithBanner is TestStaleWarmConnection before a server that speaks first, as SMTP and MySQL do:
+// the banner of a connection that it has closed since hides the end, and must not reach a client.
 func TestStaleWarmConnectionWithBanner(t *testing.T) {
 	const warm = 4
 	drop := make(chan struct{})
@@ -135,7 +135,8 @@ func TestStaleWarmConnectionWithBanner(t *testing.T) {
 	}
 }
 
-// TestServerThatAnswersAtOnce: a server that says all it has to say and closes, as that of the daytime protocol, is served too.
+// TestServerThatAnswersAtOnce: a server that sends everything at once and closes, as for the daytime protocol, works
+// too.
 func TestServerThatAnswersAtOnce(t *testing.T) {
 	backend := conntest.Serve(t, func(c *net.TCPConn) {
 		io.WriteString(c, "22 NOV 2026\r\n")
@@ -241,7 +242,7 @@ func TestDrain(t *testing.T) {
 	for !p.Stats().Draining {
 		conntest.Exchange(t, c, "while it begins")
 	}
-	conntest.Exchange(t, c, "running streams go on")
+	conntest.Exchange(t, c, "running streams continue")
 	c.CloseWrite()
 	if err := <-drained; err != nil {
 		t.Error(err)

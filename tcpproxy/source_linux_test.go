@@ -13,7 +13,8 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// established counts the connections to an address of 127.0.0.1 whose other end has sent neither FIN nor reset, as the kernel has it.
+// established counts the connections to an address of 127.0.0.1 whose other end has sent neither FIN nor reset, by the
+// kernel's tables.
 func established(t *testing.T, addr string) (n int) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")

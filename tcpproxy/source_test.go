@@ -60,7 +60,7 @@ func dialFrom(t *testing.T, addr, client string) (net.Conn, error) {
 	return c, err
 }
 
-// wantReset connects from an address and wants a reset, which may be there before connecting is over.
+// wantReset connects from an address and wants a reset, which may arrive before the connect returns.
 func wantReset(t *testing.T, addr, client string) {
 	t.Helper()
 	c, err := dialFrom(t, addr, client)
@@ -125,7 +125,8 @@ func TestAllowOfPeers(t *testing.T) {
 	}
 }
 
-// TestLimitsOfSources counts connections and their rate by source, whether a PROXY header tells it or not, and anew after an Update.
+// TestLimitsOfSources counts connections and their rate by source, with a PROXY header or without, and anew after an
+// Update.
 func TestLimitsOfSources(t *testing.T) {
 	for _, proxied := range []bool{false, true} {
 		var settings listener.Config

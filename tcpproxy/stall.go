@@ -15,13 +15,13 @@ var errStalled = errors.New("the client has sent something and heard nothing for
 // stall finds out since when a client has waited for an answer, if it is looked at
 // from time to time.
 type stall struct {
-	patience time.Duration // 0 = nobody looks
+	patience time.Duration // 0 0 = no check
 	asked    atomic.Bool   // the last piece of data was the client's
 	out      uint64        // bytes to the client at the last look
-	since    time.Time     // the first look that saw what has no answer yet; zero: none has
+	since    time.Time     // the first look that saw the unanswered data; zero: none has
 }
 
-// moved notes who sent the last piece.
+// moved records which side sent the last piece.
 func (s *stall) moved(byClient bool) {
 	if s.patience > 0 && s.asked.Load() != byClient {
 		s.asked.Store(byClient)

@@ -15,8 +15,8 @@ import (
 	"github.com/headpond/headpond/tcpproxy"
 )
 
-// TestStall ends the session of a client that gets no answer, with an idle time-out beside it and without, and not that of one that has
-// asked nothing.
+// TestStall ends the session of a client that gets no answer, with an idle time-out beside it and without, and not that
+// of a client that has sent nothing.
 func TestStall(t *testing.T) {
 	for _, idle := range []time.Duration{0, -1} {
 		backend := conntest.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
@@ -49,10 +49,10 @@ func TestStallTimes(t *testing.T) {
 	}{
 		{"it asks nothing", strings.Repeat("-", 50), 0},
 		{"it asks once", ">" + strings.Repeat("-", 50), 11},
-		{"it goes on asking", strings.Repeat(">", 50), 11},
+		{"it keeps asking", strings.Repeat(">", 50), 11},
 		{"it is answered", strings.Repeat(">-----<", 10), 0},
 		{"it is answered at once, and then it is not", strings.Repeat("=", 20) + ">" + strings.Repeat("-", 50), 31},
-		{"it is told what it has not asked", strings.Repeat("<", 50), 0},
+		{"it gets data without asking", strings.Repeat("<", 50), 0},
 		{"it is answered and asks between two looks", strings.Repeat("~", 40), 0},
 	} {
 		s, now, out := tcpproxy.NewStall(10*time.Second), time.Unix(0, 0), uint64(0)

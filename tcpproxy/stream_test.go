@@ -18,7 +18,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// transferSize is what each direction carries in the integrity test.
+// transferSize is the number of bytes in each direction of the integrity test.
 const transferSize = 256 << 20
 
 // sendRandom writes n random bytes and returns their hash.
@@ -155,9 +155,9 @@ func TestResetByClient(t *testing.T) {
 	}
 }
 
-// TestNoForeignBytes has many clients at once, each with bytes of its own,
-// leaving in every manner; a server connection that ever serves two of them, or
-// a byte that reaches the wrong one, is an error.
+// TestNoForeignBytes: many clients at once, each with its own bytes, disconnect in every way; a
+// server connection that ever serves two of them, or a byte that reaches the wrong one, is an
+// error.
 func TestNoForeignBytes(t *testing.T) {
 	backend := conntest.Serve(t, conntest.Echo)
 	p, addr := start(t, []string{backend},

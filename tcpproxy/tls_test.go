@@ -99,7 +99,7 @@ func TestUpstreamSessionsAreResumed(t *testing.T) {
 	}
 }
 
-// TestIdleTLSSessionHoldsNoBuffer: what an idle session takes is that of TLS, not room for a stream.
+// TestIdleTLSSessionHoldsNoBuffer: an idle session takes the memory of TLS, not buffers for a stream.
 func TestIdleTLSSessionHoldsNoBuffer(t *testing.T) {
 	const sessions = 64
 	server, client := certs.New().Configs()
@@ -107,7 +107,7 @@ func TestIdleTLSSessionHoldsNoBuffer(t *testing.T) {
 	_, addr := start(t, []string{backend}, tcpproxy.UpstreamOptions{}, func(c *tcpproxy.Config) { c.TLS = server })
 	heap := func() uint64 {
 		runtime.GC()
-		runtime.GC() // pools give up what they hold at the second
+		runtime.GC() // pools free their memory at the second
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
@@ -116,7 +116,7 @@ func TestIdleTLSSessionHoldsNoBuffer(t *testing.T) {
 		c := tls.Client(conntest.Dial(t, addr), client)
 		conntest.Exchange(t, c, "hello")
 	}
-	open() // what the first one takes, others share
+	open() // the first one's memory is shared by others
 	before := heap()
 	for range sessions {
 		open()
@@ -128,7 +128,7 @@ func TestIdleTLSSessionHoldsNoBuffer(t *testing.T) {
 	}
 }
 
-// TestTLSInPiecesOfAllSizes: what goes through the small buffer and what through the large one stays in order.
+// TestTLSInPiecesOfAllSizes: data through the small buffer and the large one stays in order.
 func TestTLSInPiecesOfAllSizes(t *testing.T) {
 	server, client := certs.New().Configs()
 	backend := conntest.Serve(t, conntest.Echo)

@@ -34,8 +34,8 @@ func (w *watch) fire() {
 	}
 }
 
-// replace replaces the look function, which is called after first. When it
-// returns the old one does not run and never will again.
+// replace replaces the look function, which is called after first. When replace returns, the old
+// one does not run and never will again.
 func (w *watch) replace(first time.Duration, look func() time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -26,7 +26,7 @@ type body struct {
 	reading bool
 	closed  bool
 	ended   bool
-	err     error // what Read returns once ended
+	err     error // the result of Read once ended
 }
 
 func (b *body) start(x *exchange) {
@@ -75,7 +75,7 @@ func (b *body) read(p []byte) (int, error) {
 	return n, unexpected(err)
 }
 
-// end ends the exchange; err is what ended the reading, nil if Close did. mu is held.
+// end ends the exchange; err is the error that ended the reading, nil if Close did. mu is held.
 func (b *body) end(err error) {
 	if b.ended {
 		return
@@ -109,7 +109,7 @@ func (b *body) setTrailer() {
 	maps.Copy(resp.Trailer, b.chunks.trailer)
 }
 
-// Close gives the connection back if what is left of the body has arrived already, and closes it otherwise.
+// Close releases the connection if the rest of the body has arrived already, and closes it otherwise.
 func (b *body) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

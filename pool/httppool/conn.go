@@ -26,7 +26,7 @@ type Conn struct {
 // link is a Conn's socket. Reopen gives the Conn another one. Code that still holds the former, such as an uploader
 // that is slow to notice its end, then works on a closed socket and not on the next request's.
 type link struct {
-	nc     fiber.Stream // what requests are written to: raw, or TLS over raw
+	nc     fiber.Stream // requests are written to it: raw, or TLS over raw
 	raw    fiber.Stream
 	opened time.Time
 	closed atomic.Bool
@@ -168,8 +168,8 @@ func (l *link) close() error {
 }
 
 // Alive reports whether the connection can carry a request: the peer has neither closed it nor sent an unexpected byte,
-// which would be taken for the next answer. It never blocks. TLS's own messages, such as session tickets, are read and
-// do not count. Sockets that cannot be examined (not the operating system's, or not on a Unix) count as alive.
+// which the next request would take for its answer. It never blocks. TLS's own messages, such as session tickets, are
+// read and do not count. Sockets that cannot be examined (not the operating system's, or not on a Unix) count as alive.
 func (c *Conn) Alive() bool { return c.link.Load().alive() }
 
 func (l *link) alive() bool {

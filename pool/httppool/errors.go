@@ -8,14 +8,14 @@ import (
 	"net"
 )
 
-// What can go wrong in an exchange. Every error of RoundTrip is an *Error that wraps one of these, an error of the
-// pool (pool.ErrTimeout, pool.ErrOpen, …), the dialer's, or the context's.
+// Errors of an exchange. Every error of RoundTrip is an *Error that wraps one of these, an error of the pool
+// (pool.ErrTimeout, pool.ErrOpen, …), the dialer's, or the context's.
 var (
 	// ErrInvalidRequest: the request cannot be written without changing its meaning. Nothing was sent.
 	ErrInvalidRequest = errors.New("invalid request")
 	// ErrRequestBody: reading the request's body failed, or it is not as long as its Content-Length says.
 	ErrRequestBody = errors.New("cannot read the request body")
-	// ErrMalformedResponse: the server's answer is not HTTP/1.1 that everybody reads alike.
+	// ErrMalformedResponse: the server's answer is not unambiguous HTTP/1.1.
 	ErrMalformedResponse = errors.New("malformed response")
 	// ErrResponseTimeout: no response head arrived within Options.ResponseHeaderTimeout.
 	ErrResponseTimeout = errors.New("timed out waiting for the response")
@@ -55,7 +55,7 @@ func (e *Error) Timeout() bool {
 		errors.Is(e.Err, context.DeadlineExceeded) || (errors.As(e.Err, &t) && t.Timeout())
 }
 
-// isNetError says that err came from the connection and not from what was on it.
+// isNetError reports that err came from the connection and not from the data on it.
 func isNetError(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)

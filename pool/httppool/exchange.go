@@ -56,12 +56,12 @@ const (
 // exchange is one request and its response on one connection.
 //
 // Two goroutines work on it: the caller's, which reads, and while there is a request body the uploader, which writes.
-// What both touch is guarded by mu.
+// mu guards the fields that both use.
 type exchange struct {
 	req   *http.Request
 	opt   *Options
 	lease Lease
-	own   poolLease // what lease is, if it comes from a pool of the Transport's own
+	own   poolLease // the lease, if it comes from the Transport's own pool
 	conn  *link
 	rd    *reader
 	stop  func() bool // stops watching the context; nil while it is not watched
@@ -96,7 +96,7 @@ type exchange struct {
 	proceed   chan bool // "Expect: 100-continue": send the body or not
 }
 
-// begin takes over the lease for req, which began at the time began.
+// begin takes the lease for req, which began at the time began.
 func (x *exchange) begin(req *http.Request, began time.Time) {
 	x.req, x.conn = req, x.lease.Value().link.Load()
 	x.idled = x.conn.use(began)
@@ -192,8 +192,8 @@ func (x *exchange) Read(p []byte) (int, error) {
 	return x.conn.nc.Read(p)
 }
 
-// lazyDeadline is how long a read waits before the exchange watches its context and sets a deadline of its own. These cost more
-// than all else of a small request, and most answers come sooner. A cancelled request may last for so long.
+// lazyDeadline is how long a read waits before the exchange watches its context and sets its own deadline. Both cost
+// more than the rest of a small request, and most answers arrive sooner. A cancelled request may last for so long.
 const lazyDeadline = 10 * time.Millisecond
 
 // headerTimeout is how long the head of the response may take; less than 0 is no limit.
@@ -298,7 +298,7 @@ func (x *exchange) awaitHead() {
 	defer x.mu.Unlock()
 	if !x.headRead {
 		x.deadline = true
-		_ = x.conn.nc.SetReadDeadline(time.Now().Add(d)) // fails if closed; the pending read says so
+		_ = x.conn.nc.SetReadDeadline(time.Now().Add(d)) // fails if closed; the pending read reports it
 	}
 }
 

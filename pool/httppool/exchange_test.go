@@ -112,7 +112,7 @@ func TestClosedWhileIdle(t *testing.T) {
 }
 
 // TestEarlyResponse: the answer comes while the request's body is unread. The connection must not be used again, and
-// nobody may go on reading the body once it is closed.
+// the body must not be read once it is closed.
 func TestEarlyResponse(t *testing.T) {
 	s := serveRaw(t, func(_ int64, c net.Conn, br *bufio.Reader) {
 		if _, err := http.ReadRequest(br); err == nil {
@@ -213,7 +213,7 @@ func TestExpectContinue(t *testing.T) {
 				return
 			}
 			if n := br.Buffered(); n > 0 {
-				t.Errorf("%d bytes came before leave was given", n)
+				t.Errorf("%d bytes arrived before they were allowed", n)
 			}
 			_, _ = io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\n")
 			body, _ := io.ReadAll(req.Body)
@@ -443,8 +443,8 @@ func TestRefusedConnection(t *testing.T) {
 	}
 }
 
-// TestServerThatHangsUpAtOnce is not dialled again and again for one request; nor does it pass for one whose
-// connections have died while they were idle.
+// TestServerThatHangsUpAtOnce is not dialled again and again for one request, and is not taken for a server whose idle
+// connections have died.
 func TestServerThatHangsUpAtOnce(t *testing.T) {
 	s := serveRaw(t, func(int64, net.Conn, *bufio.Reader) {})
 	dialled := 0

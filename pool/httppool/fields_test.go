@@ -11,7 +11,8 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// TestForwardedFields: what the server is told of the client, what stays behind, and what the client is told of the server.
+// TestForwardedFields: the fields about the client that the server gets, the dropped fields, and the fields that the
+// client gets.
 func TestForwardedFields(t *testing.T) {
 	sent := http.Header{
 		"X-Forwarded-For": {"1.1.1.1", "2.2.2.2"}, "X-Forwarded-Host": {"outer"}, "X-Forwarded-Port": {"1"}, "X-Real-Ip": {"3.3.3.3"},

@@ -30,8 +30,8 @@ type HandlerConfig struct {
 	StripPrefix string
 	// TargetHost sends Target's host in the Host field. By default the client's Host is preserved.
 	TargetHost bool
-	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are believed and extended. What anybody
-	// else sends in them is replaced.
+	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are trusted and extended. Those of other
+	// clients are replaced.
 	TrustedProxies []netip.Prefix
 	// Forwarded adds the Forwarded field (RFC 7239) to X-Forwarded-For, -Proto and -Host.
 	Forwarded bool
@@ -64,10 +64,10 @@ type Result struct {
 //
 // It forwards end-to-end fields (RFC 9110, section 7.6.1): fields of the connection, and those that Connection lists,
 // are dropped. Responses of unknown length, event streams and those with "X-Accel-Buffering: no" are flushed as they
-// come. Trailers and 103 responses pass, the server decides about "Expect: 100-continue", WebSockets and other
-// upgrades pass, except to HTTP/2 (which could carry requests past this proxy's rules) and of requests with a body.
-// CONNECT is refused. When a response breaks off the client's connection (HTTP/2: stream) is cut off too, so that the
-// client does not take it for whole.
+// come. Trailers and 103 responses pass, the server decides about "Expect: 100-continue", WebSockets and other upgrades
+// pass, except to HTTP/2 (which could carry requests past this proxy's rules) and of requests with a body. CONNECT is
+// refused. When a response breaks off the client's connection (HTTP/2: stream) is cut off too, so that the client does
+// not take it for complete.
 //
 // gRPC needs HTTP/2 on both sides; this Handler speaks HTTP/1.1 to the server.
 type Handler struct {
@@ -78,7 +78,7 @@ type Handler struct {
 
 var _ http.Handler = (*Handler)(nil)
 
-// Forward returns a Handler to target with a Transport of its own and every default. Close it in the end.
+// Forward returns a Handler to target with a new Transport and all defaults. Close it in the end.
 func Forward(target string) (*Handler, error) {
 	return NewHandler(HandlerConfig{Target: target})
 }
@@ -140,7 +140,7 @@ type passage struct {
 	res   Result
 	wrote bool // the response's head was given to w
 
-	header     http.Header              // the client's, less what its Connection field lists; shared with in, not to be changed
+	header     http.Header              // the client's, without the fields that Connection lists; shared with in, not to be changed
 	upgradeTo  string                   // the protocol to which the client may switch; "" for none
 	controller *http.ResponseController // made by rc
 }
@@ -241,7 +241,7 @@ func (p *passage) uploading() bool {
 	}
 }
 
-// interim passes 1xx responses on. While the server side may write "100 Continue" by itself nothing else is written.
+// interim passes 1xx responses on. While net/http may write "100 Continue" nothing else is written.
 func (p *passage) interim(code int, header http.Header) error {
 	if !p.in.ProtoAtLeast(1, 1) || p.in.Header["Expect"] != nil {
 		return nil
@@ -280,7 +280,7 @@ func repeats(fields []httpwire.Field, name string) bool {
 	return slices.ContainsFunc(fields, func(f httpwire.Field) bool { return strings.EqualFold(view(f.Name), name) })
 }
 
-// reply sends the response, whose fields w has. Its error means that the client must not take what it got for the whole.
+// reply sends the response, whose fields w has. An error means that the client must not take the response for complete.
 func (p *passage) reply(resp *http.Response) error {
 	dst := p.w.Header()
 	if dst["Content-Type"] == nil {

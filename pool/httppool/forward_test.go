@@ -116,8 +116,8 @@ func TestHandlerWithoutAServer(t *testing.T) {
 	}
 }
 
-// TestServerThatDoesNotAnswerIsNoFullPool: whoever gives up while a connection is being opened is not told that all are in use, nor why
-// one could not be opened before.
+// TestServerThatDoesNotAnswerIsNoFullPool: a caller that gives up while a connection is being opened gets neither the
+// error of a full pool nor that of an earlier open.
 func TestServerThatDoesNotAnswerIsNoFullPool(t *testing.T) {
 	for _, before := range []error{nil, syscall.ECONNREFUSED} {
 		w := httptest.NewRecorder()

@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// TestMalformedResponsesAreRefused sends what two readers could understand differently.
+// TestMalformedResponsesAreRefused sends responses that two readers could understand differently.
 func TestMalformedResponsesAreRefused(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	const chunked = ok + "Transfer-Encoding: chunked\r\n\r\n"

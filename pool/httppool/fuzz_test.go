@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// FuzzResponse compares with net/http: what this package accepts, net/http reads alike, to the same byte.
+// FuzzResponse compares with net/http: net/http reads accepted responses alike, to the same byte.
 func FuzzResponse(f *testing.F) {
 	const h = "HTTP/1.1 200 OK\r\n"
 	for _, s := range []string{
@@ -40,7 +40,7 @@ func FuzzResponse(f *testing.F) {
 		br := bufio.NewReader(src)
 		resp, err := http.ReadResponse(br, &http.Request{Method: method})
 		if err != nil {
-			t.Fatalf("net/http refuses what was accepted: %v", err)
+			t.Fatalf("net/http refuses an accepted response: %v", err)
 		}
 		theirs, theirErr := io.ReadAll(resp.Body)
 		if resp.StatusCode != status || (length >= 0) != (resp.ContentLength >= 0 || isHead || status == 304) {

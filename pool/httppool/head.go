@@ -21,7 +21,7 @@ type head struct {
 	header    http.Header
 	trailer   http.Header // announced names, without values
 	length    int64       // of the body that follows: >= 0, httpwire.Unframed or httpwire.Chunked
-	declared  int64       // what Content-Length says, -1 without; differs from length when there is no body
+	declared  int64       // the value of Content-Length, -1 without; differs from length when there is no body
 	keepAlive bool        // the response allows another exchange on this connection
 }
 
@@ -98,7 +98,7 @@ func connectionAuth(values []string) bool {
 	return false
 }
 
-// parseTrailers reads the lines after the last chunk into fields, leaving out what may not be there.
+// parseTrailers reads the lines after the last chunk into fields, leaving out forbidden ones.
 func parseTrailers(block []byte) (http.Header, error) {
 	if bytes.Equal(block, crlf) {
 		return nil, nil

@@ -19,7 +19,7 @@ import (
 )
 
 // outgoing makes the request for the server out of the client's, which is not changed. appendFields writes its fields;
-// its Header has only those that the exchange reads or, for a Source, all that the server will see.
+// its Header has only those that the exchange reads or, for a Source, all that the server gets.
 func (p *passage) outgoing(ctx context.Context) error {
 	in, out := p.in, &p.out
 	if *out = *in; ctx != in.Context() {
@@ -70,7 +70,7 @@ func (p *passage) dropListed() {
 	})
 }
 
-// fields returns what appendFields writes as a header.
+// fields returns the fields of appendFields as a header.
 func (p *passage) fields() (http.Header, error) {
 	b, err := p.appendFields(nil)
 	if err != nil {

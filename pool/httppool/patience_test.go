@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// pause is longer than a read waits before it watches its context and sets a deadline of its own.
+// pause is longer than a read waits before it watches its context and sets its own deadline.
 const pause = 25 * time.Millisecond
 
 // TestSlowAnswers in every part, on one connection: the deadlines that reads set for themselves are no time-outs.
@@ -47,7 +47,7 @@ func TestSlowAnswers(t *testing.T) {
 	}
 }
 
-// slowly is a body that comes in pieces.
+// slowly is a body that arrives in pieces.
 type slowly struct{ left int }
 
 func (s *slowly) Read(p []byte) (int, error) {

@@ -140,7 +140,7 @@ func (p *passage) write(pr problem) {
 	p.res.BytesOut = writeProblem(p.w, p.in, pr, p.h.cfg.RequestID, p.id)
 }
 
-// Failure is what an answer about a failed exchange says besides the reason.
+// Failure is the content of an answer about a failed exchange, besides the reason.
 type Failure struct {
 	Upstream       string
 	RequestIDField string // "" = none

@@ -23,7 +23,7 @@ var (
 // reader reads CRLF lines and body bytes from src. It is used by one goroutine at a time.
 // The slices it returns are valid until its next call.
 type reader struct {
-	src  io.Reader // nil: serve what is buffered, then errNoMoreBuffered
+	src  io.Reader // nil: serve buffered bytes, then errNoMoreBuffered
 	buf  []byte
 	r, w int
 	head httpwire.Response // room for parseHead

@@ -93,7 +93,7 @@ func (t *tunnel) close() {
 	t.server.Close()
 }
 
-// copyClient sends what net/http had read ahead, then the rest.
+// copyClient sends the bytes that net/http had read ahead, then the rest.
 func (t *tunnel) copyClient(buffered *bufio.Reader) error {
 	if n := buffered.Buffered(); n > 0 {
 		ahead, _ := buffered.Peek(n)
@@ -110,8 +110,8 @@ type deadliner interface {
 	SetReadDeadline(time.Time) error
 }
 
-// smallBuffer is what each direction of an upgraded connection holds while nothing moves; most messages of such
-// connections fit. A read that fills it borrows a large one for as long as reads fill that.
+// smallBuffer is the buffer of each direction of an idle upgraded connection; most messages of such connections fit. A
+// read that fills it borrows a large one for as long as reads fill that.
 const smallBuffer = 2 << 10
 
 // copy moves bytes until src ends, then half-closes dst.
@@ -145,7 +145,7 @@ func (t *tunnel) moveMuch(dst io.Writer, src deadliner, count *atomic.Int64) err
 	}
 }
 
-// move makes one read within the idle limit and writes what it brought.
+// move makes one read within the idle limit and writes the bytes.
 func (t *tunnel) move(dst io.Writer, src deadliner, buf []byte, count *atomic.Int64) (int, error) {
 	if t.idle > 0 {
 		if err := src.SetReadDeadline(t.lastMoved().Add(t.idle)); err != nil {

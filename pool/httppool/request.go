@@ -11,13 +11,13 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// appendRequest appends req's head as it goes to an origin server (RFC 9112, section 3) and says how its body is
-// framed: its length, httpwire.Chunked, or 0 without one. It refuses what would let a header value become a header.
+// appendRequest appends req's head as it goes to an origin server (RFC 9112, section 3) and returns the framing of its
+// body: its length, httpwire.Chunked, or 0 without one. It refuses values that would become headers.
 //
 // The fields that belong to the connection are written from req's own fields, never copied from req.Header: Host,
-// Content-Length, Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection and Upgrade. An upgrade is
-// asked for with both "Connection: Upgrade" and an Upgrade field in the header, as with net/http. Those of a forwarded
-// request p decides about.
+// Content-Length, Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection and Upgrade. An upgrade is asked
+// for with both "Connection: Upgrade" and an Upgrade field in the header, as with net/http. For a forwarded request, p
+// decides about upgrades.
 func appendRequest(dst []byte, req *http.Request, p *passage) ([]byte, int64, error) {
 	method := req.Method
 	if method == "" {
@@ -186,8 +186,8 @@ func validTarget(s string) bool {
 	return s != "" && (s[0] == '/' || s == "*")
 }
 
-// replayable says whether req may be sent again although a server may have seen it: it is idempotent
-// (RFC 9110, section 9.2.2), or its author says so with an Idempotency-Key.
+// replayable reports whether req may be sent again although a server may have seen it: it is idempotent (RFC 9110,
+// section 9.2.2), or its author has marked it with an Idempotency-Key.
 func replayable(req *http.Request) bool {
 	switch req.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:

@@ -35,7 +35,7 @@ func serveOnce(t *testing.T, crowd int) *rawServer {
 	})
 }
 
-// fill has crowd requests answered at the same time, so that as many connections are idle.
+// fill sends crowd requests at the same time, so that as many connections are idle.
 func fill(t *testing.T, tr *httppool.Transport, url string, crowd int) {
 	var wg sync.WaitGroup
 	for range crowd {
@@ -133,7 +133,7 @@ func (c *writesOnce) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// TestStaleConnectionToAServerThatIsGone is answered with what connecting said, without endless attempts.
+// TestStaleConnectionToAServerThatIsGone gets the error of connecting, without endless attempts.
 func TestStaleConnectionToAServerThatIsGone(t *testing.T) {
 	s := serveOnce(t, 4)
 	down := false

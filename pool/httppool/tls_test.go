@@ -19,8 +19,8 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// serveTLS gives each connection to f, with what it writes gathered until flush, and returns a configuration that
-// trusts it.
+// serveTLS gives each connection to f, with its writes gathered until flush, and returns a configuration that trusts
+// it.
 func serveTLS(t *testing.T, f func(n int64, tc *tls.Conn, br *bufio.Reader, flush func())) (url string, client *tls.Config) {
 	t.Helper()
 	server, client := certs.New().Configs()
@@ -56,8 +56,8 @@ func (g *gatherer) flush() {
 	g.buf = nil
 }
 
-// TestTLSRecordsReadAhead: crypto/tls reads what has arrived, and gives out a record at a time. An answer nobody asked
-// for that came with the one before must not wait there for the next request, whoever looks at the connection.
+// TestTLSRecordsReadAhead: crypto/tls reads all received bytes, and returns a record at a time. An unexpected answer
+// that arrived with the one before must not wait there for the next request.
 func TestTLSRecordsReadAhead(t *testing.T) {
 	for name, dial := range map[string]func(context.Context, string) (net.Conn, error){"socket": nil, "engine": enginetest.Dial} {
 		t.Run(name, func(t *testing.T) {

@@ -37,8 +37,8 @@ type Config struct {
 	// request's URL no longer decides where it goes.
 	Source Source
 
-	// Limits are those of the connections to each address. Zero fields mean this package's defaults (MaxSize 1024, MaxIdle
-	// 100, IdleTimeout 60s) and then those of pool.Limits.
+	// Limits are the limits of connections to each address. Zero fields mean this package's defaults (MaxSize 1024,
+	// MaxIdle 100, IdleTimeout 60s) and then those of pool.Limits.
 	Limits pool.Limits
 	// Dial connects to "host:port"; nil uses the standard library.
 	Dial func(ctx context.Context, address string) (net.Conn, error)

@@ -18,7 +18,7 @@ type upgraded struct {
 
 var _ io.ReadWriteCloser = (*upgraded)(nil)
 
-// switchProtocols hands the connection out if the request asked for what the server agrees to.
+// switchProtocols hands the connection out if the server agrees to the requested protocol.
 func (x *exchange) switchProtocols() (*http.Response, error) {
 	asked, got := askedFor(x.req, x.p), upgradeOf(x.head.header)
 	if asked == "" || !strings.EqualFold(asked, got) && !hasToken([]string{asked}, got) {

@@ -22,7 +22,8 @@ const (
 	uploadFailed                     // uploadErr says why
 )
 
-// A copy buffer holds chunkRoom bytes for a chunk's size line, the content, and chunkTail bytes for what follows it.
+// A copy buffer holds chunkRoom bytes for a chunk's size line, the content, and chunkTail bytes for the end of the
+// chunk.
 const (
 	copyBufferSize = 32 << 10
 	chunkRoom      = 16
@@ -34,8 +35,8 @@ var copyPool = sync.Pool{New: func() any { b := make([]byte, copyBufferSize); re
 
 var errAbandoned = errors.New("the exchange is over")
 
-// startUpload sends the body in a goroutine of its own, which ends with the body, or once the connection is closed
-// and the body's Read returns.
+// startUpload sends the body in a new goroutine, which ends with the body, or once the connection is closed and the
+// body's Read returns.
 func (x *exchange) startUpload(length int64) {
 	x.uploaded = make(chan struct{})
 	var proceed chan bool
@@ -122,7 +123,7 @@ func (x *exchange) sendBody(length int64) error {
 	return nil
 }
 
-// sendChunks sends what each Read returns as a chunk, size line and all in one write.
+// sendChunks sends the bytes of each Read as a chunk, in one write with its size line.
 func (x *exchange) sendChunks(buf []byte) error {
 	content := buf[chunkRoom : len(buf)-chunkTail]
 	for {
@@ -187,7 +188,7 @@ func (x *exchange) reading() bool {
 	return true
 }
 
-// abandon tells the uploader to stop and returns the error it has ended with, if any.
+// abandon stops the uploader and returns the error it has ended with, if any.
 func (x *exchange) abandon() error {
 	if x.proceed != nil {
 		x.proceed <- false

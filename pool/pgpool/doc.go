@@ -10,22 +10,22 @@
 //		return conn.QueryRow(ctx, "select count(*) from users").Scan(&n)
 //	})
 //
-// A transaction is pgx's own: pgx.BeginFunc(ctx, conn, fn) inside With.
+// For a transaction use pgx: pgx.BeginFunc(ctx, conn, fn) inside With.
 //
-// # Who owns a connection
+// # Ownership of a connection
 //
-// The function given to [Pool.With], or the holder of a [Lease], has the connection to
-// itself until it returns or releases; nothing of it (rows, a transaction, a notification
-// wait) may be used afterwards. The pool closes connections; a holder need not call
-// conn.Close, which makes the pool open another.
+// The function given to [Pool.With], or the holder of a [Lease], has the connection to itself until
+// it returns or releases; nothing made from it (rows, a transaction, a notification wait) may be
+// used afterwards. The pool closes connections; a holder need not call conn.Close, which makes the
+// pool open another.
 //
-// # What comes back to the pool
+// # Reuse
 //
-// A connection is reused only if it is idle outside a transaction, as the server's last
-// ReadyForQuery said. One that is closed, still has rows unread, or is in a transaction
-// is closed instead, which rolls the transaction back; With then returns
-// [ErrUnfinished], because work that looked done is lost. pgx's cache of prepared
-// statements stays with the connection, so a statement is parsed once per connection.
+// A connection is reused only if it is idle outside a transaction, by the server's last
+// ReadyForQuery. One that is closed, still has rows unread, or is in a transaction is closed
+// instead, which rolls the transaction back; With then returns [ErrUnfinished], because work that
+// seemed done is lost. pgx's cache of prepared statements stays with the connection, so a statement
+// is parsed once per connection.
 //
 // # Cancelled contexts
 //

@@ -22,10 +22,9 @@ const (
 // closeTimeout bounds sending Terminate to the server, which must not delay a release.
 const closeTimeout = 2 * time.Second
 
-// ErrUnfinished is wrapped by the error of [Pool.With] when its function returned nil but
-// left a transaction open or rows unread: the connection was closed and what was not
-// committed is lost.
-var ErrUnfinished = errors.New("pgpool: the connection came back in mid-transaction or with rows unread and was closed")
+// ErrUnfinished is wrapped by the error of [Pool.With] when its function returned nil but left a
+// transaction open or rows unread: the connection was closed and uncommitted work is lost.
+var ErrUnfinished = errors.New("pgpool: the connection was released inside a transaction or with rows unread, and was closed")
 
 // Config makes a Pool. ConnString or ConnConfig is required.
 type Config struct {
@@ -33,12 +32,11 @@ type Config struct {
 	Name string
 	// ConnString is a URL or key=value string as libpq takes it. Ignored when ConnConfig is set.
 	ConnString string
-	// ConnConfig is what every connection is opened with; it must come from
-	// pgx.ParseConfig. It is copied.
+	// ConnConfig is used to open every connection; it must come from pgx.ParseConfig. It is copied.
 	ConnConfig *pgx.ConnConfig
-	// Limits are the pool's sizes and times. If MaxSize is 0 it becomes 5, and then a
-	// MinIdle of 0 becomes 2; with MaxSize set, MinIdle is taken as it stands. Every
-	// other zero means what it means to package pool.
+	// Limits are the pool's sizes and times. If MaxSize is 0 it becomes 5, and then a MinIdle of 0
+	// becomes 2; with MaxSize set, MinIdle is taken unchanged. Every other zero has its meaning in
+	// package pool.
 	Limits pool.Limits
 	// AfterConnect, optional, prepares each new connection: types, settings. An error, or
 	// a panic, closes it and counts as a failed open.
@@ -197,9 +195,10 @@ func (p *Pool) Update(l pool.Limits) error { return p.pool.Update(withDefaults(l
 // Stats returns a snapshot, in constant time.
 func (p *Pool) Stats() pool.Stats { return p.pool.Stats() }
 
-// Drain refuses new leases, waits for those out to come back and closes everything. When
-// ctx ends first it returns ctx's error; what is still out is closed when it comes back.
+// Drain refuses new leases, waits for the release of all others and closes everything. When ctx
+// ends first it returns ctx's error; leased connections are closed when they are released.
 func (p *Pool) Drain(ctx context.Context) error { return p.pool.Drain(ctx) }
 
-// Close refuses new leases and closes idle connections; leased ones are closed when they come back.
+// Close refuses new leases and closes idle connections; leased ones are closed when they are
+// released.
 func (p *Pool) Close() { p.pool.Close() }

@@ -53,7 +53,7 @@ func value[T any](t *testing.T, db *pgpool.Pool, sql string, args ...any) T {
 	return v
 }
 
-// one is a pool of a single connection that nothing but the test opens.
+// one is a pool of a single connection that only the test opens.
 var one = pool.Limits{MaxSize: 1}
 
 func TestDefaultsAreTheStudys(t *testing.T) {
@@ -301,7 +301,7 @@ func TestResetSessionDropsNotifications(t *testing.T) {
 		}
 		n, err := c.WaitForNotification(t.Context())
 		if err == nil && n.Payload != "mine" {
-			t.Errorf("the next holder was told %q", n.Payload)
+			t.Errorf("the next holder got %q", n.Payload)
 		}
 		return err
 	})

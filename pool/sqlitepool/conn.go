@@ -109,11 +109,10 @@ func run(conn *sqlite.Conn, script string) error {
 	return nil
 }
 
-// keepLogShort restarts the logs when one is too long. SQLite does that by itself
-// only when a commit finds no reader of the log: where reads overlap, however short,
-// there always is one, and the log would grow for ever. So the writer waits for the
-// present readers; later ones find all of it in the file.
-// Source: https://www.sqlite.org/wal.html#avoiding_excessively_large_wal_files
+// keepLogShort restarts the logs when one is too long. SQLite itself does so only when a commit
+// finds no reader of the log: if reads overlap, however short, there always is one, and the log
+// would grow forever. So the writer waits for the present readers; later ones find all of it in the
+// file. Source: https://www.sqlite.org/wal.html#avoiding_excessively_large_wal_files
 func (db *DB) keepLogShort(st *state) error {
 	size := int64(0)
 	for _, log := range st.logs {

@@ -105,13 +105,13 @@ func (db *DB) newPool(kind string, limits pool.Limits, reader bool) (*pool.Pool[
 	})
 }
 
-// state returns what the DB knows of one of its connections.
+// state returns the DB's state of one of its connections.
 func (db *DB) state(conn *sqlite.Conn) *state {
 	v, _ := db.states.Load(conn)
 	return v.(*state)
 }
 
-// reset makes a connection that comes back ready for the next.
+// reset makes a released connection ready for the next holder.
 func (db *DB) reset(st *state) error {
 	if err := st.reset(); err != nil {
 		return err
@@ -164,20 +164,18 @@ func (db *DB) CacheSize() int64 { return db.cfg.CacheSize }
 // ReadOnly reports whether the database was opened read-only.
 func (db *DB) ReadOnly() bool { return db.readOnly }
 
-// Read runs fn with a reader inside a read transaction: everything fn reads
-// comes from one snapshot, taken when it begins. When ctx ends the
-// statement under way is interrupted. Errors: those of pool.Acquire, those of
-// fn, the context's. fn must not keep the connection, end the transaction or
-// call SetInterrupt; what it made by PrepareTransient or OpenBlob it has to
-// finalize or close. When it panics the connection is closed.
+// Read runs fn with a reader inside a read transaction: everything fn reads comes from one
+// snapshot, taken when it begins. When ctx ends the running statement is interrupted. Errors: those
+// of pool.Acquire, those of fn, the context's. fn must not keep the connection, end the transaction
+// or call SetInterrupt; it has to finalize or close its results of PrepareTransient and OpenBlob.
+// When it panics the connection is closed.
 func (db *DB) Read(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	return db.transact(ctx, false, fn)
 }
 
-// Query runs fn with a reader outside a transaction: each statement reads the newest commit by
-// itself, which costs less than Read where the function has one statement. When ctx ends the
-// statement under way is interrupted. Read columns by number, as with AcquireReader. Errors
-// and the rest: as Read.
+// Query runs fn with a reader outside a transaction: each statement reads the newest commit, which
+// costs less than Read for a single statement. When ctx ends the running statement is interrupted.
+// Read columns by number, as with AcquireReader. Errors and the rest: as Read.
 func (db *DB) Query(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	lease, err := db.AcquireReader(ctx)
 	if err != nil {
@@ -198,11 +196,11 @@ func (db *DB) Write(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	return db.transact(ctx, true, fn)
 }
 
-// AcquireReader leases a reader outside a transaction. Release undoes what the package
-// doc says; a lease that changed anything else which lasts (cache_size, synchronous,
-// temporary tables, functions) must be discarded. Read columns by number:
-// the names that a cached statement's Get methods know are those of the schema it was
-// first prepared with. Errors: those of pool.Acquire.
+// AcquireReader leases a reader outside a transaction. Release undoes the changes listed in the
+// package doc; a lease that made any other lasting change (cache_size, synchronous, temporary
+// tables, functions) must be discarded. Read columns by number: the names that a cached statement's
+// Get methods know are those of the schema it was first prepared with. Errors: those of
+// pool.Acquire.
 func (db *DB) AcquireReader(ctx context.Context) (pool.Lease[*sqlite.Conn], error) {
 	return db.readers.Acquire(ctx)
 }
@@ -220,7 +218,7 @@ func (db *DB) AcquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 		if err != nil || db.check(db.state(lease.Value())) == nil {
 			return lease, err
 		}
-		lease.Discard() // the next one opens what is at the path now, or fails
+		lease.Discard() // the next one opens the file at the path now, or fails
 	}
 }
 
@@ -246,9 +244,8 @@ func (db *DB) Stats() Stats {
 	return s
 }
 
-// Drain gives out no more connections and waits until those given out are back
-// and closed, or ctx ends; then it returns ctx's error and stragglers are
-// closed when they come back.
+// Drain leases no more connections and waits until all leased ones are released and closed, or ctx
+// ends; then it returns ctx's error and the others are closed when they are released.
 func (db *DB) Drain(ctx context.Context) error {
 	if db.writer == nil {
 		return db.readers.Drain(ctx)
@@ -259,8 +256,8 @@ func (db *DB) Drain(ctx context.Context) error {
 	return errors.Join(db.readers.Drain(ctx), db.writer.Drain(ctx))
 }
 
-// Close gives out no more connections, closes the idle ones now and leased
-// ones when they come back.
+// Close leases no more connections, closes the idle ones now and leased ones when they are
+// released.
 func (db *DB) Close() {
 	db.readers.Close()
 	if db.writer != nil {

@@ -1,5 +1,5 @@
-// Package sqlitepool pools the connections of one SQLite file as suits SQLite:
-// one writer, several readers, write-ahead log.
+// Package sqlitepool pools the connections of one SQLite file in the way that suits SQLite: one
+// writer, several readers, write-ahead log.
 //
 //	package main
 //
@@ -34,37 +34,34 @@
 // get SQLITE_BUSY; only a writer in another process can make them wait, for
 // at most Config.BusyTimeout.
 //
-// Statements made with sqlite.Conn.Prepare are cached by their text for as long
-// as the connection lives, so use it for a fixed set of texts and
-// PrepareTransient for generated ones, which have to be finalized: one left in the
-// middle of its rows keeps its connection's snapshot for ever. When the schema
-// changes, of the file or of one that Config.Setup has attached, in whichever process,
-// each connection is replaced before its next Read or Write, because the names of
-// columns in its cached statements may be wrong. (In the very function that changes a
-// table read its columns by number.)
+// Statements made with sqlite.Conn.Prepare are cached by their text for as long as the connection
+// lives, so use it for a fixed set of texts and PrepareTransient for generated ones, which have to
+// be finalized: one left in the middle of its rows keeps its connection's snapshot forever. When
+// the schema changes, of the file or of one that Config.Setup has attached, in any process, each
+// connection is replaced before its next Read or Write, because the names of columns in its cached
+// statements may be wrong. (In the very function that changes a table read its columns by number.)
 //
-// A connection that is given back is compared with what it was when it was opened: a
-// transaction is rolled back, a statement under way is reset, an interrupt is undone, and
-// query_only, foreign_keys and the busy time-out are set again. If other PRAGMAs that are
-// on or off differ, or if there is a database attached, an authorizer, a hook, a temp_store
-// or an open blob that was not there, the connection is closed.
+// A released connection is compared with its state after opening: a transaction is rolled back, a
+// running statement is reset, an interrupt is undone, and query_only, foreign_keys and the busy
+// time-out are set again. If other PRAGMAs that are on or off differ, or if there is a database
+// attached, an authorizer, a hook, a temp_store or an open blob that was not there, the connection
+// is closed.
 //
-// A file that is deleted or replaced while it is open is noticed before the next
-// write, within a millisecond of each use, and after a second idle: its connections are closed, new
-// ones open what is at the path, and no empty file is made in its place. Do not move
-// or copy over a database in use all the same: SQLite cannot protect its log.
+// A file that is deleted or replaced while it is open is noticed before the next write, within a
+// millisecond of each use, and after a second idle: its connections are closed, new ones open the
+// file at the path, and no empty file is made in its place. Still, do not move or copy over a
+// database in use: SQLite cannot protect its log.
 //
 // # Checkpoints
 //
-// SQLite checkpoints after every 1,000 pages of log and the log file is cut
-// back to Config.LogSize afterwards. Reads prevent the log from being reused, one by
-// its snapshot, many by following each other without a gap. When it has grown by as
-// much again, the writer's release waits for the reads under way, for a second at most,
-// so that the log can restart. Longer reads let it grow: keep them short. The
-// last connection to close removes the log.
+// SQLite checkpoints after every 1,000 pages of log and the log file is cut back to Config.LogSize
+// afterwards. Reads prevent the log from being reused, one by its snapshot, many by following each
+// other without a gap. When it has grown by as much again, the writer's release waits for running
+// reads, for a second at most, so that the log can restart. Longer reads let it grow: keep them
+// short. The last connection to close removes the log.
 //
 // # Read-only files
 //
-// A file, or a directory, without write permission is opened read-only: reads
-// work, Write returns ErrReadOnly, and DB.ReadOnly says so.
+// A file, or a directory, without write permission is opened read-only: reads work, Write returns
+// ErrReadOnly, and DB.ReadOnly reports it.
 package sqlitepool

@@ -32,7 +32,7 @@ func other(t *testing.T, db *sqlitepool.DB) *sqlite.Conn {
 	return c
 }
 
-// text runs a query and returns what its column name holds.
+// text runs a query and returns its column name.
 func text(c *sqlite.Conn, query, name string) (got string, err error) {
 	err = sqlitex.Execute(c, query, &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
 		got = stmt.GetText(name)
@@ -127,8 +127,8 @@ func TestStatementsLeftUnderWay(t *testing.T) {
 	script(t, db, "INSERT INTO t (x) VALUES (9)")
 }
 
-// An interrupt ends SQLite's transaction. What a function does afterwards, if it takes no
-// notice, is not committed by itself.
+// An interrupt ends SQLite's transaction. Later statements of a function that ignores it are not
+// committed.
 func TestNothingAfterAnInterrupt(t *testing.T) {
 	db := open(t, sqlitepool.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -241,7 +241,7 @@ func TestAttachedDatabase(t *testing.T) {
 	}
 }
 
-// The schema of a file that is attached may change as well, by a connection that nobody here knows.
+// The schema of a file that is attached may change as well, by an unknown connection.
 func TestAttachedColumnsKeepTheirNames(t *testing.T) {
 	aux := filepath.Join(t.TempDir(), "aux.db")
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}, Setup: func(c *sqlite.Conn) error {
@@ -272,7 +272,7 @@ func TestAttachedColumnsKeepTheirNames(t *testing.T) {
 			}
 		}
 	}
-	// What is the connection's alone is nobody else's to change, and stays.
+	// State of the connection alone stays.
 	script(t, db, "CREATE TABLE scratch.v (x); INSERT INTO scratch.v VALUES (1)")
 	script(t, db, "INSERT INTO scratch.v VALUES (2)")
 }
@@ -304,8 +304,8 @@ func TestDrainTakesNoMoreWrites(t *testing.T) {
 	}
 }
 
-// A file that is replaced while a connection to it is made is noticed: what is written is
-// in the file at the path.
+// A file that is replaced while a connection to it is made is noticed: writes go to the file at the
+// path.
 func TestReplacedWhileItIsOpened(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "a.db"), filepath.Join(dir, "b.db")
@@ -394,7 +394,7 @@ func TestOddBusyTimeouts(t *testing.T) {
 	}
 }
 
-// Where a link leads decides whether the log can be written.
+// The target of a link decides whether the log can be written.
 func TestLinks(t *testing.T) {
 	direct := open(t, sqlitepool.Config{})
 	here, there := filepath.Dir(linkTo(t, direct.Path())), filepath.Dir(direct.Path())
@@ -430,7 +430,7 @@ func TestBigRows(t *testing.T) {
 		return sqlitex.Execute(c, "SELECT b FROM big", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
 			got := make([]byte, stmt.ColumnLen(0))
 			if stmt.ColumnBytes(0, got); !bytes.Equal(got, blob) {
-				return fmt.Errorf("%d bytes came back, not the %d written", len(got), len(blob))
+				return fmt.Errorf("%d bytes were read, not the %d written", len(got), len(blob))
 			}
 			return nil
 		}})
@@ -479,7 +479,7 @@ func TestLogStaysShort(t *testing.T) {
 	})
 }
 
-// linkTo makes a symbolic link in a folder of its own.
+// linkTo makes a symbolic link in a new folder.
 func linkTo(t *testing.T, path string) string {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "link.db")
@@ -510,7 +510,7 @@ func logStaysShort(t *testing.T, db *sqlitepool.DB, log string, size int64) {
 	}
 }
 
-// overlap reads by two connections in turn: each begins before the other ends.
+// overlap reads alternately by two connections: each begins before the other ends.
 func overlap(t *testing.T, db *sqlitepool.DB, until <-chan struct{}) {
 	var leases [2]pool.Lease[*sqlite.Conn]
 	for i := range leases {
@@ -543,7 +543,7 @@ func overlap(t *testing.T, db *sqlitepool.DB, until <-chan struct{}) {
 	}
 }
 
-// TestCacheSize looks what readers and the writer may keep of the file, also after another connection has changed the schema.
+// TestCacheSize checks the cache sizes of readers and the writer, also after another connection has changed the schema.
 func TestCacheSize(t *testing.T) {
 	for _, c := range []struct {
 		readers    int

@@ -20,9 +20,8 @@ var (
 	ErrBusy = errors.New("sqlitepool: another process holds the database's lock")
 )
 
-// explain adds to a driver error what it means for a caller of this package:
-// the context's error for an interrupt the context caused, ErrBusy,
-// ErrNotDatabase or ErrReadOnly.
+// explain adds to a driver error its meaning for a caller of this package: the context's error for
+// an interrupt the context caused, ErrBusy, ErrNotDatabase or ErrReadOnly.
 func explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil

@@ -13,15 +13,15 @@ import (
 // fileHeader is how every SQLite database starts (https://sqlite.org/fileformat.html).
 const fileHeader = "SQLite format 3\x00"
 
-// CheckPath returns what New would say about the path, without creating or changing anything: ErrPath, ErrNotDatabase,
+// CheckPath returns New's error about the path, without creating or changing anything: ErrPath, ErrNotDatabase,
 // fs.ErrNotExist for a missing folder, or why the file cannot be read.
 func CheckPath(path string) error {
 	_, err := inspect(path)
 	return err
 }
 
-// inspect refuses paths that cannot work with an error that says what to do,
-// and reports whether the database can only be read.
+// inspect refuses paths that cannot work with an error that gives advice, and reports whether the
+// database can only be read.
 func inspect(path string) (readOnly bool, err error) {
 	if path == "" || strings.HasPrefix(path, ":memory:") {
 		return false, fmt.Errorf("%w: %q: an in-memory database belongs to one connection; use a file, in a temporary directory if need be", ErrPath, path)

@@ -79,13 +79,13 @@ func (n native) settings() settings {
 	}
 }
 
-// quiet reports that no statement is under way besides held ones, and no transaction is open.
-// False may mean that it is not known.
+// quiet reports that no statement runs besides held ones, and no transaction is open. False may
+// mean unknown.
 func (n native) quiet(held int) bool {
 	return n.db != nil && n.db.FautoCommit != 0 && int(n.db.FnVdbeActive) == held
 }
 
-// busy reports that statements are under way besides held ones, or that it is not known.
+// busy reports that statements run besides held ones, or that it is unknown.
 func (n native) busy(held int) bool { return n.db == nil || int(n.db.FnVdbeActive) > held }
 
 // resetAll ends every statement that is in the middle of its rows, also those the driver

@@ -13,8 +13,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// state is what the DB knows of one of its connections. It is used by the
-// holder of the connection.
+// state is the DB's state of one of its connections. Only the holder of the connection uses it.
 type state struct {
 	conn        *sqlite.Conn
 	native      native
@@ -22,7 +21,7 @@ type state struct {
 	busyTimeout time.Duration
 	opened      settings    // those it was opened with
 	file        os.FileInfo // of the database file it has open
-	schemas     []schema    // of that file and of those that Setup has attached
+	schemas     []schema    // of the file and of those that Setup has attached
 	logs        []string    // paths of the write-ahead logs
 
 	// done is the connection's interrupt channel. The driver starts a goroutine for every
@@ -161,7 +160,7 @@ func (st *state) look() error {
 	return err
 }
 
-// logOf is where SQLite keeps the log of the file at path: beside what a link leads to.
+// logOf returns the path of the log of the file at path: it is beside the target of a link.
 func logOf(path string) string {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target

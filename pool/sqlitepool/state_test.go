@@ -24,7 +24,8 @@ func TestDriverIsKnown(t *testing.T) {
 	}
 }
 
-// compilations counts what SQLite compiles on all connections: it asks the authorizer then.
+// compilations counts statements that SQLite compiles on all connections: it calls the authorizer
+// then.
 func compilations(cfg sqlitepool.Config) (sqlitepool.Config, *atomic.Int64) {
 	n := new(atomic.Int64)
 	cfg.Setup = func(c *sqlite.Conn) error {
@@ -53,7 +54,7 @@ func TestStatementsStayCompiled(t *testing.T) {
 	}
 }
 
-// leftovers is what a lease may leave behind.
+// leftovers is state that a lease may leave behind.
 var leftovers = map[string]func(*sqlite.Conn) error{
 	"query_only":         pragma("query_only=0"),
 	"foreign_keys":       pragma("foreign_keys=0"),
@@ -99,7 +100,7 @@ func step(stmt *sqlite.Stmt) error {
 	return err
 }
 
-// report is what a connection tells of itself.
+// report is the state that a connection reports.
 func report(c *sqlite.Conn) (string, error) {
 	var b strings.Builder
 	for _, name := range []string{"query_only", "foreign_keys", "recursive_triggers", "temp_store", "busy_timeout", "database_list"} {
@@ -155,7 +156,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// An open blob keeps its connection's snapshot, so that nobody else gets that connection.
+// An open blob keeps its connection's snapshot, so that no other caller gets that connection.
 func TestOpenBlobIsNotLeftBehind(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()
@@ -179,7 +180,7 @@ func TestOpenBlobIsNotLeftBehind(t *testing.T) {
 	}
 }
 
-// The end of a context interrupts nobody but the function it was given with, however late it comes.
+// The end of a context interrupts only its own function, however late it comes.
 func TestLateCancellations(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 2}})
@@ -211,7 +212,7 @@ func TestLateCancellations(t *testing.T) {
 	}
 }
 
-// A function of Read may use savepoints, scripts and a transaction of its own; what it leaves open ends with it.
+// A function of Read may use savepoints, scripts and its own transaction; everything it leaves open ends with it.
 func TestReadWithSavepoints(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
 	err := db.Read(t.Context(), func(c *sqlite.Conn) (err error) {
@@ -273,7 +274,7 @@ func TestUnknownDriver(t *testing.T) {
 	}
 }
 
-// Once somebody has noticed that the file was replaced, no connection to the old one is given out.
+// Once the replacement of the file is noticed, no connection to the old one is leased.
 func TestReplacedFileIsNoticedByAll(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 3}})
 	var leases []pool.Lease[*sqlite.Conn]
@@ -339,7 +340,7 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 }
 
-// Each statement of Query reads the newest commit, none writes, the context interrupts them, and what the
+// Each statement of Query reads the newest commit, none writes, the context interrupts them, and state that the
 // function leaves behind is gone.
 func TestQuery(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})

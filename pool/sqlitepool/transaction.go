@@ -45,7 +45,7 @@ func (db *DB) use(ctx context.Context, lease pool.Lease[*sqlite.Conn], in transa
 	defer func() {
 		st.release()
 		if sound {
-			lease.Release() // rolls back what is still open
+			lease.Release() // rolls back an open transaction
 		} else {
 			lease.Discard() // after a panic, which may have come through SQLite from a function of the application's
 		}
@@ -95,7 +95,7 @@ func (db *DB) write(ctx context.Context, st *state, fn func(*sqlite.Conn) error)
 	return false, commit(ctx, st)
 }
 
-// begin starts a transaction that writes. It waits by itself for another process's lock:
+// begin starts a transaction that writes. It waits for another process's lock itself, because
 // SQLite would not heed ctx.
 func (db *DB) begin(ctx context.Context, conn *sqlite.Conn) error {
 	if ctx.Done() == nil {

@@ -21,8 +21,8 @@ type noSessions struct{}
 func (noSessions) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
 func (noSessions) Put(string, *tls.ClientSessionState)        {}
 
-// BenchmarkTLS is what a caller waits for until a request to a TLS server is answered: on a connection with a
-// full handshake, with a resumed session, on one that was opened ahead of demand, and on one that was kept.
+// BenchmarkTLS measures the time until a request to a TLS server is answered: on a connection with a full handshake,
+// with a resumed session, on one that was opened ahead of demand, and on one that was kept.
 func BenchmarkTLS(b *testing.B) {
 	arms := []struct {
 		name    string
@@ -83,8 +83,8 @@ func BenchmarkTLS(b *testing.B) {
 	}
 }
 
-// BenchmarkGet lends a connection and gives it back, without an exchange and with one. The floor is a mutex and a slice by address,
-// without a look at what is lent.
+// BenchmarkGet lends a connection and releases it, without an exchange and with one. The floor is a mutex and a slice
+// by address, without a look at the connection.
 func BenchmarkGet(b *testing.B) {
 	for _, exchanges := range []bool{false, true} {
 		name := "unused"

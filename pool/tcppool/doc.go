@@ -1,5 +1,5 @@
-// Package tcppool keeps network connections by address and lends them out
-// again, for protocols whose user knows when an exchange is complete.
+// Package tcppool keeps network connections by address and lends them out again, for protocols
+// whose user knows the end of an exchange.
 //
 //	package main
 //
@@ -32,18 +32,16 @@
 //
 // # When a connection may be kept
 //
-// A pool cannot see where one exchange on a byte stream ends and the next
-// begins. So nothing is kept by default: Close closes the connection, as it
-// does for every net.Conn, and only Release, by which the caller states that
-// everything sent has been answered and everything answered has been read, puts
-// it back. Even then a connection is kept only if no Read or Write is under way,
-// none has failed, and a look at the socket, without blocking or taking a
-// byte, shows it open with nothing waiting in it. The look is repeated before
-// the connection is lent again, unless it was less than 5 µs ago: data that arrives
-// after a look could as well arrive just after the beginning of the loan. Do not
-// release after TLS of your own inside the connection, after an upgrade, or with
-// a reader that may have buffered more than it used. Where a socket cannot be
-// examined (Windows), nothing is kept.
+// A pool cannot see where one exchange on a byte stream ends and the next begins. So nothing is
+// kept by default: Close closes the connection, as it does for every net.Conn, and only Release, by
+// which the caller states that everything sent has been answered and everything answered has been
+// read, puts it back. Even then a connection is kept only if no Read or Write is running, none has
+// failed, and a look at the socket, without blocking or taking a byte, shows it open with nothing
+// waiting in it. The look is repeated before the connection is lent again, unless it was less than
+// 5 µs ago: data that arrives after a look could as well arrive just after the beginning of the
+// loan. Do not release after your own TLS inside the connection, after an upgrade, or with a reader
+// that may have buffered more than it used. Where a socket cannot be examined (Windows), nothing is
+// kept.
 //
 // # TLS
 //
@@ -52,14 +50,12 @@
 // such as the session tickets of TLS 1.3; data for the caller, such as the banner of
 // a server that speaks first, stays for the first Read.
 //
-// New connections resume sessions of earlier ones, up to 8 per address, which saves
-// the server's certificate and its signature. TLS 1.3's tickets are meant for one
-// connection each: each is used once as long as there is another; the last one is
-// used again. A server that refuses it then (or, as PostgreSQL, gives none) costs only
-// a full handshake. Tickets come after the handshake: a connection that is never
-// read or looked at brings none. With Config.TLS.VerifyPeerCertificate, which is not
-// called for resumed sessions, none are resumed, unless there is a
-// ClientSessionCache.
+// New connections resume sessions of earlier ones, up to 8 per address, which saves the server's
+// certificate and its signature. TLS 1.3's tickets are meant for one connection each: each is used
+// once as long as there is another; the last one is used again. A server that refuses it then (or,
+// as PostgreSQL, gives none) costs only a full handshake. Tickets come after the handshake: a
+// connection that is never read or looked at gets none. With Config.TLS.VerifyPeerCertificate,
+// which is not called for resumed sessions, none are resumed, unless there is a ClientSessionCache.
 //
 // # Defaults
 //

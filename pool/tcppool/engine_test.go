@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/pool/tcppool"
 )
 
-// TestConnectionsOfAnEngine: the engine may have taken out of the socket what has arrived.
+// TestConnectionsOfAnEngine: the engine may have taken received bytes out of the socket.
 func TestConnectionsOfAnEngine(t *testing.T) {
 	ends := map[string]func(remote net.Conn){
 		"more than was asked for": func(remote net.Conn) { _, _ = io.WriteString(remote, "more") },

@@ -25,8 +25,9 @@ type link struct {
 	loans  *loans            // the last loan is one of these, or the next will be
 }
 
-// loans are the Conns of consecutive loans of a link, allocated together. Every loan has a Conn of its own, so that one that
-// is used after its loan has ended is recognised. A Conn is all that a loan allocates, so it is one word: it knows its number by its place.
+// loans are the Conns of consecutive loans of a link, allocated together. Every loan has its own Conn, so that its use
+// after the end of the loan is recognised. A loan allocates only its Conn, so that is one word: its number follows from
+// its position.
 type loans struct {
 	link  *link
 	first uint64 // number of the first loan

@@ -40,7 +40,7 @@ func TestGreetingThenEnd(t *testing.T) {
 				s, accept := greeter(t, secure, &cfg)
 				d := dialer(t, cfg)
 				first := get(t, d, s)
-				var waiting []net.Conn // the ends of both sides of those that wait
+				var waiting []net.Conn // both ends of waiting connections
 				for range 1 + warm {
 					near, far := <-dialled, accept()
 					if near.LocalAddr().String() != first.LocalAddr().String() {
@@ -73,7 +73,7 @@ func TestGreetingThenEnd(t *testing.T) {
 	}
 }
 
-// greeter is a server that says hello and then repeats what it is told. accept returns the next of its connections.
+// greeter is a server that says hello and then echoes. accept returns the next of its connections.
 func greeter(t *testing.T, secure bool, cfg *tcppool.Config) (s *server, accept func() net.Conn) {
 	t.Helper()
 	var next func() net.Conn

@@ -28,7 +28,7 @@ func rude(c net.Conn, rnd *rand.Rand) {
 		}
 		switch rnd.IntN(8) {
 		case 0:
-			_, err = io.WriteString(c, line+"and nobody asked for this\n")
+			_, err = io.WriteString(c, line+"and an unexpected line\n")
 		case 1:
 			_, _ = io.WriteString(c, line)
 			return
@@ -41,7 +41,7 @@ func rude(c net.Conn, rnd *rand.Rand) {
 	}
 }
 
-// TestBorrowersOfARudeServer: whatever a server does between the loans, nobody reads what was another's. A
+// TestBorrowersOfARudeServer: whatever a server does between loans, no borrower reads bytes of another's exchange. A
 // borrower that has seen more than its answer closes.
 func TestBorrowersOfARudeServer(t *testing.T) {
 	for _, secure := range []bool{false, true} {
@@ -109,7 +109,7 @@ func borrow(t *testing.T, d *tcppool.Dialer, s *server, question string) {
 			continue
 		}
 		if string(answer[:min(n, len(question))]) != question {
-			t.Errorf("asked %q, was told %q", question, answer[:n])
+			t.Errorf("asked %q, got %q", question, answer[:n])
 		}
 		if n == len(question) && err == nil {
 			c.Release()

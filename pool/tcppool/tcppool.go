@@ -97,9 +97,9 @@ func New(cfg Config) (*Dialer, error) {
 	return &Dialer{config: cfg, limits: limits, pools: make(map[key]*entry)}, nil
 }
 
-// DialContext is Get in the form that net/http and others ask for. What it
-// returns is a *Conn: its Close closes the connection; to keep it, the caller
-// calls Release. With Config.TLS it takes the place of a DialTLSContext.
+// DialContext is Get in the form that net/http and others ask for. The result is a *Conn: its Close
+// closes the connection; to keep it, the caller calls Release. With Config.TLS it replaces a
+// DialTLSContext.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.Get(ctx, network, address)
 	if err != nil {

@@ -144,7 +144,7 @@ func TestReleaseKeepsCloseDoesNot(t *testing.T) {
 
 func second(_ int, err error) error { return err }
 
-// What a connection may have gone through so that Release must not keep it.
+// Uses of a connection after which Release must not keep it.
 func TestReleaseRefuses(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, c *tcppool.Conn, remote net.Conn){
 		"unread byte": func(t *testing.T, c *tcppool.Conn, remote net.Conn) {

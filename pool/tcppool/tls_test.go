@@ -134,8 +134,8 @@ func warm(t *testing.T, s *secureServer) (d *tcppool.Dialer, used *tcppool.Conn,
 	return d, used, idle, await
 }
 
-// TestTLSWarm: what was opened ahead of demand has done the handshake, and the
-// ticket that TLS 1.3 leaves in it is no reason to throw it away.
+// TestTLSWarm: a connection opened ahead of demand has done the handshake, and a waiting TLS 1.3
+// ticket is no reason to close it.
 func TestTLSWarm(t *testing.T) {
 	for name, version := range versions {
 		t.Run(name, func(t *testing.T) {
