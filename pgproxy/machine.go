@@ -43,8 +43,8 @@ type serverState struct {
 	newest   *baseline                    // reported to clients; nil = a probe's
 	settings string                       // the settings applied, as machine.settingsKey has it
 	flags    sessionFlags
-	// leave means that it is to be closed: a client wanted to write, and this is a standby, the name of which may stand for the primary
-	// by now; or a client of session mode has perhaps left there what DISCARD ALL does not undo.
+	// leave means that it is to be closed: a client wanted to write, and this is a standby, the name of which may stand
+	// for the primary by now; or a client of session mode may have left state there that DISCARD ALL does not undo.
 	leave   bool
 	stmts   prepared
 	unnamed uint64 // whose unnamed statement it has: unnamed.id of a session; 0 = unknown

@@ -49,7 +49,7 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	return m.execute(msg), nil
 }
 
-// extendedOps are what is owed for messages that go on as they are.
+// extendedOps are the pending answers of messages that are passed on unchanged.
 var extendedOps = [256]opKind{
 	pgwire.TypeParse: opParse, pgwire.TypeBind: opBind, pgwire.TypeDescribe: opDescribe, pgwire.TypeExecute: opExecute, pgwire.TypeClose: opClose,
 }

@@ -132,7 +132,7 @@ func beginning(r *pgwire.Reader, n, limit int) ([]byte, error) {
 // tell writes the machine's messages to the client. mu is held.
 func (s *session) tell() {
 	if m := &s.machine; len(m.toClient) > 0 {
-		_, _ = s.c.Writer.Write(m.toClient) // Flush tells
+		_, _ = s.c.Writer.Write(m.toClient) // Flush reports the error
 		m.toClient = took(m.toClient)
 	}
 }
@@ -474,7 +474,7 @@ func (s *session) toClient(msg message) error {
 	w.Header(msg.typ, msg.size())
 	m.partial = true // and stays so if the message cannot be ended
 	if r.Left() == 0 {
-		_, _ = w.Write(msg.body) // Flush tells
+		_, _ = w.Write(msg.body) // Flush reports the error
 	}
 	for r.Left() > 0 {
 		waits := s.reading && r.Buffered() == 0
@@ -542,7 +542,7 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	s.lease.Traffic().Shard(s.meter.place).Add(classOf(code), 1)
 	if fatal, ok := errors.AsType[*fatalError](cause); ok && !stay {
 		s.c.Writer.Header(pgwire.TypeErrorResponse, len(fatal.body))
-		_, _ = s.c.Writer.Write(fatal.body) // Flush tells
+		_, _ = s.c.Writer.Write(fatal.body) // Flush reports the error
 		return lost
 	}
 	severity := pgwire.SeverityFatal
