@@ -19,9 +19,9 @@ import (
 // another.
 const maxAttempts = 3
 
-// lease gets an upstream connection and makes it ready for the client's first
-// byte. The caller ends the lease. The error is errClientGone when the client
-// has left, errDrained when ctx has ended, errKilled when an operator wants it.
+// lease gets an upstream connection and makes it ready for the client's first byte. The caller ends
+// the lease. The error is errClientGone when the client has gone, errDrained when ctx has ended,
+// errKilled after an operator's kill.
 func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.Conn], *side, error) {
 	waiting, cancel := context.WithTimeout(ctx, s.target.connect)
 	defer cancel()
@@ -94,8 +94,8 @@ func checkWarm(_ context.Context, c net.Conn) error {
 	return nil
 }
 
-// introduce sends what comes before the client's bytes: the PROXY header, the
-// TLS handshake. It returns the connection to copy on.
+// introduce does what precedes the client's bytes: the PROXY header, the TLS handshake. It returns
+// the connection to copy on.
 func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (fiber.Stream, error) {
 	conn := fiber.StreamOf(l.Value())
 	if w, ok := conn.(*warmConn); ok {
