@@ -25,9 +25,10 @@ type Affinity struct {
 	Header string
 	// Cookie is the name of a cookie whose value is the key.
 	Cookie string
-	// Prompt makes the beginning of the prompt in a JSON body the key, so that a language model finds it in its cache: so many bytes at most, up
-	// to 64 KiB. It is the text of "messages", "prompt", "input", "system" and "instructions" at the top, as written. The body is
-	// looked at as for conditions about it, see Config.PeekBytes, and no further than that.
+	// Prompt makes the beginning of the prompt in a JSON body the key, so that a language model finds it in its cache:
+	// at most this many bytes, up to 64 KiB. It is the text of "messages", "prompt", "input", "system" and
+	// "instructions" at the top, as written. The body is read as for conditions about it, see Config.PeekBytes, and no
+	// further.
 	Prompt int
 	// SetCookie gives clients without the cookie one with a random value, for all paths and not for scripts (HttpOnly, SameSite=Lax, over TLS
 	// Secure).
@@ -69,7 +70,7 @@ func (a Affinity) verify() error {
 	return nil
 }
 
-// promptLengths are those of all routes, rising.
+// promptLengths are the lengths of all routes, rising.
 func promptLengths(routes []Route) (lengths []int) {
 	for _, r := range routes {
 		if n := r.Affinity.Prompt; n > 0 {
@@ -141,7 +142,7 @@ func (b *bond) takeValue(value []byte) {
 	b.take(hash)
 }
 
-// findBond looks for the key of the request where its target has it. p is what is known of the body, nil = nothing.
+// findBond finds the key of the request in its target's source. p is the peeked body, nil = none.
 func (s *session) findBond(p *peek) {
 	x := &s.ex
 	a := x.target.affinity

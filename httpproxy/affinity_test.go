@@ -14,7 +14,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// startAffine starts a proxy with an upstream of n endpoints, of which each tells its number and the body that it got.
+// startAffine starts a proxy with an upstream of n endpoints, each of which answers with its number and the body that
+// it got.
 func startAffine(t *testing.T, n int, a httpproxy.Affinity, handle func(endpoint int)) (running, *httpproxy.Upstream, []string) {
 	t.Helper()
 	var endpoints []string
@@ -74,7 +75,7 @@ var affinities = []struct {
 		t.Helper()
 		endpoint, header := askAffine(t, p, http.MethodGet, "", "Cookie", "a=1; xpond=2;", "Cookie", "b; pond="+key+" ; c=3")
 		if header.Get("Set-Cookie") != "" {
-			t.Error("a cookie is set although nobody has asked for that")
+			t.Error("a cookie is set although no route asks for it")
 		}
 		return endpoint
 	}},
@@ -139,7 +140,7 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// TestAffinitySetsCookie: a client without the cookie gets one, with which it comes back to the endpoint that gave it.
+// TestAffinitySetsCookie: a client without the cookie gets one, which leads it to the same endpoint again.
 func TestAffinitySetsCookie(t *testing.T) {
 	p, _, _ := startAffine(t, 4, httpproxy.Affinity{Cookie: "pond", SetCookie: true, MaxAge: time.Hour}, nil)
 	form := regexp.MustCompile(`^pond=([0-9a-f]{16}); Path=/; HttpOnly; SameSite=Lax; Max-Age=3600$`)

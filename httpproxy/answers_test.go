@@ -14,8 +14,8 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// TestAnswersAreFramedOnce: whatever a server says about its answer, the client reads exactly that one, and the next
-// request's answer after it; what breaks off, or is not HTTP, never looks whole.
+// TestAnswersAreFramedOnce: however a server frames its answer, the client reads exactly that one, and the next
+// request's answer after it; an answer that breaks off, or is not HTTP, never looks complete.
 func TestAnswersAreFramedOnce(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	for name, tc := range map[string]struct {

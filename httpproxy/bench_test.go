@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// serveFixed answers every request head with the same response, without allocating, so that what a benchmark counts
-// is the proxy's.
+// serveFixed answers every request head with the same response, without allocating, so that a benchmark counts only the
+// proxy's allocations.
 func serveFixed(t testing.TB, response string) string {
 	return serveRaw(t, func(c net.Conn) {
 		answer := []byte(response)
@@ -29,7 +29,7 @@ func serveFixed(t testing.TB, response string) string {
 	})
 }
 
-// exchanges are what clients of HTTP/1.1 ask for again and again: the server's answer, the request, and how the answer ends.
+// exchanges are common exchanges of HTTP/1.1: the server's answer, the request, and how the answer ends.
 var exchanges = map[string][3]string{
 	"get": {
 		"HTTP/1.1 200 OK\r\nContent-Length: 128\r\nDate: Sat, 21 Nov 2026 00:00:00 GMT\r\n\r\n" + strings.Repeat("x", 128),
@@ -66,8 +66,8 @@ func startExchange(t testing.TB, kind string) (once func()) {
 	}
 }
 
-// BenchmarkProxy is one request after the other through the proxy. Its allocations are those of the proxy: client and
-// server make none.
+// BenchmarkProxy is one request after the other through the proxy. All allocations are the proxy's: client and server
+// make none.
 func BenchmarkProxy(b *testing.B) {
 	for kind := range exchanges {
 		b.Run(kind, func(b *testing.B) {

@@ -20,7 +20,7 @@ func (s *session) interim(n int) error {
 	x := &s.ex
 	pass := s.req.Minor > 0 // HTTP/1.0 knows none of them
 	if s.resp.Status == 100 {
-		pass = s.expects() && !x.told // else nobody waits for it, or any more
+		pass = s.expects() && !x.told // else the client does not wait for it, or no longer
 		x.leave, x.told = true, true
 	}
 	if pass {
@@ -122,7 +122,7 @@ func (s *session) whileClientStays(receive func() error) error {
 	}
 }
 
-// unexpected turns an end of input into one that is not mistaken for the body's.
+// unexpected turns an end of input into an error that is not mistaken for the body's end.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -130,7 +130,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// lengthBody sends head and body, in one write what there is.
+// lengthBody sends head and body, the available part in one write.
 func (s *session) lengthBody(head []byte, left int64) error {
 	if k := int(min(left, int64(len(s.server.bytes())), int64(cap(head)-len(head)))); k > 0 {
 		head = append(head, s.server.bytes()[:k]...)
@@ -153,7 +153,7 @@ func (s *session) lengthBody(head []byte, left int64) error {
 	return s.pass(left)
 }
 
-// pass moves the next left bytes of content from the server to the client. It reads nothing of what comes behind them.
+// pass moves the next left bytes of content from the server to the client. It reads nothing behind them.
 func (s *session) pass(left int64) error {
 	if left == 0 {
 		return nil
@@ -187,8 +187,8 @@ func (s *session) clientTook(n int) {
 	_ = s.client.conn.SetWriteDeadline(s.within())
 }
 
-// longChunk is the least that is left of a chunk when it is passed on as one, without looking for its end in what is read. Shorter
-// ones cost less in one write with what is around them.
+// longChunk is the least that is left of a chunk when it is passed on as one, without looking for its end in the
+// buffer. Shorter ones cost less in one write with their neighbours.
 const longChunk = 32 << 10
 
 // chunkedBody decodes a body and sends it in chunks of this proxy's own.
@@ -235,7 +235,7 @@ func (s *session) chunkedBody(out []byte) error {
 	}
 }
 
-// passChunk passes what is left of a long chunk on as one. out, which is empty, is returned with what comes behind it.
+// passChunk passes the rest of a long chunk on as one. out, which is empty, is returned with the bytes behind it.
 func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
 	if !s.ex.bare {
 		if err := s.toClient(appendChunkSize(out, left)); err != nil {
@@ -256,7 +256,7 @@ func (s *session) appendContent(dst, content []byte) []byte {
 	return appendChunk(dst, content)
 }
 
-// appendEnd appends what ends the content.
+// appendEnd appends the end of the content.
 func (s *session) appendEnd(dst []byte) []byte {
 	if s.ex.bare {
 		return dst
@@ -273,7 +273,7 @@ func next(c *httpwire.Chunks, from *stream) (content []byte, n int, done bool, e
 	return content, n, done, err
 }
 
-// unframedBody sends in chunks what comes up to the end of the connection.
+// unframedBody sends all data up to the end of the connection in chunks.
 func (s *session) unframedBody(out []byte) error {
 	s.chunks.Reset() // no trailers
 	for {
@@ -303,7 +303,7 @@ func (s *session) unframedBody(out []byte) error {
 	}
 }
 
-// chunkOverhead is what a chunk takes besides its content, at most.
+// chunkOverhead is the most that a chunk takes besides its content.
 const chunkOverhead = 24
 
 func appendChunk(dst, content []byte) []byte {
@@ -315,12 +315,12 @@ func appendChunk(dst, content []byte) []byte {
 	return append(dst, crlf...)
 }
 
-// appendChunkSize appends what comes before n bytes of content.
+// appendChunkSize appends the size line of n bytes of content.
 func appendChunkSize(dst []byte, n int64) []byte {
 	return append(strconv.AppendInt(dst, n, 16), crlf...)
 }
 
-// appendTrailers appends what may come after the last chunk, and the empty line.
+// appendTrailers appends the permitted trailers, and the empty line.
 func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
 	for i := range c.Trailer {
 		if f := &c.Trailer[i]; !httpwire.ForbiddenTrailer(f.Name) {
@@ -330,7 +330,7 @@ func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
 	return append(dst, crlf...)
 }
 
-// put makes a copy of b what is read next.
+// put makes a copy of b the next bytes to read.
 func (s *stream) put(b []byte) {
 	switch {
 	case len(b) == 0:

@@ -108,7 +108,7 @@ func TestBulkKeepsItsBounds(t *testing.T) {
 	}
 }
 
-// endless is a body that goes on, and the length it claims.
+// endless is a body without an end, and the length it claims.
 const endless = 1 << 40
 
 // bulkHead is the framing of such a body.
@@ -180,11 +180,12 @@ func TestBulkClientGone(t *testing.T) {
 func wantEnded(t *testing.T, err error) {
 	t.Helper()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the server's connection goes on")
+		t.Error("the server's connection continues")
 	}
 }
 
-// TestBulkBackendGone: the client learns that a large body has not come whole, or will not be taken, and the server is blamed.
+// TestBulkBackendGone: the client learns that a large body is incomplete, or is not taken, and the failure counts
+// against the server.
 func TestBulkBackendGone(t *testing.T) {
 	for _, framing := range framings[:2] {
 		t.Run("sending, "+framing, func(t *testing.T) {
@@ -254,8 +255,8 @@ func TestBulkEarlyAnswer(t *testing.T) {
 	}
 }
 
-// TestBulkStalls: a client that reads nothing of a large body, and a server that takes nothing of one, end with the idle time-out; who
-// reads slowly all the time is in time.
+// TestBulkStalls: a client that reads nothing of a large body, and a server that takes nothing of one, end with the
+// idle time-out; a slow but steady reader does not.
 func TestBulkStalls(t *testing.T) {
 	t.Run("client", func(t *testing.T) {
 		left := make(chan error, 1)
@@ -348,7 +349,7 @@ func TestBulkCounts(t *testing.T) {
 	eventually(t, "the access log says so", func() bool { return log.Line(bytes) != "" })
 }
 
-// counter counts what is read.
+// counter counts read bytes.
 type counter struct {
 	r io.Reader
 	n int

@@ -19,10 +19,11 @@ const (
 	// DefaultReadHeaderTimeout bounds how long a client may take for a request's head (and the TLS handshake), so
 	// that slow ones cannot hold connections for nothing.
 	DefaultReadHeaderTimeout = 10 * time.Second
-	// DefaultKeepAlive is how long a client's connection may be idle between requests. It is longer than what
-	// balancers in front keep theirs (commonly 60s), so that those close first.
+	// DefaultKeepAlive is how long a client's connection may be idle between requests. It is longer than that of
+	// balancers in front (commonly 60s), so that those close first.
 	DefaultKeepAlive = 2 * time.Minute
-	// DefaultMaxHeaderBytes bounds a request's head; 64 KiB is four times what common servers take.
+	// DefaultMaxHeaderBytes bounds a request's head; 64 KiB is four times the limit of common
+	// servers.
 	DefaultMaxHeaderBytes = 64 << 10
 	// DefaultMaxHeaderFields bounds the fields in it.
 	DefaultMaxHeaderFields = 256
@@ -51,8 +52,8 @@ type Config struct {
 	// TLS makes the listener speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. Without it HTTP/2 is spoken to clients
 	// that begin with it ("prior knowledge").
 	TLS *tls.Config
-	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are believed and extended; everybody
-	// else's are replaced. Empty = nobody's.
+	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are trusted and extended; those of others
+	// are replaced. Empty = none.
 	TrustedProxies []netip.Prefix
 	// NoForwarded leaves the Forwarded field (RFC 7239) out; X-Forwarded-For, -Proto and -Host are always set.
 	NoForwarded bool
@@ -75,8 +76,8 @@ type Config struct {
 //
 // Of all routes that match, the one with the most specific host is taken (exact before the longest "*.suffix" before
 // any); among those an exact path before expressions, in their order, before the longest prefix; and among those with
-// the same length of path the one with the most conditions: Methods are one, and so are Groups, and each of Headers, Query and Body. Between equals
-// the order decides. Where nothing matches for a host, less specific ones are looked at.
+// the same length of path the one with the most conditions: Methods are one, and so are Groups, and each of Headers,
+// Query and Body. Between equals the order decides. If nothing matches for a host, less specific ones are tried.
 type Route struct {
 	// Host is "app.example", "*.example" (any name below example, at any depth, but not example itself), or "" for
 	// every host. Case, a port and a trailing dot in the request do not matter.
@@ -86,20 +87,22 @@ type Route struct {
 	Path string
 	// PathMatch makes Path the whole path, or an expression that matches it; see there.
 	PathMatch PathMatch
-	// Methods are those that the route is for; case matters, and GET is not HEAD. Empty = all.
+	// Methods are the methods of the route; case matters, and GET is not HEAD. Empty = all.
 	Methods []string
 	// Headers must all be there, each with a field of that value as a whole. Case matters in values only.
 	Headers []FieldMatch
 	// Query are parameters that must all be there, each once at least with that value, once both are decoded.
 	Query []FieldMatch
-	// Body are fields of a JSON object that must all be there. A name is that of a field at the top of the object, or names with dots
-	// between them, of objects in each other. A string is compared decoded, a number as it is written, and so are true, false and null.
+	// Body are fields of a JSON object that must all be present. A name is that of a field at the top of the object, or
+	// names with dots between them, of objects in each other. A string is compared decoded, a number as it is written,
+	// and so are true, false and null.
 	Body []FieldMatch
-	// Groups are what the upstream serves: "model=llama3" requests whose body has that as a field (see Body), "model=*" those that have
-	// the field, "all" every one. Routes that differ in Groups and Upstream only are a set; a request goes to one of it whose group is
-	// exact, or, as its header X-Headpond-Fallback (X-Otela-Fallback) allows with "1" or "2", to one that takes any value, or all. Of several
-	// the upstream with the least load is taken. A request without a body goes to any. Answers get a header X-Computing-Node with the name of
-	// the upstream, unless they have one.
+	// Groups are the requests that the upstream serves: "model=llama3" requests whose body has that as a field (see
+	// Body), "model=*" those that have the field, "all" every one. Routes that differ in Groups and Upstream only are a
+	// set; a request goes to one of it whose group is exact, or, as its header X-Headpond-Fallback (X-Otela-Fallback)
+	// allows with "1" or "2", to one that takes any value, or all. Of several the upstream with the least load is
+	// taken. A request without a body goes to any. Answers get a header X-Computing-Node with the name of the upstream,
+	// unless they have one.
 	Groups []string
 	// StripPrefix takes Path off before forwarding; for a prefix only.
 	StripPrefix bool

@@ -10,11 +10,11 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// about is what the register of sessions tells of a connection or a stream. Its mutex is held for
+// about is the entry of a connection or a stream in the register of sessions. Its mutex is held for
 // a few instructions.
 type about struct {
 	mu       sync.Mutex
-	text     *[maxAbout]byte // method, host, path and user agent of the last request; nil = there is none to be told
+	text     *[maxAbout]byte // method, host, path and user agent of the last request; nil = there is none to report
 	ends     [4]uint8        // where each of them ends in text
 	idle     bool            // there is no request
 	waits    bool            // the request waits for a connection until endpoint is set
@@ -24,7 +24,7 @@ type about struct {
 	held     time.Time
 }
 
-// What is told of a request: no more of each than so many bytes.
+// Limits of the parts of a request in the register, in bytes.
 const (
 	maxMethod = 15
 	maxHost   = 64
@@ -103,7 +103,7 @@ func (a *about) describe(info listener.Info) listener.Info {
 
 const userAgent = "user-agent"
 
-// note tells the register of the request that a session serves.
+// note records the request that a session serves in the register.
 func (s *session) note(path string) {
 	agent := ""
 	for i := range s.req.Fields {
@@ -167,5 +167,5 @@ func (h *http2) Kill(stream uint64) bool {
 // Sessions describes the connections and their streams, in no order.
 func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
 
-// Kill closes the connection, or resets the stream, of an ID that Sessions has told; false = there is none.
+// Kill closes the connection, or resets the stream, with an ID of Sessions; false = there is none.
 func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }

@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// recorder is a backend that notes each request it reads and what was on a connection that is no request.
+// recorder is a backend that records each request that it reads, and other bytes on its connections.
 type recorder struct {
 	mu       sync.Mutex
 	requests []string // "METHOD target body"
@@ -111,7 +111,7 @@ func TestNoDesynchronisation(t *testing.T) {
 	}
 }
 
-// TestTargetsAndHosts: what does not come in the usual form, and what becomes of it.
+// TestTargetsAndHosts: unusual forms of targets and hosts, and their results.
 func TestTargetsAndHosts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		raw  string

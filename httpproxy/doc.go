@@ -21,21 +21,21 @@
 // send (forward.go), send again (retry.go), upload and answer (upload.go, bodies.go) or change the protocol (upgrade.go), count and log
 // (finish.go, done.go).
 //
-// # What it forwards, and how
+// # Forwarding
 //
-// The method, the path as it was written, the query, Host and every end-to-end field go through unchanged; each
-// request is written anew in exactly one framing, so that the server cannot read other requests than this proxy did.
-// Requests that could be read in two ways are refused with 400, as are paths with "." or ".." segments (a server
-// resolves them and would serve another path than was routed). CONNECT is refused with 405.
+// The method, the path as written, the query, Host and every end-to-end field are unchanged; each request is written
+// anew in exactly one framing, so that the server cannot read other requests than this proxy did. Requests that could
+// be read in two ways are refused with 400, as are paths with "." or ".." segments (a server resolves them and would
+// serve another path than was routed). CONNECT is refused with 405.
 //
-// The session reads heads with package httpwire, of HTTP/1.1, HTTP/1.0 and in every form of target; a stream of HTTP/2
-// is a connection with one request to it, whose head is written in HTTP/1.1 first. After a request that asks for an
-// upgrade the client's connection ends, whatever the server answers.
+// The session reads heads with package httpwire, of HTTP/1.1, HTTP/1.0 and in every form of target; the session sees an
+// HTTP/2 stream as a connection with one request, whose head is first written in HTTP/1.1. After a request that asks
+// for an upgrade the client's connection ends, whatever the server answers.
 //
 // X-Forwarded-For, -Proto, -Host and Forwarded are extended if they come from a trusted proxy and replaced otherwise.
 // X-Request-Id is set unless the client sent a well-formed one.
 //
-// # What a client gets when something fails
+// # Errors
 //
 // 404 for an unknown route; 502 if no endpoint can be reached or the answer is not HTTP; 503 with Retry-After if
 // every connection is in use; 504 if the server does not answer in time; in JSON if Accept prefers it, with the

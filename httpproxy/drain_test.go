@@ -8,8 +8,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// TestDrainOfUnusualRequests: those for the standard server that had begun when the drain did are served, and those that an HTTP/2
-// client sends before it knows; at the worst they are refused so that they may be sent again.
+// TestDrainOfUnusualRequests: requests that had begun are served, and so are those that an HTTP/2 client sends before
+// it learns of the drain; at worst they are refused so that they may be sent again.
 func TestDrainOfUnusualRequests(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	p := startProxy(t, routeTo(newUpstream(t, backend)))

@@ -77,7 +77,7 @@ func TestErrorAnswers(t *testing.T) {
 				t.Errorf("got %q", body)
 			}
 			if strings.Contains(body, tc.backend) {
-				t.Errorf("the client is told where the server is: %q", body)
+				t.Errorf("the client learns the server's address: %q", body)
 			}
 			if tc.status > 500 && (answer.Upstream != "api" || answer.RequestID == "" || answer.RequestID != resp.Header.Get("X-Request-Id")) {
 				t.Errorf("got %q with %v", body, resp.Header)
@@ -159,7 +159,7 @@ func TestHeaderLimits(t *testing.T) {
 	}
 }
 
-// TestGarbageIsCounted although net/http answers it by itself; well-formed requests and idle connections are not.
+// TestGarbageIsCounted although net/http answers it; well-formed requests and idle connections are not.
 func TestGarbageIsCounted(t *testing.T) {
 	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) {})
 	var log conntest.Log
@@ -211,7 +211,7 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// TestAccessLogSaysHTTP2 of every request that came in it, whoever serves it; and so does Via.
+// TestAccessLogSaysHTTP2: of every request that came in it; and so does Via.
 func TestAccessLogSaysHTTP2(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -238,7 +238,7 @@ func TestAccessLogSaysHTTP2(t *testing.T) {
 		body, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		if via := string(body); resp.StatusCode == http.StatusOK && via != "2.0 pond" {
-			t.Errorf("%s: the server is told that it came via %q", tc.path, via)
+			t.Errorf("%s: the server sees Via %q", tc.path, via)
 		}
 		eventually(t, "there is a line", func() bool { return strings.Count(log.String(), "msg=access") > i })
 	}
@@ -247,7 +247,7 @@ func TestAccessLogSaysHTTP2(t *testing.T) {
 	}
 }
 
-// TestNoFilesLeft: the client, and whoever it asks, is told whose shortage it is.
+// TestNoFilesLeft: the error says whose shortage it is.
 func TestNoFilesLeft(t *testing.T) {
 	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: func(context.Context, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}

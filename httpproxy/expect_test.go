@@ -24,7 +24,7 @@ const expectUpload = " HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Le
 
 const leave = "HTTP/1.1 100 Continue\r\n\r\n"
 
-// okWith is an answer that says what came.
+// okWith is an answer that repeats the request.
 func okWith(body io.Reader) string {
 	b, err := io.ReadAll(body)
 	if err != nil {
@@ -33,7 +33,7 @@ func okWith(body io.Reader) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(b), b)
 }
 
-// serveExpecting starts a backend; answer says what there is before the body is read, and whether it is then.
+// serveExpecting starts a backend; answer returns the answer before the body is read, and whether it is read then.
 func serveExpecting(t *testing.T, conns *atomic.Int64, answer func(r *http.Request) (first string, read bool)) string {
 	return serveRaw(t, func(c net.Conn) {
 		conns.Add(1)
@@ -101,7 +101,7 @@ func TestExpectKeepsTheConnection(t *testing.T) {
 	}
 }
 
-// TestExpectRefused: who is refused is not asked for the body, and what comes in its stead is no request.
+// TestExpectRefused: a refused client is not asked for the body, and bytes in its place are no request.
 func TestExpectRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		head   string
@@ -168,7 +168,7 @@ func TestExpectAnswerWithoutLeave(t *testing.T) {
 	}
 }
 
-// TestExpectAndNoMore: what stands for a body is never taken for a request.
+// TestExpectAndNoMore: a body is never taken for a request.
 func TestExpectAndNoMore(t *testing.T) {
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	for name, tc := range map[string]struct{ raw, want string }{
@@ -185,7 +185,8 @@ func TestExpectAndNoMore(t *testing.T) {
 	}
 }
 
-// TestExpectOfASilentServer: a client that waits gets leave all the same, and no second time when the server comes to it.
+// TestExpectOfASilentServer: a waiting client gets 100 Continue nevertheless, and not a second time when the server
+// sends it.
 func TestExpectOfASilentServer(t *testing.T) {
 	late := serveRaw(t, func(c net.Conn) {
 		br := bufio.NewReader(c)

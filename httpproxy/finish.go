@@ -30,7 +30,7 @@ func (s *session) finish(err error) bool {
 	}
 	s.releaseOut()
 	if err != nil && x.bare {
-		_ = s.client.conn.SetLinger(0) // or what has come would look like the whole body
+		_ = s.client.conn.SetLinger(0) // or the received part would look like the whole body
 		return false
 	}
 	if x.close || err != nil && x.wrote {
@@ -92,7 +92,7 @@ func (s *session) refuse(status int, reason, why string) bool {
 	return true
 }
 
-// refuseHead answers a request whose head is not one everybody reads alike, and ends the connection.
+// refuseHead answers a request with an ambiguous head, and ends the connection.
 func (s *session) refuseHead(err error) {
 	s.ex = exchange{}
 	if errors.Is(err, errHello) {
@@ -128,8 +128,7 @@ const (
 	byeReads = 64
 )
 
-// bye lets the client have what was written: closing a socket with unread input would reset it and take the answer
-// away.
+// bye lets the client read the answer: closing a socket with unread input would reset it and take the answer away.
 func (s *session) bye() {
 	if s.ex.up == nil && s.req.Length == 0 && s.client.r+s.ex.size == s.client.w {
 		return // nothing unread
@@ -163,7 +162,7 @@ func (s *session) request() *http.Request {
 func (s *session) newRequest() *http.Request {
 	head := s.client.bytes()[:s.ex.size]
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
-	if err != nil { // net/http is stricter than httpwire in what concerns no framing
+	if err != nil { // net/http is stricter than httpwire outside of framing
 		r = &http.Request{
 			Method: string(s.req.Method), Host: string(s.req.Host), Header: http.Header{},
 			Proto: "HTTP/1." + strconv.Itoa(s.req.Minor), ProtoMajor: 1, ProtoMinor: s.req.Minor,
@@ -184,7 +183,7 @@ type answer struct {
 	header http.Header
 	status int
 	close  bool
-	keep   bool // and HTTP/1.0 is to be told that it does not
+	keep   bool // and an HTTP/1.0 client needs to know it if not
 	body   bytes.Buffer
 }
 

@@ -30,12 +30,12 @@ const (
 	lookInterval = time.Second
 )
 
-// exchange is what is known of the request that a session serves.
+// exchange is the state of the request that a session serves.
 type exchange struct {
 	finding
 	size     int // of the request's head in the client's buffer
 	lease    upstream.Lease[*httppool.Conn]
-	stale    httppool.Stale // what became of connections before this lease's
+	stale    httppool.Stale // results of the connections before this lease
 	retry    retry          // whether and how the request is to be sent again
 	tries    int            // that have failed, but for stale connections
 	first    time.Time      // when the first of them was sent; zero = none has failed that was sent
@@ -54,7 +54,7 @@ type exchange struct {
 	told     bool           // and the client has it, or this proxy's
 	result   httppool.Result
 	until    time.Time     // when the exchange must be over; zero = any time
-	asked    *http.Request // request's; nil = nobody has needed it yet
+	asked    *http.Request // request's; nil = not needed yet
 	bare     bool          // the client, of HTTP/1.0, gets the body without framing
 	upgraded bool          // the connections speak another protocol
 	close    bool          // the client's connection ends with the response
@@ -72,8 +72,8 @@ func (x *exchange) earlier(t time.Time) time.Time {
 // late reports whether the exchange's time is over.
 func (x *exchange) late() bool { return !x.until.IsZero() && !time.Now().Before(x.until) }
 
-// within is when a wait for either side must be over that begins now, by the idle limit and that of the exchange; zero = never. It is to
-// be set in any case: what was set for something else would last.
+// within returns the deadline of a wait for either side that begins now, by the idle limit and that of the exchange;
+// zero = never. Always set it: an earlier deadline would last otherwise.
 func (s *session) within() time.Time {
 	if d := s.ex.target.idle; d > 0 {
 		return s.ex.earlier(time.Now().Add(d))
@@ -89,7 +89,7 @@ func (s *session) serve(size int) bool {
 	s.ex = exchange{size: size}
 	x := &s.ex
 	if status, reason, why := s.canonical(); status != 0 {
-		s.req.Close = true // what follows may be meant for whom the client took this for
+		s.req.Close = true // later bytes may be meant for another server, which the client took this for
 		return s.refuse(status, reason, why)
 	}
 	path, raw, ok := s.path()
@@ -130,8 +130,8 @@ func (s *session) serve(size int) bool {
 	return again
 }
 
-// canonical brings the target into origin form (RFC 9112, section 3.2), and checks what everything else relies on. The status is 0
-// unless the request is refused.
+// canonical brings the target into origin form (RFC 9112, section 3.2), and makes the checks on which all other code
+// relies. The status is 0 unless the request is refused.
 func (s *session) canonical() (status int, reason, why string) {
 	r := &s.req
 	if string(r.Method) == http.MethodConnect {
@@ -190,7 +190,7 @@ func splitAbsolute(target []byte, options bool) (host, origin []byte, ok bool) {
 // ends reports whether the connection is to end with this request, whatever becomes of it.
 func (s *session) ends() bool { return s.req.Close || s.asks() != nil || s.p.isDraining() }
 
-// expects reports whether the client may wait for leave to send the body. Who has none waits for nothing.
+// expects reports whether the client may wait for 100 Continue. A client without a body does not wait.
 func (s *session) expects() bool { return s.req.Continue && s.req.Length != 0 }
 
 // path returns the decoded path of the target, and the target as it is to be forwarded.
@@ -207,7 +207,7 @@ func (s *session) path() (decoded string, raw []byte, ok bool) {
 	return decoded, raw, err == nil
 }
 
-// identify takes over the request's id, or makes one.
+// identify takes the request's id, or makes one.
 func (s *session) identify() {
 	x := &s.ex
 	n := 0
@@ -294,7 +294,7 @@ func (s *session) renew() error {
 // the request.
 func (s *session) stale() bool {
 	x := &s.ex
-	whole := x.up == nil || !x.up.more // what came with the head is still in the client's buffer
+	whole := x.up == nil || !x.up.more // the bytes behind the head are still in the client's buffer
 	return x.result.Reused && !x.answered && whole && (x.lease.Value().Unsent(x.written) || s.req.Idempotent())
 }
 
@@ -364,8 +364,8 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 	return nil
 }
 
-// exchange sends the request on the lease and passes the response on. It settles the lease. An error after the
-// response has begun means that the client must not take what it got for the whole.
+// exchange sends the request on the lease and passes the response on. It settles the lease. An error after the response
+// has begun means that the client must not take the response for complete.
 func (s *session) exchange(raw []byte) error {
 	settled := false
 	defer func() {
@@ -477,7 +477,7 @@ func (s *session) responseHead() (int, error) {
 	}
 }
 
-// parseResponse reads a response's head at the start of what the server has sent.
+// parseResponse reads a response's head at the start of the server's data.
 func (s *session) parseResponse(head bool) (int, error) {
 	if s.ex.target.route.StrictBackend {
 		return s.resp.Parse(s.server.bytes(), head)
@@ -525,8 +525,8 @@ func (s *session) awaitServer() error {
 	}
 }
 
-// left reports whether the client has gone before anything was sent on its behalf: nobody needs an upstream connection
-// for it. It asks only where that costs nothing, or where the client has waited.
+// left reports whether the client has gone before anything was sent for it: it needs no upstream connection then. It
+// checks only where that costs nothing, or where the client has waited.
 func (s *session) left() bool {
 	if s.isTLS == nil && (s.stream != nil || s.client.conn.Loop() != 0) {
 		return s.client.conn.Ended()
@@ -540,7 +540,7 @@ const unwatched = 10 * time.Millisecond
 // clientGone reports whether the client has left: nothing of it is unread but its end.
 func (s *session) clientGone() bool {
 	if s.ex.up != nil && !s.ex.up.ended() {
-		return false // who reads the body sees it
+		return false // the reader of the body sees it
 	}
 	return s.client.conn.State() == fiber.Dead
 }
@@ -552,7 +552,7 @@ func (s *session) settle() error {
 		s.stream.uses(nil)
 	}
 	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth &&
-		(x.leave || !s.expects()) // who answers without it may take what comes for another request
+		(x.leave || !s.expects()) // a server that answers without the body may take it for another request
 	if x.up != nil && !s.endUpload() {
 		clean = false
 	}
@@ -571,7 +571,7 @@ func (s *session) settle() error {
 	return nil
 }
 
-// fail settles the lease after an error, unless the request is to be sent again, and says what happened.
+// fail settles the lease after an error, unless the request is to be sent again, and reports the error.
 func (s *session) fail(step string, err error) error {
 	x := &s.ex
 	s.deadline = false

@@ -8,7 +8,8 @@ import (
 	"github.com/headpond/headpond/internal/identity"
 )
 
-// group is what an upstream serves; field is where its key stands among those that routes look at.
+// group is a group of requests that an upstream serves; field is the index of its key among the
+// fields of routes.
 type group struct {
 	identity.Group
 	field int
@@ -74,8 +75,8 @@ func (tg *target) rank(r *httpwire.Request, body *peek) identity.Rank {
 	return best
 }
 
-// provider returns the route of the set that a request goes to: of those that fit best the one whose upstream has the fewest leases for each
-// endpoint that is in, of equals any. nil = none fits.
+// provider returns the route of the set that a request goes to: among the best fits, the one whose upstream has the
+// fewest leases per endpoint, of equals any. nil = none fits.
 func (tg *target) provider(r *httpwire.Request, body *peek) (chosen *target) {
 	var best identity.Rank
 	var leases, in int64

@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// trailing answers with its request's body and trailer, and a trailer of its own.
+// trailing answers with its request's body and trailer, and adds a trailer.
 func trailing(t *testing.T) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "Sum")

@@ -15,7 +15,7 @@ import (
 
 const crlf = "\r\n"
 
-// peer is who sent a session's requests.
+// peer is the sender of a session's requests.
 type peer struct {
 	known bool
 	addr  netip.Addr // the zero Addr stands for a peer without an IP address
@@ -34,7 +34,7 @@ func (s *session) from() *peer {
 	return &s.peer
 }
 
-// trusted reports whether what the client says of others is believed.
+// trusted reports whether the client's fields about other clients are trusted.
 func (s *session) trusted() bool {
 	trusted := s.ex.target.trusted
 	if len(trusted) == 0 {
@@ -48,8 +48,8 @@ func (s *session) trusted() bool {
 	return false
 }
 
-// key is what ring hashing goes by: what the route's Affinity says, "" where the request lacks it; else the client's address as the server is
-// told it. It is valid for as long as the exchange lasts.
+// key is the key of ring hashing: that of the route's Affinity, "" if the request lacks it; without Affinity the
+// client's address as forwarded to the server. It is valid for as long as the exchange lasts.
 func (s *session) key() string {
 	if b := &s.ex.bond; s.ex.target.affinity != nil {
 		return view(b.hash[:b.size()])
@@ -126,7 +126,7 @@ func (s *session) appendHost(dst []byte) []byte {
 	return append(dst, "localhost"...) // on a Unix socket
 }
 
-// appendConnection appends what is about the connection to the server.
+// appendConnection appends the fields about the connection to the server.
 func (s *session) appendConnection(dst []byte) []byte {
 	asks := s.asks()
 	switch {
@@ -142,7 +142,7 @@ func (s *session) appendConnection(dst []byte) []byte {
 	return append(append(dst, asks...), crlf...)
 }
 
-// forwarded is what trusted peers have said, to be extended.
+// forwarded has the fields of trusted peers, to be extended.
 type forwarded struct {
 	xff, rfc, via []byte
 	host, proto   bool
@@ -181,7 +181,7 @@ func appendField(dst []byte, f *httpwire.Field) []byte {
 	return append(dst, crlf...)
 }
 
-// appendForwarded tells the server who asked.
+// appendForwarded appends the fields about the client.
 func (s *session) appendForwarded(dst []byte, told *forwarded) []byte {
 	p := s.from()
 	proto := "http"
@@ -277,7 +277,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	dst = append(dst, crlf...)
 	via := s.ex.target.via
 	bodiless := r.Status < 200 || r.Status == 204
-	names := len(s.ex.target.groups) > 0 // the upstream, unless the server has a name of its own
+	names := len(s.ex.target.groups) > 0 // the upstream, unless the server names itself
 	var before []byte
 	for i := range r.Fields {
 		f := &r.Fields[i]

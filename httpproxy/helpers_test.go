@@ -63,7 +63,7 @@ func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...str
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := u.Drain(ctx); err != nil {
-			t.Errorf("a lease did not come back: %v", err)
+			t.Errorf("a lease was not released: %v", err)
 		}
 	})
 	return u

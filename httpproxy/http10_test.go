@@ -76,7 +76,7 @@ func TestHTTP10(t *testing.T) {
 	}
 }
 
-// TestHTTP10Truncated: where only the end of the connection tells the end of an answer, one that is not whole ends with a reset.
+// TestHTTP10Truncated: where the end of the connection ends an answer, an incomplete one ends with a reset.
 func TestHTTP10Truncated(t *testing.T) {
 	for name, answer := range map[string]string{
 		"chunks":     "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",

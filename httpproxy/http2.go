@@ -21,23 +21,23 @@ import (
 
 // Bounds of an HTTP/2 connection.
 const (
-	h2Window     = 64<<10 - 1 // of body that a stream holds for its server: what everybody begins with
+	h2Window     = 64<<10 - 1 // of body that a stream holds for its server: the initial value of the RFC
 	h2Extra      = 192 << 10  // more, for a stream whose server takes it
 	h2AllExtra   = 1 << 20    // and for all streams together
-	h2AllWindow  = 1 << 20    // of body that is under way; what has come is given back at once, for the streams' windows bound what is held
+	h2AllWindow  = 1 << 20    // of body on its way; received data is given back at once, because the streams' windows bound the memory
 	maxOut       = 64 << 10   // of frames that wait for the client, and a frame more
 	h2Preface    = http2Preface + "\r\nSM\r\n\r\n"
 	pingAfter    = 30 * time.Second // of silence: a client that has vanished is noticed although nothing is sent to it
 	pongWithin   = 15 * time.Second
-	maxBlock     = 2       // times the limit of a head: a block of fields is smaller than what it stands for, but need not be
+	maxBlock     = 2       // times the limit of a head: a block of fields is smaller than its decoded form, but need not be
 	maxFragments = 64      // frames of one block
 	maxCut       = 500     // streams that are remembered because the client may not know their end yet, or twice as many as there may be
-	tableSize    = 4 << 10 // of the client's compression, as everybody has it
+	tableSize    = 4 << 10 // of the client's compression, the default
 )
 
 // http2 is a client's HTTP/2 connection. One fiber reads it; each stream has one of its own, which serves it as a
-// session does a connection with one request. What they send is put together in out, and whoever finds nobody at
-// it sends it.
+// session does a connection with one request. Their frames collect in out, and the first that finds no flush running
+// sends them.
 type http2 struct {
 	p       *Proxy
 	ctx     context.Context
@@ -51,11 +51,11 @@ type http2 struct {
 	limits  *limits
 	decoder *hpack.Decoder
 	over    fiber.Group // the streams' fibers
-	sending fiber.Group // who flushes
+	sending fiber.Group // the running flush
 
 	// The reader's.
 	greeted   bool
-	suspended bool   // the connection has been idle for so long that the fiber gave up its stack; Resume goes on
+	suspended bool   // the fiber of an idle connection has given up its stack; Resume continues
 	last      uint32 // the highest stream
 	skipped   bool   // some below it were never begun
 	served    uint32 // the last one, as GOAWAY has it
@@ -77,21 +77,21 @@ type http2 struct {
 	window   int64     // that the client gives
 	idle     time.Time // since when there has been no stream; zero = there are some
 	initial  int64     // of each stream
-	widest   int64     // what one of them has beyond it, at most
+	widest   int64     // the most that one of them has beyond it
 	taken    int64     // of body, not yet given back to the client
 	extra    int64     // that streams have beyond their windows
 	cut      []uint32  // streams that ended here before the client ended them
-	resets   int       // streams that the client gave up, less those that came to their end
+	resets   int       // streams that the client gave up, minus those that completed
 	owed     int       // answers in out
 	out      []byte
 	flushing bool
 	patience time.Duration // with a client that does not read
 	starved  int           // writers that wait
 	look     bool          // the reader is to look again
-	widened  bool          // there is room for what they have, of which they are told once for all frames that came together
+	widened  bool          // a window has room; streams are woken once for all frames that arrived together
 	emptied  bool
 	draining bool
-	leaving  time.Time // when the client was told that there will be no more streams; zero = not yet
+	leaving  time.Time // when the client was sent GOAWAY; zero = not yet
 	gone     bool      // GOAWAY has named the last one
 	err      error     // of sending, or why it is over
 }
@@ -108,7 +108,7 @@ func (s *session) goHTTP2() {
 	h.decoder = hpack.NewDecoder(tableSize, h.fields.field)
 	h.lc.Attach(h)
 	if h.p.isDraining() {
-		h.interrupt() // which may have been before it was there to be told
+		h.interrupt() // an interrupt may have come before the session was registered
 	}
 	h.carry()
 	s.suspended = h.suspended
@@ -191,7 +191,7 @@ func (h *http2) serve() error {
 	}
 }
 
-// greet tells the client what goes here, and reads how it begins.
+// greet sends the settings, and reads the client's preface.
 func (h *http2) greet() error {
 	h.heard = time.Now()
 	h.begun, h.idle = h.heard, h.heard
@@ -253,8 +253,8 @@ func (h *http2) fill() error {
 	}
 }
 
-// settle is called before the reader waits: again says that lookBy's deadline may have come before the one it has set, idle that
-// nothing is under way.
+// settle is called before the reader waits: again says that lookBy's deadline may have come before the one it has set,
+// idle that no stream is open.
 func (h *http2) settle() (again, idle bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,7 +265,7 @@ func (h *http2) settle() (again, idle bool) {
 	return h.look, len(h.streams) == 0 && h.begun.IsZero() && !h.pouring
 }
 
-// suspend gives up what an idle connection does not need; false = it is not idle.
+// suspend frees the memory that an idle connection does not need; false = it is not idle.
 func (h *http2) suspend() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -279,7 +279,7 @@ func (h *http2) suspend() bool {
 	return true
 }
 
-// deadline says when the reader is to look again. The error says that it is over.
+// deadline returns when the reader has to look again. An error means that it is over.
 func (h *http2) deadline(now time.Time) (time.Time, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -332,11 +332,11 @@ func (h *http2) rest() {
 	}
 }
 
-// goodbye is the PING that shows whether the client knows that it is to begin no more streams.
+// goodbye is the PING whose answer shows that the client has read GOAWAY.
 const goodbye = "good-bye"
 
-// leave ends a connection without losing a request (RFC 9113, section 6.8): the client is told to begin no more
-// streams, and those it began before it knew are served. mu is held.
+// leave ends a connection without losing a request (RFC 9113, section 6.8): the client is asked to begin no more
+// streams, and those that it began before are served. mu is held.
 func (h *http2) leave(now time.Time) {
 	switch {
 	case h.leaving.IsZero():
@@ -348,7 +348,7 @@ func (h *http2) leave(now time.Time) {
 	}
 }
 
-// goAway says that no stream after the last one will be served, or has been. mu is held.
+// goAway announces that no stream after the last one is served. mu is held.
 func (h *http2) goAway(code h2Code) {
 	if !h.gone {
 		h.gone, h.served = true, h.last
@@ -396,11 +396,12 @@ func clientGone(err error) error {
 // pending reports whether there is something to be sent. mu is held.
 func (h *http2) pending() bool { return len(h.out) > 0 || h.taken >= h2AllWindow/4 }
 
-// maxRounds is how often who flushes sends what has come together meanwhile; then it has its own business to go on with.
+// maxRounds is how often a flush also sends frames that collected meanwhile; then its stream continues with its own
+// work.
 const maxRounds = 8
 
-// flush sends what is to be sent, unless somebody else does. The client has as long for each buffer as st has for what
-// it writes; nil = as the connection has.
+// flush sends collected frames, unless another flush runs. Each buffer has the write time-out of st; nil = the
+// connection's.
 func (h *http2) flush(st *h2Stream) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -470,7 +471,7 @@ func (h *http2) send(out []byte, limit time.Duration) {
 	putOut(out)
 }
 
-// outgoing returns what is to be sent, to be appended to. mu is held.
+// outgoing returns the collected frames, to be appended to. mu is held.
 func (h *http2) outgoing() []byte {
 	if h.out == nil {
 		h.out = buffers.Get().(*[bufferSize]byte)[:0]
@@ -520,8 +521,8 @@ func (h *http2) leaveBehind(id uint32) {
 	h.cut = append(h.cut, id)
 }
 
-// stray judges a frame on a stream that is no more (RFC 9113, section 5.1): one that the client had not ended may have
-// been under way when the stream ended here. ends says that it is the last one. mu is held.
+// stray judges a frame on an ended stream (RFC 9113, section 5.1): unless the client had ended the stream, the frame
+// may have been on its way when it ended here. ends says that it is the last one. mu is held.
 func (h *http2) stray(id uint32, ends bool) error {
 	i := slices.Index(h.cut, id)
 	switch {
@@ -609,8 +610,8 @@ func (h *http2) control() error {
 	return nil
 }
 
-// flushSoon has somebody else send what is to be sent: who waits for the client to read does not read itself, and a
-// client that waits for that would wait for ever.
+// flushSoon starts another fiber for the flush: a reader that waits for the client to read does not read itself, and a
+// client that waits for that would wait forever.
 func (h *http2) flushSoon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -619,11 +620,11 @@ func (h *http2) flushSoon() {
 	}
 }
 
-// maxResets is how many streams a client may give up, or have us give up, more than it lets come to an end: each costs a connection to the
-// server.
+// maxResets is how many more streams a client may reset, or make us reset, than it completes: each costs a connection
+// to the server.
 const maxResets = 1000
 
-// reset ends a stream as its client wants.
+// reset ends a stream at its client's request.
 func (h *http2) reset(id uint32) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -645,7 +646,7 @@ func (h *http2) giveUp(st *h2Stream, err error) error {
 	return nil
 }
 
-// abort ends a stream for what its client did. mu is held.
+// abort ends a stream for a violation of its client. mu is held.
 func (h *http2) abort(st *h2Stream, code h2Code) error {
 	if st.err != nil {
 		return nil //nolint:nilerr // the stream is over already

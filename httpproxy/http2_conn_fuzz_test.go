@@ -187,8 +187,9 @@ func readAnswers(t *testing.T, c net.Conn) (code http2.ErrCode) {
 	}
 }
 
-// FuzzHTTP2Connection: whatever frames come, the server sees well-formed requests only, and no more than there were streams;
-// the answers are frames in order; who breaks a rule that x/net's reader knows is told so; and the connection ends when the client has gone.
+// FuzzHTTP2Connection: whatever frames come, the server sees well-formed requests only, and no more than there were
+// streams; the answers are frames in order; a client that breaks a rule that x/net's reader knows gets the error; and
+// the connection ends when the client has gone.
 func FuzzHTTP2Connection(f *testing.F) {
 	f.Add(h2Frames(func(fr *http2.Framer, fields func(...string) []byte) {
 		_ = fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: fields(plainGet...), EndStream: true, EndHeaders: true})

@@ -68,7 +68,7 @@ func TestHTTP2DeafClientLargeHead(t *testing.T) {
 	eventually(t, "the connection ends", func() bool { return p.Stats().Active == 0 })
 }
 
-// TestHTTP2UnreadUploads: uploads that nobody reads take nothing from the others.
+// TestHTTP2UnreadUploads: unread uploads take nothing from other streams.
 func TestHTTP2UnreadUploads(t *testing.T) {
 	asked := make(chan struct{})
 	stuck := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// h2Body is what has come of a request's body and was not read yet.
+// h2Body is the received part of a request's body that was not read yet.
 type h2Body struct {
 	bufs []*[bufferSize]byte // from buffers
 	r, w int                 // in the first and in the last
@@ -32,7 +32,7 @@ func (b *h2Body) put(p []byte) {
 	}
 }
 
-// get moves bytes to p, as many as there are.
+// get moves available bytes to p.
 func (b *h2Body) get(p []byte) (n int) {
 	for n < len(p) && len(b.bufs) > 0 {
 		end := bufferSize
@@ -63,7 +63,8 @@ func (st *h2Stream) readable() bool {
 	return len(st.in.bufs) > 0 || len(st.framing) > 0 || st.last != nil
 }
 
-// take moves what has come of the body to p, in HTTP/1.1's framing; more says that there is a frame to be sent. mu is held.
+// take moves received bytes of the body to p, in HTTP/1.1's framing; more says that there is a frame to send. mu is
+// held.
 func (st *h2Stream) take(p []byte) (n int, more bool) {
 	for n < len(p) && st.readable() {
 		unread := st.in.size()
@@ -97,7 +98,7 @@ func (st *h2Stream) take(p []byte) (n int, more bool) {
 	return n, st.giveBack()
 }
 
-// widen makes the window larger of a stream whose server takes what comes. mu is held.
+// widen enlarges the window of a stream whose server keeps up. mu is held.
 func (st *h2Stream) widen() {
 	if h := st.h; st.extra == 0 && h.extra < h2AllExtra && (st.left < 0 || st.left > h2Window) {
 		st.extra = h2Extra
@@ -106,8 +107,8 @@ func (st *h2Stream) widen() {
 	}
 }
 
-// giveBack lets the client send again what has been taken, where that is worth a frame; true = there is one to send. mu
-// is held.
+// giveBack returns credit for taken bytes to the client, if that is worth a frame; true = there is one to send. mu is
+// held.
 func (st *h2Stream) giveBack() bool {
 	if st.spent < (h2Window+st.extra)/4 || st.ended || st.err != nil {
 		return false

@@ -10,7 +10,7 @@ import (
 // Frames of HTTP/2 (RFC 9113, sections 4 and 6).
 const (
 	frameHead = 9        // length (3), type, flags, stream (4)
-	maxFrame  = 16 << 10 // of content; nobody has to take more
+	maxFrame  = 16 << 10 // of content; larger ones may be refused
 
 	frameData         = 0
 	frameHeaders      = 1
@@ -81,7 +81,7 @@ func appendSetting(dst []byte, id uint16, value uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(dst, id), value)
 }
 
-// appendBlock appends a block of fields, in as many frames as it takes.
+// appendBlock appends a block of fields, in as many frames as needed.
 func appendBlock(dst, block []byte, stream uint32, last bool) []byte {
 	kind, flags := byte(frameHeaders), byte(0)
 	if last {
@@ -104,7 +104,7 @@ func appendBlock(dst, block []byte, stream uint32, last bool) []byte {
 // section 6.3). It begins the first block of a connection.
 const emptyTable = 0x20
 
-// staticStatus are the statuses that have an index of their own (RFC 7541, appendix A).
+// staticStatus are the statuses with their own index (RFC 7541, appendix A).
 var staticStatus = map[int]byte{200: 8, 204: 9, 206: 10, 304: 11, 400: 12, 404: 13, 500: 14}
 
 // staticNames are indices of the names that responses use.

@@ -9,10 +9,10 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// fieldOverhead is what a field counts besides its bytes (RFC 9113, section 6.5.2).
+// fieldOverhead is the size that a field counts besides its bytes (RFC 9113, section 6.5.2).
 const fieldOverhead = 32
 
-// h2Head gathers the fields of one block and makes of them what HTTP/1.1 has in their stead (RFC 9113, sections 8.2 and 8.3).
+// h2Head gathers the fields of one block and translates them to HTTP/1.1 (RFC 9113, sections 8.2 and 8.3).
 type h2Head struct {
 	limit   int // of bytes, each field with its overhead
 	size    int
@@ -101,8 +101,8 @@ func appendLine(dst []byte, name, value string) []byte {
 	return append(dst, crlf...)
 }
 
-// appendHTTP1 appends the request's head as HTTP/1.1 has it; false = it is malformed. What the session refuses itself, such as
-// a target that is no path, is left to it.
+// appendHTTP1 appends the request's head in HTTP/1.1; false = it is malformed. Heads that the session refuses, such as
+// one with a target that is no path, are left to it.
 func (b *h2Head) appendHTTP1(dst []byte, ends bool) ([]byte, bool) {
 	target := b.path
 	if b.method == "CONNECT" {

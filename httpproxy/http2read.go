@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// frame reads a frame and does what it says. The error is an h2Code if the client has broken a rule.
+// frame reads a frame and handles it. The error is an h2Code if the client has broken a rule.
 func (h *http2) frame() error {
 	if err := h.need(1); err != nil { // which may take its time
 		return err
@@ -48,7 +48,7 @@ func (h *http2) frame() error {
 	return err
 }
 
-// act does what a frame says that is no DATA.
+// act handles a frame other than DATA.
 func (h *http2) act(kind, flags byte, id uint32, b []byte) error {
 	switch kind {
 	case frameHeaders:
@@ -182,7 +182,8 @@ func (h *http2) trailers(st *h2Stream) error {
 	return nil
 }
 
-// over says whether the stream is over on this side, and whether the client had ended it. ends: it does so now. mu is held.
+// over reports whether the stream is over on this side, and whether the client had ended it. ends: it does so now. mu
+// is held.
 func (st *h2Stream) over(ends bool) (over, ended bool) {
 	over, ended = st.err != nil || st.finished, st.ended
 	if over && ends {
@@ -233,7 +234,7 @@ func (h *http2) data(id uint32, n int, flags byte) error {
 	return h.pour(nil, padding-1, false)
 }
 
-// body finds out to whom a DATA frame of n bytes with that much content goes; nil = nobody wants it.
+// body returns the stream of a DATA frame of n bytes with that much content; nil = its content is dropped.
 func (h *http2) body(id uint32, n, content int, ends bool) (*h2Stream, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -263,12 +264,12 @@ func (h *http2) body(id uint32, n, content int, ends bool) (*h2Stream, error) {
 	case st.left >= 0:
 		st.left -= int64(content)
 	}
-	st.spent += int64(n - content) // padding is nobody's
+	st.spent += int64(n - content) // padding belongs to no stream
 	st.giveBack()
 	return st, nil
 }
 
-// pour takes n bytes and appends them to what st is to read; nil = nobody reads them.
+// pour takes n bytes and appends them to the body of st; nil drops them.
 func (h *http2) pour(st *h2Stream, n int, ends bool) error {
 	for n > 0 {
 		if err := h.need(1); err != nil {
@@ -335,7 +336,7 @@ func (h *http2) setting(id uint16, value uint32) error {
 		if value > 1 {
 			return codeProtocol
 		}
-	case settingFrame: // more than everybody takes is not used
+	case settingFrame: // larger frames are not used
 		if value < maxFrame || value >= 1<<24 {
 			return codeProtocol
 		}

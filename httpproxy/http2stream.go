@@ -15,18 +15,18 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// h2Stream is one request of an HTTP/2 connection and its response. To who serves it, it is a connection on which
-// that request has come in HTTP/1.1, and no other will. One fiber reads while another writes; what they share with the
-// connection's is guarded by the connection's mu.
+// h2Stream is one request of an HTTP/2 connection and its response. The session sees it as a connection on which this
+// one request came in HTTP/1.1. One fiber reads while another writes; the connection's mu guards the fields that they
+// share with the connection's fiber.
 type h2Stream struct {
 	fiber.NoLoop
 	h       *http2
 	id      uint32
 	head    bool // it asks for a head only
-	chunked bool // the request's body has no length of its own
+	chunked bool // the request's body has no Content-Length
 
 	start []byte // the request's head in HTTP/1.1, which serve takes
-	about about  // has a mutex of its own
+	about about  // has its own mutex
 
 	// Guarded by h.mu.
 	in       h2Body // of the request's body
@@ -43,7 +43,7 @@ type h2Stream struct {
 	reader   h2Waiter
 	writer   h2Waiter
 	server   *httppool.Conn // that the request is on
-	waits    *waiting       // for one; nil = it has not come to that
+	waits    *waiting       // for one; nil = it has not waited
 	finished bool           // the response has been sent whole
 	lingers  bool           // and the end of the request is waited for; see CloseWrite
 	closed   bool
@@ -52,7 +52,7 @@ type h2Stream struct {
 	resp   httpwire.Response
 	chunks httpwire.Chunks
 	began  bool   // the final head is sent
-	rest   []byte // of what was written, in part
+	rest   []byte // of written bytes, incomplete
 	toSend int64  // of a body with a length
 	block  []byte // of fields
 }
@@ -60,7 +60,7 @@ type h2Stream struct {
 // h2Waiter is one side's wait.
 type h2Waiter struct {
 	by    time.Time    // the deadline
-	wait  *fiber.Group // nil = nobody waits
+	wait  *fiber.Group // nil = no fiber waits
 	timer *time.Timer  // nil = none was needed yet
 }
 
@@ -99,14 +99,14 @@ func (st *h2Stream) await() error {
 	return st.err
 }
 
-// WaitReadable returns when a Read would not wait, so that nobody need hold a buffer meanwhile.
+// WaitReadable returns when a Read would not wait, so that no buffer is held meanwhile.
 func (st *h2Stream) WaitReadable() error {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
 	return st.await()
 }
 
-// wait waits until somebody wakes it; false = the deadline has passed. mu is held, and given up meanwhile.
+// wait waits until it is woken; false = the deadline has passed. mu is held, and released meanwhile.
 func (st *h2Stream) wait(w *h2Waiter) bool {
 	if !w.by.IsZero() {
 		left := time.Until(w.by)
@@ -126,7 +126,7 @@ func (st *h2Stream) wait(w *h2Waiter) bool {
 	return true
 }
 
-// look lets who waits look again.
+// look wakes the waiter to look again.
 func (st *h2Stream) look() {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
@@ -159,7 +159,7 @@ func (st *h2Stream) fail(err error) {
 		st.waits.inner.Unpark()
 	}
 	if st.server != nil && !st.finished {
-		_ = st.server.Close() // nobody waits for its answer
+		_ = st.server.Close() // its answer is not awaited
 	}
 }
 
@@ -178,7 +178,7 @@ func (st *h2Stream) State() fiber.State {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
 	switch {
-	case st.err != nil: // it comes before what is unread
+	case st.err != nil: // it precedes unread data
 		return fiber.Dead
 	case st.readable():
 		return fiber.Pending
@@ -222,7 +222,7 @@ func (st *h2Stream) Write(p []byte) (int, error) {
 	return total, st.h.flush(st)
 }
 
-// pass passes on what p begins with, and returns how much that is.
+// pass passes the beginning of p on, and returns its length.
 func (st *h2Stream) pass(p []byte) (int, error) {
 	switch {
 	case !st.began:
@@ -276,7 +276,7 @@ func (st *h2Stream) sendFields(last bool) error {
 	return nil
 }
 
-// appendFields appends the block to what is to be sent. mu is held.
+// appendFields appends the block to the collected frames. mu is held.
 func (st *h2Stream) appendFields(block []byte, last bool) []byte {
 	h := st.h
 	if !h.emptied {
@@ -375,7 +375,7 @@ func (st *h2Stream) room() error {
 	return st.err
 }
 
-// starve sends what there is, or waits where there is nothing or somebody else does. mu is held, and given up meanwhile.
+// starve sends collected frames, or waits if there are none or another flush runs. mu is held, and released meanwhile.
 func (st *h2Stream) starve() error {
 	h := st.h
 	if len(h.out) > 0 && !h.flushing {
@@ -389,8 +389,8 @@ func (st *h2Stream) starve() error {
 	return nil
 }
 
-// CloseWrite has Read wait for the end of the request after that of the response, and lets go what comes meanwhile: a reset right behind
-// the response makes some clients, such as curl 7.88, forget it.
+// CloseWrite makes Read wait for the end of the request after that of the response, and drops later data: a reset right
+// behind the response makes some clients, such as curl 7.88, lose it.
 func (st *h2Stream) CloseWrite() error {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
@@ -401,14 +401,13 @@ func (st *h2Stream) CloseWrite() error {
 	return nil
 }
 
-// Close ends the stream. A response that is not whole ends with a reset, and so does a request that nobody reads to
-// its end.
+// Close ends the stream. An incomplete response ends with a reset, and so does a request that is not read to its end.
 func (st *h2Stream) Close() error {
 	st.h.locked(st.close)
 	return st.h.flush(nil)
 }
 
-// close is Close but for what is to be sent. mu is held.
+// close is Close without the flush. mu is held.
 func (st *h2Stream) close() {
 	h := st.h
 	if st.closed {
@@ -473,7 +472,7 @@ func (st *h2Stream) setDeadline(t time.Time, read, write bool) error {
 	return nil
 }
 
-// begin gives the request's head, with what has come of the body if that is not much: no stream that waits for its
+// begin returns the request's head, with the received part of the body if it is small: no stream that waits for its
 // server holds more.
 func (st *h2Stream) begin() []byte {
 	b := st.start

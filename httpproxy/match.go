@@ -31,14 +31,14 @@ const AnyValue = "*"
 // FieldMatch is a condition about something with a name and a value. Value is compared byte by byte; AnyValue: it must be there.
 type FieldMatch struct{ Name, Value string }
 
-// Bounds of what a route compares.
+// Bounds of a route's conditions.
 const (
 	maxConditions = 32   // of one route and kind: each is looked for in the whole head
 	maxMatchBytes = 256  // of a name or a value
 	maxRegexp     = 1024 // bytes of an expression
 )
 
-// conditions are what a route asks of a request besides its host and path. They never change.
+// conditions are a route's conditions besides host and path. They never change.
 type conditions struct {
 	methods        []string
 	headers, query []condition
@@ -95,7 +95,8 @@ func conditionsOf(fields []FieldMatch) (list []condition) {
 	return list
 }
 
-// count is how specific the conditions are: the methods count as one, each of the others by itself.
+// count is how specific the conditions are: the methods count as one, each of the others
+// separately.
 func (c *conditions) count() int {
 	if c == nil {
 		return 0
@@ -190,10 +191,10 @@ func CompilePath(expression string) (*regexp.Regexp, error) {
 	if len(expression) > maxRegexp {
 		return nil, fmt.Errorf("longer than %d bytes", maxRegexp)
 	}
-	if _, err := regexp.Compile(expression); err != nil { // by itself: "a)|(b" would be one in parentheses
+	if _, err := regexp.Compile(expression); err != nil { // alone: "a)|(b" would be valid in parentheses
 		return nil, err
 	}
-	return regexp.Compile(`\A(?s:` + expression + `)\z`) // nobody gets past `.*` with a line break
+	return regexp.Compile(`\A(?s:` + expression + `)\z`) // so that `.*` also matches line breaks
 }
 
 // verifyMatch is the part of verify about the path and the conditions.
@@ -258,7 +259,8 @@ func tooMany(n int) error {
 	return nil
 }
 
-// key tells routes apart: two with the same one could not both be reached, unless they have Groups.
+// key identifies routes: of two with the same key only one could be reached, unless they have
+// Groups.
 func (r Route) key() string {
 	sorted := func(fields []FieldMatch, name func(string) string) []string {
 		var all []string

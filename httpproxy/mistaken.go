@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// Clients that speak TLS where there is none, or none where there is, are told so in the only language they know.
+// Clients that use TLS on a plain listener, or plain HTTP on one with TLS, get an answer in their protocol.
 
 // errHello: a client begins with TLS's first message.
 var errHello = fmt.Errorf("%w: this port does not speak TLS: use http://", httpwire.ErrMalformed)
@@ -50,7 +50,7 @@ func (s *session) noteTLS(what string, err error) {
 }
 
 // isTLSFailure reports whether err, of reading from a client after the handshake, is TLS's own: the client has refused
-// something with an alert, or has sent what is no TLS.
+// something with an alert, or has sent something other than TLS.
 func isTLSFailure(err error) bool {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return true

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// paced runs a test of which each side must do something within the unit, and nothing for some units. Where the machine has so much to do
-// that it takes a side longer the test is run again with a longer unit; what fails with the longest is broken.
+// paced runs a test in which each side must act within the unit, and then be silent for some units. If a busy machine
+// delays a side, the test is run again with a longer unit; a test that fails with the longest is broken.
 func paced(t *testing.T, run func(t testing.TB, unit time.Duration)) {
 	t.Helper()
 	for unit := 100 * time.Millisecond; ; unit *= 5 {
@@ -32,7 +32,7 @@ func paced(t *testing.T, run func(t testing.TB, unit time.Duration)) {
 	}
 }
 
-// trial is a test whose failures count for nothing until somebody has looked at them.
+// trial is a test whose failures do not count before they are examined.
 type trial struct {
 	testing.TB
 	mu       sync.Mutex

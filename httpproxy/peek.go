@@ -26,7 +26,7 @@ type peek struct {
 	chunks  httpwire.Chunks
 	off     int  // bytes of the body that were looked at, framing included
 	whole   bool // the body ends there
-	beyond  bool // the object goes on where nobody looks
+	beyond  bool // the object continues behind the limit
 	lacks   bool // a route asks for a field that was not found before that
 }
 
@@ -41,7 +41,7 @@ func (p *peek) holds(c *condition) bool {
 	return found && (c.any || text == c.value)
 }
 
-// field returns what the body has as a field. Of what is no text, or too long, the text is noText.
+// field returns a field of the body. The text of other values, or of a too long one, is noText.
 func (p *peek) field(i int) (text string, found bool) {
 	switch {
 	case p.verdict != jsonfield.Complete && !p.beyond:
@@ -59,8 +59,8 @@ func (p *peek) field(i int) (text string, found bool) {
 // noText equals no value: none in a configuration is so long.
 var noText = strings.Repeat(" ", maxMatchBytes+1)
 
-// routeByBody finds the route of a request by its body. The status is that of a refusal, or 0. Views of the head are void afterwards: it may
-// have moved.
+// routeByBody finds the route of a request by its body. The status is that of a refusal, or 0. Views of the head are
+// invalid afterwards: it may have moved.
 func (s *session) routeByBody(t *table, path string) (status int, reason, why string) {
 	x := &s.ex
 	if !s.hasJSON() {
@@ -120,7 +120,7 @@ func isJSON(contentType string) bool {
 	return media == "application/json" || media == "application/x-www-form-urlencoded" || strings.HasSuffix(media, "+json")
 }
 
-// peekBody reads until the object ends, or as much as is allowed. The status is that of a refusal, or 0.
+// peekBody reads until the object ends, or the limit is reached. The status is that of a refusal, or 0.
 func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 	x := &s.ex
 	_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader)) // for all of it
@@ -146,7 +146,8 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 	}
 }
 
-// moreToPeek reads once behind what is in the client's buffer, which may grow to limit. The head is read again where that has moved.
+// moreToPeek reads once into the client's buffer, which may grow to limit. If the buffer has moved, the head is parsed
+// again.
 func (s *session) moreToPeek(limit int) error {
 	moved := s.client.r > 0
 	n, err := s.client.fill()
@@ -161,7 +162,7 @@ func (s *session) moreToPeek(limit int) error {
 	return err
 }
 
-// look reads on in what has come of the body, up to limit.
+// look scans more of the received body, up to limit.
 func (p *peek) look(s *session, limit int) error {
 	b := s.client.bytes()[s.ex.size:]
 	if len(b) >= limit {

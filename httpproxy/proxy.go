@@ -121,7 +121,7 @@ func (p *Proxy) budgetOf(upstream string, cell *traffic.Cell) *budget {
 	return b
 }
 
-// defaultResponseTimeout is what Route says.
+// defaultResponseTimeout is documented at Route.
 const defaultResponseTimeout = time.Minute
 
 // Serve accepts on l until Drain or Close and then returns nil. It takes l over. It may be called for several
@@ -143,13 +143,13 @@ func (p *Proxy) isDraining() bool {
 // errPanicked is why something ended that was in the middle of a panic.
 var errPanicked = errors.New("a defect of the proxy")
 
-// noteRefused counts and logs a connection that ended with a request nobody could read.
+// noteRefused counts and logs a connection that ended with a malformed request.
 func (p *Proxy) noteRefused(c net.Conn) {
 	p.srv.Report(listener.ReasonProtocol, slog.LevelInfo, "request refused: malformed, incomplete, too large or too slow",
 		"client", c.RemoteAddr().String())
 }
 
-// recovered is to be deferred by what runs beside a session; the listener does the same for sessions.
+// recovered must be deferred by fibers beside a session; the listener does the same for sessions.
 func (p *Proxy) recovered(lc *listener.Conn) {
 	if v := recover(); v != nil {
 		p.srv.Report(listener.ReasonInternal, slog.LevelError, "session panicked", "client", lc.RemoteAddr().String(),
@@ -171,8 +171,8 @@ func (p *Proxy) Update(cfg Config) error {
 	return nil
 }
 
-// Drain stops accepting, closes idle connections and lets requests and upgraded connections finish; HTTP/2 clients
-// are told to go elsewhere. When ctx ends first, what is left is cut off and the error wraps ctx's.
+// Drain stops accepting, closes idle connections and lets requests and upgraded connections finish; HTTP/2 clients are
+// asked to reconnect. When ctx ends first, the rest is cut off and the error wraps ctx's.
 func (p *Proxy) Drain(ctx context.Context) error {
 	interrupted := make(chan struct{})
 	go func() {

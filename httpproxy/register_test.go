@@ -36,7 +36,7 @@ func sessionOf(t *testing.T, p running, wanted func(listener.Info) bool) (found 
 	return found
 }
 
-// TestRegister: what a client's request is, also that of an upgraded connection, which can be ended as others can.
+// TestRegister: a client's request is listed, also that of an upgraded connection, which can be killed like others.
 func TestRegister(t *testing.T) {
 	answer := make(chan struct{})
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -96,7 +96,7 @@ func TestRegister(t *testing.T) {
 	for err := error(nil); err == nil; {
 		_, err = c.Read(make([]byte, 1<<10))
 	}
-	conntest.Eventually(t, "nobody is left", func() bool { return len(p.Sessions()) == 0 })
+	conntest.Eventually(t, "no session is left", func() bool { return len(p.Sessions()) == 0 })
 }
 
 // TestStreamsInRegister: each stream of an HTTP/2 connection has a row, and can be reset without the others.
@@ -175,7 +175,7 @@ func TestKillDuringHandshake(t *testing.T) {
 		t.Errorf("cannot kill %+v", starting)
 	}
 	conntest.WantGone(t, c)
-	conntest.Eventually(t, "nobody is left", func() bool { return len(p.Sessions()) == 0 })
+	conntest.Eventually(t, "no session is left", func() bool { return len(p.Sessions()) == 0 })
 }
 
 // TestManySessions: 5,000 are listed, again and again, while others ask and get answers.
@@ -227,7 +227,7 @@ func TestManySessions(t *testing.T) {
 	}
 	for range lists {
 		before := asked.Load()
-		conntest.Eventually(t, "requests go on", func() bool { return asked.Load() > before })
+		conntest.Eventually(t, "requests continue", func() bool { return asked.Load() > before })
 		ids := map[string]bool{}
 		for _, s := range p.Sessions() {
 			ids[s.ID] = true
@@ -280,7 +280,7 @@ func TestKillFreesTheUpstream(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conntest.Eventually(t, "nobody is left", func() bool { return len(plain.Sessions())+len(secure.Sessions()) == 0 })
+			conntest.Eventually(t, "no session is left", func() bool { return len(plain.Sessions())+len(secure.Sessions()) == 0 })
 			p := ask(t)
 			holder := sessionOf(t, p, func(s listener.Info) bool { return s.Endpoint != "" })
 			ask(t)

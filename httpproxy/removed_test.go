@@ -40,8 +40,7 @@ func otherServer(t *testing.T) string {
 	return serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "other") })
 }
 
-// TestRemovedEndpointEndsStreams removes the endpoint of a response that goes on for ever: the client must not take what it has for the
-// whole.
+// TestRemovedEndpointEndsStreams removes the endpoint of an endless response: the client must not take it for complete.
 func TestRemovedEndpointEndsStreams(t *testing.T) {
 	events := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

@@ -33,7 +33,7 @@ func (Failure) Values() []string { return []string{"connect", "reset", "502", "5
 
 // Defaults of Retries, used where a field is zero.
 const (
-	// DefaultAttempts sends a request to three endpoints at most: where these fail, others rarely do better.
+	// DefaultAttempts sends a request to three endpoints at most: if these fail, others rarely do better.
 	DefaultAttempts = 3
 	// DefaultRetryBudget is in percent. With it a backend that fails gets at most a fifth more requests, not three times as many.
 	DefaultRetryBudget = 20
@@ -42,12 +42,12 @@ const (
 // maxAttempts bounds Retries.Attempts.
 const maxAttempts = 10
 
-// Retries says which failed requests a route sends again, to an endpoint that has not failed this request where there is one.
+// Retries says which failed requests a route sends again, if possible to an endpoint that has not failed this request.
 // The zero value has every default.
 //
-// A request whose connection the server had closed while it was idle is sent again by a rule of its own, which Retries does not
-// change or count. A request is sent again only while the client has not got a byte of the final answer, and only if no more of its
-// body was read than what came with its head.
+// A request whose connection the server had closed while it was idle is sent again by a separate rule, which Retries
+// neither changes nor counts. A request is sent again only while the client has not got a byte of the final answer, and
+// only if no more of its body was read than the part that arrived with its head.
 type Retries struct {
 	// On are the failures after which a request is sent again. nil = FailedConnect and FailedReset. FailedConnect applies
 	// to all methods, as nothing was sent: every other endpoint is tried, whatever Attempts and Budget say.
@@ -58,8 +58,8 @@ type Retries struct {
 	Methods []string
 	// Attempts is how often a request is sent at most, the first time included, up to 10. 0 = DefaultAttempts; 1 = it is sent once.
 	Attempts int
-	// PerTryTimeout bounds the wait for the answer's head to each try, within Route.ResponseTimeout, which bounds that of all
-	// tries. It demands Failed504. 0 = no bound of its own.
+	// PerTryTimeout bounds the wait for the answer's head to each try, within Route.ResponseTimeout, which bounds all
+	// tries together. It requires Failed504. 0 = no further bound.
 	PerTryTimeout time.Duration
 	// Budget is how many requests may be sent again, in percent of all that the Proxy sent to the route's upstream in the
 	// last ten seconds. Ten in ten seconds are always allowed. 0 = DefaultRetryBudget.
@@ -155,7 +155,7 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	x := &s.ex
 	t := x.target
 	p := &t.retries
-	whole := x.up == nil || !x.up.more // what came with the head is still in the client's buffer
+	whole := x.up == nil || !x.up.more // the bytes behind the head are still in the client's buffer
 	if !p.on[cause] || x.tries+1 >= p.attempts || x.late() || !whole || !unseen && !p.repeatable(&s.req) {
 		return false
 	}
@@ -235,7 +235,8 @@ func (s *session) tryElsewhere() error {
 	return s.acquire()
 }
 
-// unusable goes on after an endpoint has closed connections before they were used: nil means that another one is to be tried.
+// unusable continues after an endpoint has closed connections before they were used: nil means that another one is to
+// be tried.
 func (s *session) unusable(err error) error {
 	x := &s.ex
 	if failed, ok := errors.AsType[*httppool.Error](err); ok && failed.Endpoint != "" {

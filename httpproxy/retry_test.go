@@ -64,7 +64,8 @@ func (a *asked) seen() []string {
 
 const unavailable = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
 
-// TestRetries: the first endpoint fails in every way, and the second would answer. Which requests get its answer is what Retries says.
+// TestRetries: the first endpoint fails in every way, and the second would answer. Retries decides which requests get
+// its answer.
 func TestRetries(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	on := func(f ...httpproxy.Failure) httpproxy.Retries { return httpproxy.Retries{On: f} }
@@ -126,7 +127,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// askRaw makes a request on a connection of its own. Interim answers are passed over; the status of an answer that breaks off is 0.
+// askRaw makes a request on a new connection. Interim answers are passed over; the status of an answer that breaks off
+// is 0.
 func askRaw(t testing.TB, addr, method, fields, body string) (status int, text string) {
 	t.Helper()
 	c, br := dialRaw(t, addr)
@@ -149,7 +151,7 @@ func askRaw(t testing.TB, addr, method, fields, body string) (status int, text s
 	}
 }
 
-// TestRetriesOfHTTP2Streams: what holds for connections of HTTP/1.1 holds for streams.
+// TestRetriesOfHTTP2Streams: the same as for connections of HTTP/1.1.
 func TestRetriesOfHTTP2Streams(t *testing.T) {
 	first, second := &asked{}, &asked{answer: okWith(strings.NewReader("hi")), keep: true}
 	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Balance: upstream.First, Ejection: upstream.Ejection{Failures: -1}}},
@@ -248,7 +250,7 @@ func TestEveryTryIsSlow(t *testing.T) {
 	}
 }
 
-// TestRetryBudget: beyond the budget the client gets what the first try got.
+// TestRetryBudget: beyond the budget the client gets the result of the first try.
 func TestRetryBudget(t *testing.T) {
 	for name, tc := range map[string]struct {
 		backend *asked

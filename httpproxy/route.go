@@ -18,7 +18,7 @@ type table struct {
 	exact    map[string][]*target // by host, the most specific first
 	suffixes []suffix             // by falling length
 	any      []*target
-	plan     *jsonfield.Plan // what routes look at in bodies; nil = nothing
+	plan     *jsonfield.Plan // the fields of bodies that routes look at; nil = none
 	peek     int             // bytes of a body that may be read for that
 	refuse   bool            // a body whose fields are not among them
 }
@@ -34,7 +34,7 @@ type target struct {
 	match          PathMatch
 	expression     *regexp.Regexp // of PathRegexp
 	when           *conditions    // nil = none
-	groups         []group        // what the upstream serves
+	groups         []group        // the groups of the upstream
 	affinity       *affinity      // nil = none
 	set            []*target      // all that differ from this one in groups and upstream only; nil = it has no groups
 	route          Route
@@ -103,14 +103,14 @@ func (m PathMatch) rank() int { return [...]int{PathPrefix: 0, PathRegexp: 1, Pa
 // conditions is how specific the route is besides its path; its groups are one condition.
 func (tg *target) conditions() int { return tg.when.count() + min(len(tg.groups), 1) }
 
-// finding is what is found for a request.
+// finding is the result of find.
 type finding struct {
 	target *target // nil = none
-	asks   bool    // what the body has must be known
+	asks   bool    // the body must be read first
 	left   bool    // there were upstreams, but none whose groups fit
 }
 
-// find looks for the target for a request with that decoded path. body is what is known of its body; nil = nothing yet.
+// find looks for the target for a request with that decoded path. body is the peeked body; nil = not read yet.
 func (t *table) find(r *httpwire.Request, path string, body *peek) (f finding) {
 	if len(t.exact)+len(t.suffixes) == 0 {
 		f.among(t.any, r, path, body)
@@ -203,8 +203,8 @@ func validHostPattern(h string) bool {
 	return !strings.ContainsAny(h, ":/*@?# \t[]")
 }
 
-// hasDotSegment says whether a decoded path has a segment that servers resolve: "/api/../admin" is routed by what it
-// says and served as what it means. Backslashes separate too for some servers.
+// hasDotSegment says whether a decoded path has a segment that servers resolve: "/api/../admin" is routed as written
+// and served as "/admin". Backslashes separate too for some servers.
 func hasDotSegment(path string) bool {
 	if !strings.Contains(path, "/.") && !strings.Contains(path, `\`) {
 		return false

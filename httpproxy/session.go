@@ -15,11 +15,11 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// bufferSize is that of the buffers messages are read into and put together in. For a head that does not fit the buffer grows, up to
-// Config.MaxHeaderBytes for a request's and maxResponseHead for a response's.
+// bufferSize is the size of the buffers for reading and writing messages. For a head that does not fit the buffer
+// grows, up to Config.MaxHeaderBytes for a request's and maxResponseHead for a response's.
 const (
 	bufferSize      = 16 << 10
-	maxResponseHead = 256 << 10 // what package httppool takes
+	maxResponseHead = 256 << 10 // the limit of package httppool
 )
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
@@ -59,7 +59,7 @@ func (s *stream) release() {
 	}
 }
 
-// drop forgets what was read and gives the buffer back.
+// drop discards read bytes and returns the buffer.
 func (s *stream) drop() {
 	s.r, s.w = 0, 0
 	s.release()
@@ -140,7 +140,7 @@ type session struct {
 	served bool  // a request has been answered
 	blank  bool  // an empty line has come since
 	shard  uint8 // its shard of traffic counters
-	// suspended: the client has been idle for so long that the session gave up its stack; Resume goes on.
+	// suspended: the session of an idle client has given up its stack; Resume continues.
 	suspended bool
 	now       time.Time // when the request began
 	ended     time.Time // when the last one did; zero = that is long ago
@@ -196,7 +196,7 @@ func (s *session) Resume(ctx context.Context) {
 	s.carry()
 }
 
-// open brings the connection to its first request; false means that there is none, or that it is served already.
+// open prepares the connection for its first request; false means that there is none, or that it is served already.
 func (s *session) open() bool {
 	cfg := s.p.limits.Load()
 	raw := s.lc.Raw()
@@ -261,11 +261,11 @@ func (s *session) run() {
 	}
 }
 
-// emptyLine takes one away that comes before a request, where clients put it behind a body (RFC 9112, section 2.2).
+// emptyLine skips an empty line before a request, which some clients send behind a body (RFC 9112, section 2.2).
 func (s *session) emptyLine() bool {
 	if !s.blank && string(s.client.bytes()) == crlf[:1] { // the rest is on its way
 		_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
-		n, _ := s.client.fill() // readHead refuses what has no end
+		n, _ := s.client.fill() // readHead refuses an incomplete head
 		s.count(n, 0)
 	}
 	if s.blank || !bytes.HasPrefix(s.client.bytes(), []byte(crlf)) {

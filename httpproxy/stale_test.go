@@ -244,7 +244,7 @@ func TestResetAfterThePost(t *testing.T) {
 // bothForwarders are routes whose requests the session forwards itself, and by way of the standard library's server.
 var bothForwarders = map[string]httpproxy.Route{"session": {}, "standard": {Timeout: patience}}
 
-// answerOnce reads a request, tells what it was, and answers it.
+// answerOnce reads a request, reports it, and answers it.
 func answerOnce(c net.Conn, requests chan<- string) {
 	r, err := http.ReadRequest(bufio.NewReader(c))
 	if err != nil {

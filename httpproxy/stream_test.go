@@ -87,7 +87,7 @@ func lockStep(t *testing.T, client *http.Client, url, te string) {
 	}
 }
 
-// TestFlushesAtOnce checks that events arrive while the response goes on.
+// TestFlushesAtOnce checks that events arrive during the response.
 func TestFlushesAtOnce(t *testing.T) {
 	for name, header := range map[string]http.Header{
 		"event stream":              {"Content-Type": {"text/event-stream"}},
@@ -205,7 +205,7 @@ func (p *pattern) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestBackendGoneInMidResponse: what came is delivered, and the end is not clean.
+// TestBackendGoneInMidResponse: received bytes are delivered, and the end is not clean.
 func TestBackendGoneInMidResponse(t *testing.T) {
 	for name, head := range map[string]string{
 		"length": "Content-Length: 100\r\n\r\nhello",
@@ -279,14 +279,14 @@ func TestClientGoneCancelsTheServer(t *testing.T) {
 			<-arrived
 			c.Close()
 			if err := <-left; err == nil {
-				t.Error("the server's connection goes on")
+				t.Error("the server's connection continues")
 			}
 			eventually(t, "the error is counted", func() bool { return p.Stats().Errors["client_gone"] == 1 })
 		})
 	}
 }
 
-// TestClientGoneFromAPausingStream: a server that has nothing to say for now learns that nobody listens.
+// TestClientGoneFromAPausingStream: a server that pauses learns that the client has gone.
 func TestClientGoneFromAPausingStream(t *testing.T) {
 	for name, head := range map[string]string{"chunked": "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", "length": "Content-Length: 3\r\n\r\nhi", "unframed": "\r\nhi"} {
 		t.Run(name, func(t *testing.T) {
@@ -312,7 +312,7 @@ func TestClientGoneFromAPausingStream(t *testing.T) {
 			}
 			c.Close()
 			if err := <-left; errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Error("the server's connection goes on")
+				t.Error("the server's connection continues")
 			}
 			eventually(t, "the error is counted", func() bool { return p.Stats().Errors["client_gone"] == 1 })
 		})
@@ -343,7 +343,7 @@ func TestEarlyAnswerToASlowUpload(t *testing.T) {
 			t.Errorf("got %q, %v", answer, err)
 		}
 		if !strings.Contains(string(answer), "Connection: close\r\n") {
-			t.Errorf("the client is not told that the connection ends: %q", answer)
+			t.Errorf("the client does not see the end of the connection: %q", answer)
 		}
 		c.Close()
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// startIdle returns a proxy with a client that has had an answer, and what waits until the client's
-// session is suspended (sessions on goroutines never are).
+// startIdle returns a proxy with a client that has had an answer, and a function that waits until
+// the client's session is suspended (sessions on goroutines never are).
 func startIdle(t *testing.T, cfg httpproxy.Config) (p running, c net.Conn, ask, suspended func()) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
 	t.Cleanup(backend.Close)

@@ -183,7 +183,7 @@ func TestWaitingForAConnectionIsNotTheServersTime(t *testing.T) {
 	})
 }
 
-// TestServerThatReadsNoBody: a server that neither takes a body nor answers holds nobody for ever.
+// TestServerThatReadsNoBody: a server that neither takes a body nor answers is given up.
 func TestServerThatReadsNoBody(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		done := make(chan struct{})
@@ -207,7 +207,7 @@ func TestServerThatReadsNoBody(t *testing.T) {
 	})
 }
 
-// TestServerGoneInMidUpload is the server's fault, not that of the client, who takes its time.
+// TestServerGoneInMidUpload is the server's fault, not that of the slow client.
 func TestServerGoneInMidUpload(t *testing.T) {
 	backend := serveRaw(t, func(c net.Conn) {
 		br := bufio.NewReader(c)

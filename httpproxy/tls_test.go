@@ -20,7 +20,7 @@ import (
 func certificates(testing.TB) (server, client *tls.Config) { return certs.New().Configs() }
 
 // TestKeyUpdateDuringADuplexExchange: a client that reads nothing of its answer, sends a body and asks for new keys
-// meanwhile waits alone; everybody else is served.
+// meanwhile waits alone; all others are served.
 func TestKeyUpdateDuringADuplexExchange(t *testing.T) {
 	stuck := make(chan struct{})
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {

@@ -56,7 +56,7 @@ func answers(r *traffic.Row) (n float64) {
 	return n
 }
 
-// failures are requests without an answer, and those that a server's error answered.
+// failures are requests without an answer, and those with a status of 500 or more.
 func failures(r *traffic.Row) float64 {
 	return float64(r.Counts[classOf(0)] + r.Counts[classOf(http.StatusInternalServerError)])
 }
@@ -72,8 +72,8 @@ var endpointTraffic = &traffic.Schema{
 	}},
 }
 
-// label is what counts call a route: its host and path, "=" before a path that is the whole, "~" before an expression. Its conditions are
-// not in it: they may hold secrets.
+// label is a route's name in counters: its host and path, "=" before an exact path, "~" before an expression. It leaves
+// conditions out, because they may hold secrets.
 func (r Route) label() string {
 	return r.Host + [...]string{PathPrefix: "", PathExact: "=", PathRegexp: "~"}[r.PathMatch] + cmp.Or(r.Path, "/")
 }
@@ -124,7 +124,7 @@ func (s *session) measure(err error) {
 	s.ended = time.Now()
 	route := x.target.traffic.Shard(int(s.shard))
 	route.Add(classOf(x.result.Status), 1)
-	if !x.upgraded { // what follows an upgrade is no part of the request
+	if !x.upgraded { // bytes after an upgrade are no part of the request
 		route.Observe(requestTime, s.ended.Sub(s.now))
 	}
 	if x.sent.IsZero() {

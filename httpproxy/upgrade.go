@@ -15,8 +15,9 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// asks returns the protocols that the client wants to change to, nil for none. A request with a body does not change them: what
-// follows it could be taken for the new protocol by one side only. Nor does HTTP/2, which could carry requests past this proxy's rules.
+// asks returns the protocols that the client wants to change to, nil for none. A request with a body does not change
+// them: one side alone could take the body for the new protocol. Nor does HTTP/2, which could carry requests past this
+// proxy's rules.
 func (s *session) asks() []byte {
 	if r := &s.req; r.Length == 0 && s.stream == nil && !carriesRequests(view(r.Upgrade)) {
 		return r.Upgrade
@@ -35,7 +36,8 @@ func carriesRequests(list string) bool {
 	return false
 }
 
-// upgrade passes a 101 on, whose head takes n bytes of the server's buffer, and then what both sides send, until they have ended.
+// upgrade passes a 101 on, whose head takes n bytes of the server's buffer, and then the data of both sides, until they
+// have ended.
 func (s *session) upgrade(n int) error {
 	x := &s.ex
 	var to []byte
@@ -83,7 +85,8 @@ func (s *session) appendSwitching(dst, to []byte) []byte {
 	return append(s.appendSetCookie(dst), crlf...)
 }
 
-// tunnel carries bytes both ways between the ends of an upgraded connection. The direction from the client has a fiber of its own.
+// tunnel carries bytes both ways between the ends of an upgraded connection. The direction from the client has its own
+// fiber.
 type tunnel struct {
 	s       *session
 	idle    time.Duration
@@ -147,7 +150,7 @@ func (t *tunnel) fromServer(n int) {
 	t.moved.Store(int64(time.Since(t.began)))
 }
 
-// watch has the idle limit end the tunnel, also while neither side takes what the other one sends.
+// watch ends the tunnel at the idle limit, also while neither side takes the other's data.
 func (t *tunnel) watch() {
 	if t.idle > 0 {
 		t.timer = time.AfterFunc(math.MaxInt64, t.look)
@@ -172,7 +175,7 @@ func (t *tunnel) unwatch() {
 	t.ended.Do(func() {})
 }
 
-// carry sends what src receives to dst until src ends, and passes the end on. srcGone and dstGone stand before failures.
+// carry sends data of src to dst until src ends, and passes the end on. srcGone and dstGone stand before failures.
 func (t *tunnel) carry(src, dst fiber.Stream, srcGone, dstGone error, moved func(int)) {
 	switch readErr, writeErr := src.CopyTo(dst, moved, nil); {
 	case readErr == io.EOF:

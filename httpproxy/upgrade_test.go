@@ -18,7 +18,7 @@ import (
 const upgradeRequest = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n" +
 	"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 
-// serveUpgrade upgrades and gives what follows to f; it fails if bytes come before its 101.
+// serveUpgrade upgrades and gives the connection to f; it fails if bytes come before its 101.
 func serveUpgrade(t *testing.T, f func(net.Conn, *bufio.Reader)) string {
 	return serveRaw(t, func(c net.Conn) {
 		br := bufio.NewReader(c)
@@ -134,7 +134,8 @@ func TestUpgradedServerGone(t *testing.T) {
 	eventually(t, "the error is counted", func() bool { return p.Stats().Errors["backend_gone"] == 1 })
 }
 
-// TestUpgradedStandsStill: an upgraded connection on which neither side moves a byte ends, and one on which one side does goes on.
+// TestUpgradedStandsStill: an upgraded connection on which neither side moves a byte ends, and one on which one side
+// does continues.
 func TestUpgradedStandsStill(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{IdleTimeout: 4 * unit, Upstream: newUpstream(t, serveRaw(t, func(c net.Conn) {
@@ -165,7 +166,7 @@ func TestUpgradedStandsStill(t *testing.T) {
 	})
 }
 
-// TestUpgradedNobodyReads: both ends send, and neither takes what the other one sends; nothing moves any more, and the connection ends.
+// TestUpgradedNobodyReads: both ends send, and neither reads; nothing moves, and the connection ends.
 func TestUpgradedNobodyReads(t *testing.T) {
 	fill := func(c net.Conn) {
 		for piece := make([]byte, 1<<16); ; {

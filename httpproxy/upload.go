@@ -20,7 +20,7 @@ const (
 	uploadFailed
 )
 
-// uploading is the body of a request on its way, sent by a fiber of its own.
+// uploading is the body of a request on its way, sent by its own fiber.
 type uploading struct {
 	over  fiber.Group
 	state atomic.Int32
@@ -28,8 +28,8 @@ type uploading struct {
 	at    atomic.Int64 // when the last byte was written, or no more was, in Unix nanoseconds; 0 = goes on
 	err   error        // to be read once over is
 	n     int64        // bytes of content; likewise
-	more  bool         // something of it was read that had not come with the head; likewise
-	in    stream       // what was read beyond the client's buffer; likewise
+	more  bool         // more of it was read than the part behind the head; likewise
+	in    stream       // data read beyond the client's buffer; likewise
 	on    fiber.Transfer
 	until atomic.Int64 // the deadline of all writes once the exchange is over, in Unix nanoseconds; 0 = it is not
 }
@@ -182,7 +182,7 @@ func (s *session) writing(up *uploading, last bool) error {
 	return nil
 }
 
-// uploadChunks decodes a body and sends it in chunks of this proxy's own. What follows it is left in up.in.
+// uploadChunks decodes a body and sends it in new chunks. Later bytes are left in up.in.
 func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 	s.upChunks.Reset()
 	s.upChunks.Own = s.stream != nil // made of DATA frames
@@ -215,7 +215,7 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 	}
 }
 
-// moreChunks reads more of a chunked body, or moves what is left of a long chunk as it is. out is for its framing.
+// moreChunks reads more of a chunked body, or moves the rest of a long chunk unchanged. out is for its framing.
 func (s *session) moreChunks(up *uploading, out []byte) error {
 	left := s.upChunks.Left()
 	if left < longChunk {
@@ -232,8 +232,8 @@ func (s *session) moreChunks(up *uploading, out []byte) error {
 	return s.toServer(up, []byte(crlf), false)
 }
 
-// endUpload ends the sending of the body when the exchange is over, and reports whether it was sent whole. Without
-// that the client's connection ends too: what is left of the body would be taken for a request.
+// endUpload ends the sending of the body when the exchange is over, and reports whether it was sent completely. If not,
+// the client's connection ends too: the rest of the body would be taken for a request.
 func (s *session) endUpload() bool {
 	x := &s.ex
 	up := x.up

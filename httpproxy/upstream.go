@@ -33,8 +33,8 @@ type UpstreamOptions struct {
 	TLS               *tls.Config   // nil = plain HTTP
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
-	// Go starts a Dial, see pool.Config. fiber.Go saves what it costs to call in a goroutine, if Dial is an engine's: on
-	// a fiber it must not block.
+	// Go starts a Dial, see pool.Config. fiber.Go saves the trip from a goroutine if Dial is an engine's: on a fiber it
+	// must not block.
 	Go     func(fn func())
 	Logger *slog.Logger
 }
@@ -58,7 +58,7 @@ func NewUpstream(name string, o UpstreamOptions) (*Upstream, error) {
 	})
 }
 
-// Limits fills the zero fields of l with the defaults for HTTP. Upstream.Update wants its limits from here.
+// Limits fills the zero fields of l with the defaults for HTTP. Use it for the limits of Upstream.Update.
 func Limits(l pool.Limits) pool.Limits {
 	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
 	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultPoolIdleTimeout)

@@ -37,7 +37,8 @@ func (s *session) leasing() context.Context {
 	return s.leases
 }
 
-// Park implements pool.Parker. It gives up when the client has gone: a stream tells, and at a connection it looks now and then.
+// Park implements pool.Parker. It gives up when the client has gone: a stream reports it, a connection is checked now
+// and then.
 func (w *waiting) Park(ctx context.Context) error {
 	if w.s.stream == nil {
 		w.lookSoon()

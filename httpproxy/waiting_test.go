@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestClientGoneWhileWaiting: who waits for a connection gives its place up when its client leaves, or resets the stream.
+// TestClientGoneWhileWaiting: a waiting request leaves the queue when its client disconnects, or resets the stream.
 func TestClientGoneWhileWaiting(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	backend := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {

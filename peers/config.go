@@ -23,7 +23,7 @@ const (
 	// DefaultMaxConns bounds the libp2p connections of a node: a network of a few hundred nodes is fully connected, and a connection with
 	// its buffers and goroutines takes some 100 KiB.
 	DefaultMaxConns = 512
-	// DefaultMaxMemory bounds what libp2p's buffers for connections and streams may take, in bytes.
+	// DefaultMaxMemory bounds the memory of libp2p's buffers for connections and streams, in bytes.
 	DefaultMaxMemory = 128 << 20
 	// DefaultKeepAlive is how long a peer may be silent before its connections are taken for dead. Keeping one alive costs two small packets
 	// in a third of that time.
@@ -57,8 +57,8 @@ type Config struct {
 	Key ed25519.PrivateKey
 	// Listen are multiaddresses: /ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, /ip4/0.0.0.0/tcp/4002/ws; nil = DefaultListen.
 	Listen []string
-	// Announce are the multiaddresses that other nodes are told, where they cannot be seen from here: a port that a router forwards. Empty =
-	// those of this machine's interfaces.
+	// Announce are the multiaddresses to announce to other nodes if they cannot be found here: a port that a router
+	// forwards. Empty = those of this machine's interfaces.
 	Announce []string
 	// NetworkKey makes the node a member of a private network: of 32 bytes, which all of its nodes have. Others cannot even begin to talk to
 	// it. It works with TCP and WebSocket only. Empty = none.
@@ -76,13 +76,14 @@ type Config struct {
 	// RelayFor are the IDs of nodes that may be reached through this one, RelayForAnyone says that all may.
 	RelayFor       []string
 	RelayForAnyone bool
-	// NoHolePunching leaves connections through a relay there. Otherwise a direct way is looked for, and taken by what goes through.
+	// NoHolePunching keeps connections through a relay there. Otherwise a direct connection is tried, and open streams
+	// move to it.
 	NoHolePunching bool
 	// UPnP asks the router to forward a port.
 	UPnP bool
-	// AutoNAT has other nodes find out at which addresses this one can be connected to, and does so for them.
+	// AutoNAT asks other nodes which addresses of this one are reachable, and answers such questions.
 	AutoNAT bool
-	// Services are what other nodes may call here.
+	// Services are the services that other nodes may call here.
 	Services []Service
 	// MaxConns bounds libp2p connections; 0 = DefaultMaxConns, at least 8. At three quarters of that the least useful ones are closed.
 	MaxConns int
@@ -94,9 +95,9 @@ type Config struct {
 	KeepAlive time.Duration
 	// DialTimeout bounds the way to a peer; 0 = DefaultDialTimeout.
 	DialTimeout time.Duration
-	// Version is told to other nodes.
+	// Version is announced to other nodes.
 	Version string
-	// Logger gets what happens to peers; nil = slog.Default().
+	// Logger gets events of peers; nil = slog.Default().
 	Logger *slog.Logger
 }
 
@@ -107,18 +108,20 @@ type Service struct {
 	Connect func(ctx context.Context) (net.Conn, error)
 	// Anyone says that every peer that can connect may call it: with a NetworkKey, all of the private network.
 	Anyone bool
-	// Peers are the IDs of those that may call it.
+	// Peers are the IDs of permitted callers.
 	Peers []string
-	// Groups are what it serves, for callers that choose by that: "key=value", "key=*" or "all".
+	// Groups are the requests that it serves, for callers that choose by them: "key=value", "key=*"
+	// or "all".
 	Groups []string
 	// Models is the path of an OpenAI-compatible list of models at the server, such as "/v1/models". It is asked for every five seconds, in clear, through
 	// Connect, and each model is one of the groups, as "model=ID". Not longer than 30 seconds after the last answer. Empty = there is none.
 	Models string
 	// Capacity is how many connections at once it is good for; callers prefer nodes with room. 0 = not said.
 	Capacity int
-	// PerPeer bounds what each peer may do with it.
+	// PerPeer has the limits of each peer.
 	PerPeer Limits
-	// Healthy reports whether it works: a service that does not is not told of. It is called several times a second, and must not wait. nil = it does.
+	// Healthy reports whether it works: a service that does not is not announced. It is called several times a second,
+	// and must not wait. nil = it does.
 	Healthy func() bool
 	// Timeout bounds Connect; 0 = five seconds. The longest of all services counts.
 	Timeout time.Duration
@@ -250,7 +253,7 @@ func (c Config) withDefaults() Config {
 // maxServiceName bounds names: they are labels of metrics.
 const maxServiceName = 64
 
-// CheckService says what is wrong with the name of a service.
+// CheckService returns an error for an invalid name of a service.
 func CheckService(name string) error {
 	for _, r := range name {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
@@ -294,7 +297,7 @@ func ParsePeer(text string) (peer.AddrInfo, error) {
 	return *info, nil
 }
 
-// CheckListen says what is wrong with an address to listen on, in a private network or not.
+// CheckListen returns an error for an invalid address to listen on, in a private network or not.
 func CheckListen(text string, private bool) error {
 	addr, err := ma.NewMultiaddr(text)
 	if err != nil {
@@ -343,7 +346,7 @@ func clip(s string) string {
 	return s
 }
 
-// CheckAddr says what is wrong with a multiaddress.
+// CheckAddr returns an error for an invalid multiaddress.
 func CheckAddr(text string) error {
 	if _, err := ma.NewMultiaddr(text); err != nil {
 		return fmt.Errorf("want an address such as /ip4/192.0.2.1/tcp/4001 or /dns4/gw.example.com/udp/4001/quic-v1: %w", err)

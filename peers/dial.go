@@ -17,7 +17,7 @@ var (
 	ErrNotOffered = errors.New("peers: the service is not offered to this node")
 	// ErrUnreachable: the peer offers the service, and cannot connect to its server.
 	ErrUnreachable = errors.New("peers: the peer cannot connect to the service")
-	// ErrBusy: one of the sides has as many connections open as it allows, or this node opens more than it may.
+	// ErrBusy: a limit of connections is reached at one of the sides.
 	ErrBusy = errors.New("peers: too many connections")
 )
 
@@ -39,7 +39,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout tells whether a deadline was the cause.
+// Timeout reports whether a deadline was the cause.
 func (e *Error) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.As(e.Err, &t) && t.Timeout()
@@ -51,7 +51,7 @@ type Target struct {
 	Service string
 }
 
-// String is what ParseTarget reads.
+// String returns the form that ParseTarget reads.
 func (t Target) String() string {
 	if t.Peer == "" {
 		return t.Service
@@ -115,7 +115,7 @@ func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Co
 	}
 }
 
-// meaning turns an error of a tunnel into one of this package.
+// meaning turns an error of a tunnel into this package's.
 func meaning(err error) error {
 	if inner, ok := errors.AsType[*tunnel.Error](err); ok {
 		err = inner.Err

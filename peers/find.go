@@ -78,16 +78,16 @@ type Choice struct {
 	// Providers are the IDs of the nodes that are trusted with connections to the service; empty: all that offer it. Every node of the
 	// network can offer a service by any name.
 	Providers []string
-	// Rank says how well an offer fits: those with a higher rank come first, those of rank 0 are left out. It is called with a lock held, and
-	// must not wait. nil: all fit alike.
+	// Rank returns how well an offer fits: higher ranks come first, rank 0 is left out. It is called with a lock held,
+	// and must not wait. nil: all fit alike.
 	Rank func(Offer) int
 }
 
-// ranks returns what ranks the offers of nodes.
+// ranks returns the function that ranks offers of nodes.
 func (c Choice) ranks() func(peer.ID, Offer) int {
 	allowed := map[peer.ID]bool{}
 	for _, text := range c.Providers {
-		id, _ := ParseID(text) // what is no ID allows nobody
+		id, _ := ParseID(text) // an invalid ID allows no node
 		allowed[id] = true
 	}
 	return func(id peer.ID, o Offer) int {
@@ -124,7 +124,7 @@ func (n *Node) Providers(service string, choice Choice) (targets []Target, known
 	return append(targets, last...), known
 }
 
-// GroupKeys returns the keys that the groups of those who offer a service are about: "model" of "model=llama3".
+// GroupKeys returns the keys in the groups of the nodes that offer a service: "model" of "model=llama3".
 func (n *Node) GroupKeys(service string) map[string]bool {
 	keys := map[string]bool{}
 	n.gossip.mu.Lock()
@@ -140,7 +140,7 @@ func (n *Node) GroupKeys(service string) map[string]bool {
 	return keys
 }
 
-// Failed notes that a node could not be called, or that it could: err is nil. Those that failed are tried last for a time.
+// Failed records the result of a call to a node; err is nil if it worked. Nodes that failed are tried last for a while.
 func (n *Node) Failed(t Target, err error) { n.shunned.note(t, err) }
 
 // DialService connects to a service of some node that the choice allows. Several are tried if need be. The error is an *Error.
@@ -239,7 +239,7 @@ func (c *countedConn) Close() error {
 	return c.Stream.Close()
 }
 
-// checkGroups says what is wrong with the groups of a service.
+// checkGroups returns an error for invalid groups of a service.
 func checkGroups(groups []string) error {
 	if len(groups) > maxGroups {
 		return fmt.Errorf("%d groups, at most %d are possible", len(groups), maxGroups)
@@ -255,7 +255,7 @@ func checkGroups(groups []string) error {
 	return nil
 }
 
-// CheckGroup says what is wrong with an identity group: "key=value", "key=*" for any value, or "all".
+// CheckGroup returns an error for an invalid identity group; valid are "key=value", "key=*" for any value, or "all".
 func CheckGroup(group string) error {
 	_, err := identity.Parse(group)
 	return err

@@ -23,9 +23,10 @@ import (
 // topicServices is where nodes tell of their services.
 const topicServices = "/headpond/services/1"
 
-// How often a node tells of its services: at once when they change, at most as often as leastPause, and else again after a pause in which all
-// nodes together say no more than recordRate records a second, so that the price of a network does not grow with the square of its size. What
-// is not told again for lives of these pauses is gone.
+// How often a node tells of its services: at once when they change, at most as often as leastPause, and else again
+// after a pause in which all nodes together say no more than recordRate records a second, so that the price of a
+// network does not grow with the square of its size. A record that is not repeated within that many pauses (lives)
+// expires.
 const (
 	leastPause = 250 * time.Millisecond
 	firstBeat  = 1500 * time.Millisecond
@@ -37,7 +38,7 @@ const (
 // tableInterval is how often the table is looked through for what has expired, and the services for what has changed.
 const tableInterval = 250 * time.Millisecond
 
-// gossip tells other nodes of the services here, and knows theirs.
+// gossip announces the services here to other nodes, and knows theirs.
 type gossip struct {
 	node  *Node
 	key   crypto.PrivKey
@@ -60,7 +61,7 @@ type gossip struct {
 	news     lineLimit
 }
 
-// What a node may say of itself, and a neighbour of all nodes, in records a second after so many at once.
+// Rates of records, per second after a burst: of a node about itself, and of a neighbour about all nodes.
 const (
 	originRate, originBurst = 4, 20
 	relayRate, relayBurst   = 200, 2000
@@ -74,7 +75,7 @@ type GossipStats struct {
 	Taken   uint64 // that said something new
 	Forged  uint64 // with a wrong signature or form, or from the future
 	Stale   uint64 // out of date
-	Flooded uint64 // beyond what a node may say
+	Flooded uint64 // beyond a node's rate
 	Full    uint64 // for which the table has no room
 	Evicted uint64 // nodes taken out of a full table for others
 }
@@ -193,8 +194,8 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	return err
 }
 
-// recall takes note of what this node itself has said, before it was restarted with a clock that has been set back: others would take
-// nothing older from it. mu is held.
+// recall records the node's own last record, from before a restart with a clock that was set back: others would refuse
+// older ones. mu is held.
 func (g *gossip) recall(r *nodeRecord, now time.Time) {
 	if r.Issued > g.issued && r.issued().After(now) {
 		g.issued, g.outdated = r.Issued, true
@@ -205,14 +206,14 @@ func (g *gossip) recall(r *nodeRecord, now time.Time) {
 // issue returns the time of this node's next record: now, or, if the clock was set back, the moment after that of its last one. mu is held.
 func (g *gossip) issue(now time.Time) int64 {
 	at := now.UnixNano()
-	if ahead := time.Duration(g.issued - at); ahead >= 0 && ahead <= maxSkew { // nobody has believed one that was further ahead
+	if ahead := time.Duration(g.issued - at); ahead >= 0 && ahead <= maxSkew { // none further ahead was accepted
 		at = g.issued + 1
 	}
 	g.issued = at
 	return at
 }
 
-// sourceOf is what an entry of a node is counted against, whose record a neighbour has brought.
+// sourceOf returns the source against which an entry counts whose record a neighbour has brought.
 func (n *Node) sourceOf(id, from peer.ID) source {
 	switch {
 	case n.host.Network().Connectedness(id) != network.NotConnected:
@@ -259,7 +260,7 @@ func names(offers []Offer) (all []string) {
 	return all
 }
 
-// beat tells of the services, and forgets who is gone, until the node ends.
+// beat announces the services, and forgets nodes that are gone, until the node ends.
 func (g *gossip) beat() {
 	tick := time.NewTicker(tableInterval)
 	defer tick.Stop()
@@ -287,7 +288,7 @@ func (g *gossip) beat() {
 	}
 }
 
-// look forgets who is gone, and returns the pause between two records of this node.
+// look forgets nodes that are gone, and returns the pause between two records of this node.
 func (g *gossip) look(now time.Time) (pause time.Duration) {
 	g.mu.Lock()
 	gone := g.table.expire(now)
@@ -301,7 +302,7 @@ func (g *gossip) look(now time.Time) (pause time.Duration) {
 	return pause
 }
 
-// withoutLoad is what of a service is worth a record at once.
+// withoutLoad returns the fields of a service whose change is announced at once.
 func withoutLoad(offers []Offer) []Offer {
 	offers = slices.Clone(offers)
 	for i := range offers {
@@ -310,7 +311,7 @@ func withoutLoad(offers []Offer) []Offer {
 	return offers
 }
 
-// offers are the services here that work. outdated says that others have to be told of them, whatever they know.
+// offers returns the services here that work. outdated says that a new record has to be sent in any case.
 func (g *gossip) offers() (offers []Offer, outdated bool) {
 	g.mu.Lock()
 	services, leaving := g.services, g.leaving
@@ -326,7 +327,7 @@ func (g *gossip) offers() (offers []Offer, outdated bool) {
 	return offers, outdated
 }
 
-// publish tells all nodes.
+// publish sends the record to all nodes.
 func (g *gossip) publish(offers []Offer, life time.Duration) {
 	addrs := g.node.addrs()
 	g.mu.Lock()
@@ -343,7 +344,7 @@ func (g *gossip) publish(offers []Offer, life time.Duration) {
 		err = g.topic.Publish(context.Background(), data)
 	}
 	if err != nil && g.node.life.Err() == nil {
-		g.node.log.Error("peers: services cannot be told of", "error", err)
+		g.node.log.Error("peers: services cannot be announced", "error", err)
 		return
 	}
 	g.mu.Lock()
@@ -373,7 +374,7 @@ func (g *gossip) poke() {
 	}
 }
 
-// leave tells the others that nothing is offered any more.
+// leave announces that no service is offered any more.
 func (g *gossip) leave() {
 	g.mu.Lock()
 	again := g.leaving
@@ -386,7 +387,8 @@ func (g *gossip) leave() {
 	}
 }
 
-// goodbye is how long the last record may take to leave: pubsub does not tell when it has. Who misses it knows a few seconds later.
+// goodbye is how long the last record may take to be sent: pubsub does not report it. Nodes that miss it notice a few
+// seconds later.
 const goodbye = 100 * time.Millisecond
 
 // close leaves the topic.

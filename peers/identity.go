@@ -23,10 +23,10 @@ var ErrKey = errors.New("peers: key file")
 // maxKeyFile bounds what is read of a key file, which has some 120 bytes.
 const maxKeyFile = 4 << 10
 
-// pemType is that of a key in PKCS #8.
+// pemType is the type of a key in PKCS #8.
 const pemType = "PRIVATE KEY"
 
-// othersMay are the permissions that nobody but the owner of a key file may have.
+// othersMay are the permissions that only the owner of a key file may have.
 const othersMay fs.FileMode = 0o077
 
 // LoadKey reads an Ed25519 key in PEM (PKCS #8). A file that others than its owner can read, write or execute is refused. The error wraps

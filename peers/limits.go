@@ -11,7 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/x/rate"
 )
 
-// What one peer, and those whose handshake is not over, may take.
+// Limits of one peer, and of connections in their handshake.
 const (
 	// maxPeerConns bounds the libp2p connections of one peer: one is used; two nodes that dial each other at once, by QUIC and TCP, IPv4 and
 	// IPv6, have several for a moment, and a relayed one lives on beside the direct one.
@@ -27,14 +27,14 @@ const (
 	// addressShare is the part of all connections that one IPv4 address, or IPv6 network, may have: behind it there may be a site with many
 	// nodes. This machine's own addresses are not bounded by it.
 	addressShare = 4
-	// connRate is how many connections a second it may make after that many at once: a site that restarts is back in seconds, and whoever
-	// connects again and again costs no more than a few handshakes a second.
+	// connRate is the number of connections a second after a burst: a site that restarts is back in seconds, and a
+	// client that reconnects again and again costs only a few handshakes a second.
 	connRate = 5
 	// keptAwhile is how long a connection is new, and not closed for being of no use.
 	keptAwhile = 20 * time.Second
 )
 
-// newLimits makes the resource manager of a node: what is beyond these limits is refused, whoever asks.
+// newLimits makes the resource manager of a node, which refuses everything beyond these limits.
 func newLimits(cfg *Config) (corenet.ResourceManager, error) {
 	scaling := rcmgr.DefaultLimits
 	libp2p.SetDefaultServiceLimits(&scaling)

@@ -24,7 +24,7 @@ const (
 	modelsKept = 30 * time.Second
 	// maxModelsAnswer bounds an answer in bytes.
 	maxModelsAnswer = 1 << 20
-	// maxModels bounds in bytes what all models of a node take in its record.
+	// maxModels bounds all models of a node in its record, in bytes.
 	maxModels = 8 << 10
 )
 
@@ -40,13 +40,13 @@ type models struct {
 	all map[string]*served
 }
 
-// served is what is known of the models of a service.
+// served has the known models of a service.
 type served struct {
 	groups []string
 	asked  time.Time // the last time; zero: to be asked at once
 	known  time.Time // when groups were true
 	asking bool
-	errors string // what the last question failed with
+	errors string // the error of the last question
 }
 
 // run asks until the node ends.
@@ -64,7 +64,7 @@ func (m *models) run() {
 	}
 }
 
-// look asks the services whose turn it is, and forgets the models of those that do not work.
+// look asks the services that are due, and forgets the models of those that do not work.
 func (m *models) look(now time.Time) {
 	var asked []Service
 	for _, s := range m.node.gossip.current() {
@@ -232,7 +232,7 @@ func askModels(ctx context.Context, s Service) ([]string, error) {
 	return ids, nil
 }
 
-// CheckModels says what is wrong with the path of a list of models.
+// CheckModels returns an error for an invalid path of a list of models.
 func CheckModels(path string) error {
 	u, err := url.ParseRequestURI(path)
 	if err != nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || u.Host != "" {

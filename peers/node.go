@@ -40,9 +40,9 @@ type Node struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
-	server    *tunnel.Server // what other nodes call
+	server    *tunnel.Server // serves calls of other nodes
 	accept    *streamListener
-	relay     *relayv2.Relay // nil: it relays for nobody
+	relay     *relayv2.Relay // nil: it relays for no node
 	circuits  circuits
 	known     known
 	links     links
@@ -178,8 +178,8 @@ func (n *Node) Addrs() (all []string) {
 	return all
 }
 
-// Withdraw takes no more connections to services, tells the peers so, and waits until those that are open have ended. When ctx ends first they
-// are cut off, and the error says how many. The node can still call others.
+// Withdraw accepts no more connections to services, informs the peers, and waits until open ones have ended. When ctx
+// ends first they are cut off, and the error says how many. The node can still call others.
 func (n *Node) Withdraw(ctx context.Context) error {
 	n.gossip.leave()
 	return n.server.Drain(ctx)

@@ -73,18 +73,18 @@ func (o *offenders) note(id peer.ID, err error) {
 		o.named.log(o.node.log, slog.LevelWarn, "peers: a peer misbehaves", "peer", id.String(), "error", err)
 	}
 	if block {
-		o.named.log(o.node.log, slog.LevelWarn, "peers: a peer is blocked, because it goes on misbehaving", "peer", id.String(), "for", blockTime, "error", err)
+		o.named.log(o.node.log, slog.LevelWarn, "peers: a peer is blocked, because it keeps misbehaving", "peer", id.String(), "for", blockTime, "error", err)
 	}
 }
 
-// close disconnects nobody any more.
+// close ends disconnecting.
 func (o *offenders) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
 }
 
-// tidy forgets what is over. mu is held.
+// tidy forgets expired entries. mu is held.
 func (o *offenders) tidy(now time.Time) {
 	for id, p := range o.all {
 		if over := p.since.Add(offenceTime); now.After(over) && now.After(p.blocked) {
@@ -116,7 +116,7 @@ func (o *offenders) InterceptPeerDial(id peer.ID) bool { return !o.blocks(id) }
 // InterceptAddrDial implements connmgr.ConnectionGater.
 func (o *offenders) InterceptAddrDial(id peer.ID, _ ma.Multiaddr) bool { return !o.blocks(id) }
 
-// InterceptAccept implements connmgr.ConnectionGater: nobody knows yet who it is.
+// InterceptAccept implements connmgr.ConnectionGater: the peer's identity is not known yet.
 func (o *offenders) InterceptAccept(network.ConnMultiaddrs) bool { return true }
 
 // InterceptSecured implements connmgr.ConnectionGater.
@@ -160,7 +160,7 @@ func (b *buckets) take(id peer.ID, now time.Time) bool {
 	return ok
 }
 
-// tidy forgets those that may do as much as anybody.
+// tidy forgets peers with a full allowance.
 func (b *buckets) tidy(now time.Time) {
 	for id, k := range b.all {
 		if k.left+b.rate*now.Sub(k.at).Seconds() >= b.burst {
@@ -169,7 +169,7 @@ func (b *buckets) tidy(now time.Time) {
 	}
 }
 
-// linesPerSecond is what a lineLimit lets through.
+// linesPerSecond is the rate of a lineLimit.
 const linesPerSecond = 5
 
 // lineLimit bounds the lines of one kind in the log.

@@ -17,11 +17,12 @@ type Limits struct {
 	Conns int
 	// Rate is how many connections it may open a second, and at once after a pause; more are refused with ErrBusy. 0 = no limit.
 	Rate int
-	// BytesPerSecond is how fast its connections are together, both directions added up. What is faster waits. 0 = no limit.
+	// BytesPerSecond is the rate of all its connections together, both directions added up. Faster data waits. 0 = no
+	// limit.
 	BytesPerSecond int
 }
 
-// verify says what is wrong with the limits.
+// verify returns an error for invalid limits.
 func (l Limits) verify() error {
 	for _, c := range []struct {
 		name  string
@@ -34,7 +35,7 @@ func (l Limits) verify() error {
 	return nil
 }
 
-// LimitStats counts what Limits have done since the start.
+// LimitStats counts the effects of Limits since the start.
 type LimitStats struct {
 	Refused uint64        // connections
 	Waited  time.Duration // by connections that were too fast, added up
@@ -49,7 +50,7 @@ type overLimit string
 func (e overLimit) Error() string { return string(e) }
 func (e overLimit) Unwrap() error { return tunnel.ErrBusy }
 
-// quotas know what each peer does with each service that has Limits.
+// quotas have the use of each service with Limits by each peer.
 type quotas struct {
 	mu    sync.Mutex // held for a few instructions
 	all   map[quotaKey]*quota
@@ -58,7 +59,7 @@ type quotas struct {
 
 type quotaKey struct{ service, peer string }
 
-// quota is what one peer does with one service. Guarded by quotas.mu.
+// quota is the use of one service by one peer. Guarded by quotas.mu.
 type quota struct {
 	open  int
 	calls allowance
@@ -73,13 +74,13 @@ func (k *quota) use(now time.Time, wait time.Duration) {
 	}
 }
 
-// allowance is a bucket that fills at a rate, up to what comes in a second. It may be overdrawn.
+// allowance is a bucket that fills at a rate, up to one second's worth. It may be overdrawn.
 type allowance struct {
 	left float64
 	at   time.Time // zero: it is full
 }
 
-// fill adds what has come since the last time.
+// fill adds the allowance since the last time.
 func (a *allowance) fill(rate int, now time.Time) {
 	if a.at.IsZero() {
 		a.left = float64(rate)
@@ -143,7 +144,7 @@ func (q *quotas) tidy(now time.Time) {
 	}
 }
 
-// spend takes bytes from what a peer has, and returns how long they have to wait.
+// spend takes bytes from a peer's allowance, and returns how long they have to wait.
 func (q *quotas) spend(k *quota, n, rate int, now time.Time) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -186,7 +187,8 @@ func (q *quotas) limited(s Service, connect func(context.Context) (net.Conn, err
 	}
 }
 
-// meteredConn is a connection to a service that counts for a peer. It belongs to a relay, which reads and writes on goroutines of its own.
+// meteredConn is a connection to a service that counts for a peer. It belongs to a relay, which reads and writes on its
+// own goroutines.
 type meteredConn struct {
 	fiber.Stream
 	quotas *quotas

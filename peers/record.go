@@ -38,15 +38,16 @@ var (
 // Offer is a service as a node advertises it.
 type Offer struct {
 	Name     string   `json:"name"`
-	Groups   []string `json:"groups,omitempty"`   // what it serves, such as "model=llama3"
+	Groups   []string `json:"groups,omitempty"`   // requests that it serves, such as "model=llama3"
 	Load     int      `json:"load"`               // connections that are open
-	Capacity int      `json:"capacity,omitempty"` // connections that it is good for; 0: not said
+	Capacity int      `json:"capacity,omitempty"` // connections that it has capacity for; 0: unknown
 }
 
-// nodeRecord is what a node says of itself: all of its services, signed as a whole, so that each record takes the place of the one before.
+// nodeRecord is a node's record of itself: all of its services, signed as a whole, so that each record replaces the one
+// before.
 type nodeRecord struct {
 	Issued   int64    `json:"issued"` // nanoseconds since 1970, which also put a node's records in order
-	Life     int64    `json:"life"`   // for so many milliseconds it is believed
+	Life     int64    `json:"life"`   // for how many milliseconds it is valid
 	Addrs    []string `json:"addrs,omitempty"`
 	Version  string   `json:"version,omitempty"`
 	Services []Offer  `json:"services"` // none: the node leaves

@@ -12,7 +12,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// Limits of a node that relays for others. It relays for nodes that it knows, without a limit of bytes or time: what goes through is theirs.
+// Limits of a node that relays for others. It relays for nodes that it knows, without a limit of bytes or time.
 const (
 	maxRelayed      = 128     // nodes that are reached through this one
 	maxCircuits     = 64      // connections through it that one of these has
@@ -72,7 +72,8 @@ func (n *Node) startRelay() error {
 	return nil
 }
 
-// straighten moves tunnels to a direct connection that has just been made: the connections to services in them go on there.
+// straighten moves tunnels to a direct connection that has just been made: the connections to services in them continue
+// there.
 func (n *Node) straighten(_ network.Network, c network.Conn) {
 	if isRelayed(c) {
 		return

@@ -12,11 +12,11 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// listenerName is what the side of a node that is called has for a name in logs and lists of sessions.
+// listenerName is the name of a node's called side in logs and lists of sessions.
 const listenerName = "peers"
 
-// SetServices replaces what other nodes may call. Connections that are open go on; sessions of peers that may call nothing any more end. The
-// error wraps ErrConfig, and nothing has changed then.
+// SetServices replaces the services that other nodes may call. Open connections continue; sessions of peers that may
+// call no service any more end. The error wraps ErrConfig, and nothing has changed then.
 func (n *Node) SetServices(services []Service) error {
 	cfg := n.cfg
 	cfg.Services = services

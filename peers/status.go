@@ -22,7 +22,7 @@ type Status struct {
 	Limits LimitStats
 	Gossip GossipStats
 	DHT    DHTStats
-	Peers  []PeerStatus // those it has to do with, in the order of their IDs
+	Peers  []PeerStatus // peers in use, in the order of their IDs
 	// Offers are the services of other nodes, in the order of their names and IDs.
 	Offers []OfferStatus
 }
@@ -114,7 +114,7 @@ func (n *Node) offers() (all []OfferStatus, counts GossipStats) {
 	return all, counts
 }
 
-// peerStatus is what libp2p knows of a peer.
+// peerStatus returns libp2p's state of a peer.
 func (n *Node) peerStatus(id peer.ID) PeerStatus {
 	p := PeerStatus{ID: id.String(), RTT: n.host.Peerstore().LatencyEWMA(id)}
 	for _, c := range n.host.Network().ConnsToPeer(id) {
@@ -127,7 +127,7 @@ func (n *Node) peerStatus(id peer.ID) PeerStatus {
 	return p
 }
 
-// isRelayed tells whether another node carries a connection.
+// isRelayed reports whether another node carries a connection.
 func isRelayed(c network.Conn) bool {
 	_, err := c.RemoteMultiaddr().ValueForProtocol(ma.P_CIRCUIT)
 	return err == nil
@@ -136,11 +136,11 @@ func isRelayed(c network.Conn) bool {
 // Sessions describes the connections to services here that other nodes have open, in no order.
 func (n *Node) Sessions() []listener.Info { return n.server.Sessions() }
 
-// Kill resets the connection of an ID that Sessions has told; false = there is none.
+// Kill resets the connection with an ID of Sessions; false = there is none.
 func (n *Node) Kill(id listener.ID, stream uint64) bool { return n.server.Kill(id, stream) }
 
-// Leaving reports whether a peer that this node calls, any if id is empty, drains while connections to its services are open: those that are kept
-// idle should be closed.
+// Leaving reports whether a peer that this node calls, any if id is empty, drains while connections to its services are
+// open: idle ones should be closed.
 func (n *Node) Leaving(id string) bool {
 	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return (id == "" || l.peer.String() == id) && l.client.Draining() })
 }

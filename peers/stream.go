@@ -9,7 +9,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 )
 
-// protocolTunnel is that of streams in which there is a session of package tunnel. Its version is the one of what nodes say in it.
+// protocolTunnel is the protocol of streams with a session of package tunnel. Its version is that of the messages in
+// it.
 const protocolTunnel protocol.ID = "/headpond/tunnel/1"
 
 // Addr is the address of the other end of a libp2p stream.

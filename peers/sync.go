@@ -19,11 +19,12 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
 )
 
-// protocolTable is that of streams in which a node sends its whole table: for each record, its length and for how many milliseconds more it is
-// to be believed, four bytes each, and the record.
+// protocolTable is the protocol of streams in which a node sends its whole table: for each record its length, the
+// milliseconds for which it is still valid, four bytes each, and the record.
 const protocolTable protocol.ID = "/headpond/table/1"
 
-// A node asks a neighbour for its table when they connect, and some neighbour every syncInterval, which mends what has been missed.
+// A node asks a neighbour for its table when they connect, and some neighbour every syncInterval, which repairs missed
+// records.
 const (
 	syncInterval = 30 * time.Second
 	syncTime     = 20 * time.Second // for one table: 32 MiB at 1.6 MiB/s
@@ -33,7 +34,7 @@ const (
 	tableBurst   = 4
 )
 
-// syncer asks neighbours for their tables, and tells them its own.
+// syncer asks neighbours for their tables, and sends them its own.
 type syncer struct {
 	node   *Node
 	events event.Subscription
@@ -152,7 +153,7 @@ func (s *syncer) fetch(id peer.ID) error {
 			return err
 		}
 		if err := s.node.gossip.take(id, data, life); errors.Is(err, errForged) {
-			return err // and what else it says is not worth the work
+			return err // and its other records are not worth the work
 		}
 	}
 	return nil
@@ -187,7 +188,7 @@ func (s *syncer) serve(st network.Stream) {
 	sent = w.Flush() == nil && st.Close() == nil
 }
 
-// told is a record, and how long it is to be believed.
+// told is a record, and how long it is valid.
 type told struct {
 	sealed []byte
 	life   time.Duration

@@ -20,7 +20,7 @@ const (
 	// vouchedShare is the part of the table for nodes that are known only because neighbours at one address tell of them: in a network of a
 	// few hundred nodes most are heard of from bootstrap peers, or are connected.
 	vouchedShare = 8
-	// trustedShare is the part that is kept for what bootstrap peers bring, whoever else fills the rest.
+	// trustedShare is the part that is reserved for records from bootstrap peers.
 	trustedShare = 2
 	// maxPast bounds the memory of nodes that are gone. It is kept for longer than a record can be replayed. Goodbyes of nodes that were never
 	// in the table take at most half of it.
@@ -35,7 +35,7 @@ var (
 	errShare = fmt.Errorf("%w for this neighbour: at most %d nodes that are not connected here are taken from those at one address that are not under \"bootstrap\"", errFull, maxEntries/vouchedShare)
 )
 
-// source is what an entry is counted against, so that no neighbour fills the table.
+// source is the origin against which an entry counts, so that no neighbour fills the table.
 type source struct {
 	kind sourceKind
 	name string // a peer ID, or the address of neighbours
@@ -46,11 +46,11 @@ type sourceKind uint8
 
 const (
 	vouched   sourceKind = iota // a neighbour at an address says that there is such a node
-	trusted                     // a bootstrap peer says so
+	trusted                     // reported by a bootstrap peer
 	connected                   // the node is connected, and has proved its identity
 )
 
-// table is what this node knows of the services of others. It knows no clock and no network; its user has a lock.
+// table has the services of other nodes that this node knows. It knows no clock and no network; its user has a lock.
 type table struct {
 	max     int // nodes
 	entries map[peer.ID]*entry
@@ -84,7 +84,7 @@ func newTable(most int) *table {
 	}
 }
 
-// change is what a record has changed.
+// change is the effect of a record.
 type change struct {
 	fresh   bool // the node was not in the table
 	gone    bool // it leaves
@@ -204,7 +204,7 @@ func (t *table) knows(id peer.ID, r *nodeRecord) bool {
 	return r.Issued <= last
 }
 
-// drop takes a node out, and remembers what it has said last.
+// drop removes a node, and remembers its last record.
 func (t *table) drop(id peer.ID, issued int64, now time.Time) {
 	if e := t.entries[id]; e != nil {
 		t.remove(e)
@@ -220,7 +220,7 @@ func (t *table) drop(id peer.ID, issued int64, now time.Time) {
 	t.past[id] = past{issued, now.Add(pastLife)}
 }
 
-// expire takes out what is no longer believed, and returns it.
+// expire removes expired entries, and returns them.
 func (t *table) expire(now time.Time) (gone []peer.ID) {
 	for id, e := range t.entries {
 		if !e.expires.After(now) {
@@ -232,7 +232,7 @@ func (t *table) expire(now time.Time) (gone []peer.ID) {
 	return gone
 }
 
-// offer is what a node that is in the table offers under a name, which is among its services.
+// offer returns the service of that name of a node in the table, which has one.
 func (e *entry) offer(service string) Offer {
 	return e.record.Services[slices.IndexFunc(e.record.Services, func(o Offer) bool { return o.Name == service })]
 }

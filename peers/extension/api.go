@@ -26,7 +26,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// Protocol is that of listeners with paths to services: /v1/service/…, /v1/p2p/… and /v1/_service/….
+// Protocol is the protocol of listeners with paths to services: /v1/service/…, /v1/p2p/… and /v1/_service/….
 const Protocol config.Protocol = "peers"
 
 // Limits of an API listener's clients, as everywhere: a head comes at once, a body may take its time.
@@ -36,7 +36,7 @@ const (
 	maxHeadBytes  = 64 << 10
 	maxTriedNodes = 4
 	peekTimeout   = 30 * time.Second // the beginning of a body, of up to 1 MiB
-	// dialTimeout bounds the way to one node: others wait for their turn.
+	// dialTimeout bounds the connect to one node: others are tried after it.
 	dialTimeout = 5 * time.Second
 )
 
@@ -147,7 +147,7 @@ func (a *api) Drain(ctx context.Context) error {
 	return a.Server.Drain(ctx)
 }
 
-// part returns what is the node of the listener's gateway.
+// part returns the node of the listener's gateway.
 func (a *api) part() *part {
 	for _, p := range a.cfg.Load().gateway.Parts() {
 		if p, ok := p.(*part); ok {
@@ -268,7 +268,7 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, failed
 }
 
-// attempt is a node that a request was for, and why that came to nothing.
+// attempt is a node that was tried for a request, and its error.
 type attempt struct {
 	target peers.Target
 	err    error
@@ -298,7 +298,7 @@ func (a attempts) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// Unwrap returns the last error, which says what the status is.
+// Unwrap returns the last error, which decides the status.
 func (a attempts) Unwrap() error { return a[len(a)-1].err }
 
 // within sends a request, and gives up when the answer does not begin in time.
@@ -319,7 +319,7 @@ func (a *api) within(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// fail answers a request that came to nothing.
+// fail answers a request that failed.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := httppool.StatusOf(err)
 	switch {

@@ -43,7 +43,7 @@ func checkNode(c *config.Checker, p *Peers) {
 		seen[text] = true
 	}
 	if c.Written(&p.Listen) && len(p.Listen) == 0 && len(p.Bootstrap) == 0 && !p.MDNS {
-		c.Warn(c.Mark(&p.Listen), "listen: nobody can connect to this node, and it has no \"bootstrap\" to connect to")
+		c.Warn(c.Mark(&p.Listen), "listen: no node can connect to this one, and it has no \"bootstrap\" to connect to")
 	}
 	if p.DHT && p.MaxConnections < peers.MinDHTConns && c.NoProblemAt(&p.MaxConnections) {
 		c.Report(c.Mark(&p.MaxConnections, &p.DHT), "max_connections: %d is too few with \"dht\"; want at least %d", p.MaxConnections, peers.MinDHTConns)
@@ -61,7 +61,7 @@ func checkService(c *config.Checker, s *Service) {
 		c.Reference(bridge, &s.Upstream)
 	}
 	if len(s.Allow) == 0 {
-		c.Warn(c.Mark(&s.Allow, &s.Name), "nobody may call it: list peer IDs under \"allow\", or write \"allow: %s\"", Anyone)
+		c.Warn(c.Mark(&s.Allow, &s.Name), "no peer may call it: list peer IDs under \"allow\", or write \"allow: %s\"", Anyone)
 	}
 	reportDoubles(c, "allow", s.Allow)
 	if p := nodeOf(c.Config); p != nil && slices.Contains(s.Allow, Anyone) && p.NetworkKey.IsZero() {
@@ -89,7 +89,8 @@ func checkUpstream(c *config.Checker, u *config.Upstream) {
 	}
 }
 
-// checkProviders checks who is trusted with services that are called by name: every node of the network can offer one by any name.
+// checkProviders checks the trusted providers of services that are called by name: every node of the network can offer
+// a service under any name.
 func checkProviders(c *config.Checker, u *config.Upstream) {
 	own := config.PartOf[UpstreamKeys](u)
 	var named *config.Endpoint
@@ -108,7 +109,7 @@ func checkProviders(c *config.Checker, u *config.Upstream) {
 	}
 }
 
-// reportDoubles reports what is in a list of IDs twice.
+// reportDoubles reports IDs that are in a list twice.
 func reportDoubles[T ~string](c *config.Checker, key string, list []T) {
 	seen := map[T]bool{}
 	for i, text := range list {

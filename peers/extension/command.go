@@ -21,7 +21,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// actions are what `headpond peers` does.
+// actions are the actions of `headpond peers`.
 const actions = "id FILE | list | ping FILE ADDRESS | connect FILE SERVICE | demo"
 
 const about = `id prints the peer ID of the node that FILE describes, by which others name it. Its key is made if there is none yet.
@@ -125,7 +125,7 @@ func (c *caller) id(file string) error {
 	return err
 }
 
-// list prints what a running gateway knows.
+// list prints the nodes that a running gateway knows.
 func (c *caller) list(address string) error {
 	body, err := cli.Get(address, "/api/v1/status")
 	if err != nil {
@@ -159,7 +159,7 @@ func (c *caller) list(address string) error {
 	return w.Flush()
 }
 
-// node starts a node that nobody connects to.
+// node starts a node without a listener.
 func (c *caller) node(p *Peers, key ed25519.PrivateKey, bootstrap []string) (*peers.Node, error) {
 	cfg := peers.Config{
 		Key: key, Listen: []string{}, Bootstrap: bootstrap, MDNS: p.MDNS, KeepAlive: p.KeepAlive, DialTimeout: p.DialTimeout,

@@ -28,7 +28,7 @@ func init() {
 // FileKeys are the keys at the top of the file.
 type FileKeys struct {
 	Peers    *Peers    `conf:"peers"`                                             // nil: this gateway is no node
-	Services []Service `conf:"services" key:"Name" scope:"service" maxlen:"1000"` // what other nodes may call
+	Services []Service `conf:"services" key:"Name" scope:"service" maxlen:"1000"` // services that other nodes may call
 }
 
 // UpstreamKeys are the keys of an upstream.
@@ -48,14 +48,14 @@ func (Provider) Check(text string) error {
 	return nil
 }
 
-// choiceOf is what a list of providers allows.
+// choiceOf returns the choice that a list of providers allows.
 func choiceOf(list []Provider) peers.Choice { return peers.Choice{Providers: texts(list)} }
 
 // Peers is the section "peers": this gateway as a node.
 type Peers struct {
 	Key            string        `conf:"key" required:"true"`                                 // the file with the node's identity; it is made if it is not there
 	Listen         []Listen      `conf:"listen" maxlen:"64"`                                  // multiaddresses; default QUIC and TCP, port 4001
-	Announce       []Multiaddr   `conf:"announce" maxlen:"64"`                                // what others are told instead
+	Announce       []Multiaddr   `conf:"announce" maxlen:"64"`                                // announced to other nodes instead
 	NetworkKey     config.Secret `conf:"network_key"`                                         // of a private network: 64 hexadecimal digits, or a swarm.key file
 	Bootstrap      []Bootstrap   `conf:"bootstrap" maxlen:"1000"`                             // nodes that are kept connected
 	MDNS           bool          `conf:"mdns" default:"false"`                                // find nodes on the local network, and be found
@@ -64,7 +64,7 @@ type Peers struct {
 	RelayFor       []Caller      `conf:"relay_for" single:"true" maxlen:"1000"`               // nodes that are reached through this one: peer IDs, or "anyone"
 	HolePunching   bool          `conf:"hole_punching" default:"true"`                        // look for a direct way where a relay is used
 	UPnP           bool          `conf:"upnp" default:"false"`                                // ask the router to forward a port
-	AutoNAT        bool          `conf:"autonat" default:"false"`                             // find out at which addresses others can connect to this node, and do so for them
+	AutoNAT        bool          `conf:"autonat" default:"false"`                             // ask other nodes for the reachable addresses of this one, and answer such questions
 	MaxConnections int           `conf:"max_connections" default:"512" min:"8" max:"100000"`  // to and from other nodes
 	MaxMemory      int           `conf:"max_memory_mib" default:"128" min:"16" max:"1048576"` // for the buffers of these
 	MaxStreams     int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`       // connections to services that one peer may have open here
@@ -76,11 +76,11 @@ type Peers struct {
 type Service struct {
 	Name     string   `conf:"-"`
 	Upstream string   `conf:"upstream" required:"true"`                   // where its connections go
-	Allow    []Caller `conf:"allow" single:"true" maxlen:"1000"`          // who may call it: peer IDs, or "anyone"; empty: nobody
-	Groups   []Group  `conf:"groups" single:"true" maxlen:"64"`           // what it serves: key=value, key=* or all
+	Allow    []Caller `conf:"allow" single:"true" maxlen:"1000"`          // permitted callers: peer IDs, or "anyone"; empty: none
+	Groups   []Group  `conf:"groups" single:"true" maxlen:"64"`           // requests that it serves: key=value, key=* or all
 	Models   Models   `conf:"models"`                                     // the path of an OpenAI-compatible list of models, each of which is a group; empty: none
-	Capacity int      `conf:"capacity" default:"0" min:"0" max:"1000000"` // connections at once that it is good for; 0: not said
-	PerPeer  PerPeer  `conf:"per_peer"`                                   // what each peer may do with it
+	Capacity int      `conf:"capacity" default:"0" min:"0" max:"1000000"` // connections at once that it has capacity for; 0: unknown
+	PerPeer  PerPeer  `conf:"per_peer"`                                   // limits of each peer
 }
 
 // PerPeer are limits for each peer.
@@ -90,7 +90,7 @@ type PerPeer struct {
 	KiB         int `conf:"kib_per_second" default:"0" min:"0" max:"1000000000"` // both directions together; 0: no limit
 }
 
-// limits are those of package peers.
+// limits returns the limits of package peers.
 func (p PerPeer) limits() peers.Limits {
 	return peers.Limits{Conns: p.Connections, Rate: p.Rate, BytesPerSecond: p.KiB << 10}
 }
@@ -133,7 +133,7 @@ type Models string
 // Check implements config.Checked.
 func (Models) Check(text string) error { return peers.CheckModels(text) }
 
-// Group is what a service serves, for callers that choose by that.
+// Group is a group of requests that a service serves, for callers that choose by it.
 type Group string
 
 // Check implements config.Checked.
@@ -174,7 +174,7 @@ func keyFile(cfg *config.Config, p *Peers) string {
 	return filepath.Join(filepath.Dir(cfg.File), p.Key)
 }
 
-// checkTarget checks what follows EndpointPrefix.
+// checkTarget checks the text after EndpointPrefix.
 func checkTarget(text string) error {
 	_, err := peers.ParseTarget(text)
 	return err

@@ -40,7 +40,7 @@ func TestMistakesInTheFile(t *testing.T) {
 		`services: {db: {upstream: db}}` + upstream:                                                `p.yaml:1:12: services are offered to other nodes, and this gateway is none: "peers" is missing`,
 		"peers: {key: k}\nservices: {db: {}}":                                                      `p.yaml:2:16: service "db": "upstream" is missing`,
 		"peers: {key: k}\nservices: {db: {upstream: dbx}}" + upstream:                              `p.yaml:2:27: service "db": unknown upstream "dbx"; did you mean "db"?`,
-		"peers: {key: k}\nservices: {db: {upstream: db}}" + upstream:                               `p.yaml:2:12: warning: service "db": nobody may call it`,
+		"peers: {key: k}\nservices: {db: {upstream: db}}" + upstream:                               `p.yaml:2:12: warning: service "db": no peer may call it`,
 		"peers: {key: k}\nservices: {db: {upstream: db, allow: anyone}}" + upstream:                `p.yaml:2:38: warning: service "db": allow: anyone: every program that can reach this node`,
 		"peers: {key: k}\nservices: {db: {upstream: db, allow: anyoen}}" + upstream:                `did you mean "anyone"?`,
 		"peers: {key: k}\nservices: {db: {upstream: db, allow: [bob]}}" + upstream:                 `want a peer ID such as 12D3KooW`,

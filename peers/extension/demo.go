@@ -72,7 +72,7 @@ The first one's dashboard is http://127.0.0.1:%[2]d/, and its table: headpond pe
 	return nil
 }
 
-// demo is what runs.
+// demo is the running demo.
 type demo struct {
 	dir    string
 	out    io.Writer
@@ -124,7 +124,7 @@ func (d *demo) start(ctx context.Context, offset int) error {
 	}
 }
 
-// nodeRow is what a gateway shows of itself as a node.
+// nodeRow is a gateway's row about its node.
 func nodeRow(g *gateway.Gateway) (self NodeStatus) {
 	for _, a := range g.Snapshot().Additions {
 		if rows, ok := a.Rows.([]NodeStatus); ok && len(rows) == 1 {

@@ -13,8 +13,8 @@ import (
 	"github.com/headpond/headpond/peers"
 )
 
-// What is read of a request's body to find out what it is about: models are named at the top, before the messages. A field that is there
-// twice is noticed within minPeek; a field that is not found is looked for within maxPeek.
+// The part of a request's body that is read for the fields of groups: models are named at the top, before the messages.
+// A repeated field is detected within minPeek; a missing one is looked for within maxPeek.
 const (
 	minPeek = 64 << 10
 	maxPeek = 1 << 20
@@ -60,7 +60,7 @@ func peek(body io.ReadCloser, wanted map[string]bool) (ids identities, again io.
 		piece := read.AvailableBuffer()[:n]
 		_, _ = read.Write(piece)
 		verdict = scanner.Feed(piece)
-		ended = err != nil // which comes again with what was read
+		ended = err != nil // which is returned again behind the bytes read
 	}
 	again = struct {
 		io.Reader
@@ -95,7 +95,7 @@ func allFound(s *jsonfield.Scanner, fields int) bool {
 // pieceBytes is how much of a body is read at a time.
 const pieceBytes = 16 << 10
 
-// fieldsOf are the fields of bodies that keys of groups stand for: other nodes say what is in them.
+// fieldsOf returns the fields of bodies for the keys of groups, which other nodes choose.
 func fieldsOf(keys map[string]bool) (fields []string) {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if jsonfield.CheckPath(key) == nil && len(fields) < jsonfield.MaxFields {
@@ -120,8 +120,8 @@ var (
 	errBadRoute = errors.New("want /v1/service/SERVICE/…, /v1/p2p/PEERID/SERVICE/… or /v1/_service/SERVICE/…")
 )
 
-// choose returns the nodes that a request to a service may go to, in the order in which to try them; providers are those that are trusted with
-// it, empty: all.
+// choose returns the nodes that a request to a service may go to, in the order in which to try them; providers are its
+// trusted nodes, empty: all.
 func choose(n *peers.Node, service string, providers []Provider, r *http.Request) ([]peers.Target, error) {
 	choice := choiceOf(providers)
 	if hasBody(r) {

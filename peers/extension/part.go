@@ -32,7 +32,7 @@ func newPart(g extend.Gateway) extend.Part { return &part{gateway: g} }
 // errStarting: a service of a configuration that is not in force yet.
 var errStarting = errors.New("the gateway is starting or reloading")
 
-// errFixed is why a reload cannot change what a node is.
+// errFixed is the error of a reload that changes a node's fixed settings.
 var errFixed = errors.New("these settings of \"peers\" hold until the gateway ends: restart it")
 
 // now returns the node, nil if there is none.
@@ -42,7 +42,7 @@ func (p *part) now() *peers.Node {
 	return p.node
 }
 
-// Check implements extend.Part. What can be known without listening has been checked with the file.
+// Check implements extend.Part. Checks that need no listener are made with the file.
 func (p *part) Check(*config.Config, func(err error, at any)) {}
 
 // Plan implements extend.Part.
@@ -77,7 +77,7 @@ func (p *part) Plan(plan *extend.Plan) error {
 	return nil
 }
 
-// fixed is what a node keeps as long as it runs.
+// fixed are the settings that a node keeps as long as it runs.
 func fixed(p *Peers) Peers {
 	c := *p
 	c.Bootstrap = nil
@@ -149,7 +149,7 @@ func (p *part) swap(node *peers.Node, cfg *Peers) {
 	p.node, p.cfg = node, cfg
 }
 
-// offer is what other nodes may call.
+// offer returns the services that other nodes may call.
 func (p *part) offer(cfg *config.Config) (services []peers.Service) {
 	for _, s := range servicesOf(cfg) {
 		offered := peers.Service{
@@ -212,7 +212,7 @@ func (p *part) Registers() (all []extend.Register) {
 	return all
 }
 
-// Drain implements extend.Part: first what others call here, and last what is called there.
+// Drain implements extend.Part: first calls of other nodes here, and last calls to them.
 func (p *part) Drain(ctx context.Context, last bool) error {
 	n := p.now()
 	switch {

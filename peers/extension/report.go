@@ -55,7 +55,7 @@ type OfferStatus struct {
 	Peer      string    `json:"peer"`
 	Groups    []string  `json:"groups"`
 	Load      int       `json:"load"`     // connections that are open there
-	Capacity  int       `json:"capacity"` // that it is good for; 0: not said
+	Capacity  int       `json:"capacity"` // that it has capacity for; 0: unknown
 	Version   string    `json:"version"`  // of the node's program
 	Since     time.Time `json:"since"`
 	Expires   time.Time `json:"expires"`    // unless the node is heard of again
@@ -78,7 +78,7 @@ type PeerStatus struct {
 	LastError string  `json:"last_error"`  // why a bootstrap peer, or one that is called, is not connected
 }
 
-// show returns what the admin pages show of a node, nil if there is none.
+// show returns a node's rows for the admin pages, nil if there is none.
 func show(n *peers.Node) []admin.Addition {
 	if n == nil {
 		return []admin.Addition{nodeReport.Of(nil), peerReport.Of(nil), offerReport.Of(nil)}
