@@ -109,8 +109,9 @@ suites: test-deps ## Run PostgreSQL's and its drivers' own tests straight and th
 test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, which takes long)
 	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-kube.sh
 
-test-peers: ## Test peers for long: a network of 200 nodes, 10,000 requests (HEADPOND_NODES=…)
+test-peers: ## Test peers for long: 200 nodes, 10,000 requests, behind NAT, killed (needs root, iproute2, nftables; HEADPOND_NODES=…)
 	$(GO) test -tags long -count 1 -timeout 30m -v -run 'Newcomer|ManyRequests' ./peers
+	$(GO) test -tags netns -count 1 -timeout 15m -v -run 'BehindNAT|KilledUnderLoad' ./peers/cmd/headpond
 
 clean: ## Remove what build made
 	rm -rf bin dist
