@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 )
@@ -109,10 +108,12 @@ func (g *startup) askMD5(cred *credential) error {
 
 // askSCRAM goes through the whole exchange also for users that do not exist.
 func (g *startup) askSCRAM(user string, cred *credential) error {
-	verifier := pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
-	known := cred != nil && cred.scram != nil
+	var verifier pgwire.ScramVerifier
+	known := cred.hasScram()
 	if known {
-		fiber.Block(func() { verifier = cred.scram() }) // it computes for milliseconds, the first time
+		verifier = cred.verifier()
+	} else {
+		verifier = pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
 	}
 	body, err := g.ask(&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{pgwire.MechanismSCRAM}})
 	if err != nil {

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -102,10 +104,13 @@ func cutQuoted(s string) (value, rest string, ok bool) {
 	return "", s, false
 }
 
-// credential is a user's secret, ready to verify with.
+// credential is a user's secret, ready to verify with. Its methods may be called from any goroutine.
 type credential struct {
-	md5   string                      // MD5Secret form, "" if only SCRAM is possible
-	scram func() pgwire.ScramVerifier // nil if only md5 is possible; the work is done once
+	md5      string               // MD5Secret form, "" if only SCRAM is possible
+	password string               // of which the verifier is still to be computed, see verifier
+	once     sync.Once            // computes it
+	computed atomic.Bool          // scram is valid
+	scram    pgwire.ScramVerifier // the zero value if only md5 is possible
 }
 
 // newCredential returns nil for an empty secret: authenticate takes the user for one that does not exist.
@@ -120,11 +125,26 @@ func newCredential(user, secret string) (*credential, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &credential{scram: func() pgwire.ScramVerifier { return v }}, nil
+		c := &credential{scram: v}
+		c.computed.Store(true)
+		return c, nil
 	}
-	compute := sync.OnceValue(func() pgwire.ScramVerifier {
-		v, _ := pgwire.NewScramVerifier(secret, nil, pgwire.ScramIterations) // fails on bad lengths only
-		return v
-	})
-	return &credential{md5: pgwire.MD5Secret(user, secret), scram: compute}, nil
+	return &credential{md5: pgwire.MD5Secret(user, secret), password: secret}, nil
+}
+
+// hasScram reports whether SCRAM can be done for the user.
+func (c *credential) hasScram() bool { return c != nil && (c.password != "" || c.computed.Load()) }
+
+// verifier returns what SCRAM needs. It computes for milliseconds the first time, if the secret is a password, and
+// lets other sessions of the loop go on meanwhile.
+func (c *credential) verifier() pgwire.ScramVerifier {
+	if !c.computed.Load() {
+		fiber.Block(func() {
+			c.once.Do(func() {
+				c.scram, _ = pgwire.NewScramVerifier(c.password, nil, pgwire.ScramIterations) // fails on bad lengths only
+				c.computed.Store(true)
+			})
+		})
+	}
+	return c.scram
 }
