@@ -413,10 +413,10 @@ func TestFlushAndPortals(t *testing.T) {
 	}
 }
 
-// TestProtocolVersions connects with versions and options that do not exist yet.
+// TestProtocolVersions connects with versions and options that do not exist yet; the second time the gateway knows the packet.
 func TestProtocolVersions(t *testing.T) {
 	g := start(t, pgtest.Shared(t), nil)
-	for _, c := range []struct {
+	cases := []struct {
 		version uint32
 		option  bool
 		told    string // NegotiateProtocolVersion's body
@@ -428,7 +428,8 @@ func TestProtocolVersions(t *testing.T) {
 		{version: 3<<16 | 9999, told: "\x00\x03\x00\x02\x00\x00\x00\x00", key: 32}, // libpq asks for such, to see whether the server reports it
 		{version: pgwire.Version30, option: true, told: "\x00\x03\x00\x00\x00\x00\x00\x01_pq_.future\x00", key: 4},
 		{version: 3<<16 | 9999, option: true, told: "\x00\x03\x00\x02\x00\x00\x00\x01_pq_.future\x00", key: 32},
-	} {
+	}
+	for _, c := range append(cases, cases...) {
 		conn, err := net.Dial("tcp", g.addr)
 		if err != nil {
 			t.Fatal(err)

@@ -66,8 +66,8 @@ func (g *startup) authenticate(user string) error {
 }
 
 // ask sends a request and returns the body of the client's answer.
-func (g *startup) ask(request *pgwire.Authentication) ([]byte, error) {
-	g.w.Send(request)
+func (g *startup) ask(request []byte) ([]byte, error) {
+	_, _ = g.w.Write(request)
 	if err := g.w.Flush(); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (g *startup) ask(request *pgwire.Authentication) ([]byte, error) {
 func (g *startup) askMD5(cred *credential) error {
 	request := &pgwire.Authentication{Kind: pgwire.AuthMD5}
 	_, _ = rand.Read(request.Salt[:])
-	body, err := g.ask(request)
+	body, err := g.ask(request.Append(nil))
 	if err != nil {
 		return err
 	}
@@ -106,6 +106,9 @@ func (g *startup) askMD5(cred *credential) error {
 	return nil
 }
 
+// scramOffer is the message that offers the one mechanism.
+var scramOffer = (&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{pgwire.MechanismSCRAM}}).Append(nil)
+
 // askSCRAM goes through the whole exchange also for users that do not exist.
 func (g *startup) askSCRAM(user string, cred *credential) error {
 	var verifier pgwire.ScramVerifier
@@ -115,7 +118,7 @@ func (g *startup) askSCRAM(user string, cred *credential) error {
 	} else {
 		verifier = pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
 	}
-	body, err := g.ask(&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{pgwire.MechanismSCRAM}})
+	body, err := g.ask(scramOffer)
 	if err != nil {
 		return err
 	}
@@ -131,7 +134,8 @@ func (g *startup) askSCRAM(user string, cred *credential) error {
 	if err != nil {
 		return err
 	}
-	body, err = g.ask(&pgwire.Authentication{Kind: pgwire.AuthSASLContinue, Data: first})
+	challenge := pgwire.Authentication{Kind: pgwire.AuthSASLContinue, Data: first}
+	body, err = g.ask(challenge.Append(g.w.AvailableBuffer()))
 	if err != nil {
 		return err
 	}

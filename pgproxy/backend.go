@@ -75,6 +75,7 @@ type Login struct {
 	backend Backend
 	keySize int // bytes of the key for cancel requests
 	traffic *traffic.Cell
+	welcome atomic.Pointer[welcome] // of a Postgres backend; nil = not known yet
 }
 
 // worker is the running work for a client, which a cancel request ends.

@@ -1,6 +1,7 @@
 package pgproxy_test
 
 import (
+	"fmt"
 	"net"
 	"testing"
 
@@ -69,5 +70,77 @@ func BenchmarkMachine(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkLogin is a client that logs in by SCRAM-SHA-256 and leaves. What the client allocates counts, too.
+func BenchmarkLogin(b *testing.B) {
+	verifier, err := pgwire.NewScramVerifier("secret", nil, 1) // cheap for the client, and the same for the proxy
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := start(b, pgtest.Shared(b), func(cfg *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		cfg.Auth, cfg.Users = pgproxy.AuthSCRAM, pgproxy.Users{"app": verifier.String()}
+	})
+	hello := (&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "app"}}}).Append(nil)
+	leave := (&pgwire.Terminate{}).Append(nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := login(g.addr, hello, leave); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// login logs in with the password "secret", and leaves.
+func login(addr string, hello, leave []byte) error {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(hello); err != nil {
+		return err
+	}
+	r := pgwire.NewReader(conn)
+	defer r.Release()
+	exchange := pgwire.NewScramClient("secret")
+	for {
+		h, err := r.Next()
+		if err != nil {
+			return err
+		}
+		body, err := r.Body()
+		if err != nil {
+			return err
+		}
+		var answer []byte
+		switch h.Type {
+		case pgwire.TypeReadyForQuery:
+			answer = leave
+		case pgwire.TypeErrorResponse:
+			return fmt.Errorf("the proxy says %q", body)
+		case pgwire.TypeAuthentication:
+			var m pgwire.Authentication
+			if err := m.Decode(body); err != nil {
+				return err
+			}
+			switch m.Kind {
+			case pgwire.AuthSASL:
+				answer = (&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: exchange.First()}).Append(nil)
+			case pgwire.AuthSASLContinue:
+				last, err := exchange.Continue(m.Data)
+				if err != nil {
+					return err
+				}
+				answer = (&pgwire.SASLResponse{Data: last}).Append(nil)
+			}
+		}
+		if answer == nil {
+			continue
+		}
+		if _, err := conn.Write(answer); err != nil || h.Type == pgwire.TypeReadyForQuery {
+			return err
+		}
 	}
 }

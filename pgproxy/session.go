@@ -69,6 +69,7 @@ type session struct {
 
 	resumed  bool // it was suspended before
 	asleep   bool // it is suspended
+	wasIdle  bool // the client's last message came outside every transaction
 	called   bool // the server spoke meanwhile
 	returned bool // it ends in order: a panic leaves it in doubt
 	worker   worker
@@ -173,13 +174,20 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 // begin brings the session to its first ReadyForQuery.
 func (s *session) begin() error {
 	m := &s.machine
+	if w := s.c.welcome.Load(); w != nil && w.baseline == s.b.baseline.list.Load() {
+		m.clientView = w.view
+		s.welcome(w.parameters, s.c.Key())
+		return nil
+	}
 	if s.b.baseline.get() == nil {
 		if err := s.acquire(); err != nil {
 			return err
 		}
 	}
-	baseline := s.b.baseline.get()
+	reported := s.b.baseline.list.Load()
+	baseline := *reported
 	m.unsure = m.takeSettings(baseline)
+	known := !m.unsure && s.srv == nil && m.mode == Transaction
 	if (m.unsure || m.mode == Session) && s.srv == nil {
 		if err := s.acquire(); err != nil {
 			return err
@@ -206,23 +214,39 @@ func (s *session) begin() error {
 			key.ProcessID = s.serverPID
 		}
 	}
-	s.sendParameters(baseline, key)
+	parameters := m.appendParameters(baseline)
+	if known {
+		s.c.welcome.Store(&welcome{baseline: reported, view: m.clientView, parameters: parameters})
+	}
+	s.welcome(parameters, key)
 	return nil
 }
 
-// sendParameters adds everything between AuthenticationOk and the first command.
-func (s *session) sendParameters(baseline []pgwire.Param, key pgwire.BackendKeyData) {
-	w, view := s.c.Writer, s.machine.reported.Value()
-	var m pgwire.ParameterStatus
-	for _, p := range baseline {
-		m = pgwire.ParameterStatus(p)
-		if i := tracked(p.Name); i >= 0 && view.known[i] {
-			m.Value = view.value[i]
-		}
-		w.Send(&m)
-	}
+// welcome is how the sessions of a Login begin in transaction mode, for as long as servers report the same.
+type welcome struct {
+	baseline   *[]pgwire.Param // what they report, as the list of Postgres.baseline
+	view       clientView
+	parameters []byte // the ParameterStatus messages
+}
+
+// welcome adds everything between AuthenticationOk and the first command.
+func (s *session) welcome(parameters []byte, key pgwire.BackendKeyData) {
+	w := s.c.Writer
+	_, _ = w.Write(parameters)
 	w.Send(&key)
 	w.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+}
+
+// appendParameters returns the ParameterStatus messages for the client.
+func (m *machine) appendParameters(baseline []pgwire.Param) (messages []byte) {
+	view := m.reported.Value()
+	for _, p := range baseline {
+		if i := tracked(p.Name); i >= 0 && view.known[i] {
+			p.Value = view.value[i]
+		}
+		messages = (*pgwire.ParameterStatus)(&p).Append(messages)
+	}
+	return messages
 }
 
 // serve is the session from where it stands.
@@ -293,6 +317,9 @@ func (s *session) loop() error {
 		}
 		if ok {
 			if over, err := s.fromClient(h); over || err != nil {
+				if over && s.wasIdle && err == nil {
+					s.rest()
+				}
 				return err
 			}
 		}
@@ -306,6 +333,7 @@ func (s *session) loop() error {
 
 // next waits for the client's next message. Without ok the fast path has left a request under way.
 func (s *session) next() (h pgwire.Header, ok bool, err error) {
+	s.wasIdle = false
 	for {
 		if s.forwarding && s.c.Reader.HasMessage() {
 			h, err := s.c.Reader.Next()
@@ -374,7 +402,7 @@ func (s *session) boundary() bool { return !s.reading && s.srv == nil && !s.mach
 func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 	s.rest()
 	s.meter.asked = 0
-	s.x.took = false
+	s.x.took, s.wasIdle = false, true
 	defer func() {
 		if err != ErrSuspended { //nolint:errorlint // as NextIdle returned it
 			s.wake()

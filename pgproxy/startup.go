@@ -39,14 +39,17 @@ type startup struct {
 	r        *pgwire.Reader
 	w        *pgwire.Writer
 	isTLS    bool
-	packet   string // that startup was in
-	startup  *pgwire.StartupMessage
+	startup  *pgwire.StartupMessage // nil = not yet, or there is a login
+	packet   string                 // that startup was in
+	login    *Login                 // of others that sent the same packet; nil = there was none
 }
 
 // log returns a logger with the client's attributes so far.
 func (g *startup) log() *slog.Logger {
 	l := g.proxy.srv.Logger().With("client", g.conn.RemoteAddr().String())
-	if g.startup != nil {
+	if g.login != nil {
+		l = l.With("user", g.login.User, "database", g.login.Database, "application_name", g.login.ApplicationName)
+	} else if g.startup != nil {
 		l = l.With("user", g.startup.Get("user"), "database", g.startup.Get("database"),
 			"application_name", g.startup.Get("application_name"))
 	}
@@ -143,13 +146,12 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 		return nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonTLS,
 			message: "TLS is required", hint: "Connect with sslmode=require or stricter."}
 	}
-	login := g.set.logins.find(g.packet)
+	login := g.login
 	if login == nil {
-		if login, err = g.login(); err != nil {
+		if login, err = g.newLogin(); err != nil {
 			return nil, err
 		}
 	}
-	g.negotiate()
 	if err := g.authenticate(login.User); err != nil {
 		return nil, err
 	}
@@ -158,7 +160,7 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 			message: fmt.Sprintf("database %q does not exist", login.Database),
 			hint:    "The gateway's configuration has no such database and no \"*\"."}
 	}
-	if login.traffic == nil { // only now: a refused client has no series
+	if login != g.login { // only now: a refused client has no series
 		login.traffic = g.set.cell(g.proxy, login.User, login.Database)
 		g.set.logins.keep(g.packet, login)
 	}
@@ -170,8 +172,8 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 	return c, nil
 }
 
-// login takes the StartupMessage apart.
-func (g *startup) login() (*Login, error) {
+// newLogin takes the StartupMessage apart, and tells a client that asks for more than protocol 3.2 what it gets.
+func (g *startup) newLogin() (*Login, error) {
 	m := g.startup
 	user, database := m.Get("user"), m.Get("database")
 	if user == "" {
@@ -192,11 +194,16 @@ func (g *startup) login() (*Login, error) {
 	if m.Version >= pgwire.Version32 {
 		size = keySize32
 	}
-	return &Login{
+	login := &Login{
 		User: shared(user), Database: shared(database), Params: params,
 		ApplicationName: shared(m.Get("application_name")), Mode: g.set.Mode,
 		proxy: g.proxy, backend: g.set.backend(database), keySize: size,
-	}, nil
+	}
+	if n := negotiation(m); n != nil {
+		g.w.Send(n)
+		g.packet = "" // the next client with the same packet is to be told, too
+	}
+	return login, nil
 }
 
 // logins are the logins of clients accepted under the present settings, by startup packet: most clients of an
@@ -213,14 +220,14 @@ const (
 )
 
 // find returns nil if there is none.
-func (l *logins) find(packet string) *Login {
+func (l *logins) find(packet []byte) *Login {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.byPacket[packet]
+	return l.byPacket[string(packet)]
 }
 
 func (l *logins) keep(packet string, login *Login) {
-	if len(packet) > maxLoginPacket {
+	if packet == "" || len(packet) > maxLoginPacket {
 		return
 	}
 	l.mu.Lock()
@@ -243,6 +250,9 @@ func (g *startup) readStartup(ctx context.Context) (done bool, err error) {
 		packet, err := g.r.Startup()
 		if err != nil {
 			return g.noStartup(err)
+		}
+		if g.login = g.set.logins.find(packet); g.login != nil {
+			return false, nil
 		}
 		m, err := pgwire.DecodeStartup(packet)
 		if err != nil {
@@ -349,17 +359,18 @@ func (g *startup) directTLS(ctx context.Context) error {
 	return nil
 }
 
-// negotiate answers a client that asks for more than protocol 3.2 with the supported version.
-func (g *startup) negotiate() {
-	n := pgwire.NegotiateProtocolVersion{Version: min(g.startup.Version, pgwire.Version32)}
-	for _, p := range g.startup.Params {
+// negotiation returns what a client that asks for more than protocol 3.2 gets, nil if it does not.
+func negotiation(m *pgwire.StartupMessage) *pgwire.NegotiateProtocolVersion {
+	n := &pgwire.NegotiateProtocolVersion{Version: min(m.Version, pgwire.Version32)}
+	for _, p := range m.Params {
 		if strings.HasPrefix(p.Name, "_pq_.") {
 			n.Options = append(n.Options, p.Name)
 		}
 	}
-	if g.startup.Version > pgwire.Version32 || len(n.Options) > 0 {
-		g.w.Send(&n)
+	if m.Version <= pgwire.Version32 && len(n.Options) == 0 {
+		return nil
 	}
+	return n
 }
 
 // refused reports to client, log and counters why there is no session.

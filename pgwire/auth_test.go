@@ -1,6 +1,10 @@
 package pgwire_test
 
 import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"strings"
 	"testing"
@@ -67,6 +71,21 @@ func TestScramVectorRFC7677(t *testing.T) {
 	}
 }
 
+// The MAC made in place is that of the standard library.
+func TestMacOf(t *testing.T) {
+	bytesOf := func(n int) []byte { return bytes.Repeat([]byte{0x5a}, n) }
+	for _, key := range []int{0, 1, 31, 32, 63, 64, 65, 200} {
+		for _, message := range []int{0, 1, 55, 56, 63, 64, 65, 1000} {
+			h := hmac.New(sha256.New, bytesOf(key))
+			h.Write(bytesOf(message))
+			got := pgwire.MacOf(bytesOf(key), append(make([]byte, pgwire.MacRoom), bytesOf(message)...))
+			if want := h.Sum(nil); !bytes.Equal(got[:], want) {
+				t.Errorf("a key of %d bytes and a message of %d: %x, want %x", key, message, got, want)
+			}
+		}
+	}
+}
+
 func TestScramRefuses(t *testing.T) {
 	v, err := pgwire.NewScramVerifier("x", nil, 1)
 	if err != nil {
@@ -81,7 +100,7 @@ func TestScramRefuses(t *testing.T) {
 	if _, err := server.First([]byte("n,,n=,r=abc")); err != nil {
 		t.Fatal(err)
 	}
-	for _, final := range []string{"", "c=biws,r=abc", "c=biws,r=abc,p=!", "c=biws,r=abc,p=" + strings.Repeat("A", 43) + "=", "r=abc,c=biws,p=AA=="} {
+	for _, final := range []string{"", "c=biws,r=abc", "c=biws,r=abc,p=!", "c=biws,r=abc,p=" + strings.Repeat("A", 43) + "=", "c=biws,r=abc,p=" + strings.Repeat("A", 40) + "\n\n\n\n", "r=abc,c=biws,p=AA=="} {
 		if _, err := server.Final([]byte(final)); !errors.Is(err, pgwire.ErrMalformed) {
 			t.Errorf("client-final %q: %v", final, err)
 		}
@@ -111,4 +130,55 @@ func TestMD5(t *testing.T) {
 	if !pgwire.VerifyMD5(secret, salt, answer) || pgwire.VerifyMD5(secret, [4]byte{}, answer) || pgwire.VerifyMD5(secret, salt, "") {
 		t.Error("VerifyMD5")
 	}
+}
+
+// hmacOf is the standard library's.
+func hmacOf(key []byte, message string) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(message))
+	return h.Sum(nil)
+}
+
+// FuzzScramServer checks that a client that knows the keys is let in whatever its first message is, if it is one, and that
+// nobody else is.
+func FuzzScramServer(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"n,,n=,r=rOprNGfwEbeRWgbNEkqO", "c=biws,r=rOprNGfwEbeRWgbNEkqO,p=" + strings.Repeat("A", 43) + "="},
+		{"y,,n=user,r=!,x=extension", "c=eSws,r=!"}, {"n,,n=,r=a", ",p="},
+	} {
+		f.Add([]byte(seed[0]), []byte(seed[1]))
+	}
+	clientKey, serverKey := bytes.Repeat([]byte{1}, sha256.Size), bytes.Repeat([]byte{2}, sha256.Size)
+	stored := sha256.Sum256(clientKey)
+	v := pgwire.ScramVerifier{Iterations: 4096, Salt: []byte("salt"), StoredKey: stored[:], ServerKey: serverKey}
+	f.Fuzz(func(t *testing.T, first, final []byte) {
+		server := pgwire.NewScramServer(v)
+		challenge, err := server.First(first)
+		if err != nil {
+			if !errors.Is(err, pgwire.ErrMalformed) {
+				t.Fatalf("%v does not wrap ErrMalformed", err)
+			}
+			return
+		}
+		if _, err := server.Final(final); !errors.Is(err, pgwire.ErrMalformed) && !errors.Is(err, pgwire.ErrAuth) {
+			t.Fatalf("%q: %v", final, err)
+		}
+		header, bare := string(first[:3]), string(first[3:])
+		nonce, rest, _ := strings.Cut(strings.TrimPrefix(string(challenge), "r="), ",")
+		_, theirs, _ := strings.Cut(bare, ",r=")
+		theirs, _, _ = strings.Cut(theirs, ",")
+		if rest != "s=c2FsdA==,i=4096" || !strings.HasPrefix(nonce, theirs) || len(nonce) <= len(theirs) {
+			t.Fatalf("%q is answered by %q", first, challenge)
+		}
+		without := "c=" + base64.StdEncoding.EncodeToString([]byte(header)) + ",r=" + nonce
+		auth := bare + "," + string(challenge) + "," + without
+		proof := hmacOf(stored[:], auth)
+		for i := range proof {
+			proof[i] ^= clientKey[i]
+		}
+		answer, err := server.Final([]byte(without + ",p=" + base64.StdEncoding.EncodeToString(proof)))
+		if want := "v=" + base64.StdEncoding.EncodeToString(hmacOf(serverKey, auth)); err != nil || string(answer) != want {
+			t.Fatalf("%q, %v; want %q", answer, err, want)
+		}
+	})
 }

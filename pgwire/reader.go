@@ -237,7 +237,7 @@ func (r *Reader) Unread(p []byte) {
 		panic("pgwire: Unread with input that is not read yet")
 	}
 	switch {
-	case len(p) > smallBuffer:
+	case len(p) > smallBuffer, r.buf == nil && r.wait != nil:
 		r.grow()
 	case r.buf == nil:
 		if r.small == nil {

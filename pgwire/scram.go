@@ -1,10 +1,11 @@
 package pgwire
 
 import (
-	"crypto/hmac"
+	"bytes"
 	"crypto/pbkdf2"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -101,43 +102,59 @@ func (v ScramVerifier) String() string {
 		base64Std.EncodeToString(v.StoredKey), base64Std.EncodeToString(v.ServerKey))
 }
 
-func mac(key []byte, parts ...string) []byte {
-	h := hmac.New(sha256.New, key)
-	for _, p := range parts {
-		h.Write([]byte(p))
-	}
-	return h.Sum(nil)
+func mac(key []byte, message string) []byte {
+	sum := macOf(key, append(make([]byte, macRoom, macRoom+len(message)), message...))
+	return sum[:]
 }
 
-// newNonce returns random printable characters without a comma.
-func newNonce() string {
-	b := make([]byte, nonceSize)
-	_, _ = rand.Read(b)
-	return base64Std.EncodeToString(b)
+// macRoom is what macOf needs before a message, in bytes.
+const macRoom = sha256.BlockSize
+
+// macOf is HMAC-SHA-256 of message[macRoom:], and overwrites what is before. crypto/hmac allocates seven times for that, which
+// is a good part of what a login costs.
+func macOf(key, message []byte) [sha256.Size]byte {
+	if len(key) > sha256.BlockSize {
+		short := sha256.Sum256(key)
+		key = short[:]
+	}
+	const innerPad, outerPad = 0x36, 0x5c // RFC 2104
+	var outer [sha256.BlockSize + sha256.Size]byte
+	for i := range macRoom {
+		message[i], outer[i] = innerPad, outerPad
+	}
+	subtle.XORBytes(message, message[:macRoom], key)
+	subtle.XORBytes(outer[:], outer[:macRoom], key)
+	inner := sha256.Sum256(message)
+	copy(outer[macRoom:], inner[:])
+	return sha256.Sum256(outer[:])
 }
 
-// attributes splits a SCRAM message "a=x,b=y" and checks that exactly the wanted letters come,
-// in that order. Extensions after them are ignored.
-func attributes(message, letters string) ([]string, error) {
-	parts := strings.Split(message, ",")
-	if len(parts) < len(letters) {
-		return nil, fmt.Errorf("%w: SCRAM message has %d attributes, want %d", ErrMalformed, len(parts), len(letters))
-	}
-	values := make([]string, len(letters))
-	for i := range values {
-		p := parts[i]
-		if len(p) < 2 || p[0] != letters[i] || p[1] != '=' {
-			return nil, fmt.Errorf("%w: SCRAM attribute %d is not %q", ErrMalformed, i+1, letters[i])
+// nonce is random printable characters without a comma.
+type nonce [nonceSize / 3 * 4]byte
+
+func newNonce() (n nonce) {
+	var b [nonceSize]byte
+	_, _ = rand.Read(b[:])
+	base64Std.Encode(n[:], b[:])
+	return n
+}
+
+// attributes splits a SCRAM message "a=x,b=y" and checks that exactly the wanted letters come, three at most,
+// in that order. Extensions after them are ignored. The values alias message.
+func attributes(message []byte, letters string) (values [3][]byte, err error) {
+	rest, more := message, true
+	for i := range len(letters) {
+		if !more {
+			return values, fmt.Errorf("%w: SCRAM message has %d attributes, want %d", ErrMalformed, i, len(letters))
 		}
-		values[i] = p[2:]
+		var part []byte
+		part, rest, more = bytes.Cut(rest, comma)
+		if len(part) < 2 || part[0] != letters[i] || part[1] != '=' {
+			return values, fmt.Errorf("%w: SCRAM attribute %d is not %q", ErrMalformed, i+1, letters[i])
+		}
+		values[i] = part[2:]
 	}
 	return values, nil
 }
 
-func xor(a, b []byte) []byte {
-	out := make([]byte, len(a))
-	for i := range a {
-		out[i] = a[i] ^ b[i]
-	}
-	return out
-}
+var comma = []byte{','}

@@ -20,7 +20,8 @@ type ScramClient struct {
 // NewScramClient starts an exchange. PostgreSQL takes the user from the StartupMessage, so
 // none is named here.
 func NewScramClient(password string) *ScramClient {
-	return &ScramClient{password: password, nonce: newNonce()}
+	n := newNonce()
+	return &ScramClient{password: password, nonce: string(n[:])}
 }
 
 // First returns the client's first message.
@@ -29,30 +30,32 @@ func (c *ScramClient) First() []byte { return []byte("n,,n=,r=" + c.nonce) }
 // Continue takes the server's first message and returns the client's last.
 func (c *ScramClient) Continue(message []byte) ([]byte, error) {
 	first := string(message)
-	values, err := attributes(first, "rsi")
+	values, err := attributes(message, "rsi")
 	if err != nil {
 		return nil, err
 	}
-	salt, err := base64Std.DecodeString(values[1])
+	full, count := string(values[0]), string(values[2])
+	salt, err := base64Std.DecodeString(string(values[1]))
 	if err != nil || len(salt) == 0 {
 		return nil, fmt.Errorf("%w: SCRAM salt is not base64", ErrMalformed)
 	}
-	iterations, err := strconv.Atoi(values[2])
+	iterations, err := strconv.Atoi(count)
 	if err != nil || iterations < 1 || iterations > maxScramIterations {
-		return nil, fmt.Errorf("%w: SCRAM iteration count %q, want 1 to %d", ErrMalformed, values[2], maxScramIterations)
+		return nil, fmt.Errorf("%w: SCRAM iteration count %q, want 1 to %d", ErrMalformed, count, maxScramIterations)
 	}
-	if !strings.HasPrefix(values[0], c.nonce) || len(values[0]) == len(c.nonce) {
+	if !strings.HasPrefix(full, c.nonce) || len(full) == len(c.nonce) {
 		return nil, fmt.Errorf("%w: the server's SCRAM nonce does not extend the client's", ErrAuth)
 	}
 	salted, err := pbkdf2.Key(sha256.New, c.password, salt, iterations, sha256.Size)
 	if err != nil {
 		return nil, fmt.Errorf("pgwire: SCRAM: %w", err)
 	}
-	withoutProof := "c=biws,r=" + values[0] // biws is base64 of "n,,"
+	withoutProof := "c=biws,r=" + full // biws is base64 of "n,,"
 	authMessage := "n=,r=" + c.nonce + "," + first + "," + withoutProof
 	clientKey := mac(salted, "Client Key")
 	stored := sha256.Sum256(clientKey)
-	proof := xor(clientKey, mac(stored[:], authMessage))
+	proof := mac(stored[:], authMessage)
+	subtle.XORBytes(proof, proof, clientKey)
 	c.expected = mac(mac(salted, "Server Key"), authMessage)
 	return []byte(withoutProof + ",p=" + base64Std.EncodeToString(proof)), nil
 }

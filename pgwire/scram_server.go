@@ -1,21 +1,21 @@
 package pgwire
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // ScramServer is the server's side of one SCRAM-SHA-256 exchange: First, then Final. It is not
 // safe for concurrent use.
 type ScramServer struct {
 	verifier ScramVerifier
-	nonce    string // the server's part, then both
-	gs2      string
-	bare     string // client-first-message-bare
-	first    string // server-first-message
+	nonce    nonce  // the server's part
+	gs2      byte   // the flag of the client's header for channel binding
+	auth     []byte // macRoom bytes, and the AuthMessage as far as it has come; nil before First
+	full     []byte // the nonce of both, in auth
 }
 
 // NewScramServer starts an exchange with the user who has a verifier.
@@ -23,70 +23,84 @@ func NewScramServer(v ScramVerifier) *ScramServer {
 	return &ScramServer{verifier: v, nonce: newNonce()}
 }
 
-// First takes the client's first message and returns the server's.
+// First takes the client's first message, which it does not keep, and returns the server's, which must not be changed.
 func (s *ScramServer) First(message []byte) ([]byte, error) {
-	text := string(message)
-	flag, rest, ok := strings.Cut(text, ",")
-	authzid, bare, ok2 := strings.Cut(rest, ",")
+	flag, rest, ok := bytes.Cut(message, comma)
+	authzid, bare, ok2 := bytes.Cut(rest, comma)
 	switch {
 	case !ok || !ok2:
 		return nil, fmt.Errorf("%w: SCRAM client-first-message", ErrMalformed)
-	case flag != "n" && flag != "y":
+	case string(flag) != "n" && string(flag) != "y":
 		return nil, fmt.Errorf("%w: SCRAM channel binding was asked for and not offered", ErrMalformed)
-	case authzid != "":
+	case len(authzid) > 0:
 		return nil, fmt.Errorf("%w: SCRAM authorization identity is not supported", ErrMalformed)
 	}
 	values, err := attributes(bare, "nr")
 	if err != nil {
 		return nil, err
 	}
-	if values[1] == "" || strings.Trim(values[1], printable) != "" {
+	theirs := values[1]
+	if len(theirs) == 0 || bytes.ContainsFunc(theirs, notInNonce) {
 		return nil, fmt.Errorf("%w: SCRAM nonce has characters that are not printable", ErrMalformed)
 	}
-	s.gs2, s.bare = flag+",,", bare
-	s.nonce = values[1] + s.nonce
-	s.first = "r=" + s.nonce + ",s=" + base64Std.EncodeToString(s.verifier.Salt) +
-		",i=" + strconv.Itoa(s.verifier.Iterations)
-	return []byte(s.first), nil
+	const most = 200 // of what the server adds here and in Final, without the nonces and the salt
+	auth := make([]byte, macRoom, macRoom+len(bare)+2*(len(theirs)+len(s.nonce))+2*len(s.verifier.Salt)+most)
+	auth = append(append(auth, bare...), ',')
+	first := len(auth)
+	auth = append(auth, "r="...)
+	nonce := len(auth)
+	auth = append(append(auth, theirs...), s.nonce[:]...)
+	s.full = auth[nonce:]
+	auth = append(base64Std.AppendEncode(append(auth, ",s="...), s.verifier.Salt), ",i="...)
+	s.auth = strconv.AppendInt(auth, int64(s.verifier.Iterations), 10)
+	s.gs2 = flag[0]
+	return s.auth[first:len(s.auth):len(s.auth)], nil
 }
 
-// printable are the characters a nonce may have: ASCII from 0x21 to 0x7e but the comma.
-var printable = func() string {
-	var b strings.Builder
-	for c := byte(0x21); c < 0x7f; c++ {
-		if c != ',' {
-			b.WriteByte(c)
-		}
+// notInNonce reports whether a nonce may not have a character: all but those from 0x21 to 0x7e, and the comma, which
+// ends it.
+func notInNonce(r rune) bool { return r < 0x21 || r > 0x7e }
+
+// channel is what a client says of channel binding in its last message: its header in base64.
+func (s *ScramServer) channel() string {
+	if s.gs2 == 'y' {
+		return "eSws" // "y,,"
 	}
-	return b.String()
-}()
+	return "biws" // "n,,"
+}
 
 // Final takes the client's last message and returns the server's, which proves that the server
 // knows the verifier. A wrong password is an error wrapping ErrAuth; it takes as long as a
 // right one.
 func (s *ScramServer) Final(message []byte) ([]byte, error) {
-	text := string(message)
-	i := strings.LastIndex(text, ",p=")
-	if i < 0 || s.first == "" {
+	i := bytes.LastIndex(message, []byte(",p="))
+	if i < 0 || s.auth == nil {
 		return nil, fmt.Errorf("%w: SCRAM client-final-message has no proof", ErrMalformed)
 	}
-	withoutProof := text[:i]
+	withoutProof, encoded := message[:i], message[i+3:]
 	values, err := attributes(withoutProof, "cr")
 	if err != nil {
 		return nil, err
 	}
-	proof, err := base64Std.DecodeString(text[i+3:])
-	if err != nil || len(proof) != sha256.Size {
+	var buf [sha256.Size + 2]byte // what Decode may write
+	proof := buf[:sha256.Size]
+	decoded := 0
+	if len(encoded) == base64Std.EncodedLen(sha256.Size) {
+		decoded, err = base64Std.Decode(buf[:], encoded)
+	}
+	if err != nil || decoded != sha256.Size {
 		return nil, fmt.Errorf("%w: SCRAM proof is not %d bytes in base64", ErrMalformed, sha256.Size)
 	}
-	if values[0] != base64Std.EncodeToString([]byte(s.gs2)) || values[1] != s.nonce {
+	if string(values[0]) != s.channel() || !bytes.Equal(values[1], s.full) {
 		return nil, fmt.Errorf("%w: SCRAM nonce or channel binding changed in the exchange", ErrMalformed)
 	}
-	authMessage := s.bare + "," + s.first + "," + withoutProof
-	clientKey := xor(proof, mac(s.verifier.StoredKey, authMessage))
-	stored := sha256.Sum256(clientKey)
+	auth := append(append(s.auth, ','), withoutProof...)
+	signature := macOf(s.verifier.StoredKey, auth)
+	subtle.XORBytes(proof, proof, signature[:]) // the client's key
+	stored := sha256.Sum256(proof)
 	if subtle.ConstantTimeCompare(stored[:], s.verifier.StoredKey) != 1 {
 		return nil, fmt.Errorf("%w: wrong password", ErrAuth)
 	}
-	return []byte("v=" + base64Std.EncodeToString(mac(s.verifier.ServerKey, authMessage))), nil
+	signature = macOf(s.verifier.ServerKey, auth)
+	return base64Std.AppendEncode([]byte("v="), signature[:]), nil
 }
