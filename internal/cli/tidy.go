@@ -13,7 +13,8 @@ import (
 const (
 	tidyLook  = time.Second
 	tidyQuiet = 256 << 10        // bytes allocated between two looks of a process that has nothing to do
-	tidyWorth = 4 << 20          // bytes allocated since the last time, to make it worth while
+	tidyWorth = 1 << 20          // bytes allocated since the last time, to make it worth while, and
+	tidyShare = 8                // at least this part of what is in use, which the collector has to look at
 	tidyPause = 10 * time.Second // between two times, so that load that comes and goes is left alone
 )
 
@@ -23,11 +24,12 @@ type tidier struct {
 	at           time.Time
 }
 
-// due reports whether to return memory now; allocated is the total allocated so far.
-func (t *tidier) due(now time.Time, allocated uint64) bool {
+// due reports whether to return memory now; allocated is the total allocated so far, of which live bytes were in use when the
+// collector looked last.
+func (t *tidier) due(now time.Time, allocated, live uint64) bool {
 	quiet := allocated-t.last < tidyQuiet
 	t.last = allocated
-	if !quiet || allocated-t.tidied < tidyWorth || now.Sub(t.at) < tidyPause {
+	if !quiet || allocated-t.tidied < max(tidyWorth, live/tidyShare) || now.Sub(t.at) < tidyPause {
 		return false
 	}
 	t.tidied, t.at = allocated, now
@@ -37,7 +39,7 @@ func (t *tidier) due(now time.Time, allocated uint64) bool {
 // tidy calls trim when memory should be returned, until done is closed.
 func tidy(done <-chan struct{}, trim func()) {
 	var t tidier
-	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	ticker := time.NewTicker(tidyLook)
 	defer ticker.Stop()
 	for {
@@ -45,8 +47,8 @@ func tidy(done <-chan struct{}, trim func()) {
 		case <-done:
 			return
 		case now := <-ticker.C:
-			metrics.Read(sample)
-			if t.due(now, sample[0].Value.Uint64()) {
+			metrics.Read(samples)
+			if t.due(now, samples[0].Value.Uint64(), samples[1].Value.Uint64()) {
 				trim()
 			}
 		}
