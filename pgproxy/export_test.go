@@ -16,6 +16,24 @@ import (
 // ClientSize is the heap size of a Client.
 const ClientSize = unsafe.Sizeof(Client{})
 
+// PatiencesAfter returns for how long a resumed session waits for its client after the first request and after the second, if the
+// client had been idle for some time before. 0 = it had asked for nothing yet.
+func PatiencesAfter(idle time.Duration) (first, second time.Duration) {
+	p := &Proxy{}
+	p.ticks.now.Store(1000)
+	s := &session{c: &Client{Login: &Login{proxy: p}}}
+	if idle > 0 {
+		s.c.turn.set(1000-uint32(idle/tick), false)
+	}
+	s.restore(unique.Make(clientView{}))
+	ask := func() time.Duration {
+		s.asks()
+		s.c.Done()
+		return s.patience()
+	}
+	return ask(), ask()
+}
+
 // Deallocated exposes deallocates.
 var Deallocated = deallocates
 

@@ -108,11 +108,12 @@ func (s *session) ask() (waits, over bool) {
 	if c.isDraining() || c.AccessLog() {
 		return false, true
 	}
-	b, over := x.client.TryRead(c.patience())
+	b, over := x.client.TryRead(s.patience())
 	if len(b) == 0 {
 		x.late = over
 		return !over, over
 	}
+	s.asks()
 	x.took = c.state.CompareAndSwap(clientIdle, clientBusy)
 	if !x.took || !isRequest(b) || !s.needsServer(&b) {
 		s.unread(b)

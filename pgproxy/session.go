@@ -74,6 +74,7 @@ type session struct {
 	returned bool // it ends in order: a panic leaves it in doubt
 	worker   worker
 	leasedAt time.Duration // by clock
+	seldom   uint8         // 2 = the client resumed the session after it was idle for long, 1 = and has asked once since, 0 = neither
 
 	serverPID uint32 // session mode: the process ID that the client got, see Proxy.alias; 0 = its own
 }
@@ -98,6 +99,10 @@ func (s *session) keptState() any {
 // restore is the reverse of keptState.
 func (s *session) restore(rest any) {
 	s.resumed = true
+	last := s.c.turn.n.Load() >> 1
+	if last == 0 || s.c.proxy.ticks.now.Load()-last >= seldomAfter {
+		s.seldom = 2
+	}
 	switch r := rest.(type) {
 	case unique.Handle[clientView]:
 		s.machine.clientView = r.Value()
@@ -415,12 +420,32 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 		h, err := s.c.Reader.Next()
 		return h, true, err
 	}
-	wait := s.c.patience()
+	wait := s.patience()
 	if s.x.late {
 		s.x.late, wait = false, 0
 	}
 	h, err = s.c.nextIdle(wait)
+	s.asks()
 	return h, true, err
+}
+
+// seldomAfter is one second in ticks. A client that was idle for so long is expected to be idle again after its next request. When
+// thousands of such clients ask one after the other, their stacks would otherwise be held at the same time.
+const seldomAfter = uint32(time.Second / tick)
+
+// patience is how long the client may be idle now until the session is suspended.
+func (s *session) patience() time.Duration {
+	if s.seldom == 1 {
+		return firstPatience
+	}
+	return s.c.patience()
+}
+
+// asks notes that the client has asked for something while it was idle.
+func (s *session) asks() {
+	if s.seldom > 0 {
+		s.seldom--
+	}
 }
 
 // headerSize is the size of a message's header, in bytes.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/certs"
@@ -86,6 +87,18 @@ func idleAgainAndAgain(t *testing.T, secure *tls.Config, sslmode string) {
 	}
 	if err := g.Drain(t.Context()); err != nil {
 		t.Errorf("a session is left: %v", err)
+	}
+}
+
+// Sessions of clients that ask seldom are suspended again at once; others wait for the next request.
+func TestPatience(t *testing.T) {
+	const long, short = 100 * time.Millisecond, 5 * time.Millisecond
+	for _, c := range []struct{ idle, first, second time.Duration }{
+		{0, short, long}, {time.Second, short, long}, {time.Minute, short, long}, {time.Second / 4, long, long},
+	} {
+		if first, second := pgproxy.PatiencesAfter(c.idle); first != c.first || second != c.second {
+			t.Errorf("after %v: %v and %v, want %v and %v", c.idle, first, second, c.first, c.second)
+		}
 	}
 }
 
