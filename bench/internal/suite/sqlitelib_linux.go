@@ -37,10 +37,10 @@ type sqliteWay struct {
 	open func(path string) (sqliteConns, error)
 }
 
-// sqliteCache is how many bytes of pages each connection keeps in memory, those of every way alike: about sqlitepool's default.
+// sqliteCache is the size in bytes of each connection's page cache, the same for all arms and close to sqlitepool's default.
 const sqliteCache = 10 << 20
 
-// sqliteCacheKiB is it as PRAGMA cache_size takes it.
+// sqliteCacheKiB is sqliteCache as PRAGMA cache_size takes it.
 var sqliteCacheKiB = fmt.Sprint(-sqliteCache >> 10)
 
 // sqliteWays are what is compared, and mattn where it is built in.
