@@ -18,7 +18,8 @@
 // held across I/O, a file, a name look-up, a long computation. Such things go into [Block]. Use a
 // [Mutex] for a lock that is held across I/O, a [Group] for sync.WaitGroup, [Sleep] for time.Sleep,
 // and a [TLSConn] for TLS that one fiber reads while another writes. All of these work on
-// goroutines as well. A watchdog names a fiber that held its loop for more than 10 ms.
+// goroutines as well. A watchdog names a fiber that held its loop for more than 10 ms: certainly
+// after 150 ms, and more likely the more often it does.
 //
 // A panic ends its fiber, is logged with its stack, and leaves the loop running; runtime.Goexit
 // ends its fiber. Two things a fiber must not do while it waits: hold its thread

@@ -8,8 +8,12 @@ import (
 	"time"
 )
 
-// watchInterval is how often the watchdog looks, and how long a fiber may hold its loop.
+// watchInterval is how long a fiber may hold its loop, and how often the watchdog looks at a loop that it has found running.
 const watchInterval = 10 * time.Millisecond
+
+// watchPause is how often the watchdog looks while it finds every loop waiting. Under a light load each look wakes a thread
+// that otherwise sleeps, which costs more than many requests do.
+const watchPause = 100 * time.Millisecond
 
 // busyTime is the processor time that a fiber must have used in a watchInterval; a little less, because ticks are not exact.
 const busyTime = watchInterval * 9 / 10
@@ -36,7 +40,8 @@ func (l *loop) moment() moment {
 
 // watch logs the stacks of fibers that hold a loop. It sleeps while no loop runs.
 func (e *Engine) watch() {
-	ticker := time.NewTicker(watchInterval)
+	interval := watchPause
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	observed := make([]observation, len(e.loops))
 	for {
@@ -44,16 +49,24 @@ func (e *Engine) watch() {
 		case <-e.stopWatch:
 			return
 		case <-e.wakeWatch:
-			ticker.Reset(watchInterval)
+			ticker.Reset(interval)
 		case <-ticker.C:
 		}
-		calm := true
+		calm, next := true, watchPause
 		for i, l := range e.loops {
-			calm = calm && !l.active.Load() && observed[i].at == l.moment()
+			active := l.active.Load()
+			calm = calm && !active && observed[i].at == l.moment()
+			if active {
+				next = watchInterval
+			}
 			if stack, held := observed[i].held(l); held {
 				l.held.Add(1)
 				l.logger().Warn("a fiber holds its loop", "for_more_than", watchInterval, "stack", stack)
 			}
+		}
+		if next != interval {
+			interval = next
+			ticker.Reset(interval)
 		}
 		if calm {
 			e.sleepUntilBusy(ticker)
