@@ -508,7 +508,7 @@ func (s *session) awaitServer() error {
 		}
 		now := time.Now()
 		if up := s.ex.up; up != nil && !timed && limit > 0 && up.ended() {
-			until, timed = s.ex.earlier(time.Unix(0, up.at.Load()).Add(limit)), true
+			until, timed = s.ex.earlier(up.time(up.at.Load()).Add(limit)), true
 		}
 		if err := s.proceed(); err != nil {
 			return err

@@ -25,26 +25,27 @@ type uploading struct {
 	over  fiber.Group
 	state atomic.Int32
 	begun atomic.Bool  // something of the body has come
-	at    atomic.Int64 // when the last byte was written, or no more was, in Unix nanoseconds; 0 = goes on
+	began time.Time    // by the monotonic clock
+	at    atomic.Int64 // when the last byte was written, or sending ended otherwise, in ns since began; 0 = not yet
 	err   error        // to be read once over is
 	n     int64        // bytes of content; likewise
 	more  bool         // more of it was read than the part behind the head; likewise
 	in    stream       // data read beyond the client's buffer; likewise
 	on    fiber.Transfer
-	until atomic.Int64 // the deadline of all writes once the exchange is over, in Unix nanoseconds; 0 = it is not
+	until atomic.Int64 // the deadline of all writes once the exchange is over, in ns since began; 0 = it is not
 }
 
 // writeBy sets the deadline of the next write to c, unless the exchange is over.
 func (u *uploading) writeBy(c fiber.Stream, at time.Time) {
 	_ = c.SetWriteDeadline(at)
 	if at := u.until.Load(); at != 0 { // endUpload's may have come before this one
-		_ = c.SetWriteDeadline(time.Unix(0, at))
+		_ = c.SetWriteDeadline(u.time(at))
 	}
 }
 
 // writeUntil has all writes to c end at a time.
 func (u *uploading) writeUntil(c fiber.Stream, at time.Time) {
-	u.until.Store(at.UnixNano())
+	u.until.Store(int64(at.Sub(u.began)))
 	_ = c.SetWriteDeadline(at)
 }
 
@@ -60,12 +61,15 @@ func (u *uploading) read() bool {
 // ended reports whether nothing more of the body is sent.
 func (u *uploading) ended() bool { return u.at.Load() != 0 }
 
+// time returns the time of at or until.
+func (u *uploading) time(since int64) time.Time { return u.began.Add(time.Duration(since)) }
+
 // errNoUpload stands for a panic, until the upload has returned.
 var errNoUpload = fmt.Errorf("%w: %w", httppool.ErrRequestBody, errPanicked)
 
 // startUpload sends the body as it comes, while the response is waited for.
 func (s *session) startUpload() {
-	up := &uploading{err: errNoUpload}
+	up := &uploading{err: errNoUpload, began: time.Now()}
 	s.ex.up = up
 	up.in.use(s.client.conn)
 	up.over.Go(func() {
@@ -82,7 +86,7 @@ func (s *session) uploaded(up *uploading) {
 	} else {
 		up.state.Store(uploadFailed)
 	}
-	up.at.Store(time.Now().UnixNano())
+	up.at.Store(max(int64(time.Since(up.began)), 1))
 	if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
 		_ = s.ex.lease.Value().Close() // the request can never be completed, or the server takes nothing
 	}

@@ -19,7 +19,7 @@ import (
 type endpoint[T any] struct {
 	addr     string
 	spec     atomic.Pointer[Endpoint] // as last reported
-	since    atomic.Int64             // when it began to start slowly, in Unix nanoseconds; 0 = it does not
+	since    atomic.Int64             // when it began to start slowly, as sinceEpoch; 0 = it does not
 	pool     *pool.Pool[T]
 	load     atomic.Int64 // leases out and callers that wait for one
 	usable   atomic.Bool  // neither down nor ejected
@@ -27,7 +27,7 @@ type endpoint[T any] struct {
 	stale    atomic.Uint64
 	traffic  *traffic.Cell // nil without Config.Traffic
 	log      *slog.Logger
-	passed   atomic.Int64 // when it last passed its check, in Unix nanoseconds; 0: never
+	passed   atomic.Int64 // when it last passed its check, as sinceEpoch; 0: never
 	distance distance
 	changed  func()                      // informs the Upstream that usable changed; called without mu
 	try      func(context.Context) error // opens a connection and closes it
@@ -253,7 +253,7 @@ func (e *endpoint[T]) track(began time.Time, err error) {
 	switch {
 	case err == nil:
 		e.failingSince = time.Time{}
-		e.passed.Store(time.Now().UnixNano())
+		e.passed.Store(sinceEpoch(time.Now()))
 	case e.failingSince.IsZero():
 		e.failingSince = began
 	}
@@ -274,7 +274,13 @@ func (e *endpoint[T]) priority() int { return e.spec.Load().Priority }
 func (e *endpoint[T]) weight() int { return max(e.spec.Load().Weight, 1) }
 
 // startSlowly begins the time in which its share of leases grows.
-func (e *endpoint[T]) startSlowly() { e.since.Store(time.Now().UnixNano()) }
+func (e *endpoint[T]) startSlowly() { e.since.Store(sinceEpoch(time.Now())) }
+
+// epoch is the origin of times that are kept in one word. Steps of the wall clock do not change them.
+var epoch = time.Now()
+
+// sinceEpoch returns t in ns since epoch, by the monotonic clock.
+func sinceEpoch(t time.Time) int64 { return int64(t.Sub(epoch)) }
 
 // leastStart is the percentage of its weight with which an endpoint starts: with
 // less it would get no lease for long where there are few.
@@ -286,7 +292,7 @@ func (e *endpoint[T]) started(slowStart time.Duration, now time.Time) int {
 	if since == 0 || slowStart <= 0 {
 		return 100
 	}
-	percent := 100 * time.Duration(now.UnixNano()-since) / slowStart
+	percent := 100 * time.Duration(sinceEpoch(now)-since) / slowStart
 	return int(min(max(percent, leastStart), 100))
 }
 

@@ -112,6 +112,6 @@ func (e *endpoint[T]) interruptSome(parts int) int {
 // proven reports whether an endpoint is in that has passed its check since t.
 func (u *Upstream[T]) proven(t time.Time) bool {
 	return slices.ContainsFunc(u.set.Load().all, func(e *endpoint[T]) bool {
-		return e.usable.Load() && e.passed.Load() > t.UnixNano()
+		return e.usable.Load() && e.passed.Load() > sinceEpoch(t)
 	})
 }
