@@ -11,9 +11,9 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// ALTER TABLE of PostgreSQL's that SQLite has not. A unique constraint becomes a unique index, marked by a comment. What
-// changes the definition of a column or a constraint, and nothing in the file's pages, is an edit of the CREATE TABLE that
-// SQLite keeps as a text (https://www.sqlite.org/lang_altertable.html, section 7).
+// Forms of PostgreSQL's ALTER TABLE that SQLite lacks. A unique constraint becomes a unique index, marked by a comment.
+// What changes the definition of a column or a constraint, and nothing in the file's pages, is an edit of the CREATE
+// TABLE that SQLite keeps as a text (https://www.sqlite.org/lang_altertable.html, section 7).
 
 // constraintMark is the comment in the SQL of an index that is a constraint to clients.
 const constraintMark = "/* constraint */"
@@ -60,7 +60,7 @@ func schemaCommand(tag string, fn func(c *change) error) *command {
 	}}
 }
 
-// parseSchemaCommand recognises what schemaCommand is for; nil if tokens are for SQLite.
+// parseSchemaCommand recognises the statements of schemaCommand; nil if tokens are for SQLite.
 func parseSchemaCommand(src string, tokens []token) (*command, error) {
 	switch thing := createdThing(tokens); {
 	case tokens[0].is("TRUNCATE"):

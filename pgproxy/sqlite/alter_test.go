@@ -144,7 +144,7 @@ func TestAlterOddTables(t *testing.T) {
 	}
 }
 
-// TestFailedAlter: what is refused leaves the file as it was.
+// TestFailedAlter: a refused statement leaves the file unchanged.
 func TestFailedAlter(t *testing.T) {
 	s, conn := startOdd(t)
 	mustExec(t, conn, `CREATE TABLE bad (id serial PRIMARY KEY, a text, b int, c int)`)

@@ -390,7 +390,7 @@ func (ty *typer) arrayCall(name string, lo, hi int) uint32 {
 	return oidUnspecified
 }
 
-// arrayFunctions are what the rewriter makes of the syntax of arrays.
+// arrayFunctions are the functions into which the rewriter turns the syntax of arrays.
 func arrayFunctions() map[string]fn {
 	return map[string]fn{
 		"pg_list":     {[]int{-1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return jsonArray(args) }},

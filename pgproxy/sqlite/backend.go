@@ -35,9 +35,8 @@ type Config struct {
 	Name string
 	// Path of the database file; it is created if it does not exist.
 	Path string
-	// Limits are those of the readers (MaxSize 0 = number of CPUs, at
-	// least 4). AcquireTimeout (0 = 30 s) and MaxWaiters hold for the queue
-	// for the writer too.
+	// Limits are the limits of the readers (MaxSize 0 = number of CPUs, at least 4). AcquireTimeout
+	// (0 = 30 s) and MaxWaiters also apply to the queue for the writer.
 	Limits pool.Limits
 	// BusyTimeout is how long a lock of another process is waited for. 0 = 5 s.
 	BusyTimeout time.Duration
@@ -50,13 +49,13 @@ type Config struct {
 	// StatementTimeout interrupts statements that run longer, the time to send
 	// the rows included. 0 = unlimited. A client can shorten it by SET.
 	StatementTimeout time.Duration
-	// StallTimeout ends a session that holds a connection and whose client does not take
-	// what is sent. While others wait for a connection it is a twelfth. 0 = 1 minute.
+	// StallTimeout ends a session that holds a connection and whose client does not read. While
+	// others wait for a connection it is a twelfth. 0 = 1 minute.
 	StallTimeout time.Duration
-	// MaxMessage bounds a message of a client, in bytes, and four times that what
-	// its prepared statements take, and its portals. 0 = 64 MiB.
+	// MaxMessage bounds a message of a client, in bytes, and four times that bounds its prepared
+	// statements, and its portals. 0 = 64 MiB.
 	MaxMessage int
-	// MaxMemory bounds what the statements of all clients may take of SQLite's memory at a time, in bytes
+	// MaxMemory bounds SQLite's memory for the statements of all clients at a time, in bytes
 	// (SQLSTATE 53200), and one value a fourth of it (54000). 0 = 512 MiB, negative = unlimited.
 	// SQLite has one memory in a process: several Backends share the sum, with other users of it.
 	MaxMemory int64

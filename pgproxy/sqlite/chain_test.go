@@ -7,7 +7,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestBehindAnotherGateway: what a pooler says to a server between two of its clients is understood, and so is the client.
+// TestBehindAnotherGateway: the messages of a pooler between two of its clients are understood, and so are those of the
+// clients.
 func TestBehindAnotherGateway(t *testing.T) {
 	s := start(t)
 	far, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{Name: "far", Settings: upstream.Settings{Endpoints: upstream.Endpoints(s.addr)}, User: "app", DBName: "app"})
@@ -23,7 +24,7 @@ func TestBehindAnotherGateway(t *testing.T) {
 			t.Errorf("%d users", n)
 		}
 		if _, err := conn.Exec(t.Context(), "SET SESSION AUTHORIZATION somebody"); err == nil {
-			t.Error("there is nobody to become")
+			t.Error("there is no other role")
 		}
 	}
 }

@@ -79,9 +79,8 @@ func (v value) bind(stmt *sqlite.Stmt, n int) {
 	}
 }
 
-// coercions are the types with values of their own form: what converts any
-// value to the way SQLite keeps the type, or says as PostgreSQL does why not.
-// Casts, parameters in text format and type literals all go through it.
+// coercions convert any value to SQLite's form of a type with its own format, or return
+// PostgreSQL's error. Casts, parameters in text format and type literals all go through it.
 var coercions map[uint32]func(oid uint32, v value) (value, error)
 
 func init() { // refers to itself by the error messages
@@ -241,7 +240,7 @@ func toText(_ uint32, v value) (value, error) {
 	return value{typ: sqlite.TypeText, text: v.text}, nil
 }
 
-// checkText refuses what is no text to PostgreSQL and its clients.
+// checkText refuses values that are no text to PostgreSQL and its clients.
 func checkText(b []byte) error {
 	if isText(b) {
 		return nil
@@ -344,7 +343,7 @@ func moment(oid uint32, v value, wall bool) (t time.Time, ok bool) {
 	return t, ok
 }
 
-// looksLikeTime tells a date or time with a field out of range from other texts.
+// looksLikeTime recognises a date or time with a field out of range.
 func looksLikeTime(s string) bool {
 	n := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 	return n > 0 && n <= 4 && (s[n] == '-' || s[n] == ':') && strings.Trim(s, "0123456789-:. TZ+") == "" && strings.ContainsAny(s[n+1:], "0123456789")

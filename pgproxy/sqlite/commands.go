@@ -12,9 +12,9 @@ type command struct {
 	fields []pgwire.Field // none: no rows
 	// run returns the tag and the rows.
 	run func(ctx context.Context, s *session) (tag string, rows [][]string, err error)
-	// endsFailed is set for what a failed transaction accepts.
+	// endsFailed is set for statements that a failed transaction accepts.
 	endsFailed bool
-	// declare and fetch are set instead of run for what opens and reads cursors.
+	// declare and fetch are set instead of run for statements that open and read cursors.
 	declare *declaration
 	fetch   *fetch
 }

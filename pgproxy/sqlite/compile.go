@@ -20,12 +20,12 @@ const maxCachedSQL = 16 << 10
 // the statements of an application, small beside SQLite's page cache.
 const maxCompiled = 128
 
-// connState is what the backend keeps for each connection of the pools. It is
-// used by whoever has leased the connection.
+// connState is the backend's state of each connection of the pools. Only the holder of the
+// connection uses it.
 type connState struct {
 	conn      *sqlite.Conn
 	wide      *sync.Map // columns of the file, see widen
-	session   *session  // who has it now; nil when idle
+	session   *session  // its present holder; nil when idle
 	cache     map[string]*list.Element
 	order     *list.List // of *compiled, most recently used first
 	compiling bool
@@ -127,9 +127,8 @@ func (cs *connState) remove(e *list.Element) {
 	c.stmt.Finalize()
 }
 
-// step steps a statement. A function's error comes out here, because the driver
-// (1.4.2) loses it: the statement goes on with NULL, and its transaction is
-// rolled back for the error.
+// step steps a statement. A function's error comes out here, because the driver (1.4.2) loses it:
+// the statement continues with NULL, and its transaction is rolled back for the error.
 func (cs *connState) step(c *compiled) (row bool, err error) {
 	cs.callError = nil
 	if row, err = c.stmt.Step(); cs.callError != nil {
@@ -161,10 +160,10 @@ func compileError(err error, rw *rewritten, src string) error {
 	return resp
 }
 
-// Authorize collects the tables of a statement while it is compiled and refuses
-// what would reach beyond the database file, or change the connection, which
-// others use next. A PRAGMA may take effect while it is compiled, behind
-// EXPLAIN too, so that the words of the statement are not enough to judge by.
+// Authorize collects the tables of a statement while it is compiled and refuses access beyond the
+// database file, and changes of the connection, which others use next. A PRAGMA may take effect
+// while it is compiled, behind EXPLAIN too, so that the words of the statement are not enough to
+// judge by.
 func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 	if !cs.compiling {
 		return sqlite.AuthResultOK
@@ -187,8 +186,8 @@ func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 	return sqlite.AuthResultOK
 }
 
-// schemaQuery tells of each column whether it is a view's: SQLite gives those
-// of expressions an affinity for a type. The catalogs are temporary views.
+// schemaQuery reports of each column whether it is a view's: SQLite gives those of expressions an
+// affinity for a type. The catalogs are temporary views.
 var schemaQuery = `SELECT x.name, ` + keyDecl("?1") + `, ?1 COLLATE NOCASE IN (SELECT name FROM sqlite_schema WHERE type = 'view'),
 	?1 COLLATE NOCASE IN (SELECT name FROM sqlite_temp_schema) FROM pragma_table_xinfo(?1) x WHERE x.hidden <> 1`
 
@@ -241,7 +240,7 @@ func (cs *connState) declaredFields(table string) (fields []schemaField, view, c
 	}
 }
 
-// viewTypes gives the columns of a view the types that its query tells.
+// viewTypes gives the columns of a view the types from its query.
 func (cs *connState) viewTypes(view string, fields []schemaField, generation uint64) {
 	sql, err := lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE")(cs, []sqlite.Value{text(view)})
 	if err != nil {
@@ -279,8 +278,8 @@ func (cs *connState) columnType(c *compiled, name string, generation uint64) uin
 	return found
 }
 
-// describe settles the types of a statement's parameters and columns. Columns
-// whose type nothing tells are text, which every value can be sent as.
+// describe settles the types of a statement's parameters and columns. Columns without a known type
+// are text, as which every value can be sent.
 func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error {
 	ty := &typer{tokens: p.tokens, params: p.params, table: func(name string) []schemaField {
 		return cs.schema(name, generation)
@@ -331,7 +330,7 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error
 func (cs *connState) resultDecl(c *compiled, i int, generation uint64) uint32 {
 	decl := columnDecl(c.stmt, i)
 	if table := c.stmt.ColumnTableName(i); table != "" && decl != "" {
-		oid := uint32(oidInt8) // of a rowid without a name of its own
+		oid := uint32(oidInt8) // of a rowid without a name
 		for _, f := range cs.schema(table, generation) {
 			if strings.EqualFold(f.name, columnOrigin(c.stmt, i)) {
 				oid = f.oid

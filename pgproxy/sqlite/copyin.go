@@ -30,7 +30,7 @@ type copyIn struct {
 	cell   []byte   // the values without their escapes
 }
 
-// copyFrom fills a table with what the client sends and returns the number of rows.
+// copyFrom fills a table with the client's data and returns the number of rows.
 func (s *session) copyFrom(ctx context.Context, c *copyStatement) (int, error) {
 	in := &copyIn{copyStatement: c, s: s, columns: c.columns}
 	h, _, err := s.connFor(ctx, true)
@@ -179,7 +179,7 @@ func (in *copyIn) wait() error {
 	return in.s.guard.readWithin(in.s.b.cfg.StallTimeout)
 }
 
-// readError tells a client that stalls or is gone from one that sends what it must not.
+// readError distinguishes a client that stalls or has gone from one that violates the protocol.
 func (in *copyIn) readError(err error) error {
 	var resp *responseError
 	switch {
@@ -191,7 +191,7 @@ func (in *copyIn) readError(err error) error {
 	return errClientGone
 }
 
-// drain reads up to the end of the COPY what comes behind the end of the data.
+// drain skips messages behind the end of the data, up to the end of the COPY.
 func (in *copyIn) drain() error {
 	for {
 		in.at = len(in.buf)

@@ -171,7 +171,7 @@ func (s *session) copyRow(p *portal, c *copyStatement, n int) error {
 // copyEscapes are the letters that stand for control characters in the text format.
 const copyEscapes, copyEscaped = "bfnrtv", "\b\f\n\r\t\v"
 
-// appendValue adds a value in the text or csv format. alone tells that it is the only one of its row.
+// appendValue adds a value in the text or csv format. alone means that it is the only one of its row.
 func (o *copyOptions) appendValue(dst, v []byte, alone bool) []byte {
 	if o.format == "csv" {
 		return o.appendQuoted(dst, v, alone)

@@ -62,7 +62,7 @@ func (in *copyIn) checkHeader() error {
 	return nil
 }
 
-// scanner finds the end of a record: state that goes on from one piece of data to the next.
+// scanner finds the end of a record: state that is kept from one piece of data to the next.
 type scanner struct {
 	escaped bool // the byte before was an escape
 	quoted  bool // within quotes
@@ -159,7 +159,7 @@ func (in *copyIn) split() {
 	}
 }
 
-// textField reads a value of the text format; more tells that another follows in rest.
+// textField reads a value of the text format; more means that another follows in rest.
 func (in *copyIn) textField(b []byte) (rest []byte, more bool) {
 	end, escapes := 0, false
 	for end < len(b) && b[end] != in.delimiter {
@@ -227,7 +227,7 @@ func isDigit(b byte, base int) bool {
 	return b >= '0' && b <= '9' || b >= 'a' && b <= 'f' || b >= 'A' && b <= 'F'
 }
 
-// csvField reads a value of the csv format; more tells that another follows in rest.
+// csvField reads a value of the csv format; more means that another follows in rest.
 func (in *copyIn) csvField(b []byte) (rest []byte, more bool) {
 	if end := bytes.IndexByte(b, in.delimiter); bytes.IndexByte(b[:max(end, 0)], in.quote) < 0 && (end >= 0 || bytes.IndexByte(b, in.quote) < 0) {
 		raw := b

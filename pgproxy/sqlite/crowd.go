@@ -24,7 +24,7 @@ type crowd struct {
 	senders map[*session]held
 }
 
-// held says what a session has while it writes to its client.
+// held is the connection that a session has while it writes to its client.
 type held struct{ writer, reader bool }
 
 // add says that s writes to its client while it has connections, until remove.
@@ -43,9 +43,9 @@ func (c *crowd) remove(s *session) {
 	delete(c.senders, s)
 }
 
-// bounded is the client, to which a session writes. While a statement is under way, which holds a connection or
-// will need one, and while the session holds a connection between statements, the client has
-// Config.StallTimeout to take something.
+// bounded is the client, to which a session writes. While a statement runs, which holds a
+// connection or will need one, and while the session holds a connection between statements, the
+// client has Config.StallTimeout to take something.
 type bounded struct{ s *session }
 
 // Write implements io.Writer.
@@ -68,7 +68,7 @@ func (b bounded) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// stopSending ends the bound on what the client may take.
+// stopSending ends the client's time limit for reading.
 func (s *session) stopSending() {
 	if s.sending {
 		s.sending = false
@@ -77,10 +77,10 @@ func (s *session) stopSending() {
 	}
 }
 
-// patient is how a session waits for a connection: only then are those that hold one hurried.
+// patient is a session's wait for a connection: only then are holders hurried.
 type patient struct {
 	b     *Backend
-	write bool          // what it waits for is the writer
+	write bool          // it waits for the writer
 	ready chan struct{} // capacity 1
 }
 

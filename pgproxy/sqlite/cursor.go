@@ -195,7 +195,7 @@ func (s *session) declare(ctx context.Context, p *portal) error {
 	return nil
 }
 
-// pause leaves the portal until somebody takes more of its rows. At its end it gives its connection back.
+// pause leaves the portal until more of its rows are fetched. At its end its connection is released.
 func (p *portal) pause() {
 	switch {
 	case p.run == nil:
@@ -278,7 +278,7 @@ func (s *session) runFetch(ctx context.Context, p *portal, limit int) (suspended
 	cursor, err := s.fetchCursor(ctx, p)
 	n := 0
 	if err == nil && cursor.run != nil {
-		if p.left == 0 { // else it goes on where the limit has suspended it
+		if p.left == 0 { // else it continues where the limit has suspended it
 			p.left = f.count
 			_, err = cursor.skip(f.skip)
 		}

@@ -275,7 +275,7 @@ func TestCursorsShareAReader(t *testing.T) {
 	}
 }
 
-// A session whose own cursors hold all readers is told so at once: none would become free while it waits.
+// A session whose own cursors hold all readers gets the error at once: none would become free while it waits.
 func TestCursorsThatHoldAllReaders(t *testing.T) {
 	c := start(t, func(c *sqlite.Config) { c.Limits.MaxSize, c.Limits.AcquireTimeout = 2, time.Hour }).wire(t)
 	for _, step := range [][2]string{

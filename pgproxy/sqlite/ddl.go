@@ -48,7 +48,7 @@ func (r *rewriter) definition(i int, word string) (int, error) {
 	return i, nil
 }
 
-// identity drops GENERATED … AS IDENTITY: SQLite counts a primary key that is INTEGER by itself.
+// identity drops GENERATED … AS IDENTITY: SQLite itself counts an INTEGER primary key.
 func (r *rewriter) identity(i int) (int, error) {
 	last := i + 3 // of GENERATED ALWAYS AS IDENTITY
 	if r.at(i + 1).is("BY") {
@@ -78,7 +78,7 @@ func (t token) notOfSequence() bool {
 	return t.kind != kindIdent && t.kind != kindQuoted && t.kind != kindNumber && !t.isAny("-", ".")
 }
 
-// serial makes the type at token i INTEGER. Only a primary key counts by itself in SQLite.
+// serial makes the type at token i INTEGER. SQLite counts only primary keys.
 func (r *rewriter) serial(i int) error {
 	lo, hi := r.columnAround(i)
 	name := r.at(lo).name()
@@ -156,7 +156,7 @@ func (r *rewriter) columnDefault(i int) int {
 	case value.isAny("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp", "localtimestamp") && (!call || end == i+3):
 		r.drop(i+1, last)
 		r.replace[i+1] = "CURRENT_TIMESTAMP"
-	case value.isAny("gen_random_uuid", "uuid_generate_v4") && end == i+3: // what other programs that write to the file can compute
+	case value.isAny("gen_random_uuid", "uuid_generate_v4") && end == i+3: // an expression that other programs that write to the file can compute
 		r.drop(i+1, last)
 		r.replace[i+1] = "(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-' ||" +
 			" substr('89ab', 1 + (random() & 3), 1) || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))))"

@@ -7,8 +7,8 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// What the catalogs say of declarations: more than what a column is sent as, so that a tool that reads them can make the
-// same table again.
+// Declarations in the catalogs: more than the types in which columns are sent, so that a tool that reads them can make
+// the same table again.
 
 // catalogTypes are the types that the catalogs tell apart and results do not.
 var catalogTypes = map[string]uint32{"VARCHAR": oidVarchar, "NVARCHAR": oidVarchar, "CHAR": oidBpchar, "NCHAR": oidBpchar, "BPCHAR": oidBpchar, "CHARACTER": oidBpchar}

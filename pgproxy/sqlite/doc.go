@@ -34,41 +34,39 @@
 //
 // # SQL
 //
-// The SQL is SQLite's. Translated are $1, casts (x::int8, CAST(x AS timestamp)),
-// E'…' and $$…$$ strings, ~ and ILIKE, FOR UPDATE, SERIAL, EXTRACT,
-// typed literals (DATE '2024-02-29'), the schema names public, pg_catalog and
-// information_schema. LIKE ignores case, as in SQLite. What a shared file cannot do (LISTEN, temporary tables, roles, PRAGMAs
-// that change something) is refused with SQLSTATE 0A000, and what would change a
-// connection that others use next, however it is written, with 42501.
+// The SQL is SQLite's. Translated are $1, casts (x::int8, CAST(x AS timestamp)), E'…' and $$…$$
+// strings, ~ and ILIKE, FOR UPDATE, SERIAL, EXTRACT, typed literals (DATE '2024-02-29'), the schema
+// names public, pg_catalog and information_schema. LIKE ignores case, as in SQLite. Statements that
+// a shared file cannot support (LISTEN, temporary tables, roles, PRAGMAs that change something) are
+// refused with SQLSTATE 0A000, and changes of a connection that others use next, in any form, with
+// 42501.
 //
-// SQLite has no arrays: they are texts, ({1,2} or [1,2]), and = ANY, ARRAY[…], subscripts, array_agg and unnest
-// are rewritten into functions that take both. DEFAULT among values, names of columns
-// behind a subquery, EXTRACT, GENERATED AS IDENTITY and the like are
-// rewritten, too. A serial or identity column must be the primary key, the only thing SQLite counts by itself.
-// A table of a schema that is not public is kept under the name "schema.table". psql's \d, \dt, \di,
-// \dv, \d NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
+// SQLite has no arrays: they are texts, ({1,2} or [1,2]), and = ANY, ARRAY[…], subscripts, array_agg and unnest are
+// rewritten into functions that take both. DEFAULT among values, names of columns behind a subquery, EXTRACT, GENERATED
+// AS IDENTITY and the like are rewritten, too. A serial or identity column must be the primary key, which SQLite
+// counts. A table of a schema that is not public is kept under the name "schema.table". psql's \d, \dt, \di, \dv, \d
+// NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
 //
 // # Cursors
 //
-// DECLARE opens a cursor, which FETCH and MOVE read forward and CLOSE ends; it is a portal of the protocol, too. Rows are found
-// when they are fetched, and nothing is kept, so a cursor holds a connection until its end: a reader, whose snapshot it reads, or in
-// a transaction that has written the writer, and then it may see what the transaction writes while it reads. Cursors end with
-// their transaction, at ROLLBACK TO and at an error in their query. WITH HOLD is for a cursor declared outside a transaction
-// block. Config.IdleInTransaction counts while one holds a reader.
+// DECLARE opens a cursor, which FETCH and MOVE read forward and CLOSE ends; it is a portal of the protocol, too. Rows
+// are found when they are fetched, and nothing is kept, so a cursor holds a connection until its end: a reader, whose
+// snapshot it reads, or in a transaction that has written the writer, and then it may see writes of the transaction
+// while it reads. Cursors end with their transaction, at ROLLBACK TO and at an error in their query. WITH HOLD is for a
+// cursor declared outside a transaction block. Config.IdleInTransaction counts while one holds a reader.
 //
 // # Types
 //
-// A column of a table is sent as its declared type: SMALLINT as int2, INTEGER and
-// SERIAL as int4, BIGINT as int8, REAL, FLOAT and DOUBLE as float8, BOOLEAN as bool,
-// NUMERIC and DECIMAL as numeric, TEXT, CHAR and VARCHAR as such, BLOB as bytea, DATE,
-// TIME, TIMESTAMP, DATETIME and TIMESTAMPTZ, UUID, JSON and JSONB as such. An expression is
-// typed by its form: literals, casts, comparisons (bool), arithmetic, functions
-// with known results, the branches of CASE, UNION and VALUES together. If nothing
-// tells, it is text.
+// A column of a table is sent as its declared type: SMALLINT as int2, INTEGER and SERIAL as int4,
+// BIGINT as int8, REAL, FLOAT and DOUBLE as float8, BOOLEAN as bool, NUMERIC and DECIMAL as
+// numeric, TEXT, CHAR and VARCHAR as such, BLOB as bytea, DATE, TIME, TIMESTAMP, DATETIME and
+// TIMESTAMPTZ, UUID, JSON and JSONB as such. An expression is typed by its form: literals, casts,
+// comparisons (bool), arithmetic, functions with known results, the branches of CASE, UNION and
+// VALUES together. Otherwise it is text.
 //
-// SQLite's INTEGER has 8 bytes: a column that holds more than its declared type is
-// sent as int8, which the oldest and newest rows tell. A larger value that is met later
-// is refused once (22003), and its column is int8 from then on.
+// SQLite's INTEGER has 8 bytes: a column that holds more than its declared type is sent as int8,
+// which the oldest and newest rows show. A larger value that is met later is refused once (22003),
+// and its column is int8 from then on.
 //
 // A cast checks its value as PostgreSQL does: 'abc'::int is 22P02, 3000000000::int
 // 22003, '2024-13-45'::date 22008. In CREATE and ALTER, where other programs read

@@ -7,7 +7,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// modes are what BEGIN or SET TRANSACTION says of a transaction; "" is what the session's defaults say.
+// modes are the modes of BEGIN or SET TRANSACTION; "" means the session's default.
 type modes struct {
 	isolation, readOnly string // as the settings transaction_isolation and transaction_read_only have it
 	immediate           bool   // SQLite's IMMEDIATE or EXCLUSIVE
@@ -38,12 +38,12 @@ func parseModes(tokens []token) (m modes) {
 	return m
 }
 
-// or returns m with what it does not say as other has it.
+// or returns m with missing modes from other.
 func (m modes) or(other modes) modes {
 	return modes{cmp.Or(m.isolation, other.isolation), cmp.Or(m.readOnly, other.readOnly), m.immediate || other.immediate}
 }
 
-// defaults are the modes of a transaction that says nothing of its own.
+// defaults are the modes of a transaction without its own.
 func (s *session) defaults() modes {
 	return modes{isolation: s.settings["default_transaction_isolation"], readOnly: s.settings["default_transaction_read_only"]}
 }

@@ -90,7 +90,7 @@ func TestSettingsOfATransaction(t *testing.T) {
 			t.Errorf("after %s: statement_timeout is %s, want %s", sql, got, want)
 		}
 		if got := one[string](t, conn, "SHOW application_name"); got != "mine" || conn.PgConn().ParameterStatus("application_name") != "mine" {
-			t.Errorf("after %s: application_name is %s, and was told as %s", sql, got, conn.PgConn().ParameterStatus("application_name"))
+			t.Errorf("after %s: application_name is %s, and was reported as %s", sql, got, conn.PgConn().ParameterStatus("application_name"))
 		}
 		if got := one[string](t, conn, "SHOW TimeZone"); got != "UTC" {
 			t.Errorf("after %s: TimeZone is %s", sql, got)
@@ -120,7 +120,7 @@ func TestChainedTransactions(t *testing.T) {
 	}
 }
 
-// DEALLOCATE is answered as PostgreSQL does: gateways look at what it says.
+// DEALLOCATE is answered as PostgreSQL does: gateways look at the answer.
 func TestDeallocate(t *testing.T) {
 	c := start(t).wire(t)
 	for _, sql := range []string{"DEALLOCATE S1", `DEALLOCATE PREPARE "s1"`, "DEALLOCATE ALL"} {
@@ -185,7 +185,7 @@ func TestDatesWithATimeOfDay(t *testing.T) {
 	}
 }
 
-// TestResetOfAsyncpg runs what asyncpg's pool sends when a connection goes back to it.
+// TestResetOfAsyncpg runs what asyncpg's pool sends when a connection is released to it.
 func TestResetOfAsyncpg(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL")

@@ -29,7 +29,8 @@ func (r *rewriter) nameItems(i int) {
 	}
 }
 
-// ownFunctions are functions, beside castFunctions, that only the rewriter calls: it has given a name to what they return if there is one.
+// ownFunctions are functions, beside castFunctions, that only the rewriter calls: it has given a name to their result
+// if there is one.
 var ownFunctions = words("pg_array pg_default pg_elements pg_item pg_list pg_position pg_regclass pg_regnamespace pg_regproc pg_regrole pg_regtype pg_trim timezone_of")
 
 // resultNames returns the names of a statement's result columns, one for each of its select items: "" for those that keep
@@ -137,7 +138,8 @@ func figure(tokens []token, lo, hi int) (name string, sure bool) {
 	return name, sure
 }
 
-// figurePrimary is figure for what the expression at lo begins with; next is the token behind that.
+// figurePrimary is figure for the first operand of the expression at lo; next is the token behind
+// that.
 func figurePrimary(tokens []token, lo, hi int) (name string, sure bool, next int) {
 	t, end := tokens[lo], hi
 	opens := lo+1 < hi && tokens[lo+1].isAny("(", "[")
@@ -181,7 +183,7 @@ func figurePrimary(tokens []token, lo, hi int) (name string, sure bool, next int
 	return name, sure, end + 1
 }
 
-// figureInside is figure for what stands in parentheses: a subquery has the name of its column.
+// figureInside is figure for parentheses: a subquery has the name of its column.
 func figureInside(tokens []token, lo, hi int) (name string, sure bool) {
 	if !tokens[min(lo, len(tokens)-1)].isAny("SELECT", "WITH", "VALUES") {
 		return figure(tokens, lo, hi)
@@ -197,7 +199,7 @@ func figureInside(tokens []token, lo, hi int) (name string, sure bool) {
 	return itemName(query, items[0]), true
 }
 
-// figureCase is figure for the CASE at token lo: it has the name of what stands behind ELSE.
+// figureCase is figure for the CASE at token lo: it has the name of the expression behind ELSE.
 func figureCase(tokens []token, lo, hi int) (name string, sure bool, next int) {
 	depth, otherwise := 0, -1
 	for i := lo; i < hi; i++ {

@@ -53,7 +53,7 @@ func configure(conn *sqlite.Conn, option int32, on bool) error {
 	if on {
 		to = 1
 	}
-	args := libc.NewVaList(to, uintptr(0)) // nobody asks what it was
+	args := libc.NewVaList(to, uintptr(0)) // the old value is not used
 	defer libc.Xfree(tls, args)
 	return sqlite.ResultCode(lib.Xsqlite3_db_config(tls, handle, option, args)).ToError()
 }

@@ -104,8 +104,8 @@ func isDecimal(s string) bool {
 	return len(whole)+len(frac) > 0 && len(s) < maxNumeric && digits(whole) && digits(frac)
 }
 
-// maxNumeric bounds the text of a numeric, in bytes; PostgreSQL keeps 131072
-// digits before the point, nobody sends a tenth of that.
+// maxNumeric bounds the text of a numeric, in bytes; PostgreSQL keeps 131072 digits before the
+// point, clients do not send a tenth of that.
 const maxNumeric = 16000
 
 func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }

@@ -81,10 +81,10 @@ func prepare(src string, params []uint32) (*prepared, error) {
 	return p, nil
 }
 
-// empty reports whether the statement is nothing but blanks and comments.
+// empty reports whether the statement has only blanks and comments.
 func (p *prepared) empty() bool { return p.rw == nil && p.command == nil }
 
-// cost is about what the statement takes, in bytes.
+// cost is the approximate memory of the statement, in bytes.
 func (p *prepared) cost() int {
 	n := len(p.src) + len(p.tokens)*int(unsafe.Sizeof(token{})) + len(p.names)*int(unsafe.Sizeof(""))
 	if p.rw != nil {
@@ -169,8 +169,8 @@ var readPragmas = map[string]bool{
 	"synchronous": false, "foreign_keys": false, "busy_timeout": false, "cache_size": false,
 }
 
-// refuse returns a clear error for what PostgreSQL or SQLite could do but a
-// shared SQLite file cannot.
+// refuse returns a clear error for statements that PostgreSQL or SQLite supports but a shared
+// SQLite file does not.
 func refuse(tokens []token) error {
 	second, third := token{kind: kindOp}, token{kind: kindOp}
 	if len(tokens) > 1 {

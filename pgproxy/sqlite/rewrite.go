@@ -56,11 +56,10 @@ type rewriter struct {
 	out      rewritten
 }
 
-// rewrite turns one statement of PostgreSQL's dialect into SQLite's: $n, E”
-// and $$ strings, casts, pg_catalog names, regular expression operators. Texts
-// in strings, quoted names and comments are left alone, and what is SQLite's
-// already comes back unchanged.
-// params are the types the client declared its parameters with.
+// rewrite turns one statement of PostgreSQL's dialect into SQLite's: $n, E” and $$ strings, casts,
+// pg_catalog names, regular expression operators. Texts in strings, quoted names and comments are
+// left alone, and SQLite's own syntax is unchanged. params are the types the client declared its
+// parameters with.
 func rewrite(sql string, params ...uint32) (*rewritten, error) {
 	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, after: map[int]string{}, replace: map[int]string{}, started: map[int]int{}, sets: map[int]int{}, moves: map[int]moved{}}
 	r.out.casts = map[int]uint32{}
@@ -108,7 +107,7 @@ func (r *rewriter) drop(i, j int) {
 	}
 }
 
-// rewriteAt edits what begins at token i and returns the last token it used.
+// rewriteAt edits the construct that begins at token i and returns the last token it used.
 func (r *rewriter) rewriteAt(i int) (int, error) {
 	t := r.tokens[i]
 	switch t.kind {
@@ -132,7 +131,7 @@ func (r *rewriter) rewriteAt(i int) (int, error) {
 	return i, nil
 }
 
-// maxParams is what the protocol's 16-bit count can carry.
+// maxParams is the largest 16-bit count of the protocol.
 const maxParams = 65535
 
 func (r *rewriter) param(i int) error {
@@ -245,16 +244,16 @@ func (r *rewriter) doubleColon(i int) (int, error) {
 	return last, nil
 }
 
-// maxCasts bounds what the casts of one expression put before it, in bytes:
-// about 1,000 of them, the depth of an expression at which SQLite gives up.
+// maxCasts bounds the text that the casts of one expression put before it, in bytes: about 1,000 of
+// them, the depth of an expression at which SQLite gives up.
 const maxCasts = 5000
 
 func tooManyCasts(r *rewriter, i int) error {
 	return sqlError(pgwire.StateProgramLimitExceeded, "too many casts of one expression").at(r.sql, r.tokens[i].start)
 }
 
-// castCode returns the text before and after the operand of a cast. What becomes
-// part of the file is read by other programs, too, and has SQLite's own casts.
+// castCode returns the text before and after the operand of a cast. Other programs read the file,
+// too, so SQL that becomes part of it has SQLite's own casts.
 func (r *rewriter) castCode(name string) (open, end string) {
 	if strings.HasSuffix(name, "[]") {
 		return "pg_array(", ", " + strconv.Itoa(int(castOID(name))) + ")"
@@ -422,7 +421,7 @@ func (w *assembler) move(i int, m moved) {
 	w.r.out.marks, w.lastChanged = w.r.out.marks[:marks], true
 }
 
-// join writes what has been moved before token i.
+// join writes the text that was moved before token i.
 func (w *assembler) join(i int) {
 	if arrays := w.arrays[i]; arrays != nil {
 		w.b.WriteString(w.r.join(i, arrays))

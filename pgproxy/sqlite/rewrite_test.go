@@ -123,7 +123,7 @@ func unexplained(sql string, before, after, made []string) (added []string) {
 	return added
 }
 
-// lost returns what of before is not in after, as often.
+// lost returns the parts of before that are missing in after.
 func lost(before, after []string) (missing []string) {
 	count := map[string]int{}
 	for _, v := range after {
@@ -168,7 +168,8 @@ func FuzzRewrite(f *testing.F) {
 // notSQL matches the errors of SQLite's parser. Others, such as that there is no such table, come after it.
 var notSQL = regexp.MustCompile(`syntax error|incomplete input|unrecognized token|unknown database`)
 
-// rewriteProblem says what is wrong with how a statement is rewritten; "" if nothing is, or if SQLite takes no such statement.
+// rewriteProblem returns the error in the rewriting of a statement; "" if there is none, or if SQLite rejects such
+// statements.
 func rewriteProblem(parser *driver.Conn, sql string) string {
 	if !sqlite.Covered(sql) {
 		return fmt.Sprintf("tokens of %q are out of place", sql)

@@ -12,7 +12,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// allowed says what an edit of a CREATE TABLE may change, apart from CHECKs.
+// allowed are the changes that an edit of a CREATE TABLE may make, apart from CHECKs.
 type allowed struct {
 	column  string // its type, default and NOT NULL
 	foreign bool   // the foreign keys

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// scopes tells what the names of columns mean at each place of a statement: which SELECT a token belongs to, which
-// tables, subqueries and common table expressions that SELECT reads, and what columns they have.
+// scopes resolves the names of columns at each place of a statement: which SELECT a token belongs to, which tables,
+// subqueries and common table expressions that SELECT reads, and what columns they have.
 type scopes struct {
 	frames []frame
 	arms   []arm       // in the order of their first tokens
 	opened map[int]int // the parenthesis that a frame begins with → the frame
 }
 
-// frame is the statement or what stands in a pair of parentheses.
+// frame is the statement or the content of a pair of parentheses.
 type frame struct {
 	outer  int // the frame around it, -1 for the statement
 	within int // the arm around it, -1 if there is none
@@ -174,7 +174,7 @@ func (ty *typer) column(i int) uint32 {
 	return ty.anyTable(name)
 }
 
-// relations returns what an arm reads.
+// relations returns the relations that an arm reads.
 func (ty *typer) relations(a int) []relation {
 	s := ty.scope()
 	if s.arms[a].read {
@@ -210,7 +210,8 @@ func (ty *typer) relations(a int) []relation {
 	return list
 }
 
-// relationAt reads what stands in FROM at token i, and returns its last token: one before i if it is a parenthesis around others.
+// relationAt reads the relation in FROM at token i, and returns its last token: one before i if it is a parenthesis
+// around others.
 func (ty *typer) relationAt(i, within int) (r relation, last int) {
 	t := ty.tokens[i]
 	switch {

@@ -17,12 +17,12 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Bounds of what one client can make the backend keep.
+// Bounds of the memory that one client can make the backend keep.
 const (
 	maxStatements = 1000
 	maxPortals    = 100
 	keptMessages  = 4        // its statements, and its portals' parameters, take at most so many times Config.MaxMessage
-	maxSmall      = 64 << 10 // what does not count, in bytes: there are not that many
+	maxSmall      = 64 << 10 // small ones do not count, in bytes: there are few
 )
 
 // crowdedTurns is how many answers to others, between two to one client, show that many ask at once.
@@ -51,12 +51,12 @@ type session struct {
 	schemaChanged bool
 
 	skipping  bool // an error in the extended protocol: skip to Sync
-	limited   bool // the message under way must come in a limited time
+	limited   bool // the rest of the message must arrive in a limited time
 	idle      bool // nothing outstanding: the session could end here
 	row, cell []byte
 	large     []large     // values of the row under way that are not in row
 	running   bool        // a statement is under way
-	sending   bool        // the client has a time limit for taking what is written to it
+	sending   bool        // the client has a time limit for reading
 	readers   int         // how many of the readers it has
 	shared    *handle     // the reader of portals that stay open, see share
 	sharedGen uint64      // the generation of the schema that it reads
@@ -103,8 +103,8 @@ func (s *session) releaseAll() {
 	s.closePortals(true)
 }
 
-// farewell ends the session: err is the reason. The client, which may take nothing, is told
-// after the connections have been given back.
+// farewell ends the session: err is the reason. The client, which may not read, gets it after the
+// connections have been released.
 func (s *session) farewell(err error) error {
 	s.guard.leave()
 	s.releaseAll()
@@ -130,7 +130,7 @@ func (s *session) farewell(err error) error {
 	return err
 }
 
-// greet sends what comes before the first ReadyForQuery.
+// greet sends the messages before the first ReadyForQuery.
 func (s *session) greet() {
 	for _, p := range s.c.Params {
 		if err := s.set(p.Name, p.Value); err != nil {
@@ -208,7 +208,7 @@ func (s *session) limitRead(until time.Time) error {
 // session holds a connection, in bytes per second.
 const minBodyRate = 64 << 10
 
-// idleError makes a read that came to its time limit errIdleTooLong.
+// idleError turns a read's time-out into errIdleTooLong.
 func (s *session) idleError(err error) error {
 	if s.limited && errors.Is(err, os.ErrDeadlineExceeded) {
 		return errIdleTooLong
@@ -300,8 +300,8 @@ func (s *session) flush() error {
 	return nil
 }
 
-// fail tells the client of an error and moves the transaction on. The result
-// is not nil if the session cannot go on.
+// fail sends the client an error and fails the transaction. The result is not nil if the session
+// cannot continue.
 func (s *session) fail(err error, skip bool) error {
 	s.skipping = skip
 	if cause := context.Cause(s.ctx); cause != nil || errors.Is(err, errClientGone) {

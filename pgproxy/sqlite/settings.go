@@ -13,17 +13,17 @@ import (
 	driver "zombiezen.com/go/sqlite"
 )
 
-// serverVersion is the PostgreSQL version clients are told, because they choose
-// catalog queries by it: psql's of this version are the ones that are answered.
+// serverVersion is the PostgreSQL version reported to clients, because they choose catalog queries
+// by it: psql's of this version are the ones that are answered.
 const serverVersion = "15.0"
 
-// maxSettings and maxSetting bound what one session can make the backend keep.
+// maxSettings and maxSetting bound the settings of one session.
 const (
 	maxSettings = 256
 	maxSetting  = 4096
 )
 
-// reported are the settings a client is told of by ParameterStatus.
+// reported are the settings that ParameterStatus reports to a client.
 var reported = []string{
 	"application_name", "client_encoding", "DateStyle", "default_transaction_read_only", "in_hot_standby", "integer_datetimes",
 	"IntervalStyle", "is_superuser", "server_encoding", "server_version", "session_authorization", "standard_conforming_strings", "TimeZone",
@@ -49,7 +49,7 @@ func defaults(user string) map[string]string {
 	}
 }
 
-// set changes a setting and tells the client if it is a reported one.
+// set changes a setting and informs the client if it is a reported one.
 func (s *session) set(name, val string) error { return s.assign(name, val, false) }
 
 // assign is set, or with local SET LOCAL.
@@ -98,7 +98,7 @@ func (s *session) assign(name, val string, local bool) error {
 	return nil
 }
 
-// put gives a setting a value and tells the client.
+// put gives a setting a value and informs the client.
 func (s *session) put(key, val string) {
 	s.settings[key] = val
 	for _, r := range reported {
@@ -108,8 +108,8 @@ func (s *session) put(key, val string) {
 	}
 }
 
-// changing notes what a setting was before the transaction under way changes it, and what it is after that transaction where the change is
-// local to it.
+// changing records the value of a setting before the transaction changes it, and its value afterwards if the change is
+// local to the transaction.
 func (s *session) changing(key string, local bool) {
 	if s.before == nil {
 		s.before, s.later = maps.Clone(s.settings), map[string]string{}
@@ -121,7 +121,8 @@ func (s *session) changing(key string, local bool) {
 	}
 }
 
-// endSettings ends a transaction for the settings: those that were local to it, or with a rollback all, are what they were.
+// endSettings ends a transaction for the settings: those that were local to it, or with a rollback all, get their old
+// values.
 func (s *session) endSettings(commit bool) {
 	before, back := s.before, s.later
 	if before == nil {

@@ -7,7 +7,8 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// syntaxFunctions are what the rewriter makes of PostgreSQL's special syntax, and functions that go with it.
+// syntaxFunctions are the functions into which the rewriter turns PostgreSQL's special syntax, and functions beside
+// them.
 func syntaxFunctions() map[string]fn {
 	return map[string]fn{
 		"timezone_of": {[]int{2}, timeZone}, "timezone": {[]int{2}, func(cs *connState, args []sqlite.Value) (sqlite.Value, error) {

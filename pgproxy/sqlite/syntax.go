@@ -12,7 +12,7 @@ var renamed = map[string]string{
 	"char_length": "length", "character_length": "length", "strpos": "instr", "btrim": "trim", "chr": "char", "uuid_generate_v4": "gen_random_uuid",
 }
 
-// call edits the call of a function whose name or syntax SQLite has not. done = the rewriter goes on behind last.
+// call edits the call of a function whose name or syntax SQLite lacks. done = the rewriter continues behind last.
 func (r *rewriter) call(i int) (last int, done bool, err error) {
 	if r.at(i-1).is(".") && r.beforeName(i) == i-1 {
 		return i, false, nil
@@ -187,7 +187,7 @@ func (r *rewriter) target() (table string, columns []string) {
 	return r.written.table, r.written.columns
 }
 
-// written is what target has found.
+// written is the result of target.
 type written struct {
 	table   string
 	columns []string

@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// tableText is a CREATE TABLE as SQLite keeps it: what stands before the columns, columns and constraints, and the rest.
+// tableText is a CREATE TABLE as SQLite keeps it: the text before the columns, columns and constraints, and the rest.
 type tableText struct {
 	head, tail string
 	items      []string
@@ -211,7 +211,7 @@ func (t *tableText) definitions() (list []tableConstraint) {
 	return list
 }
 
-// expression returns what stands in the parentheses of a CHECK.
+// expression returns the expression in the parentheses of a CHECK.
 func (d *tableConstraint) expression() string {
 	tokens := tokenize(d.text)
 	open := slices.IndexFunc(tokens, func(t token) bool { return t.is("(") })
@@ -330,7 +330,7 @@ func (t *tableText) editColumn(name string, fn func(d *columnDefinition)) error 
 	return sqlError(pgwire.StateUndefinedColumn, "column %q does not exist", name)
 }
 
-// columnDefinition is the definition of a column: its type and what stands behind it, clause by clause.
+// columnDefinition is the definition of a column: its type and its clauses.
 type columnDefinition struct {
 	name, quoted, typ string
 	clauses           []string

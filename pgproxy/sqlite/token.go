@@ -6,7 +6,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// kind is what a token is.
+// kind is the kind of a token.
 type kind byte
 
 const (
@@ -54,8 +54,8 @@ func (t token) name() string {
 // operators of more than one byte, longest first.
 var operators = [...]string{"!~~*", "->>", "!~*", "!~~", "~~*", "#>>", "::", "||", "<=", ">=", "<>", "!=", "==", "<<", ">>", "->", "~*", "!~", "~~"}
 
-// tokenize splits sql into tokens and drops blanks and comments. It never
-// fails: what is unterminated reaches to the end, and SQLite then complains.
+// tokenize splits sql into tokens and drops blanks and comments. It never fails: an unterminated
+// token reaches to the end, and SQLite then returns an error.
 func tokenize(sql string) []token {
 	tokens := make([]token, 0, min(len(sql)/4+4, maxTokensAhead))
 	var open []int // parentheses and brackets not closed yet
@@ -92,8 +92,8 @@ func subscribes(t token, i int) bool {
 	return t.is("ARRAY") || t.end == i && (t.kind == kindIdent || t.kind == kindQuoted || t.kind == kindParam || t.is(")") || t.is("]"))
 }
 
-// maxTokens bounds the tokens of what a client sends at once: each takes a hundred bytes or two while the
-// statement is prepared. Statements that long are lists of values, which can be parameters.
+// maxTokens bounds the tokens of a client's text: each takes a hundred bytes or two while the statement is prepared.
+// Statements that long are lists of values, which can be parameters.
 const maxTokens = 1 << 21
 
 // maxTokensAhead bounds the room made for tokens before there are any: a
@@ -166,7 +166,7 @@ func scan(s string) (kind, int) {
 	return kindOp, 1
 }
 
-// isName tells SQLite's [name] from a subscript: a letter first, closed.
+// isName distinguishes SQLite's [name] from a subscript: a letter first, closed.
 func isName(s string) bool {
 	return s != "" && isIdentStart(s[0]) && strings.IndexByte(s, ']') > 0
 }

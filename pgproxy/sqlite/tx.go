@@ -155,8 +155,8 @@ func (s *session) unpin(commit bool) (err error) {
 	return execute(h.conn, "COMMIT")
 }
 
-// endImplicit ends what Sync or the end of a simple query ends: a transaction
-// nobody began, and the portals outside a block.
+// endImplicit ends an implicit transaction at Sync or at the end of a simple query, and the portals
+// outside a block.
 func (s *session) endImplicit(commit bool) error {
 	if s.block {
 		return nil
@@ -275,7 +275,7 @@ func (s *session) abort() {
 	}
 }
 
-// status is what ReadyForQuery reports.
+// status is the status in ReadyForQuery.
 func (s *session) status() pgwire.TxStatus {
 	switch {
 	case s.failed:

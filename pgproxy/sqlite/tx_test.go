@@ -45,7 +45,7 @@ func TestTransactions(t *testing.T) {
 	mustExec(t, a, `ROLLBACK`)
 }
 
-// TestWhatCommitRefusesIsNotConfirmed: nobody is told of a statement as done that the end of its transaction undoes.
+// TestWhatCommitRefusesIsNotConfirmed: a statement that the end of its transaction undoes is not confirmed.
 func TestWhatCommitRefusesIsNotConfirmed(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE replies (post INTEGER REFERENCES posts(id) DEFERRABLE INITIALLY DEFERRED)`)
@@ -174,7 +174,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// A client whose statement a drain cuts off is told why.
+// A client whose statement a drain cuts off gets the reason.
 func TestDrainCutsStatement(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)
@@ -209,7 +209,7 @@ func TestStatementTimeoutAndDisconnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.PgConn().Conn().Close()
-	// The only reader comes back because the statement is interrupted.
+	// The only reader is released because the statement is interrupted.
 	if n := one[int64](t, s.connect(t), `SELECT count(*) FROM users`); n != 2 {
 		t.Errorf("%d users", n)
 	}

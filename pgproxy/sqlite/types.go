@@ -107,8 +107,8 @@ func declaredOID(decl string) uint32 {
 	case oid != oidUnspecified:
 		return oid
 	}
-	// What is left is decided as SQLite decides affinity
-	// (https://sqlite.org/datatype3.html, section 3.1).
+	// Other types are decided as SQLite decides affinity (https://sqlite.org/datatype3.html,
+	// section 3.1).
 	switch {
 	case has("INT"):
 		return oidInt8
@@ -136,7 +136,7 @@ func castOID(name string) uint32 {
 	return declaredOID(name)
 }
 
-// castAffinity returns what SQLite is told to CAST to for a PostgreSQL type.
+// castAffinity returns SQLite's type of a CAST to a PostgreSQL type.
 func castAffinity(name string) string {
 	switch oid := castOID(name); {
 	case isInt(oid), oid == oidOID:

@@ -173,7 +173,7 @@ func TestGuessedParametersKeepTheirText(t *testing.T) {
 	}
 }
 
-// What SQLite cannot keep is refused, not changed.
+// Values that SQLite cannot keep are refused, not changed.
 func TestValuesSQLiteCannotKeep(t *testing.T) {
 	conn := start(t).connect(t)
 	_, err := conn.Exec(t.Context(), `UPDATE users SET score = $1`, math.NaN())

@@ -15,7 +15,7 @@ import (
 // sampled is how many of the oldest and of the newest rows are looked at.
 const sampled = 100
 
-// errWide tells of a value beyond the type its column was announced with.
+// errWide reports a value beyond the announced type of its column.
 var errWide = errors.New("sqlite: an integer beyond its column's type")
 
 func columnKey(table, column string) string { return strings.ToLower(table + "\x00" + column) }

@@ -181,8 +181,8 @@ func TestSchemaChangeUnderPreparedStatement(t *testing.T) {
 	}
 }
 
-// A statement another session dropped fails by its own error, and the session
-// and the connection go on.
+// A statement another session dropped fails by its own error, and the session and the connection
+// continue.
 func TestDroppedTableUnderPreparedStatement(t *testing.T) {
 	s := start(t)
 	a, b := s.connect(t), s.connect(t)
@@ -201,7 +201,7 @@ func TestDroppedTableUnderPreparedStatement(t *testing.T) {
 	}
 }
 
-// A message over the limit is refused without being kept, and the session goes on.
+// A message over the limit is refused without being kept, and the session continues.
 func TestMessageOverTheLimit(t *testing.T) {
 	conn := start(t, func(c *sqlite.Config) { c.MaxMessage = 1 << 20 }).connect(t)
 	_, err := conn.Exec(t.Context(), `UPDATE users SET avatar = $1`, make([]byte, 2<<20))

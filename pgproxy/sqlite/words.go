@@ -6,7 +6,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// word edits what begins with an identifier or keyword at token i.
+// word edits the construct that begins with an identifier or keyword at token i.
 func (r *rewriter) word(i int) (int, error) {
 	t, next := r.tokens[i], r.at(i+1)
 	if next.is("(") {
