@@ -34,8 +34,8 @@ func (s *spares) listen(l net.Listener, scarce func(bool)) *spareListener {
 	return &spareListener{Listener: l, spares: s, scarce: scarce}
 }
 
-// leave is for a user that is closed.
-func (s *spares) leave() {
+// drop ends the use by a closed listener.
+func (s *spares) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users--; s.users > 0 {
@@ -126,7 +126,7 @@ func (l *spareListener) refill() {
 
 // Close implements net.Listener.
 func (l *spareListener) Close() error {
-	l.leave.Do(l.spares.leave)
+	l.leave.Do(l.spares.drop)
 	return l.Listener.Close()
 }
 

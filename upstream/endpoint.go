@@ -144,7 +144,7 @@ func (e *endpoint[T]) failed(cause error) {
 	}
 	ejected := e.fail()
 	failures, until := e.ejector.failures, e.ejector.until
-	changed := e.settle()
+	changed := e.updateUsable()
 	e.mu.Unlock()
 	if ejected {
 		e.log.Warn("endpoint ejected", "failures", failures, "for", time.Until(until).Round(time.Millisecond), "error", cause)
@@ -178,7 +178,7 @@ func (e *endpoint[T]) timeServed() {
 		e.lastError, e.lastFailed = err.Error(), time.Now()
 	}
 	until := e.ejector.until
-	changed := e.settle()
+	changed := e.updateUsable()
 	e.mu.Unlock()
 	switch {
 	case again:
@@ -230,7 +230,7 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool
 		back = e.ejector.clear()
 		e.stopReadmit()
 	}
-	changed := e.settle() || err == nil && e.byDistance()
+	changed := e.updateUsable() || err == nil && e.byDistance()
 	if !e.evicting && e.mustEmpty() {
 		e.evicting = true
 		e.evictions.Go(e.evict)
@@ -259,8 +259,8 @@ func (e *endpoint[T]) track(began time.Time, err error) {
 	}
 }
 
-// settle derives usable and reports whether it changed. mu is held.
-func (e *endpoint[T]) settle() bool {
+// updateUsable derives usable and reports whether it changed. mu is held.
+func (e *endpoint[T]) updateUsable() bool {
 	usable := !e.health.down && !e.ejector.out
 	changed := e.usable.Swap(usable) != usable
 	if changed && usable {

@@ -31,7 +31,7 @@ func (e *endpoint[T]) configure(h Health, ej Ejection, l pool.Limits) {
 		e.stopProbe, e.probing = cancel, make(chan struct{})
 		go e.probe(ctx, h, e.probing)
 	}
-	changed := e.settle()
+	changed := e.updateUsable()
 	e.mu.Unlock()
 	if changed {
 		e.changed()

@@ -40,13 +40,13 @@ func (b *pgBackend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
 	}
 	defer func() {
 		if err != pgproxy.ErrSuspended { //nolint:errorlint // returned as it is
-			b.leave()
+			b.sessionEnded()
 		}
 	}()
 	return b.Backend.Serve(ctx, c)
 }
 
-func (b *pgBackend) leave() {
+func (b *pgBackend) sessionEnded() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sessions--
