@@ -328,16 +328,20 @@ func errorResponse(severity, code, message, hint string) *pgwire.ErrorResponse {
 // Mode says for how long a client has a server connection.
 type Mode int
 
-// The two modes.
+// The modes. In Statement mode sessions are as in Transaction mode, and end when a client begins a transaction block.
 const (
 	Transaction Mode = iota // for a transaction; the default
 	Session                 // until the client leaves
+	Statement               // for a statement
 )
 
 // String returns "transaction" or "session".
 func (m Mode) String() string {
-	if m == Session {
+	switch m {
+	case Session:
 		return "session"
+	case Statement:
+		return "statement"
 	}
 	return "transaction"
 }

@@ -45,7 +45,7 @@ func (c Config) Verify() error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: listener %q: "+format, append([]any{ErrConfig, c.Listener.Name}, args...)...))
 	}
-	if c.Mode != Transaction && c.Mode != Session {
+	if c.Mode < Transaction || c.Mode > Statement {
 		bad("mode %d is unknown", int(c.Mode))
 	}
 	if c.Auth < AuthSCRAM || c.Auth > AuthTrust {

@@ -25,6 +25,7 @@ type machine struct {
 	params []pgwire.Param // the client's at startup
 	mode   Mode
 	pinned bool // session mode: the lease lasts as long as the session
+	single bool // statement mode, else like transaction mode: the client may not begin a transaction block
 	unsure bool // no server has seen the client's settings: half a DateStyle adds to what was set before
 }
 
@@ -127,6 +128,7 @@ const (
 	lease                // judge it again with a leased server connection; nothing else has happened
 	end                  // the client ends the session
 	fatal                // the server has ended its connection with this error
+	refuse               // consume it; the client has begun a transaction block that its mode does not allow: its session ends
 )
 
 // action says what a driver does with a message.

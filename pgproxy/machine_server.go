@@ -10,8 +10,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// serverMessage judges the server's next message. Of the actions it returns pass, take, more and fatal; n of more is at
-// most what the message has. After the message has been handled, call sayLocal. An error means that the server has
+// serverMessage judges the server's next message. Of the actions it returns pass, take, more, fatal and refuse; n of more
+// is at most what the message has. After the message has been handled, call sayLocal. An error means that the server has
 // broken the protocol: its later messages are useless.
 func (m *machine) serverMessage(msg message) (action, error) {
 	if n := wanted(msg); len(msg.body) < n {
@@ -53,6 +53,9 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		m.parsed()
 	}
 	forward, err := m.st.answer(msg.typ, status)
+	if m.single && err == nil && status != 0 && status != pgwire.TxIdle {
+		return action{do: refuse}, nil
+	}
 	if !forward {
 		if msg.typ == pgwire.TypeReadyForQuery && err == nil {
 			m.restored()

@@ -408,11 +408,14 @@ func (s *session) fromServer() (done bool, err error) {
 // without its server connection.
 func (s *session) serverFailed(err error, mayStay bool) error {
 	var lost *backendError
-	if errors.As(err, &lost) || errors.Is(err, errClientWrite) || s.c.over(s.ctx) != nil {
+	if errors.As(err, &lost) || errors.Is(err, errClientWrite) || errors.Is(err, errBlock) || s.c.over(s.ctx) != nil {
 		return err
 	}
 	return s.backendGone(err, mayStay)
 }
+
+// errBlock ends a session in statement mode that has begun a transaction block.
+var errBlock = errors.New("transaction blocks are not allowed in statement mode")
 
 // errClientWrite marks a failure to write to the client.
 var errClientWrite = errors.New("cannot write to the client")
@@ -440,6 +443,10 @@ func (s *session) answer(h pgwire.Header) error {
 		err = s.toClient(msg)
 	case fatal:
 		err = s.srv.readFatal()
+	case refuse:
+		if err = r.Skip(); err == nil {
+			err = errBlock
+		}
 	default:
 		err = r.Skip()
 	}

@@ -163,6 +163,9 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 	}
 	s := &session{b: b, c: c, ctx: ctx, meter: c.Meter()}
 	s.machine = machine{shared: &b.tables, params: c.Params, mode: c.Mode}
+	if c.Mode == Statement {
+		s.machine.mode, s.machine.single = Transaction, true
+	}
 	s.wake()
 	if c.Session != nil {
 		s.restore(c.Session)
@@ -474,6 +477,8 @@ func (s *session) explain(err error) error {
 		return err // reported already
 	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrTooLarge):
 		return s.protocolError(pgwire.StateProtocolViolation, err)
+	case errors.Is(err, errBlock):
+		return s.protocolError(pgwire.StateFeatureNotSupported, err)
 	case errors.Is(err, errPipeline), errors.Is(err, errSettingsKept):
 		code := pgwire.StateProgramLimitExceeded
 		if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {

@@ -16,9 +16,6 @@ import (
 // Enum is a string type with a fixed set of values.
 type Enum interface{ Values() []string }
 
-// EnumLater is an Enum that knows values of versions to come, so that they are refused with a reason.
-type EnumLater interface{ Later() []string }
-
 // Checked is a string type that checks its values; Check's error says what to write instead.
 type Checked interface{ Check(text string) error }
 
@@ -102,9 +99,6 @@ func setEnum(v reflect.Value, e Enum, text string) error {
 		return nil
 	}
 	known := strings.Join(e.Values(), ", ")
-	if l, ok := e.(EnumLater); ok && slices.Contains(l.Later(), text) {
-		return fmt.Errorf("not in this version; use one of %s", known)
-	}
 	if hint := didYouMean(text, e.Values()); hint != "" {
 		return fmt.Errorf("unknown value%s", hint)
 	}

@@ -40,7 +40,7 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 	cfg := pgproxy.Config{
 		Listener: l.Common, Users: users, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
 		ShowStatements: pg.ShowStatements,
-		Mode:           map[PoolMode]pgproxy.Mode{TransactionMode: pgproxy.Transaction, SessionMode: pgproxy.Session}[pg.Mode],
+		Mode:           modes[pg.Mode],
 		Auth:           auths[pg.Auth],
 	}
 	for _, db := range pg.Databases {
@@ -86,13 +86,15 @@ type PoolMode string
 const (
 	TransactionMode PoolMode = "transaction"
 	SessionMode     PoolMode = "session"
+	StatementMode   PoolMode = "statement"
 )
 
-// Values implements config.Enum.
-func (PoolMode) Values() []string { return []string{"transaction", "session"} }
+var modes = map[PoolMode]pgproxy.Mode{
+	TransactionMode: pgproxy.Transaction, SessionMode: pgproxy.Session, StatementMode: pgproxy.Statement,
+}
 
-// Later implements config.EnumLater.
-func (PoolMode) Later() []string { return []string{"statement"} }
+// Values implements config.Enum.
+func (PoolMode) Values() []string { return []string{"transaction", "session", "statement"} }
 
 // Auth is the way in which clients of a postgres listener authenticate.
 type Auth string
@@ -162,6 +164,9 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 		if db.Name == "" {
 			c.Report(c.Mark(&db.Name), "databases: a name is empty; write \"*\" for every other database")
 		}
+	}
+	if pg.Mode == StatementMode && servesSQLite(c.Config, l) {
+		c.Report(c.Mark(&pg.Mode), "mode: statement is for PostgreSQL servers, and one of the databases is a SQLite file; use transaction")
 	}
 	if pg.RequireTLS && l.TLS == nil {
 		c.Report(c.Mark(&pg.RequireTLS), "require_tls: there is no TLS to require; give the listener \"tls\" with \"cert\" and \"key\"")
