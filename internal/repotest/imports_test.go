@@ -50,7 +50,7 @@ var layers = []layer{
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
 	{dir: "peers", imports: append([]string{"gateway", "listener", "upstream", "tunnel"}, leaves...)},
 	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
-	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
+	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "peers", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
 	{dir: "integration", imports: []string{"gateway", "internal", "pgwire", "mux", "route", "pool"}},
 }
 

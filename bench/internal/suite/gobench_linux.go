@@ -75,6 +75,7 @@ var goSuites = []goSuite{
 	},
 	{name: "forward", workload: "W2", title: "HTTP forwarding", baseline: "stdlib", share: 0.25, claims: map[string]string{"1MiB": "1.08 → 0.48 ms, 2.37 → 0.08 MB, 232 → 109 allocations (old → stdlib)"},
 		because: "machine and Go version are others"},
+	{name: "peers", workload: "W10", title: "HTTP through two nodes", baseline: "https", floor: "harness", share: 1},
 	{
 		name: "route", workload: "W5", title: "typed handlers", baseline: "gin", floor: "harness", share: 0.125, variants: processors(), more: (*Env).routeServers,
 		claims: map[string]string{
@@ -88,7 +89,7 @@ var goSuites = []goSuite{
 // goArms are the names that tell arms apart within a benchmark's name.
 var goArms = []string{
 	"headpond", "puddle", "vitesslike", "channel", "mutexslice", "syncpool", "databasesql",
-	"kernel", "raw", "resumable", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
+	"kernel", "raw", "resumable", "tcp", "https", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
 }
 
 // goBenchmark runs one suite's compiled benchmarks.
