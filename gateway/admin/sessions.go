@@ -55,7 +55,8 @@ const (
 	MaxSessions     = 1000
 )
 
-// SortSessions puts the longest holders first, and then those longest in their state.
+// SortSessions puts the longest holders first, and then those longest in their state. PostgreSQL sessions know both times to a
+// quarter of a second only; of equal ones the session that was accepted first comes first.
 func SortSessions(all []listener.Info) {
 	slices.SortFunc(all, func(a, b listener.Info) int {
 		switch {
@@ -67,7 +68,7 @@ func SortSessions(all []listener.Info) {
 		case !a.Held.Equal(b.Held):
 			return a.Held.Compare(b.Held)
 		}
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(a.Since.Compare(b.Since), a.Accepted.Compare(b.Accepted), cmp.Compare(a.ID, b.ID))
 	})
 }
 

@@ -37,6 +37,21 @@ func register(n int) admin.Config {
 	}
 }
 
+// TestSessionsOfOneTick: sessions that hold since the same moment are in the order in which they were accepted.
+func TestSessionsOfOneTick(t *testing.T) {
+	tick := time.Now()
+	var all []listener.Info
+	for i := range 5 {
+		all = append(all, listener.Info{ID: fmt.Sprint(i), Held: tick, Since: tick, Accepted: tick.Add(time.Duration(-i) * time.Millisecond)})
+	}
+	admin.SortSessions(all)
+	for i, s := range all {
+		if s.ID != fmt.Sprint(4-i) {
+			t.Errorf("place %d has session %s", i, s.ID)
+		}
+	}
+}
+
 func TestSessionsAreFilteredSortedAndBounded(t *testing.T) {
 	h := newHandler(t, register(2000))
 	for query, want := range map[string]struct {
