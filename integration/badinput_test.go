@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// badInput is something that goes wrong, and who is told of it.
+// badInput is a fault, and the expected reports of it.
 type badInput struct {
 	name string
-	// do makes it happen and checks what the client is told in its own protocol.
+	// do makes it happen and checks the client's error in its protocol.
 	do func(t *testing.T)
 	// reason is the counter of headpond_listener_errors_total that goes up by one at least.
 	reason string
@@ -16,8 +16,8 @@ type badInput struct {
 	log []string
 }
 
-// check makes each bad input happen and looks at what the gateway says, counts and holds
-// afterwards, while a bystander's requests must go on as if nothing had happened.
+// check makes each bad input happen and checks the gateway's log, counters and resources
+// afterwards, while a bystander's requests must continue undisturbed.
 func check(t *testing.T, g *gateway, listener string, bystander *load, cases []badInput) {
 	t.Helper()
 	for _, c := range cases {

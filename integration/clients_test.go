@@ -88,8 +88,8 @@ func (c *client) hears(t *testing.T, answer string) {
 	})
 }
 
-// TestHoldersAreFoundAndKilled: five clients hold all connections of a pool, and say nothing. One command shows who they are, the log names
-// them while they hold, another command ends one, and the client that waits is served.
+// TestHoldersAreFoundAndKilled: five silent clients hold all connections of a pool. One command shows them, the log
+// names them while they hold, another command ends one, and the waiting client is served.
 func TestHoldersAreFoundAndKilled(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM)), "shop")
 	listen := address(t)
@@ -141,7 +141,7 @@ func TestHoldersAreFoundAndKilled(t *testing.T) {
 	}
 }
 
-// TestKilledStatementIsCanceled: the server does not go on working for a client that was killed.
+// TestKilledStatementIsCanceled: the server does not keep working for a killed client.
 func TestKilledStatementIsCanceled(t *testing.T) {
 	server := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
 	db := newDatabase(t, server, "shop")
@@ -172,7 +172,7 @@ func TestKilledStatementIsCanceled(t *testing.T) {
 	}
 }
 
-// TestClientsOfEveryProtocol are listed with what they are known by, and can be killed.
+// TestClientsOfEveryProtocol are listed with their attributes, and can be killed.
 func TestClientsOfEveryProtocol(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	web := conntest.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }) // it never answers
@@ -242,7 +242,7 @@ func TestClientsOfEveryProtocol(t *testing.T) {
 	}
 }
 
-// TestSessionsAreProtected: nobody else's web page ends sessions.
+// TestSessionsAreProtected: foreign web pages cannot end sessions.
 func TestSessionsAreProtected(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	raw := address(t)

@@ -41,8 +41,8 @@ func awaitRefused(t *testing.T, addr string) {
 	})
 }
 
-// TestDrainLetsSessionsFinish: at SIGTERM a request under way, a transaction and a byte
-// stream go on to their ends, idle clients are sent away, and the process ends with 0.
+// TestDrainLetsSessionsFinish: at SIGTERM a request under way, a transaction and a byte stream
+// continue to their ends, idle clients are disconnected, and the process ends with 0.
 func TestDrainLetsSessionsFinish(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t), "drain")
 	backend := startHTTP(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// load runs workers until stopped. A worker's function does one operation; an error is
-// counted, and the worker goes on.
+// load runs workers until stopped. A worker's function does one operation; an error is counted, and
+// the worker continues.
 type load struct {
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
@@ -128,7 +128,7 @@ func TestPostgresKilledUnderLoadAndBack(t *testing.T) {
 		l.awaitMore(t, 100)
 		server.Kill(t)
 		failed := l.failed.Load()
-		eventually(t, "clients are told", func() error {
+		eventually(t, "clients get the error", func() error {
 			if l.failed.Load() < failed+16 {
 				return fmt.Errorf("%d errors", l.failed.Load()-failed)
 			}

@@ -46,9 +46,10 @@ type hunt struct {
 // shortWays are the ways that `make test` tries, with every kind: what every user does, and what resets are most likely to miss.
 var shortWays = []string{"other-client", "other-makes-the-same", "own-discard-all", "terminate", "reset-in-transaction"}
 
-// TestLeakHunt makes each kind of session state, has something happen to the client, and asks two questions: does another client on the same
-// server connection see the state (a leak), and does the client miss it (a loss)? What a client sees straight on the server is right. Cases
-// that go wrong have to be in testdata/leakhunt.txt with the reason, and those listed there have to go wrong.
+// TestLeakHunt makes each kind of session state, disturbs the client, and asks two questions: does another client on
+// the same server connection see the state (a leak), and does the client miss it (a loss)? The result of a direct
+// connection is right. Cases that go wrong have to be in testdata/leakhunt.txt with the reason, and those listed there
+// have to go wrong.
 func TestLeakHunt(t *testing.T) {
 	h := newHunt(t)
 	h.startTargets()

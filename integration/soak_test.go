@@ -13,9 +13,10 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestSoak keeps every protocol busy, with and without TLS and through a tunnel, while backends die and come back, the tunnel's socket is cut,
-// clients vanish, read slowly or not at all, and the configuration changes, and looks for what is left over. It takes a few seconds,
-// or HEADPOND_SOAK (`make soak`) and then as long again with the binary users get, for the race detector's own memory grows.
+// TestSoak keeps every protocol busy, with and without TLS and through a tunnel, while backends die and come back, the
+// tunnel's socket is cut, clients vanish, read slowly or not at all, and the configuration changes, and looks for
+// leaked resources. It takes a few seconds, or HEADPOND_SOAK (`make soak`) and then as long again with the binary users
+// get, for the race detector's own memory grows.
 func TestSoak(t *testing.T) {
 	length, long := conntest.SoakLength(t, 5*time.Second)
 	t.Run("race", func(t *testing.T) { soakFor(t, length) })

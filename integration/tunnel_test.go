@@ -384,7 +384,7 @@ func TestTunnelDrain(t *testing.T) {
 	}
 }
 
-// TestTunnelReload changes policy and tunnels under a connection that goes on.
+// TestTunnelReload changes policy and tunnels under a running connection.
 func TestTunnelReload(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	other, _ := startEcho(t)
@@ -433,7 +433,7 @@ func TestTunnelReload(t *testing.T) {
 	still()
 }
 
-// TestTunnelCertificates lets in who has a certificate of the CA, under a listed name.
+// TestTunnelCertificates accepts peers with a certificate of the CA, under a listed name.
 func TestTunnelCertificates(t *testing.T) {
 	dir := sharedDir(t)
 	for _, ca := range []string{"ca", "other"} {

@@ -1,17 +1,17 @@
-// Package backend has the servers that stand behind what is measured. They do as little as can be done, in a process of their
-// own, so that the cost of a proxy is not lost in its backend's.
+// Package backend has the servers behind the measured programs. They do as little as possible, in a separate process,
+// so that the cost of a proxy is not lost in its backend's.
 //
 //	b, err := backend.Listen("127.0.0.1:0", backend.HTTP)
 //	go b.Serve(ctx)
 //	fmt.Println(b.Addr())
 package backend
 
-// Kind is what a backend speaks.
+// Kind is the protocol of a backend.
 type Kind string
 
 // The kinds.
 const (
-	Echo    Kind = "echo"     // what comes goes back
+	Echo    Kind = "echo"     // echoes received bytes
 	HTTP    Kind = "http"     // GET: 128 bytes; a body is read to its end and answered by nothing
 	Stream  Kind = "stream"   // bulk both ways, see StreamHead
 	EchoTLS Kind = "echo-tls" // the same over TLS 1.3

@@ -6,9 +6,9 @@
 //	fmt.Println(r.Throughput(), r.Latency.Quantile(0.99))
 //	c.Close()
 //
-// At a fixed rate an operation's time begins when it was due, not when a connection became free for it, so that a server that
-// stalls is charged for everything that would have been asked meanwhile (no coordinated omission). What was due and never
-// answered counts with the time it has waited.
+// At a fixed rate an operation's time begins when it was due, not when a connection became free for it, so that a
+// server that stalls is charged for everything that would have been asked meanwhile (no coordinated omission). An
+// operation that was due and never answered counts with the time it has waited.
 //
 // A generator is an epoll loop on a thread of its own (see package poll). Self checks one against a server whose delays are known.
 package load

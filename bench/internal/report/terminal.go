@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// howTo explains what stands in the tables.
+// howTo explains the tables.
 var howTo = []string{
 	"Figures are medians of the rounds, which the arms take in turn. The first column is the one that counts.",
 	"× X is an arm's figure divided by X's in the same round, the median of these; ± is its 95 % interval. It says noise where that is wider than 7 %, or where other programs used more than 10 % of the processors: such a figure proves nothing.",

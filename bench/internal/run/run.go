@@ -30,7 +30,7 @@ type Arm struct {
 	Start func(ctx context.Context) (Stopper, error)
 }
 
-// Stopper is what runs for an arm. Cases know its real type.
+// Stopper is the running form of an arm. Cases know its real type.
 type Stopper interface{ Stop() }
 
 // Case is a table to fill.
@@ -59,7 +59,7 @@ type Group struct {
 	Name  string
 	Arms  []Arm
 	Cases []Case
-	// Prepare starts what is behind the arms.
+	// Prepare starts the backends of the arms.
 	Prepare func(ctx context.Context) error
 }
 
@@ -84,7 +84,8 @@ type Runner struct {
 	Log     io.Writer // progress, a line that is written again and again
 	Only    func(arm string) bool
 	Extras  bool // take the figures of Extra too
-	// Others begins to watch the machine; what it returns tells which part of the processors' time others have used since. nil = nobody knows.
+	// Others begins to watch the machine; what it returns tells which part of the processors' time others have used
+	// since. nil = unknown.
 	Others func() (since func() float64)
 
 	// Terminal writes one line over and over, and not one for each case.
@@ -481,5 +482,5 @@ func (r *Runner) clear() {
 	}
 }
 
-// ErrInterrupted is what the program ends with when it was told to.
+// ErrInterrupted is the error of an interrupted program.
 var ErrInterrupted = errors.New("interrupted")

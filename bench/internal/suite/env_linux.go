@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// Options are what the command line says.
+// Options are the options of the command line.
 type Options struct {
 	Quick    bool
 	Headpond string // the gateway's program
@@ -20,7 +20,7 @@ type Options struct {
 	Seconds  float64 // of a round
 }
 
-// Env is what the groups of one run share: backends are started when the first needs them.
+// Env is shared by the groups of one run: backends are started when the first needs them.
 type Env struct {
 	Options
 	Starter *peers.Starter
@@ -176,7 +176,7 @@ func (m *loadMeter) tooMany(r load.Result) bool {
 // micros turns nanoseconds into microseconds.
 func micros[T ~int64](d T) float64 { return float64(d) / 1e3 }
 
-// account is what a process under test has cost since begin.
+// account is the cost of a process under test since begin.
 type account struct {
 	target *peers.Target
 	// Before: nanoseconds, and context switches.
