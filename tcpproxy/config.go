@@ -57,6 +57,14 @@ type Config struct {
 	// never. Data is seen to move in steps of up to 64 KiB, so a receiver slower
 	// than that within the time-out may count as idle.
 	IdleTimeout time.Duration
+	// ClientIdleTimeout ends a session in which nothing moved from the client to the
+	// server for that long, ServerIdleTimeout one in which nothing moved the other way,
+	// each until that side has ended its stream, or up to an eighth later; 0 = never.
+	ClientIdleTimeout, ServerIdleTimeout time.Duration
+	// ClientFINTimeout ends a session whose client has ended its stream (a FIN), and
+	// has got nothing since for that long, or up to a quarter longer; 0 = never. Clients
+	// that have given up look the same as those that wait for the answer to all they sent.
+	ClientFINTimeout time.Duration
 	// StallTimeout ends a session whose client has sent something and heard nothing
 	// for that long since, or up to an eighth longer; 0 = never. It is for protocols
 	// in which servers answer: an upload whose server is silent until its end stalls,
@@ -98,8 +106,9 @@ func (c Config) Verify() error {
 	if c.ConnectTimeout < 0 {
 		errs = append(errs, fmt.Errorf("%w: listener %q: ConnectTimeout %v is negative", ErrConfig, c.Listener.Name, c.ConnectTimeout))
 	}
-	if c.StallTimeout < 0 || c.DrainStagger < 0 {
-		errs = append(errs, fmt.Errorf("%w: listener %q: StallTimeout and DrainStagger must not be negative", ErrConfig, c.Listener.Name))
+	if min(c.StallTimeout, c.DrainStagger, c.ClientIdleTimeout, c.ServerIdleTimeout, c.ClientFINTimeout) < 0 {
+		errs = append(errs, fmt.Errorf("%w: listener %q: StallTimeout, DrainStagger, ClientIdleTimeout, ServerIdleTimeout and ClientFINTimeout must not be negative",
+			ErrConfig, c.Listener.Name))
 	}
 	if c.SendProxy < 0 || c.SendProxy > 2 {
 		errs = append(errs, fmt.Errorf("%w: listener %q: SendProxy is %d, want 0 (off), 1 or 2", ErrConfig, c.Listener.Name, c.SendProxy))

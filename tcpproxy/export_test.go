@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/headpond/headpond/listener"
 )
 
 // Spliced returns the number of bytes moved by splice so far.
@@ -88,3 +90,39 @@ type pieces struct {
 }
 
 func (p pieces) Read(b []byte) (int, error) { return p.from.Read(b[:min(len(b), p.n)]) }
+
+// Traffic is what has to move within a time-out.
+type Traffic = traffic
+
+// The kinds of Traffic.
+const (
+	AnyByte    = anyByte
+	FromClient = fromClient
+	FromServer = fromServer
+	AfterFIN   = afterFIN
+)
+
+// Progress is a time-out of a relay without connections.
+type Progress struct {
+	p progress
+	r relay
+}
+
+// NewProgress returns one.
+func NewProgress(what Traffic, patience time.Duration) *Progress {
+	return &Progress{progress{what: what, patience: patience}, relay{session: &session{client: &listener.Conn{}}}}
+}
+
+// Move is what happens to the relay: bytes in either direction, and the ends of the streams.
+func (p *Progress) Move(in, out int64, clientEnded, serverEnded bool) {
+	p.r.session.client.Count(in, out)
+	if clientEnded {
+		p.r.ends.Or(clientEnd)
+	}
+	if serverEnded {
+		p.r.ends.Or(serverEnd)
+	}
+}
+
+// Over reports whether the time is over.
+func (p *Progress) Over(now time.Time) bool { return p.p.look(&p.r, now) <= 0 }

@@ -29,11 +29,10 @@ type relay struct {
 	client, server *side
 	firstByte      func()      // called when the server has sent something
 	heard          atomic.Bool // the server has sent something
-	idle           time.Duration
-	quiet          progress // how long nothing has moved, if idle is set
-	stalled        stall    // how long the client has waited for an answer, if its patience is set
+	stalled        stall       // how long the client has waited for an answer, if its patience is set
+	limits         []progress  // of the time-outs that are set
 
-	ends atomic.Int32 // directions that have ended with EOF
+	ends atomic.Int32 // sides whose stream has ended with EOF: clientEnd, serverEnd
 
 	mu     sync.Mutex
 	reason string // of the first failure
@@ -43,8 +42,14 @@ type relay struct {
 	over   bool   // ended in good order; later errors do not matter
 }
 
+const (
+	clientEnd = 1 << iota
+	serverEnd
+	bothEnds = clientEnd | serverEnd
+)
+
 func newRelay(s *session, client, server *side) *relay {
-	r := &relay{session: s, client: client, server: server, idle: s.cfg.IdleTimeout}
+	r := &relay{session: s, client: client, server: server}
 	r.stalled.patience = s.cfg.StallTimeout
 	return r
 }
@@ -63,26 +68,8 @@ func (r *relay) run() {
 	}
 }
 
-// watchTimes starts the watch of its time-outs.
-func (r *relay) watchTimes() {
-	watch := r.session.watch
-	if r.idle > 0 {
-		r.quiet = progress{relay: r, patience: r.idle, expired: r.expireIdle}
-	}
-	switch {
-	case r.idle <= 0 && r.stalled.patience <= 0:
-		watch.stop()
-	case r.stalled.patience <= 0:
-		watch.replace(r.quiet.begin(), r.quiet.look)
-	case r.idle <= 0:
-		watch.replace(r.stalled.step(), r.lookStalled)
-	default:
-		watch.replace(min(r.quiet.begin(), r.stalled.step()), func() time.Duration { return min(r.quiet.look(), r.lookStalled()) })
-	}
-}
-
 func (r *relay) clientToServer() {
-	r.direction(r.client, r.server, listener.ReasonClientGone, listener.ReasonBackendGone, func(n int) {
+	r.direction(r.client, r.server, clientEnd, listener.ReasonClientGone, listener.ReasonBackendGone, func(n int) {
 		s := r.session
 		before := min(n, s.counted)
 		s.counted -= before
@@ -92,7 +79,7 @@ func (r *relay) clientToServer() {
 }
 
 func (r *relay) serverToClient() {
-	r.direction(r.server, r.client, listener.ReasonBackendGone, listener.ReasonClientGone, func(n int) {
+	r.direction(r.server, r.client, serverEnd, listener.ReasonBackendGone, listener.ReasonClientGone, func(n int) {
 		r.session.client.Count(0, r.uncounted(n))
 		r.stalled.moved(false)
 		if !r.heard.Load() {
@@ -113,10 +100,10 @@ func (r *relay) uncounted(n int) int64 {
 // direction copies from src to dst and passes on how it ended: the end of the stream as a FIN, a
 // broken source at once as a reset. When the destination is broken, its earlier data may still be
 // on its way to the source, so the other direction continues to its end, as long as it moves.
-func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(int)) {
+func (r *relay) direction(src, dst *side, end int32, srcGone, dstGone string, moved func(int)) {
 	readErr, writeErr := src.conn.CopyTo(dst.conn, moved, r.session.proxy.countSpliced)
 	switch {
-	case errors.Is(readErr, io.EOF) && r.ends.Add(1) == 2: // Close says it
+	case errors.Is(readErr, io.EOF) && r.ends.Or(end)|end == bothEnds: // Close says it
 	case errors.Is(readErr, io.EOF):
 		if err := dst.conn.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
 			r.finish() // dst cannot be half closed
@@ -127,18 +114,6 @@ func (r *relay) direction(src, dst *side, srcGone, dstGone string, moved func(in
 		r.note(dstGone, fmt.Errorf("write to %s: %w", dst.name, writeErr))
 		r.watchLeft()
 	}
-}
-
-// watchLeft interrupts the remaining direction when it moves nothing any more: its
-// destination may be waiting for the other direction, which has ended.
-func (r *relay) watchLeft() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.left != nil {
-		return
-	}
-	p := &progress{relay: r, patience: remainderTimeout, expired: r.interrupt}
-	r.left = newWatch(p.begin(), p.look)
 }
 
 // note records the first failure.
@@ -181,46 +156,4 @@ func (r *relay) broken() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.reset
-}
-
-func (r *relay) expireIdle() {
-	r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errIdle, r.idle))
-}
-
-// checksPerTimeout is how often progress is checked within a time-out, which is late by one interval at most.
-// Reading the clock for each piece instead would be a large part of a small piece's cost.
-const checksPerTimeout = 8
-
-// progress calls expired when no byte has moved for patience. A watch calls its look: one timer, no cost per piece.
-type progress struct {
-	relay    *relay
-	patience time.Duration
-	expired  func()
-	seen     uint64
-	since    time.Time
-}
-
-// begin returns when to look first.
-func (p *progress) begin() time.Duration {
-	p.seen, p.since = p.moved(), time.Now()
-	return p.step()
-}
-
-func (p *progress) moved() uint64 {
-	c := p.relay.session.client
-	return c.BytesIn() + c.BytesOut()
-}
-
-func (p *progress) step() time.Duration { return max(p.patience/checksPerTimeout, 1) }
-
-func (p *progress) look() time.Duration {
-	now := time.Now()
-	if n := p.moved(); n != p.seen {
-		p.seen, p.since = n, now
-	}
-	left := p.patience - now.Sub(p.since)
-	if left <= 0 {
-		p.expired()
-	}
-	return min(left, p.step())
 }

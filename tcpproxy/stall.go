@@ -2,11 +2,8 @@ package tcpproxy
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/headpond/headpond/listener"
 )
 
 // errStalled is why a session ends whose server does not answer.
@@ -28,7 +25,13 @@ func (s *stall) moved(byClient bool) {
 	}
 }
 
-func (s *stall) step() time.Duration { return max(s.patience/checksPerTimeout, 1) }
+// step returns how long to wait between two looks.
+func (s *stall) step() time.Duration {
+	if s.patience <= 0 {
+		return time.Hour // nobody looks
+	}
+	return max(s.patience/checksPerTimeout, 1)
+}
 
 // look takes the bytes to the client so far, and reports whether the time is over.
 func (s *stall) look(out uint64, now time.Time) bool {
@@ -40,12 +43,4 @@ func (s *stall) look(out uint64, now time.Time) bool {
 	}
 	s.out = out
 	return !s.since.IsZero() && now.Sub(s.since) >= s.patience
-}
-
-// lookStalled is for a watch.
-func (r *relay) lookStalled() time.Duration {
-	if r.stalled.look(r.session.client.BytesOut(), time.Now()) {
-		r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", errStalled, r.stalled.patience))
-	}
-	return r.stalled.step()
 }

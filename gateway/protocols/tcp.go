@@ -48,7 +48,8 @@ func neverRebuilds(_, _ *config.Upstream, _ bool) bool { return false }
 func prepareTCP(l extend.Listener) (extend.Server, error) {
 	own := config.SectionOf[TCPListener](l.Listener)
 	cfg := tcpproxy.Config{
-		Listener: l.Common, IdleTimeout: own.IdleTimeout, StallTimeout: own.StallTimeout, DrainStagger: own.DrainStagger,
+		Listener: l.Common, IdleTimeout: own.IdleTimeout, ClientIdleTimeout: own.ClientIdle, ServerIdleTimeout: own.ServerIdle,
+		ClientFINTimeout: own.ClientFIN, StallTimeout: own.StallTimeout, DrainStagger: own.DrainStagger,
 		SendProxy: own.SendProxy.Version(), TLS: l.TLS,
 	}
 	if l.Upstream != "" {
@@ -119,11 +120,14 @@ func checkTCP(c *config.Checker, l *config.Listener) {
 
 // TCPListener is the section of a tcp listener.
 type TCPListener struct {
-	IdleTimeout  time.Duration `conf:"idle_timeout" default:"1h" min:"1ms" max:"8760h" never:"-1ns"` // a session without a byte in either direction ends
-	StallTimeout time.Duration `conf:"stall_timeout" default:"never" min:"1ms" max:"24h" never:"0s"` // a session whose client has sent something and heard nothing since ends
-	DrainStagger time.Duration `conf:"drain_stagger" default:"5s" min:"0s" max:"1h"`                 // over which time before the end of a drain sessions are cut off
-	SendProxy    SendProxy     `conf:"send_proxy" default:"off"`                                     // tell the backend the client's address
-	Routes       []TCPRoute    `conf:"routes" maxlen:"1000"`                                         // by the client's ClientHello; empty: every client goes to the listener's upstream
+	IdleTimeout  time.Duration `conf:"idle_timeout" default:"1h" min:"1ms" max:"8760h" never:"-1ns"`         // a session without a byte in either direction ends
+	ClientIdle   time.Duration `conf:"client_idle_timeout" default:"never" min:"1ms" max:"8760h" never:"0s"` // a session without a byte from the client ends
+	ServerIdle   time.Duration `conf:"server_idle_timeout" default:"never" min:"1ms" max:"8760h" never:"0s"` // a session without a byte from the server ends
+	ClientFIN    time.Duration `conf:"client_fin_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`    // a session whose client has closed its sending side and got nothing since ends
+	StallTimeout time.Duration `conf:"stall_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`         // a session whose client has sent something and heard nothing since ends
+	DrainStagger time.Duration `conf:"drain_stagger" default:"5s" min:"0s" max:"1h"`                         // over which time before the end of a drain sessions are cut off
+	SendProxy    SendProxy     `conf:"send_proxy" default:"off"`                                             // tell the backend the client's address
+	Routes       []TCPRoute    `conf:"routes" maxlen:"1000"`                                                 // by the client's ClientHello; empty: every client goes to the listener's upstream
 }
 
 // adds notes the protocols of r under a name, and reports whether one is new there.
