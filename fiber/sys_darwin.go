@@ -99,16 +99,26 @@ func shutdownSocket(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) }
 
 func closeSocket(fd int) { _ = unix.Close(fd) }
 
-// keepAlive has the kernel look for the peer while nothing comes, or not. The values are package net's.
+// keepAlive has the kernel look for the peer while nothing comes, or not.
 func keepAlive(fd int, on bool) {
 	if !on {
 		setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 		return
 	}
-	setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPALIVE, 15)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
+	setTCPOptions(fd, TCPOptions{KeepAliveCount: keepAliveCount})
+}
+
+func setTCPOptions(fd int, o TCPOptions) {
+	if o.keepsAlive() {
+		count := o.KeepAliveCount
+		if count <= 0 {
+			count = keepAliveCount
+		}
+		setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+		setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPALIVE, seconds(o.KeepAliveIdle, keepAliveTime))
+		setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, seconds(o.KeepAliveInterval, keepAliveTime))
+		setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, count)
+	}
 }
 
 // useReno does nothing: no congestion control is chosen for a socket here.

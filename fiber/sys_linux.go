@@ -89,16 +89,29 @@ func shutdownSocket(fd int) error {
 // closeSocket does not wait: nothing sets SO_LINGER but to 0.
 func closeSocket(fd int) { _, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
-// keepAlive has the kernel look for the peer while nothing comes, or not. The values are package net's.
+// keepAlive has the kernel look for the peer while nothing comes, or not.
 func keepAlive(fd int, on bool) {
 	if !on {
 		setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 		return
 	}
-	setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15)
-	setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
+	setTCPOptions(fd, TCPOptions{KeepAliveCount: keepAliveCount})
+}
+
+func setTCPOptions(fd int, o TCPOptions) {
+	if o.keepsAlive() {
+		count := o.KeepAliveCount
+		if count <= 0 {
+			count = keepAliveCount
+		}
+		setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+		setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds(o.KeepAliveIdle, keepAliveTime))
+		setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, seconds(o.KeepAliveInterval, keepAliveTime))
+		setOption(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, count)
+	}
+	if o.UserTimeout > 0 {
+		setOption(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(o.UserTimeout.Milliseconds(), 1)))
+	}
 }
 
 // nothingToRead reports that a socket is open and has neither data nor its end to read. It asks for the socket's state

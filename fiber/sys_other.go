@@ -40,14 +40,15 @@ func localAddrOf(int) (net.Addr, error)  { return nil, errors.ErrUnsupported }
 func remoteAddrOf(int) (net.Addr, error) { return nil, errors.ErrUnsupported }
 func shutdownSocket(int) error           { return errors.ErrUnsupported }
 
-func closeSocket(int)        {}
-func noDelay(int)            {}
-func useReno(int)            {}
-func keepAlive(int, bool)    {}
-func resetOnClose(int, bool) {}
-func endCame(int) bool       { return false }
-func finCame(int) bool       { return false }
-func unsent(int) int         { return 0 }
+func closeSocket(int)               {}
+func noDelay(int)                   {}
+func useReno(int)                   {}
+func keepAlive(int, bool)           {}
+func setTCPOptions(int, TCPOptions) {}
+func resetOnClose(int, bool)        {}
+func endCame(int) bool              { return false }
+func finCame(int) bool              { return false }
+func unsent(int) int                { return 0 }
 
 func mapMemory(size int) ([]byte, error) { return make([]byte, size), nil }
 func releaseMemory([]byte)               {}

@@ -44,6 +44,33 @@ func (g *Gateway) dialKept(ctx context.Context, endpoint string) (net.Conn, erro
 	return c, nil
 }
 
+// tcpOptions translates a section of the configuration, nil if there is none.
+func tcpOptions(k *config.KeepAlive) fiber.TCPOptions {
+	if k == nil {
+		return fiber.TCPOptions{}
+	}
+	return fiber.TCPOptions{KeepAliveIdle: k.Idle, KeepAliveInterval: k.Interval, KeepAliveCount: k.Count, UserTimeout: k.UserTimeout}
+}
+
+// dialWith is a dial function whose connections have options.
+func dialWith(k *config.KeepAlive, dial func(ctx context.Context, endpoint string) (net.Conn, error)) func(ctx context.Context, endpoint string) (net.Conn, error) {
+	if k == nil {
+		return dial
+	}
+	options := tcpOptions(k)
+	return func(ctx context.Context, endpoint string) (net.Conn, error) {
+		c, err := dial(ctx, endpoint)
+		if err != nil {
+			return nil, err
+		}
+		if err := options.Apply(c); err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		return c, nil
+	}
+}
+
 // onFibers reports whether the sessions of a listener run on the engine.
 func onFibers(l *config.Listener, cfg *config.Config) bool {
 	offLoop := extend.ProtocolOf(l.Protocol).OffLoop

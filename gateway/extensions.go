@@ -93,7 +93,7 @@ func (g *Gateway) dialers(u *config.Upstream) (d extend.Dialer, start func(func(
 		}
 	}
 	if p := extend.ProtocolOf(u.Protocol); p != nil && p.Reuses {
-		return extend.Dialer{Dial: g.dialKept, Probe: netaddr.Dial}, fiber.Go
+		return extend.Dialer{Dial: dialWith(u.KeepAlive, g.dialKept), Probe: netaddr.Dial}, fiber.Go
 	}
-	return extend.Dialer{Dial: g.dial, Probe: netaddr.Dial}, fiber.Go
+	return extend.Dialer{Dial: dialWith(u.KeepAlive, g.dial), Probe: netaddr.Dial}, fiber.Go
 }

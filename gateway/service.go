@@ -75,6 +75,7 @@ func (g *Gateway) listenerConfig(l *config.Listener) listener.Config {
 		Allow: l.Allow, Deny: l.Deny, MaxConnsPerSource: l.MaxConnsPerSource, ConnectionRate: rate,
 		Name: l.Name, Protocol: string(l.Protocol), MaxConns: l.MaxConns, MaxQueue: cmp.Or(l.MaxQueue, -1), QueueTimeout: l.QueueTimeout,
 		AcceptProxy: l.AcceptProxy, TrustedProxies: l.TrustedProxies, AccessLog: l.AccessLog, Logger: g.logger, Room: &g.room,
+		TCP: tcpOptions(l.KeepAlive),
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/headpond/headpond/fiber"
 )
 
 // Defaults of Config, used where a field is zero.
@@ -68,6 +70,8 @@ type Config struct {
 	ConnectionRate Rate
 	// ProxyTimeout bounds the reading of the header; 0 = DefaultProxyTimeout.
 	ProxyTimeout time.Duration
+	// TCP are set on the connections of clients, if they are TCP.
+	TCP fiber.TCPOptions
 	// AccessLog switches Server.Access on: one line per session or request.
 	AccessLog bool
 	// Logger receives the log; nil = slog.Default().

@@ -25,6 +25,7 @@ func (s *Server) serveConn(c *Conn) {
 		}
 	}()
 	defer s.recoverSession(c)
+	_ = s.config().TCP.Apply(c.stream) // fails for a connection that is closed, which the session finds out
 	if !s.admit(c) {
 		return
 	}

@@ -84,6 +84,7 @@ type Listener struct {
 
 	MaxConnsPerSource int             `conf:"max_connections_per_source" default:"0" min:"0" max:"10000000"` // of one client address at once; 0: any number
 	ConnectionRate    *ConnectionRate `conf:"connection_rate"`                                               // of one client address; nil: no limit
+	KeepAlive         *KeepAlive      `conf:"keep_alive"`                                                    // how clients that vanish are found; nil: after 15 s and 9 questions, or the system's time for an acknowledgement
 
 	Section any `conf:"-"` // the value of the key with the protocol's name; never nil when read from a file
 }
@@ -92,6 +93,14 @@ type Listener struct {
 type ConnectionRate struct {
 	Connections int           `conf:"connections" required:"true" min:"1" max:"1000000"`
 	Per         time.Duration `conf:"per" default:"1s" min:"10ms" max:"1h"`
+}
+
+// KeepAlive is how the kernel finds out that the peer of a TCP connection has vanished.
+type KeepAlive struct {
+	Idle        time.Duration `conf:"idle" default:"15s" min:"1s" max:"9h"`                           // a connection that is silent for so long is asked
+	Interval    time.Duration `conf:"interval" default:"15s" min:"1s" max:"9h"`                       // between two questions
+	Count       int           `conf:"count" default:"9" min:"1" max:"127"`                            // questions without an answer, until the connection ends
+	UserTimeout time.Duration `conf:"tcp_user_timeout" default:"never" min:"1s" max:"24h" never:"0s"` // a connection ends on which anything sent has no acknowledgement for so long; never: after the system's time
 }
 
 // Socket says who may connect to a unix socket.
@@ -137,8 +146,9 @@ type Upstream struct {
 	Rebalance      *Rebalance    `conf:"rebalance"`                                                      // nil: sessions stay where they are
 	Balance        Balance       `conf:"balance" default:"p2c"`
 	ConnectTimeout time.Duration `conf:"connect_timeout" default:"5s" min:"1ms" max:"10m"`
-	TLS            *ClientTLS    `conf:"tls"`    // nil: clear text
-	Health         *Health       `conf:"health"` // nil: no active check
+	TLS            *ClientTLS    `conf:"tls"`        // nil: clear text
+	KeepAlive      *KeepAlive    `conf:"keep_alive"` // how servers that vanish are found; nil: as for clients, but not on this machine for tcp
+	Health         *Health       `conf:"health"`     // nil: no active check
 	Eject          Eject         `conf:"eject"`
 	Pool           Pool          `conf:"pool"`
 

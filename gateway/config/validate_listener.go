@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,10 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	if l.Socket != nil && !strings.HasPrefix(l.Listen, "unix:") && l.Listen != "" {
 		d.report(d.mark(&l.Socket), "socket: only a unix socket has a mode and an owner; this listener has the address %q", l.Listen)
 	}
+	if l.KeepAlive != nil && strings.HasPrefix(l.Listen, "unix:") {
+		d.report(d.mark(&l.KeepAlive), "keep_alive: clients of a unix socket are on this machine and cannot vanish")
+	}
+	d.checkUserTimeout(l.KeepAlive)
 	if l.TLS != nil {
 		d.checkPair(&l.TLS.Cert, &l.TLS.Key)
 		for i := range l.TLS.Certificates {
@@ -48,6 +53,13 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 		d.report(d.mark(&l.TLS.ClientCA), "client_ca: only %s listeners ask for client certificates", strings.Join(clientCertProtocols(), " and "))
 	}
 	d.checkLoop(cfg, l)
+}
+
+// checkUserTimeout refuses a time-out that the system does not have.
+func (d *decoder) checkUserTimeout(k *KeepAlive) {
+	if k != nil && k.UserTimeout > 0 && runtime.GOOS != "linux" {
+		d.report(d.mark(&k.UserTimeout), "tcp_user_timeout: only Linux has it; idle, interval and count are possible here")
+	}
 }
 
 // checkSources checks "allow" and "deny".

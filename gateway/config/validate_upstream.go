@@ -25,6 +25,7 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	d.checkHealth(u)
 	d.checkPool(&u.Pool)
 	d.checkRebalance(u)
+	d.checkUserTimeout(u.KeepAlive)
 	if u.Balance == "nearest" && u.Health == nil {
 		d.report(d.mark(&u.Balance), "balance: nearest goes by how long health checks take; there is no \"health\"")
 	}

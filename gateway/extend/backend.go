@@ -77,5 +77,5 @@ func (e *FieldError) Unwrap() error { return e.Err }
 // ConnectsOtherwise reports whether a changed upstream connects to its endpoints in another way. files says whether the content of its
 // certificates has changed.
 func ConnectsOtherwise(old, changed *config.Upstream, files bool) bool {
-	return files || old.ConnectTimeout != changed.ConnectTimeout || !reflect.DeepEqual(old.TLS, changed.TLS)
+	return files || old.ConnectTimeout != changed.ConnectTimeout || !reflect.DeepEqual(old.TLS, changed.TLS) || !reflect.DeepEqual(old.KeepAlive, changed.KeepAlive)
 }

@@ -1,8 +1,10 @@
 package protocols
 
 import (
+	"context"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -23,24 +25,41 @@ func init() {
 }
 
 // tcpBackend is an upstream of tcp listeners.
-type tcpBackend struct{ *upstream.Upstream[net.Conn] }
+type tcpBackend struct {
+	*upstream.Upstream[net.Conn]
+	dial atomic.Pointer[dialFunc] // an update may replace it
+}
 
-var _ extend.Changeable = tcpBackend{}
+type dialFunc func(ctx context.Context, endpoint string) (net.Conn, error)
+
+var _ extend.Changeable = (*tcpBackend)(nil)
 
 // TCPBackend makes pools of TCP connections, each of which has one user.
 func TCPBackend(s extend.Settings) (extend.Backend, error) {
-	u, err := tcpproxy.NewUpstream(s.Config.Name, tcpproxy.UpstreamOptions{Settings: s.Settings, Dial: s.Dial, Go: s.Start, Logger: s.Logger})
+	b := &tcpBackend{}
+	b.setDial(s.Dial)
+	dial := func(ctx context.Context, endpoint string) (net.Conn, error) { return (*b.dial.Load())(ctx, endpoint) }
+	u, err := tcpproxy.NewUpstream(s.Config.Name, tcpproxy.UpstreamOptions{Settings: s.Settings, Dial: dial, Go: s.Start, Logger: s.Logger})
 	if err != nil {
 		return nil, err
 	}
-	return tcpBackend{u}, nil
+	b.Upstream = u
+	return b, nil
 }
 
 // Update implements extend.Backend.
-func (b tcpBackend) Update(s extend.Settings) error { return b.Upstream.Update(s.Settings) }
+func (b *tcpBackend) Update(s extend.Settings) error {
+	err := b.Upstream.Update(s.Settings)
+	if err == nil {
+		b.setDial(s.Dial)
+	}
+	return err
+}
+
+func (b *tcpBackend) setDial(dial dialFunc) { b.dial.Store(&dial) }
 
 // Runs implements extend.Backend.
-func (b tcpBackend) Runs() any { return b.Upstream }
+func (b *tcpBackend) Runs() any { return b.Upstream }
 
 // neverRebuilds: TLS and its time-out are the proxy's, which updates in place.
 func neverRebuilds(_, _ *config.Upstream, _ bool) bool { return false }

@@ -108,7 +108,7 @@ func checkSQLite(c *config.Checker, u *config.Upstream, keys *UpstreamKeys) {
 	for _, s := range []struct {
 		key string
 		ptr any
-	}{{"slow_start", &u.SlowStart}, {"on_removed", &u.OnRemoved}, {"drain_timeout", &u.RemovedTimeout}, {"tls", &u.TLS}, {"health", &u.Health}, {"postgres", &keys.Postgres}} {
+	}{{"slow_start", &u.SlowStart}, {"on_removed", &u.OnRemoved}, {"drain_timeout", &u.RemovedTimeout}, {"tls", &u.TLS}, {"keep_alive", &u.KeepAlive}, {"health", &u.Health}, {"postgres", &keys.Postgres}} {
 		if c.Written(s.ptr) {
 			c.Report(c.Mark(s.ptr), "%q does not apply to a SQLite file", s.key)
 		}
