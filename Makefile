@@ -32,7 +32,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-tunnel fuzz soak leakhunt crossed suites test-kube test-peers clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -109,6 +109,9 @@ suites: test-deps ## Run PostgreSQL's and its drivers' own tests straight and th
 
 test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, which takes long)
 	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-kube.sh
+
+test-blackhole: ## Test sessions whose packets are dropped, in a network namespace, on each engine (needs root, nft; a minute)
+	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-blackhole.sh
 
 test-peers: ## Test peers for long: 200 nodes, 10,000 requests, behind NAT, killed (needs root, iproute2, nftables; HEADPOND_NODES=…)
 	$(GO) test -tags long -count 1 -timeout 30m -v -run 'Newcomer|ManyRequests' ./peers
