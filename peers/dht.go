@@ -149,7 +149,7 @@ func (d *dht) begin(id peer.ID) (*lookup, error) {
 	case d.closed:
 		return nil, ErrClosed
 	case d.active >= maxLookups || !d.begun.take(d.node.id, now):
-		return nil, fmt.Errorf("%w are being looked for in the DHT", ErrBusy)
+		return nil, fmt.Errorf("%w: too many nodes are being looked up in the DHT", ErrBusy)
 	}
 	l := &lookup{done: make(chan struct{})}
 	d.past[id] = l
