@@ -136,7 +136,7 @@ func (c *conditions) hold(r *httpwire.Request) bool {
 	return true
 }
 
-// inHeader reports whether one of the fields that go on to the server is meant; the condition's name is in lower case.
+// inHeader reports whether the condition is about a field that is forwarded; the condition's name is in lower case.
 func (c *condition) inHeader(r *httpwire.Request) bool {
 	for i := range r.Fields {
 		f := &r.Fields[i]

@@ -176,7 +176,7 @@ func (n *Node) DialService(ctx context.Context, service string, choice Choice) (
 	return nil, &Error{"", service, oneLine(errs)}
 }
 
-// locate tells libp2p where a node says that it can be connected to. It is told of the nodes that are called, not of all that there are said to be.
+// locate gives libp2p the announced addresses of a node. It does so for nodes that are called, not for all known ones.
 func (n *Node) locate(id peer.ID) {
 	var texts []string
 	n.gossip.mu.Lock()

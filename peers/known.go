@@ -100,7 +100,7 @@ func (k *known) set(addrs []string) {
 		}
 	}
 	for id, info := range maps.All(want) {
-		k.node.host.Peerstore().AddAddrs(id, info.Addrs, peerstore.PermanentAddrTTL) // for whoever calls it before it is connected
+		k.node.host.Peerstore().AddAddrs(id, info.Addrs, peerstore.PermanentAddrTTL) // for calls before it is connected
 		if old := k.peers[id]; old != nil {
 			old.stop()
 		}

@@ -201,7 +201,7 @@ func (g *startup) newLogin() (*Login, error) {
 	}
 	if n := negotiation(m); n != nil {
 		g.w.Send(n)
-		g.packet = "" // the next client with the same packet is to be told, too
+		g.packet = "" // the next client with the same packet must get the error, too
 	}
 	return login, nil
 }

@@ -135,8 +135,8 @@ func newCredential(user, secret string) (*credential, error) {
 // hasScram reports whether SCRAM can be done for the user.
 func (c *credential) hasScram() bool { return c != nil && (c.password != "" || c.computed.Load()) }
 
-// verifier returns what SCRAM needs. It computes for milliseconds the first time, if the secret is a password, and
-// lets other sessions of the loop go on meanwhile.
+// verifier returns the user's SCRAM verifier. It computes for milliseconds the first time, if the secret is a password,
+// and does not block other sessions of the loop.
 func (c *credential) verifier() pgwire.ScramVerifier {
 	if !c.computed.Load() {
 		fiber.Block(func() {

@@ -37,7 +37,7 @@ var (
 type refusal struct {
 	reason string // the error counter
 	err    error
-	alert  []byte // what the client is told; nil = its connection is reset
+	alert  []byte // sent to the client; nil = its connection is reset
 }
 
 func (r *refusal) Error() string { return r.err.Error() }

@@ -134,7 +134,7 @@ func (s *session) refuseClient(err error) {
 // tell answers a client that has no target.
 func (s *session) tell(r *refusal) {
 	switch {
-	case s.cfg.TLS != nil: // crypto/tls has told it
+	case s.cfg.TLS != nil: // crypto/tls has sent the alert
 	case r.alert != nil:
 		_, _ = s.client.Write(r.alert) // its first bytes: there is room for them
 	default:

@@ -90,7 +90,7 @@ func (u *Upstream[T]) run(ctx context.Context, w *watch) {
 	w.source.Watch(ctx, func(set []Endpoint, err error) error { return u.reported(w, set, err) })
 }
 
-// setWatch changes the source; the counters go on.
+// setWatch changes the source and keeps the counters.
 func (u *Upstream[T]) setWatch(w *watch) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -72,7 +72,7 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 		d.report(d.mark(&t.Verify), "verify: ca needs \"ca\": the system's authorities sign for anybody")
 	}
 	if t.InsecureSkipVerify {
-		d.warn(d.mark(&t.InsecureSkipVerify), "insecure_skip_verify: true accepts any certificate; whoever sits between can read and change everything")
+		d.warn(d.mark(&t.InsecureSkipVerify), "insecure_skip_verify: true accepts any certificate; anyone in between can read and change everything")
 	}
 }
 

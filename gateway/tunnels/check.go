@@ -110,7 +110,7 @@ func warnOfClaims(c *config.Checker, t *Listener, certificates bool) {
 	}
 	for i := range t.Peers {
 		if p := &t.Peers[i]; len(p.Keys) == 0 && len(p.Upstreams)+len(p.Allow) > 0 {
-			c.Warn(c.Mark(&p.Name), "peers: whoever has the \"psk\" can connect as %q and have what only that peer may; give it \"keys\" of its own", config.Clip(p.Name))
+			c.Warn(c.Mark(&p.Name), "peers: any holder of the \"psk\" can connect as %q and have what only that peer may; give it \"keys\" of its own", config.Clip(p.Name))
 		}
 	}
 }
@@ -201,7 +201,7 @@ func checkReversePeer(c *config.Checker, t *Tunnel, l *config.Listener) {
 		slices.Sort(names)
 		c.Unknown(c.Mark(&t.Peer), fmt.Sprintf("peer of listener %q", config.Clip(l.Name)), t.Peer, names)
 	case len(names) != 1 && !certificates && !to.PSK.IsZero():
-		c.Warn(c.Mark(&t.Peer), "peer: whoever has the \"psk\" of listener %q can connect as %q and get these connections; give that peer \"keys\" of its own under \"peers\"",
+		c.Warn(c.Mark(&t.Peer), "peer: any holder of the \"psk\" of listener %q can connect as %q and get these connections; give that peer \"keys\" of its own under \"peers\"",
 			config.Clip(l.Name), config.Clip(t.Peer))
 	}
 }

@@ -323,7 +323,7 @@ func (o *copyOptions) set(name, value string) error {
 	return nil
 }
 
-// check refuses what could not be told from data.
+// check refuses values that could not be distinguished from data.
 func (o *copyOptions) check() error {
 	invalid := func(message string) error { return sqlError(pgwire.StateInvalidParameterValue, "%s", message) }
 	switch {

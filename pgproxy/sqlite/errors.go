@@ -70,8 +70,8 @@ func unsupported(format string, args ...any) *responseError {
 	return sqlError(pgwire.StateFeatureNotSupported, format+" is not supported by the SQLite backend", args...)
 }
 
-// toResponse turns any error into what the client is told. Errors without a
-// SQLSTATE of their own get one by what they wrap.
+// toResponse turns any error into the client's error. Errors without a SQLSTATE get one by the
+// errors that they wrap.
 func toResponse(err error) *responseError {
 	var resp *responseError
 	if errors.As(err, &resp) {

@@ -17,7 +17,7 @@ const (
 	maxWait = 10 * time.Millisecond
 	// bindNoPort is IP_BIND_ADDRESS_NO_PORT: the kernel takes the port when the connection's other end is known.
 	bindNoPort = 24
-	// edge asks to be told of changes only; package syscall has the constant negative on some architectures.
+	// edge asks for changes only; package syscall has the constant negative on some architectures.
 	edge = 1 << 31
 )
 

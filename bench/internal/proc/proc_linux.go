@@ -263,10 +263,10 @@ func childrenBySearch(parent string) []int {
 	return found
 }
 
-// CPU is the processor time, user and system, of the process and its descendants: utime and stime of /proc/PID/stat, but from the
-// process's own clock, which counts nanoseconds and not hundredths of a second, and has that of threads that have ended too; for
-// descendants that have ended cutime and cstime, in hundredths. Interrupts and the kernel's half of a loopback packet count for
-// whoever sends.
+// CPU is the processor time, user and system, of the process and its descendants: utime and stime of /proc/PID/stat,
+// but from the process's own clock, which counts nanoseconds and not hundredths of a second, and has that of threads
+// that have ended too; for descendants that have ended cutime and cstime, in hundredths. Interrupts and the kernel's
+// half of a loopback packet count for the sender.
 func (p *Process) CPU() (time.Duration, error) {
 	if err := p.Ended(); err != nil {
 		return 0, err

@@ -23,7 +23,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// pgbenchMeter runs pgbench for a number of transactions: it can only be told whole seconds, and a quick run has none.
+// pgbenchMeter runs pgbench for a number of transactions: it only accepts whole seconds, and a quick run has none.
 type pgbenchMeter struct {
 	target   *peers.Target
 	path     string
